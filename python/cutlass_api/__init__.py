@@ -1,0 +1,56 @@
+"""GEMM kernels for NVIDIA GPUs: found, compiled and launched through the interface of NVIDIA's ``cutlass_api``.
+
+The ten lines that a torch user needs::
+
+    import torch
+    import cutlass_api
+
+    a, b = (torch.randn(4096, 4096, device="cuda", dtype=torch.float16) for _ in range(2))
+    out = torch.empty_like(a)
+    args = cutlass_api.arguments.GemmArguments(a, b, out, accumulator_type=torch.float32)
+    kernel = cutlass_api.get_kernels(args)[0]
+    artifact = kernel.compile(args)
+    kernel.run(args, artifact)
+
+The same calls work on CPU tensors, where a reference backend computes them.
+"""
+
+from cutlass_api import (
+    _stand_in,
+    arguments,
+    artifact,
+    config,
+    fusion,
+    library,
+    metadata,
+    providers,
+    status,
+    typing,
+    utils,
+)
+from cutlass_api._core import DType, Kernel, __version__, get_kernels
+from cutlass_api.manifest import Manifest
+from cutlass_api.metadata import KernelMetadata
+from cutlass_api.status import Status
+
+_stand_in.install()
+
+__all__ = [
+    "DType",
+    "Kernel",
+    "KernelMetadata",
+    "Manifest",
+    "Status",
+    "__version__",
+    "arguments",
+    "artifact",
+    "config",
+    "fusion",
+    "get_kernels",
+    "library",
+    "metadata",
+    "providers",
+    "status",
+    "typing",
+    "utils",
+]

@@ -1,0 +1,45 @@
+"""Kernels collected from several searches."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from cutlass_api import _core
+from cutlass_api._core import Kernel, RuntimeArguments
+from cutlass_api.metadata import KernelMetadata
+
+
+class Manifest:
+    """A list of kernels that grows with each search."""
+
+    def __init__(self) -> None:
+        self._kernels: list[Kernel] = []
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The kernels collected so far, in the order they were found, each once."""
+        return list(self._kernels)
+
+    def add_kernels(
+        self,
+        args: RuntimeArguments | None = None,
+        metadata_filter: Callable[[KernelMetadata], bool] | None = None,
+        cc: int | None = None,
+        providers: Sequence[str] | None = None,
+    ) -> list[Kernel]:
+        """Finds kernels as :func:`cutlass_api.get_kernels` does, keeps them, and returns those found."""
+        found = self.get_kernels(args, metadata_filter, cc, providers)
+        self._kernels.extend(kernel for kernel in found if kernel not in self._kernels)
+        return found
+
+    @staticmethod
+    def get_kernels(
+        args: RuntimeArguments | None = None,
+        metadata_filter: Callable[[KernelMetadata], bool] | None = None,
+        cc: int | None = None,
+        providers: Sequence[str] | None = None,
+    ) -> list[Kernel]:
+        """:func:`cutlass_api.get_kernels`, by its other name."""
+        return _core.get_kernels(args, metadata_filter, cc, providers)
+
+
+__all__ = ["Manifest"]

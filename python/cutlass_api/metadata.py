@@ -1,0 +1,180 @@
+"""What kernels say of themselves."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+from cutlass_api import _core
+from cutlass_api._core import DType, RuntimeArguments, Status
+from cutlass_api.typing import NumericLike
+
+
+@dataclass(frozen=True)
+class TensorAttributes:
+    """What a kernel asks of one operand."""
+
+    def supports(self, operand: Any, name: str = "operand") -> Status:
+        """Whether an operand (a tensor, or what arguments wrap it in) is as asked."""
+        raise NotImplementedError(f"{type(self).__name__} must define supports")
+
+
+@dataclass(frozen=True)
+class DenseTensorAttributes(TensorAttributes):
+    """An operand that holds its values as they are.
+
+    ``dtype``: the element type. ``stride``: batch first, 1 for the contiguous dimension: ``(0, 0, 1)`` row-major,
+    ``(0, 1, 0)`` column-major, None for any strides. ``divisibility``: in elements, of the contiguous extent's step to
+    the next row. ``ptr_alignment_bytes``: of the first element's address.
+    """
+
+    dtype: NumericLike
+    stride: tuple[int, ...] | None = None
+    divisibility: int = 1
+    ptr_alignment_bytes: int | None = None
+
+    def supports(self, operand: Any, name: str = "operand") -> Status:
+        return _core.operand_matches(
+            name, operand, self.dtype, self.stride, self.divisibility, self.ptr_alignment_bytes
+        )
+
+
+@dataclass(frozen=True)
+class ScaledTensorAttributes(TensorAttributes):
+    """An operand with a tensor of scales: ``base`` and ``scale`` describe the two, ``mode`` and ``swizzle`` their relation."""
+
+    base: DenseTensorAttributes
+    scale: NumericLike
+    mode: Any
+    swizzle: Any
+
+    def supports(self, operand: Any, name: str = "operand") -> Status:
+        if not isinstance(operand, _core.ScaledTensor):
+            return Status.fail(f"{name} has no scales, the kernel takes a ScaledTensor")
+        if self.mode != operand.mode or self.swizzle != operand.swizzle:
+            return Status.fail(f"{name} is scaled by {operand.mode}, {operand.swizzle}, not {self.mode}, {self.swizzle}")
+        return self.base.supports(operand.base, name)
+
+
+@dataclass(frozen=True)
+class _OperandsMetadata:
+    def _tensors(self) -> Iterator[tuple[str, TensorAttributes]]:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, TensorAttributes):
+                yield field.name, value
+
+    def supports(self, args: RuntimeArguments) -> Status:
+        """Whether every operand of some arguments is as asked, and the accumulator's type the same."""
+        for name, attributes in self._tensors():
+            if not hasattr(args, name):
+                return Status.fail(f"{type(args).__name__} have no operand {name}")
+            status = attributes.supports(getattr(args, name), name)
+            if not status:
+                return status
+        wanted = getattr(self, "accumulator_type", None)
+        if wanted is not None and DType(wanted) != getattr(args, "accumulator_type", None):
+            return Status.fail(f"accumulator_type is {getattr(args, 'accumulator_type', None)}, the kernel sums in {wanted}")
+        return Status.success()
+
+
+@dataclass(frozen=True)
+class GemmOperandsMetadata(_OperandsMetadata):
+    """The operands of a GEMM, and the type that it sums in."""
+
+    A: TensorAttributes
+    B: TensorAttributes
+    out: TensorAttributes
+    accumulator_type: NumericLike
+
+
+@dataclass(frozen=True)
+class GroupedGemmOperandsMetadata(_OperandsMetadata):
+    """The operands of a grouped GEMM, and the type that it sums in."""
+
+    A: TensorAttributes
+    B: TensorAttributes
+    out: TensorAttributes
+    offsets: TensorAttributes
+    accumulator_type: NumericLike
+
+
+@dataclass(frozen=True)
+class ElementwiseOperandsMetadata(_OperandsMetadata):
+    """The operands of an elementwise operation."""
+
+    A: TensorAttributes
+    B: TensorAttributes
+    out: TensorAttributes
+
+
+@dataclass(frozen=True)
+class DesignMetadata:
+    """How a kernel is made."""
+
+
+@dataclass(frozen=True)
+class BLASDesignMetadata(DesignMetadata):
+    """A kernel that computes tiles: M, N and K of a CTA's tile, and the CTAs of a cluster along M, N and K."""
+
+    tile_shape: tuple[int, int, int]
+    cluster_shape: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Sm80DesignMetadata(BLASDesignMetadata):
+    """A kernel of the sm80 family.
+
+    ``warp_shape``: warps along M, N and K. ``stages``: tiles of A and B in flight. ``load_bytes``: bytes that one load moves,
+    which addresses and leading strides are multiples of.
+    """
+
+    warp_shape: tuple[int, int, int]
+    stages: int
+    load_bytes: int
+
+
+@dataclass(frozen=True)
+class Sm100DesignMetadata(BLASDesignMetadata):
+    """A Blackwell kernel of the original. Rutlass has none; the class is here for kernels of one's own."""
+
+    use_2cta_mma: bool
+    use_tma_store: bool
+
+
+@dataclass(frozen=True)
+class EpilogueMetadata:
+    """What a kernel fuses behind its main operation."""
+
+    epilogue: Any = None
+
+
+@dataclass(frozen=True)
+class KernelMetadata:
+    """A kernel's description: its name (unique), its class, the least compute capability (90 for Hopper), its operands."""
+
+    kernel_name: str
+    kernel_class: type
+    min_cc: int
+    operands: Any
+    design: DesignMetadata | None = None
+    epilogue: EpilogueMetadata | None = None
+
+    def supports(self, args: RuntimeArguments) -> Status:
+        """Whether some arguments have the operands that this describes."""
+        return self.operands.supports(args)  # type: ignore[no-any-return]
+
+
+__all__ = [
+    "BLASDesignMetadata",
+    "DenseTensorAttributes",
+    "DesignMetadata",
+    "ElementwiseOperandsMetadata",
+    "EpilogueMetadata",
+    "GemmOperandsMetadata",
+    "GroupedGemmOperandsMetadata",
+    "KernelMetadata",
+    "ScaledTensorAttributes",
+    "Sm80DesignMetadata",
+    "Sm100DesignMetadata",
+    "TensorAttributes",
+]

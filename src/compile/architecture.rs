@@ -1,0 +1,66 @@
+//! Which architecture to compile for, and with which options.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{CompileError, Nvrtc};
+
+/// A real architecture, such as `sm_90a`. `cc` is ten times major plus minor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Architecture {
+    pub cc: u32,
+    /// The `a` variant, whose code runs on exactly this capability and may use all of its instructions.
+    pub specific: bool,
+}
+
+impl Architecture {
+    /// The architecture whose code runs on a device of this capability: the capability's own, or where NVRTC is older
+    /// than the chip, the nearest below it of the same major version, which is binary compatible (CUDA C++
+    /// Programming Guide, "Binary Compatibility").
+    pub fn for_cc(cc: u32, nvrtc: &Nvrtc) -> Result<Architecture, CompileError> {
+        let known = nvrtc.architectures();
+        let nearest = known.iter().copied().filter(|a| a / 10 == cc / 10 && *a <= cc).max();
+        let Some(nearest) = nearest.filter(|_| cc >= 80) else {
+            let (major, minor) = nvrtc.version();
+            return Err(CompileError::UnknownArchitecture {
+                cc,
+                version: format!("{major}.{minor}"),
+                known: known.to_vec(),
+            });
+        };
+        // Hopper's wgmma and setmaxnreg exist in the `a` variant only (PTX ISA, "Target architectures").
+        Ok(Architecture { cc: nearest, specific: nearest == 90 })
+    }
+
+    /// Whether code for this architecture runs on a device of that capability.
+    pub fn runs_on(self, device_cc: u32) -> bool {
+        if self.specific { self.cc == device_cc } else { self.cc / 10 == device_cc / 10 && self.cc <= device_cc }
+    }
+
+    /// NVRTC's options for it. No line information and no debug code; device functions need no `__device__` mark.
+    pub fn options(self) -> Vec<String> {
+        vec![format!("--gpu-architecture={self}"), "-std=c++17".into(), "-default-device".into()]
+    }
+}
+
+impl fmt::Display for Architecture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sm_{}{}", self.cc, if self.specific { "a" } else { "" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Architecture;
+
+    #[test]
+    fn code_runs_within_its_major_version_and_a_variants_only_at_home() {
+        let ampere = Architecture { cc: 80, specific: false };
+        assert!(ampere.runs_on(80) && ampere.runs_on(86) && ampere.runs_on(89) && !ampere.runs_on(90));
+        let hopper = Architecture { cc: 90, specific: true };
+        assert!(hopper.runs_on(90) && !hopper.runs_on(100));
+        assert_eq!(hopper.to_string(), "sm_90a");
+        assert!(!Architecture { cc: 103, specific: false }.runs_on(100));
+    }
+}

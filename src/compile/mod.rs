@@ -1,0 +1,126 @@
+//! Compilation: program text, NVRTC, and the cache of cubins in memory and on disk.
+
+mod architecture;
+mod cache;
+mod nvrtc;
+mod source;
+
+pub use architecture::Architecture;
+pub use cache::directory;
+pub use nvrtc::{Nvrtc, search_hints, set_package_directories};
+pub use source::source;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::driver::{Device, DriverError, Library};
+use crate::kernel::{Design, Kernel};
+
+/// The name of the kernel function in every program.
+pub const ENTRY: &str = "rutlass_gemm";
+
+#[derive(Debug, Error)]
+pub enum CompileError {
+    #[error("{0}")]
+    NvrtcNotFound(String),
+    #[error(
+        "NVRTC {version} cannot compile for compute capability {cc}; it knows {known:?}. Update the package nvidia-cuda-nvrtc"
+    )]
+    UnknownArchitecture { cc: u32, version: String, known: Vec<u32> },
+    #[error("NVRTC could not compile kernel {kernel} for {architecture}:\n{log}")]
+    Failed { kernel: String, architecture: Architecture, log: String },
+    #[error("{call} failed with {error}")]
+    Nvrtc { call: &'static str, error: String },
+    #[error("kernel {0} runs on the CPU and has no program to compile")]
+    NotCompiled(String),
+    #[error("these bytes are no compiled artifact: {0}")]
+    Foreign(String),
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+}
+
+/// A compiled kernel: a cubin for one architecture, and what is needed to launch it.
+#[derive(Serialize, Deserialize)]
+pub struct Program {
+    pub kernel: String,
+    pub architecture: Architecture,
+    pub shared_bytes: u32,
+    pub nvrtc: (i32, i32),
+    pub source: String,
+    /// NVRTC's messages: warnings, if there were any.
+    pub log: String,
+    pub cubin: Vec<u8>,
+    #[serde(skip)]
+    library: OnceLock<Library>,
+}
+
+impl Program {
+    /// The program in the driver, loaded on first use and prepared for this device.
+    pub fn library(&self, device: &Device) -> Result<&Library, DriverError> {
+        if let Some(library) = self.library.get() {
+            library.prepare(device)?;
+            return Ok(library);
+        }
+        let loaded = Library::load(&self.cubin, ENTRY, self.shared_bytes, device)?;
+        let library = self.library.get_or_init(|| loaded);
+        library.prepare(device)?;
+        Ok(library)
+    }
+}
+
+/// The program of a kernel for a compute capability: from memory, from disk, or compiled now.
+pub fn compile(kernel: &Kernel, cc: u32) -> Result<Arc<Program>, CompileError> {
+    type Programs = HashMap<(Kernel, Architecture), Arc<Program>>;
+    static MEMORY: Mutex<Option<Programs>> = Mutex::new(None);
+    let nvrtc = Nvrtc::get()?;
+    let architecture = Architecture::for_cc(cc, nvrtc)?;
+    let lookup = (*kernel, architecture);
+    let lock = || MEMORY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(program) = lock().get_or_insert_default().get(&lookup) {
+        return Ok(program.clone());
+    }
+    // Not under the lock: two threads that compile the same kernel at once waste a compilation, and block nobody.
+    let program = Arc::new(compile_uncached(kernel, architecture, nvrtc)?);
+    Ok(lock().get_or_insert_default().entry(lookup).or_insert(program).clone())
+}
+
+fn compile_uncached(kernel: &Kernel, architecture: Architecture, nvrtc: &Nvrtc) -> Result<Program, CompileError> {
+    let text = source(kernel).ok_or_else(|| CompileError::NotCompiled(kernel.name()))?;
+    let options = architecture.options();
+    let key = cache::key(&text, &options, nvrtc.version());
+    if let Some(program) = cache::load(&key) {
+        return Ok(program);
+    }
+    let (cubin, log) = nvrtc.compile(&text, &options).map_err(|error| match error {
+        nvrtc::Failure::Program(log) => CompileError::Failed { kernel: kernel.name(), architecture, log },
+        nvrtc::Failure::Call(call, error) => CompileError::Nvrtc { call, error },
+    })?;
+    let program = Program {
+        kernel: kernel.name(),
+        architecture,
+        shared_bytes: match &kernel.design {
+            Design::Sm80(config) => config.shared_bytes(kernel.types),
+            Design::Simt(_) | Design::Reference(_) => 0,
+        },
+        nvrtc: nvrtc.version(),
+        source: text,
+        log,
+        cubin,
+        library: OnceLock::new(),
+    };
+    cache::store(&key, &program);
+    Ok(program)
+}
+
+/// A program as bytes that another process can restore.
+pub fn to_bytes(program: &Program) -> Vec<u8> {
+    cache::seal(program)
+}
+
+/// The program in bytes that [`to_bytes`] made. Anything else is refused.
+pub fn from_bytes(bytes: &[u8]) -> Result<Arc<Program>, CompileError> {
+    cache::unseal(bytes).map(Arc::new).map_err(|error| CompileError::Foreign(error.to_string()))
+}

@@ -1,0 +1,264 @@
+//! NVRTC, found where it is and called by name. cudarc's own loader knows names only; the copies that pip installs lie
+//! outside the loader's path and have to be opened by their full path, which is why the few functions are bound here.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock};
+
+use libloading::Library;
+
+use super::{CompileError, source};
+
+type Program = *mut c_void;
+
+/// The functions of libnvrtc that are used here: <https://docs.nvidia.com/cuda/nvrtc/index.html>.
+pub struct Nvrtc {
+    path: PathBuf,
+    version: (i32, i32),
+    architectures: Vec<u32>,
+    create: unsafe extern "C" fn(
+        *mut Program,
+        *const c_char,
+        *const c_char,
+        c_int,
+        *const *const c_char,
+        *const *const c_char,
+    ) -> c_int,
+    compile: unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int,
+    destroy: unsafe extern "C" fn(*mut Program) -> c_int,
+    log_size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
+    log: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
+    cubin_size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
+    cubin: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
+    error_string: unsafe extern "C" fn(c_int) -> *const c_char,
+    /// Keeps the functions above valid.
+    _library: Library,
+}
+
+/// Why a compilation failed: the program's fault, with the log, or a call's.
+pub(super) enum Failure {
+    Program(String),
+    Call(&'static str, String),
+}
+
+/// Folders in which Python packages are installed, told by the Python side: `sys.path`.
+static PACKAGES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+pub fn set_package_directories(directories: Vec<PathBuf>) {
+    *PACKAGES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = directories;
+}
+
+/// Where NVRTC is looked for, in order, in words.
+pub fn search_hints() -> Vec<String> {
+    candidates().into_iter().map(|path| path.display().to_string()).collect()
+}
+
+/// Paths and names to try, in order: what the process has loaded, the `nvidia-cuda-nvrtc` package, torch's copy, the
+/// system's.
+fn candidates() -> Vec<PathBuf> {
+    let mut found = loaded();
+    for packages in PACKAGES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).iter() {
+        // nvidia/cu13/lib since CUDA 13, nvidia/cuda_nvrtc/lib before.
+        for component in sorted_entries(&packages.join("nvidia")) {
+            found.extend(libraries_in(&component.join("lib")));
+        }
+        found.extend(libraries_in(&packages.join("torch").join("lib")));
+    }
+    for variable in ["CUDA_HOME", "CUDA_PATH"] {
+        if let Some(home) = std::env::var_os(variable) {
+            found.extend(libraries_in(&Path::new(&home).join("lib64")));
+        }
+    }
+    found.extend(["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"].map(PathBuf::from));
+    found.extend(libraries_in(Path::new("/usr/local/cuda/lib64")));
+    found
+}
+
+fn sorted_entries(folder: &Path) -> Vec<PathBuf> {
+    let mut entries: Vec<_> = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    // Newest first, as far as names tell.
+    entries.sort_unstable_by(|a, b| b.cmp(a));
+    entries
+}
+
+/// Whether this is libnvrtc itself: not its builtins, not the variant that is split for low memory (`.alt`).
+fn is_nvrtc(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.starts_with("libnvrtc") && name.contains(".so") && !name.contains("builtins") && !name.contains(".alt")
+}
+
+fn libraries_in(folder: &Path) -> Vec<PathBuf> {
+    sorted_entries(folder).into_iter().filter(|path| is_nvrtc(path)).collect()
+}
+
+/// Copies of NVRTC that the process has mapped (torch loads one when it is imported).
+fn loaded() -> Vec<PathBuf> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut paths: Vec<PathBuf> = maps
+        .lines()
+        .filter_map(|line| line.find('/').map(|at| PathBuf::from(&line[at..])))
+        .filter(|p| is_nvrtc(p))
+        .collect();
+    paths.dedup();
+    paths
+}
+
+impl Nvrtc {
+    /// The library, loaded once. A search that found none is repeated at the next call: the user may have installed it.
+    pub fn get() -> Result<&'static Nvrtc, CompileError> {
+        static NVRTC: OnceLock<Nvrtc> = OnceLock::new();
+        if let Some(nvrtc) = NVRTC.get() {
+            return Ok(nvrtc);
+        }
+        let candidates = candidates();
+        let mut tried = Vec::new();
+        for path in &candidates {
+            match Nvrtc::open(path) {
+                Ok(nvrtc) => return Ok(NVRTC.get_or_init(|| nvrtc)),
+                Err(reason) => tried.push(format!("  {}: {reason}", path.display())),
+            }
+        }
+        Err(CompileError::NvrtcNotFound(format!(
+            "NVRTC, which compiles the kernels, was not found. Install it with `pip install rutlass[cuda]` (the package \
+             nvidia-cuda-nvrtc), or put libnvrtc.so.13 on the loader's path. Looked for it among the libraries loaded in \
+             this process, in nvidia/*/lib and torch/lib under the folders of sys.path, in $CUDA_HOME/lib64, and as:\n{}",
+            tried.join("\n")
+        )))
+    }
+
+    fn open(path: &Path) -> Result<Nvrtc, String> {
+        // SAFETY: loading runs the library's constructors; it is NVIDIA's libnvrtc by name. Each symbol has the type
+        // that nvrtc.h declares for it, and the library stays loaded as long as the functions are kept.
+        unsafe {
+            let library = Library::new(path).map_err(|error| error.to_string())?;
+            macro_rules! function {
+                ($name:literal) => {
+                    *library.get($name).map_err(|error| error.to_string())?
+                };
+            }
+            let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int = function!(b"nvrtcVersion");
+            let count: unsafe extern "C" fn(*mut c_int) -> c_int = function!(b"nvrtcGetNumSupportedArchs");
+            let list: unsafe extern "C" fn(*mut c_int) -> c_int = function!(b"nvrtcGetSupportedArchs");
+            let (mut major, mut minor, mut architectures) = (0, 0, 0);
+            if version(&mut major, &mut minor) != 0 || count(&mut architectures) != 0 {
+                return Err("it does not answer nvrtcVersion".into());
+            }
+            let mut known = vec![0; architectures.max(0) as usize];
+            if list(known.as_mut_ptr()) != 0 {
+                return Err("it does not answer nvrtcGetSupportedArchs".into());
+            }
+            Ok(Nvrtc {
+                path: path.to_owned(),
+                version: (major, minor),
+                architectures: known.into_iter().map(|arch| arch as u32).collect(),
+                create: function!(b"nvrtcCreateProgram"),
+                compile: function!(b"nvrtcCompileProgram"),
+                destroy: function!(b"nvrtcDestroyProgram"),
+                log_size: function!(b"nvrtcGetProgramLogSize"),
+                log: function!(b"nvrtcGetProgramLog"),
+                cubin_size: function!(b"nvrtcGetCUBINSize"),
+                cubin: function!(b"nvrtcGetCUBIN"),
+                error_string: function!(b"nvrtcGetErrorString"),
+                _library: library,
+            })
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Major and minor version.
+    pub fn version(&self) -> (i32, i32) {
+        self.version
+    }
+
+    /// The compute capabilities that it compiles for.
+    pub fn architectures(&self) -> &[u32] {
+        &self.architectures
+    }
+
+    /// Compiles a program to a cubin; returns it with the log.
+    pub(super) fn compile(&self, text: &str, options: &[String]) -> Result<(Vec<u8>, String), Failure> {
+        let c_string = |text: &str| {
+            CString::new(text).map_err(|_| Failure::Program("the source holds a NUL character".to_owned()))
+        };
+        let text = c_string(text)?;
+        let names = source::HEADERS.iter().map(|(name, _)| c_string(name)).collect::<Result<Vec<_>, _>>()?;
+        let contents = source::HEADERS.iter().map(|(_, text)| c_string(text)).collect::<Result<Vec<_>, _>>()?;
+        let options = options.iter().map(|option| c_string(option)).collect::<Result<Vec<_>, _>>()?;
+        let pointers = |strings: &[CString]| strings.iter().map(|s| s.as_ptr()).collect::<Vec<_>>();
+        let (names, contents, options) = (pointers(&names), pointers(&contents), pointers(&options));
+
+        // SAFETY: all strings and arrays outlive the calls that read them; the program is destroyed once, by the guard.
+        unsafe {
+            let mut program = std::ptr::null_mut();
+            let created = (self.create)(
+                &mut program,
+                text.as_ptr(),
+                c"rutlass.cu".as_ptr(),
+                names.len() as c_int,
+                contents.as_ptr(),
+                names.as_ptr(),
+            );
+            self.check("nvrtcCreateProgram", created)?;
+            let guard = Destroy { nvrtc: self, program };
+            let compiled = (self.compile)(guard.program, options.len() as c_int, options.as_ptr());
+            let log = self.fetch("nvrtcGetProgramLog", guard.program, self.log_size, self.log)?;
+            let log = String::from_utf8_lossy(&log).trim_end_matches(['\0', '\n']).to_owned();
+            if compiled != 0 {
+                let error = self.describe(compiled);
+                return Err(Failure::Program(if log.is_empty() { error } else { format!("{log}\n({error})") }));
+            }
+            let cubin = self.fetch("nvrtcGetCUBIN", guard.program, self.cubin_size, self.cubin)?;
+            Ok((cubin, log))
+        }
+    }
+
+    /// What NVRTC hands out as a size and then as bytes.
+    ///
+    /// # Safety
+    /// `program` is alive, and the functions are NVRTC's pair for one result.
+    unsafe fn fetch(
+        &self,
+        call: &'static str,
+        program: Program,
+        size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
+        data: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
+    ) -> Result<Vec<u8>, Failure> {
+        let mut length = 0;
+        // SAFETY: as the caller vouches; the buffer has the length that NVRTC asked for.
+        unsafe {
+            self.check(call, size(program, &mut length))?;
+            let mut bytes = vec![0u8; length];
+            self.check(call, data(program, bytes.as_mut_ptr().cast()))?;
+            Ok(bytes)
+        }
+    }
+
+    fn check(&self, call: &'static str, result: c_int) -> Result<(), Failure> {
+        if result == 0 { Ok(()) } else { Err(Failure::Call(call, self.describe(result))) }
+    }
+
+    fn describe(&self, result: c_int) -> String {
+        // SAFETY: takes any code and returns a static string.
+        let text = unsafe { (self.error_string)(result) };
+        if text.is_null() {
+            return format!("NVRTC error {result}");
+        }
+        // SAFETY: not null, and NUL-terminated as the function promises.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+}
+
+struct Destroy<'a> {
+    nvrtc: &'a Nvrtc,
+    program: Program,
+}
+
+impl Drop for Destroy<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the program was created by this library and is destroyed nowhere else.
+        unsafe { (self.nvrtc.destroy)(&mut self.program) };
+    }
+}

@@ -1,0 +1,123 @@
+//! Devices, and the primary context in which torch and every other runtime client work.
+
+use std::sync::{Mutex, OnceLock};
+
+use cudarc::driver::sys::{self, CUcontext, CUdevice_attribute};
+
+use super::DriverError;
+use super::error::check;
+
+/// One CUDA device with its primary context, retained for the life of the process.
+pub struct Device {
+    pub ordinal: i32,
+    /// Compute capability, ten times major plus minor: 90 for an H100.
+    pub cc: u32,
+    pub multiprocessors: u32,
+    pub(super) handle: sys::CUdevice,
+    context: CUcontext,
+}
+
+// SAFETY: a context handle may be used from any thread; the driver synchronizes access to it.
+unsafe impl Send for Device {}
+unsafe impl Sync for Device {}
+
+/// Loads and initializes the driver, once.
+fn initialize() -> Result<(), DriverError> {
+    static STATE: OnceLock<Result<(), DriverError>> = OnceLock::new();
+    STATE
+        .get_or_init(|| {
+            // SAFETY: probing loads libcuda and nothing else; the calls take valid pointers.
+            unsafe {
+                if !sys::is_culib_present() {
+                    return Err(DriverError::NotFound);
+                }
+                check("cuInit", sys::cuInit(0))?;
+                let mut version = 0;
+                check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
+                // 12.0 brought context-free libraries and kernels (cuLibraryLoadData).
+                if version < 12000 {
+                    return Err(DriverError::TooOld { major: version / 1000, minor: version % 1000 / 10 });
+                }
+            }
+            Ok(())
+        })
+        .clone()
+}
+
+impl Device {
+    /// The device of this number. Its primary context is made on the first call.
+    pub fn get(ordinal: i32) -> Result<&'static Device, DriverError> {
+        static DEVICES: Mutex<Vec<&'static Device>> = Mutex::new(Vec::new());
+        let mut devices = DEVICES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(device) = devices.iter().find(|device| device.ordinal == ordinal) {
+            return Ok(device);
+        }
+        let device: &'static Device = Box::leak(Box::new(Device::open(ordinal)?));
+        devices.push(device);
+        Ok(device)
+    }
+
+    fn open(ordinal: i32) -> Result<Device, DriverError> {
+        initialize()?;
+        let (mut count, mut handle, mut context) = (0, 0, std::ptr::null_mut());
+        // SAFETY: every call gets pointers to locals that outlive it.
+        unsafe {
+            check("cuDeviceGetCount", sys::cuDeviceGetCount(&mut count))?;
+            if ordinal < 0 || ordinal >= count {
+                return Err(DriverError::NoDevice { ordinal, count });
+            }
+            check("cuDeviceGet", sys::cuDeviceGet(&mut handle, ordinal))?;
+            let attribute = |which| {
+                let mut value = 0;
+                check("cuDeviceGetAttribute", sys::cuDeviceGetAttribute(&mut value, which, handle))?;
+                Ok::<u32, DriverError>(value as u32)
+            };
+            let major = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+            let minor = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+            let multiprocessors = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+            check("cuDevicePrimaryCtxRetain", sys::cuDevicePrimaryCtxRetain(&mut context, handle))?;
+            Ok(Device { ordinal, cc: 10 * major + minor, multiprocessors, handle, context })
+        }
+    }
+
+    /// Makes this device's context the calling thread's, until the guard is dropped. Costs one query where it is already.
+    pub fn make_current(&self) -> Result<Current, DriverError> {
+        let mut current = std::ptr::null_mut();
+        // SAFETY: the pointer is a local's; the context is retained for the life of the process.
+        unsafe {
+            check("cuCtxGetCurrent", sys::cuCtxGetCurrent(&mut current))?;
+            if current == self.context {
+                return Ok(Current { pushed: false });
+            }
+            check("cuCtxPushCurrent", sys::cuCtxPushCurrent_v2(self.context))?;
+        }
+        Ok(Current { pushed: true })
+    }
+
+    /// Whether a stream belongs to this device's primary context. The default streams (0, 1, 2) belong to every device.
+    pub fn owns_stream(&self, stream: u64) -> Result<bool, DriverError> {
+        if stream <= 2 {
+            return Ok(true);
+        }
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the handle is what the user calls a stream; the driver refuses those that it does not know.
+        unsafe { check("cuStreamGetCtx", sys::cuStreamGetCtx(stream as sys::CUstream, &mut context))? };
+        Ok(context == self.context)
+    }
+}
+
+/// While it lives, the device that made it is current on this thread.
+pub struct Current {
+    pushed: bool,
+}
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        if self.pushed {
+            let mut popped = std::ptr::null_mut();
+            // SAFETY: takes off what `make_current` put on. An error here leaves the thread with our context current,
+            // which later calls cope with.
+            unsafe { sys::cuCtxPopCurrent_v2(&mut popped) };
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! A compiled program in the driver, free of contexts, and the launch of its kernel.
+
+use std::ffi::{CString, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cudarc::driver::sys::{self, CUfunction_attribute, CUkernel, CUlaunchConfig, CUlibrary};
+
+use super::error::check;
+use super::{Device, DriverError};
+
+/// A cubin loaded with `cuLibraryLoadData`, and the kernel in it. Serves every device of its architecture.
+///
+/// It is never unloaded: a CUDA graph that was captured with the kernel may be replayed at any time later, and does not
+/// keep the library alive. Programs are few and small.
+pub struct Library {
+    kernel: CUkernel,
+    /// Dynamic shared memory that a launch may use, in bytes.
+    shared_bytes: u32,
+    /// One bit a device that the kernel has been prepared for.
+    prepared: AtomicU64,
+}
+
+// SAFETY: libraries and kernels are handles that any thread may use; the driver synchronizes access to them.
+unsafe impl Send for Library {}
+unsafe impl Sync for Library {}
+
+/// The shape of a launch: CTAs, threads a CTA, dynamic shared memory in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Grid {
+    pub ctas: u32,
+    pub threads: u32,
+    pub shared_bytes: u32,
+}
+
+impl Library {
+    /// Loads a cubin and finds its kernel.
+    pub fn load(cubin: &[u8], entry: &str, shared_bytes: u32, device: &Device) -> Result<Library, DriverError> {
+        let _current = device.make_current()?;
+        let (mut library, mut kernel): (CUlibrary, CUkernel) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let entry = CString::new(entry).unwrap_or_default();
+        let none = std::ptr::null_mut();
+        // SAFETY: the cubin is a whole ELF image that our own cache has checked; the driver copies it before it returns.
+        unsafe {
+            let code = cubin.as_ptr().cast::<c_void>();
+            let loaded = sys::cuLibraryLoadData(&mut library, code, none, none.cast(), 0, none.cast(), none.cast(), 0);
+            check("cuLibraryLoadData", loaded)?;
+            let found = sys::cuLibraryGetKernel(&mut kernel, library, entry.as_ptr());
+            if let Err(error) = check("cuLibraryGetKernel", found) {
+                sys::cuLibraryUnload(library);
+                return Err(error);
+            }
+        }
+        Ok(Library { kernel, shared_bytes, prepared: AtomicU64::new(0) })
+    }
+
+    /// Loads the kernel's code onto a device and lifts its limit of shared memory there, so that nothing is left for
+    /// the first launch to do: a launch may then be captured into a graph straight away.
+    pub fn prepare(&self, device: &Device) -> Result<(), DriverError> {
+        let bit = 1u64.checked_shl(device.ordinal as u32).unwrap_or(0);
+        if self.prepared.load(Ordering::Acquire) & bit != 0 {
+            return Ok(());
+        }
+        let _current = device.make_current()?;
+        // SAFETY: the kernel lives as long as `self`; the pointer is a local's.
+        unsafe {
+            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let set = sys::cuKernelSetAttribute(attribute, self.shared_bytes as i32, self.kernel, device.handle);
+            check("cuKernelSetAttribute", set)?;
+            let mut function = std::ptr::null_mut();
+            check("cuKernelGetFunction", sys::cuKernelGetFunction(&mut function, self.kernel))?;
+        }
+        self.prepared.fetch_or(bit, Ordering::Release);
+        Ok(())
+    }
+
+    /// Enqueues one launch on a stream of the device.
+    ///
+    /// # Safety
+    /// `params` is what the kernel declares as its single parameter, and every address in it is valid on the device
+    /// until the launch has run.
+    pub unsafe fn launch<P>(&self, device: &Device, stream: u64, grid: Grid, params: &P) -> Result<(), DriverError> {
+        self.prepare(device)?;
+        let _current = device.make_current()?;
+        let config = CUlaunchConfig {
+            gridDimX: grid.ctas,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: grid.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: grid.shared_bytes,
+            hStream: stream as sys::CUstream,
+            attrs: std::ptr::null_mut(),
+            numAttrs: 0,
+        };
+        let mut arguments = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
+        // SAFETY: the driver copies the parameter before it returns, and only reads it; a CUkernel may stand for a
+        // CUfunction in a launch (CUDA Driver API, cuLaunchKernelEx). The rest the caller vouches for.
+        let result =
+            unsafe { sys::cuLaunchKernelEx(&config, self.kernel.cast(), arguments.as_mut_ptr(), std::ptr::null_mut()) };
+        check("cuLaunchKernelEx", result)
+    }
+}

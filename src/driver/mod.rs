@@ -1,0 +1,9 @@
+//! The CUDA driver: devices and their primary contexts, loaded programs, launches. The only folder that calls it.
+
+mod device;
+mod error;
+mod library;
+
+pub use device::{Current, Device};
+pub use error::DriverError;
+pub use library::{Grid, Library};

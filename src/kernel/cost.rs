@@ -1,0 +1,104 @@
+//! The cost model: an estimate of a kernel's time on a problem, good enough to put a likely winner first.
+
+use super::launch::tiles;
+use super::{Design, Kernel};
+use crate::operand::DType;
+use crate::problem::{GemmProblem, Problem};
+
+/// The chip to choose for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Target {
+    /// Compute capability, ten times major plus minor.
+    pub cc: u32,
+    pub multiprocessors: u32,
+}
+
+impl Target {
+    /// A typical chip of a compute capability, for choosing where there is none to ask.
+    pub fn typical(cc: u32) -> Target {
+        let multiprocessors = match cc {
+            90 => 132,
+            100..=109 => 148,
+            89 => 142,
+            86 => 84,
+            120.. => 170,
+            _ => 108,
+        };
+        Target { cc, multiprocessors }
+    }
+
+    /// Estimated seconds. Infinite for what the model does not know, which then ranks last.
+    pub fn seconds(&self, kernel: &Kernel, problem: &Problem) -> f64 {
+        let Problem::Gemm(gemm) = problem else {
+            return f64::INFINITY;
+        };
+        let element = kernel.types.a.bytes() as f64;
+        let (tile, flops_per_sm, load_penalty) = match &kernel.design {
+            Design::Reference(_) => return f64::INFINITY,
+            Design::Simt(config) => {
+                (config.tile, simt_rate(kernel.types.accumulator) * simt_efficiency(config.tile), 1.0)
+            }
+            Design::Sm80(config) => {
+                // Narrower loads are more instructions for the same bytes; below 4 bytes cp.async does not exist and
+                // every element goes through a register.
+                let penalty = match config.align {
+                    16 => 1.0,
+                    4 => 1.5,
+                    _ => 2.5,
+                };
+                (config.tile, sm80_rate(kernel.types.a) * sm80_efficiency(config.tile), penalty)
+            }
+        };
+        self.tiled(gemm, tile, flops_per_sm, element, load_penalty)
+    }
+
+    /// Whole waves of tiles, each as slow as the larger of its arithmetic and its loads through L2.
+    fn tiled(
+        &self,
+        gemm: &GemmProblem,
+        [tile_m, tile_n, tile_k]: [u32; 3],
+        rate: f64,
+        element: f64,
+        penalty: f64,
+    ) -> f64 {
+        /// Bytes a second that one multiprocessor draws from L2: 5.5 TB/s over the 132 of an H100, rounded.
+        const L2_BYTES_PER_SM: f64 = 40e9;
+        /// Filling the pipeline, writing the tile, and the launch's own share of it.
+        const TILE_OVERHEAD: f64 = 2e-6;
+        let steps = (gemm.k() as f64 / f64::from(tile_k)).ceil();
+        let depth = steps * f64::from(tile_k);
+        let (m, n) = (f64::from(tile_m), f64::from(tile_n));
+        let arithmetic = 2.0 * m * n * depth / rate;
+        let loads = (m + n) * depth * element / L2_BYTES_PER_SM * penalty;
+        let waves = (tiles(gemm, tile_m, tile_n) as f64 / f64::from(self.multiprocessors)).ceil();
+        waves * (arithmetic.max(loads) + TILE_OVERHEAD)
+    }
+}
+
+/// Dense `mma.sync` rate of one H100 multiprocessor, FLOP a second. Other chips have other rates, in the same proportion
+/// between kernels, which is all that ranking needs.
+fn sm80_rate(dtype: DType) -> f64 {
+    match dtype {
+        DType::I8 | DType::U8 => 8e12,
+        DType::F32 => 2e12,
+        _ => 4e12,
+    }
+}
+
+/// The share of that rate which a tile reaches: small warp tiles reload operands from shared memory more often.
+fn sm80_efficiency([m, n, _]: [u32; 3]) -> f64 {
+    let area = f64::from(m * n);
+    (area / (128.0 * 256.0)).sqrt().clamp(0.35, 1.0).sqrt()
+}
+
+/// FMA rate of one H100 multiprocessor by accumulator type, FLOP a second.
+fn simt_rate(accumulator: DType) -> f64 {
+    match accumulator {
+        DType::F64 => 0.25e12,
+        _ => 0.5e12,
+    }
+}
+
+fn simt_efficiency([m, n, _]: [u32; 3]) -> f64 {
+    if m * n >= 128 * 128 { 0.7 } else { 0.4 }
+}

@@ -1,0 +1,198 @@
+//! The kernels as values: what each computes, what it demands of its operands, how it is launched. Pure: no Python, no
+//! compiler, no driver; every decision here is tested without a GPU.
+
+mod cost;
+mod launch;
+mod layout;
+mod simt;
+mod sm80;
+mod space;
+mod types;
+
+pub use cost::Target;
+pub use launch::{GemmParams, Launch};
+pub use layout::{Layout, Major};
+pub use simt::Simt;
+pub use sm80::Sm80;
+pub use space::{all, ranked};
+pub use types::Types;
+
+use thiserror::Error;
+
+use crate::operand::{DType, Device, View};
+use crate::problem::{GemmProblem, Problem};
+
+/// One kernel: the element types that it works on, and its design. Name, metadata, source and cache key derive from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kernel {
+    pub types: Types,
+    pub design: Design,
+}
+
+/// The family that a kernel belongs to, with its point in that family's space of configurations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Design {
+    /// Computed by the CPU, by the reference backend.
+    Reference(Operation),
+    Simt(Simt),
+    Sm80(Sm80),
+}
+
+/// What is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    Gemm,
+    GroupedGemm,
+    Elementwise,
+}
+
+/// Why a kernel does not serve a problem.
+#[derive(Debug, Error, PartialEq)]
+pub enum Unsupported {
+    #[error("it computes a {computes}, not a {asked}")]
+    Operation { computes: &'static str, asked: &'static str },
+    #[error("{name} has dtype {actual}, the kernel works on {expected}")]
+    DType { name: &'static str, actual: DType, expected: DType },
+    #[error("{name} is on {device}, the kernel runs on {expected}")]
+    Device { name: &'static str, device: Device, expected: &'static str },
+    #[error("{name} with shape {shape:?} and strides {stride:?} is not {expected}")]
+    Layout { name: &'static str, shape: Vec<i64>, stride: Vec<i64>, expected: &'static str },
+    #[error(
+        "{name} is aligned to {actual} bytes (address {address:#x}, strides {stride:?}), the kernel reads {expected} at a time"
+    )]
+    Alignment { name: &'static str, address: u64, stride: Vec<i64>, actual: i64, expected: i64 },
+    #[error("dimension {dimension} is {extent}; kernels index up to {limit}")]
+    Extent { dimension: &'static str, extent: i64, limit: i64 },
+    #[error("offsets has {offsets} entries for {groups} groups; give the end row of each group")]
+    Offsets { offsets: i64, groups: i64 },
+}
+
+impl Operation {
+    fn of(problem: &Problem) -> Operation {
+        match problem {
+            Problem::Gemm(_) => Operation::Gemm,
+            Problem::GroupedGemm(_) => Operation::GroupedGemm,
+            Problem::Elementwise(_) => Operation::Elementwise,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Operation::Gemm => "gemm",
+            Operation::GroupedGemm => "grouped_gemm",
+            Operation::Elementwise => "elementwise_add",
+        }
+    }
+}
+
+impl Kernel {
+    /// A name that no other kernel has: family, operation, types `A x B _ accumulator _ out`, then the configuration.
+    pub fn name(&self) -> String {
+        let types = self.types;
+        match &self.design {
+            Design::Reference(operation) => format!("reference_{}_{types}", operation.name()),
+            Design::Simt(config) => format!("simt_gemm_{types}_{config}"),
+            Design::Sm80(config) => format!("sm80_gemm_{types}_{config}"),
+        }
+    }
+
+    /// The least compute capability that runs this kernel, ten times major plus minor; 0 for the CPU's.
+    pub fn min_cc(&self) -> u32 {
+        match self.design {
+            Design::Reference(_) => 0,
+            Design::Simt(_) | Design::Sm80(_) => 80,
+        }
+    }
+
+    pub fn runs_on_gpu(&self) -> bool {
+        !matches!(self.design, Design::Reference(_))
+    }
+
+    pub fn operation(&self) -> Operation {
+        match self.design {
+            Design::Reference(operation) => operation,
+            Design::Simt(_) | Design::Sm80(_) => Operation::Gemm,
+        }
+    }
+
+    /// Whether this kernel computes this problem, and if not, why.
+    pub fn supports(&self, problem: &Problem) -> Result<(), Unsupported> {
+        let (computes, asked) = (self.operation(), Operation::of(problem));
+        if computes != asked {
+            return Err(Unsupported::Operation { computes: computes.name(), asked: asked.name() });
+        }
+        self.types.match_problem(problem)?;
+        let out = problem.out();
+        let (fits, expected) = match out.device {
+            Device::Cpu => (!self.runs_on_gpu(), "a CUDA device"),
+            Device::Cuda(_) => (self.runs_on_gpu(), "the CPU"),
+        };
+        if !fits {
+            return Err(Unsupported::Device { name: "out", device: out.device, expected });
+        }
+        match (problem, &self.design) {
+            (Problem::Gemm(gemm), Design::Sm80(config)) => {
+                check_extents(gemm)?;
+                config.supports(gemm)
+            }
+            (Problem::Gemm(gemm), Design::Simt(_)) => check_extents(gemm),
+            (Problem::GroupedGemm(grouped), _) if !grouped.offsets_fit() => {
+                Err(Unsupported::Offsets { offsets: grouped.offsets.shape[2], groups: grouped.groups() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How to launch this kernel on this problem; `None` where there is nothing to compute, or nothing to launch.
+    pub fn launch(&self, problem: &GemmProblem) -> Option<Launch> {
+        if problem.out.numel() == 0 {
+            return None;
+        }
+        match &self.design {
+            Design::Reference(_) => None,
+            Design::Simt(config) => Some(config.launch(problem)),
+            Design::Sm80(config) => Some(config.launch(self.types, problem)),
+        }
+    }
+
+    /// Bytes of device memory that a launch needs beside its operands.
+    pub fn workspace_bytes(&self, _problem: &Problem) -> u64 {
+        // No family splits K yet, which is what needs a workspace.
+        0
+    }
+}
+
+/// M, N, K and L are 32-bit numbers in the kernels (offsets are 64-bit), and a grid has one dimension of CTAs.
+fn check_extents(problem: &GemmProblem) -> Result<(), Unsupported> {
+    // Headroom above the extent for the tile that overhangs the edge.
+    const LIMIT: i64 = i32::MAX as i64 - 1024;
+    let extents = [("M", problem.m()), ("N", problem.n()), ("K", problem.k()), ("L", problem.batch())];
+    for (dimension, extent) in extents {
+        if extent > LIMIT {
+            return Err(Unsupported::Extent { dimension, extent, limit: LIMIT });
+        }
+    }
+    // The smallest tile that any family has bounds the number of CTAs from above.
+    let tiles = (problem.m() as i128 / 32 + 1) * (problem.n() as i128 / 32 + 1) * problem.batch() as i128;
+    if tiles > i128::from(i32::MAX) {
+        return Err(Unsupported::Extent {
+            dimension: "M * N * L / 1024",
+            extent: (tiles.min(i64::MAX.into())) as i64,
+            limit: i32::MAX.into(),
+        });
+    }
+    Ok(())
+}
+
+/// A short error for an operand that is not laid out as `major` says.
+fn layout_error(name: &'static str, view: &View, major: Major) -> Unsupported {
+    Unsupported::Layout {
+        name,
+        shape: view.user_shape().to_vec(),
+        stride: view.user_stride().to_vec(),
+        expected: major.describe(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! The `sm80` family: `mma.sync` fed by `ldmatrix` from a ring of `cp.async` stages. Ampere and every later chip.
+
+use std::fmt;
+
+use super::launch::tiles;
+use super::{GemmParams, Launch, Layout, Major, Types, Unsupported, layout_error};
+use crate::operand::DType;
+use crate::problem::GemmProblem;
+
+/// A point in the family's space, as the user sees it: `tile` and `warps` count along the user's M and N.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sm80 {
+    pub layout: Layout,
+    /// M, N and K of the tile that one CTA computes; K in elements.
+    pub tile: [u32; 3],
+    /// Warps along M and N.
+    pub warps: [u32; 2],
+    pub stages: u32,
+    /// Bytes that one load of A or B moves; addresses and leading strides are multiples of it.
+    pub align: u32,
+}
+
+/// Tile, warps and stages.
+type Shape = ([u32; 3], [u32; 2], u32);
+
+/// For loads of 16 bytes, by bytes of an element; best first for large problems.
+const ALIGNED_2: [Shape; 6] = [
+    ([128, 256, 32], [2, 4], 4),
+    ([256, 128, 32], [4, 2], 4),
+    ([128, 128, 32], [2, 2], 4),
+    ([64, 128, 32], [2, 2], 4),
+    ([128, 64, 32], [2, 2], 4),
+    ([64, 64, 64], [2, 2], 4),
+];
+
+impl Sm80 {
+    /// The configurations on offer for these types; none where the tensor cores do not multiply them.
+    pub fn configs(types: Types) -> Vec<Sm80> {
+        let element = types.a.bytes() as u32;
+        if types.a != types.b || !matches!(types.a, DType::F16 | DType::Bf16) {
+            return Vec::new();
+        }
+        let mut configs = Vec::new();
+        for layout in Layout::all() {
+            for (tile, warps, stages) in ALIGNED_2 {
+                configs.push(Sm80 { layout, tile, warps, stages, align: 16 });
+            }
+        }
+        let _ = element;
+        configs
+    }
+
+    pub fn threads(&self) -> u32 {
+        32 * self.warps[0] * self.warps[1]
+    }
+
+    /// Dynamic shared memory in bytes: the ring of stages, each a tile of A and one of B.
+    pub fn shared_bytes(&self, types: Types) -> u32 {
+        let [m, n, k] = self.tile;
+        self.stages * (m + n) * k * types.a.bytes() as u32
+    }
+
+    /// The configuration in the frame of the program, which writes row-major: a column-major output is the transposed
+    /// product's row-major one.
+    pub fn program(&self) -> Sm80 {
+        match self.layout.out {
+            Major::Row => *self,
+            Major::Column => Sm80 {
+                layout: Layout { a: self.layout.b.transposed(), b: self.layout.a.transposed(), out: Major::Row },
+                tile: [self.tile[1], self.tile[0], self.tile[2]],
+                warps: [self.warps[1], self.warps[0]],
+                ..*self
+            },
+        }
+    }
+
+    pub fn supports(&self, problem: &GemmProblem) -> Result<(), Unsupported> {
+        let operands = [
+            ("A", &problem.a, self.layout.a),
+            ("B", &problem.b, self.layout.b),
+            ("out", &problem.out, self.layout.out),
+        ];
+        for (name, view, major) in operands {
+            if !major.fits(view) {
+                return Err(layout_error(name, view, major));
+            }
+        }
+        for (name, view, major) in &operands[..2] {
+            let actual = view.alignment(major.unit());
+            if actual < i64::from(self.align) {
+                return Err(Unsupported::Alignment {
+                    name,
+                    address: view.data,
+                    stride: view.user_stride().to_vec(),
+                    actual,
+                    expected: i64::from(self.align),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    pub fn launch(&self, types: Types, problem: &GemmProblem) -> Launch {
+        let params = match self.layout.out {
+            Major::Row => GemmParams::new(problem),
+            Major::Column => GemmParams::new(&problem.transposed()),
+        };
+        Launch {
+            grid: tiles(problem, self.tile[0], self.tile[1]) as u32,
+            block: self.threads(),
+            shared_bytes: self.shared_bytes(types),
+            params,
+        }
+    }
+}
+
+impl fmt::Display for Sm80 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [m, n, k] = self.tile;
+        let [warps_m, warps_n] = self.warps;
+        let Sm80 { layout, stages, align, .. } = self;
+        write!(f, "{layout}_{m}x{n}x{k}_{warps_m}x{warps_n}warps_{stages}stages_align{align}")
+    }
+}

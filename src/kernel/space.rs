@@ -1,0 +1,67 @@
+//! Every kernel there is, and those that serve a problem, best guess first.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use super::{Design, Kernel, Operation, Simt, Sm80, Target, Types};
+use crate::operand::DType;
+use crate::problem::Problem;
+
+struct Space {
+    kernels: Vec<Kernel>,
+    /// Positions in `kernels` by operation and types.
+    index: HashMap<(Operation, DType, DType, DType), Vec<usize>>,
+}
+
+fn space() -> &'static Space {
+    static SPACE: OnceLock<Space> = OnceLock::new();
+    SPACE.get_or_init(|| {
+        let mut kernels = Vec::new();
+        for types in Types::gemm() {
+            kernels
+                .extend(Sm80::configs(types).into_iter().map(|config| Kernel { types, design: Design::Sm80(config) }));
+        }
+        for types in Types::gemm() {
+            kernels.extend(Simt::CONFIGS.map(|config| Kernel { types, design: Design::Simt(config) }));
+        }
+        for operation in [Operation::Gemm, Operation::GroupedGemm, Operation::Elementwise] {
+            let all = if operation == Operation::Elementwise { Types::elementwise() } else { Types::gemm() };
+            kernels.extend(all.into_iter().map(|types| Kernel { types, design: Design::Reference(operation) }));
+        }
+        let mut index: HashMap<_, Vec<usize>> = HashMap::new();
+        for (position, kernel) in kernels.iter().enumerate() {
+            let Types { a, b, out, .. } = kernel.types;
+            index.entry((kernel.operation(), a, b, out)).or_default().push(position);
+        }
+        Space { kernels, index }
+    })
+}
+
+/// Every kernel of every family. The order is the one to try them in where no problem is known: tensor cores first,
+/// wide loads and large tiles before others.
+pub fn all() -> &'static [Kernel] {
+    &space().kernels
+}
+
+/// Positions in [`all`] of the kernels that serve a problem on a target (`None`: on the CPU), fastest guess first.
+pub fn ranked(problem: &Problem, target: Option<Target>) -> Vec<usize> {
+    let space = space();
+    let types = |operands: [&crate::operand::View; 3]| (operands[0].dtype, operands[1].dtype, operands[2].dtype);
+    let (operation, (a, b, out)) = match problem {
+        Problem::Gemm(p) => (Operation::Gemm, types([&p.a, &p.b, &p.out])),
+        Problem::GroupedGemm(p) => (Operation::GroupedGemm, types([&p.a, &p.b, &p.out])),
+        Problem::Elementwise(p) => (Operation::Elementwise, types([&p.a, &p.b, &p.out])),
+    };
+    let Some(candidates) = space.index.get(&(operation, a, b, out)) else {
+        return Vec::new();
+    };
+    let mut found: Vec<(f64, usize)> = candidates
+        .iter()
+        .map(|position| (*position, &space.kernels[*position]))
+        .filter(|(_, kernel)| target.is_none_or(|t| kernel.min_cc() <= t.cc) && kernel.supports(problem).is_ok())
+        .map(|(position, kernel)| (target.map_or(0.0, |t| t.seconds(kernel, problem)), position))
+        .collect();
+    // Ties keep the order of the space, so that the ranking is the same on every run.
+    found.sort_by(|left, right| left.0.total_cmp(&right.0));
+    found.into_iter().map(|(_, position)| position).collect()
+}

@@ -1,0 +1,72 @@
+use std::collections::HashSet;
+
+use super::*;
+use crate::operand::DType::{Bf16, F16, F32};
+
+fn matrix(dtype: DType, device: Device, rows: i64, columns: i64, major: Major) -> View {
+    let stride = match major {
+        Major::Row => [0, columns, 1],
+        Major::Column => [0, 1, rows],
+    };
+    View { data: 1 << 20, dtype, device, rank: 2, shape: [1, rows, columns], stride, read_only: false, fake: true }
+}
+
+fn gemm(dtype: DType, m: i64, n: i64, k: i64, layout: Layout) -> Problem {
+    let device = Device::Cuda(0);
+    let a = matrix(dtype, device, m, k, layout.a);
+    let b = matrix(dtype, device, k, n, layout.b);
+    let out = matrix(dtype, device, m, n, layout.out);
+    Problem::Gemm(GemmProblem::new(a, b, out, F32).expect("shapes agree"))
+}
+
+const H100: Option<Target> = Some(Target { cc: 90, multiprocessors: 132 });
+
+#[test]
+fn names_are_unique() {
+    let names: HashSet<String> = all().iter().map(Kernel::name).collect();
+    assert_eq!(names.len(), all().len());
+}
+
+#[test]
+fn every_layout_has_tensor_core_kernels_first() {
+    for dtype in [F16, Bf16] {
+        for layout in Layout::all() {
+            let found = ranked(&gemm(dtype, 4096, 4096, 4096, layout), H100);
+            assert!(matches!(all()[found[0]].design, Design::Sm80(config) if config.layout == layout), "{layout}");
+        }
+    }
+}
+
+#[test]
+fn parameters_are_what_the_header_says() {
+    assert_eq!(size_of::<GemmParams>(), 112);
+}
+
+#[test]
+fn column_major_outputs_run_the_transposed_program() {
+    for kernel in all() {
+        let Design::Sm80(config) = kernel.design else { continue };
+        let program = config.program();
+        assert_eq!(program.layout.out, Major::Row);
+        assert_eq!(program.tile[0] * program.tile[1], config.tile[0] * config.tile[1]);
+        assert_eq!(program.program(), program);
+    }
+}
+
+#[test]
+fn shared_memory_fits_every_chip() {
+    // sm_86, sm_89 and sm_120 give a CTA 99 KiB (CUDA C++ Programming Guide, table of technical specifications).
+    for kernel in all() {
+        if let Design::Sm80(config) = kernel.design {
+            assert!(config.shared_bytes(kernel.types) <= 99 * 1024, "{}", kernel.name());
+        }
+    }
+}
+
+#[test]
+fn extents_beyond_32_bits_are_refused() {
+    let huge = View { shape: [1, 1 << 32, 1], stride: [0, 1, 0], ..matrix(F16, Device::Cuda(0), 1, 1, Major::Row) };
+    let b = matrix(F16, Device::Cuda(0), 1, 1, Major::Row);
+    let problem = Problem::Gemm(GemmProblem::new(huge, b, huge, F32).expect("shapes agree"));
+    assert!(ranked(&problem, H100).is_empty());
+}

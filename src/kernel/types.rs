@@ -1,0 +1,104 @@
+//! The element types that kernels are offered for.
+
+use std::fmt;
+
+use super::Unsupported;
+use crate::operand::DType::{self, Bf16, E4m3, E5m2, F16, F32, F64, I8, I32, U8};
+use crate::problem::Problem;
+
+/// Element types of one kernel. For an elementwise operation, `accumulator` is the type that it computes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Types {
+    pub a: DType,
+    pub b: DType,
+    pub accumulator: DType,
+    pub out: DType,
+}
+
+impl fmt::Display for Types {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Types { a, b, accumulator, out } = self;
+        write!(f, "{}x{}_{}_{}", a.short_name(), b.short_name(), accumulator.short_name(), out.short_name())
+    }
+}
+
+impl Types {
+    /// The same kernel's types for the transposed product.
+    pub fn transposed(self) -> Types {
+        Types { a: self.b, b: self.a, ..self }
+    }
+
+    /// Whether these are the types of this problem's operands.
+    pub fn match_problem(&self, problem: &Problem) -> Result<(), Unsupported> {
+        let (operands, accumulator) = match problem {
+            Problem::Gemm(p) => ([&p.a, &p.b, &p.out], Some(p.accumulator)),
+            Problem::GroupedGemm(p) => ([&p.a, &p.b, &p.out], Some(p.accumulator)),
+            Problem::Elementwise(p) => ([&p.a, &p.b, &p.out], None),
+        };
+        let pairs =
+            [("A", operands[0].dtype, self.a), ("B", operands[1].dtype, self.b), ("out", operands[2].dtype, self.out)];
+        for (name, actual, expected) in pairs {
+            if actual != expected {
+                return Err(Unsupported::DType { name, actual, expected });
+            }
+        }
+        match accumulator {
+            Some(actual) if actual != self.accumulator => {
+                Err(Unsupported::DType { name: "accumulator_type", actual, expected: self.accumulator })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Every combination that a GEMM is offered in. `simt` and the reference serve all of them, the tensor-core families
+    /// those that their instructions know.
+    pub fn gemm() -> Vec<Types> {
+        const HALVES: [DType; 2] = [F16, Bf16];
+        const FLOAT8: [DType; 2] = [E4m3, E5m2];
+        const INTEGER8: [DType; 2] = [I8, U8];
+        let mut all = Vec::new();
+        let mut add = |a, b, accumulator, outs: &[DType]| {
+            all.extend(outs.iter().map(|out| Types { a, b, accumulator, out: *out }));
+        };
+        add(F16, F16, F32, &[F16, F32, Bf16]);
+        add(F16, F16, F16, &[F16]);
+        add(Bf16, Bf16, F32, &[Bf16, F32, F16]);
+        add(F32, F32, F32, &[F32, F16, Bf16]);
+        add(F64, F64, F64, &[F64, F32]);
+        for a in FLOAT8 {
+            for b in FLOAT8 {
+                add(a, b, F32, &[F32, F16, Bf16, a]);
+            }
+        }
+        add(E4m3, E5m2, F32, &[E5m2]);
+        add(E5m2, E4m3, F32, &[E4m3]);
+        for a in INTEGER8 {
+            for b in INTEGER8 {
+                add(a, b, I32, &[I32, F32, F16, Bf16, I8, U8]);
+            }
+        }
+        add(I32, I32, I32, &[I32, F32]);
+        // Weight-only quantization: one side floating-point, the other 8-bit integers.
+        for float in HALVES {
+            for integer in INTEGER8 {
+                add(float, integer, F32, &[float, F32]);
+                add(integer, float, F32, &[float, F32]);
+            }
+        }
+        all
+    }
+
+    /// Every combination that an elementwise operation is offered in: both inputs of one type, which is the output's.
+    pub fn elementwise() -> Vec<Types> {
+        DType::all()
+            .map(|dtype| {
+                let accumulator = match dtype {
+                    F64 => F64,
+                    integer if integer.is_integer() => I32,
+                    _ => F32,
+                };
+                Types { a: dtype, b: dtype, accumulator, out: dtype }
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,15 @@
+//! Rutlass: GEMM kernels behind the `cutlass_api` interface. The folders are floors, listed from the top; each imports
+//! only what stands below it.
+
+pub mod python;
+
+pub mod compile;
+
+pub mod kernel;
+pub mod reference;
+
+pub mod problem;
+
+pub mod operand;
+
+pub mod driver;

@@ -1,0 +1,203 @@
+//! From a Python object to an operand view, by the fastest road that its type offers.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyType};
+
+use super::dlpack::{ExchangeApi, read_capsule};
+use super::{DType, Device, View};
+
+static USE_C_EXCHANGE: AtomicBool = AtomicBool::new(true);
+
+/// Whether operands are read through DLPack's C exchange table (true) or through `__dlpack__` (false).
+pub fn uses_c_exchange() -> bool {
+    USE_C_EXCHANGE.load(Ordering::Relaxed)
+}
+
+pub fn set_c_exchange(on: bool) {
+    USE_C_EXCHANGE.store(on, Ordering::Relaxed);
+}
+
+/// How tensors of one type are read.
+#[derive(Clone, Copy)]
+enum Road {
+    /// A table of C functions (torch 2.10 and later).
+    Exchange(ExchangeApi),
+    /// `__dlpack__`, a Python call.
+    Protocol,
+    /// torch's `FakeTensor`: shape, strides, type and device, with no memory.
+    Fake,
+}
+
+/// The road of each tensor type seen so far. The types are kept alive, so that an address never comes to mean another.
+static ROADS: Mutex<Vec<(Py<PyType>, Road)>> = Mutex::new(Vec::new());
+
+fn road_of(tensor: &Bound<'_, PyAny>) -> PyResult<Road> {
+    let tensor_type = tensor.get_type();
+    let roads = ROADS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some((_, road)) = roads.iter().find(|(known, _)| known.is(&tensor_type)) {
+        return Ok(*road);
+    }
+    // Attribute look-ups may run Python code, which may come back here: not under the lock.
+    drop(roads);
+    let road = if is_fake(&tensor_type)? {
+        Road::Fake
+    } else if let Some(api) = ExchangeApi::of_type(&tensor_type)? {
+        Road::Exchange(api)
+    } else if tensor_type.hasattr("__dlpack__")? {
+        Road::Protocol
+    } else {
+        let name = tensor_type.name()?;
+        return Err(PyTypeError::new_err(format!(
+            "is a {name}, which is no tensor: it has no __dlpack__ (torch, NumPy, CuPy and JAX arrays have)"
+        )));
+    };
+    let mut roads = ROADS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    roads.push((tensor_type.unbind(), road));
+    Ok(road)
+}
+
+/// Whether this is torch's `FakeTensor` or derived from it. Recognised by name, since torch is not a dependency.
+fn is_fake(tensor_type: &Bound<'_, PyType>) -> PyResult<bool> {
+    for base in tensor_type.mro() {
+        if base.getattr("__name__")?.extract::<&str>().is_ok_and(|name| name == "FakeTensor") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The stream that the framework of this tensor works on at present, on a CUDA device: torch's and CuPy's current
+/// stream; for others the default stream.
+pub fn current_stream(tensor: &Bound<'_, PyAny>, device: i32) -> PyResult<u64> {
+    if let Road::Exchange(api) = road_of(tensor)? {
+        return api.current_stream(tensor.py(), device);
+    }
+    let module = tensor.get_type().module()?;
+    if module.to_cow()?.split('.').next() == Some("cupy") {
+        let cuda = tensor.py().import("cupy")?.getattr("cuda")?;
+        return cuda.call_method0("get_current_stream")?.getattr("ptr")?.extract();
+    }
+    Ok(0)
+}
+
+/// An operand of some arguments: the user's tensor, and the view that was read from it.
+pub struct Operand {
+    pub name: &'static str,
+    pub object: Py<PyAny>,
+    pub view: View,
+}
+
+impl Operand {
+    /// Reads a tensor. Errors name the operand.
+    pub fn new(name: &'static str, tensor: &Bound<'_, PyAny>) -> PyResult<Operand> {
+        let view = read(tensor, None).map_err(|error| named(tensor.py(), name, error))?;
+        Ok(Operand { name, object: tensor.clone().unbind(), view })
+    }
+
+    /// Reads the tensor again: its memory may have moved since (`resize_`, `set_`, `.data = ...`). `stream`, where the
+    /// road is `__dlpack__`, is the CUDA stream that the result is to be ready on.
+    pub fn reread(&self, py: Python<'_>, stream: Option<u64>) -> PyResult<View> {
+        read(self.object.bind(py), stream).map_err(|error| named(py, self.name, error))
+    }
+}
+
+/// The same exception with the operand's name in front of its message.
+fn named(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
+    let message = error.value(py).to_string();
+    let renamed = error
+        .get_type(py)
+        .call1((format!("{name} {message}"),))
+        .map_or_else(|_| PyBufferError::new_err(format!("{name} {message}")), PyErr::from_value);
+    renamed.set_cause(py, Some(error));
+    renamed
+}
+
+fn read(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<View> {
+    match road_of(tensor)? {
+        Road::Fake => read_fake(tensor),
+        Road::Exchange(api) if uses_c_exchange() => match api.read(tensor)? {
+            Some(view) => Ok(view),
+            None => read_protocol(tensor, stream),
+        },
+        Road::Exchange(_) | Road::Protocol => read_protocol(tensor, stream),
+    }
+}
+
+fn read_protocol(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<View> {
+    let py = tensor.py();
+    // torch refuses to export what autograd watches. Its values are what is asked for here, as in `torch.mm(out=)`
+    // under no_grad, so the export is of the detached tensor, which shares the memory.
+    let detached = match tensor.getattr_opt("requires_grad")? {
+        Some(flag) if flag.is_truthy()? => tensor.call_method0("detach")?,
+        _ => tensor.clone(),
+    };
+    // NumPy exports none of the types that ml_dtypes adds; their bits travel as integers of the same width.
+    let (exported, dtype) = match extension_dtype(&detached)? {
+        Some(dtype) => (detached.call_method1("view", (format!("uint{}", dtype.bits()),))?, Some(dtype)),
+        None => (detached, None),
+    };
+    let kwargs = PyDict::new(py);
+    kwargs.set_item("max_version", (1, 3))?;
+    if let Some(handle) = stream {
+        // DLPack's numbering: 1 is the legacy default stream, which CUDA itself calls 0.
+        kwargs.set_item("stream", if handle == 0 { 1 } else { handle })?;
+    }
+    let capsule = match exported.call_method("__dlpack__", (), Some(&kwargs)) {
+        Err(error) if error.is_instance_of::<PyTypeError>(py) => {
+            // A producer from before DLPack 1.0 knows no max_version.
+            kwargs.del_item("max_version")?;
+            exported.call_method("__dlpack__", (), Some(&kwargs))?
+        }
+        other => other?,
+    };
+    let mut view = read_capsule(&capsule)?;
+    if let Some(dtype) = dtype {
+        view.dtype = dtype;
+    }
+    Ok(view)
+}
+
+/// The type of a NumPy array whose elements NumPy itself does not know (bfloat16 and float8 of `ml_dtypes`).
+fn extension_dtype(tensor: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
+    let tensor_type = tensor.get_type();
+    if tensor_type.module()?.to_cow()? != "numpy" {
+        return Ok(None);
+    }
+    let name = tensor.getattr("dtype")?.getattr("name")?;
+    let dtype = DType::from_name(name.extract::<&str>()?);
+    Ok(dtype.filter(|d| matches!(d, DType::Bf16 | DType::E4m3 | DType::E5m2)))
+}
+
+fn read_fake(tensor: &Bound<'_, PyAny>) -> PyResult<View> {
+    let extents: Vec<i64> = tensor.getattr("shape")?.extract()?;
+    let steps: Vec<i64> = tensor.call_method0("stride")?.extract()?;
+    let rank = extents.len();
+    if !(1..=3).contains(&rank) {
+        return Err(pyo3::exceptions::PyValueError::new_err(format!("has rank {rank}; operands have rank 1 to 3")));
+    }
+    let mut shape = [1; 3];
+    let mut stride = [0; 3];
+    shape[3 - rank..].copy_from_slice(&extents);
+    for (dim, step) in steps.into_iter().enumerate() {
+        let at = 3 - rank + dim;
+        stride[at] = if shape[at] == 1 { 0 } else { step };
+    }
+    let device = tensor.getattr("device")?;
+    let kind = device.getattr("type")?;
+    let device = match kind.extract::<&str>()? {
+        "cuda" => Device::Cuda(device.getattr("index")?.extract::<Option<i32>>()?.unwrap_or(0)),
+        "cpu" => Device::Cpu,
+        other => {
+            return Err(pyo3::exceptions::PyValueError::new_err(format!(
+                "is on device {other}; only CPU and CUDA tensors can be used"
+            )));
+        }
+    };
+    let name = tensor.getattr("dtype")?.str()?;
+    let dtype = DType::describe(&name.to_cow()?);
+    Ok(View { data: 0, dtype, device, rank, shape, stride, read_only: false, fake: true })
+}

@@ -1,0 +1,188 @@
+//! The operand view: all that the rest of the road knows of a tensor.
+
+use std::fmt;
+
+use super::DType;
+
+/// Where an operand's memory lies.
+#[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Device {
+    Cpu,
+    Cuda(i32),
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Cpu => f.write_str("cpu"),
+            Device::Cuda(index) => write!(f, "cuda:{index}"),
+        }
+    }
+}
+
+/// Pointer, type, device, shape and strides of one operand of rank 1 to 3.
+///
+/// Shapes and strides are aligned to the right: a matrix is `[1, rows, columns]` with batch stride 0. A dimension of
+/// extent 1 has stride 0, whatever the tensor said: it is never stepped along, and so places no demand on alignment.
+#[derive(Copy, Clone, PartialEq, Debug)]
+pub struct View {
+    /// Address of the first element; 0 for a tensor without memory (torch's `FakeTensor`, or no elements).
+    pub data: u64,
+    pub dtype: DType,
+    pub device: Device,
+    /// 1 to 3, as the user gave it.
+    pub rank: usize,
+    pub shape: [i64; 3],
+    /// In elements.
+    pub stride: [i64; 3],
+    pub read_only: bool,
+    /// Whether there is no memory behind the view: it describes a tensor, and can not be run on.
+    pub fake: bool,
+}
+
+impl View {
+    /// The shape as the user gave it.
+    pub fn user_shape(&self) -> &[i64] {
+        &self.shape[3 - self.rank..]
+    }
+
+    /// The strides, in elements, at the user's rank; extent-1 dimensions read 0.
+    pub fn user_stride(&self) -> &[i64] {
+        &self.stride[3 - self.rank..]
+    }
+
+    pub fn numel(&self) -> i64 {
+        self.shape.iter().product()
+    }
+
+    /// The bytes from the first element's start to the last one's end, as a half-open address range.
+    fn byte_range(&self) -> (u64, u64) {
+        if self.numel() == 0 {
+            return (self.data, self.data);
+        }
+        let last: i64 = self.shape.iter().zip(self.stride).map(|(extent, stride)| (extent - 1) * stride).sum();
+        (self.data, self.data + ((last + 1) * self.dtype.bytes()) as u64)
+    }
+
+    /// Whether two different indices can name the same element. Sorted by stride, each dimension must step over all that
+    /// the smaller ones reach; this is exact for what tensor libraries make and errs towards `true` elsewhere.
+    pub fn overlaps_itself(&self) -> bool {
+        if self.numel() <= 1 {
+            return false;
+        }
+        let mut dims: Vec<(i64, i64)> =
+            self.stride.iter().copied().zip(self.shape).filter(|(_, extent)| *extent > 1).collect();
+        dims.sort_unstable();
+        let mut reach = 0;
+        for (stride, extent) in dims {
+            if stride <= reach {
+                return true;
+            }
+            reach += stride * (extent - 1);
+        }
+        false
+    }
+
+    /// Whether writing `self` may change what `other` reads: their memory meets, and they are not column blocks (or
+    /// row blocks) of one larger matrix, which interleave without touching.
+    pub fn may_alias(&self, other: &View) -> bool {
+        if self.device != other.device || self.numel() == 0 || other.numel() == 0 {
+            return false;
+        }
+        let (ours, theirs) = (self.byte_range(), other.byte_range());
+        if ours.1 <= theirs.0 || theirs.1 <= ours.0 {
+            return false;
+        }
+        !self.interleaves(other)
+    }
+
+    /// Both step through one pitch (bytes from a row of the common parent to the next), and the windows that they
+    /// read of each row, modulo that pitch, are disjoint.
+    fn interleaves(&self, other: &View) -> bool {
+        let (Some((pitch, ours)), Some((pitch_other, theirs))) = (self.row_window(), other.row_window()) else {
+            return false;
+        };
+        if pitch != pitch_other || ours > pitch || theirs > pitch {
+            return false;
+        }
+        let offset = (other.data as i64 - self.data as i64).rem_euclid(pitch);
+        offset >= ours && offset + theirs <= pitch
+    }
+
+    /// (pitch, width) in bytes: the largest stride shared as a multiple by all outer dimensions, and the reach within it.
+    fn row_window(&self) -> Option<(i64, i64)> {
+        let mut dims: Vec<(i64, i64)> =
+            self.stride.iter().copied().zip(self.shape).filter(|(_, extent)| *extent > 1).collect();
+        dims.sort_unstable();
+        let (inner, outer) = match dims.as_slice() {
+            [first, rest @ ..] if first.0 == 1 && !rest.is_empty() => (first.1, rest),
+            rest if !rest.is_empty() => (1, rest),
+            _ => return None,
+        };
+        let pitch = outer[0].0;
+        if pitch == 0 || outer.iter().any(|(stride, _)| stride % pitch != 0) {
+            return None;
+        }
+        Some((pitch * self.dtype.bytes(), inner * self.dtype.bytes()))
+    }
+
+    /// The largest power of two, up to 16, that divides the address and the byte step of every dimension but the
+    /// contiguous one (`unit`, counted among the three of `shape`): the widest vector that loads may use.
+    pub fn alignment(&self, unit: usize) -> i64 {
+        let mut bits = self.data as i64 | 16;
+        for (dim, stride) in self.stride.iter().enumerate() {
+            if dim != unit {
+                bits |= stride * self.dtype.bytes();
+            }
+        }
+        1 << bits.trailing_zeros()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(data: u64, shape: [i64; 3], stride: [i64; 3]) -> View {
+        View { data, dtype: DType::F16, device: Device::Cpu, rank: 3, shape, stride, read_only: false, fake: false }
+    }
+
+    #[test]
+    fn self_overlap() {
+        assert!(!view(0, [1, 3, 4], [0, 4, 1]).overlaps_itself());
+        assert!(!view(0, [1, 3, 4], [0, 1, 3]).overlaps_itself());
+        assert!(view(0, [1, 3, 4], [0, 0, 1]).overlaps_itself());
+        assert!(view(0, [1, 3, 4], [0, 3, 1]).overlaps_itself());
+        assert!(view(0, [2, 3, 4], [8, 4, 1]).overlaps_itself());
+        assert!(!view(0, [1, 1, 1], [0, 0, 0]).overlaps_itself());
+        assert!(!view(0, [0, 3, 4], [0, 0, 1]).overlaps_itself());
+    }
+
+    #[test]
+    fn aliasing() {
+        let left = view(1000, [1, 8, 4], [0, 16, 1]);
+        assert!(left.may_alias(&left));
+        assert!(!left.may_alias(&view(1008, [1, 8, 4], [0, 16, 1])), "column blocks of one matrix");
+        assert!(left.may_alias(&view(1006, [1, 8, 4], [0, 16, 1])), "column blocks that share a column");
+        assert!(!left.may_alias(&view(5000, [1, 8, 4], [0, 16, 1])));
+        assert!(!left.may_alias(&view(1000, [1, 0, 4], [0, 16, 1])), "nothing there");
+        assert!(!left.may_alias(&view(1024, [1, 4, 4], [0, 16, 1]).clone_at(1008)));
+        let other_device = View { device: Device::Cuda(0), ..left };
+        assert!(!left.may_alias(&other_device));
+    }
+
+    impl View {
+        fn clone_at(&self, data: u64) -> View {
+            View { data, ..*self }
+        }
+    }
+
+    #[test]
+    fn alignment_looks_at_address_and_outer_strides() {
+        assert_eq!(view(64, [1, 8, 8], [0, 8, 1]).alignment(2), 16);
+        assert_eq!(view(64, [1, 8, 8], [0, 10, 1]).alignment(2), 4);
+        assert_eq!(view(64, [1, 8, 8], [0, 9, 1]).alignment(2), 2);
+        assert_eq!(view(66, [1, 8, 8], [0, 8, 1]).alignment(2), 2);
+        assert_eq!(view(64, [1, 1, 8], [0, 0, 1]).alignment(2), 16);
+    }
+}

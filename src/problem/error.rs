@@ -1,0 +1,50 @@
+//! Why operands do not make a problem. Each message names the operand, the value, and what would fit.
+
+use thiserror::Error;
+
+use crate::operand::{DType, Device};
+
+#[derive(Debug, Error, PartialEq)]
+pub enum ProblemError {
+    #[error("{name} must have rank {expected}, but has rank {rank} (shape {shape:?})")]
+    Rank { name: &'static str, expected: &'static str, rank: usize, shape: Vec<i64> },
+
+    #[error(
+        "A, B and out must all have rank 2 or all have rank 3, but {name} has shape {shape:?} where A has shape {a_shape:?}"
+    )]
+    MixedRanks { name: &'static str, shape: Vec<i64>, a_shape: Vec<i64> },
+
+    #[error(
+        "dimension {dimension} differs: it is {left} in {left_name} with shape {left_shape:?}, \
+         but {right} in {right_name} with shape {right_shape:?}"
+    )]
+    Mismatch {
+        dimension: &'static str,
+        left_name: &'static str,
+        left: i64,
+        left_shape: Vec<i64>,
+        right_name: &'static str,
+        right: i64,
+        right_shape: Vec<i64>,
+    },
+
+    #[error("{name} is on {device}, but out is on {out_device}; all operands must be on one device")]
+    MixedDevices { name: &'static str, device: Device, out_device: Device },
+
+    #[error("{name} is read-only, so the result cannot be written to it; pass a writable tensor")]
+    ReadOnly { name: &'static str },
+
+    #[error(
+        "{name} with shape {shape:?} and strides {stride:?} has several indices on one element, \
+         so the result cannot be written to it; pass a tensor of its own memory"
+    )]
+    SelfOverlap { name: &'static str, shape: Vec<i64>, stride: Vec<i64> },
+
+    #[error(
+        "out shares memory with {name}, which would be overwritten while it is read; pass a tensor of its own memory"
+    )]
+    Aliased { name: &'static str },
+
+    #[error("offsets must have dtype int32, but has {dtype}")]
+    OffsetsType { dtype: DType },
+}

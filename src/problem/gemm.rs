@@ -1,0 +1,81 @@
+//! out = A @ B, for one pair of matrices or a batch of pairs.
+
+use super::{ProblemError, check_operands};
+use crate::operand::{DType, View};
+
+/// Operands `A (L, M, K)`, `B (L, K, N)` and `out (L, M, N)`, with L = 1 where the user gave matrices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GemmProblem {
+    pub a: View,
+    pub b: View,
+    pub out: View,
+    pub accumulator: DType,
+}
+
+impl GemmProblem {
+    pub fn new(a: View, b: View, out: View, accumulator: DType) -> Result<Self, ProblemError> {
+        for (name, view) in [("A", &a), ("B", &b), ("out", &out)] {
+            if !(2..=3).contains(&view.rank) {
+                let shape = view.user_shape().to_vec();
+                return Err(ProblemError::Rank { name, expected: "2 or 3", rank: view.rank, shape });
+            }
+            if view.rank != a.rank {
+                let (shape, a_shape) = (view.user_shape().to_vec(), a.user_shape().to_vec());
+                return Err(ProblemError::MixedRanks { name, shape, a_shape });
+            }
+        }
+        same_extent("K", ("A", &a, 2), ("B", &b, 1))?;
+        same_extent("M", ("out", &out, 1), ("A", &a, 1))?;
+        same_extent("N", ("out", &out, 2), ("B", &b, 2))?;
+        same_extent("L", ("B", &b, 0), ("A", &a, 0))?;
+        same_extent("L", ("out", &out, 0), ("A", &a, 0))?;
+        check_operands(&[("A", &a), ("B", &b)], &out)?;
+        Ok(GemmProblem { a, b, out, accumulator })
+    }
+
+    pub fn batch(&self) -> i64 {
+        self.out.shape[0]
+    }
+
+    pub fn m(&self) -> i64 {
+        self.out.shape[1]
+    }
+
+    pub fn n(&self) -> i64 {
+        self.out.shape[2]
+    }
+
+    pub fn k(&self) -> i64 {
+        self.a.shape[2]
+    }
+
+    /// The same product read the other way: `out^T = B^T @ A^T`. Column-major outputs become row-major by it.
+    pub fn transposed(&self) -> GemmProblem {
+        let swap = |view: &View| View {
+            shape: [view.shape[0], view.shape[2], view.shape[1]],
+            stride: [view.stride[0], view.stride[2], view.stride[1]],
+            ..*view
+        };
+        GemmProblem { a: swap(&self.b), b: swap(&self.a), out: swap(&self.out), accumulator: self.accumulator }
+    }
+}
+
+/// Checks one dimension that two operands share; `dim` counts within the batch-first shape.
+pub(super) fn same_extent(
+    dimension: &'static str,
+    (left_name, left, left_dim): (&'static str, &View, usize),
+    (right_name, right, right_dim): (&'static str, &View, usize),
+) -> Result<(), ProblemError> {
+    if left.shape[left_dim] == right.shape[right_dim] {
+        return Ok(());
+    }
+    Err(ProblemError::Mismatch {
+        dimension,
+        left_name,
+        left: left.shape[left_dim],
+        left_shape: left.user_shape().to_vec(),
+        right_name,
+        right: right.shape[right_dim],
+        right_shape: right.user_shape().to_vec(),
+    })
+}

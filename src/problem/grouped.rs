@@ -1,0 +1,45 @@
+//! One GEMM per group: rows of A, stacked group after group, times each group's own B.
+
+use super::{ProblemError, check_operands, gemm::same_extent};
+use crate::operand::{DType, View};
+
+/// `A (TotalM, K)` or `(1, TotalM, K)`, `B (G, K, N)`, `out` like A with N columns, `offsets (G,)` int32: the row after the
+/// last of each group. Rows past the last offset belong to no group and are left as they are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GroupedGemmProblem {
+    pub a: View,
+    pub b: View,
+    pub out: View,
+    pub offsets: View,
+    pub accumulator: DType,
+}
+
+impl GroupedGemmProblem {
+    pub fn new(a: View, b: View, out: View, offsets: View, accumulator: DType) -> Result<Self, ProblemError> {
+        let rank = |name, view: &View, expected, fits: bool| {
+            let shape = view.user_shape().to_vec();
+            if fits { Ok(()) } else { Err(ProblemError::Rank { name, expected, rank: view.rank, shape }) }
+        };
+        rank("A", &a, "2, or 3 with a leading 1", a.rank == 2 || (a.rank == 3 && a.shape[0] == 1))?;
+        rank("out", &out, "2, or 3 with a leading 1", out.rank == 2 || (out.rank == 3 && out.shape[0] == 1))?;
+        rank("B", &b, "3", b.rank == 3)?;
+        rank("offsets", &offsets, "1", offsets.rank == 1)?;
+        same_extent("K", ("A", &a, 2), ("B", &b, 1))?;
+        same_extent("TotalM", ("out", &out, 1), ("A", &a, 1))?;
+        same_extent("N", ("out", &out, 2), ("B", &b, 2))?;
+        if offsets.dtype != DType::I32 {
+            return Err(ProblemError::OffsetsType { dtype: offsets.dtype });
+        }
+        check_operands(&[("A", &a), ("B", &b), ("offsets", &offsets)], &out)?;
+        Ok(GroupedGemmProblem { a, b, out, offsets, accumulator })
+    }
+
+    pub fn groups(&self) -> i64 {
+        self.b.shape[0]
+    }
+
+    /// Whether there is one offset a group. Where there is not, no kernel is found; nothing raises, as in the original.
+    pub fn offsets_fit(&self) -> bool {
+        self.offsets.shape[2] == self.groups()
+    }
+}

@@ -1,0 +1,89 @@
+//! What is asked for, independent of who computes it: operand views that fit each other.
+
+mod elementwise;
+mod error;
+mod gemm;
+mod grouped;
+
+pub use elementwise::ElementwiseProblem;
+pub use error::ProblemError;
+pub use gemm::GemmProblem;
+pub use grouped::GroupedGemmProblem;
+
+use crate::operand::{Device, View};
+
+/// Everything that kernels can be asked to compute.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Problem {
+    Gemm(GemmProblem),
+    GroupedGemm(GroupedGemmProblem),
+    Elementwise(ElementwiseProblem),
+}
+
+impl Problem {
+    /// The operands with the names that users know them by, output last.
+    pub fn operands(&self) -> Vec<(&'static str, &View)> {
+        match self {
+            Problem::Gemm(p) => vec![("A", &p.a), ("B", &p.b), ("out", &p.out)],
+            Problem::GroupedGemm(p) => vec![("A", &p.a), ("B", &p.b), ("offsets", &p.offsets), ("out", &p.out)],
+            Problem::Elementwise(p) => vec![("A", &p.a), ("B", &p.b), ("out", &p.out)],
+        }
+    }
+
+    pub fn out(&self) -> &View {
+        match self {
+            Problem::Gemm(p) => &p.out,
+            Problem::GroupedGemm(p) => &p.out,
+            Problem::Elementwise(p) => &p.out,
+        }
+    }
+
+    /// The device of all operands.
+    pub fn device(&self) -> Device {
+        self.out().device
+    }
+
+    /// The same problem with its operands on another device. For asking what would serve it there; the addresses are
+    /// meaningless then.
+    pub fn on(&self, device: Device) -> Problem {
+        let mut moved = *self;
+        let views: &mut [&mut View] = match &mut moved {
+            Problem::Gemm(p) => &mut [&mut p.a, &mut p.b, &mut p.out],
+            Problem::GroupedGemm(p) => &mut [&mut p.a, &mut p.b, &mut p.out, &mut p.offsets],
+            Problem::Elementwise(p) => &mut [&mut p.a, &mut p.b, &mut p.out],
+        };
+        views.iter_mut().for_each(|view| view.device = device);
+        moved
+    }
+
+    /// Whether any operand is without memory, so that the problem can be compiled for but not run.
+    pub fn is_fake(&self) -> bool {
+        self.operands().iter().any(|(_, view)| view.fake)
+    }
+}
+
+/// What holds for the operands of every problem: one device, and an output that can be written without changing an
+/// input on the way.
+fn check_operands(inputs: &[(&'static str, &View)], out: &View) -> Result<(), ProblemError> {
+    for (name, view) in inputs {
+        if view.device != out.device {
+            return Err(ProblemError::MixedDevices { name, device: view.device, out_device: out.device });
+        }
+    }
+    if out.read_only {
+        return Err(ProblemError::ReadOnly { name: "out" });
+    }
+    if out.overlaps_itself() {
+        return Err(ProblemError::SelfOverlap {
+            name: "out",
+            shape: out.user_shape().to_vec(),
+            stride: out.user_stride().to_vec(),
+        });
+    }
+    for (name, view) in inputs {
+        if !view.fake && !out.fake && out.may_alias(view) {
+            return Err(ProblemError::Aliased { name });
+        }
+    }
+    Ok(())
+}

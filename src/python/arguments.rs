@@ -1,0 +1,235 @@
+//! What users ask for: operands that make a problem.
+
+use arrayvec::ArrayVec;
+use pyo3::prelude::*;
+
+use super::dtype::{self, PyDType};
+use super::tensors::{DenseTensor, ScaledTensor};
+use crate::operand::{DType, Operand, View};
+use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, Problem};
+
+/// The base of all arguments. A subclass of one's own, for a kernel of one's own, holds what it likes.
+#[pyclass(module = "cutlass_api.arguments", subclass, frozen)]
+pub struct RuntimeArguments {
+    #[pyo3(get)]
+    performance: Option<Py<PyAny>>,
+    pub native: Option<NativeArguments>,
+}
+
+/// Arguments that Rutlass's own kernels understand.
+pub struct NativeArguments {
+    pub operands: ArrayVec<Operand, 4>,
+    pub problem: Problem,
+    pub epilogue: Option<Py<PyAny>>,
+    /// An operand that came with scales, as the user wrapped it, and its place among the operands.
+    pub scaled: Vec<(usize, Py<ScaledTensor>)>,
+}
+
+#[pymethods]
+impl RuntimeArguments {
+    #[new]
+    #[pyo3(signature = (*_args, performance = None, **_kwargs))]
+    fn new(
+        _args: &Bound<'_, pyo3::types::PyTuple>,
+        performance: Option<Py<PyAny>>,
+        _kwargs: Option<&Bound<'_, pyo3::types::PyDict>>,
+    ) -> Self {
+        RuntimeArguments { performance, native: None }
+    }
+}
+
+impl NativeArguments {
+    fn new(
+        tensors: &[(&'static str, &Bound<'_, PyAny>)],
+        epilogue: Option<Py<PyAny>>,
+        problem: impl FnOnce(&[View]) -> PyResult<Problem>,
+    ) -> PyResult<NativeArguments> {
+        let mut operands: ArrayVec<Operand, 4> = ArrayVec::new();
+        let mut scaled = Vec::new();
+        for (name, tensor) in tensors {
+            let py = tensor.py();
+            let operand = if let Ok(dense) = tensor.cast::<DenseTensor>() {
+                Operand::new(name, &dense.get().object(py))?
+            } else if let Ok(wrapped) = tensor.cast::<ScaledTensor>() {
+                scaled.push((operands.len(), wrapped.clone().unbind()));
+                Operand::new(name, &wrapped.get().base.get().object(py))?
+            } else {
+                Operand::new(name, tensor)?
+            };
+            operands.push(operand);
+        }
+        let views: ArrayVec<View, 4> = operands.iter().map(|operand| operand.view).collect();
+        let problem = problem(&views)?;
+        Ok(NativeArguments { operands, problem, epilogue, scaled })
+    }
+
+    /// The problem as the operands describe it now, and whether anything moved since the arguments were made.
+    pub fn current_problem(&self, py: Python<'_>, stream: Option<u64>) -> PyResult<(Problem, bool)> {
+        let mut views: ArrayVec<View, 4> = ArrayVec::new();
+        let mut moved = false;
+        for operand in &self.operands {
+            let view = operand.reread(py, stream)?;
+            moved |= view != operand.view;
+            views.push(view);
+        }
+        if !moved {
+            return Ok((self.problem, false));
+        }
+        Ok((self.rebuild(&views)?, true))
+    }
+
+    fn rebuild(&self, views: &[View]) -> PyResult<Problem> {
+        Ok(match (&self.problem, views) {
+            (Problem::Gemm(p), [a, b, out]) => Problem::Gemm(GemmProblem::new(*a, *b, *out, p.accumulator)?),
+            (Problem::GroupedGemm(p), [a, b, out, offsets]) => {
+                Problem::GroupedGemm(GroupedGemmProblem::new(*a, *b, *out, *offsets, p.accumulator)?)
+            }
+            (Problem::Elementwise(_), [a, b, out]) => Problem::Elementwise(ElementwiseProblem::new(*a, *b, *out)?),
+            _ => self.problem,
+        })
+    }
+
+    fn operand(&self, py: Python<'_>, position: usize) -> PyResult<Py<PyAny>> {
+        if let Some((_, wrapped)) = self.scaled.iter().find(|(at, _)| *at == position) {
+            return Ok(wrapped.clone_ref(py).into_any());
+        }
+        Ok(DenseTensor::over(py, &self.operands[position])?.into_any())
+    }
+
+    fn accumulator(&self) -> Option<DType> {
+        match &self.problem {
+            Problem::Gemm(p) => Some(p.accumulator),
+            Problem::GroupedGemm(p) => Some(p.accumulator),
+            Problem::Elementwise(_) => None,
+        }
+    }
+}
+
+fn accumulator_type(object: &Bound<'_, PyAny>) -> PyResult<DType> {
+    dtype::parse(object).map_err(|error| {
+        pyo3::exceptions::PyTypeError::new_err(format!("accumulator_type: {}", error.value(object.py())))
+    })
+}
+
+/// The getters that arguments of all kinds share. Each class states which operand stands where.
+macro_rules! arguments {
+    ($class:ident, $doc:literal, [$($operand:ident = $position:literal),*]) => {
+        #[doc = $doc]
+        #[pyclass(module = "cutlass_api.arguments", extends = RuntimeArguments, subclass, frozen)]
+        pub struct $class;
+
+        #[pymethods]
+        impl $class {
+            $(
+                #[getter($operand)]
+                #[allow(non_snake_case)]
+                fn $operand(slf: &Bound<'_, Self>) -> PyResult<Option<Py<PyAny>>> {
+                    native(slf).map(|arguments| arguments.operand(slf.py(), $position)).transpose()
+                }
+            )*
+
+            /// The type that products are summed in; None for an elementwise operation.
+            #[getter]
+            fn accumulator_type(slf: &Bound<'_, Self>) -> Option<PyDType> {
+                native(slf).and_then(NativeArguments::accumulator).map(PyDType)
+            }
+
+            /// What is fused behind the operation, or None.
+            #[getter]
+            fn epilogue(slf: &Bound<'_, Self>) -> Option<Py<PyAny>> {
+                native(slf).and_then(|arguments| arguments.epilogue.as_ref()).map(|e| e.clone_ref(slf.py()))
+            }
+        }
+    };
+}
+
+/// The native part of any of our argument classes.
+fn native<'a, T>(arguments: &'a Bound<'_, T>) -> Option<&'a NativeArguments> {
+    arguments.cast::<RuntimeArguments>().ok().and_then(|base| base.get().native.as_ref())
+}
+
+arguments!(
+    GemmArguments,
+    "out = A @ B.\n\nA has shape (M, K), B (K, N), out (M, N); or all three a leading batch dimension L. Any strides.\n\
+     accumulator_type is the type that products are summed in. Raises ValueError where the shapes do not fit each other,\n\
+     the operands are on different devices, or out cannot be written.",
+    [A = 0, B = 1, out = 2]
+);
+arguments!(
+    GroupedGemmArguments,
+    "One GEMM a group, rows of A stacked group after group.\n\nA has shape (TotalM, K) or (1, TotalM, K), B (G, K, N), out\n\
+     (TotalM, N) or (1, TotalM, N); offsets is int32 of shape (G,), the row after the last of each group.",
+    [A = 0, B = 1, out = 2, offsets = 3]
+);
+arguments!(
+    ElementwiseArguments,
+    "out = A + B, element by element. All three have one shape, of rank 1 to 3. out may be A or B itself.",
+    [A = 0, B = 1, out = 2]
+);
+
+#[pymethods]
+impl GemmArguments {
+    #[new]
+    #[pyo3(signature = (A, B, out, accumulator_type, epilogue = None, performance = None))]
+    #[allow(non_snake_case)]
+    fn new(
+        A: &Bound<'_, PyAny>,
+        B: &Bound<'_, PyAny>,
+        out: &Bound<'_, PyAny>,
+        accumulator_type: &Bound<'_, PyAny>,
+        epilogue: Option<Py<PyAny>>,
+        performance: Option<Py<PyAny>>,
+    ) -> PyResult<PyClassInitializer<Self>> {
+        let accumulator = self::accumulator_type(accumulator_type)?;
+        let native = NativeArguments::new(&[("A", A), ("B", B), ("out", out)], epilogue, |views| {
+            Ok(Problem::Gemm(GemmProblem::new(views[0], views[1], views[2], accumulator)?))
+        })?;
+        let base = RuntimeArguments { performance, native: Some(native) };
+        Ok(PyClassInitializer::from(base).add_subclass(GemmArguments))
+    }
+}
+
+#[pymethods]
+impl GroupedGemmArguments {
+    #[new]
+    #[pyo3(signature = (A, B, out, accumulator_type, offsets, epilogue = None, performance = None))]
+    #[allow(non_snake_case)]
+    fn new(
+        A: &Bound<'_, PyAny>,
+        B: &Bound<'_, PyAny>,
+        out: &Bound<'_, PyAny>,
+        accumulator_type: &Bound<'_, PyAny>,
+        offsets: &Bound<'_, PyAny>,
+        epilogue: Option<Py<PyAny>>,
+        performance: Option<Py<PyAny>>,
+    ) -> PyResult<PyClassInitializer<Self>> {
+        let accumulator = self::accumulator_type(accumulator_type)?;
+        let tensors = [("A", A), ("B", B), ("out", out), ("offsets", offsets)];
+        let native = NativeArguments::new(&tensors, epilogue, |views| {
+            let problem = GroupedGemmProblem::new(views[0], views[1], views[2], views[3], accumulator)?;
+            Ok(Problem::GroupedGemm(problem))
+        })?;
+        let base = RuntimeArguments { performance, native: Some(native) };
+        Ok(PyClassInitializer::from(base).add_subclass(GroupedGemmArguments))
+    }
+}
+
+#[pymethods]
+impl ElementwiseArguments {
+    #[new]
+    #[pyo3(signature = (A, B, out, epilogue = None, performance = None))]
+    #[allow(non_snake_case)]
+    fn new(
+        A: &Bound<'_, PyAny>,
+        B: &Bound<'_, PyAny>,
+        out: &Bound<'_, PyAny>,
+        epilogue: Option<Py<PyAny>>,
+        performance: Option<Py<PyAny>>,
+    ) -> PyResult<PyClassInitializer<Self>> {
+        let native = NativeArguments::new(&[("A", A), ("B", B), ("out", out)], epilogue, |views| {
+            Ok(Problem::Elementwise(ElementwiseProblem::new(views[0], views[1], views[2])?))
+        })?;
+        let base = RuntimeArguments { performance, native: Some(native) };
+        Ok(PyClassInitializer::from(base).add_subclass(ElementwiseArguments))
+    }
+}

@@ -1,0 +1,142 @@
+//! Compiled kernels as users hold them.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use super::kernel;
+use crate::compile;
+
+/// What `Kernel.compile` returns: the kernel, and what compilation made of it.
+#[pyclass(module = "cutlass_api.artifact", frozen)]
+pub struct CompiledArtifact {
+    compiled_obj: Py<PyAny>,
+    kernel_obj: Py<PyAny>,
+}
+
+impl CompiledArtifact {
+    pub fn of(compiled_obj: Py<PyAny>, kernel_obj: Py<PyAny>) -> Self {
+        CompiledArtifact { compiled_obj, kernel_obj }
+    }
+
+    pub fn is_for(&self, kernel: &Bound<'_, PyAny>) -> bool {
+        self.kernel_obj.is(kernel)
+    }
+
+    pub fn kernel<'a, 'py>(&'a self, py: Python<'py>) -> &'a Bound<'py, PyAny> {
+        self.kernel_obj.bind(py)
+    }
+
+    pub fn program<'a>(&'a self, py: Python<'a>) -> Option<&'a Arc<compile::Program>> {
+        self.compiled_obj.bind(py).cast::<Program>().ok().map(|program| &program.get().0)
+    }
+}
+
+#[pymethods]
+impl CompiledArtifact {
+    #[new]
+    fn new(compiled_obj: Py<PyAny>, kernel_obj: Py<PyAny>) -> Self {
+        CompiledArtifact { compiled_obj, kernel_obj }
+    }
+
+    /// What compilation made: a `Program` for a kernel that NVRTC compiled, None for one that needs no compilation.
+    #[getter]
+    fn compiled_obj<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        self.compiled_obj.bind(py).clone()
+    }
+
+    #[getter]
+    fn kernel_obj<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        self.kernel_obj.bind(py).clone()
+    }
+
+    /// This artifact as bytes, for `from_bytes` in another process or on another machine (ahead-of-time compilation).
+    /// Raises ValueError for a kernel that has no program.
+    fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let program = self.program(py).ok_or_else(|| {
+            PyValueError::new_err(
+                "this artifact holds no compiled program: its kernel runs as it is, without compilation",
+            )
+        })?;
+        Ok(PyBytes::new(py, &compile::to_bytes(program)))
+    }
+
+    /// The artifact in bytes that `to_bytes` made. Raises ValueError for other, torn or changed bytes, and for a kernel
+    /// that this version does not have. A wrong architecture is refused when the artifact is run.
+    #[staticmethod]
+    fn from_bytes(py: Python<'_>, data: &[u8]) -> PyResult<CompiledArtifact> {
+        let program = compile::from_bytes(data)?;
+        let kernel = kernel::by_name(py, &program.kernel)?.ok_or_else(|| {
+            PyValueError::new_err(format!(
+                "the artifact is of kernel {}, which this version does not have",
+                program.kernel
+            ))
+        })?;
+        Ok(CompiledArtifact { compiled_obj: Py::new(py, Program(program))?.into_any(), kernel_obj: kernel.into_any() })
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
+        let restore = py.get_type::<CompiledArtifact>().getattr("from_bytes")?;
+        Ok((restore, (self.to_bytes(py)?,)))
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let compiled = self.compiled_obj.bind(py).repr()?;
+        Ok(format!("CompiledArtifact({compiled})"))
+    }
+}
+
+/// A program that NVRTC compiled.
+#[pyclass(module = "cutlass_api.artifact", frozen)]
+pub struct Program(pub Arc<compile::Program>);
+
+#[pymethods]
+impl Program {
+    /// The name of the kernel.
+    #[getter]
+    fn kernel_name(&self) -> &str {
+        &self.0.kernel
+    }
+
+    /// The architecture that it was compiled for, such as "sm_90a".
+    #[getter]
+    fn architecture(&self) -> String {
+        self.0.architecture.to_string()
+    }
+
+    /// The CUDA C++ text of the program; the headers that it includes are in the package.
+    #[getter]
+    fn source(&self) -> &str {
+        &self.0.source
+    }
+
+    /// The machine code, an ELF image as `cuobjdump` reads it.
+    #[getter]
+    fn cubin<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        PyBytes::new(py, &self.0.cubin)
+    }
+
+    /// What NVRTC said while compiling; empty where it had nothing to say.
+    #[getter]
+    fn log(&self) -> &str {
+        &self.0.log
+    }
+
+    /// Major and minor version of the NVRTC that compiled it.
+    #[getter]
+    fn nvrtc_version(&self) -> (i32, i32) {
+        self.0.nvrtc
+    }
+
+    /// Dynamic shared memory of a launch, in bytes.
+    #[getter]
+    fn shared_bytes(&self) -> u32 {
+        self.0.shared_bytes
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<{} for {}, {} bytes>", self.0.kernel, self.0.architecture, self.0.cubin.len())
+    }
+}

@@ -1,0 +1,130 @@
+//! Finding kernels: the built-in ones by their index, registered classes by asking them.
+
+use std::sync::Mutex;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use super::arguments::RuntimeArguments;
+use super::kernel;
+use crate::driver::{Device, DriverError};
+use crate::kernel as kernels;
+use crate::operand;
+use crate::problem::Problem;
+
+/// Kernel classes written in Python, with the name of their provider.
+static REGISTERED: Mutex<Vec<(String, Py<PyAny>)>> = Mutex::new(Vec::new());
+
+/// Adds a kernel class to a provider. `get_kernels` asks it for its kernels from then on.
+#[pyfunction]
+pub fn register_kernel_class(provider: String, class: Py<PyAny>) {
+    let mut registered = REGISTERED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if !registered.iter().any(|(name, known)| *name == provider && known.is(&class)) {
+        registered.push((provider, class));
+    }
+}
+
+/// Kernels, best guess first.
+///
+/// args: those that serve these arguments; None: every kernel there is. metadata_filter: a predicate over
+/// `KernelMetadata`. cc: GPU kernels that run on this compute capability (90 for an H100), whatever device the operands
+/// are on; None: those for the operands' own device. providers: names of providers; an unknown one raises ValueError.
+#[pyfunction]
+#[pyo3(signature = (args = None, metadata_filter = None, cc = None, providers = None))]
+pub fn get_kernels<'py>(
+    py: Python<'py>,
+    args: Option<&Bound<'py, PyAny>>,
+    metadata_filter: Option<&Bound<'py, PyAny>>,
+    cc: Option<u32>,
+    providers: Option<Vec<String>>,
+) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    if let Some(names) = &providers {
+        let known = py.import("cutlass_api.providers")?.getattr("available_providers")?;
+        if let Some(unknown) = names.iter().find(|name| !known.contains(name.as_str()).unwrap_or(false)) {
+            let known: Vec<String> = known.try_iter()?.map(|name| name?.extract()).collect::<PyResult<_>>()?;
+            return Err(PyValueError::new_err(format!(
+                "unknown provider {unknown:?}; available: {}",
+                known.join(", ")
+            )));
+        }
+    }
+    let wanted = |name: &str| providers.as_ref().is_none_or(|names| names.iter().any(|n| n == name));
+    let arguments = args.map(|args| args.cast::<RuntimeArguments>()).transpose()?;
+
+    let mut found = Vec::new();
+    for position in built_in(py, arguments, cc)? {
+        let gpu = kernels::all()[position].runs_on_gpu();
+        if wanted(if gpu { "nvrtc" } else { "reference" }) {
+            let object = kernel::object(py, position)?;
+            if keep(metadata_filter, object.as_any())? {
+                found.push(object.into_any());
+            }
+        }
+    }
+    let registered: Vec<(String, Py<PyAny>)> = {
+        let registered = REGISTERED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        registered.iter().map(|(name, class)| (name.clone(), class.clone_ref(py))).collect()
+    };
+    let epilogue = args.map(|args| args.getattr_opt("epilogue")).transpose()?.flatten();
+    for (_, class) in registered.iter().filter(|(provider, _)| wanted(provider)) {
+        let generated = class.bind(py).call_method1("generate_kernels", (metadata_filter, epilogue.clone(), cc))?;
+        for kernel in generated.try_iter()? {
+            let kernel = kernel?;
+            let serves = match args {
+                Some(args) => kernel.call_method1("supports", (args,))?.is_truthy()?,
+                None => true,
+            };
+            let least: Option<u32> = kernel.getattr("metadata")?.getattr("min_cc")?.extract()?;
+            if serves && cc.is_none_or(|cc| least.is_none_or(|least| least <= cc)) && keep(metadata_filter, &kernel)? {
+                found.push(kernel);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn keep(metadata_filter: Option<&Bound<'_, PyAny>>, kernel: &Bound<'_, PyAny>) -> PyResult<bool> {
+    metadata_filter.map_or(Ok(true), |filter| filter.call1((kernel.getattr("metadata")?,))?.is_truthy())
+}
+
+/// Positions of the built-in kernels that are asked for.
+fn built_in(py: Python<'_>, arguments: Option<&Bound<'_, RuntimeArguments>>, cc: Option<u32>) -> PyResult<Vec<usize>> {
+    let Some(arguments) = arguments else {
+        let fits = |kernel: &kernels::Kernel| cc.is_none_or(|cc| kernel.runs_on_gpu() && kernel.min_cc() <= cc);
+        return Ok((0..kernels::all().len()).filter(|position| fits(&kernels::all()[*position])).collect());
+    };
+    let Some(native) = &arguments.get().native else {
+        return Ok(Vec::new());
+    };
+    let (problem, target) = match cc {
+        Some(cc) => (native.problem.on(operand::Device::Cuda(0)), Some(target_of(&native.problem, Some(cc))?)),
+        None => match native.problem.device() {
+            operand::Device::Cpu => (native.problem, None),
+            operand::Device::Cuda(_) => (native.problem, Some(target_of(&native.problem, None)?)),
+        },
+    };
+    let mut positions = Vec::new();
+    for position in kernels::ranked(&problem, target) {
+        if kernel::policy(py, position, native)?.is_none() {
+            positions.push(position);
+        }
+    }
+    Ok(positions)
+}
+
+/// The chip to rank for: the operands' own, unless another capability is asked for. Where the machine has none
+/// (FakeTensors on a machine without a GPU), a typical one.
+fn target_of(problem: &Problem, cc: Option<u32>) -> PyResult<kernels::Target> {
+    let typical = || kernels::Target::typical(cc.unwrap_or(90));
+    let operand::Device::Cuda(ordinal) = problem.device() else {
+        return Ok(typical());
+    };
+    match Device::get(ordinal) {
+        Ok(device) if cc.is_none_or(|cc| cc == device.cc) => {
+            Ok(kernels::Target { cc: device.cc, multiprocessors: device.multiprocessors })
+        }
+        Ok(_) => Ok(typical()),
+        Err(error) if DriverError::means_no_gpu(&error) => Ok(typical()),
+        Err(error) => Err(error.into()),
+    }
+}

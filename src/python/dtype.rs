@@ -1,0 +1,102 @@
+//! Element types at the Python boundary.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Mutex;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+use crate::operand::DType;
+
+/// An element type. Compares equal to whatever names it: torch's and NumPy's dtypes, the classes of NVIDIA's
+/// `cutlass`, and strings such as `"float16"`.
+#[pyclass(name = "DType", module = "cutlass_api", frozen)]
+#[derive(Clone, Copy)]
+pub struct PyDType(pub DType);
+
+#[pymethods]
+impl PyDType {
+    /// The type that `dtype` names. Raises TypeError for what names no supported type.
+    #[new]
+    fn new(dtype: &Bound<'_, PyAny>) -> PyResult<Self> {
+        parse(dtype).map(PyDType)
+    }
+
+    /// The canonical name: `"float16"`, `"float8_e4m3fn"`, `"int8"`.
+    #[getter]
+    fn name(&self) -> String {
+        self.0.to_string()
+    }
+
+    /// Bits in one element.
+    #[getter]
+    fn width(&self) -> u32 {
+        self.0.bits()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("cutlass_api.{}", self.0)
+    }
+
+    fn __str__(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        parse(other).is_ok_and(|dtype| dtype == self.0)
+    }
+
+    fn __hash__(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.0.hash(&mut hasher);
+        hasher.finish()
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyAny>, (String,)) {
+        (py.get_type::<PyDType>().into_any(), (self.0.to_string(),))
+    }
+}
+
+/// Objects seen to name a type, by identity: `torch.float32` and `cutlass.Float32` are one object each.
+static KNOWN: Mutex<Vec<(Py<PyAny>, DType)>> = Mutex::new(Vec::new());
+/// More different objects than that are strings and dtypes made anew each time, which would only fill the list.
+const KNOWN_LIMIT: usize = 64;
+
+/// The type that an object names: one of ours, a torch or NumPy dtype, a scalar class of NumPy or `ml_dtypes`, a class of
+/// NVIDIA's `cutlass` (recognised by its name), or a string.
+pub fn parse(object: &Bound<'_, PyAny>) -> PyResult<DType> {
+    {
+        let known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some((_, dtype)) = known.iter().find(|(seen, _)| seen.is(object)) {
+            return Ok(*dtype);
+        }
+    }
+    let dtype = parse_slowly(object)?;
+    let mut known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if known.len() < KNOWN_LIMIT && !known.iter().any(|(seen, _)| seen.is(object)) {
+        known.push((object.clone().unbind(), dtype));
+    }
+    Ok(dtype)
+}
+
+fn parse_slowly(object: &Bound<'_, PyAny>) -> PyResult<DType> {
+    if let Ok(ours) = object.cast::<PyDType>() {
+        return Ok(ours.get().0);
+    }
+    // A class goes by its name, a NumPy dtype by `.name`; torch's dtypes and strings spell it in `str()`.
+    let name = if object.is_instance_of::<PyString>() {
+        object.str()?
+    } else if let Some(name) = object.getattr_opt("__name__")? {
+        name.str()?
+    } else if let Some(name) = object.getattr_opt("name")? {
+        name.str()?
+    } else {
+        object.str()?
+    };
+    DType::from_name(&name.to_cow()?).ok_or_else(|| {
+        let supported: Vec<String> = DType::all().map(|dtype| dtype.to_string()).collect();
+        let shown = object.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
+        PyTypeError::new_err(format!("{shown} names no supported element type; these are: {}", supported.join(", ")))
+    })
+}

@@ -1,0 +1,38 @@
+//! Our errors as Python exceptions: what the caller can mend by other arguments is a ValueError, what the machine lacks
+//! or refuses is a RuntimeError.
+
+use pyo3::PyErr;
+use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyValueError};
+
+use crate::compile::CompileError;
+use crate::driver::DriverError;
+use crate::problem::ProblemError;
+
+impl From<ProblemError> for PyErr {
+    fn from(error: ProblemError) -> PyErr {
+        match error {
+            ProblemError::ReadOnly { .. } => PyBufferError::new_err(error.to_string()),
+            _ => PyValueError::new_err(error.to_string()),
+        }
+    }
+}
+
+impl From<DriverError> for PyErr {
+    fn from(error: DriverError) -> PyErr {
+        PyRuntimeError::new_err(error.to_string())
+    }
+}
+
+impl From<CompileError> for PyErr {
+    fn from(error: CompileError) -> PyErr {
+        match error {
+            CompileError::UnknownArchitecture { .. } | CompileError::NotCompiled(_) | CompileError::Foreign(_) => {
+                PyValueError::new_err(error.to_string())
+            }
+            CompileError::NvrtcNotFound(_)
+            | CompileError::Failed { .. }
+            | CompileError::Nvrtc { .. }
+            | CompileError::Driver(_) => PyRuntimeError::new_err(error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! Kernels as users hold them, and the run: from arguments to a launch.
+
+use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple};
+
+use super::arguments::{NativeArguments, RuntimeArguments};
+use super::artifact::{CompiledArtifact, Program};
+use super::metadata;
+use super::options::tf32_allowed;
+use super::status::Status;
+use super::stream::stream_handle;
+use super::utils::tell_package_directories;
+use crate::compile;
+use crate::driver::{self, Grid};
+use crate::kernel::{self, Design};
+use crate::operand::{self, DType};
+use crate::problem::{GemmProblem, Problem};
+use crate::reference;
+
+/// A kernel: what it computes is in `.metadata`; `supports`, `compile` and `run` do the rest.
+///
+/// Built-in kernels come from `cutlass_api.get_kernels`. A subclass of one's own gives `__init__(metadata)`, `compile`,
+/// `_run(args, compiled_artifact, stream, workspace=None)`, optionally `_supports(args)`, and a static
+/// `generate_kernels(metadata_filter, epilogue_args=None, cc=None)`; a provider's `register` makes it known.
+#[pyclass(module = "cutlass_api", subclass, frozen, dict)]
+pub struct Kernel {
+    /// The place of a built-in kernel in `kernel::all()`; None for one written in Python.
+    position: Option<usize>,
+    metadata: PyOnceLock<Py<PyAny>>,
+}
+
+/// Plain multiply-adds: any types, any strides. Compute capability 8.0 and later.
+#[pyclass(module = "cutlass_api", extends = Kernel, frozen)]
+pub struct SimtGemmKernel;
+
+/// Tensor cores through `mma.sync` and `cp.async`. Compute capability 8.0 and later.
+#[pyclass(module = "cutlass_api", extends = Kernel, frozen)]
+pub struct Sm80GemmKernel;
+
+/// Computed on the CPU in float64 (integers exactly) and rounded once. The oracle of the tests.
+#[pyclass(module = "cutlass_api", extends = Kernel, frozen)]
+pub struct ReferenceKernel;
+
+/// The Python object of the built-in kernel at a position. There is one object a kernel in a process.
+pub fn object<'py>(py: Python<'py>, position: usize) -> PyResult<Bound<'py, Kernel>> {
+    static OBJECTS: PyOnceLock<Vec<Py<Kernel>>> = PyOnceLock::new();
+    let objects = OBJECTS.get_or_try_init(py, || {
+        let make = |(position, kernel): (usize, &kernel::Kernel)| -> PyResult<Py<Kernel>> {
+            let base = PyClassInitializer::from(Kernel { position: Some(position), metadata: PyOnceLock::new() });
+            let object = match kernel.design {
+                Design::Reference(_) => Bound::new(py, base.add_subclass(ReferenceKernel))?.into_super(),
+                Design::Simt(_) => Bound::new(py, base.add_subclass(SimtGemmKernel))?.into_super(),
+                Design::Sm80(_) => Bound::new(py, base.add_subclass(Sm80GemmKernel))?.into_super(),
+            };
+            Ok(object.unbind())
+        };
+        kernel::all().iter().enumerate().map(make).collect::<PyResult<Vec<_>>>()
+    })?;
+    Ok(objects[position].bind(py).clone())
+}
+
+/// The built-in kernel of this name.
+pub fn by_name(py: Python<'_>, name: &str) -> PyResult<Option<Py<Kernel>>> {
+    match kernel::all().iter().position(|kernel| kernel.name() == name) {
+        Some(position) => Ok(Some(object(py, position)?.unbind())),
+        None => Ok(None),
+    }
+}
+
+/// Why a built-in kernel must not serve arguments that it could: what they carry beside the problem, and what the user
+/// has decided about precision. None where nothing stands against it.
+pub fn policy(py: Python<'_>, position: usize, arguments: &NativeArguments) -> PyResult<Option<String>> {
+    let kernel = &kernel::all()[position];
+    if arguments.epilogue.is_some() {
+        return Ok(Some("it fuses no epilogue".to_owned()));
+    }
+    if let Some((at, _)) = arguments.scaled.first() {
+        return Ok(Some(format!("{} is a ScaledTensor, and it reads no scales", arguments.operands[*at].name)));
+    }
+    let rounds_to_tf32 = matches!(kernel.design, Design::Sm80(_)) && kernel.types.a == DType::F32;
+    if rounds_to_tf32 && !tf32_allowed(py)? {
+        let reason =
+            "it rounds float32 operands to tf32, which torch.set_float32_matmul_precision(\"high\") would allow";
+        return Ok(Some(reason.to_owned()));
+    }
+    Ok(None)
+}
+
+impl Kernel {
+    fn native_supports(&self, py: Python<'_>, position: usize, args: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+        let Some(native) = native(args)? else {
+            return Ok(Some("built-in kernels take cutlass_api's own arguments".to_owned()));
+        };
+        if let Err(reason) = kernel::all()[position].supports(&native.problem) {
+            return Ok(Some(reason.to_string()));
+        }
+        policy(py, position, native)
+    }
+}
+
+/// What our kernels can read of some arguments; None for arguments of the user's own class.
+fn native<'a>(args: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a NativeArguments>> {
+    let arguments = args.cast::<RuntimeArguments>().map_err(|_| {
+        let name = args.get_type().name().map_or_else(|_| "an object".to_owned(), |name| name.to_string());
+        PyTypeError::new_err(format!("args is a {name}; give GemmArguments or another of cutlass_api.arguments"))
+    })?;
+    Ok(arguments.get().native.as_ref())
+}
+
+#[pymethods]
+impl Kernel {
+    #[new]
+    #[pyo3(signature = (*_args, **_kwargs))]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
+        Kernel { position: None, metadata: PyOnceLock::new() }
+    }
+
+    fn __init__(&self, py: Python<'_>, metadata: Py<PyAny>) -> PyResult<()> {
+        self.metadata
+            .set(py, metadata)
+            .map_err(|_| PyValueError::new_err("a kernel's metadata is set once, by its __init__"))
+    }
+
+    /// What the kernel computes, on what, and how.
+    #[getter]
+    fn metadata<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let (py, this) = (slf.py(), slf.get());
+        let metadata = this.metadata.get_or_try_init(py, || match this.position {
+            Some(position) => {
+                metadata::describe(py, &kernel::all()[position], slf.get_type().as_any()).map(Bound::unbind)
+            }
+            None => Err(PyValueError::new_err(
+                "this kernel has no metadata: call super().__init__(metadata) in its __init__",
+            )),
+        })?;
+        Ok(metadata.bind(py).clone())
+    }
+
+    /// A `Status`: truthy if the kernel computes these arguments, else with the reason.
+    fn supports(slf: &Bound<'_, Self>, args: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        if let Some(position) = slf.get().position {
+            let status = match slf.get().native_supports(py, position, args)? {
+                None => Status::ok(),
+                Some(reason) => Status::because(reason),
+            };
+            return Ok(Py::new(py, status)?.into_any());
+        }
+        let described = Kernel::metadata(slf)?.call_method1("supports", (args,))?;
+        if !described.is_truthy()? {
+            return Ok(described.unbind());
+        }
+        Ok(slf.call_method1("_supports", (args,))?.unbind())
+    }
+
+    /// For subclasses: what `supports` checks beyond the metadata.
+    #[pyo3(signature = (_args))]
+    fn _supports(&self, _args: &Bound<'_, PyAny>) -> Status {
+        Status::ok()
+    }
+
+    /// For subclasses: launches the compiled kernel.
+    #[pyo3(signature = (_args, _compiled_artifact, _stream, _workspace = None))]
+    fn _run(
+        slf: &Bound<'_, Self>,
+        _args: &Bound<'_, PyAny>,
+        _compiled_artifact: &Bound<'_, PyAny>,
+        _stream: &Bound<'_, PyAny>,
+        _workspace: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        Err(must_define(slf, "_run"))
+    }
+
+    /// For subclasses: the kernels of this class.
+    #[staticmethod]
+    #[pyo3(signature = (_metadata_filter = None, _epilogue_args = None, _cc = None))]
+    fn generate_kernels(
+        _metadata_filter: Option<&Bound<'_, PyAny>>,
+        _epilogue_args: Option<&Bound<'_, PyAny>>,
+        _cc: Option<u32>,
+    ) -> Vec<Py<PyAny>> {
+        Vec::new()
+    }
+
+    /// Compiles the kernel, or finds it compiled: in this process, else in the cache on disk, else by NVRTC.
+    ///
+    /// cc: the compute capability to compile for; None: that of the device that holds the operands. A given one needs
+    /// no GPU. Raises RuntimeError with NVRTC's log where compilation fails, or with what to install where NVRTC is
+    /// missing.
+    #[pyo3(signature = (args, cc = None))]
+    fn compile(slf: &Bound<'_, Self>, args: &Bound<'_, PyAny>, cc: Option<u32>) -> PyResult<CompiledArtifact> {
+        let py = slf.py();
+        let Some(position) = slf.get().position else {
+            return Err(must_define(slf, "compile"));
+        };
+        let kernel = &kernel::all()[position];
+        let this = slf.clone().into_any().unbind();
+        if !kernel.runs_on_gpu() {
+            return Ok(CompiledArtifact::of(py.None(), this));
+        }
+        tell_package_directories(py)?;
+        let arguments = native(args)?;
+        let device = match arguments.map(|a| a.problem.device()) {
+            // A FakeTensor may be on a device that this machine does not have.
+            Some(operand::Device::Cuda(ordinal)) if cc.is_none() || driver::Device::get(ordinal).is_ok() => {
+                Some(driver::Device::get(ordinal)?)
+            }
+            _ => None,
+        };
+        let Some(cc) = cc.or(device.map(|device| device.cc)) else {
+            return Err(PyValueError::new_err(
+                "the operands are on the CPU, so there is no device to compile for; name a compute capability: compile(args, cc=90)",
+            ));
+        };
+        let program = py.detach(|| compile::compile(kernel, cc))?;
+        // Loading now leaves nothing to be done in a first launch, which may be under graph capture.
+        if let Some(device) = device.filter(|device| program.architecture.runs_on(device.cc)) {
+            py.detach(|| program.library(device).map(|_| ()))?;
+        }
+        Ok(CompiledArtifact::of(Py::new(py, Program(program))?.into_any(), this))
+    }
+
+    /// Computes the arguments: enqueues one launch on a stream, or computes at once on the CPU.
+    ///
+    /// compiled_artifact: from `compile`; None compiles through the cache. stream: a `torch.cuda.Stream`, a CuPy stream, a
+    /// `CUstream`, an integer handle; None: the current stream of the framework that owns the operands. workspace: device
+    /// memory of `get_workspace_size` bytes; None allocates where any is needed. assume_supported_args: skip `supports`.
+    /// Raises ValueError for what the kernel does not serve, RuntimeError with CUDA's error name if the launch fails.
+    #[pyo3(signature = (args, compiled_artifact = None, stream = None, workspace = None, assume_supported_args = false))]
+    fn run(
+        slf: &Bound<'_, Self>,
+        args: &Bound<'_, PyAny>,
+        compiled_artifact: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+        workspace: Option<&Bound<'_, PyAny>>,
+        assume_supported_args: bool,
+    ) -> PyResult<()> {
+        let Some(position) = slf.get().position else {
+            return run_python(slf, args, compiled_artifact, stream, workspace, assume_supported_args);
+        };
+        let py = slf.py();
+        let kernel = &kernel::all()[position];
+        let Some(native) = native(args)? else {
+            return Err(PyTypeError::new_err("built-in kernels take cutlass_api's own arguments"));
+        };
+        if !assume_supported_args && let Some(reason) = slf.get().native_supports(py, position, args)? {
+            return Err(unsupported(&reason));
+        }
+        if let Some(operand) = native.operands.iter().find(|operand| operand.view.fake) {
+            let name = operand.name;
+            return Err(PyValueError::new_err(format!(
+                "{name} is a FakeTensor: it has no memory, and nothing can be run on it"
+            )));
+        }
+        let stream = stream.map(stream_handle).transpose()?;
+        let (problem, moved) = native.current_problem(py, stream)?;
+        if moved {
+            // The memory, and perhaps the shape, is another than was asked about.
+            kernel.supports(&problem).map_err(|reason| unsupported(&reason))?;
+        }
+        match (&kernel.design, &problem) {
+            (Design::Reference(_), _) => run_reference(py, &problem),
+            (_, Problem::Gemm(gemm)) => {
+                let artifact = match compiled_artifact {
+                    Some(artifact) => {
+                        artifact.cast::<CompiledArtifact>().map_err(|_| not_an_artifact(artifact))?.clone()
+                    }
+                    None => Bound::new(py, Kernel::compile(slf, args, None)?)?,
+                };
+                launch(slf, kernel, native, gemm, artifact.get(), stream, assume_supported_args)
+            }
+            _ => Err(unsupported(&"it computes a GEMM")),
+        }
+    }
+
+    /// Bytes of device memory that `run` needs beside the operands; 0 where it needs none.
+    fn get_workspace_size(&self, args: &Bound<'_, PyAny>) -> PyResult<u64> {
+        match (self.position, native(args)?) {
+            (Some(position), Some(native)) => Ok(kernel::all()[position].workspace_bytes(&native.problem)),
+            _ => Ok(0),
+        }
+    }
+
+    /// Prepares workspace for its first use. Built-in kernels need no preparation.
+    #[pyo3(signature = (args, workspace))]
+    fn initialize_workspace(&self, args: &Bound<'_, PyAny>, workspace: &Bound<'_, PyAny>) {
+        let _ = (args, workspace);
+    }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
+        let class = slf.get_type().name()?;
+        match slf.get().position {
+            Some(position) => Ok(format!("<{class} {}>", kernel::all()[position].name())),
+            None => Ok(format!("<{class} {}>", Kernel::metadata(slf)?.getattr("kernel_name")?)),
+        }
+    }
+}
+
+fn unsupported(reason: &dyn ToString) -> PyErr {
+    PyValueError::new_err(format!("Kernel does not support the provided arguments: {}", reason.to_string()))
+}
+
+fn must_define(kernel: &Bound<'_, Kernel>, method: &str) -> PyErr {
+    let class = kernel.get_type().name().map_or_else(|_| "the class".to_owned(), |name| name.to_string());
+    PyNotImplementedError::new_err(format!("{class} must define {method}"))
+}
+
+fn not_an_artifact(object: &Bound<'_, PyAny>) -> PyErr {
+    let name = object.get_type().name().map_or_else(|_| "an object".to_owned(), |name| name.to_string());
+    PyTypeError::new_err(format!("compiled_artifact is a {name}; give what compile() returned, or None"))
+}
+
+/// The run of a kernel written in Python.
+fn run_python(
+    slf: &Bound<'_, Kernel>,
+    args: &Bound<'_, PyAny>,
+    compiled_artifact: Option<&Bound<'_, PyAny>>,
+    stream: Option<&Bound<'_, PyAny>>,
+    workspace: Option<&Bound<'_, PyAny>>,
+    assume_supported_args: bool,
+) -> PyResult<()> {
+    let py = slf.py();
+    if !assume_supported_args {
+        let status = slf.call_method1("supports", (args,))?;
+        if !status.is_truthy()? {
+            return Err(unsupported(&status.getattr("error")?));
+        }
+    }
+    let artifact = match compiled_artifact {
+        Some(artifact) => artifact.clone(),
+        None => slf.call_method1("compile", (args,))?,
+    };
+    let kwargs = PyDict::new(py);
+    kwargs.set_item("workspace", workspace)?;
+    slf.call_method("_run", (args, artifact, stream), Some(&kwargs))?;
+    Ok(())
+}
+
+fn run_reference(py: Python<'_>, problem: &Problem) -> PyResult<()> {
+    // SAFETY: the views were read from tensors that the arguments keep alive; `supports` has found them on the CPU, or
+    // the device check below does; none is fake.
+    if problem.device() != operand::Device::Cpu {
+        return Err(unsupported(&format!("out is on {}, the kernel runs on the CPU", problem.device())));
+    }
+    py.detach(|| unsafe { reference::run(problem) }).map_err(|error| unsupported(&error))
+}
+
+/// Everything between a checked problem and the driver's launch call.
+fn launch(
+    slf: &Bound<'_, Kernel>,
+    kernel: &kernel::Kernel,
+    arguments: &NativeArguments,
+    problem: &GemmProblem,
+    artifact: &CompiledArtifact,
+    stream: Option<u64>,
+    assume_supported_args: bool,
+) -> PyResult<()> {
+    let py = slf.py();
+    if !artifact.is_for(slf.as_any()) {
+        let other = artifact.kernel(py).repr()?;
+        return Err(PyValueError::new_err(format!(
+            "compiled_artifact is of another kernel, {other}; this is {}",
+            slf.repr()?
+        )));
+    }
+    let Some(program) = artifact.program(py) else {
+        return Err(PyValueError::new_err("compiled_artifact holds no program for the GPU"));
+    };
+    let operand::Device::Cuda(ordinal) = problem.out.device else {
+        return Err(unsupported(&"the operands are on the CPU, the kernel runs on a CUDA device"));
+    };
+    let device = driver::Device::get(ordinal)?;
+    if !program.architecture.runs_on(device.cc) {
+        return Err(PyValueError::new_err(format!(
+            "compiled_artifact is for {}, which does not run on cuda:{ordinal} of compute capability {}.{}",
+            program.architecture,
+            device.cc / 10,
+            device.cc % 10
+        )));
+    }
+    let stream = match stream {
+        Some(handle) => {
+            if !assume_supported_args && !device.owns_stream(handle)? {
+                return Err(PyValueError::new_err(format!(
+                    "stream {handle:#x} belongs to another device than the operands, which are on cuda:{ordinal}"
+                )));
+            }
+            handle
+        }
+        None => operand::current_stream(arguments.operands[0].object.bind(py), ordinal)?,
+    };
+    let Some(launch) = kernel.launch(problem) else {
+        return Ok(());
+    };
+    let grid = Grid { ctas: launch.grid, threads: launch.block, shared_bytes: launch.shared_bytes };
+    // The driver may block when the stream's queue is full; other Python threads run meanwhile.
+    py.detach(|| {
+        let library = program.library(device)?;
+        // SAFETY: the program declares GemmParams as its one parameter. The addresses are those of tensors that the
+        // arguments hold; as everywhere in CUDA, their memory must stay theirs until the stream has come past.
+        unsafe { library.launch(device, stream, grid, &launch.params) }
+    })?;
+    Ok(())
+}

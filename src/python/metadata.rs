@@ -1,0 +1,128 @@
+//! Metadata: kernels described in the Python dataclasses of `cutlass_api.metadata`.
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyTuple;
+
+use super::dtype::{self, PyDType};
+use super::status::Status;
+use super::tensors::{DenseTensor, ScaledTensor};
+use crate::kernel::{Design, Kernel, Major, Operation};
+use crate::operand::{DType, Operand};
+
+fn module(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    MODULE.get_or_try_init(py, || Ok(py.import("cutlass_api.metadata")?.unbind())).map(|module| module.bind(py))
+}
+
+/// The `KernelMetadata` of one of our kernels.
+pub fn describe<'py>(py: Python<'py>, kernel: &Kernel, class: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let module = module(py)?;
+    let tensor = |dtype: DType, major: Option<Major>, align: u32| {
+        // Strides as the original writes them: batch, row, column; 1 for the contiguous one.
+        let stride = major.map(|major| match major {
+            Major::Row => (0, 0, 1),
+            Major::Column => (0, 1, 0),
+        });
+        let divisibility = (i64::from(align) / dtype.bytes()).max(1);
+        module.getattr("DenseTensorAttributes")?.call1((
+            PyDType(dtype),
+            stride,
+            divisibility,
+            align.max(dtype.bytes() as u32),
+        ))
+    };
+    let types = kernel.types;
+    let (layout, align) = match &kernel.design {
+        Design::Sm80(config) => (Some(config.layout), config.align),
+        Design::Simt(_) | Design::Reference(_) => (None, 1),
+    };
+    let a = tensor(types.a, layout.map(|l| l.a), align)?;
+    let b = tensor(types.b, layout.map(|l| l.b), align)?;
+    let out = tensor(types.out, layout.map(|l| l.out), 1)?;
+    let accumulator = PyDType(types.accumulator);
+    let operands = match kernel.operation() {
+        Operation::Gemm => module.getattr("GemmOperandsMetadata")?.call1((a, b, out, accumulator))?,
+        Operation::GroupedGemm => {
+            let offsets = tensor(DType::I32, None, 1)?;
+            module.getattr("GroupedGemmOperandsMetadata")?.call1((a, b, out, offsets, accumulator))?
+        }
+        Operation::Elementwise => module.getattr("ElementwiseOperandsMetadata")?.call1((a, b, out))?,
+    };
+    let triple = |values: [u32; 3]| PyTuple::new(py, values);
+    let design = match &kernel.design {
+        Design::Reference(_) => py.None().into_bound(py),
+        Design::Simt(config) => {
+            module.getattr("BLASDesignMetadata")?.call1((triple(config.tile)?, triple([1, 1, 1])?))?
+        }
+        Design::Sm80(config) => module.getattr("Sm80DesignMetadata")?.call1((
+            triple(config.tile)?,
+            triple([1, 1, 1])?,
+            triple([config.warps[0], config.warps[1], 1])?,
+            config.stages,
+            config.align,
+        ))?,
+    };
+    module.getattr("KernelMetadata")?.call1((kernel.name(), class, kernel.min_cc(), operands, design))
+}
+
+/// Whether an operand has the dtype, the stride order, the divisibility (of its contiguous extent and its other strides,
+/// in elements) and the pointer alignment (bytes) that a kernel's metadata asks for. `name` is for the message.
+///
+/// `stride` is batch first, 1 for the contiguous dimension, as `(0, 0, 1)`; None takes any. A matrix matches without its
+/// batch, and dimensions of extent 1 match anything.
+#[pyfunction]
+#[pyo3(signature = (name, operand, dtype, stride = None, divisibility = 1, ptr_alignment_bytes = None))]
+pub fn operand_matches(
+    name: &str,
+    operand: &Bound<'_, PyAny>,
+    dtype: &Bound<'_, PyAny>,
+    stride: Option<Vec<i64>>,
+    divisibility: i64,
+    ptr_alignment_bytes: Option<u64>,
+) -> PyResult<Status> {
+    let tensor = if let Ok(dense) = operand.cast::<DenseTensor>() {
+        dense.get().object(operand.py())
+    } else if operand.is_instance_of::<ScaledTensor>() {
+        return Ok(Status::because(format!("{name} is a ScaledTensor, the kernel takes a dense one")));
+    } else {
+        operand.clone()
+    };
+    let view = Operand::new("operand", &tensor)?.view;
+    let expected = dtype::parse(dtype)?;
+    if view.dtype != expected {
+        return Ok(Status::because(format!("{name} has dtype {}, the kernel works on {expected}", view.dtype)));
+    }
+    let offset = stride.as_ref().map_or(0, |stride| 3usize.saturating_sub(stride.len()));
+    for (dim, wanted) in stride.iter().flatten().enumerate() {
+        let dim = dim + offset;
+        if *wanted == 1 && view.shape.get(dim).is_some_and(|extent| *extent > 1) && view.stride[dim] != 1 {
+            return Ok(Status::because(format!(
+                "{name} has strides {:?} (shape {:?}), the kernel asks for {stride:?}",
+                view.user_stride(),
+                view.user_shape()
+            )));
+        }
+    }
+    if divisibility > 1 {
+        let contiguous = (0..3).find(|dim| view.stride[*dim] == 1);
+        let uneven = (0..3).any(|dim| {
+            let step = if Some(dim) == contiguous { view.shape[dim] } else { view.stride[dim] };
+            step % divisibility != 0
+        });
+        if uneven {
+            return Ok(Status::because(format!(
+                "{name} with shape {:?} and strides {:?} is not divisible by {divisibility} elements",
+                view.user_shape(),
+                view.user_stride()
+            )));
+        }
+    }
+    match ptr_alignment_bytes {
+        Some(bytes) if bytes > 0 && !view.fake && view.data % bytes != 0 => Ok(Status::because(format!(
+            "{name} begins at address {:#x}, which is not aligned to {bytes} bytes",
+            view.data
+        ))),
+        _ => Ok(Status::ok()),
+    }
+}

@@ -1,0 +1,53 @@
+//! The Python face: PyO3 classes over the road's stages. Beside operand/, the only folder that knows Python.
+
+mod arguments;
+mod artifact;
+mod discovery;
+mod dtype;
+mod errors;
+mod kernel;
+mod metadata;
+mod options;
+mod status;
+mod stream;
+mod tensors;
+mod utils;
+
+use pyo3::prelude::*;
+
+/// Rutlass's Rust core. Users import `cutlass_api`, which gives these classes their public places.
+#[pymodule]
+mod _core {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use super::arguments::{ElementwiseArguments, GemmArguments, GroupedGemmArguments, RuntimeArguments};
+    #[pymodule_export]
+    use super::artifact::{CompiledArtifact, Program};
+    #[pymodule_export]
+    use super::discovery::{get_kernels, register_kernel_class};
+    #[pymodule_export]
+    use super::dtype::PyDType;
+    #[pymodule_export]
+    use super::kernel::{Kernel, ReferenceKernel, SimtGemmKernel, Sm80GemmKernel};
+    #[pymodule_export]
+    use super::metadata::operand_matches;
+    #[pymodule_export]
+    use super::options::{get_use_c_exchange, set_use_c_exchange};
+    #[pymodule_export]
+    use super::status::Status;
+    #[pymodule_export]
+    use super::stream::stream_handle;
+    #[pymodule_export]
+    use super::tensors::{DenseTensor, KernelOperand, ScaledTensor, TensorWrapper};
+    #[pymodule_export]
+    use super::utils::{
+        cache_directory, device_cc, leading_dim, nvrtc_info, stride_order, stride_rank, strides_to_layout_string,
+    };
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        super::utils::tell_package_directories(module.py())
+    }
+}

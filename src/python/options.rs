@@ -1,0 +1,27 @@
+//! Process-wide choices.
+
+use pyo3::prelude::*;
+
+use crate::operand;
+
+/// Whether operands are read through DLPack's C exchange table (True) or through `__dlpack__` at each call (False).
+#[pyfunction]
+pub fn get_use_c_exchange() -> bool {
+    operand::uses_c_exchange()
+}
+
+#[pyfunction]
+pub fn set_use_c_exchange(on: bool) {
+    operand::set_c_exchange(on);
+}
+
+/// Whether float32 operands may be rounded to tf32 for the tensor cores. It is torch's decision to take, where torch is
+/// loaded (`torch.backends.cuda.matmul.allow_tf32`, `torch.set_float32_matmul_precision`); elsewhere the answer is no.
+pub fn tf32_allowed(py: Python<'_>) -> PyResult<bool> {
+    let modules = py.import("sys")?.getattr("modules")?;
+    let Ok(torch) = modules.get_item("torch") else {
+        return Ok(false);
+    };
+    let precision = torch.call_method0("get_float32_matmul_precision")?;
+    Ok(precision.extract::<&str>()? != "highest")
+}

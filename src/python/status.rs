@@ -1,0 +1,78 @@
+//! The answer to "does this kernel serve these arguments?".
+
+use pyo3::exceptions::{PyBaseException, PyValueError};
+use pyo3::prelude::*;
+
+/// Truthy when fine; otherwise `.error` is an exception that says why not.
+#[pyclass(module = "cutlass_api.status", frozen)]
+pub struct Status {
+    failure: Option<Failure>,
+}
+
+enum Failure {
+    /// Made into a ValueError when somebody asks for it.
+    Message(String),
+    Exception(Py<PyBaseException>),
+}
+
+impl Status {
+    pub fn ok() -> Status {
+        Status { failure: None }
+    }
+
+    pub fn because(message: impl ToString) -> Status {
+        Status { failure: Some(Failure::Message(message.to_string())) }
+    }
+}
+
+#[pymethods]
+impl Status {
+    /// A status that is fine.
+    #[staticmethod]
+    fn success() -> Status {
+        Status::ok()
+    }
+
+    /// A status that is not, because of `error`: a message, which becomes a ValueError, or an exception.
+    #[staticmethod]
+    fn fail(error: &Bound<'_, PyAny>) -> PyResult<Status> {
+        let failure = match error.cast::<PyBaseException>() {
+            Ok(exception) => Failure::Exception(exception.clone().unbind()),
+            Err(_) => Failure::Message(error.extract()?),
+        };
+        Ok(Status { failure: Some(failure) })
+    }
+
+    /// None when fine, else the exception that says why not.
+    #[getter]
+    fn error<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBaseException>> {
+        match &self.failure {
+            None => None,
+            Some(Failure::Exception(exception)) => Some(exception.bind(py).clone()),
+            Some(Failure::Message(message)) => {
+                Some(PyValueError::new_err(message.clone()).into_value(py).into_bound(py))
+            }
+        }
+    }
+
+    /// Raises `.error`, if there is one.
+    fn raise_on_error(&self, py: Python<'_>) -> PyResult<()> {
+        match self.error(py) {
+            None => Ok(()),
+            Some(exception) => Err(PyErr::from_value(exception.into_any())),
+        }
+    }
+
+    fn __bool__(&self) -> bool {
+        self.failure.is_none()
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        match self.error(py) {
+            None => "Status.success()".to_owned(),
+            Some(exception) => {
+                format!("Status.fail({})", exception.repr().map_or_else(|_| "...".into(), |r| r.to_string()))
+            }
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Streams as every framework spells them.
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyInt;
+
+/// The CUDA handle of a stream: of a `torch.cuda.Stream`, a CuPy stream, a `CUstream` of `cuda.bindings`, any object with
+/// `__cuda_stream__`, or an integer that is the handle already.
+#[pyfunction]
+pub fn stream_handle(stream: &Bound<'_, PyAny>) -> PyResult<u64> {
+    let handle = if stream.is_instance_of::<PyInt>() {
+        stream.clone()
+    } else if let Some(handle) = stream.getattr_opt("cuda_stream")? {
+        handle
+    } else if let Some(protocol) = stream.getattr_opt("__cuda_stream__")? {
+        // cuda.core's protocol: (version, handle).
+        protocol.call0()?.get_item(1)?
+    } else if let Some(handle) = stream.getattr_opt("ptr")? {
+        handle
+    } else if stream.hasattr("__int__")? && !stream.is_instance_of::<pyo3::types::PyFloat>() {
+        stream.call_method0("__int__")?
+    } else {
+        let name = stream.get_type().name()?;
+        return Err(PyTypeError::new_err(format!(
+            "stream is a {name}; give a torch.cuda.Stream, a CuPy stream, a CUstream of cuda.bindings, the integer \
+             handle, or None for the current stream"
+        )));
+    };
+    handle.extract().map_err(|_| PyValueError::new_err(format!("stream has handle {handle}, which is no CUDA stream")))
+}

@@ -1,0 +1,135 @@
+//! Operands as users see them.
+
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use super::dtype::PyDType;
+use crate::operand::{Operand, View};
+
+/// The base of what arguments hold: a tensor with its description.
+#[pyclass(module = "cutlass_api.arguments", subclass, frozen)]
+pub struct KernelOperand;
+
+/// A tensor that holds its values as they are.
+#[pyclass(module = "cutlass_api.arguments", extends = KernelOperand, frozen)]
+pub struct DenseTensor {
+    operand: Operand,
+}
+
+impl DenseTensor {
+    pub fn over(py: Python<'_>, operand: &Operand) -> PyResult<Py<DenseTensor>> {
+        let operand = Operand { name: operand.name, object: operand.object.clone_ref(py), view: operand.view };
+        Py::new(py, PyClassInitializer::from(KernelOperand).add_subclass(DenseTensor { operand }))
+    }
+
+    pub fn object<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        self.operand.object.bind(py).clone()
+    }
+
+    fn view(&self) -> &View {
+        &self.operand.view
+    }
+}
+
+#[pymethods]
+impl DenseTensor {
+    /// Wraps a tensor of rank 1 to 3: anything with `__dlpack__`, or a torch FakeTensor.
+    #[new]
+    fn new(tensor: &Bound<'_, PyAny>) -> PyResult<PyClassInitializer<Self>> {
+        let operand = Operand::new("tensor", tensor)?;
+        Ok(PyClassInitializer::from(KernelOperand).add_subclass(DenseTensor { operand }))
+    }
+
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.view().user_shape())
+    }
+
+    /// In elements; dimensions of extent 1 read 0.
+    #[getter]
+    fn stride<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.view().user_stride())
+    }
+
+    #[getter]
+    fn element_type(&self) -> PyDType {
+        PyDType(self.view().dtype)
+    }
+
+    /// The address of the first element; 0 where there is no memory.
+    #[getter]
+    fn data_ptr(&self) -> u64 {
+        self.view().data
+    }
+
+    fn numel(&self) -> i64 {
+        self.view().numel()
+    }
+
+    #[getter]
+    fn tensor(&self, py: Python<'_>) -> TensorWrapper {
+        TensorWrapper { tensor: self.operand.object.clone_ref(py) }
+    }
+
+    fn __repr__(&self) -> String {
+        let view = self.view();
+        format!(
+            "DenseTensor({}, shape={:?}, stride={:?}, {})",
+            view.dtype,
+            view.user_shape(),
+            view.user_stride(),
+            view.device
+        )
+    }
+}
+
+/// A tensor with a tensor of scales, each shared by a block of values.
+#[pyclass(module = "cutlass_api.arguments", extends = KernelOperand, frozen, get_all)]
+pub struct ScaledTensor {
+    pub base: Py<DenseTensor>,
+    scale: Py<DenseTensor>,
+    mode: Py<PyAny>,
+    swizzle: Py<PyAny>,
+}
+
+#[pymethods]
+impl ScaledTensor {
+    /// `base`: the values. `scale`: their scales. `mode`: a `ScaleMode`, the block that shares one.
+    /// `swizzle`: a `ScaleSwizzleMode`, how the scales lie in memory.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        base: &Bound<'_, PyAny>,
+        scale: &Bound<'_, PyAny>,
+        mode: Py<PyAny>,
+        swizzle: Py<PyAny>,
+    ) -> PyResult<PyClassInitializer<Self>> {
+        let base = DenseTensor::over(py, &Operand::new("base", base)?)?;
+        let scale = DenseTensor::over(py, &Operand::new("scale", scale)?)?;
+        Ok(PyClassInitializer::from(KernelOperand).add_subclass(ScaledTensor { base, scale, mode, swizzle }))
+    }
+}
+
+/// A tensor as it is used at run time and at compile time, which here is the same object.
+#[pyclass(module = "cutlass_api.utils", frozen)]
+pub struct TensorWrapper {
+    tensor: Py<PyAny>,
+}
+
+#[pymethods]
+impl TensorWrapper {
+    #[new]
+    fn new(tensor: Py<PyAny>) -> Self {
+        TensorWrapper { tensor }
+    }
+
+    #[getter]
+    fn runtime_tensor<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        self.tensor.bind(py).clone()
+    }
+
+    #[getter]
+    fn compile_time_tensor<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        self.tensor.bind(py).clone()
+    }
+}

@@ -1,0 +1,28 @@
+//! out = A + B, element by element.
+
+use rayon::prelude::*;
+
+use super::block::{Block, regions};
+use crate::problem::ElementwiseProblem;
+
+/// # Safety
+/// As for [`run`](super::run), and the types are ones that [`adds`](super::adds).
+pub unsafe fn add(problem: &ElementwiseProblem) {
+    let ElementwiseProblem { a, b, out } = problem;
+    let integers = a.dtype.is_integer() && b.dtype.is_integer();
+    regions(out.shape, 32, 1024).for_each_init(<(Block, Block)>::default, |(left, right), region| {
+        // SAFETY: regions lie within the shape that the views share, and the types are known.
+        unsafe {
+            left.load(a, &region);
+            right.load(b, &region);
+        }
+        for row in 0..left.rows {
+            for column in 0..left.columns {
+                let (at, term) = (left.index(row, column), right.values[right.index(row, column)]);
+                left.values[at] += term;
+            }
+        }
+        // SAFETY: as above, and no two regions of an output meet.
+        unsafe { left.store(out, &region, integers) };
+    });
+}

@@ -1,0 +1,122 @@
+//! out = A @ B, one matrix, a batch of them or a group.
+
+use rayon::prelude::*;
+
+use super::ReferenceError;
+use super::block::{Block, Region, regions};
+use crate::operand::{DType, View};
+use crate::problem::{GemmProblem, GroupedGemmProblem};
+
+/// Rows and columns of the output that are computed at once: large enough for decoding to cost little beside the
+/// product, small enough to keep many cores busy.
+const TILE: i64 = 128;
+
+/// How much of K is decoded at once.
+const DEPTH: i64 = 1024;
+
+/// # Safety
+/// As for [`run`](super::run), and the types are ones that [`multiplies`](super::multiplies).
+pub unsafe fn multiply(problem: &GemmProblem) {
+    let GemmProblem { a, b, out, .. } = problem;
+    let integers = a.dtype.is_integer() && b.dtype.is_integer();
+    // A product of 8-bit integers is below 2^16, so that their sums stay exact in float64 for any K that fits in memory.
+    let wide = integers && (a.dtype == DType::I32 || b.dtype == DType::I32);
+    let accumulate = if wide { accumulate_wrapping } else { accumulate };
+    regions(out.shape, TILE, TILE).for_each_init(<[Block; 3]>::default, |[left, right, sum], region| {
+        let Region { batch, rows, columns } = &region;
+        sum.clear((rows.end - rows.start) as usize, (columns.end - columns.start) as usize);
+        for start in (0..problem.k()).step_by(DEPTH as usize) {
+            let depth = start..(start + DEPTH).min(problem.k());
+            // SAFETY: rows, columns and depth lie within the extents that the operands share, and the types are known.
+            unsafe {
+                left.load(a, &Region { batch: *batch, rows: rows.clone(), columns: depth.clone() });
+                right.load(b, &Region { batch: *batch, rows: depth, columns: columns.clone() });
+            }
+            accumulate(left, right, sum);
+        }
+        // SAFETY: as above, and no two regions of an output meet.
+        unsafe { sum.store(out, &region, integers) };
+    });
+}
+
+/// sum += left @ right in float64.
+fn accumulate(left: &Block, right: &Block, sum: &mut Block) {
+    // SAFETY: the extents are those of the blocks, and the strides stay within their values.
+    unsafe {
+        matrixmultiply::dgemm(
+            sum.rows,
+            left.columns,
+            sum.columns,
+            1.0,
+            left.values.as_ptr(),
+            left.row_stride,
+            left.column_stride,
+            right.values.as_ptr(),
+            right.row_stride,
+            right.column_stride,
+            1.0,
+            sum.values.as_mut_ptr(),
+            sum.row_stride,
+            sum.column_stride,
+        );
+    }
+}
+
+/// sum += left @ right for int32 values held in float64, which could not hold their products: modulo 2^32.
+fn accumulate_wrapping(left: &Block, right: &Block, sum: &mut Block) {
+    let integer = |block: &Block, row, column| block.values[block.index(row, column)] as i32;
+    for row in 0..sum.rows {
+        for depth in 0..left.columns {
+            let factor = integer(left, row, depth);
+            for column in 0..sum.columns {
+                let (at, product) = (sum.index(row, column), factor.wrapping_mul(integer(right, depth, column)));
+                sum.values[at] = f64::from((sum.values[at] as i32).wrapping_add(product));
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As for [`multiply`].
+pub unsafe fn multiply_groups(problem: &GroupedGemmProblem) -> Result<(), ReferenceError> {
+    let GroupedGemmProblem { a, b, out, accumulator, .. } = *problem;
+    // SAFETY: the caller's.
+    let ends = unsafe { read_offsets(problem) }?;
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    let groups: Vec<_> = starts.zip(&ends).enumerate().collect();
+    groups.into_par_iter().for_each(|(group, (start, end))| {
+        let rows = |view: &View| View { shape: [1, end - start, view.shape[2]], ..skip(view, 1, start) };
+        let b = View { shape: [1, b.shape[1], b.shape[2]], ..skip(&b, 0, group as i64) };
+        // SAFETY: a group is a part of each operand, and groups share no row of the output.
+        unsafe { multiply(&GemmProblem { a: rows(&a), b, out: rows(&out), accumulator }) }
+    });
+    Ok(())
+}
+
+/// The end row of each group, found to rise from 0 to at most the number of rows.
+///
+/// # Safety
+/// The offsets can be read.
+unsafe fn read_offsets(problem: &GroupedGemmProblem) -> Result<Vec<i64>, ReferenceError> {
+    let (offsets, groups, rows) = (&problem.offsets, problem.groups(), problem.a.shape[1]);
+    if !problem.offsets_fit() {
+        return Err(ReferenceError::OffsetsLength { offsets: offsets.shape[2], groups });
+    }
+    let mut block = Block::default();
+    // SAFETY: the caller's; offsets are int32 by construction of the problem.
+    unsafe { block.load(offsets, &Region { batch: 0, rows: 0..1, columns: 0..groups }) };
+    let ends: Vec<i64> = block.values.iter().map(|end| *end as i64).collect();
+    let mut start = 0;
+    for (group, end) in (0..).zip(ends.iter().copied()) {
+        if end < start || end > rows {
+            return Err(ReferenceError::OffsetsOrder { group, start, end, rows });
+        }
+        start = end;
+    }
+    Ok(ends)
+}
+
+/// The view from the given index of one dimension on.
+fn skip(view: &View, dim: usize, index: i64) -> View {
+    View { data: view.data + (index * view.stride[dim] * view.dtype.bytes()) as u64, ..*view }
+}
