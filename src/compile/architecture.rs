@@ -19,9 +19,12 @@ impl Architecture {
     /// than the chip, the nearest below it of the same major version, which is binary compatible (CUDA C++
     /// Programming Guide, "Binary Compatibility").
     pub fn for_cc(cc: u32, nvrtc: &Nvrtc) -> Result<Architecture, CompileError> {
+        if cc < 80 {
+            return Err(CompileError::TooOld(cc));
+        }
         let known = nvrtc.architectures();
         let nearest = known.iter().copied().filter(|a| a / 10 == cc / 10 && *a <= cc).max();
-        let Some(nearest) = nearest.filter(|_| cc >= 80) else {
+        let Some(nearest) = nearest else {
             let (major, minor) = nvrtc.version();
             return Err(CompileError::UnknownArchitecture {
                 cc,

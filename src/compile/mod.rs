@@ -26,6 +26,8 @@ pub const ENTRY: &str = "rutlass_gemm";
 pub enum CompileError {
     #[error("{0}")]
     NvrtcNotFound(String),
+    #[error("compute capability {0} is not served: kernels need 80 (Ampere) or later")]
+    TooOld(u32),
     #[error(
         "NVRTC {version} cannot compile for compute capability {cc}; it knows {known:?}. Update the package nvidia-cuda-nvrtc"
     )]

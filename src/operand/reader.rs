@@ -158,6 +158,8 @@ fn read_protocol(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<Vie
     if let Some(dtype) = dtype {
         view.dtype = dtype;
     }
+    // JAX arrays never change, but their export does not say so.
+    view.read_only |= tensor.get_type().module()?.to_cow()?.starts_with("jax");
     Ok(view)
 }
 

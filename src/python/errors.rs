@@ -26,9 +26,10 @@ impl From<DriverError> for PyErr {
 impl From<CompileError> for PyErr {
     fn from(error: CompileError) -> PyErr {
         match error {
-            CompileError::UnknownArchitecture { .. } | CompileError::NotCompiled(_) | CompileError::Foreign(_) => {
-                PyValueError::new_err(error.to_string())
-            }
+            CompileError::TooOld(_)
+            | CompileError::UnknownArchitecture { .. }
+            | CompileError::NotCompiled(_)
+            | CompileError::Foreign(_) => PyValueError::new_err(error.to_string()),
             CompileError::NvrtcNotFound(_)
             | CompileError::Failed { .. }
             | CompileError::Nvrtc { .. }

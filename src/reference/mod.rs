@@ -8,6 +8,7 @@ mod block;
 mod element;
 mod elementwise;
 mod gemm;
+mod pool;
 #[cfg(test)]
 mod tests;
 
@@ -69,6 +70,17 @@ pub fn adds(a: DType, b: DType, out: DType) -> bool {
 /// For as long as the call lasts, every element that the views of a problem on [`Device::Cpu`] reach, unless they are
 /// marked fake, lies in live memory of this process that nobody else writes, nor reads where `out` points.
 pub unsafe fn run(problem: &Problem) -> Result<(), ReferenceError> {
+    // SAFETY: the caller's, passed on.
+    let compute = || unsafe { compute(problem) };
+    match pool::current() {
+        Some(threads) => threads.install(compute),
+        None => compute(),
+    }
+}
+
+/// # Safety
+/// As for [`run`].
+unsafe fn compute(problem: &Problem) -> Result<(), ReferenceError> {
     for (name, view) in problem.operands() {
         if view.device != Device::Cpu {
             return Err(ReferenceError::Device { name, device: view.device });
