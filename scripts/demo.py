@@ -7,9 +7,8 @@ import time
 from importlib.util import find_spec
 from typing import Any
 
-import numpy as np
-
 import cutlass_api
+import numpy as np
 
 
 def milliseconds(start: float) -> str:

@@ -2,22 +2,58 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
-from typing import Any, TypeVar, final
+from typing import Any, final
+
+from typing_extensions import Self, disjoint_base
 
 from cutlass_api.metadata import KernelMetadata
 from cutlass_api.typing import NumericLike, TensorLike
 
 __version__: str
+__all__ = [
+    "CompiledArtifact",
+    "DType",
+    "DenseTensor",
+    "ElementwiseArguments",
+    "GemmArguments",
+    "GroupedGemmArguments",
+    "Kernel",
+    "KernelOperand",
+    "Program",
+    "ReferenceKernel",
+    "RuntimeArguments",
+    "ScaledTensor",
+    "SimtGemmKernel",
+    "Sm80GemmKernel",
+    "Status",
+    "TensorWrapper",
+    "__version__",
+    "cache_directory",
+    "device_cc",
+    "get_kernels",
+    "get_use_c_exchange",
+    "leading_dim",
+    "nvrtc_info",
+    "operand_matches",
+    "register_kernel_class",
+    "set_use_c_exchange",
+    "stream_handle",
+    "stride_order",
+    "stride_rank",
+    "strides_to_layout_string",
+]
 
+@final
 class DType:
     def __new__(cls, dtype: NumericLike) -> DType: ...
     @property
     def name(self) -> str: ...
     @property
     def width(self) -> int: ...
-    def __eq__(self, other: object) -> bool: ...
+    def __eq__(self, value: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
+@final
 class Status:
     @staticmethod
     def success() -> Status: ...
@@ -30,6 +66,7 @@ class Status:
 
 class KernelOperand: ...
 
+@final
 class DenseTensor(KernelOperand):
     def __new__(cls, tensor: TensorLike) -> DenseTensor: ...
     @property
@@ -44,6 +81,7 @@ class DenseTensor(KernelOperand):
     @property
     def tensor(self) -> TensorWrapper: ...
 
+@final
 class ScaledTensor(KernelOperand):
     def __new__(cls, base: TensorLike, scale: TensorLike, mode: Any, swizzle: Any) -> ScaledTensor: ...
     @property
@@ -55,6 +93,7 @@ class ScaledTensor(KernelOperand):
     @property
     def swizzle(self) -> Any: ...
 
+@final
 class TensorWrapper:
     def __new__(cls, tensor: Any) -> TensorWrapper: ...
     @property
@@ -62,6 +101,7 @@ class TensorWrapper:
     @property
     def compile_time_tensor(self) -> Any: ...
 
+@disjoint_base
 class RuntimeArguments:
     def __new__(cls, *args: Any, performance: Any | None = None, **kwargs: Any) -> RuntimeArguments: ...
     @property
@@ -132,6 +172,7 @@ class ElementwiseArguments(RuntimeArguments):
     @property
     def epilogue(self) -> Any | None: ...
 
+@final
 class Program:
     @property
     def kernel_name(self) -> str: ...
@@ -148,6 +189,7 @@ class Program:
     @property
     def shared_bytes(self) -> int: ...
 
+@final
 class CompiledArtifact:
     def __new__(cls, compiled_obj: Any, kernel_obj: Kernel) -> CompiledArtifact: ...
     @property
@@ -158,7 +200,9 @@ class CompiledArtifact:
     @staticmethod
     def from_bytes(data: bytes) -> CompiledArtifact: ...
 
+@disjoint_base
 class Kernel:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
     def __init__(self, metadata: KernelMetadata) -> None: ...
     @property
     def metadata(self) -> KernelMetadata: ...
@@ -187,11 +231,14 @@ class Kernel:
         cc: int | None = None,
     ) -> Iterable[Kernel]: ...
 
+@final
 class SimtGemmKernel(Kernel): ...
-class Sm80GemmKernel(Kernel): ...
-class ReferenceKernel(Kernel): ...
 
-_KernelClass = TypeVar("_KernelClass", bound=type[Kernel])
+@final
+class Sm80GemmKernel(Kernel): ...
+
+@final
+class ReferenceKernel(Kernel): ...
 
 def get_kernels(
     args: RuntimeArguments | None = None,

@@ -1,7 +1,7 @@
 """Fused epilogues: a Python function of the accumulator, computed with the kernel that made it.
 
-So far its signature is read and checked here, and no kernel fuses one yet: ``supports`` says so, and ``get_kernels`` finds
-none for arguments that carry an epilogue.
+So far its signature is read and checked here, and no kernel fuses one yet: ``supports`` says so, and ``get_kernels``
+finds none for arguments that carry an epilogue.
 """
 
 import ast

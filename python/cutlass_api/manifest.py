@@ -1,7 +1,6 @@
 """Kernels collected from several searches."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from cutlass_api import _core
 from cutlass_api._core import Kernel, RuntimeArguments

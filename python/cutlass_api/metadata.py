@@ -40,7 +40,7 @@ class DenseTensorAttributes(TensorAttributes):
 
 @dataclass(frozen=True)
 class ScaledTensorAttributes(TensorAttributes):
-    """An operand with a tensor of scales: ``base`` and ``scale`` describe the two, ``mode`` and ``swizzle`` their relation."""
+    """An operand with scales: ``base`` and ``scale`` describe the tensors, ``mode`` and ``swizzle`` how they relate."""
 
     base: DenseTensorAttributes
     scale: NumericLike
@@ -51,7 +51,7 @@ class ScaledTensorAttributes(TensorAttributes):
         if not isinstance(operand, _core.ScaledTensor):
             return Status.fail(f"{name} has no scales, the kernel takes a ScaledTensor")
         if self.mode != operand.mode or self.swizzle != operand.swizzle:
-            return Status.fail(f"{name} is scaled by {operand.mode}, {operand.swizzle}, not {self.mode}, {self.swizzle}")
+            return Status.fail(f"{name} has {operand.mode} and {operand.swizzle}, not {self.mode} and {self.swizzle}")
         return self.base.supports(operand.base, name)
 
 
@@ -71,9 +71,9 @@ class _OperandsMetadata:
             status = attributes.supports(getattr(args, name), name)
             if not status:
                 return status
-        wanted = getattr(self, "accumulator_type", None)
-        if wanted is not None and DType(wanted) != getattr(args, "accumulator_type", None):
-            return Status.fail(f"accumulator_type is {getattr(args, 'accumulator_type', None)}, the kernel sums in {wanted}")
+        wanted, given = (getattr(who, "accumulator_type", None) for who in (self, args))
+        if wanted is not None and DType(wanted) != given:
+            return Status.fail(f"accumulator_type is {given}, the kernel sums in {wanted}")
         return Status.success()
 
 
@@ -124,8 +124,8 @@ class BLASDesignMetadata(DesignMetadata):
 class Sm80DesignMetadata(BLASDesignMetadata):
     """A kernel of the sm80 family.
 
-    ``warp_shape``: warps along M, N and K. ``stages``: tiles of A and B in flight. ``load_bytes``: bytes that one load moves,
-    which addresses and leading strides are multiples of.
+    ``warp_shape``: warps along M, N and K. ``stages``: tiles of A and B in flight. ``load_bytes``: bytes that one load
+    moves, which addresses and leading strides are multiples of.
     """
 
     warp_shape: tuple[int, int, int]
@@ -150,7 +150,7 @@ class EpilogueMetadata:
 
 @dataclass(frozen=True)
 class KernelMetadata:
-    """A kernel's description: its name (unique), its class, the least compute capability (90 for Hopper), its operands."""
+    """A kernel's description: its unique name, its class, the least compute capability (90: Hopper), its operands."""
 
     kernel_name: str
     kernel_class: type

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
@@ -105,22 +105,39 @@ impl Operand {
     }
 }
 
-/// The same exception with the operand's name in front of its message.
+/// The exception with the operand's name in front of its message. What a framework raises otherwise (torch: a RuntimeError
+/// with its C++ stack) becomes the BufferError that DLPack asks for.
 fn named(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
     let message = error.value(py).to_string();
-    let renamed = error
-        .get_type(py)
-        .call1((format!("{name} {message}"),))
-        .map_or_else(|_| PyBufferError::new_err(format!("{name} {message}")), PyErr::from_value);
+    let message = format!("{name} {}", message.lines().next().unwrap_or_default());
+    let renamed = if error.is_instance_of::<PyTypeError>(py) {
+        PyTypeError::new_err(message)
+    } else if error.is_instance_of::<PyValueError>(py) {
+        PyValueError::new_err(message)
+    } else {
+        PyBufferError::new_err(format!("{message}; give a dense tensor on the CPU or a CUDA device"))
+    };
     renamed.set_cause(py, Some(error));
     renamed
+}
+
+/// torch's imaginary part of a conjugate is a view whose sign is flipped when it is read, which DLPack cannot say. Such
+/// a view steps by even strides over its complex parent, so that the question need not be asked of other tensors.
+fn refuse_negated(tensor: &Bound<'_, PyAny>, view: &View) -> PyResult<()> {
+    if view.stride.iter().any(|step| step % 2 != 0) || view.numel() <= 1 {
+        return Ok(());
+    }
+    if tensor.hasattr("is_neg")? && tensor.call_method0("is_neg")?.is_truthy()? {
+        return Err(PyValueError::new_err("is a view with torch's negative bit; call resolve_neg() on it first"));
+    }
+    Ok(())
 }
 
 fn read(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<View> {
     match road_of(tensor)? {
         Road::Fake => read_fake(tensor),
         Road::Exchange(api) if uses_c_exchange() => match api.read(tensor)? {
-            Some(view) => Ok(view),
+            Some(view) => refuse_negated(tensor, &view).map(|()| view),
             None => read_protocol(tensor, stream),
         },
         Road::Exchange(_) | Road::Protocol => read_protocol(tensor, stream),
@@ -158,6 +175,7 @@ fn read_protocol(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<Vie
     if let Some(dtype) = dtype {
         view.dtype = dtype;
     }
+    refuse_negated(tensor, &view)?;
     // JAX arrays never change, but their export does not say so.
     view.read_only |= tensor.get_type().module()?.to_cow()?.starts_with("jax");
     Ok(view)
@@ -179,7 +197,7 @@ fn read_fake(tensor: &Bound<'_, PyAny>) -> PyResult<View> {
     let steps: Vec<i64> = tensor.call_method0("stride")?.extract()?;
     let rank = extents.len();
     if !(1..=3).contains(&rank) {
-        return Err(pyo3::exceptions::PyValueError::new_err(format!("has rank {rank}; operands have rank 1 to 3")));
+        return Err(PyValueError::new_err(format!("has rank {rank}; operands have rank 1 to 3")));
     }
     let mut shape = [1; 3];
     let mut stride = [0; 3];
@@ -194,9 +212,7 @@ fn read_fake(tensor: &Bound<'_, PyAny>) -> PyResult<View> {
         "cuda" => Device::Cuda(device.getattr("index")?.extract::<Option<i32>>()?.unwrap_or(0)),
         "cpu" => Device::Cpu,
         other => {
-            return Err(pyo3::exceptions::PyValueError::new_err(format!(
-                "is on device {other}; only CPU and CUDA tensors can be used"
-            )));
+            return Err(PyValueError::new_err(format!("is on device {other}; only CPU and CUDA tensors can be used")));
         }
     };
     let name = tensor.getattr("dtype")?.str()?;

@@ -28,11 +28,12 @@ pub struct NativeArguments {
 #[pymethods]
 impl RuntimeArguments {
     #[new]
-    #[pyo3(signature = (*_args, performance = None, **_kwargs))]
+    #[pyo3(signature = (*args, performance = None, **kwargs))]
+    #[allow(unused_variables)]
     fn new(
-        _args: &Bound<'_, pyo3::types::PyTuple>,
+        args: &Bound<'_, pyo3::types::PyTuple>,
         performance: Option<Py<PyAny>>,
-        _kwargs: Option<&Bound<'_, pyo3::types::PyDict>>,
+        kwargs: Option<&Bound<'_, pyo3::types::PyDict>>,
     ) -> Self {
         RuntimeArguments { performance, native: None }
     }

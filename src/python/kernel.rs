@@ -112,8 +112,9 @@ fn native<'a>(args: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a NativeArguments
 #[pymethods]
 impl Kernel {
     #[new]
-    #[pyo3(signature = (*_args, **_kwargs))]
-    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
+    #[pyo3(signature = (*args, **kwargs))]
+    #[allow(unused_variables)]
+    fn new(args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> Self {
         Kernel { position: None, metadata: PyOnceLock::new() }
     }
 
@@ -156,30 +157,32 @@ impl Kernel {
     }
 
     /// For subclasses: what `supports` checks beyond the metadata.
-    #[pyo3(signature = (_args))]
-    fn _supports(&self, _args: &Bound<'_, PyAny>) -> Status {
+    #[allow(unused_variables)]
+    fn _supports(&self, args: &Bound<'_, PyAny>) -> Status {
         Status::ok()
     }
 
     /// For subclasses: launches the compiled kernel.
-    #[pyo3(signature = (_args, _compiled_artifact, _stream, _workspace = None))]
+    #[pyo3(signature = (args, compiled_artifact, stream, workspace = None))]
+    #[allow(unused_variables)]
     fn _run(
         slf: &Bound<'_, Self>,
-        _args: &Bound<'_, PyAny>,
-        _compiled_artifact: &Bound<'_, PyAny>,
-        _stream: &Bound<'_, PyAny>,
-        _workspace: Option<&Bound<'_, PyAny>>,
+        args: &Bound<'_, PyAny>,
+        compiled_artifact: &Bound<'_, PyAny>,
+        stream: &Bound<'_, PyAny>,
+        workspace: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         Err(must_define(slf, "_run"))
     }
 
     /// For subclasses: the kernels of this class.
     #[staticmethod]
-    #[pyo3(signature = (_metadata_filter = None, _epilogue_args = None, _cc = None))]
+    #[pyo3(signature = (metadata_filter = None, epilogue_args = None, cc = None))]
+    #[allow(unused_variables)]
     fn generate_kernels(
-        _metadata_filter: Option<&Bound<'_, PyAny>>,
-        _epilogue_args: Option<&Bound<'_, PyAny>>,
-        _cc: Option<u32>,
+        metadata_filter: Option<&Bound<'_, PyAny>>,
+        epilogue_args: Option<&Bound<'_, PyAny>>,
+        cc: Option<u32>,
     ) -> Vec<Py<PyAny>> {
         Vec::new()
     }
@@ -284,10 +287,8 @@ impl Kernel {
     }
 
     /// Prepares workspace for its first use. Built-in kernels need no preparation.
-    #[pyo3(signature = (args, workspace))]
-    fn initialize_workspace(&self, args: &Bound<'_, PyAny>, workspace: &Bound<'_, PyAny>) {
-        let _ = (args, workspace);
-    }
+    #[allow(unused_variables)]
+    fn initialize_workspace(&self, args: &Bound<'_, PyAny>, workspace: &Bound<'_, PyAny>) {}
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
         let class = slf.get_type().name()?;
