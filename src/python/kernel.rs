@@ -7,16 +7,17 @@ use pyo3::types::{PyDict, PyTuple};
 
 use super::arguments::{NativeArguments, RuntimeArguments};
 use super::artifact::{CompiledArtifact, Program};
+use super::launch::{Stream, launch};
 use super::metadata;
 use super::options::tf32_allowed;
 use super::status::Status;
 use super::stream::stream_handle;
 use super::utils::tell_package_directories;
 use crate::compile;
-use crate::driver::{self, Grid};
+use crate::driver;
 use crate::kernel::{self, Design};
 use crate::operand::{self, DType};
-use crate::problem::{GemmProblem, Problem};
+use crate::problem::Problem;
 use crate::reference;
 
 /// A kernel: what it computes is in `.metadata`; `supports`, `compile` and `run` do the rest.
@@ -272,7 +273,19 @@ impl Kernel {
                     }
                     None => Bound::new(py, Kernel::compile(slf, args, None)?)?,
                 };
-                launch(slf, kernel, native, gemm, artifact.get(), stream, assume_supported_args)
+                let artifact = artifact.get();
+                if !artifact.is_for(slf.as_any()) {
+                    let other = artifact.kernel(py).repr()?;
+                    return Err(PyValueError::new_err(format!(
+                        "compiled_artifact is of another kernel, {other}; this is {}",
+                        slf.repr()?
+                    )));
+                }
+                let Some(program) = artifact.program(py) else {
+                    return Err(PyValueError::new_err("compiled_artifact holds no program for the GPU"));
+                };
+                let stream = Stream { handle: stream, trusted: assume_supported_args };
+                launch(kernel, native.operands[0].object.bind(py), gemm, program, stream)
             }
             _ => Err(unsupported(&"it computes a GEMM")),
         }
@@ -299,7 +312,7 @@ impl Kernel {
     }
 }
 
-fn unsupported(reason: &dyn ToString) -> PyErr {
+pub fn unsupported(reason: &dyn ToString) -> PyErr {
     PyValueError::new_err(format!("Kernel does not support the provided arguments: {}", reason.to_string()))
 }
 
@@ -346,62 +359,4 @@ fn run_reference(py: Python<'_>, problem: &Problem) -> PyResult<()> {
         return Err(unsupported(&format!("out is on {}, the kernel runs on the CPU", problem.device())));
     }
     py.detach(|| unsafe { reference::run(problem) }).map_err(|error| unsupported(&error))
-}
-
-/// Everything between a checked problem and the driver's launch call.
-fn launch(
-    slf: &Bound<'_, Kernel>,
-    kernel: &kernel::Kernel,
-    arguments: &NativeArguments,
-    problem: &GemmProblem,
-    artifact: &CompiledArtifact,
-    stream: Option<u64>,
-    assume_supported_args: bool,
-) -> PyResult<()> {
-    let py = slf.py();
-    if !artifact.is_for(slf.as_any()) {
-        let other = artifact.kernel(py).repr()?;
-        return Err(PyValueError::new_err(format!(
-            "compiled_artifact is of another kernel, {other}; this is {}",
-            slf.repr()?
-        )));
-    }
-    let Some(program) = artifact.program(py) else {
-        return Err(PyValueError::new_err("compiled_artifact holds no program for the GPU"));
-    };
-    let operand::Device::Cuda(ordinal) = problem.out.device else {
-        return Err(unsupported(&"the operands are on the CPU, the kernel runs on a CUDA device"));
-    };
-    let device = driver::Device::get(ordinal)?;
-    if !program.architecture.runs_on(device.cc) {
-        return Err(PyValueError::new_err(format!(
-            "compiled_artifact is for {}, which does not run on cuda:{ordinal} of compute capability {}.{}",
-            program.architecture,
-            device.cc / 10,
-            device.cc % 10
-        )));
-    }
-    let stream = match stream {
-        Some(handle) => {
-            if !assume_supported_args && !device.owns_stream(handle)? {
-                return Err(PyValueError::new_err(format!(
-                    "stream {handle:#x} belongs to another device than the operands, which are on cuda:{ordinal}"
-                )));
-            }
-            handle
-        }
-        None => operand::current_stream(arguments.operands[0].object.bind(py), ordinal)?,
-    };
-    let Some(launch) = kernel.launch(problem) else {
-        return Ok(());
-    };
-    let grid = Grid { ctas: launch.grid, threads: launch.block, shared_bytes: launch.shared_bytes };
-    // The driver may block when the stream's queue is full; other Python threads run meanwhile.
-    py.detach(|| {
-        let library = program.library(device)?;
-        // SAFETY: the program declares GemmParams as its one parameter. The addresses are those of tensors that the
-        // arguments hold; as everywhere in CUDA, their memory must stay theirs until the stream has come past.
-        unsafe { library.launch(device, stream, grid, &launch.params) }
-    })?;
-    Ok(())
 }

@@ -6,6 +6,7 @@ mod discovery;
 mod dtype;
 mod errors;
 mod kernel;
+mod launch;
 mod metadata;
 mod options;
 mod status;
