@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from os import PathLike
 from typing import Any, final
 
-from typing_extensions import Self, disjoint_base
+from typing_extensions import Never, Self, disjoint_base
 
 from cutlass_api.metadata import KernelMetadata
 from cutlass_api.typing import NumericLike, TensorLike
@@ -19,6 +19,7 @@ __all__ = [
     "GroupedGemmArguments",
     "Kernel",
     "KernelOperand",
+    "PreparedLaunch",
     "Program",
     "ReferenceKernel",
     "RuntimeArguments",
@@ -218,6 +219,12 @@ class Kernel:
         workspace: Any | None = None,
         assume_supported_args: bool = False,
     ) -> None: ...
+    def bind(
+        self,
+        args: RuntimeArguments,
+        compiled_artifact: CompiledArtifact | None = None,
+        stream: Any | None = None,
+    ) -> PreparedLaunch: ...
     def get_workspace_size(self, args: RuntimeArguments) -> int: ...
     def initialize_workspace(self, args: RuntimeArguments, workspace: Any) -> None: ...
     def _run(
@@ -230,6 +237,17 @@ class Kernel:
         epilogue_args: Any | None = None,
         cc: int | None = None,
     ) -> Iterable[Kernel]: ...
+
+@final
+class PreparedLaunch:
+    def __call__(
+        self,
+        *args: Never,
+        A: TensorLike | None = None,
+        B: TensorLike | None = None,
+        out: TensorLike | None = None,
+        stream: Any | None = None,
+    ) -> None: ...
 
 @final
 class SimtGemmKernel(Kernel): ...

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use arrayvec::ArrayVec;
+
 use super::DType;
 
 /// Where an operand's memory lies.
@@ -64,17 +66,22 @@ impl View {
         (self.data, self.data + ((last + 1) * self.dtype.bytes()) as u64)
     }
 
+    /// (stride, extent) of the dimensions that are stepped along, smallest stride first.
+    fn steps(&self) -> ArrayVec<(i64, i64), 3> {
+        let mut dims: ArrayVec<(i64, i64), 3> =
+            self.stride.iter().copied().zip(self.shape).filter(|(_, extent)| *extent > 1).collect();
+        dims.sort_unstable();
+        dims
+    }
+
     /// Whether two different indices can name the same element. Sorted by stride, each dimension must step over all that
     /// the smaller ones reach; this is exact for what tensor libraries make and errs towards `true` elsewhere.
     pub fn overlaps_itself(&self) -> bool {
         if self.numel() <= 1 {
             return false;
         }
-        let mut dims: Vec<(i64, i64)> =
-            self.stride.iter().copied().zip(self.shape).filter(|(_, extent)| *extent > 1).collect();
-        dims.sort_unstable();
         let mut reach = 0;
-        for (stride, extent) in dims {
+        for (stride, extent) in self.steps() {
             if stride <= reach {
                 return true;
             }
@@ -111,9 +118,7 @@ impl View {
 
     /// (pitch, width) in bytes: the largest stride shared as a multiple by all outer dimensions, and the reach within it.
     fn row_window(&self) -> Option<(i64, i64)> {
-        let mut dims: Vec<(i64, i64)> =
-            self.stride.iter().copied().zip(self.shape).filter(|(_, extent)| *extent > 1).collect();
-        dims.sort_unstable();
+        let dims = self.steps();
         let (inner, outer) = match dims.as_slice() {
             [first, rest @ ..] if first.0 == 1 && !rest.is_empty() => (first.1, rest),
             rest if !rest.is_empty() => (1, rest),

@@ -1,6 +1,7 @@
 //! What users ask for: operands that make a problem.
 
 use arrayvec::ArrayVec;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use super::dtype::{self, PyDType};
@@ -64,19 +65,28 @@ impl NativeArguments {
         Ok(NativeArguments { operands, problem, epilogue, scaled })
     }
 
-    /// The problem as the operands describe it now, and whether anything moved since the arguments were made.
-    pub fn current_problem(&self, py: Python<'_>, stream: Option<u64>) -> PyResult<(Problem, bool)> {
+    /// The problem as the operands describe it now. Where memory or shape are others than when the arguments were made,
+    /// it is checked anew.
+    pub fn current_problem(&self, py: Python<'_>, stream: Option<u64>) -> PyResult<Problem> {
+        self.problem_with(|_, operand| operand.reread(py, stream))
+    }
+
+    /// The problem with each operand's view as `view` gives it, which must have memory behind it.
+    pub fn problem_with(&self, view: impl Fn(usize, &Operand) -> PyResult<View>) -> PyResult<Problem> {
         let mut views: ArrayVec<View, 4> = ArrayVec::new();
         let mut moved = false;
-        for operand in &self.operands {
-            let view = operand.reread(py, stream)?;
+        for (position, operand) in self.operands.iter().enumerate() {
+            let view = view(position, operand)?;
+            if view.fake {
+                return Err(PyValueError::new_err(format!(
+                    "{} is a FakeTensor: it has no memory, and nothing can be run on it",
+                    operand.name
+                )));
+            }
             moved |= view != operand.view;
             views.push(view);
         }
-        if !moved {
-            return Ok((self.problem, false));
-        }
-        Ok((self.rebuild(&views)?, true))
+        if moved { self.rebuild(&views) } else { Ok(self.problem) }
     }
 
     fn rebuild(&self, views: &[View]) -> PyResult<Problem> {
@@ -107,9 +117,8 @@ impl NativeArguments {
 }
 
 fn accumulator_type(object: &Bound<'_, PyAny>) -> PyResult<DType> {
-    dtype::parse(object).map_err(|error| {
-        pyo3::exceptions::PyTypeError::new_err(format!("accumulator_type: {}", error.value(object.py())))
-    })
+    dtype::parse(object)
+        .map_err(|error| PyTypeError::new_err(format!("accumulator_type: {}", error.value(object.py()))))
 }
 
 /// The getters that arguments of all kinds share. Each class states which operand stands where.

@@ -1,5 +1,7 @@
 //! Kernels as users hold them, and the run: from arguments to a launch.
 
+use std::sync::Arc;
+
 use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -10,6 +12,7 @@ use super::artifact::{CompiledArtifact, Program};
 use super::launch::{Stream, launch};
 use super::metadata;
 use super::options::tf32_allowed;
+use super::prepared::PreparedLaunch;
 use super::status::Status;
 use super::stream::stream_handle;
 use super::utils::tell_package_directories;
@@ -98,6 +101,33 @@ impl Kernel {
             return Ok(Some(reason.to_string()));
         }
         policy(py, position, native)
+    }
+}
+
+impl Kernel {
+    /// The artifact that the user gave, or the one that compilation finds.
+    fn artifact<'py>(
+        slf: &Bound<'py, Kernel>,
+        args: &Bound<'py, PyAny>,
+        given: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, CompiledArtifact>> {
+        match given {
+            Some(artifact) => Ok(artifact.cast::<CompiledArtifact>().map_err(|_| not_an_artifact(artifact))?.clone()),
+            None => Bound::new(slf.py(), Kernel::compile(slf, args, None)?),
+        }
+    }
+
+    /// The program in an artifact, which must be this kernel's.
+    fn program<'a>(slf: &'a Bound<'_, Kernel>, artifact: &'a CompiledArtifact) -> PyResult<&'a Arc<compile::Program>> {
+        let py = slf.py();
+        if !artifact.is_for(slf.as_any()) {
+            let (other, this) = (artifact.kernel(py).repr()?, slf.repr()?);
+            return Err(PyValueError::new_err(format!(
+                "compiled_artifact is of another kernel, {other}; this is {this}"
+            )));
+        }
+        let nothing = || PyValueError::new_err("compiled_artifact holds no program for the GPU");
+        artifact.program(py).ok_or_else(nothing)
     }
 }
 
@@ -252,43 +282,51 @@ impl Kernel {
         if !assume_supported_args && let Some(reason) = slf.get().native_supports(py, position, args)? {
             return Err(unsupported(&reason));
         }
-        if let Some(operand) = native.operands.iter().find(|operand| operand.view.fake) {
-            let name = operand.name;
-            return Err(PyValueError::new_err(format!(
-                "{name} is a FakeTensor: it has no memory, and nothing can be run on it"
-            )));
-        }
         let stream = stream.map(stream_handle).transpose()?;
-        let (problem, moved) = native.current_problem(py, stream)?;
-        if moved {
+        let problem = native.current_problem(py, stream)?;
+        if problem != native.problem {
             // The memory, and perhaps the shape, is another than was asked about.
             kernel.supports(&problem).map_err(|reason| unsupported(&reason))?;
         }
         match (&kernel.design, &problem) {
             (Design::Reference(_), _) => run_reference(py, &problem),
             (_, Problem::Gemm(gemm)) => {
-                let artifact = match compiled_artifact {
-                    Some(artifact) => {
-                        artifact.cast::<CompiledArtifact>().map_err(|_| not_an_artifact(artifact))?.clone()
-                    }
-                    None => Bound::new(py, Kernel::compile(slf, args, None)?)?,
-                };
-                let artifact = artifact.get();
-                if !artifact.is_for(slf.as_any()) {
-                    let other = artifact.kernel(py).repr()?;
-                    return Err(PyValueError::new_err(format!(
-                        "compiled_artifact is of another kernel, {other}; this is {}",
-                        slf.repr()?
-                    )));
-                }
-                let Some(program) = artifact.program(py) else {
-                    return Err(PyValueError::new_err("compiled_artifact holds no program for the GPU"));
-                };
+                let artifact = Kernel::artifact(slf, args, compiled_artifact)?;
+                let program = Kernel::program(slf, artifact.get())?;
                 let stream = Stream { handle: stream, trusted: assume_supported_args };
                 launch(kernel, native.operands[0].object.bind(py), gemm, program, stream)
             }
             _ => Err(unsupported(&"it computes a GEMM")),
         }
+    }
+
+    /// Prepares a launch that `PreparedLaunch.__call__` replays: everything but the operands' addresses is settled now.
+    ///
+    /// args, compiled_artifact, stream: as for `run`; a stream of None is the current one at each call. The operands are
+    /// kept alive. Raises as `run` does.
+    #[pyo3(signature = (args, compiled_artifact = None, stream = None))]
+    fn bind(
+        slf: &Bound<'_, Self>,
+        args: &Bound<'_, PyAny>,
+        compiled_artifact: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PreparedLaunch> {
+        let py = slf.py();
+        let (Some(position), Some(_)) = (slf.get().position, native(args)?) else {
+            return Err(PyTypeError::new_err("only built-in kernels and cutlass_api's own arguments can be bound"));
+        };
+        if let Some(reason) = slf.get().native_supports(py, position, args)? {
+            return Err(unsupported(&reason));
+        }
+        let program = if kernel::all()[position].runs_on_gpu() {
+            let artifact = Kernel::artifact(slf, args, compiled_artifact)?;
+            Some(Kernel::program(slf, artifact.get())?.clone())
+        } else {
+            None
+        };
+        let arguments = args.cast::<RuntimeArguments>()?.clone().unbind();
+        let stream = stream.map(stream_handle).transpose()?;
+        Ok(PreparedLaunch::new(position, arguments, program, stream))
     }
 
     /// Bytes of device memory that `run` needs beside the operands; 0 where it needs none.
@@ -352,7 +390,7 @@ fn run_python(
     Ok(())
 }
 
-fn run_reference(py: Python<'_>, problem: &Problem) -> PyResult<()> {
+pub fn run_reference(py: Python<'_>, problem: &Problem) -> PyResult<()> {
     // SAFETY: the views were read from tensors that the arguments keep alive; `supports` has found them on the CPU, or
     // the device check below does; none is fake.
     if problem.device() != operand::Device::Cpu {

@@ -9,6 +9,7 @@ mod kernel;
 mod launch;
 mod metadata;
 mod options;
+mod prepared;
 mod status;
 mod stream;
 mod tensors;
@@ -35,6 +36,8 @@ mod _core {
     use super::metadata::operand_matches;
     #[pymodule_export]
     use super::options::{get_use_c_exchange, set_use_c_exchange};
+    #[pymodule_export]
+    use super::prepared::PreparedLaunch;
     #[pymodule_export]
     use super::status::Status;
     #[pymodule_export]

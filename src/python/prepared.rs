@@ -1,0 +1,96 @@
+//! A launch prepared once and replayed: kernel, program, operands and stream are settled when it is made.
+
+use std::sync::Arc;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+
+use super::arguments::{NativeArguments, RuntimeArguments};
+use super::kernel::{run_reference, unsupported};
+use super::launch::{Stream, launch};
+use super::stream::stream_handle;
+use crate::compile::Program;
+use crate::kernel::all;
+use crate::operand::{Operand, View};
+use crate::problem::Problem;
+
+/// What `Kernel.bind` returns. Calling it enqueues the launch again, on the operands' memory as it is at the call; an
+/// operand given by keyword stands in for the bound one in that call, and must have its dtype, shape, strides and device.
+#[pyclass(module = "cutlass_api", frozen)]
+pub struct PreparedLaunch {
+    position: usize,
+    arguments: Py<RuntimeArguments>,
+    /// None for a kernel of the CPU.
+    program: Option<Arc<Program>>,
+    stream: Option<u64>,
+}
+
+impl PreparedLaunch {
+    /// The caller has checked that the kernel supports the arguments, and the program is the kernel's.
+    pub fn new(
+        position: usize,
+        arguments: Py<RuntimeArguments>,
+        program: Option<Arc<Program>>,
+        stream: Option<u64>,
+    ) -> Self {
+        PreparedLaunch { position, arguments, program, stream }
+    }
+
+    fn native(&self) -> PyResult<&NativeArguments> {
+        self.arguments.get().native.as_ref().ok_or_else(|| PyTypeError::new_err("the bound arguments are not our own"))
+    }
+}
+
+#[pymethods]
+impl PreparedLaunch {
+    #[pyo3(signature = (*, A = None, B = None, out = None, stream = None))]
+    #[allow(non_snake_case)]
+    fn __call__(
+        &self,
+        py: Python<'_>,
+        A: Option<&Bound<'_, PyAny>>,
+        B: Option<&Bound<'_, PyAny>>,
+        out: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let native = self.native()?;
+        let stream = match stream {
+            Some(stream) => Some(stream_handle(stream)?),
+            None => self.stream,
+        };
+        let swaps = [A, B, out];
+        let problem = native.problem_with(|position, operand| match swaps.get(position).copied().flatten() {
+            Some(tensor) => swapped(operand, tensor),
+            None => operand.reread(py, stream),
+        })?;
+        let kernel = &all()[self.position];
+        if problem != native.problem {
+            // Another address may be aligned otherwise; another shape is another problem.
+            kernel.supports(&problem).map_err(|reason| unsupported(&reason))?;
+        }
+        match (&problem, &self.program) {
+            (Problem::Gemm(gemm), Some(program)) => {
+                let tensor = native.operands[0].object.bind(py);
+                launch(kernel, tensor, gemm, program, Stream { handle: stream, trusted: true })
+            }
+            _ => run_reference(py, &problem),
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<PreparedLaunch of {}>", all()[self.position].name())
+    }
+}
+
+/// The view of a tensor that stands in for an operand.
+fn swapped(operand: &Operand, tensor: &Bound<'_, PyAny>) -> PyResult<View> {
+    let view = Operand::new(operand.name, tensor)?.view;
+    let bound = &operand.view;
+    let describe =
+        |v: &View| format!("{} {:?} with strides {:?} on {}", v.dtype, v.user_shape(), v.user_stride(), v.device);
+    if (View { data: bound.data, read_only: bound.read_only, ..view }) != *bound {
+        let (name, given, bound) = (operand.name, describe(&view), describe(bound));
+        return Err(PyValueError::new_err(format!("{name} is {given}, but the launch was bound for {bound}")));
+    }
+    Ok(view)
+}
