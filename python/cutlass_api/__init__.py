@@ -28,7 +28,7 @@ from cutlass_api import (
     typing,
     utils,
 )
-from cutlass_api._core import DType, Kernel, __version__, get_kernels
+from cutlass_api._core import DType, Kernel, PreparedLaunch, __version__, get_kernels, matmul
 from cutlass_api.manifest import Manifest
 from cutlass_api.metadata import KernelMetadata
 from cutlass_api.status import Status
@@ -40,6 +40,7 @@ __all__ = [
     "Kernel",
     "KernelMetadata",
     "Manifest",
+    "PreparedLaunch",
     "Status",
     "__version__",
     "arguments",
@@ -48,6 +49,7 @@ __all__ = [
     "fusion",
     "get_kernels",
     "library",
+    "matmul",
     "metadata",
     "providers",
     "status",

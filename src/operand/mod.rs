@@ -6,5 +6,5 @@ mod reader;
 mod view;
 
 pub use dtype::DType;
-pub use reader::{Operand, current_stream, set_c_exchange, uses_c_exchange};
+pub use reader::{Operand, current_stream, has_current_stream, read, set_c_exchange, uses_c_exchange};
 pub use view::{Device, View};

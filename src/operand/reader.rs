@@ -84,6 +84,16 @@ pub fn current_stream(tensor: &Bound<'_, PyAny>, device: i32) -> PyResult<u64> {
     Ok(0)
 }
 
+/// Whether this is a tensor of a framework that tells its current stream through the exchange table: torch.
+pub fn has_current_stream(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(matches!(road_of(tensor)?, Road::Exchange(_)))
+}
+
+/// The view of a tensor that the caller keeps alive. Errors name the operand.
+pub fn read(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<View> {
+    view(tensor, None).map_err(|error| named(tensor.py(), name, error))
+}
+
 /// An operand of some arguments: the user's tensor, and the view that was read from it.
 pub struct Operand {
     pub name: &'static str,
@@ -94,14 +104,13 @@ pub struct Operand {
 impl Operand {
     /// Reads a tensor. Errors name the operand.
     pub fn new(name: &'static str, tensor: &Bound<'_, PyAny>) -> PyResult<Operand> {
-        let view = read(tensor, None).map_err(|error| named(tensor.py(), name, error))?;
-        Ok(Operand { name, object: tensor.clone().unbind(), view })
+        Ok(Operand { name, object: tensor.clone().unbind(), view: read(name, tensor)? })
     }
 
     /// Reads the tensor again: its memory may have moved since (`resize_`, `set_`, `.data = ...`). `stream`, where the
     /// road is `__dlpack__`, is the CUDA stream that the result is to be ready on.
     pub fn reread(&self, py: Python<'_>, stream: Option<u64>) -> PyResult<View> {
-        read(self.object.bind(py), stream).map_err(|error| named(py, self.name, error))
+        view(self.object.bind(py), stream).map_err(|error| named(py, self.name, error))
     }
 }
 
@@ -133,7 +142,7 @@ fn refuse_negated(tensor: &Bound<'_, PyAny>, view: &View) -> PyResult<()> {
     Ok(())
 }
 
-fn read(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<View> {
+fn view(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<View> {
     match road_of(tensor)? {
         Road::Fake => read_fake(tensor),
         Road::Exchange(api) if uses_c_exchange() => match api.read(tensor)? {

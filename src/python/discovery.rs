@@ -114,7 +114,7 @@ fn built_in(py: Python<'_>, arguments: Option<&Bound<'_, RuntimeArguments>>, cc:
 
 /// The chip to rank for: the operands' own, unless another capability is asked for. Where the machine has none
 /// (FakeTensors on a machine without a GPU), a typical one.
-fn target_of(problem: &Problem, cc: Option<u32>) -> PyResult<kernels::Target> {
+pub fn target_of(problem: &Problem, cc: Option<u32>) -> PyResult<kernels::Target> {
     let typical = || kernels::Target::typical(cc.unwrap_or(90));
     let operand::Device::Cuda(ordinal) = problem.device() else {
         return Ok(typical());

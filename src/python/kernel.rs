@@ -73,18 +73,22 @@ pub fn by_name(py: Python<'_>, name: &str) -> PyResult<Option<Py<Kernel>>> {
     }
 }
 
+/// Whether the built-in kernel at a position takes float32 operands through tf32.
+pub fn rounds_to_tf32(position: usize) -> bool {
+    let kernel = &kernel::all()[position];
+    matches!(kernel.design, Design::Sm80(_)) && kernel.types.a == DType::F32
+}
+
 /// Why a built-in kernel must not serve arguments that it could: what they carry beside the problem, and what the user
 /// has decided about precision. None where nothing stands against it.
 pub fn policy(py: Python<'_>, position: usize, arguments: &NativeArguments) -> PyResult<Option<String>> {
-    let kernel = &kernel::all()[position];
     if arguments.epilogue.is_some() {
         return Ok(Some("it fuses no epilogue".to_owned()));
     }
     if let Some((at, _)) = arguments.scaled.first() {
         return Ok(Some(format!("{} is a ScaledTensor, and it reads no scales", arguments.operands[*at].name)));
     }
-    let rounds_to_tf32 = matches!(kernel.design, Design::Sm80(_)) && kernel.types.a == DType::F32;
-    if rounds_to_tf32 && !tf32_allowed(py)? {
+    if rounds_to_tf32(position) && !tf32_allowed(py)? {
         let reason =
             "it rounds float32 operands to tf32, which torch.set_float32_matmul_precision(\"high\") would allow";
         return Ok(Some(reason.to_owned()));

@@ -7,6 +7,7 @@ mod dtype;
 mod errors;
 mod kernel;
 mod launch;
+mod matmul;
 mod metadata;
 mod options;
 mod prepared;
@@ -32,6 +33,8 @@ mod _core {
     use super::dtype::PyDType;
     #[pymodule_export]
     use super::kernel::{Kernel, ReferenceKernel, SimtGemmKernel, Sm80GemmKernel};
+    #[pymodule_export]
+    use super::matmul::matmul;
     #[pymodule_export]
     use super::metadata::operand_matches;
     #[pymodule_export]

@@ -1,0 +1,251 @@
+//! The one-line door: a product of two tensors, with the kernel chosen, compiled and remembered behind it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+use rustc_hash::FxBuildHasher;
+
+use super::discovery::target_of;
+use super::kernel::{run_reference, unsupported};
+use super::launch::{Stream, launch};
+use super::options::tf32_allowed;
+use super::utils::tell_package_directories;
+use super::{dtype, kernel as python_kernel};
+use crate::compile::{self, Program};
+use crate::driver;
+use crate::kernel as kernels;
+use crate::operand::{self, DType, Device, View};
+use crate::problem::{GemmProblem, Problem};
+
+/// All that the choice of a kernel depends on: the problem but for its addresses, of which only the alignment counts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    operands: [OperandKey; 3],
+    accumulator: DType,
+    device: Device,
+    tf32: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct OperandKey {
+    dtype: DType,
+    shape: [i64; 3],
+    stride: [i64; 3],
+    /// The address modulo the widest load, 16 bytes.
+    misalignment: u64,
+}
+
+impl OperandKey {
+    fn of(view: &View) -> OperandKey {
+        OperandKey { dtype: view.dtype, shape: view.shape, stride: view.stride, misalignment: view.data % 16 }
+    }
+}
+
+/// The kernel chosen for a problem, and its program (None on the CPU).
+#[derive(Clone)]
+struct Choice {
+    position: usize,
+    program: Option<Arc<Program>>,
+}
+
+static CHOICES: Mutex<HashMap<Key, Choice, FxBuildHasher>> = Mutex::new(HashMap::with_hasher(FxBuildHasher));
+
+/// A @ B, by the best known kernel.
+///
+/// A has shape (M, K) or (L, M, K), B (K, N) or (L, K, N); where one has a batch and the other none, or a batch of 1, it
+/// serves every matrix of the other. out: where to write, and what is returned; None allocates it, in A's and B's common
+/// dtype (int32 for integers, bfloat16 for float8). accumulator_type: None means float32, or the natural one of the dtype
+/// (float64, int32). The kernel is chosen and compiled at the first call of each kind and remembered from then on.
+///
+/// Follows torch's autocast as `torch.mm` does (not where `out` is given). Computes no gradients: raises RuntimeError for
+/// tensors that autograd watches; ValueError where shapes do not fit or no kernel serves the dtypes.
+#[pyfunction]
+#[pyo3(signature = (A, B, out = None, accumulator_type = None))]
+#[allow(non_snake_case)]
+pub fn matmul<'py>(
+    A: &Bound<'py, PyAny>,
+    B: &Bound<'py, PyAny>,
+    out: Option<&Bound<'py, PyAny>>,
+    accumulator_type: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let py = A.py();
+    refuse_gradients(&[("A", Some(A)), ("B", Some(B)), ("out", out)])?;
+    let cast = if out.is_none() { autocast(A, B)? } else { None };
+    let (A, B) = match &cast {
+        Some((a, b)) => (a, b),
+        None => (A, B),
+    };
+    let (a, b) = (operand::read("A", A)?, operand::read("B", B)?);
+    let (a, b, batched) = broadcast(a, b)?;
+    let out = match out {
+        Some(out) => out.clone(),
+        None => allocate(A, &a, &b, batched)?,
+    };
+    let c = operand::read("out", &out)?;
+    let accumulator = match accumulator_type {
+        Some(object) => dtype::parse(object)?,
+        None => natural_accumulator(a.dtype, b.dtype),
+    };
+    let problem = GemmProblem::new(a, b, c, accumulator)?;
+    if let Some(view) = [&a, &b, &c].into_iter().find(|view| view.fake) {
+        return Err(PyValueError::new_err(format!("a FakeTensor on {} has no memory to compute on", view.device)));
+    }
+    let key = Key {
+        operands: [OperandKey::of(&a), OperandKey::of(&b), OperandKey::of(&c)],
+        accumulator,
+        device: c.device,
+        tf32: a.dtype == DType::F32 && tf32_allowed(py)?,
+    };
+    let known = CHOICES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&key).cloned();
+    let choice = match known {
+        Some(choice) => choice,
+        None => {
+            let choice = choose(py, &problem, key.tf32)?;
+            CHOICES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(key, choice.clone());
+            choice
+        }
+    };
+    match &choice.program {
+        Some(program) => {
+            let stream = Stream { handle: None, trusted: true };
+            launch(&kernels::all()[choice.position], A, &problem, program, stream)?;
+        }
+        None => run_reference(py, &Problem::Gemm(problem))?,
+    }
+    Ok(out)
+}
+
+fn choose(py: Python<'_>, problem: &GemmProblem, tf32: bool) -> PyResult<Choice> {
+    let asked = Problem::Gemm(*problem);
+    let device = match problem.out.device {
+        Device::Cpu => None,
+        Device::Cuda(ordinal) => Some(driver::Device::get(ordinal)?),
+    };
+    let target = device.map(|_| target_of(&asked, None)).transpose()?;
+    let allowed = |position: &usize| tf32 || !python_kernel::rounds_to_tf32(*position);
+    let Some(position) = kernels::ranked(&asked, target).into_iter().find(allowed) else {
+        let [a, b, c] = [problem.a.dtype, problem.b.dtype, problem.out.dtype];
+        let accumulator = problem.accumulator;
+        return Err(unsupported(&format!("no kernel computes {a} @ {b}, summed in {accumulator}, into {c}")));
+    };
+    let Some(device) = device else {
+        return Ok(Choice { position, program: None });
+    };
+    tell_package_directories(py)?;
+    let program = py.detach(|| compile::compile(&kernels::all()[position], device.cc))?;
+    Ok(Choice { position, program: Some(program) })
+}
+
+/// Gradients would be lost without a word: these tensors need torch.mm, or torch.no_grad().
+fn refuse_gradients(tensors: &[(&str, Option<&Bound<'_, PyAny>>)]) -> PyResult<()> {
+    for (name, tensor) in tensors {
+        let Some(tensor) = tensor else { continue };
+        let py = tensor.py();
+        let Some(flag) = tensor.getattr_opt(intern!(py, "requires_grad"))? else { continue };
+        if flag.is_truthy()? && py.import("torch")?.call_method0("is_grad_enabled")?.is_truthy()? {
+            return Err(PyRuntimeError::new_err(format!(
+                "{name} requires grad, and cutlass_api.matmul computes no gradients: call it under torch.no_grad() or \
+                 torch.inference_mode(), detach {name}, or use torch.matmul"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A and B as torch's autocast would hand them to its own product, where it is on for their device.
+#[allow(clippy::type_complexity)]
+fn autocast<'py>(
+    a: &Bound<'py, PyAny>,
+    b: &Bound<'py, PyAny>,
+) -> PyResult<Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
+    let py = a.py();
+    if !operand::has_current_stream(a)? {
+        return Ok(None);
+    }
+    let torch = py.import(intern!(py, "torch"))?;
+    let device = match operand::read("A", a)?.device {
+        Device::Cpu => intern!(py, "cpu"),
+        Device::Cuda(_) => intern!(py, "cuda"),
+    };
+    if !torch.call_method1(intern!(py, "is_autocast_enabled"), (device,))?.is_truthy()? {
+        return Ok(None);
+    }
+    let to = torch.call_method1("get_autocast_dtype", (device,))?;
+    let cast = |tensor: &Bound<'py, PyAny>| {
+        // As in torch: floating-point tensors but float64 follow, others stay as they are.
+        let is_float = tensor.call_method0("is_floating_point")?.is_truthy()?;
+        let is_double = tensor.getattr("dtype")?.eq(torch.getattr("float64")?)?;
+        if is_float && !is_double { tensor.call_method1("to", (&to,)) } else { Ok(tensor.clone()) }
+    };
+    Ok(Some((cast(a)?, cast(b)?)))
+}
+
+/// Both operands at one rank and one batch: a matrix, or a batch of one, repeats with stride 0.
+fn broadcast(a: View, b: View) -> PyResult<(View, View, bool)> {
+    for (name, view) in [("A", &a), ("B", &b)] {
+        if view.rank < 2 {
+            let (rank, shape) = (view.rank, view.user_shape());
+            return Err(PyValueError::new_err(format!(
+                "{name} must have rank 2 or 3, but has rank {rank} (shape {shape:?})"
+            )));
+        }
+    }
+    if a.rank == 2 && b.rank == 2 {
+        return Ok((a, b, false));
+    }
+    let batch = if a.shape[0] == 1 { b.shape[0] } else { a.shape[0] };
+    let widen = |view: View| match view.shape[0] {
+        1 => View { rank: 3, shape: [batch, view.shape[1], view.shape[2]], ..view },
+        _ => View { rank: 3, ..view },
+    };
+    Ok((widen(a), widen(b), true))
+}
+
+fn natural_accumulator(a: DType, b: DType) -> DType {
+    if a.is_integer() && b.is_integer() {
+        DType::I32
+    } else if a == DType::F64 || b == DType::F64 {
+        DType::F64
+    } else {
+        DType::F32
+    }
+}
+
+/// A new tensor for the product, of A's framework and on its device.
+fn allocate<'py>(tensor: &Bound<'py, PyAny>, a: &View, b: &View, batched: bool) -> PyResult<Bound<'py, PyAny>> {
+    let py = tensor.py();
+    let dtype = match (a.dtype, b.dtype) {
+        (a, b) if a.is_integer() && b.is_integer() => DType::I32,
+        (DType::E4m3 | DType::E5m2, DType::E4m3 | DType::E5m2) => DType::Bf16,
+        (a, b) if a.is_integer() => b,
+        (a, _) => a,
+    };
+    let shape = if batched {
+        PyTuple::new(py, [a.shape[0], a.shape[1], b.shape[2]])?
+    } else {
+        PyTuple::new(py, [a.shape[1], b.shape[2]])?
+    };
+    let kwargs = PyDict::new(py);
+    if let Some(new_empty) = tensor.getattr_opt(intern!(py, "new_empty"))? {
+        if dtype == a.dtype {
+            return new_empty.call1((shape,));
+        }
+        kwargs.set_item("dtype", py.import("torch")?.getattr(dtype.to_string())?)?;
+        return new_empty.call((shape,), Some(&kwargs));
+    }
+    let module = tensor.get_type().module()?.to_string();
+    match module.split('.').next() {
+        Some(framework @ ("numpy" | "cupy")) => {
+            kwargs.set_item("dtype", dtype.to_string())?;
+            py.import(framework)?.call_method("empty", (shape,), Some(&kwargs))
+        }
+        _ => Err(PyTypeError::new_err(format!(
+            "out is needed: a {} cannot be written once it is made, or is of a framework that is not known here",
+            tensor.get_type().name()?
+        ))),
+    }
+}
