@@ -35,6 +35,7 @@ __all__ = [
     "get_use_c_exchange",
     "leading_dim",
     "matmul",
+    "native_floor",
     "nvrtc_info",
     "operand_matches",
     "register_kernel_class",
@@ -287,3 +288,6 @@ def strides_to_layout_string(strides: Sequence[Sequence[int]]) -> str: ...
 def matmul(
     A: TensorLike, B: TensorLike, out: TensorLike | None = None, accumulator_type: NumericLike | None = None
 ) -> Any: ...
+def native_floor(
+    args: RuntimeArguments, compiled_artifact: CompiledArtifact, stream: Any, launches: int = 100, rounds: int = 30
+) -> float: ...

@@ -94,6 +94,13 @@ impl Device {
         Ok(Current { pushed: true })
     }
 
+    /// Waits until a stream of this device has run dry.
+    pub fn synchronize(&self, stream: u64) -> Result<(), DriverError> {
+        let _current = self.make_current()?;
+        // SAFETY: the handle is what the user calls a stream; the driver refuses those that it does not know.
+        unsafe { check("cuStreamSynchronize", sys::cuStreamSynchronize(stream as sys::CUstream)) }
+    }
+
     /// Whether a stream belongs to this device's primary context. The default streams (0, 1, 2) belong to every device.
     pub fn owns_stream(&self, stream: u64) -> Result<bool, DriverError> {
         if stream <= 2 {

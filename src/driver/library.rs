@@ -81,6 +81,15 @@ impl Library {
     pub unsafe fn launch<P>(&self, device: &Device, stream: u64, grid: Grid, params: &P) -> Result<(), DriverError> {
         self.prepare(device)?;
         let _current = device.make_current()?;
+        // SAFETY: the caller's; the device has just been made current.
+        unsafe { self.launch_current(stream, grid, params) }
+    }
+
+    /// The launch call alone.
+    ///
+    /// # Safety
+    /// As for [`Library::launch`]; the kernel has been prepared for the device that is current.
+    pub unsafe fn launch_current<P>(&self, stream: u64, grid: Grid, params: &P) -> Result<(), DriverError> {
         let config = CUlaunchConfig {
             gridDimX: grid.ctas,
             gridDimY: 1,

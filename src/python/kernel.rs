@@ -73,6 +73,12 @@ pub fn by_name(py: Python<'_>, name: &str) -> PyResult<Option<Py<Kernel>>> {
     }
 }
 
+/// The built-in kernel that an object stands for.
+pub fn kernel_of(object: &Bound<'_, PyAny>) -> PyResult<&'static kernel::Kernel> {
+    let position = object.cast::<Kernel>()?.get().position;
+    position.map(|position| &kernel::all()[position]).ok_or_else(|| PyValueError::new_err("this is no built-in kernel"))
+}
+
 /// Whether the built-in kernel at a position takes float32 operands through tf32.
 pub fn rounds_to_tf32(position: usize) -> bool {
     let kernel = &kernel::all()[position];

@@ -1,14 +1,19 @@
 //! The last stretch of the road: from a checked problem and a compiled program to the driver's launch call.
 
+use std::time::Instant;
+
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use super::kernel::unsupported;
+use super::arguments::RuntimeArguments;
+use super::artifact::CompiledArtifact;
+use super::kernel::{kernel_of, unsupported};
+use super::stream::stream_handle;
 use crate::compile::Program;
 use crate::driver::{Device, Grid};
 use crate::kernel::Kernel;
 use crate::operand;
-use crate::problem::GemmProblem;
+use crate::problem::{GemmProblem, Problem};
 
 /// The stream to launch on.
 pub struct Stream {
@@ -59,4 +64,45 @@ pub fn launch(
         unsafe { library.launch(device, stream, grid, &launch.params) }
     })?;
     Ok(())
+}
+
+/// Seconds that the host spends on one bare launch: the median over `rounds` loops of `launches` calls of the driver, with
+/// nothing of ours around them. The stream is synchronized between loops. What benchmarks call the native floor.
+#[pyfunction]
+#[pyo3(signature = (args, compiled_artifact, stream, launches = 100, rounds = 30))]
+pub fn native_floor(
+    py: Python<'_>,
+    args: &Bound<'_, RuntimeArguments>,
+    compiled_artifact: &Bound<'_, CompiledArtifact>,
+    stream: &Bound<'_, PyAny>,
+    launches: u32,
+    rounds: usize,
+) -> PyResult<f64> {
+    let stream = stream_handle(stream)?;
+    let (Some(native), Some(program)) = (&args.get().native, compiled_artifact.get().program(py)) else {
+        return Err(PyValueError::new_err("give GemmArguments and the artifact of a GPU kernel"));
+    };
+    let (Problem::Gemm(problem), operand::Device::Cuda(ordinal)) = (&native.problem, native.problem.device()) else {
+        return Err(PyValueError::new_err("give a GEMM on a CUDA device"));
+    };
+    let kernel = kernel_of(compiled_artifact.get().kernel(py))?;
+    let Some(launch) = kernel.launch(problem) else {
+        return Err(PyValueError::new_err("the problem is empty, so there is nothing to launch"));
+    };
+    let device = Device::get(ordinal)?;
+    let library = program.library(device)?;
+    let grid = Grid { ctas: launch.grid, threads: launch.block, shared_bytes: launch.shared_bytes };
+    let _current = device.make_current()?;
+    let mut seconds = Vec::with_capacity(rounds);
+    for _ in 0..rounds {
+        let start = Instant::now();
+        for _ in 0..launches {
+            // SAFETY: as in `launch`; the arguments hold the tensors.
+            unsafe { library.launch_current(stream, grid, &launch.params)? };
+        }
+        seconds.push(start.elapsed().as_secs_f64() / f64::from(launches));
+        device.synchronize(stream)?;
+    }
+    seconds.sort_by(f64::total_cmp);
+    Ok(seconds.get(seconds.len() / 2).copied().unwrap_or_default())
 }

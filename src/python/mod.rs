@@ -34,6 +34,8 @@ mod _core {
     #[pymodule_export]
     use super::kernel::{Kernel, ReferenceKernel, SimtGemmKernel, Sm80GemmKernel};
     #[pymodule_export]
+    use super::launch::native_floor;
+    #[pymodule_export]
     use super::matmul::matmul;
     #[pymodule_export]
     use super::metadata::operand_matches;

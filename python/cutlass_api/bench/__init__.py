@@ -1,0 +1,1 @@
+"""Benchmarks that users can run: ``python -m cutlass_api bench --help``."""

@@ -1,0 +1,64 @@
+"""Results as a table on the terminal, as JSON, as a chart. What each needs is imported when it is asked for."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a result. ``ratio`` is to the row that the benchmark calls its floor; NaN where that says nothing."""
+
+    name: str
+    microseconds: float
+    ratio: float
+    note: str = ""
+
+
+def print_table(title: str, rows: Sequence[Row], ratio_name: str) -> None:
+    """Prints rows as a table: with rich where it is installed, else plainly."""
+    cells = [(row.name, f"{row.microseconds:.2f}", _ratio(row), row.note) for row in rows]
+    header = ("", "us", ratio_name, "")
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        print(title)
+        for line in [header, *cells]:
+            print(f"  {line[0]:<52}{line[1]:>10}{line[2]:>12}  {line[3]}")
+        return
+    table = Table(title=title)
+    for at, name in enumerate(header):
+        table.add_column(name, justify="right" if at in (1, 2) else "left")
+    for line in cells:
+        table.add_row(*line)
+    Console(width=None).print(table)
+
+
+def _ratio(row: Row) -> str:
+    return "" if row.ratio != row.ratio else f"{row.ratio:.2f}"
+
+
+def write_json(path: Path, context: dict[str, Any], rows: Sequence[Row]) -> None:
+    """Writes what was measured, with where and how."""
+    path.write_text(json.dumps({**context, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+
+
+def write_bars(path: Path, title: str, rows: Sequence[Row]) -> None:
+    """Draws rows as horizontal bars of microseconds, on a logarithmic axis. Needs matplotlib."""
+    import matplotlib.pyplot as plt
+
+    shown = [row for row in rows if row.microseconds > 0][::-1]
+    figure, axes = plt.subplots(figsize=(9, 0.35 * len(shown) + 1.2), layout="constrained")
+    bars = axes.barh([row.name for row in shown], [row.microseconds for row in shown], color="#4477aa")
+    axes.bar_label(bars, labels=[f"{row.microseconds:.2f}" for row in shown], padding=3, fontsize=8)
+    axes.set_xscale("log")
+    axes.set_xlabel("microseconds on the host")
+    axes.set_title(title)
+    figure.savefig(path)
+    plt.close(figure)
+
+
+__all__ = ["Row", "print_table", "write_bars", "write_json"]
