@@ -103,6 +103,23 @@ fn loaded() -> Vec<PathBuf> {
     paths
 }
 
+/// Loads the builtins that lie beside an NVRTC. It opens them by name alone when it compiles, and would not find them in a
+/// folder that is not on the loader's path; once they are loaded the name is enough.
+fn preload_builtins(nvrtc: &Path) {
+    let beside = nvrtc.parent().map(sorted_entries).unwrap_or_default();
+    let is_builtins = |path: &&PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.starts_with("libnvrtc-builtins.so")
+    };
+    for path in beside.iter().filter(is_builtins) {
+        // SAFETY: loading runs the library's constructors; it is a part of NVRTC. Where it cannot be loaded, NVRTC says so
+        // when it compiles.
+        if let Ok(library) = unsafe { Library::new(path) } {
+            std::mem::forget(library);
+        }
+    }
+}
+
 impl Nvrtc {
     /// The library, loaded once. A search that found none is repeated at the next call: the user may have installed it.
     pub fn get() -> Result<&'static Nvrtc, CompileError> {
@@ -131,6 +148,7 @@ impl Nvrtc {
         // that nvrtc.h declares for it, and the library stays loaded as long as the functions are kept.
         unsafe {
             let library = Library::new(path).map_err(|error| error.to_string())?;
+            preload_builtins(path);
             macro_rules! function {
                 ($name:literal) => {
                     *library.get($name).map_err(|error| error.to_string())?

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use rustc_hash::FxBuildHasher;
 
@@ -140,13 +141,19 @@ fn choose(py: Python<'_>, problem: &GemmProblem, tf32: bool) -> PyResult<Choice>
     Ok(Choice { position, program: Some(program) })
 }
 
+/// The torch module, looked up once: only asked for where a tensor is torch's.
+fn torch(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+    static TORCH: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    TORCH.get_or_try_init(py, || Ok(py.import("torch")?.unbind())).map(|module| module.bind(py))
+}
+
 /// Gradients would be lost without a word: these tensors need torch.mm, or torch.no_grad().
 fn refuse_gradients(tensors: &[(&str, Option<&Bound<'_, PyAny>>)]) -> PyResult<()> {
     for (name, tensor) in tensors {
         let Some(tensor) = tensor else { continue };
         let py = tensor.py();
         let Some(flag) = tensor.getattr_opt(intern!(py, "requires_grad"))? else { continue };
-        if flag.is_truthy()? && py.import("torch")?.call_method0("is_grad_enabled")?.is_truthy()? {
+        if flag.is_truthy()? && torch(py)?.call_method0("is_grad_enabled")?.is_truthy()? {
             return Err(PyRuntimeError::new_err(format!(
                 "{name} requires grad, and cutlass_api.matmul computes no gradients: call it under torch.no_grad() or \
                  torch.inference_mode(), detach {name}, or use torch.matmul"
@@ -166,7 +173,7 @@ fn autocast<'py>(
     if !operand::has_current_stream(a)? {
         return Ok(None);
     }
-    let torch = py.import(intern!(py, "torch"))?;
+    let torch = torch(py)?;
     let device = match operand::read("A", a)?.device {
         Device::Cpu => intern!(py, "cpu"),
         Device::Cuda(_) => intern!(py, "cuda"),
@@ -234,7 +241,7 @@ fn allocate<'py>(tensor: &Bound<'py, PyAny>, a: &View, b: &View, batched: bool) 
         if dtype == a.dtype {
             return new_empty.call1((shape,));
         }
-        kwargs.set_item("dtype", py.import("torch")?.getattr(dtype.to_string())?)?;
+        kwargs.set_item("dtype", torch(py)?.getattr(dtype.to_string())?)?;
         return new_empty.call((shape,), Some(&kwargs));
     }
     let module = tensor.get_type().module()?.to_string();

@@ -1,0 +1,50 @@
+"""A CUDA driver and CUDA tensors for machines that have neither: built from C here, loaded in processes of their own.
+
+A script run by :func:`run` finds the stand-in as ``libcuda.so.1``; it imports :mod:`stand_in.device` for tensors.
+"""
+
+import functools
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+@functools.cache
+def build() -> Path:
+    """The folder with ``libcuda.so.1`` and the instruction counter ``count``, compiled once a test run."""
+    folder = Path(tempfile.mkdtemp(prefix="rutlass-stand-in-"))
+    # The linker that Rust needs is a C compiler, so there is one.
+    compiler = os.environ.get("CC", "cc")
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
+    library = ["-shared", "-fPIC", "-o", folder / "libcuda.so.1", HERE / "cuda.c"]
+    subprocess.run([compiler, *flags, *library], check=True)
+    subprocess.run([compiler, *flags, "-o", folder / "count", HERE / "count.c"], check=True)
+    return folder
+
+
+def run(script: str, *, counted: bool = False, **environment: str) -> str:
+    """What a Python script prints, run in a process whose CUDA driver is the stand-in. Fails where the script fails.
+
+    ``counted``: prints, in place of the script's own output, the instructions between each ``begin()`` and ``end()``.
+    """
+    folder = build()
+    command = [sys.executable, "-c", script]
+    if counted:
+        command.insert(0, str(folder / "count"))
+    known = {
+        "LD_LIBRARY_PATH": str(folder),
+        "STAND_IN": str(folder / "libcuda.so.1"),
+        "PYTHONPATH": str(HERE.parent),
+        # Hashes decide how long a dictionary look-up probes.
+        "PYTHONHASHSEED": "0",
+    }
+    result = subprocess.run(
+        command, env={**os.environ, **known, **environment}, capture_output=True, text=True, timeout=300
+    )
+    if result.returncode != 0:
+        raise AssertionError(f"the script failed with {result.returncode}:\n{result.stdout}\n{result.stderr}")
+    return result.stdout

@@ -1,0 +1,264 @@
+// A stand-in for libcuda.so.1 that the tests build: it has the driver calls that Rutlass makes, records launches, fails on
+// demand, and has no GPU. Beside it, a tensor whose memory is said to be on a CUDA device, read through a DLPack exchange
+// table (DLPack 1.3), so that the whole path from `run()` to the launch call can be walked on any machine.
+//
+// The declarations follow the CUDA driver API's and DLPack's documentation; only what is used is here.
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef int CUresult;
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_HANDLE = 400, NOT_SUPPORTED = 801, LAUNCH_FAILED = 719 };
+
+#define DEVICES 2
+#define PARAMETER_BYTES 4096
+
+// ---- what the tests look at and set ----
+
+static struct {
+    unsigned grid[3], block[3], shared_bytes;
+    uint64_t stream, context, kernel;
+    unsigned char parameters[PARAMETER_BYTES];
+} last;
+static uint64_t launches, calls, contexts_pushed, libraries_loaded;
+static char failing_call[64];
+static int failing_code;
+static unsigned capability = 90;
+static unsigned parameter_bytes = 112;
+
+uint64_t stand_in_launches(void) { return launches; }
+uint64_t stand_in_calls(void) { return calls; }
+uint64_t stand_in_open_contexts(void) { return contexts_pushed; }
+uint64_t stand_in_libraries(void) { return libraries_loaded; }
+uint64_t stand_in_last_stream(void) { return last.stream; }
+uint64_t stand_in_last_context(void) { return last.context; }
+unsigned stand_in_last_grid(void) { return last.grid[0]; }
+unsigned stand_in_last_block(void) { return last.block[0]; }
+unsigned stand_in_last_shared_bytes(void) { return last.shared_bytes; }
+const unsigned char* stand_in_last_parameters(void) { return last.parameters; }
+void stand_in_set_capability(unsigned cc) { capability = cc; }
+
+// The next calls of this name fail with this code; an empty name ends that.
+void stand_in_fail(const char* call, int code) {
+    snprintf(failing_call, sizeof failing_call, "%s", call);
+    failing_code = code;
+}
+
+static CUresult called(const char* name) {
+    ++calls;
+    return failing_call[0] != 0 && strcmp(failing_call, name) == 0 ? failing_code : SUCCESS;
+}
+#define CALLED()                                  \
+    do {                                          \
+        CUresult result_ = called(__func__);      \
+        if (result_ != SUCCESS) return result_;   \
+    } while (0)
+
+// ---- the driver ----
+
+static const uint64_t CONTEXT[DEVICES] = {0xC0, 0xC1};
+static _Thread_local uint64_t stack[8];
+static _Thread_local int depth;
+
+CUresult cuInit(unsigned flags) {
+    CALLED();
+    return flags == 0 ? SUCCESS : INVALID_VALUE;
+}
+// NVRTC asks the driver for private functions, and does without where it has none.
+CUresult cuGetExportTable(const void** functions, const void* id) {
+    (void)id;
+    *functions = 0;
+    return NOT_SUPPORTED;
+}
+CUresult cuDriverGetVersion(int* version) {
+    CALLED();
+    *version = 13000;
+    return SUCCESS;
+}
+CUresult cuDeviceGetCount(int* count) {
+    CALLED();
+    *count = DEVICES;
+    return SUCCESS;
+}
+CUresult cuDeviceGet(int* device, int ordinal) {
+    CALLED();
+    *device = ordinal;
+    return SUCCESS;
+}
+CUresult cuDeviceGetAttribute(int* value, int attribute, int device) {
+    CALLED();
+    (void)device;
+    switch (attribute) {
+        case 75: *value = (int)capability / 10; break;  // compute capability, major
+        case 76: *value = (int)capability % 10; break;  // minor
+        case 16: *value = 132; break;                   // multiprocessors
+        default: return INVALID_VALUE;
+    }
+    return SUCCESS;
+}
+CUresult cuDevicePrimaryCtxRetain(uint64_t* context, int device) {
+    CALLED();
+    *context = CONTEXT[device];
+    return SUCCESS;
+}
+CUresult cuCtxGetCurrent(uint64_t* context) {
+    CALLED();
+    *context = depth > 0 ? stack[depth - 1] : 0;
+    return SUCCESS;
+}
+CUresult cuCtxPushCurrent_v2(uint64_t context) {
+    CALLED();
+    stack[depth++] = context;
+    ++contexts_pushed;
+    return SUCCESS;
+}
+CUresult cuCtxPopCurrent_v2(uint64_t* context) {
+    *context = stack[--depth];
+    --contexts_pushed;
+    return SUCCESS;
+}
+CUresult cuLibraryLoadData(uint64_t* library, const void* code, void* a, void* b, unsigned c, void* d, void* e, unsigned f) {
+    CALLED();
+    (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
+    if (memcmp(code, "\177ELF", 4) != 0) return INVALID_VALUE;
+    *library = 0x1000 + ++libraries_loaded;
+    return SUCCESS;
+}
+CUresult cuLibraryUnload(uint64_t library) {
+    (void)library;
+    --libraries_loaded;
+    return SUCCESS;
+}
+CUresult cuLibraryGetKernel(uint64_t* kernel, uint64_t library, const char* name) {
+    CALLED();
+    (void)name;
+    *kernel = library + 0x1000;
+    return SUCCESS;
+}
+CUresult cuKernelSetAttribute(int attribute, int value, uint64_t kernel, int device) {
+    CALLED();
+    (void)attribute, (void)value, (void)kernel, (void)device;
+    return SUCCESS;
+}
+CUresult cuKernelGetFunction(uint64_t* function, uint64_t kernel) {
+    CALLED();
+    *function = kernel;
+    return SUCCESS;
+}
+CUresult cuStreamGetCtx(uint64_t stream, uint64_t* context) {
+    CALLED();
+    // Stream handles of the stand-in: 0x5000 and up are device 0's, 0x6000 and up device 1's.
+    if (stream < 0x5000 || stream >= 0x7000) return INVALID_HANDLE;
+    *context = CONTEXT[stream >= 0x6000];
+    return SUCCESS;
+}
+typedef struct {
+    unsigned grid[3], block[3], shared_bytes;
+    uint64_t stream;
+    void* attributes;
+    unsigned count;
+} LaunchConfig;
+CUresult cuLaunchKernelEx(const LaunchConfig* config, uint64_t kernel, void** parameters, void** extra) {
+    CALLED();
+    (void)extra;
+    ++launches;
+    memcpy(last.grid, config->grid, sizeof last.grid);
+    memcpy(last.block, config->block, sizeof last.block);
+    last.shared_bytes = config->shared_bytes;
+    last.stream = config->stream;
+    last.context = depth > 0 ? stack[depth - 1] : 0;
+    last.kernel = kernel;
+    memcpy(last.parameters, parameters[0], parameter_bytes);
+    return SUCCESS;
+}
+CUresult cuGetErrorName(CUresult error, const char** text) {
+    switch (error) {
+        case INVALID_VALUE: *text = "CUDA_ERROR_INVALID_VALUE"; break;
+        case OUT_OF_MEMORY: *text = "CUDA_ERROR_OUT_OF_MEMORY"; break;
+        case INVALID_HANDLE: *text = "CUDA_ERROR_INVALID_HANDLE"; break;
+        case LAUNCH_FAILED: *text = "CUDA_ERROR_LAUNCH_FAILED"; break;
+        default: return INVALID_VALUE;
+    }
+    return SUCCESS;
+}
+CUresult cuGetErrorString(CUresult error, const char** text) {
+    (void)error;
+    *text = "as the test asked";
+    return SUCCESS;
+}
+
+// ---- a tensor on a device that is not there ----
+
+typedef struct {
+    int32_t device_type, device_id;
+} Device;
+typedef struct {
+    void* data;
+    Device device;
+    int32_t rank;
+    struct {
+        uint8_t code, bits;
+        uint16_t lanes;
+    } dtype;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+} Tensor;
+
+// The tests' tensor objects and what they describe, by the object's address.
+#define TENSORS 64
+static struct {
+    void* object;
+    Tensor tensor;
+    int64_t shape[3], strides[3];
+} tensors[TENSORS];
+static int tensor_count;
+static uint64_t current_stream;
+
+void stand_in_describe(void* object, uint64_t data, int device, int rank, int code, int bits, const int64_t* shape,
+                       const int64_t* strides) {
+    int at = 0;
+    while (at < tensor_count && tensors[at].object != object) ++at;
+    if (at == tensor_count) tensor_count = (tensor_count + 1) % TENSORS;
+    tensors[at].object = object;
+    memcpy(tensors[at].shape, shape, sizeof(int64_t) * (size_t)rank);
+    memcpy(tensors[at].strides, strides, sizeof(int64_t) * (size_t)rank);
+    Tensor* tensor = &tensors[at].tensor;
+    tensor->data = (void*)data;
+    tensor->device.device_type = 2;  // kDLCUDA
+    tensor->device.device_id = device;
+    tensor->rank = rank;
+    tensor->dtype.code = (uint8_t)code;
+    tensor->dtype.bits = (uint8_t)bits;
+    tensor->dtype.lanes = 1;
+    tensor->shape = tensors[at].shape;
+    tensor->strides = tensors[at].strides;
+    tensor->byte_offset = 0;
+}
+void stand_in_set_current_stream(uint64_t stream) { current_stream = stream; }
+
+static int view(void* object, Tensor* out) {
+    for (int at = 0; at < TENSORS; ++at) {
+        if (tensors[at].object == object) {
+            *out = tensors[at].tensor;
+            return 0;
+        }
+    }
+    return -1;
+}
+static int stream(int device_type, int32_t device, void** out) {
+    (void)device_type, (void)device;
+    *out = (void*)current_stream;
+    return 0;
+}
+static const struct {
+    uint32_t major, minor;
+    void *previous, *allocate, *export_managed, *import_managed;
+    int (*view)(void*, Tensor*);
+    int (*stream)(int, int32_t, void**);
+} table = {1, 3, 0, 0, 0, 0, view, stream};
+const void* stand_in_exchange_table(void) { return &table; }
+
+// ---- marks for whoever counts instructions between them ----
+
+void stand_in_begin(void) { __asm__ volatile("int3"); }
+void stand_in_end(void) { __asm__ volatile("int3"); }

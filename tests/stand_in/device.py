@@ -1,0 +1,79 @@
+"""The stand-in driver from within a process that has it: tensors on its devices, what it recorded, what is to fail."""
+
+import ctypes
+import os
+import struct
+from typing import Any, NamedTuple
+
+library = ctypes.CDLL(os.environ["STAND_IN"], mode=ctypes.RTLD_GLOBAL)
+for _name in ("launches", "calls", "open_contexts", "libraries", "last_stream", "last_context"):
+    getattr(library, f"stand_in_{_name}").restype = ctypes.c_uint64
+library.stand_in_exchange_table.restype = ctypes.c_void_p
+library.stand_in_last_parameters.restype = ctypes.c_void_p
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+_CAPSULE_NAME = b"dlpack_exchange_api"  # the capsule keeps the pointer, so the bytes have to live
+
+#: DLPack's type codes of the dtypes that tests use.
+FLOAT, INT = 2, 0
+
+
+class Tensor:
+    """A matrix, or a batch, on a CUDA device that is not there. Read through the exchange table, as torch's are."""
+
+    __dlpack_c_exchange_api__ = _new_capsule(library.stand_in_exchange_table(), _CAPSULE_NAME, None)
+
+    def __init__(self, data: int, shape: tuple[int, ...], *, device: int = 0, code: int = FLOAT, bits: int = 16):
+        self.describe(data, shape, device=device, code=code, bits=bits)
+
+    def __dlpack__(self, **_: Any) -> Any:
+        raise AssertionError("the exchange table should have been used")
+
+    def describe(
+        self, data: int, shape: tuple[int, ...], *, device: int = 0, code: int = FLOAT, bits: int = 16
+    ) -> None:
+        """Says anew what the tensor is, as torch's ``resize_`` and ``.data =`` do."""
+        strides = [1]
+        for extent in reversed(shape[1:]):
+            strides.insert(0, strides[0] * extent)
+        numbers = ctypes.c_int64 * len(shape)
+        library.stand_in_describe(
+            ctypes.c_void_p(id(self)),
+            ctypes.c_uint64(data),
+            device,
+            len(shape),
+            code,
+            bits,
+            numbers(*shape),
+            numbers(*strides),
+        )
+
+
+class Parameters(NamedTuple):
+    """GemmParams as the last launch had them."""
+
+    a: int
+    b: int
+    out: int
+    a_stride: tuple[int, ...]
+    b_stride: tuple[int, ...]
+    out_stride: tuple[int, ...]
+    extents: tuple[int, ...]
+
+
+def last_parameters() -> Parameters:
+    """The parameter block of the last launch."""
+    fields = struct.unpack("<3Q9q4i", ctypes.string_at(library.stand_in_last_parameters(), 112))
+    return Parameters(*fields[:3], fields[3:6], fields[6:9], fields[9:12], fields[12:])
+
+
+def fail(call: str, code: int = 719) -> None:
+    """Makes every further call of this name fail, with CUDA_ERROR_LAUNCH_FAILED unless told otherwise."""
+    library.stand_in_fail(call.encode(), code)
+
+
+launches = library.stand_in_launches
+begin = library.stand_in_begin
+end = library.stand_in_end
