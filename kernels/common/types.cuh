@@ -1,0 +1,143 @@
+// Element types, and the way between them.
+//
+// The names are those of the Rust core. Types that C++ has are plain aliases; the others are structs around their bits,
+// so that no conversion ever happens by accident. Everything here is exact, or rounds once, to nearest even.
+#pragma once
+
+using f64 = double;
+using f32 = float;
+using s32 = int;
+using s8 = signed char;
+using u8 = unsigned char;
+struct f16 { unsigned short bits; };   // IEEE binary16
+struct bf16 { unsigned short bits; };  // the upper half of an IEEE binary32
+struct e4m3 { unsigned char bits; };   // 8 bits, bias 7, no infinity, one NaN (torch.float8_e4m3fn)
+struct e5m2 { unsigned char bits; };   // 8 bits, the upper half of a binary16 (torch.float8_e5m2)
+
+template <class T, class U> inline constexpr bool is_same = false;
+template <class T> inline constexpr bool is_same<T, T> = true;
+
+// ---- decode: an element as the C++ number that holds it exactly ---------------------------------------------------
+
+__device__ __forceinline__ f64 decode(f64 x) { return x; }
+__device__ __forceinline__ f32 decode(f32 x) { return x; }
+__device__ __forceinline__ s32 decode(s32 x) { return x; }
+__device__ __forceinline__ s32 decode(s8 x) { return x; }
+__device__ __forceinline__ s32 decode(u8 x) { return x; }
+
+// PTX ISA, "Data Movement and Conversion Instructions: cvt".
+__device__ __forceinline__ f32 decode(f16 x) {
+  f32 y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+}
+
+__device__ __forceinline__ f32 decode(bf16 x) { return __uint_as_float(unsigned(x.bits) << 16); }
+
+__device__ __forceinline__ f32 decode(e5m2 x) { return decode(f16{static_cast<unsigned short>(x.bits << 8)}); }
+
+__device__ __forceinline__ f32 decode(e4m3 x) {
+#if __CUDA_ARCH__ >= 890
+  // The instruction decodes a pair; the upper one is left zero.
+  unsigned pair;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<unsigned short>(x.bits)));
+  return decode(f16{static_cast<unsigned short>(pair)});
+#else
+  // Moved to where binary16 keeps exponent and mantissa, the number reads 2^8 too small: the biases are 7 and 15.
+  unsigned magnitude = x.bits & 0x7fu;
+  unsigned sign = (x.bits & 0x80u) << 8;
+  if (magnitude == 0x7f) return __uint_as_float(0x7fc00000u | sign << 16);
+  return decode(f16{static_cast<unsigned short>(sign | magnitude << 7)}) * 256.0f;
+#endif
+}
+
+// ---- encode: such a number as an element ---------------------------------------------------------------------------
+
+// To float, toward zero and, where that lost something, with the last bit set. Rounding the result once more, to nearest even in
+// a type with at least two bits fewer, then gives what rounding the original would have: no double rounding.
+__device__ __forceinline__ f32 round_to_odd(f64 x) {
+  f32 y = __double2float_rz(x);
+  return f64(y) == x ? y : __uint_as_float(__float_as_uint(y) | 1u);
+}
+__device__ __forceinline__ f32 round_to_odd(s32 x) {
+  f32 y = __int2float_rz(x);
+  return s32(y) == x ? y : __uint_as_float(__float_as_uint(y) | 1u);
+}
+
+// A float as an 8-bit float with EXPONENT and MANTISSA bits and the usual bias, the sign aside. What is too large comes
+// out as a code above that of the largest number, for the caller to clamp. (The hardware's own conversion saturates,
+// torch's does not.)
+template <int EXPONENT, int MANTISSA> __device__ __forceinline__ unsigned encode_magnitude(unsigned magnitude) {
+  constexpr unsigned BIAS = (1u << (EXPONENT - 1)) - 1;
+  constexpr unsigned DROPPED = 23 - MANTISSA;                // mantissa bits that a float has more
+  constexpr unsigned REBIAS = (127 - BIAS) << 23;            // difference of the two exponent fields
+  constexpr unsigned SMALLEST_NORMAL = REBIAS + (1u << 23);  // as a float's bits
+  if (magnitude < SMALLEST_NORMAL) {
+    // Subnormal: adding a power of two whose last place is our smallest number makes the adder round there.
+    constexpr unsigned POWER = (127 + (1 - BIAS) - MANTISSA + 23) << 23;
+    return __float_as_uint(__uint_as_float(magnitude) + __uint_as_float(POWER)) - POWER;
+  }
+  unsigned is_odd = magnitude >> DROPPED & 1;
+  return (magnitude - REBIAS + (1u << (DROPPED - 1)) - 1 + is_odd) >> DROPPED;
+}
+
+template <class To> struct Encode;  // to one of the small types, from a float
+
+template <> struct Encode<f16> {
+  static __device__ __forceinline__ f16 from(f32 x) {
+    f16 y;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+    return y;
+  }
+};
+
+template <> struct Encode<bf16> {
+  static __device__ __forceinline__ bf16 from(f32 x) {
+    bf16 y;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+    return y;
+  }
+};
+
+template <> struct Encode<e4m3> {
+  static __device__ __forceinline__ e4m3 from(f32 x) {  // above 448, once rounded: NaN
+    unsigned bits = __float_as_uint(x), code = encode_magnitude<4, 3>(bits & 0x7fffffffu);
+    return {static_cast<unsigned char>((bits >> 24 & 0x80u) | (code < 0x7f ? code : 0x7f))};
+  }
+};
+
+template <> struct Encode<e5m2> {
+  static __device__ __forceinline__ e5m2 from(f32 x) {  // above 57344, once rounded: infinity
+    unsigned bits = __float_as_uint(x), magnitude = bits & 0x7fffffffu, code = encode_magnitude<5, 2>(magnitude);
+    if (code > 0x7c) code = magnitude > 0x7f800000u ? 0x7f : 0x7c;
+    return {static_cast<unsigned char>((bits >> 24 & 0x80u) | code)};
+  }
+};
+
+// From f32, f64 or s32 (what accumulators are) to any element type. Integers wrap when narrowed, as torch's do.
+template <class To, class From> __device__ __forceinline__ To encode(From x) {
+  if constexpr (is_same<To, f64> || is_same<To, f32> || is_same<To, s32>) return static_cast<To>(x);
+  else if constexpr (is_same<To, s8> || is_same<To, u8>) return static_cast<To>(static_cast<s32>(x));
+  else if constexpr (is_same<From, f32>) return Encode<To>::from(x);
+  else return Encode<To>::from(round_to_odd(x));
+}
+
+template <class To, class From> __device__ __forceinline__ To convert(From x) {
+  if constexpr (is_same<To, From>) return x;
+  else return encode<To>(decode(x));
+}
+
+// ---- accumulators --------------------------------------------------------------------------------------------------
+
+// accumulator + a * b in the accumulator's own arithmetic, rounded once. Integers wrap around.
+__device__ __forceinline__ f64 multiply_add(f64 a, f64 b, f64 accumulator) { return fma(a, b, accumulator); }
+__device__ __forceinline__ f32 multiply_add(f32 a, f32 b, f32 accumulator) { return fmaf(a, b, accumulator); }
+__device__ __forceinline__ s32 multiply_add(s32 a, s32 b, s32 accumulator) {
+  return s32(unsigned(a) * unsigned(b) + unsigned(accumulator));  // unsigned, for which C++ defines overflow
+}
+// PTX ISA, "Half Precision Floating-Point Instructions: fma".
+__device__ __forceinline__ f16 multiply_add(f16 a, f16 b, f16 accumulator) {
+  f16 sum;
+  asm("fma.rn.f16 %0, %1, %2, %3;" : "=h"(sum.bits) : "h"(a.bits), "h"(b.bits), "h"(accumulator.bits));
+  return sum;
+}

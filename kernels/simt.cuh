@@ -1,0 +1,155 @@
+// GEMM on the ordinary arithmetic units: any element types, any strides, any alignment. The floor under every other family.
+//
+// A CTA of 16 x 16 threads computes TILE_M x TILE_N of the output. It walks K in blocks of TILE_K: elements are widened to
+// the accumulator's type on their way into shared memory, where each operand lies with K outermost; each thread then reads a
+// few rows of A and columns of B, 16 bytes at a time, and multiplies each with each. Two tiles take turns: the
+// next block's elements travel to registers while this block is multiplied.
+#pragma once
+#include "common/epilogue.cuh"
+#include "common/params.cuh"
+#include "common/raster.cuh"
+#include "common/types.cuh"
+
+// One operand's tiles. "MN" is M of A, N of B.
+template <class Element, class Accumulator, int TILE_MN, int TILE_K> struct SimtOperand {
+  static constexpr int THREADS = 256;
+  static constexpr int COUNT = TILE_MN * TILE_K / THREADS;  // elements a thread copies of a tile
+  // Sixteen bytes of padding: those who store along K then hit banks 4 words apart instead of one, and rows stay aligned.
+  static constexpr int PITCH = TILE_MN + 16 / int(sizeof(Accumulator));
+  static_assert(TILE_MN * TILE_K % THREADS == 0 && THREADS % TILE_K == 0 && THREADS % TILE_MN == 0);
+
+  struct Tile { alignas(16) Accumulator rows[TILE_K][PITCH]; };
+
+  const Element* source;               // this thread's first element of the next K block
+  long long next_element, next_block;  // from one of its elements to the next; from past its last to the next block's first
+  int k, k_step;                       // where in the tile its first element lies along K, and how far the next one is
+  int place, place_step;               // likewise in shared memory, in elements
+  unsigned inside_mn;                  // bit i: its i-th element lies inside the operand, as far as MN goes
+  Accumulator staged[COUNT];
+
+  // Neighbouring threads take neighbours along K if these are neighbours in memory, else along MN.
+  __device__ __forceinline__ SimtOperand(const void* operand, long long batch_offset, long long mn_stride,
+                                         long long k_stride, int mn_start, int mn_extent) {
+    const int thread = threadIdx.x;
+    const bool along_k = k_stride == 1 && mn_stride != 1;
+    const int mn = mn_start + (along_k ? thread / TILE_K : thread % TILE_MN);
+    const int mn_step = along_k ? THREADS / TILE_K : 0;
+    k = along_k ? thread % TILE_K : thread / TILE_MN;
+    k_step = along_k ? 0 : THREADS / TILE_MN;
+    place = k * PITCH + mn - mn_start;
+    place_step = k_step * PITCH + mn_step;
+    inside_mn = 0;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) inside_mn |= unsigned(mn + i * mn_step < mn_extent) << i;
+    source = static_cast<const Element*>(operand) + batch_offset + mn_stride * mn + k_stride * k;
+    next_element = mn_stride * mn_step + k_stride * k_step;
+    next_block = k_stride * TILE_K - next_element * COUNT;
+  }
+
+  __device__ __forceinline__ void fetch(int k_left) {  // k_left: from the block's start to the end of K
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      const bool inside = (inside_mn >> i & 1) && k + i * k_step < k_left;
+      staged[i] = inside ? convert<Accumulator>(*source) : Accumulator{};
+      source += next_element;
+    }
+    source += next_block;
+  }
+
+  __device__ __forceinline__ void store(Tile& tile) const {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) (&tile.rows[0][0])[place + i * place_step] = staged[i];
+  }
+};
+
+template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N, int TILE_K, class Epilogue> struct SimtGemm {
+  static constexpr int THREADS = 256;
+  static constexpr int SMEM_BYTES = 0;  // beyond what is static
+  static constexpr int PER_M = TILE_M / 16, PER_N = TILE_N / 16;  // rows and columns a thread
+  // CTAs a SM should hold. Its 65536 registers are 256 a thread for one CTA, 128 for two, 80 for three.
+  static constexpr int SUM_REGISTERS = PER_M * PER_N * (sizeof(Accumulator) == 8 ? 2 : 1);
+  static constexpr int MIN_CTAS = SUM_REGISTERS >= 128 ? 1 : SUM_REGISTERS >= 32 ? 2 : 3;
+
+  using OperandA = SimtOperand<A, Accumulator, TILE_M, TILE_K>;
+  using OperandB = SimtOperand<B, Accumulator, TILE_N, TILE_K>;
+  struct Tiles { typename OperandA::Tile a; typename OperandB::Tile b; };
+  static_assert(2 * sizeof(Tiles) <= 48 * 1024, "static shared memory ends there");
+
+  // A thread's rows come in runs of RUN neighbours, 16 bytes if it has that many; the runs of the 16 threads lie side by side.
+  template <int PER_THREAD> struct Runs {
+    static constexpr int WORD = 16 / int(sizeof(Accumulator));
+    static constexpr int RUN = PER_THREAD < WORD ? PER_THREAD : WORD < 4 ? WORD : 4;
+    struct alignas(RUN * sizeof(Accumulator)) Run { Accumulator values[RUN]; };
+
+    static __device__ __forceinline__ int coordinate(int thread, int i) { return i / RUN * (16 * RUN) + thread * RUN + i % RUN; }
+    static __device__ __forceinline__ void load(Accumulator (&values)[PER_THREAD], const Accumulator* row, int thread) {
+#pragma unroll
+      for (int i = 0; i < PER_THREAD; i += RUN) {
+        const Run run = *reinterpret_cast<const Run*>(row + coordinate(thread, i));
+#pragma unroll
+        for (int e = 0; e < RUN; ++e) values[i + e] = run.values[e];
+      }
+    }
+  };
+
+  static __device__ __forceinline__ void run(const GemmParams& params, Epilogue epilogue) {
+    __shared__ Tiles tiles[2];
+    // A warp is 4 threads along M by 8 along N, which lets it read the fewest different bytes; the CTA is 4 x 2 warps.
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int thread_m = warp / 2 * 4 + lane / 8, thread_n = warp % 2 * 8 + lane % 8;
+
+    const TilePosition position = tile_position<TILE_M, TILE_N>(params.m, params.n);
+    const int tile_m = position.m * TILE_M, tile_n = position.n * TILE_N;
+    OperandA a(params.a, params.a_stride[0] * position.batch, params.a_stride[1], params.a_stride[2], tile_m, params.m);
+    OperandB b(params.b, params.b_stride[0] * position.batch, params.b_stride[2], params.b_stride[1], tile_n, params.n);
+
+    Accumulator sums[PER_M][PER_N] = {};
+    int k_left = params.k, current = 0;
+    if (k_left > 0) {
+      a.fetch(k_left);
+      b.fetch(k_left);
+      a.store(tiles[0].a);
+      b.store(tiles[0].b);
+    }
+    __syncthreads();
+
+    // One barrier a block: what is stored at the end of a round went unread since the round before.
+#pragma unroll 1
+    while (k_left > 0) {
+      k_left -= TILE_K;
+      if (k_left > 0) {
+        a.fetch(k_left);
+        b.fetch(k_left);
+      }
+#pragma unroll
+      for (int k = 0; k < TILE_K; ++k) {
+        Accumulator row[PER_M], column[PER_N];
+        Runs<PER_M>::load(row, tiles[current].a.rows[k], thread_m);
+        Runs<PER_N>::load(column, tiles[current].b.rows[k], thread_n);
+#pragma unroll
+        for (int i = 0; i < PER_M; ++i)
+#pragma unroll
+          for (int j = 0; j < PER_N; ++j) sums[i][j] = multiply_add(row[i], column[j], sums[i][j]);
+      }
+      current ^= 1;
+      if (k_left > 0) {
+        a.store(tiles[current].a);
+        b.store(tiles[current].b);
+      }
+      __syncthreads();
+    }
+
+    Out* out = static_cast<Out*>(params.out) + params.out_stride[0] * position.batch;
+#pragma unroll
+    for (int i = 0; i < PER_M; ++i) {
+      const int m = tile_m + Runs<PER_M>::coordinate(thread_m, i);
+#pragma unroll
+      for (int j = 0; j < PER_N; ++j) {
+        const int n = tile_n + Runs<PER_N>::coordinate(thread_n, j);
+        if (m < params.m && n < params.n)
+          out[params.out_stride[1] * m + params.out_stride[2] * n] =
+              encode<Out>(epilogue(decode(sums[i][j]), position.batch, m, n));
+      }
+    }
+  }
+};

@@ -1,0 +1,225 @@
+// GEMM on the tensor cores of Ampere and everything later: mma.sync fed by ldmatrix from a ring of tiles that cp.async fills.
+//
+//   global memory --cp.async--> shared memory (STAGES tiles) --ldmatrix--> registers --mma.sync--> sums --epilogue--> global
+//
+// A CTA computes TILE_M x TILE_N of the output, each of its WARPS_M x WARPS_N warps an equal part. It walks K in blocks of
+// TILE_K; while one block is multiplied, the next STAGES - 1 are on their way, and within a block the fragments of one step
+// are loaded while those of the step before are multiplied.
+//
+// Elements: f16, bf16, s8, u8, or f32 (rounded to tf32), the same for A and B. Sums: f32, s32 for integers, f16 too for f16.
+// What it asks of the strides: 1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N); the other stride, the batch stride and
+// the base pointer are multiples of ALIGN bytes, which is 16, 8, 4 or the size of an element. Output strides are free.
+#pragma once
+#include "common/epilogue.cuh"
+#include "common/operand_tile.cuh"
+#include "common/params.cuh"
+#include "common/ptx.cuh"
+#include "common/raster.cuh"
+#include "common/types.cuh"
+
+template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TILE_M, int TILE_N, int TILE_K,
+          int WARPS_M, int WARPS_N, int STAGES, int ALIGN, class Epilogue>
+struct Sm80Gemm {
+  static_assert(is_same<A, B>, "mma.sync multiplies operands of one type");
+  static constexpr bool ASYNC = ALIGN >= 4;  // cp.async moves at least 4 bytes
+  static_assert(ASYNC ? STAGES >= 2 : STAGES == 2, "through registers, one tile is filled while one is read");
+
+  static constexpr int WARP_M = TILE_M / WARPS_M, WARP_N = TILE_N / WARPS_N;
+  static constexpr int THREADS = 32 * WARPS_M * WARPS_N;
+
+  using TileA = OperandTile<A, A_K_MAJOR, TILE_M, TILE_K>;
+  using TileB = OperandTile<B, B_K_MAJOR, TILE_N, TILE_K>;
+  using CopierA = TileCopier<A, A_K_MAJOR, TILE_M, TILE_K, THREADS, ALIGN>;
+  using CopierB = TileCopier<B, B_K_MAJOR, TILE_N, TILE_K, THREADS, ALIGN>;
+  using ReaderA = FragmentReader<A, A_K_MAJOR, TILE_M, TILE_K, WARP_M, Neighbours::SLOTS>;
+  using ReaderB = FragmentReader<B, B_K_MAJOR, TILE_N, TILE_K, WARP_N, Neighbours::HALVES>;
+  using Mma = ptx::Mma<A, Accumulator>;
+  using Value = EpilogueValue<Accumulator>;
+
+  static constexpr int STEPS = TILE_K / TileA::K_STEP;  // of mma.sync in a K block
+  static_assert(STEPS % 2 == 0, "two sets of fragments take turns");
+  static constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
+
+  // The epilogue passes 16 rows of a warp's sums at a time through shared memory. Eight words of padding put the four rows
+  // that a phase of 8-byte stores touches into different banks.
+  static constexpr int SLAB_PITCH = WARP_N + 8;
+  static constexpr int SLAB_BYTES = 16 * SLAB_PITCH * int(sizeof(Value));
+
+  static constexpr int SMEM_BYTES =
+      STAGES * STAGE_BYTES > WARPS_M * WARPS_N * SLAB_BYTES ? STAGES * STAGE_BYTES : WARPS_M * WARPS_N * SLAB_BYTES;
+  // A SM has 65536 registers. 128 sums a thread need up to 255 registers (256 threads), 64 sums 168 (384), fewer 128 (512);
+  // copying in pieces of less than 16 bytes takes about as many again.
+  static constexpr int SUMS = TILE_M * TILE_N / THREADS * (ALIGN == 16 ? 1 : 2);
+  static constexpr int THREADS_PER_SM = SUMS >= 128 ? 256 : SUMS >= 64 ? 384 : 512;
+  static constexpr int MIN_CTAS = THREADS_PER_SM > THREADS ? THREADS_PER_SM / THREADS : 1;
+
+  static __device__ __forceinline__ void run(const GemmParams& params, Epilogue epilogue) {
+    extern __shared__ __align__(128) unsigned char shared_memory[];
+    const unsigned shared = ptx::shared_address(shared_memory);
+    const int warp = threadIdx.x / 32;
+    const int warp_m = warp % WARPS_M * WARP_M, warp_n = warp / WARPS_M * WARP_N;  // the warp's part of the tile
+
+    const TilePosition position = tile_position<TILE_M, TILE_N>(params.m, params.n);
+    const int tile_m = position.m * TILE_M, tile_n = position.n * TILE_N;
+    CopierA copier_a(params.a, params.a_stride[0] * position.batch, params.a_stride[1], params.a_stride[2], tile_m, params.m);
+    CopierB copier_b(params.b, params.b_stride[0] * position.batch, params.b_stride[2], params.b_stride[1], tile_n, params.n);
+    const ReaderA reader_a(warp_m);
+    const ReaderB reader_b(warp_n);
+
+    typename Mma::Sums sums[WARP_M / 16][WARP_N / 8] = {};
+    typename ReaderA::Fragments a[2];
+    typename ReaderB::Fragments b[2];
+    typename CopierA::Staged staged_a;  // unused, and gone, if ASYNC
+    typename CopierB::Staged staged_b;
+
+    const int blocks = params.k / TILE_K + (params.k % TILE_K != 0);
+    int k_left = params.k;               // from the next block to be copied on
+    unsigned filled = shared, read = shared;  // the ring's positions
+    auto advance = [&](unsigned stage) {
+      stage += STAGE_BYTES;
+      return stage == shared + STAGES * STAGE_BYTES ? shared : stage;
+    };
+    // One block's copies are begun in three parts: first what is irregular, with its branches, then A, then B.
+    auto copy_ragged = [&] {
+      if (k_left > 0 && copier_a.is_ragged(k_left)) copier_a.copy_ragged(filled, k_left);
+      if (k_left > 0 && copier_b.is_ragged(k_left)) copier_b.copy_ragged(filled + TileA::BYTES, k_left);
+    };
+    auto copy_a = [&] { copier_a.copy_whole(filled, k_left); };
+    auto copy_b = [&] {
+      copier_b.copy_whole(filled + TileA::BYTES, k_left);
+      ptx::copy_async_commit();  // beyond the last block an empty group, so that counting groups counts blocks
+    };
+    auto fetch = [&] {
+      copier_a.fetch(staged_a, k_left);
+      copier_b.fetch(staged_b, k_left);
+    };
+    auto store = [&] {
+      copier_a.store(staged_a, filled);
+      copier_b.store(staged_b, filled + TileA::BYTES);
+    };
+    auto next_block = [&] {
+      copier_a.advance();
+      copier_b.advance();
+      k_left -= TILE_K;
+      filled = advance(filled);
+    };
+    auto load_fragments = [&](int step) {
+      reader_a.load(a[step % 2], read, step);
+      reader_b.load(b[step % 2], read + TileA::BYTES, step);
+    };
+
+    if (blocks > 0) {
+      if constexpr (ASYNC) {
+#pragma unroll
+        for (int stage = 0; stage < STAGES - 1; ++stage) {
+          copy_ragged();
+          copy_a();
+          copy_b();
+          next_block();
+        }
+        ptx::copy_async_wait<STAGES - 2>();
+      } else {
+        fetch();
+        store();
+        next_block();
+      }
+      __syncthreads();
+      load_fragments(0);
+    }
+
+    // From the branches of copy_ragged on, a round is one straight piece of code, in which the compiler can spread the loads and
+    // copies among the mma.sync.
+#pragma unroll 1
+    for (int block = 0; block < blocks; ++block) {
+      if constexpr (ASYNC) copy_ragged();
+#pragma unroll
+      for (int step = 0; step < STEPS; ++step) {
+        if (step == STEPS - 1) {
+          // This block's last fragments are in registers. Beyond the barrier the next block is complete, and the tile of
+          // this one may be overwritten. (After the last block, what is loaded below is never used.)
+          if constexpr (ASYNC) ptx::copy_async_wait<STAGES - 2>();
+          else store();
+          next_block();
+          __syncthreads();
+          read = advance(read);
+        }
+        load_fragments((step + 1) % STEPS);
+        if constexpr (ASYNC) {
+          if (step == 0) copy_a();
+          if (step == (STEPS > 2 ? 1 : 0)) copy_b();
+        } else {
+          if (step == 0) fetch();  // beyond the last block: zeros, no reads
+        }
+        const auto& fragments_a = a[step % 2].words;
+        const auto& fragments_b = b[step % 2].words;
+#pragma unroll
+        for (int i = 0; i < WARP_M / 16; ++i)
+#pragma unroll
+          for (int index = 0; index < WARP_N / 8; ++index) {
+            const int j = i % 2 ? WARP_N / 8 - 1 - index : index;  // to and fro: each mma.sync shares an operand with the last
+            Mma::accumulate(sums[i][j], fragments_a[2 * i][0], fragments_a[2 * i + 1][0], fragments_a[2 * i][1],
+                            fragments_a[2 * i + 1][1], fragments_b[j][0], fragments_b[j][1]);
+          }
+      }
+    }
+
+    if constexpr (ASYNC) ptx::copy_async_wait<0>();
+    __syncthreads();  // the ring is free for the epilogue's slabs
+    Value* slab = reinterpret_cast<Value*>(shared_memory + warp * SLAB_BYTES);
+    store_sums(params, epilogue, sums, slab, position.batch, tile_m + warp_m, tile_n + warp_n);
+  }
+
+  // Sixteen rows of a warp's sums at a time: through the warp's own slab of shared memory, where lanes pick up neighbours along
+  // N, through the epilogue, and out. `start_m` and `start_n` are the warp's first row and column of the output.
+  static __device__ __forceinline__ void store_sums(const GemmParams& params, Epilogue epilogue,
+                                                    const typename Mma::Sums (&sums)[WARP_M / 16][WARP_N / 8], Value* slab,
+                                                    int batch, int start_m, int start_n) {
+    constexpr int WIDTH = 16 / sizeof(Out);  // elements of a 16-byte store
+    constexpr int LANES = WARP_N / WIDTH;    // that a row takes
+    const int lane = threadIdx.x % 32;
+    const int group = lane / 4, pair = lane % 4 * 2;
+    Out* out = static_cast<Out*>(params.out) + params.out_stride[0] * batch;
+    const long long stride_m = params.out_stride[1], stride_n = params.out_stride[2];
+    const bool wide = stride_n == 1 && ((reinterpret_cast<unsigned long long>(out) | stride_m * sizeof(Out)) & 15) == 0;
+
+#pragma unroll
+    for (int i = 0; i < WARP_M / 16; ++i) {
+      __syncwarp();  // the slab's former rows have been read
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int j = 0; j < WARP_N / 8; ++j)
+#pragma unroll
+          for (int c = 0; c < 2; ++c)
+            slab[(half * 8 + group) * SLAB_PITCH + ReaderB::coordinate(j, pair + c)] = decode(Mma::get(sums[i][j], half, c));
+      __syncwarp();
+      auto row_of = [&](int row) { return start_m + ReaderA::coordinate(2 * i + row / 8, row % 8); };
+
+      if (wide) {
+#pragma unroll 1
+        for (int row = lane / LANES; row < 16; row += 32 / LANES) {
+          const int m = row_of(row), n = start_n + lane % LANES * WIDTH;
+          if (m >= params.m || n >= params.n) continue;
+          const Value* values = slab + row * SLAB_PITCH + lane % LANES * WIDTH;
+          Out* target = out + stride_m * m + n;
+          union { ptx::Vector vector; Out elements[WIDTH]; } packed;
+          if (n + WIDTH <= params.n) {
+#pragma unroll
+            for (int e = 0; e < WIDTH; ++e) packed.elements[e] = encode<Out>(epilogue(values[e], batch, m, n + e));
+            ptx::store_global(target, packed.vector);
+          } else {
+#pragma unroll 1
+            for (int e = 0; n + e < params.n; ++e) target[e] = encode<Out>(epilogue(values[e], batch, m, n + e));
+          }
+        }
+      } else {
+#pragma unroll 1
+        for (int index = lane; index < 16 * WARP_N; index += 32) {
+          const int row = index / WARP_N, m = row_of(row), n = start_n + index % WARP_N;
+          if (m < params.m && n < params.n)
+            out[stride_m * m + stride_n * n] = encode<Out>(epilogue(slab[row * SLAB_PITCH + index % WARP_N], batch, m, n));
+        }
+      }
+    }
+  }
+};
