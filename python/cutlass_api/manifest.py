@@ -15,7 +15,7 @@ class Manifest:
 
     @property
     def kernels(self) -> list[Kernel]:
-        """The kernels collected so far, in the order they were found, each once."""
+        """The kernels collected so far, in the order they were found, each name once."""
         return list(self._kernels)
 
     def add_kernels(
@@ -27,7 +27,8 @@ class Manifest:
     ) -> list[Kernel]:
         """Finds kernels as :func:`cutlass_api.get_kernels` does, keeps them, and returns those found."""
         found = self.get_kernels(args, metadata_filter, cc, providers)
-        self._kernels.extend(kernel for kernel in found if kernel not in self._kernels)
+        known = {kernel.metadata.kernel_name for kernel in self._kernels}
+        self._kernels.extend(kernel for kernel in found if kernel.metadata.kernel_name not in known)
         return found
 
     @staticmethod

@@ -2,10 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from cutlass_api import _core
-from cutlass_api._core import DType, RuntimeArguments, Status
+from cutlass_api._core import (
+    DType,
+    ElementwiseArguments,
+    GemmArguments,
+    GroupedGemmArguments,
+    RuntimeArguments,
+    Status,
+)
 from cutlass_api.typing import NumericLike
 
 
@@ -23,8 +30,8 @@ class DenseTensorAttributes(TensorAttributes):
     """An operand that holds its values as they are.
 
     ``dtype``: the element type. ``stride``: batch first, 1 for the contiguous dimension: ``(0, 0, 1)`` row-major,
-    ``(0, 1, 0)`` column-major, None for any strides. ``divisibility``: in elements, of the contiguous extent's step to
-    the next row. ``ptr_alignment_bytes``: of the first element's address.
+    ``(0, 1, 0)`` column-major, None for any strides. ``divisibility``: what the other strides are multiples of, in
+    elements. ``ptr_alignment_bytes``: what the first element's address is a multiple of.
     """
 
     dtype: NumericLike
@@ -43,7 +50,7 @@ class ScaledTensorAttributes(TensorAttributes):
     """An operand with scales: ``base`` and ``scale`` describe the tensors, ``mode`` and ``swizzle`` how they relate."""
 
     base: DenseTensorAttributes
-    scale: NumericLike
+    scale: DenseTensorAttributes | NumericLike
     mode: Any
     swizzle: Any
 
@@ -52,11 +59,14 @@ class ScaledTensorAttributes(TensorAttributes):
             return Status.fail(f"{name} has no scales, the kernel takes a ScaledTensor")
         if self.mode != operand.mode or self.swizzle != operand.swizzle:
             return Status.fail(f"{name} has {operand.mode} and {operand.swizzle}, not {self.mode} and {self.swizzle}")
-        return self.base.supports(operand.base, name)
+        scale = self.scale if isinstance(self.scale, TensorAttributes) else DenseTensorAttributes(self.scale)
+        return self.base.supports(operand.base, name) and scale.supports(operand.scale, f"the scale of {name}")
 
 
 @dataclass(frozen=True)
 class _OperandsMetadata:
+    _arguments: ClassVar[type[RuntimeArguments]] = RuntimeArguments
+
     def _tensors(self) -> Iterator[tuple[str, TensorAttributes]]:
         for field in fields(self):
             value = getattr(self, field.name)
@@ -65,9 +75,9 @@ class _OperandsMetadata:
 
     def supports(self, args: RuntimeArguments) -> Status:
         """Whether every operand of some arguments is as asked, and the accumulator's type the same."""
+        if not isinstance(args, self._arguments):
+            return Status.fail(f"it takes {self._arguments.__name__}, not {type(args).__name__}")
         for name, attributes in self._tensors():
-            if not hasattr(args, name):
-                return Status.fail(f"{type(args).__name__} have no operand {name}")
             status = attributes.supports(getattr(args, name), name)
             if not status:
                 return status
@@ -81,6 +91,8 @@ class _OperandsMetadata:
 class GemmOperandsMetadata(_OperandsMetadata):
     """The operands of a GEMM, and the type that it sums in."""
 
+    _arguments = GemmArguments
+
     A: TensorAttributes
     B: TensorAttributes
     out: TensorAttributes
@@ -90,6 +102,8 @@ class GemmOperandsMetadata(_OperandsMetadata):
 @dataclass(frozen=True)
 class GroupedGemmOperandsMetadata(_OperandsMetadata):
     """The operands of a grouped GEMM, and the type that it sums in."""
+
+    _arguments = GroupedGemmArguments
 
     A: TensorAttributes
     B: TensorAttributes
@@ -101,6 +115,8 @@ class GroupedGemmOperandsMetadata(_OperandsMetadata):
 @dataclass(frozen=True)
 class ElementwiseOperandsMetadata(_OperandsMetadata):
     """The operands of an elementwise operation."""
+
+    _arguments = ElementwiseArguments
 
     A: TensorAttributes
     B: TensorAttributes

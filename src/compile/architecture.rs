@@ -23,7 +23,8 @@ impl Architecture {
             return Err(CompileError::TooOld(cc));
         }
         let known = nvrtc.architectures();
-        let nearest = known.iter().copied().filter(|a| a / 10 == cc / 10 && *a <= cc).max();
+        let serves = |known: u32| Architecture::of(known).runs_on(cc);
+        let nearest = known.iter().copied().filter(|a| serves(*a)).max();
         let Some(nearest) = nearest else {
             let (major, minor) = nvrtc.version();
             return Err(CompileError::UnknownArchitecture {
@@ -32,8 +33,12 @@ impl Architecture {
                 known: known.to_vec(),
             });
         };
-        // Hopper's wgmma and setmaxnreg exist in the `a` variant only (PTX ISA, "Target architectures").
-        Ok(Architecture { cc: nearest, specific: nearest == 90 })
+        Ok(Architecture::of(nearest))
+    }
+
+    /// Hopper's wgmma and setmaxnreg exist in the `a` variant only (PTX ISA, "Target architectures").
+    fn of(cc: u32) -> Architecture {
+        Architecture { cc, specific: cc == 90 }
     }
 
     /// Whether code for this architecture runs on a device of that capability.

@@ -71,13 +71,13 @@ fn path(base: &Path, key: &str) -> PathBuf {
 /// The program of this key, if a whole one is there. Whatever else is found is left to be overwritten.
 pub(super) fn load(key: &str) -> Option<Program> {
     let bytes = std::fs::read(path(&directory()?, key)).ok()?;
-    unseal(&bytes).ok()
+    unseal(&bytes).ok().filter(|program| program.key == key)
 }
 
 /// Keeps a program, if the disk lets us: a cache that cannot be written to is no reason to fail.
-pub(super) fn store(key: &str, program: &Program) {
+pub(super) fn store(program: &Program) {
     let Some(base) = directory() else { return };
-    let target = path(&base, key);
+    let target = path(&base, &program.key);
     let Some(folder) = target.parent() else { return };
     let write = || -> std::io::Result<()> {
         std::fs::create_dir_all(folder)?;

@@ -47,6 +47,8 @@ pub enum CompileError {
 /// A compiled kernel: a cubin for one architecture, and what is needed to launch it.
 #[derive(Serialize, Deserialize)]
 pub struct Program {
+    /// What the cache knows it by; a file under another's name is found out by it.
+    key: String,
     pub kernel: String,
     pub architecture: Architecture,
     pub shared_bytes: u32,
@@ -94,13 +96,15 @@ fn compile_uncached(kernel: &Kernel, architecture: Architecture, nvrtc: &Nvrtc) 
     let options = architecture.options();
     let key = cache::key(&text, &options, nvrtc.version());
     if let Some(program) = cache::load(&key) {
-        return Ok(program);
+        // Kernels of one text share the file, whichever of them wrote it.
+        return Ok(Program { kernel: kernel.name(), ..program });
     }
     let (cubin, log) = nvrtc.compile(&text, &options).map_err(|error| match error {
         nvrtc::Failure::Program(log) => CompileError::Failed { kernel: kernel.name(), architecture, log },
         nvrtc::Failure::Call(call, error) => CompileError::Nvrtc { call, error },
     })?;
     let program = Program {
+        key,
         kernel: kernel.name(),
         architecture,
         shared_bytes: match &kernel.design {
@@ -113,7 +117,7 @@ fn compile_uncached(kernel: &Kernel, architecture: Architecture, nvrtc: &Nvrtc) 
         cubin,
         library: OnceLock::new(),
     };
-    cache::store(&key, &program);
+    cache::store(&program);
     Ok(program)
 }
 

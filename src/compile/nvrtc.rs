@@ -148,7 +148,6 @@ impl Nvrtc {
         // that nvrtc.h declares for it, and the library stays loaded as long as the functions are kept.
         unsafe {
             let library = Library::new(path).map_err(|error| error.to_string())?;
-            preload_builtins(path);
             macro_rules! function {
                 ($name:literal) => {
                     *library.get($name).map_err(|error| error.to_string())?
@@ -201,6 +200,7 @@ impl Nvrtc {
         let c_string = |text: &str| {
             CString::new(text).map_err(|_| Failure::Program("the source holds a NUL character".to_owned()))
         };
+        preload_builtins(&self.path);
         let text = c_string(text)?;
         let names = source::HEADERS.iter().map(|(name, _)| c_string(name)).collect::<Result<Vec<_>, _>>()?;
         let contents = source::HEADERS.iter().map(|(_, text)| c_string(text)).collect::<Result<Vec<_>, _>>()?;

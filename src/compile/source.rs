@@ -1,7 +1,7 @@
 //! The text of a program: a few lines that include one family's header and name its template parameters.
 
 use super::ENTRY;
-use crate::kernel::{Design, Kernel, Major};
+use crate::kernel::{Design, Kernel, Major, Simt};
 
 macro_rules! headers {
     ($($name:literal),* $(,)?) => {
@@ -36,7 +36,7 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 types.accumulator.short_name(),
                 types.out.short_name()
             );
-            ("simt.cuh", family, config.threads, 0)
+            ("simt.cuh", family, Simt::THREADS, 0)
         }
         Design::Sm80(config) => {
             let program = config.program();

@@ -164,7 +164,7 @@ impl Kernel {
 
 /// M, N, K and L are 32-bit numbers in the kernels (offsets are 64-bit), and a grid has one dimension of CTAs.
 fn check_extents(problem: &GemmProblem) -> Result<(), Unsupported> {
-    // Headroom above the extent for the tile that overhangs the edge.
+    // Headroom above the extent for the tiles that overhang the edge.
     const LIMIT: i64 = i32::MAX as i64 - 1024;
     let extents = [("M", problem.m()), ("N", problem.n()), ("K", problem.k()), ("L", problem.batch())];
     for (dimension, extent) in extents {

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::launch::tiles;
-use super::{GemmParams, Launch};
+use super::{GemmParams, Launch, Types};
+use crate::operand::DType;
 use crate::problem::GemmProblem;
 
 /// A point in the family's space.
@@ -11,20 +12,25 @@ use crate::problem::GemmProblem;
 pub struct Simt {
     /// M, N and K of the tile that one CTA computes.
     pub tile: [u32; 3],
-    /// Threads of a CTA.
-    pub threads: u32,
 }
 
 impl Simt {
-    /// The configurations on offer, largest tile first.
-    pub const CONFIGS: [Simt; 2] =
-        [Simt { tile: [128, 128, 16], threads: 256 }, Simt { tile: [64, 64, 16], threads: 256 }];
+    /// Threads of a CTA, in every configuration.
+    pub const THREADS: u32 = 256;
+
+    /// The configurations on offer for these types, largest tile first. Widening 16-bit elements takes registers that the
+    /// largest tile does not have.
+    pub fn configs(types: Types) -> impl Iterator<Item = Simt> {
+        let narrow = |dtype: DType| matches!(dtype, DType::F16 | DType::Bf16);
+        let large = !narrow(types.a) && !narrow(types.b);
+        [[128, 128, 8], [64, 64, 16], [32, 32, 16]].into_iter().skip(usize::from(!large)).map(|tile| Simt { tile })
+    }
 
     pub fn launch(&self, problem: &GemmProblem) -> Launch {
         let [tile_m, tile_n, _] = self.tile;
         Launch {
             grid: tiles(problem, tile_m, tile_n) as u32,
-            block: self.threads,
+            block: Simt::THREADS,
             shared_bytes: 0,
             params: GemmParams::new(problem),
         }

@@ -20,33 +20,49 @@ pub struct Sm80 {
     pub align: u32,
 }
 
-/// Tile, warps and stages.
+/// Tile (K in elements of two bytes), warps and stages.
 type Shape = ([u32; 3], [u32; 2], u32);
 
-/// For loads of 16 bytes, by bytes of an element; best first for large problems.
-const ALIGNED_2: [Shape; 6] = [
+/// For loads of 16 bytes; best first for large problems, as measured on an H100 (docs/notes/sm80.md).
+const ALIGN_16: [Shape; 7] = [
+    ([128, 128, 64], [2, 2], 3),
     ([128, 256, 32], [2, 4], 4),
     ([256, 128, 32], [4, 2], 4),
     ([128, 128, 32], [2, 2], 4),
-    ([64, 128, 32], [2, 2], 4),
-    ([128, 64, 32], [2, 2], 4),
-    ([64, 64, 64], [2, 2], 4),
+    ([64, 128, 64], [2, 2], 3),
+    ([128, 64, 64], [2, 2], 3),
+    ([64, 64, 64], [2, 2], 3),
 ];
+
+/// For loads of 4 bytes, the least that `cp.async` moves.
+const ALIGN_4: [Shape; 2] = [([128, 128, 32], [2, 2], 3), ([64, 64, 32], [2, 2], 4)];
+
+/// For loads of 4 bytes that are one element, whose fragments take more registers.
+const ALIGN_4_WORDS: [Shape; 2] = [([128, 64, 32], [2, 2], 4), ([64, 64, 32], [2, 2], 4)];
+
+/// For loads of single elements below 4 bytes: through registers, one tile filled while the other is read.
+const ALIGN_ELEMENT: [Shape; 2] = [([128, 64, 32], [2, 2], 2), ([64, 64, 32], [2, 2], 2)];
 
 impl Sm80 {
     /// The configurations on offer for these types; none where the tensor cores do not multiply them.
     pub fn configs(types: Types) -> Vec<Sm80> {
-        let element = types.a.bytes() as u32;
-        if types.a != types.b || !matches!(types.a, DType::F16 | DType::Bf16) {
+        let multiplied = matches!(types.a, DType::F16 | DType::Bf16 | DType::F32 | DType::I8 | DType::U8);
+        if types.a != types.b || !multiplied {
             return Vec::new();
         }
+        let element = types.a.bytes() as u32;
+        let shapes: [(u32, &[Shape]); 3] = match element {
+            4 => [(16, &ALIGN_16), (4, &ALIGN_4_WORDS), (4, &[])],
+            _ => [(16, &ALIGN_16), (4, &ALIGN_4), (element, &ALIGN_ELEMENT)],
+        };
         let mut configs = Vec::new();
         for layout in Layout::all() {
-            for (tile, warps, stages) in ALIGNED_2 {
-                configs.push(Sm80 { layout, tile, warps, stages, align: 16 });
+            for (align, shapes) in shapes {
+                for ([m, n, k], warps, stages) in shapes.iter().copied() {
+                    configs.push(Sm80 { layout, tile: [m, n, k * 2 / element], warps, stages, align });
+                }
             }
         }
-        let _ = element;
         configs
     }
 
@@ -54,10 +70,13 @@ impl Sm80 {
         32 * self.warps[0] * self.warps[1]
     }
 
-    /// Dynamic shared memory in bytes: the ring of stages, each a tile of A and one of B.
+    /// Dynamic shared memory in bytes: the ring of stages, each a tile of A and one of B. The epilogue passes 16 rows of
+    /// every warp's sums at a time through the same memory, each row padded by 8 words.
     pub fn shared_bytes(&self, types: Types) -> u32 {
-        let [m, n, k] = self.tile;
-        self.stages * (m + n) * k * types.a.bytes() as u32
+        let Sm80 { tile: [m, n, k], warps: [warps_m, warps_n], stages, .. } = self.program();
+        let ring = stages * (m + n) * k * types.a.bytes() as u32;
+        let sums = warps_m * warps_n * 16 * (n / warps_n + 8) * 4;
+        ring.max(sums)
     }
 
     /// The configuration in the frame of the program, which writes row-major: a column-major output is the transposed

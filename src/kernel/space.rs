@@ -22,7 +22,7 @@ fn space() -> &'static Space {
                 .extend(Sm80::configs(types).into_iter().map(|config| Kernel { types, design: Design::Sm80(config) }));
         }
         for types in Types::gemm() {
-            kernels.extend(Simt::CONFIGS.map(|config| Kernel { types, design: Design::Simt(config) }));
+            kernels.extend(Simt::configs(types).map(|config| Kernel { types, design: Design::Simt(config) }));
         }
         for operation in [Operation::Gemm, Operation::GroupedGemm, Operation::Elementwise] {
             let all = if operation == Operation::Elementwise { Types::elementwise() } else { Types::gemm() };

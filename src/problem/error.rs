@@ -9,9 +9,7 @@ pub enum ProblemError {
     #[error("{name} must have rank {expected}, but has rank {rank} (shape {shape:?})")]
     Rank { name: &'static str, expected: &'static str, rank: usize, shape: Vec<i64> },
 
-    #[error(
-        "A, B and out must all have rank 2 or all have rank 3, but {name} has shape {shape:?} where A has shape {a_shape:?}"
-    )]
+    #[error("A, B and out must have one rank, but {name} has shape {shape:?} where A has shape {a_shape:?}")]
     MixedRanks { name: &'static str, shape: Vec<i64>, a_shape: Vec<i64> },
 
     #[error(

@@ -12,6 +12,7 @@ use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, Proble
 /// The base of all arguments. A subclass of one's own, for a kernel of one's own, holds what it likes.
 #[pyclass(module = "cutlass_api.arguments", subclass, frozen)]
 pub struct RuntimeArguments {
+    /// Hints on how to compute, or None.
     #[pyo3(get)]
     performance: Option<Py<PyAny>>,
     pub native: Option<NativeArguments>,
@@ -131,6 +132,7 @@ macro_rules! arguments {
         #[pymethods]
         impl $class {
             $(
+                #[doc = concat!("The operand ", stringify!($operand), ": a DenseTensor, or the ScaledTensor that was given.")]
                 #[getter($operand)]
                 #[allow(non_snake_case)]
                 fn $operand(slf: &Bound<'_, Self>) -> PyResult<Option<Py<PyAny>>> {

@@ -47,6 +47,7 @@ impl CompiledArtifact {
         self.compiled_obj.bind(py).clone()
     }
 
+    /// The kernel that was compiled.
     #[getter]
     fn kernel_obj<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
         self.kernel_obj.bind(py).clone()

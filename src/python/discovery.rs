@@ -35,9 +35,10 @@ pub fn get_kernels<'py>(
     py: Python<'py>,
     args: Option<&Bound<'py, PyAny>>,
     metadata_filter: Option<&Bound<'py, PyAny>>,
-    cc: Option<u32>,
+    cc: Option<i64>,
     providers: Option<Vec<String>>,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    let cc = cc.map(compute_capability).transpose()?;
     if let Some(names) = &providers {
         let known = py.import("cutlass_api.providers")?.getattr("available_providers")?;
         if let Some(unknown) = names.iter().find(|name| !known.contains(name.as_str()).unwrap_or(false)) {
@@ -49,7 +50,7 @@ pub fn get_kernels<'py>(
         }
     }
     let wanted = |name: &str| providers.as_ref().is_none_or(|names| names.iter().any(|n| n == name));
-    let arguments = args.map(|args| args.cast::<RuntimeArguments>()).transpose()?;
+    let arguments = args.map(kernel::arguments).transpose()?;
 
     let mut found = Vec::new();
     for position in built_in(py, arguments, cc)? {
@@ -81,6 +82,12 @@ pub fn get_kernels<'py>(
         }
     }
     Ok(found)
+}
+
+fn compute_capability(cc: i64) -> PyResult<u32> {
+    u32::try_from(cc).map_err(|_| {
+        PyValueError::new_err(format!("cc is {cc}; give ten times major plus minor, such as 90 for an H100"))
+    })
 }
 
 fn keep(metadata_filter: Option<&Bound<'_, PyAny>>, kernel: &Bound<'_, PyAny>) -> PyResult<bool> {

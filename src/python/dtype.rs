@@ -1,6 +1,5 @@
 //! Element types at the Python boundary.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Mutex;
 
 use pyo3::exceptions::PyTypeError;
@@ -47,10 +46,9 @@ impl PyDType {
         parse(other).is_ok_and(|dtype| dtype == self.0)
     }
 
-    fn __hash__(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.0.hash(&mut hasher);
-        hasher.finish()
+    /// That of the name, which it equals.
+    fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
+        PyString::new(py, &self.0.to_string()).hash()
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyAny>, (String,)) {

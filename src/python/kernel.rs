@@ -129,25 +129,34 @@ impl Kernel {
 
     /// The program in an artifact, which must be this kernel's.
     fn program<'a>(slf: &'a Bound<'_, Kernel>, artifact: &'a CompiledArtifact) -> PyResult<&'a Arc<compile::Program>> {
-        let py = slf.py();
+        Kernel::check_artifact(slf, artifact)?;
+        let nothing = || PyValueError::new_err("compiled_artifact holds no program for the GPU");
+        artifact.program(slf.py()).ok_or_else(nothing)
+    }
+
+    fn check_artifact(slf: &Bound<'_, Kernel>, artifact: &CompiledArtifact) -> PyResult<()> {
         if !artifact.is_for(slf.as_any()) {
+            let py = slf.py();
             let (other, this) = (artifact.kernel(py).repr()?, slf.repr()?);
             return Err(PyValueError::new_err(format!(
                 "compiled_artifact is of another kernel, {other}; this is {this}"
             )));
         }
-        let nothing = || PyValueError::new_err("compiled_artifact holds no program for the GPU");
-        artifact.program(py).ok_or_else(nothing)
+        Ok(())
     }
 }
 
 /// What our kernels can read of some arguments; None for arguments of the user's own class.
 fn native<'a>(args: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a NativeArguments>> {
-    let arguments = args.cast::<RuntimeArguments>().map_err(|_| {
+    Ok(arguments(args)?.get().native.as_ref())
+}
+
+/// Arguments, our own or of a class derived from them.
+pub fn arguments<'a, 'py>(args: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py, RuntimeArguments>> {
+    args.cast::<RuntimeArguments>().map_err(|_| {
         let name = args.get_type().name().map_or_else(|_| "an object".to_owned(), |name| name.to_string());
         PyTypeError::new_err(format!("args is a {name}; give GemmArguments or another of cutlass_api.arguments"))
-    })?;
-    Ok(arguments.get().native.as_ref())
+    })
 }
 
 #[pymethods]
@@ -299,7 +308,12 @@ impl Kernel {
             kernel.supports(&problem).map_err(|reason| unsupported(&reason))?;
         }
         match (&kernel.design, &problem) {
-            (Design::Reference(_), _) => run_reference(py, &problem),
+            (Design::Reference(_), _) => {
+                if let Some(given) = compiled_artifact {
+                    Kernel::check_artifact(slf, Kernel::artifact(slf, args, Some(given))?.get())?;
+                }
+                run_reference(py, &problem)
+            }
             (_, Problem::Gemm(gemm)) => {
                 let artifact = Kernel::artifact(slf, args, compiled_artifact)?;
                 let program = Kernel::program(slf, artifact.get())?;

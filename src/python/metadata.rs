@@ -66,8 +66,8 @@ pub fn describe<'py>(py: Python<'py>, kernel: &Kernel, class: &Bound<'py, PyAny>
     module.getattr("KernelMetadata")?.call1((kernel.name(), class, kernel.min_cc(), operands, design))
 }
 
-/// Whether an operand has the dtype, the stride order, the divisibility (of its contiguous extent and its other strides,
-/// in elements) and the pointer alignment (bytes) that a kernel's metadata asks for. `name` is for the message.
+/// Whether an operand has the dtype, the stride order, the divisibility (of its strides but the contiguous one, in
+/// elements) and the pointer alignment (bytes) that a kernel's metadata asks for. `name` is for the message.
 ///
 /// `stride` is batch first, 1 for the contiguous dimension, as `(0, 0, 1)`; None takes any. A matrix matches without its
 /// batch, and dimensions of extent 1 match anything.
@@ -104,19 +104,12 @@ pub fn operand_matches(
             )));
         }
     }
-    if divisibility > 1 {
-        let contiguous = (0..3).find(|dim| view.stride[*dim] == 1);
-        let uneven = (0..3).any(|dim| {
-            let step = if Some(dim) == contiguous { view.shape[dim] } else { view.stride[dim] };
-            step % divisibility != 0
-        });
-        if uneven {
-            return Ok(Status::because(format!(
-                "{name} with shape {:?} and strides {:?} is not divisible by {divisibility} elements",
-                view.user_shape(),
-                view.user_stride()
-            )));
-        }
+    if divisibility > 1 && view.stride.iter().any(|step| *step != 1 && step % divisibility != 0) {
+        return Ok(Status::because(format!(
+            "{name} with shape {:?} and strides {:?} is not divisible by {divisibility} elements",
+            view.user_shape(),
+            view.user_stride()
+        )));
     }
     match ptr_alignment_bytes {
         Some(bytes) if bytes > 0 && !view.fake && view.data % bytes != 0 => Ok(Status::because(format!(

@@ -40,37 +40,6 @@ impl DenseTensor {
         Ok(PyClassInitializer::from(KernelOperand).add_subclass(DenseTensor { operand }))
     }
 
-    #[getter]
-    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.view().user_shape())
-    }
-
-    /// In elements; dimensions of extent 1 read 0.
-    #[getter]
-    fn stride<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        PyTuple::new(py, self.view().user_stride())
-    }
-
-    #[getter]
-    fn element_type(&self) -> PyDType {
-        PyDType(self.view().dtype)
-    }
-
-    /// The address of the first element; 0 where there is no memory.
-    #[getter]
-    fn data_ptr(&self) -> u64 {
-        self.view().data
-    }
-
-    fn numel(&self) -> i64 {
-        self.view().numel()
-    }
-
-    #[getter]
-    fn tensor(&self, py: Python<'_>) -> TensorWrapper {
-        TensorWrapper { tensor: self.operand.object.clone_ref(py) }
-    }
-
     fn __repr__(&self) -> String {
         let view = self.view();
         format!(
@@ -83,12 +52,74 @@ impl DenseTensor {
     }
 }
 
+/// The description that every operand gives: of its own tensor, or of the one that its scales are for.
+macro_rules! described {
+    ($class:ident) => {
+        #[pymethods]
+        impl $class {
+            /// The extents, as the tensor was given.
+            #[getter]
+            fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+                PyTuple::new(py, self.dense(py).view().user_shape())
+            }
+
+            /// The strides in elements; dimensions of extent 1 read 0.
+            #[getter]
+            fn stride<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+                PyTuple::new(py, self.dense(py).view().user_stride())
+            }
+
+            /// The type of one element.
+            #[getter]
+            fn element_type(&self, py: Python<'_>) -> PyDType {
+                PyDType(self.dense(py).view().dtype)
+            }
+
+            /// The address of the first element; 0 where there is no memory.
+            #[getter]
+            fn data_ptr(&self, py: Python<'_>) -> u64 {
+                self.dense(py).view().data
+            }
+
+            /// How many elements there are.
+            fn numel(&self, py: Python<'_>) -> i64 {
+                self.dense(py).view().numel()
+            }
+
+            /// The tensor itself, as it is used at run time and at compile time.
+            #[getter]
+            fn tensor(&self, py: Python<'_>) -> TensorWrapper {
+                TensorWrapper { tensor: self.dense(py).operand.object.clone_ref(py) }
+            }
+        }
+    };
+}
+
+described!(DenseTensor);
+described!(ScaledTensor);
+
+impl DenseTensor {
+    fn dense<'a>(&'a self, _py: Python<'a>) -> &'a DenseTensor {
+        self
+    }
+}
+
+impl ScaledTensor {
+    fn dense<'a>(&'a self, py: Python<'a>) -> &'a DenseTensor {
+        self.base.bind(py).get()
+    }
+}
+
 /// A tensor with a tensor of scales, each shared by a block of values.
 #[pyclass(module = "cutlass_api.arguments", extends = KernelOperand, frozen, get_all)]
 pub struct ScaledTensor {
+    /// The values.
     pub base: Py<DenseTensor>,
+    /// Their scales.
     scale: Py<DenseTensor>,
+    /// The `ScaleMode`: the block of values that shares a scale.
     mode: Py<PyAny>,
+    /// The `ScaleSwizzleMode`: how the scales lie in memory.
     swizzle: Py<PyAny>,
 }
 
@@ -123,11 +154,13 @@ impl TensorWrapper {
         TensorWrapper { tensor }
     }
 
+    /// The tensor that kernels run on.
     #[getter]
     fn runtime_tensor<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
         self.tensor.bind(py).clone()
     }
 
+    /// The tensor that kernels are compiled for.
     #[getter]
     fn compile_time_tensor<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
         self.tensor.bind(py).clone()

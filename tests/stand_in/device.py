@@ -23,6 +23,7 @@ FLOAT, INT = 2, 0
 class Tensor:
     """A matrix, or a batch, on a CUDA device that is not there. Read through the exchange table, as torch's are."""
 
+    requires_grad = False
     __dlpack_c_exchange_api__ = _new_capsule(library.stand_in_exchange_table(), _CAPSULE_NAME, None)
 
     def __init__(self, data: int, shape: tuple[int, ...], *, device: int = 0, code: int = FLOAT, bits: int = 16):

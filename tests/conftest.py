@@ -1,0 +1,34 @@
+"""What holds for every test: no test touches the user's cache, and those of a GPU are skipped where there is none."""
+
+import cutlass_api
+import pytest
+
+
+def pytest_collection_modifyitems(items):
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    try:
+        cutlass_api.utils.device_cc()
+    except RuntimeError as error:
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=f"needs a CUDA GPU: {error}"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_directory(tmp_path_factory):
+    """Compiled programs go to a folder of this test run, that of its subprocesses too."""
+    folder = tmp_path_factory.mktemp("programs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUTLASS_API_CACHE_DIR", str(folder))
+        yield folder
+
+
+@pytest.fixture(params=[True, False], ids=["c_exchange", "dlpack_protocol"])
+def exchange_mode(request):
+    """Runs a test once for each way that operands are read in."""
+    options = cutlass_api.config.GlobalOptions()
+    before = options.use_tvm_ffi
+    options.use_tvm_ffi = request.param
+    yield request.param
+    options.use_tvm_ffi = before

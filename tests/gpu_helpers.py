@@ -1,0 +1,337 @@
+"""What the GPU tests share: operands that lie in memory in every way, outputs that show what was not written and what
+should not have been, and errors beside the errors that torch makes.
+"""
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+import cutlass_api
+import pytest
+import torch
+from cutlass_api.arguments import GemmArguments
+
+#: Where operands are made. A name of its own, so that the harness itself can be tried on the CPU.
+DEVICE = torch.device("cuda")
+
+INTEGERS = (torch.int8, torch.uint8, torch.int32)
+#: The relative error of rounding once to the nearest.
+ROUNDOFF = {
+    torch.float8_e5m2: 2.0**-3,
+    torch.float8_e4m3fn: 2.0**-4,
+    torch.bfloat16: 2.0**-8,
+    torch.float16: 2.0**-11,
+    torch.float32: 2.0**-24,
+    torch.float64: 2.0**-53,
+}
+TF32_ROUNDOFF = 2.0**-11
+#: Outputs with fewer elements have errors that scatter too much to be compared as a ratio.
+ENOUGH_FOR_A_RATIO = 4096
+
+#: Kept on either side of every operand. A multiple of 16, so that it leaves the operand aligned.
+GUARD_BYTES = 256
+#: In the names of errors that a CUDA context does not survive.
+FATAL = ("ILLEGAL_ADDRESS", "MISALIGNED_ADDRESS", "LAUNCH_FAILED", "ILLEGAL_INSTRUCTION", "LAUNCH_TIMEOUT")
+
+
+def say(request: pytest.FixtureRequest, text: str) -> None:
+    """Prints past pytest's capture: figures are wanted from tests that pass, too."""
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        print(f"\n{text}", flush=True)
+
+
+# ---- kernels ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Types:
+    a: torch.dtype
+    b: torch.dtype
+    accumulator: torch.dtype
+    out: torch.dtype
+
+    def __str__(self) -> str:
+        short = [str(dtype).removeprefix("torch.") for dtype in (self.a, self.b, self.accumulator, self.out)]
+        return "{}x{}->{}->{}".format(*short)
+
+    @property
+    def integer(self) -> bool:
+        """Whether sums are integers, and so exact up to wrapping around."""
+        return self.accumulator == torch.int32
+
+
+def types_of(kernel: cutlass_api.Kernel) -> Types:
+    operands = kernel.metadata.operands
+    sides = (operands.A.dtype, operands.B.dtype, operands.accumulator_type, operands.out.dtype)
+    return Types(*(getattr(torch, dtype.name) for dtype in sides))
+
+
+def family_of(kernel: cutlass_api.Kernel) -> str:
+    return kernel.metadata.kernel_name.split("_")[0]
+
+
+def rounds_to_tf32(kernel: cutlass_api.Kernel) -> bool:
+    return family_of(kernel) != "simt" and types_of(kernel).a == torch.float32
+
+
+def layouts_of(kernel: cutlass_api.Kernel) -> list[str]:
+    """The layouts that a kernel is made for, as "tnt": of A, B and out; t row-major, n column-major."""
+    operands = kernel.metadata.operands
+    letters = {(0, 0, 1): "t", (0, 1, 0): "n", None: "tn"}
+    a, b, out = (letters[side.stride] for side in (operands.A, operands.B, operands.out))
+    return [i + j + k for i in a for j in b for k in out]
+
+
+@contextmanager
+def float32_precision(precision: str):
+    """torch's own switch for tf32, which our kernels heed too."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+# ---- operands --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a matrix, or a batch of them, lies in memory. Counts are in elements."""
+
+    order: str = "t"
+    #: The step from a row to the next (a column, if column-major) is a multiple of this, plus `pad`.
+    multiple: int = 1
+    pad: int = 0
+    #: Elements before the first one.
+    offset: int = 0
+    #: The step within a row: 1 is contiguous.
+    step: int = 1
+    #: Dimensions that all read the same elements.
+    broadcast: tuple[int, ...] = ()
+    #: "apart"; "same", every matrix of the batch is one; "overlapping", each begins one row after the last one did.
+    batches: str = "apart"
+
+    def strides(self, shape: Sequence[int]) -> list[int]:
+        *batch, rows, columns = shape
+        minor, major = (columns, rows) if self.order == "t" else (rows, columns)
+        pitch = -(-max(minor * self.step, 1) // self.multiple) * self.multiple + self.pad
+        steps = [pitch, self.step] if self.order == "t" else [self.step, pitch]
+        between = {"apart": pitch * max(major, 1), "same": 0, "overlapping": pitch}[self.batches]
+        strides = [between] * len(batch) + steps
+        for dimension in self.broadcast:
+            strides[dimension] = 0
+        return strides
+
+
+class Memory:
+    """A tensor in memory of its own, with what lies around it and between its rows."""
+
+    def __init__(self, shape: Sequence[int], dtype: torch.dtype, form: Form) -> None:
+        strides = form.strides(shape)
+        item = dtype.itemsize
+        start = GUARD_BYTES // item + form.offset
+        index = torch.full([1] * len(shape), start, device=DEVICE)
+        for dimension, (extent, stride) in enumerate(zip(shape, strides, strict=True)):
+            steps = torch.arange(extent, device=DEVICE) * stride
+            index = index + steps.view([-1 if at == dimension else 1 for at in range(len(shape))])
+        # The last element's place, known without asking the device. An empty tensor has none.
+        last = start + sum(max(extent - 1, 0) * stride for extent, stride in zip(shape, strides, strict=True))
+        size = last + 1 + GUARD_BYTES // item
+        self.dtype = dtype
+        self.bytes = torch.empty(size, item, dtype=torch.uint8, device=DEVICE)
+        self.around = torch.ones(size, dtype=torch.bool, device=DEVICE)
+        self.around[index.flatten()] = False
+        self.tensor = self.bytes.view(dtype).flatten().as_strided(tuple(shape), tuple(strides), start)
+
+
+def random_values(count: int, dtype: torch.dtype, generator: torch.Generator, small: bool) -> torch.Tensor:
+    if dtype in INTEGERS:
+        low, high = (torch.iinfo(dtype).min, torch.iinfo(dtype).max + 1)
+        if small:
+            low, high = max(low, -9), 10
+        return torch.randint(low, high, (count,), generator=generator, device=DEVICE).to(dtype)
+    values = torch.randn(count, generator=generator, device=DEVICE, dtype=torch.float64)
+    if dtype == torch.float64:
+        # A grid that lets `Reference` split numbers into two halves, whose products are exact.
+        values = torch.round(values * 2.0**33) * 2.0**-33
+        return values
+    return values.float().to(dtype)
+
+
+def random_operand(
+    shape: Sequence[int], dtype: torch.dtype, form: Form, generator: torch.Generator, small: bool = False
+) -> torch.Tensor:
+    """Random values, with NaN (in integers, 255 or -1) wherever a kernel has no business to read."""
+    memory = Memory(shape, dtype, form)
+    flat = random_values(memory.bytes.shape[0], dtype, generator, small)
+    memory.bytes.copy_(flat.view(torch.uint8).view(memory.bytes.shape))
+    memory.bytes[memory.around] = 0xFF
+    return memory.tensor
+
+
+class Output:
+    """An output filled with NaN (in integers, a sentinel), which knows whether anything around it was written."""
+
+    def __init__(self, shape: Sequence[int], dtype: torch.dtype, form: Form) -> None:
+        self.memory = Memory(shape, dtype, form)
+        # All bits set is a NaN in every float type here.
+        self.poison = 0x5A if dtype in INTEGERS else 0xFF
+        self.memory.bytes.fill_(self.poison)
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        return self.memory.tensor
+
+    def intact_around(self) -> bool:
+        return bool((self.memory.bytes[self.memory.around] == self.poison).all())
+
+
+# ---- references and errors -------------------------------------------------------------------------------------------
+
+
+def exact_integer_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a @ b modulo 2^32, as int32. In 16-bit halves, whose products and sums float64 holds exactly."""
+
+    def halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        wide = x.to(torch.int64)
+        return (wide & 0xFFFF).double(), (wide >> 16 & 0xFFFF).double()
+
+    (a_low, a_high), (b_low, b_high) = halves(a), halves(b)
+    low = (a_low @ b_low).to(torch.int64)
+    high = (a_low @ b_high + a_high @ b_low).to(torch.int64)
+    wrapped = (low + (high << 16)) & 0xFFFFFFFF
+    return torch.where(wrapped >= 2**31, wrapped - 2**32, wrapped).to(torch.int32)
+
+
+class Problem:
+    """Inputs with all that their product is judged by. Computed when first asked for, and kept."""
+
+    def __init__(self, types: Types, a: torch.Tensor, b: torch.Tensor, tf32: bool = False) -> None:
+        self.types, self.a, self.b, self.tf32 = types, a, b, tf32
+        self.shape = (*a.shape[:-1], b.shape[-1])
+        self.k = a.shape[-1]
+
+    @cached_property
+    def exact(self) -> torch.Tensor:
+        """For integers: the output, wrapped around as 32-bit sums do, then as narrow outputs do."""
+        return exact_integer_product(self.a, self.b).to(self.types.out)
+
+    @cached_property
+    def parts(self) -> list[torch.Tensor]:
+        """Numbers whose sum is the product in float64, largest first; for float64 inputs, exactly."""
+        a, b = self.a.double(), self.b.double()
+        if self.types.a != torch.float64:
+            return [a @ b]
+        a_high, b_high = (torch.round(x * 2.0**16) * 2.0**-16 for x in (a, b))
+        a_low, b_low = a - a_high, b - b_high
+        return [a_high @ b_high, a_high @ b_low + a_low @ b_high, a_low @ b_low]
+
+    def difference(self, out: torch.Tensor) -> torch.Tensor:
+        difference = out.double()
+        for part in self.parts:
+            difference = difference - part
+        return difference
+
+    def error(self, out: torch.Tensor) -> float:
+        """norm(out - product), NaN where out has one."""
+        return float(self.difference(out).norm())
+
+    @cached_property
+    def scales(self) -> torch.Tensor:
+        """How large each sum would be if the signs of its terms were random: what it can not cancel to nothing."""
+        return (self.a.double().square() @ self.b.double().square()).sqrt()
+
+    @cached_property
+    def scale(self) -> float:
+        return float(self.scales.norm())
+
+    @cached_property
+    def allowance(self) -> torch.Tensor:
+        """How far off each element may be. Generous: it is for single wrong elements, which a norm over many hides."""
+        out = self.types.out
+        sums = 8 * (ROUNDOFF[self.types.accumulator] * max(self.k, 1) ** 0.5 + (2 * TF32_ROUNDOFF if self.tf32 else 0))
+        smallest_step = torch.finfo(out).smallest_normal * torch.finfo(out).eps
+        return sums * self.scales + 1.01 * ROUNDOFF[out] * sum(self.parts).abs() + smallest_step
+
+    @cached_property
+    def rounding_error(self) -> float:
+        """The error of the product rounded once to the output's type: nobody can be better."""
+        product = sum(reversed(self.parts))
+        return self.error(product.to(self.types.out) if self.types.out == torch.float64 else self.rounded(product))
+
+    def rounded(self, product: torch.Tensor) -> torch.Tensor:
+        return product.float().to(self.types.out)
+
+    @cached_property
+    def torch_error(self) -> float | None:
+        """The error of torch's own product of these inputs; None where it has no such product."""
+        types = self.types
+        if types.a != types.b or types.a not in ROUNDOFF or types.accumulator == torch.float16 or self.k == 0:
+            return None
+        if types.out == types.a and types.a not in (torch.float8_e4m3fn, torch.float8_e5m2):
+            return self.error(self.a @ self.b)
+        if types.out == torch.float32 and types.a in (torch.float16, torch.bfloat16):
+            multiply = torch.mm if self.a.dim() == 2 else torch.bmm
+            try:
+                return self.error(multiply(self.a, self.b, out_dtype=torch.float32))
+            except (RuntimeError, TypeError, NotImplementedError):
+                return None  # `out_dtype` is young, and does not take every shape
+        return None
+
+    @property
+    def compares_with_torch(self) -> bool:
+        """Whether the ratio to torch's error means something: it has one, over enough elements, of the same kind."""
+        if self.types.integer or self.parts[0].numel() < ENOUGH_FOR_A_RATIO or not self.torch_error:
+            return False
+        # cuBLAS has no tf32 for operands that are not aligned, and computes them in full float32.
+        return not (self.tf32 and self.torch_error < TF32_ROUNDOFF / 8 * self.scale)
+
+    @property
+    def limit(self) -> float:
+        """The largest acceptable error."""
+        noise = ROUNDOFF[self.types.accumulator] * max(self.k, 1) ** 0.5 * self.scale
+        if self.compares_with_torch:
+            # The slack is what summing in another order changes; beside the rounding of 16-bit outputs it is nothing.
+            return 1.2 * self.torch_error + noise / 2
+        inputs = 2 * TF32_ROUNDOFF * self.scale if self.tf32 else 0.0
+        return 1.2 * max(self.torch_error or 0.0, self.rounding_error) + 2 * noise + inputs
+
+
+#: The worst of error / torch's error by family and types, over the cases where that ratio means something.
+WORST: dict[tuple[str, str], tuple[float, str]] = {}
+
+
+def check(kernel: cutlass_api.Kernel, artifact, problem: Problem, form: Form, what: str) -> str | None:
+    """Runs a kernel on a problem, into an output of this form. None if all is well, else what is not."""
+    name = kernel.metadata.kernel_name
+    output = Output(problem.shape, problem.types.out, form)
+    try:
+        args = GemmArguments(problem.a, problem.b, output.tensor, accumulator_type=problem.types.accumulator)
+        kernel.run(args, artifact)
+        if DEVICE.type == "cuda":
+            torch.cuda.synchronize()
+    except Exception as error:  # one bad kernel must not hide the others
+        if isinstance(error, torch.AcceleratorError) or any(word in str(error) for word in FATAL):
+            # The context is lost, and everything after would fail for that alone.
+            pytest.exit(f"{name}, {what}: {error}", returncode=1)
+        return f"{name}, {what}: {type(error).__name__}: {error}"
+    if not output.intact_around():
+        return f"{name}, {what}: wrote outside the output"
+    if problem.types.integer:
+        wrong = int((output.tensor != problem.exact).sum())
+        return f"{name}, {what}: {wrong} of {output.tensor.numel()} elements differ" if wrong else None
+    error = problem.error(output.tensor)
+    if problem.compares_with_torch:
+        family, ratio = family_of(kernel), error / problem.torch_error
+        if not ratio <= WORST.get((family, str(problem.types)), (0.0, ""))[0]:
+            WORST[family, str(problem.types)] = (ratio, f"{name}, {what}")
+    far_off = int((problem.difference(output.tensor).abs() > problem.allowance).sum())
+    if error <= problem.limit and not far_off:  # false for NaN
+        return None
+    return (
+        f"{name}, {what}: error {error:.3e}, limit {problem.limit:.3e}, torch {problem.torch_error}, "
+        f"scale {problem.scale:.3e}, {far_off} elements far off"
+    )

@@ -1,0 +1,115 @@
+"""What several test files need: tensors of every type and layout, kernels of some arguments, other processes."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from itertools import product
+
+import cutlass_api
+import torch
+from cutlass_api.arguments import GemmArguments
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+#: Every supported element type.
+DTYPES = {
+    name: getattr(torch, name)
+    for name in ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8", "int32")
+}
+INTEGERS = (torch.int8, torch.uint8, torch.int32)
+#: The orders of A, B and out: t row-major, n column-major.
+LAYOUTS = ["".join(letters) for letters in product("tn", repeat=3)]
+
+
+def accumulator_of(dtype):
+    """The type that a GEMM of this type can always be summed in."""
+    if dtype == torch.float64:
+        return torch.float64
+    return torch.int32 if dtype in INTEGERS else torch.float32
+
+
+def output_of(dtype):
+    """A type that every GEMM of this type can be written in."""
+    return accumulator_of(dtype)
+
+
+def laid_out(tensor, letter):
+    """The same values with the last two dimensions in this order in memory: t row-major, n column-major."""
+    return tensor.contiguous() if letter == "t" else tensor.mT.contiguous().mT
+
+
+def coarse(*shape, dtype=torch.float32, generator=None):
+    """Random values of few bits: sums of their products are exact in float64 (and float32), whatever the order."""
+    if dtype in INTEGERS:
+        low = 0 if dtype == torch.uint8 else -100
+        return torch.randint(low, 100, shape, generator=generator, dtype=torch.int32).to(dtype)
+    return (torch.randint(-8, 9, shape, generator=generator).to(torch.float64) / 4).to(dtype)
+
+
+def exact(a, b, out_dtype):
+    """a @ b computed in float64, or int64 modulo 2^32, and rounded once."""
+    if a.dtype in INTEGERS and b.dtype in INTEGERS:
+        return (a.to(torch.int64) @ b.to(torch.int64)).to(torch.int32).to(out_dtype)
+    return (a.to(torch.float64) @ b.to(torch.float64)).to(out_dtype)
+
+
+def fake(*shape, dtype=torch.float16, device="cuda", layout="t"):
+    """A FakeTensor."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        tensor = torch.empty(shape, dtype=dtype, device=device)
+        return tensor if layout == "t" else torch.empty_like(tensor.mT, memory_format=torch.contiguous_format).mT
+
+
+def fake_gemm(m=256, n=256, k=256, dtype=torch.float16, out=None, accumulator=None, layout="ttt", device="cuda"):
+    """Arguments of a GEMM of FakeTensors."""
+    return GemmArguments(
+        fake(m, k, dtype=dtype, device=device, layout=layout[0]),
+        fake(k, n, dtype=dtype, device=device, layout=layout[1]),
+        fake(m, n, dtype=out or dtype, device=device, layout=layout[2]),
+        accumulator_type=accumulator or accumulator_of(dtype),
+    )
+
+
+def run_first(args, **kwargs):
+    """Runs the kernel that is ranked first."""
+    kernels = cutlass_api.get_kernels(args)
+    assert kernels, "no kernel found"
+    kernels[0].run(args, **kwargs)
+
+
+def gemm(a, b, out, accumulator_type=torch.float32):
+    """out = a @ b by the first kernel; returns out."""
+    run_first(GemmArguments(a, b, out, accumulator_type=accumulator_type))
+    return out
+
+
+def same(left, right):
+    """Equality of type and every value, NaN included; a zero's sign, which the order of a sum decides, is ignored."""
+    if (left.dtype, left.shape) != (right.dtype, right.shape):
+        return False
+    left, right = left.to(torch.float64), right.to(torch.float64)
+    return torch.equal(left.nan_to_num(nan=1e300), right.nan_to_num(nan=1e300))
+
+
+def names(kernels):
+    return [kernel.metadata.kernel_name for kernel in kernels]
+
+
+def run_python(code, *arguments, timeout=60, check=True, flags=(), **environment):
+    """The output of a script in a process of its own. An environment variable given as None is removed."""
+    process = start_python(code, *arguments, flags=flags, **environment)
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
+    if check:
+        assert process.returncode == 0, f"exit status {process.returncode}\n{out}\n{err}"
+    return out
+
+
+def start_python(code, *arguments, flags=(), **environment):
+    """A script started in a process of its own."""
+    env = {name: value for name, value in (os.environ | environment).items() if value is not None}
+    command = [sys.executable, *flags, "-c", textwrap.dedent(code), *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)

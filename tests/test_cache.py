@@ -1,0 +1,185 @@
+"""The cache of compiled programs on disk, seen by processes of their own."""
+
+import shutil
+import statistics
+from collections import namedtuple
+
+import cutlass_api
+import pytest
+from helpers import run_python, start_python
+
+#: Compiles one kernel and tells how long it took and what came out.
+COMPILE = """
+    import hashlib, os, sys, time
+    import cutlass_api
+    name, cc, go = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    kernel = next(k for k in cutlass_api.get_kernels() if k.metadata.kernel_name == name)
+    args = cutlass_api.arguments.RuntimeArguments()
+    while go != "now" and not os.path.exists(go):
+        time.sleep(0.001)
+    start = time.perf_counter()
+    program = kernel.compile(args, cc=cc).compiled_obj
+    seconds = time.perf_counter() - start
+    print(seconds, program.kernel_name, program.architecture, hashlib.sha256(program.cubin).hexdigest())
+"""
+Result = namedtuple("Result", "seconds name architecture digest")
+
+KERNEL, OTHER = (kernel.metadata.kernel_name for kernel in cutlass_api.get_kernels(cc=90)[-2:])
+
+
+def result(line):
+    seconds, *rest = line.split()
+    return Result(float(seconds), *rest)
+
+
+def compile_in_a_process(folder, name=KERNEL, cc=90, **environment):
+    return result(run_python(COMPILE, name, cc, "now", **{"CUTLASS_API_CACHE_DIR": str(folder)} | environment))
+
+
+def files_in(folder):
+    return [path for path in folder.rglob("*") if not path.is_dir()]
+
+
+def writings(folder):
+    """Which file was written when: compilations show in it, and reading does not."""
+    return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files_in(folder)}
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """A cache that holds one program, and what compiling it gave."""
+    folder = tmp_path_factory.mktemp("filled")
+    cold = compile_in_a_process(folder)
+    return folder, cold
+
+
+@pytest.fixture
+def cache(filled, tmp_path):
+    """A copy of that cache: (folder, the one file in it, the program's digest)."""
+    folder = tmp_path / "cache"
+    shutil.copytree(filled[0], folder)
+    (file,) = files_in(folder)
+    return folder, file, filled[1].digest
+
+
+def test_a_cold_compilation_leaves_one_file(filled):
+    folder, cold = filled
+    print(f"cold compilation: {cold.seconds * 1e3:.0f} ms")
+    (file,) = files_in(folder)
+    assert file.stat().st_size > 1000
+
+
+def test_the_next_process_reads_it_without_compiling(cache):
+    folder, _, digest = cache
+    before = writings(folder)
+    warm = compile_in_a_process(folder)
+    assert (warm.name, warm.digest) == (KERNEL, digest)
+    assert writings(folder) == before
+
+
+def test_reading_from_disk_takes_milliseconds(filled):
+    folder, cold = filled
+    median = statistics.median(compile_in_a_process(folder).seconds for _ in range(7))
+    print(f"from disk: {median * 1e3:.2f} ms, cold {cold.seconds * 1e3:.0f} ms")
+    assert median < 0.005
+    assert median < cold.seconds / 5
+
+
+def test_kernels_and_architectures_have_files_of_their_own(cache):
+    folder, _, digest = cache
+    other, ada = compile_in_a_process(folder, OTHER), compile_in_a_process(folder, cc=89)
+    assert (other.name, ada.architecture) == (OTHER, "sm_89")
+    assert len({digest, other.digest, ada.digest}) == 3
+    assert len(files_in(folder)) == 3
+
+
+def flip(file, position):
+    data = bytearray(file.read_bytes())
+    data[position] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    {
+        "empty": lambda file: file.write_bytes(b""),
+        "truncated": lambda file: file.write_bytes(file.read_bytes()[:-1]),
+        "half": lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]),
+        "bit in the head": lambda file: flip(file, 3),
+        "bit in the checksum": lambda file: flip(file, 20),
+        "bit in the middle": lambda file: flip(file, file.stat().st_size // 2),
+        "last bit": lambda file: flip(file, -1),
+        "text": lambda file: file.write_text("not a program"),
+        "bare machine code": lambda file: file.write_bytes(b"\x7fELF" + bytes(5000)),
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_damaged_files_are_rebuilt(cache, damage):
+    folder, file, digest = cache
+    whole = file.read_bytes()
+    damage[1](file)
+    rebuilt = compile_in_a_process(folder)
+    assert (rebuilt.name, rebuilt.digest) == (KERNEL, digest)
+    assert file.read_bytes() == whole
+
+
+@pytest.mark.parametrize("name, cc", [(OTHER, 90), (KERNEL, 89)], ids=["another kernel", "another architecture"])
+def test_a_whole_file_of_something_else_is_not_loaded(cache, tmp_path, name, cc):
+    folder, file, digest = cache
+    compile_in_a_process(tmp_path / "elsewhere", name, cc)
+    (foreign,) = files_in(tmp_path / "elsewhere")
+    shutil.copy(foreign, file)
+    rebuilt = compile_in_a_process(folder)
+    assert (rebuilt.name, rebuilt.architecture, rebuilt.digest) == (KERNEL, "sm_90a", digest)
+
+
+def test_a_folder_in_the_files_place(cache):
+    folder, file, digest = cache
+    file.unlink()
+    (file / "inside").mkdir(parents=True)
+    assert compile_in_a_process(folder).digest == digest
+    assert [path for path in files_in(folder)] == [], "nothing half-written is left behind"
+
+
+@pytest.mark.parametrize("folder", ["/proc/no/such/folder", "/dev/null/cache", "{file}"], ids=["proc", "null", "file"])
+def test_a_cache_that_cannot_be_written(filled, tmp_path, folder):
+    (tmp_path / "file").write_text("a file")
+    assert compile_in_a_process(folder.format(file=tmp_path / "file")).digest == filled[1].digest
+    assert (tmp_path / "file").read_text() == "a file"
+
+
+def test_a_cache_that_may_only_be_read(cache):
+    folder, file, digest = cache
+    for path in (file, file.parent, folder):
+        path.chmod(0o444 if path is file else 0o555)
+    try:
+        warm = compile_in_a_process(folder)
+    finally:
+        for path in (folder, file.parent):
+            path.chmod(0o755)
+    assert warm.digest == digest
+    assert files_in(folder) == [file]
+
+
+@pytest.mark.parametrize("value", [None, ""], ids=["unset", "empty"])
+def test_the_users_cache_directory(tmp_path, value):
+    compile_in_a_process(tmp_path, CUTLASS_API_CACHE_DIR=value, XDG_CACHE_HOME=str(tmp_path))
+    (file,) = files_in(tmp_path)
+    assert file.is_relative_to(tmp_path / "rutlass")
+
+
+def test_the_cache_directory_is_told(tmp_path):
+    code = "import cutlass_api; print(cutlass_api._core.cache_directory())"
+    assert run_python(code, CUTLASS_API_CACHE_DIR=str(tmp_path)) == f"{tmp_path}\n"
+
+
+def test_processes_that_compile_at_once(filled, tmp_path):
+    folder, go = tmp_path / "cache", tmp_path / "go"
+    processes = [start_python(COMPILE, KERNEL, 90, go, CUTLASS_API_CACHE_DIR=str(folder)) for _ in range(4)]
+    go.touch()
+    for process in processes:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        made = result(out)
+        assert (made.name, made.digest) == (KERNEL, filled[1].digest)
+    assert len(files_in(folder)) == 1

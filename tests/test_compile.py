@@ -1,0 +1,309 @@
+"""NVRTC makes a program of every kernel, for every architecture; artifacts travel. None of it needs a GPU."""
+
+import hashlib
+import pickle
+import re
+import shutil
+import subprocess
+import sysconfig
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import cutlass_api
+import pytest
+import torch
+from cutlass_api.artifact import CompiledArtifact
+from helpers import DTYPES, fake_gemm, names, run_python
+
+ARCHITECTURES = {80: "sm_80", 86: "sm_86", 89: "sm_89", 90: "sm_90a", 100: "sm_100", 120: "sm_120"}
+PACKAGE = Path(cutlass_api.__file__).parent
+
+
+def parts(kernel, cc):
+    """What a sample has to hold at least once: all types, layouts and configurations on Hopper, fewer elsewhere."""
+    operands, family = kernel.metadata.operands, type(kernel)
+    types = {name: getattr(operands, name).dtype.name for name in ("A", "B", "out")}
+    layout = tuple(getattr(operands, name).stride for name in types)
+    if cc != 90:
+        return {(family, types["A"]), (family, layout)}
+    types["accumulator"] = operands.accumulator_type.name
+    by_place = {(family, place, dtype) for place, dtype in types.items()}
+    return by_place | {(family, types["A"], types["B"]), (family, layout), (family, kernel.metadata.design)}
+
+
+def sample(cc):
+    """A few kernels that together have every part: those first that bring many of them."""
+    kernels = cutlass_api.get_kernels(cc=cc)
+    chosen, covered = [], set()
+    for least in (3, 2, 1):
+        for kernel in kernels:
+            fresh = parts(kernel, cc) - covered
+            if len(fresh) >= least:
+                chosen.append(kernel)
+                covered |= fresh
+    return chosen
+
+
+PLAN = [(cc, kernel) for cc in ARCHITECTURES for kernel in sample(cc)]
+planned = pytest.mark.parametrize("cc, kernel", PLAN, ids=[f"{cc}-{k.metadata.kernel_name}" for cc, k in PLAN])
+
+
+def args_of(kernel):
+    """Arguments with the operands that a kernel's metadata asks for."""
+    operands = kernel.metadata.operands
+    layout = "".join("n" if getattr(operands, name).stride == (0, 1, 0) else "t" for name in ("A", "B", "out"))
+    args = fake_gemm(layout=layout)
+    a, b, out = (getattr(operands, name).dtype.name for name in ("A", "B", "out"))
+    tensors = [
+        getattr(args, name).tensor.runtime_tensor.to(DTYPES[dtype])
+        for name, dtype in zip(("A", "B", "out"), (a, b, out), strict=True)
+    ]
+    return cutlass_api.arguments.GemmArguments(*tensors, accumulator_type=operands.accumulator_type)
+
+
+@pytest.fixture(scope="module")
+def compiled(cache_directory):
+    """Compiles the plan on all cores, ahead of the tests that look at the results one by one."""
+    with ThreadPoolExecutor() as pool:
+        futures = {(cc, id(kernel)): pool.submit(kernel.compile, args_of(kernel), cc) for cc, kernel in PLAN}
+        yield lambda cc, kernel: futures[cc, id(kernel)].result()
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture(scope="module")
+def artifact(cache_directory):
+    kernel = cutlass_api.get_kernels(fake_gemm(3, 3, 3))[0]
+    return kernel.compile(fake_gemm(3, 3, 3), cc=90)
+
+
+@pytest.fixture
+def tf32_allowed():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@planned
+@pytest.mark.usefixtures("tf32_allowed")
+def test_every_family_compiles(cc, kernel, compiled):
+    assert kernel.supports(args_of(kernel)), kernel.supports(args_of(kernel)).error
+    artifact = compiled(cc, kernel)
+    program = artifact.compiled_obj
+    assert artifact.kernel_obj is kernel
+    assert program.kernel_name == kernel.metadata.kernel_name
+    assert program.architecture == ARCHITECTURES[cc]
+    assert program.cubin[:4] == b"\x7fELF"
+    assert program.log == "", "NVRTC has nothing to warn of"
+
+
+def cuobjdump():
+    found = sorted(Path(sysconfig.get_paths()["purelib"]).glob("nvidia/*/bin/cuobjdump"))
+    return str(found[-1]) if found else shutil.which("cuobjdump")
+
+
+@pytest.mark.skipif(not cuobjdump(), reason="needs cuobjdump of the package nvidia-cuda-cuobjdump")
+@planned
+def test_no_register_spills(cc, kernel, compiled, tmp_path):
+    file = tmp_path / "program.cubin"
+    file.write_bytes(compiled(cc, kernel).compiled_obj.cubin)
+    done = subprocess.run([cuobjdump(), "--dump-resource-usage", file], capture_output=True, text=True, check=True)
+    usage = re.findall(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", done.stdout)
+    assert usage, done.stdout + done.stderr
+    assert all((stack, local) == ("0", "0") for _, stack, local in usage), done.stdout
+
+
+def test_the_sample_covers_all():
+    everything = cutlass_api.get_kernels(cc=90)
+    taken = [kernel for cc, kernel in PLAN if cc == 90]
+    for wanted in (lambda k: k.metadata.design, lambda k: (type(k), k.metadata.operands.A.dtype)):
+        assert set(map(wanted, everything)) == set(map(wanted, taken))
+    for cc in ARCHITECTURES:
+        assert {type(kernel) for at, kernel in PLAN if at == cc} == set(map(type, cutlass_api.get_kernels(cc=cc)))
+
+
+# What a program tells.
+
+
+def test_a_program(artifact):
+    program = artifact.compiled_obj
+    assert "rutlass_gemm" in program.source
+    assert "#include" in program.source
+    assert program.shared_bytes >= 0
+    assert program.nvrtc_version >= (12, 0)
+    assert program.kernel_name in repr(program)
+    assert "sm_90a" in repr(artifact)
+
+
+def test_the_source_differs_from_kernel_to_kernel(compiled):
+    texts = {}
+    for cc, kernel in PLAN:
+        if cc == 90:
+            texts.setdefault(compiled(cc, kernel).compiled_obj.source, []).append(kernel)
+    # A column-major output is the transposed product's row-major one, so that some share a program: few do.
+    assert max(map(len, texts.values())) <= 2, [names(kernels) for kernels in texts.values() if len(kernels) > 2]
+
+
+def test_a_compiled_kernel_is_kept_in_memory(artifact):
+    args = fake_gemm(3, 3, 3)
+
+    def seconds():
+        start = time.perf_counter()
+        artifact.kernel_obj.compile(args, cc=90)
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(20)) < 100e-6
+
+
+# What cannot be compiled.
+
+
+@pytest.mark.parametrize("cc", [0, 70, 75, 79, 95, 130, 900])
+def test_an_unknown_capability(cc, artifact):
+    with pytest.raises(ValueError, match=rf"compute capability {cc}\b.*80"):
+        artifact.kernel_obj.compile(fake_gemm(3, 3, 3), cc=cc)
+
+
+def test_cpu_operands_need_a_capability(artifact):
+    a = torch.ones(8, 8, dtype=torch.float16)
+    args = cutlass_api.arguments.GemmArguments(a, a, torch.ones_like(a), accumulator_type=torch.float32)
+    kernel = cutlass_api.get_kernels(args, cc=90)[0]
+    with pytest.raises(ValueError, match=r"on the CPU.*cc=90"):
+        kernel.compile(args)
+    assert kernel.compile(args, cc=90).compiled_obj.architecture == "sm_90a"
+    with pytest.raises(ValueError, match="out is on cpu"):
+        kernel.run(args, kernel.compile(args, cc=90))
+    with pytest.raises(ValueError, match="on the CPU"):
+        kernel.run(args, kernel.compile(args, cc=90), assume_supported_args=True)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks what is said where there is no GPU")
+def test_fake_tensors_without_a_gpu_need_a_capability(artifact):
+    with pytest.raises(RuntimeError) as error:
+        artifact.kernel_obj.compile(fake_gemm(3, 3, 3))
+    assert len(str(error.value)) > 20, "the reason in words"
+
+
+# Artifacts elsewhere.
+
+
+def without_packages(tmp_path):
+    """The environment and the flags of a process that sees this package and no other."""
+    (tmp_path / "cutlass_api").symlink_to(PACKAGE)
+    return {
+        "flags": ("-S",),
+        "PYTHONPATH": str(tmp_path),
+        "LD_LIBRARY_PATH": None,
+        "CUDA_HOME": None,
+        "CUDA_PATH": None,
+    }
+
+
+@pytest.mark.parametrize("form", ["to_bytes", "pickle"])
+def test_artifacts_are_restored_in_another_process(artifact, tmp_path, form):
+    file = tmp_path / "artifact"
+    file.write_bytes(artifact.to_bytes() if form == "to_bytes" else pickle.dumps(artifact))
+    code = f"""
+        import hashlib, pickle, sys
+        from cutlass_api.artifact import CompiledArtifact
+        data = open(sys.argv[1], "rb").read()
+        artifact = CompiledArtifact.from_bytes(data) if {form == "to_bytes"} else pickle.loads(data)
+        program = artifact.compiled_obj
+        assert artifact.kernel_obj.metadata.kernel_name == program.kernel_name
+        assert artifact.to_bytes() == data or {form != "to_bytes"}
+        digest = hashlib.sha256(program.cubin).hexdigest()
+        print(program.kernel_name, program.architecture, program.shared_bytes, digest)
+    """
+    program = artifact.compiled_obj
+    digest = hashlib.sha256(program.cubin).hexdigest()
+    # Ahead-of-time use: the other machine has no compiler, nor any other package.
+    out = run_python(code, file, **without_packages(tmp_path))
+    assert out.split() == [program.kernel_name, "sm_90a", str(program.shared_bytes), digest]
+
+
+def test_a_restored_artifact_is_of_the_same_kernel(artifact):
+    restored = CompiledArtifact.from_bytes(artifact.to_bytes())
+    assert restored.kernel_obj is artifact.kernel_obj
+    assert restored.to_bytes() == artifact.to_bytes()
+    assert restored.compiled_obj.source == artifact.compiled_obj.source
+
+
+def flipped(data, position):
+    return data[:position] + bytes([data[position] ^ 0x10]) + data[position + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    {
+        "empty": lambda data: b"",
+        "text": lambda data: b"hello",
+        "magic only": lambda data: data[:8],
+        "half of the checksum": lambda data: data[:20],
+        "torn": lambda data: data[: len(data) // 2],
+        "one byte short": lambda data: data[:-1],
+        "one byte more": lambda data: data + b"\0",
+        "magic": lambda data: flipped(data, 0),
+        "version": lambda data: flipped(data, 7),
+        "checksum": lambda data: flipped(data, 12),
+        "name": lambda data: flipped(data, 45),
+        "machine code": lambda data: flipped(data, len(data) - 100),
+        "ELF": lambda data: b"\x7fELF" + data,
+        "twice": lambda data: data + data,
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_torn_and_foreign_bytes_are_refused(artifact, damage):
+    with pytest.raises(ValueError, match="no compiled artifact"):
+        CompiledArtifact.from_bytes(damage[1](artifact.to_bytes()))
+
+
+def test_bytes_only():
+    with pytest.raises(TypeError):
+        CompiledArtifact.from_bytes("text")
+
+
+# Without NVRTC.
+
+
+def test_one_clear_error_where_nvrtc_is_missing(tmp_path):
+    code = """
+        import cutlass_api
+        kernel = cutlass_api.get_kernels(cc=90)[0]
+        try:
+            kernel.compile(cutlass_api.arguments.RuntimeArguments(), cc=90)
+        except RuntimeError as error:
+            print(error)
+        else:
+            print("FOUND", cutlass_api._core.nvrtc_info()[0])
+    """
+    said = run_python(code, CUTLASS_API_CACHE_DIR=str(tmp_path / "cache"), **without_packages(tmp_path))
+    if said.startswith("FOUND /usr"):
+        pytest.skip(f"this system has NVRTC of its own: {said}")
+    # What was looked for, where, and what to install.
+    for word in ("NVRTC", "libnvrtc.so.13", "sys.path", "nvidia", "torch/lib", "CUDA_HOME"):
+        assert word in said
+    assert "pip install" in said
+    assert "nvidia-cuda-nvrtc" in said
+    assert "Traceback" not in said
+
+
+def test_nvrtc_installed_meanwhile_is_found(tmp_path):
+    code = """
+        import sys
+        import cutlass_api
+        kernel, args = cutlass_api.get_kernels(cc=90)[0], cutlass_api.arguments.RuntimeArguments()
+        try:
+            kernel.compile(args, cc=90)
+        except RuntimeError:
+            pass
+        sys.path.append(sys.argv[1])
+        print(kernel.compile(args, cc=90).compiled_obj.architecture)
+    """
+    assert run_python(code, sysconfig.get_paths()["purelib"], **without_packages(tmp_path)) == "sm_90a\n"
+
+
+def test_where_nvrtc_was_found():
+    path, version = cutlass_api._core.nvrtc_info()
+    assert Path(path).name.startswith("libnvrtc.so")
+    assert version >= (12, 0)

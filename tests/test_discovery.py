@@ -1,0 +1,323 @@
+"""get_kernels and Manifest: what is found, in which order, how fast."""
+
+import statistics
+import time
+
+import cutlass_api
+import pytest
+import torch
+from cutlass_api.arguments import ElementwiseArguments, GemmArguments, GroupedGemmArguments
+from helpers import DTYPES, INTEGERS, LAYOUTS, accumulator_of, fake, fake_gemm, names, output_of, run_python
+
+FAMILIES = {type(kernel) for kernel in cutlass_api.get_kernels()}
+
+
+def cpu_gemm(dtype=torch.float32, m=8, n=8, k=8):
+    a, b = torch.ones(m, k).to(dtype), torch.ones(k, n).to(dtype)
+    return GemmArguments(a, b, torch.ones(m, n).to(output_of(dtype)), accumulator_type=accumulator_of(dtype))
+
+
+# Without arguments.
+
+
+def test_names_are_unique_and_read_well():
+    found = names(cutlass_api.get_kernels())
+    assert len(set(found)) == len(found) > 100
+    assert all(name.isidentifier() for name in found), [name for name in found if not name.isidentifier()]
+    # Inductor drops what has EFC in its name.
+    assert not [name for name in found if "EFC" in name]
+
+
+def test_a_client_builds_a_dictionary_by_name():
+    by_name = {kernel.metadata.kernel_name: kernel for kernel in cutlass_api.get_kernels()}
+    for name, kernel in by_name.items():
+        assert isinstance(kernel, cutlass_api.Kernel)
+        assert type(kernel) is kernel.metadata.kernel_class
+        assert name in repr(kernel)
+
+
+def test_the_order_and_the_objects_are_the_same_each_time():
+    first, second = cutlass_api.get_kernels(), cutlass_api.get_kernels()
+    assert all(a is b for a, b in zip(first, second, strict=True))
+    args = fake_gemm()
+    first, second = cutlass_api.get_kernels(args), cutlass_api.get_kernels(args)
+    assert first
+    assert all(a is b for a, b in zip(first, second, strict=True))
+    assert set(map(id, first)) <= set(map(id, cutlass_api.get_kernels()))
+
+
+def test_the_order_is_the_same_in_every_process():
+    code = "import cutlass_api as c; print([k.metadata.kernel_name for k in c.get_kernels()])"
+    assert run_python(code) == f"{names(cutlass_api.get_kernels())}\n"
+
+
+@pytest.mark.parametrize("cc", [80, 86, 89, 90, 100, 120])
+def test_a_compute_capability_alone_gives_its_gpu_kernels(cc):
+    found = cutlass_api.get_kernels(cc=cc)
+    assert found
+    assert all(80 <= kernel.metadata.min_cc <= cc for kernel in found)
+    everything = cutlass_api.get_kernels(providers=["nvrtc"])
+    assert found == [kernel for kernel in everything if kernel.metadata.min_cc <= cc]
+
+
+def test_90_includes_what_80_runs():
+    assert set(names(cutlass_api.get_kernels(cc=80))) <= set(names(cutlass_api.get_kernels(cc=90)))
+
+
+@pytest.mark.parametrize("cc", [0, 60, 70, 75])
+@pytest.mark.parametrize("args", [None, cpu_gemm, fake_gemm], ids=["none", "cpu", "cuda"])
+def test_an_old_capability_finds_nothing(cc, args):
+    assert cutlass_api.get_kernels(args and args(), cc=cc) == []
+
+
+def test_metadata_filter():
+    seen = []
+
+    def wanted(metadata):
+        seen.append(metadata)
+        return metadata.operands.A.dtype == torch.bfloat16
+
+    found = cutlass_api.get_kernels(metadata_filter=wanted)
+    everything = cutlass_api.get_kernels()
+    assert [metadata.kernel_name for metadata in seen] == names(everything)
+    assert all(isinstance(metadata, cutlass_api.KernelMetadata) for metadata in seen)
+    assert found == [kernel for kernel in everything if kernel.metadata.operands.A.dtype == torch.bfloat16]
+    assert 0 < len(found) < len(everything)
+    assert cutlass_api.get_kernels(metadata_filter=lambda metadata: False) == []
+
+
+def test_an_error_in_a_filter_reaches_the_caller():
+    with pytest.raises(ZeroDivisionError):
+        cutlass_api.get_kernels(metadata_filter=lambda metadata: 1 / 0)
+
+
+def test_providers():
+    gpu, cpu = (cutlass_api.get_kernels(providers=[name]) for name in ("nvrtc", "reference"))
+    assert gpu
+    assert cpu
+    assert all(kernel.metadata.min_cc >= 80 for kernel in gpu)
+    assert set(names(gpu)).isdisjoint(names(cpu))
+    both = cutlass_api.get_kernels(providers=["reference", "nvrtc"])
+    assert both == cutlass_api.get_kernels()
+    assert len(both) == len(gpu) + len(cpu)
+    assert cutlass_api.get_kernels(providers=[]) == []
+    assert cutlass_api.get_kernels(fake_gemm(), providers=["reference"]) == []
+
+
+@pytest.mark.parametrize("providers", [["cutedsl"], ["nvrtc", "cutedsl"]])
+def test_an_unknown_provider(providers):
+    with pytest.raises(ValueError, match=r"cutedsl.*nvrtc.*reference"):
+        cutlass_api.get_kernels(providers=providers)
+
+
+def test_wrong_arguments_are_named():
+    with pytest.raises(TypeError, match=r"\bargs\b"):
+        cutlass_api.get_kernels(3)
+
+
+def test_all_that_is_asked_for_holds_together():
+    found = cutlass_api.get_kernels(
+        fake_gemm(), metadata_filter=lambda m: m.design.tile_shape[0] <= 64, cc=80, providers=["nvrtc"]
+    )
+    assert found
+    assert all(kernel.metadata.design.tile_shape[0] <= 64 for kernel in found)
+
+
+# For given arguments.
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_fake_tensors_on_a_gpu_find_kernels_that_support_them(dtype, layout):
+    args = fake_gemm(128, 192, 256, dtype=dtype, out=output_of(dtype), layout=layout)
+    found = cutlass_api.get_kernels(args)
+    assert found
+    assert all(kernel.metadata.min_cc >= 80 for kernel in found)
+    for kernel in found:
+        assert kernel.supports(args), kernel.supports(args).error
+        assert kernel.metadata.supports(args), kernel.metadata.supports(args).error
+    others = set(map(id, cutlass_api.get_kernels())) - set(map(id, found))
+    assert all(not kernel.supports(args) for kernel in cutlass_api.get_kernels() if id(kernel) in others)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tensor_cores_are_ranked_first(dtype, layout):
+    found = cutlass_api.get_kernels(fake_gemm(4096, 4096, 4096, dtype=dtype, layout=layout))
+    assert found[0].metadata.kernel_name.startswith("sm")
+    assert not found[0].metadata.kernel_name.startswith("simt")
+    # The floor under everything is among them, behind all that use tensor cores.
+    families = [kernel.metadata.kernel_name.split("_")[0] for kernel in found]
+    assert "simt" in families
+    assert "simt" not in families[: len(families) - families.count("simt")]
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (0, 5, 7), (5, 0, 7), (5, 7, 0), (3, 5, 7), (127, 131, 129)], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_every_shape_finds_a_kernel(shape, layout, dtype):
+    args = fake_gemm(*shape, dtype=dtype, out=output_of(dtype), layout=layout)
+    found = cutlass_api.get_kernels(args)
+    assert found
+    for kernel in found:
+        assert kernel.metadata.supports(args), f"{kernel}: {kernel.metadata.supports(args).error}"
+
+
+@pytest.mark.parametrize("pad", [1, 2, 4, 8])
+def test_unaligned_rows_and_addresses(pad):
+    parent = fake(64, 64 + pad)
+    a = parent[:, :64]
+    args = GemmArguments(a, fake(64, 64), fake(64, 64), accumulator_type=torch.float32)
+    found = cutlass_api.get_kernels(args)
+    assert found
+    for kernel in found:
+        assert kernel.metadata.supports(args), f"{kernel}: {kernel.metadata.supports(args).error}"
+        # What a kernel says that it loads at a time divides the row's step.
+        assert (64 + pad) % kernel.metadata.operands.A.divisibility == 0
+    for kernel in cutlass_api.get_kernels(cc=90):
+        if kernel not in found and kernel.metadata.operands.A.dtype == torch.float16:
+            assert not kernel.supports(args)
+
+
+def test_a_padded_row_is_as_good_as_a_whole_one():
+    # The extent along K is odd; what loads step by is the padded 16-byte row.
+    args = GemmArguments(fake(64, 64)[:, :37], fake(64, 64)[:37], fake(64, 64), accumulator_type=torch.float32)
+    for kernel in cutlass_api.get_kernels(args):
+        status = kernel.metadata.supports(args)
+        assert status, f"{kernel} is found, yet its own metadata says: {status.error}"
+
+
+def test_batches():
+    operands = [fake(3, 64, 64) for _ in range(3)]
+    found = cutlass_api.get_kernels(GemmArguments(*operands, accumulator_type=torch.float32))
+    assert found
+    assert not found[0].metadata.kernel_name.startswith("simt")
+    expanded = [fake(64, 64).expand(3, 64, 64), operands[1], operands[2]]
+    assert cutlass_api.get_kernels(GemmArguments(*expanded, accumulator_type=torch.float32))
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_cpu_operands_find_the_reference(dtype):
+    args = cpu_gemm(dtype)
+    (kernel,) = cutlass_api.get_kernels(args)
+    assert kernel.metadata.kernel_name.startswith("reference_gemm")
+    assert kernel.supports(args)
+    assert kernel.metadata.supports(args)
+
+
+def test_the_reference_serves_the_other_operations():
+    a = torch.ones(8, 8)
+    offsets = torch.tensor([3, 8], dtype=torch.int32)
+    grouped = GroupedGemmArguments(a, torch.ones(2, 8, 8), torch.ones(8, 8), torch.float32, offsets)
+    assert names(cutlass_api.get_kernels(grouped)) == ["reference_grouped_gemm_f32xf32_f32_f32"]
+    added = ElementwiseArguments(a, a, torch.ones(8, 8))
+    assert names(cutlass_api.get_kernels(added)) == ["reference_elementwise_add_f32xf32_f32_f32"]
+    assert cutlass_api.get_kernels(grouped)[0].metadata.supports(grouped)
+    assert cutlass_api.get_kernels(added)[0].metadata.supports(added)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+@pytest.mark.parametrize("cc", [80, 90, 100])
+def test_a_capability_with_cpu_operands_finds_gpu_kernels_only(dtype, cc):
+    found = cutlass_api.get_kernels(cpu_gemm(dtype, 64, 64, 64), cc=cc)
+    assert found
+    assert all(80 <= kernel.metadata.min_cc <= cc for kernel in found)
+
+
+def test_supports_says_why_not():
+    kernel = cutlass_api.get_kernels(fake_gemm())[0]
+    status = kernel.supports(cpu_gemm())
+    assert not status
+    assert "A has dtype float32" in str(status.error)
+    simt = cutlass_api.get_kernels(fake_gemm(dtype=torch.float32))[0]
+    assert "out is on cpu" in str(simt.supports(cpu_gemm()).error)
+    reference = cutlass_api.get_kernels(cpu_gemm())[0]
+    assert "out is on cuda:0" in str(reference.supports(fake_gemm(dtype=torch.float32)).error)
+    with pytest.raises(ValueError, match=r"^Kernel does not support the provided arguments: .*out is on cpu"):
+        simt.run(cpu_gemm())
+
+
+def test_unsupported_accumulators_find_nothing():
+    assert cutlass_api.get_kernels(fake_gemm(dtype=torch.bfloat16, accumulator=torch.float16)) == []
+    assert cutlass_api.get_kernels(fake_gemm(dtype=torch.float16, accumulator=torch.int32)) == []
+    found = cutlass_api.get_kernels(fake_gemm(dtype=torch.float16, accumulator=torch.float16))
+    assert found
+    assert all(kernel.metadata.operands.accumulator_type == torch.float16 for kernel in found)
+
+
+def test_tf32_is_the_users_to_allow():
+    args = fake_gemm(dtype=torch.float32)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("highest")
+        exact = cutlass_api.get_kernels(args)
+        torch.set_float32_matmul_precision("high")
+        rounded = cutlass_api.get_kernels(args)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert names(exact) == [name for name in names(exact) if name.startswith("simt")]
+    assert set(names(exact)) <= set(names(rounded))
+
+
+# Manifest.
+
+
+def test_manifest():
+    manifest = cutlass_api.Manifest()
+    assert manifest.kernels == []
+    args = fake_gemm()
+    found = manifest.add_kernels(args)
+    assert found == manifest.kernels == cutlass_api.get_kernels(args)
+    assert manifest.add_kernels(args) == found
+    assert manifest.kernels == found, "each kernel once"
+    more = manifest.add_kernels(args=cpu_gemm(), metadata_filter=lambda m: True, cc=None, providers=["reference"])
+    assert len(more) == 1
+    assert manifest.kernels == found + more
+    manifest.kernels.clear()
+    assert len(manifest.kernels) == len(found) + 1, "the list is the caller's own"
+    assert cutlass_api.Manifest.get_kernels(args, cc=90) == cutlass_api.get_kernels(args, cc=90)
+    with pytest.raises(ValueError, match="unknown"):
+        manifest.add_kernels(providers=["unknown"])
+
+
+def test_a_manifest_of_everything_is_quick_to_make():
+    start = time.perf_counter()
+    manifest = cutlass_api.Manifest()
+    manifest.add_kernels()
+    manifest.add_kernels()
+    assert len(manifest.kernels) == len(cutlass_api.get_kernels())
+    assert time.perf_counter() - start < 0.5
+
+
+# Time.
+
+
+def test_all_kernels_by_name_in_a_fresh_process():
+    code = """
+        import time
+        import cutlass_api
+        start = time.perf_counter()
+        kernels = {kernel.metadata.kernel_name: kernel for kernel in cutlass_api.get_kernels()}
+        print(time.perf_counter() - start)
+    """
+    # The best of some: other work on the machine must not fail the test.
+    best = min(float(run_python(code)) for _ in range(5))
+    print(f"get_kernels() and a dictionary by name: {best * 1e3:.1f} ms")
+    assert best < 0.020
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float8_e4m3fn, torch.int8], ids=str)
+@pytest.mark.parametrize("m", [4096, 37])
+def test_kernels_for_arguments(dtype, m):
+    args = fake_gemm(m, m, m, dtype=dtype, out=torch.int32 if dtype in INTEGERS else torch.float32)
+
+    def seconds():
+        start = time.perf_counter()
+        found = cutlass_api.get_kernels(args)
+        taken = time.perf_counter() - start
+        assert found
+        return taken
+
+    median = statistics.median(seconds() for _ in range(300))
+    print(f"get_kernels(args): {median * 1e6:.1f} us")
+    assert median < 100e-6

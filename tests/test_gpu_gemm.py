@@ -1,0 +1,443 @@
+"""Every GPU kernel against torch in float64.
+
+Outputs are filled with NaN first and lie among guard bytes, inputs among NaNs: an element that nobody wrote, a write
+beside the output and a product with what lies beside an input all show. One test goes through many kernels and shapes,
+and reports every failure with the kernel's name, the case and the error.
+"""
+
+import os
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+
+import cutlass_api
+import gpu_helpers
+import pytest
+import torch
+from cutlass_api.arguments import GemmArguments
+from gpu_helpers import (
+    INTEGERS,
+    WORST,
+    Form,
+    Output,
+    Problem,
+    Types,
+    check,
+    exact_integer_product,
+    family_of,
+    float32_precision,
+    layouts_of,
+    random_operand,
+    rounds_to_tf32,
+    say,
+    types_of,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+pytestmark = pytest.mark.gpu
+
+LAYOUTS = ["".join(letters) for letters in product("tn", repeat=3)]
+
+
+def grouped() -> dict[tuple[str, Types], list[cutlass_api.Kernel]]:
+    groups = defaultdict(list)
+    for kernel in cutlass_api.get_kernels(cc=90):
+        groups[family_of(kernel), types_of(kernel)].append(kernel)
+    return dict(groups)
+
+
+#: All kernels for an H100, by family and types.
+GROUPS = grouped()
+ALL_TYPES = list(dict.fromkeys(types for _, types in GROUPS))
+#: Types that stand for a way through the kernels of their own; these see every layout with every shape.
+THOROUGH = [
+    types
+    for types in ALL_TYPES
+    if types
+    in {
+        Types(torch.float16, torch.float16, torch.float32, torch.float16),
+        Types(torch.float16, torch.float16, torch.float16, torch.float16),
+        Types(torch.bfloat16, torch.bfloat16, torch.float32, torch.bfloat16),
+        Types(torch.bfloat16, torch.bfloat16, torch.float32, torch.float32),
+        Types(torch.float32, torch.float32, torch.float32, torch.float32),
+        Types(torch.float64, torch.float64, torch.float64, torch.float64),
+        Types(torch.float8_e4m3fn, torch.float8_e5m2, torch.float32, torch.bfloat16),
+        Types(torch.int8, torch.int8, torch.int32, torch.int32),
+        Types(torch.int8, torch.uint8, torch.int32, torch.float32),
+        Types(torch.int8, torch.float16, torch.float32, torch.float16),
+    }
+]
+
+
+def fail_with(failures: list[str]) -> None:
+    if failures:
+        shown = "\n".join(failures[:40])
+        more = f"\n... and {len(failures) - 40} more" if len(failures) > 40 else ""
+        pytest.fail(f"{len(failures)} failures:\n{shown}{more}", pytrace=False)
+
+
+def generator_for(*seed: object) -> torch.Generator:
+    """Random numbers that are the same in every run, and different from case to case."""
+    number = 0
+    for character in repr(seed):
+        number = (number * 31 + ord(character)) % 2**31
+    return torch.Generator(gpu_helpers.DEVICE).manual_seed(number)
+
+
+@pytest.fixture(scope="session")
+def artifacts(request) -> dict[str, object]:
+    """Every kernel, compiled; an exception stands for one that did not compile.
+
+    Kernels with row-major outputs come first. One with a column-major output is the transpose of one of these, has the
+    same program, and then finds it in the cache on disk: half of the work.
+    """
+    arguments = {}
+    for types in ALL_TYPES:
+        operands = (
+            torch.zeros(16, 16, dtype=dtype, device=gpu_helpers.DEVICE) for dtype in (types.a, types.b, types.out)
+        )
+        arguments[types] = GemmArguments(*operands, accumulator_type=types.accumulator)
+
+    def compile_one(kernel):
+        try:
+            return kernel.compile(arguments[types_of(kernel)])
+        except Exception as error:
+            return error
+
+    kernels = [kernel for group in GROUPS.values() for kernel in group]
+    waves = [
+        [kernel for kernel in kernels if layouts_of(kernel)[0][2] == "t"],
+        [kernel for kernel in kernels if layouts_of(kernel)[0][2] == "n"],
+    ]
+    compiled = {}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for wave in waves:
+            for kernel, result in zip(wave, pool.map(compile_one, wave), strict=True):
+                compiled[kernel.metadata.kernel_name] = result
+    failed = [name for name, result in compiled.items() if isinstance(result, Exception)]
+    say(request, f"{len(compiled) - len(failed)} kernels compiled, {len(failed)} failed")
+    yield compiled
+    lines = [
+        f"{ratio:6.3f}  {family:5} {types:40} {where}"
+        for (family, types), (ratio, where) in sorted(WORST.items(), key=lambda item: -item[1][0])
+    ]
+    if lines:
+        say(request, "worst error by family and types, as a multiple of torch's own:\n" + "\n".join(lines))
+
+
+def make_problem(types: Types, shape, a_form: Form, b_form: Form, tf32: bool = False) -> Problem:
+    """Random inputs for `shape`, which is (M, N, K) or (L, M, N, K)."""
+    *batch, m, n, k = shape
+    generator = generator_for(types, shape, a_form, b_form)
+    # Sums of 8-bit integers run out of float16's range; small ones do not, for the K that are used here.
+    small = types.integer and types.out == torch.float16
+    a = random_operand((*batch, m, k), types.a, a_form, generator, small)
+    b = random_operand((*batch, k, n), types.b, b_form, generator, small)
+    return Problem(types, a, b, tf32)
+
+
+def just_aligned(order: str, dtype: torch.dtype, load_bytes: int) -> Form:
+    """Aligned to what a kernel loads at a time and, where possible, to no more."""
+    elements = max(load_bytes // dtype.itemsize, 1)
+    wider = 2 * elements if load_bytes < 16 else elements
+    # An odd multiple of `elements`, at which nothing wider than a load can be used by mistake.
+    return Form(order, multiple=wider, pad=elements if load_bytes < 16 else 0, offset=elements)
+
+
+@pytest.mark.parametrize(("family", "types"), GROUPS, ids=str)
+def test_every_kernel(family: str, types: Types, artifacts) -> None:
+    """Each on an aligned shape, an odd one larger than a tile, and a batch; inputs aligned as it asks and no more."""
+    cases = [("aligned", (192, 320, 256)), ("odd", (387, 259, 131)), ("batch", (3, 67, 45, 39))]
+    problems: dict[object, Problem] = {}
+    failures = []
+    for kernel in GROUPS[family, types]:
+        artifact = artifacts[kernel.metadata.kernel_name]
+        if isinstance(artifact, Exception):
+            failures.append(f"{kernel.metadata.kernel_name}: does not compile: {artifact}")
+            continue
+        load_bytes = getattr(kernel.metadata.design, "load_bytes", 1)
+        tf32 = rounds_to_tf32(kernel)
+        with float32_precision("high" if tf32 else "highest"):
+            for (case, shape), layout in product(cases, layouts_of(kernel)):
+                if case == "aligned":
+                    forms = [Form(order) for order in layout]
+                else:
+                    sides = (types.a, types.b, types.out)
+                    forms = [just_aligned(o, d, load_bytes) for o, d in zip(layout, sides, strict=True)]
+                # The output may be anywhere: its rows are never aligned.
+                forms[2] = Form(layout[2], pad=3 if case == "odd" else 0, offset=0 if case == "aligned" else 1)
+                key = (shape, *forms[:2])
+                if key not in problems:
+                    problems[key] = make_problem(types, shape, *forms[:2], tf32)
+                failure = check(kernel, artifact, problems[key], forms[2], f"{case} {shape} {layout}")
+                if failure:
+                    failures.append(failure)
+    fail_with(failures)
+
+
+#: (M, N, K) and (L, M, N, K): ones, twos, primes, no K at all, one K, long and thin, more than a tile with a remainder.
+SHAPES = [
+    (1, 1, 1),
+    (1, 2, 3),
+    (2, 1, 17),
+    (5, 7, 0),
+    (31, 29, 1),
+    (1, 257, 64),
+    (263, 1, 40),
+    (67, 131, 61),
+    (129, 65, 33),
+    (192, 320, 256),
+    (387, 259, 131),
+    (1, 33, 20, 17),
+    (2, 3, 5, 0),
+    (3, 7, 11, 2),
+    (5, 130, 67, 24),
+]
+
+
+def in_all_forms(layout: str, batched: bool) -> dict[str, tuple[Form, Form, Form]]:
+    """Ways in which a layout may lie in memory."""
+    a, b, out = layout
+    tight = (Form(a), Form(b), Form(out))
+    forms = {
+        "tight": tight,
+        "rows of 16 bytes": (Form(a, multiple=16), Form(b, multiple=16), Form(out, multiple=16)),
+        "rows of an odd number": (Form(a, multiple=2, pad=1), Form(b, multiple=2, pad=1), Form(out, multiple=2, pad=1)),
+        "offset by one": (Form(a, offset=1), Form(b, offset=1), Form(out, offset=1)),
+        "A offset by one": (Form(a, multiple=16, offset=1), Form(b, multiple=16), Form(out)),
+        "no unit stride in A": (Form(a, step=2), Form(b), Form(out)),
+        "no unit stride in B": (Form(a), Form(b, step=3), Form(out)),
+        "no unit stride in out": (Form(a, multiple=16), Form(b, multiple=16), Form(out, step=2, pad=5)),
+        "rows of A alike": (Form(a, broadcast=(-2,)), Form(b), Form(out)),
+        "columns of A alike": (Form(a, broadcast=(-1,)), Form(b), Form(out)),
+        "rows of B alike": (Form(a), Form(b, broadcast=(-2,)), Form(out)),
+        "columns of B alike": (Form(a, multiple=16), Form(b, broadcast=(-1,)), Form(out)),
+        "A one number": (Form(a, broadcast=(-1, -2)), Form(b, multiple=16), Form(out)),
+    }
+    if batched:
+        forms |= {
+            "one A": (Form(a, batches="same"), Form(b), Form(out)),
+            "one B": (Form(a, multiple=16), Form(b, multiple=16, batches="same"), Form(out)),
+            "overlapping A": (Form(a, batches="overlapping"), Form(b), Form(out)),
+            "overlapping, aligned": (
+                Form(a, multiple=16, batches="overlapping"),
+                Form(b, multiple=16, batches="overlapping"),
+                Form(out, pad=1),
+            ),
+        }
+    return forms
+
+
+def sample(kernels: list[cutlass_api.Kernel]) -> list[cutlass_api.Kernel]:
+    """The first, the last, and the first of each family."""
+    chosen = [kernels[0], kernels[-1]]
+    for kernel in kernels:
+        if family_of(kernel) not in {family_of(other) for other in chosen}:
+            chosen.append(kernel)
+    return list(dict.fromkeys(chosen))
+
+
+def try_all(types: Types, shape, forms, layout: str, artifacts, tf32: bool) -> list[str]:
+    """A sample of the kernels that `get_kernels` returns for one problem, which must not be empty."""
+    failures = []
+    for name, (a_form, b_form, out_form) in forms.items():
+        problem = make_problem(types, shape, a_form, b_form)
+        tf32_problem = Problem(types, problem.a, problem.b, tf32=True)
+        out = Output(problem.shape, types.out, out_form)
+        args = GemmArguments(problem.a, problem.b, out.tensor, accumulator_type=types.accumulator)
+        kernels = cutlass_api.get_kernels(args)
+        what = f"{shape} {layout} {name}"
+        if not kernels:
+            failures.append(f"{types}, {what}: no kernel")
+            continue
+        for kernel in sample(kernels):
+            artifact = artifacts[kernel.metadata.kernel_name]
+            if isinstance(artifact, Exception):
+                continue  # `test_every_kernel` reports it
+            rounded = tf32 and rounds_to_tf32(kernel)
+            failure = check(kernel, artifact, tf32_problem if rounded else problem, out_form, what)
+            if failure:
+                failures.append(failure)
+    return failures
+
+
+@pytest.mark.parametrize("types", ALL_TYPES, ids=str)
+def test_shapes(types: Types, artifacts) -> None:
+    """Every shape, in every layout for some types and in three for the others."""
+    failures = []
+    for shape, layout in product(SHAPES, LAYOUTS if types in THOROUGH else ["ttt", "tnn", "ntt"]):
+        forms = {"tight": in_all_forms(layout, len(shape) == 4)["tight"]}
+        failures += try_all(types, shape, forms, layout, artifacts, tf32=False)
+    fail_with(failures)
+
+
+@pytest.mark.parametrize("types", THOROUGH, ids=str)
+def test_views(types: Types, artifacts) -> None:
+    """Gaps, offsets, no unit strides, strides of 0, batches that overlap."""
+    failures = []
+    for shape, layout in product([(67, 131, 61), (3, 37, 53, 29)], LAYOUTS):
+        forms = in_all_forms(layout, len(shape) == 4)
+        failures += try_all(types, shape, forms, layout, artifacts, tf32=False)
+    fail_with(failures)
+
+
+# ---- tf32 is the user's decision -------------------------------------------------------------------------------------
+
+FLOAT32 = Types(torch.float32, torch.float32, torch.float32, torch.float32)
+
+
+def test_tf32_kernels_are_found_only_where_torch_allows_them() -> None:
+    problem = make_problem(FLOAT32, (64, 64, 64), Form(), Form())
+    out = Output(problem.shape, torch.float32, Form())
+    args = GemmArguments(problem.a, problem.b, out.tensor, accumulator_type=torch.float32)
+    with float32_precision("highest"):
+        kernels = cutlass_api.get_kernels(args)
+        assert kernels and not any(rounds_to_tf32(kernel) for kernel in kernels)
+    rounding = [kernel for kernel in GROUPS.get(("sm80", FLOAT32), [])]
+    with float32_precision("high"):
+        assert any(rounds_to_tf32(kernel) for kernel in cutlass_api.get_kernels(args)) == bool(rounding)
+
+
+@pytest.mark.skipif(("sm80", FLOAT32) not in GROUPS, reason="there is no tf32 kernel")
+def test_tf32_over_all_shapes_and_views(artifacts) -> None:
+    failures = []
+    with float32_precision("high"):
+        for shape, layout in product(SHAPES, LAYOUTS):
+            forms = in_all_forms(layout, len(shape) == 4)
+            if shape not in {(67, 131, 61), (5, 130, 67, 24)}:
+                forms = {"tight": forms["tight"]}
+            failures += try_all(FLOAT32, shape, forms, layout, artifacts, tf32=True)
+    fail_with(failures)
+
+
+# ---- what only some types have ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtypes", [(torch.int8,) * 2, (torch.uint8,) * 2, (torch.int8, torch.uint8)], ids=str)
+def test_integer_sums_wrap_around(dtypes, artifacts) -> None:
+    """As torch's do: modulo 2^32, without saturation. Only the largest numbers over a long K get there."""
+    extreme = {torch.int8: -128, torch.uint8: 255}
+    m, n, k = 17, 33, 140_000
+    a = torch.full((m, k), extreme[dtypes[0]], dtype=dtypes[0], device=gpu_helpers.DEVICE)
+    b = torch.full((n, k), extreme[dtypes[1]], dtype=dtypes[1], device=gpu_helpers.DEVICE).mT
+    expected = exact_integer_product(a, b)
+    assert abs(extreme[dtypes[0]] * extreme[dtypes[1]]) * k > 2**31
+    for kernel in sample(cutlass_api.get_kernels(GemmArguments(a, b, expected.clone(), accumulator_type=torch.int32))):
+        out = torch.full((m, n), 0x5A5A5A5A, dtype=torch.int32, device=gpu_helpers.DEVICE)
+        args = GemmArguments(a, b, out, accumulator_type=torch.int32)
+        kernel.run(args, artifacts[kernel.metadata.kernel_name])
+        assert torch.equal(out, expected), kernel.metadata.kernel_name
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_infinities_and_nans_stay_in_their_rows(dtype: torch.dtype) -> None:
+    """A NaN in A spoils its own row, and no other: what a tile reads beyond an edge is not multiplied in."""
+    m, n, k = 65, 67, 45
+    a = torch.ones(m, k, dtype=dtype, device=gpu_helpers.DEVICE)
+    b = torch.ones(k, n, dtype=dtype, device=gpu_helpers.DEVICE)
+    a[3, 44], b[0, 66] = float("nan"), float("inf")
+    expected = torch.full((m, n), float(k), device=gpu_helpers.DEVICE)
+    expected[:, 66], expected[3, :] = float("inf"), float("nan")
+    out = torch.full((m, n), -1.0, dtype=dtype, device=gpu_helpers.DEVICE)
+    for kernel in sample(cutlass_api.get_kernels(args := GemmArguments(a, b, out, accumulator_type=torch.float32))):
+        out.fill_(-1)
+        kernel.run(args)
+        torch.testing.assert_close(out.float(), expected, rtol=0, atol=0, equal_nan=True)
+
+
+def test_results_are_the_same_bits_every_time(artifacts) -> None:
+    types = Types(torch.float16, torch.float16, torch.float32, torch.float32)
+    problem = make_problem(types, (517, 389, 771), Form(), Form(multiple=16))
+    for kernel in sample(
+        cutlass_api.get_kernels(
+            GemmArguments(
+                problem.a,
+                problem.b,
+                Output(problem.shape, types.out, Form()).tensor,
+                accumulator_type=types.accumulator,
+            )
+        )
+    ):
+        results = []
+        for _ in range(5):
+            out = Output(problem.shape, types.out, Form()).tensor
+            args = GemmArguments(problem.a, problem.b, out, accumulator_type=types.accumulator)
+            kernel.run(args, artifacts[kernel.metadata.kernel_name])
+            results.append(out)
+        assert all(torch.equal(result, results[0]) for result in results), kernel.metadata.kernel_name
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 7), (5, 0, 7), (0, 0, 0), (0, 5, 6, 7)], ids=str)
+def test_nothing_to_compute_is_computed(shape) -> None:
+    *batch, m, n, k = shape
+    a = torch.zeros(*batch, m, k, dtype=torch.float16, device=gpu_helpers.DEVICE)
+    b = torch.zeros(*batch, k, n, dtype=torch.float16, device=gpu_helpers.DEVICE)
+    out = torch.zeros(*batch, m, n, dtype=torch.float16, device=gpu_helpers.DEVICE)
+    args = GemmArguments(a, b, out, accumulator_type=torch.float32)
+    for kernel in sample(cutlass_api.get_kernels(args)):
+        kernel.run(args)
+    torch.cuda.synchronize()
+
+
+# ---- anything at all -------------------------------------------------------------------------------------------------
+
+extents = st.one_of(st.integers(1, 40), st.integers(1, 300), st.sampled_from([16, 32, 64, 128, 256]))
+forms = st.builds(
+    Form,
+    order=st.sampled_from("tn"),
+    multiple=st.sampled_from([1, 2, 4, 8, 16]),
+    pad=st.integers(0, 9),
+    offset=st.sampled_from([0, 0, 1, 2, 4, 8, 16, 3]),
+    step=st.sampled_from([1, 1, 1, 1, 2, 3]),
+    broadcast=st.sampled_from([(), (), (), (), (-1,), (-2,), (-1, -2)]),
+    batches=st.sampled_from(["apart", "apart", "same", "overlapping"]),
+)
+#: An output has every element once.
+output_forms = st.builds(
+    Form,
+    order=st.sampled_from("tn"),
+    multiple=st.sampled_from([1, 2, 8]),
+    pad=st.integers(0, 9),
+    offset=st.integers(0, 17),
+    step=st.sampled_from([1, 1, 2, 3]),
+)
+
+
+@settings(
+    max_examples=400,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    types=st.sampled_from(ALL_TYPES),
+    batch=st.one_of(st.none(), st.integers(1, 5)),
+    m=extents,
+    n=extents,
+    k=st.one_of(extents, st.integers(0, 3)),
+    a_form=forms,
+    b_form=forms,
+    out_form=output_forms,
+)
+def test_anything(artifacts, types, batch, m, n, k, a_form, b_form, out_form) -> None:
+    """The kernel that is ranked first, on whatever hypothesis thinks of."""
+    shape = (m, n, k) if batch is None else (batch, m, n, k)
+    with float32_precision("highest"):
+        problem = make_problem(types, shape, a_form, b_form)
+        out = Output(problem.shape, types.out, out_form)
+        args = GemmArguments(problem.a, problem.b, out.tensor, accumulator_type=types.accumulator)
+        kernels = cutlass_api.get_kernels(args)
+        assert kernels, "no kernel serves this"
+        artifact = artifacts[kernels[0].metadata.kernel_name]
+        assert not isinstance(artifact, Exception), artifact
+        failure = check(kernels[0], artifact, problem, out_form, f"{shape} {a_form} {b_form} {out_form}")
+    assert failure is None, failure
+
+
+def test_every_type_is_covered() -> None:
+    """Every element type of the package takes part, and integers as well as floats are compared exactly or by error."""
+    seen = {dtype for types in ALL_TYPES for dtype in (types.a, types.b, types.out)}
+    assert seen == {*INTEGERS, *gpu_helpers.ROUNDOFF}
+    assert len(THOROUGH) == 10

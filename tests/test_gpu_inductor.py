@@ -1,0 +1,207 @@
+"""`torch.compile` with PyTorch's own NVGEMM backend, unmodified, choosing, timing and running our kernels on a GPU."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import cutlass_api
+import pytest
+import torch
+from gpu_helpers import Problem, Types, family_of
+from torch._inductor import config as inductor_config
+from torch._inductor import utils as inductor_utils
+from torch._inductor.codegen.nv_universal_gemm import kernel_cache
+from torch._inductor.codegen.nv_universal_gemm import nv_universal_gemm as backend
+from torch._inductor.codegen.nv_universal_gemm.nv_universal_gemm_kernel import NVUniversalGemmKernelWrapper
+
+pytestmark = pytest.mark.gpu
+
+HALVES = [torch.float16, torch.bfloat16]
+MODES = ["max-autotune", "max-autotune-no-cudagraphs"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pinned_torch() -> None:
+    assert torch.__version__.startswith("2.11"), f"written against torch 2.11, and this is torch {torch.__version__}"
+
+
+class Witness:
+    """What happened while a function was compiled and run."""
+
+    def __init__(self) -> None:
+        #: Kernels that the generated code looked up; it does so at each call that is no replay of a CUDA graph.
+        self.looked_up: list[str] = []
+        #: Calls that the generated code made to our kernels.
+        self.calls = 0
+        #: Kernels that Inductor timed.
+        self.timed: list[str] = []
+        #: The code that Inductor wrote.
+        self.code: list[str] = []
+
+
+@contextmanager
+def inductor(backends: str) -> Iterator[Witness]:
+    """Inductor with nothing cached, with these GEMM backends and no others, watched."""
+    witness = Witness()
+    original_run, original_benchmark = NVUniversalGemmKernelWrapper.run, backend.NVUniversalGemmCaller.benchmark
+    original_lookup = kernel_cache.get_kernel_by_name
+
+    def run(self, *args, **kwargs):
+        witness.calls += 1
+        return original_run(self, *args, **kwargs)
+
+    def benchmark(self, *args, **kwargs):
+        witness.timed.append(self.kernel.metadata.kernel_name)
+        return original_benchmark(self, *args, **kwargs)
+
+    def lookup(name: str):
+        witness.looked_up.append(name)
+        return original_lookup(name)
+
+    def save(code: str) -> None:
+        if code not in witness.code:  # torch may tell of it twice
+            witness.code.append(code)
+
+    # Both answers are kept for the life of the process, and may be from before cutlass_api was imported.
+    inductor_utils.ensure_cute_available.cache_clear()
+    inductor_utils.ensure_nv_universal_gemm_available.cache_clear()
+    kernel_cache.clear_cache()
+    torch._dynamo.reset()
+    with (
+        inductor_utils.fresh_cache(),
+        inductor_config.patch(max_autotune_gemm_backends=backends, force_disable_caches=True, compile_threads=1),
+        mock.patch.object(NVUniversalGemmKernelWrapper, "run", run),
+        mock.patch.object(backend.NVUniversalGemmCaller, "benchmark", benchmark),
+        # The generated module imports it by name when it is loaded.
+        mock.patch.object(kernel_cache, "get_kernel_by_name", lookup),
+        mock.patch("torch._inductor.graph.GraphLowering.save_output_code", save),
+        torch.no_grad(),
+    ):
+        yield witness
+    torch._dynamo.reset()
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a @ b
+
+
+#: Name: a function, the shape of each input.
+CASES = {
+    "mm": (matmul, (512, 256), (256, 768)),
+    "bmm": (torch.bmm, (4, 128, 96), (4, 96, 160)),
+    # Nothing here is a multiple of 8, so nothing is aligned to 16 bytes.
+    "mm, odd": (matmul, (131, 67), (67, 259)),
+}
+
+
+def assert_as_good_as_torch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
+    problem = Problem(Types(a.dtype, b.dtype, torch.float32, out.dtype), a, b)
+    assert out.shape == problem.shape
+    error = problem.error(out)
+    assert error <= problem.limit, f"error {error:.3e}, limit {problem.limit:.3e}, torch {problem.torch_error:.3e}"
+
+
+def assert_ours_alone(witness: Witness, dtype: torch.dtype, aligned: bool) -> None:
+    assert len(witness.code) == 1
+    (code,) = witness.code
+    assert "async_compile.nv_universal_gemm" in code and "cutlass_api.arguments.GemmArguments" in code
+    assert "extern_kernels.mm" not in code and "extern_kernels.bmm" not in code
+    assert witness.calls > 0 and len(witness.looked_up) == witness.calls
+    assert len(set(witness.looked_up)) == 1
+    kernels = {kernel.metadata.kernel_name: kernel for kernel in cutlass_api.get_kernels(cc=90)}
+    assert set(witness.timed) <= kernels.keys() and witness.looked_up[0] in kernels
+    assert kernels[witness.looked_up[0]].metadata.operands.A.dtype == dtype
+    if aligned:
+        assert len(set(witness.timed)) == 5
+        assert {family_of(kernels[name]) for name in witness.timed} != {"simt"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_a_product_is_computed_by_our_kernels(name: str, dtype: torch.dtype, mode: str) -> None:
+    function, *shapes = CASES[name]
+    torch.manual_seed(0)
+    with inductor("NVGEMM") as witness:
+        compiled = torch.compile(function, mode=mode, dynamic=False)
+        calls = []
+        # With CUDA graphs: a call that warms up, one that is captured, and replays of it. New inputs each time.
+        for _ in range(5):
+            inputs = [torch.randn(shape, device="cuda").to(dtype) for shape in shapes]
+            torch.compiler.cudagraph_mark_step_begin()
+            out = compiled(*inputs).clone()
+            assert_as_good_as_torch(*inputs, out)
+            calls.append(witness.calls)
+    assert_ours_alone(witness, dtype, aligned="odd" not in name)
+    if mode == "max-autotune":
+        assert calls[-1] == calls[-3], "the last calls were replays, which run no Python"
+    else:
+        assert calls == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("batch", [(), (3,)], ids=["rows", "batches"])
+def test_a_linear_layer_is_computed_by_our_kernels(batch, dtype: torch.dtype, mode: str) -> None:
+    """Without a bias. With one, torch 2.11 lowers it to `addmm`, for which its NVGEMM backend offers no choices."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(256, 320, bias=False, device="cuda", dtype=dtype)
+    with inductor("NVGEMM") as witness:
+        compiled = torch.compile(layer, mode=mode, dynamic=False)
+        for _ in range(4):
+            x = torch.randn(*batch, 128, 256, device="cuda").to(dtype)
+            torch.compiler.cudagraph_mark_step_begin()
+            out = compiled(x).clone()
+            assert_as_good_as_torch(x.view(-1, 256), layer.weight.detach().mT, out.view(-1, 320))
+    assert_ours_alone(witness, dtype, aligned=True)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_beside_the_other_backends(dtype: torch.dtype) -> None:
+    """Ours are timed with the rest; whichever wins, the results are right, of a layer with a bias too."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(256, 320, device="cuda", dtype=dtype)
+
+    def network(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        product = x @ weight
+        return product, layer(torch.relu(product))
+
+    with inductor("ATEN,TRITON,NVGEMM") as witness:
+        compiled = torch.compile(network, mode="max-autotune", dynamic=False)
+        for _ in range(3):
+            x = torch.randn(192, 128, device="cuda").to(dtype)
+            weight = torch.randn(128, 256, device="cuda").to(dtype)
+            torch.compiler.cudagraph_mark_step_begin()
+            product, out = (tensor.clone() for tensor in compiled(x, weight))
+            assert_as_good_as_torch(x, weight, product)
+            hidden = torch.relu(product)
+            expected = hidden.double() @ layer.weight.double().mT + layer.bias.double()
+            theirs = (layer(hidden).double() - expected).norm()
+            # `addmm` is torch's own kernel or Triton's; a little more room than for ours.
+            assert (out.double() - expected).norm() <= 1.5 * theirs
+    assert witness.timed, "ours took part"
+
+
+def test_shapes_that_change() -> None:
+    """One compiled function for all sizes: arguments are made anew at each call, and artifacts serve every shape."""
+    torch.manual_seed(0)
+    with inductor("NVGEMM") as witness:
+        compiled = torch.compile(matmul, mode="max-autotune-no-cudagraphs", dynamic=True)
+        for m, n, k in [(128, 256, 64), (136, 256, 64), (520, 264, 72), (8, 1024, 640), (128, 256, 64)]:
+            a = torch.randn(m, k, device="cuda", dtype=torch.float16)
+            b = torch.randn(k, n, device="cuda", dtype=torch.float16)
+            assert_as_good_as_torch(a, b, compiled(a, b))
+    assert witness.calls == 5
+
+
+def test_a_patched_workspace_size_is_honoured() -> None:
+    """A client that replaces the method on the class has its answer allocated and passed on to `run`."""
+    torch.manual_seed(0)
+    a, b = (torch.randn(256, 256, device="cuda", dtype=torch.float16) for _ in range(2))
+    with (
+        mock.patch.object(cutlass_api.Kernel, "get_workspace_size", return_value=4096) as asked,
+        inductor("NVGEMM") as witness,
+    ):
+        out = torch.compile(matmul, mode="max-autotune-no-cudagraphs", dynamic=False)(a, b)
+    assert asked.called and "workspace=workspace" in witness.code[0]
+    assert_as_good_as_torch(a, b, out)

@@ -1,0 +1,197 @@
+"""What kernels say of themselves, and how arguments are held against it."""
+
+import dataclasses
+
+import cutlass_api
+import numpy as np
+import pytest
+import torch
+from cutlass_api import metadata
+from cutlass_api.arguments import DenseTensor, ElementwiseArguments, GemmArguments, GroupedGemmArguments, ScaledTensor
+from cutlass_api.library import ScaleMode, ScaleSwizzleMode
+from cutlass_api.metadata import (
+    BLASDesignMetadata,
+    DenseTensorAttributes,
+    ElementwiseOperandsMetadata,
+    GemmOperandsMetadata,
+    GroupedGemmOperandsMetadata,
+    KernelMetadata,
+    ScaledTensorAttributes,
+    Sm100DesignMetadata,
+    TensorAttributes,
+)
+from helpers import fake, fake_gemm
+
+ROW, COLUMN = (0, 0, 1), (0, 1, 0)
+
+
+def fields(cls):
+    return [field.name for field in dataclasses.fields(cls)]
+
+
+@pytest.mark.parametrize(
+    "name, expected",
+    {
+        "KernelMetadata": ["kernel_name", "kernel_class", "min_cc", "operands", "design", "epilogue"],
+        "GemmOperandsMetadata": ["A", "B", "out", "accumulator_type"],
+        "GroupedGemmOperandsMetadata": ["A", "B", "out", "offsets", "accumulator_type"],
+        "ElementwiseOperandsMetadata": ["A", "B", "out"],
+        "DenseTensorAttributes": ["dtype", "stride", "divisibility", "ptr_alignment_bytes"],
+        "ScaledTensorAttributes": ["base", "scale", "mode", "swizzle"],
+        "BLASDesignMetadata": ["tile_shape", "cluster_shape"],
+        "Sm100DesignMetadata": ["tile_shape", "cluster_shape", "use_2cta_mma", "use_tma_store"],
+        "Sm80DesignMetadata": ["tile_shape", "cluster_shape", "warp_shape", "stages", "load_bytes"],
+    }.items(),
+)
+def test_fields_and_their_order(name, expected):
+    assert fields(getattr(metadata, name)) == expected
+
+
+def test_optional_fields():
+    made = KernelMetadata("mine", cutlass_api.Kernel, 80, None)
+    assert (made.design, made.epilogue) == (None, None)
+    assert DenseTensorAttributes("float16", ROW, 8).ptr_alignment_bytes is None
+    assert issubclass(DenseTensorAttributes, TensorAttributes)
+    assert issubclass(ScaledTensorAttributes, TensorAttributes)
+    assert issubclass(Sm100DesignMetadata, BLASDesignMetadata)
+    assert issubclass(BLASDesignMetadata, metadata.DesignMetadata)
+
+
+@pytest.mark.parametrize("kernel", cutlass_api.get_kernels()[::40], ids=lambda kernel: kernel.metadata.kernel_name)
+def test_what_built_in_kernels_say(kernel):
+    described = kernel.metadata
+    assert kernel.metadata is described
+    assert isinstance(described, KernelMetadata)
+    assert isinstance(described.kernel_name, str)
+    assert described.kernel_class is type(kernel)
+    for name in ("A", "B", "out"):
+        attributes = getattr(described.operands, name)
+        assert isinstance(attributes.dtype, cutlass_api.DType)
+        assert attributes.stride in (None, ROW, COLUMN)
+        assert attributes.divisibility >= 1
+    if described.min_cc:
+        for shape in (described.design.tile_shape, described.design.cluster_shape):
+            assert len(shape) == 3
+            assert all(isinstance(extent, int) and extent > 0 for extent in shape)
+    with pytest.raises(AttributeError):
+        kernel.metadata = None
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        described.min_cc = 70
+
+
+def test_the_name_tells_what_the_metadata_says():
+    for kernel in cutlass_api.get_kernels(cc=90):
+        described = kernel.metadata
+        assert "x".join(map(str, described.design.tile_shape)) in described.kernel_name
+        letters = {ROW: "t", COLUMN: "n"}
+        strides = [getattr(described.operands, name).stride for name in ("A", "B", "out")]
+        if None not in strides:
+            assert f"_{''.join(letters[stride] for stride in strides)}_" in described.kernel_name
+
+
+# Attributes against operands.
+
+
+@pytest.mark.parametrize(
+    "attributes, tensor, reason",
+    [
+        (("float32", ROW), torch.ones(4, 8), None),
+        (("float32", COLUMN), torch.ones(4, 8), "strides"),
+        (("float32", COLUMN), torch.ones(8, 4).T, None),
+        (("float32", ROW), torch.ones(8, 4).T, "strides"),
+        (("float32", None), torch.ones(8, 8)[::2, ::2], None),
+        (("float32", ROW), torch.ones(8, 8)[::2, ::2], "strides"),
+        (("float16", ROW), torch.ones(4, 8), "dtype float32"),
+        ((torch.float32, ROW), torch.ones(2, 4, 8), None),
+        ((np.float32, (0, 1)), torch.ones(4, 8), None),
+        (("float32", (1, 0)), torch.ones(4, 8), "strides"),
+        (("float32", COLUMN), torch.ones(1, 1), None),
+        (("float32", COLUMN), torch.ones(1, 8), None),
+        (("float32", ROW), torch.ones(4, 8)[:, :1], None),
+        (("float32", ROW, 8), torch.ones(4, 8), None),
+        (("float32", ROW, 8), torch.ones(4, 12), "divisible by 8"),
+        (("float32", ROW, 4), torch.ones(4, 12), None),
+        (("float32", ROW, 4), torch.ones(4, 13)[:, :12], "divisible by 4"),
+        (("float32", ROW, 1, 16), torch.ones(4, 8), None),
+        (("float32", ROW, 1, 16), torch.ones(4, 9)[:, 1:], "aligned to 16 bytes"),
+        (("float32", ROW, 1, 4), torch.ones(4, 9)[:, 1:], None),
+        (("float32", ROW, 8, 16), np.ones((4, 8), np.float32), None),
+        (("float16", ROW, 8, 16), fake(4, 8), None),
+    ],
+    ids=lambda value: None if isinstance(value, torch.Tensor | np.ndarray) else str(value),
+)
+@pytest.mark.parametrize("wrap", [lambda tensor: tensor, DenseTensor], ids=["tensor", "operand"])
+def test_attributes(attributes, tensor, reason, wrap):
+    status = DenseTensorAttributes(*attributes).supports(wrap(tensor), "A")
+    if reason is None:
+        assert status, status.error
+    else:
+        assert not status
+        assert str(status.error).startswith("A ")
+        assert reason in str(status.error)
+
+
+def test_base_attributes_must_be_subclassed():
+    with pytest.raises(NotImplementedError, match="supports"):
+        TensorAttributes().supports(torch.ones(3))
+
+
+def test_scaled_attributes():
+    dense = DenseTensorAttributes("float8_e4m3fn", ROW, 16)
+    wanted = ScaledTensorAttributes(dense, "float32", ScaleMode.Blockwise1x32, ScaleSwizzleMode.SwizzleNone)
+    base, scale = torch.ones(32, 64).to(torch.float8_e4m3fn), torch.ones(32, 2)
+    assert wanted.supports(ScaledTensor(base, scale, (1, 32), ScaleSwizzleMode.SwizzleNone))
+    other = ScaledTensor(base, scale, ScaleMode.Blockwise1x16, ScaleSwizzleMode.SwizzleNone)
+    assert "Blockwise1x16" in str(wanted.supports(other, "A").error)
+    assert "no scales" in str(wanted.supports(base, "A").error)
+    assert "A is a ScaledTensor" in str(dense.supports(other, "A").error)
+
+
+def test_the_type_of_the_scales_counts():
+    dense = DenseTensorAttributes("float8_e4m3fn", ROW, 16)
+    wanted = ScaledTensorAttributes(dense, "float16", ScaleMode.Blockwise1x32, ScaleSwizzleMode.SwizzleNone)
+    base, scale = torch.ones(32, 64).to(torch.float8_e4m3fn), torch.ones(32, 2)
+    scaled = ScaledTensor(base, scale, ScaleMode.Blockwise1x32, ScaleSwizzleMode.SwizzleNone)
+    status = wanted.supports(scaled, "A")
+    assert not status
+    assert "float16" in str(status.error)
+    assert "float32" in str(status.error)
+
+
+def gemm_metadata(accumulator="float32"):
+    half = DenseTensorAttributes("float16", ROW, 8)
+    operands = GemmOperandsMetadata(half, half, half, accumulator)
+    return KernelMetadata("mine", cutlass_api.Kernel, 80, operands)
+
+
+def test_kernel_metadata_against_arguments():
+    assert gemm_metadata().supports(fake_gemm())
+    assert "B " in str(gemm_metadata().supports(fake_gemm(layout="tnt")).error)
+    assert "out " in str(gemm_metadata().supports(fake_gemm(out=torch.float32)).error)
+    status = gemm_metadata("float16").supports(fake_gemm())
+    assert "accumulator_type is float32" in str(status.error)
+    assert gemm_metadata(torch.float32).supports(fake_gemm())
+    added = ElementwiseArguments(torch.ones(3), torch.ones(3), torch.ones(3))
+    assert not gemm_metadata().supports(added)
+
+
+def test_grouped_and_elementwise_operands():
+    dense = DenseTensorAttributes("float32")
+    offsets = torch.tensor([4], dtype=torch.int32)
+    args = GroupedGemmArguments(torch.ones(4, 4), torch.ones(1, 4, 4), torch.ones(4, 4), "float32", offsets)
+    assert GroupedGemmOperandsMetadata(dense, dense, dense, DenseTensorAttributes("int32"), "float32").supports(args)
+    wrong = GroupedGemmOperandsMetadata(dense, dense, dense, dense, "float32").supports(args)
+    assert "offsets has dtype int32" in str(wrong.error)
+    assert not GroupedGemmOperandsMetadata(dense, dense, dense, dense, "float32").supports(fake_gemm())
+    added = ElementwiseArguments(torch.ones(3, 4), torch.ones(3, 4), torch.ones(3, 4))
+    assert ElementwiseOperandsMetadata(dense, dense, dense).supports(added)
+
+
+def test_a_gemms_metadata_refuses_a_grouped_one():
+    dense = DenseTensorAttributes("float32")
+    offsets = torch.tensor([4], dtype=torch.int32)
+    args = GroupedGemmArguments(torch.ones(4, 4), torch.ones(1, 4, 4), torch.ones(4, 4), "float32", offsets)
+    assert not GemmOperandsMetadata(dense, dense, dense, "float32").supports(args)
+    assert not ElementwiseOperandsMetadata(dense, dense, dense).supports(args)
+    gemm = GemmArguments(torch.ones(4, 4), torch.ones(4, 4), torch.ones(4, 4), accumulator_type="float32")
+    assert not ElementwiseOperandsMetadata(dense, dense, dense).supports(gemm)

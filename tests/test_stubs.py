@@ -1,0 +1,85 @@
+"""The types in _core.pyi against the extension, the package's own types, and docstrings."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import cutlass_api
+import pytest
+
+PACKAGE = Path(cutlass_api.__file__).parent
+pytest.importorskip("mypy")
+
+
+def test_the_stub_agrees_with_the_extension(tmp_path):
+    # Away from the repository, so that the installed package is checked; mypy keeps its cache there too.
+    command = [sys.executable, "-m", "mypy.stubtest", "cutlass_api._core"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_users_program_is_checked_against_the_types(tmp_path):
+    program = """
+        import cutlass_api
+        from cutlass_api.arguments import GemmArguments
+
+        def run(a: cutlass_api.typing.TensorLike) -> int:
+            args = GemmArguments(a, a, a, accumulator_type="float32")
+            kernels: list[cutlass_api.Kernel] = cutlass_api.get_kernels(args, lambda m: m.min_cc == 80, cc=90)
+            artifact: cutlass_api.artifact.CompiledArtifact = kernels[0].compile(args)
+            kernels[0].run(args, artifact, stream=0)
+            status: cutlass_api.Status = kernels[0].supports(args)
+            wrong: str = kernels[0].get_workspace_size(args)
+            return len(args.A.shape) if status else kernels[0].get_workspace_size(args)
+        """
+    (tmp_path / "program.py").write_text(inspect.cleandoc(program))
+    command = [sys.executable, "-m", "mypy", "--strict", "program.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    errors = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert len(errors) == 1, done.stdout
+    assert 'expression has type "int", variable has type "str"' in errors[0]
+
+
+def test_types_ship():
+    assert (PACKAGE / "py.typed").exists()
+    assert (PACKAGE / "_core.pyi").exists()
+
+
+# Docstrings.
+
+
+def public_objects():
+    modules = [cutlass_api, *(m for n, m in vars(cutlass_api).items() if inspect.ismodule(m) and n[0] != "_")]
+    seen = {}
+    for module in modules:
+        for name in module.__all__:
+            value = getattr(module, name)
+            if inspect.isclass(value) or inspect.isroutine(value):
+                seen.setdefault(id(value), (f"{module.__name__}.{name}", value))
+    return [pytest.param(*pair, id=pair[0]) for pair in seen.values()]
+
+
+@pytest.mark.parametrize("name", [name for name in vars(cutlass_api) if name[0] != "_"])
+def test_modules_say_what_they_are_for(name):
+    value = getattr(cutlass_api, name)
+    assert not inspect.ismodule(value) or value.__doc__
+
+
+@pytest.mark.parametrize("name, value", public_objects())
+def test_docstrings(name, value):
+    assert value.__doc__, f"{name} has no docstring"
+    # What dataclasses generate is a signature, not a description.
+    assert not value.__doc__.startswith(f"{name.rpartition('.')[2]}(")
+
+
+@pytest.mark.parametrize("name, value", [p for p in public_objects() if inspect.isclass(p.values[1])])
+def test_docstrings_of_members(name, value):
+    bare = [
+        member
+        for member, attribute in vars(value).items()
+        if member[0] != "_"
+        if inspect.isroutine(attribute) or inspect.isdatadescriptor(attribute)
+        if not inspect.getdoc(getattr(value, member))
+    ]
+    assert not bare, f"{name} leaves {bare} undocumented"
