@@ -117,11 +117,18 @@ impl Kernel {
 
     /// Whether this kernel computes this problem, and if not, why.
     pub fn supports(&self, problem: &Problem) -> Result<(), Unsupported> {
+        self.addresses(problem)?;
+        self.types.match_accumulator(problem)
+    }
+
+    /// Whether this kernel reads and writes the operands of this problem as they lie in memory: all of `supports` but what
+    /// only decides about the values. Where it does not, a launch would be an error of the device, or worse.
+    pub fn addresses(&self, problem: &Problem) -> Result<(), Unsupported> {
         let (computes, asked) = (self.operation(), Operation::of(problem));
         if computes != asked {
             return Err(Unsupported::Operation { computes: computes.name(), asked: asked.name() });
         }
-        self.types.match_problem(problem)?;
+        self.types.match_operands(problem)?;
         let out = problem.out();
         let (fits, expected) = match out.device {
             Device::Cpu => (!self.runs_on_gpu(), "a CUDA device"),

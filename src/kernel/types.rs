@@ -28,12 +28,12 @@ impl Types {
         Types { a: self.b, b: self.a, ..self }
     }
 
-    /// Whether these are the types of this problem's operands.
-    pub fn match_problem(&self, problem: &Problem) -> Result<(), Unsupported> {
-        let (operands, accumulator) = match problem {
-            Problem::Gemm(p) => ([&p.a, &p.b, &p.out], Some(p.accumulator)),
-            Problem::GroupedGemm(p) => ([&p.a, &p.b, &p.out], Some(p.accumulator)),
-            Problem::Elementwise(p) => ([&p.a, &p.b, &p.out], None),
+    /// Whether these are the element types of this problem's operands.
+    pub fn match_operands(&self, problem: &Problem) -> Result<(), Unsupported> {
+        let operands = match problem {
+            Problem::Gemm(p) => [&p.a, &p.b, &p.out],
+            Problem::GroupedGemm(p) => [&p.a, &p.b, &p.out],
+            Problem::Elementwise(p) => [&p.a, &p.b, &p.out],
         };
         let pairs =
             [("A", operands[0].dtype, self.a), ("B", operands[1].dtype, self.b), ("out", operands[2].dtype, self.out)];
@@ -42,6 +42,16 @@ impl Types {
                 return Err(Unsupported::DType { name, actual, expected });
             }
         }
+        Ok(())
+    }
+
+    /// Whether this is the type that the problem is to be summed in.
+    pub fn match_accumulator(&self, problem: &Problem) -> Result<(), Unsupported> {
+        let accumulator = match problem {
+            Problem::Gemm(p) => Some(p.accumulator),
+            Problem::GroupedGemm(p) => Some(p.accumulator),
+            Problem::Elementwise(_) => None,
+        };
         match accumulator {
             Some(actual) if actual != self.accumulator => {
                 Err(Unsupported::DType { name: "accumulator_type", actual, expected: self.accumulator })

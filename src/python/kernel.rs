@@ -279,7 +279,8 @@ impl Kernel {
     ///
     /// compiled_artifact: from `compile`; None compiles through the cache. stream: a `torch.cuda.Stream`, a CuPy stream, a
     /// `CUstream`, an integer handle; None: the current stream of the framework that owns the operands. workspace: device
-    /// memory of `get_workspace_size` bytes; None allocates where any is needed. assume_supported_args: skip `supports`.
+    /// memory of `get_workspace_size` bytes; None allocates where any is needed. assume_supported_args: skip `supports`
+    /// (not the check, of nanoseconds, that the operands' types and layouts are the kernel's).
     /// Raises ValueError for what the kernel does not serve, RuntimeError with CUDA's error name if the launch fails.
     #[pyo3(signature = (args, compiled_artifact = None, stream = None, workspace = None, assume_supported_args = false))]
     fn run(
@@ -303,10 +304,8 @@ impl Kernel {
         }
         let stream = stream.map(stream_handle).transpose()?;
         let problem = native.current_problem(py, stream)?;
-        if problem != native.problem {
-            // The memory, and perhaps the shape, is another than was asked about.
-            kernel.supports(&problem).map_err(|reason| unsupported(&reason))?;
-        }
+        // Whatever was assumed, and wherever the memory has moved since: nothing is launched that would miss its operands.
+        kernel.addresses(&problem).map_err(|reason| unsupported(&reason))?;
         match (&kernel.design, &problem) {
             (Design::Reference(_), _) => {
                 if let Some(given) = compiled_artifact {

@@ -20,7 +20,7 @@ static struct {
     uint64_t stream, context, kernel;
     unsigned char parameters[PARAMETER_BYTES];
 } last;
-static uint64_t launches, calls, contexts_pushed, libraries_loaded;
+static _Atomic uint64_t launches, calls, contexts_pushed, libraries_loaded;
 static char failing_call[64];
 static int failing_code;
 static unsigned capability = 90;
