@@ -110,7 +110,7 @@ struct Sm80Gemm {
 
     if (blocks > 0) {
       if constexpr (ASYNC) {
-#pragma unroll
+#pragma unroll 1
         for (int stage = 0; stage < STAGES - 1; ++stage) {
           copy_ragged();
           copy_a();
@@ -182,16 +182,21 @@ struct Sm80Gemm {
     const long long stride_m = params.out_stride[1], stride_n = params.out_stride[2];
     const bool wide = stride_n == 1 && ((reinterpret_cast<unsigned long long>(out) | stride_m * sizeof(Out)) & 15) == 0;
 
-#pragma unroll
+    // Rolled, for the sake of compile time: only what picks registers is there once for each i.
+#pragma unroll 1
     for (int i = 0; i < WARP_M / 16; ++i) {
       __syncwarp();  // the slab's former rows have been read
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
+      for (int at = 0; at < WARP_M / 16; ++at) {
+        if (at != i) continue;
 #pragma unroll
-        for (int j = 0; j < WARP_N / 8; ++j)
+        for (int half = 0; half < 2; ++half)
 #pragma unroll
-          for (int c = 0; c < 2; ++c)
-            slab[(half * 8 + group) * SLAB_PITCH + ReaderB::coordinate(j, pair + c)] = decode(Mma::get(sums[i][j], half, c));
+          for (int j = 0; j < WARP_N / 8; ++j)
+#pragma unroll
+            for (int c = 0; c < 2; ++c)
+              slab[(half * 8 + group) * SLAB_PITCH + ReaderB::coordinate(j, pair + c)] = decode(Mma::get(sums[at][j], half, c));
+      }
       __syncwarp();
       auto row_of = [&](int row) { return start_m + ReaderA::coordinate(2 * i + row / 8, row % 8); };
 

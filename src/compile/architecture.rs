@@ -46,9 +46,11 @@ impl Architecture {
         if self.specific { self.cc == device_cc } else { self.cc / 10 == device_cc / 10 && self.cc <= device_cc }
     }
 
-    /// NVRTC's options for it. No line information and no debug code; device functions need no `__device__` mark.
+    /// NVRTC's options for it. No line information and no debug code; device functions need no `__device__` mark. ptxas at
+    /// its second level takes half the time of its third, and the kernels run as fast (docs/notes/compile.md).
     pub fn options(self) -> Vec<String> {
-        vec![format!("--gpu-architecture={self}"), "-std=c++17".into(), "-default-device".into()]
+        let architecture = format!("--gpu-architecture={self}");
+        vec![architecture, "-std=c++17".into(), "-default-device".into(), "--ptxas-options=-O2".into()]
     }
 }
 

@@ -1,13 +1,14 @@
 """What the host spends around one small GEMM, beside torch and, where installed, Triton, CuPy, ``cutlass.operators``.
 
-The protocol: enqueue 100 launches, take the time, wait for the GPU; the median of 30 such rounds, divided by 100. The
-native floor is the same launch in a loop of Rust around the driver's ``cuLaunchKernelEx``, in the same process.
+The protocol: enqueue 100 launches, take the time, wait for the GPU; 30 such rounds, in which the methods take turns; the
+median. The native floor is the same launch in a loop of Rust around the driver's ``cuLaunchKernelEx``, and takes its turn
+with the others.
 """
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -21,153 +22,154 @@ GRAPH_LAUNCHES = 20
 EXTENT = 128
 
 
-def microseconds(call: Callable[[], Any], launches: int = LAUNCHES, rounds: int = ROUNDS) -> float:
-    """Host microseconds of one call: the median over rounds, the GPU idle at the start of each."""
+@dataclass(frozen=True)
+class Method:
+    """What takes its turn: ``turn`` spends it and returns the seconds of one call."""
+
+    name: str
+    turn: Callable[[], float]
+    note: str = ""
+
+
+def calls(name: str, call: Callable[[], Any], note: str = "") -> Method:
+    """A method whose turn is a loop of calls."""
+
+    def turn() -> float:
+        start = time.perf_counter()
+        for _ in range(LAUNCHES):
+            call()
+        return (time.perf_counter() - start) / LAUNCHES
+
+    return Method(name, turn, note)
+
+
+def in_turns(methods: list[Method]) -> list[float]:
+    """Host microseconds of one call of each method: the median over rounds, the GPU idle at the start of each turn."""
     import torch
 
-    for _ in range(10):
-        call()
+    times: list[list[float]] = [[] for _ in methods]
+    for round_ in range(-2, ROUNDS):  # two rounds warm up
+        for method, into in zip(methods, times, strict=True):
+            torch.cuda.synchronize()
+            seconds = method.turn()
+            if round_ >= 0:
+                into.append(seconds)
     torch.cuda.synchronize()
-    times = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        for _ in range(launches):
-            call()
-        times.append((time.perf_counter() - start) / launches)
-        torch.cuda.synchronize()
-    return 1e6 * statistics.median(times)
+    return [1e6 * statistics.median(into) for into in times]
 
 
 def measure() -> list[Row]:
-    """All rows, in the order to print. Needs torch and a GPU."""
+    """All rows, in the order to print; the native floor is the first. Needs torch and a GPU."""
     import torch
 
-    found: list[tuple[str, float, str]] = []
-    operand = lambda: torch.randn(EXTENT, EXTENT, device="cuda", dtype=torch.float16)  # noqa: E731
-    a, b, out = operand(), operand(), operand()
-    make = cutlass_api.arguments.GemmArguments
-    args = make(a, b, out, accumulator_type=torch.float32)
-    kernel = cutlass_api.get_kernels(args)[0]
-    artifact = kernel.compile(args)
     stream = torch.cuda.Stream()
-    handle = stream.cuda_stream
-    torch.cuda.set_stream(stream)
+    with torch.cuda.stream(stream):
+        a, b, out = (torch.randn(EXTENT, EXTENT, device="cuda", dtype=torch.float16) for _ in range(3))
+        args = cutlass_api.arguments.GemmArguments(a, b, out, accumulator_type=torch.float32)
+        kernel = cutlass_api.get_kernels(args)[0]
+        artifact = kernel.compile(args)
+        handle = stream.cuda_stream
 
-    floor = 1e6 * _core.native_floor(args, artifact, handle, LAUNCHES, ROUNDS)
-    found.append(("empty Python call", microseconds(lambda: None), ""))
-    found.append(("native floor: cuLaunchKernelEx in a loop", floor, kernel.metadata.kernel_name))
-    found.append(
-        (
-            "run, assume_supported_args, stream given",
-            microseconds(lambda: kernel.run(args, artifact, stream=handle, assume_supported_args=True)),
-            "",
-        )
-    )
-    found.append(("run, checks, stream given", microseconds(lambda: kernel.run(args, artifact, stream=handle)), ""))
-    found.append(
-        (
-            "run, assume_supported_args, current stream",
-            microseconds(lambda: kernel.run(args, artifact, assume_supported_args=True)),
-            "",
-        )
-    )
-    found.append(("GemmArguments(...)", microseconds(lambda: make(a, b, out, accumulator_type=torch.float32)), ""))
+        def floor() -> float:
+            return _core.native_floor(args, artifact, handle, LAUNCHES, 1)
+
+        methods = [
+            Method("native floor: cuLaunchKernelEx in a loop", floor, kernel.metadata.kernel_name),
+            *_ours(a, b, out, args, kernel, artifact, handle),
+            *_peers(a, b, out),
+        ]
+        graphs = _graphs(lambda: kernel.run(args, artifact), lambda: torch.mm(a, b, out=out))
+        methods += graphs
+        times = in_turns(methods)
+    return [Row(method.name, us, us / times[0], method.note) for method, us in zip(methods, times, strict=True)]
+
+
+def _ours(a: Any, b: Any, out: Any, args: Any, kernel: Any, artifact: Any, handle: int) -> Iterator[Method]:
+    import torch
+
+    make = cutlass_api.arguments.GemmArguments
+    float32 = torch.float32
+    prepared = kernel.bind(args, artifact, handle)
+    options = cutlass_api.config.GlobalOptions()
 
     def as_generated() -> None:
-        arguments = make(a, b, out, accumulator_type=torch.float32)
+        arguments = make(a, b, out, accumulator_type=float32)
         kernel.run(arguments, artifact, stream=handle, workspace=None, assume_supported_args=True)
 
-    found.append(("arguments and run, as generated code", microseconds(as_generated), ""))
-    prepared = kernel.bind(args, artifact, handle)
-    found.append(("bound launch()", microseconds(prepared), ""))
-    found.append(("bound launch(A=...)", microseconds(lambda: prepared(A=a)), ""))
-    found.append(("get_kernels(args)", microseconds(lambda: cutlass_api.get_kernels(args)), ""))
-    found.append(("cutlass_api.matmul(a, b, out=c)", microseconds(lambda: cutlass_api.matmul(a, b, out=out)), ""))
-    found.append(("cutlass_api.matmul(a, b)", microseconds(lambda: cutlass_api.matmul(a, b)), ""))
-    found.append(("torch.mm(a, b, out=c)", microseconds(lambda: torch.mm(a, b, out=out)), ""))
-    found.append(("a @ b", microseconds(lambda: a @ b), "torch"))
+    def by_protocol(method: Method) -> Method:
+        def turn() -> float:
+            options.use_tvm_ffi = False
+            try:
+                return method.turn()
+            finally:
+                options.use_tvm_ffi = True
 
-    options = cutlass_api.config.GlobalOptions()
-    options.use_tvm_ffi = False
-    found.append(("GemmArguments(...), use_tvm_ffi = False", microseconds(lambda: make(a, b, out, torch.float32)), ""))
-    found.append(
-        (
-            "run, assume_supported_args, use_tvm_ffi = False",
-            microseconds(lambda: kernel.run(args, artifact, stream=handle, assume_supported_args=True)),
-            "",
-        )
-    )
-    options.use_tvm_ffi = True
-    found.extend(
-        _graphs(lambda: kernel.run(args, artifact, assume_supported_args=True), lambda: torch.mm(a, b, out=out))
-    )
-    found.extend(_peers(a, b, out))
-    torch.cuda.set_stream(torch.cuda.default_stream())
-    return [Row(name, us, us / floor if us == us else math.nan, note) for name, us, note in found]
+        return Method(f"{method.name}, use_tvm_ffi = False", turn, method.note)
+
+    assumed = calls("run, assumed", lambda: kernel.run(args, artifact, stream=handle, assume_supported_args=True))
+    arguments = calls("GemmArguments(...)", lambda: make(a, b, out, accumulator_type=float32))
+    yield calls("empty Python call", lambda: None)
+    yield Method("run, assume_supported_args, stream given", assumed.turn)
+    yield calls("run, checks, stream given", lambda: kernel.run(args, artifact, stream=handle))
+    yield calls("run, checks, current stream", lambda: kernel.run(args, artifact))
+    yield arguments
+    yield calls("arguments and run, as generated code", as_generated)
+    yield calls("bound launch()", prepared)
+    yield calls("bound launch(A=...)", lambda: prepared(A=a))
+    yield calls("get_kernels(args)", lambda: cutlass_api.get_kernels(args))
+    yield calls("cutlass_api.matmul(a, b, out=c)", lambda: cutlass_api.matmul(a, b, out=out))
+    yield calls("cutlass_api.matmul(a, b)", lambda: cutlass_api.matmul(a, b))
+    yield calls("torch.mm(a, b, out=c)", lambda: torch.mm(a, b, out=out))
+    yield calls("a @ b", lambda: a @ b, "torch")
+    yield by_protocol(arguments)
+    yield by_protocol(assumed)
 
 
-def _graphs(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Iterator[tuple[str, float, str]]:
-    """A CUDA graph of some launches, replayed and waited for: ours and torch's in turns, medians."""
+def _graphs(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Iterator[Method]:
+    """A CUDA graph of some launches, replayed and waited for."""
     import torch
 
-    graphs = []
-    for launch in (ours, theirs):
+    for name, launch in (("CUDA graph of", ours), ("CUDA graph of torch.mm,", theirs)):
         launch()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for _ in range(GRAPH_LAUNCHES):
                 launch()
-        graphs.append(graph)
-    times: list[list[float]] = [[], []]
-    for _ in range(ROUNDS * 10):
-        for graph, into in zip(graphs, times, strict=True):
-            torch.cuda.synchronize()
-            start = time.perf_counter()
+
+        def replay(graph: Any = graph) -> None:
             graph.replay()
             torch.cuda.synchronize()
-            into.append(time.perf_counter() - start)
-    names = (f"CUDA graph of {GRAPH_LAUNCHES}, replayed and waited for", "... the same of torch.mm")
-    for name, into in zip(names, times, strict=True):
-        yield name, 1e6 * statistics.median(into[10:]), ""
+
+        yield calls(f"{name} {GRAPH_LAUNCHES} launches, replayed and waited for", replay)
 
 
-def _peers(a: Any, b: Any, out: Any) -> Iterator[tuple[str, float, str]]:
+def _peers(a: Any, b: Any, out: Any) -> Iterator[Method]:
     """What others spend on one launch, where they are installed."""
     import torch
 
     if find_spec("triton") is not None:
         from cutlass_api.bench import triton_kernel
 
-        yield (
-            "Triton kernel[grid](three tensors)",
-            microseconds(lambda: triton_kernel.launch(a, b, out)),
-            "copies one tile",
-        )
+        launch = triton_kernel.launch
+        yield calls("Triton kernel[grid](three tensors)", lambda: launch(a, b, out), "adds 128 elements")
     if find_spec("cupy") is not None:
         import cupy
 
         empty = cupy.RawKernel('extern "C" __global__ void empty(void*, void*, void*) {}', "empty")
         pointers = (a.data_ptr(), b.data_ptr(), out.data_ptr())
-        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
-            yield (
-                "CuPy RawKernel, pointers prepared",
-                microseconds(lambda: empty((1,), (32,), pointers)),
-                "empty kernel",
-            )
+        yield calls("CuPy RawKernel, pointers prepared", lambda: empty((1,), (32,), pointers), "empty kernel")
     try:
         import cutlass.operators as operators
     except ImportError:
-        operators = None
-    if operators is not None:
-        theirs = operators.GemmArguments(a, b, out, accumulator_type=torch.float32)
-        operator = operators.get_operators(theirs)[0]
-        compiled = operator.compile(theirs)
-        handle = torch.cuda.current_stream()
-        yield (
-            "cutlass.operators run, assume_supported_args",
-            microseconds(lambda: operator.run(theirs, compiled, stream=handle, assume_supported_args=True)),
-            "",
-        )
+        return
+    theirs = operators.GemmArguments(a, b, out, accumulator_type=torch.float32)
+    operator = operators.get_operators(theirs)[0]
+    compiled = operator.compile(theirs)
+    stream = torch.cuda.current_stream()
+    yield calls(
+        "cutlass.operators run, assume_supported_args",
+        lambda: operator.run(theirs, compiled, stream=stream, assume_supported_args=True),
+    )
 
 
-__all__ = ["measure", "microseconds"]
+__all__ = ["Method", "calls", "in_turns", "measure"]
