@@ -4,7 +4,8 @@ use std::ffi::{CStr, c_void};
 
 use dlpark::DlpackFlags;
 use dlpark::ffi::{
-    DLDeviceType, DLManagedTensor, DLManagedTensorVersioned, DLPACK_MAJOR_VERSION, DLPackExchangeAPI, DLTensor,
+    DLDataType, DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned, DLPACK_MAJOR_VERSION,
+    DLPackExchangeAPI, DLTensor,
 };
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
@@ -18,58 +19,72 @@ const VERSIONED: &CStr = c"dltensor_versioned";
 const VERSIONED_USED: &CStr = c"used_dltensor_versioned";
 const EXCHANGE_API: &CStr = c"dlpack_exchange_api";
 
-/// The view of a tensor that DLPack describes.
-///
-/// # Safety
-/// `tensor.shape` and `tensor.strides` must point to `tensor.ndim` numbers each, or be null where DLPack allows it.
-unsafe fn view(tensor: &DLTensor, read_only: bool) -> PyResult<View> {
-    let device = match tensor.device.device_type {
-        DLDeviceType::CPU | DLDeviceType::CUDAHOST => Device::Cpu,
-        DLDeviceType::CUDA | DLDeviceType::CUDAMANAGED => Device::Cuda(tensor.device.device_id),
-        other => {
-            let kind = other.0;
-            return Err(PyValueError::new_err(format!(
-                "is on a device of DLPack type {kind}; only CPU and CUDA tensors can be used"
-            )));
+/// A tensor as DLPack states it. Kept beside the view that is made of it: as long as a tensor states the same, the view holds.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) struct Statement {
+    data: u64,
+    device: DLDevice,
+    dtype: DLDataType,
+    rank: usize,
+    /// The first `rank` count.
+    shape: [i64; 3],
+    stride: [i64; 3],
+}
+
+impl Statement {
+    /// # Safety
+    /// `tensor.shape` and `tensor.strides` point to `tensor.ndim` numbers each, or are null where DLPack allows it.
+    unsafe fn of(tensor: &DLTensor) -> PyResult<Statement> {
+        let rank = tensor.ndim as usize;
+        if !(1..=3).contains(&rank) {
+            return Err(PyValueError::new_err(format!("has rank {rank}; operands have rank 1 to 3")));
         }
-    };
-    let rank = tensor.ndim as usize;
-    if !(1..=3).contains(&rank) {
-        return Err(PyValueError::new_err(format!("has rank {rank}; operands have rank 1 to 3")));
+        let (mut shape, mut stride) = ([1; 3], [0; 3]);
+        // SAFETY: the caller vouches for both arrays; `rank` is at least 1, so neither may be null but the strides of a
+        // tensor from before DLPack 1.2, where null means contiguous.
+        unsafe {
+            shape[..rank].copy_from_slice(std::slice::from_raw_parts(tensor.shape, rank));
+            if tensor.strides.is_null() {
+                let mut step = 1;
+                for dim in (0..rank).rev() {
+                    stride[dim] = step;
+                    step *= shape[dim];
+                }
+            } else {
+                stride[..rank].copy_from_slice(std::slice::from_raw_parts(tensor.strides, rank));
+            }
+        }
+        let data = (tensor.data as u64).wrapping_add(tensor.byte_offset);
+        if tensor.data.is_null() && shape.iter().product::<i64>() > 0 {
+            return Err(PyValueError::new_err("has no memory behind it"));
+        }
+        Ok(Statement { data, device: tensor.device, dtype: tensor.dtype, rank, shape, stride })
     }
-    let mut shape = [1; 3];
-    let mut stride = [0; 3];
-    // SAFETY: the caller vouches for both arrays; `rank` is at least 1, so neither may be null but the strides of a
-    // tensor from before DLPack 1.2, where null means contiguous.
-    unsafe {
+
+    pub(super) fn view(&self, read_only: bool) -> PyResult<View> {
+        let device = match self.device.device_type {
+            DLDeviceType::CPU | DLDeviceType::CUDAHOST => Device::Cpu,
+            DLDeviceType::CUDA | DLDeviceType::CUDAMANAGED => Device::Cuda(self.device.device_id),
+            other => {
+                let kind = other.0;
+                return Err(PyValueError::new_err(format!(
+                    "is on a device of DLPack type {kind}; only CPU and CUDA tensors can be used"
+                )));
+            }
+        };
+        let rank = self.rank;
+        let (mut shape, mut stride) = ([1; 3], [0; 3]);
         for dim in 0..rank {
-            shape[3 - rank + dim] = *tensor.shape.add(dim);
+            let (extent, step) = (self.shape[dim], self.stride[dim]);
+            if step < 0 {
+                return Err(PyValueError::new_err(format!("has a negative stride ({step}); make a copy of it first")));
+            }
+            shape[3 - rank + dim] = extent;
+            stride[3 - rank + dim] = if extent == 1 { 0 } else { step };
         }
-        let mut contiguous = 1;
-        for dim in (0..rank).rev() {
-            let at = 3 - rank + dim;
-            let step = if tensor.strides.is_null() { contiguous } else { *tensor.strides.add(dim) };
-            stride[at] = if shape[at] == 1 { 0 } else { step };
-            contiguous *= shape[at];
-        }
+        let dtype = DType::from_dlpack(self.dtype);
+        Ok(View { data: self.data, dtype, device, rank, shape, stride, read_only, fake: false })
     }
-    if let Some(negative) = stride.iter().find(|step| **step < 0) {
-        return Err(PyValueError::new_err(format!("has a negative stride ({negative}); make a copy of it first")));
-    }
-    let view = View {
-        data: (tensor.data as u64).wrapping_add(tensor.byte_offset),
-        dtype: DType::from_dlpack(tensor.dtype),
-        device,
-        rank,
-        shape,
-        stride,
-        read_only,
-        fake: false,
-    };
-    if view.numel() > 0 && tensor.data.is_null() {
-        return Err(PyValueError::new_err("has no memory behind it"));
-    }
-    Ok(view)
 }
 
 /// A framework's table of C functions for exchanging tensors without a Python call (DLPack 1.3).
@@ -99,19 +114,20 @@ impl ExchangeApi {
         Ok(table.filter(|t| t.header.version.major == DLPACK_MAJOR_VERSION).map(ExchangeApi))
     }
 
-    /// The view of a tensor of this framework, borrowed: no reference is taken, nothing is allocated.
-    pub(super) fn read(self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<View>> {
+    /// What a tensor of this framework states of itself, borrowed: no reference is taken, nothing is allocated. None where
+    /// the framework leaves the function out.
+    pub(super) fn read(self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<Statement>> {
         let Some(export) = self.0.dltensor_from_py_object_no_sync else {
             return Ok(None);
         };
-        let mut described = std::mem::MaybeUninit::<DLTensor>::zeroed();
+        let mut described = std::mem::MaybeUninit::<DLTensor>::uninit();
         // SAFETY: the object is of the type that the table was found on; on success the function has filled the
-        // structure, whose arrays stay valid until control goes back to Python, which is after `view` copied them.
+        // structure, whose arrays stay valid until control goes back to Python, which is after they are copied.
         unsafe {
             if export(tensor.as_ptr().cast::<c_void>(), described.as_mut_ptr()) != 0 {
                 return Err(PyErr::fetch(tensor.py()));
             }
-            view(described.assume_init_ref(), false).map(Some)
+            Statement::of(described.assume_init_ref()).map(Some)
         }
     }
 
@@ -145,7 +161,8 @@ pub(super) fn read_capsule(capsule: &Bound<'_, PyAny>) -> PyResult<View> {
             } else {
                 // A copy is as good as read-only: what is written to it never reaches the tensor.
                 let not_ours = DlpackFlags::READ_ONLY | DlpackFlags::IS_COPIED;
-                view(&(*managed).dl_tensor, (*managed).flags.intersects(not_ours))
+                Statement::of(&(*managed).dl_tensor)
+                    .and_then(|statement| statement.view((*managed).flags.intersects(not_ours)))
             };
             if let Some(deleter) = (*managed).deleter {
                 deleter(managed);
@@ -157,7 +174,7 @@ pub(super) fn read_capsule(capsule: &Bound<'_, PyAny>) -> PyResult<View> {
             if ffi::PyCapsule_SetName(object, LEGACY_USED.as_ptr()) != 0 {
                 return Err(PyErr::fetch(capsule.py()));
             }
-            let result = view(&(*managed).dl_tensor, false);
+            let result = Statement::of(&(*managed).dl_tensor).and_then(|statement| statement.view(false));
             if let Some(deleter) = (*managed).deleter {
                 deleter(managed);
             }

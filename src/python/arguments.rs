@@ -1,10 +1,14 @@
 //! What users ask for: operands that make a problem.
 
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use arrayvec::ArrayVec;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use super::dtype::{self, PyDType};
+use super::launch::Packed;
 use super::tensors::{DenseTensor, ScaledTensor};
 use crate::operand::{DType, Operand, View};
 use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, Problem};
@@ -25,6 +29,10 @@ pub struct NativeArguments {
     pub epilogue: Option<Py<PyAny>>,
     /// An operand that came with scales, as the user wrapped it, and its place among the operands.
     pub scaled: Vec<(usize, Py<ScaledTensor>)>,
+    /// The launch of the kernel that ran these arguments first, which is mostly the only one.
+    packed: OnceLock<Packed>,
+    /// Whether that kernel has been found to support these arguments, and not only to address them.
+    supported: AtomicBool,
 }
 
 #[pymethods]
@@ -63,7 +71,44 @@ impl NativeArguments {
         }
         let views: ArrayVec<View, 4> = operands.iter().map(|operand| operand.view).collect();
         let problem = problem(&views)?;
-        Ok(NativeArguments { operands, problem, epilogue, scaled })
+        let (packed, supported) = (OnceLock::new(), AtomicBool::new(false));
+        Ok(NativeArguments { operands, problem, epilogue, scaled, packed, supported })
+    }
+
+    /// The launch packed for the kernel at a position, if the operands are still as they were then.
+    pub fn packed(&self, py: Python<'_>, position: usize) -> PyResult<Option<&Packed>> {
+        match self.packed.get() {
+            Some(packed) if packed.position == position && self.are_as_read(py)? => Ok(Some(packed)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Keeps a launch for `packed`, if it is of the operands as they were read, and the first.
+    pub fn keep_packed(&self, packed: Packed, problem: &Problem) {
+        if *problem == self.problem {
+            let _ = self.packed.set(packed);
+        }
+    }
+
+    /// Whether the kernel at a position is known to support these arguments.
+    pub fn known_supported(&self, position: usize) -> bool {
+        self.supported.load(Ordering::Relaxed) && self.packed.get().is_some_and(|packed| packed.position == position)
+    }
+
+    /// Notes that the kernel at a position supports these arguments, if it is the one whose launch is packed.
+    pub fn note_supported(&self, position: usize) {
+        if self.packed.get().is_some_and(|packed| packed.position == position) {
+            self.supported.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub fn are_as_read(&self, py: Python<'_>) -> PyResult<bool> {
+        for operand in &self.operands {
+            if !operand.is_as_read(py)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The problem as the operands describe it now. Where memory or shape are others than when the arguments were made,

@@ -9,7 +9,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use super::arguments::{NativeArguments, RuntimeArguments};
 use super::artifact::{CompiledArtifact, Program};
-use super::launch::{Stream, launch};
+use super::launch::{Packed, Stream};
 use super::metadata;
 use super::options::tf32_allowed;
 use super::prepared::PreparedLaunch;
@@ -122,7 +122,7 @@ impl Kernel {
         given: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, CompiledArtifact>> {
         match given {
-            Some(artifact) => Ok(artifact.cast::<CompiledArtifact>().map_err(|_| not_an_artifact(artifact))?.clone()),
+            Some(artifact) => Ok(as_artifact(artifact)?.clone()),
             None => Bound::new(slf.py(), Kernel::compile(slf, args, None)?),
         }
     }
@@ -299,28 +299,42 @@ impl Kernel {
         let Some(native) = native(args)? else {
             return Err(PyTypeError::new_err("built-in kernels take cutlass_api's own arguments"));
         };
-        if !assume_supported_args && let Some(reason) = slf.get().native_supports(py, position, args)? {
+        // What a kernel supports does not change with the arguments unchanged, except where the user's wish decides.
+        let checked = assume_supported_args || (native.known_supported(position) && !rounds_to_tf32(position));
+        if !checked && let Some(reason) = slf.get().native_supports(py, position, args)? {
             return Err(unsupported(&reason));
         }
-        let stream = stream.map(stream_handle).transpose()?;
-        let problem = native.current_problem(py, stream)?;
-        // Whatever was assumed, and wherever the memory has moved since: nothing is launched that would miss its operands.
-        kernel.addresses(&problem).map_err(|reason| unsupported(&reason))?;
-        match (&kernel.design, &problem) {
-            (Design::Reference(_), _) => {
-                if let Some(given) = compiled_artifact {
-                    Kernel::check_artifact(slf, Kernel::artifact(slf, args, Some(given))?.get())?;
+        let stream = Stream { handle: stream.map(stream_handle).transpose()?, trusted: assume_supported_args };
+        let tensor = native.operands[0].object.bind(py);
+        if let (Some(artifact), Some(packed)) = (compiled_artifact, native.packed(py, position)?) {
+            let program = Kernel::program(slf, as_artifact(artifact)?.get())?;
+            packed.enqueue(tensor, program, &stream)?;
+        } else {
+            let problem = native.current_problem(py, stream.handle)?;
+            // Whatever was assumed, and wherever the memory has moved since: nothing is launched that would miss its
+            // operands.
+            kernel.addresses(&problem).map_err(|reason| unsupported(&reason))?;
+            match (&kernel.design, &problem) {
+                (Design::Reference(_), _) => {
+                    if let Some(artifact) = compiled_artifact {
+                        Kernel::check_artifact(slf, as_artifact(artifact)?.get())?;
+                    }
+                    run_reference(py, &problem)?;
                 }
-                run_reference(py, &problem)
+                (_, Problem::Gemm(gemm)) => {
+                    let artifact = Kernel::artifact(slf, args, compiled_artifact)?;
+                    let program = Kernel::program(slf, artifact.get())?;
+                    let packed = Packed::new(position, gemm)?;
+                    packed.enqueue(tensor, program, &stream)?;
+                    native.keep_packed(packed, &problem);
+                }
+                _ => return Err(unsupported(&"it computes a GEMM")),
             }
-            (_, Problem::Gemm(gemm)) => {
-                let artifact = Kernel::artifact(slf, args, compiled_artifact)?;
-                let program = Kernel::program(slf, artifact.get())?;
-                let stream = Stream { handle: stream, trusted: assume_supported_args };
-                launch(kernel, native.operands[0].object.bind(py), gemm, program, stream)
-            }
-            _ => Err(unsupported(&"it computes a GEMM")),
         }
+        if !checked {
+            native.note_supported(position);
+        }
+        Ok(())
     }
 
     /// Prepares a launch that `PreparedLaunch.__call__` replays: everything but the operands' addresses is settled now.
@@ -349,7 +363,7 @@ impl Kernel {
         };
         let arguments = args.cast::<RuntimeArguments>()?.clone().unbind();
         let stream = stream.map(stream_handle).transpose()?;
-        Ok(PreparedLaunch::new(position, arguments, program, stream))
+        PreparedLaunch::new(position, arguments, program, stream)
     }
 
     /// Bytes of device memory that `run` needs beside the operands; 0 where it needs none.
@@ -382,9 +396,11 @@ fn must_define(kernel: &Bound<'_, Kernel>, method: &str) -> PyErr {
     PyNotImplementedError::new_err(format!("{class} must define {method}"))
 }
 
-fn not_an_artifact(object: &Bound<'_, PyAny>) -> PyErr {
-    let name = object.get_type().name().map_or_else(|_| "an object".to_owned(), |name| name.to_string());
-    PyTypeError::new_err(format!("compiled_artifact is a {name}; give what compile() returned, or None"))
+fn as_artifact<'a, 'py>(object: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py, CompiledArtifact>> {
+    object.cast::<CompiledArtifact>().map_err(|_| {
+        let name = object.get_type().name().map_or_else(|_| "an object".to_owned(), |name| name.to_string());
+        PyTypeError::new_err(format!("compiled_artifact is a {name}; give what compile() returned, or None"))
+    })
 }
 
 /// The run of a kernel written in Python.

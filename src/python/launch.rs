@@ -11,7 +11,7 @@ use super::kernel::{kernel_of, unsupported};
 use super::stream::stream_handle;
 use crate::compile::Program;
 use crate::driver::{Device, Grid};
-use crate::kernel::Kernel;
+use crate::kernel::{Launch, all};
 use crate::operand;
 use crate::problem::{GemmProblem, Problem};
 
@@ -23,47 +23,59 @@ pub struct Stream {
     pub trusted: bool,
 }
 
-/// Enqueues one launch. `tensor` is one of the operands, for asking its framework for the current stream.
-pub fn launch(
-    kernel: &Kernel,
-    tensor: &Bound<'_, PyAny>,
-    problem: &GemmProblem,
-    program: &Program,
-    stream: Stream,
-) -> PyResult<()> {
-    let operand::Device::Cuda(ordinal) = problem.out.device else {
-        return Err(unsupported(&"the operands are on the CPU, the kernel runs on a CUDA device"));
-    };
-    let device = Device::get(ordinal)?;
-    if !program.architecture.runs_on(device.cc) {
-        return Err(PyValueError::new_err(format!(
-            "compiled_artifact is for {}, which does not run on cuda:{ordinal} of compute capability {}.{}",
-            program.architecture,
-            device.cc / 10,
-            device.cc % 10
-        )));
+/// A launch with everything packed that depends on the problem alone, kept from one run to the next.
+pub struct Packed {
+    /// The kernel's place in `kernel::all()`.
+    pub position: usize,
+    /// None where the output is empty, and there is nothing to launch.
+    launch: Option<Launch>,
+    device: &'static Device,
+}
+
+impl Packed {
+    /// Packs a problem that the kernel addresses.
+    pub fn new(position: usize, problem: &GemmProblem) -> PyResult<Packed> {
+        let operand::Device::Cuda(ordinal) = problem.out.device else {
+            return Err(unsupported(&"the operands are on the CPU, the kernel runs on a CUDA device"));
+        };
+        Ok(Packed { position, launch: all()[position].launch(problem), device: Device::get(ordinal)? })
     }
-    let stream = match stream.handle {
-        Some(handle) if !stream.trusted && !device.owns_stream(handle)? => {
+
+    /// Enqueues the launch. `tensor` is one of the operands, for asking its framework for the current stream.
+    pub fn enqueue(&self, tensor: &Bound<'_, PyAny>, program: &Program, stream: &Stream) -> PyResult<()> {
+        let device = self.device;
+        if !program.architecture.runs_on(device.cc) {
             return Err(PyValueError::new_err(format!(
-                "stream {handle:#x} belongs to another device than the operands, which are on cuda:{ordinal}"
+                "compiled_artifact is for {}, which does not run on cuda:{} of compute capability {}.{}",
+                program.architecture,
+                device.ordinal,
+                device.cc / 10,
+                device.cc % 10
             )));
         }
-        Some(handle) => handle,
-        None => operand::current_stream(tensor, ordinal)?,
-    };
-    let Some(launch) = kernel.launch(problem) else {
-        return Ok(());
-    };
-    let grid = Grid { ctas: launch.grid, threads: launch.block, shared_bytes: launch.shared_bytes };
-    // The driver may block when the stream's queue is full; other Python threads run meanwhile.
-    tensor.py().detach(|| {
-        let library = program.library(device)?;
-        // SAFETY: the program declares GemmParams as its one parameter. The addresses are those of tensors that the
-        // caller holds; as everywhere in CUDA, their memory must stay theirs until the stream has come past.
-        unsafe { library.launch(device, stream, grid, &launch.params) }
-    })?;
-    Ok(())
+        let stream = match stream.handle {
+            Some(handle) if !stream.trusted && !device.owns_stream(handle)? => {
+                return Err(PyValueError::new_err(format!(
+                    "stream {handle:#x} belongs to another device than the operands, which are on cuda:{}",
+                    device.ordinal
+                )));
+            }
+            Some(handle) => handle,
+            None => operand::current_stream(tensor, device.ordinal)?,
+        };
+        let Some(launch) = &self.launch else {
+            return Ok(());
+        };
+        let grid = Grid { ctas: launch.grid, threads: launch.block, shared_bytes: launch.shared_bytes };
+        // The driver may block when the stream's queue is full; other Python threads run meanwhile.
+        tensor.py().detach(|| {
+            let library = program.library(device)?;
+            // SAFETY: the program declares GemmParams as its one parameter. The addresses are those of tensors that the
+            // caller holds; as everywhere in CUDA, their memory must stay theirs until the stream has come past.
+            unsafe { library.launch(device, stream, grid, &launch.params) }
+        })?;
+        Ok(())
+    }
 }
 
 /// Seconds that the host spends on one bare launch: the median over `rounds` loops of `launches` calls of the driver, with

@@ -12,7 +12,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::discovery::target_of;
 use super::kernel::{run_reference, unsupported};
-use super::launch::{Stream, launch};
+use super::launch::{Packed, Stream};
 use super::options::tf32_allowed;
 use super::utils::tell_package_directories;
 use super::{dtype, kernel as python_kernel};
@@ -113,7 +113,7 @@ pub fn matmul<'py>(
     match &choice.program {
         Some(program) => {
             let stream = Stream { handle: None, trusted: true };
-            launch(&kernels::all()[choice.position], A, &problem, program, stream)?;
+            Packed::new(choice.position, &problem)?.enqueue(A, program, &stream)?;
         }
         None => run_reference(py, &Problem::Gemm(problem))?,
     }

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use super::arguments::{NativeArguments, RuntimeArguments};
 use super::kernel::{run_reference, unsupported};
-use super::launch::{Stream, launch};
+use super::launch::{Packed, Stream};
 use super::stream::stream_handle;
 use crate::compile::Program;
 use crate::kernel::all;
@@ -21,7 +21,7 @@ pub struct PreparedLaunch {
     position: usize,
     arguments: Py<RuntimeArguments>,
     /// None for a kernel of the CPU.
-    program: Option<Arc<Program>>,
+    gpu: Option<(Packed, Arc<Program>)>,
     stream: Option<u64>,
 }
 
@@ -32,8 +32,13 @@ impl PreparedLaunch {
         arguments: Py<RuntimeArguments>,
         program: Option<Arc<Program>>,
         stream: Option<u64>,
-    ) -> Self {
-        PreparedLaunch { position, arguments, program, stream }
+    ) -> PyResult<Self> {
+        let problem = arguments.get().native.as_ref().map(|native| native.problem);
+        let gpu = match (problem, program) {
+            (Some(Problem::Gemm(gemm)), Some(program)) => Some((Packed::new(position, &gemm)?, program)),
+            _ => None,
+        };
+        Ok(PreparedLaunch { position, arguments, gpu, stream })
     }
 
     fn native(&self) -> PyResult<&NativeArguments> {
@@ -58,18 +63,24 @@ impl PreparedLaunch {
             Some(stream) => Some(stream_handle(stream)?),
             None => self.stream,
         };
+        let tensor = native.operands[0].object.bind(py);
+        let on = Stream { handle: stream, trusted: true };
         let swaps = [A, B, out];
+        if let Some((packed, program)) = &self.gpu
+            && swaps.iter().all(Option::is_none)
+            && native.are_as_read(py)?
+        {
+            return packed.enqueue(tensor, program, &on);
+        }
         let problem = native.problem_with(|position, operand| match swaps.get(position).copied().flatten() {
             Some(tensor) => swapped(operand, tensor),
             None => operand.reread(py, stream),
         })?;
-        let kernel = &all()[self.position];
         // Another address may be aligned otherwise.
-        kernel.addresses(&problem).map_err(|reason| unsupported(&reason))?;
-        match (&problem, &self.program) {
-            (Problem::Gemm(gemm), Some(program)) => {
-                let tensor = native.operands[0].object.bind(py);
-                launch(kernel, tensor, gemm, program, Stream { handle: stream, trusted: true })
+        all()[self.position].addresses(&problem).map_err(|reason| unsupported(&reason))?;
+        match (&problem, &self.gpu) {
+            (Problem::Gemm(gemm), Some((_, program))) => {
+                Packed::new(self.position, gemm)?.enqueue(tensor, program, &on)
             }
             _ => run_reference(py, &problem),
         }

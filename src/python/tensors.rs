@@ -18,7 +18,7 @@ pub struct DenseTensor {
 
 impl DenseTensor {
     pub fn over(py: Python<'_>, operand: &Operand) -> PyResult<Py<DenseTensor>> {
-        let operand = Operand { name: operand.name, object: operand.object.clone_ref(py), view: operand.view };
+        let operand = operand.clone_ref(py);
         Py::new(py, PyClassInitializer::from(KernelOperand).add_subclass(DenseTensor { operand }))
     }
 

@@ -1,8 +1,8 @@
 """What the host spends around one small GEMM, beside torch and, where installed, Triton, CuPy, ``cutlass.operators``.
 
-The protocol: enqueue 100 launches, take the time, wait for the GPU; 30 such rounds, in which the methods take turns; the
-median. The native floor is the same launch in a loop of Rust around the driver's ``cuLaunchKernelEx``, and takes its turn
-with the others.
+The protocol: enqueue 100 launches, take the time, wait for the GPU; 30 such rounds, in which the methods take turns;
+the median. The native floor is the same launch in a loop of Rust around the driver's ``cuLaunchKernelEx``, and takes its
+turn with the others.
 """
 
 import statistics
