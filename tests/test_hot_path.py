@@ -307,7 +307,7 @@ def test_threads_launch_side_by_side():
 
 #: Instructions from the Python call to the driver's launch call and back, the stand-in's own few hundred included, on
 #: x86-64 with a release build. What a change may add without a thought is a tenth; more wants a reason.
-BOUNDS = {"run": 5200, "run with checks": 5700, "GemmArguments": 6200, "bound launch": 4700, "matmul": 7400}
+BOUNDS = {"run": 2800, "run with checks": 2600, "GemmArguments": 5700, "bound launch": 1500, "matmul": 6200}
 
 
 def test_instructions_of_the_hot_path():

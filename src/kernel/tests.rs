@@ -70,3 +70,12 @@ fn extents_beyond_32_bits_are_refused() {
     let problem = Problem::Gemm(GemmProblem::new(huge, b, huge, F32).expect("shapes agree"));
     assert!(ranked(&problem, H100).is_empty());
 }
+
+#[test]
+fn large_squares_get_the_tile_that_measured_best() {
+    for layout in Layout::all() {
+        let found = ranked(&gemm(F16, 4096, 4096, 4096, layout), H100);
+        let Design::Sm80(config) = all()[found[0]].design else { panic!("not an sm80 kernel") };
+        assert_eq!(config.tile, [128, 128, 64], "{layout}");
+    }
+}

@@ -43,19 +43,32 @@ def calls(name: str, call: Callable[[], Any], note: str = "") -> Method:
     return Method(name, turn, note)
 
 
-def in_turns(methods: list[Method]) -> list[float]:
-    """Host microseconds of one call of each method: the median over rounds, the GPU idle at the start of each turn."""
+def in_turns(methods: list[Method], floor: Callable[[], float]) -> list[Row]:
+    """Host time of one call of each method: medians over rounds, the GPU idle at the start of each turn.
+
+    Before each turn the floor has one of its own, and the ratio is the median of turn over floor: the machine may be slow
+    for a while without changing it.
+    """
     import torch
 
+    def turn(spend: Callable[[], float]) -> float:
+        torch.cuda.synchronize()
+        return spend()
+
     times: list[list[float]] = [[] for _ in methods]
+    ratios: list[list[float]] = [[] for _ in methods]
     for round_ in range(-2, ROUNDS):  # two rounds warm up
-        for method, into in zip(methods, times, strict=True):
-            torch.cuda.synchronize()
-            seconds = method.turn()
+        for at, method in enumerate(methods):
+            least = turn(floor)
+            seconds = turn(method.turn)
             if round_ >= 0:
-                into.append(seconds)
+                times[at].append(1e6 * seconds)
+                ratios[at].append(seconds / least)
     torch.cuda.synchronize()
-    return [1e6 * statistics.median(into) for into in times]
+    return [
+        Row(method.name, statistics.median(time), statistics.median(ratio), method.note)
+        for method, time, ratio in zip(methods, times, ratios, strict=True)
+    ]
 
 
 def measure() -> list[Row]:
@@ -78,10 +91,8 @@ def measure() -> list[Row]:
             *_ours(a, b, out, args, kernel, artifact, handle),
             *_peers(a, b, out),
         ]
-        graphs = _graphs(lambda: kernel.run(args, artifact), lambda: torch.mm(a, b, out=out))
-        methods += graphs
-        times = in_turns(methods)
-    return [Row(method.name, us, us / times[0], method.note) for method, us in zip(methods, times, strict=True)]
+        methods += _graphs(lambda: kernel.run(args, artifact), lambda: torch.mm(a, b, out=out))
+        return in_turns(methods, floor)
 
 
 def _ours(a: Any, b: Any, out: Any, args: Any, kernel: Any, artifact: Any, handle: int) -> Iterator[Method]:
