@@ -24,7 +24,7 @@ pub struct Sm80 {
 type Shape = ([u32; 3], [u32; 2], u32);
 
 /// For loads of 16 bytes; best first for large problems, as measured on an H100 (docs/notes/sm80.md).
-const ALIGN_16: [Shape; 7] = [
+const ALIGN_16: [Shape; 8] = [
     ([128, 128, 64], [2, 2], 3),
     ([128, 256, 32], [2, 4], 4),
     ([256, 128, 32], [4, 2], 4),
@@ -32,6 +32,7 @@ const ALIGN_16: [Shape; 7] = [
     ([64, 128, 64], [2, 2], 3),
     ([128, 64, 64], [2, 2], 3),
     ([64, 64, 64], [2, 2], 3),
+    ([32, 32, 64], [2, 2], 3),
 ];
 
 /// For loads of 4 bytes, the least that `cp.async` moves.

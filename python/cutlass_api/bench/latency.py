@@ -1,8 +1,8 @@
 """What the host spends around one small GEMM, beside torch and, where installed, Triton, CuPy, ``cutlass.operators``.
 
 The protocol: enqueue 100 launches, take the time, wait for the GPU; 30 such rounds, in which the methods take turns;
-the median. The native floor is the same launch in a loop of Rust around the driver's ``cuLaunchKernelEx``, and takes its
-turn with the others.
+the median. The native floor is the same launch in a loop of Rust around the driver's ``cuLaunchKernelEx``, and takes a
+turn before each other.
 """
 
 import statistics
@@ -46,8 +46,8 @@ def calls(name: str, call: Callable[[], Any], note: str = "") -> Method:
 def in_turns(methods: list[Method], floor: Callable[[], float]) -> list[Row]:
     """Host time of one call of each method: medians over rounds, the GPU idle at the start of each turn.
 
-    Before each turn the floor has one of its own, and the ratio is the median of turn over floor: the machine may be slow
-    for a while without changing it.
+    Before each turn the floor has one of its own, and the ratio is the median of turn over floor: a machine that is
+    slow for a while does not change it.
     """
     import torch
 

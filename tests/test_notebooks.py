@@ -1,0 +1,65 @@
+"""The notebooks: every one runs from top to bottom on a GPU, and is kept with the outputs of such a run."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+notebooks = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def code_cells(path):
+    return [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+
+
+@notebooks
+def test_it_is_kept_with_the_outputs_of_a_whole_run(path):
+    cells = code_cells(path)
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    assert any("image/png" in output.get("data", {}) for cell in cells for output in cell["outputs"])
+    assert not [output for cell in cells for output in cell["outputs"] if output["output_type"] == "error"]
+    for cell in cells:
+        ast.parse("".join(cell["source"]))
+
+
+@pytest.mark.gpu
+@notebooks
+def test_it_runs(path):
+    nbformat = pytest.importorskip("nbformat")
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("matplotlib")
+    notebook = nbformat.read(path, as_version=4)
+    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+
+
+def cells_of_a_printed_notebook(text):
+    """The code cells of a notebook that was saved as text: after each `In [...]:`, the longest run of lines that is Python."""
+    for printed in re.split(r"^In \[[^\]]*\]:\n", text, flags=re.MULTILINE)[1:]:
+        lines = printed.splitlines()
+        for end in range(len(lines), 0, -1):
+            source = "\n".join(lines[:end])
+            try:
+                ast.parse(source)
+            except SyntaxError:
+                continue
+            yield source
+            break
+
+
+@pytest.mark.gpu
+def test_the_original_s_latency_notebook_runs_unchanged(capsys):
+    """Not ours to keep here: it lies beside the checkout where the project was given it."""
+    found = sorted((ROOT.parent / "shared" / "seeds").glob("000_*.txt"))
+    if not found:
+        pytest.skip("the original's notebook is not beside this checkout (shared/seeds/000_*.txt)")
+    names = {}
+    cells = list(cells_of_a_printed_notebook(found[0].read_text()))
+    assert len(cells) > 10
+    for cell in cells:
+        exec(compile(cell, "seed 000", "exec"), names)
+    assert names["time_wo_supports"] < 1e-3
+    assert "Speedups with TVM-FFI" in capsys.readouterr().out
