@@ -37,7 +37,7 @@ def test_it_runs(path):
 
 
 def cells_of_a_printed_notebook(text):
-    """The code cells of a notebook that was saved as text: after each `In [...]:`, the longest run of lines that is Python."""
+    """The code cells of a notebook saved as text: after each `In [...]:`, the longest run of lines that is Python."""
     for printed in re.split(r"^In \[[^\]]*\]:\n", text, flags=re.MULTILINE)[1:]:
         lines = printed.splitlines()
         for end in range(len(lines), 0, -1):

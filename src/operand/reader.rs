@@ -188,7 +188,9 @@ fn read_protocol(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<Vie
     let py = tensor.py();
     // torch refuses to export what autograd watches. Its values are what is asked for here, as in `torch.mm(out=)`
     // under no_grad, so the export is of the detached tensor, which shares the memory.
-    let detached = match tensor.getattr_opt("requires_grad")? {
+    let requires_grad = tensor.getattr_opt("requires_grad")?;
+    let is_torch = requires_grad.is_some();
+    let detached = match requires_grad {
         Some(flag) if flag.is_truthy()? => tensor.call_method0("detach")?,
         _ => tensor.clone(),
     };
@@ -199,7 +201,8 @@ fn read_protocol(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<Vie
     };
     let kwargs = PyDict::new(py);
     kwargs.set_item("max_version", (1, 3))?;
-    if let Some(handle) = stream {
+    // torch's users order their streams themselves, on either road; others expect the exchange to do it.
+    if let Some(handle) = stream.filter(|_| !is_torch) {
         // DLPack's numbering: 1 is the legacy default stream, which CUDA itself calls 0.
         kwargs.set_item("stream", if handle == 0 { 1 } else { handle })?;
     }
