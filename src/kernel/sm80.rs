@@ -60,6 +60,10 @@ impl Sm80 {
         for layout in Layout::all() {
             for (align, shapes) in shapes {
                 for ([m, n, k], warps, stages) in shapes.iter().copied() {
+                    // A tile's rows are at least 64 bytes, whichever way an operand lies.
+                    if m.min(n) * element < 64 {
+                        continue;
+                    }
                     configs.push(Sm80 { layout, tile: [m, n, k * 2 / element], warps, stages, align });
                 }
             }
