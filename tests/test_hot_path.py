@@ -305,6 +305,25 @@ def test_threads_launch_side_by_side():
     )
 
 
+def test_a_launch_that_blocks_lets_other_threads_run():
+    run(
+        """
+        import time
+        artifact = kernel.compile(args)
+        device.library.stand_in_block(500)
+        thread = threading.Thread(target=lambda: kernel.run(args, artifact, stream=STREAM))
+        start = time.perf_counter()
+        thread.start()
+        turns = 0
+        while thread.is_alive() and time.perf_counter() - start < 5:
+            turns += 1
+            time.sleep(0.001)
+        assert turns > 50, turns
+        assert device.launches() == 1
+        """
+    )
+
+
 #: Instructions from the Python call to the driver's launch call and back, the stand-in's own few hundred included, on
 #: x86-64 with a release build. What a change may add without a thought is a tenth; more wants a reason.
 BOUNDS = {"run": 2800, "run with checks": 2600, "GemmArguments": 5700, "bound launch": 1500, "matmul": 6200}

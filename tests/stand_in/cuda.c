@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 typedef int CUresult;
 enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_HANDLE = 400, NOT_SUPPORTED = 801, LAUNCH_FAILED = 719 };
@@ -25,6 +26,7 @@ static char failing_call[64];
 static int failing_code;
 static unsigned capability = 90;
 static unsigned parameter_bytes = 112;
+static _Atomic int blocking_milliseconds;
 
 uint64_t stand_in_launches(void) { return launches; }
 uint64_t stand_in_calls(void) { return calls; }
@@ -37,6 +39,8 @@ unsigned stand_in_last_block(void) { return last.block[0]; }
 unsigned stand_in_last_shared_bytes(void) { return last.shared_bytes; }
 const unsigned char* stand_in_last_parameters(void) { return last.parameters; }
 void stand_in_set_capability(unsigned cc) { capability = cc; }
+// Launches take this long from now on, as they do when the stream's queue is full.
+void stand_in_block(int milliseconds) { blocking_milliseconds = milliseconds; }
 
 // The next calls of this name fail with this code; an empty name ends that.
 void stand_in_fail(const char* call, int code) {
@@ -161,6 +165,10 @@ typedef struct {
 CUresult cuLaunchKernelEx(const LaunchConfig* config, uint64_t kernel, void** parameters, void** extra) {
     CALLED();
     (void)extra;
+    if (blocking_milliseconds) {
+        struct timespec pause = {blocking_milliseconds / 1000, blocking_milliseconds % 1000 * 1000000L};
+        nanosleep(&pause, 0);
+    }
     ++launches;
     memcpy(last.grid, config->grid, sizeof last.grid);
     memcpy(last.block, config->block, sizeof last.block);

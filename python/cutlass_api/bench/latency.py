@@ -1,8 +1,8 @@
 """What the host spends around one small GEMM, beside torch and, where installed, Triton, CuPy, ``cutlass.operators``.
 
-The protocol: enqueue 100 launches, take the time, wait for the GPU; 30 such rounds, in which the methods take turns;
-the median. The native floor is the same launch in a loop of Rust around the driver's ``cuLaunchKernelEx``, and takes a
-turn before each other.
+The protocol: ten launches, a wait, then 100 launches on the clock; 30 such rounds, in which the methods take turns; the
+median. The native floor is the same launch in a loop of Rust around the driver's ``cuLaunchKernelEx``, and takes a turn
+before each other.
 """
 
 import statistics
@@ -16,6 +16,8 @@ import cutlass_api
 from cutlass_api import _core
 from cutlass_api.bench.report import Row
 
+#: Calls before the clock starts, in each turn: what others left in the caches is not this method's time.
+WARMUP = 10
 LAUNCHES = 100
 ROUNDS = 30
 GRAPH_LAUNCHES = 20
@@ -34,7 +36,12 @@ class Method:
 def calls(name: str, call: Callable[[], Any], note: str = "") -> Method:
     """A method whose turn is a loop of calls."""
 
+    import torch
+
     def turn() -> float:
+        for _ in range(WARMUP):
+            call()
+        torch.cuda.synchronize()
         start = time.perf_counter()
         for _ in range(LAUNCHES):
             call()
@@ -84,6 +91,7 @@ def measure() -> list[Row]:
         handle = stream.cuda_stream
 
         def floor() -> float:
+            _core.native_floor(args, artifact, handle, WARMUP, 1)
             return _core.native_floor(args, artifact, handle, LAUNCHES, 1)
 
         methods = [

@@ -55,8 +55,9 @@ def write_bars(path: Path, title: str, rows: Sequence[Row]) -> None:
     bars = axes.barh([row.name for row in shown], [row.microseconds for row in shown], color="#4477aa")
     axes.bar_label(bars, labels=[f"{row.microseconds:.2f}" for row in shown], padding=3, fontsize=8)
     axes.set_xscale("log")
+    axes.margins(x=0.15)
     axes.set_xlabel("microseconds on the host")
-    axes.set_title(title)
+    figure.suptitle(title)
     figure.savefig(path)
     plt.close(figure)
 
