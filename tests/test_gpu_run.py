@@ -9,7 +9,6 @@ import json
 import os
 import pickle
 import re
-import statistics
 import threading
 from pathlib import Path
 
@@ -564,8 +563,7 @@ def test_compiling_is_quick(tmp_path, request) -> None:
     for name, values in [("first process", first), ("cold", cold), ("from disk", warm)]:
         shown = ", ".join(f"{1e3 * value:.1f} ms" for value in values)
         say(request, f"compile, {name}: {shown} (first, second, third kernel)")
-    # The first also opens NVRTC, a library of 100 MB.
-    assert statistics.median(cold) < 0.5
+    assert max(cold) < 0.5
     assert max(warm) < 0.005
 
 

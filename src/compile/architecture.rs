@@ -47,7 +47,7 @@ impl Architecture {
     }
 
     /// NVRTC's options for it. No line information and no debug code; device functions need no `__device__` mark. ptxas at
-    /// its second level takes half the time of its third, and the kernels run as fast (docs/notes/compile.md).
+    /// its second level takes half the time of its third, and costs the best kernels a few percent (docs/notes/compile.md).
     pub fn options(self) -> Vec<String> {
         let architecture = format!("--gpu-architecture={self}");
         vec![architecture, "-std=c++17".into(), "-default-device".into(), "--ptxas-options=-O2".into()]

@@ -86,7 +86,7 @@ fn sm80_rate(dtype: DType) -> f64 {
     }
 }
 
-/// The share of that rate which a tile reaches, as measured on an H100 at 4096 cubed in float16, the best as 1
+/// The share of that rate which a tile reaches, the best as 1: estimated from timings on an H100 at 4096 cubed in float16
 /// (docs/notes/sm80.md, docs/notes/compile.md). Small warp tiles reload operands from shared memory more often; a shorter K
 /// block synchronizes more often. K counts elements of two bytes.
 fn sm80_efficiency([m, n, k]: [u32; 3], element: f64) -> f64 {
