@@ -7,7 +7,7 @@ mod source;
 
 pub use architecture::Architecture;
 pub use cache::directory;
-pub use nvrtc::{Nvrtc, search_hints, set_package_directories};
+pub use nvrtc::{Nvrtc, set_package_directories};
 pub use source::source;
 
 use std::collections::HashMap;

@@ -48,11 +48,6 @@ pub fn set_package_directories(directories: Vec<PathBuf>) {
     *PACKAGES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = directories;
 }
 
-/// Where NVRTC is looked for, in order, in words.
-pub fn search_hints() -> Vec<String> {
-    candidates().into_iter().map(|path| path.display().to_string()).collect()
-}
-
 /// Paths and names to try, in order: what the process has loaded, the `nvidia-cuda-nvrtc` package, torch's copy, the
 /// system's.
 fn candidates() -> Vec<PathBuf> {

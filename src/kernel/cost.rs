@@ -61,10 +61,10 @@ impl Target {
         element: f64,
         penalty: f64,
     ) -> f64 {
-        /// Bytes a second that one multiprocessor draws from L2. 128x128 tiles at 4096 cubed draw 6.8 TB/s over the 132 of an
-        /// H100 (52 GB/s each) and are not held up by it.
+        /// Bytes a second that one multiprocessor can draw from L2: an assumption. 128x128 tiles at 4096 cubed load 2.15 GB in
+        /// some 316 us, which is 52 GB/s for each of an H100's 132; whether that is their limit was not measured.
         const L2_BYTES_PER_SM: f64 = 60e9;
-        /// Filling the pipeline, writing the tile, and the launch's own share of it.
+        /// Filling the pipeline and writing the tile: a guess.
         const TILE_OVERHEAD: f64 = 2e-6;
         let steps = (gemm.k() as f64 / f64::from(tile_k)).ceil();
         let depth = steps * f64::from(tile_k);
@@ -76,7 +76,7 @@ impl Target {
     }
 }
 
-/// Dense `mma.sync` rate of one H100 multiprocessor, FLOP a second. Other chips have other rates, in the same proportion
+/// `mma.sync` rate of one H100 multiprocessor, FLOP a second: round numbers near the best kernel's, not peaks. Other chips have other rates, in the same proportion
 /// between kernels, which is all that ranking needs.
 fn sm80_rate(dtype: DType) -> f64 {
     match dtype {
@@ -88,7 +88,7 @@ fn sm80_rate(dtype: DType) -> f64 {
 
 /// The share of that rate which a tile reaches, the best as 1: estimated from timings on an H100 at 4096 cubed in float16
 /// (docs/notes/sm80.md, docs/notes/compile.md). Small warp tiles reload operands from shared memory more often; a shorter K
-/// block synchronizes more often. K counts elements of two bytes.
+/// block synchronizes more often.
 fn sm80_efficiency([m, n, k]: [u32; 3], element: f64) -> f64 {
     let short = f64::from(k) * element < 128.0;
     match (m, n) {
@@ -101,7 +101,7 @@ fn sm80_efficiency([m, n, k]: [u32; 3], element: f64) -> f64 {
     }
 }
 
-/// FMA rate of one H100 multiprocessor by accumulator type, FLOP a second.
+/// FMA rate of one H100 multiprocessor by accumulator type, FLOP a second, in round numbers.
 fn simt_rate(accumulator: DType) -> f64 {
     match accumulator {
         DType::F64 => 0.25e12,
