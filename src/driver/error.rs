@@ -32,10 +32,13 @@ impl DriverError {
 }
 
 /// Turns the result of a driver call into ours.
+#[inline(always)]
 pub(super) fn check(call: &'static str, result: CUresult) -> Result<(), DriverError> {
-    if result == CUresult::CUDA_SUCCESS {
-        return Ok(());
-    }
+    if result == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(failed(call, result)) }
+}
+
+#[cold]
+fn failed(call: &'static str, result: CUresult) -> DriverError {
     type Describe = unsafe fn(CUresult, *mut *const std::ffi::c_char) -> CUresult;
     let describe = |query: Describe| {
         let mut text = std::ptr::null();
@@ -47,5 +50,5 @@ pub(super) fn check(call: &'static str, result: CUresult) -> Result<(), DriverEr
             CStr::from_ptr(text).to_string_lossy().into_owned()
         }
     };
-    Err(DriverError::Call { call, name: describe(sys::cuGetErrorName), text: describe(sys::cuGetErrorString) })
+    DriverError::Call { call, name: describe(sys::cuGetErrorName), text: describe(sys::cuGetErrorString) }
 }

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_void};
 
 use dlpark::DlpackFlags;
 use dlpark::ffi::{
-    DLDataType, DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned, DLPACK_MAJOR_VERSION,
+    DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned, DLPACK_MAJOR_VERSION,
     DLPackExchangeAPI, DLTensor,
 };
 use pyo3::exceptions::{PyBufferError, PyValueError};
@@ -19,71 +19,81 @@ const VERSIONED: &CStr = c"dltensor_versioned";
 const VERSIONED_USED: &CStr = c"used_dltensor_versioned";
 const EXCHANGE_API: &CStr = c"dlpack_exchange_api";
 
-/// A tensor as DLPack states it. Kept beside the view that is made of it: as long as a tensor states the same, the view holds.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) struct Statement {
-    data: u64,
-    device: DLDevice,
-    dtype: DLDataType,
-    rank: usize,
-    /// The first `rank` count.
-    shape: [i64; 3],
-    stride: [i64; 3],
+/// What a tensor states, as an operand view.
+///
+/// # Safety
+/// `tensor.shape` and `tensor.strides` point to `tensor.ndim` numbers each, or are null where DLPack allows it.
+unsafe fn view_of(tensor: &DLTensor, read_only: bool) -> PyResult<View> {
+    let rank = tensor.ndim as usize;
+    if !(1..=3).contains(&rank) {
+        return Err(PyValueError::new_err(format!("has rank {rank}; operands have rank 1 to 3")));
+    }
+    let Some(device) = device_of(tensor.device) else {
+        let kind = tensor.device.device_type.0;
+        return Err(PyValueError::new_err(format!(
+            "is on a device of DLPack type {kind}; only CPU and CUDA tensors can be used"
+        )));
+    };
+    let (mut shape, mut stride) = ([1; 3], [0; 3]);
+    let mut contiguous = 1;
+    for dim in (0..rank).rev() {
+        let at = 3 - rank + dim;
+        // SAFETY: the caller vouches for both arrays. Strides may be null in a tensor from before DLPack 1.2, which means
+        // contiguous.
+        let (extent, step) = unsafe {
+            let step = if tensor.strides.is_null() { contiguous } else { *tensor.strides.add(dim) };
+            (*tensor.shape.add(dim), step)
+        };
+        contiguous *= extent;
+        if step < 0 {
+            return Err(PyValueError::new_err(format!("has a negative stride ({step}); make a copy of it first")));
+        }
+        shape[at] = extent;
+        stride[at] = if extent == 1 { 0 } else { step };
+    }
+    if tensor.data.is_null() && shape.iter().product::<i64>() > 0 {
+        return Err(PyValueError::new_err("has no memory behind it"));
+    }
+    let data = (tensor.data as u64).wrapping_add(tensor.byte_offset);
+    let dtype = DType::from_dlpack(tensor.dtype);
+    Ok(View { data, dtype, device, rank, shape, stride, read_only, fake: false })
 }
 
-impl Statement {
-    /// # Safety
-    /// `tensor.shape` and `tensor.strides` point to `tensor.ndim` numbers each, or are null where DLPack allows it.
-    unsafe fn of(tensor: &DLTensor) -> PyResult<Statement> {
-        let rank = tensor.ndim as usize;
-        if !(1..=3).contains(&rank) {
-            return Err(PyValueError::new_err(format!("has rank {rank}; operands have rank 1 to 3")));
-        }
-        let (mut shape, mut stride) = ([1; 3], [0; 3]);
-        // SAFETY: the caller vouches for both arrays; `rank` is at least 1, so neither may be null but the strides of a
-        // tensor from before DLPack 1.2, where null means contiguous.
-        unsafe {
-            shape[..rank].copy_from_slice(std::slice::from_raw_parts(tensor.shape, rank));
-            if tensor.strides.is_null() {
-                let mut step = 1;
-                for dim in (0..rank).rev() {
-                    stride[dim] = step;
-                    step *= shape[dim];
-                }
-            } else {
-                stride[..rank].copy_from_slice(std::slice::from_raw_parts(tensor.strides, rank));
-            }
-        }
-        let data = (tensor.data as u64).wrapping_add(tensor.byte_offset);
-        if tensor.data.is_null() && shape.iter().product::<i64>() > 0 {
-            return Err(PyValueError::new_err("has no memory behind it"));
-        }
-        Ok(Statement { data, device: tensor.device, dtype: tensor.dtype, rank, shape, stride })
+/// Whether `view` is what `view_of` would make of the tensor. No is the answer, too, where the tensor leaves its strides out or
+/// names its device in another way than most.
+///
+/// # Safety
+/// As for [`view_of`].
+#[inline(always)] // three times in every launch
+unsafe fn is_view_of(tensor: &DLTensor, view: &View) -> bool {
+    let device = match view.device {
+        Device::Cpu => (DLDeviceType::CPU, 0),
+        Device::Cuda(ordinal) => (DLDeviceType::CUDA, ordinal),
+    };
+    let same = tensor.ndim as usize == view.rank
+        && (tensor.data as u64).wrapping_add(tensor.byte_offset) == view.data
+        && tensor.dtype == view.dtype.to_dlpack()
+        && (tensor.device.device_type, tensor.device.device_id) == device
+        && !tensor.strides.is_null();
+    if !same {
+        return false;
     }
-
-    pub(super) fn view(&self, read_only: bool) -> PyResult<View> {
-        let device = match self.device.device_type {
-            DLDeviceType::CPU | DLDeviceType::CUDAHOST => Device::Cpu,
-            DLDeviceType::CUDA | DLDeviceType::CUDAMANAGED => Device::Cuda(self.device.device_id),
-            other => {
-                let kind = other.0;
-                return Err(PyValueError::new_err(format!(
-                    "is on a device of DLPack type {kind}; only CPU and CUDA tensors can be used"
-                )));
-            }
-        };
-        let rank = self.rank;
-        let (mut shape, mut stride) = ([1; 3], [0; 3]);
-        for dim in 0..rank {
-            let (extent, step) = (self.shape[dim], self.stride[dim]);
-            if step < 0 {
-                return Err(PyValueError::new_err(format!("has a negative stride ({step}); make a copy of it first")));
-            }
-            shape[3 - rank + dim] = extent;
-            stride[3 - rank + dim] = if extent == 1 { 0 } else { step };
+    let first = 3 - view.rank;
+    for at in first..3 {
+        // SAFETY: the caller vouches for both arrays, of `rank` numbers each.
+        let (extent, step) = unsafe { (*tensor.shape.add(at - first), *tensor.strides.add(at - first)) };
+        if extent != view.shape[at] || (step != view.stride[at] && extent != 1) {
+            return false;
         }
-        let dtype = DType::from_dlpack(self.dtype);
-        Ok(View { data: self.data, dtype, device, rank, shape, stride, read_only, fake: false })
+    }
+    true
+}
+
+fn device_of(device: DLDevice) -> Option<Device> {
+    match device.device_type {
+        DLDeviceType::CPU | DLDeviceType::CUDAHOST => Some(Device::Cpu),
+        DLDeviceType::CUDA | DLDeviceType::CUDAMANAGED => Some(Device::Cuda(device.device_id)),
+        _ => None,
     }
 }
 
@@ -114,20 +124,31 @@ impl ExchangeApi {
         Ok(table.filter(|t| t.header.version.major == DLPACK_MAJOR_VERSION).map(ExchangeApi))
     }
 
-    /// What a tensor of this framework states of itself, borrowed: no reference is taken, nothing is allocated. None where
-    /// the framework leaves the function out.
-    pub(super) fn read(self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<Statement>> {
+    /// The view of a tensor of this framework. No reference is taken, nothing is allocated. None where the framework leaves the
+    /// function out.
+    pub(super) fn view(self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<View>> {
+        // SAFETY: a tensor's arrays stay valid until control goes back to Python, which is after they are copied.
+        self.describe(tensor, |described| unsafe { view_of(described, false) })?.transpose()
+    }
+
+    /// Whether a tensor still is what a view of it says, memory, type and shape.
+    pub(super) fn still_shows(self, tensor: &Bound<'_, PyAny>, view: &View) -> PyResult<bool> {
+        // SAFETY: as in `view`.
+        Ok(self.describe(tensor, |described| unsafe { is_view_of(described, view) })?.unwrap_or(false))
+    }
+
+    /// Hands a tensor's description, which is borrowed from it, to a function.
+    fn describe<T>(self, tensor: &Bound<'_, PyAny>, read: impl FnOnce(&DLTensor) -> T) -> PyResult<Option<T>> {
         let Some(export) = self.0.dltensor_from_py_object_no_sync else {
             return Ok(None);
         };
         let mut described = std::mem::MaybeUninit::<DLTensor>::uninit();
-        // SAFETY: the object is of the type that the table was found on; on success the function has filled the
-        // structure, whose arrays stay valid until control goes back to Python, which is after they are copied.
+        // SAFETY: the object is of the type that the table was found on; on success the function has filled the structure.
         unsafe {
             if export(tensor.as_ptr().cast::<c_void>(), described.as_mut_ptr()) != 0 {
                 return Err(PyErr::fetch(tensor.py()));
             }
-            Statement::of(described.assume_init_ref()).map(Some)
+            Ok(Some(read(described.assume_init_ref())))
         }
     }
 
@@ -161,8 +182,7 @@ pub(super) fn read_capsule(capsule: &Bound<'_, PyAny>) -> PyResult<View> {
             } else {
                 // A copy is as good as read-only: what is written to it never reaches the tensor.
                 let not_ours = DlpackFlags::READ_ONLY | DlpackFlags::IS_COPIED;
-                Statement::of(&(*managed).dl_tensor)
-                    .and_then(|statement| statement.view((*managed).flags.intersects(not_ours)))
+                view_of(&(*managed).dl_tensor, (*managed).flags.intersects(not_ours))
             };
             if let Some(deleter) = (*managed).deleter {
                 deleter(managed);
@@ -174,7 +194,7 @@ pub(super) fn read_capsule(capsule: &Bound<'_, PyAny>) -> PyResult<View> {
             if ffi::PyCapsule_SetName(object, LEGACY_USED.as_ptr()) != 0 {
                 return Err(PyErr::fetch(capsule.py()));
             }
-            let result = Statement::of(&(*managed).dl_tensor).and_then(|statement| statement.view(false));
+            let result = view_of(&(*managed).dl_tensor, false);
             if let Some(deleter) = (*managed).deleter {
                 deleter(managed);
             }

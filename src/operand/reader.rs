@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
-use super::dlpack::{ExchangeApi, Statement, read_capsule};
+use super::dlpack::{ExchangeApi, read_capsule};
 use super::{DType, Device, View};
 
 static USE_C_EXCHANGE: AtomicBool = AtomicBool::new(true);
@@ -35,14 +35,17 @@ enum Road {
 /// The road of each tensor type seen so far. The types are kept alive, so that an address never comes to mean another.
 static ROADS: Mutex<Vec<(Py<PyType>, Road)>> = Mutex::new(Vec::new());
 
+fn known_road(tensor_type: &Bound<'_, PyType>) -> Option<Road> {
+    let roads = ROADS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    roads.iter().find(|(known, _)| known.is(tensor_type)).map(|(_, road)| *road)
+}
+
 fn road_of(tensor: &Bound<'_, PyAny>) -> PyResult<Road> {
     let tensor_type = tensor.get_type();
-    let roads = ROADS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some((_, road)) = roads.iter().find(|(known, _)| known.is(&tensor_type)) {
-        return Ok(*road);
+    if let Some(road) = known_road(&tensor_type) {
+        return Ok(road);
     }
     // Attribute look-ups may run Python code, which may come back here: not under the lock.
-    drop(roads);
     let road = if is_fake(&tensor_type)? {
         Road::Fake
     } else if let Some(api) = ExchangeApi::of_type(&tensor_type)? {
@@ -91,45 +94,46 @@ pub fn has_current_stream(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 /// The view of a tensor that the caller keeps alive. Errors name the operand.
 pub fn read(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<View> {
-    let py = tensor.py();
-    road_of(tensor)
-        .and_then(|road| view(tensor, road, None))
-        .map(|(view, _)| view)
-        .map_err(|error| named(py, name, error))
+    let read = road_of(tensor).and_then(|road| view(tensor, road, None));
+    read.map_err(|error| named(tensor.py(), name, error))
 }
 
-/// An operand of some arguments: the user's tensor, and the view that was read from it.
+/// An operand of some arguments: the user's tensor, and how it is read.
 pub struct Operand {
     pub name: &'static str,
     pub object: Py<PyAny>,
-    pub view: View,
     road: Road,
-    /// What the tensor stated when the view was made, where its road is the exchange table.
-    statement: Option<Statement>,
 }
 
 impl Operand {
-    /// Reads a tensor. Errors name the operand.
-    pub fn new(name: &'static str, tensor: &Bound<'_, PyAny>) -> PyResult<Operand> {
+    /// Takes a tensor and reads it. Errors name the operand.
+    pub fn new(name: &'static str, tensor: &Bound<'_, PyAny>) -> PyResult<(Operand, View)> {
         let read = || {
             let road = road_of(tensor)?;
-            let (view, statement) = view(tensor, road, None)?;
-            Ok(Operand { name, object: tensor.clone().unbind(), view, road, statement })
+            Ok((Operand { name, object: tensor.clone().unbind(), road }, view(tensor, road, None)?))
         };
         read().map_err(|error| named(tensor.py(), name, error))
+    }
+
+    /// As `new`, for a tensor of a type that has been seen before; None for others.
+    pub fn of_known_type(name: &'static str, tensor: &Bound<'_, PyAny>) -> PyResult<Option<(Operand, View)>> {
+        let Some(road) = known_road(&tensor.get_type()) else {
+            return Ok(None);
+        };
+        let view = view(tensor, road, None).map_err(|error| named(tensor.py(), name, error))?;
+        Ok(Some((Operand { name, object: tensor.clone().unbind(), road }, view)))
     }
 
     pub fn clone_ref(&self, py: Python<'_>) -> Operand {
         Operand { object: self.object.clone_ref(py), ..*self }
     }
 
-    /// Whether the tensor is known to be as it was read: same memory, type and shape. A few nanoseconds for a tensor with an
-    /// exchange table; for others the answer is no, and they have to be read again.
-    pub fn is_as_read(&self, py: Python<'_>) -> PyResult<bool> {
-        match (self.road, &self.statement) {
-            (Road::Exchange(api), Some(statement)) if uses_c_exchange() => {
-                let now = api.read(self.object.bind(py)).map_err(|error| named(py, self.name, error))?;
-                Ok(now.as_ref() == Some(statement))
+    /// Whether the tensor is known to be what a view of it says: same memory, type and shape. A few nanoseconds for a tensor
+    /// with an exchange table; for others the answer is no, and they have to be read again.
+    pub fn still_shows(&self, py: Python<'_>, view: &View) -> PyResult<bool> {
+        match self.road {
+            Road::Exchange(api) if uses_c_exchange() => {
+                api.still_shows(self.object.bind(py), view).map_err(|error| named(py, self.name, error))
             }
             _ => Ok(false),
         }
@@ -138,8 +142,7 @@ impl Operand {
     /// Reads the tensor again: its memory may have moved since (`resize_`, `set_`, `.data = ...`). `stream`, where the
     /// road is `__dlpack__`, is the CUDA stream that the result is to be ready on.
     pub fn reread(&self, py: Python<'_>, stream: Option<u64>) -> PyResult<View> {
-        let read = view(self.object.bind(py), self.road, stream);
-        read.map(|(view, _)| view).map_err(|error| named(py, self.name, error))
+        view(self.object.bind(py), self.road, stream).map_err(|error| named(py, self.name, error))
     }
 }
 
@@ -171,17 +174,15 @@ fn refuse_negated(tensor: &Bound<'_, PyAny>, view: &View) -> PyResult<()> {
     Ok(())
 }
 
-fn view(tensor: &Bound<'_, PyAny>, road: Road, stream: Option<u64>) -> PyResult<(View, Option<Statement>)> {
+fn view(tensor: &Bound<'_, PyAny>, road: Road, stream: Option<u64>) -> PyResult<View> {
     if let Road::Exchange(api) = road
         && uses_c_exchange()
-        && let Some(statement) = api.read(tensor)?
+        && let Some(view) = api.view(tensor)?
     {
-        let view = statement.view(false)?;
         refuse_negated(tensor, &view)?;
-        return Ok((view, Some(statement)));
+        return Ok(view);
     }
-    let view = if let Road::Fake = road { read_fake(tensor)? } else { read_protocol(tensor, stream)? };
-    Ok((view, None))
+    if let Road::Fake = road { read_fake(tensor) } else { read_protocol(tensor, stream) }
 }
 
 fn read_protocol(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<View> {

@@ -61,6 +61,7 @@ impl GemmProblem {
 }
 
 /// Checks one dimension that two operands share; `dim` counts within the batch-first shape.
+#[inline(always)]
 pub(super) fn same_extent(
     dimension: &'static str,
     (left_name, left, left_dim): (&'static str, &View, usize),

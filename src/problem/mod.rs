@@ -10,6 +10,8 @@ pub use error::ProblemError;
 pub use gemm::GemmProblem;
 pub use grouped::GroupedGemmProblem;
 
+use arrayvec::ArrayVec;
+
 use crate::operand::{Device, View};
 
 /// Everything that kernels can be asked to compute.
@@ -27,6 +29,15 @@ impl Problem {
             Problem::Gemm(p) => vec![("A", &p.a), ("B", &p.b), ("out", &p.out)],
             Problem::GroupedGemm(p) => vec![("A", &p.a), ("B", &p.b), ("offsets", &p.offsets), ("out", &p.out)],
             Problem::Elementwise(p) => vec![("A", &p.a), ("B", &p.b), ("out", &p.out)],
+        }
+    }
+
+    /// The views in the order in which the constructors take them.
+    pub fn views(&self) -> ArrayVec<&View, 4> {
+        match self {
+            Problem::Gemm(p) => ArrayVec::from_iter([&p.a, &p.b, &p.out]),
+            Problem::GroupedGemm(p) => ArrayVec::from([&p.a, &p.b, &p.out, &p.offsets]),
+            Problem::Elementwise(p) => ArrayVec::from_iter([&p.a, &p.b, &p.out]),
         }
     }
 

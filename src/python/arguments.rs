@@ -1,7 +1,7 @@
 //! What users ask for: operands that make a problem.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrayvec::ArrayVec;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -29,10 +29,27 @@ pub struct NativeArguments {
     pub epilogue: Option<Py<PyAny>>,
     /// An operand that came with scales, as the user wrapped it, and its place among the operands.
     pub scaled: Vec<(usize, Py<ScaledTensor>)>,
-    /// The launch of the kernel that ran these arguments first, which is mostly the only one.
-    packed: OnceLock<Packed>,
-    /// Whether that kernel has been found to support these arguments, and not only to address them.
-    supported: AtomicBool,
+    /// The kernel that has addressed these operands in a run, and the one that has been found to support them.
+    addressed: Known,
+    supported: Known,
+    /// The launch of a kernel that has run these arguments before. Arguments that are run once, as torch.compile's code makes
+    /// them, never allocate it.
+    packed: OnceLock<Box<Packed>>,
+}
+
+/// The last kernel of which something was found out, by its place in `kernel::all()`.
+struct Known(AtomicUsize);
+
+impl Known {
+    const NONE: Known = Known(AtomicUsize::new(usize::MAX));
+
+    fn is(&self, position: usize) -> bool {
+        self.0.load(Ordering::Relaxed) == position
+    }
+
+    fn note(&self, position: usize) {
+        self.0.store(position, Ordering::Relaxed);
+    }
 }
 
 #[pymethods]
@@ -50,61 +67,65 @@ impl RuntimeArguments {
 }
 
 impl NativeArguments {
-    fn new(
-        tensors: &[(&'static str, &Bound<'_, PyAny>)],
+    fn new<const N: usize>(
+        tensors: [(&'static str, &Bound<'_, PyAny>); N],
         epilogue: Option<Py<PyAny>>,
-        problem: impl FnOnce(&[View]) -> PyResult<Problem>,
+        problem: impl FnOnce([View; N]) -> PyResult<Problem>,
     ) -> PyResult<NativeArguments> {
         let mut operands: ArrayVec<Operand, 4> = ArrayVec::new();
+        let mut views: ArrayVec<View, N> = ArrayVec::new();
         let mut scaled = Vec::new();
         for (name, tensor) in tensors {
-            let py = tensor.py();
-            let operand = if let Ok(dense) = tensor.cast::<DenseTensor>() {
-                Operand::new(name, &dense.get().object(py))?
-            } else if let Ok(wrapped) = tensor.cast::<ScaledTensor>() {
-                scaled.push((operands.len(), wrapped.clone().unbind()));
-                Operand::new(name, &wrapped.get().base.get().object(py))?
-            } else {
-                Operand::new(name, tensor)?
+            let (operand, view) = match Operand::of_known_type(name, tensor)? {
+                Some(plain) => plain,
+                None => unwrapped(name, tensor, |wrapped| scaled.push((operands.len(), wrapped)))?,
             };
             operands.push(operand);
+            views.push(view);
         }
-        let views: ArrayVec<View, 4> = operands.iter().map(|operand| operand.view).collect();
-        let problem = problem(&views)?;
-        let (packed, supported) = (OnceLock::new(), AtomicBool::new(false));
-        Ok(NativeArguments { operands, problem, epilogue, scaled, packed, supported })
+        let views = views.into_inner().map_err(|_| PyValueError::new_err("an operand is missing"))?;
+        Ok(NativeArguments {
+            operands,
+            problem: problem(views)?,
+            epilogue,
+            scaled,
+            addressed: Known::NONE,
+            supported: Known::NONE,
+            packed: OnceLock::new(),
+        })
     }
 
-    /// The launch packed for the kernel at a position, if the operands are still as they were then.
-    pub fn packed(&self, py: Python<'_>, position: usize) -> PyResult<Option<&Packed>> {
-        match self.packed.get() {
-            Some(packed) if packed.position == position && self.are_as_read(py)? => Ok(Some(packed)),
-            _ => Ok(None),
+    /// The launch packed for the kernel at a position. It is of the operands as they were read.
+    pub fn packed(&self, position: usize) -> Option<&Packed> {
+        self.packed.get().filter(|packed| packed.position == position).map(|packed| &**packed)
+    }
+
+    /// Notes that a kernel has run on the operands as they were read, and keeps its launch if that is not for the first time.
+    pub fn ran(&self, packed: Packed) {
+        if !self.addressed.is(packed.position) {
+            self.addressed.note(packed.position);
+        } else if self.packed.get().is_none() {
+            let _ = self.packed.set(Box::new(packed));
         }
     }
 
-    /// Keeps a launch for `packed`, if it is of the operands as they were read, and the first.
-    pub fn keep_packed(&self, packed: Packed, problem: &Problem) {
-        if *problem == self.problem {
-            let _ = self.packed.set(packed);
-        }
+    /// Whether the kernel at a position is known to address the operands as they were read.
+    pub fn known_addressed(&self, position: usize) -> bool {
+        self.addressed.is(position)
     }
 
     /// Whether the kernel at a position is known to support these arguments.
     pub fn known_supported(&self, position: usize) -> bool {
-        self.supported.load(Ordering::Relaxed) && self.packed.get().is_some_and(|packed| packed.position == position)
+        self.supported.is(position)
     }
 
-    /// Notes that the kernel at a position supports these arguments, if it is the one whose launch is packed.
     pub fn note_supported(&self, position: usize) {
-        if self.packed.get().is_some_and(|packed| packed.position == position) {
-            self.supported.store(true, Ordering::Relaxed);
-        }
+        self.supported.note(position);
     }
 
     pub fn are_as_read(&self, py: Python<'_>) -> PyResult<bool> {
-        for operand in &self.operands {
-            if !operand.is_as_read(py)? {
+        for (operand, view) in self.operands.iter().zip(self.problem.views()) {
+            if !operand.still_shows(py, view)? {
                 return Ok(false);
             }
         }
@@ -121,7 +142,7 @@ impl NativeArguments {
     pub fn problem_with(&self, view: impl Fn(usize, &Operand) -> PyResult<View>) -> PyResult<Problem> {
         let mut views: ArrayVec<View, 4> = ArrayVec::new();
         let mut moved = false;
-        for (position, operand) in self.operands.iter().enumerate() {
+        for (position, (operand, before)) in self.operands.iter().zip(self.problem.views()).enumerate() {
             let view = view(position, operand)?;
             if view.fake {
                 return Err(PyValueError::new_err(format!(
@@ -129,7 +150,7 @@ impl NativeArguments {
                     operand.name
                 )));
             }
-            moved |= view != operand.view;
+            moved |= view != *before;
             views.push(view);
         }
         if moved { self.rebuild(&views) } else { Ok(self.problem) }
@@ -150,7 +171,8 @@ impl NativeArguments {
         if let Some((_, wrapped)) = self.scaled.iter().find(|(at, _)| *at == position) {
             return Ok(wrapped.clone_ref(py).into_any());
         }
-        Ok(DenseTensor::over(py, &self.operands[position])?.into_any())
+        let (operand, view) = (&self.operands[position], *self.problem.views()[position]);
+        Ok(DenseTensor::over(py, operand.clone_ref(py), view)?.into_any())
     }
 
     fn accumulator(&self) -> Option<DType> {
@@ -160,6 +182,22 @@ impl NativeArguments {
             Problem::Elementwise(_) => None,
         }
     }
+}
+
+/// The operand in a tensor, or in one of our wrappers of tensors; `scaled` is told where that one has scales.
+fn unwrapped(
+    name: &'static str,
+    tensor: &Bound<'_, PyAny>,
+    scaled: impl FnOnce(Py<ScaledTensor>),
+) -> PyResult<(Operand, View)> {
+    if let Ok(dense) = tensor.cast::<DenseTensor>() {
+        return Operand::new(name, &dense.get().object(tensor.py()));
+    }
+    if let Ok(wrapped) = tensor.cast::<ScaledTensor>() {
+        scaled(wrapped.clone().unbind());
+        return Operand::new(name, &wrapped.get().base.get().object(tensor.py()));
+    }
+    Operand::new(name, tensor)
 }
 
 fn accumulator_type(object: &Bound<'_, PyAny>) -> PyResult<DType> {
@@ -238,8 +276,8 @@ impl GemmArguments {
         performance: Option<Py<PyAny>>,
     ) -> PyResult<PyClassInitializer<Self>> {
         let accumulator = self::accumulator_type(accumulator_type)?;
-        let native = NativeArguments::new(&[("A", A), ("B", B), ("out", out)], epilogue, |views| {
-            Ok(Problem::Gemm(GemmProblem::new(views[0], views[1], views[2], accumulator)?))
+        let native = NativeArguments::new([("A", A), ("B", B), ("out", out)], epilogue, |[a, b, out]| {
+            Ok(Problem::Gemm(GemmProblem::new(a, b, out, accumulator)?))
         })?;
         let base = RuntimeArguments { performance, native: Some(native) };
         Ok(PyClassInitializer::from(base).add_subclass(GemmArguments))
@@ -262,9 +300,8 @@ impl GroupedGemmArguments {
     ) -> PyResult<PyClassInitializer<Self>> {
         let accumulator = self::accumulator_type(accumulator_type)?;
         let tensors = [("A", A), ("B", B), ("out", out), ("offsets", offsets)];
-        let native = NativeArguments::new(&tensors, epilogue, |views| {
-            let problem = GroupedGemmProblem::new(views[0], views[1], views[2], views[3], accumulator)?;
-            Ok(Problem::GroupedGemm(problem))
+        let native = NativeArguments::new(tensors, epilogue, |[a, b, out, offsets]| {
+            Ok(Problem::GroupedGemm(GroupedGemmProblem::new(a, b, out, offsets, accumulator)?))
         })?;
         let base = RuntimeArguments { performance, native: Some(native) };
         Ok(PyClassInitializer::from(base).add_subclass(GroupedGemmArguments))
@@ -283,8 +320,8 @@ impl ElementwiseArguments {
         epilogue: Option<Py<PyAny>>,
         performance: Option<Py<PyAny>>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let native = NativeArguments::new(&[("A", A), ("B", B), ("out", out)], epilogue, |views| {
-            Ok(Problem::Elementwise(ElementwiseProblem::new(views[0], views[1], views[2])?))
+        let native = NativeArguments::new([("A", A), ("B", B), ("out", out)], epilogue, |[a, b, out]| {
+            Ok(Problem::Elementwise(ElementwiseProblem::new(a, b, out)?))
         })?;
         let base = RuntimeArguments { performance, native: Some(native) };
         Ok(PyClassInitializer::from(base).add_subclass(ElementwiseArguments))

@@ -306,27 +306,40 @@ impl Kernel {
         }
         let stream = Stream { handle: stream.map(stream_handle).transpose()?, trusted: assume_supported_args };
         let tensor = native.operands[0].object.bind(py);
-        if let (Some(artifact), Some(packed)) = (compiled_artifact, native.packed(py, position)?) {
+        let as_read = native.are_as_read(py)?;
+        if let (true, Some(artifact), Some(packed)) = (as_read, compiled_artifact, native.packed(position)) {
             let program = Kernel::program(slf, as_artifact(artifact)?.get())?;
             packed.enqueue(tensor, program, &stream)?;
         } else {
-            let problem = native.current_problem(py, stream.handle)?;
+            let moved = if as_read { None } else { Some(native.current_problem(py, stream.handle)?) };
+            let problem = moved.as_ref().unwrap_or(&native.problem);
             // Whatever was assumed, and wherever the memory has moved since: nothing is launched that would miss its
             // operands.
-            kernel.addresses(&problem).map_err(|reason| unsupported(&reason))?;
-            match (&kernel.design, &problem) {
+            if moved.is_some() || !native.known_addressed(position) {
+                kernel.addresses(problem).map_err(|reason| unsupported(&reason))?;
+            }
+            match (&kernel.design, problem) {
                 (Design::Reference(_), _) => {
                     if let Some(artifact) = compiled_artifact {
                         Kernel::check_artifact(slf, as_artifact(artifact)?.get())?;
                     }
-                    run_reference(py, &problem)?;
+                    run_reference(py, problem)?;
                 }
                 (_, Problem::Gemm(gemm)) => {
-                    let artifact = Kernel::artifact(slf, args, compiled_artifact)?;
+                    let made;
+                    let artifact = match compiled_artifact {
+                        Some(artifact) => as_artifact(artifact)?,
+                        None => {
+                            made = Bound::new(py, Kernel::compile(slf, args, None)?)?;
+                            &made
+                        }
+                    };
                     let program = Kernel::program(slf, artifact.get())?;
                     let packed = Packed::new(position, gemm)?;
                     packed.enqueue(tensor, program, &stream)?;
-                    native.keep_packed(packed, &problem);
+                    if moved.is_none() {
+                        native.ran(packed);
+                    }
                 }
                 _ => return Err(unsupported(&"it computes a GEMM")),
             }

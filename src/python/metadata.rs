@@ -8,7 +8,7 @@ use super::dtype::{self, PyDType};
 use super::status::Status;
 use super::tensors::{DenseTensor, ScaledTensor};
 use crate::kernel::{Design, Kernel, Major, Operation};
-use crate::operand::{DType, Operand};
+use crate::operand::{self, DType};
 
 fn module(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
@@ -88,7 +88,7 @@ pub fn operand_matches(
     } else {
         operand.clone()
     };
-    let view = Operand::new("operand", &tensor)?.view;
+    let view = operand::read("operand", &tensor)?;
     let expected = dtype::parse(dtype)?;
     if view.dtype != expected {
         return Ok(Status::because(format!("{name} has dtype {}, the kernel works on {expected}", view.dtype)));

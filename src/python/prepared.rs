@@ -11,7 +11,7 @@ use super::launch::{Packed, Stream};
 use super::stream::stream_handle;
 use crate::compile::Program;
 use crate::kernel::all;
-use crate::operand::{Operand, View};
+use crate::operand::{self, View};
 use crate::problem::Problem;
 
 /// What `Kernel.bind` returns. Calling it enqueues the launch again, on the operands' memory as it is at the call; an
@@ -73,7 +73,7 @@ impl PreparedLaunch {
             return packed.enqueue(tensor, program, &on);
         }
         let problem = native.problem_with(|position, operand| match swaps.get(position).copied().flatten() {
-            Some(tensor) => swapped(operand, tensor),
+            Some(tensor) => swapped(operand.name, native.problem.views()[position], tensor),
             None => operand.reread(py, stream),
         })?;
         // Another address may be aligned otherwise.
@@ -91,14 +91,13 @@ impl PreparedLaunch {
     }
 }
 
-/// The view of a tensor that stands in for an operand.
-fn swapped(operand: &Operand, tensor: &Bound<'_, PyAny>) -> PyResult<View> {
-    let view = Operand::new(operand.name, tensor)?.view;
-    let bound = &operand.view;
+/// The view of a tensor that stands in for the operand that a launch was bound with.
+fn swapped(name: &str, bound: &View, tensor: &Bound<'_, PyAny>) -> PyResult<View> {
+    let view = operand::read(name, tensor)?;
     let describe =
         |v: &View| format!("{} {:?} with strides {:?} on {}", v.dtype, v.user_shape(), v.user_stride(), v.device);
     if (View { data: bound.data, read_only: bound.read_only, ..view }) != *bound {
-        let (name, given, bound) = (operand.name, describe(&view), describe(bound));
+        let (given, bound) = (describe(&view), describe(bound));
         return Err(PyValueError::new_err(format!("{name} is {given}, but the launch was bound for {bound}")));
     }
     Ok(view)

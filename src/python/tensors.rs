@@ -14,12 +14,12 @@ pub struct KernelOperand;
 #[pyclass(module = "cutlass_api.arguments", extends = KernelOperand, frozen)]
 pub struct DenseTensor {
     operand: Operand,
+    view: View,
 }
 
 impl DenseTensor {
-    pub fn over(py: Python<'_>, operand: &Operand) -> PyResult<Py<DenseTensor>> {
-        let operand = operand.clone_ref(py);
-        Py::new(py, PyClassInitializer::from(KernelOperand).add_subclass(DenseTensor { operand }))
+    pub fn over(py: Python<'_>, operand: Operand, view: View) -> PyResult<Py<DenseTensor>> {
+        Py::new(py, PyClassInitializer::from(KernelOperand).add_subclass(DenseTensor { operand, view }))
     }
 
     pub fn object<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
@@ -27,7 +27,7 @@ impl DenseTensor {
     }
 
     fn view(&self) -> &View {
-        &self.operand.view
+        &self.view
     }
 }
 
@@ -36,8 +36,8 @@ impl DenseTensor {
     /// Wraps a tensor of rank 1 to 3: anything with `__dlpack__`, or a torch FakeTensor.
     #[new]
     fn new(tensor: &Bound<'_, PyAny>) -> PyResult<PyClassInitializer<Self>> {
-        let operand = Operand::new("tensor", tensor)?;
-        Ok(PyClassInitializer::from(KernelOperand).add_subclass(DenseTensor { operand }))
+        let (operand, view) = Operand::new("tensor", tensor)?;
+        Ok(PyClassInitializer::from(KernelOperand).add_subclass(DenseTensor { operand, view }))
     }
 
     fn __repr__(&self) -> String {
@@ -135,8 +135,8 @@ impl ScaledTensor {
         mode: Py<PyAny>,
         swizzle: Py<PyAny>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let base = DenseTensor::over(py, &Operand::new("base", base)?)?;
-        let scale = DenseTensor::over(py, &Operand::new("scale", scale)?)?;
+        let dense = |name, tensor| Operand::new(name, tensor).and_then(|(operand, view)| DenseTensor::over(py, operand, view));
+        let (base, scale) = (dense("base", base)?, dense("scale", scale)?);
         Ok(PyClassInitializer::from(KernelOperand).add_subclass(ScaledTensor { base, scale, mode, swizzle }))
     }
 }

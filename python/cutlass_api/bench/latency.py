@@ -1,12 +1,13 @@
 """What the host spends around one small GEMM, beside torch and, where installed, Triton, CuPy, ``cutlass.operators``.
 
 The protocol: ten launches, a wait, then 100 launches on the clock; 30 such rounds, in which the methods take turns; the
-median. The native floor is the same launch in a loop of Rust around the driver's ``cuLaunchKernelEx``, and takes a turn
+median. Statements stand in the timing loop themselves (`timeit`), as they would in a user's, not in a function that the
+loop calls. The native floor is the same launch in a loop of Rust around the driver's ``cuLaunchKernelEx``, and takes a turn
 before each other.
 """
 
 import statistics
-import time
+import timeit
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -33,19 +34,17 @@ class Method:
     note: str = ""
 
 
-def calls(name: str, call: Callable[[], Any], note: str = "") -> Method:
-    """A method whose turn is a loop of calls."""
+def calls(name: str, statement: str, names: dict[str, Any], note: str = "") -> Method:
+    """A method whose turn is a loop of one statement over these names."""
 
     import torch
 
+    timer = timeit.Timer(statement, globals=names)
+
     def turn() -> float:
-        for _ in range(WARMUP):
-            call()
+        timer.timeit(WARMUP)
         torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(LAUNCHES):
-            call()
-        return (time.perf_counter() - start) / LAUNCHES
+        return timer.timeit(LAUNCHES) / LAUNCHES
 
     return Method(name, turn, note)
 
@@ -106,14 +105,18 @@ def measure() -> list[Row]:
 def _ours(a: Any, b: Any, out: Any, args: Any, kernel: Any, artifact: Any, handle: int) -> Iterator[Method]:
     import torch
 
-    make = cutlass_api.arguments.GemmArguments
-    float32 = torch.float32
-    prepared = kernel.bind(args, artifact, handle)
     options = cutlass_api.config.GlobalOptions()
+    names = {
+        "cutlass_api": cutlass_api,
+        "torch": torch,
+        "GemmArguments": cutlass_api.arguments.GemmArguments,
+        "float32": torch.float32,
+        "launch": kernel.bind(args, artifact, handle),
+        **{"a": a, "b": b, "c": out, "args": args, "kernel": kernel, "artifact": artifact, "stream": handle},
+    }
 
-    def as_generated() -> None:
-        arguments = make(a, b, out, accumulator_type=float32)
-        kernel.run(arguments, artifact, stream=handle, workspace=None, assume_supported_args=True)
+    def ours(name: str, statement: str, note: str = "") -> Method:
+        return calls(name, statement, names, note)
 
     def by_protocol(method: Method) -> Method:
         def turn() -> float:
@@ -125,21 +128,26 @@ def _ours(a: Any, b: Any, out: Any, args: Any, kernel: Any, artifact: Any, handl
 
         return Method(f"{method.name}, use_tvm_ffi = False", turn, method.note)
 
-    assumed = calls("run, assumed", lambda: kernel.run(args, artifact, stream=handle, assume_supported_args=True))
-    arguments = calls("GemmArguments(...)", lambda: make(a, b, out, accumulator_type=float32))
-    yield calls("empty Python call", lambda: None)
-    yield Method("run, assume_supported_args, stream given", assumed.turn)
-    yield calls("run, checks, stream given", lambda: kernel.run(args, artifact, stream=handle))
-    yield calls("run, checks, current stream", lambda: kernel.run(args, artifact))
+    make = "GemmArguments(a, b, c, accumulator_type=float32)"
+    generated = f"kernel.run({make}, artifact, stream=stream, workspace=None, assume_supported_args=True)"
+    assumed = ours(
+        "run, assume_supported_args, stream given",
+        "kernel.run(args, artifact, stream=stream, assume_supported_args=True)",
+    )
+    arguments = ours("GemmArguments(...)", make)
+    yield ours("an empty statement", "pass")
+    yield assumed
+    yield ours("run, checks, stream given", "kernel.run(args, artifact, stream=stream)")
+    yield ours("run, checks, current stream", "kernel.run(args, artifact)")
     yield arguments
-    yield calls("arguments and run, as generated code", as_generated)
-    yield calls("bound launch()", prepared)
-    yield calls("bound launch(A=...)", lambda: prepared(A=a))
-    yield calls("get_kernels(args)", lambda: cutlass_api.get_kernels(args))
-    yield calls("cutlass_api.matmul(a, b, out=c)", lambda: cutlass_api.matmul(a, b, out=out))
-    yield calls("cutlass_api.matmul(a, b)", lambda: cutlass_api.matmul(a, b))
-    yield calls("torch.mm(a, b, out=c)", lambda: torch.mm(a, b, out=out))
-    yield calls("a @ b", lambda: a @ b, "torch")
+    yield ours("arguments and run, as generated code", generated)
+    yield ours("bound launch()", "launch()")
+    yield ours("bound launch(A=...)", "launch(A=a)")
+    yield ours("get_kernels(args)", "cutlass_api.get_kernels(args)")
+    yield ours("cutlass_api.matmul(a, b, out=c)", "cutlass_api.matmul(a, b, out=c)")
+    yield ours("cutlass_api.matmul(a, b)", "cutlass_api.matmul(a, b)")
+    yield ours("torch.mm(a, b, out=c)", "torch.mm(a, b, out=c)")
+    yield ours("a @ b", "a @ b", "torch")
     yield by_protocol(arguments)
     yield by_protocol(assumed)
 
@@ -159,7 +167,7 @@ def _graphs(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Iterator[Meth
             graph.replay()
             torch.cuda.synchronize()
 
-        yield calls(f"{name} {GRAPH_LAUNCHES} launches, replayed and waited for", replay)
+        yield calls(f"{name} {GRAPH_LAUNCHES} launches, replayed and waited for", "replay()", {"replay": replay})
 
 
 def _peers(a: Any, b: Any, out: Any) -> Iterator[Method]:
@@ -169,14 +177,15 @@ def _peers(a: Any, b: Any, out: Any) -> Iterator[Method]:
     if find_spec("triton") is not None:
         from cutlass_api.bench import triton_kernel
 
-        launch = triton_kernel.launch
-        yield calls("Triton kernel[grid](three tensors)", lambda: launch(a, b, out), "adds 128 elements")
+        names = {"kernel": triton_kernel.add, "a": a, "b": b, "c": out}
+        yield calls("Triton kernel[grid](three tensors)", "kernel[(1,)](a, b, c, BLOCK=128)", names, "adds 128 elements")
     if find_spec("cupy") is not None:
         import cupy
 
         empty = cupy.RawKernel('extern "C" __global__ void empty(void*, void*, void*) {}', "empty")
         pointers = (a.data_ptr(), b.data_ptr(), out.data_ptr())
-        yield calls("CuPy RawKernel, pointers prepared", lambda: empty((1,), (32,), pointers), "empty kernel")
+        names = {"kernel": empty, "pointers": pointers}
+        yield calls("CuPy RawKernel, pointers prepared", "kernel((1,), (32,), pointers)", names, "empty kernel")
     try:
         import cutlass.operators as operators
     except ImportError:
@@ -184,11 +193,9 @@ def _peers(a: Any, b: Any, out: Any) -> Iterator[Method]:
     theirs = operators.GemmArguments(a, b, out, accumulator_type=torch.float32)
     operator = operators.get_operators(theirs)[0]
     compiled = operator.compile(theirs)
-    stream = torch.cuda.current_stream()
-    yield calls(
-        "cutlass.operators run, assume_supported_args",
-        lambda: operator.run(theirs, compiled, stream=stream, assume_supported_args=True),
-    )
+    names = {"operator": operator, "args": theirs, "artifact": compiled, "stream": torch.cuda.current_stream()}
+    run = "operator.run(args, artifact, stream=stream, assume_supported_args=True)"
+    yield calls("cutlass.operators run, assume_supported_args", run, names)
 
 
 __all__ = ["Method", "calls", "in_turns", "measure"]

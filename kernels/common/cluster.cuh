@@ -1,0 +1,52 @@
+// What CTAs of one cluster, and grids that follow each other, say to each other.
+#pragma once
+
+namespace ptx {
+
+// "Special Registers: %cluster_ctarank"
+__device__ __forceinline__ unsigned cluster_rank() {
+  unsigned rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// "Parallel Synchronization and Communication Instructions: barrier.cluster". All threads of all CTAs of the cluster meet; what
+// any of them wrote to shared memory before is visible to all of them afterwards.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// "Data Movement and Conversion Instructions: mapa": where a shared address lies in another CTA of the cluster.
+__device__ __forceinline__ unsigned map_shared(unsigned shared, unsigned cta) {
+  unsigned mapped;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(shared), "r"(cta));
+  return mapped;
+}
+
+__device__ __forceinline__ float4 load_cluster(unsigned mapped) {
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(mapped)
+               : "memory");
+  return v;
+}
+
+// "Parallel Synchronization and Communication Instructions: barrier": the first THREADS threads of the CTA meet.
+template <int THREADS> __device__ __forceinline__ void barrier_sync() {
+  asm volatile("barrier.sync 1, %0;" ::"n"(THREADS) : "memory");
+}
+
+// "Miscellaneous Instructions: setmaxnreg": a warpgroup hands registers back, or takes them.
+template <int REGISTERS> __device__ __forceinline__ void shrink_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+template <int REGISTERS> __device__ __forceinline__ void grow_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+
+// "Control Flow Instructions: griddepcontrol". If the launch allowed it to start early: waits until the grids before this one on
+// the stream are complete and what they wrote is visible.
+__device__ __forceinline__ void wait_for_grids_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// Lets the next grid start as soon as there is room for it.
+__device__ __forceinline__ void let_next_grid_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+}  // namespace ptx

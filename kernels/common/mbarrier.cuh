@@ -1,0 +1,37 @@
+// Barriers in shared memory that count arrivals and bytes. PTX ISA, "Parallel Synchronization and Communication Instructions:
+// mbarrier". A barrier's phases alternate between parity 0 and 1; waiting for a parity returns once that phase is complete.
+#pragma once
+
+namespace ptx {
+
+__device__ __forceinline__ void barrier_init(unsigned barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+// Makes initialized barriers visible to the other CTAs of the cluster and to the copy engine.
+__device__ __forceinline__ void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ __forceinline__ void barrier_arrive(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
+// Arrives at the barrier that lies at the same place in the shared memory of another CTA of the cluster.
+__device__ __forceinline__ void barrier_arrive(unsigned barrier, unsigned cta) {
+  asm volatile("{ .reg .b32 remote;\n"
+               "mapa.shared::cluster.u32 remote, %0, %1;\n"
+               "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" ::"r"(barrier), "r"(cta) : "memory");
+}
+
+// Arrives, and makes the phase wait for so many bytes besides.
+__device__ __forceinline__ void barrier_arrive_expecting(unsigned barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// What arrivals from anywhere in the cluster released is visible afterwards.
+__device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
+  asm volatile("{ .reg .pred done;\n"
+               "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+               "@!done bra again; }" ::"r"(barrier), "r"(parity) : "memory");
+}
+
+}  // namespace ptx

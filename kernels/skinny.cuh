@@ -1,0 +1,314 @@
+// GEMMs that memory bandwidth bounds: few rows against a large matrix, each of whose elements is used only those few times.
+//
+// The frame: M is the narrow side, at most TOKENS; A holds the few rows, B the large matrix. A problem whose N is narrow is handed
+// in transposed by the host, and the epilogue then sees transposed coordinates too.
+//
+//   global memory --cp.async--> shared memory (STAGES tiles of A and B) --> registers --mma.sync or FMA--> sums --> global
+//
+// What counts is how many bytes are on their way at any moment: 3 TB/s at 0.7 us need 16 KB a SM, and more when all SMs ask at
+// once. So the tile of B is large, the ring deep, and everything else small. B takes mma.sync's side of 16 rows, the few
+// rows of A its side of 8 columns. A CTA's warps divide the tile's K among them as well as its N, and SPLIT CTAs, one cluster,
+// divide K once more, so that even a small matrix is read by all SMs. The sums meet in shared memory: those of a CTA's warps
+// first, then those of the cluster's CTAs, each of which adds up its part of the columns. The order is fixed: the same operands
+// give the same bits.
+//
+// Elements: f16, bf16 or f32, the same for A and B; sums in f32. f32 is rounded to tf32 for mma.sync, or multiplied as it is if
+// EXACT, with FMA. What it asks of the strides: 1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N); the other stride, the batch
+// stride and the base pointer are multiples of ALIGN bytes, which is 16, 8, 4 or the size of an element. Output strides are free.
+// The grid is SPLIT * ceil(n / TILE_N) * batch CTAs, in clusters of SPLIT (which is 1 before sm_90).
+#pragma once
+#include "common/cluster.cuh"
+#include "common/operand_tile.cuh"
+#include "common/params.cuh"
+#include "common/ptx.cuh"
+#include "common/types.cuh"
+#include "common/vector.cuh"
+
+template <class Element, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TOKENS, int TILE_N, int TILE_K, int WARPS_N, int STAGES,
+          int SPLIT, int ALIGN, bool EXACT, class Epilogue>
+struct SkinnyGemm {
+  static constexpr int WARPS = 8, THREADS = 32 * WARPS;
+  static constexpr int WARPS_K = WARPS / WARPS_N;  // warps that share rows of B divide the tile's K
+  static constexpr bool ASYNC = ALIGN >= 4;        // cp.async moves at least 4 bytes
+  static_assert(ASYNC ? STAGES >= 2 : STAGES == 2, "through registers, one tile is filled while one is read");
+  static_assert(SPLIT == 1 || SPLIT == 2 || SPLIT == 4 || SPLIT == 8, "a cluster has at most 8 CTAs");
+  static_assert(!EXACT || is_same<Element, f32>, "FMA is for f32; products of the others are exact in f32 anyway");
+
+  static constexpr int SIZE = sizeof(Element);
+  // A's tile has room for more rows than TOKENS where ldmatrix wants 16, a tile's row 64 bytes, or the CTA 16 bytes a thread to copy.
+  static constexpr int LEAST = A_K_MAJOR ? 16 : 64 / SIZE, ENOUGH = THREADS * 16 / (TILE_K * SIZE);
+  static constexpr int ROOM = LEAST > ENOUGH ? LEAST : ENOUGH;
+  static constexpr int TILE_M = TOKENS > ROOM ? TOKENS : ROOM;
+  static constexpr int WARP_N = TILE_N / WARPS_N;
+
+  using TileA = OperandTile<Element, A_K_MAJOR, TILE_M, TILE_K>;
+  using TileB = OperandTile<Element, B_K_MAJOR, TILE_N, TILE_K>;
+  using CopierA = TileCopier<Element, A_K_MAJOR, TILE_M, TILE_K, THREADS, ALIGN>;
+  using CopierB = TileCopier<Element, B_K_MAJOR, TILE_N, TILE_K, THREADS, ALIGN>;
+
+  static constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
+  // Sums in shared memory: for each of the warps along K, TOKENS rows of TILE_N. Four words of padding make the rows 2j that the
+  // lanes of one store touch (j of 4, 8 words each) fall into different banks.
+  static constexpr int SUM_PITCH = TILE_N + 4;
+  static constexpr int SLAB_WORDS = TOKENS * SUM_PITCH;
+  static constexpr int WORK_BYTES = STAGES * STAGE_BYTES > WARPS_K * SLAB_WORDS * 4 ? STAGES * STAGE_BYTES : WARPS_K * SLAB_WORDS * 4;
+  // What the cluster's CTAs send: of each, TOKENS rows of this CTA's columns. Not part of the ring, which may still be in use here.
+  static constexpr int OWN_N = TILE_N / SPLIT;
+  static constexpr int SMEM_BYTES = WORK_BYTES + (SPLIT > 1 ? TOKENS * TILE_N * 4 : 0);
+  static_assert(OWN_N % 4 == 0);
+  static constexpr int MIN_CTAS = SMEM_BYTES <= 113 * 1024 ? 2 : 1;
+
+  // One warp's sums, and how a K block is added to them. `warp_k` says which part of the block is the warp's.
+  struct TensorSums {
+    using ReaderA = FragmentReader<Element, A_K_MAJOR, TILE_M, TILE_K, TOKENS < 16 ? 16 : TOKENS, Neighbours::HALVES>;
+    using ReaderB = FragmentReader<Element, B_K_MAJOR, TILE_N, TILE_K, WARP_N, Neighbours::SLOTS>;
+    using Mma = ptx::Mma<Element, f32>;
+    static constexpr int STEPS = TILE_K / TileA::K_STEP / WARPS_K;  // of mma.sync in a warp's part of a block
+    static_assert(STEPS >= 1);
+
+    ReaderA reader_a;
+    ReaderB reader_b;
+    typename Mma::Sums sums[WARP_N / 16][TOKENS / 8];
+
+    __device__ __forceinline__ TensorSums(int warp_n, int warp_k) : reader_a(0), reader_b(warp_n), sums{} {
+      skip(reader_a, warp_k * STEPS, A_K_MAJOR, TileA::ROW_BYTES);
+      skip(reader_b, warp_k * STEPS, B_K_MAJOR, TileB::ROW_BYTES);
+    }
+    template <class Reader> static __device__ __forceinline__ void skip(Reader& reader, int steps, bool k_major, int row_bytes) {
+      if (k_major) reader.lane_offset ^= steps * 32;
+      else reader.lane_offset += steps * TileA::K_STEP * row_bytes;
+    }
+
+    __device__ __forceinline__ void accumulate(unsigned a_tile, unsigned b_tile) {
+#pragma unroll
+      for (int step = 0; step < STEPS; ++step) {
+        typename ReaderA::Fragments a;
+        typename ReaderB::Fragments b;
+        reader_b.load(b, b_tile, step);
+        reader_a.load(a, a_tile, step);
+#pragma unroll
+        for (int i = 0; i < WARP_N / 16; ++i)
+#pragma unroll
+          for (int j = 0; j < TOKENS / 8; ++j)
+            Mma::accumulate(sums[i][j], b.words[2 * i][0], b.words[2 * i + 1][0], b.words[2 * i][1], b.words[2 * i + 1][1],
+                            a.words[j][0], a.words[j][1]);
+      }
+    }
+
+    __device__ __forceinline__ void store(f32* slab, int warp_n) const {
+      const int lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4 * 2;
+#pragma unroll
+      for (int i = 0; i < WARP_N / 16; ++i)
+#pragma unroll
+        for (int j = 0; j < TOKENS / 8; ++j)
+#pragma unroll
+          for (int half = 0; half < 2; ++half)
+#pragma unroll
+            for (int c = 0; c < 2; ++c)
+              slab[ReaderA::coordinate(j, pair + c) * SUM_PITCH + warp_n + ReaderB::coordinate(2 * i + half, group)] =
+                  Mma::get(sums[i][j], half, c);
+    }
+  };
+
+  // The same by FMA: a lane has WARP_N / 32 columns of B, four elements of K at a time; A's are the same for all lanes.
+  struct FmaSums {
+    static constexpr int COLUMNS = WARP_N / 32 > 0 ? WARP_N / 32 : 1, LENGTH = TILE_K / WARPS_K;
+    static_assert(!EXACT || (WARP_N % 32 == 0 && LENGTH % 4 == 0));
+    int n, k;
+    f32 sums[COLUMNS][TOKENS];
+
+    __device__ __forceinline__ FmaSums(int warp_n, int warp_k) : n(warp_n + threadIdx.x % 32), k(warp_k * LENGTH), sums{} {}
+
+    // Four neighbours along K, from k on, of row `mn` of an operand's tile.
+    template <class Tile, bool K_MAJOR> static __device__ __forceinline__ void load(f32 (&values)[4], unsigned tile, int mn, int k) {
+      unsigned words[4];
+      if constexpr (K_MAJOR) ptx::load_shared(words, tile + Tile::offset(mn, k / 4));
+      else
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          unsigned word[1];
+          ptx::load_shared(word, tile + Tile::offset(k + i, mn / 4) + mn % 4 * 4);
+          words[i] = word[0];
+        }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[i] = __uint_as_float(words[i]);
+    }
+
+    __device__ __forceinline__ void accumulate(unsigned a_tile, unsigned b_tile) {
+#pragma unroll(TOKENS > 4 ? 1 : 4)
+      for (int at = 0; at < LENGTH; at += 4) {
+        f32 b[COLUMNS][4];
+#pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) load<TileB, B_K_MAJOR>(b[c], b_tile, n + 32 * c, k + at);
+#pragma unroll
+        for (int token = 0; token < TOKENS; ++token) {
+          f32 a[4];
+          load<TileA, A_K_MAJOR>(a, a_tile, token, k + at);
+#pragma unroll
+          for (int c = 0; c < COLUMNS; ++c)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) sums[c][token] = multiply_add(a[i], b[c][i], sums[c][token]);
+        }
+      }
+    }
+
+    __device__ __forceinline__ void store(f32* slab, int) const {
+#pragma unroll
+      for (int c = 0; c < COLUMNS; ++c)
+#pragma unroll
+        for (int token = 0; token < TOKENS; ++token) slab[token * SUM_PITCH + n + 32 * c] = sums[c][token];
+    }
+  };
+
+  template <bool USE_FMA, class Fma, class Tensor> struct Choose { using Type = Fma; };
+  template <class Fma, class Tensor> struct Choose<false, Fma, Tensor> { using Type = Tensor; };
+  using Sums = typename Choose<EXACT, FmaSums, TensorSums>::Type;
+
+  static __device__ __forceinline__ void run(const GemmParams& params, Epilogue epilogue) {
+    extern __shared__ __align__(128) unsigned char shared_memory[];
+    const unsigned shared = ptx::shared_address(shared_memory);
+    ptx::let_next_kernel_start();
+#if __CUDA_ARCH__ >= 900
+    if constexpr (SPLIT > 1) ptx::cluster_arrive();  // waited for before anything is sent: the receiver must have started
+#endif
+
+    const int warp_n = threadIdx.x / 32 % WARPS_N * WARP_N, warp_k = threadIdx.x / 32 / WARPS_N;
+    const int rank = blockIdx.x % SPLIT, tiles = (params.n + TILE_N - 1) / TILE_N;
+    const int batch = blockIdx.x / SPLIT / tiles, start_n = (blockIdx.x / SPLIT - batch * tiles) * TILE_N;
+
+    // This CTA's part of K: as many blocks as the others', the last CTA fewer.
+    const int all_blocks = params.k / TILE_K + (params.k % TILE_K != 0);
+    const int share = (all_blocks + SPLIT - 1) / SPLIT, first_block = min(rank * share, all_blocks);
+    const int blocks = min(share, all_blocks - first_block);
+    const long long start_k = min(static_cast<long long>(first_block) * TILE_K, static_cast<long long>(params.k));
+    int k_left = min(params.k - int(start_k), share * TILE_K);  // from the next block to be copied on; none if there are no blocks
+
+    CopierA copier_a(params.a, params.a_stride[0] * batch + params.a_stride[2] * start_k, params.a_stride[1], params.a_stride[2],
+                     0, params.m);
+    CopierB copier_b(params.b, params.b_stride[0] * batch + params.b_stride[1] * start_k, params.b_stride[2], params.b_stride[1],
+                     start_n, params.n);
+    typename CopierA::Staged staged_a;  // unused, and gone, if ASYNC
+    typename CopierB::Staged staged_b;
+
+    unsigned filled = shared, read = shared;  // the ring's positions
+    auto advance = [&](unsigned stage) {
+      stage += STAGE_BYTES;
+      return stage == shared + STAGES * STAGE_BYTES ? shared : stage;
+    };
+    auto next_block = [&] {
+      copier_a.advance();
+      copier_b.advance();
+      k_left -= TILE_K;
+      filled = advance(filled);
+    };
+    auto copy = [&] {
+      if (k_left > 0 && copier_b.is_ragged(k_left)) copier_b.copy_ragged(filled + TileA::BYTES, k_left);
+      if (k_left > 0 && copier_a.is_ragged(k_left)) copier_a.copy_ragged(filled, k_left);
+      copier_b.copy_whole(filled + TileA::BYTES, k_left);
+      copier_a.copy_whole(filled, k_left);
+      ptx::copy_async_commit();  // beyond the last block an empty group, so that counting groups counts blocks
+      next_block();
+    };
+    auto fetch = [&] {
+      copier_b.fetch(staged_b, k_left);
+      copier_a.fetch(staged_a, k_left);
+    };
+    auto store = [&] {
+      copier_b.store(staged_b, filled + TileA::BYTES);
+      copier_a.store(staged_a, filled);
+      next_block();
+    };
+
+    Sums sums(warp_n, warp_k);
+    ptx::wait_for_earlier_kernels();
+    if constexpr (ASYNC) {
+#pragma unroll 1
+      for (int stage = 0; stage < STAGES - 1; ++stage) copy();
+    } else {
+      fetch();
+      store();
+    }
+#pragma unroll 1
+    for (int block = 0; block < blocks; ++block) {
+      // Beyond the barrier this block is complete, and the tile that was read a round before may be overwritten.
+      if constexpr (ASYNC) ptx::copy_async_wait<STAGES - 2>();
+      __syncthreads();
+      if constexpr (ASYNC) copy();
+      else fetch();  // beyond the last block: zeros, no reads
+      sums.accumulate(read, read + TileA::BYTES);
+      if constexpr (!ASYNC) store();
+      read = advance(read);
+    }
+    if constexpr (ASYNC) ptx::copy_async_wait<0>();
+    __syncthreads();  // the ring is free for the slabs
+
+    f32* slabs = reinterpret_cast<f32*>(shared_memory);
+    sums.store(slabs + warp_k * SLAB_WORDS, warp_n);
+    __syncthreads();
+    // Four columns of one row: the sum over the warps along K, in their order.
+    auto warps_sum = [&](f32 (&values)[4], int m, int n) {
+      add_up<WARPS_K>(values, slabs + m * SUM_PITCH + n, SLAB_WORDS);
+    };
+    if constexpr (SPLIT == 1) {
+#pragma unroll 1
+      for (int index = threadIdx.x; index < params.m * (TILE_N / 4); index += THREADS) {
+        const int m = index / (TILE_N / 4), n = index % (TILE_N / 4) * 4;
+        f32 values[4];
+        warps_sum(values, m, n);
+        finish(params, epilogue, values, batch, m, start_n + n);
+      }
+    } else {
+#if __CUDA_ARCH__ >= 900
+      // Every CTA sends each its columns, the sender's rank saying where to; then each adds up what it received.
+      f32* received = reinterpret_cast<f32*>(shared_memory + WORK_BYTES);
+      const unsigned received_address = shared + WORK_BYTES;
+      ptx::cluster_wait();
+#pragma unroll 1
+      for (int index = threadIdx.x; index < params.m * (TILE_N / 4); index += THREADS) {
+        const int m = index / (TILE_N / 4), n = index % (TILE_N / 4) * 4;
+        f32 values[4];
+        warps_sum(values, m, n);
+        ptx::store_cluster(ptx::address_in(n / OWN_N, received_address + ((rank * TOKENS + m) * OWN_N + n % OWN_N) * 4), values);
+      }
+      ptx::cluster_arrive();
+      ptx::cluster_wait();
+#pragma unroll 1
+      for (int index = threadIdx.x; index < params.m * (OWN_N / 4); index += THREADS) {
+        const int m = index / (OWN_N / 4), n = index % (OWN_N / 4) * 4;
+        f32 values[4];
+        add_up<SPLIT>(values, received + m * OWN_N + n, TOKENS * OWN_N);
+        finish(params, epilogue, values, batch, m, start_n + rank * OWN_N + n);
+      }
+#endif
+    }
+  }
+
+  template <int COUNT> static __device__ __forceinline__ void add_up(f32 (&values)[4], const f32* first, int step) {
+    struct alignas(16) Four { f32 values[4]; };
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) {
+      const Four four = *reinterpret_cast<const Four*>(first + i * step);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) values[e] = i == 0 ? four.values[e] : values[e] + four.values[e];
+    }
+  }
+
+  // Four sums of row m, from column n on, through the epilogue and out.
+  static __device__ __forceinline__ void finish(const GemmParams& params, Epilogue& epilogue, f32 (&values)[4], int batch, int m,
+                                                int n) {
+    const int valid = min(4, params.n - n);
+    if (valid <= 0) return;
+    epilogue(values, batch, m, n, valid);
+    const long long stride_n = params.out_stride[2];
+    Out* target = static_cast<Out*>(params.out) + params.out_stride[0] * batch + params.out_stride[1] * m + stride_n * n;
+    struct alignas(4 * sizeof(Out)) Four { Out values[4]; } four;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) four.values[e] = encode<Out>(values[e]);
+    if (valid == 4 && stride_n == 1 && reinterpret_cast<unsigned long long>(target) % sizeof(Four) == 0)
+      *reinterpret_cast<Four*>(target) = four;
+    else
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        if (e < valid) target[stride_n * e] = four.values[e];
+  }
+};
