@@ -4,6 +4,10 @@
 // the accumulator's type on their way into shared memory, where each operand lies with K outermost; each thread then reads a
 // few rows of A and columns of B, 16 bytes at a time, and multiplies each with each. Two tiles take turns: the
 // next block's elements travel to registers while this block is multiplied.
+//
+// In f32 and f64, each block of K is summed by itself before it joins the total. The error of a sum of K terms in sequence grows with
+// sqrt(K); in blocks of b it grows with sqrt(b + K / b) (Higham, "Accuracy and Stability of Numerical Algorithms", 4.2), for one
+// addition in b more.
 #pragma once
 #include "common/epilogue.cuh"
 #include "common/params.cuh"
@@ -67,7 +71,8 @@ template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N
   static constexpr int SMEM_BYTES = 0;  // beyond what is static
   static constexpr int PER_M = TILE_M / 16, PER_N = TILE_N / 16;  // rows and columns a thread
   // CTAs a SM should hold. Its 65536 registers are 256 a thread for one CTA, 128 for two, 80 for three.
-  static constexpr int SUM_REGISTERS = PER_M * PER_N * (sizeof(Accumulator) == 8 ? 2 : 1);
+  static constexpr bool BLOCKED = is_same<Accumulator, f32> || is_same<Accumulator, f64>;
+  static constexpr int SUM_REGISTERS = PER_M * PER_N * (sizeof(Accumulator) == 8 ? 2 : 1) * (BLOCKED ? 2 : 1);
   static constexpr int MIN_CTAS = SUM_REGISTERS >= 128 ? 1 : SUM_REGISTERS >= 32 ? 2 : 3;
 
   using OperandA = SimtOperand<A, Accumulator, TILE_M, TILE_K>;
@@ -121,6 +126,7 @@ template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N
         a.fetch(k_left);
         b.fetch(k_left);
       }
+      Accumulator block[PER_M][PER_N] = {};
 #pragma unroll
       for (int k = 0; k < TILE_K; ++k) {
         Accumulator row[PER_M], column[PER_N];
@@ -129,7 +135,16 @@ template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N
 #pragma unroll
         for (int i = 0; i < PER_M; ++i)
 #pragma unroll
-          for (int j = 0; j < PER_N; ++j) sums[i][j] = multiply_add(row[i], column[j], sums[i][j]);
+          for (int j = 0; j < PER_N; ++j) {
+            Accumulator& sum = BLOCKED ? block[i][j] : sums[i][j];
+            sum = multiply_add(row[i], column[j], sum);
+          }
+      }
+      if constexpr (BLOCKED) {
+#pragma unroll
+        for (int i = 0; i < PER_M; ++i)
+#pragma unroll
+          for (int j = 0; j < PER_N; ++j) sums[i][j] += block[i][j];
       }
       current ^= 1;
       if (k_left > 0) {

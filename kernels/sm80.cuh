@@ -36,6 +36,10 @@ struct Sm80Gemm {
   using Mma = ptx::Mma<A, Accumulator>;
   using Value = EpilogueValue<Accumulator>;
 
+  // The tensor cores cut off what does not fit when they add products to a sum, 32 bytes of K at a time. Where the output keeps
+  // all of f32, so that this would show, each such step starts from zero and joins the total by an addition that rounds.
+  static constexpr bool APART = is_same<Accumulator, f32> && is_same<Out, f32> && sizeof(A) == 2;
+
   static constexpr int STEPS = TILE_K / TileA::K_STEP;  // of mma.sync in a K block
   static_assert(STEPS % 2 == 0, "two sets of fragments take turns");
   static constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
@@ -157,8 +161,13 @@ struct Sm80Gemm {
 #pragma unroll
           for (int index = 0; index < WARP_N / 8; ++index) {
             const int j = i % 2 ? WARP_N / 8 - 1 - index : index;  // to and fro: each mma.sync shares an operand with the last
-            Mma::accumulate(sums[i][j], fragments_a[2 * i][0], fragments_a[2 * i + 1][0], fragments_a[2 * i][1],
-                            fragments_a[2 * i + 1][1], fragments_b[j][0], fragments_b[j][1]);
+            typename Mma::Sums step_sums = {};
+            Mma::accumulate(APART ? step_sums : sums[i][j], fragments_a[2 * i][0], fragments_a[2 * i + 1][0],
+                            fragments_a[2 * i][1], fragments_a[2 * i + 1][1], fragments_b[j][0], fragments_b[j][1]);
+            if constexpr (APART) {
+#pragma unroll
+              for (int e = 0; e < 4; ++e) sums[i][j].values[e] += step_sums.values[e];
+            }
           }
       }
     }

@@ -110,5 +110,5 @@ fn simt_rate(accumulator: DType) -> f64 {
 }
 
 fn simt_efficiency([m, n, _]: [u32; 3]) -> f64 {
-    if m * n >= 128 * 128 { 0.7 } else { 0.4 }
+    if m * n >= 128 * 64 { 0.7 } else { 0.4 }
 }

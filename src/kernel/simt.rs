@@ -18,12 +18,18 @@ impl Simt {
     /// Threads of a CTA, in every configuration.
     pub const THREADS: u32 = 256;
 
-    /// The configurations on offer for these types, largest tile first. Widening 16-bit elements takes registers that the
-    /// largest tile does not have.
+    /// The configurations on offer for these types, largest tile first.
     pub fn configs(types: Types) -> impl Iterator<Item = Simt> {
+        // Widening 16-bit elements takes registers that the largest tile does not have; float64 takes two for every sum. The
+        // depth is the number of products that are summed apart: with 16, float32 is as exact as cuBLAS's (docs/notes/accuracy.md).
         let narrow = |dtype: DType| matches!(dtype, DType::F16 | DType::Bf16);
-        let large = !narrow(types.a) && !narrow(types.b);
-        [[128, 128, 8], [64, 64, 16], [32, 32, 16]].into_iter().skip(usize::from(!large)).map(|tile| Simt { tile })
+        let tiles = match types.accumulator {
+            DType::F64 => [[128, 64, 8], [64, 64, 8], [32, 32, 16]],
+            DType::F32 => [[128, 128, 16], [64, 64, 16], [32, 32, 16]],
+            _ => [[128, 128, 8], [64, 64, 16], [32, 32, 16]],
+        };
+        let too_large = usize::from(narrow(types.a) || narrow(types.b));
+        tiles.into_iter().skip(too_large).map(|tile| Simt { tile })
     }
 
     pub fn launch(&self, problem: &GemmProblem) -> Launch {

@@ -35,8 +35,18 @@ const ALIGN_16: [Shape; 8] = [
     ([32, 32, 64], [2, 2], 3),
 ];
 
+/// For loads of 16 bytes where the sums of 16-bit types stay in float32: each step of K is summed apart, which takes registers that
+/// more than 64 sums a thread do not leave.
+const ALIGN_16_APART: [Shape; 5] = [
+    ([128, 128, 64], [2, 4], 3),
+    ([64, 128, 64], [2, 2], 3),
+    ([128, 64, 64], [2, 2], 3),
+    ([64, 64, 64], [2, 2], 3),
+    ([32, 32, 64], [2, 2], 3),
+];
+
 /// For loads of 4 bytes, the least that `cp.async` moves.
-const ALIGN_4: [Shape; 2] = [([128, 128, 32], [2, 2], 3), ([64, 64, 32], [2, 2], 4)];
+const ALIGN_4: [Shape; 2] = [([128, 64, 32], [2, 2], 3), ([64, 64, 32], [2, 2], 4)];
 
 /// For loads of 4 bytes that are one element, whose fragments take more registers.
 const ALIGN_4_WORDS: [Shape; 2] = [([128, 64, 32], [2, 2], 4), ([64, 64, 32], [2, 2], 4)];
@@ -52,8 +62,10 @@ impl Sm80 {
             return Vec::new();
         }
         let element = types.a.bytes() as u32;
+        let apart = element == 2 && types.accumulator == DType::F32 && types.out == DType::F32;
         let shapes: [(u32, &[Shape]); 3] = match element {
             4 => [(16, &ALIGN_16), (4, &ALIGN_4_WORDS), (4, &[])],
+            _ if apart => [(16, &ALIGN_16_APART), (4, &ALIGN_4), (element, &ALIGN_ELEMENT)],
             _ => [(16, &ALIGN_16), (4, &ALIGN_4), (element, &ALIGN_ELEMENT)],
         };
         let mut configs = Vec::new();

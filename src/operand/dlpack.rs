@@ -4,8 +4,8 @@ use std::ffi::{CStr, c_void};
 
 use dlpark::DlpackFlags;
 use dlpark::ffi::{
-    DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned, DLPACK_MAJOR_VERSION,
-    DLPackExchangeAPI, DLTensor,
+    DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned, DLPACK_MAJOR_VERSION, DLPackExchangeAPI,
+    DLTensor,
 };
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;

@@ -41,7 +41,9 @@ pub struct NativeArguments {
 struct Known(AtomicUsize);
 
 impl Known {
-    const NONE: Known = Known(AtomicUsize::new(usize::MAX));
+    fn nothing() -> Known {
+        Known(AtomicUsize::new(usize::MAX))
+    }
 
     fn is(&self, position: usize) -> bool {
         self.0.load(Ordering::Relaxed) == position
@@ -89,8 +91,8 @@ impl NativeArguments {
             problem: problem(views)?,
             epilogue,
             scaled,
-            addressed: Known::NONE,
-            supported: Known::NONE,
+            addressed: Known::nothing(),
+            supported: Known::nothing(),
             packed: OnceLock::new(),
         })
     }
