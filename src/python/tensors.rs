@@ -135,7 +135,8 @@ impl ScaledTensor {
         mode: Py<PyAny>,
         swizzle: Py<PyAny>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let dense = |name, tensor| Operand::new(name, tensor).and_then(|(operand, view)| DenseTensor::over(py, operand, view));
+        let dense =
+            |name, tensor| Operand::new(name, tensor).and_then(|(operand, view)| DenseTensor::over(py, operand, view));
         let (base, scale) = (dense("base", base)?, dense("scale", scale)?);
         Ok(PyClassInitializer::from(KernelOperand).add_subclass(ScaledTensor { base, scale, mode, swizzle }))
     }
