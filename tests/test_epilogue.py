@@ -9,7 +9,7 @@ import torch
 from cutlass_api import fusion
 from cutlass_api.arguments import ElementwiseArguments, EpilogueArguments, GemmArguments, GroupedGemmArguments
 from epilogues import CASES, FULL, ONE, ROW, assert_close, bias_gelu, expected, fused, linear, plain, shape_of
-from helpers import DTYPES, INTEGERS, coarse, fake, laid_out, run_first
+from helpers import DTYPES, INTEGERS, coarse, fake, laid_out, run_first, run_python
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -549,3 +549,60 @@ def test_functions_called_as_they_stand_compute_with_torch():
     assert torch.equal(fusion.activation.relu(x), torch.relu(x))
     assert torch.equal(fusion.maximum(x, 0.5), torch.maximum(x, torch.tensor(0.5)))
     assert fusion.exp(0) == 1
+
+
+# Compilation for every architecture, without a GPU.
+
+#: Types that stand for a way through the epilogue of their own: how values are held, how many neighbours come at once.
+COMPILED = [
+    (torch.float16, torch.float16, torch.float32),
+    (torch.float16, torch.float16, torch.float16),
+    (torch.bfloat16, torch.float32, torch.float32),
+    (torch.float32, torch.float32, torch.float32),
+    (torch.float64, torch.float64, torch.float64),
+    (torch.float8_e4m3fn, torch.float8_e4m3fn, torch.float32),
+    (torch.int8, torch.float16, torch.int32),
+    (torch.int8, torch.int8, torch.int32),
+]
+
+
+@pytest.fixture
+def tf32_allowed():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("tf32_allowed")
+@pytest.mark.parametrize("cc", [80, 86, 89, 90, 100, 120])
+@pytest.mark.parametrize("dtype, out_dtype, accumulator", COMPILED, ids=str)
+def test_every_family_compiles_with_an_epilogue(dtype, out_dtype, accumulator, cc, tmp_path):
+    case = CASES[COMPILED.index((dtype, out_dtype, accumulator)) + 5]
+    operands = {name: fake(*shape_of(kind, (64, 48)) or (1,), dtype=dtype) for name, kind in case.tensors.items()}
+    others = {name: fake(64, 48, dtype=out_dtype) for name in case.others}
+    a, b = fake(64, 32, dtype=dtype), fake(32, 48, dtype=dtype)
+    args = fused(a, b, fake(64, 48, dtype=out_dtype), case.function, accumulator, **operands, **others, **case.numbers)
+    families = {type(kernel): kernel for kernel in reversed(cutlass_api.get_kernels(args, cc=cc))}
+    assert families
+    for kernel in families.values():
+        artifact = kernel.compile(args, cc=cc)
+        assert artifact.compiled_obj.log == ""
+        assert artifact.compiled_obj.kernel_name == kernel.metadata.kernel_name
+        restored = cutlass_api.artifact.CompiledArtifact.from_bytes(artifact.to_bytes())
+        assert restored.kernel_obj is kernel
+
+
+def test_an_artifact_brings_its_epilogue_along(tmp_path):
+    args = fake_fused()
+    kernel = cutlass_api.get_kernels(args, cc=90)[0]
+    (tmp_path / "artifact").write_bytes(kernel.compile(args, cc=90).to_bytes())
+    code = """
+        import sys
+        from cutlass_api.artifact import CompiledArtifact
+        kernel = CompiledArtifact.from_bytes(open(sys.argv[1], "rb").read()).kernel_obj
+        print(kernel.metadata.kernel_name)
+        print(kernel.metadata.epilogue.epilogue)
+    """
+    metadata = kernel.metadata
+    assert run_python(code, tmp_path / "artifact").splitlines() == [metadata.kernel_name, metadata.epilogue.epilogue]
