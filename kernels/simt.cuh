@@ -75,6 +75,7 @@ template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N
   static constexpr int SUM_REGISTERS = PER_M * PER_N * (sizeof(Accumulator) == 8 ? 2 : 1) * (BLOCKED ? 2 : 1);
   static constexpr int MIN_CTAS = SUM_REGISTERS >= 128 ? 1 : SUM_REGISTERS >= 32 ? 2 : 3;
 
+  using Value = EpilogueValue<Accumulator>;
   using OperandA = SimtOperand<A, Accumulator, TILE_M, TILE_K>;
   using OperandB = SimtOperand<B, Accumulator, TILE_N, TILE_K>;
   struct Tiles { typename OperandA::Tile a; typename OperandB::Tile b; };
@@ -155,15 +156,30 @@ template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N
     }
 
     Out* out = static_cast<Out*>(params.out) + params.out_stride[0] * position.batch;
-#pragma unroll
+    constexpr int WIDTH = Runs<PER_N>::RUN;
+    // Unrolled only where there is nothing to compute: a functor that is there once for each row takes long to compile.
+    constexpr int UNROLL = is_same<Epilogue, Identity> ? PER_M : 1;
+#pragma unroll UNROLL
     for (int i = 0; i < PER_M; ++i) {
+      Value row[PER_N];
+#pragma unroll
+      for (int at = 0; at < PER_M; ++at)
+#pragma unroll
+        for (int j = 0; j < PER_N; ++j)
+          if (at == i) row[j] = decode(sums[at][j]);
       const int m = tile_m + Runs<PER_M>::coordinate(thread_m, i);
 #pragma unroll
-      for (int j = 0; j < PER_N; ++j) {
+      for (int j = 0; j < PER_N; j += WIDTH) {
         const int n = tile_n + Runs<PER_N>::coordinate(thread_n, j);
-        if (m < params.m && n < params.n)
-          out[params.out_stride[1] * m + params.out_stride[2] * n] =
-              encode<Out>(epilogue(decode(sums[i][j]), position.batch, m, n));
+        const int valid = min(WIDTH, params.n - n);
+        if (m >= params.m || valid <= 0) continue;
+        Value values[WIDTH];
+#pragma unroll
+        for (int e = 0; e < WIDTH; ++e) values[e] = row[j + e];
+        epilogue(values, position.batch, m, n, valid);
+#pragma unroll
+        for (int e = 0; e < WIDTH; ++e)
+          if (e < valid) out[params.out_stride[1] * m + params.out_stride[2] * (n + e)] = encode<Out>(Epilogue::result(values[e]));
       }
     }
   }

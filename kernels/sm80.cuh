@@ -214,24 +214,32 @@ struct Sm80Gemm {
         for (int row = lane / LANES; row < 16; row += 32 / LANES) {
           const int m = row_of(row), n = start_n + lane % LANES * WIDTH;
           if (m >= params.m || n >= params.n) continue;
-          const Value* values = slab + row * SLAB_PITCH + lane % LANES * WIDTH;
+          const Value* sums_of_row = slab + row * SLAB_PITCH + lane % LANES * WIDTH;
+          Value values[WIDTH];
+#pragma unroll
+          for (int e = 0; e < WIDTH; ++e) values[e] = sums_of_row[e];
+          const int valid = min(WIDTH, params.n - n);
+          epilogue(values, batch, m, n, valid);
           Out* target = out + stride_m * m + n;
           union { ptx::Vector vector; Out elements[WIDTH]; } packed;
-          if (n + WIDTH <= params.n) {
 #pragma unroll
-            for (int e = 0; e < WIDTH; ++e) packed.elements[e] = encode<Out>(epilogue(values[e], batch, m, n + e));
+          for (int e = 0; e < WIDTH; ++e) packed.elements[e] = encode<Out>(Epilogue::result(values[e]));
+          if (valid == WIDTH) {
             ptx::store_global(target, packed.vector);
           } else {
-#pragma unroll 1
-            for (int e = 0; n + e < params.n; ++e) target[e] = encode<Out>(epilogue(values[e], batch, m, n + e));
+#pragma unroll
+            for (int e = 0; e < WIDTH; ++e)
+              if (e < valid) target[e] = packed.elements[e];
           }
         }
       } else {
 #pragma unroll 1
         for (int index = lane; index < 16 * WARP_N; index += 32) {
           const int row = index / WARP_N, m = row_of(row), n = start_n + index % WARP_N;
-          if (m < params.m && n < params.n)
-            out[stride_m * m + stride_n * n] = encode<Out>(epilogue(slab[row * SLAB_PITCH + index % WARP_N], batch, m, n));
+          if (m >= params.m || n >= params.n) continue;
+          Value value[1] = {slab[row * SLAB_PITCH + index % WARP_N]};
+          epilogue(value, batch, m, n, 1);
+          out[stride_m * m + stride_n * n] = encode<Out>(Epilogue::result(value[0]));
         }
       }
     }

@@ -10,6 +10,8 @@ pub mod reference;
 
 pub mod problem;
 
+pub mod epilogue;
+
 pub mod operand;
 
 pub mod driver;

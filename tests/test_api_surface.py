@@ -68,7 +68,7 @@ def test_artifacts_are_made_of_any_two_objects():
         made.to_bytes()
 
 
-# Epilogues: their signature is read; no kernel takes one yet.
+# Epilogues.
 
 PLAIN = "def f(accum, C, alpha):\n    tmp = accum * alpha\n    D = tmp + C\n    return tmp, D"
 
@@ -108,16 +108,16 @@ def test_epilogue_errors(source, kwargs, message):
     assert message in str(error.value)
 
 
-def test_an_epilogue_nobody_computes_finds_no_kernel():
+def test_kernels_of_an_epilogue_are_others_than_those_without():
     epilogue = EpilogueArguments("def f(accum):\n    D = accum\n    return D", D=torch.ones(3, 3))
     a = torch.ones(3, 3)
     plain, fused = (GemmArguments(a, a, torch.ones(3, 3), "float32", e) for e in (None, epilogue))
-    kernel = cutlass_api.get_kernels(plain)[0]
-    for found in cutlass_api.get_kernels(fused):
-        assert found is not kernel
-    if not cutlass_api.get_kernels(fused):
+    (kernel,), (fusing,) = cutlass_api.get_kernels(plain), cutlass_api.get_kernels(fused)
+    assert fusing is not kernel
+    assert isinstance(fusing.metadata.epilogue, cutlass_api.metadata.EpilogueMetadata)
+    for one, args in ((kernel, fused), (fusing, plain)):
         with pytest.raises(ValueError, match="epilogue"):
-            kernel.run(fused)
+            one.run(args)
 
 
 # The stand-in for NVIDIA's cutlass.

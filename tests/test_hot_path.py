@@ -212,6 +212,74 @@ def test_matmul_remembers_its_choice_and_sees_alignment():
     )
 
 
+def test_an_epilogue_travels_as_a_second_parameter():
+    run(
+        """
+        import struct
+        C, E = 0x40000000, 0x50000000
+        c, e = Tensor(C, (1, 64), bits=32), Tensor(E, (128, 64))
+        source = "def f(accum, alpha, C):\\n    E = accum * alpha\\n    D = E + C\\n    return D, E"
+        def epilogue(alpha):
+            return cutlass_api.arguments.EpilogueArguments(source, C=c, E=e, D=out, alpha=alpha)
+        args = GemmArguments(a, b, out, "float32", epilogue(1.5))
+        kernel = cutlass_api.get_kernels(args)[0]
+        artifact = kernel.compile(args)
+        words = [C, 0, 0, 1, E, 0, 64, 1]
+        device.library.stand_in_expect_more(72)
+        def alpha_of(word):
+            return struct.unpack("<f", struct.pack("<Q", word)[:4])[0]
+        launch = kernel.bind(args, artifact, STREAM)
+        runs = [lambda: kernel.run(args, artifact, STREAM), lambda: kernel.run(args, artifact, STREAM), launch]
+        for move in (0, 4096):
+            c.describe(C + move, (1, 64), bits=32)
+            for call in runs:
+                call()
+                *tensors, alpha = device.last_words(9)
+                assert tensors == [C + move, *words[1:]], tensors
+                assert alpha_of(alpha) == 1.5
+        before = device.launches(), device.library.stand_in_libraries()
+        again = GemmArguments(a, b, out, "float32", epilogue(-2))
+        assert cutlass_api.get_kernels(again)[0] is kernel
+        kernel.run(again, artifact, STREAM, assume_supported_args=True)
+        assert alpha_of(device.last_words(9)[8]) == -2
+        assert (device.launches(), device.library.stand_in_libraries()) == (before[0] + 1, before[1])
+        plain = GemmArguments(a, b, out, "float32")
+        for wrong in (lambda: kernel.run(plain, artifact, STREAM, assume_supported_args=True),
+                      lambda: cutlass_api.get_kernels(plain)[0].run(args, None, STREAM, assume_supported_args=True)):
+            try:
+                wrong()
+            except ValueError as error:
+                assert "epilogue" in str(error), error
+            else:
+                raise AssertionError("launched with another epilogue")
+        """
+    )
+
+
+def test_the_epilogue_of_a_column_major_output_is_transposed():
+    run(
+        """
+        import ctypes
+        def column_major(tensor, data, rows, columns):
+            two = ctypes.c_int64 * 2
+            device.library.stand_in_describe(
+                ctypes.c_void_p(id(tensor)), ctypes.c_uint64(data), 0, 2, 2, 16, two(rows, columns), two(1, rows)
+            )
+        c = Tensor(0x40000000, (128, 64))
+        column_major(out, OUT, 128, 64)
+        source = "def f(accum, C):\\n    D = accum + C\\n    return D"
+        epilogue = cutlass_api.arguments.EpilogueArguments(source, C=c, D=out)
+        args = GemmArguments(a, b, out, "float32", epilogue)
+        device.library.stand_in_expect_more(32)
+        for kernel in cutlass_api.get_kernels(args):
+            kernel.run(args, stream=STREAM)
+            transposed = device.last_parameters().extents[0] == 64
+            assert transposed == ("simt" not in kernel.metadata.kernel_name), kernel
+            assert device.last_words(4) == ((0x40000000, 0, 1, 64) if transposed else (0x40000000, 0, 64, 1)), kernel
+        """
+    )
+
+
 #: Every driver call between a first `run` without an artifact and its launch.
 CALLS = [
     "cuInit",

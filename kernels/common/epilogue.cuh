@@ -1,15 +1,19 @@
-// What happens to a sum of products before it is stored.
+// What happens to sums of products before they are stored.
 //
-// An epilogue is a functor. A kernel calls it once for each element of the output, with the element's coordinates, never
-// for one that lies outside; what it returns is converted to the output's type. It sees f64, f32 or s32: sums kept in
-// f16 are widened first.
+// An epilogue is a functor. A kernel calls it with WIDTH neighbouring sums of one row of its row-major output: row m, columns
+// n to n + WIDTH - 1 of one matrix of the batch, of which the first `valid` (at least one) lie inside the output. n is a
+// multiple of WIDTH. Each element is passed exactly once. The functor replaces the values, in place, by those of the output, reads
+// what else it needs, and writes what further outputs there are. A kernel stores `encode<Out>(Epilogue::result(value))`.
+// Values are f64, f32 or s32: sums kept in f16 are widened first.
 #pragma once
 #include "common/types.cuh"
 
 template <class Accumulator> using EpilogueValue = decltype(decode(Accumulator{}));
 
 struct Identity {
-  template <class Value> __device__ __forceinline__ Value operator()(Value accum, int batch, int m, int n) const {
-    return accum;
-  }
+  template <class Value, int WIDTH>
+  __device__ __forceinline__ void operator()(Value (&values)[WIDTH], int batch, int m, int n, int valid) const {}
+
+  // The number that a value stands for: itself, or a float whose bits were put where an s32 was.
+  template <class Value> static __device__ __forceinline__ Value result(Value value) { return value; }
 };

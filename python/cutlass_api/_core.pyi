@@ -15,6 +15,7 @@ __all__ = [
     "DType",
     "DenseTensor",
     "ElementwiseArguments",
+    "EpilogueArguments",
     "GemmArguments",
     "GroupedGemmArguments",
     "Kernel",
@@ -28,6 +29,7 @@ __all__ = [
     "Sm80GemmKernel",
     "Status",
     "TensorWrapper",
+    "TracedEpilogue",
     "__version__",
     "cache_directory",
     "device_cc",
@@ -44,6 +46,7 @@ __all__ = [
     "stride_order",
     "stride_rank",
     "strides_to_layout_string",
+    "trace_epilogue",
 ]
 
 @final
@@ -186,6 +189,27 @@ class ElementwiseArguments(RuntimeArguments):
     @property
     def epilogue(self) -> Any | None: ...
 
+@disjoint_base
+class EpilogueArguments:
+    def __new__(cls, epilogue_fn: Callable[..., Any] | str, **kwargs: Any) -> EpilogueArguments: ...
+    @property
+    def epilogue_fn(self) -> Callable[..., Any] | str: ...
+    @property
+    def traced_epilogue(self) -> TracedEpilogue: ...
+    @property
+    def parameters(self) -> list[Any]: ...
+    @property
+    def parameter_names(self) -> list[str]: ...
+    @property
+    def tensors(self) -> list[Any]: ...
+
+@final
+class TracedEpilogue:
+    @property
+    def inputs(self) -> list[str]: ...
+    @property
+    def outputs(self) -> list[str]: ...
+
 @final
 class Program:
     @property
@@ -286,6 +310,7 @@ def operand_matches(
     divisibility: int = 1,
     ptr_alignment_bytes: int | None = None,
 ) -> Status: ...
+def trace_epilogue(epilogue_fn: Callable[..., Any] | str) -> TracedEpilogue: ...
 def get_use_c_exchange() -> bool: ...
 def set_use_c_exchange(on: bool) -> None: ...
 def stream_handle(stream: Any) -> int: ...

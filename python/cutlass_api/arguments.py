@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from cutlass_api._core import (
     DenseTensor,
     ElementwiseArguments,
+    EpilogueArguments,
     GemmArguments,
     GroupedGemmArguments,
     KernelOperand,
     RuntimeArguments,
     ScaledTensor,
 )
-from cutlass_api.fusion import EpilogueArguments
 
 
 @dataclass(frozen=True)

@@ -159,9 +159,19 @@ class Sm100DesignMetadata(BLASDesignMetadata):
 
 @dataclass(frozen=True)
 class EpilogueMetadata:
-    """What a kernel fuses behind its main operation."""
+    """What a kernel fuses behind its main operation.
+
+    ``epilogue``: of a built-in kernel, the outputs as expressions of the inputs, and the types of both; for a kernel of
+    one's own, anything.
+    """
 
     epilogue: Any = None
+
+    def supports(self, args: RuntimeArguments) -> Status:
+        """Whether some arguments carry an epilogue. Which one is for the kernel to check."""
+        if getattr(args, "epilogue", None) is None:
+            return Status.fail("the arguments carry no epilogue, and the kernel fuses one")
+        return Status.success()
 
 
 @dataclass(frozen=True)
@@ -176,8 +186,13 @@ class KernelMetadata:
     epilogue: EpilogueMetadata | None = None
 
     def supports(self, args: RuntimeArguments) -> Status:
-        """Whether some arguments have the operands that this describes."""
-        return self.operands.supports(args)  # type: ignore[no-any-return]
+        """Whether some arguments have the operands that this describes, and an epilogue if it has one."""
+        status: Status = self.operands.supports(args)
+        if status and self.epilogue is not None:
+            return self.epilogue.supports(args)
+        if status and getattr(args, "epilogue", None) is not None:
+            return Status.fail("the arguments carry an epilogue, and the kernel fuses none")
+        return status
 
 
 __all__ = [

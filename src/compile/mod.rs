@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::driver::{Device, DriverError, Library};
+use crate::epilogue::Epilogue;
 use crate::kernel::{Design, Kernel};
 
 /// The name of the kernel function in every program.
@@ -49,7 +50,10 @@ pub enum CompileError {
 pub struct Program {
     /// What the cache knows it by; a file under another's name is found out by it.
     key: String,
+    /// The kernel's name; that of the kernel without its epilogue, if it has one.
     pub kernel: String,
+    pub base: String,
+    pub epilogue: Option<Epilogue>,
     pub architecture: Architecture,
     pub shared_bytes: u32,
     pub nvrtc: (i32, i32),
@@ -92,20 +96,25 @@ pub fn compile(kernel: &Kernel, cc: u32) -> Result<Arc<Program>, CompileError> {
 }
 
 fn compile_uncached(kernel: &Kernel, architecture: Architecture, nvrtc: &Nvrtc) -> Result<Program, CompileError> {
-    let text = source(kernel).ok_or_else(|| CompileError::NotCompiled(kernel.name()))?;
+    let name = kernel.name();
+    let Some(text) = source(kernel) else { return Err(CompileError::NotCompiled(name)) };
+    let base = Kernel { epilogue: None, ..*kernel }.name();
+    let epilogue = kernel.epilogue.cloned();
     let options = architecture.options();
     let key = cache::key(&text, &options, nvrtc.version());
     if let Some(program) = cache::load(&key) {
         // Kernels of one text share the file, whichever of them wrote it.
-        return Ok(Program { kernel: kernel.name(), ..program });
+        return Ok(Program { kernel: name, base, epilogue, ..program });
     }
     let (cubin, log) = nvrtc.compile(&text, &options).map_err(|error| match error {
-        nvrtc::Failure::Program(log) => CompileError::Failed { kernel: kernel.name(), architecture, log },
+        nvrtc::Failure::Program(log) => CompileError::Failed { kernel: name.clone(), architecture, log },
         nvrtc::Failure::Call(call, error) => CompileError::Nvrtc { call, error },
     })?;
     let program = Program {
         key,
-        kernel: kernel.name(),
+        kernel: name,
+        base,
+        epilogue,
         architecture,
         shared_bytes: match &kernel.design {
             Design::Sm80(config) => config.shared_bytes(kernel.types),

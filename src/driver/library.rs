@@ -76,20 +76,33 @@ impl Library {
     /// Enqueues one launch on a stream of the device.
     ///
     /// # Safety
-    /// `params` is what the kernel declares as its single parameter, and every address in it is valid on the device
-    /// until the launch has run.
-    pub unsafe fn launch<P>(&self, device: &Device, stream: u64, grid: Grid, params: &P) -> Result<(), DriverError> {
+    /// `params` is what the kernel declares as its first parameter, `more` as its second, unless it has none, and every
+    /// address in them is valid on the device until the launch has run.
+    pub unsafe fn launch<P>(
+        &self,
+        device: &Device,
+        stream: u64,
+        grid: Grid,
+        params: &P,
+        more: &[u64],
+    ) -> Result<(), DriverError> {
         self.prepare(device)?;
         let _current = device.make_current()?;
         // SAFETY: the caller's; the device has just been made current.
-        unsafe { self.launch_current(stream, grid, params) }
+        unsafe { self.launch_current(stream, grid, params, more) }
     }
 
     /// The launch call alone.
     ///
     /// # Safety
     /// As for [`Library::launch`]; the kernel has been prepared for the device that is current.
-    pub unsafe fn launch_current<P>(&self, stream: u64, grid: Grid, params: &P) -> Result<(), DriverError> {
+    pub unsafe fn launch_current<P>(
+        &self,
+        stream: u64,
+        grid: Grid,
+        params: &P,
+        more: &[u64],
+    ) -> Result<(), DriverError> {
         let config = CUlaunchConfig {
             gridDimX: grid.ctas,
             gridDimY: 1,
@@ -102,7 +115,9 @@ impl Library {
             attrs: std::ptr::null_mut(),
             numAttrs: 0,
         };
-        let mut arguments = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
+        // The driver looks at as many as the kernel declares.
+        let mut arguments =
+            [std::ptr::from_ref(params).cast_mut().cast::<c_void>(), more.as_ptr().cast_mut().cast::<c_void>()];
         // SAFETY: the driver copies the parameter before it returns, and only reads it; a CUkernel may stand for a
         // CUfunction in a launch (CUDA Driver API, cuLaunchKernelEx). The rest the caller vouches for.
         let result =

@@ -14,19 +14,23 @@ pub use launch::{GemmParams, Launch};
 pub use layout::{Layout, Major};
 pub use simt::Simt;
 pub use sm80::Sm80;
-pub use space::{all, ranked};
+pub use space::{all, at, base, fused, ranked};
 pub use types::Types;
 
 use thiserror::Error;
 
+use crate::epilogue::{Bound, Epilogue};
 use crate::operand::{DType, Device, View};
 use crate::problem::{GemmProblem, Problem};
 
-/// One kernel: the element types that it works on, and its design. Name, metadata, source and cache key derive from it.
+/// One kernel: the element types that it works on, its design, and the epilogue that it computes behind the sums. Name,
+/// metadata, source and cache key derive from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kernel {
     pub types: Types,
     pub design: Design,
+    /// None where sums are stored as they are, as by all kernels of [`all`].
+    pub epilogue: Option<&'static Epilogue>,
 }
 
 /// The family that a kernel belongs to, with its point in that family's space of configurations.
@@ -63,6 +67,10 @@ pub enum Unsupported {
     Alignment { name: &'static str, address: u64, stride: Vec<i64>, actual: i64, expected: i64 },
     #[error("dimension {dimension} is {extent}; kernels index up to {limit}")]
     Extent { dimension: &'static str, extent: i64, limit: i64 },
+    #[error("the arguments carry an epilogue, {asked}, and it fuses none")]
+    FusesNone { asked: String },
+    #[error("it fuses the epilogue {fused}, and the arguments carry {asked}")]
+    Epilogue { fused: String, asked: String },
     #[error("offsets has {offsets} entries for {groups} groups; give the end row of each group")]
     Offsets { offsets: i64, groups: i64 },
 }
@@ -89,10 +97,36 @@ impl Kernel {
     /// A name that no other kernel has: family, operation, types `A x B _ accumulator _ out`, then the configuration.
     pub fn name(&self) -> String {
         let types = self.types;
-        match &self.design {
+        let name = match &self.design {
             Design::Reference(operation) => format!("reference_{}_{types}", operation.name()),
             Design::Simt(config) => format!("simt_gemm_{types}_{config}"),
             Design::Sm80(config) => format!("sm80_gemm_{types}_{config}"),
+        };
+        match self.epilogue {
+            Some(epilogue) => format!("{name}_epilogue_{}", epilogue.digest()),
+            None => name,
+        }
+    }
+
+    /// Whether the program computes the transposed product: it writes row-major, and a column-major output is the
+    /// transposed product's row-major one.
+    pub fn is_transposed(&self) -> bool {
+        match &self.design {
+            Design::Reference(_) | Design::Simt(_) => false,
+            Design::Sm80(config) => config.layout.out == Major::Column,
+        }
+    }
+
+    /// Whether what this kernel fuses is what is asked for, and if not, why.
+    pub fn fuses(&self, asked: Option<&Bound>) -> Result<(), Unsupported> {
+        match (self.epilogue, asked) {
+            (None, None) => Ok(()),
+            (Some(fused), Some(asked)) if *fused == *asked.epilogue => Ok(()),
+            (None, Some(asked)) => Err(Unsupported::FusesNone { asked: asked.epilogue.to_string() }),
+            (Some(fused), asked) => Err(Unsupported::Epilogue {
+                fused: fused.to_string(),
+                asked: asked.map_or("none".to_owned(), |asked| asked.epilogue.to_string()),
+            }),
         }
     }
 

@@ -1,9 +1,10 @@
 //! Every kernel there is, and those that serve a problem, best guess first.
 
 use std::collections::HashMap;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 use super::{Design, Kernel, Operation, Simt, Sm80, Target, Types};
+use crate::epilogue::Epilogue;
 use crate::operand::DType;
 use crate::problem::Problem;
 
@@ -18,15 +19,26 @@ fn space() -> &'static Space {
     SPACE.get_or_init(|| {
         let mut kernels = Vec::new();
         for types in Types::gemm() {
-            kernels
-                .extend(Sm80::configs(types).into_iter().map(|config| Kernel { types, design: Design::Sm80(config) }));
+            kernels.extend(Sm80::configs(types).into_iter().map(|config| Kernel {
+                types,
+                design: Design::Sm80(config),
+                epilogue: None,
+            }));
         }
         for types in Types::gemm() {
-            kernels.extend(Simt::configs(types).map(|config| Kernel { types, design: Design::Simt(config) }));
+            kernels.extend(Simt::configs(types).map(|config| Kernel {
+                types,
+                design: Design::Simt(config),
+                epilogue: None,
+            }));
         }
         for operation in [Operation::Gemm, Operation::GroupedGemm, Operation::Elementwise] {
             let all = if operation == Operation::Elementwise { Types::elementwise() } else { Types::gemm() };
-            kernels.extend(all.into_iter().map(|types| Kernel { types, design: Design::Reference(operation) }));
+            kernels.extend(all.into_iter().map(|types| Kernel {
+                types,
+                design: Design::Reference(operation),
+                epilogue: None,
+            }));
         }
         let mut index: HashMap<_, Vec<usize>> = HashMap::new();
         for (position, kernel) in kernels.iter().enumerate() {
@@ -41,6 +53,42 @@ fn space() -> &'static Space {
 /// wide loads and large tiles before others.
 pub fn all() -> &'static [Kernel] {
     &space().kernels
+}
+
+/// The kernels with epilogues that have been asked for, each kept for the life of the process.
+#[derive(Default)]
+struct Fused {
+    /// Their positions follow those of [`all`].
+    kernels: Vec<&'static Kernel>,
+    positions: HashMap<(usize, &'static Epilogue), usize>,
+}
+
+static FUSED: Mutex<Option<Fused>> = Mutex::new(None);
+
+/// The position of the kernel at a position of [`all`] with an epilogue behind it.
+pub fn fused(position: usize, epilogue: &'static Epilogue) -> usize {
+    let mut fused = FUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let Fused { kernels, positions } = fused.get_or_insert_default();
+    *positions.entry((position, epilogue)).or_insert_with(|| {
+        kernels.push(Box::leak(Box::new(Kernel { epilogue: Some(epilogue), ..all()[position] })));
+        all().len() + kernels.len() - 1
+    })
+}
+
+/// The kernel at a position: one of [`all`], or one that [`fused`] has made.
+pub fn at(position: usize) -> &'static Kernel {
+    let plain = all();
+    plain.get(position).unwrap_or_else(|| {
+        let fused = FUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        // A position comes from nowhere but `fused`.
+        fused.as_ref().map_or(&plain[0], |fused| fused.kernels[position - plain.len()])
+    })
+}
+
+/// The position in [`all`] of a kernel without its epilogue.
+pub fn base(kernel: &Kernel) -> Option<usize> {
+    let plain = Kernel { epilogue: None, ..*kernel };
+    all().iter().position(|known| *known == plain)
 }
 
 /// Positions in [`all`] of the kernels that serve a problem on a target (`None`: on the CPU), fastest guess first.

@@ -25,8 +25,8 @@ const EXCHANGE_API: &CStr = c"dlpack_exchange_api";
 /// `tensor.shape` and `tensor.strides` point to `tensor.ndim` numbers each, or are null where DLPack allows it.
 unsafe fn view_of(tensor: &DLTensor, read_only: bool) -> PyResult<View> {
     let rank = tensor.ndim as usize;
-    if !(1..=3).contains(&rank) {
-        return Err(PyValueError::new_err(format!("has rank {rank}; operands have rank 1 to 3")));
+    if rank > 3 {
+        return Err(PyValueError::new_err(format!("has rank {rank}; operands have rank 0 to 3")));
     }
     let Some(device) = device_of(tensor.device) else {
         let kind = tensor.device.device_type.0;

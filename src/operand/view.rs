@@ -22,7 +22,7 @@ impl fmt::Display for Device {
     }
 }
 
-/// Pointer, type, device, shape and strides of one operand of rank 1 to 3.
+/// Pointer, type, device, shape and strides of one operand of rank 0 to 3.
 ///
 /// Shapes and strides are aligned to the right: a matrix is `[1, rows, columns]` with batch stride 0. A dimension of
 /// extent 1 has stride 0, whatever the tensor said: it is never stepped along, and so places no demand on alignment.
@@ -32,7 +32,7 @@ pub struct View {
     pub data: u64,
     pub dtype: DType,
     pub device: Device,
-    /// 1 to 3, as the user gave it.
+    /// 0 to 3, as the user gave it.
     pub rank: usize,
     pub shape: [i64; 3],
     /// In elements.
@@ -55,6 +55,12 @@ impl View {
 
     pub fn numel(&self) -> i64 {
         self.shape.iter().product()
+    }
+
+    /// The view repeated along dimensions of extent 1 until it has this shape; None where another extent is not the same.
+    pub fn broadcast(&self, shape: [i64; 3]) -> Option<View> {
+        let fits = self.shape.iter().zip(shape).all(|(ours, wanted)| *ours == wanted || *ours == 1);
+        fits.then_some(View { rank: 3, shape, ..*self })
     }
 
     /// The bytes from the first element's start to the last one's end, as a half-open address range.

@@ -13,6 +13,9 @@ pub struct ElementwiseProblem {
 
 impl ElementwiseProblem {
     pub fn new(a: View, b: View, out: View) -> Result<Self, ProblemError> {
+        if a.rank == 0 {
+            return Err(ProblemError::Rank { name: "A", expected: "1 to 3", rank: 0, shape: Vec::new() });
+        }
         for (name, view) in [("B", &b), ("out", &out)] {
             if view.rank != a.rank {
                 let (shape, a_shape) = (view.user_shape().to_vec(), a.user_shape().to_vec());

@@ -43,6 +43,36 @@ pub enum ProblemError {
     )]
     Aliased { name: &'static str },
 
+    #[error(
+        "{name} with shape {shape:?} does not broadcast to the shape of the output, {out_shape:?}; an epilogue's inputs have \
+         that shape, or extent 1 where they repeat"
+    )]
+    NotBroadcast { name: &'static str, shape: Vec<i64>, out_shape: Vec<i64> },
+
+    #[error("{name} has shape {shape:?}, but an output of an epilogue has the shape of the product, {out_shape:?}")]
+    OutputShape { name: &'static str, shape: Vec<i64>, out_shape: Vec<i64> },
+
+    #[error("{name} has dtype {dtype}, which epilogues do not compute with; these are: {known}")]
+    EpilogueType { name: &'static str, dtype: DType, known: String },
+
+    #[error("{name} is an output of the epilogue, and so has to be a tensor to write to, not a number")]
+    NotTensor { name: &'static str },
+
+    #[error("{name} is {value}, which an int32 does not hold, and with an integer accumulator integers stay integers")]
+    LargeInteger { name: &'static str, value: i64 },
+
+    #[error(
+        "the outputs {name} and {other} of the epilogue share memory, so that one would overwrite the other; pass tensors of \
+         their own memory"
+    )]
+    SharedOutputs { name: &'static str, other: &'static str },
+
+    #[error(
+        "the output {name} shares memory with {other}, which would be overwritten while it is read; pass a tensor of its own \
+         memory, or the very same one with the same shape and strides"
+    )]
+    OverwrittenInput { name: &'static str, other: &'static str },
+
     #[error("offsets must have dtype int32, but has {dtype}")]
     OffsetsType { dtype: DType },
 }

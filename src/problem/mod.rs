@@ -2,17 +2,19 @@
 
 mod elementwise;
 mod error;
+mod fused;
 mod gemm;
 mod grouped;
 
 pub use elementwise::ElementwiseProblem;
 pub use error::ProblemError;
+pub use fused::{Given, fuse};
 pub use gemm::GemmProblem;
 pub use grouped::GroupedGemmProblem;
 
 use arrayvec::ArrayVec;
 
-use crate::operand::{Device, View};
+use crate::operand::{DType, Device, View};
 
 /// Everything that kernels can be asked to compute.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,6 +48,19 @@ impl Problem {
             Problem::Gemm(p) => &p.out,
             Problem::GroupedGemm(p) => &p.out,
             Problem::Elementwise(p) => &p.out,
+        }
+    }
+
+    /// The type that is summed in; for an elementwise operation, the one that it computes in.
+    pub fn accumulator(&self) -> DType {
+        match self {
+            Problem::Gemm(p) => p.accumulator,
+            Problem::GroupedGemm(p) => p.accumulator,
+            Problem::Elementwise(p) => match p.out.dtype {
+                DType::F64 => DType::F64,
+                integer if integer.is_integer() => DType::I32,
+                _ => DType::F32,
+            },
         }
     }
 

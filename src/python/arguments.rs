@@ -8,10 +8,12 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use super::dtype::{self, PyDType};
+use super::epilogue::EpilogueArguments;
 use super::launch::Packed;
 use super::tensors::{DenseTensor, ScaledTensor};
+use crate::epilogue::{Bound as BoundEpilogue, MAIN_OUTPUT};
 use crate::operand::{DType, Operand, View};
-use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, Problem};
+use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, Problem, ProblemError};
 
 /// The base of all arguments. A subclass of one's own, for a kernel of one's own, holds what it likes.
 #[pyclass(module = "cutlass_api.arguments", subclass, frozen)]
@@ -26,7 +28,9 @@ pub struct RuntimeArguments {
 pub struct NativeArguments {
     pub operands: ArrayVec<Operand, 4>,
     pub problem: Problem,
+    /// What the user gave; and, where it is our own `EpilogueArguments`, these behind the problem.
     pub epilogue: Option<Py<PyAny>>,
+    pub fused: Option<Box<(Py<EpilogueArguments>, BoundEpilogue)>>,
     /// An operand that came with scales, as the user wrapped it, and its place among the operands.
     pub scaled: Vec<(usize, Py<ScaledTensor>)>,
     /// The kernel that has addressed these operands in a run, and the one that has been found to support them.
@@ -77,7 +81,11 @@ impl NativeArguments {
         let mut operands: ArrayVec<Operand, 4> = ArrayVec::new();
         let mut views: ArrayVec<View, N> = ArrayVec::new();
         let mut scaled = Vec::new();
-        for (name, tensor) in tensors {
+        let fusing = epilogue.as_ref().and_then(|epilogue| Fusing::of(epilogue, &tensors)).transpose()?;
+        for (name, mut tensor) in tensors {
+            if let (Some(fusing), "out") = (&fusing, name) {
+                tensor = &fusing.main_output;
+            }
             let (operand, view) = match Operand::of_known_type(name, tensor)? {
                 Some(plain) => plain,
                 None => unwrapped(name, tensor, |wrapped| scaled.push((operands.len(), wrapped)))?,
@@ -86,10 +94,13 @@ impl NativeArguments {
             views.push(view);
         }
         let views = views.into_inner().map_err(|_| PyValueError::new_err("an operand is missing"))?;
+        let problem = problem(views)?;
+        let fused = fusing.map(|fusing| fusing.behind(&problem)).transpose()?;
         Ok(NativeArguments {
             operands,
-            problem: problem(views)?,
+            problem,
             epilogue,
+            fused,
             scaled,
             addressed: Known::nothing(),
             supported: Known::nothing(),
@@ -131,7 +142,22 @@ impl NativeArguments {
                 return Ok(false);
             }
         }
-        Ok(true)
+        self.fused.as_ref().map_or(Ok(true), |fused| fused.0.get().is_as_read(py))
+    }
+
+    /// The epilogue behind the problem, with its operands as they are now.
+    pub fn current_epilogue(
+        &self,
+        py: Python<'_>,
+        problem: &Problem,
+        stream: Option<u64>,
+    ) -> PyResult<Option<BoundEpilogue>> {
+        self.fused.as_ref().map(|fused| fused.0.get().behind_now(py, problem, stream)).transpose()
+    }
+
+    /// The epilogue behind the problem as it was made.
+    pub fn bound_epilogue(&self) -> Option<&BoundEpilogue> {
+        self.fused.as_ref().map(|fused| &fused.1)
     }
 
     /// The problem as the operands describe it now. Where memory or shape are others than when the arguments were made,
@@ -183,6 +209,41 @@ impl NativeArguments {
             Problem::GroupedGemm(p) => Some(p.accumulator),
             Problem::Elementwise(_) => None,
         }
+    }
+}
+
+/// An epilogue of ours on its way into arguments.
+struct Fusing<'py> {
+    epilogue: Bound<'py, EpilogueArguments>,
+    /// The tensor that stands for D, which is what is written.
+    main_output: Bound<'py, PyAny>,
+}
+
+impl<'py> Fusing<'py> {
+    /// None where the epilogue is of another class, for a kernel of the user's own.
+    #[cold]
+    fn of(epilogue: &Py<PyAny>, tensors: &[(&'static str, &Bound<'py, PyAny>)]) -> Option<PyResult<Fusing<'py>>> {
+        let (_, out) = tensors.iter().find(|(name, _)| *name == "out")?;
+        let epilogue = epilogue.bind(out.py()).cast::<EpilogueArguments>().ok()?.clone();
+        let main_output = || {
+            let given = epilogue.get().main_output(out.py())?;
+            if given.is(*out) {
+                return Ok(given);
+            }
+            let ((_, out), (_, main)) = (unwrapped("out", out, |_| ())?, unwrapped(MAIN_OUTPUT, &given, |_| ())?);
+            let (shape, out_shape) = (main.user_shape().to_vec(), out.user_shape().to_vec());
+            match shape == out_shape {
+                true => Ok(given),
+                false => Err(ProblemError::OutputShape { name: MAIN_OUTPUT, shape, out_shape }.into()),
+            }
+        };
+        Some(main_output().map(|main_output| Fusing { epilogue, main_output }))
+    }
+
+    #[cold]
+    fn behind(self, problem: &Problem) -> PyResult<Box<(Py<EpilogueArguments>, BoundEpilogue)>> {
+        let bound = self.epilogue.get().behind(problem)?;
+        Ok(Box::new((self.epilogue.unbind(), bound)))
     }
 }
 

@@ -69,7 +69,7 @@ impl CompiledArtifact {
     #[staticmethod]
     fn from_bytes(py: Python<'_>, data: &[u8]) -> PyResult<CompiledArtifact> {
         let program = compile::from_bytes(data)?;
-        let kernel = kernel::by_name(py, &program.kernel)?.ok_or_else(|| {
+        let kernel = kernel::by_name(py, &program.base, program.epilogue.as_ref())?.ok_or_else(|| {
             PyValueError::new_err(format!(
                 "the artifact is of kernel {}, which this version does not have",
                 program.kernel

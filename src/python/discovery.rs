@@ -54,7 +54,7 @@ pub fn get_kernels<'py>(
 
     let mut found = Vec::new();
     for position in built_in(py, arguments, cc)? {
-        let gpu = kernels::all()[position].runs_on_gpu();
+        let gpu = kernels::at(position).runs_on_gpu();
         if wanted(if gpu { "nvrtc" } else { "reference" }) {
             let object = kernel::object(py, position)?;
             if keep(metadata_filter, object.as_any())? {
@@ -112,6 +112,7 @@ fn built_in(py: Python<'_>, arguments: Option<&Bound<'_, RuntimeArguments>>, cc:
     };
     let mut positions = Vec::new();
     for position in kernels::ranked(&problem, target) {
+        let position = native.bound_epilogue().map_or(position, |bound| kernels::fused(position, bound.epilogue));
         if kernel::policy(py, position, native)?.is_none() {
             positions.push(position);
         }

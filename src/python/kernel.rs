@@ -1,6 +1,7 @@
 //! Kernels as users hold them, and the run: from arguments to a launch.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -18,6 +19,7 @@ use super::stream::stream_handle;
 use super::utils::tell_package_directories;
 use crate::compile;
 use crate::driver;
+use crate::epilogue::{Bound as BoundEpilogue, Epilogue, intern};
 use crate::kernel::{self, Design};
 use crate::operand::{self, DType};
 use crate::problem::Problem;
@@ -30,7 +32,7 @@ use crate::reference;
 /// `generate_kernels(metadata_filter, epilogue_args=None, cc=None)`; a provider's `register` makes it known.
 #[pyclass(module = "cutlass_api", subclass, frozen, dict)]
 pub struct Kernel {
-    /// The place of a built-in kernel in `kernel::all()`; None for one written in Python.
+    /// The position of a built-in kernel, as `kernel::at` counts; None for one written in Python.
     position: Option<usize>,
     metadata: PyOnceLock<Py<PyAny>>,
 }
@@ -50,46 +52,58 @@ pub struct ReferenceKernel;
 /// The Python object of the built-in kernel at a position. There is one object a kernel in a process.
 pub fn object<'py>(py: Python<'py>, position: usize) -> PyResult<Bound<'py, Kernel>> {
     static OBJECTS: PyOnceLock<Vec<Py<Kernel>>> = PyOnceLock::new();
-    let objects = OBJECTS.get_or_try_init(py, || {
-        let make = |(position, kernel): (usize, &kernel::Kernel)| -> PyResult<Py<Kernel>> {
-            let base = PyClassInitializer::from(Kernel { position: Some(position), metadata: PyOnceLock::new() });
-            let object = match kernel.design {
-                Design::Reference(_) => Bound::new(py, base.add_subclass(ReferenceKernel))?.into_super(),
-                Design::Simt(_) => Bound::new(py, base.add_subclass(SimtGemmKernel))?.into_super(),
-                Design::Sm80(_) => Bound::new(py, base.add_subclass(Sm80GemmKernel))?.into_super(),
-            };
-            Ok(object.unbind())
+    // Of kernels with an epilogue, whose number grows.
+    static FUSED: Mutex<Option<HashMap<usize, Py<Kernel>>>> = Mutex::new(None);
+    let make = |position: usize| -> PyResult<Py<Kernel>> {
+        let base = PyClassInitializer::from(Kernel { position: Some(position), metadata: PyOnceLock::new() });
+        let object = match kernel::at(position).design {
+            Design::Reference(_) => Bound::new(py, base.add_subclass(ReferenceKernel))?.into_super(),
+            Design::Simt(_) => Bound::new(py, base.add_subclass(SimtGemmKernel))?.into_super(),
+            Design::Sm80(_) => Bound::new(py, base.add_subclass(Sm80GemmKernel))?.into_super(),
         };
-        kernel::all().iter().enumerate().map(make).collect::<PyResult<Vec<_>>>()
-    })?;
-    Ok(objects[position].bind(py).clone())
+        Ok(object.unbind())
+    };
+    let plain = kernel::all().len();
+    if position < plain {
+        let objects = OBJECTS.get_or_try_init(py, || (0..plain).map(make).collect::<PyResult<Vec<_>>>())?;
+        return Ok(objects[position].bind(py).clone());
+    }
+    let lock = || FUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(known) = lock().get_or_insert_default().get(&position) {
+        return Ok(known.bind(py).clone());
+    }
+    // Python may run other threads while an object is made: not under the lock.
+    let made = make(position)?;
+    Ok(lock().get_or_insert_default().entry(position).or_insert(made).bind(py).clone())
 }
 
-/// The built-in kernel of this name.
-pub fn by_name(py: Python<'_>, name: &str) -> PyResult<Option<Py<Kernel>>> {
-    match kernel::all().iter().position(|kernel| kernel.name() == name) {
-        Some(position) => Ok(Some(object(py, position)?.unbind())),
-        None => Ok(None),
-    }
+/// The built-in kernel of this name, with this epilogue behind it.
+pub fn by_name(py: Python<'_>, name: &str, epilogue: Option<&Epilogue>) -> PyResult<Option<Py<Kernel>>> {
+    let Some(plain) = kernel::all().iter().position(|kernel| kernel.name() == name) else {
+        return Ok(None);
+    };
+    let position = epilogue.map_or(plain, |epilogue| kernel::fused(plain, intern(epilogue.clone())));
+    object(py, position).map(|object| Some(object.unbind()))
 }
 
 /// The built-in kernel that an object stands for.
 pub fn kernel_of(object: &Bound<'_, PyAny>) -> PyResult<&'static kernel::Kernel> {
     let position = object.cast::<Kernel>()?.get().position;
-    position.map(|position| &kernel::all()[position]).ok_or_else(|| PyValueError::new_err("this is no built-in kernel"))
+    position.map(kernel::at).ok_or_else(|| PyValueError::new_err("this is no built-in kernel"))
 }
 
 /// Whether the built-in kernel at a position takes float32 operands through tf32.
 pub fn rounds_to_tf32(position: usize) -> bool {
-    let kernel = &kernel::all()[position];
+    let kernel = kernel::at(position);
     matches!(kernel.design, Design::Sm80(_)) && kernel.types.a == DType::F32
 }
 
 /// Why a built-in kernel must not serve arguments that it could: what they carry beside the problem, and what the user
 /// has decided about precision. None where nothing stands against it.
 pub fn policy(py: Python<'_>, position: usize, arguments: &NativeArguments) -> PyResult<Option<String>> {
-    if arguments.epilogue.is_some() {
-        return Ok(Some("it fuses no epilogue".to_owned()));
+    if let (Some(epilogue), None) = (&arguments.epilogue, &arguments.fused) {
+        let class = epilogue.bind(py).get_type().name()?;
+        return Ok(Some(format!("the epilogue is a {class}, and it fuses EpilogueArguments only")));
     }
     if let Some((at, _)) = arguments.scaled.first() {
         return Ok(Some(format!("{} is a ScaledTensor, and it reads no scales", arguments.operands[*at].name)));
@@ -107,7 +121,10 @@ impl Kernel {
         let Some(native) = native(args)? else {
             return Ok(Some("built-in kernels take cutlass_api's own arguments".to_owned()));
         };
-        if let Err(reason) = kernel::all()[position].supports(&native.problem) {
+        if let Err(reason) = kernel::at(position).supports(&native.problem) {
+            return Ok(Some(reason.to_string()));
+        }
+        if let Err(reason) = kernel::at(position).fuses(native.bound_epilogue()) {
             return Ok(Some(reason.to_string()));
         }
         policy(py, position, native)
@@ -179,9 +196,7 @@ impl Kernel {
     fn metadata<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let (py, this) = (slf.py(), slf.get());
         let metadata = this.metadata.get_or_try_init(py, || match this.position {
-            Some(position) => {
-                metadata::describe(py, &kernel::all()[position], slf.get_type().as_any()).map(Bound::unbind)
-            }
+            Some(position) => metadata::describe(py, kernel::at(position), slf.get_type().as_any()).map(Bound::unbind),
             None => Err(PyValueError::new_err(
                 "this kernel has no metadata: call super().__init__(metadata) in its __init__",
             )),
@@ -248,7 +263,7 @@ impl Kernel {
         let Some(position) = slf.get().position else {
             return Err(must_define(slf, "compile"));
         };
-        let kernel = &kernel::all()[position];
+        let kernel = kernel::at(position);
         let this = slf.clone().into_any().unbind();
         if !kernel.runs_on_gpu() {
             return Ok(CompiledArtifact::of(py.None(), this));
@@ -295,7 +310,7 @@ impl Kernel {
             return run_python(slf, args, compiled_artifact, stream, workspace, assume_supported_args);
         };
         let py = slf.py();
-        let kernel = &kernel::all()[position];
+        let kernel = kernel::at(position);
         let Some(native) = native(args)? else {
             return Err(PyTypeError::new_err("built-in kernels take cutlass_api's own arguments"));
         };
@@ -313,17 +328,23 @@ impl Kernel {
         } else {
             let moved = if as_read { None } else { Some(native.current_problem(py, stream.handle)?) };
             let problem = moved.as_ref().unwrap_or(&native.problem);
+            let fused_anew = match &moved {
+                Some(problem) => native.current_epilogue(py, problem, stream.handle)?,
+                None => None,
+            };
+            let epilogue = fused_anew.as_ref().or(native.bound_epilogue());
             // Whatever was assumed, and wherever the memory has moved since: nothing is launched that would miss its
             // operands.
             if moved.is_some() || !native.known_addressed(position) {
                 kernel.addresses(problem).map_err(|reason| unsupported(&reason))?;
+                kernel.fuses(epilogue).map_err(|reason| unsupported(&reason))?;
             }
             match (&kernel.design, problem) {
                 (Design::Reference(_), _) => {
                     if let Some(artifact) = compiled_artifact {
                         Kernel::check_artifact(slf, as_artifact(artifact)?.get())?;
                     }
-                    run_reference(py, problem)?;
+                    run_reference(py, problem, epilogue)?;
                 }
                 (_, Problem::Gemm(gemm)) => {
                     let made;
@@ -335,7 +356,7 @@ impl Kernel {
                         }
                     };
                     let program = Kernel::program(slf, artifact.get())?;
-                    let packed = Packed::new(position, gemm)?;
+                    let packed = Packed::new(position, gemm, epilogue)?;
                     packed.enqueue(tensor, program, &stream)?;
                     if moved.is_none() {
                         native.ran(packed);
@@ -368,7 +389,7 @@ impl Kernel {
         if let Some(reason) = slf.get().native_supports(py, position, args)? {
             return Err(unsupported(&reason));
         }
-        let program = if kernel::all()[position].runs_on_gpu() {
+        let program = if kernel::at(position).runs_on_gpu() {
             let artifact = Kernel::artifact(slf, args, compiled_artifact)?;
             Some(Kernel::program(slf, artifact.get())?.clone())
         } else {
@@ -382,7 +403,7 @@ impl Kernel {
     /// Bytes of device memory that `run` needs beside the operands; 0 where it needs none.
     fn get_workspace_size(&self, args: &Bound<'_, PyAny>) -> PyResult<u64> {
         match (self.position, native(args)?) {
-            (Some(position), Some(native)) => Ok(kernel::all()[position].workspace_bytes(&native.problem)),
+            (Some(position), Some(native)) => Ok(kernel::at(position).workspace_bytes(&native.problem)),
             _ => Ok(0),
         }
     }
@@ -394,7 +415,7 @@ impl Kernel {
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
         let class = slf.get_type().name()?;
         match slf.get().position {
-            Some(position) => Ok(format!("<{class} {}>", kernel::all()[position].name())),
+            Some(position) => Ok(format!("<{class} {}>", kernel::at(position).name())),
             None => Ok(format!("<{class} {}>", Kernel::metadata(slf)?.getattr("kernel_name")?)),
         }
     }
@@ -442,11 +463,11 @@ fn run_python(
     Ok(())
 }
 
-pub fn run_reference(py: Python<'_>, problem: &Problem) -> PyResult<()> {
+pub fn run_reference(py: Python<'_>, problem: &Problem, epilogue: Option<&BoundEpilogue>) -> PyResult<()> {
     // SAFETY: the views were read from tensors that the arguments keep alive; `supports` has found them on the CPU, or
     // the device check below does; none is fake.
     if problem.device() != operand::Device::Cpu {
         return Err(unsupported(&format!("out is on {}, the kernel runs on the CPU", problem.device())));
     }
-    py.detach(|| unsafe { reference::run(problem) }).map_err(|error| unsupported(&error))
+    py.detach(|| unsafe { reference::run(problem, epilogue) }).map_err(|error| unsupported(&error))
 }

@@ -11,7 +11,8 @@ use super::kernel::{kernel_of, unsupported};
 use super::stream::stream_handle;
 use crate::compile::Program;
 use crate::driver::{Device, Grid};
-use crate::kernel::{Launch, all};
+use crate::epilogue::Bound as BoundEpilogue;
+use crate::kernel::{Launch, at};
 use crate::operand;
 use crate::problem::{GemmProblem, Problem};
 
@@ -25,20 +26,26 @@ pub struct Stream {
 
 /// A launch with everything packed that depends on the problem alone, kept from one run to the next.
 pub struct Packed {
-    /// The kernel's place in `kernel::all()`.
+    /// The kernel's position, as `kernel::at` counts.
     pub position: usize,
     /// None where the output is empty, and there is nothing to launch.
     launch: Option<Launch>,
+    /// The parameter block of the epilogue; empty where there is none.
+    epilogue: Vec<u64>,
     device: &'static Device,
 }
 
 impl Packed {
-    /// Packs a problem that the kernel addresses.
-    pub fn new(position: usize, problem: &GemmProblem) -> PyResult<Packed> {
+    /// Packs a problem that the kernel addresses, with the epilogue that it fuses.
+    pub fn new(position: usize, problem: &GemmProblem, epilogue: Option<&BoundEpilogue>) -> PyResult<Packed> {
         let operand::Device::Cuda(ordinal) = problem.out.device else {
             return Err(unsupported(&"the operands are on the CPU, the kernel runs on a CUDA device"));
         };
-        Ok(Packed { position, launch: all()[position].launch(problem), device: Device::get(ordinal)? })
+        let (kernel, device) = (at(position), Device::get(ordinal)?);
+        let epilogue = epilogue
+            .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed()))
+            .unwrap_or_default();
+        Ok(Packed { position, launch: kernel.launch(problem), epilogue, device })
     }
 
     /// Enqueues the launch. `tensor` is one of the operands, for asking its framework for the current stream.
@@ -70,9 +77,10 @@ impl Packed {
         // The driver may block when the stream's queue is full; other Python threads run meanwhile.
         tensor.py().detach(|| {
             let library = program.library(device)?;
-            // SAFETY: the program declares GemmParams as its one parameter. The addresses are those of tensors that the
+            // SAFETY: the program declares GemmParams as its first parameter, and as its second, if the kernel has an epilogue,
+            // the block that was packed for that. The addresses are those of tensors that the
             // caller holds; as everywhere in CUDA, their memory must stay theirs until the stream has come past.
-            unsafe { library.launch(device, stream, grid, &launch.params) }
+            unsafe { library.launch(device, stream, grid, &launch.params, &self.epilogue) }
         })?;
         Ok(())
     }
@@ -101,6 +109,10 @@ pub fn native_floor(
     let Some(launch) = kernel.launch(problem) else {
         return Err(PyValueError::new_err("the problem is empty, so there is nothing to launch"));
     };
+    let epilogue = native
+        .bound_epilogue()
+        .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed()))
+        .unwrap_or_default();
     let device = Device::get(ordinal)?;
     let library = program.library(device)?;
     let grid = Grid { ctas: launch.grid, threads: launch.block, shared_bytes: launch.shared_bytes };
@@ -110,7 +122,7 @@ pub fn native_floor(
         let start = Instant::now();
         for _ in 0..launches {
             // SAFETY: as in `launch`; the arguments hold the tensors.
-            unsafe { library.launch_current(stream, grid, &launch.params)? };
+            unsafe { library.launch_current(stream, grid, &launch.params, &epilogue)? };
         }
         seconds.push(start.elapsed().as_secs_f64() / f64::from(launches));
         device.synchronize(stream)?;

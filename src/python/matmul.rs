@@ -113,9 +113,9 @@ pub fn matmul<'py>(
     match &choice.program {
         Some(program) => {
             let stream = Stream { handle: None, trusted: true };
-            Packed::new(choice.position, &problem)?.enqueue(A, program, &stream)?;
+            Packed::new(choice.position, &problem, None)?.enqueue(A, program, &stream)?;
         }
-        None => run_reference(py, &Problem::Gemm(problem))?,
+        None => run_reference(py, &Problem::Gemm(problem), None)?,
     }
     Ok(out)
 }

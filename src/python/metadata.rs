@@ -63,7 +63,11 @@ pub fn describe<'py>(py: Python<'py>, kernel: &Kernel, class: &Bound<'py, PyAny>
             config.align,
         ))?,
     };
-    module.getattr("KernelMetadata")?.call1((kernel.name(), class, kernel.min_cc(), operands, design))
+    let epilogue = match kernel.epilogue {
+        Some(epilogue) => Some(module.getattr("EpilogueMetadata")?.call1((epilogue.to_string(),))?),
+        None => None,
+    };
+    module.getattr("KernelMetadata")?.call1((kernel.name(), class, kernel.min_cc(), operands, design, epilogue))
 }
 
 /// Whether an operand has the dtype, the stride order, the divisibility (of its strides but the contiguous one, in

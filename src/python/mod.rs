@@ -4,6 +4,7 @@ mod arguments;
 mod artifact;
 mod discovery;
 mod dtype;
+mod epilogue;
 mod errors;
 mod kernel;
 mod launch;
@@ -14,6 +15,7 @@ mod prepared;
 mod status;
 mod stream;
 mod tensors;
+mod trace;
 mod utils;
 
 use pyo3::prelude::*;
@@ -32,6 +34,8 @@ mod _core {
     #[pymodule_export]
     use super::dtype::PyDType;
     #[pymodule_export]
+    use super::epilogue::EpilogueArguments;
+    #[pymodule_export]
     use super::kernel::{Kernel, ReferenceKernel, SimtGemmKernel, Sm80GemmKernel};
     #[pymodule_export]
     use super::launch::native_floor;
@@ -49,6 +53,8 @@ mod _core {
     use super::stream::stream_handle;
     #[pymodule_export]
     use super::tensors::{DenseTensor, KernelOperand, ScaledTensor, TensorWrapper};
+    #[pymodule_export]
+    use super::trace::{TracedEpilogue, trace_epilogue};
     #[pymodule_export]
     use super::utils::{
         cache_directory, device_cc, leading_dim, nvrtc_info, stride_order, stride_rank, strides_to_layout_string,

@@ -10,7 +10,7 @@ use super::kernel::{run_reference, unsupported};
 use super::launch::{Packed, Stream};
 use super::stream::stream_handle;
 use crate::compile::Program;
-use crate::kernel::all;
+use crate::kernel::at;
 use crate::operand::{self, View};
 use crate::problem::Problem;
 
@@ -33,9 +33,10 @@ impl PreparedLaunch {
         program: Option<Arc<Program>>,
         stream: Option<u64>,
     ) -> PyResult<Self> {
-        let problem = arguments.get().native.as_ref().map(|native| native.problem);
-        let gpu = match (problem, program) {
-            (Some(Problem::Gemm(gemm)), Some(program)) => Some((Packed::new(position, &gemm)?, program)),
+        let native = arguments.get().native.as_ref();
+        let epilogue = native.and_then(NativeArguments::bound_epilogue);
+        let gpu = match (native.map(|native| native.problem), program) {
+            (Some(Problem::Gemm(gemm)), Some(program)) => Some((Packed::new(position, &gemm, epilogue)?, program)),
             _ => None,
         };
         Ok(PreparedLaunch { position, arguments, gpu, stream })
@@ -76,18 +77,21 @@ impl PreparedLaunch {
             Some(tensor) => swapped(operand.name, native.problem.views()[position], tensor),
             None => operand.reread(py, stream),
         })?;
+        let epilogue = native.current_epilogue(py, &problem, stream)?;
         // Another address may be aligned otherwise.
-        all()[self.position].addresses(&problem).map_err(|reason| unsupported(&reason))?;
+        let kernel = at(self.position);
+        kernel.addresses(&problem).map_err(|reason| unsupported(&reason))?;
+        kernel.fuses(epilogue.as_ref()).map_err(|reason| unsupported(&reason))?;
         match (&problem, &self.gpu) {
             (Problem::Gemm(gemm), Some((_, program))) => {
-                Packed::new(self.position, gemm)?.enqueue(tensor, program, &on)
+                Packed::new(self.position, gemm, epilogue.as_ref())?.enqueue(tensor, program, &on)
             }
-            _ => run_reference(py, &problem),
+            _ => run_reference(py, &problem, epilogue.as_ref()),
         }
     }
 
     fn __repr__(&self) -> String {
-        format!("<PreparedLaunch of {}>", all()[self.position].name())
+        format!("<PreparedLaunch of {}>", at(self.position).name())
     }
 }
 

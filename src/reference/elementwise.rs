@@ -3,14 +3,17 @@
 use rayon::prelude::*;
 
 use super::block::{Block, regions};
-use crate::problem::ElementwiseProblem;
+use super::epilogue::{Scratch, store};
+use crate::epilogue::Bound;
+use crate::problem::{ElementwiseProblem, Problem};
 
 /// # Safety
 /// As for [`run`](super::run), and the types are ones that [`adds`](super::adds).
-pub unsafe fn add(problem: &ElementwiseProblem) {
+pub unsafe fn add(problem: &ElementwiseProblem, epilogue: Option<&Bound>) {
     let ElementwiseProblem { a, b, out } = problem;
+    let accumulator = Problem::Elementwise(*problem).accumulator();
     let integers = a.dtype.is_integer() && b.dtype.is_integer();
-    regions(out.shape, 32, 1024).for_each_init(<(Block, Block)>::default, |(left, right), region| {
+    regions(out.shape, 32, 1024).for_each_init(<(Block, Block, Scratch)>::default, |(left, right, scratch), region| {
         // SAFETY: regions lie within the shape that the views share, and the types are known.
         unsafe {
             left.load(a, &region);
@@ -23,6 +26,6 @@ pub unsafe fn add(problem: &ElementwiseProblem) {
             }
         }
         // SAFETY: as above, and no two regions of an output meet.
-        unsafe { left.store(out, &region, integers) };
+        unsafe { store(left, accumulator, epilogue, out, &region, integers, scratch) };
     });
 }

@@ -4,6 +4,8 @@ use rayon::prelude::*;
 
 use super::ReferenceError;
 use super::block::{Block, Region, regions};
+use super::epilogue::{Scratch, store};
+use crate::epilogue::Bound;
 use crate::operand::{DType, View};
 use crate::problem::{GemmProblem, GroupedGemmProblem};
 
@@ -16,27 +18,30 @@ const DEPTH: i64 = 1024;
 
 /// # Safety
 /// As for [`run`](super::run), and the types are ones that [`multiplies`](super::multiplies).
-pub unsafe fn multiply(problem: &GemmProblem) {
-    let GemmProblem { a, b, out, .. } = problem;
+pub unsafe fn multiply(problem: &GemmProblem, epilogue: Option<&Bound>) {
+    let GemmProblem { a, b, out, accumulator } = problem;
     let integers = a.dtype.is_integer() && b.dtype.is_integer();
     // A product of 8-bit integers is below 2^16, so that their sums stay exact in float64 for any K that fits in memory.
     let wide = integers && (a.dtype == DType::I32 || b.dtype == DType::I32);
     let accumulate = if wide { accumulate_wrapping } else { accumulate };
-    regions(out.shape, TILE, TILE).for_each_init(<[Block; 3]>::default, |[left, right, sum], region| {
-        let Region { batch, rows, columns } = &region;
-        sum.clear((rows.end - rows.start) as usize, (columns.end - columns.start) as usize);
-        for start in (0..problem.k()).step_by(DEPTH as usize) {
-            let depth = start..(start + DEPTH).min(problem.k());
-            // SAFETY: rows, columns and depth lie within the extents that the operands share, and the types are known.
-            unsafe {
-                left.load(a, &Region { batch: *batch, rows: rows.clone(), columns: depth.clone() });
-                right.load(b, &Region { batch: *batch, rows: depth, columns: columns.clone() });
+    regions(out.shape, TILE, TILE).for_each_init(
+        <([Block; 3], Scratch)>::default,
+        |([left, right, sum], scratch), region| {
+            let Region { batch, rows, columns } = &region;
+            sum.clear((rows.end - rows.start) as usize, (columns.end - columns.start) as usize);
+            for start in (0..problem.k()).step_by(DEPTH as usize) {
+                let depth = start..(start + DEPTH).min(problem.k());
+                // SAFETY: rows, columns and depth lie within the extents that the operands share, and the types are known.
+                unsafe {
+                    left.load(a, &Region { batch: *batch, rows: rows.clone(), columns: depth.clone() });
+                    right.load(b, &Region { batch: *batch, rows: depth, columns: columns.clone() });
+                }
+                accumulate(left, right, sum);
             }
-            accumulate(left, right, sum);
-        }
-        // SAFETY: as above, and no two regions of an output meet.
-        unsafe { sum.store(out, &region, integers) };
-    });
+            // SAFETY: as above, and no two regions of an output meet.
+            unsafe { store(sum, *accumulator, epilogue, out, &region, integers, scratch) };
+        },
+    );
 }
 
 /// sum += left @ right in float64.
@@ -78,7 +83,7 @@ fn accumulate_wrapping(left: &Block, right: &Block, sum: &mut Block) {
 
 /// # Safety
 /// As for [`multiply`].
-pub unsafe fn multiply_groups(problem: &GroupedGemmProblem) -> Result<(), ReferenceError> {
+pub unsafe fn multiply_groups(problem: &GroupedGemmProblem, epilogue: Option<&Bound>) -> Result<(), ReferenceError> {
     let GroupedGemmProblem { a, b, out, accumulator, .. } = *problem;
     // SAFETY: the caller's.
     let ends = unsafe { read_offsets(problem) }?;
@@ -87,8 +92,9 @@ pub unsafe fn multiply_groups(problem: &GroupedGemmProblem) -> Result<(), Refere
     groups.into_par_iter().for_each(|(group, (start, end))| {
         let rows = |view: &View| View { shape: [1, end - start, view.shape[2]], ..skip(view, 1, start) };
         let b = View { shape: [1, b.shape[1], b.shape[2]], ..skip(&b, 0, group as i64) };
+        let epilogue = epilogue.map(|bound| bound.map_views(rows));
         // SAFETY: a group is a part of each operand, and groups share no row of the output.
-        unsafe { multiply(&GemmProblem { a: rows(&a), b, out: rows(&out), accumulator }) }
+        unsafe { multiply(&GemmProblem { a: rows(&a), b, out: rows(&out), accumulator }, epilogue.as_ref()) }
     });
     Ok(())
 }

@@ -7,6 +7,7 @@
 mod block;
 mod element;
 mod elementwise;
+mod epilogue;
 mod gemm;
 mod pool;
 #[cfg(test)]
@@ -14,6 +15,7 @@ mod tests;
 
 use thiserror::Error;
 
+use crate::epilogue::{Bound, Value};
 use crate::operand::{DType, Device};
 use crate::problem::Problem;
 
@@ -64,14 +66,14 @@ pub fn adds(a: DType, b: DType, out: DType) -> bool {
     known(a) && known(b) && if integers { known(out) && !narrow_float } else { out.is_float() }
 }
 
-/// Computes `problem` on all cores and returns when its output is written.
+/// Computes `problem`, and the epilogue behind it if there is one, on all cores, and returns when all outputs are written.
 ///
 /// # Safety
-/// For as long as the call lasts, every element that the views of a problem on [`Device::Cpu`] reach, unless they are
+/// For as long as the call lasts, every element that the views of a problem and its epilogue on [`Device::Cpu`] reach, unless they are
 /// marked fake, lies in live memory of this process that nobody else writes, nor reads where `out` points.
-pub unsafe fn run(problem: &Problem) -> Result<(), ReferenceError> {
+pub unsafe fn run(problem: &Problem, epilogue: Option<&Bound>) -> Result<(), ReferenceError> {
     // SAFETY: the caller's, passed on.
-    let compute = || unsafe { compute(problem) };
+    let compute = || unsafe { compute(problem, epilogue) };
     match pool::current() {
         Some(threads) => threads.install(compute),
         None => compute(),
@@ -80,13 +82,26 @@ pub unsafe fn run(problem: &Problem) -> Result<(), ReferenceError> {
 
 /// # Safety
 /// As for [`run`].
-unsafe fn compute(problem: &Problem) -> Result<(), ReferenceError> {
+unsafe fn compute(problem: &Problem, epilogue: Option<&Bound>) -> Result<(), ReferenceError> {
     for (name, view) in problem.operands() {
         if view.device != Device::Cpu {
             return Err(ReferenceError::Device { name, device: view.device });
         }
         if view.fake {
             return Err(ReferenceError::Fake { name });
+        }
+    }
+    let inputs = epilogue.into_iter().flat_map(|bound| &bound.inputs).filter_map(|value| match value {
+        Value::Tensor(view) => Some(view),
+        Value::Scalar(_) => None,
+    });
+    let outputs = epilogue.into_iter().flat_map(|bound| bound.outputs.iter().flatten());
+    for view in inputs.chain(outputs) {
+        if view.device != Device::Cpu {
+            return Err(ReferenceError::Device { name: "an operand of the epilogue", device: view.device });
+        }
+        if view.fake {
+            return Err(ReferenceError::Fake { name: "an operand of the epilogue" });
         }
     }
     let product = |a: DType, b: DType, accumulator: DType, out: DType| {
@@ -100,18 +115,18 @@ unsafe fn compute(problem: &Problem) -> Result<(), ReferenceError> {
     match problem {
         Problem::Gemm(p) => {
             product(p.a.dtype, p.b.dtype, p.accumulator, p.out.dtype)?;
-            unsafe { gemm::multiply(p) };
+            unsafe { gemm::multiply(p, epilogue) };
         }
         Problem::GroupedGemm(p) => {
             product(p.a.dtype, p.b.dtype, p.accumulator, p.out.dtype)?;
-            unsafe { gemm::multiply_groups(p) }?;
+            unsafe { gemm::multiply_groups(p, epilogue) }?;
         }
         Problem::Elementwise(p) => {
             let (a, b, out) = (p.a.dtype, p.b.dtype, p.out.dtype);
             if !adds(a, b, out) {
                 return Err(ReferenceError::SumTypes { a, b, out });
             }
-            unsafe { elementwise::add(p) };
+            unsafe { elementwise::add(p, epilogue) };
         }
     }
     Ok(())

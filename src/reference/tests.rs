@@ -126,7 +126,7 @@ fn check_gemm(a: &Tensor, b: &Tensor, out: &Tensor, accumulator: DType) {
     let integers = a.dtype.is_integer() && b.dtype.is_integer();
     let expected = out.with(integers, |index| product(a, b, index));
     let problem = GemmProblem::new(a.view(), b.view(), out.view(), accumulator).unwrap();
-    unsafe { run(&Problem::Gemm(problem)) }.unwrap();
+    unsafe { run(&Problem::Gemm(problem), None) }.unwrap();
     let describe = |t: &Tensor| format!("{} {:?} {:?}", t.dtype, t.shape, t.stride);
     assert!(out.bytes == expected.bytes, "{} @ {} = {}", describe(a), describe(b), describe(out));
 }
@@ -181,7 +181,7 @@ fn same_bits_from_any_number_of_threads() {
     let problem = Problem::Gemm(GemmProblem::new(a.view(), b.view(), out.view(), DType::F64).unwrap());
     let with_threads = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-        pool.install(|| unsafe { run(&problem) }).unwrap();
+        pool.install(|| unsafe { run(&problem, None) }).unwrap();
         out.bytes.clone()
     };
     let alone = with_threads(1);
@@ -203,7 +203,7 @@ fn groups_take_their_rows_and_leave_the_rest() {
             let sum = |group: usize| (0..6).map(|k| a.get([0, index[1], k]) * b.get([group as i64, k, index[2]])).sum();
             expected.set(index, group.map_or_else(|| out.get(index), sum));
         }
-        unsafe { run(&grouped(&a, &b, &out, &offsets)) }.unwrap();
+        unsafe { run(&grouped(&a, &b, &out, &offsets), None) }.unwrap();
         assert!(out.bytes == expected.bytes, "{ends:?}");
     }
 }
@@ -224,11 +224,11 @@ fn wrong_offsets_are_refused_before_anything_is_written() {
         let mut offsets = Tensor::new(random, DType::I32, [1, 1, 2], [0, 0, 1]);
         (0..).zip(ends).for_each(|(group, end)| offsets.set([0, 0, group], end as f64));
         let error = ReferenceError::OffsetsOrder { group, start, end: ends[group as usize], rows: 10 };
-        assert_eq!(unsafe { run(&grouped(&a, &b, &out, &offsets)) }, Err(error));
+        assert_eq!(unsafe { run(&grouped(&a, &b, &out, &offsets), None) }, Err(error));
     }
     let offsets = Tensor::new(random, DType::I32, [1, 1, 3], [0, 0, 1]);
     let error = ReferenceError::OffsetsLength { offsets: 3, groups: 2 };
-    assert_eq!(unsafe { run(&grouped(&a, &b, &out, &offsets)) }, Err(error));
+    assert_eq!(unsafe { run(&grouped(&a, &b, &out, &offsets), None) }, Err(error));
     assert!(out.bytes == before);
 }
 
@@ -251,7 +251,7 @@ fn sums_of_all_types_also_in_place() {
                         Exact { float: left + right, integer: (left as i128).wrapping_add(right as i128) }
                     });
                     let problem = ElementwiseProblem::new(a.view(), b.view(), out.view()).unwrap();
-                    unsafe { run(&Problem::Elementwise(problem)) }.unwrap();
+                    unsafe { run(&Problem::Elementwise(problem), None) }.unwrap();
                     assert!(out.bytes == expected.bytes, "{} + {right} = {result}, {shape:?}", a.dtype);
                 }
             }
@@ -265,7 +265,7 @@ fn what_cannot_be_run_is_refused() {
     let gemm = |change: fn(&mut View), out| {
         let [mut a, mut b, mut out] = [view(DType::F32), view(DType::F32), view(out)];
         [&mut a, &mut b, &mut out].into_iter().for_each(change);
-        unsafe { run(&Problem::Gemm(GemmProblem::new(a, b, out, DType::F32).unwrap())) }
+        unsafe { run(&Problem::Gemm(GemmProblem::new(a, b, out, DType::F32).unwrap()), None) }
     };
     assert_eq!(gemm(|_| (), DType::F16), Ok(()));
     assert_eq!(gemm(|view| view.fake = true, DType::F32), Err(ReferenceError::Fake { name: "A" }));

@@ -19,13 +19,13 @@ enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_HANDLE = 400, 
 static struct {
     unsigned grid[3], block[3], shared_bytes;
     uint64_t stream, context, kernel;
-    unsigned char parameters[PARAMETER_BYTES];
+    unsigned char parameters[PARAMETER_BYTES], more[PARAMETER_BYTES];
 } last;
 static _Atomic uint64_t launches, calls, contexts_pushed, libraries_loaded;
 static char failing_call[64];
 static int failing_code;
 static unsigned capability = 90;
-static unsigned parameter_bytes = 112;
+static unsigned parameter_bytes = 112, more_bytes = 0;
 static _Atomic int blocking_milliseconds;
 
 uint64_t stand_in_launches(void) { return launches; }
@@ -38,6 +38,9 @@ unsigned stand_in_last_grid(void) { return last.grid[0]; }
 unsigned stand_in_last_block(void) { return last.block[0]; }
 unsigned stand_in_last_shared_bytes(void) { return last.shared_bytes; }
 const unsigned char* stand_in_last_parameters(void) { return last.parameters; }
+// The second parameter, of kernels that declare one, which is then of this size.
+const unsigned char* stand_in_last_more(void) { return last.more; }
+void stand_in_expect_more(unsigned bytes) { more_bytes = bytes; }
 void stand_in_set_capability(unsigned cc) { capability = cc; }
 // Launches take this long from now on, as they do when the stream's queue is full.
 void stand_in_block(int milliseconds) { blocking_milliseconds = milliseconds; }
@@ -177,6 +180,7 @@ CUresult cuLaunchKernelEx(const LaunchConfig* config, uint64_t kernel, void** pa
     last.context = depth > 0 ? stack[depth - 1] : 0;
     last.kernel = kernel;
     memcpy(last.parameters, parameters[0], parameter_bytes);
+    if (more_bytes != 0) memcpy(last.more, parameters[1], more_bytes);
     return SUCCESS;
 }
 CUresult cuGetErrorName(CUresult error, const char** text) {

@@ -10,6 +10,7 @@ for _name in ("launches", "calls", "open_contexts", "libraries", "last_stream", 
     getattr(library, f"stand_in_{_name}").restype = ctypes.c_uint64
 library.stand_in_exchange_table.restype = ctypes.c_void_p
 library.stand_in_last_parameters.restype = ctypes.c_void_p
+library.stand_in_last_more.restype = ctypes.c_void_p
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
@@ -68,6 +69,11 @@ def last_parameters() -> Parameters:
     """The parameter block of the last launch."""
     fields = struct.unpack("<3Q9q4i", ctypes.string_at(library.stand_in_last_parameters(), 112))
     return Parameters(*fields[:3], fields[3:6], fields[6:9], fields[9:12], fields[12:])
+
+
+def last_words(count: int) -> tuple[int, ...]:
+    """The second parameter of the last launch, in words of 8 bytes; `stand_in_expect_more` says how many there are."""
+    return struct.unpack(f"<{count}Q", ctypes.string_at(library.stand_in_last_more(), 8 * count))
 
 
 def fail(call: str, code: int = 719) -> None:

@@ -1,0 +1,48 @@
+"""Activation functions for epilogues. In a function that is traced they are fused; called, they compute with torch."""
+
+from typing import Any
+
+from cutlass_api.fusion._eager import torch_function
+
+
+def identity(x: Any) -> Any:
+    """x itself."""
+    return x
+
+
+def relu(x: Any) -> Any:
+    """x where it is above 0, else 0."""
+    return torch_function("relu", x)
+
+
+def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
+    """x where it is above 0, else ``negative_slope * x``."""
+    return torch_function("leaky_relu", x, negative_slope=negative_slope)
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + exp(-x))."""
+    return torch_function("sigmoid", x)
+
+
+def tanh(x: Any) -> Any:
+    """The hyperbolic tangent."""
+    return torch_function("tanh", x)
+
+
+def silu(x: Any) -> Any:
+    """x * sigmoid(x)."""
+    return torch_function("silu", x)
+
+
+def gelu(x: Any, approximate: str = "none") -> Any:
+    """x times the normal distribution's share below x; ``approximate="tanh"`` for the approximation by a tanh."""
+    return torch_function("gelu", x, approximate=approximate)
+
+
+def hardswish(x: Any) -> Any:
+    """x * clamp(x + 3, 0, 6) / 6."""
+    return torch_function("hardswish", x)
+
+
+__all__ = ["gelu", "hardswish", "identity", "leaky_relu", "relu", "sigmoid", "silu", "tanh"]

@@ -1,0 +1,94 @@
+//! An epilogue with its operands, and the parameter block that a launch carries for it.
+
+use super::{Epilogue, Input, Kind, MAIN_OUTPUT, compute_type};
+use crate::operand::{DType, View};
+
+/// What stands for an input.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value {
+    /// A tensor at the shape of the output: with stride 0 along what it repeats.
+    Tensor(View),
+    Scalar(f64),
+}
+
+/// An epilogue and what it reads and writes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bound {
+    pub epilogue: &'static Epilogue,
+    /// One for each of the graph's inputs.
+    pub inputs: Vec<Value>,
+    /// One for each of the graph's outputs; None for D, which is the problem's own output.
+    pub outputs: Vec<Option<View>>,
+}
+
+impl Epilogue {
+    /// The place of each input among the tensors, or the scalars, of the parameter block.
+    pub(super) fn input_places(&self) -> Vec<usize> {
+        let (mut tensors, mut scalars) = (0, 0);
+        let mut place = |input: &Input| {
+            let next = match input {
+                Input::Tensor(_) => &mut tensors,
+                Input::Scalar(_) => &mut scalars,
+            };
+            *next += 1;
+            *next - 1
+        };
+        self.inputs.iter().map(&mut place).collect()
+    }
+
+    /// The place of each output among the tensors of the parameter block, which inputs come first in. None for D.
+    pub(super) fn output_places(&self) -> Vec<Option<usize>> {
+        let mut tensors = self.inputs.iter().filter(|input| matches!(input, Input::Tensor(_))).count();
+        let mut place = |main: bool| {
+            (!main).then(|| {
+                tensors += 1;
+                tensors - 1
+            })
+        };
+        self.graph.outputs.iter().map(|output| place(output.name == MAIN_OUTPUT)).collect()
+    }
+}
+
+impl Bound {
+    /// The same with other views of its tensors.
+    pub fn map_views(&self, change: impl Fn(&View) -> View) -> Bound {
+        let input = |value: &Value| match value {
+            Value::Tensor(view) => Value::Tensor(change(view)),
+            Value::Scalar(number) => Value::Scalar(*number),
+        };
+        Bound {
+            epilogue: self.epilogue,
+            inputs: self.inputs.iter().map(input).collect(),
+            outputs: self.outputs.iter().map(|output| output.as_ref().map(&change)).collect(),
+        }
+    }
+
+    /// The parameter block: `EpilogueParams` of the generated text, in words of 8 bytes. First the tensors, each its address
+    /// and its strides along batch, m and n, in elements; then the scalars, each in a word of its own.
+    /// `transposed`: the kernel's program computes the transposed product.
+    pub fn params(&self, accumulator: DType, transposed: bool) -> Vec<u64> {
+        let views = self.inputs.iter().filter_map(|value| match value {
+            Value::Tensor(view) => Some(view),
+            Value::Scalar(_) => None,
+        });
+        let mut words = Vec::new();
+        for view in views.chain(self.outputs.iter().flatten()) {
+            let [batch, m, n] = view.stride;
+            let (m, n) = if transposed { (n, m) } else { (m, n) };
+            words.extend([view.data, batch as u64, m as u64, n as u64]);
+        }
+        for (value, input) in self.inputs.iter().zip(&self.epilogue.inputs) {
+            let Value::Scalar(number) = value else { continue };
+            words.push(match (input.kind(), compute_type(accumulator)) {
+                (Kind::Float, DType::F64) => number.to_bits(),
+                (Kind::Float, _) => u64::from((*number as f32).to_bits()),
+                _ => u64::from(*number as i32 as u32),
+            });
+        }
+        // No parameter is of no size.
+        if words.is_empty() {
+            words.push(0);
+        }
+        words
+    }
+}

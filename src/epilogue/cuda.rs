@@ -1,0 +1,175 @@
+//! The CUDA C++ that a graph becomes: a functor as `kernels/common/epilogue.cuh` describes it, written from the graph alone.
+//! No text of the user's gets here: names are numbered, and numbers are printed from their values.
+
+use std::fmt::Write;
+
+use super::{Epilogue, Id, Input, Kind, MAIN_OUTPUT, Node, compute_type};
+use crate::operand::DType;
+
+/// The definitions of `EpilogueParams` and `Epilogue` for a kernel with this accumulator.
+pub fn functor(epilogue: &Epilogue, accumulator: DType) -> String {
+    let functor = Functor::new(epilogue, accumulator);
+    let (graph, used) = (&epilogue.graph, epilogue.graph.used());
+    let (input_places, output_places) = (epilogue.input_places(), epilogue.output_places());
+    let type_of = |kind: Kind| match kind {
+        Kind::Truth => "bool",
+        Kind::Integer => "s32",
+        Kind::Float => functor.float,
+    };
+
+    // Writing to a string does not fail; the results are dropped for that reason.
+    let mut params = String::new();
+    let inputs = epilogue.inputs.iter().filter(|input| matches!(input, Input::Tensor(_))).count();
+    let tensors = inputs + output_places.iter().flatten().count();
+    let mut words = 4 * tensors;
+    if tensors > 0 {
+        let _ = writeln!(params, "  EpilogueTensor tensors[{tensors}];");
+    }
+    for (input, place) in epilogue.inputs.iter().zip(&input_places) {
+        if let Input::Scalar(kind) = input {
+            let _ = writeln!(params, "  alignas(8) {} scalar{place};", type_of(*kind));
+            words += 1;
+        }
+    }
+    if words == 0 {
+        params.push_str("  unsigned long long nothing;\n");
+        words = 1;
+    }
+
+    let (mut loads, mut body, mut stores) = (String::new(), String::new(), String::new());
+    for (at, node) in graph.nodes.iter().enumerate().filter(|(at, _)| used[*at]) {
+        let kind = functor.kinds[at];
+        if let Node::Input(input) = node
+            && let Input::Tensor(dtype) = epilogue.inputs[*input as usize]
+        {
+            let (value, place, element) = (type_of(kind), input_places[*input as usize], dtype.short_name());
+            let _ = writeln!(loads, "    {value} input{input}[WIDTH];");
+            let _ = writeln!(
+                loads,
+                "    load_operand<{element}>(input{input}, params.tensors[{place}], batch, m, n, valid);"
+            );
+        }
+        let text = functor.expression(at as Id, &input_places);
+        let _ = writeln!(body, "      const {} v{at} = {text};", type_of(kind));
+    }
+
+    let integers = accumulator.is_integer();
+    let mut as_float = false;
+    for (index, (output, place)) in graph.outputs.iter().zip(&output_places).enumerate() {
+        let (node, kind) = (output.node, functor.kind(output.node));
+        if let Some(place) = place {
+            let (value, element) = (type_of(kind.max(Kind::Integer)), epilogue.outputs[index].short_name());
+            let _ = writeln!(loads, "    {value} output{index}[WIDTH];");
+            let _ = writeln!(body, "      output{index}[e] = v{node};");
+            let _ = writeln!(
+                stores,
+                "    store_operand<{element}>(output{index}, params.tensors[{place}], batch, m, n, valid);"
+            );
+        } else if output.name == MAIN_OUTPUT {
+            as_float = integers && kind == Kind::Float;
+            let value = if as_float { format!("__float_as_int(v{node})") } else { format!("v{node}") };
+            let _ = writeln!(body, "      values[e] = {value};");
+        }
+    }
+    let result = if as_float {
+        "static __device__ __forceinline__ f32 result(s32 value) { return __int_as_float(value); }"
+    } else {
+        "template <class Value> static __device__ __forceinline__ Value result(Value value) { return value; }"
+    };
+
+    format!(
+        r"struct EpilogueParams {{
+{params}}};
+static_assert(sizeof(EpilogueParams) == {bytes}, {disagree:?});
+
+struct Epilogue {{
+  const EpilogueParams& params;
+
+  template <class Value, int WIDTH>
+  __device__ __forceinline__ void operator()(Value (&values)[WIDTH], int batch, int m, int n, int valid) const {{
+{loads}#pragma unroll
+    for (int e = 0; e < WIDTH; ++e) {{
+{body}    }}
+{stores}  }}
+
+  {result}
+}};
+",
+        bytes = 8 * words,
+        disagree = "host and kernel disagree"
+    )
+}
+
+struct Functor<'a> {
+    epilogue: &'a Epilogue,
+    kinds: Vec<Kind>,
+    /// The type of floating-point values.
+    float: &'static str,
+}
+
+impl Functor<'_> {
+    fn new(epilogue: &Epilogue, accumulator: DType) -> Functor<'_> {
+        Functor { epilogue, kinds: epilogue.kinds(accumulator), float: compute_type(accumulator).short_name() }
+    }
+
+    fn kind(&self, id: Id) -> Kind {
+        self.kinds[id as usize]
+    }
+
+    /// The value of a node as one of this kind.
+    fn value(&self, id: Id, kind: Kind) -> String {
+        match kind {
+            same if same == self.kind(id) => format!("v{id}"),
+            Kind::Float => format!("{}(v{id})", self.float),
+            Kind::Integer => format!("s32(v{id})"),
+            Kind::Truth => format!("(v{id} != 0)"),
+        }
+    }
+
+    fn expression(&self, id: Id, input_places: &[usize]) -> String {
+        let kind = self.kind(id);
+        match self.epilogue.graph.node(id) {
+            Node::Accumulator => "values[e]".to_owned(),
+            Node::Input(input) => match self.epilogue.inputs[input as usize] {
+                Input::Tensor(_) => format!("input{input}[e]"),
+                Input::Scalar(_) => format!("params.scalar{}", input_places[input as usize]),
+            },
+            Node::Integer(i32::MIN) => "(-2147483647 - 1)".to_owned(),
+            Node::Integer(value) => value.to_string(),
+            Node::Float(bits) => self.float_literal(f64::from_bits(bits)),
+            Node::Unary(operation, value) => format!("fused::{}({})", operation.name(), self.value(value, kind)),
+            Node::Binary(operation, left, right) => {
+                format!("fused::{}({}, {})", operation.name(), self.value(left, kind), self.value(right, kind))
+            }
+            Node::Compare(comparison, left, right) => {
+                let common = self.kind(left).max(self.kind(right));
+                format!("{} {} {}", self.value(left, common), comparison.symbol(), self.value(right, common))
+            }
+            Node::Select { condition, yes, no } => {
+                let condition = self.value(condition, Kind::Truth);
+                format!("{condition} ? {} : {}", self.value(yes, kind), self.value(no, kind))
+            }
+            Node::Cast(dtype, value) => {
+                let number = self.value(value, self.kind(value).max(Kind::Integer));
+                let (to, element) = (if kind == Kind::Float { self.float } else { "s32" }, dtype.short_name());
+                format!("{to}(decode(encode<{element}>({number})))")
+            }
+        }
+    }
+
+    /// The shortest decimal that reads back as the same number.
+    fn float_literal(&self, value: f64) -> String {
+        if self.float == "f64" {
+            match value.is_finite() {
+                true => format!("{value:?}"),
+                false => format!("__longlong_as_double({}ll)", value.to_bits() as i64),
+            }
+        } else {
+            let value = value as f32;
+            match value.is_finite() {
+                true => format!("{value:?}f"),
+                false => format!("__uint_as_float({:#x}u)", value.to_bits()),
+            }
+        }
+    }
+}

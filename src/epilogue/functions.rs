@@ -1,0 +1,209 @@
+//! The functions that an epilogue may call, by the last part of the name that the user calls them by.
+
+use super::{Binary, Comparison, Graph, Id, Node, Number, Unary};
+use crate::operand::DType;
+
+/// An argument of a call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Argument {
+    Value(Id),
+    /// A word: a string, or the last part of a dotted name (`float16` of `torch.float16`).
+    Word(String),
+    /// Python's None.
+    Nothing,
+}
+
+/// What an expression stands for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Meaning {
+    Value(Id),
+}
+
+/// What messages list.
+pub const NAMES: &str = "abs, bfloat16, cast, clamp, clip, exp, float, gelu, half, hardswish, identity, leaky_relu, log, \
+                         max, maximum, min, minimum, multiply_add, relu, rsqrt, sigmoid, silu, sqrt, square, swish, tanh, \
+                         to, where, and torch's add, sub, mul, div, neg, lt, le, gt, ge, eq, ne";
+
+impl Graph {
+    /// The call of a function, with its arguments by position and by name. The error says what is wrong with it.
+    pub fn call(
+        &mut self,
+        function: &str,
+        positional: Vec<Argument>,
+        named: Vec<(String, Argument)>,
+    ) -> Result<Meaning, String> {
+        let mut call = Call { function, positional, named };
+        let id = self.called(&mut call)?;
+        call.finish()?;
+        Ok(Meaning::Value(id))
+    }
+
+    fn called(&mut self, call: &mut Call<'_>) -> Result<Id, String> {
+        let unary = match call.function {
+            "neg" | "negative" => Some(Unary::Negate),
+            "abs" | "absolute" => Some(Unary::Absolute),
+            "exp" => Some(Unary::Exp),
+            "log" => Some(Unary::Log),
+            "sqrt" => Some(Unary::Sqrt),
+            "rsqrt" => Some(Unary::Rsqrt),
+            "sigmoid" => Some(Unary::Sigmoid),
+            "tanh" => Some(Unary::Tanh),
+            "silu" | "swish" => Some(Unary::Silu),
+            "hardswish" => Some(Unary::Hardswish),
+            _ => None,
+        };
+        if let Some(operation) = unary {
+            let x = call.value(&["input", "x"])?;
+            return Ok(self.unary(operation, x));
+        }
+        let binary = match call.function {
+            "add" => Some(Binary::Add),
+            "sub" | "subtract" => Some(Binary::Subtract),
+            "mul" | "multiply" => Some(Binary::Multiply),
+            "div" | "divide" | "true_divide" => Some(Binary::Divide),
+            "maximum" | "fmax" | "max" => Some(Binary::Maximum),
+            "minimum" | "fmin" | "min" => Some(Binary::Minimum),
+            _ => None,
+        };
+        if let Some(operation) = binary {
+            let (x, y) = (call.value(&["input", "x"])?, call.value(&["other", "y"])?);
+            return Ok(self.binary(operation, x, y));
+        }
+        let comparison = match call.function {
+            "lt" | "less" => Some(Comparison::Less),
+            "le" | "less_equal" => Some(Comparison::LessEqual),
+            "gt" | "greater" => Some(Comparison::Greater),
+            "ge" | "greater_equal" => Some(Comparison::GreaterEqual),
+            "eq" | "equal" => Some(Comparison::Equal),
+            "ne" | "not_equal" => Some(Comparison::NotEqual),
+            _ => None,
+        };
+        if let Some(comparison) = comparison {
+            let (x, y) = (call.value(&["input", "x"])?, call.value(&["other", "y"])?);
+            return Ok(self.add(Node::Compare(comparison, x, y)));
+        }
+        let to = match call.function {
+            "float" => Some(DType::F32),
+            "double" => Some(DType::F64),
+            "half" => Some(DType::F16),
+            "bfloat16" => Some(DType::Bf16),
+            "int" => Some(DType::I32),
+            _ => None,
+        };
+        if let Some(dtype) = to {
+            let x = call.value(&["input", "x"])?;
+            return Ok(self.add(Node::Cast(dtype, x)));
+        }
+        match call.function {
+            "identity" => call.value(&["input", "x"]),
+            "square" => {
+                let x = call.value(&["input", "x"])?;
+                Ok(self.binary(Binary::Multiply, x, x))
+            }
+            "multiply_add" => {
+                let (x, y, z) = (call.value(&["x"])?, call.value(&["y"])?, call.value(&["z"])?);
+                let product = self.binary(Binary::Multiply, x, y);
+                Ok(self.binary(Binary::Add, product, z))
+            }
+            "relu" => {
+                let x = call.value(&["input", "x"])?;
+                let zero = self.number(Number::Integer(0));
+                Ok(self.binary(Binary::Maximum, x, zero))
+            }
+            "leaky_relu" => {
+                let x = call.value(&["input", "x"])?;
+                let slope = match call.optional(&["negative_slope", "alpha"])? {
+                    Some(slope) => slope,
+                    None => self.number(Number::Float(0.01)),
+                };
+                let zero = self.number(Number::Integer(0));
+                let condition = self.add(Node::Compare(Comparison::Greater, x, zero));
+                let no = self.binary(Binary::Multiply, x, slope);
+                Ok(self.add(Node::Select { condition, yes: x, no }))
+            }
+            "gelu" => {
+                let x = call.value(&["input", "x"])?;
+                match call.word(&["approximate"])?.as_deref() {
+                    None | Some("none") => Ok(self.unary(Unary::Gelu, x)),
+                    Some("tanh") => Ok(self.unary(Unary::GeluTanh, x)),
+                    Some(other) => Err(format!("gelu has no approximation {other:?}; there are \"none\" and \"tanh\"")),
+                }
+            }
+            "gelu_tanh" => {
+                let x = call.value(&["input", "x"])?;
+                Ok(self.unary(Unary::GeluTanh, x))
+            }
+            "clamp" | "clip" => {
+                let x = call.value(&["input", "x"])?;
+                let (low, high) = (call.optional(&["min", "a_min"])?, call.optional(&["max", "a_max"])?);
+                if low.is_none() && high.is_none() {
+                    return Err(format!("{} needs a minimum, a maximum, or both", call.function));
+                }
+                let raised = low.map_or(x, |low| self.binary(Binary::Maximum, x, low));
+                Ok(high.map_or(raised, |high| self.binary(Binary::Minimum, raised, high)))
+            }
+            "where" => {
+                let condition = call.value(&["condition"])?;
+                let (yes, no) = (call.value(&["input", "x"])?, call.value(&["other", "y"])?);
+                Ok(self.add(Node::Select { condition, yes, no }))
+            }
+            "to" | "type" | "cast" | "astype" => {
+                let x = call.value(&["input", "x"])?;
+                let word = call.word(&["dtype"])?;
+                let word = word.ok_or_else(|| format!("{} needs a dtype, such as torch.float16", call.function))?;
+                match DType::from_name(&word) {
+                    Some(dtype) => Ok(self.add(Node::Cast(dtype, x))),
+                    None => Err(format!("{word:?} names no supported element type")),
+                }
+            }
+            unknown => Err(format!("unknown operation '{unknown}'; there are {NAMES}")),
+        }
+    }
+}
+
+/// A call whose arguments are taken one after the other.
+struct Call<'a> {
+    function: &'a str,
+    positional: Vec<Argument>,
+    named: Vec<(String, Argument)>,
+}
+
+impl Call<'_> {
+    /// The next argument, by position or under one of these names.
+    fn take(&mut self, names: &[&str]) -> Option<Argument> {
+        if !self.positional.is_empty() {
+            return Some(self.positional.remove(0));
+        }
+        let at = self.named.iter().position(|(name, _)| names.contains(&name.as_str()))?;
+        Some(self.named.remove(at).1)
+    }
+
+    fn value(&mut self, names: &[&str]) -> Result<Id, String> {
+        self.optional(names)?.ok_or_else(|| format!("{} is called without its argument '{}'", self.function, names[0]))
+    }
+
+    fn optional(&mut self, names: &[&str]) -> Result<Option<Id>, String> {
+        match self.take(names) {
+            Some(Argument::Value(id)) => Ok(Some(id)),
+            Some(Argument::Nothing) | None => Ok(None),
+            Some(Argument::Word(word)) => Err(format!("{word} is no value that {} can compute with", self.function)),
+        }
+    }
+
+    fn word(&mut self, names: &[&str]) -> Result<Option<String>, String> {
+        match self.take(names) {
+            Some(Argument::Word(word)) => Ok(Some(word)),
+            Some(Argument::Nothing) | None => Ok(None),
+            Some(Argument::Value(_)) => Err(format!("{} takes no number as its '{}'", self.function, names[0])),
+        }
+    }
+
+    /// Nothing may be left over.
+    fn finish(&self) -> Result<(), String> {
+        match (self.positional.len(), self.named.first()) {
+            (0, None) => Ok(()),
+            (0, Some((name, _))) => Err(format!("{} takes no argument '{name}'", self.function)),
+            (more, _) => Err(format!("{} is called with {more} arguments too many", self.function)),
+        }
+    }
+}

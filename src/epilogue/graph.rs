@@ -1,0 +1,325 @@
+//! The expression graph: nodes in the order in which they can be computed, each assigned once.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::ACCUMULATOR;
+use crate::operand::DType;
+
+/// A node's place in its graph. Nodes refer to earlier ones only.
+pub type Id = u32;
+
+/// A number that the user wrote. Python tells the two apart, and so do integer accumulators.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Number {
+    Integer(i64),
+    Float(f64),
+}
+
+impl Number {
+    pub fn value(self) -> f64 {
+        match self {
+            Number::Integer(value) => value as f64,
+            Number::Float(value) => value,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Node {
+    Accumulator,
+    /// An input, by its place among them.
+    Input(u32),
+    Integer(i32),
+    /// The bits of a float64, which, other than the number, can be compared and hashed.
+    Float(u64),
+    Unary(Unary, Id),
+    Binary(Binary, Id, Id),
+    /// 1 where it holds, else 0.
+    Compare(Comparison, Id, Id),
+    Select {
+        condition: Id,
+        yes: Id,
+        no: Id,
+    },
+    /// Rounded to an element type, or truncated towards zero if that is an integer type.
+    Cast(DType, Id),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Unary {
+    Negate,
+    Absolute,
+    Exp,
+    Log,
+    Sqrt,
+    Rsqrt,
+    Sigmoid,
+    Tanh,
+    Silu,
+    Gelu,
+    GeluTanh,
+    Hardswish,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Binary {
+    Add,
+    Subtract,
+    Multiply,
+    Divide,
+    /// NaN where either side is, as in torch.
+    Maximum,
+    Minimum,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Comparison {
+    Less,
+    LessEqual,
+    Greater,
+    GreaterEqual,
+    Equal,
+    NotEqual,
+}
+
+/// What a value is. Mixed operands meet in the later one, as in torch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Kind {
+    Truth,
+    /// An int32 that wraps around.
+    Integer,
+    /// A float32, or float64 behind a float64 accumulator.
+    Float,
+}
+
+impl Unary {
+    /// The name in CUDA code and in expressions.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unary::Negate => "negate",
+            Unary::Absolute => "absolute",
+            Unary::Exp => "exp",
+            Unary::Log => "log",
+            Unary::Sqrt => "sqrt",
+            Unary::Rsqrt => "rsqrt",
+            Unary::Sigmoid => "sigmoid",
+            Unary::Tanh => "tanh",
+            Unary::Silu => "silu",
+            Unary::Gelu => "gelu",
+            Unary::GeluTanh => "gelu_tanh",
+            Unary::Hardswish => "hardswish",
+        }
+    }
+}
+
+impl Binary {
+    /// The name in CUDA code.
+    pub fn name(self) -> &'static str {
+        match self {
+            Binary::Add => "add",
+            Binary::Subtract => "subtract",
+            Binary::Multiply => "multiply",
+            Binary::Divide => "divide",
+            Binary::Maximum => "maximum",
+            Binary::Minimum => "minimum",
+        }
+    }
+}
+
+impl Comparison {
+    /// The operator, in Python as in C++.
+    pub fn symbol(self) -> &'static str {
+        match self {
+            Comparison::Less => "<",
+            Comparison::LessEqual => "<=",
+            Comparison::Greater => ">",
+            Comparison::GreaterEqual => ">=",
+            Comparison::Equal => "==",
+            Comparison::NotEqual => "!=",
+        }
+    }
+}
+
+/// One returned name and the node that it stands for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Output {
+    pub name: String,
+    pub node: Id,
+}
+
+/// An epilogue function as written, before anything is known of its operands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Graph {
+    pub nodes: Vec<Node>,
+    /// The parameters but the accumulator, in the function's order.
+    pub inputs: Vec<String>,
+    /// In the order returned.
+    pub outputs: Vec<Output>,
+}
+
+impl Graph {
+    /// The place of this node; a node that is there already is not made twice.
+    pub fn add(&mut self, node: Node) -> Id {
+        let known = self.nodes.iter().position(|other| *other == node);
+        known.unwrap_or_else(|| {
+            self.nodes.push(node);
+            self.nodes.len() - 1
+        }) as Id
+    }
+
+    pub fn node(&self, id: Id) -> Node {
+        self.nodes[id as usize]
+    }
+
+    pub fn number(&mut self, number: Number) -> Id {
+        self.add(match number {
+            Number::Integer(value) => match i32::try_from(value) {
+                Ok(value) => Node::Integer(value),
+                Err(_) => Node::Float((value as f64).to_bits()),
+            },
+            Number::Float(value) => Node::Float(value.to_bits()),
+        })
+    }
+
+    /// The number that a node stands for, where it is one.
+    pub fn constant(&self, id: Id) -> Option<Number> {
+        match self.node(id) {
+            Node::Integer(value) => Some(Number::Integer(value.into())),
+            Node::Float(bits) => Some(Number::Float(f64::from_bits(bits))),
+            _ => None,
+        }
+    }
+
+    pub fn unary(&mut self, operation: Unary, of: Id) -> Id {
+        match (operation, self.constant(of)) {
+            (Unary::Negate, Some(Number::Integer(value))) => self.number(Number::Integer(-value)),
+            (Unary::Negate, Some(Number::Float(value))) => self.number(Number::Float(-value)),
+            _ => self.add(Node::Unary(operation, of)),
+        }
+    }
+
+    /// An operation on two values. On two constants it is Python's, computed here and now.
+    pub fn binary(&mut self, operation: Binary, left: Id, right: Id) -> Id {
+        let (Some(x), Some(y)) = (self.constant(left), self.constant(right)) else {
+            return self.add(Node::Binary(operation, left, right));
+        };
+        if let (Number::Integer(x), Number::Integer(y)) = (x, y) {
+            // Both came from 32 bits, so that nothing here overflows 64.
+            let folded = match operation {
+                Binary::Add => Some(x + y),
+                Binary::Subtract => Some(x - y),
+                Binary::Multiply => Some(x * y),
+                Binary::Maximum => Some(x.max(y)),
+                Binary::Minimum => Some(x.min(y)),
+                Binary::Divide => None,
+            };
+            if let Some(value) = folded {
+                return self.number(Number::Integer(value));
+            }
+        }
+        let (x, y) = (x.value(), y.value());
+        let folded = match operation {
+            Binary::Add => x + y,
+            Binary::Subtract => x - y,
+            Binary::Multiply => x * y,
+            Binary::Divide => x / y,
+            Binary::Maximum => x.max(y),
+            Binary::Minimum => x.min(y),
+        };
+        self.number(Number::Float(folded))
+    }
+
+    /// What each node is, given what the accumulator and the inputs are.
+    pub fn kinds(&self, accumulator: Kind, inputs: &[Kind]) -> Vec<Kind> {
+        let mut kinds: Vec<Kind> = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let of = |id: Id| kinds[id as usize];
+            // Arithmetic on truths is arithmetic on the numbers 0 and 1.
+            let meet = |left: Id, right: Id| of(left).max(of(right)).max(Kind::Integer);
+            kinds.push(match *node {
+                Node::Accumulator => accumulator,
+                Node::Input(at) => inputs[at as usize],
+                Node::Integer(_) => Kind::Integer,
+                Node::Float(_) => Kind::Float,
+                Node::Unary(Unary::Negate | Unary::Absolute, value) => meet(value, value),
+                Node::Unary(..) | Node::Binary(Binary::Divide, ..) => Kind::Float,
+                Node::Binary(_, left, right) => meet(left, right),
+                Node::Compare(..) => Kind::Truth,
+                Node::Select { yes, no, .. } => of(yes).max(of(no)),
+                Node::Cast(dtype, _) if dtype.is_integer() => Kind::Integer,
+                Node::Cast(..) => Kind::Float,
+            });
+        }
+        kinds
+    }
+
+    /// Whether each node counts towards an output.
+    pub fn used(&self) -> Vec<bool> {
+        let mut used = vec![false; self.nodes.len()];
+        self.outputs.iter().for_each(|output| used[output.node as usize] = true);
+        for at in (0..self.nodes.len()).rev() {
+            if used[at] {
+                self.operands(at as Id).for_each(|id| used[id as usize] = true);
+            }
+        }
+        used
+    }
+
+    fn operands(&self, id: Id) -> impl Iterator<Item = Id> + use<> {
+        let operands = match self.node(id) {
+            Node::Accumulator | Node::Input(_) | Node::Integer(_) | Node::Float(_) => [None; 3],
+            Node::Unary(_, value) | Node::Cast(_, value) => [Some(value), None, None],
+            Node::Binary(_, left, right) | Node::Compare(_, left, right) => [Some(left), Some(right), None],
+            Node::Select { condition, yes, no } => [Some(condition), Some(yes), Some(no)],
+        };
+        operands.into_iter().flatten()
+    }
+
+    /// A node as an expression of accumulator, inputs and constants. What it shares with others is written out each time,
+    /// up to a depth.
+    fn expression(&self, id: Id, depth: usize) -> String {
+        if depth == 0 {
+            return "...".to_owned();
+        }
+        let of = |id: Id| self.expression(id, depth - 1);
+        match self.node(id) {
+            Node::Accumulator => ACCUMULATOR.to_owned(),
+            Node::Input(at) => self.inputs[at as usize].clone(),
+            Node::Integer(value) => value.to_string(),
+            Node::Float(bits) => f64::from_bits(bits).to_string(),
+            Node::Unary(Unary::Negate, value) => format!("-{}", of(value)),
+            Node::Unary(operation, value) => format!("{}({})", operation.name(), of(value)),
+            Node::Binary(operation, left, right) => {
+                let symbol = match operation {
+                    Binary::Add => "+",
+                    Binary::Subtract => "-",
+                    Binary::Multiply => "*",
+                    Binary::Divide => "/",
+                    Binary::Maximum | Binary::Minimum => {
+                        return format!("{}({}, {})", operation.name(), of(left), of(right));
+                    }
+                };
+                format!("({} {symbol} {})", of(left), of(right))
+            }
+            Node::Compare(comparison, left, right) => {
+                format!("({} {} {})", of(left), comparison.symbol(), of(right))
+            }
+            Node::Select { condition, yes, no } => format!("where({}, {}, {})", of(condition), of(yes), of(no)),
+            Node::Cast(dtype, value) => format!("{dtype}({})", of(value)),
+        }
+    }
+}
+
+/// The outputs as expressions: `D = relu(accum + bias)`.
+impl fmt::Display for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<String> = self
+            .outputs
+            .iter()
+            .map(|output| format!("{} = {}", output.name, self.expression(output.node, 8)))
+            .collect();
+        f.write_str(&lines.join("; "))
+    }
+}

@@ -1,0 +1,94 @@
+//! Epilogues: what is computed of a sum of products before it is stored. An expression graph, the types that it works on, and
+//! the CUDA C++ that it becomes. Pure: no Python, no compiler, no driver.
+
+mod bound;
+mod cuda;
+mod functions;
+mod graph;
+mod intern;
+
+pub use bound::{Bound, Value};
+pub use cuda::functor;
+pub use functions::{Argument, Meaning};
+pub use graph::{Binary, Comparison, Graph, Id, Kind, Node, Number, Output, Unary};
+pub use intern::{intern, name};
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::operand::DType;
+
+/// The accumulator's name in the user's function.
+pub const ACCUMULATOR: &str = "accum";
+/// The name of the main output.
+pub const MAIN_OUTPUT: &str = "D";
+
+/// A graph with the types of its operands: all that its code depends on. Addresses, strides and the values of scalars are
+/// parameters of a launch.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Epilogue {
+    pub graph: Graph,
+    /// One for each of the graph's inputs.
+    pub inputs: Vec<Input>,
+    /// The element type of each of the graph's outputs; that of D is the kernel's own, and counts as float32 here.
+    pub outputs: Vec<DType>,
+}
+
+/// What an input is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Input {
+    Tensor(DType),
+    /// A number, passed with each launch.
+    Scalar(Kind),
+}
+
+impl Input {
+    pub fn kind(self) -> Kind {
+        match self {
+            Input::Tensor(dtype) if dtype.is_integer() => Kind::Integer,
+            Input::Tensor(_) => Kind::Float,
+            Input::Scalar(kind) => kind,
+        }
+    }
+}
+
+/// The type that floating-point values of an epilogue have: float64 behind a float64 accumulator, else float32.
+pub fn compute_type(accumulator: DType) -> DType {
+    if accumulator == DType::F64 { DType::F64 } else { DType::F32 }
+}
+
+impl Epilogue {
+    /// What each node of the graph is, behind an accumulator of this type.
+    pub fn kinds(&self, accumulator: DType) -> Vec<Kind> {
+        let of_accumulator = if accumulator.is_integer() { Kind::Integer } else { Kind::Float };
+        let inputs: Vec<Kind> = self.inputs.iter().map(|input| input.kind()).collect();
+        self.graph.kinds(of_accumulator, &inputs)
+    }
+
+    /// Eight hexadecimal digits that no other epilogue is likely to share.
+    pub fn digest(&self) -> String {
+        // Plain data in memory: serializing it does not fail.
+        let bytes = postcard::to_stdvec(self).unwrap_or_default();
+        blake3::hash(&bytes).to_hex()[..8].to_owned()
+    }
+}
+
+/// The outputs as expressions of the inputs, with the types of both: `D = relu(accum + bias)`.
+impl fmt::Display for Epilogue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.graph)?;
+        let inputs = self.graph.inputs.iter().zip(&self.inputs).map(|(name, input)| match input {
+            Input::Tensor(dtype) => format!("{name}: {dtype}"),
+            Input::Scalar(Kind::Float) => format!("{name}: a number"),
+            Input::Scalar(_) => format!("{name}: an integer"),
+        });
+        let outputs = self.graph.outputs.iter().zip(&self.outputs).filter(|(output, _)| output.name != MAIN_OUTPUT);
+        let typed: Vec<String> =
+            inputs.chain(outputs.map(|(output, dtype)| format!("{}: {dtype}", output.name))).collect();
+        if typed.is_empty() { Ok(()) } else { write!(f, " ({})", typed.join(", ")) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,108 @@
+//! A problem with an epilogue: operands that fit the output, and can be read and written on the way.
+
+use super::{Problem, ProblemError};
+use crate::epilogue::{Bound, Epilogue, Graph, Input, Kind, MAIN_OUTPUT, Number, Value, intern};
+use crate::operand::{DType, View};
+
+/// What the user gives for a parameter or an output of an epilogue function.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Given {
+    Tensor(View),
+    Number(Number),
+}
+
+/// The epilogue of a problem, checked against it: `inputs` and `outputs` are what stands for those of the graph, with their
+/// names, in the graph's order. The output D is the problem's own, and is not looked at.
+pub fn fuse(
+    problem: &Problem,
+    accumulator: DType,
+    graph: &Graph,
+    inputs: &[(&'static str, Given)],
+    outputs: &[(&'static str, Given)],
+) -> Result<Bound, ProblemError> {
+    let out = problem.out();
+    let mut input_types = Vec::with_capacity(inputs.len());
+    let mut values = Vec::with_capacity(inputs.len());
+    for (name, given) in inputs {
+        let (input, value) = match given {
+            Given::Tensor(view) => {
+                check_tensor(name, view, out)?;
+                let (shape, out_shape) = (view.user_shape().to_vec(), out.user_shape().to_vec());
+                let wide = view.broadcast(out.shape);
+                let wide = wide.ok_or(ProblemError::NotBroadcast { name, shape, out_shape })?;
+                (Input::Tensor(view.dtype), Value::Tensor(wide))
+            }
+            // Behind a float accumulator every number is a float: whether it was written 2 or 2.0 is no other program.
+            Given::Number(Number::Integer(value)) if accumulator.is_integer() => {
+                i32::try_from(*value).map_err(|_| ProblemError::LargeInteger { name, value: *value })?;
+                (Input::Scalar(Kind::Integer), Value::Scalar(*value as f64))
+            }
+            Given::Number(number) => (Input::Scalar(Kind::Float), Value::Scalar(number.value())),
+        };
+        input_types.push(input);
+        values.push(value);
+    }
+    let mut written = vec![(MAIN_OUTPUT, *out)];
+    let mut output_types = Vec::with_capacity(outputs.len());
+    let mut views = Vec::with_capacity(outputs.len());
+    for (name, given) in outputs {
+        if *name == MAIN_OUTPUT {
+            output_types.push(DType::F32);
+            views.push(None);
+            continue;
+        }
+        let Given::Tensor(view) = given else { return Err(ProblemError::NotTensor { name }) };
+        check_tensor(name, view, out)?;
+        if view.shape != out.shape {
+            let (shape, out_shape) = (view.user_shape().to_vec(), out.user_shape().to_vec());
+            return Err(ProblemError::OutputShape { name, shape, out_shape });
+        }
+        if view.read_only {
+            return Err(ProblemError::ReadOnly { name });
+        }
+        if view.overlaps_itself() {
+            let (shape, stride) = (view.user_shape().to_vec(), view.user_stride().to_vec());
+            return Err(ProblemError::SelfOverlap { name, shape, stride });
+        }
+        let view = View { rank: 3, ..*view };
+        if let Some((other, _)) = written.iter().find(|(_, earlier)| meet(&view, earlier)) {
+            return Err(ProblemError::SharedOutputs { name, other });
+        }
+        let product = problem.operands();
+        let (_, factors) = product.split_last().unwrap_or((&("out", out), &[]));
+        if let Some((other, _)) = factors.iter().find(|(_, factor)| meet(&view, factor)) {
+            return Err(ProblemError::OverwrittenInput { name, other });
+        }
+        written.push((name, view));
+        output_types.push(view.dtype);
+        views.push(Some(view));
+    }
+    // In place is fine, element for element: an element is read before it is written, by the same thread.
+    for ((other, _), value) in inputs.iter().zip(&values) {
+        let Value::Tensor(input) = value else { continue };
+        for (name, output) in &written {
+            let same = input.data == output.data && input.stride == output.stride && input.dtype == output.dtype;
+            if meet(output, input) && !same {
+                return Err(ProblemError::OverwrittenInput { name, other });
+            }
+        }
+    }
+    let epilogue = intern(Epilogue { graph: graph.clone(), inputs: input_types, outputs: output_types });
+    Ok(Bound { epilogue, inputs: values, outputs: views })
+}
+
+/// Whether writing one may change what is read or written through the other. Without memory, nobody knows.
+fn meet(output: &View, other: &View) -> bool {
+    !output.fake && !other.fake && output.may_alias(other)
+}
+
+fn check_tensor(name: &'static str, view: &View, out: &View) -> Result<(), ProblemError> {
+    if matches!(view.dtype, DType::Other { .. }) {
+        let known: Vec<String> = DType::all().map(|dtype| dtype.to_string()).collect();
+        return Err(ProblemError::EpilogueType { name, dtype: view.dtype, known: known.join(", ") });
+    }
+    if view.device != out.device {
+        return Err(ProblemError::MixedDevices { name, device: view.device, out_device: out.device });
+    }
+    Ok(())
+}

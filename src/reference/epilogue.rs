@@ -1,0 +1,179 @@
+//! Epilogues behind the reference's sums: the same graph that becomes a GPU's functor, node by node over a block.
+//!
+//! Each operation is computed in float64 and rounded to the type that it has on a GPU: float32, float64 behind a float64
+//! accumulator, int32 that wraps. For `+ - * /` and square roots that is float32 arithmetic to the bit; for the others it
+//! is the float32 closest to what is right.
+
+use super::block::{Block, Region};
+use super::element::{Element, with_element};
+use crate::epilogue::{Binary, Bound, Comparison, Id, Kind, Node, Unary, Value, compute_type};
+use crate::operand::{DType, View};
+
+/// Memory for values, kept from one block to the next.
+#[derive(Default)]
+pub struct Scratch {
+    /// Of each node, row-major.
+    nodes: Vec<Vec<f64>>,
+    operand: Block,
+    result: Block,
+}
+
+/// Writes sums to a region of the output, by way of the epilogue if there is one. `wrap`: they are integers, of which an int32
+/// holds the low bits.
+///
+/// # Safety
+/// As for [`Block::store`], for the output as well as for the epilogue's tensors.
+pub unsafe fn store(
+    sums: &Block,
+    accumulator: DType,
+    epilogue: Option<&Bound>,
+    out: &View,
+    region: &Region,
+    wrap: bool,
+    scratch: &mut Scratch,
+) {
+    let Some(bound) = epilogue else {
+        // SAFETY: the caller's.
+        return unsafe { sums.store(out, region, wrap) };
+    };
+    let graph = &bound.epilogue.graph;
+    let kinds = bound.epilogue.kinds(accumulator);
+    let double = compute_type(accumulator) == DType::F64;
+    let round = |kind: Kind, value: f64| rounded(kind, double, value);
+    let (rows, columns) = (sums.rows, sums.columns);
+    let used = graph.used();
+    scratch.nodes.resize_with(graph.nodes.len(), Vec::new);
+    for (at, node) in graph.nodes.iter().enumerate().filter(|(at, _)| used[*at]) {
+        let kind = kinds[at];
+        let mut values = std::mem::take(&mut scratch.nodes[at]);
+        values.clear();
+        let of = |id: Id| &scratch.nodes[id as usize];
+        let as_common = |id: Id, common: Kind| of(id).iter().map(move |value| round(common, *value));
+        match *node {
+            Node::Accumulator => values.extend(elements(sums, rows, columns).map(|value| round(kind, value))),
+            Node::Input(input) => match &bound.inputs[input as usize] {
+                Value::Scalar(number) => values.resize(rows * columns, round(kind, *number)),
+                Value::Tensor(view) => {
+                    // SAFETY: the caller's; an input has the output's shape, so the region is within it.
+                    unsafe { scratch.operand.load(view, region) };
+                    values.extend(elements(&scratch.operand, rows, columns).map(|value| round(kind, value)));
+                }
+            },
+            Node::Integer(value) => values.resize(rows * columns, value.into()),
+            Node::Float(bits) => values.resize(rows * columns, round(kind, f64::from_bits(bits))),
+            Node::Unary(operation, value) => {
+                values.extend(as_common(value, kind).map(|value| round(kind, unary(operation, value))));
+            }
+            Node::Binary(operation, left, right) => {
+                let pairs = as_common(left, kind).zip(as_common(right, kind));
+                values.extend(pairs.map(|(left, right)| binary(operation, kind, double, left, right)));
+            }
+            Node::Compare(comparison, left, right) => {
+                let common = kinds[left as usize].max(kinds[right as usize]);
+                let pairs = as_common(left, common).zip(as_common(right, common));
+                values.extend(pairs.map(|(left, right)| f64::from(u8::from(holds(comparison, left, right)))));
+            }
+            Node::Select { condition, yes, no } => {
+                let choices = of(condition).iter().zip(of(yes)).zip(of(no));
+                values.extend(
+                    choices.map(|((condition, yes), no)| round(kind, if *condition != 0.0 { *yes } else { *no })),
+                );
+            }
+            Node::Cast(dtype, value) => {
+                values.extend(
+                    of(value).iter().map(|value| round(kind, with_element!(dtype, T => T::encode(*value).decode()))),
+                );
+            }
+        }
+        scratch.nodes[at] = values;
+    }
+    let outputs = graph.outputs.iter().zip(&bound.outputs);
+    // D last: an input may be the same tensor, but all inputs have been read by now.
+    for (output, view) in outputs {
+        let result = &mut scratch.result;
+        result.clear(rows, columns);
+        result.values.copy_from_slice(&scratch.nodes[output.node as usize]);
+        // SAFETY: the caller's; every output has the shape of the main one.
+        unsafe { result.store(view.as_ref().unwrap_or(out), region, kinds[output.node as usize] != Kind::Float) };
+    }
+}
+
+/// The elements of a block, row by row.
+fn elements(block: &Block, rows: usize, columns: usize) -> impl Iterator<Item = f64> + '_ {
+    (0..rows).flat_map(move |row| (0..columns).map(move |column| block.values[block.index(row, column)]))
+}
+
+/// A value as one of this kind.
+fn rounded(kind: Kind, double: bool, value: f64) -> f64 {
+    match kind {
+        Kind::Float if double => value,
+        Kind::Float => f64::from(value as f32),
+        Kind::Integer => f64::from(value as i64 as i32),
+        Kind::Truth => f64::from(u8::from(value != 0.0)),
+    }
+}
+
+fn unary(operation: Unary, x: f64) -> f64 {
+    match operation {
+        Unary::Negate => -x,
+        Unary::Absolute => x.abs(),
+        Unary::Exp => x.exp(),
+        Unary::Log => x.ln(),
+        Unary::Sqrt => x.sqrt(),
+        Unary::Rsqrt => 1.0 / x.sqrt(),
+        Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+        Unary::Tanh => x.tanh(),
+        Unary::Silu => x / (1.0 + (-x).exp()),
+        Unary::Gelu => 0.5 * x * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2),
+        Unary::GeluTanh => {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+            0.5 * x * (1.0 + inner.tanh())
+        }
+        Unary::Hardswish => x * maximum(0.0, minimum(6.0, x + 3.0)) / 6.0,
+    }
+}
+
+fn binary(operation: Binary, kind: Kind, double: bool, x: f64, y: f64) -> f64 {
+    if kind == Kind::Integer {
+        let (x, y) = (x as i32, y as i32);
+        return f64::from(match operation {
+            Binary::Add => x.wrapping_add(y),
+            Binary::Subtract => x.wrapping_sub(y),
+            Binary::Multiply => x.wrapping_mul(y),
+            Binary::Maximum => x.max(y),
+            Binary::Minimum => x.min(y),
+            // A quotient is a float.
+            Binary::Divide => 0,
+        });
+    }
+    // Rounding a float64 result of float32 operands gives what float32 arithmetic would: it has more than twice the bits.
+    let value = match operation {
+        Binary::Add => x + y,
+        Binary::Subtract => x - y,
+        Binary::Multiply => x * y,
+        Binary::Divide => x / y,
+        Binary::Maximum => maximum(x, y),
+        Binary::Minimum => minimum(x, y),
+    };
+    rounded(kind, double, value)
+}
+
+/// NaN where either is, as torch has it; Rust's `f64::max` drops NaN.
+fn maximum(x: f64, y: f64) -> f64 {
+    if x > y || x.is_nan() { x } else { y }
+}
+
+fn minimum(x: f64, y: f64) -> f64 {
+    if x < y || x.is_nan() { x } else { y }
+}
+
+fn holds(comparison: Comparison, x: f64, y: f64) -> bool {
+    match comparison {
+        Comparison::Less => x < y,
+        Comparison::LessEqual => x <= y,
+        Comparison::Greater => x > y,
+        Comparison::GreaterEqual => x >= y,
+        Comparison::Equal => x == y,
+        Comparison::NotEqual => x != y,
+    }
+}

@@ -1,0 +1,186 @@
+"""Epilogue functions for tests, with what each is given; called on torch tensors, they say what is expected."""
+
+from dataclasses import dataclass, field
+
+import torch
+from cutlass_api.arguments import EpilogueArguments, GemmArguments
+from cutlass_api.fusion import maximum, minimum, trace_in_out
+from cutlass_api.fusion.activation import gelu, hardswish, identity, leaky_relu, relu, sigmoid, silu, tanh
+from helpers import INTEGERS
+from torch.nn import functional
+
+#: How far apart a value may be from torch's, relative and absolute, by the type that it is stored in.
+CLOSE = {
+    torch.float64: (1e-12, 1e-12),
+    torch.float32: (3e-6, 3e-6),
+    torch.float16: (2e-3, 1e-3),
+    torch.bfloat16: (1.6e-2, 1e-3),
+    torch.float8_e4m3fn: (0.13, 2e-2),
+    torch.float8_e5m2: (0.26, 2e-2),
+}
+
+
+def assert_close(actual, wanted, what=""):
+    """Values as wanted, within the rounding of the type that they are stored in, or computed in: `wanted`'s own."""
+    wanted = wanted.broadcast_to(actual.shape)
+    if actual.dtype in INTEGERS:
+        assert torch.equal(actual.long(), wanted.long()), what
+        return
+    relative, absolute = max(CLOSE[actual.dtype], CLOSE[wanted.dtype])
+    # What overflows a narrow type is infinite, or NaN, in both.
+    rounded = wanted.to(actual.dtype).double()
+    torch.testing.assert_close(
+        actual.double(), rounded, rtol=relative, atol=absolute, equal_nan=True, msg=lambda text: f"{what}: {text}"
+    )
+
+
+# ---- functions -------------------------------------------------------------------------------------------------------
+
+
+def plain(accum):
+    D = accum
+    return D
+
+
+def linear(accum, C, alpha, beta):
+    D = alpha * accum + beta * C
+    return D
+
+
+def bias_gelu(accum, bias):
+    D = functional.gelu(accum + bias)
+    return D
+
+
+def bias_gelu_tanh(accum, bias):
+    D = gelu(accum + bias, approximate="tanh")
+    return D
+
+
+def bias_relu(accum, bias):
+    D = torch.relu(accum + bias)
+    return D
+
+
+def aux_store(accum, alpha, C):
+    F = (accum * alpha) + (C * 2.0)
+    D = relu(F)
+    return D, F
+
+
+def returns_accum(accum, C):
+    D = accum / (1.0 + C.abs())
+    return accum, D
+
+
+def activations(accum):
+    small = accum * 0.125
+    A1 = sigmoid(small)
+    A2 = tanh(small)
+    A3 = silu(small)
+    A4 = hardswish(small)
+    A5 = leaky_relu(small, 0.2)
+    A6 = identity(small)
+    D = torch.exp(-torch.abs(small))
+    return D, A1, A2, A3, A4, A5, A6
+
+
+def roots(accum):
+    positive = accum.abs() + 0.5
+    L = torch.log(positive)
+    R = torch.rsqrt(positive)
+    D = torch.sqrt(positive)
+    return D, L, R
+
+
+def choices(accum, C):
+    larger = maximum(accum, C)
+    smaller = minimum(accum, C)
+    E1 = torch.where(accum > C, larger, -smaller)
+    E2 = torch.where(accum <= 0, larger, smaller - 1)
+    E3 = (accum >= C) * accum
+    D = torch.clamp(larger - smaller, min=0.5, max=3.0)
+    return D, E1, E2, E3
+
+
+def casts(accum):
+    half = accum.to(torch.float16)
+    whole = accum.to(torch.int32)
+    D = half * 2.0 + whole
+    return D
+
+
+def scales(accum, row, column, one):
+    D = accum * row * column + one
+    return D
+
+
+def normalize(accum, mean, scale, C):
+    centred = (accum - mean) / scale
+    D = centred**2 + C
+    return D
+
+
+@dataclass
+class Case:
+    """An epilogue with the shapes of its tensors, as functions of L, M and N, and its numbers."""
+
+    function: object
+    tensors: dict[str, str] = field(default_factory=dict)
+    numbers: dict[str, float] = field(default_factory=dict)
+    #: Names of the outputs but D.
+    others: tuple[str, ...] = ()
+
+    @property
+    def name(self):
+        return self.function.__name__
+
+
+FULL, ROW, ROW1, COLUMN, ONE, NUMBER = "full", "row", "row1", "column", "one", "number"
+
+CASES = [
+    Case(plain),
+    Case(linear, {"C": FULL}, {"alpha": 1.5, "beta": -0.5}),
+    Case(bias_gelu, {"bias": ROW}),
+    Case(bias_gelu_tanh, {"bias": ROW1}),
+    Case(bias_relu, {"bias": COLUMN}),
+    Case(aux_store, {"C": FULL}, {"alpha": 3.0}, ("F",)),
+    Case(returns_accum, {"C": FULL}, {}, ("accum",)),
+    Case(activations, {}, {}, ("A1", "A2", "A3", "A4", "A5", "A6")),
+    Case(roots, {}, {}, ("L", "R")),
+    Case(choices, {"C": FULL}, {}, ("E1", "E2", "E3")),
+    Case(casts),
+    Case(scales, {"row": ROW1, "column": COLUMN, "one": ONE}),
+    Case(scales, {"row": ROW, "column": COLUMN, "one": NUMBER}),
+    Case(normalize, {"mean": COLUMN, "scale": ROW, "C": FULL}),
+]
+
+
+def shape_of(kind, shape):
+    """The shape of an operand of a kind, behind an output of this shape."""
+    *batch, m, n = shape
+    return {
+        FULL: (*batch, m, n),
+        ROW: (n,),
+        ROW1: (*(1 for _ in batch), 1, n),
+        COLUMN: (*batch, m, 1),
+        ONE: (1,),
+        NUMBER: (),
+    }[kind]
+
+
+def expected(function, accum, given, compute=torch.float32):
+    """What the function returns, by name, in the type that it computes in. Integers among themselves stay integers."""
+
+    def widened(value):
+        return value.to(compute) if isinstance(value, torch.Tensor) and value.dtype.is_floating_point else value
+
+    returned = function(accum, **{name: widened(value) for name, value in given.items()})
+    returned = returned if isinstance(returned, tuple) else (returned,)
+    return dict(zip(trace_in_out(function)[1], returned, strict=True))
+
+
+def fused(a, b, out, function, accumulator_type=torch.float32, **operands):
+    """Arguments of a GEMM with an epilogue whose main output is `out`."""
+    epilogue = EpilogueArguments(function, D=out, **operands)
+    return GemmArguments(a, b, out, accumulator_type=accumulator_type, epilogue=epilogue)

@@ -1,0 +1,608 @@
+"""Fused epilogues without a GPU: what is read of a function, what is refused, and what the CPU reference computes."""
+
+import re
+
+import cutlass_api
+import numpy
+import pytest
+import torch
+from cutlass_api import fusion
+from cutlass_api.arguments import ElementwiseArguments, EpilogueArguments, GemmArguments, GroupedGemmArguments
+from epilogues import CASES, FULL, ONE, ROW, assert_close, bias_gelu, expected, fused, linear, plain, shape_of
+from helpers import DTYPES, INTEGERS, coarse, fake, laid_out, run_first, run_python
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def operands_of(case, shape, dtype, generator=None):
+    tensors = {
+        name: coarse(*shape_of(kind, shape), dtype=dtype, generator=generator) for name, kind in case.tensors.items()
+    }
+    if "scale" in tensors:
+        tensors["scale"] = (tensors["scale"].abs() + 1).to(dtype)
+    return {name: tensor if tensor.dim() else float(tensor) for name, tensor in tensors.items()} | case.numbers
+
+
+def run_case(case, a, b, out, given, others, accumulator_type=torch.float32):
+    args = fused(a, b, out, case.function, accumulator_type, **given, **others)
+    run_first(args)
+    compute = torch.float64 if accumulator_type == torch.float64 else torch.float32
+    wanted = expected(case.function, (a.double() @ b.double()).to(compute), given, compute)
+    assert_close(out, wanted["D"], f"D of {case.name}")
+    for name, tensor in others.items():
+        assert_close(tensor, wanted[name], f"{name} of {case.name}")
+
+
+# What the reference computes.
+
+
+@pytest.mark.parametrize("shape", [(17, 9), (2, 5, 130)], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_functions_compute_what_torch_does(case, shape):
+    *batch, m, n = shape
+    a, b = coarse(*batch, m, 12), coarse(*batch, 12, n)
+    others = {name: torch.full(shape, torch.nan) for name in case.others}
+    run_case(case, a, b, torch.full(shape, torch.nan), operands_of(case, shape, torch.float32), others)
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_operands_and_outputs_of_every_dtype(dtype):
+    case = next(case for case in CASES if case.name == "aux_store")
+    a, b = coarse(11, 8, dtype=torch.float16), coarse(8, 13, dtype=torch.float16)
+    given = operands_of(case, (11, 13), dtype)
+    other = torch.zeros(11, 13, dtype=dtype)
+    if dtype in INTEGERS:
+        given = given | {"C": given["C"].abs().to(dtype)}
+        args = fused(a, b, torch.zeros(11, 13), case.function, **given, F=other)
+        run_first(args)
+        wanted = expected(case.function, a.float() @ b.float(), given)["F"]
+        # Truncated towards zero, and wrapped where that is too large: the low bits of an int32.
+        assert torch.equal(other, wanted.to(torch.int32).to(dtype))
+    else:
+        run_case(case, a, b, torch.zeros(11, 13), given, {"F": other})
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_the_main_output_in_other_types(dtype):
+    a, b = coarse(6, 7, dtype=dtype), coarse(7, 5, dtype=dtype)
+    accumulator = torch.float64 if dtype == torch.float64 else torch.float32
+    case = CASES[1]
+    run_case(case, a, b, torch.zeros(6, 5, dtype=dtype), operands_of(case, (6, 5), dtype), {}, accumulator)
+
+
+def dequantize(accum, row, column):
+    D = accum * row * column
+    return D
+
+
+def integer_arithmetic(accum, C, offset):
+    E = torch.where(accum > C, accum - offset, -accum) * 3
+    D = torch.maximum(accum + C, E).clamp(-100, 100)
+    return D, E
+
+
+def test_integer_accumulators():
+    a, b = coarse(6, 40, dtype=torch.int8), coarse(40, 5, dtype=torch.int8)
+    accum = (a.long() @ b.long()).int()
+    row, column = torch.rand(5), torch.rand(6, 1)
+    out = torch.zeros(6, 5, dtype=torch.float16)
+    run_first(fused(a, b, out, dequantize, torch.int32, row=row, column=column))
+    assert_close(out, accum * row * column)
+    # Integers among themselves stay integers, and wrap as torch's do.
+    out, other = torch.zeros(6, 5, dtype=torch.int8), torch.zeros(6, 5, dtype=torch.int32)
+    c = torch.randint(-(2**31), 2**31, (6, 5)).int()
+    run_first(fused(a, b, out, integer_arithmetic, torch.int32, C=c, offset=2**31 - 1, E=other))
+    wanted = expected(integer_arithmetic, accum, {"C": c, "offset": 2**31 - 1})
+    assert torch.equal(other, wanted["E"])
+    assert torch.equal(out, wanted["D"].to(torch.int8))
+    with pytest.raises(ValueError, match="offset is 2147483648, which an int32 does not hold"):
+        fused(a, b, out, integer_arithmetic, torch.int32, C=c, offset=2**31, E=other)
+
+
+@pytest.mark.parametrize("layout", ["ttt", "ttn", "nnt", "tnn"])
+def test_layouts_and_views(layout):
+    a, b = laid_out(coarse(9, 6), layout[0]), laid_out(coarse(6, 14), layout[1])
+    out = laid_out(torch.full((9, 14), torch.nan), layout[2])
+    parent = torch.full((20, 40), torch.nan)
+    strided = parent[1:19:2, 3:31:2]
+    repeated = coarse(1, 14).expand(9, 14)
+    case = next(case for case in CASES if case.name == "aux_store")
+    for c in (laid_out(coarse(9, 14), "n"), coarse(18, 28)[::2, ::2], repeated):
+        run_case(case, a, b, out, {"C": c, "alpha": 2.0}, {"F": strided})
+        assert parent[0].isnan().all()
+        assert parent[:, 0].isnan().all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_random_shapes_dtypes_and_broadcasts(data):
+    def pick(values):
+        return data.draw(st.sampled_from(values))
+
+    batch = pick([(), (1,), (3,)])
+    shape = (*batch, pick([1, 2, 7, 130]), pick([1, 3, 8, 129]))
+    k = pick([0, 1, 5])
+    dtype = pick([torch.float16, torch.bfloat16, torch.float32])
+    case = pick(CASES)
+    a, b = coarse(*batch, shape[-2], k, dtype=dtype), coarse(*batch, k, shape[-1], dtype=dtype)
+    given = {}
+    for name, kind in case.tensors.items():
+        kind = pick([kind, ONE, ROW, FULL])
+        given[name] = laid_out(coarse(*shape_of(kind, shape), dtype=pick([dtype, torch.float32])), "t")
+        if kind == FULL:
+            given[name] = laid_out(given[name], pick("tn"))
+        if name == "scale":
+            given[name] = given[name].abs() + 1
+    others = {
+        name: laid_out(torch.zeros(shape, dtype=pick([dtype, torch.float32])), pick("tn")) for name in case.others
+    }
+    run_case(case, a, b, laid_out(torch.zeros(shape, dtype=dtype), pick("tn")), given | case.numbers, others)
+
+
+def test_numpy_and_numbers_of_every_kind():
+    a = numpy.ones((4, 4), dtype=numpy.float32)
+    for alpha in (2, 2.0, True, numpy.float32(2), numpy.int64(2)):
+        out = numpy.zeros((4, 4), dtype=numpy.float32)
+        run_first(fused(a, a, out, linear, C=a, alpha=alpha, beta=numpy.float64(1)))
+        assert (out == 4 * float(alpha) + 1).all()
+
+
+def test_nan_goes_through_relu_and_clamp():
+    def function(accum):
+        E = torch.clamp(accum, -1, 1)
+        D = torch.relu(accum)
+        return D, E
+
+    a = torch.tensor([[torch.nan, 1.0], [0.0, -3.0]])
+    out, other = torch.zeros(2, 2), torch.zeros(2, 2)
+    run_first(fused(a, torch.eye(2), out, function, E=other))
+    wanted = expected(function, torch.tensor([[torch.nan, torch.nan], [0.0, -3.0]]), {})
+    torch.testing.assert_close(out, wanted["D"], equal_nan=True)
+    torch.testing.assert_close(other, wanted["E"], equal_nan=True)
+
+
+def test_in_place():
+    a, b, c = coarse(5, 6), coarse(6, 7), coarse(5, 7)
+    before = c.clone()
+    run_first(fused(a, b, c, linear, C=c, alpha=1.0, beta=2.0))
+    assert_close(c, a @ b + 2 * before)
+
+
+def test_where_d_is_not_out_d_is_written():
+    a, c = torch.eye(3), torch.ones(3, 3)
+    out, d = torch.full((3, 3), 7.0), torch.zeros(3, 3, dtype=torch.float16)
+    epilogue = EpilogueArguments(linear, C=c, alpha=2.0, beta=1.0, D=d)
+    run_first(GemmArguments(a, a, out, "float32", epilogue))
+    assert torch.equal(d, (2 * a + 1).half())
+    assert (out == 7).all()
+
+
+def test_grouped_and_elementwise_operations():
+    a, b, c = coarse(10, 6), coarse(3, 6, 5), coarse(10, 5)
+    offsets = torch.tensor([4, 4, 9], dtype=torch.int32)
+    out = torch.full((10, 5), 7.0)
+    epilogue = EpilogueArguments(linear, C=c, alpha=2.0, beta=1.0, D=out)
+    run_first(GroupedGemmArguments(a, b, out, "float32", offsets, epilogue))
+    assert_close(out[:4], 2 * (a[:4] @ b[0]) + c[:4])
+    assert_close(out[4:9], 2 * (a[4:9] @ b[2]) + c[4:9])
+    assert (out[9] == 7).all()
+    x, y, out = coarse(4, 5), coarse(4, 5), torch.zeros(4, 5)
+    bias = coarse(5)
+    run_first(ElementwiseArguments(x, y, out, EpilogueArguments(bias_gelu, bias=bias, D=out)))
+    assert_close(out, torch.nn.functional.gelu(x + y + bias))
+
+
+# The kernels that fuse an epilogue.
+
+
+def fake_fused(function=linear, m=256, n=256, k=256, dtype=torch.float16, operand=torch.float16, layout="ttt", **more):
+    a, b = fake(m, k, dtype=dtype, layout=layout[0]), fake(k, n, dtype=dtype, layout=layout[1])
+    out = fake(m, n, dtype=dtype, layout=layout[2])
+    operands = {"C": fake(m, n, dtype=operand), "alpha": 1.0, "beta": 2.0} if function is linear else {}
+    return fused(a, b, out, function, torch.float32, **(operands | more))
+
+
+def test_every_family_offers_kernels_and_ranks_them_alike():
+    args = fake_fused()
+    plain_args = GemmArguments(*(getattr(args, x).tensor.runtime_tensor for x in ("A", "B", "out")), torch.float32)
+    with_epilogue, without = (cutlass_api.get_kernels(arguments, cc=90) for arguments in (args, plain_args))
+    stem = [kernel.metadata.kernel_name.rsplit("_epilogue_", 1)[0] for kernel in with_epilogue]
+    assert stem == [kernel.metadata.kernel_name for kernel in without]
+    assert [type(kernel) for kernel in with_epilogue] == [type(kernel) for kernel in without]
+    for kernel in with_epilogue:
+        assert kernel.supports(args)
+        assert not kernel.supports(plain_args)
+        assert kernel.metadata.supports(args)
+        assert not kernel.metadata.supports(plain_args)
+        assert "alpha * accum" in kernel.metadata.epilogue.epilogue
+    for kernel in without:
+        assert "it fuses none" in str(kernel.supports(args).error)
+        assert not kernel.metadata.supports(args)
+        assert kernel.metadata.epilogue is None
+
+
+def test_a_kernel_is_known_by_its_epilogue_and_its_types():
+    first = cutlass_api.get_kernels(fake_fused(), cc=90)[0]
+    # Other numbers, shapes and layouts of operands are the same kernel; other types and functions are another.
+    same = fake_fused(alpha=5, C=fake(1, 256), beta=-1.0)
+    assert cutlass_api.get_kernels(same, cc=90)[0] is first
+    assert cutlass_api.get_kernels(fake_fused(C=fake(256, 256, layout="n")), cc=90)[0] is first
+    other = fake_fused(operand=torch.float32)
+    for args in (other, fake_fused(plain)):
+        assert cutlass_api.get_kernels(args, cc=90)[0] is not first
+        assert "it fuses the epilogue D = ((alpha * accum) + (beta * C))" in str(first.supports(args).error)
+        with pytest.raises(ValueError, match="does not support the provided arguments"):
+            first.run(args, assume_supported_args=False)
+    assert first not in cutlass_api.get_kernels()
+    one_more = fake_fused(beta=fake(1))
+    assert cutlass_api.get_kernels(one_more, cc=90)[0] is not first
+
+
+def test_a_new_number_compiles_nothing():
+    kernel = cutlass_api.get_kernels(fake_fused(), cc=90)[0]
+    program = kernel.compile(fake_fused(), cc=90).compiled_obj
+    again = cutlass_api.get_kernels(fake_fused(alpha=17), cc=90)[0].compile(fake_fused(alpha=17), cc=90).compiled_obj
+    assert (again.source, again.kernel_name) == (program.source, program.kernel_name)
+    assert again.cubin == program.cubin
+
+
+def test_the_reference_needs_no_compilation_and_can_be_bound():
+    a, b, c, out = coarse(5, 6), coarse(6, 7), coarse(5, 7), torch.zeros(5, 7)
+    args = fused(a, b, out, linear, C=c, alpha=2.0, beta=1.0)
+    kernel = cutlass_api.get_kernels(args)[0]
+    launch = kernel.bind(args, kernel.compile(args))
+    launch()
+    assert_close(out, 2 * (a @ b) + c)
+    c += 1
+    launch()
+    assert_close(out, 2 * (a @ b) + c)
+    moved = c.clone() + 1
+    c.data = moved
+    kernel.run(args)
+    assert_close(out, 2 * (a @ b) + moved)
+    c.data = torch.zeros(5, 8)
+    with pytest.raises(ValueError, match=r"C with shape \[5, 8\] does not broadcast"):
+        kernel.run(args)
+    c.data = torch.zeros(5, 7, dtype=torch.float64)
+    for assumed in (False, True):
+        with pytest.raises(ValueError, match="C: float64"):
+            kernel.run(args, assume_supported_args=assumed)
+
+
+def test_fake_tensors_are_described_and_not_run():
+    args = fused(*(fake(4, 4, device="cpu") for _ in range(3)), plain)
+    kernel = cutlass_api.get_kernels(args)[0]
+    with pytest.raises(ValueError, match="FakeTensor"):
+        kernel.run(args)
+    real = [torch.ones(4, 4, dtype=torch.float16) for _ in range(3)]
+    args = fused(*real, linear, C=fake(4, 4, device="cpu"), alpha=1, beta=1)
+    with pytest.raises(ValueError, match="C is a FakeTensor"):
+        cutlass_api.get_kernels(args)[0].run(args)
+
+
+# Reading functions.
+
+
+def test_trace():
+    assert fusion.trace_in_out(linear) == (["C", "alpha", "beta"], ["D"])
+    traced = fusion.trace(linear, {"C": 1, "alpha": 1, "beta": 2, "D": 3})
+    assert str(traced) == "D = ((alpha * accum) + (beta * C))"
+    assert fusion.trace(linear) is traced, "parsed once"
+    with pytest.raises(ValueError, match="Example input for D is not provided"):
+        fusion.trace(linear, {"C": 1, "alpha": 1, "beta": 2})
+    source = "def f(accum):\n    D = accum * (2 / 4) - -1 ** 2\n    return D"
+    assert str(fusion.trace(source)) == "D = ((accum * 0.5) - -1)"
+    assert fusion.trace(source) is fusion.trace(source)
+
+
+EXPRESSIONS = {
+    "torch.nn.functional.relu(accum)": "maximum(accum, 0)",
+    "accum.sigmoid().tanh()": "tanh(sigmoid(accum))",
+    "fusion.activation.silu(accum)": "silu(accum)",
+    "F.gelu(accum, approximate='tanh')": "gelu_tanh(accum)",
+    "clamp(accum, max=1)": "minimum(accum, 1)",
+    "accum.clamp(0)": "maximum(accum, 0)",
+    "torch.where(accum > 0, accum, 0.0)": "where((accum > 0), accum, 0)",
+    "accum.to(torch.bfloat16)": "bfloat16(accum)",
+    "accum.to('float8_e4m3fn')": "float8_e4m3fn(accum)",
+    "accum.half().float()": "float32(float16(accum))",
+    "math.pi * accum": "(3.141592653589793 * accum)",
+    "multiply_add(accum, 2, 1)": "((accum * 2) + 1)",
+    "torch.add(accum, other=1)": "(accum + 1)",
+    "+accum - accum**2": "(accum - (accum * accum))",
+    "accum ** 0.5": "sqrt(accum)",
+    "max(accum, 0.5)": "maximum(accum, 0.5)",
+}
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_expressions(expression):
+    assert str(fusion.trace(f"def f(accum):\n    D = {expression}\n    return D")) == f"D = {EXPRESSIONS[expression]}"
+
+
+REFUSED = {
+    "torch.sort(accum)": "unknown operation 'sort'; there are abs,",
+    "gamma * accum": "unknown name 'gamma'",
+    "accum @ accum": "the operator MatMult cannot be used",
+    "accum // 2": "the operator FloorDiv cannot be used",
+    "accum ** 3": "** raises values to 2, 0.5 or -0.5",
+    "not accum": "the operator Not cannot be used",
+    "0 < accum < 1": "comparisons cannot be chained",
+    "accum if True else 0": "written where(condition, a, b)",
+    "accum[0]": "an index cannot be used",
+    "accum and accum": "and/or cannot be used",
+    "[accum]": "Python's List cannot be used",
+    "accum.T": "an attribute cannot be used",
+    "f'{accum}'": "an f-string cannot be used",
+    "'text'": "'text' is no number",
+    "None": "None is no number",
+    "1j * accum": "1j is no number",
+    "relu()": "relu is called without its argument 'input'",
+    "relu(accum, 1)": "relu is called with 1 arguments too many",
+    "relu(accum, inplace=1)": "relu takes no argument 'inplace'",
+    "relu(*accum)": "Python's Starred cannot be used",
+    "relu(**accum)": "** cannot be used",
+    "gelu(accum, approximate='fast')": 'gelu has no approximation "fast"',
+    "clamp(accum)": "clamp needs a minimum, a maximum, or both",
+    "accum.to('complex64')": '"complex64" names no supported element type',
+    "accum.to()": "to needs a dtype",
+    "(lambda x: x)(accum)": "functions are called by name",
+    "(x := accum)": ":= cannot be used",
+    "__import__('os').system('true')": "",
+    "+".join(["accum"] * 900): "nested too deeply",
+}
+
+
+@pytest.mark.parametrize("expression", REFUSED, ids=lambda text: text[:40])
+def test_refused_expressions_name_the_line(expression):
+    source = f"def f(accum):\n    D = {expression}\n    return D"
+    with pytest.raises(ValueError) as error:
+        fusion.trace(source)
+    assert REFUSED[expression] in str(error.value)
+    assert f"(line 2: `D = {expression}`)" in str(error.value)
+
+
+STATEMENTS = {
+    "def f(x): return x": "accum must be an input to the epilogue function (line 1: `def f(x): return x`)",
+    "def f(x, accum):\n    D = x\n    return D": "accum must be the first input to the epilogue function, which is 'x'",
+    "def f(accum):\n    E = accum\n    return E": "Output node D is not found in the epilogue function (line 3",
+    "def f(accum):\n    t = accum\n    t = t\n    return D": "Variable 't' cannot be defined twice. (line 3: `t = t`)",
+    "def f(accum):\n    accum += 1\n    return D": "Variable 'accum' cannot be defined twice.",
+    "def f(accum, C):\n    C = accum\n    return D": "Variable 'C' cannot be defined twice.",
+    "def f(accum):\n    D: float\n    return D": "'D' is given no value",
+    "def f(accum):\n    D = E = accum\n    return D": "one name is assigned at a time",
+    "def f(accum):\n    D, E = accum\n    return D": "only plain names can be assigned",
+    "def f(accum):\n    D[0] = accum\n    return D": "only plain names can be assigned",
+    "def f(accum):\n    for i in x: pass\n    return D": "a loop cannot be used in an epilogue function",
+    "def f(accum):\n    if accum: pass\n    return D": "an if statement cannot be used",
+    "def f(accum):\n    import os\n    return D": "an import cannot be used",
+    "def f(accum):\n    print(accum)\n    return D": "Python's Expr cannot be used",
+    "def f(accum):\n    return accum\n    return D": "has one return, at its end (line 2",
+    "def f(accum):\n    D = accum": "ends with a return of its outputs' names",
+    "def f(accum):\n    return accum * 2": "returns names, not expressions",
+    "def f(accum):\n    return": "returns names, not expressions",
+    "def f(accum):\n    D = accum\n    return D, D": "'D' is returned twice",
+    "def f(accum):\n    D = accum\n    return D, E": "unknown name 'E'",
+    "def f(accum, *more):\n    D = accum\n    return D": "* and ** cannot be used",
+    "def f(accum, alpha=1):\n    D = accum\n    return D": "have no defaults",
+    "D = accum": "one function definition, but its source holds 0",
+    "def f(accum): return D\ndef g(accum): return D": "one function definition, but its source holds 2",
+}
+
+
+@pytest.mark.parametrize("source", STATEMENTS, ids=lambda text: STATEMENTS[text][:40])
+def test_refused_functions(source):
+    with pytest.raises(ValueError) as error:
+        fusion.trace(source)
+    assert STATEMENTS[source] in str(error.value)
+
+
+def test_errors_name_the_line_in_the_users_file():
+    def function(accum):
+        D = torch.cumsum(accum)  # this very line
+        return D
+
+    line = function.__code__.co_firstlineno + 1
+    with pytest.raises(
+        ValueError, match=rf"unknown operation 'cumsum'.*{re.escape(__file__)}, line {line}: `D = torch.c"
+    ):
+        fusion.trace(function)
+
+
+def test_source_that_is_not_to_be_had_and_what_is_no_function():
+    with pytest.raises(SyntaxError) as error:
+        fusion.trace("def f(accum):\n    D = accum +\n    return D")
+    assert error.value.lineno == 2
+    made = {}
+    exec("def f(accum):\n    D = accum\n    return D", made)
+    with pytest.raises(ValueError, match="give it as a string"):
+        fusion.trace(made["f"])
+    with pytest.raises(TypeError, match="epilogue_fn is a int"):
+        fusion.trace(3)
+    with pytest.raises(ValueError, match="one function definition"):
+        fusion.trace(lambda accum: accum)
+
+
+# No text of the user's becomes CUDA code.
+
+
+INJECTIONS = [
+    # Names of every alphabet that Python knows, and names that mean something in CUDA C++.
+    "def f(accum, asm, __launch_bounds__, größe):\n    D = accum + asm + __launch_bounds__ + größe\n    return D",
+    'def f(accum):\n    """*/ asm("trap;"); /*"""\n    D = accum  # */ asm("trap;"); //\n    return D',
+    "def f(accum):\n    D = accum.to('float32(0)); asm(\"trap;\"); (')\n    return D",
+    'def f(accum):\n    D = gelu(accum, approximate=\'none"); asm("trap;");\')\n    return D',
+    "def f(accum):\n    D = asm(accum)\n    return D",
+    "def f(accum):\n    D = accum.__trap()\n    return D",
+    "def f(accum):\n    D = accum + 'x; asm(\"trap;\")'\n    return D",
+    "def f(accum):\n    D = accum * 1e400 - 1e-400 + 123456789012345678901234567890\n    return D",
+]
+
+
+@pytest.mark.parametrize("source", INJECTIONS)
+def test_no_text_of_the_user_becomes_code(source):
+    words = {"trap", "größe", "asm", "__launch_bounds__"}
+    try:
+        names = [name for name in fusion.trace_in_out(source)[0]]
+    except ValueError:
+        return
+    args = fake_fused(source, **{name: fake(256, 256) for name in names})
+    kernel = cutlass_api.get_kernels(args, cc=90)[0]
+    program = kernel.compile(args, cc=90).compiled_obj
+    functor = program.source.split("struct Epilogue {")[1].split("using Gemm")[0]
+    assert not {word for word in words if word in functor}
+    assert program.source.isascii()
+    assert program.log == ""
+
+
+# What does not fit.
+
+
+def outputs(**tensors):
+    return EpilogueArguments("def f(accum, C):\n    D = accum + C\n    E = D * 2\n    return D, E", **tensors)
+
+
+def test_missing_and_extra_operands():
+    d, e, c = (torch.zeros(3, 4) for _ in range(3))
+    for missing in "CDE":
+        given = {name: tensor for name, tensor in {"C": c, "D": d, "E": e}.items() if name != missing}
+        with pytest.raises(ValueError, match=f"^Argument {missing} is not provided in the kwargs of the EpilogueArgu"):
+            outputs(**given)
+    with pytest.raises(ValueError, match="Argument alpha is no parameter and no output of the epilogue function"):
+        outputs(C=c, D=d, E=e, alpha=1)
+    for wrong in ("text", None, [1.0], object()):
+        with pytest.raises(TypeError, match=r"C is a \w+; give a tensor or a number"):
+            outputs(C=wrong, D=d, E=e)
+
+
+def whole():
+    """Tensors that fit."""
+    return {"C": torch.ones(3, 4), "D": torch.zeros(3, 4), "E": torch.zeros(3, 4)}
+
+
+def overlapping():
+    return torch.zeros(4).expand(3, 4)
+
+
+def read_only():
+    array = numpy.zeros((3, 4), dtype=numpy.float32)
+    array.flags.writeable = False
+    return array
+
+
+WRONG = {
+    "rows": ({"C": torch.ones(4, 4)}, ValueError, r"C with shape \[4, 4\] does not broadcast .* \[3, 4\]"),
+    "columns": ({"C": torch.ones(3)}, ValueError, r"C with shape \[3\] does not broadcast"),
+    "batch": ({"C": torch.ones(2, 3, 4)}, ValueError, r"C with shape \[2, 3, 4\] does not broadcast"),
+    "rank": ({"C": torch.ones(1, 1, 3, 4)}, ValueError, "C has rank 4"),
+    "dtype": ({"C": torch.ones(3, 4, dtype=torch.complex64)}, ValueError, "C has dtype complex64"),
+    "device": ({"C": fake(3, 4)}, ValueError, "C is on cuda:0, but out is on cpu"),
+    "output shape": ({"E": torch.zeros(1, 4)}, ValueError, r"E has shape \[1, 4\], but an output .* \[3, 4\]"),
+    "output number": ({"E": 1.0}, ValueError, "E is an output of the epilogue, and so has to be a tensor"),
+    "main output number": ({"D": 1.0}, ValueError, "D is the main output of the epilogue, and so has to be a tensor"),
+    "main output shape": ({"D": torch.zeros(4, 4)}, ValueError, r"D has shape \[4, 4\], but an output .* \[3, 4\]"),
+    "output overlap": ({"E": overlapping()}, ValueError, "E with shape .* has several indices on one element"),
+    "read-only output": ({"E": read_only()}, BufferError, "E is read-only"),
+}
+
+
+@pytest.mark.parametrize("change, error, message", WRONG.values(), ids=WRONG)
+def test_operands_that_do_not_fit(change, error, message):
+    a, b, tensors = torch.ones(3, 5), torch.ones(5, 4), whole() | change
+    with pytest.raises(error, match=message):
+        GemmArguments(a, b, tensors["D"] if "D" not in change else torch.zeros(3, 4), "float32", outputs(**tensors))
+
+
+def test_outputs_that_meet_other_operands():
+    a, b, memory = torch.ones(4, 4), torch.ones(4, 4), torch.zeros(8, 4)
+    top, bottom, middle = memory[:4], memory[4:], memory[2:6]
+    c = torch.ones(4, 4)
+    GemmArguments(a, b, top, "float32", outputs(C=c, D=top, E=bottom))
+    GemmArguments(a, b, top, "float32", outputs(C=top, D=top, E=bottom))
+    GemmArguments(a, b, top, "float32", outputs(C=bottom, D=top, E=bottom))
+    cases = [
+        ({"C": c, "D": top, "E": middle}, "the outputs E and D of the epilogue share memory"),
+        ({"C": middle, "D": top, "E": bottom}, "the output D shares memory with C"),
+        ({"C": bottom.T, "D": top, "E": bottom}, "the output E shares memory with C"),
+        ({"C": top[:1], "D": top, "E": bottom}, "the output D shares memory with C"),
+        ({"C": c, "D": top, "E": a}, "the output E shares memory with A"),
+    ]
+    for tensors, message in cases:
+        with pytest.raises(ValueError, match=message):
+            GemmArguments(a, b, top, "float32", outputs(**tensors))
+    with pytest.raises(ValueError, match="out shares memory with B"):
+        GemmArguments(a, b, top, "float32", outputs(C=c, D=b, E=bottom))
+
+
+def test_epilogues_of_other_classes_find_no_built_in_kernel():
+    a = torch.ones(3, 3)
+    args = GemmArguments(a, a, torch.ones(3, 3), "float32", epilogue=object())
+    assert cutlass_api.get_kernels(args) == []
+    kernel = cutlass_api.get_kernels(GemmArguments(a, a, torch.ones(3, 3), "float32"))[0]
+    assert "the epilogue is a object" in str(kernel.supports(args).error)
+
+
+def test_functions_called_as_they_stand_compute_with_torch():
+    x = torch.linspace(-4, 4, 9)
+    for name in fusion.activation.__all__:
+        assert getattr(fusion.activation, name)(x).shape == x.shape
+    assert torch.equal(fusion.activation.relu(x), torch.relu(x))
+    assert torch.equal(fusion.maximum(x, 0.5), torch.maximum(x, torch.tensor(0.5)))
+    assert fusion.exp(0) == 1
+
+
+# Compilation for every architecture, without a GPU.
+
+#: Types that stand for a way through the epilogue of their own: how values are held, how many neighbours come at once.
+COMPILED = [
+    (torch.float16, torch.float16, torch.float32),
+    (torch.float16, torch.float16, torch.float16),
+    (torch.bfloat16, torch.float32, torch.float32),
+    (torch.float32, torch.float32, torch.float32),
+    (torch.float64, torch.float64, torch.float64),
+    (torch.float8_e4m3fn, torch.float8_e4m3fn, torch.float32),
+    (torch.int8, torch.float16, torch.int32),
+    (torch.int8, torch.int8, torch.int32),
+]
+
+
+@pytest.fixture
+def tf32_allowed():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("tf32_allowed")
+@pytest.mark.parametrize("cc", [80, 86, 89, 90, 100, 120])
+@pytest.mark.parametrize("dtype, out_dtype, accumulator", COMPILED, ids=str)
+def test_every_family_compiles_with_an_epilogue(dtype, out_dtype, accumulator, cc, tmp_path):
+    case = CASES[COMPILED.index((dtype, out_dtype, accumulator)) + 5]
+    operands = {name: fake(*shape_of(kind, (64, 48)) or (1,), dtype=dtype) for name, kind in case.tensors.items()}
+    others = {name: fake(64, 48, dtype=out_dtype) for name in case.others}
+    a, b = fake(64, 32, dtype=dtype), fake(32, 48, dtype=dtype)
+    args = fused(a, b, fake(64, 48, dtype=out_dtype), case.function, accumulator, **operands, **others, **case.numbers)
+    families = {type(kernel): kernel for kernel in reversed(cutlass_api.get_kernels(args, cc=cc))}
+    assert families
+    for kernel in families.values():
+        artifact = kernel.compile(args, cc=cc)
+        assert artifact.compiled_obj.log == ""
+        assert artifact.compiled_obj.kernel_name == kernel.metadata.kernel_name
+        restored = cutlass_api.artifact.CompiledArtifact.from_bytes(artifact.to_bytes())
+        assert restored.kernel_obj is kernel
+
+
+def test_an_artifact_brings_its_epilogue_along(tmp_path):
+    args = fake_fused()
+    kernel = cutlass_api.get_kernels(args, cc=90)[0]
+    (tmp_path / "artifact").write_bytes(kernel.compile(args, cc=90).to_bytes())
+    code = """
+        import sys
+        from cutlass_api.artifact import CompiledArtifact
+        kernel = CompiledArtifact.from_bytes(open(sys.argv[1], "rb").read()).kernel_obj
+        print(kernel.metadata.kernel_name)
+        print(kernel.metadata.epilogue.epilogue)
+    """
+    metadata = kernel.metadata
+    assert run_python(code, tmp_path / "artifact").splitlines() == [metadata.kernel_name, metadata.epilogue.epilogue]

@@ -1,0 +1,289 @@
+"""Fused epilogues on a GPU, against the same function called on torch tensors, and against the CPU reference.
+
+The factors are coarse, so that their sums are exact in float32 in any order: what differs is the epilogue's doing.
+"""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import cutlass_api
+import gpu_helpers
+import pytest
+import torch
+from epilogues import CASES, assert_close, bias_gelu, expected, fused, linear, shape_of
+from gpu_helpers import Form, Output, float32_precision, random_operand
+from helpers import coarse
+
+pytestmark = pytest.mark.gpu
+
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+E4M3, E5M2, S8, S32 = torch.float8_e4m3fn, torch.float8_e5m2, torch.int8, torch.int32
+
+#: Batch, M, N, K: whole tiles, odd numbers, less than a vector, several matrices, no product at all.
+SHAPES = [((), 256, 384, 128), ((), 131, 67, 40), ((), 5, 3, 8), ((3,), 70, 136, 24), ((2,), 33, 65, 0)]
+#: Ways for an operand of the epilogue to lie in memory.
+FORMS = [
+    Form(),
+    Form(order="n"),
+    Form(multiple=8),
+    Form(multiple=8, pad=1),
+    Form(multiple=8, offset=1),
+    Form(step=2),
+    Form(order="n", multiple=8, offset=3),
+]
+
+
+def in_form(values, form):
+    """A copy of a tensor that lies in memory in this way."""
+    generator = torch.Generator(gpu_helpers.DEVICE).manual_seed(0)
+    if values.dim() < 2:
+        return values.to(gpu_helpers.DEVICE)
+    copy = random_operand(values.shape, values.dtype, form, generator)
+    copy.copy_(values.to(copy.device))
+    return copy
+
+
+def factors(batch, m, n, k, dtype, layout, seed):
+    generator = torch.Generator().manual_seed(seed)
+    a, b = (coarse(*batch, *shape, dtype=dtype, generator=generator) for shape in ((m, k), (k, n)))
+    aligned = seed % 2 == 0
+    forms = [Form(order=letter, multiple=16 if aligned else 1) for letter in layout[:2]]
+    return [in_form(x, form) if x.numel() else x.to(gpu_helpers.DEVICE) for x, form in zip((a, b), forms, strict=True)]
+
+
+class Trial:
+    """One epilogue behind one problem, its operands laid out at random."""
+
+    def __init__(self, case, batch, m, n, k, dtype=F16, out_dtype=None, accumulator=F32, seed=0):
+        self.case, choose = case, random.Random(seed)
+        layout = "".join(choose.choice("tn") for _ in range(3))
+        self.a, self.b = factors(batch, m, n, k, dtype, layout, seed)
+        shape = (*batch, m, n)
+        generator = torch.Generator().manual_seed(seed)
+        self.given = dict(case.numbers)
+        for name, kind in case.tensors.items():
+            tensor = coarse(
+                *shape_of(kind, shape), dtype=choose.choice([F16, BF16, F32, F64, E5M2]), generator=generator
+            )
+            tensor = (tensor.float().abs() + 1).to(tensor.dtype) if name == "scale" else tensor
+            self.given[name] = in_form(tensor, choose.choice(FORMS)) if tensor.dim() else float(tensor)
+        self.out = Output(shape, out_dtype or dtype, Form(order=layout[2], multiple=choose.choice([1, 8])))
+        self.others = {
+            name: Output(shape, choose.choice([F16, BF16, F32, F64]), choose.choice(FORMS)) for name in case.others
+        }
+        others = {name: output.tensor for name, output in self.others.items()}
+        self.args = fused(self.a, self.b, self.out.tensor, case.function, accumulator, **self.given, **others)
+        compute = F64 if accumulator == F64 else F32
+        self.wanted = expected(case.function, (self.a.double() @ self.b.double()).to(compute), self.given, compute)
+        self.said = f"{case.name} {shape} k={k} {layout} {dtype} seed {seed}"
+
+    def kernels(self):
+        """A few of those that serve it, of every family."""
+        found = cutlass_api.get_kernels(self.args)
+        choose = random.Random(len(found))
+        by_family = {}
+        for kernel in found:
+            by_family.setdefault(type(kernel), []).append(kernel)
+        assert len(by_family) > 1 or self.a.dtype in (F64, E4M3, E5M2, S32), self.said
+        return [kernel for kernels in by_family.values() for kernel in {kernels[0], choose.choice(kernels)}]
+
+    def check(self, kernel):
+        outputs = {"D": self.out, **self.others}
+        for output in outputs.values():
+            output.memory.bytes.fill_(output.poison)
+        kernel.run(self.args)
+        for name, output in outputs.items():
+            what = f"{name} of {self.said}, {kernel.metadata.kernel_name}"
+            assert_close(output.tensor, self.wanted[name], what)
+            assert output.intact_around(), f"written around {what}"
+
+
+def check_all(trials):
+    work = [(trial, kernel) for trial in trials for kernel in trial.kernels()]
+    with ThreadPoolExecutor(16) as pool:  # compiling takes longest
+        list(pool.map(lambda pair: pair[1].compile(pair[0].args), work))
+    failures = []
+    for trial, kernel in work:
+        try:
+            trial.check(kernel)
+        except AssertionError as error:
+            failures.append(f"{kernel.metadata.kernel_name}: {error}")
+    assert not failures, f"{len(failures)} of {len(work)}:\n" + "\n".join(failures[:10])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_functions_layouts_and_broadcasts(case):
+    check_all(Trial(case, *shape, seed=seed) for seed, shape in enumerate(SHAPES * 2))
+
+
+TYPES = [
+    (F16, F16, F16),
+    (F16, F32, F32),
+    (BF16, BF16, F32),
+    (F32, F32, F32),
+    (F64, F64, F64),
+    (E4M3, BF16, F32),
+    (E5M2, E5M2, F32),
+]
+
+
+@pytest.mark.parametrize("dtype, out_dtype, accumulator", TYPES, ids=str)
+def test_dtypes(dtype, out_dtype, accumulator):
+    with float32_precision("high"):
+        cases = [case for case in CASES if case.name in ("aux_store", "scales", "choices", "bias_gelu")]
+        # Sums that a float16 accumulator holds exactly are short.
+        shapes = [shape if accumulator != F16 else (*shape[:3], min(shape[3], 16)) for shape in SHAPES]
+        check_all(
+            Trial(case, *shape, dtype, out_dtype, accumulator, seed=seed)
+            for case in cases
+            for seed, shape in enumerate(shapes)
+        )
+
+
+def dequantize(accum, row, column):
+    D = accum * row * column
+    return D
+
+
+def integer_arithmetic(accum, C, offset):
+    E = torch.where(accum > C, accum - offset, -accum) * 3
+    D = torch.maximum(accum + C, E).clamp(-100, 100)
+    return D, E
+
+
+@pytest.mark.parametrize("out_dtype", [F16, F32, S8, S32], ids=str)
+def test_integer_accumulators(out_dtype):
+    for seed, (batch, m, n, k) in enumerate(SHAPES[:4]):
+        a, b = factors(batch, m, n, k, S8, ["ttt", "tnt"][seed % 2], seed)
+        accum = (a.double() @ b.double()).to(S32)
+        c = torch.randint(-(2**31), 2**31 - 1, accum.shape).to(S32).cuda()
+        row, column = torch.rand(n).cuda(), torch.rand(*batch, m, 1).cuda() / 64
+        out, other = torch.zeros_like(accum).to(out_dtype), torch.zeros_like(accum)
+        args = fused(a, b, out, integer_arithmetic, S32, C=c, offset=12345678, E=other)
+        wanted = expected(integer_arithmetic, accum, {"C": c, "offset": 12345678})
+        for kernel in cutlass_api.get_kernels(args)[::6]:
+            kernel.run(args)
+            assert torch.equal(other, wanted["E"]), kernel
+            assert torch.equal(out, wanted["D"].to(out_dtype)), kernel
+        args = fused(a, b, out, dequantize, S32, row=row, column=column)
+        for kernel in cutlass_api.get_kernels(args)[::6]:
+            kernel.run(args)
+            exact = accum * row * column
+            if out_dtype.is_floating_point:
+                assert_close(out, exact, repr(kernel))
+            else:
+                # A product next to a whole number may fall on either side of it.
+                off = (out.long() - exact.to(S32).to(out_dtype).long()).abs()
+                assert (off.max() if out_dtype == S32 else off.bool().float().mean()) <= (
+                    1 if out_dtype == S32 else 0.01
+                )
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_cpu_reference_agrees(case):
+    trial = Trial(case, (), 96, 80, 64, seed=2)
+    host = {
+        name: value.cpu() if isinstance(value, torch.Tensor) else value
+        for name, value in (trial.given | {name: output.tensor for name, output in trial.others.items()}).items()
+    }
+    out = trial.out.tensor.cpu()
+    args = fused(trial.a.cpu(), trial.b.cpu(), out, case.function, **host)
+    cutlass_api.get_kernels(args)[0].run(args)
+    cutlass_api.get_kernels(trial.args)[0].run(trial.args)
+    assert_close(trial.out.tensor.cpu(), out.float())
+    for name, output in trial.others.items():
+        assert_close(output.tensor.cpu(), host[name].float())
+
+
+def gemm_operands(m=256, n=256, k=64):
+    a, b = (coarse(*shape, dtype=F16).cuda() for shape in ((m, k), (k, n)))
+    return a, b, coarse(m, n, dtype=F16).cuda(), torch.zeros(m, n, dtype=F16, device="cuda")
+
+
+def test_a_new_number_compiles_nothing(cache_directory):
+    a, b, c, out = gemm_operands()
+    kernels = []
+    for alpha, beta in ((1.0, 2.0), (3, -1), (0.5, 0.0)):
+        args = fused(a, b, out, linear, C=c, alpha=alpha, beta=beta)
+        kernels.append(cutlass_api.get_kernels(args)[0])
+        kernels[0].run(args)
+        files = sorted(cache_directory.rglob("*.cubin"))
+        assert_close(out, alpha * (a.double() @ b.double()) + beta * c.double())
+    assert kernels[1] is kernels[0]
+    assert kernels[2] is kernels[0]
+    artifact = kernels[0].compile(args)
+    for alpha in (2.0, 7.0):
+        args = fused(a, b, out, linear, C=c, alpha=alpha, beta=1.0)
+        kernels[0].run(args, artifact, assume_supported_args=True)
+        assert_close(out, alpha * (a.double() @ b.double()) + c.double())
+    assert sorted(cache_directory.rglob("*.cubin")) == files
+
+
+@pytest.mark.parametrize("form", ["run", "bind", "restored"])
+def test_a_graph_replay_sees_updates_of_tensors(form):
+    a, b, c, out = gemm_operands()
+    alpha = torch.full((), 2.0, device="cuda")
+    beta = torch.ones(1, 1, device="cuda", dtype=F64)
+    args = fused(a, b, out, linear, C=c, alpha=alpha, beta=beta)
+    kernel = cutlass_api.get_kernels(args)[0]
+    artifact = kernel.compile(args)
+    if form == "restored":
+        artifact = cutlass_api.artifact.CompiledArtifact.from_bytes(artifact.to_bytes())
+        assert artifact.kernel_obj is kernel
+    launch = kernel.bind(args, artifact)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launch() if form == "bind" else kernel.run(args, artifact)
+    for value in (2.0, -1.0):
+        alpha.fill_(value)
+        beta.fill_(value + 1)
+        c.add_(1)
+        graph.replay()
+        assert_close(out, value * (a.double() @ b.double()) + (value + 1) * c.double())
+
+
+def test_operands_that_move_are_followed():
+    a, b, c, out = gemm_operands()
+    args = fused(a, b, out, linear, C=c, alpha=1.0, beta=1.0)
+    kernel = cutlass_api.get_kernels(args)[0]
+    artifact = kernel.compile(args)
+    launch = kernel.bind(args, artifact)
+    for _ in range(3):
+        kernel.run(args, artifact, assume_supported_args=True)
+    c.data = coarse(256, 256, dtype=F16).cuda().T
+    for call in (lambda: kernel.run(args, artifact, assume_supported_args=True), lambda: kernel.run(args), launch):
+        out.zero_()
+        call()
+        assert_close(out, a.double() @ b.double() + c.double())
+    c.data = torch.zeros(256, 255, dtype=F16, device="cuda")
+    with pytest.raises(ValueError, match="C with shape"):
+        kernel.run(args, artifact, assume_supported_args=True)
+    with pytest.raises(ValueError, match="bias is on cpu"):
+        fused(a, b, out, bias_gelu, bias=torch.zeros(256))
+
+
+def test_in_place_and_on_another_stream():
+    a, b, c, _ = gemm_operands()
+    before = c.clone()
+    args = fused(a, b, c, linear, C=c, alpha=1.0, beta=2.0)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    for kernel in cutlass_api.get_kernels(args)[::7]:
+        torch.cuda.synchronize()
+        c.copy_(before)
+        torch.cuda.synchronize()
+        kernel.run(args, stream=stream)
+        stream.synchronize()
+        assert_close(c, a.double() @ b.double() + 2 * before.double(), repr(kernel))
+
+
+def test_same_bits_every_time():
+    a, b = (torch.randn(512, 512, device="cuda", dtype=F16) for _ in range(2))
+    out, bias = torch.empty_like(a), torch.randn(512, device="cuda")
+    args = fused(a, b, out, bias_gelu, bias=bias)
+    for kernel in cutlass_api.get_kernels(args):
+        kernel.run(args)
+        first = out.clone()
+        out.zero_()
+        kernel.run(args)
+        assert torch.equal(first, out), kernel
