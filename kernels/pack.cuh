@@ -9,7 +9,7 @@
 // Of the source nothing outside its first and last element is read. A destination row's padding, up to the next 16 bytes, may be
 // overwritten with anything: TMA knows the extents and puts zeros there.
 #pragma once
-#include "common/cluster.cuh"
+#include "common/grid.cuh"
 #include "common/vector.cuh"
 
 struct PackOperand {
@@ -125,10 +125,11 @@ template <int SIZE> struct PackSide {
       for (int i = 0; i < COUNT; ++i) {
         const int target = place(line + i * (THREADS / LINE_VECTORS), at);
         if (whole[i]) ptx::store_shared(shared + target, vectors[i].get(from[i]));
-        else if (inside[i])
+        else if (inside[i]) {
 #pragma unroll 1
           for (int e = 0; e < min(PER_VECTOR, operand.rows - row); ++e)
             reinterpret_cast<Element*>(shared_memory + target)[e] = reinterpret_cast<const Element*>(from[i])[e];
+        }
       }
     }
     __syncthreads();
@@ -137,7 +138,7 @@ template <int SIZE> struct PackSide {
     constexpr int UNIT_ROWS = SIZE == 1 ? 16 : 8, UNIT_LINES = 4 * PER_VECTOR;
     constexpr int UNITS_ALONG = LINES / UNIT_LINES, UNITS = LINE / UNIT_ROWS * UNITS_ALONG;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-#pragma unroll
+#pragma unroll(SIZE == 1 ? 1 : UNITS / 8)
     for (int unit = warp; unit < UNITS; unit += THREADS / 32) {
       const int unit_row = unit / UNITS_ALONG * UNIT_ROWS, unit_line = unit % UNITS_ALONG * UNIT_LINES;
       const int group = SIZE <= 2 ? lane / 4 : lane % 8, part = SIZE <= 2 ? lane % 4 : lane / 8;
@@ -186,7 +187,7 @@ template <int SIZE> struct PackSide {
 
 // The grid has one dimension: operands[0].batch * operands[0].tiles + operands[1].batch * operands[1].tiles.
 template <int SIZE_A, int SIZE_B> struct Pack {
-  static constexpr int THREADS = 256, MIN_CTAS = 3, SMEM_BYTES = 0;  // beyond what is static
+  static constexpr int THREADS = 256, MIN_CTAS = SIZE_A == 1 || SIZE_B == 1 ? 2 : 3, SMEM_BYTES = 0;  // beyond what is static
 
   static __device__ __forceinline__ void run(const PackParams& params) {
     ptx::let_next_kernel_start();

@@ -73,7 +73,7 @@ template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N
   // CTAs a SM should hold. Its 65536 registers are 256 a thread for one CTA, 128 for two, 80 for three.
   static constexpr bool BLOCKED = is_same<Accumulator, f32> || is_same<Accumulator, f64>;
   static constexpr int SUM_REGISTERS = PER_M * PER_N * (sizeof(Accumulator) == 8 ? 2 : 1) * (BLOCKED ? 2 : 1);
-  static constexpr int MIN_CTAS = SUM_REGISTERS >= 128 ? 1 : SUM_REGISTERS >= 32 ? 2 : 3;
+  static constexpr int MIN_CTAS = SUM_REGISTERS >= (BLOCKED ? 64 : 128) ? 1 : SUM_REGISTERS >= 32 ? 2 : 3;
 
   using Value = EpilogueValue<Accumulator>;
   using OperandA = SimtOperand<A, Accumulator, TILE_M, TILE_K>;

@@ -12,41 +12,50 @@
 // first, then those of the cluster's CTAs, each of which adds up its part of the columns. The order is fixed: the same operands
 // give the same bits.
 //
-// Elements: f16, bf16 or f32, the same for A and B; sums in f32. f32 is rounded to tf32 for mma.sync, or multiplied as it is if
-// EXACT, with FMA. What it asks of the strides: 1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N); the other stride, the batch
+// Elements: f16, bf16 or f32, the same for A and B; sums in f32. Method::MMA rounds f32 to tf32; Method::FMA, which is for f32,
+// multiplies it as it is. Method::WGMMA, Hopper's own, is for f16 and bf16. What it asks of the strides: 1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N); the other stride, the batch
 // stride and the base pointer are multiples of ALIGN bytes, which is 16, 8, 4 or the size of an element. Output strides are free.
 // The grid is SPLIT * ceil(n / TILE_N) * batch CTAs, in clusters of SPLIT (which is 1 before sm_90).
 #pragma once
-#include "common/cluster.cuh"
+#include "common/grid.cuh"
 #include "common/operand_tile.cuh"
 #include "common/params.cuh"
 #include "common/ptx.cuh"
 #include "common/types.cuh"
 #include "common/vector.cuh"
+#include "common/wgmma.cuh"
+
+enum class Method { MMA, WGMMA, FMA };
 
 template <class Element, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TOKENS, int TILE_N, int TILE_K, int WARPS_N, int STAGES,
-          int SPLIT, int ALIGN, bool EXACT, class Epilogue>
+          int SPLIT, int ALIGN, Method METHOD, class Epilogue>
 struct SkinnyGemm {
   static constexpr int WARPS = 8, THREADS = 32 * WARPS;
   static constexpr int WARPS_K = WARPS / WARPS_N;  // warps that share rows of B divide the tile's K
   static constexpr bool ASYNC = ALIGN >= 4;        // cp.async moves at least 4 bytes
   static_assert(ASYNC ? STAGES >= 2 : STAGES == 2, "through registers, one tile is filled while one is read");
   static_assert(SPLIT == 1 || SPLIT == 2 || SPLIT == 4 || SPLIT == 8, "a cluster has at most 8 CTAs");
-  static_assert(!EXACT || is_same<Element, f32>, "FMA is for f32; products of the others are exact in f32 anyway");
+  static_assert(METHOD != Method::FMA || is_same<Element, f32>, "products of the others are exact in f32 anyway");
+  static_assert(METHOD != Method::WGMMA || (sizeof(Element) == 2 && TILE_K % 64 == 0 && ASYNC && TILE_N % (16 * WARPS_N) == 0 && WARPS_N % 4 == 0));
 
   static constexpr int SIZE = sizeof(Element);
-  // A's tile has room for more rows than TOKENS where ldmatrix wants 16, a tile's row 64 bytes, or the CTA 16 bytes a thread to copy.
-  static constexpr int LEAST = A_K_MAJOR ? 16 : 64 / SIZE, ENOUGH = THREADS * 16 / (TILE_K * SIZE);
+  // wgmma wants rows of 128 bytes; a longer block of K is then several panels.
+  static constexpr int PANEL_K = METHOD == Method::WGMMA ? 64 : TILE_K, PANELS = TILE_K / PANEL_K;
+  // A's tile has room for more rows than TOKENS where ldmatrix wants 16 of them, a tile's swizzle 64 or 128 bytes a row, or the CTA 16 bytes
+  // a thread to copy.
+  static constexpr int LEAST = A_K_MAJOR ? 16 : (METHOD == Method::WGMMA || SIZE == 4 ? 128 : 64) / SIZE, ENOUGH = THREADS * 16 / (PANEL_K * SIZE);
   static constexpr int ROOM = LEAST > ENOUGH ? LEAST : ENOUGH;
   static constexpr int TILE_M = TOKENS > ROOM ? TOKENS : ROOM;
   static constexpr int WARP_N = TILE_N / WARPS_N;
 
-  using TileA = OperandTile<Element, A_K_MAJOR, TILE_M, TILE_K>;
-  using TileB = OperandTile<Element, B_K_MAJOR, TILE_N, TILE_K>;
-  using CopierA = TileCopier<Element, A_K_MAJOR, TILE_M, TILE_K, THREADS, ALIGN>;
-  using CopierB = TileCopier<Element, B_K_MAJOR, TILE_N, TILE_K, THREADS, ALIGN>;
+  using TileA = OperandTile<Element, A_K_MAJOR, TILE_M, PANEL_K>;
+  // wgmma takes 64 columns at a time, and each 64 of them lie apart.
+  static constexpr int PARTS = METHOD == Method::WGMMA ? TILE_N / 64 : 1, PART_N = TILE_N / PARTS;
+  using TileB = OperandTile<Element, B_K_MAJOR, PART_N, PANEL_K>;
+  using CopierA = TileCopier<Element, A_K_MAJOR, TILE_M, PANEL_K, THREADS, ALIGN>;
+  using CopierB = TileCopier<Element, B_K_MAJOR, PART_N, PANEL_K, THREADS, ALIGN>;
 
-  static constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
+  static constexpr int PANEL_BYTES = TileA::BYTES + PARTS * TileB::BYTES, STAGE_BYTES = PANELS * PANEL_BYTES;
   // Sums in shared memory: for each of the warps along K, TOKENS rows of TILE_N. Four words of padding make the rows 2j that the
   // lanes of one store touch (j of 4, 8 words each) fall into different banks.
   static constexpr int SUM_PITCH = TILE_N + 4;
@@ -55,22 +64,24 @@ struct SkinnyGemm {
   // What the cluster's CTAs send: of each, TOKENS rows of this CTA's columns. Not part of the ring, which may still be in use here.
   static constexpr int OWN_N = TILE_N / SPLIT;
   static constexpr int SMEM_BYTES = WORK_BYTES + (SPLIT > 1 ? TOKENS * TILE_N * 4 : 0);
-  static_assert(OWN_N % 4 == 0);
+  static_assert(TILE_N % (4 * SPLIT) == 0);
   static constexpr int MIN_CTAS = SMEM_BYTES <= 113 * 1024 ? 2 : 1;
 
-  // One warp's sums, and how a K block is added to them. `warp_k` says which part of the block is the warp's.
-  struct TensorSums {
+  // A warp's sums, and how a K block is added to them: begun by start(), complete after finish(); other work goes between.
+  struct MmaSums {
     using ReaderA = FragmentReader<Element, A_K_MAJOR, TILE_M, TILE_K, TOKENS < 16 ? 16 : TOKENS, Neighbours::HALVES>;
     using ReaderB = FragmentReader<Element, B_K_MAJOR, TILE_N, TILE_K, WARP_N, Neighbours::SLOTS>;
     using Mma = ptx::Mma<Element, f32>;
     static constexpr int STEPS = TILE_K / TileA::K_STEP / WARPS_K;  // of mma.sync in a warp's part of a block
     static_assert(STEPS >= 1);
 
+    int warp_n;
     ReaderA reader_a;
     ReaderB reader_b;
     typename Mma::Sums sums[WARP_N / 16][TOKENS / 8];
 
-    __device__ __forceinline__ TensorSums(int warp_n, int warp_k) : reader_a(0), reader_b(warp_n), sums{} {
+    __device__ __forceinline__ explicit MmaSums(int warp) : warp_n(warp % WARPS_N * WARP_N), reader_a(0), reader_b(warp_n), sums{} {
+      const int warp_k = warp / WARPS_N;  // which part of the block is the warp's
       skip(reader_a, warp_k * STEPS, A_K_MAJOR, TileA::ROW_BYTES);
       skip(reader_b, warp_k * STEPS, B_K_MAJOR, TileB::ROW_BYTES);
     }
@@ -79,7 +90,8 @@ struct SkinnyGemm {
       else reader.lane_offset += steps * TileA::K_STEP * row_bytes;
     }
 
-    __device__ __forceinline__ void accumulate(unsigned a_tile, unsigned b_tile) {
+    __device__ __forceinline__ void start(unsigned, unsigned, int) {}
+    __device__ __forceinline__ void finish(unsigned a_tile, unsigned b_tile) {
 #pragma unroll
       for (int step = 0; step < STEPS; ++step) {
         typename ReaderA::Fragments a;
@@ -95,7 +107,7 @@ struct SkinnyGemm {
       }
     }
 
-    __device__ __forceinline__ void store(f32* slab, int warp_n) const {
+    __device__ __forceinline__ void store(f32* slab) const {
       const int lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4 * 2;
 #pragma unroll
       for (int i = 0; i < WARP_N / 16; ++i)
@@ -113,28 +125,32 @@ struct SkinnyGemm {
   // The same by FMA: a lane has WARP_N / 32 columns of B, four elements of K at a time; A's are the same for all lanes.
   struct FmaSums {
     static constexpr int COLUMNS = WARP_N / 32 > 0 ? WARP_N / 32 : 1, LENGTH = TILE_K / WARPS_K;
-    static_assert(!EXACT || (WARP_N % 32 == 0 && LENGTH % 4 == 0));
+    static_assert(METHOD != Method::FMA || (WARP_N % 32 == 0 && LENGTH % 4 == 0));
     int n, k;
     f32 sums[COLUMNS][TOKENS];
 
-    __device__ __forceinline__ FmaSums(int warp_n, int warp_k) : n(warp_n + threadIdx.x % 32), k(warp_k * LENGTH), sums{} {}
+    __device__ __forceinline__ explicit FmaSums(int warp)
+        : n(warp % WARPS_N * WARP_N + threadIdx.x % 32), k(warp / WARPS_N * LENGTH), sums{} {}
 
     // Four neighbours along K, from k on, of row `mn` of an operand's tile.
     template <class Tile, bool K_MAJOR> static __device__ __forceinline__ void load(f32 (&values)[4], unsigned tile, int mn, int k) {
       unsigned words[4];
-      if constexpr (K_MAJOR) ptx::load_shared(words, tile + Tile::offset(mn, k / 4));
-      else
+      if constexpr (K_MAJOR) {
+        ptx::load_shared(words, tile + Tile::offset(mn, k / 4));
+      } else {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           unsigned word[1];
           ptx::load_shared(word, tile + Tile::offset(k + i, mn / 4) + mn % 4 * 4);
           words[i] = word[0];
         }
+      }
 #pragma unroll
       for (int i = 0; i < 4; ++i) values[i] = __uint_as_float(words[i]);
     }
 
-    __device__ __forceinline__ void accumulate(unsigned a_tile, unsigned b_tile) {
+    __device__ __forceinline__ void start(unsigned, unsigned, int) {}
+    __device__ __forceinline__ void finish(unsigned a_tile, unsigned b_tile) {
 #pragma unroll(TOKENS > 4 ? 1 : 4)
       for (int at = 0; at < LENGTH; at += 4) {
         f32 b[COLUMNS][4];
@@ -152,7 +168,7 @@ struct SkinnyGemm {
       }
     }
 
-    __device__ __forceinline__ void store(f32* slab, int) const {
+    __device__ __forceinline__ void store(f32* slab) const {
 #pragma unroll
       for (int c = 0; c < COLUMNS; ++c)
 #pragma unroll
@@ -160,19 +176,60 @@ struct SkinnyGemm {
     }
   };
 
-  template <bool USE_FMA, class Fma, class Tensor> struct Choose { using Type = Fma; };
-  template <class Fma, class Tensor> struct Choose<false, Fma, Tensor> { using Type = Tensor; };
-  using Sums = typename Choose<EXACT, FmaSums, TensorSums>::Type;
+  // The same by a warpgroup, which has GROUPS times 64 columns of B, 16 of them a warp's.
+  struct WgmmaSums {
+    static constexpr int GROUPS = TILE_N / (16 * WARPS_N) > 0 ? TILE_N / (16 * WARPS_N) : 1;
+    static constexpr int STEPS = 4 / WARPS_K;  // of 16 elements of K in the warpgroup's part of a panel
+    using Wgmma = ptx::Wgmma<Element, f32, TOKENS, B_K_MAJOR, A_K_MAJOR>;
+    int group, first_step;
+    unsigned sums[GROUPS][Wgmma::SUMS];
+
+    __device__ __forceinline__ explicit WgmmaSums(int warp)
+        : group(warp % WARPS_N / 4 * GROUPS), first_step(warp / WARPS_N * STEPS), sums{} {}
+
+    __device__ __forceinline__ void start(unsigned a_tile, unsigned b_tile, int k_left) {
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int panel = 0; panel < PANELS; ++panel) {
+        if (panel > 0 && panel * PANEL_K >= k_left) break;  // nothing was copied there
+#pragma unroll
+        for (int step = 0; step < STEPS; ++step) {
+          auto descriptor = [&](unsigned tile, bool k_major) {  // 16 of K further: 32 bytes, or 16 rows of 128 bytes
+            tile += panel * PANEL_BYTES + (first_step + step) * (k_major ? 32 : 16 * 128);
+            return ptx::matrix_descriptor(tile, 0, 8 * 128);
+          };
+#pragma unroll
+          for (int g = 0; g < GROUPS; ++g)
+            Wgmma::issue(sums[g], descriptor(b_tile + (group + g) * (64 * 128), B_K_MAJOR), descriptor(a_tile, A_K_MAJOR), 1);
+        }
+      }
+      ptx::wgmma_commit();
+    }
+    __device__ __forceinline__ void finish(unsigned, unsigned) { ptx::wgmma_wait<0>(); }
+
+    __device__ __forceinline__ void store(f32* slab) const {
+      const int lane = threadIdx.x % 32, row = group * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4, pair = lane % 4 * 2;
+#pragma unroll
+      for (int g = 0; g < GROUPS; ++g)
+#pragma unroll
+        for (int i = 0; i < Wgmma::SUMS; ++i)
+          slab[(i / 4 * 8 + pair + i % 2) * SUM_PITCH + row + g * 64 + i / 2 % 2 * 8] = Wgmma::value(sums[g], i);
+    }
+  };
+
+  template <Method, class Mma, class Wgmma, class Fma> struct Choose { using Type = Mma; };
+  template <class Mma, class Wgmma, class Fma> struct Choose<Method::WGMMA, Mma, Wgmma, Fma> { using Type = Wgmma; };
+  template <class Mma, class Wgmma, class Fma> struct Choose<Method::FMA, Mma, Wgmma, Fma> { using Type = Fma; };
+  using Sums = typename Choose<METHOD, MmaSums, WgmmaSums, FmaSums>::Type;
 
   static __device__ __forceinline__ void run(const GemmParams& params, Epilogue epilogue) {
-    extern __shared__ __align__(128) unsigned char shared_memory[];
+    extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = ptx::shared_address(shared_memory);
     ptx::let_next_kernel_start();
 #if __CUDA_ARCH__ >= 900
     if constexpr (SPLIT > 1) ptx::cluster_arrive();  // waited for before anything is sent: the receiver must have started
 #endif
 
-    const int warp_n = threadIdx.x / 32 % WARPS_N * WARP_N, warp_k = threadIdx.x / 32 / WARPS_N;
     const int rank = blockIdx.x % SPLIT, tiles = (params.n + TILE_N - 1) / TILE_N;
     const int batch = blockIdx.x / SPLIT / tiles, start_n = (blockIdx.x / SPLIT - batch * tiles) * TILE_N;
 
@@ -181,7 +238,8 @@ struct SkinnyGemm {
     const int share = (all_blocks + SPLIT - 1) / SPLIT, first_block = min(rank * share, all_blocks);
     const int blocks = min(share, all_blocks - first_block);
     const long long start_k = min(static_cast<long long>(first_block) * TILE_K, static_cast<long long>(params.k));
-    int k_left = min(params.k - int(start_k), share * TILE_K);  // from the next block to be copied on; none if there are no blocks
+    const int my_k = min(params.k - int(start_k), share * TILE_K);
+    int k_left = my_k;  // from what is to be copied next on
 
     CopierA copier_a(params.a, params.a_stride[0] * batch + params.a_stride[2] * start_k, params.a_stride[1], params.a_stride[2],
                      0, params.m);
@@ -191,23 +249,37 @@ struct SkinnyGemm {
     typename CopierB::Staged staged_b;
 
     unsigned filled = shared, read = shared;  // the ring's positions
-    auto advance = [&](unsigned stage) {
-      stage += STAGE_BYTES;
-      return stage == shared + STAGES * STAGE_BYTES ? shared : stage;
+    auto advance = [&](unsigned at, int bytes) {
+      at += bytes;
+      return at == shared + STAGES * STAGE_BYTES ? shared : at;
     };
-    auto next_block = [&] {
+    auto next_panel = [&] {
       copier_a.advance();
       copier_b.advance();
-      k_left -= TILE_K;
-      filled = advance(filled);
+      k_left -= PANEL_K;
+      filled = advance(filled, PANEL_BYTES);
+    };
+    auto part = [&](int i) {  // the copier of the tile's i-th 64 columns, where they lie apart
+      CopierB copier = copier_b;
+      copier.source += i * (B_K_MAJOR ? params.b_stride[2] : 1) * (PART_N * SIZE);
+      copier.mn_left -= i * PART_N;
+      return copier;
     };
     auto copy = [&] {
-      if (k_left > 0 && copier_b.is_ragged(k_left)) copier_b.copy_ragged(filled + TileA::BYTES, k_left);
-      if (k_left > 0 && copier_a.is_ragged(k_left)) copier_a.copy_ragged(filled, k_left);
-      copier_b.copy_whole(filled + TileA::BYTES, k_left);
-      copier_a.copy_whole(filled, k_left);
+#pragma unroll 1
+      for (int panel = 0; panel < PANELS; ++panel) {
+#pragma unroll
+        for (int i = 0; i < PARTS; ++i) {
+          const CopierB copier = part(i);
+          if (k_left > 0 && copier.is_ragged(k_left)) copier.copy_ragged(filled + TileA::BYTES + i * TileB::BYTES, k_left);
+        }
+        if (k_left > 0 && copier_a.is_ragged(k_left)) copier_a.copy_ragged(filled, k_left);
+#pragma unroll
+        for (int i = 0; i < PARTS; ++i) part(i).copy_whole(filled + TileA::BYTES + i * TileB::BYTES, k_left);
+        copier_a.copy_whole(filled, k_left);
+        next_panel();
+      }
       ptx::copy_async_commit();  // beyond the last block an empty group, so that counting groups counts blocks
-      next_block();
     };
     auto fetch = [&] {
       copier_b.fetch(staged_b, k_left);
@@ -216,10 +288,11 @@ struct SkinnyGemm {
     auto store = [&] {
       copier_b.store(staged_b, filled + TileA::BYTES);
       copier_a.store(staged_a, filled);
-      next_block();
+      next_panel();
     };
 
-    Sums sums(warp_n, warp_k);
+    const int warp = threadIdx.x / 32;
+    Sums sums(warp);
     ptx::wait_for_earlier_kernels();
     if constexpr (ASYNC) {
 #pragma unroll 1
@@ -232,25 +305,29 @@ struct SkinnyGemm {
     for (int block = 0; block < blocks; ++block) {
       // Beyond the barrier this block is complete, and the tile that was read a round before may be overwritten.
       if constexpr (ASYNC) ptx::copy_async_wait<STAGES - 2>();
+#if __CUDA_ARCH__ >= 900
+      if constexpr (METHOD == Method::WGMMA) ptx::fence_for_async_reads();
+#endif
       __syncthreads();
+      sums.start(read, read + TileA::BYTES, my_k - block * TILE_K);
       if constexpr (ASYNC) copy();
       else fetch();  // beyond the last block: zeros, no reads
-      sums.accumulate(read, read + TileA::BYTES);
+      sums.finish(read, read + TileA::BYTES);
       if constexpr (!ASYNC) store();
-      read = advance(read);
+      read = advance(read, STAGE_BYTES);
     }
     if constexpr (ASYNC) ptx::copy_async_wait<0>();
     __syncthreads();  // the ring is free for the slabs
 
     f32* slabs = reinterpret_cast<f32*>(shared_memory);
-    sums.store(slabs + warp_k * SLAB_WORDS, warp_n);
+    sums.store(slabs + warp / WARPS_N * SLAB_WORDS);
     __syncthreads();
     // Four columns of one row: the sum over the warps along K, in their order.
     auto warps_sum = [&](f32 (&values)[4], int m, int n) {
       add_up<WARPS_K>(values, slabs + m * SUM_PITCH + n, SLAB_WORDS);
     };
     if constexpr (SPLIT == 1) {
-#pragma unroll 1
+#pragma unroll 4
       for (int index = threadIdx.x; index < params.m * (TILE_N / 4); index += THREADS) {
         const int m = index / (TILE_N / 4), n = index % (TILE_N / 4) * 4;
         f32 values[4];
@@ -263,7 +340,7 @@ struct SkinnyGemm {
       f32* received = reinterpret_cast<f32*>(shared_memory + WORK_BYTES);
       const unsigned received_address = shared + WORK_BYTES;
       ptx::cluster_wait();
-#pragma unroll 1
+#pragma unroll 4
       for (int index = threadIdx.x; index < params.m * (TILE_N / 4); index += THREADS) {
         const int m = index / (TILE_N / 4), n = index % (TILE_N / 4) * 4;
         f32 values[4];
@@ -272,7 +349,7 @@ struct SkinnyGemm {
       }
       ptx::cluster_arrive();
       ptx::cluster_wait();
-#pragma unroll 1
+#pragma unroll 4
       for (int index = threadIdx.x; index < params.m * (OWN_N / 4); index += THREADS) {
         const int m = index / (OWN_N / 4), n = index % (OWN_N / 4) * 4;
         f32 values[4];
@@ -306,9 +383,10 @@ struct SkinnyGemm {
     for (int e = 0; e < 4; ++e) four.values[e] = encode<Out>(values[e]);
     if (valid == 4 && stride_n == 1 && reinterpret_cast<unsigned long long>(target) % sizeof(Four) == 0)
       *reinterpret_cast<Four*>(target) = four;
-    else
+    else {
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         if (e < valid) target[stride_n * e] = four.values[e];
+    }
   }
 };

@@ -30,9 +30,13 @@ __device__ __forceinline__ float4 load_cluster(unsigned mapped) {
   return v;
 }
 
-// "Parallel Synchronization and Communication Instructions: barrier": the first THREADS threads of the CTA meet.
-template <int THREADS> __device__ __forceinline__ void barrier_sync() {
-  asm volatile("barrier.sync 1, %0;" ::"n"(THREADS) : "memory");
+// "Parallel Synchronization and Communication Instructions: barrier": one of the CTA's 15 numbered barriers, for THREADS threads, of
+// which some may only arrive and go on.
+template <int THREADS> __device__ __forceinline__ void numbered_barrier_sync(int number) {
+  asm volatile("barrier.sync %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
+}
+template <int THREADS> __device__ __forceinline__ void numbered_barrier_arrive(int number) {
+  asm volatile("barrier.arrive %0, %1;" ::"r"(number), "n"(THREADS) : "memory");
 }
 
 // "Miscellaneous Instructions: setmaxnreg": a warpgroup hands registers back, or takes them.

@@ -19,7 +19,7 @@ __device__ __forceinline__ void barrier_arrive(unsigned barrier) {
 __device__ __forceinline__ void barrier_arrive(unsigned barrier, unsigned cta) {
   asm volatile("{ .reg .b32 remote;\n"
                "mapa.shared::cluster.u32 remote, %0, %1;\n"
-               "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" ::"r"(barrier), "r"(cta) : "memory");
+               "mbarrier.arrive.shared::cluster.b64 _, [remote]; }" ::"r"(barrier), "r"(cta) : "memory");
 }
 
 // Arrives, and makes the phase wait for so many bytes besides.
@@ -27,10 +27,10 @@ __device__ __forceinline__ void barrier_arrive_expecting(unsigned barrier, int b
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// What arrivals from anywhere in the cluster released is visible afterwards.
+// Bytes that the copy engine counted toward the phase are visible afterwards.
 __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
   asm volatile("{ .reg .pred done;\n"
-               "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+               "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
                "@!done bra again; }" ::"r"(barrier), "r"(parity) : "memory");
 }
 

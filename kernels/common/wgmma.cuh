@@ -12,7 +12,7 @@ namespace ptx {
 __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned shared, int leading, int stride) {
   constexpr unsigned long long SWIZZLE_128 = 1ull << 62;
   return SWIZZLE_128 | static_cast<unsigned long long>(stride >> 4) << 32 | static_cast<unsigned>(leading >> 4) << 16 |
-         (shared >> 4);
+         (shared & 0x3ffff) >> 4;  // above are bits that name the CTA of the cluster
 }
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
