@@ -3,18 +3,19 @@
 // The frame: M is the narrow side, at most TOKENS; A holds the few rows, B the large matrix. A problem whose N is narrow is handed
 // in transposed by the host, and the epilogue then sees transposed coordinates too.
 //
-//   global memory --cp.async--> shared memory (STAGES tiles of A and B) --> registers --mma.sync or FMA--> sums --> global
+//   global memory --cp.async--> shared memory (STAGES tiles of A and B) --mma.sync, wgmma or FMA--> sums --> global
 //
-// What counts is how many bytes are on their way at any moment: 3 TB/s at 0.7 us need 16 KB a SM, and more when all SMs ask at
-// once. So the tile of B is large, the ring deep, and everything else small. B takes mma.sync's side of 16 rows, the few
-// rows of A its side of 8 columns. A CTA's warps divide the tile's K among them as well as its N, and SPLIT CTAs, one cluster,
+// What counts is how many bytes are on their way at any moment: 3 TB/s take 64 to 128 KB a SM when all SMs ask at once. So the
+// ring is deep, and everything else small. B takes the matrix instruction's side of 16 (64) rows, the few rows of A its
+// side of 8 columns. A CTA's warps divide the tile's K among them as well as its N, and SPLIT CTAs, one cluster,
 // divide K once more, so that even a small matrix is read by all SMs. The sums meet in shared memory: those of a CTA's warps
 // first, then those of the cluster's CTAs, each of which adds up its part of the columns. The order is fixed: the same operands
 // give the same bits.
 //
 // Elements: f16, bf16 or f32, the same for A and B; sums in f32. Method::MMA rounds f32 to tf32; Method::FMA, which is for f32,
-// multiplies it as it is. Method::WGMMA, Hopper's own, is for f16 and bf16. What it asks of the strides: 1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N); the other stride, the batch
-// stride and the base pointer are multiples of ALIGN bytes, which is 16, 8, 4 or the size of an element. Output strides are free.
+// multiplies it as it is. Method::WGMMA, Hopper's own, is for f16 and bf16, and pays from some 20 rows on.
+// What it asks of the strides: 1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N); the other stride, the batch stride and the
+// base pointer are multiples of ALIGN bytes, which is 16, 8, 4 or the size of an element. Output strides are free.
 // The grid is SPLIT * ceil(n / TILE_N) * batch CTAs, in clusters of SPLIT (which is 1 before sm_90).
 #pragma once
 #include "common/grid.cuh"
@@ -36,21 +37,21 @@ struct SkinnyGemm {
   static_assert(ASYNC ? STAGES >= 2 : STAGES == 2, "through registers, one tile is filled while one is read");
   static_assert(SPLIT == 1 || SPLIT == 2 || SPLIT == 4 || SPLIT == 8, "a cluster has at most 8 CTAs");
   static_assert(METHOD != Method::FMA || is_same<Element, f32>, "products of the others are exact in f32 anyway");
-  static_assert(METHOD != Method::WGMMA || (sizeof(Element) == 2 && TILE_K % 64 == 0 && ASYNC && TILE_N % (16 * WARPS_N) == 0 && WARPS_N % 4 == 0));
+  static_assert(METHOD != Method::WGMMA || (sizeof(Element) == 2 && ASYNC && TILE_K % 64 == 0 && WARPS_N % 4 == 0 &&
+                                            TILE_N % (16 * WARPS_N) == 0));
 
   static constexpr int SIZE = sizeof(Element);
   // wgmma wants rows of 128 bytes; a longer block of K is then several panels.
   static constexpr int PANEL_K = METHOD == Method::WGMMA ? 64 : TILE_K, PANELS = TILE_K / PANEL_K;
-  // A's tile has room for more rows than TOKENS where ldmatrix wants 16 of them, a tile's swizzle 64 or 128 bytes a row, or the CTA 16 bytes
-  // a thread to copy.
-  static constexpr int LEAST = A_K_MAJOR ? 16 : (METHOD == Method::WGMMA || SIZE == 4 ? 128 : 64) / SIZE, ENOUGH = THREADS * 16 / (PANEL_K * SIZE);
-  static constexpr int ROOM = LEAST > ENOUGH ? LEAST : ENOUGH;
+  // A's tile has room for more rows than TOKENS where its swizzle wants 64 or 128 bytes a row, or the CTA 16 bytes a thread.
+  static constexpr int LEAST = A_K_MAJOR ? 8 : (METHOD == Method::WGMMA || SIZE == 4 ? 128 : 64) / SIZE;
+  static constexpr int ENOUGH = THREADS * 16 / (PANEL_K * SIZE), ROOM = LEAST > ENOUGH ? LEAST : ENOUGH;
   static constexpr int TILE_M = TOKENS > ROOM ? TOKENS : ROOM;
   static constexpr int WARP_N = TILE_N / WARPS_N;
 
   using TileA = OperandTile<Element, A_K_MAJOR, TILE_M, PANEL_K>;
-  // wgmma takes 64 columns at a time, and each 64 of them lie apart.
-  static constexpr int PARTS = METHOD == Method::WGMMA ? TILE_N / 64 : 1, PART_N = TILE_N / PARTS;
+  // wgmma takes 64 columns at a time; if N is contiguous, each 64 of them lie apart, as its own rows of 128 bytes.
+  static constexpr int PARTS = METHOD == Method::WGMMA && !B_K_MAJOR ? TILE_N / 64 : 1, PART_N = TILE_N / PARTS;
   using TileB = OperandTile<Element, B_K_MAJOR, PART_N, PANEL_K>;
   using CopierA = TileCopier<Element, A_K_MAJOR, TILE_M, PANEL_K, THREADS, ALIGN>;
   using CopierB = TileCopier<Element, B_K_MAJOR, PART_N, PANEL_K, THREADS, ALIGN>;
@@ -60,16 +61,23 @@ struct SkinnyGemm {
   // lanes of one store touch (j of 4, 8 words each) fall into different banks.
   static constexpr int SUM_PITCH = TILE_N + 4;
   static constexpr int SLAB_WORDS = TOKENS * SUM_PITCH;
-  static constexpr int WORK_BYTES = STAGES * STAGE_BYTES > WARPS_K * SLAB_WORDS * 4 ? STAGES * STAGE_BYTES : WARPS_K * SLAB_WORDS * 4;
+  static constexpr int SLAB_BYTES = WARPS_K * SLAB_WORDS * 4;
+  static constexpr int WORK_BYTES = STAGES * STAGE_BYTES > SLAB_BYTES ? STAGES * STAGE_BYTES : SLAB_BYTES;
   // What the cluster's CTAs send: of each, TOKENS rows of this CTA's columns. Not part of the ring, which may still be in use here.
   static constexpr int OWN_N = TILE_N / SPLIT;
   static constexpr int SMEM_BYTES = WORK_BYTES + (SPLIT > 1 ? TOKENS * TILE_N * 4 : 0);
   static_assert(TILE_N % (4 * SPLIT) == 0);
-  static constexpr int MIN_CTAS = SMEM_BYTES <= 113 * 1024 ? 2 : 1;
+  // CTAs a SM should hold: as many as its 227 KB (1 of each CTA's kept back) and 65536 registers allow. Copying through
+  // registers takes up to 250 for many rows, 128 for few, 80 for few and a small tile.
+  static constexpr int BY_MEMORY = 227 * 1024 / (SMEM_BYTES + 1024);
+  static constexpr int BY_REGISTERS = ASYNC ? 2 : TOKENS > 16 ? 1 : TILE_N > 32 ? 2 : 3;
+  static constexpr int MIN_CTAS = BY_MEMORY < 1 ? 1 : BY_MEMORY < BY_REGISTERS ? BY_MEMORY : BY_REGISTERS;
 
   // A warp's sums, and how a K block is added to them: begun by start(), complete after finish(); other work goes between.
   struct MmaSums {
-    using ReaderA = FragmentReader<Element, A_K_MAJOR, TILE_M, TILE_K, TOKENS < 16 ? 16 : TOKENS, Neighbours::HALVES>;
+    // ldmatrix reads 16 rows even of 8: the others, of which nothing is used, are what lies behind A's tile.
+    static constexpr int READ_M = TOKENS < 16 ? 16 : TOKENS;
+    using ReaderA = FragmentReader<Element, A_K_MAJOR, (READ_M > TILE_M ? READ_M : TILE_M), TILE_K, READ_M, Neighbours::HALVES>;
     using ReaderB = FragmentReader<Element, B_K_MAJOR, TILE_N, TILE_K, WARP_N, Neighbours::SLOTS>;
     using Mma = ptx::Mma<Element, f32>;
     static constexpr int STEPS = TILE_K / TileA::K_STEP / WARPS_K;  // of mma.sync in a warp's part of a block
@@ -80,7 +88,8 @@ struct SkinnyGemm {
     ReaderB reader_b;
     typename Mma::Sums sums[WARP_N / 16][TOKENS / 8];
 
-    __device__ __forceinline__ explicit MmaSums(int warp) : warp_n(warp % WARPS_N * WARP_N), reader_a(0), reader_b(warp_n), sums{} {
+    __device__ __forceinline__ explicit MmaSums(int warp)
+        : warp_n(warp % WARPS_N * WARP_N), reader_a(0), reader_b(warp_n), sums{} {
       const int warp_k = warp / WARPS_N;  // which part of the block is the warp's
       skip(reader_a, warp_k * STEPS, A_K_MAJOR, TileA::ROW_BYTES);
       skip(reader_b, warp_k * STEPS, B_K_MAJOR, TileB::ROW_BYTES);
@@ -191,7 +200,7 @@ struct SkinnyGemm {
       ptx::wgmma_fence();
 #pragma unroll
       for (int panel = 0; panel < PANELS; ++panel) {
-        if (panel > 0 && panel * PANEL_K >= k_left) break;  // nothing was copied there
+        if (panel > 0 && panel * PANEL_K >= k_left) break;  // beyond K, where nothing was copied
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
           auto descriptor = [&](unsigned tile, bool k_major) {  // 16 of K further: 32 bytes, or 16 rows of 128 bytes
@@ -261,7 +270,7 @@ struct SkinnyGemm {
     };
     auto part = [&](int i) {  // the copier of the tile's i-th 64 columns, where they lie apart
       CopierB copier = copier_b;
-      copier.source += i * (B_K_MAJOR ? params.b_stride[2] : 1) * (PART_N * SIZE);
+      copier.source += i * (PART_N * SIZE);
       copier.mn_left -= i * PART_N;
       return copier;
     };

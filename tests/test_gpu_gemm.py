@@ -156,7 +156,8 @@ def test_every_kernel(family: str, types: Types, artifacts) -> None:
         if isinstance(artifact, Exception):
             failures.append(f"{kernel.metadata.kernel_name}: does not compile: {artifact}")
             continue
-        load_bytes = getattr(kernel.metadata.design, "load_bytes", 1)
+        operands = kernel.metadata.operands
+        load_bytes = [operands.A.ptr_alignment_bytes, operands.B.ptr_alignment_bytes, 1]
         tf32 = rounds_to_tf32(kernel)
         with float32_precision("high" if tf32 else "highest"):
             for (case, shape), layout in product(cases, layouts_of(kernel)):
@@ -164,7 +165,7 @@ def test_every_kernel(family: str, types: Types, artifacts) -> None:
                     forms = [Form(order) for order in layout]
                 else:
                     sides = (types.a, types.b, types.out)
-                    forms = [just_aligned(o, d, load_bytes) for o, d in zip(layout, sides, strict=True)]
+                    forms = [just_aligned(*side) for side in zip(layout, sides, load_bytes, strict=True)]
                 # The output may be anywhere: its rows are never aligned.
                 forms[2] = Form(layout[2], pad=3 if case == "odd" else 0, offset=0 if case == "aligned" else 1)
                 key = (shape, *forms[:2])

@@ -27,6 +27,7 @@ __all__ = [
     "ScaledTensor",
     "SimtGemmKernel",
     "Sm80GemmKernel",
+    "Sm90GemmKernel",
     "Status",
     "TensorWrapper",
     "TracedEpilogue",
@@ -291,6 +292,9 @@ class SimtGemmKernel(Kernel): ...
 
 @final
 class Sm80GemmKernel(Kernel): ...
+
+@final
+class Sm90GemmKernel(Kernel): ...
 
 @final
 class ReferenceKernel(Kernel): ...

@@ -150,6 +150,24 @@ class Sm80DesignMetadata(BLASDesignMetadata):
 
 
 @dataclass(frozen=True)
+class Sm90DesignMetadata(BLASDesignMetadata):
+    """A kernel of the sm90 family (Hopper only).
+
+    ``stages``: tiles of A and B in flight. ``schedule``: "cooperative", the warpgroups that multiply share a tile, or "pingpong",
+    each has one of its own. ``consumers``: these warpgroups. ``split``: CTAs of a cluster that share a tile, each with a part of
+    K; their sums are added in a fixed order. ``swapped``: few rows lie where the tensor cores take columns. ``packed``: whether A
+    and B are first copied to workspace, which serves any alignment and strides.
+    """
+
+    stages: int
+    schedule: str
+    consumers: int
+    split: int
+    swapped: bool
+    packed: tuple[bool, bool]
+
+
+@dataclass(frozen=True)
 class Sm100DesignMetadata(BLASDesignMetadata):
     """A Blackwell kernel of the original. Rutlass has none; the class is here for kernels of one's own."""
 
@@ -206,6 +224,7 @@ __all__ = [
     "KernelMetadata",
     "ScaledTensorAttributes",
     "Sm80DesignMetadata",
+    "Sm90DesignMetadata",
     "Sm100DesignMetadata",
     "TensorAttributes",
 ]

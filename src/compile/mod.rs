@@ -18,10 +18,12 @@ use thiserror::Error;
 
 use crate::driver::{Device, DriverError, Library};
 use crate::epilogue::Epilogue;
-use crate::kernel::{Design, Kernel};
+use crate::kernel::Kernel;
 
 /// The name of the kernel function in every program.
 pub const ENTRY: &str = "rutlass_gemm";
+/// That of the kernel which copies operands first, in the programs that do.
+const PACK_ENTRY: &str = "rutlass_pack";
 
 #[derive(Debug, Error)]
 pub enum CompileError {
@@ -37,6 +39,8 @@ pub enum CompileError {
     Failed { kernel: String, architecture: Architecture, log: String },
     #[error("{call} failed with {error}")]
     Nvrtc { call: &'static str, error: String },
+    #[error("kernel {kernel} does not run on compute capability {cc}: it is for {only} alone")]
+    WrongChip { kernel: String, cc: u32, only: u32 },
     #[error("kernel {0} runs on the CPU and has no program to compile")]
     NotCompiled(String),
     #[error("these bytes are no compiled artifact: {0}")]
@@ -56,6 +60,10 @@ pub struct Program {
     pub epilogue: Option<Epilogue>,
     pub architecture: Architecture,
     pub shared_bytes: u32,
+    /// CTAs of a cluster.
+    cluster: u32,
+    /// Whether it copies operands first.
+    packs: bool,
     pub nvrtc: (i32, i32),
     pub source: String,
     /// NVRTC's messages: warnings, if there were any.
@@ -72,7 +80,8 @@ impl Program {
             library.prepare(device)?;
             return Ok(library);
         }
-        let loaded = Library::load(&self.cubin, ENTRY, self.shared_bytes, device)?;
+        let first = self.packs.then_some(PACK_ENTRY);
+        let loaded = Library::load(&self.cubin, ENTRY, first, self.shared_bytes, self.cluster, device)?;
         let library = self.library.get_or_init(|| loaded);
         library.prepare(device)?;
         Ok(library)
@@ -85,6 +94,9 @@ pub fn compile(kernel: &Kernel, cc: u32) -> Result<Arc<Program>, CompileError> {
     static MEMORY: Mutex<Option<Programs>> = Mutex::new(None);
     let nvrtc = Nvrtc::get()?;
     let architecture = Architecture::for_cc(cc, nvrtc)?;
+    if kernel.runs_on_gpu() && !kernel.runs_on(cc) {
+        return Err(CompileError::WrongChip { kernel: kernel.name(), cc, only: kernel.min_cc() });
+    }
     let lookup = (*kernel, architecture);
     let lock = || MEMORY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(program) = lock().get_or_insert_default().get(&lookup) {
@@ -116,10 +128,9 @@ fn compile_uncached(kernel: &Kernel, architecture: Architecture, nvrtc: &Nvrtc) 
         base,
         epilogue,
         architecture,
-        shared_bytes: match &kernel.design {
-            Design::Sm80(config) => config.shared_bytes(kernel.types),
-            Design::Simt(_) | Design::Reference(_) => 0,
-        },
+        shared_bytes: kernel.shared_bytes(),
+        cluster: kernel.cluster_size(),
+        packs: kernel.packs(),
         nvrtc: nvrtc.version(),
         source: text,
         log,

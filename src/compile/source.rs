@@ -1,8 +1,8 @@
 //! The text of a program: a few lines that include one family's header and name its template parameters.
 
-use super::ENTRY;
+use super::{ENTRY, PACK_ENTRY};
 use crate::epilogue::functor;
-use crate::kernel::{Design, Kernel, Major, Simt};
+use crate::kernel::{Design, Kernel, Major, Schedule, Simt};
 
 macro_rules! headers {
     ($($name:literal),* $(,)?) => {
@@ -12,22 +12,52 @@ macro_rules! headers {
 
 /// The CUDA headers by the names that programs include them under, embedded in the extension.
 pub(super) const HEADERS: &[(&str, &str)] = headers![
+    "common/cluster.cuh",
     "common/epilogue.cuh",
     "common/fusion.cuh",
+    "common/grid.cuh",
+    "common/mbarrier.cuh",
     "common/operand_tile.cuh",
     "common/params.cuh",
     "common/ptx.cuh",
     "common/raster.cuh",
+    "common/stmatrix.cuh",
+    "common/tma.cuh",
     "common/types.cuh",
+    "common/vector.cuh",
+    "common/wgmma.cuh",
+    "pack.cuh",
     "simt.cuh",
     "sm80.cuh",
+    "sm90.cuh",
 ];
+
+/// The second kernel of a program whose operands are copied first; they have one type.
+fn pack(element: &str) -> String {
+    format!(
+        r#"
+#include "pack.cuh"
+using Copy = Pack<sizeof({element}), sizeof({element})>;
+
+extern "C" __global__ void __launch_bounds__(Copy::THREADS, Copy::MIN_CTAS)
+{PACK_ENTRY}(const __grid_constant__ PackParams params) {{
+    Copy::run(params);
+}}
+"#
+    )
+}
+
+/// That the host launches with what the kernel was written for.
+fn agreement(threads: u32, shared_bytes: u32) -> String {
+    format!("Gemm::THREADS == {threads} && Gemm::SMEM_BYTES == {shared_bytes}")
+}
 
 /// The program of a kernel; `None` for kernels that are not compiled. Kernels that differ only in how the user's
 /// operands map onto it (a column-major output and its transpose) have the same text, and so share a cubin.
 pub fn source(kernel: &Kernel) -> Option<String> {
     let epilogue = if kernel.epilogue.is_some() { "Epilogue" } else { "Identity" };
-    let (header, family, threads, shared_bytes) = match &kernel.design {
+    let mut pack = String::new();
+    let (header, family, parameter, checks) = match &kernel.design {
         Design::Reference(_) => return None,
         Design::Simt(config) => {
             let types = kernel.types;
@@ -39,7 +69,7 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 types.accumulator.short_name(),
                 types.out.short_name()
             );
-            ("simt.cuh", family, Simt::THREADS, 0)
+            ("simt.cuh", family, "GemmParams", agreement(Simt::THREADS, 0))
         }
         Design::Sm80(config) => {
             let program = config.program();
@@ -57,7 +87,37 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 program.stages,
                 program.align
             );
-            ("sm80.cuh", family, program.threads(), program.shared_bytes(types))
+            ("sm80.cuh", family, "GemmParams", agreement(program.threads(), program.shared_bytes(types)))
+        }
+        Design::Sm90(config) => {
+            let types = kernel.types;
+            let [a_k_major, b_k_major] = config.k_major();
+            let ([m, n], [cluster_m, cluster_n]) = (config.tile, config.cluster);
+            let schedule = match config.schedule {
+                Schedule::Cooperative => "COOPERATIVE",
+                Schedule::PingPong => "PING_PONG",
+            };
+            let family = format!(
+                "Sm90Gemm<{}, {}, {}, {}, {a_k_major}, {b_k_major}, {m}, {n}, {}, {}, Schedule::{schedule}, {cluster_m}, {cluster_n}, {}, {}, {epilogue}>",
+                types.a.short_name(),
+                types.b.short_name(),
+                types.accumulator.short_name(),
+                types.out.short_name(),
+                config.stages,
+                config.consumers,
+                config.split,
+                config.swapped
+            );
+            let (cluster, ctas) = (config.cluster_size(), config.ctas_per_sm(types));
+            let mut checks = agreement(config.threads(), config.shared_bytes(types));
+            checks += &format!(" && Gemm::CLUSTER == {cluster} && Gemm::MIN_CTAS >= {ctas}");
+            if !config.swapped {
+                checks += &format!(" && Gemm::BOX_N == {}", config.box_n(types));
+            }
+            if config.packed.contains(&true) {
+                pack = self::pack(types.a.short_name());
+            }
+            ("sm90.cuh", family, "Sm90Params", checks)
         }
     };
     let (definitions, declared, passed) = match kernel.epilogue {
@@ -73,12 +133,12 @@ pub fn source(kernel: &Kernel) -> Option<String> {
 {definitions}
 using Gemm = {family};
 // What the host launches with is what the kernel was written for.
-static_assert(Gemm::THREADS == {threads} && Gemm::SMEM_BYTES == {shared_bytes}, "host and kernel disagree");
+static_assert({checks}, "host and kernel disagree");
 
 extern "C" __global__ void __launch_bounds__(Gemm::THREADS, Gemm::MIN_CTAS)
-{ENTRY}(const __grid_constant__ GemmParams params{declared}) {{
+{ENTRY}(const __grid_constant__ {parameter} params{declared}) {{
     Gemm::run(params, {passed});
 }}
-"#
+{pack}"#
     ))
 }

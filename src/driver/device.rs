@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, OnceLock};
 
-use cudarc::driver::sys::{self, CUcontext, CUdevice_attribute};
+use cudarc::driver::sys::{self, CUcontext, CUdevice_attribute, CUmemoryPool};
 
 use super::DriverError;
 use super::error::check;
@@ -15,7 +15,17 @@ pub struct Device {
     pub multiprocessors: u32,
     pub(super) handle: sys::CUdevice,
     context: CUcontext,
+    pool: Mutex<Option<Pool>>,
 }
+
+struct Pool(CUmemoryPool);
+
+/// What the pool holds on to when nobody uses it. Without, each synchronization would give all of it back to the driver, and
+/// the next allocation would take a hundred microseconds.
+const POOL_KEEPS_BYTES: u64 = 512 << 20;
+
+// SAFETY: a pool's handle may be used from any thread; the driver synchronizes access to it.
+unsafe impl Send for Pool {}
 
 // SAFETY: a context handle may be used from any thread; the driver synchronizes access to it.
 unsafe impl Send for Device {}
@@ -76,7 +86,8 @@ impl Device {
             let minor = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
             let multiprocessors = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
             check("cuDevicePrimaryCtxRetain", sys::cuDevicePrimaryCtxRetain(&mut context, handle))?;
-            Ok(Device { ordinal, cc: 10 * major + minor, multiprocessors, handle, context })
+            let pool = Mutex::new(None);
+            Ok(Device { ordinal, cc: 10 * major + minor, multiprocessors, handle, context, pool })
         }
     }
 
@@ -99,6 +110,49 @@ impl Device {
         let _current = self.make_current()?;
         // SAFETY: the handle is what the user calls a stream; the driver refuses those that it does not know.
         unsafe { check("cuStreamSynchronize", sys::cuStreamSynchronize(stream as sys::CUstream)) }
+    }
+
+    /// Device memory in the order of a stream: free to use by what is enqueued on it from now on, until `free`.
+    pub fn allocate(&self, stream: u64, bytes: u64) -> Result<u64, DriverError> {
+        let _current = self.make_current()?;
+        let pool = self.pool()?;
+        let mut address = 0;
+        // SAFETY: the pool lives as long as the process; the pointer is a local's.
+        unsafe {
+            let result = sys::cuMemAllocFromPoolAsync(&mut address, bytes as usize, pool, stream as sys::CUstream);
+            check("cuMemAllocFromPoolAsync", result)?;
+        }
+        Ok(address)
+    }
+
+    /// Gives memory from `allocate` back, once the stream has come to this point.
+    pub fn free(&self, stream: u64, address: u64) -> Result<(), DriverError> {
+        let _current = self.make_current()?;
+        // SAFETY: the address came from `allocate`, and is given back once.
+        unsafe { check("cuMemFreeAsync", sys::cuMemFreeAsync(address, stream as sys::CUstream)) }
+    }
+
+    /// A pool of our own, so that how long it keeps memory is nobody else's concern.
+    fn pool(&self) -> Result<CUmemoryPool, DriverError> {
+        let mut pool = self.pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(Pool(pool)) = *pool {
+            return Ok(pool);
+        }
+        let mut made = std::ptr::null_mut();
+        // SAFETY: the properties are plain data, for which zero means "none"; the driver reads them and writes the handle.
+        unsafe {
+            let mut properties: sys::CUmemPoolProps = std::mem::zeroed();
+            properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+            properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
+            properties.location.id = self.handle;
+            check("cuMemPoolCreate", sys::cuMemPoolCreate(&mut made, &properties))?;
+            let mut keep = POOL_KEEPS_BYTES;
+            let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+            let set = sys::cuMemPoolSetAttribute(made, attribute, std::ptr::from_mut(&mut keep).cast());
+            check("cuMemPoolSetAttribute", set)?;
+        }
+        *pool = Some(Pool(made));
+        Ok(made)
     }
 
     /// Whether a stream belongs to this device's primary context. The default streams (0, 1, 2) belong to every device.

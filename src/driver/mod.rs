@@ -3,7 +3,9 @@
 mod device;
 mod error;
 mod library;
+mod tensor_map;
 
 pub use device::{Current, Device};
 pub use error::DriverError;
 pub use library::{Grid, Library};
+pub use tensor_map::EncodedTensorMap;

@@ -35,6 +35,7 @@ impl Target {
         let element = kernel.types.a.bytes() as f64;
         let (tile, flops_per_sm, load_penalty) = match &kernel.design {
             Design::Reference(_) => return f64::INFINITY,
+            Design::Sm90(config) => return config.tiles(gemm) as f64 * 1e-9,
             Design::Simt(config) => {
                 (config.tile, simt_rate(kernel.types.accumulator) * simt_efficiency(config.tile), 1.0)
             }

@@ -4,16 +4,20 @@
 mod cost;
 mod launch;
 mod layout;
+mod pack;
 mod simt;
 mod sm80;
+mod sm90;
 mod space;
 mod types;
 
 pub use cost::Target;
-pub use launch::{GemmParams, Launch};
+pub use launch::{GemmParams, Launch, Params, Sm90Scalars, TensorMap};
 pub use layout::{Layout, Major};
+pub use pack::{Pack, PackOperand};
 pub use simt::Simt;
 pub use sm80::Sm80;
+pub use sm90::{Schedule, Sm90};
 pub use space::{all, at, base, fused, ranked};
 pub use types::Types;
 
@@ -40,6 +44,7 @@ pub enum Design {
     Reference(Operation),
     Simt(Simt),
     Sm80(Sm80),
+    Sm90(Sm90),
 }
 
 /// What is computed.
@@ -101,6 +106,7 @@ impl Kernel {
             Design::Reference(operation) => format!("reference_{}_{types}", operation.name()),
             Design::Simt(config) => format!("simt_gemm_{types}_{config}"),
             Design::Sm80(config) => format!("sm80_gemm_{types}_{config}"),
+            Design::Sm90(config) => format!("sm90_gemm_{types}_{config}"),
         };
         match self.epilogue {
             Some(epilogue) => format!("{name}_epilogue_{}", epilogue.digest()),
@@ -113,7 +119,7 @@ impl Kernel {
     pub fn is_transposed(&self) -> bool {
         match &self.design {
             Design::Reference(_) | Design::Simt(_) => false,
-            Design::Sm80(config) => config.layout.out == Major::Column,
+            Design::Sm80(Sm80 { layout, .. }) | Design::Sm90(Sm90 { layout, .. }) => layout.out == Major::Column,
         }
     }
 
@@ -135,6 +141,15 @@ impl Kernel {
         match self.design {
             Design::Reference(_) => 0,
             Design::Simt(_) | Design::Sm80(_) => 80,
+            Design::Sm90(_) => 90,
+        }
+    }
+
+    /// Whether a device of this compute capability runs this kernel. Hopper's instructions exist on no later chip.
+    pub fn runs_on(&self, cc: u32) -> bool {
+        match self.design {
+            Design::Sm90(_) => cc == 90,
+            _ => self.min_cc() <= cc,
         }
     }
 
@@ -145,7 +160,7 @@ impl Kernel {
     pub fn operation(&self) -> Operation {
         match self.design {
             Design::Reference(operation) => operation,
-            Design::Simt(_) | Design::Sm80(_) => Operation::Gemm,
+            Design::Simt(_) | Design::Sm80(_) | Design::Sm90(_) => Operation::Gemm,
         }
     }
 
@@ -176,6 +191,10 @@ impl Kernel {
                 check_extents(gemm)?;
                 config.supports(gemm)
             }
+            (Problem::Gemm(gemm), Design::Sm90(config)) => {
+                check_extents(gemm)?;
+                config.supports(self.types, gemm)
+            }
             (Problem::Gemm(gemm), Design::Simt(_)) => check_extents(gemm),
             (Problem::GroupedGemm(grouped), _) if !grouped.offsets_fit() => {
                 Err(Unsupported::Offsets { offsets: grouped.offsets.shape[2], groups: grouped.groups() })
@@ -184,8 +203,31 @@ impl Kernel {
         }
     }
 
+    /// Dynamic shared memory of a launch, in bytes.
+    pub fn shared_bytes(&self) -> u32 {
+        match &self.design {
+            Design::Reference(_) | Design::Simt(_) => 0,
+            Design::Sm80(config) => config.shared_bytes(self.types),
+            Design::Sm90(config) => config.shared_bytes(self.types),
+        }
+    }
+
+    /// CTAs of a cluster.
+    pub fn cluster_size(&self) -> u32 {
+        match &self.design {
+            Design::Sm90(config) => config.cluster_size(),
+            _ => 1,
+        }
+    }
+
+    /// Whether a launch that copies operands comes first.
+    pub fn packs(&self) -> bool {
+        matches!(&self.design, Design::Sm90(config) if config.packed.contains(&true))
+    }
+
     /// How to launch this kernel on this problem; `None` where there is nothing to compute, or nothing to launch.
-    pub fn launch(&self, problem: &GemmProblem) -> Option<Launch> {
+    /// `multiprocessors`: of the device. `workspace`: the address of as many bytes as `workspace_bytes` says.
+    pub fn launch(&self, problem: &GemmProblem, multiprocessors: u32, workspace: u64) -> Option<Launch> {
         if problem.out.numel() == 0 {
             return None;
         }
@@ -193,13 +235,16 @@ impl Kernel {
             Design::Reference(_) => None,
             Design::Simt(config) => Some(config.launch(problem)),
             Design::Sm80(config) => Some(config.launch(self.types, problem)),
+            Design::Sm90(config) => Some(config.launch(self.types, problem, multiprocessors, workspace)),
         }
     }
 
     /// Bytes of device memory that a launch needs beside its operands.
-    pub fn workspace_bytes(&self, _problem: &Problem) -> u64 {
-        // No family splits K yet, which is what needs a workspace.
-        0
+    pub fn workspace_bytes(&self, problem: &Problem) -> u64 {
+        match (&self.design, problem) {
+            (Design::Sm90(config), Problem::Gemm(gemm)) if gemm.out.numel() > 0 => config.workspace_bytes(gemm),
+            _ => 0,
+        }
     }
 }
 

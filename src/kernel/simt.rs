@@ -34,12 +34,7 @@ impl Simt {
 
     pub fn launch(&self, problem: &GemmProblem) -> Launch {
         let [tile_m, tile_n, _] = self.tile;
-        Launch {
-            grid: tiles(problem, tile_m, tile_n) as u32,
-            block: Simt::THREADS,
-            shared_bytes: 0,
-            params: GemmParams::new(problem),
-        }
+        Launch::simple(tiles(problem, tile_m, tile_n), Simt::THREADS, 0, GemmParams::new(problem))
     }
 }
 

@@ -141,12 +141,8 @@ impl Sm80 {
             Major::Row => GemmParams::new(problem),
             Major::Column => GemmParams::new(&problem.transposed()),
         };
-        Launch {
-            grid: tiles(problem, self.tile[0], self.tile[1]) as u32,
-            block: self.threads(),
-            shared_bytes: self.shared_bytes(types),
-            params,
-        }
+        let tiles = tiles(problem, self.tile[0], self.tile[1]);
+        Launch::simple(tiles, self.threads(), self.shared_bytes(types), params)
     }
 }
 

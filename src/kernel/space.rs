@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock};
 
-use super::{Design, Kernel, Operation, Simt, Sm80, Target, Types};
+use super::{Design, Kernel, Operation, Simt, Sm80, Sm90, Target, Types};
 use crate::epilogue::Epilogue;
 use crate::operand::DType;
 use crate::problem::Problem;
@@ -18,6 +18,13 @@ fn space() -> &'static Space {
     static SPACE: OnceLock<Space> = OnceLock::new();
     SPACE.get_or_init(|| {
         let mut kernels = Vec::new();
+        for types in Types::gemm() {
+            kernels.extend(Sm90::configs(types).into_iter().map(|config| Kernel {
+                types,
+                design: Design::Sm90(config),
+                epilogue: None,
+            }));
+        }
         for types in Types::gemm() {
             kernels.extend(Sm80::configs(types).into_iter().map(|config| Kernel {
                 types,
@@ -106,7 +113,7 @@ pub fn ranked(problem: &Problem, target: Option<Target>) -> Vec<usize> {
     let mut found: Vec<(f64, usize)> = candidates
         .iter()
         .map(|position| (*position, &space.kernels[*position]))
-        .filter(|(_, kernel)| target.is_none_or(|t| kernel.min_cc() <= t.cc) && kernel.supports(problem).is_ok())
+        .filter(|(_, kernel)| target.is_none_or(|t| kernel.runs_on(t.cc)) && kernel.supports(problem).is_ok())
         .map(|(position, kernel)| (target.map_or(0.0, |t| t.seconds(kernel, problem)), position))
         .collect();
     // Ties keep the order of the space, so that the ranking is the same on every run.

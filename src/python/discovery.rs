@@ -97,7 +97,7 @@ fn keep(metadata_filter: Option<&Bound<'_, PyAny>>, kernel: &Bound<'_, PyAny>) -
 /// Positions of the built-in kernels that are asked for.
 fn built_in(py: Python<'_>, arguments: Option<&Bound<'_, RuntimeArguments>>, cc: Option<u32>) -> PyResult<Vec<usize>> {
     let Some(arguments) = arguments else {
-        let fits = |kernel: &kernels::Kernel| cc.is_none_or(|cc| kernel.runs_on_gpu() && kernel.min_cc() <= cc);
+        let fits = |kernel: &kernels::Kernel| cc.is_none_or(|cc| kernel.runs_on_gpu() && kernel.runs_on(cc));
         return Ok((0..kernels::all().len()).filter(|position| fits(&kernels::all()[*position])).collect());
     };
     let Some(native) = &arguments.get().native else {

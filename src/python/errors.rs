@@ -28,6 +28,7 @@ impl From<CompileError> for PyErr {
         match error {
             CompileError::TooOld(_)
             | CompileError::UnknownArchitecture { .. }
+            | CompileError::WrongChip { .. }
             | CompileError::NotCompiled(_)
             | CompileError::Foreign(_) => PyValueError::new_err(error.to_string()),
             CompileError::NvrtcNotFound(_)

@@ -10,7 +10,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use super::arguments::{NativeArguments, RuntimeArguments};
 use super::artifact::{CompiledArtifact, Program};
-use super::launch::{Packed, Stream};
+use super::launch::{Stream, Work};
 use super::metadata;
 use super::options::tf32_allowed;
 use super::prepared::PreparedLaunch;
@@ -45,6 +45,10 @@ pub struct SimtGemmKernel;
 #[pyclass(module = "cutlass_api", extends = Kernel, frozen)]
 pub struct Sm80GemmKernel;
 
+/// Hopper's tensor cores through `wgmma`, fed by its copy engine. Compute capability 9.0, and no other.
+#[pyclass(module = "cutlass_api", extends = Kernel, frozen)]
+pub struct Sm90GemmKernel;
+
 /// Computed on the CPU in float64 (integers exactly) and rounded once. The oracle of the tests.
 #[pyclass(module = "cutlass_api", extends = Kernel, frozen)]
 pub struct ReferenceKernel;
@@ -60,6 +64,7 @@ pub fn object<'py>(py: Python<'py>, position: usize) -> PyResult<Bound<'py, Kern
             Design::Reference(_) => Bound::new(py, base.add_subclass(ReferenceKernel))?.into_super(),
             Design::Simt(_) => Bound::new(py, base.add_subclass(SimtGemmKernel))?.into_super(),
             Design::Sm80(_) => Bound::new(py, base.add_subclass(Sm80GemmKernel))?.into_super(),
+            Design::Sm90(_) => Bound::new(py, base.add_subclass(Sm90GemmKernel))?.into_super(),
         };
         Ok(object.unbind())
     };
@@ -95,7 +100,7 @@ pub fn kernel_of(object: &Bound<'_, PyAny>) -> PyResult<&'static kernel::Kernel>
 /// Whether the built-in kernel at a position takes float32 operands through tf32.
 pub fn rounds_to_tf32(position: usize) -> bool {
     let kernel = kernel::at(position);
-    matches!(kernel.design, Design::Sm80(_)) && kernel.types.a == DType::F32
+    matches!(kernel.design, Design::Sm80(_) | Design::Sm90(_)) && kernel.types.a == DType::F32
 }
 
 /// Why a built-in kernel must not serve arguments that it could: what they carry beside the problem, and what the user
@@ -121,8 +126,17 @@ impl Kernel {
         let Some(native) = native(args)? else {
             return Ok(Some("built-in kernels take cutlass_api's own arguments".to_owned()));
         };
-        if let Err(reason) = kernel::at(position).supports(&native.problem) {
+        let kernel = kernel::at(position);
+        if let Err(reason) = kernel.supports(&native.problem) {
             return Ok(Some(reason.to_string()));
+        }
+        // A FakeTensor may be on a device that this machine does not have.
+        if let operand::Device::Cuda(ordinal) = native.problem.device()
+            && let Ok(device) = driver::Device::get(ordinal)
+            && !kernel.runs_on(device.cc)
+        {
+            let [has, needs] = [device.cc, kernel.min_cc()].map(|cc| format!("{}.{}", cc / 10, cc % 10));
+            return Ok(Some(format!("cuda:{ordinal} has compute capability {has}, the kernel runs on {needs}")));
         }
         if let Err(reason) = kernel::at(position).fuses(native.bound_epilogue()) {
             return Ok(Some(reason.to_string()));
@@ -356,9 +370,9 @@ impl Kernel {
                         }
                     };
                     let program = Kernel::program(slf, artifact.get())?;
-                    let packed = Packed::new(position, gemm, epilogue)?;
-                    packed.enqueue(tensor, program, &stream)?;
-                    if moved.is_none() {
+                    let packed =
+                        Work { position, problem: gemm, epilogue, program }.enqueue(tensor, workspace, &stream)?;
+                    if let (None, Some(packed)) = (moved, packed) {
                         native.ran(packed);
                     }
                 }

@@ -10,9 +10,9 @@ use super::artifact::CompiledArtifact;
 use super::kernel::{kernel_of, unsupported};
 use super::stream::stream_handle;
 use crate::compile::Program;
-use crate::driver::{Device, Grid};
+use crate::driver::{Device, DriverError, EncodedTensorMap, Grid, Library};
 use crate::epilogue::Bound as BoundEpilogue;
-use crate::kernel::{Launch, at};
+use crate::kernel::{GemmParams, Launch, Pack, PackOperand, Params, Sm90Scalars, TensorMap, at};
 use crate::operand;
 use crate::problem::{GemmProblem, Problem};
 
@@ -24,28 +24,130 @@ pub struct Stream {
     pub trusted: bool,
 }
 
+impl Stream {
+    /// The handle, of a stream of this device.
+    fn resolve(&self, tensor: &Bound<'_, PyAny>, device: &Device) -> PyResult<u64> {
+        match self.handle {
+            Some(handle) if !self.trusted && !device.owns_stream(handle)? => Err(PyValueError::new_err(format!(
+                "stream {handle:#x} belongs to another device than the operands, which are on cuda:{}",
+                device.ordinal
+            ))),
+            Some(handle) => Ok(handle),
+            None => operand::current_stream(tensor, device.ordinal),
+        }
+    }
+}
+
+/// The parameter of an sm90 kernel: `Sm90Params` of `kernels/sm90.cuh`, byte for byte.
+#[repr(C, align(64))]
+struct Sm90Block {
+    maps: [EncodedTensorMap; 3],
+    scalars: Sm90Scalars,
+}
+
+#[allow(clippy::large_enum_variant)] // as in `kernel::Params`
+enum Block {
+    Gemm(GemmParams),
+    Sm90(Sm90Block),
+}
+
+impl Block {
+    fn new(params: &Params) -> Result<Block, DriverError> {
+        Ok(match params {
+            Params::Gemm(params) => Block::Gemm(*params),
+            Params::Sm90(params) => {
+                let mut maps = [EncodedTensorMap::UNUSED; 3];
+                for (encoded, map) in maps.iter_mut().zip(params.maps) {
+                    if let Some(TensorMap { data_type, address, extents, strides, box_extents, swizzle }) = map {
+                        *encoded =
+                            EncodedTensorMap::encode(data_type, address, &extents, &strides, &box_extents, swizzle)?;
+                    }
+                }
+                Block::Sm90(Sm90Block { maps, scalars: params.scalars })
+            }
+        })
+    }
+}
+
 /// A launch with everything packed that depends on the problem alone, kept from one run to the next.
 pub struct Packed {
     /// The kernel's position, as `kernel::at` counts.
     pub position: usize,
     /// None where the output is empty, and there is nothing to launch.
-    launch: Option<Launch>,
+    launch: Option<Calls>,
     /// The parameter block of the epilogue; empty where there is none.
     epilogue: Vec<u64>,
     device: &'static Device,
 }
 
-impl Packed {
-    /// Packs a problem that the kernel addresses, with the epilogue that it fuses.
-    pub fn new(position: usize, problem: &GemmProblem, epilogue: Option<&BoundEpilogue>) -> PyResult<Packed> {
-        let operand::Device::Cuda(ordinal) = problem.out.device else {
-            return Err(unsupported(&"the operands are on the CPU, the kernel runs on a CUDA device"));
+/// The driver calls of a launch: of the kernel, and of the copy of operands in front where there is one.
+struct Calls {
+    grid: Grid,
+    block: Block,
+    copy: Option<(Grid, [PackOperand; 2])>,
+}
+
+impl Calls {
+    fn new(launch: &Launch) -> Result<Calls, DriverError> {
+        let grid = Grid {
+            ctas: launch.grid,
+            threads: launch.block,
+            cluster: launch.cluster,
+            shared_bytes: launch.shared_bytes,
+            overlapping: launch.overlapping,
         };
-        let (kernel, device) = (at(position), Device::get(ordinal)?);
+        let copy = launch.pack.filter(|pack| pack.grid() > 0).map(|pack| {
+            let grid = Grid {
+                ctas: pack.grid(),
+                threads: Pack::THREADS,
+                cluster: 1,
+                shared_bytes: 0,
+                overlapping: launch.overlapping,
+            };
+            (grid, pack.params())
+        });
+        Ok(Calls { grid, block: Block::new(&launch.params)?, copy })
+    }
+
+    /// # Safety
+    /// The program is the kernel's, and `epilogue` what it declares as its second parameter. The addresses in the parameters are
+    /// valid on the device until the launch has run.
+    unsafe fn enqueue(
+        &self,
+        library: &Library,
+        device: &Device,
+        stream: u64,
+        epilogue: &[u64],
+    ) -> Result<(), DriverError> {
+        // SAFETY: the caller's; the blocks are laid out as the kernels declare them.
+        unsafe {
+            if let Some((grid, params)) = &self.copy {
+                library.launch_first(device, stream, *grid, params)?;
+            }
+            match &self.block {
+                Block::Gemm(params) => library.launch(device, stream, self.grid, params, epilogue),
+                Block::Sm90(params) => library.launch(device, stream, self.grid, params, epilogue),
+            }
+        }
+    }
+}
+
+impl Packed {
+    /// Packs a problem that the kernel addresses, with the epilogue that it fuses. `workspace`: the address of as much memory as the
+    /// kernel asks for, if it asks for any.
+    pub fn new(
+        position: usize,
+        problem: &GemmProblem,
+        epilogue: Option<&BoundEpilogue>,
+        workspace: u64,
+    ) -> PyResult<Packed> {
+        let (kernel, device) = (at(position), device_of(problem)?);
         let epilogue = epilogue
             .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed()))
             .unwrap_or_default();
-        Ok(Packed { position, launch: kernel.launch(problem), epilogue, device })
+        let launch = kernel.launch(problem, device.multiprocessors, workspace);
+        let launch = launch.map(|launch| Calls::new(&launch)).transpose()?;
+        Ok(Packed { position, launch, epilogue, device })
     }
 
     /// Enqueues the launch. `tensor` is one of the operands, for asking its framework for the current stream.
@@ -60,30 +162,92 @@ impl Packed {
                 device.cc % 10
             )));
         }
-        let stream = match stream.handle {
-            Some(handle) if !stream.trusted && !device.owns_stream(handle)? => {
-                return Err(PyValueError::new_err(format!(
-                    "stream {handle:#x} belongs to another device than the operands, which are on cuda:{}",
-                    device.ordinal
-                )));
-            }
-            Some(handle) => handle,
-            None => operand::current_stream(tensor, device.ordinal)?,
-        };
+        let stream = stream.resolve(tensor, device)?;
         let Some(launch) = &self.launch else {
             return Ok(());
         };
-        let grid = Grid { ctas: launch.grid, threads: launch.block, shared_bytes: launch.shared_bytes };
         // The driver may block when the stream's queue is full; other Python threads run meanwhile.
         tensor.py().detach(|| {
             let library = program.library(device)?;
-            // SAFETY: the program declares GemmParams as its first parameter, and as its second, if the kernel has an epilogue,
-            // the block that was packed for that. The addresses are those of tensors that the
+            // SAFETY: the program is the kernel's for which all this was packed. The addresses are those of tensors that the
             // caller holds; as everywhere in CUDA, their memory must stay theirs until the stream has come past.
-            unsafe { library.launch(device, stream, grid, &launch.params, &self.epilogue) }
+            unsafe { launch.enqueue(library, device, stream, &self.epilogue) }
         })?;
         Ok(())
     }
+}
+
+fn device_of(problem: &GemmProblem) -> PyResult<&'static Device> {
+    match problem.out.device {
+        operand::Device::Cuda(ordinal) => Ok(Device::get(ordinal)?),
+        operand::Device::Cpu => Err(unsupported(&"the operands are on the CPU, the kernel runs on a CUDA device")),
+    }
+}
+
+/// What to run: a kernel that addresses this problem, its program, the epilogue that it fuses.
+pub struct Work<'a> {
+    pub position: usize,
+    pub problem: &'a GemmProblem,
+    pub epilogue: Option<&'a BoundEpilogue>,
+    pub program: &'a Program,
+}
+
+impl Work<'_> {
+    /// Packs and enqueues a launch. `workspace` is what the user gives; where that is nothing and something is needed, it is
+    /// allocated, in the order of the stream. Returns the launch if it may be kept, which one with a workspace may not.
+    pub fn enqueue(
+        &self,
+        tensor: &Bound<'_, PyAny>,
+        workspace: Option<&Bound<'_, PyAny>>,
+        stream: &Stream,
+    ) -> PyResult<Option<Packed>> {
+        let Work { position, problem, epilogue, program } = *self;
+        let bytes = at(position).workspace_bytes(&Problem::Gemm(*problem));
+        if bytes == 0 {
+            let packed = Packed::new(position, problem, epilogue, 0)?;
+            packed.enqueue(tensor, program, stream)?;
+            return Ok(Some(packed));
+        }
+        let device = device_of(problem)?;
+        if let Some(workspace) = workspace {
+            let address = given_workspace(workspace, bytes, problem)?;
+            Packed::new(position, problem, epilogue, address)?.enqueue(tensor, program, stream)?;
+            return Ok(None);
+        }
+        let handle = stream.resolve(tensor, device)?;
+        let address = device.allocate(handle, bytes)?;
+        let stream = Stream { handle: Some(handle), trusted: true };
+        let enqueued = Packed::new(position, problem, epilogue, address)
+            .and_then(|packed| packed.enqueue(tensor, program, &stream));
+        let freed = device.free(handle, address);
+        enqueued?;
+        freed?;
+        Ok(None)
+    }
+}
+
+/// The address of a user's workspace, which must be large enough and where the operands are.
+fn given_workspace(workspace: &Bound<'_, PyAny>, bytes: u64, problem: &GemmProblem) -> PyResult<u64> {
+    let view = operand::read("workspace", workspace)?;
+    let given = (view.numel() * view.dtype.bytes()) as u64;
+    if view.device != problem.out.device {
+        return Err(PyValueError::new_err(format!(
+            "workspace is on {}, the operands are on {}",
+            view.device, problem.out.device
+        )));
+    }
+    if given < bytes || view.overlaps_itself() {
+        return Err(PyValueError::new_err(format!(
+            "workspace has {given} bytes, and {bytes} are needed, contiguous; get_workspace_size tells"
+        )));
+    }
+    if view.data % 16 != 0 {
+        return Err(PyValueError::new_err(format!(
+            "workspace begins at {:#x}, which is not a multiple of 16",
+            view.data
+        )));
+    }
+    Ok(view.data)
 }
 
 /// Seconds that the host spends on one bare launch: the median over `rounds` loops of `launches` calls of the driver, with
@@ -106,23 +270,31 @@ pub fn native_floor(
         return Err(PyValueError::new_err("give a GEMM on a CUDA device"));
     };
     let kernel = kernel_of(compiled_artifact.get().kernel(py))?;
-    let Some(launch) = kernel.launch(problem) else {
+    let device = Device::get(ordinal)?;
+    if kernel.packs() {
+        return Err(PyValueError::new_err("the kernel copies its operands first, which is more than one launch"));
+    }
+    let Some(launch) = kernel.launch(problem, device.multiprocessors, 0) else {
         return Err(PyValueError::new_err("the problem is empty, so there is nothing to launch"));
     };
+    let Calls { grid, block, .. } = Calls::new(&launch)?;
     let epilogue = native
         .bound_epilogue()
         .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed()))
         .unwrap_or_default();
-    let device = Device::get(ordinal)?;
     let library = program.library(device)?;
-    let grid = Grid { ctas: launch.grid, threads: launch.block, shared_bytes: launch.shared_bytes };
     let _current = device.make_current()?;
     let mut seconds = Vec::with_capacity(rounds);
     for _ in 0..rounds {
         let start = Instant::now();
         for _ in 0..launches {
             // SAFETY: as in `launch`; the arguments hold the tensors.
-            unsafe { library.launch_current(stream, grid, &launch.params, &epilogue)? };
+            unsafe {
+                match &block {
+                    Block::Gemm(params) => library.launch_current(stream, grid, params, &epilogue)?,
+                    Block::Sm90(params) => library.launch_current(stream, grid, params, &epilogue)?,
+                }
+            }
         }
         seconds.push(start.elapsed().as_secs_f64() / f64::from(launches));
         device.synchronize(stream)?;

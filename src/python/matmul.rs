@@ -12,7 +12,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::discovery::target_of;
 use super::kernel::{run_reference, unsupported};
-use super::launch::{Packed, Stream};
+use super::launch::{Stream, Work};
 use super::options::tf32_allowed;
 use super::utils::tell_package_directories;
 use super::{dtype, kernel as python_kernel};
@@ -113,7 +113,8 @@ pub fn matmul<'py>(
     match &choice.program {
         Some(program) => {
             let stream = Stream { handle: None, trusted: true };
-            Packed::new(choice.position, &problem, None)?.enqueue(A, program, &stream)?;
+            let work = Work { position: choice.position, problem: &problem, epilogue: None, program };
+            work.enqueue(A, None, &stream)?;
         }
         None => run_reference(py, &Problem::Gemm(problem), None)?,
     }

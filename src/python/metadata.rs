@@ -7,7 +7,7 @@ use pyo3::types::PyTuple;
 use super::dtype::{self, PyDType};
 use super::status::Status;
 use super::tensors::{DenseTensor, ScaledTensor};
-use crate::kernel::{Design, Kernel, Major, Operation};
+use crate::kernel::{Design, Kernel, Major, Operation, Sm80, Sm90};
 use crate::operand::{self, DType};
 
 fn module(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
@@ -33,13 +33,20 @@ pub fn describe<'py>(py: Python<'py>, kernel: &Kernel, class: &Bound<'py, PyAny>
         ))
     };
     let types = kernel.types;
-    let (layout, align) = match &kernel.design {
-        Design::Sm80(config) => (Some(config.layout), config.align),
-        Design::Simt(_) | Design::Reference(_) => (None, 1),
+    // The order, where it matters, and the alignment in bytes.
+    let (a, b, out) = match &kernel.design {
+        Design::Sm80(Sm80 { layout, align, .. }) => {
+            ((Some(layout.a), *align), (Some(layout.b), *align), Some(layout.out))
+        }
+        Design::Sm90(Sm90 { layout, packed, .. }) => {
+            let side = |major, packed: bool| if packed { (None, 1) } else { (Some(major), 16) };
+            (side(layout.a, packed[0]), side(layout.b, packed[1]), Some(layout.out))
+        }
+        Design::Simt(_) | Design::Reference(_) => ((None, 1), (None, 1), None),
     };
-    let a = tensor(types.a, layout.map(|l| l.a), align)?;
-    let b = tensor(types.b, layout.map(|l| l.b), align)?;
-    let out = tensor(types.out, layout.map(|l| l.out), 1)?;
+    let a = tensor(types.a, a.0, a.1)?;
+    let b = tensor(types.b, b.0, b.1)?;
+    let out = tensor(types.out, out, 1)?;
     let accumulator = PyDType(types.accumulator);
     let operands = match kernel.operation() {
         Operation::Gemm => module.getattr("GemmOperandsMetadata")?.call1((a, b, out, accumulator))?,
@@ -61,6 +68,16 @@ pub fn describe<'py>(py: Python<'py>, kernel: &Kernel, class: &Bound<'py, PyAny>
             triple([config.warps[0], config.warps[1], 1])?,
             config.stages,
             config.align,
+        ))?,
+        Design::Sm90(config) => module.getattr("Sm90DesignMetadata")?.call1((
+            triple(config.user_tile(types))?,
+            triple(config.user_cluster())?,
+            config.stages,
+            config.schedule.name(),
+            config.consumers,
+            config.split,
+            config.swapped,
+            PyTuple::new(py, config.packed)?,
         ))?,
     };
     let epilogue = match kernel.epilogue {

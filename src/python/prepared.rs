@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use super::arguments::{NativeArguments, RuntimeArguments};
 use super::kernel::{run_reference, unsupported};
-use super::launch::{Packed, Stream};
+use super::launch::{Packed, Stream, Work};
 use super::stream::stream_handle;
 use crate::compile::Program;
 use crate::kernel::at;
@@ -21,7 +21,9 @@ pub struct PreparedLaunch {
     position: usize,
     arguments: Py<RuntimeArguments>,
     /// None for a kernel of the CPU.
-    gpu: Option<(Packed, Arc<Program>)>,
+    program: Option<Arc<Program>>,
+    /// None where a workspace has to be found at each call.
+    packed: Option<Packed>,
     stream: Option<u64>,
 }
 
@@ -35,11 +37,13 @@ impl PreparedLaunch {
     ) -> PyResult<Self> {
         let native = arguments.get().native.as_ref();
         let epilogue = native.and_then(NativeArguments::bound_epilogue);
-        let gpu = match (native.map(|native| native.problem), program) {
-            (Some(Problem::Gemm(gemm)), Some(program)) => Some((Packed::new(position, &gemm, epilogue)?, program)),
+        let packed = match (native.map(|native| native.problem), &program) {
+            (Some(problem @ Problem::Gemm(gemm)), Some(_)) if at(position).workspace_bytes(&problem) == 0 => {
+                Some(Packed::new(position, &gemm, epilogue, 0)?)
+            }
             _ => None,
         };
-        Ok(PreparedLaunch { position, arguments, gpu, stream })
+        Ok(PreparedLaunch { position, arguments, program, packed, stream })
     }
 
     fn native(&self) -> PyResult<&NativeArguments> {
@@ -67,7 +71,7 @@ impl PreparedLaunch {
         let tensor = native.operands[0].object.bind(py);
         let on = Stream { handle: stream, trusted: true };
         let swaps = [A, B, out];
-        if let Some((packed, program)) = &self.gpu
+        if let (Some(packed), Some(program)) = (&self.packed, &self.program)
             && swaps.iter().all(Option::is_none)
             && native.are_as_read(py)?
         {
@@ -82,9 +86,10 @@ impl PreparedLaunch {
         let kernel = at(self.position);
         kernel.addresses(&problem).map_err(|reason| unsupported(&reason))?;
         kernel.fuses(epilogue.as_ref()).map_err(|reason| unsupported(&reason))?;
-        match (&problem, &self.gpu) {
-            (Problem::Gemm(gemm), Some((_, program))) => {
-                Packed::new(self.position, gemm, epilogue.as_ref())?.enqueue(tensor, program, &on)
+        match (&problem, &self.program) {
+            (Problem::Gemm(problem), Some(program)) => {
+                let work = Work { position: self.position, problem, epilogue: epilogue.as_ref(), program };
+                work.enqueue(tensor, None, &on).map(|_| ())
             }
             _ => run_reference(py, &problem, epilogue.as_ref()),
         }

@@ -1,0 +1,536 @@
+// GEMM on Hopper: wgmma fed by the copy engine (TMA).
+//
+//   global memory --TMA--> ring of STAGES tiles in shared memory --wgmma--> sums in registers --epilogue--> shared memory --TMA--> global
+//
+// A CTA has one producer warpgroup, of which one thread starts the copies, and CONSUMERS warpgroups that multiply. They meet at two
+// barriers a stage: `full` (its bytes have arrived) and `empty` (it has been read). The grid is persistent: each CTA takes one tile
+// after the other, and the producer runs ahead into the next tile while the sums of the last one are stored.
+//
+//   Schedule  COOPERATIVE: the consumers share a tile, each has TILE_M / CONSUMERS of its rows.
+//             PING_PONG: each consumer has a tile of its own; while one stores its sums, the other keeps the tensor cores busy.
+//   Cluster   CLUSTER_M x CLUSTER_N neighbouring tiles at a time, by CTAs that load each operand once for all of them (multicast).
+//   Split     SPLIT CTAs of a cluster share one tile, each has a part of K. Their sums are added, in the order of K, through
+//             distributed shared memory; each CTA stores some columns. One tile a cluster then, no persistence.
+//
+// Elements: f16, bf16, or f32 (as tf32, K-major only), the same for A and B. Sums: f32, f16 too for f16.
+// Frame: A has `m` rows and B `n` columns. The output has rows along m, or, if OUT_TRANSPOSED, along n: that serves few rows, which
+// then lie on wgmma's N, of which it takes 8 where it takes 64 of M. The epilogue and `out_stride` count in the output's own rows and
+// columns.
+#pragma once
+#include "common/cluster.cuh"
+#include "common/epilogue.cuh"
+#include "common/mbarrier.cuh"
+#include "common/ptx.cuh"
+#include "common/stmatrix.cuh"
+#include "common/tma.cuh"
+#include "common/types.cuh"
+#include "common/wgmma.cuh"
+
+enum class Schedule { COOPERATIVE, PING_PONG };
+
+// Mirrored field by field in the Rust core. Tensor maps have three dimensions, the fastest first, the last one the batch.
+struct alignas(64) Sm90Params {
+  TensorMap a, b, out;
+  void* out_pointer;        // where out_by_tma is 0
+  long long out_stride[3];  // in elements: along batch, rows, columns
+  int m, n, k, batch;
+  int a_batched, b_batched;  // 0: all batches read the same matrix, and the tensor map has one
+  int out_by_tma;            // 0: the copy engine cannot address the output (never used if OUT_TRANSPOSED)
+};
+static_assert(sizeof(Sm90Params) == 448);
+
+template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TILE_M, int TILE_N, int STAGES,
+          int CONSUMERS, Schedule SCHEDULE, int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OUT_TRANSPOSED, class Epilogue>
+struct Sm90Gemm {
+  static_assert(is_same<A, B>, "wgmma multiplies operands of one type");
+  static_assert(sizeof(A) == 2 || (A_K_MAJOR && B_K_MAJOR), "wgmma reads only 16-bit elements MN-major");
+
+  static constexpr int TILE_K = 128 / sizeof(A);  // a row of the swizzle
+  static constexpr int STEPS = 4;                 // of wgmma in a K block: 32 bytes each
+  static constexpr int WARPGROUP = 128;
+  static constexpr int CONSUMER_THREADS = CONSUMERS * WARPGROUP;
+  static constexpr int THREADS = CONSUMER_THREADS + WARPGROUP;
+  static constexpr bool PING_PONG = SCHEDULE == Schedule::PING_PONG;
+  static constexpr int SHARERS = PING_PONG ? 1 : CONSUMERS;  // consumers of one tile
+  static constexpr int M_BLOCKS = TILE_M / SHARERS / 64;     // of wgmma, for one consumer
+  static_assert(TILE_M == SHARERS * M_BLOCKS * 64 && TILE_N % 8 == 0 && TILE_N <= 256);
+  static constexpr int CLUSTER = CLUSTER_M * CLUSTER_N * SPLIT;
+  static_assert(SPLIT == 1 || !PING_PONG, "a split tile has the CTA for itself");
+
+  using Multiply = ptx::Wgmma<A, Accumulator, TILE_N, A_K_MAJOR, B_K_MAJOR>;
+  using Value = EpilogueValue<Accumulator>;
+
+  // ---- shared memory: the ring, the consumers' slabs, the barriers ----
+
+  // A K-major tile is one box of TILE_K by TILE_M (TILE_N). An MN-major tile is several of 64 along M (N) by TILE_K, the last of
+  // which may be partly wasted. Either way 64 rows of A lie 8192 bytes from the next.
+  static constexpr int BOXES_A = A_K_MAJOR ? 1 : (TILE_M + 63) / 64, BOXES_B = B_K_MAJOR ? 1 : (TILE_N + 63) / 64;
+  static constexpr int BLOCK_BYTES = 8192;  // 64 rows of 128 bytes
+  static constexpr int A_BYTES = TILE_M * 128;
+  static constexpr int B_BYTES = B_K_MAJOR ? TILE_N * 128 : BOXES_B * BLOCK_BYTES;
+  static constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
+  // The CTAs that share an operand each load one part of every box, of so many rows.
+  static constexpr int SLICE_A = (A_K_MAJOR ? TILE_M : TILE_K) / CLUSTER_N, SLICE_B = (B_K_MAJOR ? TILE_N : TILE_K) / CLUSTER_M;
+  static_assert(SLICE_A % 8 == 0 && SLICE_B % 8 == 0, "swizzle atoms have 8 rows");
+
+  // A warp stores 16 rows at a time, EPILOGUE_N columns wide, in boxes. Rows of a slab must spread over the banks: either the copy
+  // engine's swizzle sees to that, or an odd number of 16-byte pieces a row.
+  static constexpr int EPILOGUE_N = (TILE_N / 8 + SPLIT - 1) / SPLIT * 8;
+  static_assert(EPILOGUE_N == 8 || EPILOGUE_N * SPLIT == TILE_N, "each CTA stores the same number of columns, or 8");
+  static constexpr int ROW_BYTES = EPILOGUE_N * sizeof(Out);
+  static constexpr int POWER_OF_TWO = (ROW_BYTES & -ROW_BYTES) < 128 ? (ROW_BYTES & -ROW_BYTES) : 128;
+  static constexpr int BOX_BYTES = POWER_OF_TWO < 16 ? ROW_BYTES
+                                   : POWER_OF_TWO >= 64 || POWER_OF_TWO == ROW_BYTES || sizeof(Out) >= 4
+                                       ? POWER_OF_TWO
+                                       : ROW_BYTES / (POWER_OF_TWO / 16);
+  static constexpr int SWIZZLE = BOX_BYTES == POWER_OF_TWO ? BOX_BYTES / 16 - 1 : 0;  // which of a piece's bits change
+  static constexpr int BOX_N = BOX_BYTES / sizeof(Out), BOXES = ROW_BYTES / BOX_BYTES;
+  static constexpr bool CONVERT_ONLY = is_same<Epilogue, Identity> && sizeof(Out) == 2;  // then stmatrix takes the sums as they lie
+  static constexpr int GROUPS = BOX_N / 8, ROUNDS = CONVERT_ONLY ? 1 : (GROUPS + 3) / 4;  // of 8 columns; a box is written in rounds
+  static constexpr int TRANSPOSED_N = 16, TRANSPOSED_PITCH = 16 + 4;  // 4 words of padding keep the banks apart
+  static constexpr int SLABS = OUT_TRANSPOSED || BOX_BYTES > 128 ? 1 : 2;  // one is filled while the other is read
+  static constexpr int SLAB_BYTES = OUT_TRANSPOSED ? TRANSPOSED_N * TRANSPOSED_PITCH * int(sizeof(Value)) : 16 * BOX_BYTES;
+
+  static constexpr int SLABS_AT = STAGES * STAGE_BYTES;
+  static constexpr int BARRIERS_AT = SLABS_AT + CONSUMER_THREADS / 32 * SLABS * SLAB_BYTES;
+  static constexpr int SMEM_BYTES = BARRIERS_AT + 2 * STAGES * 8;
+  static_assert(SPLIT == 1 || TILE_M * TILE_N * 4 <= SLABS_AT, "the ring's memory serves to exchange sums");
+
+  // ---- registers ----
+
+  static constexpr int SUMS = M_BLOCKS * Multiply::SUMS;
+  // Besides the sums, 48 registers do. Where the even share of a SM's 65536 does not suffice, the producer passes its own on.
+  static constexpr int CTAS_BY_REGISTERS = 65536 / (THREADS * (SUMS + 48));
+  static constexpr int MIN_CTAS = CTAS_BY_REGISTERS > 1 ? CTAS_BY_REGISTERS : 1;
+  static constexpr bool REDISTRIBUTE = CTAS_BY_REGISTERS == 0;
+  static constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32;
+  static constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 232 : 160;  // 40 + 2 * 232 and 32 + 3 * 160 are 65536 / 128, or less
+
+  // ---- the order of tiles ----
+
+  struct Tile { int batch, m, n; };  // first row and column
+
+  // Clusters that run at the same time should share what they read. Tiles are walked in bands, down each column of a band before the
+  // next column. With T tiles at a time, what they cover is square if the band is sqrt(T * TILE_N / TILE_M) tiles high; T is 132, or
+  // 264 where a CTA has two tiles in hand.
+  static constexpr int BAND = (TILE_N >= 2 * TILE_M || PING_PONG ? 16 : 8) / CLUSTER_M;
+  struct Order {
+    int tiles_m, tiles_n, count;
+    __device__ __forceinline__ Order(const Sm90Params& params) {
+      tiles_m = (params.m + TILE_M * CLUSTER_M - 1) / (TILE_M * CLUSTER_M);
+      tiles_n = (params.n + TILE_N * CLUSTER_N - 1) / (TILE_N * CLUSTER_N);
+      count = tiles_m * tiles_n * params.batch;
+    }
+    __device__ __forceinline__ Tile operator[](int index) const {
+      const int tiles = tiles_m * tiles_n, batch = index / tiles;
+      index -= batch * tiles;
+      const int first = index / (BAND * tiles_n) * BAND, height = min(BAND, tiles_m - first);
+      index -= first * tiles_n;
+      const int column = index / height;
+      const int rank = CLUSTER == 1 ? 0 : ptx::cluster_rank();
+      return {batch, ((first + index - column * height) * CLUSTER_M + rank % CLUSTER_M) * TILE_M,
+              (column * CLUSTER_N + rank / CLUSTER_M % CLUSTER_N) * TILE_N};
+    }
+  };
+
+  // A position in the ring. Each time round, the barriers' parity changes.
+  struct Ring {
+    unsigned stage = 0, parity = 0;
+    __device__ __forceinline__ void advance() {
+      if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+    __device__ __forceinline__ void skip(unsigned count) {
+      stage += count;
+      parity ^= stage / STAGES & 1;
+      stage %= STAGES;
+    }
+  };
+
+  static __device__ __forceinline__ void run(const Sm90Params& params, Epilogue epilogue) {
+    extern __shared__ __align__(1024) unsigned char shared_memory[];
+    const unsigned ring = ptx::shared_address(shared_memory), full = ring + BARRIERS_AT, empty = full + 8 * STAGES;
+    // The shuffle tells the compiler that all lanes have the same value.
+    const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), warpgroup = warp / 4;
+    const unsigned rank = CLUSTER == 1 ? 0 : ptx::cluster_rank();
+    const int split = rank / (CLUSTER_M * CLUSTER_N);
+
+    if (threadIdx.x == 0) {
+      ptx::prefetch_tensor_map(&params.a);
+      ptx::prefetch_tensor_map(&params.b);
+      if (!OUT_TRANSPOSED) ptx::prefetch_tensor_map(&params.out);
+      for (int stage = 0; stage < STAGES; ++stage) {
+        ptx::barrier_init(full + 8 * stage, 1);
+        ptx::barrier_init(empty + 8 * stage, SHARERS * (CLUSTER_M + CLUSTER_N - 1));
+      }
+      ptx::barrier_init_fence();
+    }
+    if constexpr (CLUSTER > 1) ptx::cluster_sync();
+    else __syncthreads();
+    ptx::wait_for_grids_before();
+    ptx::let_next_grid_start();
+
+    const Order order(params);
+    const int clusters = gridDim.x / CLUSTER, cluster = blockIdx.x / CLUSTER;
+    const int all_blocks = params.k / TILE_K + (params.k % TILE_K != 0);
+    const int first_block = SPLIT == 1 ? 0 : static_cast<long long>(all_blocks) * split / SPLIT;
+    const int blocks = SPLIT == 1 ? all_blocks : static_cast<long long>(all_blocks) * (split + 1) / SPLIT - first_block;
+
+    if (warpgroup == CONSUMERS) {
+      if constexpr (REDISTRIBUTE) ptx::shrink_registers<PRODUCER_REGISTERS>();
+      if (threadIdx.x == CONSUMER_THREADS) produce(params, order, cluster, clusters, first_block, blocks, rank, ring, full, empty);
+      if constexpr (SPLIT > 1) ptx::cluster_sync();  // as the consumers, in `reduce`
+    } else {
+      if constexpr (REDISTRIBUTE) ptx::grow_registers<CONSUMER_REGISTERS>();
+      unsigned char* slabs = shared_memory + SLABS_AT + warp * (SLABS * SLAB_BYTES);
+      const int warp_m = (PING_PONG ? 0 : warpgroup * M_BLOCKS * 64) + warp % 4 * 16;
+      int slab = 0;
+      Ring position;
+      if constexpr (PING_PONG) {
+        position.skip(warpgroup * blocks);
+        if (warpgroup == CONSUMERS - 1) pass_turn(warpgroup);
+      }
+
+#pragma unroll 1
+      for (int index = cluster + (PING_PONG ? warpgroup * clusters : 0); index < order.count;
+           index += (PING_PONG ? CONSUMERS : 1) * clusters) {
+        unsigned sums[M_BLOCKS][Multiply::SUMS];  // here, so that they are dead between tiles
+        multiply(sums, position, blocks, rank, warpgroup, ring, full, empty);
+        const Tile tile = order[index];
+        const int m = tile.m + warp_m, n = tile.n + split * EPILOGUE_N;
+        if constexpr (SPLIT == 1) {
+          store(params, epilogue, [&](int i) { return decode(Multiply::value(sums[i / (TILE_N / 2)], i % (TILE_N / 2))); }, slabs, slab,
+                tile.batch, m, n);
+        } else {
+          const float4* const totals = reduce(sums, split, rank, shared_memory);
+          if (split * EPILOGUE_N < TILE_N)
+            store(params, epilogue, [&](int i) { return element(totals[piece_at(i / 4)], i % 4); }, slabs, slab, tile.batch, m, n);
+        }
+      }
+    }
+    if constexpr (!OUT_TRANSPOSED) ptx::store_wait_read<0>();  // the copy engine may still read the slabs
+    // Others may still arrive at this CTA's barriers, or read its sums.
+    if constexpr (CLUSTER > 1) ptx::cluster_sync();
+  }
+
+  // ---- the producer ----
+
+  static __device__ __forceinline__ void produce(const Sm90Params& params, const Order& order, int cluster, int clusters,
+                                                 int first_block, int blocks, unsigned rank, unsigned ring, unsigned full,
+                                                 unsigned empty) {
+    const int rank_m = rank % CLUSTER_M, rank_n = rank / CLUSTER_M % CLUSTER_N;
+    const int base = rank / (CLUSTER_M * CLUSTER_N) * (CLUSTER_M * CLUSTER_N);  // the first CTA of this part of K
+    // A goes to all tiles of the same row, B to all of the same column.
+    unsigned row = 0;
+    for (int n = 0; n < CLUSTER_N; ++n) row |= 1u << (base + rank_m + n * CLUSTER_M);
+    const unsigned column = ((1u << CLUSTER_M) - 1) << (base + rank_n * CLUSTER_M);
+
+    Ring position;
+#pragma unroll 1
+    for (int index = cluster; index < order.count; index += clusters) {
+      const Tile tile = order[index];
+      const int batch_a = params.a_batched ? tile.batch : 0, batch_b = params.b_batched ? tile.batch : 0;
+#pragma unroll 1
+      for (int block = 0; block < blocks; ++block) {
+        const int k = (first_block + block) * TILE_K;
+        const unsigned a = ring + position.stage * STAGE_BYTES, b = a + A_BYTES, ready = full + 8 * position.stage;
+        ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);
+        ptx::barrier_arrive_expecting(ready, STAGE_BYTES);
+        load<A_K_MAJOR, BOXES_A, SLICE_A, CLUSTER_N>(a, &params.a, ready, tile.m, k, batch_a, rank_n, row);
+        load<B_K_MAJOR, BOXES_B, SLICE_B, CLUSTER_M>(b, &params.b, ready, tile.n, k, batch_b, rank_m, column);
+        position.advance();
+      }
+    }
+  }
+
+  // One operand's tile, or this CTA's slice of it, to all `ctas` that share it.
+  template <bool K_MAJOR, int BOXES, int SLICE, int SHARED_BY>
+  static __device__ __forceinline__ void load(unsigned shared, const TensorMap* map, unsigned barrier, int mn, int k, int batch,
+                                              int slice, unsigned ctas) {
+    shared += slice * SLICE * 128;
+#pragma unroll
+    for (int box = 0; box < BOXES; ++box) {
+      const int x = K_MAJOR ? k : mn + 64 * box, y = (K_MAJOR ? mn : k) + slice * SLICE;
+      if constexpr (SHARED_BY == 1) ptx::load_box(shared + box * BLOCK_BYTES, map, barrier, x, y, batch);
+      else ptx::load_box(shared + box * BLOCK_BYTES, map, barrier, x, y, batch, static_cast<unsigned short>(ctas));
+    }
+  }
+
+  // ---- the consumers ----
+
+  // One tile's sums. While a K block is multiplied, the next one is already issued; a stage is released once the block after it is
+  // under way and its own has been read.
+  static __device__ __forceinline__ void multiply(unsigned (&sums)[M_BLOCKS][Multiply::SUMS], Ring& position, int blocks,
+                                                  unsigned rank, int warpgroup, unsigned ring, unsigned full, unsigned empty) {
+    if constexpr (PING_PONG) ptx::numbered_barrier_sync<2 * WARPGROUP>(1 + warpgroup);  // the consumer before has issued its last block
+    if (blocks == 0)
+#pragma unroll
+      for (int i = 0; i < SUMS; ++i) sums[i / Multiply::SUMS][i % Multiply::SUMS] = 0;
+
+    unsigned previous = 0;
+#pragma unroll 1
+    for (int block = 0; block < blocks; ++block) {
+      const unsigned stage = ring + position.stage * STAGE_BYTES;
+      const auto a = ptx::matrix_descriptor(stage + (PING_PONG ? 0 : warpgroup) * (M_BLOCKS * BLOCK_BYTES), BLOCK_BYTES, 1024);
+      const auto b = ptx::matrix_descriptor(stage + A_BYTES, BLOCK_BYTES, 1024);
+      ptx::barrier_wait(full + 8 * position.stage, position.parity);
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int step = 0; step < STEPS; ++step)
+#pragma unroll
+        for (int i = 0; i < M_BLOCKS; ++i) {
+          // The next 32 bytes of K, or the next 16 rows of 128 bytes; descriptors count 16 bytes.
+          constexpr int STEP_A = A_K_MAJOR ? 2 : 128, STEP_B = B_K_MAJOR ? 2 : 128;
+          Multiply::issue(sums[i], a + step * STEP_A + i * (BLOCK_BYTES / 16), b + step * STEP_B, step > 0 || block > 0);
+        }
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<1>();
+      if (block > 0) release(empty + 8 * previous, rank);
+      previous = position.stage;
+      position.advance();
+    }
+    if constexpr (PING_PONG) {
+      pass_turn(warpgroup);
+      position.skip((CONSUMERS - 1) * blocks);  // of the others
+    }
+    ptx::wgmma_wait<0>();
+    if (blocks > 0) release(empty + 8 * previous, rank);
+#pragma unroll
+    for (int i = 0; i < SUMS; ++i)  // nobody reads a sum before the wait
+      asm volatile("" : "+r"(sums[i / Multiply::SUMS][i % Multiply::SUMS])::"memory");
+  }
+
+  // Ping-pong: lets the next consumer start. Were it to start by itself, it would take the parity of an earlier round for its own.
+  static __device__ __forceinline__ void pass_turn(int warpgroup) {
+    ptx::numbered_barrier_arrive<2 * WARPGROUP>(1 + (warpgroup + 1) % CONSUMERS);
+  }
+
+  // Tells every CTA that fills this stage that it has been read here.
+  static __device__ __forceinline__ void release(unsigned barrier, unsigned rank) {
+    const unsigned thread = threadIdx.x % WARPGROUP;
+    if constexpr (CLUSTER_M * CLUSTER_N == 1) {
+      if (thread == 0) ptx::barrier_arrive(barrier);
+    } else {
+      constexpr unsigned SHARING = CLUSTER_M * CLUSTER_N;
+      const unsigned own = rank % SHARING;
+      if (thread < SHARING && (thread % CLUSTER_M == own % CLUSTER_M || thread / CLUSTER_M == own / CLUSTER_M))
+        ptx::barrier_arrive(barrier, rank - own + thread);
+    }
+  }
+
+  // Adds up what the CTAs of a split tile have, of the columns that this one stores. Sums travel as the threads hold them, in pieces
+  // of 16 bytes (8 columns, 2 rows, a thread's share); the totals replace this CTA's own. Gives this thread's first one.
+  static __device__ __forceinline__ const float4* reduce(const unsigned (&sums)[M_BLOCKS][Multiply::SUMS], int split, unsigned rank,
+                                                         unsigned char* shared_memory) {
+    float4* const pieces = reinterpret_cast<float4*>(shared_memory) + threadIdx.x;
+    ptx::numbered_barrier_sync<CONSUMER_THREADS>(1);  // nobody reads the ring any more
+#pragma unroll
+    for (int i = 0; i < M_BLOCKS * PIECES; ++i) {
+      auto value = [&](int e) { return decode(Multiply::value(sums[i / PIECES], i % PIECES * 4 + e)); };
+      pieces[i * CONSUMER_THREADS] = {value(0), value(1), value(2), value(3)};
+    }
+    ptx::cluster_sync();
+    float4* const own = pieces + split * OWN_PIECES * CONSUMER_THREADS;
+    if (split * OWN_PIECES >= PIECES) return own;
+#pragma unroll 2
+    for (int i = 0; i < M_BLOCKS * OWN_PIECES; ++i) {
+      float4& total = own[piece_at(i)];
+      const unsigned address = ptx::shared_address(&total);
+      float4 parts[SPLIT];
+#pragma unroll
+      for (int s = 0; s < SPLIT; ++s)
+        parts[s] = ptx::load_cluster(ptx::map_shared(address, rank % (CLUSTER_M * CLUSTER_N) + s * (CLUSTER_M * CLUSTER_N)));
+#pragma unroll
+      for (int s = 1; s < SPLIT; ++s) {
+        parts[0].x += parts[s].x;
+        parts[0].y += parts[s].y;
+        parts[0].z += parts[s].z;
+        parts[0].w += parts[s].w;
+      }
+      total = parts[0];
+    }
+    return own;
+  }
+  static constexpr int PIECES = TILE_N / 8, OWN_PIECES = EPILOGUE_N / 8;  // of 64 rows: all, and those that this CTA stores
+  static __device__ __forceinline__ constexpr int piece_at(int i) { return (i / OWN_PIECES * PIECES + i % OWN_PIECES) * CONSUMER_THREADS; }
+  static __device__ __forceinline__ f32 element(const float4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+
+  // ---- the epilogue ----
+
+  // A warp's sums: M_BLOCKS strips of 16 rows, 64 rows apart, EPILOGUE_N columns wide, from (m, n) on. `value` gives a sum by its
+  // index in the thread, strip after strip.
+  template <class Sums>
+  static __device__ __forceinline__ void store(const Sm90Params& params, Epilogue epilogue, const Sums& value, unsigned char* slabs,
+                                               int& slab, int batch, int m, int n) {
+    if constexpr (OUT_TRANSPOSED) store_transposed(params, epilogue, value, slabs, batch, m, n);
+    else store_rows(params, epilogue, value, slabs, slab, batch, m, n);
+  }
+
+  template <class Sums>
+  static __device__ __forceinline__ void store_rows(const Sm90Params& params, Epilogue epilogue, const Sums& value,
+                                                    unsigned char* slabs, int& slab, int batch, int m, int n) {
+    const int lane = threadIdx.x % 32;
+    unsigned char* rows = slabs;
+    // Rolled, for the sake of compile time: only what picks registers is there once for each round.
+#pragma unroll 1
+    for (int round = 0; round < M_BLOCKS * BOXES * ROUNDS; ++round) {
+      if (round % ROUNDS == 0) {
+        rows = slabs + slab * SLAB_BYTES;
+        slab = (slab + 1) % SLABS;
+        if (lane == 0) ptx::store_wait_read<SLABS - 1>();
+        __syncwarp();
+      }
+      const int row = m + round / (BOXES * ROUNDS) * 64, column = n + round / ROUNDS % BOXES * BOX_N;
+      if constexpr (CONVERT_ONLY) write_matrices(value, round, ptx::shared_address(rows));
+      else write_groups(params, epilogue, value, round, rows, batch, row, column);
+      if (round % ROUNDS != ROUNDS - 1) continue;
+
+      if (params.out_by_tma) {
+        ptx::fence_for_copy_engine();
+        __syncwarp();
+        if (lane == 0) {
+          ptx::store_box(&params.out, ptx::shared_address(rows), column, row, batch);
+          ptx::store_commit();
+        }
+      } else {
+        __syncwarp();
+        Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[0] * batch;
+#pragma unroll 4
+        for (int index = lane; index < 16 * BOX_N; index += 32) {
+          const int r = index / BOX_N, c = index % BOX_N;
+          if (row + r < params.m && column + c < params.n)
+            out[params.out_stride[1] * (row + r) + params.out_stride[2] * (column + c)] =
+                *reinterpret_cast<const Out*>(rows + slab_offset(r, c * int(sizeof(Out))));
+        }
+      }
+    }
+  }
+
+  // Where a byte of a row lies in a slab, with the copy engine's swizzle: bits 7 to 9 of an offset change its bits 4 to 6.
+  static __device__ __forceinline__ int slab_offset(int row, int byte) {
+    const int offset = row * BOX_BYTES + byte;
+    return offset ^ (offset >> 7 & SWIZZLE) << 4;
+  }
+
+  // Sums that need no more than a conversion to 16 bits: two 8 x 8 matrices of rows 0 to 7, two of rows 8 to 15 at a time.
+  template <class Sums> static __device__ __forceinline__ void write_matrices(const Sums& value, int box, unsigned rows) {
+    const int lane = threadIdx.x % 32;
+    const unsigned target = rows + slab_offset(lane % 16, lane / 16 * 16);
+    auto pair = [&](int index) {
+      return encode<Out>(value(index)).bits | static_cast<unsigned>(encode<Out>(value(index + 1)).bits) << 16;
+    };
+#pragma unroll
+    for (int at = 0; at < M_BLOCKS * BOXES; ++at)
+      if (at == box)
+#pragma unroll
+        for (int group = 0; group < GROUPS; group += 2) {
+          const int index = 4 * (at * GROUPS + group);
+          // The group's bits are above those that lanes differ in: to add is to XOR.
+          const unsigned matrices = SWIZZLE ? target ^ group * 16 : target + group * 16;
+          if (group + 1 < GROUPS) ptx::store_matrices(matrices, pair(index), pair(index + 2), pair(index + 4), pair(index + 6));
+          else ptx::store_matrices(matrices, pair(index), pair(index + 2));
+        }
+  }
+
+  // Any sums and any epilogue, 4 groups of 8 columns a round. Four lanes hold two columns each of every group; they exchange them so
+  // that each has one whole group.
+  template <class Sums>
+  static __device__ __forceinline__ void write_groups(const Sm90Params& params, Epilogue epilogue, const Sums& value, int round,
+                                                      unsigned char* rows, int batch, int m, int n) {
+    const int lane = threadIdx.x % 32;
+    Value values[2][8];  // first [row half][2 * group + column], then [row half][column]
+#pragma unroll
+    for (int at = 0; at < M_BLOCKS * BOXES * ROUNDS; ++at)
+      if (at == round)
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+          const int group = at % ROUNDS * 4 + i / 4;
+          if (group < GROUPS) values[i / 2 % 2][i / 4 * 2 + i % 2] = value(4 * (at / ROUNDS * GROUPS + group) + i % 4);
+        }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) transpose_in_quad(values[i / 2], i % 2, lane);
+
+    const int group = round % ROUNDS * 4 + lane % 4, column = n + group * 8;
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      const int row = lane / 4 + 8 * half;
+      Value eight[8];
+#pragma unroll
+      for (int e = 0; e < 8; ++e) eight[e] = half ? values[1][e] : values[0][e];
+      if (group >= GROUPS || m + row >= params.m || column >= params.n) continue;
+      if constexpr (!is_same<Epilogue, Identity>) epilogue(eight, batch, m + row, column, min(8, params.n - column));
+      union { Out elements[8]; unsigned words[2 * sizeof(Out)]; } packed;
+#pragma unroll
+      for (int e = 0; e < 8; ++e) packed.elements[e] = encode<Out>(eight[e]);
+      constexpr int PIECE = sizeof(Out) == 1 ? 2 : 4;  // words
+#pragma unroll
+      for (int piece = 0; piece < 2 * int(sizeof(Out)); piece += PIECE) {
+        const unsigned at = ptx::shared_address(rows) + slab_offset(row, group * (8 * int(sizeof(Out))) + piece * 4);
+        if constexpr (PIECE == 4)
+          ptx::store_shared(at, packed.words[piece], packed.words[piece + 1], packed.words[piece + 2], packed.words[piece + 3]);
+        else ptx::store_shared(at, packed.words[piece], packed.words[piece + 1]);
+      }
+    }
+  }
+
+  // Four lanes hold a 4 x 4 matrix, a column each (every second of the eight values, from `first` on); afterwards a row each.
+  static __device__ __forceinline__ void transpose_in_quad(Value (&values)[8], int first, int lane) {
+#pragma unroll
+    for (int distance = 1; distance <= 2; distance *= 2)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (!(i & distance)) {
+          Value& low = values[2 * i + first];
+          Value& high = values[2 * (i + distance) + first];
+          const bool upper = lane & distance;
+          const Value received = __shfl_xor_sync(0xffffffffu, upper ? low : high, distance);
+          if (upper) low = received;
+          else high = received;
+        }
+  }
+
+  // The output's rows are the sums' columns: 16 of them at a time through the slab, where each lane picks up 8 neighbours along m.
+  template <class Sums>
+  static __device__ __forceinline__ void store_transposed(const Sm90Params& params, Epilogue epilogue, const Sums& value,
+                                                          unsigned char* slab, int batch, int m, int n) {
+    constexpr int ROUNDS = (EPILOGUE_N + TRANSPOSED_N - 1) / TRANSPOSED_N;
+    const int lane = threadIdx.x % 32;
+    Value* const values = reinterpret_cast<Value*>(slab);
+    Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[0] * batch;
+    const bool wide = params.out_stride[2] == 1 &&
+                      ((reinterpret_cast<unsigned long long>(out) | params.out_stride[1] * sizeof(Out)) & 15) == 0;
+#pragma unroll 1
+    for (int round = 0; round < M_BLOCKS * ROUNDS; ++round) {
+      __syncwarp();  // the slab's former values have been read
+#pragma unroll
+      for (int at = 0; at < M_BLOCKS * ROUNDS; ++at)
+        if (at == round)
+#pragma unroll
+          for (int i = 0; i < 8; ++i) {
+            const int first = at % ROUNDS * TRANSPOSED_N + i / 4 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+            if (first < EPILOGUE_N)
+              values[column * TRANSPOSED_PITCH + lane / 4 + i / 2 % 2 * 8] = value(at / ROUNDS * (EPILOGUE_N / 2) + first / 2 + i % 4);
+          }
+      __syncwarp();
+      const int first = round % ROUNDS * TRANSPOSED_N + lane / 2;
+      const int row = n + first, column = m + round / ROUNDS * 64 + lane % 2 * 8;
+      if (first >= EPILOGUE_N || row >= params.n || column >= params.m) continue;
+      Value eight[8];
+#pragma unroll
+      for (int e = 0; e < 8; ++e) eight[e] = values[lane / 2 * TRANSPOSED_PITCH + lane % 2 * 8 + e];
+      const int valid = min(8, params.m - column);
+      if constexpr (!is_same<Epilogue, Identity>) epilogue(eight, batch, row, column, valid);
+      Out* const target = out + params.out_stride[1] * row + params.out_stride[2] * column;
+      union { Out elements[8]; ptx::Vector vectors[(sizeof(Out) + 1) / 2]; } packed;
+#pragma unroll
+      for (int e = 0; e < 8; ++e) packed.elements[e] = encode<Out>(eight[e]);
+      if (sizeof(Out) > 1 && wide && valid == 8) {
+#pragma unroll
+        for (int i = 0; i < int(sizeof(Out)) / 2; ++i) ptx::store_global(reinterpret_cast<ptx::Vector*>(target) + i, packed.vectors[i]);
+      } else {
+#pragma unroll
+        for (int e = 0; e < 8; ++e)
+          if (e < valid) target[params.out_stride[2] * e] = packed.elements[e];
+      }
+    }
+  }
+};

