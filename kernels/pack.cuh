@@ -35,9 +35,10 @@ template <int SIZE> struct PackSide {
   static constexpr int THREADS = 256;
   static constexpr int PER_VECTOR = 16 / SIZE;
   static constexpr int COUNT = 4;  // vectors a thread has on their way at once
-  // A tile of a copy is so many vectors of 16 bytes, counted through the rows: tiles = ceil(rows * ceil(columns * SIZE / 16) / 1024).
+  // A tile of a copy is so many vectors of 16 bytes, counted through the rows:
+  //   tiles = ceil(rows * ceil(columns * SIZE / 16) / 1024).
   static constexpr int COPY_VECTORS = THREADS * COUNT;
-  // A tile of a transposition has 128 bytes of the source's lines, 128 lines: tiles = ceil(rows * SIZE / 128) * ceil(columns / 128).
+  // A tile of a transposition has 128 bytes of 128 of the source's lines: tiles = ceil(rows * SIZE / 128) * ceil(columns / 128).
   static constexpr int LINE_VECTORS = 8, LINES = COPY_VECTORS / LINE_VECTORS, LINE = LINE_VECTORS * PER_VECTOR;
   static constexpr int SMEM_BYTES = COPY_VECTORS * 16;  // static
 
@@ -48,7 +49,8 @@ template <int SIZE> struct PackSide {
     const long long batch_bytes = operand.source_stride[0] * SIZE;
     const char* first = static_cast<const char*>(operand.source);
     const long long row_step = operand.source_stride[1] * SIZE, column_step = operand.source_stride[2] * SIZE;
-    const char* last = first + batch_bytes * (operand.batch - 1) + row_step * (operand.rows - 1) + column_step * (operand.columns - 1) + SIZE;
+    const char* last = first + batch_bytes * (operand.batch - 1) + row_step * (operand.rows - 1) +
+                       column_step * (operand.columns - 1) + SIZE;
     const char* source = first + batch_bytes * batch;
     char* destination = static_cast<char*>(operand.destination) + operand.batch_pitch * batch;
     if (column_step != SIZE && row_step == SIZE) transpose(operand, source, destination, tile, column_step, first, last);
@@ -149,8 +151,8 @@ template <int SIZE> struct PackSide {
                             ptx::Vector{{words[0], words[1], words[2], words[3]}});
       };
       if constexpr (SIZE <= 2) {
-        // Row r of matrix q is line (r / 2) * PER_VECTOR + 2 q + r % 2: transposed, lane 4 g + j then has in word q two neighbours of
-        // its own 16 bytes. Single bytes are transposed as pairs along the rows, and sorted afterwards.
+        // Row r of matrix q is line (r / 2) * PER_VECTOR + 2 q + r % 2: transposed, lane 4 g + j then has in word q two
+        // neighbours of its own 16 bytes. Single bytes are transposed as pairs along the rows, and sorted afterwards.
         const int matrix = lane / 8, r = lane % 8;
         const int my_line = unit_line + r / 2 * PER_VECTOR + 2 * matrix + r % 2;
         unsigned words[4];

@@ -142,7 +142,8 @@ struct SkinnyGemm {
         : n(warp % WARPS_N * WARP_N + threadIdx.x % 32), k(warp / WARPS_N * LENGTH), sums{} {}
 
     // Four neighbours along K, from k on, of row `mn` of an operand's tile.
-    template <class Tile, bool K_MAJOR> static __device__ __forceinline__ void load(f32 (&values)[4], unsigned tile, int mn, int k) {
+    template <class Tile, bool K_MAJOR>
+    static __device__ __forceinline__ void load(f32 (&values)[4], unsigned tile, int mn, int k) {
       unsigned words[4];
       if constexpr (K_MAJOR) {
         ptx::load_shared(words, tile + Tile::offset(mn, k / 4));
@@ -390,9 +391,9 @@ struct SkinnyGemm {
     struct alignas(4 * sizeof(Out)) Four { Out values[4]; } four;
 #pragma unroll
     for (int e = 0; e < 4; ++e) four.values[e] = encode<Out>(values[e]);
-    if (valid == 4 && stride_n == 1 && reinterpret_cast<unsigned long long>(target) % sizeof(Four) == 0)
+    if (valid == 4 && stride_n == 1 && reinterpret_cast<unsigned long long>(target) % sizeof(Four) == 0) {
       *reinterpret_cast<Four*>(target) = four;
-    else {
+    } else {
 #pragma unroll
       for (int e = 0; e < 4; ++e)
         if (e < valid) target[stride_n * e] = four.values[e];

@@ -113,23 +113,23 @@ struct Sm90Gemm {
   // Clusters that run at the same time should share what they read. Tiles are walked in bands, down each column of a band before the
   // next column. With T tiles at a time, what they cover is square if the band is sqrt(T * TILE_N / TILE_M) tiles high; T is 132, or
   // 264 where a CTA has two tiles in hand.
-  static constexpr int BAND = (TILE_N >= 2 * TILE_M || PING_PONG ? 16 : 8) / CLUSTER_M;
+  static constexpr unsigned BAND = (TILE_N >= 2 * TILE_M || PING_PONG ? 16 : 8) / CLUSTER_M;
   struct Order {
-    int tiles_m, tiles_n, count;
+    unsigned tiles_m, tiles_n, count;
     __device__ __forceinline__ Order(const Sm90Params& params) {
       tiles_m = (params.m + TILE_M * CLUSTER_M - 1) / (TILE_M * CLUSTER_M);
       tiles_n = (params.n + TILE_N * CLUSTER_N - 1) / (TILE_N * CLUSTER_N);
       count = tiles_m * tiles_n * params.batch;
     }
-    __device__ __forceinline__ Tile operator[](int index) const {
-      const int tiles = tiles_m * tiles_n, batch = index / tiles;
+    __device__ __forceinline__ Tile operator[](unsigned index) const {
+      const unsigned tiles = tiles_m * tiles_n, batch = index / tiles;
       index -= batch * tiles;
-      const int first = index / (BAND * tiles_n) * BAND, height = min(BAND, tiles_m - first);
+      const unsigned first = index / (BAND * tiles_n) * BAND, height = min(BAND, tiles_m - first);
       index -= first * tiles_n;
-      const int column = index / height;
-      const int rank = CLUSTER == 1 ? 0 : ptx::cluster_rank();
-      return {batch, ((first + index - column * height) * CLUSTER_M + rank % CLUSTER_M) * TILE_M,
-              (column * CLUSTER_N + rank / CLUSTER_M % CLUSTER_N) * TILE_N};
+      const unsigned column = index / height, row = first + index - column * height;
+      const unsigned rank = CLUSTER == 1 ? 0 : ptx::cluster_rank();
+      return {int(batch), int(row * CLUSTER_M + rank % CLUSTER_M) * TILE_M,
+              int(column * CLUSTER_N + rank / CLUSTER_M % CLUSTER_N) * TILE_N};
     }
   };
 
@@ -152,7 +152,7 @@ struct Sm90Gemm {
     // The shuffle tells the compiler that all lanes have the same value.
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), warpgroup = warp / 4;
     const unsigned rank = CLUSTER == 1 ? 0 : ptx::cluster_rank();
-    const int split = rank / (CLUSTER_M * CLUSTER_N);
+    const unsigned split = rank / (CLUSTER_M * CLUSTER_N);
 
     if (threadIdx.x == 0) {
       ptx::prefetch_tensor_map(&params.a);
@@ -170,10 +170,11 @@ struct Sm90Gemm {
     ptx::let_next_grid_start();
 
     const Order order(params);
-    const int clusters = gridDim.x / CLUSTER, cluster = blockIdx.x / CLUSTER;
+    const unsigned clusters = gridDim.x / CLUSTER, cluster = blockIdx.x / CLUSTER;
     const int all_blocks = params.k / TILE_K + (params.k % TILE_K != 0);
-    const int first_block = SPLIT == 1 ? 0 : static_cast<long long>(all_blocks) * split / SPLIT;
-    const int blocks = SPLIT == 1 ? all_blocks : static_cast<long long>(all_blocks) * (split + 1) / SPLIT - first_block;
+    int first_block = SPLIT == 1 ? 0 : static_cast<long long>(all_blocks) * split / SPLIT;
+    int blocks = SPLIT == 1 ? all_blocks : static_cast<long long>(all_blocks) * (split + 1) / SPLIT - first_block;
+    if (blocks == 0) first_block = all_blocks + 1, blocks = 1;  // one that lies beyond K, and reads as zeros
 
     if (warpgroup == CONSUMERS) {
       if constexpr (REDISTRIBUTE) ptx::shrink_registers<PRODUCER_REGISTERS>();
@@ -191,19 +192,19 @@ struct Sm90Gemm {
       }
 
 #pragma unroll 1
-      for (int index = cluster + (PING_PONG ? warpgroup * clusters : 0); index < order.count;
+      for (unsigned index = cluster + (PING_PONG ? warpgroup * clusters : 0); index < order.count;
            index += (PING_PONG ? CONSUMERS : 1) * clusters) {
         unsigned sums[M_BLOCKS][Multiply::SUMS];  // here, so that they are dead between tiles
         multiply(sums, position, blocks, rank, warpgroup, ring, full, empty);
         const Tile tile = order[index];
         const int m = tile.m + warp_m, n = tile.n + split * EPILOGUE_N;
         if constexpr (SPLIT == 1) {
-          store(params, epilogue, [&](int i) { return decode(Multiply::value(sums[i / (TILE_N / 2)], i % (TILE_N / 2))); }, slabs, slab,
+          store(params, epilogue, [&](int strip, int i) { return decode(Multiply::value(sums[strip], i)); }, slabs, slab,
                 tile.batch, m, n);
         } else {
           const float4* const totals = reduce(sums, split, rank, shared_memory);
           if (split * EPILOGUE_N < TILE_N)
-            store(params, epilogue, [&](int i) { return element(totals[piece_at(i / 4)], i % 4); }, slabs, slab, tile.batch, m, n);
+            store(params, epilogue, [&](int strip, int i) { return element(totals[piece_at(strip, i / 4)], i % 4); }, slabs, slab, tile.batch, m, n);
         }
       }
     }
@@ -214,7 +215,7 @@ struct Sm90Gemm {
 
   // ---- the producer ----
 
-  static __device__ __forceinline__ void produce(const Sm90Params& params, const Order& order, int cluster, int clusters,
+  static __device__ __forceinline__ void produce(const Sm90Params& params, const Order& order, unsigned cluster, unsigned clusters,
                                                  int first_block, int blocks, unsigned rank, unsigned ring, unsigned full,
                                                  unsigned empty) {
     const int rank_m = rank % CLUSTER_M, rank_n = rank / CLUSTER_M % CLUSTER_N;
@@ -226,7 +227,7 @@ struct Sm90Gemm {
 
     Ring position;
 #pragma unroll 1
-    for (int index = cluster; index < order.count; index += clusters) {
+    for (unsigned index = cluster; index < order.count; index += clusters) {
       const Tile tile = order[index];
       const int batch_a = params.a_batched ? tile.batch : 0, batch_b = params.b_batched ? tile.batch : 0;
 #pragma unroll 1
@@ -262,10 +263,6 @@ struct Sm90Gemm {
   static __device__ __forceinline__ void multiply(unsigned (&sums)[M_BLOCKS][Multiply::SUMS], Ring& position, int blocks,
                                                   unsigned rank, int warpgroup, unsigned ring, unsigned full, unsigned empty) {
     if constexpr (PING_PONG) ptx::numbered_barrier_sync<2 * WARPGROUP>(1 + warpgroup);  // the consumer before has issued its last block
-    if (blocks == 0)
-#pragma unroll
-      for (int i = 0; i < SUMS; ++i) sums[i / Multiply::SUMS][i % Multiply::SUMS] = 0;
-
     unsigned previous = 0;
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
@@ -293,7 +290,7 @@ struct Sm90Gemm {
       position.skip((CONSUMERS - 1) * blocks);  // of the others
     }
     ptx::wgmma_wait<0>();
-    if (blocks > 0) release(empty + 8 * previous, rank);
+    release(empty + 8 * previous, rank);
 #pragma unroll
     for (int i = 0; i < SUMS; ++i)  // nobody reads a sum before the wait
       asm volatile("" : "+r"(sums[i / Multiply::SUMS][i % Multiply::SUMS])::"memory");
@@ -319,7 +316,7 @@ struct Sm90Gemm {
 
   // Adds up what the CTAs of a split tile have, of the columns that this one stores. Sums travel as the threads hold them, in pieces
   // of 16 bytes (8 columns, 2 rows, a thread's share); the totals replace this CTA's own. Gives this thread's first one.
-  static __device__ __forceinline__ const float4* reduce(const unsigned (&sums)[M_BLOCKS][Multiply::SUMS], int split, unsigned rank,
+  static __device__ __forceinline__ const float4* reduce(const unsigned (&sums)[M_BLOCKS][Multiply::SUMS], unsigned split, unsigned rank,
                                                          unsigned char* shared_memory) {
     float4* const pieces = reinterpret_cast<float4*>(shared_memory) + threadIdx.x;
     ptx::numbered_barrier_sync<CONSUMER_THREADS>(1);  // nobody reads the ring any more
@@ -333,7 +330,7 @@ struct Sm90Gemm {
     if (split * OWN_PIECES >= PIECES) return own;
 #pragma unroll 2
     for (int i = 0; i < M_BLOCKS * OWN_PIECES; ++i) {
-      float4& total = own[piece_at(i)];
+      float4& total = own[piece_at(i / OWN_PIECES, i % OWN_PIECES)];
       const unsigned address = ptx::shared_address(&total);
       float4 parts[SPLIT];
 #pragma unroll
@@ -351,13 +348,13 @@ struct Sm90Gemm {
     return own;
   }
   static constexpr int PIECES = TILE_N / 8, OWN_PIECES = EPILOGUE_N / 8;  // of 64 rows: all, and those that this CTA stores
-  static __device__ __forceinline__ constexpr int piece_at(int i) { return (i / OWN_PIECES * PIECES + i % OWN_PIECES) * CONSUMER_THREADS; }
+  static __device__ __forceinline__ constexpr int piece_at(int strip, int i) { return (strip * PIECES + i) * CONSUMER_THREADS; }
   static __device__ __forceinline__ f32 element(const float4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 
   // ---- the epilogue ----
 
-  // A warp's sums: M_BLOCKS strips of 16 rows, 64 rows apart, EPILOGUE_N columns wide, from (m, n) on. `value` gives a sum by its
-  // index in the thread, strip after strip.
+  // A warp's sums: M_BLOCKS strips of 16 rows, 64 rows apart, EPILOGUE_N columns wide, from (m, n) on. `value` gives a sum by
+  // its strip and its index there.
   template <class Sums>
   static __device__ __forceinline__ void store(const Sm90Params& params, Epilogue epilogue, const Sums& value, unsigned char* slabs,
                                                int& slab, int batch, int m, int n) {
@@ -415,19 +412,19 @@ struct Sm90Gemm {
   template <class Sums> static __device__ __forceinline__ void write_matrices(const Sums& value, int box, unsigned rows) {
     const int lane = threadIdx.x % 32;
     const unsigned target = rows + slab_offset(lane % 16, lane / 16 * 16);
-    auto pair = [&](int index) {
-      return encode<Out>(value(index)).bits | static_cast<unsigned>(encode<Out>(value(index + 1)).bits) << 16;
-    };
 #pragma unroll
     for (int at = 0; at < M_BLOCKS * BOXES; ++at)
       if (at == box)
 #pragma unroll
         for (int group = 0; group < GROUPS; group += 2) {
-          const int index = 4 * (at * GROUPS + group);
+          auto pair = [&](int i) {
+            auto bits = [&](int c) -> unsigned { return encode<Out>(value(at / BOXES, 4 * (at % BOXES * GROUPS + group) + i + c)).bits; };
+            return bits(0) | bits(1) << 16;
+          };
           // The group's bits are above those that lanes differ in: to add is to XOR.
           const unsigned matrices = SWIZZLE ? target ^ group * 16 : target + group * 16;
-          if (group + 1 < GROUPS) ptx::store_matrices(matrices, pair(index), pair(index + 2), pair(index + 4), pair(index + 6));
-          else ptx::store_matrices(matrices, pair(index), pair(index + 2));
+          if (group + 1 < GROUPS) ptx::store_matrices(matrices, pair(0), pair(2), pair(4), pair(6));
+          else ptx::store_matrices(matrices, pair(0), pair(2));
         }
   }
 
@@ -444,7 +441,7 @@ struct Sm90Gemm {
 #pragma unroll
         for (int i = 0; i < 16; ++i) {
           const int group = at % ROUNDS * 4 + i / 4;
-          if (group < GROUPS) values[i / 2 % 2][i / 4 * 2 + i % 2] = value(4 * (at / ROUNDS * GROUPS + group) + i % 4);
+          if (group < GROUPS) values[i / 2 % 2][i / 4 * 2 + i % 2] = value(at / ROUNDS / BOXES, 4 * (at / ROUNDS % BOXES * GROUPS + group) + i % 4);
         }
 #pragma unroll
     for (int i = 0; i < 4; ++i) transpose_in_quad(values[i / 2], i % 2, lane);
@@ -460,7 +457,7 @@ struct Sm90Gemm {
       if constexpr (!is_same<Epilogue, Identity>) epilogue(eight, batch, m + row, column, min(8, params.n - column));
       union { Out elements[8]; unsigned words[2 * sizeof(Out)]; } packed;
 #pragma unroll
-      for (int e = 0; e < 8; ++e) packed.elements[e] = encode<Out>(eight[e]);
+      for (int e = 0; e < 8; ++e) packed.elements[e] = encode<Out>(Epilogue::result(eight[e]));
       constexpr int PIECE = sizeof(Out) == 1 ? 2 : 4;  // words
 #pragma unroll
       for (int piece = 0; piece < 2 * int(sizeof(Out)); piece += PIECE) {
@@ -508,7 +505,7 @@ struct Sm90Gemm {
           for (int i = 0; i < 8; ++i) {
             const int first = at % ROUNDS * TRANSPOSED_N + i / 4 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
             if (first < EPILOGUE_N)
-              values[column * TRANSPOSED_PITCH + lane / 4 + i / 2 % 2 * 8] = value(at / ROUNDS * (EPILOGUE_N / 2) + first / 2 + i % 4);
+              values[column * TRANSPOSED_PITCH + lane / 4 + i / 2 % 2 * 8] = value(at / ROUNDS, first / 2 + i % 4);
           }
       __syncwarp();
       const int first = round % ROUNDS * TRANSPOSED_N + lane / 2;
@@ -522,7 +519,7 @@ struct Sm90Gemm {
       Out* const target = out + params.out_stride[1] * row + params.out_stride[2] * column;
       union { Out elements[8]; ptx::Vector vectors[(sizeof(Out) + 1) / 2]; } packed;
 #pragma unroll
-      for (int e = 0; e < 8; ++e) packed.elements[e] = encode<Out>(eight[e]);
+      for (int e = 0; e < 8; ++e) packed.elements[e] = encode<Out>(Epilogue::result(eight[e]));
       if (sizeof(Out) > 1 && wide && valid == 8) {
 #pragma unroll
         for (int i = 0; i < int(sizeof(Out)) / 2; ++i) ptx::store_global(reinterpret_cast<ptx::Vector*>(target) + i, packed.vectors[i]);

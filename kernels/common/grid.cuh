@@ -1,5 +1,6 @@
-// What kernels that follow each other, and CTAs of one cluster, say to each other: one function an instruction, named by the section
-// of the PTX ISA that defines it. sm_90 brought them; before it the two that order kernels do nothing, since nothing starts early.
+// What kernels that follow each other, and CTAs of one cluster, say to each other: one function an instruction, named by the
+// section of the PTX ISA that defines it. sm_90 brought them; before it the two that order kernels do nothing, since no kernel
+// starts early.
 #pragma once
 #include "common/ptx.cuh"
 

@@ -12,7 +12,8 @@ __device__ __forceinline__ void load_shared(unsigned (&words)[4], unsigned share
 __device__ __forceinline__ Vector load_global(const char* global) {
   Vector vector;
   asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(vector.words[0]), "=r"(vector.words[1]), "=r"(vector.words[2]), "=r"(vector.words[3]) : "l"(global) : "memory");
+               : "=r"(vector.words[0]), "=r"(vector.words[1]), "=r"(vector.words[2]), "=r"(vector.words[3]) : "l"(global)
+               : "memory");
   return vector;
 }
 __device__ __forceinline__ void store_shared(unsigned shared, const Vector& vector) {

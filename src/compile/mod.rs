@@ -20,9 +20,8 @@ use crate::driver::{Device, DriverError, Library};
 use crate::epilogue::Epilogue;
 use crate::kernel::Kernel;
 
-/// The name of the kernel function in every program.
-pub const ENTRY: &str = "rutlass_gemm";
-/// That of the kernel which copies operands first, in the programs that do.
+/// The name of the kernel function in a program, and in one that copies operands for another.
+const ENTRY: &str = "rutlass_gemm";
 const PACK_ENTRY: &str = "rutlass_pack";
 
 #[derive(Debug, Error)]
@@ -62,8 +61,10 @@ pub struct Program {
     pub shared_bytes: u32,
     /// CTAs of a cluster.
     cluster: u32,
-    /// Whether it copies operands first.
-    packs: bool,
+    /// The name of the kernel function.
+    entry: String,
+    /// The program that copies operands for this one, and runs first.
+    pub first: Option<Arc<Program>>,
     pub nvrtc: (i32, i32),
     pub source: String,
     /// NVRTC's messages: warnings, if there were any.
@@ -74,14 +75,21 @@ pub struct Program {
 }
 
 impl Program {
+    /// Loads all of the program, so that nothing is left for a first launch to do.
+    pub fn load(&self, device: &Device) -> Result<(), DriverError> {
+        if let Some(first) = &self.first {
+            first.load(device)?;
+        }
+        self.library(device).map(|_| ())
+    }
+
     /// The program in the driver, loaded on first use and prepared for this device.
     pub fn library(&self, device: &Device) -> Result<&Library, DriverError> {
         if let Some(library) = self.library.get() {
             library.prepare(device)?;
             return Ok(library);
         }
-        let first = self.packs.then_some(PACK_ENTRY);
-        let loaded = Library::load(&self.cubin, ENTRY, first, self.shared_bytes, self.cluster, device)?;
+        let loaded = Library::load(&self.cubin, &self.entry, self.shared_bytes, self.cluster, device)?;
         let library = self.library.get_or_init(|| loaded);
         library.prepare(device)?;
         Ok(library)
@@ -110,33 +118,73 @@ pub fn compile(kernel: &Kernel, cc: u32) -> Result<Arc<Program>, CompileError> {
 fn compile_uncached(kernel: &Kernel, architecture: Architecture, nvrtc: &Nvrtc) -> Result<Program, CompileError> {
     let name = kernel.name();
     let Some(text) = source(kernel) else { return Err(CompileError::NotCompiled(name)) };
-    let base = Kernel { epilogue: None, ..*kernel }.name();
-    let epilogue = kernel.epilogue.cloned();
-    let options = architecture.options();
-    let key = cache::key(&text, &options, nvrtc.version());
-    if let Some(program) = cache::load(&key) {
-        // Kernels of one text share the file, whichever of them wrote it.
-        return Ok(Program { kernel: name, base, epilogue, ..program });
-    }
-    let (cubin, log) = nvrtc.compile(&text, &options).map_err(|error| match error {
-        nvrtc::Failure::Program(log) => CompileError::Failed { kernel: name.clone(), architecture, log },
-        nvrtc::Failure::Call(call, error) => CompileError::Nvrtc { call, error },
-    })?;
-    let program = Program {
-        key,
+    let empty = Program {
+        key: String::new(),
         kernel: name,
-        base,
-        epilogue,
+        base: Kernel { epilogue: None, ..*kernel }.name(),
+        epilogue: kernel.epilogue.cloned(),
         architecture,
         shared_bytes: kernel.shared_bytes(),
         cluster: kernel.cluster_size(),
-        packs: kernel.packs(),
+        entry: ENTRY.to_owned(),
+        first: None,
         nvrtc: nvrtc.version(),
         source: text,
-        log,
-        cubin,
+        log: String::new(),
+        cubin: Vec::new(),
         library: OnceLock::new(),
     };
+    if !kernel.packs() {
+        return filled(empty, nvrtc);
+    }
+    // Two programs, compiled side by side. The copy depends on nothing but the elements' size, and so is mostly there already.
+    let (program, first) =
+        rayon::join(|| filled(empty, nvrtc), || copying_program(kernel.types.a.bytes(), architecture, nvrtc));
+    Ok(Program { first: Some(first?), ..program? })
+}
+
+/// The program that copies operands with elements of this many bytes.
+fn copying_program(size: i64, architecture: Architecture, nvrtc: &Nvrtc) -> Result<Arc<Program>, CompileError> {
+    type Programs = HashMap<(i64, Architecture), Arc<Program>>;
+    static MEMORY: Mutex<Option<Programs>> = Mutex::new(None);
+    let lock = || MEMORY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(program) = lock().get_or_insert_default().get(&(size, architecture)) {
+        return Ok(program.clone());
+    }
+    let empty = Program {
+        key: String::new(),
+        kernel: format!("pack_{size}_bytes"),
+        base: String::new(),
+        epilogue: None,
+        architecture,
+        shared_bytes: 0,
+        cluster: 1,
+        entry: PACK_ENTRY.to_owned(),
+        first: None,
+        nvrtc: nvrtc.version(),
+        source: source::pack(size),
+        log: String::new(),
+        cubin: Vec::new(),
+        library: OnceLock::new(),
+    };
+    let program = Arc::new(filled(empty, nvrtc)?);
+    Ok(lock().get_or_insert_default().entry((size, architecture)).or_insert(program).clone())
+}
+
+/// A program with its machine code: from disk, or compiled now.
+fn filled(program: Program, nvrtc: &Nvrtc) -> Result<Program, CompileError> {
+    let architecture = program.architecture;
+    let options = architecture.options();
+    let key = cache::key(&program.source, &options, nvrtc.version());
+    if let Some(Program { cubin, log, .. }) = cache::load(&key) {
+        // Kernels of one text share the file, whichever of them wrote it.
+        return Ok(Program { key, cubin, log, ..program });
+    }
+    let (cubin, log) = nvrtc.compile(&program.source, &options).map_err(|error| match error {
+        nvrtc::Failure::Program(log) => CompileError::Failed { kernel: program.kernel.clone(), architecture, log },
+        nvrtc::Failure::Call(call, error) => CompileError::Nvrtc { call, error },
+    })?;
+    let program = Program { key, cubin, log, ..program };
     cache::store(&program);
     Ok(program)
 }

@@ -2,7 +2,7 @@
 
 use super::{ENTRY, PACK_ENTRY};
 use crate::epilogue::functor;
-use crate::kernel::{Design, Kernel, Major, Schedule, Simt};
+use crate::kernel::{Design, Kernel, Major, Pack, Schedule, Simt};
 
 macro_rules! headers {
     ($($name:literal),* $(,)?) => {
@@ -32,18 +32,20 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "sm90.cuh",
 ];
 
-/// The second kernel of a program whose operands are copied first; they have one type.
-fn pack(element: &str) -> String {
+/// The program that copies operands with elements of this many bytes.
+pub(super) fn pack(size: i64) -> String {
     format!(
-        r#"
-#include "pack.cuh"
-using Copy = Pack<sizeof({element}), sizeof({element})>;
+        r#"#include "pack.cuh"
+
+using Copy = Pack<{size}, {size}>;
+static_assert(Copy::THREADS == {threads}, "host and kernel disagree");
 
 extern "C" __global__ void __launch_bounds__(Copy::THREADS, Copy::MIN_CTAS)
 {PACK_ENTRY}(const __grid_constant__ PackParams params) {{
     Copy::run(params);
 }}
-"#
+"#,
+        threads = Pack::THREADS
     )
 }
 
@@ -56,7 +58,6 @@ fn agreement(threads: u32, shared_bytes: u32) -> String {
 /// operands map onto it (a column-major output and its transpose) have the same text, and so share a cubin.
 pub fn source(kernel: &Kernel) -> Option<String> {
     let epilogue = if kernel.epilogue.is_some() { "Epilogue" } else { "Identity" };
-    let mut pack = String::new();
     let (header, family, parameter, checks) = match &kernel.design {
         Design::Reference(_) => return None,
         Design::Simt(config) => {
@@ -114,9 +115,6 @@ pub fn source(kernel: &Kernel) -> Option<String> {
             if !config.swapped {
                 checks += &format!(" && Gemm::BOX_N == {}", config.box_n(types));
             }
-            if config.packed.contains(&true) {
-                pack = self::pack(types.a.short_name());
-            }
             ("sm90.cuh", family, "Sm90Params", checks)
         }
     };
@@ -139,6 +137,6 @@ extern "C" __global__ void __launch_bounds__(Gemm::THREADS, Gemm::MIN_CTAS)
 {ENTRY}(const __grid_constant__ {parameter} params{declared}) {{
     Gemm::run(params, {passed});
 }}
-{pack}"#
+"#
     ))
 }

@@ -12,14 +12,12 @@ use cudarc::driver::sys::{
 use super::error::check;
 use super::{Device, DriverError};
 
-/// A cubin loaded with `cuLibraryLoadData`, and the kernels in it. Serves every device of its architecture.
+/// A cubin loaded with `cuLibraryLoadData`, and the kernel in it. Serves every device of its architecture.
 ///
 /// It is never unloaded: a CUDA graph that was captured with the kernel may be replayed at any time later, and does not
 /// keep the library alive. Programs are few and small.
 pub struct Library {
     kernel: CUkernel,
-    /// The kernel that runs in front of the main one, in a program that has one.
-    first: Option<CUkernel>,
     /// Dynamic shared memory that a launch may use, in bytes.
     shared_bytes: u32,
     /// CTAs of a cluster.
@@ -47,42 +45,30 @@ pub struct Grid {
 const PORTABLE_CLUSTER: u32 = 8;
 
 impl Library {
-    /// Loads a cubin and finds its kernels: the main one, and the one in front if there is one.
+    /// Loads a cubin and finds its kernel.
     pub fn load(
         cubin: &[u8],
         entry: &str,
-        first: Option<&str>,
         shared_bytes: u32,
         cluster: u32,
         device: &Device,
     ) -> Result<Library, DriverError> {
         let _current = device.make_current()?;
-        let mut library: CUlibrary = std::ptr::null_mut();
+        let (mut library, mut kernel): (CUlibrary, CUkernel) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let entry = CString::new(entry).unwrap_or_default();
         let none = std::ptr::null_mut();
-        // SAFETY: the library has been loaded when this is called; the pointer is a local's.
-        let find = |library: CUlibrary, entry: &str| unsafe {
-            let mut kernel: CUkernel = std::ptr::null_mut();
-            let entry = CString::new(entry).unwrap_or_default();
-            let found = check("cuLibraryGetKernel", sys::cuLibraryGetKernel(&mut kernel, library, entry.as_ptr()));
-            found.map(|()| kernel)
-        };
         // SAFETY: the cubin is a whole ELF image that our own cache has checked; the driver copies it before it returns.
         unsafe {
             let code = cubin.as_ptr().cast::<c_void>();
             let loaded = sys::cuLibraryLoadData(&mut library, code, none, none.cast(), 0, none.cast(), none.cast(), 0);
             check("cuLibraryLoadData", loaded)?;
-            let kernels = find(library, entry)
-                .and_then(|kernel| Ok((kernel, first.map(|entry| find(library, entry)).transpose()?)));
-            match kernels {
-                Ok((kernel, first)) => {
-                    Ok(Library { kernel, first, shared_bytes, cluster, prepared: AtomicU64::new(0) })
-                }
-                Err(error) => {
-                    sys::cuLibraryUnload(library);
-                    Err(error)
-                }
+            let found = sys::cuLibraryGetKernel(&mut kernel, library, entry.as_ptr());
+            if let Err(error) = check("cuLibraryGetKernel", found) {
+                sys::cuLibraryUnload(library);
+                return Err(error);
             }
         }
+        Ok(Library { kernel, shared_bytes, cluster, prepared: AtomicU64::new(0) })
     }
 
     /// Loads the kernel's code onto a device and lifts its limit of shared memory there, so that nothing is left for
@@ -102,16 +88,14 @@ impl Library {
                 let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
                 check("cuKernelSetAttribute", sys::cuKernelSetAttribute(attribute, 1, self.kernel, device.handle))?;
             }
-            for kernel in [Some(self.kernel), self.first].into_iter().flatten() {
-                let mut function = std::ptr::null_mut();
-                check("cuKernelGetFunction", sys::cuKernelGetFunction(&mut function, kernel))?;
-            }
+            let mut function = std::ptr::null_mut();
+            check("cuKernelGetFunction", sys::cuKernelGetFunction(&mut function, self.kernel))?;
         }
         self.prepared.fetch_or(bit, Ordering::Release);
         Ok(())
     }
 
-    /// Enqueues a launch of the main kernel on a stream of the device.
+    /// Enqueues one launch on a stream of the device.
     ///
     /// # Safety
     /// `params` is what the kernel declares as its first parameter, `more` as its second, unless it has none, and every
@@ -130,26 +114,6 @@ impl Library {
         unsafe { self.launch_current(stream, grid, params, more) }
     }
 
-    /// Enqueues a launch of the kernel that runs in front. Does nothing where there is none.
-    ///
-    /// # Safety
-    /// As for [`Library::launch`], of that kernel.
-    pub unsafe fn launch_first<P>(
-        &self,
-        device: &Device,
-        stream: u64,
-        grid: Grid,
-        params: &P,
-    ) -> Result<(), DriverError> {
-        let Some(kernel) = self.first else {
-            return Ok(());
-        };
-        self.prepare(device)?;
-        let _current = device.make_current()?;
-        // SAFETY: the caller's; the device has just been made current.
-        unsafe { enqueue(kernel, stream, grid, params, &[]) }
-    }
-
     /// The launch call alone.
     ///
     /// # Safety
@@ -161,45 +125,39 @@ impl Library {
         params: &P,
         more: &[u64],
     ) -> Result<(), DriverError> {
-        // SAFETY: the caller's.
-        unsafe { enqueue(self.kernel, stream, grid, params, more) }
+        let mut attributes = ArrayVec::<CUlaunchAttribute, 2>::new();
+        let mut add = |id, fill: fn(&mut CUlaunchAttributeValue, u32), number| {
+            let mut value = CUlaunchAttributeValue { pad: [0; 64] };
+            fill(&mut value, number);
+            attributes.push(CUlaunchAttribute { id, pad: [0; 4], value });
+        };
+        if grid.cluster > 1 {
+            let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+            add(id, |value, ctas| value.clusterDim = ClusterDim { x: ctas, y: 1, z: 1 }, grid.cluster);
+        }
+        if grid.overlapping {
+            let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+            add(id, |value, on| value.programmaticStreamSerializationAllowed = on as i32, 1);
+        }
+        let config = CUlaunchConfig {
+            gridDimX: grid.ctas,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: grid.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: grid.shared_bytes,
+            hStream: stream as sys::CUstream,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
+        };
+        // The driver looks at as many as the kernel declares.
+        let mut arguments =
+            [std::ptr::from_ref(params).cast_mut().cast::<c_void>(), more.as_ptr().cast_mut().cast::<c_void>()];
+        // SAFETY: the driver copies the parameters before it returns, and only reads them; a CUkernel may stand for a
+        // CUfunction in a launch (CUDA Driver API, cuLaunchKernelEx). The rest the caller vouches for.
+        let result =
+            unsafe { sys::cuLaunchKernelEx(&config, self.kernel.cast(), arguments.as_mut_ptr(), std::ptr::null_mut()) };
+        check("cuLaunchKernelEx", result)
     }
-}
-
-/// # Safety
-/// As for [`Library::launch_current`].
-unsafe fn enqueue<P>(kernel: CUkernel, stream: u64, grid: Grid, params: &P, more: &[u64]) -> Result<(), DriverError> {
-    let mut attributes = ArrayVec::<CUlaunchAttribute, 2>::new();
-    let mut add = |id, fill: fn(&mut CUlaunchAttributeValue, u32), number| {
-        let mut value = CUlaunchAttributeValue { pad: [0; 64] };
-        fill(&mut value, number);
-        attributes.push(CUlaunchAttribute { id, pad: [0; 4], value });
-    };
-    if grid.cluster > 1 {
-        let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-        add(id, |value, ctas| value.clusterDim = ClusterDim { x: ctas, y: 1, z: 1 }, grid.cluster);
-    }
-    if grid.overlapping {
-        let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-        add(id, |value, on| value.programmaticStreamSerializationAllowed = on as i32, 1);
-    }
-    let config = CUlaunchConfig {
-        gridDimX: grid.ctas,
-        gridDimY: 1,
-        gridDimZ: 1,
-        blockDimX: grid.threads,
-        blockDimY: 1,
-        blockDimZ: 1,
-        sharedMemBytes: grid.shared_bytes,
-        hStream: stream as sys::CUstream,
-        attrs: attributes.as_mut_ptr(),
-        numAttrs: attributes.len() as u32,
-    };
-    // The driver looks at as many as the kernel declares.
-    let mut arguments =
-        [std::ptr::from_ref(params).cast_mut().cast::<c_void>(), more.as_ptr().cast_mut().cast::<c_void>()];
-    // SAFETY: the driver copies the parameters before it returns, and only reads them; a CUkernel may stand for a
-    // CUfunction in a launch (CUDA Driver API, cuLaunchKernelEx). The rest the caller vouches for.
-    let result = unsafe { sys::cuLaunchKernelEx(&config, kernel.cast(), arguments.as_mut_ptr(), std::ptr::null_mut()) };
-    check("cuLaunchKernelEx", result)
 }

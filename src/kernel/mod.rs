@@ -106,7 +106,7 @@ impl Kernel {
             Design::Reference(operation) => format!("reference_{}_{types}", operation.name()),
             Design::Simt(config) => format!("simt_gemm_{types}_{config}"),
             Design::Sm80(config) => format!("sm80_gemm_{types}_{config}"),
-            Design::Sm90(config) => format!("sm90_gemm_{types}_{config}"),
+            Design::Sm90(config) => format!("sm90_gemm_{types}_{}", config.name(types)),
         };
         match self.epilogue {
             Some(epilogue) => format!("{name}_epilogue_{}", epilogue.digest()),

@@ -1,7 +1,5 @@
 //! The `sm90` family: Hopper's `wgmma`, fed by the copy engine (TMA), warp-specialized and persistent.
 
-use std::fmt;
-
 use super::launch::{Params, Sm90Params, Sm90Scalars, TensorMap};
 use super::pack::{self, Pack};
 use super::{Launch, Layout, Major, Types, Unsupported, layout_error};
@@ -192,6 +190,24 @@ impl Sm90 {
         by_registers.min(SHARED_BYTES_A_SM / (self.shared_bytes(types) + 1024)).max(1)
     }
 
+    /// The configuration as kernel names spell it: orders of A, B and out (p: packed), tile and cluster as the user counts them.
+    pub fn name(&self, types: Types) -> String {
+        let ([m, n, k], [cluster_m, cluster_n, _]) = (self.user_tile(types), self.user_cluster());
+        let letter = |packed: bool, major: Major| if packed { 'p' } else { major.letter() };
+        let (a, b) = (letter(self.packed[0], self.layout.a), letter(self.packed[1], self.layout.b));
+        let (out, stages, consumers) = (self.layout.out.letter(), self.stages, self.consumers);
+        let schedule = self.schedule.name();
+        let mut name =
+            format!("{a}{b}{out}_{m}x{n}x{k}_{schedule}{consumers}_{stages}stages_cluster{cluster_m}x{cluster_n}");
+        if self.split > 1 {
+            name += &format!("_split{}", self.split);
+        }
+        if self.swapped {
+            name += "_swapped";
+        }
+        name
+    }
+
     pub fn supports(&self, types: Types, problem: &GemmProblem) -> Result<(), Unsupported> {
         let operands =
             [("A", &problem.a, self.layout.a, self.packed[0]), ("B", &problem.b, self.layout.b, self.packed[1])];
@@ -349,23 +365,4 @@ fn exact(types: Types) -> bool {
 /// A stride in bytes. A dimension of extent 1 has none; the copy engine asks for a multiple of 16 there too.
 fn step_bytes(step: i64, dtype: DType) -> u64 {
     if step == 0 { 16 } else { (step * dtype.bytes()) as u64 }
-}
-
-impl fmt::Display for Sm90 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ([m, n], [cluster_m, cluster_n]) = (self.tile, self.cluster);
-        let letter = |packed: bool, major: Major| if packed { 'p' } else { major.letter() };
-        let (a, b) = (letter(self.packed[0], self.layout.a), letter(self.packed[1], self.layout.b));
-        let out = self.layout.out.letter();
-        let schedule = self.schedule.name();
-        write!(
-            f,
-            "{a}{b}{out}_{m}x{n}_{}x{schedule}_{}stages_cluster{cluster_m}x{cluster_n}",
-            self.consumers, self.stages
-        )?;
-        if self.split > 1 {
-            write!(f, "_split{}", self.split)?;
-        }
-        if self.swapped { write!(f, "_swapped") } else { Ok(()) }
-    }
 }

@@ -32,6 +32,8 @@ fn every_layout_has_tensor_core_kernels_first() {
     for dtype in [F16, Bf16] {
         for layout in Layout::all() {
             let found = ranked(&gemm(dtype, 4096, 4096, 4096, layout), H100);
+            assert!(matches!(all()[found[0]].design, Design::Sm90(config) if config.layout == layout), "{layout}");
+            let found = ranked(&gemm(dtype, 4096, 4096, 4096, layout), Some(Target::typical(80)));
             assert!(matches!(all()[found[0]].design, Design::Sm80(config) if config.layout == layout), "{layout}");
         }
     }
@@ -74,8 +76,46 @@ fn extents_beyond_32_bits_are_refused() {
 #[test]
 fn large_squares_get_the_tile_that_measured_best() {
     for layout in Layout::all() {
-        let found = ranked(&gemm(F16, 4096, 4096, 4096, layout), H100);
+        let found = ranked(&gemm(F16, 4096, 4096, 4096, layout), Some(Target { cc: 89, multiprocessors: 132 }));
         let Design::Sm80(config) = all()[found[0]].design else { panic!("not an sm80 kernel") };
         assert_eq!(config.tile, [128, 128, 64], "{layout}");
     }
+}
+
+/// Where cuTensorMapEncodeTiled would refuse a map (CUDA Driver API, its list of conditions).
+fn assert_valid(map: &TensorMap, what: &str) {
+    assert_eq!(map.address % 16, 0, "{what}");
+    assert!(map.extents.iter().all(|extent| (1..=1 << 32).contains(extent)), "{what}: {map:?}");
+    assert!(map.strides.iter().all(|step| step % 16 == 0 && (1..1 << 40).contains(step)), "{what}: {map:?}");
+    assert!(map.box_extents.iter().all(|extent| (1..=256).contains(extent)), "{what}: {map:?}");
+}
+
+#[test]
+fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
+    let mut seen = HashSet::new();
+    for (m, n, k) in [(1, 1, 1), (64, 4096, 0), (128, 264, 64), (300, 5000, 700), (4095, 4097, 4093), (8, 65536, 4096)]
+    {
+        for layout in Layout::all() {
+            for (dtype, out) in [(F16, F16), (Bf16, F32), (F32, F32), (F16, Bf16)] {
+                let Problem::Gemm(mut problem) = gemm(dtype, m, n, k, layout) else { panic!("not a GEMM") };
+                problem.out.dtype = out;
+                for position in ranked(&Problem::Gemm(problem), H100) {
+                    let kernel = &all()[position];
+                    let Design::Sm90(config) = kernel.design else { continue };
+                    seen.insert(position);
+                    let launch = kernel.launch(&problem, 132, 1 << 30).expect("there is an output");
+                    let Params::Sm90(params) = launch.params else { panic!("not its parameters") };
+                    params.maps.iter().flatten().for_each(|map| assert_valid(map, &kernel.name()));
+                    assert_eq!(launch.grid % launch.cluster, 0);
+                    assert!(launch.shared_bytes <= 227 * 1024 && launch.cluster <= 16);
+                    assert_eq!(
+                        kernel.workspace_bytes(&Problem::Gemm(problem)) > 0,
+                        config.packed.contains(&true) && k > 0
+                    );
+                    assert_eq!(launch.pack.is_some(), config.packed.contains(&true));
+                }
+            }
+        }
+    }
+    assert!(seen.len() > 100, "{} kernels", seen.len());
 }

@@ -10,7 +10,7 @@ use super::artifact::CompiledArtifact;
 use super::kernel::{kernel_of, unsupported};
 use super::stream::stream_handle;
 use crate::compile::Program;
-use crate::driver::{Device, DriverError, EncodedTensorMap, Grid, Library};
+use crate::driver::{Device, DriverError, EncodedTensorMap, Grid};
 use crate::epilogue::Bound as BoundEpilogue;
 use crate::kernel::{GemmParams, Launch, Pack, PackOperand, Params, Sm90Scalars, TensorMap, at};
 use crate::operand;
@@ -114,15 +114,16 @@ impl Calls {
     /// valid on the device until the launch has run.
     unsafe fn enqueue(
         &self,
-        library: &Library,
+        program: &Program,
         device: &Device,
         stream: u64,
         epilogue: &[u64],
     ) -> Result<(), DriverError> {
+        let library = program.library(device)?;
         // SAFETY: the caller's; the blocks are laid out as the kernels declare them.
         unsafe {
-            if let Some((grid, params)) = &self.copy {
-                library.launch_first(device, stream, *grid, params)?;
+            if let (Some((grid, params)), Some(first)) = (&self.copy, &program.first) {
+                first.library(device)?.launch(device, stream, *grid, params, &[])?;
             }
             match &self.block {
                 Block::Gemm(params) => library.launch(device, stream, self.grid, params, epilogue),
@@ -168,10 +169,9 @@ impl Packed {
         };
         // The driver may block when the stream's queue is full; other Python threads run meanwhile.
         tensor.py().detach(|| {
-            let library = program.library(device)?;
             // SAFETY: the program is the kernel's for which all this was packed. The addresses are those of tensors that the
             // caller holds; as everywhere in CUDA, their memory must stay theirs until the stream has come past.
-            unsafe { launch.enqueue(library, device, stream, &self.epilogue) }
+            unsafe { launch.enqueue(program, device, stream, &self.epilogue) }
         })?;
         Ok(())
     }

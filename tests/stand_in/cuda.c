@@ -16,8 +16,17 @@ enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_HANDLE = 400, 
 
 // ---- what the tests look at and set ----
 
+// A tensor map as the stand-in encodes it: the numbers themselves, 128 bytes.
+typedef struct {
+    int32_t type, swizzle;
+    uint64_t address, extents[3], strides[2];
+    uint32_t box[3];
+    unsigned char padding[60];
+} TensorMap;
+_Static_assert(sizeof(TensorMap) == 128, "as the real one");
+
 static struct {
-    unsigned grid[3], block[3], shared_bytes;
+    unsigned grid[3], block[3], shared_bytes, cluster, overlapping;
     uint64_t stream, context, kernel;
     unsigned char parameters[PARAMETER_BYTES], more[PARAMETER_BYTES];
 } last;
@@ -27,6 +36,7 @@ static int failing_code;
 static unsigned capability = 90;
 static unsigned parameter_bytes = 112, more_bytes = 0;
 static _Atomic int blocking_milliseconds;
+static _Atomic uint64_t allocations, last_allocation;
 
 uint64_t stand_in_launches(void) { return launches; }
 uint64_t stand_in_calls(void) { return calls; }
@@ -34,6 +44,12 @@ uint64_t stand_in_open_contexts(void) { return contexts_pushed; }
 uint64_t stand_in_libraries(void) { return libraries_loaded; }
 uint64_t stand_in_last_stream(void) { return last.stream; }
 uint64_t stand_in_last_context(void) { return last.context; }
+uint64_t stand_in_allocations(void) { return allocations; }
+uint64_t stand_in_last_allocation(void) { return last_allocation; }
+void stand_in_forget_allocations(void) { allocations = 0; }
+void stand_in_expect(unsigned bytes) { parameter_bytes = bytes; }
+unsigned stand_in_last_cluster(void) { return last.cluster; }
+unsigned stand_in_last_overlapping(void) { return last.overlapping; }
 unsigned stand_in_last_grid(void) { return last.grid[0]; }
 unsigned stand_in_last_block(void) { return last.block[0]; }
 unsigned stand_in_last_shared_bytes(void) { return last.shared_bytes; }
@@ -159,10 +175,56 @@ CUresult cuStreamGetCtx(uint64_t stream, uint64_t* context) {
     *context = CONTEXT[stream >= 0x6000];
     return SUCCESS;
 }
+CUresult cuTensorMapEncodeTiled(TensorMap* map, int type, unsigned rank, uint64_t address, const uint64_t* extents,
+                                const uint64_t* strides, const uint32_t* box, const uint32_t* steps, int interleave,
+                                int swizzle, int promotion, int fill) {
+    CALLED();
+    (void)interleave, (void)promotion, (void)fill;
+    // What the real one refuses.
+    if (rank != 3 || address % 16 != 0) return INVALID_VALUE;
+    for (unsigned at = 0; at < 3; ++at)
+        if (extents[at] == 0 || extents[at] > 1ull << 32 || box[at] == 0 || box[at] > 256 || steps[at] != 1) return INVALID_VALUE;
+    for (unsigned at = 0; at < 2; ++at)
+        if (strides[at] % 16 != 0 || strides[at] >= 1ull << 40) return INVALID_VALUE;
+    map->type = type, map->swizzle = swizzle, map->address = address;
+    memcpy(map->extents, extents, sizeof map->extents);
+    memcpy(map->strides, strides, sizeof map->strides);
+    memcpy(map->box, box, sizeof map->box);
+    return SUCCESS;
+}
+CUresult cuMemPoolCreate(uint64_t* pool, const void* properties) {
+    CALLED();
+    (void)properties;
+    *pool = 0x9000;
+    return SUCCESS;
+}
+CUresult cuMemPoolSetAttribute(uint64_t pool, int attribute, void* value) {
+    CALLED();
+    (void)pool, (void)attribute, (void)value;
+    return SUCCESS;
+}
+CUresult cuMemAllocFromPoolAsync(uint64_t* address, size_t bytes, uint64_t pool, uint64_t stream) {
+    CALLED();
+    (void)pool, (void)stream;
+    *address = 0x70000000;
+    last_allocation = bytes;
+    ++allocations;
+    return SUCCESS;
+}
+CUresult cuMemFreeAsync(uint64_t address, uint64_t stream) {
+    CALLED();
+    (void)stream;
+    if (address != 0x70000000) return INVALID_VALUE;
+    --allocations;
+    return SUCCESS;
+}
+typedef struct {
+    unsigned id, padding, value[16];
+} LaunchAttribute;
 typedef struct {
     unsigned grid[3], block[3], shared_bytes;
     uint64_t stream;
-    void* attributes;
+    const LaunchAttribute* attributes;
     unsigned count;
 } LaunchConfig;
 CUresult cuLaunchKernelEx(const LaunchConfig* config, uint64_t kernel, void** parameters, void** extra) {
@@ -176,6 +238,13 @@ CUresult cuLaunchKernelEx(const LaunchConfig* config, uint64_t kernel, void** pa
     memcpy(last.grid, config->grid, sizeof last.grid);
     memcpy(last.block, config->block, sizeof last.block);
     last.shared_bytes = config->shared_bytes;
+    last.cluster = 1;
+    last.overlapping = 0;
+    for (unsigned at = 0; at < config->count; ++at) {
+        const LaunchAttribute* attribute = config->attributes + at;
+        if (attribute->id == 4) last.cluster = attribute->value[0];      // cluster dimension
+        if (attribute->id == 6) last.overlapping = attribute->value[0];  // programmatic stream serialization
+    }
     last.stream = config->stream;
     last.context = depth > 0 ? stack[depth - 1] : 0;
     last.kernel = kernel;

@@ -6,7 +6,16 @@ import struct
 from typing import Any, NamedTuple
 
 library = ctypes.CDLL(os.environ["STAND_IN"], mode=ctypes.RTLD_GLOBAL)
-for _name in ("launches", "calls", "open_contexts", "libraries", "last_stream", "last_context"):
+for _name in (
+    "launches",
+    "calls",
+    "open_contexts",
+    "libraries",
+    "last_stream",
+    "last_context",
+    "allocations",
+    "last_allocation",
+):
     getattr(library, f"stand_in_{_name}").restype = ctypes.c_uint64
 library.stand_in_exchange_table.restype = ctypes.c_void_p
 library.stand_in_last_parameters.restype = ctypes.c_void_p
@@ -74,6 +83,47 @@ def last_parameters() -> Parameters:
 def last_words(count: int) -> tuple[int, ...]:
     """The second parameter of the last launch, in words of 8 bytes; `stand_in_expect_more` says how many there are."""
     return struct.unpack(f"<{count}Q", ctypes.string_at(library.stand_in_last_more(), 8 * count))
+
+
+class TensorMap(NamedTuple):
+    """A tensor map as the stand-in encodes it."""
+
+    data_type: int
+    swizzle: int
+    address: int
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+
+
+class Sm90Parameters(NamedTuple):
+    """Sm90Params as the last launch had them. Ask for them with ``expect(448)`` before the launch."""
+
+    a: TensorMap
+    b: TensorMap
+    out: TensorMap
+    out_pointer: int
+    out_stride: tuple[int, ...]
+    #: M, N, K and L, as the program counts them.
+    extents: tuple[int, ...]
+    batched: tuple[int, ...]
+    out_by_copy_engine: int
+
+
+def last_sm90_parameters() -> Sm90Parameters:
+    """The parameter block of the last launch of an sm90 kernel."""
+    block = ctypes.string_at(library.stand_in_last_parameters(), 448)
+
+    def tensor_map(at: int) -> TensorMap:
+        fields = struct.unpack_from("<2i6Q3I", block, 128 * at)
+        return TensorMap(fields[0], fields[1], fields[2], fields[3:6], fields[6:8], fields[8:])
+
+    fields = struct.unpack_from("<4Q4i2ii", block, 384)
+    maps = (tensor_map(0), tensor_map(1), tensor_map(2))
+    return Sm90Parameters(*maps, fields[0], fields[1:4], fields[4:8], fields[8:10], fields[10])
+
+
+expect = library.stand_in_expect
 
 
 def fail(call: str, code: int = 719) -> None:

@@ -178,7 +178,9 @@ def _peers(a: Any, b: Any, out: Any) -> Iterator[Method]:
         from cutlass_api.bench import triton_kernel
 
         names = {"kernel": triton_kernel.add, "a": a, "b": b, "c": out}
-        yield calls("Triton kernel[grid](three tensors)", "kernel[(1,)](a, b, c, BLOCK=128)", names, "adds 128 elements")
+        yield calls(
+            "Triton kernel[grid](three tensors)", "kernel[(1,)](a, b, c, BLOCK=128)", names, "adds 128 elements"
+        )
     if find_spec("cupy") is not None:
         import cupy
 
