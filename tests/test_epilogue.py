@@ -423,6 +423,17 @@ def test_source_that_is_not_to_be_had_and_what_is_no_function():
         fusion.trace(lambda accum: accum)
 
 
+def test_source_that_changed_since_is_not_mistaken_for_the_function(tmp_path):
+    file = tmp_path / "epilogue_module.py"
+    before = "def f(accum, alpha):\n    D = accum * alpha\n    return D\n"
+    for after in (before.replace("f(", "g("), before.replace("alpha", "beta")):
+        file.write_text(after)
+        names = {}
+        exec(compile(before, str(file), "exec"), names)
+        with pytest.raises(ValueError, match=r"is not what .* holds now"):
+            fusion.trace(names["f"])
+
+
 # No text of the user's becomes CUDA code.
 
 

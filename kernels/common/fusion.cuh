@@ -134,13 +134,16 @@ __device__ __forceinline__ f64 erf(f64 x) { return ::erf(x); }
 __device__ __forceinline__ f32 quotient(f32 x, f32 y) { return __fdividef(x, y); }
 __device__ __forceinline__ f64 quotient(f64 x, f64 y) { return x / y; }
 
-template <class T> __device__ __forceinline__ T sigmoid(T x) { return quotient(T(1), T(1) + fused::exp(-x)); }
-template <class T> __device__ __forceinline__ T silu(T x) { return quotient(x, T(1) + fused::exp(-x)); }
+// x sigmoid(y)
+template <class T> __device__ __forceinline__ T silu_of(T x, T y) { return quotient(x, T(1) + fused::exp(-y)); }
+template <class T> __device__ __forceinline__ T sigmoid(T x) { return silu_of(T(1), x); }
+template <class T> __device__ __forceinline__ T silu(T x) { return silu_of(x, x); }
 template <class T> __device__ __forceinline__ T gelu(T x) {
   return T(0.5) * x * (T(1) + fused::erf(x * T(0.70710678118654752)));
 }
+// x / 2 (1 + tanh(u)) is x sigmoid(2 u), which takes fewer steps and cancels nothing.
 template <class T> __device__ __forceinline__ T gelu_tanh(T x) {
-  return T(0.5) * x * (T(1) + fused::tanh(T(0.79788456080286536) * (x + T(0.044715) * x * x * x)));
+  return silu_of(x, T(1.5957691216057308) * (x + T(0.044715) * x * x * x));
 }
 template <class T> __device__ __forceinline__ T hardswish(T x) {
   return x * minimum(maximum(x + T(3), T(0)), T(6)) * T(1.0 / 6.0);

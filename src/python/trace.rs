@@ -75,6 +75,8 @@ pub fn trace_epilogue(py: Python<'_>, epilogue_fn: &Bound<'_, PyAny>) -> PyResul
 struct Source<'py> {
     py: Python<'py>,
     text: String,
+    /// The function's name and parameters, where it is one and not a string.
+    function: Option<(String, Vec<String>)>,
     /// The number of the text's first line, in the file that it is from.
     first_line: usize,
     file: Option<String>,
@@ -87,7 +89,7 @@ impl<'py> Source<'py> {
             py.import("textwrap")?.call_method1("dedent", (text,))?.extract()
         };
         if epilogue_fn.is_instance_of::<PyString>() {
-            return Ok(Source { py, text: dedent(epilogue_fn.clone())?, first_line: 1, file: None });
+            return Ok(Source { py, text: dedent(epilogue_fn.clone())?, function: None, first_line: 1, file: None });
         }
         if !epilogue_fn.is_callable() {
             let name = epilogue_fn.get_type().name()?;
@@ -105,7 +107,15 @@ impl<'py> Source<'py> {
         let (lines, first_line): (Vec<String>, usize) = lines.extract()?;
         let file = inspect.call_method1("getsourcefile", (epilogue_fn,))?.extract()?;
         let text = dedent(PyString::new(py, &lines.concat()).into_any())?;
-        Ok(Source { py, text, first_line: first_line.max(1), file })
+        let code = inspect.call_method1("unwrap", (epilogue_fn,))?.getattr("__code__")?;
+        let variables: Vec<String> = code.getattr("co_varnames")?.extract()?;
+        let count = ["co_argcount", "co_kwonlyargcount"]
+            .into_iter()
+            .map(|count| code.getattr(count)?.extract::<usize>())
+            .sum::<PyResult<usize>>()?;
+        let parameters = variables.into_iter().take(count).collect();
+        let function = Some((code.getattr("co_name")?.extract()?, parameters));
+        Ok(Source { py, text, function, first_line: first_line.max(1), file })
     }
 
     fn graph(&self) -> PyResult<Graph> {
@@ -126,7 +136,19 @@ impl<'py> Source<'py> {
                 "an epilogue is one function definition, but its source holds {count}"
             )));
         };
+        if let Some((expected, _)) = &self.function
+            && *expected != text(function, "name")?
+        {
+            return Err(self.stale());
+        }
         Walk { source: self, graph: Graph::default(), names: HashMap::new(), depth: 0 }.function(function)
+    }
+
+    fn stale(&self) -> PyErr {
+        let file = self.file.as_deref().unwrap_or_default();
+        PyValueError::new_err(format!(
+            "the source of the epilogue function is not what {file} holds now; import it anew, or give it as a string"
+        ))
     }
 
     /// An error with the line that a node is on.
@@ -199,6 +221,9 @@ impl<'py> Walk<'_, 'py> {
                 .error(function, "an epilogue function names its parameters; * and ** cannot be used"));
         }
         let names = parameters.iter().map(|parameter| text(parameter, "arg")).collect::<PyResult<Vec<_>>>()?;
+        if self.source.function.as_ref().is_some_and(|(_, compiled)| *compiled != names) {
+            return Err(self.source.stale());
+        }
         if !names.iter().any(|name| name == ACCUMULATOR) {
             return Err(self.source.error(function, "accum must be an input to the epilogue function"));
         }
