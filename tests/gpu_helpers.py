@@ -291,7 +291,7 @@ class Problem:
 
     @property
     def different(self) -> int:
-        """Output elements that are products of their own: rows of A that are one in memory make rows of the output alike."""
+        """Output elements that are products of their own: rows of A that are one in memory make rows of out alike."""
 
         def apart(tensor: torch.Tensor, dimension: int) -> int:
             return 1 if tensor.stride(dimension) == 0 else tensor.shape[dimension]

@@ -2,8 +2,8 @@
 
 The protocol: ten launches, a wait, then 100 launches on the clock; 30 such rounds, in which the methods take turns; the
 median. Statements stand in the timing loop themselves (`timeit`), as they would in a user's, not in a function that the
-loop calls. The native floor is the same launch in a loop of Rust around the driver's ``cuLaunchKernelEx``, and takes a turn
-before each other.
+loop calls. The native floor is the same launch in a loop of Rust around the driver's ``cuLaunchKernelEx``, and takes a
+turn before each other.
 """
 
 import statistics
