@@ -298,7 +298,8 @@ impl Sm90 {
             let batches = if view.stride[0] == 0 { 1 } else { view.shape[0] };
             TensorMap {
                 data_type: TensorMap::data_type(types.a, true),
-                address: view.data,
+                // Of an operand without elements nothing is read, but the address must be one of the device.
+                address: if view.numel() > 0 { view.data } else { problem.out.data & !15 },
                 // With no K at all there is nothing to read, but a map has extents of 1 and more.
                 extents: [view.shape[inner].max(1) as u64, view.shape[outer].max(1) as u64, batches as u64],
                 strides: [view.stride[outer], view.stride[0]].map(|step| step_bytes(step, types.a)),
