@@ -18,20 +18,27 @@ class Row:
 
 
 def print_table(title: str, rows: Sequence[Row], ratio_name: str) -> None:
-    """Prints rows as a table: with rich where it is installed, else plainly."""
+    """Prints rows as a table."""
     cells = [(row.name, f"{row.microseconds:.2f}", _ratio(row), row.note) for row in rows]
-    header = ("", "us", ratio_name, "")
+    print_cells(title, ("", "us", ratio_name, ""), cells)
+
+
+def print_cells(title: str, header: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    """Prints a table, numbers to the right: with rich where it is installed, else plainly."""
+    numeric = [name != "" and at > 0 for at, name in enumerate(header)]
     try:
         from rich.console import Console
         from rich.table import Table
     except ImportError:
+        widths = [max(len(line[at]) for line in [header, *cells]) for at in range(len(header))]
         print(title)
         for line in [header, *cells]:
-            print(f"  {line[0]:<52}{line[1]:>10}{line[2]:>12}  {line[3]}")
+            padded = zip(line, widths, numeric, strict=True)
+            print("  " + "  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in padded))
         return
     table = Table(title=title)
-    for at, name in enumerate(header):
-        table.add_column(name, justify="right" if at in (1, 2) else "left")
+    for name, right in zip(header, numeric, strict=True):
+        table.add_column(name, justify="right" if right else "left")
     for line in cells:
         table.add_row(*line)
     Console(width=None).print(table)
@@ -62,4 +69,4 @@ def write_bars(path: Path, title: str, rows: Sequence[Row]) -> None:
     plt.close(figure)
 
 
-__all__ = ["Row", "print_table", "write_bars", "write_json"]
+__all__ = ["Row", "print_cells", "print_table", "write_bars", "write_json"]

@@ -1,0 +1,313 @@
+"""The time of GEMMs on the GPU, beside torch (cuBLAS) and, where installed, ``cutlass.operators``.
+
+The method: several sets of inputs, together larger than twice the L2 cache; random numbers, since zeros draw less
+power; each method captured in a CUDA graph that goes through all sets; the methods take turns, round by round; medians.
+Every kernel that serves a shape is timed roughly first, and the best of them, with the one that `get_kernels` ranks
+first, carefully.
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cutlass_api
+from cutlass_api.arguments import GemmArguments
+
+#: What one H100 SXM sustains: dense 16-bit products and copies, as measured (the larger of the two times is a floor).
+FLOOR_FLOPS = {"float16": 798e12, "bfloat16": 798e12, "tf32": 399e12, "float32": 60e12}
+FLOOR_BYTES = 3.0e12
+L2_BYTES = 50 << 20
+#: Rounds in which the methods take turns, and the least time that one turn lasts.
+ROUNDS = 15
+TURN_SECONDS = 2e-3
+#: How many of the roughly timed kernels are timed carefully.
+FINALISTS = 3
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One product: C (m, n) = A (m, k) @ B (k, n). ``layout``: of A and B, t row-major, n column-major."""
+
+    label: str
+    m: int
+    n: int
+    k: int
+    layout: str = "tt"
+
+
+@dataclass
+class Row:
+    """What was measured of one shape, in microseconds. ``kernel`` is ranked first, ``best_kernel`` is the fastest."""
+
+    label: str
+    dtype: str
+    mnk: tuple[int, int, int]
+    layout: str
+    torch: float
+    first: float
+    best: float
+    floor: float
+    kernel: str
+    best_kernel: str
+    kernels: int
+    operators: float | None = None
+
+
+def table(path: Path | None) -> list[Shape]:
+    """The shapes in a JSON file: groups by name, each with a layout and a list ``mnk``. None: a small built-in table."""
+    groups = json.loads(path.read_text()) if path else BUILT_IN
+    shapes = []
+    for label, group in groups.items():
+        if isinstance(group, dict) and "mnk" in group:
+            shapes += [Shape(label, m, n, k, group.get("layout", "tt")) for m, n, k in group["mnk"]]
+    return shapes
+
+
+#: What ``--shapes`` replaces: squares, a transformer's weights at several batch sizes, unaligned rows, deep K.
+BUILT_IN: dict[str, Any] = {
+    "square": {"layout": "tt", "mnk": [[512, 512, 512], [1024, 1024, 1024], [4096, 4096, 4096], [8192, 8192, 8192]]},
+    "weights": {"layout": "tn", "mnk": [[m, 4096, 11008] for m in (1, 16, 64, 256, 1024, 4096)]},
+    "unaligned": {"layout": "tt", "mnk": [[4095, 4097, 4093], [300, 5000, 700]]},
+    "deep k": {"layout": "tt", "mnk": [[128, 128, 16384], [64, 4096, 16384]]},
+}
+
+
+class Inputs:
+    """Sets of operands of one shape, together larger than L2, and graphs that go through all of them."""
+
+    def __init__(self, shape: Shape, dtype: str) -> None:
+        import torch
+
+        element = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
+        size = element.itemsize * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n)
+        count = min(max(math.ceil(2.2 * L2_BYTES / size), 2), 200)
+
+        def matrix(rows: int, columns: int, order: str) -> Any:
+            if order == "t":
+                return torch.randn(rows, columns, device="cuda", dtype=element)
+            return torch.randn(columns, rows, device="cuda", dtype=element).t()
+
+        self.sets = [
+            (
+                matrix(shape.m, shape.k, shape.layout[0]),
+                matrix(shape.k, shape.n, shape.layout[1]),
+                torch.empty(shape.m, shape.n, device="cuda", dtype=element),
+            )
+            for _ in range(count)
+        ]
+        self.stream = torch.cuda.Stream()
+
+    def graph(self, launches: Iterable[Callable[[], Any]]) -> "Timed":
+        """The launches, one for each set, as a graph. They must have been made ready (compiled, tuned) before."""
+        import torch
+
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self.stream):
+            launches = list(launches)
+            launches[0]()
+            self.stream.synchronize()
+            with torch.cuda.graph(graph, stream=self.stream):
+                for launch in launches:
+                    launch()
+        return Timed(graph, len(launches), self.stream)
+
+    def arguments(self) -> list[GemmArguments]:
+        return [GemmArguments(a, b, out, accumulator_type="float32") for a, b, out in self.sets]
+
+
+class Timed:
+    """A captured graph with its times."""
+
+    def __init__(self, graph: Any, launches: int, stream: Any) -> None:
+        self._graph, self._launches, self._stream = graph, launches, stream
+        self.times: list[float] = []
+        self._replays = 1
+        self.turn()
+        least = self.turn()
+        self._replays = max(1, math.ceil(TURN_SECONDS / (1e-6 * least * launches)))
+        self.times.clear()
+
+    def turn(self) -> float:
+        """Replays the graph, and keeps and returns the microseconds of one launch."""
+        import torch
+
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.stream(self._stream):
+            begin.record()
+            for _ in range(self._replays):
+                self._graph.replay()
+            end.record()
+        end.synchronize()
+        self.times.append(1e3 * begin.elapsed_time(end) / (self._replays * self._launches))
+        return self.times[-1]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.times)
+
+
+def in_turns(methods: dict[str, Timed], rounds: int) -> None:
+    for round_ in range(rounds):
+        # Every other round backwards, so that none always runs on a chip that another has just heated.
+        for timed in list(methods.values())[:: 1 if round_ % 2 else -1]:
+            timed.turn()
+
+
+def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
+    """Times torch, the kernel ranked first, and the best of all that serve the shape."""
+    import torch
+
+    inputs = Inputs(shape, dtype)
+    all_args = inputs.arguments()
+    kernels = [k for k in cutlass_api.get_kernels(all_args[0]) if "simt" not in k.metadata.kernel_name or shape.m == 1]
+    kernels = kernels or cutlass_api.get_kernels(all_args[0])
+    artifacts = list(pool.map(lambda kernel: kernel.compile(all_args[0]), kernels))
+
+    def launches(kernel: Any, artifact: Any) -> Iterator[Callable[[], Any]]:
+        size = kernel.get_workspace_size(all_args[0])
+        workspace = torch.empty(size, device="cuda", dtype=torch.uint8) if size else None
+        for args in all_args:
+            yield partial(kernel.run, args, artifact, workspace=workspace, assume_supported_args=True)
+
+    def ours(at: int) -> Timed:
+        return inputs.graph(launches(kernels[at], artifacts[at]))
+
+    # Roughly: the first 48 of the ranking, each in a turn or two.
+    rough = {}
+    for at in range(min(len(kernels), 48)):
+        timed = ours(at)
+        rough[at] = min(timed.turn() for _ in range(2))
+    finalists = sorted(rough, key=rough.__getitem__)[:FINALISTS]
+    methods = {f"ours {at}": ours(at) for at in {0, *finalists}}
+    methods["torch"] = inputs.graph([partial(torch.mm, a, b, out=c) for a, b, c in inputs.sets])
+    operators = _operators(inputs, all_args)
+    if operators:
+        methods["operators"] = operators
+    in_turns(methods, ROUNDS)
+    best = min((at for at in {0, *finalists}), key=lambda at: methods[f"ours {at}"].median)
+    element = 4 if dtype in ("tf32", "float32") else 2
+    bytes_ = element * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n)
+    floor = max(2 * shape.m * shape.n * shape.k / FLOOR_FLOPS[dtype], bytes_ / FLOOR_BYTES)
+    return Row(
+        label=shape.label,
+        dtype=dtype,
+        mnk=(shape.m, shape.n, shape.k),
+        layout=shape.layout,
+        torch=methods["torch"].median,
+        first=methods["ours 0"].median,
+        best=methods[f"ours {best}"].median,
+        floor=1e6 * floor,
+        kernel=kernels[0].metadata.kernel_name,
+        best_kernel=kernels[best].metadata.kernel_name,
+        kernels=len(kernels),
+        operators=methods["operators"].median if operators else None,
+    )
+
+
+def _operators(inputs: Inputs, all_args: list[GemmArguments]) -> Timed | None:
+    """The first kernel of ``cutlass.operators`` that runs, if that is installed."""
+    try:
+        import cutlass.operators as operators
+    except ImportError:
+        return None
+    import torch
+
+    theirs = [operators.GemmArguments(a, b, c, accumulator_type=torch.float32) for a, b, c in inputs.sets]
+    for operator in operators.get_operators(theirs[0]):
+        try:
+            artifact = operator.compile(theirs[0])
+            return inputs.graph([partial(operator.run, args, artifact, stream=inputs.stream) for args in theirs])
+        except Exception:  # another package's failure is no reason to stop measuring ours
+            continue
+    return None
+
+
+def measure(shapes: list[Shape], dtypes: list[str], show: Callable[[Row], None]) -> list[Row]:
+    """All rows; `show` is told of each as it is done."""
+    import torch
+
+    rows = []
+    before = torch.get_float32_matmul_precision()
+    with ThreadPoolExecutor() as pool:
+        for dtype in dtypes:
+            torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+            try:
+                for shape in shapes:
+                    rows.append(measure_row(shape, dtype, pool))
+                    show(rows[-1])
+                    torch.cuda.empty_cache()
+            finally:
+                torch.set_float32_matmul_precision(before)
+    return rows
+
+
+def geometric_means(rows: list[Row]) -> dict[str, float]:
+    """Of torch's time over ours, and of ours ranked first over the best."""
+
+    def mean(ratios: Iterable[float]) -> float:
+        logs = [math.log(ratio) for ratio in ratios]
+        return math.exp(sum(logs) / len(logs)) if logs else math.nan
+
+    return {
+        "torch / first": mean(row.torch / row.first for row in rows),
+        "torch / best": mean(row.torch / row.best for row in rows),
+        "first / best": mean(row.first / row.best for row in rows),
+        "worst first / best": max((row.first / row.best for row in rows), default=math.nan),
+        "first / floor": mean(row.first / row.floor for row in rows),
+    }
+
+
+def line(row: Row) -> tuple[str, ...]:
+    """A row as the cells of a table."""
+    m, n, k = row.mnk
+    tflops = 2 * m * n * k / row.first / 1e6
+    return (
+        f"{row.label} {m}x{n}x{k} {row.layout} {row.dtype}",
+        f"{row.torch:.1f}",
+        f"{row.first:.1f}",
+        f"{row.best:.1f}",
+        f"{row.floor:.1f}",
+        f"{row.torch / row.first:.3f}",
+        f"{row.torch / row.best:.3f}",
+        f"{tflops:.0f}",
+    )
+
+
+HEADER = ("shape", "torch us", "first us", "best us", "floor us", "torch/first", "torch/best", "TFLOP/s")
+
+
+def write_json(path: Path, context: dict[str, Any], rows: list[Row]) -> None:
+    """Writes what was measured, with where and how."""
+    document = {**context, "geometric_means": geometric_means(rows), "rows": [asdict(row) for row in rows]}
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def write_plot(path: Path, title: str, rows: list[Row]) -> None:
+    """Draws torch's time over ours, row by row: ranked first as bars, best of the space as marks. Needs matplotlib."""
+    import matplotlib.pyplot as plt
+
+    shown = rows[::-1]
+    names = [line(row)[0] for row in shown]
+    figure, axes = plt.subplots(figsize=(9, 0.24 * len(shown) + 1.2), layout="constrained")
+    axes.barh(names, [row.torch / row.first for row in shown], color="#4477aa", label="ranked first")
+    axes.plot([row.torch / row.best for row in shown], names, "|", color="#cc3311", markersize=9, label="best of all")
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_xscale("log")
+    ticks = [0.7, 0.8, 0.9, 1, 1.25, 1.5, 2, 3, 4]
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.minorticks_off()
+    axes.tick_params(axis="y", labelsize=7)
+    axes.set_xlabel("torch's time / ours")
+    axes.legend(loc="lower right")
+    figure.suptitle(title)
+    figure.savefig(path)
+    plt.close(figure)
+
+
+__all__ = ["HEADER", "Row", "Shape", "geometric_means", "line", "measure", "table", "write_json", "write_plot"]
