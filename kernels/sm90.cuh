@@ -1,6 +1,6 @@
 // GEMM on Hopper: wgmma fed by the copy engine (TMA).
 //
-//   global memory --TMA--> ring of STAGES tiles in shared memory --wgmma--> sums in registers --epilogue--> shared memory --TMA--> global
+//   global memory --TMA--> shared memory (ring of STAGES tiles) --wgmma--> sums --epilogue--> shared memory (slabs) --TMA--> global
 //
 // A CTA has one producer warpgroup, of which one thread starts the copies, and CONSUMERS warpgroups that multiply. They meet at two
 // barriers a stage: `full` (its bytes have arrived) and `empty` (it has been read). The grid is persistent: each CTA takes one tile
@@ -28,16 +28,24 @@
 
 enum class Schedule { COOPERATIVE, PING_PONG };
 
-// Mirrored field by field in the Rust core. Tensor maps have three dimensions, the fastest first, the last one the batch.
+// Mirrored field by field in the Rust core. Tensor maps have three dimensions, the fastest first, the batch last;
+// where k is 0, they still need a valid address.
 struct alignas(64) Sm90Params {
   TensorMap a, b, out;
-  void* out_pointer;        // where out_by_tma is 0
+  void* out_pointer;        // used where out_by_tma is 0, and if OUT_TRANSPOSED
   long long out_stride[3];  // in elements: along batch, rows, columns
   int m, n, k, batch;
   int a_batched, b_batched;  // 0: all batches read the same matrix, and the tensor map has one
-  int out_by_tma;            // 0: the copy engine cannot address the output (never used if OUT_TRANSPOSED)
+  int out_by_tma;            // 0: the copy engine cannot address the output: strides, or rows, of no multiple of 16 bytes
 };
 static_assert(sizeof(Sm90Params) == 448);
+
+// Of a split tile, each CTA stores an equal part of the columns: as many CTAs as can share them evenly in groups of 8.
+__host__ __device__ constexpr int stored_columns(int tile_n, int split) {
+  int columns = 8;
+  while (columns * split < tile_n || tile_n % columns != 0) columns += 8;
+  return columns;
+}
 
 template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TILE_M, int TILE_N, int STAGES,
           int CONSUMERS, Schedule SCHEDULE, int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OUT_TRANSPOSED, class Epilogue>
@@ -46,7 +54,6 @@ struct Sm90Gemm {
   static_assert(sizeof(A) == 2 || (A_K_MAJOR && B_K_MAJOR), "wgmma reads only 16-bit elements MN-major");
 
   static constexpr int TILE_K = 128 / sizeof(A);  // a row of the swizzle
-  static constexpr int STEPS = 4;                 // of wgmma in a K block: 32 bytes each
   static constexpr int WARPGROUP = 128;
   static constexpr int CONSUMER_THREADS = CONSUMERS * WARPGROUP;
   static constexpr int THREADS = CONSUMER_THREADS + WARPGROUP;
@@ -75,8 +82,7 @@ struct Sm90Gemm {
 
   // A warp stores 16 rows at a time, EPILOGUE_N columns wide, in boxes. Rows of a slab must spread over the banks: either the copy
   // engine's swizzle sees to that, or an odd number of 16-byte pieces a row.
-  static constexpr int EPILOGUE_N = (TILE_N / 8 + SPLIT - 1) / SPLIT * 8;
-  static_assert(EPILOGUE_N == 8 || EPILOGUE_N * SPLIT == TILE_N, "each CTA stores the same number of columns, or 8");
+  static constexpr int EPILOGUE_N = stored_columns(TILE_N, SPLIT);
   static constexpr int ROW_BYTES = EPILOGUE_N * sizeof(Out);
   static constexpr int POWER_OF_TWO = (ROW_BYTES & -ROW_BYTES) < 128 ? (ROW_BYTES & -ROW_BYTES) : 128;
   static constexpr int BOX_BYTES = POWER_OF_TWO < 16 ? ROW_BYTES
@@ -199,12 +205,12 @@ struct Sm90Gemm {
         const Tile tile = order[index];
         const int m = tile.m + warp_m, n = tile.n + split * EPILOGUE_N;
         if constexpr (SPLIT == 1) {
-          store(params, epilogue, [&](int strip, int i) { return decode(Multiply::value(sums[strip], i)); }, slabs, slab,
-                tile.batch, m, n);
+          auto sum = [&](int strip, int i) { return decode(Multiply::value(sums[strip], i)); };
+          store(params, epilogue, sum, slabs, slab, tile.batch, m, n);
         } else {
           const float4* const totals = reduce(sums, split, rank, shared_memory);
-          if (split * EPILOGUE_N < TILE_N)
-            store(params, epilogue, [&](int strip, int i) { return element(totals[piece_at(strip, i / 4)], i % 4); }, slabs, slab, tile.batch, m, n);
+          auto total = [&](int strip, int i) { return element(totals[piece_at(strip, i / 4)], i % 4); };
+          if (split * EPILOGUE_N < TILE_N) store(params, epilogue, total, slabs, slab, tile.batch, m, n);
         }
       }
     }
@@ -262,7 +268,7 @@ struct Sm90Gemm {
   // under way and its own has been read.
   static __device__ __forceinline__ void multiply(unsigned (&sums)[M_BLOCKS][Multiply::SUMS], Ring& position, int blocks,
                                                   unsigned rank, int warpgroup, unsigned ring, unsigned full, unsigned empty) {
-    if constexpr (PING_PONG) ptx::numbered_barrier_sync<2 * WARPGROUP>(1 + warpgroup);  // the consumer before has issued its last block
+    if constexpr (PING_PONG) ptx::numbered_barrier_sync<2 * WARPGROUP>(1 + warpgroup);  // until the consumer before passes the turn
     unsigned previous = 0;
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
@@ -272,13 +278,7 @@ struct Sm90Gemm {
       ptx::barrier_wait(full + 8 * position.stage, position.parity);
       ptx::wgmma_fence();
 #pragma unroll
-      for (int step = 0; step < STEPS; ++step)
-#pragma unroll
-        for (int i = 0; i < M_BLOCKS; ++i) {
-          // The next 32 bytes of K, or the next 16 rows of 128 bytes; descriptors count 16 bytes.
-          constexpr int STEP_A = A_K_MAJOR ? 2 : 128, STEP_B = B_K_MAJOR ? 2 : 128;
-          Multiply::issue(sums[i], a + step * STEP_A + i * (BLOCK_BYTES / 16), b + step * STEP_B, step > 0 || block > 0);
-        }
+      for (int i = 0; i < M_BLOCKS; ++i) Multiply::issue(sums[i], a + i * (BLOCK_BYTES / 16), b, block > 0);
       ptx::wgmma_commit();
       ptx::wgmma_wait<1>();
       if (block > 0) release(empty + 8 * previous, rank);
@@ -314,10 +314,18 @@ struct Sm90Gemm {
     }
   }
 
-  // Adds up what the CTAs of a split tile have, of the columns that this one stores. Sums travel as the threads hold them, in pieces
-  // of 16 bytes (8 columns, 2 rows, a thread's share); the totals replace this CTA's own. Gives this thread's first one.
-  static __device__ __forceinline__ const float4* reduce(const unsigned (&sums)[M_BLOCKS][Multiply::SUMS], unsigned split, unsigned rank,
-                                                         unsigned char* shared_memory) {
+  // Sums of a split tile travel as the threads hold them, in pieces of 16 bytes: 8 columns, 2 rows, a thread's share. A strip is what
+  // a warpgroup has of 64 rows.
+  static constexpr int PIECES = TILE_N / 8, OWN_PIECES = EPILOGUE_N / 8;  // of a strip: all, and those that this CTA stores
+  static __device__ __forceinline__ constexpr int piece_at(int strip, int i) { return (strip * PIECES + i) * CONSUMER_THREADS; }
+  static __device__ __forceinline__ f32 element(const float4& v, int i) {
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+  }
+
+  // Adds up what the CTAs of a split tile have, of the columns that this one stores. The totals replace this CTA's own sums; gives
+  // this thread's first.
+  static __device__ __forceinline__ const float4* reduce(const unsigned (&sums)[M_BLOCKS][Multiply::SUMS], unsigned split,
+                                                         unsigned rank, unsigned char* shared_memory) {
     float4* const pieces = reinterpret_cast<float4*>(shared_memory) + threadIdx.x;
     ptx::numbered_barrier_sync<CONSUMER_THREADS>(1);  // nobody reads the ring any more
 #pragma unroll
@@ -347,9 +355,6 @@ struct Sm90Gemm {
     }
     return own;
   }
-  static constexpr int PIECES = TILE_N / 8, OWN_PIECES = EPILOGUE_N / 8;  // of 64 rows: all, and those that this CTA stores
-  static __device__ __forceinline__ constexpr int piece_at(int strip, int i) { return (strip * PIECES + i) * CONSUMER_THREADS; }
-  static __device__ __forceinline__ f32 element(const float4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 
   // ---- the epilogue ----
 
@@ -417,10 +422,10 @@ struct Sm90Gemm {
       if (at == box)
 #pragma unroll
         for (int group = 0; group < GROUPS; group += 2) {
-          auto pair = [&](int i) {
-            auto bits = [&](int c) -> unsigned { return encode<Out>(value(at / BOXES, 4 * (at % BOXES * GROUPS + group) + i + c)).bits; };
-            return bits(0) | bits(1) << 16;
+          auto bits = [&](int i) -> unsigned {
+            return encode<Out>(value(at / BOXES, 4 * (at % BOXES * GROUPS + group) + i)).bits;
           };
+          auto pair = [&](int i) { return bits(i) | bits(i + 1) << 16; };
           // The group's bits are above those that lanes differ in: to add is to XOR.
           const unsigned matrices = SWIZZLE ? target ^ group * 16 : target + group * 16;
           if (group + 1 < GROUPS) ptx::store_matrices(matrices, pair(0), pair(2), pair(4), pair(6));
@@ -441,7 +446,8 @@ struct Sm90Gemm {
 #pragma unroll
         for (int i = 0; i < 16; ++i) {
           const int group = at % ROUNDS * 4 + i / 4;
-          if (group < GROUPS) values[i / 2 % 2][i / 4 * 2 + i % 2] = value(at / ROUNDS / BOXES, 4 * (at / ROUNDS % BOXES * GROUPS + group) + i % 4);
+          if (group < GROUPS)
+            values[i / 2 % 2][i / 4 * 2 + i % 2] = value(at / ROUNDS / BOXES, 4 * (at / ROUNDS % BOXES * GROUPS + group) + i % 4);
         }
 #pragma unroll
     for (int i = 0; i < 4; ++i) transpose_in_quad(values[i / 2], i % 2, lane);
@@ -522,7 +528,8 @@ struct Sm90Gemm {
       for (int e = 0; e < 8; ++e) packed.elements[e] = encode<Out>(Epilogue::result(eight[e]));
       if (sizeof(Out) > 1 && wide && valid == 8) {
 #pragma unroll
-        for (int i = 0; i < int(sizeof(Out)) / 2; ++i) ptx::store_global(reinterpret_cast<ptx::Vector*>(target) + i, packed.vectors[i]);
+        for (int i = 0; i < int(sizeof(Out)) / 2; ++i)
+          ptx::store_global(reinterpret_cast<ptx::Vector*>(target) + i, packed.vectors[i]);
       } else {
 #pragma unroll
         for (int e = 0; e < 8; ++e)

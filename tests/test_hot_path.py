@@ -490,14 +490,14 @@ def test_operands_that_the_copy_engine_cannot_address_are_copied_into_workspace(
         kernel = first(args, "sm90")
         assert kernel.metadata.design.packed == (True, True)
         bytes = kernel.get_workspace_size(args)
-        assert bytes == (128 + 65) * 528, bytes  # 257 halves, rounded up to 16 bytes
+        assert bytes == (128 + 65) * 640, bytes  # 257 halves, rounded up to 128 bytes
         kernel.run(args, stream=STREAM)
         assert device.launches() == 2 and device.library.stand_in_allocations() == 0
         assert device.library.stand_in_last_allocation() == bytes
         p = device.last_sm90_parameters()
         first_map, second_map = (p.b, p.a) if kernel.metadata.design.swapped else (p.a, p.b)
         assert {p.a.address, p.b.address} & {0x70000000} and p.a.extents[0] == p.b.extents[0] == 257
-        assert p.a.strides[0] == p.b.strides[0] == 528 and p.out_by_copy_engine == 0
+        assert p.a.strides[0] == p.b.strides[0] == 640 and p.out_by_copy_engine == 0
 
         # The user's own workspace is used, if it is large enough and where the operands are.
         device.library.stand_in_forget_allocations()

@@ -37,22 +37,32 @@ template <> struct WgmmaModes<2, true, false> { static constexpr char text[] = "
 template <> struct WgmmaModes<2, false, true> { static constexpr char text[] = "1, 1, 1, 0"; };
 template <> struct WgmmaModes<2, false, false> { static constexpr char text[] = "1, 1, 1, 1"; };
 
-// One instruction over a thread's SUMS 32-bit registers of sums: added to, or replaced where `accumulate` is 0. C++ cannot count
-// operands, hence the list.
-template <int SUMS> struct WgmmaInstruction;
+// Four instructions, 128 bytes of K, over a thread's SUMS 32-bit registers of sums: added to, or at first replaced where `accumulate` is
+// 0. From one to the next the descriptors grow by A_STEP and B_STEP. All in one statement, which compiles faster than four; C++ cannot
+// count its operands, hence the list.
+template <int SUMS> struct WgmmaInstructions;
 
-#define RUTLASS_WGMMA(SUMS, A, B, ACCUMULATE, N, TYPES, MODES)                                                             \
-  template <> struct WgmmaInstruction<SUMS> {                                                                             \
-    template <int COLUMNS, class Types, class Modes>                                                                      \
+#define RUTLASS_WGMMA(SUMS, A, B, ACCUMULATE, N, TYPES, MODES, A_STEP, B_STEP)                                             \
+  template <> struct WgmmaInstructions<SUMS> {                                                                            \
+    template <int COLUMNS, class Types, class Modes, int A_GROWS, int B_GROWS>                                            \
     static __device__ __forceinline__ void issue(unsigned (&sums)[SUMS], unsigned long long a, unsigned long long b,      \
                                                  int accumulate) {                                                        \
-      asm volatile("{ .reg .pred p;\nsetp.ne.b32 p, %" #ACCUMULATE ", 0;\n"                                               \
-                   "wgmma.mma_async.sync.aligned.m64n%" #N "%" #TYPES " {" RUTLASS_TEXT_##SUMS "}, %" #A ", %" #B           \
-                   ", p, %" #MODES "; }"                                                                                  \
+      asm volatile("{ .reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, %" #ACCUMULATE ", 0;\n"                               \
+                   RUTLASS_INSTRUCTION(SUMS, N, TYPES, MODES, "%" #A, "%" #B)                                             \
+                   "setp.eq.b32 p, %" #ACCUMULATE ", %" #ACCUMULATE ";\n"                                                 \
+                   "add.s64 a, %" #A ", %" #A_STEP ";\nadd.s64 b, %" #B ", %" #B_STEP ";\n"                               \
+                   RUTLASS_INSTRUCTION(SUMS, N, TYPES, MODES, "a", "b")                                                   \
+                   "add.s64 a, a, %" #A_STEP ";\nadd.s64 b, b, %" #B_STEP ";\n"                                           \
+                   RUTLASS_INSTRUCTION(SUMS, N, TYPES, MODES, "a", "b")                                                   \
+                   "add.s64 a, a, %" #A_STEP ";\nadd.s64 b, b, %" #B_STEP ";\n"                                           \
+                   RUTLASS_INSTRUCTION(SUMS, N, TYPES, MODES, "a", "b") "}"                                               \
                    : RUTLASS_SUMS_##SUMS                                                                                  \
-                   : "l"(a), "l"(b), "r"(accumulate), "n"(COLUMNS), "C"(Types::text), "C"(Modes::text));                  \
+                   : "l"(a), "l"(b), "r"(accumulate), "n"(COLUMNS), "C"(Types::text), "C"(Modes::text), "n"(A_GROWS),     \
+                     "n"(B_GROWS));                                                                                       \
     }                                                                                                                     \
   };
+#define RUTLASS_INSTRUCTION(SUMS, N, TYPES, MODES, A, B)                                                                   \
+  "wgmma.mma_async.sync.aligned.m64n%" #N "%" #TYPES " {" RUTLASS_TEXT_##SUMS "}, " A ", " B ", p, %" #MODES ";\n"
 #define RUTLASS_FOUR(I, J, K, L) "+r"(sums[I]), "+r"(sums[J]), "+r"(sums[K]), "+r"(sums[L])
 #define RUTLASS_TEXT_4 "%0, %1, %2, %3"
 #define RUTLASS_SUMS_4 RUTLASS_FOUR(0, 1, 2, 3)
@@ -118,46 +128,48 @@ template <int SUMS> struct WgmmaInstruction;
 #define RUTLASS_SUMS_124 RUTLASS_SUMS_120, RUTLASS_FOUR(120, 121, 122, 123)
 #define RUTLASS_TEXT_128 RUTLASS_TEXT_124 ", %124, %125, %126, %127"
 #define RUTLASS_SUMS_128 RUTLASS_SUMS_124, RUTLASS_FOUR(124, 125, 126, 127)
-RUTLASS_WGMMA(4, 4, 5, 6, 7, 8, 9)
-RUTLASS_WGMMA(8, 8, 9, 10, 11, 12, 13)
-RUTLASS_WGMMA(12, 12, 13, 14, 15, 16, 17)
-RUTLASS_WGMMA(16, 16, 17, 18, 19, 20, 21)
-RUTLASS_WGMMA(20, 20, 21, 22, 23, 24, 25)
-RUTLASS_WGMMA(24, 24, 25, 26, 27, 28, 29)
-RUTLASS_WGMMA(28, 28, 29, 30, 31, 32, 33)
-RUTLASS_WGMMA(32, 32, 33, 34, 35, 36, 37)
-RUTLASS_WGMMA(36, 36, 37, 38, 39, 40, 41)
-RUTLASS_WGMMA(40, 40, 41, 42, 43, 44, 45)
-RUTLASS_WGMMA(44, 44, 45, 46, 47, 48, 49)
-RUTLASS_WGMMA(48, 48, 49, 50, 51, 52, 53)
-RUTLASS_WGMMA(52, 52, 53, 54, 55, 56, 57)
-RUTLASS_WGMMA(56, 56, 57, 58, 59, 60, 61)
-RUTLASS_WGMMA(60, 60, 61, 62, 63, 64, 65)
-RUTLASS_WGMMA(64, 64, 65, 66, 67, 68, 69)
-RUTLASS_WGMMA(68, 68, 69, 70, 71, 72, 73)
-RUTLASS_WGMMA(72, 72, 73, 74, 75, 76, 77)
-RUTLASS_WGMMA(76, 76, 77, 78, 79, 80, 81)
-RUTLASS_WGMMA(80, 80, 81, 82, 83, 84, 85)
-RUTLASS_WGMMA(84, 84, 85, 86, 87, 88, 89)
-RUTLASS_WGMMA(88, 88, 89, 90, 91, 92, 93)
-RUTLASS_WGMMA(92, 92, 93, 94, 95, 96, 97)
-RUTLASS_WGMMA(96, 96, 97, 98, 99, 100, 101)
-RUTLASS_WGMMA(100, 100, 101, 102, 103, 104, 105)
-RUTLASS_WGMMA(104, 104, 105, 106, 107, 108, 109)
-RUTLASS_WGMMA(108, 108, 109, 110, 111, 112, 113)
-RUTLASS_WGMMA(112, 112, 113, 114, 115, 116, 117)
-RUTLASS_WGMMA(116, 116, 117, 118, 119, 120, 121)
-RUTLASS_WGMMA(120, 120, 121, 122, 123, 124, 125)
-RUTLASS_WGMMA(124, 124, 125, 126, 127, 128, 129)
-RUTLASS_WGMMA(128, 128, 129, 130, 131, 132, 133)
+RUTLASS_WGMMA(4, 4, 5, 6, 7, 8, 9, 10, 11)
+RUTLASS_WGMMA(8, 8, 9, 10, 11, 12, 13, 14, 15)
+RUTLASS_WGMMA(12, 12, 13, 14, 15, 16, 17, 18, 19)
+RUTLASS_WGMMA(16, 16, 17, 18, 19, 20, 21, 22, 23)
+RUTLASS_WGMMA(20, 20, 21, 22, 23, 24, 25, 26, 27)
+RUTLASS_WGMMA(24, 24, 25, 26, 27, 28, 29, 30, 31)
+RUTLASS_WGMMA(28, 28, 29, 30, 31, 32, 33, 34, 35)
+RUTLASS_WGMMA(32, 32, 33, 34, 35, 36, 37, 38, 39)
+RUTLASS_WGMMA(36, 36, 37, 38, 39, 40, 41, 42, 43)
+RUTLASS_WGMMA(40, 40, 41, 42, 43, 44, 45, 46, 47)
+RUTLASS_WGMMA(44, 44, 45, 46, 47, 48, 49, 50, 51)
+RUTLASS_WGMMA(48, 48, 49, 50, 51, 52, 53, 54, 55)
+RUTLASS_WGMMA(52, 52, 53, 54, 55, 56, 57, 58, 59)
+RUTLASS_WGMMA(56, 56, 57, 58, 59, 60, 61, 62, 63)
+RUTLASS_WGMMA(60, 60, 61, 62, 63, 64, 65, 66, 67)
+RUTLASS_WGMMA(64, 64, 65, 66, 67, 68, 69, 70, 71)
+RUTLASS_WGMMA(68, 68, 69, 70, 71, 72, 73, 74, 75)
+RUTLASS_WGMMA(72, 72, 73, 74, 75, 76, 77, 78, 79)
+RUTLASS_WGMMA(76, 76, 77, 78, 79, 80, 81, 82, 83)
+RUTLASS_WGMMA(80, 80, 81, 82, 83, 84, 85, 86, 87)
+RUTLASS_WGMMA(84, 84, 85, 86, 87, 88, 89, 90, 91)
+RUTLASS_WGMMA(88, 88, 89, 90, 91, 92, 93, 94, 95)
+RUTLASS_WGMMA(92, 92, 93, 94, 95, 96, 97, 98, 99)
+RUTLASS_WGMMA(96, 96, 97, 98, 99, 100, 101, 102, 103)
+RUTLASS_WGMMA(100, 100, 101, 102, 103, 104, 105, 106, 107)
+RUTLASS_WGMMA(104, 104, 105, 106, 107, 108, 109, 110, 111)
+RUTLASS_WGMMA(108, 108, 109, 110, 111, 112, 113, 114, 115)
+RUTLASS_WGMMA(112, 112, 113, 114, 115, 116, 117, 118, 119)
+RUTLASS_WGMMA(116, 116, 117, 118, 119, 120, 121, 122, 123)
+RUTLASS_WGMMA(120, 120, 121, 122, 123, 124, 125, 126, 127)
+RUTLASS_WGMMA(124, 124, 125, 126, 127, 128, 129, 130, 131)
+RUTLASS_WGMMA(128, 128, 129, 130, 131, 132, 133, 134, 135)
 
 // The 64 x N product of one warpgroup. Lane 4 g + q of warp w holds rows 16 w + g and 16 w + g + 8, of every 8 columns the
 // 2 q-th and the next: as value 4 j + 2 h + c that of row half h, column 8 j + 2 q + c.
 template <class Element, class Accumulator, int N, bool A_K_MAJOR, bool B_K_MAJOR> struct Wgmma {
   static constexpr int SUMS = N / 2 * sizeof(Accumulator) / 4;  // f16 sums come two to a register
+  // One block of 128 bytes of K. The next 32 bytes of it lie 32 bytes on, or 16 rows of 128 bytes; descriptors count 16 bytes.
   static __device__ __forceinline__ void issue(unsigned (&sums)[SUMS], unsigned long long a, unsigned long long b, int accumulate) {
-    WgmmaInstruction<SUMS>::template issue<N, WgmmaTypes<Element, Accumulator>,
-                                           WgmmaModes<sizeof(Element), A_K_MAJOR, B_K_MAJOR>>(sums, a, b, accumulate);
+    WgmmaInstructions<SUMS>::template issue<N, WgmmaTypes<Element, Accumulator>,
+                                            WgmmaModes<sizeof(Element), A_K_MAJOR, B_K_MAJOR>, A_K_MAJOR ? 2 : 128,
+                                            B_K_MAJOR ? 2 : 128>(sums, a, b, accumulate);
   }
   static __device__ __forceinline__ Accumulator value(const unsigned (&sums)[SUMS], int index) {
     if constexpr (sizeof(Accumulator) == 2) return {static_cast<unsigned short>(sums[index / 2] >> 16 * (index % 2))};

@@ -2,6 +2,7 @@
 //! compiler, no driver; every decision here is tested without a GPU.
 
 mod cost;
+mod hopper;
 mod launch;
 mod layout;
 mod pack;

@@ -33,14 +33,16 @@ impl Operand {
         let size = view.dtype.bytes();
         // A batch that is one matrix, read again and again, is copied once.
         let batch = if view.stride[0] == 0 { 1 } else { view.shape[0] };
-        let pitch = (view.shape[k] * size + 15) / 16 * 16;
+        // Rows that begin at a multiple of 128 bytes, a line of the L2 cache, are read faster than others.
+        let pitch = (view.shape[k] * size + 127) / 128 * 128;
         let batch_pitch = pitch * view.shape[rows];
         let transposes = view.stride[k] != 1 && view.stride[rows] == 1;
         // Threads move 16 bytes each, 4 times; a transposing CTA moves 128 bytes of rows by 128 columns.
         let tiles = if transposes {
             (view.shape[rows] * size).unsigned_abs().div_ceil(128) * view.shape[k].unsigned_abs().div_ceil(128)
         } else {
-            (view.shape[rows] * (pitch / 16)).unsigned_abs().div_ceil(1024)
+            let vectors = (view.shape[k] * size).unsigned_abs().div_ceil(16);
+            (view.shape[rows].unsigned_abs() * vectors).div_ceil(1024)
         };
         let params = PackOperand {
             source: view.data,

@@ -53,21 +53,63 @@ const SHARED_BYTES_A_SM: u32 = 228 * 1024;
 /// Rows of 128 bytes: what the swizzle interleaves, and a K block.
 const ROW_BYTES: u32 = 128;
 
-/// Tile, stages, consumers, schedule, cluster, split.
-type Shape = ([u32; 2], u32, u32, Schedule, [u32; 2], u32);
+/// Tile, consumers, schedule, cluster, split.
+type Shape = ([u32; 2], u32, Schedule, [u32; 2], u32);
 
 use Schedule::{Cooperative, PingPong};
 
-/// For products with more than a few rows and columns.
+/// For products with more than a few rows and columns: those of 117 that are best, or within a percent of the best, for some of 40
+/// shapes on an H100 (docs/notes/sm90.md). The order is the one to try them in where no problem is known.
 const SHAPES: &[Shape] = &[
-    ([128, 256], 4, 2, Cooperative, [2, 1], 1),
-    ([128, 256], 4, 2, Cooperative, [1, 2], 1),
-    ([256, 128], 4, 2, Cooperative, [2, 1], 1),
-    ([128, 128], 5, 2, PingPong, [2, 1], 1),
+    ([128, 192], 2, PingPong, [2, 1], 1),
+    ([128, 128], 2, PingPong, [1, 2], 1),
+    ([256, 128], 2, Cooperative, [1, 1], 1),
+    ([128, 192], 2, PingPong, [1, 2], 1),
+    ([128, 176], 2, PingPong, [2, 1], 1),
+    ([128, 160], 2, PingPong, [1, 2], 1),
+    ([256, 128], 2, Cooperative, [1, 2], 1),
+    ([128, 192], 2, Cooperative, [2, 1], 1),
+    ([128, 128], 2, Cooperative, [2, 4], 1),
+    ([128, 128], 2, Cooperative, [1, 1], 1),
+    ([128, 128], 2, Cooperative, [1, 1], 2),
+    ([128, 128], 2, Cooperative, [1, 1], 8),
+    ([128, 64], 2, Cooperative, [1, 1], 1),
+    ([128, 64], 2, Cooperative, [2, 1], 1),
+    ([128, 64], 2, Cooperative, [1, 1], 8),
+    ([64, 128], 1, Cooperative, [1, 1], 1),
+    ([64, 96], 1, Cooperative, [1, 1], 1),
+    ([64, 64], 1, Cooperative, [1, 1], 1),
+    ([64, 64], 1, Cooperative, [1, 1], 2),
+    ([64, 64], 1, Cooperative, [1, 1], 8),
+    ([64, 32], 1, Cooperative, [1, 1], 1),
+];
+
+/// Those of them for operands that are copied first: rows that are not aligned are rare, and so need no last percent.
+const SHAPES_PACKED: &[Shape] = &[
+    ([128, 192], 2, PingPong, [2, 1], 1),
+    ([128, 128], 2, PingPong, [1, 2], 1),
+    ([256, 128], 2, Cooperative, [1, 1], 1),
+    ([128, 128], 2, Cooperative, [1, 1], 1),
+    ([128, 64], 2, Cooperative, [1, 1], 1),
+    ([64, 64], 1, Cooperative, [1, 1], 1),
+    ([64, 64], 1, Cooperative, [1, 1], 8),
 ];
 
 /// For few rows, which lie on the program's N.
-const SWAPPED: &[Shape] = &[([128, 64], 8, 2, Cooperative, [1, 1], 1), ([128, 16], 10, 2, Cooperative, [1, 1], 4)];
+const SWAPPED: &[Shape] = &[
+    ([64, 8], 1, Cooperative, [1, 1], 1),
+    ([64, 8], 1, Cooperative, [1, 1], 2),
+    ([256, 8], 2, Cooperative, [1, 1], 1),
+    ([64, 16], 1, Cooperative, [1, 1], 1),
+    ([64, 16], 1, Cooperative, [1, 1], 2),
+    ([128, 16], 2, Cooperative, [1, 1], 1),
+    ([192, 64], 3, Cooperative, [1, 1], 1),
+];
+
+const SWAPPED_PACKED: &[Shape] = &[([64, 16], 1, Cooperative, [1, 1], 1)];
+
+/// Stages beyond which more were never faster.
+const MAX_STAGES: u32 = 12;
 
 /// One of the program's operands: the view, and which of its dimensions are rows (of A; columns of B) and K.
 struct Side<'a> {
@@ -97,13 +139,27 @@ impl Sm90 {
                 if exact(types) && packed.contains(&true) {
                     continue;
                 }
-                for (shapes, swapped) in [(SHAPES, false), (SWAPPED, true)] {
-                    for (tile, stages, consumers, schedule, cluster, split) in shapes.iter().copied() {
-                        let config =
-                            Sm90 { layout, tile, stages, consumers, schedule, cluster, split, swapped, packed };
-                        if config.shared_bytes(types) <= SHARED_BYTES_A_CTA {
-                            configs.push(config);
-                        }
+                let (shapes, few_rows) =
+                    if packed.contains(&true) { (SHAPES_PACKED, SWAPPED_PACKED) } else { (SHAPES, SWAPPED) };
+                for (shapes, swapped) in [(shapes, false), (few_rows, true)] {
+                    for (tile, consumers, schedule, cluster, split) in shapes.iter().copied() {
+                        let with = |stages| Sm90 {
+                            layout,
+                            tile,
+                            stages,
+                            consumers,
+                            schedule,
+                            cluster,
+                            split,
+                            swapped,
+                            packed,
+                        };
+                        // As many stages as there is memory for.
+                        let fitting = (2..=MAX_STAGES)
+                            .rev()
+                            .map(with)
+                            .find(|config| config.shared_bytes(types) <= SHARED_BYTES_A_CTA);
+                        configs.extend(fitting);
                     }
                 }
             }
@@ -252,6 +308,14 @@ impl Sm90 {
     fn out_is_aligned(&self, types: Types, out: &View) -> bool {
         let unit = self.layout.out.unit();
         self.layout.out.fits(out) && out.alignment(unit) >= 16 && out.shape[unit] * types.out.bytes() % 16 == 0
+    }
+
+    /// Whether rows of A or B that the copy engine reads begin elsewhere than at multiples of 128 bytes.
+    pub fn reads_ragged_rows(&self, problem: &GemmProblem) -> bool {
+        self.sides(problem).iter().any(|side| {
+            let other = if side.view.stride[side.k] == 1 { side.rows } else { side.k };
+            !side.packed && side.view.stride[other] * side.view.dtype.bytes() % i64::from(ROW_BYTES) != 0
+        })
     }
 
     /// Tiles, counted in clusters.

@@ -1,5 +1,8 @@
 //! Metadata: kernels described in the Python dataclasses of `cutlass_api.metadata`.
 
+use std::collections::HashMap;
+use std::sync::Mutex;
+
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
@@ -7,7 +10,7 @@ use pyo3::types::PyTuple;
 use super::dtype::{self, PyDType};
 use super::status::Status;
 use super::tensors::{DenseTensor, ScaledTensor};
-use crate::kernel::{Design, Kernel, Major, Operation, Sm80, Sm90};
+use crate::kernel::{Design, Kernel, Major, Operation, Sm80, Sm90, Types};
 use crate::operand::{self, DType};
 
 fn module(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
@@ -18,44 +21,19 @@ fn module(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
 /// The `KernelMetadata` of one of our kernels.
 pub fn describe<'py>(py: Python<'py>, kernel: &Kernel, class: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let module = module(py)?;
-    let tensor = |dtype: DType, major: Option<Major>, align: u32| {
-        // Strides as the original writes them: batch, row, column; 1 for the contiguous one.
-        let stride = major.map(|major| match major {
-            Major::Row => (0, 0, 1),
-            Major::Column => (0, 1, 0),
-        });
-        let divisibility = (i64::from(align) / dtype.bytes()).max(1);
-        module.getattr("DenseTensorAttributes")?.call1((
-            PyDType(dtype),
-            stride,
-            divisibility,
-            align.max(dtype.bytes() as u32),
-        ))
-    };
     let types = kernel.types;
     // The order, where it matters, and the alignment in bytes.
     let (a, b, out) = match &kernel.design {
         Design::Sm80(Sm80 { layout, align, .. }) => {
-            ((Some(layout.a), *align), (Some(layout.b), *align), Some(layout.out))
+            ((Some(layout.a), *align), (Some(layout.b), *align), (Some(layout.out), 1))
         }
         Design::Sm90(Sm90 { layout, packed, .. }) => {
             let side = |major, packed: bool| if packed { (None, 1) } else { (Some(major), 16) };
-            (side(layout.a, packed[0]), side(layout.b, packed[1]), Some(layout.out))
+            (side(layout.a, packed[0]), side(layout.b, packed[1]), (Some(layout.out), 1))
         }
-        Design::Simt(_) | Design::Reference(_) => ((None, 1), (None, 1), None),
+        Design::Simt(_) | Design::Reference(_) => ((None, 1), (None, 1), (None, 1)),
     };
-    let a = tensor(types.a, a.0, a.1)?;
-    let b = tensor(types.b, b.0, b.1)?;
-    let out = tensor(types.out, out, 1)?;
-    let accumulator = PyDType(types.accumulator);
-    let operands = match kernel.operation() {
-        Operation::Gemm => module.getattr("GemmOperandsMetadata")?.call1((a, b, out, accumulator))?,
-        Operation::GroupedGemm => {
-            let offsets = tensor(DType::I32, None, 1)?;
-            module.getattr("GroupedGemmOperandsMetadata")?.call1((a, b, out, offsets, accumulator))?
-        }
-        Operation::Elementwise => module.getattr("ElementwiseOperandsMetadata")?.call1((a, b, out))?,
-    };
+    let operands = operands(py, kernel.operation(), types, [a, b, out])?;
     let triple = |values: [u32; 3]| PyTuple::new(py, values);
     let design = match &kernel.design {
         Design::Reference(_) => py.None().into_bound(py),
@@ -85,6 +63,54 @@ pub fn describe<'py>(py: Python<'py>, kernel: &Kernel, class: &Bound<'py, PyAny>
         None => None,
     };
     module.getattr("KernelMetadata")?.call1((kernel.name(), class, kernel.min_cc(), operands, design, epilogue))
+}
+
+/// An operand's order, where it matters, and its alignment in bytes.
+type Demand = (Option<Major>, u32);
+
+/// What kernels of an operation and some types demand of their operands. Made once for all kernels that demand the same: a client
+/// that asks every kernel for its name has all of them described.
+fn operands<'py>(
+    py: Python<'py>,
+    operation: Operation,
+    types: Types,
+    demands: [Demand; 3],
+) -> PyResult<Bound<'py, PyAny>> {
+    type Known = HashMap<(Operation, Types, [Demand; 3]), Py<PyAny>>;
+    static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+    let lock = || KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let key = (operation, types, demands);
+    if let Some(known) = lock().get_or_insert_default().get(&key) {
+        return Ok(known.bind(py).clone());
+    }
+    let module = module(py)?;
+    let tensor = |dtype: DType, (major, align): Demand| {
+        // Strides as the original writes them: batch, row, column; 1 for the contiguous one.
+        let stride = major.map(|major| match major {
+            Major::Row => (0, 0, 1),
+            Major::Column => (0, 1, 0),
+        });
+        let divisibility = (i64::from(align) / dtype.bytes()).max(1);
+        module.getattr("DenseTensorAttributes")?.call1((
+            PyDType(dtype),
+            stride,
+            divisibility,
+            align.max(dtype.bytes() as u32),
+        ))
+    };
+    let [a, b, out] = [(types.a, demands[0]), (types.b, demands[1]), (types.out, demands[2])];
+    let (a, b, out) = (tensor(a.0, a.1)?, tensor(b.0, b.1)?, tensor(out.0, out.1)?);
+    let accumulator = PyDType(types.accumulator);
+    let made = match operation {
+        Operation::Gemm => module.getattr("GemmOperandsMetadata")?.call1((a, b, out, accumulator))?,
+        Operation::GroupedGemm => {
+            let offsets = tensor(DType::I32, (None, 1))?;
+            module.getattr("GroupedGemmOperandsMetadata")?.call1((a, b, out, offsets, accumulator))?
+        }
+        Operation::Elementwise => module.getattr("ElementwiseOperandsMetadata")?.call1((a, b, out))?,
+    };
+    lock().get_or_insert_default().insert(key, made.clone().unbind());
+    Ok(made)
 }
 
 /// Whether an operand has the dtype, the stride order, the divisibility (of its strides but the contiguous one, in

@@ -1,0 +1,83 @@
+//! What an `sm90` kernel takes on an H100: the chip's rates, and how the family uses them.
+//!
+//! The constants were fitted to 1100 timings of the configurations on 40 shapes in float16 (docs/notes/sm90.md), with the loss that
+//! matters: the time of the kernel that the model puts first over that of the best. It is 1.01 in the geometric mean, and 1.10 at
+//! worst. Times themselves are within 16 % (root mean square).
+
+use super::sm90::{Schedule, Sm90};
+use super::{Target, Types};
+use crate::problem::GemmProblem;
+
+/// FLOP a second of one multiprocessor's tensor cores on 16-bit elements, as wgmma reaches it.
+const TENSOR_RATE: f64 = 5.57e12;
+/// Bytes a second that wgmma reads of a multiprocessor's shared memory.
+const SHARED_RATE: f64 = 126e9;
+/// Bytes a second that one multiprocessor draws from the L2 cache, and that all of them do.
+const L2_RATE: f64 = 95e9;
+const L2_RATE_OF_ALL: f64 = 9.1e12;
+/// How much longer the L2 cache takes over rows that do not begin at a multiple of 128 bytes.
+const RAGGED: f64 = 1.76;
+/// Bytes a second of device memory with all that it takes in flight, and the bytes in flight at which it reaches half of that.
+const DEVICE_RATE: f64 = 3.29e12;
+const DEVICE_HALF: f64 = 0.47e6;
+/// Seconds: a launch; the first block's way to the tensor cores; the end of a tile, where the consumers share it and where they
+/// take turns; adding up a tile that is split, and each byte of sums.
+const LAUNCH: f64 = 0.27e-6;
+const FIRST_BLOCK: f64 = 0.66e-6;
+const COOPERATIVE_END: f64 = 2.17e-6;
+const PING_PONG_END: f64 = 1.51e-6;
+const SPLIT: f64 = 4.25e-6;
+const SPLIT_BYTE: f64 = 47e-12;
+/// The share of clusters of 8 that find no place because a GPC's multiprocessors do not divide by 8.
+const UNPLACED: f64 = 0.09;
+/// Copying operands first: a launch, and bytes a second read and written.
+const PACK_LAUNCH: f64 = 2.6e-6;
+const PACK_RATE: f64 = 2.8e12;
+
+/// Estimated seconds of a kernel.
+pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Target) -> f64 {
+    let [tile_m, tile_n] = config.tile.map(f64::from);
+    let [cluster_m, cluster_n] = config.cluster.map(f64::from);
+    let (size, split) = (f64::from(config.cluster_size()), f64::from(config.split));
+    let sms = f64::from(target.multiprocessors);
+    let ragged = if config.reads_ragged_rows(problem) { 1.0 + RAGGED } else { 1.0 };
+
+    let tiles = config.tiles(problem) as f64;
+    let mut slots = (sms * f64::from(config.ctas_per_sm(types)) / size).floor().max(1.0);
+    if size >= 4.0 {
+        slots = (slots * (1.0 - UNPLACED * size.log2() / 3.0)).floor().max(1.0);
+    }
+    let running = tiles.min(slots);
+    let (rounds, sharing) = ((tiles / slots).ceil(), (running * size / sms).max(1.0));
+
+    // A block is 128 bytes of K, whatever the type: wgmma takes as long for it in all.
+    let element = types.a.bytes() as f64;
+    let blocks = ((problem.k() as f64 * element / 128.0).ceil() / split).ceil();
+    let operands = (tile_m / cluster_n + tile_n / cluster_m) * 128.0;
+    let block = (tile_m * tile_n * 128.0 / TENSOR_RATE)
+        .max((tile_m + tile_m * tile_n / 64.0) * 128.0 / SHARED_RATE)
+        .max(operands / L2_RATE * ragged)
+        * sharing;
+    let end = match config.schedule {
+        Schedule::Cooperative => COOPERATIVE_END,
+        Schedule::PingPong => PING_PONG_END,
+    };
+    let mut work = rounds * (blocks * block + end * sharing.sqrt()) + FIRST_BLOCK;
+    if config.split > 1 {
+        work += SPLIT + SPLIT_BYTE * tile_m * tile_n * 4.0 * sharing;
+    }
+    let through_l2 = tiles * size * blocks * operands / L2_RATE_OF_ALL * ragged;
+    let work = work.max(through_l2);
+
+    let [m, n, k] = [problem.m(), problem.n(), problem.k()].map(|extent| extent as f64);
+    let bytes = problem.batch() as f64 * (element * (m * k + k * n) + types.out.bytes() as f64 * m * n);
+    let in_flight = running * size * f64::from(config.shared_bytes(types));
+    let device = bytes / (DEVICE_RATE * in_flight / (in_flight + DEVICE_HALF));
+
+    // Both at once, the longer counting most.
+    let packing = match config.workspace_bytes(problem) {
+        0 => 0.0,
+        bytes => PACK_LAUNCH + 2.0 * bytes as f64 / PACK_RATE,
+    };
+    LAUNCH + (work.powi(6) + device.powi(6)).powf(1.0 / 6.0) + packing
+}
