@@ -34,30 +34,7 @@ pub fn describe<'py>(py: Python<'py>, kernel: &Kernel, class: &Bound<'py, PyAny>
         Design::Simt(_) | Design::Reference(_) => ((None, 1), (None, 1), (None, 1)),
     };
     let operands = operands(py, kernel.operation(), types, [a, b, out])?;
-    let triple = |values: [u32; 3]| PyTuple::new(py, values);
-    let design = match &kernel.design {
-        Design::Reference(_) => py.None().into_bound(py),
-        Design::Simt(config) => {
-            module.getattr("BLASDesignMetadata")?.call1((triple(config.tile)?, triple([1, 1, 1])?))?
-        }
-        Design::Sm80(config) => module.getattr("Sm80DesignMetadata")?.call1((
-            triple(config.tile)?,
-            triple([1, 1, 1])?,
-            triple([config.warps[0], config.warps[1], 1])?,
-            config.stages,
-            config.align,
-        ))?,
-        Design::Sm90(config) => module.getattr("Sm90DesignMetadata")?.call1((
-            triple(config.user_tile(types))?,
-            triple(config.user_cluster())?,
-            config.stages,
-            config.schedule.name(),
-            config.consumers,
-            config.split,
-            config.swapped,
-            PyTuple::new(py, config.packed)?,
-        ))?,
-    };
+    let design = design(py, kernel)?;
     let epilogue = match kernel.epilogue {
         Some(epilogue) => Some(module.getattr("EpilogueMetadata")?.call1((epilogue.to_string(),))?),
         None => None,
@@ -108,6 +85,45 @@ fn operands<'py>(
             module.getattr("GroupedGemmOperandsMetadata")?.call1((a, b, out, offsets, accumulator))?
         }
         Operation::Elementwise => module.getattr("ElementwiseOperandsMetadata")?.call1((a, b, out))?,
+    };
+    lock().get_or_insert_default().insert(key, made.clone().unbind());
+    Ok(made)
+}
+
+/// How a kernel is made, in a Python dataclass; one for all kernels that are made alike.
+fn design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> {
+    type Known = HashMap<(Design, i64), Py<PyAny>>;
+    static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
+    let lock = || KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    // Tiles count elements along K, and so depend on their size.
+    let key = (kernel.design, kernel.types.a.bytes());
+    if let Some(known) = lock().get_or_insert_default().get(&key) {
+        return Ok(known.bind(py).clone());
+    }
+    let (module, types) = (module(py)?, kernel.types);
+    let triple = |values: [u32; 3]| PyTuple::new(py, values);
+    let made = match &kernel.design {
+        Design::Reference(_) => py.None().into_bound(py),
+        Design::Simt(config) => {
+            module.getattr("BLASDesignMetadata")?.call1((triple(config.tile)?, triple([1, 1, 1])?))?
+        }
+        Design::Sm80(config) => module.getattr("Sm80DesignMetadata")?.call1((
+            triple(config.tile)?,
+            triple([1, 1, 1])?,
+            triple([config.warps[0], config.warps[1], 1])?,
+            config.stages,
+            config.align,
+        ))?,
+        Design::Sm90(config) => module.getattr("Sm90DesignMetadata")?.call1((
+            triple(config.user_tile(types))?,
+            triple(config.user_cluster())?,
+            config.stages,
+            config.schedule.name(),
+            config.consumers,
+            config.split,
+            config.swapped,
+            PyTuple::new(py, config.packed)?,
+        ))?,
     };
     lock().get_or_insert_default().insert(key, made.clone().unbind());
     Ok(made)
