@@ -115,22 +115,22 @@ class Inputs:
             with torch.cuda.graph(graph, stream=self.stream):
                 for launch in launches:
                     launch()
-        return Timed(graph, len(launches), self.stream)
+        return Timed(graph, launches, self.stream)
 
     def arguments(self) -> list[GemmArguments]:
         return [GemmArguments(a, b, out, accumulator_type="float32") for a, b, out in self.sets]
 
 
 class Timed:
-    """A captured graph with its times."""
+    """A captured graph with its times. Keeps what the launches hold: a graph knows their memory by address only."""
 
-    def __init__(self, graph: Any, launches: int, stream: Any) -> None:
+    def __init__(self, graph: Any, launches: list[Callable[[], Any]], stream: Any) -> None:
         self._graph, self._launches, self._stream = graph, launches, stream
         self.times: list[float] = []
         self._replays = 1
         self.turn()
         least = self.turn()
-        self._replays = max(1, math.ceil(TURN_SECONDS / (1e-6 * least * launches)))
+        self._replays = max(1, math.ceil(TURN_SECONDS / (1e-6 * least * len(launches))))
         self.times.clear()
 
     def turn(self) -> float:
@@ -144,7 +144,7 @@ class Timed:
                 self._graph.replay()
             end.record()
         end.synchronize()
-        self.times.append(1e3 * begin.elapsed_time(end) / (self._replays * self._launches))
+        self.times.append(1e3 * begin.elapsed_time(end) / (self._replays * len(self._launches)))
         return self.times[-1]
 
     @property
