@@ -2,31 +2,30 @@
 //!
 //! The constants were fitted to 921 timings of the configurations, on 78 shapes in float16 (docs/notes/sm90.md), with the loss that
 //! matters: the time of the kernel that the model puts first over that of the best. It is 1.017 in the geometric mean, and 1.25 at
-//! worst (1536 cubed; the table's own rows: 1.10). Times themselves are within 14 % (root mean square).
+//! worst (1536 cubed; the table's own rows: 1.10). Times themselves are within 11 % (root mean square).
 
 use super::sm90::{Schedule, Sm90};
 use super::{Target, Types};
 use crate::problem::GemmProblem;
 
 /// FLOP a second of one multiprocessor's tensor cores on 16-bit elements, as wgmma reaches it.
-const TENSOR_RATE: f64 = 5.60e12;
+const TENSOR_RATE: f64 = 5.27e12;
 /// Bytes a second that wgmma reads of a multiprocessor's shared memory.
-const SHARED_RATE: f64 = 118e9;
+const SHARED_RATE: f64 = 126e9;
 /// Bytes a second that one multiprocessor draws from the L2 cache, and that all of them do.
-const L2_RATE: f64 = 95.8e9;
-const L2_RATE_OF_ALL: f64 = 9.91e12;
+const L2_RATE: f64 = 112e9;
+const L2_RATE_OF_ALL: f64 = 10.9e12;
 /// How much longer the L2 cache takes over rows that do not begin at a multiple of 128 bytes.
-const RAGGED: f64 = 1.06;
+const RAGGED: f64 = 1.15;
 /// Bytes a second of device memory with all that it takes in flight, and the bytes in flight at which it reaches half of that.
-const DEVICE_RATE: f64 = 3.03e12;
-const DEVICE_HALF: f64 = 0.175e6;
-/// Seconds: a launch with the way of the first block to the tensor cores; the end of a tile, where the consumers share it and where they
-/// take turns; adding up a tile that is split, and each byte of sums.
-const LAUNCH: f64 = 0.95e-6;
-const COOPERATIVE_END: f64 = 1.54e-6;
-const PING_PONG_END: f64 = 0.89e-6;
-const SPLIT: f64 = 4.49e-6;
-const SPLIT_BYTE: f64 = 41e-12;
+const DEVICE_RATE: f64 = 2.71e12;
+const DEVICE_HALF: f64 = 0.05e6;
+/// Seconds: a launch; the first block's way to the tensor cores and the end of a tile; adding up a tile that is split.
+const LAUNCH: f64 = 0.79e-6;
+const TILE_ENDS: f64 = 1.64e-6;
+const SPLIT: f64 = 4.66e-6;
+/// What is left of a tile's ends where consumers take turns, for all tiles but the last.
+const PING_PONG_ENDS: f64 = 0.485;
 /// Clusters of 1 to 8 CTAs, each with a multiprocessor for itself, that run at once (cuOccupancyMaxActiveClusters on an H100).
 const CLUSTERS: [f64; 9] = [0.0, 132.0, 66.0, 39.0, 30.0, 22.0, 17.0, 15.0, 15.0];
 /// A guess, to keep swapped configurations to the problems that they are for: none was measured in several rounds.
@@ -58,13 +57,13 @@ pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Targ
         .max((tile_m + tile_m * tile_n / 64.0) * 128.0 / SHARED_RATE)
         .max(operands / L2_RATE * ragged)
         * sharing;
-    let end = match config.schedule {
-        Schedule::Cooperative => COOPERATIVE_END,
-        Schedule::PingPong => PING_PONG_END,
+    let ends = match config.schedule {
+        Schedule::Cooperative => rounds,
+        Schedule::PingPong => (rounds - 1.0) * PING_PONG_ENDS + 1.0,
     };
-    let mut work = rounds * (blocks * block + end * sharing.sqrt());
+    let mut work = rounds * blocks * block + ends * TILE_ENDS * sharing.sqrt();
     if config.split > 1 {
-        work += SPLIT + SPLIT_BYTE * tile_m * tile_n * 4.0 * sharing;
+        work += SPLIT;
     }
     // An output that is written transposed goes through registers and is waited for, which further rounds do not hide.
     if config.swapped && rounds > 1.0 {

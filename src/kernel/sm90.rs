@@ -95,6 +95,7 @@ const SHAPES_PACKED: &[Shape] = &[
     ([128, 128], 2, PingPong, [1, 2], 1),
     ([256, 128], 2, Cooperative, [1, 1], 1),
     ([128, 128], 2, PingPong, [1, 1], 1),
+    ([128, 128], 2, Cooperative, [2, 4], 1),
     ([128, 64], 2, Cooperative, [1, 1], 1),
     ([64, 64], 1, Cooperative, [1, 1], 1),
     ([64, 64], 1, Cooperative, [1, 1], 8),

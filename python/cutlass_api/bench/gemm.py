@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,10 +57,12 @@ class Row:
     best_kernel: str
     kernels: int
     operators: float | None = None
+    #: Every kernel's time, rough: once, after a warm-up.
+    rough: dict[str, float] = field(default_factory=dict)
 
 
 def table(path: Path | None) -> list[Shape]:
-    """The shapes in a JSON file: groups by name, each with a layout and a list ``mnk``. None: a small built-in table."""
+    """The shapes in a JSON file: groups by name, each with a layout and a list ``mnk``. None: a built-in table."""
     groups = json.loads(path.read_text()) if path else BUILT_IN
     shapes = []
     for label, group in groups.items():
@@ -207,6 +209,7 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
         best_kernel=kernels[best].metadata.kernel_name,
         kernels=len(kernels),
         operators=methods["operators"].median if operators else None,
+        rough={kernels[at].metadata.kernel_name: round(time, 3) for at, time in rough.items()},
     )
 
 
