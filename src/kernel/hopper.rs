@@ -26,6 +26,8 @@ const TILE_ENDS: f64 = 1.64e-6;
 const SPLIT: f64 = 4.66e-6;
 /// What is left of a tile's ends where consumers take turns, for all tiles but the last.
 const PING_PONG_ENDS: f64 = 0.485;
+/// What CTAs take to meet that share what they load. Not fitted, but enough to decide where the model sees no difference.
+const MEETING: f64 = 0.2e-6;
 /// Clusters of 1 to 8 CTAs, each with a multiprocessor for itself, that run at once (cuOccupancyMaxActiveClusters on an H100).
 const CLUSTERS: [f64; 9] = [0.0, 132.0, 66.0, 39.0, 30.0, 22.0, 17.0, 15.0, 15.0];
 /// A guess, to keep swapped configurations to the problems that they are for: none was measured in several rounds.
@@ -64,6 +66,9 @@ pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Targ
     let mut work = rounds * blocks * block + ends * TILE_ENDS * sharing.sqrt();
     if config.split > 1 {
         work += SPLIT;
+    }
+    if cluster_m * cluster_n > 1.0 {
+        work += MEETING;
     }
     // An output that is written transposed goes through registers and is waited for, which further rounds do not hide.
     if config.swapped && rounds > 1.0 {
