@@ -36,6 +36,7 @@ impl Target {
         let (tile, flops_per_sm, load_penalty) = match &kernel.design {
             Design::Reference(_) => return f64::INFINITY,
             Design::Sm90(config) => return hopper::seconds(config, kernel.types, gemm, self),
+            Design::Skinny(config) => return config.seconds(kernel.types, gemm, *self),
             Design::Simt(config) => {
                 (config.tile, simt_rate(kernel.types.accumulator) * simt_efficiency(config.tile), 1.0)
             }

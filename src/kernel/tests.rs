@@ -103,7 +103,7 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                     let kernel = &all()[position];
                     let Design::Sm90(config) = kernel.design else { continue };
                     seen.insert(position);
-                    let launch = kernel.launch(&problem, 132, 1 << 30).expect("there is an output");
+                    let launch = kernel.launch(&problem, Target::typical(90), 1 << 30).expect("there is an output");
                     let Params::Sm90(params) = launch.params else { panic!("not its parameters") };
                     params.maps.iter().flatten().for_each(|map| assert_valid(map, &kernel.name()));
                     assert_eq!(launch.grid % launch.cluster, 0);

@@ -41,6 +41,10 @@ pub struct Kernel {
 #[pyclass(module = "cutlass_api", extends = Kernel, frozen)]
 pub struct SimtGemmKernel;
 
+/// Few rows or few columns, at the speed at which memory delivers the other operand. Compute capability 8.0 and later.
+#[pyclass(module = "cutlass_api", extends = Kernel, frozen)]
+pub struct SkinnyGemmKernel;
+
 /// Tensor cores through `mma.sync` and `cp.async`. Compute capability 8.0 and later.
 #[pyclass(module = "cutlass_api", extends = Kernel, frozen)]
 pub struct Sm80GemmKernel;
@@ -63,6 +67,7 @@ pub fn object<'py>(py: Python<'py>, position: usize) -> PyResult<Bound<'py, Kern
         let object = match kernel::at(position).design {
             Design::Reference(_) => Bound::new(py, base.add_subclass(ReferenceKernel))?.into_super(),
             Design::Simt(_) => Bound::new(py, base.add_subclass(SimtGemmKernel))?.into_super(),
+            Design::Skinny(_) => Bound::new(py, base.add_subclass(SkinnyGemmKernel))?.into_super(),
             Design::Sm80(_) => Bound::new(py, base.add_subclass(Sm80GemmKernel))?.into_super(),
             Design::Sm90(_) => Bound::new(py, base.add_subclass(Sm90GemmKernel))?.into_super(),
         };
@@ -135,8 +140,12 @@ impl Kernel {
             && let Ok(device) = driver::Device::get(ordinal)
             && !kernel.runs_on(device.cc)
         {
-            let [has, needs] = [device.cc, kernel.min_cc()].map(|cc| format!("{}.{}", cc / 10, cc % 10));
-            return Ok(Some(format!("cuda:{ordinal} has compute capability {has}, the kernel runs on {needs}")));
+            let (has, chips) = (device.cc, kernel.chips());
+            return Ok(Some(format!(
+                "cuda:{ordinal} has compute capability {}.{}, the kernel runs on {chips}",
+                has / 10,
+                has % 10
+            )));
         }
         if let Err(reason) = kernel::at(position).fuses(native.bound_epilogue()) {
             return Ok(Some(reason.to_string()));
