@@ -58,7 +58,7 @@ def test_a_compute_capability_alone_gives_its_gpu_kernels(cc):
     assert found
     assert all(80 <= kernel.metadata.min_cc <= cc for kernel in found)
     everything = cutlass_api.get_kernels(providers=["nvrtc"])
-    # Hopper's instructions exist on Hopper alone, and some skinny kernels take more shared memory than other chips have.
+    # Hopper's instructions exist on Hopper alone; some skinny kernels take more shared memory than other chips have.
     ours = [k for k in everything if k.metadata.min_cc <= cc]
     assert set(found) <= set(ours) and found == [k for k in ours if k in set(found)]
     elsewhere = {type(k.metadata.design) for k in set(ours) - set(found)}

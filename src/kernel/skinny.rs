@@ -269,7 +269,7 @@ impl Skinny {
     ///
     /// Fitted to 339 timings of the configurations for up to 16 rows, float16, 16-byte aligned, on an H100 (docs/notes/skinny.md): off by
     /// 5 % (root mean square), 22 % at worst; what it puts first takes 1.014 times as long as the best in the mean, 1.11 at worst. The
-    /// factors for other alignments and FMA come from a few timings each, which it misses by up to 15 %.
+    /// factors for other alignments and FMA come from a few timings each, which it misses by up to 20 %.
     pub fn seconds(&self, types: Types, problem: &GemmProblem, target: Target) -> f64 {
         /// Bytes a second of an H100's memory; other chips are taken to have as much a SM.
         const DEVICE_RATE: f64 = 3.0e12;
@@ -287,15 +287,16 @@ impl Skinny {
         let sms = f64::from(target.multiprocessors);
         let ctas = self.ctas(program.n(), program.batch()) as f64;
         let blocks = ((program.k() as f64 / tile_k).ceil() / f64::from(self.split)).ceil();
-        let slower = match self.align {
-            // Rows of K that begin inside a line of 128 bytes.
-            16 if self.k_major()[1] && program.k() * types.a.bytes() % 128 != 0 => 1.17,
-            8 | 16 => 1.0,
-            _ if self.tokens > 16 => 1.6,
+        let slower = match (self.align, self.tokens) {
+            (8.., _) => 1.0,
+            (_, 17..) => 1.6,
             _ => 1.25,
         };
+        // Rows of K that begin inside a line of 128 bytes.
+        let begins_inside = self.k_major()[1] && program.k() * types.a.bytes() % 128 != 0;
+        let ragged = if self.align == 16 && begins_inside { 1.17 } else { 1.0 };
         let bytes = (tile_n + FEW * program.m() as f64) * blocks * tile_k * element * slower;
-        let all = ctas * bytes / DEVICE_RATE * H100_SMS / sms;
+        let all = ctas * bytes * ragged / DEVICE_RATE * H100_SMS / sms;
         let most = (ctas / sms).ceil();
         let resident = most.min(f64::from(self.ctas_per_sm(types)));
         let in_flight = resident * f64::from(self.stages - 1) * tile_n * tile_k * element;
