@@ -280,8 +280,8 @@ impl Skinny {
         const SPLIT: f64 = 1.7e-6;
         /// Of a byte of the few rows, which come from the L2 cache, in bytes of the wide operand.
         const FEW: f64 = 0.05;
-        /// Multiply-adds a second of the chip, as the FMA loop reaches them.
-        const FMA_RATE: f64 = 8e12;
+        /// Multiply-adds a second of a SM, as the FMA loop reaches them.
+        const FMA_RATE: f64 = 60e9;
         let program = self.program(problem);
         let (element, [tile_n, tile_k]) = (types.a.bytes() as f64, self.tile.map(f64::from));
         let sms = f64::from(target.multiprocessors);
@@ -303,7 +303,7 @@ impl Skinny {
         let busiest = most * bytes * LATENCY / in_flight;
         let arithmetic = match self.method {
             Method::TensorCores => 0.0,
-            Method::Fma => ctas * tile_n * blocks * tile_k * f64::from(self.tokens) / FMA_RATE * H100_SMS / sms,
+            Method::Fma => most * tile_n * blocks * tile_k * f64::from(self.tokens) / FMA_RATE,
         };
         let split = if self.split > 1 { SPLIT } else { 0.0 };
         LAUNCH + split + all.max(busiest).max(arithmetic)

@@ -109,8 +109,14 @@ pub fn rounds_to_tf32(position: usize) -> bool {
 }
 
 /// Why a built-in kernel must not serve arguments that it could: what they carry beside the problem, and what the user
-/// has decided about precision. None where nothing stands against it.
-pub fn policy(py: Python<'_>, position: usize, arguments: &NativeArguments) -> PyResult<Option<String>> {
+/// has decided about precision. None where nothing stands against it. `tf32` is that decision, once it has been asked for, which
+/// takes a call into torch.
+pub fn policy(
+    py: Python<'_>,
+    position: usize,
+    arguments: &NativeArguments,
+    tf32: &mut Option<bool>,
+) -> PyResult<Option<String>> {
     if let (Some(epilogue), None) = (&arguments.epilogue, &arguments.fused) {
         let class = epilogue.bind(py).get_type().name()?;
         return Ok(Some(format!("the epilogue is a {class}, and it fuses EpilogueArguments only")));
@@ -118,7 +124,14 @@ pub fn policy(py: Python<'_>, position: usize, arguments: &NativeArguments) -> P
     if let Some((at, _)) = arguments.scaled.first() {
         return Ok(Some(format!("{} is a ScaledTensor, and it reads no scales", arguments.operands[*at].name)));
     }
-    if rounds_to_tf32(position) && !tf32_allowed(py)? {
+    if !rounds_to_tf32(position) {
+        return Ok(None);
+    }
+    let allowed = match *tf32 {
+        Some(allowed) => allowed,
+        None => *tf32.insert(tf32_allowed(py)?),
+    };
+    if !allowed {
         let reason =
             "it rounds float32 operands to tf32, which torch.set_float32_matmul_precision(\"high\") would allow";
         return Ok(Some(reason.to_owned()));
@@ -150,7 +163,7 @@ impl Kernel {
         if let Err(reason) = kernel::at(position).fuses(native.bound_epilogue()) {
             return Ok(Some(reason.to_string()));
         }
-        policy(py, position, native)
+        policy(py, position, native, &mut None)
     }
 }
 
