@@ -9,7 +9,7 @@
 // Of the source nothing outside its first and last element is read. A destination row's padding, up to the next 16 bytes, may be
 // overwritten with anything: TMA knows the extents and puts zeros there.
 #pragma once
-#include "common/grid.cuh"
+#include "common/cluster.cuh"
 #include "common/vector.cuh"
 
 struct PackOperand {
@@ -192,8 +192,8 @@ template <int SIZE_A, int SIZE_B> struct Pack {
   static constexpr int THREADS = 256, MIN_CTAS = SIZE_A == 1 || SIZE_B == 1 ? 2 : 3, SMEM_BYTES = 0;  // beyond what is static
 
   static __device__ __forceinline__ void run(const PackParams& params) {
-    ptx::let_next_kernel_start();
-    ptx::wait_for_earlier_kernels();
+    ptx::let_next_grid_start();
+    ptx::wait_for_grids_before();
     const int tiles_a = params.operands[0].batch * params.operands[0].tiles;
     const bool is_a = int(blockIdx.x) < tiles_a;
     const int index = is_a ? blockIdx.x : blockIdx.x - tiles_a;

@@ -3,30 +3,30 @@
 // The frame: M is the narrow side, at most TOKENS; A holds the few rows, B the large matrix. A problem whose N is narrow is handed
 // in transposed by the host, and the epilogue then sees transposed coordinates too.
 //
-//   global memory --cp.async--> shared memory (STAGES tiles of A and B) --mma.sync, wgmma or FMA--> sums --> global
+//   global memory --cp.async--> shared memory (STAGES tiles of A and B) --mma.sync or FMA--> sums --> global
 //
 // What counts is how many bytes are on their way at any moment: 3 TB/s take 64 to 128 KB a SM when all SMs ask at once. So the
-// ring is deep, and everything else small. B takes the matrix instruction's side of 16 (64) rows, the few rows of A its
+// ring is deep, and everything else small. B takes the matrix instruction's side of 16 rows, the few rows of A its
 // side of 8 columns. A CTA's warps divide the tile's K among them as well as its N, and SPLIT CTAs, one cluster,
 // divide K once more, so that even a small matrix is read by all SMs. The sums meet in shared memory: those of a CTA's warps
 // first, then those of the cluster's CTAs, each of which adds up its part of the columns. The order is fixed: the same operands
 // give the same bits.
 //
 // Elements: f16, bf16 or f32, the same for A and B; sums in f32. Method::MMA rounds f32 to tf32; Method::FMA, which is for f32,
-// multiplies it as it is. Method::WGMMA, Hopper's own, is for f16 and bf16, and pays from some 20 rows on.
+// multiplies it as it is.
 // What it asks of the strides: 1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N); the other stride, the batch stride and the
 // base pointer are multiples of ALIGN bytes, which is 16, 8, 4 or the size of an element. Output strides are free.
 // The grid is SPLIT * ceil(n / TILE_N) * batch CTAs, in clusters of SPLIT (which is 1 before sm_90).
 #pragma once
-#include "common/grid.cuh"
+#include "common/cluster.cuh"
+#include "common/epilogue.cuh"
 #include "common/operand_tile.cuh"
 #include "common/params.cuh"
 #include "common/ptx.cuh"
 #include "common/types.cuh"
 #include "common/vector.cuh"
-#include "common/wgmma.cuh"
 
-enum class Method { MMA, WGMMA, FMA };
+enum class Method { MMA, FMA };
 
 template <class Element, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TOKENS, int TILE_N, int TILE_K, int WARPS_N, int STAGES,
           int SPLIT, int ALIGN, Method METHOD, class Epilogue>
@@ -37,26 +37,20 @@ struct SkinnyGemm {
   static_assert(ASYNC ? STAGES >= 2 : STAGES == 2, "through registers, one tile is filled while one is read");
   static_assert(SPLIT == 1 || SPLIT == 2 || SPLIT == 4 || SPLIT == 8, "a cluster has at most 8 CTAs");
   static_assert(METHOD != Method::FMA || is_same<Element, f32>, "products of the others are exact in f32 anyway");
-  static_assert(METHOD != Method::WGMMA || (sizeof(Element) == 2 && ASYNC && TILE_K % 64 == 0 && WARPS_N % 4 == 0 &&
-                                            TILE_N % (16 * WARPS_N) == 0));
 
   static constexpr int SIZE = sizeof(Element);
-  // wgmma wants rows of 128 bytes; a longer block of K is then several panels.
-  static constexpr int PANEL_K = METHOD == Method::WGMMA ? 64 : TILE_K, PANELS = TILE_K / PANEL_K;
   // A's tile has room for more rows than TOKENS where its swizzle wants 64 or 128 bytes a row, or the CTA 16 bytes a thread.
-  static constexpr int LEAST = A_K_MAJOR ? 8 : (METHOD == Method::WGMMA || SIZE == 4 ? 128 : 64) / SIZE;
-  static constexpr int ENOUGH = THREADS * 16 / (PANEL_K * SIZE), ROOM = LEAST > ENOUGH ? LEAST : ENOUGH;
+  static constexpr int LEAST = A_K_MAJOR ? 8 : (SIZE == 4 ? 128 : 64) / SIZE;
+  static constexpr int ENOUGH = THREADS * 16 / (TILE_K * SIZE), ROOM = LEAST > ENOUGH ? LEAST : ENOUGH;
   static constexpr int TILE_M = TOKENS > ROOM ? TOKENS : ROOM;
   static constexpr int WARP_N = TILE_N / WARPS_N;
 
-  using TileA = OperandTile<Element, A_K_MAJOR, TILE_M, PANEL_K>;
-  // wgmma takes 64 columns at a time; if N is contiguous, each 64 of them lie apart, as its own rows of 128 bytes.
-  static constexpr int PARTS = METHOD == Method::WGMMA && !B_K_MAJOR ? TILE_N / 64 : 1, PART_N = TILE_N / PARTS;
-  using TileB = OperandTile<Element, B_K_MAJOR, PART_N, PANEL_K>;
-  using CopierA = TileCopier<Element, A_K_MAJOR, TILE_M, PANEL_K, THREADS, ALIGN>;
-  using CopierB = TileCopier<Element, B_K_MAJOR, PART_N, PANEL_K, THREADS, ALIGN>;
+  using TileA = OperandTile<Element, A_K_MAJOR, TILE_M, TILE_K>;
+  using TileB = OperandTile<Element, B_K_MAJOR, TILE_N, TILE_K>;
+  using CopierA = TileCopier<Element, A_K_MAJOR, TILE_M, TILE_K, THREADS, ALIGN>;
+  using CopierB = TileCopier<Element, B_K_MAJOR, TILE_N, TILE_K, THREADS, ALIGN>;
 
-  static constexpr int PANEL_BYTES = TileA::BYTES + PARTS * TileB::BYTES, STAGE_BYTES = PANELS * PANEL_BYTES;
+  static constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
   // Sums in shared memory: for each of the warps along K, TOKENS rows of TILE_N. Four words of padding make the rows 2j that the
   // lanes of one store touch (j of 4, 8 words each) fall into different banks.
   static constexpr int SUM_PITCH = TILE_N + 4;
@@ -73,7 +67,7 @@ struct SkinnyGemm {
   static constexpr int BY_REGISTERS = ASYNC ? 2 : TOKENS > 16 ? 1 : TILE_N > 32 ? 2 : 3;
   static constexpr int MIN_CTAS = BY_MEMORY < 1 ? 1 : BY_MEMORY < BY_REGISTERS ? BY_MEMORY : BY_REGISTERS;
 
-  // A warp's sums, and how a K block is added to them: begun by start(), complete after finish(); other work goes between.
+  // A warp's sums, and how its part of a K block is added to them.
   struct MmaSums {
     // ldmatrix reads 16 rows even of 8: the others, of which nothing is used, are what lies behind A's tile.
     static constexpr int READ_M = TOKENS < 16 ? 16 : TOKENS;
@@ -99,8 +93,7 @@ struct SkinnyGemm {
       else reader.lane_offset += steps * TileA::K_STEP * row_bytes;
     }
 
-    __device__ __forceinline__ void start(unsigned, unsigned, int) {}
-    __device__ __forceinline__ void finish(unsigned a_tile, unsigned b_tile) {
+    __device__ __forceinline__ void add(unsigned a_tile, unsigned b_tile) {
 #pragma unroll
       for (int step = 0; step < STEPS; ++step) {
         typename ReaderA::Fragments a;
@@ -159,8 +152,8 @@ struct SkinnyGemm {
       for (int i = 0; i < 4; ++i) values[i] = __uint_as_float(words[i]);
     }
 
-    __device__ __forceinline__ void start(unsigned, unsigned, int) {}
-    __device__ __forceinline__ void finish(unsigned a_tile, unsigned b_tile) {
+    __device__ __forceinline__ void add(unsigned a_tile, unsigned b_tile) {
+      f32 of_block[COLUMNS][TOKENS] = {};  // summed apart: docs/notes/accuracy.md says why
 #pragma unroll(TOKENS > 4 ? 1 : 4)
       for (int at = 0; at < LENGTH; at += 4) {
         f32 b[COLUMNS][4];
@@ -173,9 +166,13 @@ struct SkinnyGemm {
 #pragma unroll
           for (int c = 0; c < COLUMNS; ++c)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) sums[c][token] = multiply_add(a[i], b[c][i], sums[c][token]);
+            for (int i = 0; i < 4; ++i) of_block[c][token] = multiply_add(a[i], b[c][i], of_block[c][token]);
         }
       }
+#pragma unroll
+      for (int c = 0; c < COLUMNS; ++c)
+#pragma unroll
+        for (int token = 0; token < TOKENS; ++token) sums[c][token] += of_block[c][token];
     }
 
     __device__ __forceinline__ void store(f32* slab) const {
@@ -186,56 +183,14 @@ struct SkinnyGemm {
     }
   };
 
-  // The same by a warpgroup, which has GROUPS times 64 columns of B, 16 of them a warp's.
-  struct WgmmaSums {
-    static constexpr int GROUPS = TILE_N / (16 * WARPS_N) > 0 ? TILE_N / (16 * WARPS_N) : 1;
-    static constexpr int STEPS = 4 / WARPS_K;  // of 16 elements of K in the warpgroup's part of a panel
-    using Wgmma = ptx::Wgmma<Element, f32, TOKENS, B_K_MAJOR, A_K_MAJOR>;
-    int group, first_step;
-    unsigned sums[GROUPS][Wgmma::SUMS];
-
-    __device__ __forceinline__ explicit WgmmaSums(int warp)
-        : group(warp % WARPS_N / 4 * GROUPS), first_step(warp / WARPS_N * STEPS), sums{} {}
-
-    __device__ __forceinline__ void start(unsigned a_tile, unsigned b_tile, int k_left) {
-      ptx::wgmma_fence();
-#pragma unroll
-      for (int panel = 0; panel < PANELS; ++panel) {
-        if (panel > 0 && panel * PANEL_K >= k_left) break;  // beyond K, where nothing was copied
-#pragma unroll
-        for (int step = 0; step < STEPS; ++step) {
-          auto descriptor = [&](unsigned tile, bool k_major) {  // 16 of K further: 32 bytes, or 16 rows of 128 bytes
-            tile += panel * PANEL_BYTES + (first_step + step) * (k_major ? 32 : 16 * 128);
-            return ptx::matrix_descriptor(tile, 0, 8 * 128);
-          };
-#pragma unroll
-          for (int g = 0; g < GROUPS; ++g)
-            Wgmma::issue(sums[g], descriptor(b_tile + (group + g) * (64 * 128), B_K_MAJOR), descriptor(a_tile, A_K_MAJOR), 1);
-        }
-      }
-      ptx::wgmma_commit();
-    }
-    __device__ __forceinline__ void finish(unsigned, unsigned) { ptx::wgmma_wait<0>(); }
-
-    __device__ __forceinline__ void store(f32* slab) const {
-      const int lane = threadIdx.x % 32, row = group * 64 + threadIdx.x / 32 % 4 * 16 + lane / 4, pair = lane % 4 * 2;
-#pragma unroll
-      for (int g = 0; g < GROUPS; ++g)
-#pragma unroll
-        for (int i = 0; i < Wgmma::SUMS; ++i)
-          slab[(i / 4 * 8 + pair + i % 2) * SUM_PITCH + row + g * 64 + i / 2 % 2 * 8] = Wgmma::value(sums[g], i);
-    }
-  };
-
-  template <Method, class Mma, class Wgmma, class Fma> struct Choose { using Type = Mma; };
-  template <class Mma, class Wgmma, class Fma> struct Choose<Method::WGMMA, Mma, Wgmma, Fma> { using Type = Wgmma; };
-  template <class Mma, class Wgmma, class Fma> struct Choose<Method::FMA, Mma, Wgmma, Fma> { using Type = Fma; };
-  using Sums = typename Choose<METHOD, MmaSums, WgmmaSums, FmaSums>::Type;
+  template <Method, class Mma, class Fma> struct Choose { using Type = Mma; };
+  template <class Mma, class Fma> struct Choose<Method::FMA, Mma, Fma> { using Type = Fma; };
+  using Sums = typename Choose<METHOD, MmaSums, FmaSums>::Type;
 
   static __device__ __forceinline__ void run(const GemmParams& params, Epilogue epilogue) {
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = ptx::shared_address(shared_memory);
-    ptx::let_next_kernel_start();
+    ptx::let_next_grid_start();
 #if __CUDA_ARCH__ >= 900
     if constexpr (SPLIT > 1) ptx::cluster_arrive();  // waited for before anything is sent: the receiver must have started
 #endif
@@ -248,8 +203,7 @@ struct SkinnyGemm {
     const int share = (all_blocks + SPLIT - 1) / SPLIT, first_block = min(rank * share, all_blocks);
     const int blocks = min(share, all_blocks - first_block);
     const long long start_k = min(static_cast<long long>(first_block) * TILE_K, static_cast<long long>(params.k));
-    const int my_k = min(params.k - int(start_k), share * TILE_K);
-    int k_left = my_k;  // from what is to be copied next on
+    int k_left = min(params.k - int(start_k), share * TILE_K);  // from what is to be copied next on
 
     CopierA copier_a(params.a, params.a_stride[0] * batch + params.a_stride[2] * start_k, params.a_stride[1], params.a_stride[2],
                      0, params.m);
@@ -259,36 +213,22 @@ struct SkinnyGemm {
     typename CopierB::Staged staged_b;
 
     unsigned filled = shared, read = shared;  // the ring's positions
-    auto advance = [&](unsigned at, int bytes) {
-      at += bytes;
+    auto advance = [&](unsigned at) {
+      at += STAGE_BYTES;
       return at == shared + STAGES * STAGE_BYTES ? shared : at;
     };
-    auto next_panel = [&] {
+    auto next_block = [&] {
       copier_a.advance();
       copier_b.advance();
-      k_left -= PANEL_K;
-      filled = advance(filled, PANEL_BYTES);
-    };
-    auto part = [&](int i) {  // the copier of the tile's i-th 64 columns, where they lie apart
-      CopierB copier = copier_b;
-      copier.source += i * (PART_N * SIZE);
-      copier.mn_left -= i * PART_N;
-      return copier;
+      k_left -= TILE_K;
+      filled = advance(filled);
     };
     auto copy = [&] {
-#pragma unroll 1
-      for (int panel = 0; panel < PANELS; ++panel) {
-#pragma unroll
-        for (int i = 0; i < PARTS; ++i) {
-          const CopierB copier = part(i);
-          if (k_left > 0 && copier.is_ragged(k_left)) copier.copy_ragged(filled + TileA::BYTES + i * TileB::BYTES, k_left);
-        }
-        if (k_left > 0 && copier_a.is_ragged(k_left)) copier_a.copy_ragged(filled, k_left);
-#pragma unroll
-        for (int i = 0; i < PARTS; ++i) part(i).copy_whole(filled + TileA::BYTES + i * TileB::BYTES, k_left);
-        copier_a.copy_whole(filled, k_left);
-        next_panel();
-      }
+      if (k_left > 0 && copier_b.is_ragged(k_left)) copier_b.copy_ragged(filled + TileA::BYTES, k_left);
+      if (k_left > 0 && copier_a.is_ragged(k_left)) copier_a.copy_ragged(filled, k_left);
+      copier_b.copy_whole(filled + TileA::BYTES, k_left);
+      copier_a.copy_whole(filled, k_left);
+      next_block();
       ptx::copy_async_commit();  // beyond the last block an empty group, so that counting groups counts blocks
     };
     auto fetch = [&] {
@@ -298,12 +238,12 @@ struct SkinnyGemm {
     auto store = [&] {
       copier_b.store(staged_b, filled + TileA::BYTES);
       copier_a.store(staged_a, filled);
-      next_panel();
+      next_block();
     };
 
     const int warp = threadIdx.x / 32;
     Sums sums(warp);
-    ptx::wait_for_earlier_kernels();
+    ptx::wait_for_grids_before();
     if constexpr (ASYNC) {
 #pragma unroll 1
       for (int stage = 0; stage < STAGES - 1; ++stage) copy();
@@ -315,16 +255,12 @@ struct SkinnyGemm {
     for (int block = 0; block < blocks; ++block) {
       // Beyond the barrier this block is complete, and the tile that was read a round before may be overwritten.
       if constexpr (ASYNC) ptx::copy_async_wait<STAGES - 2>();
-#if __CUDA_ARCH__ >= 900
-      if constexpr (METHOD == Method::WGMMA) ptx::fence_for_async_reads();
-#endif
       __syncthreads();
-      sums.start(read, read + TileA::BYTES, my_k - block * TILE_K);
       if constexpr (ASYNC) copy();
       else fetch();  // beyond the last block: zeros, no reads
-      sums.finish(read, read + TileA::BYTES);
+      sums.add(read, read + TileA::BYTES);
       if constexpr (!ASYNC) store();
-      read = advance(read, STAGE_BYTES);
+      read = advance(read);
     }
     if constexpr (ASYNC) ptx::copy_async_wait<0>();
     __syncthreads();  // the ring is free for the slabs
@@ -355,7 +291,8 @@ struct SkinnyGemm {
         const int m = index / (TILE_N / 4), n = index % (TILE_N / 4) * 4;
         f32 values[4];
         warps_sum(values, m, n);
-        ptx::store_cluster(ptx::address_in(n / OWN_N, received_address + ((rank * TOKENS + m) * OWN_N + n % OWN_N) * 4), values);
+        const unsigned target = received_address + ((rank * TOKENS + m) * OWN_N + n % OWN_N) * 4;
+        ptx::store_cluster(ptx::map_shared(target, n / OWN_N), values);
       }
       ptx::cluster_arrive();
       ptx::cluster_wait();
@@ -390,7 +327,7 @@ struct SkinnyGemm {
     Out* target = static_cast<Out*>(params.out) + params.out_stride[0] * batch + params.out_stride[1] * m + stride_n * n;
     struct alignas(4 * sizeof(Out)) Four { Out values[4]; } four;
 #pragma unroll
-    for (int e = 0; e < 4; ++e) four.values[e] = encode<Out>(values[e]);
+    for (int e = 0; e < 4; ++e) four.values[e] = encode<Out>(Epilogue::result(values[e]));
     if (valid == 4 && stride_n == 1 && reinterpret_cast<unsigned long long>(target) % sizeof(Four) == 0) {
       *reinterpret_cast<Four*>(target) = four;
     } else {

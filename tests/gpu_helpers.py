@@ -72,7 +72,7 @@ def family_of(kernel: cutlass_api.Kernel) -> str:
 
 
 def rounds_to_tf32(kernel: cutlass_api.Kernel) -> bool:
-    return family_of(kernel) != "simt" and types_of(kernel).a == torch.float32
+    return family_of(kernel) in ("sm80", "sm90") and types_of(kernel).a == torch.float32
 
 
 def layouts_of(kernel: cutlass_api.Kernel) -> list[str]:

@@ -70,6 +70,17 @@ def fake_gemm(m=256, n=256, k=256, dtype=torch.float16, out=None, accumulator=No
     )
 
 
+def served(kernel, m, n, k):
+    """M, N and K, as many of them as a kernel serves: a skinny one has few rows or few columns."""
+    design = kernel.metadata.design
+    narrow = getattr(design, "narrow", None)
+    return (
+        min(m, design.tile_shape[0]) if narrow == "m" else m,
+        min(n, design.tile_shape[1]) if narrow == "n" else n,
+        k,
+    )
+
+
 def run_first(args, **kwargs):
     """Runs the kernel that is ranked first."""
     kernels = cutlass_api.get_kernels(args)

@@ -16,7 +16,7 @@ import pytest
 import torch
 from cutlass_api.artifact import CompiledArtifact
 from cutlass_api.metadata import Sm90DesignMetadata
-from helpers import DTYPES, fake_gemm, names, run_python
+from helpers import DTYPES, fake_gemm, names, run_python, served
 
 ARCHITECTURES = {80: "sm_80", 86: "sm_86", 89: "sm_89", 90: "sm_90a", 100: "sm_100", 120: "sm_120"}
 PACKAGE = Path(cutlass_api.__file__).parent
@@ -55,7 +55,7 @@ def args_of(kernel):
     """Arguments with the operands that a kernel's metadata asks for."""
     operands = kernel.metadata.operands
     layout = "".join("n" if getattr(operands, name).stride == (0, 1, 0) else "t" for name in ("A", "B", "out"))
-    args = fake_gemm(layout=layout)
+    args = fake_gemm(*served(kernel, 256, 256, 256), layout=layout)
     a, b, out = (getattr(operands, name).dtype.name for name in ("A", "B", "out"))
     tensors = [
         getattr(args, name).tensor.runtime_tensor.to(DTYPES[dtype])

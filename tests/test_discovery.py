@@ -7,7 +7,7 @@ import cutlass_api
 import pytest
 import torch
 from cutlass_api.arguments import ElementwiseArguments, GemmArguments, GroupedGemmArguments
-from cutlass_api.metadata import Sm90DesignMetadata
+from cutlass_api.metadata import SkinnyDesignMetadata, Sm90DesignMetadata
 from helpers import DTYPES, INTEGERS, LAYOUTS, accumulator_of, fake, fake_gemm, names, output_of, run_python
 
 FAMILIES = {type(kernel) for kernel in cutlass_api.get_kernels()}
@@ -58,12 +58,11 @@ def test_a_compute_capability_alone_gives_its_gpu_kernels(cc):
     assert found
     assert all(80 <= kernel.metadata.min_cc <= cc for kernel in found)
     everything = cutlass_api.get_kernels(providers=["nvrtc"])
-    # Hopper's instructions exist on Hopper alone.
-    assert found == [
-        k
-        for k in everything
-        if k.metadata.min_cc <= cc and (cc == 90 or not isinstance(k.metadata.design, Sm90DesignMetadata))
-    ]
+    # Hopper's instructions exist on Hopper alone; some skinny kernels take more shared memory than other chips have.
+    ours = [k for k in everything if k.metadata.min_cc <= cc]
+    assert set(found) <= set(ours) and found == [k for k in ours if k in set(found)]
+    elsewhere = {type(k.metadata.design) for k in set(ours) - set(found)}
+    assert elsewhere <= ({Sm90DesignMetadata, SkinnyDesignMetadata} if cc != 90 else set())
 
 
 def test_90_includes_what_80_runs():
@@ -293,6 +292,31 @@ def test_a_manifest_of_everything_is_quick_to_make():
     manifest.add_kernels()
     assert len(manifest.kernels) == len(cutlass_api.get_kernels())
     assert time.perf_counter() - start < 0.5
+
+
+def wide_and_narrow(m, n, k=4096, **more):
+    return [k for k in cutlass_api.get_kernels(fake_gemm(m, n, k, **more)) if "skinny" in k.metadata.kernel_name]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_few_rows_or_columns_have_kernels_of_their_own(dtype, layout):
+    for m, n in [(1, 4096), (4096, 1), (16, 4096), (4096, 16), (5, 4095), (4095, 5)]:
+        found = wide_and_narrow(m, n, dtype=dtype, layout=layout)
+        assert {kernel.metadata.design.narrow for kernel in found} == {"m" if m < n else "n"}
+        for kernel in found:
+            assert (m, n)[m > n] <= kernel.metadata.design.tile_shape[m > n]
+    assert wide_and_narrow(65, 4096, dtype=dtype, layout=layout) == []
+    few = cutlass_api.get_kernels(fake_gemm(1, 4096, dtype=dtype, layout=layout))
+    skinny = next(kernel for kernel in few if "skinny" in kernel.metadata.kernel_name)
+    refused = skinny.supports(fake_gemm(100, 4096, dtype=dtype, layout=layout))
+    assert "M is 100, and it is for products where that is at most" in str(refused.error)
+
+
+def test_sums_that_stay_in_float32_are_left_to_more_exact_kernels():
+    assert wide_and_narrow(1, 4096, out=torch.float32) == []
+    assert wide_and_narrow(1, 4096, out=torch.bfloat16)
+    assert wide_and_narrow(1, 4096, dtype=torch.float16, accumulator=torch.float16) == []
 
 
 # Time.

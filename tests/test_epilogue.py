@@ -590,13 +590,16 @@ def tf32_allowed():
 @pytest.mark.parametrize("dtype, out_dtype, accumulator", COMPILED, ids=str)
 def test_every_family_compiles_with_an_epilogue(dtype, out_dtype, accumulator, cc, tmp_path):
     case = CASES[COMPILED.index((dtype, out_dtype, accumulator)) + 5]
-    operands = {name: fake(*shape_of(kind, (64, 48)) or (1,), dtype=dtype) for name, kind in case.tensors.items()}
-    others = {name: fake(64, 48, dtype=out_dtype) for name in case.others}
-    a, b = fake(64, 32, dtype=dtype), fake(32, 48, dtype=dtype)
-    args = fused(a, b, fake(64, 48, dtype=out_dtype), case.function, accumulator, **operands, **others, **case.numbers)
-    families = {type(kernel): kernel for kernel in reversed(cutlass_api.get_kernels(args, cc=cc))}
-    assert families
-    for kernel in families.values():
+    families = {}
+    for m, n in [(64, 48), (4, 48), (64, 4)]:
+        operands = {name: fake(*shape_of(kind, (m, n)) or (1,), dtype=dtype) for name, kind in case.tensors.items()}
+        others = {name: fake(m, n, dtype=out_dtype) for name in case.others}
+        a, b, out = fake(m, 32, dtype=dtype), fake(32, n, dtype=dtype), fake(m, n, dtype=out_dtype)
+        args = fused(a, b, out, case.function, accumulator, **operands, **others, **case.numbers)
+        for kernel in cutlass_api.get_kernels(args, cc=cc):
+            families.setdefault((type(kernel), getattr(kernel.metadata.design, "narrow", None)), (kernel, args))
+    assert len(families) > 1 or dtype not in (torch.float16, torch.float32)
+    for kernel, args in families.values():
         artifact = kernel.compile(args, cc=cc)
         assert artifact.compiled_obj.log == ""
         assert artifact.compiled_obj.kernel_name == kernel.metadata.kernel_name

@@ -540,3 +540,40 @@ def test_no_hopper_kernel_is_found_or_supported_on_another_chip():
             raise AssertionError("Hopper's code was run elsewhere")
         """
     )
+
+
+# ---- skinny: few rows or columns -------------------------------------------------------------------------------------
+
+
+def test_a_skinny_launch_has_its_few_on_m():
+    run(
+        """
+        def skinny(m, n, k):
+            a.describe(A, (m, k)); b.describe(B, (k, n)); out.describe(OUT, (m, n))
+            args = GemmArguments(a, b, out, "float32")
+            for kernel in cutlass_api.get_kernels(args):
+                if "skinny" in kernel.metadata.kernel_name:
+                    kernel.run(args, stream=STREAM)
+                    assert kernel.get_workspace_size(args) == 0
+                    yield kernel.metadata.design, device.last_parameters()
+
+        overlapping = set()
+        for m, n, k in [(8, 4096, 4096), (8, 65536, 256), (4096, 8, 512)]:
+            seen = 0
+            for design, p in skinny(m, n, k):
+                few, wide = (m, n) if m < n else (n, m)
+                tile = design.tile_shape[1 if m < n else 0]
+                split = design.cluster_shape[2]
+                assert p.extents == (few, wide, k, 1), p
+                assert (p.a, p.b, p.out) == ((A, B, OUT) if m < n else (B, A, OUT)), p
+                assert p.a_stride == ((0, k, 1) if m < n else (0, 1, n)), p
+                assert p.b_stride == ((0, n, 1) if m < n else (0, 1, k)), p
+                assert p.out_stride == ((0, n, 1) if m < n else (0, 1, n)), p
+                assert device.library.stand_in_last_grid() == -(-wide // tile) * split
+                assert device.library.stand_in_last_cluster() == split
+                overlapping.add(device.library.stand_in_last_overlapping())
+                seen += 1
+            assert seen > 3
+        assert overlapping == {0, 1}
+        """
+    )

@@ -40,6 +40,7 @@ def fields(cls):
         "ScaledTensorAttributes": ["base", "scale", "mode", "swizzle"],
         "BLASDesignMetadata": ["tile_shape", "cluster_shape"],
         "Sm100DesignMetadata": ["tile_shape", "cluster_shape", "use_2cta_mma", "use_tma_store"],
+        "SkinnyDesignMetadata": ["tile_shape", "cluster_shape", "warp_shape", "stages", "load_bytes", "narrow"],
         "Sm80DesignMetadata": ["tile_shape", "cluster_shape", "warp_shape", "stages", "load_bytes"],
     }.items(),
 )

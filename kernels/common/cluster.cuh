@@ -1,5 +1,7 @@
-// What CTAs of one cluster, and grids that follow each other, say to each other.
+// What CTAs of one cluster, and grids that follow each other, say to each other. sm_90 brought both; before it, the two that order
+// grids do nothing, since none starts early, and the others must not be called.
 #pragma once
+#include "common/types.cuh"
 
 namespace ptx {
 
@@ -16,6 +18,10 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
+// The same in two halves, for warps whose threads are together. Other work goes between.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
 // "Data Movement and Conversion Instructions: mapa": where a shared address lies in another CTA of the cluster.
 __device__ __forceinline__ unsigned map_shared(unsigned shared, unsigned cta) {
   unsigned mapped;
@@ -28,6 +34,10 @@ __device__ __forceinline__ float4 load_cluster(unsigned mapped) {
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(mapped)
                : "memory");
   return v;
+}
+__device__ __forceinline__ void store_cluster(unsigned mapped, const f32 (&values)[4]) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(mapped), "f"(values[0]), "f"(values[1]), "f"(values[2]),
+               "f"(values[3]) : "memory");
 }
 
 // "Parallel Synchronization and Communication Instructions: barrier": one of the CTA's 15 numbered barriers, for THREADS threads, of
@@ -49,8 +59,16 @@ template <int REGISTERS> __device__ __forceinline__ void grow_registers() {
 
 // "Control Flow Instructions: griddepcontrol". If the launch allowed it to start early: waits until the grids before this one on
 // the stream are complete and what they wrote is visible.
-__device__ __forceinline__ void wait_for_grids_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_grids_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 // Lets the next grid start as soon as there is room for it.
-__device__ __forceinline__ void let_next_grid_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void let_next_grid_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 }  // namespace ptx

@@ -26,6 +26,7 @@ __all__ = [
     "RuntimeArguments",
     "ScaledTensor",
     "SimtGemmKernel",
+    "SkinnyGemmKernel",
     "Sm80GemmKernel",
     "Sm90GemmKernel",
     "Status",
@@ -289,6 +290,9 @@ class PreparedLaunch:
 
 @final
 class SimtGemmKernel(Kernel): ...
+
+@final
+class SkinnyGemmKernel(Kernel): ...
 
 @final
 class Sm80GemmKernel(Kernel): ...

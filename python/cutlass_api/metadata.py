@@ -150,6 +150,21 @@ class Sm80DesignMetadata(BLASDesignMetadata):
 
 
 @dataclass(frozen=True)
+class SkinnyDesignMetadata(BLASDesignMetadata):
+    """A kernel of the skinny family, for few rows (``narrow`` is "m") or few columns ("n"): at most those of the tile.
+
+    ``warp_shape``: warps along M, N and K. ``stages``: tiles of A and B in flight. ``load_bytes``: bytes that one load
+    moves, which addresses and leading strides are multiples of. The CTAs of a cluster each have a part of K; their sums
+    are added in a fixed order.
+    """
+
+    warp_shape: tuple[int, int, int]
+    stages: int
+    load_bytes: int
+    narrow: str
+
+
+@dataclass(frozen=True)
 class Sm90DesignMetadata(BLASDesignMetadata):
     """A kernel of the sm90 family (Hopper only).
 
@@ -223,6 +238,7 @@ __all__ = [
     "GroupedGemmOperandsMetadata",
     "KernelMetadata",
     "ScaledTensorAttributes",
+    "SkinnyDesignMetadata",
     "Sm80DesignMetadata",
     "Sm90DesignMetadata",
     "Sm100DesignMetadata",

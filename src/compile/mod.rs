@@ -38,8 +38,8 @@ pub enum CompileError {
     Failed { kernel: String, architecture: Architecture, log: String },
     #[error("{call} failed with {error}")]
     Nvrtc { call: &'static str, error: String },
-    #[error("kernel {kernel} does not run on compute capability {cc}: it is for {only} alone")]
-    WrongChip { kernel: String, cc: u32, only: u32 },
+    #[error("kernel {kernel} does not run on compute capability {cc}: it is for {chips}")]
+    WrongChip { kernel: String, cc: u32, chips: String },
     #[error("kernel {0} runs on the CPU and has no program to compile")]
     NotCompiled(String),
     #[error("these bytes are no compiled artifact: {0}")]
@@ -103,7 +103,7 @@ pub fn compile(kernel: &Kernel, cc: u32) -> Result<Arc<Program>, CompileError> {
     let nvrtc = Nvrtc::get()?;
     let architecture = Architecture::for_cc(cc, nvrtc)?;
     if kernel.runs_on_gpu() && !kernel.runs_on(cc) {
-        return Err(CompileError::WrongChip { kernel: kernel.name(), cc, only: kernel.min_cc() });
+        return Err(CompileError::WrongChip { kernel: kernel.name(), cc, chips: kernel.chips() });
     }
     let lookup = (*kernel, architecture);
     let lock = || MEMORY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

@@ -2,7 +2,7 @@
 
 use super::{ENTRY, PACK_ENTRY};
 use crate::epilogue::functor;
-use crate::kernel::{Design, Kernel, Major, Pack, Schedule, Simt};
+use crate::kernel::{Design, Kernel, Major, Method, Pack, Schedule, Simt, Skinny};
 
 macro_rules! headers {
     ($($name:literal),* $(,)?) => {
@@ -15,7 +15,6 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "common/cluster.cuh",
     "common/epilogue.cuh",
     "common/fusion.cuh",
-    "common/grid.cuh",
     "common/mbarrier.cuh",
     "common/operand_tile.cuh",
     "common/params.cuh",
@@ -28,6 +27,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "common/wgmma.cuh",
     "pack.cuh",
     "simt.cuh",
+    "skinny.cuh",
     "sm80.cuh",
     "sm90.cuh",
 ];
@@ -71,6 +71,27 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 types.out.short_name()
             );
             ("simt.cuh", family, "GemmParams", agreement(Simt::THREADS, 0))
+        }
+        Design::Skinny(config) => {
+            // A and B are of one type, so that it is the same in both frames.
+            let types = kernel.types;
+            let [a_k_major, b_k_major] = config.k_major();
+            let [tile_n, tile_k] = config.tile;
+            let method = match config.method {
+                Method::TensorCores => "MMA",
+                Method::Fma => "FMA",
+            };
+            let family = format!(
+                "SkinnyGemm<{}, {}, {a_k_major}, {b_k_major}, {}, {tile_n}, {tile_k}, {}, {}, {}, {}, Method::{method}, {epilogue}>",
+                types.a.short_name(),
+                types.out.short_name(),
+                config.tokens,
+                config.warps_n,
+                config.stages,
+                config.split,
+                config.align
+            );
+            ("skinny.cuh", family, "GemmParams", agreement(Skinny::THREADS, config.shared_bytes(types)))
         }
         Design::Sm80(config) => {
             let program = config.program();

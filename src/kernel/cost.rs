@@ -36,6 +36,7 @@ impl Target {
         let (tile, flops_per_sm, load_penalty) = match &kernel.design {
             Design::Reference(_) => return f64::INFINITY,
             Design::Sm90(config) => return hopper::seconds(config, kernel.types, gemm, self),
+            Design::Skinny(config) => return config.seconds(kernel.types, gemm, *self),
             Design::Simt(config) => {
                 (config.tile, simt_rate(kernel.types.accumulator) * simt_efficiency(config.tile), 1.0)
             }
@@ -69,8 +70,9 @@ impl Target {
         /// 3.6, 5.3 and 10 us, where 3.0, 4.5 and 10.5 were measured.
         const TILE_OVERHEAD: f64 = 1.5e-6;
         const LAUNCH: f64 = 1.5e-6;
-        /// Bytes a second of device memory that tiles with a few rows of use draw: an assumption, below what sm90 reaches.
-        const DEVICE_RATE: f64 = 1.8e12;
+        /// Bytes a second of device memory that tiles with a few rows of use draw, by multiprocessor: an assumption, below what sm90
+        /// reaches.
+        const DEVICE_RATE: f64 = 1.8e12 / 132.0;
         let steps = (gemm.k() as f64 / f64::from(tile_k)).ceil();
         let depth = steps * f64::from(tile_k);
         let (m, n) = (f64::from(tile_m), f64::from(tile_n));
@@ -79,7 +81,9 @@ impl Target {
         let waves = (tiles(gemm, tile_m, tile_n) as f64 / f64::from(self.multiprocessors)).ceil();
         let [rows, columns, k] = [gemm.m(), gemm.n(), gemm.k()].map(|extent| extent as f64);
         let bytes = gemm.batch() as f64 * element * (rows * k + k * columns);
-        LAUNCH + (waves * (arithmetic.max(loads) + TILE_OVERHEAD)).max(bytes / DEVICE_RATE)
+        LAUNCH
+            + (waves * (arithmetic.max(loads) + TILE_OVERHEAD))
+                .max(bytes / (DEVICE_RATE * f64::from(self.multiprocessors)))
     }
 }
 

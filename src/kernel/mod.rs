@@ -7,6 +7,7 @@ mod launch;
 mod layout;
 mod pack;
 mod simt;
+mod skinny;
 mod sm80;
 mod sm90;
 mod space;
@@ -17,6 +18,7 @@ pub use launch::{GemmParams, Launch, Params, Sm90Scalars, TensorMap};
 pub use layout::{Layout, Major};
 pub use pack::{Pack, PackOperand};
 pub use simt::Simt;
+pub use skinny::{Method, Narrow, Skinny};
 pub use sm80::Sm80;
 pub use sm90::{Schedule, Sm90};
 pub use space::{all, at, base, fused, ranked};
@@ -44,6 +46,7 @@ pub enum Design {
     /// Computed by the CPU, by the reference backend.
     Reference(Operation),
     Simt(Simt),
+    Skinny(Skinny),
     Sm80(Sm80),
     Sm90(Sm90),
 }
@@ -73,6 +76,8 @@ pub enum Unsupported {
     Alignment { name: &'static str, address: u64, stride: Vec<i64>, actual: i64, expected: i64 },
     #[error("dimension {dimension} is {extent}; kernels index up to {limit}")]
     Extent { dimension: &'static str, extent: i64, limit: i64 },
+    #[error("{dimension} is {extent}, and it is for products where that is at most {limit}")]
+    Few { dimension: &'static str, extent: i64, limit: i64 },
     #[error("the arguments carry an epilogue, {asked}, and it fuses none")]
     FusesNone { asked: String },
     #[error("it fuses the epilogue {fused}, and the arguments carry {asked}")]
@@ -106,6 +111,7 @@ impl Kernel {
         let name = match &self.design {
             Design::Reference(operation) => format!("reference_{}_{types}", operation.name()),
             Design::Simt(config) => format!("simt_gemm_{types}_{config}"),
+            Design::Skinny(config) => format!("skinny_gemm_{types}_{config}"),
             Design::Sm80(config) => format!("sm80_gemm_{types}_{config}"),
             Design::Sm90(config) => format!("sm90_gemm_{types}_{}", config.name(types)),
         };
@@ -115,11 +121,12 @@ impl Kernel {
         }
     }
 
-    /// Whether the program computes the transposed product: it writes row-major, and a column-major output is the
-    /// transposed product's row-major one.
+    /// Whether the program computes the transposed product: most write row-major, and a column-major output is the transposed
+    /// product's row-major one; a skinny one has its few on M.
     pub fn is_transposed(&self) -> bool {
         match &self.design {
             Design::Reference(_) | Design::Simt(_) => false,
+            Design::Skinny(config) => config.narrow == Narrow::N,
             Design::Sm80(Sm80 { layout, .. }) | Design::Sm90(Sm90 { layout, .. }) => layout.out == Major::Column,
         }
     }
@@ -141,16 +148,31 @@ impl Kernel {
     pub fn min_cc(&self) -> u32 {
         match self.design {
             Design::Reference(_) => 0,
-            Design::Simt(_) | Design::Sm80(_) => 80,
-            Design::Sm90(_) => 90,
+            // Clusters came with Hopper.
+            Design::Skinny(Skinny { split: 2.., .. }) | Design::Sm90(_) => 90,
+            Design::Simt(_) | Design::Skinny(_) | Design::Sm80(_) => 80,
         }
     }
 
-    /// Whether a device of this compute capability runs this kernel. Hopper's instructions exist on no later chip.
+    /// Whether a device of this compute capability runs this kernel. Hopper's instructions exist on no later chip, and not every chip
+    /// gives a CTA as much shared memory.
     pub fn runs_on(&self, cc: u32) -> bool {
         match self.design {
             Design::Sm90(_) => cc == 90,
-            _ => self.min_cc() <= cc,
+            _ => self.min_cc() <= cc && self.shared_bytes() <= shared_bytes_of_a_cta(cc),
+        }
+    }
+
+    /// The chips that [`Kernel::runs_on`] is true for, in words.
+    pub fn chips(&self) -> String {
+        let cc = self.min_cc();
+        let (least, kib) = (format!("{}.{}", cc / 10, cc % 10), self.shared_bytes().div_ceil(1024));
+        match self.design {
+            Design::Sm90(_) => format!("{least} alone"),
+            _ if kib * 1024 > shared_bytes_of_a_cta(86) => {
+                format!("{least} and later with {kib} KiB of shared memory a CTA")
+            }
+            _ => format!("{least} and later"),
         }
     }
 
@@ -161,7 +183,7 @@ impl Kernel {
     pub fn operation(&self) -> Operation {
         match self.design {
             Design::Reference(operation) => operation,
-            Design::Simt(_) | Design::Sm80(_) | Design::Sm90(_) => Operation::Gemm,
+            Design::Simt(_) | Design::Skinny(_) | Design::Sm80(_) | Design::Sm90(_) => Operation::Gemm,
         }
     }
 
@@ -188,6 +210,10 @@ impl Kernel {
             return Err(Unsupported::Device { name: "out", device: out.device, expected });
         }
         match (problem, &self.design) {
+            (Problem::Gemm(gemm), Design::Skinny(config)) => {
+                check_extents(gemm)?;
+                config.supports(gemm)
+            }
             (Problem::Gemm(gemm), Design::Sm80(config)) => {
                 check_extents(gemm)?;
                 config.supports(gemm)
@@ -208,6 +234,7 @@ impl Kernel {
     pub fn shared_bytes(&self) -> u32 {
         match &self.design {
             Design::Reference(_) | Design::Simt(_) => 0,
+            Design::Skinny(config) => config.shared_bytes(self.types),
             Design::Sm80(config) => config.shared_bytes(self.types),
             Design::Sm90(config) => config.shared_bytes(self.types),
         }
@@ -216,6 +243,7 @@ impl Kernel {
     /// CTAs of a cluster.
     pub fn cluster_size(&self) -> u32 {
         match &self.design {
+            Design::Skinny(config) => config.split,
             Design::Sm90(config) => config.cluster_size(),
             _ => 1,
         }
@@ -227,16 +255,17 @@ impl Kernel {
     }
 
     /// How to launch this kernel on this problem; `None` where there is nothing to compute, or nothing to launch.
-    /// `multiprocessors`: of the device. `workspace`: the address of as many bytes as `workspace_bytes` says.
-    pub fn launch(&self, problem: &GemmProblem, multiprocessors: u32, workspace: u64) -> Option<Launch> {
+    /// `target`: the device. `workspace`: the address of as many bytes as `workspace_bytes` says.
+    pub fn launch(&self, problem: &GemmProblem, target: Target, workspace: u64) -> Option<Launch> {
         if problem.out.numel() == 0 {
             return None;
         }
         match &self.design {
             Design::Reference(_) => None,
             Design::Simt(config) => Some(config.launch(problem)),
+            Design::Skinny(config) => Some(config.launch(self.types, problem, target)),
             Design::Sm80(config) => Some(config.launch(self.types, problem)),
-            Design::Sm90(config) => Some(config.launch(self.types, problem, multiprocessors, workspace)),
+            Design::Sm90(config) => Some(config.launch(self.types, problem, target.multiprocessors, workspace)),
         }
     }
 
@@ -246,6 +275,15 @@ impl Kernel {
             (Design::Sm90(config), Problem::Gemm(gemm)) if gemm.out.numel() > 0 => config.workspace_bytes(gemm),
             _ => 0,
         }
+    }
+}
+
+/// The most shared memory that a CTA may have (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
+fn shared_bytes_of_a_cta(cc: u32) -> u32 {
+    1024 * match cc {
+        80 | 87 => 163,
+        90..=119 => 227,
+        _ => 99,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock};
 
-use super::{Design, Kernel, Operation, Simt, Sm80, Sm90, Target, Types};
+use super::{Design, Kernel, Operation, Simt, Skinny, Sm80, Sm90, Target, Types};
 use crate::epilogue::Epilogue;
 use crate::operand::DType;
 use crate::problem::Problem;
@@ -29,6 +29,13 @@ fn space() -> &'static Space {
             kernels.extend(Sm80::configs(types).into_iter().map(|config| Kernel {
                 types,
                 design: Design::Sm80(config),
+                epilogue: None,
+            }));
+        }
+        for types in Types::gemm() {
+            kernels.extend(Skinny::configs(types).into_iter().map(|config| Kernel {
+                types,
+                design: Design::Skinny(config),
                 epilogue: None,
             }));
         }

@@ -110,10 +110,10 @@ fn built_in(py: Python<'_>, arguments: Option<&Bound<'_, RuntimeArguments>>, cc:
             operand::Device::Cuda(_) => (native.problem, Some(target_of(&native.problem, None)?)),
         },
     };
-    let mut positions = Vec::new();
+    let (mut positions, mut tf32) = (Vec::new(), None);
     for position in kernels::ranked(&problem, target) {
         let position = native.bound_epilogue().map_or(position, |bound| kernels::fused(position, bound.epilogue));
-        if kernel::policy(py, position, native)?.is_none() {
+        if kernel::policy(py, position, native, &mut tf32)?.is_none() {
             positions.push(position);
         }
     }

@@ -41,6 +41,10 @@ pub struct Kernel {
 #[pyclass(module = "cutlass_api", extends = Kernel, frozen)]
 pub struct SimtGemmKernel;
 
+/// Few rows or few columns, at the speed at which memory delivers the other operand. Compute capability 8.0 and later.
+#[pyclass(module = "cutlass_api", extends = Kernel, frozen)]
+pub struct SkinnyGemmKernel;
+
 /// Tensor cores through `mma.sync` and `cp.async`. Compute capability 8.0 and later.
 #[pyclass(module = "cutlass_api", extends = Kernel, frozen)]
 pub struct Sm80GemmKernel;
@@ -63,6 +67,7 @@ pub fn object<'py>(py: Python<'py>, position: usize) -> PyResult<Bound<'py, Kern
         let object = match kernel::at(position).design {
             Design::Reference(_) => Bound::new(py, base.add_subclass(ReferenceKernel))?.into_super(),
             Design::Simt(_) => Bound::new(py, base.add_subclass(SimtGemmKernel))?.into_super(),
+            Design::Skinny(_) => Bound::new(py, base.add_subclass(SkinnyGemmKernel))?.into_super(),
             Design::Sm80(_) => Bound::new(py, base.add_subclass(Sm80GemmKernel))?.into_super(),
             Design::Sm90(_) => Bound::new(py, base.add_subclass(Sm90GemmKernel))?.into_super(),
         };
@@ -104,8 +109,14 @@ pub fn rounds_to_tf32(position: usize) -> bool {
 }
 
 /// Why a built-in kernel must not serve arguments that it could: what they carry beside the problem, and what the user
-/// has decided about precision. None where nothing stands against it.
-pub fn policy(py: Python<'_>, position: usize, arguments: &NativeArguments) -> PyResult<Option<String>> {
+/// has decided about precision. None where nothing stands against it. `tf32` is that decision, once it has been asked for, which
+/// takes a call into torch.
+pub fn policy(
+    py: Python<'_>,
+    position: usize,
+    arguments: &NativeArguments,
+    tf32: &mut Option<bool>,
+) -> PyResult<Option<String>> {
     if let (Some(epilogue), None) = (&arguments.epilogue, &arguments.fused) {
         let class = epilogue.bind(py).get_type().name()?;
         return Ok(Some(format!("the epilogue is a {class}, and it fuses EpilogueArguments only")));
@@ -113,7 +124,14 @@ pub fn policy(py: Python<'_>, position: usize, arguments: &NativeArguments) -> P
     if let Some((at, _)) = arguments.scaled.first() {
         return Ok(Some(format!("{} is a ScaledTensor, and it reads no scales", arguments.operands[*at].name)));
     }
-    if rounds_to_tf32(position) && !tf32_allowed(py)? {
+    if !rounds_to_tf32(position) {
+        return Ok(None);
+    }
+    let allowed = match *tf32 {
+        Some(allowed) => allowed,
+        None => *tf32.insert(tf32_allowed(py)?),
+    };
+    if !allowed {
         let reason =
             "it rounds float32 operands to tf32, which torch.set_float32_matmul_precision(\"high\") would allow";
         return Ok(Some(reason.to_owned()));
@@ -135,13 +153,17 @@ impl Kernel {
             && let Ok(device) = driver::Device::get(ordinal)
             && !kernel.runs_on(device.cc)
         {
-            let [has, needs] = [device.cc, kernel.min_cc()].map(|cc| format!("{}.{}", cc / 10, cc % 10));
-            return Ok(Some(format!("cuda:{ordinal} has compute capability {has}, the kernel runs on {needs}")));
+            let (has, chips) = (device.cc, kernel.chips());
+            return Ok(Some(format!(
+                "cuda:{ordinal} has compute capability {}.{}, the kernel runs on {chips}",
+                has / 10,
+                has % 10
+            )));
         }
         if let Err(reason) = kernel::at(position).fuses(native.bound_epilogue()) {
             return Ok(Some(reason.to_string()));
         }
-        policy(py, position, native)
+        policy(py, position, native, &mut None)
     }
 }
 

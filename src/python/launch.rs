@@ -12,7 +12,7 @@ use super::stream::stream_handle;
 use crate::compile::Program;
 use crate::driver::{Device, DriverError, EncodedTensorMap, Grid};
 use crate::epilogue::Bound as BoundEpilogue;
-use crate::kernel::{GemmParams, Launch, Pack, PackOperand, Params, Sm90Scalars, TensorMap, at};
+use crate::kernel::{GemmParams, Launch, Pack, PackOperand, Params, Sm90Scalars, Target, TensorMap, at};
 use crate::operand;
 use crate::problem::{GemmProblem, Problem};
 
@@ -146,7 +146,7 @@ impl Packed {
         let epilogue = epilogue
             .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed()))
             .unwrap_or_default();
-        let launch = kernel.launch(problem, device.multiprocessors, workspace);
+        let launch = kernel.launch(problem, target(device), workspace);
         let launch = launch.map(|launch| Calls::new(&launch)).transpose()?;
         Ok(Packed { position, launch, epilogue, device })
     }
@@ -175,6 +175,10 @@ impl Packed {
         })?;
         Ok(())
     }
+}
+
+fn target(device: &Device) -> Target {
+    Target { cc: device.cc, multiprocessors: device.multiprocessors }
 }
 
 fn device_of(problem: &GemmProblem) -> PyResult<&'static Device> {
@@ -274,7 +278,7 @@ pub fn native_floor(
     if kernel.packs() {
         return Err(PyValueError::new_err("the kernel copies its operands first, which is more than one launch"));
     }
-    let Some(launch) = kernel.launch(problem, device.multiprocessors, 0) else {
+    let Some(launch) = kernel.launch(problem, target(device), 0) else {
         return Err(PyValueError::new_err("the problem is empty, so there is nothing to launch"));
     };
     let Calls { grid, block, .. } = Calls::new(&launch)?;

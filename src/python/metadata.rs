@@ -10,7 +10,7 @@ use pyo3::types::PyTuple;
 use super::dtype::{self, PyDType};
 use super::status::Status;
 use super::tensors::{DenseTensor, ScaledTensor};
-use crate::kernel::{Design, Kernel, Major, Operation, Sm80, Sm90, Types};
+use crate::kernel::{Design, Kernel, Major, Operation, Skinny, Sm80, Sm90, Types};
 use crate::operand::{self, DType};
 
 fn module(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
@@ -24,6 +24,7 @@ pub fn describe<'py>(py: Python<'py>, kernel: &Kernel, class: &Bound<'py, PyAny>
     let types = kernel.types;
     // The order, where it matters, and the alignment in bytes.
     let (a, b, out) = match &kernel.design {
+        Design::Skinny(Skinny { a, b, align, .. }) => ((Some(*a), *align), (Some(*b), *align), (None, 1)),
         Design::Sm80(Sm80 { layout, align, .. }) => {
             ((Some(layout.a), *align), (Some(layout.b), *align), (Some(layout.out), 1))
         }
@@ -107,6 +108,14 @@ fn design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> 
         Design::Simt(config) => {
             module.getattr("BLASDesignMetadata")?.call1((triple(config.tile)?, triple([1, 1, 1])?))?
         }
+        Design::Skinny(config) => module.getattr("SkinnyDesignMetadata")?.call1((
+            triple(config.user_tile())?,
+            triple([1, 1, config.split])?,
+            triple(config.user_warps())?,
+            config.stages,
+            config.align,
+            config.narrow.name(),
+        ))?,
         Design::Sm80(config) => module.getattr("Sm80DesignMetadata")?.call1((
             triple(config.tile)?,
             triple([1, 1, 1])?,

@@ -36,7 +36,7 @@ mod _core {
     #[pymodule_export]
     use super::epilogue::EpilogueArguments;
     #[pymodule_export]
-    use super::kernel::{Kernel, ReferenceKernel, SimtGemmKernel, Sm80GemmKernel, Sm90GemmKernel};
+    use super::kernel::{Kernel, ReferenceKernel, SimtGemmKernel, SkinnyGemmKernel, Sm80GemmKernel, Sm90GemmKernel};
     #[pymodule_export]
     use super::launch::native_floor;
     #[pymodule_export]
