@@ -71,14 +71,14 @@ def fake_gemm(m=256, n=256, k=256, dtype=torch.float16, out=None, accumulator=No
 
 
 def served(kernel, m, n, k):
-    """M, N and K, as many of them as a kernel serves: a skinny one has few rows or few columns."""
-    design = kernel.metadata.design
+    """M, N and K near these that a kernel serves: some have few rows or few columns, some write whole lines."""
+    design, out = kernel.metadata.design, kernel.metadata.operands.out
     narrow = getattr(design, "narrow", None)
-    return (
-        min(m, design.tile_shape[0]) if narrow == "m" else m,
-        min(n, design.tile_shape[1]) if narrow == "n" else n,
-        k,
-    )
+    m = min(m, design.tile_shape[0]) if narrow == "m" else m
+    n = min(n, design.tile_shape[1]) if narrow == "n" else n
+    if out.stride == (0, 1, 0):
+        return -(-m // out.divisibility) * out.divisibility, n, k
+    return m, -(-n // out.divisibility) * out.divisibility, k
 
 
 def run_first(args, **kwargs):

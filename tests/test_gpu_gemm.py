@@ -86,39 +86,47 @@ def generator_for(*seed: object) -> torch.Generator:
     return torch.Generator(gpu_helpers.DEVICE).manual_seed(number)
 
 
+class Artifacts:
+    """Kernels, compiled when a test first asks for them: many at once, on all cores."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, object] = {}
+        self._arguments: dict[Types, GemmArguments] = {}
+
+    def of(self, kernels: list[cutlass_api.Kernel]) -> list[object]:
+        """The artifact of each; an exception stands for one that did not compile.
+
+        Kernels with row-major outputs come first. One with a column-major output is the transpose of one of these, has the
+        same program, and then finds it in the cache on disk: half of the work.
+        """
+        missing = [kernel for kernel in kernels if kernel.metadata.kernel_name not in self._known]
+        arguments = {types: self._arguments_for(types) for types in set(map(types_of, missing))}
+
+        def compile_one(kernel):
+            try:
+                return kernel.compile(arguments[types_of(kernel)])
+            except Exception as error:
+                return error
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for major in "tn":
+                wave = [kernel for kernel in missing if layouts_of(kernel)[0][2] == major]
+                for kernel, result in zip(wave, pool.map(compile_one, wave), strict=True):
+                    self._known[kernel.metadata.kernel_name] = result
+        return [self._known[kernel.metadata.kernel_name] for kernel in kernels]
+
+    def _arguments_for(self, types: Types) -> GemmArguments:
+        if types not in self._arguments:
+            sides = (types.a, types.b, types.out)
+            operands = (torch.zeros(16, 16, dtype=dtype, device=gpu_helpers.DEVICE) for dtype in sides)
+            self._arguments[types] = GemmArguments(*operands, accumulator_type=types.accumulator)
+        return self._arguments[types]
+
+
 @pytest.fixture(scope="session")
-def artifacts(request) -> dict[str, object]:
-    """Every kernel, compiled; an exception stands for one that did not compile.
-
-    Kernels with row-major outputs come first. One with a column-major output is the transpose of one of these, has the
-    same program, and then finds it in the cache on disk: half of the work.
-    """
-    arguments = {}
-    for types in ALL_TYPES:
-        operands = (
-            torch.zeros(16, 16, dtype=dtype, device=gpu_helpers.DEVICE) for dtype in (types.a, types.b, types.out)
-        )
-        arguments[types] = GemmArguments(*operands, accumulator_type=types.accumulator)
-
-    def compile_one(kernel):
-        try:
-            return kernel.compile(arguments[types_of(kernel)])
-        except Exception as error:
-            return error
-
-    kernels = [kernel for group in GROUPS.values() for kernel in group]
-    waves = [
-        [kernel for kernel in kernels if layouts_of(kernel)[0][2] == "t"],
-        [kernel for kernel in kernels if layouts_of(kernel)[0][2] == "n"],
-    ]
-    compiled = {}
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for wave in waves:
-            for kernel, result in zip(wave, pool.map(compile_one, wave), strict=True):
-                compiled[kernel.metadata.kernel_name] = result
-    failed = [name for name, result in compiled.items() if isinstance(result, Exception)]
-    say(request, f"{len(compiled) - len(failed)} kernels compiled, {len(failed)} failed")
-    yield compiled
+def artifacts(request) -> Artifacts:
+    """All that is compiled in this session; at its end, the worst errors are printed."""
+    yield Artifacts()
     lines = [
         f"{ratio:6.3f}  {family:5} {types:40} {where}"
         for (family, types), (ratio, where) in sorted(WORST.items(), key=lambda item: -item[1][0])
@@ -154,8 +162,8 @@ def test_every_kernel(family: str, types: Types, artifacts) -> None:
         cases += [("deep", (320, 320, 4999)), ("fewer", (3, 3, 700))]
     problems: dict[object, Problem] = {}
     failures = []
-    for kernel in GROUPS[family, types]:
-        artifact = artifacts[kernel.metadata.kernel_name]
+    group = GROUPS[family, types]
+    for kernel, artifact in zip(group, artifacts.of(group), strict=True):
         if isinstance(artifact, Exception):
             failures.append(f"{kernel.metadata.kernel_name}: does not compile: {artifact}")
             continue
@@ -170,8 +178,10 @@ def test_every_kernel(family: str, types: Types, artifacts) -> None:
                 else:
                     sides = (types.a, types.b, types.out)
                     forms = [just_aligned(*side) for side in zip(layout, sides, load_bytes, strict=True)]
-                # The output may be anywhere: its rows are never aligned.
-                forms[2] = Form(layout[2], pad=3 if case == "odd" else 0, offset=0 if case == "aligned" else 1)
+                if operands.out.divisibility > 1:
+                    forms[2] = Form(layout[2], multiple=operands.out.divisibility)
+                else:  # it may be anywhere: its rows are never aligned
+                    forms[2] = Form(layout[2], pad=3 if case == "odd" else 0, offset=0 if case == "aligned" else 1)
                 key = (shape, *forms[:2])
                 if key not in problems:
                     problems[key] = make_problem(types, shape, *forms[:2], tf32)
@@ -256,8 +266,8 @@ def try_all(types: Types, shape, forms, layout: str, artifacts, tf32: bool) -> l
         if not kernels:
             failures.append(f"{types}, {what}: no kernel")
             continue
-        for kernel in sample(kernels):
-            artifact = artifacts[kernel.metadata.kernel_name]
+        chosen = sample(kernels)
+        for kernel, artifact in zip(chosen, artifacts.of(chosen), strict=True):
             if isinstance(artifact, Exception):
                 continue  # `test_every_kernel` reports it
             rounded = tf32 and rounds_to_tf32(kernel)

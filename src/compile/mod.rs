@@ -79,6 +79,7 @@ impl Program {
     pub fn load(&self, device: &Device) -> Result<(), DriverError> {
         if let Some(first) = &self.first {
             first.load(device)?;
+            device.prepare_to_allocate()?;
         }
         self.library(device).map(|_| ())
     }

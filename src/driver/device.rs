@@ -112,6 +112,12 @@ impl Device {
         unsafe { check("cuStreamSynchronize", sys::cuStreamSynchronize(stream as sys::CUstream)) }
     }
 
+    /// Makes the pool that `allocate` takes from, which cannot be made while a stream is being captured.
+    pub fn prepare_to_allocate(&self) -> Result<(), DriverError> {
+        let _current = self.make_current()?;
+        self.pool().map(|_| ())
+    }
+
     /// Device memory in the order of a stream: free to use by what is enqueued on it from now on, until `free`.
     pub fn allocate(&self, stream: u64, bytes: u64) -> Result<u64, DriverError> {
         let _current = self.make_current()?;

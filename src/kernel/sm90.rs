@@ -281,6 +281,11 @@ impl Sm90 {
         name
     }
 
+    /// What the output's address and rows are multiples of, in bytes.
+    pub fn out_alignment(types: Types) -> u32 {
+        if exact(types) { 16 } else { 1 }
+    }
+
     pub fn supports(&self, types: Types, problem: &GemmProblem) -> Result<(), Unsupported> {
         let operands =
             [("A", &problem.a, self.layout.a, self.packed[0]), ("B", &problem.b, self.layout.b, self.packed[1])];

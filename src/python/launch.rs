@@ -147,6 +147,8 @@ impl Packed {
             .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed()))
             .unwrap_or_default();
         let launch = kernel.launch(problem, target(device), workspace);
+        // Encoding a tensor map needs a context, of whichever device.
+        let _current = device.make_current()?;
         let launch = launch.map(|launch| Calls::new(&launch)).transpose()?;
         Ok(Packed { position, launch, epilogue, device })
     }

@@ -30,7 +30,7 @@ pub fn describe<'py>(py: Python<'py>, kernel: &Kernel, class: &Bound<'py, PyAny>
         }
         Design::Sm90(Sm90 { layout, packed, .. }) => {
             let side = |major, packed: bool| if packed { (None, 1) } else { (Some(major), 16) };
-            (side(layout.a, packed[0]), side(layout.b, packed[1]), (Some(layout.out), 1))
+            (side(layout.a, packed[0]), side(layout.b, packed[1]), (Some(layout.out), Sm90::out_alignment(types)))
         }
         Design::Simt(_) | Design::Reference(_) => ((None, 1), (None, 1), (None, 1)),
     };
