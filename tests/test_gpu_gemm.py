@@ -96,8 +96,8 @@ class Artifacts:
     def of(self, kernels: list[cutlass_api.Kernel]) -> list[object]:
         """The artifact of each; an exception stands for one that did not compile.
 
-        Kernels with row-major outputs come first. One with a column-major output is the transpose of one of these, has the
-        same program, and then finds it in the cache on disk: half of the work.
+        Kernels with row-major outputs come first. One with a column-major output is the transpose of one of these, has
+        the same program, and then finds it in the cache on disk: half of the work.
         """
         missing = [kernel for kernel in kernels if kernel.metadata.kernel_name not in self._known]
         arguments = {types: self._arguments_for(types) for types in set(map(types_of, missing))}
@@ -338,10 +338,11 @@ def test_integer_sums_wrap_around(dtypes, artifacts) -> None:
     b = torch.full((n, k), extreme[dtypes[1]], dtype=dtypes[1], device=gpu_helpers.DEVICE).mT
     expected = exact_integer_product(a, b)
     assert abs(extreme[dtypes[0]] * extreme[dtypes[1]]) * k > 2**31
-    for kernel in sample(cutlass_api.get_kernels(GemmArguments(a, b, expected.clone(), accumulator_type=torch.int32))):
+    chosen = sample(cutlass_api.get_kernels(GemmArguments(a, b, expected.clone(), accumulator_type=torch.int32)))
+    for kernel, artifact in zip(chosen, artifacts.of(chosen), strict=True):
         out = torch.full((m, n), 0x5A5A5A5A, dtype=torch.int32, device=gpu_helpers.DEVICE)
         args = GemmArguments(a, b, out, accumulator_type=torch.int32)
-        kernel.run(args, artifacts[kernel.metadata.kernel_name])
+        kernel.run(args, artifact)
         assert torch.equal(out, expected), kernel.metadata.kernel_name
 
 
@@ -378,7 +379,7 @@ def test_results_are_the_same_bits_every_time(artifacts) -> None:
         for _ in range(5):
             out = Output(problem.shape, types.out, Form()).tensor
             args = GemmArguments(problem.a, problem.b, out, accumulator_type=types.accumulator)
-            kernel.run(args, artifacts[kernel.metadata.kernel_name])
+            kernel.run(args, artifacts.of([kernel])[0])
             results.append(out)
         assert all(torch.equal(result, results[0]) for result in results), kernel.metadata.kernel_name
 
@@ -445,7 +446,7 @@ def test_anything(artifacts, types, batch, m, n, k, a_form, b_form, out_form) ->
         args = GemmArguments(problem.a, problem.b, out.tensor, accumulator_type=types.accumulator)
         kernels = cutlass_api.get_kernels(args)
         assert kernels, "no kernel serves this"
-        artifact = artifacts[kernels[0].metadata.kernel_name]
+        (artifact,) = artifacts.of(kernels[:1])
         assert not isinstance(artifact, Exception), artifact
         failure = check(kernels[0], artifact, problem, out_form, f"{shape} {a_form} {b_form} {out_form}")
     assert failure is None, failure

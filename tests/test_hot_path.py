@@ -522,6 +522,21 @@ def test_operands_that_the_copy_engine_cannot_address_are_copied_into_workspace(
     )
 
 
+def test_what_a_capture_forbids_is_done_when_a_kernel_is_compiled():
+    run(
+        """
+        a.describe(A, (128, 257)); b.describe(B, (257, 65)); out.describe(OUT, (128, 65))
+        args = GemmArguments(a, b, out, "float32")
+        kernel = first(args, "sm90")
+        assert kernel.get_workspace_size(args) > 0
+        artifact = kernel.compile(args)
+        device.library.stand_in_capture(1)
+        kernel.run(args, artifact, stream=STREAM)
+        assert device.launches() == 2
+        """
+    )
+
+
 def test_no_hopper_kernel_is_found_or_supported_on_another_chip():
     run(
         """

@@ -9,7 +9,7 @@
 #include <time.h>
 
 typedef int CUresult;
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_HANDLE = 400, NOT_SUPPORTED = 801, LAUNCH_FAILED = 719 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_SUPPORTED = 801, LAUNCH_FAILED = 719, CAPTURE_UNSUPPORTED = 900 };
 
 #define DEVICES 2
 #define PARAMETER_BYTES 4096
@@ -37,6 +37,7 @@ static unsigned capability = 90;
 static unsigned parameter_bytes = 112, more_bytes = 0;
 static _Atomic int blocking_milliseconds;
 static _Atomic uint64_t allocations, last_allocation;
+static int capturing;
 
 uint64_t stand_in_launches(void) { return launches; }
 uint64_t stand_in_calls(void) { return calls; }
@@ -46,6 +47,8 @@ uint64_t stand_in_last_stream(void) { return last.stream; }
 uint64_t stand_in_last_context(void) { return last.context; }
 uint64_t stand_in_allocations(void) { return allocations; }
 uint64_t stand_in_last_allocation(void) { return last_allocation; }
+// From now on (1), or no longer (0), a stream is being captured, while which some calls are refused.
+void stand_in_capture(int on) { capturing = on; }
 void stand_in_forget_allocations(void) { allocations = 0; }
 void stand_in_expect(unsigned bytes) { parameter_bytes = bytes; }
 unsigned stand_in_last_cluster(void) { return last.cluster; }
@@ -181,6 +184,7 @@ CUresult cuTensorMapEncodeTiled(TensorMap* map, int type, unsigned rank, uint64_
     CALLED();
     (void)interleave, (void)promotion, (void)fill;
     // What the real one refuses.
+    if (depth == 0) return INVALID_CONTEXT;
     if (rank != 3 || address % 16 != 0) return INVALID_VALUE;
     for (unsigned at = 0; at < 3; ++at)
         if (extents[at] == 0 || extents[at] > 1ull << 32 || box[at] == 0 || box[at] > 256 || steps[at] != 1) return INVALID_VALUE;
@@ -194,6 +198,7 @@ CUresult cuTensorMapEncodeTiled(TensorMap* map, int type, unsigned rank, uint64_
 }
 CUresult cuMemPoolCreate(uint64_t* pool, const void* properties) {
     CALLED();
+    if (capturing) return CAPTURE_UNSUPPORTED;
     (void)properties;
     *pool = 0x9000;
     return SUCCESS;
@@ -256,7 +261,9 @@ CUresult cuGetErrorName(CUresult error, const char** text) {
     switch (error) {
         case INVALID_VALUE: *text = "CUDA_ERROR_INVALID_VALUE"; break;
         case OUT_OF_MEMORY: *text = "CUDA_ERROR_OUT_OF_MEMORY"; break;
+        case INVALID_CONTEXT: *text = "CUDA_ERROR_INVALID_CONTEXT"; break;
         case INVALID_HANDLE: *text = "CUDA_ERROR_INVALID_HANDLE"; break;
+        case CAPTURE_UNSUPPORTED: *text = "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"; break;
         case LAUNCH_FAILED: *text = "CUDA_ERROR_LAUNCH_FAILED"; break;
         default: return INVALID_VALUE;
     }
