@@ -113,7 +113,7 @@ pub enum Params {
 }
 
 /// One launch: CTAs, threads of each, CTAs of a cluster, dynamic shared memory in bytes, the parameter.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Launch {
     pub grid: u32,
     pub block: u32,
@@ -122,8 +122,8 @@ pub struct Launch {
     /// Whether it may begin while the grid before it on the stream still runs (it waits before it reads).
     pub overlapping: bool,
     pub params: Params,
-    /// Operands that are copied by a launch in front.
-    pub pack: Option<Pack>,
+    /// Operands that are copied by a launch in front. Rare, and large: not carried along by every launch.
+    pub pack: Option<Box<Pack>>,
 }
 
 impl Launch {

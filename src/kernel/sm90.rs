@@ -438,7 +438,7 @@ impl Sm90 {
             shared_bytes: self.shared_bytes(types),
             overlapping: true,
             params: Params::Sm90(Sm90Params { maps: [Some(map(0)), Some(map(1)), out_map], scalars }),
-            pack,
+            pack: pack.map(Box::new),
         }
     }
 }

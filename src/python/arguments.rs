@@ -113,12 +113,11 @@ impl NativeArguments {
         self.packed.get().filter(|packed| packed.position == position).map(|packed| &**packed)
     }
 
-    /// Notes that a kernel has run on the operands as they were read, and keeps its launch if that is not for the first time.
-    pub fn ran(&self, packed: Packed) {
-        if !self.addressed.is(packed.position) {
-            self.addressed.note(packed.position);
-        } else if self.packed.get().is_none() {
-            let _ = self.packed.set(Box::new(packed));
+    /// Notes that a kernel has run on the operands as they were read, and keeps its launch, unless one is kept already.
+    pub fn ran(&self, position: usize, packed: Option<Box<Packed>>) {
+        self.addressed.note(position);
+        if let Some(packed) = packed {
+            let _ = self.packed.set(packed);
         }
     }
 

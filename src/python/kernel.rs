@@ -392,10 +392,12 @@ impl Kernel {
                         }
                     };
                     let program = Kernel::program(slf, artifact.get())?;
-                    let packed =
-                        Work { position, problem: gemm, epilogue, program }.enqueue(tensor, workspace, &stream)?;
-                    if let (None, Some(packed)) = (moved, packed) {
-                        native.ran(packed);
+                    // What runs for the second time on operands as they were read is kept.
+                    let keep = moved.is_none() && native.known_addressed(position);
+                    let work = Work { position, problem: gemm, epilogue, program };
+                    let packed = work.enqueue(tensor, workspace, &stream, keep)?;
+                    if moved.is_none() {
+                        native.ran(position, packed);
                     }
                 }
                 _ => return Err(unsupported(&"it computes a GEMM")),

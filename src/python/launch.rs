@@ -84,7 +84,7 @@ pub struct Packed {
 struct Calls {
     grid: Grid,
     block: Block,
-    copy: Option<(Grid, [PackOperand; 2])>,
+    copy: Option<Box<(Grid, [PackOperand; 2])>>,
 }
 
 impl Calls {
@@ -96,7 +96,7 @@ impl Calls {
             shared_bytes: launch.shared_bytes,
             overlapping: launch.overlapping,
         };
-        let copy = launch.pack.filter(|pack| pack.grid() > 0).map(|pack| {
+        let copy = launch.pack.as_ref().filter(|pack| pack.grid() > 0).map(|pack| {
             let grid = Grid {
                 ctas: pack.grid(),
                 threads: Pack::THREADS,
@@ -104,7 +104,7 @@ impl Calls {
                 shared_bytes: 0,
                 overlapping: launch.overlapping,
             };
-            (grid, pack.params())
+            Box::new((grid, pack.params()))
         });
         Ok(Calls { grid, block: Block::new(&launch.params)?, copy })
     }
@@ -122,7 +122,8 @@ impl Calls {
         let library = program.library(device)?;
         // SAFETY: the caller's; the blocks are laid out as the kernels declare them.
         unsafe {
-            if let (Some((grid, params)), Some(first)) = (&self.copy, &program.first) {
+            if let (Some(copy), Some(first)) = (&self.copy, &program.first) {
+                let (grid, params) = &**copy;
                 first.library(device)?.launch(device, stream, *grid, params, &[])?;
             }
             match &self.block {
@@ -200,19 +201,20 @@ pub struct Work<'a> {
 
 impl Work<'_> {
     /// Packs and enqueues a launch. `workspace` is what the user gives; where that is nothing and something is needed, it is
-    /// allocated, in the order of the stream. Returns the launch if it may be kept, which one with a workspace may not.
+    /// allocated, in the order of the stream. Returns the launch if it is to be kept and may be, which one with a workspace may not.
     pub fn enqueue(
         &self,
         tensor: &Bound<'_, PyAny>,
         workspace: Option<&Bound<'_, PyAny>>,
         stream: &Stream,
-    ) -> PyResult<Option<Packed>> {
+        keep: bool,
+    ) -> PyResult<Option<Box<Packed>>> {
         let Work { position, problem, epilogue, program } = *self;
         let bytes = at(position).workspace_bytes(&Problem::Gemm(*problem));
         if bytes == 0 {
             let packed = Packed::new(position, problem, epilogue, 0)?;
             packed.enqueue(tensor, program, stream)?;
-            return Ok(Some(packed));
+            return Ok(keep.then(|| Box::new(packed)));
         }
         let device = device_of(problem)?;
         if let Some(workspace) = workspace {

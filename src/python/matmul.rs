@@ -114,7 +114,7 @@ pub fn matmul<'py>(
         Some(program) => {
             let stream = Stream { handle: None, trusted: true };
             let work = Work { position: choice.position, problem: &problem, epilogue: None, program };
-            work.enqueue(A, None, &stream)?;
+            work.enqueue(A, None, &stream, false)?;
         }
         None => run_reference(py, &Problem::Gemm(problem), None)?,
     }

@@ -89,7 +89,7 @@ impl PreparedLaunch {
         match (&problem, &self.program) {
             (Problem::Gemm(problem), Some(program)) => {
                 let work = Work { position: self.position, problem, epilogue: epilogue.as_ref(), program };
-                work.enqueue(tensor, None, &on).map(|_| ())
+                work.enqueue(tensor, None, &on, false).map(|_| ())
             }
             _ => run_reference(py, &problem, epilogue.as_ref()),
         }
