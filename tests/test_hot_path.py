@@ -518,6 +518,12 @@ def test_operands_that_the_copy_engine_cannot_address_are_copied_into_workspace(
         bytewise = dict(code=1, bits=8)
         wrong = [Tensor(0x60000000, (bytes - 1,), **bytewise), Tensor(0x60000008, (bytes,), **bytewise),
                  Tensor(0x60000000, (bytes,), device=1, **bytewise)]
+        gaps = Tensor(0x60000000, (bytes, 1), **bytewise)
+        two = device.ctypes.c_int64 * 2
+        device.library.stand_in_describe(
+            device.ctypes.c_void_p(id(gaps)), device.ctypes.c_uint64(0x60000000), 0, 2, 1, 8, two(bytes, 1), two(2, 1)
+        )
+        wrong += [gaps, Tensor(B, (bytes,), **bytewise)]
         for workspace in wrong:
             try:
                 kernel.run(args, stream=STREAM, workspace=workspace)
@@ -543,6 +549,35 @@ def test_what_a_capture_forbids_is_done_when_a_kernel_is_compiled():
         device.library.stand_in_capture(1)
         kernel.run(args, artifact, stream=STREAM)
         assert device.launches() == 2
+        """
+    )
+    run(
+        """
+        a.describe(A, (128, 257)); b.describe(B, (257, 65)); out.describe(OUT, (128, 65))
+        cutlass_api.get_kernels(args)  # opens the device, as torch's capture would have
+        device.library.stand_in_capture(0)
+        cutlass_api.matmul(a, b, out=out)
+        device.library.stand_in_capture(1)
+        cutlass_api.matmul(a, b, out=out)
+        assert device.launches() == 4
+        """
+    )
+
+
+def test_a_forked_child_compiles_what_copies_its_operands():
+    run(
+        """
+        import os, signal
+        a.describe(A, (128, 257)); b.describe(B, (257, 65)); out.describe(OUT, (128, 65))
+        args = GemmArguments(a, b, out, "float32")
+        first(args, "sm90").compile(args)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            packed = [k for k in cutlass_api.get_kernels(args) if "sm90" in k.metadata.kernel_name]
+            packed[-1].compile(args)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
         """
     )
 

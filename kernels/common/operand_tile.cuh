@@ -121,10 +121,11 @@ template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int THREADS, int
 
   __device__ __forceinline__ void advance() { source = ptx::keep(source + block_bytes); }
 
+  // Plain loads, not __ldg: a grid that begins while the one before it still writes may not call its operands constant.
   static __device__ __forceinline__ unsigned element_of(const char* address) {
-    if constexpr (SIZE == 1) return __ldg(reinterpret_cast<const unsigned char*>(address));
-    else if constexpr (SIZE == 2) return __ldg(reinterpret_cast<const unsigned short*>(address));
-    else return __ldg(reinterpret_cast<const unsigned*>(address));
+    if constexpr (SIZE == 1) return *reinterpret_cast<const unsigned char*>(address);
+    else if constexpr (SIZE == 2) return *reinterpret_cast<const unsigned short*>(address);
+    else return *reinterpret_cast<const unsigned*>(address);
   }
   static __device__ __forceinline__ unsigned word_of(const char* address, int valid) {  // missing bytes are zero
     unsigned word = 0;

@@ -139,8 +139,13 @@ fn compile_uncached(kernel: &Kernel, architecture: Architecture, nvrtc: &Nvrtc) 
         return filled(empty, nvrtc);
     }
     // Two programs, compiled side by side. The copy depends on nothing but the elements' size, and so is mostly there already.
-    let (program, first) =
-        rayon::join(|| filled(empty, nvrtc), || copying_program(kernel.types.a.bytes(), architecture, nvrtc));
+    // (A thread of its own, not one of a pool: a forked child has the pool, and none of its threads.)
+    let size = kernel.types.a.bytes();
+    let (program, first) = std::thread::scope(|scope| {
+        let first = scope.spawn(|| copying_program(size, architecture, nvrtc));
+        let program = filled(empty, nvrtc);
+        (program, first.join().unwrap_or_else(|_| copying_program(size, architecture, nvrtc)))
+    });
     Ok(Program { first: Some(first?), ..program? })
 }
 
@@ -193,6 +198,18 @@ fn filled(program: Program, nvrtc: &Nvrtc) -> Result<Program, CompileError> {
 /// A program as bytes that another process can restore.
 pub fn to_bytes(program: &Program) -> Vec<u8> {
     cache::seal(program)
+}
+
+/// Whether a program is what this build would make of a kernel: same text, headers and options. Another build's may read its
+/// parameters otherwise.
+pub fn is_of(program: &Program, kernel: &Kernel) -> bool {
+    let key = |program: &Program, text: &str| cache::key(text, &program.architecture.options(), program.nvrtc);
+    let own = source(kernel).is_some_and(|text| key(program, &text) == program.key);
+    let first = match &program.first {
+        Some(first) => kernel.packs() && key(first, &source::pack(kernel.types.a.bytes())) == first.key,
+        None => !kernel.packs(),
+    };
+    own && first
 }
 
 /// The program in bytes that [`to_bytes`] made. Anything else is refused.

@@ -61,8 +61,8 @@ impl Graph {
             "sub" | "subtract" => Some(Binary::Subtract),
             "mul" | "multiply" => Some(Binary::Multiply),
             "div" | "divide" | "true_divide" => Some(Binary::Divide),
-            "maximum" | "fmax" | "max" => Some(Binary::Maximum),
-            "minimum" | "fmin" | "min" => Some(Binary::Minimum),
+            "maximum" | "max" => Some(Binary::Maximum),
+            "minimum" | "min" => Some(Binary::Minimum),
             _ => None,
         };
         if let Some(operation) = binary {

@@ -297,7 +297,7 @@ fn check_extents(problem: &GemmProblem) -> Result<(), Unsupported> {
             return Err(Unsupported::Extent { dimension, extent, limit: LIMIT });
         }
     }
-    // The smallest tile that any family has bounds the number of CTAs from above.
+    // Tiles of 32 x 32, the smallest that sm80 and simt have. Families with smaller ones look for themselves.
     let tiles = (problem.m() as i128 / 32 + 1) * (problem.n() as i128 / 32 + 1) * problem.batch() as i128;
     if tiles > i128::from(i32::MAX) {
         return Err(Unsupported::Extent {

@@ -23,6 +23,8 @@ pub struct PackOperand {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Operand {
     params: PackOperand,
+    /// CTAs of one matrix; `params` has them as the kernel does, in 32 bits.
+    tiles: u64,
     /// The copy, as a view in the dimensions of the original.
     view: View,
 }
@@ -59,7 +61,7 @@ impl Operand {
         stride[k] = 1;
         stride[rows] = pitch / size;
         stride[0] = if batch == 1 { 0 } else { batch_pitch / size };
-        Operand { params, view: View { data: destination, stride, ..*view } }
+        Operand { params, tiles, view: View { data: destination, stride, ..*view } }
     }
 
     pub fn bytes(&self) -> u64 {
@@ -93,6 +95,19 @@ impl Pack {
     /// `PackParams` of `kernels/pack.cuh`.
     pub fn params(&self) -> [PackOperand; 2] {
         self.operands.map(|operand| operand.map_or(PackOperand::default(), |operand| operand.params))
+    }
+
+    /// The largest number that the kernel counts to: bytes of a row or line, pieces of 16 bytes of a matrix, CTAs.
+    pub fn largest_count(&self) -> u64 {
+        let of = |operand: &Operand| {
+            let PackOperand { pitch, rows, batch, .. } = operand.params;
+            let size = operand.view.dtype.bytes();
+            let lines = i64::from(rows) * size;
+            let (pieces, ctas) = (i64::from(rows) * (pitch / 16), operand.tiles * u64::from(batch.unsigned_abs()));
+            (pitch.max(lines).max(pieces)).unsigned_abs().max(ctas)
+        };
+        let operands = self.operands.iter().flatten();
+        operands.clone().map(of).max().unwrap_or(0).max(operands.map(|o| o.tiles * o.params.batch as u64).sum())
     }
 
     /// CTAs.

@@ -232,7 +232,11 @@ impl Skinny {
         }
         let ctas = self.ctas(wide, problem.batch());
         if ctas > i32::MAX as u64 {
-            return Err(Unsupported::Extent { dimension: "its grid", extent: ctas as i64, limit: i32::MAX.into() });
+            return Err(Unsupported::Extent {
+                dimension: "M * N * L, in tiles,",
+                extent: ctas as i64,
+                limit: i32::MAX.into(),
+            });
         }
         let operands = [("A", &problem.a, self.a), ("B", &problem.b, self.b)];
         for (name, view, major) in operands {

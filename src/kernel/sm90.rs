@@ -309,6 +309,13 @@ impl Sm90 {
                 });
             }
         }
+        // Grids, and what pack.cuh counts within an operand, are 32-bit numbers.
+        let ctas = self.tiles(problem) * if self.split > 1 { u64::from(self.cluster_size()) } else { 1 };
+        let largest = self.pack(problem, 0).map_or(0, |pack| pack.largest_count()).max(ctas);
+        if largest > i32::MAX as u64 {
+            let (dimension, extent) = ("M * N * L or K, as tiles and bytes,", largest as i64);
+            return Err(Unsupported::Extent { dimension, extent, limit: i32::MAX.into() });
+        }
         // Any output can be written; the other order is another kernel's.
         if !self.layout.out.fits(&problem.out) {
             return Err(layout_error("out", &problem.out, self.layout.out));

@@ -107,7 +107,7 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                     let Params::Sm90(params) = launch.params else { panic!("not its parameters") };
                     params.maps.iter().flatten().for_each(|map| assert_valid(map, &kernel.name()));
                     assert_eq!(launch.grid % launch.cluster, 0);
-                    assert!(launch.shared_bytes <= 227 * 1024 && launch.cluster <= 16);
+                    assert!(launch.shared_bytes <= 227 * 1024 && launch.cluster <= 8);
                     assert_eq!(
                         kernel.workspace_bytes(&Problem::Gemm(problem)) > 0,
                         config.packed.contains(&true) && k > 0
@@ -223,4 +223,23 @@ fn skinny_kernels_fit_the_chips_that_they_run_on() {
             assert!(matches!(first.design, Design::Skinny(_)), "{dtype} {cc} {}", first.name());
         }
     }
+}
+
+#[test]
+fn grids_beyond_32_bits_are_refused() {
+    let Problem::Gemm(small) = gemm(F16, 1, 1, 64, Layout { a: Major::Row, b: Major::Column, out: Major::Row }) else {
+        panic!("not a GEMM")
+    };
+    let batched = |view: View| View { rank: 3, shape: [1 << 29, view.shape[1], view.shape[2]], ..view };
+    let out = View { stride: [1, 0, 0], ..batched(small.out) };
+    let problem = GemmProblem::new(batched(small.a), batched(small.b), out, F32).expect("shapes agree");
+    let mut refused = 0;
+    for kernel in all().iter().filter(|kernel| kernel.types.a == F16 && kernel.types.out == F16) {
+        let Design::Sm90(config) = kernel.design else { continue };
+        let ctas = config.tiles(&problem) * u64::from(config.split);
+        let served = kernel.supports(&Problem::Gemm(problem)).is_ok();
+        refused += u32::from(ctas > i32::MAX as u64);
+        assert!(!served || ctas <= i32::MAX as u64, "{}", kernel.name());
+    }
+    assert!(refused > 0);
 }

@@ -72,6 +72,16 @@ impl View {
         (self.data, self.data + ((last + 1) * self.dtype.bytes()) as u64)
     }
 
+    /// Whether the elements fill their range of memory without gaps, each once, in whatever order.
+    pub fn is_contiguous(&self) -> bool {
+        let mut reach = 1;
+        self.steps().into_iter().all(|(stride, extent)| {
+            let next = stride == reach;
+            reach *= extent;
+            next
+        })
+    }
+
     /// (stride, extent) of the dimensions that are stepped along, smallest stride first.
     fn steps(&self) -> ArrayVec<(i64, i64), 3> {
         let mut dims: ArrayVec<(i64, i64), 3> =

@@ -75,6 +75,12 @@ impl CompiledArtifact {
                 program.kernel
             ))
         })?;
+        if !compile::is_of(&program, kernel::kernel_of(kernel.bind(py).as_any())?) {
+            return Err(PyValueError::new_err(format!(
+                "the artifact of kernel {} was made by another build of this package; compile it again",
+                program.kernel
+            )));
+        }
         Ok(CompiledArtifact { compiled_obj: Py::new(py, Program(program))?.into_any(), kernel_obj: kernel.into_any() })
     }
 

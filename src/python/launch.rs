@@ -122,6 +122,7 @@ impl Calls {
         let library = program.library(device)?;
         // SAFETY: the caller's; the blocks are laid out as the kernels declare them.
         unsafe {
+            // A kernel that copies has a program that does: `compile` and `from_bytes` see to it.
             if let (Some(copy), Some(first)) = (&self.copy, &program.first) {
                 let (grid, params) = &**copy;
                 first.library(device)?.launch(device, stream, *grid, params, &[])?;
@@ -223,11 +224,12 @@ impl Work<'_> {
             return Ok(None);
         }
         let handle = stream.resolve(tensor, device)?;
-        let address = device.allocate(handle, bytes)?;
+        let py = tensor.py();
+        let address = py.detach(|| device.allocate(handle, bytes))?;
         let stream = Stream { handle: Some(handle), trusted: true };
         let enqueued = Packed::new(position, problem, epilogue, address)
             .and_then(|packed| packed.enqueue(tensor, program, &stream));
-        let freed = device.free(handle, address);
+        let freed = py.detach(|| device.free(handle, address));
         enqueued?;
         freed?;
         Ok(None)
@@ -238,13 +240,23 @@ impl Work<'_> {
 fn given_workspace(workspace: &Bound<'_, PyAny>, bytes: u64, problem: &GemmProblem) -> PyResult<u64> {
     let view = operand::read("workspace", workspace)?;
     let given = (view.numel() * view.dtype.bytes()) as u64;
+    if view.fake || view.read_only {
+        let what = if view.fake { "a FakeTensor, which has no memory" } else { "read-only" };
+        return Err(PyValueError::new_err(format!("workspace is {what}; pass a tensor that can be written")));
+    }
+    if let Some(name) = [("A", &problem.a), ("B", &problem.b), ("out", &problem.out)]
+        .into_iter()
+        .find_map(|(name, operand)| view.may_alias(operand).then_some(name))
+    {
+        return Err(PyValueError::new_err(format!("workspace shares memory with {name}; pass memory of its own")));
+    }
     if view.device != problem.out.device {
         return Err(PyValueError::new_err(format!(
             "workspace is on {}, the operands are on {}",
             view.device, problem.out.device
         )));
     }
-    if given < bytes || view.overlaps_itself() {
+    if given < bytes || !view.is_contiguous() {
         return Err(PyValueError::new_err(format!(
             "workspace has {given} bytes, and {bytes} are needed, contiguous; get_workspace_size tells"
         )));
@@ -285,13 +297,15 @@ pub fn native_floor(
     let Some(launch) = kernel.launch(problem, target(device), 0) else {
         return Err(PyValueError::new_err("the problem is empty, so there is nothing to launch"));
     };
+    kernel.addresses(&native.problem).map_err(|reason| unsupported(&reason))?;
+    kernel.fuses(native.bound_epilogue()).map_err(|reason| unsupported(&reason))?;
+    let _current = device.make_current()?;
     let Calls { grid, block, .. } = Calls::new(&launch)?;
     let epilogue = native
         .bound_epilogue()
         .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed()))
         .unwrap_or_default();
     let library = program.library(device)?;
-    let _current = device.make_current()?;
     let mut seconds = Vec::with_capacity(rounds);
     for _ in 0..rounds {
         let start = Instant::now();

@@ -138,7 +138,12 @@ fn choose(py: Python<'_>, problem: &GemmProblem, tf32: bool) -> PyResult<Choice>
         return Ok(Choice { position, program: None });
     };
     tell_package_directories(py)?;
-    let program = py.detach(|| compile::compile(&kernels::all()[position], device.cc))?;
+    // Loaded here, so that a launch may be captured into a graph straight away.
+    let program = py.detach(|| {
+        let program = compile::compile(&kernels::all()[position], device.cc)?;
+        program.load(device)?;
+        Ok::<_, compile::CompileError>(program)
+    })?;
     Ok(Choice { position, program: Some(program) })
 }
 

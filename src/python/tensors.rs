@@ -33,7 +33,7 @@ impl DenseTensor {
 
 #[pymethods]
 impl DenseTensor {
-    /// Wraps a tensor of rank 1 to 3: anything with `__dlpack__`, or a torch FakeTensor.
+    /// Wraps a tensor of rank 3 or less: anything with `__dlpack__`, or a torch FakeTensor.
     #[new]
     fn new(tensor: &Bound<'_, PyAny>) -> PyResult<PyClassInitializer<Self>> {
         let (operand, view) = Operand::new("tensor", tensor)?;

@@ -385,12 +385,14 @@ impl<'py> Walk<'_, 'py> {
                 self.graph.add(Node::Compare(comparison, left, right))
             }
             "Call" => return self.call(node),
-            "Attribute" if !self.is_method(node)? => match text(node, "attr")?.as_str() {
-                "pi" => self.graph.number(Number::Float(std::f64::consts::PI)),
-                "e" => self.graph.number(Number::Float(std::f64::consts::E)),
-                "inf" => self.graph.number(Number::Float(f64::INFINITY)),
-                other => return Err(self.unknown_name(node, other)),
-            },
+            "Attribute" if !self.is_method(node)? && self.check_module(node).is_ok() => {
+                match text(node, "attr")?.as_str() {
+                    "pi" => self.graph.number(Number::Float(std::f64::consts::PI)),
+                    "e" => self.graph.number(Number::Float(std::f64::consts::E)),
+                    "inf" => self.graph.number(Number::Float(f64::INFINITY)),
+                    other => return Err(self.unknown_name(node, other)),
+                }
+            }
             "IfExp" => {
                 let message = "a choice between values is written where(condition, a, b) in an epilogue function";
                 return Err(self.source.error(node, message));
@@ -430,6 +432,26 @@ impl<'py> Walk<'_, 'py> {
         }
     }
 
+    /// That a dotted name begins with a module whose functions are known here. An object of the user's own, whose attribute happens to
+    /// be called `exp` or `e`, is not what we would compute.
+    fn check_module(&self, node: &Bound<'py, PyAny>) -> PyResult<()> {
+        const MODULES: [&str; 11] =
+            ["torch", "F", "functional", "nn", "math", "np", "numpy", "cutlass_api", "cutlass", "fusion", "activation"];
+        let mut root = node.clone();
+        while kind(&root)? == "Attribute" {
+            root = root.getattr("value")?;
+        }
+        if kind(&root)? == "Name" && MODULES.contains(&text(&root, "id")?.as_str()) {
+            return Ok(());
+        }
+        let message = format!(
+            "{} belongs to something that an epilogue function does not know; it knows the functions of {}",
+            text(node, "attr")?,
+            MODULES.join(", ")
+        );
+        Err(self.source.error(node, &message))
+    }
+
     fn call(&mut self, node: &Bound<'py, PyAny>) -> PyResult<Meaning> {
         let function = node.getattr("func")?;
         let mut positional = Vec::new();
@@ -438,6 +460,8 @@ impl<'py> Walk<'_, 'py> {
             "Attribute" => {
                 if self.is_method(&function)? {
                     positional.push(Argument::Value(self.value(&function.getattr("value")?)?));
+                } else {
+                    self.check_module(&function)?;
                 }
                 text(&function, "attr")?
             }

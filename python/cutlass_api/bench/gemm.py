@@ -2,8 +2,8 @@
 
 The method: several sets of inputs, together larger than twice the L2 cache; random numbers, since zeros draw less
 power; each method captured in a CUDA graph that goes through all sets; the methods take turns, round by round; medians.
-Every kernel that serves a shape is timed roughly first, and the best of them, with the one that `get_kernels` ranks
-first, carefully.
+The first 48 kernels of the ranking (`simt` left out where others serve) are timed roughly first, and the best of them,
+with the one that `get_kernels` ranks first, carefully.
 """
 
 import json
@@ -26,6 +26,8 @@ L2_BYTES = 50 << 20
 #: Rounds in which the methods take turns, and the least time that one turn lasts.
 ROUNDS = 15
 TURN_SECONDS = 2e-3
+#: How many kernels of the ranking are tried.
+TRIED = 48
 #: How many of the roughly timed kernels are timed carefully.
 FINALISTS = 3
 
@@ -43,7 +45,7 @@ class Shape:
 
 @dataclass
 class Row:
-    """What was measured of one shape, in microseconds. ``kernel`` is ranked first, ``best_kernel`` is the fastest."""
+    """What was measured of one shape, in microseconds. ``kernel``: ranked first; ``best_kernel``: fastest found."""
 
     label: str
     dtype: str
@@ -57,7 +59,7 @@ class Row:
     best_kernel: str
     kernels: int
     operators: float | None = None
-    #: Every kernel's time, rough: once, after a warm-up.
+    #: The time of each kernel that was tried, rough: the better of two turns.
     rough: dict[str, float] = field(default_factory=dict)
 
 
@@ -162,7 +164,7 @@ def in_turns(methods: dict[str, Timed], rounds: int) -> None:
 
 
 def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
-    """Times torch, the kernel ranked first, and the best of all that serve the shape."""
+    """Times torch, the kernel ranked first, and the best of the first 48."""
     import torch
 
     inputs = Inputs(shape, dtype)
@@ -180,9 +182,8 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
     def ours(at: int) -> Timed:
         return inputs.graph(launches(kernels[at], artifacts[at]))
 
-    # Roughly: the first 48 of the ranking, each in a turn or two.
     rough = {}
-    for at in range(min(len(kernels), 48)):
+    for at in range(min(len(kernels), TRIED)):
         timed = ours(at)
         rough[at] = min(timed.turn() for _ in range(2))
     finalists = sorted(rough, key=rough.__getitem__)[:FINALISTS]
