@@ -130,7 +130,7 @@ __device__ __forceinline__ f64 tanh(f64 x) { return ::tanh(x); }
 __device__ __forceinline__ f32 erf(f32 x) { return ::erff(x); }
 __device__ __forceinline__ f64 erf(f64 x) { return ::erf(x); }
 
-// x / y, for y at least 1: to within 2 units in the last place in f32, at a third of an exact division.
+// x / y, for y at least 1: in f32 to within 2 units in the last place up to y = 2^126 and 0 beyond, at a third of an exact division.
 __device__ __forceinline__ f32 quotient(f32 x, f32 y) { return __fdividef(x, y); }
 __device__ __forceinline__ f64 quotient(f64 x, f64 y) { return x / y; }
 
