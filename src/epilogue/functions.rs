@@ -65,6 +65,13 @@ impl Graph {
             "minimum" | "min" => Some(Binary::Minimum),
             _ => None,
         };
+        if call.is_reduction(self) {
+            let function = call.function;
+            return Err(format!(
+                "{function} along a dimension is a reduction, which no kernel fuses yet; reduce the stored output, or write \
+                 maximum(x, y) or minimum(x, y) for the larger or smaller of two values"
+            ));
+        }
         if let Some(operation) = binary {
             let (x, y) = (call.value(&["input", "x"])?, call.value(&["other", "y"])?);
             return Ok(self.binary(operation, x, y));
@@ -176,6 +183,23 @@ impl Call<'_> {
         }
         let at = self.named.iter().position(|(name, _)| names.contains(&name.as_str()))?;
         Some(self.named.remove(at).1)
+    }
+
+    /// Whether this reduces along a dimension. An integer beside a value is one to torch's `max` and `min`.
+    fn is_reduction(&self, graph: &Graph) -> bool {
+        let dim = self.named.iter().any(|(name, _)| matches!(name.as_str(), "dim" | "axis" | "keepdim"));
+        match self.function {
+            "sum" | "amax" | "amin" | "mean" | "prod" => true,
+            "max" | "min" => {
+                let second = self.positional.get(1);
+                let integer = |argument: &Argument| match argument {
+                    Argument::Value(id) => matches!(graph.constant(*id), Some(Number::Integer(_))),
+                    _ => false,
+                };
+                dim || (self.positional.len() + self.named.len() < 2) || second.is_some_and(integer)
+            }
+            _ => false,
+        }
     }
 
     fn value(&mut self, names: &[&str]) -> Result<Id, String> {
