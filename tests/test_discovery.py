@@ -63,6 +63,8 @@ def test_a_compute_capability_alone_gives_its_gpu_kernels(cc):
     assert set(found) <= set(ours) and found == [k for k in ours if k in set(found)]
     elsewhere = {type(k.metadata.design) for k in set(ours) - set(found)}
     assert elsewhere <= ({Sm90DesignMetadata, SkinnyDesignMetadata} if cc != 90 else set())
+    remaining = {type(kernel.metadata.design) for kernel in found}
+    assert SkinnyDesignMetadata in remaining and (Sm90DesignMetadata in remaining) == (cc == 90)
 
 
 def test_90_includes_what_80_runs():

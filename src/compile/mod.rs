@@ -59,8 +59,6 @@ pub struct Program {
     pub epilogue: Option<Epilogue>,
     pub architecture: Architecture,
     pub shared_bytes: u32,
-    /// CTAs of a cluster.
-    cluster: u32,
     /// The name of the kernel function.
     entry: String,
     /// The program that copies operands for this one, and runs first.
@@ -90,7 +88,7 @@ impl Program {
             library.prepare(device)?;
             return Ok(library);
         }
-        let loaded = Library::load(&self.cubin, &self.entry, self.shared_bytes, self.cluster, device)?;
+        let loaded = Library::load(&self.cubin, &self.entry, self.shared_bytes, device)?;
         let library = self.library.get_or_init(|| loaded);
         library.prepare(device)?;
         Ok(library)
@@ -126,7 +124,6 @@ fn compile_uncached(kernel: &Kernel, architecture: Architecture, nvrtc: &Nvrtc) 
         epilogue: kernel.epilogue.cloned(),
         architecture,
         shared_bytes: kernel.shared_bytes(),
-        cluster: kernel.cluster_size(),
         entry: ENTRY.to_owned(),
         first: None,
         nvrtc: nvrtc.version(),
@@ -164,7 +161,6 @@ fn copying_program(size: i64, architecture: Architecture, nvrtc: &Nvrtc) -> Resu
         epilogue: None,
         architecture,
         shared_bytes: 0,
-        cluster: 1,
         entry: PACK_ENTRY.to_owned(),
         first: None,
         nvrtc: nvrtc.version(),

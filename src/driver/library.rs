@@ -20,8 +20,6 @@ pub struct Library {
     kernel: CUkernel,
     /// Dynamic shared memory that a launch may use, in bytes.
     shared_bytes: u32,
-    /// CTAs of a cluster.
-    cluster: u32,
     /// One bit a device that the kernel has been prepared for.
     prepared: AtomicU64,
 }
@@ -41,18 +39,9 @@ pub struct Grid {
     pub overlapping: bool,
 }
 
-/// Clusters of up to so many CTAs run on every chip that has clusters; larger ones have to be asked for.
-const PORTABLE_CLUSTER: u32 = 8;
-
 impl Library {
     /// Loads a cubin and finds its kernel.
-    pub fn load(
-        cubin: &[u8],
-        entry: &str,
-        shared_bytes: u32,
-        cluster: u32,
-        device: &Device,
-    ) -> Result<Library, DriverError> {
+    pub fn load(cubin: &[u8], entry: &str, shared_bytes: u32, device: &Device) -> Result<Library, DriverError> {
         let _current = device.make_current()?;
         let (mut library, mut kernel): (CUlibrary, CUkernel) = (std::ptr::null_mut(), std::ptr::null_mut());
         let entry = CString::new(entry).unwrap_or_default();
@@ -68,7 +57,7 @@ impl Library {
                 return Err(error);
             }
         }
-        Ok(Library { kernel, shared_bytes, cluster, prepared: AtomicU64::new(0) })
+        Ok(Library { kernel, shared_bytes, prepared: AtomicU64::new(0) })
     }
 
     /// Loads the kernel's code onto a device and lifts its limit of shared memory there, so that nothing is left for
@@ -84,10 +73,6 @@ impl Library {
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             let set = sys::cuKernelSetAttribute(attribute, self.shared_bytes as i32, self.kernel, device.handle);
             check("cuKernelSetAttribute", set)?;
-            if self.cluster > PORTABLE_CLUSTER {
-                let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
-                check("cuKernelSetAttribute", sys::cuKernelSetAttribute(attribute, 1, self.kernel, device.handle))?;
-            }
             let mut function = std::ptr::null_mut();
             check("cuKernelGetFunction", sys::cuKernelGetFunction(&mut function, self.kernel))?;
         }

@@ -240,15 +240,6 @@ impl Kernel {
         }
     }
 
-    /// CTAs of a cluster.
-    pub fn cluster_size(&self) -> u32 {
-        match &self.design {
-            Design::Skinny(config) => config.split,
-            Design::Sm90(config) => config.cluster_size(),
-            _ => 1,
-        }
-    }
-
     /// Whether a launch that copies operands comes first.
     pub fn packs(&self) -> bool {
         matches!(&self.design, Design::Sm90(config) if config.packed.contains(&true))
