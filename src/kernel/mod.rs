@@ -310,5 +310,14 @@ fn layout_error(name: &'static str, view: &View, major: Major) -> Unsupported {
     }
 }
 
+/// That what is known of an operand's alignment, in bytes, is enough for loads of so many.
+fn check_alignment(name: &'static str, view: &View, actual: i64, expected: u32) -> Result<(), Unsupported> {
+    let expected = i64::from(expected);
+    if actual >= expected {
+        return Ok(());
+    }
+    Err(Unsupported::Alignment { name, address: view.data, stride: view.user_stride().to_vec(), actual, expected })
+}
+
 #[cfg(test)]
 mod tests;

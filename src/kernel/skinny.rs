@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{GemmParams, Launch, Major, Target, Types, Unsupported, layout_error};
+use super::{GemmParams, Launch, Major, Target, Types, Unsupported, check_alignment, layout_error};
 use crate::operand::DType;
 use crate::problem::GemmProblem;
 
@@ -243,16 +243,7 @@ impl Skinny {
             if !major.fits(view) {
                 return Err(layout_error(name, view, major));
             }
-            let actual = view.alignment(major.unit());
-            if actual < i64::from(self.align) {
-                return Err(Unsupported::Alignment {
-                    name,
-                    address: view.data,
-                    stride: view.user_stride().to_vec(),
-                    actual,
-                    expected: i64::from(self.align),
-                });
-            }
+            check_alignment(name, view, view.alignment(major.unit()), self.align)?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::launch::tiles;
-use super::{GemmParams, Launch, Layout, Major, Types, Unsupported, layout_error};
+use super::{GemmParams, Launch, Layout, Major, Types, Unsupported, check_alignment, layout_error};
 use crate::operand::DType;
 use crate::problem::GemmProblem;
 
@@ -122,16 +122,7 @@ impl Sm80 {
             }
         }
         for (name, view, major) in &operands[..2] {
-            let actual = view.alignment(major.unit());
-            if actual < i64::from(self.align) {
-                return Err(Unsupported::Alignment {
-                    name,
-                    address: view.data,
-                    stride: view.user_stride().to_vec(),
-                    actual,
-                    expected: i64::from(self.align),
-                });
-            }
+            check_alignment(name, view, view.alignment(major.unit()), self.align)?;
         }
         Ok(())
     }
