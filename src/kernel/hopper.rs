@@ -2,7 +2,7 @@
 //!
 //! The constants were fitted to 921 timings of the configurations, on 78 shapes in float16 (docs/notes/sm90.md), with the loss that
 //! matters: the time of the kernel that the model puts first over that of the best. It is 1.017 in the geometric mean, and 1.25 at
-//! worst (1536 cubed; the table's own rows: 1.10). Times themselves are within 11 % (root mean square).
+//! worst (1536 cubed; the table's own rows: 1.10), before MEETING was added. Times themselves are within 11 % (root mean square).
 
 use super::sm90::{Schedule, Sm90};
 use super::{Target, Types};

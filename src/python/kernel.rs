@@ -326,7 +326,8 @@ impl Kernel {
         Ok(CompiledArtifact::of(Py::new(py, Program(program))?.into_any(), this))
     }
 
-    /// Computes the arguments: enqueues one launch on a stream, or computes at once on the CPU.
+    /// Computes the arguments: enqueues the launch on a stream (behind one that copies operands, for a kernel that needs a
+    /// workspace), or computes at once on the CPU.
     ///
     /// compiled_artifact: from `compile`; None compiles through the cache. stream: a `torch.cuda.Stream`, a CuPy stream, a
     /// `CUstream`, an integer handle; None: the current stream of the framework that owns the operands. workspace: device
@@ -409,7 +410,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Prepares a launch that `PreparedLaunch.__call__` replays: everything but the operands' addresses is settled now.
+    /// Prepares a launch that `PreparedLaunch.__call__` replays: everything but the operands' addresses is settled now,
+    /// except for a kernel that needs a workspace, which is packed at each call.
     ///
     /// args, compiled_artifact, stream: as for `run`; a stream of None is the current one at each call. The operands are
     /// kept alive. Raises as `run` does.

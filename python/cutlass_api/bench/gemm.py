@@ -1,7 +1,8 @@
 """The time of GEMMs on the GPU, beside torch (cuBLAS) and, where installed, ``cutlass.operators``.
 
-The method: several sets of inputs, together larger than twice the L2 cache; random numbers, since zeros draw less
-power; each method captured in a CUDA graph that goes through all sets; the methods take turns, round by round; medians.
+The method: several sets of inputs, together larger than twice the L2 cache (or 200 of them); random numbers, since zeros
+draw less power; each method captured in a CUDA graph that goes through all sets; the methods take turns, round by
+round; medians.
 The first 48 kernels of the ranking (`simt` left out where others serve) are timed roughly first, and the best of them,
 with the one that `get_kernels` ranks first, carefully.
 """
@@ -300,7 +301,7 @@ def write_plot(path: Path, title: str, rows: list[Row]) -> None:
     names = [line(row)[0] for row in shown]
     figure, axes = plt.subplots(figsize=(9, 0.24 * len(shown) + 1.2), layout="constrained")
     axes.barh(names, [row.torch / row.first for row in shown], color="#4477aa", label="ranked first")
-    axes.plot([row.torch / row.best for row in shown], names, "|", color="#cc3311", markersize=9, label="best of all")
+    axes.plot([row.torch / row.best for row in shown], names, "|", color="#cc3311", markersize=9, label="best found")
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_xscale("log")
     ticks = [0.7, 0.8, 0.9, 1, 1.25, 1.5, 2, 3, 4]
