@@ -1,6 +1,6 @@
 """The time of GEMMs on the GPU, beside torch (cuBLAS) and, where installed, ``cutlass.operators``.
 
-The method: several sets of inputs, together larger than twice the L2 cache (or 200 of them); random numbers, since zeros
+The method: several sets of inputs, together larger than twice the L2 cache (or 200 of them); random numbers, as zeros
 draw less power; each method captured in a CUDA graph that goes through all sets; the methods take turns, round by
 round; medians.
 The first 48 kernels of the ranking (`simt` left out where others serve) are timed roughly first, and the best of them,
