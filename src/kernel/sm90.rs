@@ -311,11 +311,17 @@ impl Sm90 {
         if !self.layout.out.fits(&problem.out) {
             return Err(layout_error("out", &problem.out, self.layout.out));
         }
-        if exact(types) && !self.out_is_aligned(types, &problem.out) {
-            let (unit, out) = (self.layout.out.unit(), &problem.out);
-            // Where a row's end is not aligned, the next one's start may still be.
-            let row = 1 << ((out.shape[unit] * types.out.bytes()) | 16).trailing_zeros();
-            check_alignment("out", out, out.alignment(unit).min(row), 16)?;
+        if exact(types) {
+            let operands = [
+                ("A", &problem.a, self.layout.a, types.a),
+                ("B", &problem.b, self.layout.b, types.b),
+                ("out", &problem.out, self.layout.out, types.out),
+            ];
+            for (name, view, major, dtype) in operands {
+                // Where a row's end is not aligned, the next one's start may still be.
+                let row = 1 << ((view.shape[major.unit()] * dtype.bytes()) | 16).trailing_zeros();
+                check_alignment(name, view, view.alignment(major.unit()).min(row), 16)?;
+            }
         }
         Ok(())
     }
@@ -438,7 +444,7 @@ impl Sm90 {
 }
 
 /// Whether 16-bit products stay in float32, so that how they were summed shows. `wgmma` cuts off what does not fit its sums, and so
-/// do cuBLAS's kernels where rows are aligned; where they are not, cuBLAS has more exact ones, and so have we (`sm80`).
+/// do cuBLAS's kernels where rows begin and end aligned; where they do not, cuBLAS has more exact ones, and so have we (`sm80`).
 fn exact(types: Types) -> bool {
     types.a.bytes() == 2 && types.out == DType::F32
 }
