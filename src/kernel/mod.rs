@@ -260,6 +260,16 @@ impl Kernel {
         }
     }
 
+    /// The addresses of the program's A, B and output. Operands that only lie elsewhere change nothing but these in a launch.
+    pub fn addresses_in(&self, problem: &GemmProblem) -> [u64; 3] {
+        let crossed = match &self.design {
+            Design::Sm90(config) => config.crossed(),
+            _ => self.is_transposed(),
+        };
+        let [a, b, out] = [problem.a.data, problem.b.data, problem.out.data];
+        if crossed { [b, a, out] } else { [a, b, out] }
+    }
+
     /// Bytes of device memory that a launch needs beside its operands.
     pub fn workspace_bytes(&self, problem: &Problem) -> u64 {
         match (&self.design, problem) {

@@ -181,7 +181,7 @@ impl Sm90 {
     }
 
     /// Whether the program's A is the user's B.
-    fn crossed(&self) -> bool {
+    pub fn crossed(&self) -> bool {
         (self.layout.out == Major::Column) != self.swapped
     }
 

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use super::arguments::{NativeArguments, RuntimeArguments};
 use super::kernel::{run_reference, unsupported};
-use super::launch::{Packed, Stream, Work};
+use super::launch::{LastLaunch, Packed, Stream, Work};
 use super::stream::stream_handle;
 use crate::compile::Program;
 use crate::kernel::at;
@@ -25,6 +25,7 @@ pub struct PreparedLaunch {
     /// None where a workspace has to be found at each call.
     packed: Option<Packed>,
     stream: Option<u64>,
+    last: LastLaunch,
 }
 
 impl PreparedLaunch {
@@ -43,7 +44,7 @@ impl PreparedLaunch {
             }
             _ => None,
         };
-        Ok(PreparedLaunch { position, arguments, program, packed, stream })
+        Ok(PreparedLaunch { position, arguments, program, packed, stream, last: LastLaunch::default() })
     }
 
     fn native(&self) -> PyResult<&NativeArguments> {
@@ -82,16 +83,20 @@ impl PreparedLaunch {
             None => operand.reread(py, stream),
         })?;
         let epilogue = native.current_epilogue(py, &problem, stream)?;
-        // Another address may be aligned otherwise.
-        let kernel = at(self.position);
-        kernel.addresses(&problem).map_err(|reason| unsupported(&reason))?;
-        kernel.fuses(epilogue.as_ref()).map_err(|reason| unsupported(&reason))?;
+        let epilogue = epilogue.as_ref();
         match (&problem, &self.program) {
             (Problem::Gemm(problem), Some(program)) => {
-                let work = Work { position: self.position, problem, epilogue: epilogue.as_ref(), program };
+                let (position, last) = (self.position, &self.last);
+                // Another address may be aligned otherwise.
+                let work = Work { position, problem, epilogue, program, last, known_addressed: false };
                 work.enqueue(tensor, None, &on, false).map(|_| ())
             }
-            _ => run_reference(py, &problem, epilogue.as_ref()),
+            _ => {
+                let kernel = at(self.position);
+                kernel.addresses(&problem).map_err(|reason| unsupported(&reason))?;
+                kernel.fuses(epilogue).map_err(|reason| unsupported(&reason))?;
+                run_reference(py, &problem, epilogue)
+            }
         }
     }
 

@@ -196,6 +196,13 @@ CUresult cuTensorMapEncodeTiled(TensorMap* map, int type, unsigned rank, uint64_
     memcpy(map->box, box, sizeof map->box);
     return SUCCESS;
 }
+CUresult cuTensorMapReplaceAddress(TensorMap* map, uint64_t address) {
+    CALLED();
+    if (depth == 0) return INVALID_CONTEXT;
+    if (address % 16 != 0) return INVALID_VALUE;
+    map->address = address;
+    return SUCCESS;
+}
 CUresult cuMemPoolCreate(uint64_t* pool, const void* properties) {
     CALLED();
     if (capturing) return CAPTURE_UNSUPPORTED;
