@@ -94,7 +94,11 @@ unsafe fn reading_of<T: Reading>(tensor: &DLTensor, read_only: bool) -> PyResult
     // SAFETY: the caller vouches for both arrays. Strides may be null in a tensor from before DLPack 1.2, which means
     // contiguous; both may be where there are no dimensions.
     let numbers = |pointer: *const i64| unsafe {
-        if rank == 0 { Some([].as_slice()) } else { (!pointer.is_null()).then(|| std::slice::from_raw_parts(pointer, rank)) }
+        if rank == 0 {
+            Some([].as_slice())
+        } else {
+            (!pointer.is_null()).then(|| std::slice::from_raw_parts(pointer, rank))
+        }
     };
     let Some(shape) = numbers(tensor.shape) else { return Err(PyValueError::new_err("states no shape")) };
     let strides = numbers(tensor.strides);

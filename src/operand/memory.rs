@@ -49,15 +49,8 @@ mod tests {
     use super::*;
 
     fn memory(shape: &[i64], strides: Option<&[i64]>) -> Memory {
-        let stated = Stated {
-            data: 256,
-            dtype: DType::F32,
-            device: Device::Cpu,
-            shape,
-            strides,
-            read_only: false,
-            fake: false,
-        };
+        let stated =
+            Stated { data: 256, dtype: DType::F32, device: Device::Cpu, shape, strides, read_only: false, fake: false };
         Memory::of(stated).unwrap()
     }
 
