@@ -28,12 +28,12 @@ pub struct Library {
 unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 
-/// The shape of a launch: CTAs, threads of each, CTAs of a cluster, dynamic shared memory in bytes.
+/// The shape of a launch: CTAs, threads of each, CTAs of a cluster, each along x, y and z; dynamic shared memory in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
-    pub ctas: u32,
-    pub threads: u32,
-    pub cluster: u32,
+    pub ctas: [u32; 3],
+    pub threads: [u32; 3],
+    pub cluster: [u32; 3],
     pub shared_bytes: u32,
     /// Whether the launch may begin before the one in front of it on the stream has ended (programmatic dependent launch).
     pub overlapping: bool,
@@ -99,6 +99,25 @@ impl Library {
         unsafe { self.launch_current(stream, grid, params, more) }
     }
 
+    /// As [`Library::launch`], of a kernel with one parameter a word: each lies in the first bytes of its own.
+    ///
+    /// # Safety
+    /// There is a word for each parameter that the kernel declares, with its value, none larger than a word. Every address among
+    /// them is valid on the device until the launch has run.
+    pub unsafe fn launch_words(
+        &self,
+        device: &Device,
+        stream: u64,
+        grid: Grid,
+        words: &[u64],
+    ) -> Result<(), DriverError> {
+        self.prepare(device)?;
+        let _current = device.make_current()?;
+        let mut arguments: Vec<*mut c_void> = words.iter().map(pointer).collect();
+        // SAFETY: the caller's; the device has just been made current.
+        unsafe { self.launch_pointers(stream, grid, &mut arguments) }
+    }
+
     /// The launch call alone.
     ///
     /// # Safety
@@ -110,39 +129,55 @@ impl Library {
         params: &P,
         more: &[u64],
     ) -> Result<(), DriverError> {
+        // SAFETY: the caller's. The driver looks at as many as the kernel declares.
+        unsafe { self.launch_pointers(stream, grid, &mut [pointer(params), more.as_ptr().cast_mut().cast()]) }
+    }
+
+    /// # Safety
+    /// There is a pointer to each parameter that the kernel declares; the rest as for [`Library::launch_current`].
+    #[inline(always)]
+    unsafe fn launch_pointers(
+        &self,
+        stream: u64,
+        grid: Grid,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), DriverError> {
         let mut attributes = ArrayVec::<CUlaunchAttribute, 2>::new();
-        let mut add = |id, fill: fn(&mut CUlaunchAttributeValue, u32), number| {
+        let mut add = |id, fill: &dyn Fn(&mut CUlaunchAttributeValue)| {
             let mut value = CUlaunchAttributeValue { pad: [0; 64] };
-            fill(&mut value, number);
+            fill(&mut value);
             attributes.push(CUlaunchAttribute { id, pad: [0; 4], value });
         };
-        if grid.cluster > 1 {
+        if grid.cluster != [1; 3] {
+            let [x, y, z] = grid.cluster;
             let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-            add(id, |value, ctas| value.clusterDim = ClusterDim { x: ctas, y: 1, z: 1 }, grid.cluster);
+            add(id, &|value| value.clusterDim = ClusterDim { x, y, z });
         }
         if grid.overlapping {
             let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-            add(id, |value, on| value.programmaticStreamSerializationAllowed = on as i32, 1);
+            add(id, &|value| value.programmaticStreamSerializationAllowed = 1);
         }
         let config = CUlaunchConfig {
-            gridDimX: grid.ctas,
-            gridDimY: 1,
-            gridDimZ: 1,
-            blockDimX: grid.threads,
-            blockDimY: 1,
-            blockDimZ: 1,
+            gridDimX: grid.ctas[0],
+            gridDimY: grid.ctas[1],
+            gridDimZ: grid.ctas[2],
+            blockDimX: grid.threads[0],
+            blockDimY: grid.threads[1],
+            blockDimZ: grid.threads[2],
             sharedMemBytes: grid.shared_bytes,
             hStream: stream as sys::CUstream,
             attrs: attributes.as_mut_ptr(),
             numAttrs: attributes.len() as u32,
         };
-        // The driver looks at as many as the kernel declares.
-        let mut arguments =
-            [std::ptr::from_ref(params).cast_mut().cast::<c_void>(), more.as_ptr().cast_mut().cast::<c_void>()];
         // SAFETY: the driver copies the parameters before it returns, and only reads them; a CUkernel may stand for a
         // CUfunction in a launch (CUDA Driver API, cuLaunchKernelEx). The rest the caller vouches for.
         let result =
             unsafe { sys::cuLaunchKernelEx(&config, self.kernel.cast(), arguments.as_mut_ptr(), std::ptr::null_mut()) };
         check("cuLaunchKernelEx", result)
     }
+}
+
+/// A parameter as the driver takes it: untyped, and writable in name only.
+fn pointer<P>(parameter: &P) -> *mut c_void {
+    std::ptr::from_ref(parameter).cast_mut().cast()
 }

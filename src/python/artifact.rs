@@ -63,6 +63,11 @@ impl CompiledArtifact {
                 "this artifact holds no compiled program: its kernel runs as it is, without compilation",
             )
         })?;
+        if kernel::kernel_of(self.kernel_obj.bind(py)).is_err() {
+            return Err(PyValueError::new_err(
+                "this artifact is of a kernel of your own, which its bytes could not bring along; compile it where it is used",
+            ));
+        }
         Ok(PyBytes::new(py, &compile::to_bytes(program)))
     }
 

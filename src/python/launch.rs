@@ -27,7 +27,7 @@ pub struct Stream {
 
 impl Stream {
     /// The handle, of a stream of this device.
-    fn resolve(&self, tensor: &Bound<'_, PyAny>, device: &Device) -> PyResult<u64> {
+    pub fn resolve(&self, tensor: &Bound<'_, PyAny>, device: &Device) -> PyResult<u64> {
         match self.handle {
             Some(handle) if !self.trusted && !device.owns_stream(handle)? => Err(PyValueError::new_err(format!(
                 "stream {handle:#x} belongs to another device than the operands, which are on cuda:{}",
@@ -111,17 +111,17 @@ struct Calls {
 impl Calls {
     fn new(launch: &Launch) -> Result<Calls, DriverError> {
         let grid = Grid {
-            ctas: launch.grid,
-            threads: launch.block,
-            cluster: launch.cluster,
+            ctas: [launch.grid, 1, 1],
+            threads: [launch.block, 1, 1],
+            cluster: [launch.cluster, 1, 1],
             shared_bytes: launch.shared_bytes,
             overlapping: launch.overlapping,
         };
         let copy = launch.pack.as_ref().filter(|pack| pack.grid() > 0).map(|pack| {
             let grid = Grid {
-                ctas: pack.grid(),
-                threads: Pack::THREADS,
-                cluster: 1,
+                ctas: [pack.grid(), 1, 1],
+                threads: [Pack::THREADS, 1, 1],
+                cluster: [1; 3],
                 shared_bytes: 0,
                 overlapping: launch.overlapping,
             };
@@ -201,15 +201,7 @@ impl Packed {
     /// Enqueues the launch. `tensor` is one of the operands, for asking its framework for the current stream.
     pub fn enqueue(&self, tensor: &Bound<'_, PyAny>, program: &Program, stream: &Stream) -> PyResult<()> {
         let device = self.device;
-        if !program.architecture.runs_on(device.cc) {
-            return Err(PyValueError::new_err(format!(
-                "compiled_artifact is for {}, which does not run on cuda:{} of compute capability {}.{}",
-                program.architecture,
-                device.ordinal,
-                device.cc / 10,
-                device.cc % 10
-            )));
-        }
+        check_architecture(program, device)?;
         let stream = stream.resolve(tensor, device)?;
         let Some(launch) = &self.launch else {
             return Ok(());
@@ -222,6 +214,20 @@ impl Packed {
         })?;
         Ok(())
     }
+}
+
+/// That a program is for this device.
+pub fn check_architecture(program: &Program, device: &Device) -> PyResult<()> {
+    if program.architecture.runs_on(device.cc) {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!(
+        "compiled_artifact is for {}, which does not run on cuda:{} of compute capability {}.{}",
+        program.architecture,
+        device.ordinal,
+        device.cc / 10,
+        device.cc % 10
+    )))
 }
 
 fn target(device: &Device) -> Target {

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod artifact;
+mod cuda;
 mod discovery;
 mod dtype;
 mod epilogue;
@@ -29,6 +30,8 @@ mod _core {
     use super::arguments::{ElementwiseArguments, GemmArguments, GroupedGemmArguments, RuntimeArguments};
     #[pymodule_export]
     use super::artifact::{CompiledArtifact, Program};
+    #[pymodule_export]
+    use super::cuda::CudaFunction;
     #[pymodule_export]
     use super::discovery::{get_kernels, register_kernel_class};
     #[pymodule_export]
