@@ -11,7 +11,7 @@ use super::artifact::CompiledArtifact;
 use super::kernel::{kernel_of, unsupported};
 use super::stream::stream_handle;
 use crate::compile::Program;
-use crate::driver::{Device, DriverError, EncodedTensorMap, Grid};
+use crate::driver::{Configuration, Device, DriverError, EncodedTensorMap, Grid};
 use crate::epilogue::Bound as BoundEpilogue;
 use crate::kernel::{GemmParams, Launch, Pack, PackOperand, Params, Sm90Scalars, Target, TensorMap, at};
 use crate::operand;
@@ -103,9 +103,9 @@ pub struct Packed {
 /// The driver calls of a launch: of the kernel, and of the copy of operands in front where there is one.
 #[derive(Clone)]
 struct Calls {
-    grid: Grid,
+    grid: Configuration,
     block: Block,
-    copy: Option<Box<(Grid, [PackOperand; 2])>>,
+    copy: Option<Box<(Configuration, [PackOperand; 2])>>,
 }
 
 impl Calls {
@@ -125,9 +125,9 @@ impl Calls {
                 shared_bytes: 0,
                 overlapping: launch.overlapping,
             };
-            Box::new((grid, pack.params()))
+            Box::new((grid.into(), pack.params()))
         });
-        Ok(Calls { grid, block: Block::new(&launch.params)?, copy })
+        Ok(Calls { grid: grid.into(), block: Block::new(&launch.params)?, copy })
     }
 
     /// # Safety
@@ -146,11 +146,11 @@ impl Calls {
             // A kernel that copies has a program that does: `compile` and `from_bytes` see to it.
             if let (Some(copy), Some(first)) = (&self.copy, &program.first) {
                 let (grid, params) = &**copy;
-                first.library(device)?.launch(device, stream, *grid, params, &[])?;
+                first.library(device)?.launch(device, stream, grid, params, &[])?;
             }
             match &self.block {
-                Block::Gemm(params) => library.launch(device, stream, self.grid, params, epilogue),
-                Block::Sm90(params) => library.launch(device, stream, self.grid, params, epilogue),
+                Block::Gemm(params) => library.launch(device, stream, &self.grid, params, epilogue),
+                Block::Sm90(params) => library.launch(device, stream, &self.grid, params, epilogue),
             }
         }
     }
@@ -407,7 +407,7 @@ pub fn native_floor(
         .bound_epilogue()
         .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed()))
         .unwrap_or_default();
-    let library = program.library(device)?;
+    let function = program.library(device)?.prepare(device)?;
     let mut seconds = Vec::with_capacity(rounds);
     for _ in 0..rounds {
         let start = Instant::now();
@@ -415,8 +415,8 @@ pub fn native_floor(
             // SAFETY: as in `launch`; the arguments hold the tensors.
             unsafe {
                 match &block {
-                    Block::Gemm(params) => library.launch_current(stream, grid, params, &epilogue)?,
-                    Block::Sm90(params) => library.launch_current(stream, grid, params, &epilogue)?,
+                    Block::Gemm(params) => function.launch(stream, &grid, params, &epilogue)?,
+                    Block::Sm90(params) => function.launch(stream, &grid, params, &epilogue)?,
                 }
             }
         }
