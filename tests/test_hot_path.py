@@ -417,12 +417,12 @@ def test_a_launch_that_blocks_lets_other_threads_run():
 #: Instructions from the Python call to the driver's launch call and back, the stand-in's own few hundred included, on
 #: x86-64 with a release build. What a change may add without a thought is a tenth; more wants a reason.
 BOUNDS = {
-    "run": 2700,
-    "run with checks": 2460,
-    "GemmArguments": 4210,
-    "bound launch": 1400,
-    "matmul": 5660,
-    "arguments and run, sm90": 7980,
+    "run": 2650,
+    "run with checks": 2420,
+    "GemmArguments": 3870,
+    "bound launch": 1350,
+    "matmul": 5230,
+    "arguments and run, sm90": 7600,
 }
 
 
