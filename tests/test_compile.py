@@ -15,8 +15,8 @@ import cutlass_api
 import pytest
 import torch
 from cutlass_api.artifact import CompiledArtifact
-from cutlass_api.metadata import Sm90DesignMetadata
-from helpers import DTYPES, fake_gemm, names, run_python, served
+from cutlass_api.metadata import ElementwiseOperandsMetadata, Sm90DesignMetadata
+from helpers import DTYPES, fake, fake_gemm, names, run_python, served
 
 ARCHITECTURES = {80: "sm_80", 86: "sm_86", 89: "sm_89", 90: "sm_90a", 100: "sm_100", 120: "sm_120"}
 PACKAGE = Path(cutlass_api.__file__).parent
@@ -29,7 +29,7 @@ def parts(kernel, cc):
     layout = tuple(getattr(operands, name).stride for name in types)
     if cc != 90:
         return {(family, types["A"]), (family, layout)}
-    types["accumulator"] = operands.accumulator_type.name
+    types["accumulator"] = getattr(operands, "accumulator_type", operands.out.dtype).name
     by_place = {(family, place, dtype) for place, dtype in types.items()}
     return by_place | {(family, types["A"], types["B"]), (family, layout), (family, kernel.metadata.design)}
 
@@ -54,6 +54,9 @@ planned = pytest.mark.parametrize("cc, kernel", PLAN, ids=[f"{cc}-{k.metadata.ke
 def args_of(kernel):
     """Arguments with the operands that a kernel's metadata asks for."""
     operands = kernel.metadata.operands
+    if isinstance(operands, ElementwiseOperandsMetadata):
+        dtypes = (DTYPES[getattr(operands, name).dtype.name] for name in ("A", "B", "out"))
+        return cutlass_api.arguments.ElementwiseArguments(*(fake(33, 64, dtype=dtype) for dtype in dtypes))
     layout = "".join("n" if getattr(operands, name).stride == (0, 1, 0) else "t" for name in ("A", "B", "out"))
     args = fake_gemm(*served(kernel, 256, 256, 256), layout=layout)
     a, b, out = (getattr(operands, name).dtype.name for name in ("A", "B", "out"))

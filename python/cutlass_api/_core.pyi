@@ -16,6 +16,7 @@ __all__ = [
     "DType",
     "DenseTensor",
     "ElementwiseArguments",
+    "ElementwiseKernel",
     "EpilogueArguments",
     "GemmArguments",
     "GroupedGemmArguments",
@@ -329,6 +330,9 @@ class Sm80GemmKernel(Kernel): ...
 
 @final
 class Sm90GemmKernel(Kernel): ...
+
+@final
+class ElementwiseKernel(Kernel): ...
 
 @final
 class ReferenceKernel(Kernel): ...

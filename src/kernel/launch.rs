@@ -1,5 +1,6 @@
 //! A launch as plain data.
 
+use super::elementwise::ElementwiseParams;
 use super::pack::Pack;
 use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
@@ -110,6 +111,7 @@ pub struct Sm90Scalars {
 pub enum Params {
     Gemm(GemmParams),
     Sm90(Sm90Params),
+    Elementwise(ElementwiseParams),
 }
 
 /// One launch: CTAs, threads of each, CTAs of a cluster, dynamic shared memory in bytes, the parameter.

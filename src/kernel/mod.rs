@@ -2,6 +2,7 @@
 //! compiler, no driver; every decision here is tested without a GPU.
 
 mod cost;
+mod elementwise;
 mod hopper;
 mod launch;
 mod layout;
@@ -14,6 +15,7 @@ mod space;
 mod types;
 
 pub use cost::Target;
+pub use elementwise::{Elementwise, ElementwiseParams};
 pub use launch::{GemmParams, Launch, Params, Sm90Scalars, TensorMap};
 pub use layout::{Layout, Major};
 pub use pack::{Pack, PackOperand};
@@ -49,6 +51,7 @@ pub enum Design {
     Skinny(Skinny),
     Sm80(Sm80),
     Sm90(Sm90),
+    Elementwise(Elementwise),
 }
 
 /// What is computed.
@@ -114,6 +117,7 @@ impl Kernel {
             Design::Skinny(config) => format!("skinny_gemm_{types}_{config}"),
             Design::Sm80(config) => format!("sm80_gemm_{types}_{config}"),
             Design::Sm90(config) => format!("sm90_gemm_{types}_{}", config.name(types)),
+            Design::Elementwise(config) => format!("simt_elementwise_add_{types}_{}", config.name(types)),
         };
         match self.epilogue {
             Some(epilogue) => format!("{name}_epilogue_{}", epilogue.digest()),
@@ -125,7 +129,7 @@ impl Kernel {
     /// product's row-major one; a skinny one has its few on M.
     pub fn is_transposed(&self) -> bool {
         match &self.design {
-            Design::Reference(_) | Design::Simt(_) => false,
+            Design::Reference(_) | Design::Simt(_) | Design::Elementwise(_) => false,
             Design::Skinny(config) => config.narrow == Narrow::N,
             Design::Sm80(Sm80 { layout, .. }) | Design::Sm90(Sm90 { layout, .. }) => layout.out == Major::Column,
         }
@@ -150,7 +154,7 @@ impl Kernel {
             Design::Reference(_) => 0,
             // Clusters came with Hopper.
             Design::Skinny(Skinny { split: 2.., .. }) | Design::Sm90(_) => 90,
-            Design::Simt(_) | Design::Skinny(_) | Design::Sm80(_) => 80,
+            Design::Simt(_) | Design::Skinny(_) | Design::Sm80(_) | Design::Elementwise(_) => 80,
         }
     }
 
@@ -184,6 +188,7 @@ impl Kernel {
         match self.design {
             Design::Reference(operation) => operation,
             Design::Simt(_) | Design::Skinny(_) | Design::Sm80(_) | Design::Sm90(_) => Operation::Gemm,
+            Design::Elementwise(_) => Operation::Elementwise,
         }
     }
 
@@ -223,6 +228,7 @@ impl Kernel {
                 config.supports(self.types, gemm)
             }
             (Problem::Gemm(gemm), Design::Simt(_)) => check_extents(gemm),
+            (Problem::Elementwise(sum), Design::Elementwise(config)) => config.supports(sum, self.epilogue.is_none()),
             (Problem::GroupedGemm(grouped), _) if !grouped.offsets_fit() => {
                 Err(Unsupported::Offsets { offsets: grouped.offsets.shape[2], groups: grouped.groups() })
             }
@@ -233,7 +239,7 @@ impl Kernel {
     /// Dynamic shared memory of a launch, in bytes.
     pub fn shared_bytes(&self) -> u32 {
         match &self.design {
-            Design::Reference(_) | Design::Simt(_) => 0,
+            Design::Reference(_) | Design::Simt(_) | Design::Elementwise(_) => 0,
             Design::Skinny(config) => config.shared_bytes(self.types),
             Design::Sm80(config) => config.shared_bytes(self.types),
             Design::Sm90(config) => config.shared_bytes(self.types),
@@ -247,26 +253,32 @@ impl Kernel {
 
     /// How to launch this kernel on this problem; `None` where there is nothing to compute, or nothing to launch.
     /// `target`: the device. `workspace`: the address of as many bytes as `workspace_bytes` says.
-    pub fn launch(&self, problem: &GemmProblem, target: Target, workspace: u64) -> Option<Launch> {
-        if problem.out.numel() == 0 {
+    pub fn launch(&self, problem: &Problem, target: Target, workspace: u64) -> Option<Launch> {
+        if problem.out().numel() == 0 {
             return None;
         }
-        match &self.design {
-            Design::Reference(_) => None,
-            Design::Simt(config) => Some(config.launch(problem)),
-            Design::Skinny(config) => Some(config.launch(self.types, problem, target)),
-            Design::Sm80(config) => Some(config.launch(self.types, problem)),
-            Design::Sm90(config) => Some(config.launch(self.types, problem, target.multiprocessors, workspace)),
+        match (&self.design, problem) {
+            (Design::Simt(config), Problem::Gemm(gemm)) => Some(config.launch(gemm)),
+            (Design::Skinny(config), Problem::Gemm(gemm)) => Some(config.launch(self.types, gemm, target)),
+            (Design::Sm80(config), Problem::Gemm(gemm)) => Some(config.launch(self.types, gemm)),
+            (Design::Sm90(config), Problem::Gemm(gemm)) => {
+                Some(config.launch(self.types, gemm, target.multiprocessors, workspace))
+            }
+            (Design::Elementwise(config), Problem::Elementwise(sum)) => {
+                Some(config.launch(self.types, sum, self.epilogue.is_none()))
+            }
+            _ => None,
         }
     }
 
     /// The addresses of the program's A, B and output. Operands that only lie elsewhere change nothing but these in a launch.
-    pub fn addresses_in(&self, problem: &GemmProblem) -> [u64; 3] {
+    pub fn addresses_in(&self, problem: &Problem) -> [u64; 3] {
         let crossed = match &self.design {
             Design::Sm90(config) => config.crossed(),
             _ => self.is_transposed(),
         };
-        let [a, b, out] = [problem.a.data, problem.b.data, problem.out.data];
+        let views = problem.views();
+        let [a, b, out] = [0, 1, 2].map(|at: usize| views[at].data);
         if crossed { [b, a, out] } else { [a, b, out] }
     }
 

@@ -99,7 +99,8 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
             for (dtype, out) in [(F16, F16), (Bf16, F32), (F32, F32), (F16, Bf16)] {
                 let Problem::Gemm(mut problem) = gemm(dtype, m, n, k, layout) else { panic!("not a GEMM") };
                 problem.out.dtype = out;
-                for position in ranked(&Problem::Gemm(problem), H100) {
+                let problem = Problem::Gemm(problem);
+                for position in ranked(&problem, H100) {
                     let kernel = &all()[position];
                     let Design::Sm90(config) = kernel.design else { continue };
                     seen.insert(position);
@@ -108,10 +109,7 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                     params.maps.iter().flatten().for_each(|map| assert_valid(map, &kernel.name()));
                     assert_eq!(launch.grid % launch.cluster, 0);
                     assert!(launch.shared_bytes <= 227 * 1024 && launch.cluster <= 8);
-                    assert_eq!(
-                        kernel.workspace_bytes(&Problem::Gemm(problem)) > 0,
-                        config.packed.contains(&true) && k > 0
-                    );
+                    assert_eq!(kernel.workspace_bytes(&problem) > 0, config.packed.contains(&true) && k > 0);
                     assert_eq!(launch.pack.is_some(), config.packed.contains(&true));
                 }
             }
@@ -176,7 +174,6 @@ fn skinny_launches_read_all_of_the_wide_operand() {
     let (rows, columns) = (gemm(F16, 8, 5000, 4096, TNT), gemm(F16, 5000, 8, 4096, TNT));
     for (problem, narrow) in [(rows, Narrow::M), (columns, Narrow::N)] {
         let found = skinny(&problem, Target::typical(90));
-        let Problem::Gemm(problem) = problem else { panic!("not a GEMM") };
         assert!(found.iter().any(|(_, config)| config.split > 1));
         for (kernel, config) in found {
             assert_eq!(config.narrow, narrow);

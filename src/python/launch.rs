@@ -13,9 +13,11 @@ use super::stream::stream_handle;
 use crate::compile::Program;
 use crate::driver::{Configuration, Device, DriverError, EncodedTensorMap, Grid};
 use crate::epilogue::Bound as BoundEpilogue;
-use crate::kernel::{GemmParams, Launch, Pack, PackOperand, Params, Sm90Scalars, Target, TensorMap, at};
+use crate::kernel::{
+    ElementwiseParams, GemmParams, Launch, Pack, PackOperand, Params, Sm90Scalars, Target, TensorMap, at,
+};
 use crate::operand;
-use crate::problem::{GemmProblem, Problem};
+use crate::problem::Problem;
 
 /// The stream to launch on.
 pub struct Stream {
@@ -52,12 +54,14 @@ struct Sm90Block {
 enum Block {
     Gemm(GemmParams),
     Sm90(Sm90Block),
+    Elementwise(ElementwiseParams),
 }
 
 impl Block {
     fn new(params: &Params) -> Result<Block, DriverError> {
         Ok(match params {
             Params::Gemm(params) => Block::Gemm(*params),
+            Params::Elementwise(params) => Block::Elementwise(*params),
             Params::Sm90(params) => {
                 let mut maps = [EncodedTensorMap::UNUSED; 3];
                 for (encoded, map) in maps.iter_mut().zip(params.maps) {
@@ -75,6 +79,7 @@ impl Block {
     fn move_to(&mut self, before: [u64; 3], now: [u64; 3]) -> Result<(), DriverError> {
         match self {
             Block::Gemm(params) => [params.a, params.b, params.out] = now,
+            Block::Elementwise(params) => [params.a, params.b, params.out] = now,
             Block::Sm90(Sm90Block { maps, scalars }) => {
                 scalars.out = now[2];
                 let read = if scalars.out_by_copy_engine != 0 { 3 } else { 2 };
@@ -92,7 +97,7 @@ impl Block {
 pub struct Packed {
     /// The kernel's position, as `kernel::at` counts.
     pub position: usize,
-    problem: GemmProblem,
+    problem: Problem,
     /// None where the output is empty, and there is nothing to launch.
     launch: Option<Calls>,
     /// The parameter block of the epilogue; empty where there is none.
@@ -151,6 +156,7 @@ impl Calls {
             match &self.block {
                 Block::Gemm(params) => library.launch(device, stream, &self.grid, params, epilogue),
                 Block::Sm90(params) => library.launch(device, stream, &self.grid, params, epilogue),
+                Block::Elementwise(params) => library.launch(device, stream, &self.grid, params, epilogue),
             }
         }
     }
@@ -161,7 +167,7 @@ impl Packed {
     /// kernel asks for, if it asks for any.
     pub fn new(
         position: usize,
-        problem: &GemmProblem,
+        problem: &Problem,
         epilogue: Option<&BoundEpilogue>,
         workspace: u64,
     ) -> PyResult<Packed> {
@@ -176,16 +182,17 @@ impl Packed {
 
     /// Whether another problem differs from the packed one in the addresses of its operands alone, so that a kernel that addresses
     /// one addresses the other.
-    fn fits(&self, problem: &GemmProblem) -> bool {
-        let before = &self.problem;
-        [(&before.a, &problem.a), (&before.b, &problem.b), (&before.out, &problem.out)]
-            .into_iter()
-            // The map of an operand without elements does not show its address.
-            .all(|(before, now)| before.lies_elsewhere(now) && now.numel() > 0)
+    fn fits(&self, problem: &Problem) -> bool {
+        let same_operation = std::mem::discriminant(&self.problem) == std::mem::discriminant(problem);
+        same_operation
+            && self.problem.views().iter().zip(problem.views()).all(|(before, now)| {
+                // The map of an operand without elements does not show its address.
+                before.lies_elsewhere(now) && now.numel() > 0
+            })
     }
 
     /// Turns into the launch of a problem that fits. After an error the launch is nobody's.
-    fn move_to(&mut self, problem: &GemmProblem) -> PyResult<()> {
+    fn move_to(&mut self, problem: &Problem) -> PyResult<()> {
         let kernel = at(self.position);
         let (before, now) = (kernel.addresses_in(&self.problem), kernel.addresses_in(problem));
         if before != now
@@ -234,8 +241,8 @@ fn target(device: &Device) -> Target {
     Target { cc: device.cc, multiprocessors: device.multiprocessors }
 }
 
-fn device_of(problem: &GemmProblem) -> PyResult<&'static Device> {
-    match problem.out.device {
+fn device_of(problem: &Problem) -> PyResult<&'static Device> {
+    match problem.device() {
         operand::Device::Cuda(ordinal) => Ok(Device::get(ordinal)?),
         operand::Device::Cpu => Err(unsupported(&"the operands are on the CPU, the kernel runs on a CUDA device")),
     }
@@ -249,7 +256,7 @@ pub struct LastLaunch(Mutex<Option<Box<Packed>>>);
 /// What to run: a kernel, a problem, the epilogue behind it, the kernel's program and its last launch.
 pub struct Work<'a> {
     pub position: usize,
-    pub problem: &'a GemmProblem,
+    pub problem: &'a Problem,
     pub epilogue: Option<&'a BoundEpilogue>,
     pub program: &'a Program,
     pub last: &'a LastLaunch,
@@ -268,7 +275,7 @@ impl Work<'_> {
         stream: &Stream,
         keep: bool,
     ) -> PyResult<Option<Box<Packed>>> {
-        let bytes = at(self.position).workspace_bytes(&Problem::Gemm(*self.problem));
+        let bytes = at(self.position).workspace_bytes(self.problem);
         if bytes == 0 {
             // The lock is held while the launch goes on without the GIL. Another thread does not wait for that, with the GIL in its
             // hands, but packs its own.
@@ -327,7 +334,7 @@ impl Work<'_> {
             return Ok(());
         }
         let kernel = at(self.position);
-        kernel.addresses(&Problem::Gemm(*self.problem)).map_err(|reason| unsupported(&reason))?;
+        kernel.addresses(self.problem).map_err(|reason| unsupported(&reason))?;
         kernel.fuses(self.epilogue).map_err(|reason| unsupported(&reason))
     }
 }
@@ -339,23 +346,22 @@ fn epilogue_params(position: usize, epilogue: Option<&BoundEpilogue>) -> Vec<u64
 }
 
 /// The address of a user's workspace, which must be large enough and where the operands are.
-fn given_workspace(workspace: &Bound<'_, PyAny>, bytes: u64, problem: &GemmProblem) -> PyResult<u64> {
+fn given_workspace(workspace: &Bound<'_, PyAny>, bytes: u64, problem: &Problem) -> PyResult<u64> {
     let view = operand::read("workspace", workspace)?;
     let given = (view.numel() * view.dtype.bytes()) as u64;
     if view.fake || view.read_only {
         let what = if view.fake { "a FakeTensor, which has no memory" } else { "read-only" };
         return Err(PyValueError::new_err(format!("workspace is {what}; pass a tensor that can be written")));
     }
-    if let Some(name) = [("A", &problem.a), ("B", &problem.b), ("out", &problem.out)]
-        .into_iter()
-        .find_map(|(name, operand)| view.may_alias(operand).then_some(name))
-    {
+    let shared = |(name, operand): (&'static str, &operand::View)| view.may_alias(operand).then_some(name);
+    if let Some(name) = problem.operands().into_iter().find_map(shared) {
         return Err(PyValueError::new_err(format!("workspace shares memory with {name}; pass memory of its own")));
     }
-    if view.device != problem.out.device {
+    if view.device != problem.device() {
         return Err(PyValueError::new_err(format!(
             "workspace is on {}, the operands are on {}",
-            view.device, problem.out.device
+            view.device,
+            problem.device()
         )));
     }
     if given < bytes || !view.is_contiguous() {
@@ -386,17 +392,14 @@ pub fn native_floor(
 ) -> PyResult<f64> {
     let stream = stream_handle(stream)?;
     let (Some(native), Some(program)) = (&args.get().native, compiled_artifact.get().program(py)) else {
-        return Err(PyValueError::new_err("give GemmArguments and the artifact of a GPU kernel"));
-    };
-    let (Problem::Gemm(problem), operand::Device::Cuda(ordinal)) = (&native.problem, native.problem.device()) else {
-        return Err(PyValueError::new_err("give a GEMM on a CUDA device"));
+        return Err(PyValueError::new_err("give arguments of our own and the artifact of a GPU kernel"));
     };
     let kernel = kernel_of(compiled_artifact.get().kernel(py))?;
-    let device = Device::get(ordinal)?;
+    let device = device_of(&native.problem)?;
     if kernel.packs() {
         return Err(PyValueError::new_err("the kernel copies its operands first, which is more than one launch"));
     }
-    let Some(launch) = kernel.launch(problem, target(device), 0) else {
+    let Some(launch) = kernel.launch(&native.problem, target(device), 0) else {
         return Err(PyValueError::new_err("the problem is empty, so there is nothing to launch"));
     };
     kernel.addresses(&native.problem).map_err(|reason| unsupported(&reason))?;
@@ -417,6 +420,7 @@ pub fn native_floor(
                 match &block {
                     Block::Gemm(params) => function.launch(stream, &grid, params, &epilogue)?,
                     Block::Sm90(params) => function.launch(stream, &grid, params, &epilogue)?,
+                    Block::Elementwise(params) => function.launch(stream, &grid, params, &epilogue)?,
                 }
             }
         }
