@@ -27,6 +27,9 @@
 #include "common/wgmma.cuh"
 
 enum class Schedule { COOPERATIVE, PING_PONG };
+// What the grids before this one may still be writing. A copy of one operand into workspace, launched in front, begins the next grid
+// only once those before itself are complete; the other operand may then be read while it runs.
+enum class Waits { BOTH, A, B };
 
 // Mirrored field by field in the Rust core. Tensor maps have three dimensions, the fastest first, the batch last;
 // where k is 0, they still need a valid address.
@@ -47,14 +50,21 @@ __host__ __device__ constexpr int stored_columns(int tile_n, int split) {
   return columns;
 }
 
+// Of a row with an odd number of 16-byte pieces, a third, or a third of that, until it is no longer than 128 bytes, if it can be.
+__host__ __device__ constexpr int odd_box(int row_bytes) {
+  while (row_bytes > 128 && row_bytes % 48 == 0) row_bytes /= 3;
+  return row_bytes;
+}
+
 template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TILE_M, int TILE_N, int STAGES,
-          int CONSUMERS, Schedule SCHEDULE, int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OUT_TRANSPOSED, class Epilogue>
+          int CONSUMERS, Schedule SCHEDULE, int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OUT_TRANSPOSED, Waits WAITS, class Epilogue>
 struct Sm90Gemm {
   static_assert(is_same<A, B>, "wgmma multiplies operands of one type");
   static_assert(sizeof(A) == 2 || (A_K_MAJOR && B_K_MAJOR), "wgmma reads only 16-bit elements MN-major");
 
   static constexpr int TILE_K = 128 / sizeof(A);  // a row of the swizzle
   static constexpr int WARPGROUP = 128;
+  static constexpr int MAX_SMEM_BYTES = 227 * 1024;  // of a CTA
   static constexpr int CONSUMER_THREADS = CONSUMERS * WARPGROUP;
   static constexpr int THREADS = CONSUMER_THREADS + WARPGROUP;
   static constexpr bool PING_PONG = SCHEDULE == Schedule::PING_PONG;
@@ -88,16 +98,18 @@ struct Sm90Gemm {
   static constexpr int BOX_BYTES = POWER_OF_TWO < 16 ? ROW_BYTES
                                    : POWER_OF_TWO >= 64 || POWER_OF_TWO == ROW_BYTES || sizeof(Out) >= 4
                                        ? POWER_OF_TWO
-                                       : ROW_BYTES / (POWER_OF_TWO / 16);
+                                       : odd_box(ROW_BYTES / (POWER_OF_TWO / 16));
   static constexpr int SWIZZLE = BOX_BYTES == POWER_OF_TWO ? BOX_BYTES / 16 - 1 : 0;  // which of a piece's bits change
   static constexpr int BOX_N = BOX_BYTES / sizeof(Out), BOXES = ROW_BYTES / BOX_BYTES;
   static constexpr bool CONVERT_ONLY = is_same<Epilogue, Identity> && sizeof(Out) == 2;  // then stmatrix takes the sums as they lie
   static constexpr int GROUPS = BOX_N / 8, ROUNDS = CONVERT_ONLY ? 1 : (GROUPS + 3) / 4;  // of 8 columns; a box is written in rounds
   static constexpr int TRANSPOSED_N = 16, TRANSPOSED_PITCH = 16 + 4;  // 4 words of padding keep the banks apart
-  static constexpr int SLABS = OUT_TRANSPOSED || BOX_BYTES > 128 ? 1 : 2;  // one is filled while the other is read
   static constexpr int SLAB_BYTES = OUT_TRANSPOSED ? TRANSPOSED_N * TRANSPOSED_PITCH * int(sizeof(Value)) : 16 * BOX_BYTES;
 
   static constexpr int SLABS_AT = STAGES * STAGE_BYTES;
+  // Two for a warp, so that one is filled while the other is read; one where a further stage has taken the room, which is worth more.
+  static constexpr int TWO_SLABS_BYTES = SLABS_AT + CONSUMER_THREADS / 32 * 2 * SLAB_BYTES + 2 * STAGES * 8;
+  static constexpr int SLABS = OUT_TRANSPOSED || BOX_BYTES > 128 || TWO_SLABS_BYTES > MAX_SMEM_BYTES ? 1 : 2;
   static constexpr int BARRIERS_AT = SLABS_AT + CONSUMER_THREADS / 32 * SLABS * SLAB_BYTES;
   static constexpr int SMEM_BYTES = BARRIERS_AT + 2 * STAGES * 8;
   static_assert(SPLIT == 1 || TILE_M * TILE_N * 4 <= SLABS_AT, "the ring's memory serves to exchange sums");
@@ -172,7 +184,8 @@ struct Sm90Gemm {
     }
     if constexpr (CLUSTER > 1) ptx::cluster_sync();
     else __syncthreads();
-    ptx::wait_for_grids_before();
+    const bool producer = threadIdx.x == CONSUMER_THREADS;
+    if (!producer) ptx::wait_for_grids_before();  // the producer waits by itself
     ptx::let_next_grid_start();
 
     const Order order(params);
@@ -184,7 +197,7 @@ struct Sm90Gemm {
 
     if (warpgroup == CONSUMERS) {
       if constexpr (REDISTRIBUTE) ptx::shrink_registers<PRODUCER_REGISTERS>();
-      if (threadIdx.x == CONSUMER_THREADS) produce(params, order, cluster, clusters, first_block, blocks, rank, ring, full, empty);
+      if (producer) produce(params, order, cluster, clusters, first_block, blocks, rank, ring, full, empty);
       if constexpr (SPLIT > 1) ptx::cluster_sync();  // as the consumers, in `reduce`
     } else {
       if constexpr (REDISTRIBUTE) ptx::grow_registers<CONSUMER_REGISTERS>();
@@ -231,19 +244,39 @@ struct Sm90Gemm {
     for (int n = 0; n < CLUSTER_N; ++n) row |= 1u << (base + rank_m + n * CLUSTER_M);
     const unsigned column = ((1u << CLUSTER_M) - 1) << (base + rank_n * CLUSTER_M);
 
+    auto load_a = [&](const Tile& tile, unsigned stage, int block) {
+      load<A_K_MAJOR, BOXES_A, SLICE_A, CLUSTER_N>(ring + stage * STAGE_BYTES, &params.a, full + 8 * stage, tile.m,
+                                                   (first_block + block) * TILE_K, params.a_batched ? tile.batch : 0, rank_n, row);
+    };
+    auto load_b = [&](const Tile& tile, unsigned stage, int block) {
+      load<B_K_MAJOR, BOXES_B, SLICE_B, CLUSTER_M>(ring + stage * STAGE_BYTES + A_BYTES, &params.b, full + 8 * stage, tile.n,
+                                                   (first_block + block) * TILE_K, params.b_batched ? tile.batch : 0, rank_m, column);
+    };
+    int early = 0;  // blocks of the first tile of which one operand is already on its way
+    if constexpr (WAITS != Waits::BOTH) {
+      const Tile tile = order[cluster];
+#pragma unroll 1
+      for (; early < min(STAGES, blocks); ++early) {
+        ptx::barrier_arrive_expecting(full + 8 * early, STAGE_BYTES);
+        if constexpr (WAITS == Waits::A) load_b(tile, early, early);
+        else load_a(tile, early, early);
+      }
+    }
+    ptx::wait_for_grids_before();
+
     Ring position;
 #pragma unroll 1
     for (unsigned index = cluster; index < order.count; index += clusters) {
       const Tile tile = order[index];
-      const int batch_a = params.a_batched ? tile.batch : 0, batch_b = params.b_batched ? tile.batch : 0;
 #pragma unroll 1
       for (int block = 0; block < blocks; ++block) {
-        const int k = (first_block + block) * TILE_K;
-        const unsigned a = ring + position.stage * STAGE_BYTES, b = a + A_BYTES, ready = full + 8 * position.stage;
-        ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);
-        ptx::barrier_arrive_expecting(ready, STAGE_BYTES);
-        load<A_K_MAJOR, BOXES_A, SLICE_A, CLUSTER_N>(a, &params.a, ready, tile.m, k, batch_a, rank_n, row);
-        load<B_K_MAJOR, BOXES_B, SLICE_B, CLUSTER_M>(b, &params.b, ready, tile.n, k, batch_b, rank_m, column);
+        if (WAITS == Waits::BOTH || early == 0) {
+          ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);
+          ptx::barrier_arrive_expecting(full + 8 * position.stage, STAGE_BYTES);
+        }
+        if (WAITS != Waits::B || early == 0) load_a(tile, position.stage, block);
+        if (WAITS != Waits::A || early == 0) load_b(tile, position.stage, block);
+        if (WAITS != Waits::BOTH && early > 0) --early;
         position.advance();
       }
     }
@@ -514,12 +547,13 @@ struct Sm90Gemm {
               values[column * TRANSPOSED_PITCH + lane / 4 + i / 2 % 2 * 8] = value(at / ROUNDS, first / 2 + i % 4);
           }
       __syncwarp();
-      const int first = round % ROUNDS * TRANSPOSED_N + lane / 2;
-      const int row = n + first, column = m + round / ROUNDS * 64 + lane % 2 * 8;
+      // Eight lanes after each other read eight rows of the slab, which lie in different banks.
+      const int first = round % ROUNDS * TRANSPOSED_N + lane % 16;
+      const int row = n + first, column = m + round / ROUNDS * 64 + lane / 16 * 8;
       if (first >= EPILOGUE_N || row >= params.n || column >= params.m) continue;
       Value eight[8];
 #pragma unroll
-      for (int e = 0; e < 8; ++e) eight[e] = values[lane / 2 * TRANSPOSED_PITCH + lane % 2 * 8 + e];
+      for (int e = 0; e < 8; ++e) eight[e] = values[lane % 16 * TRANSPOSED_PITCH + lane / 16 * 8 + e];
       const int valid = min(8, params.m - column);
       if constexpr (!is_same<Epilogue, Identity>) epilogue(eight, batch, row, column, valid);
       Out* const target = out + params.out_stride[1] * row + params.out_stride[2] * column;

@@ -84,6 +84,7 @@ const SHAPES: &[Shape] = &[
     ([128, 64], 2, Cooperative, [1, 1], 6),
     ([64, 128], 1, Cooperative, [1, 1], 1),
     ([64, 64], 1, Cooperative, [1, 1], 1),
+    ([64, 64], 1, Cooperative, [2, 1], 1),
     ([64, 64], 1, Cooperative, [1, 1], 2),
     ([64, 64], 1, Cooperative, [1, 1], 8),
     ([64, 32], 1, Cooperative, [1, 1], 1),
@@ -112,7 +113,7 @@ const SWAPPED: &[Shape] = &[
     ([128, 16], 2, Cooperative, [1, 1], 1),
     ([64, 32], 1, Cooperative, [1, 1], 1),
     ([192, 64], 3, Cooperative, [1, 1], 1),
-    ([192, 104], 3, Cooperative, [1, 1], 1),
+    ([192, 96], 3, Cooperative, [1, 1], 1),
     ([128, 200], 2, Cooperative, [1, 1], 1),
 ];
 const SWAPPED_PACKED: &[Shape] = &[([64, 16], 1, Cooperative, [1, 1], 1)];
@@ -198,6 +199,12 @@ impl Sm90 {
         if self.crossed() { [b, a] } else { [a, b] }
     }
 
+    /// Whether the program's operands are copies.
+    pub fn copied(&self) -> [bool; 2] {
+        let [a, b] = self.packed;
+        if self.crossed() { [b, a] } else { [a, b] }
+    }
+
     /// M, N and K of a tile, as the user counts them.
     pub fn user_tile(&self, types: Types) -> [u32; 3] {
         let [m, n] = self.tile;
@@ -232,7 +239,14 @@ impl Sm90 {
         let bytes = match power {
             0..16 => row,
             _ if power >= 64 || power == row || size >= 4 => power,
-            _ => row / (power / 16),
+            // An odd number of pieces of 16 bytes; thirds of it as long as it is longer than the copy engine's widest swizzle.
+            _ => {
+                let mut bytes = row / (power / 16);
+                while bytes > 128 && bytes.is_multiple_of(48) {
+                    bytes /= 3;
+                }
+                bytes
+            }
         };
         (power, bytes)
     }
@@ -243,15 +257,17 @@ impl Sm90 {
     }
 
     /// Dynamic shared memory in bytes: the ring of stages, each a tile of A and one of B; 16 rows of sums for each warp that
-    /// stores them, twice where one can be filled while the other is read; two barriers a stage.
+    /// stores them, twice if that fits, so that one can be filled while the other is read; two barriers a stage.
     pub fn shared_bytes(&self, types: Types) -> u32 {
         let [m, n] = self.tile;
         // A tile of B that is not K-major comes in boxes of 64 columns, of which the last may be partly empty.
         let b = if self.k_major()[1] { n } else { n.next_multiple_of(64) };
         let ring = self.stages * (m + b) * ROW_BYTES;
         let (_, box_bytes) = self.box_bytes(types);
-        let slab = if self.swapped { 16 * (16 + 4) * 4 } else { 16 * box_bytes * if box_bytes > 128 { 1 } else { 2 } };
-        ring + self.consumers * 4 * slab + 16 * self.stages
+        let slab = if self.swapped { 16 * (16 + 4) * 4 } else { 16 * box_bytes };
+        let with = |slabs| ring + self.consumers * 4 * slabs * slab + 16 * self.stages;
+        let two = !self.swapped && box_bytes <= 128 && with(2) <= SHARED_BYTES_A_CTA;
+        with(if two { 2 } else { 1 })
     }
 
     /// CTAs that a SM holds, by registers and shared memory.
