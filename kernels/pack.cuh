@@ -192,9 +192,8 @@ template <int SIZE_A, int SIZE_B> struct Pack {
   static constexpr int THREADS = 256, MIN_CTAS = SIZE_A == 1 || SIZE_B == 1 ? 2 : 3, SMEM_BYTES = 0;  // beyond what is static
 
   static __device__ __forceinline__ void run(const PackParams& params) {
-    // In this order: what reads the copies may then read, before this grid ends, all that the grids before it have written.
-    ptx::wait_for_grids_before();
     ptx::let_next_grid_start();
+    ptx::wait_for_grids_before();
     const int tiles_a = params.operands[0].batch * params.operands[0].tiles;
     const bool is_a = int(blockIdx.x) < tiles_a;
     const int index = is_a ? blockIdx.x : blockIdx.x - tiles_a;

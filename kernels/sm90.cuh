@@ -27,9 +27,6 @@
 #include "common/wgmma.cuh"
 
 enum class Schedule { COOPERATIVE, PING_PONG };
-// What the grids before this one may still be writing. A copy of one operand into workspace, launched in front, begins the next grid
-// only once those before itself are complete; the other operand may then be read while it runs.
-enum class Waits { BOTH, A, B };
 
 // Mirrored field by field in the Rust core. Tensor maps have three dimensions, the fastest first, the batch last;
 // where k is 0, they still need a valid address.
@@ -57,7 +54,7 @@ __host__ __device__ constexpr int odd_box(int row_bytes) {
 }
 
 template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TILE_M, int TILE_N, int STAGES,
-          int CONSUMERS, Schedule SCHEDULE, int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OUT_TRANSPOSED, Waits WAITS, class Epilogue>
+          int CONSUMERS, Schedule SCHEDULE, int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OUT_TRANSPOSED, class Epilogue>
 struct Sm90Gemm {
   static_assert(is_same<A, B>, "wgmma multiplies operands of one type");
   static_assert(sizeof(A) == 2 || (A_K_MAJOR && B_K_MAJOR), "wgmma reads only 16-bit elements MN-major");
@@ -184,8 +181,7 @@ struct Sm90Gemm {
     }
     if constexpr (CLUSTER > 1) ptx::cluster_sync();
     else __syncthreads();
-    const bool producer = threadIdx.x == CONSUMER_THREADS;
-    if (!producer) ptx::wait_for_grids_before();  // the producer waits by itself
+    ptx::wait_for_grids_before();
     ptx::let_next_grid_start();
 
     const Order order(params);
@@ -197,7 +193,7 @@ struct Sm90Gemm {
 
     if (warpgroup == CONSUMERS) {
       if constexpr (REDISTRIBUTE) ptx::shrink_registers<PRODUCER_REGISTERS>();
-      if (producer) produce(params, order, cluster, clusters, first_block, blocks, rank, ring, full, empty);
+      if (threadIdx.x == CONSUMER_THREADS) produce(params, order, cluster, clusters, first_block, blocks, rank, ring, full, empty);
       if constexpr (SPLIT > 1) ptx::cluster_sync();  // as the consumers, in `reduce`
     } else {
       if constexpr (REDISTRIBUTE) ptx::grow_registers<CONSUMER_REGISTERS>();
@@ -244,39 +240,19 @@ struct Sm90Gemm {
     for (int n = 0; n < CLUSTER_N; ++n) row |= 1u << (base + rank_m + n * CLUSTER_M);
     const unsigned column = ((1u << CLUSTER_M) - 1) << (base + rank_n * CLUSTER_M);
 
-    auto load_a = [&](const Tile& tile, unsigned stage, int block) {
-      load<A_K_MAJOR, BOXES_A, SLICE_A, CLUSTER_N>(ring + stage * STAGE_BYTES, &params.a, full + 8 * stage, tile.m,
-                                                   (first_block + block) * TILE_K, params.a_batched ? tile.batch : 0, rank_n, row);
-    };
-    auto load_b = [&](const Tile& tile, unsigned stage, int block) {
-      load<B_K_MAJOR, BOXES_B, SLICE_B, CLUSTER_M>(ring + stage * STAGE_BYTES + A_BYTES, &params.b, full + 8 * stage, tile.n,
-                                                   (first_block + block) * TILE_K, params.b_batched ? tile.batch : 0, rank_m, column);
-    };
-    int early = 0;  // blocks of the first tile of which one operand is already on its way
-    if constexpr (WAITS != Waits::BOTH) {
-      const Tile tile = order[cluster];
-#pragma unroll 1
-      for (; early < min(STAGES, blocks); ++early) {
-        ptx::barrier_arrive_expecting(full + 8 * early, STAGE_BYTES);
-        if constexpr (WAITS == Waits::A) load_b(tile, early, early);
-        else load_a(tile, early, early);
-      }
-    }
-    ptx::wait_for_grids_before();
-
     Ring position;
 #pragma unroll 1
     for (unsigned index = cluster; index < order.count; index += clusters) {
       const Tile tile = order[index];
+      const int batch_a = params.a_batched ? tile.batch : 0, batch_b = params.b_batched ? tile.batch : 0;
 #pragma unroll 1
       for (int block = 0; block < blocks; ++block) {
-        if (WAITS == Waits::BOTH || early == 0) {
-          ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);
-          ptx::barrier_arrive_expecting(full + 8 * position.stage, STAGE_BYTES);
-        }
-        if (WAITS != Waits::B || early == 0) load_a(tile, position.stage, block);
-        if (WAITS != Waits::A || early == 0) load_b(tile, position.stage, block);
-        if (WAITS != Waits::BOTH && early > 0) --early;
+        const int k = (first_block + block) * TILE_K;
+        const unsigned a = ring + position.stage * STAGE_BYTES, b = a + A_BYTES, ready = full + 8 * position.stage;
+        ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);
+        ptx::barrier_arrive_expecting(ready, STAGE_BYTES);
+        load<A_K_MAJOR, BOXES_A, SLICE_A, CLUSTER_N>(a, &params.a, ready, tile.m, k, batch_a, rank_n, row);
+        load<B_K_MAJOR, BOXES_B, SLICE_B, CLUSTER_M>(b, &params.b, ready, tile.n, k, batch_b, rank_m, column);
         position.advance();
       }
     }
@@ -547,13 +523,12 @@ struct Sm90Gemm {
               values[column * TRANSPOSED_PITCH + lane / 4 + i / 2 % 2 * 8] = value(at / ROUNDS, first / 2 + i % 4);
           }
       __syncwarp();
-      // Eight lanes after each other read eight rows of the slab, which lie in different banks.
-      const int first = round % ROUNDS * TRANSPOSED_N + lane % 16;
-      const int row = n + first, column = m + round / ROUNDS * 64 + lane / 16 * 8;
+      const int first = round % ROUNDS * TRANSPOSED_N + lane / 2;
+      const int row = n + first, column = m + round / ROUNDS * 64 + lane % 2 * 8;
       if (first >= EPILOGUE_N || row >= params.n || column >= params.m) continue;
       Value eight[8];
 #pragma unroll
-      for (int e = 0; e < 8; ++e) eight[e] = values[lane % 16 * TRANSPOSED_PITCH + lane / 16 * 8 + e];
+      for (int e = 0; e < 8; ++e) eight[e] = values[lane / 2 * TRANSPOSED_PITCH + lane % 2 * 8 + e];
       const int valid = min(8, params.m - column);
       if constexpr (!is_same<Epilogue, Identity>) epilogue(eight, batch, row, column, valid);
       Out* const target = out + params.out_stride[1] * row + params.out_stride[2] * column;

@@ -119,13 +119,8 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 Schedule::Cooperative => "COOPERATIVE",
                 Schedule::PingPong => "PING_PONG",
             };
-            let waits = match config.copied() {
-                [true, false] => "A",
-                [false, true] => "B",
-                _ => "BOTH",
-            };
             let family = format!(
-                "Sm90Gemm<{}, {}, {}, {}, {a_k_major}, {b_k_major}, {m}, {n}, {}, {}, Schedule::{schedule}, {cluster_m}, {cluster_n}, {}, {}, Waits::{waits}, {epilogue}>",
+                "Sm90Gemm<{}, {}, {}, {}, {a_k_major}, {b_k_major}, {m}, {n}, {}, {}, Schedule::{schedule}, {cluster_m}, {cluster_n}, {}, {}, {epilogue}>",
                 types.a.short_name(),
                 types.b.short_name(),
                 types.accumulator.short_name(),

@@ -50,6 +50,10 @@ pub struct Sm90 {
 const SHARED_BYTES_A_CTA: u32 = 227 * 1024;
 const SHARED_BYTES_A_SM: u32 = 228 * 1024;
 
+/// Clusters of 1 to 8 CTAs, each with a multiprocessor for itself, that run at once on an H100 (cuOccupancyMaxActiveClusters): they lie
+/// within a GPC, whose 16 or 18 multiprocessors their size does not always divide.
+const CLUSTERS: [f64; 9] = [0.0, 132.0, 66.0, 39.0, 30.0, 22.0, 17.0, 15.0, 15.0];
+
 /// Rows of 128 bytes: what the swizzle interleaves, and a K block.
 const ROW_BYTES: u32 = 128;
 
@@ -199,12 +203,6 @@ impl Sm90 {
         if self.crossed() { [b, a] } else { [a, b] }
     }
 
-    /// Whether the program's operands are copies.
-    pub fn copied(&self) -> [bool; 2] {
-        let [a, b] = self.packed;
-        if self.crossed() { [b, a] } else { [a, b] }
-    }
-
     /// M, N and K of a tile, as the user counts them.
     pub fn user_tile(&self, types: Types) -> [u32; 3] {
         let [m, n] = self.tile;
@@ -277,6 +275,13 @@ impl Sm90 {
         let sums = self.tile[0] / sharers / 64 * self.tile[1] / 2 * types.accumulator.bytes() as u32 / 4;
         let by_registers = 65536 / (self.threads() * (sums + 48));
         by_registers.min(SHARED_BYTES_A_SM / (self.shared_bytes(types) + 1024)).max(1)
+    }
+
+    /// Clusters that run at once on a device with so many multiprocessors. One more than that would wait until another has done all
+    /// its tiles.
+    pub fn clusters_at_once(&self, types: Types, multiprocessors: u32) -> u32 {
+        let share = CLUSTERS[self.cluster_size().min(8) as usize] / CLUSTERS[1];
+        ((share * f64::from(multiprocessors * self.ctas_per_sm(types))) as u32).max(1)
     }
 
     /// The configuration as kernel names spell it: orders of A, B and out (p: packed), tile and cluster as the user counts them.
@@ -443,7 +448,7 @@ impl Sm90 {
             padding: 0,
         };
         let (tiles, size) = (self.tiles(problem), self.cluster_size());
-        let fitting = u64::from((multiprocessors * self.ctas_per_sm(types) / size).max(1));
+        let fitting = u64::from(self.clusters_at_once(types, multiprocessors));
         // A split tile has a cluster for itself; others are taken in turn by as many clusters as run at once.
         let clusters = if self.split > 1 { tiles } else { tiles.min(fitting) };
         let out_map = stored_by_copy_engine.then_some(out_map);
