@@ -47,6 +47,12 @@ __host__ __device__ constexpr int stored_columns(int tile_n, int split) {
   return columns;
 }
 
+// Of a row with an odd number of 16-byte pieces, a third, or a third of that, until it is no longer than 128 bytes, if it can be.
+__host__ __device__ constexpr int odd_box(int row_bytes) {
+  while (row_bytes > 128 && row_bytes % 48 == 0) row_bytes /= 3;
+  return row_bytes;
+}
+
 template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TILE_M, int TILE_N, int STAGES,
           int CONSUMERS, Schedule SCHEDULE, int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OUT_TRANSPOSED, class Epilogue>
 struct Sm90Gemm {
@@ -55,6 +61,7 @@ struct Sm90Gemm {
 
   static constexpr int TILE_K = 128 / sizeof(A);  // a row of the swizzle
   static constexpr int WARPGROUP = 128;
+  static constexpr int MAX_SMEM_BYTES = 227 * 1024;  // of a CTA
   static constexpr int CONSUMER_THREADS = CONSUMERS * WARPGROUP;
   static constexpr int THREADS = CONSUMER_THREADS + WARPGROUP;
   static constexpr bool PING_PONG = SCHEDULE == Schedule::PING_PONG;
@@ -88,16 +95,18 @@ struct Sm90Gemm {
   static constexpr int BOX_BYTES = POWER_OF_TWO < 16 ? ROW_BYTES
                                    : POWER_OF_TWO >= 64 || POWER_OF_TWO == ROW_BYTES || sizeof(Out) >= 4
                                        ? POWER_OF_TWO
-                                       : ROW_BYTES / (POWER_OF_TWO / 16);
+                                       : odd_box(ROW_BYTES / (POWER_OF_TWO / 16));
   static constexpr int SWIZZLE = BOX_BYTES == POWER_OF_TWO ? BOX_BYTES / 16 - 1 : 0;  // which of a piece's bits change
   static constexpr int BOX_N = BOX_BYTES / sizeof(Out), BOXES = ROW_BYTES / BOX_BYTES;
   static constexpr bool CONVERT_ONLY = is_same<Epilogue, Identity> && sizeof(Out) == 2;  // then stmatrix takes the sums as they lie
   static constexpr int GROUPS = BOX_N / 8, ROUNDS = CONVERT_ONLY ? 1 : (GROUPS + 3) / 4;  // of 8 columns; a box is written in rounds
   static constexpr int TRANSPOSED_N = 16, TRANSPOSED_PITCH = 16 + 4;  // 4 words of padding keep the banks apart
-  static constexpr int SLABS = OUT_TRANSPOSED || BOX_BYTES > 128 ? 1 : 2;  // one is filled while the other is read
   static constexpr int SLAB_BYTES = OUT_TRANSPOSED ? TRANSPOSED_N * TRANSPOSED_PITCH * int(sizeof(Value)) : 16 * BOX_BYTES;
 
   static constexpr int SLABS_AT = STAGES * STAGE_BYTES;
+  // Two for a warp, so that one is filled while the other is read; one where a further stage has taken the room, which is worth more.
+  static constexpr int TWO_SLABS_BYTES = SLABS_AT + CONSUMER_THREADS / 32 * 2 * SLAB_BYTES + 2 * STAGES * 8;
+  static constexpr int SLABS = OUT_TRANSPOSED || BOX_BYTES > 128 || TWO_SLABS_BYTES > MAX_SMEM_BYTES ? 1 : 2;
   static constexpr int BARRIERS_AT = SLABS_AT + CONSUMER_THREADS / 32 * SLABS * SLAB_BYTES;
   static constexpr int SMEM_BYTES = BARRIERS_AT + 2 * STAGES * 8;
   static_assert(SPLIT == 1 || TILE_M * TILE_N * 4 <= SLABS_AT, "the ring's memory serves to exchange sums");
