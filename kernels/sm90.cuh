@@ -112,6 +112,10 @@ struct Sm90Gemm {
   static constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32;
   static constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 232 : 160;  // 40 + 2 * 232 and 32 + 3 * 160 are 65536 / 128, or less
 
+  // What the epilogue reads for a round of its stores is loaded a round ahead, where registers are to spare.
+  using Operands = typename Epilogue::template Operands<8>;
+  static constexpr bool LOAD_AHEAD = REDISTRIBUTE && SUMS + sizeof(Operands) + 64 <= CONSUMER_REGISTERS;  // 4 times 1/4 of its bytes
+
   // ---- the order of tiles ----
 
   struct Tile { int batch, m, n; };  // first row and column
@@ -200,6 +204,7 @@ struct Sm90Gemm {
 #pragma unroll 1
       for (unsigned index = cluster + (PING_PONG ? warpgroup * clusters : 0); index < order.count;
            index += (PING_PONG ? CONSUMERS : 1) * clusters) {
+        prefetch(params, epilogue, order[index], warpgroup, split);
         unsigned sums[M_BLOCKS][Multiply::SUMS];  // here, so that they are dead between tiles
         multiply(sums, position, blocks, rank, warpgroup, ring, full, empty);
         const Tile tile = order[index];
@@ -263,6 +268,16 @@ struct Sm90Gemm {
   }
 
   // ---- the consumers ----
+
+  // What the epilogue reads for a warpgroup's part of a tile comes into the L2 cache while the tile is multiplied.
+  static __device__ __forceinline__ void prefetch(const Sm90Params& params, const Epilogue& epilogue, const Tile& tile, int warpgroup,
+                                                  unsigned split) {
+    constexpr int ROWS = M_BLOCKS * 64;
+    const int m = tile.m + (PING_PONG ? 0 : warpgroup * ROWS), n = tile.n + split * EPILOGUE_N;
+    const int rows = min(ROWS, params.m - m), columns = min(EPILOGUE_N, params.n - n), thread = threadIdx.x % WARPGROUP;
+    if constexpr (OUT_TRANSPOSED) epilogue.template prefetch<WARPGROUP>(tile.batch, n, m, columns, rows, thread);
+    else epilogue.template prefetch<WARPGROUP>(tile.batch, m, n, rows, columns, thread);
+  }
 
   // One tile's sums. While a K block is multiplied, the next one is already issued; a stage is released once the block after it is
   // under way and its own has been read.
@@ -372,6 +387,19 @@ struct Sm90Gemm {
                                                     unsigned char* slabs, int& slab, int batch, int m, int n) {
     const int lane = threadIdx.x % 32;
     unsigned char* rows = slabs;
+    Operands operands[2], next[2];  // of the two row halves
+    auto row_of = [&](int round) { return m + round / (BOXES * ROUNDS) * 64; };
+    auto column_of = [&](int round) { return n + round / ROUNDS % BOXES * BOX_N; };
+    auto load = [&](Operands (&operands)[2], int round) {
+      const int group = round % ROUNDS * 4 + lane % 4, column = column_of(round) + group * 8;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = row_of(round) + lane / 4 + 8 * half;
+        const bool inside = group < GROUPS && row < params.m;
+        epilogue.load(operands[half], batch, row, column, inside ? min(8, params.n - column) : 0);
+      }
+    };
+    if constexpr (LOAD_AHEAD) load(next, 0);
     // Rolled, for the sake of compile time: only what picks registers is there once for each round.
 #pragma unroll 1
     for (int round = 0; round < M_BLOCKS * BOXES * ROUNDS; ++round) {
@@ -381,9 +409,16 @@ struct Sm90Gemm {
         if (lane == 0) ptx::store_wait_read<SLABS - 1>();
         __syncwarp();
       }
-      const int row = m + round / (BOXES * ROUNDS) * 64, column = n + round / ROUNDS % BOXES * BOX_N;
+      const int row = row_of(round), column = column_of(round);
       if constexpr (CONVERT_ONLY) write_matrices(value, round, ptx::shared_address(rows));
-      else write_groups(params, epilogue, value, round, rows, batch, row, column);
+      else {
+        if constexpr (LOAD_AHEAD) {
+          operands[0] = next[0];
+          operands[1] = next[1];
+          if (round + 1 < M_BLOCKS * BOXES * ROUNDS) load(next, round + 1);
+        }
+        write_groups(params, epilogue, value, operands, round, rows, batch, row, column);
+      }
       if (round % ROUNDS != ROUNDS - 1) continue;
 
       if (params.out_by_tma) {
@@ -436,7 +471,8 @@ struct Sm90Gemm {
   // Any sums and any epilogue, 4 groups of 8 columns a round. Four lanes hold two columns each of every group; they exchange them so
   // that each has one whole group.
   template <class Sums>
-  static __device__ __forceinline__ void write_groups(const Sm90Params& params, Epilogue epilogue, const Sums& value, int round,
+  static __device__ __forceinline__ void write_groups(const Sm90Params& params, Epilogue epilogue, const Sums& value,
+                                                      const Operands (&operands)[2], int round,
                                                       unsigned char* rows, int batch, int m, int n) {
     const int lane = threadIdx.x % 32;
     Value values[2][8];  // first [row half][2 * group + column], then [row half][column]
@@ -446,8 +482,9 @@ struct Sm90Gemm {
 #pragma unroll
         for (int i = 0; i < 16; ++i) {
           const int group = at % ROUNDS * 4 + i / 4;
-          if (group < GROUPS)
-            values[i / 2 % 2][i / 4 * 2 + i % 2] = value(at / ROUNDS / BOXES, 4 * (at / ROUNDS % BOXES * GROUPS + group) + i % 4);
+          Value& target = values[i / 2 % 2][i / 4 * 2 + i % 2];
+          target = group < GROUPS ? value(at / ROUNDS / BOXES, 4 * (at / ROUNDS % BOXES * GROUPS + group) + i % 4) : Value{};
+          asm volatile("" : "+f"(target));  // so that the compiler branches to a round's sums, in place of selecting among all rounds'
         }
 #pragma unroll
     for (int i = 0; i < 4; ++i) transpose_in_quad(values[i / 2], i % 2, lane);
@@ -460,7 +497,11 @@ struct Sm90Gemm {
 #pragma unroll
       for (int e = 0; e < 8; ++e) eight[e] = half ? values[1][e] : values[0][e];
       if (group >= GROUPS || m + row >= params.m || column >= params.n) continue;
-      if constexpr (!is_same<Epilogue, Identity>) epilogue(eight, batch, m + row, column, min(8, params.n - column));
+      const int valid = min(8, params.n - column);
+      Operands loaded = operands[0];
+      if constexpr (!LOAD_AHEAD) epilogue.load(loaded, batch, m + row, column, valid);
+      else if (half) loaded = operands[1];
+      epilogue(eight, loaded, batch, m + row, column, valid);
       union { Out elements[8]; unsigned words[2 * sizeof(Out)]; } packed;
 #pragma unroll
       for (int e = 0; e < 8; ++e) packed.elements[e] = encode<Out>(Epilogue::result(eight[e]));
