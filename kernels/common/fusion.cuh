@@ -1,5 +1,6 @@
 // What a generated epilogue is written in: its operands, and its operations.
 #pragma once
+#include "common/epilogue.cuh"
 #include "common/ptx.cuh"
 #include "common/types.cuh"
 
@@ -9,32 +10,37 @@ struct EpilogueTensor {
   long long stride[3];  // along batch, m, n; in elements
 };
 
-// A few neighbouring elements, as wide as one load or store makes them.
+// WIDTH elements of a row, in runs of RUN neighbours, each run in as few words as hold it (epilogue.cuh says where runs lie).
 template <int BYTES> struct Word;
+template <> struct Word<1> { using Type = unsigned char; };
 template <> struct Word<2> { using Type = unsigned short; };
 template <> struct Word<4> { using Type = unsigned; };
 template <> struct Word<8> { using Type = uint2; };
 template <> struct Word<16> { using Type = uint4; };
 
-template <class Element, int WIDTH> struct Pack {
-  static constexpr int BYTES = WIDTH * int(sizeof(Element));
-  using Type = typename Word<(BYTES < 16 ? BYTES : 16)>::Type;
-  static constexpr int WORDS = BYTES / int(sizeof(Type));
+template <class Element, int WIDTH, int RUN> struct Pack {
+  static constexpr int WORD_BYTES = RUN * int(sizeof(Element)) < 16 ? RUN * int(sizeof(Element)) : 16;
+  static constexpr int WORDS = WIDTH * int(sizeof(Element)) / WORD_BYTES, PER_WORD = WORD_BYTES / int(sizeof(Element));
+  using Type = typename Word<WORD_BYTES>::Type;
   union { Type words[WORDS]; Element elements[WIDTH]; };
+
+  // Where a word lies, counted in elements.
+  static __device__ __forceinline__ constexpr int column(int word) { return run_column<WIDTH, RUN>(word * PER_WORD); }
 };
 
-// Whether all of a pack is there, side by side, and aligned as its words want it.
-template <class Element, int WIDTH>
+// Whether all of a pack is there, neighbours side by side, and aligned as its words want it.
+template <class Element, int WIDTH, int RUN>
 __device__ __forceinline__ bool is_whole(const void* first, long long step, int valid) {
-  constexpr unsigned MASK = unsigned(sizeof(typename Pack<Element, WIDTH>::Type)) - 1;
-  return step == 1 && valid == WIDTH && (unsigned(reinterpret_cast<unsigned long long>(first)) & MASK) == 0;
+  constexpr unsigned MASK = Pack<Element, WIDTH, RUN>::WORD_BYTES - 1;
+  return step == 1 && valid > run_column<WIDTH, RUN>(WIDTH - 1) && (unsigned(reinterpret_cast<unsigned long long>(first)) & MASK) == 0;
 }
 
-// Elements n to n + WIDTH - 1 of row m, as they lie in memory: decoded only when they are needed, they take fewer registers. Those
-// from `valid` on are not read, and come out as zeros.
-template <class Element, int WIDTH>
-__device__ __forceinline__ void load_operand(Pack<Element, WIDTH>& packed, const EpilogueTensor& tensor, int batch, int m, int n,
+// Elements of row m, from column n on, as they lie in memory: decoded only when they are needed, they take fewer registers. Those
+// that are `valid` or more columns away are not read, and come out as zeros.
+template <class Element, int WIDTH, int RUN>
+__device__ __forceinline__ void load_operand(Pack<Element, WIDTH, RUN>& packed, const EpilogueTensor& tensor, int batch, int m, int n,
                                              int valid) {
+  using Packed = Pack<Element, WIDTH, RUN>;
   const long long step = tensor.stride[2];
   const Element* first =
       static_cast<const Element*>(tensor.data) + tensor.stride[0] * batch + tensor.stride[1] * m + step * n;
@@ -45,57 +51,43 @@ __device__ __forceinline__ void load_operand(Pack<Element, WIDTH>& packed, const
     for (int e = 0; e < WIDTH; ++e) packed.elements[e] = element;
     return;
   }
-  if constexpr (WIDTH > 1) {
-    if (is_whole<Element, WIDTH>(first, step, valid)) {
+  if constexpr (RUN > 1) {
+    if (is_whole<Element, WIDTH, RUN>(first, step, valid)) {
 #pragma unroll
-      for (int w = 0; w < packed.WORDS; ++w)
-        packed.words[w] = reinterpret_cast<const typename Pack<Element, WIDTH>::Type*>(first)[w];
+      for (int w = 0; w < Packed::WORDS; ++w)
+        packed.words[w] = *reinterpret_cast<const typename Packed::Type*>(first + Packed::column(w));
       return;
     }
   }
 #pragma unroll
-  for (int e = 0; e < WIDTH; ++e) packed.elements[e] = e < valid ? first[step * e] : Element{};
+  for (int e = 0; e < WIDTH; ++e) {
+    const int column = run_column<WIDTH, RUN>(e);
+    packed.elements[e] = column < valid ? first[step * column] : Element{};
+  }
 }
 
-// Writes the first `valid` of the elements n to n + WIDTH - 1 of row m.
-template <class Element, class Value, int WIDTH>
-__device__ __forceinline__ void store_operand(const Value (&values)[WIDTH], const EpilogueTensor& tensor, int batch, int m,
-                                              int n, int valid) {
+// Writes those elements that are less than `valid` columns away.
+template <class Element, int WIDTH, int RUN, class Value>
+__device__ __forceinline__ void store_operand(const Value (&values)[WIDTH], const EpilogueTensor& tensor, int batch, int m, int n,
+                                              int valid) {
+  using Packed = Pack<Element, WIDTH, RUN>;
   const long long step = tensor.stride[2];
   Element* first = static_cast<Element*>(tensor.data) + tensor.stride[0] * batch + tensor.stride[1] * m + step * n;
-  if constexpr (WIDTH > 1) {
-    if (is_whole<Element, WIDTH>(first, step, valid)) {
-      using Packed = Pack<Element, WIDTH>;
+  if constexpr (RUN > 1) {
+    if (is_whole<Element, WIDTH, RUN>(first, step, valid)) {
       Packed packed;
 #pragma unroll
       for (int e = 0; e < WIDTH; ++e) packed.elements[e] = encode<Element>(values[e]);
 #pragma unroll
-      for (int w = 0; w < Packed::WORDS; ++w) reinterpret_cast<typename Packed::Type*>(first)[w] = packed.words[w];
+      for (int w = 0; w < Packed::WORDS; ++w)
+        *reinterpret_cast<typename Packed::Type*>(first + Packed::column(w)) = packed.words[w];
       return;
     }
   }
 #pragma unroll
-  for (int e = 0; e < WIDTH; ++e)
-    if (e < valid) first[step * e] = encode<Element>(values[e]);
-}
-
-// Asks for a tile of a tensor to be brought into the L2 cache, by THREADS threads, so that loading it later takes a third of the
-// time. What repeats along a dimension, or steps over memory in both, is left: the former is small, the latter rare.
-template <int THREADS, class Element>
-__device__ __forceinline__ void prefetch_operand(const EpilogueTensor& tensor, int batch, int m, int n, int rows, int columns,
-                                                 int thread) {
-  const long long stride_m = tensor.stride[1], stride_n = tensor.stride[2];
-  const bool along_n = stride_n == 1;
-  const long long step = along_n ? stride_m : stride_n;  // from one line of neighbours to the next
-  if (step == 0 || (!along_n && stride_m != 1) || rows <= 0 || columns <= 0) return;
-  const int lines = along_n ? rows : columns, bytes = (along_n ? columns : rows) * int(sizeof(Element));
-  const char* first = reinterpret_cast<const char*>(static_cast<const Element*>(tensor.data) + tensor.stride[0] * batch +
-                                                    stride_m * m + stride_n * n);
-  const int across = (bytes + 127) / 128;  // pieces of 128 bytes, a line of the cache
-#pragma unroll 1
-  for (int i = thread; i < lines * across; i += THREADS) {
-    const int line = i / across, piece = i - line * across;
-    ptx::prefetch_l2(first + step * line * int(sizeof(Element)) + piece * 128);
+  for (int e = 0; e < WIDTH; ++e) {
+    const int column = run_column<WIDTH, RUN>(e);
+    if (column < valid) first[step * column] = encode<Element>(values[e]);
   }
 }
 

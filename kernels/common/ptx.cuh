@@ -69,9 +69,6 @@ __device__ __forceinline__ void store_global(void* global, const Vector& vector)
                "r"(vector.words[2]), "r"(vector.words[3]) : "memory");
 }
 
-// "prefetch": brings the line of the L2 cache that an address lies in. Nothing waits for it.
-__device__ __forceinline__ void prefetch_l2(const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); }
-
 // "Floating Point Instructions: rcp, ex2": to within a unit in the last place; results below 2^-126 come out as 0.
 __device__ __forceinline__ f32 reciprocal(f32 x) {
   f32 y;

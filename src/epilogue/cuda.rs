@@ -32,7 +32,7 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType) -> String {
         words = 1;
     }
 
-    let (mut prefetches, mut operands, mut loads) = <(String, String, String)>::default();
+    let (mut operands, mut loads) = <(String, String)>::default();
     let (mut results, mut body, mut stores) = <(String, String, String)>::default();
     for (at, node) in graph.nodes.iter().enumerate().filter(|(at, _)| used[*at]) {
         let kind = functor.kinds[at];
@@ -40,11 +40,7 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType) -> String {
             && let Input::Tensor(dtype) = epilogue.inputs[*input as usize]
         {
             let (place, element) = (input_places[*input as usize], dtype.short_name());
-            let _ = writeln!(
-                prefetches,
-                "    prefetch_operand<THREADS, {element}>(params.tensors[{place}], batch, m, n, rows, columns, thread);"
-            );
-            let _ = writeln!(operands, "    Pack<{element}, WIDTH> input{input};");
+            let _ = writeln!(operands, "    Pack<{element}, WIDTH, RUN> input{input};");
             let _ = writeln!(
                 loads,
                 "    load_operand(operands.input{input}, params.tensors[{place}], batch, m, n, valid);"
@@ -64,7 +60,7 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType) -> String {
             let _ = writeln!(body, "      output{index}[e] = v{node};");
             let _ = writeln!(
                 stores,
-                "    store_operand<{element}>(output{index}, params.tensors[{place}], batch, m, n, valid);"
+                "    store_operand<{element}, WIDTH, RUN>(output{index}, params.tensors[{place}], batch, m, n, valid);"
             );
         } else if output.name == MAIN_OUTPUT {
             as_float = integers && kind == Kind::Float;
@@ -86,19 +82,15 @@ static_assert(sizeof(EpilogueParams) == {bytes}, {disagree:?});
 struct Epilogue {{
   const EpilogueParams& params;
 
-  template <int THREADS>
-  __device__ __forceinline__ void prefetch(int batch, int m, int n, int rows, int columns, int thread) const {{
-{prefetches}  }}
-
-  template <int WIDTH> struct Operands {{
+  template <int WIDTH, int RUN> struct Operands {{
 {operands}  }};
 
-  template <int WIDTH>
-  __device__ __forceinline__ void load(Operands<WIDTH>& operands, int batch, int m, int n, int valid) const {{
+  template <int WIDTH, int RUN>
+  __device__ __forceinline__ void load(Operands<WIDTH, RUN>& operands, int batch, int m, int n, int valid) const {{
 {loads}  }}
 
-  template <class Value, int WIDTH>
-  __device__ __forceinline__ void operator()(Value (&values)[WIDTH], const Operands<WIDTH>& operands, int batch, int m, int n,
+  template <class Value, int WIDTH, int RUN>
+  __device__ __forceinline__ void operator()(Value (&values)[WIDTH], const Operands<WIDTH, RUN>& operands, int batch, int m, int n,
                                              int valid) const {{
 {results}#pragma unroll
     for (int e = 0; e < WIDTH; ++e) {{
@@ -107,7 +99,7 @@ struct Epilogue {{
 
   template <class Value, int WIDTH>
   __device__ __forceinline__ void operator()(Value (&values)[WIDTH], int batch, int m, int n, int valid) const {{
-    Operands<WIDTH> operands;
+    Operands<WIDTH, WIDTH> operands;
     load(operands, batch, m, n, valid);
     (*this)(values, operands, batch, m, n, valid);
   }}
