@@ -14,7 +14,7 @@ use crate::driver::{Device, DriverError, EncodedTensorMap, Grid};
 use crate::epilogue::Bound as BoundEpilogue;
 use crate::kernel::{GemmParams, Launch, Pack, PackOperand, Params, Sm90Scalars, Target, TensorMap, at};
 use crate::operand;
-use crate::problem::{GemmProblem, Problem};
+use crate::problem::Problem;
 
 /// The stream to launch on.
 pub struct Stream {
@@ -140,7 +140,7 @@ impl Packed {
     /// kernel asks for, if it asks for any.
     pub fn new(
         position: usize,
-        problem: &GemmProblem,
+        problem: &Problem,
         epilogue: Option<&BoundEpilogue>,
         workspace: u64,
     ) -> PyResult<Packed> {
@@ -185,8 +185,8 @@ fn target(device: &Device) -> Target {
     Target { cc: device.cc, multiprocessors: device.multiprocessors }
 }
 
-fn device_of(problem: &GemmProblem) -> PyResult<&'static Device> {
-    match problem.out.device {
+fn device_of(problem: &Problem) -> PyResult<&'static Device> {
+    match problem.device() {
         operand::Device::Cuda(ordinal) => Ok(Device::get(ordinal)?),
         operand::Device::Cpu => Err(unsupported(&"the operands are on the CPU, the kernel runs on a CUDA device")),
     }
@@ -195,7 +195,7 @@ fn device_of(problem: &GemmProblem) -> PyResult<&'static Device> {
 /// What to run: a kernel that addresses this problem, its program, the epilogue that it fuses.
 pub struct Work<'a> {
     pub position: usize,
-    pub problem: &'a GemmProblem,
+    pub problem: &'a Problem,
     pub epilogue: Option<&'a BoundEpilogue>,
     pub program: &'a Program,
 }
@@ -211,7 +211,7 @@ impl Work<'_> {
         keep: bool,
     ) -> PyResult<Option<Box<Packed>>> {
         let Work { position, problem, epilogue, program } = *self;
-        let bytes = at(position).workspace_bytes(&Problem::Gemm(*problem));
+        let bytes = at(position).workspace_bytes(problem);
         if bytes == 0 {
             let packed = Packed::new(position, problem, epilogue, 0)?;
             packed.enqueue(tensor, program, stream)?;
@@ -237,23 +237,22 @@ impl Work<'_> {
 }
 
 /// The address of a user's workspace, which must be large enough and where the operands are.
-fn given_workspace(workspace: &Bound<'_, PyAny>, bytes: u64, problem: &GemmProblem) -> PyResult<u64> {
+fn given_workspace(workspace: &Bound<'_, PyAny>, bytes: u64, problem: &Problem) -> PyResult<u64> {
     let view = operand::read("workspace", workspace)?;
     let given = (view.numel() * view.dtype.bytes()) as u64;
     if view.fake || view.read_only {
         let what = if view.fake { "a FakeTensor, which has no memory" } else { "read-only" };
         return Err(PyValueError::new_err(format!("workspace is {what}; pass a tensor that can be written")));
     }
-    if let Some(name) = [("A", &problem.a), ("B", &problem.b), ("out", &problem.out)]
-        .into_iter()
-        .find_map(|(name, operand)| view.may_alias(operand).then_some(name))
-    {
+    let shared = |(name, operand): (&'static str, &operand::View)| view.may_alias(operand).then_some(name);
+    if let Some(name) = problem.operands().into_iter().find_map(shared) {
         return Err(PyValueError::new_err(format!("workspace shares memory with {name}; pass memory of its own")));
     }
-    if view.device != problem.out.device {
+    if view.device != problem.device() {
         return Err(PyValueError::new_err(format!(
             "workspace is on {}, the operands are on {}",
-            view.device, problem.out.device
+            view.device,
+            problem.device()
         )));
     }
     if given < bytes || !view.is_contiguous() {
@@ -284,17 +283,14 @@ pub fn native_floor(
 ) -> PyResult<f64> {
     let stream = stream_handle(stream)?;
     let (Some(native), Some(program)) = (&args.get().native, compiled_artifact.get().program(py)) else {
-        return Err(PyValueError::new_err("give GemmArguments and the artifact of a GPU kernel"));
-    };
-    let (Problem::Gemm(problem), operand::Device::Cuda(ordinal)) = (&native.problem, native.problem.device()) else {
-        return Err(PyValueError::new_err("give a GEMM on a CUDA device"));
+        return Err(PyValueError::new_err("give arguments of our own and the artifact of a GPU kernel"));
     };
     let kernel = kernel_of(compiled_artifact.get().kernel(py))?;
-    let device = Device::get(ordinal)?;
+    let device = device_of(&native.problem)?;
     if kernel.packs() {
         return Err(PyValueError::new_err("the kernel copies its operands first, which is more than one launch"));
     }
-    let Some(launch) = kernel.launch(problem, target(device), 0) else {
+    let Some(launch) = kernel.launch(&native.problem, target(device), 0) else {
         return Err(PyValueError::new_err("the problem is empty, so there is nothing to launch"));
     };
     kernel.addresses(&native.problem).map_err(|reason| unsupported(&reason))?;

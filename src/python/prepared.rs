@@ -12,7 +12,6 @@ use super::stream::stream_handle;
 use crate::compile::Program;
 use crate::kernel::at;
 use crate::operand::{self, View};
-use crate::problem::Problem;
 
 /// What `Kernel.bind` returns. Calling it enqueues the launch again, on the operands' memory as it is at the call; an
 /// operand given by keyword stands in for the bound one in that call, and must have its dtype, shape, strides and device.
@@ -38,8 +37,8 @@ impl PreparedLaunch {
         let native = arguments.get().native.as_ref();
         let epilogue = native.and_then(NativeArguments::bound_epilogue);
         let packed = match (native.map(|native| native.problem), &program) {
-            (Some(problem @ Problem::Gemm(gemm)), Some(_)) if at(position).workspace_bytes(&problem) == 0 => {
-                Some(Packed::new(position, &gemm, epilogue, 0)?)
+            (Some(problem), Some(_)) if at(position).workspace_bytes(&problem) == 0 => {
+                Some(Packed::new(position, &problem, epilogue, 0)?)
             }
             _ => None,
         };
@@ -86,12 +85,12 @@ impl PreparedLaunch {
         let kernel = at(self.position);
         kernel.addresses(&problem).map_err(|reason| unsupported(&reason))?;
         kernel.fuses(epilogue.as_ref()).map_err(|reason| unsupported(&reason))?;
-        match (&problem, &self.program) {
-            (Problem::Gemm(problem), Some(program)) => {
-                let work = Work { position: self.position, problem, epilogue: epilogue.as_ref(), program };
+        match &self.program {
+            Some(program) => {
+                let work = Work { position: self.position, problem: &problem, epilogue: epilogue.as_ref(), program };
                 work.enqueue(tensor, None, &on, false).map(|_| ())
             }
-            _ => run_reference(py, &problem, epilogue.as_ref()),
+            None => run_reference(py, &problem, epilogue.as_ref()),
         }
     }
 
