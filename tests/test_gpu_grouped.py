@@ -1,7 +1,8 @@
 """Grouped GEMM on the GPU, every kernel, against torch in float64.
 
-Rows that belong to no group follow the last one's, in the output as in A, and outputs are filled with NaN first: a group
-that is written beyond its end shows there. (Between two groups it would not: the next one may overwrite what it finds.)
+Rows that belong to no group follow the last one's, in the output as in A, and outputs are filled with NaN first: a
+group that is written beyond its end shows there. (Between two groups it might not: the next one overwrites what it
+finds.)
 """
 
 import random

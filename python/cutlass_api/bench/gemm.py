@@ -39,7 +39,8 @@ FINALISTS = 3
 class Shape:
     """One product: C (m, n) = A (m, k) @ B (k, n). ``layout``: of A and B, t row-major, n column-major.
 
-    ``groups``: each row of A goes to one of so many groups, by chance, and each group has a B of its own. 0: no groups.
+    ``groups``: the rows of A are so many groups, each with a B of its own; they are as equal as can be or, if
+    ``uneven``, each row goes to one of them by chance. 0: no groups.
     """
 
     label: str
@@ -48,6 +49,7 @@ class Shape:
     k: int
     layout: str = "tt"
     groups: int = 0
+    uneven: bool = False
 
     @property
     def elements(self) -> int:
@@ -78,7 +80,7 @@ class Row:
 
 def table(path: Path | None) -> list[Shape]:
     """The shapes in a JSON file: groups by name, each with a layout and a list ``mnk`` or, of grouped GEMMs,
-    ``total_m_n_k_groups``. None: a built-in table.
+    ``total_m_n_k_groups``, which are measured twice: with equal groups, and uneven. None: a built-in table.
     """
     groups = json.loads(path.read_text()) if path else BUILT_IN
     shapes = []
@@ -86,7 +88,9 @@ def table(path: Path | None) -> list[Shape]:
         if isinstance(group, dict):
             layout = group.get("layout", "tt")
             shapes += [Shape(label, m, n, k, layout) for m, n, k in group.get("mnk", [])]
-            shapes += [Shape(label, m, n, k, layout, g) for m, n, k, g in group.get("total_m_n_k_groups", [])]
+            for m, n, k, groups in group.get("total_m_n_k_groups", []):
+                shapes.append(Shape(label, m, n, k, layout, groups))
+                shapes.append(Shape(f"{label}, uneven", m, n, k, layout, groups, uneven=True))
     return shapes
 
 
@@ -115,8 +119,10 @@ class Inputs:
                 return torch.randn(*batch, rows, columns, device="cuda", dtype=element)
             return torch.randn(*batch, columns, rows, device="cuda", dtype=element).mT
 
-        dealt = torch.randint(max(shape.groups, 1), (shape.m,), generator=torch.Generator().manual_seed(0))
-        self.offsets = dealt.bincount(minlength=shape.groups).cumsum(0).to(device="cuda", dtype=torch.int32)
+        chance = torch.Generator().manual_seed(0)
+        groups = max(shape.groups, 1)
+        dealt = torch.randint(groups, (shape.m,), generator=chance) if shape.uneven else torch.arange(shape.m) % groups
+        self.offsets = dealt.bincount(minlength=groups).cumsum(0).to(device="cuda", dtype=torch.int32)
         self.groups = (shape.groups,) if shape.groups else ()
         self.sets = [
             (
