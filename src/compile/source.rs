@@ -15,6 +15,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "common/cluster.cuh",
     "common/epilogue.cuh",
     "common/fusion.cuh",
+    "common/groups.cuh",
     "common/mbarrier.cuh",
     "common/operand_tile.cuh",
     "common/params.cuh",
@@ -65,11 +66,12 @@ pub fn source(kernel: &Kernel) -> Option<String> {
             let types = kernel.types;
             let [m, n, k] = config.tile;
             let family = format!(
-                "SimtGemm<{}, {}, {}, {}, {m}, {n}, {k}, {epilogue}>",
+                "SimtGemm<{}, {}, {}, {}, {m}, {n}, {k}, {}, {epilogue}>",
                 types.a.short_name(),
                 types.b.short_name(),
                 types.accumulator.short_name(),
-                types.out.short_name()
+                types.out.short_name(),
+                config.grouped
             );
             ("simt.cuh", family, "GemmParams", agreement(Simt::THREADS, 0))
         }
@@ -108,7 +110,7 @@ pub fn source(kernel: &Kernel) -> Option<String> {
             let [m, n, k] = program.tile;
             let [warps_m, warps_n] = program.warps;
             let family = format!(
-                "Sm80Gemm<{}, {}, {}, {}, {}, {}, {m}, {n}, {k}, {warps_m}, {warps_n}, {}, {}, {epilogue}>",
+                "Sm80Gemm<{}, {}, {}, {}, {}, {}, {m}, {n}, {k}, {warps_m}, {warps_n}, {}, {}, {}, {epilogue}>",
                 types.a.short_name(),
                 types.b.short_name(),
                 types.accumulator.short_name(),
@@ -116,7 +118,8 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 program.layout.a == Major::Row,
                 program.layout.b == Major::Column,
                 program.stages,
-                program.align
+                program.align,
+                program.grouped
             );
             ("sm80.cuh", family, "GemmParams", agreement(program.threads(), program.shared_bytes(types)))
         }
@@ -129,7 +132,7 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 Schedule::PingPong => "PING_PONG",
             };
             let family = format!(
-                "Sm90Gemm<{}, {}, {}, {}, {a_k_major}, {b_k_major}, {m}, {n}, {}, {}, Schedule::{schedule}, {cluster_m}, {cluster_n}, {}, {}, {epilogue}>",
+                "Sm90Gemm<{}, {}, {}, {}, {a_k_major}, {b_k_major}, {m}, {n}, {}, {}, Schedule::{schedule}, {cluster_m}, {cluster_n}, {}, {}, {}, {epilogue}>",
                 types.a.short_name(),
                 types.b.short_name(),
                 types.accumulator.short_name(),
@@ -137,7 +140,8 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 config.stages,
                 config.consumers,
                 config.split,
-                config.swapped
+                config.swapped,
+                config.grouped
             );
             let (cluster, ctas) = (config.cluster_size(), config.ctas_per_sm(types));
             let mut checks = agreement(config.threads(), config.shared_bytes(types));

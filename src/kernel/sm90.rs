@@ -1,6 +1,6 @@
 //! The `sm90` family: Hopper's `wgmma`, fed by the copy engine (TMA), warp-specialized and persistent.
 
-use super::launch::{Params, Sm90Params, Sm90Scalars, TensorMap};
+use super::launch::{self, GroupOffsets, Params, Sm90Params, Sm90Scalars, TensorMap};
 use super::pack::{self, Pack};
 use super::{Launch, Layout, Major, Types, Unsupported, check_alignment, layout_error};
 use crate::operand::{DType, View};
@@ -43,6 +43,8 @@ pub struct Sm90 {
     pub swapped: bool,
     /// Whether A and B are first copied to where the copy engine can address them, K-major.
     pub packed: [bool; 2],
+    /// Whether it computes a grouped GEMM.
+    pub grouped: bool,
 }
 
 /// Shared memory that a CTA may use, and what a SM has for all its CTAs, each of which takes 1 KiB more (CUDA C++ Programming Guide,
@@ -122,6 +124,19 @@ const SWAPPED: &[Shape] = &[
 ];
 const SWAPPED_PACKED: &[Shape] = &[([64, 16], 1, Cooperative, [1, 1], 1)];
 
+/// For the groups of a grouped GEMM: of 18 timed on an H100, those that some problem is better off with (docs/notes/grouped.md).
+const GROUPED: &[Shape] = &[
+    ([128, 256], 2, Cooperative, [1, 1], 1),
+    ([128, 256], 2, Cooperative, [1, 2], 1),
+    ([128, 128], 2, PingPong, [1, 1], 1),
+    ([128, 192], 2, PingPong, [2, 1], 1),
+    ([128, 192], 2, PingPong, [1, 2], 1),
+    ([128, 176], 2, PingPong, [2, 1], 1),
+    ([256, 128], 2, Cooperative, [1, 2], 1),
+    ([64, 128], 1, Cooperative, [1, 1], 1),
+    ([64, 64], 1, Cooperative, [1, 1], 1),
+];
+
 /// Stages beyond which more were never faster.
 const MAX_STAGES: u32 = 12;
 
@@ -141,6 +156,30 @@ impl Sm90 {
             return Vec::new();
         }
         let mut configs = Vec::new();
+        let mut offer = |shapes: &[Shape], layout, swapped, packed, grouped| {
+            for (tile, consumers, schedule, cluster, split) in shapes.iter().copied() {
+                // Sums in float16 lie two to a register, and the epilogue takes them by pairs of 8 columns.
+                if types.accumulator == DType::F16 && tile[1] % 16 != 0 {
+                    continue;
+                }
+                let with = |stages| Sm90 {
+                    layout,
+                    tile,
+                    stages,
+                    consumers,
+                    schedule,
+                    cluster,
+                    split,
+                    swapped,
+                    packed,
+                    grouped,
+                };
+                // As many stages as there is memory for.
+                let fitting =
+                    (2..=MAX_STAGES).rev().map(with).find(|config| config.shared_bytes(types) <= SHARED_BYTES_A_CTA);
+                configs.extend(fitting);
+            }
+        };
         for packed in [[false, false], [true, false], [false, true], [true, true]] {
             for layout in Layout::all() {
                 // A packed operand is read in any order, so that one stands for both. `wgmma` reads only 16-bit elements in
@@ -155,31 +194,15 @@ impl Sm90 {
                 }
                 let (shapes, few_rows) =
                     if packed.contains(&true) { (SHAPES_PACKED, SWAPPED_PACKED) } else { (SHAPES, SWAPPED) };
-                for (shapes, swapped) in [(shapes, false), (few_rows, true)] {
-                    for (tile, consumers, schedule, cluster, split) in shapes.iter().copied() {
-                        // Sums in float16 lie two to a register, and the epilogue takes them by pairs of 8 columns.
-                        if types.accumulator == DType::F16 && tile[1] % 16 != 0 {
-                            continue;
-                        }
-                        let with = |stages| Sm90 {
-                            layout,
-                            tile,
-                            stages,
-                            consumers,
-                            schedule,
-                            cluster,
-                            split,
-                            swapped,
-                            packed,
-                        };
-                        // As many stages as there is memory for.
-                        let fitting = (2..=MAX_STAGES)
-                            .rev()
-                            .map(with)
-                            .find(|config| config.shared_bytes(types) <= SHARED_BYTES_A_CTA);
-                        configs.extend(fitting);
-                    }
-                }
+                offer(shapes, layout, false, packed, false);
+                offer(few_rows, layout, true, packed, false);
+            }
+        }
+        if types.a.bytes() == 2 {
+            // The copy engine takes boxes from where they begin at multiples of 16 bytes along the contiguous dimension, and a group
+            // begins at any row: hence no column-major A.
+            for b in Major::BOTH {
+                offer(GROUPED, Layout { a: Major::Row, b, out: Major::Row }, false, [false, false], true);
             }
         }
         configs
@@ -361,13 +384,27 @@ impl Sm90 {
         })
     }
 
-    /// Tiles, counted in clusters.
+    /// A cluster's tiles together, M and N, as the user counts them.
+    fn cluster_tile(&self) -> [u32; 2] {
+        let [m, n] = [0, 1].map(|at| self.tile[at] * self.cluster[at]);
+        if self.crossed() { [n, m] } else { [m, n] }
+    }
+
+    /// Tiles, counted in clusters; of a grouped product, the most that may be needed.
     pub fn tiles(&self, problem: &GemmProblem) -> u64 {
-        let [a, b] = self.sides(problem);
-        let across = |side: &Side, at: usize| {
-            (side.view.shape[side.rows] as u64).div_ceil(u64::from(self.tile[at] * self.cluster[at]))
-        };
-        across(&a, 0) * across(&b, 1) * problem.batch() as u64
+        let [m, n] = self.cluster_tile();
+        launch::tiles(problem, self.grouped, m, n)
+    }
+
+    /// The same as the host may expect it.
+    pub fn expected_tiles(&self, problem: &GemmProblem) -> f64 {
+        let [m, n] = self.cluster_tile();
+        launch::expected_tiles(problem, self.grouped, m, n)
+    }
+
+    /// Of them, how many lie below each other in one group.
+    pub fn expected_strips(&self, problem: &GemmProblem) -> f64 {
+        launch::expected_strips(problem, self.cluster_tile()[0])
     }
 
     /// The copies in front of the product, into a workspace at this address.
@@ -391,7 +428,14 @@ impl Sm90 {
         self.pack(problem, 0).map_or(0, |pack| pack.bytes())
     }
 
-    pub fn launch(&self, types: Types, problem: &GemmProblem, multiprocessors: u32, workspace: u64) -> Launch {
+    pub fn launch(
+        &self,
+        types: Types,
+        problem: &GemmProblem,
+        offsets: Option<&View>,
+        multiprocessors: u32,
+        workspace: u64,
+    ) -> Launch {
         let pack = self.pack(problem, workspace);
         let sides = self.sides(problem);
         let k_block = u64::from(ROW_BYTES) / types.a.bytes() as u64;
@@ -442,10 +486,11 @@ impl Sm90 {
             m: m as i32,
             n: n as i32,
             k: problem.k() as i32,
-            batch: problem.batch() as i32,
+            batch: problem.b.shape[0] as i32,
             batched: [batched(0), batched(1)],
             out_by_copy_engine: i32::from(stored_by_copy_engine),
             padding: 0,
+            offsets: GroupOffsets::new(offsets),
         };
         let (tiles, size) = (self.tiles(problem), self.cluster_size());
         let fitting = u64::from(self.clusters_at_once(types, multiprocessors));

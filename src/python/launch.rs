@@ -75,13 +75,13 @@ impl Block {
         })
     }
 
-    /// The same parameters with the program's A, B and output at other addresses.
-    fn move_to(&mut self, before: [u64; 3], now: [u64; 3]) -> Result<(), DriverError> {
+    /// The same parameters with the program's operands at other addresses, which are as `Kernel::addresses_in` has them.
+    fn move_to(&mut self, before: [u64; 4], now: [u64; 4]) -> Result<(), DriverError> {
         match self {
-            Block::Gemm(params) => [params.a, params.b, params.out] = now,
-            Block::Elementwise(params) => [params.a, params.b, params.out] = now,
+            Block::Gemm(params) => [params.a, params.b, params.out, params.offsets.ends] = now,
+            Block::Elementwise(params) => [params.a, params.b, params.out, _] = now,
             Block::Sm90(Sm90Block { maps, scalars }) => {
-                scalars.out = now[2];
+                [_, _, scalars.out, scalars.offsets.ends] = now;
                 let read = if scalars.out_by_copy_engine != 0 { 3 } else { 2 };
                 for at in (0..read).filter(|at| now[*at] != before[*at]) {
                     maps[at].move_to(now[at])?;
