@@ -497,11 +497,11 @@ def test_a_launch_made_from_the_last_one_is_the_launch_made_anew():
         from cutlass_api.artifact import CompiledArtifact
 
         def block(kernel, args, artifact):
-            device.expect(464 if "sm90" in kernel.metadata.kernel_name else 128)
+            size = 464 if "sm90" in kernel.metadata.kernel_name else 128
+            device.expect(size)
             kernel.run(args, artifact, stream=STREAM, assume_supported_args=True)
-            if "sm90" in kernel.metadata.kernel_name:
-                return device.last_sm90_parameters(), device.library.stand_in_last_grid()
-            return device.last_parameters(), device.library.stand_in_last_grid()
+            block = device.ctypes.string_at(device.library.stand_in_last_parameters(), size)
+            return block, device.library.stand_in_last_grid()
 
         def column_major(tensor, data, rows, columns):
             two, at = device.ctypes.c_int64 * 2, device.ctypes.c_uint64(data)
@@ -539,6 +539,31 @@ def test_a_launch_made_from_the_last_one_is_the_launch_made_anew():
                 seen.add(key)
         families = {("simt", None, True), ("sm80", None, False), ("skinny", None, True), ("sm90", True, False)}
         assert families <= seen, seen
+
+        from cutlass_api.arguments import ElementwiseArguments, GroupedGemmArguments
+        c = Tensor(OUT, (128, 256))
+        many, out = Tensor(B, (3, 256, 64)), Tensor(OUT, (128, 64))
+        offsets = Tensor(0x40000000, (3,), code=device.INT, bits=32)
+
+        def grouped(at):
+            a.describe(A + at, (128, 256)), many.describe(B + 2 * at, (3, 256, 64))
+            out.describe(OUT + 3 * at, (128, 64))
+            offsets.describe(0x40000000 + 4 * at, (3,), code=device.INT, bits=32)
+            return GroupedGemmArguments(a, many, out, "float32", offsets)
+
+        def elementwise(at):
+            a.describe(A + at, (128, 256)), b.describe(B + 2 * at, (128, 256))
+            c.describe(OUT + 3 * at, (128, 256))
+            return ElementwiseArguments(a, b, c)
+
+        for arguments in (grouped, elementwise):
+            for kernel in cutlass_api.get_kernels(arguments(0)):
+                artifact = kernel.compile(arguments(0))
+                before = block(kernel, arguments(0), artifact)
+                for at in (16, 4096, 0):
+                    fresh = CompiledArtifact(artifact.compiled_obj, kernel)
+                    assert block(kernel, arguments(at), artifact) == block(kernel, arguments(at), fresh), kernel
+                    assert (block(kernel, arguments(at), artifact) == before) == (at == 0), kernel
         """
     )
 
