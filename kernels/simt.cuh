@@ -7,7 +7,8 @@
 //
 // In f32 and f64, each block of K is summed by itself before it joins the total. The error of a sum of K terms in sequence grows with
 // sqrt(K); in blocks of b it grows with sqrt(b + K / b) (Higham, "Accuracy and Stability of Numerical Algorithms", 4.2), for one
-// addition in b more.
+// addition in b more. Products of 16-bit elements are exact in f32, and torch sums them on the tensor cores, which round once for 16
+// of them; there a block is made of chains of 4.
 #pragma once
 #include "common/epilogue.cuh"
 #include "common/params.cuh"
@@ -73,8 +74,11 @@ struct SimtGemm {
   static constexpr int PER_M = TILE_M / 16, PER_N = TILE_N / 16;  // rows and columns a thread
   // CTAs a SM should hold. Its 65536 registers are 256 a thread for one CTA, 128 for two, 80 for three.
   static constexpr bool BLOCKED = is_same<Accumulator, f32> || is_same<Accumulator, f64>;
-  static constexpr int SUM_REGISTERS = PER_M * PER_N * (sizeof(Accumulator) == 8 ? 2 : 1) * (BLOCKED ? 2 : 1);
-  static constexpr int MIN_CTAS = SUM_REGISTERS >= (BLOCKED ? 64 : 128) ? 1 : SUM_REGISTERS >= 32 ? 2 : 3;
+  static constexpr bool NARROW = is_same<Accumulator, f32> && sizeof(A) == 2 && sizeof(B) == 2;
+  static constexpr int CHAIN = 4;
+  static_assert(TILE_K % CHAIN == 0);
+  static constexpr int SUM_REGISTERS = PER_M * PER_N * (sizeof(Accumulator) == 8 ? 2 : 1) * (NARROW ? 3 : BLOCKED ? 2 : 1);
+  static constexpr int MIN_CTAS = SUM_REGISTERS >= (BLOCKED ? 48 : 128) ? 1 : SUM_REGISTERS >= 32 ? 2 : 3;
 
   using Value = EpilogueValue<Accumulator>;
   using OperandA = SimtOperand<A, Accumulator, TILE_M, TILE_K>;
@@ -129,7 +133,7 @@ struct SimtGemm {
         a.fetch(k_left);
         b.fetch(k_left);
       }
-      Accumulator block[PER_M][PER_N] = {};
+      Accumulator block[PER_M][PER_N] = {}, chain[PER_M][PER_N] = {};
 #pragma unroll
       for (int k = 0; k < TILE_K; ++k) {
         Accumulator row[PER_M], column[PER_N];
@@ -139,8 +143,14 @@ struct SimtGemm {
         for (int i = 0; i < PER_M; ++i)
 #pragma unroll
           for (int j = 0; j < PER_N; ++j) {
-            Accumulator& sum = BLOCKED ? block[i][j] : sums[i][j];
+            Accumulator& sum = NARROW ? chain[i][j] : BLOCKED ? block[i][j] : sums[i][j];
             sum = multiply_add(row[i], column[j], sum);
+            if constexpr (NARROW) {
+              if (k % CHAIN == CHAIN - 1) {
+                block[i][j] += chain[i][j];
+                chain[i][j] = 0;
+              }
+            }
           }
       }
       if constexpr (BLOCKED) {

@@ -51,6 +51,12 @@ __host__ __device__ constexpr int stored_columns(int tile_n, int split) {
   return columns;
 }
 
+// Of a row with an odd number of 16-byte pieces, a third, or a third of that, until it is no longer than 128 bytes, if it can be.
+__host__ __device__ constexpr int odd_box(int row_bytes) {
+  while (row_bytes > 128 && row_bytes % 48 == 0) row_bytes /= 3;
+  return row_bytes;
+}
+
 template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TILE_M, int TILE_N, int STAGES,
           int CONSUMERS, Schedule SCHEDULE, int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OUT_TRANSPOSED, bool GROUPED,
           class Epilogue>
@@ -60,6 +66,7 @@ struct Sm90Gemm {
 
   static constexpr int TILE_K = 128 / sizeof(A);  // a row of the swizzle
   static constexpr int WARPGROUP = 128;
+  static constexpr int MAX_SMEM_BYTES = 227 * 1024;  // of a CTA
   static constexpr int CONSUMER_THREADS = CONSUMERS * WARPGROUP;
   static constexpr int THREADS = CONSUMER_THREADS + WARPGROUP;
   static constexpr bool PING_PONG = SCHEDULE == Schedule::PING_PONG;
@@ -94,16 +101,19 @@ struct Sm90Gemm {
   static constexpr int BOX_BYTES = POWER_OF_TWO < 16 ? ROW_BYTES
                                    : POWER_OF_TWO >= 64 || POWER_OF_TWO == ROW_BYTES || sizeof(Out) >= 4
                                        ? POWER_OF_TWO
-                                       : ROW_BYTES / (POWER_OF_TWO / 16);
+                                       : odd_box(ROW_BYTES / (POWER_OF_TWO / 16));
   static constexpr int SWIZZLE = BOX_BYTES == POWER_OF_TWO ? BOX_BYTES / 16 - 1 : 0;  // which of a piece's bits change
   static constexpr int BOX_N = BOX_BYTES / sizeof(Out), BOXES = ROW_BYTES / BOX_BYTES;
   static constexpr bool CONVERT_ONLY = is_same<Epilogue, Identity> && sizeof(Out) == 2;  // then stmatrix takes the sums as they lie
-  static constexpr int GROUPS = BOX_N / 8, ROUNDS = CONVERT_ONLY ? 1 : (GROUPS + 3) / 4;  // of 8 columns; a box is written in rounds
+  static constexpr int GROUPS = BOX_N / 8, ROUND_GROUPS = GROUPS < 4 ? GROUPS : 4;  // of 8 columns: in a box, and in a round of its storing
+  static constexpr int ROUNDS = CONVERT_ONLY ? 1 : (GROUPS + 3) / 4;
   static constexpr int TRANSPOSED_N = 16, TRANSPOSED_PITCH = 16 + 4;  // 4 words of padding keep the banks apart
-  static constexpr int SLABS = OUT_TRANSPOSED || BOX_BYTES > 128 ? 1 : 2;  // one is filled while the other is read
   static constexpr int SLAB_BYTES = OUT_TRANSPOSED ? TRANSPOSED_N * TRANSPOSED_PITCH * int(sizeof(Value)) : 16 * BOX_BYTES;
 
   static constexpr int SLABS_AT = STAGES * STAGE_BYTES;
+  // Two for a warp, so that one is filled while the other is read; one where a further stage has taken the room, which is worth more.
+  static constexpr int TWO_SLABS_BYTES = SLABS_AT + CONSUMER_THREADS / 32 * 2 * SLAB_BYTES + 2 * STAGES * 8;
+  static constexpr int SLABS = OUT_TRANSPOSED || BOX_BYTES > 128 || TWO_SLABS_BYTES > MAX_SMEM_BYTES ? 1 : 2;
   static constexpr int BARRIERS_AT = SLABS_AT + CONSUMER_THREADS / 32 * SLABS * SLAB_BYTES;
   static constexpr int SMEM_BYTES = BARRIERS_AT + 2 * STAGES * 8;
   static_assert(SPLIT == 1 || TILE_M * TILE_N * 4 <= SLABS_AT, "the ring's memory serves to exchange sums");
@@ -117,6 +127,10 @@ struct Sm90Gemm {
   static constexpr bool REDISTRIBUTE = CTAS_BY_REGISTERS == 0;
   static constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32;
   static constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 232 : 160;  // 40 + 2 * 232 and 32 + 3 * 160 are 65536 / 128, or less
+
+  // What the epilogue reads for a round of its stores is loaded a round ahead, where registers are to spare.
+  using Operands = typename Epilogue::template Operands<2 * ROUND_GROUPS, 2>;
+  static constexpr bool LOAD_AHEAD = REDISTRIBUTE && SUMS + sizeof(Operands) + 64 <= CONSUMER_REGISTERS;  // 4 times 1/4 of its bytes
 
   // ---- the order of tiles ----
 
@@ -405,10 +419,22 @@ struct Sm90Gemm {
                                                     unsigned char* slabs, int& slab, int batch, int m, int n, int end) {
     const int lane = threadIdx.x % 32;
     unsigned char* rows = slabs;
+    Operands operands[2], next[2];  // of the two row halves
+    auto row_of = [&](int round) { return m + round / (BOXES * ROUNDS) * 64; };
+    auto column_of = [&](int round) { return n + round / ROUNDS % BOXES * BOX_N; };
+    auto load = [&](int round) {
+      const int last = min(params.n, column_of(round) + BOX_N), column = column_of(round) + round % ROUNDS * 32 + lane % 4 * 2;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = row_of(round) + lane / 4 + 8 * half;
+        epilogue.load(next[half], batch, row, column, row < end ? last - column : 0);
+      }
+    };
+    if constexpr (LOAD_AHEAD) load(0);
     // Rolled, for the sake of compile time: only what picks registers is there once for each round.
 #pragma unroll 1
     for (int round = 0; round < M_BLOCKS * BOXES * ROUNDS; ++round) {
-      const int row = m + round / (BOXES * ROUNDS) * 64, column = n + round / ROUNDS % BOXES * BOX_N;
+      const int row = row_of(round), column = column_of(round);
       if (GROUPED && row >= end) break;
       if (round % ROUNDS == 0) {
         rows = slabs + slab * SLAB_BYTES;
@@ -417,7 +443,14 @@ struct Sm90Gemm {
         __syncwarp();
       }
       if constexpr (CONVERT_ONLY) write_matrices(value, round, ptx::shared_address(rows));
-      else write_groups(params, epilogue, value, round, rows, batch, row, column, end);
+      else {
+        if constexpr (LOAD_AHEAD) {
+          operands[0] = next[0];
+          operands[1] = next[1];
+          if (round + 1 < M_BLOCKS * BOXES * ROUNDS) load(round + 1);
+        }
+        write_groups(params, epilogue, value, operands, round, rows, batch, row, column, end);
+      }
       if (round % ROUNDS != ROUNDS - 1) continue;
 
       if (params.out_by_tma && (!GROUPED || row + 16 <= end)) {
@@ -482,62 +515,56 @@ struct Sm90Gemm {
         }
   }
 
-  // Any sums and any epilogue, 4 groups of 8 columns a round. Four lanes hold two columns each of every group; they exchange them so
-  // that each has one whole group.
+  // Any sums and any epilogue, 4 groups of 8 columns a round, as lanes hold them: two neighbours of each group in row lane / 4, and two
+  // eight rows below.
   template <class Sums>
-  static __device__ __forceinline__ void write_groups(const Sm90Params& params, Epilogue epilogue, const Sums& value, int round,
-                                                      unsigned char* rows, int batch, int m, int n, int end) {
-    const int lane = threadIdx.x % 32;
-    Value values[2][8];  // first [row half][2 * group + column], then [row half][column]
+  static __device__ __forceinline__ void write_groups(const Sm90Params& params, Epilogue epilogue, const Sums& value,
+                                                      Operands (&operands)[2], int round, unsigned char* rows, int batch, int m,
+                                                      int n, int end) {
+    const int lane = threadIdx.x % 32, first = round % ROUNDS * 4;  // group
+    Value values[2][2 * ROUND_GROUPS];
 #pragma unroll
     for (int at = 0; at < M_BLOCKS * BOXES * ROUNDS; ++at)
       if (at == round)
 #pragma unroll
-        for (int i = 0; i < 16; ++i) {
+        for (int i = 0; i < 4 * ROUND_GROUPS; ++i) {
           const int group = at % ROUNDS * 4 + i / 4;
-          if (group < GROUPS)
-            values[i / 2 % 2][i / 4 * 2 + i % 2] = value(at / ROUNDS / BOXES, 4 * (at / ROUNDS % BOXES * GROUPS + group) + i % 4);
+          Value& target = values[i / 2 % 2][i / 4 * 2 + i % 2];
+          target = group < GROUPS ? value(at / ROUNDS / BOXES, 4 * (at / ROUNDS % BOXES * GROUPS + group) + i % 4) : Value{};
+          asm volatile("" : "+f"(target));  // so that the compiler branches to a round's sums, in place of selecting among all rounds'
         }
+    const int column = n + first * 8 + lane % 4 * 2, valid = min(params.n, n + BOX_N) - column;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) transpose_in_quad(values[i / 2], i % 2, lane);
-
-    const int group = round % ROUNDS * 4 + lane % 4, column = n + group * 8;
-#pragma unroll 1
     for (int half = 0; half < 2; ++half) {
-      const int row = lane / 4 + 8 * half;
-      Value eight[8];
-#pragma unroll
-      for (int e = 0; e < 8; ++e) eight[e] = half ? values[1][e] : values[0][e];
-      if (group >= GROUPS || m + row >= end || column >= params.n) continue;
-      if constexpr (!is_same<Epilogue, Identity>) epilogue(eight, batch, m + row, column, min(8, params.n - column));
-      union { Out elements[8]; unsigned words[2 * sizeof(Out)]; } packed;
-#pragma unroll
-      for (int e = 0; e < 8; ++e) packed.elements[e] = encode<Out>(Epilogue::result(eight[e]));
-      constexpr int PIECE = sizeof(Out) == 1 ? 2 : 4;  // words
-#pragma unroll
-      for (int piece = 0; piece < 2 * int(sizeof(Out)); piece += PIECE) {
-        const unsigned at = ptx::shared_address(rows) + slab_offset(row, group * (8 * int(sizeof(Out))) + piece * 4);
-        if constexpr (PIECE == 4)
-          ptx::store_shared(at, packed.words[piece], packed.words[piece + 1], packed.words[piece + 2], packed.words[piece + 3]);
-        else ptx::store_shared(at, packed.words[piece], packed.words[piece + 1]);
-      }
+      const int row = m + lane / 4 + 8 * half;
+      if (row >= end || valid <= 0) continue;
+      if constexpr (!LOAD_AHEAD) epilogue.load(operands[half], batch, row, column, valid);
+      epilogue(values[half], operands[half], batch, row, column, valid);
     }
-  }
 
-  // Four lanes hold a 4 x 4 matrix, a column each (every second of the eight values, from `first` on); afterwards a row each.
-  static __device__ __forceinline__ void transpose_in_quad(Value (&values)[8], int first, int lane) {
+    auto element = [&](int half, int i) { return encode<Out>(Epilogue::result(values[half][i])); };
+    if constexpr (sizeof(Out) == 2) {
+      const unsigned target = ptx::shared_address(rows) + slab_offset(lane % 16, lane / 16 * 16);
+      auto pair = [&](int half, int group) -> unsigned { return element(half, 2 * group).bits | element(half, 2 * group + 1).bits << 16; };
 #pragma unroll
-    for (int distance = 1; distance <= 2; distance *= 2)
+      for (int group = 0; group < ROUND_GROUPS; group += 2) {
+        const int byte = (first + group) * 16;
+        const unsigned matrices = SWIZZLE ? target ^ byte : target + byte;  // as in write_matrices
+        if (group + 1 < ROUND_GROUPS && first + group + 1 < GROUPS)
+          ptx::store_matrices(matrices, pair(0, group), pair(1, group), pair(0, group + 1), pair(1, group + 1));
+        else if (first + group < GROUPS) ptx::store_matrices(matrices, pair(0, group), pair(1, group));
+      }
+    } else {
+      struct alignas(2 * sizeof(Out)) Pair { Out elements[2]; };
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (!(i & distance)) {
-          Value& low = values[2 * i + first];
-          Value& high = values[2 * (i + distance) + first];
-          const bool upper = lane & distance;
-          const Value received = __shfl_xor_sync(0xffffffffu, upper ? low : high, distance);
-          if (upper) low = received;
-          else high = received;
-        }
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int group = 0; group < ROUND_GROUPS; ++group)
+          if (first + group < GROUPS) {
+            const int byte = ((first + group) * 8 + lane % 4 * 2) * int(sizeof(Out));
+            *reinterpret_cast<Pair*>(rows + slab_offset(lane / 4 + 8 * half, byte)) = {element(half, 2 * group), element(half, 2 * group + 1)};
+          }
+    }
   }
 
   // The output's rows are the sums' columns: 16 of them at a time through the slab, where each lane picks up 8 neighbours along m.

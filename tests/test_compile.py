@@ -16,7 +16,7 @@ import pytest
 import torch
 from cutlass_api.arguments import GroupedGemmArguments
 from cutlass_api.artifact import CompiledArtifact
-from cutlass_api.metadata import GroupedGemmOperandsMetadata, Sm90DesignMetadata
+from cutlass_api.metadata import ElementwiseOperandsMetadata, GroupedGemmOperandsMetadata, Sm90DesignMetadata
 from helpers import DTYPES, fake, fake_gemm, names, run_python, served
 
 ARCHITECTURES = {80: "sm_80", 86: "sm_86", 89: "sm_89", 90: "sm_90a", 100: "sm_100", 120: "sm_120"}
@@ -31,7 +31,7 @@ def parts(kernel, cc):
     operation = type(operands)
     if cc != 90:
         return {(family, types["A"]), (family, operation, layout)}
-    types["accumulator"] = operands.accumulator_type.name
+    types["accumulator"] = getattr(operands, "accumulator_type", operands.out.dtype).name
     by_place = {(family, place, dtype) for place, dtype in types.items()}
     return by_place | {(family, types["A"], types["B"]), (family, layout), (family, operation, kernel.metadata.design)}
 
@@ -56,6 +56,9 @@ planned = pytest.mark.parametrize("cc, kernel", PLAN, ids=[f"{cc}-{k.metadata.ke
 def args_of(kernel):
     """Arguments with the operands that a kernel's metadata asks for."""
     operands = kernel.metadata.operands
+    if isinstance(operands, ElementwiseOperandsMetadata):
+        dtypes = (DTYPES[getattr(operands, name).dtype.name] for name in ("A", "B", "out"))
+        return cutlass_api.arguments.ElementwiseArguments(*(fake(33, 64, dtype=dtype) for dtype in dtypes))
     layout = "".join("n" if getattr(operands, name).stride == (0, 1, 0) else "t" for name in ("A", "B", "out"))
     if isinstance(operands, GroupedGemmOperandsMetadata):
         return fake_grouped_gemm([getattr(operands, name) for name in ("A", "B", "out")], layout, operands)

@@ -417,12 +417,12 @@ def test_a_launch_that_blocks_lets_other_threads_run():
 #: Instructions from the Python call to the driver's launch call and back, the stand-in's own few hundred included, on
 #: x86-64 with a release build. What a change may add without a thought is a tenth; more wants a reason.
 BOUNDS = {
-    "run": 2700,
-    "run with checks": 2460,
-    "GemmArguments": 4210,
-    "bound launch": 1400,
-    "matmul": 7550,
-    "arguments and run, sm90": 10400,
+    "run": 2650,
+    "run with checks": 2420,
+    "GemmArguments": 3870,
+    "bound launch": 1350,
+    "matmul": 5230,
+    "arguments and run, sm90": 7600,
 }
 
 
@@ -486,6 +486,106 @@ def test_an_sm90_launch_carries_tensor_maps():
         assert device.library.stand_in_last_grid() % size == 0
         assert device.library.stand_in_last_overlapping() == 1
         assert device.library.stand_in_allocations() == 0 and kernel.get_workspace_size(args) == 0
+        """
+    )
+
+
+def test_a_launch_made_from_the_last_one_is_the_launch_made_anew():
+    """Arguments that differ from the last ones in addresses alone have only these changed in the packed launch."""
+    run(
+        """
+        from cutlass_api.artifact import CompiledArtifact
+
+        def block(kernel, args, artifact):
+            device.expect(464 if "sm90" in kernel.metadata.kernel_name else 128)
+            kernel.run(args, artifact, stream=STREAM, assume_supported_args=True)
+            if "sm90" in kernel.metadata.kernel_name:
+                return device.last_sm90_parameters(), device.library.stand_in_last_grid()
+            return device.last_parameters(), device.library.stand_in_last_grid()
+
+        def column_major(tensor, data, rows, columns):
+            two, at = device.ctypes.c_int64 * 2, device.ctypes.c_uint64(data)
+            device.library.stand_in_describe(
+                device.ctypes.c_void_p(id(tensor)), at, 0, 2, 2, 16, two(rows, columns), two(1, rows)
+            )
+
+        seen = set()
+        for row_major, (m, n, k) in [(True, (128, 64, 256)), (False, (128, 64, 256)), (True, (8, 512, 1024))]:
+            def arguments(at_a, at_b, at_out, m=m, n=n, k=k):
+                a.describe(at_a, (m, k)), b.describe(at_b, (k, n))
+                if row_major:
+                    out.describe(at_out, (m, n))
+                else:
+                    column_major(out, at_out, m, n)
+                return GemmArguments(a, b, out, "float32")
+
+            kernels = {}
+            for kernel in cutlass_api.get_kernels(arguments(A, B, OUT)):
+                design = kernel.metadata.design
+                key = (kernel.metadata.kernel_name.split("_")[0], getattr(design, "swapped", None), row_major)
+                kernels.setdefault(key, kernel)
+            for key, kernel in kernels.items():
+                artifact = kernel.compile(arguments(A, B, OUT))
+                block(kernel, arguments(A, B, OUT), artifact)
+                places = [(A, B, OUT), (A + 4096, B, OUT), (B, A, OUT + 512), (A, A, OUT), (A + 64, B + 64, OUT + 64)]
+                for place in places:
+                    fresh = CompiledArtifact(artifact.compiled_obj, kernel)
+                    assert block(kernel, arguments(*place), artifact) == block(kernel, arguments(*place), fresh), key
+                # Another shape with the same artifact, and back.
+                for other in ({"k": k // 2}, {}):
+                    fresh = CompiledArtifact(artifact.compiled_obj, kernel)
+                    there = arguments(A, B, OUT, **other)
+                    assert block(kernel, there, artifact) == block(kernel, there, fresh), key
+                seen.add(key)
+        families = {("simt", None, True), ("sm80", None, False), ("skinny", None, True), ("sm90", True, False)}
+        assert families <= seen, seen
+        """
+    )
+
+
+def test_a_last_launch_hides_no_misaligned_operand():
+    run(
+        """
+        kernel = first(args, "sm90")
+        artifact = kernel.compile(args)
+        kernel.run(args, artifact, stream=STREAM)
+        a.describe(A + 2, (128, 256))
+        moved = GemmArguments(a, b, out, "float32")
+        for launch in (
+            lambda: kernel.run(moved, artifact, stream=STREAM, assume_supported_args=True),
+            lambda: kernel.run(args, artifact, stream=STREAM, assume_supported_args=True),
+        ):
+            try:
+                launch()
+            except ValueError as error:
+                assert "A is aligned to 2 bytes" in str(error), error
+            else:
+                raise AssertionError("an operand that the copy engine cannot address was launched")
+        assert device.launches() == 1
+        """
+    )
+
+
+def test_a_map_that_cannot_be_changed_is_an_error_and_is_not_launched():
+    run(
+        """
+        kernel = first(args, "sm90")
+        artifact = kernel.compile(args)
+        kernel.run(args, artifact, stream=STREAM)
+        moved = GemmArguments(Tensor(A + 512, (128, 256)), b, out, "float32")
+        device.fail("cuTensorMapReplaceAddress")
+        try:
+            kernel.run(moved, artifact, stream=STREAM)
+        except RuntimeError as error:
+            assert "cuTensorMapReplaceAddress" in str(error) and "CUDA_ERROR_LAUNCH_FAILED" in str(error), error
+        else:
+            raise AssertionError("no error")
+        assert device.launches() == 1
+        # Packed anew from now on.
+        device.expect(464)
+        kernel.run(moved, artifact, stream=STREAM)
+        p = device.last_sm90_parameters()
+        assert A + 512 in (p.a.address, p.b.address) and device.launches() == 2
         """
     )
 
@@ -635,6 +735,33 @@ def test_a_skinny_launch_has_its_few_on_m():
                 seen += 1
             assert seen > 3
         assert overlapping == {0, 1}
+        """
+    )
+
+
+def test_a_launch_of_a_sum_carries_its_rows():
+    run(
+        """
+        from cutlass_api.arguments import ElementwiseArguments
+        import ctypes, struct
+        device.expect(136)
+        def launched(kernel, *tensors):
+            kernel.run(ElementwiseArguments(*tensors), stream=STREAM)
+            block = ctypes.string_at(device.library.stand_in_last_parameters(), 136)
+            return device.library.stand_in_last_grid(), struct.unpack("<3Q9q3q4i", block)
+        x, y, z = (Tensor(at, (100, 1000)) for at in (A, B, OUT))
+        wide, single = cutlass_api.get_kernels(ElementwiseArguments(x, y, z))
+        assert (wide.metadata.design.load_bytes, single.metadata.design.load_bytes) == (16, 2)
+        grid, fields = launched(wide, x, y, z)
+        assert fields[:3] == (A, B, OUT) and fields[3:12] == (0, 0, 1) * 3, "a single row"
+        assert fields[12:14] == (100_000, 12_500) and fields[16:] == (1, 1, 1), fields
+        assert grid == -(-12_500 // 1024)
+        grid, fields = launched(single, x, y, z)
+        assert fields[12:14] == (100_000, 100_000) and fields[18] == 0 and grid == -(-100_000 // 2048)
+        z.describe(OUT + 2, (100, 1000))
+        args = ElementwiseArguments(x, y, z)
+        assert [k.metadata.design.load_bytes for k in cutlass_api.get_kernels(args)] == [2, 16]
+        assert launched(wide, x, y, z)[1][18] == 0, "no vectors where one operand is not aligned"
         """
     )
 

@@ -3,18 +3,24 @@
 mod architecture;
 mod cache;
 mod nvrtc;
+mod signature;
 mod source;
+mod user;
 
 pub use architecture::Architecture;
 pub use cache::directory;
 pub use nvrtc::{Nvrtc, set_package_directories};
+pub use signature::{Number, Parameter, Pointee};
 pub use source::source;
+pub use user::{UserSource, compile_user};
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use nvrtc::{Compiled, Failure, Task};
 
 use crate::driver::{Device, DriverError, Library};
 use crate::epilogue::Epilogue;
@@ -34,6 +40,10 @@ pub enum CompileError {
         "NVRTC {version} cannot compile for compute capability {cc}; it knows {known:?}. Update the package nvidia-cuda-nvrtc"
     )]
     UnknownArchitecture { cc: u32, version: String, known: Vec<u32> },
+    #[error("{file} has no __global__ function {function}; {found}")]
+    NoFunction { file: String, function: String, found: String },
+    #[error("{function} cannot be launched from here: {reason}")]
+    Signature { function: String, reason: String },
     #[error("NVRTC could not compile kernel {kernel} for {architecture}:\n{log}")]
     Failed { kernel: String, architecture: Architecture, log: String },
     #[error("{call} failed with {error}")]
@@ -61,6 +71,8 @@ pub struct Program {
     pub shared_bytes: u32,
     /// The name of the kernel function.
     entry: String,
+    /// The parameters of a kernel of the user's own, as the compiler names their types; empty for ours.
+    signature: String,
     /// The program that copies operands for this one, and runs first.
     pub first: Option<Arc<Program>>,
     pub nvrtc: (i32, i32),
@@ -125,6 +137,7 @@ fn compile_uncached(kernel: &Kernel, architecture: Architecture, nvrtc: &Nvrtc) 
         architecture,
         shared_bytes: kernel.shared_bytes(),
         entry: ENTRY.to_owned(),
+        signature: String::new(),
         first: None,
         nvrtc: nvrtc.version(),
         source: text,
@@ -162,6 +175,7 @@ fn copying_program(size: i64, architecture: Architecture, nvrtc: &Nvrtc) -> Resu
         architecture,
         shared_bytes: 0,
         entry: PACK_ENTRY.to_owned(),
+        signature: String::new(),
         first: None,
         nvrtc: nvrtc.version(),
         source: source::pack(size),
@@ -175,20 +189,25 @@ fn copying_program(size: i64, architecture: Architecture, nvrtc: &Nvrtc) -> Resu
 
 /// A program with its machine code: from disk, or compiled now.
 fn filled(program: Program, nvrtc: &Nvrtc) -> Result<Program, CompileError> {
-    let architecture = program.architecture;
-    let options = architecture.options();
+    let options = program.architecture.options();
     let key = cache::key(&program.source, &options, nvrtc.version());
     if let Some(Program { cubin, log, .. }) = cache::load(&key) {
         // Kernels of one text share the file, whichever of them wrote it.
         return Ok(Program { key, cubin, log, ..program });
     }
-    let (cubin, log) = nvrtc.compile(&program.source, &options).map_err(|error| match error {
-        nvrtc::Failure::Program(log) => CompileError::Failed { kernel: program.kernel.clone(), architecture, log },
-        nvrtc::Failure::Call(call, error) => CompileError::Nvrtc { call, error },
-    })?;
+    let task = Task { text: &program.source, file: "rutlass.cu", options: &options, names: &[] };
+    let Compiled { cubin, log, .. } = nvrtc.compile(&task).map_err(|failure| failed(failure, &program))?;
     let program = Program { key, cubin, log, ..program };
     cache::store(&program);
     Ok(program)
+}
+
+fn failed(failure: Failure, program: &Program) -> CompileError {
+    let Program { kernel, architecture, .. } = program;
+    match failure {
+        Failure::Program(log) => CompileError::Failed { kernel: kernel.clone(), architecture: *architecture, log },
+        Failure::Call(call, error) => CompileError::Nvrtc { call, error },
+    }
 }
 
 /// A program as bytes that another process can restore.

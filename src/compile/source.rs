@@ -2,7 +2,7 @@
 
 use super::{ENTRY, PACK_ENTRY};
 use crate::epilogue::functor;
-use crate::kernel::{Design, Kernel, Major, Method, Pack, Schedule, Simt, Skinny};
+use crate::kernel::{Design, Elementwise, Kernel, Major, Method, Pack, Schedule, Simt, Skinny};
 
 macro_rules! headers {
     ($($name:literal),* $(,)?) => {
@@ -26,6 +26,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "common/types.cuh",
     "common/vector.cuh",
     "common/wgmma.cuh",
+    "elementwise.cuh",
     "pack.cuh",
     "simt.cuh",
     "skinny.cuh",
@@ -52,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(Copy::THREADS, Copy::MIN_CTAS)
 
 /// That the host launches with what the kernel was written for.
 fn agreement(threads: u32, shared_bytes: u32) -> String {
-    format!("Gemm::THREADS == {threads} && Gemm::SMEM_BYTES == {shared_bytes}")
+    format!("Work::THREADS == {threads} && Work::SMEM_BYTES == {shared_bytes}")
 }
 
 /// The program of a kernel; `None` for kernels that are not compiled. Kernels that differ only in how the user's
@@ -73,6 +74,14 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 config.grouped
             );
             ("simt.cuh", family, "GemmParams", agreement(Simt::THREADS, 0))
+        }
+        Design::Elementwise(config) => {
+            let types = kernel.types;
+            let (element, accumulator) = (types.out.short_name(), types.accumulator.short_name());
+            let family = format!("ElementwiseAdd<{element}, {accumulator}, {}, {epilogue}>", config.width(types));
+            let [_, n, _] = config.tile(types);
+            let checks = format!("{} && Work::TILE == {n}", agreement(Elementwise::THREADS, 0));
+            ("elementwise.cuh", family, "ElementwiseParams", checks)
         }
         Design::Skinny(config) => {
             // A and B are of one type, so that it is the same in both frames.
@@ -136,9 +145,9 @@ pub fn source(kernel: &Kernel) -> Option<String> {
             );
             let (cluster, ctas) = (config.cluster_size(), config.ctas_per_sm(types));
             let mut checks = agreement(config.threads(), config.shared_bytes(types));
-            checks += &format!(" && Gemm::CLUSTER == {cluster} && Gemm::MIN_CTAS >= {ctas}");
+            checks += &format!(" && Work::CLUSTER == {cluster} && Work::MIN_CTAS >= {ctas}");
             if !config.swapped {
-                checks += &format!(" && Gemm::BOX_N == {}", config.box_n(types));
+                checks += &format!(" && Work::BOX_N == {}", config.box_n(types));
             }
             ("sm90.cuh", family, "Sm90Params", checks)
         }
@@ -154,13 +163,13 @@ pub fn source(kernel: &Kernel) -> Option<String> {
     Some(format!(
         r#"#include "{header}"
 {definitions}
-using Gemm = {family};
+using Work = {family};
 // What the host launches with is what the kernel was written for.
 static_assert({checks}, "host and kernel disagree");
 
-extern "C" __global__ void __launch_bounds__(Gemm::THREADS, Gemm::MIN_CTAS)
+extern "C" __global__ void __launch_bounds__(Work::THREADS, Work::MIN_CTAS)
 {ENTRY}(const __grid_constant__ {parameter} params{declared}) {{
-    Gemm::run(params, {passed});
+    Work::run(params, {passed});
 }}
 "#
     ))

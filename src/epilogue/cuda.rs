@@ -11,11 +11,7 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType) -> String {
     let functor = Functor::new(epilogue, accumulator);
     let (graph, used) = (&epilogue.graph, epilogue.graph.used());
     let (input_places, output_places) = (epilogue.input_places(), epilogue.output_places());
-    let type_of = |kind: Kind| match kind {
-        Kind::Truth => "bool",
-        Kind::Integer => "s32",
-        Kind::Float => functor.float,
-    };
+    let type_of = |kind: Kind| functor.type_name(kind);
 
     // Writing to a string does not fail; the results are dropped for that reason.
     let mut params = String::new();
@@ -36,17 +32,18 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType) -> String {
         words = 1;
     }
 
-    let (mut loads, mut body, mut stores) = (String::new(), String::new(), String::new());
+    let (mut operands, mut loads) = <(String, String)>::default();
+    let (mut results, mut body, mut stores) = <(String, String, String)>::default();
     for (at, node) in graph.nodes.iter().enumerate().filter(|(at, _)| used[*at]) {
         let kind = functor.kinds[at];
         if let Node::Input(input) = node
             && let Input::Tensor(dtype) = epilogue.inputs[*input as usize]
         {
-            let (value, place, element) = (type_of(kind), input_places[*input as usize], dtype.short_name());
-            let _ = writeln!(loads, "    {value} input{input}[WIDTH];");
+            let (place, element) = (input_places[*input as usize], dtype.short_name());
+            let _ = writeln!(operands, "    Pack<{element}, WIDTH, RUN> input{input};");
             let _ = writeln!(
                 loads,
-                "    load_operand<{element}>(input{input}, params.tensors[{place}], batch, m, n, valid);"
+                "    load_operand(operands.input{input}, params.tensors[{place}], batch, m, n, valid);"
             );
         }
         let text = functor.expression(at as Id, &input_places);
@@ -59,11 +56,11 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType) -> String {
         let (node, kind) = (output.node, functor.kind(output.node));
         if let Some(place) = place {
             let (value, element) = (type_of(kind.max(Kind::Integer)), epilogue.outputs[index].short_name());
-            let _ = writeln!(loads, "    {value} output{index}[WIDTH];");
+            let _ = writeln!(results, "    {value} output{index}[WIDTH];");
             let _ = writeln!(body, "      output{index}[e] = v{node};");
             let _ = writeln!(
                 stores,
-                "    store_operand<{element}>(output{index}, params.tensors[{place}], batch, m, n, valid);"
+                "    store_operand<{element}, WIDTH, RUN>(output{index}, params.tensors[{place}], batch, m, n, valid);"
             );
         } else if output.name == MAIN_OUTPUT {
             as_float = integers && kind == Kind::Float;
@@ -85,12 +82,27 @@ static_assert(sizeof(EpilogueParams) == {bytes}, {disagree:?});
 struct Epilogue {{
   const EpilogueParams& params;
 
-  template <class Value, int WIDTH>
-  __device__ __forceinline__ void operator()(Value (&values)[WIDTH], int batch, int m, int n, int valid) const {{
-{loads}#pragma unroll
+  template <int WIDTH, int RUN> struct Operands {{
+{operands}  }};
+
+  template <int WIDTH, int RUN>
+  __device__ __forceinline__ void load(Operands<WIDTH, RUN>& operands, int batch, int m, int n, int valid) const {{
+{loads}  }}
+
+  template <class Value, int WIDTH, int RUN>
+  __device__ __forceinline__ void operator()(Value (&values)[WIDTH], const Operands<WIDTH, RUN>& operands, int batch, int m, int n,
+                                             int valid) const {{
+{results}#pragma unroll
     for (int e = 0; e < WIDTH; ++e) {{
 {body}    }}
 {stores}  }}
+
+  template <class Value, int WIDTH>
+  __device__ __forceinline__ void operator()(Value (&values)[WIDTH], int batch, int m, int n, int valid) const {{
+    Operands<WIDTH, WIDTH> operands;
+    load(operands, batch, m, n, valid);
+    (*this)(values, operands, batch, m, n, valid);
+  }}
 
   {result}
 }};
@@ -112,6 +124,14 @@ impl Functor<'_> {
         Functor { epilogue, kinds: epilogue.kinds(accumulator), float: compute_type(accumulator).short_name() }
     }
 
+    fn type_name(&self, kind: Kind) -> &'static str {
+        match kind {
+            Kind::Truth => "bool",
+            Kind::Integer => "s32",
+            Kind::Float => self.float,
+        }
+    }
+
     fn kind(&self, id: Id) -> Kind {
         self.kinds[id as usize]
     }
@@ -131,7 +151,7 @@ impl Functor<'_> {
         match self.epilogue.graph.node(id) {
             Node::Accumulator => "values[e]".to_owned(),
             Node::Input(input) => match self.epilogue.inputs[input as usize] {
-                Input::Tensor(_) => format!("input{input}[e]"),
+                Input::Tensor(_) => format!("{}(decode(operands.input{input}.elements[e]))", self.type_name(kind)),
                 Input::Scalar(_) => format!("params.scalar{}", input_places[input as usize]),
             },
             Node::Integer(i32::MIN) => "(-2147483647 - 1)".to_owned(),

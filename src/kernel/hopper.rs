@@ -28,8 +28,6 @@ const SPLIT: f64 = 4.66e-6;
 const PING_PONG_ENDS: f64 = 0.485;
 /// What CTAs take to meet that share what they load. Not fitted, but enough to decide where the model sees no difference.
 const MEETING: f64 = 0.2e-6;
-/// Clusters of 1 to 8 CTAs, each with a multiprocessor for itself, that run at once (cuOccupancyMaxActiveClusters on an H100).
-const CLUSTERS: [f64; 9] = [0.0, 132.0, 66.0, 39.0, 30.0, 22.0, 17.0, 15.0, 15.0];
 /// A guess, to keep swapped configurations to the problems that they are for: none was measured in several rounds.
 const SWAPPED_ROUNDS: f64 = 1.3;
 /// Copying operands first: a launch, and bytes a second read and written.
@@ -51,9 +49,7 @@ pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Targ
     let ragged = if config.reads_ragged_rows(problem) { 1.0 + RAGGED } else { 1.0 };
 
     let tiles = config.expected_tiles(problem);
-    // Clusters lie within a GPC, whose 16 or 18 multiprocessors their size does not always divide.
-    let placed = CLUSTERS[config.cluster_size().min(8) as usize] / CLUSTERS[1] * sms;
-    let slots = (placed * f64::from(config.ctas_per_sm(types))).floor().max(1.0);
+    let slots = f64::from(config.clusters_at_once(types, target.multiprocessors));
     let running = tiles.min(slots);
     let (rounds, sharing) = ((tiles / slots).ceil(), (running * size / sms).max(1.0));
 

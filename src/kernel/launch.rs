@@ -1,5 +1,6 @@
 //! A launch as plain data.
 
+use super::elementwise::ElementwiseParams;
 use super::pack::Pack;
 use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
@@ -29,7 +30,7 @@ pub struct GemmParams {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GroupOffsets {
-    ends: u64,
+    pub ends: u64,
     /// In elements.
     step: i64,
 }
@@ -131,6 +132,7 @@ pub struct Sm90Scalars {
 pub enum Params {
     Gemm(GemmParams),
     Sm90(Sm90Params),
+    Elementwise(ElementwiseParams),
 }
 
 /// One launch: CTAs, threads of each, CTAs of a cluster, dynamic shared memory in bytes, the parameter.

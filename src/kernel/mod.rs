@@ -2,6 +2,7 @@
 //! compiler, no driver; every decision here is tested without a GPU.
 
 mod cost;
+mod elementwise;
 mod hopper;
 mod launch;
 mod layout;
@@ -14,6 +15,7 @@ mod space;
 mod types;
 
 pub use cost::Target;
+pub use elementwise::{Elementwise, ElementwiseParams};
 pub use launch::{GemmParams, GroupOffsets, Launch, Params, Sm90Scalars, TensorMap};
 pub use layout::{Layout, Major};
 pub use pack::{Pack, PackOperand};
@@ -49,6 +51,7 @@ pub enum Design {
     Skinny(Skinny),
     Sm80(Sm80),
     Sm90(Sm90),
+    Elementwise(Elementwise),
 }
 
 /// What is computed.
@@ -114,6 +117,7 @@ impl Kernel {
             Design::Skinny(config) => format!("skinny_{operation}_{types}_{config}"),
             Design::Sm80(config) => format!("sm80_{operation}_{types}_{config}"),
             Design::Sm90(config) => format!("sm90_{operation}_{types}_{}", config.name(types)),
+            Design::Elementwise(config) => format!("simt_{operation}_{types}_{}", config.name(types)),
         };
         match self.epilogue {
             Some(epilogue) => format!("{name}_epilogue_{}", epilogue.digest()),
@@ -125,7 +129,7 @@ impl Kernel {
     /// product's row-major one; a skinny one has its few on M.
     pub fn is_transposed(&self) -> bool {
         match &self.design {
-            Design::Reference(_) | Design::Simt(_) => false,
+            Design::Reference(_) | Design::Simt(_) | Design::Elementwise(_) => false,
             Design::Skinny(config) => config.narrow == Narrow::N,
             Design::Sm80(Sm80 { layout, .. }) | Design::Sm90(Sm90 { layout, .. }) => layout.out == Major::Column,
         }
@@ -150,7 +154,7 @@ impl Kernel {
             Design::Reference(_) => 0,
             // Clusters came with Hopper.
             Design::Skinny(Skinny { split: 2.., .. }) | Design::Sm90(_) => 90,
-            Design::Simt(_) | Design::Skinny(_) | Design::Sm80(_) => 80,
+            Design::Simt(_) | Design::Skinny(_) | Design::Sm80(_) | Design::Elementwise(_) => 80,
         }
     }
 
@@ -187,6 +191,7 @@ impl Kernel {
             | Design::Sm80(Sm80 { grouped: true, .. })
             | Design::Sm90(Sm90 { grouped: true, .. }) => Operation::GroupedGemm,
             Design::Simt(_) | Design::Skinny(_) | Design::Sm80(_) | Design::Sm90(_) => Operation::Gemm,
+            Design::Elementwise(_) => Operation::Elementwise,
         }
     }
 
@@ -222,13 +227,18 @@ impl Kernel {
                 stacked = grouped.stacked();
                 &stacked
             }
-            Problem::Elementwise(_) => return Ok(()),
+            Problem::Elementwise(sum) => {
+                return match &self.design {
+                    Design::Elementwise(config) => config.supports(sum, self.epilogue.is_none()),
+                    _ => Ok(()),
+                };
+            }
         };
         if self.runs_on_gpu() {
             check_extents(gemm, asked)?;
         }
         match &self.design {
-            Design::Reference(_) | Design::Simt(_) => Ok(()),
+            Design::Reference(_) | Design::Simt(_) | Design::Elementwise(_) => Ok(()),
             Design::Skinny(config) => config.supports(gemm),
             Design::Sm80(config) => config.supports(gemm),
             Design::Sm90(config) => config.supports(self.types, gemm),
@@ -238,7 +248,7 @@ impl Kernel {
     /// Dynamic shared memory of a launch, in bytes.
     pub fn shared_bytes(&self) -> u32 {
         match &self.design {
-            Design::Reference(_) | Design::Simt(_) => 0,
+            Design::Reference(_) | Design::Simt(_) | Design::Elementwise(_) => 0,
             Design::Skinny(config) => config.shared_bytes(self.types),
             Design::Sm80(config) => config.shared_bytes(self.types),
             Design::Sm90(config) => config.shared_bytes(self.types),
@@ -253,6 +263,9 @@ impl Kernel {
     /// How to launch this kernel on this problem; `None` where there is nothing to compute, or nothing to launch.
     /// `target`: the device. `workspace`: the address of as many bytes as `workspace_bytes` says.
     pub fn launch(&self, problem: &Problem, target: Target, workspace: u64) -> Option<Launch> {
+        if problem.out().numel() == 0 {
+            return None;
+        }
         let stacked;
         let (gemm, offsets) = match problem {
             Problem::Gemm(gemm) => (gemm, None),
@@ -260,19 +273,36 @@ impl Kernel {
                 stacked = grouped.stacked();
                 (&stacked, Some(&grouped.offsets))
             }
-            Problem::Elementwise(_) => return None,
+            Problem::Elementwise(sum) => {
+                return match &self.design {
+                    Design::Elementwise(config) => Some(config.launch(self.types, sum, self.epilogue.is_none())),
+                    _ => None,
+                };
+            }
         };
         // Without a matrix B there is no group, and no row is any group's.
-        if gemm.out.numel() == 0 || gemm.b.shape[0] == 0 {
+        if gemm.b.shape[0] == 0 {
             return None;
         }
         match &self.design {
-            Design::Reference(_) => None,
+            Design::Reference(_) | Design::Elementwise(_) => None,
             Design::Simt(config) => Some(config.launch(gemm, offsets)),
             Design::Skinny(config) => Some(config.launch(self.types, gemm, target)),
             Design::Sm80(config) => Some(config.launch(self.types, gemm, offsets)),
             Design::Sm90(config) => Some(config.launch(self.types, gemm, offsets, target.multiprocessors, workspace)),
         }
+    }
+
+    /// The addresses of the program's A, B and output, and of the offsets of groups (0 where there are none). Operands that only lie
+    /// elsewhere change nothing but these in a launch.
+    pub fn addresses_in(&self, problem: &Problem) -> [u64; 4] {
+        let crossed = match &self.design {
+            Design::Sm90(config) => config.crossed(),
+            _ => self.is_transposed(),
+        };
+        let views = problem.views();
+        let [a, b, out, offsets] = [0, 1, 2, 3].map(|at: usize| views.get(at).map_or(0, |view| view.data));
+        if crossed { [b, a, out, offsets] } else { [a, b, out, offsets] }
     }
 
     /// Bytes of device memory that a launch needs beside its operands.

@@ -52,6 +52,10 @@ pub struct Sm90 {
 const SHARED_BYTES_A_CTA: u32 = 227 * 1024;
 const SHARED_BYTES_A_SM: u32 = 228 * 1024;
 
+/// Clusters of 1 to 8 CTAs, each with a multiprocessor for itself, that run at once on an H100 (cuOccupancyMaxActiveClusters): they lie
+/// within a GPC, whose 16 or 18 multiprocessors their size does not always divide.
+const CLUSTERS: [f64; 9] = [0.0, 132.0, 66.0, 39.0, 30.0, 22.0, 17.0, 15.0, 15.0];
+
 /// Rows of 128 bytes: what the swizzle interleaves, and a K block.
 const ROW_BYTES: u32 = 128;
 
@@ -86,6 +90,7 @@ const SHAPES: &[Shape] = &[
     ([128, 64], 2, Cooperative, [1, 1], 6),
     ([64, 128], 1, Cooperative, [1, 1], 1),
     ([64, 64], 1, Cooperative, [1, 1], 1),
+    ([64, 64], 1, Cooperative, [2, 1], 1),
     ([64, 64], 1, Cooperative, [1, 1], 2),
     ([64, 64], 1, Cooperative, [1, 1], 8),
     ([64, 32], 1, Cooperative, [1, 1], 1),
@@ -114,7 +119,7 @@ const SWAPPED: &[Shape] = &[
     ([128, 16], 2, Cooperative, [1, 1], 1),
     ([64, 32], 1, Cooperative, [1, 1], 1),
     ([192, 64], 3, Cooperative, [1, 1], 1),
-    ([192, 104], 3, Cooperative, [1, 1], 1),
+    ([192, 96], 3, Cooperative, [1, 1], 1),
     ([128, 200], 2, Cooperative, [1, 1], 1),
 ];
 const SWAPPED_PACKED: &[Shape] = &[([64, 16], 1, Cooperative, [1, 1], 1)];
@@ -204,7 +209,7 @@ impl Sm90 {
     }
 
     /// Whether the program's A is the user's B.
-    fn crossed(&self) -> bool {
+    pub fn crossed(&self) -> bool {
         (self.layout.out == Major::Column) != self.swapped
     }
 
@@ -255,7 +260,14 @@ impl Sm90 {
         let bytes = match power {
             0..16 => row,
             _ if power >= 64 || power == row || size >= 4 => power,
-            _ => row / (power / 16),
+            // An odd number of pieces of 16 bytes; thirds of it as long as it is longer than the copy engine's widest swizzle.
+            _ => {
+                let mut bytes = row / (power / 16);
+                while bytes > 128 && bytes.is_multiple_of(48) {
+                    bytes /= 3;
+                }
+                bytes
+            }
         };
         (power, bytes)
     }
@@ -266,15 +278,17 @@ impl Sm90 {
     }
 
     /// Dynamic shared memory in bytes: the ring of stages, each a tile of A and one of B; 16 rows of sums for each warp that
-    /// stores them, twice where one can be filled while the other is read; two barriers a stage.
+    /// stores them, twice if that fits, so that one can be filled while the other is read; two barriers a stage.
     pub fn shared_bytes(&self, types: Types) -> u32 {
         let [m, n] = self.tile;
         // A tile of B that is not K-major comes in boxes of 64 columns, of which the last may be partly empty.
         let b = if self.k_major()[1] { n } else { n.next_multiple_of(64) };
         let ring = self.stages * (m + b) * ROW_BYTES;
         let (_, box_bytes) = self.box_bytes(types);
-        let slab = if self.swapped { 16 * (16 + 4) * 4 } else { 16 * box_bytes * if box_bytes > 128 { 1 } else { 2 } };
-        ring + self.consumers * 4 * slab + 16 * self.stages
+        let slab = if self.swapped { 16 * (16 + 4) * 4 } else { 16 * box_bytes };
+        let with = |slabs| ring + self.consumers * 4 * slabs * slab + 16 * self.stages;
+        let two = !self.swapped && box_bytes <= 128 && with(2) <= SHARED_BYTES_A_CTA;
+        with(if two { 2 } else { 1 })
     }
 
     /// CTAs that a SM holds, by registers and shared memory.
@@ -284,6 +298,13 @@ impl Sm90 {
         let sums = self.tile[0] / sharers / 64 * self.tile[1] / 2 * types.accumulator.bytes() as u32 / 4;
         let by_registers = 65536 / (self.threads() * (sums + 48));
         by_registers.min(SHARED_BYTES_A_SM / (self.shared_bytes(types) + 1024)).max(1)
+    }
+
+    /// Clusters that run at once on a device with so many multiprocessors. One more than that would wait until another has done all
+    /// its tiles.
+    pub fn clusters_at_once(&self, types: Types, multiprocessors: u32) -> u32 {
+        let share = CLUSTERS[self.cluster_size().min(8) as usize] / CLUSTERS[1];
+        ((share * f64::from(multiprocessors * self.ctas_per_sm(types))) as u32).max(1)
     }
 
     /// The configuration as kernel names spell it: orders of A, B and out (p: packed), tile and cluster as the user counts them.
@@ -334,11 +355,17 @@ impl Sm90 {
         if !self.layout.out.fits(&problem.out) {
             return Err(layout_error("out", &problem.out, self.layout.out));
         }
-        if exact(types) && !self.out_is_aligned(types, &problem.out) {
-            let (unit, out) = (self.layout.out.unit(), &problem.out);
-            // Where a row's end is not aligned, the next one's start may still be.
-            let row = 1 << ((out.shape[unit] * types.out.bytes()) | 16).trailing_zeros();
-            check_alignment("out", out, out.alignment(unit).min(row), 16)?;
+        if exact(types) {
+            let operands = [
+                ("A", &problem.a, self.layout.a, types.a),
+                ("B", &problem.b, self.layout.b, types.b),
+                ("out", &problem.out, self.layout.out, types.out),
+            ];
+            for (name, view, major, dtype) in operands {
+                // Where a row's end is not aligned, the next one's start may still be.
+                let row = 1 << ((view.shape[major.unit()] * dtype.bytes()) | 16).trailing_zeros();
+                check_alignment(name, view, view.alignment(major.unit()).min(row), 16)?;
+            }
         }
         Ok(())
     }
@@ -466,7 +493,7 @@ impl Sm90 {
             offsets: GroupOffsets::new(offsets),
         };
         let (tiles, size) = (self.tiles(problem), self.cluster_size());
-        let fitting = u64::from((multiprocessors * self.ctas_per_sm(types) / size).max(1));
+        let fitting = u64::from(self.clusters_at_once(types, multiprocessors));
         // A split tile has a cluster for itself; others are taken in turn by as many clusters as run at once.
         let clusters = if self.split > 1 { tiles } else { tiles.min(fitting) };
         let out_map = stored_by_copy_engine.then_some(out_map);
@@ -483,7 +510,7 @@ impl Sm90 {
 }
 
 /// Whether 16-bit products stay in float32, so that how they were summed shows. `wgmma` cuts off what does not fit its sums, and so
-/// do cuBLAS's kernels where rows are aligned; where they are not, cuBLAS has more exact ones, and so have we (`sm80`).
+/// do cuBLAS's kernels where rows begin and end aligned; where they do not, cuBLAS has more exact ones, and so have we (`sm80`).
 fn exact(types: Types) -> bool {
     types.a.bytes() == 2 && types.out == DType::F32
 }

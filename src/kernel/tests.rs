@@ -100,21 +100,17 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
             for (dtype, out) in [(F16, F16), (Bf16, F32), (F32, F32), (F16, Bf16)] {
                 let Problem::Gemm(mut problem) = gemm(dtype, m, n, k, layout) else { panic!("not a GEMM") };
                 problem.out.dtype = out;
-                for position in ranked(&Problem::Gemm(problem), H100) {
+                let problem = Problem::Gemm(problem);
+                for position in ranked(&problem, H100) {
                     let kernel = &all()[position];
                     let Design::Sm90(config) = kernel.design else { continue };
                     seen.insert(position);
-                    let launch = kernel
-                        .launch(&Problem::Gemm(problem), Target::typical(90), 1 << 30)
-                        .expect("there is an output");
+                    let launch = kernel.launch(&problem, Target::typical(90), 1 << 30).expect("there is an output");
                     let Params::Sm90(params) = launch.params else { panic!("not its parameters") };
                     params.maps.iter().flatten().for_each(|map| assert_valid(map, &kernel.name()));
                     assert_eq!(launch.grid % launch.cluster, 0);
                     assert!(launch.shared_bytes <= 227 * 1024 && launch.cluster <= 8);
-                    assert_eq!(
-                        kernel.workspace_bytes(&Problem::Gemm(problem)) > 0,
-                        config.packed.contains(&true) && k > 0
-                    );
+                    assert_eq!(kernel.workspace_bytes(&problem) > 0, config.packed.contains(&true) && k > 0);
                     assert_eq!(launch.pack.is_some(), config.packed.contains(&true));
                 }
             }

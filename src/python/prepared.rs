@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use super::arguments::{NativeArguments, RuntimeArguments};
 use super::kernel::{run_reference, unsupported};
-use super::launch::{Packed, Stream, Work};
+use super::launch::{LastLaunch, Packed, Stream, Work};
 use super::stream::stream_handle;
 use crate::compile::Program;
 use crate::kernel::at;
@@ -24,6 +24,7 @@ pub struct PreparedLaunch {
     /// None where a workspace has to be found at each call.
     packed: Option<Packed>,
     stream: Option<u64>,
+    last: LastLaunch,
 }
 
 impl PreparedLaunch {
@@ -42,7 +43,7 @@ impl PreparedLaunch {
             }
             _ => None,
         };
-        Ok(PreparedLaunch { position, arguments, program, packed, stream })
+        Ok(PreparedLaunch { position, arguments, program, packed, stream, last: LastLaunch::default() })
     }
 
     fn native(&self) -> PyResult<&NativeArguments> {
@@ -81,16 +82,20 @@ impl PreparedLaunch {
             None => operand.reread(py, stream),
         })?;
         let epilogue = native.current_epilogue(py, &problem, stream)?;
-        // Another address may be aligned otherwise.
-        let kernel = at(self.position);
-        kernel.addresses(&problem).map_err(|reason| unsupported(&reason))?;
-        kernel.fuses(epilogue.as_ref()).map_err(|reason| unsupported(&reason))?;
+        let epilogue = epilogue.as_ref();
         match &self.program {
             Some(program) => {
-                let work = Work { position: self.position, problem: &problem, epilogue: epilogue.as_ref(), program };
+                let (position, problem, last) = (self.position, &problem, &self.last);
+                // Another address may be aligned otherwise.
+                let work = Work { position, problem, epilogue, program, last, known_addressed: false };
                 work.enqueue(tensor, None, &on, false).map(|_| ())
             }
-            None => run_reference(py, &problem, epilogue.as_ref()),
+            None => {
+                let kernel = at(self.position);
+                kernel.addresses(&problem).map_err(|reason| unsupported(&reason))?;
+                kernel.fuses(epilogue).map_err(|reason| unsupported(&reason))?;
+                run_reference(py, &problem, epilogue)
+            }
         }
     }
 

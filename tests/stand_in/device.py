@@ -20,6 +20,7 @@ for _name in (
 library.stand_in_exchange_table.restype = ctypes.c_void_p
 library.stand_in_last_parameters.restype = ctypes.c_void_p
 library.stand_in_last_more.restype = ctypes.c_void_p
+library.stand_in_last_extents.restype = ctypes.POINTER(ctypes.c_uint * 3)
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
@@ -126,7 +127,26 @@ def last_sm90_parameters() -> Sm90Parameters:
     return Sm90Parameters(*maps, fields[0], fields[1:4], fields[4:8], fields[8:10], fields[10], fields[12:])
 
 
+class Launch(NamedTuple):
+    """The last launch of a kernel of one's own. Ask for it with ``expect_words(count)`` before the launch."""
+
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    cluster: tuple[int, ...]
+    shared_bytes: int
+    #: Of each parameter, the 8 bytes that begin with it.
+    words: tuple[int, ...]
+
+
+def last_launch(count: int) -> Launch:
+    """The last launch, of a kernel with so many parameters."""
+    extents = (tuple(library.stand_in_last_extents(of).contents) for of in range(3))
+    words = struct.unpack(f"<{count}Q", ctypes.string_at(library.stand_in_last_parameters(), 8 * count))
+    return Launch(*extents, library.stand_in_last_shared_bytes(), words)
+
+
 expect = library.stand_in_expect
+expect_words = library.stand_in_expect_words
 
 
 def fail(call: str, code: int = 719) -> None:

@@ -3,8 +3,8 @@
 The method: several sets of inputs, together larger than twice the L2 cache (or 200 of them); random numbers, as zeros
 draw less power; each method captured in a CUDA graph that goes through all sets; the methods take turns, round by
 round; medians.
-The first 48 kernels of the ranking (`simt` left out where others serve) are timed roughly first, and the best of them,
-with the one that `get_kernels` ranks first, carefully.
+All kernels (`simt` left out where others serve) are timed roughly first, and the best of them, with the one that
+`get_kernels` ranks first, carefully.
 
 Grouped GEMMs are measured in bfloat16 alone, beside ``torch._grouped_mm``, which has one launch for no other type.
 """
@@ -29,10 +29,10 @@ L2_BYTES = 50 << 20
 #: Rounds in which the methods take turns, and the least time that one turn lasts.
 ROUNDS = 15
 TURN_SECONDS = 2e-3
-#: How many kernels of the ranking are tried.
-TRIED = 48
 #: How many of the roughly timed kernels are timed carefully.
-FINALISTS = 3
+FINALISTS = 5
+#: A kernel that takes so many times as long as the best so far is timed once only.
+HOPELESS = 2
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Row:
     kernels: int
     operators: float | None = None
     groups: int = 0
-    #: The time of each kernel that was tried, rough: the better of two turns.
+    #: The time of each kernel, rough: the better of two turns, or the only one of a kernel that had no chance.
     rough: dict[str, float] = field(default_factory=dict)
 
 
@@ -168,9 +168,12 @@ class Timed:
         self._graph, self._launches, self._stream = graph, launches, stream
         self.times: list[float] = []
         self._replays = 1
+
+    def warm_up(self) -> None:
+        """Replays the graph twice, and decides how many replays make up a turn."""
         self.turn()
         least = self.turn()
-        self._replays = max(1, math.ceil(TURN_SECONDS / (1e-6 * least * len(launches))))
+        self._replays = max(1, math.ceil(TURN_SECONDS / (1e-6 * least * len(self._launches))))
         self.times.clear()
 
     def turn(self) -> float:
@@ -192,7 +195,18 @@ class Timed:
         return statistics.median(self.times)
 
 
+def roughly(timed: Timed, best: float) -> float:
+    """Microseconds of a launch, where `best` is that of the best method so far."""
+    first = timed.turn()
+    if first > HOPELESS * best:
+        return first
+    timed.warm_up()
+    return min(timed.turn() for _ in range(2))
+
+
 def in_turns(methods: dict[str, Timed], rounds: int) -> None:
+    for timed in methods.values():
+        timed.warm_up()
     for round_ in range(rounds):
         # Every other round backwards, so that none always runs on a chip that another has just heated.
         for timed in list(methods.values())[:: 1 if round_ % 2 else -1]:
@@ -200,7 +214,7 @@ def in_turns(methods: dict[str, Timed], rounds: int) -> None:
 
 
 def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
-    """Times torch, the kernel ranked first, and the best of the first 48."""
+    """Times torch, the kernel ranked first, and the best of all."""
     import torch
 
     inputs = Inputs(shape, dtype)
@@ -218,10 +232,9 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
     def ours(at: int) -> Timed:
         return inputs.graph(launches(kernels[at], artifacts[at]))
 
-    rough = {}
-    for at in range(min(len(kernels), TRIED)):
-        timed = ours(at)
-        rough[at] = min(timed.turn() for _ in range(2))
+    rough: dict[int, float] = {}
+    for at in range(len(kernels)):
+        rough[at] = roughly(ours(at), min(rough.values(), default=math.inf))
     finalists = sorted(rough, key=rough.__getitem__)[:FINALISTS]
     methods = {f"ours {at}": ours(at) for at in {0, *finalists}}
     methods["torch"] = inputs.graph(inputs.torch_launches())
