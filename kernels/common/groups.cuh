@@ -12,7 +12,7 @@ struct GroupOffsets {
 // A walk over a rising sequence of tiles. A warp has 32 groups in view, one a lane, and moves on to the next 32 where a tile lies
 // behind them: all of its threads take part in every call. A strip is STRIP rows, and has as many tiles as the caller says.
 //
-// Whatever the offsets say, groups lie within the rows that there are. One that would end before it begins has no rows.
+// Whatever the offsets say, groups lie behind each other within the rows that there are: one that would end before it begins has none.
 template <int STRIP> class GroupWalk {
  public:
   struct Place {
@@ -54,9 +54,11 @@ template <int STRIP> class GroupWalk {
   __device__ __forceinline__ void view() {
     const int lane = threadIdx.x % 32, group = base + lane;
     // A plain load, not __ldg: the grid before this one may have written it.
-    end = group < groups ? max(0, min(offsets.ends[offsets.step * group], rows)) : 0;
+    end = group < groups ? max(first_row, min(offsets.ends[offsets.step * group], rows)) : first_row;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) end = max(end, __shfl_up_sync(ALL, end, distance));
     const int left = __shfl_up_sync(ALL, end, 1), start = lane > 0 ? left : first_row;
-    tiles = group < groups && end > start ? (end - start + STRIP - 1) / STRIP * tiles_per_strip : 0;
+    tiles = (end - start + STRIP - 1) / STRIP * tiles_per_strip;
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2) {
       const unsigned sum = __shfl_up_sync(ALL, tiles, distance);
