@@ -176,7 +176,9 @@ template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N
         Value values[WIDTH];
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e) values[e] = row[j + e];
-        epilogue(values, position.batch, m, n, valid);
+        typename Epilogue::template Operands<WIDTH, WIDTH> operands;
+        epilogue.load(operands, position.batch, m, n, valid);
+        finish_sums<1, 1>(epilogue, values, operands, {position.batch, m, n, valid, m, n / WIDTH, true, valid});
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e)
           if (e < valid) out[params.out_stride[1] * m + params.out_stride[2] * (n + e)] = encode<Out>(Epilogue::result(values[e]));

@@ -32,6 +32,12 @@ impl Simt {
         tiles.into_iter().skip(too_large).map(|tile| Simt { tile })
     }
 
+    /// Neighbours that the program hands to its epilogue at a time (`Runs<PER_N>::RUN`): 16 bytes of sums, 4 at most, or what a thread
+    /// has of a row.
+    pub fn columns_of_call(&self, types: Types) -> u64 {
+        (16 / types.accumulator.bytes() as u64).min(4).min(u64::from(self.tile[1]) / 16)
+    }
+
     pub fn launch(&self, problem: &GemmProblem) -> Launch {
         let [tile_m, tile_n, _] = self.tile;
         Launch::simple(tiles(problem, tile_m, tile_n), Simt::THREADS, 0, GemmParams::new(problem))

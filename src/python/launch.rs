@@ -12,7 +12,9 @@ use super::stream::stream_handle;
 use crate::compile::Program;
 use crate::driver::{Device, DriverError, EncodedTensorMap, Grid};
 use crate::epilogue::Bound as BoundEpilogue;
-use crate::kernel::{GemmParams, Launch, Pack, PackOperand, Params, Sm90Scalars, Target, TensorMap, at};
+use crate::kernel::{
+    GemmParams, Launch, Pack, PackOperand, Params, Reduce, ReduceOperand, Sm90Scalars, Target, TensorMap, at,
+};
 use crate::operand;
 use crate::problem::{GemmProblem, Problem};
 
@@ -77,6 +79,8 @@ pub struct Packed {
     launch: Option<Calls>,
     /// The parameter block of the epilogue; empty where there is none.
     epilogue: Vec<u64>,
+    /// The launch that finishes reductions.
+    reduce: Option<(Grid, Vec<ReduceOperand>)>,
     device: &'static Device,
 }
 
@@ -145,14 +149,21 @@ impl Packed {
         workspace: u64,
     ) -> PyResult<Packed> {
         let (kernel, device) = (at(position), device_of(problem)?);
+        let reduce = epilogue.and_then(|epilogue| kernel.reduce(problem, epilogue, workspace));
+        let partial = reduce.as_ref().map_or(&[][..], |reduce| &reduce.partial);
         let epilogue = epilogue
-            .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed()))
+            .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed(), partial))
             .unwrap_or_default();
+        let reduce = reduce.filter(|reduce| reduce.grid() > 0).map(|reduce| {
+            let overlapping = device.cc >= 90;
+            let grid = Grid { ctas: reduce.grid(), threads: Reduce::THREADS, cluster: 1, shared_bytes: 0, overlapping };
+            (grid, reduce.operands)
+        });
         let launch = kernel.launch(problem, target(device), workspace);
         // Encoding a tensor map needs a context, of whichever device.
         let _current = device.make_current()?;
         let launch = launch.map(|launch| Calls::new(&launch)).transpose()?;
-        Ok(Packed { position, launch, epilogue, device })
+        Ok(Packed { position, launch, epilogue, reduce, device })
     }
 
     /// Enqueues the launch. `tensor` is one of the operands, for asking its framework for the current stream.
@@ -168,14 +179,22 @@ impl Packed {
             )));
         }
         let stream = stream.resolve(tensor, device)?;
-        let Some(launch) = &self.launch else {
-            return Ok(());
-        };
         // The driver may block when the stream's queue is full; other Python threads run meanwhile.
         tensor.py().detach(|| {
             // SAFETY: the program is the kernel's for which all this was packed. The addresses are those of tensors that the
             // caller holds; as everywhere in CUDA, their memory must stay theirs until the stream has come past.
-            unsafe { launch.enqueue(program, device, stream, &self.epilogue) }
+            unsafe {
+                if let Some(launch) = &self.launch {
+                    launch.enqueue(program, device, stream, &self.epilogue)?;
+                }
+                // A kernel that reduces has a program that does: `compile` and `from_bytes` see to it.
+                match (&self.reduce, &program.last) {
+                    (Some((grid, operands)), Some(last)) => {
+                        last.library(device)?.launch(device, stream, *grid, &operands[0], &[])
+                    }
+                    _ => Ok(()),
+                }
+            }
         })?;
         Ok(())
     }
@@ -291,8 +310,9 @@ pub fn native_floor(
     };
     let kernel = kernel_of(compiled_artifact.get().kernel(py))?;
     let device = Device::get(ordinal)?;
-    if kernel.packs() {
-        return Err(PyValueError::new_err("the kernel copies its operands first, which is more than one launch"));
+    if kernel.packs() || !kernel.reductions().is_empty() {
+        let message = "the kernel copies operands first, or reduces outputs afterwards: that is more than one launch";
+        return Err(PyValueError::new_err(message));
     }
     let Some(launch) = kernel.launch(problem, target(device), 0) else {
         return Err(PyValueError::new_err("the problem is empty, so there is nothing to launch"));
@@ -303,7 +323,7 @@ pub fn native_floor(
     let Calls { grid, block, .. } = Calls::new(&launch)?;
     let epilogue = native
         .bound_epilogue()
-        .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed()))
+        .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed(), &[]))
         .unwrap_or_default();
     let library = program.library(device)?;
     let mut seconds = Vec::with_capacity(rounds);
