@@ -2,6 +2,7 @@
 
 use super::launch::{self, GroupOffsets, Params, Sm90Params, Sm90Scalars, TensorMap};
 use super::pack::{self, Pack};
+use super::reduce::Parts;
 use super::{Launch, Layout, Major, Types, Unsupported, check_alignment, layout_error};
 use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
@@ -247,15 +248,17 @@ impl Sm90 {
         self.cluster[0] * self.cluster[1] * self.split
     }
 
+    /// Columns that each CTA of a split tile stores, the last ones maybe none (`EPILOGUE_N` of the program).
+    fn stored_columns(&self) -> u32 {
+        let groups = self.tile[1] / 8;
+        8 * (groups.div_ceil(self.split)..=groups).find(|stored| groups.is_multiple_of(*stored)).unwrap_or(groups)
+    }
+
     /// Bytes of the largest power of two that divides a row of the epilogue, up to the swizzle's 128, and of the box that one
     /// store of the copy engine writes (`BOX_BYTES` of the program).
     fn box_bytes(&self, types: Types) -> (u32, u32) {
         let size = types.out.bytes() as u32;
-        // Each CTA of a split tile stores the same number of columns, the last ones maybe none.
-        let groups = self.tile[1] / 8;
-        let stored =
-            (groups.div_ceil(self.split)..=groups).find(|stored| groups.is_multiple_of(*stored)).unwrap_or(groups);
-        let row = stored * 8 * size;
+        let row = self.stored_columns() * size;
         let power = (1 << row.trailing_zeros()).min(128);
         let bytes = match power {
             0..16 => row,
@@ -405,6 +408,23 @@ impl Sm90 {
     /// Of them, how many lie below each other in one group.
     pub fn expected_strips(&self, problem: &GemmProblem) -> f64 {
         launch::expected_strips(problem, self.cluster_tile()[0])
+    }
+
+    /// The partial results of a reduction that the program stores, in the frame of its output: one for each column of the rows
+    /// that a warp's lanes hold at once, and one for each row of a round's columns.
+    pub(super) fn parts(&self, types: Types, problem: &GemmProblem) -> Parts {
+        let covered =
+            |at: usize, extent: i64| (extent as u64).next_multiple_of(u64::from(self.tile[at] * self.cluster[at]));
+        let (m, n) = (problem.m(), problem.n());
+        if self.swapped {
+            // Rounds of 16 rows by 16 columns.
+            let covered = [covered(1, m), covered(0, n)];
+            let stored = u64::from(self.stored_columns());
+            return Parts { covered, count: [covered[0] / stored * stored.div_ceil(16), covered[1] / 16] };
+        }
+        let covered = [covered(0, m), covered(1, n)];
+        let box_n = u64::from(self.box_n(types));
+        Parts { covered, count: [covered[0] / 8, covered[1] / box_n * box_n.div_ceil(32)] }
     }
 
     /// The copies in front of the product, into a workspace at this address.
