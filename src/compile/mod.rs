@@ -234,7 +234,7 @@ pub fn to_bytes(program: &Program) -> Vec<u8> {
 pub fn is_of(program: &Program, kernel: &Kernel) -> bool {
     let key = |program: &Program, text: &str| cache::key(text, &program.architecture.options(), program.nvrtc);
     let own = source(kernel).is_some_and(|text| key(program, &text) == program.key);
-    let others = [&program.first, &program.last].into_iter().zip(companions(kernel));
+    let mut others = [&program.first, &program.last].into_iter().zip(companions(kernel));
     let same = |(other, companion): (&Option<Arc<Program>>, Option<Companion>)| match (other, companion) {
         (Some(other), Some((.., text))) => key(other, &text) == other.key,
         (None, None) => true,
