@@ -4,6 +4,7 @@ launches go to a driver that records them; what kernels compute is test_gpu_cuda
 import re
 import textwrap
 from pathlib import Path
+from typing import ClassVar
 
 import cutlass_api
 import pytest
@@ -522,7 +523,7 @@ def test_a_family_of_kernels():
 
     class Scale(cutlass_api.CudaKernel):
         source = "template <class T> __global__ void copy(const T* x, T* out) { out[threadIdx.x] = x[threadIdx.x]; }"
-        types = {"float32": "float", "float64": "double", "int32": "int"}
+        types: ClassVar = {"float32": "float", "float64": "double", "int32": "int"}
 
         @property
         def function(self):
