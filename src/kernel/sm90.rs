@@ -383,12 +383,36 @@ impl Sm90 {
         self.layout.out.fits(out) && out.alignment(unit) >= 16 && out.shape[unit] * types.out.bytes() % 16 == 0
     }
 
-    /// Whether rows of A or B that the copy engine reads begin elsewhere than at multiples of 128 bytes.
-    pub fn reads_ragged_rows(&self, problem: &GemmProblem) -> bool {
-        self.sides(problem).iter().any(|side| {
-            let other = if side.view.stride[side.k] == 1 { side.rows } else { side.k };
-            !side.packed && side.view.stride[other] * side.view.dtype.bytes() % i64::from(ROW_BYTES) != 0
+    /// Rows of 128 bytes that a K block of a tile has of the program's A and B, with what is read only to be wasted, and whether they
+    /// begin elsewhere than at multiples of 128 bytes.
+    pub fn rows_read(&self, problem: &GemmProblem) -> [(u32, bool); 2] {
+        let (sides, k_major) = (self.sides(problem), self.k_major());
+        [0, 1].map(|at| {
+            let (side, tile) = (&sides[at], self.tile[at]);
+            if side.packed {
+                return (tile, false);
+            }
+            let other = if k_major[at] { side.rows } else { side.k };
+            let ragged = side.view.stride[other] * side.view.dtype.bytes() % i64::from(ROW_BYTES) != 0;
+            // Along M (N), a tile comes in boxes of 64.
+            let whole = k_major[at] || tile.is_multiple_of(64);
+            (if whole { tile } else { tile.next_multiple_of(64) }, ragged || !whole)
         })
+    }
+
+    /// Rows and columns of the output, in the program's frame, that so many clusters cover which run at the same time, taking tiles in
+    /// the order of the program.
+    pub fn covered(&self, problem: &GemmProblem, clusters: f64) -> [f64; 2] {
+        let sides = self.sides(problem);
+        let extent = [0, 1].map(|at| sides[at].view.shape[sides[at].rows] as f64);
+        let cluster = [0, 1].map(|at| f64::from(self.tile[at] * self.cluster[at]));
+        let tiles = [0, 1].map(|at| (extent[at] / cluster[at]).ceil());
+        // `BAND` of the program.
+        let wide = self.tile[1] >= 2 * self.tile[0] || self.schedule == Schedule::PingPong;
+        let band = f64::from(if wide { 16 } else { 8 } / self.cluster[0]).min(tiles[0]);
+        let across = (clusters / band).min(tiles[1]);
+        let down = (clusters / across).min(tiles[0]);
+        [(down * cluster[0]).min(extent[0]), (across * cluster[1]).min(extent[1])]
     }
 
     /// A cluster's tiles together, M and N, as the user counts them.
