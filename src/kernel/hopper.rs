@@ -26,6 +26,10 @@ const TILE_ENDS: f64 = 1.64e-6;
 const SPLIT: f64 = 4.66e-6;
 /// What is left of a tile's ends where consumers take turns, for all tiles but the last.
 const PING_PONG_ENDS: f64 = 0.485;
+/// Seconds that an epilogue adds to the end of a tile for each sum that a thread has, and what is left of that where consumers take
+/// turns: from bias and GELU, and from a matrix added and one more stored, at 4096 cubed (docs/notes/epilogue.md).
+const EPILOGUE: f64 = 66e-9;
+const PING_PONG_EPILOGUE: f64 = 0.3;
 /// What CTAs take to meet that share what they load. Not fitted, but enough to decide where the model sees no difference.
 const MEETING: f64 = 0.2e-6;
 /// Clusters of 1 to 8 CTAs, each with a multiprocessor for itself, that run at once (cuOccupancyMaxActiveClusters on an H100).
@@ -36,8 +40,8 @@ const SWAPPED_ROUNDS: f64 = 1.3;
 const PACK_LAUNCH: f64 = 2.6e-6;
 const PACK_RATE: f64 = 2.8e12;
 
-/// Estimated seconds of a kernel.
-pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Target) -> f64 {
+/// Estimated seconds of a kernel, with an epilogue behind the sums or not.
+pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Target, fused: bool) -> f64 {
     let [tile_m, tile_n] = config.tile.map(f64::from);
     let [cluster_m, cluster_n] = config.cluster.map(f64::from);
     let (size, split) = (f64::from(config.cluster_size()), f64::from(config.split));
@@ -64,10 +68,15 @@ pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Targ
         Schedule::PingPong => (rounds - 1.0) * PING_PONG_ENDS + 1.0,
     };
     let mut work = rounds * blocks * block + ends * TILE_ENDS * sharing.sqrt();
+    if fused {
+        let share = if config.schedule == Schedule::PingPong { PING_PONG_EPILOGUE } else { 1.0 };
+        work += EPILOGUE * config.sums_of_thread() * rounds * share;
+    }
     if config.split > 1 {
         work += SPLIT;
     }
-    if cluster_m * cluster_n > 1.0 {
+    // With an epilogue, which draws from the L2 cache too, sharing what is loaded was worth it.
+    if cluster_m * cluster_n > 1.0 && !fused {
         work += MEETING;
     }
     // An output that is written transposed goes through registers and is waited for, which further rounds do not hide.

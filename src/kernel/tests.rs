@@ -31,9 +31,9 @@ fn names_are_unique() {
 fn every_layout_has_tensor_core_kernels_first() {
     for dtype in [F16, Bf16] {
         for layout in Layout::all() {
-            let found = ranked(&gemm(dtype, 4096, 4096, 4096, layout), H100);
+            let found = ranked(&gemm(dtype, 4096, 4096, 4096, layout), H100, false);
             assert!(matches!(all()[found[0]].design, Design::Sm90(config) if config.layout == layout), "{layout}");
-            let found = ranked(&gemm(dtype, 4096, 4096, 4096, layout), Some(Target::typical(80)));
+            let found = ranked(&gemm(dtype, 4096, 4096, 4096, layout), Some(Target::typical(80)), false);
             assert!(matches!(all()[found[0]].design, Design::Sm80(config) if config.layout == layout), "{layout}");
         }
     }
@@ -70,13 +70,13 @@ fn extents_beyond_32_bits_are_refused() {
     let huge = View { shape: [1, 1 << 32, 1], stride: [0, 1, 0], ..matrix(F16, Device::Cuda(0), 1, 1, Major::Row) };
     let b = matrix(F16, Device::Cuda(0), 1, 1, Major::Row);
     let problem = Problem::Gemm(GemmProblem::new(huge, b, huge, F32).expect("shapes agree"));
-    assert!(ranked(&problem, H100).is_empty());
+    assert!(ranked(&problem, H100, false).is_empty());
 }
 
 #[test]
 fn large_squares_get_the_tile_that_measured_best() {
     for layout in Layout::all() {
-        let found = ranked(&gemm(F16, 4096, 4096, 4096, layout), Some(Target { cc: 89, multiprocessors: 132 }));
+        let found = ranked(&gemm(F16, 4096, 4096, 4096, layout), Some(Target { cc: 89, multiprocessors: 132 }), false);
         let Design::Sm80(config) = all()[found[0]].design else { panic!("not an sm80 kernel") };
         assert_eq!(config.tile, [128, 128, 64], "{layout}");
     }
@@ -99,7 +99,7 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
             for (dtype, out) in [(F16, F16), (Bf16, F32), (F32, F32), (F16, Bf16)] {
                 let Problem::Gemm(mut problem) = gemm(dtype, m, n, k, layout) else { panic!("not a GEMM") };
                 problem.out.dtype = out;
-                for position in ranked(&Problem::Gemm(problem), H100) {
+                for position in ranked(&Problem::Gemm(problem), H100, false) {
                     let kernel = &all()[position];
                     let Design::Sm90(config) = kernel.design else { continue };
                     seen.insert(position);
@@ -122,7 +122,7 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
 
 /// Kernels of a family that serve a problem, first guess first.
 fn skinny(problem: &Problem, target: Target) -> Vec<(&'static Kernel, Skinny)> {
-    let found = ranked(problem, Some(target)).into_iter().map(|position| &all()[position]);
+    let found = ranked(problem, Some(target), false).into_iter().map(|position| &all()[position]);
     let of_family = |kernel: &'static Kernel| match kernel.design {
         Design::Skinny(config) => Some((kernel, config)),
         _ => None,
@@ -217,7 +217,7 @@ fn skinny_kernels_fit_the_chips_that_they_run_on() {
     assert!(everywhere > 50 && on_some > 50, "{everywhere} {on_some}");
     for dtype in [F16, F32] {
         for cc in [80, 86, 89, 100, 120] {
-            let found = ranked(&gemm(dtype, 1, 4096, 4096, TNT), Some(Target::typical(cc)));
+            let found = ranked(&gemm(dtype, 1, 4096, 4096, TNT), Some(Target::typical(cc)), false);
             let rounds = |kernel: &Kernel| dtype == F32 && matches!(kernel.design, Design::Sm80(_));
             let first = found.iter().map(|position| &all()[*position]).find(|kernel| !rounds(kernel)).expect("some");
             assert!(matches!(first.design, Design::Skinny(_)), "{dtype} {cc} {}", first.name());

@@ -129,7 +129,7 @@ fn choose(py: Python<'_>, problem: &GemmProblem, tf32: bool) -> PyResult<Choice>
     };
     let target = device.map(|_| target_of(&asked, None)).transpose()?;
     let allowed = |position: &usize| tf32 || !python_kernel::rounds_to_tf32(*position);
-    let Some(position) = kernels::ranked(&asked, target).into_iter().find(allowed) else {
+    let Some(position) = kernels::ranked(&asked, target, false).into_iter().find(allowed) else {
         let [a, b, c] = [problem.a.dtype, problem.b.dtype, problem.out.dtype];
         let accumulator = problem.accumulator;
         return Err(unsupported(&format!("no kernel computes {a} @ {b}, summed in {accumulator}, into {c}")));
