@@ -27,8 +27,8 @@ impl Target {
         Target { cc, multiprocessors }
     }
 
-    /// Estimated seconds. Infinite for what the model does not know, which then ranks last.
-    pub fn seconds(&self, kernel: &Kernel, problem: &Problem) -> f64 {
+    /// Estimated seconds, with an epilogue behind the sums or not. Infinite for what the model does not know, which then ranks last.
+    pub fn seconds(&self, kernel: &Kernel, problem: &Problem, fused: bool) -> f64 {
         let stacked;
         let gemm = match (problem, &kernel.design) {
             (Problem::Gemm(gemm), _) => gemm,
@@ -44,7 +44,7 @@ impl Target {
         let element = kernel.types.a.bytes() as f64;
         let (tile, flops_per_sm, load_penalty) = match &kernel.design {
             Design::Reference(_) | Design::Elementwise(_) => return f64::INFINITY,
-            Design::Sm90(config) => return hopper::seconds(config, kernel.types, gemm, self),
+            Design::Sm90(config) => return hopper::seconds(config, kernel.types, gemm, self, fused),
             Design::Skinny(config) => return config.seconds(kernel.types, gemm, *self),
             Design::Simt(config) => {
                 (config.tile, simt_rate(kernel.types.accumulator) * simt_efficiency(config.tile), 1.0)
