@@ -1,8 +1,9 @@
 // out = epilogue(a + b), element by element: any element type, any strides, 0 included. What memory bandwidth bounds.
 //
-// A chunk is WIDTH neighbours along the last dimension: 16 bytes, or a single element where operands do not lie so that 16 bytes
-// can be moved at a time. A thread has COUNT chunks of both operands on their way before it adds the first; neighbouring threads
-// take neighbouring chunks. `a` or `b` may be `out` itself: every element is read before it is written, by the same thread.
+// A chunk is WIDTH neighbours along the last dimension, 16 bytes. A thread has COUNT chunks of both operands on their way before it
+// adds the first; neighbouring threads take neighbouring chunks. Where operands do not lie so that 16 bytes can be moved at a time,
+// and at the end of a row, a chunk goes element by element. `a` or `b` may be `out` itself: every element is read before it is
+// written, by the same thread.
 #pragma once
 #include "common/epilogue.cuh"
 #include "common/fusion.cuh"
@@ -52,9 +53,8 @@ template <> struct ElementwiseBits<2> { using Type = unsigned short; };
 template <> struct ElementwiseBits<4> { using Type = unsigned; };
 
 // A chunk in registers, as words: of an array of bytes the compiler would make local memory.
-template <class Element, int WIDTH> struct ElementwiseChunk {
+template <class Element> struct ElementwiseChunk {
   static constexpr int SIZE = sizeof(Element);
-  static_assert(WIDTH * SIZE == 16);
   ptx::Vector vector;
 
   __device__ __forceinline__ Element get(int e) const {
@@ -80,23 +80,16 @@ template <class Element, int WIDTH> struct ElementwiseChunk {
   __device__ __forceinline__ void store(Element* first) const { ptx::store_global(first, vector); }
 };
 
-template <class Element> struct ElementwiseChunk<Element, 1> {
-  Element element;
-  __device__ __forceinline__ Element get(int) const { return element; }
-  __device__ __forceinline__ void put(int, Element value) { element = value; }
-  __device__ __forceinline__ void load(const Element* first) { element = *first; }
-  __device__ __forceinline__ void store(Element* first) const { *first = element; }
-};
-
-template <class Element, class Accumulator, int WIDTH, class Epilogue> struct ElementwiseAdd {
+template <class Element, class Accumulator, class Epilogue> struct ElementwiseAdd {
   static constexpr int THREADS = 256, SMEM_BYTES = 0;
-  // Enough on its way to hide the latency of memory: at 64 registers a SM holds 1024 threads, with 128 bytes each of vectors.
-  static constexpr int COUNT = WIDTH > 1 ? 4 : 8;
+  static constexpr int WIDTH = 16 / int(sizeof(Element));
+  // Enough on its way to hide the latency of memory: at 64 registers a SM holds 1024 threads, with 128 bytes each.
+  static constexpr int COUNT = 4;
   static constexpr int TILE = THREADS * COUNT * WIDTH;  // elements of a CTA
-  static constexpr int MIN_CTAS = is_same<Epilogue, Identity> && sizeof(Element) < 8 ? 4 : 2;
+  static constexpr int MIN_CTAS = is_same<Epilogue, Identity> ? 4 : 2;
 
   using Value = EpilogueValue<Accumulator>;
-  using Chunk = ElementwiseChunk<Element, WIDTH>;
+  using Chunk = ElementwiseChunk<Element>;
 
   // Where a chunk is, and how many of its elements lie inside the row: none beyond the last row.
   struct Place {
@@ -104,8 +97,8 @@ template <class Element, class Accumulator, int WIDTH, class Epilogue> struct El
     long long n;
 
     __device__ __forceinline__ Place(const ElementwiseParams& params, const ElementwiseCursor& cursor) : n(cursor.at * WIDTH) {
-      const long long left = params.n - n;
-      valid = cursor.row >= params.rows ? 0 : left < WIDTH ? int(left) : WIDTH;
+      const long long left = cursor.row < params.rows ? params.n - n : 0;
+      valid = left <= 0 ? 0 : left < WIDTH ? int(left) : WIDTH;
       batch = params.rows > params.m ? cursor.row / params.m : 0;
       m = cursor.row - batch * params.m;
     }
@@ -113,7 +106,7 @@ template <class Element, class Accumulator, int WIDTH, class Epilogue> struct El
       return stride[0] * batch + stride[1] * m + stride[2] * n;
     }
     __device__ __forceinline__ bool whole(const ElementwiseParams& params) const {
-      return valid == WIDTH && (WIDTH == 1 || params.vectors);
+      return valid == WIDTH && params.vectors;
     }
   };
 
@@ -149,27 +142,26 @@ template <class Element, class Accumulator, int WIDTH, class Epilogue> struct El
       const Place place(params, cursor);
       if (place.whole(params)) sum(left[i], right[i], place, epilogue).store(out + place.offset(params.out_stride));
     }
-    if constexpr (WIDTH > 1) {  // the rest, element by element
-      cursor = first;
+    // The rest, element by element.
+    cursor = first;
 #pragma unroll 1
-      for (int i = 0; i < COUNT; ++i, cursor.advance(params)) {
-        const Place place(params, cursor);
-        if (place.valid == 0 || place.whole(params)) continue;
-        const Element* from_a = a + place.offset(params.a_stride);
-        const Element* from_b = b + place.offset(params.b_stride);
-        Element* to = out + place.offset(params.out_stride);
-        Chunk one{}, other{};
+    for (int i = 0; i < COUNT; ++i, cursor.advance(params)) {
+      const Place place(params, cursor);
+      if (place.valid == 0 || place.whole(params)) continue;
+      const Element* from_a = a + place.offset(params.a_stride);
+      const Element* from_b = b + place.offset(params.b_stride);
+      Element* to = out + place.offset(params.out_stride);
+      Chunk one{}, other{};
 #pragma unroll
-        for (int e = 0; e < WIDTH; ++e) {
-          if (e >= place.valid) break;
-          one.put(e, from_a[params.a_stride[2] * e]);
-          other.put(e, from_b[params.b_stride[2] * e]);
-        }
-        const Chunk result = sum(one, other, place, epilogue);
-#pragma unroll
-        for (int e = 0; e < WIDTH; ++e)
-          if (e < place.valid) to[params.out_stride[2] * e] = result.get(e);
+      for (int e = 0; e < WIDTH; ++e) {
+        if (e >= place.valid) break;
+        one.put(e, from_a[params.a_stride[2] * e]);
+        other.put(e, from_b[params.b_stride[2] * e]);
       }
+      const Chunk result = sum(one, other, place, epilogue);
+#pragma unroll
+      for (int e = 0; e < WIDTH; ++e)
+        if (e < place.valid) to[params.out_stride[2] * e] = result.get(e);
     }
   }
 };

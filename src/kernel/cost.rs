@@ -29,12 +29,8 @@ impl Target {
 
     /// Estimated seconds. Infinite for what the model does not know, which then ranks last.
     pub fn seconds(&self, kernel: &Kernel, problem: &Problem) -> f64 {
-        let gemm = match (problem, &kernel.design) {
-            (Problem::Gemm(gemm), _) => gemm,
-            (Problem::Elementwise(sum), Design::Elementwise(config)) => {
-                return config.seconds(kernel.types, sum, *self);
-            }
-            _ => return f64::INFINITY,
+        let Problem::Gemm(gemm) = problem else {
+            return f64::INFINITY;
         };
         let element = kernel.types.a.bytes() as f64;
         let (tile, flops_per_sm, load_penalty) = match &kernel.design {

@@ -1,16 +1,15 @@
 //! The `elementwise` family: out = A + B at the speed of memory.
 
-use super::{Launch, Params, Target, Types, Unsupported};
+use super::{Launch, Params, Types, Unsupported};
 use crate::operand::View;
 use crate::problem::ElementwiseProblem;
 
-/// A point in the family's space.
+/// The family's one configuration. It serves any operands, and is fast where all three lie side by side, aligned to 16 bytes.
+///
+/// A second one, which moved single elements, was slower in all but the sum of a matrix and a transposed one in float32
+/// (docs/notes/elementwise.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Elementwise {
-    /// Bytes that one load or store moves: 16, or one element. Either serves any operands; wide ones are fast where all three lie
-    /// side by side, aligned to 16 bytes.
-    pub load_bytes: u32,
-}
+pub struct Elementwise;
 
 /// The parameter of the kernel: `ElementwiseParams` of `kernels/elementwise.cuh`, byte for byte.
 #[repr(C)]
@@ -34,34 +33,27 @@ pub struct ElementwiseParams {
 
 impl Elementwise {
     pub const THREADS: u32 = 256;
-    const VECTOR_BYTES: u32 = 16;
-
-    pub fn configs(types: Types) -> [Elementwise; 2] {
-        [Elementwise::VECTOR_BYTES, types.out.bytes() as u32].map(|load_bytes| Elementwise { load_bytes })
-    }
+    /// Bytes that one load or store moves, and how many of each operand a thread moves.
+    const CHUNK_BYTES: u32 = 16;
+    const CHUNKS: u32 = 4;
 
     /// Elements of a chunk.
-    pub fn width(&self, types: Types) -> u32 {
-        self.load_bytes / types.out.bytes() as u32
-    }
-
-    /// Chunks of a thread.
-    fn count(&self) -> u32 {
-        if self.load_bytes == Elementwise::VECTOR_BYTES { 4 } else { 8 }
+    fn width(self, types: Types) -> u32 {
+        Elementwise::CHUNK_BYTES / types.out.bytes() as u32
     }
 
     /// What a CTA computes, as M, N and K of a tile.
-    pub fn tile(&self, types: Types) -> [u32; 3] {
-        [1, Elementwise::THREADS * self.count() * self.width(types), 1]
+    pub fn tile(self, types: Types) -> [u32; 3] {
+        [1, Elementwise::THREADS * Elementwise::CHUNKS * self.width(types), 1]
     }
 
-    pub fn name(&self, types: Types) -> String {
+    pub fn name(self, types: Types) -> String {
         let [m, n, k] = self.tile(types);
-        format!("{m}x{n}x{k}_load{}", self.load_bytes)
+        format!("{m}x{n}x{k}")
     }
 
     /// `joined`: as for `launch`.
-    pub fn supports(&self, problem: &ElementwiseProblem, joined: bool) -> Result<(), Unsupported> {
+    pub fn supports(self, problem: &ElementwiseProblem, joined: bool) -> Result<(), Unsupported> {
         // Rows are counted in 32 bits, and so are columns by an epilogue.
         const LIMIT: i64 = i32::MAX as i64;
         let [batch, m, n] = frame(problem, joined)[2].shape;
@@ -75,7 +67,7 @@ impl Elementwise {
     }
 
     /// `joined`: whether dimensions may be put in another order and joined, which an epilogue would not stand.
-    pub fn launch(&self, types: Types, problem: &ElementwiseProblem, joined: bool) -> Launch {
+    pub fn launch(self, types: Types, problem: &ElementwiseProblem, joined: bool) -> Launch {
         let [a, b, out] = frame(problem, joined);
         let width = i64::from(self.width(types));
         let [batch, m, n] = out.shape;
@@ -94,9 +86,9 @@ impl Elementwise {
             step_row: (threads / chunks) as i32,
             m: m as i32,
             rows: (batch * m) as i32,
-            vectors: i32::from(self.moves_vectors(&[a, b, out])),
+            vectors: i32::from([a, b, out].iter().all(side_by_side)),
         };
-        let chunks_a_cta = u64::from(Elementwise::THREADS * self.count());
+        let chunks_a_cta = u64::from(Elementwise::THREADS * Elementwise::CHUNKS);
         Launch {
             grid: (batch * m * chunks).unsigned_abs().div_ceil(chunks_a_cta) as u32,
             block: Elementwise::THREADS,
@@ -107,30 +99,11 @@ impl Elementwise {
             pack: None,
         }
     }
+}
 
-    fn moves_vectors(&self, operands: &[View; 3]) -> bool {
-        let vector = i64::from(Elementwise::VECTOR_BYTES);
-        let side_by_side = |view: &View| view.stride[2] == 1 && view.alignment(2) >= vector;
-        self.load_bytes == Elementwise::VECTOR_BYTES && operands.iter().all(side_by_side)
-    }
-
-    /// Estimated seconds: what is moved, at a rate that falls where single elements are.
-    pub fn seconds(&self, types: Types, problem: &ElementwiseProblem, target: Target) -> f64 {
-        /// Bytes a second of device memory by multiprocessor, and how much longer single elements take: assumptions. All that
-        /// ranking needs is their order.
-        const RATE: f64 = 3.0e12 / 132.0;
-        const BY_ELEMENT: f64 = 1.5;
-        /// What stays of vectors where elements do not lie side by side: a thread's neighbours are far from its own.
-        const SCATTERED: f64 = 2.0;
-        let bytes = (3 * problem.out.numel() * types.out.bytes()) as f64;
-        let vectors = self.load_bytes == Elementwise::VECTOR_BYTES;
-        let slower = match (vectors, self.moves_vectors(&frame(problem, true))) {
-            (true, true) => 1.0,
-            (false, _) => BY_ELEMENT,
-            (true, false) => SCATTERED,
-        };
-        bytes * slower / (RATE * f64::from(target.multiprocessors))
-    }
+/// Whether the elements of a chunk can be moved at once.
+fn side_by_side(view: &View) -> bool {
+    view.stride[2] == 1 && view.alignment(2) >= i64::from(Elementwise::CHUNK_BYTES)
 }
 
 /// The operands with dimensions in the order in which the output lies in memory, and neighbours joined that are one dimension to
@@ -210,15 +183,22 @@ mod tests {
     }
 
     #[test]
-    fn wide_loads_are_ranked_first_where_they_can_be_made() {
-        let target = Target { cc: 90, multiprocessors: 132 };
-        let types = Types { a: DType::F32, b: DType::F32, accumulator: DType::F32, out: DType::F32 };
-        let [wide, single] = Elementwise::configs(types);
-        let seconds = |config: Elementwise, address: u64| {
-            let one = View { data: address, ..view([1, 1, 1000], [0, 0, 1]) };
-            config.seconds(types, &ElementwiseProblem { a: one, b: one, out: one }, target)
-        };
-        assert!(seconds(wide, 1 << 20) < seconds(single, 1 << 20));
-        assert!(seconds(wide, (1 << 20) + 4) > seconds(single, (1 << 20) + 4));
+    fn chunks_are_moved_at_once_where_all_operands_are_aligned() {
+        let types = Types { a: DType::F16, b: DType::F16, accumulator: DType::F32, out: DType::F16 };
+        let half =
+            |address: u64, pitch: i64| View { data: address, dtype: DType::F16, ..view([1, 10, 100], [0, pitch, 1]) };
+        for (address, pitch, expected) in
+            [(1 << 20, 100, 1), ((1 << 20) + 2, 100, 0), (1 << 20, 104, 1), (1 << 20, 101, 0)]
+        {
+            let (aligned, other) = (half(1 << 22, pitch), half(address, pitch));
+            for [a, b, out] in [[other, aligned, aligned], [aligned, other, aligned], [aligned, aligned, other]] {
+                let launch = Elementwise.launch(types, &ElementwiseProblem { a, b, out }, true);
+                let Params::Elementwise(params) = launch.params else { panic!("not its parameters") };
+                assert_eq!(params.vectors, expected, "{address:#x} {pitch}");
+                let (rows, chunks) = if pitch == 100 { (1, 125) } else { (10, 13) };
+                assert_eq!((params.rows, params.chunks), (rows, chunks));
+                assert_eq!((launch.grid, launch.block), (1, Elementwise::THREADS));
+            }
+        }
     }
 }
