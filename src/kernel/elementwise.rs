@@ -4,7 +4,7 @@ use super::{Launch, Params, Types, Unsupported};
 use crate::operand::View;
 use crate::problem::ElementwiseProblem;
 
-/// The family's one configuration. It serves any operands, and is fast where all three lie side by side, aligned to 16 bytes.
+/// The family's one configuration. It serves any operands, and is fast where all three lie side by side.
 ///
 /// A second one, which moved single elements, was slower in all but the sum of a matrix and a transposed one in float32
 /// (docs/notes/elementwise.md).
@@ -22,6 +22,9 @@ pub struct ElementwiseParams {
     pub a_stride: [i64; 3],
     pub b_stride: [i64; 3],
     pub out_stride: [i64; 3],
+    /// From the first element's first byte to past the last one's last.
+    pub a_bytes: i64,
+    pub b_bytes: i64,
     pub n: i64,
     pub chunks: i64,
     pub step_at: i64,
@@ -68,10 +71,13 @@ impl Elementwise {
 
     /// `joined`: whether dimensions may be put in another order and joined, which an epilogue would not stand.
     pub fn launch(self, types: Types, problem: &ElementwiseProblem, joined: bool) -> Launch {
-        let [a, b, out] = frame(problem, joined);
+        let operands = frame(problem, joined);
+        let ([a, b, out], vectors) = (operands, Vectors::of(&operands, joined));
         let width = i64::from(self.width(types));
         let [batch, m, n] = out.shape;
-        let chunks = (n + width - 1) / width;
+        // A row that begins in the middle of a chunk may end in the middle of one, too.
+        let spare = if vectors == Vectors::Loose { 2 * (width - 1) } else { width - 1 };
+        let chunks = (n + spare) / width;
         let threads = i64::from(Elementwise::THREADS);
         let params = ElementwiseParams {
             a: a.data,
@@ -80,13 +86,15 @@ impl Elementwise {
             a_stride: a.stride,
             b_stride: b.stride,
             out_stride: out.stride,
+            a_bytes: reach(&a),
+            b_bytes: reach(&b),
             n,
             chunks,
             step_at: threads % chunks,
             step_row: (threads / chunks) as i32,
             m: m as i32,
             rows: (batch * m) as i32,
-            vectors: i32::from([a, b, out].iter().all(side_by_side)),
+            vectors: vectors as i32,
         };
         let chunks_a_cta = u64::from(Elementwise::THREADS * Elementwise::CHUNKS);
         Launch {
@@ -101,9 +109,31 @@ impl Elementwise {
     }
 }
 
-/// Whether the elements of a chunk can be moved at once.
-fn side_by_side(view: &View) -> bool {
-    view.stride[2] == 1 && view.alignment(2) >= i64::from(Elementwise::CHUNK_BYTES)
+/// How the elements of a chunk are moved: `ElementwiseParams::vectors` of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Vectors {
+    None = 0,
+    Aligned = 1,
+    Loose = 2,
+}
+
+impl Vectors {
+    /// `joined`: as for `launch`. An epilogue wants chunks to begin at multiples of their width.
+    fn of(operands: &[View; 3], joined: bool) -> Vectors {
+        let side_by_side = operands.iter().all(|view| view.stride[2] == 1);
+        let aligned = operands.iter().all(|view| view.alignment(2) >= i64::from(Elementwise::CHUNK_BYTES));
+        match (side_by_side, aligned) {
+            (true, true) => Vectors::Aligned,
+            (true, false) if joined => Vectors::Loose,
+            _ => Vectors::None,
+        }
+    }
+}
+
+/// Bytes from the first element's to past the last one's.
+fn reach(view: &View) -> i64 {
+    let last: i64 = view.shape.iter().zip(view.stride).map(|(extent, stride)| (extent - 1) * stride).sum();
+    (last + 1) * view.dtype.bytes()
 }
 
 /// The operands with dimensions in the order in which the output lies in memory, and neighbours joined that are one dimension to
@@ -179,25 +209,37 @@ mod tests {
 
     #[test]
     fn parameters_are_what_the_header_says() {
-        assert_eq!(size_of::<ElementwiseParams>(), 136);
+        assert_eq!(size_of::<ElementwiseParams>(), 152);
     }
 
     #[test]
-    fn chunks_are_moved_at_once_where_all_operands_are_aligned() {
+    fn chunks_are_moved_at_once_where_operands_lie_side_by_side() {
         let types = Types { a: DType::F16, b: DType::F16, accumulator: DType::F32, out: DType::F16 };
-        let half =
-            |address: u64, pitch: i64| View { data: address, dtype: DType::F16, ..view([1, 10, 100], [0, pitch, 1]) };
-        for (address, pitch, expected) in
-            [(1 << 20, 100, 1), ((1 << 20) + 2, 100, 0), (1 << 20, 104, 1), (1 << 20, 101, 0)]
-        {
-            let (aligned, other) = (half(1 << 22, pitch), half(address, pitch));
+        let rows =
+            |data: u64, pitch: i64, step: i64| View { data, dtype: DType::F16, ..view([1, 10, 100], [0, pitch, step]) };
+        let (whole, odd) = (1 << 20, (1 << 20) + 2);
+        // One operand's address, the pitch of all rows, and what comes of it: how chunks are moved, rows, chunks of one.
+        let cases = [
+            (whole, 100, 1, Vectors::Aligned, (1, 125)),
+            (whole, 104, 1, Vectors::Aligned, (10, 13)),
+            (odd, 100, 1, Vectors::Loose, (1, 126)),
+            (whole, 101, 1, Vectors::Loose, (10, 14)),
+            (whole, 200, 2, Vectors::None, (1, 125)),
+        ];
+        for (address, pitch, step, vectors, expected) in cases {
+            let (aligned, other) = (rows(1 << 22, pitch, step), rows(address, pitch, step));
             for [a, b, out] in [[other, aligned, aligned], [aligned, other, aligned], [aligned, aligned, other]] {
-                let launch = Elementwise.launch(types, &ElementwiseProblem { a, b, out }, true);
+                let problem = ElementwiseProblem { a, b, out };
+                let launch = Elementwise.launch(types, &problem, true);
                 let Params::Elementwise(params) = launch.params else { panic!("not its parameters") };
-                assert_eq!(params.vectors, expected, "{address:#x} {pitch}");
-                let (rows, chunks) = if pitch == 100 { (1, 125) } else { (10, 13) };
-                assert_eq!((params.rows, params.chunks), (rows, chunks));
+                assert_eq!(params.vectors, vectors as i32, "{address:#x} {pitch}");
+                assert_eq!((i64::from(params.rows), params.chunks), expected, "{address:#x} {pitch}");
+                assert_eq!(params.a_bytes, 2 * (9 * pitch + 99 * step + 1));
                 assert_eq!((launch.grid, launch.block), (1, Elementwise::THREADS));
+                // An epilogue sees the rows as they are.
+                let Params::Elementwise(params) = Elementwise.launch(types, &problem, false).params else { panic!() };
+                assert_eq!((params.rows, params.n, params.chunks), (10, 100, 13));
+                assert!(params.vectors != Vectors::Loose as i32);
             }
         }
     }
