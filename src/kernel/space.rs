@@ -46,13 +46,11 @@ fn space() -> &'static Space {
                 epilogue: None,
             }));
         }
-        for types in Types::elementwise() {
-            kernels.extend(Elementwise::configs(types).map(|config| Kernel {
-                types,
-                design: Design::Elementwise(config),
-                epilogue: None,
-            }));
-        }
+        kernels.extend(Types::elementwise().into_iter().map(|types| Kernel {
+            types,
+            design: Design::Elementwise(Elementwise),
+            epilogue: None,
+        }));
         for operation in [Operation::Gemm, Operation::GroupedGemm, Operation::Elementwise] {
             let all = if operation == Operation::Elementwise { Types::elementwise() } else { Types::gemm() };
             kernels.extend(all.into_iter().map(|types| Kernel {
