@@ -17,6 +17,7 @@ import torch
 from cutlass_api.arguments import EpilogueArguments, GroupedGemmArguments
 from cutlass_api.metadata import GroupedGemmOperandsMetadata
 from gpu_helpers import Form, Output, Problem, Types, family_of, float32_precision, random_operand, types_of
+from helpers import served
 from test_gpu_gemm import Artifacts, fail_with, generator_for, just_aligned
 
 pytestmark = pytest.mark.gpu
@@ -152,8 +153,8 @@ def test_every_kernel(family: str, types: Types, artifacts) -> None:
             continue
         a_form, b_form, out_form = forms_of(kernel)
         for what, (sizes, n, k) in CASES.items():
-            n = -(-n // kernel.metadata.operands.out.divisibility) * kernel.metadata.operands.out.divisibility
-            if (key := (what, n, a_form, b_form)) not in problems:
+            _, n, k = served(kernel, 1, n, k)
+            if (key := (what, n, k, a_form, b_form)) not in problems:
                 problems[key] = GroupedProblem(types, sizes, n, k, a_form, b_form)
             # An output that the copy engine can address, and one that it cannot.
             for form in dict.fromkeys([out_form, Form("t", multiple=8)]):
