@@ -188,7 +188,10 @@ struct SimtGemm {
         Value values[WIDTH];
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e) values[e] = row[j + e];
-        epilogue(values, GROUPED ? 0 : position.batch, m, n, valid);
+        const int batch = GROUPED ? 0 : position.batch;
+        typename Epilogue::template Operands<WIDTH, WIDTH> operands;
+        epilogue.load(operands, batch, m, n, valid);
+        finish_sums<1, 1>(epilogue, values, operands, {batch, m, n, valid, m, n / WIDTH, true, valid});
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e)
           if (e < valid) out[params.out_stride[1] * m + params.out_stride[2] * (n + e)] = encode<Out>(Epilogue::result(values[e]));

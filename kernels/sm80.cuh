@@ -188,11 +188,13 @@ struct Sm80Gemm {
                                                     int batch, int start_m, int start_n, int end) {
     constexpr int WIDTH = 16 / sizeof(Out);  // elements of a 16-byte store
     constexpr int LANES = WARP_N / WIDTH;    // that a row takes
+    static_assert(LANES >= 2, "the lanes of a warp have at most 16 rows");
     const int lane = threadIdx.x % 32;
     const int group = lane / 4, pair = lane % 4 * 2;
     Out* out = static_cast<Out*>(params.out) + params.out_stride[0] * batch;
     const long long stride_m = params.out_stride[1], stride_n = params.out_stride[2];
-    const bool wide = stride_n == 1 && ((reinterpret_cast<unsigned long long>(out) | stride_m * sizeof(Out)) & 15) == 0;
+    const bool aligned = stride_n == 1 && ((reinterpret_cast<unsigned long long>(out) | stride_m * sizeof(Out)) & 15) == 0;
+    const bool wide = Epilogue::REDUCES || aligned;
 
     // Rolled, for the sake of compile time: only what picks registers is there once for each i.
 #pragma unroll 1
@@ -216,23 +218,28 @@ struct Sm80Gemm {
 #pragma unroll 1
         for (int row = lane / LANES; row < 16; row += 32 / LANES) {
           const int m = row_of(row), n = start_n + lane % LANES * WIDTH;
-          if (m >= end || n >= params.n) continue;
+          const int valid = m < end ? min(WIDTH, params.n - n) : 0;
+          if (!Epilogue::REDUCES && valid <= 0) continue;
           const Value* sums_of_row = slab + row * SLAB_PITCH + lane % LANES * WIDTH;
           Value values[WIDTH];
 #pragma unroll
           for (int e = 0; e < WIDTH; ++e) values[e] = sums_of_row[e];
-          const int valid = min(WIDTH, params.n - n);
-          epilogue(values, batch, m, n, valid);
-          Out* target = out + stride_m * m + n;
+          typename Epilogue::template Operands<WIDTH, WIDTH> operands;
+          epilogue.load(operands, batch, m, n, valid);
+          constexpr int ROWS = 32 / LANES;
+          const Place place{batch, m, n, valid, (start_m + 16 * i + row) / ROWS, start_n / WARP_N, true, WIDTH};
+          finish_sums<ROWS, LANES>(epilogue, values, operands, place);
+          if (valid <= 0) continue;
+          Out* target = out + stride_m * m + stride_n * n;
           union { ptx::Vector vector; Out elements[WIDTH]; } packed;
 #pragma unroll
           for (int e = 0; e < WIDTH; ++e) packed.elements[e] = encode<Out>(Epilogue::result(values[e]));
-          if (valid == WIDTH) {
+          if (aligned && valid == WIDTH) {
             ptx::store_global(target, packed.vector);
           } else {
 #pragma unroll
             for (int e = 0; e < WIDTH; ++e)
-              if (e < valid) target[e] = packed.elements[e];
+              if (e < valid) target[stride_n * e] = packed.elements[e];
           }
         }
       } else {
@@ -241,7 +248,9 @@ struct Sm80Gemm {
           const int row = index / WARP_N, m = row_of(row), n = start_n + index % WARP_N;
           if (m >= end || n >= params.n) continue;
           Value value[1] = {slab[row * SLAB_PITCH + index % WARP_N]};
-          epilogue(value, batch, m, n, 1);
+          typename Epilogue::template Operands<1, 1> operands;
+          epilogue.load(operands, batch, m, n, 1);
+          finish_sums<1, 1>(epilogue, value, operands, {batch, m, n, 1});
           out[stride_m * m + stride_n * n] = encode<Out>(Epilogue::result(value[0]));
         }
       }

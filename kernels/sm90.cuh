@@ -339,8 +339,7 @@ struct Sm90Gemm {
     ptx::wgmma_wait<0>();
     release(empty + 8 * previous, rank);
 #pragma unroll
-    for (int i = 0; i < SUMS; ++i)  // nobody reads a sum before the wait
-      asm volatile("" : "+r"(sums[i / Multiply::SUMS][i % Multiply::SUMS])::"memory");
+    for (int i = 0; i < M_BLOCKS; ++i) Multiply::pin(sums[i]);
   }
 
   // Ping-pong: lets the next consumer start. Were it to start by itself, it would take the parity of an earlier round for its own.
@@ -533,13 +532,13 @@ struct Sm90Gemm {
           target = group < GROUPS ? value(at / ROUNDS / BOXES, 4 * (at / ROUNDS % BOXES * GROUPS + group) + i % 4) : Value{};
           asm volatile("" : "+f"(target));  // so that the compiler branches to a round's sums, in place of selecting among all rounds'
         }
-    const int column = n + first * 8 + lane % 4 * 2, valid = min(params.n, n + BOX_N) - column;
+    const int column = n + first * 8 + lane % 4 * 2, own = n + BOX_N - column;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = m + lane / 4 + 8 * half;
-      if (row >= end || valid <= 0) continue;
+      const int row = m + lane / 4 + 8 * half, valid = row < end ? min(own, params.n - column) : 0;
       if constexpr (!LOAD_AHEAD) epilogue.load(operands[half], batch, row, column, valid);
-      epilogue(values[half], operands[half], batch, row, column, valid);
+      const Place place{batch, row, column, valid, m / 8 + half, n / BOX_N * ROUNDS + round % ROUNDS, true, own};
+      finish_sums<8, 4>(epilogue, values[half], operands[half], place);
     }
 
     auto element = [&](int half, int i) { return encode<Out>(Epilogue::result(values[half][i])); };
@@ -591,13 +590,18 @@ struct Sm90Gemm {
           }
       __syncwarp();
       const int first = round % ROUNDS * TRANSPOSED_N + lane / 2;
-      const int row = n + first, column = m + round / ROUNDS * 64 + lane % 2 * 8;
-      if (first >= EPILOGUE_N || row >= params.n || column >= params.m) continue;
+      const int block = m + round / ROUNDS * 64, row = n + first, column = block + lane % 2 * 8;
+      const bool own = first < EPILOGUE_N;
+      const int valid = own && row < params.n ? min(8, params.m - column) : 0;
+      if (!Epilogue::REDUCES && valid <= 0) continue;
       Value eight[8];
 #pragma unroll
       for (int e = 0; e < 8; ++e) eight[e] = values[lane / 2 * TRANSPOSED_PITCH + lane % 2 * 8 + e];
-      const int valid = min(8, params.m - column);
-      if constexpr (!is_same<Epilogue, Identity>) epilogue(eight, batch, row, column, valid);
+      typename Epilogue::template Operands<8, 8> operands;
+      epilogue.load(operands, batch, row, column, valid);
+      const Place place{batch, row, column, valid, n / EPILOGUE_N * ROUNDS + round % ROUNDS, block / 16, own, 8};
+      finish_sums<16, 2>(epilogue, eight, operands, place);
+      if (valid <= 0) continue;
       Out* const target = out + params.out_stride[1] * row + params.out_stride[2] * column;
       union { Out elements[8]; ptx::Vector vectors[(sizeof(Out) + 1) / 2]; } packed;
 #pragma unroll

@@ -203,6 +203,41 @@ def test_prepared_launches():
     )
 
 
+def test_a_reduction_is_a_second_launch_behind_a_workspace():
+    run(
+        """
+        import struct
+        S, W = 0x40000000, 0x60000000
+        s, work = Tensor(S, (128,), bits=32), Tensor(W, (4096, 64))
+        source = "def f(accum):\\n    D = accum\\n    S = sum(accum, 1)\\n    return D, S"
+        fused = cutlass_api.arguments.EpilogueArguments(source, D=out, S=s)
+        args = GemmArguments(a, b, out, "float32", fused)
+        kernel = first(args, "sm80")
+        artifact = kernel.compile(args)
+        # Of each row, a partial sum in float32 from each warp's columns; rows are counted in whole tiles.
+        size = kernel.get_workspace_size(args)
+        parts, rows = size // 4 // 128, 128
+        assert size == 4 * rows * parts and parts > 1, size
+        device.library.stand_in_expect(64)
+        for workspace in (work, None):
+            before = device.launches()
+            kernel.run(args, artifact, STREAM, workspace=workspace)
+            assert device.launches() == before + 2
+            address = W if workspace else 0x70000000  # where the stand-in allocates
+            assert workspace or device.library.stand_in_last_allocation() == size
+            block = device.ctypes.string_at(device.library.stand_in_last_parameters(), 64)
+            assert struct.unpack("<5Qq4i", block) == (address, S, 0, 1, rows, parts, 128, 0, 1, 4), block
+        bound = kernel.bind(args, artifact, STREAM)
+        before = device.launches()
+        other = Tensor(S + 4096, (128,), bits=32)
+        bound(S=other)
+        assert device.launches() == before + 2
+        block = device.ctypes.string_at(device.library.stand_in_last_parameters(), 16)
+        assert struct.unpack("<2Q", block)[1] == S + 4096
+        """
+    )
+
+
 def test_matmul_remembers_its_choice_and_sees_alignment():
     run(
         """
@@ -242,6 +277,11 @@ def test_an_epilogue_travels_as_a_second_parameter():
                 *tensors, alpha = device.last_words(9)
                 assert tensors == [C + move, *words[1:]], tensors
                 assert alpha_of(alpha) == 1.5
+        launch(C=Tensor(C + 65536, (1, 64), bits=32), E=Tensor(E + 65536, (128, 64)), alpha=-3)
+        *tensors, alpha = device.last_words(9)
+        assert (tensors[0], tensors[4], alpha_of(alpha)) == (C + 65536, E + 65536, -3)
+        launch()
+        assert (device.last_words(9)[0], alpha_of(device.last_words(9)[8])) == (C + 4096, 1.5)
         before = device.launches(), device.library.stand_in_libraries()
         again = GemmArguments(a, b, out, "float32", epilogue(-2))
         assert cutlass_api.get_kernels(again)[0] is kernel
@@ -420,7 +460,7 @@ BOUNDS = {
     "run": 2650,
     "run with checks": 2420,
     "GemmArguments": 3870,
-    "bound launch": 1350,
+    "bound launch": 1450,
     "matmul": 5230,
     "arguments and run, sm90": 7600,
 }
@@ -497,11 +537,11 @@ def test_a_launch_made_from_the_last_one_is_the_launch_made_anew():
         from cutlass_api.artifact import CompiledArtifact
 
         def block(kernel, args, artifact):
-            device.expect(464 if "sm90" in kernel.metadata.kernel_name else 128)
+            size = 464 if "sm90" in kernel.metadata.kernel_name else 128
+            device.expect(size)
             kernel.run(args, artifact, stream=STREAM, assume_supported_args=True)
-            if "sm90" in kernel.metadata.kernel_name:
-                return device.last_sm90_parameters(), device.library.stand_in_last_grid()
-            return device.last_parameters(), device.library.stand_in_last_grid()
+            block = device.ctypes.string_at(device.library.stand_in_last_parameters(), size)
+            return block, device.library.stand_in_last_grid()
 
         def column_major(tensor, data, rows, columns):
             two, at = device.ctypes.c_int64 * 2, device.ctypes.c_uint64(data)
@@ -539,6 +579,31 @@ def test_a_launch_made_from_the_last_one_is_the_launch_made_anew():
                 seen.add(key)
         families = {("simt", None, True), ("sm80", None, False), ("skinny", None, True), ("sm90", True, False)}
         assert families <= seen, seen
+
+        from cutlass_api.arguments import ElementwiseArguments, GroupedGemmArguments
+        c = Tensor(OUT, (128, 256))
+        many, out = Tensor(B, (3, 256, 64)), Tensor(OUT, (128, 64))
+        offsets = Tensor(0x40000000, (3,), code=device.INT, bits=32)
+
+        def grouped(at):
+            a.describe(A + at, (128, 256)), many.describe(B + 2 * at, (3, 256, 64))
+            out.describe(OUT + 3 * at, (128, 64))
+            offsets.describe(0x40000000 + 4 * at, (3,), code=device.INT, bits=32)
+            return GroupedGemmArguments(a, many, out, "float32", offsets)
+
+        def elementwise(at):
+            a.describe(A + at, (128, 256)), b.describe(B + 2 * at, (128, 256))
+            c.describe(OUT + 3 * at, (128, 256))
+            return ElementwiseArguments(a, b, c)
+
+        for arguments in (grouped, elementwise):
+            for kernel in cutlass_api.get_kernels(arguments(0)):
+                artifact = kernel.compile(arguments(0))
+                before = block(kernel, arguments(0), artifact)
+                for at in (16, 4096, 0):
+                    fresh = CompiledArtifact(artifact.compiled_obj, kernel)
+                    assert block(kernel, arguments(at), artifact) == block(kernel, arguments(at), fresh), kernel
+                    assert (block(kernel, arguments(at), artifact) == before) == (at == 0), kernel
         """
     )
 

@@ -68,13 +68,13 @@ __device__ __forceinline__ void load_operand(Pack<Element, WIDTH, RUN>& packed, 
 
 // Writes those elements that are less than `valid` columns away.
 template <class Element, int WIDTH, int RUN, class Value>
-__device__ __forceinline__ void store_operand(const Value (&values)[WIDTH], const EpilogueTensor& tensor, int batch, int m, int n,
-                                              int valid) {
+__device__ __forceinline__ void store_operand(const Value (&values)[WIDTH], const EpilogueTensor& tensor, const Place& place) {
   using Packed = Pack<Element, WIDTH, RUN>;
   const long long step = tensor.stride[2];
-  Element* first = static_cast<Element*>(tensor.data) + tensor.stride[0] * batch + tensor.stride[1] * m + step * n;
+  Element* first =
+      static_cast<Element*>(tensor.data) + tensor.stride[0] * place.batch + tensor.stride[1] * place.m + step * place.n;
   if constexpr (RUN > 1) {
-    if (is_whole<Element, WIDTH, RUN>(first, step, valid)) {
+    if (is_whole<Element, WIDTH, RUN>(first, step, place.valid)) {
       Packed packed;
 #pragma unroll
       for (int e = 0; e < WIDTH; ++e) packed.elements[e] = encode<Element>(values[e]);
@@ -87,7 +87,7 @@ __device__ __forceinline__ void store_operand(const Value (&values)[WIDTH], cons
 #pragma unroll
   for (int e = 0; e < WIDTH; ++e) {
     const int column = run_column<WIDTH, RUN>(e);
-    if (column < valid) first[step * column] = encode<Element>(values[e]);
+    if (column < place.valid) first[step * column] = encode<Element>(values[e]);
   }
 }
 
@@ -175,4 +175,59 @@ template <class T> __device__ __forceinline__ T hardswish(T x) {
   return x * minimum(maximum(x + T(3), T(0)), T(6)) * T(1.0 / 6.0);
 }
 
+// What reductions are made of: associative operations, each with the value that changes nothing.
+struct Sum {
+  template <class T> static __device__ __forceinline__ T identity() { return T(0); }
+  template <class T> static __device__ __forceinline__ T apply(T x, T y) { return add(x, y); }
+};
+struct Maximum {
+  template <class T> static __device__ __forceinline__ T identity() {
+    if constexpr (is_same<T, s32>) return -2147483647 - 1;
+    else return T(__int_as_float(0xff800000));  // minus infinity
+  }
+  template <class T> static __device__ __forceinline__ T apply(T x, T y) { return maximum(x, y); }
+};
+
 }  // namespace fused
+
+// Reduces the columns that the lanes of a warp hold along m, and stores a partial result for each, at (batch, part, column). Each time
+// that two groups of lanes meet, each gives half its columns away and keeps the other half, until one is left.
+template <class Fold, int LANES_M, int LANES_N, int RUN, class Value, int WIDTH>
+__device__ __forceinline__ void reduce_m(Value (&values)[WIDTH], const EpilogueTensor& parts, const Place& place) {
+  int first = 0, width = WIDTH;
+  if constexpr (LANES_M > 1) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int distance = 16; distance >= LANES_N; distance /= 2) {
+      const bool upper = lane & distance, halves = width % 2 == 0;
+      if (halves) width /= 2;
+#pragma unroll
+      for (int i = 0; i < WIDTH; ++i) {
+        if (i >= width) continue;
+        const Value kept = halves && upper ? values[(i + width) % WIDTH] : values[i];
+        const Value sent = halves && !upper ? values[(i + width) % WIDTH] : values[i];
+        values[i] = Fold::apply(kept, __shfl_xor_sync(0xffffffffu, sent, distance));
+      }
+      if (halves && upper) first += width;
+    }
+  }
+  Value* const row = static_cast<Value*>(parts.data) + parts.stride[0] * place.batch + parts.stride[1] * place.part_m;
+#pragma unroll
+  for (int i = 0; i < WIDTH; ++i) {
+    const int column = run_column<WIDTH, RUN>(first + i);
+    if (i < width && column < place.own_columns) row[parts.stride[2] * (place.n + column)] = values[i];
+  }
+}
+
+// Reduces the row that LANES_N lanes hold along n, and stores a partial result, at (batch, row, part).
+template <class Fold, int LANES_N, class Value, int WIDTH>
+__device__ __forceinline__ void reduce_n(const Value (&values)[WIDTH], const EpilogueTensor& parts, const Place& place) {
+  Value total = values[0];
+#pragma unroll
+  for (int e = 1; e < WIDTH; ++e) total = Fold::apply(total, values[e]);
+#pragma unroll
+  for (int distance = 1; distance < LANES_N; distance *= 2)
+    total = Fold::apply(total, __shfl_xor_sync(0xffffffffu, total, distance));
+  if (threadIdx.x % LANES_N == 0 && place.own_row)
+    static_cast<Value*>(parts.data)[parts.stride[0] * place.batch + parts.stride[1] * place.m + parts.stride[2] * place.part_n] = total;
+}

@@ -263,11 +263,11 @@ class CudaFunction:
     def launch(
         self,
         args: tuple[Any, ...],
-        grid: int | Sequence[int],
+        grid: int | Sequence[int] | Callable[..., int | Sequence[int]],
         stream: Any | None = None,
         program: Program | None = None,
     ) -> None: ...
-    def device(self, args: tuple[Any, ...]) -> int | None: ...
+    def refusal(self, args: tuple[Any, ...]) -> str | None: ...
     @property
     def name(self) -> str: ...
 
@@ -317,6 +317,7 @@ class PreparedLaunch:
         B: TensorLike | None = None,
         out: TensorLike | None = None,
         stream: Any | None = None,
+        **epilogue: TensorLike | float,
     ) -> None: ...
 
 @final

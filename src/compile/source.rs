@@ -1,8 +1,9 @@
 //! The text of a program: a few lines that include one family's header and name its template parameters.
 
-use super::{ENTRY, PACK_ENTRY};
+use super::{ENTRY, PACK_ENTRY, REDUCE_ENTRY};
+use crate::epilogue::Reduction;
 use crate::epilogue::functor;
-use crate::kernel::{Design, Elementwise, Kernel, Major, Method, Pack, Schedule, Simt, Skinny};
+use crate::kernel::{Design, Elementwise, Kernel, Major, Method, Pack, Reduce, Schedule, Simt, Skinny};
 
 macro_rules! headers {
     ($($name:literal),* $(,)?) => {
@@ -28,6 +29,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "common/wgmma.cuh",
     "elementwise.cuh",
     "pack.cuh",
+    "reduce.cuh",
     "simt.cuh",
     "skinny.cuh",
     "sm80.cuh",
@@ -48,6 +50,29 @@ extern "C" __global__ void __launch_bounds__(Copy::THREADS, Copy::MIN_CTAS)
 }}
 "#,
         threads = Pack::THREADS
+    )
+}
+
+/// The program that folds the partial results of these reductions.
+pub(super) fn reduce(reductions: &[Reduction]) -> String {
+    let one = |Reduction { fold, compute, out, .. }: &Reduction| {
+        format!("Reduce<{}, fused::{}, {}>", compute.short_name(), fold.name(), out.short_name())
+    };
+    let all: Vec<String> = reductions.iter().map(one).collect();
+    format!(
+        r#"#include "reduce.cuh"
+
+static_assert({first}::THREADS == {threads}, "host and kernel disagree");
+
+extern "C" __global__ void __launch_bounds__({threads})
+{REDUCE_ENTRY}(const __grid_constant__ ReduceParams<{count}> params) {{
+    reduce_all<{all}>(params);
+}}
+"#,
+        first = all[0],
+        threads = Reduce::THREADS,
+        count = all.len(),
+        all = all.join(", ")
     )
 }
 
@@ -154,7 +179,10 @@ pub fn source(kernel: &Kernel) -> Option<String> {
     };
     let (definitions, declared, passed) = match kernel.epilogue {
         Some(epilogue) => (
-            format!("#include \"common/fusion.cuh\"\n\n{}", functor(epilogue, kernel.types.accumulator)),
+            format!(
+                "#include \"common/fusion.cuh\"\n\n{}",
+                functor(epilogue, kernel.types.accumulator, kernel.is_transposed())
+            ),
             ", const __grid_constant__ EpilogueParams epilogue",
             "Epilogue{epilogue}",
         ),

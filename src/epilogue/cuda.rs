@@ -7,7 +7,8 @@ use super::{Epilogue, Id, Input, Kind, MAIN_OUTPUT, Node, compute_type};
 use crate::operand::DType;
 
 /// The definitions of `EpilogueParams` and `Epilogue` for a kernel with this accumulator.
-pub fn functor(epilogue: &Epilogue, accumulator: DType) -> String {
+/// `transposed`: it computes the transposed product, whose rows are the user's columns.
+pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool) -> String {
     let functor = Functor::new(epilogue, accumulator);
     let (graph, used) = (&epilogue.graph, epilogue.graph.used());
     let (input_places, output_places) = (epilogue.input_places(), epilogue.output_places());
@@ -34,6 +35,7 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType) -> String {
 
     let (mut operands, mut loads) = <(String, String)>::default();
     let (mut results, mut body, mut stores) = <(String, String, String)>::default();
+    let (mut folded, mut identities, mut reductions) = <(String, String, String)>::default();
     for (at, node) in graph.nodes.iter().enumerate().filter(|(at, _)| used[*at]) {
         let kind = functor.kinds[at];
         if let Node::Input(input) = node
@@ -52,15 +54,29 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType) -> String {
 
     let integers = accumulator.is_integer();
     let mut as_float = false;
+    let reduced = epilogue.reductions(accumulator, transposed);
     for (index, (output, place)) in graph.outputs.iter().zip(&output_places).enumerate() {
         let (node, kind) = (output.node, functor.kind(output.node));
-        if let Some(place) = place {
+        if let (Some(place), Some(reduction)) = (place, reduced.iter().find(|reduction| reduction.output == index)) {
+            let (value, fold) = (reduction.compute.short_name(), reduction.fold.name());
+            let _ = writeln!(folded, "    {value} fold{index}[WIDTH];");
+            let _ = writeln!(identities, "        fold{index}[e] = fused::{fold}::identity<{value}>();");
+            let _ = writeln!(
+                body,
+                "      if (run_column<WIDTH, RUN>(e) < place.valid) folded.fold{index}[e] = {value}(v{node});"
+            );
+            let function = match reduction.along {
+                [_, _, true] => format!("reduce_n<fused::{fold}, LANES_N>"),
+                [_, _, false] => format!("reduce_m<fused::{fold}, LANES_M, LANES_N, RUN>"),
+            };
+            let _ = writeln!(reductions, "    {function}(folded.fold{index}, params.tensors[{place}], place);");
+        } else if let Some(place) = place {
             let (value, element) = (type_of(kind.max(Kind::Integer)), epilogue.outputs[index].short_name());
             let _ = writeln!(results, "    {value} output{index}[WIDTH];");
             let _ = writeln!(body, "      output{index}[e] = v{node};");
             let _ = writeln!(
                 stores,
-                "    store_operand<{element}, WIDTH, RUN>(output{index}, params.tensors[{place}], batch, m, n, valid);"
+                "    store_operand<{element}, WIDTH, RUN>(output{index}, params.tensors[{place}], place);"
             );
         } else if output.name == MAIN_OUTPUT {
             as_float = integers && kind == Kind::Float;
@@ -80,6 +96,7 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType) -> String {
 static_assert(sizeof(EpilogueParams) == {bytes}, {disagree:?});
 
 struct Epilogue {{
+  static constexpr bool REDUCES = {reduces};
   const EpilogueParams& params;
 
   template <int WIDTH, int RUN> struct Operands {{
@@ -89,25 +106,31 @@ struct Epilogue {{
   __device__ __forceinline__ void load(Operands<WIDTH, RUN>& operands, int batch, int m, int n, int valid) const {{
 {loads}  }}
 
+  template <int WIDTH> struct Folded {{
+{folded}    __device__ __forceinline__ void clear() {{
+#pragma unroll
+      for (int e = 0; e < WIDTH; ++e) {{
+{identities}      }}
+    }}
+  }};
+
   template <class Value, int WIDTH, int RUN>
-  __device__ __forceinline__ void operator()(Value (&values)[WIDTH], const Operands<WIDTH, RUN>& operands, int batch, int m, int n,
-                                             int valid) const {{
+  __device__ __forceinline__ void operator()(Value (&values)[WIDTH], const Operands<WIDTH, RUN>& operands, Folded<WIDTH>& folded,
+                                             const Place& place) const {{
 {results}#pragma unroll
     for (int e = 0; e < WIDTH; ++e) {{
 {body}    }}
 {stores}  }}
 
-  template <class Value, int WIDTH>
-  __device__ __forceinline__ void operator()(Value (&values)[WIDTH], int batch, int m, int n, int valid) const {{
-    Operands<WIDTH, WIDTH> operands;
-    load(operands, batch, m, n, valid);
-    (*this)(values, operands, batch, m, n, valid);
-  }}
+  template <int LANES_M, int LANES_N, int WIDTH, int RUN>
+  __device__ __forceinline__ void reduce(const Operands<WIDTH, RUN>&, Folded<WIDTH>& folded, const Place& place) const {{
+{reductions}  }}
 
   {result}
 }};
 ",
         bytes = 8 * words,
+        reduces = !reduced.is_empty(),
         disagree = "host and kernel disagree"
     )
 }

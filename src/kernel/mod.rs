@@ -7,6 +7,7 @@ mod hopper;
 mod launch;
 mod layout;
 mod pack;
+mod reduce;
 mod simt;
 mod skinny;
 mod sm80;
@@ -19,6 +20,7 @@ pub use elementwise::{Elementwise, ElementwiseParams};
 pub use launch::{GemmParams, GroupOffsets, Launch, Params, Sm90Scalars, TensorMap};
 pub use layout::{Layout, Major};
 pub use pack::{Pack, PackOperand};
+pub use reduce::{Reduce, ReduceOperand};
 pub use simt::Simt;
 pub use skinny::{Method, Narrow, Skinny};
 pub use sm80::Sm80;
@@ -28,7 +30,8 @@ pub use types::Types;
 
 use thiserror::Error;
 
-use crate::epilogue::{Bound, Epilogue};
+use self::reduce::Parts;
+use crate::epilogue::{Bound, Epilogue, Reduction};
 use crate::operand::{DType, Device, View};
 use crate::problem::{GemmProblem, Problem};
 
@@ -305,12 +308,54 @@ impl Kernel {
         if crossed { [b, a, out, offsets] } else { [a, b, out, offsets] }
     }
 
-    /// Bytes of device memory that a launch needs beside its operands.
+    /// Bytes of device memory that a launch needs beside its operands: for copies of them, then for partial results of reductions.
     pub fn workspace_bytes(&self, problem: &Problem) -> u64 {
-        match (&self.design, problem) {
-            (Design::Sm90(config), Problem::Gemm(gemm)) if gemm.out.numel() > 0 => config.workspace_bytes(gemm),
+        let Problem::Gemm(gemm) = problem else { return 0 };
+        let reductions = self.reductions();
+        let partial =
+            if reductions.is_empty() { 0 } else { Reduce::bytes(&reductions, &self.parts(gemm), gemm.batch()) };
+        self.copied_bytes(gemm) + partial
+    }
+
+    fn copied_bytes(&self, problem: &GemmProblem) -> u64 {
+        match &self.design {
+            Design::Sm90(config) if problem.out.numel() > 0 => config.workspace_bytes(problem),
             _ => 0,
         }
+    }
+
+    /// The reductions among the outputs of this kernel's epilogue, in the program's frame; none for the CPU's, which needs no second
+    /// step.
+    pub fn reductions(&self) -> Vec<Reduction> {
+        match (self.epilogue, &self.design) {
+            (None, _) | (_, Design::Reference(_)) => Vec::new(),
+            (Some(epilogue), _) => epilogue.reductions(self.types.accumulator, self.is_transposed()),
+        }
+    }
+
+    /// The partial results that a launch on this problem stores.
+    fn parts(&self, problem: &GemmProblem) -> Parts {
+        let framed = if self.is_transposed() { problem.transposed() } else { *problem };
+        match &self.design {
+            // One in itself, or a sum, which is not reduced.
+            Design::Reference(_) | Design::Elementwise(_) => Parts::of_calls(&framed, 1),
+            Design::Simt(config) => Parts::of_calls(&framed, config.columns_of_call(self.types)),
+            Design::Skinny(_) => Parts::of_calls(&framed, Skinny::COLUMNS_OF_CALL),
+            Design::Sm80(config) => config.program().parts(self.types, &framed),
+            Design::Sm90(config) => config.parts(self.types, &framed),
+        }
+    }
+
+    /// The second step of an epilogue's reductions; None where there are none.
+    pub fn reduce(&self, problem: &Problem, bound: &Bound, workspace: u64) -> Option<Reduce> {
+        let (reductions, Problem::Gemm(problem)) = (self.reductions(), problem) else { return None };
+        if reductions.is_empty() {
+            return None;
+        }
+        let transposed = self.is_transposed();
+        let framed = if transposed { problem.transposed() } else { *problem };
+        let workspace = workspace + self.copied_bytes(problem);
+        Some(Reduce::new(&reductions, bound, &framed, &self.parts(problem), transposed, workspace))
     }
 }
 

@@ -35,6 +35,12 @@ impl Simt {
         plain.chain(tiles.into_iter().skip(1).map(|tile| Simt { tile, grouped: true }))
     }
 
+    /// Neighbours that the program hands to its epilogue at a time (`Runs<PER_N>::RUN`): 16 bytes of sums, 4 at most, or what a thread
+    /// has of a row.
+    pub fn columns_of_call(&self, types: Types) -> u64 {
+        (16 / types.accumulator.bytes() as u64).min(4).min(u64::from(self.tile[1]) / 16)
+    }
+
     pub fn launch(&self, problem: &GemmProblem, offsets: Option<&View>) -> Launch {
         let [tile_m, tile_n, _] = self.tile;
         let tiles = tiles(problem, self.grouped, tile_m, tile_n);

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::launch::tiles;
+use super::reduce::Parts;
 use super::{GemmParams, Launch, Layout, Major, Types, Unsupported, check_alignment, layout_error};
 use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
@@ -148,6 +149,20 @@ impl Sm80 {
             check_alignment(name, view, view.alignment(major.unit()), self.align)?;
         }
         Ok(())
+    }
+
+    /// Lanes of a warp that share a row where it stores sums, each 16 bytes of the output (`LANES` of the program).
+    fn lanes_of_row(&self, types: Types) -> u32 {
+        self.tile[1] / self.warps[1] * types.out.bytes() as u32 / 16
+    }
+
+    /// The partial results of a reduction that this program stores: one for each column of the rows that a warp stores at once,
+    /// and one for each row of a warp's columns.
+    pub(super) fn parts(&self, types: Types, problem: &GemmProblem) -> Parts {
+        let [tile_m, tile_n, _] = self.tile.map(u64::from);
+        let covered = [(problem.m() as u64).next_multiple_of(tile_m), (problem.n() as u64).next_multiple_of(tile_n)];
+        let rows = u64::from(32 / self.lanes_of_row(types));
+        Parts { covered, count: [covered[0] / rows, covered[1] / tile_n * u64::from(self.warps[1])] }
     }
 
     pub fn launch(&self, types: Types, problem: &GemmProblem, offsets: Option<&View>) -> Launch {

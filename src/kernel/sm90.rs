@@ -2,6 +2,7 @@
 
 use super::launch::{self, GroupOffsets, Params, Sm90Params, Sm90Scalars, TensorMap};
 use super::pack::{self, Pack};
+use super::reduce::Parts;
 use super::{Launch, Layout, Major, Types, Unsupported, check_alignment, layout_error};
 use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
@@ -251,15 +252,17 @@ impl Sm90 {
         self.cluster[0] * self.cluster[1] * self.split
     }
 
+    /// Columns that each CTA of a split tile stores, the last ones maybe none (`EPILOGUE_N` of the program).
+    fn stored_columns(&self) -> u32 {
+        let groups = self.tile[1] / 8;
+        8 * (groups.div_ceil(self.split)..=groups).find(|stored| groups.is_multiple_of(*stored)).unwrap_or(groups)
+    }
+
     /// Bytes of the largest power of two that divides a row of the epilogue, up to the swizzle's 128, and of the box that one
     /// store of the copy engine writes (`BOX_BYTES` of the program).
     fn box_bytes(&self, types: Types) -> (u32, u32) {
         let size = types.out.bytes() as u32;
-        // Each CTA of a split tile stores the same number of columns, the last ones maybe none.
-        let groups = self.tile[1] / 8;
-        let stored =
-            (groups.div_ceil(self.split)..=groups).find(|stored| groups.is_multiple_of(*stored)).unwrap_or(groups);
-        let row = stored * 8 * size;
+        let row = self.stored_columns() * size;
         let power = (1 << row.trailing_zeros()).min(128);
         let bytes = match power {
             0..16 => row,
@@ -295,11 +298,20 @@ impl Sm90 {
         with(if two { 2 } else { 1 })
     }
 
+    fn sums(&self) -> u32 {
+        let sharers = if self.schedule == Schedule::PingPong { 1 } else { self.consumers };
+        self.tile[0] / sharers / 64 * self.tile[1] / 2
+    }
+
+    /// Sums that a thread stores of a tile.
+    pub fn sums_of_thread(&self) -> f64 {
+        f64::from(self.sums()) / f64::from(self.split)
+    }
+
     /// CTAs that a SM holds, by registers and shared memory.
     pub fn ctas_per_sm(&self, types: Types) -> u32 {
-        let sharers = if self.schedule == Schedule::PingPong { 1 } else { self.consumers };
-        // Sums a thread, in registers; as many more as the program says it needs besides.
-        let sums = self.tile[0] / sharers / 64 * self.tile[1] / 2 * types.accumulator.bytes() as u32 / 4;
+        // In registers; as many more as the program says it needs besides.
+        let sums = self.sums() * types.accumulator.bytes() as u32 / 4;
         let by_registers = 65536 / (self.threads() * (sums + 48));
         by_registers.min(SHARED_BYTES_A_SM / (self.shared_bytes(types) + 1024)).max(1)
     }
@@ -380,12 +392,36 @@ impl Sm90 {
         self.layout.out.fits(out) && out.alignment(unit) >= 16 && out.shape[unit] * types.out.bytes() % 16 == 0
     }
 
-    /// Whether rows of A or B that the copy engine reads begin elsewhere than at multiples of 128 bytes.
-    pub fn reads_ragged_rows(&self, problem: &GemmProblem) -> bool {
-        self.sides(problem).iter().any(|side| {
-            let other = if side.view.stride[side.k] == 1 { side.rows } else { side.k };
-            !side.packed && side.view.stride[other] * side.view.dtype.bytes() % i64::from(ROW_BYTES) != 0
+    /// Rows of 128 bytes that a K block of a tile has of the program's A and B, with what is read only to be wasted, and whether they
+    /// begin elsewhere than at multiples of 128 bytes.
+    pub fn rows_read(&self, problem: &GemmProblem) -> [(u32, bool); 2] {
+        let (sides, k_major) = (self.sides(problem), self.k_major());
+        [0, 1].map(|at| {
+            let (side, tile) = (&sides[at], self.tile[at]);
+            if side.packed {
+                return (tile, false);
+            }
+            let other = if k_major[at] { side.rows } else { side.k };
+            let ragged = side.view.stride[other] * side.view.dtype.bytes() % i64::from(ROW_BYTES) != 0;
+            // Along M (N), a tile comes in boxes of 64.
+            let whole = k_major[at] || tile.is_multiple_of(64);
+            (if whole { tile } else { tile.next_multiple_of(64) }, ragged || !whole)
         })
+    }
+
+    /// Rows and columns of the output, in the program's frame, that so many clusters cover which run at the same time, taking tiles in
+    /// the order of the program.
+    pub fn covered(&self, problem: &GemmProblem, clusters: f64) -> [f64; 2] {
+        let sides = self.sides(problem);
+        let extent = [0, 1].map(|at| sides[at].view.shape[sides[at].rows] as f64);
+        let cluster = [0, 1].map(|at| f64::from(self.tile[at] * self.cluster[at]));
+        let tiles = [0, 1].map(|at| (extent[at] / cluster[at]).ceil());
+        // `BAND` of the program.
+        let wide = self.tile[1] >= 2 * self.tile[0] || self.schedule == Schedule::PingPong;
+        let band = f64::from(if wide { 16 } else { 8 } / self.cluster[0]).min(tiles[0]);
+        let across = (clusters / band).min(tiles[1]);
+        let down = (clusters / across).min(tiles[0]);
+        [(down * cluster[0]).min(extent[0]), (across * cluster[1]).min(extent[1])]
     }
 
     /// A cluster's tiles together, M and N, as the user counts them.
@@ -409,6 +445,23 @@ impl Sm90 {
     /// Of them, how many lie below each other in one group.
     pub fn expected_strips(&self, problem: &GemmProblem) -> f64 {
         launch::expected_strips(problem, self.cluster_tile()[0])
+    }
+
+    /// The partial results of a reduction that the program stores, in the frame of its output: one for each column of the rows
+    /// that a warp's lanes hold at once, and one for each row of a round's columns.
+    pub(super) fn parts(&self, types: Types, problem: &GemmProblem) -> Parts {
+        let covered =
+            |at: usize, extent: i64| (extent as u64).next_multiple_of(u64::from(self.tile[at] * self.cluster[at]));
+        let (m, n) = (problem.m(), problem.n());
+        if self.swapped {
+            // Rounds of 16 rows by 16 columns.
+            let covered = [covered(1, m), covered(0, n)];
+            let stored = u64::from(self.stored_columns());
+            return Parts { covered, count: [covered[0] / stored * stored.div_ceil(16), covered[1] / 16] };
+        }
+        let covered = [covered(0, m), covered(1, n)];
+        let box_n = u64::from(self.box_n(types));
+        Parts { covered, count: [covered[0] / 8, covered[1] / box_n * box_n.div_ceil(32)] }
     }
 
     /// The copies in front of the product, into a workspace at this address.

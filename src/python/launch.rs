@@ -14,7 +14,8 @@ use crate::compile::Program;
 use crate::driver::{Configuration, Device, DriverError, EncodedTensorMap, Grid};
 use crate::epilogue::Bound as BoundEpilogue;
 use crate::kernel::{
-    ElementwiseParams, GemmParams, Launch, Pack, PackOperand, Params, Sm90Scalars, Target, TensorMap, at,
+    ElementwiseParams, GemmParams, Launch, Pack, PackOperand, Params, Reduce, ReduceOperand, Sm90Scalars, Target,
+    TensorMap, at,
 };
 use crate::operand;
 use crate::problem::Problem;
@@ -102,6 +103,8 @@ pub struct Packed {
     launch: Option<Calls>,
     /// The parameter block of the epilogue; empty where there is none.
     epilogue: Vec<u64>,
+    /// The launch that finishes reductions.
+    reduce: Option<(Configuration, Vec<ReduceOperand>)>,
     device: &'static Device,
 }
 
@@ -172,12 +175,24 @@ impl Packed {
         workspace: u64,
     ) -> PyResult<Packed> {
         let (kernel, device) = (at(position), device_of(problem)?);
-        let epilogue = epilogue_params(position, epilogue);
+        let reduce = epilogue.and_then(|epilogue| kernel.reduce(problem, epilogue, workspace));
+        let partial = reduce.as_ref().map_or(&[][..], |reduce| &reduce.partial);
+        let epilogue = epilogue_params(position, epilogue, partial);
+        let reduce = reduce.filter(|reduce| reduce.grid() > 0).map(|reduce| {
+            let grid = Grid {
+                ctas: [reduce.grid(), 1, 1],
+                threads: [Reduce::THREADS, 1, 1],
+                cluster: [1; 3],
+                shared_bytes: 0,
+                overlapping: device.cc >= 90,
+            };
+            (grid.into(), reduce.operands)
+        });
         let launch = kernel.launch(problem, target(device), workspace);
         // Encoding a tensor map needs a context, of whichever device.
         let _current = device.make_current()?;
         let launch = launch.map(|launch| Calls::new(&launch)).transpose()?;
-        Ok(Packed { position, problem: *problem, launch, epilogue, device })
+        Ok(Packed { position, problem: *problem, launch, epilogue, reduce, device })
     }
 
     /// Whether another problem differs from the packed one in the addresses of its operands alone, so that a kernel that addresses
@@ -210,14 +225,22 @@ impl Packed {
         let device = self.device;
         check_architecture(program, device)?;
         let stream = stream.resolve(tensor, device)?;
-        let Some(launch) = &self.launch else {
-            return Ok(());
-        };
         // The driver may block when the stream's queue is full; other Python threads run meanwhile.
         tensor.py().detach(|| {
             // SAFETY: the program is the kernel's for which all this was packed. The addresses are those of tensors that the
             // caller holds; as everywhere in CUDA, their memory must stay theirs until the stream has come past.
-            unsafe { launch.enqueue(program, device, stream, &self.epilogue) }
+            unsafe {
+                if let Some(launch) = &self.launch {
+                    launch.enqueue(program, device, stream, &self.epilogue)?;
+                }
+                // A kernel that reduces has a program that does: `compile` and `from_bytes` see to it.
+                match (&self.reduce, &program.last) {
+                    (Some((grid, operands)), Some(last)) => {
+                        last.library(device)?.launch(device, stream, grid, &operands[0], &[])
+                    }
+                    _ => Ok(()),
+                }
+            }
         })?;
         Ok(())
     }
@@ -313,7 +336,8 @@ impl Work<'_> {
             Some(mut packed) if packed.fits(self.problem) => {
                 at(self.position).fuses(self.epilogue).map_err(|reason| unsupported(&reason))?;
                 packed.move_to(self.problem)?;
-                packed.epilogue = epilogue_params(self.position, self.epilogue);
+                // Reductions have workspace, and come elsewhere.
+                packed.epilogue = epilogue_params(self.position, self.epilogue, &[]);
                 packed
             }
             _ => {
@@ -340,9 +364,12 @@ impl Work<'_> {
 }
 
 /// The parameter block of an epilogue as a kernel takes it; empty where there is none.
-fn epilogue_params(position: usize, epilogue: Option<&BoundEpilogue>) -> Vec<u64> {
+/// `partial`: where the partial results of its reductions lie.
+fn epilogue_params(position: usize, epilogue: Option<&BoundEpilogue>, partial: &[[u64; 4]]) -> Vec<u64> {
     let kernel = at(position);
-    epilogue.map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed())).unwrap_or_default()
+    epilogue
+        .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed(), partial))
+        .unwrap_or_default()
 }
 
 /// The address of a user's workspace, which must be large enough and where the operands are.
@@ -396,8 +423,9 @@ pub fn native_floor(
     };
     let kernel = kernel_of(compiled_artifact.get().kernel(py))?;
     let device = device_of(&native.problem)?;
-    if kernel.packs() {
-        return Err(PyValueError::new_err("the kernel copies its operands first, which is more than one launch"));
+    if kernel.packs() || !kernel.reductions().is_empty() {
+        let message = "the kernel copies operands first, or reduces outputs afterwards: that is more than one launch";
+        return Err(PyValueError::new_err(message));
     }
     let Some(launch) = kernel.launch(&native.problem, target(device), 0) else {
         return Err(PyValueError::new_err("the problem is empty, so there is nothing to launch"));
@@ -408,7 +436,7 @@ pub fn native_floor(
     let Calls { grid, block, .. } = Calls::new(&launch)?;
     let epilogue = native
         .bound_epilogue()
-        .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed()))
+        .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed(), &[]))
         .unwrap_or_default();
     let function = program.library(device)?.prepare(device)?;
     let mut seconds = Vec::with_capacity(rounds);
