@@ -1,10 +1,14 @@
 """What several test files need: tensors of every type and layout, kernels of some arguments, other processes."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import textwrap
 from itertools import product
+from pathlib import Path
 
 import cutlass_api
 import torch
@@ -79,6 +83,22 @@ def served(kernel, m, n, k):
     if out.stride == (0, 1, 0):
         return -(-m // out.divisibility) * out.divisibility, n, k
     return m, -(-n // out.divisibility) * out.divisibility, k
+
+
+def cuobjdump():
+    """The tool of the package nvidia-cuda-cuobjdump, or of a toolkit; None where there is neither."""
+    found = sorted(Path(sysconfig.get_paths()["purelib"]).glob("nvidia/*/bin/cuobjdump"))
+    return str(found[-1]) if found else shutil.which("cuobjdump")
+
+
+def spilled_bytes(program, folder):
+    """Bytes of memory that a thread of a compiled program keeps what finds no register in."""
+    file = folder / "program.cubin"
+    file.write_bytes(program.cubin)
+    done = subprocess.run([cuobjdump(), "--dump-resource-usage", file], capture_output=True, text=True, check=True)
+    usage = re.findall(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", done.stdout)
+    assert usage, done.stdout + done.stderr
+    return sum(int(stack) + int(local) for _, stack, local in usage)
 
 
 def run_first(args, **kwargs):
