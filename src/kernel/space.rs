@@ -126,6 +126,7 @@ pub fn ranked(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usi
     let mut found: Vec<(f64, usize)> = candidates
         .iter()
         .map(|position| (*position, &space.kernels[*position]))
+        .filter(|(_, kernel)| !fused || kernel.takes_epilogues())
         .filter(|(_, kernel)| target.is_none_or(|t| kernel.runs_on(t.cc)) && kernel.supports(problem).is_ok())
         .map(|(position, kernel)| (target.map_or(0.0, |t| t.seconds(kernel, problem, fused)), position))
         .collect();
