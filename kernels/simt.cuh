@@ -67,7 +67,8 @@ template <class Element, class Accumulator, int TILE_MN, int TILE_K> struct Simt
   }
 };
 
-template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N, int TILE_K, class Epilogue> struct SimtGemm {
+template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N, int TILE_K, bool GROUPED, class Epilogue>
+struct SimtGemm {
   static constexpr int THREADS = 256;
   static constexpr int SMEM_BYTES = 0;  // beyond what is static
   static constexpr int PER_M = TILE_M / 16, PER_N = TILE_N / 16;  // rows and columns a thread
@@ -108,9 +109,10 @@ template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int thread_m = warp / 2 * 4 + lane / 8, thread_n = warp % 2 * 8 + lane % 8;
 
-    const TilePosition position = tile_position<TILE_M, TILE_N>(params.m, params.n);
-    const int tile_m = position.m * TILE_M, tile_n = position.n * TILE_N;
-    OperandA a(params.a, params.a_stride[0] * position.batch, params.a_stride[1], params.a_stride[2], tile_m, params.m);
+    const TilePosition position = tile_position<TILE_M, TILE_N, GROUPED>(params);
+    const int tile_m = position.m, tile_n = position.n;
+    if (GROUPED && tile_m >= position.end) return;
+    OperandA a(params.a, params.a_stride[0] * position.batch, params.a_stride[1], params.a_stride[2], tile_m, position.end);
     OperandB b(params.b, params.b_stride[0] * position.batch, params.b_stride[2], params.b_stride[1], tile_n, params.n);
 
     Accumulator sums[PER_M][PER_N] = {};
@@ -182,11 +184,14 @@ template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N
       for (int j = 0; j < PER_N; j += WIDTH) {
         const int n = tile_n + Runs<PER_N>::coordinate(thread_n, j);
         const int valid = min(WIDTH, params.n - n);
-        if (m >= params.m || valid <= 0) continue;
+        if (m >= position.end || valid <= 0) continue;
         Value values[WIDTH];
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e) values[e] = row[j + e];
-        epilogue(values, position.batch, m, n, valid);
+        const int batch = GROUPED ? 0 : position.batch;
+        typename Epilogue::template Operands<WIDTH, WIDTH> operands;
+        epilogue.load(operands, batch, m, n, valid);
+        finish_sums<1, 1>(epilogue, values, operands, {batch, m, n, valid, m, n / WIDTH, true, valid});
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e)
           if (e < valid) out[params.out_stride[1] * m + params.out_stride[2] * (n + e)] = encode<Out>(Epilogue::result(values[e]));

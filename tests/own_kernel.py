@@ -18,6 +18,7 @@ class Axpby(CudaKernel):
     operands = ElementwiseOperandsMetadata(matrix, matrix, matrix)
     kernel_name = "axpby_f32"
     block = (32, 8)
+    contiguous = False
 
     def grid(self, args):
         rows, columns = args.out.shape

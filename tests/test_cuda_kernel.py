@@ -4,6 +4,7 @@ launches go to a driver that records them; what kernels compute is test_gpu_cuda
 import re
 import textwrap
 from pathlib import Path
+from typing import ClassVar
 
 import cutlass_api
 import pytest
@@ -256,6 +257,9 @@ def test_arguments_that_do_not_fit_are_refused_by_name():
             square(half, out, 1)
         with raises(TypeError, "square takes 3 arguments (x, out, n), and 2 were given"):
             square(x, out)
+        computed = cuda_kernel("__global__ void f(float* x, int n) {}", "f", grid=lambda x, n: n)
+        with raises(TypeError, "f takes 2 arguments (x, n), and 1 were given"):
+            computed(x)
         with raises(TypeError, "n of square is int32, and 1.5 was given; pass an int"):
             square(x, out, 1.5)
         with raises(TypeError, "n of square is int32, and 'three' was given"):
@@ -419,6 +423,15 @@ def test_a_kernel_is_found_by_its_metadata():
         assert not found(*tensors, cc=70) and not found(*tensors, providers=["reference"])
         assert not found(*(tensor.double() for tensor in tensors))
         assert not found(*(torch.ones(3, 3) for _ in range(3))), "on the CPU"
+        assert found(*(tensor.T for tensor in tensors)), "its parameters tell the strides"
+        on_cpu = kernel._supports(ElementwiseArguments(*(torch.ones(3, 3) for _ in range(3))))
+        assert "on the CPU, and axpby runs on a CUDA device" in str(on_cpu.error)
+        own_kernel.Axpby._kernels.clear()
+        own_kernel.Axpby.contiguous = True
+        assert found(*tensors) and not found(*(tensor.T for tensor in tensors))
+        own_kernel.Axpby._kernels.clear()
+        own_kernel.Axpby.contiguous = False
+        (kernel,) = found(*tensors)
         assert kernel in cutlass_api.get_kernels() and kernel in cutlass_api.get_kernels(providers=["nvrtc"])
         args = ElementwiseArguments(*tensors)
         artifact = kernel.compile(args, cc=90)
@@ -503,3 +516,36 @@ def test_what_a_class_must_define():
         kernel.compile(args, cc=90)
     with pytest.raises(NotImplementedError, match="Bare must define grid"):
         kernel.grid(args)
+
+
+def test_a_family_of_kernels():
+    metadata = cutlass_api.metadata
+
+    class Scale(cutlass_api.CudaKernel):
+        source = "template <class T> __global__ void copy(const T* x, T* out) { out[threadIdx.x] = x[threadIdx.x]; }"
+        types: ClassVar = {"float32": "float", "float64": "double", "int32": "int"}
+
+        @property
+        def function(self):
+            return f"copy<{self.types[self.metadata.operands.A.dtype]}>"
+
+        def grid(self, args):
+            return 1
+
+        def parameters(self, args):
+            return args.A, args.out
+
+        @classmethod
+        def generate_kernels(cls, metadata_filter=None, epilogue_args=None, cc=None):
+            for dtype in cls.types:
+                tensor = metadata.DenseTensorAttributes(dtype)
+                operands = metadata.ElementwiseOperandsMetadata(tensor, tensor, tensor)
+                yield cls(cutlass_api.KernelMetadata(f"copy_{dtype}", cls, 80, operands))
+
+    programs = set()
+    for kernel in Scale.generate_kernels():
+        dtype = kernel.metadata.operands.A.dtype
+        args = ElementwiseArguments(*(fake(4, 4, dtype=getattr(torch, dtype)) for _ in range(3)))
+        assert kernel.supports(args)
+        programs.add(kernel.compile(args, cc=90).compiled_obj.kernel_name)
+    assert programs == {"copy<float>", "copy<double>", "copy<int>"}

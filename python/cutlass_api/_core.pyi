@@ -16,6 +16,7 @@ __all__ = [
     "DType",
     "DenseTensor",
     "ElementwiseArguments",
+    "ElementwiseKernel",
     "EpilogueArguments",
     "GemmArguments",
     "GroupedGemmArguments",
@@ -262,11 +263,11 @@ class CudaFunction:
     def launch(
         self,
         args: tuple[Any, ...],
-        grid: int | Sequence[int],
+        grid: int | Sequence[int] | Callable[..., int | Sequence[int]],
         stream: Any | None = None,
         program: Program | None = None,
     ) -> None: ...
-    def device(self, args: tuple[Any, ...]) -> int | None: ...
+    def refusal(self, args: tuple[Any, ...]) -> str | None: ...
     @property
     def name(self) -> str: ...
 
@@ -329,6 +330,9 @@ class Sm80GemmKernel(Kernel): ...
 
 @final
 class Sm90GemmKernel(Kernel): ...
+
+@final
+class ElementwiseKernel(Kernel): ...
 
 @final
 class ReferenceKernel(Kernel): ...

@@ -114,7 +114,7 @@ class CudaKernel(Kernel):
     cluster: ClassVar[Extents] = 1
     shared_bytes: ClassVar[int] = 0
     options: ClassVar[Sequence[str]] = ()
-    contiguous: ClassVar[bool] = False
+    contiguous: ClassVar[bool] = True
     kernel_name: ClassVar[str | None] = None
     min_cc: ClassVar[int] = 80
     design: ClassVar[DesignMetadata | None] = None
@@ -123,7 +123,8 @@ class CudaKernel(Kernel):
 
     def __init__(self, metadata: KernelMetadata) -> None:
         super().__init__(metadata)
-        caller = type(self).parameters.__code__.co_filename
+        code = getattr(type(self).parameters, "__code__", None)
+        caller = code.co_filename if code else ""
         geometry = (self.block, self.cluster, self.shared_bytes, self.options, self.contiguous)
         self._function = _function(self.source, self.function, caller, 1, *geometry)
 
@@ -148,9 +149,8 @@ class CudaKernel(Kernel):
         self._function.launch(tuple(self.parameters(args)), self.grid(args), stream, program)
 
     def _supports(self, args: RuntimeArguments) -> Status:
-        if self._function.device(tuple(self.parameters(args))) is None:
-            return Status.fail("the operands are on the CPU, the kernel runs on a CUDA device")
-        return Status.success()
+        reason = self._function.refusal(tuple(self.parameters(args)))
+        return Status.success() if reason is None else Status.fail(reason)
 
     @classmethod
     def generate_kernels(

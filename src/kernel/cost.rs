@@ -1,7 +1,7 @@
 //! The cost model: an estimate of a kernel's time on a problem, good enough to put a likely winner first.
 
-use super::launch::tiles;
-use super::{Design, Kernel, hopper};
+use super::launch::expected_tiles;
+use super::{Design, Kernel, Operation, hopper};
 use crate::operand::{DType, View};
 use crate::problem::{GemmProblem, Problem};
 
@@ -29,12 +29,21 @@ impl Target {
 
     /// Estimated seconds. Infinite for what the model does not know, which then ranks last.
     pub fn seconds(&self, kernel: &Kernel, problem: &Problem) -> f64 {
-        let Problem::Gemm(gemm) = problem else {
-            return f64::INFINITY;
+        let stacked;
+        let gemm = match (problem, &kernel.design) {
+            (Problem::Gemm(gemm), _) => gemm,
+            (Problem::GroupedGemm(grouped), _) => {
+                stacked = grouped.stacked();
+                &stacked
+            }
+            (Problem::Elementwise(sum), Design::Elementwise(config)) => {
+                return config.seconds(kernel.types, sum, *self);
+            }
+            (Problem::Elementwise(_), _) => return f64::INFINITY,
         };
         let element = kernel.types.a.bytes() as f64;
         let (tile, flops_per_sm, load_penalty) = match &kernel.design {
-            Design::Reference(_) => return f64::INFINITY,
+            Design::Reference(_) | Design::Elementwise(_) => return f64::INFINITY,
             Design::Sm90(config) => return hopper::seconds(config, kernel.types, gemm, self),
             Design::Skinny(config) => return config.seconds(kernel.types, gemm, *self),
             Design::Simt(config) => {
@@ -51,13 +60,16 @@ impl Target {
                 (config.tile, sm80_rate(kernel.types.a) * sm80_efficiency(config.tile, element), penalty)
             }
         };
-        self.tiled(gemm, tile, flops_per_sm, element, load_penalty)
+        let grouped = kernel.operation() == Operation::GroupedGemm;
+        let tiles = expected_tiles(gemm, grouped, tile[0], tile[1]);
+        self.tiled(gemm, tiles, tile, flops_per_sm, element, load_penalty)
     }
 
     /// Whole waves of tiles, each as slow as the larger of its arithmetic and its loads through L2.
     fn tiled(
         &self,
         gemm: &GemmProblem,
+        tiles: f64,
         [tile_m, tile_n, tile_k]: [u32; 3],
         rate: f64,
         element: f64,
@@ -83,9 +95,8 @@ impl Target {
         let line = |view: &View| view.stride.iter().all(|step| *step <= 1 || step * view.dtype.bytes() % 128 == 0);
         let ragged = if line(&gemm.a) && line(&gemm.b) { 1.0 } else { RAGGED };
         let loads = (m + n) * depth * element / L2_BYTES_PER_SM * penalty * ragged;
-        let waves = (tiles(gemm, tile_m, tile_n) as f64 / f64::from(self.multiprocessors)).ceil();
-        let [rows, columns, k] = [gemm.m(), gemm.n(), gemm.k()].map(|extent| extent as f64);
-        let bytes = gemm.batch() as f64 * element * (rows * k + k * columns);
+        let waves = (tiles / f64::from(self.multiprocessors)).ceil();
+        let bytes = element * (gemm.a.numel() + gemm.b.numel()) as f64;
         LAUNCH
             + (waves * (arithmetic.max(loads) + TILE_OVERHEAD))
                 .max(bytes / (DEVICE_RATE * f64::from(self.multiprocessors)))

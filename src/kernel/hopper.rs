@@ -43,6 +43,12 @@ const SWAPPED_ROUNDS: f64 = 1.2;
 /// Copying operands first: a launch, and bytes a second read and written.
 const PACK_LAUNCH: f64 = 2.97e-6;
 const PACK_RATE: f64 = 2.8e12;
+/// Work and traffic go on at once, and the longer counts most: the exponent of their mean.
+const SHARPNESS: f64 = 6.0;
+/// The same of grouped products; and how much of B is read from memory again by each strip of a group's rows after the first, as they
+/// do not read it at quite the same time. Fitted to 22 timings of 9 configurations each (docs/notes/grouped.md).
+const GROUPED_SHARPNESS: f64 = 4.0;
+const GROUPED_AGAIN: f64 = 0.15;
 
 /// Estimated seconds of a kernel.
 pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Target) -> f64 {
@@ -51,7 +57,7 @@ pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Targ
     let (size, split) = (f64::from(config.cluster_size()), f64::from(config.split));
     let sms = f64::from(target.multiprocessors);
 
-    let tiles = config.tiles(problem) as f64;
+    let tiles = config.expected_tiles(problem);
     let slots = f64::from(config.clusters_at_once(types, target.multiprocessors));
     let running = tiles.min(slots);
     let (rounds, sharing) = ((tiles / slots).ceil(), (running * size / sms).max(1.0));
@@ -81,22 +87,26 @@ pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Targ
     if config.swapped && rounds > 1.0 {
         work *= SWAPPED_ROUNDS;
     }
-    let [m, n, k] = [problem.m(), problem.n(), problem.k()].map(|extent| extent as f64);
     // What runs at the same time shares what it reads; what follows finds of it only what the cache still holds.
+    let k = problem.k() as f64;
     let [rows, columns] = config.covered(problem, running);
     let read = tiles / running * (rows + columns) * k * element;
     let apart = if config.schedule == Schedule::PingPong { PING_PONG_REREAD } else { 1.0 };
     let reread = REREAD * apart * (read - L2_KEEPS).max(0.0) / DEVICE_RATE;
     let work = work.max(tiles * size * blocks * operands / L2_RATE_OF_ALL + reread);
 
-    let bytes = problem.batch() as f64 * (element * (m * k + k * n) + types.out.bytes() as f64 * m * n);
+    let [a, b, out] = [&problem.a, &problem.b, &problem.out].map(|view| view.numel() as f64);
+    let (again, sharpness) = match config.grouped {
+        true => (GROUPED_AGAIN * (config.expected_strips(problem) - 1.0), GROUPED_SHARPNESS),
+        false => (0.0, SHARPNESS),
+    };
+    let bytes = element * (a + b * (1.0 + again)) + types.out.bytes() as f64 * out;
     let in_flight = running * size * f64::from(config.shared_bytes(types));
     let device = DEVICE_STARTS + bytes / (DEVICE_RATE * in_flight / (in_flight + DEVICE_HALF));
 
-    // Both at once, the longer counting most.
     let packing = match config.workspace_bytes(problem) {
         0 => 0.0,
         bytes => PACK_LAUNCH + 2.0 * bytes as f64 / PACK_RATE,
     };
-    LAUNCH + (work.powi(6) + device.powi(6)).powf(1.0 / 6.0) + packing
+    LAUNCH + (work.powf(sharpness) + device.powf(sharpness)).powf(1.0 / sharpness) + packing
 }

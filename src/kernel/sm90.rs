@@ -1,7 +1,8 @@
 //! The `sm90` family: Hopper's `wgmma`, fed by the copy engine (TMA), warp-specialized and persistent.
 
-use super::launch::{Params, Sm90Params, Sm90Scalars, TensorMap};
+use super::launch::{self, GroupOffsets, Params, Sm90Params, Sm90Scalars, TensorMap};
 use super::pack::{self, Pack};
+use super::reduce::Parts;
 use super::{Launch, Layout, Major, Types, Unsupported, check_alignment, layout_error};
 use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
@@ -43,6 +44,8 @@ pub struct Sm90 {
     pub swapped: bool,
     /// Whether A and B are first copied to where the copy engine can address them, K-major.
     pub packed: [bool; 2],
+    /// Whether it computes a grouped GEMM.
+    pub grouped: bool,
 }
 
 /// Shared memory that a CTA may use, and what a SM has for all its CTAs, each of which takes 1 KiB more (CUDA C++ Programming Guide,
@@ -122,6 +125,19 @@ const SWAPPED: &[Shape] = &[
 ];
 const SWAPPED_PACKED: &[Shape] = &[([64, 16], 1, Cooperative, [1, 1], 1)];
 
+/// For the groups of a grouped GEMM: of 18 timed on an H100, those that some problem is better off with (docs/notes/grouped.md).
+const GROUPED: &[Shape] = &[
+    ([128, 256], 2, Cooperative, [1, 1], 1),
+    ([128, 256], 2, Cooperative, [1, 2], 1),
+    ([128, 128], 2, PingPong, [1, 1], 1),
+    ([128, 192], 2, PingPong, [2, 1], 1),
+    ([128, 192], 2, PingPong, [1, 2], 1),
+    ([128, 176], 2, PingPong, [2, 1], 1),
+    ([256, 128], 2, Cooperative, [1, 2], 1),
+    ([64, 128], 1, Cooperative, [1, 1], 1),
+    ([64, 64], 1, Cooperative, [1, 1], 1),
+];
+
 /// Stages beyond which more were never faster.
 const MAX_STAGES: u32 = 12;
 
@@ -141,6 +157,34 @@ impl Sm90 {
             return Vec::new();
         }
         let mut configs = Vec::new();
+        let mut offer = |shapes: &[Shape], layout, swapped, packed, grouped| {
+            for (tile, consumers, schedule, cluster, split) in shapes.iter().copied() {
+                // Sums in float16 lie two to a register, and the epilogue takes them by pairs of 8 columns.
+                if types.accumulator == DType::F16 && tile[1] % 16 != 0 {
+                    continue;
+                }
+                // 192 sums a thread, the walk through the groups and an epilogue of 4-byte elements are more than there are registers.
+                if grouped && tile[1] == 192 && types.out.bytes() == 4 {
+                    continue;
+                }
+                let with = |stages| Sm90 {
+                    layout,
+                    tile,
+                    stages,
+                    consumers,
+                    schedule,
+                    cluster,
+                    split,
+                    swapped,
+                    packed,
+                    grouped,
+                };
+                // As many stages as there is memory for.
+                let fitting =
+                    (2..=MAX_STAGES).rev().map(with).find(|config| config.shared_bytes(types) <= SHARED_BYTES_A_CTA);
+                configs.extend(fitting);
+            }
+        };
         for packed in [[false, false], [true, false], [false, true], [true, true]] {
             for layout in Layout::all() {
                 // A packed operand is read in any order, so that one stands for both. `wgmma` reads only 16-bit elements in
@@ -155,31 +199,15 @@ impl Sm90 {
                 }
                 let (shapes, few_rows) =
                     if packed.contains(&true) { (SHAPES_PACKED, SWAPPED_PACKED) } else { (SHAPES, SWAPPED) };
-                for (shapes, swapped) in [(shapes, false), (few_rows, true)] {
-                    for (tile, consumers, schedule, cluster, split) in shapes.iter().copied() {
-                        // Sums in float16 lie two to a register, and the epilogue takes them by pairs of 8 columns.
-                        if types.accumulator == DType::F16 && tile[1] % 16 != 0 {
-                            continue;
-                        }
-                        let with = |stages| Sm90 {
-                            layout,
-                            tile,
-                            stages,
-                            consumers,
-                            schedule,
-                            cluster,
-                            split,
-                            swapped,
-                            packed,
-                        };
-                        // As many stages as there is memory for.
-                        let fitting = (2..=MAX_STAGES)
-                            .rev()
-                            .map(with)
-                            .find(|config| config.shared_bytes(types) <= SHARED_BYTES_A_CTA);
-                        configs.extend(fitting);
-                    }
-                }
+                offer(shapes, layout, false, packed, false);
+                offer(few_rows, layout, true, packed, false);
+            }
+        }
+        if types.a.bytes() == 2 {
+            // The copy engine takes boxes from where they begin at multiples of 16 bytes along the contiguous dimension, and a group
+            // begins at any row: hence no column-major A.
+            for b in Major::BOTH {
+                offer(GROUPED, Layout { a: Major::Row, b, out: Major::Row }, false, [false, false], true);
             }
         }
         configs
@@ -224,15 +252,17 @@ impl Sm90 {
         self.cluster[0] * self.cluster[1] * self.split
     }
 
+    /// Columns that each CTA of a split tile stores, the last ones maybe none (`EPILOGUE_N` of the program).
+    fn stored_columns(&self) -> u32 {
+        let groups = self.tile[1] / 8;
+        8 * (groups.div_ceil(self.split)..=groups).find(|stored| groups.is_multiple_of(*stored)).unwrap_or(groups)
+    }
+
     /// Bytes of the largest power of two that divides a row of the epilogue, up to the swizzle's 128, and of the box that one
     /// store of the copy engine writes (`BOX_BYTES` of the program).
     fn box_bytes(&self, types: Types) -> (u32, u32) {
         let size = types.out.bytes() as u32;
-        // Each CTA of a split tile stores the same number of columns, the last ones maybe none.
-        let groups = self.tile[1] / 8;
-        let stored =
-            (groups.div_ceil(self.split)..=groups).find(|stored| groups.is_multiple_of(*stored)).unwrap_or(groups);
-        let row = stored * 8 * size;
+        let row = self.stored_columns() * size;
         let power = (1 << row.trailing_zeros()).min(128);
         let bytes = match power {
             0..16 => row,
@@ -385,13 +415,44 @@ impl Sm90 {
         [(down * cluster[0]).min(extent[0]), (across * cluster[1]).min(extent[1])]
     }
 
-    /// Tiles, counted in clusters.
+    /// A cluster's tiles together, M and N, as the user counts them.
+    fn cluster_tile(&self) -> [u32; 2] {
+        let [m, n] = [0, 1].map(|at| self.tile[at] * self.cluster[at]);
+        if self.crossed() { [n, m] } else { [m, n] }
+    }
+
+    /// Tiles, counted in clusters; of a grouped product, the most that may be needed.
     pub fn tiles(&self, problem: &GemmProblem) -> u64 {
-        let [a, b] = self.sides(problem);
-        let across = |side: &Side, at: usize| {
-            (side.view.shape[side.rows] as u64).div_ceil(u64::from(self.tile[at] * self.cluster[at]))
-        };
-        across(&a, 0) * across(&b, 1) * problem.batch() as u64
+        let [m, n] = self.cluster_tile();
+        launch::tiles(problem, self.grouped, m, n)
+    }
+
+    /// The same as the host may expect it.
+    pub fn expected_tiles(&self, problem: &GemmProblem) -> f64 {
+        let [m, n] = self.cluster_tile();
+        launch::expected_tiles(problem, self.grouped, m, n)
+    }
+
+    /// Of them, how many lie below each other in one group.
+    pub fn expected_strips(&self, problem: &GemmProblem) -> f64 {
+        launch::expected_strips(problem, self.cluster_tile()[0])
+    }
+
+    /// The partial results of a reduction that the program stores, in the frame of its output: one for each column of the rows
+    /// that a warp's lanes hold at once, and one for each row of a round's columns.
+    pub(super) fn parts(&self, types: Types, problem: &GemmProblem) -> Parts {
+        let covered =
+            |at: usize, extent: i64| (extent as u64).next_multiple_of(u64::from(self.tile[at] * self.cluster[at]));
+        let (m, n) = (problem.m(), problem.n());
+        if self.swapped {
+            // Rounds of 16 rows by 16 columns.
+            let covered = [covered(1, m), covered(0, n)];
+            let stored = u64::from(self.stored_columns());
+            return Parts { covered, count: [covered[0] / stored * stored.div_ceil(16), covered[1] / 16] };
+        }
+        let covered = [covered(0, m), covered(1, n)];
+        let box_n = u64::from(self.box_n(types));
+        Parts { covered, count: [covered[0] / 8, covered[1] / box_n * box_n.div_ceil(32)] }
     }
 
     /// The copies in front of the product, into a workspace at this address.
@@ -415,7 +476,14 @@ impl Sm90 {
         self.pack(problem, 0).map_or(0, |pack| pack.bytes())
     }
 
-    pub fn launch(&self, types: Types, problem: &GemmProblem, multiprocessors: u32, workspace: u64) -> Launch {
+    pub fn launch(
+        &self,
+        types: Types,
+        problem: &GemmProblem,
+        offsets: Option<&View>,
+        multiprocessors: u32,
+        workspace: u64,
+    ) -> Launch {
         let pack = self.pack(problem, workspace);
         let sides = self.sides(problem);
         let k_block = u64::from(ROW_BYTES) / types.a.bytes() as u64;
@@ -466,10 +534,11 @@ impl Sm90 {
             m: m as i32,
             n: n as i32,
             k: problem.k() as i32,
-            batch: problem.batch() as i32,
+            batch: problem.b.shape[0] as i32,
             batched: [batched(0), batched(1)],
             out_by_copy_engine: i32::from(stored_by_copy_engine),
             padding: 0,
+            offsets: GroupOffsets::new(offsets),
         };
         let (tiles, size) = (self.tiles(problem), self.cluster_size());
         let fitting = u64::from(self.clusters_at_once(types, multiprocessors));

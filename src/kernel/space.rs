@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock};
 
-use super::{Design, Kernel, Operation, Simt, Skinny, Sm80, Sm90, Target, Types};
+use super::{Design, Elementwise, Kernel, Operation, Simt, Skinny, Sm80, Sm90, Target, Types};
 use crate::epilogue::Epilogue;
 use crate::operand::DType;
 use crate::problem::Problem;
@@ -43,6 +43,13 @@ fn space() -> &'static Space {
             kernels.extend(Simt::configs(types).map(|config| Kernel {
                 types,
                 design: Design::Simt(config),
+                epilogue: None,
+            }));
+        }
+        for types in Types::elementwise() {
+            kernels.extend(Elementwise::configs(types).map(|config| Kernel {
+                types,
+                design: Design::Elementwise(config),
                 epilogue: None,
             }));
         }

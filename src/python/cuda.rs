@@ -90,9 +90,7 @@ impl CudaFunction {
     /// not fit; RuntimeError with the compiler's messages, or with CUDA's error name if the launch fails.
     #[pyo3(signature = (*args, stream = None))]
     fn __call__(&self, args: &Bound<'_, PyTuple>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let grid = self.grid.bind(args.py());
-        let grid = if grid.is_callable() { grid.call1(args)? } else { grid.clone() };
-        self.launch(args, &grid, stream, None)
+        self.launch(args, self.grid.bind(args.py()), stream, None)
     }
 
     /// Compiles the function, or finds it compiled, and loads it where there is a device to load it onto. A first call then has
@@ -117,7 +115,8 @@ impl CudaFunction {
         Ok(Program(compiled.program.clone()))
     }
 
-    /// Launches with a grid, and with the program that `compile` returned (None: the one of the arguments' device).
+    /// Launches with a grid, as the constructor takes it, and with the program that `compile` returned (None: the one of the
+    /// arguments' device).
     #[pyo3(signature = (args, grid, stream = None, program = None))]
     fn launch(
         &self,
@@ -153,7 +152,8 @@ impl CudaFunction {
         });
         let Some(tensor) = tensor else { return Err(self.needs_a_tensor()) };
         let stream = stream.resolve(tensor, device)?;
-        let Some(ctas) = self.ctas(grid, &given)? else { return Ok(()) };
+        let computed = if grid.is_callable() { Some(grid.call1(args)?) } else { None };
+        let Some(ctas) = self.ctas(computed.as_ref().unwrap_or(grid), &given)? else { return Ok(()) };
         let shared_bytes = self.source.shared_bytes;
         let grid = Grid { ctas, threads: self.block, cluster: self.cluster, shared_bytes, overlapping: false };
         py.detach(|| {
@@ -165,13 +165,15 @@ impl CudaFunction {
         Ok(())
     }
 
-    /// The device that holds the tensors among these arguments: None for the CPU, else its number. Raises ValueError where they
-    /// are on several.
-    fn device(&self, args: &Bound<'_, PyTuple>) -> PyResult<Option<i32>> {
-        match self.device_of(&self.given(args)?)? {
-            operand::Device::Cpu => Ok(None),
-            operand::Device::Cuda(ordinal) => Ok(Some(ordinal)),
+    /// Why the function cannot be launched with these tensors because of where or how they lie; None if it can.
+    fn refusal(&self, args: &Bound<'_, PyTuple>) -> PyResult<Option<String>> {
+        let given = self.given(args)?;
+        if let Err(error) = self.ordinal(&given) {
+            return Ok(Some(error.value(args.py()).to_string()));
         }
+        let scattered = |given: &Given<'_>| matches!(given, Given::Memory(memory, _) if !memory.contiguous);
+        let at = given.iter().position(scattered).filter(|_| self.contiguous);
+        Ok(at.map(|at| self.not_contiguous(at)))
     }
 
     /// The name of the `__global__` function.
@@ -236,6 +238,14 @@ impl CudaFunction {
                 Ok(Given::Memory(memory, tensor))
             })
             .collect()
+    }
+
+    fn not_contiguous(&self, at: usize) -> String {
+        format!(
+            "{} is not contiguous, and the kernel is told an address alone; pass tensor.contiguous(), or contiguous=False where \
+             the kernel is made if it is told the strides, too",
+            self.name_of(at)
+        )
     }
 
     fn needs_a_tensor(&self) -> PyErr {
@@ -372,11 +382,7 @@ impl CudaFunction {
             }
         }
         if self.contiguous && !memory.contiguous {
-            return Err(PyValueError::new_err(format!(
-                "{} is not contiguous, and the kernel is told an address alone; pass tensor.contiguous(), or contiguous=False \
-                 where the kernel is made if it is told the strides, too",
-                name()
-            )));
+            return Err(PyValueError::new_err(self.not_contiguous(at)));
         }
         if memory.read_only && !constant {
             return Err(PyValueError::new_err(format!(

@@ -11,11 +11,14 @@ use super::artifact::CompiledArtifact;
 use super::kernel::{kernel_of, unsupported};
 use super::stream::stream_handle;
 use crate::compile::Program;
-use crate::driver::{Device, DriverError, EncodedTensorMap, Grid};
+use crate::driver::{Configuration, Device, DriverError, EncodedTensorMap, Grid};
 use crate::epilogue::Bound as BoundEpilogue;
-use crate::kernel::{GemmParams, Launch, Pack, PackOperand, Params, Sm90Scalars, Target, TensorMap, at};
+use crate::kernel::{
+    ElementwiseParams, GemmParams, Launch, Pack, PackOperand, Params, Reduce, ReduceOperand, Sm90Scalars, Target,
+    TensorMap, at,
+};
 use crate::operand;
-use crate::problem::{GemmProblem, Problem};
+use crate::problem::Problem;
 
 /// The stream to launch on.
 pub struct Stream {
@@ -52,12 +55,14 @@ struct Sm90Block {
 enum Block {
     Gemm(GemmParams),
     Sm90(Sm90Block),
+    Elementwise(ElementwiseParams),
 }
 
 impl Block {
     fn new(params: &Params) -> Result<Block, DriverError> {
         Ok(match params {
             Params::Gemm(params) => Block::Gemm(*params),
+            Params::Elementwise(params) => Block::Elementwise(*params),
             Params::Sm90(params) => {
                 let mut maps = [EncodedTensorMap::UNUSED; 3];
                 for (encoded, map) in maps.iter_mut().zip(params.maps) {
@@ -71,12 +76,13 @@ impl Block {
         })
     }
 
-    /// The same parameters with the program's A, B and output at other addresses.
-    fn move_to(&mut self, before: [u64; 3], now: [u64; 3]) -> Result<(), DriverError> {
+    /// The same parameters with the program's operands at other addresses, which are as `Kernel::addresses_in` has them.
+    fn move_to(&mut self, before: [u64; 4], now: [u64; 4]) -> Result<(), DriverError> {
         match self {
-            Block::Gemm(params) => [params.a, params.b, params.out] = now,
+            Block::Gemm(params) => [params.a, params.b, params.out, params.offsets.ends] = now,
+            Block::Elementwise(params) => [params.a, params.b, params.out, _] = now,
             Block::Sm90(Sm90Block { maps, scalars }) => {
-                scalars.out = now[2];
+                [_, _, scalars.out, scalars.offsets.ends] = now;
                 let read = if scalars.out_by_copy_engine != 0 { 3 } else { 2 };
                 for at in (0..read).filter(|at| now[*at] != before[*at]) {
                     maps[at].move_to(now[at])?;
@@ -92,20 +98,22 @@ impl Block {
 pub struct Packed {
     /// The kernel's position, as `kernel::at` counts.
     pub position: usize,
-    problem: GemmProblem,
+    problem: Problem,
     /// None where the output is empty, and there is nothing to launch.
     launch: Option<Calls>,
     /// The parameter block of the epilogue; empty where there is none.
     epilogue: Vec<u64>,
+    /// The launch that finishes reductions.
+    reduce: Option<(Configuration, Vec<ReduceOperand>)>,
     device: &'static Device,
 }
 
 /// The driver calls of a launch: of the kernel, and of the copy of operands in front where there is one.
 #[derive(Clone)]
 struct Calls {
-    grid: Grid,
+    grid: Configuration,
     block: Block,
-    copy: Option<Box<(Grid, [PackOperand; 2])>>,
+    copy: Option<Box<(Configuration, [PackOperand; 2])>>,
 }
 
 impl Calls {
@@ -125,9 +133,9 @@ impl Calls {
                 shared_bytes: 0,
                 overlapping: launch.overlapping,
             };
-            Box::new((grid, pack.params()))
+            Box::new((grid.into(), pack.params()))
         });
-        Ok(Calls { grid, block: Block::new(&launch.params)?, copy })
+        Ok(Calls { grid: grid.into(), block: Block::new(&launch.params)?, copy })
     }
 
     /// # Safety
@@ -146,11 +154,12 @@ impl Calls {
             // A kernel that copies has a program that does: `compile` and `from_bytes` see to it.
             if let (Some(copy), Some(first)) = (&self.copy, &program.first) {
                 let (grid, params) = &**copy;
-                first.library(device)?.launch(device, stream, *grid, params, &[])?;
+                first.library(device)?.launch(device, stream, grid, params, &[])?;
             }
             match &self.block {
-                Block::Gemm(params) => library.launch(device, stream, self.grid, params, epilogue),
-                Block::Sm90(params) => library.launch(device, stream, self.grid, params, epilogue),
+                Block::Gemm(params) => library.launch(device, stream, &self.grid, params, epilogue),
+                Block::Sm90(params) => library.launch(device, stream, &self.grid, params, epilogue),
+                Block::Elementwise(params) => library.launch(device, stream, &self.grid, params, epilogue),
             }
         }
     }
@@ -161,31 +170,44 @@ impl Packed {
     /// kernel asks for, if it asks for any.
     pub fn new(
         position: usize,
-        problem: &GemmProblem,
+        problem: &Problem,
         epilogue: Option<&BoundEpilogue>,
         workspace: u64,
     ) -> PyResult<Packed> {
         let (kernel, device) = (at(position), device_of(problem)?);
-        let epilogue = epilogue_params(position, epilogue);
+        let reduce = epilogue.and_then(|epilogue| kernel.reduce(problem, epilogue, workspace));
+        let partial = reduce.as_ref().map_or(&[][..], |reduce| &reduce.partial);
+        let epilogue = epilogue_params(position, epilogue, partial);
+        let reduce = reduce.filter(|reduce| reduce.grid() > 0).map(|reduce| {
+            let grid = Grid {
+                ctas: [reduce.grid(), 1, 1],
+                threads: [Reduce::THREADS, 1, 1],
+                cluster: [1; 3],
+                shared_bytes: 0,
+                overlapping: device.cc >= 90,
+            };
+            (grid.into(), reduce.operands)
+        });
         let launch = kernel.launch(problem, target(device), workspace);
         // Encoding a tensor map needs a context, of whichever device.
         let _current = device.make_current()?;
         let launch = launch.map(|launch| Calls::new(&launch)).transpose()?;
-        Ok(Packed { position, problem: *problem, launch, epilogue, device })
+        Ok(Packed { position, problem: *problem, launch, epilogue, reduce, device })
     }
 
     /// Whether another problem differs from the packed one in the addresses of its operands alone, so that a kernel that addresses
     /// one addresses the other.
-    fn fits(&self, problem: &GemmProblem) -> bool {
-        let before = &self.problem;
-        [(&before.a, &problem.a), (&before.b, &problem.b), (&before.out, &problem.out)]
-            .into_iter()
-            // The map of an operand without elements does not show its address.
-            .all(|(before, now)| before.lies_elsewhere(now) && now.numel() > 0)
+    fn fits(&self, problem: &Problem) -> bool {
+        let same_operation = std::mem::discriminant(&self.problem) == std::mem::discriminant(problem);
+        same_operation
+            && self.problem.views().iter().zip(problem.views()).all(|(before, now)| {
+                // The map of an operand without elements does not show its address.
+                before.lies_elsewhere(now) && now.numel() > 0
+            })
     }
 
     /// Turns into the launch of a problem that fits. After an error the launch is nobody's.
-    fn move_to(&mut self, problem: &GemmProblem) -> PyResult<()> {
+    fn move_to(&mut self, problem: &Problem) -> PyResult<()> {
         let kernel = at(self.position);
         let (before, now) = (kernel.addresses_in(&self.problem), kernel.addresses_in(problem));
         if before != now
@@ -203,14 +225,22 @@ impl Packed {
         let device = self.device;
         check_architecture(program, device)?;
         let stream = stream.resolve(tensor, device)?;
-        let Some(launch) = &self.launch else {
-            return Ok(());
-        };
         // The driver may block when the stream's queue is full; other Python threads run meanwhile.
         tensor.py().detach(|| {
             // SAFETY: the program is the kernel's for which all this was packed. The addresses are those of tensors that the
             // caller holds; as everywhere in CUDA, their memory must stay theirs until the stream has come past.
-            unsafe { launch.enqueue(program, device, stream, &self.epilogue) }
+            unsafe {
+                if let Some(launch) = &self.launch {
+                    launch.enqueue(program, device, stream, &self.epilogue)?;
+                }
+                // A kernel that reduces has a program that does: `compile` and `from_bytes` see to it.
+                match (&self.reduce, &program.last) {
+                    (Some((grid, operands)), Some(last)) => {
+                        last.library(device)?.launch(device, stream, grid, &operands[0], &[])
+                    }
+                    _ => Ok(()),
+                }
+            }
         })?;
         Ok(())
     }
@@ -234,8 +264,8 @@ fn target(device: &Device) -> Target {
     Target { cc: device.cc, multiprocessors: device.multiprocessors }
 }
 
-fn device_of(problem: &GemmProblem) -> PyResult<&'static Device> {
-    match problem.out.device {
+fn device_of(problem: &Problem) -> PyResult<&'static Device> {
+    match problem.device() {
         operand::Device::Cuda(ordinal) => Ok(Device::get(ordinal)?),
         operand::Device::Cpu => Err(unsupported(&"the operands are on the CPU, the kernel runs on a CUDA device")),
     }
@@ -249,7 +279,7 @@ pub struct LastLaunch(Mutex<Option<Box<Packed>>>);
 /// What to run: a kernel, a problem, the epilogue behind it, the kernel's program and its last launch.
 pub struct Work<'a> {
     pub position: usize,
-    pub problem: &'a GemmProblem,
+    pub problem: &'a Problem,
     pub epilogue: Option<&'a BoundEpilogue>,
     pub program: &'a Program,
     pub last: &'a LastLaunch,
@@ -268,7 +298,7 @@ impl Work<'_> {
         stream: &Stream,
         keep: bool,
     ) -> PyResult<Option<Box<Packed>>> {
-        let bytes = at(self.position).workspace_bytes(&Problem::Gemm(*self.problem));
+        let bytes = at(self.position).workspace_bytes(self.problem);
         if bytes == 0 {
             // The lock is held while the launch goes on without the GIL. Another thread does not wait for that, with the GIL in its
             // hands, but packs its own.
@@ -306,7 +336,8 @@ impl Work<'_> {
             Some(mut packed) if packed.fits(self.problem) => {
                 at(self.position).fuses(self.epilogue).map_err(|reason| unsupported(&reason))?;
                 packed.move_to(self.problem)?;
-                packed.epilogue = epilogue_params(self.position, self.epilogue);
+                // Reductions have workspace, and come elsewhere.
+                packed.epilogue = epilogue_params(self.position, self.epilogue, &[]);
                 packed
             }
             _ => {
@@ -327,35 +358,37 @@ impl Work<'_> {
             return Ok(());
         }
         let kernel = at(self.position);
-        kernel.addresses(&Problem::Gemm(*self.problem)).map_err(|reason| unsupported(&reason))?;
+        kernel.addresses(self.problem).map_err(|reason| unsupported(&reason))?;
         kernel.fuses(self.epilogue).map_err(|reason| unsupported(&reason))
     }
 }
 
 /// The parameter block of an epilogue as a kernel takes it; empty where there is none.
-fn epilogue_params(position: usize, epilogue: Option<&BoundEpilogue>) -> Vec<u64> {
+/// `partial`: where the partial results of its reductions lie.
+fn epilogue_params(position: usize, epilogue: Option<&BoundEpilogue>, partial: &[[u64; 4]]) -> Vec<u64> {
     let kernel = at(position);
-    epilogue.map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed())).unwrap_or_default()
+    epilogue
+        .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed(), partial))
+        .unwrap_or_default()
 }
 
 /// The address of a user's workspace, which must be large enough and where the operands are.
-fn given_workspace(workspace: &Bound<'_, PyAny>, bytes: u64, problem: &GemmProblem) -> PyResult<u64> {
+fn given_workspace(workspace: &Bound<'_, PyAny>, bytes: u64, problem: &Problem) -> PyResult<u64> {
     let view = operand::read("workspace", workspace)?;
     let given = (view.numel() * view.dtype.bytes()) as u64;
     if view.fake || view.read_only {
         let what = if view.fake { "a FakeTensor, which has no memory" } else { "read-only" };
         return Err(PyValueError::new_err(format!("workspace is {what}; pass a tensor that can be written")));
     }
-    if let Some(name) = [("A", &problem.a), ("B", &problem.b), ("out", &problem.out)]
-        .into_iter()
-        .find_map(|(name, operand)| view.may_alias(operand).then_some(name))
-    {
+    let shared = |(name, operand): (&'static str, &operand::View)| view.may_alias(operand).then_some(name);
+    if let Some(name) = problem.operands().into_iter().find_map(shared) {
         return Err(PyValueError::new_err(format!("workspace shares memory with {name}; pass memory of its own")));
     }
-    if view.device != problem.out.device {
+    if view.device != problem.device() {
         return Err(PyValueError::new_err(format!(
             "workspace is on {}, the operands are on {}",
-            view.device, problem.out.device
+            view.device,
+            problem.device()
         )));
     }
     if given < bytes || !view.is_contiguous() {
@@ -386,17 +419,15 @@ pub fn native_floor(
 ) -> PyResult<f64> {
     let stream = stream_handle(stream)?;
     let (Some(native), Some(program)) = (&args.get().native, compiled_artifact.get().program(py)) else {
-        return Err(PyValueError::new_err("give GemmArguments and the artifact of a GPU kernel"));
-    };
-    let (Problem::Gemm(problem), operand::Device::Cuda(ordinal)) = (&native.problem, native.problem.device()) else {
-        return Err(PyValueError::new_err("give a GEMM on a CUDA device"));
+        return Err(PyValueError::new_err("give arguments of our own and the artifact of a GPU kernel"));
     };
     let kernel = kernel_of(compiled_artifact.get().kernel(py))?;
-    let device = Device::get(ordinal)?;
-    if kernel.packs() {
-        return Err(PyValueError::new_err("the kernel copies its operands first, which is more than one launch"));
+    let device = device_of(&native.problem)?;
+    if kernel.packs() || !kernel.reductions().is_empty() {
+        let message = "the kernel copies operands first, or reduces outputs afterwards: that is more than one launch";
+        return Err(PyValueError::new_err(message));
     }
-    let Some(launch) = kernel.launch(problem, target(device), 0) else {
+    let Some(launch) = kernel.launch(&native.problem, target(device), 0) else {
         return Err(PyValueError::new_err("the problem is empty, so there is nothing to launch"));
     };
     kernel.addresses(&native.problem).map_err(|reason| unsupported(&reason))?;
@@ -405,9 +436,9 @@ pub fn native_floor(
     let Calls { grid, block, .. } = Calls::new(&launch)?;
     let epilogue = native
         .bound_epilogue()
-        .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed()))
+        .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed(), &[]))
         .unwrap_or_default();
-    let library = program.library(device)?;
+    let function = program.library(device)?.prepare(device)?;
     let mut seconds = Vec::with_capacity(rounds);
     for _ in 0..rounds {
         let start = Instant::now();
@@ -415,8 +446,9 @@ pub fn native_floor(
             // SAFETY: as in `launch`; the arguments hold the tensors.
             unsafe {
                 match &block {
-                    Block::Gemm(params) => library.launch_current(stream, grid, params, &epilogue)?,
-                    Block::Sm90(params) => library.launch_current(stream, grid, params, &epilogue)?,
+                    Block::Gemm(params) => function.launch(stream, &grid, params, &epilogue)?,
+                    Block::Sm90(params) => function.launch(stream, &grid, params, &epilogue)?,
+                    Block::Elementwise(params) => function.launch(stream, &grid, params, &epilogue)?,
                 }
             }
         }

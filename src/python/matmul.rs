@@ -91,7 +91,7 @@ pub fn matmul<'py>(
         Some(object) => dtype::parse(object)?,
         None => natural_accumulator(a.dtype, b.dtype),
     };
-    let problem = GemmProblem::new(a, b, c, accumulator)?;
+    let problem = Problem::Gemm(GemmProblem::new(a, b, c, accumulator)?);
     if let Some(view) = [&a, &b, &c].into_iter().find(|view| view.fake) {
         return Err(PyValueError::new_err(format!("a FakeTensor on {} has no memory to compute on", view.device)));
     }
@@ -118,22 +118,22 @@ pub fn matmul<'py>(
             let work = Work { position, problem: &problem, epilogue: None, program, last, known_addressed: true };
             work.enqueue(A, None, &stream, false)?;
         }
-        None => run_reference(py, &Problem::Gemm(problem), None)?,
+        None => run_reference(py, &problem, None)?,
     }
     Ok(out)
 }
 
-fn choose(py: Python<'_>, problem: &GemmProblem, tf32: bool) -> PyResult<Choice> {
-    let asked = Problem::Gemm(*problem);
-    let device = match problem.out.device {
+fn choose(py: Python<'_>, problem: &Problem, tf32: bool) -> PyResult<Choice> {
+    let device = match problem.device() {
         Device::Cpu => None,
         Device::Cuda(ordinal) => Some(driver::Device::get(ordinal)?),
     };
-    let target = device.map(|_| target_of(&asked, None)).transpose()?;
+    let target = device.map(|_| target_of(problem, None)).transpose()?;
     let allowed = |position: &usize| tf32 || !python_kernel::rounds_to_tf32(*position);
-    let Some(position) = kernels::ranked(&asked, target).into_iter().find(allowed) else {
-        let [a, b, c] = [problem.a.dtype, problem.b.dtype, problem.out.dtype];
-        let accumulator = problem.accumulator;
+    let Some(position) = kernels::ranked(problem, target).into_iter().find(allowed) else {
+        let views = problem.views();
+        let [a, b, c] = [views[0].dtype, views[1].dtype, views[2].dtype];
+        let accumulator = problem.accumulator();
         return Err(unsupported(&format!("no kernel computes {a} @ {b}, summed in {accumulator}, into {c}")));
     };
     let Some(device) = device else {

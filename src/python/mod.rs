@@ -39,7 +39,9 @@ mod _core {
     #[pymodule_export]
     use super::epilogue::EpilogueArguments;
     #[pymodule_export]
-    use super::kernel::{Kernel, ReferenceKernel, SimtGemmKernel, SkinnyGemmKernel, Sm80GemmKernel, Sm90GemmKernel};
+    use super::kernel::{
+        ElementwiseKernel, Kernel, ReferenceKernel, SimtGemmKernel, SkinnyGemmKernel, Sm80GemmKernel, Sm90GemmKernel,
+    };
     #[pymodule_export]
     use super::launch::native_floor;
     #[pymodule_export]

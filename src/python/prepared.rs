@@ -12,7 +12,6 @@ use super::stream::stream_handle;
 use crate::compile::Program;
 use crate::kernel::at;
 use crate::operand::{self, View};
-use crate::problem::Problem;
 
 /// What `Kernel.bind` returns. Calling it enqueues the launch again, on the operands' memory as it is at the call; an
 /// operand given by keyword stands in for the bound one in that call, and must have its dtype, shape, strides and device.
@@ -39,8 +38,8 @@ impl PreparedLaunch {
         let native = arguments.get().native.as_ref();
         let epilogue = native.and_then(NativeArguments::bound_epilogue);
         let packed = match (native.map(|native| native.problem), &program) {
-            (Some(problem @ Problem::Gemm(gemm)), Some(_)) if at(position).workspace_bytes(&problem) == 0 => {
-                Some(Packed::new(position, &gemm, epilogue, 0)?)
+            (Some(problem), Some(_)) if at(position).workspace_bytes(&problem) == 0 => {
+                Some(Packed::new(position, &problem, epilogue, 0)?)
             }
             _ => None,
         };
@@ -84,14 +83,14 @@ impl PreparedLaunch {
         })?;
         let epilogue = native.current_epilogue(py, &problem, stream)?;
         let epilogue = epilogue.as_ref();
-        match (&problem, &self.program) {
-            (Problem::Gemm(problem), Some(program)) => {
-                let (position, last) = (self.position, &self.last);
+        match &self.program {
+            Some(program) => {
+                let (position, problem, last) = (self.position, &problem, &self.last);
                 // Another address may be aligned otherwise.
                 let work = Work { position, problem, epilogue, program, last, known_addressed: false };
                 work.enqueue(tensor, None, &on, false).map(|_| ())
             }
-            _ => {
+            None => {
                 let kernel = at(self.position);
                 kernel.addresses(&problem).map_err(|reason| unsupported(&reason))?;
                 kernel.fuses(epilogue).map_err(|reason| unsupported(&reason))?;

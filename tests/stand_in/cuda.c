@@ -34,7 +34,7 @@ static _Atomic uint64_t launches, calls, contexts_pushed, libraries_loaded;
 static char failing_call[64];
 static int failing_code;
 static unsigned capability = 90;
-static unsigned parameter_bytes = 112, more_bytes = 0, parameter_words = 0;
+static unsigned parameter_bytes = 128, more_bytes = 0, parameter_words = 0;
 static _Atomic int blocking_milliseconds;
 static _Atomic uint64_t allocations, last_allocation;
 static int capturing;

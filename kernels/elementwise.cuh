@@ -1,0 +1,177 @@
+// out = epilogue(a + b), element by element: any element type, any strides, 0 included. What memory bandwidth bounds.
+//
+// A chunk is WIDTH neighbours along the last dimension: 16 bytes, or a single element where operands do not lie so that 16 bytes
+// can be moved at a time. A thread has COUNT chunks of both operands on their way before it adds the first; neighbouring threads
+// take neighbouring chunks. `a` or `b` may be `out` itself: every element is read before it is written, by the same thread.
+#pragma once
+#include "common/epilogue.cuh"
+#include "common/fusion.cuh"
+#include "common/types.cuh"
+#include "common/vector.cuh"
+
+// Mirrored field by field in the Rust core (src/kernel/elementwise.rs). Without an epilogue the host has joined dimensions and put
+// them in the order in which `out` lies in memory, so that a contiguous tensor is a single row.
+struct ElementwiseParams {
+  const void* a;
+  const void* b;
+  void* out;
+  long long a_stride[3];    // along batch, m, n; in elements
+  long long b_stride[3];
+  long long out_stride[3];
+  long long n;
+  long long chunks;         // of one row: ceil(n / WIDTH)
+  long long step_at;        // THREADS chunks further on are step_row rows and step_at chunks
+  int step_row;
+  int m;                    // rows of one matrix
+  int rows;                 // of all matrices of the batch
+  int vectors;              // whether all of a chunk's elements lie side by side in each operand, aligned to 16 bytes
+};
+static_assert(sizeof(ElementwiseParams) == 136);
+
+// Walks the chunks that a thread has, a whole block of threads apart.
+struct ElementwiseCursor {
+  int row;
+  long long at;  // of the row's chunks
+
+  __device__ __forceinline__ ElementwiseCursor(const ElementwiseParams& params, long long chunk) : row(0), at(chunk) {
+    if (params.rows == 1) return;
+    // A 64-bit division is some hundred instructions.
+    row = (chunk | params.chunks) >> 32 ? int(chunk / params.chunks) : int(unsigned(chunk) / unsigned(params.chunks));
+    at = chunk - row * params.chunks;
+  }
+  __device__ __forceinline__ void advance(const ElementwiseParams& params) {
+    row += params.step_row;
+    at += params.step_at;
+    if (at >= params.chunks) at -= params.chunks, ++row;
+  }
+};
+
+template <int SIZE> struct ElementwiseBits;
+template <> struct ElementwiseBits<1> { using Type = unsigned char; };
+template <> struct ElementwiseBits<2> { using Type = unsigned short; };
+template <> struct ElementwiseBits<4> { using Type = unsigned; };
+
+// A chunk in registers, as words: of an array of bytes the compiler would make local memory.
+template <class Element, int WIDTH> struct ElementwiseChunk {
+  static constexpr int SIZE = sizeof(Element);
+  static_assert(WIDTH * SIZE == 16);
+  ptx::Vector vector;
+
+  __device__ __forceinline__ Element get(int e) const {
+    if constexpr (SIZE == 8) return __hiloint2double(vector.words[2 * e + 1], vector.words[2 * e]);
+    else {
+      using Bits = typename ElementwiseBits<SIZE>::Type;
+      return __builtin_bit_cast(Element, Bits(vector.words[e * SIZE / 4] >> e * SIZE % 4 * 8));
+    }
+  }
+  // Once for each element, into zeros.
+  __device__ __forceinline__ void put(int e, Element element) {
+    if constexpr (SIZE == 8) {
+      vector.words[2 * e] = __double2loint(element);
+      vector.words[2 * e + 1] = __double2hiint(element);
+    } else {
+      using Bits = typename ElementwiseBits<SIZE>::Type;
+      vector.words[e * SIZE / 4] |= unsigned(__builtin_bit_cast(Bits, element)) << e * SIZE % 4 * 8;
+    }
+  }
+  __device__ __forceinline__ void load(const Element* first) {
+    vector = ptx::load_global(reinterpret_cast<const char*>(first));
+  }
+  __device__ __forceinline__ void store(Element* first) const { ptx::store_global(first, vector); }
+};
+
+template <class Element> struct ElementwiseChunk<Element, 1> {
+  Element element;
+  __device__ __forceinline__ Element get(int) const { return element; }
+  __device__ __forceinline__ void put(int, Element value) { element = value; }
+  __device__ __forceinline__ void load(const Element* first) { element = *first; }
+  __device__ __forceinline__ void store(Element* first) const { *first = element; }
+};
+
+template <class Element, class Accumulator, int WIDTH, class Epilogue> struct ElementwiseAdd {
+  static constexpr int THREADS = 256, SMEM_BYTES = 0;
+  // Enough on its way to hide the latency of memory: at 64 registers a SM holds 1024 threads, with 128 bytes each of vectors.
+  static constexpr int COUNT = WIDTH > 1 ? 4 : 8;
+  static constexpr int TILE = THREADS * COUNT * WIDTH;  // elements of a CTA
+  static constexpr int MIN_CTAS = is_same<Epilogue, Identity> && sizeof(Element) < 8 ? 4 : 2;
+
+  using Value = EpilogueValue<Accumulator>;
+  using Chunk = ElementwiseChunk<Element, WIDTH>;
+
+  // Where a chunk is, and how many of its elements lie inside the row: none beyond the last row.
+  struct Place {
+    int batch, m, valid;
+    long long n;
+
+    __device__ __forceinline__ Place(const ElementwiseParams& params, const ElementwiseCursor& cursor) : n(cursor.at * WIDTH) {
+      const long long left = params.n - n;
+      valid = cursor.row >= params.rows ? 0 : left < WIDTH ? int(left) : WIDTH;
+      batch = params.rows > params.m ? cursor.row / params.m : 0;
+      m = cursor.row - batch * params.m;
+    }
+    __device__ __forceinline__ long long offset(const long long (&stride)[3]) const {
+      return stride[0] * batch + stride[1] * m + stride[2] * n;
+    }
+    __device__ __forceinline__ bool whole(const ElementwiseParams& params) const {
+      return valid == WIDTH && (WIDTH == 1 || params.vectors);
+    }
+  };
+
+  static __device__ __forceinline__ Chunk sum(const Chunk& left, const Chunk& right, const Place& place, Epilogue epilogue) {
+    Value values[WIDTH];
+#pragma unroll
+    for (int e = 0; e < WIDTH; ++e) values[e] = fused::add(Value(decode(left.get(e))), Value(decode(right.get(e))));
+    typename Epilogue::template Operands<WIDTH, WIDTH> operands;
+    epilogue.load(operands, place.batch, place.m, int(place.n), place.valid);
+    finish_sums<1, 1>(epilogue, values, operands, {place.batch, place.m, int(place.n), place.valid});
+    Chunk result{};
+#pragma unroll
+    for (int e = 0; e < WIDTH; ++e) result.put(e, encode<Element>(Epilogue::result(values[e])));
+    return result;
+  }
+
+  static __device__ __forceinline__ void run(const ElementwiseParams& params, Epilogue epilogue) {
+    const Element* a = static_cast<const Element*>(params.a);
+    const Element* b = static_cast<const Element*>(params.b);
+    Element* out = static_cast<Element*>(params.out);
+    const ElementwiseCursor first(params, (long long)blockIdx.x * (THREADS * COUNT) + threadIdx.x);
+
+    Chunk left[COUNT], right[COUNT];
+    ElementwiseCursor cursor = first;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i, cursor.advance(params)) {
+      const Place place(params, cursor);
+      if (!place.whole(params)) continue;
+      left[i].load(a + place.offset(params.a_stride));
+      right[i].load(b + place.offset(params.b_stride));
+    }
+    cursor = first;
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i, cursor.advance(params)) {
+      const Place place(params, cursor);
+      if (place.whole(params)) sum(left[i], right[i], place, epilogue).store(out + place.offset(params.out_stride));
+    }
+    if constexpr (WIDTH > 1) {  // the rest, element by element
+      cursor = first;
+#pragma unroll 1
+      for (int i = 0; i < COUNT; ++i, cursor.advance(params)) {
+        const Place place(params, cursor);
+        if (place.valid == 0 || place.whole(params)) continue;
+        const Element* from_a = a + place.offset(params.a_stride);
+        const Element* from_b = b + place.offset(params.b_stride);
+        Element* to = out + place.offset(params.out_stride);
+        Chunk one{}, other{};
+#pragma unroll
+        for (int e = 0; e < WIDTH; ++e) {
+          if (e >= place.valid) break;
+          one.put(e, from_a[params.a_stride[2] * e]);
+          other.put(e, from_b[params.b_stride[2] * e]);
+        }
+        const Chunk result = sum(one, other, place, epilogue);
+#pragma unroll
+        for (int e = 0; e < WIDTH; ++e)
+          if (e < place.valid) to[params.out_stride[2] * e] = result.get(e);
+      }
+    }
+  }
+};
