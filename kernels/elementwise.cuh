@@ -136,7 +136,9 @@ template <class Element, class Accumulator, class Epilogue> struct ElementwiseAd
     Value values[WIDTH];
 #pragma unroll
     for (int e = 0; e < WIDTH; ++e) values[e] = fused::add(Value(decode(left.get(e))), Value(decode(right.get(e))));
-    epilogue(values, place.batch, place.m, int(place.n), place.valid);
+    typename Epilogue::template Operands<WIDTH, WIDTH> operands;
+    epilogue.load(operands, place.batch, place.m, int(place.n), place.valid);
+    finish_sums<1, 1>(epilogue, values, operands, {place.batch, place.m, int(place.n), place.valid});
     Chunk result{};
 #pragma unroll
     for (int e = 0; e < WIDTH; ++e) result.put(e, encode<Element>(Epilogue::result(values[e])));

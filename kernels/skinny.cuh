@@ -322,7 +322,9 @@ struct SkinnyGemm {
                                                 int n) {
     const int valid = min(4, params.n - n);
     if (valid <= 0) return;
-    epilogue(values, batch, m, n, valid);
+    typename Epilogue::template Operands<4, 4> operands;
+    epilogue.load(operands, batch, m, n, valid);
+    finish_sums<1, 1>(epilogue, values, operands, {batch, m, n, valid, m, n / 4, true, valid});
     const long long stride_n = params.out_stride[2];
     Out* target = static_cast<Out*>(params.out) + params.out_stride[0] * batch + params.out_stride[1] * m + stride_n * n;
     struct alignas(4 * sizeof(Out)) Four { Out values[4]; } four;

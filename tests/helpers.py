@@ -1,10 +1,14 @@
 """What several test files need: tensors of every type and layout, kernels of some arguments, other processes."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import textwrap
 from itertools import product
+from pathlib import Path
 
 import cutlass_api
 import torch
@@ -71,14 +75,36 @@ def fake_gemm(m=256, n=256, k=256, dtype=torch.float16, out=None, accumulator=No
 
 
 def served(kernel, m, n, k):
-    """M, N and K near these that a kernel serves: some have few rows or few columns, some write whole lines."""
-    design, out = kernel.metadata.design, kernel.metadata.operands.out
+    """M, N and K near these that a kernel serves: some have few rows or few columns, some move whole lines alone."""
+    design, operands = kernel.metadata.design, kernel.metadata.operands
     narrow = getattr(design, "narrow", None)
-    m = min(m, design.tile_shape[0]) if narrow == "m" else m
-    n = min(n, design.tile_shape[1]) if narrow == "n" else n
-    if out.stride == (0, 1, 0):
-        return -(-m // out.divisibility) * out.divisibility, n, k
-    return m, -(-n // out.divisibility) * out.divisibility, k
+    extents = {
+        "m": min(m, design.tile_shape[0]) if narrow == "m" else m,
+        "n": min(n, design.tile_shape[1]) if narrow == "n" else n,
+        "k": k,
+    }
+    if operands.out.divisibility > 1:
+        for side, (rows, columns) in (("A", "mk"), ("B", "kn"), ("out", "mn")):
+            operand = getattr(operands, side)
+            contiguous = rows if operand.stride == (0, 1, 0) else columns
+            extents[contiguous] = -(-extents[contiguous] // operand.divisibility) * operand.divisibility
+    return extents["m"], extents["n"], extents["k"]
+
+
+def cuobjdump():
+    """The tool of the package nvidia-cuda-cuobjdump, or of a toolkit; None where there is neither."""
+    found = sorted(Path(sysconfig.get_paths()["purelib"]).glob("nvidia/*/bin/cuobjdump"))
+    return str(found[-1]) if found else shutil.which("cuobjdump")
+
+
+def spilled_bytes(program, folder):
+    """Bytes of memory that a thread of a compiled program keeps what finds no register in."""
+    file = folder / "program.cubin"
+    file.write_bytes(program.cubin)
+    done = subprocess.run([cuobjdump(), "--dump-resource-usage", file], capture_output=True, text=True, check=True)
+    usage = re.findall(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", done.stdout)
+    assert usage, done.stdout + done.stderr
+    return sum(int(stack) + int(local) for _, stack, local in usage)
 
 
 def run_first(args, **kwargs):

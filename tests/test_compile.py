@@ -3,9 +3,6 @@
 import dataclasses
 import hashlib
 import pickle
-import re
-import shutil
-import subprocess
 import sysconfig
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +11,10 @@ from pathlib import Path
 import cutlass_api
 import pytest
 import torch
+from cutlass_api.arguments import GroupedGemmArguments
 from cutlass_api.artifact import CompiledArtifact
-from cutlass_api.metadata import ElementwiseOperandsMetadata, Sm90DesignMetadata
-from helpers import DTYPES, fake, fake_gemm, names, run_python, served
+from cutlass_api.metadata import ElementwiseOperandsMetadata, GroupedGemmOperandsMetadata, Sm90DesignMetadata
+from helpers import DTYPES, cuobjdump, fake, fake_gemm, names, run_python, served, spilled_bytes
 
 ARCHITECTURES = {80: "sm_80", 86: "sm_86", 89: "sm_89", 90: "sm_90a", 100: "sm_100", 120: "sm_120"}
 PACKAGE = Path(cutlass_api.__file__).parent
@@ -27,11 +25,12 @@ def parts(kernel, cc):
     operands, family = kernel.metadata.operands, type(kernel)
     types = {name: getattr(operands, name).dtype.name for name in ("A", "B", "out")}
     layout = tuple(getattr(operands, name).stride for name in types)
+    operation = type(operands)
     if cc != 90:
-        return {(family, types["A"]), (family, layout)}
+        return {(family, types["A"]), (family, operation, layout)}
     types["accumulator"] = getattr(operands, "accumulator_type", operands.out.dtype).name
     by_place = {(family, place, dtype) for place, dtype in types.items()}
-    return by_place | {(family, types["A"], types["B"]), (family, layout), (family, kernel.metadata.design)}
+    return by_place | {(family, types["A"], types["B"]), (family, layout), (family, operation, kernel.metadata.design)}
 
 
 def sample(cc):
@@ -58,6 +57,8 @@ def args_of(kernel):
         dtypes = (DTYPES[getattr(operands, name).dtype.name] for name in ("A", "B", "out"))
         return cutlass_api.arguments.ElementwiseArguments(*(fake(33, 64, dtype=dtype) for dtype in dtypes))
     layout = "".join("n" if getattr(operands, name).stride == (0, 1, 0) else "t" for name in ("A", "B", "out"))
+    if isinstance(operands, GroupedGemmOperandsMetadata):
+        return fake_grouped_gemm([getattr(operands, name) for name in ("A", "B", "out")], layout, operands)
     args = fake_gemm(*served(kernel, 256, 256, 256), layout=layout)
     a, b, out = (getattr(operands, name).dtype.name for name in ("A", "B", "out"))
     tensors = [
@@ -65,6 +66,17 @@ def args_of(kernel):
         for name, dtype in zip(("A", "B", "out"), (a, b, out), strict=True)
     ]
     return cutlass_api.arguments.GemmArguments(*tensors, accumulator_type=operands.accumulator_type)
+
+
+def fake_grouped_gemm(sides, layout, operands):
+    a, b, out = (DTYPES[side.dtype.name] for side in sides)
+    return GroupedGemmArguments(
+        fake(256, 256, dtype=a, layout=layout[0]),
+        fake(3, 256, 256, dtype=b, layout=layout[1]),
+        fake(256, 256, dtype=out, layout=layout[2]),
+        operands.accumulator_type,
+        fake(3, dtype=torch.int32),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -103,26 +115,19 @@ def test_every_family_compiles(cc, kernel, compiled):
     assert program.log == "", "NVRTC has nothing to warn of"
 
 
-def cuobjdump():
-    found = sorted(Path(sysconfig.get_paths()["purelib"]).glob("nvidia/*/bin/cuobjdump"))
-    return str(found[-1]) if found else shutil.which("cuobjdump")
-
-
 @pytest.mark.skipif(not cuobjdump(), reason="needs cuobjdump of the package nvidia-cuda-cuobjdump")
 @planned
 def test_no_register_spills(cc, kernel, compiled, tmp_path):
-    file = tmp_path / "program.cubin"
-    file.write_bytes(compiled(cc, kernel).compiled_obj.cubin)
-    done = subprocess.run([cuobjdump(), "--dump-resource-usage", file], capture_output=True, text=True, check=True)
-    usage = re.findall(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", done.stdout)
-    assert usage, done.stdout + done.stderr
-    assert all((stack, local) == ("0", "0") for _, stack, local in usage), done.stdout
+    assert spilled_bytes(compiled(cc, kernel).compiled_obj, tmp_path) == 0
 
 
 def test_the_sample_covers_all():
     everything = cutlass_api.get_kernels(cc=90)
     taken = [kernel for cc, kernel in PLAN if cc == 90]
-    for wanted in (lambda k: k.metadata.design, lambda k: (type(k), k.metadata.operands.A.dtype)):
+    for wanted in (
+        lambda k: (type(k.metadata.operands), k.metadata.design),
+        lambda k: (type(k), k.metadata.operands.A.dtype),
+    ):
         assert set(map(wanted, everything)) == set(map(wanted, taken))
     for cc in ARCHITECTURES:
         assert {type(kernel) for at, kernel in PLAN if at == cc} == set(map(type, cutlass_api.get_kernels(cc=cc)))

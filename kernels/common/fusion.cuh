@@ -1,5 +1,7 @@
 // What a generated epilogue is written in: its operands, and its operations.
 #pragma once
+#include "common/epilogue.cuh"
+#include "common/ptx.cuh"
 #include "common/types.cuh"
 
 // A tensor at the shape of the program's output. It has stride 0 along what it repeats.
@@ -8,75 +10,85 @@ struct EpilogueTensor {
   long long stride[3];  // along batch, m, n; in elements
 };
 
-// A few neighbouring elements, as wide as one load or store makes them.
+// WIDTH elements of a row, in runs of RUN neighbours, each run in as few words as hold it (epilogue.cuh says where runs lie).
 template <int BYTES> struct Word;
+template <> struct Word<1> { using Type = unsigned char; };
 template <> struct Word<2> { using Type = unsigned short; };
 template <> struct Word<4> { using Type = unsigned; };
 template <> struct Word<8> { using Type = uint2; };
 template <> struct Word<16> { using Type = uint4; };
 
-template <class Element, int WIDTH> struct Pack {
-  static constexpr int BYTES = WIDTH * int(sizeof(Element));
-  using Type = typename Word<(BYTES < 16 ? BYTES : 16)>::Type;
-  static constexpr int WORDS = BYTES / int(sizeof(Type));
+template <class Element, int WIDTH, int RUN> struct Pack {
+  static constexpr int WORD_BYTES = RUN * int(sizeof(Element)) < 16 ? RUN * int(sizeof(Element)) : 16;
+  static constexpr int WORDS = WIDTH * int(sizeof(Element)) / WORD_BYTES, PER_WORD = WORD_BYTES / int(sizeof(Element));
+  using Type = typename Word<WORD_BYTES>::Type;
   union { Type words[WORDS]; Element elements[WIDTH]; };
+
+  // Where a word lies, counted in elements.
+  static __device__ __forceinline__ constexpr int column(int word) { return run_column<WIDTH, RUN>(word * PER_WORD); }
 };
 
-// Whether all of a pack is there, side by side, and aligned as its words want it.
-template <class Element, int WIDTH>
+// Whether all of a pack is there, neighbours side by side, and aligned as its words want it.
+template <class Element, int WIDTH, int RUN>
 __device__ __forceinline__ bool is_whole(const void* first, long long step, int valid) {
-  constexpr unsigned MASK = unsigned(sizeof(typename Pack<Element, WIDTH>::Type)) - 1;
-  return step == 1 && valid == WIDTH && (unsigned(reinterpret_cast<unsigned long long>(first)) & MASK) == 0;
+  constexpr unsigned MASK = Pack<Element, WIDTH, RUN>::WORD_BYTES - 1;
+  return step == 1 && valid > run_column<WIDTH, RUN>(WIDTH - 1) && (unsigned(reinterpret_cast<unsigned long long>(first)) & MASK) == 0;
 }
 
-// Elements n to n + WIDTH - 1 of row m. Those from `valid` on are not read, and come out as zeros.
-template <class Element, class Value, int WIDTH>
-__device__ __forceinline__ void load_operand(Value (&values)[WIDTH], const EpilogueTensor& tensor, int batch, int m, int n,
+// Elements of row m, from column n on, as they lie in memory: decoded only when they are needed, they take fewer registers. Those
+// that are `valid` or more columns away are not read, and come out as zeros.
+template <class Element, int WIDTH, int RUN>
+__device__ __forceinline__ void load_operand(Pack<Element, WIDTH, RUN>& packed, const EpilogueTensor& tensor, int batch, int m, int n,
                                              int valid) {
+  using Packed = Pack<Element, WIDTH, RUN>;
   const long long step = tensor.stride[2];
   const Element* first =
       static_cast<const Element*>(tensor.data) + tensor.stride[0] * batch + tensor.stride[1] * m + step * n;
   if (step == 0) {
-    const Value value = static_cast<Value>(decode(*first));
+    Element element{};
+    if (valid > 0) element = *first;
 #pragma unroll
-    for (int e = 0; e < WIDTH; ++e) values[e] = value;
+    for (int e = 0; e < WIDTH; ++e) packed.elements[e] = element;
     return;
   }
-  if constexpr (WIDTH > 1) {
-    if (is_whole<Element, WIDTH>(first, step, valid)) {
-      using Packed = Pack<Element, WIDTH>;
-      Packed packed;
+  if constexpr (RUN > 1) {
+    if (is_whole<Element, WIDTH, RUN>(first, step, valid)) {
 #pragma unroll
-      for (int w = 0; w < Packed::WORDS; ++w) packed.words[w] = reinterpret_cast<const typename Packed::Type*>(first)[w];
-#pragma unroll
-      for (int e = 0; e < WIDTH; ++e) values[e] = static_cast<Value>(decode(packed.elements[e]));
+      for (int w = 0; w < Packed::WORDS; ++w)
+        packed.words[w] = *reinterpret_cast<const typename Packed::Type*>(first + Packed::column(w));
       return;
     }
   }
 #pragma unroll
-  for (int e = 0; e < WIDTH; ++e) values[e] = e < valid ? static_cast<Value>(decode(first[step * e])) : Value{};
+  for (int e = 0; e < WIDTH; ++e) {
+    const int column = run_column<WIDTH, RUN>(e);
+    packed.elements[e] = column < valid ? first[step * column] : Element{};
+  }
 }
 
-// Writes the first `valid` of the elements n to n + WIDTH - 1 of row m.
-template <class Element, class Value, int WIDTH>
-__device__ __forceinline__ void store_operand(const Value (&values)[WIDTH], const EpilogueTensor& tensor, int batch, int m,
-                                              int n, int valid) {
+// Writes those elements that are less than `valid` columns away.
+template <class Element, int WIDTH, int RUN, class Value>
+__device__ __forceinline__ void store_operand(const Value (&values)[WIDTH], const EpilogueTensor& tensor, const Place& place) {
+  using Packed = Pack<Element, WIDTH, RUN>;
   const long long step = tensor.stride[2];
-  Element* first = static_cast<Element*>(tensor.data) + tensor.stride[0] * batch + tensor.stride[1] * m + step * n;
-  if constexpr (WIDTH > 1) {
-    if (is_whole<Element, WIDTH>(first, step, valid)) {
-      using Packed = Pack<Element, WIDTH>;
+  Element* first =
+      static_cast<Element*>(tensor.data) + tensor.stride[0] * place.batch + tensor.stride[1] * place.m + step * place.n;
+  if constexpr (RUN > 1) {
+    if (is_whole<Element, WIDTH, RUN>(first, step, place.valid)) {
       Packed packed;
 #pragma unroll
       for (int e = 0; e < WIDTH; ++e) packed.elements[e] = encode<Element>(values[e]);
 #pragma unroll
-      for (int w = 0; w < Packed::WORDS; ++w) reinterpret_cast<typename Packed::Type*>(first)[w] = packed.words[w];
+      for (int w = 0; w < Packed::WORDS; ++w)
+        *reinterpret_cast<typename Packed::Type*>(first + Packed::column(w)) = packed.words[w];
       return;
     }
   }
 #pragma unroll
-  for (int e = 0; e < WIDTH; ++e)
-    if (e < valid) first[step * e] = encode<Element>(values[e]);
+  for (int e = 0; e < WIDTH; ++e) {
+    const int column = run_column<WIDTH, RUN>(e);
+    if (column < place.valid) first[step * column] = encode<Element>(values[e]);
+  }
 }
 
 // Operations on f32, f64, and s32, which wraps around.
@@ -130,16 +142,30 @@ __device__ __forceinline__ f64 tanh(f64 x) { return ::tanh(x); }
 __device__ __forceinline__ f32 erf(f32 x) { return ::erff(x); }
 __device__ __forceinline__ f64 erf(f64 x) { return ::erf(x); }
 
-// x / y, for y at least 1: in f32 to within 2 units in the last place up to y = 2^126 and 0 beyond, at a third of an exact division.
-__device__ __forceinline__ f32 quotient(f32 x, f32 y) { return __fdividef(x, y); }
+// x / y, for y at least 1: in f32 to within 2 units in the last place, at a third of an exact division. (A divisor beyond 2^126, of
+// which the hardware's reciprocal is 0, is brought into range; a quarter of what is at least 1 is in it too.)
+__device__ __forceinline__ f32 quotient(f32 x, f32 y) { return __fdividef(0.25f * x, 0.25f * y); }
 __device__ __forceinline__ f64 quotient(f64 x, f64 y) { return x / y; }
 
 // x sigmoid(y)
 template <class T> __device__ __forceinline__ T silu_of(T x, T y) { return quotient(x, T(1) + fused::exp(-y)); }
 template <class T> __device__ __forceinline__ T sigmoid(T x) { return silu_of(T(1), x); }
 template <class T> __device__ __forceinline__ T silu(T x) { return silu_of(x, x); }
-template <class T> __device__ __forceinline__ T gelu(T x) {
-  return T(0.5) * x * (T(1) + fused::erf(x * T(0.70710678118654752)));
+__device__ __forceinline__ f64 gelu(f64 x) { return 0.5 * x * (1.0 + fused::erf(x * 0.70710678118654752)); }
+// x Phi(x), where the share q of the normal distribution that lies beyond |x| is exp(-x^2 / 2) P(1 / (1 + 0.26 |x|)): the form of
+// Hastings (Abramowitz and Stegun 7.1.26), with a polynomial P of degree 7 fitted to have the least relative error, 2.8e-7. Half the
+// instructions of erf, and no cancellation: x Phi(x) is x - x q for positive x, x q for others. Beyond 14, q is 0 in f32.
+__device__ __forceinline__ f32 gelu(f32 x) {
+  const f32 y = fminf(fabsf(x), 14.0f), t = ptx::reciprocal(fmaf(0.26f, y, 1.0f));
+  f32 p = -0.075662588f;
+  p = fmaf(p, t, 0.23931535f);
+  p = fmaf(p, t, -0.12241815f);
+  p = fmaf(p, t, 0.17911245f);
+  p = fmaf(p, t, 0.067865957f);
+  p = fmaf(p, t, 0.10837461f);
+  p = fmaf(p, t, 0.10341223f);
+  const f32 q = p * t * ptx::exp2(y * y * -0.72134752f);  // -log2(e) / 2
+  return fmaf(-y, q, maximum(x, 0.0f));
 }
 // x / 2 (1 + tanh(u)) is x sigmoid(2 u), which takes fewer steps and cancels nothing.
 template <class T> __device__ __forceinline__ T gelu_tanh(T x) {
@@ -149,4 +175,59 @@ template <class T> __device__ __forceinline__ T hardswish(T x) {
   return x * minimum(maximum(x + T(3), T(0)), T(6)) * T(1.0 / 6.0);
 }
 
+// What reductions are made of: associative operations, each with the value that changes nothing.
+struct Sum {
+  template <class T> static __device__ __forceinline__ T identity() { return T(0); }
+  template <class T> static __device__ __forceinline__ T apply(T x, T y) { return add(x, y); }
+};
+struct Maximum {
+  template <class T> static __device__ __forceinline__ T identity() {
+    if constexpr (is_same<T, s32>) return -2147483647 - 1;
+    else return T(__int_as_float(0xff800000));  // minus infinity
+  }
+  template <class T> static __device__ __forceinline__ T apply(T x, T y) { return maximum(x, y); }
+};
+
 }  // namespace fused
+
+// Reduces the columns that the lanes of a warp hold along m, and stores a partial result for each, at (batch, part, column). Each time
+// that two groups of lanes meet, each gives half its columns away and keeps the other half, until one is left.
+template <class Fold, int LANES_M, int LANES_N, int RUN, class Value, int WIDTH>
+__device__ __forceinline__ void reduce_m(Value (&values)[WIDTH], const EpilogueTensor& parts, const Place& place) {
+  int first = 0, width = WIDTH;
+  if constexpr (LANES_M > 1) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int distance = 16; distance >= LANES_N; distance /= 2) {
+      const bool upper = lane & distance, halves = width % 2 == 0;
+      if (halves) width /= 2;
+#pragma unroll
+      for (int i = 0; i < WIDTH; ++i) {
+        if (i >= width) continue;
+        const Value kept = halves && upper ? values[(i + width) % WIDTH] : values[i];
+        const Value sent = halves && !upper ? values[(i + width) % WIDTH] : values[i];
+        values[i] = Fold::apply(kept, __shfl_xor_sync(0xffffffffu, sent, distance));
+      }
+      if (halves && upper) first += width;
+    }
+  }
+  Value* const row = static_cast<Value*>(parts.data) + parts.stride[0] * place.batch + parts.stride[1] * place.part_m;
+#pragma unroll
+  for (int i = 0; i < WIDTH; ++i) {
+    const int column = run_column<WIDTH, RUN>(first + i);
+    if (i < width && column < place.own_columns) row[parts.stride[2] * (place.n + column)] = values[i];
+  }
+}
+
+// Reduces the row that LANES_N lanes hold along n, and stores a partial result, at (batch, row, part).
+template <class Fold, int LANES_N, class Value, int WIDTH>
+__device__ __forceinline__ void reduce_n(const Value (&values)[WIDTH], const EpilogueTensor& parts, const Place& place) {
+  Value total = values[0];
+#pragma unroll
+  for (int e = 1; e < WIDTH; ++e) total = Fold::apply(total, values[e]);
+#pragma unroll
+  for (int distance = 1; distance < LANES_N; distance *= 2)
+    total = Fold::apply(total, __shfl_xor_sync(0xffffffffu, total, distance));
+  if (threadIdx.x % LANES_N == 0 && place.own_row)
+    static_cast<Value*>(parts.data)[parts.stride[0] * place.batch + parts.stride[1] * place.m + parts.stride[2] * place.part_n] = total;
+}

@@ -69,6 +69,18 @@ __device__ __forceinline__ void store_global(void* global, const Vector& vector)
                "r"(vector.words[2]), "r"(vector.words[3]) : "memory");
 }
 
+// "Floating Point Instructions: rcp, ex2": to within a unit in the last place; results below 2^-126 come out as 0.
+__device__ __forceinline__ f32 reciprocal(f32 x) {
+  f32 y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ f32 exp2(f32 x) {
+  f32 y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // A word of any four of the eight bytes of high:low; each hexadecimal digit of SELECTOR names one.
 template <unsigned SELECTOR> __device__ __forceinline__ unsigned permute_bytes(unsigned low, unsigned high) {
   unsigned result;

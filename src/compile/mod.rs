@@ -26,9 +26,10 @@ use crate::driver::{Device, DriverError, Library};
 use crate::epilogue::Epilogue;
 use crate::kernel::Kernel;
 
-/// The name of the kernel function in a program, and in one that copies operands for another.
+/// The name of the kernel function in a program, in one that copies operands for another, and in one that finishes its reductions.
 const ENTRY: &str = "rutlass_gemm";
 const PACK_ENTRY: &str = "rutlass_pack";
+const REDUCE_ENTRY: &str = "rutlass_reduce";
 
 #[derive(Debug, Error)]
 pub enum CompileError {
@@ -73,8 +74,9 @@ pub struct Program {
     entry: String,
     /// The parameters of a kernel of the user's own, as the compiler names their types; empty for ours.
     signature: String,
-    /// The program that copies operands for this one, and runs first.
+    /// The program that copies operands for this one, and runs first; and the one that finishes its reductions, and runs last.
     pub first: Option<Arc<Program>>,
+    pub last: Option<Arc<Program>>,
     pub nvrtc: (i32, i32),
     pub source: String,
     /// NVRTC's messages: warnings, if there were any.
@@ -87,8 +89,8 @@ pub struct Program {
 impl Program {
     /// Loads all of the program, so that nothing is left for a first launch to do.
     pub fn load(&self, device: &Device) -> Result<(), DriverError> {
-        if let Some(first) = &self.first {
-            first.load(device)?;
+        for other in self.first.iter().chain(&self.last) {
+            other.load(device)?;
             device.prepare_to_allocate()?;
         }
         self.library(device).map(|_| ())
@@ -129,62 +131,74 @@ pub fn compile(kernel: &Kernel, cc: u32) -> Result<Arc<Program>, CompileError> {
 fn compile_uncached(kernel: &Kernel, architecture: Architecture, nvrtc: &Nvrtc) -> Result<Program, CompileError> {
     let name = kernel.name();
     let Some(text) = source(kernel) else { return Err(CompileError::NotCompiled(name)) };
-    let empty = Program {
-        key: String::new(),
-        kernel: name,
+    let program = Program {
         base: Kernel { epilogue: None, ..*kernel }.name(),
         epilogue: kernel.epilogue.cloned(),
-        architecture,
         shared_bytes: kernel.shared_bytes(),
-        entry: ENTRY.to_owned(),
-        signature: String::new(),
-        first: None,
-        nvrtc: nvrtc.version(),
-        source: text,
-        log: String::new(),
-        cubin: Vec::new(),
-        library: OnceLock::new(),
+        ..empty(name, ENTRY, text, architecture, nvrtc)
     };
-    if !kernel.packs() {
-        return filled(empty, nvrtc);
-    }
-    // Two programs, compiled side by side. The copy depends on nothing but the elements' size, and so is mostly there already.
-    // (A thread of its own, not one of a pool: a forked child has the pool, and none of its threads.)
-    let size = kernel.types.a.bytes();
-    let (program, first) = std::thread::scope(|scope| {
-        let first = scope.spawn(|| copying_program(size, architecture, nvrtc));
-        let program = filled(empty, nvrtc);
-        (program, first.join().unwrap_or_else(|_| copying_program(size, architecture, nvrtc)))
-    });
-    Ok(Program { first: Some(first?), ..program? })
+    // Programs that go with it are compiled at its side. They depend on little, and so are mostly there already.
+    // (Threads of their own, not of a pool: a forked child has the pool, and none of its threads.)
+    let [first, last] = companions(kernel);
+    std::thread::scope(|scope| {
+        let others = [first, last].map(|text| text.map(|text| scope.spawn(|| companion(text, architecture, nvrtc))));
+        let program = filled(program, nvrtc);
+        let joined = others.map(|thread| {
+            thread.map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).transpose()
+        });
+        let [first, last] = joined;
+        Ok(Program { first: first?, last: last?, ..program? })
+    })
 }
 
-/// The program that copies operands with elements of this many bytes.
-fn copying_program(size: i64, architecture: Architecture, nvrtc: &Nvrtc) -> Result<Arc<Program>, CompileError> {
-    type Programs = HashMap<(i64, Architecture), Arc<Program>>;
-    static MEMORY: Mutex<Option<Programs>> = Mutex::new(None);
-    let lock = || MEMORY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some(program) = lock().get_or_insert_default().get(&(size, architecture)) {
-        return Ok(program.clone());
-    }
-    let empty = Program {
+/// A program before it is compiled.
+fn empty(kernel: String, entry: &str, source: String, architecture: Architecture, nvrtc: &Nvrtc) -> Program {
+    Program {
         key: String::new(),
-        kernel: format!("pack_{size}_bytes"),
+        kernel,
         base: String::new(),
         epilogue: None,
         architecture,
         shared_bytes: 0,
-        entry: PACK_ENTRY.to_owned(),
+        entry: entry.to_owned(),
         signature: String::new(),
         first: None,
+        last: None,
         nvrtc: nvrtc.version(),
-        source: source::pack(size),
+        source,
         log: String::new(),
         cubin: Vec::new(),
         library: OnceLock::new(),
-    };
-    let program = Arc::new(filled(empty, nvrtc)?);
-    Ok(lock().get_or_insert_default().entry((size, architecture)).or_insert(program).clone())
+    }
+}
+
+/// The name, the entry and the text of a program that goes with a kernel's.
+type Companion = (&'static str, &'static str, String);
+
+/// The programs that run before and after a kernel's.
+fn companions(kernel: &Kernel) -> [Option<Companion>; 2] {
+    let reductions = kernel.reductions();
+    [
+        kernel.packs().then(|| ("pack", PACK_ENTRY, source::pack(kernel.types.a.bytes()))),
+        (!reductions.is_empty()).then(|| ("reduce", REDUCE_ENTRY, source::reduce(&reductions))),
+    ]
+}
+
+fn companion(
+    (name, entry, text): Companion,
+    architecture: Architecture,
+    nvrtc: &Nvrtc,
+) -> Result<Arc<Program>, CompileError> {
+    type Programs = HashMap<(String, Architecture), Arc<Program>>;
+    static MEMORY: Mutex<Option<Programs>> = Mutex::new(None);
+    let lock = || MEMORY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let key = (text, architecture);
+    if let Some(program) = lock().get_or_insert_default().get(&key) {
+        return Ok(program.clone());
+    }
+    let program = empty(name.to_owned(), entry, key.0.clone(), architecture, nvrtc);
+    let program = Arc::new(filled(program, nvrtc)?);
+    Ok(lock().get_or_insert_default().entry(key).or_insert(program).clone())
 }
 
 /// A program with its machine code: from disk, or compiled now.
@@ -220,11 +234,13 @@ pub fn to_bytes(program: &Program) -> Vec<u8> {
 pub fn is_of(program: &Program, kernel: &Kernel) -> bool {
     let key = |program: &Program, text: &str| cache::key(text, &program.architecture.options(), program.nvrtc);
     let own = source(kernel).is_some_and(|text| key(program, &text) == program.key);
-    let first = match &program.first {
-        Some(first) => kernel.packs() && key(first, &source::pack(kernel.types.a.bytes())) == first.key,
-        None => !kernel.packs(),
+    let mut others = [&program.first, &program.last].into_iter().zip(companions(kernel));
+    let same = |(other, companion): (&Option<Arc<Program>>, Option<Companion>)| match (other, companion) {
+        (Some(other), Some((.., text))) => key(other, &text) == other.key,
+        (None, None) => true,
+        _ => false,
     };
-    own && first
+    own && others.all(same)
 }
 
 /// The program in bytes that [`to_bytes`] made. Anything else is refused.

@@ -1,8 +1,9 @@
 //! The text of a program: a few lines that include one family's header and name its template parameters.
 
-use super::{ENTRY, PACK_ENTRY};
+use super::{ENTRY, PACK_ENTRY, REDUCE_ENTRY};
+use crate::epilogue::Reduction;
 use crate::epilogue::functor;
-use crate::kernel::{Design, Elementwise, Kernel, Major, Method, Pack, Schedule, Simt, Skinny};
+use crate::kernel::{Design, Elementwise, Kernel, Major, Method, Pack, Reduce, Schedule, Simt, Skinny};
 
 macro_rules! headers {
     ($($name:literal),* $(,)?) => {
@@ -15,6 +16,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "common/cluster.cuh",
     "common/epilogue.cuh",
     "common/fusion.cuh",
+    "common/groups.cuh",
     "common/mbarrier.cuh",
     "common/operand_tile.cuh",
     "common/params.cuh",
@@ -27,6 +29,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "common/wgmma.cuh",
     "elementwise.cuh",
     "pack.cuh",
+    "reduce.cuh",
     "simt.cuh",
     "skinny.cuh",
     "sm80.cuh",
@@ -50,6 +53,29 @@ extern "C" __global__ void __launch_bounds__(Copy::THREADS, Copy::MIN_CTAS)
     )
 }
 
+/// The program that folds the partial results of these reductions.
+pub(super) fn reduce(reductions: &[Reduction]) -> String {
+    let one = |Reduction { fold, compute, out, .. }: &Reduction| {
+        format!("Reduce<{}, fused::{}, {}>", compute.short_name(), fold.name(), out.short_name())
+    };
+    let all: Vec<String> = reductions.iter().map(one).collect();
+    format!(
+        r#"#include "reduce.cuh"
+
+static_assert({first}::THREADS == {threads}, "host and kernel disagree");
+
+extern "C" __global__ void __launch_bounds__({threads})
+{REDUCE_ENTRY}(const __grid_constant__ ReduceParams<{count}> params) {{
+    reduce_all<{all}>(params);
+}}
+"#,
+        first = all[0],
+        threads = Reduce::THREADS,
+        count = all.len(),
+        all = all.join(", ")
+    )
+}
+
 /// That the host launches with what the kernel was written for.
 fn agreement(threads: u32, shared_bytes: u32) -> String {
     format!("Work::THREADS == {threads} && Work::SMEM_BYTES == {shared_bytes}")
@@ -65,11 +91,12 @@ pub fn source(kernel: &Kernel) -> Option<String> {
             let types = kernel.types;
             let [m, n, k] = config.tile;
             let family = format!(
-                "SimtGemm<{}, {}, {}, {}, {m}, {n}, {k}, {epilogue}>",
+                "SimtGemm<{}, {}, {}, {}, {m}, {n}, {k}, {}, {epilogue}>",
                 types.a.short_name(),
                 types.b.short_name(),
                 types.accumulator.short_name(),
-                types.out.short_name()
+                types.out.short_name(),
+                config.grouped
             );
             ("simt.cuh", family, "GemmParams", agreement(Simt::THREADS, 0))
         }
@@ -108,7 +135,7 @@ pub fn source(kernel: &Kernel) -> Option<String> {
             let [m, n, k] = program.tile;
             let [warps_m, warps_n] = program.warps;
             let family = format!(
-                "Sm80Gemm<{}, {}, {}, {}, {}, {}, {m}, {n}, {k}, {warps_m}, {warps_n}, {}, {}, {epilogue}>",
+                "Sm80Gemm<{}, {}, {}, {}, {}, {}, {m}, {n}, {k}, {warps_m}, {warps_n}, {}, {}, {}, {epilogue}>",
                 types.a.short_name(),
                 types.b.short_name(),
                 types.accumulator.short_name(),
@@ -116,7 +143,8 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 program.layout.a == Major::Row,
                 program.layout.b == Major::Column,
                 program.stages,
-                program.align
+                program.align,
+                program.grouped
             );
             ("sm80.cuh", family, "GemmParams", agreement(program.threads(), program.shared_bytes(types)))
         }
@@ -129,7 +157,7 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 Schedule::PingPong => "PING_PONG",
             };
             let family = format!(
-                "Sm90Gemm<{}, {}, {}, {}, {a_k_major}, {b_k_major}, {m}, {n}, {}, {}, Schedule::{schedule}, {cluster_m}, {cluster_n}, {}, {}, {epilogue}>",
+                "Sm90Gemm<{}, {}, {}, {}, {a_k_major}, {b_k_major}, {m}, {n}, {}, {}, Schedule::{schedule}, {cluster_m}, {cluster_n}, {}, {}, {}, {epilogue}>",
                 types.a.short_name(),
                 types.b.short_name(),
                 types.accumulator.short_name(),
@@ -137,7 +165,8 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 config.stages,
                 config.consumers,
                 config.split,
-                config.swapped
+                config.swapped,
+                config.grouped
             );
             let (cluster, ctas) = (config.cluster_size(), config.ctas_per_sm(types));
             let mut checks = agreement(config.threads(), config.shared_bytes(types));
@@ -150,7 +179,10 @@ pub fn source(kernel: &Kernel) -> Option<String> {
     };
     let (definitions, declared, passed) = match kernel.epilogue {
         Some(epilogue) => (
-            format!("#include \"common/fusion.cuh\"\n\n{}", functor(epilogue, kernel.types.accumulator)),
+            format!(
+                "#include \"common/fusion.cuh\"\n\n{}",
+                functor(epilogue, kernel.types.accumulator, kernel.is_transposed())
+            ),
             ", const __grid_constant__ EpilogueParams epilogue",
             "Epilogue{epilogue}",
         ),

@@ -87,6 +87,7 @@ fn compile_uncached(
         entry: String::new(),
         signature: String::new(),
         first: None,
+        last: None,
         nvrtc: nvrtc.version(),
         source: text,
         log: String::new(),

@@ -1,12 +1,12 @@
 //! A compiled program in the driver, free of contexts, and the launch of its kernel.
 
 use std::ffi::{CString, c_void};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use arrayvec::ArrayVec;
 use cudarc::driver::sys::{
-    self, CUfunction_attribute, CUkernel, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
-    CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDim, CUlaunchConfig, CUlibrary,
+    self, CUfunc_st, CUfunction, CUfunction_attribute, CUkernel, CUlaunchAttribute, CUlaunchAttributeID,
+    CUlaunchAttributeValue, CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDim, CUlaunchConfig, CUlibrary,
 };
 
 use super::error::check;
@@ -20,9 +20,17 @@ pub struct Library {
     kernel: CUkernel,
     /// Dynamic shared memory that a launch may use, in bytes.
     shared_bytes: u32,
-    /// One bit a device that the kernel has been prepared for.
-    prepared: AtomicU64,
+    /// The kernel as each device's primary context has it, once prepared there. Launching one takes 50 ns less than launching the
+    /// context-free kernel, which the driver looks up again.
+    functions: [AtomicPtr<CUfunc_st>; DEVICES],
 }
+
+/// Devices that a library remembers its function for; of further ones it asks at each launch.
+const DEVICES: usize = 32;
+
+/// A kernel in the context of one device.
+#[derive(Clone, Copy)]
+pub struct Function(CUfunction);
 
 // SAFETY: libraries and kernels are handles that any thread may use; the driver synchronizes access to them.
 unsafe impl Send for Library {}
@@ -39,110 +47,20 @@ pub struct Grid {
     pub overlapping: bool,
 }
 
-impl Library {
-    /// Loads a cubin and finds its kernel.
-    pub fn load(cubin: &[u8], entry: &str, shared_bytes: u32, device: &Device) -> Result<Library, DriverError> {
-        let _current = device.make_current()?;
-        let (mut library, mut kernel): (CUlibrary, CUkernel) = (std::ptr::null_mut(), std::ptr::null_mut());
-        let entry = CString::new(entry).unwrap_or_default();
-        let none = std::ptr::null_mut();
-        // SAFETY: the cubin is a whole ELF image that our own cache has checked; the driver copies it before it returns.
-        unsafe {
-            let code = cubin.as_ptr().cast::<c_void>();
-            let loaded = sys::cuLibraryLoadData(&mut library, code, none, none.cast(), 0, none.cast(), none.cast(), 0);
-            check("cuLibraryLoadData", loaded)?;
-            let found = sys::cuLibraryGetKernel(&mut kernel, library, entry.as_ptr());
-            if let Err(error) = check("cuLibraryGetKernel", found) {
-                sys::cuLibraryUnload(library);
-                return Err(error);
-            }
-        }
-        Ok(Library { kernel, shared_bytes, prepared: AtomicU64::new(0) })
-    }
+/// A grid as the driver takes it, but for the stream: made once where a launch is repeated.
+#[derive(Clone)]
+pub struct Configuration {
+    config: CUlaunchConfig,
+    attributes: ArrayVec<CUlaunchAttribute, 2>,
+}
 
-    /// Loads the kernel's code onto a device and lifts its limit of shared memory there, so that nothing is left for
-    /// the first launch to do: a launch may then be captured into a graph straight away.
-    pub fn prepare(&self, device: &Device) -> Result<(), DriverError> {
-        let bit = 1u64.checked_shl(device.ordinal as u32).unwrap_or(0);
-        if self.prepared.load(Ordering::Acquire) & bit != 0 {
-            return Ok(());
-        }
-        let _current = device.make_current()?;
-        // SAFETY: the kernel lives as long as `self`; the pointer is a local's.
-        unsafe {
-            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            let set = sys::cuKernelSetAttribute(attribute, self.shared_bytes as i32, self.kernel, device.handle);
-            check("cuKernelSetAttribute", set)?;
-            let mut function = std::ptr::null_mut();
-            check("cuKernelGetFunction", sys::cuKernelGetFunction(&mut function, self.kernel))?;
-        }
-        self.prepared.fetch_or(bit, Ordering::Release);
-        Ok(())
-    }
+// SAFETY: the pointers in it, to the stream and the attributes, are null; a launch fills in those of its own copy.
+unsafe impl Send for Configuration {}
+unsafe impl Sync for Configuration {}
 
-    /// Enqueues one launch on a stream of the device.
-    ///
-    /// # Safety
-    /// `params` is what the kernel declares as its first parameter, `more` as its second, unless it has none, and every
-    /// address in them is valid on the device until the launch has run.
-    pub unsafe fn launch<P>(
-        &self,
-        device: &Device,
-        stream: u64,
-        grid: Grid,
-        params: &P,
-        more: &[u64],
-    ) -> Result<(), DriverError> {
-        self.prepare(device)?;
-        let _current = device.make_current()?;
-        // SAFETY: the caller's; the device has just been made current.
-        unsafe { self.launch_current(stream, grid, params, more) }
-    }
-
-    /// As [`Library::launch`], of a kernel with one parameter a word: each lies in the first bytes of its own.
-    ///
-    /// # Safety
-    /// There is a word for each parameter that the kernel declares, with its value, none larger than a word. Every address among
-    /// them is valid on the device until the launch has run.
-    pub unsafe fn launch_words(
-        &self,
-        device: &Device,
-        stream: u64,
-        grid: Grid,
-        words: &[u64],
-    ) -> Result<(), DriverError> {
-        self.prepare(device)?;
-        let _current = device.make_current()?;
-        let mut arguments: Vec<*mut c_void> = words.iter().map(pointer).collect();
-        // SAFETY: the caller's; the device has just been made current.
-        unsafe { self.launch_pointers(stream, grid, &mut arguments) }
-    }
-
-    /// The launch call alone.
-    ///
-    /// # Safety
-    /// As for [`Library::launch`]; the kernel has been prepared for the device that is current.
-    pub unsafe fn launch_current<P>(
-        &self,
-        stream: u64,
-        grid: Grid,
-        params: &P,
-        more: &[u64],
-    ) -> Result<(), DriverError> {
-        // SAFETY: the caller's. The driver looks at as many as the kernel declares.
-        unsafe { self.launch_pointers(stream, grid, &mut [pointer(params), more.as_ptr().cast_mut().cast()]) }
-    }
-
-    /// # Safety
-    /// There is a pointer to each parameter that the kernel declares; the rest as for [`Library::launch_current`].
-    #[inline(always)]
-    unsafe fn launch_pointers(
-        &self,
-        stream: u64,
-        grid: Grid,
-        arguments: &mut [*mut c_void],
-    ) -> Result<(), DriverError> {
-        let mut attributes = ArrayVec::<CUlaunchAttribute, 2>::new();
+impl From<Grid> for Configuration {
+    fn from(grid: Grid) -> Configuration {
+        let mut attributes = ArrayVec::new();
         let mut add = |id, fill: &dyn Fn(&mut CUlaunchAttributeValue)| {
             let mut value = CUlaunchAttributeValue { pad: [0; 64] };
             fill(&mut value);
@@ -165,14 +83,131 @@ impl Library {
             blockDimY: grid.threads[1],
             blockDimZ: grid.threads[2],
             sharedMemBytes: grid.shared_bytes,
-            hStream: stream as sys::CUstream,
-            attrs: attributes.as_mut_ptr(),
+            hStream: std::ptr::null_mut(),
+            attrs: std::ptr::null_mut(),
             numAttrs: attributes.len() as u32,
         };
-        // SAFETY: the driver copies the parameters before it returns, and only reads them; a CUkernel may stand for a
-        // CUfunction in a launch (CUDA Driver API, cuLaunchKernelEx). The rest the caller vouches for.
-        let result =
-            unsafe { sys::cuLaunchKernelEx(&config, self.kernel.cast(), arguments.as_mut_ptr(), std::ptr::null_mut()) };
+        Configuration { config, attributes }
+    }
+}
+
+impl Library {
+    /// Loads a cubin and finds its kernel.
+    pub fn load(cubin: &[u8], entry: &str, shared_bytes: u32, device: &Device) -> Result<Library, DriverError> {
+        let _current = device.make_current()?;
+        let (mut library, mut kernel): (CUlibrary, CUkernel) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let entry = CString::new(entry).unwrap_or_default();
+        let none = std::ptr::null_mut();
+        // SAFETY: the cubin is a whole ELF image that our own cache has checked; the driver copies it before it returns.
+        unsafe {
+            let code = cubin.as_ptr().cast::<c_void>();
+            let loaded = sys::cuLibraryLoadData(&mut library, code, none, none.cast(), 0, none.cast(), none.cast(), 0);
+            check("cuLibraryLoadData", loaded)?;
+            let found = sys::cuLibraryGetKernel(&mut kernel, library, entry.as_ptr());
+            if let Err(error) = check("cuLibraryGetKernel", found) {
+                sys::cuLibraryUnload(library);
+                return Err(error);
+            }
+        }
+        let functions = std::array::from_fn(|_| AtomicPtr::default());
+        Ok(Library { kernel, shared_bytes, functions })
+    }
+
+    /// Loads the kernel's code onto a device and lifts its limit of shared memory there, so that nothing is left for
+    /// the first launch to do: a launch may then be captured into a graph straight away.
+    pub fn prepare(&self, device: &Device) -> Result<Function, DriverError> {
+        let known = self.functions.get(device.ordinal as usize);
+        let function = known.map_or(std::ptr::null_mut(), |known| known.load(Ordering::Acquire));
+        if !function.is_null() {
+            return Ok(Function(function));
+        }
+        let _current = device.make_current()?;
+        let mut function = std::ptr::null_mut();
+        // SAFETY: the kernel lives as long as `self`; the pointer is a local's.
+        unsafe {
+            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let set = sys::cuKernelSetAttribute(attribute, self.shared_bytes as i32, self.kernel, device.handle);
+            check("cuKernelSetAttribute", set)?;
+            check("cuKernelGetFunction", sys::cuKernelGetFunction(&mut function, self.kernel))?;
+        }
+        if let Some(known) = known {
+            known.store(function, Ordering::Release);
+        }
+        Ok(Function(function))
+    }
+
+    /// Enqueues one launch on a stream of the device.
+    ///
+    /// # Safety
+    /// `params` is what the kernel declares as its first parameter, `more` as its second, unless it has none, and every
+    /// address in them is valid on the device until the launch has run.
+    pub unsafe fn launch<P>(
+        &self,
+        device: &Device,
+        stream: u64,
+        grid: &Configuration,
+        params: &P,
+        more: &[u64],
+    ) -> Result<(), DriverError> {
+        let function = self.prepare(device)?;
+        let _current = device.make_current()?;
+        // SAFETY: the caller's; the device has just been made current.
+        unsafe { function.launch(stream, grid, params, more) }
+    }
+
+    /// As [`Library::launch`], of a kernel with one parameter a word: each lies in the first bytes of its own.
+    ///
+    /// # Safety
+    /// There is a word for each parameter that the kernel declares, with its value, none larger than a word. Every address among
+    /// them is valid on the device until the launch has run.
+    pub unsafe fn launch_words(
+        &self,
+        device: &Device,
+        stream: u64,
+        grid: Grid,
+        words: &[u64],
+    ) -> Result<(), DriverError> {
+        let function = self.prepare(device)?;
+        let _current = device.make_current()?;
+        let mut arguments: Vec<*mut c_void> = words.iter().map(pointer).collect();
+        // SAFETY: the caller's; the device has just been made current.
+        unsafe { function.launch_pointers(stream, &grid.into(), &mut arguments) }
+    }
+}
+
+impl Function {
+    /// The launch call alone.
+    ///
+    /// # Safety
+    /// As for [`Library::launch`]; the function's device is current.
+    pub unsafe fn launch<P>(
+        self,
+        stream: u64,
+        grid: &Configuration,
+        params: &P,
+        more: &[u64],
+    ) -> Result<(), DriverError> {
+        // SAFETY: the caller's. The driver looks at as many as the kernel declares.
+        unsafe { self.launch_pointers(stream, grid, &mut [pointer(params), more.as_ptr().cast_mut().cast()]) }
+    }
+
+    /// # Safety
+    /// There is a pointer to each parameter that the kernel declares; the rest as for [`Function::launch`].
+    #[inline(always)]
+    unsafe fn launch_pointers(
+        self,
+        stream: u64,
+        grid: &Configuration,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), DriverError> {
+        let config = CUlaunchConfig {
+            hStream: stream as sys::CUstream,
+            attrs: grid.attributes.as_ptr().cast_mut(),
+            ..grid.config
+        };
+        // SAFETY: the driver copies attributes and parameters before it returns, and only reads them. The rest the caller vouches
+        // for.
+        let result = unsafe { sys::cuLaunchKernelEx(&config, self.0, arguments.as_mut_ptr(), std::ptr::null_mut()) };
         check("cuLaunchKernelEx", result)
     }
 }

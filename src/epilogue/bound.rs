@@ -65,17 +65,27 @@ impl Bound {
 
     /// The parameter block: `EpilogueParams` of the generated text, in words of 8 bytes. First the tensors, each its address
     /// and its strides along batch, m and n, in elements; then the scalars, each in a word of its own.
-    /// `transposed`: the kernel's program computes the transposed product.
-    pub fn params(&self, accumulator: DType, transposed: bool) -> Vec<u64> {
-        let views = self.inputs.iter().filter_map(|value| match value {
-            Value::Tensor(view) => Some(view),
-            Value::Scalar(_) => None,
-        });
-        let mut words = Vec::new();
-        for view in views.chain(self.outputs.iter().flatten()) {
+    /// `transposed`: the kernel's program computes the transposed product. `partial`: the tensors that stand for those outputs that
+    /// are reduced, in the program's frame.
+    pub fn params(&self, accumulator: DType, transposed: bool, partial: &[[u64; 4]]) -> Vec<u64> {
+        let tensor = |view: &View| {
             let [batch, m, n] = view.stride;
             let (m, n) = if transposed { (n, m) } else { (m, n) };
-            words.extend([view.data, batch as u64, m as u64, n as u64]);
+            [view.data, batch as u64, m as u64, n as u64]
+        };
+        let mut words = Vec::new();
+        for value in &self.inputs {
+            if let Value::Tensor(view) = value {
+                words.extend(tensor(view));
+            }
+        }
+        let mut partial = partial.iter();
+        for (output, view) in self.epilogue.graph.outputs.iter().zip(&self.outputs) {
+            match (&output.fold, view) {
+                (None, Some(view)) => words.extend(tensor(view)),
+                (Some(_), _) => words.extend(partial.next().copied().unwrap_or_default()),
+                (None, None) => {}
+            }
         }
         for (value, input) in self.inputs.iter().zip(&self.epilogue.inputs) {
             let Value::Scalar(number) = value else { continue };

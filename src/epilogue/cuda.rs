@@ -7,15 +7,12 @@ use super::{Epilogue, Id, Input, Kind, MAIN_OUTPUT, Node, compute_type};
 use crate::operand::DType;
 
 /// The definitions of `EpilogueParams` and `Epilogue` for a kernel with this accumulator.
-pub fn functor(epilogue: &Epilogue, accumulator: DType) -> String {
+/// `transposed`: it computes the transposed product, whose rows are the user's columns.
+pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool) -> String {
     let functor = Functor::new(epilogue, accumulator);
     let (graph, used) = (&epilogue.graph, epilogue.graph.used());
     let (input_places, output_places) = (epilogue.input_places(), epilogue.output_places());
-    let type_of = |kind: Kind| match kind {
-        Kind::Truth => "bool",
-        Kind::Integer => "s32",
-        Kind::Float => functor.float,
-    };
+    let type_of = |kind: Kind| functor.type_name(kind);
 
     // Writing to a string does not fail; the results are dropped for that reason.
     let mut params = String::new();
@@ -36,17 +33,19 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType) -> String {
         words = 1;
     }
 
-    let (mut loads, mut body, mut stores) = (String::new(), String::new(), String::new());
+    let (mut operands, mut loads) = <(String, String)>::default();
+    let (mut results, mut body, mut stores) = <(String, String, String)>::default();
+    let (mut folded, mut identities, mut reductions) = <(String, String, String)>::default();
     for (at, node) in graph.nodes.iter().enumerate().filter(|(at, _)| used[*at]) {
         let kind = functor.kinds[at];
         if let Node::Input(input) = node
             && let Input::Tensor(dtype) = epilogue.inputs[*input as usize]
         {
-            let (value, place, element) = (type_of(kind), input_places[*input as usize], dtype.short_name());
-            let _ = writeln!(loads, "    {value} input{input}[WIDTH];");
+            let (place, element) = (input_places[*input as usize], dtype.short_name());
+            let _ = writeln!(operands, "    Pack<{element}, WIDTH, RUN> input{input};");
             let _ = writeln!(
                 loads,
-                "    load_operand<{element}>(input{input}, params.tensors[{place}], batch, m, n, valid);"
+                "    load_operand(operands.input{input}, params.tensors[{place}], batch, m, n, valid);"
             );
         }
         let text = functor.expression(at as Id, &input_places);
@@ -55,15 +54,29 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType) -> String {
 
     let integers = accumulator.is_integer();
     let mut as_float = false;
+    let reduced = epilogue.reductions(accumulator, transposed);
     for (index, (output, place)) in graph.outputs.iter().zip(&output_places).enumerate() {
         let (node, kind) = (output.node, functor.kind(output.node));
-        if let Some(place) = place {
+        if let (Some(place), Some(reduction)) = (place, reduced.iter().find(|reduction| reduction.output == index)) {
+            let (value, fold) = (reduction.compute.short_name(), reduction.fold.name());
+            let _ = writeln!(folded, "    {value} fold{index}[WIDTH];");
+            let _ = writeln!(identities, "        fold{index}[e] = fused::{fold}::identity<{value}>();");
+            let _ = writeln!(
+                body,
+                "      if (run_column<WIDTH, RUN>(e) < place.valid) folded.fold{index}[e] = {value}(v{node});"
+            );
+            let function = match reduction.along {
+                [_, _, true] => format!("reduce_n<fused::{fold}, LANES_N>"),
+                [_, _, false] => format!("reduce_m<fused::{fold}, LANES_M, LANES_N, RUN>"),
+            };
+            let _ = writeln!(reductions, "    {function}(folded.fold{index}, params.tensors[{place}], place);");
+        } else if let Some(place) = place {
             let (value, element) = (type_of(kind.max(Kind::Integer)), epilogue.outputs[index].short_name());
-            let _ = writeln!(loads, "    {value} output{index}[WIDTH];");
+            let _ = writeln!(results, "    {value} output{index}[WIDTH];");
             let _ = writeln!(body, "      output{index}[e] = v{node};");
             let _ = writeln!(
                 stores,
-                "    store_operand<{element}>(output{index}, params.tensors[{place}], batch, m, n, valid);"
+                "    store_operand<{element}, WIDTH, RUN>(output{index}, params.tensors[{place}], place);"
             );
         } else if output.name == MAIN_OUTPUT {
             as_float = integers && kind == Kind::Float;
@@ -83,19 +96,41 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType) -> String {
 static_assert(sizeof(EpilogueParams) == {bytes}, {disagree:?});
 
 struct Epilogue {{
+  static constexpr bool REDUCES = {reduces};
   const EpilogueParams& params;
 
-  template <class Value, int WIDTH>
-  __device__ __forceinline__ void operator()(Value (&values)[WIDTH], int batch, int m, int n, int valid) const {{
-{loads}#pragma unroll
+  template <int WIDTH, int RUN> struct Operands {{
+{operands}  }};
+
+  template <int WIDTH, int RUN>
+  __device__ __forceinline__ void load(Operands<WIDTH, RUN>& operands, int batch, int m, int n, int valid) const {{
+{loads}  }}
+
+  template <int WIDTH> struct Folded {{
+{folded}    __device__ __forceinline__ void clear() {{
+#pragma unroll
+      for (int e = 0; e < WIDTH; ++e) {{
+{identities}      }}
+    }}
+  }};
+
+  template <class Value, int WIDTH, int RUN>
+  __device__ __forceinline__ void operator()(Value (&values)[WIDTH], const Operands<WIDTH, RUN>& operands, Folded<WIDTH>& folded,
+                                             const Place& place) const {{
+{results}#pragma unroll
     for (int e = 0; e < WIDTH; ++e) {{
 {body}    }}
 {stores}  }}
+
+  template <int LANES_M, int LANES_N, int WIDTH, int RUN>
+  __device__ __forceinline__ void reduce(const Operands<WIDTH, RUN>&, Folded<WIDTH>& folded, const Place& place) const {{
+{reductions}  }}
 
   {result}
 }};
 ",
         bytes = 8 * words,
+        reduces = !reduced.is_empty(),
         disagree = "host and kernel disagree"
     )
 }
@@ -110,6 +145,14 @@ struct Functor<'a> {
 impl Functor<'_> {
     fn new(epilogue: &Epilogue, accumulator: DType) -> Functor<'_> {
         Functor { epilogue, kinds: epilogue.kinds(accumulator), float: compute_type(accumulator).short_name() }
+    }
+
+    fn type_name(&self, kind: Kind) -> &'static str {
+        match kind {
+            Kind::Truth => "bool",
+            Kind::Integer => "s32",
+            Kind::Float => self.float,
+        }
     }
 
     fn kind(&self, id: Id) -> Kind {
@@ -131,7 +174,7 @@ impl Functor<'_> {
         match self.epilogue.graph.node(id) {
             Node::Accumulator => "values[e]".to_owned(),
             Node::Input(input) => match self.epilogue.inputs[input as usize] {
-                Input::Tensor(_) => format!("input{input}[e]"),
+                Input::Tensor(_) => format!("{}(decode(operands.input{input}.elements[e]))", self.type_name(kind)),
                 Input::Scalar(_) => format!("params.scalar{}", input_places[input as usize]),
             },
             Node::Integer(i32::MIN) => "(-2147483647 - 1)".to_owned(),

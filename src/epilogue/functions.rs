@@ -1,6 +1,6 @@
 //! The functions that an epilogue may call, by the last part of the name that the user calls them by.
 
-use super::{Binary, Comparison, Graph, Id, Node, Number, Unary};
+use super::{Binary, Comparison, Fold, Graph, Id, Node, Number, Unary};
 use crate::operand::DType;
 
 /// An argument of a call.
@@ -9,20 +9,24 @@ pub enum Argument {
     Value(Id),
     /// A word: a string, or the last part of a dotted name (`float16` of `torch.float16`).
     Word(String),
+    /// Integers in brackets: dimensions.
+    Integers(Vec<i64>),
     /// Python's None.
     Nothing,
 }
 
 /// What an expression stands for.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Meaning {
     Value(Id),
+    /// A value reduced along dimensions, which can be returned and nothing else.
+    Folded(Fold, Vec<i32>, Id),
 }
 
 /// What messages list.
 pub const NAMES: &str = "abs, bfloat16, cast, clamp, clip, exp, float, gelu, half, hardswish, identity, leaky_relu, log, \
-                         max, maximum, min, minimum, multiply_add, relu, rsqrt, sigmoid, silu, sqrt, square, swish, tanh, \
-                         to, where, and torch's add, sub, mul, div, neg, lt, le, gt, ge, eq, ne";
+                         max, maximum, min, minimum, multiply_add, relu, rsqrt, sigmoid, silu, sqrt, square, sum, swish, \
+                         tanh, to, where, and torch's add, amax, sub, mul, div, neg, lt, le, gt, ge, eq, ne";
 
 impl Graph {
     /// The call of a function, with its arguments by position and by name. The error says what is wrong with it.
@@ -33,9 +37,46 @@ impl Graph {
         named: Vec<(String, Argument)>,
     ) -> Result<Meaning, String> {
         let mut call = Call { function, positional, named };
-        let id = self.called(&mut call)?;
+        let meaning = match call.is_reduction(self) {
+            true => self.folded(&mut call)?,
+            false => Meaning::Value(self.called(&mut call)?),
+        };
         call.finish()?;
-        Ok(Meaning::Value(id))
+        Ok(meaning)
+    }
+
+    fn folded(&mut self, call: &mut Call<'_>) -> Result<Meaning, String> {
+        let function = call.function;
+        let fold = match function {
+            "sum" => Fold::Sum,
+            "max" | "amax" => Fold::Maximum,
+            _ => {
+                return Err(format!(
+                    "{function} along a dimension is no reduction that kernels fuse; there are sum(x, dim) and max(x, dim)"
+                ));
+            }
+        };
+        let x = call.value(&["input", "x"])?;
+        let dims = match call.take(&["dim", "axis"]) {
+            Some(Argument::Integers(dims)) => dims,
+            Some(Argument::Value(id)) => match self.constant(id) {
+                Some(Number::Integer(dim)) => vec![dim],
+                _ => return Err(format!("the dimension of {function} is an integer, or several in brackets")),
+            },
+            Some(Argument::Nothing) | None => {
+                return Err(format!(
+                    "{function} needs the dimension that it reduces: {function}(x, dim=-1) for each row"
+                ));
+            }
+            Some(Argument::Word(word)) => return Err(format!("{word} is no dimension")),
+        };
+        let small = |dim: &i64| i32::try_from(*dim).ok().filter(|dim| (-3..3).contains(dim));
+        let Some(dims) = dims.iter().map(small).collect::<Option<Vec<i32>>>().filter(|dims| !dims.is_empty()) else {
+            return Err(format!("{function} along {dims:?}: an output has dimensions -3 to 2"));
+        };
+        // Whether the dimension stays, with extent 1, is for the tensor to say that is given for the output.
+        call.take_named("keepdim");
+        Ok(Meaning::Folded(fold, dims, x))
     }
 
     fn called(&mut self, call: &mut Call<'_>) -> Result<Id, String> {
@@ -65,13 +106,6 @@ impl Graph {
             "minimum" | "min" => Some(Binary::Minimum),
             _ => None,
         };
-        if call.is_reduction(self) {
-            let function = call.function;
-            return Err(format!(
-                "{function} along a dimension is a reduction, which no kernel fuses yet; reduce the stored output, or write \
-                 maximum(x, y) or minimum(x, y) for the larger or smaller of two values"
-            ));
-        }
         if let Some(operation) = binary {
             let (x, y) = (call.value(&["input", "x"])?, call.value(&["other", "y"])?);
             return Ok(self.binary(operation, x, y));
@@ -181,7 +215,11 @@ impl Call<'_> {
         if !self.positional.is_empty() {
             return Some(self.positional.remove(0));
         }
-        let at = self.named.iter().position(|(name, _)| names.contains(&name.as_str()))?;
+        names.iter().find_map(|name| self.take_named(name))
+    }
+
+    fn take_named(&mut self, name: &str) -> Option<Argument> {
+        let at = self.named.iter().position(|(known, _)| known == name)?;
         Some(self.named.remove(at).1)
     }
 
@@ -194,6 +232,7 @@ impl Call<'_> {
                 let second = self.positional.get(1);
                 let integer = |argument: &Argument| match argument {
                     Argument::Value(id) => matches!(graph.constant(*id), Some(Number::Integer(_))),
+                    Argument::Integers(_) => true,
                     _ => false,
                 };
                 dim || (self.positional.len() + self.named.len() < 2) || second.is_some_and(integer)
@@ -211,6 +250,9 @@ impl Call<'_> {
             Some(Argument::Value(id)) => Ok(Some(id)),
             Some(Argument::Nothing) | None => Ok(None),
             Some(Argument::Word(word)) => Err(format!("{word} is no value that {} can compute with", self.function)),
+            Some(Argument::Integers(list)) => {
+                Err(format!("{list:?} is no value that {} can compute with", self.function))
+            }
         }
     }
 
@@ -218,7 +260,7 @@ impl Call<'_> {
         match self.take(names) {
             Some(Argument::Word(word)) => Ok(Some(word)),
             Some(Argument::Nothing) | None => Ok(None),
-            Some(Argument::Value(_)) => Err(format!("{} takes no number as its '{}'", self.function, names[0])),
+            Some(_) => Err(format!("{} takes no number as its '{}'", self.function, names[0])),
         }
     }
 

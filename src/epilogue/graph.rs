@@ -142,11 +142,32 @@ impl Comparison {
     }
 }
 
-/// One returned name and the node that it stands for.
+/// What many values become one by, in whatever order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Fold {
+    /// Of integers, modulo 2^32.
+    Sum,
+    /// NaN where any value is.
+    Maximum,
+}
+
+impl Fold {
+    /// The name in CUDA code and in expressions.
+    pub fn name(self) -> &'static str {
+        match self {
+            Fold::Sum => "Sum",
+            Fold::Maximum => "Maximum",
+        }
+    }
+}
+
+/// One returned name and the node that it stands for, reduced along dimensions if it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Output {
     pub name: String,
     pub node: Id,
+    /// The dimensions as the user counts them: of the output, negative ones from its last.
+    pub fold: Option<(Fold, Vec<i32>)>,
 }
 
 /// An epilogue function as written, before anything is known of its operands.
@@ -318,7 +339,16 @@ impl fmt::Display for Graph {
         let lines: Vec<String> = self
             .outputs
             .iter()
-            .map(|output| format!("{} = {}", output.name, self.expression(output.node, 8)))
+            .map(|Output { name, node, fold }| {
+                let value = self.expression(*node, 8);
+                match fold {
+                    None => format!("{name} = {value}"),
+                    Some((fold, dims)) => {
+                        let function = if *fold == Fold::Sum { "sum" } else { "max" };
+                        format!("{name} = {function}({value}, dim={dims:?})")
+                    }
+                }
+            })
             .collect();
         f.write_str(&lines.join("; "))
     }

@@ -10,7 +10,7 @@ mod intern;
 pub use bound::{Bound, Value};
 pub use cuda::functor;
 pub use functions::{Argument, Meaning};
-pub use graph::{Binary, Comparison, Graph, Id, Kind, Node, Number, Output, Unary};
+pub use graph::{Binary, Comparison, Fold, Graph, Id, Kind, Node, Number, Output, Unary};
 pub use intern::{intern, name};
 
 use std::fmt;
@@ -33,6 +33,21 @@ pub struct Epilogue {
     pub inputs: Vec<Input>,
     /// The element type of each of the graph's outputs; that of D is the kernel's own, and counts as float32 here.
     pub outputs: Vec<DType>,
+    /// For each of the graph's outputs, whether it is reduced along batch, m and n. All false where it is not.
+    pub reduced: Vec<[bool; 3]>,
+}
+
+/// An output that is reduced.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reduction {
+    /// Its place among the graph's outputs.
+    pub output: usize,
+    pub fold: Fold,
+    /// Along batch, m and n of the program's frame, of which one of the last two holds.
+    pub along: [bool; 3],
+    /// What values are while they are reduced, and what the result is stored as.
+    pub compute: DType,
+    pub out: DType,
 }
 
 /// What an input is.
@@ -64,6 +79,20 @@ impl Epilogue {
         let of_accumulator = if accumulator.is_integer() { Kind::Integer } else { Kind::Float };
         let inputs: Vec<Kind> = self.inputs.iter().map(|input| input.kind()).collect();
         self.graph.kinds(of_accumulator, &inputs)
+    }
+
+    /// The outputs that are reduced. `transposed`: the kernel's program computes the transposed product.
+    pub fn reductions(&self, accumulator: DType, transposed: bool) -> Vec<Reduction> {
+        let kinds = self.kinds(accumulator);
+        let of = |(at, output): (usize, &Output)| {
+            let (fold, _) = output.fold.as_ref()?;
+            let [batch, m, n] = self.reduced[at];
+            let along = if transposed { [batch, n, m] } else { [batch, m, n] };
+            let float = kinds[output.node as usize] == Kind::Float;
+            let compute = if float { compute_type(accumulator) } else { DType::I32 };
+            Some(Reduction { output: at, fold: *fold, along, compute, out: self.outputs[at] })
+        };
+        self.graph.outputs.iter().enumerate().filter_map(of).collect()
     }
 
     /// Eight hexadecimal digits that no other epilogue is likely to share.

@@ -7,6 +7,7 @@ mod hopper;
 mod launch;
 mod layout;
 mod pack;
+mod reduce;
 mod simt;
 mod skinny;
 mod sm80;
@@ -16,9 +17,10 @@ mod types;
 
 pub use cost::Target;
 pub use elementwise::{Elementwise, ElementwiseParams};
-pub use launch::{GemmParams, Launch, Params, Sm90Scalars, TensorMap};
+pub use launch::{GemmParams, GroupOffsets, Launch, Params, Sm90Scalars, TensorMap};
 pub use layout::{Layout, Major};
 pub use pack::{Pack, PackOperand};
+pub use reduce::{Reduce, ReduceOperand};
 pub use simt::Simt;
 pub use skinny::{Method, Narrow, Skinny};
 pub use sm80::Sm80;
@@ -28,7 +30,8 @@ pub use types::Types;
 
 use thiserror::Error;
 
-use crate::epilogue::{Bound, Epilogue};
+use self::reduce::Parts;
+use crate::epilogue::{Bound, Epilogue, Reduction};
 use crate::operand::{DType, Device, View};
 use crate::problem::{GemmProblem, Problem};
 
@@ -110,14 +113,14 @@ impl Operation {
 impl Kernel {
     /// A name that no other kernel has: family, operation, types `A x B _ accumulator _ out`, then the configuration.
     pub fn name(&self) -> String {
-        let types = self.types;
+        let (types, operation) = (self.types, self.operation().name());
         let name = match &self.design {
-            Design::Reference(operation) => format!("reference_{}_{types}", operation.name()),
-            Design::Simt(config) => format!("simt_gemm_{types}_{config}"),
-            Design::Skinny(config) => format!("skinny_gemm_{types}_{config}"),
-            Design::Sm80(config) => format!("sm80_gemm_{types}_{config}"),
-            Design::Sm90(config) => format!("sm90_gemm_{types}_{}", config.name(types)),
-            Design::Elementwise(config) => format!("simt_elementwise_add_{types}_{}", config.name(types)),
+            Design::Reference(_) => format!("reference_{operation}_{types}"),
+            Design::Simt(config) => format!("simt_{operation}_{types}_{config}"),
+            Design::Skinny(config) => format!("skinny_{operation}_{types}_{config}"),
+            Design::Sm80(config) => format!("sm80_{operation}_{types}_{config}"),
+            Design::Sm90(config) => format!("sm90_{operation}_{types}_{}", config.name(types)),
+            Design::Elementwise(config) => format!("simt_{operation}_{types}_{}", config.name(types)),
         };
         match self.epilogue {
             Some(epilogue) => format!("{name}_epilogue_{}", epilogue.digest()),
@@ -132,6 +135,14 @@ impl Kernel {
             Design::Reference(_) | Design::Simt(_) | Design::Elementwise(_) => false,
             Design::Skinny(config) => config.narrow == Narrow::N,
             Design::Sm80(Sm80 { layout, .. }) | Design::Sm90(Sm90 { layout, .. }) => layout.out == Major::Column,
+        }
+    }
+
+    /// Whether this kernel is offered with epilogues.
+    pub fn takes_epilogues(&self) -> bool {
+        match &self.design {
+            Design::Sm90(config) => config.has_room_for_epilogues(self.types),
+            _ => true,
         }
     }
 
@@ -187,6 +198,9 @@ impl Kernel {
     pub fn operation(&self) -> Operation {
         match self.design {
             Design::Reference(operation) => operation,
+            Design::Simt(Simt { grouped: true, .. })
+            | Design::Sm80(Sm80 { grouped: true, .. })
+            | Design::Sm90(Sm90 { grouped: true, .. }) => Operation::GroupedGemm,
             Design::Simt(_) | Design::Skinny(_) | Design::Sm80(_) | Design::Sm90(_) => Operation::Gemm,
             Design::Elementwise(_) => Operation::Elementwise,
         }
@@ -214,25 +228,31 @@ impl Kernel {
         if !fits {
             return Err(Unsupported::Device { name: "out", device: out.device, expected });
         }
-        match (problem, &self.design) {
-            (Problem::Gemm(gemm), Design::Skinny(config)) => {
-                check_extents(gemm)?;
-                config.supports(gemm)
+        let stacked;
+        let gemm = match problem {
+            Problem::Gemm(gemm) => gemm,
+            Problem::GroupedGemm(grouped) if !grouped.offsets_fit() => {
+                return Err(Unsupported::Offsets { offsets: grouped.offsets.shape[2], groups: grouped.groups() });
             }
-            (Problem::Gemm(gemm), Design::Sm80(config)) => {
-                check_extents(gemm)?;
-                config.supports(gemm)
+            Problem::GroupedGemm(grouped) => {
+                stacked = grouped.stacked();
+                &stacked
             }
-            (Problem::Gemm(gemm), Design::Sm90(config)) => {
-                check_extents(gemm)?;
-                config.supports(self.types, gemm)
+            Problem::Elementwise(sum) => {
+                return match &self.design {
+                    Design::Elementwise(config) => config.supports(sum, self.epilogue.is_none()),
+                    _ => Ok(()),
+                };
             }
-            (Problem::Gemm(gemm), Design::Simt(_)) => check_extents(gemm),
-            (Problem::Elementwise(sum), Design::Elementwise(config)) => config.supports(sum, self.epilogue.is_none()),
-            (Problem::GroupedGemm(grouped), _) if !grouped.offsets_fit() => {
-                Err(Unsupported::Offsets { offsets: grouped.offsets.shape[2], groups: grouped.groups() })
-            }
-            _ => Ok(()),
+        };
+        if self.runs_on_gpu() {
+            check_extents(gemm, asked)?;
+        }
+        match &self.design {
+            Design::Reference(_) | Design::Simt(_) | Design::Elementwise(_) => Ok(()),
+            Design::Skinny(config) => config.supports(gemm),
+            Design::Sm80(config) => config.supports(gemm),
+            Design::Sm90(config) => config.supports(self.types, gemm),
         }
     }
 
@@ -257,26 +277,93 @@ impl Kernel {
         if problem.out().numel() == 0 {
             return None;
         }
-        match (&self.design, problem) {
-            (Design::Simt(config), Problem::Gemm(gemm)) => Some(config.launch(gemm)),
-            (Design::Skinny(config), Problem::Gemm(gemm)) => Some(config.launch(self.types, gemm, target)),
-            (Design::Sm80(config), Problem::Gemm(gemm)) => Some(config.launch(self.types, gemm)),
-            (Design::Sm90(config), Problem::Gemm(gemm)) => {
-                Some(config.launch(self.types, gemm, target.multiprocessors, workspace))
+        let stacked;
+        let (gemm, offsets) = match problem {
+            Problem::Gemm(gemm) => (gemm, None),
+            Problem::GroupedGemm(grouped) => {
+                stacked = grouped.stacked();
+                (&stacked, Some(&grouped.offsets))
             }
-            (Design::Elementwise(config), Problem::Elementwise(sum)) => {
-                Some(config.launch(self.types, sum, self.epilogue.is_none()))
+            Problem::Elementwise(sum) => {
+                return match &self.design {
+                    Design::Elementwise(config) => Some(config.launch(self.types, sum, self.epilogue.is_none())),
+                    _ => None,
+                };
             }
-            _ => None,
+        };
+        // Without a matrix B there is no group, and no row is any group's.
+        if gemm.b.shape[0] == 0 {
+            return None;
+        }
+        match &self.design {
+            Design::Reference(_) | Design::Elementwise(_) => None,
+            Design::Simt(config) => Some(config.launch(gemm, offsets)),
+            Design::Skinny(config) => Some(config.launch(self.types, gemm, target)),
+            Design::Sm80(config) => Some(config.launch(self.types, gemm, offsets)),
+            Design::Sm90(config) => Some(config.launch(self.types, gemm, offsets, target.multiprocessors, workspace)),
         }
     }
 
-    /// Bytes of device memory that a launch needs beside its operands.
+    /// The addresses of the program's A, B and output, and of the offsets of groups (0 where there are none). Operands that only lie
+    /// elsewhere change nothing but these in a launch.
+    pub fn addresses_in(&self, problem: &Problem) -> [u64; 4] {
+        let crossed = match &self.design {
+            Design::Sm90(config) => config.crossed(),
+            _ => self.is_transposed(),
+        };
+        let views = problem.views();
+        let [a, b, out, offsets] = [0, 1, 2, 3].map(|at: usize| views.get(at).map_or(0, |view| view.data));
+        if crossed { [b, a, out, offsets] } else { [a, b, out, offsets] }
+    }
+
+    /// Bytes of device memory that a launch needs beside its operands: for copies of them, then for partial results of reductions.
     pub fn workspace_bytes(&self, problem: &Problem) -> u64 {
-        match (&self.design, problem) {
-            (Design::Sm90(config), Problem::Gemm(gemm)) if gemm.out.numel() > 0 => config.workspace_bytes(gemm),
+        let Problem::Gemm(gemm) = problem else { return 0 };
+        let reductions = self.reductions();
+        let partial =
+            if reductions.is_empty() { 0 } else { Reduce::bytes(&reductions, &self.parts(gemm), gemm.batch()) };
+        self.copied_bytes(gemm) + partial
+    }
+
+    fn copied_bytes(&self, problem: &GemmProblem) -> u64 {
+        match &self.design {
+            Design::Sm90(config) if problem.out.numel() > 0 => config.workspace_bytes(problem),
             _ => 0,
         }
+    }
+
+    /// The reductions among the outputs of this kernel's epilogue, in the program's frame; none for the CPU's, which needs no second
+    /// step.
+    pub fn reductions(&self) -> Vec<Reduction> {
+        match (self.epilogue, &self.design) {
+            (None, _) | (_, Design::Reference(_)) => Vec::new(),
+            (Some(epilogue), _) => epilogue.reductions(self.types.accumulator, self.is_transposed()),
+        }
+    }
+
+    /// The partial results that a launch on this problem stores.
+    fn parts(&self, problem: &GemmProblem) -> Parts {
+        let framed = if self.is_transposed() { problem.transposed() } else { *problem };
+        match &self.design {
+            // One in itself, or a sum, which is not reduced.
+            Design::Reference(_) | Design::Elementwise(_) => Parts::of_calls(&framed, 1),
+            Design::Simt(config) => Parts::of_calls(&framed, config.columns_of_call(self.types)),
+            Design::Skinny(_) => Parts::of_calls(&framed, Skinny::COLUMNS_OF_CALL),
+            Design::Sm80(config) => config.program().parts(self.types, &framed),
+            Design::Sm90(config) => config.parts(self.types, &framed),
+        }
+    }
+
+    /// The second step of an epilogue's reductions; None where there are none.
+    pub fn reduce(&self, problem: &Problem, bound: &Bound, workspace: u64) -> Option<Reduce> {
+        let (reductions, Problem::Gemm(problem)) = (self.reductions(), problem) else { return None };
+        if reductions.is_empty() {
+            return None;
+        }
+        let transposed = self.is_transposed();
+        let framed = if transposed { problem.transposed() } else { *problem };
+        let workspace = workspace + self.copied_bytes(problem);
+        Some(Reduce::new(&reductions, bound, &framed, &self.parts(problem), transposed, workspace))
     }
 }
 
@@ -290,17 +377,20 @@ fn shared_bytes_of_a_cta(cc: u32) -> u32 {
 }
 
 /// M, N, K and L are 32-bit numbers in the kernels (offsets are 64-bit), and a grid has one dimension of CTAs.
-fn check_extents(problem: &GemmProblem) -> Result<(), Unsupported> {
+fn check_extents(problem: &GemmProblem, operation: Operation) -> Result<(), Unsupported> {
     // Headroom above the extent for the tiles that overhang the edge.
     const LIMIT: i64 = i32::MAX as i64 - 1024;
-    let extents = [("M", problem.m()), ("N", problem.n()), ("K", problem.k()), ("L", problem.batch())];
+    let (batch, grouped) = (problem.b.shape[0], operation == Operation::GroupedGemm);
+    let extents = [("M", problem.m()), ("N", problem.n()), ("K", problem.k()), ("L", batch)];
     for (dimension, extent) in extents {
         if extent > LIMIT {
             return Err(Unsupported::Extent { dimension, extent, limit: LIMIT });
         }
     }
     // Tiles of 32 x 32, the smallest that sm80 and simt have. Families with smaller ones look for themselves.
-    let tiles = (problem.m() as i128 / 32 + 1) * (problem.n() as i128 / 32 + 1) * problem.batch() as i128;
+    let (strips, batch) = (i128::from(problem.m() / 32), i128::from(batch));
+    let strips = if grouped { strips + batch } else { (strips + 1) * batch };
+    let tiles = strips * (i128::from(problem.n() / 32) + 1);
     if tiles > i128::from(i32::MAX) {
         return Err(Unsupported::Extent {
             dimension: "M * N * L / 1024",

@@ -252,6 +252,9 @@ impl Skinny {
         u64::from(self.split) * (wide as u64).div_ceil(u64::from(self.tile[0])) * batch as u64
     }
 
+    /// Neighbours that the program hands to its epilogue at a time.
+    pub const COLUMNS_OF_CALL: u64 = 4;
+
     /// The problem as the program sees it, whose M is the narrow side.
     fn program(&self, problem: &GemmProblem) -> GemmProblem {
         match self.narrow {
@@ -314,7 +317,7 @@ impl Skinny {
         Launch {
             cluster: self.split,
             overlapping: target.cc == 90 && (fills || a_sm == 1),
-            ..Launch::simple(ctas, Skinny::THREADS, self.shared_bytes(types), GemmParams::new(&program))
+            ..Launch::simple(ctas, Skinny::THREADS, self.shared_bytes(types), GemmParams::new(&program, None))
         }
     }
 }

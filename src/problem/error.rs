@@ -52,6 +52,31 @@ pub enum ProblemError {
     #[error("{name} has shape {shape:?}, but an output of an epilogue has the shape of the product, {out_shape:?}")]
     OutputShape { name: &'static str, shape: Vec<i64>, out_shape: Vec<i64> },
 
+    #[error(
+        "{name} is a reduction along dimension {dim}, which an output of shape {out_shape:?} does not have; count from its first \
+         dimension, 0, or from its last, -1"
+    )]
+    ReducedDimension { name: &'static str, dim: i32, out_shape: Vec<i64> },
+
+    #[error(
+        "{name} is reduced along the batch alone (the output's shape is {out_shape:?}); reductions are along rows (dim=-1) or \
+         columns (dim=-2), with or without the batch"
+    )]
+    ReducedBatch { name: &'static str, out_shape: Vec<i64> },
+
+    #[error(
+        "{name} has shape {shape:?}, but the reduction has shape {squeezed:?}, or {kept:?} with the reduced dimensions kept"
+    )]
+    ReductionShape { name: &'static str, shape: Vec<i64>, kept: Vec<i64>, squeezed: Vec<i64> },
+
+    #[error(
+        "{name} is a maximum along a dimension without elements (the output's shape is {out_shape:?}), which has no value"
+    )]
+    EmptyMaximum { name: &'static str, out_shape: Vec<i64> },
+
+    #[error("{name} is a reduction, and those are fused behind a GEMM alone; reduce the stored output instead")]
+    NotReduced { name: &'static str },
+
     #[error("{name} has dtype {dtype}, which epilogues do not compute with; these are: {known}")]
     EpilogueType { name: &'static str, dtype: DType, known: String },
 

@@ -1,7 +1,7 @@
 //! A problem with an epilogue: operands that fit the output, and can be read and written on the way.
 
 use super::{Problem, ProblemError};
-use crate::epilogue::{Bound, Epilogue, Graph, Input, Kind, MAIN_OUTPUT, Number, Value, intern};
+use crate::epilogue::{Bound, Epilogue, Fold, Graph, Input, Kind, MAIN_OUTPUT, Number, Value, intern};
 use crate::operand::{DType, View};
 
 /// What the user gives for a parameter or an output of an epilogue function.
@@ -44,19 +44,35 @@ pub fn fuse(
     }
     let mut written = vec![(MAIN_OUTPUT, *out)];
     let mut output_types = Vec::with_capacity(outputs.len());
+    let mut reduced = Vec::with_capacity(outputs.len());
     let mut views = Vec::with_capacity(outputs.len());
-    for (name, given) in outputs {
+    for ((name, given), output) in outputs.iter().zip(&graph.outputs) {
         if *name == MAIN_OUTPUT {
             output_types.push(DType::F32);
+            reduced.push([false; 3]);
             views.push(None);
             continue;
         }
         let Given::Tensor(view) = given else { return Err(ProblemError::NotTensor { name }) };
         check_tensor(name, view, out)?;
-        if view.shape != out.shape {
-            let (shape, out_shape) = (view.user_shape().to_vec(), out.user_shape().to_vec());
-            return Err(ProblemError::OutputShape { name, shape, out_shape });
-        }
+        let view = &match &output.fold {
+            None if view.shape != out.shape => {
+                let (shape, out_shape) = (view.user_shape().to_vec(), out.user_shape().to_vec());
+                return Err(ProblemError::OutputShape { name, shape, out_shape });
+            }
+            None => {
+                reduced.push([false; 3]);
+                *view
+            }
+            Some((fold, dims)) => {
+                let along = reduced_dims(name, dims, problem)?;
+                if *fold == Fold::Maximum && (0..3).any(|dim| along[dim] && out.shape[dim] == 0) {
+                    return Err(ProblemError::EmptyMaximum { name, out_shape: out.user_shape().to_vec() });
+                }
+                reduced.push(along);
+                reduced_view(name, view, out, along)?
+            }
+        };
         if view.read_only {
             return Err(ProblemError::ReadOnly { name });
         }
@@ -87,8 +103,49 @@ pub fn fuse(
             }
         }
     }
-    let epilogue = intern(Epilogue { graph: graph.clone(), inputs: input_types, outputs: output_types });
+    let epilogue = intern(Epilogue { graph: graph.clone(), inputs: input_types, outputs: output_types, reduced });
     Ok(Bound { epilogue, inputs: values, outputs: views })
+}
+
+/// Which of batch, m and n the dimensions are that the user names, counted in the output's own.
+fn reduced_dims(name: &'static str, dims: &[i32], problem: &Problem) -> Result<[bool; 3], ProblemError> {
+    if !matches!(problem, Problem::Gemm(_)) {
+        return Err(ProblemError::NotReduced { name });
+    }
+    let rank = problem.out().rank as i32;
+    let mut along = [false; 3];
+    for dim in dims {
+        let counted = if *dim < 0 { dim + rank } else { *dim };
+        if !(0..rank).contains(&counted) {
+            let out_shape = problem.out().user_shape().to_vec();
+            return Err(ProblemError::ReducedDimension { name, dim: *dim, out_shape });
+        }
+        along[(3 - rank + counted) as usize] = true;
+    }
+    match along {
+        [_, false, false] => Err(ProblemError::ReducedBatch { name, out_shape: problem.out().user_shape().to_vec() }),
+        _ => Ok(along),
+    }
+}
+
+/// The view of a reduction's output, with extent 1 along what is reduced. The user may have kept those dimensions, or not.
+fn reduced_view(name: &'static str, view: &View, out: &View, along: [bool; 3]) -> Result<View, ProblemError> {
+    let first = 3 - out.rank;
+    let kept: Vec<i64> = (first..3).map(|dim| if along[dim] { 1 } else { out.shape[dim] }).collect();
+    let squeezed: Vec<i64> = (first..3).filter(|dim| !along[*dim]).map(|dim| out.shape[dim]).collect();
+    if view.user_shape() == kept {
+        return Ok(*view);
+    }
+    if view.user_shape() != squeezed {
+        let shape = view.user_shape().to_vec();
+        return Err(ProblemError::ReductionShape { name, shape, kept, squeezed });
+    }
+    let (mut shape, mut stride) = ([1; 3], [0; 3]);
+    let dims = (first..3).filter(|dim| !along[*dim]);
+    for (dim, (extent, step)) in dims.zip(view.user_shape().iter().zip(view.user_stride())) {
+        (shape[dim], stride[dim]) = (*extent, *step);
+    }
+    Ok(View { rank: 3, shape, stride, ..*view })
 }
 
 /// Whether writing one may change what is read or written through the other. Without memory, nobody knows.

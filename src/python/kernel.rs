@@ -375,14 +375,13 @@ impl Kernel {
                 None => None,
             };
             let epilogue = fused_anew.as_ref().or(native.bound_epilogue());
-            // Whatever was assumed, and wherever the memory has moved since: nothing is launched that would miss its
-            // operands.
-            if moved.is_some() || !native.known_addressed(position) {
-                kernel.addresses(problem).map_err(|reason| unsupported(&reason))?;
-                kernel.fuses(epilogue).map_err(|reason| unsupported(&reason))?;
-            }
+            let known_addressed = moved.is_none() && native.known_addressed(position);
             match &kernel.design {
                 Design::Reference(_) => {
+                    if !known_addressed {
+                        kernel.addresses(problem).map_err(|reason| unsupported(&reason))?;
+                        kernel.fuses(epilogue).map_err(|reason| unsupported(&reason))?;
+                    }
                     if let Some(artifact) = compiled_artifact {
                         Kernel::check_artifact(slf, as_artifact(artifact)?.get())?;
                     }
@@ -398,10 +397,10 @@ impl Kernel {
                         }
                     };
                     let program = Kernel::program(slf, artifact.get())?;
+                    let last = &artifact.get().last;
+                    let work = Work { position, problem, epilogue, program, last, known_addressed };
                     // What runs for the second time on operands as they were read is kept.
-                    let keep = moved.is_none() && native.known_addressed(position);
-                    let work = Work { position, problem, epilogue, program };
-                    let packed = work.enqueue(tensor, workspace, &stream, keep)?;
+                    let packed = work.enqueue(tensor, workspace, &stream, known_addressed)?;
                     if moved.is_none() {
                         native.ran(position, packed);
                     }

@@ -301,7 +301,15 @@ impl<'py> Walk<'_, 'py> {
                 return Err(self.source.error(statement, &format!("'{name}' is returned twice")));
             }
             match self.names.get(&name) {
-                Some(Meaning::Value(id)) => self.graph.outputs.push(Output { name, node: *id }),
+                Some(Meaning::Value(id)) => self.graph.outputs.push(Output { name, node: *id, fold: None }),
+                Some(Meaning::Folded(..)) if name == MAIN_OUTPUT => {
+                    let message =
+                        "D is the main output, of the product's shape; return the reduction under another name";
+                    return Err(self.source.error(statement, message));
+                }
+                Some(Meaning::Folded(fold, dims, id)) => {
+                    self.graph.outputs.push(Output { name, node: *id, fold: Some((*fold, dims.clone())) });
+                }
                 None => return Err(self.unknown_name(&node, &name)),
             }
         }
@@ -320,6 +328,10 @@ impl<'py> Walk<'_, 'py> {
     fn value(&mut self, node: &Bound<'py, PyAny>) -> PyResult<Id> {
         match self.meaning(node)? {
             Meaning::Value(id) => Ok(id),
+            Meaning::Folded(..) => {
+                let message = "what a reduction along a dimension gives can be returned, and not be computed with";
+                Err(self.source.error(node, message))
+            }
         }
     }
 
@@ -337,7 +349,7 @@ impl<'py> Walk<'_, 'py> {
         let id = match kind(node)?.as_str() {
             "Name" => {
                 let name = text(node, "id")?;
-                return self.names.get(&name).copied().ok_or_else(|| self.unknown_name(node, &name));
+                return self.names.get(&name).cloned().ok_or_else(|| self.unknown_name(node, &name));
             }
             "Constant" => {
                 let value = node.getattr("value")?;
@@ -491,6 +503,17 @@ impl<'py> Walk<'_, 'py> {
             }
             "Name" => Some(text(node, "id")?).filter(|name| !self.names.contains_key(name)),
             "Attribute" if !self.is_method(node)? => Some(text(node, "attr")?),
+            "Tuple" | "List" => {
+                let constant = |element: &Bound<'py, PyAny>| -> PyResult<i64> {
+                    let id = self.value(element)?;
+                    match self.graph.constant(id) {
+                        Some(Number::Integer(dim)) => Ok(dim),
+                        _ => Err(self.source.error(element, "brackets hold dimensions, which are integers")),
+                    }
+                };
+                let dims = list(node, "elts")?.iter().map(constant).collect::<PyResult<_>>()?;
+                return Ok(Argument::Integers(dims));
+            }
             _ => None,
         };
         match word {

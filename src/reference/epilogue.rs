@@ -4,9 +4,11 @@
 //! accumulator, int32 that wraps. For `+ - * /` and square roots that is float32 arithmetic to the bit; for the others it
 //! is the float32 closest to what is right.
 
+use std::ops::Range;
+
 use super::block::{Block, Region};
 use super::element::{Element, with_element};
-use crate::epilogue::{Binary, Bound, Comparison, Id, Kind, Node, Unary, Value, compute_type};
+use crate::epilogue::{Binary, Bound, Comparison, Fold, Id, Kind, Node, Unary, Value, compute_type};
 use crate::operand::{DType, View};
 
 /// Memory for values, kept from one block to the next.
@@ -18,8 +20,11 @@ pub struct Scratch {
     result: Block,
 }
 
+/// What one region contributes to the outputs that are reduced: for each of them a block with one row, one column, or one element.
+pub type Partial = Vec<Block>;
+
 /// Writes sums to a region of the output, by way of the epilogue if there is one. `wrap`: they are integers, of which an int32
-/// holds the low bits.
+/// holds the low bits. Outputs that are reduced are left to [`finish`], which takes what is returned for all regions.
 ///
 /// # Safety
 /// As for [`Block::store`], for the output as well as for the epilogue's tensors.
@@ -31,10 +36,11 @@ pub unsafe fn store(
     region: &Region,
     wrap: bool,
     scratch: &mut Scratch,
-) {
+) -> Partial {
     let Some(bound) = epilogue else {
         // SAFETY: the caller's.
-        return unsafe { sums.store(out, region, wrap) };
+        unsafe { sums.store(out, region, wrap) };
+        return Partial::new();
     };
     let graph = &bound.epilogue.graph;
     let kinds = bound.epilogue.kinds(accumulator);
@@ -87,14 +93,85 @@ pub unsafe fn store(
         }
         scratch.nodes[at] = values;
     }
-    let outputs = graph.outputs.iter().zip(&bound.outputs);
-    // D last: an input may be the same tensor, but all inputs have been read by now.
-    for (output, view) in outputs {
+    let mut partial = Partial::new();
+    // An output may be the same tensor as an input, but all inputs have been read by now.
+    for (at, (output, view)) in graph.outputs.iter().zip(&bound.outputs).enumerate() {
+        if let Some((fold, _)) = output.fold {
+            let values = &scratch.nodes[output.node as usize];
+            partial.push(folded(fold, bound.epilogue.reduced[at], values, rows, columns));
+            continue;
+        }
         let result = &mut scratch.result;
         result.clear(rows, columns);
         result.values.copy_from_slice(&scratch.nodes[output.node as usize]);
         // SAFETY: the caller's; every output has the shape of the main one.
         unsafe { result.store(view.as_ref().unwrap_or(out), region, kinds[output.node as usize] != Kind::Float) };
+    }
+    partial
+}
+
+/// A region's values reduced along its rows' or its columns' direction, or both.
+fn folded(fold: Fold, [_, along_m, along_n]: [bool; 3], values: &[f64], rows: usize, columns: usize) -> Block {
+    let mut block = Block::default();
+    block.clear(if along_m { 1 } else { rows }, if along_n { 1 } else { columns });
+    block.values.fill(identity(fold));
+    for (index, value) in values.iter().enumerate() {
+        let (row, column) = (index / columns, index % columns);
+        let at = block.index(if along_m { 0 } else { row }, if along_n { 0 } else { column });
+        block.values[at] = combined(fold, block.values[at], *value);
+    }
+    block
+}
+
+fn identity(fold: Fold) -> f64 {
+    match fold {
+        Fold::Sum => 0.0,
+        Fold::Maximum => f64::NEG_INFINITY,
+    }
+}
+
+/// In float64, where sums of integers are exact as long as memory holds their terms.
+fn combined(fold: Fold, x: f64, y: f64) -> f64 {
+    match fold {
+        Fold::Sum => x + y,
+        Fold::Maximum => maximum(x, y),
+    }
+}
+
+/// Writes the outputs that are reduced, from what all regions of the output contributed, in their order.
+///
+/// # Safety
+/// As for [`Block::store`], for the epilogue's outputs.
+pub unsafe fn finish(epilogue: Option<&Bound>, accumulator: DType, partials: &[(Region, Partial)]) {
+    let Some(bound) = epilogue else { return };
+    let kinds = bound.epilogue.kinds(accumulator);
+    let outputs = bound.epilogue.graph.outputs.iter().zip(&bound.outputs).zip(&bound.epilogue.reduced);
+    let reductions = outputs.filter_map(|((output, view), along)| {
+        let ((fold, _), view) = (output.fold.as_ref()?, view.as_ref()?);
+        Some((*fold, view, *along, kinds[output.node as usize] != Kind::Float))
+    });
+    for (at, (fold, view, [along_batch, along_m, along_n], wrap)) in reductions.enumerate() {
+        let [batches, m, n] = view.shape.map(|extent| extent as usize);
+        let mut totals = vec![identity(fold); batches * m * n];
+        for (region, partial) in partials {
+            let start = |along: bool, range: &Range<i64>| if along { 0 } else { range.start as usize };
+            let batch = if along_batch { 0 } else { region.batch as usize };
+            let (row, column) = (start(along_m, &region.rows), start(along_n, &region.columns));
+            let block = &partial[at];
+            for (index, value) in block.values.iter().enumerate() {
+                let (down, across) = (index / block.columns, index % block.columns);
+                let total = &mut totals[(batch * m + row + down) * n + column + across];
+                *total = combined(fold, *total, *value);
+            }
+        }
+        let mut block = Block::default();
+        for batch in 0..batches {
+            block.clear(m, n);
+            block.values.copy_from_slice(&totals[batch * m * n..][..m * n]);
+            let region = Region { batch: batch as i64, rows: 0..view.shape[1], columns: 0..view.shape[2] };
+            // SAFETY: the caller's; the region is all of a matrix of the view.
+            unsafe { block.store(view, &region, wrap) };
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::ReferenceError;
 use super::block::{Block, Region, regions};
-use super::epilogue::{Scratch, store};
+use super::epilogue::{Scratch, finish, store};
 use crate::epilogue::Bound;
 use crate::operand::{DType, View};
 use crate::problem::{GemmProblem, GroupedGemmProblem};
@@ -24,7 +24,7 @@ pub unsafe fn multiply(problem: &GemmProblem, epilogue: Option<&Bound>) {
     // A product of 8-bit integers is below 2^16, so that their sums stay exact in float64 for any K that fits in memory.
     let wide = integers && (a.dtype == DType::I32 || b.dtype == DType::I32);
     let accumulate = if wide { accumulate_wrapping } else { accumulate };
-    regions(out.shape, TILE, TILE).for_each_init(
+    let partials = regions(out.shape, TILE, TILE).map_init(
         <([Block; 3], Scratch)>::default,
         |([left, right, sum], scratch), region| {
             let Region { batch, rows, columns } = &region;
@@ -39,9 +39,17 @@ pub unsafe fn multiply(problem: &GemmProblem, epilogue: Option<&Bound>) {
                 accumulate(left, right, sum);
             }
             // SAFETY: as above, and no two regions of an output meet.
-            unsafe { store(sum, *accumulator, epilogue, out, &region, integers, scratch) };
+            let partial = unsafe { store(sum, *accumulator, epilogue, out, &region, integers, scratch) };
+            (region, partial)
         },
     );
+    let reduces = epilogue.is_some_and(|bound| bound.epilogue.graph.outputs.iter().any(|output| output.fold.is_some()));
+    if reduces {
+        // SAFETY: the caller's.
+        unsafe { finish(epilogue, *accumulator, &partials.collect::<Vec<_>>()) };
+    } else {
+        partials.for_each(drop);
+    }
 }
 
 /// sum += left @ right in float64.

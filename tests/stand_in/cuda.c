@@ -34,7 +34,7 @@ static _Atomic uint64_t launches, calls, contexts_pushed, libraries_loaded;
 static char failing_call[64];
 static int failing_code;
 static unsigned capability = 90;
-static unsigned parameter_bytes = 112, more_bytes = 0, parameter_words = 0;
+static unsigned parameter_bytes = 128, more_bytes = 0, parameter_words = 0;
 static _Atomic int blocking_milliseconds;
 static _Atomic uint64_t allocations, last_allocation;
 static int capturing;
@@ -197,6 +197,13 @@ CUresult cuTensorMapEncodeTiled(TensorMap* map, int type, unsigned rank, uint64_
     memcpy(map->extents, extents, sizeof map->extents);
     memcpy(map->strides, strides, sizeof map->strides);
     memcpy(map->box, box, sizeof map->box);
+    return SUCCESS;
+}
+CUresult cuTensorMapReplaceAddress(TensorMap* map, uint64_t address) {
+    CALLED();
+    if (depth == 0) return INVALID_CONTEXT;
+    if (address % 16 != 0) return INVALID_VALUE;
+    map->address = address;
     return SUCCESS;
 }
 CUresult cuMemPoolCreate(uint64_t* pool, const void* properties) {

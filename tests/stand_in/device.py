@@ -73,12 +73,14 @@ class Parameters(NamedTuple):
     b_stride: tuple[int, ...]
     out_stride: tuple[int, ...]
     extents: tuple[int, ...]
+    #: The address of a grouped GEMM's offsets, and the step from one to the next.
+    offsets: tuple[int, ...]
 
 
 def last_parameters() -> Parameters:
     """The parameter block of the last launch."""
-    fields = struct.unpack("<3Q9q4i", ctypes.string_at(library.stand_in_last_parameters(), 112))
-    return Parameters(*fields[:3], fields[3:6], fields[6:9], fields[9:12], fields[12:])
+    fields = struct.unpack("<3Q9q4iQq", ctypes.string_at(library.stand_in_last_parameters(), 128))
+    return Parameters(*fields[:3], fields[3:6], fields[6:9], fields[9:12], fields[12:16], fields[16:])
 
 
 def last_words(count: int) -> tuple[int, ...]:
@@ -98,7 +100,7 @@ class TensorMap(NamedTuple):
 
 
 class Sm90Parameters(NamedTuple):
-    """Sm90Params as the last launch had them. Ask for them with ``expect(448)`` before the launch."""
+    """Sm90Params as the last launch had them. Ask for them with ``expect(464)`` before the launch."""
 
     a: TensorMap
     b: TensorMap
@@ -109,19 +111,20 @@ class Sm90Parameters(NamedTuple):
     extents: tuple[int, ...]
     batched: tuple[int, ...]
     out_by_copy_engine: int
+    offsets: tuple[int, ...]
 
 
 def last_sm90_parameters() -> Sm90Parameters:
     """The parameter block of the last launch of an sm90 kernel."""
-    block = ctypes.string_at(library.stand_in_last_parameters(), 448)
+    block = ctypes.string_at(library.stand_in_last_parameters(), 464)
 
     def tensor_map(at: int) -> TensorMap:
         fields = struct.unpack_from("<2i6Q3I", block, 128 * at)
         return TensorMap(fields[0], fields[1], fields[2], fields[3:6], fields[6:8], fields[8:])
 
-    fields = struct.unpack_from("<4Q4i2ii", block, 384)
+    fields = struct.unpack_from("<4Q4i2iiiQq", block, 384)
     maps = (tensor_map(0), tensor_map(1), tensor_map(2))
-    return Sm90Parameters(*maps, fields[0], fields[1:4], fields[4:8], fields[8:10], fields[10])
+    return Sm90Parameters(*maps, fields[0], fields[1:4], fields[4:8], fields[8:10], fields[10], fields[12:])
 
 
 class Launch(NamedTuple):
