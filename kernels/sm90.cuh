@@ -340,7 +340,8 @@ struct Sm90Gemm {
     ptx::wgmma_wait<0>();
     release(empty + 8 * previous, rank);
 #pragma unroll
-    for (int i = 0; i < M_BLOCKS; ++i) Multiply::pin(sums[i]);
+    for (int i = 0; i < SUMS; ++i)  // nobody reads a sum before the wait
+      asm volatile("" : "+r"(sums[i / Multiply::SUMS][i % Multiply::SUMS])::"memory");
   }
 
   // Ping-pong: lets the next consumer start. Were it to start by itself, it would take the parity of an earlier round for its own.

@@ -22,7 +22,7 @@ from epilogues import (
     plain,
     shape_of,
 )
-from helpers import DTYPES, INTEGERS, coarse, fake, laid_out, run_first, run_python
+from helpers import DTYPES, INTEGERS, coarse, cuobjdump, fake, laid_out, run_first, run_python, spilled_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -769,6 +769,50 @@ def test_every_family_compiles_with_an_epilogue(dtype, out_dtype, accumulator, c
         assert artifact.compiled_obj.kernel_name == kernel.metadata.kernel_name
         restored = cutlass_api.artifact.CompiledArtifact.from_bytes(artifact.to_bytes())
         assert restored.kernel_obj is kernel
+
+
+REDUCED = [
+    (torch.float16, torch.float32),
+    (torch.float32, torch.float32),
+    (torch.float64, torch.float64),
+    (torch.int8, torch.int32),
+]
+
+
+@pytest.mark.usefixtures("tf32_allowed")
+@pytest.mark.parametrize("cc", [80, 90, 120])
+@pytest.mark.parametrize("dtype, accumulator", REDUCED, ids=str)
+def test_every_family_compiles_with_reductions(dtype, accumulator, cc):
+    case, kinds = REDUCTIONS[1]
+    families = {}
+    for m, n in [(64, 48), (4, 48), (64, 4)]:
+        tensors = {name: fake(m, n, dtype=dtype) for name in ("C", *case.others)}
+        tensors |= {name: fake(*shape_of(kind, (m, n)), dtype=accumulator) for name, kind in kinds.items()}
+        a, b, out = fake(m, 32, dtype=dtype), fake(32, n, dtype=dtype), fake(m, n, dtype=dtype)
+        args = fused(a, b, out, case.function, accumulator, **tensors, **case.numbers)
+        for kernel in cutlass_api.get_kernels(args, cc=cc):
+            families.setdefault((type(kernel), getattr(kernel.metadata.design, "narrow", None)), (kernel, args))
+    for kernel, args in families.values():
+        assert kernel.get_workspace_size(args) > 0
+        artifact = kernel.compile(args, cc=cc)
+        assert artifact.compiled_obj.log == ""
+        restored = cutlass_api.artifact.CompiledArtifact.from_bytes(artifact.to_bytes())
+        assert restored.kernel_obj is kernel
+
+
+@pytest.mark.skipif(not cuobjdump(), reason="needs cuobjdump of the package nvidia-cuda-cuobjdump")
+@pytest.mark.parametrize("layout", ["ttt", "tnn"])
+@pytest.mark.parametrize("case", [CASES[1], CASES[2], CASES[5]], ids=lambda case: case.name)
+def test_hopper_s_large_tiles_spill_nothing(case, layout, tmp_path):
+    m, n = 4096, 4096
+    operands = {name: fake(*shape_of(kind, (m, n))) for name, kind in case.tensors.items()}
+    operands |= {name: fake(m, n) for name in case.others} | case.numbers
+    a, b, out = (fake(m, n, layout=letter) for letter in layout)
+    kernels = cutlass_api.get_kernels(fused(a, b, out, case.function, **operands), cc=90)
+    large = [kernel for kernel in kernels if getattr(kernel.metadata.design, "schedule", None) == "pingpong"]
+    for kernel in large[:: len(large) // 4]:
+        program = kernel.compile(fused(a, b, out, case.function, **operands), cc=90).compiled_obj
+        assert spilled_bytes(program, tmp_path) == 0, kernel
 
 
 def test_an_artifact_brings_its_epilogue_along(tmp_path):

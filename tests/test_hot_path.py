@@ -809,24 +809,20 @@ def test_a_launch_of_a_sum_carries_its_rows():
         """
         from cutlass_api.arguments import ElementwiseArguments
         import ctypes, struct
-        device.expect(136)
+        device.expect(152)
         def launched(kernel, *tensors):
             kernel.run(ElementwiseArguments(*tensors), stream=STREAM)
-            block = ctypes.string_at(device.library.stand_in_last_parameters(), 136)
-            return device.library.stand_in_last_grid(), struct.unpack("<3Q9q3q4i", block)
+            block = ctypes.string_at(device.library.stand_in_last_parameters(), 152)
+            return device.library.stand_in_last_grid(), struct.unpack("<3Q9q5q4i", block)
         x, y, z = (Tensor(at, (100, 1000)) for at in (A, B, OUT))
-        wide, single = cutlass_api.get_kernels(ElementwiseArguments(x, y, z))
-        assert (wide.metadata.design.load_bytes, single.metadata.design.load_bytes) == (16, 2)
-        grid, fields = launched(wide, x, y, z)
+        (kernel,) = cutlass_api.get_kernels(ElementwiseArguments(x, y, z))
+        grid, fields = launched(kernel, x, y, z)
         assert fields[:3] == (A, B, OUT) and fields[3:12] == (0, 0, 1) * 3, "a single row"
-        assert fields[12:14] == (100_000, 12_500) and fields[16:] == (1, 1, 1), fields
+        assert fields[12:16] == (200_000, 200_000, 100_000, 12_500) and fields[18:] == (1, 1, 1), fields
         assert grid == -(-12_500 // 1024)
-        grid, fields = launched(single, x, y, z)
-        assert fields[12:14] == (100_000, 100_000) and fields[18] == 0 and grid == -(-100_000 // 2048)
         z.describe(OUT + 2, (100, 1000))
-        args = ElementwiseArguments(x, y, z)
-        assert [k.metadata.design.load_bytes for k in cutlass_api.get_kernels(args)] == [2, 16]
-        assert launched(wide, x, y, z)[1][18] == 0, "no vectors where one operand is not aligned"
+        grid, fields = launched(kernel, x, y, z)
+        assert fields[15] == 12_501 and fields[20] == 2, "chunks begin where the output is aligned"
         """
     )
 

@@ -39,7 +39,7 @@ template <> struct WgmmaModes<2, false, false> { static constexpr char text[] = 
 
 // Four instructions, 128 bytes of K, over a thread's SUMS 32-bit registers of sums: added to, or at first replaced where `accumulate` is
 // 0. From one to the next the descriptors grow by A_STEP and B_STEP. All in one statement, which compiles faster than four; C++ cannot
-// count its operands, hence the list. `pin` keeps what reads the sums behind it.
+// count its operands, hence the list.
 template <int SUMS> struct WgmmaInstructions;
 
 #define RUTLASS_WGMMA(SUMS, A, B, ACCUMULATE, N, TYPES, MODES, A_STEP, B_STEP)                                             \
@@ -60,7 +60,6 @@ template <int SUMS> struct WgmmaInstructions;
                    : "l"(a), "l"(b), "r"(accumulate), "n"(COLUMNS), "C"(Types::text), "C"(Modes::text), "n"(A_GROWS),     \
                      "n"(B_GROWS));                                                                                       \
     }                                                                                                                     \
-    static __device__ __forceinline__ void pin(unsigned (&sums)[SUMS]) { asm volatile("" : RUTLASS_SUMS_##SUMS); }        \
   };
 #define RUTLASS_INSTRUCTION(SUMS, N, TYPES, MODES, A, B)                                                                   \
   "wgmma.mma_async.sync.aligned.m64n%" #N "%" #TYPES " {" RUTLASS_TEXT_##SUMS "}, " A ", " B ", p, %" #MODES ";\n"
@@ -172,8 +171,6 @@ template <class Element, class Accumulator, int N, bool A_K_MAJOR, bool B_K_MAJO
                                             WgmmaModes<sizeof(Element), A_K_MAJOR, B_K_MAJOR>, A_K_MAJOR ? 2 : 128,
                                             B_K_MAJOR ? 2 : 128>(sums, a, b, accumulate);
   }
-  // Once the instructions have been waited for: what reads the sums stays behind this.
-  static __device__ __forceinline__ void pin(unsigned (&sums)[SUMS]) { WgmmaInstructions<SUMS>::pin(sums); }
   static __device__ __forceinline__ Accumulator value(const unsigned (&sums)[SUMS], int index) {
     if constexpr (sizeof(Accumulator) == 2) return {static_cast<unsigned short>(sums[index / 2] >> 16 * (index % 2))};
     else return __uint_as_float(sums[index]);

@@ -30,16 +30,14 @@ impl Target {
     /// Estimated seconds, with an epilogue behind the sums or not. Infinite for what the model does not know, which then ranks last.
     pub fn seconds(&self, kernel: &Kernel, problem: &Problem, fused: bool) -> f64 {
         let stacked;
-        let gemm = match (problem, &kernel.design) {
-            (Problem::Gemm(gemm), _) => gemm,
-            (Problem::GroupedGemm(grouped), _) => {
+        let gemm = match problem {
+            Problem::Gemm(gemm) => gemm,
+            Problem::GroupedGemm(grouped) => {
                 stacked = grouped.stacked();
                 &stacked
             }
-            (Problem::Elementwise(sum), Design::Elementwise(config)) => {
-                return config.seconds(kernel.types, sum, *self);
-            }
-            (Problem::Elementwise(_), _) => return f64::INFINITY,
+            // There is one kernel a type.
+            Problem::Elementwise(_) => return f64::INFINITY,
         };
         let element = kernel.types.a.bytes() as f64;
         let (tile, flops_per_sm, load_penalty) = match &kernel.design {

@@ -46,13 +46,11 @@ fn space() -> &'static Space {
                 epilogue: None,
             }));
         }
-        for types in Types::elementwise() {
-            kernels.extend(Elementwise::configs(types).map(|config| Kernel {
-                types,
-                design: Design::Elementwise(config),
-                epilogue: None,
-            }));
-        }
+        kernels.extend(Types::elementwise().into_iter().map(|types| Kernel {
+            types,
+            design: Design::Elementwise(Elementwise),
+            epilogue: None,
+        }));
         for operation in [Operation::Gemm, Operation::GroupedGemm, Operation::Elementwise] {
             let all = if operation == Operation::Elementwise { Types::elementwise() } else { Types::gemm() };
             kernels.extend(all.into_iter().map(|types| Kernel {
@@ -128,6 +126,7 @@ pub fn ranked(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usi
     let mut found: Vec<(f64, usize)> = candidates
         .iter()
         .map(|position| (*position, &space.kernels[*position]))
+        .filter(|(_, kernel)| !fused || kernel.takes_epilogues())
         .filter(|(_, kernel)| target.is_none_or(|t| kernel.runs_on(t.cc)) && kernel.supports(problem).is_ok())
         .map(|(position, kernel)| (target.map_or(0.0, |t| t.seconds(kernel, problem, fused)), position))
         .collect();
