@@ -7,7 +7,8 @@
 //
 // In f32 and f64, each block of K is summed by itself before it joins the total. The error of a sum of K terms in sequence grows with
 // sqrt(K); in blocks of b it grows with sqrt(b + K / b) (Higham, "Accuracy and Stability of Numerical Algorithms", 4.2), for one
-// addition in b more.
+// addition in b more. Products of 16-bit elements are exact in f32, and torch sums them on the tensor cores, which round once for 16
+// of them; there a block is made of chains of 4.
 #pragma once
 #include "common/epilogue.cuh"
 #include "common/params.cuh"
@@ -66,14 +67,18 @@ template <class Element, class Accumulator, int TILE_MN, int TILE_K> struct Simt
   }
 };
 
-template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N, int TILE_K, class Epilogue> struct SimtGemm {
+template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N, int TILE_K, bool GROUPED, class Epilogue>
+struct SimtGemm {
   static constexpr int THREADS = 256;
   static constexpr int SMEM_BYTES = 0;  // beyond what is static
   static constexpr int PER_M = TILE_M / 16, PER_N = TILE_N / 16;  // rows and columns a thread
   // CTAs a SM should hold. Its 65536 registers are 256 a thread for one CTA, 128 for two, 80 for three.
   static constexpr bool BLOCKED = is_same<Accumulator, f32> || is_same<Accumulator, f64>;
-  static constexpr int SUM_REGISTERS = PER_M * PER_N * (sizeof(Accumulator) == 8 ? 2 : 1) * (BLOCKED ? 2 : 1);
-  static constexpr int MIN_CTAS = SUM_REGISTERS >= (BLOCKED ? 64 : 128) ? 1 : SUM_REGISTERS >= 32 ? 2 : 3;
+  static constexpr bool NARROW = is_same<Accumulator, f32> && sizeof(A) == 2 && sizeof(B) == 2;
+  static constexpr int CHAIN = 4;
+  static_assert(TILE_K % CHAIN == 0);
+  static constexpr int SUM_REGISTERS = PER_M * PER_N * (sizeof(Accumulator) == 8 ? 2 : 1) * (NARROW ? 3 : BLOCKED ? 2 : 1);
+  static constexpr int MIN_CTAS = SUM_REGISTERS >= (BLOCKED ? 48 : 128) ? 1 : SUM_REGISTERS >= 32 ? 2 : 3;
 
   using Value = EpilogueValue<Accumulator>;
   using OperandA = SimtOperand<A, Accumulator, TILE_M, TILE_K>;
@@ -104,9 +109,10 @@ template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int thread_m = warp / 2 * 4 + lane / 8, thread_n = warp % 2 * 8 + lane % 8;
 
-    const TilePosition position = tile_position<TILE_M, TILE_N>(params.m, params.n);
-    const int tile_m = position.m * TILE_M, tile_n = position.n * TILE_N;
-    OperandA a(params.a, params.a_stride[0] * position.batch, params.a_stride[1], params.a_stride[2], tile_m, params.m);
+    const TilePosition position = tile_position<TILE_M, TILE_N, GROUPED>(params);
+    const int tile_m = position.m, tile_n = position.n;
+    if (GROUPED && tile_m >= position.end) return;
+    OperandA a(params.a, params.a_stride[0] * position.batch, params.a_stride[1], params.a_stride[2], tile_m, position.end);
     OperandB b(params.b, params.b_stride[0] * position.batch, params.b_stride[2], params.b_stride[1], tile_n, params.n);
 
     Accumulator sums[PER_M][PER_N] = {};
@@ -127,7 +133,7 @@ template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N
         a.fetch(k_left);
         b.fetch(k_left);
       }
-      Accumulator block[PER_M][PER_N] = {};
+      Accumulator block[PER_M][PER_N] = {}, chain[PER_M][PER_N] = {};
 #pragma unroll
       for (int k = 0; k < TILE_K; ++k) {
         Accumulator row[PER_M], column[PER_N];
@@ -137,8 +143,14 @@ template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N
         for (int i = 0; i < PER_M; ++i)
 #pragma unroll
           for (int j = 0; j < PER_N; ++j) {
-            Accumulator& sum = BLOCKED ? block[i][j] : sums[i][j];
+            Accumulator& sum = NARROW ? chain[i][j] : BLOCKED ? block[i][j] : sums[i][j];
             sum = multiply_add(row[i], column[j], sum);
+            if constexpr (NARROW) {
+              if (k % CHAIN == CHAIN - 1) {
+                block[i][j] += chain[i][j];
+                chain[i][j] = 0;
+              }
+            }
           }
       }
       if constexpr (BLOCKED) {
@@ -172,13 +184,14 @@ template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N
       for (int j = 0; j < PER_N; j += WIDTH) {
         const int n = tile_n + Runs<PER_N>::coordinate(thread_n, j);
         const int valid = min(WIDTH, params.n - n);
-        if (m >= params.m || valid <= 0) continue;
+        if (m >= position.end || valid <= 0) continue;
         Value values[WIDTH];
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e) values[e] = row[j + e];
+        const int batch = GROUPED ? 0 : position.batch;
         typename Epilogue::template Operands<WIDTH, WIDTH> operands;
-        epilogue.load(operands, position.batch, m, n, valid);
-        finish_sums<1, 1>(epilogue, values, operands, {position.batch, m, n, valid, m, n / WIDTH, true, valid});
+        epilogue.load(operands, batch, m, n, valid);
+        finish_sums<1, 1>(epilogue, values, operands, {batch, m, n, valid, m, n / WIDTH, true, valid});
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e)
           if (e < valid) out[params.out_stride[1] * m + params.out_stride[2] * (n + e)] = encode<Out>(Epilogue::result(values[e]));

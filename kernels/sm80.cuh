@@ -18,9 +18,10 @@
 #include "common/types.cuh"
 
 template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TILE_M, int TILE_N, int TILE_K,
-          int WARPS_M, int WARPS_N, int STAGES, int ALIGN, class Epilogue>
+          int WARPS_M, int WARPS_N, int STAGES, int ALIGN, bool GROUPED, class Epilogue>
 struct Sm80Gemm {
   static_assert(is_same<A, B>, "mma.sync multiplies operands of one type");
+  static_assert(!GROUPED || A_K_MAJOR || ALIGN == sizeof(A), "a group may begin at any row");
   static constexpr bool ASYNC = ALIGN >= 4;  // cp.async moves at least 4 bytes
   static_assert(ASYNC ? STAGES >= 2 : STAGES == 2, "through registers, one tile is filled while one is read");
 
@@ -63,9 +64,10 @@ struct Sm80Gemm {
     const int warp = threadIdx.x / 32;
     const int warp_m = warp % WARPS_M * WARP_M, warp_n = warp / WARPS_M * WARP_N;  // the warp's part of the tile
 
-    const TilePosition position = tile_position<TILE_M, TILE_N>(params.m, params.n);
-    const int tile_m = position.m * TILE_M, tile_n = position.n * TILE_N;
-    CopierA copier_a(params.a, params.a_stride[0] * position.batch, params.a_stride[1], params.a_stride[2], tile_m, params.m);
+    const TilePosition position = tile_position<TILE_M, TILE_N, GROUPED>(params);
+    const int tile_m = position.m, tile_n = position.n;
+    if (GROUPED && tile_m >= position.end) return;
+    CopierA copier_a(params.a, params.a_stride[0] * position.batch, params.a_stride[1], params.a_stride[2], tile_m, position.end);
     CopierB copier_b(params.b, params.b_stride[0] * position.batch, params.b_stride[2], params.b_stride[1], tile_n, params.n);
     const ReaderA reader_a(warp_m);
     const ReaderB reader_b(warp_n);
@@ -175,14 +177,15 @@ struct Sm80Gemm {
     if constexpr (ASYNC) ptx::copy_async_wait<0>();
     __syncthreads();  // the ring is free for the epilogue's slabs
     Value* slab = reinterpret_cast<Value*>(shared_memory + warp * SLAB_BYTES);
-    store_sums(params, epilogue, sums, slab, position.batch, tile_m + warp_m, tile_n + warp_n);
+    store_sums(params, epilogue, sums, slab, GROUPED ? 0 : position.batch, tile_m + warp_m, tile_n + warp_n, position.end);
   }
 
   // Sixteen rows of a warp's sums at a time: through the warp's own slab of shared memory, where lanes pick up neighbours along
-  // N, through the epilogue, and out. `start_m` and `start_n` are the warp's first row and column of the output.
+  // N, through the epilogue, and out. `start_m` and `start_n` are the warp's first row and column of the output, `end` the row
+  // after the last that is stored.
   static __device__ __forceinline__ void store_sums(const GemmParams& params, Epilogue epilogue,
                                                     const typename Mma::Sums (&sums)[WARP_M / 16][WARP_N / 8], Value* slab,
-                                                    int batch, int start_m, int start_n) {
+                                                    int batch, int start_m, int start_n, int end) {
     constexpr int WIDTH = 16 / sizeof(Out);  // elements of a 16-byte store
     constexpr int LANES = WARP_N / WIDTH;    // that a row takes
     static_assert(LANES >= 2, "the lanes of a warp have at most 16 rows");
@@ -215,7 +218,7 @@ struct Sm80Gemm {
 #pragma unroll 1
         for (int row = lane / LANES; row < 16; row += 32 / LANES) {
           const int m = row_of(row), n = start_n + lane % LANES * WIDTH;
-          const int valid = m < params.m ? min(WIDTH, params.n - n) : 0;
+          const int valid = m < end ? min(WIDTH, params.n - n) : 0;
           if (!Epilogue::REDUCES && valid <= 0) continue;
           const Value* sums_of_row = slab + row * SLAB_PITCH + lane % LANES * WIDTH;
           Value values[WIDTH];
@@ -243,7 +246,7 @@ struct Sm80Gemm {
 #pragma unroll 1
         for (int index = lane; index < 16 * WARP_N; index += 32) {
           const int row = index / WARP_N, m = row_of(row), n = start_n + index % WARP_N;
-          if (m >= params.m || n >= params.n) continue;
+          if (m >= end || n >= params.n) continue;
           Value value[1] = {slab[row * SLAB_PITCH + index % WARP_N]};
           typename Epilogue::template Operands<1, 1> operands;
           epilogue.load(operands, batch, m, n, 1);

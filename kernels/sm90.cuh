@@ -11,6 +11,8 @@
 //   Cluster   CLUSTER_M x CLUSTER_N neighbouring tiles at a time, by CTAs that load each operand once for all of them (multicast).
 //   Split     SPLIT CTAs of a cluster share one tile, each has a part of K. Their sums are added, in the order of K, through
 //             distributed shared memory; each CTA stores some columns. One tile a cluster then, no persistence.
+//   Grouped   A and the output are stacks of groups of rows, as high as the device finds on arrival, and B is a matrix for each.
+//             A tile lies in one group. What it reads of the next group's rows is multiplied, but not stored.
 //
 // Elements: f16, bf16, or f32 (as tf32, K-major only), the same for A and B. Sums: f32, f16 too for f16.
 // Frame: A has `m` rows and B `n` columns. The output has rows along m, or, if OUT_TRANSPOSED, along n: that serves few rows, which
@@ -19,6 +21,7 @@
 #pragma once
 #include "common/cluster.cuh"
 #include "common/epilogue.cuh"
+#include "common/groups.cuh"
 #include "common/mbarrier.cuh"
 #include "common/ptx.cuh"
 #include "common/stmatrix.cuh"
@@ -34,11 +37,12 @@ struct alignas(64) Sm90Params {
   TensorMap a, b, out;
   void* out_pointer;        // used where out_by_tma is 0, and if OUT_TRANSPOSED
   long long out_stride[3];  // in elements: along batch, rows, columns
-  int m, n, k, batch;
+  int m, n, k, batch;        // if GROUPED, the batch is the groups, and m all rows
   int a_batched, b_batched;  // 0: all batches read the same matrix, and the tensor map has one
   int out_by_tma;            // 0: the copy engine cannot address the output: strides, or rows, of no multiple of 16 bytes
+  GroupOffsets offsets;      // if GROUPED
 };
-static_assert(sizeof(Sm90Params) == 448);
+static_assert(sizeof(Sm90Params) == 512);
 
 // Of a split tile, each CTA stores an equal part of the columns: as many CTAs as can share them evenly in groups of 8.
 __host__ __device__ constexpr int stored_columns(int tile_n, int split) {
@@ -47,14 +51,22 @@ __host__ __device__ constexpr int stored_columns(int tile_n, int split) {
   return columns;
 }
 
+// Of a row with an odd number of 16-byte pieces, a third, or a third of that, until it is no longer than 128 bytes, if it can be.
+__host__ __device__ constexpr int odd_box(int row_bytes) {
+  while (row_bytes > 128 && row_bytes % 48 == 0) row_bytes /= 3;
+  return row_bytes;
+}
+
 template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TILE_M, int TILE_N, int STAGES,
-          int CONSUMERS, Schedule SCHEDULE, int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OUT_TRANSPOSED, class Epilogue>
+          int CONSUMERS, Schedule SCHEDULE, int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OUT_TRANSPOSED, bool GROUPED,
+          class Epilogue>
 struct Sm90Gemm {
   static_assert(is_same<A, B>, "wgmma multiplies operands of one type");
   static_assert(sizeof(A) == 2 || (A_K_MAJOR && B_K_MAJOR), "wgmma reads only 16-bit elements MN-major");
 
   static constexpr int TILE_K = 128 / sizeof(A);  // a row of the swizzle
   static constexpr int WARPGROUP = 128;
+  static constexpr int MAX_SMEM_BYTES = 227 * 1024;  // of a CTA
   static constexpr int CONSUMER_THREADS = CONSUMERS * WARPGROUP;
   static constexpr int THREADS = CONSUMER_THREADS + WARPGROUP;
   static constexpr bool PING_PONG = SCHEDULE == Schedule::PING_PONG;
@@ -63,6 +75,7 @@ struct Sm90Gemm {
   static_assert(TILE_M == SHARERS * M_BLOCKS * 64 && TILE_N % 8 == 0 && TILE_N <= 256);
   static constexpr int CLUSTER = CLUSTER_M * CLUSTER_N * SPLIT;
   static_assert(SPLIT == 1 || !PING_PONG, "a split tile has the CTA for itself");
+  static_assert(!GROUPED || (SPLIT == 1 && !OUT_TRANSPOSED), "groups are of rows, as they are taken in turn");
 
   using Multiply = ptx::Wgmma<A, Accumulator, TILE_N, A_K_MAJOR, B_K_MAJOR>;
   using Value = EpilogueValue<Accumulator>;
@@ -88,17 +101,19 @@ struct Sm90Gemm {
   static constexpr int BOX_BYTES = POWER_OF_TWO < 16 ? ROW_BYTES
                                    : POWER_OF_TWO >= 64 || POWER_OF_TWO == ROW_BYTES || sizeof(Out) >= 4
                                        ? POWER_OF_TWO
-                                       : ROW_BYTES / (POWER_OF_TWO / 16);
+                                       : odd_box(ROW_BYTES / (POWER_OF_TWO / 16));
   static constexpr int SWIZZLE = BOX_BYTES == POWER_OF_TWO ? BOX_BYTES / 16 - 1 : 0;  // which of a piece's bits change
   static constexpr int BOX_N = BOX_BYTES / sizeof(Out), BOXES = ROW_BYTES / BOX_BYTES;
   static constexpr bool CONVERT_ONLY = is_same<Epilogue, Identity> && sizeof(Out) == 2;  // then stmatrix takes the sums as they lie
   static constexpr int GROUPS = BOX_N / 8, ROUND_GROUPS = GROUPS < 4 ? GROUPS : 4;  // of 8 columns: in a box, and in a round of its storing
   static constexpr int ROUNDS = CONVERT_ONLY ? 1 : (GROUPS + 3) / 4;
   static constexpr int TRANSPOSED_N = 16, TRANSPOSED_PITCH = 16 + 4;  // 4 words of padding keep the banks apart
-  static constexpr int SLABS = OUT_TRANSPOSED || BOX_BYTES > 128 ? 1 : 2;  // one is filled while the other is read
   static constexpr int SLAB_BYTES = OUT_TRANSPOSED ? TRANSPOSED_N * TRANSPOSED_PITCH * int(sizeof(Value)) : 16 * BOX_BYTES;
 
   static constexpr int SLABS_AT = STAGES * STAGE_BYTES;
+  // Two for a warp, so that one is filled while the other is read; one where a further stage has taken the room, which is worth more.
+  static constexpr int TWO_SLABS_BYTES = SLABS_AT + CONSUMER_THREADS / 32 * 2 * SLAB_BYTES + 2 * STAGES * 8;
+  static constexpr int SLABS = OUT_TRANSPOSED || BOX_BYTES > 128 || TWO_SLABS_BYTES > MAX_SMEM_BYTES ? 1 : 2;
   static constexpr int BARRIERS_AT = SLABS_AT + CONSUMER_THREADS / 32 * SLABS * SLAB_BYTES;
   static constexpr int SMEM_BYTES = BARRIERS_AT + 2 * STAGES * 8;
   static_assert(SPLIT == 1 || TILE_M * TILE_N * 4 <= SLABS_AT, "the ring's memory serves to exchange sums");
@@ -119,30 +134,56 @@ struct Sm90Gemm {
 
   // ---- the order of tiles ----
 
-  struct Tile { int batch, m, n; };  // first row and column
+  // First row and column; if GROUPED, `batch` is the group and `end` the row after its last.
+  struct Tile { int batch, m, n, end; };
 
   // Clusters that run at the same time should share what they read. Tiles are walked in bands, down each column of a band before the
   // next column. With T tiles at a time, what they cover is square if the band is sqrt(T * TILE_N / TILE_M) tiles high; T is 132, or
   // 264 where a CTA has two tiles in hand.
   static constexpr unsigned BAND = (TILE_N >= 2 * TILE_M || PING_PONG ? 16 : 8) / CLUSTER_M;
-  struct Order {
+  static __device__ __forceinline__ unsigned across(int extent, int tiles) { return (extent + tiles - 1) / tiles; }
+  static __device__ __forceinline__ Tile in_bands(unsigned index, unsigned tiles_m, unsigned tiles_n) {
+    const unsigned first = index / (BAND * tiles_n) * BAND, height = min(BAND, tiles_m - first);
+    index -= first * tiles_n;
+    const unsigned column = index / height, row = first + index - column * height;
+    const unsigned rank = CLUSTER == 1 ? 0 : ptx::cluster_rank();
+    return {0, int(row * CLUSTER_M + rank % CLUSTER_M) * TILE_M, int(column * CLUSTER_N + rank / CLUSTER_M % CLUSTER_N) * TILE_N, 0};
+  }
+
+  struct BatchOrder {
     unsigned tiles_m, tiles_n, count;
-    __device__ __forceinline__ Order(const Sm90Params& params) {
-      tiles_m = (params.m + TILE_M * CLUSTER_M - 1) / (TILE_M * CLUSTER_M);
-      tiles_n = (params.n + TILE_N * CLUSTER_N - 1) / (TILE_N * CLUSTER_N);
+    __device__ __forceinline__ BatchOrder(const Sm90Params& params) {
+      tiles_m = across(params.m, TILE_M * CLUSTER_M);
+      tiles_n = across(params.n, TILE_N * CLUSTER_N);
       count = tiles_m * tiles_n * params.batch;
     }
+    __device__ __forceinline__ bool has(unsigned index) const { return index < count; }
     __device__ __forceinline__ Tile operator[](unsigned index) const {
       const unsigned tiles = tiles_m * tiles_n, batch = index / tiles;
-      index -= batch * tiles;
-      const unsigned first = index / (BAND * tiles_n) * BAND, height = min(BAND, tiles_m - first);
-      index -= first * tiles_n;
-      const unsigned column = index / height, row = first + index - column * height;
-      const unsigned rank = CLUSTER == 1 ? 0 : ptx::cluster_rank();
-      return {int(batch), int(row * CLUSTER_M + rank % CLUSTER_M) * TILE_M,
-              int(column * CLUSTER_N + rank / CLUSTER_M % CLUSTER_N) * TILE_N};
+      Tile tile = in_bands(index - batch * tiles, tiles_m, tiles_n);
+      tile.batch = batch;
+      return tile;
     }
   };
+
+  // For all threads of a warp together.
+  struct GroupOrder {
+    static constexpr int STRIP = TILE_M * CLUSTER_M;
+    unsigned tiles_n;
+    GroupWalk<STRIP> walk;
+    __device__ __forceinline__ GroupOrder(const Sm90Params& params)
+        : tiles_n(across(params.n, TILE_N * CLUSTER_N)), walk(params.offsets, params.batch, params.m, tiles_n) {}
+    __device__ __forceinline__ bool has(unsigned index) { return walk.has(index); }
+    __device__ __forceinline__ Tile operator[](unsigned index) const {
+      const auto place = walk[index];
+      Tile tile = in_bands(place.tile, across(place.end - place.start, STRIP), tiles_n);
+      tile.batch = place.group;
+      tile.m += place.start;
+      tile.end = place.end;
+      return tile;
+    }
+  };
+  using Order = typename Conditional<GROUPED, GroupOrder, BatchOrder>::Type;
 
   // A position in the ring. Each time round, the barriers' parity changes.
   struct Ring {
@@ -180,7 +221,7 @@ struct Sm90Gemm {
     ptx::wait_for_grids_before();
     ptx::let_next_grid_start();
 
-    const Order order(params);
+    Order order(params);
     const unsigned clusters = gridDim.x / CLUSTER, cluster = blockIdx.x / CLUSTER;
     const int all_blocks = params.k / TILE_K + (params.k % TILE_K != 0);
     int first_block = SPLIT == 1 ? 0 : static_cast<long long>(all_blocks) * split / SPLIT;
@@ -189,7 +230,7 @@ struct Sm90Gemm {
 
     if (warpgroup == CONSUMERS) {
       if constexpr (REDISTRIBUTE) ptx::shrink_registers<PRODUCER_REGISTERS>();
-      if (threadIdx.x == CONSUMER_THREADS) produce(params, order, cluster, clusters, first_block, blocks, rank, ring, full, empty);
+      if (GROUPED ? warp == CONSUMERS * 4 : threadIdx.x == CONSUMER_THREADS) produce(params, order, cluster, clusters, first_block, blocks, rank, ring, full, empty);
       if constexpr (SPLIT > 1) ptx::cluster_sync();  // as the consumers, in `reduce`
     } else {
       if constexpr (REDISTRIBUTE) ptx::grow_registers<CONSUMER_REGISTERS>();
@@ -203,7 +244,7 @@ struct Sm90Gemm {
       }
 
 #pragma unroll 1
-      for (unsigned index = cluster + (PING_PONG ? warpgroup * clusters : 0); index < order.count;
+      for (unsigned index = cluster + (PING_PONG ? warpgroup * clusters : 0); order.has(index);
            index += (PING_PONG ? CONSUMERS : 1) * clusters) {
         unsigned sums[M_BLOCKS][Multiply::SUMS];  // here, so that they are dead between tiles
         multiply(sums, position, blocks, rank, warpgroup, ring, full, empty);
@@ -211,11 +252,11 @@ struct Sm90Gemm {
         const int m = tile.m + warp_m, n = tile.n + split * EPILOGUE_N;
         if constexpr (SPLIT == 1) {
           auto sum = [&](int strip, int i) { return decode(Multiply::value(sums[strip], i)); };
-          store(params, epilogue, sum, slabs, slab, tile.batch, m, n);
+          store(params, epilogue, sum, slabs, slab, GROUPED ? 0 : tile.batch, m, n, GROUPED ? tile.end : params.m);
         } else {
           const float4* const totals = reduce(sums, split, rank, shared_memory);
           auto total = [&](int strip, int i) { return element(totals[piece_at(strip, i / 4)], i % 4); };
-          if (split * EPILOGUE_N < TILE_N) store(params, epilogue, total, slabs, slab, tile.batch, m, n);
+          if (split * EPILOGUE_N < TILE_N) store(params, epilogue, total, slabs, slab, tile.batch, m, n, params.m);
         }
       }
     }
@@ -226,7 +267,7 @@ struct Sm90Gemm {
 
   // ---- the producer ----
 
-  static __device__ __forceinline__ void produce(const Sm90Params& params, const Order& order, unsigned cluster, unsigned clusters,
+  static __device__ __forceinline__ void produce(const Sm90Params& params, Order& order, unsigned cluster, unsigned clusters,
                                                  int first_block, int blocks, unsigned rank, unsigned ring, unsigned full,
                                                  unsigned empty) {
     const int rank_m = rank % CLUSTER_M, rank_n = rank / CLUSTER_M % CLUSTER_N;
@@ -238,8 +279,9 @@ struct Sm90Gemm {
 
     Ring position;
 #pragma unroll 1
-    for (unsigned index = cluster; index < order.count; index += clusters) {
+    for (unsigned index = cluster; order.has(index); index += clusters) {
       const Tile tile = order[index];
+      if (GROUPED && threadIdx.x % 32 != 0) continue;  // of a warp that walks the groups together, one thread loads
       const int batch_a = params.a_batched ? tile.batch : 0, batch_b = params.b_batched ? tile.batch : 0;
 #pragma unroll 1
       for (int block = 0; block < blocks; ++block) {
@@ -364,41 +406,42 @@ struct Sm90Gemm {
   // ---- the epilogue ----
 
   // A warp's sums: M_BLOCKS strips of 16 rows, 64 rows apart, EPILOGUE_N columns wide, from (m, n) on. `value` gives a sum by
-  // its strip and its index there.
+  // its strip and its index there. Of the rows, only those before `end` are stored.
   template <class Sums>
   static __device__ __forceinline__ void store(const Sm90Params& params, Epilogue epilogue, const Sums& value, unsigned char* slabs,
-                                               int& slab, int batch, int m, int n) {
+                                               int& slab, int batch, int m, int n, int end) {
     if constexpr (OUT_TRANSPOSED) store_transposed(params, epilogue, value, slabs, batch, m, n);
-    else store_rows(params, epilogue, value, slabs, slab, batch, m, n);
+    else store_rows(params, epilogue, value, slabs, slab, batch, m, n, end);
   }
 
   template <class Sums>
   static __device__ __forceinline__ void store_rows(const Sm90Params& params, Epilogue epilogue, const Sums& value,
-                                                    unsigned char* slabs, int& slab, int batch, int m, int n) {
+                                                    unsigned char* slabs, int& slab, int batch, int m, int n, int end) {
     const int lane = threadIdx.x % 32;
     unsigned char* rows = slabs;
     Operands operands[2], next[2];  // of the two row halves
     auto row_of = [&](int round) { return m + round / (BOXES * ROUNDS) * 64; };
     auto column_of = [&](int round) { return n + round / ROUNDS % BOXES * BOX_N; };
     auto load = [&](int round) {
-      const int end = min(params.n, column_of(round) + BOX_N), column = column_of(round) + round % ROUNDS * 32 + lane % 4 * 2;
+      const int last = min(params.n, column_of(round) + BOX_N), column = column_of(round) + round % ROUNDS * 32 + lane % 4 * 2;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = row_of(round) + lane / 4 + 8 * half;
-        epilogue.load(next[half], batch, row, column, row < params.m ? end - column : 0);
+        epilogue.load(next[half], batch, row, column, row < end ? last - column : 0);
       }
     };
     if constexpr (LOAD_AHEAD) load(0);
     // Rolled, for the sake of compile time: only what picks registers is there once for each round.
 #pragma unroll 1
     for (int round = 0; round < M_BLOCKS * BOXES * ROUNDS; ++round) {
+      const int row = row_of(round), column = column_of(round);
+      if (GROUPED && row >= end) break;
       if (round % ROUNDS == 0) {
         rows = slabs + slab * SLAB_BYTES;
         slab = (slab + 1) % SLABS;
         if (lane == 0) ptx::store_wait_read<SLABS - 1>();
         __syncwarp();
       }
-      const int row = row_of(round), column = column_of(round);
       if constexpr (CONVERT_ONLY) write_matrices(value, round, ptx::shared_address(rows));
       else {
         if constexpr (LOAD_AHEAD) {
@@ -406,28 +449,43 @@ struct Sm90Gemm {
           operands[1] = next[1];
           if (round + 1 < M_BLOCKS * BOXES * ROUNDS) load(round + 1);
         }
-        write_groups(params, epilogue, value, operands, round, rows, batch, row, column);
+        write_groups(params, epilogue, value, operands, round, rows, batch, row, column, end);
       }
       if (round % ROUNDS != ROUNDS - 1) continue;
 
-      if (params.out_by_tma) {
+      if (params.out_by_tma && (!GROUPED || row + 16 <= end)) {
         ptx::fence_for_copy_engine();
         __syncwarp();
-        if (lane == 0) {
-          ptx::store_box(&params.out, ptx::shared_address(rows), column, row, batch);
-          ptx::store_commit();
-        }
+        if (lane == 0) ptx::store_box(&params.out, ptx::shared_address(rows), column, row, batch);
+      } else if (GROUPED && params.out_by_tma) {  // below a group's last rows are the next one's, which the copy engine would write
+        __syncwarp();
+        store_vectors(params, rows, row, column, end);
       } else {
         __syncwarp();
         Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[0] * batch;
 #pragma unroll 4
         for (int index = lane; index < 16 * BOX_N; index += 32) {
           const int r = index / BOX_N, c = index % BOX_N;
-          if (row + r < params.m && column + c < params.n)
+          if (row + r < end && column + c < params.n)
             out[params.out_stride[1] * (row + r) + params.out_stride[2] * (column + c)] =
                 *reinterpret_cast<const Out*>(rows + slab_offset(r, c * int(sizeof(Out))));
         }
       }
+      if (lane == 0) ptx::store_commit();  // without a store, an empty group: to count groups is to count slabs
+    }
+  }
+
+  // A box's rows before `end`, 16 bytes at a time, of an output that the copy engine could address.
+  static __device__ __forceinline__ void store_vectors(const Sm90Params& params, const unsigned char* rows, int row, int column,
+                                                       int end) {
+    constexpr int VECTORS = BOX_BYTES / 16, WIDTH = 16 / int(sizeof(Out));
+    static_assert(!GROUPED || BOX_BYTES % 16 == 0);
+    Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[1] * row + column;
+    for (int index = threadIdx.x % 32; index < 16 * VECTORS; index += 32) {
+      const int r = index / VECTORS, c = index % VECTORS * WIDTH;
+      if (row + r < end && column + c < params.n)
+        ptx::store_global(out + params.out_stride[1] * r + c,
+                          *reinterpret_cast<const ptx::Vector*>(rows + slab_offset(r, c * int(sizeof(Out)))));
     }
   }
 
@@ -462,7 +520,7 @@ struct Sm90Gemm {
   template <class Sums>
   static __device__ __forceinline__ void write_groups(const Sm90Params& params, Epilogue epilogue, const Sums& value,
                                                       Operands (&operands)[2], int round, unsigned char* rows, int batch, int m,
-                                                      int n) {
+                                                      int n, int end) {
     const int lane = threadIdx.x % 32, first = round % ROUNDS * 4;  // group
     Value values[2][2 * ROUND_GROUPS];
 #pragma unroll
@@ -478,7 +536,7 @@ struct Sm90Gemm {
     const int column = n + first * 8 + lane % 4 * 2, own = n + BOX_N - column;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = m + lane / 4 + 8 * half, valid = row < params.m ? min(own, params.n - column) : 0;
+      const int row = m + lane / 4 + 8 * half, valid = row < end ? min(own, params.n - column) : 0;
       if constexpr (!LOAD_AHEAD) epilogue.load(operands[half], batch, row, column, valid);
       const Place place{batch, row, column, valid, m / 8 + half, n / BOX_N * ROUNDS + round % ROUNDS, true, own};
       finish_sums<8, 4>(epilogue, values[half], operands[half], place);

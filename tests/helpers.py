@@ -75,14 +75,20 @@ def fake_gemm(m=256, n=256, k=256, dtype=torch.float16, out=None, accumulator=No
 
 
 def served(kernel, m, n, k):
-    """M, N and K near these that a kernel serves: some have few rows or few columns, some write whole lines."""
-    design, out = kernel.metadata.design, kernel.metadata.operands.out
+    """M, N and K near these that a kernel serves: some have few rows or few columns, some move whole lines alone."""
+    design, operands = kernel.metadata.design, kernel.metadata.operands
     narrow = getattr(design, "narrow", None)
-    m = min(m, design.tile_shape[0]) if narrow == "m" else m
-    n = min(n, design.tile_shape[1]) if narrow == "n" else n
-    if out.stride == (0, 1, 0):
-        return -(-m // out.divisibility) * out.divisibility, n, k
-    return m, -(-n // out.divisibility) * out.divisibility, k
+    extents = {
+        "m": min(m, design.tile_shape[0]) if narrow == "m" else m,
+        "n": min(n, design.tile_shape[1]) if narrow == "n" else n,
+        "k": k,
+    }
+    if operands.out.divisibility > 1:
+        for side, (rows, columns) in (("A", "mk"), ("B", "kn"), ("out", "mn")):
+            operand = getattr(operands, side)
+            contiguous = rows if operand.stride == (0, 1, 0) else columns
+            extents[contiguous] = -(-extents[contiguous] // operand.divisibility) * operand.divisibility
+    return extents["m"], extents["n"], extents["k"]
 
 
 def cuobjdump():

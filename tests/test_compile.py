@@ -11,9 +11,10 @@ from pathlib import Path
 import cutlass_api
 import pytest
 import torch
+from cutlass_api.arguments import GroupedGemmArguments
 from cutlass_api.artifact import CompiledArtifact
-from cutlass_api.metadata import Sm90DesignMetadata
-from helpers import DTYPES, cuobjdump, fake_gemm, names, run_python, served, spilled_bytes
+from cutlass_api.metadata import ElementwiseOperandsMetadata, GroupedGemmOperandsMetadata, Sm90DesignMetadata
+from helpers import DTYPES, cuobjdump, fake, fake_gemm, names, run_python, served, spilled_bytes
 
 ARCHITECTURES = {80: "sm_80", 86: "sm_86", 89: "sm_89", 90: "sm_90a", 100: "sm_100", 120: "sm_120"}
 PACKAGE = Path(cutlass_api.__file__).parent
@@ -24,11 +25,12 @@ def parts(kernel, cc):
     operands, family = kernel.metadata.operands, type(kernel)
     types = {name: getattr(operands, name).dtype.name for name in ("A", "B", "out")}
     layout = tuple(getattr(operands, name).stride for name in types)
+    operation = type(operands)
     if cc != 90:
-        return {(family, types["A"]), (family, layout)}
-    types["accumulator"] = operands.accumulator_type.name
+        return {(family, types["A"]), (family, operation, layout)}
+    types["accumulator"] = getattr(operands, "accumulator_type", operands.out.dtype).name
     by_place = {(family, place, dtype) for place, dtype in types.items()}
-    return by_place | {(family, types["A"], types["B"]), (family, layout), (family, kernel.metadata.design)}
+    return by_place | {(family, types["A"], types["B"]), (family, layout), (family, operation, kernel.metadata.design)}
 
 
 def sample(cc):
@@ -51,7 +53,12 @@ planned = pytest.mark.parametrize("cc, kernel", PLAN, ids=[f"{cc}-{k.metadata.ke
 def args_of(kernel):
     """Arguments with the operands that a kernel's metadata asks for."""
     operands = kernel.metadata.operands
+    if isinstance(operands, ElementwiseOperandsMetadata):
+        dtypes = (DTYPES[getattr(operands, name).dtype.name] for name in ("A", "B", "out"))
+        return cutlass_api.arguments.ElementwiseArguments(*(fake(33, 64, dtype=dtype) for dtype in dtypes))
     layout = "".join("n" if getattr(operands, name).stride == (0, 1, 0) else "t" for name in ("A", "B", "out"))
+    if isinstance(operands, GroupedGemmOperandsMetadata):
+        return fake_grouped_gemm([getattr(operands, name) for name in ("A", "B", "out")], layout, operands)
     args = fake_gemm(*served(kernel, 256, 256, 256), layout=layout)
     a, b, out = (getattr(operands, name).dtype.name for name in ("A", "B", "out"))
     tensors = [
@@ -59,6 +66,17 @@ def args_of(kernel):
         for name, dtype in zip(("A", "B", "out"), (a, b, out), strict=True)
     ]
     return cutlass_api.arguments.GemmArguments(*tensors, accumulator_type=operands.accumulator_type)
+
+
+def fake_grouped_gemm(sides, layout, operands):
+    a, b, out = (DTYPES[side.dtype.name] for side in sides)
+    return GroupedGemmArguments(
+        fake(256, 256, dtype=a, layout=layout[0]),
+        fake(3, 256, 256, dtype=b, layout=layout[1]),
+        fake(256, 256, dtype=out, layout=layout[2]),
+        operands.accumulator_type,
+        fake(3, dtype=torch.int32),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +124,10 @@ def test_no_register_spills(cc, kernel, compiled, tmp_path):
 def test_the_sample_covers_all():
     everything = cutlass_api.get_kernels(cc=90)
     taken = [kernel for cc, kernel in PLAN if cc == 90]
-    for wanted in (lambda k: k.metadata.design, lambda k: (type(k), k.metadata.operands.A.dtype)):
+    for wanted in (
+        lambda k: (type(k.metadata.operands), k.metadata.design),
+        lambda k: (type(k), k.metadata.operands.A.dtype),
+    ):
         assert set(map(wanted, everything)) == set(map(wanted, taken))
     for cc in ARCHITECTURES:
         assert {type(kernel) for at, kernel in PLAN if at == cc} == set(map(type, cutlass_api.get_kernels(cc=cc)))

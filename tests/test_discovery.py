@@ -6,8 +6,8 @@ import time
 import cutlass_api
 import pytest
 import torch
-from cutlass_api.arguments import ElementwiseArguments, GemmArguments, GroupedGemmArguments
-from cutlass_api.metadata import SkinnyDesignMetadata, Sm90DesignMetadata
+from cutlass_api.arguments import ElementwiseArguments, EpilogueArguments, GemmArguments, GroupedGemmArguments
+from cutlass_api.metadata import GroupedGemmOperandsMetadata, SkinnyDesignMetadata, Sm90DesignMetadata
 from helpers import DTYPES, INTEGERS, LAYOUTS, accumulator_of, fake, fake_gemm, names, output_of, run_python
 
 FAMILIES = {type(kernel) for kernel in cutlass_api.get_kernels()}
@@ -221,6 +221,67 @@ def test_the_reference_serves_the_other_operations():
     assert names(cutlass_api.get_kernels(added)) == ["reference_elementwise_add_f32xf32_f32_f32"]
     assert cutlass_api.get_kernels(grouped)[0].metadata.supports(grouped)
     assert cutlass_api.get_kernels(added)[0].metadata.supports(added)
+
+
+def fake_grouped(rows=300, n=256, k=128, groups=4, dtype=torch.bfloat16, layout="ttt", **kwargs):
+    return GroupedGemmArguments(
+        fake(rows, k, dtype=dtype, layout=layout[0]),
+        fake(groups, k, n, dtype=dtype, layout=layout[1]),
+        fake(rows, n, dtype=output_of(dtype) if dtype in INTEGERS else dtype, layout=layout[2]),
+        accumulator_of(dtype),
+        fake(groups, dtype=torch.int32),
+        **kwargs,
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_every_grouped_gemm_has_kernels(dtype, layout):
+    for shape in ((300, 256, 128), (300, 257, 131), (1, 1, 1), (7, 33, 0)):
+        args = fake_grouped(*shape, dtype=dtype, layout=layout)
+        for cc in (80, 90, 120):
+            found = cutlass_api.get_kernels(args, cc=cc)
+            assert found
+            assert all(isinstance(kernel.metadata.operands, GroupedGemmOperandsMetadata) for kernel in found)
+            for kernel in found:
+                assert kernel.supports(args) and kernel.metadata.supports(args), kernel
+                assert kernel.get_workspace_size(args) == 0
+
+
+def test_grouped_gemms_of_aligned_halves_are_for_the_tensor_cores():
+    for dtype in (torch.float16, torch.bfloat16):
+        for layout in ("ttt", "tnt"):
+            first = {cc: cutlass_api.get_kernels(fake_grouped(dtype=dtype, layout=layout), cc=cc)[0] for cc in (80, 90)}
+            assert first[80].metadata.kernel_name.startswith("sm80_grouped_gemm_")
+            assert first[90].metadata.kernel_name.startswith("sm90_grouped_gemm_")
+    # Few rows a group take tiles of fewer rows.
+    few, many = (cutlass_api.get_kernels(fake_grouped(rows, 4096, 4096, 8), cc=90)[0] for rows in (64, 8192))
+    assert few.metadata.design.tile_shape[0] == 64 and many.metadata.design.tile_shape[0] >= 128
+
+
+def test_an_epilogue_stands_behind_a_grouped_gemm_of_every_family():
+    out = fake(300, 256, dtype=torch.bfloat16)
+    epilogue = EpilogueArguments("def f(accum, bias):\n    D = accum + bias\n    return D", bias=fake(256), D=out)
+    args = fake_grouped(epilogue=epilogue)
+    found = cutlass_api.get_kernels(args, cc=90)
+    assert {kernel.metadata.kernel_name.split("_")[0] for kernel in found} == {"sm90", "sm80", "simt"}
+    assert all(kernel.metadata.epilogue is not None for kernel in found)
+
+
+def test_a_grouped_gemm_of_fake_tensors_is_compiled_but_not_run():
+    args = fake_grouped()
+    for kernel in cutlass_api.get_kernels(args, cc=90)[::8]:
+        artifact = kernel.compile(args, cc=90)
+        with pytest.raises(ValueError, match="A is a FakeTensor"):
+            kernel.run(args, artifact)
+
+
+def test_kernels_of_a_gemm_and_of_a_grouped_one_refuse_each_other():
+    plain, grouped = fake_gemm(dtype=torch.bfloat16), fake_grouped()
+    for kernel in cutlass_api.get_kernels(plain, cc=90):
+        assert "it computes a gemm, not a grouped_gemm" in str(kernel.supports(grouped).error)
+    for kernel in cutlass_api.get_kernels(grouped, cc=90):
+        assert "it computes a grouped_gemm, not a gemm" in str(kernel.supports(plain).error)
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)

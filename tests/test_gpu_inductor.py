@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from unittest import mock
 
 import cutlass_api
@@ -137,6 +138,31 @@ def test_a_product_is_computed_by_our_kernels(name: str, dtype: torch.dtype, mod
         assert calls[-1] == calls[-3], "the last calls were replays, which run no Python"
     else:
         assert calls == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_grouped_product_is_computed_by_our_kernels(mode: str) -> None:
+    """Of rows that the router has sorted by expert; where experts' rows end changes from call to call."""
+    torch.manual_seed(0)
+    weights = torch.randn(5, 96, 64, device="cuda").bfloat16()
+
+    def grouped(x: torch.Tensor, weights: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return torch._grouped_mm(x, weights.mT, offs=offsets)
+
+    with inductor("NVGEMM") as witness:
+        compiled = torch.compile(grouped, mode=mode, dynamic=False)
+        for ends in ([64, 64, 200, 256, 300], [300] * 5, [1, 2, 3, 4, 300], [0, 100, 150, 299, 300]):
+            x = torch.randn(300, 64, device="cuda").bfloat16()
+            torch.compiler.cudagraph_mark_step_begin()
+            out = compiled(x, weights, torch.tensor(ends, device="cuda", dtype=torch.int32)).clone()
+            for group, (start, end) in enumerate(pairwise([0, *ends])):
+                if start < end:
+                    assert_as_good_as_torch(x[start:end], weights[group].mT, out[start:end])
+    (code,) = witness.code
+    assert "cutlass_api.arguments.GroupedGemmArguments" in code
+    assert "aten._grouped_mm.default(" not in code and "extern_kernels._grouped_mm" not in code
+    assert witness.calls > 0 and all(name.startswith("sm90_grouped_gemm_") for name in witness.timed)
+    assert len(set(witness.timed)) == 5
 
 
 @pytest.mark.parametrize("mode", MODES)

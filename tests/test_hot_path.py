@@ -316,7 +316,7 @@ def test_the_epilogue_of_a_column_major_output_is_transposed():
         epilogue = cutlass_api.arguments.EpilogueArguments(source, C=c, D=out)
         args = GemmArguments(a, b, out, "float32", epilogue)
         device.library.stand_in_expect_more(32)
-        device.expect(448)
+        device.expect(464)
         kernels = cutlass_api.get_kernels(args)
         families = {kernel.metadata.kernel_name.split("_")[0]: kernel for kernel in reversed(kernels)}
         for family, kernel in families.items():
@@ -457,12 +457,12 @@ def test_a_launch_that_blocks_lets_other_threads_run():
 #: Instructions from the Python call to the driver's launch call and back, the stand-in's own few hundred included, on
 #: x86-64 with a release build. What a change may add without a thought is a tenth; more wants a reason.
 BOUNDS = {
-    "run": 2700,
-    "run with checks": 2460,
-    "GemmArguments": 4210,
+    "run": 2650,
+    "run with checks": 2420,
+    "GemmArguments": 3870,
     "bound launch": 1450,
-    "matmul": 7550,
-    "arguments and run, sm90": 10400,
+    "matmul": 5230,
+    "arguments and run, sm90": 7600,
 }
 
 
@@ -504,7 +504,7 @@ def test_instructions_of_the_hot_path():
 def test_an_sm90_launch_carries_tensor_maps():
     run(
         """
-        device.expect(448)
+        device.expect(464)
         kernel = first(args, "sm90")
         kernel.run(args, stream=STREAM)
         kernel.run(args, stream=STREAM)
@@ -530,10 +530,135 @@ def test_an_sm90_launch_carries_tensor_maps():
     )
 
 
+def test_a_launch_made_from_the_last_one_is_the_launch_made_anew():
+    """Arguments that differ from the last ones in addresses alone have only these changed in the packed launch."""
+    run(
+        """
+        from cutlass_api.artifact import CompiledArtifact
+
+        def block(kernel, args, artifact):
+            size = 464 if "sm90" in kernel.metadata.kernel_name else 128
+            device.expect(size)
+            kernel.run(args, artifact, stream=STREAM, assume_supported_args=True)
+            block = device.ctypes.string_at(device.library.stand_in_last_parameters(), size)
+            return block, device.library.stand_in_last_grid()
+
+        def column_major(tensor, data, rows, columns):
+            two, at = device.ctypes.c_int64 * 2, device.ctypes.c_uint64(data)
+            device.library.stand_in_describe(
+                device.ctypes.c_void_p(id(tensor)), at, 0, 2, 2, 16, two(rows, columns), two(1, rows)
+            )
+
+        seen = set()
+        for row_major, (m, n, k) in [(True, (128, 64, 256)), (False, (128, 64, 256)), (True, (8, 512, 1024))]:
+            def arguments(at_a, at_b, at_out, m=m, n=n, k=k):
+                a.describe(at_a, (m, k)), b.describe(at_b, (k, n))
+                if row_major:
+                    out.describe(at_out, (m, n))
+                else:
+                    column_major(out, at_out, m, n)
+                return GemmArguments(a, b, out, "float32")
+
+            kernels = {}
+            for kernel in cutlass_api.get_kernels(arguments(A, B, OUT)):
+                design = kernel.metadata.design
+                key = (kernel.metadata.kernel_name.split("_")[0], getattr(design, "swapped", None), row_major)
+                kernels.setdefault(key, kernel)
+            for key, kernel in kernels.items():
+                artifact = kernel.compile(arguments(A, B, OUT))
+                block(kernel, arguments(A, B, OUT), artifact)
+                places = [(A, B, OUT), (A + 4096, B, OUT), (B, A, OUT + 512), (A, A, OUT), (A + 64, B + 64, OUT + 64)]
+                for place in places:
+                    fresh = CompiledArtifact(artifact.compiled_obj, kernel)
+                    assert block(kernel, arguments(*place), artifact) == block(kernel, arguments(*place), fresh), key
+                # Another shape with the same artifact, and back.
+                for other in ({"k": k // 2}, {}):
+                    fresh = CompiledArtifact(artifact.compiled_obj, kernel)
+                    there = arguments(A, B, OUT, **other)
+                    assert block(kernel, there, artifact) == block(kernel, there, fresh), key
+                seen.add(key)
+        families = {("simt", None, True), ("sm80", None, False), ("skinny", None, True), ("sm90", True, False)}
+        assert families <= seen, seen
+
+        from cutlass_api.arguments import ElementwiseArguments, GroupedGemmArguments
+        c = Tensor(OUT, (128, 256))
+        many, out = Tensor(B, (3, 256, 64)), Tensor(OUT, (128, 64))
+        offsets = Tensor(0x40000000, (3,), code=device.INT, bits=32)
+
+        def grouped(at):
+            a.describe(A + at, (128, 256)), many.describe(B + 2 * at, (3, 256, 64))
+            out.describe(OUT + 3 * at, (128, 64))
+            offsets.describe(0x40000000 + 4 * at, (3,), code=device.INT, bits=32)
+            return GroupedGemmArguments(a, many, out, "float32", offsets)
+
+        def elementwise(at):
+            a.describe(A + at, (128, 256)), b.describe(B + 2 * at, (128, 256))
+            c.describe(OUT + 3 * at, (128, 256))
+            return ElementwiseArguments(a, b, c)
+
+        for arguments in (grouped, elementwise):
+            for kernel in cutlass_api.get_kernels(arguments(0)):
+                artifact = kernel.compile(arguments(0))
+                before = block(kernel, arguments(0), artifact)
+                for at in (16, 4096, 0):
+                    fresh = CompiledArtifact(artifact.compiled_obj, kernel)
+                    assert block(kernel, arguments(at), artifact) == block(kernel, arguments(at), fresh), kernel
+                    assert (block(kernel, arguments(at), artifact) == before) == (at == 0), kernel
+        """
+    )
+
+
+def test_a_last_launch_hides_no_misaligned_operand():
+    run(
+        """
+        kernel = first(args, "sm90")
+        artifact = kernel.compile(args)
+        kernel.run(args, artifact, stream=STREAM)
+        a.describe(A + 2, (128, 256))
+        moved = GemmArguments(a, b, out, "float32")
+        for launch in (
+            lambda: kernel.run(moved, artifact, stream=STREAM, assume_supported_args=True),
+            lambda: kernel.run(args, artifact, stream=STREAM, assume_supported_args=True),
+        ):
+            try:
+                launch()
+            except ValueError as error:
+                assert "A is aligned to 2 bytes" in str(error), error
+            else:
+                raise AssertionError("an operand that the copy engine cannot address was launched")
+        assert device.launches() == 1
+        """
+    )
+
+
+def test_a_map_that_cannot_be_changed_is_an_error_and_is_not_launched():
+    run(
+        """
+        kernel = first(args, "sm90")
+        artifact = kernel.compile(args)
+        kernel.run(args, artifact, stream=STREAM)
+        moved = GemmArguments(Tensor(A + 512, (128, 256)), b, out, "float32")
+        device.fail("cuTensorMapReplaceAddress")
+        try:
+            kernel.run(moved, artifact, stream=STREAM)
+        except RuntimeError as error:
+            assert "cuTensorMapReplaceAddress" in str(error) and "CUDA_ERROR_LAUNCH_FAILED" in str(error), error
+        else:
+            raise AssertionError("no error")
+        assert device.launches() == 1
+        # Packed anew from now on.
+        device.expect(464)
+        kernel.run(moved, artifact, stream=STREAM)
+        p = device.last_sm90_parameters()
+        assert A + 512 in (p.a.address, p.b.address) and device.launches() == 2
+        """
+    )
+
+
 def test_operands_that_the_copy_engine_cannot_address_are_copied_into_workspace():
     run(
         """
-        device.expect(448)
+        device.expect(464)
         # Rows of 257 halves: no stride is a multiple of 16 bytes.
         a.describe(A, (128, 257)); b.describe(B, (257, 65)); out.describe(OUT, (128, 65))
         args = GemmArguments(a, b, out, "float32")
@@ -675,5 +800,113 @@ def test_a_skinny_launch_has_its_few_on_m():
                 seen += 1
             assert seen > 3
         assert overlapping == {0, 1}
+        """
+    )
+
+
+def test_a_launch_of_a_sum_carries_its_rows():
+    run(
+        """
+        from cutlass_api.arguments import ElementwiseArguments
+        import ctypes, struct
+        device.expect(152)
+        def launched(kernel, *tensors):
+            kernel.run(ElementwiseArguments(*tensors), stream=STREAM)
+            block = ctypes.string_at(device.library.stand_in_last_parameters(), 152)
+            return device.library.stand_in_last_grid(), struct.unpack("<3Q9q5q4i", block)
+        x, y, z = (Tensor(at, (100, 1000)) for at in (A, B, OUT))
+        (kernel,) = cutlass_api.get_kernels(ElementwiseArguments(x, y, z))
+        grid, fields = launched(kernel, x, y, z)
+        assert fields[:3] == (A, B, OUT) and fields[3:12] == (0, 0, 1) * 3, "a single row"
+        assert fields[12:16] == (200_000, 200_000, 100_000, 12_500) and fields[18:] == (1, 1, 1), fields
+        assert grid == -(-12_500 // 1024)
+        z.describe(OUT + 2, (100, 1000))
+        grid, fields = launched(kernel, x, y, z)
+        assert fields[15] == 12_501 and fields[20] == 2, "chunks begin where the output is aligned"
+        """
+    )
+
+
+# ---- groups ----------------------------------------------------------------------------------------------------------
+
+GROUPED = """
+    from cutlass_api.arguments import GroupedGemmArguments
+    OFFSETS = 0x40000000
+    b = Tensor(B, (3, 256, 64))
+    offsets = Tensor(OFFSETS, (3,), code=device.INT, bits=32)
+    args = GroupedGemmArguments(a, b, out, "float32", offsets)
+    """
+
+
+def run_grouped(script):
+    return run(textwrap.dedent(GROUPED) + textwrap.dedent(script))
+
+
+def test_a_grouped_launch_carries_the_offsets_and_all_matrices():
+    run_grouped(
+        """
+        for family in ("sm80", "simt"):
+            kernel = first(args, family)
+            kernel.run(args, stream=STREAM)
+            p = device.last_parameters()
+            assert (p.a, p.b, p.out, p.offsets) == (A, B, OUT, (OFFSETS, 1)), p
+            assert p.a_stride == (0, 256, 1) and p.b_stride == (256 * 64, 64, 1) and p.out_stride == (0, 64, 1), p
+            assert p.extents == (128, 64, 256, 3), p
+            rows, columns, _ = kernel.metadata.design.tile_shape
+            # Each group may end a row into a strip.
+            assert device.library.stand_in_last_grid() == (128 + 3 * (rows - 1)) // rows * -(-64 // columns)
+        device.expect(464)
+        kernel = first(args, "sm90")
+        kernel.run(args, stream=STREAM)
+        p = device.last_sm90_parameters()
+        assert p.a.address == A and p.a.extents == (256, 128, 1), p
+        assert p.b.address == B and p.b.extents == (64, 256, 3) and p.b.strides == (128, 256 * 128), p
+        assert p.out.address == OUT and p.out.extents == (64, 128, 1) and p.out_by_copy_engine == 1, p
+        assert p.extents == (128, 64, 256, 3) and p.batched == (0, 1) and p.offsets == (OFFSETS, 1), p
+        assert device.launches() == 3 and device.library.stand_in_allocations() == 0
+        """
+    )
+
+
+def test_grouped_launches_follow_their_operands():
+    run_grouped(
+        """
+        kernel = first(args, "sm80")
+        artifact = kernel.compile(args)
+        launch = kernel.bind(args, artifact, STREAM)
+        for run in (launch, lambda: kernel.run(args, artifact, stream=STREAM)):
+            run()
+            assert device.last_parameters().offsets == (OFFSETS, 1)
+            offsets.describe(OFFSETS + 64, (3,), code=device.INT, bits=32)
+            run()
+            assert device.last_parameters().offsets == (OFFSETS + 64, 1)
+            offsets.describe(OFFSETS, (3,), code=device.INT, bits=32)
+        launches = device.launches()
+        for shape, bits, words in [((2,), 32, "offsets has 2 entries for 3 groups"), ((3,), 64, "int32")]:
+            offsets.describe(OFFSETS, shape, code=device.INT, bits=bits)
+            for run in (launch, lambda: kernel.run(args, artifact, stream=STREAM, assume_supported_args=True)):
+                try:
+                    run()
+                except ValueError as error:
+                    assert words in str(error), error
+                else:
+                    raise AssertionError(words)
+        assert device.launches() == launches
+        """
+    )
+
+
+def test_kernels_of_one_operation_refuse_the_other():
+    run_grouped(
+        """
+        plain = GemmArguments(a, Tensor(B, (256, 64)), out, "float32")
+        for kernel, wrong in ((first(plain, "sm80"), args), (first(args, "sm80"), plain)):
+            try:
+                kernel.run(wrong, stream=STREAM, assume_supported_args=True)
+            except ValueError as error:
+                assert "it computes a " in str(error), error
+            else:
+                raise AssertionError(kernel)
+        assert device.launches() == 0
         """
     )

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -17,7 +18,6 @@ from unittest import mock
 import cutlass_api
 import pytest
 import torch
-from cutlass_api.metadata import GemmOperandsMetadata
 from torch._inductor import config as inductor_config
 from torch._inductor import utils as inductor_utils
 from torch._inductor.async_compile import AsyncCompile
@@ -334,7 +334,7 @@ def reference_for(name: str) -> cutlass_api.Kernel:
     def same_types(metadata: Any) -> bool:
         other = metadata.operands
         return (
-            isinstance(other, GemmOperandsMetadata)
+            type(other) is type(operands)
             and all(getattr(other, side).dtype == getattr(operands, side).dtype for side in ("A", "B", "out"))
             and other.accumulator_type == operands.accumulator_type
         )
@@ -408,6 +408,34 @@ def test_the_generated_code_computes_the_product(name: str, dtype: torch.dtype) 
     # The reference kernel rounds once; its unit roundoff bounds the error of each element.
     roundoff = torch.finfo(dtype).eps / 2
     torch.testing.assert_close(out.double(), reference, rtol=1.001 * roundoff, atol=1e-7)
+
+
+def grouped(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    return torch._grouped_mm(a, b, offs=offsets)
+
+
+def grouped_linear(a: torch.Tensor, weights: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    return torch._grouped_mm(a, weights.mT, offs=offsets)
+
+
+@pytest.mark.parametrize(("function", "b_shape"), [(grouped, (4, 64, 96)), (grouped_linear, (4, 96, 64))], ids=str)
+def test_the_generated_code_computes_a_grouped_product(function: Any, b_shape: tuple[int, ...]) -> None:
+    """One matrix for each run of A's rows; torch's kernels for it know bfloat16 alone."""
+    bf16 = torch.bfloat16
+    lowered = lower(function, ((200, 64), bf16), (b_shape, bf16), ((4,), torch.int32))
+    (choices,) = lowered.choices
+    assert [family(choice.kernel) for choice in choices] == ["sm90"] * TRIED
+    assert "GroupedGemmArguments" in lowered.code
+
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(shape, generator=generator).to(bf16) for shape in ((200, 64), b_shape))
+    ends = [70, 70, 199, 200]
+    out, asked_for = execute_on_the_cpu(lowered, a, b, torch.tensor(ends, dtype=torch.int32))
+    assert asked_for == [choices[0].kernel.metadata.kernel_name]
+    matrices = (b if function is grouped else b.mT).double()
+    spans = enumerate(pairwise([0, *ends]))
+    expected = torch.cat([a[start:end].double() @ matrices[group] for group, (start, end) in spans])
+    torch.testing.assert_close(out.double(), expected, rtol=1.001 * torch.finfo(bf16).eps / 2, atol=1e-7)
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from helpers import run_python
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -20,7 +21,8 @@ def code_cells(path):
 def test_it_is_kept_with_the_outputs_of_a_whole_run(path):
     cells = code_cells(path)
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
-    assert any("image/png" in output.get("data", {}) for cell in cells for output in cell["outputs"])
+    draws = any("matplotlib" in "".join(cell["source"]) for cell in cells)
+    assert any("image/png" in output.get("data", {}) for cell in cells for output in cell["outputs"]) == draws
     assert not [output for cell in cells for output in cell["outputs"] if output["output_type"] == "error"]
     for cell in cells:
         ast.parse("".join(cell["source"]))
@@ -34,6 +36,30 @@ def test_it_runs(path):
     pytest.importorskip("matplotlib")
     notebook = nbformat.read(path, as_version=4)
     nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+
+
+def needs_a_gpu(path):
+    """Whether a notebook says in its first lines that it does."""
+    first = json.loads(path.read_text())["cells"][0]
+    return "It needs a CUDA GPU" in "".join(first["source"]).replace("\n", " ")
+
+
+#: Runs the code of a notebook as its cells are, each known to `inspect` and tracebacks.
+EXECUTE = """
+    import json, linecache, sys
+    names = {"__name__": "__main__"}
+    for at, cell in enumerate(json.load(open(sys.argv[1]))["cells"]):
+        if cell["cell_type"] == "code":
+            source, file = "".join(cell["source"]), f"<cell {at}>"
+            linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+            exec(compile(source, file, "exec"), names)
+"""
+
+
+@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if not needs_a_gpu(path)], ids=lambda path: path.stem)
+def test_it_runs_without_a_gpu(path):
+    said = run_python(EXECUTE, path, timeout=120, CUDA_VISIBLE_DEVICES="", MPLBACKEND="Agg")
+    assert re.search(r"\bno GPU\b", said), "it says what it does instead"
 
 
 def cells_of_a_printed_notebook(text):

@@ -299,6 +299,48 @@ CHECKS = {
         cutlass_api.get_kernels(args, providers=["mine"])[0].run(args)
         assert (args.out.tensor.runtime_tensor == 5).all()
     """,
+    "for grouped GEMM and elementwise arguments": """
+        from cutlass_api.arguments import ElementwiseArguments, GroupedGemmArguments
+        from cutlass_api.metadata import ElementwiseOperandsMetadata, GroupedGemmOperandsMetadata
+
+        dense, ends = DenseTensorAttributes("float32"), DenseTensorAttributes("int32")
+        described = {
+            "mine_grouped": GroupedGemmOperandsMetadata(dense, dense, dense, ends, "float32"),
+            "mine_add": ElementwiseOperandsMetadata(dense, dense, dense),
+        }
+
+        @Mine.register
+        class More(cutlass_api.Kernel):
+            def compile(self, args, cc=None):
+                return CompiledArtifact(self.metadata.kernel_name, self)
+
+            def _run(self, args, compiled_artifact, stream, workspace=None):
+                tensor = lambda name: getattr(args, name).tensor.runtime_tensor
+                a, b, out = map(tensor, ("A", "B", "out"))
+                if compiled_artifact.compiled_obj == "mine_add":
+                    out[:] = a + b
+                else:
+                    for start, end, factor in zip([0, *tensor("offsets")], tensor("offsets"), b):
+                        out[start:end] = a[start:end] @ factor
+
+            @staticmethod
+            def generate_kernels(metadata_filter, epilogue_args=None, cc=None):
+                for name, operands in described.items():
+                    metadata = KernelMetadata(name, More, 0, operands)
+                    if metadata_filter is None or metadata_filter(metadata):
+                        yield More(metadata)
+
+        zeros = lambda *shape: np.zeros(shape, np.float32)
+        a, b = np.ones((5, 3), np.float32), np.ones((2, 3, 4), np.float32)
+        grouped = GroupedGemmArguments(a, b, zeros(5, 4), "float32", np.array([2, 5], np.int32))
+        add = ElementwiseArguments(a, a, zeros(5, 3))
+        for args, name, value in ((grouped, "mine_grouped", 3), (add, "mine_add", 2)):
+            assert mine(args) == [name]
+            assert mine(args, metadata_filter=lambda metadata: False) == []
+            cutlass_api.get_kernels(args, providers=["mine"])[0].run(args)
+            assert (args.out.tensor.runtime_tensor == value).all()
+        assert mine(ElementwiseArguments(*(x.astype(np.float64) for x in (a, a, a)))) == []
+    """,
     "in a manifest": """
         manifest = cutlass_api.Manifest()
         manifest.add_kernels(args_of(), providers=["mine"])

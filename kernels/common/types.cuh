@@ -16,6 +16,8 @@ struct e5m2 { unsigned char bits; };   // 8 bits, the upper half of a binary16 (
 
 template <class T, class U> inline constexpr bool is_same = false;
 template <class T> inline constexpr bool is_same<T, T> = true;
+template <bool, class T, class U> struct Conditional { using Type = T; };
+template <class T, class U> struct Conditional<false, T, U> { using Type = U; };
 
 // ---- decode: an element as the C++ number that holds it exactly ---------------------------------------------------
 

@@ -28,7 +28,8 @@ from cutlass_api import (
     typing,
     utils,
 )
-from cutlass_api._core import DType, Kernel, PreparedLaunch, __version__, get_kernels, matmul
+from cutlass_api._core import CudaFunction, DType, Kernel, PreparedLaunch, __version__, get_kernels, matmul
+from cutlass_api.cuda import CudaKernel, cuda_kernel
 from cutlass_api.manifest import Manifest
 from cutlass_api.metadata import KernelMetadata
 from cutlass_api.status import Status
@@ -36,6 +37,8 @@ from cutlass_api.status import Status
 _stand_in.install()
 
 __all__ = [
+    "CudaFunction",
+    "CudaKernel",
     "DType",
     "Kernel",
     "KernelMetadata",
@@ -46,6 +49,7 @@ __all__ = [
     "arguments",
     "artifact",
     "config",
+    "cuda_kernel",
     "fusion",
     "get_kernels",
     "library",

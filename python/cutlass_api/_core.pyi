@@ -12,9 +12,11 @@ from cutlass_api.typing import NumericLike, TensorLike
 __version__: str
 __all__ = [
     "CompiledArtifact",
+    "CudaFunction",
     "DType",
     "DenseTensor",
     "ElementwiseArguments",
+    "ElementwiseKernel",
     "EpilogueArguments",
     "GemmArguments",
     "GroupedGemmArguments",
@@ -240,6 +242,35 @@ class CompiledArtifact:
     @staticmethod
     def from_bytes(data: bytes) -> CompiledArtifact: ...
 
+@final
+class CudaFunction:
+    def __new__(
+        cls,
+        source: str,
+        function: str,
+        *,
+        grid: int | Sequence[int] | Callable[..., int | Sequence[int]],
+        block: int | Sequence[int],
+        cluster: int | Sequence[int],
+        shared_bytes: int,
+        options: Sequence[str],
+        contiguous: bool,
+        file: str,
+        line: int,
+    ) -> CudaFunction: ...
+    def __call__(self, *args: Any, stream: Any | None = None) -> None: ...
+    def compile(self, *args: Any, cc: int | None = None) -> Program: ...
+    def launch(
+        self,
+        args: tuple[Any, ...],
+        grid: int | Sequence[int] | Callable[..., int | Sequence[int]],
+        stream: Any | None = None,
+        program: Program | None = None,
+    ) -> None: ...
+    def refusal(self, args: tuple[Any, ...]) -> str | None: ...
+    @property
+    def name(self) -> str: ...
+
 @disjoint_base
 class Kernel:
     def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
@@ -300,6 +331,9 @@ class Sm80GemmKernel(Kernel): ...
 
 @final
 class Sm90GemmKernel(Kernel): ...
+
+@final
+class ElementwiseKernel(Kernel): ...
 
 @final
 class ReferenceKernel(Kernel): ...

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, TypeVar
 
 from cutlass_api import _core
 from cutlass_api._core import Kernel
+from cutlass_api.cuda import CudaKernel
 
 ProviderType = TypeVar("ProviderType", bound="type[ProviderBase]")
 KernelType = TypeVar("KernelType", bound=type[Kernel])
@@ -47,7 +48,7 @@ def register_provider(name: str) -> Callable[[ProviderType], ProviderType]:
 
 @register_provider("nvrtc")
 class NvrtcProvider(ProviderBase):
-    """CUDA C++ kernels, compiled by NVRTC when they are first used."""
+    """CUDA C++ kernels, compiled by NVRTC when they are first used. One's own derive from :class:`CudaKernel`."""
 
 
 @register_provider("reference")
@@ -55,4 +56,11 @@ class ReferenceProvider(ProviderBase):
     """Kernels that run on the CPU."""
 
 
-__all__ = ["NvrtcProvider", "ProviderBase", "ReferenceProvider", "available_providers", "register_provider"]
+__all__ = [
+    "CudaKernel",
+    "NvrtcProvider",
+    "ProviderBase",
+    "ReferenceProvider",
+    "available_providers",
+    "register_provider",
+]

@@ -46,11 +46,17 @@ impl Architecture {
         if self.specific { self.cc == device_cc } else { self.cc / 10 == device_cc / 10 && self.cc <= device_cc }
     }
 
-    /// NVRTC's options for it. No line information and no debug code; device functions need no `__device__` mark. ptxas at
-    /// its second level takes half the time of its third, and costs the best kernels a few percent (docs/notes/compile.md).
+    /// NVRTC's options for it that every program is compiled with. Device functions need no `__device__` mark.
+    pub fn common_options(self) -> Vec<String> {
+        vec![format!("--gpu-architecture={self}"), "-default-device".into()]
+    }
+
+    /// NVRTC's options for our own programs. No line information and no debug code. ptxas at its second
+    /// level takes half the time of its third, and costs the best kernels a few percent (docs/notes/compile.md).
     pub fn options(self) -> Vec<String> {
-        let architecture = format!("--gpu-architecture={self}");
-        vec![architecture, "-std=c++17".into(), "-default-device".into(), "--ptxas-options=-O2".into()]
+        let mut options = self.common_options();
+        options.extend(["-std=c++17".into(), "--ptxas-options=-O2".into()]);
+        options
     }
 }
 

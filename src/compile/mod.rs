@@ -3,18 +3,24 @@
 mod architecture;
 mod cache;
 mod nvrtc;
+mod signature;
 mod source;
+mod user;
 
 pub use architecture::Architecture;
 pub use cache::directory;
 pub use nvrtc::{Nvrtc, set_package_directories};
+pub use signature::{Number, Parameter, Pointee};
 pub use source::source;
+pub use user::{UserSource, compile_user};
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use nvrtc::{Compiled, Failure, Task};
 
 use crate::driver::{Device, DriverError, Library};
 use crate::epilogue::Epilogue;
@@ -35,6 +41,10 @@ pub enum CompileError {
         "NVRTC {version} cannot compile for compute capability {cc}; it knows {known:?}. Update the package nvidia-cuda-nvrtc"
     )]
     UnknownArchitecture { cc: u32, version: String, known: Vec<u32> },
+    #[error("{file} has no __global__ function {function}; {found}")]
+    NoFunction { file: String, function: String, found: String },
+    #[error("{function} cannot be launched from here: {reason}")]
+    Signature { function: String, reason: String },
     #[error("NVRTC could not compile kernel {kernel} for {architecture}:\n{log}")]
     Failed { kernel: String, architecture: Architecture, log: String },
     #[error("{call} failed with {error}")]
@@ -62,6 +72,8 @@ pub struct Program {
     pub shared_bytes: u32,
     /// The name of the kernel function.
     entry: String,
+    /// The parameters of a kernel of the user's own, as the compiler names their types; empty for ours.
+    signature: String,
     /// The program that copies operands for this one, and runs first; and the one that finishes its reductions, and runs last.
     pub first: Option<Arc<Program>>,
     pub last: Option<Arc<Program>>,
@@ -149,6 +161,7 @@ fn empty(kernel: String, entry: &str, source: String, architecture: Architecture
         architecture,
         shared_bytes: 0,
         entry: entry.to_owned(),
+        signature: String::new(),
         first: None,
         last: None,
         nvrtc: nvrtc.version(),
@@ -190,20 +203,25 @@ fn companion(
 
 /// A program with its machine code: from disk, or compiled now.
 fn filled(program: Program, nvrtc: &Nvrtc) -> Result<Program, CompileError> {
-    let architecture = program.architecture;
-    let options = architecture.options();
+    let options = program.architecture.options();
     let key = cache::key(&program.source, &options, nvrtc.version());
     if let Some(Program { cubin, log, .. }) = cache::load(&key) {
         // Kernels of one text share the file, whichever of them wrote it.
         return Ok(Program { key, cubin, log, ..program });
     }
-    let (cubin, log) = nvrtc.compile(&program.source, &options).map_err(|error| match error {
-        nvrtc::Failure::Program(log) => CompileError::Failed { kernel: program.kernel.clone(), architecture, log },
-        nvrtc::Failure::Call(call, error) => CompileError::Nvrtc { call, error },
-    })?;
+    let task = Task { text: &program.source, file: "rutlass.cu", options: &options, names: &[] };
+    let Compiled { cubin, log, .. } = nvrtc.compile(&task).map_err(|failure| failed(failure, &program))?;
     let program = Program { key, cubin, log, ..program };
     cache::store(&program);
     Ok(program)
+}
+
+fn failed(failure: Failure, program: &Program) -> CompileError {
+    let Program { kernel, architecture, .. } = program;
+    match failure {
+        Failure::Program(log) => CompileError::Failed { kernel: kernel.clone(), architecture: *architecture, log },
+        Failure::Call(call, error) => CompileError::Nvrtc { call, error },
+    }
 }
 
 /// A program as bytes that another process can restore.
@@ -216,13 +234,13 @@ pub fn to_bytes(program: &Program) -> Vec<u8> {
 pub fn is_of(program: &Program, kernel: &Kernel) -> bool {
     let key = |program: &Program, text: &str| cache::key(text, &program.architecture.options(), program.nvrtc);
     let own = source(kernel).is_some_and(|text| key(program, &text) == program.key);
-    let others = [&program.first, &program.last].into_iter().zip(companions(kernel));
+    let mut others = [&program.first, &program.last].into_iter().zip(companions(kernel));
     let same = |(other, companion): (&Option<Arc<Program>>, Option<Companion>)| match (other, companion) {
         (Some(other), Some((.., text))) => key(other, &text) == other.key,
         (None, None) => true,
         _ => false,
     };
-    own && others.map(same).all(|same| same)
+    own && others.all(same)
 }
 
 /// The program in bytes that [`to_bytes`] made. Anything else is refused.

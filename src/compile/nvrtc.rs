@@ -30,9 +30,27 @@ pub struct Nvrtc {
     log: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
     cubin_size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
     cubin: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
+    add_name: unsafe extern "C" fn(Program, *const c_char) -> c_int,
+    lowered_name: unsafe extern "C" fn(Program, *const c_char, *mut *const c_char) -> c_int,
     error_string: unsafe extern "C" fn(c_int) -> *const c_char,
     /// Keeps the functions above valid.
     _library: Library,
+}
+
+/// What is compiled: a program's text, the file that messages say it is from, options, and C++ expressions that name what is in it.
+#[derive(Default)]
+pub(super) struct Task<'a> {
+    pub text: &'a str,
+    pub file: &'a str,
+    pub options: &'a [String],
+    pub names: &'a [String],
+}
+
+/// What comes out: machine code, NVRTC's messages, and the names of `Task::names` as linkers know them.
+pub(super) struct Compiled {
+    pub cubin: Vec<u8>,
+    pub log: String,
+    pub lowered: Vec<String>,
 }
 
 /// Why a compilation failed: the program's fault, with the log, or a call's.
@@ -170,6 +188,8 @@ impl Nvrtc {
                 log: function!(b"nvrtcGetProgramLog"),
                 cubin_size: function!(b"nvrtcGetCUBINSize"),
                 cubin: function!(b"nvrtcGetCUBIN"),
+                add_name: function!(b"nvrtcAddNameExpression"),
+                lowered_name: function!(b"nvrtcGetLoweredName"),
                 error_string: function!(b"nvrtcGetErrorString"),
                 _library: library,
             })
@@ -190,32 +210,37 @@ impl Nvrtc {
         &self.architectures
     }
 
-    /// Compiles a program to a cubin; returns it with the log.
-    pub(super) fn compile(&self, text: &str, options: &[String]) -> Result<(Vec<u8>, String), Failure> {
+    /// Compiles a program to a cubin.
+    pub(super) fn compile(&self, task: &Task<'_>) -> Result<Compiled, Failure> {
         let c_string = |text: &str| {
             CString::new(text).map_err(|_| Failure::Program("the source holds a NUL character".to_owned()))
         };
+        let c_strings = |texts: &[String]| texts.iter().map(|text| c_string(text)).collect::<Result<Vec<_>, _>>();
         preload_builtins(&self.path);
-        let text = c_string(text)?;
-        let names = source::HEADERS.iter().map(|(name, _)| c_string(name)).collect::<Result<Vec<_>, _>>()?;
+        let (text, file) = (c_string(task.text)?, c_string(task.file)?);
+        let headers = source::HEADERS.iter().map(|(name, _)| c_string(name)).collect::<Result<Vec<_>, _>>()?;
         let contents = source::HEADERS.iter().map(|(_, text)| c_string(text)).collect::<Result<Vec<_>, _>>()?;
-        let options = options.iter().map(|option| c_string(option)).collect::<Result<Vec<_>, _>>()?;
+        let (options, names) = (c_strings(task.options)?, c_strings(task.names)?);
         let pointers = |strings: &[CString]| strings.iter().map(|s| s.as_ptr()).collect::<Vec<_>>();
-        let (names, contents, options) = (pointers(&names), pointers(&contents), pointers(&options));
+        let (headers, contents, options) = (pointers(&headers), pointers(&contents), pointers(&options));
 
-        // SAFETY: all strings and arrays outlive the calls that read them; the program is destroyed once, by the guard.
+        // SAFETY: all strings and arrays outlive the calls that read them; the program is destroyed once, by the guard. A lowered
+        // name is valid until then, and is copied before.
         unsafe {
             let mut program = std::ptr::null_mut();
             let created = (self.create)(
                 &mut program,
                 text.as_ptr(),
-                c"rutlass.cu".as_ptr(),
-                names.len() as c_int,
+                file.as_ptr(),
+                headers.len() as c_int,
                 contents.as_ptr(),
-                names.as_ptr(),
+                headers.as_ptr(),
             );
             self.check("nvrtcCreateProgram", created)?;
             let guard = Destroy { nvrtc: self, program };
+            for name in &names {
+                self.check("nvrtcAddNameExpression", (self.add_name)(guard.program, name.as_ptr()))?;
+            }
             let compiled = (self.compile)(guard.program, options.len() as c_int, options.as_ptr());
             let log = self.fetch("nvrtcGetProgramLog", guard.program, self.log_size, self.log)?;
             let log = String::from_utf8_lossy(&log).trim_end_matches(['\0', '\n']).to_owned();
@@ -224,7 +249,14 @@ impl Nvrtc {
                 return Err(Failure::Program(if log.is_empty() { error } else { format!("{log}\n({error})") }));
             }
             let cubin = self.fetch("nvrtcGetCUBIN", guard.program, self.cubin_size, self.cubin)?;
-            Ok((cubin, log))
+            let mut lowered = Vec::with_capacity(names.len());
+            for name in &names {
+                let mut found = std::ptr::null();
+                let call = (self.lowered_name)(guard.program, name.as_ptr(), &mut found);
+                self.check("nvrtcGetLoweredName", call)?;
+                lowered.push(CStr::from_ptr(found).to_string_lossy().into_owned());
+            }
+            Ok(Compiled { cubin, log, lowered })
         }
     }
 

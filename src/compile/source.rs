@@ -3,7 +3,7 @@
 use super::{ENTRY, PACK_ENTRY, REDUCE_ENTRY};
 use crate::epilogue::Reduction;
 use crate::epilogue::functor;
-use crate::kernel::{Design, Kernel, Major, Method, Pack, Reduce, Schedule, Simt, Skinny};
+use crate::kernel::{Design, Elementwise, Kernel, Major, Method, Pack, Reduce, Schedule, Simt, Skinny};
 
 macro_rules! headers {
     ($($name:literal),* $(,)?) => {
@@ -16,6 +16,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "common/cluster.cuh",
     "common/epilogue.cuh",
     "common/fusion.cuh",
+    "common/groups.cuh",
     "common/mbarrier.cuh",
     "common/operand_tile.cuh",
     "common/params.cuh",
@@ -26,6 +27,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "common/types.cuh",
     "common/vector.cuh",
     "common/wgmma.cuh",
+    "elementwise.cuh",
     "pack.cuh",
     "reduce.cuh",
     "simt.cuh",
@@ -76,7 +78,7 @@ extern "C" __global__ void __launch_bounds__({threads})
 
 /// That the host launches with what the kernel was written for.
 fn agreement(threads: u32, shared_bytes: u32) -> String {
-    format!("Gemm::THREADS == {threads} && Gemm::SMEM_BYTES == {shared_bytes}")
+    format!("Work::THREADS == {threads} && Work::SMEM_BYTES == {shared_bytes}")
 }
 
 /// The program of a kernel; `None` for kernels that are not compiled. Kernels that differ only in how the user's
@@ -89,13 +91,22 @@ pub fn source(kernel: &Kernel) -> Option<String> {
             let types = kernel.types;
             let [m, n, k] = config.tile;
             let family = format!(
-                "SimtGemm<{}, {}, {}, {}, {m}, {n}, {k}, {epilogue}>",
+                "SimtGemm<{}, {}, {}, {}, {m}, {n}, {k}, {}, {epilogue}>",
                 types.a.short_name(),
                 types.b.short_name(),
                 types.accumulator.short_name(),
-                types.out.short_name()
+                types.out.short_name(),
+                config.grouped
             );
             ("simt.cuh", family, "GemmParams", agreement(Simt::THREADS, 0))
+        }
+        Design::Elementwise(config) => {
+            let types = kernel.types;
+            let (element, accumulator) = (types.out.short_name(), types.accumulator.short_name());
+            let family = format!("ElementwiseAdd<{element}, {accumulator}, {epilogue}>");
+            let [_, n, _] = config.tile(types);
+            let checks = format!("{} && Work::TILE == {n}", agreement(Elementwise::THREADS, 0));
+            ("elementwise.cuh", family, "ElementwiseParams", checks)
         }
         Design::Skinny(config) => {
             // A and B are of one type, so that it is the same in both frames.
@@ -124,7 +135,7 @@ pub fn source(kernel: &Kernel) -> Option<String> {
             let [m, n, k] = program.tile;
             let [warps_m, warps_n] = program.warps;
             let family = format!(
-                "Sm80Gemm<{}, {}, {}, {}, {}, {}, {m}, {n}, {k}, {warps_m}, {warps_n}, {}, {}, {epilogue}>",
+                "Sm80Gemm<{}, {}, {}, {}, {}, {}, {m}, {n}, {k}, {warps_m}, {warps_n}, {}, {}, {}, {epilogue}>",
                 types.a.short_name(),
                 types.b.short_name(),
                 types.accumulator.short_name(),
@@ -132,7 +143,8 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 program.layout.a == Major::Row,
                 program.layout.b == Major::Column,
                 program.stages,
-                program.align
+                program.align,
+                program.grouped
             );
             ("sm80.cuh", family, "GemmParams", agreement(program.threads(), program.shared_bytes(types)))
         }
@@ -145,7 +157,7 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 Schedule::PingPong => "PING_PONG",
             };
             let family = format!(
-                "Sm90Gemm<{}, {}, {}, {}, {a_k_major}, {b_k_major}, {m}, {n}, {}, {}, Schedule::{schedule}, {cluster_m}, {cluster_n}, {}, {}, {epilogue}>",
+                "Sm90Gemm<{}, {}, {}, {}, {a_k_major}, {b_k_major}, {m}, {n}, {}, {}, Schedule::{schedule}, {cluster_m}, {cluster_n}, {}, {}, {}, {epilogue}>",
                 types.a.short_name(),
                 types.b.short_name(),
                 types.accumulator.short_name(),
@@ -153,13 +165,14 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 config.stages,
                 config.consumers,
                 config.split,
-                config.swapped
+                config.swapped,
+                config.grouped
             );
             let (cluster, ctas) = (config.cluster_size(), config.ctas_per_sm(types));
             let mut checks = agreement(config.threads(), config.shared_bytes(types));
-            checks += &format!(" && Gemm::CLUSTER == {cluster} && Gemm::MIN_CTAS >= {ctas}");
+            checks += &format!(" && Work::CLUSTER == {cluster} && Work::MIN_CTAS >= {ctas}");
             if !config.swapped {
-                checks += &format!(" && Gemm::BOX_N == {}", config.box_n(types));
+                checks += &format!(" && Work::BOX_N == {}", config.box_n(types));
             }
             ("sm90.cuh", family, "Sm90Params", checks)
         }
@@ -178,13 +191,13 @@ pub fn source(kernel: &Kernel) -> Option<String> {
     Some(format!(
         r#"#include "{header}"
 {definitions}
-using Gemm = {family};
+using Work = {family};
 // What the host launches with is what the kernel was written for.
 static_assert({checks}, "host and kernel disagree");
 
-extern "C" __global__ void __launch_bounds__(Gemm::THREADS, Gemm::MIN_CTAS)
+extern "C" __global__ void __launch_bounds__(Work::THREADS, Work::MIN_CTAS)
 {ENTRY}(const __grid_constant__ {parameter} params{declared}) {{
-    Gemm::run(params, {passed});
+    Work::run(params, {passed});
 }}
 "#
     ))

@@ -1,12 +1,12 @@
 //! A compiled program in the driver, free of contexts, and the launch of its kernel.
 
 use std::ffi::{CString, c_void};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use arrayvec::ArrayVec;
 use cudarc::driver::sys::{
-    self, CUfunction_attribute, CUkernel, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
-    CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDim, CUlaunchConfig, CUlibrary,
+    self, CUfunc_st, CUfunction, CUfunction_attribute, CUkernel, CUlaunchAttribute, CUlaunchAttributeID,
+    CUlaunchAttributeValue, CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDim, CUlaunchConfig, CUlibrary,
 };
 
 use super::error::check;
@@ -20,23 +20,75 @@ pub struct Library {
     kernel: CUkernel,
     /// Dynamic shared memory that a launch may use, in bytes.
     shared_bytes: u32,
-    /// One bit a device that the kernel has been prepared for.
-    prepared: AtomicU64,
+    /// The kernel as each device's primary context has it, once prepared there. Launching one takes 50 ns less than launching the
+    /// context-free kernel, which the driver looks up again.
+    functions: [AtomicPtr<CUfunc_st>; DEVICES],
 }
+
+/// Devices that a library remembers its function for; of further ones it asks at each launch.
+const DEVICES: usize = 32;
+
+/// A kernel in the context of one device.
+#[derive(Clone, Copy)]
+pub struct Function(CUfunction);
 
 // SAFETY: libraries and kernels are handles that any thread may use; the driver synchronizes access to them.
 unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 
-/// The shape of a launch: CTAs, threads of each, CTAs of a cluster, dynamic shared memory in bytes.
+/// The shape of a launch: CTAs, threads of each, CTAs of a cluster, each along x, y and z; dynamic shared memory in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Grid {
-    pub ctas: u32,
-    pub threads: u32,
-    pub cluster: u32,
+    pub ctas: [u32; 3],
+    pub threads: [u32; 3],
+    pub cluster: [u32; 3],
     pub shared_bytes: u32,
     /// Whether the launch may begin before the one in front of it on the stream has ended (programmatic dependent launch).
     pub overlapping: bool,
+}
+
+/// A grid as the driver takes it, but for the stream: made once where a launch is repeated.
+#[derive(Clone)]
+pub struct Configuration {
+    config: CUlaunchConfig,
+    attributes: ArrayVec<CUlaunchAttribute, 2>,
+}
+
+// SAFETY: the pointers in it, to the stream and the attributes, are null; a launch fills in those of its own copy.
+unsafe impl Send for Configuration {}
+unsafe impl Sync for Configuration {}
+
+impl From<Grid> for Configuration {
+    fn from(grid: Grid) -> Configuration {
+        let mut attributes = ArrayVec::new();
+        let mut add = |id, fill: &dyn Fn(&mut CUlaunchAttributeValue)| {
+            let mut value = CUlaunchAttributeValue { pad: [0; 64] };
+            fill(&mut value);
+            attributes.push(CUlaunchAttribute { id, pad: [0; 4], value });
+        };
+        if grid.cluster != [1; 3] {
+            let [x, y, z] = grid.cluster;
+            let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+            add(id, &|value| value.clusterDim = ClusterDim { x, y, z });
+        }
+        if grid.overlapping {
+            let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+            add(id, &|value| value.programmaticStreamSerializationAllowed = 1);
+        }
+        let config = CUlaunchConfig {
+            gridDimX: grid.ctas[0],
+            gridDimY: grid.ctas[1],
+            gridDimZ: grid.ctas[2],
+            blockDimX: grid.threads[0],
+            blockDimY: grid.threads[1],
+            blockDimZ: grid.threads[2],
+            sharedMemBytes: grid.shared_bytes,
+            hStream: std::ptr::null_mut(),
+            attrs: std::ptr::null_mut(),
+            numAttrs: attributes.len() as u32,
+        };
+        Configuration { config, attributes }
+    }
 }
 
 impl Library {
@@ -57,27 +109,31 @@ impl Library {
                 return Err(error);
             }
         }
-        Ok(Library { kernel, shared_bytes, prepared: AtomicU64::new(0) })
+        let functions = std::array::from_fn(|_| AtomicPtr::default());
+        Ok(Library { kernel, shared_bytes, functions })
     }
 
     /// Loads the kernel's code onto a device and lifts its limit of shared memory there, so that nothing is left for
     /// the first launch to do: a launch may then be captured into a graph straight away.
-    pub fn prepare(&self, device: &Device) -> Result<(), DriverError> {
-        let bit = 1u64.checked_shl(device.ordinal as u32).unwrap_or(0);
-        if self.prepared.load(Ordering::Acquire) & bit != 0 {
-            return Ok(());
+    pub fn prepare(&self, device: &Device) -> Result<Function, DriverError> {
+        let known = self.functions.get(device.ordinal as usize);
+        let function = known.map_or(std::ptr::null_mut(), |known| known.load(Ordering::Acquire));
+        if !function.is_null() {
+            return Ok(Function(function));
         }
         let _current = device.make_current()?;
+        let mut function = std::ptr::null_mut();
         // SAFETY: the kernel lives as long as `self`; the pointer is a local's.
         unsafe {
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             let set = sys::cuKernelSetAttribute(attribute, self.shared_bytes as i32, self.kernel, device.handle);
             check("cuKernelSetAttribute", set)?;
-            let mut function = std::ptr::null_mut();
             check("cuKernelGetFunction", sys::cuKernelGetFunction(&mut function, self.kernel))?;
         }
-        self.prepared.fetch_or(bit, Ordering::Release);
-        Ok(())
+        if let Some(known) = known {
+            known.store(function, Ordering::Release);
+        }
+        Ok(Function(function))
     }
 
     /// Enqueues one launch on a stream of the device.
@@ -89,60 +145,74 @@ impl Library {
         &self,
         device: &Device,
         stream: u64,
-        grid: Grid,
+        grid: &Configuration,
         params: &P,
         more: &[u64],
     ) -> Result<(), DriverError> {
-        self.prepare(device)?;
+        let function = self.prepare(device)?;
         let _current = device.make_current()?;
         // SAFETY: the caller's; the device has just been made current.
-        unsafe { self.launch_current(stream, grid, params, more) }
+        unsafe { function.launch(stream, grid, params, more) }
     }
 
+    /// As [`Library::launch`], of a kernel with one parameter a word: each lies in the first bytes of its own.
+    ///
+    /// # Safety
+    /// There is a word for each parameter that the kernel declares, with its value, none larger than a word. Every address among
+    /// them is valid on the device until the launch has run.
+    pub unsafe fn launch_words(
+        &self,
+        device: &Device,
+        stream: u64,
+        grid: Grid,
+        words: &[u64],
+    ) -> Result<(), DriverError> {
+        let function = self.prepare(device)?;
+        let _current = device.make_current()?;
+        let mut arguments: Vec<*mut c_void> = words.iter().map(pointer).collect();
+        // SAFETY: the caller's; the device has just been made current.
+        unsafe { function.launch_pointers(stream, &grid.into(), &mut arguments) }
+    }
+}
+
+impl Function {
     /// The launch call alone.
     ///
     /// # Safety
-    /// As for [`Library::launch`]; the kernel has been prepared for the device that is current.
-    pub unsafe fn launch_current<P>(
-        &self,
+    /// As for [`Library::launch`]; the function's device is current.
+    pub unsafe fn launch<P>(
+        self,
         stream: u64,
-        grid: Grid,
+        grid: &Configuration,
         params: &P,
         more: &[u64],
     ) -> Result<(), DriverError> {
-        let mut attributes = ArrayVec::<CUlaunchAttribute, 2>::new();
-        let mut add = |id, fill: fn(&mut CUlaunchAttributeValue, u32), number| {
-            let mut value = CUlaunchAttributeValue { pad: [0; 64] };
-            fill(&mut value, number);
-            attributes.push(CUlaunchAttribute { id, pad: [0; 4], value });
-        };
-        if grid.cluster > 1 {
-            let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-            add(id, |value, ctas| value.clusterDim = ClusterDim { x: ctas, y: 1, z: 1 }, grid.cluster);
-        }
-        if grid.overlapping {
-            let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-            add(id, |value, on| value.programmaticStreamSerializationAllowed = on as i32, 1);
-        }
+        // SAFETY: the caller's. The driver looks at as many as the kernel declares.
+        unsafe { self.launch_pointers(stream, grid, &mut [pointer(params), more.as_ptr().cast_mut().cast()]) }
+    }
+
+    /// # Safety
+    /// There is a pointer to each parameter that the kernel declares; the rest as for [`Function::launch`].
+    #[inline(always)]
+    unsafe fn launch_pointers(
+        self,
+        stream: u64,
+        grid: &Configuration,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), DriverError> {
         let config = CUlaunchConfig {
-            gridDimX: grid.ctas,
-            gridDimY: 1,
-            gridDimZ: 1,
-            blockDimX: grid.threads,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: grid.shared_bytes,
             hStream: stream as sys::CUstream,
-            attrs: attributes.as_mut_ptr(),
-            numAttrs: attributes.len() as u32,
+            attrs: grid.attributes.as_ptr().cast_mut(),
+            ..grid.config
         };
-        // The driver looks at as many as the kernel declares.
-        let mut arguments =
-            [std::ptr::from_ref(params).cast_mut().cast::<c_void>(), more.as_ptr().cast_mut().cast::<c_void>()];
-        // SAFETY: the driver copies the parameters before it returns, and only reads them; a CUkernel may stand for a
-        // CUfunction in a launch (CUDA Driver API, cuLaunchKernelEx). The rest the caller vouches for.
-        let result =
-            unsafe { sys::cuLaunchKernelEx(&config, self.kernel.cast(), arguments.as_mut_ptr(), std::ptr::null_mut()) };
+        // SAFETY: the driver copies attributes and parameters before it returns, and only reads them. The rest the caller vouches
+        // for.
+        let result = unsafe { sys::cuLaunchKernelEx(&config, self.0, arguments.as_mut_ptr(), std::ptr::null_mut()) };
         check("cuLaunchKernelEx", result)
     }
+}
+
+/// A parameter as the driver takes it: untyped, and writable in name only.
+fn pointer<P>(parameter: &P) -> *mut c_void {
+    std::ptr::from_ref(parameter).cast_mut().cast()
 }

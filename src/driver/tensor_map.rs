@@ -63,4 +63,14 @@ impl EncodedTensorMap {
         }
         Ok(EncodedTensorMap(map.opaque))
     }
+
+    /// The same tensor at another address, a multiple of 16.
+    pub fn move_to(&mut self, address: u64) -> Result<(), DriverError> {
+        let mut map = CUtensorMap { opaque: self.0 };
+        // SAFETY: the driver changes a map that it has encoded; the address is not followed.
+        let result = unsafe { sys::cuTensorMapReplaceAddress(&mut map, address as *mut _) };
+        check("cuTensorMapReplaceAddress", result)?;
+        self.0 = map.opaque;
+        Ok(())
+    }
 }

@@ -1,5 +1,6 @@
 //! A launch as plain data.
 
+use super::elementwise::ElementwiseParams;
 use super::pack::Pack;
 use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
@@ -20,12 +21,30 @@ pub struct GemmParams {
     pub m: i32,
     pub n: i32,
     pub k: i32,
+    /// Or groups.
     pub batch: i32,
+    pub offsets: GroupOffsets,
+}
+
+/// Where the groups of a grouped GEMM end: `GroupOffsets` of `kernels/common/groups.cuh`, byte for byte. All zeros elsewhere.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GroupOffsets {
+    pub ends: u64,
+    /// In elements.
+    step: i64,
+}
+
+impl GroupOffsets {
+    pub fn new(offsets: Option<&View>) -> GroupOffsets {
+        offsets.map_or_else(Self::default, |view| GroupOffsets { ends: view.data, step: view.stride[2] })
+    }
 }
 
 impl GemmParams {
     /// The parameters of a problem whose extents `Kernel::supports` has found to fit 32 bits.
-    pub fn new(problem: &GemmProblem) -> GemmParams {
+    /// `offsets` are those of a grouped one.
+    pub fn new(problem: &GemmProblem, offsets: Option<&View>) -> GemmParams {
         let pointer = |view: &View| view.data;
         GemmParams {
             a: pointer(&problem.a),
@@ -37,7 +56,8 @@ impl GemmParams {
             m: problem.m() as i32,
             n: problem.n() as i32,
             k: problem.k() as i32,
-            batch: problem.batch() as i32,
+            batch: problem.b.shape[0] as i32,
+            offsets: GroupOffsets::new(offsets),
         }
     }
 }
@@ -98,11 +118,13 @@ pub struct Sm90Scalars {
     pub m: i32,
     pub n: i32,
     pub k: i32,
+    /// Or groups.
     pub batch: i32,
     /// 0 for an operand that is one matrix for the whole batch.
     pub batched: [i32; 2],
     pub out_by_copy_engine: i32,
     pub padding: i32,
+    pub offsets: GroupOffsets,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -110,6 +132,7 @@ pub struct Sm90Scalars {
 pub enum Params {
     Gemm(GemmParams),
     Sm90(Sm90Params),
+    Elementwise(ElementwiseParams),
 }
 
 /// One launch: CTAs, threads of each, CTAs of a cluster, dynamic shared memory in bytes, the parameter.
@@ -134,8 +157,30 @@ impl Launch {
     }
 }
 
-/// CTAs that cover a problem with tiles of this shape, one tile each.
-pub(super) fn tiles(problem: &GemmProblem, tile_m: u32, tile_n: u32) -> u64 {
-    let across = |extent: i64, tile: u32| (extent as u64).div_ceil(u64::from(tile));
-    across(problem.m(), tile_m) * across(problem.n(), tile_n) * problem.batch() as u64
+/// CTAs that cover a problem with tiles of this shape, one tile each; of a grouped one, the most that may be needed.
+pub(super) fn tiles(problem: &GemmProblem, grouped: bool, tile_m: u32, tile_n: u32) -> u64 {
+    let (rows, batch, height) = (problem.m() as u64, problem.b.shape[0] as u64, u64::from(tile_m));
+    let strips = match grouped {
+        // The last strip of each group has one row and more.
+        true => ((rows + batch * (height - 1)) / height).min(rows),
+        false => rows.div_ceil(height) * batch,
+    };
+    strips * (problem.n() as u64).div_ceil(u64::from(tile_n))
+}
+
+/// The same as the host may expect it: where the groups of a grouped problem end only the device knows.
+pub(super) fn expected_tiles(problem: &GemmProblem, grouped: bool, tile_m: u32, tile_n: u32) -> f64 {
+    let most = tiles(problem, grouped, tile_m, tile_n) as f64;
+    if !grouped {
+        return most;
+    }
+    let strips = problem.b.shape[0] as f64 * expected_strips(problem, tile_m);
+    most.min(strips * (problem.n() as f64 / f64::from(tile_n)).ceil())
+}
+
+/// Strips of so many rows that cover one group.
+pub(super) fn expected_strips(problem: &GemmProblem, tile_m: u32) -> f64 {
+    /// Of the last strip, what is empty: half where groups end anywhere, nothing where they are whole strips.
+    const EMPTY: f64 = 0.4;
+    (problem.m() as f64 / problem.b.shape[0].max(1) as f64 / f64::from(tile_m) + EMPTY).max(1.0)
 }

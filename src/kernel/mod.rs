@@ -2,6 +2,7 @@
 //! compiler, no driver; every decision here is tested without a GPU.
 
 mod cost;
+mod elementwise;
 mod hopper;
 mod launch;
 mod layout;
@@ -15,7 +16,8 @@ mod space;
 mod types;
 
 pub use cost::Target;
-pub use launch::{GemmParams, Launch, Params, Sm90Scalars, TensorMap};
+pub use elementwise::{Elementwise, ElementwiseParams};
+pub use launch::{GemmParams, GroupOffsets, Launch, Params, Sm90Scalars, TensorMap};
 pub use layout::{Layout, Major};
 pub use pack::{Pack, PackOperand};
 pub use reduce::{Reduce, ReduceOperand};
@@ -52,6 +54,7 @@ pub enum Design {
     Skinny(Skinny),
     Sm80(Sm80),
     Sm90(Sm90),
+    Elementwise(Elementwise),
 }
 
 /// What is computed.
@@ -110,13 +113,14 @@ impl Operation {
 impl Kernel {
     /// A name that no other kernel has: family, operation, types `A x B _ accumulator _ out`, then the configuration.
     pub fn name(&self) -> String {
-        let types = self.types;
+        let (types, operation) = (self.types, self.operation().name());
         let name = match &self.design {
-            Design::Reference(operation) => format!("reference_{}_{types}", operation.name()),
-            Design::Simt(config) => format!("simt_gemm_{types}_{config}"),
-            Design::Skinny(config) => format!("skinny_gemm_{types}_{config}"),
-            Design::Sm80(config) => format!("sm80_gemm_{types}_{config}"),
-            Design::Sm90(config) => format!("sm90_gemm_{types}_{}", config.name(types)),
+            Design::Reference(_) => format!("reference_{operation}_{types}"),
+            Design::Simt(config) => format!("simt_{operation}_{types}_{config}"),
+            Design::Skinny(config) => format!("skinny_{operation}_{types}_{config}"),
+            Design::Sm80(config) => format!("sm80_{operation}_{types}_{config}"),
+            Design::Sm90(config) => format!("sm90_{operation}_{types}_{}", config.name(types)),
+            Design::Elementwise(config) => format!("simt_{operation}_{types}_{}", config.name(types)),
         };
         match self.epilogue {
             Some(epilogue) => format!("{name}_epilogue_{}", epilogue.digest()),
@@ -128,7 +132,7 @@ impl Kernel {
     /// product's row-major one; a skinny one has its few on M.
     pub fn is_transposed(&self) -> bool {
         match &self.design {
-            Design::Reference(_) | Design::Simt(_) => false,
+            Design::Reference(_) | Design::Simt(_) | Design::Elementwise(_) => false,
             Design::Skinny(config) => config.narrow == Narrow::N,
             Design::Sm80(Sm80 { layout, .. }) | Design::Sm90(Sm90 { layout, .. }) => layout.out == Major::Column,
         }
@@ -161,7 +165,7 @@ impl Kernel {
             Design::Reference(_) => 0,
             // Clusters came with Hopper.
             Design::Skinny(Skinny { split: 2.., .. }) | Design::Sm90(_) => 90,
-            Design::Simt(_) | Design::Skinny(_) | Design::Sm80(_) => 80,
+            Design::Simt(_) | Design::Skinny(_) | Design::Sm80(_) | Design::Elementwise(_) => 80,
         }
     }
 
@@ -194,7 +198,11 @@ impl Kernel {
     pub fn operation(&self) -> Operation {
         match self.design {
             Design::Reference(operation) => operation,
+            Design::Simt(Simt { grouped: true, .. })
+            | Design::Sm80(Sm80 { grouped: true, .. })
+            | Design::Sm90(Sm90 { grouped: true, .. }) => Operation::GroupedGemm,
             Design::Simt(_) | Design::Skinny(_) | Design::Sm80(_) | Design::Sm90(_) => Operation::Gemm,
+            Design::Elementwise(_) => Operation::Elementwise,
         }
     }
 
@@ -220,31 +228,38 @@ impl Kernel {
         if !fits {
             return Err(Unsupported::Device { name: "out", device: out.device, expected });
         }
-        match (problem, &self.design) {
-            (Problem::Gemm(gemm), Design::Skinny(config)) => {
-                check_extents(gemm)?;
-                config.supports(gemm)
+        let stacked;
+        let gemm = match problem {
+            Problem::Gemm(gemm) => gemm,
+            Problem::GroupedGemm(grouped) if !grouped.offsets_fit() => {
+                return Err(Unsupported::Offsets { offsets: grouped.offsets.shape[2], groups: grouped.groups() });
             }
-            (Problem::Gemm(gemm), Design::Sm80(config)) => {
-                check_extents(gemm)?;
-                config.supports(gemm)
+            Problem::GroupedGemm(grouped) => {
+                stacked = grouped.stacked();
+                &stacked
             }
-            (Problem::Gemm(gemm), Design::Sm90(config)) => {
-                check_extents(gemm)?;
-                config.supports(self.types, gemm)
+            Problem::Elementwise(sum) => {
+                return match &self.design {
+                    Design::Elementwise(config) => config.supports(sum, self.epilogue.is_none()),
+                    _ => Ok(()),
+                };
             }
-            (Problem::Gemm(gemm), Design::Simt(_)) => check_extents(gemm),
-            (Problem::GroupedGemm(grouped), _) if !grouped.offsets_fit() => {
-                Err(Unsupported::Offsets { offsets: grouped.offsets.shape[2], groups: grouped.groups() })
-            }
-            _ => Ok(()),
+        };
+        if self.runs_on_gpu() {
+            check_extents(gemm, asked)?;
+        }
+        match &self.design {
+            Design::Reference(_) | Design::Simt(_) | Design::Elementwise(_) => Ok(()),
+            Design::Skinny(config) => config.supports(gemm),
+            Design::Sm80(config) => config.supports(gemm),
+            Design::Sm90(config) => config.supports(self.types, gemm),
         }
     }
 
     /// Dynamic shared memory of a launch, in bytes.
     pub fn shared_bytes(&self) -> u32 {
         match &self.design {
-            Design::Reference(_) | Design::Simt(_) => 0,
+            Design::Reference(_) | Design::Simt(_) | Design::Elementwise(_) => 0,
             Design::Skinny(config) => config.shared_bytes(self.types),
             Design::Sm80(config) => config.shared_bytes(self.types),
             Design::Sm90(config) => config.shared_bytes(self.types),
@@ -258,17 +273,47 @@ impl Kernel {
 
     /// How to launch this kernel on this problem; `None` where there is nothing to compute, or nothing to launch.
     /// `target`: the device. `workspace`: the address of as many bytes as `workspace_bytes` says.
-    pub fn launch(&self, problem: &GemmProblem, target: Target, workspace: u64) -> Option<Launch> {
-        if problem.out.numel() == 0 {
+    pub fn launch(&self, problem: &Problem, target: Target, workspace: u64) -> Option<Launch> {
+        if problem.out().numel() == 0 {
+            return None;
+        }
+        let stacked;
+        let (gemm, offsets) = match problem {
+            Problem::Gemm(gemm) => (gemm, None),
+            Problem::GroupedGemm(grouped) => {
+                stacked = grouped.stacked();
+                (&stacked, Some(&grouped.offsets))
+            }
+            Problem::Elementwise(sum) => {
+                return match &self.design {
+                    Design::Elementwise(config) => Some(config.launch(self.types, sum, self.epilogue.is_none())),
+                    _ => None,
+                };
+            }
+        };
+        // Without a matrix B there is no group, and no row is any group's.
+        if gemm.b.shape[0] == 0 {
             return None;
         }
         match &self.design {
-            Design::Reference(_) => None,
-            Design::Simt(config) => Some(config.launch(problem)),
-            Design::Skinny(config) => Some(config.launch(self.types, problem, target)),
-            Design::Sm80(config) => Some(config.launch(self.types, problem)),
-            Design::Sm90(config) => Some(config.launch(self.types, problem, target.multiprocessors, workspace)),
+            Design::Reference(_) | Design::Elementwise(_) => None,
+            Design::Simt(config) => Some(config.launch(gemm, offsets)),
+            Design::Skinny(config) => Some(config.launch(self.types, gemm, target)),
+            Design::Sm80(config) => Some(config.launch(self.types, gemm, offsets)),
+            Design::Sm90(config) => Some(config.launch(self.types, gemm, offsets, target.multiprocessors, workspace)),
         }
+    }
+
+    /// The addresses of the program's A, B and output, and of the offsets of groups (0 where there are none). Operands that only lie
+    /// elsewhere change nothing but these in a launch.
+    pub fn addresses_in(&self, problem: &Problem) -> [u64; 4] {
+        let crossed = match &self.design {
+            Design::Sm90(config) => config.crossed(),
+            _ => self.is_transposed(),
+        };
+        let views = problem.views();
+        let [a, b, out, offsets] = [0, 1, 2, 3].map(|at: usize| views.get(at).map_or(0, |view| view.data));
+        if crossed { [b, a, out, offsets] } else { [a, b, out, offsets] }
     }
 
     /// Bytes of device memory that a launch needs beside its operands: for copies of them, then for partial results of reductions.
@@ -300,7 +345,8 @@ impl Kernel {
     fn parts(&self, problem: &GemmProblem) -> Parts {
         let framed = if self.is_transposed() { problem.transposed() } else { *problem };
         match &self.design {
-            Design::Reference(_) => Parts::of_calls(&framed, 1),
+            // One in itself, or a sum, which is not reduced.
+            Design::Reference(_) | Design::Elementwise(_) => Parts::of_calls(&framed, 1),
             Design::Simt(config) => Parts::of_calls(&framed, config.columns_of_call(self.types)),
             Design::Skinny(_) => Parts::of_calls(&framed, Skinny::COLUMNS_OF_CALL),
             Design::Sm80(config) => config.program().parts(self.types, &framed),
@@ -309,8 +355,8 @@ impl Kernel {
     }
 
     /// The second step of an epilogue's reductions; None where there are none.
-    pub fn reduce(&self, problem: &GemmProblem, bound: &Bound, workspace: u64) -> Option<Reduce> {
-        let reductions = self.reductions();
+    pub fn reduce(&self, problem: &Problem, bound: &Bound, workspace: u64) -> Option<Reduce> {
+        let (reductions, Problem::Gemm(problem)) = (self.reductions(), problem) else { return None };
         if reductions.is_empty() {
             return None;
         }
@@ -331,17 +377,20 @@ fn shared_bytes_of_a_cta(cc: u32) -> u32 {
 }
 
 /// M, N, K and L are 32-bit numbers in the kernels (offsets are 64-bit), and a grid has one dimension of CTAs.
-fn check_extents(problem: &GemmProblem) -> Result<(), Unsupported> {
+fn check_extents(problem: &GemmProblem, operation: Operation) -> Result<(), Unsupported> {
     // Headroom above the extent for the tiles that overhang the edge.
     const LIMIT: i64 = i32::MAX as i64 - 1024;
-    let extents = [("M", problem.m()), ("N", problem.n()), ("K", problem.k()), ("L", problem.batch())];
+    let (batch, grouped) = (problem.b.shape[0], operation == Operation::GroupedGemm);
+    let extents = [("M", problem.m()), ("N", problem.n()), ("K", problem.k()), ("L", batch)];
     for (dimension, extent) in extents {
         if extent > LIMIT {
             return Err(Unsupported::Extent { dimension, extent, limit: LIMIT });
         }
     }
     // Tiles of 32 x 32, the smallest that sm80 and simt have. Families with smaller ones look for themselves.
-    let tiles = (problem.m() as i128 / 32 + 1) * (problem.n() as i128 / 32 + 1) * problem.batch() as i128;
+    let (strips, batch) = (i128::from(problem.m() / 32), i128::from(batch));
+    let strips = if grouped { strips + batch } else { (strips + 1) * batch };
+    let tiles = strips * (i128::from(problem.n() / 32) + 1);
     if tiles > i128::from(i32::MAX) {
         return Err(Unsupported::Extent {
             dimension: "M * N * L / 1024",

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::launch::tiles;
 use super::{GemmParams, Launch, Types};
-use crate::operand::DType;
+use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
 
 /// A point in the family's space.
@@ -12,6 +12,8 @@ use crate::problem::GemmProblem;
 pub struct Simt {
     /// M, N and K of the tile that one CTA computes.
     pub tile: [u32; 3],
+    /// Whether it computes a grouped GEMM.
+    pub grouped: bool,
 }
 
 impl Simt {
@@ -29,7 +31,8 @@ impl Simt {
             _ => [[128, 128, 8], [64, 64, 16], [32, 32, 16]],
         };
         let too_large = usize::from(narrow(types.a) || narrow(types.b));
-        tiles.into_iter().skip(too_large).map(|tile| Simt { tile })
+        let plain = tiles.into_iter().skip(too_large).map(|tile| Simt { tile, grouped: false });
+        plain.chain(tiles.into_iter().skip(1).map(|tile| Simt { tile, grouped: true }))
     }
 
     /// Neighbours that the program hands to its epilogue at a time (`Runs<PER_N>::RUN`): 16 bytes of sums, 4 at most, or what a thread
@@ -38,15 +41,16 @@ impl Simt {
         (16 / types.accumulator.bytes() as u64).min(4).min(u64::from(self.tile[1]) / 16)
     }
 
-    pub fn launch(&self, problem: &GemmProblem) -> Launch {
+    pub fn launch(&self, problem: &GemmProblem, offsets: Option<&View>) -> Launch {
         let [tile_m, tile_n, _] = self.tile;
-        Launch::simple(tiles(problem, tile_m, tile_n), Simt::THREADS, 0, GemmParams::new(problem))
+        let tiles = tiles(problem, self.grouped, tile_m, tile_n);
+        Launch::simple(tiles, Simt::THREADS, 0, GemmParams::new(problem, offsets))
     }
 }
 
 impl fmt::Display for Simt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [m, n, k] = self.tile;
+        let Simt { tile: [m, n, k], .. } = self;
         write!(f, "{m}x{n}x{k}")
     }
 }

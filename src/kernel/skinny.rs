@@ -317,7 +317,7 @@ impl Skinny {
         Launch {
             cluster: self.split,
             overlapping: target.cc == 90 && (fills || a_sm == 1),
-            ..Launch::simple(ctas, Skinny::THREADS, self.shared_bytes(types), GemmParams::new(&program))
+            ..Launch::simple(ctas, Skinny::THREADS, self.shared_bytes(types), GemmParams::new(&program, None))
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use super::launch::tiles;
 use super::reduce::Parts;
 use super::{GemmParams, Launch, Layout, Major, Types, Unsupported, check_alignment, layout_error};
-use crate::operand::DType;
+use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
 
 /// A point in the family's space, as the user sees it: `tile` and `warps` count along the user's M and N.
@@ -19,6 +19,8 @@ pub struct Sm80 {
     pub stages: u32,
     /// Bytes that one load of A or B moves; addresses and leading strides are multiples of it.
     pub align: u32,
+    /// Whether it computes a grouped GEMM.
+    pub grouped: bool,
 }
 
 /// Tile (K in elements of two bytes), warps and stages.
@@ -55,6 +57,13 @@ const ALIGN_4_WORDS: [Shape; 2] = [([128, 64, 32], [2, 2], 4), ([64, 64, 32], [2
 /// For loads of single elements below 4 bytes: through registers, one tile filled while the other is read.
 const ALIGN_ELEMENT: [Shape; 2] = [([128, 64, 32], [2, 2], 2), ([64, 64, 32], [2, 2], 2)];
 
+/// For the groups of a grouped GEMM, of 16-bit elements: with loads of 16 bytes, of 4, and of an element.
+const GROUPED: [(u32, &[Shape]); 3] = [
+    (16, &[([128, 128, 64], [2, 4], 3), ([64, 128, 64], [2, 2], 3), ([32, 64, 64], [2, 2], 3)]),
+    (4, &[([64, 64, 32], [2, 2], 4)]),
+    (2, &[([64, 64, 32], [2, 2], 2)]),
+];
+
 impl Sm80 {
     /// The configurations on offer for these types; none where the tensor cores do not multiply them.
     pub fn configs(types: Types) -> Vec<Sm80> {
@@ -77,7 +86,21 @@ impl Sm80 {
                     if m.min(n) * element < 64 {
                         continue;
                     }
-                    configs.push(Sm80 { layout, tile: [m, n, k * 2 / element], warps, stages, align });
+                    let tile = [m, n, k * 2 / element];
+                    configs.push(Sm80 { layout, tile, warps, stages, align, grouped: false });
+                }
+            }
+        }
+        if element == 2 {
+            for layout in Layout::all().filter(|layout| layout.out == Major::Row) {
+                for (align, shapes) in GROUPED {
+                    // A group begins at any row. Where those are A's contiguous dimension, nothing is known of its alignment.
+                    if layout.a == Major::Column && align > element {
+                        continue;
+                    }
+                    for (tile, warps, stages) in shapes.iter().copied() {
+                        configs.push(Sm80 { layout, tile, warps, stages, align, grouped: true });
+                    }
                 }
             }
         }
@@ -142,12 +165,12 @@ impl Sm80 {
         Parts { covered, count: [covered[0] / rows, covered[1] / tile_n * u64::from(self.warps[1])] }
     }
 
-    pub fn launch(&self, types: Types, problem: &GemmProblem) -> Launch {
+    pub fn launch(&self, types: Types, problem: &GemmProblem, offsets: Option<&View>) -> Launch {
         let params = match self.layout.out {
-            Major::Row => GemmParams::new(problem),
-            Major::Column => GemmParams::new(&problem.transposed()),
+            Major::Row => GemmParams::new(problem, offsets),
+            Major::Column => GemmParams::new(&problem.transposed(), offsets),
         };
-        let tiles = tiles(problem, self.tile[0], self.tile[1]);
+        let tiles = tiles(problem, self.grouped, self.tile[0], self.tile[1]);
         Launch::simple(tiles, self.threads(), self.shared_bytes(types), params)
     }
 }

@@ -1,6 +1,6 @@
 //! The `sm90` family: Hopper's `wgmma`, fed by the copy engine (TMA), warp-specialized and persistent.
 
-use super::launch::{Params, Sm90Params, Sm90Scalars, TensorMap};
+use super::launch::{self, GroupOffsets, Params, Sm90Params, Sm90Scalars, TensorMap};
 use super::pack::{self, Pack};
 use super::reduce::Parts;
 use super::{Launch, Layout, Major, Types, Unsupported, check_alignment, layout_error};
@@ -44,12 +44,18 @@ pub struct Sm90 {
     pub swapped: bool,
     /// Whether A and B are first copied to where the copy engine can address them, K-major.
     pub packed: [bool; 2],
+    /// Whether it computes a grouped GEMM.
+    pub grouped: bool,
 }
 
 /// Shared memory that a CTA may use, and what a SM has for all its CTAs, each of which takes 1 KiB more (CUDA C++ Programming Guide,
 /// "Technical Specifications per Compute Capability").
 const SHARED_BYTES_A_CTA: u32 = 227 * 1024;
 const SHARED_BYTES_A_SM: u32 = 228 * 1024;
+
+/// Clusters of 1 to 8 CTAs, each with a multiprocessor for itself, that run at once on an H100 (cuOccupancyMaxActiveClusters): they lie
+/// within a GPC, whose 16 or 18 multiprocessors their size does not always divide.
+const CLUSTERS: [f64; 9] = [0.0, 132.0, 66.0, 39.0, 30.0, 22.0, 17.0, 15.0, 15.0];
 
 /// Rows of 128 bytes: what the swizzle interleaves, and a K block.
 const ROW_BYTES: u32 = 128;
@@ -85,6 +91,7 @@ const SHAPES: &[Shape] = &[
     ([128, 64], 2, Cooperative, [1, 1], 6),
     ([64, 128], 1, Cooperative, [1, 1], 1),
     ([64, 64], 1, Cooperative, [1, 1], 1),
+    ([64, 64], 1, Cooperative, [2, 1], 1),
     ([64, 64], 1, Cooperative, [1, 1], 2),
     ([64, 64], 1, Cooperative, [1, 1], 8),
     ([64, 32], 1, Cooperative, [1, 1], 1),
@@ -113,10 +120,23 @@ const SWAPPED: &[Shape] = &[
     ([128, 16], 2, Cooperative, [1, 1], 1),
     ([64, 32], 1, Cooperative, [1, 1], 1),
     ([192, 64], 3, Cooperative, [1, 1], 1),
-    ([192, 104], 3, Cooperative, [1, 1], 1),
+    ([192, 96], 3, Cooperative, [1, 1], 1),
     ([128, 200], 2, Cooperative, [1, 1], 1),
 ];
 const SWAPPED_PACKED: &[Shape] = &[([64, 16], 1, Cooperative, [1, 1], 1)];
+
+/// For the groups of a grouped GEMM: of 18 timed on an H100, those that some problem is better off with (docs/notes/grouped.md).
+const GROUPED: &[Shape] = &[
+    ([128, 256], 2, Cooperative, [1, 1], 1),
+    ([128, 256], 2, Cooperative, [1, 2], 1),
+    ([128, 128], 2, PingPong, [1, 1], 1),
+    ([128, 192], 2, PingPong, [2, 1], 1),
+    ([128, 192], 2, PingPong, [1, 2], 1),
+    ([128, 176], 2, PingPong, [2, 1], 1),
+    ([256, 128], 2, Cooperative, [1, 2], 1),
+    ([64, 128], 1, Cooperative, [1, 1], 1),
+    ([64, 64], 1, Cooperative, [1, 1], 1),
+];
 
 /// Stages beyond which more were never faster.
 const MAX_STAGES: u32 = 12;
@@ -137,6 +157,34 @@ impl Sm90 {
             return Vec::new();
         }
         let mut configs = Vec::new();
+        let mut offer = |shapes: &[Shape], layout, swapped, packed, grouped| {
+            for (tile, consumers, schedule, cluster, split) in shapes.iter().copied() {
+                // Sums in float16 lie two to a register, and the epilogue takes them by pairs of 8 columns.
+                if types.accumulator == DType::F16 && tile[1] % 16 != 0 {
+                    continue;
+                }
+                // 192 sums a thread, the walk through the groups and an epilogue of 4-byte elements are more than there are registers.
+                if grouped && tile[1] == 192 && types.out.bytes() == 4 {
+                    continue;
+                }
+                let with = |stages| Sm90 {
+                    layout,
+                    tile,
+                    stages,
+                    consumers,
+                    schedule,
+                    cluster,
+                    split,
+                    swapped,
+                    packed,
+                    grouped,
+                };
+                // As many stages as there is memory for.
+                let fitting =
+                    (2..=MAX_STAGES).rev().map(with).find(|config| config.shared_bytes(types) <= SHARED_BYTES_A_CTA);
+                configs.extend(fitting);
+            }
+        };
         for packed in [[false, false], [true, false], [false, true], [true, true]] {
             for layout in Layout::all() {
                 // A packed operand is read in any order, so that one stands for both. `wgmma` reads only 16-bit elements in
@@ -151,38 +199,22 @@ impl Sm90 {
                 }
                 let (shapes, few_rows) =
                     if packed.contains(&true) { (SHAPES_PACKED, SWAPPED_PACKED) } else { (SHAPES, SWAPPED) };
-                for (shapes, swapped) in [(shapes, false), (few_rows, true)] {
-                    for (tile, consumers, schedule, cluster, split) in shapes.iter().copied() {
-                        // Sums in float16 lie two to a register, and the epilogue takes them by pairs of 8 columns.
-                        if types.accumulator == DType::F16 && tile[1] % 16 != 0 {
-                            continue;
-                        }
-                        let with = |stages| Sm90 {
-                            layout,
-                            tile,
-                            stages,
-                            consumers,
-                            schedule,
-                            cluster,
-                            split,
-                            swapped,
-                            packed,
-                        };
-                        // As many stages as there is memory for.
-                        let fitting = (2..=MAX_STAGES)
-                            .rev()
-                            .map(with)
-                            .find(|config| config.shared_bytes(types) <= SHARED_BYTES_A_CTA);
-                        configs.extend(fitting);
-                    }
-                }
+                offer(shapes, layout, false, packed, false);
+                offer(few_rows, layout, true, packed, false);
+            }
+        }
+        if types.a.bytes() == 2 {
+            // The copy engine takes boxes from where they begin at multiples of 16 bytes along the contiguous dimension, and a group
+            // begins at any row: hence no column-major A.
+            for b in Major::BOTH {
+                offer(GROUPED, Layout { a: Major::Row, b, out: Major::Row }, false, [false, false], true);
             }
         }
         configs
     }
 
     /// Whether the program's A is the user's B.
-    fn crossed(&self) -> bool {
+    pub fn crossed(&self) -> bool {
         (self.layout.out == Major::Column) != self.swapped
     }
 
@@ -235,7 +267,14 @@ impl Sm90 {
         let bytes = match power {
             0..16 => row,
             _ if power >= 64 || power == row || size >= 4 => power,
-            _ => row / (power / 16),
+            // An odd number of pieces of 16 bytes; thirds of it as long as it is longer than the copy engine's widest swizzle.
+            _ => {
+                let mut bytes = row / (power / 16);
+                while bytes > 128 && bytes.is_multiple_of(48) {
+                    bytes /= 3;
+                }
+                bytes
+            }
         };
         (power, bytes)
     }
@@ -246,15 +285,17 @@ impl Sm90 {
     }
 
     /// Dynamic shared memory in bytes: the ring of stages, each a tile of A and one of B; 16 rows of sums for each warp that
-    /// stores them, twice where one can be filled while the other is read; two barriers a stage.
+    /// stores them, twice if that fits, so that one can be filled while the other is read; two barriers a stage.
     pub fn shared_bytes(&self, types: Types) -> u32 {
         let [m, n] = self.tile;
         // A tile of B that is not K-major comes in boxes of 64 columns, of which the last may be partly empty.
         let b = if self.k_major()[1] { n } else { n.next_multiple_of(64) };
         let ring = self.stages * (m + b) * ROW_BYTES;
         let (_, box_bytes) = self.box_bytes(types);
-        let slab = if self.swapped { 16 * (16 + 4) * 4 } else { 16 * box_bytes * if box_bytes > 128 { 1 } else { 2 } };
-        ring + self.consumers * 4 * slab + 16 * self.stages
+        let slab = if self.swapped { 16 * (16 + 4) * 4 } else { 16 * box_bytes };
+        let with = |slabs| ring + self.consumers * 4 * slabs * slab + 16 * self.stages;
+        let two = !self.swapped && box_bytes <= 128 && with(2) <= SHARED_BYTES_A_CTA;
+        with(if two { 2 } else { 1 })
     }
 
     fn sums(&self) -> u32 {
@@ -282,6 +323,13 @@ impl Sm90 {
         // As many registers more as the program says it needs besides.
         let by_registers = 65536 / (self.threads() * (self.sum_registers(types) + 48));
         by_registers.min(SHARED_BYTES_A_SM / (self.shared_bytes(types) + 1024)).max(1)
+    }
+
+    /// Clusters that run at once on a device with so many multiprocessors. One more than that would wait until another has done all
+    /// its tiles.
+    pub fn clusters_at_once(&self, types: Types, multiprocessors: u32) -> u32 {
+        let share = CLUSTERS[self.cluster_size().min(8) as usize] / CLUSTERS[1];
+        ((share * f64::from(multiprocessors * self.ctas_per_sm(types))) as u32).max(1)
     }
 
     /// The configuration as kernel names spell it: orders of A, B and out (p: packed), tile and cluster as the user counts them.
@@ -332,11 +380,17 @@ impl Sm90 {
         if !self.layout.out.fits(&problem.out) {
             return Err(layout_error("out", &problem.out, self.layout.out));
         }
-        if exact(types) && !self.out_is_aligned(types, &problem.out) {
-            let (unit, out) = (self.layout.out.unit(), &problem.out);
-            // Where a row's end is not aligned, the next one's start may still be.
-            let row = 1 << ((out.shape[unit] * types.out.bytes()) | 16).trailing_zeros();
-            check_alignment("out", out, out.alignment(unit).min(row), 16)?;
+        if exact(types) {
+            let operands = [
+                ("A", &problem.a, self.layout.a, types.a),
+                ("B", &problem.b, self.layout.b, types.b),
+                ("out", &problem.out, self.layout.out, types.out),
+            ];
+            for (name, view, major, dtype) in operands {
+                // Where a row's end is not aligned, the next one's start may still be.
+                let row = 1 << ((view.shape[major.unit()] * dtype.bytes()) | 16).trailing_zeros();
+                check_alignment(name, view, view.alignment(major.unit()).min(row), 16)?;
+            }
         }
         Ok(())
     }
@@ -347,21 +401,59 @@ impl Sm90 {
         self.layout.out.fits(out) && out.alignment(unit) >= 16 && out.shape[unit] * types.out.bytes() % 16 == 0
     }
 
-    /// Whether rows of A or B that the copy engine reads begin elsewhere than at multiples of 128 bytes.
-    pub fn reads_ragged_rows(&self, problem: &GemmProblem) -> bool {
-        self.sides(problem).iter().any(|side| {
-            let other = if side.view.stride[side.k] == 1 { side.rows } else { side.k };
-            !side.packed && side.view.stride[other] * side.view.dtype.bytes() % i64::from(ROW_BYTES) != 0
+    /// Rows of 128 bytes that a K block of a tile has of the program's A and B, with what is read only to be wasted, and whether they
+    /// begin elsewhere than at multiples of 128 bytes.
+    pub fn rows_read(&self, problem: &GemmProblem) -> [(u32, bool); 2] {
+        let (sides, k_major) = (self.sides(problem), self.k_major());
+        [0, 1].map(|at| {
+            let (side, tile) = (&sides[at], self.tile[at]);
+            if side.packed {
+                return (tile, false);
+            }
+            let other = if k_major[at] { side.rows } else { side.k };
+            let ragged = side.view.stride[other] * side.view.dtype.bytes() % i64::from(ROW_BYTES) != 0;
+            // Along M (N), a tile comes in boxes of 64.
+            let whole = k_major[at] || tile.is_multiple_of(64);
+            (if whole { tile } else { tile.next_multiple_of(64) }, ragged || !whole)
         })
     }
 
-    /// Tiles, counted in clusters.
+    /// Rows and columns of the output, in the program's frame, that so many clusters cover which run at the same time, taking tiles in
+    /// the order of the program.
+    pub fn covered(&self, problem: &GemmProblem, clusters: f64) -> [f64; 2] {
+        let sides = self.sides(problem);
+        let extent = [0, 1].map(|at| sides[at].view.shape[sides[at].rows] as f64);
+        let cluster = [0, 1].map(|at| f64::from(self.tile[at] * self.cluster[at]));
+        let tiles = [0, 1].map(|at| (extent[at] / cluster[at]).ceil());
+        // `BAND` of the program.
+        let wide = self.tile[1] >= 2 * self.tile[0] || self.schedule == Schedule::PingPong;
+        let band = f64::from(if wide { 16 } else { 8 } / self.cluster[0]).min(tiles[0]);
+        let across = (clusters / band).min(tiles[1]);
+        let down = (clusters / across).min(tiles[0]);
+        [(down * cluster[0]).min(extent[0]), (across * cluster[1]).min(extent[1])]
+    }
+
+    /// A cluster's tiles together, M and N, as the user counts them.
+    fn cluster_tile(&self) -> [u32; 2] {
+        let [m, n] = [0, 1].map(|at| self.tile[at] * self.cluster[at]);
+        if self.crossed() { [n, m] } else { [m, n] }
+    }
+
+    /// Tiles, counted in clusters; of a grouped product, the most that may be needed.
     pub fn tiles(&self, problem: &GemmProblem) -> u64 {
-        let [a, b] = self.sides(problem);
-        let across = |side: &Side, at: usize| {
-            (side.view.shape[side.rows] as u64).div_ceil(u64::from(self.tile[at] * self.cluster[at]))
-        };
-        across(&a, 0) * across(&b, 1) * problem.batch() as u64
+        let [m, n] = self.cluster_tile();
+        launch::tiles(problem, self.grouped, m, n)
+    }
+
+    /// The same as the host may expect it.
+    pub fn expected_tiles(&self, problem: &GemmProblem) -> f64 {
+        let [m, n] = self.cluster_tile();
+        launch::expected_tiles(problem, self.grouped, m, n)
+    }
+
+    /// Of them, how many lie below each other in one group.
+    pub fn expected_strips(&self, problem: &GemmProblem) -> f64 {
+        launch::expected_strips(problem, self.cluster_tile()[0])
     }
 
     /// The partial results of a reduction that the program stores, in the frame of its output: one for each column of the rows
@@ -402,7 +494,14 @@ impl Sm90 {
         self.pack(problem, 0).map_or(0, |pack| pack.bytes())
     }
 
-    pub fn launch(&self, types: Types, problem: &GemmProblem, multiprocessors: u32, workspace: u64) -> Launch {
+    pub fn launch(
+        &self,
+        types: Types,
+        problem: &GemmProblem,
+        offsets: Option<&View>,
+        multiprocessors: u32,
+        workspace: u64,
+    ) -> Launch {
         let pack = self.pack(problem, workspace);
         let sides = self.sides(problem);
         let k_block = u64::from(ROW_BYTES) / types.a.bytes() as u64;
@@ -453,13 +552,14 @@ impl Sm90 {
             m: m as i32,
             n: n as i32,
             k: problem.k() as i32,
-            batch: problem.batch() as i32,
+            batch: problem.b.shape[0] as i32,
             batched: [batched(0), batched(1)],
             out_by_copy_engine: i32::from(stored_by_copy_engine),
             padding: 0,
+            offsets: GroupOffsets::new(offsets),
         };
         let (tiles, size) = (self.tiles(problem), self.cluster_size());
-        let fitting = u64::from((multiprocessors * self.ctas_per_sm(types) / size).max(1));
+        let fitting = u64::from(self.clusters_at_once(types, multiprocessors));
         // A split tile has a cluster for itself; others are taken in turn by as many clusters as run at once.
         let clusters = if self.split > 1 { tiles } else { tiles.min(fitting) };
         let out_map = stored_by_copy_engine.then_some(out_map);
@@ -476,7 +576,7 @@ impl Sm90 {
 }
 
 /// Whether 16-bit products stay in float32, so that how they were summed shows. `wgmma` cuts off what does not fit its sums, and so
-/// do cuBLAS's kernels where rows are aligned; where they are not, cuBLAS has more exact ones, and so have we (`sm80`).
+/// do cuBLAS's kernels where rows begin and end aligned; where they do not, cuBLAS has more exact ones, and so have we (`sm80`).
 fn exact(types: Types) -> bool {
     types.a.bytes() == 2 && types.out == DType::F32
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock};
 
-use super::{Design, Kernel, Operation, Simt, Skinny, Sm80, Sm90, Target, Types};
+use super::{Design, Elementwise, Kernel, Operation, Simt, Skinny, Sm80, Sm90, Target, Types};
 use crate::epilogue::Epilogue;
 use crate::operand::DType;
 use crate::problem::Problem;
@@ -46,6 +46,11 @@ fn space() -> &'static Space {
                 epilogue: None,
             }));
         }
+        kernels.extend(Types::elementwise().into_iter().map(|types| Kernel {
+            types,
+            design: Design::Elementwise(Elementwise),
+            epilogue: None,
+        }));
         for operation in [Operation::Gemm, Operation::GroupedGemm, Operation::Elementwise] {
             let all = if operation == Operation::Elementwise { Types::elementwise() } else { Types::gemm() };
             kernels.extend(all.into_iter().map(|types| Kernel {

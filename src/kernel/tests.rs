@@ -2,6 +2,7 @@ use std::collections::HashSet;
 
 use super::*;
 use crate::operand::DType::{Bf16, F16, F32};
+use crate::problem::GroupedGemmProblem;
 
 fn matrix(dtype: DType, device: Device, rows: i64, columns: i64, major: Major) -> View {
     let stride = match major {
@@ -41,7 +42,7 @@ fn every_layout_has_tensor_core_kernels_first() {
 
 #[test]
 fn parameters_are_what_the_header_says() {
-    assert_eq!(size_of::<GemmParams>(), 112);
+    assert_eq!(size_of::<GemmParams>(), 128);
 }
 
 #[test]
@@ -99,7 +100,8 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
             for (dtype, out) in [(F16, F16), (Bf16, F32), (F32, F32), (F16, Bf16)] {
                 let Problem::Gemm(mut problem) = gemm(dtype, m, n, k, layout) else { panic!("not a GEMM") };
                 problem.out.dtype = out;
-                for position in ranked(&Problem::Gemm(problem), H100, false) {
+                let problem = Problem::Gemm(problem);
+                for position in ranked(&problem, H100, false) {
                     let kernel = &all()[position];
                     let Design::Sm90(config) = kernel.design else { continue };
                     seen.insert(position);
@@ -108,10 +110,7 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                     params.maps.iter().flatten().for_each(|map| assert_valid(map, &kernel.name()));
                     assert_eq!(launch.grid % launch.cluster, 0);
                     assert!(launch.shared_bytes <= 227 * 1024 && launch.cluster <= 8);
-                    assert_eq!(
-                        kernel.workspace_bytes(&Problem::Gemm(problem)) > 0,
-                        config.packed.contains(&true) && k > 0
-                    );
+                    assert_eq!(kernel.workspace_bytes(&problem) > 0, config.packed.contains(&true) && k > 0);
                     assert_eq!(launch.pack.is_some(), config.packed.contains(&true));
                 }
             }
@@ -176,7 +175,6 @@ fn skinny_launches_read_all_of_the_wide_operand() {
     let (rows, columns) = (gemm(F16, 8, 5000, 4096, TNT), gemm(F16, 5000, 8, 4096, TNT));
     for (problem, narrow) in [(rows, Narrow::M), (columns, Narrow::N)] {
         let found = skinny(&problem, Target::typical(90));
-        let Problem::Gemm(problem) = problem else { panic!("not a GEMM") };
         assert!(found.iter().any(|(_, config)| config.split > 1));
         for (kernel, config) in found {
             assert_eq!(config.narrow, narrow);
@@ -242,4 +240,108 @@ fn grids_beyond_32_bits_are_refused() {
         assert!(!served || ctas <= i32::MAX as u64, "{}", kernel.name());
     }
     assert!(refused > 0);
+}
+
+/// Row-major but for B. `offsets` lie behind each other with this step.
+fn grouped(dtype: DType, rows: i64, n: i64, k: i64, groups: i64, b: Major, step: i64) -> Problem {
+    let device = Device::Cuda(0);
+    let stacked = |major: Major| match major {
+        Major::Row => [k * n, n, 1],
+        Major::Column => [k * n, 1, k],
+    };
+    let b = View { rank: 3, shape: [groups, k, n], stride: stacked(b), ..matrix(dtype, device, k, n, b) };
+    let offsets = View {
+        rank: 1,
+        shape: [1, 1, groups],
+        stride: [0, 0, step],
+        data: 1 << 30,
+        ..matrix(DType::I32, device, 1, 1, Major::Row)
+    };
+    let a = matrix(dtype, device, rows, k, Major::Row);
+    let out = matrix(dtype, device, rows, n, Major::Row);
+    Problem::GroupedGemm(GroupedGemmProblem::new(a, b, out, offsets, F32).expect("shapes agree"))
+}
+
+#[test]
+fn groups_are_for_the_tensor_cores_where_they_can_be() {
+    let family = |problem: &Problem, cc| {
+        let found = ranked(problem, Some(Target::typical(cc)), false);
+        assert!(found.iter().all(|position| all()[*position].operation() == Operation::GroupedGemm));
+        all()[*found.first().expect("simt serves everything")].design
+    };
+    for dtype in [F16, Bf16] {
+        for b in Major::BOTH {
+            for (rows, groups) in [(8192, 12), (64, 64), (5, 3)] {
+                assert!(matches!(family(&grouped(dtype, rows, 2048, 1024, groups, b, 1), 90), Design::Sm90(_)));
+                assert!(matches!(family(&grouped(dtype, rows, 2048, 1024, groups, b, 1), 80), Design::Sm80(_)));
+                // Rows of 1027 and 1026 elements are aligned to no more than 2 and 4 bytes.
+                for odd in [1027, 1026].into_iter().filter(|_| rows > 5) {
+                    assert!(matches!(family(&grouped(dtype, rows, odd, odd, groups, b, 1), 90), Design::Sm80(_)));
+                }
+            }
+        }
+    }
+    assert!(matches!(family(&grouped(F32, 100, 64, 64, 3, Major::Row, 1), 90), Design::Simt(_)));
+}
+
+#[test]
+fn a_grouped_launch_has_the_offsets_and_a_tile_for_every_strip() {
+    let target = Target { cc: 90, multiprocessors: 1 << 20 };
+    for (rows, n, groups, b) in [(8192, 2048, 12, Major::Column), (100, 264, 70, Major::Row), (1, 8, 1, Major::Row)] {
+        let problem = grouped(Bf16, rows, n, 512, groups, b, 3);
+        let found = ranked(&problem, Some(target), false);
+        assert!(found.len() >= 10);
+        for kernel in found.into_iter().map(|position| &all()[position]) {
+            let launch = kernel.launch(&problem, target, 0).expect("there is an output");
+            let (offsets, batch, [height, width]) = match (launch.params, &kernel.design) {
+                (Params::Sm90(params), Design::Sm90(config)) => {
+                    params.maps.iter().flatten().for_each(|map| assert_valid(map, &kernel.name()));
+                    let [a, b, out] = params.maps.map(|map| map.expect("all are aligned").extents[2]);
+                    assert_eq!((a, b, out), (1, groups as u64, 1), "{}", kernel.name());
+                    let [m, n] = [0, 1].map(|at| i64::from(config.tile[at] * config.cluster[at]));
+                    (params.scalars.offsets, params.scalars.batch, [m, n])
+                }
+                (Params::Gemm(params), Design::Sm80(Sm80 { tile, .. }) | Design::Simt(Simt { tile, .. })) => {
+                    (params.offsets, params.batch, [i64::from(tile[0]), i64::from(tile[1])])
+                }
+                _ => panic!("no grouped kernel: {}", kernel.name()),
+            };
+            let Problem::GroupedGemm(GroupedGemmProblem { offsets: view, .. }) = problem else { panic!("not grouped") };
+            assert_eq!(offsets, GroupOffsets::new(Some(&view)));
+            assert_eq!(i64::from(batch), groups);
+            // The most strips come about where all groups but one end a row into their last.
+            let columns = (n + width - 1) / width;
+            let alone = (groups - 1).min(rows);
+            let strips = alone + (rows - alone + height - 1) / height;
+            let clusters = i64::from(launch.grid / launch.cluster);
+            assert!(clusters >= strips * columns && clusters <= (strips + groups) * columns, "{}", kernel.name());
+            assert_eq!(kernel.workspace_bytes(&problem), 0);
+        }
+    }
+}
+
+#[test]
+fn without_groups_or_rows_nothing_is_launched() {
+    for (rows, n, groups) in [(100, 64, 0), (0, 64, 3), (100, 0, 3)] {
+        let problem = grouped(Bf16, rows, n, 64, groups, Major::Row, 1);
+        let found = ranked(&problem, H100, false);
+        assert!(!found.is_empty());
+        assert!(found.iter().all(|position| all()[*position].launch(&problem, Target::typical(90), 0).is_none()));
+    }
+}
+
+#[test]
+fn one_offset_a_group_or_no_kernel() {
+    let Problem::GroupedGemm(mut problem) = grouped(Bf16, 64, 64, 64, 4, Major::Row, 1) else { panic!("not grouped") };
+    problem.offsets.shape[2] = 3;
+    assert!(ranked(&Problem::GroupedGemm(problem), H100, false).is_empty());
+    let kernel = all().iter().find(|kernel| kernel.operation() == Operation::GroupedGemm && kernel.types.a == Bf16);
+    let kernel = kernel.expect("there are some");
+    assert_eq!(
+        kernel.addresses(&Problem::GroupedGemm(problem)),
+        Err(match kernel.types.out {
+            Bf16 => Unsupported::Offsets { offsets: 3, groups: 4 },
+            expected => Unsupported::DType { name: "out", actual: Bf16, expected },
+        })
+    );
 }

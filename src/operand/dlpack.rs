@@ -19,51 +19,99 @@ const VERSIONED: &CStr = c"dltensor_versioned";
 const VERSIONED_USED: &CStr = c"used_dltensor_versioned";
 const EXCHANGE_API: &CStr = c"dlpack_exchange_api";
 
-/// What a tensor states, as an operand view.
+/// What a tensor states of itself, whoever tells it.
+pub(super) struct Stated<'a> {
+    pub data: u64,
+    pub dtype: DType,
+    pub device: Device,
+    pub shape: &'a [i64],
+    /// In elements; None: contiguous.
+    pub strides: Option<&'a [i64]>,
+    pub read_only: bool,
+    pub fake: bool,
+}
+
+/// What is made of a tensor's statement: a [`View`], or a [`Memory`](super::Memory).
+pub(super) trait Reading: Sized {
+    fn of(stated: Stated<'_>) -> PyResult<Self>;
+    /// The parts that a road may know better than the tensor's own statement: element type, and whether it may be written.
+    fn amend(&mut self, dtype: Option<DType>, read_only: bool);
+    /// Whether the elements may be a view of something of another sign (see `refuse_negated`).
+    fn may_be_negated(&self) -> bool;
+}
+
+impl Reading for View {
+    #[inline(always)]
+    fn of(stated: Stated<'_>) -> PyResult<View> {
+        let Stated { data, dtype, device, read_only, fake, .. } = stated;
+        let rank = stated.shape.len();
+        if rank > 3 {
+            return Err(PyValueError::new_err(format!("has rank {rank}; operands have rank 0 to 3")));
+        }
+        let (mut shape, mut stride) = ([1; 3], [0; 3]);
+        let mut contiguous = 1;
+        for dim in (0..rank).rev() {
+            let at = 3 - rank + dim;
+            let extent = stated.shape[dim];
+            let step = stated.strides.map_or(contiguous, |strides| strides[dim]);
+            contiguous *= extent;
+            if step < 0 {
+                return Err(PyValueError::new_err(format!("has a negative stride ({step}); make a copy of it first")));
+            }
+            shape[at] = extent;
+            stride[at] = if extent == 1 { 0 } else { step };
+        }
+        if data == 0 && !fake && shape.iter().product::<i64>() > 0 {
+            return Err(PyValueError::new_err("has no memory behind it"));
+        }
+        Ok(View { data, dtype, device, rank, shape, stride, read_only, fake })
+    }
+
+    fn amend(&mut self, dtype: Option<DType>, read_only: bool) {
+        self.dtype = dtype.unwrap_or(self.dtype);
+        self.read_only |= read_only;
+    }
+
+    #[inline(always)]
+    fn may_be_negated(&self) -> bool {
+        self.stride.iter().all(|step| step % 2 == 0) && self.numel() > 1
+    }
+}
+
+/// What a tensor states, read as asked.
 ///
 /// # Safety
 /// `tensor.shape` and `tensor.strides` point to `tensor.ndim` numbers each, or are null where DLPack allows it.
-unsafe fn view_of(tensor: &DLTensor, read_only: bool) -> PyResult<View> {
-    let rank = tensor.ndim as usize;
-    if rank > 3 {
-        return Err(PyValueError::new_err(format!("has rank {rank}; operands have rank 0 to 3")));
-    }
+#[inline(always)]
+unsafe fn reading_of<T: Reading>(tensor: &DLTensor, read_only: bool) -> PyResult<T> {
+    let rank = tensor.ndim.max(0) as usize;
     let Some(device) = device_of(tensor.device) else {
         let kind = tensor.device.device_type.0;
         return Err(PyValueError::new_err(format!(
             "is on a device of DLPack type {kind}; only CPU and CUDA tensors can be used"
         )));
     };
-    let (mut shape, mut stride) = ([1; 3], [0; 3]);
-    let mut contiguous = 1;
-    for dim in (0..rank).rev() {
-        let at = 3 - rank + dim;
-        // SAFETY: the caller vouches for both arrays. Strides may be null in a tensor from before DLPack 1.2, which means
-        // contiguous.
-        let (extent, step) = unsafe {
-            let step = if tensor.strides.is_null() { contiguous } else { *tensor.strides.add(dim) };
-            (*tensor.shape.add(dim), step)
-        };
-        contiguous *= extent;
-        if step < 0 {
-            return Err(PyValueError::new_err(format!("has a negative stride ({step}); make a copy of it first")));
+    // SAFETY: the caller vouches for both arrays. Strides may be null in a tensor from before DLPack 1.2, which means
+    // contiguous; both may be where there are no dimensions.
+    let numbers = |pointer: *const i64| unsafe {
+        if rank == 0 {
+            Some([].as_slice())
+        } else {
+            (!pointer.is_null()).then(|| std::slice::from_raw_parts(pointer, rank))
         }
-        shape[at] = extent;
-        stride[at] = if extent == 1 { 0 } else { step };
-    }
-    if tensor.data.is_null() && shape.iter().product::<i64>() > 0 {
-        return Err(PyValueError::new_err("has no memory behind it"));
-    }
-    let data = (tensor.data as u64).wrapping_add(tensor.byte_offset);
+    };
+    let Some(shape) = numbers(tensor.shape) else { return Err(PyValueError::new_err("states no shape")) };
+    let strides = numbers(tensor.strides);
+    let data = if tensor.data.is_null() { 0 } else { (tensor.data as u64).wrapping_add(tensor.byte_offset) };
     let dtype = DType::from_dlpack(tensor.dtype);
-    Ok(View { data, dtype, device, rank, shape, stride, read_only, fake: false })
+    T::of(Stated { data, dtype, device, shape, strides, read_only, fake: false })
 }
 
-/// Whether `view` is what `view_of` would make of the tensor. No is the answer, too, where the tensor leaves its strides out or
+/// Whether `view` is what [`reading_of`] would make of the tensor. No is the answer, too, where the tensor leaves its strides out or
 /// names its device in another way than most.
 ///
 /// # Safety
-/// As for [`view_of`].
+/// As for [`reading_of`].
 #[inline(always)] // three times in every launch
 unsafe fn is_view_of(tensor: &DLTensor, view: &View) -> bool {
     let device = match view.device {
@@ -124,16 +172,16 @@ impl ExchangeApi {
         Ok(table.filter(|t| t.header.version.major == DLPACK_MAJOR_VERSION).map(ExchangeApi))
     }
 
-    /// The view of a tensor of this framework. No reference is taken, nothing is allocated. None where the framework leaves the
+    /// What a tensor of this framework states. No reference is taken, nothing is allocated. None where the framework leaves the
     /// function out.
-    pub(super) fn view(self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<View>> {
+    pub(super) fn read<T: Reading>(self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<T>> {
         // SAFETY: a tensor's arrays stay valid until control goes back to Python, which is after they are copied.
-        self.describe(tensor, |described| unsafe { view_of(described, false) })?.transpose()
+        self.describe(tensor, |described| unsafe { reading_of(described, false) })?.transpose()
     }
 
     /// Whether a tensor still is what a view of it says, memory, type and shape.
     pub(super) fn still_shows(self, tensor: &Bound<'_, PyAny>, view: &View) -> PyResult<bool> {
-        // SAFETY: as in `view`.
+        // SAFETY: as in `read`.
         Ok(self.describe(tensor, |described| unsafe { is_view_of(described, view) })?.unwrap_or(false))
     }
 
@@ -164,9 +212,9 @@ impl ExchangeApi {
     }
 }
 
-/// The view of the tensor in a capsule that `__dlpack__` returned. The capsule is consumed, and what it owned released:
-/// the caller keeps the tensor itself alive.
-pub(super) fn read_capsule(capsule: &Bound<'_, PyAny>) -> PyResult<View> {
+/// What the tensor in a capsule that `__dlpack__` returned states. The capsule is consumed, and what it owned released: the
+/// caller keeps the tensor itself alive.
+pub(super) fn read_capsule<T: Reading>(capsule: &Bound<'_, PyAny>) -> PyResult<T> {
     let object = capsule.as_ptr();
     // SAFETY: PyCapsule_IsValid accepts any object. A valid capsule of these names holds the structure that DLPack
     // defines for the name; renaming it hands us ownership, so that the deleter is ours to call, once.
@@ -182,7 +230,7 @@ pub(super) fn read_capsule(capsule: &Bound<'_, PyAny>) -> PyResult<View> {
             } else {
                 // A copy is as good as read-only: what is written to it never reaches the tensor.
                 let not_ours = DlpackFlags::READ_ONLY | DlpackFlags::IS_COPIED;
-                view_of(&(*managed).dl_tensor, (*managed).flags.intersects(not_ours))
+                reading_of(&(*managed).dl_tensor, (*managed).flags.intersects(not_ours))
             };
             if let Some(deleter) = (*managed).deleter {
                 deleter(managed);
@@ -194,7 +242,7 @@ pub(super) fn read_capsule(capsule: &Bound<'_, PyAny>) -> PyResult<View> {
             if ffi::PyCapsule_SetName(object, LEGACY_USED.as_ptr()) != 0 {
                 return Err(PyErr::fetch(capsule.py()));
             }
-            let result = view_of(&(*managed).dl_tensor, false);
+            let result = reading_of(&(*managed).dl_tensor, false);
             if let Some(deleter) = (*managed).deleter {
                 deleter(managed);
             }

@@ -2,9 +2,11 @@
 
 mod dlpack;
 mod dtype;
+mod memory;
 mod reader;
 mod view;
 
 pub use dtype::DType;
-pub use reader::{Operand, current_stream, has_current_stream, read, set_c_exchange, uses_c_exchange};
+pub use memory::Memory;
+pub use reader::{Operand, current_stream, has_current_stream, read, read_memory, set_c_exchange, uses_c_exchange};
 pub use view::{Device, View};

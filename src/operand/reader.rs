@@ -7,8 +7,8 @@ use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
-use super::dlpack::{ExchangeApi, read_capsule};
-use super::{DType, Device, View};
+use super::dlpack::{ExchangeApi, Reading, Stated, read_capsule};
+use super::{DType, Device, Memory, View};
 
 static USE_C_EXCHANGE: AtomicBool = AtomicBool::new(true);
 
@@ -94,7 +94,16 @@ pub fn has_current_stream(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 /// The view of a tensor that the caller keeps alive. Errors name the operand.
 pub fn read(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<View> {
-    let read = road_of(tensor).and_then(|road| view(tensor, road, None));
+    read_as(name, tensor)
+}
+
+/// The memory of a tensor of any rank that the caller keeps alive. Errors name the operand.
+pub fn read_memory(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<Memory> {
+    read_as(name, tensor)
+}
+
+fn read_as<T: Reading>(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<T> {
+    let read = road_of(tensor).and_then(|road| reading(tensor, road, None));
     read.map_err(|error| named(tensor.py(), name, error))
 }
 
@@ -110,7 +119,7 @@ impl Operand {
     pub fn new(name: &'static str, tensor: &Bound<'_, PyAny>) -> PyResult<(Operand, View)> {
         let read = || {
             let road = road_of(tensor)?;
-            Ok((Operand { name, object: tensor.clone().unbind(), road }, view(tensor, road, None)?))
+            Ok((Operand { name, object: tensor.clone().unbind(), road }, reading(tensor, road, None)?))
         };
         read().map_err(|error| named(tensor.py(), name, error))
     }
@@ -120,7 +129,7 @@ impl Operand {
         let Some(road) = known_road(&tensor.get_type()) else {
             return Ok(None);
         };
-        let view = view(tensor, road, None).map_err(|error| named(tensor.py(), name, error))?;
+        let view = reading(tensor, road, None).map_err(|error| named(tensor.py(), name, error))?;
         Ok(Some((Operand { name, object: tensor.clone().unbind(), road }, view)))
     }
 
@@ -142,7 +151,7 @@ impl Operand {
     /// Reads the tensor again: its memory may have moved since (`resize_`, `set_`, `.data = ...`). `stream`, where the
     /// road is `__dlpack__`, is the CUDA stream that the result is to be ready on.
     pub fn reread(&self, py: Python<'_>, stream: Option<u64>) -> PyResult<View> {
-        view(self.object.bind(py), self.road, stream).map_err(|error| named(py, self.name, error))
+        reading(self.object.bind(py), self.road, stream).map_err(|error| named(py, self.name, error))
     }
 }
 
@@ -164,8 +173,8 @@ fn named(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
 
 /// torch's imaginary part of a conjugate is a view whose sign is flipped when it is read, which DLPack cannot say. Such
 /// a view steps by even strides over its complex parent, so that the question need not be asked of other tensors.
-fn refuse_negated(tensor: &Bound<'_, PyAny>, view: &View) -> PyResult<()> {
-    if view.stride.iter().any(|step| step % 2 != 0) || view.numel() <= 1 {
+fn refuse_negated(tensor: &Bound<'_, PyAny>, reading: &impl Reading) -> PyResult<()> {
+    if !reading.may_be_negated() {
         return Ok(());
     }
     if tensor.hasattr("is_neg")? && tensor.call_method0("is_neg")?.is_truthy()? {
@@ -174,18 +183,18 @@ fn refuse_negated(tensor: &Bound<'_, PyAny>, view: &View) -> PyResult<()> {
     Ok(())
 }
 
-fn view(tensor: &Bound<'_, PyAny>, road: Road, stream: Option<u64>) -> PyResult<View> {
+fn reading<T: Reading>(tensor: &Bound<'_, PyAny>, road: Road, stream: Option<u64>) -> PyResult<T> {
     if let Road::Exchange(api) = road
         && uses_c_exchange()
-        && let Some(view) = api.view(tensor)?
+        && let Some(reading) = api.read(tensor)?
     {
-        refuse_negated(tensor, &view)?;
-        return Ok(view);
+        refuse_negated(tensor, &reading)?;
+        return Ok(reading);
     }
     if let Road::Fake = road { read_fake(tensor) } else { read_protocol(tensor, stream) }
 }
 
-fn read_protocol(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<View> {
+fn read_protocol<T: Reading>(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<T> {
     let py = tensor.py();
     // torch refuses to export what autograd watches. Its values are what is asked for here, as in `torch.mm(out=)`
     // under no_grad, so the export is of the detached tensor, which shares the memory.
@@ -215,14 +224,11 @@ fn read_protocol(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<Vie
         }
         other => other?,
     };
-    let mut view = read_capsule(&capsule)?;
-    if let Some(dtype) = dtype {
-        view.dtype = dtype;
-    }
-    refuse_negated(tensor, &view)?;
+    let mut reading: T = read_capsule(&capsule)?;
+    refuse_negated(tensor, &reading)?;
     // JAX arrays never change, but their export does not say so.
-    view.read_only |= tensor.get_type().module()?.to_cow()?.starts_with("jax");
-    Ok(view)
+    reading.amend(dtype, tensor.get_type().module()?.to_cow()?.starts_with("jax"));
+    Ok(reading)
 }
 
 /// The type of a NumPy array whose elements NumPy itself does not know (bfloat16 and float8 of `ml_dtypes`).
@@ -236,20 +242,9 @@ fn extension_dtype(tensor: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
     Ok(dtype.filter(|d| matches!(d, DType::Bf16 | DType::E4m3 | DType::E5m2)))
 }
 
-fn read_fake(tensor: &Bound<'_, PyAny>) -> PyResult<View> {
-    let extents: Vec<i64> = tensor.getattr("shape")?.extract()?;
-    let steps: Vec<i64> = tensor.call_method0("stride")?.extract()?;
-    let rank = extents.len();
-    if rank > 3 {
-        return Err(PyValueError::new_err(format!("has rank {rank}; operands have rank 0 to 3")));
-    }
-    let mut shape = [1; 3];
-    let mut stride = [0; 3];
-    shape[3 - rank..].copy_from_slice(&extents);
-    for (dim, step) in steps.into_iter().enumerate() {
-        let at = 3 - rank + dim;
-        stride[at] = if shape[at] == 1 { 0 } else { step };
-    }
+fn read_fake<T: Reading>(tensor: &Bound<'_, PyAny>) -> PyResult<T> {
+    let shape: Vec<i64> = tensor.getattr("shape")?.extract()?;
+    let strides: Vec<i64> = tensor.call_method0("stride")?.extract()?;
     let device = tensor.getattr("device")?;
     let kind = device.getattr("type")?;
     let device = match kind.extract::<&str>()? {
@@ -261,5 +256,6 @@ fn read_fake(tensor: &Bound<'_, PyAny>) -> PyResult<View> {
     };
     let name = tensor.getattr("dtype")?.str()?;
     let dtype = DType::describe(&name.to_cow()?);
-    Ok(View { data: 0, dtype, device, rank, shape, stride, read_only: false, fake: true })
+    let (shape, strides) = (shape.as_slice(), Some(strides.as_slice()));
+    T::of(Stated { data: 0, dtype, device, shape, strides, read_only: false, fake: true })
 }

@@ -1,6 +1,6 @@
 //! One GEMM per group: rows of A, stacked group after group, times each group's own B.
 
-use super::{ProblemError, check_operands, gemm::same_extent};
+use super::{GemmProblem, ProblemError, check_operands, gemm::same_extent};
 use crate::operand::{DType, View};
 
 /// `A (TotalM, K)` or `(1, TotalM, K)`, `B (G, K, N)`, `out` like A with N columns, `offsets (G,)` int32: the row after the
@@ -36,6 +36,12 @@ impl GroupedGemmProblem {
 
     pub fn groups(&self) -> i64 {
         self.b.shape[0]
+    }
+
+    /// The operands but the offsets, as kernels address them: one matrix A and one output, each with the rows of all groups,
+    /// and a batch of as many matrices B as there are groups.
+    pub fn stacked(&self) -> GemmProblem {
+        GemmProblem { a: self.a, b: self.b, out: self.out, accumulator: self.accumulator }
     }
 
     /// Whether there is one offset a group. Where there is not, no kernel is found; nothing raises, as in the original.

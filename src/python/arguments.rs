@@ -315,7 +315,11 @@ arguments!(
 arguments!(
     GroupedGemmArguments,
     "One GEMM a group, rows of A stacked group after group.\n\nA has shape (TotalM, K) or (1, TotalM, K), B (G, K, N), out\n\
-     (TotalM, N) or (1, TotalM, N); offsets is int32 of shape (G,), the row after the last of each group.",
+     (TotalM, N) or (1, TotalM, N); offsets is int32 of shape (G,), the row after the last of each group. The numbers in it\n\
+     rise from 0 to at most TotalM; a group may be empty, and rows behind the last one are left as they are. GPU kernels read\n\
+     them on the device, at each launch and at each replay of a graph, so that nothing can be raised for others there: a\n\
+     number below an earlier one then counts as that, one above TotalM as TotalM. The CPU raises ValueError for them.\n\
+     Raises ValueError where shapes or dtypes do not fit, as GemmArguments does.",
     [A = 0, B = 1, out = 2, offsets = 3]
 );
 arguments!(

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::kernel;
+use super::launch::LastLaunch;
 use crate::compile;
 
 /// What `Kernel.compile` returns: the kernel, and what compilation made of it.
@@ -14,11 +15,12 @@ use crate::compile;
 pub struct CompiledArtifact {
     compiled_obj: Py<PyAny>,
     kernel_obj: Py<PyAny>,
+    pub last: LastLaunch,
 }
 
 impl CompiledArtifact {
     pub fn of(compiled_obj: Py<PyAny>, kernel_obj: Py<PyAny>) -> Self {
-        CompiledArtifact { compiled_obj, kernel_obj }
+        CompiledArtifact { compiled_obj, kernel_obj, last: LastLaunch::default() }
     }
 
     pub fn is_for(&self, kernel: &Bound<'_, PyAny>) -> bool {
@@ -38,7 +40,7 @@ impl CompiledArtifact {
 impl CompiledArtifact {
     #[new]
     fn new(compiled_obj: Py<PyAny>, kernel_obj: Py<PyAny>) -> Self {
-        CompiledArtifact { compiled_obj, kernel_obj }
+        CompiledArtifact::of(compiled_obj, kernel_obj)
     }
 
     /// What compilation made: a `Program` for a kernel that NVRTC compiled, None for one that needs no compilation.
@@ -61,6 +63,11 @@ impl CompiledArtifact {
                 "this artifact holds no compiled program: its kernel runs as it is, without compilation",
             )
         })?;
+        if kernel::kernel_of(self.kernel_obj.bind(py)).is_err() {
+            return Err(PyValueError::new_err(
+                "this artifact is of a kernel of your own, which its bytes could not bring along; compile it where it is used",
+            ));
+        }
         Ok(PyBytes::new(py, &compile::to_bytes(program)))
     }
 
@@ -81,7 +88,7 @@ impl CompiledArtifact {
                 program.kernel
             )));
         }
-        Ok(CompiledArtifact { compiled_obj: Py::new(py, Program(program))?.into_any(), kernel_obj: kernel.into_any() })
+        Ok(CompiledArtifact::of(Py::new(py, Program(program))?.into_any(), kernel.into_any()))
     }
 
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {

@@ -67,6 +67,13 @@ pub fn get_kernels<'py>(
         registered.iter().map(|(name, class)| (name.clone(), class.clone_ref(py))).collect()
     };
     let epilogue = args.map(|args| args.getattr_opt("epilogue")).transpose()?.flatten();
+    // Operands on a GPU ask for what that GPU runs.
+    let native = arguments.and_then(|arguments| arguments.get().native.as_ref());
+    let on_gpu = native.filter(|native| native.problem.device() != operand::Device::Cpu);
+    let chip = match (cc, on_gpu) {
+        (None, Some(native)) => Some(target_of(&native.problem, None)?.cc),
+        _ => cc,
+    };
     for (_, class) in registered.iter().filter(|(provider, _)| wanted(provider)) {
         let generated = class.bind(py).call_method1("generate_kernels", (metadata_filter, epilogue.clone(), cc))?;
         for kernel in generated.try_iter()? {
@@ -76,7 +83,8 @@ pub fn get_kernels<'py>(
                 None => true,
             };
             let least: Option<u32> = kernel.getattr("metadata")?.getattr("min_cc")?.extract()?;
-            if serves && cc.is_none_or(|cc| least.is_none_or(|least| least <= cc)) && keep(metadata_filter, &kernel)? {
+            if serves && chip.is_none_or(|cc| least.is_none_or(|least| least <= cc)) && keep(metadata_filter, &kernel)?
+            {
                 found.push(kernel);
             }
         }

@@ -30,6 +30,8 @@ impl From<CompileError> for PyErr {
             | CompileError::UnknownArchitecture { .. }
             | CompileError::WrongChip { .. }
             | CompileError::NotCompiled(_)
+            | CompileError::NoFunction { .. }
+            | CompileError::Signature { .. }
             | CompileError::Foreign(_) => PyValueError::new_err(error.to_string()),
             CompileError::NvrtcNotFound(_)
             | CompileError::Failed { .. }

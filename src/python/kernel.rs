@@ -53,6 +53,10 @@ pub struct Sm80GemmKernel;
 #[pyclass(module = "cutlass_api", extends = Kernel, frozen)]
 pub struct Sm90GemmKernel;
 
+/// A + B, element by element, at the speed of memory. Compute capability 8.0 and later.
+#[pyclass(module = "cutlass_api", extends = Kernel, frozen)]
+pub struct ElementwiseKernel;
+
 /// Computed on the CPU in float64 (integers exactly) and rounded once. The oracle of the tests.
 #[pyclass(module = "cutlass_api", extends = Kernel, frozen)]
 pub struct ReferenceKernel;
@@ -70,6 +74,7 @@ pub fn object<'py>(py: Python<'py>, position: usize) -> PyResult<Bound<'py, Kern
             Design::Skinny(_) => Bound::new(py, base.add_subclass(SkinnyGemmKernel))?.into_super(),
             Design::Sm80(_) => Bound::new(py, base.add_subclass(Sm80GemmKernel))?.into_super(),
             Design::Sm90(_) => Bound::new(py, base.add_subclass(Sm90GemmKernel))?.into_super(),
+            Design::Elementwise(_) => Bound::new(py, base.add_subclass(ElementwiseKernel))?.into_super(),
         };
         Ok(object.unbind())
     };
@@ -370,20 +375,19 @@ impl Kernel {
                 None => None,
             };
             let epilogue = fused_anew.as_ref().or(native.bound_epilogue());
-            // Whatever was assumed, and wherever the memory has moved since: nothing is launched that would miss its
-            // operands.
-            if moved.is_some() || !native.known_addressed(position) {
-                kernel.addresses(problem).map_err(|reason| unsupported(&reason))?;
-                kernel.fuses(epilogue).map_err(|reason| unsupported(&reason))?;
-            }
-            match (&kernel.design, problem) {
-                (Design::Reference(_), _) => {
+            let known_addressed = moved.is_none() && native.known_addressed(position);
+            match &kernel.design {
+                Design::Reference(_) => {
+                    if !known_addressed {
+                        kernel.addresses(problem).map_err(|reason| unsupported(&reason))?;
+                        kernel.fuses(epilogue).map_err(|reason| unsupported(&reason))?;
+                    }
                     if let Some(artifact) = compiled_artifact {
                         Kernel::check_artifact(slf, as_artifact(artifact)?.get())?;
                     }
                     run_reference(py, problem, epilogue)?;
                 }
-                (_, Problem::Gemm(gemm)) => {
+                _ => {
                     let made;
                     let artifact = match compiled_artifact {
                         Some(artifact) => as_artifact(artifact)?,
@@ -393,15 +397,14 @@ impl Kernel {
                         }
                     };
                     let program = Kernel::program(slf, artifact.get())?;
+                    let last = &artifact.get().last;
+                    let work = Work { position, problem, epilogue, program, last, known_addressed };
                     // What runs for the second time on operands as they were read is kept.
-                    let keep = moved.is_none() && native.known_addressed(position);
-                    let work = Work { position, problem: gemm, epilogue, program };
-                    let packed = work.enqueue(tensor, workspace, &stream, keep)?;
+                    let packed = work.enqueue(tensor, workspace, &stream, known_addressed)?;
                     if moved.is_none() {
                         native.ran(position, packed);
                     }
                 }
-                _ => return Err(unsupported(&"it computes a GEMM")),
             }
         }
         if !checked {

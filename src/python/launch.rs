@@ -1,5 +1,6 @@
 //! The last stretch of the road: from a checked problem and a compiled program to the driver's launch call.
 
+use std::sync::{Mutex, TryLockError};
 use std::time::Instant;
 
 use pyo3::exceptions::PyValueError;
@@ -10,13 +11,14 @@ use super::artifact::CompiledArtifact;
 use super::kernel::{kernel_of, unsupported};
 use super::stream::stream_handle;
 use crate::compile::Program;
-use crate::driver::{Device, DriverError, EncodedTensorMap, Grid};
+use crate::driver::{Configuration, Device, DriverError, EncodedTensorMap, Grid};
 use crate::epilogue::Bound as BoundEpilogue;
 use crate::kernel::{
-    GemmParams, Launch, Pack, PackOperand, Params, Reduce, ReduceOperand, Sm90Scalars, Target, TensorMap, at,
+    ElementwiseParams, GemmParams, Launch, Pack, PackOperand, Params, Reduce, ReduceOperand, Sm90Scalars, Target,
+    TensorMap, at,
 };
 use crate::operand;
-use crate::problem::{GemmProblem, Problem};
+use crate::problem::Problem;
 
 /// The stream to launch on.
 pub struct Stream {
@@ -28,7 +30,7 @@ pub struct Stream {
 
 impl Stream {
     /// The handle, of a stream of this device.
-    fn resolve(&self, tensor: &Bound<'_, PyAny>, device: &Device) -> PyResult<u64> {
+    pub fn resolve(&self, tensor: &Bound<'_, PyAny>, device: &Device) -> PyResult<u64> {
         match self.handle {
             Some(handle) if !self.trusted && !device.owns_stream(handle)? => Err(PyValueError::new_err(format!(
                 "stream {handle:#x} belongs to another device than the operands, which are on cuda:{}",
@@ -42,21 +44,25 @@ impl Stream {
 
 /// The parameter of an sm90 kernel: `Sm90Params` of `kernels/sm90.cuh`, byte for byte.
 #[repr(C, align(64))]
+#[derive(Clone)]
 struct Sm90Block {
     maps: [EncodedTensorMap; 3],
     scalars: Sm90Scalars,
 }
 
+#[derive(Clone)]
 #[allow(clippy::large_enum_variant)] // as in `kernel::Params`
 enum Block {
     Gemm(GemmParams),
     Sm90(Sm90Block),
+    Elementwise(ElementwiseParams),
 }
 
 impl Block {
     fn new(params: &Params) -> Result<Block, DriverError> {
         Ok(match params {
             Params::Gemm(params) => Block::Gemm(*params),
+            Params::Elementwise(params) => Block::Elementwise(*params),
             Params::Sm90(params) => {
                 let mut maps = [EncodedTensorMap::UNUSED; 3];
                 for (encoded, map) in maps.iter_mut().zip(params.maps) {
@@ -69,48 +75,67 @@ impl Block {
             }
         })
     }
+
+    /// The same parameters with the program's operands at other addresses, which are as `Kernel::addresses_in` has them.
+    fn move_to(&mut self, before: [u64; 4], now: [u64; 4]) -> Result<(), DriverError> {
+        match self {
+            Block::Gemm(params) => [params.a, params.b, params.out, params.offsets.ends] = now,
+            Block::Elementwise(params) => [params.a, params.b, params.out, _] = now,
+            Block::Sm90(Sm90Block { maps, scalars }) => {
+                [_, _, scalars.out, scalars.offsets.ends] = now;
+                let read = if scalars.out_by_copy_engine != 0 { 3 } else { 2 };
+                for at in (0..read).filter(|at| now[*at] != before[*at]) {
+                    maps[at].move_to(now[at])?;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A launch with everything packed that depends on the problem alone, kept from one run to the next.
+#[derive(Clone)]
 pub struct Packed {
     /// The kernel's position, as `kernel::at` counts.
     pub position: usize,
+    problem: Problem,
     /// None where the output is empty, and there is nothing to launch.
     launch: Option<Calls>,
     /// The parameter block of the epilogue; empty where there is none.
     epilogue: Vec<u64>,
     /// The launch that finishes reductions.
-    reduce: Option<(Grid, Vec<ReduceOperand>)>,
+    reduce: Option<(Configuration, Vec<ReduceOperand>)>,
     device: &'static Device,
 }
 
 /// The driver calls of a launch: of the kernel, and of the copy of operands in front where there is one.
+#[derive(Clone)]
 struct Calls {
-    grid: Grid,
+    grid: Configuration,
     block: Block,
-    copy: Option<Box<(Grid, [PackOperand; 2])>>,
+    copy: Option<Box<(Configuration, [PackOperand; 2])>>,
 }
 
 impl Calls {
     fn new(launch: &Launch) -> Result<Calls, DriverError> {
         let grid = Grid {
-            ctas: launch.grid,
-            threads: launch.block,
-            cluster: launch.cluster,
+            ctas: [launch.grid, 1, 1],
+            threads: [launch.block, 1, 1],
+            cluster: [launch.cluster, 1, 1],
             shared_bytes: launch.shared_bytes,
             overlapping: launch.overlapping,
         };
         let copy = launch.pack.as_ref().filter(|pack| pack.grid() > 0).map(|pack| {
             let grid = Grid {
-                ctas: pack.grid(),
-                threads: Pack::THREADS,
-                cluster: 1,
+                ctas: [pack.grid(), 1, 1],
+                threads: [Pack::THREADS, 1, 1],
+                cluster: [1; 3],
                 shared_bytes: 0,
                 overlapping: launch.overlapping,
             };
-            Box::new((grid, pack.params()))
+            Box::new((grid.into(), pack.params()))
         });
-        Ok(Calls { grid, block: Block::new(&launch.params)?, copy })
+        Ok(Calls { grid: grid.into(), block: Block::new(&launch.params)?, copy })
     }
 
     /// # Safety
@@ -129,11 +154,12 @@ impl Calls {
             // A kernel that copies has a program that does: `compile` and `from_bytes` see to it.
             if let (Some(copy), Some(first)) = (&self.copy, &program.first) {
                 let (grid, params) = &**copy;
-                first.library(device)?.launch(device, stream, *grid, params, &[])?;
+                first.library(device)?.launch(device, stream, grid, params, &[])?;
             }
             match &self.block {
-                Block::Gemm(params) => library.launch(device, stream, self.grid, params, epilogue),
-                Block::Sm90(params) => library.launch(device, stream, self.grid, params, epilogue),
+                Block::Gemm(params) => library.launch(device, stream, &self.grid, params, epilogue),
+                Block::Sm90(params) => library.launch(device, stream, &self.grid, params, epilogue),
+                Block::Elementwise(params) => library.launch(device, stream, &self.grid, params, epilogue),
             }
         }
     }
@@ -144,40 +170,60 @@ impl Packed {
     /// kernel asks for, if it asks for any.
     pub fn new(
         position: usize,
-        problem: &GemmProblem,
+        problem: &Problem,
         epilogue: Option<&BoundEpilogue>,
         workspace: u64,
     ) -> PyResult<Packed> {
         let (kernel, device) = (at(position), device_of(problem)?);
         let reduce = epilogue.and_then(|epilogue| kernel.reduce(problem, epilogue, workspace));
         let partial = reduce.as_ref().map_or(&[][..], |reduce| &reduce.partial);
-        let epilogue = epilogue
-            .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed(), partial))
-            .unwrap_or_default();
+        let epilogue = epilogue_params(position, epilogue, partial);
         let reduce = reduce.filter(|reduce| reduce.grid() > 0).map(|reduce| {
-            let overlapping = device.cc >= 90;
-            let grid = Grid { ctas: reduce.grid(), threads: Reduce::THREADS, cluster: 1, shared_bytes: 0, overlapping };
-            (grid, reduce.operands)
+            let grid = Grid {
+                ctas: [reduce.grid(), 1, 1],
+                threads: [Reduce::THREADS, 1, 1],
+                cluster: [1; 3],
+                shared_bytes: 0,
+                overlapping: device.cc >= 90,
+            };
+            (grid.into(), reduce.operands)
         });
         let launch = kernel.launch(problem, target(device), workspace);
         // Encoding a tensor map needs a context, of whichever device.
         let _current = device.make_current()?;
         let launch = launch.map(|launch| Calls::new(&launch)).transpose()?;
-        Ok(Packed { position, launch, epilogue, reduce, device })
+        Ok(Packed { position, problem: *problem, launch, epilogue, reduce, device })
+    }
+
+    /// Whether another problem differs from the packed one in the addresses of its operands alone, so that a kernel that addresses
+    /// one addresses the other.
+    fn fits(&self, problem: &Problem) -> bool {
+        let same_operation = std::mem::discriminant(&self.problem) == std::mem::discriminant(problem);
+        same_operation
+            && self.problem.views().iter().zip(problem.views()).all(|(before, now)| {
+                // The map of an operand without elements does not show its address.
+                before.lies_elsewhere(now) && now.numel() > 0
+            })
+    }
+
+    /// Turns into the launch of a problem that fits. After an error the launch is nobody's.
+    fn move_to(&mut self, problem: &Problem) -> PyResult<()> {
+        let kernel = at(self.position);
+        let (before, now) = (kernel.addresses_in(&self.problem), kernel.addresses_in(problem));
+        if before != now
+            && let Some(launch) = &mut self.launch
+        {
+            let _current = self.device.make_current()?;
+            launch.block.move_to(before, now)?;
+        }
+        self.problem = *problem;
+        Ok(())
     }
 
     /// Enqueues the launch. `tensor` is one of the operands, for asking its framework for the current stream.
     pub fn enqueue(&self, tensor: &Bound<'_, PyAny>, program: &Program, stream: &Stream) -> PyResult<()> {
         let device = self.device;
-        if !program.architecture.runs_on(device.cc) {
-            return Err(PyValueError::new_err(format!(
-                "compiled_artifact is for {}, which does not run on cuda:{} of compute capability {}.{}",
-                program.architecture,
-                device.ordinal,
-                device.cc / 10,
-                device.cc % 10
-            )));
-        }
+        check_architecture(program, device)?;
         let stream = stream.resolve(tensor, device)?;
         // The driver may block when the stream's queue is full; other Python threads run meanwhile.
         tensor.py().detach(|| {
@@ -190,7 +236,7 @@ impl Packed {
                 // A kernel that reduces has a program that does: `compile` and `from_bytes` see to it.
                 match (&self.reduce, &program.last) {
                     (Some((grid, operands)), Some(last)) => {
-                        last.library(device)?.launch(device, stream, *grid, &operands[0], &[])
+                        last.library(device)?.launch(device, stream, grid, &operands[0], &[])
                     }
                     _ => Ok(()),
                 }
@@ -200,23 +246,46 @@ impl Packed {
     }
 }
 
+/// That a program is for this device.
+pub fn check_architecture(program: &Program, device: &Device) -> PyResult<()> {
+    if program.architecture.runs_on(device.cc) {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!(
+        "compiled_artifact is for {}, which does not run on cuda:{} of compute capability {}.{}",
+        program.architecture,
+        device.ordinal,
+        device.cc / 10,
+        device.cc % 10
+    )))
+}
+
 fn target(device: &Device) -> Target {
     Target { cc: device.cc, multiprocessors: device.multiprocessors }
 }
 
-fn device_of(problem: &GemmProblem) -> PyResult<&'static Device> {
-    match problem.out.device {
+fn device_of(problem: &Problem) -> PyResult<&'static Device> {
+    match problem.device() {
         operand::Device::Cuda(ordinal) => Ok(Device::get(ordinal)?),
         operand::Device::Cpu => Err(unsupported(&"the operands are on the CPU, the kernel runs on a CUDA device")),
     }
 }
 
-/// What to run: a kernel that addresses this problem, its program, the epilogue that it fuses.
+/// The last launch of a program, which the next one is made from where their operands differ in no more than their addresses.
+/// That is what generated code runs, which makes its arguments anew each time.
+#[derive(Default)]
+pub struct LastLaunch(Mutex<Option<Box<Packed>>>);
+
+/// What to run: a kernel, a problem, the epilogue behind it, the kernel's program and its last launch.
 pub struct Work<'a> {
     pub position: usize,
-    pub problem: &'a GemmProblem,
+    pub problem: &'a Problem,
     pub epilogue: Option<&'a BoundEpilogue>,
     pub program: &'a Program,
+    pub last: &'a LastLaunch,
+    /// Whether the kernel is known to address the problem and to fuse the epilogue. Elsewhere nothing is launched before it is found
+    /// to.
+    pub known_addressed: bool,
 }
 
 impl Work<'_> {
@@ -229,50 +298,97 @@ impl Work<'_> {
         stream: &Stream,
         keep: bool,
     ) -> PyResult<Option<Box<Packed>>> {
-        let Work { position, problem, epilogue, program } = *self;
-        let bytes = at(position).workspace_bytes(&Problem::Gemm(*problem));
+        let bytes = at(self.position).workspace_bytes(self.problem);
         if bytes == 0 {
-            let packed = Packed::new(position, problem, epilogue, 0)?;
-            packed.enqueue(tensor, program, stream)?;
-            return Ok(keep.then(|| Box::new(packed)));
+            // The lock is held while the launch goes on without the GIL. Another thread does not wait for that, with the GIL in its
+            // hands, but packs its own.
+            let mut last = match self.last.0.try_lock() {
+                Ok(last) => Some(last),
+                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            };
+            let mut own = None;
+            let packed = self.packed_from(last.as_deref_mut().unwrap_or(&mut own))?;
+            packed.enqueue(tensor, self.program, stream)?;
+            return Ok(keep.then(|| Box::new(packed.clone())));
         }
-        let device = device_of(problem)?;
+        self.check()?;
+        let device = device_of(self.problem)?;
         if let Some(workspace) = workspace {
-            let address = given_workspace(workspace, bytes, problem)?;
-            Packed::new(position, problem, epilogue, address)?.enqueue(tensor, program, stream)?;
+            let address = given_workspace(workspace, bytes, self.problem)?;
+            self.packed(address)?.enqueue(tensor, self.program, stream)?;
             return Ok(None);
         }
         let handle = stream.resolve(tensor, device)?;
         let py = tensor.py();
         let address = py.detach(|| device.allocate(handle, bytes))?;
         let stream = Stream { handle: Some(handle), trusted: true };
-        let enqueued = Packed::new(position, problem, epilogue, address)
-            .and_then(|packed| packed.enqueue(tensor, program, &stream));
+        let enqueued = self.packed(address).and_then(|packed| packed.enqueue(tensor, self.program, &stream));
         let freed = py.detach(|| device.free(handle, address));
         enqueued?;
         freed?;
         Ok(None)
     }
+
+    /// The launch, made from the last one if that fits, and in its place.
+    fn packed_from<'a>(&self, last: &'a mut Option<Box<Packed>>) -> PyResult<&'a Packed> {
+        let made = match last.take() {
+            Some(mut packed) if packed.fits(self.problem) => {
+                at(self.position).fuses(self.epilogue).map_err(|reason| unsupported(&reason))?;
+                packed.move_to(self.problem)?;
+                // Reductions have workspace, and come elsewhere.
+                packed.epilogue = epilogue_params(self.position, self.epilogue, &[]);
+                packed
+            }
+            _ => {
+                self.check()?;
+                Box::new(self.packed(0)?)
+            }
+        };
+        Ok(last.insert(made))
+    }
+
+    fn packed(&self, workspace: u64) -> PyResult<Packed> {
+        Packed::new(self.position, self.problem, self.epilogue, workspace)
+    }
+
+    /// Whatever the caller was told to assume: nothing is launched that would miss its operands.
+    fn check(&self) -> PyResult<()> {
+        if self.known_addressed {
+            return Ok(());
+        }
+        let kernel = at(self.position);
+        kernel.addresses(self.problem).map_err(|reason| unsupported(&reason))?;
+        kernel.fuses(self.epilogue).map_err(|reason| unsupported(&reason))
+    }
+}
+
+/// The parameter block of an epilogue as a kernel takes it; empty where there is none.
+/// `partial`: where the partial results of its reductions lie.
+fn epilogue_params(position: usize, epilogue: Option<&BoundEpilogue>, partial: &[[u64; 4]]) -> Vec<u64> {
+    let kernel = at(position);
+    epilogue
+        .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed(), partial))
+        .unwrap_or_default()
 }
 
 /// The address of a user's workspace, which must be large enough and where the operands are.
-fn given_workspace(workspace: &Bound<'_, PyAny>, bytes: u64, problem: &GemmProblem) -> PyResult<u64> {
+fn given_workspace(workspace: &Bound<'_, PyAny>, bytes: u64, problem: &Problem) -> PyResult<u64> {
     let view = operand::read("workspace", workspace)?;
     let given = (view.numel() * view.dtype.bytes()) as u64;
     if view.fake || view.read_only {
         let what = if view.fake { "a FakeTensor, which has no memory" } else { "read-only" };
         return Err(PyValueError::new_err(format!("workspace is {what}; pass a tensor that can be written")));
     }
-    if let Some(name) = [("A", &problem.a), ("B", &problem.b), ("out", &problem.out)]
-        .into_iter()
-        .find_map(|(name, operand)| view.may_alias(operand).then_some(name))
-    {
+    let shared = |(name, operand): (&'static str, &operand::View)| view.may_alias(operand).then_some(name);
+    if let Some(name) = problem.operands().into_iter().find_map(shared) {
         return Err(PyValueError::new_err(format!("workspace shares memory with {name}; pass memory of its own")));
     }
-    if view.device != problem.out.device {
+    if view.device != problem.device() {
         return Err(PyValueError::new_err(format!(
             "workspace is on {}, the operands are on {}",
-            view.device, problem.out.device
+            view.device,
+            problem.device()
         )));
     }
     if given < bytes || !view.is_contiguous() {
@@ -303,18 +419,15 @@ pub fn native_floor(
 ) -> PyResult<f64> {
     let stream = stream_handle(stream)?;
     let (Some(native), Some(program)) = (&args.get().native, compiled_artifact.get().program(py)) else {
-        return Err(PyValueError::new_err("give GemmArguments and the artifact of a GPU kernel"));
-    };
-    let (Problem::Gemm(problem), operand::Device::Cuda(ordinal)) = (&native.problem, native.problem.device()) else {
-        return Err(PyValueError::new_err("give a GEMM on a CUDA device"));
+        return Err(PyValueError::new_err("give arguments of our own and the artifact of a GPU kernel"));
     };
     let kernel = kernel_of(compiled_artifact.get().kernel(py))?;
-    let device = Device::get(ordinal)?;
+    let device = device_of(&native.problem)?;
     if kernel.packs() || !kernel.reductions().is_empty() {
         let message = "the kernel copies operands first, or reduces outputs afterwards: that is more than one launch";
         return Err(PyValueError::new_err(message));
     }
-    let Some(launch) = kernel.launch(problem, target(device), 0) else {
+    let Some(launch) = kernel.launch(&native.problem, target(device), 0) else {
         return Err(PyValueError::new_err("the problem is empty, so there is nothing to launch"));
     };
     kernel.addresses(&native.problem).map_err(|reason| unsupported(&reason))?;
@@ -325,7 +438,7 @@ pub fn native_floor(
         .bound_epilogue()
         .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed(), &[]))
         .unwrap_or_default();
-    let library = program.library(device)?;
+    let function = program.library(device)?.prepare(device)?;
     let mut seconds = Vec::with_capacity(rounds);
     for _ in 0..rounds {
         let start = Instant::now();
@@ -333,8 +446,9 @@ pub fn native_floor(
             // SAFETY: as in `launch`; the arguments hold the tensors.
             unsafe {
                 match &block {
-                    Block::Gemm(params) => library.launch_current(stream, grid, params, &epilogue)?,
-                    Block::Sm90(params) => library.launch_current(stream, grid, params, &epilogue)?,
+                    Block::Gemm(params) => function.launch(stream, &grid, params, &epilogue)?,
+                    Block::Sm90(params) => function.launch(stream, &grid, params, &epilogue)?,
+                    Block::Elementwise(params) => function.launch(stream, &grid, params, &epilogue)?,
                 }
             }
         }

@@ -12,7 +12,7 @@ use rustc_hash::FxBuildHasher;
 
 use super::discovery::target_of;
 use super::kernel::{run_reference, unsupported};
-use super::launch::{Stream, Work};
+use super::launch::{LastLaunch, Stream, Work};
 use super::options::tf32_allowed;
 use super::utils::tell_package_directories;
 use super::{dtype, kernel as python_kernel};
@@ -46,14 +46,14 @@ impl OperandKey {
     }
 }
 
-/// The kernel chosen for a problem, and its program (None on the CPU).
-#[derive(Clone)]
+/// The kernel chosen for a problem, its program (None on the CPU), and its last launch.
 struct Choice {
     position: usize,
     program: Option<Arc<Program>>,
+    last: LastLaunch,
 }
 
-static CHOICES: Mutex<HashMap<Key, Choice, FxBuildHasher>> = Mutex::new(HashMap::with_hasher(FxBuildHasher));
+static CHOICES: Mutex<HashMap<Key, Arc<Choice>, FxBuildHasher>> = Mutex::new(HashMap::with_hasher(FxBuildHasher));
 
 /// A @ B, by the best known kernel.
 ///
@@ -91,7 +91,7 @@ pub fn matmul<'py>(
         Some(object) => dtype::parse(object)?,
         None => natural_accumulator(a.dtype, b.dtype),
     };
-    let problem = GemmProblem::new(a, b, c, accumulator)?;
+    let problem = Problem::Gemm(GemmProblem::new(a, b, c, accumulator)?);
     if let Some(view) = [&a, &b, &c].into_iter().find(|view| view.fake) {
         return Err(PyValueError::new_err(format!("a FakeTensor on {} has no memory to compute on", view.device)));
     }
@@ -105,7 +105,7 @@ pub fn matmul<'py>(
     let choice = match known {
         Some(choice) => choice,
         None => {
-            let choice = choose(py, &problem, key.tf32)?;
+            let choice = Arc::new(choose(py, &problem, key.tf32)?);
             CHOICES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(key, choice.clone());
             choice
         }
@@ -113,29 +113,31 @@ pub fn matmul<'py>(
     match &choice.program {
         Some(program) => {
             let stream = Stream { handle: None, trusted: true };
-            let work = Work { position: choice.position, problem: &problem, epilogue: None, program };
+            let (position, last) = (choice.position, &choice.last);
+            // It was chosen among those that address operands which lie and are aligned like these.
+            let work = Work { position, problem: &problem, epilogue: None, program, last, known_addressed: true };
             work.enqueue(A, None, &stream, false)?;
         }
-        None => run_reference(py, &Problem::Gemm(problem), None)?,
+        None => run_reference(py, &problem, None)?,
     }
     Ok(out)
 }
 
-fn choose(py: Python<'_>, problem: &GemmProblem, tf32: bool) -> PyResult<Choice> {
-    let asked = Problem::Gemm(*problem);
-    let device = match problem.out.device {
+fn choose(py: Python<'_>, problem: &Problem, tf32: bool) -> PyResult<Choice> {
+    let device = match problem.device() {
         Device::Cpu => None,
         Device::Cuda(ordinal) => Some(driver::Device::get(ordinal)?),
     };
-    let target = device.map(|_| target_of(&asked, None)).transpose()?;
+    let target = device.map(|_| target_of(problem, None)).transpose()?;
     let allowed = |position: &usize| tf32 || !python_kernel::rounds_to_tf32(*position);
-    let Some(position) = kernels::ranked(&asked, target, false).into_iter().find(allowed) else {
-        let [a, b, c] = [problem.a.dtype, problem.b.dtype, problem.out.dtype];
-        let accumulator = problem.accumulator;
+    let Some(position) = kernels::ranked(problem, target, false).into_iter().find(allowed) else {
+        let views = problem.views();
+        let [a, b, c] = [views[0].dtype, views[1].dtype, views[2].dtype];
+        let accumulator = problem.accumulator();
         return Err(unsupported(&format!("no kernel computes {a} @ {b}, summed in {accumulator}, into {c}")));
     };
     let Some(device) = device else {
-        return Ok(Choice { position, program: None });
+        return Ok(Choice { position, program: None, last: LastLaunch::default() });
     };
     tell_package_directories(py)?;
     // Loaded here, so that a launch may be captured into a graph straight away.
@@ -144,7 +146,7 @@ fn choose(py: Python<'_>, problem: &GemmProblem, tf32: bool) -> PyResult<Choice>
         program.load(device)?;
         Ok::<_, compile::CompileError>(program)
     })?;
-    Ok(Choice { position, program: Some(program) })
+    Ok(Choice { position, program: Some(program), last: LastLaunch::default() })
 }
 
 /// The torch module, looked up once: only asked for where a tensor is torch's.

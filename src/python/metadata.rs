@@ -32,7 +32,7 @@ pub fn describe<'py>(py: Python<'py>, kernel: &Kernel, class: &Bound<'py, PyAny>
             let side = |major, packed: bool| if packed { (None, 1) } else { (Some(major), 16) };
             (side(layout.a, packed[0]), side(layout.b, packed[1]), (Some(layout.out), Sm90::out_alignment(types)))
         }
-        Design::Simt(_) | Design::Reference(_) => ((None, 1), (None, 1), (None, 1)),
+        Design::Simt(_) | Design::Elementwise(_) | Design::Reference(_) => ((None, 1), (None, 1), (None, 1)),
     };
     let operands = operands(py, kernel.operation(), types, [a, b, out])?;
     let design = design(py, kernel)?;
@@ -107,6 +107,9 @@ fn design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> 
         Design::Reference(_) => py.None().into_bound(py),
         Design::Simt(config) => {
             module.getattr("BLASDesignMetadata")?.call1((triple(config.tile)?, triple([1, 1, 1])?))?
+        }
+        Design::Elementwise(config) => {
+            module.getattr("BLASDesignMetadata")?.call1((triple(config.tile(types))?, triple([1, 1, 1])?))?
         }
         Design::Skinny(config) => module.getattr("SkinnyDesignMetadata")?.call1((
             triple(config.user_tile())?,

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod artifact;
+mod cuda;
 mod discovery;
 mod dtype;
 mod epilogue;
@@ -30,13 +31,17 @@ mod _core {
     #[pymodule_export]
     use super::artifact::{CompiledArtifact, Program};
     #[pymodule_export]
+    use super::cuda::CudaFunction;
+    #[pymodule_export]
     use super::discovery::{get_kernels, register_kernel_class};
     #[pymodule_export]
     use super::dtype::PyDType;
     #[pymodule_export]
     use super::epilogue::EpilogueArguments;
     #[pymodule_export]
-    use super::kernel::{Kernel, ReferenceKernel, SimtGemmKernel, SkinnyGemmKernel, Sm80GemmKernel, Sm90GemmKernel};
+    use super::kernel::{
+        ElementwiseKernel, Kernel, ReferenceKernel, SimtGemmKernel, SkinnyGemmKernel, Sm80GemmKernel, Sm90GemmKernel,
+    };
     #[pymodule_export]
     use super::launch::native_floor;
     #[pymodule_export]

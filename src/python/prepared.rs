@@ -8,12 +8,11 @@ use pyo3::types::PyDict;
 
 use super::arguments::{NativeArguments, RuntimeArguments};
 use super::kernel::{run_reference, unsupported};
-use super::launch::{Packed, Stream, Work};
+use super::launch::{LastLaunch, Packed, Stream, Work};
 use super::stream::stream_handle;
 use crate::compile::Program;
 use crate::kernel::at;
 use crate::operand::{self, View};
-use crate::problem::Problem;
 
 /// What `Kernel.bind` returns. Calling it enqueues the launch again, on the operands' memory as it is at the call; an
 /// operand given by keyword stands in for the bound one in that call, and must have its dtype, shape, strides and device. Those of an
@@ -27,6 +26,7 @@ pub struct PreparedLaunch {
     /// None where a workspace has to be found at each call.
     packed: Option<Packed>,
     stream: Option<u64>,
+    last: LastLaunch,
 }
 
 impl PreparedLaunch {
@@ -40,12 +40,12 @@ impl PreparedLaunch {
         let native = arguments.get().native.as_ref();
         let epilogue = native.and_then(NativeArguments::bound_epilogue);
         let packed = match (native.map(|native| native.problem), &program) {
-            (Some(problem @ Problem::Gemm(gemm)), Some(_)) if at(position).workspace_bytes(&problem) == 0 => {
-                Some(Packed::new(position, &gemm, epilogue, 0)?)
+            (Some(problem), Some(_)) if at(position).workspace_bytes(&problem) == 0 => {
+                Some(Packed::new(position, &problem, epilogue, 0)?)
             }
             _ => None,
         };
-        Ok(PreparedLaunch { position, arguments, program, packed, stream })
+        Ok(PreparedLaunch { position, arguments, program, packed, stream, last: LastLaunch::default() })
     }
 
     fn native(&self) -> PyResult<&NativeArguments> {
@@ -94,16 +94,20 @@ impl PreparedLaunch {
             (Some(fused), Some(given)) => Some(fused.0.get().behind_swapped(py, &problem, stream, given)?),
             _ => native.current_epilogue(py, &problem, stream)?,
         };
-        // Another address may be aligned otherwise.
-        let kernel = at(self.position);
-        kernel.addresses(&problem).map_err(|reason| unsupported(&reason))?;
-        kernel.fuses(epilogue.as_ref()).map_err(|reason| unsupported(&reason))?;
-        match (&problem, &self.program) {
-            (Problem::Gemm(problem), Some(program)) => {
-                let work = Work { position: self.position, problem, epilogue: epilogue.as_ref(), program };
+        let epilogue = epilogue.as_ref();
+        match &self.program {
+            Some(program) => {
+                let (position, problem, last) = (self.position, &problem, &self.last);
+                // Another address may be aligned otherwise.
+                let work = Work { position, problem, epilogue, program, last, known_addressed: false };
                 work.enqueue(tensor, None, &on, false).map(|_| ())
             }
-            _ => run_reference(py, &problem, epilogue.as_ref()),
+            None => {
+                let kernel = at(self.position);
+                kernel.addresses(&problem).map_err(|reason| unsupported(&reason))?;
+                kernel.fuses(epilogue).map_err(|reason| unsupported(&reason))?;
+                run_reference(py, &problem, epilogue)
+            }
         }
     }
 

@@ -26,7 +26,7 @@ impl DenseTensor {
         self.operand.object.bind(py).clone()
     }
 
-    fn view(&self) -> &View {
+    pub fn view(&self) -> &View {
         &self.view
     }
 }

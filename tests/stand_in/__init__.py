@@ -38,6 +38,7 @@ def run(script: str, *, counted: bool = False, **environment: str) -> str:
     known = {
         "LD_LIBRARY_PATH": str(folder),
         "STAND_IN": str(folder / "libcuda.so.1"),
+        # What is tested may lie on the path as well.
         "PYTHONPATH": os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]),
         # Hashes decide how long a dictionary look-up probes.
         "PYTHONHASHSEED": "0",

@@ -26,7 +26,7 @@ typedef struct {
 _Static_assert(sizeof(TensorMap) == 128, "as the real one");
 
 static struct {
-    unsigned grid[3], block[3], shared_bytes, cluster, overlapping;
+    unsigned grid[3], block[3], shared_bytes, cluster[3], overlapping;
     uint64_t stream, context, kernel;
     unsigned char parameters[PARAMETER_BYTES], more[PARAMETER_BYTES];
 } last;
@@ -34,7 +34,7 @@ static _Atomic uint64_t launches, calls, contexts_pushed, libraries_loaded;
 static char failing_call[64];
 static int failing_code;
 static unsigned capability = 90;
-static unsigned parameter_bytes = 112, more_bytes = 0;
+static unsigned parameter_bytes = 128, more_bytes = 0, parameter_words = 0;
 static _Atomic int blocking_milliseconds;
 static _Atomic uint64_t allocations, last_allocation;
 static int capturing;
@@ -51,7 +51,7 @@ uint64_t stand_in_last_allocation(void) { return last_allocation; }
 void stand_in_capture(int on) { capturing = on; }
 void stand_in_forget_allocations(void) { allocations = 0; }
 void stand_in_expect(unsigned bytes) { parameter_bytes = bytes; }
-unsigned stand_in_last_cluster(void) { return last.cluster; }
+unsigned stand_in_last_cluster(void) { return last.cluster[0] * last.cluster[1] * last.cluster[2]; }
 unsigned stand_in_last_overlapping(void) { return last.overlapping; }
 unsigned stand_in_last_grid(void) { return last.grid[0]; }
 unsigned stand_in_last_block(void) { return last.block[0]; }
@@ -59,6 +59,9 @@ unsigned stand_in_last_shared_bytes(void) { return last.shared_bytes; }
 const unsigned char* stand_in_last_parameters(void) { return last.parameters; }
 // The second parameter, of kernels that declare one, which is then of this size.
 const unsigned char* stand_in_last_more(void) { return last.more; }
+// Launches have that many parameters of up to 8 bytes from now on, each recorded in a word of its own; 0: one block, as before.
+void stand_in_expect_words(unsigned words) { parameter_words = words; }
+const unsigned* stand_in_last_extents(int of) { return of == 0 ? last.grid : of == 1 ? last.block : last.cluster; }
 void stand_in_expect_more(unsigned bytes) { more_bytes = bytes; }
 void stand_in_set_capability(unsigned cc) { capability = cc; }
 // Launches take this long from now on, as they do when the stream's queue is full.
@@ -196,6 +199,13 @@ CUresult cuTensorMapEncodeTiled(TensorMap* map, int type, unsigned rank, uint64_
     memcpy(map->box, box, sizeof map->box);
     return SUCCESS;
 }
+CUresult cuTensorMapReplaceAddress(TensorMap* map, uint64_t address) {
+    CALLED();
+    if (depth == 0) return INVALID_CONTEXT;
+    if (address % 16 != 0) return INVALID_VALUE;
+    map->address = address;
+    return SUCCESS;
+}
 CUresult cuMemPoolCreate(uint64_t* pool, const void* properties) {
     CALLED();
     if (capturing) return CAPTURE_UNSUPPORTED;
@@ -243,16 +253,18 @@ CUresult cuLaunchKernelEx(const LaunchConfig* config, uint64_t kernel, void** pa
     memcpy(last.grid, config->grid, sizeof last.grid);
     memcpy(last.block, config->block, sizeof last.block);
     last.shared_bytes = config->shared_bytes;
-    last.cluster = 1;
+    for (unsigned at = 0; at < 3; ++at) last.cluster[at] = 1;
     last.overlapping = 0;
     for (unsigned at = 0; at < config->count; ++at) {
         const LaunchAttribute* attribute = config->attributes + at;
-        if (attribute->id == 4) last.cluster = attribute->value[0];      // cluster dimension
+        if (attribute->id == 4) memcpy(last.cluster, attribute->value, sizeof last.cluster);  // cluster dimension
         if (attribute->id == 6) last.overlapping = attribute->value[0];  // programmatic stream serialization
     }
     last.stream = config->stream;
     last.context = depth > 0 ? stack[depth - 1] : 0;
     last.kernel = kernel;
+    for (unsigned at = 0; at < parameter_words; ++at) memcpy(last.parameters + 8 * at, parameters[at], 8);
+    if (parameter_words != 0) return SUCCESS;
     memcpy(last.parameters, parameters[0], parameter_bytes);
     if (more_bytes != 0) memcpy(last.more, parameters[1], more_bytes);
     return SUCCESS;

@@ -20,6 +20,7 @@ for _name in (
 library.stand_in_exchange_table.restype = ctypes.c_void_p
 library.stand_in_last_parameters.restype = ctypes.c_void_p
 library.stand_in_last_more.restype = ctypes.c_void_p
+library.stand_in_last_extents.restype = ctypes.POINTER(ctypes.c_uint * 3)
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
@@ -72,12 +73,14 @@ class Parameters(NamedTuple):
     b_stride: tuple[int, ...]
     out_stride: tuple[int, ...]
     extents: tuple[int, ...]
+    #: The address of a grouped GEMM's offsets, and the step from one to the next.
+    offsets: tuple[int, ...]
 
 
 def last_parameters() -> Parameters:
     """The parameter block of the last launch."""
-    fields = struct.unpack("<3Q9q4i", ctypes.string_at(library.stand_in_last_parameters(), 112))
-    return Parameters(*fields[:3], fields[3:6], fields[6:9], fields[9:12], fields[12:])
+    fields = struct.unpack("<3Q9q4iQq", ctypes.string_at(library.stand_in_last_parameters(), 128))
+    return Parameters(*fields[:3], fields[3:6], fields[6:9], fields[9:12], fields[12:16], fields[16:])
 
 
 def last_words(count: int) -> tuple[int, ...]:
@@ -97,7 +100,7 @@ class TensorMap(NamedTuple):
 
 
 class Sm90Parameters(NamedTuple):
-    """Sm90Params as the last launch had them. Ask for them with ``expect(448)`` before the launch."""
+    """Sm90Params as the last launch had them. Ask for them with ``expect(464)`` before the launch."""
 
     a: TensorMap
     b: TensorMap
@@ -108,22 +111,42 @@ class Sm90Parameters(NamedTuple):
     extents: tuple[int, ...]
     batched: tuple[int, ...]
     out_by_copy_engine: int
+    offsets: tuple[int, ...]
 
 
 def last_sm90_parameters() -> Sm90Parameters:
     """The parameter block of the last launch of an sm90 kernel."""
-    block = ctypes.string_at(library.stand_in_last_parameters(), 448)
+    block = ctypes.string_at(library.stand_in_last_parameters(), 464)
 
     def tensor_map(at: int) -> TensorMap:
         fields = struct.unpack_from("<2i6Q3I", block, 128 * at)
         return TensorMap(fields[0], fields[1], fields[2], fields[3:6], fields[6:8], fields[8:])
 
-    fields = struct.unpack_from("<4Q4i2ii", block, 384)
+    fields = struct.unpack_from("<4Q4i2iiiQq", block, 384)
     maps = (tensor_map(0), tensor_map(1), tensor_map(2))
-    return Sm90Parameters(*maps, fields[0], fields[1:4], fields[4:8], fields[8:10], fields[10])
+    return Sm90Parameters(*maps, fields[0], fields[1:4], fields[4:8], fields[8:10], fields[10], fields[12:])
+
+
+class Launch(NamedTuple):
+    """The last launch of a kernel of one's own. Ask for it with ``expect_words(count)`` before the launch."""
+
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    cluster: tuple[int, ...]
+    shared_bytes: int
+    #: Of each parameter, the 8 bytes that begin with it.
+    words: tuple[int, ...]
+
+
+def last_launch(count: int) -> Launch:
+    """The last launch, of a kernel with so many parameters."""
+    extents = (tuple(library.stand_in_last_extents(of).contents) for of in range(3))
+    words = struct.unpack(f"<{count}Q", ctypes.string_at(library.stand_in_last_parameters(), 8 * count))
+    return Launch(*extents, library.stand_in_last_shared_bytes(), words)
 
 
 expect = library.stand_in_expect
+expect_words = library.stand_in_expect_words
 
 
 def fail(call: str, code: int = 719) -> None:

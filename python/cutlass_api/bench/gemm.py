@@ -3,8 +3,10 @@
 The method: several sets of inputs, together larger than twice the L2 cache (or 200 of them); random numbers, as zeros
 draw less power; each method captured in a CUDA graph that goes through all sets; the methods take turns, round by
 round; medians.
-The first 48 kernels of the ranking (`simt` left out where others serve) are timed roughly first, and the best of them,
-with the one that `get_kernels` ranks first, carefully.
+All kernels (`simt` left out where others serve) are timed roughly first, and the best of them, with the one that
+`get_kernels` ranks first, carefully.
+
+Grouped GEMMs are measured in bfloat16 alone, beside ``torch._grouped_mm``, which has one launch for no other type.
 """
 
 import json
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import cutlass_api
-from cutlass_api.arguments import GemmArguments
+from cutlass_api.arguments import GemmArguments, GroupedGemmArguments
 
 #: What one H100 SXM sustains: dense 16-bit products and copies, as measured (the larger of the two times is a floor).
 FLOOR_FLOPS = {"float16": 798e12, "bfloat16": 798e12, "tf32": 399e12, "float32": 60e12}
@@ -27,21 +29,32 @@ L2_BYTES = 50 << 20
 #: Rounds in which the methods take turns, and the least time that one turn lasts.
 ROUNDS = 15
 TURN_SECONDS = 2e-3
-#: How many kernels of the ranking are tried.
-TRIED = 48
 #: How many of the roughly timed kernels are timed carefully.
-FINALISTS = 3
+FINALISTS = 5
+#: A kernel that takes so many times as long as the best so far is timed once only.
+HOPELESS = 2
 
 
 @dataclass(frozen=True)
 class Shape:
-    """One product: C (m, n) = A (m, k) @ B (k, n). ``layout``: of A and B, t row-major, n column-major."""
+    """One product: C (m, n) = A (m, k) @ B (k, n). ``layout``: of A and B, t row-major, n column-major.
+
+    ``groups``: the rows of A are so many groups, each with a B of its own; they are as equal as can be or, if
+    ``uneven``, each row goes to one of them by chance. 0: no groups.
+    """
 
     label: str
     m: int
     n: int
     k: int
     layout: str = "tt"
+    groups: int = 0
+    uneven: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Of all operands."""
+        return self.m * self.k + max(self.groups, 1) * self.k * self.n + self.m * self.n
 
 
 @dataclass
@@ -60,17 +73,24 @@ class Row:
     best_kernel: str
     kernels: int
     operators: float | None = None
-    #: The time of each kernel that was tried, rough: the better of two turns.
+    groups: int = 0
+    #: The time of each kernel, rough: the better of two turns, or the only one of a kernel that had no chance.
     rough: dict[str, float] = field(default_factory=dict)
 
 
 def table(path: Path | None) -> list[Shape]:
-    """The shapes in a JSON file: groups by name, each with a layout and a list ``mnk``. None: a built-in table."""
+    """The shapes in a JSON file: groups by name, each with a layout and a list ``mnk`` or, of grouped GEMMs,
+    ``total_m_n_k_groups``, which are measured twice: with equal groups, and uneven. None: a built-in table.
+    """
     groups = json.loads(path.read_text()) if path else BUILT_IN
     shapes = []
     for label, group in groups.items():
-        if isinstance(group, dict) and "mnk" in group:
-            shapes += [Shape(label, m, n, k, group.get("layout", "tt")) for m, n, k in group["mnk"]]
+        if isinstance(group, dict):
+            layout = group.get("layout", "tt")
+            shapes += [Shape(label, m, n, k, layout) for m, n, k in group.get("mnk", [])]
+            for m, n, k, groups in group.get("total_m_n_k_groups", []):
+                shapes.append(Shape(label, m, n, k, layout, groups))
+                shapes.append(Shape(f"{label}, uneven", m, n, k, layout, groups, uneven=True))
     return shapes
 
 
@@ -80,6 +100,7 @@ BUILT_IN: dict[str, Any] = {
     "weights": {"layout": "tn", "mnk": [[m, 4096, 11008] for m in (1, 16, 64, 256, 1024, 4096)]},
     "unaligned": {"layout": "tt", "mnk": [[4095, 4097, 4093], [300, 5000, 700]]},
     "deep k": {"layout": "tt", "mnk": [[128, 128, 16384], [64, 4096, 16384]]},
+    "experts": {"layout": "tn", "total_m_n_k_groups": [[8192, 2048, 1024, 12], [16384, 1408, 2048, 64]]},
 }
 
 
@@ -90,18 +111,23 @@ class Inputs:
         import torch
 
         element = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
-        size = element.itemsize * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n)
-        count = min(max(math.ceil(2.2 * L2_BYTES / size), 2), 200)
+        count = min(max(math.ceil(2.2 * L2_BYTES / (element.itemsize * shape.elements)), 2), 200)
 
-        def matrix(rows: int, columns: int, order: str) -> Any:
+        def matrix(*extents: int, order: str) -> Any:
+            *batch, rows, columns = extents
             if order == "t":
-                return torch.randn(rows, columns, device="cuda", dtype=element)
-            return torch.randn(columns, rows, device="cuda", dtype=element).t()
+                return torch.randn(*batch, rows, columns, device="cuda", dtype=element)
+            return torch.randn(*batch, columns, rows, device="cuda", dtype=element).mT
 
+        chance = torch.Generator().manual_seed(0)
+        groups = max(shape.groups, 1)
+        dealt = torch.randint(groups, (shape.m,), generator=chance) if shape.uneven else torch.arange(shape.m) % groups
+        self.offsets = dealt.bincount(minlength=groups).cumsum(0).to(device="cuda", dtype=torch.int32)
+        self.groups = (shape.groups,) if shape.groups else ()
         self.sets = [
             (
-                matrix(shape.m, shape.k, shape.layout[0]),
-                matrix(shape.k, shape.n, shape.layout[1]),
+                matrix(shape.m, shape.k, order=shape.layout[0]),
+                matrix(*self.groups, shape.k, shape.n, order=shape.layout[1]),
                 torch.empty(shape.m, shape.n, device="cuda", dtype=element),
             )
             for _ in range(count)
@@ -122,8 +148,17 @@ class Inputs:
                     launch()
         return Timed(graph, launches, self.stream)
 
-    def arguments(self) -> list[GemmArguments]:
-        return [GemmArguments(a, b, out, accumulator_type="float32") for a, b, out in self.sets]
+    def arguments(self) -> list[Any]:
+        if self.groups:
+            return [GroupedGemmArguments(*one_set, "float32", self.offsets) for one_set in self.sets]
+        return [GemmArguments(*one_set, accumulator_type="float32") for one_set in self.sets]
+
+    def torch_launches(self) -> list[Callable[[], Any]]:
+        import torch
+
+        if self.groups:
+            return [partial(torch._grouped_mm, a, b, offs=self.offsets) for a, b, _ in self.sets]
+        return [partial(torch.mm, a, b, out=c) for a, b, c in self.sets]
 
 
 class Timed:
@@ -133,9 +168,12 @@ class Timed:
         self._graph, self._launches, self._stream = graph, launches, stream
         self.times: list[float] = []
         self._replays = 1
+
+    def warm_up(self) -> None:
+        """Replays the graph twice, and decides how many replays make up a turn."""
         self.turn()
         least = self.turn()
-        self._replays = max(1, math.ceil(TURN_SECONDS / (1e-6 * least * len(launches))))
+        self._replays = max(1, math.ceil(TURN_SECONDS / (1e-6 * least * len(self._launches))))
         self.times.clear()
 
     def turn(self) -> float:
@@ -157,7 +195,18 @@ class Timed:
         return statistics.median(self.times)
 
 
+def roughly(timed: Timed, best: float) -> float:
+    """Microseconds of a launch, where `best` is that of the best method so far."""
+    first = timed.turn()
+    if first > HOPELESS * best:
+        return first
+    timed.warm_up()
+    return min(timed.turn() for _ in range(2))
+
+
 def in_turns(methods: dict[str, Timed], rounds: int) -> None:
+    for timed in methods.values():
+        timed.warm_up()
     for round_ in range(rounds):
         # Every other round backwards, so that none always runs on a chip that another has just heated.
         for timed in list(methods.values())[:: 1 if round_ % 2 else -1]:
@@ -165,7 +214,7 @@ def in_turns(methods: dict[str, Timed], rounds: int) -> None:
 
 
 def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
-    """Times torch, the kernel ranked first, and the best of the first 48."""
+    """Times torch, the kernel ranked first, and the best of all."""
     import torch
 
     inputs = Inputs(shape, dtype)
@@ -183,21 +232,19 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
     def ours(at: int) -> Timed:
         return inputs.graph(launches(kernels[at], artifacts[at]))
 
-    rough = {}
-    for at in range(min(len(kernels), TRIED)):
-        timed = ours(at)
-        rough[at] = min(timed.turn() for _ in range(2))
+    rough: dict[int, float] = {}
+    for at in range(len(kernels)):
+        rough[at] = roughly(ours(at), min(rough.values(), default=math.inf))
     finalists = sorted(rough, key=rough.__getitem__)[:FINALISTS]
     methods = {f"ours {at}": ours(at) for at in {0, *finalists}}
-    methods["torch"] = inputs.graph([partial(torch.mm, a, b, out=c) for a, b, c in inputs.sets])
-    operators = _operators(inputs, all_args)
+    methods["torch"] = inputs.graph(inputs.torch_launches())
+    operators = None if shape.groups else _operators(inputs, all_args)
     if operators:
         methods["operators"] = operators
     in_turns(methods, ROUNDS)
     best = min((at for at in {0, *finalists}), key=lambda at: methods[f"ours {at}"].median)
     element = 4 if dtype in ("tf32", "float32") else 2
-    bytes_ = element * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n)
-    floor = max(2 * shape.m * shape.n * shape.k / FLOOR_FLOPS[dtype], bytes_ / FLOOR_BYTES)
+    floor = max(2 * shape.m * shape.n * shape.k / FLOOR_FLOPS[dtype], element * shape.elements / FLOOR_BYTES)
     return Row(
         label=shape.label,
         dtype=dtype,
@@ -211,11 +258,12 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
         best_kernel=kernels[best].metadata.kernel_name,
         kernels=len(kernels),
         operators=methods["operators"].median if operators else None,
+        groups=shape.groups,
         rough={kernels[at].metadata.kernel_name: round(time, 3) for at, time in rough.items()},
     )
 
 
-def _operators(inputs: Inputs, all_args: list[GemmArguments]) -> Timed | None:
+def _operators(inputs: Inputs, all_args: list[Any]) -> Timed | None:
     """The first kernel of ``cutlass.operators`` that runs, if that is installed."""
     try:
         import cutlass.operators as operators
@@ -243,7 +291,7 @@ def measure(shapes: list[Shape], dtypes: list[str], show: Callable[[Row], None])
         for dtype in dtypes:
             torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
             try:
-                for shape in shapes:
+                for shape in (shape for shape in shapes if not shape.groups or dtype == "bfloat16"):
                     rows.append(measure_row(shape, dtype, pool))
                     show(rows[-1])
                     torch.cuda.empty_cache()
@@ -273,7 +321,7 @@ def line(row: Row) -> tuple[str, ...]:
     m, n, k = row.mnk
     tflops = 2 * m * n * k / row.first / 1e6
     return (
-        f"{row.label} {m}x{n}x{k} {row.layout} {row.dtype}",
+        f"{row.label} {m}x{n}x{k}{f' in {row.groups}' if row.groups else ''} {row.layout} {row.dtype}",
         f"{row.torch:.1f}",
         f"{row.first:.1f}",
         f"{row.best:.1f}",

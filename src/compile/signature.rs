@@ -1,0 +1,331 @@
+//! The parameters of a kernel, from the name that the compiler gives its type.
+//!
+//! What a `__global__` function takes is read from no text: typedefs, macros and templates would mislead. Instead a variable
+//! template is asked for with the function's type, and its linker name spells that type out (Itanium C++ ABI, "External
+//! Names": <https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling>).
+
+use crate::operand::DType;
+
+/// The template whose instance spells a type, for behind the user's source, and the expression for that of a function.
+pub(super) const TEMPLATE: &str =
+    "\n#line 1 \"behind the source\"\ntemplate <class Type> __device__ int rutlass_signature;\n";
+
+pub(super) fn expression(function: &str) -> String {
+    format!("&rutlass_signature<decltype(&{function})>")
+}
+
+/// What a kernel declares as one parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Parameter {
+    Pointer { to: Pointee, constant: bool },
+    Number(Number),
+}
+
+/// What a pointer points to, as far as tensors go.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Pointee {
+    /// `void`: elements of any type.
+    Any,
+    /// Elements of one of these types, at an address that is a multiple of so many bytes.
+    Elements { dtypes: Vec<DType>, alignment: u64, name: String },
+}
+
+/// A number that is passed by value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Number {
+    Bool,
+    Signed { bytes: u32 },
+    Unsigned { bytes: u32 },
+    F32,
+    F64,
+}
+
+/// A type as C++ has them, in so far as kernels have parameters of it.
+#[derive(Clone, Debug, PartialEq)]
+enum Type {
+    Void,
+    Number(Number),
+    /// `char`, whose bytes may be signed or not.
+    Char,
+    Class(String),
+    Pointer(Box<Type>),
+    Const(Box<Type>),
+    /// What no argument is made of: references, functions, arrays.
+    Other(&'static str),
+}
+
+/// The parameters of the function whose type a lowered name of [`expression`] spells; or why they cannot be told.
+pub(super) fn parse(lowered: &str) -> Result<Vec<Parameter>, String> {
+    let mut reader = Reader { rest: lowered, known: Vec::new() };
+    let types = reader.signature().ok_or_else(|| format!("its type is not understood ({lowered})"))?;
+    types.into_iter().enumerate().map(|(at, parameter)| Parameter::of(parameter, at + 1)).collect()
+}
+
+impl Parameter {
+    fn of(parameter: Type, place: usize) -> Result<Parameter, String> {
+        let refuse =
+            |what: &str| Err(format!("its parameter {place} is {what}; kernels take pointers and numbers here"));
+        match parameter {
+            Type::Number(number) => Ok(Parameter::Number(number)),
+            Type::Char => Ok(Parameter::Number(Number::Signed { bytes: 1 })),
+            Type::Pointer(to) => {
+                let (to, constant) = match *to {
+                    Type::Const(to) => (*to, true),
+                    to => (to, false),
+                };
+                match Pointee::of(&to) {
+                    Some(to) => Ok(Parameter::Pointer { to, constant }),
+                    None => refuse("a pointer to what no tensor holds (take void* and cast)"),
+                }
+            }
+            Type::Class(name) => refuse(&format!("the class {name}")),
+            Type::Other(what) => refuse(what),
+            Type::Void | Type::Const(_) => refuse("of no type"),
+        }
+    }
+}
+
+impl Pointee {
+    fn of(to: &Type) -> Option<Pointee> {
+        let elements = |dtypes: &[&str], alignment: u64, name: &str| Pointee::Elements {
+            dtypes: dtypes.iter().map(|dtype| DType::describe(dtype)).collect(),
+            alignment,
+            name: name.to_owned(),
+        };
+        Some(match to {
+            Type::Void => Pointee::Any,
+            Type::Char => elements(&["int8", "uint8"], 1, "char"),
+            Type::Number(number) => {
+                let dtype = number.dtype();
+                elements(&[dtype], u64::from(number.bytes()), dtype)
+            }
+            Type::Class(name) => {
+                let (dtype, count) = class_elements(name)?;
+                let bytes = DType::describe(dtype).bytes() as u64 * count;
+                // Three of something are aligned like one; vectors above 16 bytes like 16 (CUDA C++ Programming Guide,
+                // "Built-in Vector Types").
+                let alignment = if count == 3 { bytes / 3 } else { bytes.min(16) };
+                elements(&[dtype], alignment, name)
+            }
+            Type::Pointer(_) | Type::Const(_) | Type::Other(_) => return None,
+        })
+    }
+}
+
+/// The elements of the small classes of CUDA's headers and of our own: their type, and how many one has.
+fn class_elements(name: &str) -> Option<(&'static str, u64)> {
+    Some(match name {
+        "__half" | "f16" => ("float16", 1),
+        "__half2" => ("float16", 2),
+        "__nv_bfloat16" | "bf16" => ("bfloat16", 1),
+        "__nv_bfloat162" => ("bfloat16", 2),
+        "__nv_fp8_e4m3" | "e4m3" => ("float8_e4m3fn", 1),
+        "__nv_fp8_e5m2" | "e5m2" => ("float8_e5m2", 1),
+        vector => {
+            let (base, count) = vector.split_at_checked(vector.len().saturating_sub(1))?;
+            let dtype = match base {
+                "char" => "int8",
+                "uchar" => "uint8",
+                "short" => "int16",
+                "ushort" => "uint16",
+                "int" => "int32",
+                "uint" => "uint32",
+                "long" | "longlong" => "int64",
+                "ulong" | "ulonglong" => "uint64",
+                "float" => "float32",
+                "double" => "float64",
+                _ => return None,
+            };
+            (dtype, count.parse().ok().filter(|count| (1..=4).contains(count))?)
+        }
+    })
+}
+
+impl Number {
+    pub fn bytes(self) -> u32 {
+        match self {
+            Number::Bool => 1,
+            Number::Signed { bytes } | Number::Unsigned { bytes } => bytes,
+            Number::F32 => 4,
+            Number::F64 => 8,
+        }
+    }
+
+    /// The name of the type among those of tensors.
+    pub fn dtype(self) -> &'static str {
+        match (self, self.bytes()) {
+            (Number::Bool, _) => "bool",
+            (Number::F32, _) => "float32",
+            (Number::F64, _) => "float64",
+            (Number::Signed { .. }, 1) => "int8",
+            (Number::Signed { .. }, 2) => "int16",
+            (Number::Signed { .. }, 4) => "int32",
+            (Number::Signed { .. }, _) => "int64",
+            (Number::Unsigned { .. }, 1) => "uint8",
+            (Number::Unsigned { .. }, 2) => "uint16",
+            (Number::Unsigned { .. }, 4) => "uint32",
+            (Number::Unsigned { .. }, _) => "uint64",
+        }
+    }
+}
+
+/// Reads a mangled name from the left. None: it has something that parameters are not made of.
+struct Reader<'a> {
+    rest: &'a str,
+    /// What `S_`, `S0_`, ... stand for, in the order of their first appearance; None for what is no type.
+    known: Vec<Option<Type>>,
+}
+
+impl Reader<'_> {
+    fn take(&mut self, prefix: &str) -> bool {
+        let rest = self.rest.strip_prefix(prefix);
+        self.rest = rest.unwrap_or(self.rest);
+        rest.is_some()
+    }
+
+    fn digits(&mut self, radix: u32) -> Option<usize> {
+        let end = self.rest.find(|c: char| !c.is_digit(radix) || c.is_ascii_lowercase())?;
+        let (digits, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        usize::from_str_radix(digits, radix).ok()
+    }
+
+    /// A length, and a name of that length.
+    fn name(&mut self) -> Option<String> {
+        let length = self.digits(10)?;
+        let (name, rest) = self.rest.split_at_checked(length)?;
+        self.rest = rest;
+        Some(name.to_owned())
+    }
+
+    /// `_Z`, the template's name, and its one argument: a pointer to a function that returns nothing.
+    fn signature(&mut self) -> Option<Vec<Type>> {
+        self.take("_Z").then_some(())?;
+        self.name()?;
+        self.known.push(None);
+        self.take("IPFv").then_some(())?;
+        if self.take("vE") {
+            return Some(Vec::new());
+        }
+        let mut types = Vec::new();
+        while !self.take("E") {
+            types.push(self.one()?);
+        }
+        Some(types)
+    }
+
+    /// One type. All but the built-in ones may be referred to later on.
+    fn one(&mut self) -> Option<Type> {
+        let found = if self.take("P") {
+            Type::Pointer(Box::new(self.one()?))
+        } else if self.take("K") {
+            Type::Const(Box::new(self.one()?))
+        } else if self.take("V") {
+            self.one()?
+        } else if self.take("R") || self.take("O") {
+            self.one()?;
+            Type::Other("a reference")
+        } else if self.take("F") {
+            while !self.take("E") {
+                self.one()?;
+            }
+            Type::Other("a function")
+        } else if self.take("S") {
+            let number = if self.take("_") {
+                0
+            } else {
+                let number = self.digits(36)? + 1;
+                self.take("_").then_some(number)?
+            };
+            return self.known.get(number)?.clone();
+        } else if self.rest.starts_with(|c: char| c.is_ascii_digit()) {
+            Type::Class(self.name()?)
+        } else {
+            return self.built_in();
+        };
+        self.known.push(Some(found.clone()));
+        Some(found)
+    }
+
+    fn built_in(&mut self) -> Option<Type> {
+        let signed = |bytes| Type::Number(Number::Signed { bytes });
+        let unsigned = |bytes| Type::Number(Number::Unsigned { bytes });
+        let mut letters = self.rest.chars();
+        let found = match letters.next()? {
+            'v' => Type::Void,
+            'b' => Type::Number(Number::Bool),
+            'c' => Type::Char,
+            'a' => signed(1),
+            'h' => unsigned(1),
+            's' => signed(2),
+            't' => unsigned(2),
+            'i' => signed(4),
+            'j' => unsigned(4),
+            // long has 8 bytes wherever there is no Windows.
+            'l' | 'x' => signed(8),
+            'm' | 'y' => unsigned(8),
+            'f' => Type::Number(Number::F32),
+            'd' => Type::Number(Number::F64),
+            _ => return None,
+        };
+        self.rest = letters.as_str();
+        Some(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(lowered: &str) -> Parameter {
+        parse(lowered).unwrap().remove(0)
+    }
+
+    /// Names as NVRTC 13.0 gave them.
+    #[test]
+    fn names_of_the_compiler_are_read() {
+        let all = parse("_Z17rutlass_signatureIPFvPKfPfS1_xmbPK6float4PvP6__halfPKS7_fEE").unwrap();
+        assert_eq!(all.len(), 11);
+        let floats = |constant| Parameter::Pointer {
+            to: Pointee::Elements { dtypes: vec![DType::F32], alignment: 4, name: "float32".to_owned() },
+            constant,
+        };
+        assert_eq!(all[..3], [floats(true), floats(false), floats(true)]);
+        assert_eq!(all[3], Parameter::Number(Number::Signed { bytes: 8 }));
+        assert_eq!(all[4], Parameter::Number(Number::Unsigned { bytes: 8 }));
+        assert_eq!(all[5], Parameter::Number(Number::Bool));
+        let Parameter::Pointer { to: Pointee::Elements { dtypes, alignment, name }, constant: true } = &all[6] else {
+            panic!("{:?}", all[6]);
+        };
+        assert_eq!((dtypes.as_slice(), *alignment, name.as_str()), ([DType::F32].as_slice(), 16, "float4"));
+        assert_eq!(all[7], Parameter::Pointer { to: Pointee::Any, constant: false });
+        for (at, constant) in [(8, false), (9, true)] {
+            let Parameter::Pointer { to: Pointee::Elements { dtypes, .. }, constant: is } = &all[at] else {
+                panic!("{:?}", all[at]);
+            };
+            assert_eq!((dtypes.as_slice(), *is), ([DType::F16].as_slice(), constant));
+        }
+        assert_eq!(all[10], Parameter::Number(Number::F32));
+        assert!(parse("_Z17rutlass_signatureIPFvvEE").unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_no_argument_is_made_of_is_refused() {
+        for lowered in ["PFviE", "Ri", "P1S", "1S", "PPf", "PN4mine1SE"] {
+            assert!(parse(&format!("_Z17rutlass_signatureIPFv{lowered}EE")).is_err(), "{lowered}");
+        }
+        assert!(parse("_Z17rutlass_signatureIPFviRfEE").unwrap_err().contains("parameter 2 is a reference"));
+    }
+
+    #[test]
+    fn vectors_are_aligned_as_the_guide_says() {
+        for (class, expected) in [("6float2", 8), ("6float3", 4), ("7double4", 16), ("5uint4", 16), ("7__half2", 4)] {
+            let Parameter::Pointer { to: Pointee::Elements { alignment, .. }, .. } =
+                one(&format!("_Z17rutlass_signatureIPFvP{class}EE"))
+            else {
+                panic!("{class}");
+            };
+            assert_eq!(alignment, expected, "{class}");
+        }
+    }
+}

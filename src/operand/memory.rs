@@ -1,0 +1,69 @@
+//! A tensor of any rank as a kernel of the user's own sees it: an address, and what its elements are.
+
+use pyo3::PyResult;
+
+use super::dlpack::{Reading, Stated};
+use super::{DType, Device};
+
+/// What has to be known of a tensor to hand its address to a kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Memory {
+    /// Address of the first element; 0 for a tensor without memory (torch's `FakeTensor`, or no elements).
+    pub data: u64,
+    pub dtype: DType,
+    pub device: Device,
+    pub numel: i64,
+    /// Whether elements follow each other without gaps, the last dimension fastest.
+    pub contiguous: bool,
+    pub read_only: bool,
+    pub fake: bool,
+    /// Whether every step from one element to another is over an even number.
+    even: bool,
+}
+
+impl Reading for Memory {
+    fn of(stated: Stated<'_>) -> PyResult<Memory> {
+        let Stated { data, dtype, device, shape, strides, read_only, fake } = stated;
+        let numel = shape.iter().product();
+        let (mut contiguous, mut even, mut reach) = (true, numel > 1 && strides.is_some(), 1);
+        for (extent, step) in shape.iter().zip(strides.unwrap_or_default()).rev().filter(|(extent, _)| **extent != 1) {
+            contiguous &= *step == reach;
+            even &= step % 2 == 0;
+            reach *= extent;
+        }
+        Ok(Memory { data, dtype, device, numel, contiguous: contiguous || numel == 0, read_only, fake, even })
+    }
+
+    fn amend(&mut self, dtype: Option<DType>, read_only: bool) {
+        self.dtype = dtype.unwrap_or(self.dtype);
+        self.read_only |= read_only;
+    }
+
+    fn may_be_negated(&self) -> bool {
+        self.even
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(shape: &[i64], strides: Option<&[i64]>) -> Memory {
+        let stated =
+            Stated { data: 256, dtype: DType::F32, device: Device::Cpu, shape, strides, read_only: false, fake: false };
+        Memory::of(stated).unwrap()
+    }
+
+    #[test]
+    fn contiguous_in_any_rank() {
+        assert!(memory(&[2, 3, 4, 5], Some(&[60, 20, 5, 1])).contiguous);
+        assert!(memory(&[2, 3, 4, 5], None).contiguous);
+        assert!(memory(&[1, 7], Some(&[99, 1])).contiguous, "no step is taken along an extent of 1");
+        assert!(memory(&[], None).contiguous);
+        assert!(memory(&[0, 3], Some(&[1, 1])).contiguous, "nothing there");
+        assert!(!memory(&[2, 3, 4, 5], Some(&[60, 1, 15, 3])).contiguous, "channels last");
+        assert!(!memory(&[4], Some(&[2])).contiguous);
+        assert!(!memory(&[4], Some(&[0])).contiguous);
+        assert_eq!(memory(&[2, 3, 4, 5], None).numel, 120);
+    }
+}

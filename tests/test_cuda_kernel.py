@@ -1,0 +1,551 @@
+"""Kernels of one's own in CUDA C++: what is checked before a launch, what a launch carries, what the compiler says. The
+launches go to a driver that records them; what kernels compute is test_gpu_cuda_kernel.py's matter."""
+
+import re
+import textwrap
+from pathlib import Path
+from typing import ClassVar
+
+import cutlass_api
+import pytest
+import stand_in
+import torch
+from cutlass_api import cuda_kernel
+from cutlass_api.arguments import ElementwiseArguments
+from helpers import fake, run_python
+
+HERE = Path(__file__).parent
+SQUARE = "__global__ void square(const float* x, float* out, int n) { *out = *x * n; }"
+
+
+def compiled(source, name, **options):
+    return cuda_kernel(source, name, grid=1, **options).compile(cc=90)
+
+
+# Compiling.
+
+
+@pytest.mark.parametrize(
+    "source, name",
+    [
+        (SQUARE, "square"),
+        ('extern "C" ' + SQUARE, "square"),
+        ("namespace mine { " + SQUARE + " }", "mine::square"),
+        ("template <class T, int N> __global__ void f(const T* x, T* out) { *out = x[N]; }", "f<double, 3>"),
+        ("using scalar = float; __global__ void f(scalar* x) { helper(x); } void helper(scalar* x) { *x = 1; }", None),
+        ('#include "common/types.cuh"\n__global__ void f(f16* x, e4m3* y) { x[1] = convert<f16>(*y); }', "f"),
+        ("#ifndef TWO\n#error TWO\n#endif\n__global__ void f(float* x) { *x = TWO; }", "f"),
+        ("__global__ void f() {}", "f"),
+    ],
+)
+def test_functions_of_every_kind_compile(source, name):
+    if name is None:  # used before it is declared
+        with pytest.raises(RuntimeError, match='identifier "helper" is undefined'):
+            compiled(source, "f")
+        return
+    program = compiled(source, name, options=["-DTWO=2"])
+    assert program.kernel_name == name
+    assert program.architecture == "sm_90a"
+    assert program.cubin[:4] == b"\x7fELF"
+
+
+def test_a_file_is_a_source():
+    program = cuda_kernel(HERE / "kernels" / "axpby.cu", "axpby", grid=1).compile(cc=80)
+    assert program.architecture == "sm_80"
+
+
+def test_errors_of_the_compiler_name_the_line_of_this_file():
+    kernel = cuda_kernel(
+        """
+        __global__ void broken(float* x) {
+          x[0] = y[0];
+        }
+        """,
+        "broken",
+        grid=1,
+    )
+    with pytest.raises(RuntimeError) as error:
+        kernel.compile(cc=90)
+    said = re.search(r"(\S+)\((\d+)\): error: identifier \"y\" is undefined\n\s+x\[0\] = y\[0\];", str(error.value))
+    assert said, error.value
+    assert Path(said[1]) == Path(__file__)
+    assert Path(__file__).read_text().splitlines()[int(said[2]) - 1].strip() == "x[0] = y[0];"
+    assert "rutlass_signature" not in str(error.value)
+
+
+def test_errors_of_the_compiler_name_the_line_of_a_cu_file(tmp_path):
+    (tmp_path / "mine.cu").write_text("\n\n__global__ void f(float* x) { *x = 1 }\n")
+    with pytest.raises(RuntimeError, match=re.escape(f'{tmp_path / "mine.cu"}(3): error: expected a ";"')):
+        compiled(tmp_path / "mine.cu", "f")
+
+
+def test_a_source_made_at_run_time_goes_by_the_function_s_name():
+    with pytest.raises(RuntimeError, match=r"f\.cu\(2\): error"):
+        compiled("\n".join(["__global__ void f(float* x) {", "*x = y;", "}"]), "f")
+
+
+@pytest.mark.parametrize(
+    "source, name, message",
+    [
+        (SQUARE, "cube", "no __global__ function cube; those in it are: square"),
+        ("int x;", "cube", "there is none in it"),
+        ("template <class T> __global__ void f(T* x) {}", "f", "A template needs its arguments"),
+        ("__global__ void f(float x, int& y) {}", "f", "parameter 2 is a reference"),
+        ("struct S { int x; }; __global__ void f(S x) {}", "f", "parameter 1 is the class S"),
+        ("struct S { int x; }; __global__ void f(S* x) {}", "f", "take void. and cast"),
+        ("__global__ void f(float** x) {}", "f", "a pointer to what no tensor holds"),
+    ],
+)
+def test_functions_that_cannot_be_launched(source, name, message):
+    with pytest.raises(ValueError, match=message):
+        compiled(source, name)
+
+
+@pytest.mark.parametrize(
+    "geometry, error, message",
+    [
+        ({"grid": 1, "block": 1025}, ValueError, r"block is \[1025, 1, 1\], 1025 threads"),
+        ({"grid": 1, "block": (1, 1, 65)}, ValueError, "at most 64 along z"),
+        ({"grid": 1, "block": 0}, ValueError, "0 threads"),
+        ({"grid": 1, "cluster": 9}, ValueError, "cluster is .* 9 blocks"),
+        ({"grid": (1, 2, 3, 4)}, TypeError, "grid is .* one to three"),
+        ({"grid": "1"}, TypeError, "grid is '1'; give an int"),
+        ({"grid": 1.5}, TypeError, "grid is 1.5"),
+        ({"grid": -1}, TypeError, "grid is -1"),
+    ],
+)
+def test_bad_geometry(geometry, error, message):
+    with pytest.raises(error, match=message):
+        cuda_kernel(SQUARE, "square", **geometry)
+
+
+def test_compiled_once_for_all_processes(tmp_path):
+    code = f"""
+        import sys, time
+        import cutlass_api
+        kernel = cutlass_api.cuda_kernel({SQUARE!r}, "square", grid=1)
+        start = time.perf_counter()
+        kernel.compile(cc=90)
+        print(time.perf_counter() - start)
+    """
+    cold = float(run_python(code, CUTLASS_API_CACHE_DIR=str(tmp_path)))
+    (file,) = [path for path in tmp_path.rglob("*") if path.is_file()]
+    written = file.stat().st_mtime_ns
+    warm = float(run_python(code, CUTLASS_API_CACHE_DIR=str(tmp_path)))
+    print(f"cold {1e3 * cold:.1f} ms, warm {1e3 * warm:.1f} ms")
+    assert file.stat().st_mtime_ns == written
+    assert cold < 1
+
+
+def test_a_changed_header_is_seen(tmp_path):
+    header = tmp_path / "include" / "number.h"
+    header.parent.mkdir()
+    source = '#include "outer.h"\n__global__ void f(int* x) { *x = NUMBER; }'
+    (tmp_path / "outer.h").write_text("#include <number.h>\n")
+    (tmp_path / "mine.cu").write_text(source)
+    cubins = []
+    for number in (1, 2, 1):
+        header.write_text(f"#define NUMBER {number}\n")
+        cubins.append(compiled(tmp_path / "mine.cu", "f", options=[f"-I{header.parent}"]).cubin)
+    assert cubins[0] == cubins[2] != cubins[1]
+
+
+def test_an_include_by_macro_is_not_kept_on_disk(tmp_path):
+    (tmp_path / "mine.cu").write_text('#define WHICH "number.h"\n#include WHICH\n__global__ void f(int* x) { *x = N; }')
+    code = f"""
+        import pathlib
+        import cutlass_api
+        source = pathlib.Path({str(tmp_path / "mine.cu")!r})
+        print(hash(cutlass_api.cuda_kernel(source, "f", grid=1).compile(cc=90).cubin))
+    """
+    said = []
+    for number in (1, 2):
+        (tmp_path / "number.h").write_text(f"#define N {number}\n")
+        said.append(run_python(code, CUTLASS_API_CACHE_DIR=str(tmp_path / "cache"), PYTHONHASHSEED="0"))
+    assert said[0] != said[1]
+
+
+# Launching.
+
+PRELUDE = textwrap.dedent(
+    """
+    import ctypes, struct
+    import cutlass_api
+    from cutlass_api import cuda_kernel
+    from stand_in import device
+    from stand_in.device import FLOAT, INT, Tensor
+
+    X, OUT = 0x10000000, 0x30000000
+    def f32(data, *shape, device=0):
+        return Tensor(data, shape, bits=32, device=device)
+    x, out = f32(X, 6, 128), f32(OUT, 6, 128)
+    device.library.stand_in_set_current_stream(ctypes.c_uint64(0x5010))
+    device.expect_words(1)
+    def as_float(word):
+        return struct.unpack("<f", struct.pack("<I", word & 0xFFFFFFFF))[0]
+    def raises(kind, *words):
+        class Check:
+            def __enter__(self):
+                self.before = device.launches()
+            def __exit__(self, given, error, trace):
+                assert given is not None, "nothing was raised"
+                assert issubclass(given, kind), error
+                missing = [word for word in words if word not in str(error)]
+                assert not missing, (missing, str(error))
+                assert device.launches() == self.before
+                return True
+        return Check()
+    """
+)
+
+
+def run(script):
+    return stand_in.run(PRELUDE + textwrap.dedent(script))
+
+
+def test_a_launch_carries_every_parameter():
+    run(
+        """
+        kernel = cuda_kernel(
+            "__global__ void f(const float* x, float* out, int n, long long big, float alpha, double beta, bool on,"
+            " unsigned char small, const void* any, float* none) {}",
+            "f", grid=lambda x, out, n, *rest: (n, 2, 3), block=(16, 4, 2), shared_bytes=4096)
+        device.expect_words(10)
+        kernel(x, out, -5 + 12, -(2**40), 0.5, 0.1, True, 255, x, None)
+        grid, block, cluster, shared, words = device.last_launch(10)
+        assert (grid, block, cluster, shared) == ((7, 2, 3), (16, 4, 2), (1, 1, 1), 4096)
+        assert words[:3] == (X, OUT, 7)
+        assert words[3] == 2**64 - 2**40
+        assert as_float(words[4]) == 0.5 and struct.pack("<Q", words[5]) == struct.pack("<d", 0.1)
+        assert words[6:] == (1, 255, X, 0)
+        assert device.library.stand_in_last_stream() == 0x5010, "torch's current one"
+        kernel(x, out, 1, 0, 1, 2, False, 0, None, None, stream=0x5020)
+        assert device.library.stand_in_last_stream() == 0x5020
+        assert as_float(device.last_launch(10).words[4]) == 1, "an int is a number, too"
+        """
+    )
+
+
+def test_clusters():
+    run(
+        """
+        kernel = cuda_kernel("__global__ void f(float* x) {}", "f", grid=(8, 4), cluster=(2, 2))
+        kernel(x)
+        assert device.last_launch(1).cluster == (2, 2, 1)
+        with raises(ValueError, "grid [3, 1, 1] is no multiple of cluster [2, 1, 1]"):
+            cuda_kernel("__global__ void f(float* x) {}", "f", grid=3, cluster=2)(x)
+        """
+    )
+
+
+def test_clusters_need_hopper():
+    run(
+        """
+        device.library.stand_in_set_capability(80)
+        with raises(ValueError, "cluster is [2, 1, 1]", "8.0"):
+            cuda_kernel("__global__ void f(float* x) {}", "f", grid=4, cluster=2)(x)
+        """
+    )
+
+
+def test_arguments_that_do_not_fit_are_refused_by_name():
+    run(
+        """
+        square = cuda_kernel("__global__ void square(const float* x, float* out, int n) {}", "square", grid=1)
+        half = Tensor(X, (6, 128))
+        with raises(TypeError, "x of square points to float32", "dtype float16", "pass one of float32"):
+            square(half, out, 1)
+        with raises(TypeError, "square takes 3 arguments (x, out, n), and 2 were given"):
+            square(x, out)
+        computed = cuda_kernel("__global__ void f(float* x, int n) {}", "f", grid=lambda x, n: n)
+        with raises(TypeError, "f takes 2 arguments (x, n), and 1 were given"):
+            computed(x)
+        with raises(TypeError, "n of square is int32, and 1.5 was given; pass an int"):
+            square(x, out, 1.5)
+        with raises(TypeError, "n of square is int32, and 'three' was given"):
+            square(x, out, "three")
+        with raises(OverflowError, "n of square is int32, which does not hold 2147483648"):
+            square(x, out, 2**31)
+        with raises(OverflowError, "n of square is int32"):
+            square(x, out, 2**80)
+        with raises(TypeError, "n of square is a number (int32), and a tensor was given"):
+            square(x, out, x)
+        with raises(TypeError, "n of square is a number (int32), and None was given"):
+            square(x, out, None)
+        with raises(TypeError, "x of square is a pointer, and 3 was given; pass a tensor"):
+            square(3, out, 1)
+        with raises(ValueError, "x of square is on cuda:0, and out of square on cuda:1"):
+            square(x, f32(OUT, 6, 128, device=1), 1)
+        with raises(ValueError, "no tensor among the arguments"):
+            square(None, None, 1)
+        """
+    )
+
+
+def test_numbers_that_their_type_does_not_hold():
+    run(
+        """
+        f = cuda_kernel("__global__ void f(float* x, float a, unsigned b, signed char c, bool d) {}", "f", grid=1)
+        device.expect_words(5)
+        f(x, float("inf"), 2**32 - 1, -128, True)
+        assert device.last_launch(5).words[2] == 2**32 - 1
+        with raises(OverflowError, "a of f is float32, which does not hold 1e+300"):
+            f(x, 1e300, 0, 0, True)
+        with raises(OverflowError, "b of f is uint32, which does not hold -1"):
+            f(x, 0, -1, 0, True)
+        with raises(OverflowError, "c of f is int8, which does not hold 128"):
+            f(x, 0, 0, 128, True)
+        with raises(TypeError, "d of f is bool, and 1 was given; pass True or False"):
+            f(x, 0, 0, 0, 1)
+        """
+    )
+
+
+def test_numpy_numbers_and_tensors_of_any_rank():
+    run(
+        """
+        import numpy
+        f = cuda_kernel("__global__ void f(float* x, int n, float a) {}", "f", grid=1)
+        device.expect_words(3)
+        f(f32(X, 2, 3, 4), numpy.int64(7), numpy.float32(0.25))
+        words = device.last_launch(3).words
+        assert words[1] & 0xFFFFFFFF == 7 and as_float(words[2]) == 0.25
+        """
+    )
+
+
+def test_memory_that_a_pointer_alone_does_not_describe():
+    run(
+        """
+        source = "__global__ void f(const float4* x) {}"
+        f = cuda_kernel(source, "f", grid=1)
+        f(x)
+        with raises(ValueError, "x of f points to float4, which is read at multiples of 16 bytes", hex(X + 4)):
+            f(f32(X + 4, 8))
+        two = ctypes.c_int64 * 2
+        device.library.stand_in_describe(
+            ctypes.c_void_p(id(x)), ctypes.c_uint64(X), 0, 2, 2, 32, two(128, 6), two(1, 128))
+        with raises(ValueError, "x of f is not contiguous", "contiguous=False"):
+            f(x)
+        cuda_kernel(source, "f", grid=1, contiguous=False)(x)
+        """
+    )
+
+
+def test_grids_of_nothing():
+    run(
+        """
+        kernel = cuda_kernel("__global__ void f(float* x, int n) {}", "f", grid=lambda x, n: n // 256)
+        with raises(ValueError, "grid is [0, 1, 1], so that nothing would be computed; round up"):
+            kernel(x, 100)
+        before = device.launches()
+        kernel(f32(X, 0, 5), 0)
+        assert device.launches() == before, "an empty tensor: nothing to do, and no error"
+        with raises(ValueError, "grid is [1, 65536, 1]", "65535"):
+            cuda_kernel("__global__ void f(float* x) {}", "f", grid=(1, 65536))(x)
+        with raises(ZeroDivisionError):
+            cuda_kernel("__global__ void f(float* x) {}", "f", grid=lambda x: 1 // 0)(x)
+        """
+    )
+
+
+def test_the_tensors_device_is_used():
+    run(
+        """
+        kernel = cuda_kernel("__global__ void f(float* x) {}", "f", grid=1)
+        kernel(f32(X, 8, device=1), stream=0x6010)
+        assert device.library.stand_in_last_context() == 0xC1
+        assert device.library.stand_in_open_contexts() == 0
+        with raises(ValueError, "stream 0x5010 belongs to another device"):
+            kernel(f32(X, 8, device=1), stream=0x5010)
+        """
+    )
+
+
+def test_a_failing_launch_has_cuda_s_name():
+    run(
+        """
+        kernel = cuda_kernel("__global__ void f(float* x) {}", "f", grid=1)
+        kernel.compile(x)
+        device.fail("cuLaunchKernelEx")
+        with raises(RuntimeError, "CUDA_ERROR_LAUNCH_FAILED"):
+            kernel(x)
+        """
+    )
+
+
+def test_after_compile_a_call_loads_nothing():
+    run(
+        """
+        kernel = cuda_kernel("__global__ void f(float* x) {}", "f", grid=1)
+        assert kernel.compile().architecture == "sm_90a"
+        loaded = device.library.stand_in_libraries()
+        kernel(x)
+        assert device.library.stand_in_libraries() == loaded
+        """
+    )
+
+
+def test_tensors_on_the_cpu_and_fake_ones():
+    kernel = cuda_kernel(SQUARE, "square", grid=1)
+    with pytest.raises(ValueError, match="on the CPU, and square runs on a CUDA device"):
+        kernel(torch.ones(3), torch.ones(3), 3)
+    described = fake(4, 4, dtype=torch.float32)
+    assert kernel.compile(described, described, 3, cc=90).architecture == "sm_90a"
+
+
+# A kernel with metadata.
+
+
+def test_the_example_is_short():
+    lines = [
+        line
+        for name in ("own_kernel.py", "kernels/axpby.cu")
+        for line in (HERE / name).read_text().splitlines()
+        if line.strip()
+    ]
+    assert len(lines) < 40
+
+
+def test_a_kernel_is_found_by_its_metadata():
+    # In a process of its own: a registration stays.
+    code = """
+        import cutlass_api, torch
+        import own_kernel
+        from cutlass_api.arguments import ElementwiseArguments
+        from helpers import fake
+        def found(*tensors, **more):
+            args = ElementwiseArguments(*tensors)
+            return [k for k in cutlass_api.get_kernels(args, **more) if k.metadata.kernel_name == "axpby_f32"]
+        tensors = [fake(5, 7, dtype=torch.float32) for _ in range(3)]
+        (kernel,) = found(*tensors)
+        assert (kernel,) == tuple(found(*tensors, cc=90)), "one object"
+        assert not found(*tensors, cc=70) and not found(*tensors, providers=["reference"])
+        assert not found(*(tensor.double() for tensor in tensors))
+        assert not found(*(torch.ones(3, 3) for _ in range(3))), "on the CPU"
+        assert found(*(tensor.T for tensor in tensors)), "its parameters tell the strides"
+        on_cpu = kernel._supports(ElementwiseArguments(*(torch.ones(3, 3) for _ in range(3))))
+        assert "on the CPU, and axpby runs on a CUDA device" in str(on_cpu.error)
+        own_kernel.Axpby._kernels.clear()
+        own_kernel.Axpby.contiguous = True
+        assert found(*tensors) and not found(*(tensor.T for tensor in tensors))
+        own_kernel.Axpby._kernels.clear()
+        own_kernel.Axpby.contiguous = False
+        (kernel,) = found(*tensors)
+        assert kernel in cutlass_api.get_kernels() and kernel in cutlass_api.get_kernels(providers=["nvrtc"])
+        args = ElementwiseArguments(*tensors)
+        artifact = kernel.compile(args, cc=90)
+        assert artifact.compiled_obj.architecture == "sm_90a"
+        try:
+            kernel.run(args, artifact)
+        except (ValueError, RuntimeError) as error:
+            assert "FakeTensor" in str(error) or "CUDA" in str(error), error
+        else:
+            raise AssertionError("ran without memory")
+        try:
+            artifact.to_bytes()
+        except ValueError as error:
+            assert "of your own" in str(error), error
+    """
+    run_python(code, PYTHONPATH=f"{Path(cutlass_api.__file__).parent.parent}:{HERE}")
+
+
+def test_a_kernel_runs_with_its_parameters():
+    run(
+        """
+        import own_kernel
+        from cutlass_api.arguments import ElementwiseArguments
+        a, b = f32(X, 100, 40), f32(X + 65536, 100, 40)
+        c = f32(OUT, 100, 40)
+        args = ElementwiseArguments(a, b, c)
+        (kernel,) = [k for k in cutlass_api.get_kernels(args) if isinstance(k, own_kernel.Axpby)]
+        artifact = kernel.compile(args)
+        device.expect_words(13)
+        kernel.run(args, artifact, stream=0x5020)
+        launch = device.last_launch(13)
+        assert launch.grid == (2, 13, 1) and launch.block == (32, 8, 1)
+        assert launch.words[:3] == (X, X + 65536, OUT) and launch.words[4:11] == (40, 40, 1, 40, 1, 40, 1)
+        assert launch.words[3] & 0xFFFFFFFF == 100 and as_float(launch.words[12]) == 1
+        assert device.library.stand_in_last_stream() == 0x5020
+        a.describe(X + 4096, (100, 40), bits=32)
+        kernel.run(args)
+        assert device.last_launch(13).words[0] == X + 4096, "memory that moved is followed"
+        a.describe(X, (50, 40), bits=32)
+        with raises(ValueError, "a of axpby has 2000 elements now, and had 4000"):
+            kernel.run(args)
+        a.describe(X, (100, 40), bits=32)
+        other = own_kernel.Axpby(cutlass_api.KernelMetadata("other", own_kernel.Axpby, 80, own_kernel.Axpby.operands))
+        with raises(ValueError, "compiled_artifact is of another kernel", "axpby_f32", "other"):
+            other.run(args, artifact)
+        device.library.stand_in_set_capability(90)
+        with raises(ValueError, "compiled_artifact is for sm_80, which does not run on cuda:0"):
+            kernel.run(args, kernel.compile(args, cc=80))
+        """
+    )
+
+
+def test_a_kernel_of_a_newer_chip_is_not_found_on_an_older_one():
+    run(
+        """
+        device.library.stand_in_set_capability(80)
+        import own_kernel
+        from cutlass_api.arguments import ElementwiseArguments
+        args = ElementwiseArguments(x, f32(X + 65536, 6, 128), out)
+        mine = lambda: [k for k in cutlass_api.get_kernels(args) if isinstance(k, own_kernel.Axpby)]
+        assert len(mine()) == 1
+        own_kernel.Axpby.min_cc = 90
+        own_kernel.Axpby._kernels.clear()
+        assert mine() == []
+        """
+    )
+
+
+def test_what_a_class_must_define():
+    matrix = cutlass_api.metadata.DenseTensorAttributes("float32")
+
+    class Bare(cutlass_api.CudaKernel):
+        source = SQUARE
+        function = "square"
+        operands = cutlass_api.metadata.ElementwiseOperandsMetadata(matrix, matrix, matrix)
+
+    (kernel,) = Bare.generate_kernels()
+    assert kernel.metadata.kernel_name == "Bare"
+    assert list(Bare.generate_kernels(lambda metadata: False)) == []
+    args = ElementwiseArguments(*(fake(4, 4, dtype=torch.float32) for _ in range(3)))
+    with pytest.raises(NotImplementedError, match="Bare must define parameters"):
+        kernel.compile(args, cc=90)
+    with pytest.raises(NotImplementedError, match="Bare must define grid"):
+        kernel.grid(args)
+
+
+def test_a_family_of_kernels():
+    metadata = cutlass_api.metadata
+
+    class Scale(cutlass_api.CudaKernel):
+        source = "template <class T> __global__ void copy(const T* x, T* out) { out[threadIdx.x] = x[threadIdx.x]; }"
+        types: ClassVar = {"float32": "float", "float64": "double", "int32": "int"}
+
+        @property
+        def function(self):
+            return f"copy<{self.types[self.metadata.operands.A.dtype]}>"
+
+        def grid(self, args):
+            return 1
+
+        def parameters(self, args):
+            return args.A, args.out
+
+        @classmethod
+        def generate_kernels(cls, metadata_filter=None, epilogue_args=None, cc=None):
+            for dtype in cls.types:
+                tensor = metadata.DenseTensorAttributes(dtype)
+                operands = metadata.ElementwiseOperandsMetadata(tensor, tensor, tensor)
+                yield cls(cutlass_api.KernelMetadata(f"copy_{dtype}", cls, 80, operands))
+
+    programs = set()
+    for kernel in Scale.generate_kernels():
+        dtype = kernel.metadata.operands.A.dtype
+        args = ElementwiseArguments(*(fake(4, 4, dtype=getattr(torch, dtype)) for _ in range(3)))
+        assert kernel.supports(args)
+        programs.add(kernel.compile(args, cc=90).compiled_obj.kernel_name)
+    assert programs == {"copy<float>", "copy<double>", "copy<int>"}
