@@ -1,8 +1,11 @@
 // out = epilogue(a + b), element by element: any element type, any strides, 0 included. What memory bandwidth bounds.
 //
-// A chunk is WIDTH neighbours along the last dimension: 16 bytes, or a single element where operands do not lie so that 16 bytes
-// can be moved at a time. A thread has COUNT chunks of both operands on their way before it adds the first; neighbouring threads
-// take neighbouring chunks. `a` or `b` may be `out` itself: every element is read before it is written, by the same thread.
+// A chunk is WIDTH neighbours along the last dimension, 16 bytes; neighbouring threads take neighbouring chunks. Operands that lie
+// side by side in rows are moved 16 bytes at a time:
+//   all of them aligned: a thread has COUNT chunks of both operands on their way before it adds the first;
+//   otherwise: chunks begin where `out` is aligned, and what is read is put right in registers.
+// The rest goes element by element: rows' ends, and other strides. `a` or `b` may be `out` itself: every element is read before it
+// is written, by the same thread.
 #pragma once
 #include "common/epilogue.cuh"
 #include "common/fusion.cuh"
@@ -18,15 +21,19 @@ struct ElementwiseParams {
   long long a_stride[3];    // along batch, m, n; in elements
   long long b_stride[3];
   long long out_stride[3];
+  long long a_bytes;        // from the first element's first byte to past the last one's last
+  long long b_bytes;
   long long n;
-  long long chunks;         // of one row: ceil(n / WIDTH)
+  long long chunks;         // of one row: ceil(n / WIDTH), or one more where they begin in the middle
   long long step_at;        // THREADS chunks further on are step_row rows and step_at chunks
   int step_row;
   int m;                    // rows of one matrix
   int rows;                 // of all matrices of the batch
-  int vectors;              // whether all of a chunk's elements lie side by side in each operand, aligned to 16 bytes
+  int vectors;              // 0: rows do not lie side by side; ALIGNED or LOOSE: they do in each operand
+
+  static constexpr int ALIGNED = 1, LOOSE = 2;
 };
-static_assert(sizeof(ElementwiseParams) == 136);
+static_assert(sizeof(ElementwiseParams) == 152);
 
 // Walks the chunks that a thread has, a whole block of threads apart.
 struct ElementwiseCursor {
@@ -52,9 +59,8 @@ template <> struct ElementwiseBits<2> { using Type = unsigned short; };
 template <> struct ElementwiseBits<4> { using Type = unsigned; };
 
 // A chunk in registers, as words: of an array of bytes the compiler would make local memory.
-template <class Element, int WIDTH> struct ElementwiseChunk {
+template <class Element> struct ElementwiseChunk {
   static constexpr int SIZE = sizeof(Element);
-  static_assert(WIDTH * SIZE == 16);
   ptx::Vector vector;
 
   __device__ __forceinline__ Element get(int e) const {
@@ -80,23 +86,16 @@ template <class Element, int WIDTH> struct ElementwiseChunk {
   __device__ __forceinline__ void store(Element* first) const { ptx::store_global(first, vector); }
 };
 
-template <class Element> struct ElementwiseChunk<Element, 1> {
-  Element element;
-  __device__ __forceinline__ Element get(int) const { return element; }
-  __device__ __forceinline__ void put(int, Element value) { element = value; }
-  __device__ __forceinline__ void load(const Element* first) { element = *first; }
-  __device__ __forceinline__ void store(Element* first) const { *first = element; }
-};
-
-template <class Element, class Accumulator, int WIDTH, class Epilogue> struct ElementwiseAdd {
+template <class Element, class Accumulator, class Epilogue> struct ElementwiseAdd {
   static constexpr int THREADS = 256, SMEM_BYTES = 0;
-  // Enough on its way to hide the latency of memory: at 64 registers a SM holds 1024 threads, with 128 bytes each of vectors.
-  static constexpr int COUNT = WIDTH > 1 ? 4 : 8;
+  static constexpr int WIDTH = 16 / int(sizeof(Element));
+  // Enough on its way to hide the latency of memory: at 64 registers a SM holds 1024 threads, with 128 bytes each.
+  static constexpr int COUNT = 4;
   static constexpr int TILE = THREADS * COUNT * WIDTH;  // elements of a CTA
-  static constexpr int MIN_CTAS = is_same<Epilogue, Identity> && sizeof(Element) < 8 ? 4 : 2;
+  static constexpr int MIN_CTAS = is_same<Epilogue, Identity> ? 4 : 2;
 
   using Value = EpilogueValue<Accumulator>;
-  using Chunk = ElementwiseChunk<Element, WIDTH>;
+  using Chunk = ElementwiseChunk<Element>;
 
   // Where a chunk is, and how many of its elements lie inside the row: none beyond the last row.
   struct Place {
@@ -104,16 +103,32 @@ template <class Element, class Accumulator, int WIDTH, class Epilogue> struct El
     long long n;
 
     __device__ __forceinline__ Place(const ElementwiseParams& params, const ElementwiseCursor& cursor) : n(cursor.at * WIDTH) {
-      const long long left = params.n - n;
-      valid = cursor.row >= params.rows ? 0 : left < WIDTH ? int(left) : WIDTH;
       batch = params.rows > params.m ? cursor.row / params.m : 0;
       m = cursor.row - batch * params.m;
+      int most = WIDTH;
+      if (params.vectors == ElementwiseParams::LOOSE) {  // the first chunk ends where `out` is aligned
+        const long long row = params.out_stride[0] * batch + params.out_stride[1] * m;
+        const int before = unsigned(reinterpret_cast<unsigned long long>(params.out) / sizeof(Element) + row) % WIDTH;
+        if (cursor.at == 0) most -= before;
+        else n -= before;
+      }
+      const long long left = cursor.row < params.rows ? params.n - n : 0;
+      valid = left <= 0 ? 0 : left < most ? int(left) : most;
     }
     __device__ __forceinline__ long long offset(const long long (&stride)[3]) const {
       return stride[0] * batch + stride[1] * m + stride[2] * n;
     }
-    __device__ __forceinline__ bool whole(const ElementwiseParams& params) const {
-      return valid == WIDTH && (WIDTH == 1 || params.vectors);
+    __device__ __forceinline__ bool aligned(const ElementwiseParams& params) const {
+      return valid == WIDTH && params.vectors == ElementwiseParams::ALIGNED;
+    }
+    // Whether 16 bytes can be read of both operands at any address.
+    __device__ __forceinline__ bool loose(const ElementwiseParams& params) const {
+      return valid == WIDTH && params.vectors == ElementwiseParams::LOOSE &&
+             fits(params.a, params.a_bytes, offset(params.a_stride)) && fits(params.b, params.b_bytes, offset(params.b_stride));
+    }
+    static __device__ __forceinline__ bool fits(const void* operand, long long bytes, long long offset) {
+      const char* begin = static_cast<const char*>(operand);
+      return LooseVector::fits(begin + offset * int(sizeof(Element)), begin, begin + bytes);
     }
   };
 
@@ -141,7 +156,7 @@ template <class Element, class Accumulator, int WIDTH, class Epilogue> struct El
 #pragma unroll
     for (int i = 0; i < COUNT; ++i, cursor.advance(params)) {
       const Place place(params, cursor);
-      if (!place.whole(params)) continue;
+      if (!place.aligned(params)) continue;
       left[i].load(a + place.offset(params.a_stride));
       right[i].load(b + place.offset(params.b_stride));
     }
@@ -149,25 +164,37 @@ template <class Element, class Accumulator, int WIDTH, class Epilogue> struct El
 #pragma unroll
     for (int i = 0; i < COUNT; ++i, cursor.advance(params)) {
       const Place place(params, cursor);
-      if (place.whole(params)) sum(left[i], right[i], place, epilogue).store(out + place.offset(params.out_stride));
+      if (place.aligned(params)) sum(left[i], right[i], place, epilogue).store(out + place.offset(params.out_stride));
     }
-    if constexpr (WIDTH > 1) {  // the rest, element by element
-      cursor = first;
+    if (params.vectors == ElementwiseParams::ALIGNED && params.n % WIDTH == 0) return;
+    cursor = first;
 #pragma unroll 1
-      for (int i = 0; i < COUNT; ++i, cursor.advance(params)) {
-        const Place place(params, cursor);
-        if (place.valid == 0 || place.whole(params)) continue;
-        const Element* from_a = a + place.offset(params.a_stride);
-        const Element* from_b = b + place.offset(params.b_stride);
-        Element* to = out + place.offset(params.out_stride);
-        Chunk one{}, other{};
+    for (int i = 0; i < COUNT; ++i, cursor.advance(params)) {
+      const Place place(params, cursor);
+      if (place.valid == 0 || place.aligned(params)) continue;
+      const Element* from_a = a + place.offset(params.a_stride);
+      const Element* from_b = b + place.offset(params.b_stride);
+      Element* to = out + place.offset(params.out_stride);
+      Chunk one{}, other{};
+      const bool loose = place.loose(params);
+      if (loose) {
+        const char *first = reinterpret_cast<const char*>(from_a), *second = reinterpret_cast<const char*>(from_b);
+        LooseVector vectors[2];
+        vectors[0].load(first);
+        vectors[1].load(second);
+        one.vector = vectors[0].get(first);
+        other.vector = vectors[1].get(second);
+      } else {
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e) {
           if (e >= place.valid) break;
           one.put(e, from_a[params.a_stride[2] * e]);
           other.put(e, from_b[params.b_stride[2] * e]);
         }
-        const Chunk result = sum(one, other, place, epilogue);
+      }
+      const Chunk result = sum(one, other, place, epilogue);
+      if (loose) result.store(to);
+      else {
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e)
           if (e < place.valid) to[params.out_stride[2] * e] = result.get(e);

@@ -1,10 +1,11 @@
 """Epilogue functions for tests, with what each is given; called on torch tensors, they say what is expected."""
 
+import builtins
 from dataclasses import dataclass, field
 
 import torch
 from cutlass_api.arguments import EpilogueArguments, GemmArguments
-from cutlass_api.fusion import maximum, minimum, trace_in_out
+from cutlass_api.fusion import max, maximum, minimum, sum, trace_in_out
 from cutlass_api.fusion.activation import gelu, hardswish, identity, leaky_relu, relu, sigmoid, silu, tanh
 from helpers import INTEGERS
 from torch.nn import functional
@@ -26,7 +27,7 @@ def assert_close(actual, wanted, what=""):
     if actual.dtype in INTEGERS:
         assert torch.equal(actual.long(), wanted.long()), what
         return
-    relative, absolute = max(CLOSE[actual.dtype], CLOSE[wanted.dtype])
+    relative, absolute = builtins.max(CLOSE[actual.dtype], CLOSE[wanted.dtype])
     # What overflows a narrow type is infinite, or NaN, in both.
     rounded = wanted.to(actual.dtype).double()
     torch.testing.assert_close(
@@ -121,6 +122,23 @@ def normalize(accum, mean, scale, C):
     return D
 
 
+def reduced(accum, bias):
+    x = accum + bias
+    D = relu(x)
+    S = sum(x, dim=-1)
+    T = max(D, dim=-2)
+    return D, S, T
+
+
+def reduced_more(accum, C, alpha):
+    x = accum * alpha + C
+    D = x
+    largest = max(abs(x), -1)
+    total = sum(x, (-2, -1))
+    columns = sum(x * x, dim=-2)
+    return D, accum, largest, total, columns
+
+
 @dataclass
 class Case:
     """An epilogue with the shapes of its tensors, as functions of L, M and N, and its numbers."""
@@ -137,6 +155,8 @@ class Case:
 
 
 FULL, ROW, ROW1, COLUMN, ONE, NUMBER = "full", "row", "row1", "column", "one", "number"
+#: Outputs that lack a dimension, or both.
+NO_ROW, NO_COLUMN, NEITHER, KEPT_ROW = "no row", "no column", "neither", "kept row"
 
 CASES = [
     Case(plain),
@@ -166,7 +186,21 @@ def shape_of(kind, shape):
         COLUMN: (*batch, m, 1),
         ONE: (1,),
         NUMBER: (),
+        NO_ROW: (*batch, m),
+        NO_COLUMN: (*batch, n),
+        NEITHER: tuple(batch),
+        KEPT_ROW: (*batch, 1, n),
     }[kind]
+
+
+#: With each of their outputs that is reduced, and its shape.
+REDUCTIONS = [
+    (Case(reduced, {"bias": ROW}), {"S": COLUMN, "T": NO_COLUMN}),
+    (
+        Case(reduced_more, {"C": FULL}, {"alpha": 0.5}, ("accum",)),
+        {"largest": NO_ROW, "total": NEITHER, "columns": KEPT_ROW},
+    ),
+]
 
 
 def expected(function, accum, given, compute=torch.float32):

@@ -1,10 +1,14 @@
 """What several test files need: tensors of every type and layout, kernels of some arguments, other processes."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import textwrap
 from itertools import product
+from pathlib import Path
 
 import cutlass_api
 import torch
@@ -85,6 +89,22 @@ def served(kernel, m, n, k):
             contiguous = rows if operand.stride == (0, 1, 0) else columns
             extents[contiguous] = -(-extents[contiguous] // operand.divisibility) * operand.divisibility
     return extents["m"], extents["n"], extents["k"]
+
+
+def cuobjdump():
+    """The tool of the package nvidia-cuda-cuobjdump, or of a toolkit; None where there is neither."""
+    found = sorted(Path(sysconfig.get_paths()["purelib"]).glob("nvidia/*/bin/cuobjdump"))
+    return str(found[-1]) if found else shutil.which("cuobjdump")
+
+
+def spilled_bytes(program, folder):
+    """Bytes of memory that a thread of a compiled program keeps what finds no register in."""
+    file = folder / "program.cubin"
+    file.write_bytes(program.cubin)
+    done = subprocess.run([cuobjdump(), "--dump-resource-usage", file], capture_output=True, text=True, check=True)
+    usage = re.findall(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", done.stdout)
+    assert usage, done.stdout + done.stderr
+    return sum(int(stack) + int(local) for _, stack, local in usage)
 
 
 def run_first(args, **kwargs):

@@ -3,9 +3,6 @@
 import dataclasses
 import hashlib
 import pickle
-import re
-import shutil
-import subprocess
 import sysconfig
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +14,7 @@ import torch
 from cutlass_api.arguments import GroupedGemmArguments
 from cutlass_api.artifact import CompiledArtifact
 from cutlass_api.metadata import ElementwiseOperandsMetadata, GroupedGemmOperandsMetadata, Sm90DesignMetadata
-from helpers import DTYPES, fake, fake_gemm, names, run_python, served
+from helpers import DTYPES, cuobjdump, fake, fake_gemm, names, run_python, served, spilled_bytes
 
 ARCHITECTURES = {80: "sm_80", 86: "sm_86", 89: "sm_89", 90: "sm_90a", 100: "sm_100", 120: "sm_120"}
 PACKAGE = Path(cutlass_api.__file__).parent
@@ -118,20 +115,10 @@ def test_every_family_compiles(cc, kernel, compiled):
     assert program.log == "", "NVRTC has nothing to warn of"
 
 
-def cuobjdump():
-    found = sorted(Path(sysconfig.get_paths()["purelib"]).glob("nvidia/*/bin/cuobjdump"))
-    return str(found[-1]) if found else shutil.which("cuobjdump")
-
-
 @pytest.mark.skipif(not cuobjdump(), reason="needs cuobjdump of the package nvidia-cuda-cuobjdump")
 @planned
 def test_no_register_spills(cc, kernel, compiled, tmp_path):
-    file = tmp_path / "program.cubin"
-    file.write_bytes(compiled(cc, kernel).compiled_obj.cubin)
-    done = subprocess.run([cuobjdump(), "--dump-resource-usage", file], capture_output=True, text=True, check=True)
-    usage = re.findall(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", done.stdout)
-    assert usage, done.stdout + done.stderr
-    assert all((stack, local) == ("0", "0") for _, stack, local in usage), done.stdout
+    assert spilled_bytes(compiled(cc, kernel).compiled_obj, tmp_path) == 0
 
 
 def test_the_sample_covers_all():

@@ -8,8 +8,21 @@ import pytest
 import torch
 from cutlass_api import fusion
 from cutlass_api.arguments import ElementwiseArguments, EpilogueArguments, GemmArguments, GroupedGemmArguments
-from epilogues import CASES, FULL, ONE, ROW, assert_close, bias_gelu, expected, fused, linear, plain, shape_of
-from helpers import DTYPES, INTEGERS, coarse, fake, laid_out, run_first, run_python
+from epilogues import (
+    CASES,
+    FULL,
+    ONE,
+    REDUCTIONS,
+    ROW,
+    assert_close,
+    bias_gelu,
+    expected,
+    fused,
+    linear,
+    plain,
+    shape_of,
+)
+from helpers import DTYPES, INTEGERS, coarse, cuobjdump, fake, laid_out, run_first, run_python, spilled_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -139,6 +152,113 @@ def test_random_shapes_dtypes_and_broadcasts(data):
     run_case(case, a, b, laid_out(torch.zeros(shape, dtype=dtype), pick("tn")), given | case.numbers, others)
 
 
+@pytest.mark.parametrize("shape", [(17, 9), (300, 270), (3, 130, 140)], ids=str)
+@pytest.mark.parametrize("case, kinds", REDUCTIONS, ids=lambda case: getattr(case, "name", ""))
+def test_reductions_compute_what_torch_does(case, kinds, shape):
+    *batch, m, n = shape
+    a, b = coarse(*batch, m, 12), coarse(*batch, 12, n)
+    others = {name: torch.full(shape, torch.nan) for name in case.others}
+    others |= {name: torch.full(shape_of(kind, shape), torch.nan) for name, kind in kinds.items()}
+    args = fused(a, b, torch.full(shape, torch.nan), case.function, **operands_of(case, shape, torch.float32), **others)
+    given = {name: tensor for name, tensor in zip(args.epilogue.parameter_names, args.epilogue.parameters, strict=True)}
+    run_first(args)
+    # Operands are coarse, so that sums are exact in any order.
+    wanted = expected(case.function, a @ b, {name: given[name] for name in (*case.tensors, *case.numbers)})
+    for name, tensor in others.items():
+        torch.testing.assert_close(tensor, wanted[name].reshape(tensor.shape), rtol=1e-6, atol=0)
+
+
+DIMS = [
+    ((5, 6), 0, (1, 6)),
+    ((5, 6), [0, 1], ()),
+    ((2, 5, 6), (0, 1), (6,)),
+    ((2, 5, 6), (0, 2), (1, 5, 1)),
+    ((2, 5, 6), (0, 1, 2), (1, 1, 1)),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int8], ids=str)
+@pytest.mark.parametrize("shape, dims, reduced", DIMS)
+def test_reductions_along_any_dimensions_into_any_dtype(shape, dims, reduced, dtype):
+    source = f"def f(accum):\n    D = accum\n    S = sum(accum, {dims})\n    T = max(accum, {dims})\n    return D, S, T"
+    integer = dtype == torch.int8
+    *batch, m, n = shape
+    a, b = (coarse(*batch, *s, dtype=torch.int8 if integer else torch.float32) for s in ((m, 3), (3, n)))
+    totals = {name: laid_out(torch.zeros(reduced, dtype=dtype), "t") for name in "ST"}
+    out = torch.zeros(shape, dtype=torch.int32 if integer else torch.float32)
+    run_first(fused(a, b, out, source, torch.int32 if integer else torch.float32, **totals))
+    exact = a.double() @ b.double()
+    for name, wanted in (("S", exact.sum(dims)), ("T", exact.amax(dims))):
+        assert_close(totals[name], (wanted.int().to(dtype) if integer else wanted.float()).reshape(reduced))
+
+
+def test_reductions_of_nan_of_nothing_and_of_integers_that_wrap():
+    source = "def f(accum):\n    D = accum\n    S = sum(accum, -1)\n    T = max(accum, -1)\n    return D, S, T"
+    a = torch.tensor([[torch.nan, 1.0], [0.0, -3.0]])
+    s, t = torch.zeros(2), torch.zeros(2, 1)
+    run_first(fused(a, torch.eye(2), torch.zeros(2, 2), source, S=s, T=t))
+    assert s.isnan().tolist() == [True, False]
+    assert t.isnan().flatten().tolist() == [True, False]
+    assert t[1] == 0
+    total = torch.full((3,), torch.nan)
+    only_sum = "def f(accum):\n    D = accum\n    S = sum(accum, 1)\n    return D, S"
+    run_first(fused(torch.ones(3, 2), torch.ones(2, 0), torch.zeros(3, 0), only_sum, S=total))
+    assert total.tolist() == [0, 0, 0]
+    a, total = torch.full((1, 2), 2**30, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    run_first(
+        fused(
+            a, torch.ones(2, 3, dtype=torch.int32), torch.zeros(1, 3, dtype=torch.int32), only_sum, torch.int32, S=total
+        )
+    )
+    assert total.item() == -(2**31)  # three times 2^31, modulo 2^32
+
+
+REDUCTION_ERRORS = {
+    "shape": (
+        "sum(accum, -1)",
+        torch.zeros(4),
+        r"S has shape \[4\], but the reduction has shape \[3\], or \[3, 1\] with",
+    ),
+    "full": (
+        "sum(accum, 0)",
+        torch.zeros(3, 4),
+        r"S has shape \[3, 4\], but the reduction has shape \[4\], or \[1, 4\]",
+    ),
+    "dimension": (
+        "sum(accum, 2)",
+        torch.zeros(3),
+        r"S is a reduction along dimension 2, which an output of shape \[3, 4\] does",
+    ),
+    "negative": ("sum(accum, -3)", torch.zeros(3), "S is a reduction along dimension -3"),
+    "number": ("sum(accum, -1)", 1.0, "S is an output of the epilogue, and so has to be a tensor"),
+    "overlap": ("sum(accum, -1)", torch.zeros(1).expand(3), "S with shape .* has several indices on one element"),
+}
+
+
+@pytest.mark.parametrize("expression, tensor, message", REDUCTION_ERRORS.values(), ids=REDUCTION_ERRORS)
+def test_reductions_that_do_not_fit(expression, tensor, message):
+    source = f"def f(accum):\n    D = accum\n    S = {expression}\n    return D, S"
+    with pytest.raises(ValueError, match=message):
+        fused(torch.ones(3, 5), torch.ones(5, 4), torch.zeros(3, 4), source, S=tensor)
+
+
+def test_reductions_are_refused_along_the_batch_and_behind_other_operations():
+    source = "def f(accum):\n    D = accum\n    S = sum(accum, 0)\n    return D, S"
+    a, out = torch.ones(2, 3, 3), torch.zeros(2, 3, 3)
+    with pytest.raises(ValueError, match="S is reduced along the batch alone"):
+        fused(a, a, out, source, S=torch.zeros(3, 3))
+    with pytest.raises(ValueError, match="S is a reduction, and those are fused behind a GEMM alone"):
+        ElementwiseArguments(a[0], a[0], out[0], EpilogueArguments(source, D=out[0], S=torch.zeros(3)))
+    with pytest.raises(ValueError, match="T is a maximum along a dimension without elements"):
+        fused(
+            torch.ones(3, 2),
+            torch.ones(2, 0),
+            torch.zeros(3, 0),
+            source.replace("S", "T").replace("sum(accum, 0)", "max(accum, 1)"),
+            T=torch.zeros(3),
+        )
+
+
 def test_numpy_and_numbers_of_every_kind():
     a = numpy.ones((4, 4), dtype=numpy.float32)
     for alpha in (2, 2.0, True, numpy.float32(2), numpy.int64(2)):
@@ -202,13 +322,14 @@ def fake_fused(function=linear, m=256, n=256, k=256, dtype=torch.float16, operan
     return fused(a, b, out, function, torch.float32, **(operands | more))
 
 
-def test_every_family_offers_kernels_and_ranks_them_alike():
+def test_every_family_offers_kernels():
     args = fake_fused()
     plain_args = GemmArguments(*(getattr(args, x).tensor.runtime_tensor for x in ("A", "B", "out")), torch.float32)
     with_epilogue, without = (cutlass_api.get_kernels(arguments, cc=90) for arguments in (args, plain_args))
     stem = [kernel.metadata.kernel_name.rsplit("_epilogue_", 1)[0] for kernel in with_epilogue]
-    assert stem == [kernel.metadata.kernel_name for kernel in without]
-    assert [type(kernel) for kernel in with_epilogue] == [type(kernel) for kernel in without]
+    assert sorted(stem) == sorted(kernel.metadata.kernel_name for kernel in without)
+    large = cutlass_api.get_kernels(fake_fused(m=4096, n=4096, k=4096), cc=90)[0]
+    assert large.metadata.design.schedule == "pingpong", "one consumer's epilogue under the other's products"
     for kernel in with_epilogue:
         assert kernel.supports(args)
         assert not kernel.supports(plain_args)
@@ -256,6 +377,24 @@ def test_the_reference_needs_no_compilation_and_can_be_bound():
     c += 1
     launch()
     assert_close(out, 2 * (a @ b) + c)
+    other = coarse(5, 7)
+    launch(C=other, beta=3)
+    assert_close(out, 2 * (a @ b) + 3 * other)
+    launch()
+    assert_close(out, 2 * (a @ b) + c)
+    wrong = [
+        ({"C": coarse(5, 8)}, ValueError, r"C is float32 \[5, 8\] .* bound for float32 \[5, 7\]"),
+        ({"C": 1.0}, ValueError, "C was bound as a tensor"),
+        ({"beta": other}, ValueError, "beta was bound as a number"),
+        ({"gamma": 1.0}, TypeError, "no operand 'gamma'; their epilogue has C, alpha, beta, and D is given as out"),
+        ({"D": out}, TypeError, "no operand 'D'"),
+    ]
+    for swaps, error, message in wrong:
+        with pytest.raises(error, match=message):
+            launch(**swaps)
+    plain_args = GemmArguments(a, b, out, "float32")
+    with pytest.raises(TypeError, match="the bound arguments have no operand 'C', and no epilogue"):
+        cutlass_api.get_kernels(plain_args)[0].bind(plain_args)(C=c)
     moved = c.clone() + 1
     c.data = moved
     kernel.run(args)
@@ -315,6 +454,16 @@ EXPRESSIONS = {
 }
 
 
+def test_reductions_are_read_in_every_spelling():
+    for expression in ("fusion.sum(x, -1)", "x.sum(dim=-1)", "torch.sum(x, axis=[-1], keepdim=True)", "sum(x, (-1,))"):
+        traced = fusion.trace(f"def f(accum):\n    x = accum * 2\n    S = {expression}\n    D = x\n    return D, S")
+        assert str(traced) == "D = (accum * 2); S = sum((accum * 2), dim=[-1])"
+    traced = fusion.trace(
+        "def f(accum):\n    D = accum\n    S = max(accum, 0)\n    T = accum.amax((0, 1))\n    return D, S, T"
+    )
+    assert str(traced) == "D = accum; S = max(accum, dim=[0]); T = max(accum, dim=[0, 1])"
+
+
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_expressions(expression):
     assert str(fusion.trace(f"def f(accum):\n    D = {expression}\n    return D")) == f"D = {EXPRESSIONS[expression]}"
@@ -348,11 +497,19 @@ REFUSED = {
     "accum.to()": "to needs a dtype",
     "(lambda x: x)(accum)": "functions are called by name",
     "torch.fmax(accum, 0.0)": "unknown operation 'fmax'",
-    "fusion.sum(accum, -1)": "sum along a dimension is a reduction, which no kernel fuses yet",
-    "max(accum, 0)": "max along a dimension is a reduction",
-    "max(accum, dim=1)": "max along a dimension is a reduction",
-    "accum.max()": "max along a dimension is a reduction",
-    "torch.amax(accum, -1)": "amax along a dimension is a reduction",
+    "torch.amin(accum, -1)": "amin along a dimension is no reduction that kernels fuse; there are sum(x, dim)",
+    "accum.mean(dim=-1)": "mean along a dimension is no reduction that kernels fuse",
+    "accum.max()": "max needs the dimension that it reduces: max(x, dim=-1)",
+    "fusion.sum(accum)": "sum needs the dimension that it reduces",
+    "sum(accum, 3)": "sum along [3]: an output has dimensions -3 to 2",
+    "sum(accum, [])": "sum along []",
+    "sum(accum, 0.5)": "the dimension of sum is an integer",
+    "sum(accum, (0, accum))": "brackets hold dimensions, which are integers",
+    "sum(accum, -1, 2)": "sum is called with 1 arguments too many",
+    "sum(accum, -1) + 1": "what a reduction along a dimension gives can be returned, and not be computed with",
+    "relu(torch.amax(accum, dim=1))": "what a reduction along a dimension gives can be returned",
+    "max(sum(accum, 0), 1)": "what a reduction along a dimension gives can be returned",
+    "clamp(accum, [1])": "[1] is no value that clamp can compute with",
     "(x := accum)": ":= cannot be used",
     "__import__('os').system('true')": "",
     "+".join(["accum"] * 900): "nested too deeply",
@@ -386,6 +543,7 @@ STATEMENTS = {
     "def f(accum):\n    return accum\n    return D": "has one return, at its end (line 2",
     "def f(accum):\n    D = accum": "ends with a return of its outputs' names",
     "def f(accum):\n    return accum * 2": "returns names, not expressions",
+    "def f(accum):\n    D = sum(accum, -1)\n    return D": "D is the main output, of the product's shape",
     "def f(accum):\n    return": "returns names, not expressions",
     "def f(accum):\n    D = accum\n    return D, D": "'D' is returned twice",
     "def f(accum):\n    D = accum\n    return D, E": "unknown name 'E'",
@@ -611,6 +769,50 @@ def test_every_family_compiles_with_an_epilogue(dtype, out_dtype, accumulator, c
         assert artifact.compiled_obj.kernel_name == kernel.metadata.kernel_name
         restored = cutlass_api.artifact.CompiledArtifact.from_bytes(artifact.to_bytes())
         assert restored.kernel_obj is kernel
+
+
+REDUCED = [
+    (torch.float16, torch.float32),
+    (torch.float32, torch.float32),
+    (torch.float64, torch.float64),
+    (torch.int8, torch.int32),
+]
+
+
+@pytest.mark.usefixtures("tf32_allowed")
+@pytest.mark.parametrize("cc", [80, 90, 120])
+@pytest.mark.parametrize("dtype, accumulator", REDUCED, ids=str)
+def test_every_family_compiles_with_reductions(dtype, accumulator, cc):
+    case, kinds = REDUCTIONS[1]
+    families = {}
+    for m, n in [(64, 48), (4, 48), (64, 4)]:
+        tensors = {name: fake(m, n, dtype=dtype) for name in ("C", *case.others)}
+        tensors |= {name: fake(*shape_of(kind, (m, n)), dtype=accumulator) for name, kind in kinds.items()}
+        a, b, out = fake(m, 32, dtype=dtype), fake(32, n, dtype=dtype), fake(m, n, dtype=dtype)
+        args = fused(a, b, out, case.function, accumulator, **tensors, **case.numbers)
+        for kernel in cutlass_api.get_kernels(args, cc=cc):
+            families.setdefault((type(kernel), getattr(kernel.metadata.design, "narrow", None)), (kernel, args))
+    for kernel, args in families.values():
+        assert kernel.get_workspace_size(args) > 0
+        artifact = kernel.compile(args, cc=cc)
+        assert artifact.compiled_obj.log == ""
+        restored = cutlass_api.artifact.CompiledArtifact.from_bytes(artifact.to_bytes())
+        assert restored.kernel_obj is kernel
+
+
+@pytest.mark.skipif(not cuobjdump(), reason="needs cuobjdump of the package nvidia-cuda-cuobjdump")
+@pytest.mark.parametrize("layout", ["ttt", "tnn"])
+@pytest.mark.parametrize("case", [CASES[1], CASES[2], CASES[5]], ids=lambda case: case.name)
+def test_hopper_s_large_tiles_spill_nothing(case, layout, tmp_path):
+    m, n = 4096, 4096
+    operands = {name: fake(*shape_of(kind, (m, n))) for name, kind in case.tensors.items()}
+    operands |= {name: fake(m, n) for name in case.others} | case.numbers
+    a, b, out = (fake(m, n, layout=letter) for letter in layout)
+    kernels = cutlass_api.get_kernels(fused(a, b, out, case.function, **operands), cc=90)
+    large = [kernel for kernel in kernels if getattr(kernel.metadata.design, "schedule", None) == "pingpong"]
+    for kernel in large[:: len(large) // 4]:
+        program = kernel.compile(fused(a, b, out, case.function, **operands), cc=90).compiled_obj
+        assert spilled_bytes(program, tmp_path) == 0, kernel
 
 
 def test_an_artifact_brings_its_epilogue_along(tmp_path):

@@ -58,8 +58,6 @@ def test_compiled_on_fakes_and_run_on_real_ones(kind, device):
     with FakeTensorMode(allow_non_fake_inputs=True):
         described = arguments(kind, tensors(kind, device))
     kernels = cutlass_api.get_kernels(described)
-    if kind == "grouped" and device == "cuda" and not kernels:
-        pytest.skip("no kernel serves a grouped GEMM on the GPU")
     assert kernels
     artifacts = [(kernel, kernel.compile(described)) for kernel in kernels[:3]]
     for kernel, artifact in artifacts:

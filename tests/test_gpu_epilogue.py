@@ -3,6 +3,7 @@
 The factors are coarse, so that their sums are exact in float32 in any order: what differs is the epilogue's doing.
 """
 
+import math
 import random
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +11,7 @@ import cutlass_api
 import gpu_helpers
 import pytest
 import torch
-from epilogues import CASES, assert_close, bias_gelu, expected, fused, linear, shape_of
+from epilogues import CASES, REDUCTIONS, assert_close, bias_gelu, expected, fused, linear, shape_of
 from gpu_helpers import Form, Output, float32_precision, random_operand
 from helpers import coarse
 
@@ -54,7 +55,7 @@ def factors(batch, m, n, k, dtype, layout, seed):
 class Trial:
     """One epilogue behind one problem, its operands laid out at random."""
 
-    def __init__(self, case, batch, m, n, k, dtype=F16, out_dtype=None, accumulator=F32, seed=0):
+    def __init__(self, case, batch, m, n, k, dtype=F16, out_dtype=None, accumulator=F32, seed=0, reductions=None):
         self.case, choose = case, random.Random(seed)
         layout = "".join(choose.choice("tn") for _ in range(3))
         self.a, self.b = factors(batch, m, n, k, dtype, layout, seed)
@@ -72,7 +73,12 @@ class Trial:
             name: Output(shape, choose.choice([F16, BF16, F32, F64]), choose.choice(FORMS)) for name in case.others
         }
         others = {name: output.tensor for name, output in self.others.items()}
-        self.args = fused(self.a, self.b, self.out.tensor, case.function, accumulator, **self.given, **others)
+        for name, kind in (reductions or {}).items():
+            extents = shape_of(kind, shape)
+            self.others[name] = Output((1, math.prod(extents)), choose.choice([F32, F64]), Form())
+            others[name] = self.others[name].tensor.view(extents)
+        self.operands = self.given | others
+        self.args = fused(self.a, self.b, self.out.tensor, case.function, accumulator, **self.operands)
         compute = F64 if accumulator == F64 else F32
         self.wanted = expected(case.function, (self.a.double() @ self.b.double()).to(compute), self.given, compute)
         self.said = f"{case.name} {shape} k={k} {layout} {dtype} seed {seed}"
@@ -94,7 +100,7 @@ class Trial:
         kernel.run(self.args)
         for name, output in outputs.items():
             what = f"{name} of {self.said}, {kernel.metadata.kernel_name}"
-            assert_close(output.tensor, self.wanted[name], what)
+            assert_close(output.tensor, self.wanted[name].reshape(output.tensor.shape), what)
             assert output.intact_around(), f"written around {what}"
 
 
@@ -114,6 +120,82 @@ def check_all(trials):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_functions_layouts_and_broadcasts(case):
     check_all(Trial(case, *shape, seed=seed) for seed, shape in enumerate(SHAPES * 2))
+
+
+@pytest.mark.parametrize("case, kinds", REDUCTIONS, ids=lambda case: getattr(case, "name", ""))
+def test_reductions_behind_every_layout(case, kinds):
+    check_all(Trial(case, *shape, seed=seed, reductions=kinds) for seed, shape in enumerate(SHAPES * 2))
+
+
+REDUCED_TYPES = [(F16, F16, F16), (BF16, F32, F32), (F32, F32, F32), (F64, F64, F64), (E5M2, E5M2, F32)]
+
+
+@pytest.mark.parametrize("dtype, out_dtype, accumulator", REDUCED_TYPES, ids=str)
+def test_reductions_of_dtypes(dtype, out_dtype, accumulator):
+    with float32_precision("high"):
+        shapes = [shape if accumulator != F16 else (*shape[:3], min(shape[3], 16)) for shape in SHAPES]
+        check_all(
+            Trial(case, *shape, dtype, out_dtype, accumulator, seed, kinds)
+            for case, kinds in REDUCTIONS
+            for seed, shape in enumerate(shapes)
+        )
+
+
+@pytest.mark.parametrize("m, n, k, layout", [(200, 600, 512, "ttt"), (37, 264, 1024, "tnn"), (1024, 9, 256, "ntt")])
+def test_reductions_by_all_kernels_the_same_bits_every_time(m, n, k, layout):
+    source = (
+        "def f(accum):\n    D = accum\n    S = sum(D, -1)\n    T = sum(D, -2)\n    U = max(D, 0)\n    return D, S, T, U"
+    )
+    generator = torch.Generator("cuda").manual_seed(0)
+    a, b = (torch.randn(*s, device="cuda", generator=generator).half() for s in ((m, k), (k, n)))
+    a, b = (x if letter == "t" else x.mT.contiguous().mT for x, letter in zip((a, b), layout[:2], strict=True))
+    out = (
+        torch.empty(m, n, device="cuda", dtype=F16)
+        if layout[2] == "t"
+        else torch.empty(n, m, device="cuda", dtype=F16).mT
+    )
+    results = {name: torch.empty(extent, device="cuda") for name, extent in (("S", m), ("T", n), ("U", n))}
+    args = fused(a, b, out, source, **results)
+    product = a.double() @ b.double()
+    wanted = {"S": product.sum(-1), "T": product.sum(-2), "U": product.amax(0)}
+    kernels = cutlass_api.get_kernels(args)
+    kernels = kernels[:12] + kernels[12::4]
+    with ThreadPoolExecutor(16) as pool:
+        artifacts = list(pool.map(lambda kernel: kernel.compile(args), kernels))
+    for kernel, artifact in zip(kernels, artifacts, strict=True):
+        workspace = torch.empty(kernel.get_workspace_size(args), dtype=torch.uint8, device="cuda")
+        for value in (float("nan"), 3.0):
+            for tensor in results.values():
+                tensor.fill_(torch.nan)
+            workspace.view(torch.float32).fill_(value)
+            kernel.run(args, artifact, workspace=workspace)
+            again = {name: tensor.clone() for name, tensor in results.items()}
+            for name, tensor in results.items():
+                off = (tensor.double() - wanted[name]).abs().max()
+                assert off < 2e-3 * max(m, n, k) ** 0.5, (kernel, name, off)
+        kernel.run(args, artifact)
+        for name, tensor in results.items():
+            assert torch.equal(tensor, again[name]), (kernel, name)
+
+
+def test_a_graph_replay_reduces_anew():
+    a, b, _, out = gemm_operands()
+    s = torch.zeros(256, 1, device="cuda")
+    source = "def f(accum):\n    D = accum\n    S = sum(accum * accum, -1)\n    return D, S"
+    args = fused(a, b, out, source, S=s)
+    kernel = cutlass_api.get_kernels(args)[0]
+    artifact = kernel.compile(args)
+    workspace = torch.empty(kernel.get_workspace_size(args), dtype=torch.uint8, device="cuda")
+    kernel.run(args, artifact)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel.run(args, artifact, workspace=workspace)
+        kernel.run(args, artifact, workspace=workspace)
+    for _ in range(2):
+        a.mul_(-0.5)
+        s.zero_()
+        graph.replay()
+        assert_close(s, (a.double() @ b.double()).square().sum(-1, keepdim=True).float())
 
 
 TYPES = [
@@ -179,20 +261,19 @@ def test_integer_accumulators(out_dtype):
                 )
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_cpu_reference_agrees(case):
-    trial = Trial(case, (), 96, 80, 64, seed=2)
-    host = {
-        name: value.cpu() if isinstance(value, torch.Tensor) else value
-        for name, value in (trial.given | {name: output.tensor for name, output in trial.others.items()}).items()
-    }
+@pytest.mark.parametrize(
+    "case, kinds", [(case, {}) for case in CASES] + REDUCTIONS, ids=lambda case: getattr(case, "name", "")
+)
+def test_the_cpu_reference_agrees(case, kinds):
+    trial = Trial(case, (), 96, 80, 64, seed=2, reductions=kinds)
+    host = {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in trial.operands.items()}
     out = trial.out.tensor.cpu()
     args = fused(trial.a.cpu(), trial.b.cpu(), out, case.function, **host)
     cutlass_api.get_kernels(args)[0].run(args)
     cutlass_api.get_kernels(trial.args)[0].run(trial.args)
     assert_close(trial.out.tensor.cpu(), out.float())
     for name, output in trial.others.items():
-        assert_close(output.tensor.cpu(), host[name].float())
+        assert_close(output.tensor.cpu(), host[name].float().reshape(output.tensor.shape))
 
 
 def gemm_operands(m=256, n=256, k=64):
@@ -240,6 +321,18 @@ def test_a_graph_replay_sees_updates_of_tensors(form):
         c.add_(1)
         graph.replay()
         assert_close(out, value * (a.double() @ b.double()) + (value + 1) * c.double())
+
+
+def test_a_prepared_launch_swaps_operands_and_numbers():
+    a, b, c, out = gemm_operands()
+    args = fused(a, b, out, linear, C=c, alpha=1.0, beta=1.0)
+    kernel = cutlass_api.get_kernels(args)[0]
+    launch = kernel.bind(args)
+    other, elsewhere = coarse(256, 256, dtype=F16).cuda(), torch.zeros_like(out)
+    launch(C=other, beta=-2.5, out=elsewhere)
+    assert_close(elsewhere, a.double() @ b.double() - 2.5 * other.double())
+    launch()
+    assert_close(out, a.double() @ b.double() + c.double())
 
 
 def test_operands_that_move_are_followed():

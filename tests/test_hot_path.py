@@ -203,6 +203,41 @@ def test_prepared_launches():
     )
 
 
+def test_a_reduction_is_a_second_launch_behind_a_workspace():
+    run(
+        """
+        import struct
+        S, W = 0x40000000, 0x60000000
+        s, work = Tensor(S, (128,), bits=32), Tensor(W, (4096, 64))
+        source = "def f(accum):\\n    D = accum\\n    S = sum(accum, 1)\\n    return D, S"
+        fused = cutlass_api.arguments.EpilogueArguments(source, D=out, S=s)
+        args = GemmArguments(a, b, out, "float32", fused)
+        kernel = first(args, "sm80")
+        artifact = kernel.compile(args)
+        # Of each row, a partial sum in float32 from each warp's columns; rows are counted in whole tiles.
+        size = kernel.get_workspace_size(args)
+        parts, rows = size // 4 // 128, 128
+        assert size == 4 * rows * parts and parts > 1, size
+        device.library.stand_in_expect(64)
+        for workspace in (work, None):
+            before = device.launches()
+            kernel.run(args, artifact, STREAM, workspace=workspace)
+            assert device.launches() == before + 2
+            address = W if workspace else 0x70000000  # where the stand-in allocates
+            assert workspace or device.library.stand_in_last_allocation() == size
+            block = device.ctypes.string_at(device.library.stand_in_last_parameters(), 64)
+            assert struct.unpack("<5Qq4i", block) == (address, S, 0, 1, rows, parts, 128, 0, 1, 4), block
+        bound = kernel.bind(args, artifact, STREAM)
+        before = device.launches()
+        other = Tensor(S + 4096, (128,), bits=32)
+        bound(S=other)
+        assert device.launches() == before + 2
+        block = device.ctypes.string_at(device.library.stand_in_last_parameters(), 16)
+        assert struct.unpack("<2Q", block)[1] == S + 4096
+        """
+    )
+
+
 def test_matmul_remembers_its_choice_and_sees_alignment():
     run(
         """
@@ -242,6 +277,11 @@ def test_an_epilogue_travels_as_a_second_parameter():
                 *tensors, alpha = device.last_words(9)
                 assert tensors == [C + move, *words[1:]], tensors
                 assert alpha_of(alpha) == 1.5
+        launch(C=Tensor(C + 65536, (1, 64), bits=32), E=Tensor(E + 65536, (128, 64)), alpha=-3)
+        *tensors, alpha = device.last_words(9)
+        assert (tensors[0], tensors[4], alpha_of(alpha)) == (C + 65536, E + 65536, -3)
+        launch()
+        assert (device.last_words(9)[0], alpha_of(device.last_words(9)[8])) == (C + 4096, 1.5)
         before = device.launches(), device.library.stand_in_libraries()
         again = GemmArguments(a, b, out, "float32", epilogue(-2))
         assert cutlass_api.get_kernels(again)[0] is kernel
@@ -420,7 +460,7 @@ BOUNDS = {
     "run": 2650,
     "run with checks": 2420,
     "GemmArguments": 3870,
-    "bound launch": 1350,
+    "bound launch": 1450,
     "matmul": 5230,
     "arguments and run, sm90": 7600,
 }
@@ -769,24 +809,20 @@ def test_a_launch_of_a_sum_carries_its_rows():
         """
         from cutlass_api.arguments import ElementwiseArguments
         import ctypes, struct
-        device.expect(136)
+        device.expect(152)
         def launched(kernel, *tensors):
             kernel.run(ElementwiseArguments(*tensors), stream=STREAM)
-            block = ctypes.string_at(device.library.stand_in_last_parameters(), 136)
-            return device.library.stand_in_last_grid(), struct.unpack("<3Q9q3q4i", block)
+            block = ctypes.string_at(device.library.stand_in_last_parameters(), 152)
+            return device.library.stand_in_last_grid(), struct.unpack("<3Q9q5q4i", block)
         x, y, z = (Tensor(at, (100, 1000)) for at in (A, B, OUT))
-        wide, single = cutlass_api.get_kernels(ElementwiseArguments(x, y, z))
-        assert (wide.metadata.design.load_bytes, single.metadata.design.load_bytes) == (16, 2)
-        grid, fields = launched(wide, x, y, z)
+        (kernel,) = cutlass_api.get_kernels(ElementwiseArguments(x, y, z))
+        grid, fields = launched(kernel, x, y, z)
         assert fields[:3] == (A, B, OUT) and fields[3:12] == (0, 0, 1) * 3, "a single row"
-        assert fields[12:14] == (100_000, 12_500) and fields[16:] == (1, 1, 1), fields
+        assert fields[12:16] == (200_000, 200_000, 100_000, 12_500) and fields[18:] == (1, 1, 1), fields
         assert grid == -(-12_500 // 1024)
-        grid, fields = launched(single, x, y, z)
-        assert fields[12:14] == (100_000, 100_000) and fields[18] == 0 and grid == -(-100_000 // 2048)
         z.describe(OUT + 2, (100, 1000))
-        args = ElementwiseArguments(x, y, z)
-        assert [k.metadata.design.load_bytes for k in cutlass_api.get_kernels(args)] == [2, 16]
-        assert launched(wide, x, y, z)[1][18] == 0, "no vectors where one operand is not aligned"
+        grid, fields = launched(kernel, x, y, z)
+        assert fields[15] == 12_501 and fields[20] == 2, "chunks begin where the output is aligned"
         """
     )
 

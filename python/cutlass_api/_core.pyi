@@ -317,6 +317,7 @@ class PreparedLaunch:
         B: TensorLike | None = None,
         out: TensorLike | None = None,
         stream: Any | None = None,
+        **epilogue: TensorLike | float,
     ) -> None: ...
 
 @final

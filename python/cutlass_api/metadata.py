@@ -137,16 +137,6 @@ class BLASDesignMetadata(DesignMetadata):
 
 
 @dataclass(frozen=True)
-class ElementwiseDesignMetadata(BLASDesignMetadata):
-    """An elementwise kernel, whose tiles are stretches of rows.
-
-    ``load_bytes``: bytes that one load moves where operands lie side by side, aligned to them.
-    """
-
-    load_bytes: int
-
-
-@dataclass(frozen=True)
 class Sm80DesignMetadata(BLASDesignMetadata):
     """A kernel of the sm80 family.
 
@@ -242,7 +232,6 @@ __all__ = [
     "BLASDesignMetadata",
     "DenseTensorAttributes",
     "DesignMetadata",
-    "ElementwiseDesignMetadata",
     "ElementwiseOperandsMetadata",
     "EpilogueMetadata",
     "GemmOperandsMetadata",

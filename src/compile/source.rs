@@ -103,7 +103,7 @@ pub fn source(kernel: &Kernel) -> Option<String> {
         Design::Elementwise(config) => {
             let types = kernel.types;
             let (element, accumulator) = (types.out.short_name(), types.accumulator.short_name());
-            let family = format!("ElementwiseAdd<{element}, {accumulator}, {}, {epilogue}>", config.width(types));
+            let family = format!("ElementwiseAdd<{element}, {accumulator}, {epilogue}>");
             let [_, n, _] = config.tile(types);
             let checks = format!("{} && Work::TILE == {n}", agreement(Elementwise::THREADS, 0));
             ("elementwise.cuh", family, "ElementwiseParams", checks)

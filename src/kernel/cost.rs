@@ -27,24 +27,22 @@ impl Target {
         Target { cc, multiprocessors }
     }
 
-    /// Estimated seconds. Infinite for what the model does not know, which then ranks last.
-    pub fn seconds(&self, kernel: &Kernel, problem: &Problem) -> f64 {
+    /// Estimated seconds, with an epilogue behind the sums or not. Infinite for what the model does not know, which then ranks last.
+    pub fn seconds(&self, kernel: &Kernel, problem: &Problem, fused: bool) -> f64 {
         let stacked;
-        let gemm = match (problem, &kernel.design) {
-            (Problem::Gemm(gemm), _) => gemm,
-            (Problem::GroupedGemm(grouped), _) => {
+        let gemm = match problem {
+            Problem::Gemm(gemm) => gemm,
+            Problem::GroupedGemm(grouped) => {
                 stacked = grouped.stacked();
                 &stacked
             }
-            (Problem::Elementwise(sum), Design::Elementwise(config)) => {
-                return config.seconds(kernel.types, sum, *self);
-            }
-            (Problem::Elementwise(_), _) => return f64::INFINITY,
+            // There is one kernel a type.
+            Problem::Elementwise(_) => return f64::INFINITY,
         };
         let element = kernel.types.a.bytes() as f64;
         let (tile, flops_per_sm, load_penalty) = match &kernel.design {
             Design::Reference(_) | Design::Elementwise(_) => return f64::INFINITY,
-            Design::Sm90(config) => return hopper::seconds(config, kernel.types, gemm, self),
+            Design::Sm90(config) => return hopper::seconds(config, kernel.types, gemm, self, fused),
             Design::Skinny(config) => return config.seconds(kernel.types, gemm, *self),
             Design::Simt(config) => {
                 (config.tile, simt_rate(kernel.types.accumulator) * simt_efficiency(config.tile), 1.0)

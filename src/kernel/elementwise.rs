@@ -1,16 +1,15 @@
 //! The `elementwise` family: out = A + B at the speed of memory.
 
-use super::{Launch, Params, Target, Types, Unsupported};
+use super::{Launch, Params, Types, Unsupported};
 use crate::operand::View;
 use crate::problem::ElementwiseProblem;
 
-/// A point in the family's space.
+/// The family's one configuration. It serves any operands, and is fast where all three lie side by side.
+///
+/// A second one, which moved single elements, was slower in all but the sum of a matrix and a transposed one in float32
+/// (docs/notes/elementwise.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Elementwise {
-    /// Bytes that one load or store moves: 16, or one element. Either serves any operands; wide ones are fast where all three lie
-    /// side by side, aligned to 16 bytes.
-    pub load_bytes: u32,
-}
+pub struct Elementwise;
 
 /// The parameter of the kernel: `ElementwiseParams` of `kernels/elementwise.cuh`, byte for byte.
 #[repr(C)]
@@ -23,6 +22,9 @@ pub struct ElementwiseParams {
     pub a_stride: [i64; 3],
     pub b_stride: [i64; 3],
     pub out_stride: [i64; 3],
+    /// From the first element's first byte to past the last one's last.
+    pub a_bytes: i64,
+    pub b_bytes: i64,
     pub n: i64,
     pub chunks: i64,
     pub step_at: i64,
@@ -34,34 +36,27 @@ pub struct ElementwiseParams {
 
 impl Elementwise {
     pub const THREADS: u32 = 256;
-    const VECTOR_BYTES: u32 = 16;
-
-    pub fn configs(types: Types) -> [Elementwise; 2] {
-        [Elementwise::VECTOR_BYTES, types.out.bytes() as u32].map(|load_bytes| Elementwise { load_bytes })
-    }
+    /// Bytes that one load or store moves, and how many of each operand a thread moves.
+    const CHUNK_BYTES: u32 = 16;
+    const CHUNKS: u32 = 4;
 
     /// Elements of a chunk.
-    pub fn width(&self, types: Types) -> u32 {
-        self.load_bytes / types.out.bytes() as u32
-    }
-
-    /// Chunks of a thread.
-    fn count(&self) -> u32 {
-        if self.load_bytes == Elementwise::VECTOR_BYTES { 4 } else { 8 }
+    fn width(self, types: Types) -> u32 {
+        Elementwise::CHUNK_BYTES / types.out.bytes() as u32
     }
 
     /// What a CTA computes, as M, N and K of a tile.
-    pub fn tile(&self, types: Types) -> [u32; 3] {
-        [1, Elementwise::THREADS * self.count() * self.width(types), 1]
+    pub fn tile(self, types: Types) -> [u32; 3] {
+        [1, Elementwise::THREADS * Elementwise::CHUNKS * self.width(types), 1]
     }
 
-    pub fn name(&self, types: Types) -> String {
+    pub fn name(self, types: Types) -> String {
         let [m, n, k] = self.tile(types);
-        format!("{m}x{n}x{k}_load{}", self.load_bytes)
+        format!("{m}x{n}x{k}")
     }
 
     /// `joined`: as for `launch`.
-    pub fn supports(&self, problem: &ElementwiseProblem, joined: bool) -> Result<(), Unsupported> {
+    pub fn supports(self, problem: &ElementwiseProblem, joined: bool) -> Result<(), Unsupported> {
         // Rows are counted in 32 bits, and so are columns by an epilogue.
         const LIMIT: i64 = i32::MAX as i64;
         let [batch, m, n] = frame(problem, joined)[2].shape;
@@ -75,11 +70,14 @@ impl Elementwise {
     }
 
     /// `joined`: whether dimensions may be put in another order and joined, which an epilogue would not stand.
-    pub fn launch(&self, types: Types, problem: &ElementwiseProblem, joined: bool) -> Launch {
-        let [a, b, out] = frame(problem, joined);
+    pub fn launch(self, types: Types, problem: &ElementwiseProblem, joined: bool) -> Launch {
+        let operands = frame(problem, joined);
+        let ([a, b, out], vectors) = (operands, Vectors::of(&operands, joined));
         let width = i64::from(self.width(types));
         let [batch, m, n] = out.shape;
-        let chunks = (n + width - 1) / width;
+        // A row that begins in the middle of a chunk may end in the middle of one, too.
+        let spare = if vectors == Vectors::Loose { 2 * (width - 1) } else { width - 1 };
+        let chunks = (n + spare) / width;
         let threads = i64::from(Elementwise::THREADS);
         let params = ElementwiseParams {
             a: a.data,
@@ -88,15 +86,17 @@ impl Elementwise {
             a_stride: a.stride,
             b_stride: b.stride,
             out_stride: out.stride,
+            a_bytes: reach(&a),
+            b_bytes: reach(&b),
             n,
             chunks,
             step_at: threads % chunks,
             step_row: (threads / chunks) as i32,
             m: m as i32,
             rows: (batch * m) as i32,
-            vectors: i32::from(self.moves_vectors(&[a, b, out])),
+            vectors: vectors as i32,
         };
-        let chunks_a_cta = u64::from(Elementwise::THREADS * self.count());
+        let chunks_a_cta = u64::from(Elementwise::THREADS * Elementwise::CHUNKS);
         Launch {
             grid: (batch * m * chunks).unsigned_abs().div_ceil(chunks_a_cta) as u32,
             block: Elementwise::THREADS,
@@ -107,30 +107,33 @@ impl Elementwise {
             pack: None,
         }
     }
+}
 
-    fn moves_vectors(&self, operands: &[View; 3]) -> bool {
-        let vector = i64::from(Elementwise::VECTOR_BYTES);
-        let side_by_side = |view: &View| view.stride[2] == 1 && view.alignment(2) >= vector;
-        self.load_bytes == Elementwise::VECTOR_BYTES && operands.iter().all(side_by_side)
-    }
+/// How the elements of a chunk are moved: `ElementwiseParams::vectors` of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Vectors {
+    None = 0,
+    Aligned = 1,
+    Loose = 2,
+}
 
-    /// Estimated seconds: what is moved, at a rate that falls where single elements are.
-    pub fn seconds(&self, types: Types, problem: &ElementwiseProblem, target: Target) -> f64 {
-        /// Bytes a second of device memory by multiprocessor, and how much longer single elements take: assumptions. All that
-        /// ranking needs is their order.
-        const RATE: f64 = 3.0e12 / 132.0;
-        const BY_ELEMENT: f64 = 1.5;
-        /// What stays of vectors where elements do not lie side by side: a thread's neighbours are far from its own.
-        const SCATTERED: f64 = 2.0;
-        let bytes = (3 * problem.out.numel() * types.out.bytes()) as f64;
-        let vectors = self.load_bytes == Elementwise::VECTOR_BYTES;
-        let slower = match (vectors, self.moves_vectors(&frame(problem, true))) {
-            (true, true) => 1.0,
-            (false, _) => BY_ELEMENT,
-            (true, false) => SCATTERED,
-        };
-        bytes * slower / (RATE * f64::from(target.multiprocessors))
+impl Vectors {
+    /// `joined`: as for `launch`. An epilogue wants chunks to begin at multiples of their width.
+    fn of(operands: &[View; 3], joined: bool) -> Vectors {
+        let side_by_side = operands.iter().all(|view| view.stride[2] == 1);
+        let aligned = operands.iter().all(|view| view.alignment(2) >= i64::from(Elementwise::CHUNK_BYTES));
+        match (side_by_side, aligned) {
+            (true, true) => Vectors::Aligned,
+            (true, false) if joined => Vectors::Loose,
+            _ => Vectors::None,
+        }
     }
+}
+
+/// Bytes from the first element's to past the last one's.
+fn reach(view: &View) -> i64 {
+    let last: i64 = view.shape.iter().zip(view.stride).map(|(extent, stride)| (extent - 1) * stride).sum();
+    (last + 1) * view.dtype.bytes()
 }
 
 /// The operands with dimensions in the order in which the output lies in memory, and neighbours joined that are one dimension to
@@ -206,19 +209,38 @@ mod tests {
 
     #[test]
     fn parameters_are_what_the_header_says() {
-        assert_eq!(size_of::<ElementwiseParams>(), 136);
+        assert_eq!(size_of::<ElementwiseParams>(), 152);
     }
 
     #[test]
-    fn wide_loads_are_ranked_first_where_they_can_be_made() {
-        let target = Target { cc: 90, multiprocessors: 132 };
-        let types = Types { a: DType::F32, b: DType::F32, accumulator: DType::F32, out: DType::F32 };
-        let [wide, single] = Elementwise::configs(types);
-        let seconds = |config: Elementwise, address: u64| {
-            let one = View { data: address, ..view([1, 1, 1000], [0, 0, 1]) };
-            config.seconds(types, &ElementwiseProblem { a: one, b: one, out: one }, target)
-        };
-        assert!(seconds(wide, 1 << 20) < seconds(single, 1 << 20));
-        assert!(seconds(wide, (1 << 20) + 4) > seconds(single, (1 << 20) + 4));
+    fn chunks_are_moved_at_once_where_operands_lie_side_by_side() {
+        let types = Types { a: DType::F16, b: DType::F16, accumulator: DType::F32, out: DType::F16 };
+        let rows =
+            |data: u64, pitch: i64, step: i64| View { data, dtype: DType::F16, ..view([1, 10, 100], [0, pitch, step]) };
+        let (whole, odd) = (1 << 20, (1 << 20) + 2);
+        // One operand's address, the pitch of all rows, and what comes of it: how chunks are moved, rows, chunks of one.
+        let cases = [
+            (whole, 100, 1, Vectors::Aligned, (1, 125)),
+            (whole, 104, 1, Vectors::Aligned, (10, 13)),
+            (odd, 100, 1, Vectors::Loose, (1, 126)),
+            (whole, 101, 1, Vectors::Loose, (10, 14)),
+            (whole, 200, 2, Vectors::None, (1, 125)),
+        ];
+        for (address, pitch, step, vectors, expected) in cases {
+            let (aligned, other) = (rows(1 << 22, pitch, step), rows(address, pitch, step));
+            for [a, b, out] in [[other, aligned, aligned], [aligned, other, aligned], [aligned, aligned, other]] {
+                let problem = ElementwiseProblem { a, b, out };
+                let launch = Elementwise.launch(types, &problem, true);
+                let Params::Elementwise(params) = launch.params else { panic!("not its parameters") };
+                assert_eq!(params.vectors, vectors as i32, "{address:#x} {pitch}");
+                assert_eq!((i64::from(params.rows), params.chunks), expected, "{address:#x} {pitch}");
+                assert_eq!(params.a_bytes, 2 * (9 * pitch + 99 * step + 1));
+                assert_eq!((launch.grid, launch.block), (1, Elementwise::THREADS));
+                // An epilogue sees the rows as they are.
+                let Params::Elementwise(params) = Elementwise.launch(types, &problem, false).params else { panic!() };
+                assert_eq!((params.rows, params.n, params.chunks), (10, 100, 13));
+                assert!(params.vectors != Vectors::Loose as i32);
+            }
+        }
     }
 }

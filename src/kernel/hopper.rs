@@ -38,6 +38,10 @@ const SPLIT: f64 = 7.91e-6;
 const CLUSTER: f64 = 1.5e-6;
 /// What is left of a tile's ends where consumers take turns, for all tiles but the last.
 const PING_PONG_ENDS: f64 = 0.05;
+/// Seconds that an epilogue adds to the end of a tile for each sum that a thread has, and what is left of that where consumers take
+/// turns: from bias and GELU, and from a matrix added and one more stored, at 4096 cubed (docs/notes/epilogue.md).
+const EPILOGUE: f64 = 66e-9;
+const PING_PONG_EPILOGUE: f64 = 0.3;
 /// An output that is written transposed goes through registers and is waited for, which further rounds do not hide.
 const SWAPPED_ROUNDS: f64 = 1.2;
 /// Copying operands first: a launch, and bytes a second read and written.
@@ -50,8 +54,8 @@ const SHARPNESS: f64 = 6.0;
 const GROUPED_SHARPNESS: f64 = 4.0;
 const GROUPED_AGAIN: f64 = 0.15;
 
-/// Estimated seconds of a kernel.
-pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Target) -> f64 {
+/// Estimated seconds of a kernel, with an epilogue behind the sums or not.
+pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Target, fused: bool) -> f64 {
     let [tile_m, tile_n] = config.tile.map(f64::from);
     let [cluster_m, cluster_n] = config.cluster.map(f64::from);
     let (size, split) = (f64::from(config.cluster_size()), f64::from(config.split));
@@ -78,10 +82,15 @@ pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Targ
         Schedule::PingPong => (rounds - 1.0) * PING_PONG_ENDS + 1.0,
     };
     let mut work = rounds * blocks * block + ends * (TILE_ENDS + ELEMENT_ENDS * tile_m * tile_n) * sharing.sqrt();
+    if fused {
+        let share = if config.schedule == Schedule::PingPong { PING_PONG_EPILOGUE } else { 1.0 };
+        work += EPILOGUE * config.sums_of_thread() * rounds * share;
+    }
     if config.split > 1 {
         work += SPLIT;
     }
-    if cluster_m * cluster_n > 1.0 {
+    // With an epilogue, which draws from the L2 cache too, sharing what is loaded was worth it.
+    if cluster_m * cluster_n > 1.0 && !fused {
         work += CLUSTER;
     }
     if config.swapped && rounds > 1.0 {

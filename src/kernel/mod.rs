@@ -138,6 +138,14 @@ impl Kernel {
         }
     }
 
+    /// Whether this kernel is offered with epilogues.
+    pub fn takes_epilogues(&self) -> bool {
+        match &self.design {
+            Design::Sm90(config) => config.has_room_for_epilogues(self.types),
+            _ => true,
+        }
+    }
+
     /// Whether what this kernel fuses is what is asked for, and if not, why.
     pub fn fuses(&self, asked: Option<&Bound>) -> Result<(), Unsupported> {
         match (self.epilogue, asked) {

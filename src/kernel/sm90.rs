@@ -298,12 +298,30 @@ impl Sm90 {
         with(if two { 2 } else { 1 })
     }
 
+    fn sums(&self) -> u32 {
+        let sharers = if self.schedule == Schedule::PingPong { 1 } else { self.consumers };
+        self.tile[0] / sharers / 64 * self.tile[1] / 2
+    }
+
+    /// Sums that a thread stores of a tile.
+    pub fn sums_of_thread(&self) -> f64 {
+        f64::from(self.sums()) / f64::from(self.split)
+    }
+
+    /// Registers that they take.
+    fn sum_registers(&self, types: Types) -> u32 {
+        self.sums() * types.accumulator.bytes() as u32 / 4
+    }
+
+    /// Whether sums leave an epilogue the registers that it needs: behind 192 even a short one spills.
+    pub fn has_room_for_epilogues(&self, types: Types) -> bool {
+        self.sum_registers(types) <= 176
+    }
+
     /// CTAs that a SM holds, by registers and shared memory.
     pub fn ctas_per_sm(&self, types: Types) -> u32 {
-        let sharers = if self.schedule == Schedule::PingPong { 1 } else { self.consumers };
-        // Sums a thread, in registers; as many more as the program says it needs besides.
-        let sums = self.tile[0] / sharers / 64 * self.tile[1] / 2 * types.accumulator.bytes() as u32 / 4;
-        let by_registers = 65536 / (self.threads() * (sums + 48));
+        // As many registers more as the program says it needs besides.
+        let by_registers = 65536 / (self.threads() * (self.sum_registers(types) + 48));
         by_registers.min(SHARED_BYTES_A_SM / (self.shared_bytes(types) + 1024)).max(1)
     }
 

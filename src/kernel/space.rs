@@ -46,13 +46,11 @@ fn space() -> &'static Space {
                 epilogue: None,
             }));
         }
-        for types in Types::elementwise() {
-            kernels.extend(Elementwise::configs(types).map(|config| Kernel {
-                types,
-                design: Design::Elementwise(config),
-                epilogue: None,
-            }));
-        }
+        kernels.extend(Types::elementwise().into_iter().map(|types| Kernel {
+            types,
+            design: Design::Elementwise(Elementwise),
+            epilogue: None,
+        }));
         for operation in [Operation::Gemm, Operation::GroupedGemm, Operation::Elementwise] {
             let all = if operation == Operation::Elementwise { Types::elementwise() } else { Types::gemm() };
             kernels.extend(all.into_iter().map(|types| Kernel {
@@ -112,8 +110,9 @@ pub fn base(kernel: &Kernel) -> Option<usize> {
     all().iter().position(|known| *known == plain)
 }
 
-/// Positions in [`all`] of the kernels that serve a problem on a target (`None`: on the CPU), fastest guess first.
-pub fn ranked(problem: &Problem, target: Option<Target>) -> Vec<usize> {
+/// Positions in [`all`] of the kernels that serve a problem on a target (`None`: on the CPU), fastest guess first. `fused`: an
+/// epilogue is to be computed behind the sums.
+pub fn ranked(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usize> {
     let space = space();
     let types = |operands: [&crate::operand::View; 3]| (operands[0].dtype, operands[1].dtype, operands[2].dtype);
     let (operation, (a, b, out)) = match problem {
@@ -127,8 +126,9 @@ pub fn ranked(problem: &Problem, target: Option<Target>) -> Vec<usize> {
     let mut found: Vec<(f64, usize)> = candidates
         .iter()
         .map(|position| (*position, &space.kernels[*position]))
+        .filter(|(_, kernel)| !fused || kernel.takes_epilogues())
         .filter(|(_, kernel)| target.is_none_or(|t| kernel.runs_on(t.cc)) && kernel.supports(problem).is_ok())
-        .map(|(position, kernel)| (target.map_or(0.0, |t| t.seconds(kernel, problem)), position))
+        .map(|(position, kernel)| (target.map_or(0.0, |t| t.seconds(kernel, problem, fused)), position))
         .collect();
     // Ties keep the order of the space, so that the ranking is the same on every run.
     found.sort_by(|left, right| left.0.total_cmp(&right.0));

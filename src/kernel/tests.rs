@@ -32,9 +32,9 @@ fn names_are_unique() {
 fn every_layout_has_tensor_core_kernels_first() {
     for dtype in [F16, Bf16] {
         for layout in Layout::all() {
-            let found = ranked(&gemm(dtype, 4096, 4096, 4096, layout), H100);
+            let found = ranked(&gemm(dtype, 4096, 4096, 4096, layout), H100, false);
             assert!(matches!(all()[found[0]].design, Design::Sm90(config) if config.layout == layout), "{layout}");
-            let found = ranked(&gemm(dtype, 4096, 4096, 4096, layout), Some(Target::typical(80)));
+            let found = ranked(&gemm(dtype, 4096, 4096, 4096, layout), Some(Target::typical(80)), false);
             assert!(matches!(all()[found[0]].design, Design::Sm80(config) if config.layout == layout), "{layout}");
         }
     }
@@ -71,13 +71,13 @@ fn extents_beyond_32_bits_are_refused() {
     let huge = View { shape: [1, 1 << 32, 1], stride: [0, 1, 0], ..matrix(F16, Device::Cuda(0), 1, 1, Major::Row) };
     let b = matrix(F16, Device::Cuda(0), 1, 1, Major::Row);
     let problem = Problem::Gemm(GemmProblem::new(huge, b, huge, F32).expect("shapes agree"));
-    assert!(ranked(&problem, H100).is_empty());
+    assert!(ranked(&problem, H100, false).is_empty());
 }
 
 #[test]
 fn large_squares_get_the_tile_that_measured_best() {
     for layout in Layout::all() {
-        let found = ranked(&gemm(F16, 4096, 4096, 4096, layout), Some(Target { cc: 89, multiprocessors: 132 }));
+        let found = ranked(&gemm(F16, 4096, 4096, 4096, layout), Some(Target { cc: 89, multiprocessors: 132 }), false);
         let Design::Sm80(config) = all()[found[0]].design else { panic!("not an sm80 kernel") };
         assert_eq!(config.tile, [128, 128, 64], "{layout}");
     }
@@ -101,7 +101,7 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                 let Problem::Gemm(mut problem) = gemm(dtype, m, n, k, layout) else { panic!("not a GEMM") };
                 problem.out.dtype = out;
                 let problem = Problem::Gemm(problem);
-                for position in ranked(&problem, H100) {
+                for position in ranked(&problem, H100, false) {
                     let kernel = &all()[position];
                     let Design::Sm90(config) = kernel.design else { continue };
                     seen.insert(position);
@@ -121,7 +121,7 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
 
 /// Kernels of a family that serve a problem, first guess first.
 fn skinny(problem: &Problem, target: Target) -> Vec<(&'static Kernel, Skinny)> {
-    let found = ranked(problem, Some(target)).into_iter().map(|position| &all()[position]);
+    let found = ranked(problem, Some(target), false).into_iter().map(|position| &all()[position]);
     let of_family = |kernel: &'static Kernel| match kernel.design {
         Design::Skinny(config) => Some((kernel, config)),
         _ => None,
@@ -215,7 +215,7 @@ fn skinny_kernels_fit_the_chips_that_they_run_on() {
     assert!(everywhere > 50 && on_some > 50, "{everywhere} {on_some}");
     for dtype in [F16, F32] {
         for cc in [80, 86, 89, 100, 120] {
-            let found = ranked(&gemm(dtype, 1, 4096, 4096, TNT), Some(Target::typical(cc)));
+            let found = ranked(&gemm(dtype, 1, 4096, 4096, TNT), Some(Target::typical(cc)), false);
             let rounds = |kernel: &Kernel| dtype == F32 && matches!(kernel.design, Design::Sm80(_));
             let first = found.iter().map(|position| &all()[*position]).find(|kernel| !rounds(kernel)).expect("some");
             assert!(matches!(first.design, Design::Skinny(_)), "{dtype} {cc} {}", first.name());
@@ -265,7 +265,7 @@ fn grouped(dtype: DType, rows: i64, n: i64, k: i64, groups: i64, b: Major, step:
 #[test]
 fn groups_are_for_the_tensor_cores_where_they_can_be() {
     let family = |problem: &Problem, cc| {
-        let found = ranked(problem, Some(Target::typical(cc)));
+        let found = ranked(problem, Some(Target::typical(cc)), false);
         assert!(found.iter().all(|position| all()[*position].operation() == Operation::GroupedGemm));
         all()[*found.first().expect("simt serves everything")].design
     };
@@ -289,7 +289,7 @@ fn a_grouped_launch_has_the_offsets_and_a_tile_for_every_strip() {
     let target = Target { cc: 90, multiprocessors: 1 << 20 };
     for (rows, n, groups, b) in [(8192, 2048, 12, Major::Column), (100, 264, 70, Major::Row), (1, 8, 1, Major::Row)] {
         let problem = grouped(Bf16, rows, n, 512, groups, b, 3);
-        let found = ranked(&problem, Some(target));
+        let found = ranked(&problem, Some(target), false);
         assert!(found.len() >= 10);
         for kernel in found.into_iter().map(|position| &all()[position]) {
             let launch = kernel.launch(&problem, target, 0).expect("there is an output");
@@ -324,7 +324,7 @@ fn a_grouped_launch_has_the_offsets_and_a_tile_for_every_strip() {
 fn without_groups_or_rows_nothing_is_launched() {
     for (rows, n, groups) in [(100, 64, 0), (0, 64, 3), (100, 0, 3)] {
         let problem = grouped(Bf16, rows, n, 64, groups, Major::Row, 1);
-        let found = ranked(&problem, H100);
+        let found = ranked(&problem, H100, false);
         assert!(!found.is_empty());
         assert!(found.iter().all(|position| all()[*position].launch(&problem, Target::typical(90), 0).is_none()));
     }
@@ -334,7 +334,7 @@ fn without_groups_or_rows_nothing_is_launched() {
 fn one_offset_a_group_or_no_kernel() {
     let Problem::GroupedGemm(mut problem) = grouped(Bf16, 64, 64, 64, 4, Major::Row, 1) else { panic!("not grouped") };
     problem.offsets.shape[2] = 3;
-    assert!(ranked(&Problem::GroupedGemm(problem), H100).is_empty());
+    assert!(ranked(&Problem::GroupedGemm(problem), H100, false).is_empty());
     let kernel = all().iter().find(|kernel| kernel.operation() == Operation::GroupedGemm && kernel.types.a == Bf16);
     let kernel = kernel.expect("there are some");
     assert_eq!(

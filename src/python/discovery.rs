@@ -119,7 +119,7 @@ fn built_in(py: Python<'_>, arguments: Option<&Bound<'_, RuntimeArguments>>, cc:
         },
     };
     let (mut positions, mut tf32) = (Vec::new(), None);
-    for position in kernels::ranked(&problem, target) {
+    for position in kernels::ranked(&problem, target, native.bound_epilogue().is_some()) {
         let position = native.bound_epilogue().map_or(position, |bound| kernels::fused(position, bound.epilogue));
         if kernel::policy(py, position, native, &mut tf32)?.is_none() {
             positions.push(position);

@@ -4,6 +4,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use super::prepared::swapped;
 use super::tensors::DenseTensor;
 use super::trace::{TracedEpilogue, number, trace_epilogue};
 use crate::epilogue::{Bound as BoundEpilogue, MAIN_OUTPUT, Number, name};
@@ -22,11 +23,12 @@ enum Parameter {
 /// the names that it returns is `D`, the main output. Every other parameter and every returned name is a keyword here.
 ///
 /// A parameter is a number, passed along with each launch, or a tensor of any dtype and strides: of the output's shape, or with
-/// extent 1 where it repeats ((1, N), (N,), (M, 1), a single element). An output is a writable tensor of the output's shape. D is
-/// what `out` names in the arguments of the operation; where it is another tensor, D is the one written.
+/// extent 1 where it repeats ((1, N), (N,), (M, 1), a single element). An output is a writable tensor of the output's shape; one
+/// that is `sum(x, dim)` or `max(x, dim)`, behind a GEMM, has extent 1 along the reduced dimensions, or lacks them ((M, 1) or (M,) for
+/// dim=-1). D is what `out` names in the arguments of the operation; where it is another tensor, D is the one written.
 ///
 /// Values are float32 (float64 behind a float64 accumulator, int32 for integers among themselves), rounded once when they
-/// are stored. Raises ValueError where a name is missing or one too many, and, with the user's line, for what an epilogue
+/// are stored. Reductions add up in an order that depends on the kernel and the shape alone. Raises ValueError where a name is missing or one too many, and, with the user's line, for what an epilogue
 /// cannot do; SyntaxError for source that does not parse.
 #[pyclass(module = "cutlass_api.arguments", subclass, frozen)]
 pub struct EpilogueArguments {
@@ -156,9 +158,62 @@ impl EpilogueArguments {
         })
     }
 
+    /// This epilogue behind a problem, with some operands in place of those that it was made with; the others as they are now.
+    pub fn behind_swapped(
+        &self,
+        py: Python<'_>,
+        problem: &Problem,
+        stream: Option<u64>,
+        swaps: &Bound<'_, PyDict>,
+    ) -> PyResult<BoundEpilogue> {
+        let mut numbers = Vec::new();
+        for (key, object) in swaps {
+            let key = key.to_string();
+            let known = self.operands.iter().find(|(name, ..)| *name == key && key != MAIN_OUTPUT);
+            match known {
+                Some((name, _, Parameter::Number(_))) => match parameter(name, &object)? {
+                    Parameter::Number(number) => numbers.push((*name, number)),
+                    Parameter::Tensor(..) => {
+                        let message =
+                            format!("{name} was bound as a number; a tensor in its place takes another kernel");
+                        return Err(PyValueError::new_err(message));
+                    }
+                },
+                Some((name, _, Parameter::Tensor(..))) if number(&object).is_some() => {
+                    let message = format!("{name} was bound as a tensor; a number in its place takes another kernel");
+                    return Err(PyValueError::new_err(message));
+                }
+                Some(_) => {}
+                None => {
+                    let names = self.operands.iter().map(|(name, ..)| *name).filter(|name| *name != MAIN_OUTPUT);
+                    return Err(PyTypeError::new_err(format!(
+                        "the bound arguments have no operand '{key}'; their epilogue has {}, and D is given as out",
+                        names.collect::<Vec<_>>().join(", ")
+                    )));
+                }
+            }
+        }
+        let number = |name: &str, bound: Number| {
+            numbers.iter().find(|(swapped, _)| *swapped == name).map_or(bound, |(_, number)| *number)
+        };
+        self.behind_given(problem, number, |operand, bound| match swaps.get_item(operand.name)? {
+            Some(tensor) if operand.name != MAIN_OUTPUT => swapped(operand.name, bound, &tensor),
+            _ => operand.reread(py, stream),
+        })
+    }
+
     fn behind_with(
         &self,
         problem: &Problem,
+        view: impl Fn(&Operand, &View) -> PyResult<View>,
+    ) -> PyResult<BoundEpilogue> {
+        self.behind_given(problem, |_, number| number, view)
+    }
+
+    fn behind_given(
+        &self,
+        problem: &Problem,
+        number: impl Fn(&str, Number) -> Number,
         view: impl Fn(&Operand, &View) -> PyResult<View>,
     ) -> PyResult<BoundEpilogue> {
         let graph = &self.traced_epilogue.get().graph;
@@ -167,7 +222,7 @@ impl EpilogueArguments {
                 Some((name, _, Parameter::Tensor(operand, as_read))) => {
                     Ok((*name, Given::Tensor(view(operand, as_read)?)))
                 }
-                Some((name, _, Parameter::Number(number))) => Ok((*name, Given::Number(*number))),
+                Some((name, _, Parameter::Number(bound))) => Ok((*name, Given::Number(number(name, *bound)))),
                 None => Err(PyValueError::new_err(format!("Argument {wanted} is not provided"))),
             }
         };

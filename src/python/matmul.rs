@@ -130,7 +130,7 @@ fn choose(py: Python<'_>, problem: &Problem, tf32: bool) -> PyResult<Choice> {
     };
     let target = device.map(|_| target_of(problem, None)).transpose()?;
     let allowed = |position: &usize| tf32 || !python_kernel::rounds_to_tf32(*position);
-    let Some(position) = kernels::ranked(problem, target).into_iter().find(allowed) else {
+    let Some(position) = kernels::ranked(problem, target, false).into_iter().find(allowed) else {
         let views = problem.views();
         let [a, b, c] = [views[0].dtype, views[1].dtype, views[2].dtype];
         let accumulator = problem.accumulator();

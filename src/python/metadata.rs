@@ -108,11 +108,9 @@ fn design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> 
         Design::Simt(config) => {
             module.getattr("BLASDesignMetadata")?.call1((triple(config.tile)?, triple([1, 1, 1])?))?
         }
-        Design::Elementwise(config) => module.getattr("ElementwiseDesignMetadata")?.call1((
-            triple(config.tile(types))?,
-            triple([1, 1, 1])?,
-            config.load_bytes,
-        ))?,
+        Design::Elementwise(config) => {
+            module.getattr("BLASDesignMetadata")?.call1((triple(config.tile(types))?, triple([1, 1, 1])?))?
+        }
         Design::Skinny(config) => module.getattr("SkinnyDesignMetadata")?.call1((
             triple(config.user_tile())?,
             triple([1, 1, config.split])?,

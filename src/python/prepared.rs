@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use super::arguments::{NativeArguments, RuntimeArguments};
 use super::kernel::{run_reference, unsupported};
@@ -14,7 +15,8 @@ use crate::kernel::at;
 use crate::operand::{self, View};
 
 /// What `Kernel.bind` returns. Calling it enqueues the launch again, on the operands' memory as it is at the call; an
-/// operand given by keyword stands in for the bound one in that call, and must have its dtype, shape, strides and device.
+/// operand given by keyword stands in for the bound one in that call, and must have its dtype, shape, strides and device. Those of an
+/// epilogue are given by the names that its function has for them (D is `out`); where a number was bound, another number.
 #[pyclass(module = "cutlass_api", frozen)]
 pub struct PreparedLaunch {
     position: usize,
@@ -53,7 +55,7 @@ impl PreparedLaunch {
 
 #[pymethods]
 impl PreparedLaunch {
-    #[pyo3(signature = (*, A = None, B = None, out = None, stream = None))]
+    #[pyo3(signature = (*, A = None, B = None, out = None, stream = None, **epilogue))]
     #[allow(non_snake_case)]
     fn __call__(
         &self,
@@ -62,6 +64,7 @@ impl PreparedLaunch {
         B: Option<&Bound<'_, PyAny>>,
         out: Option<&Bound<'_, PyAny>>,
         stream: Option<&Bound<'_, PyAny>>,
+        epilogue: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
         let native = self.native()?;
         let stream = match stream {
@@ -73,6 +76,7 @@ impl PreparedLaunch {
         let swaps = [A, B, out];
         if let (Some(packed), Some(program)) = (&self.packed, &self.program)
             && swaps.iter().all(Option::is_none)
+            && epilogue.is_none()
             && native.are_as_read(py)?
         {
             return packed.enqueue(tensor, program, &on);
@@ -81,7 +85,15 @@ impl PreparedLaunch {
             Some(tensor) => swapped(operand.name, native.problem.views()[position], tensor),
             None => operand.reread(py, stream),
         })?;
-        let epilogue = native.current_epilogue(py, &problem, stream)?;
+        let epilogue = match (&native.fused, epilogue) {
+            (None, Some(given)) if !given.is_empty() => {
+                let name = given.iter().map(|(name, _)| name.to_string()).next().unwrap_or_default();
+                let message = format!("the bound arguments have no operand '{name}', and no epilogue");
+                return Err(PyTypeError::new_err(message));
+            }
+            (Some(fused), Some(given)) => Some(fused.0.get().behind_swapped(py, &problem, stream, given)?),
+            _ => native.current_epilogue(py, &problem, stream)?,
+        };
         let epilogue = epilogue.as_ref();
         match &self.program {
             Some(program) => {
@@ -105,7 +117,7 @@ impl PreparedLaunch {
 }
 
 /// The view of a tensor that stands in for the operand that a launch was bound with.
-fn swapped(name: &str, bound: &View, tensor: &Bound<'_, PyAny>) -> PyResult<View> {
+pub fn swapped(name: &str, bound: &View, tensor: &Bound<'_, PyAny>) -> PyResult<View> {
     let view = operand::read(name, tensor)?;
     let describe =
         |v: &View| format!("{} {:?} with strides {:?} on {}", v.dtype, v.user_shape(), v.user_stride(), v.device);

@@ -56,13 +56,28 @@ def exp(x: Any) -> Any:
     return torch_function("exp", x)
 
 
+def sum(x: Any, dim: int | tuple[int, ...] | list[int]) -> Any:
+    """The sum along dimensions of the output: -1 for that of each row, -2 for that of each column.
+
+    An epilogue can return it, and not compute with it.
+    """
+    return torch_function("sum", x, dim=dim)
+
+
+def max(x: Any, dim: int | tuple[int, ...] | list[int]) -> Any:
+    """The largest value along dimensions of the output, as torch's ``amax``: NaN where one is. Like :func:`sum`."""
+    return torch_function("amax", x, dim=dim)
+
+
 __all__ = [
     "EpilogueArguments",
     "TracedEpilogue",
     "activation",
     "exp",
+    "max",
     "maximum",
     "minimum",
+    "sum",
     "trace",
     "trace_in_out",
 ]
