@@ -100,7 +100,7 @@ pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Targ
 
     let [a, b, out] = [&problem.a, &problem.b, &problem.out].map(|view| view.numel() as f64);
     let bytes = element * (a + b) + types.out.bytes() as f64 * out;
-    let in_flight = running * size * f64::from(config.shared_bytes(types));
+    let in_flight = running * size * config.occupied(problem) * f64::from(config.shared_bytes(types));
     let device = DEVICE_STARTS + bytes / (DEVICE_RATE * in_flight / (in_flight + DEVICE_HALF));
 
     let packing = match config.workspace_bytes(problem) {
