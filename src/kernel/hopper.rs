@@ -40,8 +40,8 @@ const CLUSTER: f64 = 1.5e-6;
 const PING_PONG_ENDS: f64 = 0.05;
 /// Seconds that an epilogue adds to the end of a tile for each sum that a thread has, and what is left of that where consumers take
 /// turns: from bias and GELU, and from a matrix added and one more stored, at 4096 cubed (docs/notes/epilogue.md).
-const EPILOGUE: f64 = 66e-9;
-const PING_PONG_EPILOGUE: f64 = 0.3;
+const EPILOGUE: f64 = 70e-9;
+const PING_PONG_EPILOGUE: f64 = 0.28;
 /// An output that is written transposed goes through registers and is waited for, which further rounds do not hide.
 const SWAPPED_ROUNDS: f64 = 1.2;
 /// Copying operands first: a launch, and bytes a second read and written.
