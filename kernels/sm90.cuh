@@ -141,7 +141,7 @@ struct Sm90Gemm {
   // next column. With T tiles at a time, what they cover is square if the band is sqrt(T * TILE_N / TILE_M) tiles high; T is 132, or
   // 264 where a CTA has two tiles in hand.
   static constexpr unsigned BAND = (TILE_N >= 2 * TILE_M || PING_PONG ? 16 : 8) / CLUSTER_M;
-  static __device__ __forceinline__ unsigned across(int extent, int tiles) { return (extent + tiles - 1) / tiles; }
+  static __device__ __forceinline__ unsigned across(int extent, int tile) { return (extent + tile - 1) / tile; }
   static __device__ __forceinline__ Tile in_bands(unsigned index, unsigned tiles_m, unsigned tiles_n) {
     const unsigned first = index / (BAND * tiles_n) * BAND, height = min(BAND, tiles_m - first);
     index -= first * tiles_n;
@@ -230,7 +230,8 @@ struct Sm90Gemm {
 
     if (warpgroup == CONSUMERS) {
       if constexpr (REDISTRIBUTE) ptx::shrink_registers<PRODUCER_REGISTERS>();
-      if (GROUPED ? warp == CONSUMERS * 4 : threadIdx.x == CONSUMER_THREADS) produce(params, order, cluster, clusters, first_block, blocks, rank, ring, full, empty);
+      if (GROUPED ? warp == CONSUMERS * 4 : threadIdx.x == CONSUMER_THREADS)
+        produce(params, order, cluster, clusters, first_block, blocks, rank, ring, full, empty);
       if constexpr (SPLIT > 1) ptx::cluster_sync();  // as the consumers, in `reduce`
     } else {
       if constexpr (REDISTRIBUTE) ptx::grow_registers<CONSUMER_REGISTERS>();

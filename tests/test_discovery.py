@@ -153,10 +153,11 @@ def test_tensor_cores_are_ranked_first(dtype, layout):
     found = cutlass_api.get_kernels(fake_gemm(4096, 4096, 4096, dtype=dtype, layout=layout))
     assert found[0].metadata.kernel_name.startswith("sm")
     assert not found[0].metadata.kernel_name.startswith("simt")
-    # The floor under everything is among them, behind all that use tensor cores.
+    # The floor under everything is among them, near the end: but for tiles of 8 columns, all that use tensor cores are faster.
     families = [kernel.metadata.kernel_name.split("_")[0] for kernel in found]
     assert "simt" in families
-    assert "simt" not in families[: len(families) - families.count("simt")]
+    behind = found[families.index("simt") :]
+    assert all(8 in kernel.metadata.design.tile_shape or type(kernel).__name__.startswith("Simt") for kernel in behind)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (0, 5, 7), (5, 0, 7), (5, 7, 0), (3, 5, 7), (127, 131, 129)], ids=str)

@@ -627,7 +627,7 @@ def test_no_text_of_the_user_becomes_code(source):
     args = fake_fused(source, **{name: fake(256, 256) for name in names})
     kernel = cutlass_api.get_kernels(args, cc=90)[0]
     program = kernel.compile(args, cc=90).compiled_obj
-    functor = program.source.split("struct Epilogue {")[1].split("using Gemm")[0]
+    functor = program.source.split("struct Epilogue {")[1].split("using Work")[0]
     assert not {word for word in words if word in functor}
     assert program.source.isascii()
     assert program.log == ""

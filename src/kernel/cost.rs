@@ -42,6 +42,9 @@ impl Target {
         let element = kernel.types.a.bytes() as f64;
         let (tile, flops_per_sm, load_penalty) = match &kernel.design {
             Design::Reference(_) | Design::Elementwise(_) => return f64::INFINITY,
+            Design::Sm90(config) if config.grouped => {
+                return hopper::grouped_seconds(config, kernel.types, gemm, self);
+            }
             Design::Sm90(config) => return hopper::seconds(config, kernel.types, gemm, self, fused),
             Design::Skinny(config) => return config.seconds(kernel.types, gemm, *self),
             Design::Simt(config) => {

@@ -47,12 +47,6 @@ const SWAPPED_ROUNDS: f64 = 1.2;
 /// Copying operands first: a launch, and bytes a second read and written.
 const PACK_LAUNCH: f64 = 2.97e-6;
 const PACK_RATE: f64 = 2.8e12;
-/// Work and traffic go on at once, and the longer counts most: the exponent of their mean.
-const SHARPNESS: f64 = 6.0;
-/// The same of grouped products; and how much of B is read from memory again by each strip of a group's rows after the first, as they
-/// do not read it at quite the same time. Fitted to 22 timings of 9 configurations each (docs/notes/grouped.md).
-const GROUPED_SHARPNESS: f64 = 4.0;
-const GROUPED_AGAIN: f64 = 0.15;
 
 /// Estimated seconds of a kernel, with an epilogue behind the sums or not.
 pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Target, fused: bool) -> f64 {
@@ -61,7 +55,7 @@ pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Targ
     let (size, split) = (f64::from(config.cluster_size()), f64::from(config.split));
     let sms = f64::from(target.multiprocessors);
 
-    let tiles = config.expected_tiles(problem);
+    let tiles = config.tiles(problem) as f64;
     let slots = f64::from(config.clusters_at_once(types, target.multiprocessors));
     let running = tiles.min(slots);
     let (rounds, sharing) = ((tiles / slots).ceil(), (running * size / sms).max(1.0));
@@ -105,17 +99,54 @@ pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Targ
     let work = work.max(tiles * size * blocks * operands / L2_RATE_OF_ALL + reread);
 
     let [a, b, out] = [&problem.a, &problem.b, &problem.out].map(|view| view.numel() as f64);
-    let (again, sharpness) = match config.grouped {
-        true => (GROUPED_AGAIN * (config.expected_strips(problem) - 1.0), GROUPED_SHARPNESS),
-        false => (0.0, SHARPNESS),
-    };
-    let bytes = element * (a + b * (1.0 + again)) + types.out.bytes() as f64 * out;
-    let in_flight = running * size * f64::from(config.shared_bytes(types));
+    let bytes = element * (a + b) + types.out.bytes() as f64 * out;
+    let in_flight = running * size * config.occupied(problem) * f64::from(config.shared_bytes(types));
     let device = DEVICE_STARTS + bytes / (DEVICE_RATE * in_flight / (in_flight + DEVICE_HALF));
 
     let packing = match config.workspace_bytes(problem) {
         0 => 0.0,
         bytes => PACK_LAUNCH + 2.0 * bytes as f64 / PACK_RATE,
     };
-    LAUNCH + (work.powf(sharpness) + device.powf(sharpness)).powf(1.0 / sharpness) + packing
+    // Both at once, the longer counting most.
+    LAUNCH + (work.powi(6) + device.powi(6)).powf(1.0 / 6.0) + packing
+}
+
+/// Estimated seconds of a kernel for the groups of a grouped product.
+///
+/// A coarser model than the other, and apart from it: where groups end is not known, and what tells between its 9 configurations is how
+/// their tiles fill the chip, and how often B is read. Checked against 57 sets of timings; the kernel that it puts first takes 1.02
+/// times as long as the best (docs/notes/grouped.md).
+pub fn grouped_seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Target) -> f64 {
+    const TENSOR_RATE: f64 = 5.3e12;
+    const L2_RATE: f64 = 112e9;
+    const L2_RATE_OF_ALL: f64 = 10.9e12;
+    const DEVICE_RATE: f64 = 2.8e12;
+    const LAUNCH: f64 = 0.8e-6;
+    const TILE_ENDS: f64 = 1.64e-6;
+    const PING_PONG_ENDS: f64 = 0.485;
+    /// How much of B each strip of a group's rows after the first reads from memory again, as they do not read it at quite the same time.
+    const AGAIN: f64 = 0.15;
+    let [tile_m, tile_n] = config.tile.map(f64::from);
+    let [cluster_m, cluster_n] = config.cluster.map(f64::from);
+    let (size, sms) = (f64::from(config.cluster_size()), f64::from(target.multiprocessors));
+    let tiles = config.expected_tiles(problem);
+    let slots = f64::from(config.clusters_at_once(types, target.multiprocessors));
+    let (rounds, sharing) = ((tiles / slots).ceil(), (tiles.min(slots) * size / sms).max(1.0));
+
+    let element = types.a.bytes() as f64;
+    let blocks = (problem.k() as f64 * element / 128.0).ceil();
+    let [a_rows, b_rows] = config.rows_read(problem).map(|(rows, _)| f64::from(rows) * 128.0);
+    let operands = a_rows / cluster_n + b_rows / cluster_m;
+    let block = (tile_m * tile_n * 128.0 / TENSOR_RATE).max(operands / L2_RATE) * sharing;
+    let ends = match config.schedule {
+        Schedule::Cooperative => rounds,
+        Schedule::PingPong => (rounds - 1.0) * PING_PONG_ENDS + 1.0,
+    };
+    let work = rounds * blocks * block + ends * TILE_ENDS * sharing.sqrt();
+    let work = work.max(tiles * size * blocks * operands / L2_RATE_OF_ALL);
+
+    let [a, b, out] = [&problem.a, &problem.b, &problem.out].map(|view| view.numel() as f64);
+    let b = b * (1.0 + AGAIN * (config.expected_strips(problem) - 1.0));
+    let device = (element * (a + b) + types.out.bytes() as f64 * out) / DEVICE_RATE;
+    LAUNCH + (work.powi(4) + device.powi(4)).powf(0.25)
 }

@@ -433,6 +433,16 @@ impl Sm90 {
         [(down * cluster[0]).min(extent[0]), (across * cluster[1]).min(extent[1])]
     }
 
+    /// The share of the CTAs whose tiles begin inside the output: clusters may overhang by whole tiles.
+    pub fn occupied(&self, problem: &GemmProblem) -> f64 {
+        let sides = self.sides(problem);
+        let share = |at: usize| {
+            let tiles = (sides[at].view.shape[sides[at].rows] as u64).div_ceil(u64::from(self.tile[at])).max(1);
+            tiles as f64 / tiles.next_multiple_of(u64::from(self.cluster[at])) as f64
+        };
+        share(0) * share(1)
+    }
+
     /// A cluster's tiles together, M and N, as the user counts them.
     fn cluster_tile(&self) -> [u32; 2] {
         let [m, n] = [0, 1].map(|at| self.tile[at] * self.cluster[at]);
