@@ -464,7 +464,7 @@ struct Sm90Gemm {
       } else {
         __syncwarp();
         Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[0] * batch;
-#pragma unroll 4
+#pragma unroll 2
         for (int index = lane; index < 16 * BOX_N; index += 32) {
           const int r = index / BOX_N, c = index % BOX_N;
           if (row + r < end && column + c < params.n)
