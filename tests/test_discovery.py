@@ -153,7 +153,7 @@ def test_tensor_cores_are_ranked_first(dtype, layout):
     found = cutlass_api.get_kernels(fake_gemm(4096, 4096, 4096, dtype=dtype, layout=layout))
     assert found[0].metadata.kernel_name.startswith("sm")
     assert not found[0].metadata.kernel_name.startswith("simt")
-    # The floor under everything is among them, near the end: but for tiles of 8 columns, all that use tensor cores are faster.
+    # The floor under everything is among them, behind all that use tensor cores but tiles of 8 columns.
     families = [kernel.metadata.kernel_name.split("_")[0] for kernel in found]
     assert "simt" in families
     behind = found[families.index("simt") :]

@@ -653,6 +653,13 @@ def test_missing_and_extra_operands():
             outputs(C=wrong, D=d, E=e)
 
 
+def test_more_operands_than_a_launch_has_room_for():
+    names = [f"t{at}" for at in range(1000)]
+    source = f"def f(accum, {', '.join(names)}):\n    D = accum + t0\n    return D"
+    with pytest.raises(ValueError, match="D is one too many: the epilogue has 1001 operands, and a launch has room"):
+        fused(torch.ones(2, 2), torch.ones(2, 2), torch.zeros(2, 2), source, **dict.fromkeys(names, 1.0))
+
+
 def whole():
     """Tensors that fit."""
     return {"C": torch.ones(3, 4), "D": torch.zeros(3, 4), "E": torch.zeros(3, 4)}

@@ -76,8 +76,6 @@ def test_found_for_a_chip_that_is_not_here(kind):
         described = arguments(kind, tensors(kind, "cuda"))
     for cc, architecture in ((80, "sm_80"), (90, "sm_90a")):
         kernels = cutlass_api.get_kernels(described, cc=cc)
-        if kind == "grouped" and not kernels:
-            pytest.skip("no kernel serves a grouped GEMM on a GPU")
         artifact = kernels[0].compile(described, cc=cc)
         assert artifact.compiled_obj.architecture == architecture
 

@@ -281,6 +281,38 @@ def gemm_operands(m=256, n=256, k=64):
     return a, b, coarse(m, n, dtype=F16).cuda(), torch.zeros(m, n, dtype=F16, device="cuda")
 
 
+def far_out(accum):
+    S = torch.nn.functional.silu(accum)
+    G = torch.nn.functional.gelu(accum)
+    T = torch.sigmoid(accum)
+    D = accum
+    return D, S, G, T
+
+
+def test_activations_are_exact_to_the_far_ends():
+    # Down to where silu's divisor exceeds 2^126, and gelu's values are below 1e-15.
+    values = torch.linspace(-88, 88, 4096, device="cuda")[:, None]
+    out, outputs = torch.empty_like(values), {name: torch.empty_like(values) for name in "SGT"}
+    args = fused(values, torch.ones(1, 1, device="cuda"), out, far_out, **outputs)
+    exact = values.double()
+    wanted = {"S": exact * torch.sigmoid(exact), "T": torch.sigmoid(exact)}
+    wanted["G"] = 0.5 * exact * torch.special.erfc(-exact / 2**0.5)
+    families = {type(kernel): kernel for kernel in cutlass_api.get_kernels(args)}
+    for kernel in families.values():
+        kernel.run(args)
+        for name, tensor in outputs.items():
+            near = (exact.abs() < 8) if name == "G" else torch.ones_like(exact, dtype=torch.bool)
+            torch.testing.assert_close(tensor.double()[near], wanted[name][near], rtol=1e-5, atol=1e-37)
+            torch.testing.assert_close(tensor.double(), wanted[name], rtol=1e-5, atol=1e-13)
+    # What has no bounds keeps them.
+    ends = torch.tensor([torch.inf, -torch.inf, torch.nan], device="cuda")[:, None]
+    outputs = {name: torch.empty_like(ends) for name in "SGT"}
+    args = fused(ends, torch.ones(1, 1, device="cuda"), torch.empty_like(ends), far_out, **outputs)
+    cutlass_api.get_kernels(args)[0].run(args)
+    assert outputs["G"].flatten().tolist()[:2] == [torch.inf, 0]
+    assert all(tensor[2].isnan() for tensor in outputs.values())
+
+
 def test_a_new_number_compiles_nothing(cache_directory):
     a, b, c, out = gemm_operands()
     kernels = []

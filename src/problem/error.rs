@@ -74,6 +74,9 @@ pub enum ProblemError {
     )]
     EmptyMaximum { name: &'static str, out_shape: Vec<i64> },
 
+    #[error("{name} is one too many: the epilogue has {count} operands, and a launch has room for {limit}")]
+    ManyOperands { name: &'static str, count: usize, limit: usize },
+
     #[error("{name} is a reduction, and those are fused behind a GEMM alone; reduce the stored output instead")]
     NotReduced { name: &'static str },
 

@@ -11,6 +11,9 @@ pub enum Given {
     Number(Number),
 }
 
+/// A kernel's parameters have room for 32764 bytes (CUDA C++ Programming Guide, "__global__ Function Parameters"); a tensor takes 32.
+const MAX_OPERANDS: usize = 1000;
+
 /// The epilogue of a problem, checked against it: `inputs` and `outputs` are what stands for those of the graph, with their
 /// names, in the graph's order. The output D is the problem's own, and is not looked at.
 pub fn fuse(
@@ -21,6 +24,9 @@ pub fn fuse(
     outputs: &[(&'static str, Given)],
 ) -> Result<Bound, ProblemError> {
     let out = problem.out();
+    if let Some((name, _)) = inputs.iter().chain(outputs).nth(MAX_OPERANDS) {
+        return Err(ProblemError::ManyOperands { name, count: inputs.len() + outputs.len(), limit: MAX_OPERANDS });
+    }
     let mut input_types = Vec::with_capacity(inputs.len());
     let mut values = Vec::with_capacity(inputs.len());
     for (name, given) in inputs {

@@ -201,7 +201,8 @@ fn unary(operation: Unary, x: f64) -> f64 {
         Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
         Unary::Tanh => x.tanh(),
         Unary::Silu => x / (1.0 + (-x).exp()),
-        Unary::Gelu => 0.5 * x * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2),
+        // Below -40 the second factor is 0, and minus infinity would make no number of that.
+        Unary::Gelu => 0.5 * maximum(x, -40.0) * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2),
         Unary::GeluTanh => {
             let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
             0.5 * x * (1.0 + inner.tanh())
