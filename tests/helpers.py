@@ -88,6 +88,8 @@ def served(kernel, m, n, k):
             operand = getattr(operands, side)
             contiguous = rows if operand.stride == (0, 1, 0) else columns
             extents[contiguous] = -(-extents[contiguous] // operand.divisibility) * operand.divisibility
+        # torch's own output has rows, and how exact its product is goes by their alignment.
+        extents["n"] = -(-extents["n"] // operands.out.divisibility) * operands.out.divisibility
     return extents["m"], extents["n"], extents["k"]
 
 

@@ -381,15 +381,18 @@ impl Sm90 {
             return Err(layout_error("out", &problem.out, self.layout.out));
         }
         if exact(types) {
+            // torch's own output has rows, however this one lies, and they decide for it.
+            let row = problem.n();
             let operands = [
-                ("A", &problem.a, self.layout.a, types.a),
-                ("B", &problem.b, self.layout.b, types.b),
-                ("out", &problem.out, self.layout.out, types.out),
+                ("A", &problem.a, self.layout.a, types.a, 0),
+                ("B", &problem.b, self.layout.b, types.b, 0),
+                ("out", &problem.out, self.layout.out, types.out, row),
             ];
-            for (name, view, major, dtype) in operands {
+            for (name, view, major, dtype, row) in operands {
                 // Where a row's end is not aligned, the next one's start may still be.
-                let row = 1 << ((view.shape[major.unit()] * dtype.bytes()) | 16).trailing_zeros();
-                check_alignment(name, view, view.alignment(major.unit()).min(row), 16)?;
+                let ends = (view.shape[major.unit()] | row) * dtype.bytes();
+                let aligned = view.alignment(major.unit()).min(1 << (ends | 16).trailing_zeros());
+                check_alignment(name, view, aligned, 16)?;
             }
         }
         Ok(())
