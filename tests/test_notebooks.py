@@ -17,7 +17,7 @@ def code_cells(path):
     return [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
 
 
-#: Changed since there was a GPU to run them on. Their outputs are those of the CPU reference, and say so; to be replaced.
+#: Changed since there was a GPU to run them on. Their outputs are of the CPU reference, and say so; to be replaced.
 WITHOUT_A_GPU = {"001_fused_epilogues", "004_fake_tensors"}
 
 
