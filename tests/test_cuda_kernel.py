@@ -150,6 +150,16 @@ def test_a_changed_header_is_seen(tmp_path):
     assert cubins[0] == cubins[2] != cubins[1]
 
 
+@pytest.mark.parametrize("option", ["--pre-include={}", "-include={}"])
+def test_a_changed_header_of_an_option_is_seen(tmp_path, option):
+    header, cubins = tmp_path / "number.h", []
+    for number in (1, 2, 1):
+        header.write_text(f"#define NUMBER {number}\n")
+        source = "__global__ void f(int* x) { *x = NUMBER; }"
+        cubins.append(compiled(source, "f", options=[option.format(header)]).cubin)
+    assert cubins[0] == cubins[2] != cubins[1]
+
+
 def test_an_include_by_macro_is_not_kept_on_disk(tmp_path):
     (tmp_path / "mine.cu").write_text('#define WHICH "number.h"\n#include WHICH\n__global__ void f(int* x) { *x = N; }')
     code = f"""
@@ -549,3 +559,11 @@ def test_a_family_of_kernels():
         assert kernel.supports(args)
         programs.add(kernel.compile(args, cc=90).compiled_obj.kernel_name)
     assert programs == {"copy<float>", "copy<double>", "copy<int>"}
+
+
+def test_a_kernel_is_compiled_for_a_chip_by_arguments_on_the_cpu():
+    function = cutlass_api.cuda_kernel(SQUARE, "square", grid=1)
+    x = torch.zeros(3)
+    assert function.compile(x, x, 3, cc=90).architecture == "sm_90a"
+    with pytest.raises(ValueError, match="the tensors are on the CPU"):
+        function.compile(x, x, 3)

@@ -10,7 +10,7 @@ PRELUDE = textwrap.dedent(
     """
     import json, threading
     import cutlass_api
-    from cutlass_api.arguments import GemmArguments
+    from cutlass_api.arguments import EpilogueArguments, GemmArguments
     from stand_in import device
     from stand_in.device import Tensor
 
@@ -537,7 +537,8 @@ def test_a_launch_made_from_the_last_one_is_the_launch_made_anew():
         from cutlass_api.artifact import CompiledArtifact
 
         def block(kernel, args, artifact):
-            size = 464 if "sm90" in kernel.metadata.kernel_name else 128
+            name = kernel.metadata.kernel_name
+            size = 464 if "sm90" in name else 152 if "elementwise" in name else 128
             device.expect(size)
             kernel.run(args, artifact, stream=STREAM, assume_supported_args=True)
             block = device.ctypes.string_at(device.library.stand_in_last_parameters(), size)
@@ -596,14 +597,114 @@ def test_a_launch_made_from_the_last_one_is_the_launch_made_anew():
             c.describe(OUT + 3 * at, (128, 256))
             return ElementwiseArguments(a, b, c)
 
-        for arguments in (grouped, elementwise):
+        for arguments, places in ((grouped, (16, 4096, 0)), (elementwise, (16, 2, 18, 4096, 0))):
             for kernel in cutlass_api.get_kernels(arguments(0)):
                 artifact = kernel.compile(arguments(0))
                 before = block(kernel, arguments(0), artifact)
-                for at in (16, 4096, 0):
+                for at in places:
                     fresh = CompiledArtifact(artifact.compiled_obj, kernel)
                     assert block(kernel, arguments(at), artifact) == block(kernel, arguments(at), fresh), kernel
                     assert (block(kernel, arguments(at), artifact) == before) == (at == 0), kernel
+        """
+    )
+
+
+def test_an_epilogue_s_operands_follow_through_the_last_launch():
+    run(
+        """
+        import struct
+        source = "def f(accum, C, alpha):\\n    D = accum * alpha + C\\n    return D"
+        C = 0x40000000
+
+        def arguments(at, alpha):
+            a.describe(A + at, (128, 256))
+            fused = EpilogueArguments(source, D=out, C=Tensor(C + at, (1, 64), bits=32), alpha=alpha)
+            return GemmArguments(a, b, out, "float32", fused)
+
+        device.library.stand_in_expect_more(40)
+        for family in ("sm80", "sm90", "simt"):
+            kernel = first(arguments(0, 1.0), family)
+            artifact = kernel.compile(arguments(0, 1.0))
+            for at, alpha in ((0, 1.0), (64, 2.0), (0, 3.0)):
+                kernel.run(arguments(at, alpha), artifact, stream=STREAM, assume_supported_args=True)
+                words = device.last_words(5)
+                assert words[0] == C + at and struct.unpack("<f", struct.pack("<I", words[4]))[0] == alpha, words
+            try:
+                kernel.run(GemmArguments(a, b, out, "float32"), artifact, stream=STREAM, assume_supported_args=True)
+            except ValueError as error:
+                assert "epilogue" in str(error), error
+            else:
+                raise AssertionError("launched without the epilogue that it fuses")
+        """
+    )
+
+
+def test_an_artifact_is_of_its_kernel():
+    run(
+        """
+        from cutlass_api.artifact import CompiledArtifact
+        other = first(args, "sm90")
+        try:
+            CompiledArtifact(kernel.compile(args).compiled_obj, other)
+        except ValueError as error:
+            assert kernel.metadata.kernel_name in str(error) and other.metadata.kernel_name in str(error), error
+        else:
+            raise AssertionError("another kernel's program was taken")
+        """
+    )
+
+
+def test_a_workspace_over_an_epilogue_s_operand_is_refused():
+    run(
+        """
+        sums = Tensor(0x40000000, (128,), bits=32)
+        source = "def f(accum):\\n    D = accum\\n    sums = sum(accum, 1)\\n    return D, sums"
+        args = GemmArguments(a, b, out, "float32", EpilogueArguments(source, D=out, sums=sums))
+        kernel = first(args, "sm80")
+        try:
+            kernel.run(args, stream=STREAM, workspace=Tensor(0x40000000, (4096, 64)))
+        except ValueError as error:
+            assert "workspace shares memory with sums" in str(error), error
+        else:
+            raise AssertionError("partial results over what they are summed to")
+        assert device.launches() == 0
+        """
+    )
+
+
+def test_a_bound_launch_takes_no_fake_and_no_ambiguous_operand():
+    run(
+        """
+        import torch
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        with FakeTensorMode():
+            fake = torch.empty(64, device="cuda", dtype=torch.float32)
+        source = "def f(accum, {0}, alpha):\\n    D = accum * alpha + {0}\\n    return D"
+        real = Tensor(0x40000000, (1, 64), bits=32)
+
+        def bound(name, tensor):
+            fused = EpilogueArguments(source.format(name), D=out, alpha=1.5, **{name: tensor})
+            args = GemmArguments(a, b, out, "float32", fused)
+            return first(args, "sm80").bind(args, None, STREAM)
+
+        launch = bound("C", fake)
+        for call in (launch, lambda: launch(alpha=2.0), lambda: launch(A=a, alpha=3)):
+            try:
+                call()
+            except ValueError as error:
+                assert "C is a FakeTensor" in str(error), error
+            else:
+                raise AssertionError("a tensor without memory was launched")
+        launch = bound("B", real)
+        try:
+            launch(B=real)
+        except ValueError as error:
+            assert "B may mean the launch's or the epilogue's" in str(error), error
+        else:
+            raise AssertionError("one of two was guessed")
+        assert device.launches() == 0
+        launch(alpha=2.0)
+        assert device.launches() == 1
         """
     )
 

@@ -18,7 +18,8 @@ template <int WIDTH, int RUN> __device__ __forceinline__ constexpr int run_colum
   return RUN == WIDTH ? e : e / RUN * 8 + e % RUN;
 }
 
-// Where the sums of a call lie. `finish_sums` is called by all lanes of a warp together, those outside the output included (`valid` 0).
+// Where the sums of a call lie. Behind an epilogue that reduces, all lanes that share a partial result call `finish_sums` together, those
+// outside the output included (`valid` 0).
 struct Place {
   int batch, m, n, valid;
   // What only epilogues that reduce look at: the partial results' place along m (of columns) and n (of rows), and whether this row, and

@@ -221,7 +221,8 @@ impl Reader<'_> {
         } else if self.take("K") {
             Type::Const(Box::new(self.one()?))
         } else if self.take("V") {
-            self.one()?
+            // Qualifiers that stand together count as one where they are referred to.
+            if self.take("K") { Type::Const(Box::new(self.one()?)) } else { self.one()? }
         } else if self.take("R") || self.take("O") {
             self.one()?;
             Type::Other("a reference")
@@ -307,6 +308,17 @@ mod tests {
         }
         assert_eq!(all[10], Parameter::Number(Number::F32));
         assert!(parse("_Z17rutlass_signatureIPFvvEE").unwrap().is_empty());
+    }
+
+    #[test]
+    fn qualifiers_together_are_one_candidate_for_reference() {
+        // f(const volatile float*, int*, int*), and both pointers of f(const volatile float*, const volatile float*).
+        let all = parse("_Z17rutlass_signatureIPFvPVKfPiS2_EE").unwrap();
+        assert_eq!(all[1], all[2]);
+        let Parameter::Pointer { to: Pointee::Elements { dtypes, .. }, .. } = &all[2] else { panic!("{all:?}") };
+        assert_eq!(dtypes, &[DType::I32]);
+        let all = parse("_Z17rutlass_signatureIPFvPVKfS1_EE").unwrap();
+        assert_eq!(all[0], all[1]);
     }
 
     #[test]

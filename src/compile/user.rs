@@ -144,18 +144,26 @@ impl Headers {
     /// Everything that includes could mean, under whatever conditions: rather one too many than one too few.
     fn of(source: &UserSource, options: &[String]) -> Headers {
         let mut folders: Vec<PathBuf> = vec![Path::new(&source.file).parent().unwrap_or(Path::new("")).to_owned()];
-        let mut previous = "";
+        let (mut previous, mut text) = ("", String::new());
         for option in options {
             let folder = match previous {
                 "-I" | "--include-path" => Some(option.as_str()),
                 _ => option.strip_prefix("-I").or_else(|| option.strip_prefix("--include-path=")),
             };
             folders.extend(folder.filter(|folder| !folder.is_empty()).map(PathBuf::from));
+            let included = match previous {
+                "-include" | "--pre-include" => Some(option.as_str()),
+                _ => option.strip_prefix("-include=").or_else(|| option.strip_prefix("--pre-include=")),
+            };
+            text.extend(included.map(|file| format!("#include \"{file}\"\n")));
             previous = option;
         }
+        // Those are looked for where the process is, too.
+        folders.push(PathBuf::new());
+        text.push_str(&source.text);
         let mut headers = Headers { digest: [0; blake3::OUT_LEN], all_seen: true };
         let (mut hasher, mut seen) = (blake3::Hasher::new(), HashSet::new());
-        headers.visit(&source.text, &folders, &mut seen, &mut hasher);
+        headers.visit(&text, &folders, &mut seen, &mut hasher);
         headers.digest = *hasher.finalize().as_bytes();
         headers
     }

@@ -63,6 +63,17 @@ impl Bound {
         }
     }
 
+    /// The tensors that are read, and those that are written besides the main output, with their names.
+    pub fn tensors(&self) -> Vec<(&'static str, &View)> {
+        let graph = &self.epilogue.graph;
+        let inputs = graph.inputs.iter().zip(&self.inputs).filter_map(|(name, value)| match value {
+            Value::Tensor(view) => Some((name.as_str(), view)),
+            Value::Scalar(_) => None,
+        });
+        let outputs = graph.outputs.iter().zip(&self.outputs);
+        inputs.chain(outputs.filter_map(|(output, view)| Some((output.name.as_str(), view.as_ref()?)))).collect()
+    }
+
     /// The parameter block: `EpilogueParams` of the generated text, in words of 8 bytes. First the tensors, each its address
     /// and its strides along batch, m and n, in elements; then the scalars, each in a word of its own.
     /// `transposed`: the kernel's program computes the transposed product. `partial`: the tensors that stand for those outputs that

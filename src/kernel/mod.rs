@@ -25,7 +25,7 @@ pub use simt::Simt;
 pub use skinny::{Method, Narrow, Skinny};
 pub use sm80::Sm80;
 pub use sm90::{Schedule, Sm90};
-pub use space::{all, at, base, fused, ranked};
+pub use space::{all, at, fused, ranked};
 pub use types::Types;
 
 use thiserror::Error;

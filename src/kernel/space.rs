@@ -104,12 +104,6 @@ pub fn at(position: usize) -> &'static Kernel {
     })
 }
 
-/// The position in [`all`] of a kernel without its epilogue.
-pub fn base(kernel: &Kernel) -> Option<usize> {
-    let plain = Kernel { epilogue: None, ..*kernel };
-    all().iter().position(|known| *known == plain)
-}
-
 /// Positions in [`all`] of the kernels that serve a problem on a target (`None`: on the CPU), fastest guess first. `fused`: an
 /// epilogue is to be computed behind the sums.
 pub fn ranked(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usize> {

@@ -39,8 +39,18 @@ impl CompiledArtifact {
 #[pymethods]
 impl CompiledArtifact {
     #[new]
-    fn new(compiled_obj: Py<PyAny>, kernel_obj: Py<PyAny>) -> Self {
-        CompiledArtifact::of(compiled_obj, kernel_obj)
+    fn new(py: Python<'_>, compiled_obj: Py<PyAny>, kernel_obj: Py<PyAny>) -> PyResult<Self> {
+        // A launch takes a built-in kernel's parameters for those of the program.
+        if let (Ok(program), Ok(kernel)) =
+            (compiled_obj.bind(py).cast::<Program>(), kernel::kernel_of(kernel_obj.bind(py)))
+            && !compile::is_of(&program.get().0, kernel)
+        {
+            let (name, kernel) = (&program.get().0.kernel, kernel.name());
+            return Err(PyValueError::new_err(format!(
+                "compiled_obj is a program of {name}, and kernel_obj is {kernel}"
+            )));
+        }
+        Ok(CompiledArtifact::of(compiled_obj, kernel_obj))
     }
 
     /// What compilation made: a `Program` for a kernel that NVRTC compiled, None for one that needs no compilation.

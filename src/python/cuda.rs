@@ -101,11 +101,16 @@ impl CudaFunction {
     /// RuntimeError with the compiler's messages.
     #[pyo3(signature = (*args, cc = None))]
     fn compile(&self, args: &Bound<'_, PyTuple>, cc: Option<u32>) -> PyResult<Program> {
-        let ordinal = if args.is_empty() { 0 } else { self.ordinal(&self.given(args)?)? };
-        let device = match cc {
-            // A FakeTensor may be on a device that this machine does not have.
-            Some(_) => Device::get(ordinal).ok(),
-            None => Some(Device::get(ordinal)?),
+        let given = self.given(args)?;
+        let device = match (cc, args.is_empty()) {
+            (None, true) => Some(Device::get(0)?),
+            (None, false) => Some(Device::get(self.ordinal(&given)?)?),
+            (Some(_), true) => Device::get(0).ok(),
+            // FakeTensors may be on a device that this machine does not have, and others on none at all.
+            (Some(_), false) => match self.device_of(&given)? {
+                operand::Device::Cuda(ordinal) => Device::get(ordinal).ok(),
+                operand::Device::Cpu => None,
+            },
         };
         let cc = cc.or(device.map(|device| device.cc)).unwrap_or_default();
         let compiled = self.compiled(args.py(), cc)?;

@@ -146,16 +146,7 @@ impl EpilogueArguments {
 
     /// This epilogue behind a problem, with the operands as they are now.
     pub fn behind_now(&self, py: Python<'_>, problem: &Problem, stream: Option<u64>) -> PyResult<BoundEpilogue> {
-        self.behind_with(problem, |operand, _| {
-            let view = operand.reread(py, stream)?;
-            if view.fake {
-                return Err(PyValueError::new_err(format!(
-                    "{} is a FakeTensor: it has no memory, and nothing can be run on it",
-                    operand.name
-                )));
-            }
-            Ok(view)
-        })
+        self.behind_with(problem, |operand, _| in_memory(operand, py, stream))
     }
 
     /// This epilogue behind a problem, with some operands in place of those that it was made with; the others as they are now.
@@ -198,8 +189,13 @@ impl EpilogueArguments {
         };
         self.behind_given(problem, number, |operand, bound| match swaps.get_item(operand.name)? {
             Some(tensor) if operand.name != MAIN_OUTPUT => swapped(operand.name, bound, &tensor),
-            _ => operand.reread(py, stream),
+            _ => in_memory(operand, py, stream),
         })
+    }
+
+    /// Whether an operand of the epilogue has this name.
+    pub fn has_operand(&self, name: &str) -> bool {
+        self.operands.iter().any(|(operand, ..)| *operand == name)
     }
 
     fn behind_with(
@@ -247,5 +243,17 @@ impl EpilogueArguments {
             }
         }
         Ok(true)
+    }
+}
+
+/// An operand as it is now, which must have memory behind it.
+fn in_memory(operand: &Operand, py: Python<'_>, stream: Option<u64>) -> PyResult<View> {
+    let view = operand.reread(py, stream)?;
+    match view.fake {
+        false => Ok(view),
+        true => Err(PyValueError::new_err(format!(
+            "{} is a FakeTensor: it has no memory, and nothing can be run on it",
+            operand.name
+        ))),
     }
 }

@@ -14,8 +14,8 @@ use crate::compile::Program;
 use crate::driver::{Configuration, Device, DriverError, EncodedTensorMap, Grid};
 use crate::epilogue::Bound as BoundEpilogue;
 use crate::kernel::{
-    ElementwiseParams, GemmParams, Launch, Pack, PackOperand, Params, Reduce, ReduceOperand, Sm90Scalars, Target,
-    TensorMap, at,
+    ElementwiseParams, GemmParams, Kernel, Launch, Pack, PackOperand, Params, Reduce, ReduceOperand, Sm90Scalars,
+    Target, TensorMap, at,
 };
 use crate::operand;
 use crate::problem::Problem;
@@ -177,7 +177,7 @@ impl Packed {
         let (kernel, device) = (at(position), device_of(problem)?);
         let reduce = epilogue.and_then(|epilogue| kernel.reduce(problem, epilogue, workspace));
         let partial = reduce.as_ref().map_or(&[][..], |reduce| &reduce.partial);
-        let epilogue = epilogue_params(position, epilogue, partial);
+        let epilogue = epilogue_params(kernel, epilogue, partial);
         let reduce = reduce.filter(|reduce| reduce.grid() > 0).map(|reduce| {
             let grid = Grid {
                 ctas: [reduce.grid(), 1, 1],
@@ -199,11 +199,15 @@ impl Packed {
     /// one addresses the other.
     fn fits(&self, problem: &Problem) -> bool {
         let same_operation = std::mem::discriminant(&self.problem) == std::mem::discriminant(problem);
+        // What reduces has addresses in its second step, too; the map of an operand without elements does not show its address.
         same_operation
-            && self.problem.views().iter().zip(problem.views()).all(|(before, now)| {
-                // The map of an operand without elements does not show its address.
-                before.lies_elsewhere(now) && now.numel() > 0
-            })
+            && self.reduce.is_none()
+            && self
+                .problem
+                .views()
+                .iter()
+                .zip(problem.views())
+                .all(|(before, now)| before.lies_elsewhere(now) && now.numel() > 0)
     }
 
     /// Turns into the launch of a problem that fits. After an error the launch is nobody's.
@@ -315,7 +319,7 @@ impl Work<'_> {
         self.check()?;
         let device = device_of(self.problem)?;
         if let Some(workspace) = workspace {
-            let address = given_workspace(workspace, bytes, self.problem)?;
+            let address = given_workspace(workspace, bytes, self.problem, self.epilogue)?;
             self.packed(address)?.enqueue(tensor, self.program, stream)?;
             return Ok(None);
         }
@@ -336,8 +340,7 @@ impl Work<'_> {
             Some(mut packed) if packed.fits(self.problem) => {
                 at(self.position).fuses(self.epilogue).map_err(|reason| unsupported(&reason))?;
                 packed.move_to(self.problem)?;
-                // Reductions have workspace, and come elsewhere.
-                packed.epilogue = epilogue_params(self.position, self.epilogue, &[]);
+                packed.epilogue = epilogue_params(at(self.position), self.epilogue, &[]);
                 packed
             }
             _ => {
@@ -365,23 +368,27 @@ impl Work<'_> {
 
 /// The parameter block of an epilogue as a kernel takes it; empty where there is none.
 /// `partial`: where the partial results of its reductions lie.
-fn epilogue_params(position: usize, epilogue: Option<&BoundEpilogue>, partial: &[[u64; 4]]) -> Vec<u64> {
-    let kernel = at(position);
-    epilogue
-        .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed(), partial))
-        .unwrap_or_default()
+fn epilogue_params(kernel: &Kernel, epilogue: Option<&BoundEpilogue>, partial: &[[u64; 4]]) -> Vec<u64> {
+    let (accumulator, transposed) = (kernel.types.accumulator, kernel.is_transposed());
+    epilogue.map(|epilogue| epilogue.params(accumulator, transposed, partial)).unwrap_or_default()
 }
 
 /// The address of a user's workspace, which must be large enough and where the operands are.
-fn given_workspace(workspace: &Bound<'_, PyAny>, bytes: u64, problem: &Problem) -> PyResult<u64> {
+fn given_workspace(
+    workspace: &Bound<'_, PyAny>,
+    bytes: u64,
+    problem: &Problem,
+    epilogue: Option<&BoundEpilogue>,
+) -> PyResult<u64> {
     let view = operand::read("workspace", workspace)?;
     let given = (view.numel() * view.dtype.bytes()) as u64;
     if view.fake || view.read_only {
         let what = if view.fake { "a FakeTensor, which has no memory" } else { "read-only" };
         return Err(PyValueError::new_err(format!("workspace is {what}; pass a tensor that can be written")));
     }
-    let shared = |(name, operand): (&'static str, &operand::View)| view.may_alias(operand).then_some(name);
-    if let Some(name) = problem.operands().into_iter().find_map(shared) {
+    let of_epilogue = epilogue.map(BoundEpilogue::tensors).unwrap_or_default();
+    let mut operands = problem.operands().into_iter().chain(of_epilogue);
+    if let Some((name, _)) = operands.find(|(_, operand)| view.may_alias(operand)) {
         return Err(PyValueError::new_err(format!("workspace shares memory with {name}; pass memory of its own")));
     }
     if view.device != problem.device() {
@@ -427,17 +434,14 @@ pub fn native_floor(
         let message = "the kernel copies operands first, or reduces outputs afterwards: that is more than one launch";
         return Err(PyValueError::new_err(message));
     }
+    kernel.addresses(&native.problem).map_err(|reason| unsupported(&reason))?;
+    kernel.fuses(native.bound_epilogue()).map_err(|reason| unsupported(&reason))?;
     let Some(launch) = kernel.launch(&native.problem, target(device), 0) else {
         return Err(PyValueError::new_err("the problem is empty, so there is nothing to launch"));
     };
-    kernel.addresses(&native.problem).map_err(|reason| unsupported(&reason))?;
-    kernel.fuses(native.bound_epilogue()).map_err(|reason| unsupported(&reason))?;
     let _current = device.make_current()?;
     let Calls { grid, block, .. } = Calls::new(&launch)?;
-    let epilogue = native
-        .bound_epilogue()
-        .map(|epilogue| epilogue.params(kernel.types.accumulator, kernel.is_transposed(), &[]))
-        .unwrap_or_default();
+    let epilogue = epilogue_params(kernel, native.bound_epilogue(), &[]);
     let function = program.library(device)?.prepare(device)?;
     let mut seconds = Vec::with_capacity(rounds);
     for _ in 0..rounds {

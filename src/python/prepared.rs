@@ -16,7 +16,8 @@ use crate::operand::{self, View};
 
 /// What `Kernel.bind` returns. Calling it enqueues the launch again, on the operands' memory as it is at the call; an
 /// operand given by keyword stands in for the bound one in that call, and must have its dtype, shape, strides and device. Those of an
-/// epilogue are given by the names that its function has for them (D is `out`); where a number was bound, another number.
+/// epilogue are given by the names that its function has for them (D is `out`); where a number was bound, another number. An epilogue's
+/// operand that is named A, B, out or stream cannot be swapped.
 #[pyclass(module = "cutlass_api", frozen)]
 pub struct PreparedLaunch {
     position: usize,
@@ -67,6 +68,16 @@ impl PreparedLaunch {
         epilogue: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
         let native = self.native()?;
+        if let Some(fused) = &native.fused {
+            let given = [("A", A), ("B", B), ("out", out), ("stream", stream)];
+            if let Some((name, _)) =
+                given.iter().find(|(name, given)| given.is_some() && fused.0.get().has_operand(name))
+            {
+                return Err(PyValueError::new_err(format!(
+                    "{name} may mean the launch's or the epilogue's; name the epilogue's operand otherwise to swap either"
+                )));
+            }
+        }
         let stream = match stream {
             Some(stream) => Some(stream_handle(stream)?),
             None => self.stream,
