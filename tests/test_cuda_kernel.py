@@ -384,6 +384,25 @@ def test_a_failing_launch_has_cuda_s_name():
     )
 
 
+def test_another_function_s_program_is_refused():
+    run(
+        """
+        one, other = (
+            cuda_kernel("__global__ void f(const float* x, float* out) { *out = *x + %d; }" % add, "f", grid=1)
+            for add in (1, 2)
+        )
+        try:
+            one.launch((x, out), 1, None, other.compile())
+        except ValueError as error:
+            assert "is not what compile() of f returned" in str(error), error
+        else:
+            raise AssertionError("another program was launched")
+        one.launch((x, out), 1, None, one.compile())
+        assert device.launches() == 1
+        """
+    )
+
+
 def test_after_compile_a_call_loads_nothing():
     run(
         """

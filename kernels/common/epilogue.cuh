@@ -1,7 +1,7 @@
 // What happens to sums of products before they are stored.
 //
-// An epilogue is a functor. A kernel calls it, through `finish_sums`, with WIDTH sums of one row of its row-major output: row m, from column n on, of one
-// matrix of the batch. They are runs of RUN neighbours, and where there are several runs, each begins 8 columns after the one
+// An epilogue is a functor. A kernel calls it, through `finish_sums`, with WIDTH sums of one row of its row-major output: row m, from
+// column n on, of one matrix of the batch. They are runs of RUN neighbours, and where there are several runs, each begins 8 columns after the one
 // before: so the lanes of a warp hold the sums of a matrix instruction. `valid` is how many columns from n on lie inside the output (at
 // least one); sums further away are no part of it. n is a multiple of RUN. Each element is passed exactly once. The functor
 // replaces the values, in place, by those of the output, reads what else it needs, and writes what further outputs there are. A kernel

@@ -22,7 +22,7 @@ use thiserror::Error;
 
 use nvrtc::{Compiled, Failure, Task};
 
-use crate::driver::{Device, DriverError, Library};
+use crate::driver::{Device, DriverError, Function, Library};
 use crate::epilogue::Epilogue;
 use crate::kernel::Kernel;
 
@@ -93,19 +93,16 @@ impl Program {
             other.load(device)?;
             device.prepare_to_allocate()?;
         }
-        self.library(device).map(|_| ())
+        self.function(device).map(|_| ())
     }
 
-    /// The program in the driver, loaded on first use and prepared for this device.
-    pub fn library(&self, device: &Device) -> Result<&Library, DriverError> {
+    /// The kernel on this device, where the program is loaded on first use.
+    pub fn function(&self, device: &Device) -> Result<Function, DriverError> {
         if let Some(library) = self.library.get() {
-            library.prepare(device)?;
-            return Ok(library);
+            return library.function(device);
         }
         let loaded = Library::load(&self.cubin, &self.entry, self.shared_bytes, device)?;
-        let library = self.library.get_or_init(|| loaded);
-        library.prepare(device)?;
-        Ok(library)
+        self.library.get_or_init(|| loaded).function(device)
     }
 }
 

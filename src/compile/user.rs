@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use super::nvrtc::{Compiled, Failure, Task};
 use super::signature::{self, Parameter};
-use super::{Architecture, CompileError, Nvrtc, Program, cache, failed};
+use super::{Architecture, CompileError, Nvrtc, Program, cache, empty, failed};
 
 /// CUDA C++ of the user's own, and the function in it that is launched.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -77,23 +77,9 @@ fn compile_uncached(
     let function = source.function.clone();
     let identity = format!("{text}\0{function}\0{}", blake3::Hash::from(headers.digest).to_hex());
     let key = cache::key(&identity, options, nvrtc.version());
-    let empty = Program {
-        key,
-        kernel: function.clone(),
-        base: String::new(),
-        epilogue: None,
-        architecture,
-        shared_bytes: source.shared_bytes,
-        entry: String::new(),
-        signature: String::new(),
-        first: None,
-        last: None,
-        nvrtc: nvrtc.version(),
-        source: text,
-        log: String::new(),
-        cubin: Vec::new(),
-        library: OnceLock::new(),
-    };
+    let shared_bytes = source.shared_bytes;
+    // What the entry is called there, the compiler tells.
+    let empty = Program { key, shared_bytes, ..empty(function.clone(), "", text, architecture, nvrtc) };
     if headers.all_seen
         && let Some(Program { entry, signature, log, cubin, .. }) = cache::load(&empty.key)
     {

@@ -47,6 +47,13 @@ pub struct Grid {
     pub overlapping: bool,
 }
 
+impl Grid {
+    /// So many CTAs of so many threads, side by side and with nothing else to it.
+    pub fn plain(ctas: u32, threads: u32) -> Grid {
+        Grid { ctas: [ctas, 1, 1], threads: [threads, 1, 1], cluster: [1; 3], shared_bytes: 0, overlapping: false }
+    }
+}
+
 /// A grid as the driver takes it, but for the stream: made once where a launch is repeated.
 #[derive(Clone)]
 pub struct Configuration {
@@ -113,9 +120,9 @@ impl Library {
         Ok(Library { kernel, shared_bytes, functions })
     }
 
-    /// Loads the kernel's code onto a device and lifts its limit of shared memory there, so that nothing is left for
-    /// the first launch to do: a launch may then be captured into a graph straight away.
-    pub fn prepare(&self, device: &Device) -> Result<Function, DriverError> {
+    /// The kernel on a device. The first time, its code is loaded there and its limit of shared memory lifted, so that nothing is left
+    /// for a launch to do: one may then be captured into a graph straight away.
+    pub fn function(&self, device: &Device) -> Result<Function, DriverError> {
         let known = self.functions.get(device.ordinal as usize);
         let function = known.map_or(std::ptr::null_mut(), |known| known.load(Ordering::Acquire));
         if !function.is_null() {
@@ -135,64 +142,63 @@ impl Library {
         }
         Ok(Function(function))
     }
+}
 
-    /// Enqueues one launch on a stream of the device.
+impl Function {
+    /// Enqueues one launch on a stream of the device that the function is of.
     ///
     /// # Safety
-    /// `params` is what the kernel declares as its first parameter, `more` as its second, unless it has none, and every
+    /// `params` points to what the kernel declares as its first parameter, `more` is its second, unless it has none, and every
     /// address in them is valid on the device until the launch has run.
-    pub unsafe fn launch<P>(
-        &self,
+    pub unsafe fn launch(
+        self,
         device: &Device,
         stream: u64,
         grid: &Configuration,
-        params: &P,
+        params: *const c_void,
         more: &[u64],
     ) -> Result<(), DriverError> {
-        let function = self.prepare(device)?;
         let _current = device.make_current()?;
         // SAFETY: the caller's; the device has just been made current.
-        unsafe { function.launch(stream, grid, params, more) }
+        unsafe { self.launch_current(stream, grid, params, more) }
     }
 
-    /// As [`Library::launch`], of a kernel with one parameter a word: each lies in the first bytes of its own.
+    /// As [`Function::launch`], of a kernel with one parameter a word: each lies in the first bytes of its own.
     ///
     /// # Safety
     /// There is a word for each parameter that the kernel declares, with its value, none larger than a word. Every address among
     /// them is valid on the device until the launch has run.
     pub unsafe fn launch_words(
-        &self,
+        self,
         device: &Device,
         stream: u64,
-        grid: Grid,
+        grid: &Configuration,
         words: &[u64],
     ) -> Result<(), DriverError> {
-        let function = self.prepare(device)?;
         let _current = device.make_current()?;
-        let mut arguments: Vec<*mut c_void> = words.iter().map(pointer).collect();
+        let mut arguments: Vec<*mut c_void> =
+            words.iter().map(|word| std::ptr::from_ref(word).cast_mut().cast()).collect();
         // SAFETY: the caller's; the device has just been made current.
-        unsafe { function.launch_pointers(stream, &grid.into(), &mut arguments) }
+        unsafe { self.launch_pointers(stream, grid, &mut arguments) }
     }
-}
 
-impl Function {
     /// The launch call alone.
     ///
     /// # Safety
-    /// As for [`Library::launch`]; the function's device is current.
-    pub unsafe fn launch<P>(
+    /// As for [`Function::launch`]; the device is current.
+    pub unsafe fn launch_current(
         self,
         stream: u64,
         grid: &Configuration,
-        params: &P,
+        params: *const c_void,
         more: &[u64],
     ) -> Result<(), DriverError> {
         // SAFETY: the caller's. The driver looks at as many as the kernel declares.
-        unsafe { self.launch_pointers(stream, grid, &mut [pointer(params), more.as_ptr().cast_mut().cast()]) }
+        unsafe { self.launch_pointers(stream, grid, &mut [params.cast_mut(), more.as_ptr().cast_mut().cast()]) }
     }
 
     /// # Safety
-    /// There is a pointer to each parameter that the kernel declares; the rest as for [`Function::launch`].
+    /// There is a pointer to each parameter that the kernel declares; the rest as for [`Function::launch_current`].
     #[inline(always)]
     unsafe fn launch_pointers(
         self,
@@ -210,9 +216,4 @@ impl Function {
         let result = unsafe { sys::cuLaunchKernelEx(&config, self.0, arguments.as_mut_ptr(), std::ptr::null_mut()) };
         check("cuLaunchKernelEx", result)
     }
-}
-
-/// A parameter as the driver takes it: untyped, and writable in name only.
-fn pointer<P>(parameter: &P) -> *mut c_void {
-    std::ptr::from_ref(parameter).cast_mut().cast()
 }

@@ -7,5 +7,5 @@ mod tensor_map;
 
 pub use device::{Current, Device};
 pub use error::DriverError;
-pub use library::{Configuration, Grid, Library};
+pub use library::{Configuration, Function, Grid, Library};
 pub use tensor_map::EncodedTensorMap;

@@ -104,8 +104,8 @@ impl Target {
     }
 }
 
-/// `mma.sync` rate of one H100 multiprocessor, FLOP a second: round numbers near the best kernel's, not peaks. Other chips have other rates, in the same proportion
-/// between kernels, which is all that ranking needs.
+/// `mma.sync` rate of one H100 multiprocessor, FLOP a second: round numbers near the best kernel's, not peaks. Other chips have other
+/// rates, in the same proportion between kernels, which is all that ranking needs.
 fn sm80_rate(dtype: DType) -> f64 {
     match dtype {
         DType::I8 | DType::U8 => 8e12,

@@ -138,7 +138,13 @@ impl CudaFunction {
             None => device.cc,
         };
         let compiled = self.compiled(py, cc)?;
-        let program = program.map_or(&compiled.program, |program| &program.get().0);
+        if let Some(other) = program.filter(|program| !Arc::ptr_eq(&program.get().0, &compiled.program)) {
+            let (other, function) = (&other.get().0.kernel, &self.source.function);
+            return Err(PyValueError::new_err(format!(
+                "the program, of {other}, is not what compile() of {function} returned"
+            )));
+        }
+        let program = &compiled.program;
         check_architecture(program, device)?;
         if self.cluster != [1; 3] && device.cc < 90 {
             return Err(PyValueError::new_err(format!(
@@ -165,7 +171,7 @@ impl CudaFunction {
             // SAFETY: there is a word for each parameter of the signature that the compiler told, of the type that it told.
             // The addresses are those of tensors on this device that the caller holds; as everywhere in CUDA, their memory must
             // stay theirs until the stream has come past, and what the kernel does with them is its author's to answer for.
-            unsafe { program.library(device)?.launch_words(device, stream, grid, &words) }
+            unsafe { program.function(device)?.launch_words(device, stream, &grid.into(), &words) }
         })?;
         Ok(())
     }

@@ -28,8 +28,8 @@ enum Parameter {
 /// dim=-1). D is what `out` names in the arguments of the operation; where it is another tensor, D is the one written.
 ///
 /// Values are float32 (float64 behind a float64 accumulator, int32 for integers among themselves), rounded once when they
-/// are stored. Reductions add up in an order that depends on the kernel and the shape alone. Raises ValueError where a name is missing or one too many, and, with the user's line, for what an epilogue
-/// cannot do; SyntaxError for source that does not parse.
+/// are stored. Reductions add up in an order that depends on the kernel and the shape alone. Raises ValueError where a name is
+/// missing or one too many, and, with the user's line, for what an epilogue cannot do; SyntaxError for source that does not parse.
 #[pyclass(module = "cutlass_api.arguments", subclass, frozen)]
 pub struct EpilogueArguments {
     /// The function or source as given.

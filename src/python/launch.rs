@@ -1,5 +1,6 @@
 //! The last stretch of the road: from a checked problem and a compiled program to the driver's launch call.
 
+use std::ffi::c_void;
 use std::sync::{Mutex, TryLockError};
 use std::time::Instant;
 
@@ -76,6 +77,15 @@ impl Block {
         })
     }
 
+    /// The first parameter of the kernel.
+    fn pointer(&self) -> *const c_void {
+        match self {
+            Block::Gemm(params) => std::ptr::from_ref(params).cast(),
+            Block::Sm90(params) => std::ptr::from_ref(params).cast(),
+            Block::Elementwise(params) => std::ptr::from_ref(params).cast(),
+        }
+    }
+
     /// The same parameters with the program's operands at other addresses, which are as `Kernel::addresses_in` has them.
     fn move_to(&mut self, before: [u64; 4], now: [u64; 4]) -> Result<(), DriverError> {
         match self {
@@ -118,21 +128,15 @@ struct Calls {
 
 impl Calls {
     fn new(launch: &Launch) -> Result<Calls, DriverError> {
+        let overlapping = launch.overlapping;
         let grid = Grid {
-            ctas: [launch.grid, 1, 1],
-            threads: [launch.block, 1, 1],
             cluster: [launch.cluster, 1, 1],
             shared_bytes: launch.shared_bytes,
-            overlapping: launch.overlapping,
+            overlapping,
+            ..Grid::plain(launch.grid, launch.block)
         };
         let copy = launch.pack.as_ref().filter(|pack| pack.grid() > 0).map(|pack| {
-            let grid = Grid {
-                ctas: [pack.grid(), 1, 1],
-                threads: [Pack::THREADS, 1, 1],
-                cluster: [1; 3],
-                shared_bytes: 0,
-                overlapping: launch.overlapping,
-            };
+            let grid = Grid { overlapping, ..Grid::plain(pack.grid(), Pack::THREADS) };
             Box::new((grid.into(), pack.params()))
         });
         Ok(Calls { grid: grid.into(), block: Block::new(&launch.params)?, copy })
@@ -148,19 +152,15 @@ impl Calls {
         stream: u64,
         epilogue: &[u64],
     ) -> Result<(), DriverError> {
-        let library = program.library(device)?;
+        let function = program.function(device)?;
         // SAFETY: the caller's; the blocks are laid out as the kernels declare them.
         unsafe {
-            // A kernel that copies has a program that does: `compile` and `from_bytes` see to it.
+            // A kernel that copies has a program that does: whatever makes a `CompiledArtifact` sees to it.
             if let (Some(copy), Some(first)) = (&self.copy, &program.first) {
                 let (grid, params) = &**copy;
-                first.library(device)?.launch(device, stream, grid, params, &[])?;
+                first.function(device)?.launch(device, stream, grid, params.as_ptr().cast(), &[])?;
             }
-            match &self.block {
-                Block::Gemm(params) => library.launch(device, stream, &self.grid, params, epilogue),
-                Block::Sm90(params) => library.launch(device, stream, &self.grid, params, epilogue),
-                Block::Elementwise(params) => library.launch(device, stream, &self.grid, params, epilogue),
-            }
+            function.launch(device, stream, &self.grid, self.block.pointer(), epilogue)
         }
     }
 }
@@ -179,13 +179,7 @@ impl Packed {
         let partial = reduce.as_ref().map_or(&[][..], |reduce| &reduce.partial);
         let epilogue = epilogue_params(kernel, epilogue, partial);
         let reduce = reduce.filter(|reduce| reduce.grid() > 0).map(|reduce| {
-            let grid = Grid {
-                ctas: [reduce.grid(), 1, 1],
-                threads: [Reduce::THREADS, 1, 1],
-                cluster: [1; 3],
-                shared_bytes: 0,
-                overlapping: device.cc >= 90,
-            };
+            let grid = Grid { overlapping: device.cc >= 90, ..Grid::plain(reduce.grid(), Reduce::THREADS) };
             (grid.into(), reduce.operands)
         });
         let launch = kernel.launch(problem, target(device), workspace);
@@ -237,10 +231,10 @@ impl Packed {
                 if let Some(launch) = &self.launch {
                     launch.enqueue(program, device, stream, &self.epilogue)?;
                 }
-                // A kernel that reduces has a program that does: `compile` and `from_bytes` see to it.
+                // So has one that reduces.
                 match (&self.reduce, &program.last) {
                     (Some((grid, operands)), Some(last)) => {
-                        last.library(device)?.launch(device, stream, grid, &operands[0], &[])
+                        last.function(device)?.launch(device, stream, grid, operands.as_ptr().cast(), &[])
                     }
                     _ => Ok(()),
                 }
@@ -442,19 +436,13 @@ pub fn native_floor(
     let _current = device.make_current()?;
     let Calls { grid, block, .. } = Calls::new(&launch)?;
     let epilogue = epilogue_params(kernel, native.bound_epilogue(), &[]);
-    let function = program.library(device)?.prepare(device)?;
+    let function = program.function(device)?;
     let mut seconds = Vec::with_capacity(rounds);
     for _ in 0..rounds {
         let start = Instant::now();
         for _ in 0..launches {
-            // SAFETY: as in `launch`; the arguments hold the tensors.
-            unsafe {
-                match &block {
-                    Block::Gemm(params) => function.launch(stream, &grid, params, &epilogue)?,
-                    Block::Sm90(params) => function.launch(stream, &grid, params, &epilogue)?,
-                    Block::Elementwise(params) => function.launch(stream, &grid, params, &epilogue)?,
-                }
-            }
+            // SAFETY: as in `Calls::enqueue`; the arguments hold the tensors.
+            unsafe { function.launch_current(stream, &grid, block.pointer(), &epilogue)? };
         }
         seconds.push(start.elapsed().as_secs_f64() / f64::from(launches));
         device.synchronize(stream)?;
