@@ -7,7 +7,7 @@ import torch
 from cutlass_api.arguments import EpilogueArguments, GemmArguments
 from cutlass_api.fusion import max, maximum, minimum, sum, trace_in_out
 from cutlass_api.fusion.activation import gelu, hardswish, identity, leaky_relu, relu, sigmoid, silu, tanh
-from helpers import INTEGERS
+from helpers import INTEGERS, fake
 from torch.nn import functional
 
 #: How far apart a value may be from torch's, relative and absolute, by the type that it is stored in.
@@ -218,3 +218,11 @@ def fused(a, b, out, function, accumulator_type=torch.float32, **operands):
     """Arguments of a GEMM with an epilogue whose main output is `out`."""
     epilogue = EpilogueArguments(function, D=out, **operands)
     return GemmArguments(a, b, out, accumulator_type=accumulator_type, epilogue=epilogue)
+
+
+def fake_fused(function=linear, m=256, n=256, k=256, dtype=torch.float16, operand=torch.float16, layout="ttt", **more):
+    """Arguments of a fused GEMM of FakeTensors; `more` adds to the operands, or replaces some."""
+    a, b = fake(m, k, dtype=dtype, layout=layout[0]), fake(k, n, dtype=dtype, layout=layout[1])
+    out = fake(m, n, dtype=dtype, layout=layout[2])
+    operands = {"C": fake(m, n, dtype=operand), "alpha": 1.0, "beta": 2.0} if function is linear else {}
+    return fused(a, b, out, function, torch.float32, **(operands | more))

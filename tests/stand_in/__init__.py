@@ -8,7 +8,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 
@@ -49,3 +51,30 @@ def run(script: str, *, counted: bool = False, **environment: str) -> str:
     if result.returncode != 0:
         raise AssertionError(f"the script failed with {result.returncode}:\n{result.stdout}\n{result.stderr}")
     return result.stdout
+
+
+#: What scripts about a GEMM begin with: three tensors of float16, arguments, streams, a kernel.
+GEMM = textwrap.dedent(
+    """
+    import json, threading
+    import cutlass_api
+    from cutlass_api.arguments import EpilogueArguments, GemmArguments
+    from stand_in import device
+    from stand_in.device import Tensor
+
+    A, B, OUT = 0x10000000, 0x20000000, 0x30000000
+    a, b, out = Tensor(A, (128, 256)), Tensor(B, (256, 64)), Tensor(OUT, (128, 64))
+    STREAM, OTHER_DEVICE = 0x5010, 0x6010
+    args = GemmArguments(a, b, out, "float32")
+
+    def first(args, family):
+        return [kernel for kernel in cutlass_api.get_kernels(args) if family in kernel.metadata.kernel_name][0]
+
+    kernel = first(args, "sm80")
+    """
+)
+
+
+def run_gemm(script: str, **kwargs: Any) -> str:
+    """What a script prints behind :data:`GEMM`."""
+    return run(GEMM + textwrap.dedent(script), **kwargs)

@@ -1,0 +1,159 @@
+"""A launch that is made from the last one of its program: what it changes, and what it must not hide."""
+
+from stand_in import run_gemm as run
+
+
+def test_a_launch_made_from_the_last_one_is_the_launch_made_anew():
+    """Arguments that differ from the last ones in addresses alone have only these changed in the packed launch."""
+    run(
+        """
+        from cutlass_api.artifact import CompiledArtifact
+
+        def block(kernel, args, artifact):
+            name = kernel.metadata.kernel_name
+            size = 464 if "sm90" in name else 152 if "elementwise" in name else 128
+            device.expect(size)
+            kernel.run(args, artifact, stream=STREAM, assume_supported_args=True)
+            block = device.ctypes.string_at(device.library.stand_in_last_parameters(), size)
+            return block, device.library.stand_in_last_grid()
+
+        def column_major(tensor, data, rows, columns):
+            two, at = device.ctypes.c_int64 * 2, device.ctypes.c_uint64(data)
+            device.library.stand_in_describe(
+                device.ctypes.c_void_p(id(tensor)), at, 0, 2, 2, 16, two(rows, columns), two(1, rows)
+            )
+
+        seen = set()
+        for row_major, (m, n, k) in [(True, (128, 64, 256)), (False, (128, 64, 256)), (True, (8, 512, 1024))]:
+            def arguments(at_a, at_b, at_out, m=m, n=n, k=k):
+                a.describe(at_a, (m, k)), b.describe(at_b, (k, n))
+                if row_major:
+                    out.describe(at_out, (m, n))
+                else:
+                    column_major(out, at_out, m, n)
+                return GemmArguments(a, b, out, "float32")
+
+            kernels = {}
+            for kernel in cutlass_api.get_kernels(arguments(A, B, OUT)):
+                design = kernel.metadata.design
+                key = (kernel.metadata.kernel_name.split("_")[0], getattr(design, "swapped", None), row_major)
+                kernels.setdefault(key, kernel)
+            for key, kernel in kernels.items():
+                artifact = kernel.compile(arguments(A, B, OUT))
+                block(kernel, arguments(A, B, OUT), artifact)
+                places = [(A, B, OUT), (A + 4096, B, OUT), (B, A, OUT + 512), (A, A, OUT), (A + 64, B + 64, OUT + 64)]
+                for place in places:
+                    fresh = CompiledArtifact(artifact.compiled_obj, kernel)
+                    assert block(kernel, arguments(*place), artifact) == block(kernel, arguments(*place), fresh), key
+                # Another shape with the same artifact, and back.
+                for other in ({"k": k // 2}, {}):
+                    fresh = CompiledArtifact(artifact.compiled_obj, kernel)
+                    there = arguments(A, B, OUT, **other)
+                    assert block(kernel, there, artifact) == block(kernel, there, fresh), key
+                seen.add(key)
+        families = {("simt", None, True), ("sm80", None, False), ("skinny", None, True), ("sm90", True, False)}
+        assert families <= seen, seen
+
+        from cutlass_api.arguments import ElementwiseArguments, GroupedGemmArguments
+        c = Tensor(OUT, (128, 256))
+        many, out = Tensor(B, (3, 256, 64)), Tensor(OUT, (128, 64))
+        offsets = Tensor(0x40000000, (3,), code=device.INT, bits=32)
+
+        def grouped(at):
+            a.describe(A + at, (128, 256)), many.describe(B + 2 * at, (3, 256, 64))
+            out.describe(OUT + 3 * at, (128, 64))
+            offsets.describe(0x40000000 + 4 * at, (3,), code=device.INT, bits=32)
+            return GroupedGemmArguments(a, many, out, "float32", offsets)
+
+        def elementwise(at):
+            a.describe(A + at, (128, 256)), b.describe(B + 2 * at, (128, 256))
+            c.describe(OUT + 3 * at, (128, 256))
+            return ElementwiseArguments(a, b, c)
+
+        for arguments, places in ((grouped, (16, 4096, 0)), (elementwise, (16, 2, 18, 4096, 0))):
+            for kernel in cutlass_api.get_kernels(arguments(0)):
+                artifact = kernel.compile(arguments(0))
+                before = block(kernel, arguments(0), artifact)
+                for at in places:
+                    fresh = CompiledArtifact(artifact.compiled_obj, kernel)
+                    assert block(kernel, arguments(at), artifact) == block(kernel, arguments(at), fresh), kernel
+                    assert (block(kernel, arguments(at), artifact) == before) == (at == 0), kernel
+        """
+    )
+
+
+def test_an_epilogue_s_operands_follow_through_the_last_launch():
+    run(
+        """
+        import struct
+        source = "def f(accum, C, alpha):\\n    D = accum * alpha + C\\n    return D"
+        C = 0x40000000
+
+        def arguments(at, alpha):
+            a.describe(A + at, (128, 256))
+            fused = EpilogueArguments(source, D=out, C=Tensor(C + at, (1, 64), bits=32), alpha=alpha)
+            return GemmArguments(a, b, out, "float32", fused)
+
+        device.library.stand_in_expect_more(40)
+        for family in ("sm80", "sm90", "simt"):
+            kernel = first(arguments(0, 1.0), family)
+            artifact = kernel.compile(arguments(0, 1.0))
+            for at, alpha in ((0, 1.0), (64, 2.0), (0, 3.0)):
+                kernel.run(arguments(at, alpha), artifact, stream=STREAM, assume_supported_args=True)
+                words = device.last_words(5)
+                assert words[0] == C + at and struct.unpack("<f", struct.pack("<I", words[4]))[0] == alpha, words
+            try:
+                kernel.run(GemmArguments(a, b, out, "float32"), artifact, stream=STREAM, assume_supported_args=True)
+            except ValueError as error:
+                assert "epilogue" in str(error), error
+            else:
+                raise AssertionError("launched without the epilogue that it fuses")
+        """
+    )
+
+
+def test_a_last_launch_hides_no_misaligned_operand():
+    run(
+        """
+        kernel = first(args, "sm90")
+        artifact = kernel.compile(args)
+        kernel.run(args, artifact, stream=STREAM)
+        a.describe(A + 2, (128, 256))
+        moved = GemmArguments(a, b, out, "float32")
+        for launch in (
+            lambda: kernel.run(moved, artifact, stream=STREAM, assume_supported_args=True),
+            lambda: kernel.run(args, artifact, stream=STREAM, assume_supported_args=True),
+        ):
+            try:
+                launch()
+            except ValueError as error:
+                assert "A is aligned to 2 bytes" in str(error), error
+            else:
+                raise AssertionError("an operand that the copy engine cannot address was launched")
+        assert device.launches() == 1
+        """
+    )
+
+
+def test_a_map_that_cannot_be_changed_is_an_error_and_is_not_launched():
+    run(
+        """
+        kernel = first(args, "sm90")
+        artifact = kernel.compile(args)
+        kernel.run(args, artifact, stream=STREAM)
+        moved = GemmArguments(Tensor(A + 512, (128, 256)), b, out, "float32")
+        device.fail("cuTensorMapReplaceAddress")
+        try:
+            kernel.run(moved, artifact, stream=STREAM)
+        except RuntimeError as error:
+            assert "cuTensorMapReplaceAddress" in str(error) and "CUDA_ERROR_LAUNCH_FAILED" in str(error), error
+        else:
+            raise AssertionError("no error")
+        assert device.launches() == 1
+        # Packed anew from now on.
+        device.expect(464)
+        kernel.run(moved, artifact, stream=STREAM)
+        p = device.last_sm90_parameters()
+        assert A + 512 in (p.a.address, p.b.address) and device.launches() == 2
+        """
+    )

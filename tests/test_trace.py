@@ -1,0 +1,218 @@
+"""Epilogue functions as they are read: the graph, what is refused with its line, and that none of their text becomes code."""
+
+import re
+
+import cutlass_api
+import pytest
+import torch
+from cutlass_api import fusion
+from epilogues import fake_fused, linear
+from helpers import fake
+
+
+def test_trace():
+    assert fusion.trace_in_out(linear) == (["C", "alpha", "beta"], ["D"])
+    traced = fusion.trace(linear, {"C": 1, "alpha": 1, "beta": 2, "D": 3})
+    assert str(traced) == "D = ((alpha * accum) + (beta * C))"
+    assert fusion.trace(linear) is traced, "parsed once"
+    with pytest.raises(ValueError, match="Example input for D is not provided"):
+        fusion.trace(linear, {"C": 1, "alpha": 1, "beta": 2})
+    source = "def f(accum):\n    D = accum * (2 / 4) - -1 ** 2\n    return D"
+    assert str(fusion.trace(source)) == "D = ((accum * 0.5) - -1)"
+    assert fusion.trace(source) is fusion.trace(source)
+
+
+EXPRESSIONS = {
+    "torch.nn.functional.relu(accum)": "maximum(accum, 0)",
+    "accum.sigmoid().tanh()": "tanh(sigmoid(accum))",
+    "fusion.activation.silu(accum)": "silu(accum)",
+    "F.gelu(accum, approximate='tanh')": "gelu_tanh(accum)",
+    "clamp(accum, max=1)": "minimum(accum, 1)",
+    "accum.clamp(0)": "maximum(accum, 0)",
+    "torch.where(accum > 0, accum, 0.0)": "where((accum > 0), accum, 0)",
+    "accum.to(torch.bfloat16)": "bfloat16(accum)",
+    "accum.to('float8_e4m3fn')": "float8_e4m3fn(accum)",
+    "accum.half().float()": "float32(float16(accum))",
+    "math.pi * accum": "(3.141592653589793 * accum)",
+    "multiply_add(accum, 2, 1)": "((accum * 2) + 1)",
+    "torch.add(accum, other=1)": "(accum + 1)",
+    "+accum - accum**2": "(accum - (accum * accum))",
+    "accum ** 0.5": "sqrt(accum)",
+    "max(accum, 0.5)": "maximum(accum, 0.5)",
+}
+
+
+def test_reductions_are_read_in_every_spelling():
+    for expression in ("fusion.sum(x, -1)", "x.sum(dim=-1)", "torch.sum(x, axis=[-1], keepdim=True)", "sum(x, (-1,))"):
+        traced = fusion.trace(f"def f(accum):\n    x = accum * 2\n    S = {expression}\n    D = x\n    return D, S")
+        assert str(traced) == "D = (accum * 2); S = sum((accum * 2), dim=[-1])"
+    traced = fusion.trace(
+        "def f(accum):\n    D = accum\n    S = max(accum, 0)\n    T = accum.amax((0, 1))\n    return D, S, T"
+    )
+    assert str(traced) == "D = accum; S = max(accum, dim=[0]); T = max(accum, dim=[0, 1])"
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_expressions(expression):
+    assert str(fusion.trace(f"def f(accum):\n    D = {expression}\n    return D")) == f"D = {EXPRESSIONS[expression]}"
+
+
+REFUSED = {
+    "torch.sort(accum)": "unknown operation 'sort'; there are abs,",
+    "gamma * accum": "unknown name 'gamma'",
+    "accum @ accum": "the operator MatMult cannot be used",
+    "accum // 2": "the operator FloorDiv cannot be used",
+    "accum ** 3": "** raises values to 2, 0.5 or -0.5",
+    "not accum": "the operator Not cannot be used",
+    "0 < accum < 1": "comparisons cannot be chained",
+    "accum if True else 0": "written where(condition, a, b)",
+    "accum[0]": "an index cannot be used",
+    "accum and accum": "and/or cannot be used",
+    "[accum]": "Python's List cannot be used",
+    "accum.T": "an attribute cannot be used",
+    "f'{accum}'": "an f-string cannot be used",
+    "'text'": "'text' is no number",
+    "None": "None is no number",
+    "1j * accum": "1j is no number",
+    "relu()": "relu is called without its argument 'input'",
+    "relu(accum, 1)": "relu is called with 1 arguments too many",
+    "relu(accum, inplace=1)": "relu takes no argument 'inplace'",
+    "relu(*accum)": "Python's Starred cannot be used",
+    "relu(**accum)": "** cannot be used",
+    "gelu(accum, approximate='fast')": 'gelu has no approximation "fast"',
+    "clamp(accum)": "clamp needs a minimum, a maximum, or both",
+    "accum.to('complex64')": '"complex64" names no supported element type',
+    "accum.to()": "to needs a dtype",
+    "(lambda x: x)(accum)": "functions are called by name",
+    "torch.fmax(accum, 0.0)": "unknown operation 'fmax'",
+    "torch.amin(accum, -1)": "amin along a dimension is no reduction that kernels fuse; there are sum(x, dim)",
+    "accum.mean(dim=-1)": "mean along a dimension is no reduction that kernels fuse",
+    "accum.max()": "max needs the dimension that it reduces: max(x, dim=-1)",
+    "fusion.sum(accum)": "sum needs the dimension that it reduces",
+    "sum(accum, 3)": "sum along [3]: an output has dimensions -3 to 2",
+    "sum(accum, [])": "sum along []",
+    "sum(accum, 0.5)": "the dimension of sum is an integer",
+    "sum(accum, (0, accum))": "brackets hold dimensions, which are integers",
+    "sum(accum, -1, 2)": "sum is called with 1 arguments too many",
+    "sum(accum, -1) + 1": "what a reduction along a dimension gives can be returned, and not be computed with",
+    "relu(torch.amax(accum, dim=1))": "what a reduction along a dimension gives can be returned",
+    "max(sum(accum, 0), 1)": "what a reduction along a dimension gives can be returned",
+    "clamp(accum, [1])": "[1] is no value that clamp can compute with",
+    "(x := accum)": ":= cannot be used",
+    "__import__('os').system('true')": "",
+    "+".join(["accum"] * 900): "nested too deeply",
+}
+
+
+@pytest.mark.parametrize("expression", REFUSED, ids=lambda text: text[:40])
+def test_refused_expressions_name_the_line(expression):
+    source = f"def f(accum):\n    D = {expression}\n    return D"
+    with pytest.raises(ValueError) as error:
+        fusion.trace(source)
+    assert REFUSED[expression] in str(error.value)
+    assert f"(line 2: `D = {expression}`)" in str(error.value)
+
+
+STATEMENTS = {
+    "def f(x): return x": "accum must be an input to the epilogue function (line 1: `def f(x): return x`)",
+    "def f(x, accum):\n    D = x\n    return D": "accum must be the first input to the epilogue function, which is 'x'",
+    "def f(accum):\n    E = accum\n    return E": "Output node D is not found in the epilogue function (line 3",
+    "def f(accum):\n    t = accum\n    t = t\n    return D": "Variable 't' cannot be defined twice. (line 3: `t = t`)",
+    "def f(accum):\n    accum += 1\n    return D": "Variable 'accum' cannot be defined twice.",
+    "def f(accum, C):\n    C = accum\n    return D": "Variable 'C' cannot be defined twice.",
+    "def f(accum):\n    D: float\n    return D": "'D' is given no value",
+    "def f(accum):\n    D = E = accum\n    return D": "one name is assigned at a time",
+    "def f(accum):\n    D, E = accum\n    return D": "only plain names can be assigned",
+    "def f(accum):\n    D[0] = accum\n    return D": "only plain names can be assigned",
+    "def f(accum):\n    for i in x: pass\n    return D": "a loop cannot be used in an epilogue function",
+    "def f(accum):\n    if accum: pass\n    return D": "an if statement cannot be used",
+    "def f(accum):\n    import os\n    return D": "an import cannot be used",
+    "def f(accum):\n    print(accum)\n    return D": "Python's Expr cannot be used",
+    "def f(accum):\n    return accum\n    return D": "has one return, at its end (line 2",
+    "def f(accum):\n    D = accum": "ends with a return of its outputs' names",
+    "def f(accum):\n    return accum * 2": "returns names, not expressions",
+    "def f(accum):\n    D = sum(accum, -1)\n    return D": "D is the main output, of the product's shape",
+    "def f(accum):\n    return": "returns names, not expressions",
+    "def f(accum):\n    D = accum\n    return D, D": "'D' is returned twice",
+    "def f(accum):\n    D = accum\n    return D, E": "unknown name 'E'",
+    "def f(accum, *more):\n    D = accum\n    return D": "* and ** cannot be used",
+    "def f(accum, alpha=1):\n    D = accum\n    return D": "have no defaults",
+    "D = accum": "one function definition, but its source holds 0",
+    "def f(accum): return D\ndef g(accum): return D": "one function definition, but its source holds 2",
+}
+
+
+@pytest.mark.parametrize("source", STATEMENTS, ids=lambda text: STATEMENTS[text][:40])
+def test_refused_functions(source):
+    with pytest.raises(ValueError) as error:
+        fusion.trace(source)
+    assert STATEMENTS[source] in str(error.value)
+
+
+def test_errors_name_the_line_in_the_users_file():
+    def function(accum):
+        D = torch.cumsum(accum)  # this very line
+        return D
+
+    line = function.__code__.co_firstlineno + 1
+    with pytest.raises(
+        ValueError, match=rf"unknown operation 'cumsum'.*{re.escape(__file__)}, line {line}: `D = torch.c"
+    ):
+        fusion.trace(function)
+
+
+def test_source_that_is_not_to_be_had_and_what_is_no_function():
+    with pytest.raises(SyntaxError) as error:
+        fusion.trace("def f(accum):\n    D = accum +\n    return D")
+    assert error.value.lineno == 2
+    made = {}
+    exec("def f(accum):\n    D = accum\n    return D", made)
+    with pytest.raises(ValueError, match="give it as a string"):
+        fusion.trace(made["f"])
+    with pytest.raises(TypeError, match="epilogue_fn is a int"):
+        fusion.trace(3)
+    with pytest.raises(ValueError, match="one function definition"):
+        fusion.trace(lambda accum: accum)
+
+
+def test_source_that_changed_since_is_not_mistaken_for_the_function(tmp_path):
+    file = tmp_path / "epilogue_module.py"
+    before = "def f(accum, alpha):\n    D = accum * alpha\n    return D\n"
+    for after in (before.replace("f(", "g("), before.replace("alpha", "beta")):
+        file.write_text(after)
+        names = {}
+        exec(compile(before, str(file), "exec"), names)
+        with pytest.raises(ValueError, match=r"is not what .* holds now"):
+            fusion.trace(names["f"])
+
+
+# No text of the user's becomes CUDA code.
+
+
+INJECTIONS = [
+    # Names of every alphabet that Python knows, and names that mean something in CUDA C++.
+    "def f(accum, asm, __launch_bounds__, größe):\n    D = accum + asm + __launch_bounds__ + größe\n    return D",
+    'def f(accum):\n    """*/ asm("trap;"); /*"""\n    D = accum  # */ asm("trap;"); //\n    return D',
+    "def f(accum):\n    D = accum.to('float32(0)); asm(\"trap;\"); (')\n    return D",
+    'def f(accum):\n    D = gelu(accum, approximate=\'none"); asm("trap;");\')\n    return D',
+    "def f(accum):\n    D = asm(accum)\n    return D",
+    "def f(accum):\n    D = accum.__trap()\n    return D",
+    "def f(accum):\n    D = accum + 'x; asm(\"trap;\")'\n    return D",
+    "def f(accum):\n    D = accum * 1e400 - 1e-400 + 123456789012345678901234567890\n    return D",
+]
+
+
+@pytest.mark.parametrize("source", INJECTIONS)
+def test_no_text_of_the_user_becomes_code(source):
+    words = {"trap", "größe", "asm", "__launch_bounds__"}
+    try:
+        names = [name for name in fusion.trace_in_out(source)[0]]
+    except ValueError:
+        return
+    args = fake_fused(source, **{name: fake(256, 256) for name in names})
+    kernel = cutlass_api.get_kernels(args, cc=90)[0]
+    program = kernel.compile(args, cc=90).compiled_obj
+    functor = program.source.split("struct Epilogue {")[1].split("using Work")[0]
+    assert not {word for word in words if word in functor}
+    assert program.source.isascii()
+    assert program.log == ""
