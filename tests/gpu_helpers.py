@@ -2,7 +2,10 @@
 should not have been, and errors beside the errors that torch makes.
 """
 
+import os
+from collections import defaultdict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,11 +14,11 @@ import cutlass_api
 import pytest
 import torch
 from cutlass_api.arguments import GemmArguments
+from helpers import INTEGERS
 
 #: Where operands are made. A name of its own, so that the harness itself can be tried on the CPU.
 DEVICE = torch.device("cuda")
 
-INTEGERS = (torch.int8, torch.uint8, torch.int32)
 #: The relative error of rounding once to the nearest.
 ROUNDOFF = {
     torch.float8_e5m2: 2.0**-3,
@@ -344,3 +347,75 @@ def check(kernel: cutlass_api.Kernel, artifact, problem: Problem, form: Form, wh
         f"{name}, {what}: error {error:.3e}, limit {problem.limit:.3e}, torch {problem.torch_error}, "
         f"scale {problem.scale:.3e}, {far_off} elements far off"
     )
+
+
+# ---- what tests of many kernels share --------------------------------------------------------------------------------
+
+
+def by_family_and_types(kind: type) -> dict[tuple[str, Types], list[cutlass_api.Kernel]]:
+    """All kernels for an H100 whose operands' metadata are of a kind."""
+    groups = defaultdict(list)
+    for kernel in cutlass_api.get_kernels(cc=90):
+        if isinstance(kernel.metadata.operands, kind):
+            groups[family_of(kernel), types_of(kernel)].append(kernel)
+    return dict(groups)
+
+
+class Artifacts:
+    """Kernels, compiled when a test first asks for them: many at once, on all cores."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, object] = {}
+        self._arguments: dict[Types, GemmArguments] = {}
+
+    def of(self, kernels: list[cutlass_api.Kernel]) -> list[object]:
+        """The artifact of each; an exception stands for one that did not compile.
+
+        Kernels with row-major outputs come first. One with a column-major output is the transpose of one of these, has
+        the same program, and then finds it in the cache on disk: half of the work.
+        """
+        missing = [kernel for kernel in kernels if kernel.metadata.kernel_name not in self._known]
+        arguments = {types: self._arguments_for(types) for types in set(map(types_of, missing))}
+
+        def compile_one(kernel):
+            try:
+                return kernel.compile(arguments[types_of(kernel)])
+            except Exception as error:
+                return error
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for major in "tn":
+                wave = [kernel for kernel in missing if layouts_of(kernel)[0][2] == major]
+                for kernel, result in zip(wave, pool.map(compile_one, wave), strict=True):
+                    self._known[kernel.metadata.kernel_name] = result
+        return [self._known[kernel.metadata.kernel_name] for kernel in kernels]
+
+    def _arguments_for(self, types: Types) -> GemmArguments:
+        if types not in self._arguments:
+            sides = (types.a, types.b, types.out)
+            operands = (torch.zeros(16, 16, dtype=dtype, device=DEVICE) for dtype in sides)
+            self._arguments[types] = GemmArguments(*operands, accumulator_type=types.accumulator)
+        return self._arguments[types]
+
+
+def generator_for(*seed: object) -> torch.Generator:
+    """Random numbers that are the same in every run, and different from case to case."""
+    number = 0
+    for character in repr(seed):
+        number = (number * 31 + ord(character)) % 2**31
+    return torch.Generator(DEVICE).manual_seed(number)
+
+
+def just_aligned(order: str, dtype: torch.dtype, load_bytes: int) -> Form:
+    """Aligned to what a kernel loads at a time and, where possible, to no more."""
+    elements = max(load_bytes // dtype.itemsize, 1)
+    wider = 2 * elements if load_bytes < 16 else elements
+    # An odd multiple of `elements`, at which nothing wider than a load can be used by mistake.
+    return Form(order, multiple=wider, pad=elements if load_bytes < 16 else 0, offset=elements)
+
+
+def fail_with(failures: list[str]) -> None:
+    if failures:
+        shown = "\n".join(failures[:40])
+        more = f"\n... and {len(failures) - 40} more" if len(failures) > 40 else ""
+        pytest.fail(f"{len(failures)} failures:\n{shown}{more}", pytrace=False)

@@ -5,9 +5,6 @@ beside the output and a product with what lies beside an input all show. One tes
 and reports every failure with the kernel's name, the case and the error.
 """
 
-import os
-from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 import cutlass_api
@@ -17,41 +14,34 @@ import torch
 from cutlass_api.arguments import GemmArguments
 from cutlass_api.metadata import GemmOperandsMetadata
 from gpu_helpers import (
-    INTEGERS,
     WORST,
+    Artifacts,
     Form,
     Output,
     Problem,
     Types,
+    by_family_and_types,
     check,
     exact_integer_product,
+    fail_with,
     family_of,
     float32_precision,
+    generator_for,
+    just_aligned,
     layouts_of,
     random_operand,
     rounds_to_tf32,
     say,
-    types_of,
 )
-from helpers import served
+from helpers import INTEGERS, LAYOUTS, served
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 pytestmark = pytest.mark.gpu
 
-LAYOUTS = ["".join(letters) for letters in product("tn", repeat=3)]
-
-
-def grouped() -> dict[tuple[str, Types], list[cutlass_api.Kernel]]:
-    groups = defaultdict(list)
-    for kernel in cutlass_api.get_kernels(cc=90):
-        if isinstance(kernel.metadata.operands, GemmOperandsMetadata):
-            groups[family_of(kernel), types_of(kernel)].append(kernel)
-    return dict(groups)
-
 
 #: All kernels for an H100, by family and types.
-GROUPS = grouped()
+GROUPS = by_family_and_types(GemmOperandsMetadata)
 ALL_TYPES = list(dict.fromkeys(types for _, types in GROUPS))
 #: Types that stand for a way through the kernels of their own; these see every layout with every shape.
 THOROUGH = [
@@ -71,58 +61,6 @@ THOROUGH = [
         Types(torch.int8, torch.float16, torch.float32, torch.float16),
     }
 ]
-
-
-def fail_with(failures: list[str]) -> None:
-    if failures:
-        shown = "\n".join(failures[:40])
-        more = f"\n... and {len(failures) - 40} more" if len(failures) > 40 else ""
-        pytest.fail(f"{len(failures)} failures:\n{shown}{more}", pytrace=False)
-
-
-def generator_for(*seed: object) -> torch.Generator:
-    """Random numbers that are the same in every run, and different from case to case."""
-    number = 0
-    for character in repr(seed):
-        number = (number * 31 + ord(character)) % 2**31
-    return torch.Generator(gpu_helpers.DEVICE).manual_seed(number)
-
-
-class Artifacts:
-    """Kernels, compiled when a test first asks for them: many at once, on all cores."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, object] = {}
-        self._arguments: dict[Types, GemmArguments] = {}
-
-    def of(self, kernels: list[cutlass_api.Kernel]) -> list[object]:
-        """The artifact of each; an exception stands for one that did not compile.
-
-        Kernels with row-major outputs come first. One with a column-major output is the transpose of one of these, has
-        the same program, and then finds it in the cache on disk: half of the work.
-        """
-        missing = [kernel for kernel in kernels if kernel.metadata.kernel_name not in self._known]
-        arguments = {types: self._arguments_for(types) for types in set(map(types_of, missing))}
-
-        def compile_one(kernel):
-            try:
-                return kernel.compile(arguments[types_of(kernel)])
-            except Exception as error:
-                return error
-
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for major in "tn":
-                wave = [kernel for kernel in missing if layouts_of(kernel)[0][2] == major]
-                for kernel, result in zip(wave, pool.map(compile_one, wave), strict=True):
-                    self._known[kernel.metadata.kernel_name] = result
-        return [self._known[kernel.metadata.kernel_name] for kernel in kernels]
-
-    def _arguments_for(self, types: Types) -> GemmArguments:
-        if types not in self._arguments:
-            sides = (types.a, types.b, types.out)
-            operands = (torch.zeros(16, 16, dtype=dtype, device=gpu_helpers.DEVICE) for dtype in sides)
-            self._arguments[types] = GemmArguments(*operands, accumulator_type=types.accumulator)
-        return self._arguments[types]
 
 
 @pytest.fixture(scope="session")
@@ -146,14 +84,6 @@ def make_problem(types: Types, shape, a_form: Form, b_form: Form, tf32: bool = F
     a = random_operand((*batch, m, k), types.a, a_form, generator, small)
     b = random_operand((*batch, k, n), types.b, b_form, generator, small)
     return Problem(types, a, b, tf32)
-
-
-def just_aligned(order: str, dtype: torch.dtype, load_bytes: int) -> Form:
-    """Aligned to what a kernel loads at a time and, where possible, to no more."""
-    elements = max(load_bytes // dtype.itemsize, 1)
-    wider = 2 * elements if load_bytes < 16 else elements
-    # An odd multiple of `elements`, at which nothing wider than a load can be used by mistake.
-    return Form(order, multiple=wider, pad=elements if load_bytes < 16 else 0, offset=elements)
 
 
 @pytest.mark.parametrize(("family", "types"), GROUPS, ids=str)

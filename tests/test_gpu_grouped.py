@@ -6,7 +6,6 @@ finds.)
 """
 
 import random
-from collections import defaultdict
 from functools import cached_property
 from itertools import accumulate, pairwise
 
@@ -16,9 +15,21 @@ import pytest
 import torch
 from cutlass_api.arguments import EpilogueArguments, GroupedGemmArguments
 from cutlass_api.metadata import GroupedGemmOperandsMetadata
-from gpu_helpers import Form, Output, Problem, Types, family_of, float32_precision, random_operand, types_of
+from gpu_helpers import (
+    Artifacts,
+    Form,
+    Output,
+    Problem,
+    Types,
+    by_family_and_types,
+    fail_with,
+    family_of,
+    float32_precision,
+    generator_for,
+    just_aligned,
+    random_operand,
+)
 from helpers import served
-from test_gpu_gemm import Artifacts, fail_with, generator_for, just_aligned
 
 pytestmark = pytest.mark.gpu
 
@@ -27,15 +38,7 @@ SPARE = 19
 HALF = Types(torch.bfloat16, torch.bfloat16, torch.float32, torch.bfloat16)
 
 
-def by_family_and_types() -> dict[tuple[str, Types], list[cutlass_api.Kernel]]:
-    found = defaultdict(list)
-    for kernel in cutlass_api.get_kernels(cc=90):
-        if isinstance(kernel.metadata.operands, GroupedGemmOperandsMetadata):
-            found[family_of(kernel), types_of(kernel)].append(kernel)
-    return dict(found)
-
-
-KERNELS = by_family_and_types()
+KERNELS = by_family_and_types(GroupedGemmOperandsMetadata)
 
 
 class GroupedProblem(Problem):

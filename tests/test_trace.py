@@ -1,4 +1,4 @@
-"""Epilogue functions as they are read: the graph, what is refused with its line, and that none of their text becomes code."""
+"""Epilogue functions as they are read: the graph, what is refused with its line; none of their text becomes code."""
 
 import re
 
