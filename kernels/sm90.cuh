@@ -62,7 +62,9 @@ template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B
           class Epilogue>
 struct Sm90Gemm {
   static_assert(is_same<A, B>, "wgmma multiplies operands of one type");
-  static_assert(sizeof(A) == 2 || (A_K_MAJOR && B_K_MAJOR), "wgmma reads only 16-bit elements MN-major");
+  // wgmma reads only 16-bit elements MN-major from shared memory; A it also takes from registers, in any order.
+  static constexpr bool A_FROM_REGISTERS = sizeof(A) == 4 && !A_K_MAJOR;
+  static_assert(sizeof(B) == 2 || B_K_MAJOR, "wgmma reads B from shared memory");
 
   static constexpr int TILE_K = 128 / sizeof(A);  // a row of the swizzle
   static constexpr int WARPGROUP = 128;
@@ -75,6 +77,7 @@ struct Sm90Gemm {
   static_assert(TILE_M == SHARERS * M_BLOCKS * 64 && TILE_N % 8 == 0 && TILE_N <= 256);
   static constexpr int CLUSTER = CLUSTER_M * CLUSTER_N * SPLIT;
   static_assert(SPLIT == 1 || !PING_PONG, "a split tile has the CTA for itself");
+  static_assert(!A_FROM_REGISTERS || !PING_PONG, "alone, a consumer waits for its registers");
   static_assert(!GROUPED || (SPLIT == 1 && !OUT_TRANSPOSED), "groups are of rows, as they are taken in turn");
 
   using Multiply = ptx::Wgmma<A, Accumulator, TILE_N, A_K_MAJOR, B_K_MAJOR>;
@@ -82,12 +85,13 @@ struct Sm90Gemm {
 
   // ---- shared memory: the ring, the consumers' slabs, the barriers ----
 
-  // A K-major tile is one box of TILE_K by TILE_M (TILE_N). An MN-major tile is several of 64 along M (N) by TILE_K, the last of
+  // A K-major tile is one box of TILE_K by TILE_M (TILE_N). An MN-major tile is several of 128 bytes along M (N) by TILE_K, the last of
   // which may be partly wasted. Either way 64 rows of A lie 8192 bytes from the next.
-  static constexpr int BOXES_A = A_K_MAJOR ? 1 : (TILE_M + 63) / 64, BOXES_B = B_K_MAJOR ? 1 : (TILE_N + 63) / 64;
+  static constexpr int BOX_MN = 128 / sizeof(A), MN_BOX_BYTES = 128 * TILE_K;
+  static constexpr int BOXES_A = A_K_MAJOR ? 1 : (TILE_M + BOX_MN - 1) / BOX_MN, BOXES_B = B_K_MAJOR ? 1 : (TILE_N + BOX_MN - 1) / BOX_MN;
   static constexpr int BLOCK_BYTES = 8192;  // 64 rows of 128 bytes
   static constexpr int A_BYTES = TILE_M * 128;
-  static constexpr int B_BYTES = B_K_MAJOR ? TILE_N * 128 : BOXES_B * BLOCK_BYTES;
+  static constexpr int B_BYTES = B_K_MAJOR ? TILE_N * 128 : BOXES_B * MN_BOX_BYTES;
   static constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
   // The CTAs that share an operand each load one part of every box, of so many rows.
   static constexpr int SLICE_A = (A_K_MAJOR ? TILE_M : TILE_K) / CLUSTER_N, SLICE_B = (B_K_MAJOR ? TILE_N : TILE_K) / CLUSTER_M;
@@ -121,8 +125,10 @@ struct Sm90Gemm {
   // ---- registers ----
 
   static constexpr int SUMS = M_BLOCKS * Multiply::SUMS;
+  // A's elements for half a K block, and for the half that is multiplied meanwhile.
+  static constexpr int FRAGMENTS = A_FROM_REGISTERS ? 2 * M_BLOCKS * 8 : 0;
   // Besides the sums, 48 registers do. Where the even share of a SM's 65536 does not suffice, the producer passes its own on.
-  static constexpr int CTAS_BY_REGISTERS = 65536 / (THREADS * (SUMS + 48));
+  static constexpr int CTAS_BY_REGISTERS = 65536 / (THREADS * (SUMS + FRAGMENTS + 48));
   static constexpr int MIN_CTAS = CTAS_BY_REGISTERS > 1 ? CTAS_BY_REGISTERS : 1;
   static constexpr bool REDISTRIBUTE = CTAS_BY_REGISTERS == 0;
   static constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32;
@@ -304,9 +310,9 @@ struct Sm90Gemm {
     shared += slice * SLICE * 128;
 #pragma unroll
     for (int box = 0; box < BOXES; ++box) {
-      const int x = K_MAJOR ? k : mn + 64 * box, y = (K_MAJOR ? mn : k) + slice * SLICE;
-      if constexpr (SHARED_BY == 1) ptx::load_box(shared + box * BLOCK_BYTES, map, barrier, x, y, batch);
-      else ptx::load_box(shared + box * BLOCK_BYTES, map, barrier, x, y, batch, static_cast<unsigned short>(ctas));
+      const int x = K_MAJOR ? k : mn + BOX_MN * box, y = (K_MAJOR ? mn : k) + slice * SLICE;
+      if constexpr (SHARED_BY == 1) ptx::load_box(shared + box * MN_BOX_BYTES, map, barrier, x, y, batch);
+      else ptx::load_box(shared + box * MN_BOX_BYTES, map, barrier, x, y, batch, static_cast<unsigned short>(ctas));
     }
   }
 
@@ -318,6 +324,8 @@ struct Sm90Gemm {
                                                   unsigned rank, int warpgroup, unsigned ring, unsigned full, unsigned empty) {
     if constexpr (PING_PONG) ptx::numbered_barrier_sync<2 * WARPGROUP>(1 + warpgroup);  // until the consumer before passes the turn
     unsigned previous = 0;
+    if constexpr (A_FROM_REGISTERS) previous = multiply_from_registers(sums, position, blocks, rank, warpgroup, ring, full, empty);
+    else
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
       const unsigned stage = ring + position.stage * STAGE_BYTES;
@@ -342,6 +350,41 @@ struct Sm90Gemm {
 #pragma unroll
     for (int i = 0; i < SUMS; ++i)  // nobody reads a sum before the wait
       asm volatile("" : "+r"(sums[i / Multiply::SUMS][i % Multiply::SUMS])::"memory");
+  }
+
+  // The same with A from registers, up to the last block, whose stage it gives. Half a block's elements of A are loaded while the half
+  // before is multiplied.
+  static __device__ __forceinline__ unsigned multiply_from_registers(unsigned (&sums)[M_BLOCKS][Multiply::SUMS], Ring& position,
+                                                                     int blocks, unsigned rank, int warpgroup, unsigned ring,
+                                                                     unsigned full, unsigned empty) {
+    const ptx::WgmmaFragments<M_BLOCKS> at(ring + warpgroup * (M_BLOCKS * BLOCK_BYTES));
+    unsigned fragments[2][M_BLOCKS][8];
+    auto load = [&](int half) { at.load(fragments[half], position.stage * STAGE_BYTES + half * 2048); };
+    ptx::barrier_wait(full + 8 * position.stage, position.parity);
+    load(0);
+    unsigned previous = 0;
+#pragma unroll 1
+    for (int block = 0; block < blocks; ++block) {
+      const auto b = ptx::matrix_descriptor(ring + position.stage * STAGE_BYTES + A_BYTES, BLOCK_BYTES, 1024);
+      auto issue = [&](int half) {  // and wait for the half before, whose registers are loaded next
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < M_BLOCKS; ++i) Multiply::issue_half(sums[i], fragments[half][i], b + half * 4, block + half > 0);
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<1>();
+      };
+      issue(0);
+      if (block > 0) release(empty + 8 * previous, rank);
+      load(1);
+      issue(1);
+      previous = position.stage;
+      position.advance();
+      if (block + 1 < blocks) {
+        ptx::barrier_wait(full + 8 * position.stage, position.parity);
+        load(0);
+      }
+    }
+    return previous;
   }
 
   // Ping-pong: lets the next consumer start. Were it to start by itself, it would take the parity of an earlier round for its own.
@@ -411,6 +454,8 @@ struct Sm90Gemm {
   template <class Sums>
   static __device__ __forceinline__ void store(const Sm90Params& params, Epilogue epilogue, const Sums& value, unsigned char* slabs,
                                                int& slab, int batch, int m, int n, int end) {
+    if constexpr (A_FROM_REGISTERS && OUT_TRANSPOSED && is_same<Epilogue, Identity>)
+      if (store_pairs(params, value, batch, m, n)) return;
     if constexpr (OUT_TRANSPOSED) store_transposed(params, epilogue, value, slabs, batch, m, n);
     else store_rows(params, epilogue, value, slabs, slab, batch, m, n, end);
   }
@@ -427,7 +472,7 @@ struct Sm90Gemm {
       const int last = min(params.n, column_of(round) + BOX_N), column = column_of(round) + round % ROUNDS * 32 + lane % 4 * 2;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = row_of(round) + lane / 4 + 8 * half;
+        const int row = row_of(round) + strip_row(lane / 4 + 8 * half);
         epilogue.load(next[half], batch, row, column, row < end ? last - column : 0);
       }
     };
@@ -490,6 +535,9 @@ struct Sm90Gemm {
     }
   }
 
+  // The row of a strip that is wgmma's row r of 16.
+  static __device__ __forceinline__ constexpr int strip_row(int r) { return A_FROM_REGISTERS ? ptx::fragment_row(r) : r; }
+
   // Where a byte of a row lies in a slab, with the copy engine's swizzle: bits 7 to 9 of an offset change its bits 4 to 6.
   static __device__ __forceinline__ int slab_offset(int row, int byte) {
     const int offset = row * BOX_BYTES + byte;
@@ -499,7 +547,7 @@ struct Sm90Gemm {
   // Sums that need no more than a conversion to 16 bits: two 8 x 8 matrices of rows 0 to 7, two of rows 8 to 15 at a time.
   template <class Sums> static __device__ __forceinline__ void write_matrices(const Sums& value, int box, unsigned rows) {
     const int lane = threadIdx.x % 32;
-    const unsigned target = rows + slab_offset(lane % 16, lane / 16 * 16);
+    const unsigned target = rows + slab_offset(strip_row(lane % 16), lane / 16 * 16);
 #pragma unroll
     for (int at = 0; at < M_BLOCKS * BOXES; ++at)
       if (at == box)
@@ -537,7 +585,7 @@ struct Sm90Gemm {
     const int column = n + first * 8 + lane % 4 * 2, own = n + BOX_N - column;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = m + lane / 4 + 8 * half, valid = row < end ? min(own, params.n - column) : 0;
+      const int row = m + strip_row(lane / 4 + 8 * half), valid = row < end ? min(own, params.n - column) : 0;
       if constexpr (!LOAD_AHEAD) epilogue.load(operands[half], batch, row, column, valid);
       const Place place{batch, row, column, valid, m / 8 + half, n / BOX_N * ROUNDS + round % ROUNDS, true, own};
       finish_sums<8, 4>(epilogue, values[half], operands[half], place);
@@ -545,7 +593,7 @@ struct Sm90Gemm {
 
     auto element = [&](int half, int i) { return encode<Out>(Epilogue::result(values[half][i])); };
     if constexpr (sizeof(Out) == 2) {
-      const unsigned target = ptx::shared_address(rows) + slab_offset(lane % 16, lane / 16 * 16);
+      const unsigned target = ptx::shared_address(rows) + slab_offset(strip_row(lane % 16), lane / 16 * 16);
       auto pair = [&](int half, int group) -> unsigned { return element(half, 2 * group).bits | element(half, 2 * group + 1).bits << 16; };
 #pragma unroll
       for (int group = 0; group < ROUND_GROUPS; group += 2) {
@@ -563,7 +611,7 @@ struct Sm90Gemm {
         for (int group = 0; group < ROUND_GROUPS; ++group)
           if (first + group < GROUPS) {
             const int byte = ((first + group) * 8 + lane % 4 * 2) * int(sizeof(Out));
-            *reinterpret_cast<Pair*>(rows + slab_offset(lane / 4 + 8 * half, byte)) = {element(half, 2 * group), element(half, 2 * group + 1)};
+            *reinterpret_cast<Pair*>(rows + slab_offset(strip_row(lane / 4 + 8 * half), byte)) = {element(half, 2 * group), element(half, 2 * group + 1)};
           }
     }
   }
@@ -588,7 +636,7 @@ struct Sm90Gemm {
           for (int i = 0; i < 8; ++i) {
             const int first = at % ROUNDS * TRANSPOSED_N + i / 4 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
             if (first < EPILOGUE_N)
-              values[column * TRANSPOSED_PITCH + lane / 4 + i / 2 % 2 * 8] = value(at / ROUNDS, first / 2 + i % 4);
+              values[column * TRANSPOSED_PITCH + strip_row(lane / 4 + i / 2 % 2 * 8)] = value(at / ROUNDS, first / 2 + i % 4);
           }
       __syncwarp();
       const int first = round % ROUNDS * TRANSPOSED_N + lane / 2;
@@ -618,5 +666,28 @@ struct Sm90Gemm {
           if (e < valid) target[params.out_stride[2] * e] = packed.elements[e];
       }
     }
+  }
+
+  // The same for whole tiles of which each lane has pairs along m: 8 lanes' lie side by side. False, if that cannot be.
+  template <class Sums>
+  static __device__ __forceinline__ bool store_pairs(const Sm90Params& params, const Sums& value, int batch, int m, int n) {
+    struct alignas(2 * sizeof(Out)) Pair { Out elements[2]; };
+    const int lane = threadIdx.x % 32;
+    Out* target = static_cast<Out*>(params.out_pointer) + params.out_stride[0] * batch + params.out_stride[1] * (n + lane % 4 * 2) +
+                  m + lane / 4 * 2;
+    const bool aligned = ((reinterpret_cast<unsigned long long>(target) | params.out_stride[1] * sizeof(Out)) & (sizeof(Pair) - 1)) == 0;
+    const bool whole = m + (M_BLOCKS - 1) * 64 + 16 <= params.m && n + EPILOGUE_N <= params.n;
+    if (params.out_stride[2] != 1 || !aligned || !whole) return false;
+#pragma unroll
+    for (int group = 0; group < EPILOGUE_N / 8; ++group) {
+#pragma unroll
+      for (int i = 0; i < 2 * M_BLOCKS; ++i) {
+        const int strip = i / 2, row = i % 2;
+        auto element = [&](int half) { return encode<Out>(value(strip, 4 * group + 2 * half + row)); };
+        *reinterpret_cast<Pair*>(target + params.out_stride[1] * row + strip * 64) = {element(0), element(1)};
+      }
+      target += params.out_stride[1] * 8;
+    }
+    return true;
   }
 };

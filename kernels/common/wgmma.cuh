@@ -1,6 +1,7 @@
 // The tensor cores of Hopper. PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions": 64 x N products over 32 bytes of K, both
 // operands read from shared memory by the 128 threads of a warpgroup together, while those go on.
 #pragma once
+#include "common/ptx.cuh"
 #include "common/types.cuh"
 
 namespace ptx {
@@ -161,6 +162,69 @@ RUTLASS_WGMMA(120, 120, 121, 122, 123, 124, 125, 126, 127)
 RUTLASS_WGMMA(124, 124, 125, 126, 127, 128, 129, 130, 131)
 RUTLASS_WGMMA(128, 128, 129, 130, 131, 132, 133, 134, 135)
 
+// Two instructions on tf32, 64 bytes of K, with A in registers: 4 for each.
+template <int SUMS> struct WgmmaFromRegisters;
+
+#define RUTLASS_WGMMA_FROM_REGISTERS(SUMS, A, B, C, D, E, F, G, H, DESCRIPTOR, ACCUMULATE, N)                             \
+  template <> struct WgmmaFromRegisters<SUMS> {                                                                           \
+    template <int COLUMNS>                                                                                                \
+    static __device__ __forceinline__ void issue(unsigned (&sums)[SUMS], const unsigned (&a)[8], unsigned long long b,    \
+                                                 int accumulate) {                                                        \
+      asm volatile("{ .reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %" #ACCUMULATE ", 0;\n"                                 \
+                   RUTLASS_INSTRUCTION_A(SUMS, N, "{%" #A ", %" #B ", %" #C ", %" #D "}", "%" #DESCRIPTOR)                \
+                   "setp.eq.b32 p, %" #ACCUMULATE ", %" #ACCUMULATE ";\nadd.s64 b, %" #DESCRIPTOR ", 2;\n"                \
+                   RUTLASS_INSTRUCTION_A(SUMS, N, "{%" #E ", %" #F ", %" #G ", %" #H "}", "b") "}"                        \
+                   : RUTLASS_SUMS_##SUMS                                                                                  \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), "r"(a[6]), "r"(a[7]), "l"(b),      \
+                     "r"(accumulate), "n"(COLUMNS));                                                                      \
+    }                                                                                                                     \
+  };
+#define RUTLASS_INSTRUCTION_A(SUMS, N, A, B)                                                                               \
+  "wgmma.mma_async.sync.aligned.m64n%" #N "k8.f32.tf32.tf32 {" RUTLASS_TEXT_##SUMS "}, " A ", " B ", p, 1, 1;\n"
+RUTLASS_WGMMA_FROM_REGISTERS(8, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18)
+RUTLASS_WGMMA_FROM_REGISTERS(32, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42)
+RUTLASS_WGMMA_FROM_REGISTERS(64, 64, 65, 66, 67, 68, 69, 70, 71, 72, 73, 74)
+RUTLASS_WGMMA_FROM_REGISTERS(96, 96, 97, 98, 99, 100, 101, 102, 103, 104, 105, 106)
+RUTLASS_WGMMA_FROM_REGISTERS(128, 128, 129, 130, 131, 132, 133, 134, 135, 136, 137, 138)
+
+// Which row of the matrix is row r of the 16 that a warp gives the instruction: rows g and g + 8, which one lane holds, are neighbours.
+__device__ __forceinline__ constexpr int fragment_row(int r) { return r % 8 * 2 + r / 8; }
+
+// Loads A's elements for two instructions from an MN-major tile of tf32: M_BLOCKS times two boxes of 32 m by 32 k, swizzled.
+//
+// Lane 4 g + q gives an instruction rows g and g + 8 of K's elements q and q + 4 (PTX ISA, "Register Fragments for
+// wgmma.mma_async.m64nNk8"), and loads the pair of rows of one element, 8 bytes, at a time. Half a warp loads at once, of 4 k and 2
+// neighbouring pieces of 16 bytes. The swizzle tells 4 k apart by two bits of the piece, so that the pieces would meet in the same banks;
+// the lanes at the second one therefore begin with element q + 4, which differs in the third bit.
+template <int M_BLOCKS> struct WgmmaFragments {
+  unsigned addresses[2];  // of the pair that is loaded first, and of the other
+  bool other_first;
+  __device__ __forceinline__ WgmmaFragments(unsigned tile) {
+    const unsigned warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4, piece = warp % 2 * 4 + g / 2;
+    other_first = g / 2 % 2;
+#pragma unroll
+    for (unsigned i = 0; i < 2; ++i) {
+      const unsigned k = i == other_first ? q : q + 4;
+      addresses[i] = tile + warp / 2 * 4096 + k * 128 + (piece ^ k) * 16 + g % 2 * 8;
+    }
+  }
+  // From so many bytes after the tile's first element of M on.
+  __device__ __forceinline__ void load(unsigned (&a)[M_BLOCKS][8], unsigned offset) const {
+#pragma unroll
+    for (int i = 0; i < 2 * M_BLOCKS; ++i) {
+      const int block = i / 2, instruction = i % 2;
+      unsigned pairs[2][2];
+#pragma unroll
+      for (int p = 0; p < 2; ++p) load_shared(pairs[p], addresses[p] + offset + block * 8192 + instruction * 1024);
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        a[block][4 * instruction + row] = other_first ? pairs[1][row] : pairs[0][row];
+        a[block][4 * instruction + 2 + row] = other_first ? pairs[0][row] : pairs[1][row];
+      }
+    }
+  }
+};
+
 // The 64 x N product of one warpgroup. Lane 4 g + q of warp w holds rows 16 w + g and 16 w + g + 8, of every 8 columns the
 // 2 q-th and the next: as value 4 j + 2 h + c that of row half h, column 8 j + 2 q + c.
 template <class Element, class Accumulator, int N, bool A_K_MAJOR, bool B_K_MAJOR> struct Wgmma {
@@ -170,6 +234,11 @@ template <class Element, class Accumulator, int N, bool A_K_MAJOR, bool B_K_MAJO
     WgmmaInstructions<SUMS>::template issue<N, WgmmaTypes<Element, Accumulator>,
                                             WgmmaModes<sizeof(Element), A_K_MAJOR, B_K_MAJOR>, A_K_MAJOR ? 2 : 128,
                                             B_K_MAJOR ? 2 : 128>(sums, a, b, accumulate);
+  }
+  // Half a block, with A in registers.
+  static __device__ __forceinline__ void issue_half(unsigned (&sums)[SUMS], const unsigned (&a)[8], unsigned long long b,
+                                                    int accumulate) {
+    WgmmaFromRegisters<SUMS>::template issue<N>(sums, a, b, accumulate);
   }
   static __device__ __forceinline__ Accumulator value(const unsigned (&sums)[SUMS], int index) {
     if constexpr (sizeof(Accumulator) == 2) return {static_cast<unsigned short>(sums[index / 2] >> 16 * (index % 2))};
