@@ -86,6 +86,16 @@ def layouts_of(kernel: cutlass_api.Kernel) -> list[str]:
     return [i + j + k for i in a for j in b for k in out]
 
 
+def from_registers(kernel: cutlass_api.Kernel) -> bool:
+    """Whether it loads an operand into registers: float32 that the tensor cores cannot read from shared memory."""
+    if family_of(kernel) != "sm90" or types_of(kernel).a != torch.float32:
+        return False
+    operands, packed = kernel.metadata.operands, kernel.metadata.design.packed
+    by_rows = not packed[0] and operands.A.stride == (0, 1, 0)
+    by_columns = not packed[1] and operands.B.stride == (0, 0, 1)
+    return by_rows or by_columns
+
+
 @contextmanager
 def float32_precision(precision: str):
     """torch's own switch for tf32, which our kernels heed too."""

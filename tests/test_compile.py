@@ -14,6 +14,7 @@ import torch
 from cutlass_api.arguments import GroupedGemmArguments
 from cutlass_api.artifact import CompiledArtifact
 from cutlass_api.metadata import ElementwiseOperandsMetadata, GroupedGemmOperandsMetadata, Sm90DesignMetadata
+from epilogues import fake_fused, linear
 from helpers import DTYPES, cuobjdump, fake, fake_gemm, names, run_python, served, spilled_bytes
 
 ARCHITECTURES = {80: "sm_80", 86: "sm_86", 89: "sm_89", 90: "sm_90a", 100: "sm_100", 120: "sm_120"}
@@ -119,6 +120,29 @@ def test_every_family_compiles(cc, kernel, compiled):
 @planned
 def test_no_register_spills(cc, kernel, compiled, tmp_path):
     assert spilled_bytes(compiled(cc, kernel).compiled_obj, tmp_path) == 0
+
+
+@pytest.mark.skipif(not cuobjdump(), reason="needs cuobjdump of the package nvidia-cuda-cuobjdump")
+@pytest.mark.usefixtures("tf32_allowed", "cache_directory")
+@pytest.mark.parametrize("layout", ["ttt", "nnt"])
+@pytest.mark.parametrize("function", [None, linear], ids=["plain", "linear"])
+def test_operands_from_registers_spill_none(function, layout, tmp_path):
+    """float32 operands of which one is not K-major; the output transposed, and not; an epilogue that reads, and none."""
+    if function:
+        args = fake_fused(function, dtype=torch.float32, layout=layout)
+    else:
+        args = fake_gemm(dtype=torch.float32, layout=layout)
+    from_registers = [
+        kernel
+        for kernel in cutlass_api.get_kernels(args, cc=90)
+        if isinstance(kernel.metadata.design, Sm90DesignMetadata) and not any(kernel.metadata.design.packed)
+    ]
+    assert len(from_registers) >= 9
+    with ThreadPoolExecutor() as pool:
+        artifacts = list(pool.map(lambda kernel: kernel.compile(args, cc=90), from_registers))
+    for kernel, artifact in zip(from_registers, artifacts, strict=True):
+        assert artifact.compiled_obj.log == "", kernel
+        assert spilled_bytes(artifact.compiled_obj, tmp_path) == 0, kernel
 
 
 def test_the_sample_covers_all():

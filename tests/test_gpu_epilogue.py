@@ -12,7 +12,7 @@ import gpu_helpers
 import pytest
 import torch
 from epilogues import CASES, REDUCTIONS, assert_close, bias_gelu, expected, fused, linear, shape_of
-from gpu_helpers import Form, Output, float32_precision, random_operand
+from gpu_helpers import Form, Output, float32_precision, from_registers, random_operand
 from helpers import coarse
 
 pytestmark = pytest.mark.gpu
@@ -139,6 +139,28 @@ def test_reductions_of_dtypes(dtype, out_dtype, accumulator):
             for case, kinds in REDUCTIONS
             for seed, shape in enumerate(shapes)
         )
+
+
+def test_float32_operands_from_registers():
+    """Epilogues and reductions behind the kernels of which `test_tf32_operands_from_registers` tells, all of them."""
+
+    class OfHopper(Trial):
+        def kernels(self):
+            return [kernel for kernel in cutlass_api.get_kernels(self.args) if from_registers(kernel)]
+
+    with float32_precision("high"):
+        trials = [
+            OfHopper(case, *shape, F32, F32, F32, seed, kinds)
+            for case, kinds in [(CASES[1], None), *REDUCTIONS[:2]]
+            for seed, shape in [
+                (0, ((), 256, 384, 128)),
+                (2, ((), 132, 68, 40)),
+                (4, ((3,), 72, 136, 24)),
+                (6, ((), 260, 260, 64)),
+            ]
+        ]
+        assert {kernel.metadata.design.swapped for trial in trials for kernel in trial.kernels()} == {True, False}
+        check_all(trials)
 
 
 @pytest.mark.parametrize("m, n, k, layout", [(200, 600, 512, "ttt"), (37, 264, 1024, "tnn"), (1024, 9, 256, "ntt")])

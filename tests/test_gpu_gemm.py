@@ -26,6 +26,7 @@ from gpu_helpers import (
     fail_with,
     family_of,
     float32_precision,
+    from_registers,
     generator_for,
     just_aligned,
     layouts_of,
@@ -255,6 +256,28 @@ def test_tf32_over_all_shapes_and_views(artifacts) -> None:
             if shape not in {(67, 131, 61), (5, 130, 67, 24)}:
                 forms = {"tight": forms["tight"]}
             failures += try_all(FLOAT32, shape, forms, layout, artifacts, tf32=True)
+    fail_with(failures)
+
+
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout[:2] != "tn"])
+def test_tf32_operands_from_registers(layout: str, artifacts) -> None:
+    """Whole tiles and what is left of them, batches, little K and none; the output's rows aligned, and not."""
+    failures = []
+    shapes = [(776, 1032, 200), (3, 260, 388, 68), (64, 128, 4), (2, 132, 68, 0)]
+    for shape, loose in product(shapes, (False, True)):
+        batches = "same" if loose and len(shape) == 4 else "apart"
+        forms = [Form(layout[0], multiple=4, offset=4, batches=batches), Form(layout[1], multiple=4, pad=4)]
+        out_form = Form(layout[2], pad=3, offset=1) if loose else Form(layout[2], multiple=4)
+        problem = make_problem(FLOAT32, shape, *forms, tf32=True)
+        out = Output(problem.shape, torch.float32, out_form)
+        with float32_precision("high"):
+            found = cutlass_api.get_kernels(GemmArguments(problem.a, problem.b, out.tensor, torch.float32))
+            kernels = [kernel for kernel in found if from_registers(kernel)]
+            assert len({kernel.metadata.design.tile_shape for kernel in kernels}) >= 3, (layout, shape)
+            for kernel, artifact in zip(kernels, artifacts.of(kernels), strict=True):
+                failure = check(kernel, artifact, problem, out_form, f"{shape} {layout} loose {loose}")
+                if failure:
+                    failures.append(failure)
     fail_with(failures)
 
 

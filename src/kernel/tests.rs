@@ -1,5 +1,6 @@
 use std::collections::HashSet;
 
+use super::launch::Sm90Params;
 use super::*;
 use crate::operand::DType::{Bf16, F16, F32};
 use crate::problem::GroupedGemmProblem;
@@ -117,6 +118,30 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
         }
     }
     assert!(seen.len() > 100, "{} kernels", seen.len());
+}
+
+#[test]
+fn of_float32_operands_no_more_is_copied_than_must_be() {
+    for layout in Layout::all() {
+        let k_major = [layout.a == Major::Row, layout.b == Major::Column];
+        let copies = usize::from(k_major == [false, false]);
+        let problem = gemm(F32, 4096, 4096, 4096, layout);
+        let kernel = &all()[ranked(&problem, H100, false)[0]];
+        let Design::Sm90(config) = kernel.design else { panic!("{layout}: {}", kernel.name()) };
+        assert_eq!(config.packed.iter().filter(|packed| **packed).count(), copies, "{layout}");
+        let launch = kernel.launch(&problem, Target::typical(90), 1 << 30).expect("there is an output");
+        let Params::Sm90(Sm90Params { maps: [Some(a), Some(b), _], .. }) = launch.params else { panic!("two maps") };
+        assert_eq!((a.data_type, b.data_type), (11, 11), "rounded to tf32 on their way");
+        // What is not K-major is the program's A, in boxes of 128 bytes by a K block.
+        let from_registers = k_major != [true, true];
+        assert_eq!(config.a_from_registers(kernel.types), from_registers);
+        assert!(!from_registers || a.box_extents == [32, 32 / config.cluster[1], 1], "{layout}: {a:?}");
+        assert_eq!(b.box_extents, [32, config.tile[1] / config.cluster[0], 1], "{layout}");
+
+        // Rows of 4095 elements are not aligned, and are copied.
+        let kernel = &all()[ranked(&gemm(F32, 4095, 4095, 4095, layout), H100, false)[0]];
+        assert!(matches!(kernel.design, Design::Sm90(Sm90 { packed: [true, true], .. })), "{layout}");
+    }
 }
 
 /// Kernels of a family that serve a problem, first guess first.
