@@ -127,7 +127,7 @@ def test_no_register_spills(cc, kernel, compiled, tmp_path):
 @pytest.mark.parametrize("layout", ["ttt", "nnt"])
 @pytest.mark.parametrize("function", [None, linear], ids=["plain", "linear"])
 def test_operands_from_registers_spill_none(function, layout, tmp_path):
-    """float32 operands of which one is not K-major; the output transposed, and not; an epilogue that reads, and none."""
+    """float32 operands of which one is not K-major; the output transposed, and not; with and without an epilogue."""
     if function:
         args = fake_fused(function, dtype=torch.float32, layout=layout)
     else:
