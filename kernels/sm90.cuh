@@ -14,7 +14,8 @@
 //   Grouped   A and the output are stacks of groups of rows, as high as the device finds on arrival, and B is a matrix for each.
 //             A tile lies in one group. What it reads of the next group's rows is multiplied, but not stored.
 //
-// Elements: f16, bf16, or f32 (as tf32, K-major only), the same for A and B. Sums: f32, f16 too for f16.
+// Elements: f16, bf16, or f32 (as tf32), the same for A and B. Sums: f32, f16 too for f16. Of f32, B is K-major, since wgmma reads it only
+// so; A may lie either way, for wgmma takes it from registers too, into which consumers load it.
 // Frame: A has `m` rows and B `n` columns. The output has rows along m, or, if OUT_TRANSPOSED, along n: that serves few rows, which
 // then lie on wgmma's N, of which it takes 8 where it takes 64 of M. The epilogue and `out_stride` count in the output's own rows and
 // columns.

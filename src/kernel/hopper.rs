@@ -16,8 +16,10 @@ const SHARED_RATE: f64 = 158e9;
 /// Bytes a second that one multiprocessor draws from the L2 cache, and that all of them do.
 const L2_RATE: f64 = 98.7e9;
 const L2_RATE_OF_ALL: f64 = 8.56e12;
-/// How much longer the L2 cache takes over rows that do not begin at a multiple of 128 bytes.
+/// How much longer the L2 cache takes over rows that do not begin at a multiple of 32 bytes, its sectors, or only not at one of 128, its
+/// lines. The latter was not in the fit: of 0 to 0.9 by steps of 0.15 it ranks 52 problems best (docs/notes/sm90.md).
 const RAGGED: f64 = 0.89;
+const RAGGED_LINES: f64 = 0.3;
 /// Bytes that the cache keeps of what tiles have read for those that come after them. A guess below its 50 MB.
 const L2_KEEPS: f64 = 30e6;
 /// How much of what is read again from device memory adds to the time of the cache; the more where consumers take turns, for the CTAs
@@ -44,9 +46,21 @@ const EPILOGUE: f64 = 70e-9;
 const PING_PONG_EPILOGUE: f64 = 0.28;
 /// An output that is written transposed goes through shared memory and registers and is waited for, which further rounds do not hide.
 const SWAPPED_ROUNDS: f64 = 1.2;
+/// Where A comes from registers, pairs of its rows are stored from there, and cost nothing of that; not behind an epilogue, which adds
+/// this much (4096 cubed in float32).
+const FUSED_PAIRS: f64 = 1.04;
 /// Copying operands first: a launch, and bytes a second read and written.
 const PACK_LAUNCH: f64 = 2.97e-6;
 const PACK_RATE: f64 = 2.8e12;
+
+/// How much longer the L2 cache takes over rows that begin at multiples of so many bytes.
+fn ragged(aligned: u32) -> f64 {
+    match aligned {
+        128.. => 0.0,
+        32.. => RAGGED_LINES,
+        _ => RAGGED,
+    }
+}
 
 /// Estimated seconds of a kernel, with an epilogue behind the sums or not.
 pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Target, fused: bool) -> f64 {
@@ -63,9 +77,8 @@ pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Targ
     // A block is 128 bytes of K, whatever the type: wgmma takes as long for it in all.
     let element = types.a.bytes() as f64;
     let blocks = ((problem.k() as f64 * element / 128.0).ceil() / split).ceil();
-    let [a_rows, b_rows] = config
-        .rows_read(problem)
-        .map(|(rows, ragged)| f64::from(rows) * 128.0 * if ragged { 1.0 + RAGGED } else { 1.0 });
+    let [a_rows, b_rows] =
+        config.rows_read(problem).map(|(rows, aligned)| f64::from(rows) * 128.0 * (1.0 + ragged(aligned)));
     let operands = a_rows / cluster_n + b_rows / cluster_m;
     let block = (tile_m * tile_n * 128.0 / TENSOR_RATE)
         .max((tile_m + tile_m * tile_n / 64.0) * 128.0 / SHARED_RATE)
@@ -87,9 +100,12 @@ pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Targ
     if cluster_m * cluster_n > 1.0 && !fused {
         work += CLUSTER;
     }
-    let stored_from_registers = config.a_from_registers(types) && !fused;
-    if config.swapped && rounds > 1.0 && !stored_from_registers {
-        work *= SWAPPED_ROUNDS;
+    if config.swapped && rounds > 1.0 {
+        work *= match (config.a_from_registers(types), fused) {
+            (true, false) => 1.0,
+            (true, true) => FUSED_PAIRS,
+            (false, _) => SWAPPED_ROUNDS,
+        };
     }
     // What runs at the same time shares what it reads; what follows finds of it only what the cache still holds.
     let k = problem.k() as f64;
