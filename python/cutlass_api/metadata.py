@@ -171,7 +171,8 @@ class Sm90DesignMetadata(BLASDesignMetadata):
     ``stages``: tiles of A and B in flight. ``schedule``: "cooperative", the warpgroups that multiply share a tile, or
     "pingpong", each has one of its own. ``consumers``: these warpgroups. ``split``: CTAs of a cluster that share a
     tile, each with a part of K; their sums are added in a fixed order. ``swapped``: rows lie where the tensor cores
-    take columns, since they are few, or since B comes from registers. ``packed``: whether A and B are first copied to workspace, which serves any alignment and strides.
+    take columns, since they are few, or since an operand comes from registers. ``packed``: whether A and B are first
+    copied to workspace, which serves any alignment and strides.
     """
 
     stages: int

@@ -17,7 +17,7 @@ const SHARED_RATE: f64 = 158e9;
 const L2_RATE: f64 = 98.7e9;
 const L2_RATE_OF_ALL: f64 = 8.56e12;
 /// How much longer the L2 cache takes over rows that do not begin at a multiple of 32 bytes, its sectors, or only not at one of 128, its
-/// lines. The latter was not in the fit: of 0 to 0.9 by steps of 0.15 it ranks 52 problems best (docs/notes/sm90.md).
+/// lines. The latter was not in the fit: of 0 to 0.9 by steps of 0.15 it ranks 71 problems best (docs/notes/sm90.md).
 const RAGGED: f64 = 0.89;
 const RAGGED_LINES: f64 = 0.3;
 /// Bytes that the cache keeps of what tiles have read for those that come after them. A guess below its 50 MB.
