@@ -293,7 +293,7 @@ impl Sm90 {
         let ring = self.stages * (m + b) * ROW_BYTES;
         let (_, box_bytes) = self.box_bytes(types);
         let slab = match self.swapped {
-            // 16 x 16 sums, padded, or a warp's share of two slabs of 32 rows of 64.
+            // 16 x 16 sums, padded; or a warp's quarter of two slabs, of 32 rows of 64 elements of 16 bits.
             true if self.stored_columns() < 32 => 16 * (16 + 4) * 4,
             true => 2 * 32 * ROW_BYTES / 4,
             false => 16 * box_bytes,
