@@ -122,6 +122,8 @@ const SWAPPED: &[Shape] = &[
     ([192, 64], 3, Cooperative, [1, 1], 1),
     ([192, 96], 3, Cooperative, [1, 1], 1),
     ([128, 200], 2, Cooperative, [1, 1], 1),
+    ([128, 160], 2, PingPong, [1, 2], 1),
+    ([256, 112], 2, Cooperative, [1, 1], 1),
 ];
 const SWAPPED_PACKED: &[Shape] = &[([64, 16], 1, Cooperative, [1, 1], 1)];
 
