@@ -580,7 +580,7 @@ struct Sm90Gemm {
   // row's 8 pieces meet in a bank. A quarter warp then stores a whole line of 128 bytes.
   template <class Sums>
   static __device__ __forceinline__ void store_lines(const Sm90Params& params, const Sums& value, unsigned char* slabs, int& slab,
-                                                 int batch, int m, int n) {
+                                                     int batch, int m, int n) {
     const int thread = threadIdx.x % WARPGROUP, warp = thread / 32, lane = thread % 32;
     slabs -= warp * SLAB_BYTES;  // the warpgroup's
     auto offset = [](int row, int piece) { return row * LINE_BYTES + (piece ^ row % 8) * 16; };
