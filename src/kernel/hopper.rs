@@ -42,7 +42,8 @@ const PING_PONG_ENDS: f64 = 0.05;
 /// turns: from bias and GELU, and from a matrix added and one more stored, at 4096 cubed (docs/notes/epilogue.md).
 const EPILOGUE: f64 = 70e-9;
 const PING_PONG_EPILOGUE: f64 = 0.28;
-/// An output that is written transposed goes through registers and is waited for, which further rounds do not hide.
+/// An output that is written transposed, and needs more than a conversion to 16 bits, goes through the registers in small pieces, which
+/// further rounds do not hide.
 const SWAPPED_ROUNDS: f64 = 1.2;
 /// Copying operands first: a launch, and bytes a second read and written.
 const PACK_LAUNCH: f64 = 2.97e-6;
@@ -87,7 +88,7 @@ pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Targ
     if cluster_m * cluster_n > 1.0 && !fused {
         work += CLUSTER;
     }
-    if config.swapped && rounds > 1.0 {
+    if config.swapped && rounds > 1.0 && (fused || types.out.bytes() != 2) {
         work *= SWAPPED_ROUNDS;
     }
     // What runs at the same time shares what it reads; what follows finds of it only what the cache still holds.
