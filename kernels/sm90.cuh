@@ -112,8 +112,15 @@ struct Sm90Gemm {
   static constexpr bool CONVERT_ONLY = is_same<Epilogue, Identity> && sizeof(Out) == 2;  // then stmatrix takes the sums as they lie
   static constexpr int GROUPS = BOX_N / 8, ROUND_GROUPS = GROUPS < 4 ? GROUPS : 4;  // of 8 columns: in a box, and in a round of its storing
   static constexpr int ROUNDS = CONVERT_ONLY ? 1 : (GROUPS + 3) / 4;
+  // An output whose rows are the sums' columns: a warpgroup stores 32 rows of its 64 m's (128 bytes) at a time, from two slabs in turn.
+  // Where there is more to do than to convert, or there are fewer rows, a warp stores 16 by 16 elements at a time. So it does where A came
+  // from registers, at the output's edges: a lane's rows are neighbours then, which it stores in pairs elsewhere.
+  static constexpr bool BY_LINES = CONVERT_ONLY && EPILOGUE_N >= 32 && !A_FROM_REGISTERS;
+  static constexpr int LINES = 32, LINE_BYTES = 128;
   static constexpr int TRANSPOSED_N = 16, TRANSPOSED_PITCH = 16 + 4;  // 4 words of padding keep the banks apart
-  static constexpr int SLAB_BYTES = OUT_TRANSPOSED ? TRANSPOSED_N * TRANSPOSED_PITCH * int(sizeof(Value)) : 16 * BOX_BYTES;
+  static constexpr int TRANSPOSED_BYTES =
+      EPILOGUE_N >= 32 ? 2 * LINES * LINE_BYTES / 4 : TRANSPOSED_N * TRANSPOSED_PITCH * int(sizeof(Value));
+  static constexpr int SLAB_BYTES = OUT_TRANSPOSED ? TRANSPOSED_BYTES : 16 * BOX_BYTES;
 
   static constexpr int SLABS_AT = STAGES * STAGE_BYTES;
   // Two for a warp, so that one is filled while the other is read; one where a further stage has taken the room, which is worth more.
@@ -457,7 +464,8 @@ struct Sm90Gemm {
                                                int& slab, int batch, int m, int n, int end) {
     if constexpr (A_FROM_REGISTERS && OUT_TRANSPOSED && is_same<Epilogue, Identity>)
       if (store_pairs(params, value, batch, m, n)) return;
-    if constexpr (OUT_TRANSPOSED) store_transposed(params, epilogue, value, slabs, batch, m, n);
+    if constexpr (OUT_TRANSPOSED && BY_LINES) store_lines(params, value, slabs, slab, batch, m, n);
+    else if constexpr (OUT_TRANSPOSED) store_transposed(params, epilogue, value, slabs, batch, m, n);
     else store_rows(params, epilogue, value, slabs, slab, batch, m, n, end);
   }
 
@@ -617,7 +625,65 @@ struct Sm90Gemm {
     }
   }
 
-  // The output's rows are the sums' columns: 16 of them at a time through the slab, where each lane picks up 8 neighbours along m.
+  // Sums that need no more than a conversion to 16 bits, for an output whose rows are the sums' columns. 8 x 8 matrices are transposed on
+  // their way into the warpgroup's slab, whose pieces of 16 bytes lie as in the operands' tiles: neither the 8 rows of a matrix nor a
+  // row's 8 pieces meet in a bank. A quarter warp then stores a whole line of 128 bytes.
+  template <class Sums>
+  static __device__ __forceinline__ void store_lines(const Sm90Params& params, const Sums& value, unsigned char* slabs, int& slab,
+                                                     int batch, int m, int n) {
+    const int thread = threadIdx.x % WARPGROUP, warp = thread / 32, lane = thread % 32;
+    slabs -= warp * SLAB_BYTES;  // the warpgroup's
+    auto offset = [](int row, int piece) { return row * LINE_BYTES + (piece ^ row % 8) * 16; };
+    const unsigned matrices = ptx::shared_address(slabs) + offset(lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
+    const unsigned char* const own = slabs + offset(thread / 8, thread % 8);  // this thread stores 16 bytes of each 16th row
+    Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[0] * batch;
+    const bool aligned = params.out_stride[2] == 1 && ((reinterpret_cast<unsigned long long>(out) |
+                                                        (params.out_stride[1] | params.m) * sizeof(Out)) & 15) == 0;
+    const int rows = min(EPILOGUE_N, params.n - n);
+#pragma unroll 1
+    for (int strip = 0; strip < M_BLOCKS; ++strip) {
+      const int left = m - warp * 16 + strip * 64, column = left + thread % 8 * 8;
+      Out* line = out + params.out_stride[1] * (n + thread / 8) + column;
+#pragma unroll 1
+      for (int first = 0; first < EPILOGUE_N; first += LINES) {
+        const int used = slab * (LINES * LINE_BYTES);
+        slab ^= 1;
+#pragma unroll
+        for (int i = 0; i < M_BLOCKS; ++i)
+#pragma unroll
+          for (int j = 0; j < EPILOGUE_N; j += LINES)
+            if (i == strip && j == first)
+#pragma unroll
+              for (int row = j; row < min(j + LINES, EPILOGUE_N); row += 16) {
+                auto bits = [&](int e) -> unsigned { return encode<Out>(value(i, row / 2 + e)).bits; };
+                auto pair = [&](int e) { return bits(e) | bits(e + 1) << 16; };
+                const unsigned target = matrices + used + (row - j) * LINE_BYTES;
+                if (row + 8 < EPILOGUE_N) ptx::store_matrices<true>(target, pair(0), pair(2), pair(4), pair(6));
+                else ptx::store_matrices<true>(target, pair(0), pair(2));
+              }
+        // Whoever arrives here has read the other slab. (Barriers up to CONSUMERS are for taking turns, and for `reduce`.)
+        ptx::numbered_barrier_sync<WARPGROUP>(1 + CONSUMERS + threadIdx.x / WARPGROUP);
+        if (aligned) {
+#pragma unroll
+          for (int i = 0; i < LINES; i += 16) {
+            if (first + i + thread / 8 < rows && column < params.m)
+              ptx::store_global(line, *reinterpret_cast<const ptx::Vector*>(own + used + i * LINE_BYTES));
+            line += 16 * params.out_stride[1];
+          }
+        } else {
+#pragma unroll 2
+          for (int index = thread; index < LINES * 64; index += WARPGROUP) {
+            const int r = index / 64, c = index % 64;
+            if (first + r < rows && left + c < params.m)
+              out[params.out_stride[1] * (n + first + r) + params.out_stride[2] * (left + c)] =
+                  *reinterpret_cast<const Out*>(slabs + used + offset(r, c / 8) + c % 8 * 2);
+          }
+        }
+      }
+    }
+  }
+
+  // Any sums and any epilogue, for such an output: 16 rows at a time through a warp's slab, where each lane picks up 8 neighbours along m.
   template <class Sums>
   static __device__ __forceinline__ void store_transposed(const Sm90Params& params, Epilogue epilogue, const Sums& value,
                                                           unsigned char* slab, int batch, int m, int n) {
@@ -640,14 +706,15 @@ struct Sm90Gemm {
               values[column * TRANSPOSED_PITCH + strip_row(lane / 4 + i / 2 % 2 * 8)] = value(at / ROUNDS, first / 2 + i % 4);
           }
       __syncwarp();
-      const int first = round % ROUNDS * TRANSPOSED_N + lane / 2;
+      // A quarter warp has rows 0, 1, 4 and 5, the next one 2, 3, 6 and 7: what its lanes read at once then lies in banks of its own.
+      const int slab_row = (lane / 2 & 9) + (lane / 4 & 2) + (lane & 4), first = round % ROUNDS * TRANSPOSED_N + slab_row;
       const int block = m + round / ROUNDS * 64, row = n + first, column = block + lane % 2 * 8;
       const bool own = first < EPILOGUE_N;
       const int valid = own && row < params.n ? min(8, params.m - column) : 0;
       if (!Epilogue::REDUCES && valid <= 0) continue;
       Value eight[8];
 #pragma unroll
-      for (int e = 0; e < 8; ++e) eight[e] = values[lane / 2 * TRANSPOSED_PITCH + lane % 2 * 8 + e];
+      for (int e = 0; e < 8; ++e) eight[e] = values[slab_row * TRANSPOSED_PITCH + lane % 2 * 8 + e];
       typename Epilogue::template Operands<8, 8> operands;
       epilogue.load(operands, batch, row, column, valid);
       const Place place{batch, row, column, valid, n / EPILOGUE_N * ROUNDS + round % ROUNDS, block / 16, own, 8};

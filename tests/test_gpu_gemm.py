@@ -124,6 +124,20 @@ def test_every_kernel(family: str, types: Types, artifacts) -> None:
     fail_with(failures)
 
 
+@pytest.mark.parametrize("pad", [0, 3], ids=["aligned", "unaligned"])
+def test_tiles_that_follow_each_other(pad: int, artifacts) -> None:
+    """More tiles than run at once, and little to multiply: what one still stores, the next must not overwrite."""
+    types = Types(torch.float16, torch.float16, torch.float32, torch.float16)
+    kernels = [kernel for kernel in GROUPS.get(("sm90", types), []) if layouts_of(kernel) == ["ttt"]]
+    problem = make_problem(types, (1501, 8192, 64), Form(), Form())
+    failures = [
+        check(kernel, artifact, problem, Form(pad=pad), "1501x8192x64")
+        for kernel, artifact in zip(kernels, artifacts.of(kernels), strict=True)
+        if not isinstance(artifact, Exception)  # `test_every_kernel` reports it
+    ]
+    fail_with([failure for failure in failures if failure])
+
+
 #: (M, N, K) and (L, M, N, K): ones, twos, primes, no K at all, one K, long and thin, more than a tile with a remainder.
 SHAPES = [
     (1, 1, 1),

@@ -4,6 +4,7 @@ import cutlass_api
 import numpy as np
 import pytest
 import torch
+import torch.autograd.forward_ad as forward_ad
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 devices = pytest.mark.parametrize("device", DEVICES)
@@ -68,6 +69,25 @@ def test_gradients_are_refused_and_not_dropped(device):
         inside = torch.randn(8, 8, device=device)
         assert cutlass_api.matmul(inside, inside).is_inference()
     assert close(cutlass_api.matmul(a, b.detach()), a, b)
+
+
+@devices
+def test_tangents_are_refused_and_not_dropped(device):
+    a, b = torch.randn(8, 8, device=device), torch.randn(8, 8, device=device)
+    with forward_ad.dual_level():
+        with pytest.raises(RuntimeError, match=r"^B has a tangent"):
+            cutlass_api.matmul(a, forward_ad.make_dual(b, torch.ones_like(b)))
+        assert close(cutlass_api.matmul(a, b), a, b)
+
+
+@devices
+def test_autograd_is_told_what_was_written(device):
+    a, b = torch.randn(4, 8, device=device), torch.randn(8, 6, device=device)
+    weight, saved = torch.randn(4, 6, device=device, requires_grad=True), torch.zeros(4, 6, device=device)
+    loss = (weight * saved).sum()
+    cutlass_api.matmul(a, b, out=saved)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
 
 
 @devices

@@ -44,7 +44,8 @@ const PING_PONG_ENDS: f64 = 0.05;
 /// turns: from bias and GELU, and from a matrix added and one more stored, at 4096 cubed (docs/notes/epilogue.md).
 const EPILOGUE: f64 = 70e-9;
 const PING_PONG_EPILOGUE: f64 = 0.28;
-/// An output that is written transposed goes through shared memory and registers and is waited for, which further rounds do not hide.
+/// An output that is written transposed, and needs more than a conversion to 16 bits, goes through the registers in small pieces, which
+/// further rounds do not hide.
 const SWAPPED_ROUNDS: f64 = 1.2;
 /// Where A comes from registers, pairs of its rows are stored from there, and cost nothing of that; not behind an epilogue, which adds
 /// this much (4096 cubed in float32).
@@ -101,10 +102,10 @@ pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Targ
         work += CLUSTER;
     }
     if config.swapped && rounds > 1.0 {
-        work *= match (config.a_from_registers(types), fused) {
-            (true, false) => 1.0,
-            (true, true) => FUSED_PAIRS,
-            (false, _) => SWAPPED_ROUNDS,
+        work *= match config.a_from_registers(types) {
+            true if fused => FUSED_PAIRS,
+            false if fused || types.out.bytes() != 2 => SWAPPED_ROUNDS,
+            _ => 1.0,
         };
     }
     // What runs at the same time shares what it reads; what follows finds of it only what the cache still holds.

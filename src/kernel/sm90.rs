@@ -123,6 +123,8 @@ const SWAPPED: &[Shape] = &[
     ([192, 64], 3, Cooperative, [1, 1], 1),
     ([192, 96], 3, Cooperative, [1, 1], 1),
     ([128, 200], 2, Cooperative, [1, 1], 1),
+    ([128, 160], 2, PingPong, [1, 2], 1),
+    ([256, 112], 2, Cooperative, [1, 1], 1),
 ];
 const SWAPPED_PACKED: &[Shape] = &[([64, 16], 1, Cooperative, [1, 1], 1)];
 
@@ -324,7 +326,12 @@ impl Sm90 {
         let b = if self.k_major()[1] { n } else { n.next_multiple_of(64) };
         let ring = self.stages * (m + b) * ROW_BYTES;
         let (_, box_bytes) = self.box_bytes(types);
-        let slab = if self.swapped { 16 * (16 + 4) * 4 } else { 16 * box_bytes };
+        let slab = match self.swapped {
+            // 16 x 16 sums, padded; or a warp's quarter of two slabs, of 32 rows of 64 elements of 16 bits.
+            true if self.stored_columns() < 32 => 16 * (16 + 4) * 4,
+            true => 2 * 32 * ROW_BYTES / 4,
+            false => 16 * box_bytes,
+        };
         let with = |slabs| ring + self.consumers * 4 * slabs * slab + 16 * self.stages;
         let two = !self.swapped && box_bytes <= 128 && with(2) <= SHARED_BYTES_A_CTA;
         with(if two { 2 } else { 1 })

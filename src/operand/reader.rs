@@ -87,9 +87,10 @@ pub fn current_stream(tensor: &Bound<'_, PyAny>, device: i32) -> PyResult<u64> {
     Ok(0)
 }
 
-/// Whether this is a tensor of a framework that tells its current stream through the exchange table: torch.
-pub fn has_current_stream(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
-    Ok(matches!(road_of(tensor)?, Road::Exchange(_)))
+/// Whether this is a tensor of a framework that tells its current stream through the exchange table: torch. Errors name the operand.
+pub fn has_current_stream(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let road = road_of(tensor).map_err(|error| named(tensor.py(), name, error))?;
+    Ok(matches!(road, Road::Exchange(_)))
 }
 
 /// The view of a tensor that the caller keeps alive. Errors name the operand.

@@ -262,7 +262,8 @@ fn unwrapped(
     Operand::new(name, tensor)
 }
 
-fn accumulator_type(object: &Bound<'_, PyAny>) -> PyResult<DType> {
+/// The type that the argument of this name says. Errors name it.
+pub fn accumulator_type(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     dtype::parse(object)
         .map_err(|error| PyTypeError::new_err(format!("accumulator_type: {}", error.value(object.py()))))
 }

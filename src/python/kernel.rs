@@ -440,7 +440,7 @@ impl Kernel {
         };
         let arguments = args.cast::<RuntimeArguments>()?.clone().unbind();
         let stream = stream.map(stream_handle).transpose()?;
-        PreparedLaunch::new(position, arguments, program, stream)
+        PreparedLaunch::new(py, position, arguments, program, stream)
     }
 
     /// Bytes of device memory that `run` needs beside the operands; 0 where it needs none.

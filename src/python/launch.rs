@@ -262,7 +262,8 @@ fn target(device: &Device) -> Target {
     Target { cc: device.cc, multiprocessors: device.multiprocessors }
 }
 
-fn device_of(problem: &Problem) -> PyResult<&'static Device> {
+/// The GPU that a problem's operands are on.
+pub fn device_of(problem: &Problem) -> PyResult<&'static Device> {
     match problem.device() {
         operand::Device::Cuda(ordinal) => Ok(Device::get(ordinal)?),
         operand::Device::Cpu => Err(unsupported(&"the operands are on the CPU, the kernel runs on a CUDA device")),

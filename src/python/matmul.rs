@@ -10,12 +10,13 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use rustc_hash::FxBuildHasher;
 
+use super::arguments::accumulator_type as parse_accumulator;
 use super::discovery::target_of;
+use super::kernel as python_kernel;
 use super::kernel::{run_reference, unsupported};
 use super::launch::{LastLaunch, Stream, Work};
 use super::options::tf32_allowed;
 use super::utils::tell_package_directories;
-use super::{dtype, kernel as python_kernel};
 use crate::compile::{self, Program};
 use crate::driver;
 use crate::kernel as kernels;
@@ -74,8 +75,9 @@ pub fn matmul<'py>(
     accumulator_type: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = A.py();
-    refuse_gradients(&[("A", Some(A)), ("B", Some(B)), ("out", out)])?;
+    refuse_gradients(py, &[("A", Some(A)), ("B", Some(B)), ("out", out)])?;
     let cast = if out.is_none() { autocast(A, B)? } else { None };
+    let given = out;
     let (A, B) = match &cast {
         Some((a, b)) => (a, b),
         None => (A, B),
@@ -88,12 +90,12 @@ pub fn matmul<'py>(
     };
     let c = operand::read("out", &out)?;
     let accumulator = match accumulator_type {
-        Some(object) => dtype::parse(object)?,
+        Some(object) => parse_accumulator(object)?,
         None => natural_accumulator(a.dtype, b.dtype),
     };
     let problem = Problem::Gemm(GemmProblem::new(a, b, c, accumulator)?);
-    if let Some(view) = [&a, &b, &c].into_iter().find(|view| view.fake) {
-        return Err(PyValueError::new_err(format!("a FakeTensor on {} has no memory to compute on", view.device)));
+    if let Some((name, _)) = [("A", &a), ("B", &b), ("out", &c)].into_iter().find(|(_, view)| view.fake) {
+        return Err(PyValueError::new_err(format!("{name} is a FakeTensor: it has no memory to compute on")));
     }
     let key = Key {
         operands: [OperandKey::of(&a), OperandKey::of(&b), OperandKey::of(&c)],
@@ -119,6 +121,12 @@ pub fn matmul<'py>(
             work.enqueue(A, None, &stream, false)?;
         }
         None => run_reference(py, &problem, None)?,
+    }
+    // torch's autograd refuses to go back through a tensor that was written since it was saved, if it is told of the write.
+    if let Some(out) = given
+        && is_torch(out)?
+    {
+        torch(py)?.increment_version.bind(py).call1((out,))?;
     }
     Ok(out)
 }
@@ -149,26 +157,65 @@ fn choose(py: Python<'_>, problem: &Problem, tf32: bool) -> PyResult<Choice> {
     Ok(Choice { position, program: Some(program), last: LastLaunch::default() })
 }
 
-/// The torch module, looked up once: only asked for where a tensor is torch's.
-fn torch(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
-    static TORCH: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
-    TORCH.get_or_try_init(py, || Ok(py.import("torch")?.unbind())).map(|module| module.bind(py))
+/// What is asked of torch, looked up once: only asked for where a tensor is torch's.
+struct Torch {
+    module: Py<PyModule>,
+    tensor: Py<PyAny>,
+    forward_mode: Py<PyModule>,
+    increment_version: Py<PyAny>,
+}
+
+fn torch(py: Python<'_>) -> PyResult<&Torch> {
+    static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
+    TORCH.get_or_try_init(py, || {
+        let module = py.import("torch")?;
+        Ok(Torch {
+            tensor: module.getattr("Tensor")?.unbind(),
+            forward_mode: py.import("torch.autograd.forward_ad")?.unbind(),
+            increment_version: py.import("torch.autograd.graph")?.getattr("increment_version")?.unbind(),
+            module: module.unbind(),
+        })
+    })
+}
+
+/// Whether this is a tensor of torch, which alone have gradients.
+fn is_torch(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let py = tensor.py();
+    // Others need not bring torch with them.
+    Ok(tensor.hasattr(intern!(py, "requires_grad"))? && tensor.is_instance(torch(py)?.tensor.bind(py))?)
 }
 
 /// Gradients would be lost without a word: these tensors need torch.mm, or torch.no_grad().
-fn refuse_gradients(tensors: &[(&str, Option<&Bound<'_, PyAny>>)]) -> PyResult<()> {
+fn refuse_gradients(py: Python<'_>, tensors: &[(&str, Option<&Bound<'_, PyAny>>)]) -> PyResult<()> {
+    let mut forward = None;
     for (name, tensor) in tensors {
         let Some(tensor) = tensor else { continue };
-        let py = tensor.py();
         let Some(flag) = tensor.getattr_opt(intern!(py, "requires_grad"))? else { continue };
-        if flag.is_truthy()? && torch(py)?.call_method0("is_grad_enabled")?.is_truthy()? {
+        if flag.is_truthy()? && torch(py)?.module.bind(py).call_method0("is_grad_enabled")?.is_truthy()? {
             return Err(PyRuntimeError::new_err(format!(
                 "{name} requires grad, and cutlass_api.matmul computes no gradients: call it under torch.no_grad() or \
                  torch.inference_mode(), detach {name}, or use torch.matmul"
             )));
         }
+        let forward = match forward {
+            Some(forward) => forward,
+            None => *forward.insert(forward_mode(py)?),
+        };
+        let Some(forward) = forward else { continue };
+        if !forward.call_method1("unpack_dual", (tensor,))?.getattr("tangent")?.is_none() {
+            return Err(PyRuntimeError::new_err(format!(
+                "{name} has a tangent, and cutlass_api.matmul computes none: detach {name}, or use torch.matmul"
+            )));
+        }
     }
     Ok(())
+}
+
+/// torch's module for forward-mode differentiation while one of its levels is open, which alone gives tensors tangents.
+fn forward_mode(py: Python<'_>) -> PyResult<Option<&Bound<'_, PyModule>>> {
+    let module = torch(py)?.forward_mode.bind(py);
+    let level: i64 = module.getattr(intern!(py, "_current_level"))?.extract()?;
+    Ok((level >= 0).then_some(module))
 }
 
 /// A and B as torch's autocast would hand them to its own product, where it is on for their device.
@@ -178,10 +225,10 @@ fn autocast<'py>(
     b: &Bound<'py, PyAny>,
 ) -> PyResult<Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
     let py = a.py();
-    if !operand::has_current_stream(a)? {
+    if !operand::has_current_stream("A", a)? {
         return Ok(None);
     }
-    let torch = torch(py)?;
+    let torch = torch(py)?.module.bind(py);
     let device = match operand::read("A", a)?.device {
         Device::Cpu => intern!(py, "cpu"),
         Device::Cuda(_) => intern!(py, "cuda"),
@@ -191,6 +238,9 @@ fn autocast<'py>(
     }
     let to = torch.call_method1("get_autocast_dtype", (device,))?;
     let cast = |tensor: &Bound<'py, PyAny>| {
+        if !is_torch(tensor)? {
+            return Ok(tensor.clone());
+        }
         // As in torch: floating-point tensors but float64 follow, others stay as they are.
         let is_float = tensor.call_method0("is_floating_point")?.is_truthy()?;
         let is_double = tensor.getattr("dtype")?.eq(torch.getattr("float64")?)?;
@@ -249,7 +299,7 @@ fn allocate<'py>(tensor: &Bound<'py, PyAny>, a: &View, b: &View, batched: bool) 
         if dtype == a.dtype {
             return new_empty.call1((shape,));
         }
-        kwargs.set_item("dtype", torch(py)?.getattr(dtype.to_string())?)?;
+        kwargs.set_item("dtype", torch(py)?.module.bind(py).getattr(dtype.to_string())?)?;
         return new_empty.call((shape,), Some(&kwargs));
     }
     let module = tensor.get_type().module()?.to_string();

@@ -8,7 +8,7 @@ use pyo3::types::PyDict;
 
 use super::arguments::{NativeArguments, RuntimeArguments};
 use super::kernel::{run_reference, unsupported};
-use super::launch::{LastLaunch, Packed, Stream, Work};
+use super::launch::{LastLaunch, Packed, Stream, Work, device_of};
 use super::stream::stream_handle;
 use crate::compile::Program;
 use crate::kernel::at;
@@ -33,6 +33,7 @@ pub struct PreparedLaunch {
 impl PreparedLaunch {
     /// The caller has checked that the kernel supports the arguments, and the program is the kernel's.
     pub fn new(
+        py: Python<'_>,
         position: usize,
         arguments: Py<RuntimeArguments>,
         program: Option<Arc<Program>>,
@@ -46,6 +47,10 @@ impl PreparedLaunch {
             }
             _ => None,
         };
+        if let (Some(native), Some(_), Some(_)) = (native, &program, stream) {
+            let tensor = native.operands[0].object.bind(py);
+            Stream { handle: stream, trusted: false }.resolve(tensor, device_of(&native.problem)?)?;
+        }
         Ok(PreparedLaunch { position, arguments, program, packed, stream, last: LastLaunch::default() })
     }
 
@@ -78,12 +83,14 @@ impl PreparedLaunch {
                 )));
             }
         }
+        // That the bound one is of the operands' device was found when it was bound.
+        let trusted = stream.is_none();
         let stream = match stream {
             Some(stream) => Some(stream_handle(stream)?),
             None => self.stream,
         };
         let tensor = native.operands[0].object.bind(py);
-        let on = Stream { handle: stream, trusted: true };
+        let on = Stream { handle: stream, trusted };
         let swaps = [A, B, out];
         if let (Some(packed), Some(program)) = (&self.packed, &self.program)
             && swaps.iter().all(Option::is_none)

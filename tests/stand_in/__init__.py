@@ -17,13 +17,13 @@ HERE = Path(__file__).parent
 
 @functools.cache
 def build() -> Path:
-    """The folder with ``libcuda.so.1`` and the instruction counter ``count``, compiled once a test run."""
+    """The folder with ``libcuda.so.1``, and what counts instructions and allocations; compiled once a test run."""
     folder = Path(tempfile.mkdtemp(prefix="rutlass-stand-in-"))
     # The linker that Rust needs is a C compiler, so there is one.
     compiler = os.environ.get("CC", "cc")
     flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
-    library = ["-shared", "-fPIC", "-o", folder / "libcuda.so.1", HERE / "cuda.c"]
-    subprocess.run([compiler, *flags, *library], check=True)
+    for library, source in [("libcuda.so.1", "cuda.c"), ("allocations.so", "allocations.c")]:
+        subprocess.run([compiler, *flags, "-shared", "-fPIC", "-o", folder / library, HERE / source], check=True)
     subprocess.run([compiler, *flags, "-o", folder / "count", HERE / "count.c"], check=True)
     return folder
 

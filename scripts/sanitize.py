@@ -1,0 +1,264 @@
+"""Small odd problems for every family, schedule, type, layout and width of loads, to be run under compute-sanitizer.
+
+    python scripts/sanitize.py                                         # compiles everything into the cache on disk
+    compute-sanitizer --tool memcheck --error-exitcode 9 python scripts/sanitize.py
+    compute-sanitizer --tool racecheck --error-exitcode 9 python scripts/sanitize.py
+
+Every operand is an allocation of its own that ends with its last element, so that a read or write past it is seen. The
+only kernels that run are ours: values are made and compared on the CPU. `--only PART` runs the kernels whose name
+contains it; `--batches 150` gives the persistent grids of Hopper several tiles a CTA.
+"""
+
+import argparse
+import math
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+# An operand in the middle of a pool would hide accesses past its end.
+os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+os.environ.setdefault("CUTLASS_API_CACHE_DIR", "/tmp/rutlass-sanitize")
+
+import cutlass_api
+import torch
+from cutlass_api.arguments import ElementwiseArguments, EpilogueArguments, GemmArguments, GroupedGemmArguments
+from cutlass_api.metadata import GemmOperandsMetadata
+
+# More than one of the small tiles, part of a large one, several blocks along K, remainders everywhere.
+M, N, K = 67, 131, 77
+LETTERS = {(0, 0, 1): "t", (0, 1, 0): "n", None: "tn"}
+SIDES = ("A", "B", "out")
+INTEGERS = (torch.int8, torch.uint8, torch.int32)
+
+REDUCING = """
+def reducing(accum, C):
+    D = relu(accum + C)
+    rows = sum(D, -1)
+    columns = max(D, -2)
+    return D, rows, columns
+"""
+
+
+class Results:
+    """What has run, and what was wrong."""
+
+    def __init__(self) -> None:
+        self.families: Counter[str] = Counter()
+        self.wrong: list[str] = []
+
+    def compare(self, name: str, result: torch.Tensor, expected: torch.Tensor) -> None:
+        self.families[name.split("_")[0]] += 1
+        expected = expected.double()
+        near = (result.cpu().double() - expected).norm() <= 2e-2 * expected.norm() + 1e-6
+        # Sums of float8 or float16 may lie beyond the type.
+        if not near and not expected.isinf().any():
+            self.wrong.append(name)
+
+
+def family_of(kernel: cutlass_api.Kernel) -> str:
+    return kernel.metadata.kernel_name.split("_")[0]
+
+
+def by_family(kernels: list[cutlass_api.Kernel]) -> list[list[cutlass_api.Kernel]]:
+    families: dict[str, list[cutlass_api.Kernel]] = {}
+    for kernel in kernels:
+        families.setdefault(family_of(kernel), []).append(kernel)
+    return list(families.values())
+
+
+# ---- products --------------------------------------------------------------------------------------------------------
+
+
+def chosen(part: str) -> Iterator[tuple[cutlass_api.Kernel, str]]:
+    """Kernels and layouts: the smallest tile of each family, types, layout and width of loads; of full-width loads the
+    largest too; of Hopper's float16 each schedule, split and swapped or not. A simt kernel has one program for all
+    layouts, and sees them all in float32, three in other types.
+    """
+    groups: dict[tuple, list[cutlass_api.Kernel]] = {}
+    for kernel in cutlass_api.get_kernels(cc=cutlass_api.utils.device_cc()):
+        operands, design = kernel.metadata.operands, kernel.metadata.design
+        if not isinstance(operands, GemmOperandsMetadata) or part not in kernel.metadata.kernel_name:
+            continue
+        types = (*(getattr(operands, side).dtype.name for side in SIDES), operands.accumulator_type.name)
+        letters = [LETTERS[getattr(operands, side).stride] for side in SIDES]
+        layouts = [i + j + k for i in letters[0] for j in letters[1] for k in letters[2]]
+        family, kind = family_of(kernel), getattr(design, "load_bytes", 1)
+        few = ("ttt", "tnt", "nnn")
+        if family == "simt" and types[0] != "float32":
+            layouts = list(few)
+        if family == "sm90":
+            whole = types == ("float16", "float16", "float16", "float32")
+            layouts = [layout for layout in layouts if whole or layout in few]
+            kind = (
+                (design.schedule, design.consumers, design.split > 1, design.swapped, design.packed)
+                if whole
+                else design.schedule
+            )
+        else:
+            types = (*types[:2], types[3])  # how an output is stored shows in any one type
+        for layout in layouts:
+            groups.setdefault((family, types, layout, kind), []).append(kernel)
+    for (_, _, layout, kind), kernels in groups.items():
+        by_size = sorted(kernels, key=lambda kernel: kernel.metadata.design.tile_shape)
+        for kernel in dict.fromkeys([by_size[0], by_size[-1]] if kind == 16 else [by_size[0]]):
+            yield kernel, layout
+
+
+def compile_all(kernels: list[cutlass_api.Kernel]) -> None:
+    """Into the cache on disk, in parallel, with row-major outputs first: others are transposes of these."""
+    cc = cutlass_api.utils.device_cc()
+
+    def compile_one(kernel: cutlass_api.Kernel) -> None:
+        operands = kernel.metadata.operands
+        tensors = (torch.zeros(16, 16, dtype=getattr(torch, getattr(operands, side).dtype.name)) for side in SIDES)
+        kernel.compile(GemmArguments(*tensors, accumulator_type=operands.accumulator_type), cc=cc)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for stride in LETTERS:
+            list(pool.map(compile_one, [k for k in kernels if k.metadata.operands.out.stride == stride]))
+
+
+def operand(
+    shape: tuple[int, ...], dtype: torch.dtype, order: str, load_bytes: int, fill: float | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A strided CUDA tensor whose rows are aligned to `load_bytes`, with its copy on the CPU."""
+    elements = max(load_bytes // dtype.itemsize, 1)
+    *batch, rows, columns = shape
+    minor, major = (columns, rows) if order == "t" else (rows, columns)
+    pitch = -(-minor // elements) * elements
+    strides = (pitch, 1) if order == "t" else (1, pitch)
+    strides = (pitch * major,) * len(batch) + strides
+    count = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+    if fill is not None:
+        flat = torch.full((count,), fill, dtype=torch.float32).to(dtype)
+    elif dtype in INTEGERS:
+        flat = torch.randint(0, 100, (count,), dtype=torch.int32).to(dtype)
+    else:
+        flat = torch.randn(count).to(dtype)
+    return flat.to("cuda").as_strided(shape, strides), flat.as_strided(shape, strides)
+
+
+def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """A strided tensor's copy, made without a kernel of torch's."""
+    count = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
+    storage = torch.empty(count, dtype=tensor.dtype)
+    storage.copy_(tensor.as_strided((count,), (1,), 0))
+    return storage.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+
+def products(results: Results, part: str, batches: int) -> None:
+    work = list(chosen(part))
+    compile_all(list(dict.fromkeys(kernel for kernel, _ in work)))
+    for kernel, layout in work:
+        name, operands, design = kernel.metadata.kernel_name, kernel.metadata.operands, kernel.metadata.design
+        sides = [getattr(operands, side) for side in SIDES]
+        types = [getattr(torch, side.dtype.name) for side in sides]
+        # A type's first elements may be asked to be further apart than single loads need.
+        loads = [
+            max(side.divisibility * dtype.itemsize, side.ptr_alignment_bytes)
+            for side, dtype in zip(sides, types, strict=True)
+        ]
+        m, n, k = M, N, K
+        if family_of(kernel) == "sm90" and types[0].itemsize == 2 and types[2] == torch.float32:
+            m, n, k = 72, 136, 80  # it leaves others to sm80
+        narrow = getattr(design, "narrow", None)
+        if narrow == "m":
+            m = min(13, design.tile_shape[0])
+        if narrow == "n":
+            n = min(13, design.tile_shape[1])
+        a, a_cpu = operand((batches, m, k), types[0], layout[0], loads[0])
+        b, b_cpu = operand((batches, k, n), types[1], layout[1], loads[1])
+        out, _ = operand((batches, m, n), types[2], layout[2], loads[2], fill=99)
+        kernel.run(GemmArguments(a, b, out, accumulator_type=operands.accumulator_type))
+        torch.cuda.synchronize()
+        expected = a_cpu.double() @ b_cpu.double()
+        rounded = expected.to(torch.int64) if types[2] in INTEGERS else expected.float()
+        results.compare(f"{name} {layout}", on_cpu(out), rounded.to(types[2]))
+
+
+# ---- the rest --------------------------------------------------------------------------------------------------------
+
+
+def sums(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> None:
+    for dtype in (torch.float32, torch.float16, torch.int8, torch.float64):
+        for shape, offset, step in [((3, 37, 53), 0, 1), ((67, 131), 1, 1), ((67, 131), 0, 2), ((5, 4096), 0, 1)]:
+
+            def make() -> tuple[torch.Tensor, torch.Tensor]:
+                flat = torch.randint(-9, 9, (math.prod(shape) * step + offset,)).to(dtype)  # noqa: B023
+                strides = [math.prod(shape[at + 1 :]) * step for at in range(len(shape))]  # noqa: B023
+                on_gpu = flat.to("cuda")
+                return tuple(t.as_strided(shape, strides, offset) for t in (on_gpu, flat))  # noqa: B023
+
+            (a, a_cpu), (b, b_cpu), (out, _) = make(), make(), make()
+            for kernel in filter(wanted, cutlass_api.get_kernels(ElementwiseArguments(a, b, out))):
+                kernel.run(ElementwiseArguments(a, b, out))
+                torch.cuda.synchronize()
+                results.compare(f"{kernel.metadata.kernel_name} {shape} {offset} {step}", on_cpu(out), a_cpu + b_cpu)
+
+
+def groups(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> None:
+    ends = torch.tensor([0, 5, 5, 70, 71, 131], dtype=torch.int32)
+    for dtype, (n, k) in [(torch.bfloat16, (136, 72)), (torch.float16, (131, 77)), (torch.float32, (131, 77))]:
+        a, b = torch.randn(131, k).to(dtype), torch.randn(6, n, k).to(dtype)
+        starts = [0, *ends.tolist()[:-1]]
+        pieces = [
+            a[start:end].double() @ b[group].double().T
+            for group, (start, end) in enumerate(zip(starts, ends.tolist(), strict=True))
+        ]
+        out = torch.empty(131, n, dtype=dtype, device="cuda")
+        args = GroupedGemmArguments(a.cuda(), b.cuda().transpose(1, 2), out, "float32", ends.cuda())
+        for kernels in by_family(list(filter(wanted, cutlass_api.get_kernels(args)))):
+            for kernel in dict.fromkeys([kernels[0], kernels[-1]]):
+                out.copy_(torch.full(out.shape, torch.nan, dtype=dtype))
+                kernel.run(args)
+                torch.cuda.synchronize()
+                results.compare(kernel.metadata.kernel_name, out, torch.cat(pieces))
+
+
+def reductions(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> None:
+    for m, n, k in [(67, 136, 72), (13, 131, 77)]:
+        a, b, c = torch.randn(m, k).half(), torch.randn(k, n).half(), torch.randn(1, n)
+        expected = torch.relu(a.double() @ b.double() + c.double())
+        for order in "tn":
+            empty = torch.empty(m, n) if order == "t" else torch.empty(n, m).T
+            out = empty.half().cuda()
+            rows, columns = torch.empty(m, 1, device="cuda"), torch.empty(1, n, device="cuda")
+            fused = EpilogueArguments(REDUCING, C=c.cuda(), D=out, rows=rows, columns=columns)
+            args = GemmArguments(a.cuda(), b.cuda(), out, "float32", fused)
+            for kernels in by_family(list(filter(wanted, cutlass_api.get_kernels(args)))):
+                for kernel in dict.fromkeys([kernels[0], kernels[len(kernels) // 2], kernels[-1]]):
+                    for tensor in (out, rows, columns):
+                        tensor.copy_(torch.full(tensor.shape, torch.nan))
+                    kernel.run(args)
+                    torch.cuda.synchronize()
+                    name = kernel.metadata.kernel_name
+                    results.compare(f"{name} D", on_cpu(out), expected)
+                    results.compare(f"{name} rows", rows, expected.sum(-1, keepdim=True))
+                    results.compare(f"{name} columns", columns, expected.amax(-2, keepdim=True))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="PART", help="run only kernels whose name contains this")
+    parser.add_argument("--batches", type=int, default=2, help="of products")
+    parser.add_argument("--skip-products", action="store_true", help="run only sums, groups and reductions")
+    arguments = parser.parse_args()
+    start, results = time.time(), Results()
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")  # kernels for tf32 refuse to run otherwise
+    if not arguments.skip_products:
+        products(results, arguments.only, arguments.batches)
+    if arguments.batches == 2:
+        for more in (sums, groups, reductions):
+            more(results, lambda kernel: arguments.only in kernel.metadata.kernel_name)
+    print(f"{results.families.total()} results in {time.time() - start:.1f} s: {dict(results.families)}", flush=True)
+    for name in results.wrong:
+        print(f"WRONG: {name}")
+    return 1 if results.wrong or not results.families else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

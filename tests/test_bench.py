@@ -1,0 +1,98 @@
+"""`python -m cutlass_api bench`: what it reports, and that it says so where there is nothing to measure on."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from cutlass_api.bench import gemm, report
+
+ROWS = [report.Row("bare", 2.0, 1.0, "a kernel"), report.Row("run", 2.5, 1.25), report.Row("graph", 41.0, math.nan)]
+
+
+def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cutlass_api", "bench", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asks what is said where there is no GPU")
+@pytest.mark.parametrize("what", ["latency", "gemm"])
+def test_without_a_gpu_it_says_so(what: str) -> None:
+    ended = bench(what)
+    assert ended.returncode == 1
+    assert ended.stderr.strip() == "this benchmark needs a CUDA GPU, and torch sees none"
+
+
+@pytest.mark.parametrize("with_rich", [True, False])
+def test_a_table_has_every_row(capsys, monkeypatch, with_rich: bool) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    if with_rich:
+        pytest.importorskip("rich")
+    else:
+        monkeypatch.setitem(sys.modules, "rich.console", None)
+    report.print_table("One GEMM", ROWS, "x floor")
+    lines = capsys.readouterr().out.splitlines()
+    assert "One GEMM" in lines[0] and any("x floor" in line for line in lines)
+    for name, *cells in [("bare", "2.00", "1.00", "a kernel"), ("run", "2.50", "1.25"), ("graph", "41.00")]:
+        (line,) = [line for line in lines if f" {name} " in line]
+        assert all(cell in line for cell in cells) and "nan" not in line
+
+
+def test_json(tmp_path: Path) -> None:
+    report.write_json(tmp_path / "rows.json", {"device": "a GPU"}, ROWS[:2])
+    read = json.loads((tmp_path / "rows.json").read_text())
+    assert read["device"] == "a GPU"
+    assert [(row["name"], row["microseconds"], row["ratio"]) for row in read["rows"]] == [
+        ("bare", 2, 1),
+        ("run", 2.5, 1.25),
+    ]
+
+
+def test_a_plot(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    report.write_bars(tmp_path / "rows.png", "One GEMM", ROWS)
+    assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_table_of_shapes_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "shapes.json"
+    path.write_text(json.dumps({"note": "two", "odd": {"layout": "tn", "mnk": [[1, 2, 3], [4, 5, 6]]}}))
+    shapes = list(gemm.table(path))
+    assert [(shape.m, shape.n, shape.k) for shape in shapes] == [(1, 2, 3), (4, 5, 6)]
+    assert {shape.layout for shape in shapes} == {"tn"}
+
+
+@pytest.mark.gpu
+def test_latency_on_a_gpu(tmp_path: Path) -> None:
+    ended = bench("latency", "--json", tmp_path / "latency.json")
+    assert ended.returncode == 0, ended.stderr
+    read = json.loads((tmp_path / "latency.json").read_text())
+    times = {row["name"]: row["microseconds"] for row in read["rows"]}
+    assert all(time > 0 for time in times.values())
+    for name in (
+        "native floor",
+        "an empty statement",
+        "run, assumed",
+        "run, checks",
+        "GemmArguments(...)",
+        "CUDA graph of",
+    ):
+        assert any(known.startswith(name.replace("assumed", "assume")) for known in times), name
+    assert times["cutlass_api.matmul(a, b, out=c)"] < times["torch.mm(a, b, out=c)"]
+
+
+@pytest.mark.gpu
+def test_gemm_on_a_gpu(tmp_path: Path) -> None:
+    shapes = tmp_path / "shapes.json"
+    shapes.write_text(json.dumps({"small": {"layout": "tt", "mnk": [[256, 256, 256], [100, 101, 102]]}}))
+    ended = bench("gemm", "--shapes", shapes, "--dtype", "bfloat16", "--json", tmp_path / "gemm.json")
+    assert ended.returncode == 0, ended.stderr
+    read = json.loads((tmp_path / "gemm.json").read_text())
+    assert [row["mnk"] for row in read["rows"]] == [[256, 256, 256], [100, 101, 102]]
+    for row in read["rows"]:
+        assert row["dtype"] == "bfloat16"
+        assert 0 < row["best"] <= row["first"] < 1000 and row["torch"] > 0 and row["kernels"] > 1
+    assert set(read["geometric_means"]) >= {"torch / first", "torch / best", "first / best"}
