@@ -285,7 +285,8 @@ impl Sm90 {
     }
 
     /// Dynamic shared memory in bytes: the ring of stages, each a tile of A and one of B; 16 rows of sums for each warp that
-    /// stores them, twice if that fits, so that one can be filled while the other is read; two barriers a stage.
+    /// stores them, twice if that fits, so that one can be filled while the other is read; two barriers a stage, and one for the sums of a
+    /// split tile.
     pub fn shared_bytes(&self, types: Types) -> u32 {
         let [m, n] = self.tile;
         // A tile of B that is not K-major comes in boxes of 64 columns, of which the last may be partly empty.
@@ -293,7 +294,8 @@ impl Sm90 {
         let ring = self.stages * (m + b) * ROW_BYTES;
         let (_, box_bytes) = self.box_bytes(types);
         let slab = if self.swapped { 16 * (16 + 4) * 4 } else { 16 * box_bytes };
-        let with = |slabs| ring + self.consumers * 4 * slabs * slab + 16 * self.stages;
+        let barriers = 16 * self.stages + if self.split > 1 { 8 } else { 0 };
+        let with = |slabs| ring + self.consumers * 4 * slabs * slab + barriers;
         let two = !self.swapped && box_bytes <= 128 && with(2) <= SHARED_BYTES_A_CTA;
         with(if two { 2 } else { 1 })
     }
