@@ -9,8 +9,9 @@
 //   Schedule  COOPERATIVE: the consumers share a tile, each has TILE_M / CONSUMERS of its rows.
 //             PING_PONG: each consumer has a tile of its own; while one stores its sums, the other keeps the tensor cores busy.
 //   Cluster   CLUSTER_M x CLUSTER_N neighbouring tiles at a time, by CTAs that load each operand once for all of them (multicast).
-//   Split     SPLIT CTAs of a cluster share one tile, each has a part of K. Their sums are added, in the order of K, through
-//             distributed shared memory; each CTA stores some columns. One tile a cluster then, no persistence.
+//   Split     SPLIT CTAs of a cluster share one tile, each has a part of K. They send each other their sums through distributed
+//             shared memory; each CTA adds those of some columns, in the order of K, and stores them. One tile a cluster then, no
+//             persistence.
 //   Grouped   A and the output are stacks of groups of rows, as high as the device finds on arrival, and B is a matrix for each.
 //             A tile lies in one group. What it reads of the next group's rows is multiplied, but not stored.
 //
@@ -124,11 +125,19 @@ struct Sm90Gemm {
 
   static constexpr int SLABS_AT = STAGES * STAGE_BYTES;
   // Two for a warp, so that one is filled while the other is read; one where a further stage has taken the room, which is worth more.
-  static constexpr int TWO_SLABS_BYTES = SLABS_AT + CONSUMER_THREADS / 32 * 2 * SLAB_BYTES + 2 * STAGES * 8;
+  static constexpr int BARRIER_BYTES = (2 * STAGES + (SPLIT > 1)) * 8;  // of a split tile, one for the sums that arrive
+  static constexpr int TWO_SLABS_BYTES = SLABS_AT + CONSUMER_THREADS / 32 * 2 * SLAB_BYTES + BARRIER_BYTES;
   static constexpr int SLABS = OUT_TRANSPOSED || BOX_BYTES > 128 || TWO_SLABS_BYTES > MAX_SMEM_BYTES ? 1 : 2;
   static constexpr int BARRIERS_AT = SLABS_AT + CONSUMER_THREADS / 32 * SLABS * SLAB_BYTES;
-  static constexpr int SMEM_BYTES = BARRIERS_AT + 2 * STAGES * 8;
-  static_assert(SPLIT == 1 || TILE_M * TILE_N * 4 <= SLABS_AT, "the ring's memory serves to exchange sums");
+  static constexpr int SMEM_BYTES = BARRIERS_AT + BARRIER_BYTES;
+
+  // ---- the sums of a split tile ----
+
+  // They travel as the threads hold them, in pieces of 16 bytes: 8 columns, 2 rows, a thread's share.
+  static constexpr int PIECES = TILE_N / 8, OWN_PIECES = EPILOGUE_N / 8;  // of 64 rows: all, and those that this CTA stores
+  static constexpr int OWNERS = PIECES / OWN_PIECES;                      // the CTAs that store any
+  static constexpr int PART_BYTES = M_BLOCKS * OWN_PIECES * CONSUMER_THREADS * 16;  // of a CTA's sums, what one owner gets
+  static_assert(SPLIT == 1 || SPLIT * PART_BYTES <= SLABS_AT, "the ring's memory takes the sums of all");
 
   // ---- registers ----
 
@@ -214,7 +223,8 @@ struct Sm90Gemm {
 
   static __device__ __forceinline__ void run(const Sm90Params& params, Epilogue epilogue) {
     extern __shared__ __align__(1024) unsigned char shared_memory[];
-    const unsigned ring = ptx::shared_address(shared_memory), full = ring + BARRIERS_AT, empty = full + 8 * STAGES;
+    const unsigned ring = ptx::shared_address(shared_memory), full = ring + BARRIERS_AT, empty = full + 8 * STAGES,
+                   arrived = empty + 8 * STAGES;
     // The shuffle tells the compiler that all lanes have the same value.
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), warpgroup = warp / 4;
     const unsigned rank = CLUSTER == 1 ? 0 : ptx::cluster_rank();
@@ -228,12 +238,18 @@ struct Sm90Gemm {
         ptx::barrier_init(full + 8 * stage, 1);
         ptx::barrier_init(empty + 8 * stage, SHARERS * (CLUSTER_M + CLUSTER_N - 1));
       }
+      if constexpr (SPLIT > 1) {
+        ptx::barrier_init(arrived, 1);
+        ptx::barrier_arrive_expecting(arrived, split < OWNERS ? SPLIT * PART_BYTES : 0);
+      }
       ptx::barrier_init_fence();
     }
-    if constexpr (CLUSTER > 1) ptx::cluster_sync();
+    if constexpr (CLUSTER > 1) ptx::cluster_meet();
     else __syncthreads();
     ptx::wait_for_grids_before();
-    ptx::let_next_grid_start();
+    // The clusters of a split tile spread over the chip best where no others run. (8 of 8 CTAs have a GPC each, which is as fast as it
+    // gets; with another grid's still there, two of them share one.)
+    if constexpr (SPLIT == 1) ptx::let_next_grid_start();
 
     Order order(params);
     const unsigned clusters = gridDim.x / CLUSTER, cluster = blockIdx.x / CLUSTER;
@@ -246,7 +262,7 @@ struct Sm90Gemm {
       if constexpr (REDISTRIBUTE) ptx::shrink_registers<PRODUCER_REGISTERS>();
       if (GROUPED ? warp == CONSUMERS * 4 : threadIdx.x == CONSUMER_THREADS)
         produce(params, order, cluster, clusters, first_block, blocks, rank, ring, full, empty);
-      if constexpr (SPLIT > 1) ptx::cluster_sync();  // as the consumers, in `reduce`
+      if constexpr (SPLIT > 1) ptx::cluster_meet();  // as the consumers, in `add_up`
     } else {
       if constexpr (REDISTRIBUTE) ptx::grow_registers<CONSUMER_REGISTERS>();
       unsigned char* slabs = shared_memory + SLABS_AT + warp * (SLABS * SLAB_BYTES);
@@ -269,15 +285,15 @@ struct Sm90Gemm {
           auto sum = [&](int strip, int i) { return decode(Multiply::value(sums[strip], i)); };
           store(params, epilogue, sum, slabs, slab, GROUPED ? 0 : tile.batch, m, n, GROUPED ? tile.end : params.m);
         } else {
-          const float4* const totals = reduce(sums, split, rank, shared_memory);
-          auto total = [&](int strip, int i) { return element(totals[piece_at(strip, i / 4)], i % 4); };
-          if (split * EPILOGUE_N < TILE_N) store(params, epilogue, total, slabs, slab, tile.batch, m, n, params.m);
+          f32 totals[M_BLOCKS][OWN_PIECES * 4];
+          add_up(totals, sums, split, rank, shared_memory, arrived);
+          ptx::let_next_grid_start();
+          auto total = [&](int strip, int i) { return totals[strip][i]; };
+          if (split < OWNERS) store(params, epilogue, total, slabs, slab, tile.batch, m, n, params.m);
         }
       }
     }
     if constexpr (!OUT_TRANSPOSED) ptx::store_wait_read<0>();  // the copy engine may still read the slabs
-    // Others may still arrive at this CTA's barriers, or read its sums.
-    if constexpr (CLUSTER > 1) ptx::cluster_sync();
   }
 
   // ---- the producer ----
@@ -309,6 +325,11 @@ struct Sm90Gemm {
         position.advance();
       }
     }
+    // Other CTAs still arrive at these barriers, and this one must not be gone before.
+    if (CLUSTER_M * CLUSTER_N > 1 && (!GROUPED || threadIdx.x % 32 == 0))
+#pragma unroll 1
+      for (int stage = 0; stage < STAGES; ++stage, position.advance())
+        ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);
   }
 
   // One operand's tile, or this CTA's slice of it, to all `ctas` that share it.
@@ -413,46 +434,42 @@ struct Sm90Gemm {
     }
   }
 
-  // Sums of a split tile travel as the threads hold them, in pieces of 16 bytes: 8 columns, 2 rows, a thread's share. A strip is what
-  // a warpgroup has of 64 rows.
-  static constexpr int PIECES = TILE_N / 8, OWN_PIECES = EPILOGUE_N / 8;  // of a strip: all, and those that this CTA stores
-  static __device__ __forceinline__ constexpr int piece_at(int strip, int i) { return (strip * PIECES + i) * CONSUMER_THREADS; }
-  static __device__ __forceinline__ f32 element(const float4& v, int i) {
-    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-  }
-
-  // Adds up what the CTAs of a split tile have, of the columns that this one stores. The totals replace this CTA's own sums; gives
-  // this thread's first.
-  static __device__ __forceinline__ const float4* reduce(const unsigned (&sums)[M_BLOCKS][Multiply::SUMS], unsigned split,
-                                                         unsigned rank, unsigned char* shared_memory) {
-    float4* const pieces = reinterpret_cast<float4*>(shared_memory) + threadIdx.x;
-    ptx::numbered_barrier_sync<CONSUMER_THREADS>(1);  // nobody reads the ring any more
+  // Adds up what the CTAs of a split tile have, of the columns that this one stores: each sends the others' shares to where they are
+  // added, and waits for its own.
+  static __device__ __forceinline__ void add_up(f32 (&totals)[M_BLOCKS][OWN_PIECES * 4], const unsigned (&sums)[M_BLOCKS][Multiply::SUMS],
+                                                unsigned split, unsigned rank, unsigned char* shared_memory, unsigned arrived) {
+    constexpr int OWN = M_BLOCKS * OWN_PIECES;
+    const float4* const parts = reinterpret_cast<const float4*>(shared_memory) + threadIdx.x;
+    const unsigned part = ptx::shared_address(parts) + split * PART_BYTES, peer = rank % (CLUSTER_M * CLUSTER_N);
+    ptx::cluster_meet();  // nobody reads a ring any more
+#pragma unroll 1
+    for (int turn = 1; turn <= SPLIT; ++turn) {  // each CTA begins with another owner
+      const int owner = (split + turn) % SPLIT;
+      const unsigned cta = peer + owner * (CLUSTER_M * CLUSTER_N);
+      const unsigned target = ptx::map_shared(part, cta), barrier = ptx::map_shared(arrived, cta);
 #pragma unroll
-    for (int i = 0; i < M_BLOCKS * PIECES; ++i) {
-      auto value = [&](int e) { return decode(Multiply::value(sums[i / PIECES], i % PIECES * 4 + e)); };
-      pieces[i * CONSUMER_THREADS] = {value(0), value(1), value(2), value(3)};
+      for (int at = 0; at < OWNERS; ++at)
+        if (at == owner)
+#pragma unroll
+          for (int i = 0; i < OWN; ++i) {
+            auto value = [&](int e) { return decode(Multiply::value(sums[i / OWN_PIECES], (at * OWN_PIECES + i % OWN_PIECES) * 4 + e)); };
+            ptx::store_async(target + i * (CONSUMER_THREADS * 16), {value(0), value(1), value(2), value(3)}, barrier);
+          }
     }
-    ptx::cluster_sync();
-    float4* const own = pieces + split * OWN_PIECES * CONSUMER_THREADS;
-    if (split * OWN_PIECES >= PIECES) return own;
-#pragma unroll 2
-    for (int i = 0; i < M_BLOCKS * OWN_PIECES; ++i) {
-      float4& total = own[piece_at(i / OWN_PIECES, i % OWN_PIECES)];
-      const unsigned address = ptx::shared_address(&total);
-      float4 parts[SPLIT];
+    ptx::barrier_wait_cluster(arrived, 0);
+    if (split >= OWNERS) return;
 #pragma unroll
-      for (int s = 0; s < SPLIT; ++s)
-        parts[s] = ptx::load_cluster(ptx::map_shared(address, rank % (CLUSTER_M * CLUSTER_N) + s * (CLUSTER_M * CLUSTER_N)));
+    for (int i = 0; i < OWN; ++i) {
+      f32* const total = &totals[i / OWN_PIECES][i % OWN_PIECES * 4];
 #pragma unroll
-      for (int s = 1; s < SPLIT; ++s) {
-        parts[0].x += parts[s].x;
-        parts[0].y += parts[s].y;
-        parts[0].z += parts[s].z;
-        parts[0].w += parts[s].w;
+      for (int s = 0; s < SPLIT; ++s) {
+        const float4 v = parts[s * (PART_BYTES / 16) + i * CONSUMER_THREADS];
+        total[0] = s == 0 ? v.x : total[0] + v.x;
+        total[1] = s == 0 ? v.y : total[1] + v.y;
+        total[2] = s == 0 ? v.z : total[2] + v.z;
+        total[3] = s == 0 ? v.w : total[3] + v.w;
       }
-      total = parts[0];
     }
-    return own;
   }
 
   // ---- the epilogue ----

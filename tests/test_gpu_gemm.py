@@ -353,6 +353,36 @@ def test_results_are_the_same_bits_every_time(artifacts) -> None:
         assert all(torch.equal(result, results[0]) for result in results), kernel.metadata.kernel_name
 
 
+def split_kernels(types: Types) -> list[cutlass_api.Kernel]:
+    """Those that split K."""
+    kernels = GROUPS.get(("sm90", types), [])
+    return [kernel for kernel in kernels if kernel.metadata.design.split > 1 and not any(kernel.metadata.design.packed)]
+
+
+@pytest.mark.parametrize("types", [types for types in ALL_TYPES if split_kernels(types)], ids=str)
+def test_k_in_parts(types: Types, artifacts) -> None:
+    """No blocks of K, fewer than parts, as many, and a number that they do not divide; the same bits each time."""
+    kernels, failures = split_kernels(types), []
+    block = 128 // types.a.itemsize
+    for k, batch in [(0, ()), (1, ()), (3 * block, ()), (8 * block, (2,)), (19 * block + 8, ())]:
+        for kernel, artifact in zip(kernels, artifacts.of(kernels), strict=True):
+            tf32 = rounds_to_tf32(kernel)
+            for layout in layouts_of(kernel):
+                forms = [Form(order, multiple=16) for order in layout]
+                shape = (*batch, *served(kernel, 133, 70, k))
+                with float32_precision("high" if tf32 else "highest"):
+                    problem = make_problem(types, shape, *forms[:2], tf32)
+                    failure = check(kernel, artifact, problem, forms[2], f"{shape} {layout}")
+                    outs = [Output(problem.shape, types.out, forms[2]).tensor for _ in range(2)]
+                    for out in outs:
+                        args = GemmArguments(problem.a, problem.b, out, accumulator_type=types.accumulator)
+                        kernel.run(args, artifact)
+                if not failure and not torch.equal(*outs):
+                    failure = f"{kernel.metadata.kernel_name} {shape} {layout}: not the same bits"
+                failures += [failure] if failure else []
+    fail_with(failures)
+
+
 @pytest.mark.parametrize("shape", [(0, 5, 7), (5, 0, 7), (0, 0, 0), (0, 5, 6, 7)], ids=str)
 def test_nothing_to_compute_is_computed(shape) -> None:
     *batch, m, n, k = shape

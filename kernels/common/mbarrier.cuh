@@ -34,4 +34,11 @@ __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) 
                "@!done bra again; }" ::"r"(barrier), "r"(parity) : "memory");
 }
 
+// The same for what other CTAs of the cluster stored.
+__device__ __forceinline__ void barrier_wait_cluster(unsigned barrier, unsigned parity) {
+  asm volatile("{ .reg .pred done;\n"
+               "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+               "@!done bra again; }" ::"r"(barrier), "r"(parity) : "memory");
+}
+
 }  // namespace ptx

@@ -67,7 +67,8 @@ type Shape = ([u32; 2], u32, Schedule, [u32; 2], u32);
 use Schedule::{Cooperative, PingPong};
 
 /// For products with more than a few rows and columns. On an H100, for 56 shapes, these and the swapped ones are within 0.3 % of the
-/// best of 150 (docs/notes/sm90.md). The order is the one to try them in where no problem is known.
+/// best of 150 (docs/notes/sm90.md). Splits are by 2, 4 and 8, as clusters of such sizes spread evenly over the GPCs
+/// (docs/notes/sm90-parts.md). The order is the one to try them in where no problem is known.
 const SHAPES: &[Shape] = &[
     ([128, 192], 2, PingPong, [2, 1], 1),
     ([128, 128], 2, PingPong, [1, 2], 1),
@@ -86,16 +87,17 @@ const SHAPES: &[Shape] = &[
     ([256, 168], 2, Cooperative, [1, 1], 1),
     ([128, 128], 2, Cooperative, [2, 4], 1),
     ([128, 128], 2, Cooperative, [1, 1], 2),
-    ([128, 128], 2, Cooperative, [1, 1], 6),
+    ([128, 128], 2, Cooperative, [1, 1], 4),
     ([128, 64], 2, Cooperative, [1, 1], 1),
     ([128, 64], 2, Cooperative, [2, 1], 1),
-    ([128, 64], 2, Cooperative, [1, 1], 6),
+    ([128, 64], 2, Cooperative, [1, 1], 4),
     ([64, 128], 1, Cooperative, [1, 1], 1),
     ([64, 64], 1, Cooperative, [1, 1], 1),
     ([64, 64], 1, Cooperative, [2, 1], 1),
     ([64, 64], 1, Cooperative, [1, 1], 2),
-    ([64, 64], 1, Cooperative, [1, 1], 8),
+    ([64, 64], 1, Cooperative, [1, 1], 4),
     ([64, 32], 1, Cooperative, [1, 1], 1),
+    ([64, 32], 1, Cooperative, [1, 1], 8),
 ];
 
 /// Those of them for operands that are copied first: rows that are not aligned are rare, and so need no last percent.
@@ -319,7 +321,8 @@ impl Sm90 {
     }
 
     /// Dynamic shared memory in bytes: the ring of stages, each a tile of A and one of B; 16 rows of sums for each warp that
-    /// stores them, twice if that fits, so that one can be filled while the other is read; two barriers a stage.
+    /// stores them, twice if that fits, so that one can be filled while the other is read; two barriers a stage, and one for the sums
+    /// of a split tile that arrive.
     pub fn shared_bytes(&self, types: Types) -> u32 {
         let [m, n] = self.tile;
         // A tile of B that is not K-major comes in boxes of 64 columns, of which the last may be partly empty.
@@ -332,7 +335,8 @@ impl Sm90 {
             true => 2 * 32 * ROW_BYTES / 4,
             false => 16 * box_bytes,
         };
-        let with = |slabs| ring + self.consumers * 4 * slabs * slab + 16 * self.stages;
+        let barriers = 16 * self.stages + if self.split > 1 { 8 } else { 0 };
+        let with = |slabs| ring + self.consumers * 4 * slabs * slab + barriers;
         let two = !self.swapped && box_bytes <= 128 && with(2) <= SHARED_BYTES_A_CTA;
         with(if two { 2 } else { 1 })
     }

@@ -85,6 +85,32 @@ fn large_squares_get_the_tile_that_measured_best() {
 }
 
 /// Where cuTensorMapEncodeTiled would refuse a map (CUDA Driver API, its list of conditions).
+#[test]
+fn few_tiles_of_deep_k_are_split_as_measured_best() {
+    let row_major = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
+    let measured = [
+        ((256, 512, 32768), [128, 64], 4),
+        ((512, 512, 8192), [128, 128], 4),
+        ((128, 1024, 8192), [128, 64], 4),
+        ((320, 640, 10240), [128, 128], 4),
+        ((128, 512, 8192), [64, 64], 4),
+        ((128, 128, 16384), [64, 32], 8),
+        ((1024, 1024, 1024), [128, 64], 1),
+    ];
+    for ((m, n, k), tile, split) in measured {
+        let problem = gemm(F16, m, n, k, row_major);
+        let kernel = &all()[ranked(&problem, H100, false)[0]];
+        let Design::Sm90(config) = kernel.design else { panic!("{}", kernel.name()) };
+        assert_eq!((config.tile, config.split), (tile, split), "{m} {n} {k}: {}", kernel.name());
+        if split > 1 {
+            // A cluster a tile.
+            let launch = kernel.launch(&problem, Target::typical(90), 0).expect("there is an output");
+            let tiles = (m as u32).div_ceil(tile[0]) * (n as u32).div_ceil(tile[1]);
+            assert_eq!((launch.grid, launch.cluster), (tiles * split, split), "{}", kernel.name());
+        }
+    }
+}
+
 fn assert_valid(map: &TensorMap, what: &str) {
     assert_eq!(map.address % 16, 0, "{what}");
     assert!(map.extents.iter().all(|extent| (1..=1 << 32).contains(extent)), "{what}: {map:?}");
