@@ -45,6 +45,9 @@ EXPRESSIONS = {
     "torch.add(accum, other=1)": "(accum + 1)",
     "+accum - accum**2": "(accum - (accum * accum))",
     "accum ** 0.5": "sqrt(accum)",
+    "accum + 2 ** 3 * -3": "(accum + -24)",
+    "accum + 2 ** -1": "(accum + 0.5)",
+    "accum + 9223372036854775807 * 3": "(accum + (9223372036854775807 * 3))",
     "max(accum, 0.5)": "maximum(accum, 0.5)",
 }
 
@@ -81,6 +84,8 @@ REFUSED = {
     "'text'": "'text' is no number",
     "None": "None is no number",
     "1j * accum": "1j is no number",
+    "accum + 9223372036854775808": "9223372036854775808 is an integer that 64 bits do not hold; give a float",
+    "accum + 2 ** 64": "this is an integer that 64 bits do not hold",
     "relu()": "relu is called without its argument 'input'",
     "relu(accum, 1)": "relu is called with 1 arguments too many",
     "relu(accum, inplace=1)": "relu takes no argument 'inplace'",
@@ -357,7 +362,7 @@ INJECTIONS = [
     "def f(accum):\n    D = asm(accum)\n    return D",
     "def f(accum):\n    D = accum.__trap()\n    return D",
     "def f(accum):\n    D = accum + 'x; asm(\"trap;\")'\n    return D",
-    "def f(accum):\n    D = accum * 1e400 - 1e-400 + 123456789012345678901234567890\n    return D",
+    "def f(accum):\n    D = accum * 1e400 - 1e-400 + 1234567890123456789\n    return D",
 ]
 
 

@@ -109,7 +109,7 @@ impl EpilogueArguments {
 }
 
 fn parameter(name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Parameter> {
-    if let Some(number) = number(object) {
+    if let Some(number) = number(object).map_err(|message| PyValueError::new_err(format!("{name}: {message}")))? {
         return Ok(Parameter::Number(number));
     }
     let object = match object.cast::<DenseTensor>() {
@@ -120,7 +120,10 @@ fn parameter(name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Paramete
         Ok((operand, view)) => Ok(Parameter::Tensor(operand, view)),
         // NumPy's scalars are no tensors, but numbers.
         Err(error) => match object.extract::<f64>() {
-            Ok(value) if !object.hasattr("__dlpack__")? => Ok(Parameter::Number(Number::Float(value))),
+            Ok(value) if !object.hasattr("__dlpack__")? => match object.hasattr("__index__")? {
+                true => parameter(name, &object.call_method0("__index__")?),
+                false => Ok(Parameter::Number(Number::Float(value))),
+            },
             _ if error.is_instance_of::<PyTypeError>(object.py()) => Err(PyTypeError::new_err(format!(
                 "{name} is a {}; give a tensor or a number",
                 object.get_type().name()?
@@ -170,7 +173,7 @@ impl EpilogueArguments {
                         return Err(PyValueError::new_err(message));
                     }
                 },
-                Some((name, _, Parameter::Tensor(..))) if number(&object).is_some() => {
+                Some((name, _, Parameter::Tensor(..))) if !matches!(number(&object), Ok(None)) => {
                     let message = format!("{name} was bound as a tensor; a number in its place takes another kernel");
                     return Err(PyValueError::new_err(message));
                 }

@@ -531,7 +531,7 @@ impl<'py> Walk<'_, 'py> {
             }
             "Constant" => {
                 let value = node.getattr("value")?;
-                let number = number(&value).ok_or_else(|| {
+                let number = number(&value).map_err(|message| self.source.error(node, &message))?.ok_or_else(|| {
                     let shown = value.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
                     self.source.error(node, &format!("{shown} is no number"))
                 })?;
@@ -611,12 +611,16 @@ impl<'py> Walk<'_, 'py> {
     }
 
     fn power(&mut self, node: &Bound<'py, PyAny>, base: Id, exponent: Id) -> PyResult<Id> {
-        let (base_number, exponent) = (self.graph.constant(base), self.graph.constant(exponent).map(Number::value));
-        match (base_number, exponent) {
-            (Some(base), Some(exponent)) => Ok(self.graph.number(Number::Float(base.value().powf(exponent)))),
-            (None, Some(2.0)) => Ok(self.graph.binary(Binary::Multiply, base, base)),
-            (None, Some(0.5)) => Ok(self.graph.unary(Unary::Sqrt, base)),
-            (None, Some(-0.5)) => Ok(self.graph.unary(Unary::Rsqrt, base)),
+        match (self.graph.constant(base), self.graph.constant(exponent)) {
+            (Some(Number::Integer(base)), Some(Number::Integer(exponent @ 0..))) => {
+                let power = u32::try_from(exponent).ok().and_then(|exponent| base.checked_pow(exponent));
+                let large = || self.source.error(node, "this is an integer that 64 bits do not hold; write a float");
+                Ok(self.graph.number(Number::Integer(power.ok_or_else(large)?)))
+            }
+            (Some(base), Some(exponent)) => Ok(self.graph.number(Number::Float(base.value().powf(exponent.value())))),
+            (None, Some(exponent)) if exponent.value() == 2.0 => Ok(self.graph.binary(Binary::Multiply, base, base)),
+            (None, Some(exponent)) if exponent.value() == 0.5 => Ok(self.graph.unary(Unary::Sqrt, base)),
+            (None, Some(exponent)) if exponent.value() == -0.5 => Ok(self.graph.unary(Unary::Rsqrt, base)),
             _ => Err(self.source.error(node, "** raises values to 2, 0.5 or -0.5 in an epilogue function")),
         }
     }
@@ -748,16 +752,17 @@ impl<'py> Walk<'_, 'py> {
     }
 }
 
-/// The number in a Python object, bool, int or float; None for anything else.
-pub fn number(value: &Bound<'_, PyAny>) -> Option<Number> {
+/// The number in a Python object, bool, int or float; None for anything else. An integer that 64 bits do not hold is refused, as by
+/// torch; the error says that of the value alone.
+pub fn number(value: &Bound<'_, PyAny>) -> Result<Option<Number>, String> {
     if let Ok(truth) = value.cast::<PyBool>() {
-        return Some(Number::Integer(truth.is_true().into()));
+        return Ok(Some(Number::Integer(truth.is_true().into())));
     }
     if value.is_instance_of::<PyInt>() {
-        // What 64 bits do not hold is a float, as torch has it too.
-        return value.extract::<i64>().map(Number::Integer).or_else(|_| value.extract().map(Number::Float)).ok();
+        let large = |_| format!("{value} is an integer that 64 bits do not hold; give a float");
+        return value.extract().map(|value| Some(Number::Integer(value))).map_err(large);
     }
-    value.cast::<PyFloat>().ok().map(|float| Number::Float(float.value()))
+    Ok(value.cast::<PyFloat>().ok().map(|float| Number::Float(float.value())))
 }
 
 /// What messages call a piece of syntax.
