@@ -153,6 +153,15 @@ class CudaKernel(Kernel):
         return Status.success() if reason is None else Status.fail(reason)
 
     @classmethod
+    def check_declaration(cls) -> None:
+        """Raises TypeError where the class lacks an attribute that its one kernel needs."""
+        if cls.generate_kernels.__func__ is not CudaKernel.generate_kernels.__func__:  # type: ignore[attr-defined]
+            return
+        lacking = [name for name in ("source", "function", "operands") if not hasattr(cls, name)]
+        if lacking:
+            raise TypeError(f"{cls.__qualname__} lacks {', '.join(lacking)}, which a CudaKernel says of itself")
+
+    @classmethod
     def generate_kernels(
         cls,
         metadata_filter: Callable[[KernelMetadata], bool] | None = None,
