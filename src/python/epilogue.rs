@@ -4,7 +4,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::prepared::swapped;
+use super::prepared::{in_memory, swapped};
 use super::tensors::DenseTensor;
 use super::trace::{TracedEpilogue, number, trace_epilogue};
 use crate::epilogue::{Bound as BoundEpilogue, MAIN_OUTPUT, Number, name};
@@ -149,7 +149,7 @@ impl EpilogueArguments {
 
     /// This epilogue behind a problem, with the operands as they are now.
     pub fn behind_now(&self, py: Python<'_>, problem: &Problem, stream: Option<u64>) -> PyResult<BoundEpilogue> {
-        self.behind_with(problem, |operand, _| in_memory(operand, py, stream))
+        self.behind_with(problem, |operand, _| in_memory(operand.name, operand.reread(py, stream)?))
     }
 
     /// This epilogue behind a problem, with some operands in place of those that it was made with; the others as they are now.
@@ -192,7 +192,7 @@ impl EpilogueArguments {
         };
         self.behind_given(problem, number, |operand, bound| match swaps.get_item(operand.name)? {
             Some(tensor) if operand.name != MAIN_OUTPUT => swapped(operand.name, bound, &tensor),
-            _ => in_memory(operand, py, stream),
+            _ => in_memory(operand.name, operand.reread(py, stream)?),
         })
     }
 
@@ -246,17 +246,5 @@ impl EpilogueArguments {
             }
         }
         Ok(true)
-    }
-}
-
-/// An operand as it is now, which must have memory behind it.
-fn in_memory(operand: &Operand, py: Python<'_>, stream: Option<u64>) -> PyResult<View> {
-    let view = operand.reread(py, stream)?;
-    match view.fake {
-        false => Ok(view),
-        true => Err(PyValueError::new_err(format!(
-            "{} is a FakeTensor: it has no memory, and nothing can be run on it",
-            operand.name
-        ))),
     }
 }
