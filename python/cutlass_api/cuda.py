@@ -67,6 +67,8 @@ def _function(
     options: Sequence[str],
     contiguous: bool,
 ) -> CudaFunction:
+    if isinstance(options, str):
+        raise TypeError(f"options is the string {options!r}; give a list of options: {[options]!r}")
     text, file, line = _located(source, name, caller)
     return CudaFunction(
         text,
@@ -143,6 +145,9 @@ class CudaKernel(Kernel):
     def _run(
         self, args: RuntimeArguments, compiled_artifact: CompiledArtifact, stream: Any, workspace: Any | None = None
     ) -> None:
+        if not isinstance(compiled_artifact, CompiledArtifact):
+            name = type(compiled_artifact).__name__
+            raise TypeError(f"compiled_artifact is a {name}; give what compile() returned, or None")
         if compiled_artifact.kernel_obj is not self:
             raise ValueError(f"compiled_artifact is of another kernel, {compiled_artifact.kernel_obj}; this is {self}")
         program = compiled_artifact.compiled_obj

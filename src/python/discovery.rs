@@ -9,6 +9,7 @@ use pyo3::types::PyType;
 
 use super::arguments::RuntimeArguments;
 use super::kernel;
+use super::utils::ComputeCapability;
 use crate::driver::{Device, DriverError};
 use crate::kernel as kernels;
 use crate::operand;
@@ -68,10 +69,10 @@ pub fn get_kernels<'py>(
     py: Python<'py>,
     args: Option<&Bound<'py, PyAny>>,
     metadata_filter: Option<&Bound<'py, PyAny>>,
-    cc: Option<i64>,
+    cc: Option<ComputeCapability>,
     providers: Option<Vec<String>>,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    let cc = cc.map(compute_capability).transpose()?;
+    let cc = cc.map(|cc| cc.0);
     if let Some(names) = &providers {
         let known = py.import("cutlass_api.providers")?.getattr("available_providers")?;
         if let Some(unknown) = names.iter().find(|name| !known.contains(name.as_str()).unwrap_or(false)) {
@@ -164,12 +165,6 @@ fn noted<'py>(error: PyErr, class: &Bound<'py, PyType>) -> PyErr {
         let _ = add.call1((note,));
     }
     error
-}
-
-fn compute_capability(cc: i64) -> PyResult<u32> {
-    u32::try_from(cc).map_err(|_| {
-        PyValueError::new_err(format!("cc is {cc}; give ten times major plus minor, such as 90 for an H100"))
-    })
 }
 
 fn keep(metadata_filter: Option<&Bound<'_, PyAny>>, kernel: &Bound<'_, PyAny>) -> PyResult<bool> {
