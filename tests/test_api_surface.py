@@ -308,10 +308,15 @@ def test_stream_handles(stream, handle):
     assert utils.to_cuda_stream(stream) == handle
 
 
-@pytest.mark.parametrize("stream", [1.5, "0", None, object()], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("stream", [1.5, "0", object()], ids=lambda value: type(value).__name__)
 def test_what_is_no_stream(stream):
     with pytest.raises(TypeError, match=rf"stream is a {type(stream).__name__}"):
         utils.to_cuda_stream(stream)
+
+
+def test_no_stream_has_no_handle():
+    with pytest.raises(TypeError, match=r"^stream is None, .* give that stream itself$"):
+        utils.to_cuda_stream(None)
 
 
 def test_a_negative_stream():

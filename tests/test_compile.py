@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import pickle
+import re
 import sysconfig
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import cutlass_api
 import pytest
+import stand_in
 import torch
 from cutlass_api.arguments import GroupedGemmArguments
 from cutlass_api.artifact import CompiledArtifact
@@ -210,6 +212,17 @@ def test_an_unknown_capability(cc, artifact):
         artifact.kernel_obj.compile(fake_gemm(3, 3, 3), cc=cc)
 
 
+@pytest.mark.parametrize("cc", [-1, 2**32, 2**70])
+def test_what_is_no_capability(cc, artifact):
+    for ask in (
+        lambda: artifact.kernel_obj.compile(fake_gemm(3, 3, 3), cc=cc),
+        lambda: cutlass_api.get_kernels(cc=cc),
+        lambda: cutlass_api.cuda_kernel("__global__ void f(float* x) {}", "f", grid=1).compile(cc=cc),
+    ):
+        with pytest.raises(ValueError, match=f"cc is {cc}; give ten times major plus minor"):
+            ask()
+
+
 def test_cpu_operands_need_a_capability(artifact):
     a = torch.ones(8, 8, dtype=torch.float16)
     args = cutlass_api.arguments.GemmArguments(a, a, torch.ones_like(a), accumulator_type=torch.float32)
@@ -345,6 +358,67 @@ def test_nvrtc_installed_meanwhile_is_found(tmp_path):
         print(kernel.compile(args, cc=90).compiled_obj.architecture)
     """
     assert run_python(code, sysconfig.get_paths()["purelib"], **without_packages(tmp_path)) == "sm_90a\n"
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["loaded", "nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "torch/lib", "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH"],
+)
+def test_nvrtc_is_found_wherever_it_lies(tmp_path, place):
+    real = Path(cutlass_api._core.nvrtc_info()[0]).resolve()
+    environment = without_packages(tmp_path) | {"CUTLASS_API_CACHE_DIR": str(tmp_path / "cache")}
+    folder, found = tmp_path / place, tmp_path / place / real.name
+    if place in ("CUDA_HOME", "CUDA_PATH"):
+        environment[place], folder, found = str(folder), folder / "lib64", folder / "lib64" / real.name
+    elif place == "LD_LIBRARY_PATH":
+        environment[place], found = str(folder), Path(real.name)
+    elif place == "loaded":
+        found = real
+    if place != "loaded":
+        folder.mkdir(parents=True)
+        for library in real.parent.glob("libnvrtc*.so*"):
+            if ".alt" not in library.name:
+                (folder / library.name).symlink_to(library)
+    code = """
+        import ctypes, sys
+        loaded = sys.argv[2:] and ctypes.CDLL(sys.argv[2])
+        import cutlass_api
+        kernel = cutlass_api.get_kernels(cc=90)[0]
+        assert kernel.compile(cutlass_api.arguments.RuntimeArguments(), cc=90).compiled_obj.cubin[:4] == b"\\x7fELF"
+        print(cutlass_api._core.nvrtc_info()[0])
+    """
+    assert run_python(code, "", *([real] if place == "loaded" else []), **environment) == f"{found}\n"
+
+
+def test_an_epilogue_that_nvrtc_refuses(tmp_path):
+    folder = tmp_path / "lib64"
+    folder.mkdir()
+    stand_in.build_nvrtc(Path(cutlass_api._core.nvrtc_info()[0]).resolve(), folder)
+    code = """
+        import sys
+        import cutlass_api, numpy
+        from cutlass_api.arguments import EpilogueArguments, GemmArguments
+        a = numpy.ones((64, 64), numpy.float16)
+        plain = GemmArguments(a, a, a.copy(), "float32")
+        out = a.copy()
+        epilogue = EpilogueArguments("def f(accum):\\n    D = accum * 2\\n    return D", D=out)
+        args = GemmArguments(a, a, out, "float32", epilogue)
+        kernel = cutlass_api.get_kernels(args, cc=90)[0]
+        sys.path.clear()  # and with it the installed NVRTC
+        for _ in range(2):
+            try:
+                kernel.compile(args, cc=90)
+            except RuntimeError as error:
+                print(kernel.metadata.kernel_name)
+                print(error)
+        assert cutlass_api.get_kernels(plain, cc=90)[0].compile(plain, cc=90).compiled_obj.log == ""
+    """
+    environment = {"CUDA_HOME": str(tmp_path), "CUTLASS_API_CACHE_DIR": str(tmp_path / "cache")}
+    said = run_python(code, **environment)
+    name, first, *log = said.splitlines()
+    assert first == f"NVRTC could not compile kernel {name} for sm_90a:"
+    assert re.match(r'rutlass.cu\(\d+\): error: identifier "undeclared_type" is undefined', log[0])
+    assert said.count(first) == 2, "what failed is not kept"
 
 
 def test_where_nvrtc_was_found():

@@ -112,6 +112,8 @@ def test_functions_that_cannot_be_launched(source, name, message):
         ({"grid": "1"}, TypeError, "grid is '1'; give an int"),
         ({"grid": 1.5}, TypeError, "grid is 1.5"),
         ({"grid": -1}, TypeError, "grid is -1"),
+        ({"grid": 1, "shared_bytes": -1}, ValueError, "shared_bytes is -1; give a number of bytes"),
+        ({"grid": 1, "options": "-DX"}, TypeError, r"options is the string '-DX'; give a list of options: \['-DX'\]"),
     ],
 )
 def test_bad_geometry(geometry, error, message):
@@ -299,6 +301,8 @@ def test_numbers_that_their_type_does_not_hold():
         device.expect_words(5)
         f(x, float("inf"), 2**32 - 1, -128, True)
         assert device.last_launch(5).words[2] == 2**32 - 1
+        with raises(ValueError, "cc is -1; give ten times major plus minor"):
+            f.compile(cc=-1)
         with raises(OverflowError, "a of f is float32, which does not hold 1e+300"):
             f(x, 1e300, 0, 0, True)
         with raises(OverflowError, "b of f is uint32, which does not hold -1"):
@@ -506,6 +510,11 @@ def test_a_kernel_runs_with_its_parameters():
         other = own_kernel.Axpby(cutlass_api.KernelMetadata("other", own_kernel.Axpby, 80, own_kernel.Axpby.operands))
         with raises(ValueError, "compiled_artifact is of another kernel", "axpby_f32", "other"):
             other.run(args, artifact)
+        for wrong in (3, artifact.compiled_obj):
+            with raises(TypeError, "compiled_artifact is a", "give what compile() returned, or None"):
+                kernel.run(args, wrong)
+        with raises(ValueError, "cc is -1; give ten times major plus minor"):
+            kernel.compile(args, cc=-1)
         device.library.stand_in_set_capability(90)
         with raises(ValueError, "compiled_artifact is for sm_80, which does not run on cuda:0"):
             kernel.run(args, kernel.compile(args, cc=80))

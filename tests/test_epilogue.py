@@ -109,6 +109,53 @@ def test_integer_accumulators():
     assert torch.equal(out, wanted["D"].to(torch.int8))
     with pytest.raises(ValueError, match="offset is 2147483648, which an int32 does not hold"):
         fused(a, b, out, integer_arithmetic, torch.int32, C=c, offset=2**31, E=other)
+    with pytest.raises(ValueError, match="offset: 1180591620717411303424 is an integer that 64 bits do not hold"):
+        fused(a, b, out, integer_arithmetic, torch.int32, C=c, offset=2**70, E=other)
+
+
+LARGE = 2**24 + 1  # no float32
+
+
+@pytest.mark.parametrize(
+    "expression, wanted",
+    [
+        (f"accum * 0 + {LARGE}", LARGE),
+        ("accum * 0 + (2**24 + 1)", LARGE),
+        ("accum * 0 + -2147483648", -(2**31)),
+        ("accum * 0 + (2**31 - 1)", 2**31 - 1),
+        ("accum * 0 + 2**31", None),
+        ("2147483647 * (accum + 2)", -6),
+        ("accum * 0 + -(-2147483648)", None),
+        ("accum + 9223372036854775807", None),
+    ],
+)
+def test_numbers_behind_integer_accumulators(expression, wanted):
+    ones, out = torch.ones(4, 4, dtype=torch.int8), torch.zeros(4, 4, dtype=torch.int32)
+    source = f"def f(accum):\n    D = {expression}\n    return D"
+    if wanted is None:
+        with pytest.raises(ValueError, match=r"a number in the epilogue is \d+, which an int32 does not hold"):
+            fused(ones, ones, out, source, torch.int32)
+    else:
+        args = fused(ones, ones, out, source, torch.int32)
+        run_first(args)
+        assert (out == wanted).all()
+        on_gpu = fake_fused(source, dtype=torch.float16)
+        assert cutlass_api.get_kernels(on_gpu, cc=90)[0].compile(on_gpu, cc=90).compiled_obj.log == ""
+    # Behind float32 the same is a float.
+    ones, out = torch.ones(4, 4), torch.zeros(4, 4)
+    run_first(fused(ones, ones, out, source))
+    accum = torch.full((4, 4), 4.0)
+    assert torch.equal(out, eval(expression, {"accum": accum, "where": torch.where}).float())
+
+
+def test_numbers_of_numpy():
+    ones, out = torch.ones(4, 4, dtype=torch.int8), torch.zeros(4, 4, dtype=torch.int32)
+    source = "def f(accum, x):\n    D = accum * 0 + x\n    return D"
+    for number, wanted in ((numpy.int64(LARGE), LARGE), (numpy.float32(2.75), 2)):
+        run_first(fused(ones, ones, out, source, torch.int32, x=number))
+        assert (out == wanted).all()
+    with pytest.raises(ValueError, match="x is 2147483648, which an int32 does not hold"):
+        fused(ones, ones, out, source, torch.int32, x=numpy.int64(2**31))
 
 
 @pytest.mark.parametrize("layout", ["ttt", "ttn", "nnt", "tnn"])
@@ -366,6 +413,11 @@ def test_the_reference_needs_no_compilation_and_can_be_bound():
     a, b, c, out = coarse(5, 6), coarse(6, 7), coarse(5, 7), torch.zeros(5, 7)
     args = fused(a, b, out, linear, C=c, alpha=2.0, beta=1.0)
     kernel = cutlass_api.get_kernels(args)[0]
+    with pytest.raises(TypeError, match="compiled_artifact is a int; give what"):
+        kernel.bind(args, 3)
+    on_gpu = cutlass_api.get_kernels(fake_fused(), cc=90)[0]
+    with pytest.raises(ValueError, match="compiled_artifact is of another kernel"):
+        kernel.bind(args, on_gpu.compile(fake_fused(), cc=90))
     launch = kernel.bind(args, kernel.compile(args))
     launch()
     assert_close(out, 2 * (a @ b) + c)

@@ -70,6 +70,26 @@ def test_compiled_on_fakes_and_run_on_real_ones(kind, device):
             kernel.run(described, artifact)
 
 
+@DEVICES
+@pytest.mark.parametrize("kind", ["gemm", "fused", "elementwise"])  # a grouped GEMM's offsets cannot be swapped
+def test_bound_on_fakes_and_launched_on_real_ones(kind, device):
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        fakes = tensors(kind, device)
+        described = arguments(kind, fakes)
+    kernel = cutlass_api.get_kernels(described)[0]
+    launch = kernel.bind(described)
+    operands = tensors(kind, device)
+    launch(**operands)
+    torch.testing.assert_close(operands["out"].double(), wanted(kind, operands), rtol=2e-3, atol=2e-2)
+    on_real = kernel.bind(arguments(kind, operands))
+    for name in operands:
+        for given in (operands | {name: fakes[name]}, {other: operands[other] for other in operands if other != name}):
+            with pytest.raises(ValueError, match=rf"^{name} is a FakeTensor: it has no memory"):
+                launch(**given)
+        with pytest.raises(ValueError, match=rf"^{name} is a FakeTensor: it has no memory"):
+            on_real(**{name: fakes[name]})
+
+
 @KINDS
 def test_found_for_a_chip_that_is_not_here(kind):
     with FakeTensorMode(allow_non_fake_inputs=True):

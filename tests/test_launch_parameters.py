@@ -153,6 +153,37 @@ def test_a_reduction_is_a_second_launch_behind_a_workspace():
     )
 
 
+def test_a_launch_bound_on_fakes_carries_what_stands_in_for_them():
+    run(
+        """
+        class FakeTensor:
+            dtype = "torch.float16"
+            class device:
+                type, index = "cuda", 0
+            def __init__(self, *shape):
+                self.shape = shape
+            def stride(self):
+                return self.shape[1], 1
+        fakes = FakeTensor(128, 256), FakeTensor(256, 64), FakeTensor(128, 64)
+        described = GemmArguments(*fakes, "float32")
+        device.library.stand_in_expect(64)
+        for family in ("simt", "sm80", "sm90"):
+            launch = first(described, family).bind(described, None, STREAM)
+            before = device.launches()
+            launch(A=a, B=b, out=out)
+            assert device.launches() > before
+            for given in ({"A": a, "B": b}, {}, {"A": a, "B": b, "out": fakes[2]}):
+                try:
+                    launch(**given)
+                except ValueError as error:
+                    name = "out" if given else "A"
+                    assert str(error).startswith(f"{name} is a FakeTensor: it has no memory, and nothing"), error
+                else:
+                    raise AssertionError("launched")
+        """
+    )
+
+
 def test_an_sm90_launch_carries_tensor_maps():
     run(
         """

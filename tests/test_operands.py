@@ -43,6 +43,19 @@ def ones(*shape, **kwargs):
 # What is read.
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
+def test_what_is_none_of_the_operands_doing_is_passed_on(error):
+    class Array:
+        def __dlpack__(self, **options):
+            raise error("at this moment")
+
+        def __dlpack_device__(self):
+            return (1, 0)
+
+    with pytest.raises(error, match=r"^at this moment$"):
+        DenseTensor(Array())
+
+
 @dtypes
 def test_torch(dtype):
     tensor = coarse(3, 4, 5, dtype=dtype)

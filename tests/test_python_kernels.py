@@ -157,11 +157,20 @@ def test_metadata_is_set_once(kernel):
 
 
 def test_built_in_kernels_cannot_be_given_other_metadata():
-    built_in = cutlass_api.get_kernels()[0]
-    before = built_in.metadata
-    with pytest.raises((ValueError, TypeError)):
-        cutlass_api.Kernel.__init__(built_in, describe(TorchKernel))
-    assert built_in.metadata is before
+    code = """
+        import cutlass_api
+        unread, read = cutlass_api.get_kernels()[:2]
+        before = read.metadata
+        for kernel in (unread, read):
+            try:
+                kernel.__init__("other")
+            except ValueError as error:
+                assert "once" in str(error)
+            else:
+                raise AssertionError("set")
+        assert unread.metadata.kernel_class is type(unread) and read.metadata is before
+    """
+    run_python(code)
 
 
 def test_arguments_of_ones_own(kernel):
@@ -369,11 +378,78 @@ CHECKS = {
                 raise KeyError("broken")
         try:
             cutlass_api.get_kernels()
-        except KeyError:
-            pass
+        except KeyError as error:
+            assert "Broken" in getattr(error, "__notes__", ["Broken"])[0]
         else:
             raise AssertionError("an error was swallowed")
         assert mine(providers=["nvrtc"]) == []
+    """,
+    "what is no kernel class is refused": """
+        class NoKernel: pass
+        for wrong in (3, None, NoKernel, Numpy.generate_kernels([]), "Numpy"):
+            try:
+                Mine.register(wrong)
+            except TypeError as error:
+                assert "is no kernel class" in str(error)
+            else:
+                raise AssertionError("registered")
+        assert mine() == ["mine_f32", "mine_f64"]
+    """,
+    "a CudaKernel that lacks something is refused": """
+        for has, lacks in (({}, "source, function, operands"), ({"source": "", "operands": None}, "lacks function")):
+            try:
+                Mine.register(type("Mine", (cutlass_api.CudaKernel,), has))
+            except TypeError as error:
+                assert "Mine" in str(error) and lacks in str(error)
+            else:
+                raise AssertionError("registered")
+        class Family(cutlass_api.CudaKernel):
+            @classmethod
+            def generate_kernels(cls, metadata_filter=None, epilogue_args=None, cc=None):
+                return []
+        Mine.register(Family)
+        assert mine() == ["mine_f32", "mine_f64"]
+    """,
+    "what is no kernel is refused with its class": """
+        class Odd(cutlass_api.Kernel):
+            @staticmethod
+            def generate_kernels(metadata_filter, epilogue_args=None, cc=None):
+                return given
+        Mine.register(Odd)
+        for given in (None, 3, [3], [Odd]):
+            try:
+                cutlass_api.get_kernels()
+            except TypeError as error:
+                assert "generate_kernels of Odd gave" in str(error), error
+            else:
+                raise AssertionError("found")
+        given = []
+        assert mine() == ["mine_f32", "mine_f64"]
+    """,
+    "names are each one kernel's": """
+        taken = cutlass_api.get_kernels()[0].metadata.kernel_name
+        class Twin(cutlass_api.Kernel):
+            @staticmethod
+            def generate_kernels(metadata_filter, epilogue_args=None, cc=None):
+                return [Twin(KernelMetadata(name, Twin, 0, None))]
+        Mine.register(Twin)
+        for name in (taken, "mine_f64"):
+            try:
+                cutlass_api.get_kernels()
+            except ValueError as error:
+                assert f'Twin has a kernel named "{name}", as another has' in str(error), error
+            else:
+                raise AssertionError("two of one name")
+        name = "mine_twin"
+        assert mine() == ["mine_f32", "mine_f64", "mine_twin"]
+    """,
+    "a class defined anew takes the place of the earlier": """
+        earlier = Numpy
+        class Numpy(earlier):
+            pass
+        Mine.register(Numpy)
+        assert mine() == ["mine_f32", "mine_f64"]
+        assert type(cutlass_api.get_kernels(providers=["mine"])[0]) is Numpy
     """,
     "an epilogue is handed on": """
         a = np.ones((4, 4), np.float32)

@@ -1,8 +1,15 @@
 """Epilogue functions as they are read: the graph, what is refused with its line; none of their text becomes code."""
 
+import ast
+import builtins
+import functools
+import linecache
+import math
 import re
+import types
 
 import cutlass_api
+import numpy
 import pytest
 import torch
 from cutlass_api import fusion
@@ -38,6 +45,9 @@ EXPRESSIONS = {
     "torch.add(accum, other=1)": "(accum + 1)",
     "+accum - accum**2": "(accum - (accum * accum))",
     "accum ** 0.5": "sqrt(accum)",
+    "accum + 2 ** 3 * -3": "(accum + -24)",
+    "accum + 2 ** -1": "(accum + 0.5)",
+    "accum + 9223372036854775807 * 3": "(accum + (9223372036854775807 * 3))",
     "max(accum, 0.5)": "maximum(accum, 0.5)",
 }
 
@@ -74,6 +84,8 @@ REFUSED = {
     "'text'": "'text' is no number",
     "None": "None is no number",
     "1j * accum": "1j is no number",
+    "accum + 9223372036854775808": "9223372036854775808 is an integer that 64 bits do not hold; give a float",
+    "accum + 2 ** 64": "this is an integer that 64 bits do not hold",
     "relu()": "relu is called without its argument 'input'",
     "relu(accum, 1)": "relu is called with 1 arguments too many",
     "relu(accum, inplace=1)": "relu takes no argument 'inplace'",
@@ -85,6 +97,7 @@ REFUSED = {
     "accum.to()": "to needs a dtype",
     "(lambda x: x)(accum)": "functions are called by name",
     "torch.fmax(accum, 0.0)": "unknown operation 'fmax'",
+    "torch.equal(accum, 0)": "unknown operation 'equal'",
     "torch.amin(accum, -1)": "amin along a dimension is no reduction that kernels fuse; there are sum(x, dim)",
     "accum.mean(dim=-1)": "mean along a dimension is no reduction that kernels fuse",
     "accum.max()": "max needs the dimension that it reduces: max(x, dim=-1)",
@@ -171,19 +184,170 @@ def test_source_that_is_not_to_be_had_and_what_is_no_function():
         fusion.trace(made["f"])
     with pytest.raises(TypeError, match="epilogue_fn is a int"):
         fusion.trace(3)
+    with pytest.raises(TypeError, match="epilogue_fn is a partial"):
+        fusion.trace(functools.partial(linear, alpha=1))
     with pytest.raises(ValueError, match="one function definition"):
         fusion.trace(lambda accum: accum)
+    with pytest.raises(ValueError, match=r"nested too deeply"):
+        fusion.trace("def f(accum):\n    D = " + "+".join(["accum"] * 5000) + "\n    return D")
+    with pytest.raises(ValueError, match=r"decorators cannot be used .*line 1: `@twice`"):
+        fusion.trace("@twice\ndef f(accum):\n    D = accum\n    return D")
 
 
 def test_source_that_changed_since_is_not_mistaken_for_the_function(tmp_path):
     file = tmp_path / "epilogue_module.py"
     before = "def f(accum, alpha):\n    D = accum * alpha\n    return D\n"
-    for after in (before.replace("f(", "g("), before.replace("alpha", "beta")):
+    changes = [
+        ("f(", "g("),
+        ("alpha", "beta"),
+        ("*", "-"),
+        ("accum * ", "2 * accum * "),
+        ("def f", "\n\ndef f"),
+        ("return", "("),
+    ]
+    for change in changes:
+        after = before.replace(*change)
         file.write_text(after)
         names = {}
         exec(compile(before, str(file), "exec"), names)
         with pytest.raises(ValueError, match=r"is not what .* holds now"):
             fusion.trace(names["f"])
+    file.write_text(before + "\n\ndef another():\n    pass\n")
+    assert str(fusion.trace(names["f"])) == "D = (accum * alpha)"
+
+
+# A function computes what it computes when it is called: names mean what they mean to the function.
+
+
+def defined(source, **names):
+    """The function that a cell of a notebook defines, compiled a statement at a time as IPython does."""
+    file = f"<cell {len(linecache.cache)}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    for statement in ast.parse(source).body:
+        exec(compile(ast.Module([statement], []), file, "exec"), names)
+    return names["f"]
+
+
+def hundredfold(x):
+    return x * 100
+
+
+@functools.wraps(torch.nn.functional.gelu)
+def disguised(x):
+    return torch.nn.functional.gelu(x) * 100
+
+
+@pytest.mark.parametrize(
+    "names, expression",
+    [
+        ({"gelu": hundredfold}, "gelu(accum)"),
+        ({"gelu": disguised}, "gelu(accum)"),
+        ({"relu": functools.partial(torch.relu)}, "relu(accum)"),
+        ({"F": types.SimpleNamespace(relu=hundredfold)}, "F.relu(accum)"),
+        ({"F": types.SimpleNamespace(relu=hundredfold)}, "accum + F.relu(accum)"),
+        ({"torch": types.SimpleNamespace(exp=hundredfold)}, "torch.exp(accum)"),
+        ({"where": torch.tensor(1)}, "where(accum)"),
+        ({"__builtins__": vars(builtins) | {"sigmoid": hundredfold}}, "sigmoid(accum)"),
+    ],
+)
+def test_a_function_of_the_users_own_is_not_mistaken_for_torchs(names, expression):
+    function = defined(f"def f(accum):\n    D = {expression}\n    return D\n", **names)
+    with pytest.raises(ValueError, match=r"an epilogue function is read, not called.*line 2: `D = ") as error:
+        fusion.trace(function)
+    assert next(word for word in ("gelu", "relu", "exp", "where", "sigmoid") if word in expression) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "names, expression, meant",
+    [
+        ({"act": torch.sigmoid}, "act(accum)", "sigmoid(accum)"),
+        ({"sigmoid": torch.relu}, "sigmoid(accum)", "maximum(accum, 0)"),
+        ({"ops": types.SimpleNamespace(act=torch.nn.functional.silu)}, "ops.act(accum)", "silu(accum)"),
+        ({"m": math}, "m.exp(accum) + m.pi", "(exp(accum) + 3.141592653589793)"),
+        ({"largest": fusion.max}, "largest(accum, 0.5)", "maximum(accum, 0.5)"),
+        ({"half": torch.bfloat16}, "accum.to(half)", "bfloat16(accum)"),
+        ({"narrow": torch.float16}, "accum.to(narrow)", "float16(accum)"),
+        ({}, "relu(accum) + torch.exp(accum) + F.silu(accum)", "((maximum(accum, 0) + exp(accum)) + silu(accum))"),
+        ({"abs": numpy.abs}, "abs(accum)", "abs(accum)"),
+    ],
+)
+def test_names_mean_what_they_mean_to_the_function(names, expression, meant):
+    function = defined(f"import torch\n\n\ndef f(accum):\n    D = {expression}\n    return D\n", **names)
+    assert str(fusion.trace(function)).replace("absolute", "abs") == f"D = {meant}"
+
+
+def test_constants_of_the_users_own_are_unknown():
+    for names in ({"math": types.SimpleNamespace(pi=3)}, {"np": types.SimpleNamespace(e=2.0)}):
+        expression = "math.pi" if "math" in names else "np.e"
+        with pytest.raises(ValueError, match="unknown name"):
+            fusion.trace(defined(f"def f(accum):\n    D = accum * {expression}\n    return D\n", **names))
+
+
+def test_names_that_come_to_mean_something_else():
+    def behind(activation):
+        def function(accum):
+            D = activation(accum)
+            return D
+
+        return function
+
+    relu, silu = behind(torch.relu), behind(torch.nn.functional.silu)
+    assert [str(fusion.trace(f)) for f in (relu, silu)] == ["D = maximum(accum, 0)", "D = silu(accum)"]
+    assert fusion.trace(behind(torch.relu)) is fusion.trace(relu), "parsed once"
+    assert fusion.trace(silu) is fusion.trace(silu), "parsed once"
+    with pytest.raises(ValueError, match="hundredfold"):
+        fusion.trace(behind(hundredfold))
+    function = defined("def f(accum):\n    D = gelu(accum)\n    return D\n")
+    assert str(fusion.trace(function)) == "D = gelu(accum)"
+    function.__globals__["gelu"] = hundredfold
+    with pytest.raises(ValueError, match="hundredfold"):
+        fusion.trace(function)
+
+
+def test_values_are_not_called():
+    for expression in ("relu(accum)", "accum + relu(relu)"):
+        with pytest.raises(ValueError, match="'relu' is a value here, and no function"):
+            fusion.trace(f"def f(accum, relu):\n    D = {expression}\n    return D")
+
+
+def test_what_a_decorator_made_is_refused():
+    def doubled(function):
+        @functools.wraps(function)
+        def wrapper(*values):
+            return function(*values) * 2
+
+        return wrapper
+
+    @doubled
+    def function(accum):
+        D = accum + 0
+        return D
+
+    with pytest.raises(ValueError, match=r"what a decorator made .* give the function itself, function.__wrapped__"):
+        fusion.trace(function)
+    assert str(fusion.trace(function.__wrapped__)) == "D = (accum + 0)"
+
+
+class Holder:
+    @staticmethod
+    def epilogue(accum, C):
+        """A docstring
+        of two lines."""
+        D: float = torch.relu(accum) + C
+        return D
+
+
+def test_functions_wherever_they_are_defined(tmp_path):
+    assert str(fusion.trace(Holder.epilogue)) == "D = (maximum(accum, 0) + C)"
+    # The names that a module imports, and its __future__, show in the code of its functions.
+    body = "if True:\n    def f(accum):\n        D: float = torch.exp(accum) + scale(accum)\n        return D\n"
+    imports = "import torch\n"
+    for head in (imports, f"from __future__ import annotations\n{imports}", "torch = __import__('torch')\n"):
+        file = tmp_path / f"module{len(head)}.py"
+        file.write_text(f"{head}scale = torch.sigmoid\n{body}")
+        names = {}
+        exec(compile(file.read_text(), str(file), "exec"), names)
+        assert str(fusion.trace(names["f"])) == "D = (exp(accum) + sigmoid(accum))"
 
 
 # No text of the user's becomes CUDA code.
@@ -198,7 +362,7 @@ INJECTIONS = [
     "def f(accum):\n    D = asm(accum)\n    return D",
     "def f(accum):\n    D = accum.__trap()\n    return D",
     "def f(accum):\n    D = accum + 'x; asm(\"trap;\")'\n    return D",
-    "def f(accum):\n    D = accum * 1e400 - 1e-400 + 123456789012345678901234567890\n    return D",
+    "def f(accum):\n    D = accum * 1e400 - 1e-400 + 1234567890123456789\n    return D",
 ]
 
 

@@ -67,6 +67,8 @@ def _function(
     options: Sequence[str],
     contiguous: bool,
 ) -> CudaFunction:
+    if isinstance(options, str):
+        raise TypeError(f"options is the string {options!r}; give a list of options: {[options]!r}")
     text, file, line = _located(source, name, caller)
     return CudaFunction(
         text,
@@ -143,6 +145,9 @@ class CudaKernel(Kernel):
     def _run(
         self, args: RuntimeArguments, compiled_artifact: CompiledArtifact, stream: Any, workspace: Any | None = None
     ) -> None:
+        if not isinstance(compiled_artifact, CompiledArtifact):
+            name = type(compiled_artifact).__name__
+            raise TypeError(f"compiled_artifact is a {name}; give what compile() returned, or None")
         if compiled_artifact.kernel_obj is not self:
             raise ValueError(f"compiled_artifact is of another kernel, {compiled_artifact.kernel_obj}; this is {self}")
         program = compiled_artifact.compiled_obj
@@ -151,6 +156,15 @@ class CudaKernel(Kernel):
     def _supports(self, args: RuntimeArguments) -> Status:
         reason = self._function.refusal(tuple(self.parameters(args)))
         return Status.success() if reason is None else Status.fail(reason)
+
+    @classmethod
+    def check_declaration(cls) -> None:
+        """Raises TypeError where the class lacks an attribute that its one kernel needs."""
+        if cls.generate_kernels.__func__ is not CudaKernel.generate_kernels.__func__:  # type: ignore[attr-defined]
+            return
+        lacking = [name for name in ("source", "function", "operands") if not hasattr(cls, name)]
+        if lacking:
+            raise TypeError(f"{cls.__qualname__} lacks {', '.join(lacking)}, which a CudaKernel says of itself")
 
     @classmethod
     def generate_kernels(

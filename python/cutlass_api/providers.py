@@ -21,7 +21,13 @@ class ProviderBase:
 
     @classmethod
     def register(cls, kernel_class: KernelType) -> KernelType:
-        """Adds a kernel class (a decorator): ``get_kernels`` asks its ``generate_kernels`` from then on."""
+        """Adds a kernel class (a decorator): ``get_kernels`` asks its ``generate_kernels`` from then on.
+
+        A class of the same module and name as an earlier one takes its place, so that a notebook's cell can be run
+        again. Raises TypeError for what is no class derived from ``Kernel``, or a ``CudaKernel`` that lacks attributes.
+        """
+        if isinstance(kernel_class, type) and issubclass(kernel_class, CudaKernel):
+            kernel_class.check_declaration()
         _core.register_kernel_class(cls.name, kernel_class)
         return kernel_class
 

@@ -61,6 +61,10 @@ def to_cuda_stream(stream: Any) -> int:
 
     Takes a ``torch.cuda.Stream``, a CuPy stream, a ``CUstream`` of ``cuda.bindings``, or the handle itself.
     """
+    if stream is None:
+        raise TypeError(
+            "stream is None, and which stream is current is for a framework to say; give that stream itself"
+        )
     return _core.stream_handle(stream)
 
 

@@ -177,7 +177,9 @@ impl Functor<'_> {
                 Input::Tensor(_) => format!("{}(decode(operands.input{input}.elements[e]))", self.type_name(kind)),
                 Input::Scalar(_) => format!("params.scalar{}", input_places[input as usize]),
             },
-            Node::Integer(i32::MIN) => "(-2147483647 - 1)".to_owned(),
+            Node::Integer(value) if kind == Kind::Float => self.float_literal(value as f64),
+            // C++ negates what is first a number too large.
+            Node::Integer(value) if value == i64::from(i32::MIN) => "(-2147483647 - 1)".to_owned(),
             Node::Integer(value) => value.to_string(),
             Node::Float(bits) => self.float_literal(f64::from_bits(bits)),
             Node::Unary(operation, value) => format!("fused::{}({})", operation.name(), self.value(value, kind)),

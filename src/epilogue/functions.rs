@@ -115,7 +115,8 @@ impl Graph {
             "le" | "less_equal" => Some(Comparison::LessEqual),
             "gt" | "greater" => Some(Comparison::Greater),
             "ge" | "greater_equal" => Some(Comparison::GreaterEqual),
-            "eq" | "equal" => Some(Comparison::Equal),
+            // torch's `equal` compares whole tensors.
+            "eq" => Some(Comparison::Equal),
             "ne" | "not_equal" => Some(Comparison::NotEqual),
             _ => None,
         };

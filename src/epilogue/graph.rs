@@ -31,7 +31,8 @@ pub enum Node {
     Accumulator,
     /// An input, by its place among them.
     Input(u32),
-    Integer(i32),
+    /// Of those that an int32 does not hold the value is a float's, which integer accumulators are refused with.
+    Integer(i64),
     /// The bits of a float64, which, other than the number, can be compared and hashed.
     Float(u64),
     Unary(Unary, Id),
@@ -196,10 +197,7 @@ impl Graph {
 
     pub fn number(&mut self, number: Number) -> Id {
         self.add(match number {
-            Number::Integer(value) => match i32::try_from(value) {
-                Ok(value) => Node::Integer(value),
-                Err(_) => Node::Float((value as f64).to_bits()),
-            },
+            Number::Integer(value) => Node::Integer(value),
             Number::Float(value) => Node::Float(value.to_bits()),
         })
     }
@@ -207,7 +205,7 @@ impl Graph {
     /// The number that a node stands for, where it is one.
     pub fn constant(&self, id: Id) -> Option<Number> {
         match self.node(id) {
-            Node::Integer(value) => Some(Number::Integer(value.into())),
+            Node::Integer(value) => Some(Number::Integer(value)),
             Node::Float(bits) => Some(Number::Float(f64::from_bits(bits))),
             _ => None,
         }
@@ -215,7 +213,7 @@ impl Graph {
 
     pub fn unary(&mut self, operation: Unary, of: Id) -> Id {
         match (operation, self.constant(of)) {
-            (Unary::Negate, Some(Number::Integer(value))) => self.number(Number::Integer(-value)),
+            (Unary::Negate, Some(Number::Integer(value))) if value != i64::MIN => self.number(Number::Integer(-value)),
             (Unary::Negate, Some(Number::Float(value))) => self.number(Number::Float(-value)),
             _ => self.add(Node::Unary(operation, of)),
         }
@@ -227,18 +225,19 @@ impl Graph {
             return self.add(Node::Binary(operation, left, right));
         };
         if let (Number::Integer(x), Number::Integer(y)) = (x, y) {
-            // Both came from 32 bits, so that nothing here overflows 64.
             let folded = match operation {
-                Binary::Add => Some(x + y),
-                Binary::Subtract => Some(x - y),
-                Binary::Multiply => Some(x * y),
+                Binary::Add => x.checked_add(y),
+                Binary::Subtract => x.checked_sub(y),
+                Binary::Multiply => x.checked_mul(y),
                 Binary::Maximum => Some(x.max(y)),
                 Binary::Minimum => Some(x.min(y)),
-                Binary::Divide => None,
+                Binary::Divide => return self.number(Number::Float(x as f64 / y as f64)),
             };
-            if let Some(value) = folded {
-                return self.number(Number::Integer(value));
-            }
+            return match folded {
+                Some(value) => self.number(Number::Integer(value)),
+                // One of them is more than an int32 holds, and will be refused where that matters.
+                None => self.add(Node::Binary(operation, left, right)),
+            };
         }
         let (x, y) = (x.value(), y.value());
         let folded = match operation {
@@ -262,8 +261,8 @@ impl Graph {
             kinds.push(match *node {
                 Node::Accumulator => accumulator,
                 Node::Input(at) => inputs[at as usize],
-                Node::Integer(_) => Kind::Integer,
-                Node::Float(_) => Kind::Float,
+                Node::Integer(value) if i32::try_from(value).is_ok() => Kind::Integer,
+                Node::Integer(_) | Node::Float(_) => Kind::Float,
                 Node::Unary(Unary::Negate | Unary::Absolute, value) => meet(value, value),
                 Node::Unary(..) | Node::Binary(Binary::Divide, ..) => Kind::Float,
                 Node::Binary(_, left, right) => meet(left, right),

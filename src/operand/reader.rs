@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyException, PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
@@ -158,7 +158,11 @@ impl Operand {
 
 /// The exception with the operand's name in front of its message. What a framework raises otherwise (torch: a RuntimeError
 /// with its C++ stack) becomes the BufferError that DLPack asks for.
+/// An interrupt, an exit, and memory that ran out have nothing to do with the operand, and stay what they are.
 fn named(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
+    if !error.is_instance_of::<PyException>(py) || error.is_instance_of::<PyMemoryError>(py) {
+        return error;
+    }
     let message = error.value(py).to_string();
     let message = format!("{name} {}", message.lines().next().unwrap_or_default());
     let renamed = if error.is_instance_of::<PyTypeError>(py) {

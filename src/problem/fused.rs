@@ -1,7 +1,7 @@
 //! A problem with an epilogue: operands that fit the output, and can be read and written on the way.
 
 use super::{Problem, ProblemError};
-use crate::epilogue::{Bound, Epilogue, Fold, Graph, Input, Kind, MAIN_OUTPUT, Number, Value, intern};
+use crate::epilogue::{Bound, Epilogue, Fold, Graph, Input, Kind, MAIN_OUTPUT, Node, Number, Value, intern};
 use crate::operand::{DType, View};
 
 /// What the user gives for a parameter or an output of an epilogue function.
@@ -106,6 +106,15 @@ pub fn fuse(
             let same = input.data == output.data && input.stride == output.stride && input.dtype == output.dtype;
             if meet(output, input) && !same {
                 return Err(ProblemError::OverwrittenInput { name, other });
+            }
+        }
+    }
+    if accumulator.is_integer() {
+        for (node, _) in graph.nodes.iter().zip(graph.used()).filter(|(_, used)| *used) {
+            if let Node::Integer(value) = *node
+                && i32::try_from(value).is_err()
+            {
+                return Err(ProblemError::LargeInteger { name: "a number in the epilogue", value });
             }
         }
     }

@@ -10,7 +10,7 @@ use super::artifact::Program;
 use super::launch::{Stream, check_architecture};
 use super::stream::stream_handle;
 use super::tensors::DenseTensor;
-use super::utils::tell_package_directories;
+use super::utils::{ComputeCapability, tell_package_directories};
 use crate::compile::{self, Number, Parameter, Pointee, UserSource};
 use crate::driver::{Device, Grid};
 use crate::operand::{self, DType, Memory};
@@ -54,7 +54,7 @@ impl CudaFunction {
         grid: &Bound<'_, PyAny>,
         block: &Bound<'_, PyAny>,
         cluster: &Bound<'_, PyAny>,
-        shared_bytes: u32,
+        shared_bytes: &Bound<'_, PyAny>,
         options: Vec<String>,
         contiguous: bool,
         file: String,
@@ -77,6 +77,9 @@ impl CudaFunction {
                 "cluster is {cluster:?}, {ctas} blocks; every chip with clusters takes 1 to 8"
             )));
         }
+        let shared_bytes = shared_bytes.extract().map_err(|_| {
+            PyValueError::new_err(format!("shared_bytes is {shared_bytes}; give a number of bytes, 0 for none"))
+        })?;
         let source = UserSource { text: source, file, line, function, options, shared_bytes };
         let names = source.parameter_names();
         let grid = grid.clone().unbind();
@@ -87,7 +90,8 @@ impl CudaFunction {
     /// value, None for a null pointer, in the order of the function's parameters.
     ///
     /// Compiles at the first call on each kind of device. Raises ValueError or TypeError, naming the parameter, for what does
-    /// not fit; RuntimeError with the compiler's messages, or with CUDA's error name if the launch fails.
+    /// not fit, and OverflowError for a number that the parameter's type does not hold; RuntimeError with the compiler's messages,
+    /// or with CUDA's error name if the launch fails.
     #[pyo3(signature = (*args, stream = None))]
     fn __call__(&self, args: &Bound<'_, PyTuple>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         self.launch(args, self.grid.bind(args.py()), stream, None)
@@ -100,7 +104,7 @@ impl CudaFunction {
     /// compute capability to compile for instead (90 for an H100), which may be one that this machine does not have. Raises
     /// RuntimeError with the compiler's messages.
     #[pyo3(signature = (*args, cc = None))]
-    fn compile(&self, args: &Bound<'_, PyTuple>, cc: Option<u32>) -> PyResult<Program> {
+    fn compile(&self, args: &Bound<'_, PyTuple>, cc: Option<ComputeCapability>) -> PyResult<Program> {
         let given = self.given(args)?;
         let device = match (cc, args.is_empty()) {
             (None, true) => Some(Device::get(0)?),
@@ -112,7 +116,7 @@ impl CudaFunction {
                 operand::Device::Cpu => None,
             },
         };
-        let cc = cc.or(device.map(|device| device.cc)).unwrap_or_default();
+        let cc = cc.map(|cc| cc.0).or(device.map(|device| device.cc)).unwrap_or_default();
         let compiled = self.compiled(args.py(), cc)?;
         if let Some(device) = device.filter(|device| compiled.program.architecture.runs_on(device.cc)) {
             args.py().detach(|| compiled.program.load(device))?;

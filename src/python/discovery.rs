@@ -1,44 +1,78 @@
 //! Finding kernels: the built-in ones by their index, registered classes by asking them.
 
-use std::sync::Mutex;
+use std::collections::HashSet;
+use std::sync::{LazyLock, Mutex};
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 
 use super::arguments::RuntimeArguments;
 use super::kernel;
+use super::utils::ComputeCapability;
 use crate::driver::{Device, DriverError};
 use crate::kernel as kernels;
 use crate::operand;
 use crate::problem::Problem;
 
 /// Kernel classes written in Python, with the name of their provider.
-static REGISTERED: Mutex<Vec<(String, Py<PyAny>)>> = Mutex::new(Vec::new());
+static REGISTERED: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 
-/// Adds a kernel class to a provider. `get_kernels` asks it for its kernels from then on.
+struct Registered {
+    provider: String,
+    class: Py<PyType>,
+    /// Module and qualified name, by which a class that is defined anew is known: a cell of a notebook that is run again.
+    name: (String, String),
+}
+
+/// Adds a kernel class to a provider. `get_kernels` asks it for its kernels from then on. A class of the same module and name as an
+/// earlier one takes its place. Raises TypeError for what is no class derived from `Kernel`.
 #[pyfunction]
-pub fn register_kernel_class(provider: String, class: Py<PyAny>) {
+pub fn register_kernel_class(provider: String, class: &Bound<'_, PyAny>) -> PyResult<()> {
+    let Some(class) =
+        class.cast::<PyType>().ok().filter(|class| class.is_subclass_of::<kernel::Kernel>().unwrap_or(false))
+    else {
+        let shown = class.repr()?;
+        return Err(PyTypeError::new_err(format!(
+            "{shown} is no kernel class, and cannot be registered with {provider}; give a class derived from cutlass_api.Kernel"
+        )));
+    };
+    let name = (class.module()?.to_string(), class.qualname()?.to_string());
     let mut registered = REGISTERED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if !registered.iter().any(|(name, known)| *name == provider && known.is(&class)) {
-        registered.push((provider, class));
+    // Classes that a function defines may have one name all.
+    let local = name.1.contains("<locals>");
+    let earlier = registered
+        .iter_mut()
+        .find(|known| known.provider == provider && (known.class.is(class) || (!local && known.name == name)));
+    let class = class.clone().unbind();
+    match earlier {
+        Some(earlier) => {
+            // Dropping the earlier class may run Python code, which may come back here: not under the lock.
+            let earlier = std::mem::replace(&mut earlier.class, class);
+            drop(registered);
+            drop(earlier);
+        }
+        None => registered.push(Registered { provider, class, name }),
     }
+    Ok(())
 }
 
 /// Kernels, best guess first.
 ///
 /// args: those that serve these arguments; None: every kernel there is. metadata_filter: a predicate over
 /// `KernelMetadata`. cc: GPU kernels that run on this compute capability (90 for an H100), whatever device the operands
-/// are on; None: those for the operands' own device. providers: names of providers; an unknown one raises ValueError.
+/// are on; None: those for the operands' own device. providers: names of providers; an unknown one raises ValueError, as do two kernels
+/// of one name. What a registered class raises is raised on.
 #[pyfunction]
 #[pyo3(signature = (args = None, metadata_filter = None, cc = None, providers = None))]
 pub fn get_kernels<'py>(
     py: Python<'py>,
     args: Option<&Bound<'py, PyAny>>,
     metadata_filter: Option<&Bound<'py, PyAny>>,
-    cc: Option<i64>,
+    cc: Option<ComputeCapability>,
     providers: Option<Vec<String>>,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    let cc = cc.map(compute_capability).transpose()?;
+    let cc = cc.map(|cc| cc.0);
     if let Some(names) = &providers {
         let known = py.import("cutlass_api.providers")?.getattr("available_providers")?;
         if let Some(unknown) = names.iter().find(|name| !known.contains(name.as_str()).unwrap_or(false)) {
@@ -62,9 +96,9 @@ pub fn get_kernels<'py>(
             }
         }
     }
-    let registered: Vec<(String, Py<PyAny>)> = {
+    let registered: Vec<Bound<'py, PyType>> = {
         let registered = REGISTERED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        registered.iter().map(|(name, class)| (name.clone(), class.clone_ref(py))).collect()
+        registered.iter().filter(|known| wanted(&known.provider)).map(|known| known.class.bind(py).clone()).collect()
     };
     let epilogue = args.map(|args| args.getattr_opt("epilogue")).transpose()?.flatten();
     // Operands on a GPU ask for what that GPU runs.
@@ -74,28 +108,63 @@ pub fn get_kernels<'py>(
         (None, Some(native)) => Some(target_of(&native.problem, None)?.cc),
         _ => cc,
     };
-    for (_, class) in registered.iter().filter(|(provider, _)| wanted(provider)) {
-        let generated = class.bind(py).call_method1("generate_kernels", (metadata_filter, epilogue.clone(), cc))?;
-        for kernel in generated.try_iter()? {
-            let kernel = kernel?;
-            let serves = match args {
-                Some(args) => kernel.call_method1("supports", (args,))?.is_truthy()?,
-                None => true,
-            };
-            let least: Option<u32> = kernel.getattr("metadata")?.getattr("min_cc")?.extract()?;
-            if serves && chip.is_none_or(|cc| least.is_none_or(|least| least <= cc)) && keep(metadata_filter, &kernel)?
-            {
-                found.push(kernel);
+    let mut names = HashSet::new();
+    for class in registered {
+        let mut generate = || -> PyResult<()> {
+            let generated = class.call_method1("generate_kernels", (metadata_filter, epilogue.clone(), cc))?;
+            let kernels = generated.try_iter().map_err(|_| returned(&class, &generated))?;
+            for kernel in kernels {
+                let kernel = kernel?;
+                if !kernel.is_instance_of::<kernel::Kernel>() {
+                    return Err(returned(&class, &kernel));
+                }
+                let metadata = kernel.getattr("metadata")?;
+                let name: String = metadata.getattr("kernel_name")?.extract()?;
+                if BUILT_IN.contains(&name) || !names.insert(name.clone()) {
+                    return Err(PyValueError::new_err(format!(
+                        "{} has a kernel named {name:?}, as another has; give it a name of its own",
+                        class.qualname()?
+                    )));
+                }
+                let serves = match args {
+                    Some(args) => kernel.call_method1("supports", (args,))?.is_truthy()?,
+                    None => true,
+                };
+                let least: Option<u32> = metadata.getattr("min_cc")?.extract()?;
+                let runs = chip.is_none_or(|cc| least.is_none_or(|least| least <= cc));
+                if serves && runs && keep(metadata_filter, &kernel)? {
+                    found.push(kernel);
+                }
             }
-        }
+            Ok(())
+        };
+        generate().map_err(|error| noted(error, &class))?;
     }
     Ok(found)
 }
 
-fn compute_capability(cc: i64) -> PyResult<u32> {
-    u32::try_from(cc).map_err(|_| {
-        PyValueError::new_err(format!("cc is {cc}; give ten times major plus minor, such as 90 for an H100"))
-    })
+/// The names of the built-in kernels.
+static BUILT_IN: LazyLock<HashSet<String>> =
+    LazyLock::new(|| kernels::all().iter().map(|kernel| kernel.name().to_string()).collect());
+
+fn returned(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyErr {
+    let name = class.qualname().map_or_else(|_| "a kernel class".to_owned(), |name| name.to_string());
+    let shown = object.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string());
+    PyTypeError::new_err(format!(
+        "generate_kernels of {name} gave {shown}; it gives objects of classes derived from Kernel"
+    ))
+}
+
+/// The exception, which says in its traceback whose kernels were asked for (from Python 3.11 on).
+fn noted<'py>(error: PyErr, class: &Bound<'py, PyType>) -> PyErr {
+    let py = class.py();
+    let note =
+        class.repr().map(|class| format!("while {class}, registered as a kernel class, was asked for its kernels"));
+    if let (Ok(note), Ok(Some(add))) = (note, error.value(py).getattr_opt("add_note")) {
+        // A note that cannot be added does not replace the error.
+        let _ = add.call1((note,));
+    }
+    error
 }
 
 fn keep(metadata_filter: Option<&Bound<'_, PyAny>>, kernel: &Bound<'_, PyAny>) -> PyResult<bool> {

@@ -4,7 +4,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::prepared::swapped;
+use super::prepared::{in_memory, swapped};
 use super::tensors::DenseTensor;
 use super::trace::{TracedEpilogue, number, trace_epilogue};
 use crate::epilogue::{Bound as BoundEpilogue, MAIN_OUTPUT, Number, name};
@@ -109,7 +109,7 @@ impl EpilogueArguments {
 }
 
 fn parameter(name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Parameter> {
-    if let Some(number) = number(object) {
+    if let Some(number) = number(object).map_err(|message| PyValueError::new_err(format!("{name}: {message}")))? {
         return Ok(Parameter::Number(number));
     }
     let object = match object.cast::<DenseTensor>() {
@@ -120,7 +120,10 @@ fn parameter(name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Paramete
         Ok((operand, view)) => Ok(Parameter::Tensor(operand, view)),
         // NumPy's scalars are no tensors, but numbers.
         Err(error) => match object.extract::<f64>() {
-            Ok(value) if !object.hasattr("__dlpack__")? => Ok(Parameter::Number(Number::Float(value))),
+            Ok(value) if !object.hasattr("__dlpack__")? => match object.hasattr("__index__")? {
+                true => parameter(name, &object.call_method0("__index__")?),
+                false => Ok(Parameter::Number(Number::Float(value))),
+            },
             _ if error.is_instance_of::<PyTypeError>(object.py()) => Err(PyTypeError::new_err(format!(
                 "{name} is a {}; give a tensor or a number",
                 object.get_type().name()?
@@ -146,7 +149,7 @@ impl EpilogueArguments {
 
     /// This epilogue behind a problem, with the operands as they are now.
     pub fn behind_now(&self, py: Python<'_>, problem: &Problem, stream: Option<u64>) -> PyResult<BoundEpilogue> {
-        self.behind_with(problem, |operand, _| in_memory(operand, py, stream))
+        self.behind_with(problem, |operand, _| in_memory(operand.name, operand.reread(py, stream)?))
     }
 
     /// This epilogue behind a problem, with some operands in place of those that it was made with; the others as they are now.
@@ -170,7 +173,7 @@ impl EpilogueArguments {
                         return Err(PyValueError::new_err(message));
                     }
                 },
-                Some((name, _, Parameter::Tensor(..))) if number(&object).is_some() => {
+                Some((name, _, Parameter::Tensor(..))) if !matches!(number(&object), Ok(None)) => {
                     let message = format!("{name} was bound as a tensor; a number in its place takes another kernel");
                     return Err(PyValueError::new_err(message));
                 }
@@ -189,7 +192,7 @@ impl EpilogueArguments {
         };
         self.behind_given(problem, number, |operand, bound| match swaps.get_item(operand.name)? {
             Some(tensor) if operand.name != MAIN_OUTPUT => swapped(operand.name, bound, &tensor),
-            _ => in_memory(operand, py, stream),
+            _ => in_memory(operand.name, operand.reread(py, stream)?),
         })
     }
 
@@ -243,17 +246,5 @@ impl EpilogueArguments {
             }
         }
         Ok(true)
-    }
-}
-
-/// An operand as it is now, which must have memory behind it.
-fn in_memory(operand: &Operand, py: Python<'_>, stream: Option<u64>) -> PyResult<View> {
-    let view = operand.reread(py, stream)?;
-    match view.fake {
-        false => Ok(view),
-        true => Err(PyValueError::new_err(format!(
-            "{} is a FakeTensor: it has no memory, and nothing can be run on it",
-            operand.name
-        ))),
     }
 }

@@ -16,7 +16,7 @@ use super::options::tf32_allowed;
 use super::prepared::PreparedLaunch;
 use super::status::Status;
 use super::stream::stream_handle;
-use super::utils::tell_package_directories;
+use super::utils::{ComputeCapability, tell_package_directories};
 use crate::compile;
 use crate::driver;
 use crate::epilogue::{Bound as BoundEpilogue, Epilogue, intern};
@@ -227,9 +227,12 @@ impl Kernel {
     }
 
     fn __init__(&self, py: Python<'_>, metadata: Py<PyAny>) -> PyResult<()> {
-        self.metadata
-            .set(py, metadata)
-            .map_err(|_| PyValueError::new_err("a kernel's metadata is set once, by its __init__"))
+        let set = match self.position {
+            // Described when somebody asks.
+            Some(_) => Err(metadata),
+            None => self.metadata.set(py, metadata),
+        };
+        set.map_err(|_| PyValueError::new_err("a kernel's metadata is set once, by its __init__"))
     }
 
     /// What the kernel computes, on what, and how.
@@ -299,7 +302,11 @@ impl Kernel {
     /// no GPU. Raises RuntimeError with NVRTC's log where compilation fails, or with what to install where NVRTC is
     /// missing.
     #[pyo3(signature = (args, cc = None))]
-    fn compile(slf: &Bound<'_, Self>, args: &Bound<'_, PyAny>, cc: Option<u32>) -> PyResult<CompiledArtifact> {
+    fn compile(
+        slf: &Bound<'_, Self>,
+        args: &Bound<'_, PyAny>,
+        cc: Option<ComputeCapability>,
+    ) -> PyResult<CompiledArtifact> {
         let py = slf.py();
         let Some(position) = slf.get().position else {
             return Err(must_define(slf, "compile"));
@@ -318,7 +325,7 @@ impl Kernel {
             }
             _ => None,
         };
-        let Some(cc) = cc.or(device.map(|device| device.cc)) else {
+        let Some(cc) = cc.map(|cc| cc.0).or(device.map(|device| device.cc)) else {
             return Err(PyValueError::new_err(
                 "the operands are on the CPU, so there is no device to compile for; name a compute capability: compile(args, cc=90)",
             ));
@@ -436,6 +443,9 @@ impl Kernel {
             let artifact = Kernel::artifact(slf, args, compiled_artifact)?;
             Some(Kernel::program(slf, artifact.get())?.clone())
         } else {
+            if let Some(artifact) = compiled_artifact {
+                Kernel::check_artifact(slf, as_artifact(artifact)?.get())?;
+            }
             None
         };
         let arguments = args.cast::<RuntimeArguments>()?.clone().unbind();

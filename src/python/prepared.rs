@@ -15,7 +15,7 @@ use crate::kernel::at;
 use crate::operand::{self, View};
 
 /// What `Kernel.bind` returns. Calling it enqueues the launch again, on the operands' memory as it is at the call; an
-/// operand given by keyword stands in for the bound one in that call, and must have its dtype, shape, strides and device. Those of an
+/// operand given by keyword stands in for the bound one in that call (a FakeTensor, too), and must have its dtype, shape, strides and device. Those of an
 /// epilogue are given by the names that its function has for them (D is `out`); where a number was bound, another number. An epilogue's
 /// operand that is named A, B, out or stream cannot be swapped.
 #[pyclass(module = "cutlass_api", frozen)]
@@ -24,7 +24,7 @@ pub struct PreparedLaunch {
     arguments: Py<RuntimeArguments>,
     /// None for a kernel of the CPU.
     program: Option<Arc<Program>>,
-    /// None where a workspace has to be found at each call.
+    /// None where a workspace has to be found at each call, and where operands are FakeTensors.
     packed: Option<Packed>,
     stream: Option<u64>,
     last: LastLaunch,
@@ -42,7 +42,8 @@ impl PreparedLaunch {
         let native = arguments.get().native.as_ref();
         let epilogue = native.and_then(NativeArguments::bound_epilogue);
         let packed = match (native.map(|native| native.problem), &program) {
-            (Some(problem), Some(_)) if at(position).workspace_bytes(&problem) == 0 => {
+            // FakeTensors have no addresses to pack.
+            (Some(problem), Some(_)) if !problem.is_fake() && at(position).workspace_bytes(&problem) == 0 => {
                 Some(Packed::new(position, &problem, epilogue, 0)?)
             }
             _ => None,
@@ -134,12 +135,22 @@ impl PreparedLaunch {
     }
 }
 
+/// The view of an operand, which must have memory behind it.
+pub fn in_memory(name: &str, view: View) -> PyResult<View> {
+    if view.fake {
+        let message = format!("{name} is a FakeTensor: it has no memory, and nothing can be run on it");
+        return Err(PyValueError::new_err(message));
+    }
+    Ok(view)
+}
+
 /// The view of a tensor that stands in for the operand that a launch was bound with.
 pub fn swapped(name: &str, bound: &View, tensor: &Bound<'_, PyAny>) -> PyResult<View> {
-    let view = operand::read(name, tensor)?;
+    let view = in_memory(name, operand::read(name, tensor)?)?;
     let describe =
         |v: &View| format!("{} {:?} with strides {:?} on {}", v.dtype, v.user_shape(), v.user_stride(), v.device);
-    if (View { data: bound.data, read_only: bound.read_only, ..view }) != *bound {
+    // A launch may be bound on FakeTensors, for others to stand in for them.
+    if (View { data: bound.data, read_only: bound.read_only, fake: bound.fake, ..view }) != *bound {
         let (given, bound) = (describe(&view), describe(bound));
         return Err(PyValueError::new_err(format!("{name} is {given}, but the launch was bound for {bound}")));
     }

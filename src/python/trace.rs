@@ -3,11 +3,13 @@
 
 use std::collections::HashMap;
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyRecursionError, PyTypeError, PyValueError};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyType};
 
+use super::dtype;
 use crate::epilogue::{
     ACCUMULATOR, Argument, Binary, Comparison, Graph, Id, MAIN_OUTPUT, Meaning, Node, Number, Output, Unary,
 };
@@ -17,6 +19,25 @@ use crate::operand::DType;
 #[pyclass(module = "cutlass_api.fusion", frozen)]
 pub struct TracedEpilogue {
     pub graph: Graph,
+    /// What the names in the function meant when it was read: torch's functions and types, and the like. None of a string.
+    meanings: Vec<Meant>,
+}
+
+impl TracedEpilogue {
+    /// Whether the names mean to a function of the same code what they meant when this was read.
+    fn is_of(&self, function: &Bound<'_, PyAny>) -> PyResult<bool> {
+        if self.meanings.is_empty() {
+            return Ok(true);
+        }
+        let scope = Scope::of(function)?;
+        for (names, meant) in &self.meanings {
+            let means = scope.find(names)?;
+            if means.as_ref().map(Bound::as_ptr) != meant.as_ref().map(Py::as_ptr) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
 }
 
 #[pymethods]
@@ -43,60 +64,154 @@ impl TracedEpilogue {
     }
 }
 
-/// The graph of an epilogue function: of a Python function, or of its source as a string. Each is parsed once.
+/// The graph of an epilogue function: of a Python function, or of its source as a string. Each is parsed once, for what its names mean.
 ///
 /// Raises ValueError, with the line, for what an epilogue cannot do; SyntaxError for source that does not parse.
 #[pyfunction]
 pub fn trace_epilogue(py: Python<'_>, epilogue_fn: &Bound<'_, PyAny>) -> PyResult<Py<TracedEpilogue>> {
+    // By source, or by code: equal for functions of the same text at the same place, however often they are defined. A list each, since
+    // such functions may still differ in what their names mean.
     static TRACED: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
     let traced = TRACED.get_or_init(py, || PyDict::new(py).unbind()).bind(py);
-    let key = if epilogue_fn.is_instance_of::<PyString>() {
-        Some(epilogue_fn.clone())
-    } else if epilogue_fn.hasattr("__wrapped__")? {
-        None
-    } else {
-        // Equal for functions of the same text at the same place, however often they are defined.
-        epilogue_fn.getattr_opt("__code__")?
+    let is_text = epilogue_fn.is_instance_of::<PyString>();
+    let key = match is_text {
+        true => epilogue_fn.clone(),
+        false => plain_function(epilogue_fn)?.getattr(intern!(py, "__code__"))?,
     };
-    if let Some(key) = &key
-        && let Some(known) = traced.get_item(key)?
-    {
-        return Ok(known.cast::<TracedEpilogue>()?.clone().unbind());
+    let known = match traced.get_item(&key)? {
+        Some(known) => known.cast_into::<PyList>()?,
+        None => PyList::empty(py),
+    };
+    for known in &known {
+        let known = known.cast::<TracedEpilogue>()?;
+        if known.get().is_of(epilogue_fn)? {
+            return Ok(known.clone().unbind());
+        }
     }
-    let graph = Source::of(epilogue_fn)?.graph()?;
-    let made = Py::new(py, TracedEpilogue { graph })?;
-    if let Some(key) = key {
-        traced.set_item(key, &made)?;
-    }
+    let source = if is_text { Source::of_text(epilogue_fn)? } else { Source::of_function(epilogue_fn)? };
+    let made = Py::new(py, source.traced()?)?;
+    known.append(&made)?;
+    traced.set_item(key, known)?;
     Ok(made)
 }
 
-/// The text of a function, and where its first line is.
+/// A function that Python code defines, and that is what its source says.
+fn plain_function<'a, 'py>(epilogue_fn: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py, PyAny>> {
+    static FUNCTION: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let py = epilogue_fn.py();
+    if !epilogue_fn.is_instance(FUNCTION.import(py, "types", "FunctionType")?)? {
+        let name = epilogue_fn.get_type().name()?;
+        return Err(PyTypeError::new_err(format!("epilogue_fn is a {name}; give a function, or its source")));
+    }
+    if epilogue_fn.getattr_opt(intern!(py, "__wrapped__"))?.is_some() {
+        let name = epilogue_fn.getattr("__name__")?;
+        return Err(PyValueError::new_err(format!(
+            "{name} is what a decorator made of an epilogue function, and may compute something else; give the function itself, \
+             {name}.__wrapped__"
+        )));
+    }
+    Ok(epilogue_fn)
+}
+
+/// What the names in a function mean, looked up where the function itself looks them up.
+struct Scope<'py> {
+    function: Bound<'py, PyAny>,
+    /// Where the function has free variables: their names, and their cells.
+    closure: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
+    globals: Bound<'py, PyDict>,
+    builtins: Bound<'py, PyDict>,
+}
+
+impl<'py> Scope<'py> {
+    fn of(function: &Bound<'py, PyAny>) -> PyResult<Scope<'py>> {
+        let py = function.py();
+        let cells = function.getattr(intern!(py, "__closure__"))?;
+        let closure = match cells.is_none() {
+            true => None,
+            false => Some((function.getattr("__code__")?.getattr("co_freevars")?, cells)),
+        };
+        let globals = function.getattr(intern!(py, "__globals__"))?.cast_into()?;
+        let builtins = function.getattr(intern!(py, "__builtins__"))?.cast_into()?;
+        Ok(Scope { function: function.clone(), closure, globals, builtins })
+    }
+
+    /// The object that a dotted name stands for; None where there is none.
+    fn find(&self, names: &[Py<PyString>]) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = self.function.py();
+        let Some((root, names)) = names.split_first() else { return Ok(None) };
+        let mut object = self.root(root.bind(py))?;
+        for name in names {
+            let Some(owner) = object else { break };
+            object = owner.getattr_opt(name)?;
+        }
+        Ok(object)
+    }
+
+    fn root(&self, name: &Bound<'py, PyString>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        if let Some((free, cells)) = &self.closure
+            && free.contains(name)?
+        {
+            let at: usize = free.call_method1("index", (name,))?.extract()?;
+            // A variable that has no value yet raises ValueError.
+            return Ok(cells.get_item(at)?.getattr("cell_contents").ok());
+        }
+        match self.globals.get_item(name)? {
+            Some(object) => Ok(Some(object)),
+            None => self.builtins.get_item(name),
+        }
+    }
+}
+
+/// The parts of a dotted name, and the object that it meant to a function; None where nothing.
+type Meant = (Vec<Py<PyString>>, Option<Py<PyAny>>);
+
+/// Where the functions are that an epilogue may call.
+const MODULES: [&str; 7] = [
+    "torch",
+    "torch.nn.functional",
+    "math",
+    "numpy",
+    "builtins",
+    "cutlass_api.fusion",
+    "cutlass_api.fusion.activation",
+];
+
+/// The name by which one of those modules has a function. What an object says of itself (`__module__`) anyone can copy.
+fn known_function(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    let Some(name) = object.getattr_opt("__name__")? else { return Ok(None) };
+    let Ok(name) = name.extract::<String>() else { return Ok(None) };
+    let modules = object.py().import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
+    for module in MODULES {
+        if let Some(module) = modules.get_item(module)?
+            && module.getattr_opt(name.as_str())?.is_some_and(|own| own.is(object))
+        {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
+}
+
+/// The text that an epilogue function stands in, and what its names mean.
 struct Source<'py> {
     py: Python<'py>,
+    /// The user's string, or the whole file, or cell of a notebook, that a function is defined in.
     text: String,
-    /// The function's name and parameters, where it is one and not a string.
-    function: Option<(String, Vec<String>)>,
-    /// The number of the text's first line, in the file that it is from.
-    first_line: usize,
     file: Option<String>,
+    /// Of a function; the names in a string mean those that are known here.
+    scope: Option<Scope<'py>>,
 }
 
 impl<'py> Source<'py> {
-    fn of(epilogue_fn: &Bound<'py, PyAny>) -> PyResult<Source<'py>> {
-        let py = epilogue_fn.py();
-        let dedent = |text: Bound<'py, PyAny>| -> PyResult<String> {
-            py.import("textwrap")?.call_method1("dedent", (text,))?.extract()
-        };
-        if epilogue_fn.is_instance_of::<PyString>() {
-            return Ok(Source { py, text: dedent(epilogue_fn.clone())?, function: None, first_line: 1, file: None });
-        }
-        if !epilogue_fn.is_callable() {
-            let name = epilogue_fn.get_type().name()?;
-            return Err(PyTypeError::new_err(format!("epilogue_fn is a {name}; give a function, or its source")));
-        }
+    fn of_text(text: &Bound<'py, PyAny>) -> PyResult<Source<'py>> {
+        let py = text.py();
+        let text = py.import("textwrap")?.call_method1("dedent", (text,))?.extract()?;
+        Ok(Source { py, text, file: None, scope: None })
+    }
+
+    fn of_function(function: &Bound<'py, PyAny>) -> PyResult<Source<'py>> {
+        let py = function.py();
         let inspect = py.import("inspect")?;
-        let lines = inspect.call_method1("getsourcelines", (epilogue_fn,)).map_err(|error| {
+        let found = inspect.call_method1("findsource", (function,)).map_err(|error| {
             let raised = PyValueError::new_err(format!(
                 "the source of the epilogue function is not to be had ({}); give it as a string",
                 error.value(py)
@@ -104,44 +219,93 @@ impl<'py> Source<'py> {
             raised.set_cause(py, Some(error));
             raised
         })?;
-        let (lines, first_line): (Vec<String>, usize) = lines.extract()?;
-        let file = inspect.call_method1("getsourcefile", (epilogue_fn,))?.extract()?;
-        let text = dedent(PyString::new(py, &lines.concat()).into_any())?;
-        let code = inspect.call_method1("unwrap", (epilogue_fn,))?.getattr("__code__")?;
-        let variables: Vec<String> = code.getattr("co_varnames")?.extract()?;
-        let count = ["co_argcount", "co_kwonlyargcount"]
-            .into_iter()
-            .map(|count| code.getattr(count)?.extract::<usize>())
-            .sum::<PyResult<usize>>()?;
-        let parameters = variables.into_iter().take(count).collect();
-        let function = Some((code.getattr("co_name")?.extract()?, parameters));
-        Ok(Source { py, text, function, first_line: first_line.max(1), file })
+        let (lines, _): (Vec<String>, usize) = found.extract()?;
+        let file = inspect.call_method1("getsourcefile", (function,))?.extract()?;
+        Ok(Source { py, text: lines.concat(), file, scope: Some(Scope::of(function)?) })
     }
 
-    fn graph(&self) -> PyResult<Graph> {
+    fn traced(&self) -> PyResult<TracedEpilogue> {
         let ast = self.py.import("ast")?;
-        let filename = self.file.as_deref().unwrap_or("<epilogue>");
-        let tree = ast.call_method1("parse", (&self.text, filename))?;
-        // Syntax errors found by the parser name its own line; a function's file is longer than the function.
-        let mut functions = Vec::new();
-        for node in tree.getattr("body")?.try_iter()? {
-            let node = node?;
-            if kind(&node)? == "FunctionDef" {
-                functions.push(node);
-            }
+        let tree = ast.call_method1("parse", (&self.text, self.filename())).map_err(|error| self.unparsed(error))?;
+        let function = match &self.scope {
+            None => self.only_function(&tree)?,
+            Some(scope) => self.function_of(&tree, &scope.function.getattr("__code__")?)?,
+        };
+        Walk { source: self, graph: Graph::default(), meanings: Vec::new(), names: HashMap::new(), depth: 0 }
+            .function(&function)
+    }
+
+    fn filename(&self) -> &str {
+        self.file.as_deref().unwrap_or("<epilogue>")
+    }
+
+    fn unparsed(&self, error: PyErr) -> PyErr {
+        let py = self.py;
+        if error.is_instance_of::<PyRecursionError>(py) || error.is_instance_of::<PyMemoryError>(py) {
+            let message = "an expression is nested too deeply for Python to read it; name parts of it";
+            let raised = PyValueError::new_err(message);
+            raised.set_cause(py, Some(error));
+            return raised;
         }
+        // A function could be compiled when it was defined.
+        if self.scope.is_some() { self.stale() } else { error }
+    }
+
+    fn only_function(&self, tree: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let mut functions = list(tree, "body")?;
+        functions.retain(|node| kind(node).is_ok_and(|kind| kind == "FunctionDef"));
         let [function] = functions.as_slice() else {
             let count = functions.len();
             return Err(PyValueError::new_err(format!(
                 "an epilogue is one function definition, but its source holds {count}"
             )));
         };
-        if let Some((expected, _)) = &self.function
-            && *expected != text(function, "name")?
-        {
-            return Err(self.stale());
+        if let Some(decorator) = list(function, "decorator_list")?.first() {
+            return Err(
+                self.error(decorator, "decorators cannot be used where an epilogue function is given as a string")
+            );
         }
-        Walk { source: self, graph: Graph::default(), names: HashMap::new(), depth: 0 }.function(function)
+        Ok(function.clone())
+    }
+
+    /// The definition in a file's syntax tree that was compiled to this code. The file may have changed since.
+    fn function_of(&self, tree: &Bound<'py, PyAny>, code: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let (name, line): (String, usize) =
+            (code.getattr("co_name")?.extract()?, code.getattr("co_firstlineno")?.extract()?);
+        if name == "<lambda>" {
+            return Err(PyValueError::new_err("an epilogue is one function definition, and not a lambda"));
+        }
+        let ast = self.py.import("ast")?;
+        for statement in list(tree, "body")? {
+            for node in ast.call_method1("walk", (&statement,))?.try_iter()? {
+                let node = node?;
+                if kind(&node)? != "FunctionDef" || text(&node, "name")? != name {
+                    continue;
+                }
+                // Code begins with the decorators.
+                let first = list(&node, "decorator_list")?.into_iter().next().unwrap_or_else(|| node.clone());
+                if first.getattr("lineno")?.extract::<usize>()? != line {
+                    continue;
+                }
+                // IPython compiles each statement of a cell by itself, and what a file imports shows in the code of its functions.
+                let alone = ast.call_method1("Module", (vec![statement.clone()], Vec::<usize>::new()))?;
+                if self.compiles_to(tree, code)? || self.compiles_to(&alone, code)? {
+                    return Ok(node);
+                }
+            }
+        }
+        Err(self.stale())
+    }
+
+    fn compiles_to(&self, tree: &Bound<'py, PyAny>, code: &Bound<'py, PyAny>) -> PyResult<bool> {
+        let kwargs = PyDict::new(self.py);
+        kwargs.set_item("dont_inherit", true)?;
+        let compile = self.py.import("builtins")?.getattr("compile")?;
+        // A cell with an await outside of functions compiles otherwise than as a whole.
+        match compile.call((tree, self.filename(), "exec"), Some(&kwargs)) {
+            Ok(compiled) => holds_code(&compiled, code),
+            Err(_) => Ok(false),
+        }
     }
 
     fn stale(&self) -> PyErr {
@@ -157,13 +321,28 @@ impl<'py> Source<'py> {
             return PyValueError::new_err(message.to_owned());
         };
         let text = self.text.lines().nth(line.saturating_sub(1)).unwrap_or_default().trim();
-        let number = self.first_line + line - 1;
         let place = match &self.file {
-            Some(file) => format!("{file}, line {number}"),
-            None => format!("line {number}"),
+            Some(file) => format!("{file}, line {line}"),
+            None => format!("line {line}"),
         };
         PyValueError::new_err(format!("{message} ({place}: `{text}`)"))
     }
+}
+
+/// Whether a code object holds another, itself or in a function defined in it. Flags tell where a function was defined, and with
+/// which `__future__`, and nothing of what an epilogue function computes.
+fn holds_code(holder: &Bound<'_, PyAny>, code: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let kwargs = PyDict::new(code.py());
+    kwargs.set_item("co_flags", code.getattr("co_flags")?)?;
+    for held in holder.getattr("co_consts")?.try_iter()? {
+        let held = held?;
+        if held.get_type().is(&code.get_type())
+            && (held.call_method("replace", (), Some(&kwargs))?.eq(code)? || holds_code(&held, code)?)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// The class of a syntax tree's node.
@@ -183,6 +362,8 @@ fn text(node: &Bound<'_, PyAny>, field: &str) -> PyResult<String> {
 struct Walk<'a, 'py> {
     source: &'a Source<'py>,
     graph: Graph,
+    /// Dotted names that are none of the function's own values, and what they were found to mean.
+    meanings: Vec<Meant>,
     names: HashMap<String, Meaning>,
     /// Of the expression that is being walked.
     depth: usize,
@@ -192,7 +373,7 @@ struct Walk<'a, 'py> {
 const MAX_DEPTH: usize = 400;
 
 impl<'py> Walk<'_, 'py> {
-    fn function(mut self, function: &Bound<'py, PyAny>) -> PyResult<Graph> {
+    fn function(mut self, function: &Bound<'py, PyAny>) -> PyResult<TracedEpilogue> {
         self.parameters(function)?;
         let body = list(function, "body")?;
         let Some((last, statements)) = body.split_last() else {
@@ -205,7 +386,7 @@ impl<'py> Walk<'_, 'py> {
             return Err(self.source.error(last, "an epilogue function ends with a return of its outputs' names"));
         }
         self.outputs(last)?;
-        Ok(self.graph)
+        Ok(TracedEpilogue { graph: self.graph, meanings: self.meanings })
     }
 
     fn parameters(&mut self, function: &Bound<'py, PyAny>) -> PyResult<()> {
@@ -221,9 +402,6 @@ impl<'py> Walk<'_, 'py> {
                 .error(function, "an epilogue function names its parameters; * and ** cannot be used"));
         }
         let names = parameters.iter().map(|parameter| text(parameter, "arg")).collect::<PyResult<Vec<_>>>()?;
-        if self.source.function.as_ref().is_some_and(|(_, compiled)| *compiled != names) {
-            return Err(self.source.stale());
-        }
         if !names.iter().any(|name| name == ACCUMULATOR) {
             return Err(self.source.error(function, "accum must be an input to the epilogue function"));
         }
@@ -353,7 +531,7 @@ impl<'py> Walk<'_, 'py> {
             }
             "Constant" => {
                 let value = node.getattr("value")?;
-                let number = number(&value).ok_or_else(|| {
+                let number = number(&value).map_err(|message| self.source.error(node, &message))?.ok_or_else(|| {
                     let shown = value.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
                     self.source.error(node, &format!("{shown} is no number"))
                 })?;
@@ -397,12 +575,21 @@ impl<'py> Walk<'_, 'py> {
                 self.graph.add(Node::Compare(comparison, left, right))
             }
             "Call" => return self.call(node),
-            "Attribute" if !self.is_method(node)? && self.check_module(node).is_ok() => {
-                match text(node, "attr")?.as_str() {
-                    "pi" => self.graph.number(Number::Float(std::f64::consts::PI)),
-                    "e" => self.graph.number(Number::Float(std::f64::consts::E)),
-                    "inf" => self.graph.number(Number::Float(f64::INFINITY)),
-                    other => return Err(self.unknown_name(node, other)),
+            "Attribute" if !self.is_method(node)? => {
+                let name = text(node, "attr")?;
+                let constant = match name.as_str() {
+                    "pi" => Some(std::f64::consts::PI),
+                    "e" => Some(std::f64::consts::E),
+                    "inf" => Some(f64::INFINITY),
+                    _ => None,
+                };
+                let known = match self.meaning_of(node)? {
+                    Some(object) => object.extract::<f64>().ok() == constant,
+                    None => self.check_module(node).is_ok(),
+                };
+                match constant {
+                    Some(value) if known => self.graph.number(Number::Float(value)),
+                    _ => return Err(self.unknown_name(node, &name)),
                 }
             }
             "IfExp" => {
@@ -424,12 +611,16 @@ impl<'py> Walk<'_, 'py> {
     }
 
     fn power(&mut self, node: &Bound<'py, PyAny>, base: Id, exponent: Id) -> PyResult<Id> {
-        let (base_number, exponent) = (self.graph.constant(base), self.graph.constant(exponent).map(Number::value));
-        match (base_number, exponent) {
-            (Some(base), Some(exponent)) => Ok(self.graph.number(Number::Float(base.value().powf(exponent)))),
-            (None, Some(2.0)) => Ok(self.graph.binary(Binary::Multiply, base, base)),
-            (None, Some(0.5)) => Ok(self.graph.unary(Unary::Sqrt, base)),
-            (None, Some(-0.5)) => Ok(self.graph.unary(Unary::Rsqrt, base)),
+        match (self.graph.constant(base), self.graph.constant(exponent)) {
+            (Some(Number::Integer(base)), Some(Number::Integer(exponent @ 0..))) => {
+                let power = u32::try_from(exponent).ok().and_then(|exponent| base.checked_pow(exponent));
+                let large = || self.source.error(node, "this is an integer that 64 bits do not hold; write a float");
+                Ok(self.graph.number(Number::Integer(power.ok_or_else(large)?)))
+            }
+            (Some(base), Some(exponent)) => Ok(self.graph.number(Number::Float(base.value().powf(exponent.value())))),
+            (None, Some(exponent)) if exponent.value() == 2.0 => Ok(self.graph.binary(Binary::Multiply, base, base)),
+            (None, Some(exponent)) if exponent.value() == 0.5 => Ok(self.graph.unary(Unary::Sqrt, base)),
+            (None, Some(exponent)) if exponent.value() == -0.5 => Ok(self.graph.unary(Unary::Rsqrt, base)),
             _ => Err(self.source.error(node, "** raises values to 2, 0.5 or -0.5 in an epilogue function")),
         }
     }
@@ -444,39 +635,73 @@ impl<'py> Walk<'_, 'py> {
         }
     }
 
-    /// That a dotted name begins with a module whose functions are known here. An object of the user's own, whose attribute happens to
-    /// be called `exp` or `e`, is not what we would compute.
+    /// What a dotted name that is no value of the function's means to it; None where nothing, and in a string.
+    fn meaning_of(&mut self, node: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(scope) = &self.source.scope else { return Ok(None) };
+        let interned = |name: String| PyString::intern(node.py(), &name).unbind();
+        let (mut root, mut names) = (node.clone(), Vec::new());
+        while kind(&root)? == "Attribute" {
+            names.push(interned(text(&root, "attr")?));
+            root = root.getattr("value")?;
+        }
+        names.push(interned(text(&root, "id")?));
+        names.reverse();
+        let object = scope.find(&names)?;
+        self.meanings.push((names, object.clone().map(Bound::unbind)));
+        Ok(object)
+    }
+
+    /// That a dotted name that nothing is known of begins as one of a module whose functions are known here.
     fn check_module(&self, node: &Bound<'py, PyAny>) -> PyResult<()> {
-        const MODULES: [&str; 11] =
+        const ROOTS: [&str; 11] =
             ["torch", "F", "functional", "nn", "math", "np", "numpy", "cutlass_api", "cutlass", "fusion", "activation"];
         let mut root = node.clone();
         while kind(&root)? == "Attribute" {
             root = root.getattr("value")?;
         }
-        if kind(&root)? == "Name" && MODULES.contains(&text(&root, "id")?.as_str()) {
+        if kind(&root)? == "Name" && ROOTS.contains(&text(&root, "id")?.as_str()) {
             return Ok(());
         }
         let message = format!(
             "{} belongs to something that an epilogue function does not know; it knows the functions of {}",
             text(node, "attr")?,
-            MODULES.join(", ")
+            ROOTS.join(", ")
         );
         Err(self.source.error(node, &message))
+    }
+
+    /// The name of the function that is called: its own, where the caller's is another. One of the user's own, which happens to be
+    /// called `exp`, is not what we would compute.
+    fn called(&mut self, function: &Bound<'py, PyAny>) -> PyResult<String> {
+        let is_name = kind(function)? == "Name";
+        let name = text(function, if is_name { "id" } else { "attr" })?;
+        if is_name && self.names.contains_key(&name) {
+            return Err(self.source.error(function, &format!("'{name}' is a value here, and no function")));
+        }
+        match self.meaning_of(function)? {
+            Some(object) => known_function(&object)?.ok_or_else(|| {
+                let shown = object.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string());
+                let message = format!(
+                    "'{name}' is {shown} here, and an epilogue function is read, not called; it knows the functions of {}",
+                    MODULES.join(", ")
+                );
+                self.source.error(function, &message)
+            }),
+            // Undefined, a bare name is one of cutlass_api.fusion's.
+            None if is_name => Ok(name),
+            None => self.check_module(function).map(|()| name),
+        }
     }
 
     fn call(&mut self, node: &Bound<'py, PyAny>) -> PyResult<Meaning> {
         let function = node.getattr("func")?;
         let mut positional = Vec::new();
         let name = match kind(&function)?.as_str() {
-            "Name" => text(&function, "id")?,
-            "Attribute" => {
-                if self.is_method(&function)? {
-                    positional.push(Argument::Value(self.value(&function.getattr("value")?)?));
-                } else {
-                    self.check_module(&function)?;
-                }
+            "Attribute" if self.is_method(&function)? => {
+                positional.push(Argument::Value(self.value(&function.getattr("value")?)?));
                 text(&function, "attr")?
             }
+            "Name" | "Attribute" => self.called(&function)?,
             _ => return Err(self.source.error(node, "functions are called by name in an epilogue function")),
         };
         for argument in list(node, "args")? {
@@ -501,8 +726,12 @@ impl<'py> Walk<'_, 'py> {
                 }
                 value.cast::<PyString>().ok().map(|text| text.to_string())
             }
-            "Name" => Some(text(node, "id")?).filter(|name| !self.names.contains_key(name)),
-            "Attribute" if !self.is_method(node)? => Some(text(node, "attr")?),
+            "Name" if self.names.contains_key(&text(node, "id")?) => None,
+            "Attribute" if self.is_method(node)? => None,
+            class @ ("Name" | "Attribute") => match self.meaning_of(node)? {
+                Some(object) => dtype::parse(&object).ok().map(|dtype| dtype.to_string()),
+                None => Some(text(node, if class == "Name" { "id" } else { "attr" })?),
+            },
             "Tuple" | "List" => {
                 let constant = |element: &Bound<'py, PyAny>| -> PyResult<i64> {
                     let id = self.value(element)?;
@@ -523,16 +752,17 @@ impl<'py> Walk<'_, 'py> {
     }
 }
 
-/// The number in a Python object, bool, int or float; None for anything else.
-pub fn number(value: &Bound<'_, PyAny>) -> Option<Number> {
+/// The number in a Python object, bool, int or float; None for anything else. An integer that 64 bits do not hold is refused, as by
+/// torch; the error says that of the value alone.
+pub fn number(value: &Bound<'_, PyAny>) -> Result<Option<Number>, String> {
     if let Ok(truth) = value.cast::<PyBool>() {
-        return Some(Number::Integer(truth.is_true().into()));
+        return Ok(Some(Number::Integer(truth.is_true().into())));
     }
     if value.is_instance_of::<PyInt>() {
-        // What 64 bits do not hold is a float, as torch has it too.
-        return value.extract::<i64>().map(Number::Integer).or_else(|_| value.extract().map(Number::Float)).ok();
+        let large = |_| format!("{value} is an integer that 64 bits do not hold; give a float");
+        return value.extract().map(|value| Some(Number::Integer(value))).map_err(large);
     }
-    value.cast::<PyFloat>().ok().map(|float| Number::Float(float.value()))
+    Ok(value.cast::<PyFloat>().ok().map(|float| Number::Float(float.value())))
 }
 
 /// What messages call a piece of syntax.

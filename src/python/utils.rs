@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::compile::{self, Nvrtc};
@@ -13,6 +13,26 @@ pub fn tell_package_directories(py: Python<'_>) -> PyResult<()> {
     let path: Vec<PathBuf> = py.import("sys")?.getattr("path")?.extract()?;
     compile::set_package_directories(path);
     Ok(())
+}
+
+/// A compute capability that the user names: ten times major plus minor.
+#[derive(Clone, Copy)]
+pub struct ComputeCapability(pub u32);
+
+impl<'py> FromPyObject<'_, 'py> for ComputeCapability {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<ComputeCapability> {
+        object.extract().map(ComputeCapability).map_err(|error: PyErr| {
+            match error.is_instance_of::<PyOverflowError>(object.py()) {
+                true => PyValueError::new_err(format!(
+                    "cc is {}; give ten times major plus minor, such as 90 for an H100",
+                    *object
+                )),
+                false => error,
+            }
+        })
+    }
 }
 
 /// The compute capability of a CUDA device, ten times major plus minor: 90 for an H100. RuntimeError where there is none.

@@ -65,7 +65,7 @@ pub unsafe fn store(
                     values.extend(elements(&scratch.operand, rows, columns).map(|value| round(kind, value)));
                 }
             },
-            Node::Integer(value) => values.resize(rows * columns, value.into()),
+            Node::Integer(value) => values.resize(rows * columns, round(kind, value as f64)),
             Node::Float(bits) => values.resize(rows * columns, round(kind, f64::from_bits(bits))),
             Node::Unary(operation, value) => {
                 values.extend(as_common(value, kind).map(|value| round(kind, unary(operation, value))));

@@ -28,6 +28,16 @@ def build() -> Path:
     return folder
 
 
+def build_nvrtc(real: Path, folder: Path) -> None:
+    """Puts ``libnvrtc.so`` into a folder: the real library, given epilogues that do not compile."""
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    linked = [real, "-ldl", f"-Wl,-rpath,{real.parent}"]
+    command = [os.environ.get("CC", "cc"), *flags, "-o", folder / "libnvrtc.so", HERE / "nvrtc.c", "-Wl,--no-as-needed"]
+    subprocess.run([*command, *linked], check=True)
+    for builtins in real.parent.glob("libnvrtc-builtins.so*"):
+        (folder / builtins.name).symlink_to(builtins)
+
+
 def run(script: str, *, counted: bool = False, **environment: str) -> str:
     """What a Python script prints, run in a process whose CUDA driver is the stand-in. Fails where the script fails.
 

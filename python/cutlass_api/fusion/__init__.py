@@ -9,6 +9,10 @@ computes the same with torch::
         biased = accum * scale + bias
         D = relu(biased)
         return D, biased
+
+Names mean what they mean to the function: functions of torch, NumPy, ``math`` and this package, by whatever name the
+function calls them. A function of one's own is refused. A name that is not defined there, and ``sum`` and ``max`` where
+they are Python's, mean this module's; so do all names in source given as a string.
 """
 
 from collections.abc import Callable, Mapping
