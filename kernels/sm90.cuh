@@ -132,6 +132,8 @@ struct Sm90Gemm {
   using Operands = typename Epilogue::template Operands<2 * ROUND_GROUPS, 2>;
   static constexpr bool LOAD_AHEAD = REDISTRIBUTE && SUMS + sizeof(Operands) + 64 <= CONSUMER_REGISTERS;  // 4 times 1/4 of its bytes
 
+  static constexpr int AT_A_TIME = PING_PONG ? 2 : 8;
+
   // ---- the order of tiles ----
 
   // First row and column; if GROUPED, `batch` is the group and `end` the row after its last.
@@ -540,7 +542,7 @@ struct Sm90Gemm {
       const int row = m + lane / 4 + 8 * half, valid = row < end ? min(own, params.n - column) : 0;
       if constexpr (!LOAD_AHEAD) epilogue.load(operands[half], batch, row, column, valid);
       const Place place{batch, row, column, valid, m / 8 + half, n / BOX_N * ROUNDS + round % ROUNDS, true, own};
-      finish_sums<8, 4>(epilogue, values[half], operands[half], place);
+      finish_sums<8, 4, AT_A_TIME>(epilogue, values[half], operands[half], place);
     }
 
     auto element = [&](int half, int i) { return encode<Out>(Epilogue::result(values[half][i])); };
