@@ -132,7 +132,9 @@ struct Sm90Gemm {
   using Operands = typename Epilogue::template Operands<2 * ROUND_GROUPS, 2>;
   static constexpr bool LOAD_AHEAD = REDISTRIBUTE && SUMS + sizeof(Operands) + 64 <= CONSUMER_REGISTERS;  // 4 times 1/4 of its bytes
 
-  static constexpr int AT_A_TIME = PING_PONG ? 2 : 8;
+  // While one consumer multiplies, instructions of the other that follow each other without a pause keep the tensor cores from the
+  // registers: four chains of multiply-adds do, each instruction a cycle; two chains cost nothing (docs/notes/epilogue.md).
+  static constexpr int AT_A_TIME = PING_PONG ? 2 : 2 * ROUND_GROUPS;
 
   // ---- the order of tiles ----
 
@@ -518,6 +520,26 @@ struct Sm90Gemm {
         }
   }
 
+  // A round's sums, where it is one from FIRST to before END. Branches halve what is left: of many in a row, the compiler would make
+  // instructions of all rounds, each of which a predicate skips.
+  template <int FIRST, int END, class Sums>
+  static __device__ __forceinline__ void pick(const Sums& value, int round, Value (&values)[2][2 * ROUND_GROUPS]) {
+    if constexpr (END - FIRST > 1) {
+      constexpr int MIDDLE = (FIRST + END) / 2;
+      if (round < MIDDLE) pick<FIRST, MIDDLE>(value, round, values);
+      else pick<MIDDLE, END>(value, round, values);
+    } else {
+      constexpr int STRIP = FIRST / ROUNDS / BOXES, BOX = FIRST / ROUNDS % BOXES;
+#pragma unroll
+      for (int i = 0; i < 4 * ROUND_GROUPS; ++i) {
+        const int group = FIRST % ROUNDS * 4 + i / 4;
+        Value& target = values[i / 2 % 2][i / 4 * 2 + i % 2];
+        target = group < GROUPS ? value(STRIP, 4 * (BOX * GROUPS + group) + i % 4) : Value{};
+        asm volatile("" : "+f"(target));  // or it would select among all rounds' sums
+      }
+    }
+  }
+
   // Any sums and any epilogue, 4 groups of 8 columns a round, as lanes hold them: two neighbours of each group in row lane / 4, and two
   // eight rows below.
   template <class Sums>
@@ -526,16 +548,7 @@ struct Sm90Gemm {
                                                       int n, int end) {
     const int lane = threadIdx.x % 32, first = round % ROUNDS * 4;  // group
     Value values[2][2 * ROUND_GROUPS];
-#pragma unroll
-    for (int at = 0; at < M_BLOCKS * BOXES * ROUNDS; ++at)
-      if (at == round)
-#pragma unroll
-        for (int i = 0; i < 4 * ROUND_GROUPS; ++i) {
-          const int group = at % ROUNDS * 4 + i / 4;
-          Value& target = values[i / 2 % 2][i / 4 * 2 + i % 2];
-          target = group < GROUPS ? value(at / ROUNDS / BOXES, 4 * (at / ROUNDS % BOXES * GROUPS + group) + i % 4) : Value{};
-          asm volatile("" : "+f"(target));  // so that the compiler branches to a round's sums, in place of selecting among all rounds'
-        }
+    pick<0, M_BLOCKS * BOXES * ROUNDS>(value, round, values);
     const int column = n + first * 8 + lane % 4 * 2, own = n + BOX_N - column;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
