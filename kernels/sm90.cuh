@@ -431,8 +431,9 @@ struct Sm90Gemm {
       const int last = min(params.n, column_of(round) + BOX_N), column = column_of(round) + round % ROUNDS * 32 + lane % 4 * 2;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = row_of(round) + lane / 4 + 8 * half;
-        epilogue.load(next[half], batch, row, column, row < end ? last - column : 0);
+        const int row = row_of(round) + lane / 4 + 8 * half, valid = row < end ? last - column : 0;
+        if (half == 0) epilogue.load(next[0], batch, row, column, valid);
+        else epilogue.load_below(next[1], next[0], batch, row, column, valid);
       }
     };
     if constexpr (LOAD_AHEAD) load(0);
@@ -553,7 +554,10 @@ struct Sm90Gemm {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = m + lane / 4 + 8 * half, valid = row < end ? min(own, params.n - column) : 0;
-      if constexpr (!LOAD_AHEAD) epilogue.load(operands[half], batch, row, column, valid);
+      if constexpr (!LOAD_AHEAD) {
+        if (half == 0) epilogue.load(operands[0], batch, row, column, valid);
+        else epilogue.load_below(operands[1], operands[0], batch, row, column, valid);
+      }
       const Place place{batch, row, column, valid, m / 8 + half, n / BOX_N * ROUNDS + round % ROUNDS, true, own};
       finish_sums<8, 4, AT_A_TIME>(epilogue, values[half], operands[half], place);
     }

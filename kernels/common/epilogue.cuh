@@ -1,13 +1,14 @@
 // What happens to sums of products before they are stored.
 //
-// An epilogue is a functor. A kernel calls it, through `finish_sums`, with WIDTH sums of one row of its row-major output: row m, from
+// An epilogue is applied by a kernel, through `finish_sums`, to WIDTH sums of one row of its row-major output: row m, from
 // column n on, of one matrix of the batch. They are runs of RUN neighbours, and where there are several runs, each begins 8 columns after the one
 // before: so the lanes of a warp hold the sums of a matrix instruction. `valid` is how many columns from n on lie inside the output (at
 // least one); sums further away are no part of it. n is a multiple of RUN. Each element is passed exactly once. The functor
 // replaces the values, in place, by those of the output, reads what else it needs, and writes what further outputs there are. A kernel
 // stores `encode<Out>(Epilogue::result(value))`. Values are f64, f32 or s32: sums kept in f16 are widened first.
 //
-// Before, it calls `load`, which gets what one call reads into registers. `valid` may be 0 or less there: then nothing is read.
+// Before, it calls `load`, which gets what one call reads into registers. `valid` may be 0 or less there: then nothing is read. In
+// place of it, `load_below` takes what repeats along m from what was loaded for a row above, for the same columns.
 #pragma once
 #include "common/types.cuh"
 
@@ -59,9 +60,13 @@ struct Identity {
   template <int WIDTH, int RUN>
   __device__ __forceinline__ void load(Operands<WIDTH, RUN>& operands, int batch, int m, int n, int valid) const {}
 
+  template <int WIDTH, int RUN>
+  __device__ __forceinline__ void load_below(Operands<WIDTH, RUN>& operands, const Operands<WIDTH, RUN>& above, int batch, int m, int n,
+                                             int valid) const {}
+
   template <int AT_A_TIME, class Value, int WIDTH, int RUN>
   __device__ __forceinline__ void apply(Value (&values)[WIDTH], const Operands<WIDTH, RUN>& operands, Folded<WIDTH>& folded,
-                                             const Place& place) const {}
+                                        const Place& place) const {}
 
   // The number that a value stands for: itself, or a float whose bits were put where an s32 was.
   template <class Value> static __device__ __forceinline__ Value result(Value value) { return value; }

@@ -4,7 +4,7 @@
 #include "common/ptx.cuh"
 #include "common/types.cuh"
 
-// A tensor at the shape of the program's output. It has stride 0 along what it repeats.
+// A tensor at the shape of the program's output.
 struct EpilogueTensor {
   void* data;
   long long stride[3];  // along batch, m, n; in elements
@@ -28,37 +28,42 @@ template <class Element, int WIDTH, int RUN> struct Pack {
   static __device__ __forceinline__ constexpr int column(int word) { return run_column<WIDTH, RUN>(word * PER_WORD); }
 };
 
-// Whether all of a pack is there, neighbours side by side, and aligned as its words want it.
-template <class Element, int WIDTH, int RUN>
-__device__ __forceinline__ bool is_whole(const void* first, long long step, int valid) {
+// How far apart neighbours along a dimension are, as far as a program depends on it: not at all, by one element, or by as many as a
+// launch says.
+enum class Step { REPEATS, ONE, ANY };
+
+template <Step ALONG_M, Step ALONG_N, class Element>
+__device__ __forceinline__ Element* element_at(const EpilogueTensor& tensor, int batch, int m, int n) {
+  Element* at = static_cast<Element*>(tensor.data) + tensor.stride[0] * batch;
+  if constexpr (ALONG_M != Step::REPEATS) at += tensor.stride[1] * m;
+  if constexpr (ALONG_N == Step::ONE) at += n;
+  if constexpr (ALONG_N == Step::ANY) at += tensor.stride[2] * n;
+  return at;
+}
+
+// Whether all of a pack of neighbours is there, aligned as its words want it.
+template <class Element, int WIDTH, int RUN> __device__ __forceinline__ bool is_whole(const void* first, int valid) {
   constexpr unsigned MASK = Pack<Element, WIDTH, RUN>::WORD_BYTES - 1;
-  return step == 1 && valid > run_column<WIDTH, RUN>(WIDTH - 1) && (unsigned(reinterpret_cast<unsigned long long>(first)) & MASK) == 0;
+  return valid > run_column<WIDTH, RUN>(WIDTH - 1) && (unsigned(reinterpret_cast<unsigned long long>(first)) & MASK) == 0;
 }
 
 // Elements of row m, from column n on, as they lie in memory: decoded only when they are needed, they take fewer registers. Those
-// that are `valid` or more columns away are not read, and come out as zeros.
-template <class Element, int WIDTH, int RUN>
+// that are `valid` or more columns away are not read, and come out as zeros. A row that is one element is read as that one.
+template <Step ALONG_M, Step ALONG_N, class Element, int WIDTH, int RUN>
 __device__ __forceinline__ void load_operand(Pack<Element, WIDTH, RUN>& packed, const EpilogueTensor& tensor, int batch, int m, int n,
                                              int valid) {
   using Packed = Pack<Element, WIDTH, RUN>;
-  const long long step = tensor.stride[2];
-  const Element* first =
-      static_cast<const Element*>(tensor.data) + tensor.stride[0] * batch + tensor.stride[1] * m + step * n;
-  if (step == 0) {
-    Element element{};
-    if (valid > 0) element = *first;
-#pragma unroll
-    for (int e = 0; e < WIDTH; ++e) packed.elements[e] = element;
-    return;
-  }
-  if constexpr (RUN > 1) {
-    if (is_whole<Element, WIDTH, RUN>(first, step, valid)) {
+  static_assert(ALONG_N != Step::REPEATS || WIDTH == 1);
+  const Element* const first = element_at<ALONG_M, ALONG_N, const Element>(tensor, batch, m, n);
+  if constexpr (RUN > 1 && ALONG_N == Step::ONE) {
+    if (is_whole<Element, WIDTH, RUN>(first, valid)) {
 #pragma unroll
       for (int w = 0; w < Packed::WORDS; ++w)
         packed.words[w] = *reinterpret_cast<const typename Packed::Type*>(first + Packed::column(w));
       return;
     }
   }
+  const long long step = ALONG_N == Step::ONE ? 1 : tensor.stride[2];
 #pragma unroll
   for (int e = 0; e < WIDTH; ++e) {
     const int column = run_column<WIDTH, RUN>(e);
@@ -67,14 +72,12 @@ __device__ __forceinline__ void load_operand(Pack<Element, WIDTH, RUN>& packed, 
 }
 
 // Writes those elements that are less than `valid` columns away.
-template <class Element, int WIDTH, int RUN, class Value>
+template <Step ALONG_N, class Element, int WIDTH, int RUN, class Value>
 __device__ __forceinline__ void store_operand(const Value (&values)[WIDTH], const EpilogueTensor& tensor, const Place& place) {
   using Packed = Pack<Element, WIDTH, RUN>;
-  const long long step = tensor.stride[2];
-  Element* first =
-      static_cast<Element*>(tensor.data) + tensor.stride[0] * place.batch + tensor.stride[1] * place.m + step * place.n;
-  if constexpr (RUN > 1) {
-    if (is_whole<Element, WIDTH, RUN>(first, step, place.valid)) {
+  Element* const first = element_at<Step::ANY, ALONG_N, Element>(tensor, place.batch, place.m, place.n);
+  if constexpr (RUN > 1 && ALONG_N == Step::ONE) {
+    if (is_whole<Element, WIDTH, RUN>(first, place.valid)) {
       Packed packed;
 #pragma unroll
       for (int e = 0; e < WIDTH; ++e) packed.elements[e] = encode<Element>(values[e]);
@@ -84,6 +87,7 @@ __device__ __forceinline__ void store_operand(const Value (&values)[WIDTH], cons
       return;
     }
   }
+  const long long step = ALONG_N == Step::ONE ? 1 : tensor.stride[2];
 #pragma unroll
   for (int e = 0; e < WIDTH; ++e) {
     const int column = run_column<WIDTH, RUN>(e);
