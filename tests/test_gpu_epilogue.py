@@ -375,11 +375,17 @@ def test_operands_that_move_are_followed():
     launch = kernel.bind(args, artifact)
     for _ in range(3):
         kernel.run(args, artifact, assume_supported_args=True)
-    c.data = coarse(256, 256, dtype=F16).cuda().T
+    c.data = coarse(256, 300, dtype=F16).cuda()[:, 7:263]
     for call in (lambda: kernel.run(args, artifact, assume_supported_args=True), lambda: kernel.run(args), launch):
         out.zero_()
         call()
         assert_close(out, a.double() @ b.double() + c.double())
+    # What the program was compiled for does not follow.
+    for other, lies in ((c.data.contiguous().T, "by columns"), (c.data[:1], "for each column")):
+        c.data = other
+        for call in (lambda: kernel.run(args, artifact, assume_supported_args=True), lambda: kernel.run(args), launch):
+            with pytest.raises(ValueError, match=f"the arguments carry .*C: float16 {lies}"):
+                call()
     c.data = torch.zeros(256, 255, dtype=F16, device="cuda")
     with pytest.raises(ValueError, match="C with shape"):
         kernel.run(args, artifact, assume_supported_args=True)
