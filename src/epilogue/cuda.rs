@@ -131,7 +131,7 @@ struct Epilogue {{
 
   template <int AT_A_TIME, class Value, int WIDTH, int RUN>
   __device__ __forceinline__ void apply(Value (&values)[WIDTH], const Operands<WIDTH, RUN>& operands, Folded<WIDTH>& folded,
-                                             const Place& place) const {{
+                                        const Place& place) const {{
 {results}#pragma unroll
     for (int e = 0; e < WIDTH; ++e) {{
       in_turn<AT_A_TIME>(values, e, place);
