@@ -155,6 +155,10 @@ struct Sm90Gemm {
   using Operands = typename Epilogue::template Operands<2 * ROUND_GROUPS, 2>;
   static constexpr bool LOAD_AHEAD = REDISTRIBUTE && SUMS + sizeof(Operands) + 64 <= CONSUMER_REGISTERS;  // 4 times 1/4 of its bytes
 
+  // While one consumer multiplies, instructions of the other that follow each other without a pause keep the tensor cores from the
+  // registers: four chains of multiply-adds do, each instruction a cycle; two chains cost nothing (docs/notes/epilogue.md).
+  static constexpr int AT_A_TIME = PING_PONG ? 2 : 2 * ROUND_GROUPS;
+
   // ---- the order of tiles ----
 
   // First row and column; if GROUPED, `batch` is the group and `end` the row after its last.
@@ -498,8 +502,9 @@ struct Sm90Gemm {
       const int last = min(params.n, column_of(round) + BOX_N), column = column_of(round) + round % ROUNDS * 32 + lane % 4 * 2;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = row_of(round) + strip_row(lane / 4 + 8 * half);
-        epilogue.load(next[half], batch, row, column, row < end ? last - column : 0);
+        const int row = row_of(round) + strip_row(lane / 4 + 8 * half), valid = row < end ? last - column : 0;
+        if (half == 0) epilogue.load(next[0], batch, row, column, valid);
+        else epilogue.load_below(next[1], next[0], batch, row, column, valid);
       }
     };
     if constexpr (LOAD_AHEAD) load(0);
@@ -590,6 +595,26 @@ struct Sm90Gemm {
         }
   }
 
+  // A round's sums, where it is one from FIRST to before END. Branches halve what is left: of many in a row, the compiler would make
+  // instructions of all rounds, each of which a predicate skips.
+  template <int FIRST, int END, class Sums>
+  static __device__ __forceinline__ void pick(const Sums& value, int round, Value (&values)[2][2 * ROUND_GROUPS]) {
+    if constexpr (END - FIRST > 1) {
+      constexpr int MIDDLE = (FIRST + END) / 2;
+      if (round < MIDDLE) pick<FIRST, MIDDLE>(value, round, values);
+      else pick<MIDDLE, END>(value, round, values);
+    } else {
+      constexpr int STRIP = FIRST / ROUNDS / BOXES, BOX = FIRST / ROUNDS % BOXES;
+#pragma unroll
+      for (int i = 0; i < 4 * ROUND_GROUPS; ++i) {
+        const int group = FIRST % ROUNDS * 4 + i / 4;
+        Value& target = values[i / 2 % 2][i / 4 * 2 + i % 2];
+        target = group < GROUPS ? value(STRIP, 4 * (BOX * GROUPS + group) + i % 4) : Value{};
+        asm volatile("" : "+f"(target));  // or it would select among all rounds' sums
+      }
+    }
+  }
+
   // Any sums and any epilogue, 4 groups of 8 columns a round, as lanes hold them: two neighbours of each group in row lane / 4, and two
   // eight rows below.
   template <class Sums>
@@ -598,23 +623,17 @@ struct Sm90Gemm {
                                                       int n, int end) {
     const int lane = threadIdx.x % 32, first = round % ROUNDS * 4;  // group
     Value values[2][2 * ROUND_GROUPS];
-#pragma unroll
-    for (int at = 0; at < M_BLOCKS * BOXES * ROUNDS; ++at)
-      if (at == round)
-#pragma unroll
-        for (int i = 0; i < 4 * ROUND_GROUPS; ++i) {
-          const int group = at % ROUNDS * 4 + i / 4;
-          Value& target = values[i / 2 % 2][i / 4 * 2 + i % 2];
-          target = group < GROUPS ? value(at / ROUNDS / BOXES, 4 * (at / ROUNDS % BOXES * GROUPS + group) + i % 4) : Value{};
-          asm volatile("" : "+f"(target));  // so that the compiler branches to a round's sums, in place of selecting among all rounds'
-        }
+    pick<0, M_BLOCKS * BOXES * ROUNDS>(value, round, values);
     const int column = n + first * 8 + lane % 4 * 2, own = n + BOX_N - column;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = m + strip_row(lane / 4 + 8 * half), valid = row < end ? min(own, params.n - column) : 0;
-      if constexpr (!LOAD_AHEAD) epilogue.load(operands[half], batch, row, column, valid);
+      if constexpr (!LOAD_AHEAD) {
+        if (half == 0) epilogue.load(operands[0], batch, row, column, valid);
+        else epilogue.load_below(operands[1], operands[0], batch, row, column, valid);
+      }
       const Place place{batch, row, column, valid, m / 8 + half, n / BOX_N * ROUNDS + round % ROUNDS, true, own};
-      finish_sums<8, 4>(epilogue, values[half], operands[half], place);
+      finish_sums<8, 4, AT_A_TIME>(epilogue, values[half], operands[half], place);
     }
 
     auto element = [&](int half, int i) { return encode<Out>(Epilogue::result(values[half][i])); };

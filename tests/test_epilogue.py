@@ -386,10 +386,9 @@ def test_every_family_offers_kernels():
 
 def test_a_kernel_is_known_by_its_epilogue_and_its_types():
     first = cutlass_api.get_kernels(fake_fused(), cc=90)[0]
-    # Other numbers, shapes and layouts of operands are the same kernel; other types and functions are another.
-    same = fake_fused(alpha=5, C=fake(1, 256), beta=-1.0)
-    assert cutlass_api.get_kernels(same, cc=90)[0] is first
-    assert cutlass_api.get_kernels(fake_fused(C=fake(256, 256, layout="n")), cc=90)[0] is first
+    # Other numbers, shapes and pitches of operands are the same kernel; other types and functions are another.
+    wide = fake(512, 512)[:256, 128:384]
+    assert cutlass_api.get_kernels(fake_fused(alpha=5, C=wide, beta=-1.0), cc=90)[0] is first
     other = fake_fused(operand=torch.float32)
     for args in (other, fake_fused(plain)):
         assert cutlass_api.get_kernels(args, cc=90)[0] is not first
@@ -399,6 +398,48 @@ def test_a_kernel_is_known_by_its_epilogue_and_its_types():
     assert first not in cutlass_api.get_kernels()
     one_more = fake_fused(beta=fake(1))
     assert cutlass_api.get_kernels(one_more, cc=90)[0] is not first
+
+
+# C of each kind, what a kernel's epilogue says of it, and which other kinds the kernel serves.
+LYING = {
+    "full": (lambda: fake(256, 256), "C: float16)", {"row"}),
+    "columns": (lambda: fake(256, 256, layout="n"), "C: float16 by columns)", {"column"}),
+    "row": (lambda: fake(256), "C: float16 for each column)", set()),
+    "every second": (lambda: fake(512)[::2], "C: float16 for each column)", {"row", "element"}),
+    "column": (lambda: fake(256, 1), "C: float16 for each row)", set()),
+    "element": (lambda: fake(1, 1), "C: float16 for all)", set()),
+    "strided": (
+        lambda: fake(256, 512)[:, ::2],
+        "C: float16 with strides)",
+        {"full", "columns", "row", "every second", "column", "element"},
+    ),
+}
+
+
+def test_a_kernel_knows_what_repeats_and_what_lies_side_by_side():
+    args = {kind: fake_fused(C=c()) for kind, (c, _, _) in LYING.items()}
+    kernels = {kind: cutlass_api.get_kernels(args[kind], cc=90)[0] for kind in LYING}
+    assert len({id(kernel) for kernel in kernels.values()}) == len(kernels)
+    for kind, (_, said, others) in LYING.items():
+        assert said in kernels[kind].metadata.epilogue.epilogue.replace(", alpha: a number, beta: a number", "")
+        assert {other for other in LYING if kernels[kind].supports(args[other])} == {kind} | others, kind
+    error = str(kernels["row"].supports(args["full"]).error)
+    assert "C: float16 for each column" in error
+    with pytest.raises(ValueError, match="does not support the provided arguments"):
+        kernels["row"].run(args["full"], assume_supported_args=False)
+    restored = cutlass_api.artifact.CompiledArtifact.from_bytes(kernels["row"].compile(args["row"], cc=90).to_bytes())
+    assert restored.kernel_obj is kernels["row"]
+
+
+def test_what_has_one_row_is_no_row_for_all():
+    # A kernel that was found with one row, or one column, of outputs serves any number of them.
+    for shape in ((1, 256), (256, 1)):
+        args = fake_fused(m=shape[0], n=shape[1], C=fake(*shape))
+        kernel = cutlass_api.get_kernels(args, cc=90)[0]
+        assert "for" not in kernel.metadata.epilogue.epilogue
+        assert "it fuses" not in str(kernel.supports(fake_fused(C=fake(256, 256))).error)
+    first = cutlass_api.get_kernels(fake_fused(), cc=90)[0]
+    assert first.supports(fake_fused(m=1, C=fake(1, 256)))
 
 
 def test_a_new_number_compiles_nothing():

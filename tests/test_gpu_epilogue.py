@@ -335,6 +335,44 @@ def test_activations_are_exact_to_the_far_ends():
     assert all(tensor[2].isnan() for tensor in outputs.values())
 
 
+def lies_in_every_way(accum, row, column, element, full, turned, strided):
+    P = accum + row
+    D = torch.nn.functional.gelu(P) * element + column + full - turned + strided
+    return D, P
+
+
+@pytest.mark.parametrize("layout", ["ttt", "tnn"])
+def test_operands_that_lie_in_every_way_behind_every_hopper_kernel(layout):
+    # Two tiles and a bit; rows that are whole to the copy engine, and operands whose rows are not aligned.
+    m, n, k = 300, 520, 136
+    a, b, out = (
+        in_form(coarse(*shape, dtype=F16), Form(order=order))
+        for shape, order in zip(((m, k), (k, n), (m, n)), layout, strict=True)
+    )
+    operands = {
+        "row": in_form(coarse(1, n, dtype=BF16), Form()),
+        "column": in_form(coarse(m, 1, dtype=F16), Form()),
+        "element": torch.full((1, 1), 0.5, device="cuda"),
+        "full": in_form(coarse(m, n, dtype=F16), Form(multiple=8, pad=1)),
+        "turned": in_form(coarse(m, n, dtype=F32), Form(order="n")),
+        "strided": in_form(coarse(m, n, dtype=F16), Form(step=2)),
+    }
+    wanted = expected(lies_in_every_way, (a.double() @ b.double()).float(), operands, F32)
+    other = Output((m, n), F16, Form(offset=1))
+    args = fused(a, b, out, lies_in_every_way, **operands, P=other.tensor)
+    kernels = [kernel for kernel in cutlass_api.get_kernels(args) if kernel.metadata.kernel_name.startswith("sm90")]
+    assert len(kernels) > 10
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda kernel: kernel.compile(args), kernels))
+    for kernel in kernels:
+        out.fill_(torch.nan)
+        other.memory.bytes.fill_(other.poison)
+        kernel.run(args)
+        assert_close(out, wanted["D"], kernel.metadata.kernel_name)
+        assert_close(other.tensor, wanted["P"], kernel.metadata.kernel_name)
+        assert other.intact_around(), kernel.metadata.kernel_name
+
+
 def test_a_new_number_compiles_nothing(cache_directory):
     a, b, c, out = gemm_operands()
     kernels = []
@@ -397,11 +435,17 @@ def test_operands_that_move_are_followed():
     launch = kernel.bind(args, artifact)
     for _ in range(3):
         kernel.run(args, artifact, assume_supported_args=True)
-    c.data = coarse(256, 256, dtype=F16).cuda().T
+    c.data = coarse(256, 300, dtype=F16).cuda()[:, 7:263]
     for call in (lambda: kernel.run(args, artifact, assume_supported_args=True), lambda: kernel.run(args), launch):
         out.zero_()
         call()
         assert_close(out, a.double() @ b.double() + c.double())
+    # What the program was compiled for does not follow.
+    for other, lies in ((c.data.contiguous().T, "by columns"), (c.data[:1], "for each column")):
+        c.data = other
+        for call in (lambda: kernel.run(args, artifact, assume_supported_args=True), lambda: kernel.run(args), launch):
+            with pytest.raises(ValueError, match=f"the arguments carry .*C: float16 {lies}"):
+                call()
     c.data = torch.zeros(256, 255, dtype=F16, device="cuda")
     with pytest.raises(ValueError, match="C with shape"):
         kernel.run(args, artifact, assume_supported_args=True)

@@ -89,9 +89,9 @@ def test_an_epilogue_s_operands_follow_through_the_last_launch():
         source = "def f(accum, C, alpha):\\n    D = accum * alpha + C\\n    return D"
         C = 0x40000000
 
-        def arguments(at, alpha):
+        def arguments(at, alpha, shape=(1, 64)):
             a.describe(A + at, (128, 256))
-            fused = EpilogueArguments(source, D=out, C=Tensor(C + at, (1, 64), bits=32), alpha=alpha)
+            fused = EpilogueArguments(source, D=out, C=Tensor(C + at, shape, bits=32), alpha=alpha)
             return GemmArguments(a, b, out, "float32", fused)
 
         device.library.stand_in_expect_more(40)
@@ -102,12 +102,24 @@ def test_an_epilogue_s_operands_follow_through_the_last_launch():
                 kernel.run(arguments(at, alpha), artifact, stream=STREAM, assume_supported_args=True)
                 words = device.last_words(5)
                 assert words[0] == C + at and struct.unpack("<f", struct.pack("<I", words[4]))[0] == alpha, words
+            launch = kernel.bind(arguments(0, 1.0), artifact)
+            for other, said in (
+                (GemmArguments(a, b, out, "float32"), "carry none"),
+                (arguments(0, 1.0, (128, 64)), "carry D = ((accum * alpha) + C) (C: float32, alpha"),
+                (arguments(0, 1.0, (128, 1)), "carry D = ((accum * alpha) + C) (C: float32 for each row, alpha"),
+            ):
+                try:
+                    kernel.run(other, artifact, stream=STREAM, assume_supported_args=True)
+                except ValueError as error:
+                    assert said in str(error), error
+                else:
+                    raise AssertionError("launched behind another epilogue than it fuses")
             try:
-                kernel.run(GemmArguments(a, b, out, "float32"), artifact, stream=STREAM, assume_supported_args=True)
+                launch(C=Tensor(C, (128, 64), bits=32))
             except ValueError as error:
-                assert "epilogue" in str(error), error
+                assert "the launch was bound for" in str(error), error
             else:
-                raise AssertionError("launched without the epilogue that it fuses")
+                raise AssertionError("launched with an operand of another shape")
         """
     )
 

@@ -4,7 +4,7 @@
 #include "common/ptx.cuh"
 #include "common/types.cuh"
 
-// A tensor at the shape of the program's output. It has stride 0 along what it repeats.
+// A tensor at the shape of the program's output.
 struct EpilogueTensor {
   void* data;
   long long stride[3];  // along batch, m, n; in elements
@@ -28,37 +28,42 @@ template <class Element, int WIDTH, int RUN> struct Pack {
   static __device__ __forceinline__ constexpr int column(int word) { return run_column<WIDTH, RUN>(word * PER_WORD); }
 };
 
-// Whether all of a pack is there, neighbours side by side, and aligned as its words want it.
-template <class Element, int WIDTH, int RUN>
-__device__ __forceinline__ bool is_whole(const void* first, long long step, int valid) {
+// How far apart neighbours along a dimension are, as far as a program depends on it: not at all, by one element, or by as many as a
+// launch says.
+enum class Step { REPEATS, ONE, ANY };
+
+template <Step ALONG_M, Step ALONG_N, class Element>
+__device__ __forceinline__ Element* element_at(const EpilogueTensor& tensor, int batch, int m, int n) {
+  Element* at = static_cast<Element*>(tensor.data) + tensor.stride[0] * batch;
+  if constexpr (ALONG_M != Step::REPEATS) at += tensor.stride[1] * m;
+  if constexpr (ALONG_N == Step::ONE) at += n;
+  if constexpr (ALONG_N == Step::ANY) at += tensor.stride[2] * n;
+  return at;
+}
+
+// Whether all of a pack of neighbours is there, aligned as its words want it.
+template <class Element, int WIDTH, int RUN> __device__ __forceinline__ bool is_whole(const void* first, int valid) {
   constexpr unsigned MASK = Pack<Element, WIDTH, RUN>::WORD_BYTES - 1;
-  return step == 1 && valid > run_column<WIDTH, RUN>(WIDTH - 1) && (unsigned(reinterpret_cast<unsigned long long>(first)) & MASK) == 0;
+  return valid > run_column<WIDTH, RUN>(WIDTH - 1) && (unsigned(reinterpret_cast<unsigned long long>(first)) & MASK) == 0;
 }
 
 // Elements of row m, from column n on, as they lie in memory: decoded only when they are needed, they take fewer registers. Those
-// that are `valid` or more columns away are not read, and come out as zeros.
-template <class Element, int WIDTH, int RUN>
+// that are `valid` or more columns away are not read, and come out as zeros. A row that is one element is read as that one.
+template <Step ALONG_M, Step ALONG_N, class Element, int WIDTH, int RUN>
 __device__ __forceinline__ void load_operand(Pack<Element, WIDTH, RUN>& packed, const EpilogueTensor& tensor, int batch, int m, int n,
                                              int valid) {
   using Packed = Pack<Element, WIDTH, RUN>;
-  const long long step = tensor.stride[2];
-  const Element* first =
-      static_cast<const Element*>(tensor.data) + tensor.stride[0] * batch + tensor.stride[1] * m + step * n;
-  if (step == 0) {
-    Element element{};
-    if (valid > 0) element = *first;
-#pragma unroll
-    for (int e = 0; e < WIDTH; ++e) packed.elements[e] = element;
-    return;
-  }
-  if constexpr (RUN > 1) {
-    if (is_whole<Element, WIDTH, RUN>(first, step, valid)) {
+  static_assert(ALONG_N != Step::REPEATS || WIDTH == 1);
+  const Element* const first = element_at<ALONG_M, ALONG_N, const Element>(tensor, batch, m, n);
+  if constexpr (RUN > 1 && ALONG_N == Step::ONE) {
+    if (is_whole<Element, WIDTH, RUN>(first, valid)) {
 #pragma unroll
       for (int w = 0; w < Packed::WORDS; ++w)
         packed.words[w] = *reinterpret_cast<const typename Packed::Type*>(first + Packed::column(w));
       return;
     }
   }
+  const long long step = ALONG_N == Step::ONE ? 1 : tensor.stride[2];
 #pragma unroll
   for (int e = 0; e < WIDTH; ++e) {
     const int column = run_column<WIDTH, RUN>(e);
@@ -67,14 +72,12 @@ __device__ __forceinline__ void load_operand(Pack<Element, WIDTH, RUN>& packed, 
 }
 
 // Writes those elements that are less than `valid` columns away.
-template <class Element, int WIDTH, int RUN, class Value>
+template <Step ALONG_N, class Element, int WIDTH, int RUN, class Value>
 __device__ __forceinline__ void store_operand(const Value (&values)[WIDTH], const EpilogueTensor& tensor, const Place& place) {
   using Packed = Pack<Element, WIDTH, RUN>;
-  const long long step = tensor.stride[2];
-  Element* first =
-      static_cast<Element*>(tensor.data) + tensor.stride[0] * place.batch + tensor.stride[1] * place.m + step * place.n;
-  if constexpr (RUN > 1) {
-    if (is_whole<Element, WIDTH, RUN>(first, step, place.valid)) {
+  Element* const first = element_at<Step::ANY, ALONG_N, Element>(tensor, place.batch, place.m, place.n);
+  if constexpr (RUN > 1 && ALONG_N == Step::ONE) {
+    if (is_whole<Element, WIDTH, RUN>(first, place.valid)) {
       Packed packed;
 #pragma unroll
       for (int e = 0; e < WIDTH; ++e) packed.elements[e] = encode<Element>(values[e]);
@@ -84,6 +87,7 @@ __device__ __forceinline__ void store_operand(const Value (&values)[WIDTH], cons
       return;
     }
   }
+  const long long step = ALONG_N == Step::ONE ? 1 : tensor.stride[2];
 #pragma unroll
   for (int e = 0; e < WIDTH; ++e) {
     const int column = run_column<WIDTH, RUN>(e);
@@ -142,30 +146,32 @@ __device__ __forceinline__ f64 tanh(f64 x) { return ::tanh(x); }
 __device__ __forceinline__ f32 erf(f32 x) { return ::erff(x); }
 __device__ __forceinline__ f64 erf(f64 x) { return ::erf(x); }
 
-// x / y, for y at least 1: in f32 to within 2 units in the last place, at a third of an exact division. (A divisor beyond 2^126, of
-// which the hardware's reciprocal is 0, is brought into range; a quarter of what is at least 1 is in it too.)
-__device__ __forceinline__ f32 quotient(f32 x, f32 y) { return __fdividef(0.25f * x, 0.25f * y); }
-__device__ __forceinline__ f64 quotient(f64 x, f64 y) { return x / y; }
-
-// x sigmoid(y)
-template <class T> __device__ __forceinline__ T silu_of(T x, T y) { return quotient(x, T(1) + fused::exp(-y)); }
+// x sigmoid(y). In f32 by the hardware's exponential and reciprocal: 6 instructions, and to 4e-6, most of which is what rounding does
+// to a product with log2(e) of 128. The divisor, of which a quarter is taken, would beyond 2^126 have the reciprocal 0.
+__device__ __forceinline__ f32 silu_of(f32 x, f32 y) {
+  return 0.25f * x * ptx::reciprocal(fmaf(0.25f, ptx::exp2(-1.44269504f * y), 0.25f));
+}
+__device__ __forceinline__ f64 silu_of(f64 x, f64 y) { return x / (1.0 + ::exp(-y)); }
 template <class T> __device__ __forceinline__ T sigmoid(T x) { return silu_of(T(1), x); }
 template <class T> __device__ __forceinline__ T silu(T x) { return silu_of(x, x); }
 __device__ __forceinline__ f64 gelu(f64 x) { return 0.5 * x * (1.0 + fused::erf(x * 0.70710678118654752)); }
-// x Phi(x), where the share q of the normal distribution that lies beyond |x| is exp(-x^2 / 2) P(1 / (1 + 0.26 |x|)): the form of
-// Hastings (Abramowitz and Stegun 7.1.26), with a polynomial P of degree 7 fitted to have the least relative error, 2.8e-7. Half the
-// instructions of erf, and no cancellation: x Phi(x) is x - x q for positive x, x q for others. Beyond 14, q is 0 in f32.
+// x Phi(x) is x - x q for positive x, x q for others, where q, the share of the normal distribution that lies beyond |x|, is
+// 2^P(|x|): its logarithm is smooth, and nearly a parabola. P, of degree 10, was fitted (by Lawson's iteratively reweighted least
+// squares) to q's relative error: 1e-6 to 2, then growing by half of that a unit, as far as 8.2. Beyond, P falls on; from 13 on, q is 0.
 __device__ __forceinline__ f32 gelu(f32 x) {
-  const f32 y = fminf(fabsf(x), 14.0f), t = ptx::reciprocal(fmaf(0.26f, y, 1.0f));
-  f32 p = -0.075662588f;
-  p = fmaf(p, t, 0.23931535f);
-  p = fmaf(p, t, -0.12241815f);
-  p = fmaf(p, t, 0.17911245f);
-  p = fmaf(p, t, 0.067865957f);
-  p = fmaf(p, t, 0.10837461f);
-  p = fmaf(p, t, 0.10341223f);
-  const f32 q = p * t * ptx::exp2(y * y * -0.72134752f);  // -log2(e) / 2
-  return fmaf(-y, q, maximum(x, 0.0f));
+  const f32 y = fminf(fabsf(x), 14.0f);  // where x is infinite, or no number
+  f32 p = -3.0233065e-9f;
+  p = fmaf(p, y, 1.2405653e-7f);
+  p = fmaf(p, y, -2.0821717e-6f);
+  p = fmaf(p, y, 1.7016786e-5f);
+  p = fmaf(p, y, -3.9603838e-5f);
+  p = fmaf(p, y, -5.9927098e-4f);
+  p = fmaf(p, y, 7.8562815e-3f);
+  p = fmaf(p, y, -0.053232845f);
+  p = fmaf(p, y, -0.45887133f);
+  p = fmaf(p, y, -1.1511639f);
+  p = fmaf(p, y, -0.99999833f);
+  return fmaf(-y, ptx::exp2(p), maximum(x, 0.0f));
 }
 // x / 2 (1 + tanh(u)) is x sigmoid(2 u), which takes fewer steps and cancels nothing.
 template <class T> __device__ __forceinline__ T gelu_tanh(T x) {

@@ -3,13 +3,13 @@
 
 use std::fmt::Write;
 
-use super::{Epilogue, Id, Input, Kind, MAIN_OUTPUT, Node, compute_type};
+use super::{Epilogue, Id, Input, Kind, MAIN_OUTPUT, Node, Step, Tensor, compute_type};
 use crate::operand::DType;
 
 /// The definitions of `EpilogueParams` and `Epilogue` for a kernel with this accumulator.
 /// `transposed`: it computes the transposed product, whose rows are the user's columns.
 pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool) -> String {
-    let functor = Functor::new(epilogue, accumulator);
+    let functor = Functor::new(epilogue, accumulator, transposed);
     let (graph, used) = (&epilogue.graph, epilogue.graph.used());
     let (input_places, output_places) = (epilogue.input_places(), epilogue.output_places());
     let type_of = |kind: Kind| functor.type_name(kind);
@@ -33,20 +33,28 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool) -> Str
         words = 1;
     }
 
-    let (mut operands, mut loads) = <(String, String)>::default();
+    let (mut operands, mut loads, mut loads_below) = <(String, String, String)>::default();
     let (mut results, mut body, mut stores) = <(String, String, String)>::default();
     let (mut folded, mut identities, mut reductions) = <(String, String, String)>::default();
     for (at, node) in graph.nodes.iter().enumerate().filter(|(at, _)| used[*at]) {
         let kind = functor.kinds[at];
         if let Node::Input(input) = node
-            && let Input::Tensor(dtype) = epilogue.inputs[*input as usize]
+            && let Input::Tensor(tensor) = epilogue.inputs[*input as usize]
         {
-            let (place, element) = (input_places[*input as usize], dtype.short_name());
-            let _ = writeln!(operands, "    Pack<{element}, WIDTH, RUN> input{input};");
-            let _ = writeln!(
-                loads,
-                "    load_operand(operands.input{input}, params.tensors[{place}], batch, m, n, valid);"
+            let (place, element) = (input_places[*input as usize], tensor.dtype.short_name());
+            let [along_m, along_n] = program_steps(tensor, transposed);
+            // Of a row that is one element, one is kept.
+            let pack = if along_n == Step::Repeats { "1, 1" } else { "WIDTH, RUN" };
+            let _ = writeln!(operands, "    Pack<{element}, {pack}> input{input};");
+            let (along_m_name, along_n) = (step_name(along_m), step_name(along_n));
+            let load = format!(
+                "    load_operand<{along_m_name}, {along_n}>(operands.input{input}, params.tensors[{place}], batch, m, n, valid);"
             );
+            let _ = writeln!(loads, "{load}");
+            let _ = match along_m {
+                Step::Repeats => writeln!(loads_below, "    operands.input{input} = above.input{input};"),
+                _ => writeln!(loads_below, "{load}"),
+            };
         }
         let text = functor.expression(at as Id, &input_places);
         let _ = writeln!(body, "      const {} v{at} = {text};", type_of(kind));
@@ -71,12 +79,14 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool) -> Str
             };
             let _ = writeln!(reductions, "    {function}(folded.fold{index}, params.tensors[{place}], place);");
         } else if let Some(place) = place {
-            let (value, element) = (type_of(kind.max(Kind::Integer)), epilogue.outputs[index].short_name());
+            let (value, tensor) = (type_of(kind.max(Kind::Integer)), epilogue.outputs[index]);
+            let (element, [_, along_n]) = (tensor.dtype.short_name(), program_steps(tensor, transposed));
             let _ = writeln!(results, "    {value} output{index}[WIDTH];");
             let _ = writeln!(body, "      output{index}[e] = v{node};");
             let _ = writeln!(
                 stores,
-                "    store_operand<{element}, WIDTH, RUN>(output{index}, params.tensors[{place}], place);"
+                "    store_operand<{}, {element}, WIDTH, RUN>(output{index}, params.tensors[{place}], place);",
+                step_name(along_n)
             );
         } else if output.name == MAIN_OUTPUT {
             as_float = integers && kind == Kind::Float;
@@ -106,6 +116,11 @@ struct Epilogue {{
   __device__ __forceinline__ void load(Operands<WIDTH, RUN>& operands, int batch, int m, int n, int valid) const {{
 {loads}  }}
 
+  template <int WIDTH, int RUN>
+  __device__ __forceinline__ void load_below(Operands<WIDTH, RUN>& operands, const Operands<WIDTH, RUN>& above, int batch, int m, int n,
+                                             int valid) const {{
+{loads_below}  }}
+
   template <int WIDTH> struct Folded {{
 {folded}    __device__ __forceinline__ void clear() {{
 #pragma unroll
@@ -114,11 +129,12 @@ struct Epilogue {{
     }}
   }};
 
-  template <class Value, int WIDTH, int RUN>
-  __device__ __forceinline__ void operator()(Value (&values)[WIDTH], const Operands<WIDTH, RUN>& operands, Folded<WIDTH>& folded,
-                                             const Place& place) const {{
+  template <int AT_A_TIME, class Value, int WIDTH, int RUN>
+  __device__ __forceinline__ void apply(Value (&values)[WIDTH], const Operands<WIDTH, RUN>& operands, Folded<WIDTH>& folded,
+                                        const Place& place) const {{
 {results}#pragma unroll
     for (int e = 0; e < WIDTH; ++e) {{
+      in_turn<AT_A_TIME>(values, e, place);
 {body}    }}
 {stores}  }}
 
@@ -135,16 +151,32 @@ struct Epilogue {{
     )
 }
 
+/// A tensor's steps along m and n as the program counts them.
+fn program_steps(tensor: Tensor, transposed: bool) -> [Step; 2] {
+    let [along_m, along_n] = tensor.steps;
+    if transposed { [along_n, along_m] } else { [along_m, along_n] }
+}
+
+fn step_name(step: Step) -> &'static str {
+    match step {
+        Step::Repeats => "Step::REPEATS",
+        Step::One => "Step::ONE",
+        Step::Any => "Step::ANY",
+    }
+}
+
 struct Functor<'a> {
     epilogue: &'a Epilogue,
     kinds: Vec<Kind>,
+    transposed: bool,
     /// The type of floating-point values.
     float: &'static str,
 }
 
 impl Functor<'_> {
-    fn new(epilogue: &Epilogue, accumulator: DType) -> Functor<'_> {
-        Functor { epilogue, kinds: epilogue.kinds(accumulator), float: compute_type(accumulator).short_name() }
+    fn new(epilogue: &Epilogue, accumulator: DType, transposed: bool) -> Functor<'_> {
+        let float = compute_type(accumulator).short_name();
+        Functor { epilogue, kinds: epilogue.kinds(accumulator), transposed, float }
     }
 
     fn type_name(&self, kind: Kind) -> &'static str {
@@ -174,7 +206,10 @@ impl Functor<'_> {
         match self.epilogue.graph.node(id) {
             Node::Accumulator => "values[e]".to_owned(),
             Node::Input(input) => match self.epilogue.inputs[input as usize] {
-                Input::Tensor(_) => format!("{}(decode(operands.input{input}.elements[e]))", self.type_name(kind)),
+                Input::Tensor(tensor) => {
+                    let e = if program_steps(tensor, self.transposed)[1] == Step::Repeats { "0" } else { "e" };
+                    format!("{}(decode(operands.input{input}.elements[{e}]))", self.type_name(kind))
+                }
                 Input::Scalar(_) => format!("params.scalar{}", input_places[input as usize]),
             },
             Node::Integer(value) if kind == Kind::Float => self.float_literal(value as f64),

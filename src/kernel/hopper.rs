@@ -46,10 +46,14 @@ const SPLIT: f64 = 0.5e-6;
 const SPLIT_ELEMENT: f64 = 5e-11;
 /// What is left of a tile's ends where consumers take turns, for all tiles but the last.
 const PING_PONG_ENDS: f64 = 0.05;
-/// Seconds that an epilogue adds to the end of a tile for each sum that a thread has, and what is left of that where consumers take
-/// turns: from bias and GELU, and from a matrix added and one more stored, at 4096 cubed (docs/notes/epilogue.md).
+/// Seconds that an epilogue adds to the end of a tile for each sum that a thread has; what is left of that where consumers take turns;
+/// and how much more of it where the sums, being more than so many, leave no registers for what the epilogue reads to be loaded ahead.
+/// From bias and GELU, and from a matrix added and one more stored, behind the first 16 kernels of five shapes: what is ranked first
+/// takes 1.009 times as long as the best of them, 1.057 at worst (docs/notes/epilogue.md).
 const EPILOGUE: f64 = 70e-9;
-const PING_PONG_EPILOGUE: f64 = 0.28;
+const PING_PONG_EPILOGUE: f64 = 0.23;
+const CROWDED: f64 = 2.5;
+const CROWDED_SUMS: f64 = 152.0;
 /// An output that is written transposed, and needs more than a conversion to 16 bits, goes through the registers in small pieces, which
 /// further rounds do not hide.
 const SWAPPED_ROUNDS: f64 = 1.2;
@@ -103,8 +107,13 @@ pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Targ
     };
     let mut work = rounds * blocks * block + ends * (TILE_ENDS + ELEMENT_ENDS * tile_m * tile_n) * sharing.sqrt();
     if fused {
-        let share = if config.schedule == Schedule::PingPong { PING_PONG_EPILOGUE } else { 1.0 };
-        work += EPILOGUE * config.sums_of_thread() * rounds * share;
+        let sums = config.sums_of_thread();
+        let share = match config.schedule {
+            Schedule::Cooperative => 1.0,
+            Schedule::PingPong if sums > CROWDED_SUMS => PING_PONG_EPILOGUE * CROWDED,
+            Schedule::PingPong => PING_PONG_EPILOGUE,
+        };
+        work += EPILOGUE * sums * rounds * share;
     }
     if config.split > 1 {
         work += SPLIT + SPLIT_ELEMENT * tile_m * tile_n * (split - 1.0) / split;

@@ -150,7 +150,7 @@ impl Kernel {
     pub fn fuses(&self, asked: Option<&Bound>) -> Result<(), Unsupported> {
         match (self.epilogue, asked) {
             (None, None) => Ok(()),
-            (Some(fused), Some(asked)) if *fused == *asked.epilogue => Ok(()),
+            (Some(fused), Some(asked)) if fused.serves(asked) => Ok(()),
             (None, Some(asked)) => Err(Unsupported::FusesNone { asked: asked.epilogue.to_string() }),
             (Some(fused), asked) => Err(Unsupported::Epilogue {
                 fused: fused.to_string(),

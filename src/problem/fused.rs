@@ -1,7 +1,7 @@
 //! A problem with an epilogue: operands that fit the output, and can be read and written on the way.
 
 use super::{Problem, ProblemError};
-use crate::epilogue::{Bound, Epilogue, Fold, Graph, Input, Kind, MAIN_OUTPUT, Node, Number, Value, intern};
+use crate::epilogue::{Bound, Epilogue, Fold, Graph, Input, Kind, MAIN_OUTPUT, Node, Number, Tensor, Value, intern};
 use crate::operand::{DType, View};
 
 /// What the user gives for a parameter or an output of an epilogue function.
@@ -36,7 +36,7 @@ pub fn fuse(
                 let (shape, out_shape) = (view.user_shape().to_vec(), out.user_shape().to_vec());
                 let wide = view.broadcast(out.shape);
                 let wide = wide.ok_or(ProblemError::NotBroadcast { name, shape, out_shape })?;
-                (Input::Tensor(view.dtype), Value::Tensor(wide))
+                (Input::Tensor(Tensor::of(&wide)), Value::Tensor(wide))
             }
             // Behind a float accumulator every number is a float: whether it was written 2 or 2.0 is no other program.
             Given::Number(Number::Integer(value)) if accumulator.is_integer() => {
@@ -54,7 +54,7 @@ pub fn fuse(
     let mut views = Vec::with_capacity(outputs.len());
     for ((name, given), output) in outputs.iter().zip(&graph.outputs) {
         if *name == MAIN_OUTPUT {
-            output_types.push(DType::F32);
+            output_types.push(Tensor::any(DType::F32));
             reduced.push([false; 3]);
             views.push(None);
             continue;
@@ -96,7 +96,7 @@ pub fn fuse(
             return Err(ProblemError::OverwrittenInput { name, other });
         }
         written.push((name, view));
-        output_types.push(view.dtype);
+        output_types.push(if output.fold.is_some() { Tensor::any(view.dtype) } else { Tensor::of(&view) });
         views.push(Some(view));
     }
     // In place is fine, element for element: an element is read before it is written, by the same thread.

@@ -27,6 +27,9 @@ enum Parameter {
 /// that is `sum(x, dim)` or `max(x, dim)`, behind a GEMM, has extent 1 along the reduced dimensions, or lacks them ((M, 1) or (M,) for
 /// dim=-1). D is what `out` names in the arguments of the operation; where it is another tensor, D is the one written.
 ///
+/// A kernel knows along which of the output's two last dimensions a tensor repeats, and along which its elements lie side by side, as
+/// it knows dtypes: `supports` tells whether it serves other tensors, too. Further strides come with each launch.
+///
 /// Values are float32 (float64 behind a float64 accumulator, int32 for integers among themselves), rounded once when they
 /// are stored. Reductions add up in an order that depends on the kernel and the shape alone. Raises ValueError where a name is
 /// missing or one too many, and, with the user's line, for what an epilogue cannot do; SyntaxError for source that does not parse.
