@@ -336,7 +336,7 @@ fn holds_code(holder: &Bound<'_, PyAny>, code: &Bound<'_, PyAny>) -> PyResult<bo
     kwargs.set_item("co_flags", code.getattr("co_flags")?)?;
     for held in holder.getattr("co_consts")?.try_iter()? {
         let held = held?;
-        if held.get_type().is(&code.get_type())
+        if held.get_type().is(code.get_type())
             && (held.call_method("replace", (), Some(&kwargs))?.eq(code)? || holds_code(&held, code)?)
         {
             return Ok(true);
