@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::{Program, source};
 
 /// Begins every file; the last byte counts the format's versions.
-const MAGIC: &[u8; 8] = b"rutlass\x06";
+const MAGIC: &[u8; 8] = b"rutlass\x07";
 const DIGEST: usize = blake3::OUT_LEN;
 
 #[derive(Debug, Error)]
