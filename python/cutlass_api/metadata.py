@@ -172,6 +172,8 @@ class Sm90DesignMetadata(BLASDesignMetadata):
     "pingpong", each has one of its own. ``consumers``: these warpgroups. ``split``: CTAs of a cluster that share a
     tile, each with a part of K; their sums are added in a fixed order. ``swapped``: few rows lie where the tensor cores
     take columns. ``packed``: whether A and B are first copied to workspace, which serves any alignment and strides.
+    ``load_bytes``: 16, or, where threads load A (B, if ``out`` is column-major) in place of the copy engine, the 8 or 4
+    bytes that its address, strides and rows are multiples of.
     """
 
     stages: int
@@ -180,6 +182,7 @@ class Sm90DesignMetadata(BLASDesignMetadata):
     split: int
     swapped: bool
     packed: tuple[bool, bool]
+    load_bytes: int
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,9 @@ pub struct Sm90 {
     pub swapped: bool,
     /// Whether A and B are first copied to where the copy engine can address them, K-major.
     pub packed: [bool; 2],
+    /// What addresses, strides and the length of rows of the program's A are multiples of, in bytes: 16 for the copy engine. Of 8
+    /// or 4, threads load it (16-bit elements, K-major).
+    pub align: u32,
     /// Whether it computes a grouped GEMM.
     pub grouped: bool,
 }
@@ -109,6 +112,16 @@ const SHAPES_PACKED: &[Shape] = &[
     ([64, 64], 1, Cooperative, [1, 1], 8),
 ];
 
+/// For an A that threads load. They are slower at it than the copy engine, but need no copy in front: few tiles gain by that, many
+/// do not.
+const BY_THREADS: &[Shape] = &[
+    ([128, 128], 2, PingPong, [1, 1], 1),
+    ([128, 64], 2, Cooperative, [1, 1], 1),
+    ([64, 128], 1, Cooperative, [1, 1], 1),
+    ([64, 64], 1, Cooperative, [1, 1], 1),
+    ([64, 64], 1, Cooperative, [1, 1], 8),
+];
+
 /// For few rows, which lie on the program's N; and for a few hundred, which N takes in steps of 8 where M takes them in steps of 64.
 const SWAPPED: &[Shape] = &[
     ([64, 8], 1, Cooperative, [1, 1], 1),
@@ -157,7 +170,7 @@ impl Sm90 {
             return Vec::new();
         }
         let mut configs = Vec::new();
-        let mut offer = |shapes: &[Shape], layout, swapped, packed, grouped| {
+        let mut offer = |shapes: &[Shape], layout, swapped, packed, align, grouped| {
             for (tile, consumers, schedule, cluster, split) in shapes.iter().copied() {
                 // Sums in float16 lie two to a register, and the epilogue takes them by pairs of 8 columns.
                 if types.accumulator == DType::F16 && tile[1] % 16 != 0 {
@@ -177,6 +190,7 @@ impl Sm90 {
                     split,
                     swapped,
                     packed,
+                    align,
                     grouped,
                 };
                 // As many stages as there is memory for.
@@ -199,15 +213,22 @@ impl Sm90 {
                 }
                 let (shapes, few_rows) =
                     if packed.contains(&true) { (SHAPES_PACKED, SWAPPED_PACKED) } else { (SHAPES, SWAPPED) };
-                offer(shapes, layout, false, packed, false);
-                offer(few_rows, layout, true, packed, false);
+                offer(shapes, layout, false, packed, 16, false);
+                offer(few_rows, layout, true, packed, 16, false);
+                // float32 would have to be rounded to tf32 on its way, which the copy engine does.
+                let program_a = usize::from(layout.out == Major::Column);
+                if k_major[program_a] && packed == [false, false] && !exact(types) && in_both_orders {
+                    for align in [8, 4] {
+                        offer(BY_THREADS, layout, false, packed, align, false);
+                    }
+                }
             }
         }
         if types.a.bytes() == 2 {
             // The copy engine takes boxes from where they begin at multiples of 16 bytes along the contiguous dimension, and a group
             // begins at any row: hence no column-major A.
             for b in Major::BOTH {
-                offer(GROUPED, Layout { a: Major::Row, b, out: Major::Row }, false, [false, false], true);
+                offer(GROUPED, Layout { a: Major::Row, b, out: Major::Row }, false, [false, false], 16, true);
             }
         }
         configs
@@ -229,6 +250,16 @@ impl Sm90 {
     pub fn k_major(&self) -> [bool; 2] {
         let (a, b) = (self.layout.a == Major::Row, self.layout.b == Major::Column);
         if self.crossed() { [b, a] } else { [a, b] }
+    }
+
+    /// What the user's A (0) or B (1) is aligned to, in bytes, unless it is packed.
+    pub fn aligned_to(&self, at: usize) -> u32 {
+        if self.crossed() == (at == 1) { self.align } else { 16 }
+    }
+
+    /// Whether threads load the program's A.
+    pub fn loads_by_threads(&self) -> bool {
+        self.align < 16
     }
 
     /// M, N and K of a tile, as the user counts them.
@@ -332,11 +363,16 @@ impl Sm90 {
         ((share * f64::from(multiprocessors * self.ctas_per_sm(types))) as u32).max(1)
     }
 
-    /// The configuration as kernel names spell it: orders of A, B and out (p: packed), tile and cluster as the user counts them.
+    /// The configuration as kernel names spell it: orders of A, B and out (p: packed; 8 or 4: K-major, and aligned to as many bytes),
+    /// tile and cluster as the user counts them.
     pub fn name(&self, types: Types) -> String {
         let ([m, n, k], [cluster_m, cluster_n, _]) = (self.user_tile(types), self.user_cluster());
-        let letter = |packed: bool, major: Major| if packed { 'p' } else { major.letter() };
-        let (a, b) = (letter(self.packed[0], self.layout.a), letter(self.packed[1], self.layout.b));
+        let letter = |at: usize, major: Major| match (self.packed[at], self.aligned_to(at)) {
+            (true, _) => "p".to_owned(),
+            (_, 16) => major.letter().to_string(),
+            (_, align) => align.to_string(),
+        };
+        let (a, b) = (letter(0, self.layout.a), letter(1, self.layout.b));
         let (out, stages, consumers) = (self.layout.out.letter(), self.stages, self.consumers);
         let schedule = self.schedule.name();
         let mut name =
@@ -358,16 +394,20 @@ impl Sm90 {
     pub fn supports(&self, types: Types, problem: &GemmProblem) -> Result<(), Unsupported> {
         let operands =
             [("A", &problem.a, self.layout.a, self.packed[0]), ("B", &problem.b, self.layout.b, self.packed[1])];
-        for (name, view, major, packed) in operands {
+        for (at, (name, view, major, packed)) in operands.into_iter().enumerate() {
             if packed {
                 continue;
             }
             let other = 3 - major.unit();
             // The copy engine steps by a multiple of 16 bytes, and not by 0.
-            if !major.fits(view) || (view.stride[other] == 0 && view.shape[other] > 1) {
+            let (align, threads) = (self.aligned_to(at), self.aligned_to(at) < 16);
+            if !major.fits(view) || (!threads && view.stride[other] == 0 && view.shape[other] > 1) {
                 return Err(layout_error(name, view, major));
             }
-            check_alignment(name, view, view.alignment(major.unit()), 16)?;
+            // Threads read whole pieces, and none beyond a row's end.
+            let ends = if threads { view.shape[major.unit()] * view.dtype.bytes() } else { 0 };
+            let aligned = view.alignment(major.unit()).min(1 << (ends | 16).trailing_zeros());
+            check_alignment(name, view, aligned, align)?;
         }
         // Grids, and what pack.cuh counts within an operand, are 32-bit numbers.
         let ctas = self.tiles(problem) * if self.split > 1 { u64::from(self.cluster_size()) } else { 1 };
@@ -570,6 +610,8 @@ impl Sm90 {
             out_by_copy_engine: i32::from(stored_by_copy_engine),
             padding: 0,
             offsets: GroupOffsets::new(offsets),
+            a: if self.loads_by_threads() { sides[0].view.data } else { 0 },
+            a_stride: [0, sides[0].rows].map(|dimension| sides[0].view.stride[dimension]),
         };
         let (tiles, size) = (self.tiles(problem), self.cluster_size());
         let fitting = u64::from(self.clusters_at_once(types, multiprocessors));
@@ -582,7 +624,7 @@ impl Sm90 {
             cluster: size,
             shared_bytes: self.shared_bytes(types),
             overlapping: true,
-            params: Params::Sm90(Sm90Params { maps: [Some(map(0)), Some(map(1)), out_map], scalars }),
+            params: Params::Sm90(Sm90Params { maps: [(!self.loads_by_threads()).then(|| map(0)), Some(map(1)), out_map], scalars }),
             pack: pack.map(Box::new),
         }
     }
