@@ -16,6 +16,9 @@ const SHARED_RATE: f64 = 158e9;
 /// Bytes a second that one multiprocessor draws from the L2 cache, and that all of them do.
 const L2_RATE: f64 = 98.7e9;
 const L2_RATE_OF_ALL: f64 = 8.56e12;
+/// Bytes a second of A that a multiprocessor's threads load, 8 and 4 at a time: from 64x128 tiles at 1024x1024x4100 and 256x4096x4092.
+const THREADS_RATE_8: f64 = 27e9;
+const THREADS_RATE_4: f64 = 24e9;
 /// How much longer the L2 cache takes over rows that do not begin at a multiple of 128 bytes.
 const RAGGED: f64 = 0.89;
 /// Bytes that the cache keeps of what tiles have read for those that come after them. A guess below its 50 MB.
@@ -67,9 +70,15 @@ pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Targ
         .rows_read(problem)
         .map(|(rows, ragged)| f64::from(rows) * 128.0 * if ragged { 1.0 + RAGGED } else { 1.0 });
     let operands = a_rows / cluster_n + b_rows / cluster_m;
+    let by_threads = match config.align {
+        16 => 0.0,
+        8 => tile_m * 128.0 / THREADS_RATE_8,
+        _ => tile_m * 128.0 / THREADS_RATE_4,
+    };
     let block = (tile_m * tile_n * 128.0 / TENSOR_RATE)
         .max((tile_m + tile_m * tile_n / 64.0) * 128.0 / SHARED_RATE)
         .max(operands / L2_RATE)
+        .max(by_threads)
         * sharing;
     let ends = match config.schedule {
         Schedule::Cooperative => rounds,

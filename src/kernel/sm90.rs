@@ -116,10 +116,8 @@ const SHAPES_PACKED: &[Shape] = &[
 /// do not.
 const BY_THREADS: &[Shape] = &[
     ([128, 128], 2, PingPong, [1, 1], 1),
-    ([128, 64], 2, Cooperative, [1, 1], 1),
     ([64, 128], 1, Cooperative, [1, 1], 1),
     ([64, 64], 1, Cooperative, [1, 1], 1),
-    ([64, 64], 1, Cooperative, [1, 1], 8),
 ];
 
 /// For few rows, which lie on the program's N; and for a few hundred, which N takes in steps of 8 where M takes them in steps of 64.
@@ -216,10 +214,12 @@ impl Sm90 {
                 offer(shapes, layout, false, packed, 16, false);
                 offer(few_rows, layout, true, packed, 16, false);
                 // float32 would have to be rounded to tf32 on its way, which the copy engine does.
-                let program_a = usize::from(layout.out == Major::Column);
-                if k_major[program_a] && packed == [false, false] && !exact(types) && in_both_orders {
-                    for align in [8, 4] {
-                        offer(BY_THREADS, layout, false, packed, align, false);
+                for swapped in [false, true] {
+                    let program_a = usize::from((layout.out == Major::Column) != swapped);
+                    if k_major[program_a] && packed == [false, false] && !exact(types) && in_both_orders {
+                        for align in [8, 4] {
+                            offer(BY_THREADS, layout, swapped, packed, align, false);
+                        }
                     }
                 }
             }
@@ -363,16 +363,11 @@ impl Sm90 {
         ((share * f64::from(multiprocessors * self.ctas_per_sm(types))) as u32).max(1)
     }
 
-    /// The configuration as kernel names spell it: orders of A, B and out (p: packed; 8 or 4: K-major, and aligned to as many bytes),
-    /// tile and cluster as the user counts them.
+    /// The configuration as kernel names spell it: orders of A, B and out (p: packed), tile and cluster as the user counts them.
     pub fn name(&self, types: Types) -> String {
         let ([m, n, k], [cluster_m, cluster_n, _]) = (self.user_tile(types), self.user_cluster());
-        let letter = |at: usize, major: Major| match (self.packed[at], self.aligned_to(at)) {
-            (true, _) => "p".to_owned(),
-            (_, 16) => major.letter().to_string(),
-            (_, align) => align.to_string(),
-        };
-        let (a, b) = (letter(0, self.layout.a), letter(1, self.layout.b));
+        let letter = |packed: bool, major: Major| if packed { 'p' } else { major.letter() };
+        let (a, b) = (letter(self.packed[0], self.layout.a), letter(self.packed[1], self.layout.b));
         let (out, stages, consumers) = (self.layout.out.letter(), self.stages, self.consumers);
         let schedule = self.schedule.name();
         let mut name =
@@ -382,6 +377,9 @@ impl Sm90 {
         }
         if self.swapped {
             name += "_swapped";
+        }
+        if self.loads_by_threads() {
+            name += &format!("_align{}", self.align);
         }
         name
     }
@@ -399,8 +397,9 @@ impl Sm90 {
                 continue;
             }
             let other = 3 - major.unit();
+            let align = self.aligned_to(at);
+            let threads = align < 16;
             // The copy engine steps by a multiple of 16 bytes, and not by 0.
-            let (align, threads) = (self.aligned_to(at), self.aligned_to(at) < 16);
             if !major.fits(view) || (!threads && view.stride[other] == 0 && view.shape[other] > 1) {
                 return Err(layout_error(name, view, major));
             }
@@ -624,7 +623,10 @@ impl Sm90 {
             cluster: size,
             shared_bytes: self.shared_bytes(types),
             overlapping: true,
-            params: Params::Sm90(Sm90Params { maps: [(!self.loads_by_threads()).then(|| map(0)), Some(map(1)), out_map], scalars }),
+            params: Params::Sm90(Sm90Params {
+                maps: [(!self.loads_by_threads()).then(|| map(0)), Some(map(1)), out_map],
+                scalars,
+            }),
             pack: pack.map(Box::new),
         }
     }
