@@ -56,6 +56,10 @@ pub struct Sm90 {
 const SHARED_BYTES_A_CTA: u32 = 227 * 1024;
 const SHARED_BYTES_A_SM: u32 = 228 * 1024;
 
+/// What a CTA uses whose threads load A, through the L1 cache: that has the rest of a SM's 256 KiB, and one that is full of what is on its
+/// way holds them up. (Two steps below the most; 164 KiB with the one that each CTA takes more.)
+const SHARED_BYTES_BESIDE_L1: u32 = 163 * 1024;
+
 /// Clusters of 1 to 8 CTAs, each with a multiprocessor for itself, that run at once on an H100 (cuOccupancyMaxActiveClusters): they lie
 /// within a GPC, whose 16 or 18 multiprocessors their size does not always divide.
 const CLUSTERS: [f64; 9] = [0.0, 132.0, 66.0, 39.0, 30.0, 22.0, 17.0, 15.0, 15.0];
@@ -115,6 +119,7 @@ const SHAPES_PACKED: &[Shape] = &[
 /// For an A that threads load. They are slower at it than the copy engine, but need no copy in front: few tiles gain by that, many
 /// do not.
 const BY_THREADS: &[Shape] = &[
+    ([128, 256], 2, Cooperative, [1, 1], 1),
     ([128, 128], 2, PingPong, [1, 1], 1),
     ([64, 128], 1, Cooperative, [1, 1], 1),
     ([64, 64], 1, Cooperative, [1, 1], 1),
@@ -192,8 +197,8 @@ impl Sm90 {
                     grouped,
                 };
                 // As many stages as there is memory for.
-                let fitting =
-                    (2..=MAX_STAGES).rev().map(with).find(|config| config.shared_bytes(types) <= SHARED_BYTES_A_CTA);
+                let most = if align < 16 { SHARED_BYTES_BESIDE_L1 } else { SHARED_BYTES_A_CTA };
+                let fitting = (2..=MAX_STAGES).rev().map(with).find(|config| config.shared_bytes(types) <= most);
                 configs.extend(fitting);
             }
         };
