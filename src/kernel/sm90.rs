@@ -119,7 +119,6 @@ const SHAPES_PACKED: &[Shape] = &[
 /// For an A that threads load. They are slower at it than the copy engine, but need no copy in front: few tiles gain by that, many
 /// do not.
 const BY_THREADS: &[Shape] = &[
-    ([128, 256], 2, Cooperative, [1, 1], 1),
     ([128, 128], 2, PingPong, [1, 1], 1),
     ([64, 128], 1, Cooperative, [1, 1], 1),
     ([64, 64], 1, Cooperative, [1, 1], 1),
