@@ -12,6 +12,7 @@
 //   Split     SPLIT CTAs of a cluster share one tile, each has a part of K. They send each other their sums through distributed
 //             shared memory; each CTA adds those of some columns, in the order of K, and stores them. One tile a cluster then, no
 //             persistence.
+//   Align     The copy engine addresses multiples of 16 bytes. Where those of A are multiples of 8 or 4, the producer's threads load it.
 //   Grouped   A and the output are stacks of groups of rows, as high as the device finds on arrival, and B is a matrix for each.
 //             A tile lies in one group. What it reads of the next group's rows is multiplied, but not stored.
 //
@@ -43,6 +44,8 @@ struct alignas(64) Sm90Params {
   int a_batched, b_batched;  // 0: all batches read the same matrix, and the tensor map has one
   int out_by_tma;            // 0: the copy engine cannot address the output: strides, or rows, of no multiple of 16 bytes
   GroupOffsets offsets;      // if GROUPED
+  const void* a_pointer;     // if A_ALIGN is not 16, in place of `a`
+  long long a_stride[2];     // in elements: along batch, rows
 };
 static_assert(sizeof(Sm90Params) == 512);
 
@@ -61,7 +64,7 @@ __host__ __device__ constexpr int odd_box(int row_bytes) {
 
 template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TILE_M, int TILE_N, int STAGES,
           int CONSUMERS, Schedule SCHEDULE, int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OUT_TRANSPOSED, bool GROUPED,
-          class Epilogue>
+          int A_ALIGN, class Epilogue>
 struct Sm90Gemm {
   static_assert(is_same<A, B>, "wgmma multiplies operands of one type");
   // wgmma reads only 16-bit elements MN-major from shared memory; A it also takes from registers, in any order.
@@ -81,6 +84,9 @@ struct Sm90Gemm {
   static_assert(SPLIT == 1 || !PING_PONG, "a split tile has the CTA for itself");
   static_assert(!A_FROM_REGISTERS || !PING_PONG, "alone, a consumer waits for its registers");
   static_assert(!GROUPED || (SPLIT == 1 && !OUT_TRANSPOSED), "groups are of rows, as they are taken in turn");
+
+  static constexpr bool A_BY_THREADS = A_ALIGN < 16;
+  static_assert(!A_BY_THREADS || (A_K_MAJOR && sizeof(A) == 2 && CLUSTER_N == 1 && !GROUPED));  // f32 would have to be rounded
 
   using Multiply = ptx::Wgmma<A, Accumulator, TILE_N, A_K_MAJOR, B_K_MAJOR>;
   using Value = EpilogueValue<Accumulator>;
@@ -235,11 +241,11 @@ struct Sm90Gemm {
     const unsigned split = rank / (CLUSTER_M * CLUSTER_N);
 
     if (threadIdx.x == 0) {
-      ptx::prefetch_tensor_map(&params.a);
+      if (!A_BY_THREADS) ptx::prefetch_tensor_map(&params.a);
       ptx::prefetch_tensor_map(&params.b);
       if (!OUT_TRANSPOSED) ptx::prefetch_tensor_map(&params.out);
       for (int stage = 0; stage < STAGES; ++stage) {
-        ptx::barrier_init(full + 8 * stage, 1);
+        ptx::barrier_init(full + 8 * stage, A_BY_THREADS ? 1 + WARPGROUP : 1);
         ptx::barrier_init(empty + 8 * stage, SHARERS * (CLUSTER_M + CLUSTER_N - 1));
       }
       if constexpr (SPLIT > 1) {
@@ -264,7 +270,7 @@ struct Sm90Gemm {
 
     if (warpgroup == CONSUMERS) {
       if constexpr (REDISTRIBUTE) ptx::shrink_registers<PRODUCER_REGISTERS>();
-      if (GROUPED ? warp == CONSUMERS * 4 : threadIdx.x == CONSUMER_THREADS)
+      if (A_BY_THREADS || (GROUPED ? warp == CONSUMERS * 4 : threadIdx.x == CONSUMER_THREADS))
         produce(params, order, cluster, clusters, first_block, blocks, rank, ring, full, empty);
       if constexpr (SPLIT > 1) ptx::cluster_meet();  // as the consumers, in `add_up`
     } else {
@@ -318,14 +324,21 @@ struct Sm90Gemm {
       const Tile tile = order[index];
       if (GROUPED && threadIdx.x % 32 != 0) continue;  // of a warp that walks the groups together, one thread loads
       const int batch_a = params.a_batched ? tile.batch : 0, batch_b = params.b_batched ? tile.batch : 0;
+      const bool starts_copies = !A_BY_THREADS || threadIdx.x == CONSUMER_THREADS;
 #pragma unroll 1
       for (int block = 0; block < blocks; ++block) {
         const int k = (first_block + block) * TILE_K;
         const unsigned a = ring + position.stage * STAGE_BYTES, b = a + A_BYTES, ready = full + 8 * position.stage;
         ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);
-        ptx::barrier_arrive_expecting(ready, STAGE_BYTES);
-        load<A_K_MAJOR, BOXES_A, SLICE_A, CLUSTER_N>(a, &params.a, ready, tile.m, k, batch_a, rank_n, row);
-        load<B_K_MAJOR, BOXES_B, SLICE_B, CLUSTER_M>(b, &params.b, ready, tile.n, k, batch_b, rank_m, column);
+        if (starts_copies) {
+          ptx::barrier_arrive_expecting(ready, A_BY_THREADS ? B_BYTES : STAGE_BYTES);
+          if (!A_BY_THREADS) load<A_K_MAJOR, BOXES_A, SLICE_A, CLUSTER_N>(a, &params.a, ready, tile.m, k, batch_a, rank_n, row);
+          load<B_K_MAJOR, BOXES_B, SLICE_B, CLUSTER_M>(b, &params.b, ready, tile.n, k, batch_b, rank_m, column);
+        }
+        if constexpr (A_BY_THREADS) {
+          load_by_threads(params, a, tile.m, k, batch_a);
+          ptx::barrier_arrive_behind_copies(ready);
+        }
         position.advance();
       }
     }
@@ -349,6 +362,19 @@ struct Sm90Gemm {
     }
   }
 
+  // A's tile, by all threads of the producer, in pieces of A_ALIGN bytes. Rows beyond the last are left as they are: what comes of them
+  // is not stored.
+  static __device__ __forceinline__ void load_by_threads(const Sm90Params& params, unsigned shared, int m, int k, int batch) {
+    constexpr int PIECES_A_ROW = 128 / A_ALIGN, STEP = WARPGROUP / PIECES_A_ROW;  // rows
+    const int thread = threadIdx.x - CONSUMER_THREADS, row = thread / PIECES_A_ROW, byte = thread % PIECES_A_ROW * A_ALIGN;
+    const unsigned target = shared + row * 128 + (byte ^ row % 8 << 4);  // with the swizzle
+    const int column = k + byte / int(sizeof(A)), valid = column < params.k ? A_ALIGN : 0;  // beyond K, zeros
+    const A* from = static_cast<const A*>(params.a_pointer) + params.a_stride[0] * batch + params.a_stride[1] * (m + row) + (valid ? column : 0);
+#pragma unroll 8
+    for (int i = 0; i < TILE_M / STEP; ++i, from += params.a_stride[1] * STEP)
+      if (m + row + i * STEP < params.m) ptx::copy_async<A_ALIGN>((target + i * STEP * 128) ^ (i * STEP % 8 << 4), from, valid);
+  }
+
   // ---- the consumers ----
 
   // One tile's sums. While a K block is multiplied, the next one is already issued; a stage is released once the block after it is
@@ -365,6 +391,7 @@ struct Sm90Gemm {
       const auto a = ptx::matrix_descriptor(stage + (PING_PONG ? 0 : warpgroup) * (M_BLOCKS * BLOCK_BYTES), BLOCK_BYTES, 1024);
       const auto b = ptx::matrix_descriptor(stage + A_BYTES, BLOCK_BYTES, 1024);
       ptx::barrier_wait(full + 8 * position.stage, position.parity);
+      if constexpr (A_BY_THREADS) ptx::fence_for_copy_engine();  // wgmma reads as that does, threads do not write as that does
       ptx::wgmma_fence();
 #pragma unroll
       for (int i = 0; i < M_BLOCKS; ++i) Multiply::issue(sums[i], a + i * (BLOCK_BYTES / 16), b, block > 0);

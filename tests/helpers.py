@@ -13,6 +13,7 @@ from pathlib import Path
 import cutlass_api
 import torch
 from cutlass_api.arguments import GemmArguments
+from cutlass_api.metadata import Sm90DesignMetadata
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 #: Every supported element type.
@@ -90,6 +91,9 @@ def served(kernel, m, n, k):
             extents[contiguous] = -(-extents[contiguous] // operand.divisibility) * operand.divisibility
         # torch's own output has rows, and how exact its product is goes by their alignment.
         extents["n"] = -(-extents["n"] // operands.out.divisibility) * operands.out.divisibility
+    if isinstance(design, Sm90DesignMetadata) and design.load_bytes < 16:
+        # Threads load whole pieces of a row along K, of 16-bit elements.
+        extents["k"] = -(-k // (design.load_bytes // 2)) * (design.load_bytes // 2)
     return extents["m"], extents["n"], extents["k"]
 
 

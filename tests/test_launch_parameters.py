@@ -107,7 +107,7 @@ def test_the_epilogue_of_a_column_major_output_is_transposed():
         epilogue = cutlass_api.arguments.EpilogueArguments(source, C=c, D=out)
         args = GemmArguments(a, b, out, "float32", epilogue)
         device.library.stand_in_expect_more(32)
-        device.expect(464)
+        device.expect(488)
         kernels = cutlass_api.get_kernels(args)
         families = {kernel.metadata.kernel_name.split("_")[0]: kernel for kernel in reversed(kernels)}
         for family, kernel in families.items():
@@ -187,7 +187,7 @@ def test_a_launch_bound_on_fakes_carries_what_stands_in_for_them():
 def test_an_sm90_launch_carries_tensor_maps():
     run(
         """
-        device.expect(464)
+        device.expect(488)
         kernel = first(args, "sm90")
         kernel.run(args, stream=STREAM)
         kernel.run(args, stream=STREAM)
@@ -213,10 +213,51 @@ def test_an_sm90_launch_carries_tensor_maps():
     )
 
 
+def test_an_operand_that_threads_load_has_an_address_in_place_of_a_map():
+    run(
+        """
+        from cutlass_api.artifact import CompiledArtifact
+
+        device.expect(488)
+        def launched(kernel, artifact, at_a, at_b, at_out):
+            tensors = a.describe(at_a, a_shape), b.describe(at_b, b_shape), out.describe(at_out, (128, 64))
+            kernel.run(GemmArguments(a, b, out, "float32"), artifact, stream=STREAM)
+            return device.last_sm90_parameters()
+
+        seen = set()
+        # Rows of 252 halves are multiples of 8 bytes, of 254 of 4.
+        for k, align in [(252, 8), (254, 4)]:
+            a_shape, b_shape = (128, k), (k, 64)
+            a.describe(A, a_shape); b.describe(B, b_shape); out.describe(OUT, (128, 64))
+            args = GemmArguments(a, b, out, "float32")
+            kernels = [each for each in cutlass_api.get_kernels(args) if "sm90" in each.metadata.kernel_name]
+            assert kernels[0].metadata.design.load_bytes == align
+            loading = [each for each in kernels if each.metadata.design.load_bytes < 16]
+            assert loading and {each.metadata.operands.A.ptr_alignment_bytes for each in loading} <= {8, 4}
+            for kernel in loading:
+                assert kernel.get_workspace_size(args) == 0
+                artifact = kernel.compile(args)
+                p = launched(kernel, artifact, A, B, OUT)
+                assert (p.a_pointer, p.a_stride) == (A, (0, k)) and p.a.address == 0, p
+                assert p.b.address == B and p.b.extents == (64, k, 1) and p.extents == (128, 64, k, 1), p
+                # From the last launch, as made anew.
+                for place in (A + 4096, B, OUT), (A, B + 512, OUT + 64):
+                    p = launched(kernel, artifact, *place)
+                    assert (p.a_pointer, p.b.address, p.out_pointer) == place, p
+                    assert p == launched(kernel, CompiledArtifact(artifact.compiled_obj, kernel), *place)
+                seen.add(kernel.metadata.design.load_bytes)
+                # An address of another alignment is refused.
+                a.describe(A + 2, a_shape)
+                assert not kernel.supports(GemmArguments(a, b, out, "float32"))
+        assert seen == {8, 4}
+        """
+    )
+
+
 def test_operands_that_the_copy_engine_cannot_address_are_copied_into_workspace():
     run(
         """
-        device.expect(464)
+        device.expect(488)
         # Rows of 257 halves: no stride is a multiple of 16 bytes.
         a.describe(A, (128, 257)); b.describe(B, (257, 65)); out.describe(OUT, (128, 65))
         args = GemmArguments(a, b, out, "float32")
@@ -344,7 +385,7 @@ def test_a_grouped_launch_carries_the_offsets_and_all_matrices():
             rows, columns, _ = kernel.metadata.design.tile_shape
             # Each group may end a row into a strip.
             assert device.library.stand_in_last_grid() == (128 + 3 * (rows - 1)) // rows * -(-64 // columns)
-        device.expect(464)
+        device.expect(488)
         kernel = first(args, "sm90")
         kernel.run(args, stream=STREAM)
         p = device.last_sm90_parameters()

@@ -27,6 +27,11 @@ __device__ __forceinline__ void barrier_arrive_expecting(unsigned barrier, int b
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
+// Arrives once the thread's own copies by cp.async that it has started so far are complete ("cp.async.mbarrier.arrive").
+__device__ __forceinline__ void barrier_arrive_behind_copies(unsigned barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 // Bytes that the copy engine counted toward the phase are visible afterwards.
 __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
   asm volatile("{ .reg .pred done;\n"

@@ -173,6 +173,8 @@ class Sm90DesignMetadata(BLASDesignMetadata):
     tile, each with a part of K; their sums are added in a fixed order. ``swapped``: rows lie where the tensor cores
     take columns, since they are few, or since an operand comes from registers. ``packed``: whether A and B are first
     copied to workspace, which serves any alignment and strides.
+    ``load_bytes``: 16, or, where threads load A (B, if ``out`` is column-major) in place of the copy engine, the 8 or 4
+    bytes that its address, strides and rows are multiples of.
     """
 
     stages: int
@@ -181,6 +183,7 @@ class Sm90DesignMetadata(BLASDesignMetadata):
     split: int
     swapped: bool
     packed: tuple[bool, bool]
+    load_bytes: int
 
 
 @dataclass(frozen=True)

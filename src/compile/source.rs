@@ -157,7 +157,7 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 Schedule::PingPong => "PING_PONG",
             };
             let family = format!(
-                "Sm90Gemm<{}, {}, {}, {}, {a_k_major}, {b_k_major}, {m}, {n}, {}, {}, Schedule::{schedule}, {cluster_m}, {cluster_n}, {}, {}, {}, {epilogue}>",
+                "Sm90Gemm<{}, {}, {}, {}, {a_k_major}, {b_k_major}, {m}, {n}, {}, {}, Schedule::{schedule}, {cluster_m}, {cluster_n}, {}, {}, {}, {}, {epilogue}>",
                 types.a.short_name(),
                 types.b.short_name(),
                 types.accumulator.short_name(),
@@ -166,7 +166,8 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 config.consumers,
                 config.split,
                 config.swapped,
-                config.grouped
+                config.grouped,
+                config.align
             );
             let (cluster, ctas) = (config.cluster_size(), config.ctas_per_sm(types));
             let mut checks = agreement(config.threads(), config.shared_bytes(types));

@@ -22,6 +22,9 @@ const L2_RATE_OF_ALL: f64 = 8.56e12;
 const L2_RATE_OF_GPC: f64 = 1.03e12;
 const GPCS: f64 = 7.0;
 const SMALL_GPC: u32 = 8;
+/// Bytes a second of A that a multiprocessor's threads load, 8 and 4 at a time: from 64x128 tiles at 1024x1024x4100 and 256x4096x4092.
+const THREADS_RATE_8: f64 = 31e9;
+const THREADS_RATE_4: f64 = 26e9;
 /// How much longer the L2 cache takes over rows that do not begin at a multiple of 32 bytes, its sectors, or only not at one of 128, its
 /// lines. The latter was not in the fit: of 0 to 0.9 by steps of 0.15 it ranks 71 problems best (docs/notes/sm90.md).
 const RAGGED: f64 = 0.89;
@@ -91,9 +94,15 @@ pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Targ
     let [a_rows, b_rows] =
         config.rows_read(problem).map(|(rows, aligned)| f64::from(rows) * 128.0 * (1.0 + ragged(aligned)));
     let operands = a_rows / cluster_n + b_rows / cluster_m;
+    let by_threads = match config.align {
+        16 => 0.0,
+        8 => tile_m * 128.0 / THREADS_RATE_8,
+        _ => tile_m * 128.0 / THREADS_RATE_4,
+    };
     let mut block = (tile_m * tile_n * 128.0 / TENSOR_RATE)
         .max((tile_m + tile_m * tile_n / 64.0) * 128.0 / SHARED_RATE)
-        .max(operands / L2_RATE);
+        .max(operands / L2_RATE)
+        .max(by_threads);
     if config.split > 1 {
         // The clusters of tiles that are split are few, and do not always spread evenly; the fullest GPC is done last.
         let in_small = f64::from(SMALL_GPC / config.cluster_size());

@@ -99,7 +99,7 @@ impl TensorMap {
     }
 }
 
-/// The parameter of an sm90 kernel: three tensor maps (A, B, out in the program's frame; the last may be missing), then the
+/// The parameter of an sm90 kernel: three tensor maps (A, B, out in the program's frame; the first and the last may be missing), then the
 /// scalars.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sm90Params {
@@ -125,6 +125,9 @@ pub struct Sm90Scalars {
     pub out_by_copy_engine: i32,
     pub padding: i32,
     pub offsets: GroupOffsets,
+    /// Of an A that threads load, which has no map: address, strides along batch and rows in elements. Address 0 elsewhere.
+    pub a: u64,
+    pub a_stride: [i64; 2],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -45,6 +45,9 @@ pub struct Sm90 {
     pub swapped: bool,
     /// Whether A and B are first copied to where the copy engine can address them, K-major.
     pub packed: [bool; 2],
+    /// What addresses, strides and the length of rows of the program's A are multiples of, in bytes: 16 for the copy engine. Of 8
+    /// or 4, threads load it (16-bit elements, K-major).
+    pub align: u32,
     /// Whether it computes a grouped GEMM.
     pub grouped: bool,
 }
@@ -53,6 +56,10 @@ pub struct Sm90 {
 /// "Technical Specifications per Compute Capability").
 const SHARED_BYTES_A_CTA: u32 = 227 * 1024;
 const SHARED_BYTES_A_SM: u32 = 228 * 1024;
+
+/// What a CTA uses whose threads load A, through the L1 cache: that has the rest of a SM's 256 KiB, and one that is full of what is on its
+/// way holds them up. (Two steps below the most; 164 KiB with the one that each CTA takes more.)
+const SHARED_BYTES_BESIDE_L1: u32 = 163 * 1024;
 
 /// Clusters of 1 to 8 CTAs, each with a multiprocessor for itself, that run at once on an H100 (cuOccupancyMaxActiveClusters): they lie
 /// within a GPC, whose 16 or 18 multiprocessors their size does not always divide.
@@ -110,6 +117,14 @@ const SHAPES_PACKED: &[Shape] = &[
     ([128, 64], 2, Cooperative, [1, 1], 1),
     ([64, 64], 1, Cooperative, [1, 1], 1),
     ([64, 64], 1, Cooperative, [1, 1], 8),
+];
+
+/// For an A that threads load. They are slower at it than the copy engine, but need no copy in front: few tiles gain by that, many
+/// do not.
+const BY_THREADS: &[Shape] = &[
+    ([128, 128], 2, PingPong, [1, 1], 1),
+    ([64, 128], 1, Cooperative, [1, 1], 1),
+    ([64, 64], 1, Cooperative, [1, 1], 1),
 ];
 
 /// For few rows, which lie on the program's N; and for a few hundred, which N takes in steps of 8 where M takes them in steps of 64.
@@ -183,7 +198,7 @@ impl Sm90 {
             return Vec::new();
         }
         let mut configs = Vec::new();
-        let mut offer = |shapes: &[Shape], layout, swapped, packed, grouped| {
+        let mut offer = |shapes: &[Shape], layout, swapped, packed, align, grouped| {
             for (tile, consumers, schedule, cluster, split) in shapes.iter().copied() {
                 // Sums in float16 lie two to a register, and the epilogue takes them by pairs of 8 columns.
                 if types.accumulator == DType::F16 && tile[1] % 16 != 0 {
@@ -203,11 +218,12 @@ impl Sm90 {
                     split,
                     swapped,
                     packed,
+                    align,
                     grouped,
                 };
                 // As many stages as there is memory for.
-                let fitting =
-                    (2..=MAX_STAGES).rev().map(with).find(|config| config.shared_bytes(types) <= SHARED_BYTES_A_CTA);
+                let most = if align < 16 { SHARED_BYTES_BESIDE_L1 } else { SHARED_BYTES_A_CTA };
+                let fitting = (2..=MAX_STAGES).rev().map(with).find(|config| config.shared_bytes(types) <= most);
                 configs.extend(fitting);
             }
         };
@@ -224,21 +240,30 @@ impl Sm90 {
                         if packed.contains(&true) { SHAPES_FROM_REGISTERS_PACKED } else { SHAPES_FROM_REGISTERS };
                     let b_is_first = !k_major[1];
                     if k_major[0] == b_is_first {
-                        offer(shapes, layout, b_is_first != (layout.out == Major::Column), packed, false);
+                        offer(shapes, layout, b_is_first != (layout.out == Major::Column), packed, 16, false);
                     }
                     continue;
                 }
                 let (shapes, few_rows) =
                     if packed.contains(&true) { (SHAPES_PACKED, SWAPPED_PACKED) } else { (SHAPES, SWAPPED) };
-                offer(shapes, layout, false, packed, false);
-                offer(few_rows, layout, true, packed, false);
+                offer(shapes, layout, false, packed, 16, false);
+                offer(few_rows, layout, true, packed, 16, false);
+                // float32 would have to be rounded to tf32 on its way, which the copy engine does.
+                for swapped in [false, true] {
+                    let program_a = usize::from((layout.out == Major::Column) != swapped);
+                    if k_major[program_a] && packed == [false, false] && !exact(types) && types.a.bytes() == 2 {
+                        for align in [8, 4] {
+                            offer(BY_THREADS, layout, swapped, packed, align, false);
+                        }
+                    }
+                }
             }
         }
         if types.a.bytes() == 2 {
             // The copy engine takes boxes from where they begin at multiples of 16 bytes along the contiguous dimension, and a group
             // begins at any row: hence no column-major A.
             for b in Major::BOTH {
-                offer(GROUPED, Layout { a: Major::Row, b, out: Major::Row }, false, [false, false], true);
+                offer(GROUPED, Layout { a: Major::Row, b, out: Major::Row }, false, [false, false], 16, true);
             }
         }
         configs
@@ -265,6 +290,16 @@ impl Sm90 {
     /// Whether the program loads A into registers: elements that `wgmma` cannot read from shared memory as they lie.
     pub fn a_from_registers(&self, types: Types) -> bool {
         types.a.bytes() != 2 && !self.k_major()[0]
+    }
+
+    /// What the user's A (0) or B (1) is aligned to, in bytes, unless it is packed.
+    pub fn aligned_to(&self, at: usize) -> u32 {
+        if self.crossed() == (at == 1) { self.align } else { 16 }
+    }
+
+    /// Whether threads load the program's A.
+    pub fn loads_by_threads(&self) -> bool {
+        self.align < 16
     }
 
     /// M, N and K of a tile, as the user counts them.
@@ -396,6 +431,9 @@ impl Sm90 {
         if self.swapped {
             name += "_swapped";
         }
+        if self.loads_by_threads() {
+            name += &format!("_align{}", self.align);
+        }
         name
     }
 
@@ -407,16 +445,21 @@ impl Sm90 {
     pub fn supports(&self, types: Types, problem: &GemmProblem) -> Result<(), Unsupported> {
         let operands =
             [("A", &problem.a, self.layout.a, self.packed[0]), ("B", &problem.b, self.layout.b, self.packed[1])];
-        for (name, view, major, packed) in operands {
+        for (at, (name, view, major, packed)) in operands.into_iter().enumerate() {
             if packed {
                 continue;
             }
             let other = 3 - major.unit();
+            let align = self.aligned_to(at);
+            let threads = align < 16;
             // The copy engine steps by a multiple of 16 bytes, and not by 0.
-            if !major.fits(view) || (view.stride[other] == 0 && view.shape[other] > 1) {
+            if !major.fits(view) || (!threads && view.stride[other] == 0 && view.shape[other] > 1) {
                 return Err(layout_error(name, view, major));
             }
-            check_alignment(name, view, view.alignment(major.unit()), 16)?;
+            // Threads read whole pieces, and none beyond a row's end.
+            let ends = if threads { view.shape[major.unit()] * view.dtype.bytes() } else { 0 };
+            let aligned = view.alignment(major.unit()).min(1 << (ends | 16).trailing_zeros());
+            check_alignment(name, view, aligned, align)?;
         }
         // Grids, and what pack.cuh counts within an operand, are 32-bit numbers.
         let ctas = self.tiles(problem) * if self.split > 1 { u64::from(self.cluster_size()) } else { 1 };
@@ -620,6 +663,8 @@ impl Sm90 {
             out_by_copy_engine: i32::from(stored_by_copy_engine),
             padding: 0,
             offsets: GroupOffsets::new(offsets),
+            a: if self.loads_by_threads() { sides[0].view.data } else { 0 },
+            a_stride: [0, sides[0].rows].map(|dimension| sides[0].view.stride[dimension]),
         };
         let (tiles, size) = (self.tiles(problem), self.cluster_size());
         let fitting = u64::from(self.clusters_at_once(types, multiprocessors));
@@ -632,7 +677,10 @@ impl Sm90 {
             cluster: size,
             shared_bytes: self.shared_bytes(types),
             overlapping: true,
-            params: Params::Sm90(Sm90Params { maps: [Some(map(0)), Some(map(1)), out_map], scalars }),
+            params: Params::Sm90(Sm90Params {
+                maps: [(!self.loads_by_threads()).then(|| map(0)), Some(map(1)), out_map],
+                scalars,
+            }),
             pack: pack.map(Box::new),
         }
     }

@@ -396,3 +396,30 @@ fn one_offset_a_group_or_no_kernel() {
         })
     );
 }
+
+#[test]
+fn threads_load_what_few_tiles_have_and_no_more() {
+    let sm90 = |problem: &Problem| -> Vec<Sm90> {
+        let found = ranked(problem, H100, false).into_iter().map(|position| all()[position].design);
+        found.filter_map(|design| if let Design::Sm90(config) = design { Some(config) } else { None }).collect()
+    };
+    let first = |m, n, k, layout| sm90(&gemm(F16, m, n, k, layout))[0];
+    let rows = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
+    assert_eq!(first(300, 5000, 700, rows).align, 8);
+    assert_eq!(first(300, 5000, 702, rows).align, 4);
+    assert_eq!(first(300, 5000, 704, rows).align, 16);
+    assert_eq!(first(4096, 4096, 4100, rows).packed, [true, false]);
+    // B is what lies along K here, so that the transposed product is computed, and written transposed.
+    let columns = Layout { a: Major::Column, b: Major::Column, out: Major::Row };
+    let config = first(304, 5000, 700, columns);
+    assert_eq!((config.align, config.swapped, config.aligned_to(0), config.aligned_to(1)), (8, true, 16, 8));
+    // Odd rows are of no alignment that they load; float32 would have to be rounded; those of both operands are copied.
+    for problem in [gemm(F16, 300, 5000, 701, rows), gemm(F32, 300, 5000, 701, TNT), gemm(F16, 300, 5001, 700, rows)] {
+        let found = sm90(&problem);
+        assert!(!found.is_empty() && found.iter().all(|config| config.align == 16));
+    }
+    // Nor is there anything between a row's last whole piece and its end.
+    let Problem::Gemm(padded) = gemm(F16, 300, 5000, 699, rows) else { panic!("not a GEMM") };
+    let padded = GemmProblem { a: View { stride: [0, 700, 1], ..padded.a }, ..padded };
+    assert!(sm90(&Problem::Gemm(padded)).iter().all(|config| config.align == 16));
+}

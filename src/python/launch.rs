@@ -93,8 +93,12 @@ impl Block {
             Block::Elementwise(params) => [params.a, params.b, params.out, _] = now,
             Block::Sm90(Sm90Block { maps, scalars }) => {
                 [_, _, scalars.out, scalars.offsets.ends] = now;
+                let first = usize::from(scalars.a != 0);
+                if first == 1 {
+                    scalars.a = now[0];
+                }
                 let read = if scalars.out_by_copy_engine != 0 { 3 } else { 2 };
-                for at in (0..read).filter(|at| now[*at] != before[*at]) {
+                for at in (first..read).filter(|at| now[*at] != before[*at]) {
                     maps[at].move_to(now[at])?;
                 }
             }

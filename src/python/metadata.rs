@@ -28,9 +28,13 @@ pub fn describe<'py>(py: Python<'py>, kernel: &Kernel, class: &Bound<'py, PyAny>
         Design::Sm80(Sm80 { layout, align, .. }) => {
             ((Some(layout.a), *align), (Some(layout.b), *align), (Some(layout.out), 1))
         }
-        Design::Sm90(Sm90 { layout, packed, .. }) => {
-            let side = |major, packed: bool| if packed { (None, 1) } else { (Some(major), 16) };
-            (side(layout.a, packed[0]), side(layout.b, packed[1]), (Some(layout.out), Sm90::out_alignment(types)))
+        Design::Sm90(config) => {
+            let side = |at: usize, major| match config.packed[at] {
+                true => (None, 1),
+                false => (Some(major), config.aligned_to(at)),
+            };
+            let layout = config.layout;
+            (side(0, layout.a), side(1, layout.b), (Some(layout.out), Sm90::out_alignment(types)))
         }
         Design::Simt(_) | Design::Elementwise(_) | Design::Reference(_) => ((None, 1), (None, 1), (None, 1)),
     };
@@ -135,6 +139,7 @@ fn design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> 
             config.split,
             config.swapped,
             PyTuple::new(py, config.packed)?,
+            config.align,
         ))?,
     };
     lock().get_or_insert_default().insert(key, made.clone().unbind());

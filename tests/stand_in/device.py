@@ -100,7 +100,7 @@ class TensorMap(NamedTuple):
 
 
 class Sm90Parameters(NamedTuple):
-    """Sm90Params as the last launch had them. Ask for them with ``expect(464)`` before the launch."""
+    """Sm90Params as the last launch had them. Ask for them with ``expect(488)`` before the launch."""
 
     a: TensorMap
     b: TensorMap
@@ -112,19 +112,24 @@ class Sm90Parameters(NamedTuple):
     batched: tuple[int, ...]
     out_by_copy_engine: int
     offsets: tuple[int, ...]
+    #: Of an A that threads load, which has no map.
+    a_pointer: int
+    a_stride: tuple[int, ...]
 
 
 def last_sm90_parameters() -> Sm90Parameters:
     """The parameter block of the last launch of an sm90 kernel."""
-    block = ctypes.string_at(library.stand_in_last_parameters(), 464)
+    block = ctypes.string_at(library.stand_in_last_parameters(), 488)
 
     def tensor_map(at: int) -> TensorMap:
         fields = struct.unpack_from("<2i6Q3I", block, 128 * at)
         return TensorMap(fields[0], fields[1], fields[2], fields[3:6], fields[6:8], fields[8:])
 
-    fields = struct.unpack_from("<4Q4i2iiiQq", block, 384)
+    fields = struct.unpack_from("<4Q4i2iiiQqQ2q", block, 384)
     maps = (tensor_map(0), tensor_map(1), tensor_map(2))
-    return Sm90Parameters(*maps, fields[0], fields[1:4], fields[4:8], fields[8:10], fields[10], fields[12:])
+    return Sm90Parameters(
+        *maps, fields[0], fields[1:4], fields[4:8], fields[8:10], fields[10], fields[12:14], fields[14], fields[15:]
+    )
 
 
 class Launch(NamedTuple):
