@@ -92,11 +92,8 @@ def chosen(part: str) -> Iterator[tuple[cutlass_api.Kernel, str]]:
         if family == "sm90":
             whole = types == ("float16", "float16", "float16", "float32")
             layouts = [layout for layout in layouts if whole or layout in few]
-            kind = (
-                (design.schedule, design.consumers, design.split > 1, design.swapped, design.packed)
-                if whole
-                else design.schedule
-            )
+            of_all = (design.schedule, design.load_bytes, design.swapped)
+            kind = (*of_all, design.consumers, design.split > 1, design.packed) if whole else of_all
         else:
             types = (*types[:2], types[3])  # how an output is stored shows in any one type
         for layout in layouts:
@@ -164,6 +161,8 @@ def products(results: Results, part: str, batches: int) -> None:
         m, n, k = M, N, K
         if family_of(kernel) == "sm90" and types[0].itemsize == 2 and types[2] == torch.float32:
             m, n, k = 72, 136, 80  # it leaves others to sm80
+        if family_of(kernel) == "sm90" and design.load_bytes < 16:
+            k = 76  # threads load whole pieces of a row
         narrow = getattr(design, "narrow", None)
         if narrow == "m":
             m = min(13, design.tile_shape[0])
