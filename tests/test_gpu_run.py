@@ -121,7 +121,7 @@ def test_the_default_stream_has_handle_zero() -> None:
     assert gemm.shows(2)
 
 
-@pytest.mark.parametrize("stream", [object(), "0", 1.5, [0]], ids=repr)
+@pytest.mark.parametrize("stream", [object(), "0", 1.5, [0]], ids=lambda stream: type(stream).__name__)
 def test_what_is_no_stream_is_refused(stream) -> None:
     gemm = Gemm()
     with pytest.raises(TypeError, match="stream"):
