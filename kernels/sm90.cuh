@@ -151,7 +151,8 @@ struct Sm90Gemm {
   // A's elements for half a K block, and for the half that is multiplied meanwhile.
   static constexpr int FRAGMENTS = A_FROM_REGISTERS ? 2 * M_BLOCKS * 8 : 0;
   // Besides the sums, 48 registers do. Where the even share of a SM's 65536 does not suffice, the producer passes its own on.
-  static constexpr int CTAS_BY_REGISTERS = 65536 / (THREADS * (SUMS + FRAGMENTS + 48));
+  static constexpr int TOTALS = SPLIT > 1 ? M_BLOCKS * OWN_PIECES * 4 : 0;
+  static constexpr int CTAS_BY_REGISTERS = 65536 / (THREADS * (SUMS + FRAGMENTS + TOTALS + 48));
   static constexpr int MIN_CTAS = CTAS_BY_REGISTERS > 1 ? CTAS_BY_REGISTERS : 1;
   static constexpr bool REDISTRIBUTE = CTAS_BY_REGISTERS == 0;
   static constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32;

@@ -396,6 +396,14 @@ impl Sm90 {
         if self.a_from_registers(types) { self.tile[0] / self.consumers / 64 * 16 } else { 0 }
     }
 
+    /// Registers that a split tile's sums take once they are added up, in float32.
+    fn total_registers(&self) -> u32 {
+        if self.split == 1 {
+            return 0;
+        }
+        self.tile[0] / self.consumers / 64 * self.stored_columns() / 8 * 4
+    }
+
     /// Whether sums leave an epilogue the registers that it needs: behind 192 even a short one spills.
     pub fn has_room_for_epilogues(&self, types: Types) -> bool {
         self.sum_registers(types) <= 176
@@ -404,7 +412,7 @@ impl Sm90 {
     /// CTAs that a SM holds, by registers and shared memory.
     pub fn ctas_per_sm(&self, types: Types) -> u32 {
         // As many registers more as the program says it needs besides.
-        let registers = self.sum_registers(types) + self.fragment_registers(types) + 48;
+        let registers = self.sum_registers(types) + self.fragment_registers(types) + self.total_registers() + 48;
         let by_registers = 65536 / (self.threads() * registers);
         by_registers.min(SHARED_BYTES_A_SM / (self.shared_bytes(types) + 1024)).max(1)
     }
