@@ -17,17 +17,13 @@ def code_cells(path):
     return [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
 
 
-#: Changed since there was a GPU to run them on. Their outputs are of the CPU reference, and say so; to be replaced.
-WITHOUT_A_GPU = {"001_fused_epilogues", "004_fake_tensors"}
-
-
 @notebooks
 def test_it_is_kept_with_the_outputs_of_a_whole_run(path):
     cells = code_cells(path)
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     said = "".join("".join(output.get("text", [])) for cell in cells for output in cell["outputs"])
-    assert bool(re.search(r"\bno GPU\b", said)) == (path.stem in WITHOUT_A_GPU)
-    draws = any("matplotlib" in "".join(cell["source"]) for cell in cells) and path.stem not in WITHOUT_A_GPU
+    assert not re.search(r"\bno GPU\b", said)
+    draws = any("matplotlib" in "".join(cell["source"]) for cell in cells)
     assert any("image/png" in output.get("data", {}) for cell in cells for output in cell["outputs"]) == draws
     assert not [output for cell in cells for output in cell["outputs"] if output["output_type"] == "error"]
     for cell in cells:
