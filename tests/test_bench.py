@@ -65,6 +65,7 @@ def test_a_table_of_shapes_is_read(tmp_path: Path) -> None:
     assert {shape.layout for shape in shapes} == {"tn"}
 
 
+@pytest.mark.timing
 @pytest.mark.gpu
 def test_latency_on_a_gpu(tmp_path: Path) -> None:
     ended = bench("latency", "--json", tmp_path / "latency.json")

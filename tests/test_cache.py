@@ -77,6 +77,7 @@ def test_the_next_process_reads_it_without_compiling(cache):
     assert writings(folder) == before
 
 
+@pytest.mark.timing
 def test_reading_from_disk_takes_milliseconds(filled):
     folder, cold = filled
     median = statistics.median(compile_in_a_process(folder).seconds for _ in range(7))

@@ -33,7 +33,9 @@ def parts(kernel, cc):
         return {(family, types["A"]), (family, operation, layout)}
     types["accumulator"] = getattr(operands, "accumulator_type", operands.out.dtype).name
     by_place = {(family, place, dtype) for place, dtype in types.items()}
-    return by_place | {(family, types["A"], types["B"]), (family, layout), (family, operation, kernel.metadata.design)}
+    # What a configuration takes of the registers is the accumulator's doing, too.
+    configuration = (family, operation, types["accumulator"], kernel.metadata.design)
+    return by_place | {(family, types["A"], types["B"]), (family, layout), configuration}
 
 
 def sample(cc):

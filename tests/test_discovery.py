@@ -406,6 +406,7 @@ def test_sums_that_stay_in_float32_are_left_to_more_exact_kernels():
 # Time.
 
 
+@pytest.mark.timing
 def test_all_kernels_by_name_in_a_fresh_process():
     code = """
         import time

@@ -203,6 +203,7 @@ def test_a_kernel_with_metadata_is_found_and_run():
     run_python(code, PYTHONPATH=os.pathsep.join(path))
 
 
+@pytest.mark.timing
 def test_a_call_costs_microseconds(request):
     square = square_of("float")
     x, out = torch.ones(256, device="cuda"), torch.zeros(256, device="cuda")

@@ -146,6 +146,7 @@ def test_a_bound_launch():
     assert torch.equal(out, a + other)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.int8], ids=str)
 def test_bandwidth_beside_a_copy(dtype, request):
     """What is read and written a second, as a share of what torch's copy reads and writes."""

@@ -542,6 +542,7 @@ def test_the_readme_s_examples_run(tmp_path) -> None:
         assert out.is_cuda and ours <= 1.2 * theirs
 
 
+@pytest.mark.timing
 def test_compiling_is_quick(tmp_path, request) -> None:
     """Under 0.5 s by NVRTC, under 5 ms from the disk; in fresh processes that have torch and its context already."""
     code = """
