@@ -126,7 +126,7 @@ pub fn matmul<'py>(
     if let Some(out) = given
         && is_torch(out)?
     {
-        torch(py)?.increment_version.bind(py).call1((out,))?;
+        torch(py)?.increment_version.bind(py).call1(((out,),))?;
     }
     Ok(out)
 }
@@ -172,7 +172,8 @@ fn torch(py: Python<'_>) -> PyResult<&Torch> {
         Ok(Torch {
             tensor: module.getattr("Tensor")?.unbind(),
             forward_mode: py.import("torch.autograd.forward_ad")?.unbind(),
-            increment_version: py.import("torch.autograd.graph")?.getattr("increment_version")?.unbind(),
+            // What `torch.autograd.graph.increment_version` calls, without the Python frame in between.
+            increment_version: module.getattr("_C")?.getattr("_increment_version")?.unbind(),
             module: module.unbind(),
         })
     })
