@@ -1,6 +1,7 @@
 // GEMM on Hopper: wgmma fed by the copy engine (TMA).
 //
 //   global memory --TMA--> shared memory (ring of STAGES tiles) --wgmma--> sums --epilogue--> shared memory (slabs) --TMA--> global
+//                                                                         (from here on: sm90/store.cuh)
 //
 // A CTA has one producer warpgroup, of which one thread starts the copies, and CONSUMERS warpgroups that multiply. They meet at two
 // barriers a stage: `full` (its bytes have arrived) and `empty` (it has been read). The grid is persistent: each CTA takes one tile
@@ -27,27 +28,13 @@
 #include "common/groups.cuh"
 #include "common/mbarrier.cuh"
 #include "common/ptx.cuh"
-#include "common/stmatrix.cuh"
 #include "common/tma.cuh"
 #include "common/types.cuh"
 #include "common/wgmma.cuh"
+#include "sm90/params.cuh"
+#include "sm90/store.cuh"
 
 enum class Schedule { COOPERATIVE, PING_PONG };
-
-// Mirrored field by field in the Rust core. Tensor maps have three dimensions, the fastest first, the batch last;
-// where k is 0, they still need a valid address.
-struct alignas(64) Sm90Params {
-  TensorMap a, b, out;
-  void* out_pointer;        // used where out_by_tma is 0, and if OUT_TRANSPOSED
-  long long out_stride[3];  // in elements: along batch, rows, columns
-  int m, n, k, batch;        // if GROUPED, the batch is the groups, and m all rows
-  int a_batched, b_batched;  // 0: all batches read the same matrix, and the tensor map has one
-  int out_by_tma;            // 0: the copy engine cannot address the output: strides, or rows, of no multiple of 16 bytes
-  GroupOffsets offsets;      // if GROUPED
-  const void* a_pointer;     // if A_ALIGN is not 16, in place of `a`
-  long long a_stride[2];     // in elements: along batch, rows
-};
-static_assert(sizeof(Sm90Params) == 512);
 
 // Of a split tile, each CTA stores an equal part of the columns: as many CTAs as can share them evenly in groups of 8.
 __host__ __device__ constexpr int stored_columns(int tile_n, int split) {
@@ -90,6 +77,7 @@ struct Sm90Gemm {
 
   using Multiply = ptx::Wgmma<A, Accumulator, TILE_N, A_K_MAJOR, B_K_MAJOR>;
   using Value = EpilogueValue<Accumulator>;
+  using Store = Sm90Store<Sm90Gemm, Out, Epilogue, CONSUMERS, OUT_TRANSPOSED, GROUPED>;
 
   // ---- shared memory: the ring, the consumers' slabs, the barriers ----
 
@@ -294,13 +282,13 @@ struct Sm90Gemm {
         const int m = tile.m + warp_m, n = tile.n + split * EPILOGUE_N;
         if constexpr (SPLIT == 1) {
           auto sum = [&](int strip, int i) { return decode(Multiply::value(sums[strip], i)); };
-          store(params, epilogue, sum, slabs, slab, GROUPED ? 0 : tile.batch, m, n, GROUPED ? tile.end : params.m);
+          Store::store(params, epilogue, sum, slabs, slab, GROUPED ? 0 : tile.batch, m, n, GROUPED ? tile.end : params.m);
         } else {
           f32 totals[M_BLOCKS][OWN_PIECES * 4];
           add_up(totals, sums, split, rank, shared_memory, arrived);
           ptx::let_next_grid_start();
           auto total = [&](int strip, int i) { return totals[strip][i]; };
-          if (split < OWNERS) store(params, epilogue, total, slabs, slab, tile.batch, m, n, params.m);
+          if (split < OWNERS) Store::store(params, epilogue, total, slabs, slab, tile.batch, m, n, params.m);
         }
       }
     }
@@ -502,324 +490,5 @@ struct Sm90Gemm {
         total[3] = s == 0 ? v.w : total[3] + v.w;
       }
     }
-  }
-
-  // ---- the epilogue ----
-
-  // A warp's sums: M_BLOCKS strips of 16 rows, 64 rows apart, EPILOGUE_N columns wide, from (m, n) on. `value` gives a sum by
-  // its strip and its index there. Of the rows, only those before `end` are stored.
-  template <class Sums>
-  static __device__ __forceinline__ void store(const Sm90Params& params, Epilogue epilogue, const Sums& value, unsigned char* slabs,
-                                               int& slab, int batch, int m, int n, int end) {
-    if constexpr (A_FROM_REGISTERS && OUT_TRANSPOSED && is_same<Epilogue, Identity>)
-      if (store_pairs(params, value, batch, m, n)) return;
-    if constexpr (OUT_TRANSPOSED && BY_LINES) store_lines(params, value, slabs, slab, batch, m, n);
-    else if constexpr (OUT_TRANSPOSED) store_transposed(params, epilogue, value, slabs, batch, m, n);
-    else store_rows(params, epilogue, value, slabs, slab, batch, m, n, end);
-  }
-
-  template <class Sums>
-  static __device__ __forceinline__ void store_rows(const Sm90Params& params, Epilogue epilogue, const Sums& value,
-                                                    unsigned char* slabs, int& slab, int batch, int m, int n, int end) {
-    const int lane = threadIdx.x % 32;
-    unsigned char* rows = slabs;
-    Operands operands[2], next[2];  // of the two row halves
-    auto row_of = [&](int round) { return m + round / (BOXES * ROUNDS) * 64; };
-    auto column_of = [&](int round) { return n + round / ROUNDS % BOXES * BOX_N; };
-    auto load = [&](int round) {
-      const int last = min(params.n, column_of(round) + BOX_N), column = column_of(round) + round % ROUNDS * 32 + lane % 4 * 2;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = row_of(round) + strip_row(lane / 4 + 8 * half), valid = row < end ? last - column : 0;
-        if (half == 0) epilogue.load(next[0], batch, row, column, valid);
-        else epilogue.load_below(next[1], next[0], batch, row, column, valid);
-      }
-    };
-    if constexpr (LOAD_AHEAD) load(0);
-    // Rolled, for the sake of compile time: only what picks registers is there once for each round.
-#pragma unroll 1
-    for (int round = 0; round < M_BLOCKS * BOXES * ROUNDS; ++round) {
-      const int row = row_of(round), column = column_of(round);
-      if (GROUPED && row >= end) break;
-      if (round % ROUNDS == 0) {
-        rows = slabs + slab * SLAB_BYTES;
-        slab = (slab + 1) % SLABS;
-        if (lane == 0) ptx::store_wait_read<SLABS - 1>();
-        __syncwarp();
-      }
-      if constexpr (CONVERT_ONLY) write_matrices(value, round, ptx::shared_address(rows));
-      else {
-        if constexpr (LOAD_AHEAD) {
-          operands[0] = next[0];
-          operands[1] = next[1];
-          if (round + 1 < M_BLOCKS * BOXES * ROUNDS) load(round + 1);
-        }
-        write_groups(params, epilogue, value, operands, round, rows, batch, row, column, end);
-      }
-      if (round % ROUNDS != ROUNDS - 1) continue;
-
-      if (params.out_by_tma && (!GROUPED || row + 16 <= end)) {
-        ptx::fence_for_copy_engine();
-        __syncwarp();
-        if (lane == 0) ptx::store_box(&params.out, ptx::shared_address(rows), column, row, batch);
-      } else if (GROUPED && params.out_by_tma) {  // below a group's last rows are the next one's, which the copy engine would write
-        __syncwarp();
-        store_vectors(params, rows, row, column, end);
-      } else {
-        __syncwarp();
-        Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[0] * batch;
-#pragma unroll 2
-        for (int index = lane; index < 16 * BOX_N; index += 32) {
-          const int r = index / BOX_N, c = index % BOX_N;
-          if (row + r < end && column + c < params.n)
-            out[params.out_stride[1] * (row + r) + params.out_stride[2] * (column + c)] =
-                *reinterpret_cast<const Out*>(rows + slab_offset(r, c * int(sizeof(Out))));
-        }
-      }
-      if (lane == 0) ptx::store_commit();  // without a store, an empty group: to count groups is to count slabs
-    }
-  }
-
-  // A box's rows before `end`, 16 bytes at a time, of an output that the copy engine could address.
-  static __device__ __forceinline__ void store_vectors(const Sm90Params& params, const unsigned char* rows, int row, int column,
-                                                       int end) {
-    constexpr int VECTORS = BOX_BYTES / 16, WIDTH = 16 / int(sizeof(Out));
-    static_assert(!GROUPED || BOX_BYTES % 16 == 0);
-    Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[1] * row + column;
-    for (int index = threadIdx.x % 32; index < 16 * VECTORS; index += 32) {
-      const int r = index / VECTORS, c = index % VECTORS * WIDTH;
-      if (row + r < end && column + c < params.n)
-        ptx::store_global(out + params.out_stride[1] * r + c,
-                          *reinterpret_cast<const ptx::Vector*>(rows + slab_offset(r, c * int(sizeof(Out)))));
-    }
-  }
-
-  // The row of a strip that is wgmma's row r of 16.
-  static __device__ __forceinline__ constexpr int strip_row(int r) { return A_FROM_REGISTERS ? ptx::fragment_row(r) : r; }
-
-  // Where a byte of a row lies in a slab, with the copy engine's swizzle: bits 7 to 9 of an offset change its bits 4 to 6.
-  static __device__ __forceinline__ int slab_offset(int row, int byte) {
-    const int offset = row * BOX_BYTES + byte;
-    return offset ^ (offset >> 7 & SWIZZLE) << 4;
-  }
-
-  // Sums that need no more than a conversion to 16 bits: two 8 x 8 matrices of rows 0 to 7, two of rows 8 to 15 at a time.
-  template <class Sums> static __device__ __forceinline__ void write_matrices(const Sums& value, int box, unsigned rows) {
-    const int lane = threadIdx.x % 32;
-    const unsigned target = rows + slab_offset(strip_row(lane % 16), lane / 16 * 16);
-#pragma unroll
-    for (int at = 0; at < M_BLOCKS * BOXES; ++at)
-      if (at == box)
-#pragma unroll
-        for (int group = 0; group < GROUPS; group += 2) {
-          auto bits = [&](int i) -> unsigned {
-            return encode<Out>(value(at / BOXES, 4 * (at % BOXES * GROUPS + group) + i)).bits;
-          };
-          auto pair = [&](int i) { return bits(i) | bits(i + 1) << 16; };
-          // The group's bits are above those that lanes differ in: to add is to XOR.
-          const unsigned matrices = SWIZZLE ? target ^ group * 16 : target + group * 16;
-          if (group + 1 < GROUPS) ptx::store_matrices(matrices, pair(0), pair(2), pair(4), pair(6));
-          else ptx::store_matrices(matrices, pair(0), pair(2));
-        }
-  }
-
-  // A round's sums, where it is one from FIRST to before END. Branches halve what is left: of many in a row, the compiler would make
-  // instructions of all rounds, each of which a predicate skips.
-  template <int FIRST, int END, class Sums>
-  static __device__ __forceinline__ void pick(const Sums& value, int round, Value (&values)[2][2 * ROUND_GROUPS]) {
-    if constexpr (END - FIRST > 1) {
-      constexpr int MIDDLE = (FIRST + END) / 2;
-      if (round < MIDDLE) pick<FIRST, MIDDLE>(value, round, values);
-      else pick<MIDDLE, END>(value, round, values);
-    } else {
-      constexpr int STRIP = FIRST / ROUNDS / BOXES, BOX = FIRST / ROUNDS % BOXES;
-#pragma unroll
-      for (int i = 0; i < 4 * ROUND_GROUPS; ++i) {
-        const int group = FIRST % ROUNDS * 4 + i / 4;
-        Value& target = values[i / 2 % 2][i / 4 * 2 + i % 2];
-        target = group < GROUPS ? value(STRIP, 4 * (BOX * GROUPS + group) + i % 4) : Value{};
-        asm volatile("" : "+f"(target));  // or it would select among all rounds' sums
-      }
-    }
-  }
-
-  // Any sums and any epilogue, 4 groups of 8 columns a round, as lanes hold them: two neighbours of each group in row lane / 4, and two
-  // eight rows below.
-  template <class Sums>
-  static __device__ __forceinline__ void write_groups(const Sm90Params& params, Epilogue epilogue, const Sums& value,
-                                                      Operands (&operands)[2], int round, unsigned char* rows, int batch, int m,
-                                                      int n, int end) {
-    const int lane = threadIdx.x % 32, first = round % ROUNDS * 4;  // group
-    Value values[2][2 * ROUND_GROUPS];
-    pick<0, M_BLOCKS * BOXES * ROUNDS>(value, round, values);
-    const int column = n + first * 8 + lane % 4 * 2, own = n + BOX_N - column;
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = m + strip_row(lane / 4 + 8 * half), valid = row < end ? min(own, params.n - column) : 0;
-      if constexpr (!LOAD_AHEAD) {
-        if (half == 0) epilogue.load(operands[0], batch, row, column, valid);
-        else epilogue.load_below(operands[1], operands[0], batch, row, column, valid);
-      }
-      const Place place{batch, row, column, valid, m / 8 + half, n / BOX_N * ROUNDS + round % ROUNDS, true, own};
-      finish_sums<8, 4, AT_A_TIME>(epilogue, values[half], operands[half], place);
-    }
-
-    auto element = [&](int half, int i) { return encode<Out>(Epilogue::result(values[half][i])); };
-    if constexpr (sizeof(Out) == 2) {
-      const unsigned target = ptx::shared_address(rows) + slab_offset(strip_row(lane % 16), lane / 16 * 16);
-      auto pair = [&](int half, int group) -> unsigned { return element(half, 2 * group).bits | element(half, 2 * group + 1).bits << 16; };
-#pragma unroll
-      for (int group = 0; group < ROUND_GROUPS; group += 2) {
-        const int byte = (first + group) * 16;
-        const unsigned matrices = SWIZZLE ? target ^ byte : target + byte;  // as in write_matrices
-        if (group + 1 < ROUND_GROUPS && first + group + 1 < GROUPS)
-          ptx::store_matrices(matrices, pair(0, group), pair(1, group), pair(0, group + 1), pair(1, group + 1));
-        else if (first + group < GROUPS) ptx::store_matrices(matrices, pair(0, group), pair(1, group));
-      }
-    } else {
-      struct alignas(2 * sizeof(Out)) Pair { Out elements[2]; };
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-#pragma unroll
-        for (int group = 0; group < ROUND_GROUPS; ++group)
-          if (first + group < GROUPS) {
-            const int byte = ((first + group) * 8 + lane % 4 * 2) * int(sizeof(Out));
-            *reinterpret_cast<Pair*>(rows + slab_offset(strip_row(lane / 4 + 8 * half), byte)) = {element(half, 2 * group), element(half, 2 * group + 1)};
-          }
-    }
-  }
-
-  // Sums that need no more than a conversion to 16 bits, for an output whose rows are the sums' columns. 8 x 8 matrices are transposed on
-  // their way into the warpgroup's slab, whose pieces of 16 bytes lie as in the operands' tiles: neither the 8 rows of a matrix nor a
-  // row's 8 pieces meet in a bank. A quarter warp then stores a whole line of 128 bytes.
-  template <class Sums>
-  static __device__ __forceinline__ void store_lines(const Sm90Params& params, const Sums& value, unsigned char* slabs, int& slab,
-                                                     int batch, int m, int n) {
-    const int thread = threadIdx.x % WARPGROUP, warp = thread / 32, lane = thread % 32;
-    slabs -= warp * SLAB_BYTES;  // the warpgroup's
-    auto offset = [](int row, int piece) { return row * LINE_BYTES + (piece ^ row % 8) * 16; };
-    const unsigned matrices = ptx::shared_address(slabs) + offset(lane / 16 * 8 + lane % 8, warp * 2 + lane / 8 % 2);
-    const unsigned char* const own = slabs + offset(thread / 8, thread % 8);  // this thread stores 16 bytes of each 16th row
-    Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[0] * batch;
-    const bool aligned = params.out_stride[2] == 1 && ((reinterpret_cast<unsigned long long>(out) |
-                                                        (params.out_stride[1] | params.m) * sizeof(Out)) & 15) == 0;
-    const int rows = min(EPILOGUE_N, params.n - n);
-#pragma unroll 1
-    for (int strip = 0; strip < M_BLOCKS; ++strip) {
-      const int left = m - warp * 16 + strip * 64, column = left + thread % 8 * 8;
-      Out* line = out + params.out_stride[1] * (n + thread / 8) + column;
-#pragma unroll 1
-      for (int first = 0; first < EPILOGUE_N; first += LINES) {
-        const int used = slab * (LINES * LINE_BYTES);
-        slab ^= 1;
-#pragma unroll
-        for (int i = 0; i < M_BLOCKS; ++i)
-#pragma unroll
-          for (int j = 0; j < EPILOGUE_N; j += LINES)
-            if (i == strip && j == first)
-#pragma unroll
-              for (int row = j; row < min(j + LINES, EPILOGUE_N); row += 16) {
-                auto bits = [&](int e) -> unsigned { return encode<Out>(value(i, row / 2 + e)).bits; };
-                auto pair = [&](int e) { return bits(e) | bits(e + 1) << 16; };
-                const unsigned target = matrices + used + (row - j) * LINE_BYTES;
-                if (row + 8 < EPILOGUE_N) ptx::store_matrices<true>(target, pair(0), pair(2), pair(4), pair(6));
-                else ptx::store_matrices<true>(target, pair(0), pair(2));
-              }
-        // Whoever arrives here has read the other slab. (Barriers up to CONSUMERS are for taking turns, and for `reduce`.)
-        ptx::numbered_barrier_sync<WARPGROUP>(1 + CONSUMERS + threadIdx.x / WARPGROUP);
-        if (aligned) {
-#pragma unroll
-          for (int i = 0; i < LINES; i += 16) {
-            if (first + i + thread / 8 < rows && column < params.m)
-              ptx::store_global(line, *reinterpret_cast<const ptx::Vector*>(own + used + i * LINE_BYTES));
-            line += 16 * params.out_stride[1];
-          }
-        } else {
-#pragma unroll 2
-          for (int index = thread; index < LINES * 64; index += WARPGROUP) {
-            const int r = index / 64, c = index % 64;
-            if (first + r < rows && left + c < params.m)
-              out[params.out_stride[1] * (n + first + r) + params.out_stride[2] * (left + c)] =
-                  *reinterpret_cast<const Out*>(slabs + used + offset(r, c / 8) + c % 8 * 2);
-          }
-        }
-      }
-    }
-  }
-
-  // Any sums and any epilogue, for such an output: 16 rows at a time through a warp's slab, where each lane picks up 8 neighbours along m.
-  template <class Sums>
-  static __device__ __forceinline__ void store_transposed(const Sm90Params& params, Epilogue epilogue, const Sums& value,
-                                                          unsigned char* slab, int batch, int m, int n) {
-    constexpr int ROUNDS = (EPILOGUE_N + TRANSPOSED_N - 1) / TRANSPOSED_N;
-    const int lane = threadIdx.x % 32;
-    Value* const values = reinterpret_cast<Value*>(slab);
-    Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[0] * batch;
-    const bool wide = params.out_stride[2] == 1 &&
-                      ((reinterpret_cast<unsigned long long>(out) | params.out_stride[1] * sizeof(Out)) & 15) == 0;
-#pragma unroll 1
-    for (int round = 0; round < M_BLOCKS * ROUNDS; ++round) {
-      __syncwarp();  // the slab's former values have been read
-#pragma unroll
-      for (int at = 0; at < M_BLOCKS * ROUNDS; ++at)
-        if (at == round)
-#pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            const int first = at % ROUNDS * TRANSPOSED_N + i / 4 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-            if (first < EPILOGUE_N)
-              values[column * TRANSPOSED_PITCH + strip_row(lane / 4 + i / 2 % 2 * 8)] = value(at / ROUNDS, first / 2 + i % 4);
-          }
-      __syncwarp();
-      // A quarter warp has rows 0, 1, 4 and 5, the next one 2, 3, 6 and 7: what its lanes read at once then lies in banks of its own.
-      const int slab_row = (lane / 2 & 9) + (lane / 4 & 2) + (lane & 4), first = round % ROUNDS * TRANSPOSED_N + slab_row;
-      const int block = m + round / ROUNDS * 64, row = n + first, column = block + lane % 2 * 8;
-      const bool own = first < EPILOGUE_N;
-      const int valid = own && row < params.n ? min(8, params.m - column) : 0;
-      if (!Epilogue::REDUCES && valid <= 0) continue;
-      Value eight[8];
-#pragma unroll
-      for (int e = 0; e < 8; ++e) eight[e] = values[slab_row * TRANSPOSED_PITCH + lane % 2 * 8 + e];
-      typename Epilogue::template Operands<8, 8> operands;
-      epilogue.load(operands, batch, row, column, valid);
-      const Place place{batch, row, column, valid, n / EPILOGUE_N * ROUNDS + round % ROUNDS, block / 16, own, 8};
-      finish_sums<16, 2>(epilogue, eight, operands, place);
-      if (valid <= 0) continue;
-      Out* const target = out + params.out_stride[1] * row + params.out_stride[2] * column;
-      union { Out elements[8]; ptx::Vector vectors[(sizeof(Out) + 1) / 2]; } packed;
-#pragma unroll
-      for (int e = 0; e < 8; ++e) packed.elements[e] = encode<Out>(Epilogue::result(eight[e]));
-      if (sizeof(Out) > 1 && wide && valid == 8) {
-#pragma unroll
-        for (int i = 0; i < int(sizeof(Out)) / 2; ++i)
-          ptx::store_global(reinterpret_cast<ptx::Vector*>(target) + i, packed.vectors[i]);
-      } else {
-#pragma unroll
-        for (int e = 0; e < 8; ++e)
-          if (e < valid) target[params.out_stride[2] * e] = packed.elements[e];
-      }
-    }
-  }
-
-  // The same for whole tiles of which each lane has pairs along m: 8 lanes' lie side by side. False, if that cannot be.
-  template <class Sums>
-  static __device__ __forceinline__ bool store_pairs(const Sm90Params& params, const Sums& value, int batch, int m, int n) {
-    struct alignas(2 * sizeof(Out)) Pair { Out elements[2]; };
-    const int lane = threadIdx.x % 32;
-    Out* target = static_cast<Out*>(params.out_pointer) + params.out_stride[0] * batch + params.out_stride[1] * (n + lane % 4 * 2) +
-                  m + lane / 4 * 2;
-    const bool aligned = ((reinterpret_cast<unsigned long long>(target) | params.out_stride[1] * sizeof(Out)) & (sizeof(Pair) - 1)) == 0;
-    const bool whole = m + (M_BLOCKS - 1) * 64 + 16 <= params.m && n + EPILOGUE_N <= params.n;
-    if (params.out_stride[2] != 1 || !aligned || !whole) return false;
-#pragma unroll
-    for (int group = 0; group < EPILOGUE_N / 8; ++group) {
-#pragma unroll
-      for (int i = 0; i < 2 * M_BLOCKS; ++i) {
-        const int strip = i / 2, row = i % 2;
-        auto element = [&](int half) { return encode<Out>(value(strip, 4 * group + 2 * half + row)); };
-        *reinterpret_cast<Pair*>(target + params.out_stride[1] * row + strip * 64) = {element(0), element(1)};
-      }
-      target += params.out_stride[1] * 8;
-    }
-    return true;
   }
 };

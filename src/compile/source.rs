@@ -34,6 +34,8 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "skinny.cuh",
     "sm80.cuh",
     "sm90.cuh",
+    "sm90/params.cuh",
+    "sm90/store.cuh",
 ];
 
 /// The program that copies operands with elements of this many bytes.

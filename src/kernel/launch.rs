@@ -107,7 +107,7 @@ pub struct Sm90Params {
     pub scalars: Sm90Scalars,
 }
 
-/// What follows the tensor maps in `Sm90Params` of `kernels/sm90.cuh`, byte for byte.
+/// What follows the tensor maps in `Sm90Params` of `kernels/sm90/params.cuh`, byte for byte.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sm90Scalars {

@@ -43,7 +43,7 @@ impl Stream {
     }
 }
 
-/// The parameter of an sm90 kernel: `Sm90Params` of `kernels/sm90.cuh`, byte for byte.
+/// The parameter of an sm90 kernel: `Sm90Params` of `kernels/sm90/params.cuh`, byte for byte.
 #[repr(C, align(64))]
 #[derive(Clone)]
 struct Sm90Block {
