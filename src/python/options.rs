@@ -1,6 +1,7 @@
 //! Process-wide choices.
 
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 
 use crate::operand;
 
@@ -18,10 +19,16 @@ pub fn set_use_c_exchange(on: bool) {
 /// Whether float32 operands may be rounded to tf32 for the tensor cores. It is torch's decision to take, where torch is
 /// loaded (`torch.backends.cuda.matmul.allow_tf32`, `torch.set_float32_matmul_precision`); elsewhere the answer is no.
 pub fn tf32_allowed(py: Python<'_>) -> PyResult<bool> {
-    let modules = py.import("sys")?.getattr("modules")?;
-    let Ok(torch) = modules.get_item("torch") else {
-        return Ok(false);
+    static PRECISION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let precision = match PRECISION.get(py) {
+        Some(known) => known,
+        None => {
+            let modules = py.import("sys")?.getattr("modules")?;
+            let Ok(torch) = modules.get_item("torch") else {
+                return Ok(false);
+            };
+            PRECISION.get_or_try_init(py, || Ok::<_, PyErr>(torch.getattr("get_float32_matmul_precision")?.unbind()))?
+        }
     };
-    let precision = torch.call_method0("get_float32_matmul_precision")?;
-    Ok(precision.extract::<&str>()? != "highest")
+    Ok(precision.bind(py).call0()?.extract::<&str>()? != "highest")
 }
