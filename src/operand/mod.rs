@@ -8,5 +8,7 @@ mod view;
 
 pub use dtype::DType;
 pub use memory::Memory;
-pub use reader::{Operand, current_stream, has_current_stream, read, read_memory, set_c_exchange, uses_c_exchange};
+pub use reader::{
+    Operand, current_stream, has_current_stream, read, read_memory, set_c_exchange, uses_c_exchange, without_memory,
+};
 pub use view::{Device, View};

@@ -156,6 +156,11 @@ impl Operand {
     }
 }
 
+/// The refusal of a FakeTensor where something is to run.
+pub fn without_memory(name: &str) -> PyErr {
+    PyValueError::new_err(format!("{name} is a FakeTensor: it has no memory, and nothing can be run on it"))
+}
+
 /// The exception with the operand's name in front of its message. What a framework raises otherwise (torch: a RuntimeError
 /// with its C++ stack) becomes the BufferError that DLPack asks for.
 /// An interrupt, an exit, and memory that ran out have nothing to do with the operand, and stay what they are.

@@ -12,7 +12,7 @@ use super::epilogue::EpilogueArguments;
 use super::launch::Packed;
 use super::tensors::{DenseTensor, ScaledTensor};
 use crate::epilogue::{Bound as BoundEpilogue, MAIN_OUTPUT};
-use crate::operand::{DType, Operand, View};
+use crate::operand::{self, DType, Operand, View};
 use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, Problem, ProblemError};
 
 /// The base of all arguments. A subclass of one's own, for a kernel of one's own, holds what it likes.
@@ -172,10 +172,7 @@ impl NativeArguments {
         for (position, (operand, before)) in self.operands.iter().zip(self.problem.views()).enumerate() {
             let view = view(position, operand)?;
             if view.fake {
-                return Err(PyValueError::new_err(format!(
-                    "{} is a FakeTensor: it has no memory, and nothing can be run on it",
-                    operand.name
-                )));
+                return Err(operand::without_memory(operand.name));
             }
             moved |= view != *before;
             views.push(view);

@@ -372,10 +372,7 @@ impl CudaFunction {
     fn check_memory(&self, at: usize, to: &Pointee, constant: bool, memory: &Memory) -> PyResult<()> {
         let name = || self.name_of(at);
         if memory.fake {
-            return Err(PyValueError::new_err(format!(
-                "{} is a FakeTensor: it has no memory, and nothing can be run on it",
-                name()
-            )));
+            return Err(operand::without_memory(&name()));
         }
         if let Pointee::Elements { dtypes, alignment, name: element } = to {
             if !dtypes.contains(&memory.dtype) {

@@ -64,7 +64,8 @@ static CHOICES: Mutex<HashMap<Key, Arc<Choice>, FxBuildHasher>> = Mutex::new(Has
 /// (float64, int32). The kernel is chosen and compiled at the first call of each kind and remembered from then on.
 ///
 /// Follows torch's autocast as `torch.mm` does (not where `out` is given). Computes no gradients: raises RuntimeError for
-/// tensors that autograd watches; ValueError where shapes do not fit or no kernel serves the dtypes.
+/// tensors that autograd watches or that have tangents; tells autograd that `out` was written. Raises ValueError where shapes
+/// do not fit or no kernel serves the dtypes.
 #[pyfunction]
 #[pyo3(signature = (A, B, out = None, accumulator_type = None))]
 #[allow(non_snake_case)]
@@ -95,7 +96,7 @@ pub fn matmul<'py>(
     };
     let problem = Problem::Gemm(GemmProblem::new(a, b, c, accumulator)?);
     if let Some((name, _)) = [("A", &a), ("B", &b), ("out", &c)].into_iter().find(|(_, view)| view.fake) {
-        return Err(PyValueError::new_err(format!("{name} is a FakeTensor: it has no memory to compute on")));
+        return Err(operand::without_memory(name));
     }
     let key = Key {
         operands: [OperandKey::of(&a), OperandKey::of(&b), OperandKey::of(&c)],

@@ -15,9 +15,9 @@ use crate::kernel::at;
 use crate::operand::{self, View};
 
 /// What `Kernel.bind` returns. Calling it enqueues the launch again, on the operands' memory as it is at the call; an
-/// operand given by keyword stands in for the bound one in that call (a FakeTensor, too), and must have its dtype, shape, strides and device. Those of an
-/// epilogue are given by the names that its function has for them (D is `out`); where a number was bound, another number. An epilogue's
-/// operand that is named A, B, out or stream cannot be swapped.
+/// operand given by keyword stands in for the bound one in that call, and must have its dtype, shape, strides and device. Where the bound
+/// one is a FakeTensor, one must be given. Those of an epilogue are given by the names that its function has for them (D is `out`); where
+/// a number was bound, another number. An epilogue's operand that is named A, B, out or stream cannot be swapped.
 #[pyclass(module = "cutlass_api", frozen)]
 pub struct PreparedLaunch {
     position: usize,
@@ -138,8 +138,7 @@ impl PreparedLaunch {
 /// The view of an operand, which must have memory behind it.
 pub fn in_memory(name: &str, view: View) -> PyResult<View> {
     if view.fake {
-        let message = format!("{name} is a FakeTensor: it has no memory, and nothing can be run on it");
-        return Err(PyValueError::new_err(message));
+        return Err(operand::without_memory(name));
     }
     Ok(view)
 }
