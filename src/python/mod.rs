@@ -13,6 +13,7 @@ mod matmul;
 mod metadata;
 mod options;
 mod prepared;
+mod scope;
 mod status;
 mod stream;
 mod tensors;
