@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 devices = pytest.mark.parametrize("device", DEVICES)
@@ -115,13 +116,30 @@ def test_numpy():
     assert isinstance(result, np.ndarray) and (result == 4).all()
 
 
+def test_autocast_leaves_arrays_of_others_alone():
+    a, b = torch.ones(3, 4), np.ones((4, 5), np.float32)
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.raises(ValueError, match="no kernel computes bfloat16 @ float32"),
+    ):
+        cutlass_api.matmul(a, b)
+
+
 def test_what_does_not_fit_is_named():
     a = torch.ones(3, 4)
     with pytest.raises(ValueError, match="dimension K differs"):
         cutlass_api.matmul(a, a)
     with pytest.raises(ValueError, match="A must have rank 2 or 3"):
         cutlass_api.matmul(a[0], a)
-    with pytest.raises(TypeError, match="B is a list"):
+    with pytest.raises(TypeError, match=r"^A is a list"):
+        cutlass_api.matmul([[1.0]], a)
+    with pytest.raises(TypeError, match=r"^B is a list"):
         cutlass_api.matmul(a, [1])
+    with pytest.raises(TypeError, match=r"^accumulator_type: 'foo' names no"):
+        cutlass_api.matmul(a, a.mT, accumulator_type="foo")
+    with FakeTensorMode():
+        described = torch.empty(4, 3)
+    with pytest.raises(ValueError, match=r"^B is a FakeTensor"):
+        cutlass_api.matmul(a, described, out=torch.empty(3, 3))
     with pytest.raises(ValueError, match="no kernel computes complex64"):
         cutlass_api.matmul(a.to(torch.complex64), a.mT.to(torch.complex64))
