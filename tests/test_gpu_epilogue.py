@@ -438,16 +438,31 @@ def test_operands_that_move_are_followed():
     for _ in range(3):
         kernel.run(args, artifact, assume_supported_args=True)
     c.data = coarse(256, 300, dtype=F16).cuda()[:, 7:263]
-    for call in (lambda: kernel.run(args, artifact, assume_supported_args=True), lambda: kernel.run(args), launch):
+    calls = (lambda: kernel.run(args, artifact, assume_supported_args=True), lambda: kernel.run(args), launch)
+    for call in calls:
         out.zero_()
         call()
         assert_close(out, a.double() @ b.double() + c.double())
-    # What the program was compiled for does not follow.
-    for other, lies in ((c.data.contiguous().T, "by columns"), (c.data[:1], "for each column")):
-        c.data = other
-        for call in (lambda: kernel.run(args, artifact, assume_supported_args=True), lambda: kernel.run(args), launch):
-            with pytest.raises(ValueError, match=f"the arguments carry .*C: float16 {lies}"):
-                call()
+    # Code for any step serves rows that repeat, too.
+    full, row = c.data, c.data[:1]
+    c.data = row
+    for call in calls:
+        out.zero_()
+        call()
+        assert_close(out, a.double() @ b.double() + row.double())
+    # Code for columns that follow each other serves no others.
+    c.data = full.contiguous().T
+    for call in calls:
+        with pytest.raises(ValueError, match="the arguments carry .*C: float16 by columns"):
+            call()
+    c.data = row
+    of_row = fused(a, b, out, linear, C=c, alpha=1.0, beta=1.0)
+    for_row = cutlass_api.get_kernels(of_row)[0]
+    for_row.run(of_row)
+    # Nor does code for one row serve many.
+    c.data = full
+    with pytest.raises(ValueError, match="C: float16 for each column.*the arguments carry .*C: float16"):
+        for_row.run(of_row)
     c.data = torch.zeros(256, 255, dtype=F16, device="cuda")
     with pytest.raises(ValueError, match="C with shape"):
         kernel.run(args, artifact, assume_supported_args=True)
