@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{GemmParams, Launch, Major, Target, Types, Unsupported, check_alignment, layout_error};
+use super::{Demand, GemmParams, Launch, Major, Target, Types, Unsupported};
 use crate::operand::DType;
 use crate::problem::GemmProblem;
 
@@ -222,7 +222,12 @@ impl Skinny {
         (227 * 1024 / (self.shared_bytes(types) + 1024)).clamp(1, by_registers)
     }
 
-    pub fn supports(&self, problem: &GemmProblem) -> Result<(), Unsupported> {
+    /// Of A, B and out.
+    pub fn demands(&self) -> [Demand; 3] {
+        [Demand::aligned(self.a, self.align), Demand::aligned(self.b, self.align), Demand::NONE]
+    }
+
+    pub fn check_extents(&self, problem: &GemmProblem) -> Result<(), Unsupported> {
         let (dimension, few, wide) = match self.narrow {
             Narrow::M => ("M", problem.m(), problem.n()),
             Narrow::N => ("N", problem.n(), problem.m()),
@@ -237,13 +242,6 @@ impl Skinny {
                 extent: ctas as i64,
                 limit: i32::MAX.into(),
             });
-        }
-        let operands = [("A", &problem.a, self.a), ("B", &problem.b, self.b)];
-        for (name, view, major) in operands {
-            if !major.fits(view) {
-                return Err(layout_error(name, view, major));
-            }
-            check_alignment(name, view, view.alignment(major.unit()), self.align)?;
         }
         Ok(())
     }

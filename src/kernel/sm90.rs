@@ -3,7 +3,7 @@
 use super::launch::{self, GroupOffsets, Params, Sm90Params, Sm90Scalars, TensorMap};
 use super::pack::{self, Pack};
 use super::reduce::Parts;
-use super::{Launch, Layout, Major, Types, Unsupported, check_alignment, layout_error};
+use super::{Demand, Launch, Layout, Major, Types, Unsupported};
 use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
 
@@ -445,55 +445,35 @@ impl Sm90 {
         name
     }
 
-    /// What the output's address and rows are multiples of, in bytes.
-    pub fn out_alignment(types: Types) -> u32 {
-        if exact(types) { 16 } else { 1 }
-    }
-
-    pub fn supports(&self, types: Types, problem: &GemmProblem) -> Result<(), Unsupported> {
-        let operands =
-            [("A", &problem.a, self.layout.a, self.packed[0]), ("B", &problem.b, self.layout.b, self.packed[1])];
-        for (at, (name, view, major, packed)) in operands.into_iter().enumerate() {
-            if packed {
-                continue;
+    /// Of A, B and out.
+    pub fn demands(&self, types: Types) -> [Demand; 3] {
+        let input = |at: usize, order| {
+            if self.packed[at] {
+                return Demand::NONE;
             }
-            let other = 3 - major.unit();
             let align = self.aligned_to(at);
             let threads = align < 16;
-            // The copy engine steps by a multiple of 16 bytes, and not by 0.
-            if !major.fits(view) || (!threads && view.stride[other] == 0 && view.shape[other] > 1) {
-                return Err(layout_error(name, view, major));
-            }
             // Threads read whole pieces, and none beyond a row's end.
-            let ends = if threads { view.shape[major.unit()] * view.dtype.bytes() } else { 0 };
-            let aligned = view.alignment(major.unit()).min(1 << (ends | 16).trailing_zeros());
-            check_alignment(name, view, aligned, align)?;
-        }
-        // Grids, and what pack.cuh counts within an operand, are 32-bit numbers.
+            let whole = if threads || exact(types) { Demand::whole_along(order) } else { [false; 2] };
+            Demand { whole, steps: !threads, ..Demand::aligned(order, align) }
+        };
+        let Layout { a, b, out } = self.layout;
+        let out = match exact(types) {
+            // torch's own output has rows, however this one lies, and they decide for it.
+            true => Demand { whole: [out == Major::Column, true], ..Demand::aligned(out, 16) },
+            // Any output can be written; the other order is another kernel's.
+            false => Demand::aligned(out, 1),
+        };
+        [input(0, a), input(1, b), out]
+    }
+
+    /// Grids, and what pack.cuh counts within an operand, are 32-bit numbers.
+    pub fn check_extents(&self, problem: &GemmProblem) -> Result<(), Unsupported> {
         let ctas = self.tiles(problem) * if self.split > 1 { u64::from(self.cluster_size()) } else { 1 };
         let largest = self.pack(problem, 0).map_or(0, |pack| pack.largest_count()).max(ctas);
         if largest > i32::MAX as u64 {
             let (dimension, extent) = ("M * N * L or K, as tiles and bytes,", largest as i64);
             return Err(Unsupported::Extent { dimension, extent, limit: i32::MAX.into() });
-        }
-        // Any output can be written; the other order is another kernel's.
-        if !self.layout.out.fits(&problem.out) {
-            return Err(layout_error("out", &problem.out, self.layout.out));
-        }
-        if exact(types) {
-            // torch's own output has rows, however this one lies, and they decide for it.
-            let row = problem.n();
-            let operands = [
-                ("A", &problem.a, self.layout.a, types.a, 0),
-                ("B", &problem.b, self.layout.b, types.b, 0),
-                ("out", &problem.out, self.layout.out, types.out, row),
-            ];
-            for (name, view, major, dtype, row) in operands {
-                // Where a row's end is not aligned, the next one's start may still be.
-                let ends = (view.shape[major.unit()] | row) * dtype.bytes();
-                let aligned = view.alignment(major.unit()).min(1 << (ends | 16).trailing_zeros());
-                check_alignment(name, view, aligned, 16)?;
-            }
         }
         Ok(())
     }

@@ -3,15 +3,25 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock};
 
-use super::{Design, Elementwise, Kernel, Operation, Simt, Skinny, Sm80, Sm90, Target, Types};
+use rustc_hash::FxHashMap;
+
+use super::{Demand, Design, Elementwise, Kernel, Operation, Simt, Skinny, Sm80, Sm90, Target, Types, check_limits};
 use crate::epilogue::Epilogue;
-use crate::operand::DType;
+use crate::operand::Device;
 use crate::problem::Problem;
 
 struct Space {
     kernels: Vec<Kernel>,
-    /// Positions in `kernels` by operation and types.
-    index: HashMap<(Operation, DType, DType, DType), Vec<usize>>,
+    /// By whether they run on a GPU, what they compute, and on what types.
+    index: FxHashMap<(bool, Operation, Types), Vec<Group>>,
+}
+
+/// Kernels that demand the same of how their operands lie in memory: of the many that there are for some types, a problem's operands
+/// decide about a group at a time.
+struct Group {
+    demands: [Demand; 3],
+    /// Their positions in [`Space::kernels`].
+    positions: Vec<usize>,
 }
 
 fn space() -> &'static Space {
@@ -59,10 +69,14 @@ fn space() -> &'static Space {
                 epilogue: None,
             }));
         }
-        let mut index: HashMap<_, Vec<usize>> = HashMap::new();
+        let mut index: FxHashMap<_, Vec<Group>> = FxHashMap::default();
         for (position, kernel) in kernels.iter().enumerate() {
-            let Types { a, b, out, .. } = kernel.types;
-            index.entry((kernel.operation(), a, b, out)).or_default().push(position);
+            let groups = index.entry((kernel.runs_on_gpu(), kernel.operation(), kernel.types)).or_default();
+            let demands = kernel.demands();
+            match groups.iter_mut().find(|group| group.demands == demands) {
+                Some(group) => group.positions.push(position),
+                None => groups.push(Group { demands, positions: vec![position] }),
+            }
         }
         Space { kernels, index }
     })
@@ -108,23 +122,23 @@ pub fn at(position: usize) -> &'static Kernel {
 /// epilogue is to be computed behind the sums.
 pub fn ranked(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usize> {
     let space = space();
-    let types = |operands: [&crate::operand::View; 3]| (operands[0].dtype, operands[1].dtype, operands[2].dtype);
-    let (operation, (a, b, out)) = match problem {
-        Problem::Gemm(p) => (Operation::Gemm, types([&p.a, &p.b, &p.out])),
-        Problem::GroupedGemm(p) => (Operation::GroupedGemm, types([&p.a, &p.b, &p.out])),
-        Problem::Elementwise(p) => (Operation::Elementwise, types([&p.a, &p.b, &p.out])),
-    };
-    let Some(candidates) = space.index.get(&(operation, a, b, out)) else {
+    let views = problem.views();
+    let types = Types { a: views[0].dtype, b: views[1].dtype, accumulator: problem.accumulator(), out: views[2].dtype };
+    let asked = (problem.device() != Device::Cpu, Operation::of(problem), types);
+    let Some(groups) = space.index.get(&asked).filter(|_| check_limits(problem).is_ok()) else {
         return Vec::new();
     };
-    let mut found: Vec<(f64, usize)> = candidates
+    let met = |group: &&Group| group.demands.iter().zip(&views).all(|(demand, view)| demand.is_met(view));
+    let mut found: Vec<(f64, usize)> = groups
         .iter()
+        .filter(met)
+        .flat_map(|group| &group.positions)
         .map(|position| (*position, &space.kernels[*position]))
         .filter(|(_, kernel)| !fused || kernel.takes_epilogues())
-        .filter(|(_, kernel)| target.is_none_or(|t| kernel.runs_on(t.cc)) && kernel.supports(problem).is_ok())
+        .filter(|(_, kernel)| target.is_none_or(|t| kernel.runs_on(t.cc)) && kernel.check_extents(problem).is_ok())
         .map(|(position, kernel)| (target.map_or(0.0, |t| t.seconds(kernel, problem, fused)), position))
         .collect();
     // Ties keep the order of the space, so that the ranking is the same on every run.
-    found.sort_by(|left, right| left.0.total_cmp(&right.0));
+    found.sort_unstable_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
     found.into_iter().map(|(_, position)| position).collect()
 }

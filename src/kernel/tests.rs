@@ -203,7 +203,7 @@ fn skinny_kernels_serve_what_is_narrow_and_nothing_else() {
     let Problem::Gemm(wide) = gemm(F16, 100, 4096, 512, Layout::all().next().unwrap()) else { panic!("not a GEMM") };
     let (_, config) = skinny(&gemm(F16, 1, 4096, 512, Layout::all().next().unwrap()), Target::typical(90))[0];
     let limit = i64::from(config.tokens);
-    assert_eq!(config.supports(&wide), Err(Unsupported::Few { dimension: "M", extent: 100, limit }));
+    assert_eq!(config.check_extents(&wide), Err(Unsupported::Few { dimension: "M", extent: 100, limit }));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use pyo3::types::PyTuple;
 use super::dtype::{self, PyDType};
 use super::status::Status;
 use super::tensors::{DenseTensor, ScaledTensor};
-use crate::kernel::{Design, Kernel, Major, Operation, Skinny, Sm80, Sm90, Types};
+use crate::kernel::{Demand, Design, Kernel, Major, Operation, Types};
 use crate::operand::{self, DType};
 
 fn module(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
@@ -22,23 +22,7 @@ fn module(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
 pub fn describe<'py>(py: Python<'py>, kernel: &Kernel, class: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let module = module(py)?;
     let types = kernel.types;
-    // The order, where it matters, and the alignment in bytes.
-    let (a, b, out) = match &kernel.design {
-        Design::Skinny(Skinny { a, b, align, .. }) => ((Some(*a), *align), (Some(*b), *align), (None, 1)),
-        Design::Sm80(Sm80 { layout, align, .. }) => {
-            ((Some(layout.a), *align), (Some(layout.b), *align), (Some(layout.out), 1))
-        }
-        Design::Sm90(config) => {
-            let side = |at: usize, major| match config.packed[at] {
-                true => (None, 1),
-                false => (Some(major), config.aligned_to(at)),
-            };
-            let layout = config.layout;
-            (side(0, layout.a), side(1, layout.b), (Some(layout.out), Sm90::out_alignment(types)))
-        }
-        Design::Simt(_) | Design::Elementwise(_) | Design::Reference(_) => ((None, 1), (None, 1), (None, 1)),
-    };
-    let operands = operands(py, kernel.operation(), types, [a, b, out])?;
+    let operands = operands(py, kernel.operation(), types, kernel.demands())?;
     let design = design(py, kernel)?;
     let epilogue = match kernel.epilogue {
         Some(epilogue) => Some(module.getattr("EpilogueMetadata")?.call1((epilogue.to_string(),))?),
@@ -46,9 +30,6 @@ pub fn describe<'py>(py: Python<'py>, kernel: &Kernel, class: &Bound<'py, PyAny>
     };
     module.getattr("KernelMetadata")?.call1((kernel.name(), class, kernel.min_cc(), operands, design, epilogue))
 }
-
-/// An operand's order, where it matters, and its alignment in bytes.
-type Demand = (Option<Major>, u32);
 
 /// What kernels of an operation and some types demand of their operands. Made once for all kernels that demand the same: a client
 /// that asks every kernel for its name has all of them described.
@@ -66,9 +47,9 @@ fn operands<'py>(
         return Ok(known.bind(py).clone());
     }
     let module = module(py)?;
-    let tensor = |dtype: DType, (major, align): Demand| {
+    let tensor = |dtype: DType, Demand { order, align, .. }: Demand| {
         // Strides as the original writes them: batch, row, column; 1 for the contiguous one.
-        let stride = major.map(|major| match major {
+        let stride = order.map(|order| match order {
             Major::Row => (0, 0, 1),
             Major::Column => (0, 1, 0),
         });
@@ -86,7 +67,7 @@ fn operands<'py>(
     let made = match operation {
         Operation::Gemm => module.getattr("GemmOperandsMetadata")?.call1((a, b, out, accumulator))?,
         Operation::GroupedGemm => {
-            let offsets = tensor(DType::I32, (None, 1))?;
+            let offsets = tensor(DType::I32, Demand::NONE)?;
             module.getattr("GroupedGemmOperandsMetadata")?.call1((a, b, out, offsets, accumulator))?
         }
         Operation::Elementwise => module.getattr("ElementwiseOperandsMetadata")?.call1((a, b, out))?,
