@@ -14,11 +14,13 @@ pub struct Demand {
     pub whole: [bool; 2],
     /// Whether the dimension that is not contiguous is stepped along: the copy engine takes no stride of 0.
     pub steps: bool,
+    /// Whether it is first copied to where the kernel has it as it likes.
+    pub copied: bool,
 }
 
 impl Demand {
     /// Any strides, any alignment.
-    pub const NONE: Demand = Demand { order: None, align: 1, whole: [false; 2], steps: false };
+    pub const NONE: Demand = Demand { order: None, align: 1, whole: [false; 2], steps: false, copied: false };
 
     /// This order, with the address and strides that loads of so many bytes take.
     pub fn aligned(order: Major, align: u32) -> Demand {

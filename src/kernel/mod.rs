@@ -232,6 +232,9 @@ impl Kernel {
         }
         check_limits(problem)?;
         self.check_extents(problem)?;
+        if let Problem::Gemm(gemm) = problem {
+            self.copies(gemm)?;
+        }
         let views = problem.views();
         for ((name, view), demand) in ["A", "B", "out"].into_iter().zip(views).zip(self.demands()) {
             demand.check(name, view)?;
@@ -250,7 +253,7 @@ impl Kernel {
     }
 
     /// Whether this configuration is for operands of these extents, and counts as far as they ask for.
-    pub(super) fn check_extents(&self, problem: &Problem) -> Result<(), Unsupported> {
+    fn check_extents(&self, problem: &Problem) -> Result<(), Unsupported> {
         match (&self.design, problem) {
             (Design::Elementwise(config), Problem::Elementwise(sum)) => {
                 config.check_extents(sum, self.epilogue.is_none())
@@ -259,6 +262,14 @@ impl Kernel {
             (Design::Sm90(config), Problem::Gemm(gemm)) => config.check_extents(gemm),
             (Design::Sm90(config), Problem::GroupedGemm(grouped)) => config.check_extents(&grouped.stacked()),
             _ => Ok(()),
+        }
+    }
+
+    /// Bytes of operands that are copied first, if they can be. The same for all kernels of the same demands.
+    fn copies(&self, problem: &GemmProblem) -> Result<u64, Unsupported> {
+        match &self.design {
+            Design::Sm90(config) => config.copies(problem),
+            _ => Ok(0),
         }
     }
 

@@ -419,9 +419,9 @@ impl Sm90 {
 
     /// Clusters that run at once on a device with so many multiprocessors. One more than that would wait until another has done all
     /// its tiles.
-    pub fn clusters_at_once(&self, types: Types, multiprocessors: u32) -> u32 {
+    pub fn clusters_at_once(&self, ctas_per_sm: u32, multiprocessors: u32) -> u32 {
         let share = CLUSTERS[self.cluster_size().min(8) as usize] / CLUSTERS[1];
-        ((share * f64::from(multiprocessors * self.ctas_per_sm(types))) as u32).max(1)
+        ((share * f64::from(multiprocessors * ctas_per_sm)) as u32).max(1)
     }
 
     /// The configuration as kernel names spell it: orders of A, B and out (p: packed), tile and cluster as the user counts them.
@@ -449,7 +449,7 @@ impl Sm90 {
     pub fn demands(&self, types: Types) -> [Demand; 3] {
         let input = |at: usize, order| {
             if self.packed[at] {
-                return Demand::NONE;
+                return Demand { copied: true, ..Demand::NONE };
             }
             let align = self.aligned_to(at);
             let threads = align < 16;
@@ -467,15 +467,18 @@ impl Sm90 {
         [input(0, a), input(1, b), out]
     }
 
-    /// Grids, and what pack.cuh counts within an operand, are 32-bit numbers.
+    /// Grids are 32-bit numbers.
     pub fn check_extents(&self, problem: &GemmProblem) -> Result<(), Unsupported> {
         let ctas = self.tiles(problem) * if self.split > 1 { u64::from(self.cluster_size()) } else { 1 };
-        let largest = self.pack(problem, 0).map_or(0, |pack| pack.largest_count()).max(ctas);
-        if largest > i32::MAX as u64 {
-            let (dimension, extent) = ("M * N * L or K, as tiles and bytes,", largest as i64);
-            return Err(Unsupported::Extent { dimension, extent, limit: i32::MAX.into() });
-        }
-        Ok(())
+        check_count("M * N * L, as tiles,", ctas)
+    }
+
+    /// Bytes of the operands that are copied first, which pack.cuh counts in 32 bits, too. The same for all configurations that copy the
+    /// same ones.
+    pub fn copies(&self, problem: &GemmProblem) -> Result<u64, Unsupported> {
+        let Some(pack) = self.pack(problem, 0) else { return Ok(0) };
+        check_count("M * N * L or K, as tiles and bytes,", pack.largest_count())?;
+        Ok(pack.bytes())
     }
 
     /// Whether the copy engine can address the output. (Of a row's last 16 bytes it writes all or nothing.)
@@ -655,7 +658,7 @@ impl Sm90 {
             a_stride: [0, sides[0].rows].map(|dimension| sides[0].view.stride[dimension]),
         };
         let (tiles, size) = (self.tiles(problem), self.cluster_size());
-        let fitting = u64::from(self.clusters_at_once(types, multiprocessors));
+        let fitting = u64::from(self.clusters_at_once(self.ctas_per_sm(types), multiprocessors));
         // A split tile has a cluster for itself; others are taken in turn by as many clusters as run at once.
         let clusters = if self.split > 1 { tiles } else { tiles.min(fitting) };
         let out_map = stored_by_copy_engine.then_some(out_map);
@@ -672,6 +675,11 @@ impl Sm90 {
             pack: pack.map(Box::new),
         }
     }
+}
+
+fn check_count(dimension: &'static str, count: u64) -> Result<(), Unsupported> {
+    let (extent, limit) = (count as i64, i32::MAX.into());
+    if count <= i32::MAX as u64 { Ok(()) } else { Err(Unsupported::Extent { dimension, extent, limit }) }
 }
 
 /// Whether 16-bit products stay in float32, so that how they were summed shows. `wgmma` cuts off what does not fit its sums, and so

@@ -5,6 +5,7 @@ use std::sync::{Mutex, OnceLock};
 
 use rustc_hash::FxHashMap;
 
+use super::cost::{Asked, Footprint};
 use super::{Demand, Design, Elementwise, Kernel, Operation, Simt, Skinny, Sm80, Sm90, Target, Types, check_limits};
 use crate::epilogue::Epilogue;
 use crate::operand::Device;
@@ -20,8 +21,13 @@ struct Space {
 /// decide about a group at a time.
 struct Group {
     demands: [Demand; 3],
-    /// Their positions in [`Space::kernels`].
-    positions: Vec<usize>,
+    members: Vec<Member>,
+}
+
+struct Member {
+    /// In [`Space::kernels`].
+    position: usize,
+    footprint: Footprint,
 }
 
 fn space() -> &'static Space {
@@ -72,10 +78,10 @@ fn space() -> &'static Space {
         let mut index: FxHashMap<_, Vec<Group>> = FxHashMap::default();
         for (position, kernel) in kernels.iter().enumerate() {
             let groups = index.entry((kernel.runs_on_gpu(), kernel.operation(), kernel.types)).or_default();
-            let demands = kernel.demands();
+            let (demands, member) = (kernel.demands(), Member { position, footprint: Footprint::of(kernel) });
             match groups.iter_mut().find(|group| group.demands == demands) {
-                Some(group) => group.positions.push(position),
-                None => groups.push(Group { demands, positions: vec![position] }),
+                Some(group) => group.members.push(member),
+                None => groups.push(Group { demands, members: vec![member] }),
             }
         }
         Space { kernels, index }
@@ -128,16 +134,25 @@ pub fn ranked(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usi
     let Some(groups) = space.index.get(&asked).filter(|_| check_limits(problem).is_ok()) else {
         return Vec::new();
     };
-    let met = |group: &&Group| group.demands.iter().zip(&views).all(|(demand, view)| demand.is_met(view));
-    let mut found: Vec<(f64, usize)> = groups
-        .iter()
-        .filter(met)
-        .flat_map(|group| &group.positions)
-        .map(|position| (*position, &space.kernels[*position]))
-        .filter(|(_, kernel)| !fused || kernel.takes_epilogues())
-        .filter(|(_, kernel)| target.is_none_or(|t| kernel.runs_on(t.cc)) && kernel.check_extents(problem).is_ok())
-        .map(|(position, kernel)| (target.map_or(0.0, |t| t.seconds(kernel, problem, fused)), position))
-        .collect();
+    let product = problem.product();
+    let mut found: Vec<(f64, usize)> = Vec::new();
+    for group in
+        groups.iter().filter(|group| group.demands.iter().zip(&views).all(|(demand, view)| demand.is_met(view)))
+    {
+        let first = &space.kernels[group.members[0].position];
+        let copied_bytes = product.as_deref().map_or(Ok(0), |problem| first.copies(problem));
+        let Ok(copied_bytes) = copied_bytes else { continue };
+        let asked =
+            target.zip(product.as_deref()).map(|(target, problem)| Asked { problem, target, fused, copied_bytes });
+        for Member { position, footprint } in &group.members {
+            let kernel = &space.kernels[*position];
+            let runs = target.is_none_or(|target| kernel.runs_on(target.cc)) && (!fused || kernel.takes_epilogues());
+            if runs && kernel.check_extents(problem).is_ok() {
+                // What no model knows is in the order of the space.
+                found.push((asked.map_or(0.0, |asked| asked.seconds(kernel, *footprint)), *position));
+            }
+        }
+    }
     // Ties keep the order of the space, so that the ranking is the same on every run.
     found.sort_unstable_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
     found.into_iter().map(|(_, position)| position).collect()
