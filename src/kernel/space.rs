@@ -1,6 +1,5 @@
 //! Every kernel there is, and those that serve a problem, best guess first.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock};
 
 use rustc_hash::FxHashMap;
@@ -99,16 +98,18 @@ pub fn all() -> &'static [Kernel] {
 struct Fused {
     /// Their positions follow those of [`all`].
     kernels: Vec<&'static Kernel>,
-    positions: HashMap<(usize, &'static Epilogue), usize>,
+    /// By position and address: of epilogues that are equal, `intern` keeps one.
+    positions: FxHashMap<(usize, usize), usize>,
 }
 
 static FUSED: Mutex<Option<Fused>> = Mutex::new(None);
 
-/// The position of the kernel at a position of [`all`] with an epilogue behind it.
+/// The position of the kernel at a position of [`all`] with an interned epilogue behind it.
 pub fn fused(position: usize, epilogue: &'static Epilogue) -> usize {
     let mut fused = FUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let Fused { kernels, positions } = fused.get_or_insert_default();
-    *positions.entry((position, epilogue)).or_insert_with(|| {
+    let address = std::ptr::from_ref(epilogue).addr();
+    *positions.entry((position, address)).or_insert_with(|| {
         kernels.push(Box::leak(Box::new(Kernel { epilogue: Some(epilogue), ..all()[position] })));
         all().len() + kernels.len() - 1
     })

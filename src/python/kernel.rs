@@ -1,12 +1,12 @@
 //! Kernels as users hold them, and the run: from arguments to a launch.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
+use rustc_hash::FxHashMap;
 
 use super::arguments::{NativeArguments, RuntimeArguments};
 use super::artifact::{CompiledArtifact, Program};
@@ -65,7 +65,7 @@ pub struct ReferenceKernel;
 pub fn object<'py>(py: Python<'py>, position: usize) -> PyResult<Bound<'py, Kernel>> {
     static OBJECTS: PyOnceLock<Vec<Py<Kernel>>> = PyOnceLock::new();
     // Of kernels with an epilogue, whose number grows.
-    static FUSED: Mutex<Option<HashMap<usize, Py<Kernel>>>> = Mutex::new(None);
+    static FUSED: Mutex<Option<FxHashMap<usize, Py<Kernel>>>> = Mutex::new(None);
     let make = |position: usize| -> PyResult<Py<Kernel>> {
         let base = PyClassInitializer::from(Kernel { position: Some(position), metadata: PyOnceLock::new() });
         let object = match kernel::at(position).design {
