@@ -30,6 +30,8 @@ pub use sm90::{Schedule, Sm90};
 pub use space::{all, at, fused, ranked};
 pub use types::Types;
 
+use std::fmt::{self, Write};
+
 use thiserror::Error;
 
 use self::reduce::Parts;
@@ -113,21 +115,13 @@ impl Operation {
 }
 
 impl Kernel {
-    /// A name that no other kernel has: family, operation, types `A x B _ accumulator _ out`, then the configuration.
+    /// A name that no other kernel has.
     pub fn name(&self) -> String {
-        let (types, operation) = (self.types, self.operation().name());
-        let name = match &self.design {
-            Design::Reference(_) => format!("reference_{operation}_{types}"),
-            Design::Simt(config) => format!("simt_{operation}_{types}_{config}"),
-            Design::Skinny(config) => format!("skinny_{operation}_{types}_{config}"),
-            Design::Sm80(config) => format!("sm80_{operation}_{types}_{config}"),
-            Design::Sm90(config) => format!("sm90_{operation}_{types}_{}", config.name(types)),
-            Design::Elementwise(config) => format!("simt_{operation}_{types}_{}", config.name(types)),
-        };
-        match self.epilogue {
-            Some(epilogue) => format!("{name}_epilogue_{}", epilogue.digest()),
-            None => name,
-        }
+        // Most are shorter; names of thousands of kernels are asked for at once.
+        let mut name = String::with_capacity(96);
+        // A string takes all that is written to it.
+        let _ = write!(name, "{self}");
+        name
     }
 
     /// Whether the program computes the transposed product: most write row-major, and a column-major output is the transposed
@@ -381,6 +375,36 @@ impl Kernel {
         let framed = if transposed { problem.transposed() } else { *problem };
         let workspace = workspace + self.copied_bytes(problem);
         Some(Reduce::new(&reductions, bound, &framed, &self.parts(problem), transposed, workspace))
+    }
+}
+
+/// The name: family, operation, types `A x B _ accumulator _ out`, then the configuration.
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let family = match &self.design {
+            Design::Reference(_) => "reference",
+            Design::Simt(_) | Design::Elementwise(_) => "simt",
+            Design::Skinny(_) => "skinny",
+            Design::Sm80(_) => "sm80",
+            Design::Sm90(_) => "sm90",
+        };
+        let (operation, types) = (self.operation().name(), self.types);
+        write!(f, "{family}_{operation}_{types}")?;
+        if !matches!(self.design, Design::Reference(_)) {
+            f.write_str("_")?;
+        }
+        match &self.design {
+            Design::Reference(_) => Ok(()),
+            Design::Simt(config) => config.fmt(f),
+            Design::Skinny(config) => config.fmt(f),
+            Design::Sm80(config) => config.fmt(f),
+            Design::Sm90(config) => config.write_name(types, f),
+            Design::Elementwise(config) => f.write_str(&config.name(types)),
+        }?;
+        match self.epilogue {
+            Some(epilogue) => write!(f, "_epilogue_{}", epilogue.digest()),
+            None => Ok(()),
+        }
     }
 }
 

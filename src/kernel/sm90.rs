@@ -1,5 +1,7 @@
 //! The `sm90` family: Hopper's `wgmma`, fed by the copy engine (TMA), warp-specialized and persistent.
 
+use std::fmt;
+
 use super::launch::{self, GroupOffsets, Params, Sm90Params, Sm90Scalars, TensorMap};
 use super::pack::{self, Pack};
 use super::reduce::Parts;
@@ -424,25 +426,24 @@ impl Sm90 {
         ((share * f64::from(multiprocessors * ctas_per_sm)) as u32).max(1)
     }
 
-    /// The configuration as kernel names spell it: orders of A, B and out (p: packed), tile and cluster as the user counts them.
-    pub fn name(&self, types: Types) -> String {
+    /// Writes the configuration as kernel names spell it: orders of A, B and out (p: packed), tile and cluster as the user counts them.
+    pub fn write_name(&self, types: Types, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ([m, n, k], [cluster_m, cluster_n, _]) = (self.user_tile(types), self.user_cluster());
         let letter = |packed: bool, major: Major| if packed { 'p' } else { major.letter() };
         let (a, b) = (letter(self.packed[0], self.layout.a), letter(self.packed[1], self.layout.b));
         let (out, stages, consumers) = (self.layout.out.letter(), self.stages, self.consumers);
         let schedule = self.schedule.name();
-        let mut name =
-            format!("{a}{b}{out}_{m}x{n}x{k}_{schedule}{consumers}_{stages}stages_cluster{cluster_m}x{cluster_n}");
+        write!(f, "{a}{b}{out}_{m}x{n}x{k}_{schedule}{consumers}_{stages}stages_cluster{cluster_m}x{cluster_n}")?;
         if self.split > 1 {
-            name += &format!("_split{}", self.split);
+            write!(f, "_split{}", self.split)?;
         }
         if self.swapped {
-            name += "_swapped";
+            f.write_str("_swapped")?;
         }
         if self.loads_by_threads() {
-            name += &format!("_align{}", self.align);
+            write!(f, "_align{}", self.align)?;
         }
-        name
+        Ok(())
     }
 
     /// Of A, B and out.

@@ -78,7 +78,8 @@ fn space() -> &'static Space {
         for (position, kernel) in kernels.iter().enumerate() {
             let groups = index.entry((kernel.runs_on_gpu(), kernel.operation(), kernel.types)).or_default();
             let (demands, member) = (kernel.demands(), Member { position, footprint: Footprint::of(kernel) });
-            match groups.iter_mut().find(|group| group.demands == demands) {
+            // Most often the last.
+            match groups.iter_mut().rev().find(|group| group.demands == demands) {
                 Some(group) => group.members.push(member),
                 None => groups.push(Group { demands, members: vec![member] }),
             }
