@@ -1,6 +1,6 @@
 //! Kernels as users hold them, and the run: from arguments to a launch.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -63,7 +63,8 @@ pub struct ReferenceKernel;
 
 /// The Python object of the built-in kernel at a position. There is one object a kernel in a process.
 pub fn object<'py>(py: Python<'py>, position: usize) -> PyResult<Bound<'py, Kernel>> {
-    static OBJECTS: PyOnceLock<Vec<Py<Kernel>>> = PyOnceLock::new();
+    static OBJECTS: LazyLock<Vec<PyOnceLock<Py<Kernel>>>> =
+        LazyLock::new(|| kernel::all().iter().map(|_| PyOnceLock::new()).collect());
     // Of kernels with an epilogue, whose number grows.
     static FUSED: Mutex<Option<FxHashMap<usize, Py<Kernel>>>> = Mutex::new(None);
     let make = |position: usize| -> PyResult<Py<Kernel>> {
@@ -78,10 +79,8 @@ pub fn object<'py>(py: Python<'py>, position: usize) -> PyResult<Bound<'py, Kern
         };
         Ok(object.unbind())
     };
-    let plain = kernel::all().len();
-    if position < plain {
-        let objects = OBJECTS.get_or_try_init(py, || (0..plain).map(make).collect::<PyResult<Vec<_>>>())?;
-        return Ok(objects[position].bind(py).clone());
+    if let Some(object) = OBJECTS.get(position) {
+        return Ok(object.get_or_try_init(py, || make(position))?.bind(py).clone());
     }
     let lock = || FUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(known) = lock().get_or_insert_default().get(&position) {

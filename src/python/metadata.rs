@@ -29,8 +29,12 @@ pub fn describe<'py>(py: Python<'py>, kernel: &Kernel, class: &Bound<'py, PyAny>
         None => None,
     };
     // Made as pickle makes one, without `__init__`: of a frozen dataclass that is most of the work, and there are thousands.
-    let described = module(py)?.getattr(intern!(py, "KernelMetadata"))?;
-    let described = described.call_method1(intern!(py, "__new__"), (&described,))?;
+    static CLASS: PyOnceLock<[Py<PyAny>; 2]> = PyOnceLock::new();
+    let [metadata, new] = CLASS.get_or_try_init(py, || {
+        let metadata = module(py)?.getattr("KernelMetadata")?;
+        Ok::<_, PyErr>([metadata.clone(), metadata.getattr("__new__")?].map(Bound::unbind))
+    })?;
+    let described = new.bind(py).call1((metadata,))?;
     let fields = described.getattr(intern!(py, "__dict__"))?.cast_into::<PyDict>()?;
     fields.set_item(intern!(py, "kernel_name"), kernel.name())?;
     fields.set_item(intern!(py, "kernel_class"), class)?;
