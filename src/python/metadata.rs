@@ -12,7 +12,7 @@ use rustc_hash::{FxBuildHasher, FxHashMap};
 use super::dtype::{self, PyDType};
 use super::status::Status;
 use super::tensors::{DenseTensor, ScaledTensor};
-use crate::kernel::{Demand, Design, Kernel, Major, Operation, Types};
+use crate::kernel::{Demand, Design, Kernel, Layout, Major, Operation, Skinny, Sm80, Sm90, Types};
 use crate::operand::{self, DType};
 
 fn module(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
@@ -104,11 +104,19 @@ fn tensor(py: Python<'_>, dtype: DType, demand: Demand) -> PyResult<Bound<'_, Py
     })
 }
 
-/// How a kernel is made, in a Python dataclass; one for all kernels that are made alike.
+/// How a kernel is made, in a Python dataclass.
 fn design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> {
-    // Tiles count elements along K, and so depend on their size.
     static MADE: Made<(Design, i64)> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
-    shared(py, &MADE, (kernel.design, kernel.types.a.bytes()), || make_design(py, kernel))
+    // The orders of A and B are their own metadata's to tell. Tiles count elements along K, and so depend on their size.
+    let [a, b] = [Major::Row; 2];
+    let design = match kernel.design {
+        Design::Skinny(config) => Design::Skinny(Skinny { a, b, ..config }),
+        Design::Sm80(config) => Design::Sm80(Sm80 { layout: Layout { a, b, ..config.layout }, ..config }),
+        Design::Sm90(config) => Design::Sm90(Sm90 { layout: Layout { a, b, ..config.layout }, ..config }),
+        other => other,
+    };
+    let kernel = Kernel { design, ..*kernel };
+    shared(py, &MADE, (design, kernel.types.a.bytes()), || make_design(py, &kernel))
 }
 
 fn make_design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> {
