@@ -1,6 +1,6 @@
 //! Kernels as users hold them, and the run: from arguments to a launch.
 
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -63,8 +63,8 @@ pub struct ReferenceKernel;
 
 /// The Python object of the built-in kernel at a position. There is one object a kernel in a process.
 pub fn object<'py>(py: Python<'py>, position: usize) -> PyResult<Bound<'py, Kernel>> {
-    static OBJECTS: LazyLock<Vec<PyOnceLock<Py<Kernel>>>> =
-        LazyLock::new(|| kernel::all().iter().map(|_| PyOnceLock::new()).collect());
+    static OBJECTS: LazyLock<Vec<OnceLock<Py<Kernel>>>> =
+        LazyLock::new(|| kernel::all().iter().map(|_| OnceLock::new()).collect());
     // Of kernels with an epilogue, whose number grows.
     static FUSED: Mutex<Option<FxHashMap<usize, Py<Kernel>>>> = Mutex::new(None);
     let make = |position: usize| -> PyResult<Py<Kernel>> {
@@ -79,8 +79,15 @@ pub fn object<'py>(py: Python<'py>, position: usize) -> PyResult<Bound<'py, Kern
         };
         Ok(object.unbind())
     };
-    if let Some(object) = OBJECTS.get(position) {
-        return Ok(object.get_or_try_init(py, || make(position))?.bind(py).clone());
+    if let Some(kept) = OBJECTS.get(position) {
+        let object = match kept.get() {
+            Some(object) => object,
+            None => {
+                let made = make(position)?;
+                kept.get_or_init(|| made)
+            }
+        };
+        return Ok(object.bind(py).clone());
     }
     let lock = || FUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(known) = lock().get_or_insert_default().get(&position) {
