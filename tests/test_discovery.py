@@ -424,7 +424,9 @@ def test_all_kernels_by_name_in_a_fresh_process():
 
 def with_an_epilogue():
     out = fake(4096, 4096, dtype=torch.bfloat16)
-    epilogue = EpilogueArguments("def f(accum, bias):\n    D = relu(accum + bias)\n    return D", bias=fake(4096), D=out)
+    epilogue = EpilogueArguments(
+        "def f(accum, bias):\n    D = relu(accum + bias)\n    return D", bias=fake(4096), D=out
+    )
     a, b = (fake(4096, 4096, dtype=torch.bfloat16) for _ in range(2))
     return GemmArguments(a, b, out, torch.float32, epilogue=epilogue)
 
@@ -461,8 +463,9 @@ def test_kernels_for_arguments(arguments):
     assert median < 100e-6
 
 
-#: Instructions that `get_kernels(args)` may take, on x86-64 with a release build, and so many more for each kernel that it finds: what the
-#: model takes to estimate its time, to sort it, to look up its object. The hundreds that do not serve the arguments cost next to nothing.
+#: Instructions that `get_kernels(args)` may take, on x86-64 with a release build, and so many more for each kernel that
+#: it finds: what the model takes to estimate its time, to sort it, to look up its object. The hundreds that do not serve
+#: the arguments cost next to nothing.
 CALL, KERNEL = 12_000, 1_900
 
 
