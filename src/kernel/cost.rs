@@ -52,7 +52,7 @@ impl Footprint {
         let ctas_per_sm = match &kernel.design {
             Design::Skinny(config) => config.ctas_per_sm(kernel.types),
             Design::Sm90(config) => config.ctas_per_sm(kernel.types),
-            // For the model, they take turns.
+            // The model takes one after the other.
             Design::Reference(_) | Design::Simt(_) | Design::Sm80(_) | Design::Elementwise(_) => 1,
         };
         Footprint { shared_bytes: kernel.shared_bytes(), ctas_per_sm }

@@ -500,7 +500,7 @@ fn groups_find_what_asking_every_kernel_finds() {
 
 #[test]
 fn an_index_of_groups_decides_about_few() {
-    // Some 90 demands stand for the hundreds of kernels of one type; were they one a kernel, nothing would be won.
+    // 72 demands stand for the hundreds of kernels of one type; were they one a kernel, nothing would be won.
     let types = Types { a: F16, b: F16, accumulator: F32, out: F16 };
     let kernels = all().iter().filter(|kernel| kernel.types == types && kernel.operation() == Operation::Gemm);
     let demands: HashSet<[Demand; 3]> = kernels.clone().map(Kernel::demands).collect();
