@@ -9,6 +9,7 @@ import torch
 from cutlass_api.arguments import ElementwiseArguments, EpilogueArguments, GemmArguments, GroupedGemmArguments
 from cutlass_api.metadata import GroupedGemmOperandsMetadata, SkinnyDesignMetadata, Sm90DesignMetadata
 from helpers import DTYPES, INTEGERS, LAYOUTS, accumulator_of, fake, fake_gemm, names, output_of, run_python
+from stand_in import run_gemm
 
 FAMILIES = {type(kernel) for kernel in cutlass_api.get_kernels()}
 
@@ -421,14 +422,38 @@ def test_all_kernels_by_name_in_a_fresh_process():
     assert best < 0.020
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float8_e4m3fn, torch.int8], ids=str)
-@pytest.mark.parametrize("m", [4096, 37])
-def test_kernels_for_arguments(dtype, m):
-    args = fake_gemm(m, m, m, dtype=dtype, out=torch.int32 if dtype in INTEGERS else torch.float32)
+def with_an_epilogue():
+    out = fake(4096, 4096, dtype=torch.bfloat16)
+    epilogue = EpilogueArguments(
+        "def f(accum, bias):\n    D = relu(accum + bias)\n    return D", bias=fake(4096), D=out
+    )
+    a, b = (fake(4096, 4096, dtype=torch.bfloat16) for _ in range(2))
+    return GemmArguments(a, b, out, torch.float32, epilogue=epilogue)
+
+
+#: Few kernels and many: 1x1x1 is served in every layout.
+QUICKLY_FOUND = {
+    "128 cubed": lambda: fake_gemm(128, 128, 128),
+    "4096 cubed": lambda: fake_gemm(4096, 4096, 4096, dtype=torch.bfloat16, layout="tnt"),
+    "300x5000x700": lambda: fake_gemm(300, 5000, 700),
+    "float32 sums": lambda: fake_gemm(4096, 4096, 4096, out=torch.float32),
+    "float8": lambda: fake_gemm(37, 37, 37, dtype=torch.float8_e4m3fn),
+    "int8": lambda: fake_gemm(4096, 4096, 4096, dtype=torch.int8, out=torch.int32),
+    "one row": lambda: fake_gemm(1, 4096, 4096, layout="tnt"),
+    "one element": lambda: fake_gemm(1, 1, 1),
+    "grouped": lambda: fake_grouped(8192, 2048, 1024, 12),
+    "epilogue": with_an_epilogue,
+}
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("arguments", QUICKLY_FOUND.values(), ids=QUICKLY_FOUND)
+def test_kernels_for_arguments(arguments):
+    args = arguments()
 
     def seconds():
         start = time.perf_counter()
-        found = cutlass_api.get_kernels(args)
+        found = cutlass_api.get_kernels(args, cc=90)
         taken = time.perf_counter() - start
         assert found
         return taken
@@ -436,3 +461,30 @@ def test_kernels_for_arguments(dtype, m):
     median = statistics.median(seconds() for _ in range(300))
     print(f"get_kernels(args): {median * 1e6:.1f} us")
     assert median < 100e-6
+
+
+#: Instructions that `get_kernels(args)` may take, on x86-64 with a release build, and so many more for each kernel that
+#: it finds: what the model takes to estimate its time, to sort it, to look up its object. Hundreds that do not serve
+#: the arguments cost next to nothing.
+CALL, KERNEL = 12_000, 1_900
+
+
+def test_discovery_spends_its_time_on_what_it_finds():
+    shapes = [(128, 128, 128), (4096, 4096, 4096), (300, 5000, 700), (301, 5001, 701), (1, 4096, 4096)]
+    # Counted: times tell little on a busy machine.
+    counts = run_gemm(
+        f"""
+        for m, n, k in {shapes}:
+            a, b, out = Tensor(A, (m, k)), Tensor(B, (k, n)), Tensor(OUT, (m, n))
+            args = GemmArguments(a, b, out, "float32")
+            for _ in range(20):
+                cutlass_api.get_kernels(args, cc=90)
+                device.begin
+            device.begin(); cutlass_api.get_kernels(args, cc=90); device.end()
+        """,
+        counted=True,
+    )
+    for shape, count in zip(shapes, map(int, counts.split()), strict=True):
+        found = len(cutlass_api.get_kernels(fake_gemm(*shape), cc=90))
+        print(f"{shape}: {count} instructions, {found} kernels")
+        assert count < CALL + KERNEL * found

@@ -58,6 +58,18 @@ def test_optional_fields():
     assert issubclass(BLASDesignMetadata, metadata.DesignMetadata)
 
 
+def test_built_in_kernels_are_described_by_whole_dataclasses():
+    """Which are made without `__init__`, and compare, hash and copy as those that are made with it."""
+    for kernel in cutlass_api.get_kernels():
+        described = kernel.metadata
+        assert list(vars(described)) == fields(KernelMetadata), kernel
+        made = KernelMetadata(**vars(described))
+        assert made == described and hash(made) == hash(described) and repr(made) == repr(described), kernel
+    assert dataclasses.replace(described, min_cc=80).kernel_name == described.kernel_name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        described.min_cc = 80
+
+
 @pytest.mark.parametrize("kernel", cutlass_api.get_kernels()[::40], ids=lambda kernel: kernel.metadata.kernel_name)
 def test_what_built_in_kernels_say(kernel):
     described = kernel.metadata

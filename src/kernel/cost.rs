@@ -3,7 +3,7 @@
 use super::launch::expected_tiles;
 use super::{Design, Kernel, Operation, hopper};
 use crate::operand::{DType, View};
-use crate::problem::{GemmProblem, Problem};
+use crate::problem::GemmProblem;
 
 /// The chip to choose for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,30 +26,50 @@ impl Target {
         };
         Target { cc, multiprocessors }
     }
+}
 
-    /// Estimated seconds, with an epilogue behind the sums or not. Infinite for what the model does not know, which then ranks last.
-    pub fn seconds(&self, kernel: &Kernel, problem: &Problem, fused: bool) -> f64 {
-        let stacked;
-        let gemm = match problem {
-            Problem::Gemm(gemm) => gemm,
-            Problem::GroupedGemm(grouped) => {
-                stacked = grouped.stacked();
-                &stacked
-            }
-            // There is one kernel a type.
-            Problem::Elementwise(_) => return f64::INFINITY,
+/// What the model is asked about the kernels of a group.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    pub problem: &'a GemmProblem,
+    pub target: Target,
+    /// Whether an epilogue is computed behind the sums.
+    pub fused: bool,
+    /// Of copies that the kernels ask for of operands.
+    pub copied_bytes: u64,
+}
+
+/// What a kernel takes of a multiprocessor, whatever the problem. Found once a kernel, as the model asks for it at each problem.
+#[derive(Clone, Copy)]
+pub struct Footprint {
+    /// Of a CTA.
+    pub shared_bytes: u32,
+    pub ctas_per_sm: u32,
+}
+
+impl Footprint {
+    pub fn of(kernel: &Kernel) -> Footprint {
+        let ctas_per_sm = match &kernel.design {
+            Design::Skinny(config) => config.ctas_per_sm(kernel.types),
+            Design::Sm90(config) => config.ctas_per_sm(kernel.types),
+            // The model takes one after the other.
+            Design::Reference(_) | Design::Simt(_) | Design::Sm80(_) | Design::Elementwise(_) => 1,
         };
-        let element = kernel.types.a.bytes() as f64;
+        Footprint { shared_bytes: kernel.shared_bytes(), ctas_per_sm }
+    }
+}
+
+impl Asked<'_> {
+    /// Estimated seconds. Infinite for what the model does not know, which then ranks last.
+    pub fn seconds(&self, kernel: &Kernel, footprint: Footprint) -> f64 {
+        let (gemm, types) = (self.problem, kernel.types);
+        let element = types.a.bytes() as f64;
         let (tile, flops_per_sm, load_penalty) = match &kernel.design {
             Design::Reference(_) | Design::Elementwise(_) => return f64::INFINITY,
-            Design::Sm90(config) if config.grouped => {
-                return hopper::grouped_seconds(config, kernel.types, gemm, self);
-            }
-            Design::Sm90(config) => return hopper::seconds(config, kernel.types, gemm, self, fused),
-            Design::Skinny(config) => return config.seconds(kernel.types, gemm, *self),
-            Design::Simt(config) => {
-                (config.tile, simt_rate(kernel.types.accumulator) * simt_efficiency(config.tile), 1.0)
-            }
+            Design::Sm90(config) if config.grouped => return hopper::grouped_seconds(config, types, footprint, self),
+            Design::Sm90(config) => return hopper::seconds(config, types, footprint, self),
+            Design::Skinny(config) => return config.seconds(types, footprint, self),
+            Design::Simt(config) => (config.tile, simt_rate(types.accumulator) * simt_efficiency(config.tile), 1.0),
             Design::Sm80(config) => {
                 // Narrower loads are more instructions for the same bytes; below 4 bytes cp.async does not exist and
                 // every element goes through a register.
@@ -58,24 +78,16 @@ impl Target {
                     4 => 1.5,
                     _ => 2.5,
                 };
-                (config.tile, sm80_rate(kernel.types.a) * sm80_efficiency(config.tile, element), penalty)
+                (config.tile, sm80_rate(types.a) * sm80_efficiency(config.tile, element), penalty)
             }
         };
         let grouped = kernel.operation() == Operation::GroupedGemm;
         let tiles = expected_tiles(gemm, grouped, tile[0], tile[1]);
-        self.tiled(gemm, tiles, tile, flops_per_sm, element, load_penalty)
+        self.tiled(tiles, tile, flops_per_sm, element, load_penalty)
     }
 
     /// Whole waves of tiles, each as slow as the larger of its arithmetic and its loads through L2.
-    fn tiled(
-        &self,
-        gemm: &GemmProblem,
-        tiles: f64,
-        [tile_m, tile_n, tile_k]: [u32; 3],
-        rate: f64,
-        element: f64,
-        penalty: f64,
-    ) -> f64 {
+    fn tiled(&self, tiles: f64, [tile_m, tile_n, tile_k]: [u32; 3], rate: f64, element: f64, penalty: f64) -> f64 {
         /// Bytes a second that one multiprocessor can draw from L2: an assumption. 128x128 tiles at 4096 cubed load 2.15 GB in
         /// some 316 us, which is 52 GB/s for each of an H100's 132; whether that is their limit was not measured.
         const L2_BYTES_PER_SM: f64 = 60e9;
@@ -88,6 +100,7 @@ impl Target {
         /// Bytes a second of device memory that tiles with a few rows of use draw, by multiprocessor: an assumption, below what sm90
         /// reaches.
         const DEVICE_RATE: f64 = 1.8e12 / 132.0;
+        let (gemm, sms) = (self.problem, f64::from(self.target.multiprocessors));
         let steps = (gemm.k() as f64 / f64::from(tile_k)).ceil();
         let depth = steps * f64::from(tile_k);
         let (m, n) = (f64::from(tile_m), f64::from(tile_n));
@@ -96,11 +109,9 @@ impl Target {
         let line = |view: &View| view.stride.iter().all(|step| *step <= 1 || step * view.dtype.bytes() % 128 == 0);
         let ragged = if line(&gemm.a) && line(&gemm.b) { 1.0 } else { RAGGED };
         let loads = (m + n) * depth * element / L2_BYTES_PER_SM * penalty * ragged;
-        let waves = (tiles / f64::from(self.multiprocessors)).ceil();
+        let waves = (tiles / sms).ceil();
         let bytes = element * (gemm.a.numel() + gemm.b.numel()) as f64;
-        LAUNCH
-            + (waves * (arithmetic.max(loads) + TILE_OVERHEAD))
-                .max(bytes / (DEVICE_RATE * f64::from(self.multiprocessors)))
+        LAUNCH + (waves * (arithmetic.max(loads) + TILE_OVERHEAD)).max(bytes / (DEVICE_RATE * sms))
     }
 }
 

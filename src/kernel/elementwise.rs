@@ -56,7 +56,7 @@ impl Elementwise {
     }
 
     /// `joined`: as for `launch`.
-    pub fn supports(self, problem: &ElementwiseProblem, joined: bool) -> Result<(), Unsupported> {
+    pub fn check_extents(self, problem: &ElementwiseProblem, joined: bool) -> Result<(), Unsupported> {
         // Rows are counted in 32 bits, and so are columns by an epilogue.
         const LIMIT: i64 = i32::MAX as i64;
         let [batch, m, n] = frame(problem, joined)[2].shape;

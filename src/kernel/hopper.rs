@@ -7,9 +7,9 @@
 //!
 //! What it says of split tiles and clusters was fitted again, to 43 shapes, when these had become faster (docs/notes/sm90-parts.md).
 
+use super::Types;
+use super::cost::{Asked, Footprint};
 use super::sm90::{Schedule, Sm90};
-use super::{Target, Types};
-use crate::problem::GemmProblem;
 
 /// FLOP a second of one multiprocessor's tensor cores on 16-bit elements, as wgmma reaches it.
 const TENSOR_RATE: f64 = 5.97e12;
@@ -76,15 +76,16 @@ fn ragged(aligned: u32) -> f64 {
     }
 }
 
-/// Estimated seconds of a kernel, with an epilogue behind the sums or not.
-pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Target, fused: bool) -> f64 {
+/// Estimated seconds of a kernel.
+pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked) -> f64 {
+    let Asked { problem, target, fused, copied_bytes } = *asked;
     let [tile_m, tile_n] = config.tile.map(f64::from);
     let [cluster_m, cluster_n] = config.cluster.map(f64::from);
     let (size, split) = (f64::from(config.cluster_size()), f64::from(config.split));
     let sms = f64::from(target.multiprocessors);
 
     let tiles = config.tiles(problem) as f64;
-    let slots = f64::from(config.clusters_at_once(types, target.multiprocessors));
+    let slots = f64::from(config.clusters_at_once(footprint.ctas_per_sm, target.multiprocessors));
     let running = tiles.min(slots);
     let (rounds, sharing) = ((tiles / slots).ceil(), (running * size / sms).max(1.0));
 
@@ -145,10 +146,10 @@ pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Targ
 
     let [a, b, out] = [&problem.a, &problem.b, &problem.out].map(|view| view.numel() as f64);
     let bytes = element * (a + b) + types.out.bytes() as f64 * out;
-    let in_flight = running * size * config.occupied(problem) * f64::from(config.shared_bytes(types));
+    let in_flight = running * size * config.occupied(problem) * f64::from(footprint.shared_bytes);
     let device = DEVICE_STARTS + bytes / (DEVICE_RATE * in_flight / (in_flight + DEVICE_HALF));
 
-    let packing = match config.workspace_bytes(problem) {
+    let packing = match copied_bytes {
         0 => 0.0,
         bytes => PACK_LAUNCH + 2.0 * bytes as f64 / PACK_RATE,
     };
@@ -161,7 +162,7 @@ pub fn seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Targ
 /// A coarser model than the other, and apart from it: where groups end is not known, and what tells between its 9 configurations is how
 /// their tiles fill the chip, and how often B is read. Checked against 57 sets of timings; the kernel that it puts first takes 1.02
 /// times as long as the best (docs/notes/grouped.md).
-pub fn grouped_seconds(config: &Sm90, types: Types, problem: &GemmProblem, target: &Target) -> f64 {
+pub fn grouped_seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked) -> f64 {
     const TENSOR_RATE: f64 = 5.3e12;
     const L2_RATE: f64 = 112e9;
     const L2_RATE_OF_ALL: f64 = 10.9e12;
@@ -171,11 +172,12 @@ pub fn grouped_seconds(config: &Sm90, types: Types, problem: &GemmProblem, targe
     const PING_PONG_ENDS: f64 = 0.485;
     /// How much of B each strip of a group's rows after the first reads from memory again, as they do not read it at quite the same time.
     const AGAIN: f64 = 0.15;
+    let Asked { problem, target, .. } = *asked;
     let [tile_m, tile_n] = config.tile.map(f64::from);
     let [cluster_m, cluster_n] = config.cluster.map(f64::from);
     let (size, sms) = (f64::from(config.cluster_size()), f64::from(target.multiprocessors));
     let tiles = config.expected_tiles(problem);
-    let slots = f64::from(config.clusters_at_once(types, target.multiprocessors));
+    let slots = f64::from(config.clusters_at_once(footprint.ctas_per_sm, target.multiprocessors));
     let (rounds, sharing) = ((tiles / slots).ceil(), (tiles.min(slots) * size / sms).max(1.0));
 
     let element = types.a.bytes() as f64;

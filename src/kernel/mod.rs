@@ -2,6 +2,7 @@
 //! compiler, no driver; every decision here is tested without a GPU.
 
 mod cost;
+mod demand;
 mod elementwise;
 mod hopper;
 mod launch;
@@ -16,6 +17,7 @@ mod space;
 mod types;
 
 pub use cost::Target;
+pub use demand::Demand;
 pub use elementwise::{Elementwise, ElementwiseParams};
 pub use launch::{GemmParams, GroupOffsets, Launch, Params, Sm90Scalars, TensorMap};
 pub use layout::{Layout, Major};
@@ -28,11 +30,13 @@ pub use sm90::{Schedule, Sm90};
 pub use space::{all, at, fused, ranked};
 pub use types::Types;
 
+use std::fmt::{self, Write};
+
 use thiserror::Error;
 
 use self::reduce::Parts;
 use crate::epilogue::{Bound, Epilogue, Reduction};
-use crate::operand::{DType, Device, View};
+use crate::operand::{DType, Device};
 use crate::problem::{GemmProblem, Problem};
 
 /// One kernel: the element types that it works on, its design, and the epilogue that it computes behind the sums. Name,
@@ -111,21 +115,13 @@ impl Operation {
 }
 
 impl Kernel {
-    /// A name that no other kernel has: family, operation, types `A x B _ accumulator _ out`, then the configuration.
+    /// A name that no other kernel has.
     pub fn name(&self) -> String {
-        let (types, operation) = (self.types, self.operation().name());
-        let name = match &self.design {
-            Design::Reference(_) => format!("reference_{operation}_{types}"),
-            Design::Simt(config) => format!("simt_{operation}_{types}_{config}"),
-            Design::Skinny(config) => format!("skinny_{operation}_{types}_{config}"),
-            Design::Sm80(config) => format!("sm80_{operation}_{types}_{config}"),
-            Design::Sm90(config) => format!("sm90_{operation}_{types}_{}", config.name(types)),
-            Design::Elementwise(config) => format!("simt_{operation}_{types}_{}", config.name(types)),
-        };
-        match self.epilogue {
-            Some(epilogue) => format!("{name}_epilogue_{}", epilogue.digest()),
-            None => name,
-        }
+        // Most are shorter; names of thousands of kernels are asked for at once.
+        let mut name = String::with_capacity(96);
+        // A string takes all that is written to it.
+        let _ = write!(name, "{self}");
+        name
     }
 
     /// Whether the program computes the transposed product: most write row-major, and a column-major output is the transposed
@@ -228,31 +224,46 @@ impl Kernel {
         if !fits {
             return Err(Unsupported::Device { name: "out", device: out.device, expected });
         }
-        let stacked;
-        let gemm = match problem {
-            Problem::Gemm(gemm) => gemm,
-            Problem::GroupedGemm(grouped) if !grouped.offsets_fit() => {
-                return Err(Unsupported::Offsets { offsets: grouped.offsets.shape[2], groups: grouped.groups() });
-            }
-            Problem::GroupedGemm(grouped) => {
-                stacked = grouped.stacked();
-                &stacked
-            }
-            Problem::Elementwise(sum) => {
-                return match &self.design {
-                    Design::Elementwise(config) => config.supports(sum, self.epilogue.is_none()),
-                    _ => Ok(()),
-                };
-            }
-        };
-        if self.runs_on_gpu() {
-            check_extents(gemm, asked)?;
+        check_limits(problem)?;
+        self.check_extents(problem)?;
+        if let Problem::Gemm(gemm) = problem {
+            self.copies(gemm)?;
         }
+        let views = problem.views();
+        for ((name, view), demand) in ["A", "B", "out"].into_iter().zip(views).zip(self.demands()) {
+            demand.check(name, view)?;
+        }
+        Ok(())
+    }
+
+    /// What this kernel demands of how A, B and out lie in memory.
+    pub fn demands(&self) -> [Demand; 3] {
         match &self.design {
-            Design::Reference(_) | Design::Simt(_) | Design::Elementwise(_) => Ok(()),
-            Design::Skinny(config) => config.supports(gemm),
-            Design::Sm80(config) => config.supports(gemm),
-            Design::Sm90(config) => config.supports(self.types, gemm),
+            Design::Reference(_) | Design::Simt(_) | Design::Elementwise(_) => [Demand::NONE; 3],
+            Design::Skinny(config) => config.demands(),
+            Design::Sm80(config) => config.demands(),
+            Design::Sm90(config) => config.demands(self.types),
+        }
+    }
+
+    /// Whether this configuration is for operands of these extents, and counts as far as they ask for.
+    fn check_extents(&self, problem: &Problem) -> Result<(), Unsupported> {
+        match (&self.design, problem) {
+            (Design::Elementwise(config), Problem::Elementwise(sum)) => {
+                config.check_extents(sum, self.epilogue.is_none())
+            }
+            (Design::Skinny(config), Problem::Gemm(gemm)) => config.check_extents(gemm),
+            (Design::Sm90(config), Problem::Gemm(gemm)) => config.check_extents(gemm),
+            (Design::Sm90(config), Problem::GroupedGemm(grouped)) => config.check_extents(&grouped.stacked()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Bytes of operands that are copied first, if they can be. The same for all kernels of the same demands.
+    fn copies(&self, problem: &GemmProblem) -> Result<u64, Unsupported> {
+        match &self.design {
+            Design::Sm90(config) => config.copies(problem),
+            _ => Ok(0),
         }
     }
 
@@ -367,6 +378,36 @@ impl Kernel {
     }
 }
 
+/// The name: family, operation, types `A x B _ accumulator _ out`, then the configuration.
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let family = match &self.design {
+            Design::Reference(_) => "reference",
+            Design::Simt(_) | Design::Elementwise(_) => "simt",
+            Design::Skinny(_) => "skinny",
+            Design::Sm80(_) => "sm80",
+            Design::Sm90(_) => "sm90",
+        };
+        let (operation, types) = (self.operation().name(), self.types);
+        write!(f, "{family}_{operation}_{types}")?;
+        if !matches!(self.design, Design::Reference(_)) {
+            f.write_str("_")?;
+        }
+        match &self.design {
+            Design::Reference(_) => Ok(()),
+            Design::Simt(config) => config.fmt(f),
+            Design::Skinny(config) => config.fmt(f),
+            Design::Sm80(config) => config.fmt(f),
+            Design::Sm90(config) => config.write_name(types, f),
+            Design::Elementwise(config) => f.write_str(&config.name(types)),
+        }?;
+        match self.epilogue {
+            Some(epilogue) => write!(f, "_epilogue_{}", epilogue.digest()),
+            None => Ok(()),
+        }
+    }
+}
+
 /// The most shared memory that a CTA may have (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
 fn shared_bytes_of_a_cta(cc: u32) -> u32 {
     1024 * match cc {
@@ -376,10 +417,18 @@ fn shared_bytes_of_a_cta(cc: u32) -> u32 {
     }
 }
 
-/// M, N, K and L are 32-bit numbers in the kernels (offsets are 64-bit), and a grid has one dimension of CTAs.
-fn check_extents(problem: &GemmProblem, operation: Operation) -> Result<(), Unsupported> {
+/// What every kernel refuses of a problem. M, N, K and L are 32-bit numbers in a GPU's kernels (offsets are 64-bit), and a grid has one
+/// dimension of CTAs.
+fn check_limits(problem: &Problem) -> Result<(), Unsupported> {
     // Headroom above the extent for the tiles that overhang the edge.
     const LIMIT: i64 = i32::MAX as i64 - 1024;
+    if let Problem::GroupedGemm(grouped) = problem
+        && !grouped.offsets_fit()
+    {
+        return Err(Unsupported::Offsets { offsets: grouped.offsets.shape[2], groups: grouped.groups() });
+    }
+    let (Device::Cuda(_), Some(product)) = (problem.device(), problem.product()) else { return Ok(()) };
+    let (problem, operation) = (&*product, Operation::of(problem));
     let (batch, grouped) = (problem.b.shape[0], operation == Operation::GroupedGemm);
     let extents = [("M", problem.m()), ("N", problem.n()), ("K", problem.k()), ("L", batch)];
     for (dimension, extent) in extents {
@@ -399,25 +448,6 @@ fn check_extents(problem: &GemmProblem, operation: Operation) -> Result<(), Unsu
         });
     }
     Ok(())
-}
-
-/// A short error for an operand that is not laid out as `major` says.
-fn layout_error(name: &'static str, view: &View, major: Major) -> Unsupported {
-    Unsupported::Layout {
-        name,
-        shape: view.user_shape().to_vec(),
-        stride: view.user_stride().to_vec(),
-        expected: major.describe(),
-    }
-}
-
-/// That what is known of an operand's alignment, in bytes, is enough for loads of so many.
-fn check_alignment(name: &'static str, view: &View, actual: i64, expected: u32) -> Result<(), Unsupported> {
-    let expected = i64::from(expected);
-    if actual >= expected {
-        return Ok(());
-    }
-    Err(Unsupported::Alignment { name, address: view.data, stride: view.user_stride().to_vec(), actual, expected })
 }
 
 #[cfg(test)]

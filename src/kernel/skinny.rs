@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::{GemmParams, Launch, Major, Target, Types, Unsupported, check_alignment, layout_error};
+use super::cost::{Asked, Footprint};
+use super::{Demand, GemmParams, Launch, Major, Target, Types, Unsupported};
 use crate::operand::DType;
 use crate::problem::GemmProblem;
 
@@ -222,7 +223,12 @@ impl Skinny {
         (227 * 1024 / (self.shared_bytes(types) + 1024)).clamp(1, by_registers)
     }
 
-    pub fn supports(&self, problem: &GemmProblem) -> Result<(), Unsupported> {
+    /// Of A, B and out.
+    pub fn demands(&self) -> [Demand; 3] {
+        [Demand::aligned(self.a, self.align), Demand::aligned(self.b, self.align), Demand::NONE]
+    }
+
+    pub fn check_extents(&self, problem: &GemmProblem) -> Result<(), Unsupported> {
         let (dimension, few, wide) = match self.narrow {
             Narrow::M => ("M", problem.m(), problem.n()),
             Narrow::N => ("N", problem.n(), problem.m()),
@@ -237,13 +243,6 @@ impl Skinny {
                 extent: ctas as i64,
                 limit: i32::MAX.into(),
             });
-        }
-        let operands = [("A", &problem.a, self.a), ("B", &problem.b, self.b)];
-        for (name, view, major) in operands {
-            if !major.fits(view) {
-                return Err(layout_error(name, view, major));
-            }
-            check_alignment(name, view, view.alignment(major.unit()), self.align)?;
         }
         Ok(())
     }
@@ -268,7 +267,7 @@ impl Skinny {
     /// Fitted to 339 timings of the configurations for up to 16 rows, float16, 16-byte aligned, on an H100 (docs/notes/skinny.md): off by
     /// 5 % (root mean square), 22 % at worst; what it puts first takes 1.014 times as long as the best in the mean, 1.11 at worst. The
     /// factors for other alignments and FMA come from a few timings each, which it misses by up to 20 %.
-    pub fn seconds(&self, types: Types, problem: &GemmProblem, target: Target) -> f64 {
+    pub fn seconds(&self, types: Types, footprint: Footprint, asked: &Asked) -> f64 {
         /// Bytes a second of an H100's memory; other chips are taken to have as much a SM.
         const DEVICE_RATE: f64 = 3.0e12;
         const H100_SMS: f64 = 132.0;
@@ -280,6 +279,7 @@ impl Skinny {
         const FEW: f64 = 0.05;
         /// Multiply-adds a second of a SM, as the FMA loop reaches them.
         const FMA_RATE: f64 = 60e9;
+        let Asked { problem, target, .. } = *asked;
         let program = self.program(problem);
         let (element, [tile_n, tile_k]) = (types.a.bytes() as f64, self.tile.map(f64::from));
         let sms = f64::from(target.multiprocessors);
@@ -296,7 +296,7 @@ impl Skinny {
         let bytes = (tile_n + FEW * program.m() as f64) * blocks * tile_k * element * slower;
         let all = ctas * bytes * ragged / DEVICE_RATE * H100_SMS / sms;
         let most = (ctas / sms).ceil();
-        let resident = most.min(f64::from(self.ctas_per_sm(types)));
+        let resident = most.min(f64::from(footprint.ctas_per_sm));
         let in_flight = resident * f64::from(self.stages - 1) * tile_n * tile_k * element;
         let busiest = most * bytes * LATENCY / in_flight;
         let arithmetic = match self.method {

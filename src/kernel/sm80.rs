@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::launch::tiles;
 use super::reduce::Parts;
-use super::{GemmParams, Launch, Layout, Major, Types, Unsupported, check_alignment, layout_error};
+use super::{Demand, GemmParams, Launch, Layout, Major, Types};
 use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
 
@@ -134,21 +134,10 @@ impl Sm80 {
         }
     }
 
-    pub fn supports(&self, problem: &GemmProblem) -> Result<(), Unsupported> {
-        let operands = [
-            ("A", &problem.a, self.layout.a),
-            ("B", &problem.b, self.layout.b),
-            ("out", &problem.out, self.layout.out),
-        ];
-        for (name, view, major) in operands {
-            if !major.fits(view) {
-                return Err(layout_error(name, view, major));
-            }
-        }
-        for (name, view, major) in &operands[..2] {
-            check_alignment(name, view, view.alignment(major.unit()), self.align)?;
-        }
-        Ok(())
+    /// Of A, B and out.
+    pub fn demands(&self) -> [Demand; 3] {
+        let Layout { a, b, out } = self.layout;
+        [Demand::aligned(a, self.align), Demand::aligned(b, self.align), Demand::aligned(out, 1)]
     }
 
     /// Lanes of a warp that share a row where it stores sums, each 16 bytes of the output (`LANES` of the program).

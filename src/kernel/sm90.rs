@@ -1,9 +1,11 @@
 //! The `sm90` family: Hopper's `wgmma`, fed by the copy engine (TMA), warp-specialized and persistent.
 
+use std::fmt;
+
 use super::launch::{self, GroupOffsets, Params, Sm90Params, Sm90Scalars, TensorMap};
 use super::pack::{self, Pack};
 use super::reduce::Parts;
-use super::{Launch, Layout, Major, Types, Unsupported, check_alignment, layout_error};
+use super::{Demand, Launch, Layout, Major, Types, Unsupported};
 use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
 
@@ -419,83 +421,65 @@ impl Sm90 {
 
     /// Clusters that run at once on a device with so many multiprocessors. One more than that would wait until another has done all
     /// its tiles.
-    pub fn clusters_at_once(&self, types: Types, multiprocessors: u32) -> u32 {
+    pub fn clusters_at_once(&self, ctas_per_sm: u32, multiprocessors: u32) -> u32 {
         let share = CLUSTERS[self.cluster_size().min(8) as usize] / CLUSTERS[1];
-        ((share * f64::from(multiprocessors * self.ctas_per_sm(types))) as u32).max(1)
+        ((share * f64::from(multiprocessors * ctas_per_sm)) as u32).max(1)
     }
 
-    /// The configuration as kernel names spell it: orders of A, B and out (p: packed), tile and cluster as the user counts them.
-    pub fn name(&self, types: Types) -> String {
+    /// Writes the configuration as kernel names spell it: orders of A, B and out (p: packed), tile and cluster as the user counts them.
+    pub fn write_name(&self, types: Types, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ([m, n, k], [cluster_m, cluster_n, _]) = (self.user_tile(types), self.user_cluster());
         let letter = |packed: bool, major: Major| if packed { 'p' } else { major.letter() };
         let (a, b) = (letter(self.packed[0], self.layout.a), letter(self.packed[1], self.layout.b));
         let (out, stages, consumers) = (self.layout.out.letter(), self.stages, self.consumers);
         let schedule = self.schedule.name();
-        let mut name =
-            format!("{a}{b}{out}_{m}x{n}x{k}_{schedule}{consumers}_{stages}stages_cluster{cluster_m}x{cluster_n}");
+        write!(f, "{a}{b}{out}_{m}x{n}x{k}_{schedule}{consumers}_{stages}stages_cluster{cluster_m}x{cluster_n}")?;
         if self.split > 1 {
-            name += &format!("_split{}", self.split);
+            write!(f, "_split{}", self.split)?;
         }
         if self.swapped {
-            name += "_swapped";
+            f.write_str("_swapped")?;
         }
         if self.loads_by_threads() {
-            name += &format!("_align{}", self.align);
-        }
-        name
-    }
-
-    /// What the output's address and rows are multiples of, in bytes.
-    pub fn out_alignment(types: Types) -> u32 {
-        if exact(types) { 16 } else { 1 }
-    }
-
-    pub fn supports(&self, types: Types, problem: &GemmProblem) -> Result<(), Unsupported> {
-        let operands =
-            [("A", &problem.a, self.layout.a, self.packed[0]), ("B", &problem.b, self.layout.b, self.packed[1])];
-        for (at, (name, view, major, packed)) in operands.into_iter().enumerate() {
-            if packed {
-                continue;
-            }
-            let other = 3 - major.unit();
-            let align = self.aligned_to(at);
-            let threads = align < 16;
-            // The copy engine steps by a multiple of 16 bytes, and not by 0.
-            if !major.fits(view) || (!threads && view.stride[other] == 0 && view.shape[other] > 1) {
-                return Err(layout_error(name, view, major));
-            }
-            // Threads read whole pieces, and none beyond a row's end.
-            let ends = if threads { view.shape[major.unit()] * view.dtype.bytes() } else { 0 };
-            let aligned = view.alignment(major.unit()).min(1 << (ends | 16).trailing_zeros());
-            check_alignment(name, view, aligned, align)?;
-        }
-        // Grids, and what pack.cuh counts within an operand, are 32-bit numbers.
-        let ctas = self.tiles(problem) * if self.split > 1 { u64::from(self.cluster_size()) } else { 1 };
-        let largest = self.pack(problem, 0).map_or(0, |pack| pack.largest_count()).max(ctas);
-        if largest > i32::MAX as u64 {
-            let (dimension, extent) = ("M * N * L or K, as tiles and bytes,", largest as i64);
-            return Err(Unsupported::Extent { dimension, extent, limit: i32::MAX.into() });
-        }
-        // Any output can be written; the other order is another kernel's.
-        if !self.layout.out.fits(&problem.out) {
-            return Err(layout_error("out", &problem.out, self.layout.out));
-        }
-        if exact(types) {
-            // torch's own output has rows, however this one lies, and they decide for it.
-            let row = problem.n();
-            let operands = [
-                ("A", &problem.a, self.layout.a, types.a, 0),
-                ("B", &problem.b, self.layout.b, types.b, 0),
-                ("out", &problem.out, self.layout.out, types.out, row),
-            ];
-            for (name, view, major, dtype, row) in operands {
-                // Where a row's end is not aligned, the next one's start may still be.
-                let ends = (view.shape[major.unit()] | row) * dtype.bytes();
-                let aligned = view.alignment(major.unit()).min(1 << (ends | 16).trailing_zeros());
-                check_alignment(name, view, aligned, 16)?;
-            }
+            write!(f, "_align{}", self.align)?;
         }
         Ok(())
+    }
+
+    /// Of A, B and out.
+    pub fn demands(&self, types: Types) -> [Demand; 3] {
+        let input = |at: usize, order| {
+            if self.packed[at] {
+                return Demand { copied: true, ..Demand::NONE };
+            }
+            let align = self.aligned_to(at);
+            let threads = align < 16;
+            // Threads read whole pieces, and none beyond a row's end.
+            let whole = if threads || exact(types) { Demand::whole_along(order) } else { [false; 2] };
+            Demand { whole, steps: !threads, ..Demand::aligned(order, align) }
+        };
+        let Layout { a, b, out } = self.layout;
+        let out = match exact(types) {
+            // torch's own output has rows, however this one lies, and they decide for it.
+            true => Demand { whole: [out == Major::Column, true], ..Demand::aligned(out, 16) },
+            // Any output can be written; the other order is another kernel's.
+            false => Demand::aligned(out, 1),
+        };
+        [input(0, a), input(1, b), out]
+    }
+
+    /// Grids are 32-bit numbers.
+    pub fn check_extents(&self, problem: &GemmProblem) -> Result<(), Unsupported> {
+        let ctas = self.tiles(problem) * if self.split > 1 { u64::from(self.cluster_size()) } else { 1 };
+        check_count("M * N * L, as tiles,", ctas)
+    }
+
+    /// Bytes of the operands that are copied first, which pack.cuh counts in 32 bits, too. The same for all configurations that copy the
+    /// same ones.
+    pub fn copies(&self, problem: &GemmProblem) -> Result<u64, Unsupported> {
+        let Some(pack) = self.pack(problem, 0) else { return Ok(0) };
+        check_count("M * N * L or K, as tiles and bytes,", pack.largest_count())?;
+        Ok(pack.bytes())
     }
 
     /// Whether the copy engine can address the output. (Of a row's last 16 bytes it writes all or nothing.)
@@ -675,7 +659,7 @@ impl Sm90 {
             a_stride: [0, sides[0].rows].map(|dimension| sides[0].view.stride[dimension]),
         };
         let (tiles, size) = (self.tiles(problem), self.cluster_size());
-        let fitting = u64::from(self.clusters_at_once(types, multiprocessors));
+        let fitting = u64::from(self.clusters_at_once(self.ctas_per_sm(types), multiprocessors));
         // A split tile has a cluster for itself; others are taken in turn by as many clusters as run at once.
         let clusters = if self.split > 1 { tiles } else { tiles.min(fitting) };
         let out_map = stored_by_copy_engine.then_some(out_map);
@@ -692,6 +676,11 @@ impl Sm90 {
             pack: pack.map(Box::new),
         }
     }
+}
+
+fn check_count(dimension: &'static str, count: u64) -> Result<(), Unsupported> {
+    let (extent, limit) = (count as i64, i32::MAX.into());
+    if count <= i32::MAX as u64 { Ok(()) } else { Err(Unsupported::Extent { dimension, extent, limit }) }
 }
 
 /// Whether 16-bit products stay in float32, so that how they were summed shows. `wgmma` cuts off what does not fit its sums, and so

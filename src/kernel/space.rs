@@ -1,17 +1,32 @@
 //! Every kernel there is, and those that serve a problem, best guess first.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock};
 
-use super::{Design, Elementwise, Kernel, Operation, Simt, Skinny, Sm80, Sm90, Target, Types};
+use rustc_hash::FxHashMap;
+
+use super::cost::{Asked, Footprint};
+use super::{Demand, Design, Elementwise, Kernel, Operation, Simt, Skinny, Sm80, Sm90, Target, Types, check_limits};
 use crate::epilogue::Epilogue;
-use crate::operand::DType;
+use crate::operand::Device;
 use crate::problem::Problem;
 
 struct Space {
     kernels: Vec<Kernel>,
-    /// Positions in `kernels` by operation and types.
-    index: HashMap<(Operation, DType, DType, DType), Vec<usize>>,
+    /// By whether they run on a GPU, what they compute, and on what types.
+    index: FxHashMap<(bool, Operation, Types), Vec<Group>>,
+}
+
+/// Kernels that demand the same of how their operands lie in memory: of the many that there are for some types, a problem's operands
+/// decide about a group at a time.
+struct Group {
+    demands: [Demand; 3],
+    members: Vec<Member>,
+}
+
+struct Member {
+    /// In [`Space::kernels`].
+    position: usize,
+    footprint: Footprint,
 }
 
 fn space() -> &'static Space {
@@ -59,10 +74,15 @@ fn space() -> &'static Space {
                 epilogue: None,
             }));
         }
-        let mut index: HashMap<_, Vec<usize>> = HashMap::new();
+        let mut index: FxHashMap<_, Vec<Group>> = FxHashMap::default();
         for (position, kernel) in kernels.iter().enumerate() {
-            let Types { a, b, out, .. } = kernel.types;
-            index.entry((kernel.operation(), a, b, out)).or_default().push(position);
+            let groups = index.entry((kernel.runs_on_gpu(), kernel.operation(), kernel.types)).or_default();
+            let (demands, member) = (kernel.demands(), Member { position, footprint: Footprint::of(kernel) });
+            // Most often the last.
+            match groups.iter_mut().rev().find(|group| group.demands == demands) {
+                Some(group) => group.members.push(member),
+                None => groups.push(Group { demands, members: vec![member] }),
+            }
         }
         Space { kernels, index }
     })
@@ -79,16 +99,18 @@ pub fn all() -> &'static [Kernel] {
 struct Fused {
     /// Their positions follow those of [`all`].
     kernels: Vec<&'static Kernel>,
-    positions: HashMap<(usize, &'static Epilogue), usize>,
+    /// By position and address: of epilogues that are equal, `intern` keeps one.
+    positions: FxHashMap<(usize, usize), usize>,
 }
 
 static FUSED: Mutex<Option<Fused>> = Mutex::new(None);
 
-/// The position of the kernel at a position of [`all`] with an epilogue behind it.
+/// The position of the kernel at a position of [`all`] with an interned epilogue behind it.
 pub fn fused(position: usize, epilogue: &'static Epilogue) -> usize {
     let mut fused = FUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let Fused { kernels, positions } = fused.get_or_insert_default();
-    *positions.entry((position, epilogue)).or_insert_with(|| {
+    let address = std::ptr::from_ref(epilogue).addr();
+    *positions.entry((position, address)).or_insert_with(|| {
         kernels.push(Box::leak(Box::new(Kernel { epilogue: Some(epilogue), ..all()[position] })));
         all().len() + kernels.len() - 1
     })
@@ -108,23 +130,32 @@ pub fn at(position: usize) -> &'static Kernel {
 /// epilogue is to be computed behind the sums.
 pub fn ranked(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usize> {
     let space = space();
-    let types = |operands: [&crate::operand::View; 3]| (operands[0].dtype, operands[1].dtype, operands[2].dtype);
-    let (operation, (a, b, out)) = match problem {
-        Problem::Gemm(p) => (Operation::Gemm, types([&p.a, &p.b, &p.out])),
-        Problem::GroupedGemm(p) => (Operation::GroupedGemm, types([&p.a, &p.b, &p.out])),
-        Problem::Elementwise(p) => (Operation::Elementwise, types([&p.a, &p.b, &p.out])),
-    };
-    let Some(candidates) = space.index.get(&(operation, a, b, out)) else {
+    let views = problem.views();
+    let types = Types { a: views[0].dtype, b: views[1].dtype, accumulator: problem.accumulator(), out: views[2].dtype };
+    let asked = (problem.device() != Device::Cpu, Operation::of(problem), types);
+    let Some(groups) = space.index.get(&asked).filter(|_| check_limits(problem).is_ok()) else {
         return Vec::new();
     };
-    let mut found: Vec<(f64, usize)> = candidates
-        .iter()
-        .map(|position| (*position, &space.kernels[*position]))
-        .filter(|(_, kernel)| !fused || kernel.takes_epilogues())
-        .filter(|(_, kernel)| target.is_none_or(|t| kernel.runs_on(t.cc)) && kernel.supports(problem).is_ok())
-        .map(|(position, kernel)| (target.map_or(0.0, |t| t.seconds(kernel, problem, fused)), position))
-        .collect();
+    let product = problem.product();
+    let mut found: Vec<(f64, usize)> = Vec::new();
+    for group in
+        groups.iter().filter(|group| group.demands.iter().zip(&views).all(|(demand, view)| demand.is_met(view)))
+    {
+        let first = &space.kernels[group.members[0].position];
+        let copied_bytes = product.as_deref().map_or(Ok(0), |problem| first.copies(problem));
+        let Ok(copied_bytes) = copied_bytes else { continue };
+        let asked =
+            target.zip(product.as_deref()).map(|(target, problem)| Asked { problem, target, fused, copied_bytes });
+        for Member { position, footprint } in &group.members {
+            let kernel = &space.kernels[*position];
+            let runs = target.is_none_or(|target| kernel.runs_on(target.cc)) && (!fused || kernel.takes_epilogues());
+            if runs && kernel.check_extents(problem).is_ok() {
+                // What no model knows is in the order of the space.
+                found.push((asked.map_or(0.0, |asked| asked.seconds(kernel, *footprint)), *position));
+            }
+        }
+    }
     // Ties keep the order of the space, so that the ranking is the same on every run.
-    found.sort_by(|left, right| left.0.total_cmp(&right.0));
+    found.sort_unstable_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
     found.into_iter().map(|(_, position)| position).collect()
 }

@@ -1,9 +1,11 @@
 use std::collections::HashSet;
 
+use super::cost::{Asked, Footprint};
 use super::launch::Sm90Params;
 use super::*;
 use crate::operand::DType::{Bf16, F16, F32};
-use crate::problem::GroupedGemmProblem;
+use crate::operand::View;
+use crate::problem::{ElementwiseProblem, GroupedGemmProblem};
 
 fn matrix(dtype: DType, device: Device, rows: i64, columns: i64, major: Major) -> View {
     let stride = match major {
@@ -203,7 +205,7 @@ fn skinny_kernels_serve_what_is_narrow_and_nothing_else() {
     let Problem::Gemm(wide) = gemm(F16, 100, 4096, 512, Layout::all().next().unwrap()) else { panic!("not a GEMM") };
     let (_, config) = skinny(&gemm(F16, 1, 4096, 512, Layout::all().next().unwrap()), Target::typical(90))[0];
     let limit = i64::from(config.tokens);
-    assert_eq!(config.supports(&wide), Err(Unsupported::Few { dimension: "M", extent: 100, limit }));
+    assert_eq!(config.check_extents(&wide), Err(Unsupported::Few { dimension: "M", extent: 100, limit }));
 }
 
 #[test]
@@ -422,4 +424,85 @@ fn threads_load_what_few_tiles_have_and_no_more() {
     let Problem::Gemm(padded) = gemm(F16, 300, 5000, 699, rows) else { panic!("not a GEMM") };
     let padded = GemmProblem { a: View { stride: [0, 700, 1], ..padded.a }, ..padded };
     assert!(sm90(&Problem::Gemm(padded)).iter().all(|config| config.align == 16));
+}
+
+/// What [`ranked`] gives, found by asking every kernel there is.
+fn asked_one_by_one(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usize> {
+    let product = problem.product();
+    let seconds = |kernel: &Kernel| {
+        let (Some(target), Some(problem)) = (target, product.as_deref()) else { return 0.0 };
+        let copied_bytes = match &kernel.design {
+            Design::Sm90(config) => config.workspace_bytes(problem),
+            _ => 0,
+        };
+        Asked { problem, target, fused, copied_bytes }.seconds(kernel, Footprint::of(kernel))
+    };
+    let serves = |kernel: &Kernel| {
+        let runs = target.is_none_or(|target| kernel.runs_on(target.cc)) && (!fused || kernel.takes_epilogues());
+        runs && kernel.supports(problem).is_ok()
+    };
+    let serving = all().iter().enumerate().filter(|(_, kernel)| serves(kernel));
+    let mut found: Vec<(f64, usize)> = serving.map(|(position, kernel)| (seconds(kernel), position)).collect();
+    found.sort_by(|left, right| left.0.total_cmp(&right.0));
+    found.into_iter().map(|(_, position)| position).collect()
+}
+
+#[test]
+fn groups_find_what_asking_every_kernel_finds() {
+    let mut problems = Vec::new();
+    for (m, n, k) in
+        [(1, 1, 1), (128, 128, 128), (0, 5, 7), (300, 5000, 700), (387, 264, 131), (1, 4096, 4096), (4095, 4, 30)]
+    {
+        for layout in Layout::all() {
+            for (dtype, out) in [(F16, F16), (Bf16, F32), (F32, F32), (DType::I8, DType::I32)] {
+                let Problem::Gemm(mut plain) = gemm(dtype, m, n, k, layout) else { panic!("not a GEMM") };
+                plain.out.dtype = out;
+                plain.accumulator = if dtype == DType::I8 { DType::I32 } else { F32 };
+                problems.push(Problem::Gemm(plain));
+                if ![1, 700].contains(&k) {
+                    continue;
+                }
+                for bytes in [2, 4, 8] {
+                    let a = View { data: plain.a.data + bytes, ..plain.a };
+                    problems.push(Problem::Gemm(GemmProblem { a, ..plain }));
+                    let wider = plain.b.stride.map(|step| if step > 1 { step + bytes as i64 } else { step });
+                    problems.push(Problem::Gemm(GemmProblem { b: View { stride: wider, ..plain.b }, ..plain }));
+                }
+                let repeated = View { stride: [0, 0, 1], ..plain.a };
+                problems.push(Problem::Gemm(GemmProblem { a: repeated, ..plain }));
+                problems.push(Problem::Gemm(GemmProblem { accumulator: F16, ..plain }));
+                problems.push(Problem::Gemm(plain).on(Device::Cpu));
+            }
+        }
+    }
+    for (rows, n, groups) in [(8192, 2048, 12), (100, 65, 7), (5, 8, 0)] {
+        for b in Major::BOTH {
+            problems.push(grouped(Bf16, rows, n, 512, groups, b, 1));
+        }
+    }
+    let a = matrix(F16, Device::Cuda(0), 100, 64, Major::Row);
+    problems.push(Problem::Elementwise(ElementwiseProblem { a, b: a, out: a }));
+    let (mut found, mut several) = (HashSet::new(), 0);
+    for problem in &problems {
+        let targets: &[_] = match problem.device() {
+            Device::Cpu => &[None],
+            Device::Cuda(_) => &[H100, Some(Target { cc: 86, multiprocessors: 84 })],
+        };
+        for (target, fused) in targets.iter().flat_map(|target| [(*target, false), (*target, true)]) {
+            let positions = ranked(problem, target, fused);
+            assert_eq!(positions, asked_one_by_one(problem, target, fused), "{target:?} {fused} {problem:?}");
+            several += usize::from(positions.len() > 10);
+            found.extend(positions);
+        }
+    }
+    assert!(found.len() > 1000 && several > 300, "{} kernels, {several} long lists", found.len());
+}
+
+#[test]
+fn an_index_of_groups_decides_about_few() {
+    // 72 demands stand for the hundreds of kernels of one type; were they one a kernel, nothing would be won.
+    let types = Types { a: F16, b: F16, accumulator: F32, out: F16 };
+    let kernels = all().iter().filter(|kernel| kernel.types == types && kernel.operation() == Operation::Gemm);
+    let demands: HashSet<[Demand; 3]> = kernels.clone().map(Kernel::demands).collect();
+    assert!(demands.len() <= 120 && kernels.count() > 5 * demands.len(), "{} demands", demands.len());
 }

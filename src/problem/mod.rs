@@ -12,6 +12,8 @@ pub use fused::{Given, fuse};
 pub use gemm::GemmProblem;
 pub use grouped::GroupedGemmProblem;
 
+use std::borrow::Cow;
+
 use arrayvec::ArrayVec;
 
 use crate::operand::{DType, Device, View};
@@ -61,6 +63,15 @@ impl Problem {
                 integer if integer.is_integer() => DType::I32,
                 _ => DType::F32,
             },
+        }
+    }
+
+    /// The matrix product that is computed, for a grouped one that of [`GroupedGemmProblem::stacked`]; None for a sum.
+    pub fn product(&self) -> Option<Cow<'_, GemmProblem>> {
+        match self {
+            Problem::Gemm(gemm) => Some(Cow::Borrowed(gemm)),
+            Problem::GroupedGemm(grouped) => Some(Cow::Owned(grouped.stacked())),
+            Problem::Elementwise(_) => None,
         }
     }
 

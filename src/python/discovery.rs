@@ -87,13 +87,11 @@ pub fn get_kernels<'py>(
     let arguments = args.map(kernel::arguments).transpose()?;
 
     let mut found = Vec::new();
-    for position in built_in(py, arguments, cc)? {
-        let gpu = kernels::at(position).runs_on_gpu();
-        if wanted(if gpu { "nvrtc" } else { "reference" }) {
-            let object = kernel::object(py, position)?;
-            if keep(metadata_filter, object.as_any())? {
-                found.push(object.into_any());
-            }
+    let (on_gpu, on_cpu) = (wanted("nvrtc"), wanted("reference"));
+    for position in built_in(py, arguments, cc, |kernel| if kernel.runs_on_gpu() { on_gpu } else { on_cpu })? {
+        let object = kernel::object(py, position)?;
+        if keep(metadata_filter, object.as_any())? {
+            found.push(object.into_any());
         }
     }
     let registered: Vec<Bound<'py, PyType>> = {
@@ -171,11 +169,17 @@ fn keep(metadata_filter: Option<&Bound<'_, PyAny>>, kernel: &Bound<'_, PyAny>) -
     metadata_filter.map_or(Ok(true), |filter| filter.call1((kernel.getattr("metadata")?,))?.is_truthy())
 }
 
-/// Positions of the built-in kernels that are asked for.
-fn built_in(py: Python<'_>, arguments: Option<&Bound<'_, RuntimeArguments>>, cc: Option<u32>) -> PyResult<Vec<usize>> {
+/// Positions of the built-in kernels that are asked for. `wanted`: of the providers that are.
+fn built_in(
+    py: Python<'_>,
+    arguments: Option<&Bound<'_, RuntimeArguments>>,
+    cc: Option<u32>,
+    wanted: impl Fn(&kernels::Kernel) -> bool,
+) -> PyResult<Vec<usize>> {
     let Some(arguments) = arguments else {
         let fits = |kernel: &kernels::Kernel| cc.is_none_or(|cc| kernel.runs_on_gpu() && kernel.runs_on(cc));
-        return Ok((0..kernels::all().len()).filter(|position| fits(&kernels::all()[*position])).collect());
+        let all = kernels::all().iter().enumerate();
+        return Ok(all.filter(|(_, kernel)| wanted(kernel) && fits(kernel)).map(|(position, _)| position).collect());
     };
     let Some(native) = &arguments.get().native else {
         return Ok(Vec::new());
@@ -187,11 +191,13 @@ fn built_in(py: Python<'_>, arguments: Option<&Bound<'_, RuntimeArguments>>, cc:
             operand::Device::Cuda(_) => (native.problem, Some(target_of(&native.problem, None)?)),
         },
     };
-    let (mut positions, mut tf32) = (Vec::new(), None);
-    for position in kernels::ranked(&problem, target, native.bound_epilogue().is_some()) {
-        let position = native.bound_epilogue().map_or(position, |bound| kernels::fused(position, bound.epilogue));
-        if kernel::policy(py, position, native, &mut tf32)?.is_none() {
-            positions.push(position);
+    let epilogue = native.bound_epilogue().map(|bound| bound.epilogue);
+    let ranked = kernels::ranked(&problem, target, epilogue.is_some());
+    let (mut positions, mut tf32) = (Vec::with_capacity(ranked.len()), None);
+    for position in ranked {
+        // An epilogue changes neither.
+        if wanted(kernels::at(position)) && kernel::policy(py, position, native, &mut tf32)?.is_none() {
+            positions.push(epilogue.map_or(position, |epilogue| kernels::fused(position, epilogue)));
         }
     }
     Ok(positions)

@@ -1,12 +1,12 @@
 //! Kernels as users hold them, and the run: from arguments to a launch.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
+use rustc_hash::FxHashMap;
 
 use super::arguments::{NativeArguments, RuntimeArguments};
 use super::artifact::{CompiledArtifact, Program};
@@ -63,9 +63,10 @@ pub struct ReferenceKernel;
 
 /// The Python object of the built-in kernel at a position. There is one object a kernel in a process.
 pub fn object<'py>(py: Python<'py>, position: usize) -> PyResult<Bound<'py, Kernel>> {
-    static OBJECTS: PyOnceLock<Vec<Py<Kernel>>> = PyOnceLock::new();
+    static OBJECTS: LazyLock<Vec<OnceLock<Py<Kernel>>>> =
+        LazyLock::new(|| kernel::all().iter().map(|_| OnceLock::new()).collect());
     // Of kernels with an epilogue, whose number grows.
-    static FUSED: Mutex<Option<HashMap<usize, Py<Kernel>>>> = Mutex::new(None);
+    static FUSED: Mutex<Option<FxHashMap<usize, Py<Kernel>>>> = Mutex::new(None);
     let make = |position: usize| -> PyResult<Py<Kernel>> {
         let base = PyClassInitializer::from(Kernel { position: Some(position), metadata: PyOnceLock::new() });
         let object = match kernel::at(position).design {
@@ -78,10 +79,15 @@ pub fn object<'py>(py: Python<'py>, position: usize) -> PyResult<Bound<'py, Kern
         };
         Ok(object.unbind())
     };
-    let plain = kernel::all().len();
-    if position < plain {
-        let objects = OBJECTS.get_or_try_init(py, || (0..plain).map(make).collect::<PyResult<Vec<_>>>())?;
-        return Ok(objects[position].bind(py).clone());
+    if let Some(kept) = OBJECTS.get(position) {
+        let object = match kept.get() {
+            Some(object) => object,
+            None => {
+                let made = make(position)?;
+                kept.get_or_init(|| made)
+            }
+        };
+        return Ok(object.bind(py).clone());
     }
     let lock = || FUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(known) = lock().get_or_insert_default().get(&position) {

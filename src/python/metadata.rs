@@ -1,16 +1,18 @@
 //! Metadata: kernels described in the Python dataclasses of `cutlass_api.metadata`.
 
-use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Mutex;
 
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use super::dtype::{self, PyDType};
 use super::status::Status;
 use super::tensors::{DenseTensor, ScaledTensor};
-use crate::kernel::{Design, Kernel, Major, Operation, Skinny, Sm80, Sm90, Types};
+use crate::kernel::{Demand, Design, Kernel, Layout, Major, Operation, Skinny, Sm80, Sm90, Types};
 use crate::operand::{self, DType};
 
 fn module(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
@@ -20,94 +22,107 @@ fn module(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
 
 /// The `KernelMetadata` of one of our kernels.
 pub fn describe<'py>(py: Python<'py>, kernel: &Kernel, class: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    let module = module(py)?;
-    let types = kernel.types;
-    // The order, where it matters, and the alignment in bytes.
-    let (a, b, out) = match &kernel.design {
-        Design::Skinny(Skinny { a, b, align, .. }) => ((Some(*a), *align), (Some(*b), *align), (None, 1)),
-        Design::Sm80(Sm80 { layout, align, .. }) => {
-            ((Some(layout.a), *align), (Some(layout.b), *align), (Some(layout.out), 1))
-        }
-        Design::Sm90(config) => {
-            let side = |at: usize, major| match config.packed[at] {
-                true => (None, 1),
-                false => (Some(major), config.aligned_to(at)),
-            };
-            let layout = config.layout;
-            (side(0, layout.a), side(1, layout.b), (Some(layout.out), Sm90::out_alignment(types)))
-        }
-        Design::Simt(_) | Design::Elementwise(_) | Design::Reference(_) => ((None, 1), (None, 1), (None, 1)),
-    };
-    let operands = operands(py, kernel.operation(), types, [a, b, out])?;
+    let operands = operands(py, kernel.operation(), kernel.types, kernel.demands())?;
     let design = design(py, kernel)?;
     let epilogue = match kernel.epilogue {
-        Some(epilogue) => Some(module.getattr("EpilogueMetadata")?.call1((epilogue.to_string(),))?),
+        Some(epilogue) => Some(module(py)?.getattr("EpilogueMetadata")?.call1((epilogue.to_string(),))?),
         None => None,
     };
-    module.getattr("KernelMetadata")?.call1((kernel.name(), class, kernel.min_cc(), operands, design, epilogue))
+    // Made as pickle makes one, without `__init__`: of a frozen dataclass that is most of the work, and there are thousands.
+    static CLASS: PyOnceLock<[Py<PyAny>; 2]> = PyOnceLock::new();
+    let [metadata, new] = CLASS.get_or_try_init(py, || {
+        let metadata = module(py)?.getattr("KernelMetadata")?;
+        Ok::<_, PyErr>([metadata.clone(), metadata.getattr("__new__")?].map(Bound::unbind))
+    })?;
+    let described = new.bind(py).call1((metadata,))?;
+    let fields = described.getattr(intern!(py, "__dict__"))?.cast_into::<PyDict>()?;
+    fields.set_item(intern!(py, "kernel_name"), kernel.name())?;
+    fields.set_item(intern!(py, "kernel_class"), class)?;
+    fields.set_item(intern!(py, "min_cc"), kernel.min_cc())?;
+    fields.set_item(intern!(py, "operands"), operands)?;
+    fields.set_item(intern!(py, "design"), design)?;
+    fields.set_item(intern!(py, "epilogue"), epilogue)?;
+    Ok(described)
 }
 
-/// An operand's order, where it matters, and its alignment in bytes.
-type Demand = (Option<Major>, u32);
+/// What has been made for some key: one object for all kernels that are described alike, for a client that asks every kernel for its
+/// name has all of them described.
+type Made<K> = Mutex<FxHashMap<K, Py<PyAny>>>;
 
-/// What kernels of an operation and some types demand of their operands. Made once for all kernels that demand the same: a client
-/// that asks every kernel for its name has all of them described.
+/// The object made for a key, or a new one.
+fn shared<'py, K: Hash + Eq>(
+    py: Python<'py>,
+    made: &Made<K>,
+    key: K,
+    make: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let lock = || made.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(known) = lock().get(&key) {
+        return Ok(known.bind(py).clone());
+    }
+    // Python may run other threads while an object is made: not under the lock.
+    let new = make()?;
+    Ok(lock().entry(key).or_insert(new.unbind()).bind(py).clone())
+}
+
+/// What kernels of an operation and some types demand of their operands.
 fn operands<'py>(
     py: Python<'py>,
     operation: Operation,
     types: Types,
     demands: [Demand; 3],
 ) -> PyResult<Bound<'py, PyAny>> {
-    type Known = HashMap<(Operation, Types, [Demand; 3]), Py<PyAny>>;
-    static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
-    let lock = || KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let key = (operation, types, demands);
-    if let Some(known) = lock().get_or_insert_default().get(&key) {
-        return Ok(known.bind(py).clone());
-    }
-    let module = module(py)?;
-    let tensor = |dtype: DType, (major, align): Demand| {
+    static MADE: Made<(Operation, Types, [Demand; 3])> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
+    shared(py, &MADE, (operation, types, demands), || {
+        let module = module(py)?;
+        let [a, b, out] = [(types.a, demands[0]), (types.b, demands[1]), (types.out, demands[2])];
+        let (a, b, out) = (tensor(py, a.0, a.1)?, tensor(py, b.0, b.1)?, tensor(py, out.0, out.1)?);
+        let accumulator = PyDType(types.accumulator);
+        match operation {
+            Operation::Gemm => module.getattr("GemmOperandsMetadata")?.call1((a, b, out, accumulator)),
+            Operation::GroupedGemm => {
+                let offsets = tensor(py, DType::I32, Demand::NONE)?;
+                module.getattr("GroupedGemmOperandsMetadata")?.call1((a, b, out, offsets, accumulator))
+            }
+            Operation::Elementwise => module.getattr("ElementwiseOperandsMetadata")?.call1((a, b, out)),
+        }
+    })
+}
+
+/// What is demanded of one operand.
+fn tensor(py: Python<'_>, dtype: DType, demand: Demand) -> PyResult<Bound<'_, PyAny>> {
+    static MADE: Made<(DType, Demand)> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
+    shared(py, &MADE, (dtype, demand), || {
         // Strides as the original writes them: batch, row, column; 1 for the contiguous one.
-        let stride = major.map(|major| match major {
+        let stride = demand.order.map(|order| match order {
             Major::Row => (0, 0, 1),
             Major::Column => (0, 1, 0),
         });
-        let divisibility = (i64::from(align) / dtype.bytes()).max(1);
-        module.getattr("DenseTensorAttributes")?.call1((
-            PyDType(dtype),
-            stride,
-            divisibility,
-            align.max(dtype.bytes() as u32),
-        ))
-    };
-    let [a, b, out] = [(types.a, demands[0]), (types.b, demands[1]), (types.out, demands[2])];
-    let (a, b, out) = (tensor(a.0, a.1)?, tensor(b.0, b.1)?, tensor(out.0, out.1)?);
-    let accumulator = PyDType(types.accumulator);
-    let made = match operation {
-        Operation::Gemm => module.getattr("GemmOperandsMetadata")?.call1((a, b, out, accumulator))?,
-        Operation::GroupedGemm => {
-            let offsets = tensor(DType::I32, (None, 1))?;
-            module.getattr("GroupedGemmOperandsMetadata")?.call1((a, b, out, offsets, accumulator))?
-        }
-        Operation::Elementwise => module.getattr("ElementwiseOperandsMetadata")?.call1((a, b, out))?,
-    };
-    lock().get_or_insert_default().insert(key, made.clone().unbind());
-    Ok(made)
+        let divisibility = (i64::from(demand.align) / dtype.bytes()).max(1);
+        let alignment = demand.align.max(dtype.bytes() as u32);
+        module(py)?.getattr("DenseTensorAttributes")?.call1((PyDType(dtype), stride, divisibility, alignment))
+    })
 }
 
-/// How a kernel is made, in a Python dataclass; one for all kernels that are made alike.
+/// How a kernel is made, in a Python dataclass.
 fn design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> {
-    type Known = HashMap<(Design, i64), Py<PyAny>>;
-    static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
-    let lock = || KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    // Tiles count elements along K, and so depend on their size.
-    let key = (kernel.design, kernel.types.a.bytes());
-    if let Some(known) = lock().get_or_insert_default().get(&key) {
-        return Ok(known.bind(py).clone());
-    }
+    static MADE: Made<(Design, i64)> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
+    // The orders of A and B are their own metadata's to tell. Tiles count elements along K, and so depend on their size.
+    let [a, b] = [Major::Row; 2];
+    let design = match kernel.design {
+        Design::Skinny(config) => Design::Skinny(Skinny { a, b, ..config }),
+        Design::Sm80(config) => Design::Sm80(Sm80 { layout: Layout { a, b, ..config.layout }, ..config }),
+        Design::Sm90(config) => Design::Sm90(Sm90 { layout: Layout { a, b, ..config.layout }, ..config }),
+        other => other,
+    };
+    let kernel = Kernel { design, ..*kernel };
+    shared(py, &MADE, (design, kernel.types.a.bytes()), || make_design(py, &kernel))
+}
+
+fn make_design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> {
     let (module, types) = (module(py)?, kernel.types);
     let triple = |values: [u32; 3]| PyTuple::new(py, values);
-    let made = match &kernel.design {
+    Ok(match &kernel.design {
         Design::Reference(_) => py.None().into_bound(py),
         Design::Simt(config) => {
             module.getattr("BLASDesignMetadata")?.call1((triple(config.tile)?, triple([1, 1, 1])?))?
@@ -141,9 +156,7 @@ fn design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> 
             PyTuple::new(py, config.packed)?,
             config.align,
         ))?,
-    };
-    lock().get_or_insert_default().insert(key, made.clone().unbind());
-    Ok(made)
+    })
 }
 
 /// Whether an operand has the dtype, the stride order, the divisibility (of its strides but the contiguous one, in
