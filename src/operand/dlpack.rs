@@ -126,15 +126,9 @@ unsafe fn is_view_of(tensor: &DLTensor, view: &View) -> bool {
     if !same {
         return false;
     }
-    let first = 3 - view.rank;
-    for at in first..3 {
-        // SAFETY: the caller vouches for both arrays, of `rank` numbers each.
-        let (extent, step) = unsafe { (*tensor.shape.add(at - first), *tensor.strides.add(at - first)) };
-        if extent != view.shape[at] || (step != view.stride[at] && extent != 1) {
-            return false;
-        }
-    }
-    true
+    // SAFETY: the caller vouches for both arrays, of `rank` numbers each, which are not null where there are any.
+    let numbers = |pointer: *const i64| unsafe { std::slice::from_raw_parts(pointer, view.rank) };
+    view.rank == 0 || view.has_extents(numbers(tensor.shape), numbers(tensor.strides))
 }
 
 fn device_of(device: DLDevice) -> Option<Device> {
@@ -148,6 +142,12 @@ fn device_of(device: DLDevice) -> Option<Device> {
 /// A framework's table of C functions for exchanging tensors without a Python call (DLPack 1.3).
 #[derive(Clone, Copy)]
 pub(super) struct ExchangeApi(&'static DLPackExchangeAPI);
+
+impl PartialEq for ExchangeApi {
+    fn eq(&self, other: &ExchangeApi) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+}
 
 // SAFETY: the table is constant for the life of the process; the pointer in it that stops the automatic impls
 // (`prev_api`) is never followed.

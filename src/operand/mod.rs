@@ -4,6 +4,7 @@ mod dlpack;
 mod dtype;
 mod memory;
 mod reader;
+mod torch;
 mod view;
 
 pub use dtype::DType;

@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use super::dlpack::{ExchangeApi, Reading, Stated, read_capsule};
+use super::torch::Torch;
 use super::{DType, Device, Memory, View};
 
 static USE_C_EXCHANGE: AtomicBool = AtomicBool::new(true);
@@ -24,12 +25,24 @@ pub fn set_c_exchange(on: bool) {
 /// How tensors of one type are read.
 #[derive(Clone, Copy)]
 enum Road {
+    /// torch's own C functions, which spare its exchange table.
+    Torch(&'static Torch),
     /// A table of C functions (torch 2.10 and later).
     Exchange(ExchangeApi),
     /// `__dlpack__`, a Python call.
     Protocol,
     /// torch's `FakeTensor`: shape, strides, type and device, with no memory.
     Fake,
+}
+
+impl Road {
+    fn exchange(self) -> Option<ExchangeApi> {
+        match self {
+            Road::Torch(torch) => Some(torch.exchange),
+            Road::Exchange(api) => Some(api),
+            Road::Protocol | Road::Fake => None,
+        }
+    }
 }
 
 /// The road of each tensor type seen so far. The types are kept alive, so that an address never comes to mean another.
@@ -49,7 +62,7 @@ fn road_of(tensor: &Bound<'_, PyAny>) -> PyResult<Road> {
     let road = if is_fake(&tensor_type)? {
         Road::Fake
     } else if let Some(api) = ExchangeApi::of_type(&tensor_type)? {
-        Road::Exchange(api)
+        Torch::of_type(&tensor_type, api, tensor).map_or(Road::Exchange(api), Road::Torch)
     } else if tensor_type.hasattr("__dlpack__")? {
         Road::Protocol
     } else {
@@ -76,7 +89,7 @@ fn is_fake(tensor_type: &Bound<'_, PyType>) -> PyResult<bool> {
 /// The stream that the framework of this tensor works on at present, on a CUDA device: torch's and CuPy's current
 /// stream; for others the default stream.
 pub fn current_stream(tensor: &Bound<'_, PyAny>, device: i32) -> PyResult<u64> {
-    if let Road::Exchange(api) = road_of(tensor)? {
+    if let Some(api) = road_of(tensor)?.exchange() {
         return api.current_stream(tensor.py(), device);
     }
     let module = tensor.get_type().module()?;
@@ -90,7 +103,7 @@ pub fn current_stream(tensor: &Bound<'_, PyAny>, device: i32) -> PyResult<u64> {
 /// Whether this is a tensor of a framework that tells its current stream through the exchange table: torch. Errors name the operand.
 pub fn has_current_stream(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     let road = road_of(tensor).map_err(|error| named(tensor.py(), name, error))?;
-    Ok(matches!(road, Road::Exchange(_)))
+    Ok(road.exchange().is_some())
 }
 
 /// The view of a tensor that the caller keeps alive. Errors name the operand.
@@ -142,7 +155,9 @@ impl Operand {
     /// with an exchange table; for others the answer is no, and they have to be read again.
     pub fn still_shows(&self, py: Python<'_>, view: &View) -> PyResult<bool> {
         match self.road {
-            Road::Exchange(api) if uses_c_exchange() => {
+            _ if !uses_c_exchange() => Ok(false),
+            Road::Torch(torch) => Ok(torch.still_shows(self.object.bind(py), view)),
+            Road::Exchange(api) => {
                 api.still_shows(self.object.bind(py), view).map_err(|error| named(py, self.name, error))
             }
             _ => Ok(false),
@@ -194,12 +209,21 @@ fn refuse_negated(tensor: &Bound<'_, PyAny>, reading: &impl Reading) -> PyResult
 }
 
 fn reading<T: Reading>(tensor: &Bound<'_, PyAny>, road: Road, stream: Option<u64>) -> PyResult<T> {
-    if let Road::Exchange(api) = road
+    if let Some(api) = road.exchange()
         && uses_c_exchange()
-        && let Some(reading) = api.read(tensor)?
     {
-        refuse_negated(tensor, &reading)?;
-        return Ok(reading);
+        let reading = match road {
+            Road::Torch(torch) => torch.read(tensor).transpose()?,
+            _ => None,
+        };
+        let reading = match reading {
+            None => api.read(tensor)?,
+            reading => reading,
+        };
+        if let Some(reading) = reading {
+            refuse_negated(tensor, &reading)?;
+            return Ok(reading);
+        }
     }
     if let Road::Fake = road { read_fake(tensor) } else { read_protocol(tensor, stream) }
 }
