@@ -4,6 +4,7 @@ mod dlpack;
 mod dtype;
 mod memory;
 mod reader;
+mod seen;
 mod torch;
 mod view;
 
@@ -12,4 +13,5 @@ pub use memory::Memory;
 pub use reader::{
     Operand, current_stream, has_current_stream, read, read_memory, set_c_exchange, uses_c_exchange, without_memory,
 };
+pub use seen::Seen;
 pub use view::{Device, View};

@@ -1,6 +1,5 @@
 //! From a Python object to an operand view, by the fastest road that its type offers.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::exceptions::{PyBufferError, PyException, PyMemoryError, PyTypeError, PyValueError};
@@ -9,7 +8,7 @@ use pyo3::types::{PyDict, PyType};
 
 use super::dlpack::{ExchangeApi, Reading, Stated, read_capsule};
 use super::torch::Torch;
-use super::{DType, Device, Memory, View};
+use super::{DType, Device, Memory, Seen, View};
 
 static USE_C_EXCHANGE: AtomicBool = AtomicBool::new(true);
 
@@ -45,20 +44,14 @@ impl Road {
     }
 }
 
-/// The road of each tensor type seen so far. The types are kept alive, so that an address never comes to mean another.
-static ROADS: Mutex<Vec<(Py<PyType>, Road)>> = Mutex::new(Vec::new());
-
-fn known_road(tensor_type: &Bound<'_, PyType>) -> Option<Road> {
-    let roads = ROADS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    roads.iter().find(|(known, _)| known.is(tensor_type)).map(|(_, road)| *road)
-}
+/// The road of each tensor type seen so far.
+static ROADS: Seen<Road> = Seen::nothing();
 
 fn road_of(tensor: &Bound<'_, PyAny>) -> PyResult<Road> {
     let tensor_type = tensor.get_type();
-    if let Some(road) = known_road(&tensor_type) {
+    if let Some(road) = ROADS.find(&tensor_type) {
         return Ok(road);
     }
-    // Attribute look-ups may run Python code, which may come back here: not under the lock.
     let road = if is_fake(&tensor_type)? {
         Road::Fake
     } else if let Some(api) = ExchangeApi::of_type(&tensor_type)? {
@@ -71,8 +64,7 @@ fn road_of(tensor: &Bound<'_, PyAny>) -> PyResult<Road> {
             "is a {name}, which is no tensor: it has no __dlpack__ (torch, NumPy, CuPy and JAX arrays have)"
         )));
     };
-    let mut roads = ROADS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    roads.push((tensor_type.unbind(), road));
+    ROADS.note(&tensor_type, road);
     Ok(road)
 }
 
@@ -117,8 +109,9 @@ pub fn read_memory(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<Memory> {
 }
 
 fn read_as<T: Reading>(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<T> {
-    let read = road_of(tensor).and_then(|road| reading(tensor, road, None));
-    read.map_err(|error| named(tensor.py(), name, error))
+    let mut reading = T::UNREAD;
+    let read = road_of(tensor).and_then(|road| read_into(&mut reading, tensor, road, None));
+    read.map(|()| reading).map_err(|error| named(tensor.py(), name, error))
 }
 
 /// An operand of some arguments: the user's tensor, and how it is read.
@@ -132,19 +125,24 @@ impl Operand {
     /// Takes a tensor and reads it. Errors name the operand.
     pub fn new(name: &'static str, tensor: &Bound<'_, PyAny>) -> PyResult<(Operand, View)> {
         let read = || {
-            let road = road_of(tensor)?;
-            Ok((Operand { name, object: tensor.clone().unbind(), road }, reading(tensor, road, None)?))
+            let (road, mut view) = (road_of(tensor)?, View::UNREAD);
+            read_into(&mut view, tensor, road, None)?;
+            Ok((Operand { name, object: tensor.clone().unbind(), road }, view))
         };
         read().map_err(|error| named(tensor.py(), name, error))
     }
 
     /// As `new`, for a tensor of a type that has been seen before; None for others.
-    pub fn of_known_type(name: &'static str, tensor: &Bound<'_, PyAny>) -> PyResult<Option<(Operand, View)>> {
-        let Some(road) = known_road(&tensor.get_type()) else {
+    pub fn of_known_type(
+        name: &'static str,
+        tensor: &Bound<'_, PyAny>,
+        view: &mut View,
+    ) -> PyResult<Option<Operand>> {
+        let Some(road) = ROADS.find(&tensor.get_type()) else {
             return Ok(None);
         };
-        let view = reading(tensor, road, None).map_err(|error| named(tensor.py(), name, error))?;
-        Ok(Some((Operand { name, object: tensor.clone().unbind(), road }, view)))
+        read_into(view, tensor, road, None).map_err(|error| named(tensor.py(), name, error))?;
+        Ok(Some(Operand { name, object: tensor.clone().unbind(), road }))
     }
 
     pub fn clone_ref(&self, py: Python<'_>) -> Operand {
@@ -167,7 +165,9 @@ impl Operand {
     /// Reads the tensor again: its memory may have moved since (`resize_`, `set_`, `.data = ...`). `stream`, where the
     /// road is `__dlpack__`, is the CUDA stream that the result is to be ready on.
     pub fn reread(&self, py: Python<'_>, stream: Option<u64>) -> PyResult<View> {
-        reading(self.object.bind(py), self.road, stream).map_err(|error| named(py, self.name, error))
+        let mut view = View::UNREAD;
+        let read = read_into(&mut view, self.object.bind(py), self.road, stream);
+        read.map(|()| view).map_err(|error| named(py, self.name, error))
     }
 }
 
@@ -208,27 +208,28 @@ fn refuse_negated(tensor: &Bound<'_, PyAny>, reading: &impl Reading) -> PyResult
     Ok(())
 }
 
-fn reading<T: Reading>(tensor: &Bound<'_, PyAny>, road: Road, stream: Option<u64>) -> PyResult<T> {
+#[inline(always)] // three times in every `GemmArguments`
+fn read_into(into: &mut impl Reading, tensor: &Bound<'_, PyAny>, road: Road, stream: Option<u64>) -> PyResult<()> {
     if let Some(api) = road.exchange()
         && uses_c_exchange()
     {
-        let reading = match road {
-            Road::Torch(torch) => torch.read(tensor).transpose()?,
-            _ => None,
+        let taken = match road {
+            Road::Torch(torch) => torch.read(tensor, into).transpose()?.is_some(),
+            _ => false,
         };
-        let reading = match reading {
-            None => api.read(tensor)?,
-            reading => reading,
-        };
-        if let Some(reading) = reading {
-            refuse_negated(tensor, &reading)?;
-            return Ok(reading);
+        if taken || api.read(tensor, into)? {
+            return refuse_negated(tensor, into);
         }
     }
-    if let Road::Fake = road { read_fake(tensor) } else { read_protocol(tensor, stream) }
+    read_slowly(into, tensor, road, stream)
 }
 
-fn read_protocol<T: Reading>(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<T> {
+#[cold]
+fn read_slowly(into: &mut impl Reading, tensor: &Bound<'_, PyAny>, road: Road, stream: Option<u64>) -> PyResult<()> {
+    if let Road::Fake = road { read_fake(into, tensor) } else { read_protocol(into, tensor, stream) }
+}
+
+fn read_protocol(into: &mut impl Reading, tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<()> {
     let py = tensor.py();
     // torch refuses to export what autograd watches. Its values are what is asked for here, as in `torch.mm(out=)`
     // under no_grad, so the export is of the detached tensor, which shares the memory.
@@ -258,11 +259,11 @@ fn read_protocol<T: Reading>(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> 
         }
         other => other?,
     };
-    let mut reading: T = read_capsule(&capsule)?;
-    refuse_negated(tensor, &reading)?;
+    read_capsule(&capsule, into)?;
+    refuse_negated(tensor, into)?;
     // JAX arrays never change, but their export does not say so.
-    reading.amend(dtype, tensor.get_type().module()?.to_cow()?.starts_with("jax"));
-    Ok(reading)
+    into.amend(dtype, tensor.get_type().module()?.to_cow()?.starts_with("jax"));
+    Ok(())
 }
 
 /// The type of a NumPy array whose elements NumPy itself does not know (bfloat16 and float8 of `ml_dtypes`).
@@ -276,7 +277,7 @@ fn extension_dtype(tensor: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
     Ok(dtype.filter(|d| matches!(d, DType::Bf16 | DType::E4m3 | DType::E5m2)))
 }
 
-fn read_fake<T: Reading>(tensor: &Bound<'_, PyAny>) -> PyResult<T> {
+fn read_fake(into: &mut impl Reading, tensor: &Bound<'_, PyAny>) -> PyResult<()> {
     let shape: Vec<i64> = tensor.getattr("shape")?.extract()?;
     let strides: Vec<i64> = tensor.call_method0("stride")?.extract()?;
     let device = tensor.getattr("device")?;
@@ -291,5 +292,5 @@ fn read_fake<T: Reading>(tensor: &Bound<'_, PyAny>) -> PyResult<T> {
     let name = tensor.getattr("dtype")?.str()?;
     let dtype = DType::describe(&name.to_cow()?);
     let (shape, strides) = (shape.as_slice(), Some(strides.as_slice()));
-    T::of(Stated { data: 0, dtype, device, shape, strides, read_only: false, fake: true })
+    into.take(Stated { data: 0, dtype, device, shape, strides, read_only: false, fake: true })
 }

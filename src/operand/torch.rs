@@ -92,9 +92,9 @@ impl Torch {
         }
     }
 
-    /// What a tensor states; None where it is for the exchange table to say, or to refuse.
+    /// Takes in what a tensor states; None where it is for the exchange table to say, or to refuse.
     #[inline(always)]
-    pub(super) fn read<T: Reading>(&self, tensor: &Bound<'_, PyAny>) -> Option<PyResult<T>> {
+    pub(super) fn read(&self, tensor: &Bound<'_, PyAny>, into: &mut impl Reading) -> Option<PyResult<()>> {
         let asked = Asked { torch: self, handle: self.handle(tensor) };
         // In an order in which nothing is asked that a tensor without plain memory would not answer.
         if asked.get(self.layout)? != self.strided {
@@ -107,7 +107,7 @@ impl Torch {
         let (shape, strides) = unsafe { (numbers(sizes, rank), numbers(strides, rank)) };
         let stated =
             Stated { data: data as u64, dtype, device, shape, strides: Some(strides), read_only: false, fake: false };
-        Some(T::of(stated))
+        Some(into.take(stated))
     }
 
     /// Whether a tensor is known to be what a view of it says.

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrayvec::ArrayVec;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use super::dtype::{self, PyDType};
@@ -73,39 +73,41 @@ impl RuntimeArguments {
 }
 
 impl NativeArguments {
+    /// Reads the tensors into the views of a problem, in their order. `unread` says all else of the problem.
     fn new<const N: usize>(
+        unread: Problem,
         tensors: [(&'static str, &Bound<'_, PyAny>); N],
         epilogue: Option<Py<PyAny>>,
-        problem: impl FnOnce([View; N]) -> PyResult<Problem>,
     ) -> PyResult<NativeArguments> {
-        let mut operands: ArrayVec<Operand, 4> = ArrayVec::new();
-        let mut views: ArrayVec<View, N> = ArrayVec::new();
-        let mut scaled = Vec::new();
         let fusing = epilogue.as_ref().and_then(|epilogue| Fusing::of(epilogue, &tensors)).transpose()?;
-        for (name, mut tensor) in tensors {
-            if let (Some(fusing), "out") = (&fusing, name) {
-                tensor = &fusing.main_output;
-            }
-            let (operand, view) = match Operand::of_known_type(name, tensor)? {
-                Some(plain) => plain,
-                None => unwrapped(name, tensor, |wrapped| scaled.push((operands.len(), wrapped)))?,
-            };
-            operands.push(operand);
-            views.push(view);
-        }
-        let views = views.into_inner().map_err(|_| PyValueError::new_err("an operand is missing"))?;
-        let problem = problem(views)?;
-        let fused = fusing.map(|fusing| fusing.behind(&problem)).transpose()?;
-        Ok(NativeArguments {
-            operands,
-            problem,
+        let mut native = NativeArguments {
+            operands: ArrayVec::new(),
+            problem: unread,
             epilogue,
-            fused,
-            scaled,
+            fused: None,
+            scaled: Vec::new(),
             addressed: Known::nothing(),
             supported: Known::nothing(),
             packed: OnceLock::new(),
-        })
+        };
+        for ((name, mut tensor), view) in tensors.into_iter().zip(native.problem.views_mut()) {
+            if let (Some(fusing), "out") = (&fusing, name) {
+                tensor = &fusing.main_output;
+            }
+            let operand = match Operand::of_known_type(name, tensor, view)? {
+                Some(plain) => plain,
+                None => {
+                    let scaled = |wrapped| native.scaled.push((native.operands.len(), wrapped));
+                    let (operand, read) = unwrapped(name, tensor, scaled)?;
+                    *view = read;
+                    operand
+                }
+            };
+            native.operands.push(operand);
+        }
+        native.problem.check()?;
+        native.fused = fusing.map(|fusing| fusing.behind(&native.problem)).transpose()?;
+        Ok(native)
     }
 
     /// The launch packed for the kernel at a position. It is of the operands as they were read.
@@ -167,28 +169,17 @@ impl NativeArguments {
 
     /// The problem with each operand's view as `view` gives it, which must have memory behind it.
     pub fn problem_with(&self, view: impl Fn(usize, &Operand) -> PyResult<View>) -> PyResult<Problem> {
-        let mut views: ArrayVec<View, 4> = ArrayVec::new();
-        let mut moved = false;
-        for (position, (operand, before)) in self.operands.iter().zip(self.problem.views()).enumerate() {
-            let view = view(position, operand)?;
-            if view.fake {
+        let mut problem = self.problem;
+        for (position, (operand, now)) in self.operands.iter().zip(problem.views_mut()).enumerate() {
+            *now = view(position, operand)?;
+            if now.fake {
                 return Err(operand::without_memory(operand.name));
             }
-            moved |= view != *before;
-            views.push(view);
         }
-        if moved { self.rebuild(&views) } else { Ok(self.problem) }
-    }
-
-    fn rebuild(&self, views: &[View]) -> PyResult<Problem> {
-        Ok(match (&self.problem, views) {
-            (Problem::Gemm(p), [a, b, out]) => Problem::Gemm(GemmProblem::new(*a, *b, *out, p.accumulator)?),
-            (Problem::GroupedGemm(p), [a, b, out, offsets]) => {
-                Problem::GroupedGemm(GroupedGemmProblem::new(*a, *b, *out, *offsets, p.accumulator)?)
-            }
-            (Problem::Elementwise(_), [a, b, out]) => Problem::Elementwise(ElementwiseProblem::new(*a, *b, *out)?),
-            _ => self.problem,
-        })
+        if problem != self.problem {
+            problem.check()?;
+        }
+        Ok(problem)
     }
 
     fn operand(&self, py: Python<'_>, position: usize) -> PyResult<Py<PyAny>> {
@@ -340,9 +331,8 @@ impl GemmArguments {
         performance: Option<Py<PyAny>>,
     ) -> PyResult<PyClassInitializer<Self>> {
         let accumulator = self::accumulator_type(accumulator_type)?;
-        let native = NativeArguments::new([("A", A), ("B", B), ("out", out)], epilogue, |[a, b, out]| {
-            Ok(Problem::Gemm(GemmProblem::new(a, b, out, accumulator)?))
-        })?;
+        let unread = Problem::Gemm(GemmProblem { a: View::UNREAD, b: View::UNREAD, out: View::UNREAD, accumulator });
+        let native = NativeArguments::new(unread, [("A", A), ("B", B), ("out", out)], epilogue)?;
         let base = RuntimeArguments { performance, native: Some(native) };
         Ok(PyClassInitializer::from(base).add_subclass(GemmArguments))
     }
@@ -363,10 +353,10 @@ impl GroupedGemmArguments {
         performance: Option<Py<PyAny>>,
     ) -> PyResult<PyClassInitializer<Self>> {
         let accumulator = self::accumulator_type(accumulator_type)?;
+        let [a, b, of_out, of_offsets] = [View::UNREAD; 4];
+        let unread = GroupedGemmProblem { a, b, out: of_out, offsets: of_offsets, accumulator };
         let tensors = [("A", A), ("B", B), ("out", out), ("offsets", offsets)];
-        let native = NativeArguments::new(tensors, epilogue, |[a, b, out, offsets]| {
-            Ok(Problem::GroupedGemm(GroupedGemmProblem::new(a, b, out, offsets, accumulator)?))
-        })?;
+        let native = NativeArguments::new(Problem::GroupedGemm(unread), tensors, epilogue)?;
         let base = RuntimeArguments { performance, native: Some(native) };
         Ok(PyClassInitializer::from(base).add_subclass(GroupedGemmArguments))
     }
@@ -384,9 +374,8 @@ impl ElementwiseArguments {
         epilogue: Option<Py<PyAny>>,
         performance: Option<Py<PyAny>>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let native = NativeArguments::new([("A", A), ("B", B), ("out", out)], epilogue, |[a, b, out]| {
-            Ok(Problem::Elementwise(ElementwiseProblem::new(a, b, out)?))
-        })?;
+        let unread = ElementwiseProblem { a: View::UNREAD, b: View::UNREAD, out: View::UNREAD };
+        let native = NativeArguments::new(Problem::Elementwise(unread), [("A", A), ("B", B), ("out", out)], epilogue)?;
         let base = RuntimeArguments { performance, native: Some(native) };
         Ok(PyClassInitializer::from(base).add_subclass(ElementwiseArguments))
     }
