@@ -132,17 +132,16 @@ impl Operand {
         read().map_err(|error| named(tensor.py(), name, error))
     }
 
-    /// As `new`, for a tensor of a type that has been seen before; None for others.
-    pub fn of_known_type(
-        name: &'static str,
-        tensor: &Bound<'_, PyAny>,
-        view: &mut View,
-    ) -> PyResult<Option<Operand>> {
-        let Some(road) = ROADS.find(&tensor.get_type()) else {
-            return Ok(None);
-        };
-        read_into(view, tensor, road, None).map_err(|error| named(tensor.py(), name, error))?;
-        Ok(Some(Operand { name, object: tensor.clone().unbind(), road }))
+    /// A tensor of a type that has been seen before, yet to be read; None for others.
+    #[inline(always)] // three times in every `GemmArguments`
+    pub fn of_known_type(name: &'static str, tensor: &Bound<'_, PyAny>) -> Option<Operand> {
+        let road = ROADS.find(&tensor.get_type())?;
+        Some(Operand { name, object: tensor.clone().unbind(), road })
+    }
+
+    /// Reads the tensor as it is when it becomes an operand.
+    pub fn read(&self, py: Python<'_>, view: &mut View) -> PyResult<()> {
+        read_into(view, self.object.bind(py), self.road, None).map_err(|error| named(py, self.name, error))
     }
 
     pub fn clone_ref(&self, py: Python<'_>) -> Operand {
@@ -208,7 +207,6 @@ fn refuse_negated(tensor: &Bound<'_, PyAny>, reading: &impl Reading) -> PyResult
     Ok(())
 }
 
-#[inline(always)] // three times in every `GemmArguments`
 fn read_into(into: &mut impl Reading, tensor: &Bound<'_, PyAny>, road: Road, stream: Option<u64>) -> PyResult<()> {
     if let Some(api) = road.exchange()
         && uses_c_exchange()

@@ -72,42 +72,63 @@ impl RuntimeArguments {
     }
 }
 
-impl NativeArguments {
-    /// Reads the tensors into the views of a problem, in their order. `unread` says all else of the problem.
-    fn new<const N: usize>(
+impl RuntimeArguments {
+    /// Arguments of ours: a problem whose tensors are yet to be read, and the tensors in the order of its views.
+    #[inline(always)] // what is so large is made where it is used
+    fn of<const N: usize>(
         unread: Problem,
         tensors: [(&'static str, &Bound<'_, PyAny>); N],
         epilogue: Option<Py<PyAny>>,
-    ) -> PyResult<NativeArguments> {
-        let fusing = epilogue.as_ref().and_then(|epilogue| Fusing::of(epilogue, &tensors)).transpose()?;
-        let mut native = NativeArguments {
+        performance: Option<Py<PyAny>>,
+    ) -> PyResult<PyClassInitializer<Self>> {
+        let mut arguments =
+            RuntimeArguments { performance, native: Some(NativeArguments::unread(unread, epilogue)) };
+        if let Some(native) = &mut arguments.native {
+            native.read(tensors)?;
+        }
+        Ok(PyClassInitializer::from(arguments))
+    }
+}
+
+impl NativeArguments {
+    /// Arguments whose tensors are yet to be read. `problem` says all but what they show.
+    fn unread(problem: Problem, epilogue: Option<Py<PyAny>>) -> NativeArguments {
+        NativeArguments {
             operands: ArrayVec::new(),
-            problem: unread,
+            problem,
             epilogue,
             fused: None,
             scaled: Vec::new(),
             addressed: Known::nothing(),
             supported: Known::nothing(),
             packed: OnceLock::new(),
-        };
-        for ((name, mut tensor), view) in tensors.into_iter().zip(native.problem.views_mut()) {
+        }
+    }
+
+    /// Reads the tensors, in the order of the problem's views.
+    fn read<const N: usize>(&mut self, tensors: [(&'static str, &Bound<'_, PyAny>); N]) -> PyResult<()> {
+        let fusing = self.epilogue.as_ref().and_then(|epilogue| Fusing::of(epilogue, &tensors)).transpose()?;
+        for ((name, mut tensor), view) in tensors.into_iter().zip(self.problem.views_mut()) {
             if let (Some(fusing), "out") = (&fusing, name) {
                 tensor = &fusing.main_output;
             }
-            let operand = match Operand::of_known_type(name, tensor, view)? {
-                Some(plain) => plain,
+            let operand = match Operand::of_known_type(name, tensor) {
+                Some(plain) => {
+                    plain.read(tensor.py(), view)?;
+                    plain
+                }
                 None => {
-                    let scaled = |wrapped| native.scaled.push((native.operands.len(), wrapped));
+                    let scaled = |wrapped| self.scaled.push((self.operands.len(), wrapped));
                     let (operand, read) = unwrapped(name, tensor, scaled)?;
                     *view = read;
                     operand
                 }
             };
-            native.operands.push(operand);
+            self.operands.push(operand);
         }
-        native.problem.check()?;
-        native.fused = fusing.map(|fusing| fusing.behind(&native.problem)).transpose()?;
-        Ok(native)
+        self.problem.check()?;
+        self.fused = fusing.map(|fusing| fusing.behind(&self.problem)).transpose()?;
+        Ok(())
     }
 
     /// The launch packed for the kernel at a position. It is of the operands as they were read.
@@ -251,7 +272,11 @@ fn unwrapped(
 }
 
 /// The type that the argument of this name says. Errors name it.
+#[inline(always)] // in every `GemmArguments`
 pub fn accumulator_type(object: &Bound<'_, PyAny>) -> PyResult<DType> {
+    if let Some(dtype) = dtype::known(object) {
+        return Ok(dtype);
+    }
     dtype::parse(object)
         .map_err(|error| PyTypeError::new_err(format!("accumulator_type: {}", error.value(object.py()))))
 }
@@ -332,9 +357,8 @@ impl GemmArguments {
     ) -> PyResult<PyClassInitializer<Self>> {
         let accumulator = self::accumulator_type(accumulator_type)?;
         let unread = Problem::Gemm(GemmProblem { a: View::UNREAD, b: View::UNREAD, out: View::UNREAD, accumulator });
-        let native = NativeArguments::new(unread, [("A", A), ("B", B), ("out", out)], epilogue)?;
-        let base = RuntimeArguments { performance, native: Some(native) };
-        Ok(PyClassInitializer::from(base).add_subclass(GemmArguments))
+        let base = RuntimeArguments::of(unread, [("A", A), ("B", B), ("out", out)], epilogue, performance)?;
+        Ok(base.add_subclass(GemmArguments))
     }
 }
 
@@ -356,9 +380,8 @@ impl GroupedGemmArguments {
         let [a, b, of_out, of_offsets] = [View::UNREAD; 4];
         let unread = GroupedGemmProblem { a, b, out: of_out, offsets: of_offsets, accumulator };
         let tensors = [("A", A), ("B", B), ("out", out), ("offsets", offsets)];
-        let native = NativeArguments::new(Problem::GroupedGemm(unread), tensors, epilogue)?;
-        let base = RuntimeArguments { performance, native: Some(native) };
-        Ok(PyClassInitializer::from(base).add_subclass(GroupedGemmArguments))
+        let base = RuntimeArguments::of(Problem::GroupedGemm(unread), tensors, epilogue, performance)?;
+        Ok(base.add_subclass(GroupedGemmArguments))
     }
 }
 
@@ -374,9 +397,8 @@ impl ElementwiseArguments {
         epilogue: Option<Py<PyAny>>,
         performance: Option<Py<PyAny>>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let unread = ElementwiseProblem { a: View::UNREAD, b: View::UNREAD, out: View::UNREAD };
-        let native = NativeArguments::new(Problem::Elementwise(unread), [("A", A), ("B", B), ("out", out)], epilogue)?;
-        let base = RuntimeArguments { performance, native: Some(native) };
-        Ok(PyClassInitializer::from(base).add_subclass(ElementwiseArguments))
+        let unread = Problem::Elementwise(ElementwiseProblem { a: View::UNREAD, b: View::UNREAD, out: View::UNREAD });
+        let base = RuntimeArguments::of(unread, [("A", A), ("B", B), ("out", out)], epilogue, performance)?;
+        Ok(base.add_subclass(ElementwiseArguments))
     }
 }

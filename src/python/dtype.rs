@@ -60,12 +60,16 @@ static KNOWN: Seen<DType> = Seen::nothing();
 /// The type that an object names: one of ours, a torch or NumPy dtype, a scalar class of NumPy or `ml_dtypes`, a class of
 /// NVIDIA's `cutlass` (recognised by its name), or a string.
 pub fn parse(object: &Bound<'_, PyAny>) -> PyResult<DType> {
-    if let Some(dtype) = KNOWN.find(object) {
-        return Ok(dtype);
+    match known(object) {
+        Some(dtype) => Ok(dtype),
+        None => parse_slowly(object).inspect(|dtype| KNOWN.note(object, *dtype)),
     }
-    let dtype = parse_slowly(object)?;
-    KNOWN.note(object, dtype);
-    Ok(dtype)
+}
+
+/// As `parse`, of an object that has named a type before.
+#[inline(always)] // in every `GemmArguments`
+pub fn known(object: &Bound<'_, PyAny>) -> Option<DType> {
+    KNOWN.find(object)
 }
 
 fn parse_slowly(object: &Bound<'_, PyAny>) -> PyResult<DType> {

@@ -15,7 +15,7 @@ use super::metadata;
 use super::options::tf32_allowed;
 use super::prepared::PreparedLaunch;
 use super::status::Status;
-use super::stream::stream_handle;
+use super::stream::optional_handle;
 use super::utils::{ComputeCapability, tell_package_directories};
 use crate::compile;
 use crate::driver;
@@ -368,7 +368,7 @@ impl Kernel {
         if !checked && let Some(reason) = slf.get().native_supports(py, position, args)? {
             return Err(unsupported(&reason));
         }
-        let stream = Stream { handle: stream.map(stream_handle).transpose()?, trusted: assume_supported_args };
+        let stream = Stream { handle: optional_handle(stream)?, trusted: assume_supported_args };
         let tensor = native.operands[0].object.bind(py);
         let as_read = native.are_as_read(py)?;
         if let (true, Some(artifact), Some(packed)) = (as_read, compiled_artifact, native.packed(position)) {
@@ -449,7 +449,7 @@ impl Kernel {
             None
         };
         let arguments = args.cast::<RuntimeArguments>()?.clone().unbind();
-        let stream = stream.map(stream_handle).transpose()?;
+        let stream = optional_handle(stream)?;
         PreparedLaunch::new(py, position, arguments, program, stream)
     }
 
