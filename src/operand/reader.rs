@@ -50,7 +50,7 @@ static ROADS: Seen<Road> = Seen::nothing();
 fn road_of(tensor: &Bound<'_, PyAny>) -> PyResult<Road> {
     let tensor_type = tensor.get_type();
     if let Some(road) = ROADS.find(&tensor_type) {
-        return Ok(road);
+        return Ok(*road);
     }
     let road = if is_fake(&tensor_type)? {
         Road::Fake
@@ -135,7 +135,7 @@ impl Operand {
     /// A tensor of a type that has been seen before, yet to be read; None for others.
     #[inline(always)] // three times in every `GemmArguments`
     pub fn of_known_type(name: &'static str, tensor: &Bound<'_, PyAny>) -> Option<Operand> {
-        let road = ROADS.find(&tensor.get_type())?;
+        let road = *ROADS.find(&tensor.get_type())?;
         Some(Operand { name, object: tensor.clone().unbind(), road })
     }
 

@@ -11,15 +11,14 @@ pub struct Seen<T>([OnceLock<(Py<PyAny>, T)>; LIMIT]);
 /// More different objects than that are made anew each time, and are not worth remembering.
 const LIMIT: usize = 64;
 
-impl<T: Copy> Seen<T> {
+impl<T> Seen<T> {
     pub const fn nothing() -> Seen<T> {
         Seen([const { OnceLock::new() }; LIMIT])
     }
 
     #[inline(always)] // four times in every `GemmArguments`
-    pub fn find(&self, object: &Bound<'_, PyAny>) -> Option<T> {
-        let seen = self.0.iter().map_while(OnceLock::get);
-        seen.into_iter().find(|(known, _)| known.is(object)).map(|(_, found)| *found)
+    pub fn find(&self, object: &Bound<'_, PyAny>) -> Option<&T> {
+        self.0.iter().map_while(OnceLock::get).find(|(known, _)| known.is(object)).map(|(_, found)| found)
     }
 
     /// Remembers an object that `find` does not find, while there is room.

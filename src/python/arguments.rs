@@ -275,7 +275,7 @@ fn unwrapped(
 #[inline(always)] // in every `GemmArguments`
 pub fn accumulator_type(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     if let Some(dtype) = dtype::known(object) {
-        return Ok(dtype);
+        return Ok(*dtype);
     }
     dtype::parse(object)
         .map_err(|error| PyTypeError::new_err(format!("accumulator_type: {}", error.value(object.py()))))

@@ -61,14 +61,14 @@ static KNOWN: Seen<DType> = Seen::nothing();
 /// NVIDIA's `cutlass` (recognised by its name), or a string.
 pub fn parse(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     match known(object) {
-        Some(dtype) => Ok(dtype),
+        Some(dtype) => Ok(*dtype),
         None => parse_slowly(object).inspect(|dtype| KNOWN.note(object, *dtype)),
     }
 }
 
 /// As `parse`, of an object that has named a type before.
 #[inline(always)] // in every `GemmArguments`
-pub fn known(object: &Bound<'_, PyAny>) -> Option<DType> {
+pub fn known(object: &Bound<'_, PyAny>) -> Option<&'static DType> {
     KNOWN.find(object)
 }
 
