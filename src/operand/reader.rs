@@ -98,9 +98,20 @@ pub fn has_current_stream(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<boo
     Ok(road.exchange().is_some())
 }
 
+/// Whether this is known to be a tensor of torch's own, not of a class that stands for others.
+pub fn is_plain_torch(tensor: &Bound<'_, PyAny>) -> bool {
+    matches!(ROADS.find(&tensor.get_type()), Some(Road::Torch(_)))
+}
+
 /// The view of a tensor that the caller keeps alive. Errors name the operand.
 pub fn read(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<View> {
     read_as(name, tensor)
+}
+
+/// As `read`, to where the view is to stay.
+pub fn read_into(name: &str, tensor: &Bound<'_, PyAny>, view: &mut View) -> PyResult<()> {
+    let read = road_of(tensor).and_then(|road| read_by(road, tensor, None, view));
+    read.map_err(|error| named(tensor.py(), name, error))
 }
 
 /// The memory of a tensor of any rank that the caller keeps alive. Errors name the operand.
@@ -110,7 +121,7 @@ pub fn read_memory(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<Memory> {
 
 fn read_as<T: Reading>(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<T> {
     let mut reading = T::UNREAD;
-    let read = road_of(tensor).and_then(|road| read_into(&mut reading, tensor, road, None));
+    let read = road_of(tensor).and_then(|road| read_by(road, tensor, None, &mut reading));
     read.map(|()| reading).map_err(|error| named(tensor.py(), name, error))
 }
 
@@ -126,7 +137,7 @@ impl Operand {
     pub fn new(name: &'static str, tensor: &Bound<'_, PyAny>) -> PyResult<(Operand, View)> {
         let read = || {
             let (road, mut view) = (road_of(tensor)?, View::UNREAD);
-            read_into(&mut view, tensor, road, None)?;
+            read_by(road, tensor, None, &mut view)?;
             Ok((Operand { name, object: tensor.clone().unbind(), road }, view))
         };
         read().map_err(|error| named(tensor.py(), name, error))
@@ -141,7 +152,7 @@ impl Operand {
 
     /// Reads the tensor as it is when it becomes an operand.
     pub fn read(&self, py: Python<'_>, view: &mut View) -> PyResult<()> {
-        read_into(view, self.object.bind(py), self.road, None).map_err(|error| named(py, self.name, error))
+        read_by(self.road, self.object.bind(py), None, view).map_err(|error| named(py, self.name, error))
     }
 
     pub fn clone_ref(&self, py: Python<'_>) -> Operand {
@@ -165,7 +176,7 @@ impl Operand {
     /// road is `__dlpack__`, is the CUDA stream that the result is to be ready on.
     pub fn reread(&self, py: Python<'_>, stream: Option<u64>) -> PyResult<View> {
         let mut view = View::UNREAD;
-        let read = read_into(&mut view, self.object.bind(py), self.road, stream);
+        let read = read_by(self.road, self.object.bind(py), stream, &mut view);
         read.map(|()| view).map_err(|error| named(py, self.name, error))
     }
 }
@@ -207,7 +218,7 @@ fn refuse_negated(tensor: &Bound<'_, PyAny>, reading: &impl Reading) -> PyResult
     Ok(())
 }
 
-fn read_into(into: &mut impl Reading, tensor: &Bound<'_, PyAny>, road: Road, stream: Option<u64>) -> PyResult<()> {
+fn read_by(road: Road, tensor: &Bound<'_, PyAny>, stream: Option<u64>, into: &mut impl Reading) -> PyResult<()> {
     if let Some(api) = road.exchange()
         && uses_c_exchange()
     {
@@ -219,15 +230,15 @@ fn read_into(into: &mut impl Reading, tensor: &Bound<'_, PyAny>, road: Road, str
             return refuse_negated(tensor, into);
         }
     }
-    read_slowly(into, tensor, road, stream)
+    read_slowly(road, tensor, stream, into)
 }
 
 #[cold]
-fn read_slowly(into: &mut impl Reading, tensor: &Bound<'_, PyAny>, road: Road, stream: Option<u64>) -> PyResult<()> {
-    if let Road::Fake = road { read_fake(into, tensor) } else { read_protocol(into, tensor, stream) }
+fn read_slowly(road: Road, tensor: &Bound<'_, PyAny>, stream: Option<u64>, into: &mut impl Reading) -> PyResult<()> {
+    if let Road::Fake = road { read_fake(tensor, into) } else { read_protocol(tensor, stream, into) }
 }
 
-fn read_protocol(into: &mut impl Reading, tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<()> {
+fn read_protocol(tensor: &Bound<'_, PyAny>, stream: Option<u64>, into: &mut impl Reading) -> PyResult<()> {
     let py = tensor.py();
     // torch refuses to export what autograd watches. Its values are what is asked for here, as in `torch.mm(out=)`
     // under no_grad, so the export is of the detached tensor, which shares the memory.
@@ -275,7 +286,7 @@ fn extension_dtype(tensor: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
     Ok(dtype.filter(|d| matches!(d, DType::Bf16 | DType::E4m3 | DType::E5m2)))
 }
 
-fn read_fake(into: &mut impl Reading, tensor: &Bound<'_, PyAny>) -> PyResult<()> {
+fn read_fake(tensor: &Bound<'_, PyAny>, into: &mut impl Reading) -> PyResult<()> {
     let shape: Vec<i64> = tensor.getattr("shape")?.extract()?;
     let strides: Vec<i64> = tensor.call_method0("stride")?.extract()?;
     let device = tensor.getattr("device")?;

@@ -120,7 +120,8 @@ impl Torch {
     fn compare(&self, tensor: &Bound<'_, PyAny>, view: &View) -> Option<bool> {
         let asked = Asked { torch: self, handle: self.handle(tensor) };
         // In the order of `read`, in which what is asked first says whether the rest can be.
-        let same = asked.dtype()? == view.dtype && asked.device()? == view.device && asked.get(self.dim)? == view.rank as i64;
+        let same =
+            asked.dtype()? == view.dtype && asked.device()? == view.device && asked.get(self.dim)? == view.rank as i64;
         if !same {
             return Some(false);
         }
@@ -210,5 +211,7 @@ fn loaded_library() -> Option<Library> {
 /// A constant of torch's, which a function of this name returns.
 fn number(library: &Library, name: &str) -> Option<i32> {
     // SAFETY: the functions that are asked for take nothing and return a number: shim.h.
-    unsafe { library.get::<unsafe extern "C" fn() -> i32>(format!("aoti_torch_{name}")).ok().map(|constant| constant()) }
+    unsafe {
+        library.get::<unsafe extern "C" fn() -> i32>(format!("aoti_torch_{name}")).ok().map(|constant| constant())
+    }
 }

@@ -81,8 +81,7 @@ impl RuntimeArguments {
         epilogue: Option<Py<PyAny>>,
         performance: Option<Py<PyAny>>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let mut arguments =
-            RuntimeArguments { performance, native: Some(NativeArguments::unread(unread, epilogue)) };
+        let mut arguments = RuntimeArguments { performance, native: Some(NativeArguments::unread(unread, epilogue)) };
         if let Some(native) = &mut arguments.native {
             native.read(tensors)?;
         }
