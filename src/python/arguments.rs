@@ -21,7 +21,7 @@ pub struct RuntimeArguments {
     /// Hints on how to compute, or None.
     #[pyo3(get)]
     performance: Option<Py<PyAny>>,
-    pub native: Option<NativeArguments>,
+    pub native: Option<Box<NativeArguments>>,
 }
 
 /// Arguments that Rutlass's own kernels understand.
@@ -81,10 +81,9 @@ impl RuntimeArguments {
         epilogue: Option<Py<PyAny>>,
         performance: Option<Py<PyAny>>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let mut arguments = RuntimeArguments { performance, native: Some(NativeArguments::unread(unread, epilogue)) };
-        if let Some(native) = &mut arguments.native {
-            native.read(tensors)?;
-        }
+        let mut native = Box::write(Box::new_uninit(), NativeArguments::unread(unread, epilogue));
+        native.read(tensors)?;
+        let arguments = RuntimeArguments { performance, native: Some(native) };
         Ok(PyClassInitializer::from(arguments))
     }
 }
@@ -315,7 +314,7 @@ macro_rules! arguments {
 
 /// The native part of any of our argument classes.
 fn native<'a, T>(arguments: &'a Bound<'_, T>) -> Option<&'a NativeArguments> {
-    arguments.cast::<RuntimeArguments>().ok().and_then(|base| base.get().native.as_ref())
+    arguments.cast::<RuntimeArguments>().ok().and_then(|base| base.get().native.as_deref())
 }
 
 arguments!(

@@ -206,7 +206,7 @@ impl Kernel {
 
 /// What our kernels can read of some arguments; None for arguments of the user's own class.
 fn native<'a>(args: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a NativeArguments>> {
-    Ok(arguments(args)?.get().native.as_ref())
+    Ok(arguments(args)?.get().native.as_deref())
 }
 
 /// Arguments, our own or of a class derived from them.
