@@ -131,9 +131,25 @@ unsafe fn is_view_of(tensor: &DLTensor, view: &View) -> bool {
     if !same {
         return false;
     }
-    // SAFETY: the caller vouches for both arrays, of `rank` numbers each, which are not null where there are any.
-    let numbers = |pointer: *const i64| unsafe { std::slice::from_raw_parts(pointer, view.rank) };
-    view.rank == 0 || view.has_extents(numbers(tensor.shape), numbers(tensor.strides))
+    // SAFETY: the caller's.
+    unsafe { has_extents(view, tensor.shape, tensor.strides) }
+}
+
+/// Whether a tensor of a view's rank has the view's extents and strides.
+///
+/// # Safety
+/// Both arrays have as many numbers.
+#[inline(always)]
+pub(super) unsafe fn has_extents(view: &View, shape: *const i64, strides: *const i64) -> bool {
+    let first = 3 - view.rank;
+    for at in first..3 {
+        // SAFETY: the caller's.
+        let (extent, step) = unsafe { (*shape.add(at - first), *strides.add(at - first)) };
+        if extent != view.shape[at] || (step != view.stride[at] && extent != 1) {
+            return false;
+        }
+    }
+    true
 }
 
 fn device_of(device: DLDevice) -> Option<Device> {

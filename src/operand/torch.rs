@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
-use super::dlpack::{ExchangeApi, Reading, Stated};
+use super::dlpack::{ExchangeApi, Reading, Stated, has_extents};
 use super::{DType, Device, View};
 
 /// `AtenTensorHandle`: the address of an `at::Tensor`.
@@ -62,8 +62,8 @@ impl Torch {
     }
 
     fn open(exchange: ExchangeApi, tensor: &Bound<'_, PyAny>) -> Option<Torch> {
-        let offset = offset_of_handle(tensor).ok()??;
         let library = loaded_library()?;
+        let offset = offset_of_handle(tensor, &library).ok()??;
         let mut dtypes = [None; 64];
         for dtype in DType::all() {
             let number = number(&library, &format!("dtype_{dtype}"))?;
@@ -127,8 +127,8 @@ impl Torch {
         }
         let (sizes, strides) = (asked.get(self.sizes)?, asked.get(self.strides)?);
         // SAFETY: as in `read`.
-        let (shape, strides) = unsafe { (numbers(sizes, view.rank), numbers(strides, view.rank)) };
-        Some(view.has_extents(shape, strides) && asked.get(self.data_ptr)? as u64 == view.data)
+        let same = unsafe { has_extents(view, sizes, strides) };
+        Some(same && asked.get(self.data_ptr)? as u64 == view.data)
     }
 
     fn handle(&self, tensor: &Bound<'_, PyAny>) -> Handle {
@@ -174,23 +174,26 @@ unsafe fn numbers<'a>(pointer: *const i64, count: usize) -> &'a [i64] {
 
 /// Where a tensor's Python object has its `at::Tensor`, which is one pointer to what torch keeps of the tensor. A handle made for the
 /// purpose tells that pointer, and the object's words are searched for it.
-fn offset_of_handle(tensor: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+fn offset_of_handle(tensor: &Bound<'_, PyAny>, library: &Library) -> PyResult<Option<usize>> {
     let py = tensor.py();
-    let aoti = py.import("torch")?.getattr("_C")?.getattr("_aoti")?;
+    // SAFETY: the function of this name has this type: shim.h.
+    let delete = unsafe { library.get::<unsafe extern "C" fn(Handle) -> i32>("aoti_torch_delete_tensor_object") };
+    let Ok(delete) = delete else { return Ok(None) };
     let size: usize = tensor.get_type().getattr("__basicsize__")?.extract()?;
+    let aoti = py.import("torch")?.getattr("_C")?.getattr("_aoti")?;
     let capsule = aoti.call_method1("unsafe_alloc_void_ptr_from_tensor", (tensor,))?;
-    // SAFETY: the capsule, which has no name, holds the address of an `at::Tensor`; an object has as many bytes as its type says.
-    let offset = unsafe {
-        let made = ffi::PyCapsule_GetPointer(capsule.as_ptr(), std::ptr::null()).cast::<usize>();
-        if made.is_null() {
+    // SAFETY: the capsule, which has no name, holds the address of an `at::Tensor` that is ours to delete; an object has as many bytes
+    // as its type says.
+    unsafe {
+        let handle = ffi::PyCapsule_GetPointer(capsule.as_ptr(), std::ptr::null()).cast::<usize>();
+        if handle.is_null() {
             return Err(PyErr::fetch(py));
         }
         let words = std::slice::from_raw_parts(tensor.as_ptr().cast::<usize>(), size / size_of::<usize>());
-        words.iter().position(|word| word == &*made).map(|word| word * size_of::<usize>())
-    };
-    // Takes the handle back.
-    aoti.call_method1("alloc_tensor_by_stealing_from_void_ptr", (capsule,))?;
-    Ok(offset)
+        let word = words.iter().position(|word| *word == *handle);
+        delete(handle.cast());
+        Ok(word.map(|word| word * size_of::<usize>()))
+    }
 }
 
 /// torch's library, which is in the process already: another copy of it would do harm.

@@ -65,14 +65,6 @@ impl View {
         &self.stride[3 - self.rank..]
     }
 
-    /// Whether a tensor of the same rank, of these extents and strides, would be seen as this view's are.
-    #[inline(always)] // three times in every launch
-    pub(super) fn has_extents(&self, shape: &[i64], strides: &[i64]) -> bool {
-        let first = 3 - self.rank;
-        (self.shape[first..].iter().zip(&self.stride[first..]).zip(shape.iter().zip(strides)))
-            .all(|(ours, (extent, step))| ours.0 == extent && (ours.1 == step || *extent == 1))
-    }
-
     /// Whether the other view is this one but for its address, which is aligned alike as far as loads of up to 16 bytes go.
     pub fn lies_elsewhere(&self, other: &View) -> bool {
         (self.data ^ other.data).is_multiple_of(16) && View { data: self.data, ..*other } == *self
