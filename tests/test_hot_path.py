@@ -311,13 +311,13 @@ def test_a_launch_that_blocks_lets_other_threads_run():
 #: Instructions from the Python call to the driver's launch call and back, the stand-in's own few hundred included, on
 #: x86-64 with a release build. What a change may add without a thought is a tenth; more wants a reason.
 BOUNDS = {
-    "run": 2850,
-    "run with checks": 2600,
+    "run": 2490,
+    "run with checks": 2380,
     "GemmArguments": 3170,
     "bound launch": 1510,
     # A tenth of it asks whether out is torch's, to tell autograd of the write: slow where, as here, it is not.
     "matmul": 6730,
-    "arguments and run, sm90": 7150,
+    "arguments and run, sm90": 6790,
 }
 
 
@@ -353,8 +353,8 @@ def test_instructions_of_the_hot_path():
     assert found == {name: pytest.approx(0, abs=bound) for name, bound in BOUNDS.items()}
 
 
-#: The same with tensors of torch, which are asked through its C functions: its exchange table alone takes 1500 for three.
-TORCH_BOUNDS = {"run": 3380, "GemmArguments": 3870}
+#: The same with torch's tensors, asked through its C functions: its exchange table alone takes 1500 for three.
+TORCH_BOUNDS = {"run": 3010, "GemmArguments": 3870}
 
 
 def test_instructions_with_torch_s_tensors():
@@ -564,6 +564,48 @@ def test_a_bound_launch_takes_no_fake_and_no_ambiguous_operand():
         assert device.launches() == 0
         launch(alpha=2.0)
         assert device.launches() == 1
+        """
+    )
+
+
+def test_run_is_given_its_arguments_in_every_form():
+    run(
+        """
+        artifact = kernel.compile(args)
+        built = lambda **given: {"".join(list(name)): value for name, value in given.items()}  # names not interned
+        for positional, named in [
+            ((args, artifact, STREAM, None, True), {}),
+            ((args, artifact, STREAM), {}),
+            ((args,), dict(stream=STREAM)),
+            ((args,), dict(stream=STREAM, assume_supported_args=True, compiled_artifact=artifact)),
+            ((args, artifact), dict(workspace=None, stream=STREAM, assume_supported_args=False)),
+            ((), dict(args=args, stream=STREAM)),
+            ((args, None), built(stream=STREAM, assume_supported_args=True)),
+            ((), built(compiled_artifact=artifact, args=args, stream=STREAM)),
+        ]:
+            before = device.launches()
+            for launch in (kernel.run, lambda *a, **k: type(kernel).run(kernel, *a, **k)):
+                assert launch(*positional, **named) is None
+            assert device.launches() == before + 2
+            assert device.library.stand_in_last_stream() == STREAM
+        before = device.launches()
+        for positional, named, said in [
+            ((), {}, "Kernel.run() missing 1 required positional argument: 'args'"),
+            ((), dict(stream=STREAM), "Kernel.run() missing 1 required positional argument: 'args'"),
+            ((args, artifact), dict(args=args), "Kernel.run() got multiple values for argument 'args'"),
+            ((args, None), dict(compiled_artifact=artifact), "got multiple values for argument 'compiled_artifact'"),
+            ((args,), dict(streams=STREAM), "Kernel.run() got an unexpected keyword argument 'streams'"),
+            ((args, artifact, STREAM, None, True, 1), {}, "takes from 1 to 5 positional arguments but 6 were given"),
+            ((args,), dict(assume_supported_args=1), "'int' object is not an instance of 'bool'"),
+            ((None,), {}, "args is a NoneType"),
+        ]:
+            try:
+                kernel.run(*positional, **named)
+            except TypeError as error:
+                assert said in str(error), error
+            else:
+                raise AssertionError(said)
+        assert device.launches() == before
         """
     )
 

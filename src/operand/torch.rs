@@ -168,8 +168,11 @@ impl Asked<'_> {
 /// # Safety
 /// There are as many numbers at the address, for as long as the slice is looked at.
 unsafe fn numbers<'a>(pointer: *const i64, count: usize) -> &'a [i64] {
-    // A tensor without dimensions may have no array.
-    if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(pointer, count) } }
+    if count == 0 {
+        return &[]; // there may be no array
+    }
+    // SAFETY: the caller's.
+    unsafe { std::slice::from_raw_parts(pointer, count) }
 }
 
 /// Where a tensor's Python object has its `at::Tensor`, which is one pointer to what torch keeps of the tensor. A handle made for the

@@ -347,7 +347,7 @@ impl Kernel {
     /// (not the check, of nanoseconds, that the operands' types and layouts are the kernel's).
     /// Raises ValueError for what the kernel does not serve, RuntimeError with CUDA's error name if the launch fails.
     #[pyo3(signature = (args, compiled_artifact = None, stream = None, workspace = None, assume_supported_args = false))]
-    fn run(
+    pub fn run(
         slf: &Bound<'_, Self>,
         args: &Bound<'_, PyAny>,
         compiled_artifact: Option<&Bound<'_, PyAny>>,

@@ -56,7 +56,11 @@ impl PreparedLaunch {
     }
 
     fn native(&self) -> PyResult<&NativeArguments> {
-        self.arguments.get().native.as_deref().ok_or_else(|| PyTypeError::new_err("the bound arguments are not our own"))
+        self.arguments
+            .get()
+            .native
+            .as_deref()
+            .ok_or_else(|| PyTypeError::new_err("the bound arguments are not our own"))
     }
 }
 

@@ -89,7 +89,7 @@ _described: list[Any] = []  # torch reads the descriptions, and names, for as lo
 def torch_tensor(
     data: int, shape: tuple[int, ...], strides: tuple[int, ...] | None = None, *, device: int = 0, code: int = FLOAT
 ) -> Any:
-    """A tensor of torch, of 16 bits an element, whose memory is said to be on a CUDA device. Nothing may be computed with it."""
+    """A tensor of torch, 16 bits an element, said to lie on a CUDA device. Nothing may be computed with it."""
     import torch
 
     torch.cuda._initialized = True  # or torch would start CUDA to make it
