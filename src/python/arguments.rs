@@ -21,6 +21,7 @@ pub struct RuntimeArguments {
     /// Hints on how to compute, or None.
     #[pyo3(get)]
     performance: Option<Py<PyAny>>,
+    /// A block of its own: it is filled in where it stays, while an object's contents are moved on their way into it.
     pub native: Option<Box<NativeArguments>>,
 }
 
@@ -74,7 +75,7 @@ impl RuntimeArguments {
 
 impl RuntimeArguments {
     /// Arguments of ours: a problem whose tensors are yet to be read, and the tensors in the order of its views.
-    #[inline(always)] // what is so large is made where it is used
+    #[inline(always)] // so that a problem is made where it stays
     fn of<const N: usize>(
         unread: Problem,
         tensors: [(&'static str, &Bound<'_, PyAny>); N],
