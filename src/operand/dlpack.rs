@@ -31,9 +31,12 @@ pub(super) struct Stated<'a> {
     pub fake: bool,
 }
 
-/// What is made of a tensor's statement: a [`View`], or a [`Memory`](super::Memory).
-pub(super) trait Reading: Sized {
-    fn of(stated: Stated<'_>) -> PyResult<Self>;
+/// What is made of a tensor's statement: a [`View`], or a [`Memory`](super::Memory). Written where it is to stay: a processor that
+/// copies what it has just written piece by piece waits until all of it has arrived.
+pub(super) trait Reading: Copy {
+    const UNREAD: Self;
+    /// Takes in all that is stated. After an error there is no telling what is there.
+    fn take(&mut self, stated: Stated<'_>) -> PyResult<()>;
     /// The parts that a road may know better than the tensor's own statement: element type, and whether it may be written.
     fn amend(&mut self, dtype: Option<DType>, read_only: bool);
     /// Whether the elements may be a view of something of another sign (see `refuse_negated`).
@@ -41,14 +44,16 @@ pub(super) trait Reading: Sized {
 }
 
 impl Reading for View {
+    const UNREAD: View = View::UNREAD;
+
     #[inline(always)]
-    fn of(stated: Stated<'_>) -> PyResult<View> {
+    fn take(&mut self, stated: Stated<'_>) -> PyResult<()> {
         let Stated { data, dtype, device, read_only, fake, .. } = stated;
         let rank = stated.shape.len();
         if rank > 3 {
             return Err(PyValueError::new_err(format!("has rank {rank}; operands have rank 0 to 3")));
         }
-        let (mut shape, mut stride) = ([1; 3], [0; 3]);
+        *self = View { data, dtype, device, rank, shape: [1; 3], stride: [0; 3], read_only, fake };
         let mut contiguous = 1;
         for dim in (0..rank).rev() {
             let at = 3 - rank + dim;
@@ -58,13 +63,13 @@ impl Reading for View {
             if step < 0 {
                 return Err(PyValueError::new_err(format!("has a negative stride ({step}); make a copy of it first")));
             }
-            shape[at] = extent;
-            stride[at] = if extent == 1 { 0 } else { step };
+            self.shape[at] = extent;
+            self.stride[at] = if extent == 1 { 0 } else { step };
         }
-        if data == 0 && !fake && shape.iter().product::<i64>() > 0 {
+        if data == 0 && !fake && self.numel() > 0 {
             return Err(PyValueError::new_err("has no memory behind it"));
         }
-        Ok(View { data, dtype, device, rank, shape, stride, read_only, fake })
+        Ok(())
     }
 
     fn amend(&mut self, dtype: Option<DType>, read_only: bool) {
@@ -78,12 +83,12 @@ impl Reading for View {
     }
 }
 
-/// What a tensor states, read as asked.
+/// Takes in what a tensor states.
 ///
 /// # Safety
 /// `tensor.shape` and `tensor.strides` point to `tensor.ndim` numbers each, or are null where DLPack allows it.
 #[inline(always)]
-unsafe fn reading_of<T: Reading>(tensor: &DLTensor, read_only: bool) -> PyResult<T> {
+unsafe fn take_from<T: Reading>(tensor: &DLTensor, read_only: bool, into: &mut T) -> PyResult<()> {
     let rank = tensor.ndim.max(0) as usize;
     let Some(device) = device_of(tensor.device) else {
         let kind = tensor.device.device_type.0;
@@ -104,14 +109,14 @@ unsafe fn reading_of<T: Reading>(tensor: &DLTensor, read_only: bool) -> PyResult
     let strides = numbers(tensor.strides);
     let data = if tensor.data.is_null() { 0 } else { (tensor.data as u64).wrapping_add(tensor.byte_offset) };
     let dtype = DType::from_dlpack(tensor.dtype);
-    T::of(Stated { data, dtype, device, shape, strides, read_only, fake: false })
+    into.take(Stated { data, dtype, device, shape, strides, read_only, fake: false })
 }
 
-/// Whether `view` is what [`reading_of`] would make of the tensor. No is the answer, too, where the tensor leaves its strides out or
+/// Whether `view` is what [`take_from`] would make of the tensor. No is the answer, too, where the tensor leaves its strides out or
 /// names its device in another way than most.
 ///
 /// # Safety
-/// As for [`reading_of`].
+/// As for [`take_from`].
 #[inline(always)] // three times in every launch
 unsafe fn is_view_of(tensor: &DLTensor, view: &View) -> bool {
     let device = match view.device {
@@ -126,10 +131,20 @@ unsafe fn is_view_of(tensor: &DLTensor, view: &View) -> bool {
     if !same {
         return false;
     }
+    // SAFETY: the caller's.
+    unsafe { has_extents(view, tensor.shape, tensor.strides) }
+}
+
+/// Whether a tensor of a view's rank has the view's extents and strides.
+///
+/// # Safety
+/// Both arrays have as many numbers.
+#[inline(always)]
+pub(super) unsafe fn has_extents(view: &View, shape: *const i64, strides: *const i64) -> bool {
     let first = 3 - view.rank;
     for at in first..3 {
-        // SAFETY: the caller vouches for both arrays, of `rank` numbers each.
-        let (extent, step) = unsafe { (*tensor.shape.add(at - first), *tensor.strides.add(at - first)) };
+        // SAFETY: the caller's.
+        let (extent, step) = unsafe { (*shape.add(at - first), *strides.add(at - first)) };
         if extent != view.shape[at] || (step != view.stride[at] && extent != 1) {
             return false;
         }
@@ -148,6 +163,12 @@ fn device_of(device: DLDevice) -> Option<Device> {
 /// A framework's table of C functions for exchanging tensors without a Python call (DLPack 1.3).
 #[derive(Clone, Copy)]
 pub(super) struct ExchangeApi(&'static DLPackExchangeAPI);
+
+impl PartialEq for ExchangeApi {
+    fn eq(&self, other: &ExchangeApi) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+}
 
 // SAFETY: the table is constant for the life of the process; the pointer in it that stops the automatic impls
 // (`prev_api`) is never followed.
@@ -172,11 +193,12 @@ impl ExchangeApi {
         Ok(table.filter(|t| t.header.version.major == DLPACK_MAJOR_VERSION).map(ExchangeApi))
     }
 
-    /// What a tensor of this framework states. No reference is taken, nothing is allocated. None where the framework leaves the
-    /// function out.
-    pub(super) fn read<T: Reading>(self, tensor: &Bound<'_, PyAny>) -> PyResult<Option<T>> {
+    /// Takes in what a tensor of this framework states. No reference is taken, nothing is allocated. False where the framework leaves
+    /// the function out.
+    pub(super) fn read(self, tensor: &Bound<'_, PyAny>, into: &mut impl Reading) -> PyResult<bool> {
         // SAFETY: a tensor's arrays stay valid until control goes back to Python, which is after they are copied.
-        self.describe(tensor, |described| unsafe { reading_of(described, false) })?.transpose()
+        let taken = self.describe(tensor, |described| unsafe { take_from(described, false, into) })?;
+        taken.transpose().map(|taken| taken.is_some())
     }
 
     /// Whether a tensor still is what a view of it says, memory, type and shape.
@@ -212,9 +234,9 @@ impl ExchangeApi {
     }
 }
 
-/// What the tensor in a capsule that `__dlpack__` returned states. The capsule is consumed, and what it owned released: the
+/// Takes in what the tensor in a capsule that `__dlpack__` returned states. The capsule is consumed, and what it owned released: the
 /// caller keeps the tensor itself alive.
-pub(super) fn read_capsule<T: Reading>(capsule: &Bound<'_, PyAny>) -> PyResult<T> {
+pub(super) fn read_capsule(capsule: &Bound<'_, PyAny>, into: &mut impl Reading) -> PyResult<()> {
     let object = capsule.as_ptr();
     // SAFETY: PyCapsule_IsValid accepts any object. A valid capsule of these names holds the structure that DLPack
     // defines for the name; renaming it hands us ownership, so that the deleter is ours to call, once.
@@ -230,7 +252,7 @@ pub(super) fn read_capsule<T: Reading>(capsule: &Bound<'_, PyAny>) -> PyResult<T
             } else {
                 // A copy is as good as read-only: what is written to it never reaches the tensor.
                 let not_ours = DlpackFlags::READ_ONLY | DlpackFlags::IS_COPIED;
-                reading_of(&(*managed).dl_tensor, (*managed).flags.intersects(not_ours))
+                take_from(&(*managed).dl_tensor, (*managed).flags.intersects(not_ours), into)
             };
             if let Some(deleter) = (*managed).deleter {
                 deleter(managed);
@@ -242,7 +264,7 @@ pub(super) fn read_capsule<T: Reading>(capsule: &Bound<'_, PyAny>) -> PyResult<T
             if ffi::PyCapsule_SetName(object, LEGACY_USED.as_ptr()) != 0 {
                 return Err(PyErr::fetch(capsule.py()));
             }
-            let result = reading_of(&(*managed).dl_tensor, false);
+            let result = take_from(&(*managed).dl_tensor, false, into);
             if let Some(deleter) = (*managed).deleter {
                 deleter(managed);
             }

@@ -22,7 +22,18 @@ pub struct Memory {
 }
 
 impl Reading for Memory {
-    fn of(stated: Stated<'_>) -> PyResult<Memory> {
+    const UNREAD: Memory = Memory {
+        data: 0,
+        dtype: DType::F32,
+        device: Device::Cpu,
+        numel: 0,
+        contiguous: false,
+        read_only: false,
+        fake: false,
+        even: false,
+    };
+
+    fn take(&mut self, stated: Stated<'_>) -> PyResult<()> {
         let Stated { data, dtype, device, shape, strides, read_only, fake } = stated;
         let numel = shape.iter().product();
         let (mut contiguous, mut even, mut reach) = (true, numel > 1 && strides.is_some(), 1);
@@ -31,7 +42,8 @@ impl Reading for Memory {
             even &= step % 2 == 0;
             reach *= extent;
         }
-        Ok(Memory { data, dtype, device, numel, contiguous: contiguous || numel == 0, read_only, fake, even })
+        *self = Memory { data, dtype, device, numel, contiguous: contiguous || numel == 0, read_only, fake, even };
+        Ok(())
     }
 
     fn amend(&mut self, dtype: Option<DType>, read_only: bool) {
@@ -51,7 +63,9 @@ mod tests {
     fn memory(shape: &[i64], strides: Option<&[i64]>) -> Memory {
         let stated =
             Stated { data: 256, dtype: DType::F32, device: Device::Cpu, shape, strides, read_only: false, fake: false };
-        Memory::of(stated).unwrap()
+        let mut memory = Memory::UNREAD;
+        memory.take(stated).unwrap();
+        memory
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! From a Python object to an operand view, by the fastest road that its type offers.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use pyo3::exceptions::{PyBufferError, PyException, PyMemoryError, PyTypeError, PyValueError};
@@ -8,7 +7,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
 use super::dlpack::{ExchangeApi, Reading, Stated, read_capsule};
-use super::{DType, Device, Memory, View};
+use super::torch::Torch;
+use super::{DType, Device, Memory, Seen, View};
 
 static USE_C_EXCHANGE: AtomicBool = AtomicBool::new(true);
 
@@ -24,6 +24,8 @@ pub fn set_c_exchange(on: bool) {
 /// How tensors of one type are read.
 #[derive(Clone, Copy)]
 enum Road {
+    /// torch's own C functions, which spare its exchange table.
+    Torch(&'static Torch),
     /// A table of C functions (torch 2.10 and later).
     Exchange(ExchangeApi),
     /// `__dlpack__`, a Python call.
@@ -32,24 +34,28 @@ enum Road {
     Fake,
 }
 
-/// The road of each tensor type seen so far. The types are kept alive, so that an address never comes to mean another.
-static ROADS: Mutex<Vec<(Py<PyType>, Road)>> = Mutex::new(Vec::new());
-
-fn known_road(tensor_type: &Bound<'_, PyType>) -> Option<Road> {
-    let roads = ROADS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    roads.iter().find(|(known, _)| known.is(tensor_type)).map(|(_, road)| *road)
+impl Road {
+    fn exchange(self) -> Option<ExchangeApi> {
+        match self {
+            Road::Torch(torch) => Some(torch.exchange),
+            Road::Exchange(api) => Some(api),
+            Road::Protocol | Road::Fake => None,
+        }
+    }
 }
+
+/// The road of each tensor type seen so far.
+static ROADS: Seen<Road> = Seen::nothing();
 
 fn road_of(tensor: &Bound<'_, PyAny>) -> PyResult<Road> {
     let tensor_type = tensor.get_type();
-    if let Some(road) = known_road(&tensor_type) {
-        return Ok(road);
+    if let Some(road) = ROADS.find(&tensor_type) {
+        return Ok(*road);
     }
-    // Attribute look-ups may run Python code, which may come back here: not under the lock.
     let road = if is_fake(&tensor_type)? {
         Road::Fake
     } else if let Some(api) = ExchangeApi::of_type(&tensor_type)? {
-        Road::Exchange(api)
+        Torch::of_type(&tensor_type, api, tensor).map_or(Road::Exchange(api), Road::Torch)
     } else if tensor_type.hasattr("__dlpack__")? {
         Road::Protocol
     } else {
@@ -58,8 +64,7 @@ fn road_of(tensor: &Bound<'_, PyAny>) -> PyResult<Road> {
             "is a {name}, which is no tensor: it has no __dlpack__ (torch, NumPy, CuPy and JAX arrays have)"
         )));
     };
-    let mut roads = ROADS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    roads.push((tensor_type.unbind(), road));
+    ROADS.note(&tensor_type, road);
     Ok(road)
 }
 
@@ -76,7 +81,7 @@ fn is_fake(tensor_type: &Bound<'_, PyType>) -> PyResult<bool> {
 /// The stream that the framework of this tensor works on at present, on a CUDA device: torch's and CuPy's current
 /// stream; for others the default stream.
 pub fn current_stream(tensor: &Bound<'_, PyAny>, device: i32) -> PyResult<u64> {
-    if let Road::Exchange(api) = road_of(tensor)? {
+    if let Some(api) = road_of(tensor)?.exchange() {
         return api.current_stream(tensor.py(), device);
     }
     let module = tensor.get_type().module()?;
@@ -90,12 +95,23 @@ pub fn current_stream(tensor: &Bound<'_, PyAny>, device: i32) -> PyResult<u64> {
 /// Whether this is a tensor of a framework that tells its current stream through the exchange table: torch. Errors name the operand.
 pub fn has_current_stream(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     let road = road_of(tensor).map_err(|error| named(tensor.py(), name, error))?;
-    Ok(matches!(road, Road::Exchange(_)))
+    Ok(road.exchange().is_some())
+}
+
+/// Whether this is known to be a tensor of torch's own, not of a class that stands for others.
+pub fn is_plain_torch(tensor: &Bound<'_, PyAny>) -> bool {
+    matches!(ROADS.find(&tensor.get_type()), Some(Road::Torch(_)))
 }
 
 /// The view of a tensor that the caller keeps alive. Errors name the operand.
 pub fn read(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<View> {
     read_as(name, tensor)
+}
+
+/// As `read`, to where the view is to stay.
+pub fn read_into(name: &str, tensor: &Bound<'_, PyAny>, view: &mut View) -> PyResult<()> {
+    let read = road_of(tensor).and_then(|road| read_by(road, tensor, None, view));
+    read.map_err(|error| named(tensor.py(), name, error))
 }
 
 /// The memory of a tensor of any rank that the caller keeps alive. Errors name the operand.
@@ -104,8 +120,9 @@ pub fn read_memory(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<Memory> {
 }
 
 fn read_as<T: Reading>(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<T> {
-    let read = road_of(tensor).and_then(|road| reading(tensor, road, None));
-    read.map_err(|error| named(tensor.py(), name, error))
+    let mut reading = T::UNREAD;
+    let read = road_of(tensor).and_then(|road| read_by(road, tensor, None, &mut reading));
+    read.map(|()| reading).map_err(|error| named(tensor.py(), name, error))
 }
 
 /// An operand of some arguments: the user's tensor, and how it is read.
@@ -119,19 +136,23 @@ impl Operand {
     /// Takes a tensor and reads it. Errors name the operand.
     pub fn new(name: &'static str, tensor: &Bound<'_, PyAny>) -> PyResult<(Operand, View)> {
         let read = || {
-            let road = road_of(tensor)?;
-            Ok((Operand { name, object: tensor.clone().unbind(), road }, reading(tensor, road, None)?))
+            let (road, mut view) = (road_of(tensor)?, View::UNREAD);
+            read_by(road, tensor, None, &mut view)?;
+            Ok((Operand { name, object: tensor.clone().unbind(), road }, view))
         };
         read().map_err(|error| named(tensor.py(), name, error))
     }
 
-    /// As `new`, for a tensor of a type that has been seen before; None for others.
-    pub fn of_known_type(name: &'static str, tensor: &Bound<'_, PyAny>) -> PyResult<Option<(Operand, View)>> {
-        let Some(road) = known_road(&tensor.get_type()) else {
-            return Ok(None);
-        };
-        let view = reading(tensor, road, None).map_err(|error| named(tensor.py(), name, error))?;
-        Ok(Some((Operand { name, object: tensor.clone().unbind(), road }, view)))
+    /// A tensor of a type that has been seen before, yet to be read; None for others.
+    #[inline(always)] // three times in every `GemmArguments`
+    pub fn of_known_type(name: &'static str, tensor: &Bound<'_, PyAny>) -> Option<Operand> {
+        let road = *ROADS.find(&tensor.get_type())?;
+        Some(Operand { name, object: tensor.clone().unbind(), road })
+    }
+
+    /// Reads the tensor as it is when it becomes an operand.
+    pub fn read(&self, py: Python<'_>, view: &mut View) -> PyResult<()> {
+        read_by(self.road, self.object.bind(py), None, view).map_err(|error| named(py, self.name, error))
     }
 
     pub fn clone_ref(&self, py: Python<'_>) -> Operand {
@@ -142,7 +163,9 @@ impl Operand {
     /// with an exchange table; for others the answer is no, and they have to be read again.
     pub fn still_shows(&self, py: Python<'_>, view: &View) -> PyResult<bool> {
         match self.road {
-            Road::Exchange(api) if uses_c_exchange() => {
+            _ if !uses_c_exchange() => Ok(false),
+            Road::Torch(torch) => Ok(torch.still_shows(self.object.bind(py), view)),
+            Road::Exchange(api) => {
                 api.still_shows(self.object.bind(py), view).map_err(|error| named(py, self.name, error))
             }
             _ => Ok(false),
@@ -152,7 +175,9 @@ impl Operand {
     /// Reads the tensor again: its memory may have moved since (`resize_`, `set_`, `.data = ...`). `stream`, where the
     /// road is `__dlpack__`, is the CUDA stream that the result is to be ready on.
     pub fn reread(&self, py: Python<'_>, stream: Option<u64>) -> PyResult<View> {
-        reading(self.object.bind(py), self.road, stream).map_err(|error| named(py, self.name, error))
+        let mut view = View::UNREAD;
+        let read = read_by(self.road, self.object.bind(py), stream, &mut view);
+        read.map(|()| view).map_err(|error| named(py, self.name, error))
     }
 }
 
@@ -193,18 +218,27 @@ fn refuse_negated(tensor: &Bound<'_, PyAny>, reading: &impl Reading) -> PyResult
     Ok(())
 }
 
-fn reading<T: Reading>(tensor: &Bound<'_, PyAny>, road: Road, stream: Option<u64>) -> PyResult<T> {
-    if let Road::Exchange(api) = road
+fn read_by(road: Road, tensor: &Bound<'_, PyAny>, stream: Option<u64>, into: &mut impl Reading) -> PyResult<()> {
+    if let Some(api) = road.exchange()
         && uses_c_exchange()
-        && let Some(reading) = api.read(tensor)?
     {
-        refuse_negated(tensor, &reading)?;
-        return Ok(reading);
+        let taken = match road {
+            Road::Torch(torch) => torch.read(tensor, into).transpose()?.is_some(),
+            _ => false,
+        };
+        if taken || api.read(tensor, into)? {
+            return refuse_negated(tensor, into);
+        }
     }
-    if let Road::Fake = road { read_fake(tensor) } else { read_protocol(tensor, stream) }
+    read_slowly(road, tensor, stream, into)
 }
 
-fn read_protocol<T: Reading>(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<T> {
+#[cold]
+fn read_slowly(road: Road, tensor: &Bound<'_, PyAny>, stream: Option<u64>, into: &mut impl Reading) -> PyResult<()> {
+    if let Road::Fake = road { read_fake(tensor, into) } else { read_protocol(tensor, stream, into) }
+}
+
+fn read_protocol(tensor: &Bound<'_, PyAny>, stream: Option<u64>, into: &mut impl Reading) -> PyResult<()> {
     let py = tensor.py();
     // torch refuses to export what autograd watches. Its values are what is asked for here, as in `torch.mm(out=)`
     // under no_grad, so the export is of the detached tensor, which shares the memory.
@@ -234,11 +268,11 @@ fn read_protocol<T: Reading>(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> 
         }
         other => other?,
     };
-    let mut reading: T = read_capsule(&capsule)?;
-    refuse_negated(tensor, &reading)?;
+    read_capsule(&capsule, into)?;
+    refuse_negated(tensor, into)?;
     // JAX arrays never change, but their export does not say so.
-    reading.amend(dtype, tensor.get_type().module()?.to_cow()?.starts_with("jax"));
-    Ok(reading)
+    into.amend(dtype, tensor.get_type().module()?.to_cow()?.starts_with("jax"));
+    Ok(())
 }
 
 /// The type of a NumPy array whose elements NumPy itself does not know (bfloat16 and float8 of `ml_dtypes`).
@@ -252,7 +286,7 @@ fn extension_dtype(tensor: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
     Ok(dtype.filter(|d| matches!(d, DType::Bf16 | DType::E4m3 | DType::E5m2)))
 }
 
-fn read_fake<T: Reading>(tensor: &Bound<'_, PyAny>) -> PyResult<T> {
+fn read_fake(tensor: &Bound<'_, PyAny>, into: &mut impl Reading) -> PyResult<()> {
     let shape: Vec<i64> = tensor.getattr("shape")?.extract()?;
     let strides: Vec<i64> = tensor.call_method0("stride")?.extract()?;
     let device = tensor.getattr("device")?;
@@ -267,5 +301,5 @@ fn read_fake<T: Reading>(tensor: &Bound<'_, PyAny>) -> PyResult<T> {
     let name = tensor.getattr("dtype")?.str()?;
     let dtype = DType::describe(&name.to_cow()?);
     let (shape, strides) = (shape.as_slice(), Some(strides.as_slice()));
-    T::of(Stated { data: 0, dtype, device, shape, strides, read_only: false, fake: true })
+    into.take(Stated { data: 0, dtype, device, shape, strides, read_only: false, fake: true })
 }

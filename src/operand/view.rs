@@ -43,6 +43,18 @@ pub struct View {
 }
 
 impl View {
+    /// What a tensor is read into.
+    pub const UNREAD: View = View {
+        data: 0,
+        dtype: DType::F32,
+        device: Device::Cpu,
+        rank: 0,
+        shape: [1; 3],
+        stride: [0; 3],
+        read_only: false,
+        fake: false,
+    };
+
     /// The shape as the user gave it.
     pub fn user_shape(&self) -> &[i64] {
         &self.shape[3 - self.rank..]
@@ -80,7 +92,7 @@ impl View {
     /// Whether the elements fill their range of memory without gaps, each once, in whatever order.
     pub fn is_contiguous(&self) -> bool {
         let mut reach = 1;
-        self.steps().into_iter().all(|(stride, extent)| {
+        self.steps().all(|(stride, extent)| {
             let next = stride == reach;
             reach *= extent;
             next
@@ -88,11 +100,15 @@ impl View {
     }
 
     /// (stride, extent) of the dimensions that are stepped along, smallest stride first.
-    fn steps(&self) -> ArrayVec<(i64, i64), 3> {
-        let mut dims: ArrayVec<(i64, i64), 3> =
-            self.stride.iter().copied().zip(self.shape).filter(|(_, extent)| *extent > 1).collect();
-        dims.sort_unstable();
-        dims
+    fn steps(&self) -> impl Iterator<Item = (i64, i64)> {
+        // In place, since it is done for every output; mostly the order is right as it is.
+        let mut dims = [2, 1, 0].map(|dim| (self.stride[dim], self.shape[dim]));
+        for (at, next) in [(0, 1), (1, 2), (0, 1)] {
+            if dims[next] < dims[at] {
+                dims.swap(at, next);
+            }
+        }
+        dims.into_iter().filter(|(_, extent)| *extent > 1)
     }
 
     /// Whether two different indices can name the same element. Sorted by stride, each dimension must step over all that
@@ -139,7 +155,7 @@ impl View {
 
     /// (pitch, width) in bytes: the largest stride shared as a multiple by all outer dimensions, and the reach within it.
     fn row_window(&self) -> Option<(i64, i64)> {
-        let dims = self.steps();
+        let dims: ArrayVec<(i64, i64), 3> = self.steps().collect();
         let (inner, outer) = match dims.as_slice() {
             [first, rest @ ..] if first.0 == 1 && !rest.is_empty() => (first.1, rest),
             rest if !rest.is_empty() => (1, rest),

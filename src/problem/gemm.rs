@@ -14,7 +14,14 @@ pub struct GemmProblem {
 
 impl GemmProblem {
     pub fn new(a: View, b: View, out: View, accumulator: DType) -> Result<Self, ProblemError> {
-        for (name, view) in [("A", &a), ("B", &b), ("out", &out)] {
+        let problem = GemmProblem { a, b, out, accumulator };
+        problem.check().map(|()| problem)
+    }
+
+    /// That the operands fit each other.
+    pub fn check(&self) -> Result<(), ProblemError> {
+        let GemmProblem { a, b, out, .. } = self;
+        for (name, view) in [("A", a), ("B", b), ("out", out)] {
             if !(2..=3).contains(&view.rank) {
                 let shape = view.user_shape().to_vec();
                 return Err(ProblemError::Rank { name, expected: "2 or 3", rank: view.rank, shape });
@@ -24,13 +31,12 @@ impl GemmProblem {
                 return Err(ProblemError::MixedRanks { name, shape, a_shape });
             }
         }
-        same_extent("K", ("A", &a, 2), ("B", &b, 1))?;
-        same_extent("M", ("out", &out, 1), ("A", &a, 1))?;
-        same_extent("N", ("out", &out, 2), ("B", &b, 2))?;
-        same_extent("L", ("B", &b, 0), ("A", &a, 0))?;
-        same_extent("L", ("out", &out, 0), ("A", &a, 0))?;
-        check_operands(&[("A", &a), ("B", &b)], &out)?;
-        Ok(GemmProblem { a, b, out, accumulator })
+        same_extent("K", ("A", a, 2), ("B", b, 1))?;
+        same_extent("M", ("out", out, 1), ("A", a, 1))?;
+        same_extent("N", ("out", out, 2), ("B", b, 2))?;
+        same_extent("L", ("B", b, 0), ("A", a, 0))?;
+        same_extent("L", ("out", out, 0), ("A", a, 0))?;
+        check_operands(&[("A", a), ("B", b)], out)
     }
 
     pub fn batch(&self) -> i64 {

@@ -45,6 +45,24 @@ impl Problem {
         }
     }
 
+    /// As `views`, to be written. What is written has to be checked.
+    pub fn views_mut(&mut self) -> ArrayVec<&mut View, 4> {
+        match self {
+            Problem::Gemm(p) => ArrayVec::from_iter([&mut p.a, &mut p.b, &mut p.out]),
+            Problem::GroupedGemm(p) => ArrayVec::from([&mut p.a, &mut p.b, &mut p.out, &mut p.offsets]),
+            Problem::Elementwise(p) => ArrayVec::from_iter([&mut p.a, &mut p.b, &mut p.out]),
+        }
+    }
+
+    /// That the operands fit each other.
+    pub fn check(&self) -> Result<(), ProblemError> {
+        match self {
+            Problem::Gemm(p) => p.check(),
+            Problem::GroupedGemm(p) => p.check(),
+            Problem::Elementwise(p) => p.check(),
+        }
+    }
+
     pub fn out(&self) -> &View {
         match self {
             Problem::Gemm(p) => &p.out,
@@ -84,12 +102,7 @@ impl Problem {
     /// meaningless then.
     pub fn on(&self, device: Device) -> Problem {
         let mut moved = *self;
-        let views: &mut [&mut View] = match &mut moved {
-            Problem::Gemm(p) => &mut [&mut p.a, &mut p.b, &mut p.out],
-            Problem::GroupedGemm(p) => &mut [&mut p.a, &mut p.b, &mut p.out, &mut p.offsets],
-            Problem::Elementwise(p) => &mut [&mut p.a, &mut p.b, &mut p.out],
-        };
-        views.iter_mut().for_each(|view| view.device = device);
+        moved.views_mut().into_iter().for_each(|view| view.device = device);
         moved
     }
 

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrayvec::ArrayVec;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use super::dtype::{self, PyDType};
@@ -21,7 +21,8 @@ pub struct RuntimeArguments {
     /// Hints on how to compute, or None.
     #[pyo3(get)]
     performance: Option<Py<PyAny>>,
-    pub native: Option<NativeArguments>,
+    /// A block of its own: it is filled in where it stays, while an object's contents are moved on their way into it.
+    pub native: Option<Box<NativeArguments>>,
 }
 
 /// Arguments that Rutlass's own kernels understand.
@@ -72,40 +73,61 @@ impl RuntimeArguments {
     }
 }
 
-impl NativeArguments {
-    fn new<const N: usize>(
+impl RuntimeArguments {
+    /// Arguments of ours: a problem whose tensors are yet to be read, and the tensors in the order of its views.
+    #[inline(always)] // so that a problem is made where it stays
+    fn of<const N: usize>(
+        unread: Problem,
         tensors: [(&'static str, &Bound<'_, PyAny>); N],
         epilogue: Option<Py<PyAny>>,
-        problem: impl FnOnce([View; N]) -> PyResult<Problem>,
-    ) -> PyResult<NativeArguments> {
-        let mut operands: ArrayVec<Operand, 4> = ArrayVec::new();
-        let mut views: ArrayVec<View, N> = ArrayVec::new();
-        let mut scaled = Vec::new();
-        let fusing = epilogue.as_ref().and_then(|epilogue| Fusing::of(epilogue, &tensors)).transpose()?;
-        for (name, mut tensor) in tensors {
-            if let (Some(fusing), "out") = (&fusing, name) {
-                tensor = &fusing.main_output;
-            }
-            let (operand, view) = match Operand::of_known_type(name, tensor)? {
-                Some(plain) => plain,
-                None => unwrapped(name, tensor, |wrapped| scaled.push((operands.len(), wrapped)))?,
-            };
-            operands.push(operand);
-            views.push(view);
-        }
-        let views = views.into_inner().map_err(|_| PyValueError::new_err("an operand is missing"))?;
-        let problem = problem(views)?;
-        let fused = fusing.map(|fusing| fusing.behind(&problem)).transpose()?;
-        Ok(NativeArguments {
-            operands,
+        performance: Option<Py<PyAny>>,
+    ) -> PyResult<PyClassInitializer<Self>> {
+        let mut native = Box::write(Box::new_uninit(), NativeArguments::unread(unread, epilogue));
+        native.read(tensors)?;
+        let arguments = RuntimeArguments { performance, native: Some(native) };
+        Ok(PyClassInitializer::from(arguments))
+    }
+}
+
+impl NativeArguments {
+    /// Arguments whose tensors are yet to be read. `problem` says all but what they show.
+    fn unread(problem: Problem, epilogue: Option<Py<PyAny>>) -> NativeArguments {
+        NativeArguments {
+            operands: ArrayVec::new(),
             problem,
             epilogue,
-            fused,
-            scaled,
+            fused: None,
+            scaled: Vec::new(),
             addressed: Known::nothing(),
             supported: Known::nothing(),
             packed: OnceLock::new(),
-        })
+        }
+    }
+
+    /// Reads the tensors, in the order of the problem's views.
+    fn read<const N: usize>(&mut self, tensors: [(&'static str, &Bound<'_, PyAny>); N]) -> PyResult<()> {
+        let fusing = self.epilogue.as_ref().and_then(|epilogue| Fusing::of(epilogue, &tensors)).transpose()?;
+        for ((name, mut tensor), view) in tensors.into_iter().zip(self.problem.views_mut()) {
+            if let (Some(fusing), "out") = (&fusing, name) {
+                tensor = &fusing.main_output;
+            }
+            let operand = match Operand::of_known_type(name, tensor) {
+                Some(plain) => {
+                    plain.read(tensor.py(), view)?;
+                    plain
+                }
+                None => {
+                    let scaled = |wrapped| self.scaled.push((self.operands.len(), wrapped));
+                    let (operand, read) = unwrapped(name, tensor, scaled)?;
+                    *view = read;
+                    operand
+                }
+            };
+            self.operands.push(operand);
+        }
+        self.problem.check()?;
+        self.fused = fusing.map(|fusing| fusing.behind(&self.problem)).transpose()?;
+        Ok(())
     }
 
     /// The launch packed for the kernel at a position. It is of the operands as they were read.
@@ -167,28 +189,17 @@ impl NativeArguments {
 
     /// The problem with each operand's view as `view` gives it, which must have memory behind it.
     pub fn problem_with(&self, view: impl Fn(usize, &Operand) -> PyResult<View>) -> PyResult<Problem> {
-        let mut views: ArrayVec<View, 4> = ArrayVec::new();
-        let mut moved = false;
-        for (position, (operand, before)) in self.operands.iter().zip(self.problem.views()).enumerate() {
-            let view = view(position, operand)?;
-            if view.fake {
+        let mut problem = self.problem;
+        for (position, (operand, now)) in self.operands.iter().zip(problem.views_mut()).enumerate() {
+            *now = view(position, operand)?;
+            if now.fake {
                 return Err(operand::without_memory(operand.name));
             }
-            moved |= view != *before;
-            views.push(view);
         }
-        if moved { self.rebuild(&views) } else { Ok(self.problem) }
-    }
-
-    fn rebuild(&self, views: &[View]) -> PyResult<Problem> {
-        Ok(match (&self.problem, views) {
-            (Problem::Gemm(p), [a, b, out]) => Problem::Gemm(GemmProblem::new(*a, *b, *out, p.accumulator)?),
-            (Problem::GroupedGemm(p), [a, b, out, offsets]) => {
-                Problem::GroupedGemm(GroupedGemmProblem::new(*a, *b, *out, *offsets, p.accumulator)?)
-            }
-            (Problem::Elementwise(_), [a, b, out]) => Problem::Elementwise(ElementwiseProblem::new(*a, *b, *out)?),
-            _ => self.problem,
-        })
+        if problem != self.problem {
+            problem.check()?;
+        }
+        Ok(problem)
     }
 
     fn operand(&self, py: Python<'_>, position: usize) -> PyResult<Py<PyAny>> {
@@ -260,7 +271,11 @@ fn unwrapped(
 }
 
 /// The type that the argument of this name says. Errors name it.
+#[inline(always)] // in every `GemmArguments`
 pub fn accumulator_type(object: &Bound<'_, PyAny>) -> PyResult<DType> {
+    if let Some(dtype) = dtype::known(object) {
+        return Ok(*dtype);
+    }
     dtype::parse(object)
         .map_err(|error| PyTypeError::new_err(format!("accumulator_type: {}", error.value(object.py()))))
 }
@@ -300,7 +315,7 @@ macro_rules! arguments {
 
 /// The native part of any of our argument classes.
 fn native<'a, T>(arguments: &'a Bound<'_, T>) -> Option<&'a NativeArguments> {
-    arguments.cast::<RuntimeArguments>().ok().and_then(|base| base.get().native.as_ref())
+    arguments.cast::<RuntimeArguments>().ok().and_then(|base| base.get().native.as_deref())
 }
 
 arguments!(
@@ -340,11 +355,9 @@ impl GemmArguments {
         performance: Option<Py<PyAny>>,
     ) -> PyResult<PyClassInitializer<Self>> {
         let accumulator = self::accumulator_type(accumulator_type)?;
-        let native = NativeArguments::new([("A", A), ("B", B), ("out", out)], epilogue, |[a, b, out]| {
-            Ok(Problem::Gemm(GemmProblem::new(a, b, out, accumulator)?))
-        })?;
-        let base = RuntimeArguments { performance, native: Some(native) };
-        Ok(PyClassInitializer::from(base).add_subclass(GemmArguments))
+        let unread = Problem::Gemm(GemmProblem { a: View::UNREAD, b: View::UNREAD, out: View::UNREAD, accumulator });
+        let base = RuntimeArguments::of(unread, [("A", A), ("B", B), ("out", out)], epilogue, performance)?;
+        Ok(base.add_subclass(GemmArguments))
     }
 }
 
@@ -363,12 +376,11 @@ impl GroupedGemmArguments {
         performance: Option<Py<PyAny>>,
     ) -> PyResult<PyClassInitializer<Self>> {
         let accumulator = self::accumulator_type(accumulator_type)?;
+        let [a, b, of_out, of_offsets] = [View::UNREAD; 4];
+        let unread = GroupedGemmProblem { a, b, out: of_out, offsets: of_offsets, accumulator };
         let tensors = [("A", A), ("B", B), ("out", out), ("offsets", offsets)];
-        let native = NativeArguments::new(tensors, epilogue, |[a, b, out, offsets]| {
-            Ok(Problem::GroupedGemm(GroupedGemmProblem::new(a, b, out, offsets, accumulator)?))
-        })?;
-        let base = RuntimeArguments { performance, native: Some(native) };
-        Ok(PyClassInitializer::from(base).add_subclass(GroupedGemmArguments))
+        let base = RuntimeArguments::of(Problem::GroupedGemm(unread), tensors, epilogue, performance)?;
+        Ok(base.add_subclass(GroupedGemmArguments))
     }
 }
 
@@ -384,10 +396,8 @@ impl ElementwiseArguments {
         epilogue: Option<Py<PyAny>>,
         performance: Option<Py<PyAny>>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let native = NativeArguments::new([("A", A), ("B", B), ("out", out)], epilogue, |[a, b, out]| {
-            Ok(Problem::Elementwise(ElementwiseProblem::new(a, b, out)?))
-        })?;
-        let base = RuntimeArguments { performance, native: Some(native) };
-        Ok(PyClassInitializer::from(base).add_subclass(ElementwiseArguments))
+        let unread = Problem::Elementwise(ElementwiseProblem { a: View::UNREAD, b: View::UNREAD, out: View::UNREAD });
+        let base = RuntimeArguments::of(unread, [("A", A), ("B", B), ("out", out)], epilogue, performance)?;
+        Ok(base.add_subclass(ElementwiseArguments))
     }
 }

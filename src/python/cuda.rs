@@ -8,7 +8,7 @@ use pyo3::types::{PyBool, PyFloat, PyInt, PyTuple};
 
 use super::artifact::Program;
 use super::launch::{Stream, check_architecture};
-use super::stream::stream_handle;
+use super::stream::optional_handle;
 use super::tensors::DenseTensor;
 use super::utils::{ComputeCapability, tell_package_directories};
 use crate::compile::{self, Number, Parameter, Pointee, UserSource};
@@ -160,7 +160,7 @@ impl CudaFunction {
             )));
         }
         let words = self.words(&compiled.parameters, &given)?;
-        let stream = Stream { handle: stream.map(stream_handle).transpose()?, trusted: false };
+        let stream = Stream { handle: optional_handle(stream)?, trusted: false };
         let tensor = given.iter().find_map(|given| match given {
             Given::Memory(_, tensor) => Some(tensor),
             _ => None,

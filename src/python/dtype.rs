@@ -1,12 +1,10 @@
 //! Element types at the Python boundary.
 
-use std::sync::Mutex;
-
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::operand::DType;
+use crate::operand::{DType, Seen};
 
 /// An element type. Compares equal to whatever names it: torch's and NumPy's dtypes, the classes of NVIDIA's
 /// `cutlass`, and strings such as `"float16"`.
@@ -56,26 +54,22 @@ impl PyDType {
     }
 }
 
-/// Objects seen to name a type, by identity: `torch.float32` and `cutlass.Float32` are one object each.
-static KNOWN: Mutex<Vec<(Py<PyAny>, DType)>> = Mutex::new(Vec::new());
-/// More different objects than that are strings and dtypes made anew each time, which would only fill the list.
-const KNOWN_LIMIT: usize = 64;
+/// Objects seen to name a type: `torch.float32` and `cutlass.Float32` are one object each.
+static KNOWN: Seen<DType> = Seen::nothing();
 
 /// The type that an object names: one of ours, a torch or NumPy dtype, a scalar class of NumPy or `ml_dtypes`, a class of
 /// NVIDIA's `cutlass` (recognised by its name), or a string.
 pub fn parse(object: &Bound<'_, PyAny>) -> PyResult<DType> {
-    {
-        let known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some((_, dtype)) = known.iter().find(|(seen, _)| seen.is(object)) {
-            return Ok(*dtype);
-        }
+    match known(object) {
+        Some(dtype) => Ok(*dtype),
+        None => parse_slowly(object).inspect(|dtype| KNOWN.note(object, *dtype)),
     }
-    let dtype = parse_slowly(object)?;
-    let mut known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if known.len() < KNOWN_LIMIT && !known.iter().any(|(seen, _)| seen.is(object)) {
-        known.push((object.clone().unbind(), dtype));
-    }
-    Ok(dtype)
+}
+
+/// As `parse`, of an object that has named a type before.
+#[inline(always)] // in every `GemmArguments`
+pub fn known(object: &Bound<'_, PyAny>) -> Option<&'static DType> {
+    KNOWN.find(object)
 }
 
 fn parse_slowly(object: &Bound<'_, PyAny>) -> PyResult<DType> {

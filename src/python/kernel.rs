@@ -15,7 +15,7 @@ use super::metadata;
 use super::options::tf32_allowed;
 use super::prepared::PreparedLaunch;
 use super::status::Status;
-use super::stream::stream_handle;
+use super::stream::optional_handle;
 use super::utils::{ComputeCapability, tell_package_directories};
 use crate::compile;
 use crate::driver;
@@ -212,7 +212,7 @@ impl Kernel {
 
 /// What our kernels can read of some arguments; None for arguments of the user's own class.
 fn native<'a>(args: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a NativeArguments>> {
-    Ok(arguments(args)?.get().native.as_ref())
+    Ok(arguments(args)?.get().native.as_deref())
 }
 
 /// Arguments, our own or of a class derived from them.
@@ -353,7 +353,7 @@ impl Kernel {
     /// (not the check, of nanoseconds, that the operands' types and layouts are the kernel's).
     /// Raises ValueError for what the kernel does not serve, RuntimeError with CUDA's error name if the launch fails.
     #[pyo3(signature = (args, compiled_artifact = None, stream = None, workspace = None, assume_supported_args = false))]
-    fn run(
+    pub fn run(
         slf: &Bound<'_, Self>,
         args: &Bound<'_, PyAny>,
         compiled_artifact: Option<&Bound<'_, PyAny>>,
@@ -374,7 +374,7 @@ impl Kernel {
         if !checked && let Some(reason) = slf.get().native_supports(py, position, args)? {
             return Err(unsupported(&reason));
         }
-        let stream = Stream { handle: stream.map(stream_handle).transpose()?, trusted: assume_supported_args };
+        let stream = Stream { handle: optional_handle(stream)?, trusted: assume_supported_args };
         let tensor = native.operands[0].object.bind(py);
         let as_read = native.are_as_read(py)?;
         if let (true, Some(artifact), Some(packed)) = (as_read, compiled_artifact, native.packed(position)) {
@@ -455,7 +455,7 @@ impl Kernel {
             None
         };
         let arguments = args.cast::<RuntimeArguments>()?.clone().unbind();
-        let stream = stream.map(stream_handle).transpose()?;
+        let stream = optional_handle(stream)?;
         PreparedLaunch::new(py, position, arguments, program, stream)
     }
 

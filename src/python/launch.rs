@@ -339,7 +339,9 @@ impl Work<'_> {
             Some(mut packed) if packed.fits(self.problem) => {
                 at(self.position).fuses(self.epilogue).map_err(|reason| unsupported(&reason))?;
                 packed.move_to(self.problem)?;
-                packed.epilogue = epilogue_params(at(self.position), self.epilogue, &[]);
+                if self.epilogue.is_some() {
+                    packed.epilogue = epilogue_params(at(self.position), self.epilogue, &[]);
+                }
                 packed
             }
             _ => {

@@ -54,7 +54,8 @@ struct Choice {
     last: LastLaunch,
 }
 
-static CHOICES: Mutex<HashMap<Key, Arc<Choice>, FxBuildHasher>> = Mutex::new(HashMap::with_hasher(FxBuildHasher));
+/// Kept for good, as programs are.
+static CHOICES: Mutex<HashMap<Key, &'static Choice, FxBuildHasher>> = Mutex::new(HashMap::with_hasher(FxBuildHasher));
 
 /// A @ B, by the best known kernel.
 ///
@@ -83,34 +84,38 @@ pub fn matmul<'py>(
         Some((a, b)) => (a, b),
         None => (A, B),
     };
-    let (a, b) = (operand::read("A", A)?, operand::read("B", B)?);
-    let (a, b, batched) = broadcast(a, b)?;
+    let mut gemm = GemmProblem { a: View::UNREAD, b: View::UNREAD, out: View::UNREAD, accumulator: DType::F32 };
+    operand::read_into("A", A, &mut gemm.a)?;
+    operand::read_into("B", B, &mut gemm.b)?;
+    let batched = broadcast(&mut gemm.a, &mut gemm.b)?;
     let out = match out {
         Some(out) => out.clone(),
-        None => allocate(A, &a, &b, batched)?,
+        None => allocate(A, &gemm.a, &gemm.b, batched)?,
     };
-    let c = operand::read("out", &out)?;
-    let accumulator = match accumulator_type {
+    operand::read_into("out", &out, &mut gemm.out)?;
+    gemm.accumulator = match accumulator_type {
         Some(object) => parse_accumulator(object)?,
-        None => natural_accumulator(a.dtype, b.dtype),
+        None => natural_accumulator(gemm.a.dtype, gemm.b.dtype),
     };
-    let problem = Problem::Gemm(GemmProblem::new(a, b, c, accumulator)?);
-    if let Some((name, _)) = [("A", &a), ("B", &b), ("out", &c)].into_iter().find(|(_, view)| view.fake) {
+    gemm.check()?;
+    let GemmProblem { a, b, out: c, accumulator } = &gemm;
+    if let Some((name, _)) = [("A", a), ("B", b), ("out", c)].into_iter().find(|(_, view)| view.fake) {
         return Err(operand::without_memory(name));
     }
     let key = Key {
-        operands: [OperandKey::of(&a), OperandKey::of(&b), OperandKey::of(&c)],
-        accumulator,
+        operands: [OperandKey::of(a), OperandKey::of(b), OperandKey::of(c)],
+        accumulator: *accumulator,
         device: c.device,
         tf32: a.dtype == DType::F32 && tf32_allowed(py)?,
     };
-    let known = CHOICES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&key).cloned();
+    let problem = Problem::Gemm(gemm);
+    let known = CHOICES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&key).copied();
     let choice = match known {
         Some(choice) => choice,
         None => {
-            let choice = Arc::new(choose(py, &problem, key.tf32)?);
-            CHOICES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(key, choice.clone());
-            choice
+            let choice = choose(py, &problem, key.tf32)?;
+            let mut choices = CHOICES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            *choices.entry(key).or_insert_with(|| Box::leak(Box::new(choice)))
         }
     };
     match &choice.program {
@@ -184,7 +189,8 @@ fn torch(py: Python<'_>) -> PyResult<&Torch> {
 fn is_torch(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = tensor.py();
     // Others need not bring torch with them.
-    Ok(tensor.hasattr(intern!(py, "requires_grad"))? && tensor.is_instance(torch(py)?.tensor.bind(py))?)
+    Ok(operand::is_plain_torch(tensor)
+        || tensor.hasattr(intern!(py, "requires_grad"))? && tensor.is_instance(torch(py)?.tensor.bind(py))?)
 }
 
 /// Gradients would be lost without a word: these tensors need torch.mm, or torch.no_grad().
@@ -251,9 +257,9 @@ fn autocast<'py>(
     Ok(Some((cast(a)?, cast(b)?)))
 }
 
-/// Both operands at one rank and one batch: a matrix, or a batch of one, repeats with stride 0.
-fn broadcast(a: View, b: View) -> PyResult<(View, View, bool)> {
-    for (name, view) in [("A", &a), ("B", &b)] {
+/// Brings both operands to one rank and one batch: a matrix, or a batch of one, repeats with stride 0. Whether there is a batch.
+fn broadcast(a: &mut View, b: &mut View) -> PyResult<bool> {
+    for (name, view) in [("A", &*a), ("B", &*b)] {
         if view.rank < 2 {
             let (rank, shape) = (view.rank, view.user_shape());
             return Err(PyValueError::new_err(format!(
@@ -262,14 +268,16 @@ fn broadcast(a: View, b: View) -> PyResult<(View, View, bool)> {
         }
     }
     if a.rank == 2 && b.rank == 2 {
-        return Ok((a, b, false));
+        return Ok(false);
     }
     let batch = if a.shape[0] == 1 { b.shape[0] } else { a.shape[0] };
-    let widen = |view: View| match view.shape[0] {
-        1 => View { rank: 3, shape: [batch, view.shape[1], view.shape[2]], ..view },
-        _ => View { rank: 3, ..view },
-    };
-    Ok((widen(a), widen(b), true))
+    for view in [a, b] {
+        view.rank = 3;
+        if view.shape[0] == 1 {
+            view.shape[0] = batch;
+        }
+    }
+    Ok(true)
 }
 
 fn natural_accumulator(a: DType, b: DType) -> DType {

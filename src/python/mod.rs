@@ -8,6 +8,7 @@ mod dtype;
 mod epilogue;
 mod errors;
 mod kernel;
+mod keywords;
 mod launch;
 mod matmul;
 mod metadata;
@@ -69,6 +70,7 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        super::keywords::install(module.py())?;
         super::utils::tell_package_directories(module.py())
     }
 }

@@ -39,7 +39,7 @@ impl PreparedLaunch {
         program: Option<Arc<Program>>,
         stream: Option<u64>,
     ) -> PyResult<Self> {
-        let native = arguments.get().native.as_ref();
+        let native = arguments.get().native.as_deref();
         let epilogue = native.and_then(NativeArguments::bound_epilogue);
         let packed = match (native.map(|native| native.problem), &program) {
             // FakeTensors have no addresses to pack.
@@ -56,7 +56,11 @@ impl PreparedLaunch {
     }
 
     fn native(&self) -> PyResult<&NativeArguments> {
-        self.arguments.get().native.as_ref().ok_or_else(|| PyTypeError::new_err("the bound arguments are not our own"))
+        self.arguments
+            .get()
+            .native
+            .as_deref()
+            .ok_or_else(|| PyTypeError::new_err("the bound arguments are not our own"))
     }
 }
 

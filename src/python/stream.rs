@@ -8,9 +8,10 @@ use pyo3::types::PyInt;
 /// `__cuda_stream__`, or an integer that is the handle already.
 #[pyfunction]
 pub fn stream_handle(stream: &Bound<'_, PyAny>) -> PyResult<u64> {
-    let handle = if stream.is_instance_of::<PyInt>() {
-        stream.clone()
-    } else if let Some(handle) = stream.getattr_opt("cuda_stream")? {
+    if stream.is_instance_of::<PyInt>() {
+        return number(stream);
+    }
+    let handle = if let Some(handle) = stream.getattr_opt("cuda_stream")? {
         handle
     } else if let Some(protocol) = stream.getattr_opt("__cuda_stream__")? {
         // cuda.core's protocol: (version, handle).
@@ -26,5 +27,18 @@ pub fn stream_handle(stream: &Bound<'_, PyAny>) -> PyResult<u64> {
              handle, or None for the current stream"
         )));
     };
+    number(&handle)
+}
+
+fn number(handle: &Bound<'_, PyAny>) -> PyResult<u64> {
     handle.extract().map_err(|_| PyValueError::new_err(format!("stream has handle {handle}, which is no CUDA stream")))
+}
+
+/// As `stream_handle`, of a stream that may be left out.
+#[inline(always)] // in every launch
+pub fn optional_handle(stream: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u64>> {
+    match stream {
+        Some(stream) => stream_handle(stream).map(Some),
+        None => Ok(None),
+    }
 }

@@ -26,9 +26,10 @@ _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
 _CAPSULE_NAME = b"dlpack_exchange_api"  # the capsule keeps the pointer, so the bytes have to live
+_LEGACY_NAME = b"dltensor"
 
 #: DLPack's type codes of the dtypes that tests use.
-FLOAT, INT = 2, 0
+FLOAT, INT, BFLOAT = 2, 0, 4
 
 
 class Tensor:
@@ -61,6 +62,43 @@ class Tensor:
             numbers(*shape),
             numbers(*strides),
         )
+
+
+class _DLManagedTensor(ctypes.Structure):
+    """DLPack's ``DLManagedTensor``, with its tensor's fields in a row."""
+
+    _fields_ = (
+        ("data", ctypes.c_uint64),
+        ("device_type", ctypes.c_int32),
+        ("device", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    )
+
+
+_described: list[Any] = []  # torch reads the descriptions, and names, for as long as it likes
+
+
+def torch_tensor(
+    data: int, shape: tuple[int, ...], strides: tuple[int, ...] | None = None, *, device: int = 0, code: int = FLOAT
+) -> Any:
+    """A tensor of torch, 16 bits an element, said to lie on a CUDA device. Nothing may be computed with it."""
+    import torch
+
+    torch.cuda._initialized = True  # or torch would start CUDA to make it
+    extents = (ctypes.c_int64 * len(shape))(*shape)
+    steps = (ctypes.c_int64 * len(strides))(*strides) if strides else None
+    arrays = (ctypes.addressof(extents), ctypes.addressof(steps) if steps else None)
+    tensor = _DLManagedTensor(data, 2, device, len(shape), code, 16, 1, *arrays)
+    _described.append((tensor, extents, steps))
+    return torch.utils.dlpack.from_dlpack(_new_capsule(ctypes.addressof(tensor), _LEGACY_NAME, None))
 
 
 class Parameters(NamedTuple):

@@ -1,0 +1,129 @@
+//! `Kernel.run`'s arguments, told by the identity of their names: Python interns the keywords in a program, and PyO3 compares
+//! strings, which is a noticeable part of a launch. Whatever is not as usual is left to PyO3's own reading, and so are all errors.
+
+use std::ffi::CString;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::ffi;
+use pyo3::impl_::trampoline::get_trampoline_function;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyString, PyTuple};
+
+use super::kernel::Kernel;
+
+/// `run` as PyO3 made it, and the names of its parameters.
+struct Method {
+    slow: Py<PyAny>,
+    names: [Py<PyString>; 5],
+}
+
+static RUN: PyOnceLock<Method> = PyOnceLock::new();
+
+/// Puts `run` in the place of PyO3's, with its name, signature and documentation.
+pub fn install(py: Python<'_>) -> PyResult<()> {
+    let class = py.get_type::<Kernel>();
+    let slow = class.getattr("run")?;
+    let (signature, text) = (slow.getattr("__text_signature__")?, slow.getattr("__doc__")?);
+    let documentation = CString::new(format!("run{signature}\n--\n\n{text}")).map_err(PyValueError::new_err)?;
+    let names = ["args", "compiled_artifact", "stream", "workspace", "assume_supported_args"];
+    let names = names.map(|name| PyString::intern(py, name).unbind());
+    let method = Method { slow: slow.unbind(), names };
+    RUN.set(py, method).map_err(|_| PyValueError::new_err("the module is initialized already"))?;
+    let definition = Box::leak(Box::new(ffi::PyMethodDef {
+        ml_name: c"run".as_ptr(),
+        ml_meth: ffi::PyMethodDefPointer {
+            PyCFunctionFastWithKeywords: get_trampoline_function!(fastcall_cfunction_with_keywords, run),
+        },
+        ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
+        ml_doc: documentation.into_raw(),
+    }));
+    // SAFETY: the definition and what it points to live as long as the process; the function has the type that the flags say.
+    let fast = unsafe {
+        let method = ffi::PyDescr_NewMethod(class.as_ptr().cast(), definition);
+        Bound::from_owned_ptr_or_err(py, method)?
+    };
+    class.setattr("run", fast)
+}
+
+/// # Safety
+/// As Python calls a method: `args` has `count` positional arguments, then one for each name in the tuple `keywords`, if there is one.
+unsafe fn run(
+    py: Python<'_>,
+    slf: *mut ffi::PyObject,
+    args: *const *mut ffi::PyObject,
+    count: isize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<*mut ffi::PyObject> {
+    let method = RUN.get(py).ok_or_else(|| PyValueError::new_err("the module is not initialized"))?;
+    // SAFETY: the caller's; the arguments live until the call has returned.
+    unsafe {
+        let slf = Borrowed::from_ptr(py, slf);
+        if let Some([arguments, artifact, stream, workspace, assume]) = told(&method.names, args, count, keywords)
+            && let Some(assume) = flag(assume)
+            && let (Some(arguments), Ok(kernel)) = (given(py, arguments), slf.cast::<Kernel>())
+        {
+            let [artifact, stream, workspace] = [artifact, stream, workspace].map(|object| given(py, object));
+            let [artifact, stream, workspace] = [&artifact, &stream, &workspace].map(|object| object.as_deref());
+            Kernel::run(&kernel, &arguments, artifact, stream, workspace, assume)?;
+            return Ok(py.None().into_ptr());
+        }
+        let count = count as usize;
+        let positional = (0..count).map(|at| Borrowed::from_ptr(py, *args.add(at)).to_owned());
+        let positional = PyTuple::new(py, std::iter::once(slf.to_owned()).chain(positional).collect::<Vec<_>>())?;
+        let named = PyDict::new(py);
+        if !keywords.is_null() {
+            for (at, name) in Borrowed::from_ptr(py, keywords).cast::<PyTuple>()?.iter().enumerate() {
+                named.set_item(name, Borrowed::from_ptr(py, *args.add(count + at)))?;
+            }
+        }
+        method.slow.bind(py).call(positional, Some(&named)).map(Bound::into_ptr)
+    }
+}
+
+/// What a call gives for each parameter, null for those that it leaves out; None where a name is not known by its identity, or is given
+/// twice.
+///
+/// # Safety
+/// As for `run`.
+unsafe fn told<const N: usize>(
+    names: &[Py<PyString>; N],
+    args: *const *mut ffi::PyObject,
+    count: isize,
+    keywords: *mut ffi::PyObject,
+) -> Option<[*mut ffi::PyObject; N]> {
+    let count = usize::try_from(count).ok().filter(|count| *count <= N)?;
+    let mut told = [std::ptr::null_mut(); N];
+    // SAFETY: the caller's.
+    unsafe {
+        for (at, place) in told.iter_mut().enumerate().take(count) {
+            *place = *args.add(at);
+        }
+        let named = if keywords.is_null() { 0 } else { ffi::PyTuple_Size(keywords) };
+        for at in 0..named {
+            let name = ffi::PyTuple_GetItem(keywords, at);
+            let place = names.iter().position(|known| known.as_ptr() == name).map(|place| &mut told[place])?;
+            if !place.is_null() {
+                return None;
+            }
+            *place = *args.add(count + at as usize);
+        }
+    }
+    Some(told)
+}
+
+/// An argument that was given, and not as None.
+///
+/// # Safety
+/// The object lives for as long as the result.
+unsafe fn given<'a, 'py>(py: Python<'py>, object: *mut ffi::PyObject) -> Option<Borrowed<'a, 'py, PyAny>> {
+    // SAFETY: the caller's.
+    unsafe { Borrowed::from_ptr_or_opt(py, object).filter(|object| !object.is_none()) }
+}
+
+/// What True and False say; left out means False. None for what is neither.
+fn flag(object: *mut ffi::PyObject) -> Option<bool> {
+    // SAFETY: two constants of the interpreter.
+    let (yes, no) = unsafe { (ffi::Py_True(), ffi::Py_False()) };
+    (object == yes).then_some(true).or_else(|| (object == no || object.is_null()).then_some(false))
+}
