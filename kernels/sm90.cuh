@@ -162,10 +162,9 @@ struct Sm90Gemm {
   // Clusters that run at the same time should share what they read. Tiles are walked in bands, down each column of a band before the
   // next column. With T tiles at a time, what they cover is square if the band is sqrt(T * TILE_N / TILE_M) tiles high; T is 132, or
   // 264 where a CTA has two tiles in hand.
-  static constexpr unsigned BAND = (TILE_N >= 2 * TILE_M || PING_PONG ? 16 : 8) / CLUSTER_M;
   static __device__ __forceinline__ unsigned across(int extent, int tile) { return (extent + tile - 1) / tile; }
-  static __device__ __forceinline__ Tile in_bands(unsigned index, unsigned tiles_m, unsigned tiles_n) {
-    const unsigned first = index / (BAND * tiles_n) * BAND, height = min(BAND, tiles_m - first);
+  static __device__ __forceinline__ Tile in_bands(unsigned index, unsigned tiles_m, unsigned tiles_n, unsigned band) {
+    const unsigned first = index / (band * tiles_n) * band, height = min(band, tiles_m - first);
     index -= first * tiles_n;
     const unsigned column = index / height, row = first + index - column * height;
     const unsigned rank = CLUSTER == 1 ? 0 : ptx::cluster_rank();
@@ -173,16 +172,17 @@ struct Sm90Gemm {
   }
 
   struct BatchOrder {
-    unsigned tiles_m, tiles_n, count;
+    unsigned tiles_m, tiles_n, count, band;
     __device__ __forceinline__ BatchOrder(const Sm90Params& params) {
       tiles_m = across(params.m, TILE_M * CLUSTER_M);
       tiles_n = across(params.n, TILE_N * CLUSTER_N);
       count = tiles_m * tiles_n * params.batch;
+      band = params.band;
     }
     __device__ __forceinline__ bool has(unsigned index) const { return index < count; }
     __device__ __forceinline__ Tile operator[](unsigned index) const {
       const unsigned tiles = tiles_m * tiles_n, batch = index / tiles;
-      Tile tile = in_bands(index - batch * tiles, tiles_m, tiles_n);
+      Tile tile = in_bands(index - batch * tiles, tiles_m, tiles_n, band);
       tile.batch = batch;
       return tile;
     }
@@ -191,14 +191,14 @@ struct Sm90Gemm {
   // For all threads of a warp together.
   struct GroupOrder {
     static constexpr int STRIP = TILE_M * CLUSTER_M;
-    unsigned tiles_n;
+    unsigned tiles_n, band;
     GroupWalk<STRIP> walk;
     __device__ __forceinline__ GroupOrder(const Sm90Params& params)
-        : tiles_n(across(params.n, TILE_N * CLUSTER_N)), walk(params.offsets, params.batch, params.m, tiles_n) {}
+        : tiles_n(across(params.n, TILE_N * CLUSTER_N)), band(params.band), walk(params.offsets, params.batch, params.m, tiles_n) {}
     __device__ __forceinline__ bool has(unsigned index) { return walk.has(index); }
     __device__ __forceinline__ Tile operator[](unsigned index) const {
       const auto place = walk[index];
-      Tile tile = in_bands(place.tile, across(place.end - place.start, STRIP), tiles_n);
+      Tile tile = in_bands(place.tile, across(place.end - place.start, STRIP), tiles_n, band);
       tile.batch = place.group;
       tile.m += place.start;
       tile.end = place.end;

@@ -1,25 +1,25 @@
 //! What an `sm90` kernel takes on an H100: the chip's rates, and how the family uses them.
 //!
-//! The constants were fitted to 5773 timings of the configurations, on 54 shapes in float16, several of them measured in more than one
-//! run (docs/notes/sm90.md), with the loss that matters: the time of the kernel that the model puts first over that of the best. It is
-//! 1.020 in the geometric mean for the shapes of the table, 1.018 for others, and 1.26 at worst. Times themselves are within 17 %
-//! (root mean square). Of shapes that a fit has not seen, it chooses kernels that take 1.03 times as long as the best.
-//!
-//! What it says of split tiles and clusters was fitted again, to 43 shapes, when these had become faster (docs/notes/sm90-parts.md).
+//! The constants were fitted to 5312 timings of 66 configurations, on 157 shapes in float16, for the loss that matters: the time of the
+//! kernel that the model puts first over that of the best. It is 1.023 in the geometric mean, and 1.24 at worst. Times themselves are
+//! within 18 % (root mean square). What concerns alignment, threads that load, epilogues and copies is from other timings
+//! (docs/notes/sm90.md).
 
 use super::Types;
 use super::cost::{Asked, Footprint};
 use super::sm90::{Schedule, Sm90};
 
-/// FLOP a second of one multiprocessor's tensor cores on 16-bit elements, as wgmma reaches it.
-const TENSOR_RATE: f64 = 5.97e12;
-/// Bytes a second that wgmma reads of a multiprocessor's shared memory.
-const SHARED_RATE: f64 = 158e9;
-/// Bytes a second that one multiprocessor draws from the L2 cache, and that all of them do.
-const L2_RATE: f64 = 98.7e9;
-const L2_RATE_OF_ALL: f64 = 8.56e12;
+/// FLOP a second of one multiprocessor's tensor cores on 16-bit elements, as wgmma reaches it; and how much longer it takes where one
+/// warpgroup is alone with them.
+const TENSOR_RATE: f64 = 5.94e12;
+const ALONE: f64 = 1.03;
+/// Bytes a second that arrive in one multiprocessor, and that it asks the L2 cache for: of what a cluster shares, its part.
+const ARRIVING_RATE: f64 = 90.2e9;
+const L2_RATE: f64 = 84.1e9;
+/// Bytes a second that arrive in all multiprocessors.
+const ARRIVING_RATE_OF_ALL: f64 = 31.9e12;
 /// Bytes a second that a GPC draws. There are 7 of 16 or 18 multiprocessors, and one of about 8.
-const L2_RATE_OF_GPC: f64 = 1.03e12;
+const L2_RATE_OF_GPC: f64 = 0.872e12;
 const GPCS: f64 = 7.0;
 const SMALL_GPC: u32 = 8;
 /// Bytes a second of A that a multiprocessor's threads load, 8 and 4 at a time: from 64x128 tiles at 1024x1024x4100 and 256x4096x4092.
@@ -33,22 +33,22 @@ const RAGGED_LINES: f64 = 0.3;
 const L2_KEEPS: f64 = 30e6;
 /// How much of what is read again from device memory adds to the time of the cache; the more where consumers take turns, for the CTAs
 /// are then further apart in K.
-const REREAD: f64 = 0.239;
-const PING_PONG_REREAD: f64 = 2.79;
+const REREAD: f64 = 0.075;
+const PING_PONG_REREAD: f64 = 3.89;
 /// Bytes a second of device memory with all that it takes in flight, and the bytes in flight at which it reaches half of that.
-const DEVICE_RATE: f64 = 2.95e12;
-const DEVICE_HALF: f64 = 0.3e6;
+const DEVICE_RATE: f64 = 3.3e12;
+const DEVICE_HALF: f64 = 0.02e6;
 /// Seconds until the first bytes arrive.
-const DEVICE_STARTS: f64 = 2.0e-6;
-/// Seconds: a launch; the first block's way to the tensor cores and the end of a tile, with so much more for each of its elements;
+const DEVICE_STARTS: f64 = 0.3e-6;
+/// Seconds: a launch; the first block's way to the tensor cores and the end of a tile, with so much more for each sum of a thread;
 /// adding up a tile that is split, with so much more for each sum that a CTA sends.
-const LAUNCH: f64 = 0.2e-6;
-const TILE_ENDS: f64 = 2.04e-6;
-const ELEMENT_ENDS: f64 = 2.8e-11;
-const SPLIT: f64 = 0.5e-6;
-const SPLIT_ELEMENT: f64 = 5e-11;
+const LAUNCH: f64 = 0.1e-6;
+const TILE_ENDS: f64 = 0.5e-6;
+const SUM_ENDS: f64 = 17.8e-9;
+const SPLIT: f64 = 0.1e-6;
+const SPLIT_ELEMENT: f64 = 2.32e-10;
 /// What is left of a tile's ends where consumers take turns, for all tiles but the last.
-const PING_PONG_ENDS: f64 = 0.05;
+const PING_PONG_ENDS: f64 = 0.02;
 /// Seconds that an epilogue adds to the end of a tile for each sum that a thread has; what is left of that where consumers take turns;
 /// and how much more of it where the sums, being more than so many, leave no registers for what the epilogue reads to be loaded ahead.
 /// From bias and GELU, and from a matrix added and one more stored, behind the first 16 kernels of five shapes: what is ranked first
@@ -63,6 +63,8 @@ const SWAPPED_ROUNDS: f64 = 1.2;
 /// Where A comes from registers, pairs of its rows are stored from there, and cost nothing of that; not behind an epilogue, which adds
 /// this much (4096 cubed in float32).
 const FUSED_PAIRS: f64 = 1.04;
+/// How sharply the longest of what goes on at the same time decides.
+const SHARPNESS: f64 = 2.19;
 /// Copying operands first: a launch, and bytes a second read and written.
 const PACK_LAUNCH: f64 = 2.97e-6;
 const PACK_RATE: f64 = 2.8e12;
@@ -92,6 +94,7 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
     // A block is 128 bytes of K, whatever the type: wgmma takes as long for it in all.
     let element = types.a.bytes() as f64;
     let blocks = ((problem.k() as f64 * element / 128.0).ceil() / split).ceil();
+    let read = config.rows_read(problem).map(|(rows, _)| f64::from(rows) * 128.0);
     let [a_rows, b_rows] =
         config.rows_read(problem).map(|(rows, aligned)| f64::from(rows) * 128.0 * (1.0 + ragged(aligned)));
     let operands = a_rows / cluster_n + b_rows / cluster_m;
@@ -100,9 +103,11 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
         8 => tile_m * 128.0 / THREADS_RATE_8,
         _ => tile_m * 128.0 / THREADS_RATE_4,
     };
-    let mut block = (tile_m * tile_n * 128.0 / TENSOR_RATE)
-        .max((tile_m + tile_m * tile_n / 64.0) * 128.0 / SHARED_RATE)
+    let ping_pong = config.schedule == Schedule::PingPong;
+    let alone = config.consumers == 1 || (ping_pong && rounds == 1.0);
+    let mut block = (tile_m * tile_n * 128.0 / TENSOR_RATE * if alone { ALONE } else { 1.0 })
         .max(operands / L2_RATE)
+        .max((read[0] + read[1]) / ARRIVING_RATE)
         .max(by_threads);
     if config.split > 1 {
         // The clusters of tiles that are split are few, and do not always spread evenly; the fullest GPC is done last.
@@ -115,7 +120,9 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
         Schedule::Cooperative => rounds,
         Schedule::PingPong => (rounds - 1.0) * PING_PONG_ENDS + 1.0,
     };
-    let mut work = rounds * blocks * block + ends * (TILE_ENDS + ELEMENT_ENDS * tile_m * tile_n) * sharing.sqrt();
+    // Of a tile that is split, all: they are sent before they are stored.
+    let stored = config.sums_of_thread() * split;
+    let mut work = rounds * blocks * block + ends * (TILE_ENDS + SUM_ENDS * stored) * sharing.sqrt();
     if fused {
         let sums = config.sums_of_thread();
         let share = match config.schedule {
@@ -138,11 +145,11 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
     // What runs at the same time shares what it reads; what follows finds of it only what the cache still holds.
     let k = problem.k() as f64;
     let [rows, columns] = config.covered(problem, running);
-    let read = tiles / running * (rows + columns) * k * element;
-    let apart = if config.schedule == Schedule::PingPong { PING_PONG_REREAD } else { 1.0 };
-    let reread = REREAD * apart * (read - L2_KEEPS).max(0.0) / DEVICE_RATE;
-    let from_cache = if config.split > 1 { 0.0 } else { tiles * size * blocks * operands / L2_RATE_OF_ALL };
-    let work = work.max(from_cache + reread);
+    let again = tiles / running * (rows + columns) * k * element;
+    let apart = if ping_pong { PING_PONG_REREAD } else { 1.0 };
+    let reread = REREAD * apart * (again - L2_KEEPS).max(0.0) / DEVICE_RATE;
+    let [a_inside, b_inside] = config.inside(problem);
+    let arriving = tiles * size * blocks * (read[0] * a_inside + read[1] * b_inside) / ARRIVING_RATE_OF_ALL;
 
     let [a, b, out] = [&problem.a, &problem.b, &problem.out].map(|view| view.numel() as f64);
     let bytes = element * (a + b) + types.out.bytes() as f64 * out;
@@ -153,8 +160,9 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
         0 => 0.0,
         bytes => PACK_LAUNCH + 2.0 * bytes as f64 / PACK_RATE,
     };
-    // Both at once, the longer counting most.
-    LAUNCH + (work.powi(6) + device.powi(6)).powf(1.0 / 6.0) + packing
+    // All at once, the longest counting most.
+    let together = [work, arriving + reread, device].map(|seconds| seconds.powf(SHARPNESS)).into_iter().sum::<f64>();
+    LAUNCH + together.powf(1.0 / SHARPNESS) + packing
 }
 
 /// Estimated seconds of a kernel for the groups of a grouped product.

@@ -123,7 +123,8 @@ pub struct Sm90Scalars {
     /// 0 for an operand that is one matrix for the whole batch.
     pub batched: [i32; 2],
     pub out_by_copy_engine: i32,
-    pub padding: i32,
+    /// Clusters along M that are walked before the next one along N.
+    pub band: i32,
     pub offsets: GroupOffsets,
     /// Of an A that threads load, which has no map: address, strides along batch and rows in elements. Address 0 elsewhere.
     pub a: u64,

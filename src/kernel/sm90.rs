@@ -75,8 +75,8 @@ type Shape = ([u32; 2], u32, Schedule, [u32; 2], u32);
 
 use Schedule::{Cooperative, PingPong};
 
-/// For products with more than a few rows and columns. On an H100, for 56 shapes, these and the swapped ones are within 0.3 % of the
-/// best of 150 (docs/notes/sm90.md). Splits are by 2, 4 and 8, as clusters of such sizes spread evenly over the GPCs
+/// For products with more than a few rows and columns. On an H100, for 157 shapes, these and the swapped ones are within 0.2 % of the
+/// best of 140, which were chosen from 1900 (docs/notes/sm90.md). Splits are by 2, 4 and 8, as clusters of such sizes spread evenly over the GPCs
 /// (docs/notes/sm90-parts.md). The order is the one to try them in where no problem is known.
 const SHAPES: &[Shape] = &[
     ([128, 192], 2, PingPong, [2, 1], 1),
@@ -85,22 +85,38 @@ const SHAPES: &[Shape] = &[
     ([256, 128], 2, Cooperative, [1, 1], 1),
     ([128, 176], 2, PingPong, [2, 1], 1),
     ([128, 160], 2, PingPong, [2, 1], 1),
-    ([128, 192], 2, PingPong, [1, 2], 1),
-    ([128, 160], 2, PingPong, [1, 2], 1),
     ([128, 128], 2, PingPong, [2, 1], 1),
     ([128, 128], 2, PingPong, [1, 1], 1),
     ([128, 256], 2, Cooperative, [1, 1], 1),
     ([256, 128], 2, Cooperative, [1, 2], 1),
+    ([256, 160], 2, Cooperative, [1, 2], 1),
+    ([256, 168], 2, Cooperative, [1, 1], 1),
+    ([192, 128], 3, Cooperative, [1, 1], 1),
+    ([192, 96], 3, Cooperative, [1, 1], 1),
+    ([128, 224], 2, Cooperative, [1, 2], 1),
+    ([128, 200], 2, Cooperative, [1, 2], 1),
     ([128, 192], 2, Cooperative, [1, 1], 1),
     ([128, 192], 2, Cooperative, [2, 1], 1),
-    ([256, 168], 2, Cooperative, [1, 1], 1),
-    ([128, 128], 2, Cooperative, [2, 4], 1),
+    ([128, 160], 2, Cooperative, [2, 1], 1),
+    ([128, 144], 2, Cooperative, [2, 1], 1),
+    ([128, 144], 2, Cooperative, [2, 1], 2),
+    ([128, 128], 2, Cooperative, [2, 2], 1),
     ([128, 128], 2, Cooperative, [1, 1], 2),
     ([128, 128], 2, Cooperative, [1, 1], 4),
+    ([128, 112], 2, Cooperative, [2, 1], 1),
+    ([128, 96], 2, Cooperative, [1, 2], 1),
+    ([128, 96], 2, Cooperative, [2, 1], 1),
+    ([128, 96], 2, Cooperative, [4, 1], 1),
+    ([128, 80], 2, Cooperative, [1, 4], 1),
+    ([128, 80], 2, Cooperative, [2, 1], 1),
     ([128, 64], 2, Cooperative, [1, 1], 1),
     ([128, 64], 2, Cooperative, [2, 1], 1),
     ([128, 64], 2, Cooperative, [1, 1], 4),
+    ([64, 192], 1, Cooperative, [1, 2], 1),
     ([64, 128], 1, Cooperative, [1, 1], 1),
+    ([64, 128], 1, Cooperative, [1, 2], 1),
+    ([64, 96], 1, Cooperative, [1, 2], 1),
+    ([64, 96], 1, Cooperative, [2, 1], 1),
     ([64, 64], 1, Cooperative, [1, 1], 1),
     ([64, 64], 1, Cooperative, [2, 1], 1),
     ([64, 64], 1, Cooperative, [1, 1], 2),
@@ -133,14 +149,23 @@ const BY_THREADS: &[Shape] = &[
 const SWAPPED: &[Shape] = &[
     ([64, 8], 1, Cooperative, [1, 1], 1),
     ([64, 8], 1, Cooperative, [1, 1], 2),
-    ([128, 8], 2, Cooperative, [1, 1], 2),
     ([256, 8], 2, Cooperative, [1, 1], 1),
     ([64, 16], 1, Cooperative, [1, 1], 1),
     ([64, 16], 1, Cooperative, [1, 1], 2),
     ([128, 16], 2, Cooperative, [1, 1], 1),
     ([64, 32], 1, Cooperative, [1, 1], 1),
-    ([192, 64], 3, Cooperative, [1, 1], 1),
+    ([64, 32], 1, Cooperative, [1, 2], 1),
+    ([64, 96], 1, Cooperative, [1, 2], 1),
+    ([64, 96], 1, Cooperative, [4, 1], 1),
+    ([64, 96], 1, Cooperative, [1, 2], 2),
+    ([64, 128], 1, Cooperative, [1, 2], 1),
+    ([64, 128], 1, Cooperative, [1, 2], 2),
+    ([64, 160], 1, Cooperative, [1, 2], 1),
     ([192, 96], 3, Cooperative, [1, 1], 1),
+    ([192, 96], 3, Cooperative, [1, 2], 1),
+    ([128, 96], 2, Cooperative, [1, 2], 1),
+    ([128, 96], 2, Cooperative, [1, 4], 1),
+    ([128, 96], 2, Cooperative, [1, 2], 2),
     ([128, 200], 2, Cooperative, [1, 1], 1),
     ([128, 160], 2, PingPong, [1, 2], 1),
     ([256, 112], 2, Cooperative, [1, 1], 1),
@@ -183,6 +208,13 @@ const GROUPED: &[Shape] = &[
 
 /// Stages beyond which more were never faster.
 const MAX_STAGES: u32 = 12;
+
+/// How many tiles down and across so many lie that are walked one after another, in bands of this height.
+fn walked(tiles: [f64; 2], band: u32, count: f64) -> [f64; 2] {
+    let down = f64::from(band).min(count).min(tiles[0]);
+    let across = (count / down).clamp(1.0, tiles[1]);
+    [(count / across).clamp(1.0, tiles[0]), across]
+}
 
 /// One of the program's operands: the view, and which of its dimensions are rows (of A; columns of B) and K.
 struct Side<'a> {
@@ -509,19 +541,52 @@ impl Sm90 {
         })
     }
 
+    /// Clusters along M that the program walks before it takes the next one along N, a power of two.
+    ///
+    /// CTAs that begin one after another should share what they read, by tens more than by halves of the chip: what is read at the
+    /// same time from places close to each other costs less. Both numbers and their weights are from 216 products whose bands were
+    /// varied (docs/notes/sm90.md).
+    pub fn band(&self, problem: &GemmProblem) -> u32 {
+        const TOGETHER: [(f64, f64); 2] = [(10.0, 1.0), (66.0, 3.0)];
+        if self.grouped {
+            // How many rows a group has only the device knows.
+            let wide = self.tile[1] >= 2 * self.tile[0] || self.schedule == Schedule::PingPong;
+            return if wide { 16 } else { 8 } / self.cluster[0];
+        }
+        let (_, cluster, tiles) = self.grid(problem);
+        // Rows and columns that each cluster reads, where it shares them with those beside it.
+        let read = |band: u32| -> f64 {
+            let of = |(ctas, weight): (f64, f64)| {
+                let clusters = (ctas / f64::from(self.cluster_size())).clamp(1.0, tiles[0] * tiles[1]);
+                let [down, across] = walked(tiles, band, clusters);
+                weight * (down * cluster[0] + across * cluster[1]) / clusters
+            };
+            TOGETHER.into_iter().map(of).sum()
+        };
+        // Of equals, the first.
+        [8, 16, 4, 32, 2, 64, 1].into_iter().min_by(|one, other| read(*one).total_cmp(&read(*other))).unwrap_or(8)
+    }
+
     /// Rows and columns of the output, in the program's frame, that so many clusters cover which run at the same time, taking tiles in
     /// the order of the program.
     pub fn covered(&self, problem: &GemmProblem, clusters: f64) -> [f64; 2] {
+        let (extent, cluster, tiles) = self.grid(problem);
+        let walked = walked(tiles, self.band(problem), clusters.max(1.0));
+        [0, 1].map(|at| (walked[at] * cluster[at]).min(extent[at]))
+    }
+
+    /// The shares of the tiles' rows and columns that lie inside the output: clusters may overhang.
+    pub fn inside(&self, problem: &GemmProblem) -> [f64; 2] {
+        let (extent, cluster, tiles) = self.grid(problem);
+        [0, 1].map(|at| extent[at] / (tiles[at] * cluster[at]))
+    }
+
+    /// Rows and columns, in the program's frame: of the output, at least one; of a cluster's tiles; and how many of those there are.
+    fn grid(&self, problem: &GemmProblem) -> ([f64; 2], [f64; 2], [f64; 2]) {
         let sides = self.sides(problem);
-        let extent = [0, 1].map(|at| sides[at].view.shape[sides[at].rows] as f64);
+        let extent = [0, 1].map(|at| (sides[at].view.shape[sides[at].rows] as f64).max(1.0));
         let cluster = [0, 1].map(|at| f64::from(self.tile[at] * self.cluster[at]));
-        let tiles = [0, 1].map(|at| (extent[at] / cluster[at]).ceil());
-        // `BAND` of the program.
-        let wide = self.tile[1] >= 2 * self.tile[0] || self.schedule == Schedule::PingPong;
-        let band = f64::from(if wide { 16 } else { 8 } / self.cluster[0]).min(tiles[0]);
-        let across = (clusters / band).min(tiles[1]);
-        let down = (clusters / across).min(tiles[0]);
-        [(down * cluster[0]).min(extent[0]), (across * cluster[1]).min(extent[1])]
+        (extent, cluster, [0, 1].map(|at| (extent[at] / cluster[at]).ceil()))
     }
 
     /// The share of the CTAs whose tiles begin inside the output: clusters may overhang by whole tiles.
@@ -653,7 +718,7 @@ impl Sm90 {
             batch: problem.b.shape[0] as i32,
             batched: [batched(0), batched(1)],
             out_by_copy_engine: i32::from(stored_by_copy_engine),
-            padding: 0,
+            band: self.band(problem) as i32,
             offsets: GroupOffsets::new(offsets),
             a: if self.loads_by_threads() { sides[0].view.data } else { 0 },
             a_stride: [0, sides[0].rows].map(|dimension| sides[0].view.stride[dimension]),
