@@ -554,17 +554,30 @@ impl Sm90 {
             return if wide { 16 } else { 8 } / self.cluster[0];
         }
         let (_, cluster, tiles) = self.grid(problem);
-        // Rows and columns that each cluster reads, where it shares them with those beside it.
-        let read = |band: u32| -> f64 {
-            let of = |(ctas, weight): (f64, f64)| {
-                let clusters = (ctas / f64::from(self.cluster_size())).clamp(1.0, tiles[0] * tiles[1]);
-                let [down, across] = walked(tiles, band, clusters);
-                weight * (down * cluster[0] + across * cluster[1]) / clusters
-            };
-            TOGETHER.into_iter().map(of).sum()
-        };
+        if tiles[0].min(tiles[1]) == 1.0 {
+            return 8; // There is one way to walk them.
+        }
+        let windows = TOGETHER.map(|(ctas, weight)| {
+            let clusters = (ctas / f64::from(self.cluster_size())).clamp(1.0, tiles[0] * tiles[1]);
+            (clusters, weight / clusters)
+        });
         // Of equals, the first.
-        [8, 16, 4, 32, 2, 64, 1].into_iter().min_by(|one, other| read(*one).total_cmp(&read(*other))).unwrap_or(8)
+        let mut best = (f64::INFINITY, 8);
+        for band in [8, 16, 4, 32, 2, 64, 1] {
+            if f64::from(band) >= 2.0 * tiles[0] {
+                continue; // The same as half of it.
+            }
+            // Rows and columns that each cluster reads, where it shares them with those beside it.
+            let read = windows.map(|(clusters, weight)| {
+                let [down, across] = walked(tiles, band, clusters);
+                weight * (down * cluster[0] + across * cluster[1])
+            });
+            let read = read[0] + read[1];
+            if read < best.0 {
+                best = (read, band);
+            }
+        }
+        best.1
     }
 
     /// Rows and columns of the output, in the program's frame, that so many clusters cover which run at the same time, taking tiles in
