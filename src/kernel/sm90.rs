@@ -543,11 +543,13 @@ impl Sm90 {
 
     /// Clusters along M that the program walks before it takes the next one along N, a power of two.
     ///
-    /// CTAs that begin one after another should share what they read, by tens more than by halves of the chip: what is read at the
-    /// same time from places close to each other costs less. Both numbers and their weights are from 216 products whose bands were
-    /// varied (docs/notes/sm90.md).
+    /// CTAs that begin one after another should share what they read, by tens as much as by halves of the chip: what is read at the
+    /// same time from places close to each other costs less. Both numbers and the weight are from 216 products whose bands were varied
+    /// (docs/notes/sm90.md).
     pub fn band(&self, problem: &GemmProblem) -> u32 {
-        const TOGETHER: [(f64, f64); 2] = [(10.0, 1.0), (66.0, 3.0)];
+        const NEIGHBOURS: f64 = 10.0;
+        const HALF: f64 = 66.0;
+        const WEIGHT_OF_HALF: f64 = 3.0;
         if self.grouped {
             // How many rows a group has only the device knows.
             let wide = self.tile[1] >= 2 * self.tile[0] || self.schedule == Schedule::PingPong;
@@ -557,7 +559,11 @@ impl Sm90 {
         if tiles[0].min(tiles[1]) == 1.0 {
             return 8; // There is one way to walk them.
         }
-        let windows = TOGETHER.map(|(ctas, weight)| {
+        // In ping-pong a CTA has two tiles in hand, where there are more than CTAs.
+        let two =
+            self.schedule == Schedule::PingPong && tiles[0] * tiles[1] * f64::from(self.cluster_size()) > CLUSTERS[1];
+        let half = if two { 2.0 * HALF } else { HALF };
+        let windows = [(NEIGHBOURS, 1.0), (half, WEIGHT_OF_HALF)].map(|(ctas, weight)| {
             let clusters = (ctas / f64::from(self.cluster_size())).clamp(1.0, tiles[0] * tiles[1]);
             (clusters, weight / clusters)
         });
