@@ -453,7 +453,7 @@ def test_operands_that_move_are_followed():
     # Code for columns that follow each other serves no others.
     c.data = full.contiguous().T
     for call in calls:
-        with pytest.raises(ValueError, match="the arguments carry .*C: float16 by columns"):
+        with pytest.raises(ValueError, match=r"the arguments carry .*C: float16 by columns"):
             call()
     c.data = row
     of_row = fused(a, b, out, linear, C=c, alpha=1.0, beta=1.0)
@@ -461,7 +461,7 @@ def test_operands_that_move_are_followed():
     for_row.run(of_row)
     # Nor does code for one row serve many.
     c.data = full
-    with pytest.raises(ValueError, match="C: float16 for each column.*the arguments carry .*C: float16"):
+    with pytest.raises(ValueError, match=r"C: float16 for each column.*the arguments carry .*C: float16"):
         for_row.run(of_row)
     c.data = torch.zeros(256, 255, dtype=F16, device="cuda")
     with pytest.raises(ValueError, match="C with shape"):
