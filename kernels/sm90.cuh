@@ -160,8 +160,7 @@ struct Sm90Gemm {
   struct Tile { int batch, m, n, end; };
 
   // Clusters that run at the same time should share what they read. Tiles are walked in bands, down each column of a band before the
-  // next column. With T tiles at a time, what they cover is square if the band is sqrt(T * TILE_N / TILE_M) tiles high; T is 132, or
-  // 264 where a CTA has two tiles in hand.
+  // next column. How high a band is, the host chooses for each problem (`Sm90::band`); less than twice as many tiles as there are, or 16.
   static __device__ __forceinline__ unsigned across(int extent, int tile) { return (extent + tile - 1) / tile; }
   static __device__ __forceinline__ Tile in_bands(unsigned index, unsigned tiles_m, unsigned tiles_n, unsigned band) {
     const unsigned first = index / (band * tiles_n) * band, height = min(band, tiles_m - first);

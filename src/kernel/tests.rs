@@ -506,3 +506,29 @@ fn an_index_of_groups_decides_about_few() {
     let demands: HashSet<[Demand; 3]> = kernels.clone().map(Kernel::demands).collect();
     assert!(demands.len() <= 120 && kernels.count() > 5 * demands.len(), "{} demands", demands.len());
 }
+
+#[test]
+fn bands_are_those_that_were_fast() {
+    let band = |[m, n, k]: [i64; 3], layout: &str, name: &str| {
+        let b = if layout == "tt" { Major::Row } else { Major::Column };
+        let problem = gemm(F16, m, n, k, Layout { a: Major::Row, b, out: Major::Row });
+        let Problem::Gemm(problem) = &problem else { unreachable!("made above") };
+        let named = all().iter().find(|kernel| {
+            let Design::Sm90(_) = kernel.design else { return false };
+            let Types { a, out, accumulator, .. } = kernel.types;
+            let name = format!("_{layout}t_{name}");
+            (a, out, accumulator) == (F16, F16, F32)
+                && !kernel.operation().name().contains("grouped")
+                && kernel.name().ends_with(&name)
+        });
+        let Some(Kernel { design: Design::Sm90(config), .. }) = named else { panic!("there is no {name}") };
+        config.band(problem)
+    };
+    // 207.6 us, where 8 takes 211.8 and 4 takes 218.6; 26.6 us, where 8 takes 29.5 (docs/notes/sm90.md, run 17).
+    assert_eq!(band([4096; 3], "tt", "128x128x64_pingpong2_6stages_cluster1x2"), 16);
+    assert_eq!(band([2048; 3], "tt", "128x128x64_pingpong2_6stages_cluster2x1"), 2);
+    // 24.9 us, where 8 takes 29.8.
+    assert_eq!(band([1024, 1280, 5120], "tn", "128x80x64_cooperative2_8stages_cluster2x1"), 1);
+    // One way to walk them.
+    assert_eq!(band([64, 4096, 4096], "tn", "64x64x64_cooperative1_12stages_cluster1x1"), 8);
+}
