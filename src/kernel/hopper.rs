@@ -63,8 +63,6 @@ const SWAPPED_ROUNDS: f64 = 1.2;
 /// Where A comes from registers, pairs of its rows are stored from there, and cost nothing of that; not behind an epilogue, which adds
 /// this much (4096 cubed in float32).
 const FUSED_PAIRS: f64 = 1.04;
-/// How sharply the longest of what goes on at the same time decides.
-const SHARPNESS: f64 = 2.19;
 /// Copying operands first: a launch, and bytes a second read and written.
 const PACK_LAUNCH: f64 = 2.97e-6;
 const PACK_RATE: f64 = 2.8e12;
@@ -161,9 +159,9 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
         0 => 0.0,
         bytes => PACK_LAUNCH + 2.0 * bytes as f64 / PACK_RATE,
     };
-    // All at once, the longest counting most.
-    let together = [work, from_cache + reread, device].map(|seconds| seconds.powf(SHARPNESS)).into_iter().sum::<f64>();
-    LAUNCH + together.powf(1.0 / SHARPNESS) + packing
+    // All at once, the longest counting most. (The power that fits best is 2.2.)
+    let together = [work, from_cache + reread, device].map(|seconds| seconds * seconds).into_iter().sum::<f64>();
+    LAUNCH + together.sqrt() + packing
 }
 
 /// Estimated seconds of a kernel for the groups of a grouped product.
