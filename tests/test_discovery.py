@@ -466,7 +466,7 @@ def test_kernels_for_arguments(arguments):
 #: Instructions that `get_kernels(args)` may take, on x86-64 with a release build, and so many more for each kernel that
 #: it finds: what the model takes to estimate its time, to sort it, to look up its object. Hundreds that do not serve
 #: the arguments cost next to nothing.
-CALL, KERNEL = 12_000, 2_700
+CALL, KERNEL = 12_000, 2_200
 
 
 def test_discovery_spends_its_time_on_what_it_finds():
