@@ -332,3 +332,18 @@ def test_capabilities_without_a_gpu():
     assert isinstance(status, Status)
     assert not status
     assert str(status.error)
+
+
+def test_the_package_can_be_imported_again():
+    code = """
+    import sys
+    from unittest import mock
+    with mock.patch.dict(sys.modules):
+        import cutlass_api
+    import cutlass_api, numpy as np
+    a = np.ones((2, 2), np.float32)
+    args = cutlass_api.arguments.GemmArguments(a, a, out := np.zeros_like(a), np.float32)
+    cutlass_api.get_kernels(args)[0].run(args=args, assume_supported_args=True)
+    print(out.sum())
+    """
+    assert run_python(code).split() == ["8.0"]

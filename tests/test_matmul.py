@@ -143,3 +143,17 @@ def test_what_does_not_fit_is_named():
         cutlass_api.matmul(a, described, out=torch.empty(3, 3))
     with pytest.raises(ValueError, match="no kernel computes complex64"):
         cutlass_api.matmul(a.to(torch.complex64), a.mT.to(torch.complex64))
+
+
+@pytest.mark.parametrize("first", [0, 4])
+def test_freed_storage_is_refused(first):
+    # As sharded training frees parameters. What does not begin where its storage did is then at an address near 0.
+    whole = torch.ones(8, 4)
+    a, out = whole[first : first + 4], torch.zeros(4, 4)
+    args = cutlass_api.arguments.GemmArguments(a, torch.eye(4), out, torch.float32)
+    kernel = cutlass_api.get_kernels(args)[0]
+    kernel.run(args)
+    whole.untyped_storage().resize_(0)
+    for call in (lambda: cutlass_api.matmul(a, torch.eye(4), out=out), lambda: kernel.run(args)):
+        with pytest.raises(ValueError, match=r"^A has no memory behind it"):
+            call()

@@ -166,12 +166,13 @@ def test_extents_of_zero_and_one():
 
 
 @pytest.mark.parametrize("make", [lambda t: t.conj().imag, lambda t: torch._neg_view(t.real)], ids=["imag", "neg_view"])
-def test_lazily_negated_tensors_are_read_right_or_refused(make):
+@pytest.mark.parametrize("extent", [1, 3])
+def test_lazily_negated_tensors_are_read_right_or_refused(make, extent):
     # torch flips the sign of such a view when it is read; the memory holds the opposite.
-    negated = make(torch.complex(coarse(3, 3), coarse(3, 3)))
-    out = torch.zeros(3, 3)
+    negated = make(torch.complex(ones(extent, extent), ones(extent, extent)))
+    out = torch.zeros(extent, extent)
     try:
-        gemm(negated, torch.eye(3), out)
+        gemm(negated, torch.eye(extent), out)
     except REFUSED as error:
         assert str(error).startswith("A ")
     else:

@@ -86,7 +86,8 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
 
     let tiles = config.tiles(problem) as f64;
     let slots = f64::from(config.clusters_at_once(footprint.ctas_per_sm, target.multiprocessors));
-    let running = tiles.min(slots);
+    // Of a problem without tiles, as if it had one: no time is NaN.
+    let running = tiles.clamp(1.0, slots);
     let (rounds, sharing) = ((tiles / slots).ceil(), (running * size / sms).max(1.0));
 
     // A block is 128 bytes of K, whatever the type: wgmma takes as long for it in all.

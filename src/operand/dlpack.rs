@@ -79,7 +79,7 @@ impl Reading for View {
 
     #[inline(always)]
     fn may_be_negated(&self) -> bool {
-        self.stride.iter().all(|step| step % 2 == 0) && self.numel() > 1
+        self.stride.iter().all(|step| step % 2 == 0)
     }
 }
 

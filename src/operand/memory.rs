@@ -36,7 +36,7 @@ impl Reading for Memory {
     fn take(&mut self, stated: Stated<'_>) -> PyResult<()> {
         let Stated { data, dtype, device, shape, strides, read_only, fake } = stated;
         let numel = shape.iter().product();
-        let (mut contiguous, mut even, mut reach) = (true, numel > 1 && strides.is_some(), 1);
+        let (mut contiguous, mut even, mut reach) = (true, strides.is_some(), 1);
         for (extent, step) in shape.iter().zip(strides.unwrap_or_default()).rev().filter(|(extent, _)| **extent != 1) {
             contiguous &= *step == reach;
             even &= step % 2 == 0;

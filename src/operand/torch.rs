@@ -28,6 +28,7 @@ pub(super) struct Torch {
     dim: Get<i64>,
     sizes: Get<*const i64>,
     strides: Get<*const i64>,
+    storage_offset: Get<i64>,
     dtype: Get<i32>,
     layout: Get<i32>,
     device_type: Get<i32>,
@@ -79,6 +80,7 @@ impl Torch {
                 dim: *library.get("aoti_torch_get_dim").ok()?,
                 sizes: *library.get("aoti_torch_get_sizes").ok()?,
                 strides: *library.get("aoti_torch_get_strides").ok()?,
+                storage_offset: *library.get("aoti_torch_get_storage_offset").ok()?,
                 dtype: *library.get("aoti_torch_get_dtype").ok()?,
                 layout: *library.get("aoti_torch_get_layout").ok()?,
                 device_type: *library.get("aoti_torch_get_device_type").ok()?,
@@ -102,11 +104,14 @@ impl Torch {
         }
         let (dtype, device) = (asked.dtype()?, asked.device()?);
         let rank = usize::try_from(asked.get(self.dim)?).ok()?;
-        let (sizes, strides, data) = (asked.get(self.sizes)?, asked.get(self.strides)?, asked.get(self.data_ptr)?);
+        let (sizes, strides) = (asked.get(self.sizes)?, asked.get(self.strides)?);
+        let (data, offset) = (asked.get(self.data_ptr)? as u64, asked.get(self.storage_offset)?);
+        // Of a tensor inside a storage that was freed (`resize_(0)`), torch tells how far from address 0 it would be.
+        let freed = data == offset.wrapping_mul(dtype.bytes()) as u64;
+        let data = if freed { 0 } else { data };
         // SAFETY: both arrays have `rank` numbers, and are the tensor's until control goes back to Python.
         let (shape, strides) = unsafe { (numbers(sizes, rank), numbers(strides, rank)) };
-        let stated =
-            Stated { data: data as u64, dtype, device, shape, strides: Some(strides), read_only: false, fake: false };
+        let stated = Stated { data, dtype, device, shape, strides: Some(strides), read_only: false, fake: false };
         Some(into.take(stated))
     }
 
@@ -120,8 +125,10 @@ impl Torch {
     fn compare(&self, tensor: &Bound<'_, PyAny>, view: &View) -> Option<bool> {
         let asked = Asked { torch: self, handle: self.handle(tensor) };
         // In the order of `read`, in which what is asked first says whether the rest can be.
-        let same =
-            asked.dtype()? == view.dtype && asked.device()? == view.device && asked.get(self.dim)? == view.rank as i64;
+        let same = asked.get(self.layout)? == self.strided
+            && asked.dtype()? == view.dtype
+            && asked.device()? == view.device
+            && asked.get(self.dim)? == view.rank as i64;
         if !same {
             return Some(false);
         }

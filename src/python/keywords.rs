@@ -22,6 +22,9 @@ static RUN: PyOnceLock<Method> = PyOnceLock::new();
 
 /// Puts `run` in the place of PyO3's, with its name, signature and documentation.
 pub fn install(py: Python<'_>) -> PyResult<()> {
+    if RUN.get(py).is_some() {
+        return Ok(()); // The module is imported again; the class is the one that it was.
+    }
     let class = py.get_type::<Kernel>();
     let slow = class.getattr("run")?;
     let (signature, text) = (slow.getattr("__text_signature__")?, slow.getattr("__doc__")?);
@@ -29,7 +32,6 @@ pub fn install(py: Python<'_>) -> PyResult<()> {
     let names = ["args", "compiled_artifact", "stream", "workspace", "assume_supported_args"];
     let names = names.map(|name| PyString::intern(py, name).unbind());
     let method = Method { slow: slow.unbind(), names };
-    RUN.set(py, method).map_err(|_| PyValueError::new_err("the module is initialized already"))?;
     let definition = Box::leak(Box::new(ffi::PyMethodDef {
         ml_name: c"run".as_ptr(),
         ml_meth: ffi::PyMethodDefPointer {
@@ -43,7 +45,8 @@ pub fn install(py: Python<'_>) -> PyResult<()> {
         let method = ffi::PyDescr_NewMethod(class.as_ptr().cast(), definition);
         Bound::from_owned_ptr_or_err(py, method)?
     };
-    class.setattr("run", fast)
+    class.setattr("run", fast)?;
+    RUN.set(py, method).map_err(|_| PyValueError::new_err("the module is being initialized twice at a time"))
 }
 
 /// # Safety
