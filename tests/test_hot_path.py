@@ -321,8 +321,26 @@ BOUNDS = {
 }
 
 
+def check_instructions(script, bounds):
+    """That a script's `calls` take no more instructions than these, in their order. The first does nothing, and has no bound."""
+    loop = """
+        for call in calls:
+            for _ in range(20):  # CPython specializes a function after some calls
+                device.begin
+                call()
+        device.begin(), device.end()
+        for call in calls:
+            device.begin(); call(); device.end()
+    """
+    counts = run(textwrap.dedent(script) + textwrap.dedent(loop), counted=True)
+    _warmup, empty, *measured = [int(line) for line in counts.split()]
+    found = {name: count - empty for name, count in zip(bounds, measured, strict=True)}
+    print(json.dumps(found))
+    assert found == {name: pytest.approx(0, abs=bound) for name, bound in bounds.items()}
+
+
 def test_instructions_of_the_hot_path():
-    counts = run(
+    check_instructions(
         """
         artifact = kernel.compile(args)
         launch = kernel.bind(args, artifact, STREAM)
@@ -337,20 +355,9 @@ def test_instructions_of_the_hot_path():
             lambda: cutlass_api.matmul(a, b, out=out),
             lambda: hopper.run(GemmArguments(a, b, out, "float32"), maps, stream=STREAM, assume_supported_args=True),
         ]
-        for call in calls:
-            for _ in range(20):  # CPython specializes a function after some calls
-                device.begin
-                call()
-        device.begin(), device.end()
-        for call in calls:
-            device.begin(); call(); device.end()
         """,
-        counted=True,
+        BOUNDS,
     )
-    _warmup, empty, *measured = [int(line) for line in counts.split()]
-    found = {name: count - empty for name, count in zip(BOUNDS, measured, strict=True)}
-    print(json.dumps(found))
-    assert found == {name: pytest.approx(0, abs=bound) for name, bound in BOUNDS.items()}
 
 
 #: The same with torch's tensors, asked through its C functions: its exchange table alone takes 1500 for three.
@@ -358,7 +365,7 @@ TORCH_BOUNDS = {"run": 3010, "GemmArguments": 3870}
 
 
 def test_instructions_with_torch_s_tensors():
-    counts = run(
+    check_instructions(
         """
         a, b, out = (device.torch_tensor(at, (128, 128)) for at in (A, B, OUT))
         args = GemmArguments(a, b, out, "float32")
@@ -369,20 +376,9 @@ def test_instructions_with_torch_s_tensors():
             lambda: kernel.run(args, artifact, stream=STREAM, assume_supported_args=True),
             lambda: GemmArguments(a, b, out, "float32"),
         ]
-        for call in calls:
-            for _ in range(20):
-                device.begin
-                call()
-        device.begin(), device.end()
-        for call in calls:
-            device.begin(); call(); device.end()
         """,
-        counted=True,
+        TORCH_BOUNDS,
     )
-    _warmup, empty, *measured = [int(line) for line in counts.split()]
-    found = {name: count - empty for name, count in zip(TORCH_BOUNDS, measured, strict=True)}
-    print(json.dumps(found))
-    assert found == {name: pytest.approx(0, abs=bound) for name, bound in TORCH_BOUNDS.items()}
 
 
 def test_torch_s_tensors_are_followed_and_changed_ones_refused():
