@@ -93,9 +93,10 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
     // A block is 128 bytes of K, whatever the type: wgmma takes as long for it in all.
     let element = types.a.bytes() as f64;
     let blocks = ((problem.k() as f64 * element / 128.0).ceil() / split).ceil();
-    let read = config.rows_read(problem).map(|(rows, _)| f64::from(rows) * 128.0);
-    let [a_rows, b_rows] =
-        config.rows_read(problem).map(|(rows, aligned)| f64::from(rows) * 128.0 * (1.0 + ragged(aligned)));
+    // Bytes of a block of A and of B: as they arrive, and as many more as the L2 cache takes as long for.
+    let rows = config.rows_read(problem);
+    let arriving = f64::from(rows[0].0 + rows[1].0) * 128.0;
+    let [a_rows, b_rows] = rows.map(|(rows, aligned)| f64::from(rows) * 128.0 * (1.0 + ragged(aligned)));
     let operands = a_rows / cluster_n + b_rows / cluster_m;
     let by_threads = match config.align {
         16 => 0.0,
@@ -106,7 +107,7 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
     let alone = config.consumers == 1 || (ping_pong && rounds == 1.0);
     let mut block = (tile_m * tile_n * 128.0 / TENSOR_RATE * if alone { ALONE } else { 1.0 })
         .max(operands / L2_RATE)
-        .max((read[0] + read[1]) / ARRIVING_RATE)
+        .max(arriving / ARRIVING_RATE)
         .max(by_threads);
     if config.split > 1 {
         // The clusters of tiles that are split are few, and do not always spread evenly; the fullest GPC is done last.
