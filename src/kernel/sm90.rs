@@ -76,7 +76,7 @@ type Shape = ([u32; 2], u32, Schedule, [u32; 2], u32);
 use Schedule::{Cooperative, PingPong};
 
 /// For products with more than a few rows and columns. On an H100, for 157 shapes, these and the swapped ones are within 0.2 % of the
-/// best of 140, which were chosen from 1900 (docs/notes/sm90.md). Splits are by 2, 4 and 8, as clusters of such sizes spread evenly over the GPCs
+/// best of the 109 that earlier sweeps had left (docs/notes/sm90.md, run 17). Splits are by 2, 4 and 8, as clusters of such sizes spread evenly over the GPCs
 /// (docs/notes/sm90-parts.md). The order is the one to try them in where no problem is known.
 const SHAPES: &[Shape] = &[
     ([128, 192], 2, PingPong, [2, 1], 1),
