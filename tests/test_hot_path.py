@@ -322,7 +322,7 @@ BOUNDS = {
 
 
 def check_instructions(script, bounds):
-    """That a script's `calls` take no more instructions than these, in their order. The first does nothing: no bound."""
+    """That a script's `calls` take no more instructions than these, in their order. The first does nothing."""
     loop = """
         for call in calls:
             for _ in range(20):  # CPython specializes a function after some calls
