@@ -66,7 +66,7 @@ struct Sm90Gemm {
   static constexpr bool PING_PONG = SCHEDULE == Schedule::PING_PONG;
   static constexpr int SHARERS = PING_PONG ? 1 : CONSUMERS;  // consumers of one tile
   static constexpr int M_BLOCKS = TILE_M / SHARERS / 64;     // of wgmma, for one consumer
-  static_assert(TILE_M == SHARERS * M_BLOCKS * 64 && TILE_N % 8 == 0 && TILE_N <= 256);
+  static_assert(TILE_M == SHARERS * M_BLOCKS * 64 && M_BLOCKS <= 2 && TILE_N % 8 == 0 && TILE_N <= 256);
   static constexpr int CLUSTER = CLUSTER_M * CLUSTER_N * SPLIT;
   static_assert(SPLIT == 1 || !PING_PONG, "a split tile has the CTA for itself");
   static_assert(!A_FROM_REGISTERS || !PING_PONG, "alone, a consumer waits for its registers");
@@ -135,6 +135,7 @@ struct Sm90Gemm {
 
   // ---- registers ----
 
+  using Sums = typename Multiply::Sum[M_BLOCKS][Multiply::SUMS];  // a thread's, for it to read
   static constexpr int SUMS = M_BLOCKS * Multiply::SUMS;
   // A's elements for half a K block, and for the half that is multiplied meanwhile.
   static constexpr int FRAGMENTS = A_FROM_REGISTERS ? 2 * M_BLOCKS * 8 : 0;
@@ -263,6 +264,7 @@ struct Sm90Gemm {
       if constexpr (SPLIT > 1) ptx::cluster_meet();  // as the consumers, in `add_up`
     } else {
       if constexpr (REDISTRIBUTE) ptx::grow_registers<CONSUMER_REGISTERS>();
+      ptx::declare_sums<SUMS>();
       unsigned char* slabs = shared_memory + SLABS_AT + warp * (SLABS * SLAB_BYTES);
       const int warp_m = (PING_PONG ? 0 : warpgroup * M_BLOCKS * 64) + warp % 4 * 16;
       int slab = 0;
@@ -275,8 +277,9 @@ struct Sm90Gemm {
 #pragma unroll 1
       for (unsigned index = cluster + (PING_PONG ? warpgroup * clusters : 0); order.has(index);
            index += (PING_PONG ? CONSUMERS : 1) * clusters) {
-        unsigned sums[M_BLOCKS][Multiply::SUMS];  // here, so that they are dead between tiles
-        multiply(sums, position, blocks, rank, warpgroup, ring, full, empty);
+        multiply(position, blocks, rank, warpgroup, ring, full, empty);
+        Sums sums;
+        ptx::read_sums<0, SUMS>(sums[0]);
         const Tile tile = order[index];
         const int m = tile.m + warp_m, n = tile.n + split * EPILOGUE_N;
         if constexpr (SPLIT == 1) {
@@ -367,11 +370,11 @@ struct Sm90Gemm {
 
   // One tile's sums. While a K block is multiplied, the next one is already issued; a stage is released once the block after it is
   // under way and its own has been read.
-  static __device__ __forceinline__ void multiply(unsigned (&sums)[M_BLOCKS][Multiply::SUMS], Ring& position, int blocks,
-                                                  unsigned rank, int warpgroup, unsigned ring, unsigned full, unsigned empty) {
+  static __device__ __forceinline__ void multiply(Ring& position, int blocks, unsigned rank, int warpgroup, unsigned ring,
+                                                  unsigned full, unsigned empty) {
     if constexpr (PING_PONG) ptx::numbered_barrier_sync<2 * WARPGROUP>(1 + warpgroup);  // until the consumer before passes the turn
     unsigned previous = 0;
-    if constexpr (A_FROM_REGISTERS) previous = multiply_from_registers(sums, position, blocks, rank, warpgroup, ring, full, empty);
+    if constexpr (A_FROM_REGISTERS) previous = multiply_from_registers(position, blocks, rank, warpgroup, ring, full, empty);
     else
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
@@ -381,8 +384,8 @@ struct Sm90Gemm {
       ptx::barrier_wait(full + 8 * position.stage, position.parity);
       if constexpr (A_BY_THREADS) ptx::fence_for_copy_engine();  // wgmma reads as that does, threads do not write as that does
       ptx::wgmma_fence();
-#pragma unroll
-      for (int i = 0; i < M_BLOCKS; ++i) Multiply::issue(sums[i], a + i * (BLOCK_BYTES / 16), b, block > 0);
+      Multiply::template issue<0>(a, b, block > 0);
+      if constexpr (M_BLOCKS > 1) Multiply::template issue<1>(a + BLOCK_BYTES / 16, b, block > 0);
       ptx::wgmma_commit();
       ptx::wgmma_wait<1>();
       if (block > 0) release(empty + 8 * previous, rank);
@@ -395,16 +398,12 @@ struct Sm90Gemm {
     }
     ptx::wgmma_wait<0>();
     release(empty + 8 * previous, rank);
-#pragma unroll
-    for (int i = 0; i < SUMS; ++i)  // nobody reads a sum before the wait
-      asm volatile("" : "+r"(sums[i / Multiply::SUMS][i % Multiply::SUMS])::"memory");
   }
 
   // The same with A from registers, up to the last block, whose stage it gives. Half a block's elements of A are loaded while the half
   // before is multiplied.
-  static __device__ __forceinline__ unsigned multiply_from_registers(unsigned (&sums)[M_BLOCKS][Multiply::SUMS], Ring& position,
-                                                                     int blocks, unsigned rank, int warpgroup, unsigned ring,
-                                                                     unsigned full, unsigned empty) {
+  static __device__ __forceinline__ unsigned multiply_from_registers(Ring& position, int blocks, unsigned rank, int warpgroup,
+                                                                     unsigned ring, unsigned full, unsigned empty) {
     const ptx::WgmmaFragments<M_BLOCKS> at(ring + warpgroup * (M_BLOCKS * BLOCK_BYTES));
     unsigned fragments[2][M_BLOCKS][8];
     auto load = [&](int half) { at.load(fragments[half], position.stage * STAGE_BYTES + half * 2048); };
@@ -416,8 +415,8 @@ struct Sm90Gemm {
       const auto b = ptx::matrix_descriptor(ring + position.stage * STAGE_BYTES + A_BYTES, BLOCK_BYTES, 1024);
       auto issue = [&](int half) {  // and wait for the half before, whose registers are loaded next
         ptx::wgmma_fence();
-#pragma unroll
-        for (int i = 0; i < M_BLOCKS; ++i) Multiply::issue_half(sums[i], fragments[half][i], b + half * 4, block + half > 0);
+        Multiply::template issue_half<0>(fragments[half][0], b + half * 4, block + half > 0);
+        if constexpr (M_BLOCKS > 1) Multiply::template issue_half<1>(fragments[half][1], b + half * 4, block + half > 0);
         ptx::wgmma_commit();
         ptx::wgmma_wait<1>();
       };
@@ -455,7 +454,7 @@ struct Sm90Gemm {
 
   // Adds up what the CTAs of a split tile have, of the columns that this one stores: each sends the others' shares to where they are
   // added, and waits for its own.
-  static __device__ __forceinline__ void add_up(f32 (&totals)[M_BLOCKS][OWN_PIECES * 4], const unsigned (&sums)[M_BLOCKS][Multiply::SUMS],
+  static __device__ __forceinline__ void add_up(f32 (&totals)[M_BLOCKS][OWN_PIECES * 4], const Sums& sums,
                                                 unsigned split, unsigned rank, unsigned char* shared_memory, unsigned arrived) {
     constexpr int OWN = M_BLOCKS * OWN_PIECES;
     const float4* const parts = reinterpret_cast<const float4*>(shared_memory) + threadIdx.x;

@@ -91,12 +91,22 @@ template <> struct Encode<f16> {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
     return y;
   }
+  static __device__ __forceinline__ unsigned pair(f32 low, f32 high) {
+    unsigned y;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+    return y;
+  }
 };
 
 template <> struct Encode<bf16> {
   static __device__ __forceinline__ bf16 from(f32 x) {
     bf16 y;
     asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+    return y;
+  }
+  static __device__ __forceinline__ unsigned pair(f32 low, f32 high) {
+    unsigned y;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
     return y;
   }
 };
@@ -115,6 +125,9 @@ template <> struct Encode<e5m2> {
     return {static_cast<unsigned char>((bits >> 24 & 0x80u) | code)};
   }
 };
+
+// Two to a type of 16 bits, the first in the lower half.
+template <class To> __device__ __forceinline__ unsigned encode_pair(f32 low, f32 high) { return Encode<To>::pair(low, high); }
 
 // From f32, f64 or s32 (what accumulators are) to any element type. Integers wrap when narrowed, as torch's do.
 template <class To, class From> __device__ __forceinline__ To encode(From x) {

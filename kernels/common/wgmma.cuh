@@ -38,154 +38,60 @@ template <> struct WgmmaModes<2, true, false> { static constexpr char text[] = "
 template <> struct WgmmaModes<2, false, true> { static constexpr char text[] = "1, 1, 1, 0"; };
 template <> struct WgmmaModes<2, false, false> { static constexpr char text[] = "1, 1, 1, 1"; };
 
-// Four instructions, 128 bytes of K, over a thread's SUMS 32-bit registers of sums: added to, or at first replaced where `accumulate` is
-// 0. From one to the next the descriptors grow by A_STEP and B_STEP. All in one statement, which compiles faster than four; C++ cannot
-// count its operands, hence the list.
-template <int SUMS> struct WgmmaInstructions;
+// A thread's sums are registers that PTX knows by name: s0, s1 and so on. Were they variables of C++, each would be an operand of every
+// statement that adds to them, up to 128 of them, and a program takes up to a fifth longer to compile (docs/notes/compile.md). Those of a
+// block of 64 rows are named by the program, as the instruction lists them ("s0, s1, s2, s3"): C++ would take long to write such a text.
+template <int BLOCK> struct SumNames;
 
-#define RUTLASS_WGMMA(SUMS, A, B, ACCUMULATE, N, TYPES, MODES, A_STEP, B_STEP)                                             \
-  template <> struct WgmmaInstructions<SUMS> {                                                                            \
-    template <int COLUMNS, class Types, class Modes, int A_GROWS, int B_GROWS>                                            \
-    static __device__ __forceinline__ void issue(unsigned (&sums)[SUMS], unsigned long long a, unsigned long long b,      \
-                                                 int accumulate) {                                                        \
-      asm volatile("{ .reg .pred p;\n.reg .b64 a, b;\nsetp.ne.b32 p, %" #ACCUMULATE ", 0;\n"                               \
-                   RUTLASS_INSTRUCTION(SUMS, N, TYPES, MODES, "%" #A, "%" #B)                                             \
-                   "setp.eq.b32 p, %" #ACCUMULATE ", %" #ACCUMULATE ";\n"                                                 \
-                   "add.s64 a, %" #A ", %" #A_STEP ";\nadd.s64 b, %" #B ", %" #B_STEP ";\n"                               \
-                   RUTLASS_INSTRUCTION(SUMS, N, TYPES, MODES, "a", "b")                                                   \
-                   "add.s64 a, a, %" #A_STEP ";\nadd.s64 b, b, %" #B_STEP ";\n"                                           \
-                   RUTLASS_INSTRUCTION(SUMS, N, TYPES, MODES, "a", "b")                                                   \
-                   "add.s64 a, a, %" #A_STEP ";\nadd.s64 b, b, %" #B_STEP ";\n"                                           \
-                   RUTLASS_INSTRUCTION(SUMS, N, TYPES, MODES, "a", "b") "}"                                               \
-                   : RUTLASS_SUMS_##SUMS                                                                                  \
-                   : "l"(a), "l"(b), "r"(accumulate), "n"(COLUMNS), "C"(Types::text), "C"(Modes::text), "n"(A_GROWS),     \
-                     "n"(B_GROWS));                                                                                       \
-    }                                                                                                                     \
-  };
-#define RUTLASS_INSTRUCTION(SUMS, N, TYPES, MODES, A, B)                                                                   \
-  "wgmma.mma_async.sync.aligned.m64n%" #N "%" #TYPES " {" RUTLASS_TEXT_##SUMS "}, " A ", " B ", p, %" #MODES ";\n"
-#define RUTLASS_FOUR(I, J, K, L) "+r"(sums[I]), "+r"(sums[J]), "+r"(sums[K]), "+r"(sums[L])
-#define RUTLASS_TEXT_4 "%0, %1, %2, %3"
-#define RUTLASS_SUMS_4 RUTLASS_FOUR(0, 1, 2, 3)
-#define RUTLASS_TEXT_8 RUTLASS_TEXT_4 ", %4, %5, %6, %7"
-#define RUTLASS_SUMS_8 RUTLASS_SUMS_4, RUTLASS_FOUR(4, 5, 6, 7)
-#define RUTLASS_TEXT_12 RUTLASS_TEXT_8 ", %8, %9, %10, %11"
-#define RUTLASS_SUMS_12 RUTLASS_SUMS_8, RUTLASS_FOUR(8, 9, 10, 11)
-#define RUTLASS_TEXT_16 RUTLASS_TEXT_12 ", %12, %13, %14, %15"
-#define RUTLASS_SUMS_16 RUTLASS_SUMS_12, RUTLASS_FOUR(12, 13, 14, 15)
-#define RUTLASS_TEXT_20 RUTLASS_TEXT_16 ", %16, %17, %18, %19"
-#define RUTLASS_SUMS_20 RUTLASS_SUMS_16, RUTLASS_FOUR(16, 17, 18, 19)
-#define RUTLASS_TEXT_24 RUTLASS_TEXT_20 ", %20, %21, %22, %23"
-#define RUTLASS_SUMS_24 RUTLASS_SUMS_20, RUTLASS_FOUR(20, 21, 22, 23)
-#define RUTLASS_TEXT_28 RUTLASS_TEXT_24 ", %24, %25, %26, %27"
-#define RUTLASS_SUMS_28 RUTLASS_SUMS_24, RUTLASS_FOUR(24, 25, 26, 27)
-#define RUTLASS_TEXT_32 RUTLASS_TEXT_28 ", %28, %29, %30, %31"
-#define RUTLASS_SUMS_32 RUTLASS_SUMS_28, RUTLASS_FOUR(28, 29, 30, 31)
-#define RUTLASS_TEXT_36 RUTLASS_TEXT_32 ", %32, %33, %34, %35"
-#define RUTLASS_SUMS_36 RUTLASS_SUMS_32, RUTLASS_FOUR(32, 33, 34, 35)
-#define RUTLASS_TEXT_40 RUTLASS_TEXT_36 ", %36, %37, %38, %39"
-#define RUTLASS_SUMS_40 RUTLASS_SUMS_36, RUTLASS_FOUR(36, 37, 38, 39)
-#define RUTLASS_TEXT_44 RUTLASS_TEXT_40 ", %40, %41, %42, %43"
-#define RUTLASS_SUMS_44 RUTLASS_SUMS_40, RUTLASS_FOUR(40, 41, 42, 43)
-#define RUTLASS_TEXT_48 RUTLASS_TEXT_44 ", %44, %45, %46, %47"
-#define RUTLASS_SUMS_48 RUTLASS_SUMS_44, RUTLASS_FOUR(44, 45, 46, 47)
-#define RUTLASS_TEXT_52 RUTLASS_TEXT_48 ", %48, %49, %50, %51"
-#define RUTLASS_SUMS_52 RUTLASS_SUMS_48, RUTLASS_FOUR(48, 49, 50, 51)
-#define RUTLASS_TEXT_56 RUTLASS_TEXT_52 ", %52, %53, %54, %55"
-#define RUTLASS_SUMS_56 RUTLASS_SUMS_52, RUTLASS_FOUR(52, 53, 54, 55)
-#define RUTLASS_TEXT_60 RUTLASS_TEXT_56 ", %56, %57, %58, %59"
-#define RUTLASS_SUMS_60 RUTLASS_SUMS_56, RUTLASS_FOUR(56, 57, 58, 59)
-#define RUTLASS_TEXT_64 RUTLASS_TEXT_60 ", %60, %61, %62, %63"
-#define RUTLASS_SUMS_64 RUTLASS_SUMS_60, RUTLASS_FOUR(60, 61, 62, 63)
-#define RUTLASS_TEXT_68 RUTLASS_TEXT_64 ", %64, %65, %66, %67"
-#define RUTLASS_SUMS_68 RUTLASS_SUMS_64, RUTLASS_FOUR(64, 65, 66, 67)
-#define RUTLASS_TEXT_72 RUTLASS_TEXT_68 ", %68, %69, %70, %71"
-#define RUTLASS_SUMS_72 RUTLASS_SUMS_68, RUTLASS_FOUR(68, 69, 70, 71)
-#define RUTLASS_TEXT_76 RUTLASS_TEXT_72 ", %72, %73, %74, %75"
-#define RUTLASS_SUMS_76 RUTLASS_SUMS_72, RUTLASS_FOUR(72, 73, 74, 75)
-#define RUTLASS_TEXT_80 RUTLASS_TEXT_76 ", %76, %77, %78, %79"
-#define RUTLASS_SUMS_80 RUTLASS_SUMS_76, RUTLASS_FOUR(76, 77, 78, 79)
-#define RUTLASS_TEXT_84 RUTLASS_TEXT_80 ", %80, %81, %82, %83"
-#define RUTLASS_SUMS_84 RUTLASS_SUMS_80, RUTLASS_FOUR(80, 81, 82, 83)
-#define RUTLASS_TEXT_88 RUTLASS_TEXT_84 ", %84, %85, %86, %87"
-#define RUTLASS_SUMS_88 RUTLASS_SUMS_84, RUTLASS_FOUR(84, 85, 86, 87)
-#define RUTLASS_TEXT_92 RUTLASS_TEXT_88 ", %88, %89, %90, %91"
-#define RUTLASS_SUMS_92 RUTLASS_SUMS_88, RUTLASS_FOUR(88, 89, 90, 91)
-#define RUTLASS_TEXT_96 RUTLASS_TEXT_92 ", %92, %93, %94, %95"
-#define RUTLASS_SUMS_96 RUTLASS_SUMS_92, RUTLASS_FOUR(92, 93, 94, 95)
-#define RUTLASS_TEXT_100 RUTLASS_TEXT_96 ", %96, %97, %98, %99"
-#define RUTLASS_SUMS_100 RUTLASS_SUMS_96, RUTLASS_FOUR(96, 97, 98, 99)
-#define RUTLASS_TEXT_104 RUTLASS_TEXT_100 ", %100, %101, %102, %103"
-#define RUTLASS_SUMS_104 RUTLASS_SUMS_100, RUTLASS_FOUR(100, 101, 102, 103)
-#define RUTLASS_TEXT_108 RUTLASS_TEXT_104 ", %104, %105, %106, %107"
-#define RUTLASS_SUMS_108 RUTLASS_SUMS_104, RUTLASS_FOUR(104, 105, 106, 107)
-#define RUTLASS_TEXT_112 RUTLASS_TEXT_108 ", %108, %109, %110, %111"
-#define RUTLASS_SUMS_112 RUTLASS_SUMS_108, RUTLASS_FOUR(108, 109, 110, 111)
-#define RUTLASS_TEXT_116 RUTLASS_TEXT_112 ", %112, %113, %114, %115"
-#define RUTLASS_SUMS_116 RUTLASS_SUMS_112, RUTLASS_FOUR(112, 113, 114, 115)
-#define RUTLASS_TEXT_120 RUTLASS_TEXT_116 ", %116, %117, %118, %119"
-#define RUTLASS_SUMS_120 RUTLASS_SUMS_116, RUTLASS_FOUR(116, 117, 118, 119)
-#define RUTLASS_TEXT_124 RUTLASS_TEXT_120 ", %120, %121, %122, %123"
-#define RUTLASS_SUMS_124 RUTLASS_SUMS_120, RUTLASS_FOUR(120, 121, 122, 123)
-#define RUTLASS_TEXT_128 RUTLASS_TEXT_124 ", %124, %125, %126, %127"
-#define RUTLASS_SUMS_128 RUTLASS_SUMS_124, RUTLASS_FOUR(124, 125, 126, 127)
-RUTLASS_WGMMA(4, 4, 5, 6, 7, 8, 9, 10, 11)
-RUTLASS_WGMMA(8, 8, 9, 10, 11, 12, 13, 14, 15)
-RUTLASS_WGMMA(12, 12, 13, 14, 15, 16, 17, 18, 19)
-RUTLASS_WGMMA(16, 16, 17, 18, 19, 20, 21, 22, 23)
-RUTLASS_WGMMA(20, 20, 21, 22, 23, 24, 25, 26, 27)
-RUTLASS_WGMMA(24, 24, 25, 26, 27, 28, 29, 30, 31)
-RUTLASS_WGMMA(28, 28, 29, 30, 31, 32, 33, 34, 35)
-RUTLASS_WGMMA(32, 32, 33, 34, 35, 36, 37, 38, 39)
-RUTLASS_WGMMA(36, 36, 37, 38, 39, 40, 41, 42, 43)
-RUTLASS_WGMMA(40, 40, 41, 42, 43, 44, 45, 46, 47)
-RUTLASS_WGMMA(44, 44, 45, 46, 47, 48, 49, 50, 51)
-RUTLASS_WGMMA(48, 48, 49, 50, 51, 52, 53, 54, 55)
-RUTLASS_WGMMA(52, 52, 53, 54, 55, 56, 57, 58, 59)
-RUTLASS_WGMMA(56, 56, 57, 58, 59, 60, 61, 62, 63)
-RUTLASS_WGMMA(60, 60, 61, 62, 63, 64, 65, 66, 67)
-RUTLASS_WGMMA(64, 64, 65, 66, 67, 68, 69, 70, 71)
-RUTLASS_WGMMA(68, 68, 69, 70, 71, 72, 73, 74, 75)
-RUTLASS_WGMMA(72, 72, 73, 74, 75, 76, 77, 78, 79)
-RUTLASS_WGMMA(76, 76, 77, 78, 79, 80, 81, 82, 83)
-RUTLASS_WGMMA(80, 80, 81, 82, 83, 84, 85, 86, 87)
-RUTLASS_WGMMA(84, 84, 85, 86, 87, 88, 89, 90, 91)
-RUTLASS_WGMMA(88, 88, 89, 90, 91, 92, 93, 94, 95)
-RUTLASS_WGMMA(92, 92, 93, 94, 95, 96, 97, 98, 99)
-RUTLASS_WGMMA(96, 96, 97, 98, 99, 100, 101, 102, 103)
-RUTLASS_WGMMA(100, 100, 101, 102, 103, 104, 105, 106, 107)
-RUTLASS_WGMMA(104, 104, 105, 106, 107, 108, 109, 110, 111)
-RUTLASS_WGMMA(108, 108, 109, 110, 111, 112, 113, 114, 115)
-RUTLASS_WGMMA(112, 112, 113, 114, 115, 116, 117, 118, 119)
-RUTLASS_WGMMA(116, 116, 117, 118, 119, 120, 121, 122, 123)
-RUTLASS_WGMMA(120, 120, 121, 122, 123, 124, 125, 126, 127)
-RUTLASS_WGMMA(124, 124, 125, 126, 127, 128, 129, 130, 131)
-RUTLASS_WGMMA(128, 128, 129, 130, 131, 132, 133, 134, 135)
+template <int COUNT> __device__ __forceinline__ void declare_sums() { asm volatile(".reg .b32 s<%0>;" ::"n"(COUNT)); }
 
-// Two instructions on tf32, 64 bytes of K, with A in registers: 4 for each.
-template <int SUMS> struct WgmmaFromRegisters;
+// Those from FIRST to before END, once the instructions that add to them have been waited for. As f32, not as bits that are converted
+// later: copies that outlive a loop would take registers of their own.
+#define RUTLASS_READ_SUMS(TYPE, CONSTRAINT)                                                                                            \
+  template <int FIRST, int END> __device__ __forceinline__ void read_sums(TYPE* sums) {                                                \
+    static_assert((END - FIRST) % 4 == 0);                                                                                              \
+    asm volatile("mov.b32 %0, s%4;\nmov.b32 %1, s%5;\nmov.b32 %2, s%6;\nmov.b32 %3, s%7;"                                              \
+                 : CONSTRAINT(sums[0]), CONSTRAINT(sums[1]), CONSTRAINT(sums[2]), CONSTRAINT(sums[3])                                  \
+                 : "n"(FIRST), "n"(FIRST + 1), "n"(FIRST + 2), "n"(FIRST + 3));                                                        \
+    if constexpr (FIRST + 4 < END) read_sums<FIRST + 4, END>(sums + 4);                                                                \
+  }
+RUTLASS_READ_SUMS(f32, "=f")
+RUTLASS_READ_SUMS(unsigned, "=r")
 
-#define RUTLASS_WGMMA_FROM_REGISTERS(SUMS, A, B, C, D, E, F, G, H, DESCRIPTOR, ACCUMULATE, N)                             \
-  template <> struct WgmmaFromRegisters<SUMS> {                                                                           \
-    template <int COLUMNS>                                                                                                \
-    static __device__ __forceinline__ void issue(unsigned (&sums)[SUMS], const unsigned (&a)[8], unsigned long long b,    \
-                                                 int accumulate) {                                                        \
-      asm volatile("{ .reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %" #ACCUMULATE ", 0;\n"                                 \
-                   RUTLASS_INSTRUCTION_A(SUMS, N, "{%" #A ", %" #B ", %" #C ", %" #D "}", "%" #DESCRIPTOR)                \
-                   "setp.eq.b32 p, %" #ACCUMULATE ", %" #ACCUMULATE ";\nadd.s64 b, %" #DESCRIPTOR ", 2;\n"                \
-                   RUTLASS_INSTRUCTION_A(SUMS, N, "{%" #E ", %" #F ", %" #G ", %" #H "}", "b") "}"                        \
-                   : RUTLASS_SUMS_##SUMS                                                                                  \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), "r"(a[6]), "r"(a[7]), "l"(b),      \
-                     "r"(accumulate), "n"(COLUMNS));                                                                      \
-    }                                                                                                                     \
-  };
-#define RUTLASS_INSTRUCTION_A(SUMS, N, A, B)                                                                               \
-  "wgmma.mma_async.sync.aligned.m64n%" #N "k8.f32.tf32.tf32 {" RUTLASS_TEXT_##SUMS "}, " A ", " B ", p, 1, 1;\n"
-RUTLASS_WGMMA_FROM_REGISTERS(8, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18)
-RUTLASS_WGMMA_FROM_REGISTERS(32, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42)
-RUTLASS_WGMMA_FROM_REGISTERS(64, 64, 65, 66, 67, 68, 69, 70, 71, 72, 73, 74)
-RUTLASS_WGMMA_FROM_REGISTERS(96, 96, 97, 98, 99, 100, 101, 102, 103, 104, 105, 106)
-RUTLASS_WGMMA_FROM_REGISTERS(128, 128, 129, 130, 131, 132, 133, 134, 135, 136, 137, 138)
+// The 64 x N product of one warpgroup. Lane 4 g + q of warp w holds rows 16 w + g and 16 w + g + 8, of every 8 columns the
+// 2 q-th and the next: as value 4 j + 2 h + c that of row half h, column 8 j + 2 q + c.
+template <class Element, class Accumulator, int N, bool A_K_MAJOR, bool B_K_MAJOR> struct Wgmma {
+  static constexpr int SUMS = N / 2 * sizeof(Accumulator) / 4;  // f16 sums come two to a register
+  using Sum = typename Conditional<sizeof(Accumulator) == 2, unsigned, f32>::Type;
+  using Types = WgmmaTypes<Element, Accumulator>;
+  using Modes = WgmmaModes<sizeof(Element), A_K_MAJOR, B_K_MAJOR>;
+
+  // One K block of 128 bytes, four instructions: added to a block's sums, or at first in their place where `accumulate` is 0. Its next 32
+  // bytes lie 32 bytes on, or 16 rows of 128 bytes; descriptors count 16 bytes.
+  template <int BLOCK> static __device__ __forceinline__ void issue(unsigned long long a, unsigned long long b, int accumulate) {
+#define RUTLASS_WGMMA "wgmma.mma_async.sync.aligned.m64n%6%7 {%3}, a, b, p, %8;\n"
+#define RUTLASS_ADVANCE "add.s64 a, a, %4;\nadd.s64 b, b, %5;\n"
+    asm volatile("{ .reg .pred p;\n.reg .b64 a, b;\nmov.b64 a, %0;\nmov.b64 b, %1;\nsetp.ne.b32 p, %2, 0;\n" RUTLASS_WGMMA
+                 "setp.eq.b32 p, %2, %2;\n" RUTLASS_ADVANCE RUTLASS_WGMMA RUTLASS_ADVANCE RUTLASS_WGMMA RUTLASS_ADVANCE RUTLASS_WGMMA "}"
+                 ::"l"(a), "l"(b), "r"(accumulate), "C"(SumNames<BLOCK>::text), "n"(A_K_MAJOR ? 2 : 128), "n"(B_K_MAJOR ? 2 : 128),
+                 "n"(N), "C"(Types::text), "C"(Modes::text));
+  }
+
+  // Half a K block of tf32, two instructions, with A in registers: 4 for each.
+  template <int BLOCK>
+  static __device__ __forceinline__ void issue_half(const unsigned (&a)[8], unsigned long long b, int accumulate) {
+#define RUTLASS_WGMMA_FROM_REGISTERS(A, B) "wgmma.mma_async.sync.aligned.m64n%11%12 {%10}, {" A "}, " B ", p, 1, 1;\n"
+    asm volatile("{ .reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %9, 0;\n" RUTLASS_WGMMA_FROM_REGISTERS("%0, %1, %2, %3", "%8")
+                 "setp.eq.b32 p, %9, %9;\nadd.s64 b, %8, 2;\n" RUTLASS_WGMMA_FROM_REGISTERS("%4, %5, %6, %7", "b") "}"
+                 ::"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), "r"(a[6]), "r"(a[7]), "l"(b), "r"(accumulate),
+                 "C"(SumNames<BLOCK>::text), "n"(N), "C"(Types::text));
+  }
+
+  static __device__ __forceinline__ Accumulator value(const Sum (&sums)[SUMS], int index) {
+    if constexpr (sizeof(Accumulator) == 2) return {static_cast<unsigned short>(sums[index / 2] >> 16 * (index % 2))};
+    else return sums[index];
+  }
+};
 
 // Which row of the matrix is row r of the 16 that a warp gives the instruction: rows g and g + 8, which one lane holds, are neighbours.
 __device__ __forceinline__ constexpr int fragment_row(int r) { return r % 8 * 2 + r / 8; }
@@ -222,27 +128,6 @@ template <int M_BLOCKS> struct WgmmaFragments {
         a[block][4 * instruction + 2 + row] = other_first ? pairs[0][row] : pairs[1][row];
       }
     }
-  }
-};
-
-// The 64 x N product of one warpgroup. Lane 4 g + q of warp w holds rows 16 w + g and 16 w + g + 8, of every 8 columns the
-// 2 q-th and the next: as value 4 j + 2 h + c that of row half h, column 8 j + 2 q + c.
-template <class Element, class Accumulator, int N, bool A_K_MAJOR, bool B_K_MAJOR> struct Wgmma {
-  static constexpr int SUMS = N / 2 * sizeof(Accumulator) / 4;  // f16 sums come two to a register
-  // One block of 128 bytes of K. The next 32 bytes of it lie 32 bytes on, or 16 rows of 128 bytes; descriptors count 16 bytes.
-  static __device__ __forceinline__ void issue(unsigned (&sums)[SUMS], unsigned long long a, unsigned long long b, int accumulate) {
-    WgmmaInstructions<SUMS>::template issue<N, WgmmaTypes<Element, Accumulator>,
-                                            WgmmaModes<sizeof(Element), A_K_MAJOR, B_K_MAJOR>, A_K_MAJOR ? 2 : 128,
-                                            B_K_MAJOR ? 2 : 128>(sums, a, b, accumulate);
-  }
-  // Half a block, with A in registers.
-  static __device__ __forceinline__ void issue_half(unsigned (&sums)[SUMS], const unsigned (&a)[8], unsigned long long b,
-                                                    int accumulate) {
-    WgmmaFromRegisters<SUMS>::template issue<N>(sums, a, b, accumulate);
-  }
-  static __device__ __forceinline__ Accumulator value(const unsigned (&sums)[SUMS], int index) {
-    if constexpr (sizeof(Accumulator) == 2) return {static_cast<unsigned short>(sums[index / 2] >> 16 * (index % 2))};
-    else return __uint_as_float(sums[index]);
   }
 };
 

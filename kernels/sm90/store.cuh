@@ -132,10 +132,8 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
       if (at == box)
 #pragma unroll
         for (int group = 0; group < GROUPS; group += 2) {
-          auto bits = [&](int i) -> unsigned {
-            return encode<Out>(value(at / BOXES, 4 * (at % BOXES * GROUPS + group) + i)).bits;
-          };
-          auto pair = [&](int i) { return bits(i) | bits(i + 1) << 16; };
+          auto sum = [&](int i) { return value(at / BOXES, 4 * (at % BOXES * GROUPS + group) + i); };
+          auto pair = [&](int i) { return encode_pair<Out>(sum(i), sum(i + 1)); };
           // The group's bits are above those that lanes differ in: to add is to XOR.
           const unsigned matrices = SWIZZLE ? target ^ group * 16 : target + group * 16;
           if (group + 1 < GROUPS) ptx::store_matrices(matrices, pair(0), pair(2), pair(4), pair(6));
@@ -184,10 +182,10 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
       finish_sums<8, 4, AT_A_TIME>(epilogue, values[half], operands[half], place);
     }
 
-    auto element = [&](int half, int i) { return encode<Out>(Epilogue::result(values[half][i])); };
+    auto result = [&](int half, int i) { return Epilogue::result(values[half][i]); };
     if constexpr (sizeof(Out) == 2) {
       const unsigned target = ptx::shared_address(rows) + slab_offset(strip_row(lane % 16), lane / 16 * 16);
-      auto pair = [&](int half, int group) -> unsigned { return element(half, 2 * group).bits | element(half, 2 * group + 1).bits << 16; };
+      auto pair = [&](int half, int group) { return encode_pair<Out>(result(half, 2 * group), result(half, 2 * group + 1)); };
 #pragma unroll
       for (int group = 0; group < ROUND_GROUPS; group += 2) {
         const int byte = (first + group) * 16;
@@ -204,7 +202,7 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
         for (int group = 0; group < ROUND_GROUPS; ++group)
           if (first + group < GROUPS) {
             const int byte = ((first + group) * 8 + lane % 4 * 2) * int(sizeof(Out));
-            *reinterpret_cast<Pair*>(rows + slab_offset(strip_row(lane / 4 + 8 * half), byte)) = {element(half, 2 * group), element(half, 2 * group + 1)};
+            *reinterpret_cast<Pair*>(rows + slab_offset(strip_row(lane / 4 + 8 * half), byte)) = {encode<Out>(result(half, 2 * group)), encode<Out>(result(half, 2 * group + 1))};
           }
     }
   }
@@ -239,8 +237,7 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
             if (i == strip && j == first)
 #pragma unroll
               for (int row = j; row < min(j + LINES, EPILOGUE_N); row += 16) {
-                auto bits = [&](int e) -> unsigned { return encode<Out>(value(i, row / 2 + e)).bits; };
-                auto pair = [&](int e) { return bits(e) | bits(e + 1) << 16; };
+                auto pair = [&](int e) { return encode_pair<Out>(value(i, row / 2 + e), value(i, row / 2 + e + 1)); };
                 const unsigned target = matrices + used + (row - j) * LINE_BYTES;
                 if (row + 8 < EPILOGUE_N) ptx::store_matrices<true>(target, pair(0), pair(2), pair(4), pair(6));
                 else ptx::store_matrices<true>(target, pair(0), pair(2));

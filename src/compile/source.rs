@@ -3,7 +3,7 @@
 use super::{ENTRY, PACK_ENTRY, REDUCE_ENTRY};
 use crate::epilogue::Reduction;
 use crate::epilogue::functor;
-use crate::kernel::{Design, Elementwise, Kernel, Major, Method, Pack, Reduce, Schedule, Simt, Skinny};
+use crate::kernel::{Design, Elementwise, Kernel, Major, Method, Pack, Reduce, Schedule, Simt, Skinny, Sm90, Types};
 
 macro_rules! headers {
     ($($name:literal),* $(,)?) => {
@@ -83,10 +83,20 @@ fn agreement(threads: u32, shared_bytes: u32) -> String {
     format!("Work::THREADS == {threads} && Work::SMEM_BYTES == {shared_bytes}")
 }
 
+/// Which registers hold a thread's sums of each block of 64 rows: `SumNames` of common/wgmma.cuh.
+fn sum_names(config: &Sm90, types: Types) -> String {
+    let blocks = config.m_blocks();
+    let count = config.sum_registers(types) / blocks;
+    let names = |block| (block * count..(block + 1) * count).map(|i| format!("s{i}")).collect::<Vec<_>>().join(", ");
+    let text = |block| format!("{{ static constexpr char text[] = \"{}\"; }};\n", names(block));
+    (0..blocks).map(|block| format!("template <> struct ptx::SumNames<{block}> {}", text(block))).collect()
+}
+
 /// The program of a kernel; `None` for kernels that are not compiled. Kernels that differ only in how the user's
 /// operands map onto it (a column-major output and its transpose) have the same text, and so share a cubin.
 pub fn source(kernel: &Kernel) -> Option<String> {
     let epilogue = if kernel.epilogue.is_some() { "Epilogue" } else { "Identity" };
+    let mut definitions = String::new();
     let (header, family, parameter, checks) = match &kernel.design {
         Design::Reference(_) => return None,
         Design::Simt(config) => {
@@ -177,19 +187,17 @@ pub fn source(kernel: &Kernel) -> Option<String> {
             if !config.swapped {
                 checks += &format!(" && Work::BOX_N == {}", config.box_n(types));
             }
+            definitions += &sum_names(config, types);
             ("sm90.cuh", family, "Sm90Params", checks)
         }
     };
-    let (definitions, declared, passed) = match kernel.epilogue {
-        Some(epilogue) => (
-            format!(
-                "#include \"common/fusion.cuh\"\n\n{}",
-                functor(epilogue, kernel.types.accumulator, kernel.is_transposed())
-            ),
-            ", const __grid_constant__ EpilogueParams epilogue",
-            "Epilogue{epilogue}",
-        ),
-        None => (String::new(), "", "Identity{}"),
+    let (declared, passed) = match kernel.epilogue {
+        Some(epilogue) => {
+            definitions += "#include \"common/fusion.cuh\"\n\n";
+            definitions += &functor(epilogue, kernel.types.accumulator, kernel.is_transposed());
+            (", const __grid_constant__ EpilogueParams epilogue", "Epilogue{epilogue}")
+        }
+        None => ("", "Identity{}"),
     };
     Some(format!(
         r#"#include "{header}"

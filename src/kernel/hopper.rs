@@ -11,13 +11,13 @@ use super::sm90::{Schedule, Sm90};
 
 /// FLOP a second of one multiprocessor's tensor cores on 16-bit elements, as wgmma reaches it; and how much longer it takes where one
 /// warpgroup is alone with them.
-const TENSOR_RATE: f64 = 6.27e12;
+const TENSOR_RATE: f64 = 6.19e12;
 const ALONE: f64 = 1.03;
 /// Bytes a second that arrive in one multiprocessor, and that it asks the L2 cache for: of what a cluster shares, its part.
 const ARRIVING_RATE: f64 = 94.7e9;
 const L2_RATE: f64 = 94.1e9;
 /// The latter for all multiprocessors together.
-const L2_RATE_OF_ALL: f64 = 17.1e12;
+const L2_RATE_OF_ALL: f64 = 18.0e12;
 /// Bytes a second that a GPC draws. There are 7 of 16 or 18 multiprocessors, and one of about 8.
 const L2_RATE_OF_GPC: f64 = 0.944e12;
 const GPCS: f64 = 7.0;

@@ -410,9 +410,14 @@ impl Sm90 {
         with(if two { 2 } else { 1 })
     }
 
-    fn sums(&self) -> u32 {
+    /// Blocks of 64 rows that a consumer multiplies.
+    pub fn m_blocks(&self) -> u32 {
         let sharers = if self.schedule == Schedule::PingPong { 1 } else { self.consumers };
-        self.tile[0] / sharers / 64 * self.tile[1] / 2
+        self.tile[0] / sharers / 64
+    }
+
+    fn sums(&self) -> u32 {
+        self.m_blocks() * self.tile[1] / 2
     }
 
     /// Sums that a thread stores of a tile.
@@ -421,7 +426,7 @@ impl Sm90 {
     }
 
     /// Registers that they take.
-    fn sum_registers(&self, types: Types) -> u32 {
+    pub fn sum_registers(&self, types: Types) -> u32 {
         self.sums() * types.accumulator.bytes() as u32 / 4
     }
 
