@@ -499,6 +499,40 @@ fn groups_find_what_asking_every_kernel_finds() {
 }
 
 #[test]
+fn demands_are_met_by_what_their_words_say() {
+    let aligned = Demand::aligned(Major::Row, 16);
+    let steps = Demand { steps: true, ..aligned };
+    let whole = Demand { whole: Demand::whole_along(Major::Row), ..aligned };
+    let column = Demand::aligned(Major::Column, 4);
+    // Of a float16 operand: 100 rows, columns, address, strides; whether each demand is met.
+    let cases = [
+        ((64, 0x1000, [64, 1]), [true, true, true, false]), // row-major, all multiples of 16 bytes
+        ((64, 0x1008, [64, 1]), [false, false, false, false]), // an address of 8
+        ((60, 0x1000, [60, 1]), [false, false, false, false]), // rows of 120 bytes
+        ((60, 0x1000, [64, 1]), [true, true, false, false]), // of 120, 128 apart
+        ((64, 0x1000, [0, 1]), [true, false, true, false]), // one row, repeated
+        ((64, 0x1000, [64, 2]), [false, false, false, false]), // every other column
+        ((64, 0x1000, [1, 100]), [false, false, false, true]), // column-major, columns of 200 bytes
+        ((64, 0x1002, [1, 100]), [false, false, false, false]), // an address of 2
+        ((64, 0x1000, [1, 101]), [false, false, false, false]), // columns 202 bytes apart
+    ];
+    for ((columns, data, [row, column_step]), expected) in cases {
+        let view = View {
+            data,
+            shape: [1, 100, columns],
+            stride: [0, row, column_step],
+            ..matrix(F16, Device::Cuda(0), 100, columns, Major::Row)
+        };
+        let met = [aligned, steps, whole, column].map(|demand| demand.is_met(&view));
+        assert_eq!(met, expected, "{columns} columns at {data:#x}, strides {row}, {column_step}");
+        assert!(Demand::NONE.is_met(&view));
+        for (demand, met) in [aligned, steps, whole, column].into_iter().zip(met) {
+            assert_eq!(demand.check("A", &view).is_ok(), met);
+        }
+    }
+}
+
+#[test]
 fn an_index_of_groups_decides_about_few() {
     // 72 demands stand for the hundreds of kernels of one type; were they one a kernel, nothing would be won.
     let types = Types { a: F16, b: F16, accumulator: F32, out: F16 };
