@@ -454,8 +454,8 @@ struct Sm90Gemm {
 
   // Adds up what the CTAs of a split tile have, of the columns that this one stores: each sends the others' shares to where they are
   // added, and waits for its own.
-  static __device__ __forceinline__ void add_up(f32 (&totals)[M_BLOCKS][OWN_PIECES * 4], const Sums& sums,
-                                                unsigned split, unsigned rank, unsigned char* shared_memory, unsigned arrived) {
+  static __device__ __forceinline__ void add_up(f32 (&totals)[M_BLOCKS][OWN_PIECES * 4], const Sums& sums, unsigned split, unsigned rank,
+                                                unsigned char* shared_memory, unsigned arrived) {
     constexpr int OWN = M_BLOCKS * OWN_PIECES;
     const float4* const parts = reinterpret_cast<const float4*>(shared_memory) + threadIdx.x;
     const unsigned part = ptx::shared_address(parts) + split * PART_BYTES, peer = rank % (CLUSTER_M * CLUSTER_N);

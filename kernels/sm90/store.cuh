@@ -202,7 +202,8 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
         for (int group = 0; group < ROUND_GROUPS; ++group)
           if (first + group < GROUPS) {
             const int byte = ((first + group) * 8 + lane % 4 * 2) * int(sizeof(Out));
-            *reinterpret_cast<Pair*>(rows + slab_offset(strip_row(lane / 4 + 8 * half), byte)) = {encode<Out>(result(half, 2 * group)), encode<Out>(result(half, 2 * group + 1))};
+            auto element = [&](int i) { return encode<Out>(result(half, 2 * group + i)); };
+            *reinterpret_cast<Pair*>(rows + slab_offset(strip_row(lane / 4 + 8 * half), byte)) = {element(0), element(1)};
           }
     }
   }
