@@ -284,13 +284,16 @@ struct Sm90Gemm {
         const int m = tile.m + warp_m, n = tile.n + split * EPILOGUE_N;
         if constexpr (SPLIT == 1) {
           auto sum = [&](int strip, int i) { return decode(Multiply::value(sums[strip], i)); };
-          Store::store(params, epilogue, sum, slabs, slab, GROUPED ? 0 : tile.batch, m, n, GROUPED ? tile.end : params.m);
+          // In the last tile of a CTA nobody multiplies any more. (To ask for a group's is to go there.)
+          bool last = false;
+          if constexpr (PING_PONG && !GROUPED) last = !order.has(index + clusters);
+          Store::store(params, epilogue, sum, slabs, slab, GROUPED ? 0 : tile.batch, m, n, GROUPED ? tile.end : params.m, last);
         } else {
           f32 totals[M_BLOCKS][OWN_PIECES * 4];
           add_up(totals, sums, split, rank, shared_memory, arrived);
           ptx::let_next_grid_start();
           auto total = [&](int strip, int i) { return totals[strip][i]; };
-          if (split < OWNERS) Store::store(params, epilogue, total, slabs, slab, tile.batch, m, n, params.m);
+          if (split < OWNERS) Store::store(params, epilogue, total, slabs, slab, tile.batch, m, n, params.m, true);
         }
       }
     }

@@ -30,17 +30,17 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
   // its strip and its index there. Of the rows, only those before `end` are stored.
   template <class Sums>
   static __device__ __forceinline__ void store(const Sm90Params& params, Epilogue epilogue, const Sums& value, unsigned char* slabs,
-                                               int& slab, int batch, int m, int n, int end) {
+                                               int& slab, int batch, int m, int n, int end, bool last) {
     if constexpr (A_FROM_REGISTERS && OUT_TRANSPOSED && is_same<Epilogue, Identity>)
       if (store_pairs(params, value, batch, m, n)) return;
     if constexpr (OUT_TRANSPOSED && BY_LINES) store_lines(params, value, slabs, slab, batch, m, n);
     else if constexpr (OUT_TRANSPOSED) store_transposed(params, epilogue, value, slabs, batch, m, n);
-    else store_rows(params, epilogue, value, slabs, slab, batch, m, n, end);
+    else store_rows(params, epilogue, value, slabs, slab, batch, m, n, end, last);
   }
 
   template <class Sums>
   static __device__ __forceinline__ void store_rows(const Sm90Params& params, Epilogue epilogue, const Sums& value,
-                                                    unsigned char* slabs, int& slab, int batch, int m, int n, int end) {
+                                                    unsigned char* slabs, int& slab, int batch, int m, int n, int end, bool last) {
     const int lane = threadIdx.x % 32;
     unsigned char* rows = slabs;
     Operands operands[2], next[2];  // of the two row halves
@@ -74,7 +74,7 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
           operands[1] = next[1];
           if (round + 1 < M_BLOCKS * BOXES * ROUNDS) load(round + 1);
         }
-        write_groups(params, epilogue, value, operands, round, rows, batch, row, column, end);
+        write_groups(params, epilogue, value, operands, round, rows, batch, row, column, end, last);
       }
       if (round % ROUNDS != ROUNDS - 1) continue;
 
@@ -166,7 +166,7 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
   template <class Sums>
   static __device__ __forceinline__ void write_groups(const Sm90Params& params, Epilogue epilogue, const Sums& value,
                                                       Operands (&operands)[2], int round, unsigned char* rows, int batch, int m,
-                                                      int n, int end) {
+                                                      int n, int end, bool last) {
     const int lane = threadIdx.x % 32, first = round % ROUNDS * 4;  // group
     Value values[2][2 * ROUND_GROUPS];
     pick<0, M_BLOCKS * BOXES * ROUNDS>(value, round, values);
@@ -179,7 +179,8 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
         else epilogue.load_below(operands[1], operands[0], batch, row, column, valid);
       }
       const Place place{batch, row, column, valid, m / 8 + half, n / BOX_N * ROUNDS + round % ROUNDS, true, own};
-      finish_sums<8, 4, AT_A_TIME>(epilogue, values[half], operands[half], place);
+      if (AT_A_TIME < 2 * ROUND_GROUPS && last) finish_sums<8, 4>(epilogue, values[half], operands[half], place);
+      else finish_sums<8, 4, AT_A_TIME>(epilogue, values[half], operands[half], place);
     }
 
     auto result = [&](int half, int i) { return Epilogue::result(values[half][i]); };
