@@ -259,8 +259,8 @@ struct Sm90Gemm {
 
     if (warpgroup == CONSUMERS) {
       if constexpr (REDISTRIBUTE) ptx::shrink_registers<PRODUCER_REGISTERS>();
-      if (A_BY_THREADS || (GROUPED ? warp == CONSUMERS * 4 : threadIdx.x == CONSUMER_THREADS))
-        produce(params, order, cluster, clusters, first_block, blocks, rank, ring, full, empty);
+      if (A_BY_THREADS || warp == CONSUMERS * 4)
+        produce(params, order, cluster, clusters, first_block, blocks, rank, warp == CONSUMERS * 4, ring, full, empty);
       if constexpr (SPLIT > 1) ptx::cluster_meet();  // as the consumers, in `add_up`
     } else {
       if constexpr (REDISTRIBUTE) ptx::grow_registers<CONSUMER_REGISTERS>();
@@ -303,8 +303,8 @@ struct Sm90Gemm {
   // ---- the producer ----
 
   static __device__ __forceinline__ void produce(const Sm90Params& params, Order& order, unsigned cluster, unsigned clusters,
-                                                 int first_block, int blocks, unsigned rank, unsigned ring, unsigned full,
-                                                 unsigned empty) {
+                                                 int first_block, int blocks, unsigned rank, bool first_warp, unsigned ring,
+                                                 unsigned full, unsigned empty) {
     const int rank_m = rank % CLUSTER_M, rank_n = rank / CLUSTER_M % CLUSTER_N;
     const int base = rank / (CLUSTER_M * CLUSTER_N) * (CLUSTER_M * CLUSTER_N);  // the first CTA of this part of K
     // A goes to all tiles of the same row, B to all of the same column.
@@ -316,15 +316,14 @@ struct Sm90Gemm {
 #pragma unroll 1
     for (unsigned index = cluster; order.has(index); index += clusters) {
       const Tile tile = order[index];
-      if (GROUPED && threadIdx.x % 32 != 0) continue;  // of a warp that walks the groups together, one thread loads
+      if (!A_BY_THREADS && !ptx::elect_one()) continue;  // of a warp that walks the tiles together, one thread loads
       const int batch_a = params.a_batched ? tile.batch : 0, batch_b = params.b_batched ? tile.batch : 0;
-      const bool starts_copies = !A_BY_THREADS || threadIdx.x == CONSUMER_THREADS;
 #pragma unroll 1
       for (int block = 0; block < blocks; ++block) {
         const int k = (first_block + block) * TILE_K;
         const unsigned a = ring + position.stage * STAGE_BYTES, b = a + A_BYTES, ready = full + 8 * position.stage;
         ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);
-        if (starts_copies) {
+        if (!A_BY_THREADS || (first_warp && ptx::elect_one())) {
           ptx::barrier_arrive_expecting(ready, A_BY_THREADS ? B_BYTES : STAGE_BYTES);
           if (!A_BY_THREADS) load<A_K_MAJOR, BOXES_A, SLICE_A, CLUSTER_N>(a, &params.a, ready, tile.m, k, batch_a, rank_n, row);
           load<B_K_MAJOR, BOXES_B, SLICE_B, CLUSTER_M>(b, &params.b, ready, tile.n, k, batch_b, rank_m, column);
@@ -337,7 +336,7 @@ struct Sm90Gemm {
       }
     }
     // Other CTAs still arrive at these barriers, and this one must not be gone before.
-    if (CLUSTER_M * CLUSTER_N > 1 && (!GROUPED || threadIdx.x % 32 == 0))
+    if (CLUSTER_M * CLUSTER_N > 1 && (A_BY_THREADS || ptx::elect_one()))
 #pragma unroll 1
       for (int stage = 0; stage < STAGES; ++stage, position.advance())
         ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);

@@ -20,6 +20,15 @@ __device__ __forceinline__ const char* keep(const char* address) {
 // would else compute it again wherever it is used, to save a register; before a load that everybody waits for, that is dear.
 __device__ __forceinline__ unsigned keep(unsigned value) { return __shfl_sync(0xffffffffu, value, threadIdx.x % 32); }
 
+// "Parallel Synchronization and Communication Instructions: elect.sync": true in one lane of a warp that is together, always the same
+// one. Where that guards the copy engine's instructions, ptxas knows that their operands are one thread's; behind a comparison of thread
+// indices it makes a loop over lanes of each.
+__device__ __forceinline__ bool elect_one() {
+  unsigned chosen;
+  asm volatile("{ .reg .pred chosen;\nelect.sync _|chosen, 0xffffffff;\nselp.u32 %0, 1, 0, chosen; }" : "=r"(chosen));
+  return chosen;
+}
+
 // ---- "Asynchronous copy: cp.async" ----------------------------------------------------------------------------------
 
 // Copies BYTES (4, 8 or 16; both addresses are multiples of that) without going through registers.
