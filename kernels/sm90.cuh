@@ -81,8 +81,10 @@ struct Sm90Gemm {
 
   // ---- shared memory: the ring, the consumers' slabs, the barriers ----
 
-  // A K-major tile is one box of TILE_K by TILE_M (TILE_N). An MN-major tile is several of 128 bytes along M (N) by TILE_K, the last of
-  // which may be partly wasted. Either way 64 rows of A lie 8192 bytes from the next.
+  // A K-major tile is a box of TILE_K by TILE_M (TILE_N), or some with an equal part of those rows each, as the host says. An MN-major tile
+  // is several of 128 bytes along M (N) by TILE_K, the last of which may be partly wasted. Either way 64 rows of A lie 8192 bytes from the
+  // next. Boxes outside the operand are not loaded: the copy engine fills them with zeros at some 2 TB/s on the whole chip, a quarter of
+  // what else it manages (docs/notes/sm90.md). What is multiplied in their place, anything, is not stored.
   static constexpr int BOX_MN = 128 / sizeof(A), MN_BOX_BYTES = 128 * TILE_K;
   static constexpr int BOXES_A = A_K_MAJOR ? 1 : (TILE_M + BOX_MN - 1) / BOX_MN, BOXES_B = B_K_MAJOR ? 1 : (TILE_N + BOX_MN - 1) / BOX_MN;
   static constexpr int BLOCK_BYTES = 8192;  // 64 rows of 128 bytes
@@ -316,15 +318,19 @@ struct Sm90Gemm {
       if (GROUPED && threadIdx.x % 32 != 0) continue;  // of a warp that walks the groups together, one thread loads
       const int batch_a = params.a_batched ? tile.batch : 0, batch_b = params.b_batched ? tile.batch : 0;
       const bool starts_copies = !A_BY_THREADS || threadIdx.x == CONSUMER_THREADS;
+      const int expected =
+          (A_BY_THREADS ? 0 : stage_bytes<A_K_MAJOR, BOXES_A, SLICE_A, CLUSTER_N>(params.m - tile.m, params.a_box)) +
+          stage_bytes<B_K_MAJOR, BOXES_B, SLICE_B, CLUSTER_M>(params.n - tile.n, params.b_box);
 #pragma unroll 1
       for (int block = 0; block < blocks; ++block) {
         const int k = (first_block + block) * TILE_K;
         const unsigned a = ring + position.stage * STAGE_BYTES, b = a + A_BYTES, ready = full + 8 * position.stage;
         ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);
         if (starts_copies) {
-          ptx::barrier_arrive_expecting(ready, A_BY_THREADS ? B_BYTES : STAGE_BYTES);
-          if (!A_BY_THREADS) load<A_K_MAJOR, BOXES_A, SLICE_A, CLUSTER_N>(a, &params.a, ready, tile.m, k, batch_a, rank_n, row);
-          load<B_K_MAJOR, BOXES_B, SLICE_B, CLUSTER_M>(b, &params.b, ready, tile.n, k, batch_b, rank_m, column);
+          ptx::barrier_arrive_expecting(ready, expected);
+          if (!A_BY_THREADS)
+            load<A_K_MAJOR, BOXES_A, SLICE_A, CLUSTER_N>(a, &params.a, ready, tile.m, params.m, params.a_box, k, batch_a, rank_n, row);
+          load<B_K_MAJOR, BOXES_B, SLICE_B, CLUSTER_M>(b, &params.b, ready, tile.n, params.n, params.b_box, k, batch_b, rank_m, column);
         }
         if constexpr (A_BY_THREADS) {
           load_by_threads(params, a, tile.m, k, batch_a);
@@ -340,17 +346,34 @@ struct Sm90Gemm {
         ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);
   }
 
-  // One operand's tile, or this CTA's slice of it, to all `ctas` that share it.
+  // One operand's tile, or this CTA's slice of it, to all `ctas` that share it: boxes that begin before `end` along M (N).
   template <bool K_MAJOR, int BOXES, int SLICE, int SHARED_BY>
-  static __device__ __forceinline__ void load(unsigned shared, const TensorMap* map, unsigned barrier, int mn, int k, int batch,
-                                              int slice, unsigned ctas) {
-    shared += slice * SLICE * 128;
-#pragma unroll
-    for (int box = 0; box < BOXES; ++box) {
-      const int x = K_MAJOR ? k : mn + BOX_MN * box, y = (K_MAJOR ? mn : k) + slice * SLICE;
-      if constexpr (SHARED_BY == 1) ptx::load_box(shared + box * MN_BOX_BYTES, map, barrier, x, y, batch);
-      else ptx::load_box(shared + box * MN_BOX_BYTES, map, barrier, x, y, batch, static_cast<unsigned short>(ctas));
+  static __device__ __forceinline__ void load(unsigned shared, const TensorMap* map, unsigned barrier, int mn, int end, int box_rows,
+                                              int k, int batch, int slice, unsigned ctas) {
+    auto load_box = [&](unsigned target, int x, int y) {
+      if constexpr (SHARED_BY == 1) ptx::load_box(target, map, barrier, x, y, batch);
+      else ptx::load_box(target, map, barrier, x, y, batch, static_cast<unsigned short>(ctas));
+    };
+    if constexpr (K_MAJOR) {
+#pragma unroll 1
+      for (int row = slice * SLICE; row < (slice + 1) * SLICE && mn + row < end; row += box_rows) load_box(shared + row * 128, k, mn + row);
+    } else {
+#pragma unroll 1
+      for (int box = 0; box < BOXES && mn + BOX_MN * box < end; ++box)
+        load_box(shared + box * MN_BOX_BYTES + slice * SLICE * 128, mn + BOX_MN * box, k + slice * SLICE);
     }
+  }
+
+  // What arrives of it in a stage, from all that share it; of the tile's rows (columns) so many are the operand's, or more.
+  template <bool K_MAJOR, int BOXES, int SLICE, int SHARED_BY>
+  static __device__ __forceinline__ int stage_bytes(int inside, int box_rows) {
+    if constexpr (!K_MAJOR) return min(max((inside + BOX_MN - 1) / BOX_MN, 0), BOXES) * MN_BOX_BYTES;
+    int rows = 0;
+#pragma unroll 1
+    for (int slice = 0; slice < SHARED_BY; ++slice)
+#pragma unroll 1
+      for (int row = 0; row < SLICE && slice * SLICE + row < inside; row += box_rows) rows += box_rows;
+    return rows * 128;
   }
 
   // A's tile, by all threads of the producer, in pieces of A_ALIGN bytes. Rows beyond the last are left as they are: what comes of them
