@@ -168,7 +168,16 @@ def last_sm90_parameters() -> Sm90Parameters:
     fields = struct.unpack_from("<4Q4i2iii2iQqQ2q", block, 384)
     maps = (tensor_map(0), tensor_map(1), tensor_map(2))
     return Sm90Parameters(
-        *maps, fields[0], fields[1:4], fields[4:8], fields[8:10], fields[10], fields[12:14], fields[14:16], fields[16], fields[17:]
+        *maps,
+        fields[0],
+        fields[1:4],
+        fields[4:8],
+        fields[8:10],
+        fields[10],
+        fields[12:14],
+        fields[14:16],
+        fields[16],
+        fields[17:],
     )
 
 
