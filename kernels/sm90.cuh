@@ -81,17 +81,15 @@ struct Sm90Gemm {
 
   // ---- shared memory: the ring, the consumers' slabs, the barriers ----
 
-  // A K-major tile is one box of TILE_K by TILE_M (TILE_N). An MN-major tile is several of 128 bytes along M (N) by TILE_K, the last of
-  // which may be partly wasted. Either way 64 rows of A lie 8192 bytes from the next.
-  static constexpr int BOX_MN = 128 / sizeof(A), MN_BOX_BYTES = 128 * TILE_K;
-  static constexpr int BOXES_A = A_K_MAJOR ? 1 : (TILE_M + BOX_MN - 1) / BOX_MN, BOXES_B = B_K_MAJOR ? 1 : (TILE_N + BOX_MN - 1) / BOX_MN;
+  // A K-major tile is a box of TILE_K by TILE_M (TILE_N), or some with an equal part of those rows each, as the host says. An MN-major tile
+  // is several of 128 bytes along M (N) by TILE_K, the last of which may be partly wasted. Either way 64 rows of A lie 8192 bytes from the
+  // next, and a box takes 128 bytes for each of its rows (columns).
+  static constexpr int BOX_MN = 128 / sizeof(A);
+  static __device__ __forceinline__ constexpr int most_boxes(int slice) { return slice / 32 < 4 ? slice / 32 : 4; }  // as Sm90::box_rows
   static constexpr int BLOCK_BYTES = 8192;  // 64 rows of 128 bytes
   static constexpr int A_BYTES = TILE_M * 128;
-  static constexpr int B_BYTES = B_K_MAJOR ? TILE_N * 128 : BOXES_B * MN_BOX_BYTES;
+  static constexpr int B_BYTES = (B_K_MAJOR ? TILE_N : (TILE_N + BOX_MN - 1) / BOX_MN * BOX_MN) * 128;
   static constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
-  // The CTAs that share an operand each load one part of every box, of so many rows.
-  static constexpr int SLICE_A = (A_K_MAJOR ? TILE_M : TILE_K) / CLUSTER_N, SLICE_B = (B_K_MAJOR ? TILE_N : TILE_K) / CLUSTER_M;
-  static_assert(SLICE_A % 8 == 0 && SLICE_B % 8 == 0, "swizzle atoms have 8 rows");
 
   // A warp stores 16 rows at a time, EPILOGUE_N columns wide, in boxes. Rows of a slab must spread over the banks: either the copy
   // engine's swizzle sees to that, or an odd number of 16-byte pieces a row.
@@ -317,19 +315,22 @@ struct Sm90Gemm {
     for (unsigned index = cluster; order.has(index); index += clusters) {
       const Tile tile = order[index];
       if (!A_BY_THREADS && !ptx::elect_one()) continue;  // of a warp that walks the tiles together, one thread loads
-      const int batch_a = params.a_batched ? tile.batch : 0, batch_b = params.b_batched ? tile.batch : 0;
+      const Boxes<A_K_MAJOR, TILE_M, CLUSTER_N> boxes_a(tile.m, GROUPED ? tile.end : params.m, params.a_box,
+                                                        params.a_batched ? tile.batch : 0, rank_n);
+      const Boxes<B_K_MAJOR, TILE_N, CLUSTER_M> boxes_b(tile.n, params.n, params.b_box, params.b_batched ? tile.batch : 0, rank_m);
+      const int expected = (A_BY_THREADS ? 0 : boxes_a.bytes) + boxes_b.bytes;
 #pragma unroll 1
       for (int block = 0; block < blocks; ++block) {
         const int k = (first_block + block) * TILE_K;
         const unsigned a = ring + position.stage * STAGE_BYTES, b = a + A_BYTES, ready = full + 8 * position.stage;
         ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);
         if (!A_BY_THREADS || (first_warp && ptx::elect_one())) {
-          ptx::barrier_arrive_expecting(ready, A_BY_THREADS ? B_BYTES : STAGE_BYTES);
-          if (!A_BY_THREADS) load<A_K_MAJOR, BOXES_A, SLICE_A, CLUSTER_N>(a, &params.a, ready, tile.m, k, batch_a, rank_n, row);
-          load<B_K_MAJOR, BOXES_B, SLICE_B, CLUSTER_M>(b, &params.b, ready, tile.n, k, batch_b, rank_m, column);
+          ptx::barrier_arrive_expecting(ready, expected);
+          if (!A_BY_THREADS) boxes_a.load(a, &params.a, ready, k, rank_n, row);
+          boxes_b.load(b, &params.b, ready, k, rank_m, column);
         }
         if constexpr (A_BY_THREADS) {
-          load_by_threads(params, a, tile.m, k, batch_a);
+          load_by_threads(params, a, tile.m, k, params.a_batched ? tile.batch : 0);
           ptx::barrier_arrive_behind_copies(ready);
         }
         position.advance();
@@ -342,18 +343,36 @@ struct Sm90Gemm {
         ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);
   }
 
-  // One operand's tile, or this CTA's slice of it, to all `ctas` that share it.
-  template <bool K_MAJOR, int BOXES, int SLICE, int SHARED_BY>
-  static __device__ __forceinline__ void load(unsigned shared, const TensorMap* map, unsigned barrier, int mn, int k, int batch,
-                                              int slice, unsigned ctas) {
-    shared += slice * SLICE * 128;
-#pragma unroll
-    for (int box = 0; box < BOXES; ++box) {
-      const int x = K_MAJOR ? k : mn + BOX_MN * box, y = (K_MAJOR ? mn : k) + slice * SLICE;
-      if constexpr (SHARED_BY == 1) ptx::load_box(shared + box * MN_BOX_BYTES, map, barrier, x, y, batch);
-      else ptx::load_box(shared + box * MN_BOX_BYTES, map, barrier, x, y, batch, static_cast<unsigned short>(ctas));
+  // What the copy engine loads of one operand's tile, TILE rows (columns) along M (N): boxes that begin before `end`. Those outside it would
+  // fill with zeros at some 2 TB/s on the whole chip, a quarter of what else it manages (docs/notes/sm90.md); what is multiplied in their
+  // place, anything, is not stored. The CTAs that share the tile load a slice each: of a K-major tile some of its rows, of an
+  // MN-major one some of each box's.
+  template <bool K_MAJOR, int TILE, int SHARED_BY> struct Boxes {
+    static constexpr int SLICE = (K_MAJOR ? TILE : TILE_K) / SHARED_BY;
+    static constexpr int MOST = K_MAJOR ? most_boxes(SLICE) : (TILE + BOX_MN - 1) / BOX_MN;
+    static_assert(SLICE % 8 == 0, "swizzle atoms have 8 rows");
+    int mn, rows, batch, boxes;  // the first one's place, its extent along M (N); of this CTA's slice, how many there are
+    int bytes;                   // that arrive from all CTAs in a stage
+
+    __device__ __forceinline__ Boxes(int mn, int end, int box_rows, int batch, int slice)
+        : mn(mn + (K_MAJOR ? slice * SLICE : 0)), rows(K_MAJOR ? box_rows : BOX_MN), batch(batch) {
+      const int all = (max(end - mn, 0) + rows - 1) / rows;
+      boxes = K_MAJOR ? (min(max(end - this->mn, 0), SLICE) + rows - 1) / rows : min(all, MOST);
+      bytes = min(all * rows, K_MAJOR ? TILE : MOST * BOX_MN) * 128;
     }
-  }
+
+    __device__ __forceinline__ void load(unsigned shared, const TensorMap* map, unsigned barrier, int k, int slice, unsigned ctas) const {
+      auto load_box = [&](int box) {
+        const unsigned target = shared + slice * SLICE * 128 + box * rows * 128;
+        const int along = mn + box * rows, x = K_MAJOR ? k : along, y = K_MAJOR ? along : k + slice * SLICE;
+        if constexpr (SHARED_BY == 1) ptx::load_box(target, map, barrier, x, y, batch);
+        else ptx::load_box(target, map, barrier, x, y, batch, static_cast<unsigned short>(ctas));
+      };
+      if (boxes > 0) load_box(0);
+#pragma unroll 1
+      for (int box = 1; MOST > 1 && box < boxes; ++box) load_box(box);
+    }
+  };
 
   // A's tile, by all threads of the producer, in pieces of A_ALIGN bytes. Rows beyond the last are left as they are: what comes of them
   // is not stored.

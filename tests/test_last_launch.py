@@ -11,7 +11,7 @@ def test_a_launch_made_from_the_last_one_is_the_launch_made_anew():
 
         def block(kernel, args, artifact):
             name = kernel.metadata.kernel_name
-            size = 488 if "sm90" in name else 152 if "elementwise" in name else 128
+            size = 496 if "sm90" in name else 152 if "elementwise" in name else 128
             device.expect(size)
             kernel.run(args, artifact, stream=STREAM, assume_supported_args=True)
             block = device.ctypes.string_at(device.library.stand_in_last_parameters(), size)
@@ -163,7 +163,7 @@ def test_a_map_that_cannot_be_changed_is_an_error_and_is_not_launched():
             raise AssertionError("no error")
         assert device.launches() == 1
         # Packed anew from now on.
-        device.expect(488)
+        device.expect(496)
         kernel.run(moved, artifact, stream=STREAM)
         p = device.last_sm90_parameters()
         assert A + 512 in (p.a.address, p.b.address) and device.launches() == 2

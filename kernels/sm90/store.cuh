@@ -60,7 +60,8 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
 #pragma unroll 1
     for (int round = 0; round < M_BLOCKS * BOXES * ROUNDS; ++round) {
       const int row = row_of(round), column = column_of(round);
-      if (GROUPED && row >= end) break;
+      if ((GROUPED || CONVERT_ONLY) && row >= end) break;
+      if (CONVERT_ONLY && column >= params.n) continue;
       if (round % ROUNDS == 0) {
         rows = slabs + slab * SLAB_BYTES;
         slab = (slab + 1) % SLABS;

@@ -550,6 +550,27 @@ impl Sm90 {
         Some(Pack::new(operands))
     }
 
+    /// Rows of a box of an operand whose rows lie along K: of a CTA's part of a tile all, or an equal part, for which fewest lie outside;
+    /// those of an operand that has fewer.
+    fn box_rows(&self, sides: &[Side; 2], at: usize) -> u32 {
+        /// Rows that the swizzle interleaves: boxes begin at multiples.
+        const ATOM: u32 = 8;
+        /// Boxes are started by one thread, which small ones would keep too busy.
+        const FEWEST: u32 = 32;
+        let slice = self.tile[at] / self.cluster[1 - at];
+        let rows = sides[at].view.shape[sides[at].rows].max(1) as u64;
+        if rows < u64::from(slice) {
+            return rows as u32;
+        }
+        let outside = |part: &u32| (rows.next_multiple_of(u64::from(*part)) - rows, slice / *part);
+        (1..=4)
+            .filter(|parts| slice.is_multiple_of(parts * ATOM))
+            .map(|parts| slice / parts)
+            .filter(|part| *part == slice || *part >= FEWEST)
+            .min_by_key(outside)
+            .unwrap_or(slice)
+    }
+
     pub fn workspace_bytes(&self, problem: &GemmProblem) -> u64 {
         self.pack(problem, 0).map_or(0, |pack| pack.bytes())
     }
@@ -567,7 +588,7 @@ impl Sm90 {
         let k_block = u64::from(ROW_BYTES) / types.a.bytes() as u64;
         let map = |at: usize| {
             let side = &sides[at];
-            let (tile, sharers) = (self.tile[at], self.cluster[1 - at]);
+            let sharers = self.cluster[1 - at];
             let view = pack.as_ref().and_then(|pack| pack.view(at)).unwrap_or(*side.view);
             // In the packed view, rows and K are where they were.
             let k_major = side.packed || self.k_major()[at];
@@ -581,7 +602,11 @@ impl Sm90 {
                 extents: [view.shape[inner].max(1) as u64, view.shape[outer].max(1) as u64, batches as u64],
                 strides: [view.stride[outer], view.stride[0]].map(|step| step_bytes(step, types.a)),
                 // 128 bytes along what is contiguous, of which a K block has as many elements.
-                box_extents: [k_block as u32, if k_major { tile } else { k_block as u32 } / sharers, 1],
+                box_extents: [
+                    k_block as u32,
+                    if k_major { self.box_rows(&sides, at) } else { k_block as u32 / sharers },
+                    1,
+                ],
                 swizzle: TensorMap::SWIZZLE_128,
             }
         };
@@ -613,6 +638,7 @@ impl Sm90 {
             batched: [batched(0), batched(1)],
             out_by_copy_engine: i32::from(stored_by_copy_engine),
             band: self.band(problem) as i32,
+            boxes: [0, 1].map(|at| self.box_rows(&sides, at) as i32),
             offsets: GroupOffsets::new(offsets),
             a: if self.loads_by_threads() { sides[0].view.data } else { 0 },
             a_stride: [0, sides[0].rows].map(|dimension| sides[0].view.stride[dimension]),

@@ -138,7 +138,7 @@ class TensorMap(NamedTuple):
 
 
 class Sm90Parameters(NamedTuple):
-    """Sm90Params as the last launch had them. Ask for them with ``expect(488)`` before the launch."""
+    """Sm90Params as the last launch had them. Ask for them with ``expect(496)`` before the launch."""
 
     a: TensorMap
     b: TensorMap
@@ -149,6 +149,8 @@ class Sm90Parameters(NamedTuple):
     extents: tuple[int, ...]
     batched: tuple[int, ...]
     out_by_copy_engine: int
+    #: Rows of the boxes of K-major operands.
+    boxes: tuple[int, ...]
     offsets: tuple[int, ...]
     #: Of an A that threads load, which has no map.
     a_pointer: int
@@ -157,16 +159,25 @@ class Sm90Parameters(NamedTuple):
 
 def last_sm90_parameters() -> Sm90Parameters:
     """The parameter block of the last launch of an sm90 kernel."""
-    block = ctypes.string_at(library.stand_in_last_parameters(), 488)
+    block = ctypes.string_at(library.stand_in_last_parameters(), 496)
 
     def tensor_map(at: int) -> TensorMap:
         fields = struct.unpack_from("<2i6Q3I", block, 128 * at)
         return TensorMap(fields[0], fields[1], fields[2], fields[3:6], fields[6:8], fields[8:])
 
-    fields = struct.unpack_from("<4Q4i2iiiQqQ2q", block, 384)
+    fields = struct.unpack_from("<4Q4i2iii2iQqQ2q", block, 384)
     maps = (tensor_map(0), tensor_map(1), tensor_map(2))
     return Sm90Parameters(
-        *maps, fields[0], fields[1:4], fields[4:8], fields[8:10], fields[10], fields[12:14], fields[14], fields[15:]
+        *maps,
+        fields[0],
+        fields[1:4],
+        fields[4:8],
+        fields[8:10],
+        fields[10],
+        fields[12:14],
+        fields[14:16],
+        fields[16],
+        fields[17:],
     )
 
 
