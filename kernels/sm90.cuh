@@ -319,6 +319,7 @@ struct Sm90Gemm {
                                                         params.a_batched ? tile.batch : 0, rank_n);
       const Boxes<B_K_MAJOR, TILE_N, CLUSTER_M> boxes_b(tile.n, params.n, params.b_box, params.b_batched ? tile.batch : 0, rank_m);
       const int expected = (A_BY_THREADS ? 0 : boxes_a.bytes) + boxes_b.bytes;
+      const bool whole = (A_BY_THREADS || boxes_a.whole()) && boxes_b.whole();
 #pragma unroll 1
       for (int block = 0; block < blocks; ++block) {
         const int k = (first_block + block) * TILE_K;
@@ -326,8 +327,13 @@ struct Sm90Gemm {
         ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);
         if (!A_BY_THREADS || (first_warp && ptx::elect_one())) {
           ptx::barrier_arrive_expecting(ready, expected);
-          if (!A_BY_THREADS) boxes_a.load(a, &params.a, ready, k, rank_n, row);
-          boxes_b.load(b, &params.b, ready, k, rank_m, column);
+          if (whole) {
+            if (!A_BY_THREADS) boxes_a.load_whole(a, &params.a, ready, k, rank_n, row);
+            boxes_b.load_whole(b, &params.b, ready, k, rank_m, column);
+          } else {
+            if (!A_BY_THREADS) boxes_a.load(a, &params.a, ready, k, rank_n, row);
+            boxes_b.load(b, &params.b, ready, k, rank_m, column);
+          }
         }
         if constexpr (A_BY_THREADS) {
           load_by_threads(params, a, tile.m, k, params.a_batched ? tile.batch : 0);
@@ -361,16 +367,26 @@ struct Sm90Gemm {
       bytes = min(all * rows, K_MAJOR ? TILE : MOST * BOX_MN) * 128;
     }
 
+    // Whether there are as many boxes as most tiles have; these are loaded without a loop, for where tiles are small, what this thread has
+    // to do takes as long as what the copy engine has.
+    static constexpr int WHOLE = K_MAJOR ? 1 : MOST;
+    __device__ __forceinline__ bool whole() const { return boxes == WHOLE; }
+
+    __device__ __forceinline__ void load_whole(unsigned shared, const TensorMap* map, unsigned barrier, int k, int slice,
+                                               unsigned ctas) const {
+#pragma unroll
+      for (int box = 0; box < WHOLE; ++box) load_box(shared, map, barrier, box, k, slice, ctas);
+    }
     __device__ __forceinline__ void load(unsigned shared, const TensorMap* map, unsigned barrier, int k, int slice, unsigned ctas) const {
-      auto load_box = [&](int box) {
-        const unsigned target = shared + slice * SLICE * 128 + box * rows * 128;
-        const int along = mn + box * rows, x = K_MAJOR ? k : along, y = K_MAJOR ? along : k + slice * SLICE;
-        if constexpr (SHARED_BY == 1) ptx::load_box(target, map, barrier, x, y, batch);
-        else ptx::load_box(target, map, barrier, x, y, batch, static_cast<unsigned short>(ctas));
-      };
-      if (boxes > 0) load_box(0);
 #pragma unroll 1
-      for (int box = 1; MOST > 1 && box < boxes; ++box) load_box(box);
+      for (int box = 0; box < boxes; ++box) load_box(shared, map, barrier, box, k, slice, ctas);
+    }
+    __device__ __forceinline__ void load_box(unsigned shared, const TensorMap* map, unsigned barrier, int box, int k, int slice,
+                                             unsigned ctas) const {
+      const int along = mn + box * rows, x = K_MAJOR ? k : along, y = K_MAJOR ? along : k + slice * SLICE;
+      shared += slice * SLICE * 128 + box * rows * 128;
+      if constexpr (SHARED_BY == 1) ptx::load_box(shared, map, barrier, x, y, batch);
+      else ptx::load_box(shared, map, barrier, x, y, batch, static_cast<unsigned short>(ctas));
     }
   };
 
