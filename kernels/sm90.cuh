@@ -243,10 +243,7 @@ struct Sm90Gemm {
     }
     if constexpr (CLUSTER > 1) ptx::cluster_meet();
     else __syncthreads();
-    ptx::wait_for_grids_before();
-    // The clusters of a split tile spread over the chip best where no others run. (8 of 8 CTAs have a GPC each, which is as fast as it
-    // gets; with another grid's still there, two of them share one.)
-    if constexpr (SPLIT == 1) ptx::let_next_grid_start();
+    if constexpr (GROUPED) begin();  // another grid may write the offsets
 
     Order order(params);
     const unsigned clusters = gridDim.x / CLUSTER, cluster = blockIdx.x / CLUSTER;
@@ -262,6 +259,7 @@ struct Sm90Gemm {
       if constexpr (SPLIT > 1) ptx::cluster_meet();  // as the consumers, in `add_up`
     } else {
       if constexpr (REDISTRIBUTE) ptx::grow_registers<CONSUMER_REGISTERS>();
+      if constexpr (!GROUPED) begin();
       ptx::declare_sums<SUMS>();
       unsigned char* slabs = shared_memory + SLABS_AT + warp * (SLABS * SLAB_BYTES);
       const int warp_m = (PING_PONG ? 0 : warpgroup * M_BLOCKS * 64) + warp % 4 * 16;
@@ -275,10 +273,12 @@ struct Sm90Gemm {
 #pragma unroll 1
       for (unsigned index = cluster + (PING_PONG ? warpgroup * clusters : 0); order.has(index);
            index += (PING_PONG ? CONSUMERS : 1) * clusters) {
+        Tile tile = order[index];
+        // Now, while the first block is on its way. (The compiler would put it off.)
+        asm volatile("" : "+r"(tile.batch), "+r"(tile.m), "+r"(tile.n));
         multiply(position, blocks, rank, warpgroup, ring, full, empty);
         Sums sums;
         ptx::read_sums<0, SUMS>(sums[0]);
-        const Tile tile = order[index];
         const int m = tile.m + warp_m, n = tile.n + split * EPILOGUE_N;
         if constexpr (SPLIT == 1) {
           auto sum = [&](int strip, int i) { return decode(Multiply::value(sums[strip], i)); };
@@ -296,6 +296,15 @@ struct Sm90Gemm {
       }
     }
     if constexpr (!OUT_TRANSPOSED) ptx::store_wait_read<0>();  // the copy engine may still read the slabs
+  }
+
+  // Waits for the grids before this one. What does not need their memory is done ahead of that: it then takes no time, as long as
+  // others of their CTAs still run.
+  static __device__ __forceinline__ void begin() {
+    ptx::wait_for_grids_before();
+    // The clusters of a split tile spread over the chip best where no others run. (8 of 8 CTAs have a GPC each, which is as fast as it
+    // gets; with another grid's still there, two of them share one.)
+    if constexpr (SPLIT == 1) ptx::let_next_grid_start();
   }
 
   // ---- the producer ----
@@ -320,6 +329,7 @@ struct Sm90Gemm {
       const Boxes<B_K_MAJOR, TILE_N, CLUSTER_M> boxes_b(tile.n, params.n, params.b_box, params.b_batched ? tile.batch : 0, rank_m);
       const int expected = (A_BY_THREADS ? 0 : boxes_a.bytes) + boxes_b.bytes;
       const bool whole = (A_BY_THREADS || boxes_a.whole()) && boxes_b.whole();
+      if (!GROUPED && index == cluster) begin();
 #pragma unroll 1
       for (int block = 0; block < blocks; ++block) {
         const int k = (first_block + block) * TILE_K;
