@@ -323,7 +323,6 @@ struct Sm90Gemm {
 #pragma unroll 1
     for (unsigned index = cluster; order.has(index); index += clusters) {
       const Tile tile = order[index];
-      if (!A_BY_THREADS && !ptx::elect_one()) continue;  // of a warp that walks the tiles together, one thread loads
       const Boxes<A_K_MAJOR, TILE_M, CLUSTER_N> boxes_a(tile.m, GROUPED ? tile.end : params.m, params.a_box,
                                                         params.a_batched ? tile.batch : 0, rank_n);
       const Boxes<B_K_MAJOR, TILE_N, CLUSTER_M> boxes_b(tile.n, params.n, params.b_box, params.b_batched ? tile.batch : 0, rank_m);
@@ -335,7 +334,7 @@ struct Sm90Gemm {
         const int k = (first_block + block) * TILE_K;
         const unsigned a = ring + position.stage * STAGE_BYTES, b = a + A_BYTES, ready = full + 8 * position.stage;
         ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);
-        if (!A_BY_THREADS || (first_warp && ptx::elect_one())) {
+        if (first_warp && ptx::elect_one()) {
           ptx::barrier_arrive_expecting(ready, expected);
           if (whole) {
             if (!A_BY_THREADS) boxes_a.load_whole(a, &params.a, ready, k, rank_n, row);
@@ -353,7 +352,7 @@ struct Sm90Gemm {
       }
     }
     // Other CTAs still arrive at these barriers, and this one must not be gone before.
-    if (CLUSTER_M * CLUSTER_N > 1 && (A_BY_THREADS || ptx::elect_one()))
+    if (CLUSTER_M * CLUSTER_N > 1)
 #pragma unroll 1
       for (int stage = 0; stage < STAGES; ++stage, position.advance())
         ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);
