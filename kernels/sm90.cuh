@@ -85,7 +85,6 @@ struct Sm90Gemm {
   // is several of 128 bytes along M (N) by TILE_K, the last of which may be partly wasted. Either way 64 rows of A lie 8192 bytes from the
   // next, and a box takes 128 bytes for each of its rows (columns).
   static constexpr int BOX_MN = 128 / sizeof(A);
-  static __device__ __forceinline__ constexpr int most_boxes(int slice) { return slice / 32 < 4 ? slice / 32 : 4; }  // as Sm90::box_rows
   static constexpr int BLOCK_BYTES = 8192;  // 64 rows of 128 bytes
   static constexpr int A_BYTES = TILE_M * 128;
   static constexpr int B_BYTES = (B_K_MAJOR ? TILE_N : (TILE_N + BOX_MN - 1) / BOX_MN * BOX_MN) * 128;
@@ -274,8 +273,10 @@ struct Sm90Gemm {
       for (unsigned index = cluster + (PING_PONG ? warpgroup * clusters : 0); order.has(index);
            index += (PING_PONG ? CONSUMERS : 1) * clusters) {
         Tile tile = order[index];
-        // Now, while the first block is on its way. (The compiler would put it off.)
-        asm volatile("" : "+r"(tile.batch), "+r"(tile.m), "+r"(tile.n));
+        // While the first block is on its way.
+        ptx::compute_here(tile.batch);
+        ptx::compute_here(tile.m);
+        ptx::compute_here(tile.n);
         multiply(position, blocks, rank, warpgroup, ring, full, empty);
         Sums sums;
         ptx::read_sums<0, SUMS>(sums[0]);
@@ -327,7 +328,7 @@ struct Sm90Gemm {
                                                         params.a_batched ? tile.batch : 0, rank_n);
       const Boxes<B_K_MAJOR, TILE_N, CLUSTER_M> boxes_b(tile.n, params.n, params.b_box, params.b_batched ? tile.batch : 0, rank_m);
       const int expected = (A_BY_THREADS ? 0 : boxes_a.bytes) + boxes_b.bytes;
-      const bool whole = (A_BY_THREADS || boxes_a.whole()) && boxes_b.whole();
+      const bool usual = (A_BY_THREADS || boxes_a.usual()) && boxes_b.usual();
       if (!GROUPED && index == cluster) begin();
 #pragma unroll 1
       for (int block = 0; block < blocks; ++block) {
@@ -336,9 +337,9 @@ struct Sm90Gemm {
         ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);
         if (first_warp && ptx::elect_one()) {
           ptx::barrier_arrive_expecting(ready, expected);
-          if (whole) {
-            if (!A_BY_THREADS) boxes_a.load_whole(a, &params.a, ready, k, rank_n, row);
-            boxes_b.load_whole(b, &params.b, ready, k, rank_m, column);
+          if (usual) {
+            if (!A_BY_THREADS) boxes_a.load_usual(a, &params.a, ready, k, rank_n, row);
+            boxes_b.load_usual(b, &params.b, ready, k, rank_m, column);
           } else {
             if (!A_BY_THREADS) boxes_a.load(a, &params.a, ready, k, rank_n, row);
             boxes_b.load(b, &params.b, ready, k, rank_m, column);
@@ -358,42 +359,40 @@ struct Sm90Gemm {
         ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);
   }
 
-  // What the copy engine loads of one operand's tile, TILE rows (columns) along M (N): boxes that begin before `end`. Those outside it would
-  // fill with zeros at some 2 TB/s on the whole chip, a quarter of what else it manages (docs/notes/sm90.md); what is multiplied in their
-  // place, anything, is not stored. The CTAs that share the tile load a slice each: of a K-major tile some of its rows, of an
-  // MN-major one some of each box's.
+  // What the copy engine loads of one operand's tile, which has TILE rows (columns) along M (N) from `begin` on: boxes that begin before
+  // `end`. Those outside it would fill with zeros at some 2 TB/s on the whole chip, a quarter of what else it manages
+  // (docs/notes/sm90.md); what is multiplied in their place, anything, is not stored. The CTAs that share the tile load a slice each:
+  // of a K-major tile some of its rows, of an MN-major one some of each box's.
   template <bool K_MAJOR, int TILE, int SHARED_BY> struct Boxes {
-    static constexpr int SLICE = (K_MAJOR ? TILE : TILE_K) / SHARED_BY;
-    static constexpr int MOST = K_MAJOR ? most_boxes(SLICE) : (TILE + BOX_MN - 1) / BOX_MN;
+    static constexpr int SLICE = (K_MAJOR ? TILE : TILE_K) / SHARED_BY, MOST = K_MAJOR ? 1 : (TILE + BOX_MN - 1) / BOX_MN;
     static_assert(SLICE % 8 == 0, "swizzle atoms have 8 rows");
-    int mn, rows, batch, boxes;  // the first one's place, its extent along M (N); of this CTA's slice, how many there are
-    int bytes;                   // that arrive from all CTAs in a stage
+    int mn, extent, batch;  // the first box's place and its extent along M (N)
+    int count;              // in this CTA's slice
+    int bytes;              // of a stage, that arrive from all CTAs
 
-    __device__ __forceinline__ Boxes(int mn, int end, int box_rows, int batch, int slice)
-        : mn(mn + (K_MAJOR ? slice * SLICE : 0)), rows(K_MAJOR ? box_rows : BOX_MN), batch(batch) {
-      const int all = (max(end - mn, 0) + rows - 1) / rows;
-      boxes = K_MAJOR ? (min(max(end - this->mn, 0), SLICE) + rows - 1) / rows : min(all, MOST);
-      bytes = min(all * rows, K_MAJOR ? TILE : MOST * BOX_MN) * 128;
+    __device__ __forceinline__ Boxes(int begin, int end, int box_rows, int batch, int slice)
+        : mn(begin + (K_MAJOR ? slice * SLICE : 0)), extent(K_MAJOR ? box_rows : BOX_MN), batch(batch) {
+      const int all = (min(max(end - begin, 0), TILE) + extent - 1) / extent;
+      count = K_MAJOR ? (min(max(end - mn, 0), SLICE) + extent - 1) / extent : all;
+      bytes = all * extent * 128;
     }
 
-    // Whether there are as many boxes as most tiles have; these are loaded without a loop, for where tiles are small, what this thread has
-    // to do takes as long as what the copy engine has.
-    static constexpr int WHOLE = K_MAJOR ? 1 : MOST;
-    __device__ __forceinline__ bool whole() const { return boxes == WHOLE; }
-
-    __device__ __forceinline__ void load_whole(unsigned shared, const TensorMap* map, unsigned barrier, int k, int slice,
+    // As many as most tiles have are loaded without a loop: while a stage's data is what all wait for, so is what this thread does from
+    // its release to its next loads.
+    __device__ __forceinline__ bool usual() const { return count == MOST; }
+    __device__ __forceinline__ void load_usual(unsigned shared, const TensorMap* map, unsigned barrier, int k, int slice,
                                                unsigned ctas) const {
 #pragma unroll
-      for (int box = 0; box < WHOLE; ++box) load_box(shared, map, barrier, box, k, slice, ctas);
+      for (int box = 0; box < MOST; ++box) load_box(shared, map, barrier, box, k, slice, ctas);
     }
     __device__ __forceinline__ void load(unsigned shared, const TensorMap* map, unsigned barrier, int k, int slice, unsigned ctas) const {
 #pragma unroll 1
-      for (int box = 0; box < boxes; ++box) load_box(shared, map, barrier, box, k, slice, ctas);
+      for (int box = 0; box < count; ++box) load_box(shared, map, barrier, box, k, slice, ctas);
     }
     __device__ __forceinline__ void load_box(unsigned shared, const TensorMap* map, unsigned barrier, int box, int k, int slice,
                                              unsigned ctas) const {
-      const int along = mn + box * rows, x = K_MAJOR ? k : along, y = K_MAJOR ? along : k + slice * SLICE;
-      shared += slice * SLICE * 128 + box * rows * 128;
+      const int along = mn + box * extent, x = K_MAJOR ? k : along, y = K_MAJOR ? along : k + slice * SLICE;
+      shared += (slice * SLICE + box * extent) * 128;
       if constexpr (SHARED_BY == 1) ptx::load_box(shared, map, barrier, x, y, batch);
       else ptx::load_box(shared, map, barrier, x, y, batch, static_cast<unsigned short>(ctas));
     }

@@ -29,6 +29,9 @@ __device__ __forceinline__ bool elect_one() {
   return chosen;
 }
 
+// No instruction: the value is known from here on, where the compiler would put it off until it is used.
+__device__ __forceinline__ void compute_here(int& value) { asm volatile("" : "+r"(value)); }
+
 // ---- "Asynchronous copy: cp.async" ----------------------------------------------------------------------------------
 
 // Copies BYTES (4, 8 or 16; both addresses are multiples of that) without going through registers.

@@ -395,12 +395,13 @@ impl Sm90 {
         self.layout.out.fits(out) && out.alignment(unit) >= 16 && out.shape[unit] * types.out.bytes() % 16 == 0
     }
 
-    /// Rows of 128 bytes that a K block of a tile has of the program's A and B, with what is read only to be wasted, and what they
-    /// begin at multiples of, in bytes.
+    /// Rows of 128 bytes that a K block of a tile has of the program's A and B, as far as they lie inside, with what is read only to be
+    /// wasted; and what they begin at multiples of, in bytes.
     pub fn rows_read(&self, problem: &GemmProblem) -> [(u32, u32); 2] {
         let (sides, k_major) = (self.sides(problem), self.k_major());
         [0, 1].map(|at| {
-            let (side, tile) = (&sides[at], self.tile[at]);
+            let side = &sides[at];
+            let tile = i64::from(self.tile[at]).min(side.view.shape[side.rows]).max(1) as u32;
             if side.packed {
                 return (tile, ROW_BYTES);
             }
@@ -408,8 +409,8 @@ impl Sm90 {
             let step = (side.view.stride[other] * side.view.dtype.bytes()) | i64::from(ROW_BYTES);
             // Along M (N), a tile comes in boxes of 128 bytes. Tiles that are not whole boxes begin inside lines of the cache.
             let per_box = ROW_BYTES / side.view.dtype.bytes() as u32;
-            if k_major[at] || tile.is_multiple_of(per_box) {
-                (tile, 1 << step.trailing_zeros())
+            if k_major[at] || self.tile[at].is_multiple_of(per_box) {
+                (if k_major[at] { tile } else { tile.next_multiple_of(per_box) }, 1 << step.trailing_zeros())
             } else {
                 (tile.next_multiple_of(per_box), 16)
             }
@@ -469,10 +470,14 @@ impl Sm90 {
         [0, 1].map(|at| (walked[at] * cluster[at]).min(extent[at]))
     }
 
-    /// The shares of the tiles' rows and columns that lie inside the output: clusters may overhang.
+    /// What all tiles together have of rows and columns inside the output, as a share of what they would have if each had as many as the
+    /// first: clusters may overhang.
     pub fn inside(&self, problem: &GemmProblem) -> [f64; 2] {
         let (extent, cluster, tiles) = self.grid(problem);
-        [0, 1].map(|at| extent[at] / (tiles[at] * cluster[at]))
+        [0, 1].map(|at| {
+            let first = f64::from(self.tile[at]).min(extent[at]);
+            extent[at] / (tiles[at] * cluster[at] / f64::from(self.tile[at]) * first)
+        })
     }
 
     /// Rows and columns, in the program's frame: of the output, at least one; of a cluster's tiles; and how many of those there are.
