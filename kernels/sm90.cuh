@@ -335,15 +335,16 @@ struct Sm90Gemm {
         const int k = (first_block + block) * TILE_K;
         const unsigned a = ring + position.stage * STAGE_BYTES, b = a + A_BYTES, ready = full + 8 * position.stage;
         ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);
-        if (first_warp && ptx::elect_one()) {
-          ptx::barrier_arrive_expecting(ready, expected);
-          if (usual) {
+        if (first_warp && usual) {
+          if (ptx::elect_one()) {
+            ptx::barrier_arrive_expecting(ready, expected);
             if (!A_BY_THREADS) boxes_a.load_usual(a, &params.a, ready, k, rank_n, row);
             boxes_b.load_usual(b, &params.b, ready, k, rank_m, column);
-          } else {
-            if (!A_BY_THREADS) boxes_a.load(a, &params.a, ready, k, rank_n, row);
-            boxes_b.load(b, &params.b, ready, k, rank_m, column);
           }
+        } else if (first_warp && ptx::elect_one()) {
+          ptx::barrier_arrive_expecting(ready, expected);
+          if (!A_BY_THREADS) boxes_a.load(a, &params.a, ready, k, rank_n, row);
+          boxes_b.load(b, &params.b, ready, k, rank_m, column);
         }
         if constexpr (A_BY_THREADS) {
           load_by_threads(params, a, tile.m, k, params.a_batched ? tile.batch : 0);
