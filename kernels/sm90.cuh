@@ -373,10 +373,13 @@ struct Sm90Gemm {
 
     __device__ __forceinline__ Boxes(int begin, int end, int box_rows, int batch, int slice)
         : mn(begin + (K_MAJOR ? slice * SLICE : 0)), extent(K_MAJOR ? box_rows : BOX_MN), batch(batch) {
-      const int all = (min(max(end - begin, 0), TILE) + extent - 1) / extent;
-      count = K_MAJOR ? (min(max(end - mn, 0), SLICE) + extent - 1) / extent : all;
-      bytes = all * extent * 128;
+      const int inside = min(max(end - begin, 0), TILE), whole_slices = K_MAJOR ? inside / SLICE * SLICE : 0;
+      count = within(K_MAJOR ? min(end - mn, SLICE) : inside);
+      bytes = (whole_slices + within(inside - whole_slices) * extent) * 128;
     }
+    // Those that begin within so many rows (columns), of a slice or an MN-major tile: 4 at most (Sm90::box_rows), without a division.
+    __device__ __forceinline__ int within(int rows) const { return (0 < rows) + (extent < rows) + (2 * extent < rows) + (3 * extent < rows); }
+    static_assert(K_MAJOR || MOST <= 4);
 
     // As many as most tiles have are loaded without a loop: while a stage's data is what all wait for, so is what this thread does from
     // its release to its next loads.
