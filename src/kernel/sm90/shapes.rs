@@ -51,6 +51,7 @@ pub(super) const SHAPES: &[Shape] = &[
     ([64, 64], 1, Cooperative, [2, 1], 1),
     ([64, 64], 1, Cooperative, [1, 1], 2),
     ([64, 64], 1, Cooperative, [1, 1], 4),
+    ([64, 64], 1, Cooperative, [1, 1], 8),
     ([64, 32], 1, Cooperative, [1, 1], 1),
     ([64, 32], 1, Cooperative, [1, 1], 8),
 ];
