@@ -377,9 +377,13 @@ struct Sm90Gemm {
       count = within(K_MAJOR ? min(end - mn, SLICE) : inside);
       bytes = (whole_slices + within(inside - whole_slices) * extent) * 128;
     }
-    // Those that begin within so many rows (columns), of a slice or an MN-major tile: 4 at most (Sm90::box_rows), without a division.
-    __device__ __forceinline__ int within(int rows) const { return (0 < rows) + (extent < rows) + (2 * extent < rows) + (3 * extent < rows); }
-    static_assert(K_MAJOR || MOST <= 4);
+    // Those that begin within so many rows (columns), without a division: up to 4 of a slice (Sm90::box_rows), MOST of an MN-major tile.
+    __device__ __forceinline__ int within(int rows) const {
+      int boxes = (0 < rows) + (extent < rows) + (2 * extent < rows) + (3 * extent < rows);
+#pragma unroll
+      for (int box = 4; box < MOST; ++box) boxes += box * extent < rows;
+      return boxes;
+    }
 
     // As many as most tiles have are loaded without a loop: while a stage's data is what all wait for, so is what this thread does from
     // its release to its next loads.
