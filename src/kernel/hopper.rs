@@ -45,8 +45,8 @@ const DEVICE_RATE: f64 = 3.35e12;
 const DEVICE_HALF: f64 = 0.02e6;
 /// Seconds until the first bytes arrive.
 const DEVICE_STARTS: f64 = 0.2e-6;
-/// Seconds: a launch, and more of one by clusters; the first block's way to the tensor cores and the end of a tile, with so much more for each sum of a thread;
-/// adding up a tile that is split, with so much more for each sum that a CTA sends.
+/// Seconds: a launch, and more of one by clusters; the first block's way to the tensor cores and the end of a tile, with so much more
+/// for each sum of a thread; adding up a tile that is split, with so much more for each sum that a CTA sends.
 const LAUNCH: f64 = 0.05e-6;
 const CLUSTER: f64 = 0.2e-6;
 const TILE_ENDS: f64 = 0.5e-6;

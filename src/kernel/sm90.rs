@@ -401,19 +401,19 @@ impl Sm90 {
         let (sides, k_major) = (self.sides(problem), self.k_major());
         [0, 1].map(|at| {
             let side = &sides[at];
-            let tile = i64::from(self.tile[at]).min(side.view.shape[side.rows]).max(1) as u32;
+            let inside = i64::from(self.tile[at]).min(side.view.shape[side.rows]).max(1) as u32;
             if side.packed {
-                return (tile, ROW_BYTES);
+                return (inside, ROW_BYTES);
             }
             let other = if k_major[at] { side.rows } else { side.k };
             let step = (side.view.stride[other] * side.view.dtype.bytes()) | i64::from(ROW_BYTES);
+            let aligned = 1 << step.trailing_zeros();
+            if k_major[at] {
+                return (inside, aligned);
+            }
             // Along M (N), a tile comes in boxes of 128 bytes. Tiles that are not whole boxes begin inside lines of the cache.
             let per_box = ROW_BYTES / side.view.dtype.bytes() as u32;
-            if k_major[at] || self.tile[at].is_multiple_of(per_box) {
-                (if k_major[at] { tile } else { tile.next_multiple_of(per_box) }, 1 << step.trailing_zeros())
-            } else {
-                (tile.next_multiple_of(per_box), 16)
-            }
+            (inside.next_multiple_of(per_box), if self.tile[at].is_multiple_of(per_box) { aligned } else { 16 })
         })
     }
 
