@@ -81,9 +81,9 @@ struct Sm90Gemm {
 
   // ---- shared memory: the ring, the consumers' slabs, the barriers ----
 
-  // A K-major tile is a box of TILE_K by TILE_M (TILE_N), or some with an equal part of those rows each, as the host says. An MN-major tile
-  // is several of 128 bytes along M (N) by TILE_K, the last of which may be partly wasted. Either way 64 rows of A lie 8192 bytes from the
-  // next, and a box takes 128 bytes for each of its rows (columns).
+  // Of a K-major tile a CTA's slice is a box of TILE_K by the slice's rows, or some with an equal part of them each, or all rows of an operand
+  // that has fewer, as the host says. An MN-major tile is several boxes of 128 bytes along M (N) by TILE_K, the last of which may be partly
+  // wasted. Either way 64 rows of A lie 8192 bytes from the next, and a box takes 128 bytes for each of its rows (columns).
   static constexpr int BOX_MN = 128 / sizeof(A);
   static constexpr int BLOCK_BYTES = 8192;  // 64 rows of 128 bytes
   static constexpr int A_BYTES = TILE_M * 128;

@@ -27,7 +27,7 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
   static constexpr bool A_FROM_REGISTERS = Gemm::A_FROM_REGISTERS;
 
   // A warp's sums: M_BLOCKS strips of 16 rows, 64 rows apart, EPILOGUE_N columns wide, from (m, n) on. `value` gives a sum by
-  // its strip and its index there. Of the rows, only those before `end` are stored.
+  // its strip and its index there. Of the rows, only those before `end` are stored. `last`: nobody in this CTA multiplies meanwhile.
   template <class Sums>
   static __device__ __forceinline__ void store(const Sm90Params& params, Epilogue epilogue, const Sums& value, unsigned char* slabs,
                                                int& slab, int batch, int m, int n, int end, bool last) {

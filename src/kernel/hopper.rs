@@ -2,7 +2,7 @@
 //!
 //! The constants were fitted to some 5600 timings of 66 configurations, on 167 shapes in float16, for the loss that matters: the time of the
 //! kernel that the model puts first over that of the best. Two of them, `TENSOR_RATE` and `L2_RATE_OF_ALL`, were moved by 1 and 5 %
-//! afterwards, for two near ties that the fit had wrong. Since then the program loads nothing outside its operands, and starts sooner; the
+//! afterwards, for two near ties that the fit had wrong. Since then the program loads no boxes outside its operands, and starts sooner; the
 //! model counts what lies inside, `BLOCK` and `CLUSTER` are new, and the rest stayed: of 5500 timings on 161 shapes it puts one first that
 //! takes 1.019 times as long as the best in the geometric mean, and 1.18 at worst, where a new fit of all constants but `CLUSTER` has
 //! 1.0205 and the same worst. Times themselves are 11 % too long, and within 14 % of that (root mean square). What concerns alignment,
@@ -25,7 +25,7 @@ const L2_RATE_OF_ALL: f64 = 18.0e12;
 const L2_RATE_OF_GPC: f64 = 0.944e12;
 const GPCS: f64 = 7.0;
 const SMALL_GPC: u32 = 8;
-/// Seconds from one block of a CTA to its next, however small they are.
+/// Seconds that a block takes a multiprocessor, however small it is.
 const BLOCK: f64 = 0.1e-6;
 /// Bytes a second of A that a multiprocessor's threads load, 8 and 4 at a time: from 64x128 tiles at 1024x1024x4100 and 256x4096x4092.
 const THREADS_RATE_8: f64 = 31e9;
@@ -45,8 +45,8 @@ const DEVICE_RATE: f64 = 3.35e12;
 const DEVICE_HALF: f64 = 0.02e6;
 /// Seconds until the first bytes arrive.
 const DEVICE_STARTS: f64 = 0.2e-6;
-/// Seconds: a launch, and more of one by clusters; the first block's way to the tensor cores and the end of a tile, with so much more
-/// for each sum of a thread; adding up a tile that is split, with so much more for each sum that a CTA sends.
+/// Seconds: a launch, and more of one by clusters that share operands; the first block's way to the tensor cores and the end of a tile,
+/// with so much more for each sum of a thread; adding up a tile that is split, with so much more for each sum that a CTA sends.
 const LAUNCH: f64 = 0.05e-6;
 const CLUSTER: f64 = 0.2e-6;
 const TILE_ENDS: f64 = 0.5e-6;

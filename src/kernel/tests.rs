@@ -86,7 +86,6 @@ fn large_squares_get_the_tile_that_measured_best() {
     }
 }
 
-/// Where cuTensorMapEncodeTiled would refuse a map (CUDA Driver API, its list of conditions).
 #[test]
 fn few_tiles_of_deep_k_are_split_as_measured_best() {
     let row_major = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
@@ -113,6 +112,7 @@ fn few_tiles_of_deep_k_are_split_as_measured_best() {
     }
 }
 
+/// Where cuTensorMapEncodeTiled would refuse a map (CUDA Driver API, its list of conditions).
 fn assert_valid(map: &TensorMap, what: &str) {
     assert_eq!(map.address % 16, 0, "{what}");
     assert!(map.extents.iter().all(|extent| (1..=1 << 32).contains(extent)), "{what}: {map:?}");
