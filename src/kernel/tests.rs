@@ -137,6 +137,18 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                     let launch = kernel.launch(&problem, Target::typical(90), 1 << 30).expect("there is an output");
                     let Params::Sm90(params) = launch.params else { panic!("not its parameters") };
                     params.maps.iter().flatten().for_each(|map| assert_valid(map, &kernel.name()));
+                    // As `Boxes` of the program takes them: a CTA's slice is some whole boxes, or one box holds all of the operand.
+                    for (at, extent) in [params.scalars.m, params.scalars.n].into_iter().enumerate() {
+                        let operand = if config.crossed() { 1 - at } else { at };
+                        let k_major = config.k_major()[at] || config.packed[operand];
+                        let (slice, rows) = (config.tile[at] / config.cluster[1 - at], params.scalars.boxes[at] as u32);
+                        let parts = slice / rows;
+                        let whole = slice == parts * rows && (parts == 1 || (parts <= 4 && rows >= 32));
+                        assert!(whole || (rows == extent as u32 && rows < slice), "{}: {rows} rows", kernel.name());
+                        if let (Some(map), true) = (&params.maps[at], k_major) {
+                            assert_eq!(map.box_extents[1], rows, "{}", kernel.name());
+                        }
+                    }
                     assert_eq!(launch.grid % launch.cluster, 0);
                     assert!(launch.shared_bytes <= 227 * 1024 && launch.cluster <= 8);
                     assert_eq!(kernel.workspace_bytes(&problem) > 0, config.packed.contains(&true) && k > 0);
