@@ -360,7 +360,7 @@ struct Sm90Gemm {
         ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);
   }
 
-  // What the copy engine loads of one operand's tile, which has TILE rows (columns) along M (N) from `begin` on: boxes that begin before
+  // What the copy engine loads of one operand's tile, which has TILE rows (columns) along M (N) from `first` on: boxes that begin before
   // `end`. Those outside it would fill with zeros at some 2 TB/s on the whole chip, a quarter of what else it manages
   // (docs/notes/sm90.md); what is multiplied in their place, anything, is not stored. The CTAs that share the tile load a slice each:
   // of a K-major tile some of its rows, of an MN-major one some of each box's.
@@ -371,9 +371,9 @@ struct Sm90Gemm {
     int count;              // in this CTA's slice
     int bytes;              // of a stage, that arrive from all CTAs
 
-    __device__ __forceinline__ Boxes(int begin, int end, int box_rows, int batch, int slice)
-        : mn(begin + (K_MAJOR ? slice * SLICE : 0)), extent(K_MAJOR ? box_rows : BOX_MN), batch(batch) {
-      const int inside = min(max(end - begin, 0), TILE), whole_slices = K_MAJOR ? inside / SLICE * SLICE : 0;
+    __device__ __forceinline__ Boxes(int first, int end, int box_rows, int batch, int slice)
+        : mn(first + (K_MAJOR ? slice * SLICE : 0)), extent(K_MAJOR ? box_rows : BOX_MN), batch(batch) {
+      const int inside = min(max(end - first, 0), TILE), whole_slices = K_MAJOR ? inside / SLICE * SLICE : 0;
       count = within(K_MAJOR ? min(end - mn, SLICE) : inside);
       bytes = (whole_slices + within(inside - whole_slices) * extent) * 128;
     }

@@ -60,6 +60,8 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
 #pragma unroll 1
     for (int round = 0; round < M_BLOCKS * BOXES * ROUNDS; ++round) {
       const int row = row_of(round), column = column_of(round);
+      // What lies outside the output, or below a group's rows, is not stored. Behind another epilogue, unless grouped, all boxes are gone
+      // through, for what else it gives.
       if ((GROUPED || CONVERT_ONLY) && row >= end) break;
       if (CONVERT_ONLY && column >= params.n) continue;
       if (round % ROUNDS == 0) {
