@@ -326,7 +326,9 @@ struct Sm90Gemm {
       const Tile tile = order[index];
       const Boxes<A_K_MAJOR, TILE_M, CLUSTER_N> boxes_a(tile.m, GROUPED ? tile.end : params.m, params.a_box,
                                                         params.a_batched ? tile.batch : 0, rank_n);
-      const Boxes<B_K_MAJOR, TILE_N, CLUSTER_M> boxes_b(tile.n, params.n, params.b_box, params.b_batched ? tile.batch : 0, rank_m);
+      // Beside an A that threads load, B's tiles are loaded whole: a loop over boxes would hold those threads up, by 15 to 20 %.
+      const int end_b = A_BY_THREADS ? tile.n + TILE_N : params.n, box_b = A_BY_THREADS ? TILE_N / CLUSTER_M : params.b_box;
+      const Boxes<B_K_MAJOR, TILE_N, CLUSTER_M> boxes_b(tile.n, end_b, box_b, params.b_batched ? tile.batch : 0, rank_m);
       const int expected = (A_BY_THREADS ? 0 : boxes_a.bytes) + boxes_b.bytes;
       const bool usual = (A_BY_THREADS || boxes_a.usual()) && boxes_b.usual();
       if (!GROUPED && index == cluster) begin();
