@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys::{
     self, CUtensorMap, CUtensorMapDataType as DataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave,
-    CUtensorMapL2promotion, CUtensorMapSwizzle as Swizzle,
+    CUtensorMapL2promotion as Fetch, CUtensorMapSwizzle as Swizzle,
 };
 
 use super::DriverError;
@@ -17,7 +17,7 @@ impl EncodedTensorMap {
     /// One that no kernel reads.
     pub const UNUSED: EncodedTensorMap = EncodedTensorMap([0; 16]);
 
-    /// Encodes a tensor of three dimensions, the contiguous one first. `data_type` and `swizzle` count as CUDA does (CUDA Driver
+    /// Encodes a tensor of three dimensions, the contiguous one first. `data_type`, `swizzle` and `fetch` count as CUDA does (CUDA Driver
     /// API, "Tensor Map Object Management"); `strides` are in bytes; elements outside read as zero. 0.06 us.
     pub fn encode(
         data_type: u32,
@@ -26,6 +26,7 @@ impl EncodedTensorMap {
         strides: &[u64; 2],
         box_extents: &[u32; 3],
         swizzle: u32,
+        fetch: u32,
     ) -> Result<EncodedTensorMap, DriverError> {
         let data_type = match data_type {
             3 => DataType::CU_TENSOR_MAP_DATA_TYPE_INT32,
@@ -42,6 +43,12 @@ impl EncodedTensorMap {
             3 => Swizzle::CU_TENSOR_MAP_SWIZZLE_128B,
             _ => Swizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
         };
+        let fetch = match fetch {
+            1 => Fetch::CU_TENSOR_MAP_L2_PROMOTION_L2_64B,
+            2 => Fetch::CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+            3 => Fetch::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            _ => Fetch::CU_TENSOR_MAP_L2_PROMOTION_NONE,
+        };
         let mut map = CUtensorMap { opaque: [0; 16] };
         // SAFETY: the driver reads as many numbers as three dimensions have, and writes the map; the address is not followed.
         unsafe {
@@ -56,7 +63,7 @@ impl EncodedTensorMap {
                 [1u32; 3].as_ptr(),
                 CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
                 swizzle,
-                CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                fetch,
                 CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             );
             check("cuTensorMapEncodeTiled", result)?;

@@ -27,9 +27,12 @@ const GPCS: f64 = 7.0;
 const SMALL_GPC: u32 = 8;
 /// Seconds that a block takes a multiprocessor, however small it is.
 const BLOCK: f64 = 0.1e-6;
-/// Bytes a second of A that a multiprocessor's threads load, 8 and 4 at a time: from 64x128 tiles at 1024x1024x4100 and 256x4096x4092.
-const THREADS_RATE_8: f64 = 31e9;
-const THREADS_RATE_4: f64 = 26e9;
+/// How much longer that is where the CTAs of a split tile share operands besides: the slowest of more CTAs sets the pace.
+const SPLIT_AND_SHARED: f64 = 1.04;
+/// Bytes a second of A that a multiprocessor's threads load, 8 and 4 at a time: in 64x128 tiles 31e9 and 26e9 at 1024x1024x4100 and
+/// 256x4096x4092, and since then 1.04 to 1.08 and 1.15 to 1.2 times as much (docs/notes/sm90.md, run 20).
+const THREADS_RATE_8: f64 = 36e9;
+const THREADS_RATE_4: f64 = 31e9;
 /// How much longer the L2 cache takes over rows that do not begin at a multiple of 32 bytes, its sectors, or only not at one of 128, its
 /// lines. The latter was not in the fit: of 0 to 0.9 by steps of 0.15 it ranks 71 problems best (docs/notes/sm90.md).
 const RAGGED: f64 = 0.89;
@@ -121,6 +124,9 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
         let in_small = f64::from(SMALL_GPC / config.cluster_size());
         let fullest = ((running - in_small) / GPCS).ceil().max(1.0);
         block = block.max(fullest * size * operands / L2_RATE_OF_GPC);
+        if cluster_m * cluster_n > 1.0 {
+            block *= SPLIT_AND_SHARED;
+        }
     }
     block *= sharing;
     let ends = match config.schedule {

@@ -74,11 +74,15 @@ pub struct TensorMap {
     pub box_extents: [u32; 3],
     /// A `CUtensorMapSwizzle`.
     pub swizzle: u32,
+    /// A `CUtensorMapL2promotion`: how much the L2 cache fetches at a time.
+    pub fetch: u32,
 }
 
 impl TensorMap {
     pub const NO_SWIZZLE: u32 = 0;
     pub const SWIZZLE_128: u32 = 3;
+    pub const FETCH_128: u32 = 2;
+    pub const FETCH_256: u32 = 3;
 
     /// The swizzle for rows of 16 (none), 32, 64 or 128 bytes.
     pub fn swizzle(row_bytes: u32) -> u32 {

@@ -90,24 +90,32 @@ fn large_squares_get_the_tile_that_measured_best() {
 fn few_tiles_of_deep_k_are_split_as_measured_best() {
     let row_major = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
     let measured = [
-        ((256, 512, 32768), [128, 64], 4),
-        ((512, 512, 8192), [128, 128], 4),
-        ((128, 1024, 8192), [128, 64], 4),
-        ((320, 640, 10240), [128, 128], 4),
-        ((128, 512, 8192), [64, 64], 4),
-        ((128, 128, 16384), [64, 64], 8),
-        ((1024, 1024, 1024), [128, 64], 1),
+        ((256, 512, 32768), [128, 64], [1, 1], 4),
+        ((512, 512, 8192), [128, 128], [1, 1], 4),
+        ((128, 1024, 8192), [128, 64], [1, 1], 4),
+        ((320, 640, 10240), [128, 64], [1, 2], 4),
+        ((384, 384, 8192), [128, 64], [1, 2], 4),
+        ((128, 512, 8192), [64, 64], [1, 1], 4),
+        ((128, 128, 16384), [64, 64], [1, 1], 8),
+        ((1024, 1024, 1024), [128, 64], [2, 1], 1),
     ];
-    for ((m, n, k), tile, split) in measured {
+    for ((m, n, k), tile, cluster, split) in measured {
         let problem = gemm(F16, m, n, k, row_major);
         let kernel = &all()[ranked(&problem, H100, false)[0]];
         let Design::Sm90(config) = kernel.design else { panic!("{}", kernel.name()) };
-        assert_eq!((config.tile, config.split), (tile, split), "{m} {n} {k}: {}", kernel.name());
+        assert_eq!(
+            (config.tile, config.cluster, config.split),
+            (tile, cluster, split),
+            "{m} {n} {k}: {}",
+            kernel.name()
+        );
         if split > 1 {
-            // A cluster a tile.
+            // Each of a cluster's tiles has as many CTAs as it is split for.
             let launch = kernel.launch(&problem, Target::typical(90), 0).expect("there is an output");
-            let tiles = (m as u32).div_ceil(tile[0]) * (n as u32).div_ceil(tile[1]);
-            assert_eq!((launch.grid, launch.cluster), (tiles * split, split), "{}", kernel.name());
+            let [rows, columns] =
+                [(m as u32).div_ceil(tile[0] * cluster[0]), (n as u32).div_ceil(tile[1] * cluster[1])];
+            let size = cluster[0] * cluster[1] * split;
+            assert_eq!((launch.grid, launch.cluster), (rows * columns * size, size), "{}", kernel.name());
         }
     }
 }

@@ -67,9 +67,16 @@ impl Block {
             Params::Sm90(params) => {
                 let mut maps = [EncodedTensorMap::UNUSED; 3];
                 for (encoded, map) in maps.iter_mut().zip(params.maps) {
-                    if let Some(TensorMap { data_type, address, extents, strides, box_extents, swizzle }) = map {
-                        *encoded =
-                            EncodedTensorMap::encode(data_type, address, &extents, &strides, &box_extents, swizzle)?;
+                    if let Some(TensorMap { data_type, address, extents, strides, box_extents, swizzle, fetch }) = map {
+                        *encoded = EncodedTensorMap::encode(
+                            data_type,
+                            address,
+                            &extents,
+                            &strides,
+                            &box_extents,
+                            swizzle,
+                            fetch,
+                        )?;
                     }
                 }
                 Block::Sm90(Sm90Block { maps, scalars: params.scalars })
