@@ -292,7 +292,7 @@ impl Skinny {
         };
         // Rows of K that begin inside a line of 128 bytes.
         let begins_inside = self.k_major()[1] && program.k() * types.a.bytes() % 128 != 0;
-        let ragged = if self.align == 16 && begins_inside { 1.17 } else { 1.0 };
+        let ragged = if self.align >= 8 && begins_inside { 1.17 } else { 1.0 };
         let bytes = (tile_n + FEW * program.m() as f64) * blocks * tile_k * element * slower;
         let all = ctas * bytes * ragged / DEVICE_RATE * H100_SMS / sms;
         let most = (ctas / sms).ceil();
