@@ -261,6 +261,7 @@ def test_boxes_of_k_major_operands_leave_little_outside():
         for rows, tile, box in [
             (128, 128, 128), (384, 128, 128), (384, 256, 128), (192, 128, 64), (224, 128, 32), (200, 128, 32),
             (100, 128, 100), (7, 64, 7), (1000, 128, 128), (96, 64, 32), (80, 64, 32),
+            (992, 128, 128), (321, 128, 128),  # parts would save a thirty-second, and a twelfth
         ]:
             a.describe(A, (rows, 128)); b.describe(B, (128, 512)); out.describe(OUT, (rows, 512))
             args = GemmArguments(a, b, out, "float32")
@@ -273,6 +274,24 @@ def test_boxes_of_k_major_operands_leave_little_outside():
             kernel.run(args, stream=STREAM)
             p = device.last_sm90_parameters()
             assert p.boxes[0] == p.a.box[1] == box, (rows, tile, p)
+        """
+    )
+
+
+def test_two_lines_are_fetched_only_of_rows_along_k_that_begin_with_one():
+    run(
+        """
+        device.expect(496)
+        one_line, two_lines = 2, 3  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B, _256B
+        for k, n, of_a in [(128, 512, two_lines), (192, 512, two_lines), (136, 512, one_line), (128, 520, two_lines)]:
+            a.describe(A, (256, k)); b.describe(B, (k, n)); out.describe(OUT, (256, n))
+            args = GemmArguments(a, b, out, "float32")
+            kernel = first(args, "sm90")
+            kernel.run(args, stream=STREAM)
+            p, design = device.last_sm90_parameters(), kernel.metadata.design
+            a_map, b_map = (p.b, p.a) if design.swapped else (p.a, p.b)
+            # B lies along N: what follows in its rows is for other tiles.
+            assert (a_map.l2_promotion, b_map.l2_promotion) == (of_a, one_line), (k, n, p)
         """
     )
 

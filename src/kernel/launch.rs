@@ -74,15 +74,15 @@ pub struct TensorMap {
     pub box_extents: [u32; 3],
     /// A `CUtensorMapSwizzle`.
     pub swizzle: u32,
-    /// A `CUtensorMapL2promotion`: how much the L2 cache fetches at a time.
-    pub fetch: u32,
+    /// A `CUtensorMapL2promotion`: how much the L2 cache fetches for a row of a box.
+    pub l2_promotion: u32,
 }
 
 impl TensorMap {
     pub const NO_SWIZZLE: u32 = 0;
     pub const SWIZZLE_128: u32 = 3;
-    pub const FETCH_128: u32 = 2;
-    pub const FETCH_256: u32 = 3;
+    pub const PROMOTE_128: u32 = 2;
+    pub const PROMOTE_256: u32 = 3;
 
     /// The swizzle for rows of 16 (none), 32, 64 or 128 bytes.
     pub fn swizzle(row_bytes: u32) -> u32 {
@@ -129,7 +129,7 @@ pub struct Sm90Scalars {
     pub out_by_copy_engine: i32,
     /// Clusters along M that are walked before the next one along N.
     pub band: i32,
-    /// Rows of the boxes in which an operand arrives whose rows lie along K.
+    /// Rows of the boxes in which an operand arrives whose rows lie along K; all of its slice beside an A that threads load.
     pub boxes: [i32; 2],
     pub offsets: GroupOffsets,
     /// Of an A that threads load, which has no map: address, strides along batch and rows in elements. Address 0 elsewhere.

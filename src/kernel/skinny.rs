@@ -290,7 +290,7 @@ impl Skinny {
             (_, 17..) => 1.6,
             _ => 1.25,
         };
-        // Rows of K that begin inside a line of 128 bytes.
+        // Rows of K that begin inside a line of 128 bytes. (The factor for loads of 4 and 2 bytes has that in it.)
         let begins_inside = self.k_major()[1] && program.k() * types.a.bytes() % 128 != 0;
         let ragged = if self.align >= 8 && begins_inside { 1.17 } else { 1.0 };
         let bytes = (tile_n + FEW * program.m() as f64) * blocks * tile_k * element * slower;

@@ -555,20 +555,20 @@ impl Sm90 {
         Some(Pack::new(operands))
     }
 
-    /// Rows of a box of an operand whose rows lie along K: of a CTA's part of a tile all, or those of an operand that has fewer. Or an equal
-    /// part, for which fewest lie outside, where that saves what several boxes a block cost: the thread that starts them is as quick as the
-    /// tensor cores with small tiles, so that they take up to 1.5 times as long (docs/notes/sm90.md, run 19).
+    /// Rows of a box of an operand whose rows lie along K: all of a CTA's part of a tile, or all of an operand that has fewer. Or an equal
+    /// part, for which fewest lie outside, where that saves enough: each box takes the time of the one thread that starts them, which
+    /// with small tiles has none to spare (96x64 in boxes of 32 rows: 1.7 times as long, docs/notes/sm90.md, run 19).
     fn box_rows(&self, sides: &[Side; 2], at: usize) -> u32 {
         /// Rows that the swizzle interleaves: boxes begin at multiples.
         const ATOM: u32 = 8;
         /// The least part.
         const FEWEST: u32 = 32;
-        /// The least share of all rows that parts must save.
-        const WORTH: u64 = 8;
+        /// Parts must save one in so many of the rows that would be loaded. A guess: below a seventh, what they won was 2 to 3 %.
+        const ONE_IN: u64 = 8;
         let slice = self.tile[at] / self.cluster[1 - at];
         let rows = sides[at].view.shape[sides[at].rows].max(1) as u64;
-        // Where a group's rows end, the device knows.
-        if self.loads_by_threads() || (self.grouped && at == 0) {
+        // Where a group's rows end, only the device knows. Beside threads that load A, the program takes B's tiles whole.
+        if (self.grouped && at == 0) || self.loads_by_threads() {
             return slice;
         }
         if rows < u64::from(slice) {
@@ -578,7 +578,7 @@ impl Sm90 {
         (2..=4)
             .filter(|parts| slice.is_multiple_of(parts * ATOM))
             .map(|parts| slice / parts)
-            .filter(|part| *part >= FEWEST && (loaded(slice) - loaded(*part)) * WORTH >= loaded(slice))
+            .filter(|part| *part >= FEWEST && (loaded(slice) - loaded(*part)) * ONE_IN >= loaded(slice))
             .min_by_key(|part| (loaded(*part), slice / part))
             .unwrap_or(slice)
     }
@@ -598,7 +598,6 @@ impl Sm90 {
         let pack = self.pack(problem, workspace);
         let sides = self.sides(problem);
         let k_block = u64::from(ROW_BYTES) / types.a.bytes() as u64;
-        let (_, _, clusters) = self.grid(problem);
         let map = |at: usize| {
             let side = &sides[at];
             let sharers = self.cluster[1 - at];
@@ -607,11 +606,11 @@ impl Sm90 {
             let k_major = side.packed || self.k_major()[at];
             let (inner, outer) = if k_major { (side.k, side.rows) } else { (side.rows, side.k) };
             let batches = if view.stride[0] == 0 { 1 } else { view.shape[0] };
-            // Two lines at a time come sooner from device memory, where both are used soon: by the next K block, or because nobody else
-            // reads the operand. Of rows that begin inside a line, and so have parts of two in a box, the cache would take 1.05 to 1.17
-            // times as long for that (docs/notes/sm90.md, run 20).
+            // With 256 bytes, a K-major row brings the line of the next K block along. But a piece of a row that begins inside a line has
+            // parts of two, for which four would be fetched: up to 1.17 times the time, even of what the cache has (docs/notes/sm90.md,
+            // run 20). By the rows' distance alone: addresses may change (`Packed::move_to`).
             let whole_lines = step_bytes(view.stride[outer], types.a).is_multiple_of(u64::from(ROW_BYTES));
-            let ahead = whole_lines && (k_major || clusters[1 - at] <= 1.0);
+            let next_block_along = k_major && whole_lines;
             TensorMap {
                 data_type: TensorMap::data_type(types.a, true),
                 // Of an operand without elements nothing is read, but the address must be one of the device.
@@ -626,7 +625,7 @@ impl Sm90 {
                     1,
                 ],
                 swizzle: TensorMap::SWIZZLE_128,
-                fetch: if ahead { TensorMap::FETCH_256 } else { TensorMap::FETCH_128 },
+                l2_promotion: if next_block_along { TensorMap::PROMOTE_256 } else { TensorMap::PROMOTE_128 },
             }
         };
         let (m, n) = (sides[0].view.shape[sides[0].rows], sides[1].view.shape[sides[1].rows]);
@@ -646,7 +645,7 @@ impl Sm90 {
             strides: [out.stride[rows], out.stride[0]].map(|step| step_bytes(step, types.out)),
             box_extents: [self.box_n(types), 16, 1],
             swizzle: if box_bytes == power { TensorMap::swizzle(box_bytes) } else { TensorMap::NO_SWIZZLE },
-            fetch: TensorMap::FETCH_256,
+            l2_promotion: TensorMap::PROMOTE_256,
         };
         let scalars = Sm90Scalars {
             out: out.data,

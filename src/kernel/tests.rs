@@ -131,8 +131,15 @@ fn assert_valid(map: &TensorMap, what: &str) {
 #[test]
 fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
     let mut seen = HashSet::new();
-    for (m, n, k) in [(1, 1, 1), (64, 4096, 0), (128, 264, 64), (300, 5000, 700), (4095, 4097, 4093), (8, 65536, 4096)]
-    {
+    for (m, n, k) in [
+        (1, 1, 1),
+        (64, 4096, 0),
+        (128, 264, 64),
+        (300, 5000, 700),
+        (300, 24, 700),
+        (4095, 4097, 4093),
+        (8, 65536, 4096),
+    ] {
         for layout in Layout::all() {
             for (dtype, out) in [(F16, F16), (Bf16, F32), (F32, F32), (F16, Bf16)] {
                 let Problem::Gemm(mut problem) = gemm(dtype, m, n, k, layout) else { panic!("not a GEMM") };
@@ -153,6 +160,8 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                         let parts = slice / rows;
                         let whole = slice == parts * rows && (parts == 1 || (parts <= 4 && rows >= 32));
                         assert!(whole || (rows == extent as u32 && rows < slice), "{}: {rows} rows", kernel.name());
+                        // What the program takes for granted there.
+                        assert!(rows == slice || !config.loads_by_threads(), "{}: {rows} rows", kernel.name());
                         if let (Some(map), true) = (&params.maps[at], k_major) {
                             assert_eq!(map.box_extents[1], rows, "{}", kernel.name());
                         }

@@ -67,7 +67,16 @@ impl Block {
             Params::Sm90(params) => {
                 let mut maps = [EncodedTensorMap::UNUSED; 3];
                 for (encoded, map) in maps.iter_mut().zip(params.maps) {
-                    if let Some(TensorMap { data_type, address, extents, strides, box_extents, swizzle, fetch }) = map {
+                    if let Some(TensorMap {
+                        data_type,
+                        address,
+                        extents,
+                        strides,
+                        box_extents,
+                        swizzle,
+                        l2_promotion,
+                    }) = map
+                    {
                         *encoded = EncodedTensorMap::encode(
                             data_type,
                             address,
@@ -75,7 +84,7 @@ impl Block {
                             &strides,
                             &box_extents,
                             swizzle,
-                            fetch,
+                            l2_promotion,
                         )?;
                     }
                 }

@@ -21,7 +21,8 @@ typedef struct {
     int32_t type, swizzle;
     uint64_t address, extents[3], strides[2];
     uint32_t box[3];
-    unsigned char padding[60];
+    int32_t promotion;
+    unsigned char padding[56];
 } TensorMap;
 _Static_assert(sizeof(TensorMap) == 128, "as the real one");
 
@@ -185,7 +186,7 @@ CUresult cuTensorMapEncodeTiled(TensorMap* map, int type, unsigned rank, uint64_
                                 const uint64_t* strides, const uint32_t* box, const uint32_t* steps, int interleave,
                                 int swizzle, int promotion, int fill) {
     CALLED();
-    (void)interleave, (void)promotion, (void)fill;
+    (void)interleave, (void)fill;
     // What the real one refuses.
     if (depth == 0) return INVALID_CONTEXT;
     if (rank != 3 || address % 16 != 0) return INVALID_VALUE;
@@ -193,7 +194,7 @@ CUresult cuTensorMapEncodeTiled(TensorMap* map, int type, unsigned rank, uint64_
         if (extents[at] == 0 || extents[at] > 1ull << 32 || box[at] == 0 || box[at] > 256 || steps[at] != 1) return INVALID_VALUE;
     for (unsigned at = 0; at < 2; ++at)
         if (strides[at] % 16 != 0 || strides[at] >= 1ull << 40) return INVALID_VALUE;
-    map->type = type, map->swizzle = swizzle, map->address = address;
+    map->type = type, map->swizzle = swizzle, map->promotion = promotion, map->address = address;
     memcpy(map->extents, extents, sizeof map->extents);
     memcpy(map->strides, strides, sizeof map->strides);
     memcpy(map->box, box, sizeof map->box);

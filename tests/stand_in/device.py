@@ -135,6 +135,7 @@ class TensorMap(NamedTuple):
     extents: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
+    l2_promotion: int
 
 
 class Sm90Parameters(NamedTuple):
@@ -162,8 +163,8 @@ def last_sm90_parameters() -> Sm90Parameters:
     block = ctypes.string_at(library.stand_in_last_parameters(), 496)
 
     def tensor_map(at: int) -> TensorMap:
-        fields = struct.unpack_from("<2i6Q3I", block, 128 * at)
-        return TensorMap(fields[0], fields[1], fields[2], fields[3:6], fields[6:8], fields[8:])
+        fields = struct.unpack_from("<2i6Q3Ii", block, 128 * at)
+        return TensorMap(fields[0], fields[1], fields[2], fields[3:6], fields[6:8], fields[8:11], fields[11])
 
     fields = struct.unpack_from("<4Q4i2iii2iQqQ2q", block, 384)
     maps = (tensor_map(0), tensor_map(1), tensor_map(2))
