@@ -80,8 +80,8 @@ def test_the_next_process_reads_it_without_compiling(cache):
 @pytest.mark.timing
 def test_reading_from_disk_takes_milliseconds(filled):
     folder, cold = filled
-    # With torch, which has NVRTC open. Without, opening that library for its version takes up to 5 ms more, whatever comes from disk
-    # (docs/notes/compile.md).
+    # With torch, which has NVRTC open. Without, opening that library for its version takes up to 5 ms more, whatever
+    # comes from disk (docs/notes/compile.md).
     with_torch = COMPILE.replace("import cutlass_api\n", "import torch, cutlass_api\n")
     median = statistics.median(compile_in_a_process(folder, script=with_torch).seconds for _ in range(5))
     print(f"from disk: {median * 1e3:.2f} ms, cold {cold.seconds * 1e3:.0f} ms")
