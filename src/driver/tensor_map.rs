@@ -17,8 +17,8 @@ impl EncodedTensorMap {
     /// One that no kernel reads.
     pub const UNUSED: EncodedTensorMap = EncodedTensorMap([0; 16]);
 
-    /// Encodes a tensor of three dimensions, the contiguous one first. `data_type`, `swizzle` and `l2_promotion` count as CUDA does (CUDA Driver
-    /// API, "Tensor Map Object Management"); `strides` are in bytes; elements outside read as zero. 0.06 us.
+    /// Encodes a tensor of three dimensions, the contiguous one first. `data_type`, `swizzle` and `l2_promotion` count as CUDA does
+    /// (CUDA Driver API, "Tensor Map Object Management"); `strides` are in bytes; elements outside read as zero. 0.06 us.
     pub fn encode(
         data_type: u32,
         address: u64,

@@ -6,8 +6,9 @@ use super::Schedule::{self, Cooperative, PingPong};
 pub(super) type Shape = ([u32; 2], u32, Schedule, [u32; 2], u32);
 
 /// For products with more than a few rows and columns. For 157 shapes on an H100, run 17's choice and the swapped ones were within 0.2 % of
-/// the best of the 109 that earlier sweeps had left; run 20 took three out, for 0.3 % at most, and added two (docs/notes/sm90.md). Splits are by 2, 4 and 8, as clusters of such sizes spread
-/// evenly over the GPCs (docs/notes/sm90-parts.md). The order is the one to try them in where no problem is known.
+/// the best of the 109 that earlier sweeps had left; run 20 took three out, for 0.3 % at most, and added two (docs/notes/sm90.md).
+/// Splits are by 2, 4 and 8, as clusters of such sizes spread evenly over the GPCs (docs/notes/sm90-parts.md). The order is the one to
+/// try them in where no problem is known.
 pub(super) const SHAPES: &[Shape] = &[
     ([128, 192], 2, PingPong, [2, 1], 1),
     ([128, 128], 2, PingPong, [1, 2], 1),
