@@ -32,8 +32,8 @@ def result(line):
     return Result(float(seconds), *rest)
 
 
-def compile_in_a_process(folder, name=KERNEL, cc=90, script=COMPILE, **environment):
-    return result(run_python(script, name, cc, "now", **{"CUTLASS_API_CACHE_DIR": str(folder)} | environment))
+def compile_in_a_process(folder, name=KERNEL, cc=90, **environment):
+    return result(run_python(COMPILE, name, cc, "now", **{"CUTLASS_API_CACHE_DIR": str(folder)} | environment))
 
 
 def files_in(folder):
@@ -80,13 +80,16 @@ def test_the_next_process_reads_it_without_compiling(cache):
 @pytest.mark.timing
 def test_reading_from_disk_takes_milliseconds(filled):
     folder, cold = filled
-    # With torch, which has NVRTC open. Without, opening that library for its version takes up to 5 ms more, whatever
-    # comes from disk (docs/notes/compile.md).
-    with_torch = COMPILE.replace("import cutlass_api\n", "import torch, cutlass_api\n")
-    median = statistics.median(compile_in_a_process(folder, script=with_torch).seconds for _ in range(5))
+    median = statistics.median(compile_in_a_process(folder).seconds for _ in range(7))
     print(f"from disk: {median * 1e3:.2f} ms, cold {cold.seconds * 1e3:.0f} ms")
     assert median < 0.005
     assert median < cold.seconds / 5
+
+
+def test_reading_from_disk_opens_no_compiler(cache):
+    folder, _, digest = cache
+    script = COMPILE + '    assert "libnvrtc" not in open("/proc/self/maps").read()\n'
+    assert result(run_python(script, KERNEL, 90, "now", CUTLASS_API_CACHE_DIR=str(folder))).digest == digest
 
 
 def test_kernels_and_architectures_have_files_of_their_own(cache):

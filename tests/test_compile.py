@@ -392,6 +392,25 @@ def test_nvrtc_is_found_wherever_it_lies(tmp_path, place):
     assert run_python(code, "", *([real] if place == "loaded" else []), **environment) == f"{found}\n"
 
 
+def test_nvrtc_with_the_builtins_of_another_is_refused(tmp_path):
+    real = Path(cutlass_api._core.nvrtc_info()[0]).resolve()
+    folder = tmp_path / "lib64"
+    folder.mkdir()
+    (folder / real.name).symlink_to(real)
+    (folder / "libnvrtc-builtins.so.99.7").touch()
+    code = """
+        import cutlass_api
+        kernel = cutlass_api.get_kernels(cc=90)[0]
+        try:
+            kernel.compile(cutlass_api.arguments.RuntimeArguments(), cc=90)
+        except RuntimeError as error:
+            print(error)
+    """
+    environment = without_packages(tmp_path) | {"CUDA_HOME": str(tmp_path)}
+    said = run_python(code, CUTLASS_API_CACHE_DIR=str(tmp_path / "cache"), **environment)
+    assert f"{folder / real.name} is NVRTC" in said and "builtins beside it are of 99.7; install it anew" in said
+
+
 def test_an_epilogue_that_nvrtc_refuses(tmp_path):
     folder = tmp_path / "lib64"
     folder.mkdir()
