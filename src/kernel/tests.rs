@@ -97,6 +97,7 @@ fn few_tiles_of_deep_k_are_split_as_measured_best() {
         ((384, 384, 8192), [128, 64], [1, 2], 4),
         ((128, 512, 8192), [64, 64], [1, 1], 4),
         ((128, 128, 16384), [64, 64], [1, 1], 8),
+        // Not split at all. (Second best: 128x64 without a cluster takes 0.97 of its time.)
         ((1024, 1024, 1024), [128, 64], [2, 1], 1),
     ];
     for ((m, n, k), tile, cluster, split) in measured {
