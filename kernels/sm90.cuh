@@ -13,6 +13,8 @@
 //   Split     SPLIT CTAs of a cluster share one tile, each has a part of K. They send each other their sums through distributed
 //             shared memory; each CTA adds those of some columns, in the order of K, and stores them. One tile a cluster then, no
 //             persistence.
+//   Over grid The parts of K are spread over the grid, and the sums meet in memory, where SPLIT of a tile's CTAs add and store those of
+//             some columns each (sm90/parts.cuh).
 //   Align     The copy engine addresses multiples of 16 bytes. Where those of A are multiples of 8 or 4, the producer's threads load it.
 //   Grouped   A and the output are stacks of groups of rows, as high as the device finds on arrival, and B is a matrix for each.
 //             A tile lies in one group. What it reads of the next group's rows is multiplied, but not stored.
@@ -32,6 +34,7 @@
 #include "common/types.cuh"
 #include "common/wgmma.cuh"
 #include "sm90/params.cuh"
+#include "sm90/parts.cuh"
 #include "sm90/store.cuh"
 
 enum class Schedule { COOPERATIVE, PING_PONG };
@@ -50,8 +53,8 @@ __host__ __device__ constexpr int odd_box(int row_bytes) {
 }
 
 template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TILE_M, int TILE_N, int STAGES,
-          int CONSUMERS, Schedule SCHEDULE, int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OUT_TRANSPOSED, bool GROUPED,
-          int A_ALIGN, class Epilogue>
+          int CONSUMERS, Schedule SCHEDULE, int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OVER_GRID, bool OUT_TRANSPOSED,
+          bool GROUPED, int A_ALIGN, class Epilogue>
 struct Sm90Gemm {
   static_assert(is_same<A, B>, "wgmma multiplies operands of one type");
   // wgmma reads only 16-bit elements MN-major from shared memory; A it also takes from registers, in any order.
@@ -67,7 +70,8 @@ struct Sm90Gemm {
   static constexpr int SHARERS = PING_PONG ? 1 : CONSUMERS;  // consumers of one tile
   static constexpr int M_BLOCKS = TILE_M / SHARERS / 64;     // of wgmma, for one consumer
   static_assert(TILE_M == SHARERS * M_BLOCKS * 64 && M_BLOCKS <= 2 && TILE_N % 8 == 0 && TILE_N <= 256);
-  static constexpr int CLUSTER = CLUSTER_M * CLUSTER_N * SPLIT;
+  static constexpr bool IN_CLUSTER = SPLIT > 1 && !OVER_GRID;  // the CTAs of a cluster share a tile
+  static constexpr int CLUSTER = CLUSTER_M * CLUSTER_N * (IN_CLUSTER ? SPLIT : 1);
   static_assert(SPLIT == 1 || !PING_PONG, "a split tile has the CTA for itself");
   static_assert(!A_FROM_REGISTERS || !PING_PONG, "alone, a consumer waits for its registers");
   static_assert(!GROUPED || (SPLIT == 1 && !OUT_TRANSPOSED), "groups are of rows, as they are taken in turn");
@@ -78,6 +82,7 @@ struct Sm90Gemm {
   using Multiply = ptx::Wgmma<A, Accumulator, TILE_N, A_K_MAJOR, B_K_MAJOR>;
   using Value = EpilogueValue<Accumulator>;
   using Store = Sm90Store<Sm90Gemm, Out, Epilogue, CONSUMERS, OUT_TRANSPOSED, GROUPED>;
+  using Parts = Sm90Parts<Sm90Gemm>;
 
   // ---- shared memory: the ring, the consumers' slabs, the barriers ----
 
@@ -116,7 +121,7 @@ struct Sm90Gemm {
 
   static constexpr int SLABS_AT = STAGES * STAGE_BYTES;
   // Two for a warp, so that one is filled while the other is read; one where a further stage has taken the room, which is worth more.
-  static constexpr int BARRIER_BYTES = (2 * STAGES + (SPLIT > 1)) * 8;  // of a split tile, one for the sums that arrive
+  static constexpr int BARRIER_BYTES = (2 * STAGES + (SPLIT > 1)) * 8;  // of a split tile, one for the sums that arrive, or a word to share
   static constexpr int TWO_SLABS_BYTES = SLABS_AT + CONSUMER_THREADS / 32 * 2 * SLAB_BYTES + BARRIER_BYTES;
   static constexpr int SLABS = OUT_TRANSPOSED || BOX_BYTES > 128 || TWO_SLABS_BYTES > MAX_SMEM_BYTES ? 1 : 2;
   static constexpr int BARRIERS_AT = SLABS_AT + CONSUMER_THREADS / 32 * SLABS * SLAB_BYTES;
@@ -128,7 +133,8 @@ struct Sm90Gemm {
   static constexpr int PIECES = TILE_N / 8, OWN_PIECES = EPILOGUE_N / 8;  // of 64 rows: all, and those that this CTA stores
   static constexpr int OWNERS = PIECES / OWN_PIECES;                      // the CTAs that store any
   static constexpr int PART_BYTES = M_BLOCKS * OWN_PIECES * CONSUMER_THREADS * 16;  // of a CTA's sums, what one owner gets
-  static_assert(SPLIT == 1 || SPLIT * PART_BYTES <= SLABS_AT, "the ring's memory takes the sums of all");
+  static constexpr int PARTS_AT_ONCE = 8;                           // over the grid, those that are fetched before they are added up
+  static_assert(!IN_CLUSTER || SPLIT * PART_BYTES <= SLABS_AT, "the ring's memory takes the sums of all");
 
   // ---- registers ----
 
@@ -137,7 +143,7 @@ struct Sm90Gemm {
   // A's elements for half a K block, and for the half that is multiplied meanwhile.
   static constexpr int FRAGMENTS = A_FROM_REGISTERS ? 2 * M_BLOCKS * 8 : 0;
   // Besides the sums, 48 registers do. Where the even share of a SM's 65536 does not suffice, the producer passes its own on.
-  static constexpr int TOTALS = SPLIT > 1 ? M_BLOCKS * OWN_PIECES * 4 : 0;
+  static constexpr int TOTALS = SPLIT > 1 ? M_BLOCKS * OWN_PIECES * 4 * (OVER_GRID ? 1 + PARTS_AT_ONCE : 1) : 0;
   static constexpr int CTAS_BY_REGISTERS = 65536 / (THREADS * (SUMS + FRAGMENTS + TOTALS + 48));
   static constexpr int MIN_CTAS = CTAS_BY_REGISTERS > 1 ? CTAS_BY_REGISTERS : 1;
   static constexpr bool REDISTRIBUTE = CTAS_BY_REGISTERS == 0;
@@ -224,7 +230,7 @@ struct Sm90Gemm {
     // The shuffle tells the compiler that all lanes have the same value.
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), warpgroup = warp / 4;
     const unsigned rank = CLUSTER == 1 ? 0 : ptx::cluster_rank();
-    const unsigned split = rank / (CLUSTER_M * CLUSTER_N);
+    const unsigned split = rank / (CLUSTER_M * CLUSTER_N);  // of the cluster's CTAs for a tile, which
 
     if (threadIdx.x == 0) {
       if (!A_BY_THREADS) ptx::prefetch_tensor_map(&params.a);
@@ -234,7 +240,7 @@ struct Sm90Gemm {
         ptx::barrier_init(full + 8 * stage, A_BY_THREADS ? 1 + WARPGROUP : 1);
         ptx::barrier_init(empty + 8 * stage, SHARERS * (CLUSTER_M + CLUSTER_N - 1));
       }
-      if constexpr (SPLIT > 1) {
+      if constexpr (IN_CLUSTER) {
         ptx::barrier_init(arrived, 1);
         ptx::barrier_arrive_expecting(arrived, split < OWNERS ? SPLIT * PART_BYTES : 0);
       }
@@ -245,17 +251,25 @@ struct Sm90Gemm {
     if constexpr (GROUPED) begin();  // another grid may write the offsets
 
     Order order(params);
-    const unsigned clusters = gridDim.x / CLUSTER, cluster = blockIdx.x / CLUSTER;
+    const unsigned clusters = gridDim.x / CLUSTER;
+    unsigned cluster = blockIdx.x / CLUSTER, part = split, parts = SPLIT;
+    if constexpr (OVER_GRID) {
+      parts = params.parts;
+      part = cluster / order.count;
+      cluster -= part * order.count;
+    }
     const int all_blocks = params.k / TILE_K + (params.k % TILE_K != 0);
-    int first_block = SPLIT == 1 ? 0 : static_cast<long long>(all_blocks) * split / SPLIT;
-    int blocks = SPLIT == 1 ? all_blocks : static_cast<long long>(all_blocks) * (split + 1) / SPLIT - first_block;
+    int first_block = SPLIT == 1 ? 0 : static_cast<long long>(all_blocks) * part / parts;
+    int blocks = SPLIT == 1 ? all_blocks : static_cast<long long>(all_blocks) * (part + 1) / parts - first_block;
     if (blocks == 0) first_block = all_blocks + 1, blocks = 1;  // one that lies beyond K, and reads as zeros
 
     if (warpgroup == CONSUMERS) {
       if constexpr (REDISTRIBUTE) ptx::shrink_registers<PRODUCER_REGISTERS>();
       if (A_BY_THREADS || warp == CONSUMERS * 4)
         produce(params, order, cluster, clusters, first_block, blocks, rank, warp == CONSUMERS * 4, ring, full, empty);
-      if constexpr (SPLIT > 1) ptx::cluster_meet();  // as the consumers, in `add_up`
+      if constexpr (IN_CLUSTER) ptx::cluster_meet();  // as the consumers, in `add_up`
+      if constexpr (OVER_GRID)
+        if (warp == CONSUMERS * 4 + 1) Parts(params, cluster * CLUSTER + rank, part).prepare();
     } else {
       if constexpr (REDISTRIBUTE) ptx::grow_registers<CONSUMER_REGISTERS>();
       if constexpr (!GROUPED) begin();
@@ -287,6 +301,17 @@ struct Sm90Gemm {
           bool last = false;
           if constexpr (PING_PONG && !GROUPED) last = !order.has(index + clusters);
           Store::store(params, epilogue, sum, slabs, slab, GROUPED ? 0 : tile.batch, m, n, GROUPED ? tile.end : params.m, last);
+        } else if constexpr (OVER_GRID) {
+          Parts tile_parts(params, cluster * CLUSTER + rank, part);
+#pragma unroll 1
+          for (unsigned slices = tile_parts.publish(sums, shared_memory + (arrived - ring)); slices != 0; slices &= slices - 1) {
+            const int slice = __ffs(slices) - 1;
+            f32 totals[M_BLOCKS][OWN_PIECES * 4];
+            if (!tile_parts.add_up(totals, slice)) continue;
+            auto total = [&](int strip, int i) { return totals[strip][i]; };
+            Store::store(params, epilogue, total, slabs, slab, tile.batch, m, tile.n + slice * EPILOGUE_N, params.m, true);
+          }
+          break;  // were there a way back from the waiting, the compiler would not know any more that warps multiply together
         } else {
           f32 totals[M_BLOCKS][OWN_PIECES * 4];
           add_up(totals, sums, split, rank, shared_memory, arrived);
@@ -305,7 +330,7 @@ struct Sm90Gemm {
     ptx::wait_for_grids_before();
     // The clusters of a split tile spread over the chip best where no others run. (8 of 8 CTAs have a GPC each, which is as fast as it
     // gets; with another grid's still there, two of them share one.)
-    if constexpr (SPLIT == 1) ptx::let_next_grid_start();
+    if constexpr (!IN_CLUSTER) ptx::let_next_grid_start();
   }
 
   // ---- the producer ----

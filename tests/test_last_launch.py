@@ -163,7 +163,7 @@ def test_a_map_that_cannot_be_changed_is_an_error_and_is_not_launched():
             raise AssertionError("no error")
         assert device.launches() == 1
         # Packed anew from now on.
-        device.expect(496)
+        device.expect(520)
         kernel.run(moved, artifact, stream=STREAM)
         p = device.last_sm90_parameters()
         assert A + 512 in (p.a.address, p.b.address) and device.launches() == 2

@@ -81,6 +81,36 @@ __device__ __forceinline__ void store_global(void* global, const Vector& vector)
                "r"(vector.words[2]), "r"(vector.words[3]) : "memory");
 }
 
+// "Memory Consistency Model": between CTAs. Of a release whose value is acquired, all is visible that was written before, also by threads of
+// the CTA that the releasing one had met.
+__device__ __forceinline__ unsigned long long load_acquire(const unsigned long long* global) {
+  unsigned long long word;
+  asm volatile("ld.acquire.gpu.global.b64 %0, [%1];" : "=l"(word) : "l"(global) : "memory");
+  return word;
+}
+__device__ __forceinline__ unsigned long long add_acquire_release(unsigned long long* global, unsigned long long value) {
+  unsigned long long before;
+  asm volatile("atom.add.acq_rel.gpu.global.u64 %0, [%1], %2;" : "=l"(before) : "l"(global), "l"(value) : "memory");
+  return before;
+}
+// The word before; replaced if it was as expected.
+__device__ __forceinline__ unsigned long long replace_acquire(unsigned long long* global, unsigned long long expected,
+                                                              unsigned long long value) {
+  unsigned long long before;
+  asm volatile("atom.cas.acquire.gpu.global.b64 %0, [%1], %2, %3;"
+               : "=l"(before) : "l"(global), "l"(expected), "l"(value) : "memory");
+  return before;
+}
+__device__ __forceinline__ void store_relaxed(unsigned long long* global, unsigned long long value) {
+  asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(global), "l"(value) : "memory");
+}
+// "Data Movement and Conversion Instructions: ld", "Cache Operators": without this multiprocessor's cache.
+__device__ __forceinline__ float4 load_cached_globally(const float4* global) {
+  float4 v;
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(global) : "memory");
+  return v;
+}
+
 // "Floating Point Instructions: rcp, ex2": to within a unit in the last place; results below 2^-126 come out as 0.
 __device__ __forceinline__ f32 reciprocal(f32 x) {
   f32 y;

@@ -170,9 +170,10 @@ class Sm90DesignMetadata(BLASDesignMetadata):
 
     ``stages``: tiles of A and B in flight. ``schedule``: "cooperative", the warpgroups that multiply share a tile, or
     "pingpong", each has one of its own. ``consumers``: these warpgroups. ``split``: CTAs of a cluster that share a
-    tile, each with a part of K; their sums are added in a fixed order. ``swapped``: rows lie where the tensor cores
-    take columns, since they are few, or since an operand comes from registers. ``packed``: whether A and B are first
-    copied to workspace, which serves any alignment and strides.
+    tile, each with a part of K; their sums are added in a fixed order. ``over_grid``: K is cut into up to 16 parts,
+    while they fill the chip; their sums meet in workspace, where ``split`` of a tile's CTAs add them up, in order too.
+    ``swapped``: rows lie where the tensor cores take columns, since they are few, or since an operand comes from
+    registers. ``packed``: whether A and B are first copied to workspace, which serves any alignment and strides.
     ``load_bytes``: 16, or, where threads load A (B, if ``out`` is column-major) in place of the copy engine, the 8 or 4
     bytes that its address, strides and rows are multiples of.
     """
@@ -181,6 +182,7 @@ class Sm90DesignMetadata(BLASDesignMetadata):
     schedule: str
     consumers: int
     split: int
+    over_grid: bool
     swapped: bool
     packed: tuple[bool, bool]
     load_bytes: int

@@ -35,6 +35,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "sm80.cuh",
     "sm90.cuh",
     "sm90/params.cuh",
+    "sm90/parts.cuh",
     "sm90/store.cuh",
 ];
 
@@ -169,7 +170,7 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 Schedule::PingPong => "PING_PONG",
             };
             let family = format!(
-                "Sm90Gemm<{}, {}, {}, {}, {a_k_major}, {b_k_major}, {m}, {n}, {}, {}, Schedule::{schedule}, {cluster_m}, {cluster_n}, {}, {}, {}, {}, {epilogue}>",
+                "Sm90Gemm<{}, {}, {}, {}, {a_k_major}, {b_k_major}, {m}, {n}, {}, {}, Schedule::{schedule}, {cluster_m}, {cluster_n}, {}, {}, {}, {}, {}, {epilogue}>",
                 types.a.short_name(),
                 types.b.short_name(),
                 types.accumulator.short_name(),
@@ -177,6 +178,7 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 config.stages,
                 config.consumers,
                 config.split,
+                config.over_grid,
                 config.swapped,
                 config.grouped,
                 config.align

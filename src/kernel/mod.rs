@@ -327,16 +327,17 @@ impl Kernel {
         if crossed { [b, a, out, offsets] } else { [a, b, out, offsets] }
     }
 
-    /// Bytes of device memory that a launch needs beside its operands: for copies of them, then for partial results of reductions.
+    /// Bytes of device memory that a launch needs beside its operands: for copies of them or the sums of parts of K, then for partial
+    /// results of reductions.
     pub fn workspace_bytes(&self, problem: &Problem) -> u64 {
         let Problem::Gemm(gemm) = problem else { return 0 };
         let reductions = self.reductions();
         let partial =
             if reductions.is_empty() { 0 } else { Reduce::bytes(&reductions, &self.parts(gemm), gemm.batch()) };
-        self.copied_bytes(gemm) + partial
+        self.main_workspace_bytes(gemm) + partial
     }
 
-    fn copied_bytes(&self, problem: &GemmProblem) -> u64 {
+    fn main_workspace_bytes(&self, problem: &GemmProblem) -> u64 {
         match &self.design {
             Design::Sm90(config) if problem.out.numel() > 0 => config.workspace_bytes(problem),
             _ => 0,
@@ -373,7 +374,7 @@ impl Kernel {
         }
         let transposed = self.is_transposed();
         let framed = if transposed { problem.transposed() } else { *problem };
-        let workspace = workspace + self.copied_bytes(problem);
+        let workspace = workspace + self.main_workspace_bytes(problem);
         Some(Reduce::new(&reductions, bound, &framed, &self.parts(problem), transposed, workspace))
     }
 }

@@ -5,8 +5,8 @@ mod shapes;
 use std::fmt;
 
 use self::shapes::{
-    BY_THREADS, GROUPED, SHAPES, SHAPES_FROM_REGISTERS, SHAPES_FROM_REGISTERS_PACKED, SHAPES_PACKED, SWAPPED,
-    SWAPPED_PACKED, Shape,
+    BY_THREADS, GROUPED, OVER_GRID, SHAPES, SHAPES_FROM_REGISTERS, SHAPES_FROM_REGISTERS_PACKED, SHAPES_PACKED,
+    SWAPPED, SWAPPED_PACKED, Shape,
 };
 use super::launch::{self, GroupOffsets, Params, Sm90Params, Sm90Scalars, TensorMap};
 use super::pack::{self, Pack};
@@ -46,8 +46,10 @@ pub struct Sm90 {
     pub schedule: Schedule,
     /// Neighbouring tiles along M and N whose CTAs share what they load.
     pub cluster: [u32; 2],
-    /// CTAs of a cluster that share one tile, each with a part of K.
+    /// CTAs of a cluster that share one tile, each with a part of K; or, over the grid, of those that share a tile, how many add up.
     pub split: u32,
+    /// Whether the parts of K are spread over the grid (`k_parts`), and their sums meet in workspace.
+    pub over_grid: bool,
     /// The program computes the transposed product and writes it transposed: few rows then lie on its N, or an operand that `wgmma`
     /// takes from registers on its M.
     pub swapped: bool,
@@ -102,7 +104,7 @@ impl Sm90 {
             return Vec::new();
         }
         let mut configs = Vec::new();
-        let mut offer = |shapes: &[Shape], layout, swapped, packed, align, grouped| {
+        let mut offer = |shapes: &[Shape], layout, swapped, packed, align, grouped, over_grid| {
             for (tile, consumers, schedule, cluster, split) in shapes.iter().copied() {
                 // Sums in float16 lie two to a register, and the epilogue takes them by pairs of 8 columns.
                 if types.accumulator == DType::F16 && tile[1] % 16 != 0 {
@@ -120,6 +122,7 @@ impl Sm90 {
                     schedule,
                     cluster,
                     split,
+                    over_grid,
                     swapped,
                     packed,
                     align,
@@ -144,20 +147,23 @@ impl Sm90 {
                         if packed.contains(&true) { SHAPES_FROM_REGISTERS_PACKED } else { SHAPES_FROM_REGISTERS };
                     let b_is_first = !k_major[1];
                     if k_major[0] == b_is_first {
-                        offer(shapes, layout, b_is_first != (layout.out == Major::Column), packed, 16, false);
+                        offer(shapes, layout, b_is_first != (layout.out == Major::Column), packed, 16, false, false);
                     }
                     continue;
                 }
                 let (shapes, few_rows) =
                     if packed.contains(&true) { (SHAPES_PACKED, SWAPPED_PACKED) } else { (SHAPES, SWAPPED) };
-                offer(shapes, layout, false, packed, 16, false);
-                offer(few_rows, layout, true, packed, 16, false);
+                offer(shapes, layout, false, packed, 16, false, false);
+                offer(few_rows, layout, true, packed, 16, false, false);
+                if packed == [false, false] {
+                    offer(OVER_GRID, layout, false, packed, 16, false, true);
+                }
                 // float32 would have to be rounded to tf32 on its way, which the copy engine does.
                 for swapped in [false, true] {
                     let program_a = usize::from((layout.out == Major::Column) != swapped);
                     if k_major[program_a] && packed == [false, false] && !exact(types) && types.a.bytes() == 2 {
                         for align in [8, 4] {
-                            offer(BY_THREADS, layout, swapped, packed, align, false);
+                            offer(BY_THREADS, layout, swapped, packed, align, false, false);
                         }
                     }
                 }
@@ -167,7 +173,7 @@ impl Sm90 {
             // The copy engine takes boxes from where they begin at multiples of 16 bytes along the contiguous dimension, and a group
             // begins at any row: hence no column-major A.
             for b in Major::BOTH {
-                offer(GROUPED, Layout { a: Major::Row, b, out: Major::Row }, false, [false, false], 16, true);
+                offer(GROUPED, Layout { a: Major::Row, b, out: Major::Row }, false, [false, false], 16, true, false);
             }
         }
         configs
@@ -216,7 +222,8 @@ impl Sm90 {
     /// CTAs of a cluster along M, N and K, as the user counts them.
     pub fn user_cluster(&self) -> [u32; 3] {
         let [m, n] = self.cluster;
-        if self.crossed() { [n, m, self.split] } else { [m, n, self.split] }
+        let split = if self.in_cluster() { self.split } else { 1 };
+        if self.crossed() { [n, m, split] } else { [m, n, split] }
     }
 
     pub fn threads(&self) -> u32 {
@@ -224,7 +231,31 @@ impl Sm90 {
     }
 
     pub fn cluster_size(&self) -> u32 {
-        self.cluster[0] * self.cluster[1] * self.split
+        self.cluster[0] * self.cluster[1] * if self.in_cluster() { self.split } else { 1 }
+    }
+
+    /// Whether the CTAs of a cluster share a tile.
+    pub fn in_cluster(&self) -> bool {
+        self.split > 1 && !self.over_grid
+    }
+
+    /// Parts that K is cut into. Over the grid, as many as run beside each other on an H100, whatever the device, so that what the sums are
+    /// depends on the problem alone; each has at least so many blocks, for fewer are not worth a meeting.
+    pub fn k_parts(&self, problem: &GemmProblem) -> u32 {
+        const LEAST_BLOCKS: u64 = 8;
+        /// `MOST_PARTS` of the program.
+        const MOST: u64 = 16;
+        if !self.over_grid {
+            return self.split;
+        }
+        let blocks = (problem.k() * problem.a.dtype.bytes()) as u64 / u64::from(ROW_BYTES);
+        let most = (blocks / LEAST_BLOCKS).clamp(1, MOST);
+        (self.over_grid_at_once() / self.tiles(problem).max(1)).clamp(1, most) as u32
+    }
+
+    /// Clusters, with K over the grid, that an H100 runs at once: their CTAs each have a multiprocessor.
+    fn over_grid_at_once(&self) -> u64 {
+        u64::from(self.clusters_at_once(1, CLUSTERS[1] as u32))
     }
 
     /// Columns that each CTA of a split tile stores, the last ones maybe none (`EPILOGUE_N` of the program).
@@ -310,7 +341,8 @@ impl Sm90 {
         if self.split == 1 {
             return 0;
         }
-        self.tile[0] / self.consumers / 64 * self.stored_columns() / 8 * 4
+        // Over the grid, 8 parts' (`PARTS_AT_ONCE` of the program) are fetched before they are added up.
+        self.tile[0] / self.consumers / 64 * self.stored_columns() / 8 * 4 * if self.over_grid { 9 } else { 1 }
     }
 
     /// Whether sums leave an epilogue the registers that it needs: behind 192 even a short one spills.
@@ -342,7 +374,7 @@ impl Sm90 {
         let schedule = self.schedule.name();
         write!(f, "{a}{b}{out}_{m}x{n}x{k}_{schedule}{consumers}_{stages}stages_cluster{cluster_m}x{cluster_n}")?;
         if self.split > 1 {
-            write!(f, "_split{}", self.split)?;
+            write!(f, "_{}split{}", if self.over_grid { "grid" } else { "" }, self.split)?;
         }
         if self.swapped {
             f.write_str("_swapped")?;
@@ -375,9 +407,15 @@ impl Sm90 {
         [input(0, a), input(1, b), out]
     }
 
-    /// Grids are 32-bit numbers.
+    /// Grids are 32-bit numbers. K over the grid is for where tiles leave at least half of the chip free.
     pub fn check_extents(&self, problem: &GemmProblem) -> Result<(), Unsupported> {
-        let ctas = self.tiles(problem) * if self.split > 1 { u64::from(self.cluster_size()) } else { 1 };
+        let tiles = self.tiles(problem);
+        if self.over_grid {
+            let (extent, limit) = (tiles.min(i64::MAX as u64) as i64, (self.over_grid_at_once() / 2) as i64);
+            let dimension = "M * N * L, in clusters' tiles,";
+            return if extent <= limit { Ok(()) } else { Err(Unsupported::Few { dimension, extent, limit }) };
+        }
+        let ctas = tiles * if self.split > 1 { u64::from(self.cluster_size()) } else { 1 };
         check_count("M * N * L, as tiles,", ctas)
     }
 
@@ -583,8 +621,19 @@ impl Sm90 {
             .unwrap_or(slice)
     }
 
+    /// Workspace of K over the grid: a word for each tile, 256 bytes apart (`WORD_STRIDE` of the program), and the float32 sums of each
+    /// part of each tile.
+    fn parts_bytes(&self, problem: &GemmProblem) -> [u64; 2] {
+        if !self.over_grid {
+            return [0, 0];
+        }
+        let tiles = self.tiles(problem) * u64::from(self.cluster_size());
+        [tiles * 256, tiles * u64::from(self.k_parts(problem) * self.tile[0] * self.tile[1] * 4)]
+    }
+
     pub fn workspace_bytes(&self, problem: &GemmProblem) -> u64 {
-        self.pack(problem, 0).map_or(0, |pack| pack.bytes())
+        let copies = self.pack(problem, 0).map_or(0, |pack| pack.bytes());
+        copies + self.parts_bytes(problem).iter().sum::<u64>()
     }
 
     pub fn launch(
@@ -647,6 +696,7 @@ impl Sm90 {
             swizzle: if box_bytes == power { TensorMap::swizzle(box_bytes) } else { TensorMap::NO_SWIZZLE },
             l2_promotion: TensorMap::PROMOTE_256,
         };
+        let behind_copies = workspace + pack.as_ref().map_or(0, |pack| pack.bytes());
         let scalars = Sm90Scalars {
             out: out.data,
             out_stride: [out.stride[0], out.stride[rows], out.stride[columns]],
@@ -661,11 +711,19 @@ impl Sm90 {
             offsets: GroupOffsets::new(offsets),
             a: if self.loads_by_threads() { sides[0].view.data } else { 0 },
             a_stride: [0, sides[0].rows].map(|dimension| sides[0].view.stride[dimension]),
+            arrivals: if self.over_grid { behind_copies } else { 0 },
+            sums: if self.over_grid { behind_copies + self.parts_bytes(problem)[0] } else { 0 },
+            parts: self.k_parts(problem) as i32,
+            padding: 0,
         };
         let (tiles, size) = (self.tiles(problem), self.cluster_size());
         let fitting = u64::from(self.clusters_at_once(self.ctas_per_sm(types), multiprocessors));
-        // A split tile has a cluster for itself; others are taken in turn by as many clusters as run at once.
-        let clusters = if self.split > 1 { tiles } else { tiles.min(fitting) };
+        // A split tile has a cluster for itself, or one for each part; others are taken in turn by as many clusters as run at once.
+        let clusters = match self.split {
+            1 => tiles.min(fitting),
+            _ if self.over_grid => tiles * u64::from(self.k_parts(problem)),
+            _ => tiles,
+        };
         let out_map = stored_by_copy_engine.then_some(out_map);
         Launch {
             grid: clusters as u32 * size,

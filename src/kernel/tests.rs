@@ -89,35 +89,80 @@ fn large_squares_get_the_tile_that_measured_best() {
 #[test]
 fn few_tiles_of_deep_k_are_split_as_measured_best() {
     let row_major = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
+    // How many parts K has over the grid, or none where a cluster shares a tile.
     let measured = [
-        ((256, 512, 32768), [128, 64], [1, 1], 4),
-        ((512, 512, 8192), [128, 128], [1, 1], 4),
-        ((128, 1024, 8192), [128, 64], [1, 1], 4),
-        ((320, 640, 10240), [128, 64], [1, 2], 4),
-        ((384, 384, 8192), [128, 64], [1, 2], 4),
-        ((128, 512, 8192), [64, 64], [1, 1], 4),
-        ((128, 128, 16384), [64, 64], [1, 1], 8),
+        ((256, 512, 32768), [128, 64], [2, 4], 4, Some(7)),
+        ((192, 768, 12288), [128, 64], [2, 4], 4, Some(5)),
+        ((384, 384, 8192), [128, 64], [2, 2], 4, Some(5)),
+        ((1024, 512, 16384), [128, 128], [1, 2], 4, Some(4)),
+        ((136, 328, 42008), [128, 64], [2, 2], 4, Some(10)),
+        ((128, 1024, 8192), [128, 64], [1, 1], 4, None),
+        ((128, 512, 8192), [64, 64], [1, 1], 4, None),
+        ((128, 128, 16384), [64, 64], [1, 1], 8, None),
         // Not split at all. (Second best: 128x64 without a cluster takes 0.97 of its time.)
-        ((1024, 1024, 1024), [128, 64], [2, 1], 1),
+        ((1024, 1024, 1024), [128, 64], [2, 1], 1, None),
     ];
-    for ((m, n, k), tile, cluster, split) in measured {
+    for ((m, n, k), tile, cluster, split, parts) in measured {
         let problem = gemm(F16, m, n, k, row_major);
         let kernel = &all()[ranked(&problem, H100, false)[0]];
         let Design::Sm90(config) = kernel.design else { panic!("{}", kernel.name()) };
         assert_eq!(
-            (config.tile, config.cluster, config.split),
-            (tile, cluster, split),
+            (config.tile, config.cluster, config.split, config.over_grid),
+            (tile, cluster, split, parts.is_some()),
             "{m} {n} {k}: {}",
             kernel.name()
         );
         if split > 1 {
-            // Each of a cluster's tiles has as many CTAs as it is split for.
-            let launch = kernel.launch(&problem, Target::typical(90), 0).expect("there is an output");
+            // Each of a cluster's tiles has as many CTAs as it is split for, or each part has a cluster for all of them.
+            let launch = kernel.launch(&problem, Target::typical(90), 1 << 30).expect("there is an output");
             let [rows, columns] =
                 [(m as u32).div_ceil(tile[0] * cluster[0]), (n as u32).div_ceil(tile[1] * cluster[1])];
-            let size = cluster[0] * cluster[1] * split;
-            assert_eq!((launch.grid, launch.cluster), (rows * columns * size, size), "{}", kernel.name());
+            let tiles = rows * columns * cluster[0] * cluster[1];
+            let size = cluster[0] * cluster[1] * if parts.is_some() { 1 } else { split };
+            let expected = (tiles * parts.unwrap_or(split), size);
+            assert_eq!((launch.grid, launch.cluster), expected, "{}", kernel.name());
+            // All at once on an H100, and as much workspace as they all write.
+            let Params::Sm90(Sm90Params { scalars, .. }) = launch.params else { panic!("not its parameters") };
+            if let Some(parts) = parts {
+                assert!(launch.grid <= 132 && scalars.parts == parts as i32);
+                assert_eq!((scalars.arrivals, scalars.sums), (1 << 30, (1 << 30) + u64::from(tiles) * 256));
+                let bytes = u64::from(tiles * 256) + u64::from(launch.grid * tile[0] * tile[1] * 4);
+                assert_eq!(kernel.workspace_bytes(&problem), bytes, "{}", kernel.name());
+            } else {
+                assert_eq!((scalars.arrivals, scalars.sums, kernel.workspace_bytes(&problem)), (0, 0, 0));
+            }
         }
+    }
+}
+
+#[test]
+fn k_over_the_grid_is_for_few_tiles() {
+    let row_major = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
+    let over_grid = |kernel: &&Kernel| matches!(kernel.design, Design::Sm90(config) if config.over_grid && config.layout == row_major);
+    let kernels: Vec<_> = all().iter().filter(|kernel| kernel.types.out == F16).filter(over_grid).collect();
+    assert!(!kernels.is_empty());
+    for kernel in kernels.iter().filter(|kernel| kernel.types.a == F16 && kernel.types.accumulator == F32) {
+        let Design::Sm90(config) = kernel.design else { continue };
+        let tiles = |m, n, k| {
+            let [rows, columns] = [0, 1].map(|at| i64::from(config.tile[at] * config.cluster[at]));
+            gemm(F16, m * rows, n * columns, k, row_major)
+        };
+        let parts = |problem: &Problem| match problem {
+            Problem::Gemm(problem) => config.k_parts(problem),
+            _ => 0,
+        };
+        let most = i64::from(config.clusters_at_once(1, 132)) / 2;
+        // Half of the chip and more is left free, or it is refused.
+        assert_eq!(kernel.supports(&tiles(most, 1, 65536)), Ok(()));
+        assert!(parts(&tiles(most, 1, 65536)) >= 2, "{}", kernel.name());
+        let refused = kernel.supports(&tiles(most + 1, 1, 65536)).expect_err("too many tiles").to_string();
+        assert!(
+            refused.contains(&format!("is {}, and it is for products where that is at most {most}", most + 1)),
+            "{refused}"
+        );
+        // At least 8 blocks of 64 for each; 16 parts at most; none without K.
+        assert_eq!([0, 64, 1023, 1024, 2048].map(|k| parts(&tiles(1, 1, k))), [1, 1, 1, 2, 4], "{}", kernel.name());
+        assert!(parts(&tiles(1, 1, 1 << 20)) <= 16);
     }
 }
 
@@ -169,7 +214,8 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                     }
                     assert_eq!(launch.grid % launch.cluster, 0);
                     assert!(launch.shared_bytes <= 227 * 1024 && launch.cluster <= 8);
-                    assert_eq!(kernel.workspace_bytes(&problem) > 0, config.packed.contains(&true) && k > 0);
+                    let needed = (config.packed.contains(&true) && k > 0) || config.over_grid;
+                    assert_eq!(kernel.workspace_bytes(&problem) > 0, needed, "{}", kernel.name());
                     assert_eq!(launch.pack.is_some(), config.packed.contains(&true));
                 }
             }
@@ -462,7 +508,7 @@ fn asked_one_by_one(problem: &Problem, target: Option<Target>, fused: bool) -> V
     let seconds = |kernel: &Kernel| {
         let (Some(target), Some(problem)) = (target, product.as_deref()) else { return 0.0 };
         let copied_bytes = match &kernel.design {
-            Design::Sm90(config) => config.workspace_bytes(problem),
+            Design::Sm90(config) => config.copies(problem).unwrap_or_default(),
             _ => 0,
         };
         Asked { problem, target, fused, copied_bytes }.seconds(kernel, Footprint::of(kernel))

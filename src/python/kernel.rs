@@ -344,8 +344,8 @@ impl Kernel {
         Ok(CompiledArtifact::of(Py::new(py, Program(program))?.into_any(), this))
     }
 
-    /// Computes the arguments: enqueues the launch on a stream (behind one that copies operands, for a kernel that needs a
-    /// workspace), or computes at once on the CPU.
+    /// Computes the arguments: enqueues the launch on a stream (behind one that copies operands, for a kernel whose metadata
+    /// say `packed`), or computes at once on the CPU.
     ///
     /// compiled_artifact: from `compile`; None compiles through the cache. stream: a `torch.cuda.Stream`, a CuPy stream, a
     /// `CUstream`, an integer handle; None: the current stream of the framework that owns the operands. workspace: device

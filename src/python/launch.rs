@@ -447,8 +447,9 @@ pub fn native_floor(
     };
     let kernel = kernel_of(compiled_artifact.get().kernel(py))?;
     let device = device_of(&native.problem)?;
-    if kernel.packs() || !kernel.reductions().is_empty() {
-        let message = "the kernel copies operands first, or reduces outputs afterwards: that is more than one launch";
+    if kernel.packs() || kernel.workspace_bytes(&native.problem) > 0 {
+        let message =
+            "the kernel copies operands first, or needs workspace: that is more than a launch of these arguments";
         return Err(PyValueError::new_err(message));
     }
     kernel.addresses(&native.problem).map_err(|reason| unsupported(&reason))?;

@@ -152,6 +152,7 @@ fn make_design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyA
             config.schedule.name(),
             config.consumers,
             config.split,
+            config.over_grid,
             config.swapped,
             PyTuple::new(py, config.packed)?,
             config.align,

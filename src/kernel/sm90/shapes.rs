@@ -136,3 +136,14 @@ pub(super) const GROUPED: &[Shape] = &[
     ([64, 128], 1, Cooperative, [1, 1], 1),
     ([64, 64], 1, Cooperative, [1, 1], 1),
 ];
+
+/// With K cut over the grid: tile, consumers, schedule, cluster, and how many CTAs add up a tile's columns.
+pub(super) const OVER_GRID: &[Shape] = &[
+    ([128, 64], 2, Cooperative, [2, 4], 4),
+    ([128, 64], 2, Cooperative, [2, 2], 4),
+    ([128, 64], 2, Cooperative, [2, 2], 2),
+    ([128, 128], 2, Cooperative, [1, 2], 4),
+    ([128, 128], 2, Cooperative, [2, 1], 4),
+    ([128, 128], 2, Cooperative, [2, 2], 4),
+    ([64, 64], 1, Cooperative, [2, 1], 4),
+];
