@@ -74,8 +74,8 @@ def by_family(kernels: list[cutlass_api.Kernel]) -> list[list[cutlass_api.Kernel
 
 def chosen(part: str) -> Iterator[tuple[cutlass_api.Kernel, str]]:
     """Kernels and layouts: the smallest tile of each family, types, layout and width of loads; of full-width loads the
-    largest too; of Hopper's float16 each schedule, split and swapped or not. A simt kernel has one program for all
-    layouts, and sees them all in float32, three in other types.
+    largest too; of Hopper's float16 each schedule, split in either way and swapped or not. A simt kernel has one
+    program for all layouts, and sees them all in float32, three in other types.
     """
     groups: dict[tuple, list[cutlass_api.Kernel]] = {}
     for kernel in cutlass_api.get_kernels(cc=cutlass_api.utils.device_cc()):
@@ -93,7 +93,7 @@ def chosen(part: str) -> Iterator[tuple[cutlass_api.Kernel, str]]:
             whole = types == ("float16", "float16", "float16", "float32")
             layouts = [layout for layout in layouts if whole or layout in few]
             of_all = (design.schedule, design.load_bytes, design.swapped)
-            kind = (*of_all, design.consumers, design.split > 1, design.packed) if whole else of_all
+            kind = (*of_all, design.consumers, design.split > 1, design.over_grid, design.packed) if whole else of_all
         else:
             types = (*types[:2], types[3])  # how an output is stored shows in any one type
         for layout in layouts:
@@ -163,6 +163,10 @@ def products(results: Results, part: str, batches: int) -> None:
             m, n, k = 72, 136, 80  # it leaves others to sm80
         if family_of(kernel) == "sm90" and design.load_bytes < 16:
             k = 76  # threads load whole pieces of a row
+        if family_of(kernel) == "sm90" and design.over_grid:
+            if batches > 2:
+                continue  # it is for few tiles
+            k = 2064  # 33 blocks of 16-bit elements, 65 of 32: four parts or eight
         narrow = getattr(design, "narrow", None)
         if narrow == "m":
             m = min(13, design.tile_shape[0])

@@ -165,6 +165,39 @@ def test_float32_operands_from_registers():
         check_all(trials)
 
 
+def test_epilogues_behind_k_over_the_grid():
+    """Where CTAs add up what others multiplied: functions, reductions, and an output in place, each element once."""
+    if cutlass_api.utils.device_cc() // 10 != 9:
+        pytest.skip("sm90 is for Hopper")
+
+    def over_grid(args):
+        return [
+            kernel for kernel in cutlass_api.get_kernels(args) if getattr(kernel.metadata.design, "over_grid", False)
+        ]
+
+    class OverGrid(Trial):
+        def kernels(self):
+            return over_grid(self.args)
+
+    # Three parts, of which one adds up more than the others, and up to eight.
+    shapes = [((), 136, 136, 1544), ((2,), 264, 72, 4104)]
+    cases = [(CASES[1], None), *REDUCTIONS[:2]]
+    trials = [
+        OverGrid(case, *shape, seed=seed, reductions=kinds)
+        for case, kinds in cases
+        for seed, shape in [(0, shapes[0]), (2, shapes[1]), (12, shapes[0]), (14, shapes[1])]
+    ]
+    assert all(trial.kernels() for trial in trials)
+    check_all(trials)
+    a, b, c = (coarse(*shape, dtype=F16).cuda() for shape in [(264, 4104), (4104, 72), (264, 72)])
+    before = c.clone()
+    args = fused(a, b, c, linear, C=c, alpha=1.0, beta=2.0)
+    for kernel in over_grid(args):
+        c.copy_(before)
+        kernel.run(args)
+        assert_close(c, a.double() @ b.double() + 2 * before.double(), repr(kernel))
+
+
 @pytest.mark.parametrize("m, n, k, layout", [(200, 600, 512, "ttt"), (37, 264, 1024, "tnn"), (1024, 9, 256, "ntt")])
 def test_reductions_by_all_kernels_the_same_bits_every_time(m, n, k, layout):
     source = (

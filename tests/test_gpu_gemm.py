@@ -11,6 +11,7 @@ import cutlass_api
 import gpu_helpers
 import pytest
 import torch
+from cutlass_api import cuda_kernel
 from cutlass_api.arguments import GemmArguments
 from cutlass_api.metadata import GemmOperandsMetadata
 from gpu_helpers import (
@@ -128,7 +129,11 @@ def test_every_kernel(family: str, types: Types, artifacts) -> None:
 def test_tiles_that_follow_each_other(pad: int, artifacts) -> None:
     """More tiles than run at once, and little to multiply: what one still stores, the next must not overwrite."""
     types = Types(torch.float16, torch.float16, torch.float32, torch.float16)
-    kernels = [kernel for kernel in GROUPS.get(("sm90", types), []) if layouts_of(kernel) == ["ttt"]]
+    kernels = [
+        kernel
+        for kernel in GROUPS.get(("sm90", types), [])
+        if layouts_of(kernel) == ["ttt"] and not kernel.metadata.design.over_grid  # which is for few tiles
+    ]
     problem = make_problem(types, (1501, 8192, 64), Form(), Form())
     failures = [
         check(kernel, artifact, problem, Form(pad=pad), "1501x8192x64")
@@ -361,11 +366,17 @@ def split_kernels(types: Types) -> list[cutlass_api.Kernel]:
 
 @pytest.mark.parametrize("types", [types for types in ALL_TYPES if split_kernels(types)], ids=str)
 def test_k_in_parts(types: Types, artifacts) -> None:
-    """No blocks of K, fewer than parts, as many, and a number that they do not divide; the same bits each time."""
+    """No blocks of K, fewer than parts, as many, and a number that they do not divide; over the grid, enough for five
+    parts and for as many as there can be. The same bits each time.
+    """
     kernels, failures = split_kernels(types), []
     block = 128 // types.a.itemsize
-    for k, batch in [(0, ()), (1, ()), (3 * block, ()), (8 * block, (2,)), (19 * block + 8, ())]:
+    cases = [(0, ()), (1, ()), (3 * block, ()), (8 * block, (2,)), (19 * block + 8, ())]
+    deep = [(43 * block, (2,)), (170 * block + 16, ())]
+    for k, batch in [*cases, *deep]:
         for kernel, artifact in zip(kernels, artifacts.of(kernels), strict=True):
+            if (k, batch) in deep and not kernel.metadata.design.over_grid:
+                continue
             tf32 = rounds_to_tf32(kernel)
             for layout in layouts_of(kernel):
                 forms = [Form(order, multiple=16) for order in layout]
@@ -381,6 +392,95 @@ def test_k_in_parts(types: Types, artifacts) -> None:
                     failure = f"{kernel.metadata.kernel_name} {shape} {layout}: not the same bits"
                 failures += [failure] if failure else []
     fail_with(failures)
+
+
+def over_grid(args: GemmArguments) -> list[cutlass_api.Kernel]:
+    """The kernels that cut K over the grid."""
+    kernels = cutlass_api.get_kernels(args)
+    return [kernel for kernel in kernels if getattr(kernel.metadata.design, "over_grid", False)]
+
+
+def deep_gemm(m: int, n: int, k: int) -> tuple[GemmArguments, torch.Tensor, torch.Tensor]:
+    """A product, its output, and what that should be."""
+    half = {"dtype": torch.float16, "device": gpu_helpers.DEVICE}
+    a, b, out = torch.randn(m, k, **half), torch.randn(k, n, **half), torch.full((m, n), torch.nan, **half)
+    return GemmArguments(a, b, out, torch.float32), out, a.double() @ b.double()
+
+
+def is_near(out: torch.Tensor, expected: torch.Tensor) -> bool:
+    return bool((out.double() - expected).norm() < 1e-3 * expected.norm())
+
+
+def test_workspace_of_parts_may_hold_anything() -> None:
+    """Noise, what another problem left there, what the same one did; also in a graph."""
+    if cutlass_api.utils.device_cc() // 10 != 9:
+        pytest.skip("sm90 is for Hopper")
+    problems = [deep_gemm(*shape) for shape in [(130, 72, 9000), (130, 72, 3008), (500, 392, 6000), (64, 64, 20000)]]
+    workspace = torch.empty(16 << 20, dtype=torch.uint8, device=gpu_helpers.DEVICE)
+    fills = [lambda: workspace.random_(0, 256), lambda: workspace.fill_(255), lambda: None, workspace.zero_]
+
+    def run_all(kernel: cutlass_api.Kernel, artifact: object) -> None:
+        for args, _, _ in problems:
+            kernel.run(args, artifact, workspace=workspace, assume_supported_args=True)
+
+    def compare(kernel: cutlass_api.Kernel, first: dict[int, torch.Tensor]) -> None:
+        for at, (_, out, expected) in enumerate(problems):
+            assert is_near(out, expected), kernel.metadata.kernel_name
+            assert torch.equal(out, first.setdefault(at, out.clone())), kernel.metadata.kernel_name
+            out.fill_(torch.nan)
+
+    kernels = over_grid(problems[0][0])
+    assert len(kernels) > 3
+    for kernel in kernels:
+        assert max(kernel.get_workspace_size(args) for args, _, _ in problems) <= workspace.numel()
+        artifact, first = kernel.compile(problems[0][0]), {}
+        for fill in fills:
+            fill()
+            run_all(kernel, artifact)
+            compare(kernel, first)
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            run_all(kernel, artifact)
+        for _ in range(3):
+            graph.replay()
+            torch.cuda.synchronize()
+            compare(kernel, first)
+
+
+def test_parts_do_not_wait_for_what_cannot_run() -> None:
+    """While another kernel has most of the chip, a tile's CTAs run one by one, and none may wait for the rest."""
+    if cutlass_api.utils.device_cc() // 10 != 9:
+        pytest.skip("sm90 is for Hopper")
+    source = """
+    __global__ void occupy(long long* end, long long nanoseconds) {
+      long long start, now;
+      asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
+      do asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)); while (now - start < nanoseconds);
+      *end = now;
+    }
+    """
+    multiprocessors = torch.cuda.get_device_properties(gpu_helpers.DEVICE).multi_processor_count
+    # Each of its CTAs has a multiprocessor for itself, all but 24.
+    occupy = cuda_kernel(source, "occupy", grid=multiprocessors - 24, block=32, shared_bytes=200 << 10)
+    args, out, expected = deep_gemm(256, 512, 32768)
+    busy, ours = torch.cuda.Stream(), torch.cuda.Stream()
+    end = torch.zeros(1, dtype=torch.int64, device=gpu_helpers.DEVICE)
+    occupy(end, 0, stream=busy)
+    for kernel in over_grid(args):
+        design = kernel.metadata.design
+        if design.cluster_shape[0] * design.cluster_shape[1] > 2:
+            continue  # which may find no room before the end
+        artifact = kernel.compile(args)
+        workspace = torch.empty(kernel.get_workspace_size(args), dtype=torch.uint8, device=gpu_helpers.DEVICE)
+        out.fill_(torch.nan)
+        torch.cuda.synchronize()
+        occupy(end, 50_000_000, stream=busy)
+        kernel.run(args, artifact, stream=ours, workspace=workspace)
+        ours.synchronize()
+        assert not busy.query(), f"{kernel.metadata.kernel_name} waited"
+        assert is_near(out, expected), kernel.metadata.kernel_name
+        torch.cuda.synchronize()
 
 
 @pytest.mark.parametrize("shape", [(0, 5, 7), (5, 0, 7), (0, 0, 0), (0, 5, 6, 7)], ids=str)
