@@ -427,7 +427,7 @@ impl Kernel {
     }
 
     /// Prepares a launch that `PreparedLaunch.__call__` replays: everything but the operands' addresses is settled now,
-    /// except for a kernel that needs a workspace, which is packed at each call.
+    /// except for a kernel that needs a workspace, which is allocated at each call.
     ///
     /// args, compiled_artifact, stream: as for `run`; a stream of None is the current one at each call. The operands are
     /// kept alive. Raises as `run` does.

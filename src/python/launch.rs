@@ -102,13 +102,18 @@ impl Block {
         }
     }
 
-    /// The same parameters with the program's operands at other addresses, which are as `Kernel::addresses_in` has them.
-    fn move_to(&mut self, before: [u64; 4], now: [u64; 4]) -> Result<(), DriverError> {
+    /// The same parameters with the program's operands at other addresses, which are as `Kernel::addresses_in` has them, and the workspace
+    /// where K in parts has one.
+    fn move_to(&mut self, before: [u64; 4], now: [u64; 4], workspace: u64) -> Result<(), DriverError> {
         match self {
             Block::Gemm(params) => [params.a, params.b, params.out, params.offsets.ends] = now,
             Block::Elementwise(params) => [params.a, params.b, params.out, _] = now,
             Block::Sm90(Sm90Block { maps, scalars }) => {
                 [_, _, scalars.out, scalars.offsets.ends] = now;
+                if scalars.arrivals != 0 {
+                    let words = scalars.sums - scalars.arrivals;
+                    [scalars.arrivals, scalars.sums] = [workspace, workspace + words];
+                }
                 let first = usize::from(scalars.a != 0);
                 if first == 1 {
                     scalars.a = now[0];
@@ -136,6 +141,8 @@ pub struct Packed {
     /// The launch that finishes reductions.
     reduce: Option<(Configuration, Vec<ReduceOperand>)>,
     device: &'static Device,
+    /// 0 where none is needed.
+    workspace: u64,
 }
 
 /// The driver calls of a launch: of the kernel, and of the copy of operands in front where there is one.
@@ -206,16 +213,18 @@ impl Packed {
         // Encoding a tensor map needs a context, of whichever device.
         let _current = device.make_current()?;
         let launch = launch.map(|launch| Calls::new(&launch)).transpose()?;
-        Ok(Packed { position, problem: *problem, launch, epilogue, reduce, device })
+        Ok(Packed { position, problem: *problem, launch, epilogue, reduce, device, workspace })
     }
 
     /// Whether another problem differs from the packed one in the addresses of its operands alone, so that a kernel that addresses
     /// one addresses the other.
     fn fits(&self, problem: &Problem) -> bool {
         let same_operation = std::mem::discriminant(&self.problem) == std::mem::discriminant(problem);
-        // What reduces has addresses in its second step, too; the map of an operand without elements does not show its address.
+        // What copies first or reduces has addresses in its other step, too; the map of an operand without elements does not show its
+        // address.
         same_operation
             && self.reduce.is_none()
+            && self.launch.as_ref().is_none_or(|launch| launch.copy.is_none())
             && self
                 .problem
                 .views()
@@ -225,16 +234,17 @@ impl Packed {
     }
 
     /// Turns into the launch of a problem that fits. After an error the launch is nobody's.
-    fn move_to(&mut self, problem: &Problem) -> PyResult<()> {
+    fn move_to(&mut self, problem: &Problem, workspace: u64) -> PyResult<()> {
         let kernel = at(self.position);
         let (before, now) = (kernel.addresses_in(&self.problem), kernel.addresses_in(problem));
-        if before != now
+        if (before, self.workspace) != (now, workspace)
             && let Some(launch) = &mut self.launch
         {
             let _current = self.device.make_current()?;
-            launch.block.move_to(before, now)?;
+            launch.block.move_to(before, now, workspace)?;
         }
         self.problem = *problem;
+        self.workspace = workspace;
         Ok(())
     }
 
@@ -309,7 +319,8 @@ pub struct Work<'a> {
 
 impl Work<'_> {
     /// Packs and enqueues a launch. `workspace` is what the user gives; where that is nothing and something is needed, it is
-    /// allocated, in the order of the stream. Returns the launch if it is to be kept and may be, which one with a workspace may not.
+    /// allocated, in the order of the stream. Returns the launch if it is to be kept with the arguments and may be, which one with a
+    /// workspace may not.
     pub fn enqueue(
         &self,
         tensor: &Bound<'_, PyAny>,
@@ -319,42 +330,52 @@ impl Work<'_> {
     ) -> PyResult<Option<Box<Packed>>> {
         let bytes = at(self.position).workspace_bytes(self.problem);
         if bytes == 0 {
-            // The lock is held while the launch goes on without the GIL. Another thread does not wait for that, with the GIL in its
-            // hands, but packs its own.
-            let mut last = match self.last.0.try_lock() {
-                Ok(last) => Some(last),
-                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) => None,
-            };
-            let mut own = None;
-            let packed = self.packed_from(last.as_deref_mut().unwrap_or(&mut own))?;
-            packed.enqueue(tensor, self.program, stream)?;
-            return Ok(keep.then(|| Box::new(packed.clone())));
+            return self.enqueue_with(0, tensor, stream, keep);
         }
         self.check()?;
         let device = device_of(self.problem)?;
         if let Some(workspace) = workspace {
             let address = given_workspace(workspace, bytes, self.problem, self.epilogue)?;
-            self.packed(address)?.enqueue(tensor, self.program, stream)?;
-            return Ok(None);
+            return self.enqueue_with(address, tensor, stream, false);
         }
         let handle = stream.resolve(tensor, device)?;
         let py = tensor.py();
         let address = py.detach(|| device.allocate(handle, bytes))?;
         let stream = Stream { handle: Some(handle), trusted: true };
-        let enqueued = self.packed(address).and_then(|packed| packed.enqueue(tensor, self.program, &stream));
+        let enqueued = self.enqueue_with(address, tensor, &stream, false);
         let freed = py.detach(|| device.free(handle, address));
         enqueued?;
         freed?;
         Ok(None)
     }
 
+    /// The same with the workspace that the kernel needs, 0 if none.
+    fn enqueue_with(
+        &self,
+        workspace: u64,
+        tensor: &Bound<'_, PyAny>,
+        stream: &Stream,
+        keep: bool,
+    ) -> PyResult<Option<Box<Packed>>> {
+        // The lock is held while the launch goes on without the GIL. Another thread does not wait for that, with the GIL in its hands, but
+        // packs its own.
+        let mut last = match self.last.0.try_lock() {
+            Ok(last) => Some(last),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        let mut own = None;
+        let packed = self.packed_from(last.as_deref_mut().unwrap_or(&mut own), workspace)?;
+        packed.enqueue(tensor, self.program, stream)?;
+        Ok(keep.then(|| Box::new(packed.clone())))
+    }
+
     /// The launch, made from the last one if that fits, and in its place.
-    fn packed_from<'a>(&self, last: &'a mut Option<Box<Packed>>) -> PyResult<&'a Packed> {
+    fn packed_from<'a>(&self, last: &'a mut Option<Box<Packed>>, workspace: u64) -> PyResult<&'a Packed> {
         let made = match last.take() {
             Some(mut packed) if packed.fits(self.problem) => {
                 at(self.position).fuses(self.epilogue).map_err(|reason| unsupported(&reason))?;
-                packed.move_to(self.problem)?;
+                packed.move_to(self.problem, workspace)?;
                 if self.epilogue.is_some() {
                     packed.epilogue = epilogue_params(at(self.position), self.epilogue, &[]);
                 }
@@ -362,14 +383,10 @@ impl Work<'_> {
             }
             _ => {
                 self.check()?;
-                Box::new(self.packed(0)?)
+                Box::new(Packed::new(self.position, self.problem, self.epilogue, workspace)?)
             }
         };
         Ok(last.insert(made))
-    }
-
-    fn packed(&self, workspace: u64) -> PyResult<Packed> {
-        Packed::new(self.position, self.problem, self.epilogue, workspace)
     }
 
     /// Whatever the caller was told to assume: nothing is launched that would miss its operands.

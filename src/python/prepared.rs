@@ -24,7 +24,7 @@ pub struct PreparedLaunch {
     arguments: Py<RuntimeArguments>,
     /// None for a kernel of the CPU.
     program: Option<Arc<Program>>,
-    /// None where a workspace has to be found at each call, and where operands are FakeTensors.
+    /// None where a workspace is allocated at each call, and where operands are FakeTensors.
     packed: Option<Packed>,
     stream: Option<u64>,
     last: LastLaunch,
