@@ -133,7 +133,7 @@ struct Sm90Gemm {
   static constexpr int PIECES = TILE_N / 8, OWN_PIECES = EPILOGUE_N / 8;  // of 64 rows: all, and those that this CTA stores
   static constexpr int OWNERS = PIECES / OWN_PIECES;                      // the CTAs that store any
   static constexpr int PART_BYTES = M_BLOCKS * OWN_PIECES * CONSUMER_THREADS * 16;  // of a CTA's sums, what one owner gets
-  static constexpr int PARTS_AT_ONCE = 8;                           // over the grid, those that are fetched before they are added up
+  static constexpr int PARTS_AT_ONCE = 8;  // over the grid, those that are fetched before they are added up
   static_assert(!IN_CLUSTER || SPLIT * PART_BYTES <= SLABS_AT, "the ring's memory takes the sums of all");
 
   // ---- registers ----
@@ -230,7 +230,7 @@ struct Sm90Gemm {
     // The shuffle tells the compiler that all lanes have the same value.
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), warpgroup = warp / 4;
     const unsigned rank = CLUSTER == 1 ? 0 : ptx::cluster_rank();
-    const unsigned split = rank / (CLUSTER_M * CLUSTER_N);  // of the cluster's CTAs for a tile, which
+    const unsigned split = rank / (CLUSTER_M * CLUSTER_N);  // which of the cluster's CTAs for a tile this is
 
     if (threadIdx.x == 0) {
       if (!A_BY_THREADS) ptx::prefetch_tensor_map(&params.a);

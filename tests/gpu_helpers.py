@@ -96,6 +96,12 @@ def from_registers(kernel: cutlass_api.Kernel) -> bool:
     return by_rows or by_columns
 
 
+def over_grid(args: GemmArguments) -> list[cutlass_api.Kernel]:
+    """The kernels for some arguments that cut K over the grid."""
+    kernels = cutlass_api.get_kernels(args)
+    return [kernel for kernel in kernels if getattr(kernel.metadata.design, "over_grid", False)]
+
+
 @contextmanager
 def float32_precision(precision: str):
     """torch's own switch for tf32, which our kernels heed too."""

@@ -12,7 +12,7 @@ import gpu_helpers
 import pytest
 import torch
 from epilogues import CASES, REDUCTIONS, assert_close, bias_gelu, expected, fused, linear, shape_of
-from gpu_helpers import Form, Output, float32_precision, from_registers, random_operand
+from gpu_helpers import Form, Output, float32_precision, from_registers, over_grid, random_operand
 from helpers import coarse
 
 pytestmark = pytest.mark.gpu
@@ -169,11 +169,6 @@ def test_epilogues_behind_k_over_the_grid():
     """Where CTAs add up what others multiplied: functions, reductions, and an output in place, each element once."""
     if cutlass_api.utils.device_cc() // 10 != 9:
         pytest.skip("sm90 is for Hopper")
-
-    def over_grid(args):
-        return [
-            kernel for kernel in cutlass_api.get_kernels(args) if getattr(kernel.metadata.design, "over_grid", False)
-        ]
 
     class OverGrid(Trial):
         def kernels(self):

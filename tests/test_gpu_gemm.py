@@ -31,6 +31,7 @@ from gpu_helpers import (
     generator_for,
     just_aligned,
     layouts_of,
+    over_grid,
     random_operand,
     rounds_to_tf32,
     say,
@@ -392,12 +393,6 @@ def test_k_in_parts(types: Types, artifacts) -> None:
                     failure = f"{kernel.metadata.kernel_name} {shape} {layout}: not the same bits"
                 failures += [failure] if failure else []
     fail_with(failures)
-
-
-def over_grid(args: GemmArguments) -> list[cutlass_api.Kernel]:
-    """The kernels that cut K over the grid."""
-    kernels = cutlass_api.get_kernels(args)
-    return [kernel for kernel in kernels if getattr(kernel.metadata.design, "over_grid", False)]
 
 
 def deep_gemm(m: int, n: int, k: int) -> tuple[GemmArguments, torch.Tensor, torch.Tensor]:

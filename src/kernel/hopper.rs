@@ -6,7 +6,7 @@
 //! model counts what lies inside, `BLOCK`, `CLUSTER`, `SPLIT_AND_SHARED` and the threads' rates are newer, and the rest stayed: for 300
 //! problems it puts one first that takes 1.0195 times as long as the best in the geometric mean, and 1.25 at worst. All constants fitted
 //! anew on half of those are worse on the other half (run 20). Times themselves are 11 % too long, and within 14 % of that (root mean
-//! square). What concerns alignment, threads that load, epilogues and copies is from other timings (docs/notes/sm90.md).
+//! square). What concerns alignment, threads that load, epilogues, copies and K over the grid is from other timings (docs/notes/sm90.md).
 
 use super::Types;
 use super::cost::{Asked, Footprint};

@@ -104,32 +104,19 @@ impl Sm90 {
             return Vec::new();
         }
         let mut configs = Vec::new();
-        let mut offer = |shapes: &[Shape], layout, swapped, packed, align, grouped, over_grid| {
+        let mut offer = |shapes: &[Shape], kind: Sm90| {
             for (tile, consumers, schedule, cluster, split) in shapes.iter().copied() {
                 // Sums in float16 lie two to a register, and the epilogue takes them by pairs of 8 columns.
                 if types.accumulator == DType::F16 && tile[1] % 16 != 0 {
                     continue;
                 }
                 // 192 sums a thread, the walk through the groups and an epilogue of 4-byte elements are more than there are registers.
-                if grouped && tile[1] == 192 && types.out.bytes() == 4 {
+                if kind.grouped && tile[1] == 192 && types.out.bytes() == 4 {
                     continue;
                 }
-                let with = |stages| Sm90 {
-                    layout,
-                    tile,
-                    stages,
-                    consumers,
-                    schedule,
-                    cluster,
-                    split,
-                    over_grid,
-                    swapped,
-                    packed,
-                    align,
-                    grouped,
-                };
+                let with = |stages| Sm90 { tile, stages, consumers, schedule, cluster, split, ..kind };
                 // As many stages as there is memory for.
-                let most = if align < 16 { SHARED_BYTES_BESIDE_L1 } else { SHARED_BYTES_A_CTA };
+                let most = if kind.loads_by_threads() { SHARED_BYTES_BESIDE_L1 } else { SHARED_BYTES_A_CTA };
                 let fitting = (2..=MAX_STAGES).rev().map(with).find(|config| config.shared_bytes(types) <= most);
                 configs.extend(fitting);
             }
@@ -147,23 +134,24 @@ impl Sm90 {
                         if packed.contains(&true) { SHAPES_FROM_REGISTERS_PACKED } else { SHAPES_FROM_REGISTERS };
                     let b_is_first = !k_major[1];
                     if k_major[0] == b_is_first {
-                        offer(shapes, layout, b_is_first != (layout.out == Major::Column), packed, 16, false, false);
+                        let swapped = b_is_first != (layout.out == Major::Column);
+                        offer(shapes, Sm90 { packed, swapped, ..Sm90::of(layout) });
                     }
                     continue;
                 }
                 let (shapes, few_rows) =
                     if packed.contains(&true) { (SHAPES_PACKED, SWAPPED_PACKED) } else { (SHAPES, SWAPPED) };
-                offer(shapes, layout, false, packed, 16, false, false);
-                offer(few_rows, layout, true, packed, 16, false, false);
+                offer(shapes, Sm90 { packed, ..Sm90::of(layout) });
+                offer(few_rows, Sm90 { packed, swapped: true, ..Sm90::of(layout) });
                 if packed == [false, false] {
-                    offer(OVER_GRID, layout, false, packed, 16, false, true);
+                    offer(OVER_GRID, Sm90 { over_grid: true, ..Sm90::of(layout) });
                 }
                 // float32 would have to be rounded to tf32 on its way, which the copy engine does.
                 for swapped in [false, true] {
                     let program_a = usize::from((layout.out == Major::Column) != swapped);
                     if k_major[program_a] && packed == [false, false] && !exact(types) && types.a.bytes() == 2 {
                         for align in [8, 4] {
-                            offer(BY_THREADS, layout, swapped, packed, align, false, false);
+                            offer(BY_THREADS, Sm90 { swapped, align, ..Sm90::of(layout) });
                         }
                     }
                 }
@@ -173,10 +161,28 @@ impl Sm90 {
             // The copy engine takes boxes from where they begin at multiples of 16 bytes along the contiguous dimension, and a group
             // begins at any row: hence no column-major A.
             for b in Major::BOTH {
-                offer(GROUPED, Layout { a: Major::Row, b, out: Major::Row }, false, [false, false], 16, true, false);
+                offer(GROUPED, Sm90 { grouped: true, ..Sm90::of(Layout { a: Major::Row, b, out: Major::Row }) });
             }
         }
         configs
+    }
+
+    /// The plainest kind of a layout, for a shape to be put in.
+    fn of(layout: Layout) -> Sm90 {
+        Sm90 {
+            layout,
+            tile: [0, 0],
+            stages: 0,
+            consumers: 0,
+            schedule: Schedule::Cooperative,
+            cluster: [1, 1],
+            split: 1,
+            over_grid: false,
+            swapped: false,
+            packed: [false, false],
+            align: 16,
+            grouped: false,
+        }
     }
 
     /// Whether the program's A is the user's B.

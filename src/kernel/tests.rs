@@ -92,11 +92,13 @@ fn few_tiles_of_deep_k_are_split_as_measured_best() {
     // How many parts K has over the grid, or none where a cluster shares a tile.
     let measured = [
         ((256, 512, 32768), [128, 64], [2, 4], 4, Some(7)),
+        ((512, 512, 8192), [128, 64], [2, 4], 4, Some(3)),
         ((192, 768, 12288), [128, 64], [2, 4], 4, Some(5)),
         ((384, 384, 8192), [128, 64], [2, 2], 4, Some(5)),
         ((1024, 512, 16384), [128, 128], [1, 2], 4, Some(4)),
         ((136, 328, 42008), [128, 64], [2, 2], 4, Some(10)),
         ((128, 1024, 8192), [128, 64], [1, 1], 4, None),
+        ((320, 640, 10240), [128, 64], [1, 2], 4, None),
         ((128, 512, 8192), [64, 64], [1, 1], 4, None),
         ((128, 128, 16384), [64, 64], [1, 1], 8, None),
         // Not split at all. (Second best: 128x64 without a cluster takes 0.97 of its time.)

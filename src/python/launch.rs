@@ -141,8 +141,6 @@ pub struct Packed {
     /// The launch that finishes reductions.
     reduce: Option<(Configuration, Vec<ReduceOperand>)>,
     device: &'static Device,
-    /// 0 where none is needed.
-    workspace: u64,
 }
 
 /// The driver calls of a launch: of the kernel, and of the copy of operands in front where there is one.
@@ -213,7 +211,7 @@ impl Packed {
         // Encoding a tensor map needs a context, of whichever device.
         let _current = device.make_current()?;
         let launch = launch.map(|launch| Calls::new(&launch)).transpose()?;
-        Ok(Packed { position, problem: *problem, launch, epilogue, reduce, device, workspace })
+        Ok(Packed { position, problem: *problem, launch, epilogue, reduce, device })
     }
 
     /// Whether another problem differs from the packed one in the addresses of its operands alone, so that a kernel that addresses
@@ -233,18 +231,17 @@ impl Packed {
                 .all(|(before, now)| before.lies_elsewhere(now) && now.numel() > 0)
     }
 
-    /// Turns into the launch of a problem that fits. After an error the launch is nobody's.
+    /// Turns into the launch of a problem that fits, with this workspace (0 where none is needed). After an error the launch is nobody's.
     fn move_to(&mut self, problem: &Problem, workspace: u64) -> PyResult<()> {
         let kernel = at(self.position);
         let (before, now) = (kernel.addresses_in(&self.problem), kernel.addresses_in(problem));
-        if (before, self.workspace) != (now, workspace)
+        if (before != now || workspace != 0)
             && let Some(launch) = &mut self.launch
         {
             let _current = self.device.make_current()?;
             launch.block.move_to(before, now, workspace)?;
         }
         self.problem = *problem;
-        self.workspace = workspace;
         Ok(())
     }
 

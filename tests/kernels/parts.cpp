@@ -8,7 +8,6 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -42,14 +41,13 @@ struct Barriers {
   }
 };
 static thread_local Barriers* barriers;
-static std::atomic<long> given_up, looks;
+static std::atomic<long> given_up;
 
 namespace ptx {
 inline void wait_for_grids_before() {}
 template <int THREADS> void numbered_barrier_sync(int number) { barriers->arrive(number, THREADS / 32, true); }
 template <int THREADS> void numbered_barrier_arrive(int number) { barriers->arrive(number, THREADS / 32, false); }
 inline unsigned long long load_acquire(const unsigned long long* word) {
-  ++looks;
   std::this_thread::yield();
   return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
@@ -70,7 +68,6 @@ inline float decode(float x) { return x; }
 
 #include "sm90/parts.cuh"
 
-struct Sums { float values[16]; };
 struct Multiply {
   static float value(const float* sums, int i) { return sums[i]; }
 };

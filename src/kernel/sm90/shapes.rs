@@ -137,7 +137,7 @@ pub(super) const GROUPED: &[Shape] = &[
     ([64, 64], 1, Cooperative, [1, 1], 1),
 ];
 
-/// With K cut over the grid; in place of the split, how many CTAs add up a tile's columns. Of 22 timed on an H100, those that some deep
+/// With K cut over the grid; in place of the split, how many CTAs add up a tile's columns. Of 31 timed on an H100, those that some deep
 /// product is better off with (docs/notes/sm90-parts.md).
 pub(super) const OVER_GRID: &[Shape] = &[
     ([128, 64], 2, Cooperative, [2, 4], 4),
