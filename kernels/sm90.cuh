@@ -269,7 +269,8 @@ struct Sm90Gemm {
         produce(params, order, cluster, clusters, first_block, blocks, rank, warp == CONSUMERS * 4, ring, full, empty);
       if constexpr (IN_CLUSTER) ptx::cluster_meet();  // as the consumers, in `add_up`
       if constexpr (OVER_GRID)
-        if (warp == CONSUMERS * 4 + 1) Parts(params, cluster * CLUSTER + rank, part).prepare();
+        if (warp == CONSUMERS * 4 + 1)
+          Parts(params, order.count * CLUSTER, cluster * CLUSTER + rank, part).prepare(shared_memory + (arrived - ring));
     } else {
       if constexpr (REDISTRIBUTE) ptx::grow_registers<CONSUMER_REGISTERS>();
       if constexpr (!GROUPED) begin();
@@ -302,12 +303,12 @@ struct Sm90Gemm {
           if constexpr (PING_PONG && !GROUPED) last = !order.has(index + clusters);
           Store::store(params, epilogue, sum, slabs, slab, GROUPED ? 0 : tile.batch, m, n, GROUPED ? tile.end : params.m, last);
         } else if constexpr (OVER_GRID) {
-          Parts tile_parts(params, cluster * CLUSTER + rank, part);
+          Parts tile_parts(params, order.count * CLUSTER, cluster * CLUSTER + rank, part);
 #pragma unroll 1
           for (unsigned slices = tile_parts.publish(sums, shared_memory + (arrived - ring)); slices != 0; slices &= slices - 1) {
             const int slice = __ffs(slices) - 1;
             f32 totals[M_BLOCKS][OWN_PIECES * 4];
-            if (!tile_parts.add_up(totals, slice)) continue;
+            tile_parts.add_up(totals, slice);
             auto total = [&](int strip, int i) { return totals[strip][i]; };
             Store::store(params, epilogue, total, slabs, slab, tile.batch, m, tile.n + slice * EPILOGUE_N, params.m, true);
           }
@@ -429,8 +430,9 @@ struct Sm90Gemm {
                                              unsigned ctas) const {
       const int along = mn + box * extent, x = K_MAJOR ? k : along, y = K_MAJOR ? along : k + slice * SLICE;
       shared += (slice * SLICE + box * extent) * 128;
-      if constexpr (SHARED_BY == 1) ptx::load_box(shared, map, barrier, x, y, batch);
-      else ptx::load_box(shared, map, barrier, x, y, batch, static_cast<unsigned short>(ctas));
+      // Of a deep product, operands would drive the parts' sums out of the cache, between one launch with this workspace and the next.
+      if constexpr (SHARED_BY == 1) ptx::load_box<OVER_GRID>(shared, map, barrier, x, y, batch);
+      else ptx::load_box<OVER_GRID>(shared, map, barrier, x, y, batch, static_cast<unsigned short>(ctas));
     }
   };
 

@@ -21,7 +21,7 @@ def test_every_slice_is_added_up_once_in_order_whoever_runs_when(tmp_path: Path)
         (tmp_path / name).touch()
     shutil.copy(KERNELS / "sm90/parts.cuh", tmp_path / "sm90")
     program, source = tmp_path / "parts", Path(__file__).parent / "kernels/parts.cpp"
-    flags = ["-std=c++17", "-O2", "-ffp-contract=off", "-pthread", f"-I{tmp_path}"]
+    flags = ["-std=c++20", "-O2", "-ffp-contract=off", "-pthread", f"-I{tmp_path}"]
     subprocess.run([*compiler, *flags, source, "-o", program], check=True)
     done = subprocess.run([program, "300"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr

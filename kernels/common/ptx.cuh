@@ -88,9 +88,9 @@ __device__ __forceinline__ unsigned long long load_acquire(const unsigned long l
   asm volatile("ld.acquire.gpu.global.b64 %0, [%1];" : "=l"(word) : "l"(global) : "memory");
   return word;
 }
-__device__ __forceinline__ unsigned long long add_acquire_release(unsigned long long* global, unsigned long long value) {
+__device__ __forceinline__ unsigned long long or_acquire_release(unsigned long long* global, unsigned long long bits) {
   unsigned long long before;
-  asm volatile("atom.add.acq_rel.gpu.global.u64 %0, [%1], %2;" : "=l"(before) : "l"(global), "l"(value) : "memory");
+  asm volatile("atom.or.acq_rel.gpu.global.b64 %0, [%1], %2;" : "=l"(before) : "l"(global), "l"(bits) : "memory");
   return before;
 }
 // The word before; replaced if it was as expected.
@@ -104,10 +104,14 @@ __device__ __forceinline__ unsigned long long replace_acquire(unsigned long long
 __device__ __forceinline__ void store_relaxed(unsigned long long* global, unsigned long long value) {
   asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(global), "l"(value) : "memory");
 }
-// "Data Movement and Conversion Instructions: ld", "Cache Operators": without this multiprocessor's cache.
-__device__ __forceinline__ float4 load_cached_globally(const float4* global) {
+// Four values at a time, each of which is whole by itself.
+__device__ __forceinline__ void store_relaxed(float4* global, float4 v) {
+  asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(global), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+}
+__device__ __forceinline__ float4 load_relaxed(const float4* global) {
   float4 v;
-  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(global) : "memory");
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(global) : "memory");
   return v;
 }
 

@@ -11,18 +11,34 @@ __device__ __forceinline__ void prefetch_tensor_map(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+// "createpolicy": for what is read once. The L2 cache drops it before what was there.
+__device__ __forceinline__ unsigned long long evict_first() {
+  unsigned long long policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
+  return policy;
+}
+
 // Reads the box whose first element has the given coordinates (fastest first); its bytes count toward the barrier.
+template <bool EVICT_FIRST = false>
 __device__ __forceinline__ void load_box(unsigned shared, const TensorMap* map, unsigned barrier, int x, int y, int z) {
-  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
-                   "r"(shared), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z) : "memory");
+#define RUTLASS_LOAD_BOX "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+#define RUTLASS_BOX "r"(shared), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
+  if constexpr (EVICT_FIRST)
+    asm volatile(RUTLASS_LOAD_BOX ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6;" ::RUTLASS_BOX, "l"(evict_first()) : "memory");
+  else asm volatile(RUTLASS_LOAD_BOX " [%0], [%1, {%3, %4, %5}], [%2];" ::RUTLASS_BOX : "memory");
 }
 
 // The same into every CTA of the cluster that `ctas` has a bit for, at the same place, each CTA's own barrier counting.
+template <bool EVICT_FIRST = false>
 __device__ __forceinline__ void load_box(unsigned shared, const TensorMap* map, unsigned barrier, int x, int y, int z,
                                          unsigned short ctas) {
-  asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-               " [%0], [%1, {%3, %4, %5}], [%2], %6;" ::
-                   "r"(shared), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "h"(ctas) : "memory");
+  if constexpr (EVICT_FIRST)
+    asm volatile(RUTLASS_LOAD_BOX ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::RUTLASS_BOX,
+                 "h"(ctas), "l"(evict_first()) : "memory");
+  else
+    asm volatile(RUTLASS_LOAD_BOX ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::RUTLASS_BOX, "h"(ctas) : "memory");
+#undef RUTLASS_BOX
+#undef RUTLASS_LOAD_BOX
 }
 
 __device__ __forceinline__ void store_box(const TensorMap* map, unsigned shared, int x, int y, int z) {

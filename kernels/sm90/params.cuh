@@ -17,8 +17,7 @@ struct alignas(64) Sm90Params {
   GroupOffsets offsets;      // if GROUPED
   const void* a_pointer;     // if A_ALIGN is not 16, in place of `a`
   long long a_stride[2];     // in elements: along batch, rows
-  unsigned long long* arrivals;  // if OVER_GRID: in workspace, WORD_STRIDE words for each tile,
-  float4* sums;                  // and behind them the parts' sums
-  int parts;                     // of K
+  unsigned long long* workspace;  // if OVER_GRID: where the CTAs of a tile meet (sm90/parts.cuh)
+  int parts;                      // of K
 };
-static_assert(sizeof(Sm90Params) == 576);
+static_assert(sizeof(Sm90Params) == 512);

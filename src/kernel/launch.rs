@@ -135,9 +135,8 @@ pub struct Sm90Scalars {
     /// Of an A that threads load, which has no map: address, strides along batch and rows in elements. Address 0 elsewhere.
     pub a: u64,
     pub a_stride: [i64; 2],
-    /// Where K is cut over the grid: in workspace, a word for each tile, and the parts' sums; how many parts there are.
-    pub arrivals: u64,
-    pub sums: u64,
+    /// Where K is cut over the grid: the workspace, else 0, and the number of parts.
+    pub workspace: u64,
     pub parts: i32,
     pub padding: i32,
 }

@@ -627,19 +627,14 @@ impl Sm90 {
             .unwrap_or(slice)
     }
 
-    /// Workspace of K over the grid: a word for each tile, 256 bytes apart (`WORD_STRIDE` of the program), and the float32 sums of each
-    /// part of each tile.
-    fn parts_bytes(&self, problem: &GemmProblem) -> [u64; 2] {
-        if !self.over_grid {
-            return [0, 0];
-        }
-        let tiles = self.tiles(problem) * u64::from(self.cluster_size());
-        [tiles * 256, tiles * u64::from(self.k_parts(problem) * self.tile[0] * self.tile[1] * 4)]
-    }
-
+    /// Bytes of the operands that are copied first; or, of K over the grid, of a word for each tile, 256 bytes apart (`WORD_STRIDE` of the
+    /// program), and the float32 sums of each part of each tile.
     pub fn workspace_bytes(&self, problem: &GemmProblem) -> u64 {
-        let copies = self.pack(problem, 0).map_or(0, |pack| pack.bytes());
-        copies + self.parts_bytes(problem).iter().sum::<u64>()
+        if self.over_grid {
+            let tiles = self.tiles(problem) * u64::from(self.cluster_size());
+            return tiles * (256 + u64::from(self.k_parts(problem) * self.tile[0] * self.tile[1] * 4));
+        }
+        self.pack(problem, 0).map_or(0, |pack| pack.bytes())
     }
 
     pub fn launch(
@@ -702,7 +697,6 @@ impl Sm90 {
             swizzle: if box_bytes == power { TensorMap::swizzle(box_bytes) } else { TensorMap::NO_SWIZZLE },
             l2_promotion: TensorMap::PROMOTE_256,
         };
-        let behind_copies = workspace + pack.as_ref().map_or(0, |pack| pack.bytes());
         let scalars = Sm90Scalars {
             out: out.data,
             out_stride: [out.stride[0], out.stride[rows], out.stride[columns]],
@@ -717,8 +711,7 @@ impl Sm90 {
             offsets: GroupOffsets::new(offsets),
             a: if self.loads_by_threads() { sides[0].view.data } else { 0 },
             a_stride: [0, sides[0].rows].map(|dimension| sides[0].view.stride[dimension]),
-            arrivals: if self.over_grid { behind_copies } else { 0 },
-            sums: if self.over_grid { behind_copies + self.parts_bytes(problem)[0] } else { 0 },
+            workspace: if self.over_grid { workspace } else { 0 },
             parts: self.k_parts(problem) as i32,
             padding: 0,
         };

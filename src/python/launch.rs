@@ -110,9 +110,8 @@ impl Block {
             Block::Elementwise(params) => [params.a, params.b, params.out, _] = now,
             Block::Sm90(Sm90Block { maps, scalars }) => {
                 [_, _, scalars.out, scalars.offsets.ends] = now;
-                if scalars.arrivals != 0 {
-                    let words = scalars.sums - scalars.arrivals;
-                    [scalars.arrivals, scalars.sums] = [workspace, workspace + words];
+                if scalars.workspace != 0 {
+                    scalars.workspace = workspace;
                 }
                 let first = usize::from(scalars.a != 0);
                 if first == 1 {

@@ -1,10 +1,12 @@
-// The CTAs of a tile whose K is cut over the grid, as threads of a CPU: what kernels/sm90/parts.cuh agrees on through a word in memory.
+// The CTAs of a tile whose K is cut over the grid, as threads of a CPU: what kernels/sm90/parts.cuh agrees on through memory.
 //
-// A warp is a thread, which is its first lane. A CTA has two warps that multiply, and one that prepares the word. So many CTAs run at
-// once; the others start when those end, in a random order. Prints nothing, and returns 0, if each slice of a tile was stored once by each
-// warp, with the sum in the order of the parts, whatever the memory held before.
+// A warp is a thread: its first lane where one multiplies, all lanes in turn where one clears memory. A CTA has two warps that multiply, and
+// one that prepares. So many CTAs run at once; the others start when those end, in a random order. Prints nothing, and returns 0, if each
+// slice of a tile was stored once by each warp, with the sum in the order of the parts, whatever the memory held before, and if tiles met
+// both ways.
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -19,11 +21,14 @@ using f32 = float;
 struct float4 { float x, y, z, w; };
 struct Index { unsigned x; };
 static thread_local Index threadIdx;
-struct Sm90Params { unsigned long long* arrivals; float4* sums; int parts; };
+struct Sm90Params { unsigned long long* workspace; int parts; };
 
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
-inline unsigned long long __shfl_sync(unsigned, unsigned long long value, int) { return value; }
+inline unsigned __reduce_or_sync(unsigned, unsigned value) { return value; }
 inline void __syncwarp() {}
+inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
+inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
+using std::min;
 
 // A CTA's numbered barriers.
 struct Barriers {
@@ -41,7 +46,7 @@ struct Barriers {
   }
 };
 static thread_local Barriers* barriers;
-static std::atomic<long> given_up;
+static std::atomic<long> together, apart;
 
 namespace ptx {
 inline void wait_for_grids_before() {}
@@ -51,8 +56,8 @@ inline unsigned long long load_acquire(const unsigned long long* word) {
   std::this_thread::yield();
   return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
-inline unsigned long long add_acquire_release(unsigned long long* word, unsigned long long value) {
-  return __atomic_fetch_add(word, value, __ATOMIC_ACQ_REL);
+inline unsigned long long or_acquire_release(unsigned long long* word, unsigned long long bits) {
+  return __atomic_fetch_or(word, bits, __ATOMIC_ACQ_REL);
 }
 inline unsigned long long replace_acquire(unsigned long long* word, unsigned long long expected, unsigned long long value) {
   __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE);
@@ -62,7 +67,15 @@ inline void store_relaxed(unsigned long long* word, unsigned long long value) {
   std::this_thread::yield();
   __atomic_store_n(word, value, __ATOMIC_RELAXED);
 }
-inline float4 load_cached_globally(const float4* from) { return *from; }
+inline void store_relaxed(float4* to, float4 v) {
+  const float values[] = {v.x, v.y, v.z, v.w};
+  for (int i = 0; i < 4; ++i) __atomic_store_n(reinterpret_cast<unsigned*>(to) + i, __float_as_uint(values[i]), __ATOMIC_RELAXED);
+}
+inline float4 load_relaxed(const float4* from) {
+  float values[4];
+  for (int i = 0; i < 4; ++i) values[i] = __uint_as_float(__atomic_load_n(reinterpret_cast<const unsigned*>(from) + i, __ATOMIC_RELAXED));
+  return {values[0], values[1], values[2], values[3]};
+}
 }  // namespace ptx
 inline float decode(float x) { return x; }
 
@@ -77,14 +90,14 @@ struct Gemm {
 };
 using Parts = Sm90Parts<Gemm>;
 
-// Of numbers so far apart, sums depend on the order.
-static float number(unsigned part, unsigned warp, int block, int i) {
+// Of numbers so far apart, sums depend on the order. Another launch has others.
+static float number(unsigned launch, unsigned part, unsigned warp, int block, int i) {
   const float sizes[] = {1e8f, 1, -1e8f, 3e-3f, 7e4f};
-  return sizes[(part * 7 + i) % 5] * (1 + part + 10 * warp + 100 * block + i);
+  return sizes[(part * 7 + i) % 5] * (1 + part + 10 * warp + 100 * block + i + launch % 1000 * 0.001f);
 }
 
 static bool launch(std::mt19937& random, std::vector<unsigned long long>& memory, unsigned tiles, int parts, unsigned at_once) {
-  Sm90Params params{memory.data(), reinterpret_cast<float4*>(memory.data() + tiles * Parts::WORD_STRIDE), parts};
+  Sm90Params params{memory.data(), parts};
   std::vector<std::atomic<int>> stored(tiles * Gemm::OWNERS * 2);
   std::atomic<int> wrong(0);
   std::vector<unsigned> order(tiles * parts);
@@ -105,20 +118,19 @@ static bool launch(std::mt19937& random, std::vector<unsigned long long>& memory
         for (unsigned i = 0; i < pause * (warp + 1); ++i) std::this_thread::yield();
         float sums[Gemm::M_BLOCKS][16];
         for (int block = 0; block < Gemm::M_BLOCKS; ++block)
-          for (int i = 0; i < 16; ++i) sums[block][i] = number(part, warp, block, i);
-        Parts work(params, tile, part);
-        for (unsigned slices = work.publish(sums, shared); slices != 0; slices &= slices - 1) {
+          for (int i = 0; i < 16; ++i) sums[block][i] = number(seed, part, warp, block, i);
+        Parts work(params, tiles, tile, part);
+        unsigned slices = work.publish(sums, shared);
+        (*work.word & Parts::APART ? apart : together) += slices != 0;
+        for (; slices != 0; slices &= slices - 1) {
           const int slice = __builtin_ctz(slices);
           float totals[Gemm::M_BLOCKS][4];
-          if (!work.add_up(totals, slice)) {
-            ++given_up;
-            continue;
-          }
+          work.add_up(totals, slice);
           ++stored[(tile * Gemm::OWNERS + slice) * 2 + warp];
           for (int block = 0; block < Gemm::M_BLOCKS; ++block)
             for (int e = 0; e < 4; ++e) {
               volatile float expected = 0;
-              for (int p = 0; p < parts; ++p) expected = expected + number(p, warp, block, slice * 4 + e);
+              for (int p = 0; p < parts; ++p) expected = expected + number(seed, p, warp, block, slice * 4 + e);
               wrong += totals[block][e] != expected;
             }
         }
@@ -127,7 +139,7 @@ static bool launch(std::mt19937& random, std::vector<unsigned long long>& memory
         threadIdx.x = 96;
         barriers = &of_cta;
         for (unsigned i = own() % 30; i > 0; --i) std::this_thread::yield();
-        Parts(params, tile, part).prepare();
+        Parts(params, tiles, tile, part).prepare(shared);
       });
       first.join();
       second.join();
@@ -154,11 +166,11 @@ int main(int, char** arguments) {
     if (kind == 1)
       for (unsigned tile = 0; tile < tiles; ++tile) {
         unsigned long long* const word = memory.data() + tile * Parts::WORD_STRIDE;
-        word[0] = Parts::MARK | 1ull * parts << Parts::PARTS_AT | (random() & ((1ull << parts) - 1)) << 16;
+        word[0] = Parts::MARK | 1ull * parts << Parts::PARTS_AT | (random() & ((1ull << parts) - 1)) * 0x10001;
         word[1] = 0;
       }
     if (!launch(random, memory, tiles, parts, 1 + random() % (2 * parts))) return 1;
   }
-  if (given_up == 0) std::puts("no slice was given up");
-  return given_up == 0;
+  if (together == 0 || apart == 0) std::printf("tiles met one way only: %ld together, %ld apart\n", long(together), long(apart));
+  return together == 0 || apart == 0;
 }
