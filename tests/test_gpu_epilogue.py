@@ -174,8 +174,8 @@ def test_epilogues_behind_k_over_the_grid():
         def kernels(self):
             return over_grid(self.args)
 
-    # Three parts, of which one adds up more than the others, and up to eight.
-    shapes = [((), 136, 136, 1544), ((2,), 264, 72, 4104)]
+    # Two or three parts, of which some add up more than others, and up to eight.
+    shapes = [((5,), 136, 136, 2056), ((2,), 264, 72, 4104)]
     cases = [(CASES[1], None), *REDUCTIONS[:2]]
     trials = [
         OverGrid(case, *shape, seed=seed, reductions=kinds)

@@ -367,16 +367,16 @@ def split_kernels(types: Types) -> list[cutlass_api.Kernel]:
 
 @pytest.mark.parametrize("types", [types for types in ALL_TYPES if split_kernels(types)], ids=str)
 def test_k_in_parts(types: Types, artifacts) -> None:
-    """No blocks of K, fewer than parts, as many, and a number that they do not divide; over the grid, enough for five
-    parts and for as many as there can be. The same bits each time.
+    """No blocks of K, fewer than parts, as many, and a number that they do not divide; over the grid, as few as it is
+    for, enough for five parts, and for as many as there can be. The same bits each time.
     """
     kernels, failures = split_kernels(types), []
     block = 128 // types.a.itemsize
     cases = [(0, ()), (1, ()), (3 * block, ()), (8 * block, (2,)), (19 * block + 8, ())]
-    deep = [(43 * block, (2,)), (170 * block + 16, ())]
+    deep = [(32 * block, (2,)), (43 * block, ()), (170 * block + 16, ())]
     for k, batch in [*cases, *deep]:
         for kernel, artifact in zip(kernels, artifacts.of(kernels), strict=True):
-            if (k, batch) in deep and not kernel.metadata.design.over_grid:
+            if ((k, batch) in deep) != kernel.metadata.design.over_grid:
                 continue
             tf32 = rounds_to_tf32(kernel)
             for layout in layouts_of(kernel):

@@ -88,6 +88,8 @@ pub enum Unsupported {
     Extent { dimension: &'static str, extent: i64, limit: i64 },
     #[error("{dimension} is {extent}, and it is for products where that is at most {limit}")]
     Few { dimension: &'static str, extent: i64, limit: i64 },
+    #[error("K is {k}, and it is for products where that is at least {least}")]
+    Shallow { k: i64, least: i64 },
     #[error("the arguments carry an epilogue, {asked}, and it fuses none")]
     FusesNone { asked: String },
     #[error("it fuses the epilogue {fused}, and the arguments carry {asked}")]

@@ -139,7 +139,7 @@ class TensorMap(NamedTuple):
 
 
 class Sm90Parameters(NamedTuple):
-    """Sm90Params as the last launch had them. Ask for them with ``expect(520)`` before the launch."""
+    """Sm90Params as the last launch had them. Ask for them with ``expect(508)`` before the launch."""
 
     a: TensorMap
     b: TensorMap
@@ -156,19 +156,19 @@ class Sm90Parameters(NamedTuple):
     #: Of an A that threads load, which has no map.
     a_pointer: int
     a_stride: tuple[int, ...]
-    #: Where K is cut over the grid: the addresses of words and sums in workspace, and how many parts there are.
+    #: Where K is cut over the grid: the workspace, and how many parts there are.
     parts: tuple[int, ...]
 
 
 def last_sm90_parameters() -> Sm90Parameters:
     """The parameter block of the last launch of an sm90 kernel."""
-    block = ctypes.string_at(library.stand_in_last_parameters(), 520)
+    block = ctypes.string_at(library.stand_in_last_parameters(), 508)
 
     def tensor_map(at: int) -> TensorMap:
         fields = struct.unpack_from("<2i6Q3Ii", block, 128 * at)
         return TensorMap(fields[0], fields[1], fields[2], fields[3:6], fields[6:8], fields[8:11], fields[11])
 
-    fields = struct.unpack_from("<4Q4i2iii2iQqQ2q2Qi", block, 384)
+    fields = struct.unpack_from("<4Q4i2iii2iQqQ2qQi", block, 384)
     maps = (tensor_map(0), tensor_map(1), tensor_map(2))
     return Sm90Parameters(
         *maps,
