@@ -140,11 +140,17 @@ struct Sm90Gemm {
 
   using Sums = typename Multiply::Sum[M_BLOCKS][Multiply::SUMS];  // a thread's, for it to read
   static constexpr int SUMS = M_BLOCKS * Multiply::SUMS;
+  // Where the output shows how exact the sums are, so many K blocks are a chain, and chains are added up apart. cuBLAS, which splits K where
+  // there are few tiles, has chains of 1400 and more elements then (docs/notes/accuracy.md). Large tiles, which have no registers for it, are
+  // for where there are many.
+  static constexpr bool CHAINED = sizeof(A) == 2 && is_same<Accumulator, f32> && sizeof(Out) == 4 && SUMS <= 80;
+  static constexpr int CHAIN = 16;
   // A's elements for half a K block, and for the half that is multiplied meanwhile.
   static constexpr int FRAGMENTS = A_FROM_REGISTERS ? 2 * M_BLOCKS * 8 : 0;
   // Besides the sums, 48 registers do. Where the even share of a SM's 65536 does not suffice, the producer passes its own on.
   static constexpr int TOTALS = SPLIT > 1 ? M_BLOCKS * OWN_PIECES * 4 * (OVER_GRID ? 1 + PARTS_AT_ONCE : 1) : 0;
-  static constexpr int CTAS_BY_REGISTERS = 65536 / (THREADS * (SUMS + FRAGMENTS + TOTALS + 48));
+  static constexpr int CHAINS = CHAINED ? SUMS : 0;  // given back before the totals are needed
+  static constexpr int CTAS_BY_REGISTERS = 65536 / (THREADS * (SUMS + FRAGMENTS + (TOTALS > CHAINS ? TOTALS : CHAINS) + 48));
   static constexpr int MIN_CTAS = CTAS_BY_REGISTERS > 1 ? CTAS_BY_REGISTERS : 1;
   static constexpr bool REDISTRIBUTE = CTAS_BY_REGISTERS == 0;
   static constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32;
@@ -275,6 +281,7 @@ struct Sm90Gemm {
       if constexpr (REDISTRIBUTE) ptx::grow_registers<CONSUMER_REGISTERS>();
       if constexpr (!GROUPED) begin();
       ptx::declare_sums<SUMS>();
+      if constexpr (CHAINED) ptx::declare_totals<SUMS>();
       unsigned char* slabs = shared_memory + SLABS_AT + warp * (SLABS * SLAB_BYTES);
       const int warp_m = (PING_PONG ? 0 : warpgroup * M_BLOCKS * 64) + warp % 4 * 16;
       int slab = 0;
@@ -457,6 +464,7 @@ struct Sm90Gemm {
                                                   unsigned full, unsigned empty) {
     if constexpr (PING_PONG) ptx::numbered_barrier_sync<2 * WARPGROUP>(1 + warpgroup);  // until the consumer before passes the turn
     unsigned previous = 0;
+    if constexpr (CHAINED) ptx::clear_totals<0, SUMS>();
     if constexpr (A_FROM_REGISTERS) previous = multiply_from_registers(position, blocks, rank, warpgroup, ring, full, empty);
     else
 #pragma unroll 1
@@ -466,9 +474,15 @@ struct Sm90Gemm {
       const auto b = ptx::matrix_descriptor(stage + A_BYTES, BLOCK_BYTES, 1024);
       ptx::barrier_wait(full + 8 * position.stage, position.parity);
       if constexpr (A_BY_THREADS) ptx::fence_for_copy_engine();  // wgmma reads as that does, threads do not write as that does
+      const bool adds = CHAINED ? block % CHAIN > 0 : block > 0;
+      if constexpr (CHAINED)
+        if (!adds && block > 0) {
+          ptx::wgmma_wait<0>();
+          ptx::add_to_totals<0, SUMS>();
+        }
       ptx::wgmma_fence();
-      Multiply::template issue<0>(a, b, block > 0);
-      if constexpr (M_BLOCKS > 1) Multiply::template issue<1>(a + BLOCK_BYTES / 16, b, block > 0);
+      Multiply::template issue<0>(a, b, adds);
+      if constexpr (M_BLOCKS > 1) Multiply::template issue<1>(a + BLOCK_BYTES / 16, b, adds);
       ptx::wgmma_commit();
       ptx::wgmma_wait<1>();
       if (block > 0) release(empty + 8 * previous, rank);
@@ -480,6 +494,7 @@ struct Sm90Gemm {
       position.skip((CONSUMERS - 1) * blocks);  // of the others
     }
     ptx::wgmma_wait<0>();
+    if constexpr (CHAINED) ptx::add_totals<0, SUMS>();
     release(empty + 8 * previous, rank);
   }
 

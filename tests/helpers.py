@@ -84,6 +84,9 @@ def served(kernel, m, n, k):
         "n": min(n, design.tile_shape[1]) if narrow == "n" else n,
         "k": k,
     }
+    if getattr(design, "over_grid", False):
+        least = 32 * 128 * 8 // operands.A.dtype.width
+        extents["k"] += least if k < least else 0
     if operands.out.divisibility > 1:
         for side, (rows, columns) in (("A", "mk"), ("B", "kn"), ("out", "mn")):
             operand = getattr(operands, side)

@@ -58,6 +58,23 @@ template <int COUNT> __device__ __forceinline__ void declare_sums() { asm volati
 RUTLASS_READ_SUMS(f32, "=f")
 RUTLASS_READ_SUMS(unsigned, "=r")
 
+// As many registers more, f32: what chains of products have come to. The tensor cores cut off each sum that they add to, always toward
+// zero, so that the error grows with the length of a chain; an addition here rounds to nearest.
+template <int COUNT> __device__ __forceinline__ void declare_totals() { asm volatile(".reg .f32 t<%0>;" ::"n"(COUNT)); }
+template <int FIRST, int END> __device__ __forceinline__ void clear_totals() {
+  asm volatile("mov.f32 t%0, 0f00000000;" ::"n"(FIRST));
+  if constexpr (FIRST + 1 < END) clear_totals<FIRST + 1, END>();
+}
+// The chains' sums so far to the totals; and, once all of them are there, back into the sums' place.
+template <int FIRST, int END> __device__ __forceinline__ void add_to_totals() {
+  asm volatile("add.f32 t%0, t%0, s%0;" ::"n"(FIRST));
+  if constexpr (FIRST + 1 < END) add_to_totals<FIRST + 1, END>();
+}
+template <int FIRST, int END> __device__ __forceinline__ void add_totals() {
+  asm volatile("add.f32 s%0, t%0, s%0;" ::"n"(FIRST));
+  if constexpr (FIRST + 1 < END) add_totals<FIRST + 1, END>();
+}
+
 // The 64 x N product of one warpgroup. Lane 4 g + q of warp w holds rows 16 w + g and 16 w + g + 8, of every 8 columns the
 // 2 q-th and the next: as value 4 j + 2 h + c that of row half h, column 8 j + 2 q + c.
 template <class Element, class Accumulator, int N, bool A_K_MAJOR, bool B_K_MAJOR> struct Wgmma {

@@ -351,6 +351,12 @@ impl Sm90 {
         self.tile[0] / self.consumers / 64 * self.stored_columns() / 8 * 4 * if self.over_grid { 9 } else { 1 }
     }
 
+    /// Registers for what chains of products have come to (`CHAINS` of the program).
+    fn chain_registers(&self, types: Types) -> u32 {
+        let chained = exact(types) && types.accumulator == DType::F32 && self.sums() <= 80;
+        if chained { self.sums() } else { 0 }
+    }
+
     /// Whether sums leave an epilogue the registers that it needs: behind 192 even a short one spills.
     pub fn has_room_for_epilogues(&self, types: Types) -> bool {
         self.sum_registers(types) <= 176
@@ -359,7 +365,8 @@ impl Sm90 {
     /// CTAs that a SM holds, by registers and shared memory.
     pub fn ctas_per_sm(&self, types: Types) -> u32 {
         // As many registers more as the program says it needs besides.
-        let registers = self.sum_registers(types) + self.fragment_registers(types) + self.total_registers() + 48;
+        let besides = self.total_registers().max(self.chain_registers(types));
+        let registers = self.sum_registers(types) + self.fragment_registers(types) + besides + 48;
         let by_registers = 65536 / (self.threads() * registers);
         by_registers.min(SHARED_BYTES_A_SM / (self.shared_bytes(types) + 1024)).max(1)
     }
