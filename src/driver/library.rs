@@ -35,6 +35,8 @@ pub struct Function(CUfunction);
 // SAFETY: libraries and kernels are handles that any thread may use; the driver synchronizes access to them.
 unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
+unsafe impl Send for Function {}
+unsafe impl Sync for Function {}
 
 /// The shape of a launch: CTAs, threads of each, CTAs of a cluster, each along x, y and z; dynamic shared memory in bytes.
 #[derive(Clone, Copy, Debug)]

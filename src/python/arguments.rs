@@ -7,9 +7,11 @@ use arrayvec::ArrayVec;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
+use super::artifact::CompiledArtifact;
 use super::dtype::{self, PyDType};
 use super::epilogue::EpilogueArguments;
-use super::launch::Packed;
+use super::kernel::Kernel;
+use super::launch::Ready;
 use super::tensors::{DenseTensor, ScaledTensor};
 use crate::epilogue::{Bound as BoundEpilogue, MAIN_OUTPUT};
 use crate::operand::{self, DType, Operand, View};
@@ -37,9 +39,17 @@ pub struct NativeArguments {
     /// The kernel that has addressed these operands in a run, and the one that has been found to support them.
     addressed: Known,
     supported: Known,
-    /// The launch of a kernel that has run these arguments before. Arguments that are run once, as torch.compile's code makes
-    /// them, never allocate it.
-    packed: OnceLock<Box<Packed>>,
+    /// Arguments that are run once, as torch.compile's code makes them, never allocate it.
+    kept: OnceLock<Box<Kept>>,
+}
+
+/// The launch of a kernel that has run some arguments before, with the artifact that it was given.
+pub struct Kept {
+    pub kernel: Py<Kernel>,
+    pub artifact: Py<CompiledArtifact>,
+    /// The kernel's, as `kernel::at` counts.
+    pub position: usize,
+    pub ready: Ready,
 }
 
 /// The last kernel of which something was found out, by its place in `kernel::all()`.
@@ -100,7 +110,7 @@ impl NativeArguments {
             scaled: Vec::new(),
             addressed: Known::nothing(),
             supported: Known::nothing(),
-            packed: OnceLock::new(),
+            kept: OnceLock::new(),
         }
     }
 
@@ -130,17 +140,19 @@ impl NativeArguments {
         Ok(())
     }
 
-    /// The launch packed for the kernel at a position. It is of the operands as they were read.
-    pub fn packed(&self, position: usize) -> Option<&Packed> {
-        self.packed.get().filter(|packed| packed.position == position).map(|packed| &**packed)
+    /// The launch that is kept. It is of the operands as they were read.
+    pub fn kept(&self) -> Option<&Kept> {
+        self.kept.get().map(|kept| &**kept)
     }
 
-    /// Notes that a kernel has run on the operands as they were read, and keeps its launch, unless one is kept already.
-    pub fn ran(&self, position: usize, packed: Option<Box<Packed>>) {
+    /// Keeps a launch, unless one is kept already.
+    pub fn keep(&self, launch: Kept) {
+        let _ = self.kept.set(Box::new(launch));
+    }
+
+    /// Notes that a kernel has run on the operands as they were read.
+    pub fn note_addressed(&self, position: usize) {
         self.addressed.note(position);
-        if let Some(packed) = packed {
-            let _ = self.packed.set(packed);
-        }
     }
 
     /// Whether the kernel at a position is known to address the operands as they were read.

@@ -3,14 +3,15 @@
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use rustc_hash::FxHashMap;
 
-use super::arguments::{NativeArguments, RuntimeArguments};
+use super::arguments::{Kept, NativeArguments, RuntimeArguments};
 use super::artifact::{CompiledArtifact, Program};
-use super::launch::{Stream, Work};
+use super::launch::{Ready, Stream, Work};
 use super::metadata;
 use super::options::tf32_allowed;
 use super::prepared::PreparedLaunch;
@@ -179,6 +180,32 @@ impl Kernel {
 }
 
 impl Kernel {
+    /// The run of a kernel, with its artifact, that has run the arguments before, if their operands are as they were read: the launch that
+    /// was kept then is enqueued again. None where that is not so, and `run` has to see.
+    #[inline(always)] // most runs are that
+    pub fn run_again(
+        py: Python<'_>,
+        kernel: *mut ffi::PyObject,
+        native: &NativeArguments,
+        artifact: *mut ffi::PyObject,
+        stream: Option<&Bound<'_, PyAny>>,
+        assume_supported_args: bool,
+    ) -> Option<PyResult<()>> {
+        let kept = native.kept()?;
+        let same = kept.kernel.as_ptr() == kernel && kept.artifact.as_ptr() == artifact;
+        if !same || !(assume_supported_args || supports_still(native, kept.position)) {
+            return None;
+        }
+        let again = || {
+            let stream = Stream { handle: optional_handle(stream)?, trusted: assume_supported_args };
+            if !native.are_as_read(py)? {
+                return Ok(None);
+            }
+            kept.ready.enqueue(native.operands[0].object.bind(py), &stream).map(Some)
+        };
+        again().transpose()
+    }
+
     /// The artifact that the user gave, or the one that compilation finds.
     fn artifact<'py>(
         slf: &Bound<'py, Kernel>,
@@ -369,54 +396,58 @@ impl Kernel {
         let Some(native) = native(args)? else {
             return Err(PyTypeError::new_err("built-in kernels take cutlass_api's own arguments"));
         };
-        // What a kernel supports does not change with the arguments unchanged, except where the user's wish decides.
-        let checked = assume_supported_args || (native.known_supported(position) && !rounds_to_tf32(position));
+        let checked = assume_supported_args || supports_still(native, position);
         if !checked && let Some(reason) = slf.get().native_supports(py, position, args)? {
             return Err(unsupported(&reason));
         }
         let stream = Stream { handle: optional_handle(stream)?, trusted: assume_supported_args };
         let tensor = native.operands[0].object.bind(py);
         let as_read = native.are_as_read(py)?;
-        if let (true, Some(artifact), Some(packed)) = (as_read, compiled_artifact, native.packed(position)) {
-            let program = Kernel::program(slf, as_artifact(artifact)?.get())?;
-            packed.enqueue(tensor, program, &stream)?;
-        } else {
-            let moved = if as_read { None } else { Some(native.current_problem(py, stream.handle)?) };
-            let problem = moved.as_ref().unwrap_or(&native.problem);
-            let fused_anew = match &moved {
-                Some(problem) => native.current_epilogue(py, problem, stream.handle)?,
-                None => None,
-            };
-            let epilogue = fused_anew.as_ref().or(native.bound_epilogue());
-            let known_addressed = moved.is_none() && native.known_addressed(position);
-            match &kernel.design {
-                Design::Reference(_) => {
-                    if !known_addressed {
-                        kernel.addresses(problem).map_err(|reason| unsupported(&reason))?;
-                        kernel.fuses(epilogue).map_err(|reason| unsupported(&reason))?;
-                    }
-                    if let Some(artifact) = compiled_artifact {
-                        Kernel::check_artifact(slf, as_artifact(artifact)?.get())?;
-                    }
-                    run_reference(py, problem, epilogue)?;
+        let moved = if as_read { None } else { Some(native.current_problem(py, stream.handle)?) };
+        let problem = moved.as_ref().unwrap_or(&native.problem);
+        let fused_anew = match &moved {
+            Some(problem) => native.current_epilogue(py, problem, stream.handle)?,
+            None => None,
+        };
+        let epilogue = fused_anew.as_ref().or(native.bound_epilogue());
+        let known_addressed = moved.is_none() && native.known_addressed(position);
+        match &kernel.design {
+            Design::Reference(_) => {
+                if !known_addressed {
+                    kernel.addresses(problem).map_err(|reason| unsupported(&reason))?;
+                    kernel.fuses(epilogue).map_err(|reason| unsupported(&reason))?;
                 }
-                _ => {
-                    let made;
-                    let artifact = match compiled_artifact {
-                        Some(artifact) => as_artifact(artifact)?,
-                        None => {
-                            made = Bound::new(py, Kernel::compile(slf, args, None)?)?;
-                            &made
-                        }
-                    };
-                    let program = Kernel::program(slf, artifact.get())?;
-                    let last = &artifact.get().last;
-                    let work = Work { position, problem, epilogue, program, last, known_addressed };
-                    // What runs for the second time on operands as they were read is kept.
-                    let packed = work.enqueue(tensor, workspace, &stream, known_addressed)?;
-                    if moved.is_none() {
-                        native.ran(position, packed);
+                if let Some(artifact) = compiled_artifact {
+                    Kernel::check_artifact(slf, as_artifact(artifact)?.get())?;
+                }
+                run_reference(py, problem, epilogue)?;
+            }
+            _ => {
+                let made;
+                let artifact = match compiled_artifact {
+                    Some(artifact) => as_artifact(artifact)?,
+                    None => {
+                        made = Bound::new(py, Kernel::compile(slf, args, None)?)?;
+                        &made
                     }
+                };
+                let program = Kernel::program(slf, artifact.get())?;
+                let last = &artifact.get().last;
+                let work = Work { position, problem, epilogue, program, last, known_addressed };
+                // What runs for the second time on operands as they were read is kept.
+                let keep = known_addressed && compiled_artifact.is_some() && native.kept().is_none();
+                let packed = work.enqueue(tensor, workspace, &stream, keep)?;
+                if moved.is_none() {
+                    native.note_addressed(position);
+                }
+                if let Some(packed) = packed {
+                    let ready = Ready::new(*packed, program.clone())?;
+                    native.keep(Kept {
+                        kernel: slf.clone().unbind(),
+                        artifact: artifact.clone().unbind(),
+                        position,
+                        ready,
+                    });
                 }
             }
         }
@@ -478,6 +509,12 @@ impl Kernel {
             None => Ok(format!("<{class} {}>", Kernel::metadata(slf)?.getattr("kernel_name")?)),
         }
     }
+}
+
+/// Whether a kernel is known to support arguments: what it supports does not change with the arguments unchanged, except where the
+/// user's wish decides.
+fn supports_still(native: &NativeArguments, position: usize) -> bool {
+    native.known_supported(position) && !rounds_to_tf32(position)
 }
 
 pub fn unsupported(reason: &dyn ToString) -> PyErr {

@@ -8,14 +8,16 @@ use pyo3::ffi;
 use pyo3::impl_::trampoline::get_trampoline_function;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyString, PyTuple};
+use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
-use super::kernel::Kernel;
+use super::arguments::{ElementwiseArguments, GemmArguments, GroupedGemmArguments, RuntimeArguments};
+use super::kernel::{ElementwiseKernel, Kernel, SimtGemmKernel, SkinnyGemmKernel, Sm80GemmKernel, Sm90GemmKernel};
 
-/// `run` as PyO3 made it, and the names of its parameters.
+/// `run` as PyO3 made it, the names of its parameters, and the classes of our own that its first argument may have.
 struct Method {
-    slow: Py<PyAny>,
     names: [Py<PyString>; 5],
+    arguments: [Py<PyType>; 3],
+    slow: Py<PyAny>,
 }
 
 static RUN: PyOnceLock<Method> = PyOnceLock::new();
@@ -31,27 +33,92 @@ pub fn install(py: Python<'_>) -> PyResult<()> {
     let documentation = CString::new(format!("run{signature}\n--\n\n{text}")).map_err(PyValueError::new_err)?;
     let names = ["args", "compiled_artifact", "stream", "workspace", "assume_supported_args"];
     let names = names.map(|name| PyString::intern(py, name).unbind());
-    let method = Method { slow: slow.unbind(), names };
-    let definition = Box::leak(Box::new(ffi::PyMethodDef {
+    let arguments =
+        [py.get_type::<GemmArguments>(), py.get_type::<GroupedGemmArguments>(), py.get_type::<ElementwiseArguments>()];
+    let method = Method { slow: slow.unbind(), names, arguments: arguments.map(Bound::unbind) };
+    let definition: *mut _ = Box::leak(Box::new(ffi::PyMethodDef {
         ml_name: c"run".as_ptr(),
-        ml_meth: ffi::PyMethodDefPointer {
-            PyCFunctionFastWithKeywords: get_trampoline_function!(fastcall_cfunction_with_keywords, run),
-        },
+        ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: run },
         ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
         ml_doc: documentation.into_raw(),
     }));
-    // SAFETY: the definition and what it points to live as long as the process; the function has the type that the flags say.
-    let fast = unsafe {
-        let method = ffi::PyDescr_NewMethod(class.as_ptr().cast(), definition);
-        Bound::from_owned_ptr_or_err(py, method)?
-    };
-    class.setattr("run", fast)?;
+    // A class with a method of its own spares Python the question whether an object's class is derived from the method's.
+    let built_in = [
+        py.get_type::<SimtGemmKernel>(),
+        py.get_type::<SkinnyGemmKernel>(),
+        py.get_type::<Sm80GemmKernel>(),
+        py.get_type::<Sm90GemmKernel>(),
+        py.get_type::<ElementwiseKernel>(),
+    ];
+    for class in built_in.into_iter().chain([class]) {
+        // SAFETY: the definition and what it points to live as long as the process; the function has the type that the flags say.
+        let fast = unsafe {
+            let method = ffi::PyDescr_NewMethod(class.as_ptr().cast(), definition);
+            Bound::from_owned_ptr_or_err(py, method)?
+        };
+        class.setattr("run", fast)?;
+    }
     RUN.set(py, method).map_err(|_| PyValueError::new_err("the module is being initialized twice at a time"))
 }
 
+/// `run`, as Python calls it. What is run again is done here, past PyO3's way into a function, whose parts are a third of a launch.
+///
 /// # Safety
 /// As Python calls a method: `args` has `count` positional arguments, then one for each name in the tuple `keywords`, if there is one.
-unsafe fn run(
+unsafe extern "C" fn run(
+    slf: *mut ffi::PyObject,
+    args: *const *mut ffi::PyObject,
+    count: isize,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: the caller's; Python calls functions with the GIL held.
+    unsafe {
+        let py = Python::assume_attached();
+        match run_again(py, slf, args, count, keywords) {
+            Some(Ok(())) => py.None().into_ptr(),
+            Some(Err(error)) => raise(error),
+            None => {
+                get_trampoline_function!(fastcall_cfunction_with_keywords, run_at_first)(slf, args, count, keywords)
+            }
+        }
+    }
+}
+
+#[cold]
+fn raise(error: PyErr) -> *mut ffi::PyObject {
+    Python::attach(|py| error.restore(py));
+    std::ptr::null_mut()
+}
+
+/// None where this is not the run of before, or it is said in an unusual way.
+///
+/// # Safety
+/// As for `run`.
+#[inline(always)]
+unsafe fn run_again(
+    py: Python<'_>,
+    slf: *mut ffi::PyObject,
+    args: *const *mut ffi::PyObject,
+    count: isize,
+    keywords: *mut ffi::PyObject,
+) -> Option<PyResult<()>> {
+    let method = RUN.get(py)?;
+    // SAFETY: the caller's; an object of one of these classes is laid out as their base.
+    unsafe {
+        let [arguments, artifact, stream, _workspace, assume] = told(&method.names, args, count, keywords)?;
+        let arguments = given(py, arguments)?;
+        let class = ffi::Py_TYPE(arguments.as_ptr());
+        if !method.arguments.iter().any(|known| known.as_ptr().cast() == class) {
+            return None;
+        }
+        let native = arguments.cast_unchecked::<RuntimeArguments>().get().native.as_deref()?;
+        Kernel::run_again(py, slf, native, artifact, given(py, stream).as_deref(), flag(assume)?)
+    }
+}
+
+/// # Safety
+/// As for `run`.
+unsafe fn run_at_first(
     py: Python<'_>,
     slf: *mut ffi::PyObject,
     args: *const *mut ffi::PyObject,

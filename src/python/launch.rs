@@ -1,10 +1,11 @@
 //! The last stretch of the road: from a checked problem and a compiled program to the driver's launch call.
 
 use std::ffi::c_void;
-use std::sync::{Mutex, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Instant;
 
 use pyo3::exceptions::PyValueError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::arguments::RuntimeArguments;
@@ -12,7 +13,7 @@ use super::artifact::CompiledArtifact;
 use super::kernel::{kernel_of, unsupported};
 use super::stream::stream_handle;
 use crate::compile::Program;
-use crate::driver::{Configuration, Device, DriverError, EncodedTensorMap, Grid};
+use crate::driver::{Configuration, Device, DriverError, EncodedTensorMap, Function, Grid};
 use crate::epilogue::Bound as BoundEpilogue;
 use crate::kernel::{
     ElementwiseParams, GemmParams, Kernel, Launch, Pack, PackOperand, Params, Reduce, ReduceOperand, Sm90Scalars,
@@ -246,29 +247,78 @@ impl Packed {
     }
 
     /// Enqueues the launch. `tensor` is one of the operands, for asking its framework for the current stream.
-    pub fn enqueue(&self, tensor: &Bound<'_, PyAny>, program: &Program, stream: &Stream) -> PyResult<()> {
+    fn enqueue(&self, tensor: &Bound<'_, PyAny>, program: &Program, stream: &Stream) -> PyResult<()> {
+        check_architecture(program, self.device)?;
+        let stream = stream.resolve(tensor, self.device)?;
+        released(tensor.py(), || self.enqueue_all(program, stream))?;
+        Ok(())
+    }
+
+    /// The driver calls of the launch, one after the other.
+    fn enqueue_all(&self, program: &Program, stream: u64) -> Result<(), DriverError> {
         let device = self.device;
-        check_architecture(program, device)?;
-        let stream = stream.resolve(tensor, device)?;
-        // The driver may block when the stream's queue is full; other Python threads run meanwhile.
-        tensor.py().detach(|| {
-            // SAFETY: the program is the kernel's for which all this was packed. The addresses are those of tensors that the
-            // caller holds; as everywhere in CUDA, their memory must stay theirs until the stream has come past.
-            unsafe {
-                if let Some(launch) = &self.launch {
-                    launch.enqueue(program, device, stream, &self.epilogue)?;
-                }
-                // So has one that reduces.
-                match (&self.reduce, &program.last) {
-                    (Some((grid, operands)), Some(last)) => {
-                        last.function(device)?.launch(device, stream, grid, operands.as_ptr().cast(), &[])
-                    }
-                    _ => Ok(()),
-                }
+        // SAFETY: the program is the kernel's for which all this was packed. The addresses are those of tensors that the
+        // caller holds; as everywhere in CUDA, their memory must stay theirs until the stream has come past.
+        unsafe {
+            if let Some(launch) = &self.launch {
+                launch.enqueue(program, device, stream, &self.epilogue)?;
             }
+            // So has one that reduces.
+            match (&self.reduce, &program.last) {
+                (Some((grid, operands)), Some(last)) => {
+                    last.function(device)?.launch(device, stream, grid, operands.as_ptr().cast(), &[])
+                }
+                _ => Ok(()),
+            }
+        }
+    }
+}
+
+/// A packed launch with the function of its program: what can be found out once about a launch that is repeated has been.
+pub struct Ready {
+    function: Function,
+    packed: Packed,
+    program: Arc<Program>,
+}
+
+impl Ready {
+    /// The program is the kernel's for which the launch was packed.
+    pub fn new(packed: Packed, program: Arc<Program>) -> PyResult<Ready> {
+        check_architecture(&program, packed.device)?;
+        Ok(Ready { function: program.function(packed.device)?, packed, program })
+    }
+
+    /// Enqueues the launch. `tensor` is one of the operands, for asking its framework for the current stream.
+    #[inline(always)] // in every launch that is repeated
+    pub fn enqueue(&self, tensor: &Bound<'_, PyAny>, stream: &Stream) -> PyResult<()> {
+        let Packed { launch, epilogue, reduce, device, .. } = &self.packed;
+        let stream = stream.resolve(tensor, device)?;
+        released(tensor.py(), || match (launch, reduce) {
+            // SAFETY: as in `Packed::enqueue_all`, which does the same where it is more than one launch.
+            (Some(Calls { grid, block, copy: None }), None) => unsafe {
+                self.function.launch(device, stream, grid, block.pointer(), epilogue)
+            },
+            _ => self.packed.enqueue_all(&self.program, stream),
         })?;
         Ok(())
     }
+}
+
+/// Does without the GIL what the driver may block in, when a stream's queue is full: other Python threads run meanwhile. As
+/// `Python::detach`, but for PyO3's count of attachments, in storage of the thread that takes longer to find than the rest.
+#[inline(always)]
+fn released<T>(_py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {
+    struct Restore(*mut ffi::PyThreadState);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            // SAFETY: the state is the one that this thread has saved, once.
+            unsafe { ffi::PyEval_RestoreThread(self.0) };
+        }
+    }
+    // SAFETY: the thread has the GIL, and gets it back when `work` has ended, in whatever way. The work is the driver's: it has to do with
+    // no Python object, so that PyO3 is not asked meanwhile who has the GIL.
+    let _restore = Restore(unsafe { ffi::PyEval_SaveThread() });
+    work()
 }
 
 /// That a program is for this device.
