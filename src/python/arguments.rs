@@ -169,6 +169,7 @@ impl NativeArguments {
         self.supported.note(position);
     }
 
+    #[inline(always)] // in every launch that is repeated
     pub fn are_as_read(&self, py: Python<'_>) -> PyResult<bool> {
         for (operand, view) in self.operands.iter().zip(self.problem.views()) {
             if !operand.still_shows(py, view)? {

@@ -196,14 +196,15 @@ impl Kernel {
         if !same || !(assume_supported_args || supports_still(native, kept.position)) {
             return None;
         }
-        let again = || {
-            let stream = Stream { handle: optional_handle(stream)?, trusted: assume_supported_args };
-            if !native.are_as_read(py)? {
-                return Ok(None);
-            }
-            kept.ready.enqueue(native.operands[0].object.bind(py), &stream).map(Some)
+        let stream = match optional_handle(stream) {
+            Ok(handle) => Stream { handle, trusted: assume_supported_args },
+            Err(error) => return Some(Err(error)),
         };
-        again().transpose()
+        match native.are_as_read(py) {
+            Ok(true) => Some(kept.ready.enqueue(native.operands[0].object.bind(py), &stream)),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        }
     }
 
     /// The artifact that the user gave, or the one that compilation finds.

@@ -163,12 +163,9 @@ unsafe fn told<const N: usize>(
     keywords: *mut ffi::PyObject,
 ) -> Option<[*mut ffi::PyObject; N]> {
     let count = usize::try_from(count).ok().filter(|count| *count <= N)?;
-    let mut told = [std::ptr::null_mut(); N];
     // SAFETY: the caller's.
     unsafe {
-        for (at, place) in told.iter_mut().enumerate().take(count) {
-            *place = *args.add(at);
-        }
+        let mut told: [_; N] = std::array::from_fn(|at| if at < count { *args.add(at) } else { std::ptr::null_mut() });
         let named = if keywords.is_null() { 0 } else { ffi::PyTuple_Size(keywords) };
         for at in 0..named {
             let name = ffi::PyTuple_GetItem(keywords, at);
@@ -178,8 +175,8 @@ unsafe fn told<const N: usize>(
             }
             *place = *args.add(count + at as usize);
         }
+        Some(told)
     }
-    Some(told)
 }
 
 /// An argument that was given, and not as None.

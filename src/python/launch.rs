@@ -32,6 +32,7 @@ pub struct Stream {
 
 impl Stream {
     /// The handle, of a stream of this device.
+    #[inline(always)] // in every launch
     pub fn resolve(&self, tensor: &Bound<'_, PyAny>, device: &Device) -> PyResult<u64> {
         match self.handle {
             Some(handle) if !self.trusted && !device.owns_stream(handle)? => Err(PyValueError::new_err(format!(
