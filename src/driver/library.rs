@@ -58,6 +58,7 @@ impl Grid {
 
 /// A grid as the driver takes it, but for the stream: made once where a launch is repeated.
 #[derive(Clone)]
+#[repr(C)] // the attributes, of which most launches have none, last
 pub struct Configuration {
     config: CUlaunchConfig,
     attributes: ArrayVec<CUlaunchAttribute, 2>,

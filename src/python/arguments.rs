@@ -44,6 +44,7 @@ pub struct NativeArguments {
 }
 
 /// The launch of a kernel that has run some arguments before, with the artifact that it was given.
+#[repr(C)] // as `Ready`
 pub struct Kept {
     pub kernel: Py<Kernel>,
     pub artifact: Py<CompiledArtifact>,
@@ -171,12 +172,15 @@ impl NativeArguments {
 
     #[inline(always)] // in every launch that is repeated
     pub fn are_as_read(&self, py: Python<'_>) -> PyResult<bool> {
-        for (operand, view) in self.operands.iter().zip(self.problem.views()) {
+        for (operand, view) in self.operands.iter().zip(self.problem.views().iter()) {
             if !operand.still_shows(py, view)? {
                 return Ok(false);
             }
         }
-        self.fused.as_ref().map_or(Ok(true), |fused| fused.0.get().is_as_read(py))
+        match &self.fused {
+            None => Ok(true),
+            Some(fused) => fused.0.get().is_as_read(py),
+        }
     }
 
     /// The epilogue behind the problem, with its operands as they are now.

@@ -2,6 +2,7 @@
 //! strings, which is a noticeable part of a launch. Whatever is not as usual is left to PyO3's own reading, and so are all errors.
 
 use std::ffi::CString;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
@@ -15,9 +16,41 @@ use super::kernel::{ElementwiseKernel, Kernel, SimtGemmKernel, SkinnyGemmKernel,
 
 /// `run` as PyO3 made it, the names of its parameters, and the classes of our own that its first argument may have.
 struct Method {
-    names: [Py<PyString>; 5],
+    names: [Py<PyString>; PARAMETERS],
+    last: Last,
     arguments: [Py<PyType>; 3],
+    /// Constants of the interpreter, here since what else is looked at is.
+    none: Py<PyAny>,
+    yes: Py<PyAny>,
+    no: Py<PyAny>,
     slow: Py<PyAny>,
+}
+
+const PARAMETERS: usize = 5;
+
+/// The names in the last call, as the tuple that Python makes of them once for each place in a program, and a byte for each, the place of
+/// the parameter. Read and written with the GIL held.
+#[derive(Default)]
+struct Last {
+    names: AtomicPtr<ffi::PyObject>,
+    places: AtomicU64,
+}
+
+impl Method {
+    /// An argument that was given, and not as None.
+    ///
+    /// # Safety
+    /// The object lives for as long as the result.
+    unsafe fn given<'a, 'py>(&self, py: Python<'py>, object: *mut ffi::PyObject) -> Option<Borrowed<'a, 'py, PyAny>> {
+        // SAFETY: the caller's.
+        unsafe { Borrowed::from_ptr_or_opt(py, object).filter(|object| !object.is(&self.none)) }
+    }
+
+    /// What True and False say; left out means False. None for what is neither.
+    fn flag(&self, object: *mut ffi::PyObject) -> Option<bool> {
+        let no = object.is_null() || object == self.no.as_ptr();
+        (no || object == self.yes.as_ptr()).then_some(!no)
+    }
 }
 
 static RUN: PyOnceLock<Method> = PyOnceLock::new();
@@ -35,7 +68,15 @@ pub fn install(py: Python<'_>) -> PyResult<()> {
     let names = names.map(|name| PyString::intern(py, name).unbind());
     let arguments =
         [py.get_type::<GemmArguments>(), py.get_type::<GroupedGemmArguments>(), py.get_type::<ElementwiseArguments>()];
-    let method = Method { slow: slow.unbind(), names, arguments: arguments.map(Bound::unbind) };
+    let method = Method {
+        names,
+        last: Last::default(),
+        arguments: arguments.map(Bound::unbind),
+        none: py.None(),
+        yes: true.into_pyobject(py)?.to_owned().into_any().unbind(),
+        no: false.into_pyobject(py)?.to_owned().into_any().unbind(),
+        slow: slow.unbind(),
+    };
     let definition: *mut _ = Box::leak(Box::new(ffi::PyMethodDef {
         ml_name: c"run".as_ptr(),
         ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: run },
@@ -105,14 +146,15 @@ unsafe fn run_again(
     let method = RUN.get(py)?;
     // SAFETY: the caller's; an object of one of these classes is laid out as their base.
     unsafe {
-        let [arguments, artifact, stream, _workspace, assume] = told(&method.names, args, count, keywords)?;
-        let arguments = given(py, arguments)?;
+        let [arguments, artifact, stream, _workspace, assume] = told(method, args, count, keywords)?;
+        let arguments = method.given(py, arguments)?;
         let class = ffi::Py_TYPE(arguments.as_ptr());
         if !method.arguments.iter().any(|known| known.as_ptr().cast() == class) {
             return None;
         }
         let native = arguments.cast_unchecked::<RuntimeArguments>().get().native.as_deref()?;
-        Kernel::run_again(py, slf, native, artifact, given(py, stream).as_deref(), flag(assume)?)
+        let stream = method.given(py, stream);
+        Kernel::run_again(py, slf, native, artifact, stream.as_deref(), method.flag(assume)?)
     }
 }
 
@@ -129,11 +171,11 @@ unsafe fn run_at_first(
     // SAFETY: the caller's; the arguments live until the call has returned.
     unsafe {
         let slf = Borrowed::from_ptr(py, slf);
-        if let Some([arguments, artifact, stream, workspace, assume]) = told(&method.names, args, count, keywords)
-            && let Some(assume) = flag(assume)
-            && let (Some(arguments), Ok(kernel)) = (given(py, arguments), slf.cast::<Kernel>())
+        if let Some([arguments, artifact, stream, workspace, assume]) = told(method, args, count, keywords)
+            && let Some(assume) = method.flag(assume)
+            && let (Some(arguments), Ok(kernel)) = (method.given(py, arguments), slf.cast::<Kernel>())
         {
-            let [artifact, stream, workspace] = [artifact, stream, workspace].map(|object| given(py, object));
+            let [artifact, stream, workspace] = [artifact, stream, workspace].map(|object| method.given(py, object));
             let [artifact, stream, workspace] = [&artifact, &stream, &workspace].map(|object| object.as_deref());
             Kernel::run(&kernel, &arguments, artifact, stream, workspace, assume)?;
             return Ok(py.None().into_ptr());
@@ -156,41 +198,55 @@ unsafe fn run_at_first(
 ///
 /// # Safety
 /// As for `run`.
-unsafe fn told<const N: usize>(
-    names: &[Py<PyString>; N],
+#[inline(always)]
+unsafe fn told(
+    method: &Method,
     args: *const *mut ffi::PyObject,
     count: isize,
     keywords: *mut ffi::PyObject,
-) -> Option<[*mut ffi::PyObject; N]> {
-    let count = usize::try_from(count).ok().filter(|count| *count <= N)?;
+) -> Option<[*mut ffi::PyObject; PARAMETERS]> {
+    let count = usize::try_from(count).ok().filter(|count| *count <= PARAMETERS)?;
     // SAFETY: the caller's.
     unsafe {
-        let mut told: [_; N] = std::array::from_fn(|at| if at < count { *args.add(at) } else { std::ptr::null_mut() });
-        let named = if keywords.is_null() { 0 } else { ffi::PyTuple_Size(keywords) };
-        for at in 0..named {
-            let name = ffi::PyTuple_GetItem(keywords, at);
-            let place = names.iter().position(|known| known.as_ptr() == name).map(|place| &mut told[place])?;
-            if !place.is_null() {
-                return None;
+        let mut told: [_; PARAMETERS] =
+            std::array::from_fn(|at| if at < count { *args.add(at) } else { std::ptr::null_mut() });
+        if !keywords.is_null() {
+            let last = &method.last;
+            let places = match last.names.load(Ordering::Relaxed) == keywords {
+                true => last.places.load(Ordering::Relaxed),
+                false => places(method, keywords)?,
+            };
+            for (at, place) in places.to_le_bytes().into_iter().enumerate() {
+                // There is no such place behind the last name.
+                let Some(place) = told.get_mut(usize::from(place)) else { break };
+                if !place.is_null() {
+                    return None;
+                }
+                *place = *args.add(count + at);
             }
-            *place = *args.add(count + at as usize);
         }
         Some(told)
     }
 }
 
-/// An argument that was given, and not as None.
+/// The places of a call's names among the parameters, which are remembered until another call has other names.
 ///
 /// # Safety
-/// The object lives for as long as the result.
-unsafe fn given<'a, 'py>(py: Python<'py>, object: *mut ffi::PyObject) -> Option<Borrowed<'a, 'py, PyAny>> {
-    // SAFETY: the caller's.
-    unsafe { Borrowed::from_ptr_or_opt(py, object).filter(|object| !object.is_none()) }
-}
-
-/// What True and False say; left out means False. None for what is neither.
-fn flag(object: *mut ffi::PyObject) -> Option<bool> {
-    // SAFETY: two constants of the interpreter.
-    let (yes, no) = unsafe { (ffi::Py_True(), ffi::Py_False()) };
-    (object == yes).then_some(true).or_else(|| (object == no || object.is_null()).then_some(false))
+/// `keywords` is a tuple, and the GIL is held.
+#[inline(never)]
+unsafe fn places(method: &Method, keywords: *mut ffi::PyObject) -> Option<u64> {
+    let mut places = [u8::MAX; size_of::<u64>()];
+    // SAFETY: the caller's. The tuple is kept alive for as long as it is known by its address.
+    unsafe {
+        for (at, place) in places.iter_mut().enumerate().take(ffi::PyTuple_Size(keywords) as usize) {
+            let name = ffi::PyTuple_GetItem(keywords, at as isize);
+            *place = method.names.iter().position(|known| known.as_ptr() == name)? as u8;
+        }
+        let places = u64::from_le_bytes(places);
+        ffi::Py_IncRef(keywords);
+        let before = method.last.names.swap(keywords, Ordering::Relaxed);
+        method.last.places.store(places, Ordering::Relaxed);
+        ffi::Py_DecRef(before);
+        Some(places)
+    }
 }

@@ -132,24 +132,27 @@ impl Block {
 
 /// A launch with everything packed that depends on the problem alone, kept from one run to the next.
 #[derive(Clone)]
+#[repr(C)] // as `Ready`
 pub struct Packed {
-    /// The kernel's position, as `kernel::at` counts.
-    pub position: usize,
-    problem: Problem,
-    /// None where the output is empty, and there is nothing to launch.
-    launch: Option<Calls>,
+    device: &'static Device,
     /// The parameter block of the epilogue; empty where there is none.
     epilogue: Vec<u64>,
+    /// None where the output is empty, and there is nothing to launch.
+    launch: Option<Calls>,
     /// The launch that finishes reductions.
     reduce: Option<(Configuration, Vec<ReduceOperand>)>,
-    device: &'static Device,
+    /// The kernel's position, as `kernel::at` counts.
+    position: usize,
+    problem: Problem,
 }
 
 /// The driver calls of a launch: of the kernel, and of the copy of operands in front where there is one.
 #[derive(Clone)]
+#[repr(C)] // as `Ready`
 struct Calls {
+    /// In a box, since it is aligned to 64 bytes, and would be all that is around it.
+    block: Box<Block>,
     grid: Configuration,
-    block: Block,
     copy: Option<Box<(Configuration, [PackOperand; 2])>>,
 }
 
@@ -166,7 +169,7 @@ impl Calls {
             let grid = Grid { overlapping, ..Grid::plain(pack.grid(), Pack::THREADS) };
             Box::new((grid.into(), pack.params()))
         });
-        Ok(Calls { grid: grid.into(), block: Block::new(&launch.params)?, copy })
+        Ok(Calls { grid: grid.into(), block: Box::new(Block::new(&launch.params)?), copy })
     }
 
     /// # Safety
@@ -275,9 +278,12 @@ impl Packed {
     }
 }
 
-/// A packed launch with the function of its program: what can be found out once about a launch that is repeated has been.
+/// A packed launch with the function of its program: what can be found out once about a launch that is repeated has been. Laid out with what
+/// is looked at each time in front: each line of memory more has to be fetched first.
+#[repr(C)]
 pub struct Ready {
-    function: Function,
+    /// None where it takes more, or less, than one call of the driver.
+    function: Option<Function>,
     packed: Packed,
     program: Arc<Program>,
 }
@@ -286,18 +292,20 @@ impl Ready {
     /// The program is the kernel's for which the launch was packed.
     pub fn new(packed: Packed, program: Arc<Program>) -> PyResult<Ready> {
         check_architecture(&program, packed.device)?;
-        Ok(Ready { function: program.function(packed.device)?, packed, program })
+        let function = program.function(packed.device)?;
+        let alone = packed.reduce.is_none() && packed.launch.as_ref().is_some_and(|launch| launch.copy.is_none());
+        Ok(Ready { function: alone.then_some(function), packed, program })
     }
 
     /// Enqueues the launch. `tensor` is one of the operands, for asking its framework for the current stream.
     #[inline(always)] // in every launch that is repeated
     pub fn enqueue(&self, tensor: &Bound<'_, PyAny>, stream: &Stream) -> PyResult<()> {
-        let Packed { launch, epilogue, reduce, device, .. } = &self.packed;
+        let Packed { device, epilogue, launch, .. } = &self.packed;
         let stream = stream.resolve(tensor, device)?;
-        released(tensor.py(), || match (launch, reduce) {
+        released(tensor.py(), || match (self.function, launch) {
             // SAFETY: as in `Packed::enqueue_all`, which does the same where it is more than one launch.
-            (Some(Calls { grid, block, copy: None }), None) => unsafe {
-                self.function.launch(device, stream, grid, block.pointer(), epilogue)
+            (Some(function), Some(Calls { grid, block, .. })) => unsafe {
+                function.launch(device, stream, grid, block.pointer(), epilogue)
             },
             _ => self.packed.enqueue_all(&self.program, stream),
         })?;
