@@ -50,6 +50,7 @@ pub struct Kept {
     pub artifact: Py<CompiledArtifact>,
     /// The kernel's, as `kernel::at` counts.
     pub position: usize,
+    pub rounds_to_tf32: bool,
     pub ready: Ready,
 }
 

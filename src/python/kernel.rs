@@ -193,7 +193,9 @@ impl Kernel {
     ) -> Option<PyResult<()>> {
         let kept = native.kept()?;
         let same = kept.kernel.as_ptr() == kernel && kept.artifact.as_ptr() == artifact;
-        if !same || !(assume_supported_args || supports_still(native, kept.position)) {
+        // What a kernel supports does not change with the arguments unchanged, except where the user's wish decides.
+        let supported = || native.known_supported(kept.position) && !kept.rounds_to_tf32;
+        if !same || !(assume_supported_args || supported()) {
             return None;
         }
         let stream = match optional_handle(stream) {
@@ -397,7 +399,7 @@ impl Kernel {
         let Some(native) = native(args)? else {
             return Err(PyTypeError::new_err("built-in kernels take cutlass_api's own arguments"));
         };
-        let checked = assume_supported_args || supports_still(native, position);
+        let checked = assume_supported_args || (native.known_supported(position) && !rounds_to_tf32(position));
         if !checked && let Some(reason) = slf.get().native_supports(py, position, args)? {
             return Err(unsupported(&reason));
         }
@@ -447,6 +449,7 @@ impl Kernel {
                         kernel: slf.clone().unbind(),
                         artifact: artifact.clone().unbind(),
                         position,
+                        rounds_to_tf32: rounds_to_tf32(position),
                         ready,
                     });
                 }
@@ -510,12 +513,6 @@ impl Kernel {
             None => Ok(format!("<{class} {}>", Kernel::metadata(slf)?.getattr("kernel_name")?)),
         }
     }
-}
-
-/// Whether a kernel is known to support arguments: what it supports does not change with the arguments unchanged, except where the
-/// user's wish decides.
-fn supports_still(native: &NativeArguments, position: usize) -> bool {
-    native.known_supported(position) && !rounds_to_tf32(position)
 }
 
 pub fn unsupported(reason: &dyn ToString) -> PyErr {

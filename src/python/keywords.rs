@@ -212,17 +212,18 @@ unsafe fn told(
             std::array::from_fn(|at| if at < count { *args.add(at) } else { std::ptr::null_mut() });
         if !keywords.is_null() {
             let last = &method.last;
-            let places = match last.names.load(Ordering::Relaxed) == keywords {
+            let mut places = match last.names.load(Ordering::Relaxed) == keywords {
                 true => last.places.load(Ordering::Relaxed),
                 false => places(method, keywords)?,
             };
-            for (at, place) in places.to_le_bytes().into_iter().enumerate() {
-                // There is no such place behind the last name.
-                let Some(place) = told.get_mut(usize::from(place)) else { break };
+            let mut given = args.add(count);
+            // There is no such place behind the last name.
+            while let Some(place) = told.get_mut(usize::from(places as u8)) {
                 if !place.is_null() {
                     return None;
                 }
-                *place = *args.add(count + at);
+                *place = *given;
+                (given, places) = (given.add(1), places >> u8::BITS);
             }
         }
         Some(told)

@@ -46,5 +46,11 @@ pub fn optional_handle(stream: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u64
             handle => return Ok(Some(handle)),
         }
     }
+    of_object(stream)
+}
+
+/// Out of the way of the handles of generated code.
+#[cold]
+fn of_object(stream: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
     stream_handle(stream).map(Some)
 }
