@@ -58,8 +58,11 @@ pub struct Kept {
 struct Known(AtomicUsize);
 
 impl Known {
+    /// The place of no kernel.
+    const NOTHING: usize = usize::MAX;
+
     fn nothing() -> Known {
-        Known(AtomicUsize::new(usize::MAX))
+        Known(AtomicUsize::new(Known::NOTHING))
     }
 
     fn is(&self, position: usize) -> bool {
@@ -155,6 +158,11 @@ impl NativeArguments {
     /// Notes that a kernel has run on the operands as they were read.
     pub fn note_addressed(&self, position: usize) {
         self.addressed.note(position);
+    }
+
+    /// Whether no kernel has run on the operands as they were read.
+    pub fn are_new(&self) -> bool {
+        self.addressed.is(Known::NOTHING)
     }
 
     /// Whether the kernel at a position is known to address the operands as they were read.

@@ -3,7 +3,6 @@
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
@@ -11,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::arguments::{Kept, NativeArguments, RuntimeArguments};
 use super::artifact::{CompiledArtifact, Program};
-use super::launch::{Ready, Stream, Work};
+use super::launch::{Stream, Work};
 use super::metadata;
 use super::options::tf32_allowed;
 use super::prepared::PreparedLaunch;
@@ -180,21 +179,22 @@ impl Kernel {
 }
 
 impl Kernel {
-    /// The run of a kernel, with its artifact, that has run the arguments before, if their operands are as they were read: the launch that
-    /// was kept then is enqueued again. None where that is not so, and `run` has to see.
+    /// The run of a kernel that has run the arguments before, with the same artifact, if the operands are as they were read: the launch that
+    /// was kept then is enqueued again. None where it is not that, and `run` has to see.
     #[inline(always)] // most runs are that
     pub fn run_again(
-        py: Python<'_>,
-        kernel: *mut ffi::PyObject,
+        kernel: &Bound<'_, PyAny>,
         native: &NativeArguments,
-        artifact: *mut ffi::PyObject,
+        artifact: &Bound<'_, PyAny>,
         stream: Option<&Bound<'_, PyAny>>,
         assume_supported_args: bool,
     ) -> Option<PyResult<()>> {
-        let kept = native.kept()?;
-        let same = kept.kernel.as_ptr() == kernel && kept.artifact.as_ptr() == artifact;
+        let Some(kept) = native.kept() else {
+            return Kernel::run_like_last(kernel, native, artifact, stream, assume_supported_args).transpose();
+        };
         // What a kernel supports does not change with the arguments unchanged, except where the user's wish decides.
         let supported = || native.known_supported(kept.position) && !kept.rounds_to_tf32;
+        let same = kept.kernel.is(kernel) && kept.artifact.is(artifact);
         if !same || !(assume_supported_args || supported()) {
             return None;
         }
@@ -202,11 +202,40 @@ impl Kernel {
             Ok(handle) => Stream { handle, trusted: assume_supported_args },
             Err(error) => return Some(Err(error)),
         };
-        match native.are_as_read(py) {
-            Ok(true) => Some(kept.ready.enqueue(native.operands[0].object.bind(py), &stream)),
+        match native.are_as_read(kernel.py()) {
+            Ok(true) => Some(kept.ready.enqueue(native.operands[0].object.bind(kernel.py()), &stream)),
             Ok(false) => None,
             Err(error) => Some(Err(error)),
         }
+    }
+
+    /// The first run of some arguments, which may be one like the last that ran with the artifact: generated code makes its arguments anew
+    /// each time.
+    #[inline(never)] // beside what runs again
+    fn run_like_last(
+        kernel: &Bound<'_, PyAny>,
+        native: &NativeArguments,
+        artifact: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+        assume_supported_args: bool,
+    ) -> PyResult<Option<()>> {
+        if !assume_supported_args || !native.are_new() || native.bound_epilogue().is_some() {
+            return Ok(None);
+        }
+        let Ok(artifact) = artifact.cast::<CompiledArtifact>() else { return Ok(None) };
+        if !artifact.get().is_for(kernel) {
+            return Ok(None);
+        }
+        let stream = Stream { handle: optional_handle(stream)?, trusted: true };
+        if !native.are_as_read(kernel.py())? {
+            return Ok(None);
+        }
+        let tensor = native.operands[0].object.bind(kernel.py());
+        let Some(position) = artifact.get().last.enqueue_like(&native.problem, tensor, &stream)? else {
+            return Ok(None);
+        };
+        native.note_addressed(position);
+        Ok(Some(()))
     }
 
     /// The artifact that the user gave, or the one that compilation finds.
@@ -439,18 +468,17 @@ impl Kernel {
                 let work = Work { position, problem, epilogue, program, last, known_addressed };
                 // What runs for the second time on operands as they were read is kept.
                 let keep = known_addressed && compiled_artifact.is_some() && native.kept().is_none();
-                let packed = work.enqueue(tensor, workspace, &stream, keep)?;
+                let ready = work.enqueue(tensor, workspace, &stream, keep)?;
                 if moved.is_none() {
                     native.note_addressed(position);
                 }
-                if let Some(packed) = packed {
-                    let ready = Ready::new(*packed, program.clone())?;
+                if let Some(ready) = ready {
                     native.keep(Kept {
                         kernel: slf.clone().unbind(),
                         artifact: artifact.clone().unbind(),
                         position,
                         rounds_to_tf32: rounds_to_tf32(position),
-                        ready,
+                        ready: *ready,
                     });
                 }
             }

@@ -153,8 +153,9 @@ unsafe fn run_again(
             return None;
         }
         let native = arguments.cast_unchecked::<RuntimeArguments>().get().native.as_deref()?;
-        let stream = method.given(py, stream);
-        Kernel::run_again(py, slf, native, artifact, stream.as_deref(), method.flag(assume)?)
+        let (slf, artifact, stream) =
+            (Borrowed::from_ptr(py, slf), method.given(py, artifact)?, method.given(py, stream));
+        Kernel::run_again(&slf, native, &artifact, stream.as_deref(), method.flag(assume)?)
     }
 }
 

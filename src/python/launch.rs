@@ -143,6 +143,8 @@ pub struct Packed {
     reduce: Option<(Configuration, Vec<ReduceOperand>)>,
     /// The kernel's position, as `kernel::at` counts.
     position: usize,
+    /// Whether there is neither an epilogue to it nor workspace.
+    plain: bool,
     problem: Problem,
 }
 
@@ -205,6 +207,7 @@ impl Packed {
         workspace: u64,
     ) -> PyResult<Packed> {
         let (kernel, device) = (at(position), device_of(problem)?);
+        let plain = epilogue.is_none() && workspace == 0;
         let reduce = epilogue.and_then(|epilogue| kernel.reduce(problem, epilogue, workspace));
         let partial = reduce.as_ref().map_or(&[][..], |reduce| &reduce.partial);
         let epilogue = epilogue_params(kernel, epilogue, partial);
@@ -216,7 +219,7 @@ impl Packed {
         // Encoding a tensor map needs a context, of whichever device.
         let _current = device.make_current()?;
         let launch = launch.map(|launch| Calls::new(&launch)).transpose()?;
-        Ok(Packed { position, problem: *problem, launch, epilogue, reduce, device })
+        Ok(Packed { position, plain, problem: *problem, launch, epilogue, reduce, device })
     }
 
     /// Whether another problem differs from the packed one in the addresses of its operands alone, so that a kernel that addresses
@@ -250,14 +253,6 @@ impl Packed {
         Ok(())
     }
 
-    /// Enqueues the launch. `tensor` is one of the operands, for asking its framework for the current stream.
-    fn enqueue(&self, tensor: &Bound<'_, PyAny>, program: &Program, stream: &Stream) -> PyResult<()> {
-        check_architecture(program, self.device)?;
-        let stream = stream.resolve(tensor, self.device)?;
-        released(tensor.py(), || self.enqueue_all(program, stream))?;
-        Ok(())
-    }
-
     /// The driver calls of the launch, one after the other.
     fn enqueue_all(&self, program: &Program, stream: u64) -> Result<(), DriverError> {
         let device = self.device;
@@ -280,6 +275,7 @@ impl Packed {
 
 /// A packed launch with the function of its program: what can be found out once about a launch that is repeated has been. Laid out with what
 /// is looked at each time in front: each line of memory more has to be fetched first.
+#[derive(Clone)]
 #[repr(C)]
 pub struct Ready {
     /// None where it takes more, or less, than one call of the driver.
@@ -359,14 +355,37 @@ pub fn device_of(problem: &Problem) -> PyResult<&'static Device> {
 /// The last launch of a program, which the next one is made from where their operands differ in no more than their addresses.
 /// That is what generated code runs, which makes its arguments anew each time.
 #[derive(Default)]
-pub struct LastLaunch(Mutex<Option<Box<Packed>>>);
+pub struct LastLaunch(Mutex<Option<Box<Ready>>>);
+
+impl LastLaunch {
+    /// Enqueues the launch of a problem that differs from the last one in its addresses alone, as they differ. Returns the kernel's
+    /// position. None where there is another difference, or more to the last one than its operands.
+    pub fn enqueue_like(
+        &self,
+        problem: &Problem,
+        tensor: &Bound<'_, PyAny>,
+        stream: &Stream,
+    ) -> PyResult<Option<usize>> {
+        // As in `Work`, nobody waits for the lock.
+        let Ok(mut last) = self.0.try_lock() else { return Ok(None) };
+        let Some(ready) = last.as_deref_mut().filter(|ready| ready.packed.plain && ready.packed.fits(problem)) else {
+            return Ok(None);
+        };
+        if let Err(error) = ready.packed.move_to(problem, 0) {
+            *last = None;
+            return Err(error);
+        }
+        ready.enqueue(tensor, stream)?;
+        Ok(Some(ready.packed.position))
+    }
+}
 
 /// What to run: a kernel, a problem, the epilogue behind it, the kernel's program and its last launch.
 pub struct Work<'a> {
     pub position: usize,
     pub problem: &'a Problem,
     pub epilogue: Option<&'a BoundEpilogue>,
-    pub program: &'a Program,
+    pub program: &'a Arc<Program>,
     pub last: &'a LastLaunch,
     /// Whether the kernel is known to address the problem and to fuse the epilogue. Elsewhere nothing is launched before it is found
     /// to.
@@ -383,7 +402,7 @@ impl Work<'_> {
         workspace: Option<&Bound<'_, PyAny>>,
         stream: &Stream,
         keep: bool,
-    ) -> PyResult<Option<Box<Packed>>> {
+    ) -> PyResult<Option<Box<Ready>>> {
         let bytes = at(self.position).workspace_bytes(self.problem);
         if bytes == 0 {
             return self.enqueue_with(0, tensor, stream, keep);
@@ -412,7 +431,7 @@ impl Work<'_> {
         tensor: &Bound<'_, PyAny>,
         stream: &Stream,
         keep: bool,
-    ) -> PyResult<Option<Box<Packed>>> {
+    ) -> PyResult<Option<Box<Ready>>> {
         // The lock is held while the launch goes on without the GIL. Another thread does not wait for that, with the GIL in its hands, but
         // packs its own.
         let mut last = match self.last.0.try_lock() {
@@ -421,25 +440,26 @@ impl Work<'_> {
             Err(TryLockError::WouldBlock) => None,
         };
         let mut own = None;
-        let packed = self.packed_from(last.as_deref_mut().unwrap_or(&mut own), workspace)?;
-        packed.enqueue(tensor, self.program, stream)?;
-        Ok(keep.then(|| Box::new(packed.clone())))
+        let ready = self.ready_from(last.as_deref_mut().unwrap_or(&mut own), workspace)?;
+        ready.enqueue(tensor, stream)?;
+        Ok(keep.then(|| Box::new(ready.clone())))
     }
 
     /// The launch, made from the last one if that fits, and in its place.
-    fn packed_from<'a>(&self, last: &'a mut Option<Box<Packed>>, workspace: u64) -> PyResult<&'a Packed> {
+    fn ready_from<'a>(&self, last: &'a mut Option<Box<Ready>>, workspace: u64) -> PyResult<&'a Ready> {
         let made = match last.take() {
-            Some(mut packed) if packed.fits(self.problem) => {
+            Some(mut ready) if ready.packed.fits(self.problem) => {
                 at(self.position).fuses(self.epilogue).map_err(|reason| unsupported(&reason))?;
-                packed.move_to(self.problem, workspace)?;
+                ready.packed.move_to(self.problem, workspace)?;
                 if self.epilogue.is_some() {
-                    packed.epilogue = epilogue_params(at(self.position), self.epilogue, &[]);
+                    ready.packed.epilogue = epilogue_params(at(self.position), self.epilogue, &[]);
                 }
-                packed
+                ready
             }
             _ => {
                 self.check()?;
-                Box::new(Packed::new(self.position, self.problem, self.epilogue, workspace)?)
+                let packed = Packed::new(self.position, self.problem, self.epilogue, workspace)?;
+                Box::new(Ready::new(packed, self.program.clone())?)
             }
         };
         Ok(last.insert(made))
