@@ -153,6 +153,7 @@ impl Function {
     /// # Safety
     /// `params` points to what the kernel declares as its first parameter, `more` is its second, unless it has none, and every
     /// address in them is valid on the device until the launch has run.
+    #[inline(always)] // in every launch that is repeated
     pub unsafe fn launch(
         self,
         device: &Device,
