@@ -1,5 +1,7 @@
 //! `Kernel.run`'s arguments, told by the identity of their names: Python interns the keywords in a program, and PyO3 compares
-//! strings, which is a noticeable part of a launch. Whatever is not as usual is left to PyO3's own reading, and so are all errors.
+//! strings, which is a noticeable part of a launch. What is run again does without PyO3's way into a function, too: what a launch takes
+//! beside the driver is the fetching of code and tables, of which each line counts. Whatever is not as usual is left to PyO3's own
+//! reading, and so are errors in what is given.
 
 use std::ffi::CString;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -83,7 +85,8 @@ pub fn install(py: Python<'_>) -> PyResult<()> {
         ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
         ml_doc: documentation.into_raw(),
     }));
-    // A class with a method of its own spares Python the question whether an object's class is derived from the method's.
+    // The classes of kernels that launch have the method themselves, which spares Python the question whether an object's class is derived
+    // from the method's.
     let built_in = [
         py.get_type::<SimtGemmKernel>(),
         py.get_type::<SkinnyGemmKernel>(),
@@ -102,7 +105,7 @@ pub fn install(py: Python<'_>) -> PyResult<()> {
     RUN.set(py, method).map_err(|_| PyValueError::new_err("the module is being initialized twice at a time"))
 }
 
-/// `run`, as Python calls it. What is run again is done here, past PyO3's way into a function, whose parts are a third of a launch.
+/// `run`, as Python calls it. Nothing may panic on the short road, on which nobody catches it.
 ///
 /// # Safety
 /// As Python calls a method: `args` has `count` positional arguments, then one for each name in the tuple `keywords`, if there is one.
@@ -131,7 +134,7 @@ fn raise(error: PyErr) -> *mut ffi::PyObject {
     std::ptr::null_mut()
 }
 
-/// None where this is not the run of before, or it is said in an unusual way.
+/// A run like one before. None where it is not, or is said in an unusual way.
 ///
 /// # Safety
 /// As for `run`.
@@ -159,6 +162,8 @@ unsafe fn run_again(
     }
 }
 
+/// Any run.
+///
 /// # Safety
 /// As for `run`.
 unsafe fn run_at_first(
