@@ -294,16 +294,25 @@ def test_a_launch_that_blocks_lets_other_threads_run():
         """
         import time
         artifact = kernel.compile(args)
-        device.library.stand_in_block(500)
-        thread = threading.Thread(target=lambda: kernel.run(args, artifact, stream=STREAM))
-        start = time.perf_counter()
-        thread.start()
-        turns = 0
-        while thread.is_alive() and time.perf_counter() - start < 5:
-            turns += 1
-            time.sleep(0.001)
-        assert turns > 50, turns
-        assert device.launches() == 1
+        new = GemmArguments(a, b, out, "float32")
+        # At first, when it has run before, and as generated code runs arguments that are new.
+        for args, before in ((args, 0), (args, 3), (new, 0)):
+            for _ in range(before):
+                kernel.run(args, artifact, stream=STREAM)
+            device.library.stand_in_block(300)
+            launched = device.launches()
+            thread = threading.Thread(
+                target=lambda: kernel.run(args, artifact, stream=STREAM, assume_supported_args=True)
+            )
+            start = time.perf_counter()
+            thread.start()
+            turns = 0
+            while thread.is_alive() and time.perf_counter() - start < 5:
+                turns += 1
+                time.sleep(0.001)
+            assert turns > 50, turns
+            assert device.launches() == launched + 1
+            device.library.stand_in_block(0)
         """
     )
 
@@ -311,13 +320,13 @@ def test_a_launch_that_blocks_lets_other_threads_run():
 #: Instructions from the Python call to the driver's launch call and back, the stand-in's own few hundred included, on
 #: x86-64 with a release build. What a change may add without a thought is a tenth; more wants a reason.
 BOUNDS = {
-    "run": 2490,
-    "run with checks": 2380,
-    "GemmArguments": 3170,
-    "bound launch": 1510,
+    "run": 1640,
+    "run with checks": 1650,
+    "GemmArguments": 2980,
+    "bound launch": 1170,
     # A tenth of it asks whether out is torch's, to tell autograd of the write: slow where, as here, it is not.
-    "matmul": 6730,
-    "arguments and run, sm90": 6790,
+    "matmul": 6390,
+    "arguments and run, sm90": 5700,
 }
 
 
@@ -361,7 +370,7 @@ def test_instructions_of_the_hot_path():
 
 
 #: The same with torch's tensors, asked through its C functions: its exchange table alone takes 1500 for three.
-TORCH_BOUNDS = {"run": 3010, "GemmArguments": 3870}
+TORCH_BOUNDS = {"run": 2110, "GemmArguments": 3810}
 
 
 def test_instructions_with_torch_s_tensors():
@@ -601,6 +610,87 @@ def test_run_is_given_its_arguments_in_every_form():
                 assert said in str(error), error
             else:
                 raise AssertionError(said)
+        assert device.launches() == before
+        """
+    )
+
+
+def test_what_is_kept_of_a_run_is_for_the_same_again_only():
+    run(
+        """
+        artifact = kernel.compile(args)
+        def again(kernel=kernel, args=args, artifact=artifact, stream=STREAM, **more):
+            before = device.launches()
+            kernel.run(args, artifact, stream=stream, **more)
+            assert device.launches() == before + 1
+        def refused(kinds, words, **other):
+            before = device.launches()
+            for assume in (True, False):
+                try:
+                    again(assume_supported_args=assume, **other)
+                except kinds as error:
+                    assert words in str(error), error
+                else:
+                    raise AssertionError(words)
+            assert device.launches() == before
+        class Derived(GemmArguments):
+            pass
+        hopper = first(args, "sm90")
+        maps = hopper.compile(args)
+        for made in (GemmArguments, Derived):
+            args = made(a, b, out, "float32")
+            for _ in range(3):
+                again(args=args)
+                again(args=args, assume_supported_args=True)
+            again(args=args, stream=STREAM + 16)
+            assert device.library.stand_in_last_stream() == STREAM + 16
+            refused(ValueError, "compiled_artifact is of another kernel", args=args, artifact=maps)
+            refused(ValueError, "compiled_artifact is of another kernel", args=args, kernel=hopper)
+            refused(TypeError, f"compiled_artifact is a {made.__name__}", args=args, artifact=args)
+            refused((TypeError, ValueError), "stream", args=args, stream="x")
+            refused(ValueError, "stream", args=args, stream=1 << 64)
+            device.expect(520)
+            for _ in range(3):
+                again(hopper, args, maps)
+            parameters = device.last_sm90_parameters()
+            assert {parameters.a.address or parameters.a_pointer, parameters.b.address} == {A, B}, parameters
+            device.expect(128)
+            again(args=args, artifact=kernel.compile(args))
+            assert device.last_parameters().a == A
+            device.fail("cuLaunchKernelEx")
+            refused(RuntimeError, "cuLaunchKernelEx failed", args=args)
+            refused(RuntimeError, "cuLaunchKernelEx failed", args=GemmArguments(a, b, out, "float32"))
+            device.fail("")
+            again(args=args)
+        """
+    )
+
+
+def test_new_arguments_run_like_the_last_ones_of_their_program():
+    run(
+        """
+        artifact = kernel.compile(args)
+        kernel.run(args, artifact, stream=STREAM, assume_supported_args=True)
+        for at, shape in [(A + 4096, (128, 256)), (A, (256, 256)), (A + 16, (128, 256)), (A, (128, 256))]:
+            x, y = Tensor(at, shape), Tensor(OUT + 65536, (shape[0], 64))
+            new = GemmArguments(x, b, y, "float32")
+            for _ in range(4):
+                kernel.run(new, artifact, stream=STREAM, assume_supported_args=True)
+                found = device.last_parameters()
+                assert found[:3] == (at, B, OUT + 65536) and found.extents[0] == shape[0], found
+            x.describe(at + 65536, shape)
+            kernel.run(new, artifact, stream=STREAM, assume_supported_args=True)
+            assert device.last_parameters().a == at + 65536
+        moved = GemmArguments(a, b, out, "float32")
+        a.describe(A + 2, (128, 256))  # between the arguments and their run
+        before = device.launches()
+        for refused in (moved, GemmArguments(a, b, out, "float32")):
+            try:
+                kernel.run(refused, artifact, stream=STREAM, assume_supported_args=True)
+            except ValueError as error:
+                assert "A is aligned to 2 bytes" in str(error), error
+            else:
+                raise AssertionError("an unaligned A was launched on")
         assert device.launches() == before
         """
     )

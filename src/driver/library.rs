@@ -35,6 +35,8 @@ pub struct Function(CUfunction);
 // SAFETY: libraries and kernels are handles that any thread may use; the driver synchronizes access to them.
 unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
+unsafe impl Send for Function {}
+unsafe impl Sync for Function {}
 
 /// The shape of a launch: CTAs, threads of each, CTAs of a cluster, each along x, y and z; dynamic shared memory in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +58,7 @@ impl Grid {
 
 /// A grid as the driver takes it, but for the stream: made once where a launch is repeated.
 #[derive(Clone)]
+#[repr(C)] // the attributes, of which most launches have none, last
 pub struct Configuration {
     config: CUlaunchConfig,
     attributes: ArrayVec<CUlaunchAttribute, 2>,
@@ -150,6 +153,7 @@ impl Function {
     /// # Safety
     /// `params` points to what the kernel declares as its first parameter, `more` is its second, unless it has none, and every
     /// address in them is valid on the device until the launch has run.
+    #[inline(always)] // in every launch that is repeated
     pub unsafe fn launch(
         self,
         device: &Device,

@@ -37,6 +37,7 @@ impl Problem {
     }
 
     /// The views in the order in which the constructors take them.
+    #[inline(always)] // in every launch, and `GemmArguments`
     pub fn views(&self) -> ArrayVec<&View, 4> {
         match self {
             Problem::Gemm(p) => ArrayVec::from_iter([&p.a, &p.b, &p.out]),

@@ -7,9 +7,11 @@ use arrayvec::ArrayVec;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
+use super::artifact::CompiledArtifact;
 use super::dtype::{self, PyDType};
 use super::epilogue::EpilogueArguments;
-use super::launch::Packed;
+use super::kernel::Kernel;
+use super::launch::Ready;
 use super::tensors::{DenseTensor, ScaledTensor};
 use crate::epilogue::{Bound as BoundEpilogue, MAIN_OUTPUT};
 use crate::operand::{self, DType, Operand, View};
@@ -37,17 +39,30 @@ pub struct NativeArguments {
     /// The kernel that has addressed these operands in a run, and the one that has been found to support them.
     addressed: Known,
     supported: Known,
-    /// The launch of a kernel that has run these arguments before. Arguments that are run once, as torch.compile's code makes
-    /// them, never allocate it.
-    packed: OnceLock<Box<Packed>>,
+    /// Arguments that are run once, as torch.compile's code makes them, never allocate it.
+    kept: OnceLock<Box<Kept>>,
+}
+
+/// The launch of a kernel that has run some arguments before, with the artifact that it was given.
+#[repr(C)] // as `Ready`
+pub struct Kept {
+    pub kernel: Py<Kernel>,
+    pub artifact: Py<CompiledArtifact>,
+    /// The kernel's, as `kernel::at` counts.
+    pub position: usize,
+    pub rounds_to_tf32: bool,
+    pub ready: Ready,
 }
 
 /// The last kernel of which something was found out, by its place in `kernel::all()`.
 struct Known(AtomicUsize);
 
 impl Known {
+    /// The place of no kernel.
+    const NOTHING: usize = usize::MAX;
+
     fn nothing() -> Known {
-        Known(AtomicUsize::new(usize::MAX))
+        Known(AtomicUsize::new(Known::NOTHING))
     }
 
     fn is(&self, position: usize) -> bool {
@@ -100,7 +115,7 @@ impl NativeArguments {
             scaled: Vec::new(),
             addressed: Known::nothing(),
             supported: Known::nothing(),
-            packed: OnceLock::new(),
+            kept: OnceLock::new(),
         }
     }
 
@@ -130,17 +145,24 @@ impl NativeArguments {
         Ok(())
     }
 
-    /// The launch packed for the kernel at a position. It is of the operands as they were read.
-    pub fn packed(&self, position: usize) -> Option<&Packed> {
-        self.packed.get().filter(|packed| packed.position == position).map(|packed| &**packed)
+    /// The launch that is kept. It is of the operands as they were read.
+    pub fn kept(&self) -> Option<&Kept> {
+        self.kept.get().map(|kept| &**kept)
     }
 
-    /// Notes that a kernel has run on the operands as they were read, and keeps its launch, unless one is kept already.
-    pub fn ran(&self, position: usize, packed: Option<Box<Packed>>) {
+    /// Keeps a launch, unless one is kept already.
+    pub fn keep(&self, launch: Kept) {
+        let _ = self.kept.set(Box::new(launch));
+    }
+
+    /// Notes that a kernel has run on the operands as they were read.
+    pub fn note_addressed(&self, position: usize) {
         self.addressed.note(position);
-        if let Some(packed) = packed {
-            let _ = self.packed.set(packed);
-        }
+    }
+
+    /// Whether no kernel has run on the operands as they were read.
+    pub fn are_new(&self) -> bool {
+        self.addressed.is(Known::NOTHING)
     }
 
     /// Whether the kernel at a position is known to address the operands as they were read.
@@ -157,13 +179,17 @@ impl NativeArguments {
         self.supported.note(position);
     }
 
+    #[inline(always)] // in every launch that is repeated
     pub fn are_as_read(&self, py: Python<'_>) -> PyResult<bool> {
-        for (operand, view) in self.operands.iter().zip(self.problem.views()) {
+        for (operand, view) in self.operands.iter().zip(self.problem.views().iter()) {
             if !operand.still_shows(py, view)? {
                 return Ok(false);
             }
         }
-        self.fused.as_ref().map_or(Ok(true), |fused| fused.0.get().is_as_read(py))
+        match &self.fused {
+            None => Ok(true),
+            Some(fused) => fused.0.get().is_as_read(py),
+        }
     }
 
     /// The epilogue behind the problem, with its operands as they are now.

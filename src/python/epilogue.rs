@@ -239,6 +239,7 @@ impl EpilogueArguments {
     }
 
     /// Whether all tensors but the main output are as they were read.
+    #[inline(never)]
     pub fn is_as_read(&self, py: Python<'_>) -> PyResult<bool> {
         for (name, _, parameter) in &self.operands {
             if let Parameter::Tensor(operand, view) = parameter

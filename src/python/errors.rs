@@ -18,6 +18,7 @@ impl From<ProblemError> for PyErr {
 }
 
 impl From<DriverError> for PyErr {
+    #[cold]
     fn from(error: DriverError) -> PyErr {
         PyRuntimeError::new_err(error.to_string())
     }

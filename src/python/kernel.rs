@@ -8,7 +8,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use rustc_hash::FxHashMap;
 
-use super::arguments::{NativeArguments, RuntimeArguments};
+use super::arguments::{Kept, NativeArguments, RuntimeArguments};
 use super::artifact::{CompiledArtifact, Program};
 use super::launch::{Stream, Work};
 use super::metadata;
@@ -179,6 +179,65 @@ impl Kernel {
 }
 
 impl Kernel {
+    /// The run of a kernel that has run the arguments before, with the same artifact, if the operands are as they were read: the launch that
+    /// was kept then is enqueued again. None where it is not that, and `run` has to see.
+    #[inline(always)] // most runs are that
+    pub fn run_again(
+        kernel: &Bound<'_, PyAny>,
+        native: &NativeArguments,
+        artifact: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+        assume_supported_args: bool,
+    ) -> Option<PyResult<()>> {
+        let Some(kept) = native.kept() else {
+            return Kernel::run_like_last(kernel, native, artifact, stream, assume_supported_args).transpose();
+        };
+        // What a kernel supports does not change with the arguments unchanged, except where the user's wish decides.
+        let supported = || native.known_supported(kept.position) && !kept.rounds_to_tf32;
+        let same = kept.kernel.is(kernel) && kept.artifact.is(artifact);
+        if !same || !(assume_supported_args || supported()) {
+            return None;
+        }
+        let stream = match optional_handle(stream) {
+            Ok(handle) => Stream { handle, trusted: assume_supported_args },
+            Err(error) => return Some(Err(error)),
+        };
+        match native.are_as_read(kernel.py()) {
+            Ok(true) => Some(kept.ready.enqueue(native.operands[0].object.bind(kernel.py()), &stream)),
+            Ok(false) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// The first run of some arguments, which may be one like the last that ran with the artifact: generated code makes its arguments anew
+    /// each time.
+    #[inline(never)] // beside what runs again
+    fn run_like_last(
+        kernel: &Bound<'_, PyAny>,
+        native: &NativeArguments,
+        artifact: &Bound<'_, PyAny>,
+        stream: Option<&Bound<'_, PyAny>>,
+        assume_supported_args: bool,
+    ) -> PyResult<Option<()>> {
+        if !assume_supported_args || !native.are_new() || native.bound_epilogue().is_some() {
+            return Ok(None);
+        }
+        let Ok(artifact) = artifact.cast::<CompiledArtifact>() else { return Ok(None) };
+        if !artifact.get().is_for(kernel) {
+            return Ok(None);
+        }
+        let stream = Stream { handle: optional_handle(stream)?, trusted: true };
+        if !native.are_as_read(kernel.py())? {
+            return Ok(None);
+        }
+        let tensor = native.operands[0].object.bind(kernel.py());
+        let Some(position) = artifact.get().last.enqueue_like(&native.problem, tensor, &stream)? else {
+            return Ok(None);
+        };
+        native.note_addressed(position);
+        Ok(Some(()))
+    }
+
     /// The artifact that the user gave, or the one that compilation finds.
     fn artifact<'py>(
         slf: &Bound<'py, Kernel>,
@@ -369,7 +428,6 @@ impl Kernel {
         let Some(native) = native(args)? else {
             return Err(PyTypeError::new_err("built-in kernels take cutlass_api's own arguments"));
         };
-        // What a kernel supports does not change with the arguments unchanged, except where the user's wish decides.
         let checked = assume_supported_args || (native.known_supported(position) && !rounds_to_tf32(position));
         if !checked && let Some(reason) = slf.get().native_supports(py, position, args)? {
             return Err(unsupported(&reason));
@@ -377,46 +435,51 @@ impl Kernel {
         let stream = Stream { handle: optional_handle(stream)?, trusted: assume_supported_args };
         let tensor = native.operands[0].object.bind(py);
         let as_read = native.are_as_read(py)?;
-        if let (true, Some(artifact), Some(packed)) = (as_read, compiled_artifact, native.packed(position)) {
-            let program = Kernel::program(slf, as_artifact(artifact)?.get())?;
-            packed.enqueue(tensor, program, &stream)?;
-        } else {
-            let moved = if as_read { None } else { Some(native.current_problem(py, stream.handle)?) };
-            let problem = moved.as_ref().unwrap_or(&native.problem);
-            let fused_anew = match &moved {
-                Some(problem) => native.current_epilogue(py, problem, stream.handle)?,
-                None => None,
-            };
-            let epilogue = fused_anew.as_ref().or(native.bound_epilogue());
-            let known_addressed = moved.is_none() && native.known_addressed(position);
-            match &kernel.design {
-                Design::Reference(_) => {
-                    if !known_addressed {
-                        kernel.addresses(problem).map_err(|reason| unsupported(&reason))?;
-                        kernel.fuses(epilogue).map_err(|reason| unsupported(&reason))?;
-                    }
-                    if let Some(artifact) = compiled_artifact {
-                        Kernel::check_artifact(slf, as_artifact(artifact)?.get())?;
-                    }
-                    run_reference(py, problem, epilogue)?;
+        let moved = if as_read { None } else { Some(native.current_problem(py, stream.handle)?) };
+        let problem = moved.as_ref().unwrap_or(&native.problem);
+        let fused_anew = match &moved {
+            Some(problem) => native.current_epilogue(py, problem, stream.handle)?,
+            None => None,
+        };
+        let epilogue = fused_anew.as_ref().or(native.bound_epilogue());
+        let known_addressed = moved.is_none() && native.known_addressed(position);
+        match &kernel.design {
+            Design::Reference(_) => {
+                if !known_addressed {
+                    kernel.addresses(problem).map_err(|reason| unsupported(&reason))?;
+                    kernel.fuses(epilogue).map_err(|reason| unsupported(&reason))?;
                 }
-                _ => {
-                    let made;
-                    let artifact = match compiled_artifact {
-                        Some(artifact) => as_artifact(artifact)?,
-                        None => {
-                            made = Bound::new(py, Kernel::compile(slf, args, None)?)?;
-                            &made
-                        }
-                    };
-                    let program = Kernel::program(slf, artifact.get())?;
-                    let last = &artifact.get().last;
-                    let work = Work { position, problem, epilogue, program, last, known_addressed };
-                    // What runs for the second time on operands as they were read is kept.
-                    let packed = work.enqueue(tensor, workspace, &stream, known_addressed)?;
-                    if moved.is_none() {
-                        native.ran(position, packed);
+                if let Some(artifact) = compiled_artifact {
+                    Kernel::check_artifact(slf, as_artifact(artifact)?.get())?;
+                }
+                run_reference(py, problem, epilogue)?;
+            }
+            _ => {
+                let made;
+                let artifact = match compiled_artifact {
+                    Some(artifact) => as_artifact(artifact)?,
+                    None => {
+                        made = Bound::new(py, Kernel::compile(slf, args, None)?)?;
+                        &made
                     }
+                };
+                let program = Kernel::program(slf, artifact.get())?;
+                let last = &artifact.get().last;
+                let work = Work { position, problem, epilogue, program, last, known_addressed };
+                // What runs for the second time on operands as they were read is kept.
+                let keep = known_addressed && compiled_artifact.is_some() && native.kept().is_none();
+                let ready = work.enqueue(tensor, workspace, &stream, keep)?;
+                if moved.is_none() {
+                    native.note_addressed(position);
+                }
+                if let Some(ready) = ready {
+                    native.keep(Kept {
+                        kernel: slf.clone().unbind(),
+                        artifact: artifact.clone().unbind(),
+                        position,
+                        rounds_to_tf32: rounds_to_tf32(position),
+                        ready: *ready,
+                    });
                 }
             }
         }

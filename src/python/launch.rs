@@ -1,10 +1,11 @@
 //! The last stretch of the road: from a checked problem and a compiled program to the driver's launch call.
 
 use std::ffi::c_void;
-use std::sync::{Mutex, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Instant;
 
 use pyo3::exceptions::PyValueError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 
 use super::arguments::RuntimeArguments;
@@ -12,7 +13,7 @@ use super::artifact::CompiledArtifact;
 use super::kernel::{kernel_of, unsupported};
 use super::stream::stream_handle;
 use crate::compile::Program;
-use crate::driver::{Configuration, Device, DriverError, EncodedTensorMap, Grid};
+use crate::driver::{Configuration, Device, DriverError, EncodedTensorMap, Function, Grid};
 use crate::epilogue::Bound as BoundEpilogue;
 use crate::kernel::{
     ElementwiseParams, GemmParams, Kernel, Launch, Pack, PackOperand, Params, Reduce, ReduceOperand, Sm90Scalars,
@@ -31,6 +32,7 @@ pub struct Stream {
 
 impl Stream {
     /// The handle, of a stream of this device.
+    #[inline(always)] // in every launch
     pub fn resolve(&self, tensor: &Bound<'_, PyAny>, device: &Device) -> PyResult<u64> {
         match self.handle {
             Some(handle) if !self.trusted && !device.owns_stream(handle)? => Err(PyValueError::new_err(format!(
@@ -129,24 +131,29 @@ impl Block {
 
 /// A launch with everything packed that depends on the problem alone, kept from one run to the next.
 #[derive(Clone)]
+#[repr(C)] // as `Ready`
 pub struct Packed {
-    /// The kernel's position, as `kernel::at` counts.
-    pub position: usize,
-    problem: Problem,
-    /// None where the output is empty, and there is nothing to launch.
-    launch: Option<Calls>,
+    device: &'static Device,
     /// The parameter block of the epilogue; empty where there is none.
     epilogue: Vec<u64>,
+    /// None where the output is empty, and there is nothing to launch.
+    launch: Option<Calls>,
     /// The launch that finishes reductions.
     reduce: Option<(Configuration, Vec<ReduceOperand>)>,
-    device: &'static Device,
+    /// The kernel's position, as `kernel::at` counts.
+    position: usize,
+    /// Whether there is neither an epilogue to it nor workspace.
+    plain: bool,
+    problem: Problem,
 }
 
 /// The driver calls of a launch: of the kernel, and of the copy of operands in front where there is one.
 #[derive(Clone)]
+#[repr(C)] // as `Ready`
 struct Calls {
+    /// In a box, since it is aligned to 64 bytes, and would be all that is around it.
+    block: Box<Block>,
     grid: Configuration,
-    block: Block,
     copy: Option<Box<(Configuration, [PackOperand; 2])>>,
 }
 
@@ -163,7 +170,7 @@ impl Calls {
             let grid = Grid { overlapping, ..Grid::plain(pack.grid(), Pack::THREADS) };
             Box::new((grid.into(), pack.params()))
         });
-        Ok(Calls { grid: grid.into(), block: Block::new(&launch.params)?, copy })
+        Ok(Calls { grid: grid.into(), block: Box::new(Block::new(&launch.params)?), copy })
     }
 
     /// # Safety
@@ -199,6 +206,7 @@ impl Packed {
         workspace: u64,
     ) -> PyResult<Packed> {
         let (kernel, device) = (at(position), device_of(problem)?);
+        let plain = epilogue.is_none() && workspace == 0;
         let reduce = epilogue.and_then(|epilogue| kernel.reduce(problem, epilogue, workspace));
         let partial = reduce.as_ref().map_or(&[][..], |reduce| &reduce.partial);
         let epilogue = epilogue_params(kernel, epilogue, partial);
@@ -210,7 +218,7 @@ impl Packed {
         // Encoding a tensor map needs a context, of whichever device.
         let _current = device.make_current()?;
         let launch = launch.map(|launch| Calls::new(&launch)).transpose()?;
-        Ok(Packed { position, problem: *problem, launch, epilogue, reduce, device })
+        Ok(Packed { position, plain, problem: *problem, launch, epilogue, reduce, device })
     }
 
     /// Whether another problem differs from the packed one in the addresses of its operands alone, so that a kernel that addresses
@@ -244,30 +252,77 @@ impl Packed {
         Ok(())
     }
 
-    /// Enqueues the launch. `tensor` is one of the operands, for asking its framework for the current stream.
-    pub fn enqueue(&self, tensor: &Bound<'_, PyAny>, program: &Program, stream: &Stream) -> PyResult<()> {
+    /// The driver calls of the launch, one after the other.
+    fn enqueue_all(&self, program: &Program, stream: u64) -> Result<(), DriverError> {
         let device = self.device;
-        check_architecture(program, device)?;
-        let stream = stream.resolve(tensor, device)?;
-        // The driver may block when the stream's queue is full; other Python threads run meanwhile.
-        tensor.py().detach(|| {
-            // SAFETY: the program is the kernel's for which all this was packed. The addresses are those of tensors that the
-            // caller holds; as everywhere in CUDA, their memory must stay theirs until the stream has come past.
-            unsafe {
-                if let Some(launch) = &self.launch {
-                    launch.enqueue(program, device, stream, &self.epilogue)?;
-                }
-                // So has one that reduces.
-                match (&self.reduce, &program.last) {
-                    (Some((grid, operands)), Some(last)) => {
-                        last.function(device)?.launch(device, stream, grid, operands.as_ptr().cast(), &[])
-                    }
-                    _ => Ok(()),
-                }
+        // SAFETY: the program is the kernel's for which all this was packed. The addresses are those of tensors that the
+        // caller holds; as everywhere in CUDA, their memory must stay theirs until the stream has come past.
+        unsafe {
+            if let Some(launch) = &self.launch {
+                launch.enqueue(program, device, stream, &self.epilogue)?;
             }
+            // So has one that reduces.
+            match (&self.reduce, &program.last) {
+                (Some((grid, operands)), Some(last)) => {
+                    last.function(device)?.launch(device, stream, grid, operands.as_ptr().cast(), &[])
+                }
+                _ => Ok(()),
+            }
+        }
+    }
+}
+
+/// A packed launch with the function of its program: what can be found out once about a launch that is repeated has been. Laid out with what
+/// is looked at each time in front: each line of memory more has to be fetched first.
+#[derive(Clone)]
+#[repr(C)]
+pub struct Ready {
+    /// None where it takes more, or less, than one call of the driver.
+    function: Option<Function>,
+    packed: Packed,
+    program: Arc<Program>,
+}
+
+impl Ready {
+    /// The program is the kernel's for which the launch was packed.
+    pub fn new(packed: Packed, program: Arc<Program>) -> PyResult<Ready> {
+        check_architecture(&program, packed.device)?;
+        let function = program.function(packed.device)?;
+        let alone = packed.reduce.is_none() && packed.launch.as_ref().is_some_and(|launch| launch.copy.is_none());
+        Ok(Ready { function: alone.then_some(function), packed, program })
+    }
+
+    /// Enqueues the launch. `tensor` is one of the operands, for asking its framework for the current stream.
+    #[inline(always)] // in every launch that is repeated
+    pub fn enqueue(&self, tensor: &Bound<'_, PyAny>, stream: &Stream) -> PyResult<()> {
+        let Packed { device, epilogue, launch, .. } = &self.packed;
+        let stream = stream.resolve(tensor, device)?;
+        released(tensor.py(), || match (self.function, launch) {
+            // SAFETY: as in `Packed::enqueue_all`, which does the same where it is more than one launch.
+            (Some(function), Some(Calls { grid, block, .. })) => unsafe {
+                function.launch(device, stream, grid, block.pointer(), epilogue)
+            },
+            _ => self.packed.enqueue_all(&self.program, stream),
         })?;
         Ok(())
     }
+}
+
+/// Does without the GIL what the driver may block in, when a stream's queue is full: other Python threads run meanwhile. As
+/// `Python::detach`, but for PyO3's count of attachments, in storage of the thread that takes longer to find than the rest.
+#[inline(always)]
+fn released<T>(_py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {
+    struct Restore(*mut ffi::PyThreadState);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            // SAFETY: the state is the one that this thread has saved, once.
+            unsafe { ffi::PyEval_RestoreThread(self.0) };
+        }
+    }
+    // SAFETY: the thread has the GIL, and gets it back when `work` has ended, in whatever way. The work is the driver's: it has to do with
+    // no Python object, so that PyO3 is not asked meanwhile who has the GIL.
+    let _restore = Restore(unsafe { ffi::PyEval_SaveThread() });
+    work()
 }
 
 /// That a program is for this device.
@@ -299,14 +354,37 @@ pub fn device_of(problem: &Problem) -> PyResult<&'static Device> {
 /// The last launch of a program, which the next one is made from where their operands differ in no more than their addresses.
 /// That is what generated code runs, which makes its arguments anew each time.
 #[derive(Default)]
-pub struct LastLaunch(Mutex<Option<Box<Packed>>>);
+pub struct LastLaunch(Mutex<Option<Box<Ready>>>);
+
+impl LastLaunch {
+    /// Enqueues the launch of a problem that differs from the last one in its addresses alone, as they differ. Returns the kernel's
+    /// position. None where there is another difference, or more to the last one than its operands.
+    pub fn enqueue_like(
+        &self,
+        problem: &Problem,
+        tensor: &Bound<'_, PyAny>,
+        stream: &Stream,
+    ) -> PyResult<Option<usize>> {
+        // As in `Work`, nobody waits for the lock.
+        let Ok(mut last) = self.0.try_lock() else { return Ok(None) };
+        let Some(ready) = last.as_deref_mut().filter(|ready| ready.packed.plain && ready.packed.fits(problem)) else {
+            return Ok(None);
+        };
+        if let Err(error) = ready.packed.move_to(problem, 0) {
+            *last = None;
+            return Err(error);
+        }
+        ready.enqueue(tensor, stream)?;
+        Ok(Some(ready.packed.position))
+    }
+}
 
 /// What to run: a kernel, a problem, the epilogue behind it, the kernel's program and its last launch.
 pub struct Work<'a> {
     pub position: usize,
     pub problem: &'a Problem,
     pub epilogue: Option<&'a BoundEpilogue>,
-    pub program: &'a Program,
+    pub program: &'a Arc<Program>,
     pub last: &'a LastLaunch,
     /// Whether the kernel is known to address the problem and to fuse the epilogue. Elsewhere nothing is launched before it is found
     /// to.
@@ -323,7 +401,7 @@ impl Work<'_> {
         workspace: Option<&Bound<'_, PyAny>>,
         stream: &Stream,
         keep: bool,
-    ) -> PyResult<Option<Box<Packed>>> {
+    ) -> PyResult<Option<Box<Ready>>> {
         let bytes = at(self.position).workspace_bytes(self.problem);
         if bytes == 0 {
             return self.enqueue_with(0, tensor, stream, keep);
@@ -352,7 +430,7 @@ impl Work<'_> {
         tensor: &Bound<'_, PyAny>,
         stream: &Stream,
         keep: bool,
-    ) -> PyResult<Option<Box<Packed>>> {
+    ) -> PyResult<Option<Box<Ready>>> {
         // The lock is held while the launch goes on without the GIL. Another thread does not wait for that, with the GIL in its hands, but
         // packs its own.
         let mut last = match self.last.0.try_lock() {
@@ -361,25 +439,26 @@ impl Work<'_> {
             Err(TryLockError::WouldBlock) => None,
         };
         let mut own = None;
-        let packed = self.packed_from(last.as_deref_mut().unwrap_or(&mut own), workspace)?;
-        packed.enqueue(tensor, self.program, stream)?;
-        Ok(keep.then(|| Box::new(packed.clone())))
+        let ready = self.ready_from(last.as_deref_mut().unwrap_or(&mut own), workspace)?;
+        ready.enqueue(tensor, stream)?;
+        Ok(keep.then(|| Box::new(ready.clone())))
     }
 
     /// The launch, made from the last one if that fits, and in its place.
-    fn packed_from<'a>(&self, last: &'a mut Option<Box<Packed>>, workspace: u64) -> PyResult<&'a Packed> {
+    fn ready_from<'a>(&self, last: &'a mut Option<Box<Ready>>, workspace: u64) -> PyResult<&'a Ready> {
         let made = match last.take() {
-            Some(mut packed) if packed.fits(self.problem) => {
+            Some(mut ready) if ready.packed.fits(self.problem) => {
                 at(self.position).fuses(self.epilogue).map_err(|reason| unsupported(&reason))?;
-                packed.move_to(self.problem, workspace)?;
+                ready.packed.move_to(self.problem, workspace)?;
                 if self.epilogue.is_some() {
-                    packed.epilogue = epilogue_params(at(self.position), self.epilogue, &[]);
+                    ready.packed.epilogue = epilogue_params(at(self.position), self.epilogue, &[]);
                 }
-                packed
+                ready
             }
             _ => {
                 self.check()?;
-                Box::new(Packed::new(self.position, self.problem, self.epilogue, workspace)?)
+                let packed = Packed::new(self.position, self.problem, self.epilogue, workspace)?;
+                Box::new(Ready::new(packed, self.program.clone())?)
             }
         };
         Ok(last.insert(made))

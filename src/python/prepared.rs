@@ -8,7 +8,7 @@ use pyo3::types::PyDict;
 
 use super::arguments::{NativeArguments, RuntimeArguments};
 use super::kernel::{run_reference, unsupported};
-use super::launch::{LastLaunch, Packed, Stream, Work, device_of};
+use super::launch::{LastLaunch, Packed, Ready, Stream, Work, device_of};
 use super::stream::stream_handle;
 use crate::compile::Program;
 use crate::kernel::at;
@@ -25,7 +25,7 @@ pub struct PreparedLaunch {
     /// None for a kernel of the CPU.
     program: Option<Arc<Program>>,
     /// None where a workspace is allocated at each call, and where operands are FakeTensors.
-    packed: Option<Packed>,
+    ready: Option<Ready>,
     stream: Option<u64>,
     last: LastLaunch,
 }
@@ -41,10 +41,10 @@ impl PreparedLaunch {
     ) -> PyResult<Self> {
         let native = arguments.get().native.as_deref();
         let epilogue = native.and_then(NativeArguments::bound_epilogue);
-        let packed = match (native.map(|native| native.problem), &program) {
+        let ready = match (native.map(|native| native.problem), &program) {
             // FakeTensors have no addresses to pack.
-            (Some(problem), Some(_)) if !problem.is_fake() && at(position).workspace_bytes(&problem) == 0 => {
-                Some(Packed::new(position, &problem, epilogue, 0)?)
+            (Some(problem), Some(program)) if !problem.is_fake() && at(position).workspace_bytes(&problem) == 0 => {
+                Some(Ready::new(Packed::new(position, &problem, epilogue, 0)?, program.clone())?)
             }
             _ => None,
         };
@@ -52,7 +52,7 @@ impl PreparedLaunch {
             let tensor = native.operands[0].object.bind(py);
             Stream { handle: stream, trusted: false }.resolve(tensor, device_of(&native.problem)?)?;
         }
-        Ok(PreparedLaunch { position, arguments, program, packed, stream, last: LastLaunch::default() })
+        Ok(PreparedLaunch { position, arguments, program, ready, stream, last: LastLaunch::default() })
     }
 
     fn native(&self) -> PyResult<&NativeArguments> {
@@ -97,12 +97,12 @@ impl PreparedLaunch {
         let tensor = native.operands[0].object.bind(py);
         let on = Stream { handle: stream, trusted };
         let swaps = [A, B, out];
-        if let (Some(packed), Some(program)) = (&self.packed, &self.program)
+        if let Some(ready) = &self.ready
             && swaps.iter().all(Option::is_none)
             && epilogue.is_none()
             && native.are_as_read(py)?
         {
-            return packed.enqueue(tensor, program, &on);
+            return ready.enqueue(tensor, &on);
         }
         let problem = native.problem_with(|position, operand| match swaps.get(position).copied().flatten() {
             Some(tensor) => swapped(operand.name, native.problem.views()[position], tensor),

@@ -1,6 +1,7 @@
 //! Streams as every framework spells them.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyInt;
 
@@ -37,8 +38,19 @@ fn number(handle: &Bound<'_, PyAny>) -> PyResult<u64> {
 /// As `stream_handle`, of a stream that may be left out.
 #[inline(always)] // in every launch
 pub fn optional_handle(stream: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u64>> {
-    match stream {
-        Some(stream) => stream_handle(stream).map(Some),
-        None => Ok(None),
+    let Some(stream) = stream else { return Ok(None) };
+    if stream.is_exact_instance_of::<PyInt>() {
+        // SAFETY: an int. What is none of a u64 is the largest of them, with an exception, which `number` words.
+        match unsafe { ffi::PyLong_AsUnsignedLongLong(stream.as_ptr()) } {
+            u64::MAX => drop(PyErr::take(stream.py())),
+            handle => return Ok(Some(handle)),
+        }
     }
+    of_object(stream)
+}
+
+/// Out of the way of the handles of generated code.
+#[cold]
+fn of_object(stream: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
+    stream_handle(stream).map(Some)
 }
