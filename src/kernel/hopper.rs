@@ -6,7 +6,7 @@
 //! model counts what lies inside, `BLOCK`, `CLUSTER`, `SPLIT_AND_SHARED` and the threads' rates are newer, and the rest stayed: for 300
 //! problems it puts one first that takes 1.0195 times as long as the best in the geometric mean, and 1.25 at worst. All constants fitted
 //! anew on half of those are worse on the other half (run 20). Times themselves are 11 % too long, and within 14 % of that (root mean
-//! square). What concerns alignment, threads that load, epilogues, copies and K over the grid is from other timings (docs/notes/sm90.md).
+//! square). What concerns alignment, threads that load, epilogues and copies is from other timings (docs/notes/sm90.md).
 
 use super::Types;
 use super::cost::{Asked, Footprint};
@@ -58,15 +58,6 @@ const TILE_ENDS: f64 = 0.5e-6;
 const SUM_ENDS: f64 = 27.7e-9;
 const SPLIT: f64 = 0.7e-6;
 const SPLIT_ELEMENT: f64 = 3e-10;
-/// K over the grid (docs/notes/sm90-parts.md). Blocks are faster than those constants have them, and device memory slower; the CTAs of a
-/// tile meet, with so much more for each sum that a thread has stored, and for each that it then adds up of each part. From 1400 timings on
-/// 95 deep problems in float16: what is ranked first takes 1.018 times as long as the best, 1.18 at worst. Fitted on half of them, it is
-/// within 1.02 to 1.03 on the other half.
-const GRID_BLOCK: f64 = 0.486;
-const GRID_DEVICE: f64 = 1.57;
-const MEETING: f64 = 0.74e-6;
-const SUM_STORED: f64 = 39e-9;
-const SUM_OF_PART: f64 = 16.6e-9;
 /// What is left of a tile's ends where consumers take turns, for all tiles but the last.
 const PING_PONG_ENDS: f64 = 0.02;
 /// Seconds that an epilogue adds to the end of a tile for each sum that a thread has; what is left of that where consumers take turns;
@@ -104,9 +95,7 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
     let (size, split) = (f64::from(config.cluster_size()), f64::from(config.split));
     let sms = f64::from(target.multiprocessors);
 
-    let parts = f64::from(config.k_parts(problem));
-    let on_grid = if config.over_grid { parts } else { 1.0 };
-    let tiles = config.tiles(problem) as f64 * on_grid;
+    let tiles = config.tiles(problem) as f64;
     let slots = f64::from(config.clusters_at_once(footprint.ctas_per_sm, target.multiprocessors));
     // Of a problem without tiles, as if it had one: no time is NaN.
     let running = tiles.clamp(1.0, slots);
@@ -114,7 +103,7 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
 
     // A block is 128 bytes of K, whatever the type: wgmma takes as long for it in all.
     let element = types.a.bytes() as f64;
-    let blocks = ((problem.k() as f64 * element / 128.0).ceil() / parts).ceil();
+    let blocks = ((problem.k() as f64 * element / 128.0).ceil() / split).ceil();
     // Bytes of a block of A and of B: as they arrive, and as many more as the L2 cache takes as long for.
     let rows = config.rows_read(problem);
     let arriving = f64::from(rows[0].0 + rows[1].0) * 128.0;
@@ -132,10 +121,7 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
         .max(arriving / ARRIVING_RATE)
         .max(by_threads)
         .max(BLOCK);
-    if config.over_grid {
-        block *= GRID_BLOCK;
-    }
-    if config.in_cluster() {
+    if split > 1.0 {
         // The clusters of tiles that are split are few, and do not always spread evenly; the fullest GPC is done last.
         let in_small = f64::from(SMALL_GPC / config.cluster_size());
         let fullest = ((running - in_small) / GPCS).ceil().max(1.0);
@@ -161,14 +147,9 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
         };
         work += EPILOGUE * sums * rounds * share;
     }
-    if config.in_cluster() {
+    if split > 1.0 {
         work += SPLIT + SPLIT_ELEMENT * tile_m * tile_n * (split - 1.0) / split;
     }
-    // Behind all else. Where there are fewer parts than CTAs are to add up columns, some do so more than once.
-    let meeting = match config.over_grid {
-        true => MEETING + SUM_STORED * stored + SUM_OF_PART * parts * config.sums_of_thread() * (split / parts).ceil(),
-        false => 0.0,
-    };
     if config.swapped && rounds > 1.0 {
         work *= match config.a_from_registers(types) {
             true if fused => FUSED_PAIRS,
@@ -178,7 +159,7 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
     }
     // What runs at the same time shares what it reads; what follows finds of it only what the cache still holds.
     let k = problem.k() as f64;
-    let [rows, columns] = config.covered(problem, running / on_grid);
+    let [rows, columns] = config.covered(problem, running);
     let again = tiles / running * (rows + columns) * k * element;
     let apart = if ping_pong { PING_PONG_REREAD } else { 1.0 };
     let reread = REREAD * apart * (again - L2_KEEPS).max(0.0) / DEVICE_RATE;
@@ -189,7 +170,6 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
     let [a, b, out] = [&problem.a, &problem.b, &problem.out].map(|view| view.numel() as f64);
     let bytes = element * (a + b) + types.out.bytes() as f64 * out;
     let in_flight = running * size * config.occupied(problem) * f64::from(footprint.shared_bytes);
-    let bytes = if config.over_grid { bytes * GRID_DEVICE } else { bytes };
     let device = DEVICE_STARTS + bytes / (DEVICE_RATE * in_flight / (in_flight + DEVICE_HALF));
 
     let packing = match copied_bytes {
@@ -199,7 +179,50 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
     // All at once, the longest counting most. (The power that fits best is 2.2.)
     let together = [work, from_cache + reread, device].map(|seconds| seconds * seconds).into_iter().sum::<f64>();
     let clusters = if cluster_m * cluster_n > 1.0 { CLUSTER } else { 0.0 };
-    LAUNCH + clusters + together.sqrt() + meeting + packing
+    LAUNCH + clusters + together.sqrt() + packing
+}
+
+/// Estimated seconds of a kernel with K over the grid.
+///
+/// A model of its own: all CTAs run at once, and sums meet behind the last product. From 935 timings on 153 products of few tiles in float16
+/// (docs/notes/sm90-parts.md), within 9 % of them (root mean square), times `AS_OTHERS`: the times of other kernels are 1.1 to 1.4 times
+/// too long on those. What is then ranked first takes 1.034 times as long as the best; with the measured times of these kernels in place of
+/// the model's it would be 1.023. Fitted on half of them, it is 1.03 on that half and 1.04 to 1.05 on the other.
+pub fn over_grid_seconds(config: &Sm90, types: Types, asked: &Asked) -> f64 {
+    const AS_OTHERS: f64 = 1.3;
+    /// As above; of operands, a multiprocessor draws twice as much as elsewhere.
+    const TENSOR_RATE: f64 = 6.39e12;
+    const BLOCK: f64 = 0.097e-6;
+    const L2_RATE: f64 = 167e9;
+    const L2_RATE_OF_ALL: f64 = 15.6e12;
+    const DEVICE_RATE: f64 = 3.77e12;
+    /// Seconds: a launch and the meeting, with so much more for each sum that a thread has stored, and for each that it then adds up of each
+    /// part.
+    const MEETING: f64 = 2.37e-6;
+    const SUM_STORED: f64 = 50e-9;
+    const SUM_OF_PART: f64 = 11.4e-9;
+    let Asked { problem, fused, .. } = *asked;
+    let [tile_m, tile_n] = config.tile.map(f64::from);
+    let [cluster_m, cluster_n] = config.cluster.map(f64::from);
+    let (split, parts) = (f64::from(config.split), f64::from(config.k_parts(problem)));
+    let element = types.a.bytes() as f64;
+    let blocks = ((problem.k() as f64 * element / 128.0).ceil() / parts).ceil();
+    let [a_rows, b_rows] =
+        config.rows_read(problem).map(|(rows, aligned)| f64::from(rows) * 128.0 * (1.0 + ragged(aligned)));
+    let operands = a_rows / cluster_n + b_rows / cluster_m;
+    let alone = if config.consumers == 1 { ALONE } else { 1.0 };
+    let block = (tile_m * tile_n * 128.0 / TENSOR_RATE * alone).max(BLOCK).max(operands / L2_RATE);
+    let work = blocks * block;
+    let ctas = config.tiles(problem) as f64 * f64::from(config.cluster_size()) * parts * config.occupied(problem);
+    let from_cache = ctas * blocks * operands / L2_RATE_OF_ALL;
+    let [a, b, out] = [&problem.a, &problem.b, &problem.out].map(|view| view.numel() as f64);
+    let device = (element * (a + b) + types.out.bytes() as f64 * out) / DEVICE_RATE;
+    let together = [work, from_cache, device].map(|seconds| seconds * seconds).into_iter().sum::<f64>();
+    // Where there are fewer parts than CTAs are to add up columns, some do so more than once.
+    let added = config.sums_of_thread() * (split / parts).ceil();
+    let epilogue = if fused { EPILOGUE * added } else { 0.0 };
+    let meeting = MEETING + SUM_STORED * config.sums_of_thread() * split + SUM_OF_PART * parts * added;
+    AS_OTHERS * (together.sqrt() + meeting + epilogue)
 }
 
 /// Estimated seconds of a kernel for the groups of a grouped product.

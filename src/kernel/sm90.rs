@@ -407,7 +407,9 @@ impl Sm90 {
             let align = self.aligned_to(at);
             let threads = align < 16;
             // Threads read whole pieces, and none beyond a row's end.
-            let whole = if threads || exact(types) { Demand::whole_along(order) } else { [false; 2] };
+            let mut whole = if threads || exact(types) { Demand::whole_along(order) } else { [false; 2] };
+            // Where N is no multiple of 8, cuBLAS splits K more than elsewhere (docs/notes/accuracy.md).
+            whole[1] |= exact(types) && at == 1;
             Demand { whole, steps: !threads, ..Demand::aligned(order, align) }
         };
         let Layout { a, b, out } = self.layout;
