@@ -92,8 +92,8 @@ def served(kernel, m, n, k):
             operand = getattr(operands, side)
             contiguous = rows if operand.stride == (0, 1, 0) else columns
             extents[contiguous] = -(-extents[contiguous] // operand.divisibility) * operand.divisibility
-        # torch's own output has rows, and how exact its product is goes by their alignment.
-        extents["n"] = -(-extents["n"] // operands.out.divisibility) * operands.out.divisibility
+        # How exact torch's own product is goes by N.
+        extents["n"] = -(-extents["n"] // 8) * 8
     if isinstance(design, Sm90DesignMetadata) and design.load_bytes < 16:
         # Threads load whole pieces of a row along K, of 16-bit elements.
         extents["k"] = -(-k // (design.load_bytes // 2)) * (design.load_bytes // 2)
