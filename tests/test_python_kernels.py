@@ -87,6 +87,13 @@ def test_run_hands_on_what_it_is_given(kernel):
     assert right(args)
 
 
+@pytest.mark.parametrize("assume", [True, False])
+def test_run_hands_any_stream_over_as_it_is(kernel, assume):
+    args, stream = args_of(), object()
+    kernel.run(args, kernel.compile(args), stream=stream, assume_supported_args=assume)
+    assert kernel.calls[-1][3] is stream
+
+
 def test_supports_asks_the_metadata_and_then_the_class(kernel):
     assert kernel.supports(args_of())
     status = kernel.supports(args_of(101))

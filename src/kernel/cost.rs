@@ -67,7 +67,9 @@ impl Asked<'_> {
         let (tile, flops_per_sm, load_penalty) = match &kernel.design {
             Design::Reference(_) | Design::Elementwise(_) => return f64::INFINITY,
             Design::Sm90(config) if config.grouped => return hopper::grouped_seconds(config, types, footprint, self),
-            Design::Sm90(config) if config.over_grid => return hopper::over_grid_seconds(config, types, self),
+            Design::Sm90(config) if config.over_grid => {
+                return hopper::over_grid_seconds(config, types, footprint, self);
+            }
             Design::Sm90(config) => return hopper::seconds(config, types, footprint, self),
             Design::Skinny(config) => return config.seconds(types, footprint, self),
             Design::Simt(config) => (config.tile, simt_rate(types.accumulator) * simt_efficiency(config.tile), 1.0),

@@ -188,7 +188,7 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
 /// (docs/notes/sm90-parts.md), within 9 % of them (root mean square), times `AS_OTHERS`: the times of other kernels are 1.1 to 1.4 times
 /// too long on those. What is then ranked first takes 1.034 times as long as the best; with the measured times of these kernels in place of
 /// the model's it would be 1.023. Fitted on half of them, it is 1.03 on that half and 1.04 to 1.05 on the other.
-pub fn over_grid_seconds(config: &Sm90, types: Types, asked: &Asked) -> f64 {
+pub fn over_grid_seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked) -> f64 {
     const AS_OTHERS: f64 = 1.3;
     /// As above; of operands, a multiprocessor draws twice as much as elsewhere.
     const TENSOR_RATE: f64 = 6.39e12;
@@ -201,7 +201,10 @@ pub fn over_grid_seconds(config: &Sm90, types: Types, asked: &Asked) -> f64 {
     const MEETING: f64 = 2.37e-6;
     const SUM_STORED: f64 = 50e-9;
     const SUM_OF_PART: f64 = 11.4e-9;
-    let Asked { problem, fused, .. } = *asked;
+    /// Seconds that parts wait for each other where they do not all run at once, as on a chip smaller than an H100 (`PATIENCE` of the
+    /// program).
+    const APART: f64 = 50e-6;
+    let Asked { problem, target, fused, .. } = *asked;
     let [tile_m, tile_n] = config.tile.map(f64::from);
     let [cluster_m, cluster_n] = config.cluster.map(f64::from);
     let (split, parts) = (f64::from(config.split), f64::from(config.k_parts(problem)));
@@ -222,7 +225,10 @@ pub fn over_grid_seconds(config: &Sm90, types: Types, asked: &Asked) -> f64 {
     let added = config.sums_of_thread() * (split / parts).ceil();
     let epilogue = if fused { EPILOGUE * added } else { 0.0 };
     let meeting = MEETING + SUM_STORED * config.sums_of_thread() * split + SUM_OF_PART * parts * added;
-    AS_OTHERS * (together.sqrt() + meeting + epilogue)
+    let clusters = config.tiles(problem) as f64 * parts;
+    let at_once = f64::from(config.clusters_at_once(footprint.ctas_per_sm, target.multiprocessors));
+    let apart = if clusters > at_once { APART } else { 0.0 };
+    AS_OTHERS * (together.sqrt() + meeting + epilogue) + apart
 }
 
 /// Estimated seconds of a kernel for the groups of a grouped product.

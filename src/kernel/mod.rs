@@ -90,6 +90,8 @@ pub enum Unsupported {
     Few { dimension: &'static str, extent: i64, limit: i64 },
     #[error("K is {k}, and it is for products where that is at least {least}")]
     Shallow { k: i64, least: i64 },
+    #[error("N is {n}, and it takes multiples of {of} where 16-bit products stay in float32")]
+    Uneven { n: i64, of: i64 },
     #[error("the arguments carry an epilogue, {asked}, and it fuses none")]
     FusesNone { asked: String },
     #[error("it fuses the epilogue {fused}, and the arguments carry {asked}")]
@@ -255,8 +257,10 @@ impl Kernel {
                 config.check_extents(sum, self.epilogue.is_none())
             }
             (Design::Skinny(config), Problem::Gemm(gemm)) => config.check_extents(gemm),
-            (Design::Sm90(config), Problem::Gemm(gemm)) => config.check_extents(gemm),
-            (Design::Sm90(config), Problem::GroupedGemm(grouped)) => config.check_extents(&grouped.stacked()),
+            (Design::Sm90(config), Problem::Gemm(gemm)) => config.check_extents(self.types, gemm),
+            (Design::Sm90(config), Problem::GroupedGemm(grouped)) => {
+                config.check_extents(self.types, &grouped.stacked())
+            }
             _ => Ok(()),
         }
     }

@@ -407,9 +407,7 @@ impl Sm90 {
             let align = self.aligned_to(at);
             let threads = align < 16;
             // Threads read whole pieces, and none beyond a row's end.
-            let mut whole = if threads || exact(types) { Demand::whole_along(order) } else { [false; 2] };
-            // Where N is no multiple of 8, cuBLAS splits K more than elsewhere (docs/notes/accuracy.md).
-            whole[1] |= exact(types) && at == 1;
+            let whole = if threads || exact(types) { Demand::whole_along(order) } else { [false; 2] };
             Demand { whole, steps: !threads, ..Demand::aligned(order, align) }
         };
         let Layout { a, b, out } = self.layout;
@@ -423,9 +421,14 @@ impl Sm90 {
     }
 
     /// Grids are 32-bit numbers. K over the grid is for where tiles leave at least half of the chip free, and K has blocks enough to share:
-    /// of 8 products with fewer that were timed, none was better off with it.
-    pub fn check_extents(&self, problem: &GemmProblem) -> Result<(), Unsupported> {
+    /// of 8 products with fewer that were timed, none was better off with it. And where 16-bit products stay in float32, N must be even enough
+    /// for cuBLAS to multiply as we do: elsewhere it is more exact (docs/notes/accuracy.md).
+    pub fn check_extents(&self, types: Types, problem: &GemmProblem) -> Result<(), Unsupported> {
         const LEAST_BLOCKS: u32 = 32;
+        const EVEN: i64 = 8;
+        if exact(types) && problem.n() % EVEN != 0 {
+            return Err(Unsupported::Uneven { n: problem.n(), of: EVEN });
+        }
         let tiles = self.tiles(problem);
         if self.over_grid {
             let (extent, limit) = (tiles.min(i64::MAX as u64) as i64, (self.over_grid_at_once() / 2) as i64);

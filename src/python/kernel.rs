@@ -223,7 +223,9 @@ impl Kernel {
             return Ok(None);
         }
         let Ok(artifact) = artifact.cast::<CompiledArtifact>() else { return Ok(None) };
-        if !artifact.get().is_for(kernel) {
+        // A user's own kernel takes the stream as it was given.
+        let built_in = kernel.cast::<Kernel>().is_ok_and(|kernel| kernel.get().position.is_some());
+        if !built_in || !artifact.get().is_for(kernel) {
             return Ok(None);
         }
         let stream = Stream { handle: optional_handle(stream)?, trusted: true };
