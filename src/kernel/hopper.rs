@@ -184,10 +184,11 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
 
 /// Estimated seconds of a kernel with K over the grid.
 ///
-/// A model of its own: all CTAs run at once, and sums meet behind the last product. From 935 timings on 153 products of few tiles in float16
-/// (docs/notes/sm90-parts.md), within 9 % of them (root mean square), times `AS_OTHERS`: the times of other kernels are 1.1 to 1.4 times
-/// too long on those. What is then ranked first takes 1.034 times as long as the best; with the measured times of these kernels in place of
-/// the model's it would be 1.023. Fitted on half of them, it is 1.03 on that half and 1.04 to 1.05 on the other.
+/// A model of its own: all CTAs run at once, and sums meet behind the last product. Fitted to 935 timings on 153 products of few tiles in
+/// float16 (docs/notes/sm90-parts.md), within 9 % of them (root mean square). Then made comparable: the times of other kernels are too long
+/// on those, 1.1 times where they take 5 us and 1.2 to 1.4 times where they take 20 and more. Hence `AS_OTHERS`, and half of the 2.4 us that
+/// was fitted for `MEETING`. What is ranked first takes 1.032 times as long as the best; with the measured times of these kernels in place of
+/// the model's it would be 1.023.
 pub fn over_grid_seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked) -> f64 {
     const AS_OTHERS: f64 = 1.3;
     /// As above; of operands, a multiprocessor draws twice as much as elsewhere.
@@ -198,7 +199,7 @@ pub fn over_grid_seconds(config: &Sm90, types: Types, footprint: Footprint, aske
     const DEVICE_RATE: f64 = 3.77e12;
     /// Seconds: a launch and the meeting, with so much more for each sum that a thread has stored, and for each that it then adds up of each
     /// part.
-    const MEETING: f64 = 2.37e-6;
+    const MEETING: f64 = 1.2e-6;
     const SUM_STORED: f64 = 50e-9;
     const SUM_OF_PART: f64 = 11.4e-9;
     /// Seconds that parts wait for each other where they do not all run at once, as on a chip smaller than an H100 (`PATIENCE` of the
