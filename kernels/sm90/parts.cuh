@@ -23,6 +23,7 @@ template <class Gemm> struct Sm90Parts {
   static constexpr int M_BLOCKS = Gemm::M_BLOCKS, PIECES = Gemm::PIECES, OWN_PIECES = Gemm::OWN_PIECES, SLICES = Gemm::OWNERS;
   static constexpr int THREADS = Gemm::CONSUMER_THREADS;
   static constexpr int PREPARED = 15, STORED = 14;  // numbered barriers
+  static constexpr int PATIENCE = 100;              // looks, of some 0.5 us
 
   // From bit 0: the parts that are ready; those that have arrived, where they are apart; how many there are; whether they are apart; a
   // mark. Another is in the word behind it.
@@ -73,7 +74,6 @@ template <class Gemm> struct Sm90Parts {
     __syncwarp();
     ptx::numbered_barrier_arrive<THREADS + 32>(PREPARED);
   }
-  static constexpr int PATIENCE = 100;  // looks, of some 0.5 us
 
   // Makes the word one to say something at, unless another CTA has. What an earlier launch leaves says that this part is ready.
   __device__ __forceinline__ void make_fresh() const {

@@ -87,6 +87,31 @@ fn large_squares_get_the_tile_that_measured_best() {
 }
 
 #[test]
+fn what_hopper_kernels_leave_to_others_is_said_by_extents() {
+    let layout = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
+    let kernel_of = |problem: &Problem, over_grid: bool| {
+        let wanted = |design: &Design| matches!(design, Design::Sm90(config) if config.over_grid == over_grid);
+        let found = ranked(problem, H100, false);
+        &all()[*found.iter().find(|at| wanted(&all()[**at].design)).expect("one of these")]
+    };
+    let over_grid = kernel_of(&gemm(F16, 256, 512, 2048, layout), true);
+    let shallow = gemm(F16, 256, 512, 2047, layout);
+    assert_eq!(over_grid.supports(&shallow), Err(Unsupported::Shallow { k: 2047, least: 2048 }));
+    let few = gemm(F16, 4096, 4096, 2048, layout);
+    assert!(matches!(over_grid.supports(&few), Err(Unsupported::Few { .. })));
+
+    let in_float32 = |n| {
+        let along_k = Layout { b: Major::Column, ..layout };
+        let Problem::Gemm(problem) = gemm(F16, 256, n, 512, along_k) else { panic!("not a GEMM") };
+        let out = View { dtype: DType::F32, ..problem.out };
+        Problem::Gemm(GemmProblem { out, ..problem })
+    };
+    let kernel = kernel_of(&in_float32(264), false);
+    assert_eq!(kernel.supports(&in_float32(264)), Ok(()));
+    assert_eq!(kernel.supports(&in_float32(260)), Err(Unsupported::Uneven { n: 260, of: 8 }));
+}
+
+#[test]
 fn few_tiles_of_deep_k_are_split_as_measured_best() {
     let row_major = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
     // How many parts K has over the grid, or none where a cluster shares a tile.
