@@ -25,6 +25,7 @@
 // then lie on wgmma's N, of which it takes 8 where it takes 64 of M. The epilogue and `out_stride` count in the output's own rows and
 // columns.
 #pragma once
+#include "common/choose.cuh"
 #include "common/cluster.cuh"
 #include "common/epilogue.cuh"
 #include "common/groups.cuh"
@@ -138,8 +139,9 @@ struct Sm90Gemm {
 
   // ---- registers ----
 
-  using Sums = typename Multiply::Sum[M_BLOCKS][Multiply::SUMS];  // a thread's, for it to read
-  static constexpr int SUMS = M_BLOCKS * Multiply::SUMS;
+  static constexpr int SUMS = M_BLOCKS * Multiply::SUMS, OWN_SUMS = M_BLOCKS * OWN_PIECES * 4;  // a thread's, and those that it stores
+  using Sums = ptx::Results<Accumulator, TILE_N / 2, false>;
+  using Totals = ptx::Results<f32, OWN_PIECES * 4, true>;  // of a split tile
   // Where the output shows how exact the sums are, so many K blocks are a chain, and chains are added up apart. cuBLAS, which splits K where
   // there are few tiles, has chains of 1400 and more elements then (docs/notes/accuracy.md). Large tiles, which have no registers for it, are
   // for where there are many.
@@ -148,9 +150,9 @@ struct Sm90Gemm {
   // A's elements for half a K block, and for the half that is multiplied meanwhile.
   static constexpr int FRAGMENTS = A_FROM_REGISTERS ? 2 * M_BLOCKS * 8 : 0;
   // Besides the sums, 48 registers do. Where the even share of a SM's 65536 does not suffice, the producer passes its own on.
-  static constexpr int TOTALS = SPLIT > 1 ? M_BLOCKS * OWN_PIECES * 4 * (OVER_GRID ? 1 + PARTS_AT_ONCE : 1) : 0;
-  static constexpr int CHAINS = CHAINED ? SUMS : 0;  // given back before the totals are needed
-  static constexpr int CTAS_BY_REGISTERS = 65536 / (THREADS * (SUMS + FRAGMENTS + (TOTALS > CHAINS ? TOTALS : CHAINS) + 48));
+  static constexpr int ADDING = SPLIT > 1 ? OWN_SUMS * (OVER_GRID ? 1 + PARTS_AT_ONCE : 1) : 0;  // a split tile's sums
+  static constexpr int CHAINS = CHAINED ? SUMS : 0;  // given back before those are added
+  static constexpr int CTAS_BY_REGISTERS = 65536 / (THREADS * (SUMS + FRAGMENTS + (ADDING > CHAINS ? ADDING : CHAINS) + 48));
   static constexpr int MIN_CTAS = CTAS_BY_REGISTERS > 1 ? CTAS_BY_REGISTERS : 1;
   static constexpr bool REDISTRIBUTE = CTAS_BY_REGISTERS == 0;
   static constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32;
@@ -281,7 +283,8 @@ struct Sm90Gemm {
       if constexpr (REDISTRIBUTE) ptx::grow_registers<CONSUMER_REGISTERS>();
       if constexpr (!GROUPED) begin();
       ptx::declare_sums<SUMS>();
-      if constexpr (CHAINED) ptx::declare_totals<SUMS>();
+      constexpr int totals = CHAINED && SUMS > OWN_SUMS ? SUMS : OWN_SUMS;
+      if constexpr (CHAINED || SPLIT > 1) ptx::declare_totals<totals>();
       unsigned char* slabs = shared_memory + SLABS_AT + warp * (SLABS * SLAB_BYTES);
       const int warp_m = (PING_PONG ? 0 : warpgroup * M_BLOCKS * 64) + warp % 4 * 16;
       int slab = 0;
@@ -300,32 +303,25 @@ struct Sm90Gemm {
         ptx::compute_here(tile.m);
         ptx::compute_here(tile.n);
         multiply(position, blocks, rank, warpgroup, ring, full, empty);
-        Sums sums;
-        ptx::read_sums<0, SUMS>(sums[0]);
         const int m = tile.m + warp_m, n = tile.n + split * EPILOGUE_N;
         if constexpr (SPLIT == 1) {
-          auto sum = [&](int strip, int i) { return decode(Multiply::value(sums[strip], i)); };
           // In the last tile of a CTA nobody multiplies any more. (To ask for a group's is to go there.)
           bool last = false;
           if constexpr (PING_PONG && !GROUPED) last = !order.has(index + clusters);
-          Store::store(params, epilogue, sum, slabs, slab, GROUPED ? 0 : tile.batch, m, n, GROUPED ? tile.end : params.m, last);
+          Store::template store<Sums>(params, epilogue, slabs, slab, GROUPED ? 0 : tile.batch, m, n, GROUPED ? tile.end : params.m, last);
         } else if constexpr (OVER_GRID) {
           Parts tile_parts(params, order.count * CLUSTER, cluster * CLUSTER + rank, part);
 #pragma unroll 1
-          for (unsigned slices = tile_parts.publish(sums, shared_memory + (arrived - ring)); slices != 0; slices &= slices - 1) {
+          for (unsigned slices = tile_parts.publish(shared_memory + (arrived - ring)); slices != 0; slices &= slices - 1) {
             const int slice = __ffs(slices) - 1;
-            f32 totals[M_BLOCKS][OWN_PIECES * 4];
-            tile_parts.add_up(totals, slice);
-            auto total = [&](int strip, int i) { return totals[strip][i]; };
-            Store::store(params, epilogue, total, slabs, slab, tile.batch, m, tile.n + slice * EPILOGUE_N, params.m, true);
+            tile_parts.add_up(slice);
+            Store::template store<Totals>(params, epilogue, slabs, slab, tile.batch, m, tile.n + slice * EPILOGUE_N, params.m, true);
           }
           break;  // were there a way back from the waiting, the compiler would not know any more that warps multiply together
         } else {
-          f32 totals[M_BLOCKS][OWN_PIECES * 4];
-          add_up(totals, sums, split, rank, shared_memory, arrived);
+          add_up(split, rank, shared_memory, arrived);
           ptx::let_next_grid_start();
-          auto total = [&](int strip, int i) { return totals[strip][i]; };
-          if (split < OWNERS) Store::store(params, epilogue, total, slabs, slab, tile.batch, m, n, params.m, true);
+          if (split < OWNERS) Store::template store<Totals>(params, epilogue, slabs, slab, tile.batch, m, n, params.m, true);
         }
       }
     }
@@ -552,9 +548,8 @@ struct Sm90Gemm {
 
   // Adds up what the CTAs of a split tile have, of the columns that this one stores: each sends the others' shares to where they are
   // added, and waits for its own.
-  static __device__ __forceinline__ void add_up(f32 (&totals)[M_BLOCKS][OWN_PIECES * 4], const Sums& sums, unsigned split, unsigned rank,
-                                                unsigned char* shared_memory, unsigned arrived) {
-    constexpr int OWN = M_BLOCKS * OWN_PIECES;
+  static __device__ __forceinline__ void add_up(unsigned split, unsigned rank, unsigned char* shared_memory, unsigned arrived) {
+    constexpr int OWN = OWN_SUMS / 4;
     const float4* const parts = reinterpret_cast<const float4*>(shared_memory) + threadIdx.x;
     const unsigned part = ptx::shared_address(parts) + split * PART_BYTES, peer = rank % (CLUSTER_M * CLUSTER_N);
     ptx::cluster_meet();  // nobody reads a ring any more
@@ -563,20 +558,25 @@ struct Sm90Gemm {
       const int owner = (split + turn) % SPLIT;
       const unsigned cta = peer + owner * (CLUSTER_M * CLUSTER_N);
       const unsigned target = ptx::map_shared(part, cta), barrier = ptx::map_shared(arrived, cta);
+      if (owner >= OWNERS) continue;
+      choose<0, OWNERS>(owner, [&](auto at) {
+        constexpr int FIRST = at.value * OWN_PIECES * 4, COUNT = OWN_PIECES * 4;
+        f32 sums[OWN_SUMS];
+        Sums::template read<0, FIRST, COUNT>(sums);
+        if constexpr (M_BLOCKS > 1) Sums::template read<1, FIRST, COUNT>(sums + COUNT);
 #pragma unroll
-      for (int at = 0; at < OWNERS; ++at)
-        if (at == owner)
-#pragma unroll
-          for (int i = 0; i < OWN; ++i) {
-            auto value = [&](int e) { return decode(Multiply::value(sums[i / OWN_PIECES], (at * OWN_PIECES + i % OWN_PIECES) * 4 + e)); };
-            ptx::store_async(target + i * (CONSUMER_THREADS * 16), {value(0), value(1), value(2), value(3)}, barrier);
-          }
+        for (int i = 0; i < OWN; ++i) {
+          const f32* const piece = sums + i * 4;
+          ptx::store_async(target + i * (CONSUMER_THREADS * 16), {piece[0], piece[1], piece[2], piece[3]}, barrier);
+        }
+      });
     }
     ptx::barrier_wait_cluster(arrived, 0);
     if (split >= OWNERS) return;
+    f32 totals[OWN_SUMS];
 #pragma unroll
     for (int i = 0; i < OWN; ++i) {
-      f32* const total = &totals[i / OWN_PIECES][i % OWN_PIECES * 4];
+      f32* const total = totals + i * 4;
 #pragma unroll
       for (int s = 0; s < SPLIT; ++s) {
         const float4 v = parts[s * (PART_BYTES / 16) + i * CONSUMER_THREADS];
@@ -586,5 +586,6 @@ struct Sm90Gemm {
         total[3] = s == 0 ? v.w : total[3] + v.w;
       }
     }
+    ptx::write_totals<0, OWN_SUMS>(totals);
   }
 };

@@ -16,7 +16,7 @@ def test_every_slice_is_added_up_once_in_order_whoever_runs_when(tmp_path: Path)
     if not shutil.which(compiler[0]):
         pytest.skip("needs a C++ compiler")
     # In place of the headers that only NVRTC understands; parts.cpp has what they would declare.
-    for name in ("common/cluster.cuh", "common/ptx.cuh", "common/types.cuh", "sm90/params.cuh"):
+    for name in ("common/cluster.cuh", "common/ptx.cuh", "common/types.cuh", "common/wgmma.cuh", "sm90/params.cuh"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     shutil.copy(KERNELS / "sm90/parts.cuh", tmp_path / "sm90")

@@ -45,25 +45,19 @@ template <int BLOCK> struct SumNames;
 
 template <int COUNT> __device__ __forceinline__ void declare_sums() { asm volatile(".reg .b32 s<%0>;" ::"n"(COUNT)); }
 
-// Those from FIRST to before END, once the instructions that add to them have been waited for. As f32, not as bits that are converted
-// later: copies that outlive a loop would take registers of their own.
-#define RUTLASS_READ_SUMS(TYPE, CONSTRAINT)                                                                                            \
-  template <int FIRST, int END> __device__ __forceinline__ void read_sums(TYPE* sums) {                                                \
-    static_assert((END - FIRST) % 4 == 0);                                                                                              \
-    asm volatile("mov.b32 %0, s%4;\nmov.b32 %1, s%5;\nmov.b32 %2, s%6;\nmov.b32 %3, s%7;"                                              \
-                 : CONSTRAINT(sums[0]), CONSTRAINT(sums[1]), CONSTRAINT(sums[2]), CONSTRAINT(sums[3])                                  \
-                 : "n"(FIRST), "n"(FIRST + 1), "n"(FIRST + 2), "n"(FIRST + 3));                                                        \
-    if constexpr (FIRST + 4 < END) read_sums<FIRST + 4, END>(sums + 4);                                                                \
-  }
-RUTLASS_READ_SUMS(f32, "=f")
-RUTLASS_READ_SUMS(unsigned, "=r")
-
-// As many registers more, f32: what chains of products have come to. The tensor cores cut off each sum that they add to, always toward
-// zero, so that the error grows with the length of a chain; an addition here rounds to nearest.
+// As many registers more, f32: what chains of products have come to, or what the parts of a split tile. The tensor cores cut off each sum that
+// they add to, always toward zero, so that the error grows with the length of a chain; an addition here rounds to nearest.
 template <int COUNT> __device__ __forceinline__ void declare_totals() { asm volatile(".reg .f32 t<%0>;" ::"n"(COUNT)); }
 template <int FIRST, int END> __device__ __forceinline__ void clear_totals() {
   asm volatile("mov.f32 t%0, 0f00000000;" ::"n"(FIRST));
   if constexpr (FIRST + 1 < END) clear_totals<FIRST + 1, END>();
+}
+// What variables hold, to the totals, for `Results` to find it there.
+template <int FIRST, int END> __device__ __forceinline__ void write_totals(const f32* totals) {
+  static_assert((END - FIRST) % 4 == 0);
+  asm volatile("mov.f32 t%4, %0;\nmov.f32 t%5, %1;\nmov.f32 t%6, %2;\nmov.f32 t%7, %3;" ::"f"(totals[0]), "f"(totals[1]), "f"(totals[2]),
+               "f"(totals[3]), "n"(FIRST), "n"(FIRST + 1), "n"(FIRST + 2), "n"(FIRST + 3));
+  if constexpr (FIRST + 4 < END) write_totals<FIRST + 4, END>(totals + 4);
 }
 // The chains' sums so far to the totals; and, once all of them are there, back into the sums' place.
 template <int FIRST, int END> __device__ __forceinline__ void add_to_totals() {
@@ -75,11 +69,69 @@ template <int FIRST, int END> __device__ __forceinline__ void add_totals() {
   if constexpr (FIRST + 1 < END) add_totals<FIRST + 1, END>();
 }
 
+// PTX ISA, "cvt": two sums as a pair, the first operand in the upper half; "stmatrix": matrices transposed on their way.
+template <class Out> struct PairConversion;
+template <> struct PairConversion<f16> { static constexpr char text[] = "cvt.rn.f16x2.f32"; };
+template <> struct PairConversion<bf16> { static constexpr char text[] = "cvt.rn.bf16x2.f32"; };
+template <bool TRANSPOSED> struct MatrixMode { static constexpr char text[] = ""; };
+template <> struct MatrixMode<true> { static constexpr char text[] = ".trans"; };
+
+// A thread's results, in the sums or in the totals: BLOCK_VALUES for each block of 64 rows. They are read by name where they are used, once
+// the instructions that add to them have been waited for: as variables of C++, all at once, they take LLVM a third of its time
+// (docs/notes/compile.md).
+template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
+  static_assert(is_same<Accumulator, f32> || !IN_TOTALS);
+  static constexpr char NAME[] = {IN_TOTALS ? 't' : 's', 0};
+  static constexpr int VALUES_A_REGISTER = 4 / sizeof(Accumulator);  // f16 sums come two to a register
+
+  // COUNT neighbouring values of a block.
+  template <int BLOCK, int FIRST, int COUNT> static __device__ __forceinline__ void read(f32* values) {
+    static_assert(COUNT % 4 == 0);
+    constexpr int AT = (BLOCK * BLOCK_VALUES + FIRST) / VALUES_A_REGISTER;
+    if constexpr (is_same<Accumulator, f32>) {
+      asm volatile("mov.b32 %0, %4%5;\nmov.b32 %1, %4%6;\nmov.b32 %2, %4%7;\nmov.b32 %3, %4%8;"
+                   : "=f"(values[0]), "=f"(values[1]), "=f"(values[2]), "=f"(values[3])
+                   : "C"(NAME), "n"(AT), "n"(AT + 1), "n"(AT + 2), "n"(AT + 3));
+    } else {
+      unsigned pairs[2];
+      asm volatile("mov.b32 %0, %2%3;\nmov.b32 %1, %2%4;" : "=r"(pairs[0]), "=r"(pairs[1]) : "C"(NAME), "n"(AT), "n"(AT + 1));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[i] = decode(f16{static_cast<unsigned short>(pairs[i / 2] >> 16 * (i % 2))});
+    }
+    if constexpr (COUNT > 4) read<BLOCK, FIRST + 4, COUNT - 4>(values + 4);
+  }
+
+  // Four or eight, converted to a type of 16 bits, to shared memory as two or four matrices (`store_matrices`); of each, lanes give the
+  // elements of a column if TRANSPOSED.
+  template <class Out, bool TRANSPOSED, int BLOCK, int FIRST, int MATRICES> static __device__ __forceinline__ void store(unsigned shared) {
+    constexpr int AT = (BLOCK * BLOCK_VALUES + FIRST) / VALUES_A_REGISTER;
+    using Mode = MatrixMode<TRANSPOSED>;
+    if constexpr (is_same<Accumulator, Out>) {
+      if constexpr (MATRICES == 4)
+        asm volatile("stmatrix.sync.aligned.m8n8.x4%1.shared.b16 [%0], {%2%3, %2%4, %2%5, %2%6};" ::"r"(shared), "C"(Mode::text), "C"(NAME),
+                     "n"(AT), "n"(AT + 1), "n"(AT + 2), "n"(AT + 3) : "memory");
+      else
+        asm volatile("stmatrix.sync.aligned.m8n8.x2%1.shared.b16 [%0], {%2%3, %2%4};" ::"r"(shared), "C"(Mode::text), "C"(NAME), "n"(AT),
+                     "n"(AT + 1) : "memory");
+    } else {
+      using Pair = PairConversion<Out>;
+      if constexpr (MATRICES == 4)
+        asm volatile("{ .reg .b32 a, b, c, d;\n%3 a, %2%5, %2%4;\n%3 b, %2%7, %2%6;\n%3 c, %2%9, %2%8;\n%3 d, %2%11, %2%10;\n"
+                     "stmatrix.sync.aligned.m8n8.x4%1.shared.b16 [%0], {a, b, c, d}; }" ::"r"(shared), "C"(Mode::text), "C"(NAME),
+                     "C"(Pair::text), "n"(AT), "n"(AT + 1), "n"(AT + 2), "n"(AT + 3), "n"(AT + 4), "n"(AT + 5), "n"(AT + 6), "n"(AT + 7)
+                     : "memory");
+      else
+        asm volatile("{ .reg .b32 a, b;\n%3 a, %2%5, %2%4;\n%3 b, %2%7, %2%6;\n"
+                     "stmatrix.sync.aligned.m8n8.x2%1.shared.b16 [%0], {a, b}; }" ::"r"(shared), "C"(Mode::text), "C"(NAME),
+                     "C"(Pair::text), "n"(AT), "n"(AT + 1), "n"(AT + 2), "n"(AT + 3) : "memory");
+    }
+  }
+};
+
 // The 64 x N product of one warpgroup. Lane 4 g + q of warp w holds rows 16 w + g and 16 w + g + 8, of every 8 columns the
 // 2 q-th and the next: as value 4 j + 2 h + c that of row half h, column 8 j + 2 q + c.
 template <class Element, class Accumulator, int N, bool A_K_MAJOR, bool B_K_MAJOR> struct Wgmma {
   static constexpr int SUMS = N / 2 * sizeof(Accumulator) / 4;  // f16 sums come two to a register
-  using Sum = typename Conditional<sizeof(Accumulator) == 2, unsigned, f32>::Type;
   using Types = WgmmaTypes<Element, Accumulator>;
   using Modes = WgmmaModes<sizeof(Element), A_K_MAJOR, B_K_MAJOR>;
 
@@ -102,11 +154,6 @@ template <class Element, class Accumulator, int N, bool A_K_MAJOR, bool B_K_MAJO
                  "setp.eq.b32 p, %9, %9;\nadd.s64 b, %8, 2;\n" RUTLASS_WGMMA_FROM_REGISTERS("%4, %5, %6, %7", "b") "}"
                  ::"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), "r"(a[6]), "r"(a[7]), "l"(b), "r"(accumulate),
                  "C"(SumNames<BLOCK>::text), "n"(N), "C"(Types::text));
-  }
-
-  static __device__ __forceinline__ Accumulator value(const Sum (&sums)[SUMS], int index) {
-    if constexpr (sizeof(Accumulator) == 2) return {static_cast<unsigned short>(sums[index / 2] >> 16 * (index % 2))};
-    else return sums[index];
   }
 };
 

@@ -15,6 +15,7 @@
 #include "common/cluster.cuh"
 #include "common/ptx.cuh"
 #include "common/types.cuh"
+#include "common/wgmma.cuh"
 #include "sm90/params.cuh"
 
 // Gemm: the kernel, whose constants say how its sums lie.
@@ -90,18 +91,18 @@ template <class Gemm> struct Sm90Parts {
   }
 
   // By the consumers: stores the sums of this part, and gives the slices that this CTA is to add up, a bit each.
-  template <class Sums> __device__ __forceinline__ unsigned publish(const Sums& own, unsigned char* shared) {
+  __device__ __forceinline__ unsigned publish(unsigned char* shared) {
     ptx::numbered_barrier_sync<THREADS + 32>(PREPARED);
     Word* const found = reinterpret_cast<Word*>(shared);
     const Word turn = *found;
     float4* const target = pieces(part, threadIdx.x);
+    f32 own[Gemm::M_BLOCKS * PIECES * 4];
+    Gemm::Sums::template read<0, 0, M_BLOCKS * PIECES * 4>(own);
 #pragma unroll
-    for (int block = 0; block < M_BLOCKS; ++block)
-#pragma unroll
-      for (int at = 0; at < PIECES; ++at) {
-        auto value = [&](int e) { return present(decode(Gemm::Multiply::value(own[block], at * 4 + e))); };
-        ptx::store_relaxed(target + (block * PIECES + at) * THREADS, {value(0), value(1), value(2), value(3)});
-      }
+    for (int at = 0; at < M_BLOCKS * PIECES; ++at) {
+      auto value = [&](int e) { return present(own[at * 4 + e]); };
+      ptx::store_relaxed(target + at * THREADS, {value(0), value(1), value(2), value(3)});
+    }
     if (turn == APART) return count_in(found) ? (1u << SLICES) - 1 : 0;
     unsigned slices = 0;
     for (int slice = turn; slice < SLICES; slice += parts) slices |= 1u << slice;
@@ -126,10 +127,11 @@ template <class Gemm> struct Sm90Parts {
   }
 
   // A slice's sums, over all parts in the order of K. By each warp on its own.
-  __device__ __forceinline__ void add_up(f32 (&totals)[M_BLOCKS][OWN_PIECES * 4], int slice) const {
-    constexpr int AT_ONCE = Gemm::PARTS_AT_ONCE, OWN = M_BLOCKS * OWN_PIECES;
+  __device__ __forceinline__ void add_up(int slice) const {
+    constexpr int AT_ONCE = Gemm::PARTS_AT_ONCE, OWN = Gemm::OWN_SUMS / 4;
+    f32 totals[OWN * 4];
 #pragma unroll
-    for (int at = 0; at < OWN * 4; ++at) totals[at / (OWN_PIECES * 4)][at % (OWN_PIECES * 4)] = 0;
+    for (int at = 0; at < OWN * 4; ++at) totals[at] = 0;
 #pragma unroll 1
     for (int first = 0; first < parts; first += AT_ONCE) {
       float4 values[AT_ONCE][OWN];
@@ -162,12 +164,13 @@ template <class Gemm> struct Sm90Parts {
       for (int i = 0; i < AT_ONCE; ++i)
 #pragma unroll
         for (int at = 0; at < OWN; ++at) {
-          f32* const total = &totals[at / OWN_PIECES][at % OWN_PIECES * 4];
+          f32* const total = totals + at * 4;
           total[0] += values[i][at].x;
           total[1] += values[i][at].y;
           total[2] += values[i][at].z;
           total[3] += values[i][at].w;
         }
     }
+    ptx::write_totals<0, OWN * 4>(totals);
   }
 };

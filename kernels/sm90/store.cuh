@@ -11,6 +11,7 @@
 #include "common/stmatrix.cuh"
 #include "common/tma.cuh"
 #include "common/types.cuh"
+#include "common/choose.cuh"
 #include "common/wgmma.cuh"
 #include "sm90/params.cuh"
 
@@ -26,21 +27,21 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
   static constexpr bool CONVERT_ONLY = Gemm::CONVERT_ONLY, BY_LINES = Gemm::BY_LINES, LOAD_AHEAD = Gemm::LOAD_AHEAD;
   static constexpr bool A_FROM_REGISTERS = Gemm::A_FROM_REGISTERS;
 
-  // A warp's sums: M_BLOCKS strips of 16 rows, 64 rows apart, EPILOGUE_N columns wide, from (m, n) on. `value` gives a sum by
-  // its strip and its index there. Of the rows, only those before `end` are stored. `last`: nobody in this CTA multiplies meanwhile.
+  // A warp's sums: M_BLOCKS strips of 16 rows, 64 rows apart, EPILOGUE_N columns wide, from (m, n) on. Sums: ptx::Results, which names them
+  // by their strip and their index there. Of the rows, only those before `end` are stored. `last`: nobody in this CTA multiplies meanwhile.
   template <class Sums>
-  static __device__ __forceinline__ void store(const Sm90Params& params, Epilogue epilogue, const Sums& value, unsigned char* slabs,
-                                               int& slab, int batch, int m, int n, int end, bool last) {
+  static __device__ __forceinline__ void store(const Sm90Params& params, Epilogue epilogue, unsigned char* slabs, int& slab, int batch,
+                                               int m, int n, int end, bool last) {
     if constexpr (A_FROM_REGISTERS && OUT_TRANSPOSED && is_same<Epilogue, Identity>)
-      if (store_pairs(params, value, batch, m, n)) return;
-    if constexpr (OUT_TRANSPOSED && BY_LINES) store_lines(params, value, slabs, slab, batch, m, n);
-    else if constexpr (OUT_TRANSPOSED) store_transposed(params, epilogue, value, slabs, batch, m, n);
-    else store_rows(params, epilogue, value, slabs, slab, batch, m, n, end, last);
+      if (store_pairs<Sums>(params, batch, m, n)) return;
+    if constexpr (OUT_TRANSPOSED && BY_LINES) store_lines<Sums>(params, slabs, slab, batch, m, n);
+    else if constexpr (OUT_TRANSPOSED) store_transposed<Sums>(params, epilogue, slabs, batch, m, n);
+    else store_rows<Sums>(params, epilogue, slabs, slab, batch, m, n, end, last);
   }
 
   template <class Sums>
-  static __device__ __forceinline__ void store_rows(const Sm90Params& params, Epilogue epilogue, const Sums& value,
-                                                    unsigned char* slabs, int& slab, int batch, int m, int n, int end, bool last) {
+  static __device__ __forceinline__ void store_rows(const Sm90Params& params, Epilogue epilogue, unsigned char* slabs, int& slab,
+                                                    int batch, int m, int n, int end, bool last) {
     const int lane = threadIdx.x % 32;
     unsigned char* rows = slabs;
     Operands operands[2], next[2];  // of the two row halves
@@ -70,14 +71,14 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
         if (lane == 0) ptx::store_wait_read<SLABS - 1>();
         __syncwarp();
       }
-      if constexpr (CONVERT_ONLY) write_matrices(value, round, ptx::shared_address(rows));
+      if constexpr (CONVERT_ONLY) write_matrices<Sums>(round, ptx::shared_address(rows));
       else {
         if constexpr (LOAD_AHEAD) {
           operands[0] = next[0];
           operands[1] = next[1];
           if (round + 1 < M_BLOCKS * BOXES * ROUNDS) load(round + 1);
         }
-        write_groups(params, epilogue, value, operands, round, rows, batch, row, column, end, last);
+        write_groups<Sums>(params, epilogue, operands, round, rows, batch, row, column, end, last);
       }
       if (round % ROUNDS != ROUNDS - 1) continue;
 
@@ -127,52 +128,32 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
   }
 
   // Sums that need no more than a conversion to 16 bits: two 8 x 8 matrices of rows 0 to 7, two of rows 8 to 15 at a time.
-  template <class Sums> static __device__ __forceinline__ void write_matrices(const Sums& value, int box, unsigned rows) {
+  template <class Sums> static __device__ __forceinline__ void write_matrices(int box, unsigned rows) {
     const int lane = threadIdx.x % 32;
     const unsigned target = rows + slab_offset(strip_row(lane % 16), lane / 16 * 16);
-#pragma unroll
-    for (int at = 0; at < M_BLOCKS * BOXES; ++at)
-      if (at == box)
-#pragma unroll
-        for (int group = 0; group < GROUPS; group += 2) {
-          auto sum = [&](int i) { return value(at / BOXES, 4 * (at % BOXES * GROUPS + group) + i); };
-          auto pair = [&](int i) { return encode_pair<Out>(sum(i), sum(i + 1)); };
-          // The group's bits are above those that lanes differ in: to add is to XOR.
-          const unsigned matrices = SWIZZLE ? target ^ group * 16 : target + group * 16;
-          if (group + 1 < GROUPS) ptx::store_matrices(matrices, pair(0), pair(2), pair(4), pair(6));
-          else ptx::store_matrices(matrices, pair(0), pair(2));
-        }
+    choose<0, M_BLOCKS * BOXES>(box, [&](auto at) { write_box<Sums, at.value / BOXES, at.value % BOXES * GROUPS, 0>(target); });
   }
-
-  // A round's sums, where it is one from FIRST to before END. Branches halve what is left: of many in a row, the compiler would make
-  // instructions of all rounds, each of which a predicate skips.
-  template <int FIRST, int END, class Sums>
-  static __device__ __forceinline__ void pick(const Sums& value, int round, Value (&values)[2][2 * ROUND_GROUPS]) {
-    if constexpr (END - FIRST > 1) {
-      constexpr int MIDDLE = (FIRST + END) / 2;
-      if (round < MIDDLE) pick<FIRST, MIDDLE>(value, round, values);
-      else pick<MIDDLE, END>(value, round, values);
-    } else {
-      constexpr int STRIP = FIRST / ROUNDS / BOXES, BOX = FIRST / ROUNDS % BOXES;
-#pragma unroll
-      for (int i = 0; i < 4 * ROUND_GROUPS; ++i) {
-        const int group = FIRST % ROUNDS * 4 + i / 4;
-        Value& target = values[i / 2 % 2][i / 4 * 2 + i % 2];
-        target = group < GROUPS ? value(STRIP, 4 * (BOX * GROUPS + group) + i % 4) : Value{};
-        asm volatile("" : "+f"(target));  // or it would select among all rounds' sums
-      }
-    }
+  template <class Sums, int STRIP, int FIRST, int GROUP> static __device__ __forceinline__ void write_box(unsigned target) {
+    constexpr int BYTE = GROUP * 16, MATRICES = GROUP + 1 < GROUPS ? 4 : 2;
+    // The group's bits are above those that lanes differ in: to add is to XOR.
+    Sums::template store<Out, false, STRIP, 4 * (FIRST + GROUP), MATRICES>(SWIZZLE ? target ^ BYTE : target + BYTE);
+    if constexpr (GROUP + 2 < GROUPS) write_box<Sums, STRIP, FIRST, GROUP + 2>(target);
   }
 
   // Any sums and any epilogue, 4 groups of 8 columns a round, as lanes hold them: two neighbours of each group in row lane / 4, and two
   // eight rows below.
   template <class Sums>
-  static __device__ __forceinline__ void write_groups(const Sm90Params& params, Epilogue epilogue, const Sums& value,
-                                                      Operands (&operands)[2], int round, unsigned char* rows, int batch, int m,
-                                                      int n, int end, bool last) {
+  static __device__ __forceinline__ void write_groups(const Sm90Params& params, Epilogue epilogue, Operands (&operands)[2], int round,
+                                                      unsigned char* rows, int batch, int m, int n, int end, bool last) {
     const int lane = threadIdx.x % 32, first = round % ROUNDS * 4;  // group
+    f32 sums[4 * ROUND_GROUPS] = {};
+    choose<0, M_BLOCKS * BOXES * ROUNDS>(round, [&](auto at) {
+      constexpr int BOX = at.value / ROUNDS, FIRST = at.value % ROUNDS * 4, COUNT = GROUPS - FIRST < 4 ? GROUPS - FIRST : ROUND_GROUPS;
+      Sums::template read<BOX / BOXES, 4 * (BOX % BOXES * GROUPS + FIRST), 4 * COUNT>(sums);
+    });
     Value values[2][2 * ROUND_GROUPS];
-    pick<0, M_BLOCKS * BOXES * ROUNDS>(value, round, values);
+#pragma unroll
+    for (int i = 0; i < 4 * ROUND_GROUPS; ++i) values[i / 2 % 2][i / 4 * 2 + i % 2] = sums[i];
     const int column = n + first * 8 + lane % 4 * 2, own = n + BOX_N - column;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -216,8 +197,9 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
   // their way into the warpgroup's slab, whose pieces of 16 bytes lie as in the operands' tiles: neither the 8 rows of a matrix nor a
   // row's 8 pieces meet in a bank. A quarter warp then stores a whole line of 128 bytes.
   template <class Sums>
-  static __device__ __forceinline__ void store_lines(const Sm90Params& params, const Sums& value, unsigned char* slabs, int& slab,
-                                                     int batch, int m, int n) {
+  static __device__ __forceinline__ void store_lines(const Sm90Params& params, unsigned char* slabs, int& slab, int batch, int m,
+                                                     int n) {
+    constexpr int ROUNDS = (EPILOGUE_N + LINES - 1) / LINES;
     const int thread = threadIdx.x % WARPGROUP, warp = thread / 32, lane = thread % 32;
     slabs -= warp * SLAB_BYTES;  // the warpgroup's
     auto offset = [](int row, int piece) { return row * LINE_BYTES + (piece ^ row % 8) * 16; };
@@ -235,18 +217,9 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
       for (int first = 0; first < EPILOGUE_N; first += LINES) {
         const int used = slab * (LINES * LINE_BYTES);
         slab ^= 1;
-#pragma unroll
-        for (int i = 0; i < M_BLOCKS; ++i)
-#pragma unroll
-          for (int j = 0; j < EPILOGUE_N; j += LINES)
-            if (i == strip && j == first)
-#pragma unroll
-              for (int row = j; row < min(j + LINES, EPILOGUE_N); row += 16) {
-                auto pair = [&](int e) { return encode_pair<Out>(value(i, row / 2 + e), value(i, row / 2 + e + 1)); };
-                const unsigned target = matrices + used + (row - j) * LINE_BYTES;
-                if (row + 8 < EPILOGUE_N) ptx::store_matrices<true>(target, pair(0), pair(2), pair(4), pair(6));
-                else ptx::store_matrices<true>(target, pair(0), pair(2));
-              }
+        choose<0, M_BLOCKS * ROUNDS>(strip * ROUNDS + first / LINES, [&](auto at) {
+          write_lines<Sums, at.value / ROUNDS, at.value % ROUNDS * LINES, 0>(matrices + used);
+        });
         // Whoever arrives here has read the other slab. (Barriers up to CONSUMERS are for taking turns, and for `reduce`.)
         ptx::numbered_barrier_sync<WARPGROUP>(1 + CONSUMERS + threadIdx.x / WARPGROUP);
         if (aligned) {
@@ -269,10 +242,15 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
     }
   }
 
+  template <class Sums, int STRIP, int FIRST, int ROW> static __device__ __forceinline__ void write_lines(unsigned target) {
+    Sums::template store<Out, true, STRIP, (FIRST + ROW) / 2, FIRST + ROW + 8 < EPILOGUE_N ? 4 : 2>(target + ROW * LINE_BYTES);
+    if constexpr (ROW + 16 < LINES && FIRST + ROW + 16 < EPILOGUE_N) write_lines<Sums, STRIP, FIRST, ROW + 16>(target);
+  }
+
   // Any sums and any epilogue, for such an output: 16 rows at a time through a warp's slab, where each lane picks up 8 neighbours along m.
   template <class Sums>
-  static __device__ __forceinline__ void store_transposed(const Sm90Params& params, Epilogue epilogue, const Sums& value,
-                                                          unsigned char* slab, int batch, int m, int n) {
+  static __device__ __forceinline__ void store_transposed(const Sm90Params& params, Epilogue epilogue, unsigned char* slab, int batch,
+                                                          int m, int n) {
     constexpr int ROUNDS = (EPILOGUE_N + TRANSPOSED_N - 1) / TRANSPOSED_N;
     const int lane = threadIdx.x % 32;
     Value* const values = reinterpret_cast<Value*>(slab);
@@ -282,15 +260,14 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
 #pragma unroll 1
     for (int round = 0; round < M_BLOCKS * ROUNDS; ++round) {
       __syncwarp();  // the slab's former values have been read
+      f32 sums[TRANSPOSED_N / 2] = {};
+      choose<0, M_BLOCKS * ROUNDS>(round, [&](auto at) {
+        constexpr int FIRST = at.value % ROUNDS * TRANSPOSED_N, COUNT = EPILOGUE_N - FIRST < TRANSPOSED_N ? EPILOGUE_N - FIRST : TRANSPOSED_N;
+        Sums::template read<at.value / ROUNDS, FIRST / 2, COUNT / 2>(sums);
+      });
 #pragma unroll
-      for (int at = 0; at < M_BLOCKS * ROUNDS; ++at)
-        if (at == round)
-#pragma unroll
-          for (int i = 0; i < 8; ++i) {
-            const int first = at % ROUNDS * TRANSPOSED_N + i / 4 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-            if (first < EPILOGUE_N)
-              values[column * TRANSPOSED_PITCH + strip_row(lane / 4 + i / 2 % 2 * 8)] = value(at / ROUNDS, first / 2 + i % 4);
-          }
+      for (int i = 0; i < TRANSPOSED_N / 2; ++i)
+        values[(i / 4 * 8 + lane % 4 * 2 + i % 2) * TRANSPOSED_PITCH + strip_row(lane / 4 + i / 2 % 2 * 8)] = sums[i];
       __syncwarp();
       // A quarter warp has rows 0, 1, 4 and 5, the next one 2, 3, 6 and 7: what its lanes read at once then lies in banks of its own.
       const int slab_row = (lane / 2 & 9) + (lane / 4 & 2) + (lane & 4), first = round % ROUNDS * TRANSPOSED_N + slab_row;
@@ -324,7 +301,7 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
 
   // The same for whole tiles of which each lane has pairs along m: 8 lanes' lie side by side. False, if that cannot be.
   template <class Sums>
-  static __device__ __forceinline__ bool store_pairs(const Sm90Params& params, const Sums& value, int batch, int m, int n) {
+  static __device__ __forceinline__ bool store_pairs(const Sm90Params& params, int batch, int m, int n) {
     struct alignas(2 * sizeof(Out)) Pair { Out elements[2]; };
     const int lane = threadIdx.x % 32;
     Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[0] * batch;
@@ -334,16 +311,19 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
     Out* target = out + params.out_stride[1] * (n + lane % 4 * 2) + m + lane / 4 * 2;
     const bool whole = m + (M_BLOCKS - 1) * 64 + 16 <= params.m && n + EPILOGUE_N <= params.n;
     if (params.out_stride[2] != 1 || !aligned || !whole) return false;
-#pragma unroll
-    for (int group = 0; group < EPILOGUE_N / 8; ++group) {
-#pragma unroll
-      for (int i = 0; i < 2 * M_BLOCKS; ++i) {
-        const int strip = i / 2, row = i % 2;
-        auto element = [&](int half) { return encode<Out>(value(strip, 4 * group + 2 * half + row)); };
-        *reinterpret_cast<Pair*>(target + params.out_stride[1] * row + strip * 64) = {element(0), element(1)};
-      }
-      target += params.out_stride[1] * 8;
-    }
+    store_pairs<Sums, 0>(target, params.out_stride[1]);
     return true;
+  }
+  template <class Sums, int GROUP> static __device__ __forceinline__ void store_pairs(Out* target, long long stride) {
+    struct alignas(2 * sizeof(Out)) Pair { Out elements[2]; };
+    f32 sums[M_BLOCKS][4];
+    Sums::template read<0, 4 * GROUP, 4>(sums[0]);
+    if constexpr (M_BLOCKS > 1) Sums::template read<1, 4 * GROUP, 4>(sums[1]);
+#pragma unroll
+    for (int i = 0; i < 2 * M_BLOCKS; ++i) {
+      const int strip = i / 2, row = i % 2;
+      *reinterpret_cast<Pair*>(target + stride * row + strip * 64) = {encode<Out>(sums[strip][row]), encode<Out>(sums[strip][2 + row])};
+    }
+    if constexpr (8 * GROUP + 8 < EPILOGUE_N) store_pairs<Sums, GROUP + 1>(target + stride * 8, stride);
   }
 };

@@ -13,6 +13,7 @@ macro_rules! headers {
 
 /// The CUDA headers by the names that programs include them under, embedded in the extension.
 pub(super) const HEADERS: &[(&str, &str)] = headers![
+    "common/choose.cuh",
     "common/cluster.cuh",
     "common/epilogue.cuh",
     "common/fusion.cuh",

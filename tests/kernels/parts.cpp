@@ -78,16 +78,23 @@ inline float4 load_relaxed(const float4* from) {
   return {values[0], values[1], values[2], values[3]};
 }
 }  // namespace ptx
-inline float decode(float x) { return x; }
+
+// A thread's registers.
+static thread_local float sums[2 * 16], totals[2 * 4];
+namespace ptx {
+template <int FIRST, int END> void write_totals(const float* values) { std::copy(values, values + END - FIRST, totals + FIRST); }
+}  // namespace ptx
 
 #include "sm90/parts.cuh"
 
-struct Multiply {
-  static float value(const float* sums, int i) { return sums[i]; }
+struct Results {
+  template <int BLOCK, int FIRST, int COUNT> static void read(float* values) {
+    std::copy(sums + BLOCK * 16 + FIRST, sums + BLOCK * 16 + FIRST + COUNT, values);
+  }
 };
 struct Gemm {
-  using Multiply = ::Multiply;
-  static constexpr int M_BLOCKS = 2, PIECES = 4, OWN_PIECES = 1, OWNERS = 4, CONSUMER_THREADS = 64, PARTS_AT_ONCE = 8;
+  using Sums = Results;
+  static constexpr int M_BLOCKS = 2, PIECES = 4, OWN_PIECES = 1, OWNERS = 4, OWN_SUMS = 8, CONSUMER_THREADS = 64, PARTS_AT_ONCE = 8;
 };
 using Parts = Sm90Parts<Gemm>;
 
@@ -119,22 +126,20 @@ static bool launch(std::mt19937& random, std::vector<unsigned long long>& memory
         threadIdx.x = warp * 32;
         barriers = &of_cta;
         for (unsigned i = 0; i < pause * (warp + 1); ++i) std::this_thread::yield();
-        float sums[Gemm::M_BLOCKS][16];
         for (int block = 0; block < Gemm::M_BLOCKS; ++block)
-          for (int i = 0; i < 16; ++i) sums[block][i] = number(seed, part, warp, block, i);
+          for (int i = 0; i < 16; ++i) sums[block * 16 + i] = number(seed, part, warp, block, i);
         Parts work(params, tiles, tile, part);
-        unsigned slices = work.publish(sums, shared);
+        unsigned slices = work.publish(shared);
         (*work.word & Parts::APART ? apart : together) += slices != 0;
         for (; slices != 0; slices &= slices - 1) {
           const int slice = __builtin_ctz(slices);
-          float totals[Gemm::M_BLOCKS][4];
-          work.add_up(totals, slice);
+          work.add_up(slice);
           ++stored[(tile * Gemm::OWNERS + slice) * 2 + warp];
           for (int block = 0; block < Gemm::M_BLOCKS; ++block)
             for (int e = 0; e < 4; ++e) {
               volatile float expected = 0;
               for (int p = 0; p < parts; ++p) expected = expected + number(seed, p, warp, block, slice * 4 + e);
-              const float total = totals[block][e];
+              const float total = totals[block * 4 + e];
               wrong += !(total == expected || (total != total && expected != expected));
             }
         }
