@@ -55,10 +55,15 @@ impl Architecture {
     }
 
     /// NVRTC's options for our own programs. No line information and no debug code. ptxas at its second
-    /// level takes half the time of its third, and costs the best kernels a few percent (docs/notes/compile.md).
-    pub fn options(self) -> Vec<String> {
+    /// level takes half the time of its third, and costs the best kernels a few percent (docs/notes/compile.md). Nothing that NVRTC
+    /// declares for others, textures and the CUDA runtime among it: 8 ms.
+    pub fn options(self, nvrtc: (i32, i32)) -> Vec<String> {
+        const MINIMAL_SINCE: (i32, i32) = (12, 4);
         let mut options = self.common_options();
-        options.extend(["-std=c++17".into(), "--ptxas-options=-O2".into()]);
+        let ours =
+            ["-std=c++17", "--ptxas-options=-O2", "--builtin-move-forward=false", "--builtin-initializer-list=false"];
+        options.extend(ours.map(String::from));
+        options.extend((nvrtc >= MINIMAL_SINCE).then(|| "--minimal".into()));
         options
     }
 }

@@ -200,7 +200,7 @@ fn companion(
 
 /// A program with its machine code: from disk, or compiled now.
 fn filled(program: Program, nvrtc: &Nvrtc) -> Result<Program, CompileError> {
-    let options = program.architecture.options();
+    let options = program.architecture.options(nvrtc.version());
     let key = cache::key(&program.source, &options, nvrtc.version());
     if let Some(Program { cubin, log, .. }) = cache::load(&key) {
         // Kernels of one text share the file, whichever of them wrote it.
@@ -229,7 +229,8 @@ pub fn to_bytes(program: &Program) -> Vec<u8> {
 /// Whether a program is what this build would make of a kernel: same text, headers and options. Another build's may read its
 /// parameters otherwise.
 pub fn is_of(program: &Program, kernel: &Kernel) -> bool {
-    let key = |program: &Program, text: &str| cache::key(text, &program.architecture.options(), program.nvrtc);
+    let key =
+        |program: &Program, text: &str| cache::key(text, &program.architecture.options(program.nvrtc), program.nvrtc);
     let own = source(kernel).is_some_and(|text| key(program, &text) == program.key);
     let mut others = [&program.first, &program.last].into_iter().zip(companions(kernel));
     let same = |(other, companion): (&Option<Arc<Program>>, Option<Companion>)| match (other, companion) {
