@@ -53,12 +53,39 @@ def test_the_operands_device_is_used_and_the_current_one_left_alone():
         kernel = first(there, "sm80")
         device.library.cuCtxPushCurrent_v2(device.ctypes.c_uint64(0xC0))
         open_contexts = device.library.stand_in_open_contexts()
-        kernel.run(there, stream=OTHER_DEVICE)
-        assert device.library.stand_in_last_context() == 0xC1
-        assert device.library.stand_in_open_contexts() == open_contexts
-        current = device.ctypes.c_uint64()
-        device.library.cuCtxGetCurrent(device.ctypes.byref(current))
-        assert current.value == 0xC0
+        artifact = kernel.compile(there)
+        # A stream of that device, and the default ones, which are the current context's.
+        for stream in (OTHER_DEVICE, 0, 1, 2):
+            for call in [lambda: kernel.run(there, artifact, stream)] * 3 + [kernel.bind(there, artifact, stream)] * 2:
+                launches = device.launches()
+                call()
+                assert device.launches() == launches + 1
+                assert device.library.stand_in_last_context() == 0xC1
+                assert device.library.stand_in_open_contexts() == open_contexts
+                current = device.ctypes.c_uint64()
+                device.library.cuCtxGetCurrent(device.ctypes.byref(current))
+                assert current.value == 0xC0
+        """
+    )
+
+
+def test_a_thread_without_a_context_launches():
+    run(
+        """
+        import threading
+        artifact = kernel.compile(args)
+        launch = kernel.bind(args, artifact, STREAM)
+        def launch_all():
+            for call in [lambda: kernel.run(args, artifact, STREAM)] * 3 + [lambda: kernel.run(args, artifact, 0), launch]:
+                before = device.launches()
+                call()
+                assert (device.launches(), device.library.stand_in_last_context()) == (before + 1, 0xC0)
+            done.append(True)
+        done = []
+        thread = threading.Thread(target=launch_all)
+        thread.start()
+        thread.join()
+        assert done
         """
     )
 

@@ -7,6 +7,7 @@ use arrayvec::ArrayVec;
 use cudarc::driver::sys::{
     self, CUfunc_st, CUfunction, CUfunction_attribute, CUkernel, CUlaunchAttribute, CUlaunchAttributeID,
     CUlaunchAttributeValue, CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDim, CUlaunchConfig, CUlibrary,
+    CUresult,
 };
 
 use super::error::check;
@@ -148,7 +149,11 @@ impl Library {
 }
 
 impl Function {
-    /// Enqueues one launch on a stream of the device that the function is of.
+    /// Enqueues one launch on a stream of the device that the function is of, whichever is current.
+    ///
+    /// It is not asked which context is current, 20 ns of each launch. Function and stream belong to one each, and the driver launches
+    /// where both are the same, or refuses; a default stream is the current context's, or nobody's. What it answers in each case:
+    /// docs/notes/latency.md.
     ///
     /// # Safety
     /// `params` points to what the kernel declares as its first parameter, `more` is its second, unless it has none, and every
@@ -162,9 +167,15 @@ impl Function {
         params: *const c_void,
         more: &[u64],
     ) -> Result<(), DriverError> {
+        let mut parameters = [params.cast_mut(), more.as_ptr().cast_mut().cast()];
+        // SAFETY: the caller's.
+        let result = unsafe { self.call(stream, grid, &mut parameters) };
+        if !matches!(result, CUresult::CUDA_ERROR_INVALID_CONTEXT | CUresult::CUDA_ERROR_INVALID_HANDLE) {
+            return check("cuLaunchKernelEx", result);
+        }
         let _current = device.make_current()?;
-        // SAFETY: the caller's; the device has just been made current.
-        unsafe { self.launch_current(stream, grid, params, more) }
+        // SAFETY: the caller's.
+        check("cuLaunchKernelEx", unsafe { self.call(stream, grid, &mut parameters) })
     }
 
     /// As [`Function::launch`], of a kernel with one parameter a word: each lies in the first bytes of its own.
@@ -182,8 +193,8 @@ impl Function {
         let _current = device.make_current()?;
         let mut arguments: Vec<*mut c_void> =
             words.iter().map(|word| std::ptr::from_ref(word).cast_mut().cast()).collect();
-        // SAFETY: the caller's; the device has just been made current.
-        unsafe { self.launch_pointers(stream, grid, &mut arguments) }
+        // SAFETY: the caller's.
+        check("cuLaunchKernelEx", unsafe { self.call(stream, grid, &mut arguments) })
     }
 
     /// The launch call alone.
@@ -197,19 +208,15 @@ impl Function {
         params: *const c_void,
         more: &[u64],
     ) -> Result<(), DriverError> {
+        let mut parameters = [params.cast_mut(), more.as_ptr().cast_mut().cast()];
         // SAFETY: the caller's. The driver looks at as many as the kernel declares.
-        unsafe { self.launch_pointers(stream, grid, &mut [params.cast_mut(), more.as_ptr().cast_mut().cast()]) }
+        check("cuLaunchKernelEx", unsafe { self.call(stream, grid, &mut parameters) })
     }
 
     /// # Safety
     /// There is a pointer to each parameter that the kernel declares; the rest as for [`Function::launch_current`].
     #[inline(always)]
-    unsafe fn launch_pointers(
-        self,
-        stream: u64,
-        grid: &Configuration,
-        arguments: &mut [*mut c_void],
-    ) -> Result<(), DriverError> {
+    unsafe fn call(self, stream: u64, grid: &Configuration, arguments: &mut [*mut c_void]) -> CUresult {
         let config = CUlaunchConfig {
             hStream: stream as sys::CUstream,
             attrs: grid.attributes.as_ptr().cast_mut(),
@@ -217,7 +224,6 @@ impl Function {
         };
         // SAFETY: the driver copies attributes and parameters before it returns, and only reads them. The rest the caller vouches
         // for.
-        let result = unsafe { sys::cuLaunchKernelEx(&config, self.0, arguments.as_mut_ptr(), std::ptr::null_mut()) };
-        check("cuLaunchKernelEx", result)
+        unsafe { sys::cuLaunchKernelEx(&config, self.0, arguments.as_mut_ptr(), std::ptr::null_mut()) }
     }
 }

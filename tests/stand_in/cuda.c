@@ -170,9 +170,12 @@ CUresult cuKernelSetAttribute(int attribute, int value, uint64_t kernel, int dev
     (void)attribute, (void)value, (void)kernel, (void)device;
     return SUCCESS;
 }
+static uint64_t current_context(void) { return depth > 0 ? stack[depth - 1] : 0; }
+// A function is its kernel, with the context in front.
 CUresult cuKernelGetFunction(uint64_t* function, uint64_t kernel) {
     CALLED();
-    *function = kernel;
+    if (current_context() == 0) return INVALID_CONTEXT;
+    *function = current_context() << 32 | kernel;
     return SUCCESS;
 }
 CUresult cuStreamGetCtx(uint64_t stream, uint64_t* context) {
@@ -250,6 +253,11 @@ CUresult cuLaunchKernelEx(const LaunchConfig* config, uint64_t kernel, void** pa
         struct timespec pause = {blocking_milliseconds / 1000, blocking_milliseconds % 1000 * 1000000L};
         nanosleep(&pause, 0);
     }
+    const uint64_t stream = config->stream;
+    // As the real one does: a stream has its context, a default stream is the current one's.
+    const uint64_t of_stream = stream >= 0x5000 && stream < 0x7000 ? CONTEXT[stream >= 0x6000] : current_context();
+    if (of_stream == 0) return INVALID_CONTEXT;
+    if (of_stream != kernel >> 32) return INVALID_HANDLE;
     ++launches;
     memcpy(last.grid, config->grid, sizeof last.grid);
     memcpy(last.block, config->block, sizeof last.block);
@@ -262,8 +270,8 @@ CUresult cuLaunchKernelEx(const LaunchConfig* config, uint64_t kernel, void** pa
         if (attribute->id == 6) last.overlapping = attribute->value[0];  // programmatic stream serialization
     }
     last.stream = config->stream;
-    last.context = depth > 0 ? stack[depth - 1] : 0;
-    last.kernel = kernel;
+    last.context = of_stream;
+    last.kernel = kernel & UINT32_MAX;
     for (unsigned at = 0; at < parameter_words; ++at) memcpy(last.parameters + 8 * at, parameters[at], 8);
     if (parameter_words != 0) return SUCCESS;
     memcpy(last.parameters, parameters[0], parameter_bytes);
