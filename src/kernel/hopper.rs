@@ -77,6 +77,9 @@ const FUSED_PAIRS: f64 = 1.04;
 /// Copying operands first: a launch, and bytes a second read and written.
 const PACK_LAUNCH: f64 = 2.97e-6;
 const PACK_RATE: f64 = 2.8e12;
+/// How much longer it all takes then. Of 12 products of chance that need no copy, but for which the model saw none lost by more than 6 %, the
+/// best one with a copy took 2.5 % longer beside the best without than predicted, and was faster once, by 1 % (docs/notes/sm90.md, run 23).
+const PACKED: f64 = 1.03;
 
 /// How much longer the L2 cache takes over rows that begin at multiples of so many bytes.
 fn ragged(aligned: u32) -> f64 {
@@ -172,14 +175,14 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
     let in_flight = running * size * config.occupied(problem) * f64::from(footprint.shared_bytes);
     let device = DEVICE_STARTS + bytes / (DEVICE_RATE * in_flight / (in_flight + DEVICE_HALF));
 
-    let packing = match copied_bytes {
-        0 => 0.0,
-        bytes => PACK_LAUNCH + 2.0 * bytes as f64 / PACK_RATE,
+    let (packing, packed) = match copied_bytes {
+        0 => (0.0, 1.0),
+        bytes => (PACK_LAUNCH + 2.0 * bytes as f64 / PACK_RATE, PACKED),
     };
     // All at once, the longest counting most. (The power that fits best is 2.2.)
     let together = [work, from_cache + reread, device].map(|seconds| seconds * seconds).into_iter().sum::<f64>();
     let clusters = if cluster_m * cluster_n > 1.0 { CLUSTER } else { 0.0 };
-    LAUNCH + clusters + together.sqrt() + packing
+    (LAUNCH + clusters + together.sqrt() + packing) * packed
 }
 
 /// Estimated seconds of a kernel with K over the grid.
