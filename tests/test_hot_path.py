@@ -76,7 +76,8 @@ def test_a_thread_without_a_context_launches():
         artifact = kernel.compile(args)
         launch = kernel.bind(args, artifact, STREAM)
         def launch_all():
-            for call in [lambda: kernel.run(args, artifact, STREAM)] * 3 + [lambda: kernel.run(args, artifact, 0), launch]:
+            again = lambda stream: lambda: kernel.run(args, artifact, stream)
+            for call in (*[again(STREAM)] * 3, again(0), launch):
                 before = device.launches()
                 call()
                 assert (device.launches(), device.library.stand_in_last_context()) == (before + 1, 0xC0)
