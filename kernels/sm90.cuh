@@ -139,7 +139,8 @@ struct Sm90Gemm {
 
   // ---- registers ----
 
-  static constexpr int SUMS = M_BLOCKS * Multiply::SUMS, OWN_SUMS = M_BLOCKS * OWN_PIECES * 4;  // a thread's, and those that it stores
+  static constexpr int SUMS = M_BLOCKS * Multiply::SUMS;         // registers of a thread's
+  static constexpr int OWN_SUMS = M_BLOCKS * OWN_PIECES * 4;     // of those that it stores, of a split tile
   using Sums = ptx::Results<Accumulator, TILE_N / 2, false>;
   using Totals = ptx::Results<f32, OWN_PIECES * 4, true>;  // of a split tile
   // Where the output shows how exact the sums are, so many K blocks are a chain, and chains are added up apart. cuBLAS, which splits K where
@@ -152,6 +153,7 @@ struct Sm90Gemm {
   // Besides the sums, 48 registers do. Where the even share of a SM's 65536 does not suffice, the producer passes its own on.
   static constexpr int ADDING = SPLIT > 1 ? OWN_SUMS * (OVER_GRID ? 1 + PARTS_AT_ONCE : 1) : 0;  // a split tile's sums
   static constexpr int CHAINS = CHAINED ? SUMS : 0;  // given back before those are added
+  static constexpr int TOTALS = CHAINED ? SUMS : SPLIT > 1 ? OWN_SUMS : 0;
   static constexpr int CTAS_BY_REGISTERS = 65536 / (THREADS * (SUMS + FRAGMENTS + (ADDING > CHAINS ? ADDING : CHAINS) + 48));
   static constexpr int MIN_CTAS = CTAS_BY_REGISTERS > 1 ? CTAS_BY_REGISTERS : 1;
   static constexpr bool REDISTRIBUTE = CTAS_BY_REGISTERS == 0;
@@ -283,8 +285,7 @@ struct Sm90Gemm {
       if constexpr (REDISTRIBUTE) ptx::grow_registers<CONSUMER_REGISTERS>();
       if constexpr (!GROUPED) begin();
       ptx::declare_sums<SUMS>();
-      constexpr int totals = CHAINED && SUMS > OWN_SUMS ? SUMS : OWN_SUMS;
-      if constexpr (CHAINED || SPLIT > 1) ptx::declare_totals<totals>();
+      if constexpr (TOTALS > 0) ptx::declare_totals<TOTALS>();
       unsigned char* slabs = shared_memory + SLABS_AT + warp * (SLABS * SLAB_BYTES);
       const int warp_m = (PING_PONG ? 0 : warpgroup * M_BLOCKS * 64) + warp % 4 * 16;
       int slab = 0;

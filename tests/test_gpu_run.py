@@ -11,6 +11,7 @@ import pickle
 import re
 import runpy
 import threading
+from functools import partial
 from pathlib import Path
 
 import cutlass_api
@@ -518,6 +519,40 @@ def test_the_current_device_and_context_are_left_as_they_were() -> None:
     thread.join()
     assert seen == [0, 0]
     assert gemm.shows(1)
+
+
+def test_another_context_of_the_device_may_be_current_and_a_capture_goes_on() -> None:
+    driver = ctypes.CDLL("libcuda.so.1")
+    gemm, stream = Gemm(), torch.cuda.Stream()
+    launch = gemm.kernel.bind(gemm.args, gemm.artifact, stream)
+    run = partial(gemm.kernel.run, gemm.args, gemm.artifact)
+    calls = [*[partial(run, stream.cuda_stream)] * 2, partial(run, 0), launch]
+    own, other = current_context(), ctypes.c_void_p()
+    assert driver.cuCtxCreate_v2(ctypes.byref(other), 0, torch.cuda.current_device()) == 0
+    popped = ctypes.byref(ctypes.c_void_p())
+    assert driver.cuCtxPopCurrent_v2(popped) == 0 and current_context() == own
+    try:
+        for call in calls:
+            torch.cuda.synchronize()
+            gemm.out.zero_()
+            torch.cuda.synchronize()
+            assert driver.cuCtxPushCurrent_v2(other) == 0
+            call()
+            assert current_context() == other.value
+            assert driver.cuCtxPopCurrent_v2(popped) == 0
+            torch.cuda.synchronize()
+            assert gemm.shows(1)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            assert driver.cuCtxPushCurrent_v2(other) == 0
+            launch()
+            assert driver.cuCtxPopCurrent_v2(popped) == 0
+        gemm.out.zero_()
+        graph.replay()
+        assert gemm.shows(1)
+    finally:
+        assert driver.cuCtxDestroy_v2(other) == 0
+    assert current_context() == own
 
 
 # ---- the README, and how long it takes -------------------------------------------------------------------------------

@@ -69,6 +69,63 @@ def test_the_operands_device_is_used_and_the_current_one_left_alone():
     )
 
 
+def test_a_launch_that_is_repeated_is_one_call_of_the_driver():
+    run(
+        """
+        artifact = kernel.compile(args)
+        launch = kernel.bind(args, artifact, STREAM)
+        device.library.cuCtxPushCurrent_v2(device.ctypes.c_uint64(0xC0))
+        def calls_of(call):
+            call()
+            call()
+            before = device.library.stand_in_calls()
+            call()
+            return device.library.stand_in_calls() - before
+        assert calls_of(launch) == 1
+        assert calls_of(lambda: kernel.run(args, artifact, STREAM, assume_supported_args=True)) == 1
+        # A default stream is the current context's, which is asked for.
+        assert calls_of(lambda: kernel.run(args, artifact, 0, assume_supported_args=True)) == 2
+        """
+    )
+
+
+@pytest.mark.parametrize("current", [0, 0xC1])
+def test_a_refused_launch_is_made_again_where_its_context_was_not_current(current):
+    run(
+        f"""
+        artifact = kernel.compile(args)
+        launch = kernel.bind(args, artifact, STREAM)
+        again = lambda: kernel.run(args, artifact, STREAM, assume_supported_args=True)
+        again()
+        if {current}:
+            device.library.cuCtxPushCurrent_v2(device.ctypes.c_uint64({current}))
+        open_contexts = device.library.stand_in_open_contexts()
+        device.library.stand_in_launch_in_current_context_alone(1)
+        for call in (again, launch, again):
+            before = device.launches()
+            call()
+            assert device.launches() == before + 1
+            assert device.library.stand_in_open_contexts() == open_contexts
+        for failing, code, name in [
+            ("cuCtxPushCurrent_v2", 719, "cuCtxPushCurrent failed with CUDA_ERROR_LAUNCH_FAILED"),
+            ("cuLaunchKernelEx", 400, "cuLaunchKernelEx failed with CUDA_ERROR_INVALID_HANDLE"),
+            ("cuLaunchKernelEx", 201, "cuLaunchKernelEx failed with CUDA_ERROR_INVALID_CONTEXT"),
+        ]:
+            device.fail(failing, code)
+            for call in (again, launch):
+                try:
+                    call()
+                except RuntimeError as error:
+                    assert name in str(error), error
+                else:
+                    raise AssertionError(f"nothing was raised where {{failing}} fails")
+                assert device.library.stand_in_open_contexts() == open_contexts
+        device.fail("")
+        again()
+        """
+    )
+
+
 def test_a_thread_without_a_context_launches():
     run(
         """

@@ -1,17 +1,9 @@
-// Stores to shared memory, beyond the single words of ptx.cuh.
+// PTX ISA, "Warp-level Matrix Store Instruction: stmatrix".
 #pragma once
 
 namespace ptx {
 
-// PTX ISA, "Data Movement and Conversion Instructions: st".
-__device__ __forceinline__ void store_shared(unsigned shared, unsigned a, unsigned b) {
-  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(shared), "r"(a), "r"(b) : "memory");
-}
-__device__ __forceinline__ void store_shared(unsigned shared, unsigned a, unsigned b, unsigned c, unsigned d) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
-}
-
-// "Warp-level Matrix Store Instruction: stmatrix". The reverse of ldmatrix: lane 8 i + r gives the address of row r of matrix i (8 x 8
+// The reverse of ldmatrix: lane 8 i + r gives the address of row r of matrix i (8 x 8
 // elements of 16 bits); lane 4 g + q gives the elements 2q and 2q + 1 of row g of each.
 __device__ __forceinline__ void store_matrices(unsigned shared, unsigned a, unsigned b) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(shared), "r"(a), "r"(b) : "memory");

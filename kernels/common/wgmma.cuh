@@ -45,8 +45,8 @@ template <int BLOCK> struct SumNames;
 
 template <int COUNT> __device__ __forceinline__ void declare_sums() { asm volatile(".reg .b32 s<%0>;" ::"n"(COUNT)); }
 
-// As many registers more, f32: what chains of products have come to, or what the parts of a split tile. The tensor cores cut off each sum that
-// they add to, always toward zero, so that the error grows with the length of a chain; an addition here rounds to nearest.
+// Further registers, f32: what chains of products have come to, or what the parts of a split tile. The tensor cores cut off each sum that they
+// add to, always toward zero, so that the error grows with the length of a chain; an addition here rounds to nearest.
 template <int COUNT> __device__ __forceinline__ void declare_totals() { asm volatile(".reg .f32 t<%0>;" ::"n"(COUNT)); }
 template <int FIRST, int END> __device__ __forceinline__ void clear_totals() {
   asm volatile("mov.f32 t%0, 0f00000000;" ::"n"(FIRST));
@@ -77,7 +77,7 @@ template <bool TRANSPOSED> struct MatrixMode { static constexpr char text[] = ""
 template <> struct MatrixMode<true> { static constexpr char text[] = ".trans"; };
 
 // A thread's results, in the sums or in the totals: BLOCK_VALUES for each block of 64 rows. They are read by name where they are used, once
-// the instructions that add to them have been waited for: as variables of C++, all at once, they take LLVM a third of its time
+// the instructions that add to them have been waited for: as variables of C++, all at once, they take LLVM a fifth of its time
 // (docs/notes/compile.md).
 template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
   static_assert(is_same<Accumulator, f32> || !IN_TOTALS);
@@ -86,7 +86,7 @@ template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
 
   // COUNT neighbouring values of a block.
   template <int BLOCK, int FIRST, int COUNT> static __device__ __forceinline__ void read(f32* values) {
-    static_assert(COUNT % 4 == 0);
+    static_assert(COUNT % 4 == 0 && FIRST + COUNT <= BLOCK_VALUES);
     constexpr int AT = (BLOCK * BLOCK_VALUES + FIRST) / VALUES_A_REGISTER;
     if constexpr (is_same<Accumulator, f32>) {
       asm volatile("mov.b32 %0, %4%5;\nmov.b32 %1, %4%6;\nmov.b32 %2, %4%7;\nmov.b32 %3, %4%8;"
@@ -104,6 +104,7 @@ template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
   // Four or eight, converted to a type of 16 bits, to shared memory as two or four matrices (`store_matrices`); of each, lanes give the
   // elements of a column if TRANSPOSED.
   template <class Out, bool TRANSPOSED, int BLOCK, int FIRST, int MATRICES> static __device__ __forceinline__ void store(unsigned shared) {
+    static_assert(FIRST + 2 * MATRICES <= BLOCK_VALUES);
     constexpr int AT = (BLOCK * BLOCK_VALUES + FIRST) / VALUES_A_REGISTER;
     using Mode = MatrixMode<TRANSPOSED>;
     if constexpr (is_same<Accumulator, Out>) {
@@ -114,6 +115,7 @@ template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
         asm volatile("stmatrix.sync.aligned.m8n8.x2%1.shared.b16 [%0], {%2%3, %2%4};" ::"r"(shared), "C"(Mode::text), "C"(NAME), "n"(AT),
                      "n"(AT + 1) : "memory");
     } else {
+      static_assert(is_same<Accumulator, f32>);
       using Pair = PairConversion<Out>;
       if constexpr (MATRICES == 4)
         asm volatile("{ .reg .b32 a, b, c, d;\n%3 a, %2%5, %2%4;\n%3 b, %2%7, %2%6;\n%3 c, %2%9, %2%8;\n%3 d, %2%11, %2%10;\n"

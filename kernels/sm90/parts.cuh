@@ -96,8 +96,9 @@ template <class Gemm> struct Sm90Parts {
     Word* const found = reinterpret_cast<Word*>(shared);
     const Word turn = *found;
     float4* const target = pieces(part, threadIdx.x);
-    f32 own[Gemm::M_BLOCKS * PIECES * 4];
-    Gemm::Sums::template read<0, 0, M_BLOCKS * PIECES * 4>(own);
+    f32 own[M_BLOCKS * PIECES * 4];
+    Gemm::Sums::template read<0, 0, PIECES * 4>(own);
+    if constexpr (M_BLOCKS > 1) Gemm::Sums::template read<1, 0, PIECES * 4>(own + PIECES * 4);
 #pragma unroll
     for (int at = 0; at < M_BLOCKS * PIECES; ++at) {
       auto value = [&](int e) { return present(own[at * 4 + e]); };

@@ -6,12 +6,12 @@
 //   (OUT_TRANSPOSED)         store_pairs: of an A from registers, whole tiles in pairs, straight from the sums;
 //                            store_transposed: all else, 16 rows at a time.
 #pragma once
+#include "common/choose.cuh"
 #include "common/epilogue.cuh"
 #include "common/ptx.cuh"
 #include "common/stmatrix.cuh"
 #include "common/tma.cuh"
 #include "common/types.cuh"
-#include "common/choose.cuh"
 #include "common/wgmma.cuh"
 #include "sm90/params.cuh"
 
@@ -26,6 +26,7 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
   static constexpr int TRANSPOSED_N = Gemm::TRANSPOSED_N, TRANSPOSED_PITCH = Gemm::TRANSPOSED_PITCH;
   static constexpr bool CONVERT_ONLY = Gemm::CONVERT_ONLY, BY_LINES = Gemm::BY_LINES, LOAD_AHEAD = Gemm::LOAD_AHEAD;
   static constexpr bool A_FROM_REGISTERS = Gemm::A_FROM_REGISTERS;
+  struct alignas(2 * sizeof(Out)) Pair { Out elements[2]; };
 
   // A warp's sums: M_BLOCKS strips of 16 rows, 64 rows apart, EPILOGUE_N columns wide, from (m, n) on. Sums: ptx::Results, which names them
   // by their strip and their index there. Of the rows, only those before `end` are stored. `last`: nobody in this CTA multiplies meanwhile.
@@ -180,8 +181,7 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
         else if (first + group < GROUPS) ptx::store_matrices(matrices, pair(0, group), pair(1, group));
       }
     } else {
-      struct alignas(2 * sizeof(Out)) Pair { Out elements[2]; };
-#pragma unroll
+  #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
         for (int group = 0; group < ROUND_GROUPS; ++group)
@@ -302,20 +302,18 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
   // The same for whole tiles of which each lane has pairs along m: 8 lanes' lie side by side. False, if that cannot be.
   template <class Sums>
   static __device__ __forceinline__ bool store_pairs(const Sm90Params& params, int batch, int m, int n) {
-    struct alignas(2 * sizeof(Out)) Pair { Out elements[2]; };
     const int lane = threadIdx.x % 32;
     Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[0] * batch;
     // The same for all threads, and asked so that the compiler knows: in the main loop it would else keep wgmma's descriptors in registers
     // of each thread, and move them to where wgmma takes them, 7 or 8 instructions for 4.
     const bool aligned = ((reinterpret_cast<unsigned long long>(out) | params.out_stride[1] * sizeof(Out)) & (sizeof(Pair) - 1)) == 0;
-    Out* target = out + params.out_stride[1] * (n + lane % 4 * 2) + m + lane / 4 * 2;
+    Out* const target = out + params.out_stride[1] * (n + lane % 4 * 2) + m + lane / 4 * 2;
     const bool whole = m + (M_BLOCKS - 1) * 64 + 16 <= params.m && n + EPILOGUE_N <= params.n;
     if (params.out_stride[2] != 1 || !aligned || !whole) return false;
     store_pairs<Sums, 0>(target, params.out_stride[1]);
     return true;
   }
   template <class Sums, int GROUP> static __device__ __forceinline__ void store_pairs(Out* target, long long stride) {
-    struct alignas(2 * sizeof(Out)) Pair { Out elements[2]; };
     f32 sums[M_BLOCKS][4];
     Sums::template read<0, 4 * GROUP, 4>(sums[0]);
     if constexpr (M_BLOCKS > 1) Sums::template read<1, 4 * GROUP, 4>(sums[1]);

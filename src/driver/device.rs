@@ -161,9 +161,9 @@ impl Device {
         Ok(made)
     }
 
-    /// Whether a stream belongs to this device's primary context. The default streams (0, 1, 2) belong to every device.
+    /// Whether a stream belongs to this device's primary context. The default streams belong to every device.
     pub fn owns_stream(&self, stream: u64) -> Result<bool, DriverError> {
-        if stream <= 2 {
+        if is_default_stream(stream) {
             return Ok(true);
         }
         let mut context = std::ptr::null_mut();
@@ -173,9 +173,22 @@ impl Device {
     }
 }
 
+/// Null and the handles 1 and 2, which stand for the current context's default streams (CUDA driver API, `CU_STREAM_LEGACY` and
+/// `CU_STREAM_PER_THREAD`).
+pub(super) fn is_default_stream(stream: u64) -> bool {
+    stream <= 2
+}
+
 /// While it lives, the device that made it is current on this thread.
 pub struct Current {
     pushed: bool,
+}
+
+impl Current {
+    /// Whether another one, or none, was current before.
+    pub fn is_new(&self) -> bool {
+        self.pushed
+    }
 }
 
 impl Drop for Current {

@@ -10,6 +10,7 @@ use cudarc::driver::sys::{
     CUresult,
 };
 
+use super::device::is_default_stream;
 use super::error::check;
 use super::{Device, DriverError};
 
@@ -151,9 +152,8 @@ impl Library {
 impl Function {
     /// Enqueues one launch on a stream of the device that the function is of, whichever is current.
     ///
-    /// It is not asked which context is current, 20 ns of each launch. Function and stream belong to one each, and the driver launches
-    /// where both are the same, or refuses; a default stream is the current context's, or nobody's. What it answers in each case:
-    /// docs/notes/latency.md.
+    /// On a stream that was made it is not asked which context is current, 20 ns of each launch: function and stream belong to one context
+    /// each, and the driver launches where both are the same, or refuses (what it answers in each case: docs/notes/latency.md).
     ///
     /// # Safety
     /// `params` points to what the kernel declares as its first parameter, `more` is its second, unless it has none, and every
@@ -168,14 +168,35 @@ impl Function {
         more: &[u64],
     ) -> Result<(), DriverError> {
         let mut parameters = [params.cast_mut(), more.as_ptr().cast_mut().cast()];
+        // A default stream is the current context's, whichever that is: a green context's (CUDA driver API, "Green Contexts"), too.
+        let _current = if is_default_stream(stream) { Some(device.make_current()?) } else { None };
         // SAFETY: the caller's.
-        let result = unsafe { self.call(stream, grid, &mut parameters) };
-        if !matches!(result, CUresult::CUDA_ERROR_INVALID_CONTEXT | CUresult::CUDA_ERROR_INVALID_HANDLE) {
-            return check("cuLaunchKernelEx", result);
+        match unsafe { self.call(stream, grid, &mut parameters) } {
+            CUresult::CUDA_SUCCESS => Ok(()),
+            // SAFETY: the caller's.
+            refused => unsafe { self.launch_elsewhere(device, stream, grid, &mut parameters, refused) },
         }
-        let _current = device.make_current()?;
+    }
+
+    /// Once more, with the device's context current, unless it was when the launch was refused: a driver may launch in the current context
+    /// alone.
+    ///
+    /// # Safety
+    /// As for [`Function::call`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn launch_elsewhere(
+        self,
+        device: &Device,
+        stream: u64,
+        grid: &Configuration,
+        arguments: &mut [*mut c_void],
+        refused: CUresult,
+    ) -> Result<(), DriverError> {
+        let current = device.make_current()?;
         // SAFETY: the caller's.
-        check("cuLaunchKernelEx", unsafe { self.call(stream, grid, &mut parameters) })
+        let result = if current.is_new() { unsafe { self.call(stream, grid, arguments) } } else { refused };
+        check("cuLaunchKernelEx", result)
     }
 
     /// As [`Function::launch`], of a kernel with one parameter a word: each lies in the first bytes of its own.
@@ -213,8 +234,10 @@ impl Function {
         check("cuLaunchKernelEx", unsafe { self.call(stream, grid, &mut parameters) })
     }
 
+    /// The call. Where another device's context is current, or none, the driver may refuse it.
+    ///
     /// # Safety
-    /// There is a pointer to each parameter that the kernel declares; the rest as for [`Function::launch_current`].
+    /// There is a pointer to each parameter that the kernel declares; the rest as for [`Function::launch`].
     #[inline(always)]
     unsafe fn call(self, stream: u64, grid: &Configuration, arguments: &mut [*mut c_void]) -> CUresult {
         let config = CUlaunchConfig {

@@ -77,8 +77,9 @@ const FUSED_PAIRS: f64 = 1.04;
 /// Copying operands first: a launch, and bytes a second read and written.
 const PACK_LAUNCH: f64 = 2.97e-6;
 const PACK_RATE: f64 = 2.8e12;
-/// How much longer it all takes then. Of 12 products of chance that need no copy, but for which the model saw none lost by more than 6 %, the
-/// best one with a copy took 2.5 % longer beside the best without than predicted, and was faster once, by 1 % (docs/notes/sm90.md, run 23).
+/// How much longer it all takes then: of 12 products of chance that need no copy, where the model saw one lose at most 6 %, the best kernel
+/// with a copy was 2.5 % further behind the best without than predicted, and ahead once, by 1 % (docs/notes/sm90.md, run 23). Where a copy is
+/// needed, that moves it by as much behind threads that load and other families, which was not looked at.
 const PACKED: f64 = 1.03;
 
 /// How much longer the L2 cache takes over rows that begin at multiples of so many bytes.

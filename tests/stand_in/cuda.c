@@ -38,7 +38,7 @@ static unsigned capability = 90;
 static unsigned parameter_bytes = 128, more_bytes = 0, parameter_words = 0;
 static _Atomic int blocking_milliseconds;
 static _Atomic uint64_t allocations, last_allocation;
-static int capturing;
+static int capturing, strict;
 
 uint64_t stand_in_launches(void) { return launches; }
 uint64_t stand_in_calls(void) { return calls; }
@@ -50,6 +50,8 @@ uint64_t stand_in_allocations(void) { return allocations; }
 uint64_t stand_in_last_allocation(void) { return last_allocation; }
 // From now on (1), or no longer (0), a stream is being captured, while which some calls are refused.
 void stand_in_capture(int on) { capturing = on; }
+// From now on (1), or no longer (0), launches are refused on streams of another context than the current one.
+void stand_in_launch_in_current_context_alone(int on) { strict = on; }
 void stand_in_forget_allocations(void) { allocations = 0; }
 void stand_in_expect(unsigned bytes) { parameter_bytes = bytes; }
 unsigned stand_in_last_cluster(void) { return last.cluster[0] * last.cluster[1] * last.cluster[2]; }
@@ -256,7 +258,8 @@ CUresult cuLaunchKernelEx(const LaunchConfig* config, uint64_t kernel, void** pa
     const uint64_t stream = config->stream;
     // As the real one does: a stream has its context, a default stream is the current one's.
     const uint64_t of_stream = stream >= 0x5000 && stream < 0x7000 ? CONTEXT[stream >= 0x6000] : current_context();
-    if (of_stream == 0) return INVALID_CONTEXT;
+    if (of_stream == 0 || (strict && current_context() == 0)) return INVALID_CONTEXT;
+    if (strict && of_stream != current_context()) return INVALID_HANDLE;
     if (of_stream != kernel >> 32) return INVALID_HANDLE;
     ++launches;
     memcpy(last.grid, config->grid, sizeof last.grid);
