@@ -99,7 +99,8 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
     let (size, split) = (f64::from(config.cluster_size()), f64::from(config.split));
     let sms = f64::from(target.multiprocessors);
 
-    let tiles = config.tiles(problem) as f64;
+    let grid = config.grid(problem);
+    let tiles = grid.clusters[0] * grid.clusters[1] * problem.batch() as f64;
     let slots = f64::from(config.clusters_at_once(footprint.ctas_per_sm, target.multiprocessors));
     // Of a problem without tiles, as if it had one: no time is NaN.
     let running = tiles.clamp(1.0, slots);
@@ -107,7 +108,7 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
 
     // A block is 128 bytes of K, whatever the type: wgmma takes as long for it in all.
     let element = types.a.bytes() as f64;
-    let blocks = ((problem.k() as f64 * element / 128.0).ceil() / split).ceil();
+    let blocks = ((problem.k() * types.a.bytes()).unsigned_abs().div_ceil(128) as f64 / split).ceil();
     // Bytes of a block of A and of B: as they arrive, and as many more as the L2 cache takes as long for.
     let rows = config.rows_read(problem);
     let arriving = f64::from(rows[0].0 + rows[1].0) * 128.0;
@@ -163,17 +164,17 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
     }
     // What runs at the same time shares what it reads; what follows finds of it only what the cache still holds.
     let k = problem.k() as f64;
-    let [rows, columns] = config.covered(problem, running);
+    let [rows, columns] = config.covered(&grid, running);
     let again = tiles / running * (rows + columns) * k * element;
     let apart = if ping_pong { PING_PONG_REREAD } else { 1.0 };
     let reread = REREAD * apart * (again - L2_KEEPS).max(0.0) / DEVICE_RATE;
-    let [a_inside, b_inside] = config.inside(problem);
+    let [a_inside, b_inside] = config.inside(&grid);
     let inside = a_rows * a_inside / cluster_n + b_rows * b_inside / cluster_m;
     let from_cache = tiles * size * blocks * inside / L2_RATE_OF_ALL;
 
     let [a, b, out] = [&problem.a, &problem.b, &problem.out].map(|view| view.numel() as f64);
     let bytes = element * (a + b) + types.out.bytes() as f64 * out;
-    let in_flight = running * size * config.occupied(problem) * f64::from(footprint.shared_bytes);
+    let in_flight = running * size * config.occupied(&grid) * f64::from(footprint.shared_bytes);
     let device = DEVICE_STARTS + bytes / (DEVICE_RATE * in_flight / (in_flight + DEVICE_HALF));
 
     let (packing, packed) = match copied_bytes {
@@ -221,7 +222,10 @@ pub fn over_grid_seconds(config: &Sm90, types: Types, footprint: Footprint, aske
     let alone = if config.consumers == 1 { ALONE } else { 1.0 };
     let block = (tile_m * tile_n * 128.0 / TENSOR_RATE * alone).max(BLOCK).max(operands / L2_RATE);
     let work = blocks * block;
-    let ctas = config.tiles(problem) as f64 * f64::from(config.cluster_size()) * parts * config.occupied(problem);
+    let ctas = config.tiles(problem) as f64
+        * f64::from(config.cluster_size())
+        * parts
+        * config.occupied(&config.grid(problem));
     let from_cache = ctas * blocks * operands / L2_RATE_OF_ALL;
     let [a, b, out] = [&problem.a, &problem.b, &problem.out].map(|view| view.numel() as f64);
     let device = (element * (a + b) + types.out.bytes() as f64 * out) / DEVICE_RATE;

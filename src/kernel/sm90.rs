@@ -62,6 +62,16 @@ pub struct Sm90 {
     pub grouped: bool,
 }
 
+/// How clusters cover the output, rows and columns in the program's frame.
+pub struct Grid {
+    /// Of the output; at least one.
+    pub extent: [f64; 2],
+    /// Of a cluster's tiles.
+    pub cluster: [f64; 2],
+    /// How many clusters that takes.
+    pub clusters: [f64; 2],
+}
+
 /// Shared memory that a CTA may use, and what a SM has for all its CTAs, each of which takes 1 KiB more (CUDA C++ Programming Guide,
 /// "Technical Specifications per Compute Capability").
 const SHARED_BYTES_A_CTA: u32 = 227 * 1024;
@@ -485,7 +495,7 @@ impl Sm90 {
     /// CTAs that begin one after another should share what they read, by tens as much as by halves of the chip: what is read at the
     /// same time from places close to each other costs less. Both numbers and the weight are from 216 products whose bands were varied
     /// (docs/notes/sm90.md).
-    pub fn band(&self, problem: &GemmProblem) -> u32 {
+    pub fn band(&self, grid: &Grid) -> u32 {
         const NEIGHBOURS: f64 = 10.0;
         const HALF: f64 = 66.0;
         const WEIGHT_OF_HALF: f64 = 3.0;
@@ -494,7 +504,7 @@ impl Sm90 {
             let wide = self.tile[1] >= 2 * self.tile[0] || self.schedule == Schedule::PingPong;
             return if wide { 16 } else { 8 } / self.cluster[0];
         }
-        let (_, cluster, tiles) = self.grid(problem);
+        let Grid { cluster, clusters: tiles, .. } = *grid;
         if tiles[0].min(tiles[1]) == 1.0 {
             return 8; // There is one way to walk them.
         }
@@ -527,36 +537,32 @@ impl Sm90 {
 
     /// Rows and columns of the output, in the program's frame, that so many clusters cover which run at the same time, taking tiles in
     /// the order of the program.
-    pub fn covered(&self, problem: &GemmProblem, clusters: f64) -> [f64; 2] {
-        let (extent, cluster, tiles) = self.grid(problem);
-        let walked = walked(tiles, self.band(problem), clusters.max(1.0));
-        [0, 1].map(|at| (walked[at] * cluster[at]).min(extent[at]))
+    pub fn covered(&self, grid: &Grid, clusters: f64) -> [f64; 2] {
+        let walked = walked(grid.clusters, self.band(grid), clusters.max(1.0));
+        [0, 1].map(|at| (walked[at] * grid.cluster[at]).min(grid.extent[at]))
     }
 
     /// What all tiles together have of rows and columns inside the output, as a share of what they would have if each had as many as the
     /// first: clusters may overhang.
-    pub fn inside(&self, problem: &GemmProblem) -> [f64; 2] {
-        let (extent, cluster, tiles) = self.grid(problem);
+    pub fn inside(&self, grid: &Grid) -> [f64; 2] {
         [0, 1].map(|at| {
-            let first = f64::from(self.tile[at]).min(extent[at]);
-            extent[at] / (tiles[at] * cluster[at] / f64::from(self.tile[at]) * first)
+            let first = f64::from(self.tile[at]).min(grid.extent[at]);
+            grid.extent[at] / (grid.clusters[at] * grid.cluster[at] / f64::from(self.tile[at]) * first)
         })
     }
 
-    /// Rows and columns, in the program's frame: of the output, at least one; of a cluster's tiles; and how many of those there are.
-    fn grid(&self, problem: &GemmProblem) -> ([f64; 2], [f64; 2], [f64; 2]) {
+    pub fn grid(&self, problem: &GemmProblem) -> Grid {
         let sides = self.sides(problem);
         let extent = [0, 1].map(|at| (sides[at].view.shape[sides[at].rows] as f64).max(1.0));
         let cluster = [0, 1].map(|at| f64::from(self.tile[at] * self.cluster[at]));
-        (extent, cluster, [0, 1].map(|at| (extent[at] / cluster[at]).ceil()))
+        Grid { extent, cluster, clusters: [0, 1].map(|at| (extent[at] / cluster[at]).ceil()) }
     }
 
     /// The share of the CTAs whose tiles begin inside the output: clusters may overhang by whole tiles.
-    pub fn occupied(&self, problem: &GemmProblem) -> f64 {
-        let sides = self.sides(problem);
+    pub fn occupied(&self, grid: &Grid) -> f64 {
         let share = |at: usize| {
-            let tiles = (sides[at].view.shape[sides[at].rows] as u64).div_ceil(u64::from(self.tile[at])).max(1);
-            tiles as f64 / tiles.next_multiple_of(u64::from(self.cluster[at])) as f64
+            let tiles = (grid.extent[at] / f64::from(self.tile[at])).ceil();
+            tiles / (grid.clusters[at] * f64::from(self.cluster[at]))
         };
         share(0) * share(1)
     }
@@ -725,7 +731,7 @@ impl Sm90 {
             batch: problem.b.shape[0] as i32,
             batched: [batched(0), batched(1)],
             out_by_copy_engine: i32::from(stored_by_copy_engine),
-            band: self.band(problem) as i32,
+            band: self.band(&self.grid(problem)) as i32,
             boxes: [0, 1].map(|at| self.box_rows(&sides, at) as i32),
             offsets: GroupOffsets::new(offsets),
             a: if self.loads_by_threads() { sides[0].view.data } else { 0 },

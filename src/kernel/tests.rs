@@ -656,7 +656,7 @@ fn bands_are_those_that_were_fast() {
                 && kernel.name().ends_with(&name)
         });
         let Some(Kernel { design: Design::Sm90(config), .. }) = named else { panic!("there is no {name}") };
-        config.band(problem)
+        config.band(&config.grid(problem))
     };
     // 207.6 us, where 8 takes 211.8 and 4 takes 218.6; 26.6 us, where 8 takes 29.5 (docs/notes/sm90.md, run 17).
     assert_eq!(band([4096; 3], "tt", "128x128x64_pingpong2_6stages_cluster1x2"), 16);
