@@ -420,11 +420,12 @@ def test_all_kernels_by_name_in_a_fresh_process():
         start = time.perf_counter()
         kernels = {kernel.metadata.kernel_name: kernel for kernel in cutlass_api.get_kernels()}
         seconds = time.perf_counter() - start
-        print(seconds, seconds / max(before, slowness()))
+        # Of the two paces the better one: a bad moment beside the call must not excuse it.
+        print(seconds, seconds / min(before, slowness()))
     """
     here = str(Path(__file__).parent)
     # The best of some: other work on the machine must not fail the test.
-    times = [tuple(map(float, run_python(code, PYTHONPATH=here).split())) for _ in range(5)]
+    times = [tuple(map(float, run_python(code, PYTHONPATH=here).split())) for _ in range(15)]
     seconds, best = map(min, zip(*times, strict=True))
     print(f"get_kernels() and a dictionary by name: {seconds * 1e3:.1f} ms, {best * 1e3:.1f} at the reference's pace")
     assert best < 0.020
@@ -466,9 +467,13 @@ def test_kernels_for_arguments(arguments):
         assert found
         return taken
 
-    medians = [(statistics.median(seconds() for _ in range(100)), slowness()) for _ in range(5)]
-    median, best = min(medians)[0], min(median / slower for median, slower in medians)
-    print(f"get_kernels(args): {median * 1e6:.1f} us, {best * 1e6:.1f} at the reference's pace")
+    def median():
+        before = slowness()
+        taken = statistics.median(seconds() for _ in range(100))
+        return taken, taken / min(before, slowness())
+
+    taken, best = map(min, zip(*(median() for _ in range(5)), strict=True))
+    print(f"get_kernels(args): {taken * 1e6:.1f} us, {best * 1e6:.1f} at the reference's pace")
     assert best < 100e-6
 
 

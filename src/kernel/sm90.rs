@@ -551,6 +551,7 @@ impl Sm90 {
         })
     }
 
+    /// Of a problem without rows or columns, as if it had one.
     pub fn grid(&self, problem: &GemmProblem) -> Grid {
         let sides = self.sides(problem);
         let extent = [0, 1].map(|at| (sides[at].view.shape[sides[at].rows] as f64).max(1.0));
