@@ -161,6 +161,102 @@ def test_a_failing_launch_raises_with_the_name_of_cuda_s_error() -> None:
     assert gemm.shows(1)
 
 
+# ---- launches that are repeated, and become graphs of their own ------------------------------------------------------
+
+#: Runs after which a short launch has become a graph, and some to spare.
+SETTLED = 40
+
+
+def repeated(gemm: Gemm, stream: int | None, times: int = SETTLED) -> None:
+    for _ in range(times):
+        gemm.kernel.run(gemm.args, gemm.artifact, stream=stream, assume_supported_args=True)
+
+
+@pytest.mark.parametrize("default", [False, True], ids=["made", "default"])
+def test_what_is_launched_again_and_again_keeps_its_place_on_the_stream(default: bool) -> None:
+    gemm, stream = Gemm(), torch.cuda.default_stream() if default else torch.cuda.Stream()
+    seen = []
+    with torch.cuda.stream(stream):
+        for step in range(2 * SETTLED):
+            if step % SETTLED == SETTLED - 1:
+                torch.cuda._sleep(SLEEP_CYCLES)  # so that all that follows waits in the queue
+            gemm.a.fill_(step)
+            repeated(gemm, stream.cuda_stream, 1)
+            seen.append(gemm.out[0, 0].clone())
+            gemm.out.fill_(torch.nan)
+        repeated(gemm, None, 1)
+    torch.cuda.synchronize()
+    assert [int(value) for value in seen] == [step * gemm.k for step in range(2 * SETTLED)]
+    assert gemm.shows(2 * SETTLED - 1)
+
+
+def test_memory_that_moves_is_followed_by_launches_that_were_repeated() -> None:
+    gemm = Gemm()
+    stream = torch.cuda.current_stream().cuda_stream
+    kept = []
+    for value in (2, 3, 4):
+        repeated(gemm, stream)
+        kept.append(gemm.a.data)
+        gemm.a.data = torch.full_like(gemm.a, value)
+        gemm.out.fill_(torch.nan)
+        repeated(gemm, stream, 1)
+        assert gemm.shows(value)
+    # New arguments each time, as generated code makes them, now on this memory and now on that.
+    for value, a in enumerate([*kept, gemm.a.data] * SETTLED):
+        a.fill_(value % 32)
+        args = GemmArguments(a, gemm.b, gemm.out, accumulator_type=torch.float32)
+        gemm.kernel.run(args, gemm.artifact, stream=stream, assume_supported_args=True)
+        if value % 16 == 0:
+            assert gemm.shows(value % 32)
+
+
+def test_repeated_launches_are_captured_and_leave_captures_alone() -> None:
+    """Making, launching or freeing a graph is what the strictest capture forbids."""
+    captured, beside, freed = Gemm(), Gemm(), Gemm()
+    stream, other = torch.cuda.Stream(), torch.cuda.Stream()
+    repeated(captured, stream.cuda_stream)
+    repeated(freed, other.cuda_stream)
+    torch.cuda.synchronize()
+    captured.out.fill_(torch.nan)
+    beside.out.fill_(torch.nan)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="global"):
+        repeated(captured, stream.cuda_stream)
+        repeated(beside, other.cuda_stream)
+        del freed
+        gc.collect()
+        repeated(captured, stream.cuda_stream, 1)
+    assert beside.shows(1)
+    assert captured.out.isnan().all(), "launched, not captured"
+    captured.a.fill_(5)
+    graph.replay()
+    assert captured.shows(5)
+    captured.a.fill_(6)
+    repeated(captured, stream.cuda_stream, 1)
+    assert captured.shows(6)
+
+
+def test_threads_repeat_one_launch_on_streams_of_their_own() -> None:
+    gemm = Gemm()
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    failures: list[BaseException] = []
+
+    def work(stream: torch.cuda.Stream) -> None:
+        try:
+            repeated(gemm, stream.cuda_stream, 20 * SETTLED)
+        except BaseException as error:
+            failures.append(error)
+
+    torch.cuda.synchronize()
+    threads = [threading.Thread(target=work, args=(stream,)) for stream in streams * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert gemm.shows(1)
+
+
 # ---- CUDA graphs -----------------------------------------------------------------------------------------------------
 
 

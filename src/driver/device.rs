@@ -13,6 +13,8 @@ pub struct Device {
     /// Compute capability, ten times major plus minor: 90 for an H100.
     pub cc: u32,
     pub multiprocessors: u32,
+    /// The driver's version, 12060 for that of CUDA 12.6.
+    pub(super) driver: i32,
     pub(super) handle: sys::CUdevice,
     context: CUcontext,
     pool: Mutex<Option<Pool>>,
@@ -31,9 +33,9 @@ unsafe impl Send for Pool {}
 unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
-/// Loads and initializes the driver, once.
-fn initialize() -> Result<(), DriverError> {
-    static STATE: OnceLock<Result<(), DriverError>> = OnceLock::new();
+/// Loads and initializes the driver, once. Returns its version.
+fn initialize() -> Result<i32, DriverError> {
+    static STATE: OnceLock<Result<i32, DriverError>> = OnceLock::new();
     STATE
         .get_or_init(|| {
             // SAFETY: probing loads libcuda and nothing else; the calls take valid pointers.
@@ -48,8 +50,8 @@ fn initialize() -> Result<(), DriverError> {
                 if version < 12000 {
                     return Err(DriverError::TooOld { major: version / 1000, minor: version % 1000 / 10 });
                 }
+                Ok(version)
             }
-            Ok(())
         })
         .clone()
 }
@@ -68,7 +70,7 @@ impl Device {
     }
 
     fn open(ordinal: i32) -> Result<Device, DriverError> {
-        initialize()?;
+        let driver = initialize()?;
         let (mut count, mut handle, mut context) = (0, 0, std::ptr::null_mut());
         // SAFETY: every call gets pointers to locals that outlive it.
         unsafe {
@@ -87,7 +89,7 @@ impl Device {
             let multiprocessors = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
             check("cuDevicePrimaryCtxRetain", sys::cuDevicePrimaryCtxRetain(&mut context, handle))?;
             let pool = Mutex::new(None);
-            Ok(Device { ordinal, cc: 10 * major + minor, multiprocessors, handle, context, pool })
+            Ok(Device { ordinal, cc: 10 * major + minor, multiprocessors, driver, handle, context, pool })
         }
     }
 

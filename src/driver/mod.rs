@@ -2,10 +2,12 @@
 
 mod device;
 mod error;
+mod graph;
 mod library;
 mod tensor_map;
 
 pub use device::{Current, Device};
 pub use error::DriverError;
+pub use graph::Graph;
 pub use library::{Configuration, Function, Grid, Library};
 pub use tensor_map::EncodedTensorMap;

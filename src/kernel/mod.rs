@@ -34,6 +34,7 @@ use std::fmt::{self, Write};
 
 use thiserror::Error;
 
+use self::cost::{Asked, Footprint};
 use self::reduce::Parts;
 use crate::epilogue::{Bound, Epilogue, Reduction};
 use crate::operand::{DType, Device};
@@ -271,6 +272,13 @@ impl Kernel {
             Design::Sm90(config) => config.copies(problem),
             _ => Ok(0),
         }
+    }
+
+    /// Estimated seconds on a problem that this kernel addresses; infinite where no model knows.
+    pub fn seconds(&self, problem: &Problem, target: Target) -> f64 {
+        let Some(problem) = problem.product() else { return f64::INFINITY };
+        let (copied_bytes, fused) = (self.copies(&problem).unwrap_or_default(), self.epilogue.is_some());
+        Asked { problem: &problem, target, fused, copied_bytes }.seconds(self, Footprint::of(self))
     }
 
     /// Dynamic shared memory of a launch, in bytes.

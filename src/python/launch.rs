@@ -1,7 +1,8 @@
 //! The last stretch of the road: from a checked problem and a compiled program to the driver's launch call.
 
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::time::Instant;
 
 use pyo3::exceptions::PyValueError;
@@ -13,7 +14,7 @@ use super::artifact::CompiledArtifact;
 use super::kernel::{kernel_of, unsupported};
 use super::stream::stream_handle;
 use crate::compile::Program;
-use crate::driver::{Configuration, Device, DriverError, EncodedTensorMap, Function, Grid};
+use crate::driver::{Configuration, Device, DriverError, EncodedTensorMap, Function, Graph, Grid};
 use crate::epilogue::Bound as BoundEpilogue;
 use crate::kernel::{
     ElementwiseParams, GemmParams, Kernel, Launch, Pack, PackOperand, Params, Reduce, ReduceOperand, Sm90Scalars,
@@ -238,18 +239,17 @@ impl Packed {
                 .all(|(before, now)| before.lies_elsewhere(now) && now.numel() > 0)
     }
 
-    /// Turns into the launch of a problem that fits, with this workspace (0 where none is needed). After an error the launch is nobody's.
-    fn move_to(&mut self, problem: &Problem, workspace: u64) -> PyResult<()> {
+    /// As `Ready::move_to`. Whether it is another launch now.
+    fn move_to(&mut self, problem: &Problem, workspace: u64) -> PyResult<bool> {
         let kernel = at(self.position);
         let (before, now) = (kernel.addresses_in(&self.problem), kernel.addresses_in(problem));
-        if (before != now || workspace != 0)
-            && let Some(launch) = &mut self.launch
-        {
+        let moved = before != now || workspace != 0;
+        if moved && let Some(launch) = &mut self.launch {
             let _current = self.device.make_current()?;
             launch.block.move_to(before, now, workspace)?;
         }
         self.problem = *problem;
-        Ok(())
+        Ok(moved)
     }
 
     /// The driver calls of the launch, one after the other.
@@ -277,10 +277,52 @@ impl Packed {
 #[derive(Clone)]
 #[repr(C)]
 pub struct Ready {
+    repeats: Repeats,
     /// None where it takes more, or less, than one call of the driver.
     function: Option<Function>,
     packed: Packed,
     program: Arc<Program>,
+}
+
+/// How often a launch has been repeated as it is, and the graph that it becomes then.
+#[repr(C)] // as `Ready`
+struct Repeats {
+    graph: OnceLock<Graph>,
+    /// Runs until it becomes one; 0 where it has become one, or is not to be one.
+    left: AtomicU32,
+    short: bool,
+}
+
+impl Repeats {
+    /// Making a graph takes 15 us and destroying it 9 (H100, driver 580; docs/notes/latency.md, version 9), launching it saves 0.9 to 1.5 us:
+    /// so that where a launch is not repeated any more just when it has become one, no more was lost than had gone before.
+    const RUNS: u32 = 20;
+    /// Runs until it is tried again where it did not work out, as the stream was being captured, or there were too many graphs.
+    const UNTIL_ASKED_AGAIN: u32 = 1000;
+    /// Seconds of a kernel up to which the GPU is waiting for the host: no operation of PyTorch takes less of that. What follows a graph does not
+    /// begin before it has ended, by which a GPU that has work in its queue loses 1.1 us.
+    const SHORT: f64 = 4e-6;
+
+    /// `short`: whether it may become a graph.
+    fn none_yet(short: bool) -> Repeats {
+        Repeats { graph: OnceLock::new(), left: AtomicU32::new(if short { Repeats::RUNS } else { 0 }), short }
+    }
+
+    /// Counts a run. Whether the launch is to become a graph now. (Of two threads one may be missed.)
+    fn are_due(&self) -> bool {
+        let left = self.left.load(Ordering::Relaxed);
+        if left > 0 {
+            self.left.store(left - 1, Ordering::Relaxed);
+        }
+        left == 1
+    }
+}
+
+impl Clone for Repeats {
+    /// Those of a launch that is kept elsewhere: a graph is launched by one alone.
+    fn clone(&self) -> Repeats {
+        Repeats::none_yet(self.short)
+    }
 }
 
 impl Ready {
@@ -289,21 +331,60 @@ impl Ready {
         check_architecture(&program, packed.device)?;
         let function = program.function(packed.device)?;
         let alone = packed.reduce.is_none() && packed.launch.as_ref().is_some_and(|launch| launch.copy.is_none());
-        Ok(Ready { function: alone.then_some(function), packed, program })
+        let short = at(packed.position).seconds(&packed.problem, target(packed.device)) <= Repeats::SHORT;
+        let repeats = Repeats::none_yet(alone && short);
+        Ok(Ready { repeats, function: alone.then_some(function), packed, program })
     }
 
     /// Enqueues the launch. `tensor` is one of the operands, for asking its framework for the current stream.
     #[inline(always)] // in every launch that is repeated
     pub fn enqueue(&self, tensor: &Bound<'_, PyAny>, stream: &Stream) -> PyResult<()> {
-        let Packed { device, epilogue, launch, .. } = &self.packed;
+        let device = self.packed.device;
         let stream = stream.resolve(tensor, device)?;
-        released(tensor.py(), || match (self.function, launch) {
+        released(tensor.py(), || {
+            // SAFETY: as in `Packed::enqueue_all`, which is what was captured.
+            if let Some(graph) = self.repeats.graph.get()
+                && unsafe { graph.launch(device, stream) }
+            {
+                return Ok(());
+            }
+            self.enqueue_anew(stream)
+        })?;
+        Ok(())
+    }
+
+    /// The launches themselves.
+    #[inline(always)] // as `enqueue`
+    fn enqueue_anew(&self, stream: u64) -> Result<(), DriverError> {
+        let Packed { device, epilogue, launch, .. } = &self.packed;
+        match (self.function, launch) {
             // SAFETY: as in `Packed::enqueue_all`, which does the same where it is more than one launch.
             (Some(function), Some(Calls { grid, block, .. })) => unsafe {
-                function.launch(device, stream, grid, block.pointer(), epilogue)
+                function.launch(device, stream, grid, block.pointer(), epilogue)?;
             },
-            _ => self.packed.enqueue_all(&self.program, stream),
-        })?;
+            _ => self.packed.enqueue_all(&self.program, stream)?,
+        }
+        if self.repeats.are_due() {
+            self.become_graph(stream);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn become_graph(&self, stream: u64) {
+        let enqueue = |stream| self.packed.enqueue_all(&self.program, stream);
+        match Graph::capture(self.packed.device, stream, enqueue) {
+            // Another thread's is as good.
+            Some(graph) => drop(self.repeats.graph.set(graph)),
+            None => self.repeats.left.store(Repeats::UNTIL_ASKED_AGAIN, Ordering::Relaxed),
+        }
+    }
+
+    /// Turns into the launch of a problem that fits, with this workspace (0 where none is needed). After an error the launch is nobody's.
+    fn move_to(&mut self, problem: &Problem, workspace: u64) -> PyResult<()> {
+        if self.packed.move_to(problem, workspace)? {
+            self.repeats = self.repeats.clone();
+        }
         Ok(())
     }
 }
@@ -370,7 +451,7 @@ impl LastLaunch {
         let Some(ready) = last.as_deref_mut().filter(|ready| ready.packed.plain && ready.packed.fits(problem)) else {
             return Ok(None);
         };
-        if let Err(error) = ready.packed.move_to(problem, 0) {
+        if let Err(error) = ready.move_to(problem, 0) {
             *last = None;
             return Err(error);
         }
@@ -449,9 +530,11 @@ impl Work<'_> {
         let made = match last.take() {
             Some(mut ready) if ready.packed.fits(self.problem) => {
                 at(self.position).fuses(self.epilogue).map_err(|reason| unsupported(&reason))?;
-                ready.packed.move_to(self.problem, workspace)?;
-                if self.epilogue.is_some() {
-                    ready.packed.epilogue = epilogue_params(at(self.position), self.epilogue, &[]);
+                ready.move_to(self.problem, workspace)?;
+                let epilogue = epilogue_params(at(self.position), self.epilogue, &[]);
+                if epilogue != ready.packed.epilogue {
+                    ready.packed.epilogue = epilogue;
+                    ready.repeats = ready.repeats.clone();
                 }
                 ready
             }

@@ -3,8 +3,10 @@
 // table (DLPack 1.3), so that the whole path from `run()` to the launch call can be walked on any machine.
 //
 // The declarations follow the CUDA driver API's and DLPack's documentation; only what is used is here.
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -26,11 +28,12 @@ typedef struct {
 } TensorMap;
 _Static_assert(sizeof(TensorMap) == 128, "as the real one");
 
-static struct {
+typedef struct {
     unsigned grid[3], block[3], shared_bytes, cluster[3], overlapping;
     uint64_t stream, context, kernel;
     unsigned char parameters[PARAMETER_BYTES], more[PARAMETER_BYTES];
-} last;
+} Launch;
+static Launch last;
 static _Atomic uint64_t launches, calls, contexts_pushed, libraries_loaded;
 static char failing_call[64];
 static int failing_code;
@@ -39,6 +42,8 @@ static unsigned parameter_bytes = 128, more_bytes = 0, parameter_words = 0;
 static _Atomic int blocking_milliseconds;
 static _Atomic uint64_t allocations, last_allocation;
 static int capturing, strict;
+static unsigned driver_version = 13000;
+static _Atomic uint64_t streams_open, graphs_open, graph_launches;
 
 uint64_t stand_in_launches(void) { return launches; }
 uint64_t stand_in_calls(void) { return calls; }
@@ -47,6 +52,11 @@ uint64_t stand_in_libraries(void) { return libraries_loaded; }
 uint64_t stand_in_last_stream(void) { return last.stream; }
 uint64_t stand_in_last_context(void) { return last.context; }
 uint64_t stand_in_allocations(void) { return allocations; }
+// Streams and graphs, captured and executable, that were made and not destroyed; and launches of graphs.
+uint64_t stand_in_open_streams(void) { return streams_open; }
+uint64_t stand_in_open_graphs(void) { return graphs_open; }
+uint64_t stand_in_graph_launches(void) { return graph_launches; }
+void stand_in_set_driver_version(unsigned version) { driver_version = version; }
 uint64_t stand_in_last_allocation(void) { return last_allocation; }
 // From now on (1), or no longer (0), a stream is being captured, while which some calls are refused.
 void stand_in_capture(int on) { capturing = on; }
@@ -70,7 +80,7 @@ void stand_in_set_capability(unsigned cc) { capability = cc; }
 // Launches take this long from now on, as they do when the stream's queue is full.
 void stand_in_block(int milliseconds) { blocking_milliseconds = milliseconds; }
 
-// The next calls of this name fail with this code; an empty name ends that.
+// The next calls of this name, or of one of several with spaces between them, fail with this code; an empty one ends that.
 void stand_in_fail(const char* call, int code) {
     snprintf(failing_call, sizeof failing_call, "%s", call);
     failing_code = code;
@@ -78,7 +88,11 @@ void stand_in_fail(const char* call, int code) {
 
 static CUresult called(const char* name) {
     ++calls;
-    return failing_call[0] != 0 && strcmp(failing_call, name) == 0 ? failing_code : SUCCESS;
+    if (failing_call[0] == 0) return SUCCESS;
+    const size_t length = strlen(name);
+    for (const char* at = failing_call; (at = strstr(at, name)) != 0; at += length)
+        if ((at == failing_call || at[-1] == ' ') && (at[length] == ' ' || at[length] == 0)) return failing_code;
+    return SUCCESS;
 }
 #define CALLED()                                  \
     do {                                          \
@@ -104,7 +118,7 @@ CUresult cuGetExportTable(const void** functions, const void* id) {
 }
 CUresult cuDriverGetVersion(int* version) {
     CALLED();
-    *version = 13000;
+    *version = (int)driver_version;
     return SUCCESS;
 }
 CUresult cuDeviceGetCount(int* count) {
@@ -248,37 +262,146 @@ typedef struct {
     const LaunchAttribute* attributes;
     unsigned count;
 } LaunchConfig;
-CUresult cuLaunchKernelEx(const LaunchConfig* config, uint64_t kernel, void** parameters, void** extra) {
+// ---- streams that are made, and what is captured on them ----
+
+// The stream that is being captured, which belongs to the context that was current; one at a time, which is all that is made.
+static uint64_t captured_stream;
+// Launches of a graph, captured or executable.
+typedef struct {
+    Launch launches[4];
+    int count;
+    _Atomic int launching;
+} Graph;
+static Graph capture;
+static _Thread_local int capture_mode;  // 0: global, 2: relaxed
+
+CUresult cuThreadExchangeStreamCaptureMode(int* mode) {
     CALLED();
-    (void)extra;
+    const int before = capture_mode;
+    capture_mode = *mode;
+    *mode = before;
+    return SUCCESS;
+}
+// What a capture prohibits to a thread that has not said that it knows what it does.
+static int prohibited(void) { return capturing && capture_mode != 2; }
+CUresult cuStreamCreate(uint64_t* stream, unsigned flags) {
+    CALLED();
+    if (current_context() == 0) return INVALID_CONTEXT;
+    if (flags != 1) return INVALID_VALUE;
+    *stream = (current_context() == CONTEXT[0] ? 0x5F00 : 0x6F00) + (++streams_open);
+    return SUCCESS;
+}
+CUresult cuStreamDestroy_v2(uint64_t stream) {
+    CALLED();
+    if ((stream & 0xF00) != 0xF00) return INVALID_HANDLE;
+    --streams_open;
+    return SUCCESS;
+}
+CUresult cuStreamBeginCapture_v2(uint64_t stream, int mode) {
+    CALLED();
+    if (mode != 2 || captured_stream != 0) return INVALID_VALUE;
+    captured_stream = stream;
+    capture.count = 0;
+    return SUCCESS;
+}
+CUresult cuStreamEndCapture(uint64_t stream, Graph** graph) {
+    const int ended = captured_stream == stream;
+    captured_stream = 0;
+    CALLED();
+    if (!ended || capture.count == 0) return INVALID_VALUE;
+    *graph = malloc(sizeof **graph);
+    memcpy(*graph, &capture, sizeof capture);
+    ++graphs_open;
+    return SUCCESS;
+}
+CUresult cuStreamIsCapturing(uint64_t stream, int* status) {
+    CALLED();
+    (void)stream;
+    *status = capturing;
+    return SUCCESS;
+}
+CUresult cuGraphInstantiateWithFlags(Graph** executable, const Graph* graph, unsigned long long flags) {
+    CALLED();
+    if (prohibited()) return CAPTURE_UNSUPPORTED;
+    if (flags != 0) return INVALID_VALUE;
+    *executable = malloc(sizeof **executable);
+    memcpy(*executable, graph, sizeof *graph);
+    ++graphs_open;
+    return SUCCESS;
+}
+CUresult cuGraphDestroy(Graph* graph) {
+    CALLED();
+    free(graph);
+    --graphs_open;
+    return SUCCESS;
+}
+CUresult cuGraphExecDestroy(Graph* executable) {
+    CALLED();
+    if (prohibited()) return CAPTURE_UNSUPPORTED;
+    free(executable);
+    --graphs_open;
+    return SUCCESS;
+}
+
+static void block(void) {
     if (blocking_milliseconds) {
         struct timespec pause = {blocking_milliseconds / 1000, blocking_milliseconds % 1000 * 1000000L};
         nanosleep(&pause, 0);
     }
+}
+// As the real one does: a stream has its context, a default stream is the current one's.
+static uint64_t context_of(uint64_t stream) {
+    return stream >= 0x5000 && stream < 0x7000 ? CONTEXT[stream >= 0x6000] : current_context();
+}
+CUresult cuGraphLaunch(Graph* graph, uint64_t stream) {
+    CALLED();
+    if (capturing) return CAPTURE_UNSUPPORTED;
+    // Two threads must not launch one graph at a time.
+    if (graph->launching++ != 0) return INVALID_VALUE;
+    block();
+    const uint64_t of_stream = context_of(stream);
+    const CUresult result = of_stream == 0 ? INVALID_CONTEXT : SUCCESS;
+    if (result == SUCCESS) {
+        ++graph_launches;
+        launches += (uint64_t)graph->count;
+        const Launch* launch = graph->launches + graph->count - 1;
+        memcpy(&last, launch, offsetof(Launch, parameters));
+        memcpy(last.parameters, launch->parameters, parameter_words != 0 ? 8 * parameter_words : parameter_bytes);
+        if (more_bytes != 0) memcpy(last.more, launch->more, more_bytes);
+        last.stream = stream;
+    }
+    --graph->launching;
+    return result;
+}
+CUresult cuLaunchKernelEx(const LaunchConfig* config, uint64_t kernel, void** parameters, void** extra) {
+    CALLED();
+    (void)extra;
+    block();
     const uint64_t stream = config->stream;
-    // As the real one does: a stream has its context, a default stream is the current one's.
-    const uint64_t of_stream = stream >= 0x5000 && stream < 0x7000 ? CONTEXT[stream >= 0x6000] : current_context();
+    const uint64_t of_stream = context_of(stream);
     if (of_stream == 0 || (strict && current_context() == 0)) return INVALID_CONTEXT;
     if (strict && of_stream != current_context()) return INVALID_HANDLE;
     if (of_stream != kernel >> 32) return INVALID_HANDLE;
-    ++launches;
-    memcpy(last.grid, config->grid, sizeof last.grid);
-    memcpy(last.block, config->block, sizeof last.block);
-    last.shared_bytes = config->shared_bytes;
-    for (unsigned at = 0; at < 3; ++at) last.cluster[at] = 1;
-    last.overlapping = 0;
+    const int captured = stream == captured_stream && stream != 0;
+    Launch* const launch = captured ? capture.launches + capture.count++ : &last;
+    if (!captured) ++launches;
+    memcpy(launch->grid, config->grid, sizeof launch->grid);
+    memcpy(launch->block, config->block, sizeof launch->block);
+    launch->shared_bytes = config->shared_bytes;
+    for (unsigned at = 0; at < 3; ++at) launch->cluster[at] = 1;
+    launch->overlapping = 0;
     for (unsigned at = 0; at < config->count; ++at) {
         const LaunchAttribute* attribute = config->attributes + at;
-        if (attribute->id == 4) memcpy(last.cluster, attribute->value, sizeof last.cluster);  // cluster dimension
-        if (attribute->id == 6) last.overlapping = attribute->value[0];  // programmatic stream serialization
+        if (attribute->id == 4) memcpy(launch->cluster, attribute->value, sizeof launch->cluster);  // cluster dimension
+        if (attribute->id == 6) launch->overlapping = attribute->value[0];  // programmatic stream serialization
     }
-    last.stream = config->stream;
-    last.context = of_stream;
-    last.kernel = kernel & UINT32_MAX;
-    for (unsigned at = 0; at < parameter_words; ++at) memcpy(last.parameters + 8 * at, parameters[at], 8);
+    launch->stream = config->stream;
+    launch->context = of_stream;
+    launch->kernel = kernel & UINT32_MAX;
+    for (unsigned at = 0; at < parameter_words; ++at) memcpy(launch->parameters + 8 * at, parameters[at], 8);
     if (parameter_words != 0) return SUCCESS;
-    memcpy(last.parameters, parameters[0], parameter_bytes);
-    if (more_bytes != 0) memcpy(last.more, parameters[1], more_bytes);
+    memcpy(launch->parameters, parameters[0], parameter_bytes);
+    if (more_bytes != 0) memcpy(launch->more, parameters[1], more_bytes);
     return SUCCESS;
 }
 CUresult cuGetErrorName(CUresult error, const char** text) {

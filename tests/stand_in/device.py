@@ -15,6 +15,9 @@ for _name in (
     "last_context",
     "allocations",
     "last_allocation",
+    "open_streams",
+    "open_graphs",
+    "graph_launches",
 ):
     getattr(library, f"stand_in_{_name}").restype = ctypes.c_uint64
 library.stand_in_exchange_table.restype = ctypes.c_void_p
@@ -208,10 +211,11 @@ expect_words = library.stand_in_expect_words
 
 
 def fail(call: str, code: int = 719) -> None:
-    """Makes every further call of this name fail, with CUDA_ERROR_LAUNCH_FAILED unless told otherwise."""
+    """Makes every further call of this name, or these, fail: with CUDA_ERROR_LAUNCH_FAILED unless told otherwise."""
     library.stand_in_fail(call.encode(), code)
 
 
 launches = library.stand_in_launches
+graph_launches = library.stand_in_graph_launches
 begin = library.stand_in_begin
 end = library.stand_in_end

@@ -1,0 +1,279 @@
+"""Launches that are repeated become CUDA graphs: when, what ends that, and what it must not change."""
+
+import textwrap
+
+import pytest
+import stand_in
+
+#: Runs after which a short launch is a graph, and some to spare.
+SETTLED = 40
+
+#: Runs of a short kernel, one a call, each of which must be one launch on A, B and OUT.
+PREAMBLE = f"""
+SETTLED = {SETTLED}
+kernel = first(args, "sm90")
+artifact = kernel.compile(args)
+device.expect(496)
+launch = kernel.bind(args, artifact, STREAM)
+calls = {{
+    "run": lambda: kernel.run(args, artifact, stream=STREAM, assume_supported_args=True),
+    "checked": lambda: kernel.run(args, artifact, stream=STREAM),
+    "new arguments": lambda: kernel.run(
+        GemmArguments(a, b, out, "float32"), artifact, stream=STREAM, assume_supported_args=True
+    ),
+    "bound": launch,
+    "matmul": lambda: cutlass_api.matmul(a, b, out=out),
+}}
+device.library.stand_in_set_current_stream(device.ctypes.c_uint64(STREAM))
+
+def launched(call, addresses=(A, B, OUT), graphs=None, stream=STREAM):
+    # What a call launches: one kernel on these operands, by way of a graph or not.
+    before = device.launches(), device.graph_launches()
+    call()
+    assert device.launches() == before[0] + 1
+    if graphs is not None:
+        assert device.graph_launches() == before[1] + graphs, (graphs, call)
+    block = device.last_sm90_parameters()
+    found = {{block.a.address or block.a_pointer, block.b.address, block.out_pointer}}
+    assert found == set(addresses), (found, addresses)
+    assert device.library.stand_in_last_stream() == stream
+    assert device.library.stand_in_open_contexts() == 0 and device.library.stand_in_open_streams() == 0
+
+def settled(call, **expected):
+    for _ in range(SETTLED):
+        launched(call, **expected)
+    launched(call, **expected, graphs=1)
+"""
+
+
+def run(script):
+    return stand_in.run_gemm(PREAMBLE + textwrap.dedent(script))
+
+
+def test_a_short_launch_that_is_repeated_becomes_a_graph():
+    run(
+        """
+        for name, call in calls.items():
+            for _ in range(10 if name != "checked" else 0):  # which shares the arguments, and what they keep
+                launched(call, graphs=0)
+            settled(call)
+            # On a stream that was made: whether it is being captured, and the launch; with checks, whose it is.
+            before = device.library.stand_in_calls()
+            call()
+            assert device.library.stand_in_calls() == before + (3 if name == "checked" else 2), name
+        """
+    )
+
+
+def test_a_long_launch_stays_one():
+    run(
+        """
+        x, y, z = (Tensor(at, (2048, 2048)) for at in (A, B, OUT))
+        long = GemmArguments(x, y, z, "float32")
+        kernel = first(long, "sm90")
+        artifact = kernel.compile(long)
+        for _ in range(3 * SETTLED):
+            launched(lambda: kernel.run(long, artifact, stream=STREAM), graphs=0)
+        """
+    )
+
+
+def test_a_driver_that_launches_graphs_kernel_by_kernel_is_given_none():
+    older = "from stand_in import device\ndevice.library.stand_in_set_driver_version(12050)\n"
+    script = """
+        for _ in range(3 * SETTLED):
+            launched(calls["run"], graphs=0)
+        """
+    stand_in.run(older + stand_in.GEMM + PREAMBLE + textwrap.dedent(script))
+
+
+def test_moved_memory_is_followed_and_becomes_a_graph_again():
+    run(
+        """
+        for name, call in calls.items():
+            settled(call)
+            for data in (A + 4096, A):
+                a.describe(data, (128, 256))
+                settled(call, addresses=(data, B, OUT))
+            # As where memory is new at each call.
+            for _ in range(2 * SETTLED):
+                for data in (A + 4096, A):
+                    a.describe(data, (128, 256))
+                    launched(call, (data, B, OUT))
+            if name == "run":
+                a.describe(A, (128, 128))
+                try:
+                    call()
+                except ValueError as error:
+                    assert "dimension K" in str(error), error
+                else:
+                    raise AssertionError("a shrunk A was launched on")
+                a.describe(A, (128, 256))
+        """
+    )
+
+
+def test_other_streams_and_captured_ones_get_launches():
+    run(
+        """
+        on = lambda stream: lambda: kernel.run(args, artifact, stream=stream, assume_supported_args=True)
+        settled(on(STREAM))
+        for _ in range(SETTLED):
+            launched(on(STREAM + 16), stream=STREAM + 16, graphs=0)
+            launched(on(STREAM), graphs=1)
+        device.library.stand_in_capture(1)
+        for _ in range(SETTLED):
+            launched(on(STREAM), graphs=0)
+        device.library.stand_in_capture(0)
+        launched(on(STREAM), graphs=1)
+        # Neither made nor destroyed in a way that would end somebody's capture.
+        other = GemmArguments(a, b, out, "float32")
+        graphs = device.library.stand_in_open_graphs()
+        call = lambda: kernel.run(other, artifact, stream=STREAM + 32)
+        device.library.stand_in_capture(1)
+        for _ in range(2 * SETTLED):
+            launched(call, stream=STREAM + 32, graphs=0)
+        assert device.library.stand_in_open_graphs() == graphs
+        del args, launch
+        calls.clear()
+        assert device.library.stand_in_open_graphs() == graphs - 1
+        # Default streams belong to the current context, which is the device's for the launch.
+        device.library.stand_in_capture(0)
+        args = other
+        for stream in (0, 1, 2):
+            args = GemmArguments(a, b, out, "float32")
+            settled(on(stream), stream=stream)
+        """
+    )
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        "cuStreamIsCapturing",
+        "cuThreadExchangeStreamCaptureMode",
+        "cuStreamCreate",
+        "cuStreamBeginCapture_v2",
+        "cuStreamEndCapture",
+        "cuGraphInstantiateWithFlags",
+        "cuGraphLaunch",
+    ],
+)
+def test_where_a_graph_fails_the_launch_is_made(failing):
+    # Of these two the graph is made.
+    graphs = int(failing in ("cuGraphLaunch", "cuThreadExchangeStreamCaptureMode"))
+    run(
+        f"""
+        device.fail("{failing}")
+        for _ in range(3 * SETTLED):
+            launched(calls["run"], graphs=None if "Exchange" in "{failing}" else 0)
+        assert device.library.stand_in_open_graphs() == {graphs}
+        # The launch itself says what is wrong.
+        device.fail("")
+        for _ in range(1000):
+            launched(calls["checked"])
+        launched(calls["checked"], graphs=1)
+        del args, launch
+        calls.clear()
+        assert device.library.stand_in_open_graphs() == 0
+        """
+    )
+
+
+def test_a_launch_s_error_is_told_when_it_has_become_a_graph():
+    run(
+        """
+        settled(calls["run"])
+        device.fail("cuGraphLaunch cuLaunchKernelEx")
+        try:
+            calls["run"]()
+        except RuntimeError as error:
+            assert "cuLaunchKernelEx failed with CUDA_ERROR_LAUNCH_FAILED" in str(error), error
+        else:
+            raise AssertionError("nothing was raised")
+        device.fail("")
+        launched(calls["run"], graphs=1)
+        """
+    )
+
+
+def test_graphs_are_freed_with_what_they_launch_and_are_not_many():
+    run(
+        """
+        open_graphs = device.library.stand_in_open_graphs
+        many = [GemmArguments(a, b, out, "float32") for _ in range(300)]
+        for args in many:
+            for _ in range(SETTLED):
+                kernel.run(args, artifact, stream=STREAM, assume_supported_args=True)
+        # The launch that the artifact keeps has become one, too.
+        assert open_graphs() == 256
+        before = device.graph_launches()
+        for args in many:
+            launched(calls["run"])
+        assert 250 < device.graph_launches() - before < 300
+        del args, many
+        assert open_graphs() <= 1
+        args = GemmArguments(a, b, out, "float32")
+        settled(calls["run"])
+        """
+    )
+
+
+def test_threads_share_a_graph():
+    run(
+        """
+        settled(calls["run"])
+        def many():
+            for _ in range(500):
+                calls["run"]()
+        before = device.launches()
+        threads = [threading.Thread(target=many) for _ in range(8)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert device.launches() == before + 8 * 500
+        # Where one is in a launch, which has let go of the GIL, another thread's is made beside it.
+        device.library.stand_in_block(100)
+        before, graphs = device.launches(), device.graph_launches()
+        threads = [threading.Thread(target=calls["run"]) for _ in range(4)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert (device.launches(), device.graph_launches()) == (before + 4, graphs + 1)
+        """
+    )
+
+
+def test_an_epilogue_s_operands_are_followed():
+    run(
+        """
+        source = "def biased(accum, bias, alpha):\\n    D = accum * alpha + bias\\n    return D"
+        bias = Tensor(0x40000000, (64,))
+        def arguments(alpha):
+            return GemmArguments(a, b, out, "float32", EpilogueArguments(source, bias=bias, alpha=alpha, D=out))
+        fused = arguments(2.0)
+        kernel = first(fused, "sm90")
+        artifact = kernel.compile(fused)
+        device.library.stand_in_expect_more(40)
+        def words():
+            return device.last_words(5)
+        def call(args):
+            before = device.launches()
+            kernel.run(args, artifact, stream=STREAM)
+            assert device.launches() == before + 1
+            return words()
+        first_words = call(fused)
+        for _ in range(2 * SETTLED):
+            assert call(fused) == first_words
+        assert device.graph_launches() > 0
+        bias.describe(0x40001000, (64,))
+        moved = call(fused)
+        assert moved != first_words and 0x40001000 in moved
+        bias.describe(0x40000000, (64,))
+        for _ in range(2 * SETTLED):
+            assert call(arguments(2.0)) == first_words
+        other = call(arguments(3.0))
+        assert other != first_words
+        for _ in range(2 * SETTLED):
+            assert call(arguments(3.0)) == other
+        assert call(arguments(2.0)) == first_words
+        """
+    )
