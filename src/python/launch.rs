@@ -299,9 +299,9 @@ impl Repeats {
     const RUNS: u32 = 20;
     /// Runs until it is tried again where it did not work out, as the stream was being captured, or there were too many graphs.
     const UNTIL_ASKED_AGAIN: u32 = 1000;
-    /// Seconds of a kernel up to which the GPU is waiting for the host: no operation of PyTorch takes less of that. What follows a graph does not
-    /// begin before it has ended, by which a GPU that has work in its queue loses 1.1 us.
-    const SHORT: f64 = 4e-6;
+    /// Seconds of a kernel, as the model has them, up to which it becomes one. What follows a graph does not begin before it has ended, by which
+    /// a GPU that has work in its queue loses 1.1 us; below this it has none, since the host takes longer for a launch than the GPU does.
+    const SHORT: f64 = 2e-6;
 
     /// `short`: whether it may become a graph.
     fn none_yet(short: bool) -> Repeats {
