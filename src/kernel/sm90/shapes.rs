@@ -26,7 +26,6 @@ pub(super) const SHAPES: &[Shape] = &[
     ([256, 160], 2, Cooperative, [1, 2], 1),
     ([256, 168], 2, Cooperative, [1, 1], 1),
     ([192, 192], 3, Cooperative, [1, 2], 1),
-    ([192, 160], 3, Cooperative, [1, 2], 1),
     ([192, 128], 3, Cooperative, [1, 1], 1),
     ([192, 128], 3, Cooperative, [1, 2], 1),
     ([192, 112], 3, Cooperative, [1, 2], 1),
