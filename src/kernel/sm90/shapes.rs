@@ -5,9 +5,9 @@ use super::Schedule::{self, Cooperative, PingPong};
 /// Tile, consumers, schedule, cluster, split.
 pub(super) type Shape = ([u32; 2], u32, Schedule, [u32; 2], u32);
 
-/// For products with more than a few rows and columns. For 157 shapes on an H100, run 17's choice and the swapped ones were within 0.2 % of
-/// the best of the 109 that earlier sweeps had left; run 20 took three out, for 0.3 % at most, and added two; run 23 added three here and
-/// seven below, of 201 that the model was asked for, by their times on 245 products made by chance (docs/notes/sm90.md).
+/// For products with more than a few rows and columns: the tiles that make what the model ranks first fastest, one after the other, on products
+/// of which some were made by chance (runs 17, 20, 23 and 24 of docs/notes/sm90.md). In large clusters many CTAs share what they read, which
+/// narrow products with few tiles need.
 /// Splits are by 2, 4 and 8, as clusters of such sizes spread evenly over the GPCs (docs/notes/sm90-parts.md). The order is the one to
 /// try them in where no problem is known.
 pub(super) const SHAPES: &[Shape] = &[
@@ -29,6 +29,7 @@ pub(super) const SHAPES: &[Shape] = &[
     ([192, 128], 3, Cooperative, [1, 1], 1),
     ([192, 128], 3, Cooperative, [1, 2], 1),
     ([192, 112], 3, Cooperative, [1, 2], 1),
+    ([192, 112], 3, Cooperative, [2, 1], 1),
     ([128, 224], 2, Cooperative, [1, 2], 1),
     ([128, 224], 2, Cooperative, [2, 1], 1),
     ([128, 192], 2, Cooperative, [1, 1], 1),
@@ -50,6 +51,7 @@ pub(super) const SHAPES: &[Shape] = &[
     ([128, 64], 2, Cooperative, [2, 1], 1),
     ([128, 64], 2, Cooperative, [1, 1], 4),
     ([128, 64], 2, Cooperative, [1, 2], 4),
+    ([64, 192], 1, Cooperative, [1, 1], 1),
     ([64, 160], 1, Cooperative, [4, 2], 1),
     ([64, 128], 1, Cooperative, [1, 1], 1),
     ([64, 96], 1, Cooperative, [1, 2], 1),
@@ -93,7 +95,6 @@ pub(super) const SWAPPED: &[Shape] = &[
     ([128, 16], 2, Cooperative, [1, 1], 1),
     ([128, 64], 2, Cooperative, [1, 4], 1),
     ([128, 72], 2, Cooperative, [1, 4], 1),
-    ([128, 80], 2, Cooperative, [1, 4], 1),
     ([128, 80], 2, Cooperative, [2, 4], 1),
     ([64, 32], 1, Cooperative, [1, 1], 1),
     ([64, 32], 1, Cooperative, [1, 2], 1),
@@ -126,6 +127,7 @@ pub(super) const SWAPPED: &[Shape] = &[
     ([256, 144], 2, Cooperative, [1, 2], 1),
     ([256, 144], 2, Cooperative, [2, 1], 1),
     ([256, 160], 2, Cooperative, [2, 1], 1),
+    ([256, 160], 2, Cooperative, [1, 2], 1),
     ([256, 184], 2, Cooperative, [1, 2], 1),
 ];
 pub(super) const SWAPPED_PACKED: &[Shape] = &[([64, 16], 1, Cooperative, [1, 1], 1)];
