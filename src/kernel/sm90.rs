@@ -2,13 +2,12 @@
 
 mod shapes;
 
-use std::fmt;
-
 use self::shapes::{
     BY_THREADS, GROUPED, OVER_GRID, SHAPES, SHAPES_FROM_REGISTERS, SHAPES_FROM_REGISTERS_PACKED, SHAPES_PACKED,
     SWAPPED, SWAPPED_PACKED, Shape,
 };
 use super::launch::{self, GroupOffsets, Params, Sm90Params, Sm90Scalars, TensorMap};
+use super::name::append;
 use super::pack::{self, Pack};
 use super::reduce::Parts;
 use super::{Demand, Launch, Layout, Major, Types, Unsupported};
@@ -388,24 +387,27 @@ impl Sm90 {
         ((share * f64::from(multiprocessors * ctas_per_sm)) as u32).max(1)
     }
 
-    /// Writes the configuration as kernel names spell it: orders of A, B and out (p: packed), tile and cluster as the user counts them.
-    pub fn write_name(&self, types: Types, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Appends the configuration as kernel names spell it: orders of A, B and out (p: packed), tile and cluster as the user counts them.
+    pub fn append_to(&self, types: Types, name: &mut String) {
         let ([m, n, k], [cluster_m, cluster_n, _]) = (self.user_tile(types), self.user_cluster());
-        let letter = |packed: bool, major: Major| if packed { 'p' } else { major.letter() };
-        let (a, b) = (letter(self.packed[0], self.layout.a), letter(self.packed[1], self.layout.b));
-        let (out, stages, consumers) = (self.layout.out.letter(), self.stages, self.consumers);
-        let schedule = self.schedule.name();
-        write!(f, "{a}{b}{out}_{m}x{n}x{k}_{schedule}{consumers}_{stages}stages_cluster{cluster_m}x{cluster_n}")?;
+        for (packed, major) in self.packed.into_iter().zip([self.layout.a, self.layout.b]) {
+            if packed {
+                append!(name, "p");
+            } else {
+                append!(name, major);
+            }
+        }
+        append!(name, self.layout.out, "_", m, "x", n, "x", k, "_", self.schedule.name(), self.consumers, "_");
+        append!(name, self.stages, "stages_cluster", cluster_m, "x", cluster_n);
         if self.split > 1 {
-            write!(f, "_{}split{}", if self.over_grid { "grid" } else { "" }, self.split)?;
+            append!(name, if self.over_grid { "_gridsplit" } else { "_split" }, self.split);
         }
         if self.swapped {
-            f.write_str("_swapped")?;
+            append!(name, "_swapped");
         }
         if self.loads_by_threads() {
-            write!(f, "_align{}", self.align)?;
+            append!(name, "_align", self.align);
         }
-        Ok(())
     }
 
     /// Of A, B and out.
