@@ -126,8 +126,9 @@ impl Sm90 {
                 let with = |stages| Sm90 { tile, stages, consumers, schedule, cluster, split, ..kind };
                 // As many stages as there is memory for.
                 let most = if kind.loads_by_threads() { SHARED_BYTES_BESIDE_L1 } else { SHARED_BYTES_A_CTA };
-                let fitting = (2..=MAX_STAGES).rev().map(with).find(|config| config.shared_bytes(types) <= most);
-                configs.extend(fitting);
+                // No more than tiles alone would take.
+                let stages = 2..=MAX_STAGES.min(most / with(1).stage_bytes());
+                configs.extend(stages.rev().map(with).find(|config| config.shared_bytes(types) <= most));
             }
         };
         for packed in [[false, false], [true, false], [false, true], [true, true]] {
@@ -305,14 +306,19 @@ impl Sm90 {
         self.box_bytes(types).1 / types.out.bytes() as u32
     }
 
+    /// A tile of A and one of B.
+    fn stage_bytes(&self) -> u32 {
+        let [m, n] = self.tile;
+        // A tile of B that is not K-major comes in boxes of 64 columns, of which the last may be partly empty.
+        let b = if self.k_major()[1] { n } else { n.next_multiple_of(64) };
+        (m + b) * ROW_BYTES
+    }
+
     /// Dynamic shared memory in bytes: the ring of stages, each a tile of A and one of B; 16 rows of sums for each warp that
     /// stores them, twice if that fits, so that one can be filled while the other is read; two barriers a stage, and one for the sums
     /// of a split tile that arrive.
     pub fn shared_bytes(&self, types: Types) -> u32 {
-        let [m, n] = self.tile;
-        // A tile of B that is not K-major comes in boxes of 64 columns, of which the last may be partly empty.
-        let b = if self.k_major()[1] { n } else { n.next_multiple_of(64) };
-        let ring = self.stages * (m + b) * ROW_BYTES;
+        let ring = self.stages * self.stage_bytes();
         let (_, box_bytes) = self.box_bytes(types);
         let slab = match self.swapped {
             // 16 x 16 sums, padded; or a warp's quarter of two slabs, of 32 rows of 64 elements of 16 bits.
