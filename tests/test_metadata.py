@@ -65,6 +65,8 @@ def test_built_in_kernels_are_described_by_whole_dataclasses():
         assert list(vars(described)) == fields(KernelMetadata), kernel
         made = KernelMetadata(**vars(described))
         assert made == described and hash(made) == hash(described) and repr(made) == repr(described), kernel
+        for part in (described.operands, described.design, described.operands.A):
+            assert part is None or list(vars(part)) == fields(type(part)), kernel
     assert dataclasses.replace(described, min_cc=80).kernel_name == described.kernel_name
     with pytest.raises(dataclasses.FrozenInstanceError):
         described.min_cc = 80

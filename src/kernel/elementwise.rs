@@ -1,5 +1,6 @@
 //! The `elementwise` family: out = A + B at the speed of memory.
 
+use super::name::append;
 use super::{Launch, Params, Types, Unsupported};
 use crate::operand::View;
 use crate::problem::ElementwiseProblem;
@@ -50,9 +51,10 @@ impl Elementwise {
         [1, Elementwise::THREADS * Elementwise::CHUNKS * self.width(types), 1]
     }
 
-    pub fn name(self, types: Types) -> String {
+    /// Appends the configuration as kernel names spell it.
+    pub fn append_to(self, types: Types, name: &mut String) {
         let [m, n, k] = self.tile(types);
-        format!("{m}x{n}x{k}")
+        append!(name, m, "x", n, "x", k);
     }
 
     /// `joined`: as for `launch`.

@@ -7,6 +7,7 @@ mod elementwise;
 mod hopper;
 mod launch;
 mod layout;
+mod name;
 mod pack;
 mod reduce;
 mod simt;
@@ -30,11 +31,10 @@ pub use sm90::{Schedule, Sm90};
 pub use space::{all, at, fused, ranked};
 pub use types::Types;
 
-use std::fmt::{self, Write};
-
 use thiserror::Error;
 
 use self::cost::{Asked, Footprint};
+use self::name::append;
 use self::reduce::Parts;
 use crate::epilogue::{Bound, Epilogue, Reduction};
 use crate::operand::{DType, Device};
@@ -120,13 +120,35 @@ impl Operation {
 }
 
 impl Kernel {
-    /// A name that no other kernel has.
+    /// A name that no other kernel has: family, operation, types `A x B _ accumulator _ out`, then the configuration.
     pub fn name(&self) -> String {
-        // Most are shorter; names of thousands of kernels are asked for at once.
-        let mut name = String::with_capacity(96);
-        // A string takes all that is written to it.
-        let _ = write!(name, "{self}");
-        name
+        // Most are shorter.
+        let mut text = String::with_capacity(96);
+        let name = &mut text;
+        let family = match &self.design {
+            Design::Reference(_) => "reference_",
+            Design::Simt(_) | Design::Elementwise(_) => "simt_",
+            Design::Skinny(_) => "skinny_",
+            Design::Sm80(_) => "sm80_",
+            Design::Sm90(_) => "sm90_",
+        };
+        let Types { a, b, accumulator, out } = self.types;
+        append!(name, family, self.operation().name(), "_", a, "x", b, "_", accumulator, "_", out);
+        if !matches!(self.design, Design::Reference(_)) {
+            append!(name, "_");
+        }
+        match &self.design {
+            Design::Reference(_) => (),
+            Design::Simt(config) => config.append_to(name),
+            Design::Skinny(config) => config.append_to(name),
+            Design::Sm80(config) => config.append_to(name),
+            Design::Sm90(config) => config.append_to(self.types, name),
+            Design::Elementwise(config) => config.append_to(self.types, name),
+        }
+        if let Some(epilogue) = self.epilogue {
+            append!(name, "_epilogue_", epilogue.digest().as_str());
+        }
+        text
     }
 
     /// Whether the program computes the transposed product: most write row-major, and a column-major output is the transposed
@@ -390,36 +412,6 @@ impl Kernel {
         let framed = if transposed { problem.transposed() } else { *problem };
         let workspace = workspace + self.main_workspace_bytes(problem);
         Some(Reduce::new(&reductions, bound, &framed, &self.parts(problem), transposed, workspace))
-    }
-}
-
-/// The name: family, operation, types `A x B _ accumulator _ out`, then the configuration.
-impl fmt::Display for Kernel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let family = match &self.design {
-            Design::Reference(_) => "reference",
-            Design::Simt(_) | Design::Elementwise(_) => "simt",
-            Design::Skinny(_) => "skinny",
-            Design::Sm80(_) => "sm80",
-            Design::Sm90(_) => "sm90",
-        };
-        let (operation, types) = (self.operation().name(), self.types);
-        write!(f, "{family}_{operation}_{types}")?;
-        if !matches!(self.design, Design::Reference(_)) {
-            f.write_str("_")?;
-        }
-        match &self.design {
-            Design::Reference(_) => Ok(()),
-            Design::Simt(config) => config.fmt(f),
-            Design::Skinny(config) => config.fmt(f),
-            Design::Sm80(config) => config.fmt(f),
-            Design::Sm90(config) => config.write_name(types, f),
-            Design::Elementwise(config) => f.write_str(&config.name(types)),
-        }?;
-        match self.epilogue {
-            Some(epilogue) => write!(f, "_epilogue_{}", epilogue.digest()),
-            None => Ok(()),
-        }
     }
 }
 

@@ -1,8 +1,7 @@
 //! The `simt` family: plain multiply-adds. Any types, any strides, any alignment.
 
-use std::fmt;
-
 use super::launch::tiles;
+use super::name::append;
 use super::{GemmParams, Launch, Types};
 use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
@@ -46,11 +45,10 @@ impl Simt {
         let tiles = tiles(problem, self.grouped, tile_m, tile_n);
         Launch::simple(tiles, Simt::THREADS, 0, GemmParams::new(problem, offsets))
     }
-}
 
-impl fmt::Display for Simt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Simt { tile: [m, n, k], .. } = self;
-        write!(f, "{m}x{n}x{k}")
+    /// Appends the configuration as kernel names spell it.
+    pub fn append_to(&self, name: &mut String) {
+        let [m, n, k] = self.tile;
+        append!(name, m, "x", n, "x", k);
     }
 }

@@ -1,8 +1,7 @@
 //! The `skinny` family: products with few rows or few columns, which are bound by how fast the other operand is read.
 
-use std::fmt;
-
 use super::cost::{Asked, Footprint};
+use super::name::append;
 use super::{Demand, GemmParams, Launch, Major, Target, Types, Unsupported};
 use crate::operand::DType;
 use crate::problem::GemmProblem;
@@ -320,6 +319,19 @@ impl Skinny {
             ..Launch::simple(ctas, Skinny::THREADS, self.shared_bytes(types), GemmParams::new(&program, None))
         }
     }
+
+    /// Appends the configuration as kernel names spell it.
+    pub fn append_to(&self, name: &mut String) {
+        let [m, n, k] = self.user_tile();
+        let Skinny { narrow, a, b, warps_n, stages, split, align, .. } = *self;
+        let warps_k = Skinny::WARPS / warps_n;
+        append!(name, a, b, "_", narrow.name(), "_", m, "x", n, "x", k, "_", warps_n, "x", warps_k, "warps_");
+        append!(name, stages, "stages");
+        if split > 1 {
+            append!(name, "_split", split);
+        }
+        append!(name, "_align", align);
+    }
 }
 
 fn k_major(narrow: Narrow, a: Major, b: Major) -> [bool; 2] {
@@ -327,18 +339,5 @@ fn k_major(narrow: Narrow, a: Major, b: Major) -> [bool; 2] {
     match narrow {
         Narrow::M => [a, b],
         Narrow::N => [b, a],
-    }
-}
-
-impl fmt::Display for Skinny {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [m, n, k] = self.user_tile();
-        let Skinny { narrow, a, b, warps_n, stages, split, align, .. } = self;
-        let (a, b, warps_k) = (a.letter(), b.letter(), Skinny::WARPS / warps_n);
-        write!(f, "{a}{b}_{}_{m}x{n}x{k}_{warps_n}x{warps_k}warps_{stages}stages", narrow.name())?;
-        if *split > 1 {
-            write!(f, "_split{split}")?;
-        }
-        write!(f, "_align{align}")
     }
 }

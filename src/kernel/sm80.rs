@@ -1,8 +1,7 @@
 //! The `sm80` family: `mma.sync` fed by `ldmatrix` from a ring of `cp.async` stages. Ampere and every later chip.
 
-use std::fmt;
-
 use super::launch::tiles;
+use super::name::append;
 use super::reduce::Parts;
 use super::{Demand, GemmParams, Launch, Layout, Major, Types};
 use crate::operand::{DType, View};
@@ -162,13 +161,12 @@ impl Sm80 {
         let tiles = tiles(problem, self.grouped, self.tile[0], self.tile[1]);
         Launch::simple(tiles, self.threads(), self.shared_bytes(types), params)
     }
-}
 
-impl fmt::Display for Sm80 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [m, n, k] = self.tile;
-        let [warps_m, warps_n] = self.warps;
-        let Sm80 { layout, stages, align, .. } = self;
-        write!(f, "{layout}_{m}x{n}x{k}_{warps_m}x{warps_n}warps_{stages}stages_align{align}")
+    /// Appends the configuration as kernel names spell it.
+    pub fn append_to(&self, name: &mut String) {
+        let Sm80 { layout: Layout { a, b, out }, tile: [m, n, k], warps: [warps_m, warps_n], stages, align, .. } =
+            *self;
+        append!(name, a, b, out, "_", m, "x", n, "x", k, "_", warps_m, "x", warps_n, "warps_");
+        append!(name, stages, "stages_align", align);
     }
 }

@@ -2,13 +2,12 @@
 
 mod shapes;
 
-use std::fmt;
-
 use self::shapes::{
     BY_THREADS, GROUPED, OVER_GRID, SHAPES, SHAPES_FROM_REGISTERS, SHAPES_FROM_REGISTERS_PACKED, SHAPES_PACKED,
     SWAPPED, SWAPPED_PACKED, Shape,
 };
 use super::launch::{self, GroupOffsets, Params, Sm90Params, Sm90Scalars, TensorMap};
+use super::name::append;
 use super::pack::{self, Pack};
 use super::reduce::Parts;
 use super::{Demand, Launch, Layout, Major, Types, Unsupported};
@@ -127,8 +126,9 @@ impl Sm90 {
                 let with = |stages| Sm90 { tile, stages, consumers, schedule, cluster, split, ..kind };
                 // As many stages as there is memory for.
                 let most = if kind.loads_by_threads() { SHARED_BYTES_BESIDE_L1 } else { SHARED_BYTES_A_CTA };
-                let fitting = (2..=MAX_STAGES).rev().map(with).find(|config| config.shared_bytes(types) <= most);
-                configs.extend(fitting);
+                // No more than tiles alone would take.
+                let stages = 2..=MAX_STAGES.min(most / with(1).stage_bytes());
+                configs.extend(stages.rev().map(with).find(|config| config.shared_bytes(types) <= most));
             }
         };
         for packed in [[false, false], [true, false], [false, true], [true, true]] {
@@ -306,14 +306,19 @@ impl Sm90 {
         self.box_bytes(types).1 / types.out.bytes() as u32
     }
 
+    /// A tile of A and one of B.
+    fn stage_bytes(&self) -> u32 {
+        let [m, n] = self.tile;
+        // A tile of B that is not K-major comes in boxes of 64 columns, of which the last may be partly empty.
+        let b = if self.k_major()[1] { n } else { n.next_multiple_of(64) };
+        (m + b) * ROW_BYTES
+    }
+
     /// Dynamic shared memory in bytes: the ring of stages, each a tile of A and one of B; 16 rows of sums for each warp that
     /// stores them, twice if that fits, so that one can be filled while the other is read; two barriers a stage, and one for the sums
     /// of a split tile that arrive.
     pub fn shared_bytes(&self, types: Types) -> u32 {
-        let [m, n] = self.tile;
-        // A tile of B that is not K-major comes in boxes of 64 columns, of which the last may be partly empty.
-        let b = if self.k_major()[1] { n } else { n.next_multiple_of(64) };
-        let ring = self.stages * (m + b) * ROW_BYTES;
+        let ring = self.stages * self.stage_bytes();
         let (_, box_bytes) = self.box_bytes(types);
         let slab = match self.swapped {
             // 16 x 16 sums, padded; or a warp's quarter of two slabs, of 32 rows of 64 elements of 16 bits.
@@ -388,24 +393,27 @@ impl Sm90 {
         ((share * f64::from(multiprocessors * ctas_per_sm)) as u32).max(1)
     }
 
-    /// Writes the configuration as kernel names spell it: orders of A, B and out (p: packed), tile and cluster as the user counts them.
-    pub fn write_name(&self, types: Types, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Appends the configuration as kernel names spell it: orders of A, B and out (p: packed), tile and cluster as the user counts them.
+    pub fn append_to(&self, types: Types, name: &mut String) {
         let ([m, n, k], [cluster_m, cluster_n, _]) = (self.user_tile(types), self.user_cluster());
-        let letter = |packed: bool, major: Major| if packed { 'p' } else { major.letter() };
-        let (a, b) = (letter(self.packed[0], self.layout.a), letter(self.packed[1], self.layout.b));
-        let (out, stages, consumers) = (self.layout.out.letter(), self.stages, self.consumers);
-        let schedule = self.schedule.name();
-        write!(f, "{a}{b}{out}_{m}x{n}x{k}_{schedule}{consumers}_{stages}stages_cluster{cluster_m}x{cluster_n}")?;
+        for (packed, major) in self.packed.into_iter().zip([self.layout.a, self.layout.b]) {
+            if packed {
+                append!(name, "p");
+            } else {
+                append!(name, major);
+            }
+        }
+        append!(name, self.layout.out, "_", m, "x", n, "x", k, "_", self.schedule.name(), self.consumers, "_");
+        append!(name, self.stages, "stages_cluster", cluster_m, "x", cluster_n);
         if self.split > 1 {
-            write!(f, "_{}split{}", if self.over_grid { "grid" } else { "" }, self.split)?;
+            append!(name, if self.over_grid { "_gridsplit" } else { "_split" }, self.split);
         }
         if self.swapped {
-            f.write_str("_swapped")?;
+            append!(name, "_swapped");
         }
         if self.loads_by_threads() {
-            write!(f, "_align{}", self.align)?;
+            append!(name, "_align", self.align);
         }
-        Ok(())
     }
 
     /// Of A, B and out.

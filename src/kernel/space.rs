@@ -1,6 +1,6 @@
 //! Every kernel there is, and those that serve a problem, best guess first.
 
-use std::sync::{Mutex, OnceLock};
+use std::sync::{LazyLock, Mutex};
 
 use rustc_hash::FxHashMap;
 
@@ -10,11 +10,8 @@ use crate::epilogue::Epilogue;
 use crate::operand::Device;
 use crate::problem::Problem;
 
-struct Space {
-    kernels: Vec<Kernel>,
-    /// By whether they run on a GPU, what they compute, and on what types.
-    index: FxHashMap<(bool, Operation, Types), Vec<Group>>,
-}
+/// Groups of kernels by whether they run on a GPU, what they compute, and on what types.
+type Index = FxHashMap<(bool, Operation, Types), Vec<Group>>;
 
 /// Kernels that demand the same of how their operands lie in memory: of the many that there are for some types, a problem's operands
 /// decide about a group at a time.
@@ -24,15 +21,17 @@ struct Group {
 }
 
 struct Member {
-    /// In [`Space::kernels`].
+    /// In [`all`].
     position: usize,
     footprint: Footprint,
 }
 
-fn space() -> &'static Space {
-    static SPACE: OnceLock<Space> = OnceLock::new();
-    SPACE.get_or_init(|| {
-        let mut kernels = Vec::new();
+/// Every kernel of every family. The order is the one to try them in where no problem is known: tensor cores first,
+/// wide loads and large tiles before others.
+pub fn all() -> &'static [Kernel] {
+    static KERNELS: LazyLock<Vec<Kernel>> = LazyLock::new(|| {
+        // Room for all: where it grows, memory is touched twice.
+        let mut kernels = Vec::with_capacity(10_000);
         for types in Types::gemm() {
             kernels.extend(Sm90::configs(types).into_iter().map(|config| Kernel {
                 types,
@@ -74,8 +73,16 @@ fn space() -> &'static Space {
                 epilogue: None,
             }));
         }
-        let mut index: FxHashMap<_, Vec<Group>> = FxHashMap::default();
-        for (position, kernel) in kernels.iter().enumerate() {
+        kernels
+    });
+    &KERNELS
+}
+
+/// Not made before a problem is to be ranked for: a list of all kernels does without.
+fn index() -> &'static Index {
+    static INDEX: LazyLock<Index> = LazyLock::new(|| {
+        let mut index = Index::default();
+        for (position, kernel) in all().iter().enumerate() {
             let groups = index.entry((kernel.runs_on_gpu(), kernel.operation(), kernel.types)).or_default();
             let (demands, member) = (kernel.demands(), Member { position, footprint: Footprint::of(kernel) });
             // Most often the last.
@@ -84,14 +91,9 @@ fn space() -> &'static Space {
                 None => groups.push(Group { demands, members: vec![member] }),
             }
         }
-        Space { kernels, index }
-    })
-}
-
-/// Every kernel of every family. The order is the one to try them in where no problem is known: tensor cores first,
-/// wide loads and large tiles before others.
-pub fn all() -> &'static [Kernel] {
-    &space().kernels
+        index
+    });
+    &INDEX
 }
 
 /// The kernels with epilogues that have been asked for, each kept for the life of the process.
@@ -129,11 +131,11 @@ pub fn at(position: usize) -> &'static Kernel {
 /// Positions in [`all`] of the kernels that serve a problem on a target (`None`: on the CPU), fastest guess first. `fused`: an
 /// epilogue is to be computed behind the sums.
 pub fn ranked(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usize> {
-    let space = space();
+    let kernels = all();
     let views = problem.views();
     let types = Types { a: views[0].dtype, b: views[1].dtype, accumulator: problem.accumulator(), out: views[2].dtype };
     let asked = (problem.device() != Device::Cpu, Operation::of(problem), types);
-    let Some(groups) = space.index.get(&asked).filter(|_| check_limits(problem).is_ok()) else {
+    let Some(groups) = index().get(&asked).filter(|_| check_limits(problem).is_ok()) else {
         return Vec::new();
     };
     let product = problem.product();
@@ -141,13 +143,13 @@ pub fn ranked(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usi
     for group in
         groups.iter().filter(|group| group.demands.iter().zip(&views).all(|(demand, view)| demand.is_met(view)))
     {
-        let first = &space.kernels[group.members[0].position];
+        let first = &kernels[group.members[0].position];
         let copied_bytes = product.as_deref().map_or(Ok(0), |problem| first.copies(problem));
         let Ok(copied_bytes) = copied_bytes else { continue };
         let asked =
             target.zip(product.as_deref()).map(|(target, problem)| Asked { problem, target, fused, copied_bytes });
         for Member { position, footprint } in &group.members {
-            let kernel = &space.kernels[*position];
+            let kernel = &kernels[*position];
             let runs = target.is_none_or(|target| kernel.runs_on(target.cc)) && (!fused || kernel.takes_epilogues());
             if runs && kernel.check_extents(problem).is_ok() {
                 // What no model knows is in the order of the space.

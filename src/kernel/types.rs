@@ -1,7 +1,5 @@
 //! The element types that kernels are offered for.
 
-use std::fmt;
-
 use super::Unsupported;
 use crate::operand::DType::{self, Bf16, E4m3, E5m2, F16, F32, F64, I8, I32, U8};
 use crate::problem::Problem;
@@ -13,13 +11,6 @@ pub struct Types {
     pub b: DType,
     pub accumulator: DType,
     pub out: DType,
-}
-
-impl fmt::Display for Types {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Types { a, b, accumulator, out } = self;
-        write!(f, "{}x{}_{}_{}", a.short_name(), b.short_name(), accumulator.short_name(), out.short_name())
-    }
 }
 
 impl Types {

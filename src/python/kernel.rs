@@ -4,7 +4,6 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use pyo3::exceptions::{PyNotImplementedError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use rustc_hash::FxHashMap;
 
@@ -30,11 +29,13 @@ use crate::reference;
 /// Built-in kernels come from `cutlass_api.get_kernels`. A subclass of one's own gives `__init__(metadata)`, `compile`,
 /// `_run(args, compiled_artifact, stream, workspace=None)`, optionally `_supports(args)`, and a static
 /// `generate_kernels(metadata_filter, epilogue_args=None, cc=None)`; a provider's `register` makes it known.
-#[pyclass(module = "cutlass_api", subclass, frozen, dict)]
+// No `dict`: Python 3.11 and 3.12 would make one for each of thousands. Classes written in Python have theirs all the same.
+#[pyclass(module = "cutlass_api", subclass, frozen)]
 pub struct Kernel {
     /// The position of a built-in kernel, as `kernel::at` counts; None for one written in Python.
     position: Option<usize>,
-    metadata: PyOnceLock<Py<PyAny>>,
+    /// Not a `PyOnceLock`, which lets other threads take the interpreter each time that it is filled.
+    metadata: OnceLock<Py<PyAny>>,
 }
 
 /// Plain multiply-adds: any types, any strides. Compute capability 8.0 and later.
@@ -68,7 +69,7 @@ pub fn object<'py>(py: Python<'py>, position: usize) -> PyResult<Bound<'py, Kern
     // Of kernels with an epilogue, whose number grows.
     static FUSED: Mutex<Option<FxHashMap<usize, Py<Kernel>>>> = Mutex::new(None);
     let make = |position: usize| -> PyResult<Py<Kernel>> {
-        let base = PyClassInitializer::from(Kernel { position: Some(position), metadata: PyOnceLock::new() });
+        let base = PyClassInitializer::from(Kernel { position: Some(position), metadata: OnceLock::new() });
         let object = match kernel::at(position).design {
             Design::Reference(_) => Bound::new(py, base.add_subclass(ReferenceKernel))?.into_super(),
             Design::Simt(_) => Bound::new(py, base.add_subclass(SimtGemmKernel))?.into_super(),
@@ -290,14 +291,14 @@ impl Kernel {
     #[pyo3(signature = (*args, **kwargs))]
     #[allow(unused_variables)]
     fn new(args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> Self {
-        Kernel { position: None, metadata: PyOnceLock::new() }
+        Kernel { position: None, metadata: OnceLock::new() }
     }
 
-    fn __init__(&self, py: Python<'_>, metadata: Py<PyAny>) -> PyResult<()> {
+    fn __init__(&self, metadata: Py<PyAny>) -> PyResult<()> {
         let set = match self.position {
             // Described when somebody asks.
             Some(_) => Err(metadata),
-            None => self.metadata.set(py, metadata),
+            None => self.metadata.set(metadata),
         };
         set.map_err(|_| PyValueError::new_err("a kernel's metadata is set once, by its __init__"))
     }
@@ -306,12 +307,19 @@ impl Kernel {
     #[getter]
     fn metadata<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let (py, this) = (slf.py(), slf.get());
-        let metadata = this.metadata.get_or_try_init(py, || match this.position {
-            Some(position) => metadata::describe(py, kernel::at(position), slf.get_type().as_any()).map(Bound::unbind),
-            None => Err(PyValueError::new_err(
-                "this kernel has no metadata: call super().__init__(metadata) in its __init__",
-            )),
-        })?;
+        let metadata = match (this.metadata.get(), this.position) {
+            (Some(known), _) => known,
+            (None, Some(position)) => {
+                // Python may run other threads meanwhile; the first one's is kept.
+                let made = metadata::describe(py, kernel::at(position), slf.get_type().as_any())?.unbind();
+                this.metadata.get_or_init(|| made)
+            }
+            (None, None) => {
+                return Err(PyValueError::new_err(
+                    "this kernel has no metadata: call super().__init__(metadata) in its __init__",
+                ));
+            }
+        };
         Ok(metadata.bind(py).clone())
     }
 

@@ -3,46 +3,83 @@
 use std::hash::Hash;
 use std::sync::Mutex;
 
+use pyo3::IntoPyObjectExt;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyString, PyTuple};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
-use super::dtype::{self, PyDType};
+use super::dtype::{PyDType, parse};
 use super::status::Status;
 use super::tensors::{DenseTensor, ScaledTensor};
 use crate::kernel::{Demand, Design, Kernel, Layout, Major, Operation, Skinny, Sm80, Sm90, Types};
 use crate::operand::{self, DType};
 
-fn module(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
-    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
-    MODULE.get_or_try_init(py, || Ok(py.import("cutlass_api.metadata")?.unbind())).map(|module| module.bind(py))
+/// A dataclass of `cutlass_api.metadata`.
+struct Dataclass {
+    name: &'static str,
+    known: PyOnceLock<Known>,
+}
+
+struct Known {
+    new: Py<PyAny>,
+    /// The class, as arguments to `new`.
+    class: Py<PyTuple>,
+    fields: Vec<Py<PyString>>,
+}
+
+impl Dataclass {
+    const fn named(name: &'static str) -> Dataclass {
+        Dataclass { name, known: PyOnceLock::new() }
+    }
+
+    fn known(&self, py: Python<'_>) -> PyResult<&Known> {
+        self.known.get_or_try_init(py, || {
+            let class = py.import("cutlass_api.metadata")?.getattr(self.name)?;
+            let fields = py.import("dataclasses")?.call_method1("fields", (&class,))?.try_iter()?;
+            let names = fields.map(|field| Ok(field?.getattr("name")?.cast_into::<PyString>()?.unbind()));
+            Ok(Known {
+                new: class.getattr("__new__")?.unbind(),
+                fields: names.collect::<PyResult<_>>()?,
+                class: PyTuple::new(py, [class])?.unbind(),
+            })
+        })
+    }
+
+    /// An object with these values of all fields, in their order. It is made as pickle makes one, without `__init__`: of a frozen
+    /// dataclass that is most of the work, and there are thousands.
+    fn object<'py, const N: usize>(
+        &self,
+        py: Python<'py>,
+        values: [Bound<'py, PyAny>; N],
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let Known { new, class, fields } = self.known(py)?;
+        let object = new.bind(py).call1(class.bind(py))?;
+        let kept = object.getattr(intern!(py, "__dict__"))?.cast_into::<PyDict>()?;
+        for (field, value) in fields.iter().zip(values) {
+            kept.set_item(field, value)?;
+        }
+        Ok(object)
+    }
 }
 
 /// The `KernelMetadata` of one of our kernels.
 pub fn describe<'py>(py: Python<'py>, kernel: &Kernel, class: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    let operands = operands(py, kernel.operation(), kernel.types, kernel.demands())?;
-    let design = design(py, kernel)?;
+    static METADATA: Dataclass = Dataclass::named("KernelMetadata");
+    static EPILOGUE: Dataclass = Dataclass::named("EpilogueMetadata");
     let epilogue = match kernel.epilogue {
-        Some(epilogue) => Some(module(py)?.getattr("EpilogueMetadata")?.call1((epilogue.to_string(),))?),
-        None => None,
+        Some(epilogue) => EPILOGUE.object(py, [any(py, epilogue.to_string())?])?,
+        None => py.None().into_bound(py),
     };
-    // Made as pickle makes one, without `__init__`: of a frozen dataclass that is most of the work, and there are thousands.
-    static CLASS: PyOnceLock<[Py<PyAny>; 2]> = PyOnceLock::new();
-    let [metadata, new] = CLASS.get_or_try_init(py, || {
-        let metadata = module(py)?.getattr("KernelMetadata")?;
-        Ok::<_, PyErr>([metadata.clone(), metadata.getattr("__new__")?].map(Bound::unbind))
-    })?;
-    let described = new.bind(py).call1((metadata,))?;
-    let fields = described.getattr(intern!(py, "__dict__"))?.cast_into::<PyDict>()?;
-    fields.set_item(intern!(py, "kernel_name"), kernel.name())?;
-    fields.set_item(intern!(py, "kernel_class"), class)?;
-    fields.set_item(intern!(py, "min_cc"), kernel.min_cc())?;
-    fields.set_item(intern!(py, "operands"), operands)?;
-    fields.set_item(intern!(py, "design"), design)?;
-    fields.set_item(intern!(py, "epilogue"), epilogue)?;
-    Ok(described)
+    let operands = operands(py, kernel.operation(), kernel.types, kernel.demands())?;
+    let (name, min_cc) = (any(py, kernel.name())?, any(py, kernel.min_cc())?);
+    METADATA.object(py, [name, class.clone(), min_cc, operands, design(py, kernel)?, epilogue])
+}
+
+/// As an object of Python's.
+fn any<'py>(py: Python<'py>, value: impl IntoPyObject<'py>) -> PyResult<Bound<'py, PyAny>> {
+    value.into_bound_py_any(py)
 }
 
 /// What has been made for some key: one object for all kernels that are described alike, for a client that asks every kernel for its
@@ -74,33 +111,40 @@ fn operands<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     static MADE: Made<(Operation, Types, [Demand; 3])> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
     shared(py, &MADE, (operation, types, demands), || {
-        let module = module(py)?;
+        static GEMM: Dataclass = Dataclass::named("GemmOperandsMetadata");
+        static GROUPED: Dataclass = Dataclass::named("GroupedGemmOperandsMetadata");
+        static ELEMENTWISE: Dataclass = Dataclass::named("ElementwiseOperandsMetadata");
         let [a, b, out] = [(types.a, demands[0]), (types.b, demands[1]), (types.out, demands[2])];
         let (a, b, out) = (tensor(py, a.0, a.1)?, tensor(py, b.0, b.1)?, tensor(py, out.0, out.1)?);
-        let accumulator = PyDType(types.accumulator);
+        let accumulator = dtype(py, types.accumulator)?;
         match operation {
-            Operation::Gemm => module.getattr("GemmOperandsMetadata")?.call1((a, b, out, accumulator)),
+            Operation::Gemm => GEMM.object(py, [a, b, out, accumulator]),
             Operation::GroupedGemm => {
-                let offsets = tensor(py, DType::I32, Demand::NONE)?;
-                module.getattr("GroupedGemmOperandsMetadata")?.call1((a, b, out, offsets, accumulator))
+                GROUPED.object(py, [a, b, out, tensor(py, DType::I32, Demand::NONE)?, accumulator])
             }
-            Operation::Elementwise => module.getattr("ElementwiseOperandsMetadata")?.call1((a, b, out)),
+            Operation::Elementwise => ELEMENTWISE.object(py, [a, b, out]),
         }
     })
 }
 
+fn dtype(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
+    static MADE: Made<DType> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
+    shared(py, &MADE, dtype, || any(py, PyDType(dtype)))
+}
+
 /// What is demanded of one operand.
-fn tensor(py: Python<'_>, dtype: DType, demand: Demand) -> PyResult<Bound<'_, PyAny>> {
+fn tensor(py: Python<'_>, element: DType, demand: Demand) -> PyResult<Bound<'_, PyAny>> {
     static MADE: Made<(DType, Demand)> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
-    shared(py, &MADE, (dtype, demand), || {
+    static DENSE: Dataclass = Dataclass::named("DenseTensorAttributes");
+    shared(py, &MADE, (element, demand), || {
         // Strides as the original writes them: batch, row, column; 1 for the contiguous one.
         let stride = demand.order.map(|order| match order {
             Major::Row => (0, 0, 1),
             Major::Column => (0, 1, 0),
         });
-        let divisibility = (i64::from(demand.align) / dtype.bytes()).max(1);
-        let alignment = demand.align.max(dtype.bytes() as u32);
-        module(py)?.getattr("DenseTensorAttributes")?.call1((PyDType(dtype), stride, divisibility, alignment))
+        let divisibility = (i64::from(demand.align) / element.bytes()).max(1);
+        let alignment = demand.align.max(element.bytes() as u32);
+        DENSE.object(py, [dtype(py, element)?, any(py, stride)?, any(py, divisibility)?, any(py, alignment)?])
     })
 }
 
@@ -120,44 +164,53 @@ fn design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> 
 }
 
 fn make_design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> {
-    let (module, types) = (module(py)?, kernel.types);
-    let triple = |values: [u32; 3]| PyTuple::new(py, values);
-    Ok(match &kernel.design {
-        Design::Reference(_) => py.None().into_bound(py),
-        Design::Simt(config) => {
-            module.getattr("BLASDesignMetadata")?.call1((triple(config.tile)?, triple([1, 1, 1])?))?
-        }
-        Design::Elementwise(config) => {
-            module.getattr("BLASDesignMetadata")?.call1((triple(config.tile(types))?, triple([1, 1, 1])?))?
-        }
-        Design::Skinny(config) => module.getattr("SkinnyDesignMetadata")?.call1((
-            triple(config.user_tile())?,
-            triple([1, 1, config.split])?,
-            triple(config.user_warps())?,
-            config.stages,
-            config.align,
-            config.narrow.name(),
-        ))?,
-        Design::Sm80(config) => module.getattr("Sm80DesignMetadata")?.call1((
-            triple(config.tile)?,
-            triple([1, 1, 1])?,
-            triple([config.warps[0], config.warps[1], 1])?,
-            config.stages,
-            config.align,
-        ))?,
-        Design::Sm90(config) => module.getattr("Sm90DesignMetadata")?.call1((
-            triple(config.user_tile(types))?,
-            triple(config.user_cluster())?,
-            config.stages,
-            config.schedule.name(),
-            config.consumers,
-            config.split,
-            config.over_grid,
-            config.swapped,
-            PyTuple::new(py, config.packed)?,
-            config.align,
-        ))?,
-    })
+    static BLAS: Dataclass = Dataclass::named("BLASDesignMetadata");
+    static SKINNY: Dataclass = Dataclass::named("SkinnyDesignMetadata");
+    static SM80: Dataclass = Dataclass::named("Sm80DesignMetadata");
+    static SM90: Dataclass = Dataclass::named("Sm90DesignMetadata");
+    let types = kernel.types;
+    let triple = |[m, n, k]: [u32; 3]| any(py, (m, n, k));
+    match &kernel.design {
+        Design::Reference(_) => Ok(py.None().into_bound(py)),
+        Design::Simt(config) => BLAS.object(py, [triple(config.tile)?, triple([1, 1, 1])?]),
+        Design::Elementwise(config) => BLAS.object(py, [triple(config.tile(types))?, triple([1, 1, 1])?]),
+        Design::Skinny(config) => SKINNY.object(
+            py,
+            [
+                triple(config.user_tile())?,
+                triple([1, 1, config.split])?,
+                triple(config.user_warps())?,
+                any(py, config.stages)?,
+                any(py, config.align)?,
+                any(py, config.narrow.name())?,
+            ],
+        ),
+        Design::Sm80(config) => SM80.object(
+            py,
+            [
+                triple(config.tile)?,
+                triple([1, 1, 1])?,
+                triple([config.warps[0], config.warps[1], 1])?,
+                any(py, config.stages)?,
+                any(py, config.align)?,
+            ],
+        ),
+        Design::Sm90(config) => SM90.object(
+            py,
+            [
+                triple(config.user_tile(types))?,
+                triple(config.user_cluster())?,
+                any(py, config.stages)?,
+                any(py, config.schedule.name())?,
+                any(py, config.consumers)?,
+                any(py, config.split)?,
+                any(py, config.over_grid)?,
+                any(py, config.swapped)?,
+                any(py, (config.packed[0], config.packed[1]))?,
+                any(py, config.align)?,
+            ],
+        ),
+    }
 }
 
 /// Whether an operand has the dtype, the stride order, the divisibility (of its strides but the contiguous one, in
@@ -183,7 +236,7 @@ pub fn operand_matches(
         operand.clone()
     };
     let view = operand::read("operand", &tensor)?;
-    let expected = dtype::parse(dtype)?;
+    let expected = parse(dtype)?;
     if view.dtype != expected {
         return Ok(Status::because(format!("{name} has dtype {}, the kernel works on {expected}", view.dtype)));
     }
