@@ -1,16 +1,22 @@
-//! Launches that are repeated, as a CUDA graph of their own: launching it again costs the host about half of what one kernel's launch does
+//! A launch that is repeated, as a CUDA graph of its own: launching that costs the host about half of what a kernel's launch does
 //! (docs/notes/latency.md, version 9).
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus};
+use cudarc::driver::sys::{
+    self, CUgraph, CUgraphExec, CUgraphNode, CUlaunchAttributeID, CUresult, CUstream, CUstreamCaptureMode,
+    CUstreamCaptureStatus,
+};
 
 use super::device::is_default_stream;
-use super::{Device, DriverError};
+use super::{Call, Device};
 
-/// What was enqueued on a stream once, to be enqueued there again as it was.
+/// A graph of one kernel's launch.
 pub struct Graph {
     executable: CUgraphExec,
+    /// What the executable graph was made from, by which its parameters are changed.
+    graph: CUgraph,
+    node: CUgraphNode,
     /// Launches of one graph wait for each other, whatever their streams (CUDA driver API, `cuGraphLaunch`). On a single one they do
     /// so anyway.
     stream: u64,
@@ -30,35 +36,43 @@ const MOST_GRAPHS: usize = 256;
 const LAUNCHES_AT_ONCE: i32 = 12060;
 
 impl Graph {
-    /// Captures what `enqueue` enqueues on the stream that it is given, for launches on another one. It must be no more than launches.
-    /// None where that does not work out or is not worth while: what the graph would do can be done without.
-    pub fn capture(
-        device: &Device,
-        stream: u64,
-        enqueue: impl FnOnce(u64) -> Result<(), DriverError>,
-    ) -> Option<Graph> {
+    /// A graph of a launch, for launches on one stream. None where that does not work out or is not worth while: it can be done without.
+    pub fn new(device: &Device, stream: u64, call: &Call<'_>) -> Option<Graph> {
         let _current = device.make_current().ok()?;
-        if device.driver < LAUNCHES_AT_ONCE || is_captured(stream) {
+        if device.driver < LAUNCHES_AT_ONCE {
             return None;
         }
-        if GRAPHS.fetch_add(1, Ordering::Relaxed) >= MOST_GRAPHS {
-            GRAPHS.fetch_sub(1, Ordering::Relaxed);
+        let others = GRAPHS.fetch_add(1, Ordering::Relaxed);
+        // From here on, dropping it frees what there is of it.
+        let (executable, graph, node) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+        let mut made = Graph { executable, graph, node, stream, launching: AtomicBool::new(false) };
+        if others >= MOST_GRAPHS {
             return None;
         }
-        let executable = unprohibited(|| captured(enqueue).and_then(|graph| graph.instantiate()));
-        if executable.is_none() {
-            GRAPHS.fetch_sub(1, Ordering::Relaxed);
-        }
-        executable.map(|executable| Graph { executable, stream, launching: AtomicBool::new(false) })
+        let mut pointers = [std::ptr::null_mut(); 2];
+        let node = call.node(&mut pointers);
+        let cluster = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        let mut attributes = call.grid.attributes().iter().filter(|attribute| attribute.id == cluster);
+        // SAFETY: pointers are to locals and to what `call` borrows, which the driver copies; each handle is used once it was made.
+        let works = unprohibited(|| unsafe {
+            done(sys::cuGraphCreate(&mut made.graph, 0))
+                && done(sys::cuGraphAddKernelNode_v2(&mut made.node, made.graph, std::ptr::null(), 0, &node))
+                && attributes.all(|attribute| {
+                    done(sys::cuGraphKernelNodeSetAttribute(made.node, attribute.id, &attribute.value))
+                })
+                && done(sys::cuGraphInstantiateWithFlags(&mut made.executable, made.graph, 0))
+        });
+        works.then_some(made)
     }
 
-    /// Enqueues all of it again, and tells whether it did. It does not on another stream, on one that is being captured, while another
-    /// thread is at it, or where the driver refuses: launched one by one, the driver says why.
+    /// Enqueues the launch again, and tells whether it did. It does not on another stream, on one that is being captured, while another
+    /// thread is at it, or where the driver refuses: asked for the launch itself, that says why.
+    /// `changed`: the launch, where its parameters have changed.
     ///
     /// # Safety
-    /// Every address in the captured launches is valid on the device until they have run.
+    /// Every address in the parameters is valid on the device until the launch has run.
     #[inline(always)] // in every launch that is repeated
-    pub unsafe fn launch(&self, device: &Device, stream: u64) -> bool {
+    pub unsafe fn launch(&self, device: &Device, stream: u64, changed: Option<&Call<'_>>) -> bool {
         if stream != self.stream || self.launching.swap(true, Ordering::Acquire) {
             return false;
         }
@@ -67,30 +81,52 @@ impl Graph {
         // SAFETY: the caller's; no other thread launches the graph.
         let launched = current.is_ok()
             && !is_captured(stream)
-            && unsafe { sys::cuGraphLaunch(self.executable, stream as CUstream) } == CUresult::CUDA_SUCCESS;
+            && changed.is_none_or(|call| self.change(call))
+            && done(unsafe { sys::cuGraphLaunch(self.executable, stream as CUstream) });
         self.launching.store(false, Ordering::Release);
         launched
+    }
+
+    /// Gives further launches other parameters, by the thread that is launching.
+    #[inline(never)]
+    fn change(&self, call: &Call<'_>) -> bool {
+        let mut pointers = [std::ptr::null_mut(); 2];
+        let node = call.node(&mut pointers);
+        // SAFETY: the node is the graph's, which lives as long as `self`; the driver copies parameters before it returns.
+        done(unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.executable, self.node, &node) })
     }
 }
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: the graph is ours, and nobody else's any more. The driver frees it when its last launch has run.
-        unprohibited(|| unsafe { sys::cuGraphExecDestroy(self.executable) });
+        // SAFETY: both are ours, and nobody else's any more. The driver frees an executable graph when its last launch has run.
+        unprohibited(|| unsafe {
+            if !self.executable.is_null() {
+                sys::cuGraphExecDestroy(self.executable);
+            }
+            if !self.graph.is_null() {
+                sys::cuGraphDestroy(self.graph);
+            }
+        });
         GRAPHS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Whether a stream is being captured, or may not be asked because another one is.
+fn done(result: CUresult) -> bool {
+    result == CUresult::CUDA_SUCCESS
+}
+
+/// Whether a stream is being captured, or may not be asked because another one is. The launch of a graph would end the capture in an error.
 #[inline(always)]
 fn is_captured(stream: u64) -> bool {
     let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: the pointer is a local's; the driver refuses streams that it does not know.
     let asked = unsafe { sys::cuStreamIsCapturing(stream as CUstream, &mut status) };
-    asked != CUresult::CUDA_SUCCESS || status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
+    !done(asked) || status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
 }
 
-/// Does what a capture on this thread, or one that forbids it to all threads, would otherwise end in an error of that capture.
+/// Does what would end captures in an error, of streams by this thread, or by any thread in the strictest mode: making and freeing graphs.
+/// They touch no stream, which is what such captures are to be kept from.
 fn unprohibited<T>(work: impl FnOnce() -> T) -> T {
     let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: exchanges this thread's mode for the one given, and back.
@@ -99,45 +135,5 @@ fn unprohibited<T>(work: impl FnOnce() -> T) -> T {
         let done = work();
         sys::cuThreadExchangeStreamCaptureMode(&mut mode);
         done
-    }
-}
-
-/// A graph that was captured.
-struct Captured(CUgraph);
-
-impl Captured {
-    fn instantiate(&self) -> Option<CUgraphExec> {
-        let mut executable = std::ptr::null_mut();
-        // SAFETY: the pointer is a local's; without flags, the priority is that of the stream of a launch.
-        let made = unsafe { sys::cuGraphInstantiateWithFlags(&mut executable, self.0, 0) };
-        (made == CUresult::CUDA_SUCCESS).then_some(executable)
-    }
-}
-
-impl Drop for Captured {
-    fn drop(&mut self) {
-        // SAFETY: the graph is ours; what was instantiated from it stands alone.
-        unsafe { sys::cuGraphDestroy(self.0) };
-    }
-}
-
-/// What is enqueued on a stream made for the purpose. A context is current.
-fn captured(enqueue: impl FnOnce(u64) -> Result<(), DriverError>) -> Option<Captured> {
-    let (mut stream, mut graph) = (std::ptr::null_mut(), std::ptr::null_mut());
-    let non_blocking = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-    let relaxed = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-    // SAFETY: pointers are to locals; the stream is ours, and is destroyed once.
-    unsafe {
-        if sys::cuStreamCreate(&mut stream, non_blocking) != CUresult::CUDA_SUCCESS {
-            return None;
-        }
-        let begun = sys::cuStreamBeginCapture_v2(stream, relaxed) == CUresult::CUDA_SUCCESS;
-        let enqueued = begun && enqueue(stream as u64).is_ok();
-        if begun && sys::cuStreamEndCapture(stream, &mut graph) != CUresult::CUDA_SUCCESS {
-            graph = std::ptr::null_mut();
-        }
-        sys::cuStreamDestroy_v2(stream);
-        let captured = (!graph.is_null()).then(|| Captured(graph));
-        captured.filter(|_| enqueued)
     }
 }

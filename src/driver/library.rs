@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use arrayvec::ArrayVec;
 use cudarc::driver::sys::{
-    self, CUfunc_st, CUfunction, CUfunction_attribute, CUkernel, CUlaunchAttribute, CUlaunchAttributeID,
-    CUlaunchAttributeValue, CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDim, CUlaunchConfig, CUlibrary,
-    CUresult,
+    self, CUDA_KERNEL_NODE_PARAMS, CUfunc_st, CUfunction, CUfunction_attribute, CUkernel, CUlaunchAttribute,
+    CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDim,
+    CUlaunchConfig, CUlibrary, CUresult,
 };
 
 use super::device::is_default_stream;
@@ -100,6 +100,44 @@ impl From<Grid> for Configuration {
             numAttrs: attributes.len() as u32,
         };
         Configuration { config, attributes }
+    }
+}
+
+impl Configuration {
+    pub(super) fn attributes(&self) -> &[CUlaunchAttribute] {
+        &self.attributes
+    }
+}
+
+/// A launch: what, how, and with which parameters.
+pub struct Call<'a> {
+    pub function: Function,
+    pub grid: &'a Configuration,
+    /// What the kernel declares as its first parameter.
+    pub params: *const c_void,
+    /// Its second, unless it has none.
+    pub more: &'a [u64],
+}
+
+impl Call<'_> {
+    /// As the node of a graph has it. It points to the parameters by way of `pointers`.
+    pub(super) fn node(&self, pointers: &mut [*mut c_void; 2]) -> CUDA_KERNEL_NODE_PARAMS {
+        *pointers = [self.params.cast_mut(), self.more.as_ptr().cast_mut().cast()];
+        let config = &self.grid.config;
+        CUDA_KERNEL_NODE_PARAMS {
+            func: self.function.0,
+            gridDimX: config.gridDimX,
+            gridDimY: config.gridDimY,
+            gridDimZ: config.gridDimZ,
+            blockDimX: config.blockDimX,
+            blockDimY: config.blockDimY,
+            blockDimZ: config.blockDimZ,
+            sharedMemBytes: config.sharedMemBytes,
+            kernelParams: pointers.as_mut_ptr(),
+            extra: std::ptr::null_mut(),
+            kern: std::ptr::null_mut(),
+            ctx: std::ptr::null_mut(),
+        }
     }
 }
 

@@ -9,5 +9,5 @@ mod tensor_map;
 pub use device::{Current, Device};
 pub use error::DriverError;
 pub use graph::Graph;
-pub use library::{Configuration, Function, Grid, Library};
+pub use library::{Call, Configuration, Function, Grid, Library};
 pub use tensor_map::EncodedTensorMap;

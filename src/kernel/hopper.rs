@@ -100,6 +100,11 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
     let sms = f64::from(target.multiprocessors);
 
     let grid = config.grid(problem);
+    let occupied = config.occupied(&grid);
+    // Of a cluster that overhangs so far, half of the CTAs have no tile: nothing that is worth a look.
+    if occupied <= 0.5 {
+        return f64::INFINITY;
+    }
     let tiles = grid.clusters[0] * grid.clusters[1] * problem.batch() as f64;
     let slots = f64::from(config.clusters_at_once(footprint.ctas_per_sm, target.multiprocessors));
     // Of a problem without tiles, as if it had one: no time is NaN.
@@ -174,7 +179,7 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
 
     let [a, b, out] = [&problem.a, &problem.b, &problem.out].map(|view| view.numel() as f64);
     let bytes = element * (a + b) + types.out.bytes() as f64 * out;
-    let in_flight = running * size * config.occupied(&grid) * f64::from(footprint.shared_bytes);
+    let in_flight = running * size * occupied * f64::from(footprint.shared_bytes);
     let device = DEVICE_STARTS + bytes / (DEVICE_RATE * in_flight / (in_flight + DEVICE_HALF));
 
     let (packing, packed) = match copied_bytes {

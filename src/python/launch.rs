@@ -1,7 +1,7 @@
 //! The last stretch of the road: from a checked problem and a compiled program to the driver's launch call.
 
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use super::artifact::CompiledArtifact;
 use super::kernel::{kernel_of, unsupported};
 use super::stream::stream_handle;
 use crate::compile::Program;
-use crate::driver::{Configuration, Device, DriverError, EncodedTensorMap, Function, Graph, Grid};
+use crate::driver::{Call, Configuration, Device, DriverError, EncodedTensorMap, Function, Graph, Grid};
 use crate::epilogue::Bound as BoundEpilogue;
 use crate::kernel::{
     ElementwiseParams, GemmParams, Kernel, Launch, Pack, PackOperand, Params, Reduce, ReduceOperand, Sm90Scalars,
@@ -284,28 +284,31 @@ pub struct Ready {
     program: Arc<Program>,
 }
 
-/// How often a launch has been repeated as it is, and the graph that it becomes then.
+/// How often a launch has been repeated, and the graph that it becomes then.
 #[repr(C)] // as `Ready`
 struct Repeats {
     graph: OnceLock<Graph>,
+    /// Whether the parameters are others than the graph's.
+    moved: AtomicBool,
+    /// Whether it may become one.
+    short: bool,
     /// Runs until it becomes one; 0 where it has become one, or is not to be one.
     left: AtomicU32,
-    short: bool,
 }
 
 impl Repeats {
-    /// Making a graph takes 15 us and destroying it 9 (H100, driver 580; docs/notes/latency.md, version 9), launching it saves 0.9 to 1.5 us:
+    /// Making a graph takes 10 us and freeing it 9 (H100, driver 580; docs/notes/latency.md, version 9), launching it saves 0.9 to 1.5 us:
     /// so that where a launch is not repeated any more just when it has become one, no more was lost than had gone before.
     const RUNS: u32 = 20;
-    /// Runs until it is tried again where it did not work out, as the stream was being captured, or there were too many graphs.
-    const UNTIL_ASKED_AGAIN: u32 = 1000;
+    /// Runs until it is tried again where it did not work out, as there were too many graphs.
+    const UNTIL_TRIED_AGAIN: u32 = 1000;
     /// Seconds of a kernel, as the model has them, up to which it becomes one. What follows a graph does not begin before it has ended, by which
     /// a GPU that has work in its queue loses 1.1 us; below this it has none, since the host takes longer for a launch than the GPU does.
     const SHORT: f64 = 2e-6;
 
-    /// `short`: whether it may become a graph.
     fn none_yet(short: bool) -> Repeats {
-        Repeats { graph: OnceLock::new(), left: AtomicU32::new(if short { Repeats::RUNS } else { 0 }), short }
+        let left = AtomicU32::new(if short { Repeats::RUNS } else { 0 });
+        Repeats { graph: OnceLock::new(), moved: AtomicBool::new(false), short, left }
     }
 
     /// Counts a run. Whether the launch is to become a graph now. (Of two threads one may be missed.)
@@ -342,48 +345,57 @@ impl Ready {
         let device = self.packed.device;
         let stream = stream.resolve(tensor, device)?;
         released(tensor.py(), || {
-            // SAFETY: as in `Packed::enqueue_all`, which is what was captured.
-            if let Some(graph) = self.repeats.graph.get()
-                && unsafe { graph.launch(device, stream) }
-            {
-                return Ok(());
+            let Some(call) = self.call() else { return self.packed.enqueue_all(&self.program, stream) };
+            let repeats = &self.repeats;
+            // SAFETY: as in `Packed::enqueue_all`, which does the same.
+            unsafe {
+                if let Some(graph) = repeats.graph.get() {
+                    let moved = repeats.moved.load(Ordering::Relaxed);
+                    if graph.launch(device, stream, moved.then_some(&call)) {
+                        repeats.moved.store(false, Ordering::Relaxed);
+                        return Ok(());
+                    }
+                }
+                call.function.launch(device, stream, call.grid, call.params, call.more)?;
             }
-            self.enqueue_anew(stream)
+            if repeats.are_due() {
+                self.become_graph(stream, &call);
+            }
+            Ok(())
         })?;
         Ok(())
     }
 
-    /// The launches themselves.
+    /// None where it takes more, or less, than one call of the driver.
     #[inline(always)] // as `enqueue`
-    fn enqueue_anew(&self, stream: u64) -> Result<(), DriverError> {
-        let Packed { device, epilogue, launch, .. } = &self.packed;
-        match (self.function, launch) {
-            // SAFETY: as in `Packed::enqueue_all`, which does the same where it is more than one launch.
-            (Some(function), Some(Calls { grid, block, .. })) => unsafe {
-                function.launch(device, stream, grid, block.pointer(), epilogue)?;
-            },
-            _ => self.packed.enqueue_all(&self.program, stream)?,
-        }
-        if self.repeats.are_due() {
-            self.become_graph(stream);
-        }
-        Ok(())
+    fn call(&self) -> Option<Call<'_>> {
+        let (function, Calls { grid, block, .. }) = self.function.zip(self.packed.launch.as_ref())?;
+        Some(Call { function, grid, params: block.pointer(), more: &self.packed.epilogue })
     }
 
     #[cold]
-    fn become_graph(&self, stream: u64) {
-        let enqueue = |stream| self.packed.enqueue_all(&self.program, stream);
-        match Graph::capture(self.packed.device, stream, enqueue) {
-            // Another thread's is as good.
-            Some(graph) => drop(self.repeats.graph.set(graph)),
-            None => self.repeats.left.store(Repeats::UNTIL_ASKED_AGAIN, Ordering::Relaxed),
+    fn become_graph(&self, stream: u64, call: &Call<'_>) {
+        let repeats = &self.repeats;
+        match Graph::new(self.packed.device, stream, call) {
+            Some(graph) => {
+                repeats.moved.store(false, Ordering::Relaxed);
+                // Another thread's is as good.
+                let _ = repeats.graph.set(graph);
+            }
+            None => repeats.left.store(Repeats::UNTIL_TRIED_AGAIN, Ordering::Relaxed),
         }
     }
 
-    /// Turns into the launch of a problem that fits, with this workspace (0 where none is needed). After an error the launch is nobody's.
-    fn move_to(&mut self, problem: &Problem, workspace: u64) -> PyResult<()> {
-        if self.packed.move_to(problem, workspace)? {
-            self.repeats = self.repeats.clone();
+    /// Turns into the launch of a problem that fits, with this workspace (0 where none is needed) and another epilogue's operands, if it has one.
+    /// After an error the launch is nobody's.
+    fn move_to(&mut self, problem: &Problem, workspace: u64, epilogue: Option<&BoundEpilogue>) -> PyResult<()> {
+        let mut moved = self.packed.move_to(problem, workspace)?;
+        if epilogue.is_some() {
+            self.packed.epilogue = epilogue_params(at(self.packed.position), epilogue, &[]);
+            moved = true;
+        }
+        if moved {
+            self.repeats.moved.store(true, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -451,7 +463,7 @@ impl LastLaunch {
         let Some(ready) = last.as_deref_mut().filter(|ready| ready.packed.plain && ready.packed.fits(problem)) else {
             return Ok(None);
         };
-        if let Err(error) = ready.move_to(problem, 0) {
+        if let Err(error) = ready.move_to(problem, 0, None) {
             *last = None;
             return Err(error);
         }
@@ -530,12 +542,7 @@ impl Work<'_> {
         let made = match last.take() {
             Some(mut ready) if ready.packed.fits(self.problem) => {
                 at(self.position).fuses(self.epilogue).map_err(|reason| unsupported(&reason))?;
-                ready.move_to(self.problem, workspace)?;
-                let epilogue = epilogue_params(at(self.position), self.epilogue, &[]);
-                if epilogue != ready.packed.epilogue {
-                    ready.packed.epilogue = epilogue;
-                    ready.repeats = ready.repeats.clone();
-                }
+                ready.move_to(self.problem, workspace, self.epilogue)?;
                 ready
             }
             _ => {
