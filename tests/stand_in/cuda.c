@@ -43,7 +43,7 @@ static _Atomic int blocking_milliseconds;
 static _Atomic uint64_t allocations, last_allocation;
 static int capturing, strict;
 static unsigned driver_version = 13000;
-static _Atomic uint64_t streams_open, graphs_open, graph_launches;
+static _Atomic uint64_t graphs_open, graph_launches;
 
 uint64_t stand_in_launches(void) { return launches; }
 uint64_t stand_in_calls(void) { return calls; }
@@ -52,8 +52,7 @@ uint64_t stand_in_libraries(void) { return libraries_loaded; }
 uint64_t stand_in_last_stream(void) { return last.stream; }
 uint64_t stand_in_last_context(void) { return last.context; }
 uint64_t stand_in_allocations(void) { return allocations; }
-// Streams and graphs, captured and executable, that were made and not destroyed; and launches of graphs.
-uint64_t stand_in_open_streams(void) { return streams_open; }
+// Graphs, executable ones among them, that were made and not destroyed; and launches of graphs.
 uint64_t stand_in_open_graphs(void) { return graphs_open; }
 uint64_t stand_in_graph_launches(void) { return graph_launches; }
 void stand_in_set_driver_version(unsigned version) { driver_version = version; }
@@ -262,17 +261,21 @@ typedef struct {
     const LaunchAttribute* attributes;
     unsigned count;
 } LaunchConfig;
-// ---- streams that are made, and what is captured on them ----
+// ---- graphs of one launch ----
 
-// The stream that is being captured, which belongs to the context that was current; one at a time, which is all that is made.
-static uint64_t captured_stream;
-// Launches of a graph, captured or executable.
+// A graph, its node and what is executable of it.
 typedef struct {
-    Launch launches[4];
-    int count;
+    Launch launch;
+    int nodes;
     _Atomic int launching;
 } Graph;
-static Graph capture;
+// As the driver API declares a kernel node.
+typedef struct {
+    uint64_t function;
+    unsigned grid[3], block[3], shared_bytes;
+    void **parameters, **extra;
+    uint64_t kernel, context;
+} Node;
 static _Thread_local int capture_mode;  // 0: global, 2: relaxed
 
 CUresult cuThreadExchangeStreamCaptureMode(int* mode) {
@@ -284,62 +287,71 @@ CUresult cuThreadExchangeStreamCaptureMode(int* mode) {
 }
 // What a capture prohibits to a thread that has not said that it knows what it does.
 static int prohibited(void) { return capturing && capture_mode != 2; }
-CUresult cuStreamCreate(uint64_t* stream, unsigned flags) {
-    CALLED();
-    if (current_context() == 0) return INVALID_CONTEXT;
-    if (flags != 1) return INVALID_VALUE;
-    *stream = (current_context() == CONTEXT[0] ? 0x5F00 : 0x6F00) + (++streams_open);
-    return SUCCESS;
-}
-CUresult cuStreamDestroy_v2(uint64_t stream) {
-    CALLED();
-    if ((stream & 0xF00) != 0xF00) return INVALID_HANDLE;
-    --streams_open;
-    return SUCCESS;
-}
-CUresult cuStreamBeginCapture_v2(uint64_t stream, int mode) {
-    CALLED();
-    if (mode != 2 || captured_stream != 0) return INVALID_VALUE;
-    captured_stream = stream;
-    capture.count = 0;
-    return SUCCESS;
-}
-CUresult cuStreamEndCapture(uint64_t stream, Graph** graph) {
-    const int ended = captured_stream == stream;
-    captured_stream = 0;
-    CALLED();
-    if (!ended || capture.count == 0) return INVALID_VALUE;
-    *graph = malloc(sizeof **graph);
-    memcpy(*graph, &capture, sizeof capture);
+static Graph* new_graph(void) {
     ++graphs_open;
+    return calloc(1, sizeof(Graph));
+}
+static CUresult free_graph(Graph* graph) {
+    if (prohibited()) return CAPTURE_UNSUPPORTED;
+    free(graph);
+    --graphs_open;
     return SUCCESS;
 }
-CUresult cuStreamIsCapturing(uint64_t stream, int* status) {
+static CUresult set_node(Launch* launch, const Node* node) {
+    if (node->extra != 0 || node->kernel != 0 || node->context != 0) return INVALID_VALUE;
+    memcpy(launch->grid, node->grid, sizeof launch->grid);
+    memcpy(launch->block, node->block, sizeof launch->block);
+    launch->shared_bytes = node->shared_bytes;
+    launch->context = node->function >> 32;
+    launch->kernel = node->function & UINT32_MAX;
+    memcpy(launch->parameters, node->parameters[0], parameter_bytes);
+    if (more_bytes != 0) memcpy(launch->more, node->parameters[1], more_bytes);
+    return SUCCESS;
+}
+CUresult cuGraphCreate(Graph** graph, unsigned flags) {
     CALLED();
-    (void)stream;
-    *status = capturing;
+    if (flags != 0) return INVALID_VALUE;
+    *graph = new_graph();
+    return SUCCESS;
+}
+CUresult cuGraphAddKernelNode_v2(Graph** node, Graph* graph, const void* before, size_t count, const Node* parameters) {
+    CALLED();
+    if (before != 0 || count != 0 || graph->nodes++ != 0) return INVALID_VALUE;
+    for (unsigned at = 0; at < 3; ++at) graph->launch.cluster[at] = 1;
+    *node = graph;
+    return set_node(&graph->launch, parameters);
+}
+CUresult cuGraphKernelNodeSetAttribute(Graph* node, int attribute, const unsigned* value) {
+    CALLED();
+    if (attribute != 4) return INVALID_VALUE;  // cluster dimension
+    memcpy(node->launch.cluster, value, sizeof node->launch.cluster);
     return SUCCESS;
 }
 CUresult cuGraphInstantiateWithFlags(Graph** executable, const Graph* graph, unsigned long long flags) {
     CALLED();
     if (prohibited()) return CAPTURE_UNSUPPORTED;
-    if (flags != 0) return INVALID_VALUE;
-    *executable = malloc(sizeof **executable);
+    if (flags != 0 || graph->nodes != 1) return INVALID_VALUE;
+    *executable = new_graph();
     memcpy(*executable, graph, sizeof *graph);
-    ++graphs_open;
     return SUCCESS;
+}
+CUresult cuGraphExecKernelNodeSetParams_v2(Graph* executable, Graph* node, const Node* parameters) {
+    CALLED();
+    if (executable == node || executable->launching != 0) return INVALID_VALUE;
+    return set_node(&executable->launch, parameters);
 }
 CUresult cuGraphDestroy(Graph* graph) {
     CALLED();
-    free(graph);
-    --graphs_open;
-    return SUCCESS;
+    return free_graph(graph);
 }
 CUresult cuGraphExecDestroy(Graph* executable) {
     CALLED();
-    if (prohibited()) return CAPTURE_UNSUPPORTED;
-    free(executable);
-    --graphs_open;
+    return free_graph(executable);
+}
+CUresult cuStreamIsCapturing(uint64_t stream, int* status) {
+    CALLED();
+    (void)stream;
+    *status = capturing;
     return SUCCESS;
 }
 
@@ -359,15 +371,13 @@ CUresult cuGraphLaunch(Graph* graph, uint64_t stream) {
     // Two threads must not launch one graph at a time.
     if (graph->launching++ != 0) return INVALID_VALUE;
     block();
-    const uint64_t of_stream = context_of(stream);
-    const CUresult result = of_stream == 0 ? INVALID_CONTEXT : SUCCESS;
+    const CUresult result = context_of(stream) == 0 ? INVALID_CONTEXT : SUCCESS;
     if (result == SUCCESS) {
+        ++launches;
         ++graph_launches;
-        launches += (uint64_t)graph->count;
-        const Launch* launch = graph->launches + graph->count - 1;
-        memcpy(&last, launch, offsetof(Launch, parameters));
-        memcpy(last.parameters, launch->parameters, parameter_words != 0 ? 8 * parameter_words : parameter_bytes);
-        if (more_bytes != 0) memcpy(last.more, launch->more, more_bytes);
+        memcpy(&last, &graph->launch, offsetof(Launch, parameters));
+        memcpy(last.parameters, graph->launch.parameters, parameter_bytes);
+        if (more_bytes != 0) memcpy(last.more, graph->launch.more, more_bytes);
         last.stream = stream;
     }
     --graph->launching;
@@ -382,26 +392,24 @@ CUresult cuLaunchKernelEx(const LaunchConfig* config, uint64_t kernel, void** pa
     if (of_stream == 0 || (strict && current_context() == 0)) return INVALID_CONTEXT;
     if (strict && of_stream != current_context()) return INVALID_HANDLE;
     if (of_stream != kernel >> 32) return INVALID_HANDLE;
-    const int captured = stream == captured_stream && stream != 0;
-    Launch* const launch = captured ? capture.launches + capture.count++ : &last;
-    if (!captured) ++launches;
-    memcpy(launch->grid, config->grid, sizeof launch->grid);
-    memcpy(launch->block, config->block, sizeof launch->block);
-    launch->shared_bytes = config->shared_bytes;
-    for (unsigned at = 0; at < 3; ++at) launch->cluster[at] = 1;
-    launch->overlapping = 0;
+    ++launches;
+    memcpy(last.grid, config->grid, sizeof last.grid);
+    memcpy(last.block, config->block, sizeof last.block);
+    last.shared_bytes = config->shared_bytes;
+    for (unsigned at = 0; at < 3; ++at) last.cluster[at] = 1;
+    last.overlapping = 0;
     for (unsigned at = 0; at < config->count; ++at) {
         const LaunchAttribute* attribute = config->attributes + at;
-        if (attribute->id == 4) memcpy(launch->cluster, attribute->value, sizeof launch->cluster);  // cluster dimension
-        if (attribute->id == 6) launch->overlapping = attribute->value[0];  // programmatic stream serialization
+        if (attribute->id == 4) memcpy(last.cluster, attribute->value, sizeof last.cluster);  // cluster dimension
+        if (attribute->id == 6) last.overlapping = attribute->value[0];  // programmatic stream serialization
     }
-    launch->stream = config->stream;
-    launch->context = of_stream;
-    launch->kernel = kernel & UINT32_MAX;
-    for (unsigned at = 0; at < parameter_words; ++at) memcpy(launch->parameters + 8 * at, parameters[at], 8);
+    last.stream = config->stream;
+    last.context = of_stream;
+    last.kernel = kernel & UINT32_MAX;
+    for (unsigned at = 0; at < parameter_words; ++at) memcpy(last.parameters + 8 * at, parameters[at], 8);
     if (parameter_words != 0) return SUCCESS;
-    memcpy(launch->parameters, parameters[0], parameter_bytes);
-    if (more_bytes != 0) memcpy(launch->more, parameters[1], more_bytes);
+    memcpy(last.parameters, parameters[0], parameter_bytes);
+    if (more_bytes != 0) memcpy(last.more, parameters[1], more_bytes);
     return SUCCESS;
 }
 CUresult cuGetErrorName(CUresult error, const char** text) {

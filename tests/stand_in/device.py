@@ -15,7 +15,6 @@ for _name in (
     "last_context",
     "allocations",
     "last_allocation",
-    "open_streams",
     "open_graphs",
     "graph_launches",
 ):
