@@ -140,7 +140,8 @@ def test_a_cluster_stays_one():
         """
         kernel = [k for k in cutlass_api.get_kernels(args) if "cluster2x1" in k.metadata.kernel_name][0]
         artifact = kernel.compile(args)
-        shape = lambda: (device.library.stand_in_last_cluster(), device.library.stand_in_last_grid(), device.library.stand_in_last_block())
+        library = device.library
+        shape = lambda: (library.stand_in_last_cluster(), library.stand_in_last_grid(), library.stand_in_last_block())
         launched(calls["new arguments"], graphs=0)
         expected = shape()
         assert expected[0] == 2
