@@ -420,7 +420,7 @@ impl Kernel {
     /// `CUstream`, an integer handle; None: the current stream of the framework that owns the operands. workspace: device
     /// memory of `get_workspace_size` bytes; None allocates where any is needed. assume_supported_args: skip `supports`
     /// (not the check, of nanoseconds, that the operands' types and layouts are the kernel's).
-    /// Short launches (2 us by the model) that are repeated on the same memory and stream become CUDA graphs, which profilers then show.
+    /// Short launches (2 us by the model) that are repeated on one stream become CUDA graphs, which profilers then show.
     /// Raises ValueError for what the kernel does not serve, RuntimeError with CUDA's error name if the launch fails.
     #[pyo3(signature = (args, compiled_artifact = None, stream = None, workspace = None, assume_supported_args = false))]
     pub fn run(

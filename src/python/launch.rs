@@ -297,8 +297,8 @@ struct Repeats {
 }
 
 impl Repeats {
-    /// Making a graph takes 10 us and freeing it 9 (H100, driver 580; docs/notes/latency.md, version 9), launching it saves 0.9 to 1.5 us:
-    /// so that where a launch is not repeated any more just when it has become one, no more was lost than had gone before.
+    /// Making a graph takes 3 us, or 30 with new memory for it, and freeing it 2 to 9 (H100, driver 580; docs/notes/latency.md, version 9). Launching
+    /// it saves 0.9 to 1.5: where a launch is not repeated any more just when it has become one, no more is lost than had gone before.
     const RUNS: u32 = 20;
     /// Runs until it is tried again where it did not work out, as there were too many graphs.
     const UNTIL_TRIED_AGAIN: u32 = 1000;
