@@ -37,7 +37,7 @@ def launched(call, addresses=(A, B, OUT), graphs=None, stream=STREAM):
     found = {{block.a.address or block.a_pointer, block.b.address, block.out_pointer}}
     assert found == set(addresses), (found, addresses)
     assert device.library.stand_in_last_stream() == stream
-    assert device.library.stand_in_open_contexts() == 0
+    assert device.library.stand_in_open_contexts() == 0 and device.library.stand_in_misused() == 0
 
 def settled(call, **expected):
     for _ in range(SETTLED):
@@ -181,9 +181,14 @@ def test_other_streams_and_captured_ones_get_launches():
         # Default streams belong to the current context, which is the device's for the launch.
         device.library.stand_in_capture(0)
         args = other
-        for stream in (0, 1, 2):
+        for stream in (0, 1):
             args = GemmArguments(a, b, out, "float32")
             settled(on(stream), stream=stream)
+        # Not where another stream is called the same by another thread, nor on a part of the multiprocessors.
+        for stream in (2, 0x50E0):
+            args = GemmArguments(a, b, out, "float32")
+            for _ in range(3 * SETTLED):
+                launched(on(stream), stream=stream, graphs=0)
         """
     )
 
@@ -193,6 +198,7 @@ def test_other_streams_and_captured_ones_get_launches():
     [
         "cuStreamIsCapturing",
         "cuThreadExchangeStreamCaptureMode",
+        "cuStreamGetGreenCtx",
         "cuGraphCreate",
         "cuGraphAddKernelNode_v2",
         "cuGraphKernelNodeSetAttribute",
@@ -281,6 +287,7 @@ def test_threads_share_a_graph():
         [thread.start() for thread in threads]
         [thread.join() for thread in threads]
         assert (device.launches(), device.graph_launches()) == (before + 4, graphs + 1)
+        assert device.library.stand_in_misused() == 0
         """
     )
 
@@ -317,6 +324,11 @@ def test_an_epilogue_s_operands_are_followed():
         assert other != first_words
         for _ in range(2 * SETTLED):
             assert call(arguments(3.0)) == other
+        # Whose stream it is, whether it is being captured, and the launch: nothing is set that is as it was.
+        before = device.library.stand_in_calls()
+        assert call(arguments(3.0)) == other
+        assert device.library.stand_in_calls() == before + 3
         assert call(arguments(2.0)) == first_words
+        assert device.library.stand_in_misused() == 0
         """
     )

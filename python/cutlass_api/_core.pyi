@@ -39,6 +39,7 @@ __all__ = [
     "device_cc",
     "get_kernels",
     "get_use_c_exchange",
+    "launch_graphs",
     "leading_dim",
     "matmul",
     "native_floor",
@@ -367,6 +368,7 @@ def strides_to_layout_string(strides: Sequence[Sequence[int]]) -> str: ...
 def matmul(
     A: TensorLike, B: TensorLike, out: TensorLike | None = None, accumulator_type: NumericLike | None = None
 ) -> Any: ...
+def launch_graphs() -> int: ...
 def native_floor(
     args: RuntimeArguments, compiled_artifact: CompiledArtifact, stream: Any, launches: int = 100, rounds: int = 30
 ) -> float: ...

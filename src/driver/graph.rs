@@ -17,10 +17,10 @@ pub struct Graph {
     /// What the executable graph was made from, by which its parameters are changed.
     graph: CUgraph,
     node: CUgraphNode,
-    /// Launches of one graph wait for each other, whatever their streams (CUDA driver API, `cuGraphLaunch`). On a single one they do
-    /// so anyway.
+    /// The one that it is launched on. Launches of one graph wait for each other, whatever their streams (CUDA driver API,
+    /// `cuGraphLaunch`); on a single one they do so anyway.
     stream: u64,
-    /// Whether a thread is launching it, for two must not (CUDA driver API, "Graph object thread safety").
+    /// Whether a thread is launching or changing it, for two must not (CUDA driver API, "Graph object thread safety").
     launching: AtomicBool,
 }
 
@@ -32,14 +32,22 @@ unsafe impl Sync for Graph {}
 static GRAPHS: AtomicUsize = AtomicUsize::new(0);
 /// How many there may be: each takes 115 kB of device memory (CUDA 13.0), which these make 30 MB.
 const MOST_GRAPHS: usize = 256;
-/// The driver from which on a graph of a few kernels in a row is launched at once, and not kernel by kernel (CUDA 12.6).
-const LAUNCHES_AT_ONCE: i32 = 12060;
+/// The driver from which on a launch takes a graph without branches as one piece (CUDA 12.6).
+const IN_ONE_PIECE: i32 = 12060;
+
+/// How many graphs there are in this process.
+pub fn graphs() -> usize {
+    GRAPHS.load(Ordering::Relaxed)
+}
 
 impl Graph {
     /// A graph of a launch, for launches on one stream. None where that does not work out or is not worth while: it can be done without.
+    ///
+    /// It is made of a node, not by capturing the launch: a capture is lost, and another thread gets an error, where that thread
+    /// synchronizes the device meanwhile. That the launch may overlap the one in front is left out: that one is no part of the graph.
     pub fn new(device: &Device, stream: u64, call: &Call<'_>) -> Option<Graph> {
         let _current = device.make_current().ok()?;
-        if device.driver < LAUNCHES_AT_ONCE {
+        if device.driver < IN_ONE_PIECE || !keeps_to_one_context(stream) {
             return None;
         }
         let others = GRAPHS.fetch_add(1, Ordering::Relaxed);
@@ -50,13 +58,13 @@ impl Graph {
             return None;
         }
         let mut pointers = [std::ptr::null_mut(); 2];
-        let node = call.node(&mut pointers);
+        let params = call.node(&mut pointers);
         let cluster = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
         let mut attributes = call.grid.attributes().iter().filter(|attribute| attribute.id == cluster);
         // SAFETY: pointers are to locals and to what `call` borrows, which the driver copies; each handle is used once it was made.
         let works = unprohibited(|| unsafe {
             done(sys::cuGraphCreate(&mut made.graph, 0))
-                && done(sys::cuGraphAddKernelNode_v2(&mut made.node, made.graph, std::ptr::null(), 0, &node))
+                && done(sys::cuGraphAddKernelNode_v2(&mut made.node, made.graph, std::ptr::null(), 0, &params))
                 && attributes.all(|attribute| {
                     done(sys::cuGraphKernelNodeSetAttribute(made.node, attribute.id, &attribute.value))
                 })
@@ -76,8 +84,9 @@ impl Graph {
         if stream != self.stream || self.launching.swap(true, Ordering::Acquire) {
             return false;
         }
-        // As in `Function::launch`.
-        let current = if is_default_stream(stream) { device.make_current().map(Some) } else { Ok(None) };
+        // As in `Function::launch`; other parameters are set with the device's context current.
+        let asks = is_default_stream(stream) || changed.is_some();
+        let current = if asks { device.make_current().map(Some) } else { Ok(None) };
         // SAFETY: the caller's; no other thread launches the graph.
         let launched = current.is_ok()
             && !is_captured(stream)
@@ -91,9 +100,10 @@ impl Graph {
     #[inline(never)]
     fn change(&self, call: &Call<'_>) -> bool {
         let mut pointers = [std::ptr::null_mut(); 2];
-        let node = call.node(&mut pointers);
-        // SAFETY: the node is the graph's, which lives as long as `self`; the driver copies parameters before it returns.
-        done(unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.executable, self.node, &node) })
+        let params = call.node(&mut pointers);
+        // SAFETY: the node is the graph's, which lives as long as `self`; the driver copies parameters before it returns. Launches that have
+        // been made keep theirs.
+        unprohibited(|| done(unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.executable, self.node, &params) }))
     }
 }
 
@@ -125,15 +135,30 @@ fn is_captured(stream: u64) -> bool {
     !done(asked) || status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
 }
 
-/// Does what would end captures in an error, of streams by this thread, or by any thread in the strictest mode: making and freeing graphs.
-/// They touch no stream, which is what such captures are to be kept from.
+/// Whether what is enqueued on a stream has that stream's order alone, on all of the device. `CU_STREAM_PER_THREAD` is another stream for
+/// each thread, and a green context's stream has a part of the multiprocessors, to which a graph of the primary context's kernels would not keep.
+fn keeps_to_one_context(stream: u64) -> bool {
+    if is_default_stream(stream) {
+        return stream != PER_THREAD;
+    }
+    let mut green = std::ptr::null_mut();
+    // SAFETY: the pointer is a local's; the driver refuses streams that it does not know.
+    done(unsafe { sys::cuStreamGetGreenCtx(stream as CUstream, &mut green) }) && green.is_null()
+}
+
+/// `CU_STREAM_PER_THREAD`.
+const PER_THREAD: u64 = 2;
+
+/// Does what would end captures in an error, of streams by this thread, or by any thread in the strictest mode: making, changing and freeing
+/// graphs. They touch no stream, which is what such captures are to be kept from.
 fn unprohibited<T>(work: impl FnOnce() -> T) -> T {
     let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: exchanges this thread's mode for the one given, and back.
-    unsafe {
-        sys::cuThreadExchangeStreamCaptureMode(&mut mode);
-        let done = work();
-        sys::cuThreadExchangeStreamCaptureMode(&mut mode);
-        done
+    let exchanged = done(unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) });
+    let result = work();
+    if exchanged {
+        // SAFETY: as above.
+        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
     }
+    result
 }

@@ -14,7 +14,7 @@ use super::artifact::CompiledArtifact;
 use super::kernel::{kernel_of, unsupported};
 use super::stream::stream_handle;
 use crate::compile::Program;
-use crate::driver::{Call, Configuration, Device, DriverError, EncodedTensorMap, Function, Graph, Grid};
+use crate::driver::{Call, Configuration, Device, DriverError, EncodedTensorMap, Function, Graph, Grid, graphs};
 use crate::epilogue::Bound as BoundEpilogue;
 use crate::kernel::{
     ElementwiseParams, GemmParams, Kernel, Launch, Pack, PackOperand, Params, Reduce, ReduceOperand, Sm90Scalars,
@@ -288,7 +288,7 @@ pub struct Ready {
 #[repr(C)] // as `Ready`
 struct Repeats {
     graph: OnceLock<Graph>,
-    /// Whether the parameters are others than the graph's.
+    /// Whether the parameters are others than the graph's. Set by who has the launch alone.
     moved: AtomicBool,
     /// Whether it may become one.
     short: bool,
@@ -302,8 +302,9 @@ impl Repeats {
     const RUNS: u32 = 20;
     /// Runs until it is tried again where it did not work out, as there were too many graphs.
     const UNTIL_TRIED_AGAIN: u32 = 1000;
-    /// Seconds of a kernel, as the model has them, up to which it becomes one. What follows a graph does not begin before it has ended, by which
-    /// a GPU that has work in its queue loses 1.1 us; below this it has none, since the host takes longer for a launch than the GPU does.
+    /// Seconds of a kernel, as the model has them, up to which it becomes one. What follows a graph does not begin before it has ended, by which a
+    /// GPU that has work waiting loses 1.1 us. In a row of kernels as short as this none is waiting, since the host takes longer for each than the
+    /// GPU does; among longer ones that the host is ahead of, that is what the host's time costs.
     const SHORT: f64 = 2e-6;
 
     fn none_yet(short: bool) -> Repeats {
@@ -378,9 +379,10 @@ impl Ready {
         let repeats = &self.repeats;
         match Graph::new(self.packed.device, stream, call) {
             Some(graph) => {
-                repeats.moved.store(false, Ordering::Relaxed);
-                // Another thread's is as good.
-                let _ = repeats.graph.set(graph);
+                // Another thread's is as good, and has its own parameters.
+                if repeats.graph.set(graph).is_ok() {
+                    repeats.moved.store(false, Ordering::Relaxed);
+                }
             }
             None => repeats.left.store(Repeats::UNTIL_TRIED_AGAIN, Ordering::Relaxed),
         }
@@ -390,8 +392,9 @@ impl Ready {
     /// After an error the launch is nobody's.
     fn move_to(&mut self, problem: &Problem, workspace: u64, epilogue: Option<&BoundEpilogue>) -> PyResult<()> {
         let mut moved = self.packed.move_to(problem, workspace)?;
-        if epilogue.is_some() {
-            self.packed.epilogue = epilogue_params(at(self.packed.position), epilogue, &[]);
+        let params = epilogue_params(at(self.packed.position), epilogue, &[]);
+        if params != self.packed.epilogue {
+            self.packed.epilogue = params;
             moved = true;
         }
         if moved {
@@ -655,4 +658,10 @@ pub fn native_floor(
     }
     seconds.sort_by(f64::total_cmp);
     Ok(seconds.get(seconds.len() / 2).copied().unwrap_or_default())
+}
+
+/// How many launches that were repeated are CUDA graphs now.
+#[pyfunction]
+pub fn launch_graphs() -> usize {
+    graphs()
 }

@@ -45,7 +45,7 @@ mod _core {
         ElementwiseKernel, Kernel, ReferenceKernel, SimtGemmKernel, SkinnyGemmKernel, Sm80GemmKernel, Sm90GemmKernel,
     };
     #[pymodule_export]
-    use super::launch::native_floor;
+    use super::launch::{launch_graphs, native_floor};
     #[pymodule_export]
     use super::matmul::matmul;
     #[pymodule_export]

@@ -43,7 +43,7 @@ static _Atomic int blocking_milliseconds;
 static _Atomic uint64_t allocations, last_allocation;
 static int capturing, strict;
 static unsigned driver_version = 13000;
-static _Atomic uint64_t graphs_open, graph_launches;
+static _Atomic uint64_t graphs_open, graph_launches, misused;
 
 uint64_t stand_in_launches(void) { return launches; }
 uint64_t stand_in_calls(void) { return calls; }
@@ -55,6 +55,8 @@ uint64_t stand_in_allocations(void) { return allocations; }
 // Graphs, executable ones among them, that were made and not destroyed; and launches of graphs.
 uint64_t stand_in_open_graphs(void) { return graphs_open; }
 uint64_t stand_in_graph_launches(void) { return graph_launches; }
+// Calls that the real driver would make somebody pay for: it loses a capture, or a graph that two threads use at a time.
+uint64_t stand_in_misused(void) { return misused; }
 void stand_in_set_driver_version(unsigned version) { driver_version = version; }
 uint64_t stand_in_last_allocation(void) { return last_allocation; }
 // From now on (1), or no longer (0), a stream is being captured, while which some calls are refused.
@@ -286,7 +288,11 @@ CUresult cuThreadExchangeStreamCaptureMode(int* mode) {
     return SUCCESS;
 }
 // What a capture prohibits to a thread that has not said that it knows what it does.
-static int prohibited(void) { return capturing && capture_mode != 2; }
+static int prohibited(void) {
+    const int is = capturing && capture_mode != 2;
+    misused += (uint64_t)is;
+    return is;
+}
 static Graph* new_graph(void) {
     ++graphs_open;
     return calloc(1, sizeof(Graph));
@@ -337,7 +343,10 @@ CUresult cuGraphInstantiateWithFlags(Graph** executable, const Graph* graph, uns
 }
 CUresult cuGraphExecKernelNodeSetParams_v2(Graph* executable, Graph* node, const Node* parameters) {
     CALLED();
-    if (executable == node || executable->launching != 0) return INVALID_VALUE;
+    if (prohibited()) return CAPTURE_UNSUPPORTED;
+    if (current_context() != executable->launch.context) return INVALID_CONTEXT;
+    misused += executable->launching != 0;
+    if (executable == node) return INVALID_VALUE;
     return set_node(&executable->launch, parameters);
 }
 CUresult cuGraphDestroy(Graph* graph) {
@@ -347,6 +356,12 @@ CUresult cuGraphDestroy(Graph* graph) {
 CUresult cuGraphExecDestroy(Graph* executable) {
     CALLED();
     return free_graph(executable);
+}
+// Stream handles that end in 0xE0 and up are a green context's.
+CUresult cuStreamGetGreenCtx(uint64_t stream, uint64_t* context) {
+    CALLED();
+    *context = (stream & 0xFF) >= 0xE0 ? 0xEE : 0;
+    return SUCCESS;
 }
 CUresult cuStreamIsCapturing(uint64_t stream, int* status) {
     CALLED();
@@ -367,11 +382,11 @@ static uint64_t context_of(uint64_t stream) {
 }
 CUresult cuGraphLaunch(Graph* graph, uint64_t stream) {
     CALLED();
+    misused += (uint64_t)capturing;
     if (capturing) return CAPTURE_UNSUPPORTED;
-    // Two threads must not launch one graph at a time.
-    if (graph->launching++ != 0) return INVALID_VALUE;
+    misused += graph->launching++ != 0;
     block();
-    const CUresult result = context_of(stream) == 0 ? INVALID_CONTEXT : SUCCESS;
+    const CUresult result = context_of(stream) != graph->launch.context ? INVALID_CONTEXT : SUCCESS;
     if (result == SUCCESS) {
         ++launches;
         ++graph_launches;

@@ -16,6 +16,7 @@ for _name in (
     "allocations",
     "last_allocation",
     "open_graphs",
+    "misused",
     "graph_launches",
 ):
     getattr(library, f"stand_in_{_name}").restype = ctypes.c_uint64
