@@ -302,9 +302,9 @@ impl Repeats {
     const RUNS: u32 = 20;
     /// Runs until it is tried again where it did not work out, as there were too many graphs.
     const UNTIL_TRIED_AGAIN: u32 = 1000;
-    /// Seconds of a kernel, as the model has them, up to which it becomes one. What follows a graph does not begin before it has ended, by which a
-    /// GPU that has work waiting loses 1.1 us. In a row of kernels as short as this none is waiting, since the host takes longer for each than the
-    /// GPU does; among longer ones that the host is ahead of, that is what the host's time costs.
+    /// Seconds of a kernel, as the model has them, up to which it becomes one. What follows a graph does not begin before it has ended, nor the graph
+    /// before what precedes it has, by which a GPU that has work waiting loses 1.1 to 1.7 us. In a row of kernels as short as this none is waiting,
+    /// since the host takes longer for each than the GPU does; among longer ones that the host is ahead of, that is what the host's time costs.
     const SHORT: f64 = 2e-6;
 
     fn none_yet(short: bool) -> Repeats {
