@@ -100,9 +100,8 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
     let sms = f64::from(target.multiprocessors);
 
     let grid = config.grid(problem);
-    let occupied = config.occupied(&grid);
-    // Of a cluster that overhangs so far, half of the CTAs have no tile: nothing that is worth a look.
-    if occupied <= 0.5 {
+    // Of a single tile, the other CTAs of a cluster have none: nothing that is worth a look. (Of a row of tiles they help to load what the row shares.)
+    if cluster_m * cluster_n > 1.0 && grid.extent[0] <= tile_m && grid.extent[1] <= tile_n {
         return f64::INFINITY;
     }
     let tiles = grid.clusters[0] * grid.clusters[1] * problem.batch() as f64;
@@ -179,7 +178,7 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
 
     let [a, b, out] = [&problem.a, &problem.b, &problem.out].map(|view| view.numel() as f64);
     let bytes = element * (a + b) + types.out.bytes() as f64 * out;
-    let in_flight = running * size * occupied * f64::from(footprint.shared_bytes);
+    let in_flight = running * size * config.occupied(&grid) * f64::from(footprint.shared_bytes);
     let device = DEVICE_STARTS + bytes / (DEVICE_RATE * in_flight / (in_flight + DEVICE_HALF));
 
     let (packing, packed) = match copied_bytes {
