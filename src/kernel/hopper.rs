@@ -100,7 +100,8 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
     let sms = f64::from(target.multiprocessors);
 
     let grid = config.grid(problem);
-    // Of a single tile, the other CTAs of a cluster have none: nothing that is worth a look. (Of a row of tiles they help to load what the row shares.)
+    // Of a single tile, the other CTAs of a cluster have none: nothing that is worth a look. (Of a row of tiles they help to load what the
+    // row shares.)
     if cluster_m * cluster_n > 1.0 && grid.extent[0] <= tile_m && grid.extent[1] <= tile_n {
         return f64::INFINITY;
     }
