@@ -1,5 +1,7 @@
 //! Which dimension of a matrix is contiguous.
 
+use std::fmt;
+
 use crate::operand::View;
 
 /// The order of a matrix in memory. The letters are BLAS's: `t` row-major, `n` column-major.
@@ -61,5 +63,11 @@ impl Layout {
         Major::BOTH.into_iter().flat_map(|a| {
             Major::BOTH.into_iter().flat_map(move |b| Major::BOTH.into_iter().map(move |out| Layout { a, b, out }))
         })
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}{}", self.a.letter(), self.b.letter(), self.out.letter())
     }
 }

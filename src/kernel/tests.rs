@@ -36,9 +36,9 @@ fn every_layout_has_tensor_core_kernels_first() {
     for dtype in [F16, Bf16] {
         for layout in Layout::all() {
             let found = ranked(&gemm(dtype, 4096, 4096, 4096, layout), H100, false);
-            assert!(matches!(all()[found[0]].design, Design::Sm90(config) if config.layout == layout), "{layout:?}");
+            assert!(matches!(all()[found[0]].design, Design::Sm90(config) if config.layout == layout), "{layout}");
             let found = ranked(&gemm(dtype, 4096, 4096, 4096, layout), Some(Target::typical(80)), false);
-            assert!(matches!(all()[found[0]].design, Design::Sm80(config) if config.layout == layout), "{layout:?}");
+            assert!(matches!(all()[found[0]].design, Design::Sm80(config) if config.layout == layout), "{layout}");
         }
     }
 }
@@ -82,7 +82,7 @@ fn large_squares_get_the_tile_that_measured_best() {
     for layout in Layout::all() {
         let found = ranked(&gemm(F16, 4096, 4096, 4096, layout), Some(Target { cc: 89, multiprocessors: 132 }), false);
         let Design::Sm80(config) = all()[found[0]].design else { panic!("not an sm80 kernel") };
-        assert_eq!(config.tile, [128, 128, 64], "{layout:?}");
+        assert_eq!(config.tile, [128, 128, 64], "{layout}");
     }
 }
 
@@ -255,20 +255,20 @@ fn of_float32_operands_no_more_is_copied_than_must_be() {
         let copies = usize::from(k_major == [false, false]);
         let problem = gemm(F32, 4096, 4096, 4096, layout);
         let kernel = &all()[ranked(&problem, H100, false)[0]];
-        let Design::Sm90(config) = kernel.design else { panic!("{layout:?}: {}", kernel.name()) };
-        assert_eq!(config.packed.iter().filter(|packed| **packed).count(), copies, "{layout:?}");
+        let Design::Sm90(config) = kernel.design else { panic!("{layout}: {}", kernel.name()) };
+        assert_eq!(config.packed.iter().filter(|packed| **packed).count(), copies, "{layout}");
         let launch = kernel.launch(&problem, Target::typical(90), 1 << 30).expect("there is an output");
         let Params::Sm90(Sm90Params { maps: [Some(a), Some(b), _], .. }) = launch.params else { panic!("two maps") };
         assert_eq!((a.data_type, b.data_type), (11, 11), "rounded to tf32 on their way");
         // What is not K-major is the program's A, in boxes of 128 bytes by a K block.
         let from_registers = k_major != [true, true];
         assert_eq!(config.a_from_registers(kernel.types), from_registers);
-        assert!(!from_registers || a.box_extents == [32, 32 / config.cluster[1], 1], "{layout:?}: {a:?}");
-        assert_eq!(b.box_extents, [32, config.tile[1] / config.cluster[0], 1], "{layout:?}");
+        assert!(!from_registers || a.box_extents == [32, 32 / config.cluster[1], 1], "{layout}: {a:?}");
+        assert_eq!(b.box_extents, [32, config.tile[1] / config.cluster[0], 1], "{layout}");
 
         // Rows of 4095 elements are not aligned, and are copied.
         let kernel = &all()[ranked(&gemm(F32, 4095, 4095, 4095, layout), H100, false)[0]];
-        assert!(matches!(kernel.design, Design::Sm90(Sm90 { packed: [true, true], .. })), "{layout:?}");
+        assert!(matches!(kernel.design, Design::Sm90(Sm90 { packed: [true, true], .. })), "{layout}");
     }
 }
 
@@ -290,7 +290,7 @@ fn skinny_kernels_serve_what_is_narrow_and_nothing_else() {
             for few in [1, 3, 8, 16, 64] {
                 let by_rows = skinny(&gemm(dtype, few, 4096, 512, layout), Target::typical(90));
                 let by_columns = skinny(&gemm(dtype, 4096, few, 512, layout), Target::typical(90));
-                assert_eq!(by_rows.is_empty(), few > most, "{dtype} {few} {layout:?}");
+                assert_eq!(by_rows.is_empty(), few > most, "{dtype} {few} {layout}");
                 assert!(by_rows.iter().all(|(kernel, config)| config.narrow == Narrow::M && !kernel.is_transposed()));
                 assert!(by_columns.iter().all(|(kernel, config)| config.narrow == Narrow::N && kernel.is_transposed()));
                 assert_eq!(by_rows.is_empty(), by_columns.is_empty());
@@ -650,7 +650,7 @@ fn bands_are_those_that_were_fast() {
         let named = all().iter().find(|kernel| {
             let Design::Sm90(_) = kernel.design else { return false };
             let Types { a, out, accumulator, .. } = kernel.types;
-            let name = format!("_{layout:?}t_{name}");
+            let name = format!("_{layout}t_{name}");
             (a, out, accumulator) == (F16, F16, F32)
                 && !kernel.operation().name().contains("grouped")
                 && kernel.name().ends_with(&name)
