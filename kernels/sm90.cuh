@@ -53,8 +53,8 @@ __host__ __device__ constexpr int odd_box(int row_bytes) {
   return row_bytes;
 }
 
-template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TILE_M, int TILE_N, int STAGES,
-          int CONSUMERS, Schedule SCHEDULE, int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OVER_GRID, bool OUT_TRANSPOSED,
+template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TILE_M, int TILE_N, int B_ROW_BYTES,
+          int STAGES, int CONSUMERS, Schedule SCHEDULE, int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OVER_GRID, bool OUT_TRANSPOSED,
           bool GROUPED, int A_ALIGN, class Epilogue>
 struct Sm90Gemm {
   static_assert(is_same<A, B>, "wgmma multiplies operands of one type");
@@ -80,7 +80,7 @@ struct Sm90Gemm {
   static constexpr bool A_BY_THREADS = A_ALIGN < 16;
   static_assert(!A_BY_THREADS || (A_K_MAJOR && sizeof(A) == 2 && CLUSTER_N == 1 && !GROUPED));  // f32 would have to be rounded
 
-  using Multiply = ptx::Wgmma<A, Accumulator, TILE_N, A_K_MAJOR, B_K_MAJOR>;
+  using Multiply = ptx::Wgmma<A, Accumulator, TILE_N, A_K_MAJOR, B_K_MAJOR, B_ROW_BYTES>;
   using Value = EpilogueValue<Accumulator>;
   using Store = Sm90Store<Sm90Gemm, Out, Epilogue, CONSUMERS, OUT_TRANSPOSED, GROUPED>;
   using Parts = Sm90Parts<Sm90Gemm>;
@@ -88,12 +88,14 @@ struct Sm90Gemm {
   // ---- shared memory: the ring, the consumers' slabs, the barriers ----
 
   // Of a K-major tile a CTA's slice is a box of TILE_K by the slice's rows, or some with an equal part of them each, or all rows of an operand
-  // that has fewer, as the host says. An MN-major tile is several boxes of 128 bytes along M (N) by TILE_K, the last of which may be partly
-  // wasted. Either way 64 rows of A lie 8192 bytes from the next, and a box takes 128 bytes for each of its rows (columns).
-  static constexpr int BOX_MN = 128 / sizeof(A);
+  // that has fewer, as the host says. An MN-major tile is several boxes along M (N) by TILE_K, the last of which may be partly wasted: their
+  // rows have 128 bytes of A, B_ROW_BYTES of B. Either way 64 rows of A lie 8192 bytes from the next, and a box takes 128 bytes for each of
+  // its rows (columns).
+  static_assert(!B_K_MAJOR || B_ROW_BYTES == 128);
   static constexpr int BLOCK_BYTES = 8192;  // 64 rows of 128 bytes
   static constexpr int A_BYTES = TILE_M * 128;
-  static constexpr int B_BYTES = (B_K_MAJOR ? TILE_N : (TILE_N + BOX_MN - 1) / BOX_MN * BOX_MN) * 128;
+  static constexpr int B_BOX = B_ROW_BYTES / sizeof(B);  // columns, unless K-major
+  static constexpr int B_BYTES = (B_K_MAJOR ? TILE_N : (TILE_N + B_BOX - 1) / B_BOX * B_BOX) * 128;
   static constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
 
   // A warp stores 16 rows at a time, EPILOGUE_N columns wide, in boxes. Rows of a slab must spread over the banks: either the copy
@@ -245,6 +247,7 @@ struct Sm90Gemm {
     if (threadIdx.x == 0) {
       if (!A_BY_THREADS) ptx::prefetch_tensor_map(&params.a);
       ptx::prefetch_tensor_map(&params.b);
+      if (Boxes<B_K_MAJOR, TILE_N, B_ROW_BYTES, CLUSTER_M>::LONGER > 0) ptx::prefetch_tensor_map(&params.b_shorter);
       if (!OUT_TRANSPOSED) ptx::prefetch_tensor_map(&params.out);
       for (int stage = 0; stage < STAGES; ++stage) {
         ptx::barrier_init(full + 8 * stage, A_BY_THREADS ? 1 + WARPGROUP : 1);
@@ -354,13 +357,14 @@ struct Sm90Gemm {
 #pragma unroll 1
     for (unsigned index = cluster; order.has(index); index += clusters) {
       const Tile tile = order[index];
-      const Boxes<A_K_MAJOR, TILE_M, CLUSTER_N> boxes_a(tile.m, GROUPED ? tile.end : params.m, params.a_box,
-                                                        params.a_batched ? tile.batch : 0, rank_n);
+      const Boxes<A_K_MAJOR, TILE_M, 128, CLUSTER_N> boxes_a(tile.m, GROUPED ? tile.end : params.m, params.a_box,
+                                                             params.a_batched ? tile.batch : 0, rank_n);
       // Beside an A that threads load, B's tiles come whole, zeros beyond n included: the loop over boxes that this folds away holds those
       // threads up, by 15 to 20 % where they load 4 bytes at a time.
       const int end_b = A_BY_THREADS ? tile.n + TILE_N : params.n, box_b = A_BY_THREADS ? TILE_N / CLUSTER_M : params.b_box;
-      const Boxes<B_K_MAJOR, TILE_N, CLUSTER_M> boxes_b(tile.n, end_b, box_b, params.b_batched ? tile.batch : 0, rank_m);
+      const Boxes<B_K_MAJOR, TILE_N, B_ROW_BYTES, CLUSTER_M> boxes_b(tile.n, end_b, box_b, params.b_batched ? tile.batch : 0, rank_m);
       const int expected = (A_BY_THREADS ? 0 : boxes_a.bytes) + boxes_b.bytes;
+      const TensorMap* const map_b = boxes_b.map_of(rank_m, params.b, params.b_shorter);
       const bool usual = (A_BY_THREADS || boxes_a.usual()) && boxes_b.usual();
       if (!GROUPED && index == cluster) begin();
 #pragma unroll 1
@@ -372,12 +376,12 @@ struct Sm90Gemm {
           if (ptx::elect_one()) {
             ptx::barrier_arrive_expecting(ready, expected);
             if (!A_BY_THREADS) boxes_a.load_usual(a, &params.a, ready, k, rank_n, row);
-            boxes_b.load_usual(b, &params.b, ready, k, rank_m, column);
+            boxes_b.load_usual(b, map_b, ready, k, rank_m, column);
           }
         } else if (first_warp && ptx::elect_one()) {
           ptx::barrier_arrive_expecting(ready, expected);
           if (!A_BY_THREADS) boxes_a.load(a, &params.a, ready, k, rank_n, row);
-          boxes_b.load(b, &params.b, ready, k, rank_m, column);
+          boxes_b.load(b, map_b, ready, k, rank_m, column);
         }
         if constexpr (A_BY_THREADS) {
           load_by_threads(params, a, tile.m, k, params.a_batched ? tile.batch : 0);
@@ -396,19 +400,36 @@ struct Sm90Gemm {
   // What the copy engine loads of one operand's tile, which has TILE rows (columns) along M (N) from `first` on: boxes that begin before
   // `end`. Those outside it would fill with zeros at some 2 TB/s on the whole chip, a quarter of what else it manages
   // (docs/notes/sm90.md); what is multiplied in their place, anything, is not stored. The CTAs that share the tile load a slice each:
-  // of a K-major tile some of its rows, of an MN-major one some of each box's.
-  template <bool K_MAJOR, int TILE, int SHARED_BY> struct Boxes {
-    static constexpr int SLICE = (K_MAJOR ? TILE : TILE_K) / SHARED_BY, MOST = K_MAJOR ? 1 : (TILE + BOX_MN - 1) / BOX_MN;
-    static_assert(SLICE % 8 == 0, "swizzle atoms have 8 rows");
+  // of a K-major tile some of its rows, of an MN-major one some of each box's. Slices are whole swizzle atoms, of 8 rows; where the CTAs
+  // do not divide a tile's, the first slices have one more than the others, and each is a box, the shorter ones of a tensor map of their own.
+  template <bool K_MAJOR, int TILE, int ROW_BYTES, int SHARED_BY> struct Boxes {
+    static constexpr int BOX_MN = ROW_BYTES / sizeof(A);
+    static constexpr int ATOMS = (K_MAJOR ? TILE : TILE_K) / 8, LONGER = ATOMS % SHARED_BY;
+    static constexpr int SHORT = ATOMS / SHARED_BY * 8, SLICE = SHORT + (LONGER > 0 ? 8 : 0);
+    static_assert(SHORT > 0 && (K_MAJOR || LONGER == 0));
+    static constexpr int MOST = K_MAJOR ? 1 : (TILE + BOX_MN - 1) / BOX_MN;
     int mn, extent, batch;  // the first box's place and its extent along M (N)
     int count;              // in this CTA's slice
     int bytes;              // of a stage, that arrive from all CTAs
 
     __device__ __forceinline__ Boxes(int first, int end, int box_rows, int batch, int slice)
-        : mn(first + (K_MAJOR ? slice * SLICE : 0)), extent(K_MAJOR ? box_rows : BOX_MN), batch(batch) {
-      const int inside = min(max(end - first, 0), TILE), whole_slices = K_MAJOR ? inside / SLICE * SLICE : 0;
-      count = within(K_MAJOR ? min(end - mn, SLICE) : inside);
-      bytes = (whole_slices + within(inside - whole_slices) * extent) * 128;
+        : mn(first + (K_MAJOR ? start(slice) : 0)), extent(K_MAJOR ? box_rows : BOX_MN), batch(batch) {
+      const int inside = min(max(end - first, 0), TILE);
+      if constexpr (LONGER > 0) {
+        count = inside > start(slice);
+        bytes = 0;
+#pragma unroll
+        for (int s = 0; s < SHARED_BY; ++s) bytes += inside > start(s) ? (start(s + 1) - start(s)) * 128 : 0;
+      } else {
+        const int whole_slices = K_MAJOR ? inside / SLICE * SLICE : 0;
+        count = within(K_MAJOR ? min(end - mn, SLICE) : inside);
+        bytes = (whole_slices + within(inside - whole_slices) * extent) * 128;
+      }
+    }
+    // A slice's first row, of the tile's.
+    static __device__ __forceinline__ int start(int slice) { return slice * SHORT + min(slice, LONGER) * 8; }
+    static __device__ __forceinline__ const TensorMap* map_of(int slice, const TensorMap& map, const TensorMap& shorter) {
+      return LONGER > 0 && slice >= LONGER ? &shorter : &map;
     }
     // Those that begin within so many rows (columns), without a division: up to 4 of a slice (Sm90::box_rows), MOST of an MN-major tile.
     __device__ __forceinline__ int within(int rows) const {
@@ -433,7 +454,7 @@ struct Sm90Gemm {
     __device__ __forceinline__ void load_box(unsigned shared, const TensorMap* map, unsigned barrier, int box, int k, int slice,
                                              unsigned ctas) const {
       const int along = mn + box * extent, x = K_MAJOR ? k : along, y = K_MAJOR ? along : k + slice * SLICE;
-      shared += (slice * SLICE + box * extent) * 128;
+      shared += (K_MAJOR ? start(slice) * 128 : slice * SLICE * ROW_BYTES) + box * extent * 128;
       // Of a deep product, operands would drive the parts' sums out of the cache, between one launch with this workspace and the next.
       if constexpr (SHARED_BY == 1) ptx::load_box<OVER_GRID>(shared, map, barrier, x, y, batch);
       else ptx::load_box<OVER_GRID>(shared, map, barrier, x, y, batch, static_cast<unsigned short>(ctas));
@@ -467,8 +488,8 @@ struct Sm90Gemm {
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
       const unsigned stage = ring + position.stage * STAGE_BYTES;
-      const auto a = ptx::matrix_descriptor(stage + (PING_PONG ? 0 : warpgroup) * (M_BLOCKS * BLOCK_BYTES), BLOCK_BYTES, 1024);
-      const auto b = ptx::matrix_descriptor(stage + A_BYTES, BLOCK_BYTES, 1024);
+      const auto a = ptx::matrix_descriptor(stage + (PING_PONG ? 0 : warpgroup) * (M_BLOCKS * BLOCK_BYTES), BLOCK_BYTES);
+      const auto b = ptx::matrix_descriptor<B_ROW_BYTES>(stage + A_BYTES, 64 * B_ROW_BYTES);
       ptx::barrier_wait(full + 8 * position.stage, position.parity);
       if constexpr (A_BY_THREADS) ptx::fence_for_copy_engine();  // wgmma reads as that does, threads do not write as that does
       const bool adds = CHAINED ? block % CHAIN > 0 : block > 0;
@@ -507,7 +528,7 @@ struct Sm90Gemm {
     unsigned previous = 0;
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
-      const auto b = ptx::matrix_descriptor(ring + position.stage * STAGE_BYTES + A_BYTES, BLOCK_BYTES, 1024);
+      const auto b = ptx::matrix_descriptor(ring + position.stage * STAGE_BYTES + A_BYTES, BLOCK_BYTES);
       auto issue = [&](int half) {  // and wait for the half before, whose registers are loaded next
         ptx::wgmma_fence();
         Multiply::template issue_half<0>(fragments[half][0], b + half * 4, block + half > 0);

@@ -93,7 +93,11 @@ def chosen(part: str) -> Iterator[tuple[cutlass_api.Kernel, str]]:
             whole = types == ("float16", "float16", "float16", "float32")
             layouts = [layout for layout in layouts if whole or layout in few]
             of_all = (design.schedule, design.load_bytes, design.swapped)
-            kind = (*of_all, design.consumers, design.split > 1, design.over_grid, design.packed) if whole else of_all
+            # Of a tile that lies along wgmma's N, CTAs load slices, which may be unequal.
+            n = 0 if design.swapped else 1
+            unequal = design.tile_shape[n] % (8 * design.cluster_shape[1 - n]) > 0
+            of_each = (design.consumers, design.split > 1, design.over_grid, design.packed, unequal)
+            kind = (*of_all, *of_each) if whole else of_all
         else:
             types = (*types[:2], types[3])  # how an output is stored shows in any one type
         for layout in layouts:

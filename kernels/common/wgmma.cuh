@@ -6,13 +6,14 @@
 
 namespace ptx {
 
-// "Matrix descriptor": how an operand lies in shared memory. Always with the 128-byte swizzle, in atoms of 8 rows of 128 bytes,
-// each 1024-byte aligned:
+// "Matrix descriptor": how an operand lies in shared memory. Always swizzled as rows of 128, 64 or 32 bytes are, in atoms of 8 rows, each
+// aligned to its size:
 //   K-major: a row is 128 bytes of K of one m (n); `stride` is from 8 rows to the next 8, `leading` is not used.
-//   MN-major: a row is 64 elements of M (N) at one k; `stride` is from 8 k to the next 8, `leading` from 64 m (n) to the next 64.
-__device__ __forceinline__ unsigned long long matrix_descriptor(unsigned shared, int leading, int stride) {
-  constexpr unsigned long long SWIZZLE_128 = 1ull << 62;
-  return SWIZZLE_128 | static_cast<unsigned long long>(stride >> 4) << 32 | static_cast<unsigned>(leading >> 4) << 16 |
+//   MN-major: a row is ROW_BYTES of M (N) at one k; `stride` is from 8 k to the next 8, `leading` from a row's m (n) to those that follow.
+template <int ROW_BYTES = 128>
+__device__ __forceinline__ unsigned long long matrix_descriptor(unsigned shared, int leading, int stride = 8 * ROW_BYTES) {
+  constexpr unsigned long long SWIZZLE = ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3;
+  return SWIZZLE << 62 | static_cast<unsigned long long>(stride >> 4) << 32 | static_cast<unsigned>(leading >> 4) << 16 |
          (shared & 0x3ffff) >> 4;  // above are bits that name the CTA of the cluster
 }
 
@@ -132,19 +133,19 @@ template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
 
 // The 64 x N product of one warpgroup. Lane 4 g + q of warp w holds rows 16 w + g and 16 w + g + 8, of every 8 columns the
 // 2 q-th and the next: as value 4 j + 2 h + c that of row half h, column 8 j + 2 q + c.
-template <class Element, class Accumulator, int N, bool A_K_MAJOR, bool B_K_MAJOR> struct Wgmma {
+template <class Element, class Accumulator, int N, bool A_K_MAJOR, bool B_K_MAJOR, int B_ROW_BYTES = 128> struct Wgmma {
   static constexpr int SUMS = N / 2 * sizeof(Accumulator) / 4;  // f16 sums come two to a register
   using Types = WgmmaTypes<Element, Accumulator>;
   using Modes = WgmmaModes<sizeof(Element), A_K_MAJOR, B_K_MAJOR>;
 
   // One K block of 128 bytes, four instructions: added to a block's sums, or at first in their place where `accumulate` is 0. Its next 32
-  // bytes lie 32 bytes on, or 16 rows of 128 bytes; descriptors count 16 bytes.
+  // bytes lie 32 bytes on, or 16 rows; descriptors count 16 bytes.
   template <int BLOCK> static __device__ __forceinline__ void issue(unsigned long long a, unsigned long long b, int accumulate) {
 #define RUTLASS_WGMMA "wgmma.mma_async.sync.aligned.m64n%6%7 {%3}, a, b, p, %8;\n"
 #define RUTLASS_ADVANCE "add.s64 a, a, %4;\nadd.s64 b, b, %5;\n"
     asm volatile("{ .reg .pred p;\n.reg .b64 a, b;\nmov.b64 a, %0;\nmov.b64 b, %1;\nsetp.ne.b32 p, %2, 0;\n" RUTLASS_WGMMA
                  "setp.eq.b32 p, %2, %2;\n" RUTLASS_ADVANCE RUTLASS_WGMMA RUTLASS_ADVANCE RUTLASS_WGMMA RUTLASS_ADVANCE RUTLASS_WGMMA "}"
-                 ::"l"(a), "l"(b), "r"(accumulate), "C"(SumNames<BLOCK>::text), "n"(A_K_MAJOR ? 2 : 128), "n"(B_K_MAJOR ? 2 : 128),
+                 ::"l"(a), "l"(b), "r"(accumulate), "C"(SumNames<BLOCK>::text), "n"(A_K_MAJOR ? 2 : 128), "n"(B_K_MAJOR ? 2 : B_ROW_BYTES),
                  "n"(N), "C"(Types::text), "C"(Modes::text));
   }
 

@@ -19,5 +19,6 @@ struct alignas(64) Sm90Params {
   long long a_stride[2];     // in elements: along batch, rows
   unsigned long long* workspace;  // if OVER_GRID: where the CTAs of a tile meet (sm90/parts.cuh)
   int parts;                      // of K
+  TensorMap b_shorter;            // where the CTAs that share a K-major tile of B load unequal slices: of the shorter ones
 };
-static_assert(sizeof(Sm90Params) == 512);
+static_assert(sizeof(Sm90Params) == 640);

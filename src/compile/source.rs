@@ -171,11 +171,12 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 Schedule::PingPong => "PING_PONG",
             };
             let family = format!(
-                "Sm90Gemm<{}, {}, {}, {}, {a_k_major}, {b_k_major}, {m}, {n}, {}, {}, Schedule::{schedule}, {cluster_m}, {cluster_n}, {}, {}, {}, {}, {}, {epilogue}>",
+                "Sm90Gemm<{}, {}, {}, {}, {a_k_major}, {b_k_major}, {m}, {n}, {}, {}, {}, Schedule::{schedule}, {cluster_m}, {cluster_n}, {}, {}, {}, {}, {}, {epilogue}>",
                 types.a.short_name(),
                 types.b.short_name(),
                 types.accumulator.short_name(),
                 types.out.short_name(),
+                config.b_row_bytes(),
                 config.stages,
                 config.consumers,
                 config.split,

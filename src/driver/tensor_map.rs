@@ -70,6 +70,10 @@ impl EncodedTensorMap {
         Ok(EncodedTensorMap(map.opaque))
     }
 
+    pub fn is_used(&self) -> bool {
+        self.0 != EncodedTensorMap::UNUSED.0
+    }
+
     /// The same tensor at another address, a multiple of 16.
     pub fn move_to(&mut self, address: u64) -> Result<(), DriverError> {
         let mut map = CUtensorMap { opaque: self.0 };

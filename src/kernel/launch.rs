@@ -104,11 +104,12 @@ impl TensorMap {
 }
 
 /// The parameter of an sm90 kernel: three tensor maps (A, B, out in the program's frame; the first and the last may be missing), then the
-/// scalars.
+/// scalars, and another map of B, for where the CTAs that share a tile of it load unequal slices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sm90Params {
     pub maps: [Option<TensorMap>; 3],
     pub scalars: Sm90Scalars,
+    pub b_shorter: Option<TensorMap>,
 }
 
 /// What follows the tensor maps in `Sm90Params` of `kernels/sm90/params.cuh`, byte for byte.

@@ -119,6 +119,10 @@ impl Sm90 {
                 if types.accumulator == DType::F16 && tile[1] % 16 != 0 {
                     continue;
                 }
+                // Of these the way to an output of 4-byte elements needs more registers than three consumers have.
+                if tile[0] == 192 && (152..=160).contains(&tile[1]) && types.out.bytes() == 4 {
+                    continue;
+                }
                 // 192 sums a thread, the walk through the groups and an epilogue of 4-byte elements are more than there are registers.
                 if kind.grouped && tile[1] == 192 && types.out.bytes() == 4 {
                     continue;
@@ -306,11 +310,22 @@ impl Sm90 {
         self.box_bytes(types).1 / types.out.bytes() as u32
     }
 
+    /// Bytes of a row of the boxes in which the copy engine loads the program's B where that is contiguous along N: 128, or 64 where less is
+    /// then loaded to be wasted. Twice the rows take the engine longer, though. Of 70 products that were timed, tiles of 32 columns are 1.44
+    /// times as fast so, of 96 columns 1.05 times (0.99 where the operand's rows do not begin at lines of the cache), and of 256 rows by 144
+    /// or 160 columns, which then have room for a fourth stage, 1.04 and 1.00 times; others gained nothing, or lost up to 4 %
+    /// (docs/notes/sm90.md, run 25).
+    pub fn b_row_bytes(&self) -> u32 {
+        let [m, n] = self.tile;
+        let narrow = n.next_multiple_of(32) < n.next_multiple_of(64) && (n <= 96 || m == 256);
+        if narrow && !self.k_major()[1] && self.packed == [false, false] { 64 } else { ROW_BYTES }
+    }
+
     /// A tile of A and one of B.
     fn stage_bytes(&self) -> u32 {
         let [m, n] = self.tile;
-        // A tile of B that is not K-major comes in boxes of 64 columns, of which the last may be partly empty.
-        let b = if self.k_major()[1] { n } else { n.next_multiple_of(64) };
+        // A tile of B that is not K-major comes in boxes, of which the last may be partly empty.
+        let b = if self.k_major()[1] { n } else { n.next_multiple_of(self.b_row_bytes() / 2) };
         (m + b) * ROW_BYTES
     }
 
@@ -493,8 +508,10 @@ impl Sm90 {
                 return (inside, aligned);
             }
             // Along M (N), a tile comes in boxes of 128 bytes. Tiles that are not whole boxes begin inside lines of the cache.
-            let per_box = ROW_BYTES / side.view.dtype.bytes() as u32;
-            (inside.next_multiple_of(per_box), if self.tile[at].is_multiple_of(per_box) { aligned } else { 16 })
+            let row = if at == 1 { self.b_row_bytes() } else { ROW_BYTES };
+            let per_box = row / side.view.dtype.bytes() as u32;
+            let whole = self.tile[at].is_multiple_of(per_box) && (row == ROW_BYTES || aligned == ROW_BYTES);
+            (inside.next_multiple_of(per_box), if whole { aligned } else { 16 })
         })
     }
 
@@ -633,6 +650,14 @@ impl Sm90 {
         Some(Pack::new(operands))
     }
 
+    /// Rows that each of the CTAs that share a tile of an operand loads, where those lie along K, the most and the least: whole swizzle atoms
+    /// (`SLICE` and `SHORT` of the program).
+    pub fn slices(&self, at: usize) -> [u32; 2] {
+        const ATOM: u32 = 8;
+        let (atoms, sharers) = (self.tile[at] / ATOM, self.cluster[1 - at]);
+        [atoms.div_ceil(sharers) * ATOM, atoms / sharers * ATOM]
+    }
+
     /// Rows of a box of an operand whose rows lie along K: all of a CTA's part of a tile, or all of an operand that has fewer. Or an equal
     /// part, for which fewest lie outside, where that saves enough: each box takes the time of the one thread that starts them, which
     /// with small tiles has none to spare (96x64 in boxes of 32 rows: 1.7 times as long, docs/notes/sm90.md, run 19).
@@ -643,10 +668,11 @@ impl Sm90 {
         const FEWEST: u32 = 32;
         /// Parts must save one in so many of the rows that would be loaded. A guess: below a seventh, what they won was 2 to 3 %.
         const ONE_IN: u64 = 8;
-        let slice = self.tile[at] / self.cluster[1 - at];
+        let [slice, shorter] = self.slices(at);
         let rows = sides[at].view.shape[sides[at].rows].max(1) as u64;
         // Where a group's rows end, only the device knows. Beside threads that load A, the program takes B's tiles whole.
-        if (self.grouped && at == 0) || self.loads_by_threads() {
+        // Unequal slices are a box each.
+        if (self.grouped && at == 0) || self.loads_by_threads() || slice > shorter {
             return slice;
         }
         if rows < u64::from(slice) {
@@ -704,11 +730,15 @@ impl Sm90 {
                 strides: [view.stride[outer], view.stride[0]].map(|step| step_bytes(step, types.a)),
                 // 128 bytes along what is contiguous, of which a K block has as many elements.
                 box_extents: [
-                    k_block as u32,
+                    if k_major || at == 0 { k_block as u32 } else { self.b_row_bytes() / 2 },
                     if k_major { self.box_rows(&sides, at) } else { k_block as u32 / sharers },
                     1,
                 ],
-                swizzle: TensorMap::SWIZZLE_128,
+                swizzle: if k_major || at == 0 {
+                    TensorMap::SWIZZLE_128
+                } else {
+                    TensorMap::swizzle(self.b_row_bytes())
+                },
                 l2_promotion: if next_block_along { TensorMap::PROMOTE_256 } else { TensorMap::PROMOTE_128 },
             }
         };
@@ -758,6 +788,7 @@ impl Sm90 {
             _ => tiles,
         };
         let out_map = stored_by_copy_engine.then_some(out_map);
+        let (b, [slice, shorter], b_along_k) = (map(1), self.slices(1), sides[1].packed || self.k_major()[1]);
         Launch {
             grid: clusters as u32 * size,
             block: self.threads(),
@@ -765,8 +796,12 @@ impl Sm90 {
             shared_bytes: self.shared_bytes(types),
             overlapping: true,
             params: Params::Sm90(Sm90Params {
-                maps: [(!self.loads_by_threads()).then(|| map(0)), Some(map(1)), out_map],
+                maps: [(!self.loads_by_threads()).then(|| map(0)), Some(b), out_map],
                 scalars,
+                b_shorter: (shorter < slice && b_along_k).then(|| {
+                    let [k, _, batch] = b.box_extents;
+                    TensorMap { box_extents: [k, shorter, batch], ..b }
+                }),
             }),
             pack: pack.map(Box::new),
         }

@@ -200,6 +200,7 @@ fn assert_valid(map: &TensorMap, what: &str) {
 
 #[test]
 fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
+    let (mut unequal, mut narrow) = (0, 0);
     let mut seen = HashSet::new();
     for (m, n, k) in [
         (1, 1, 1),
@@ -226,7 +227,7 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                     for (at, extent) in [params.scalars.m, params.scalars.n].into_iter().enumerate() {
                         let operand = if config.crossed() { 1 - at } else { at };
                         let k_major = config.k_major()[at] || config.packed[operand];
-                        let (slice, rows) = (config.tile[at] / config.cluster[1 - at], params.scalars.boxes[at] as u32);
+                        let (slice, rows) = (config.slices(at)[0], params.scalars.boxes[at] as u32);
                         let parts = slice / rows;
                         let whole = slice == parts * rows && (parts == 1 || (parts <= 4 && rows >= 32));
                         assert!(whole || (rows == extent as u32 && rows < slice), "{}: {rows} rows", kernel.name());
@@ -235,6 +236,29 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                         if let (Some(map), true) = (&params.maps[at], k_major) {
                             assert_eq!(map.box_extents[1], rows, "{}", kernel.name());
                         }
+                    }
+                    // Of the CTAs that share B, some have a box of 8 rows more, and together they have all of the tile.
+                    let ([slice, shorter], sharers) = (config.slices(1), config.cluster[0]);
+                    let longer = config.tile[1] / 8 % sharers;
+                    assert_eq!(slice * longer + shorter * (sharers - longer), config.tile[1], "{}", kernel.name());
+                    let b_along_k = config.k_major()[1] || config.packed[usize::from(!config.crossed())];
+                    assert_eq!(params.b_shorter.is_some(), b_along_k && longer > 0, "{}", kernel.name());
+                    if let (Some(shorter_map), Some(b)) = (params.b_shorter, params.maps[1]) {
+                        let [k, rows, batch] = b.box_extents;
+                        assert_eq!((rows, slice), (slice, shorter + 8), "{}", kernel.name());
+                        assert_eq!(shorter_map, TensorMap { box_extents: [k, shorter, batch], ..b });
+                        unequal += 1;
+                    }
+                    // Where it lies along N, the rows of its boxes are swizzled as they are long.
+                    if let (Some(b), false) = (params.maps[1], b_along_k) {
+                        let row = b.box_extents[0] * kernel.types.a.bytes() as u32;
+                        assert_eq!(
+                            (row, b.swizzle),
+                            (config.b_row_bytes(), TensorMap::swizzle(row)),
+                            "{}",
+                            kernel.name()
+                        );
+                        narrow += u32::from(row == 64);
                     }
                     assert_eq!(launch.grid % launch.cluster, 0);
                     assert!(launch.shared_bytes <= 227 * 1024 && launch.cluster <= 8);
@@ -246,6 +270,7 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
         }
     }
     assert!(seen.len() > 100, "{} kernels", seen.len());
+    assert!(unequal > 100 && narrow > 100, "{unequal} with unequal slices, {narrow} with narrow rows");
 }
 
 #[test]

@@ -52,6 +52,7 @@ impl Stream {
 struct Sm90Block {
     maps: [EncodedTensorMap; 3],
     scalars: Sm90Scalars,
+    b_shorter: EncodedTensorMap,
 }
 
 #[derive(Clone)]
@@ -68,30 +69,22 @@ impl Block {
             Params::Gemm(params) => Block::Gemm(*params),
             Params::Elementwise(params) => Block::Elementwise(*params),
             Params::Sm90(params) => {
-                let mut maps = [EncodedTensorMap::UNUSED; 3];
-                for (encoded, map) in maps.iter_mut().zip(params.maps) {
-                    if let Some(TensorMap {
-                        data_type,
-                        address,
-                        extents,
-                        strides,
-                        box_extents,
-                        swizzle,
-                        l2_promotion,
-                    }) = map
-                    {
-                        *encoded = EncodedTensorMap::encode(
-                            data_type,
-                            address,
-                            &extents,
-                            &strides,
-                            &box_extents,
-                            swizzle,
-                            l2_promotion,
-                        )?;
-                    }
-                }
-                Block::Sm90(Sm90Block { maps, scalars: params.scalars })
+                let encoded = |map: Option<TensorMap>| match map {
+                    Some(map) => EncodedTensorMap::encode(
+                        map.data_type,
+                        map.address,
+                        &map.extents,
+                        &map.strides,
+                        &map.box_extents,
+                        map.swizzle,
+                        map.l2_promotion,
+                    ),
+                    None => Ok(EncodedTensorMap::UNUSED),
+                };
+                let [a, b, out] = params.maps;
+                let maps = [encoded(a)?, encoded(b)?, encoded(out)?];
+                let b_shorter = encoded(params.b_shorter)?;
+                Block::Sm90(Sm90Block { maps, scalars: params.scalars, b_shorter })
             }
         })
     }
@@ -111,7 +104,7 @@ impl Block {
         match self {
             Block::Gemm(params) => [params.a, params.b, params.out, params.offsets.ends] = now,
             Block::Elementwise(params) => [params.a, params.b, params.out, _] = now,
-            Block::Sm90(Sm90Block { maps, scalars }) => {
+            Block::Sm90(Sm90Block { maps, scalars, b_shorter }) => {
                 [_, _, scalars.out, scalars.offsets.ends] = now;
                 if scalars.workspace != 0 {
                     scalars.workspace = workspace;
@@ -123,6 +116,9 @@ impl Block {
                 let read = if scalars.out_by_copy_engine != 0 { 3 } else { 2 };
                 for at in (first..read).filter(|at| now[*at] != before[*at]) {
                     maps[at].move_to(now[at])?;
+                }
+                if now[1] != before[1] && b_shorter.is_used() {
+                    b_shorter.move_to(now[1])?;
                 }
             }
         }
