@@ -247,7 +247,7 @@ struct Sm90Gemm {
     if (threadIdx.x == 0) {
       if (!A_BY_THREADS) ptx::prefetch_tensor_map(&params.a);
       ptx::prefetch_tensor_map(&params.b);
-      if (Boxes<B_K_MAJOR, TILE_N, B_ROW_BYTES, CLUSTER_M>::LONGER > 0) ptx::prefetch_tensor_map(&params.b_shorter);
+      if (BoxesB::LONGER > 0) ptx::prefetch_tensor_map(&params.b_shorter);
       if (!OUT_TRANSPOSED) ptx::prefetch_tensor_map(&params.out);
       for (int stage = 0; stage < STAGES; ++stage) {
         ptx::barrier_init(full + 8 * stage, A_BY_THREADS ? 1 + WARPGROUP : 1);
@@ -357,12 +357,12 @@ struct Sm90Gemm {
 #pragma unroll 1
     for (unsigned index = cluster; order.has(index); index += clusters) {
       const Tile tile = order[index];
-      const Boxes<A_K_MAJOR, TILE_M, 128, CLUSTER_N> boxes_a(tile.m, GROUPED ? tile.end : params.m, params.a_box,
-                                                             params.a_batched ? tile.batch : 0, rank_n);
+      static_assert(BoxesA::LONGER == 0, "A has one tensor map");
+      const BoxesA boxes_a(tile.m, GROUPED ? tile.end : params.m, params.a_box, params.a_batched ? tile.batch : 0, rank_n);
       // Beside an A that threads load, B's tiles come whole, zeros beyond n included: the loop over boxes that this folds away holds those
       // threads up, by 15 to 20 % where they load 4 bytes at a time.
       const int end_b = A_BY_THREADS ? tile.n + TILE_N : params.n, box_b = A_BY_THREADS ? TILE_N / CLUSTER_M : params.b_box;
-      const Boxes<B_K_MAJOR, TILE_N, B_ROW_BYTES, CLUSTER_M> boxes_b(tile.n, end_b, box_b, params.b_batched ? tile.batch : 0, rank_m);
+      const BoxesB boxes_b(tile.n, end_b, box_b, params.b_batched ? tile.batch : 0, rank_m);
       const int expected = (A_BY_THREADS ? 0 : boxes_a.bytes) + boxes_b.bytes;
       const TensorMap* const map_b = boxes_b.map_of(rank_m, params.b, params.b_shorter);
       const bool usual = (A_BY_THREADS || boxes_a.usual()) && boxes_b.usual();
@@ -461,6 +461,8 @@ struct Sm90Gemm {
     }
   };
 
+  using BoxesA = Boxes<A_K_MAJOR, TILE_M, 128, CLUSTER_N>;
+  using BoxesB = Boxes<B_K_MAJOR, TILE_N, B_ROW_BYTES, CLUSTER_M>;
   // A's tile, by all threads of the producer, in pieces of A_ALIGN bytes. Rows beyond the last are left as they are: what comes of them
   // is not stored.
   static __device__ __forceinline__ void load_by_threads(const Sm90Params& params, unsigned shared, int m, int k, int batch) {

@@ -25,7 +25,7 @@ os.environ.setdefault("CUTLASS_API_CACHE_DIR", "/tmp/rutlass-sanitize")
 import cutlass_api
 import torch
 from cutlass_api.arguments import ElementwiseArguments, EpilogueArguments, GemmArguments, GroupedGemmArguments
-from cutlass_api.metadata import GemmOperandsMetadata
+from cutlass_api.metadata import GemmOperandsMetadata, Sm90DesignMetadata
 
 # More than one of the small tiles, part of a large one, several blocks along K, remainders everywhere.
 M, N, K = 67, 131, 77
@@ -72,10 +72,22 @@ def by_family(kernels: list[cutlass_api.Kernel]) -> list[list[cutlass_api.Kernel
 # ---- products --------------------------------------------------------------------------------------------------------
 
 
+def loads_of_b(design: Sm90DesignMetadata, layout: str) -> str:
+    """How the tile arrives that lies along wgmma's N: where its rows lie along K, in slices for the CTAs that share it,
+    which may be unequal; else in boxes with rows of 128 or of 64 bytes (`b_row_bytes` of src/kernel/sm90.rs).
+    """
+    crossed = (layout[2] == "n") != design.swapped  # then it is the user's A
+    n, along_k = (0, layout[0] == "t") if crossed else (1, layout[1] == "n")
+    tile, other, sharers = design.tile_shape[n], design.tile_shape[1 - n], design.cluster_shape[1 - n]
+    if along_k or any(design.packed):
+        return "unequal" if tile % (8 * sharers) else "equal"
+    return "narrow" if -tile % 64 >= 32 and (tile <= 96 or other == 256) else "wide"
+
+
 def chosen(part: str) -> Iterator[tuple[cutlass_api.Kernel, str]]:
     """Kernels and layouts: the smallest tile of each family, types, layout and width of loads; of full-width loads the
-    largest too; of Hopper's float16 each schedule, split in either way and swapped or not. A simt kernel has one
-    program for all layouts, and sees them all in float32, three in other types.
+    largest too; of Hopper's float16 each schedule, split in either way and swapped or not, by how B's tiles arrive. A
+    simt kernel has one program for all layouts, and sees them all in float32, three in other types.
     """
     groups: dict[tuple, list[cutlass_api.Kernel]] = {}
     for kernel in cutlass_api.get_kernels(cc=cutlass_api.utils.device_cc()):
@@ -93,16 +105,14 @@ def chosen(part: str) -> Iterator[tuple[cutlass_api.Kernel, str]]:
             whole = types == ("float16", "float16", "float16", "float32")
             layouts = [layout for layout in layouts if whole or layout in few]
             of_all = (design.schedule, design.load_bytes, design.swapped)
-            # Of a tile that lies along wgmma's N, CTAs load slices, which may be unequal.
-            n = 0 if design.swapped else 1
-            unequal = design.tile_shape[n] % (8 * design.cluster_shape[1 - n]) > 0
-            of_each = (design.consumers, design.split > 1, design.over_grid, design.packed, unequal)
+            of_each = (design.consumers, design.split > 1, design.over_grid, design.packed)
             kind = (*of_all, *of_each) if whole else of_all
         else:
             types = (*types[:2], types[3])  # how an output is stored shows in any one type
         for layout in layouts:
-            groups.setdefault((family, types, layout, kind), []).append(kernel)
-    for (_, _, layout, kind), kernels in groups.items():
+            loads = loads_of_b(design, layout) if family == "sm90" and whole else None
+            groups.setdefault((family, types, layout, kind, loads), []).append(kernel)
+    for (_, _, layout, kind, _), kernels in groups.items():
         by_size = sorted(kernels, key=lambda kernel: kernel.metadata.design.tile_shape)
         for kernel in dict.fromkeys([by_size[0], by_size[-1]] if kind == 16 else [by_size[0]]):
             yield kernel, layout

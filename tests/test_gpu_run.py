@@ -216,17 +216,24 @@ def test_memory_that_moves_is_followed_by_launches_that_were_repeated() -> None:
             assert gemm.shows(step % 32)
 
 
-@pytest.mark.parametrize("tile", ["_64x64x64_cooperative1_12stages_{}", "_32x64x64_cooperative1_12stages_{}_swapped"])
-def test_clusters_stay_clusters(tile: str) -> None:
-    """Which a graph has from an attribute of its node. Along M and along N of two programs that are short enough."""
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "_64x48x64_cooperative1_12stages_cluster1x2",
+        "_cluster2x1_swapped",
+        "_48x64x64_cooperative1_12stages_cluster2x4_swapped",
+    ],
+)
+def test_clusters_stay_clusters(ending: str) -> None:
+    """Which a graph has from an attribute of its node. Along N and along M of programs that are short enough; A moves,
+    of which the last has two tensor maps, as it loads slices of 8 and 16 rows.
+    """
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("clusters are Hopper's")
     tensors = [torch.randn(256, 64, device="cuda", dtype=torch.float16) for _ in range(4)]
     b, out = torch.randn(64, 256, device="cuda", dtype=torch.float16), torch.empty(256, 256, device="cuda").half()
     args = GemmArguments(tensors[0], b, out, accumulator_type=torch.float32)
-    kernel = next(
-        k for k in cutlass_api.get_kernels(args) if k.metadata.kernel_name.endswith(tile.format("cluster2x1"))
-    )
+    kernel = next(k for k in cutlass_api.get_kernels(args) if k.metadata.kernel_name.endswith(ending))
     artifact, stream = kernel.compile(args), torch.cuda.current_stream().cuda_stream
     before = _core.launch_graphs()
     for step in range(2 * SETTLED):

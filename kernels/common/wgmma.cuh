@@ -12,6 +12,7 @@ namespace ptx {
 //   MN-major: a row is ROW_BYTES of M (N) at one k; `stride` is from 8 k to the next 8, `leading` from a row's m (n) to those that follow.
 template <int ROW_BYTES = 128>
 __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned shared, int leading, int stride = 8 * ROW_BYTES) {
+  static_assert(ROW_BYTES == 128 || ROW_BYTES == 64 || ROW_BYTES == 32);
   constexpr unsigned long long SWIZZLE = ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3;
   return SWIZZLE << 62 | static_cast<unsigned long long>(stride >> 4) << 32 | static_cast<unsigned>(leading >> 4) << 16 |
          (shared & 0x3ffff) >> 4;  // above are bits that name the CTA of the cluster

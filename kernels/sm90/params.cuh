@@ -13,7 +13,7 @@ struct alignas(64) Sm90Params {
   int a_batched, b_batched;  // 0: all batches read the same matrix, and the tensor map has one
   int out_by_tma;            // 0: the copy engine cannot address the output: strides, or rows, of no multiple of 16 bytes
   int band;                  // clusters along M that are walked before the next one along N
-  int a_box, b_box;          // rows of a box of a K-major operand; all of its slice if A_ALIGN is not 16
+  int a_box, b_box;          // rows of a box of a K-major operand; all of its slice if A_ALIGN is not 16, or slices are unequal
   GroupOffsets offsets;      // if GROUPED
   const void* a_pointer;     // if A_ALIGN is not 16, in place of `a`
   long long a_stride[2];     // in elements: along batch, rows

@@ -188,6 +188,10 @@ pub fn source(kernel: &Kernel) -> Option<String> {
             let (cluster, ctas) = (config.cluster_size(), config.ctas_per_sm(types));
             let mut checks = agreement(config.threads(), config.shared_bytes(types));
             checks += &format!(" && Work::CLUSTER == {cluster} && Work::MIN_CTAS >= {ctas}");
+            let [longest, shortest] = config.slices(1);
+            if b_k_major {
+                checks += &format!(" && Work::BoxesB::SLICE == {longest} && Work::BoxesB::SHORT == {shortest}");
+            }
             if !config.swapped {
                 checks += &format!(" && Work::BOX_N == {}", config.box_n(types));
             }

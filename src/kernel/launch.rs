@@ -130,7 +130,8 @@ pub struct Sm90Scalars {
     pub out_by_copy_engine: i32,
     /// Clusters along M that are walked before the next one along N.
     pub band: i32,
-    /// Rows of the boxes in which an operand arrives whose rows lie along K; all of its slice beside an A that threads load.
+    /// Rows of the boxes in which an operand arrives whose rows lie along K; all of its slice beside an A that threads load, and of unequal
+    /// slices the longer one's.
     pub boxes: [i32; 2],
     pub offsets: GroupOffsets,
     /// Of an A that threads load, which has no map: address, strides along batch and rows in elements. Address 0 elsewhere.

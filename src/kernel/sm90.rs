@@ -507,7 +507,8 @@ impl Sm90 {
             if k_major[at] {
                 return (inside, aligned);
             }
-            // Along M (N), a tile comes in boxes of 128 bytes. Tiles that are not whole boxes begin inside lines of the cache.
+            // Along M (N), a tile comes in boxes. Tiles that are not whole boxes begin inside lines of the cache; and rows of 64 bytes, as
+            // timings have it, cost more where not all of the operand's begin at lines.
             let row = if at == 1 { self.b_row_bytes() } else { ROW_BYTES };
             let per_box = row / side.view.dtype.bytes() as u32;
             let whole = self.tile[at].is_multiple_of(per_box) && (row == ROW_BYTES || aligned == ROW_BYTES);
@@ -728,7 +729,7 @@ impl Sm90 {
                 // With no K at all there is nothing to read, but a map has extents of 1 and more.
                 extents: [view.shape[inner].max(1) as u64, view.shape[outer].max(1) as u64, batches as u64],
                 strides: [view.stride[outer], view.stride[0]].map(|step| step_bytes(step, types.a)),
-                // 128 bytes along what is contiguous, of which a K block has as many elements.
+                // Along what is contiguous 128 bytes, of which a K block has as many elements, or a narrower row.
                 box_extents: [
                     if k_major || at == 0 { k_block as u32 } else { self.b_row_bytes() / 2 },
                     if k_major { self.box_rows(&sides, at) } else { k_block as u32 / sharers },

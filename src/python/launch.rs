@@ -1,6 +1,7 @@
 //! The last stretch of the road: from a checked problem and a compiled program to the driver's launch call.
 
 use std::ffi::c_void;
+use std::mem::offset_of;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::time::Instant;
@@ -54,6 +55,7 @@ struct Sm90Block {
     scalars: Sm90Scalars,
     b_shorter: EncodedTensorMap,
 }
+const _: () = assert!(size_of::<Sm90Block>() == 640 && offset_of!(Sm90Block, b_shorter) == 512);
 
 #[derive(Clone)]
 #[allow(clippy::large_enum_variant)] // as in `kernel::Params`
