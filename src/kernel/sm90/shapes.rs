@@ -6,7 +6,7 @@ use super::Schedule::{self, Cooperative, PingPong};
 pub(super) type Shape = ([u32; 2], u32, Schedule, [u32; 2], u32);
 
 /// For products with more than a few rows and columns: the tiles that make what the model ranks first fastest, one after the other, on products
-/// of which some were made by chance (runs 17, 20, 23 and 24 of docs/notes/sm90.md). In large clusters many CTAs share what they read, which
+/// of which some were made by chance (runs 17, 20, 23, 24 and 25 of docs/notes/sm90.md). In large clusters many CTAs share what they read, which
 /// narrow products with few tiles need.
 /// Splits are by 2, 4 and 8, as clusters of such sizes spread evenly over the GPCs (docs/notes/sm90-parts.md). The order is the one to
 /// try them in where no problem is known.
@@ -26,7 +26,6 @@ pub(super) const SHAPES: &[Shape] = &[
     ([256, 128], 2, Cooperative, [1, 2], 1),
     ([256, 160], 2, Cooperative, [1, 2], 1),
     ([256, 168], 2, Cooperative, [1, 1], 1),
-    ([256, 168], 2, Cooperative, [2, 1], 1),
     ([192, 192], 3, Cooperative, [1, 2], 1),
     ([192, 160], 3, Cooperative, [1, 2], 1),
     ([192, 128], 3, Cooperative, [1, 1], 1),
