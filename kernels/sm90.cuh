@@ -361,7 +361,7 @@ struct Sm90Gemm {
       const BoxesA boxes_a(tile.m, GROUPED ? tile.end : params.m, params.a_box, params.a_batched ? tile.batch : 0, rank_n);
       // Beside an A that threads load, B's tiles come whole, zeros beyond n included: the loop over boxes that this folds away holds those
       // threads up, by 15 to 20 % where they load 4 bytes at a time.
-      const int end_b = A_BY_THREADS ? tile.n + TILE_N : params.n, box_b = A_BY_THREADS ? TILE_N / CLUSTER_M : params.b_box;
+      const int end_b = A_BY_THREADS ? tile.n + TILE_N : params.n, box_b = A_BY_THREADS ? BoxesB::SLICE : params.b_box;
       const BoxesB boxes_b(tile.n, end_b, box_b, params.b_batched ? tile.batch : 0, rank_m);
       const int expected = (A_BY_THREADS ? 0 : boxes_a.bytes) + boxes_b.bytes;
       const TensorMap* const map_b = boxes_b.map_of(rank_m, params.b, params.b_shorter);
@@ -404,7 +404,7 @@ struct Sm90Gemm {
   // do not divide a tile's, the first slices have one more than the others, and each is a box, the shorter ones of a tensor map of their own.
   template <bool K_MAJOR, int TILE, int ROW_BYTES, int SHARED_BY> struct Boxes {
     static constexpr int BOX_MN = ROW_BYTES / sizeof(A);
-    static constexpr int ATOMS = (K_MAJOR ? TILE : TILE_K) / 8, LONGER = ATOMS % SHARED_BY;
+    static constexpr int ATOMS = (K_MAJOR ? TILE : TILE_K) / 8, LONGER = ATOMS % SHARED_BY;  // slices that have an atom more
     static constexpr int SHORT = ATOMS / SHARED_BY * 8, SLICE = SHORT + (LONGER > 0 ? 8 : 0);
     static_assert(SHORT > 0 && (K_MAJOR || LONGER == 0));
     static constexpr int MOST = K_MAJOR ? 1 : (TILE + BOX_MN - 1) / BOX_MN;

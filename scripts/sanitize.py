@@ -74,7 +74,7 @@ def by_family(kernels: list[cutlass_api.Kernel]) -> list[list[cutlass_api.Kernel
 
 def loads_of_b(design: Sm90DesignMetadata, layout: str) -> str:
     """How the tile arrives that lies along wgmma's N: where its rows lie along K, in slices for the CTAs that share it,
-    which may be unequal; else in boxes with rows of 128 or of 64 bytes (`b_row_bytes` of src/kernel/sm90.rs).
+    which may be unequal; else in boxes with rows of 128 or of 64 bytes (`row_bytes` of src/kernel/sm90.rs).
     """
     crossed = (layout[2] == "n") != design.swapped  # then it is the user's A
     n, along_k = (0, layout[0] == "t") if crossed else (1, layout[1] == "n")

@@ -6,14 +6,14 @@
 
 namespace ptx {
 
-// "Matrix descriptor": how an operand lies in shared memory. Always swizzled as rows of 128, 64 or 32 bytes are, in atoms of 8 rows, each
+// "Matrix descriptor": how an operand lies in shared memory. Always swizzled as rows of 128 or 64 bytes are, in atoms of 8 rows, each
 // aligned to its size:
 //   K-major: a row is 128 bytes of K of one m (n); `stride` is from 8 rows to the next 8, `leading` is not used.
 //   MN-major: a row is ROW_BYTES of M (N) at one k; `stride` is from 8 k to the next 8, `leading` from a row's m (n) to those that follow.
 template <int ROW_BYTES = 128>
 __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned shared, int leading, int stride = 8 * ROW_BYTES) {
-  static_assert(ROW_BYTES == 128 || ROW_BYTES == 64 || ROW_BYTES == 32);
-  constexpr unsigned long long SWIZZLE = ROW_BYTES == 128 ? 1 : ROW_BYTES == 64 ? 2 : 3;
+  static_assert(ROW_BYTES == 128 || ROW_BYTES == 64);
+  constexpr unsigned long long SWIZZLE = ROW_BYTES == 128 ? 1 : 2;
   return SWIZZLE << 62 | static_cast<unsigned long long>(stride >> 4) << 32 | static_cast<unsigned>(leading >> 4) << 16 |
          (shared & 0x3ffff) >> 4;  // above are bits that name the CTA of the cluster
 }
@@ -134,7 +134,7 @@ template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
 
 // The 64 x N product of one warpgroup. Lane 4 g + q of warp w holds rows 16 w + g and 16 w + g + 8, of every 8 columns the
 // 2 q-th and the next: as value 4 j + 2 h + c that of row half h, column 8 j + 2 q + c.
-template <class Element, class Accumulator, int N, bool A_K_MAJOR, bool B_K_MAJOR, int B_ROW_BYTES = 128> struct Wgmma {
+template <class Element, class Accumulator, int N, bool A_K_MAJOR, bool B_K_MAJOR, int B_ROW_BYTES> struct Wgmma {
   static constexpr int SUMS = N / 2 * sizeof(Accumulator) / 4;  // f16 sums come two to a register
   using Types = WgmmaTypes<Element, Accumulator>;
   using Modes = WgmmaModes<sizeof(Element), A_K_MAJOR, B_K_MAJOR>;

@@ -176,7 +176,7 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 types.b.short_name(),
                 types.accumulator.short_name(),
                 types.out.short_name(),
-                config.b_row_bytes(),
+                config.row_bytes(1),
                 config.stages,
                 config.consumers,
                 config.split,

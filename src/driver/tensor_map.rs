@@ -70,6 +70,7 @@ impl EncodedTensorMap {
         Ok(EncodedTensorMap(map.opaque))
     }
 
+    /// Whether it is one that has been encoded.
     pub fn is_used(&self) -> bool {
         self.0 != EncodedTensorMap::UNUSED.0
     }

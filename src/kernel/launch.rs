@@ -80,7 +80,6 @@ pub struct TensorMap {
 
 impl TensorMap {
     pub const NO_SWIZZLE: u32 = 0;
-    pub const SWIZZLE_128: u32 = 3;
     pub const PROMOTE_128: u32 = 2;
     pub const PROMOTE_256: u32 = 3;
 

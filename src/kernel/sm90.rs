@@ -310,22 +310,22 @@ impl Sm90 {
         self.box_bytes(types).1 / types.out.bytes() as u32
     }
 
-    /// Bytes of a row of the boxes in which the copy engine loads the program's B where that is contiguous along N: 128, or 64 where less is
-    /// then loaded to be wasted. Twice the rows take the engine longer, though. Of 70 products that were timed, tiles of 32 columns are 1.44
-    /// times as fast so, of 96 columns 1.05 times (0.99 where the operand's rows do not begin at lines of the cache), and of 256 rows by 144
-    /// or 160 columns, which then have room for a fourth stage, 1.04 and 1.00 times; others gained nothing, or lost up to 4 %
-    /// (docs/notes/sm90.md, run 25).
-    pub fn b_row_bytes(&self) -> u32 {
+    /// Bytes of a row of the boxes in which the copy engine loads the program's A (0) or B (1), a K block's 128; or 64 for a B that is contiguous
+    /// along N, where less is then loaded to be wasted. Twice the rows take the engine longer, though. Of 70 products that were timed, tiles
+    /// of 32 columns are 1.44 times as fast so, of 96 columns 1.05 times (0.99 where the operand's rows do not begin at lines of the cache),
+    /// and of 256 rows by 144 or 160 columns, which then have room for a fourth stage, 1.04 and 1.00 times; others gained nothing, or lost
+    /// up to 4 % (docs/notes/sm90.md, run 25).
+    pub fn row_bytes(&self, at: usize) -> u32 {
         let [m, n] = self.tile;
         let narrow = n.next_multiple_of(32) < n.next_multiple_of(64) && (n <= 96 || m == 256);
-        if narrow && !self.k_major()[1] && self.packed == [false, false] { 64 } else { ROW_BYTES }
+        if at == 1 && narrow && !self.k_major()[1] && self.packed == [false, false] { 64 } else { ROW_BYTES }
     }
 
     /// A tile of A and one of B.
     fn stage_bytes(&self) -> u32 {
         let [m, n] = self.tile;
         // A tile of B that is not K-major comes in boxes, of which the last may be partly empty.
-        let b = if self.k_major()[1] { n } else { n.next_multiple_of(self.b_row_bytes() / 2) };
+        let b = if self.k_major()[1] { n } else { n.next_multiple_of(self.row_bytes(1) / 2) };
         (m + b) * ROW_BYTES
     }
 
@@ -509,7 +509,7 @@ impl Sm90 {
             }
             // Along M (N), a tile comes in boxes. Tiles that are not whole boxes begin inside lines of the cache; and rows of 64 bytes, as
             // timings have it, cost more where not all of the operand's begin at lines.
-            let row = if at == 1 { self.b_row_bytes() } else { ROW_BYTES };
+            let row = self.row_bytes(at);
             let per_box = row / side.view.dtype.bytes() as u32;
             let whole = self.tile[at].is_multiple_of(per_box) && (row == ROW_BYTES || aligned == ROW_BYTES);
             (inside.next_multiple_of(per_box), if whole { aligned } else { 16 })
@@ -711,7 +711,7 @@ impl Sm90 {
         let k_block = u64::from(ROW_BYTES) / types.a.bytes() as u64;
         let map = |at: usize| {
             let side = &sides[at];
-            let sharers = self.cluster[1 - at];
+            let (sharers, row) = (self.cluster[1 - at], self.row_bytes(at));
             let view = pack.as_ref().and_then(|pack| pack.view(at)).unwrap_or(*side.view);
             // In the packed view, rows and K are where they were.
             let k_major = side.packed || self.k_major()[at];
@@ -729,17 +729,13 @@ impl Sm90 {
                 // With no K at all there is nothing to read, but a map has extents of 1 and more.
                 extents: [view.shape[inner].max(1) as u64, view.shape[outer].max(1) as u64, batches as u64],
                 strides: [view.stride[outer], view.stride[0]].map(|step| step_bytes(step, types.a)),
-                // Along what is contiguous 128 bytes, of which a K block has as many elements, or a narrower row.
+                // A row along what is contiguous.
                 box_extents: [
-                    if k_major || at == 0 { k_block as u32 } else { self.b_row_bytes() / 2 },
+                    row / types.a.bytes() as u32,
                     if k_major { self.box_rows(&sides, at) } else { k_block as u32 / sharers },
                     1,
                 ],
-                swizzle: if k_major || at == 0 {
-                    TensorMap::SWIZZLE_128
-                } else {
-                    TensorMap::swizzle(self.b_row_bytes())
-                },
+                swizzle: TensorMap::swizzle(row),
                 l2_promotion: if next_block_along { TensorMap::PROMOTE_256 } else { TensorMap::PROMOTE_128 },
             }
         };

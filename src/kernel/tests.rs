@@ -254,7 +254,7 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                         let row = b.box_extents[0] * kernel.types.a.bytes() as u32;
                         assert_eq!(
                             (row, b.swizzle),
-                            (config.b_row_bytes(), TensorMap::swizzle(row)),
+                            (config.row_bytes(1), TensorMap::swizzle(row)),
                             "{}",
                             kernel.name()
                         );
