@@ -74,14 +74,14 @@ def by_family(kernels: list[cutlass_api.Kernel]) -> list[list[cutlass_api.Kernel
 
 def loads_of_b(design: Sm90DesignMetadata, layout: str) -> str:
     """How the tile arrives that lies along wgmma's N: where its rows lie along K, in slices for the CTAs that share it,
-    which may be unequal; else in boxes with rows of 128 or of 64 bytes (`row_bytes` of src/kernel/sm90.rs).
+    which may be unequal; else in boxes, whose rows may be shorter where half a box or more would lie outside the tile.
     """
     crossed = (layout[2] == "n") != design.swapped  # then it is the user's A
     n, along_k = (0, layout[0] == "t") if crossed else (1, layout[1] == "n")
-    tile, other, sharers = design.tile_shape[n], design.tile_shape[1 - n], design.cluster_shape[1 - n]
+    tile, sharers = design.tile_shape[n], design.cluster_shape[1 - n]
     if along_k or any(design.packed):
         return "unequal" if tile % (8 * sharers) else "equal"
-    return "narrow" if -tile % 64 >= 32 and (tile <= 96 or other == 256) else "wide"
+    return "half empty" if -tile % 64 >= 32 else "full"
 
 
 def chosen(part: str) -> Iterator[tuple[cutlass_api.Kernel, str]]:

@@ -1,16 +1,16 @@
 //! The `sm90` family: Hopper's `wgmma`, fed by the copy engine (TMA), warp-specialized and persistent.
 
+mod grid;
+mod launch;
 mod shapes;
 
 use self::shapes::{
     BY_THREADS, GROUPED, OVER_GRID, SHAPES, SHAPES_FROM_REGISTERS, SHAPES_FROM_REGISTERS_PACKED, SHAPES_PACKED,
     SWAPPED, SWAPPED_PACKED, Shape,
 };
-use super::launch::{self, GroupOffsets, Params, Sm90Params, Sm90Scalars, TensorMap};
 use super::name::append;
-use super::pack::{self, Pack};
 use super::reduce::Parts;
-use super::{Demand, Launch, Layout, Major, Types, Unsupported};
+use super::{Demand, Layout, Major, Types, Unsupported};
 use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
 
@@ -61,16 +61,6 @@ pub struct Sm90 {
     pub grouped: bool,
 }
 
-/// How clusters cover the output, rows and columns in the program's frame.
-pub struct Grid {
-    /// Of the output; at least one.
-    pub extent: [f64; 2],
-    /// Of a cluster's tiles.
-    pub cluster: [f64; 2],
-    /// How many clusters that takes.
-    pub clusters: [f64; 2],
-}
-
 /// Shared memory that a CTA may use, and what a SM has for all its CTAs, each of which takes 1 KiB more (CUDA C++ Programming Guide,
 /// "Technical Specifications per Compute Capability").
 const SHARED_BYTES_A_CTA: u32 = 227 * 1024;
@@ -89,13 +79,6 @@ const ROW_BYTES: u32 = 128;
 
 /// Stages beyond which more were never faster.
 const MAX_STAGES: u32 = 12;
-
-/// How many tiles down and across so many lie that are walked one after another, in bands of this height.
-fn walked(tiles: [f64; 2], band: u32, count: f64) -> [f64; 2] {
-    let down = f64::from(band).min(count).min(tiles[0]);
-    let across = (count / down).clamp(1.0, tiles[1]);
-    [(count / across).clamp(1.0, tiles[0]), across]
-}
 
 /// One of the program's operands: the view, and which of its dimensions are rows (of A; columns of B) and K.
 struct Side<'a> {
@@ -310,17 +293,6 @@ impl Sm90 {
         self.box_bytes(types).1 / types.out.bytes() as u32
     }
 
-    /// Bytes of a row of the boxes in which the copy engine loads the program's A (0) or B (1), a K block's 128; or 64 for a B that is contiguous
-    /// along N, where less is then loaded to be wasted. Twice the rows take the engine longer, though. Of 70 products that were timed, tiles
-    /// of 32 columns are 1.44 times as fast so, of 96 columns 1.05 times (0.99 where the operand's rows do not begin at lines of the cache),
-    /// and of 256 rows by 144 or 160 columns, which then have room for a fourth stage, 1.04 and 1.00 times; others gained nothing, or lost
-    /// up to 4 % (docs/notes/sm90.md, run 25).
-    pub fn row_bytes(&self, at: usize) -> u32 {
-        let [m, n] = self.tile;
-        let narrow = n.next_multiple_of(32) < n.next_multiple_of(64) && (n <= 96 || m == 256);
-        if at == 1 && narrow && !self.k_major()[1] && self.packed == [false, false] { 64 } else { ROW_BYTES }
-    }
-
     /// A tile of A and one of B.
     fn stage_bytes(&self) -> u32 {
         let [m, n] = self.tile;
@@ -477,144 +449,10 @@ impl Sm90 {
         check_count("M * N * L, as tiles,", ctas)
     }
 
-    /// Bytes of the operands that are copied first, which pack.cuh counts in 32 bits, too. The same for all configurations that copy the
-    /// same ones.
-    pub fn copies(&self, problem: &GemmProblem) -> Result<u64, Unsupported> {
-        let Some(pack) = self.pack(problem, 0) else { return Ok(0) };
-        check_count("M * N * L or K, as tiles and bytes,", pack.largest_count())?;
-        Ok(pack.bytes())
-    }
-
     /// Whether the copy engine can address the output. (Of a row's last 16 bytes it writes all or nothing.)
     fn out_is_aligned(&self, types: Types, out: &View) -> bool {
         let unit = self.layout.out.unit();
         self.layout.out.fits(out) && out.alignment(unit) >= 16 && out.shape[unit] * types.out.bytes() % 16 == 0
-    }
-
-    /// Rows of 128 bytes that a K block of a tile has of the program's A and B, as far as they lie inside, with what is read only to be
-    /// wasted; and what they begin at multiples of, in bytes.
-    pub fn rows_read(&self, problem: &GemmProblem) -> [(u32, u32); 2] {
-        let (sides, k_major) = (self.sides(problem), self.k_major());
-        [0, 1].map(|at| {
-            let side = &sides[at];
-            let inside = i64::from(self.tile[at]).min(side.view.shape[side.rows]).max(1) as u32;
-            if side.packed {
-                return (inside, ROW_BYTES);
-            }
-            let other = if k_major[at] { side.rows } else { side.k };
-            let step = (side.view.stride[other] * side.view.dtype.bytes()) | i64::from(ROW_BYTES);
-            let aligned = 1 << step.trailing_zeros();
-            if k_major[at] {
-                return (inside, aligned);
-            }
-            // Along M (N), a tile comes in boxes. Tiles that are not whole boxes begin inside lines of the cache; and rows of 64 bytes, as
-            // timings have it, cost more where not all of the operand's begin at lines.
-            let row = self.row_bytes(at);
-            let per_box = row / side.view.dtype.bytes() as u32;
-            let whole = self.tile[at].is_multiple_of(per_box) && (row == ROW_BYTES || aligned == ROW_BYTES);
-            (inside.next_multiple_of(per_box), if whole { aligned } else { 16 })
-        })
-    }
-
-    /// Clusters along M that the program walks before it takes the next one along N, a power of two.
-    ///
-    /// CTAs that begin one after another should share what they read, by tens as much as by halves of the chip: what is read at the
-    /// same time from places close to each other costs less. Both numbers and the weight are from 216 products whose bands were varied
-    /// (docs/notes/sm90.md).
-    pub fn band(&self, grid: &Grid) -> u32 {
-        const NEIGHBOURS: f64 = 10.0;
-        const HALF: f64 = 66.0;
-        const WEIGHT_OF_HALF: f64 = 3.0;
-        if self.grouped {
-            // How many rows a group has only the device knows.
-            let wide = self.tile[1] >= 2 * self.tile[0] || self.schedule == Schedule::PingPong;
-            return if wide { 16 } else { 8 } / self.cluster[0];
-        }
-        let Grid { cluster, clusters: tiles, .. } = *grid;
-        if tiles[0].min(tiles[1]) == 1.0 {
-            return 8; // There is one way to walk them.
-        }
-        // In ping-pong a CTA has two tiles in hand, where there are more than CTAs.
-        let two =
-            self.schedule == Schedule::PingPong && tiles[0] * tiles[1] * f64::from(self.cluster_size()) > CLUSTERS[1];
-        let half = if two { 2.0 * HALF } else { HALF };
-        let windows = [(NEIGHBOURS, 1.0), (half, WEIGHT_OF_HALF)].map(|(ctas, weight)| {
-            let clusters = (ctas / f64::from(self.cluster_size())).clamp(1.0, tiles[0] * tiles[1]);
-            (clusters, weight / clusters)
-        });
-        // Of equals, the first.
-        let mut best = (f64::INFINITY, 8);
-        for band in [8, 16, 4, 32, 2, 64, 1] {
-            if f64::from(band) >= 2.0 * tiles[0] {
-                continue; // The same as half of it.
-            }
-            // Rows and columns that each cluster reads, where it shares them with those beside it.
-            let read = windows.map(|(clusters, weight)| {
-                let [down, across] = walked(tiles, band, clusters);
-                weight * (down * cluster[0] + across * cluster[1])
-            });
-            let read = read[0] + read[1];
-            if read < best.0 {
-                best = (read, band);
-            }
-        }
-        best.1
-    }
-
-    /// Rows and columns of the output, in the program's frame, that so many clusters cover which run at the same time, taking tiles in
-    /// the order of the program.
-    pub fn covered(&self, grid: &Grid, clusters: f64) -> [f64; 2] {
-        let walked = walked(grid.clusters, self.band(grid), clusters.max(1.0));
-        [0, 1].map(|at| (walked[at] * grid.cluster[at]).min(grid.extent[at]))
-    }
-
-    /// What all tiles together have of rows and columns inside the output, as a share of what they would have if each had as many as the
-    /// first: clusters may overhang.
-    pub fn inside(&self, grid: &Grid) -> [f64; 2] {
-        [0, 1].map(|at| {
-            let first = f64::from(self.tile[at]).min(grid.extent[at]);
-            grid.extent[at] / (grid.clusters[at] * grid.cluster[at] / f64::from(self.tile[at]) * first)
-        })
-    }
-
-    /// Of a problem without rows or columns, as if it had one.
-    pub fn grid(&self, problem: &GemmProblem) -> Grid {
-        let sides = self.sides(problem);
-        let extent = [0, 1].map(|at| (sides[at].view.shape[sides[at].rows] as f64).max(1.0));
-        let cluster = [0, 1].map(|at| f64::from(self.tile[at] * self.cluster[at]));
-        Grid { extent, cluster, clusters: [0, 1].map(|at| (extent[at] / cluster[at]).ceil()) }
-    }
-
-    /// The share of the CTAs whose tiles begin inside the output: clusters may overhang by whole tiles.
-    pub fn occupied(&self, grid: &Grid) -> f64 {
-        let share = |at: usize| {
-            let tiles = (grid.extent[at] / f64::from(self.tile[at])).ceil();
-            tiles / (grid.clusters[at] * f64::from(self.cluster[at]))
-        };
-        share(0) * share(1)
-    }
-
-    /// A cluster's tiles together, M and N, as the user counts them.
-    fn cluster_tile(&self) -> [u32; 2] {
-        let [m, n] = [0, 1].map(|at| self.tile[at] * self.cluster[at]);
-        if self.crossed() { [n, m] } else { [m, n] }
-    }
-
-    /// Tiles, counted in clusters; of a grouped product, the most that may be needed.
-    pub fn tiles(&self, problem: &GemmProblem) -> u64 {
-        let [m, n] = self.cluster_tile();
-        launch::tiles(problem, self.grouped, m, n)
-    }
-
-    /// The same as the host may expect it.
-    pub fn expected_tiles(&self, problem: &GemmProblem) -> f64 {
-        let [m, n] = self.cluster_tile();
-        launch::expected_tiles(problem, self.grouped, m, n)
-    }
-
-    /// Of them, how many lie below each other in one group.
-    pub fn expected_strips(&self, problem: &GemmProblem) -> f64 {
-        launch::expected_strips(problem, self.cluster_tile()[0])
     }
 
     /// The partial results of a reduction that the program stores, in the frame of its output: one for each column of the rows
@@ -633,176 +471,6 @@ impl Sm90 {
         let box_n = u64::from(self.box_n(types));
         Parts { covered, count: [covered[0] / 8, covered[1] / box_n * box_n.div_ceil(32)] }
     }
-
-    /// The copies in front of the product, into a workspace at this address.
-    fn pack(&self, problem: &GemmProblem, workspace: u64) -> Option<Pack> {
-        let sides = self.sides(problem);
-        if !sides.iter().any(|side| side.packed) {
-            return None;
-        }
-        let mut at = workspace;
-        let operands = sides.map(|side| {
-            side.packed.then(|| {
-                let operand = pack::Operand::new(side.view, side.rows, side.k, at);
-                at += operand.bytes();
-                operand
-            })
-        });
-        Some(Pack::new(operands))
-    }
-
-    /// Rows that each of the CTAs that share a tile of an operand loads, where those lie along K, the most and the least: whole swizzle atoms
-    /// (`SLICE` and `SHORT` of the program).
-    pub fn slices(&self, at: usize) -> [u32; 2] {
-        const ATOM: u32 = 8;
-        let (atoms, sharers) = (self.tile[at] / ATOM, self.cluster[1 - at]);
-        [atoms.div_ceil(sharers) * ATOM, atoms / sharers * ATOM]
-    }
-
-    /// Rows of a box of an operand whose rows lie along K: all of a CTA's part of a tile, or all of an operand that has fewer. Or an equal
-    /// part, for which fewest lie outside, where that saves enough: each box takes the time of the one thread that starts them, which
-    /// with small tiles has none to spare (96x64 in boxes of 32 rows: 1.7 times as long, docs/notes/sm90.md, run 19).
-    fn box_rows(&self, sides: &[Side; 2], at: usize) -> u32 {
-        /// Rows that the swizzle interleaves: boxes begin at multiples.
-        const ATOM: u32 = 8;
-        /// The least part.
-        const FEWEST: u32 = 32;
-        /// Parts must save one in so many of the rows that would be loaded. A guess: below a seventh, what they won was 2 to 3 %.
-        const ONE_IN: u64 = 8;
-        let [slice, shorter] = self.slices(at);
-        let rows = sides[at].view.shape[sides[at].rows].max(1) as u64;
-        // Where a group's rows end, only the device knows. Beside threads that load A, the program takes B's tiles whole.
-        // Unequal slices are a box each.
-        if (self.grouped && at == 0) || self.loads_by_threads() || slice > shorter {
-            return slice;
-        }
-        if rows < u64::from(slice) {
-            return rows as u32;
-        }
-        let loaded = |part: u32| rows.next_multiple_of(u64::from(part));
-        (2..=4)
-            .filter(|parts| slice.is_multiple_of(parts * ATOM))
-            .map(|parts| slice / parts)
-            .filter(|part| *part >= FEWEST && (loaded(slice) - loaded(*part)) * ONE_IN >= loaded(slice))
-            .min_by_key(|part| (loaded(*part), slice / part))
-            .unwrap_or(slice)
-    }
-
-    /// Bytes of the operands that are copied first; or, of K over the grid, of a word for each tile, 256 bytes apart (`WORD_STRIDE` of the
-    /// program), and the float32 sums of each part of each tile.
-    pub fn workspace_bytes(&self, problem: &GemmProblem) -> u64 {
-        if self.over_grid {
-            let tiles = self.tiles(problem) * u64::from(self.cluster_size());
-            return tiles * (256 + u64::from(self.k_parts(problem) * self.tile[0] * self.tile[1] * 4));
-        }
-        self.pack(problem, 0).map_or(0, |pack| pack.bytes())
-    }
-
-    pub fn launch(
-        &self,
-        types: Types,
-        problem: &GemmProblem,
-        offsets: Option<&View>,
-        multiprocessors: u32,
-        workspace: u64,
-    ) -> Launch {
-        let pack = self.pack(problem, workspace);
-        let sides = self.sides(problem);
-        let k_block = u64::from(ROW_BYTES) / types.a.bytes() as u64;
-        let map = |at: usize| {
-            let side = &sides[at];
-            let (sharers, row) = (self.cluster[1 - at], self.row_bytes(at));
-            let view = pack.as_ref().and_then(|pack| pack.view(at)).unwrap_or(*side.view);
-            // In the packed view, rows and K are where they were.
-            let k_major = side.packed || self.k_major()[at];
-            let (inner, outer) = if k_major { (side.k, side.rows) } else { (side.rows, side.k) };
-            let batches = if view.stride[0] == 0 { 1 } else { view.shape[0] };
-            // With 256 bytes, a K-major row brings the line of the next K block along. But a piece of a row that begins inside a line has
-            // parts of two, for which four would be fetched: up to 1.17 times the time, even of what the cache has (docs/notes/sm90.md,
-            // run 20). By the rows' distance alone: addresses may change (`Packed::move_to`).
-            let whole_lines = step_bytes(view.stride[outer], types.a).is_multiple_of(u64::from(ROW_BYTES));
-            let next_block_along = k_major && whole_lines;
-            TensorMap {
-                data_type: TensorMap::data_type(types.a, true),
-                // Of an operand without elements nothing is read, but the address must be one of the device.
-                address: if view.numel() > 0 { view.data } else { problem.out.data & !15 },
-                // With no K at all there is nothing to read, but a map has extents of 1 and more.
-                extents: [view.shape[inner].max(1) as u64, view.shape[outer].max(1) as u64, batches as u64],
-                strides: [view.stride[outer], view.stride[0]].map(|step| step_bytes(step, types.a)),
-                // A row along what is contiguous.
-                box_extents: [
-                    row / types.a.bytes() as u32,
-                    if k_major { self.box_rows(&sides, at) } else { k_block as u32 / sharers },
-                    1,
-                ],
-                swizzle: TensorMap::swizzle(row),
-                l2_promotion: if next_block_along { TensorMap::PROMOTE_256 } else { TensorMap::PROMOTE_128 },
-            }
-        };
-        let (m, n) = (sides[0].view.shape[sides[0].rows], sides[1].view.shape[sides[1].rows]);
-        let batched = |at: usize| i32::from(sides[at].view.stride[0] != 0);
-        let out = &problem.out;
-        // The output as it lies in memory: its rows, and its columns, which are contiguous.
-        let (rows, columns) = match self.layout.out {
-            Major::Row => (1, 2),
-            Major::Column => (2, 1),
-        };
-        let (power, box_bytes) = self.box_bytes(types);
-        let stored_by_copy_engine = !self.swapped && power >= 16 && self.out_is_aligned(types, out);
-        let out_map = TensorMap {
-            data_type: TensorMap::data_type(types.out, false),
-            address: out.data,
-            extents: [out.shape[columns] as u64, out.shape[rows] as u64, out.shape[0] as u64],
-            strides: [out.stride[rows], out.stride[0]].map(|step| step_bytes(step, types.out)),
-            box_extents: [self.box_n(types), 16, 1],
-            swizzle: if box_bytes == power { TensorMap::swizzle(box_bytes) } else { TensorMap::NO_SWIZZLE },
-            l2_promotion: TensorMap::PROMOTE_256,
-        };
-        let scalars = Sm90Scalars {
-            out: out.data,
-            out_stride: [out.stride[0], out.stride[rows], out.stride[columns]],
-            m: m as i32,
-            n: n as i32,
-            k: problem.k() as i32,
-            batch: problem.b.shape[0] as i32,
-            batched: [batched(0), batched(1)],
-            out_by_copy_engine: i32::from(stored_by_copy_engine),
-            band: self.band(&self.grid(problem)) as i32,
-            boxes: [0, 1].map(|at| self.box_rows(&sides, at) as i32),
-            offsets: GroupOffsets::new(offsets),
-            a: if self.loads_by_threads() { sides[0].view.data } else { 0 },
-            a_stride: [0, sides[0].rows].map(|dimension| sides[0].view.stride[dimension]),
-            workspace: if self.over_grid { workspace } else { 0 },
-            parts: self.k_parts(problem) as i32,
-            padding: 0,
-        };
-        let (tiles, size) = (self.tiles(problem), self.cluster_size());
-        let fitting = u64::from(self.clusters_at_once(self.ctas_per_sm(types), multiprocessors));
-        // A split tile has a cluster for itself, or one for each part; others are taken in turn by as many clusters as run at once.
-        let clusters = match self.split {
-            1 => tiles.min(fitting),
-            _ if self.over_grid => tiles * u64::from(self.k_parts(problem)),
-            _ => tiles,
-        };
-        let out_map = stored_by_copy_engine.then_some(out_map);
-        let (b, [slice, shorter], b_along_k) = (map(1), self.slices(1), sides[1].packed || self.k_major()[1]);
-        Launch {
-            grid: clusters as u32 * size,
-            block: self.threads(),
-            cluster: size,
-            shared_bytes: self.shared_bytes(types),
-            overlapping: true,
-            params: Params::Sm90(Sm90Params {
-                maps: [(!self.loads_by_threads()).then(|| map(0)), Some(b), out_map],
-                scalars,
-                b_shorter: (shorter < slice && b_along_k).then(|| {
-                    let [k, _, batch] = b.box_extents;
-                    TensorMap { box_extents: [k, shorter, batch], ..b }
-                }),
-            }),
-            pack: pack.map(Box::new),
-        }
-    }
 }
 
 fn check_count(dimension: &'static str, count: u64) -> Result<(), Unsupported> {
@@ -814,9 +482,4 @@ fn check_count(dimension: &'static str, count: u64) -> Result<(), Unsupported> {
 /// do cuBLAS's kernels where rows begin and end aligned; where they do not, cuBLAS has more exact ones, and so have we (`sm80`).
 fn exact(types: Types) -> bool {
     types.a.bytes() == 2 && types.out == DType::F32
-}
-
-/// A stride in bytes. A dimension of extent 1 has none; the copy engine asks for a multiple of 16 there too.
-fn step_bytes(step: i64, dtype: DType) -> u64 {
-    if step == 0 { 16 } else { (step * dtype.bytes()) as u64 }
 }
