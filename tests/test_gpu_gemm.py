@@ -156,6 +156,27 @@ def test_tiles_that_follow_each_other(pad: int, artifacts) -> None:
     fail_with([failure for failure in failures if failure])
 
 
+@pytest.mark.parametrize("m, n, k", [(328, 1536, 4096), (584, 1856, 3072), (1016, 1000, 4096), (1024, 1024, 4096)])
+def test_a_tile_for_each_multiprocessor(m: int, n: int, k: int, artifacts) -> None:
+    """Kernels without clusters, on operands whose rows begin at lines of the cache: those walk their tiles by GPCs."""
+    types = Types(torch.float16, torch.float16, torch.float32, torch.float16)
+    kernels = [
+        kernel
+        for kernel in GROUPS.get(("sm90", types), [])
+        if layouts_of(kernel) == ["tnt"]
+        and kernel.metadata.design.cluster_shape == (1, 1, 1)
+        and not kernel.metadata.design.over_grid
+    ]
+    problem = make_problem(types, (m, n, k), Form("t"), Form("n"))
+    failures = [
+        check(kernel, artifact, problem, Form(), f"{m}x{n}x{k}")
+        for kernel, artifact in zip(kernels, artifacts.of(kernels), strict=True)
+        if not isinstance(artifact, Exception)  # `test_every_kernel` reports it
+    ]
+    assert len(failures) > 20 or not kernels
+    fail_with([failure for failure in failures if failure])
+
+
 #: (M, N, K) and (L, M, N, K): ones, twos, primes, no K at all, one K, long and thin, more than a tile with a remainder.
 SHAPES = [
     (1, 1, 1),

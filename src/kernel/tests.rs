@@ -691,3 +691,51 @@ fn bands_are_those_that_were_fast() {
     // One way to walk them.
     assert_eq!(band([64, 4096, 4096], "tn", "64x64x64_cooperative1_12stages_cluster1x1"), 8);
 }
+
+/// What the GPCs of an empty chip draw of tiles walked so, counted one by one.
+fn drawn_by_gpcs(tiles: [u32; 2], tile: [u32; 2], band: u32) -> u32 {
+    let mut walk = Vec::new();
+    for first in (0..tiles[0]).step_by(band as usize) {
+        let rows = first..tiles[0].min(first + band);
+        walk.extend((0..tiles[1]).flat_map(|column| rows.clone().map(move |row| (row, column))));
+    }
+    let different = |of: Vec<u32>| of.into_iter().collect::<HashSet<_>>().len() as u32;
+    let drawn = |gpc: &[(u32, u32)]| {
+        let (rows, columns) = gpc.iter().copied().unzip();
+        different(rows) * tile[0] + different(columns) * tile[1]
+    };
+    walk.chunks(16).map(drawn).sum()
+}
+
+#[test]
+fn tiles_of_one_round_are_placed_gpc_by_gpc() {
+    let mut bands = HashSet::new();
+    for (m, n, k) in [(1024, 1024, 8960), (320, 1536, 4608), (584, 1856, 6080), (2048, 640, 7104), (192, 1600, 7040)] {
+        for layout in Layout::all() {
+            let problem = gemm(F16, m, n, k, layout);
+            let Problem::Gemm(gemm) = &problem else { unreachable!() };
+            for kernel in ranked(&problem, H100, false).into_iter().map(|position| &all()[position]) {
+                let Design::Sm90(config) = &kernel.design else { continue };
+                let launch = kernel.launch(&problem, Target::typical(90), 0).expect("there is an output");
+                let Params::Sm90(params) = &launch.params else { panic!("not its parameters") };
+                if launch.overlapping {
+                    continue;
+                }
+                // Each CTA has one tile of its own, and no other kernel's besides.
+                let grid = config.grid(gemm);
+                let tiles = grid.clusters.map(|tiles| tiles as u32);
+                assert_eq!((launch.cluster, launch.grid), (1, tiles[0] * tiles[1]), "{}", kernel.name());
+                assert!(launch.grid <= 132 && launch.pack.is_none(), "{}", kernel.name());
+                let band = params.scalars.band as u32;
+                let placement = config.placement(gemm, 1, 132).expect("it is placed");
+                let drawn = |band| f64::from(drawn_by_gpcs(tiles, config.tile, band));
+                assert_eq!((placement.band, placement.drawn), (band, drawn(band)), "{}", kernel.name());
+                assert!((1..=8).all(|other| other == 7 || drawn(band) <= drawn(other)), "{}", kernel.name());
+                // Less than by lot, or there was nothing to win.
+                assert!(placement.drawn < placement.drawn_anywhere, "{}", kernel.name());
+                bands.insert(band);
+            }
+        }
+    }
+    assert!(bands.len() >= 4, "{bands:?}");
+}

@@ -1,6 +1,6 @@
 //! How the clusters of an `sm90` kernel cover the output, and in which order they walk it.
 
-use super::{CLUSTERS, Schedule, Sm90};
+use super::{CLUSTERS, ROW_BYTES, Schedule, Sm90};
 use crate::kernel::launch;
 use crate::problem::GemmProblem;
 
@@ -21,7 +21,73 @@ fn walked(tiles: [f64; 2], band: u32, count: f64) -> [f64; 2] {
     [(count / across).clamp(1.0, tiles[0]), across]
 }
 
+/// How the tiles of a kernel without clusters are walked where its CTAs have an empty chip to themselves: GPC by GPC.
+pub struct Placement {
+    /// Tiles along M that are walked before the next one along N.
+    pub band: u32,
+    /// Rows and columns of a K block that all GPCs together ask the L2 cache for, each those of its CTAs once.
+    pub drawn: f64,
+    /// The same of CTAs that lie anywhere.
+    pub drawn_anywhere: f64,
+}
+
+/// CTAs that a GPC holds, one a multiprocessor: most have 16, some 18, one 8.
+const CTAS_OF_GPC: u32 = 16;
+
+/// Rows of tiles, and columns of tiles, that GPCs have, all together, where each takes the next 16 tiles in bands of this height. At most
+/// 128 columns.
+fn rows_and_columns_of_gpcs(tiles: [u32; 2], band: u32) -> [u32; 2] {
+    let [down, across] = tiles;
+    let count = down * across;
+    let mut all = [0, 0];
+    for start in (0..count).step_by(CTAS_OF_GPC as usize) {
+        let (mut at, end, mut columns) = (start, (start + CTAS_OF_GPC).min(count), 0u128);
+        while at < end {
+            let above = at / (band * across) * band;
+            let (height, begin) = (band.min(down - above), above * across);
+            let until = end.min(begin + height * across);
+            let [first, last] = [at, until - 1].map(|tile| (tile - begin) / height);
+            columns |= u128::MAX >> (127 - (last - first)) << first;
+            all[0] += height.min(until - at);
+            at = until;
+        }
+        all[1] += columns.count_ones();
+    }
+    all
+}
+
 impl Sm90 {
+    /// How the tiles are walked if the CTAs are placed GPC by GPC, as they are where no other grid runs: those of a GPC then read as little
+    /// as they can. Of kernels without clusters (clusters are dealt out to the GPCs in turn) that have a tile for each CTA, of
+    /// operands whose rows begin at lines of the cache: of others, little is asked for at the same time.
+    pub fn placement(&self, problem: &GemmProblem, ctas_per_sm: u32, multiprocessors: u32) -> Option<Placement> {
+        // Two tiles down and across and more, so that there are no more than half as many columns as multiprocessors.
+        const MOST_TILES: f64 = 256.0;
+        let alone = self.cluster_size() == 1 && self.split == 1 && !self.grouped && ctas_per_sm == 1;
+        if !alone || self.loads_by_threads() || self.packed != [false; 2] || problem.batch() != 1 {
+            return None;
+        }
+        let Grid { clusters: tiles, .. } = self.grid(problem);
+        if tiles[0].min(tiles[1]) < 2.0 || tiles[0] * tiles[1] > f64::from(multiprocessors).min(MOST_TILES) {
+            return None;
+        }
+        if self.rows_read(problem).iter().any(|(_, aligned)| *aligned < ROW_BYTES) {
+            return None;
+        }
+        let [m, n] = self.tile.map(f64::from);
+        let whole = tiles.map(|tiles| tiles as u32);
+        let drawn = |band: u32| {
+            let [rows, columns] = rows_and_columns_of_gpcs(whole, band);
+            f64::from(rows) * m + f64::from(columns) * n
+        };
+        let bands = [1, 2, 3, 4, 5, 6, 8, 16].into_iter().filter(|band| *band <= whole[0]);
+        let (band, drawn) = bands.map(|band| (band, drawn(band))).min_by(|one, other| one.1.total_cmp(&other.1))?;
+        let gpcs = tiles[0] * tiles[1] / f64::from(CTAS_OF_GPC);
+        // Of so many tiles drawn by lot, how many rows (columns) have one.
+        let hit = |of: f64| of * (1.0 - (1.0 - 1.0 / of).powi(CTAS_OF_GPC as i32));
+        Some(Placement { band, drawn, drawn_anywhere: gpcs * (hit(tiles[0]) * m + hit(tiles[1]) * n) })
+    }
+
     /// Of a problem without rows or columns, as if it had one.
     pub fn grid(&self, problem: &GemmProblem) -> Grid {
         let sides = self.sides(problem);

@@ -3,7 +3,7 @@
 use super::{ROW_BYTES, Side, Sm90, check_count};
 use crate::kernel::launch::{GroupOffsets, Params, Sm90Params, Sm90Scalars, TensorMap};
 use crate::kernel::pack::{self, Pack};
-use crate::kernel::{Launch, Major, Types, Unsupported};
+use crate::kernel::{Launch, Major, Types, Unsupported, hopper};
 use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
 
@@ -176,6 +176,8 @@ impl Sm90 {
             swizzle: if box_bytes == power { TensorMap::swizzle(box_bytes) } else { TensorMap::NO_SWIZZLE },
             l2_promotion: TensorMap::PROMOTE_256,
         };
+        let ctas_per_sm = self.ctas_per_sm(types);
+        let placement = hopper::placed(self, types, problem, ctas_per_sm, multiprocessors);
         let scalars = Sm90Scalars {
             out: out.data,
             out_stride: [out.stride[0], out.stride[rows], out.stride[columns]],
@@ -185,7 +187,8 @@ impl Sm90 {
             batch: problem.b.shape[0] as i32,
             batched: [batched(0), batched(1)],
             out_by_copy_engine: i32::from(stored_by_copy_engine),
-            band: self.band(&self.grid(problem)) as i32,
+            band: placement.as_ref().map_or_else(|| self.band(&self.grid(problem)), |(placement, _)| placement.band)
+                as i32,
             boxes: [0, 1].map(|at| self.box_rows(&sides, at) as i32),
             offsets: GroupOffsets::new(offsets),
             a: if self.loads_by_threads() { sides[0].view.data } else { 0 },
@@ -195,7 +198,7 @@ impl Sm90 {
             padding: 0,
         };
         let (tiles, size) = (self.tiles(problem), self.cluster_size());
-        let fitting = u64::from(self.clusters_at_once(self.ctas_per_sm(types), multiprocessors));
+        let fitting = u64::from(self.clusters_at_once(ctas_per_sm, multiprocessors));
         // A split tile has a cluster for itself, or one for each part; others are taken in turn by as many clusters as run at once.
         let clusters = match self.split {
             1 => tiles.min(fitting),
@@ -209,7 +212,8 @@ impl Sm90 {
             block: self.threads(),
             cluster: size,
             shared_bytes: self.shared_bytes(types),
-            overlapping: true,
+            // Its CTAs lie where they should if no others are there.
+            overlapping: placement.is_none(),
             params: Params::Sm90(Sm90Params {
                 maps: [(!self.loads_by_threads()).then(|| map(0)), Some(b), out_map],
                 scalars,

@@ -6,7 +6,7 @@ use super::Schedule::{self, Cooperative, PingPong};
 pub(super) type Shape = ([u32; 2], u32, Schedule, [u32; 2], u32);
 
 /// For products with more than a few rows and columns: the tiles that make what the model ranks first fastest, one after the other, on products
-/// of which some were made by chance (runs 17, 20, 23, 24 and 25 of docs/notes/sm90.md). In large clusters many CTAs share what they read, which
+/// of which some were made by chance (runs 17, 20 and 23 to 26 of docs/notes/sm90.md). In large clusters many CTAs share what they read, which
 /// narrow products with few tiles need.
 /// Splits are by 2, 4 and 8, as clusters of such sizes spread evenly over the GPCs (docs/notes/sm90-parts.md). The order is the one to
 /// try them in where no problem is known.
@@ -48,12 +48,15 @@ pub(super) const SHAPES: &[Shape] = &[
     ([128, 128], 2, Cooperative, [1, 1], 2),
     ([128, 128], 2, Cooperative, [1, 1], 4),
     ([128, 128], 2, Cooperative, [1, 4], 1),
+    ([128, 128], 2, Cooperative, [1, 1], 1),
     ([128, 96], 2, Cooperative, [2, 1], 1),
     ([128, 96], 2, Cooperative, [4, 1], 1),
     ([128, 96], 2, Cooperative, [4, 2], 1),
+    ([128, 96], 2, Cooperative, [1, 1], 1),
     ([128, 80], 2, Cooperative, [1, 4], 1),
     ([128, 80], 2, Cooperative, [2, 1], 1),
     ([128, 80], 2, Cooperative, [2, 4], 1),
+    ([128, 80], 2, Cooperative, [1, 1], 1),
     ([128, 64], 2, Cooperative, [1, 1], 1),
     ([128, 64], 2, Cooperative, [2, 1], 1),
     ([128, 64], 2, Cooperative, [1, 1], 4),
@@ -112,9 +115,12 @@ pub(super) const SWAPPED: &[Shape] = &[
     ([128, 72], 2, Cooperative, [1, 4], 1),
     ([128, 80], 2, Cooperative, [2, 4], 1),
     ([128, 80], 2, Cooperative, [4, 2], 1),
+    ([128, 80], 2, Cooperative, [1, 1], 1),
+    ([128, 88], 2, Cooperative, [1, 1], 1),
     ([64, 32], 1, Cooperative, [1, 1], 1),
     ([64, 48], 1, Cooperative, [4, 2], 1),
     ([64, 48], 1, Cooperative, [1, 2], 1),
+    ([64, 48], 1, Cooperative, [1, 1], 1),
     ([64, 64], 1, Cooperative, [2, 4], 1),
     ([64, 80], 1, Cooperative, [2, 4], 1),
     ([64, 80], 1, Cooperative, [4, 2], 1),
@@ -148,12 +154,14 @@ pub(super) const SWAPPED: &[Shape] = &[
     ([128, 96], 2, Cooperative, [1, 2], 1),
     ([128, 112], 2, Cooperative, [2, 4], 1),
     ([128, 120], 2, Cooperative, [4, 2], 1),
+    ([128, 120], 2, Cooperative, [1, 1], 1),
     ([128, 96], 2, Cooperative, [1, 4], 1),
     ([128, 96], 2, Cooperative, [1, 2], 2),
     ([128, 96], 2, Cooperative, [4, 2], 1),
     ([128, 200], 2, Cooperative, [1, 1], 1),
     ([128, 160], 2, Cooperative, [1, 2], 1),
     ([128, 144], 2, Cooperative, [2, 1], 1),
+    ([128, 144], 2, Cooperative, [1, 1], 1),
     ([128, 224], 2, Cooperative, [2, 1], 1),
     ([128, 160], 2, PingPong, [1, 2], 1),
     ([128, 184], 2, PingPong, [4, 2], 1),
