@@ -2,6 +2,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# maturin installs into the environment that the shell is in, if it is in one.
+export VIRTUAL_ENV := $(abspath $(VENV))
+unexport CONDA_PREFIX
 # Where torch is wanted with its GPU libraries or without is pip's to say; PyPI has one build for Linux.
 INSTALLED := $(VENV)/.installed-test
 SOURCES := $(shell find src kernels python -type f -not -name '*.so' -not -path '*/__pycache__/*') Cargo.toml Cargo.lock pyproject.toml
