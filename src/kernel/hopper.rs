@@ -10,7 +10,7 @@
 
 use super::Types;
 use super::cost::{Asked, Footprint};
-use super::sm90::{Placement, Schedule, Sm90};
+use super::sm90::{Grid, Placement, Schedule, Sm90};
 use crate::problem::GemmProblem;
 
 /// FLOP a second of one multiprocessor's tensor cores on 16-bit elements, as wgmma reaches it; and how much longer it takes where one
@@ -102,6 +102,7 @@ pub fn placed(
     config: &Sm90,
     types: Types,
     problem: &GemmProblem,
+    grid: &Grid,
     ctas_per_sm: u32,
     multiprocessors: u32,
 ) -> Option<(Placement, f64)> {
@@ -112,7 +113,7 @@ pub fn placed(
     const ARRIVING_RATE: f64 = 160e9;
     /// Seconds more that it takes to begin when the grid in front has ended.
     const ALONE_ON_CHIP: f64 = 0.7e-6;
-    let placement = config.placement(problem, ctas_per_sm, multiprocessors)?;
+    let placement = config.placement(problem, grid, ctas_per_sm, multiprocessors)?;
     let [tile_m, tile_n] = config.tile.map(f64::from);
     let arriving = config.rows_read(problem).map(|(rows, _)| f64::from(rows) * 128.0).into_iter().sum::<f64>();
     let blocks = (problem.k() as f64 * types.a.bytes() as f64 / 128.0).ceil();
@@ -150,15 +151,15 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
     /// What the times below are too long by, beside those of `placed`.
     const AS_OTHERS: f64 = 1.08;
     let Asked { problem, target, fused, copied_bytes } = *asked;
-    if let Some((_, seconds)) = placed(config, types, problem, footprint.ctas_per_sm, target.multiprocessors) {
-        return AS_OTHERS * (seconds + if fused { epilogue(config, 1.0) } else { 0.0 });
-    }
     let [tile_m, tile_n] = config.tile.map(f64::from);
     let [cluster_m, cluster_n] = config.cluster.map(f64::from);
     let (size, split) = (f64::from(config.cluster_size()), f64::from(config.split));
     let sms = f64::from(target.multiprocessors);
 
     let grid = config.grid(problem);
+    if let Some((_, seconds)) = placed(config, types, problem, &grid, footprint.ctas_per_sm, target.multiprocessors) {
+        return AS_OTHERS * (seconds + if fused { epilogue(config, 1.0) } else { 0.0 });
+    }
     // Of a single tile, the other CTAs of a cluster have none: nothing that is worth a look. (Of a row of tiles they help to load what the
     // row shares.)
     if cluster_m * cluster_n > 1.0 && grid.extent[0] <= tile_m && grid.extent[1] <= tile_n {

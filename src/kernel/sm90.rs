@@ -4,7 +4,7 @@ mod grid;
 mod launch;
 mod shapes;
 
-pub use self::grid::Placement;
+pub use self::grid::{Grid, Placement};
 use self::shapes::{
     BY_THREADS, GROUPED, OVER_GRID, SHAPES, SHAPES_FROM_REGISTERS, SHAPES_FROM_REGISTERS_PACKED, SHAPES_PACKED,
     SWAPPED, SWAPPED_PACKED, Shape,

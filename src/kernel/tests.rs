@@ -727,7 +727,7 @@ fn tiles_of_one_round_are_placed_gpc_by_gpc() {
                 assert_eq!((launch.cluster, launch.grid), (1, tiles[0] * tiles[1]), "{}", kernel.name());
                 assert!(launch.grid <= 132 && launch.pack.is_none(), "{}", kernel.name());
                 let band = params.scalars.band as u32;
-                let placement = config.placement(gemm, 1, 132).expect("it is placed");
+                let placement = config.placement(gemm, &grid, 1, 132).expect("it is placed");
                 let drawn = |band| f64::from(drawn_by_gpcs(tiles, config.tile, band));
                 assert_eq!((placement.band, placement.drawn), (band, drawn(band)), "{}", kernel.name());
                 assert!((1..=8).all(|other| other == 7 || drawn(band) <= drawn(other)), "{}", kernel.name());

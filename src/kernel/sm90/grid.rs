@@ -60,15 +60,21 @@ impl Sm90 {
     /// How the tiles are walked if the CTAs are placed GPC by GPC, as they are where no other grid runs: those of a GPC then read as little
     /// as they can. Of kernels without clusters (clusters are dealt out to the GPCs in turn) that have a tile for each CTA, of
     /// operands whose rows begin at lines of the cache: of others, little is asked for at the same time.
-    pub fn placement(&self, problem: &GemmProblem, ctas_per_sm: u32, multiprocessors: u32) -> Option<Placement> {
+    pub fn placement(
+        &self,
+        problem: &GemmProblem,
+        grid: &Grid,
+        ctas_per_sm: u32,
+        multiprocessors: u32,
+    ) -> Option<Placement> {
         // Two tiles down and across and more, so that there are no more than half as many columns as multiprocessors.
         const MOST_TILES: f64 = 256.0;
-        let alone = self.cluster_size() == 1 && self.split == 1 && !self.grouped && ctas_per_sm == 1;
-        if !alone || self.loads_by_threads() || self.packed != [false; 2] || problem.batch() != 1 {
+        let Grid { clusters: tiles, .. } = *grid;
+        if tiles[0].min(tiles[1]) < 2.0 || tiles[0] * tiles[1] > f64::from(multiprocessors).min(MOST_TILES) {
             return None;
         }
-        let Grid { clusters: tiles, .. } = self.grid(problem);
-        if tiles[0].min(tiles[1]) < 2.0 || tiles[0] * tiles[1] > f64::from(multiprocessors).min(MOST_TILES) {
+        let alone = self.cluster_size() == 1 && self.split == 1 && !self.grouped && ctas_per_sm == 1;
+        if !alone || self.loads_by_threads() || self.packed != [false; 2] || problem.batch() != 1 {
             return None;
         }
         if self.rows_read(problem).iter().any(|(_, aligned)| *aligned < ROW_BYTES) {

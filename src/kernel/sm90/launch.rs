@@ -30,9 +30,10 @@ impl Sm90 {
             // Along M (N), a tile comes in boxes. Tiles that are not whole boxes begin inside lines of the cache; and rows of 64 bytes, as
             // timings have it, cost more where not all of the operand's begin at lines.
             let row = self.row_bytes(at);
-            let per_box = row / side.view.dtype.bytes() as u32;
-            let whole = self.tile[at].is_multiple_of(per_box) && (row == ROW_BYTES || aligned == ROW_BYTES);
-            (inside.next_multiple_of(per_box), if whole { aligned } else { 16 })
+            // A power of two: no divisions, as the model asks for this of every kernel.
+            let last = (row >> (side.view.dtype.bytes() as u32).trailing_zeros()) - 1;
+            let whole = self.tile[at] & last == 0 && (row == ROW_BYTES || aligned == ROW_BYTES);
+            ((inside + last) & !last, if whole { aligned } else { 16 })
         })
     }
 
@@ -176,8 +177,8 @@ impl Sm90 {
             swizzle: if box_bytes == power { TensorMap::swizzle(box_bytes) } else { TensorMap::NO_SWIZZLE },
             l2_promotion: TensorMap::PROMOTE_256,
         };
-        let ctas_per_sm = self.ctas_per_sm(types);
-        let placement = hopper::placed(self, types, problem, ctas_per_sm, multiprocessors);
+        let (grid, ctas_per_sm) = (self.grid(problem), self.ctas_per_sm(types));
+        let placement = hopper::placed(self, types, problem, &grid, ctas_per_sm, multiprocessors);
         let scalars = Sm90Scalars {
             out: out.data,
             out_stride: [out.stride[0], out.stride[rows], out.stride[columns]],
@@ -187,8 +188,7 @@ impl Sm90 {
             batch: problem.b.shape[0] as i32,
             batched: [batched(0), batched(1)],
             out_by_copy_engine: i32::from(stored_by_copy_engine),
-            band: placement.as_ref().map_or_else(|| self.band(&self.grid(problem)), |(placement, _)| placement.band)
-                as i32,
+            band: placement.as_ref().map_or_else(|| self.band(&grid), |(placement, _)| placement.band) as i32,
             boxes: [0, 1].map(|at| self.box_rows(&sides, at) as i32),
             offsets: GroupOffsets::new(offsets),
             a: if self.loads_by_threads() { sides[0].view.data } else { 0 },
