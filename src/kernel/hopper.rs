@@ -96,7 +96,7 @@ fn ragged(aligned: u32) -> f64 {
 ///
 /// What the multiprocessors of a GPC ask for at about the same time, the L2 cache delivers once: 1024 x 1024 x 8960 by 128x64 tiles takes
 /// 47 000 cycles, and 188 MB from the cache, where a GPC has 2 x 8 of them, 81 000 and 305 MB where it has 8 x 2 (cuBLAS 58 000). CTAs that
-/// start while a grid in front still runs lie anywhere. Fitted to 419 kernels on some 110 products, within 12 % (root mean square); the
+/// start while a grid in front still runs lie anywhere. Fitted to 419 kernels on 87 products, within 12 % (root mean square); the
 /// choice wins 1.084 of the 1.096 that the better of both would (docs/notes/sm90.md, run 26).
 pub fn placed(
     config: &Sm90,
