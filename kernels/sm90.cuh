@@ -402,6 +402,11 @@ struct Sm90Gemm {
   // (docs/notes/sm90.md); what is multiplied in their place, anything, is not stored. The CTAs that share the tile load a slice each:
   // of a K-major tile some of its rows, of an MN-major one some of each box's. Slices are whole swizzle atoms, of 8 rows; where the CTAs
   // do not divide a tile's, the first slices have one more than the others, and each is a box, the shorter ones of a tensor map of their own.
+  //
+  // For a slice that lies outside, its CTA counts a byte at each barrier all the same. A CTA that waited for nothing of a peer's could
+  // overtake it by a round of the ring: its second release of a stage would be taken there for that of a third CTA, which still reads.
+  // (So it was: the stage filled too soon, and CTAs that waited for ever for what had been counted; run 27 of docs/notes/sm90.md.) As it
+  // is, a stage that is full says that all who share it have found it empty.
   template <bool K_MAJOR, int TILE, int ROW_BYTES, int SHARED_BY> struct Boxes {
     static constexpr int BOX_MN = ROW_BYTES / sizeof(A);
     static constexpr int ATOMS = (K_MAJOR ? TILE : TILE_K) / 8, LONGER = ATOMS % SHARED_BY;  // slices that have an atom more
@@ -410,7 +415,7 @@ struct Sm90Gemm {
     static constexpr int MOST = K_MAJOR ? 1 : (TILE + BOX_MN - 1) / BOX_MN;
     int mn, extent, batch;  // the first box's place and its extent along M (N)
     int count;              // in this CTA's slice
-    int bytes;              // of a stage, that arrive from all CTAs
+    int bytes;              // of a stage, that arrive from all CTAs, with one for each slice outside
 
     __device__ __forceinline__ Boxes(int first, int end, int box_rows, int batch, int slice)
         : mn(first + (K_MAJOR ? start(slice) : 0)), extent(K_MAJOR ? box_rows : BOX_MN), batch(batch) {
@@ -419,11 +424,12 @@ struct Sm90Gemm {
         count = inside > start(slice);
         bytes = 0;
 #pragma unroll
-        for (int s = 0; s < SHARED_BY; ++s) bytes += inside > start(s) ? (start(s + 1) - start(s)) * 128 : 0;
+        for (int s = 0; s < SHARED_BY; ++s) bytes += inside > start(s) ? (start(s + 1) - start(s)) * 128 : 1;
       } else {
         const int whole_slices = K_MAJOR ? inside / SLICE * SLICE : 0;
         count = within(K_MAJOR ? min(end - mn, SLICE) : inside);
-        bytes = (whole_slices + within(inside - whole_slices) * extent) * 128;
+        const int slices = K_MAJOR ? (inside + SLICE - 1) / SLICE : inside > 0 ? SHARED_BY : 0;
+        bytes = (whole_slices + within(inside - whole_slices) * extent) * 128 + (SHARED_BY > 1 ? SHARED_BY - slices : 0);
       }
     }
     // A slice's first row, of the tile's.
@@ -450,6 +456,10 @@ struct Sm90Gemm {
     __device__ __forceinline__ void load(unsigned shared, const TensorMap* map, unsigned barrier, int k, int slice, unsigned ctas) const {
 #pragma unroll 1
       for (int box = 0; box < count; ++box) load_box(shared, map, barrier, box, k, slice, ctas);
+      if constexpr (SHARED_BY > 1)
+        if (count == 0)
+#pragma unroll 1
+          for (unsigned rest = ctas; rest != 0; rest &= rest - 1) ptx::barrier_count_bytes<1>(barrier, __ffs(rest) - 1);
     }
     __device__ __forceinline__ void load_box(unsigned shared, const TensorMap* map, unsigned barrier, int box, int k, int slice,
                                              unsigned ctas) const {

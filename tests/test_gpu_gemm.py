@@ -36,7 +36,7 @@ from gpu_helpers import (
     rounds_to_tf32,
     say,
 )
-from helpers import INTEGERS, LAYOUTS, served
+from helpers import INTEGERS, LAYOUTS, run_python, served
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -175,6 +175,54 @@ def test_a_tile_for_each_multiprocessor(m: int, n: int, k: int, artifacts) -> No
     ]
     assert len(failures) > 20 or not kernels
     fail_with([failure for failure in failures if failure])
+
+
+def test_clusters_that_overhang_stay_in_step() -> None:
+    """Thousands of launches of operands that the cache does not hold, where tiles of clusters lie outside the output.
+    Their CTAs, which are sent nothing, once overtook others, and one launch in some hundreds never ended. Hence the
+    process of its own, and its time limit.
+    """
+    if cutlass_api.utils.device_cc() // 10 != 9:
+        pytest.skip("sm90 is for Hopper")
+    code = """
+    from concurrent.futures import ThreadPoolExecutor
+    from math import prod
+
+    import cutlass_api
+    import torch
+    from cutlass_api.arguments import GemmArguments
+
+    half = {"dtype": torch.float16, "device": "cuda"}
+    for m, n, k in [(576, 360, 5888), (312, 952, 2952)]:
+        sets = [(torch.randn(m, k, **half), torch.randn(k, n, **half), torch.empty(m, n, **half)) for _ in range(10)]
+        all_args = [GemmArguments(*one_set, torch.float32) for one_set in sets]
+        kernels = [
+            kernel
+            for kernel in cutlass_api.get_kernels(all_args[0])
+            if kernel.metadata.kernel_name.startswith("sm90") and prod(kernel.metadata.design.cluster_shape) > 1
+        ][:40]
+        with ThreadPoolExecutor() as pool:
+            artifacts = list(pool.map(lambda kernel: kernel.compile(all_args[0]), kernels))
+        for kernel, artifact in zip(kernels, artifacts, strict=True):
+            size = kernel.get_workspace_size(all_args[0])
+            workspace = torch.empty(size, dtype=torch.uint8, device="cuda") if size else None
+            run = lambda: [kernel.run(args, artifact, workspace=workspace) for args in all_args]
+            run()
+            first = [out.clone() for *_, out in sets]
+            graph = torch.cuda.CUDAGraph()
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph):
+                run()
+            for *_, out in sets:
+                out.fill_(torch.nan)
+            for _ in range(100):
+                graph.replay()
+            torch.cuda.synchronize()
+            same = [torch.equal(out, result) for (*_, out), result in zip(sets, first, strict=True)]
+            assert all(same), kernel.metadata.kernel_name
+        print(len(kernels))
+    """
+    assert run_python(code, timeout=180).split() == ["40", "40"]
 
 
 #: (M, N, K) and (L, M, N, K): ones, twos, primes, no K at all, one K, long and thin, more than a tile with a remainder.

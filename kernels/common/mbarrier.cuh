@@ -27,6 +27,15 @@ __device__ __forceinline__ void barrier_arrive_expecting(unsigned barrier, int b
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
+// Counts bytes toward the phase of the barrier at the same place in a CTA of the cluster, as if a copy had brought them
+// ("mbarrier.complete_tx").
+template <int BYTES> __device__ __forceinline__ void barrier_count_bytes(unsigned barrier, unsigned cta) {
+  asm volatile("{ .reg .b32 remote;\n"
+               "mapa.shared::cluster.u32 remote, %0, %1;\n"
+               "mbarrier.complete_tx.relaxed.cluster.shared::cluster.b64 [remote], %2; }" ::"r"(barrier), "r"(cta), "n"(BYTES)
+               : "memory");
+}
+
 // Arrives once the thread's own copies by cp.async that it has started so far are complete ("cp.async.mbarrier.arrive").
 __device__ __forceinline__ void barrier_arrive_behind_copies(unsigned barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
