@@ -351,7 +351,7 @@ struct Sm90Gemm {
     // A goes to all tiles of the same row, B to all of the same column.
     unsigned row = 0;
     for (int n = 0; n < CLUSTER_N; ++n) row |= 1u << (base + rank_m + n * CLUSTER_M);
-    const unsigned column = ((1u << CLUSTER_M) - 1) << (base + rank_n * CLUSTER_M);
+    const unsigned column = ((1u << CLUSTER_M) - 1) << (base + rank_n * CLUSTER_M), lane = threadIdx.x % 32;
 
     Ring position;
 #pragma unroll 1
@@ -366,6 +366,9 @@ struct Sm90Gemm {
       const int expected = (A_BY_THREADS ? 0 : boxes_a.bytes) + boxes_b.bytes;
       const TensorMap* const map_b = boxes_b.map_of(rank_m, params.b, params.b_shorter);
       const bool usual = (A_BY_THREADS || boxes_a.usual()) && boxes_b.usual();
+      // Each lane has a CTA to tell, if any: one after the other they would take as long as a block.
+      const unsigned others = (boxes_a.count == 0 ? row : 0) | (boxes_b.count == 0 ? column : 0);
+      const bool tells = CLUSTER_M * CLUSTER_N > 1 && lane != rank && (others >> lane & 1);
       if (!GROUPED && index == cluster) begin();
 #pragma unroll 1
       for (int block = 0; block < blocks; ++block) {
@@ -378,10 +381,13 @@ struct Sm90Gemm {
             if (!A_BY_THREADS) boxes_a.load_usual(a, &params.a, ready, k, rank_n, row);
             boxes_b.load_usual(b, map_b, ready, k, rank_m, column);
           }
-        } else if (first_warp && ptx::elect_one()) {
-          ptx::barrier_arrive_expecting(ready, expected);
-          if (!A_BY_THREADS) boxes_a.load(a, &params.a, ready, k, rank_n, row);
-          boxes_b.load(b, map_b, ready, k, rank_m, column);
+        } else if (first_warp) {
+          if (tells) ptx::barrier_count_bytes<1>(ready, lane);
+          if (ptx::elect_one()) {
+            ptx::barrier_arrive_expecting(ready, expected);
+            if (!A_BY_THREADS) boxes_a.load(a, &params.a, ready, k, rank_n, row);
+            boxes_b.load(b, map_b, ready, k, rank_m, column);
+          }
         }
         if constexpr (A_BY_THREADS) {
           load_by_threads(params, a, tile.m, k, params.a_batched ? tile.batch : 0);
@@ -403,7 +409,7 @@ struct Sm90Gemm {
   // of a K-major tile some of its rows, of an MN-major one some of each box's. Slices are whole swizzle atoms, of 8 rows; where the CTAs
   // do not divide a tile's, the first slices have one more than the others, and each is a box, the shorter ones of a tensor map of their own.
   //
-  // For a slice that lies outside, its CTA counts a byte at each barrier all the same. A CTA that waited for nothing of a peer's could
+  // For a slice that lies outside, its CTA counts a byte at the others' barriers all the same. A CTA that waited for nothing of a peer's could
   // overtake it by a round of the ring: its second release of a stage would be taken there for that of a third CTA, which still reads.
   // (So it was: the stage filled too soon, and CTAs that waited for ever for what had been counted; run 27 of docs/notes/sm90.md.) As it
   // is, a stage that is full says that all who share it have found it empty.
@@ -415,7 +421,7 @@ struct Sm90Gemm {
     static constexpr int MOST = K_MAJOR ? 1 : (TILE + BOX_MN - 1) / BOX_MN;
     int mn, extent, batch;  // the first box's place and its extent along M (N)
     int count;              // in this CTA's slice
-    int bytes;              // of a stage, that arrive from all CTAs, with one for each slice outside
+    int bytes;              // of a stage, that arrive from all CTAs, with one for each slice of another's that lies outside
 
     __device__ __forceinline__ Boxes(int first, int end, int box_rows, int batch, int slice)
         : mn(first + (K_MAJOR ? start(slice) : 0)), extent(K_MAJOR ? box_rows : BOX_MN), batch(batch) {
@@ -424,12 +430,12 @@ struct Sm90Gemm {
         count = inside > start(slice);
         bytes = 0;
 #pragma unroll
-        for (int s = 0; s < SHARED_BY; ++s) bytes += inside > start(s) ? (start(s + 1) - start(s)) * 128 : 1;
+        for (int s = 0; s < SHARED_BY; ++s) bytes += inside > start(s) ? (start(s + 1) - start(s)) * 128 : s != slice;
       } else {
         const int whole_slices = K_MAJOR ? inside / SLICE * SLICE : 0;
         count = within(K_MAJOR ? min(end - mn, SLICE) : inside);
         const int slices = K_MAJOR ? (inside + SLICE - 1) / SLICE : inside > 0 ? SHARED_BY : 0;
-        bytes = (whole_slices + within(inside - whole_slices) * extent) * 128 + (SHARED_BY > 1 ? SHARED_BY - slices : 0);
+        bytes = (whole_slices + within(inside - whole_slices) * extent) * 128 + (SHARED_BY - slices - (count == 0));
       }
     }
     // A slice's first row, of the tile's.
@@ -456,10 +462,6 @@ struct Sm90Gemm {
     __device__ __forceinline__ void load(unsigned shared, const TensorMap* map, unsigned barrier, int k, int slice, unsigned ctas) const {
 #pragma unroll 1
       for (int box = 0; box < count; ++box) load_box(shared, map, barrier, box, k, slice, ctas);
-      if constexpr (SHARED_BY > 1)
-        if (count == 0)
-#pragma unroll 1
-          for (unsigned rest = ctas; rest != 0; rest &= rest - 1) ptx::barrier_count_bytes<1>(barrier, __ffs(rest) - 1);
     }
     __device__ __forceinline__ void load_box(unsigned shared, const TensorMap* map, unsigned barrier, int box, int k, int slice,
                                              unsigned ctas) const {
