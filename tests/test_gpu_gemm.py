@@ -179,8 +179,8 @@ def test_a_tile_for_each_multiprocessor(m: int, n: int, k: int, artifacts) -> No
 
 def test_clusters_that_overhang_stay_in_step() -> None:
     """Thousands of launches of operands that the cache does not hold, where tiles of clusters lie outside the output.
-    Their CTAs, which are sent nothing, once overtook others, and one launch in some hundreds never ended. Hence the
-    process of its own, and its time limit.
+    Their CTAs, which are sent nothing, once overtook others, and some launches never ended. Hence the process of its
+    own, and its time limit.
     """
     if cutlass_api.utils.device_cc() // 10 != 9:
         pytest.skip("sm90 is for Hopper")
