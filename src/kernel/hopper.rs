@@ -212,23 +212,20 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
     }
     multiplied *= sharing;
     loaded *= sharing;
-    // Of a tile that is split, all sums are sent before they are stored.
+    // Of a tile that is split, all sums are sent before they are stored. It has its cluster for itself: those of the next round begin behind it.
     let ends = (TILE_ENDS + SUM_ENDS * config.sums_of_thread() * split) * sharing.sqrt();
-    let mut work = blocks * multiplied.max(loaded) + ends;
-    if rounds > 1.0 {
-        // While a tile ends, the next one is loaded.
+    let work = if split > 1.0 {
+        rounds
+            * (blocks * multiplied.max(loaded) + ends + SPLIT + SPLIT_ELEMENT * tile_m * tile_n * (split - 1.0) / split)
+    } else {
         let next_ends = match config.schedule {
             Schedule::Cooperative => (NEXT_TILE_ENDS + NEXT_SUM_ENDS * config.sums_of_thread()) * sharing.sqrt(),
             Schedule::PingPong => PING_PONG_ENDS * ends,
         };
-        work += (rounds - 1.0) * (blocks * multiplied + next_ends).max(blocks * loaded);
-    }
-    if fused {
-        work += epilogue(config, rounds);
-    }
-    if split > 1.0 {
-        work += SPLIT + SPLIT_ELEMENT * tile_m * tile_n * (split - 1.0) / split;
-    }
+        let next = (blocks * multiplied + next_ends).max(blocks * loaded);
+        blocks * multiplied.max(loaded) + ends + (rounds - 1.0) * next
+    };
+    let mut work = work + if fused { epilogue(config, rounds) } else { 0.0 };
     if config.swapped && rounds > 1.0 {
         work *= match config.a_from_registers(types) {
             true if fused => FUSED_PAIRS,
