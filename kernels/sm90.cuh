@@ -34,6 +34,7 @@
 #include "common/tma.cuh"
 #include "common/types.cuh"
 #include "common/wgmma.cuh"
+#include "sm90/boxes.cuh"
 #include "sm90/params.cuh"
 #include "sm90/parts.cuh"
 #include "sm90/store.cuh"
@@ -306,13 +307,17 @@ struct Sm90Gemm {
         ptx::compute_here(tile.batch);
         ptx::compute_here(tile.m);
         ptx::compute_here(tile.n);
-        multiply(position, blocks, rank, warpgroup, ring, full, empty);
+        const int end = GROUPED ? tile.end : params.m;
+        if (tile.m + (PING_PONG ? 0 : warpgroup) * (M_BLOCKS * 64) < end && tile.n < params.n)
+          multiply(position, blocks, rank, warpgroup, ring, full, empty);
+        else
+          hand_back(position, blocks, rank, warpgroup, full, empty);
         const int m = tile.m + warp_m, n = tile.n + split * EPILOGUE_N;
         if constexpr (SPLIT == 1) {
           // In the last tile of a CTA nobody multiplies any more. (To ask for a group's is to go there.)
           bool last = false;
           if constexpr (PING_PONG && !GROUPED) last = !order.has(index + clusters);
-          Store::template store<Sums>(params, epilogue, slabs, slab, GROUPED ? 0 : tile.batch, m, n, GROUPED ? tile.end : params.m, last);
+          Store::template store<Sums>(params, epilogue, slabs, slab, GROUPED ? 0 : tile.batch, m, n, end, last);
         } else if constexpr (OVER_GRID) {
           Parts tile_parts(params, order.count * CLUSTER, cluster * CLUSTER + rank, part);
 #pragma unroll 1
@@ -351,7 +356,7 @@ struct Sm90Gemm {
     // A goes to all tiles of the same row, B to all of the same column.
     unsigned row = 0;
     for (int n = 0; n < CLUSTER_N; ++n) row |= 1u << (base + rank_m + n * CLUSTER_M);
-    const unsigned column = ((1u << CLUSTER_M) - 1) << (base + rank_n * CLUSTER_M);
+    const unsigned column = ((1u << CLUSTER_M) - 1) << (base + rank_n * CLUSTER_M), lane = threadIdx.x % 32;
 
     Ring position;
 #pragma unroll 1
@@ -366,6 +371,9 @@ struct Sm90Gemm {
       const int expected = (A_BY_THREADS ? 0 : boxes_a.bytes) + boxes_b.bytes;
       const TensorMap* const map_b = boxes_b.map_of(rank_m, params.b, params.b_shorter);
       const bool usual = (A_BY_THREADS || boxes_a.usual()) && boxes_b.usual();
+      // Each lane has a CTA to tell, if any: one after the other they would take as long as a block.
+      const unsigned others = (boxes_a.count == 0 ? row : 0) | (boxes_b.count == 0 ? column : 0);
+      const bool tells = CLUSTER_M * CLUSTER_N > 1 && lane != rank && (others >> lane & 1);
       if (!GROUPED && index == cluster) begin();
 #pragma unroll 1
       for (int block = 0; block < blocks; ++block) {
@@ -378,10 +386,13 @@ struct Sm90Gemm {
             if (!A_BY_THREADS) boxes_a.load_usual(a, &params.a, ready, k, rank_n, row);
             boxes_b.load_usual(b, map_b, ready, k, rank_m, column);
           }
-        } else if (first_warp && ptx::elect_one()) {
-          ptx::barrier_arrive_expecting(ready, expected);
-          if (!A_BY_THREADS) boxes_a.load(a, &params.a, ready, k, rank_n, row);
-          boxes_b.load(b, map_b, ready, k, rank_m, column);
+        } else if (first_warp) {
+          if (tells) ptx::barrier_count_bytes<1>(ready, lane);
+          if (ptx::elect_one()) {
+            ptx::barrier_arrive_expecting(ready, expected);
+            if (!A_BY_THREADS) boxes_a.load(a, &params.a, ready, k, rank_n, row);
+            boxes_b.load(b, map_b, ready, k, rank_m, column);
+          }
         }
         if constexpr (A_BY_THREADS) {
           load_by_threads(params, a, tile.m, k, params.a_batched ? tile.batch : 0);
@@ -397,80 +408,9 @@ struct Sm90Gemm {
         ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);
   }
 
-  // What the copy engine loads of one operand's tile, which has TILE rows (columns) along M (N) from `first` on: boxes that begin before
-  // `end`. Those outside it would fill with zeros at some 2 TB/s on the whole chip, a quarter of what else it manages
-  // (docs/notes/sm90.md); what is multiplied in their place, anything, is not stored. The CTAs that share the tile load a slice each:
-  // of a K-major tile some of its rows, of an MN-major one some of each box's. Slices are whole swizzle atoms, of 8 rows; where the CTAs
-  // do not divide a tile's, the first slices have one more than the others, and each is a box, the shorter ones of a tensor map of their own.
-  //
-  // For a slice that lies outside, its CTA counts a byte at each barrier all the same. A CTA that waited for nothing of a peer's could
-  // overtake it by a round of the ring: its second release of a stage would be taken there for that of a third CTA, which still reads.
-  // (So it was: the stage filled too soon, and CTAs that waited for ever for what had been counted; run 27 of docs/notes/sm90.md.) As it
-  // is, a stage that is full says that all who share it have found it empty.
-  template <bool K_MAJOR, int TILE, int ROW_BYTES, int SHARED_BY> struct Boxes {
-    static constexpr int BOX_MN = ROW_BYTES / sizeof(A);
-    static constexpr int ATOMS = (K_MAJOR ? TILE : TILE_K) / 8, LONGER = ATOMS % SHARED_BY;  // slices that have an atom more
-    static constexpr int SHORT = ATOMS / SHARED_BY * 8, SLICE = SHORT + (LONGER > 0 ? 8 : 0);
-    static_assert(SHORT > 0 && (K_MAJOR || LONGER == 0));
-    static constexpr int MOST = K_MAJOR ? 1 : (TILE + BOX_MN - 1) / BOX_MN;
-    int mn, extent, batch;  // the first box's place and its extent along M (N)
-    int count;              // in this CTA's slice
-    int bytes;              // of a stage, that arrive from all CTAs, with one for each slice outside
-
-    __device__ __forceinline__ Boxes(int first, int end, int box_rows, int batch, int slice)
-        : mn(first + (K_MAJOR ? start(slice) : 0)), extent(K_MAJOR ? box_rows : BOX_MN), batch(batch) {
-      const int inside = min(max(end - first, 0), TILE);
-      if constexpr (LONGER > 0) {
-        count = inside > start(slice);
-        bytes = 0;
-#pragma unroll
-        for (int s = 0; s < SHARED_BY; ++s) bytes += inside > start(s) ? (start(s + 1) - start(s)) * 128 : 1;
-      } else {
-        const int whole_slices = K_MAJOR ? inside / SLICE * SLICE : 0;
-        count = within(K_MAJOR ? min(end - mn, SLICE) : inside);
-        const int slices = K_MAJOR ? (inside + SLICE - 1) / SLICE : inside > 0 ? SHARED_BY : 0;
-        bytes = (whole_slices + within(inside - whole_slices) * extent) * 128 + (SHARED_BY > 1 ? SHARED_BY - slices : 0);
-      }
-    }
-    // A slice's first row, of the tile's.
-    static __device__ __forceinline__ int start(int slice) { return slice * SHORT + min(slice, LONGER) * 8; }
-    static __device__ __forceinline__ const TensorMap* map_of(int slice, const TensorMap& map, const TensorMap& shorter) {
-      return LONGER > 0 && slice >= LONGER ? &shorter : &map;
-    }
-    // Those that begin within so many rows (columns), without a division: up to 4 of a slice (Sm90::box_rows), MOST of an MN-major tile.
-    __device__ __forceinline__ int within(int rows) const {
-      int boxes = (0 < rows) + (extent < rows) + (2 * extent < rows) + (3 * extent < rows);
-#pragma unroll
-      for (int box = 4; box < MOST; ++box) boxes += box * extent < rows;
-      return boxes;
-    }
-
-    // As many as most tiles have are loaded without a loop: while a stage's data is what all wait for, so is what this thread does from
-    // its release to its next loads.
-    __device__ __forceinline__ bool usual() const { return count == MOST; }
-    __device__ __forceinline__ void load_usual(unsigned shared, const TensorMap* map, unsigned barrier, int k, int slice,
-                                               unsigned ctas) const {
-#pragma unroll
-      for (int box = 0; box < MOST; ++box) load_box(shared, map, barrier, box, k, slice, ctas);
-    }
-    __device__ __forceinline__ void load(unsigned shared, const TensorMap* map, unsigned barrier, int k, int slice, unsigned ctas) const {
-#pragma unroll 1
-      for (int box = 0; box < count; ++box) load_box(shared, map, barrier, box, k, slice, ctas);
-      if constexpr (SHARED_BY > 1)
-        if (count == 0)
-#pragma unroll 1
-          for (unsigned rest = ctas; rest != 0; rest &= rest - 1) ptx::barrier_count_bytes<1>(barrier, __ffs(rest) - 1);
-    }
-    __device__ __forceinline__ void load_box(unsigned shared, const TensorMap* map, unsigned barrier, int box, int k, int slice,
-                                             unsigned ctas) const {
-      const int along = mn + box * extent, x = K_MAJOR ? k : along, y = K_MAJOR ? along : k + slice * SLICE;
-      shared += (K_MAJOR ? start(slice) * 128 : slice * SLICE * ROW_BYTES) + box * extent * 128;
-      // Of a deep product, operands would drive the parts' sums out of the cache, between one launch with this workspace and the next.
-      if constexpr (SHARED_BY == 1) ptx::load_box<OVER_GRID>(shared, map, barrier, x, y, batch);
-      else ptx::load_box<OVER_GRID>(shared, map, barrier, x, y, batch, static_cast<unsigned short>(ctas));
-    }
-  };
-
+  // Of a deep product, operands would drive the parts' sums out of the cache, between one launch with this workspace and the next.
+  template <bool K_MAJOR, int TILE, int ROW_BYTES, int SHARED_BY>
+  using Boxes = Sm90Boxes<A, K_MAJOR, TILE, ROW_BYTES, SHARED_BY, OVER_GRID>;
   using BoxesA = Boxes<A_K_MAJOR, TILE_M, 128, CLUSTER_N>;
   using BoxesB = Boxes<B_K_MAJOR, TILE_N, B_ROW_BYTES, CLUSTER_M>;
   // A's tile, by all threads of the producer, in pieces of A_ALIGN bytes. Rows beyond the last are left as they are: what comes of them
@@ -528,7 +468,23 @@ struct Sm90Gemm {
     release(empty + 8 * previous, rank);
   }
 
-  // The same with A from registers, up to the last block, whose stage it gives. Half a block's elements of A are loaded while the half
+  // In place of `multiply` where no row or column is of the output, as in what clusters overhang: the stages are handed back as they
+  // fill, and the tensor cores' power is left to the others.
+  static __device__ __forceinline__ void hand_back(Ring& position, int blocks, unsigned rank, int warpgroup, unsigned full, unsigned empty) {
+    if constexpr (PING_PONG) ptx::numbered_barrier_sync<2 * WARPGROUP>(1 + warpgroup);
+#pragma unroll 1
+    for (int block = 0; block < blocks; ++block) {
+      ptx::barrier_wait(full + 8 * position.stage, position.parity);
+      release(empty + 8 * position.stage, rank);
+      position.advance();
+    }
+    if constexpr (PING_PONG) {
+      pass_turn(warpgroup);
+      position.skip((CONSUMERS - 1) * blocks);
+    }
+  }
+
+  // `multiply` with A from registers, up to the last block, whose stage it gives. Half a block's elements of A are loaded while the half
   // before is multiplied.
   static __device__ __forceinline__ unsigned multiply_from_registers(Ring& position, int blocks, unsigned rank, int warpgroup,
                                                                      unsigned ring, unsigned full, unsigned empty) {

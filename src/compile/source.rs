@@ -35,6 +35,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "skinny.cuh",
     "sm80.cuh",
     "sm90.cuh",
+    "sm90/boxes.cuh",
     "sm90/params.cuh",
     "sm90/parts.cuh",
     "sm90/store.cuh",

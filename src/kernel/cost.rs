@@ -42,8 +42,6 @@ pub struct Asked<'a> {
 /// What a kernel takes of a multiprocessor, whatever the problem. Found once a kernel, as the model asks for it at each problem.
 #[derive(Clone, Copy)]
 pub struct Footprint {
-    /// Of a CTA.
-    pub shared_bytes: u32,
     pub ctas_per_sm: u32,
 }
 
@@ -55,7 +53,7 @@ impl Footprint {
             // The model takes one after the other.
             Design::Reference(_) | Design::Simt(_) | Design::Sm80(_) | Design::Elementwise(_) => 1,
         };
-        Footprint { shared_bytes: kernel.shared_bytes(), ctas_per_sm }
+        Footprint { ctas_per_sm }
     }
 }
 

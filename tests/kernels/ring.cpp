@@ -1,0 +1,225 @@
+// The CTAs of a cluster that load slices of each other's tiles, without a GPU: what kernels/sm90/boxes.cuh sends to whom, in the ring of
+// kernels/sm90.cuh.
+//
+// Producers and consumers take their steps in a random order, some seldom, and so arrives what is on its way between CTAs. Prints nothing, and
+// returns 0, if no stage is filled that somebody still reads, none is read before it is filled, nobody is told anything who is gone, and all
+// come to an end; and if one of that fails where nobody is told of slices that lie outside.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <random>
+#include <vector>
+
+#define __device__
+#define __forceinline__ inline
+using std::max;
+using std::min;
+struct TensorMap {};
+
+static int boxes_loaded;
+namespace ptx {
+template <bool> void load_box(unsigned, const TensorMap*, unsigned, int, int, int) { ++boxes_loaded; }
+template <bool> void load_box(unsigned, const TensorMap*, unsigned, int, int, int, unsigned short) { ++boxes_loaded; }
+}  // namespace ptx
+
+#include "sm90/boxes.cuh"
+
+// Of one operand's tile, which begins at `first` of what ends at `end`: what a slice's CTA sends, and what it is to be sent.
+template <bool K_MAJOR, int TILE_, int ROW_BYTES, int SHARED_BY_> struct Operand {
+  static constexpr int TILE = TILE_, SHARED_BY = SHARED_BY_;
+  using Boxes = Sm90Boxes<short, K_MAJOR, TILE, ROW_BYTES, SHARED_BY, false>;
+  // Boxes of half a slice, where that can be: the host chooses.
+  static constexpr int BOX_ROWS = Boxes::LONGER == 0 && Boxes::SLICE % 16 == 0 ? Boxes::SLICE / 2 : Boxes::SLICE;
+  static long sent(int first, int end, int slice) {
+    const Boxes part(first, end, BOX_ROWS, 0, slice);
+    const TensorMap map, shorter;
+    const TensorMap* const from = Boxes::map_of(slice, map, shorter);
+    boxes_loaded = 0;
+    if (part.usual()) part.load_usual(0, from, 0, 0, slice, 0);
+    else part.load(0, from, 0, 0, slice, 0);
+    return boxes_loaded * (K_MAJOR ? (from == &shorter ? Boxes::SHORT : BOX_ROWS) * 128l : long(ROW_BYTES) * Boxes::SLICE);
+  }
+  static long expected(int first, int end, int slice) { return Boxes(first, end, BOX_ROWS, 0, slice).bytes; }
+};
+
+// As an mbarrier counts.
+struct Barrier {
+  int arrivals, pending = arrivals;
+  long bytes = 0;
+  unsigned phase = 0;
+  bool is_complete(unsigned parity) const { return (phase & 1) != parity; }
+  void count(int arrived, long more) {
+    pending -= arrived;
+    bytes += more;
+    if (pending == 0 && bytes == 0) pending = arrivals, ++phase;
+  }
+};
+
+template <class A, class B> struct Cluster {
+  static constexpr int CLUSTER_M = B::SHARED_BY, CLUSTER_N = A::SHARED_BY, CTAS = CLUSTER_M * CLUSTER_N, STAGES = 3;
+  struct Tile { int m, n; };  // rows and columns of the output, from the cluster's first on
+  struct Consumer {
+    int next = 0;  // block
+    bool holds = false;  // the block before, still to be released
+    std::vector<int> released;  // by stage, the last block
+  };
+  struct Cta {
+    std::vector<Barrier> full, empty;
+    std::vector<Consumer> consumers;
+    std::vector<long> arrived;  // bytes of slices, by block
+    int loads = 0;              // the next block
+    bool gone = false;
+  };
+  std::mt19937& random;
+  const int blocks;  // of each tile
+  const std::vector<Tile> tiles;
+  const bool tells;
+  const int total = blocks * int(tiles.size());
+  std::vector<Cta> ctas{CTAS};
+  std::vector<std::function<void()>> messages;  // on their way
+  const char* wrong = nullptr;
+
+  Cluster(std::mt19937& random, int consumers, int blocks, std::vector<Tile> tiles, bool tells)
+      : random(random), blocks(blocks), tiles(std::move(tiles)), tells(tells) {
+    Consumer consumer;
+    for (int stage = 0; stage < STAGES; ++stage) consumer.released.push_back(stage - STAGES);
+    for (Cta& cta : ctas) {
+      cta.full.assign(STAGES, Barrier{1});
+      cta.empty.assign(STAGES, Barrier{consumers * (CLUSTER_M + CLUSTER_N - 1)});
+      cta.consumers.assign(consumers, consumer);
+      cta.arrived.assign(total, 0);
+    }
+  }
+
+  // One operand's slice: its boxes, or a byte for each of the others.
+  template <class Operand> void send(int cta, int block, int first, int end, int slice, auto shares) {
+    const long bytes = Operand::sent(first, end, slice);
+    const int stage = block % STAGES;
+    for (int to = 0; to < CTAS; ++to)
+      if (shares(to) && bytes > 0)
+        messages.push_back([=, this] {
+          Cta& target = ctas[to];
+          if (target.gone) wrong = "bytes for a CTA that is gone";
+          for (const Consumer& consumer : target.consumers)
+            if (consumer.released[stage] < block - STAGES) wrong = "a stage is filled that is still read";
+          target.arrived[block] += bytes;
+          target.full[stage].count(0, -bytes);
+        });
+      else if (shares(to) && to != cta && tells) messages.push_back([=, this] { ctas[to].full[stage].count(0, -1); });
+  }
+  template <class Operand> static long all_sent(int first, int end) {
+    long bytes = 0;
+    for (int slice = 0; slice < Operand::SHARED_BY; ++slice) bytes += Operand::sent(first, end, slice);
+    return bytes;
+  }
+  long filled(int cta, int block) const {
+    const Tile tile = tiles[block / blocks];
+    return all_sent<A>(cta % CLUSTER_M * A::TILE, tile.m) + all_sent<B>(cta / CLUSTER_M * B::TILE, tile.n);
+  }
+
+  // A step of a producer, if it has one to take.
+  bool load(int cta) {
+    Cta& own = ctas[cta];
+    const int block = own.loads, stage = block % STAGES;
+    if (block == total + STAGES || !own.empty[stage].is_complete((block / STAGES & 1) ^ 1)) return false;
+    ++own.loads;
+    if (block >= total) return true;  // the last round only waits
+    const Tile tile = tiles[block / blocks];
+    const int m = cta % CLUSTER_M, n = cta / CLUSTER_M, row = m * A::TILE, column = n * B::TILE;
+    const long told = A::expected(row, tile.m, n) + B::expected(column, tile.n, m);
+    own.full[stage].count(1, tells ? told : filled(cta, block));
+    send<A>(cta, block, row, tile.m, n, [=](int to) { return to % CLUSTER_M == m; });
+    send<B>(cta, block, column, tile.n, m, [=](int to) { return to / CLUSTER_M == n; });
+    return true;
+  }
+
+  // A step of a consumer: it releases a block once it has begun with the tile's next one, or at its end.
+  bool read(int cta, Consumer& consumer) {
+    Cta& own = ctas[cta];
+    const int block = consumer.next, stage = block % STAGES;
+    const bool ends = consumer.holds && block % blocks == 0;
+    if (!ends) {
+      if (block == total || !own.full[stage].is_complete(block / STAGES & 1)) return false;
+      if (own.arrived[block] != filled(cta, block)) wrong = "a stage is read that is not filled";
+      ++consumer.next;
+    }
+    if (consumer.holds) {
+      consumer.released[(block - 1) % STAGES] = block - 1;
+      for (int to = 0; to < CTAS; ++to)
+        if (to % CLUSTER_M == cta % CLUSTER_M || to / CLUSTER_M == cta / CLUSTER_M)
+          messages.push_back([=, this] {
+            if (ctas[to].gone) wrong = "an arrival at a CTA that is gone";
+            ctas[to].empty[(block - 1) % STAGES].count(1, 0);
+          });
+    }
+    consumer.holds = !ends;
+    return true;
+  }
+
+  // What went wrong, if anything did.
+  const char* run() {
+    // One in so many times that it is a CTA's turn, it takes a step.
+    std::vector<unsigned> pace(CTAS);
+    for (unsigned& one : pace) one = random() % 3 == 0 ? 40 : 1;
+    for (int idle = 0; !wrong; ++idle) {
+      if (!messages.empty() && random() % 2) {
+        const unsigned at = random() % messages.size();
+        std::swap(messages[at], messages.back());
+        const auto message = messages.back();
+        messages.pop_back();
+        message();
+        idle = 0;
+      }
+      const int cta = random() % CTAS;
+      if (random() % pace[cta]) continue;
+      Cta& own = ctas[cta];
+      bool done = own.loads == total + STAGES;
+      if (load(cta)) idle = 0;
+      for (Consumer& consumer : own.consumers) {
+        if (random() % 2 && read(cta, consumer)) idle = 0;
+        done = done && consumer.next == total && !consumer.holds;
+      }
+      own.gone = own.gone || done;
+      const bool all_gone = std::all_of(ctas.begin(), ctas.end(), [](const Cta& one) { return one.gone; });
+      if (all_gone) return messages.empty() ? nullptr : "something is on its way to CTAs that are gone";
+      if (idle > 100000) return "CTAs wait for ever";
+    }
+    return wrong;
+  }
+};
+
+// Tiles that lie inside, end inside, and lie outside, in clusters of these operands' tiles. How many of the runs went wrong, where nobody is told
+// of slices outside.
+template <class A, class B> int clusters(std::mt19937& random, int rounds) {
+  int failures = 0;
+  for (int round = 0; round < rounds; ++round)
+    for (const bool tells : {true, false}) {
+      using Tried = Cluster<A, B>;
+      std::vector<typename Tried::Tile> tiles(1 + random() % 3);
+      for (auto& tile : tiles)
+        tile = {int(1 + random() % (Tried::CLUSTER_M * A::TILE)), int(1 + random() % (Tried::CLUSTER_N * B::TILE))};
+      const int consumers = 1 + random() % 3, blocks = 1 + random() % 12;
+      const char* const wrong = Tried(random, consumers, blocks, tiles, tells).run();
+      failures += wrong != nullptr;
+      if (!wrong || !tells) continue;
+      std::printf("%s: clusters of %dx%d, tiles of %dx%d, %d blocks, %d consumers, of", wrong, Tried::CLUSTER_M, Tried::CLUSTER_N, A::TILE,
+                  B::TILE, blocks, consumers);
+      for (const auto& tile : tiles) std::printf(" %dx%d", tile.m, tile.n);
+      std::printf("\n");
+      std::exit(1);
+    }
+  return failures;
+}
+
+int main(int, char** arguments) {
+  std::mt19937 random(1);
+  const int rounds = std::atoi(arguments[1]);
+  int failures = clusters<Operand<true, 64, 128, 2>, Operand<false, 72, 64, 4>>(random, rounds);  // the first that was seen to hang
+  failures += clusters<Operand<true, 128, 128, 4>, Operand<true, 120, 128, 2>>(random, rounds);   // unequal slices
+  failures += clusters<Operand<false, 64, 128, 2>, Operand<true, 64, 128, 2>>(random, rounds);
+  failures += clusters<Operand<true, 192, 128, 1>, Operand<true, 136, 128, 2>>(random, rounds);
+  failures += clusters<Operand<true, 128, 128, 4>, Operand<false, 128, 128, 2>>(random, rounds);
+  if (failures == 0) std::printf("nothing went wrong where nobody was told\n");
+  return failures == 0;
+}

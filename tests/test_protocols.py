@@ -1,0 +1,39 @@
+"""How CTAs agree, without a GPU: headers of the kernels, compiled for the CPU."""
+
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+KERNELS = Path(__file__).parent.parent / "kernels"
+
+
+def run_on_cpu(folder: Path, program: str, header: str, replaced: list[str], rounds: int) -> None:
+    """Compiles ``tests/kernels/<program>.cpp`` around a header of the kernels, and runs it. In place of the headers in
+    `replaced`, which only NVRTC understands, the program declares what is needed of them.
+    """
+    compiler = shlex.split(os.environ.get("CXX", "c++"))
+    if not shutil.which(compiler[0]):
+        pytest.skip("needs a C++ compiler")
+    for name in replaced:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    (folder / header).parent.mkdir(exist_ok=True)
+    shutil.copy(KERNELS / header, folder / header)
+    source = Path(__file__).parent / f"kernels/{program}.cpp"
+    flags = ["-std=c++20", "-O2", "-ffp-contract=off", "-pthread", f"-I{folder}"]
+    subprocess.run([*compiler, *flags, source, "-o", folder / program], check=True)
+    done = subprocess.run([folder / program, str(rounds)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_slice_is_added_up_once_in_order_whoever_runs_when(tmp_path: Path) -> None:
+    headers = ["common/cluster.cuh", "common/ptx.cuh", "common/types.cuh", "common/wgmma.cuh", "sm90/params.cuh"]
+    run_on_cpu(tmp_path, "parts", "sm90/parts.cuh", headers, 300)
+
+
+def test_no_stage_is_filled_that_somebody_still_reads(tmp_path: Path) -> None:
+    run_on_cpu(tmp_path, "ring", "sm90/boxes.cuh", ["common/tma.cuh"], 1000)
