@@ -308,7 +308,9 @@ struct Sm90Gemm {
         ptx::compute_here(tile.m);
         ptx::compute_here(tile.n);
         const int end = GROUPED ? tile.end : params.m;
-        if (tile.m + (PING_PONG ? 0 : warpgroup) * (M_BLOCKS * 64) < end && tile.n < params.n)
+        // Of one tile in a cluster by one warpgroup, there is always something to multiply.
+        constexpr bool ALONE = CLUSTER_M * CLUSTER_N == 1 && (PING_PONG || CONSUMERS == 1);
+        if (ALONE || (tile.m + (PING_PONG ? 0 : warpgroup) * (M_BLOCKS * 64) < end && tile.n < params.n))
           multiply(position, blocks, rank, warpgroup, ring, full, empty);
         else
           hand_back(position, blocks, rank, warpgroup, full, empty);
