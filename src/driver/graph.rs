@@ -84,7 +84,7 @@ impl Graph {
         if stream != self.stream || self.launching.swap(true, Ordering::Acquire) {
             return false;
         }
-        // As in `Function::launch`; other parameters are set with the device's context current.
+        // As in `Call::launch`; other parameters are set with the device's context current.
         let asks = is_default_stream(stream) || changed.is_some();
         let current = if asks { device.make_current().map(Some) } else { Ok(None) };
         // SAFETY: the caller's; no other thread launches the graph.

@@ -120,9 +120,65 @@ pub struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// Enqueues the launch on a stream of the device that the function is of, whichever is current.
+    ///
+    /// On a stream that was made it is not asked which context is current, 20 ns of each launch: function and stream belong to one context
+    /// each, and the driver launches where both are the same, or refuses (what it answers in each case: docs/notes/latency.md).
+    ///
+    /// # Safety
+    /// `params` and `more` are what the kernel declares, and every address in them is valid on the device until the launch has run.
+    #[inline(always)] // in every launch that is repeated
+    pub unsafe fn launch(&self, device: &Device, stream: u64) -> Result<(), DriverError> {
+        // A default stream is the current context's, whichever that is: a green context's (CUDA driver API, "Green Contexts"), too.
+        let _current = if is_default_stream(stream) { Some(device.make_current()?) } else { None };
+        // SAFETY: the caller's.
+        match unsafe { self.enqueue(stream) } {
+            CUresult::CUDA_SUCCESS => Ok(()),
+            // SAFETY: the caller's.
+            refused => unsafe { self.launch_elsewhere(device, stream, refused) },
+        }
+    }
+
+    /// Once more, with the device's context current, unless it was when the launch was refused: a driver may launch in the current context
+    /// alone.
+    ///
+    /// # Safety
+    /// As for [`Call::launch`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn launch_elsewhere(&self, device: &Device, stream: u64, refused: CUresult) -> Result<(), DriverError> {
+        let current = device.make_current()?;
+        // SAFETY: the caller's.
+        let result = if current.is_new() { unsafe { self.enqueue(stream) } } else { refused };
+        check("cuLaunchKernelEx", result)
+    }
+
+    /// The driver's call alone.
+    ///
+    /// # Safety
+    /// As for [`Call::launch`]; the device is current.
+    pub unsafe fn launch_current(&self, stream: u64) -> Result<(), DriverError> {
+        // SAFETY: the caller's.
+        check("cuLaunchKernelEx", unsafe { self.enqueue(stream) })
+    }
+
+    /// # Safety
+    /// As for [`Call::launch`].
+    #[inline(always)]
+    unsafe fn enqueue(&self, stream: u64) -> CUresult {
+        // SAFETY: the caller's. The driver looks at as many as the kernel declares.
+        unsafe { self.function.call(stream, self.grid, &mut self.pointers()) }
+    }
+
+    /// To each parameter, as the driver asks for them.
+    #[inline(always)]
+    fn pointers(&self) -> [*mut c_void; 2] {
+        [self.params.cast_mut(), self.more.as_ptr().cast_mut().cast()]
+    }
+
     /// As the node of a graph has it. It points to the parameters by way of `pointers`.
     pub(super) fn node(&self, pointers: &mut [*mut c_void; 2]) -> CUDA_KERNEL_NODE_PARAMS {
-        *pointers = [self.params.cast_mut(), self.more.as_ptr().cast_mut().cast()];
+        *pointers = self.pointers();
         let config = &self.grid.config;
         CUDA_KERNEL_NODE_PARAMS {
             func: self.function.0,
@@ -188,56 +244,7 @@ impl Library {
 }
 
 impl Function {
-    /// Enqueues one launch on a stream of the device that the function is of, whichever is current.
-    ///
-    /// On a stream that was made it is not asked which context is current, 20 ns of each launch: function and stream belong to one context
-    /// each, and the driver launches where both are the same, or refuses (what it answers in each case: docs/notes/latency.md).
-    ///
-    /// # Safety
-    /// `params` points to what the kernel declares as its first parameter, `more` is its second, unless it has none, and every
-    /// address in them is valid on the device until the launch has run.
-    #[inline(always)] // in every launch that is repeated
-    pub unsafe fn launch(
-        self,
-        device: &Device,
-        stream: u64,
-        grid: &Configuration,
-        params: *const c_void,
-        more: &[u64],
-    ) -> Result<(), DriverError> {
-        let mut parameters = [params.cast_mut(), more.as_ptr().cast_mut().cast()];
-        // A default stream is the current context's, whichever that is: a green context's (CUDA driver API, "Green Contexts"), too.
-        let _current = if is_default_stream(stream) { Some(device.make_current()?) } else { None };
-        // SAFETY: the caller's.
-        match unsafe { self.call(stream, grid, &mut parameters) } {
-            CUresult::CUDA_SUCCESS => Ok(()),
-            // SAFETY: the caller's.
-            refused => unsafe { self.launch_elsewhere(device, stream, grid, &mut parameters, refused) },
-        }
-    }
-
-    /// Once more, with the device's context current, unless it was when the launch was refused: a driver may launch in the current context
-    /// alone.
-    ///
-    /// # Safety
-    /// As for [`Function::call`].
-    #[cold]
-    #[inline(never)]
-    unsafe fn launch_elsewhere(
-        self,
-        device: &Device,
-        stream: u64,
-        grid: &Configuration,
-        arguments: &mut [*mut c_void],
-        refused: CUresult,
-    ) -> Result<(), DriverError> {
-        let current = device.make_current()?;
-        // SAFETY: the caller's.
-        let result = if current.is_new() { unsafe { self.call(stream, grid, arguments) } } else { refused };
-        check("cuLaunchKernelEx", result)
-    }
-
-    /// As [`Function::launch`], of a kernel with one parameter a word: each lies in the first bytes of its own.
+    /// As [`Call::launch`], of a kernel with one parameter a word: each lies in the first bytes of its own.
     ///
     /// # Safety
     /// There is a word for each parameter that the kernel declares, with its value, none larger than a word. Every address among
@@ -256,26 +263,10 @@ impl Function {
         check("cuLaunchKernelEx", unsafe { self.call(stream, grid, &mut arguments) })
     }
 
-    /// The launch call alone.
-    ///
-    /// # Safety
-    /// As for [`Function::launch`]; the device is current.
-    pub unsafe fn launch_current(
-        self,
-        stream: u64,
-        grid: &Configuration,
-        params: *const c_void,
-        more: &[u64],
-    ) -> Result<(), DriverError> {
-        let mut parameters = [params.cast_mut(), more.as_ptr().cast_mut().cast()];
-        // SAFETY: the caller's. The driver looks at as many as the kernel declares.
-        check("cuLaunchKernelEx", unsafe { self.call(stream, grid, &mut parameters) })
-    }
-
     /// The call. Where another device's context is current, or none, the driver may refuse it.
     ///
     /// # Safety
-    /// There is a pointer to each parameter that the kernel declares; the rest as for [`Function::launch`].
+    /// There is a pointer to each parameter that the kernel declares; the rest as for [`Call::launch`].
     #[inline(always)]
     unsafe fn call(self, stream: u64, grid: &Configuration, arguments: &mut [*mut c_void]) -> CUresult {
         let config = CUlaunchConfig {

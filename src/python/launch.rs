@@ -182,16 +182,23 @@ impl Calls {
         stream: u64,
         epilogue: &[u64],
     ) -> Result<(), DriverError> {
-        let function = program.function(device)?;
+        let call = self.call(program.function(device)?, epilogue);
         // SAFETY: the caller's; the blocks are laid out as the kernels declare them.
         unsafe {
             // A kernel that copies has a program that does: whatever makes a `CompiledArtifact` sees to it.
             if let (Some(copy), Some(first)) = (&self.copy, &program.first) {
                 let (grid, params) = &**copy;
-                first.function(device)?.launch(device, stream, grid, params.as_ptr().cast(), &[])?;
+                let function = first.function(device)?;
+                Call { function, grid, params: params.as_ptr().cast(), more: &[] }.launch(device, stream)?;
             }
-            function.launch(device, stream, &self.grid, self.block.pointer(), epilogue)
+            call.launch(device, stream)
         }
+    }
+
+    /// The kernel's own, behind what it copies.
+    #[inline(always)] // in every launch that is repeated
+    fn call<'a>(&'a self, function: Function, epilogue: &'a [u64]) -> Call<'a> {
+        Call { function, grid: &self.grid, params: self.block.pointer(), more: epilogue }
     }
 }
 
@@ -262,7 +269,8 @@ impl Packed {
             // So has one that reduces.
             match (&self.reduce, &program.last) {
                 (Some((grid, operands)), Some(last)) => {
-                    last.function(device)?.launch(device, stream, grid, operands.as_ptr().cast(), &[])
+                    let function = last.function(device)?;
+                    Call { function, grid, params: operands.as_ptr().cast(), more: &[] }.launch(device, stream)
                 }
                 _ => Ok(()),
             }
@@ -355,7 +363,7 @@ impl Ready {
                         return Ok(());
                     }
                 }
-                call.function.launch(device, stream, call.grid, call.params, call.more)?;
+                call.launch(device, stream)?;
             }
             if repeats.are_due() {
                 self.become_graph(stream, &call);
@@ -368,8 +376,8 @@ impl Ready {
     /// None where it takes more, or less, than one call of the driver.
     #[inline(always)] // as `enqueue`
     fn call(&self) -> Option<Call<'_>> {
-        let (function, Calls { grid, block, .. }) = self.function.zip(self.packed.launch.as_ref())?;
-        Some(Call { function, grid, params: block.pointer(), more: &self.packed.epilogue })
+        let (function, calls) = self.function.zip(self.packed.launch.as_ref())?;
+        Some(calls.call(function, &self.packed.epilogue))
     }
 
     #[cold]
@@ -641,15 +649,15 @@ pub fn native_floor(
         return Err(PyValueError::new_err("the problem is empty, so there is nothing to launch"));
     };
     let _current = device.make_current()?;
-    let Calls { grid, block, .. } = Calls::new(&launch)?;
+    let calls = Calls::new(&launch)?;
     let epilogue = epilogue_params(kernel, native.bound_epilogue(), &[]);
-    let function = program.function(device)?;
+    let call = calls.call(program.function(device)?, &epilogue);
     let mut seconds = Vec::with_capacity(rounds);
     for _ in 0..rounds {
         let start = Instant::now();
         for _ in 0..launches {
             // SAFETY: as in `Calls::enqueue`; the arguments hold the tensors.
-            unsafe { function.launch_current(stream, &grid, block.pointer(), &epilogue)? };
+            unsafe { call.launch_current(stream)? };
         }
         seconds.push(start.elapsed().as_secs_f64() / f64::from(launches));
         device.synchronize(stream)?;
