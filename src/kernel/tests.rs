@@ -161,6 +161,30 @@ fn few_tiles_of_deep_k_are_split_as_measured_best() {
 }
 
 #[test]
+fn split_tiles_in_several_rounds_are_ranked_as_they_were_timed() {
+    // What an H100 took, in us (docs/benchmarks/chance_h100.json): 15 clusters of 8 run at once, and the others begin behind them.
+    let measured = [
+        ((336, 144, 2088), ([64, 32], 8, 7.54), ([64, 64], 4, 4.80)),
+        ((872, 128, 3200), ([64, 64], 8, 9.19), ([64, 64], 2, 6.45)),
+        ((64, 1536, 3584), ([64, 64], 8, 10.20), ([64, 64], 2, 7.70)),
+    ];
+    for ((m, n, k), slow, fast) in measured {
+        let problem = gemm(F16, m, n, k, Layout { a: Major::Row, b: Major::Column, out: Major::Row });
+        let kernels = ranked(&problem, H100, false);
+        let rank = |(tile, split, us): ([u32; 2], u32, f64)| {
+            let is_it = |design| {
+                matches!(design, Design::Sm90(config) if (config.tile, config.split, config.cluster) == (tile, split, [1, 1])
+                && !config.over_grid && !config.swapped && config.align == 16)
+            };
+            let of_it = |&position: &usize| is_it(all()[position].design) && all()[position].types.out == F16;
+            (kernels.iter().position(of_it).unwrap_or_else(|| panic!("{tile:?} split {split}")), us)
+        };
+        let (slow, fast) = (rank(slow), rank(fast));
+        assert!(slow.1 > fast.1 && slow.0 > fast.0, "{m} {n} {k}: {slow:?} {fast:?}");
+    }
+}
+
+#[test]
 fn k_over_the_grid_is_for_few_tiles() {
     let row_major = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
     let over_grid = |kernel: &&Kernel| matches!(kernel.design, Design::Sm90(config) if config.over_grid && config.layout == row_major);
