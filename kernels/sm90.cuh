@@ -307,19 +307,13 @@ struct Sm90Gemm {
         ptx::compute_here(tile.batch);
         ptx::compute_here(tile.m);
         ptx::compute_here(tile.n);
-        const int end = GROUPED ? tile.end : params.m;
-        // Of one tile in a cluster by one warpgroup, there is always something to multiply.
-        constexpr bool ALONE = CLUSTER_M * CLUSTER_N == 1 && (PING_PONG || CONSUMERS == 1);
-        if (ALONE || (tile.m + (PING_PONG ? 0 : warpgroup) * (M_BLOCKS * 64) < end && tile.n < params.n))
-          multiply(position, blocks, rank, warpgroup, ring, full, empty);
-        else
-          hand_back(position, blocks, rank, warpgroup, full, empty);
+        multiply(position, blocks, rank, warpgroup, ring, full, empty);
         const int m = tile.m + warp_m, n = tile.n + split * EPILOGUE_N;
         if constexpr (SPLIT == 1) {
           // In the last tile of a CTA nobody multiplies any more. (To ask for a group's is to go there.)
           bool last = false;
           if constexpr (PING_PONG && !GROUPED) last = !order.has(index + clusters);
-          Store::template store<Sums>(params, epilogue, slabs, slab, GROUPED ? 0 : tile.batch, m, n, end, last);
+          Store::template store<Sums>(params, epilogue, slabs, slab, GROUPED ? 0 : tile.batch, m, n, GROUPED ? tile.end : params.m, last);
         } else if constexpr (OVER_GRID) {
           Parts tile_parts(params, order.count * CLUSTER, cluster * CLUSTER + rank, part);
 #pragma unroll 1
@@ -470,23 +464,7 @@ struct Sm90Gemm {
     release(empty + 8 * previous, rank);
   }
 
-  // In place of `multiply` where no row or column is of the output, as in what clusters overhang: the stages are handed back as they
-  // fill, and the tensor cores' power is left to the others.
-  static __device__ __forceinline__ void hand_back(Ring& position, int blocks, unsigned rank, int warpgroup, unsigned full, unsigned empty) {
-    if constexpr (PING_PONG) ptx::numbered_barrier_sync<2 * WARPGROUP>(1 + warpgroup);
-#pragma unroll 1
-    for (int block = 0; block < blocks; ++block) {
-      ptx::barrier_wait(full + 8 * position.stage, position.parity);
-      release(empty + 8 * position.stage, rank);
-      position.advance();
-    }
-    if constexpr (PING_PONG) {
-      pass_turn(warpgroup);
-      position.skip((CONSUMERS - 1) * blocks);
-    }
-  }
-
-  // `multiply` with A from registers, up to the last block, whose stage it gives. Half a block's elements of A are loaded while the half
+  // The same with A from registers, up to the last block, whose stage it gives. Half a block's elements of A are loaded while the half
   // before is multiplied.
   static __device__ __forceinline__ unsigned multiply_from_registers(Ring& position, int blocks, unsigned rank, int warpgroup,
                                                                      unsigned ring, unsigned full, unsigned empty) {

@@ -4,15 +4,15 @@
 //! more (docs/benchmarks/chance_h100.json, float16), for the loss that matters: the time of the kernel that the model puts first over that of
 //! the best. That is 1.024 for these, 1.027 in folds that were held out (1.030 with the constants before), and on 197 products that are not among
 //! them 1.043 (1.053; of rough timings, the best of which is best by chance as well). Times themselves are 6 % too long, and scatter by 7 % about that among
-//! the best kernels of a product. What concerns alignment, threads that load, epilogues and copies is from other timings (docs/notes/sm90.md).
+//! the best kernels of a product. What concerns threads that load, epilogues and copies is from other timings (docs/notes/sm90.md).
 
 use super::Types;
 use super::cost::{Asked, Footprint};
 use super::sm90::{Grid, Placement, Schedule, Sm90};
 use crate::problem::GemmProblem;
 
-/// FLOP a second of one multiprocessor's tensor cores on 16-bit elements, as wgmma reaches it; and how much of the time it takes where consumers
-/// take turns, which leaves them no pause.
+/// FLOP a second of one multiprocessor's tensor cores on 16-bit elements, as wgmma reaches it; and how much of the time it takes in
+/// ping-pong (of one round, too, where a consumer is alone: apart, they were worth nothing).
 const TENSOR_RATE: f64 = 5.5e12;
 const PING_PONG: f64 = 0.96;
 /// How much longer they take where one warpgroup is alone with them, in the fits of `placed` and of K over the grid.
@@ -22,7 +22,7 @@ const ALONE: f64 = 1.03;
 const ARRIVING_RATE: f64 = 96.0e9;
 const L2_RATE: f64 = 87.5e9;
 const L2_RATE_ALONE: f64 = 0.6;
-/// How much longer loads take where two CTAs share them, and where more do.
+/// How many times as long loads take where two CTAs share them, and where more do.
 const BY_PAIRS: f64 = 1.11;
 const BY_MORE: f64 = 0.94;
 /// Bytes a second that the L2 cache gives all multiprocessors together.
@@ -114,13 +114,13 @@ pub fn placed(
     /// Bytes a second that the L2 cache delivers to all GPCs, what the CTAs of each share counted once, where they lie beside each other
     /// and where they lie anywhere: they do not ask for all of it at the same time.
     const DRAWN_RATE: f64 = 3.5e12;
+    const DRAWN_RATE_ANYWHERE: f64 = 5.0e12;
     /// As above, in a fit of their own.
+    const ARRIVING_RATE: f64 = 160e9;
     const TENSOR_RATE: f64 = 6.19e12;
     const BLOCK: f64 = 0.1e-6;
     const TILE_ENDS: f64 = 0.5e-6;
     const SUM_ENDS: f64 = 27.7e-9;
-    const DRAWN_RATE_ANYWHERE: f64 = 5.0e12;
-    const ARRIVING_RATE: f64 = 160e9;
     /// Seconds more that it takes to begin when the grid in front has ended.
     const ALONE_ON_CHIP: f64 = 0.7e-6;
     let placement = config.placement(problem, grid, ctas_per_sm, multiprocessors)?;
@@ -249,7 +249,7 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
         0 => (0.0, 1.0),
         bytes => (PACK_LAUNCH + 2.0 * bytes as f64 / PACK_RATE, PACKED),
     };
-    // All at once, the longest counting most. (The power that fits best is 2.2.)
+    // All at once, the longest counting most.
     let together = [work, from_cache + reread, device].map(|seconds| seconds * seconds).into_iter().sum::<f64>();
     (LAUNCH + launch_of_cluster + together.sqrt() + packing) * packed
 }
@@ -261,7 +261,7 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
 /// `AS_OTHERS`: the other model's times, too, are too long on such products.
 pub fn over_grid_seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked) -> f64 {
     const AS_OTHERS: f64 = 1.243;
-    /// As above; of operands, a multiprocessor draws twice as much as elsewhere.
+    /// As above; of operands, a multiprocessor draws as much as where it is alone with the cache.
     const TENSOR_RATE: f64 = 6.39e12;
     const BLOCK: f64 = 0.084e-6;
     const L2_RATE: f64 = 141e9;
