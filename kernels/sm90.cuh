@@ -409,6 +409,7 @@ struct Sm90Gemm {
   using Boxes = Sm90Boxes<A, K_MAJOR, TILE, ROW_BYTES, SHARED_BY, OVER_GRID>;
   using BoxesA = Boxes<A_K_MAJOR, TILE_M, 128, CLUSTER_N>;
   using BoxesB = Boxes<B_K_MAJOR, TILE_N, B_ROW_BYTES, CLUSTER_M>;
+
   // A's tile, by all threads of the producer, in pieces of A_ALIGN bytes. Rows beyond the last are left as they are: what comes of them
   // is not stored.
   static __device__ __forceinline__ void load_by_threads(const Sm90Params& params, unsigned shared, int m, int k, int batch) {

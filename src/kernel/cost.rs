@@ -39,37 +39,29 @@ pub struct Asked<'a> {
     pub copied_bytes: u64,
 }
 
-/// What a kernel takes of a multiprocessor, whatever the problem. Found once a kernel, as the model asks for it at each problem.
-#[derive(Clone, Copy)]
-pub struct Footprint {
-    pub ctas_per_sm: u32,
-}
-
-impl Footprint {
-    pub fn of(kernel: &Kernel) -> Footprint {
-        let ctas_per_sm = match &kernel.design {
-            Design::Skinny(config) => config.ctas_per_sm(kernel.types),
-            Design::Sm90(config) => config.ctas_per_sm(kernel.types),
-            // The model takes one after the other.
-            Design::Reference(_) | Design::Simt(_) | Design::Sm80(_) | Design::Elementwise(_) => 1,
-        };
-        Footprint { ctas_per_sm }
+/// How many CTAs of a kernel a multiprocessor has at once, whatever the problem. Found once a kernel, as the model asks for it at each problem.
+pub fn ctas_per_sm(kernel: &Kernel) -> u32 {
+    match &kernel.design {
+        Design::Skinny(config) => config.ctas_per_sm(kernel.types),
+        Design::Sm90(config) => config.ctas_per_sm(kernel.types),
+        // The model takes one after the other.
+        Design::Reference(_) | Design::Simt(_) | Design::Sm80(_) | Design::Elementwise(_) => 1,
     }
 }
 
 impl Asked<'_> {
     /// Estimated seconds. Infinite for what the model does not know, which then ranks last.
-    pub fn seconds(&self, kernel: &Kernel, footprint: Footprint) -> f64 {
+    pub fn seconds(&self, kernel: &Kernel, ctas_per_sm: u32) -> f64 {
         let (gemm, types) = (self.problem, kernel.types);
         let element = types.a.bytes() as f64;
         let (tile, flops_per_sm, load_penalty) = match &kernel.design {
             Design::Reference(_) | Design::Elementwise(_) => return f64::INFINITY,
-            Design::Sm90(config) if config.grouped => return hopper::grouped_seconds(config, types, footprint, self),
+            Design::Sm90(config) if config.grouped => return hopper::grouped_seconds(config, types, ctas_per_sm, self),
             Design::Sm90(config) if config.over_grid => {
-                return hopper::over_grid_seconds(config, types, footprint, self);
+                return hopper::over_grid_seconds(config, types, ctas_per_sm, self);
             }
-            Design::Sm90(config) => return hopper::seconds(config, types, footprint, self),
-            Design::Skinny(config) => return config.seconds(types, footprint, self),
+            Design::Sm90(config) => return hopper::seconds(config, types, ctas_per_sm, self),
+            Design::Skinny(config) => return config.seconds(types, ctas_per_sm, self),
             Design::Simt(config) => (config.tile, simt_rate(types.accumulator) * simt_efficiency(config.tile), 1.0),
             Design::Sm80(config) => {
                 // Narrower loads are more instructions for the same bytes; below 4 bytes cp.async does not exist and

@@ -7,7 +7,7 @@
 //! the best kernels of a product. What concerns threads that load, epilogues and copies is from other timings (docs/notes/sm90.md).
 
 use super::Types;
-use super::cost::{Asked, Footprint};
+use super::cost::Asked;
 use super::sm90::{Grid, Placement, Schedule, Sm90};
 use crate::problem::GemmProblem;
 
@@ -157,7 +157,7 @@ fn epilogue(config: &Sm90, rounds: f64) -> f64 {
 }
 
 /// Estimated seconds of a kernel.
-pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked) -> f64 {
+pub fn seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked) -> f64 {
     /// What the times below are too long by, beside those of `placed`.
     const AS_OTHERS: f64 = 1.12;
     let Asked { problem, target, fused, copied_bytes } = *asked;
@@ -167,7 +167,7 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
     let sms = f64::from(target.multiprocessors);
 
     let grid = config.grid(problem);
-    if let Some((_, seconds)) = placed(config, types, problem, &grid, footprint.ctas_per_sm, target.multiprocessors) {
+    if let Some((_, seconds)) = placed(config, types, problem, &grid, ctas_per_sm, target.multiprocessors) {
         return AS_OTHERS * (seconds + if fused { epilogue(config, 1.0) } else { 0.0 });
     }
     // Of a single tile, the other CTAs of a cluster have none: nothing that is worth a look. (Of a row of tiles they help to load what the
@@ -176,7 +176,7 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
         return f64::INFINITY;
     }
     let tiles = grid.clusters[0] * grid.clusters[1] * problem.batch() as f64;
-    let slots = f64::from(config.clusters_at_once(footprint.ctas_per_sm, target.multiprocessors));
+    let slots = f64::from(config.clusters_at_once(ctas_per_sm, target.multiprocessors));
     // Of a problem without tiles, as if it had one: no time is NaN.
     let running = tiles.clamp(1.0, slots);
     let (rounds, sharing) = ((tiles / slots).ceil(), (running * size / sms).max(1.0));
@@ -259,7 +259,7 @@ pub fn seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked)
 /// A model of its own: all CTAs run at once, and sums meet behind the last product. Fitted to 935 timings on 153 products of few tiles in
 /// float16 (docs/notes/sm90-parts.md), then, with the other model, to docs/benchmarks/chance_h100.json, which moved it by a tenth. Hence
 /// `AS_OTHERS`: the other model's times, too, are too long on such products.
-pub fn over_grid_seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked) -> f64 {
+pub fn over_grid_seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked) -> f64 {
     const AS_OTHERS: f64 = 1.243;
     /// As above; of operands, a multiprocessor draws as much as where it is alone with the cache.
     const TENSOR_RATE: f64 = 6.39e12;
@@ -299,7 +299,7 @@ pub fn over_grid_seconds(config: &Sm90, types: Types, footprint: Footprint, aske
     let epilogue = if fused { EPILOGUE * added } else { 0.0 };
     let meeting = MEETING + SUM_STORED * config.sums_of_thread() * split + SUM_OF_PART * parts * added;
     let clusters = config.tiles(problem) as f64 * parts;
-    let at_once = f64::from(config.clusters_at_once(footprint.ctas_per_sm, target.multiprocessors));
+    let at_once = f64::from(config.clusters_at_once(ctas_per_sm, target.multiprocessors));
     let apart = if clusters > at_once { APART } else { 0.0 };
     AS_OTHERS * (together.sqrt() + meeting + epilogue) + apart
 }
@@ -309,7 +309,7 @@ pub fn over_grid_seconds(config: &Sm90, types: Types, footprint: Footprint, aske
 /// A coarser model than the other, and apart from it: where groups end is not known, and what tells between its 9 configurations is how
 /// their tiles fill the chip, and how often B is read. Checked against 57 sets of timings; the kernel that it puts first takes 1.02
 /// times as long as the best (docs/notes/grouped.md).
-pub fn grouped_seconds(config: &Sm90, types: Types, footprint: Footprint, asked: &Asked) -> f64 {
+pub fn grouped_seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked) -> f64 {
     const TENSOR_RATE: f64 = 5.3e12;
     const L2_RATE: f64 = 112e9;
     const L2_RATE_OF_ALL: f64 = 10.9e12;
@@ -324,7 +324,7 @@ pub fn grouped_seconds(config: &Sm90, types: Types, footprint: Footprint, asked:
     let [cluster_m, cluster_n] = config.cluster.map(f64::from);
     let (size, sms) = (f64::from(config.cluster_size()), f64::from(target.multiprocessors));
     let tiles = config.expected_tiles(problem);
-    let slots = f64::from(config.clusters_at_once(footprint.ctas_per_sm, target.multiprocessors));
+    let slots = f64::from(config.clusters_at_once(ctas_per_sm, target.multiprocessors));
     let (rounds, sharing) = ((tiles / slots).ceil(), (tiles.min(slots) * size / sms).max(1.0));
 
     let element = types.a.bytes() as f64;

@@ -33,7 +33,7 @@ pub use types::Types;
 
 use thiserror::Error;
 
-use self::cost::{Asked, Footprint};
+use self::cost::{Asked, ctas_per_sm};
 use self::name::append;
 use self::reduce::Parts;
 use crate::epilogue::{Bound, Epilogue, Reduction};
@@ -300,7 +300,7 @@ impl Kernel {
     pub fn seconds(&self, problem: &Problem, target: Target) -> f64 {
         let Some(problem) = problem.product() else { return f64::INFINITY };
         let (copied_bytes, fused) = (self.copies(&problem).unwrap_or_default(), self.epilogue.is_some());
-        Asked { problem: &problem, target, fused, copied_bytes }.seconds(self, Footprint::of(self))
+        Asked { problem: &problem, target, fused, copied_bytes }.seconds(self, ctas_per_sm(self))
     }
 
     /// Dynamic shared memory of a launch, in bytes.

@@ -1,6 +1,6 @@
 //! The `skinny` family: products with few rows or few columns, which are bound by how fast the other operand is read.
 
-use super::cost::{Asked, Footprint};
+use super::cost::Asked;
 use super::name::append;
 use super::{Demand, GemmParams, Launch, Major, Target, Types, Unsupported};
 use crate::operand::DType;
@@ -266,7 +266,7 @@ impl Skinny {
     /// Fitted to 339 timings of the configurations for up to 16 rows, float16, 16-byte aligned, on an H100 (docs/notes/skinny.md): off by
     /// 5 % (root mean square), 22 % at worst; what it puts first takes 1.014 times as long as the best in the mean, 1.11 at worst. The
     /// factors for other alignments and FMA come from a few timings each, which it misses by up to 20 %.
-    pub fn seconds(&self, types: Types, footprint: Footprint, asked: &Asked) -> f64 {
+    pub fn seconds(&self, types: Types, ctas_per_sm: u32, asked: &Asked) -> f64 {
         /// Bytes a second of an H100's memory; other chips are taken to have as much a SM.
         const DEVICE_RATE: f64 = 3.0e12;
         const H100_SMS: f64 = 132.0;
@@ -295,7 +295,7 @@ impl Skinny {
         let bytes = (tile_n + FEW * program.m() as f64) * blocks * tile_k * element * slower;
         let all = ctas * bytes * ragged / DEVICE_RATE * H100_SMS / sms;
         let most = (ctas / sms).ceil();
-        let resident = most.min(f64::from(footprint.ctas_per_sm));
+        let resident = most.min(f64::from(ctas_per_sm));
         let in_flight = resident * f64::from(self.stages - 1) * tile_n * tile_k * element;
         let busiest = most * bytes * LATENCY / in_flight;
         let arithmetic = match self.method {

@@ -4,7 +4,7 @@ use std::sync::{LazyLock, Mutex};
 
 use rustc_hash::FxHashMap;
 
-use super::cost::{Asked, Footprint};
+use super::cost::{Asked, ctas_per_sm};
 use super::{Demand, Design, Elementwise, Kernel, Operation, Simt, Skinny, Sm80, Sm90, Target, Types, check_limits};
 use crate::epilogue::Epilogue;
 use crate::operand::Device;
@@ -23,7 +23,7 @@ struct Group {
 struct Member {
     /// In [`all`].
     position: usize,
-    footprint: Footprint,
+    ctas_per_sm: u32,
 }
 
 /// Every kernel of every family. The order is the one to try them in where no problem is known: tensor cores first,
@@ -84,7 +84,7 @@ fn index() -> &'static Index {
         let mut index = Index::default();
         for (position, kernel) in all().iter().enumerate() {
             let groups = index.entry((kernel.runs_on_gpu(), kernel.operation(), kernel.types)).or_default();
-            let (demands, member) = (kernel.demands(), Member { position, footprint: Footprint::of(kernel) });
+            let (demands, member) = (kernel.demands(), Member { position, ctas_per_sm: ctas_per_sm(kernel) });
             // Most often the last.
             match groups.iter_mut().rev().find(|group| group.demands == demands) {
                 Some(group) => group.members.push(member),
@@ -150,12 +150,12 @@ pub fn ranked(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usi
         let Ok(copied_bytes) = copied_bytes else { continue };
         let asked =
             target.zip(product.as_deref()).map(|(target, problem)| Asked { problem, target, fused, copied_bytes });
-        for Member { position, footprint } in &group.members {
+        for Member { position, ctas_per_sm } in &group.members {
             let kernel = &kernels[*position];
             let runs = target.is_none_or(|target| kernel.runs_on(target.cc)) && (!fused || kernel.takes_epilogues());
             if runs && kernel.check_extents(problem).is_ok() {
                 // What no model knows is in the order of the space.
-                let seconds = asked.map_or(0.0, |asked| asked.seconds(kernel, *footprint));
+                let seconds = asked.map_or(0.0, |asked| asked.seconds(kernel, *ctas_per_sm));
                 debug_assert!(seconds >= 0.0, "{}: {seconds}", kernel.name());
                 found.push(u128::from(seconds.to_bits()) << 64 | *position as u128);
             }

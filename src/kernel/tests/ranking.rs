@@ -1,0 +1,332 @@
+//! Which kernels serve a problem, and in what order.
+
+use super::*;
+
+#[test]
+fn large_squares_get_the_tile_that_measured_best() {
+    for layout in Layout::all() {
+        let found = ranked(&gemm(F16, 4096, 4096, 4096, layout), Some(Target { cc: 89, multiprocessors: 132 }), false);
+        let Design::Sm80(config) = all()[found[0]].design else { panic!("not an sm80 kernel") };
+        assert_eq!(config.tile, [128, 128, 64], "{layout}");
+    }
+}
+
+#[test]
+fn few_tiles_of_deep_k_are_split_as_measured_best() {
+    let row_major = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
+    // How many parts K has over the grid, or none where a cluster shares a tile.
+    let measured = [
+        ((256, 512, 32768), [128, 64], [2, 4], 4, Some(7)),
+        ((512, 512, 8192), [128, 64], [2, 4], 4, Some(3)),
+        ((192, 768, 12288), [128, 64], [2, 4], 4, Some(5)),
+        // Second best, by 0.7 %: 128x64 in clusters of 4x2 takes 10.17 us.
+        ((384, 384, 8192), [64, 64], [2, 2], 4, Some(3)),
+        ((1024, 512, 16384), [128, 128], [1, 2], 4, Some(4)),
+        ((136, 328, 42008), [128, 64], [2, 2], 4, Some(10)),
+        ((120, 80, 7200), [64, 32], [1, 1], 8, None),
+        // Not split at all. (Second best, by 1.6 %: 128x64 in pairs takes 5.75 us.)
+        ((1024, 1024, 1024), [128, 80], [4, 2], 1, None),
+    ];
+    for ((m, n, k), tile, cluster, split, parts) in measured {
+        let problem = gemm(F16, m, n, k, row_major);
+        let kernel = &all()[ranked(&problem, H100, false)[0]];
+        let Design::Sm90(config) = kernel.design else { panic!("{}", kernel.name()) };
+        assert_eq!(
+            (config.tile, config.cluster, config.split, config.over_grid),
+            (tile, cluster, split, parts.is_some()),
+            "{m} {n} {k}: {}",
+            kernel.name()
+        );
+        if split > 1 {
+            // Each of a cluster's tiles has as many CTAs as it is split for, or each part has a cluster for all of them.
+            let launch = kernel.launch(&problem, Target::typical(90), 1 << 30).expect("there is an output");
+            let [rows, columns] =
+                [(m as u32).div_ceil(tile[0] * cluster[0]), (n as u32).div_ceil(tile[1] * cluster[1])];
+            let tiles = rows * columns * cluster[0] * cluster[1];
+            let size = cluster[0] * cluster[1] * if parts.is_some() { 1 } else { split };
+            let expected = (tiles * parts.unwrap_or(split), size);
+            assert_eq!((launch.grid, launch.cluster), expected, "{}", kernel.name());
+            // All at once on an H100, and as much workspace as they all write.
+            let Params::Sm90(Sm90Params { scalars, .. }) = launch.params else { panic!("not its parameters") };
+            if let Some(parts) = parts {
+                assert!(launch.grid <= 132 && scalars.parts == parts as i32);
+                assert_eq!(scalars.workspace, 1 << 30);
+                let bytes = u64::from(tiles * 256) + u64::from(launch.grid * tile[0] * tile[1] * 4);
+                assert_eq!(kernel.workspace_bytes(&problem), bytes, "{}", kernel.name());
+            } else {
+                assert_eq!((scalars.workspace, kernel.workspace_bytes(&problem)), (0, 0));
+            }
+        }
+    }
+}
+
+#[test]
+fn split_tiles_in_several_rounds_are_ranked_as_they_were_timed() {
+    // What an H100 took, in us (docs/benchmarks/chance_h100.json): 15 clusters of 8 run at once, and the others begin behind them.
+    let measured = [
+        ((336, 144, 2088), ([64, 32], 8, 7.54), ([64, 64], 4, 4.80)),
+        ((872, 128, 3200), ([64, 64], 8, 9.19), ([64, 64], 2, 6.45)),
+        ((64, 1536, 3584), ([64, 64], 8, 10.20), ([64, 64], 2, 7.70)),
+    ];
+    for ((m, n, k), slow, fast) in measured {
+        let problem = gemm(F16, m, n, k, Layout { a: Major::Row, b: Major::Column, out: Major::Row });
+        let kernels = ranked(&problem, H100, false);
+        let rank = |(tile, split, us): ([u32; 2], u32, f64)| {
+            let is_it = |design| {
+                matches!(design, Design::Sm90(config) if (config.tile, config.split, config.cluster) == (tile, split, [1, 1])
+                && !config.over_grid && !config.swapped && config.align == 16)
+            };
+            let of_it = |&position: &usize| is_it(all()[position].design) && all()[position].types.out == F16;
+            (kernels.iter().position(of_it).unwrap_or_else(|| panic!("{tile:?} split {split}")), us)
+        };
+        let (slow, fast) = (rank(slow), rank(fast));
+        assert!(slow.0 > fast.0, "{m} {n} {k}: {slow:?} {fast:?}");
+    }
+}
+
+#[test]
+fn k_over_the_grid_is_for_few_tiles() {
+    let row_major = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
+    let over_grid = |kernel: &&Kernel| matches!(kernel.design, Design::Sm90(config) if config.over_grid && config.layout == row_major);
+    let kernels: Vec<_> = all().iter().filter(|kernel| kernel.types.out == F16).filter(over_grid).collect();
+    assert!(!kernels.is_empty());
+    for kernel in kernels.iter().filter(|kernel| kernel.types.a == F16 && kernel.types.accumulator == F32) {
+        let Design::Sm90(config) = kernel.design else { continue };
+        let tiles = |m, n, k| {
+            let [rows, columns] = [0, 1].map(|at| i64::from(config.tile[at] * config.cluster[at]));
+            gemm(F16, m * rows, n * columns, k, row_major)
+        };
+        let parts = |problem: &Problem| match problem {
+            Problem::Gemm(problem) => config.k_parts(problem),
+            _ => 0,
+        };
+        let most = i64::from(config.clusters_at_once(1, 132)) / 2;
+        // Half of the chip and more is left free, or it is refused.
+        assert_eq!(kernel.supports(&tiles(most, 1, 65536)), Ok(()));
+        assert!(parts(&tiles(most, 1, 65536)) >= 2, "{}", kernel.name());
+        let refused = kernel.supports(&tiles(most + 1, 1, 65536)).expect_err("too many tiles").to_string();
+        assert!(
+            refused.contains(&format!("is {}, and it is for products where that is at most {most}", most + 1)),
+            "{refused}"
+        );
+        // At least 8 blocks of 64 for each; 16 parts at most; none without K.
+        assert_eq!([0, 64, 1023, 1024, 2048].map(|k| parts(&tiles(1, 1, k))), [1, 1, 1, 2, 4], "{}", kernel.name());
+        assert!(parts(&tiles(1, 1, 1 << 20)) <= 16);
+    }
+}
+
+#[test]
+fn threads_load_what_few_tiles_have_and_no_more() {
+    let sm90 = |problem: &Problem| -> Vec<Sm90> {
+        let found = ranked(problem, H100, false).into_iter().map(|position| all()[position].design);
+        found.filter_map(|design| if let Design::Sm90(config) = design { Some(config) } else { None }).collect()
+    };
+    let first = |m, n, k, layout| sm90(&gemm(F16, m, n, k, layout))[0];
+    let rows = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
+    assert_eq!(first(300, 5000, 700, rows).align, 8);
+    assert_eq!(first(300, 5000, 702, rows).align, 4);
+    assert_eq!(first(300, 5000, 704, rows).align, 16);
+    assert_eq!(first(4096, 4096, 4100, rows).packed, [true, false]);
+    // B is what lies along K here, so that the transposed product is computed, and written transposed.
+    let columns = Layout { a: Major::Column, b: Major::Column, out: Major::Row };
+    let config = first(304, 5000, 700, columns);
+    assert_eq!((config.align, config.swapped, config.aligned_to(0), config.aligned_to(1)), (8, true, 16, 8));
+    // Odd rows are of no alignment that they load; float32 would have to be rounded; those of both operands are copied.
+    for problem in [gemm(F16, 300, 5000, 701, rows), gemm(F32, 300, 5000, 701, TNT), gemm(F16, 300, 5001, 700, rows)] {
+        let found = sm90(&problem);
+        assert!(!found.is_empty() && found.iter().all(|config| config.align == 16));
+    }
+    // Nor is there anything between a row's last whole piece and its end.
+    let Problem::Gemm(padded) = gemm(F16, 300, 5000, 699, rows) else { panic!("not a GEMM") };
+    let padded = GemmProblem { a: View { stride: [0, 700, 1], ..padded.a }, ..padded };
+    assert!(sm90(&Problem::Gemm(padded)).iter().all(|config| config.align == 16));
+}
+
+/// What [`ranked`] gives, found by asking every kernel there is.
+fn asked_one_by_one(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usize> {
+    let product = problem.product();
+    let seconds = |kernel: &Kernel| {
+        let (Some(target), Some(problem)) = (target, product.as_deref()) else { return 0.0 };
+        let copied_bytes = match &kernel.design {
+            Design::Sm90(config) => config.copies(problem).unwrap_or_default(),
+            _ => 0,
+        };
+        Asked { problem, target, fused, copied_bytes }.seconds(kernel, ctas_per_sm(kernel))
+    };
+    let serves = |kernel: &Kernel| {
+        let runs = target.is_none_or(|target| kernel.runs_on(target.cc)) && (!fused || kernel.takes_epilogues());
+        runs && kernel.supports(problem).is_ok()
+    };
+    let serving = all().iter().enumerate().filter(|(_, kernel)| serves(kernel));
+    let mut found: Vec<(f64, usize)> = serving.map(|(position, kernel)| (seconds(kernel), position)).collect();
+    found.sort_by(|left, right| left.0.total_cmp(&right.0));
+    found.into_iter().map(|(_, position)| position).collect()
+}
+
+#[test]
+fn groups_find_what_asking_every_kernel_finds() {
+    let mut problems = Vec::new();
+    for (m, n, k) in
+        [(1, 1, 1), (128, 128, 128), (0, 5, 7), (300, 5000, 700), (387, 264, 131), (1, 4096, 4096), (4095, 4, 30)]
+    {
+        for layout in Layout::all() {
+            for (dtype, out) in [(F16, F16), (Bf16, F32), (F32, F32), (DType::I8, DType::I32)] {
+                let Problem::Gemm(mut plain) = gemm(dtype, m, n, k, layout) else { panic!("not a GEMM") };
+                plain.out.dtype = out;
+                plain.accumulator = if dtype == DType::I8 { DType::I32 } else { F32 };
+                problems.push(Problem::Gemm(plain));
+                if ![1, 700].contains(&k) {
+                    continue;
+                }
+                for bytes in [2, 4, 8] {
+                    let a = View { data: plain.a.data + bytes, ..plain.a };
+                    problems.push(Problem::Gemm(GemmProblem { a, ..plain }));
+                    let wider = plain.b.stride.map(|step| if step > 1 { step + bytes as i64 } else { step });
+                    problems.push(Problem::Gemm(GemmProblem { b: View { stride: wider, ..plain.b }, ..plain }));
+                }
+                let repeated = View { stride: [0, 0, 1], ..plain.a };
+                problems.push(Problem::Gemm(GemmProblem { a: repeated, ..plain }));
+                problems.push(Problem::Gemm(GemmProblem { accumulator: F16, ..plain }));
+                problems.push(Problem::Gemm(plain).on(Device::Cpu));
+            }
+        }
+    }
+    for (rows, n, groups) in [(8192, 2048, 12), (100, 65, 7), (5, 8, 0)] {
+        for b in Major::BOTH {
+            problems.push(grouped(Bf16, rows, n, 512, groups, b, 1));
+        }
+    }
+    let a = matrix(F16, Device::Cuda(0), 100, 64, Major::Row);
+    problems.push(Problem::Elementwise(ElementwiseProblem { a, b: a, out: a }));
+    let (mut found, mut several) = (HashSet::new(), 0);
+    for problem in &problems {
+        let targets: &[_] = match problem.device() {
+            Device::Cpu => &[None],
+            Device::Cuda(_) => &[H100, Some(Target { cc: 86, multiprocessors: 84 })],
+        };
+        for (target, fused) in targets.iter().flat_map(|target| [(*target, false), (*target, true)]) {
+            let positions = ranked(problem, target, fused);
+            assert_eq!(positions, asked_one_by_one(problem, target, fused), "{target:?} {fused} {problem:?}");
+            several += usize::from(positions.len() > 10);
+            found.extend(positions);
+        }
+    }
+    assert!(found.len() > 1000 && several > 300, "{} kernels, {several} long lists", found.len());
+}
+
+#[test]
+fn demands_are_met_by_what_their_words_say() {
+    let aligned = Demand::aligned(Major::Row, 16);
+    let steps = Demand { steps: true, ..aligned };
+    let whole = Demand { whole: Demand::whole_along(Major::Row), ..aligned };
+    let column = Demand::aligned(Major::Column, 4);
+    // Of a float16 operand: 100 rows, columns, address, strides; whether each demand is met.
+    let cases = [
+        ((64, 0x1000, [64, 1]), [true, true, true, false]), // row-major, all multiples of 16 bytes
+        ((64, 0x1008, [64, 1]), [false, false, false, false]), // an address of 8
+        ((60, 0x1000, [60, 1]), [false, false, false, false]), // rows of 120 bytes
+        ((60, 0x1000, [64, 1]), [true, true, false, false]), // of 120, 128 apart
+        ((64, 0x1000, [0, 1]), [true, false, true, false]), // one row, repeated
+        ((64, 0x1000, [64, 2]), [false, false, false, false]), // every other column
+        ((64, 0x1000, [1, 100]), [false, false, false, true]), // column-major, columns of 200 bytes
+        ((64, 0x1002, [1, 100]), [false, false, false, false]), // an address of 2
+        ((64, 0x1000, [1, 101]), [false, false, false, false]), // columns 202 bytes apart
+    ];
+    for ((columns, data, [row, column_step]), expected) in cases {
+        let view = View {
+            data,
+            shape: [1, 100, columns],
+            stride: [0, row, column_step],
+            ..matrix(F16, Device::Cuda(0), 100, columns, Major::Row)
+        };
+        let met = [aligned, steps, whole, column].map(|demand| demand.is_met(&view));
+        assert_eq!(met, expected, "{columns} columns at {data:#x}, strides {row}, {column_step}");
+        assert!(Demand::NONE.is_met(&view));
+        for (demand, met) in [aligned, steps, whole, column].into_iter().zip(met) {
+            assert_eq!(demand.check("A", &view).is_ok(), met);
+        }
+    }
+}
+
+#[test]
+fn an_index_of_groups_decides_about_few() {
+    // 72 demands stand for the hundreds of kernels of one type; were they one a kernel, nothing would be won.
+    let types = Types { a: F16, b: F16, accumulator: F32, out: F16 };
+    let kernels = all().iter().filter(|kernel| kernel.types == types && kernel.operation() == Operation::Gemm);
+    let demands: HashSet<[Demand; 3]> = kernels.clone().map(Kernel::demands).collect();
+    assert!(demands.len() <= 120 && kernels.count() > 5 * demands.len(), "{} demands", demands.len());
+}
+
+#[test]
+fn bands_are_those_that_were_fast() {
+    let band = |[m, n, k]: [i64; 3], layout: &str, name: &str| {
+        let b = if layout == "tt" { Major::Row } else { Major::Column };
+        let problem = gemm(F16, m, n, k, Layout { a: Major::Row, b, out: Major::Row });
+        let Problem::Gemm(problem) = &problem else { unreachable!("made above") };
+        let named = all().iter().find(|kernel| {
+            let Design::Sm90(_) = kernel.design else { return false };
+            let Types { a, out, accumulator, .. } = kernel.types;
+            let name = format!("_{layout}t_{name}");
+            (a, out, accumulator) == (F16, F16, F32)
+                && !kernel.operation().name().contains("grouped")
+                && kernel.name().ends_with(&name)
+        });
+        let Some(Kernel { design: Design::Sm90(config), .. }) = named else { panic!("there is no {name}") };
+        config.band(&config.grid(problem))
+    };
+    // 207.6 us, where 8 takes 211.8 and 4 takes 218.6; 26.6 us, where 8 takes 29.5 (docs/notes/sm90.md, run 17).
+    assert_eq!(band([4096; 3], "tt", "128x128x64_pingpong2_6stages_cluster1x2"), 16);
+    assert_eq!(band([2048; 3], "tt", "128x128x64_pingpong2_6stages_cluster2x1"), 2);
+    // 24.9 us, where 8 takes 29.8.
+    assert_eq!(band([1024, 1280, 5120], "tn", "128x80x64_cooperative2_8stages_cluster2x1"), 1);
+    // One way to walk them.
+    assert_eq!(band([64, 4096, 4096], "tn", "64x64x64_cooperative1_12stages_cluster1x1"), 8);
+}
+
+/// What the GPCs of an empty chip draw of tiles walked so, counted one by one.
+fn drawn_by_gpcs(tiles: [u32; 2], tile: [u32; 2], band: u32) -> u32 {
+    let mut walk = Vec::new();
+    for first in (0..tiles[0]).step_by(band as usize) {
+        let rows = first..tiles[0].min(first + band);
+        walk.extend((0..tiles[1]).flat_map(|column| rows.clone().map(move |row| (row, column))));
+    }
+    let different = |of: Vec<u32>| of.into_iter().collect::<HashSet<_>>().len() as u32;
+    let drawn = |gpc: &[(u32, u32)]| {
+        let (rows, columns) = gpc.iter().copied().unzip();
+        different(rows) * tile[0] + different(columns) * tile[1]
+    };
+    walk.chunks(16).map(drawn).sum()
+}
+
+#[test]
+fn tiles_of_one_round_are_placed_gpc_by_gpc() {
+    let mut bands = HashSet::new();
+    for (m, n, k) in [(1024, 1024, 8960), (320, 1536, 4608), (584, 1856, 6080), (2048, 640, 7104), (192, 1600, 7040)] {
+        for layout in Layout::all() {
+            let problem = gemm(F16, m, n, k, layout);
+            let Problem::Gemm(gemm) = &problem else { unreachable!() };
+            for kernel in ranked(&problem, H100, false).into_iter().map(|position| &all()[position]) {
+                let Design::Sm90(config) = &kernel.design else { continue };
+                let launch = kernel.launch(&problem, Target::typical(90), 0).expect("there is an output");
+                let Params::Sm90(params) = &launch.params else { panic!("not its parameters") };
+                if launch.overlapping {
+                    continue;
+                }
+                // Each CTA has one tile of its own, and no other kernel's besides.
+                let grid = config.grid(gemm);
+                let tiles = grid.clusters.map(|tiles| tiles as u32);
+                assert_eq!((launch.cluster, launch.grid), (1, tiles[0] * tiles[1]), "{}", kernel.name());
+                assert!(launch.grid <= 132 && launch.pack.is_none(), "{}", kernel.name());
+                let band = params.scalars.band as u32;
+                let placement = config.placement(gemm, &grid, 1, 132).expect("it is placed");
+                let drawn = |band| f64::from(drawn_by_gpcs(tiles, config.tile, band));
+                assert_eq!((placement.band, placement.drawn), (band, drawn(band)), "{}", kernel.name());
+                assert!((1..=8).all(|other| other == 7 || drawn(band) <= drawn(other)), "{}", kernel.name());
+                // Less than by lot, or there was nothing to win.
+                assert!(placement.drawn < placement.drawn_anywhere, "{}", kernel.name());
+                bands.insert(band);
+            }
+        }
+    }
+    assert!(bands.len() >= 4, "{bands:?}");
+}

@@ -1,0 +1,105 @@
+//! Products that have one side of 1 to 64.
+
+use super::*;
+
+/// Kernels of a family that serve a problem, first guess first.
+fn skinny(problem: &Problem, target: Target) -> Vec<(&'static Kernel, Skinny)> {
+    let found = ranked(problem, Some(target), false).into_iter().map(|position| &all()[position]);
+    let of_family = |kernel: &'static Kernel| match kernel.design {
+        Design::Skinny(config) => Some((kernel, config)),
+        _ => None,
+    };
+    found.filter_map(of_family).collect()
+}
+
+#[test]
+fn skinny_kernels_serve_what_is_narrow_and_nothing_else() {
+    for layout in Layout::all() {
+        for dtype in [F16, Bf16, F32] {
+            let most = if dtype == F32 { 16 } else { 64 };
+            for few in [1, 3, 8, 16, 64] {
+                let by_rows = skinny(&gemm(dtype, few, 4096, 512, layout), Target::typical(90));
+                let by_columns = skinny(&gemm(dtype, 4096, few, 512, layout), Target::typical(90));
+                assert_eq!(by_rows.is_empty(), few > most, "{dtype} {few} {layout}");
+                assert!(by_rows.iter().all(|(kernel, config)| config.narrow == Narrow::M && !kernel.is_transposed()));
+                assert!(by_columns.iter().all(|(kernel, config)| config.narrow == Narrow::N && kernel.is_transposed()));
+                assert_eq!(by_rows.is_empty(), by_columns.is_empty());
+                for (_, config) in by_rows.iter().chain(&by_columns) {
+                    assert!(i64::from(config.tokens) >= few);
+                    assert!(few == 1 || (config.a, config.b) == (layout.a, layout.b));
+                }
+            }
+            assert!(skinny(&gemm(dtype, 65, 4096, 512, layout), Target::typical(90)).is_empty());
+        }
+    }
+    let Problem::Gemm(wide) = gemm(F16, 100, 4096, 512, Layout::all().next().unwrap()) else { panic!("not a GEMM") };
+    let (_, config) = skinny(&gemm(F16, 1, 4096, 512, Layout::all().next().unwrap()), Target::typical(90))[0];
+    let limit = i64::from(config.tokens);
+    assert_eq!(config.check_extents(&wide), Err(Unsupported::Few { dimension: "M", extent: 100, limit }));
+}
+
+#[test]
+fn narrow_problems_of_unaligned_rows_have_skinny_kernels_too() {
+    for layout in Layout::all() {
+        for (m, n) in [(5, 4095), (4095, 5)] {
+            for cc in [80, 86, 90, 120] {
+                let found = skinny(&gemm(F32, m, n, 4097, layout), Target::typical(cc));
+                assert!(found.iter().all(|(kernel, config)| config.align == 4 && kernel.runs_on(cc)));
+                let found = skinny(&gemm(F16, m, n, 4097, layout), Target::typical(cc));
+                assert!(found.iter().all(|(_, config)| config.align == 2));
+                assert!(cc != 90 || !found.is_empty());
+            }
+        }
+    }
+}
+
+#[test]
+fn skinny_launches_read_all_of_the_wide_operand() {
+    let (rows, columns) = (gemm(F16, 8, 5000, 4096, TNT), gemm(F16, 5000, 8, 4096, TNT));
+    for (problem, narrow) in [(rows, Narrow::M), (columns, Narrow::N)] {
+        let found = skinny(&problem, Target::typical(90));
+        assert!(found.iter().any(|(_, config)| config.split > 1));
+        for (kernel, config) in found {
+            assert_eq!(config.narrow, narrow);
+            let launch = kernel.launch(&problem, Target::typical(90), 0).expect("there is an output");
+            let Params::Gemm(params) = launch.params else { panic!("not its parameters") };
+            assert_eq!((params.m, params.n, params.k), (8, 5000, 4096));
+            assert_eq!(launch.grid, 5000u32.div_ceil(config.tile[0]) * config.split);
+            assert_eq!((launch.cluster, launch.block), (config.split, Skinny::THREADS));
+            assert_eq!(launch.shared_bytes, kernel.shared_bytes());
+            assert!(config.split == 1 || kernel.min_cc() == 90);
+            // Kernels follow each other without a gap where that was measured to pay, and nowhere else.
+            let elsewhere = kernel.launch(&problem, Target::typical(100), 0).expect("there is an output");
+            assert!(!elsewhere.overlapping);
+            let many = Target { cc: 90, multiprocessors: 5000 };
+            let alone = config.ctas_per_sm(kernel.types) == 1;
+            assert_eq!(kernel.launch(&problem, many, 0).expect("there is an output").overlapping, alone);
+            let few = Target { cc: 90, multiprocessors: 10 };
+            assert!(kernel.launch(&problem, few, 0).expect("there is an output").overlapping);
+        }
+    }
+}
+
+#[test]
+fn skinny_kernels_fit_the_chips_that_they_run_on() {
+    let all_chips = [80, 86, 89, 90, 100, 120];
+    let (mut everywhere, mut on_some) = (0, 0);
+    for kernel in all().iter().filter(|kernel| matches!(kernel.design, Design::Skinny(_))) {
+        assert!(kernel.shared_bytes() <= 227 * 1024, "{}", kernel.name());
+        assert!(kernel.runs_on(90) && kernel.runs_on(100), "{}", kernel.name());
+        match all_chips.iter().all(|cc| kernel.runs_on(*cc)) {
+            true => everywhere += 1,
+            false => on_some += 1,
+        }
+        assert_eq!(kernel.runs_on(86), kernel.min_cc() == 80 && kernel.shared_bytes() <= 99 * 1024);
+    }
+    assert!(everywhere > 50 && on_some > 50, "{everywhere} {on_some}");
+    for dtype in [F16, F32] {
+        for cc in [80, 86, 89, 100, 120] {
+            let found = ranked(&gemm(dtype, 1, 4096, 4096, TNT), Some(Target::typical(cc)), false);
+            let rounds = |kernel: &Kernel| dtype == F32 && matches!(kernel.design, Design::Sm80(_));
+            let first = found.iter().map(|position| &all()[*position]).find(|kernel| !rounds(kernel)).expect("some");
+            assert!(matches!(first.design, Design::Skinny(_)), "{dtype} {cc} {}", first.name());
+        }
+    }
+}
