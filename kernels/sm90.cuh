@@ -74,6 +74,8 @@ struct Sm90Gemm {
   static_assert(TILE_M == SHARERS * M_BLOCKS * 64 && M_BLOCKS <= 2 && TILE_N % 8 == 0 && TILE_N <= 256);
   static constexpr bool IN_CLUSTER = SPLIT > 1 && !OVER_GRID;  // the CTAs of a cluster share a tile
   static constexpr int CLUSTER = CLUSTER_M * CLUSTER_N * (IN_CLUSTER ? SPLIT : 1);
+  // Whether a warpgroup may have no row or column of the output: a tile begins inside, unless a cluster overhangs.
+  static constexpr bool MAY_LIE_OUTSIDE = CLUSTER_M * CLUSTER_N > 1 || SHARERS > 1;
   static_assert(SPLIT == 1 || !PING_PONG, "a split tile has the CTA for itself");
   static_assert(!A_FROM_REGISTERS || !PING_PONG, "alone, a consumer waits for its registers");
   static_assert(!GROUPED || (SPLIT == 1 && !OUT_TRANSPOSED), "groups are of rows, as they are taken in turn");
@@ -291,7 +293,7 @@ struct Sm90Gemm {
       ptx::declare_sums<SUMS>();
       if constexpr (TOTALS > 0) ptx::declare_totals<TOTALS>();
       unsigned char* slabs = shared_memory + SLABS_AT + warp * (SLABS * SLAB_BYTES);
-      const int warp_m = (PING_PONG ? 0 : warpgroup * M_BLOCKS * 64) + warp % 4 * 16;
+      const int warpgroup_m = PING_PONG ? 0 : warpgroup * M_BLOCKS * 64, warp_m = warpgroup_m + warp % 4 * 16;
       int slab = 0;
       Ring position;
       if constexpr (PING_PONG) {
@@ -307,13 +309,18 @@ struct Sm90Gemm {
         ptx::compute_here(tile.batch);
         ptx::compute_here(tile.m);
         ptx::compute_here(tile.n);
-        multiply(position, blocks, rank, warpgroup, ring, full, empty);
+        const int end = GROUPED ? tile.end : params.m;
+        if constexpr (PING_PONG) ptx::numbered_barrier_sync<2 * WARPGROUP>(1 + warpgroup);  // until the consumer before passes the turn
+        if (MAY_LIE_OUTSIDE && (tile.m + warpgroup_m >= end || tile.n >= params.n))
+          hand_back(position, blocks, rank, warpgroup, full, empty);
+        else multiply(position, blocks, rank, warpgroup, ring, full, empty);
+        if constexpr (PING_PONG) position.skip((CONSUMERS - 1) * blocks);  // of the others
         const int m = tile.m + warp_m, n = tile.n + split * EPILOGUE_N;
         if constexpr (SPLIT == 1) {
           // In the last tile of a CTA nobody multiplies any more. (To ask for a group's is to go there.)
           bool last = false;
           if constexpr (PING_PONG && !GROUPED) last = !order.has(index + clusters);
-          Store::template store<Sums>(params, epilogue, slabs, slab, GROUPED ? 0 : tile.batch, m, n, GROUPED ? tile.end : params.m, last);
+          Store::template store<Sums>(params, epilogue, slabs, slab, GROUPED ? 0 : tile.batch, m, n, end, last);
         } else if constexpr (OVER_GRID) {
           Parts tile_parts(params, order.count * CLUSTER, cluster * CLUSTER + rank, part);
 #pragma unroll 1
@@ -429,7 +436,6 @@ struct Sm90Gemm {
   // under way and its own has been read.
   static __device__ __forceinline__ void multiply(Ring& position, int blocks, unsigned rank, int warpgroup, unsigned ring,
                                                   unsigned full, unsigned empty) {
-    if constexpr (PING_PONG) ptx::numbered_barrier_sync<2 * WARPGROUP>(1 + warpgroup);  // until the consumer before passes the turn
     unsigned previous = 0;
     if constexpr (CHAINED) ptx::clear_totals<0, SUMS>();
     if constexpr (A_FROM_REGISTERS) previous = multiply_from_registers(position, blocks, rank, warpgroup, ring, full, empty);
@@ -456,10 +462,7 @@ struct Sm90Gemm {
       previous = position.stage;
       position.advance();
     }
-    if constexpr (PING_PONG) {
-      pass_turn(warpgroup);
-      position.skip((CONSUMERS - 1) * blocks);  // of the others
-    }
+    if constexpr (PING_PONG) pass_turn(warpgroup);
     ptx::wgmma_wait<0>();
     if constexpr (CHAINED) ptx::add_totals<0, SUMS>();
     release(empty + 8 * previous, rank);
@@ -497,6 +500,24 @@ struct Sm90Gemm {
       }
     }
     return previous;
+  }
+
+  // A tile of which this warpgroup stores nothing: its stages are released as they fill, for the sake of the CTAs that share them. (A chip
+  // at its power limit clocks higher for what is not multiplied.) One warp does it and the others wait: here no `wgmma` keeps the four
+  // together, and one that came late, from its last stores, would take a stage's next round but one for its next.
+  static __device__ __forceinline__ void hand_back(Ring& position, int blocks, unsigned rank, int warpgroup, unsigned full, unsigned empty) {
+    if (threadIdx.x % WARPGROUP < 32) {
+#pragma unroll 1
+      for (int block = 0; block < blocks; ++block, position.advance()) {
+        ptx::barrier_wait(full + 8 * position.stage, position.parity);
+        release(empty + 8 * position.stage, rank);
+      }
+    } else {
+      position.skip(blocks);
+    }
+    // Barriers up to CONSUMERS are for taking turns, and for `reduce`.
+    ptx::numbered_barrier_sync<WARPGROUP>(1 + CONSUMERS + warpgroup);
+    if constexpr (PING_PONG) pass_turn(warpgroup);
   }
 
   // Ping-pong: lets the next consumer start. Were it to start by itself, it would take the parity of an earlier round for its own.
