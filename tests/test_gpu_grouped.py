@@ -29,7 +29,7 @@ from gpu_helpers import (
     just_aligned,
     random_operand,
 )
-from helpers import served
+from helpers import run_python, served
 
 pytestmark = pytest.mark.gpu
 
@@ -298,6 +298,69 @@ def test_an_epilogue_sees_rows_of_the_whole_output() -> None:
         torch.testing.assert_close(out[:last].double(), expected, rtol=0.02, atol=0.1)
         assert out[last:].isnan().all() and kept[last:].isnan().all(), kernel.metadata.kernel_name
     assert families == {"sm90", "sm80", "simt"}
+
+
+def test_warps_that_store_unevenly_stay_in_step() -> None:
+    """Thousands of launches in which a warpgroup has few rows of one tile, which its warps store each in their own way
+    and time, and none of the next, which nothing that they multiply keeps them together in. A launch that never ends
+    would show here: hence the process of its own, and its time limit.
+    """
+    if cutlass_api.utils.device_cc() // 10 != 9:
+        pytest.skip("sm90 is for Hopper")
+    code = """
+    import random
+    from concurrent.futures import ThreadPoolExecutor
+
+    import cutlass_api
+    import torch
+    from cutlass_api.arguments import EpilogueArguments, GemmArguments, GroupedGemmArguments
+
+    def fuse(accum, table):
+        D = accum + table
+        return D
+
+    half = {"dtype": torch.bfloat16, "device": "cuda"}
+    chance = random.Random(7)
+    sizes = [chance.randint(*chance.choice([(1, 64), (65, 127), (129, 191)])) for _ in range(300)]
+    ends = torch.tensor(sizes, device="cuda").cumsum(0).int()
+    rows, n, k = sum(sizes), 264, 1024
+    a, b, out = torch.randn(rows, k, **half), torch.randn(300, k, n, **half), torch.empty(rows, n, **half)
+    fused = EpilogueArguments(fuse, table=torch.randn(n, rows, device="cuda").T, D=out)
+    all_args = [GroupedGemmArguments(a, b, out, torch.float32, ends, epilogue) for epilogue in (None, fused)]
+    # The same of a batch: each matrix has a tile that is full and one of 32 rows, stored element by element.
+    a, b = torch.randn(96, 160, k, **half), torch.randn(96, k, n, **half)
+    out = torch.empty(96, 160, n + 1, **half)[..., 1:]
+    all_args.append(GemmArguments(a, b, out, torch.float32))
+
+    for args in all_args:
+        kernels = [
+            kernel
+            for kernel in cutlass_api.get_kernels(args)
+            if kernel.metadata.kernel_name.startswith("sm90")
+            and (design := kernel.metadata.design).consumers > 1
+            and design.schedule == "cooperative"
+            and design.split == 1
+            and not design.swapped
+        ][:12]
+        with ThreadPoolExecutor() as pool:
+            artifacts = list(pool.map(lambda kernel: kernel.compile(args), kernels))
+        for kernel, artifact in zip(kernels, artifacts, strict=True):
+            kernel.run(args, artifact)
+            first = args.out.tensor.clone()
+            graph = torch.cuda.CUDAGraph()
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph):
+                for _ in range(10):
+                    kernel.run(args, artifact)
+            args.out.tensor.fill_(torch.nan)
+            for _ in range(30):
+                graph.replay()
+            torch.cuda.synchronize()
+            assert torch.equal(args.out.tensor, first), kernel.metadata.kernel_name
+        print(len(kernels))
+    """
+    grouped, fused, batched = map(int, run_python(code, timeout=120).split())
+    assert min(grouped, fused) > 0 and batched == 12
 
 
 def test_bound_launches_follow_the_offsets() -> None:
