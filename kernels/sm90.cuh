@@ -502,21 +502,16 @@ struct Sm90Gemm {
     return previous;
   }
 
-  // A tile of which this warpgroup stores nothing: its stages are released as they fill, for the sake of the CTAs that share them. (A chip
-  // at its power limit clocks higher for what is not multiplied.) One warp does it and the others wait: here no `wgmma` keeps the four
-  // together, and one that came late, from its last stores, would take a stage's next round but one for its next.
+  // A tile of which this warpgroup stores nothing: its stages are released as they fill, for the sake of those who share them. (At the
+  // limit of its power a chip clocks higher for what is not multiplied.) The barrier keeps the four warps together, as `wgmma` does
+  // elsewhere: one that is late, from its last stores, would otherwise find its stage filled once more, and wait for the round after.
   static __device__ __forceinline__ void hand_back(Ring& position, int blocks, unsigned rank, int warpgroup, unsigned full, unsigned empty) {
-    if (threadIdx.x % WARPGROUP < 32) {
 #pragma unroll 1
-      for (int block = 0; block < blocks; ++block, position.advance()) {
-        ptx::barrier_wait(full + 8 * position.stage, position.parity);
-        release(empty + 8 * position.stage, rank);
-      }
-    } else {
-      position.skip(blocks);
+    for (int block = 0; block < blocks; ++block, position.advance()) {
+      ptx::barrier_wait(full + 8 * position.stage, position.parity);
+      ptx::numbered_barrier_sync<WARPGROUP>(1 + CONSUMERS + warpgroup);  // those up to CONSUMERS are for taking turns, and for `reduce`
+      release(empty + 8 * position.stage, rank);
     }
-    // Barriers up to CONSUMERS are for taking turns, and for `reduce`.
-    ptx::numbered_barrier_sync<WARPGROUP>(1 + CONSUMERS + warpgroup);
     if constexpr (PING_PONG) pass_turn(warpgroup);
   }
 

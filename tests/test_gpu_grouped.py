@@ -315,17 +315,14 @@ def test_warps_that_store_unevenly_stay_in_step() -> None:
     import torch
     from cutlass_api.arguments import EpilogueArguments, GemmArguments, GroupedGemmArguments
 
-    def fuse(accum, table):
-        D = accum + table
-        return D
-
     half = {"dtype": torch.bfloat16, "device": "cuda"}
     chance = random.Random(7)
     sizes = [chance.randint(*chance.choice([(1, 64), (65, 127), (129, 191)])) for _ in range(300)]
     ends = torch.tensor(sizes, device="cuda").cumsum(0).int()
     rows, n, k = sum(sizes), 264, 1024
     a, b, out = torch.randn(rows, k, **half), torch.randn(300, k, n, **half), torch.empty(rows, n, **half)
-    fused = EpilogueArguments(fuse, table=torch.randn(n, rows, device="cuda").T, D=out)
+    add = "def add(accum, table):\\n    D = accum + table\\n    return D"
+    fused = EpilogueArguments(add, table=torch.randn(n, rows, device="cuda").T, D=out)
     all_args = [GroupedGemmArguments(a, b, out, torch.float32, ends, epilogue) for epilogue in (None, fused)]
     # The same of a batch: each matrix has a tile that is full and one of 32 rows, stored element by element.
     a, b = torch.randn(96, 160, k, **half), torch.randn(96, k, n, **half)
