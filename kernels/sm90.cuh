@@ -502,14 +502,14 @@ struct Sm90Gemm {
     return previous;
   }
 
-  // A tile of which this warpgroup stores nothing: its stages are released as they fill, for the sake of those who share them. (At the
-  // limit of its power a chip clocks higher for what is not multiplied.) The barrier keeps the four warps together, as `wgmma` does
-  // elsewhere: one that is late, from its last stores, would otherwise find its stage filled once more, and wait for the round after.
+  // A tile of which this warpgroup stores nothing: its stages are released as they fill, for others fill and read them. (At the limit of
+  // its power a chip clocks higher for what is not multiplied.) The barrier keeps the warpgroup's threads together, as `wgmma` does
+  // elsewhere: one that is late, from its last stores, would otherwise find a stage filled once more, and wait for the round after.
   static __device__ __forceinline__ void hand_back(Ring& position, int blocks, unsigned rank, int warpgroup, unsigned full, unsigned empty) {
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block, position.advance()) {
       ptx::barrier_wait(full + 8 * position.stage, position.parity);
-      ptx::numbered_barrier_sync<WARPGROUP>(1 + CONSUMERS + warpgroup);  // those up to CONSUMERS are for taking turns, and for `reduce`
+      Store::meet_warpgroup();
       release(empty + 8 * position.stage, rank);
     }
     if constexpr (PING_PONG) pass_turn(warpgroup);

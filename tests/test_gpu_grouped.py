@@ -301,9 +301,9 @@ def test_an_epilogue_sees_rows_of_the_whole_output() -> None:
 
 
 def test_warps_that_store_unevenly_stay_in_step() -> None:
-    """Thousands of launches in which a warpgroup has few rows of one tile, which its warps store each in their own way
-    and time, and none of the next, which nothing that they multiply keeps them together in. A launch that never ends
-    would show here: hence the process of its own, and its time limit.
+    """Thousands of launches in which a warpgroup stores few rows of one tile, each warp in its own time, and none of the
+    next, where no product keeps its warps together. If they part, a launch may never end: hence the process of its own,
+    and its time limit.
     """
     if cutlass_api.utils.device_cc() // 10 != 9:
         pytest.skip("sm90 is for Hopper")
@@ -313,7 +313,7 @@ def test_warps_that_store_unevenly_stay_in_step() -> None:
 
     import cutlass_api
     import torch
-    from cutlass_api.arguments import EpilogueArguments, GemmArguments, GroupedGemmArguments
+    from cutlass_api.arguments import EpilogueArguments, GroupedGemmArguments
 
     half = {"dtype": torch.bfloat16, "device": "cuda"}
     chance = random.Random(7)
@@ -323,41 +323,33 @@ def test_warps_that_store_unevenly_stay_in_step() -> None:
     a, b, out = torch.randn(rows, k, **half), torch.randn(300, k, n, **half), torch.empty(rows, n, **half)
     add = "def add(accum, table):\\n    D = accum + table\\n    return D"
     fused = EpilogueArguments(add, table=torch.randn(n, rows, device="cuda").T, D=out)
-    all_args = [GroupedGemmArguments(a, b, out, torch.float32, ends, epilogue) for epilogue in (None, fused)]
-    # The same of a batch: each matrix has a tile that is full and one of 32 rows, stored element by element.
-    a, b = torch.randn(96, 160, k, **half), torch.randn(96, k, n, **half)
-    out = torch.empty(96, 160, n + 1, **half)[..., 1:]
-    all_args.append(GemmArguments(a, b, out, torch.float32))
-
-    for args in all_args:
+    for epilogue in (None, fused):
+        args = GroupedGemmArguments(a, b, out, torch.float32, ends, epilogue)
         kernels = [
             kernel
             for kernel in cutlass_api.get_kernels(args)
             if kernel.metadata.kernel_name.startswith("sm90")
-            and (design := kernel.metadata.design).consumers > 1
-            and design.schedule == "cooperative"
-            and design.split == 1
-            and not design.swapped
-        ][:12]
+            and kernel.metadata.design.schedule == "cooperative"
+            and kernel.metadata.design.consumers > 1
+        ]
         with ThreadPoolExecutor() as pool:
             artifacts = list(pool.map(lambda kernel: kernel.compile(args), kernels))
         for kernel, artifact in zip(kernels, artifacts, strict=True):
             kernel.run(args, artifact)
-            first = args.out.tensor.clone()
+            first = out.clone()
             graph = torch.cuda.CUDAGraph()
             torch.cuda.synchronize()
             with torch.cuda.graph(graph):
-                for _ in range(10):
+                for _ in range(20):
                     kernel.run(args, artifact)
-            args.out.tensor.fill_(torch.nan)
-            for _ in range(30):
+            out.fill_(torch.nan)
+            for _ in range(50):
                 graph.replay()
             torch.cuda.synchronize()
-            assert torch.equal(args.out.tensor, first), kernel.metadata.kernel_name
+            assert torch.equal(out, first), kernel.metadata.kernel_name
         print(len(kernels))
     """
-    grouped, fused, batched = map(int, run_python(code, timeout=120).split())
-    assert min(grouped, fused) > 0 and batched == 12
+    assert run_python(code, timeout=120).split() == ["3", "3"]
 
 
 def test_bound_launches_follow_the_offsets() -> None:

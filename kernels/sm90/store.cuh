@@ -28,6 +28,11 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
   static constexpr bool A_FROM_REGISTERS = Gemm::A_FROM_REGISTERS;
   struct alignas(2 * sizeof(Out)) Pair { Out elements[2]; };
 
+  // Waits until all threads of this warpgroup are here. Barriers up to CONSUMERS are for taking turns.
+  static __device__ __forceinline__ void meet_warpgroup() {
+    ptx::numbered_barrier_sync<WARPGROUP>(1 + CONSUMERS + threadIdx.x / WARPGROUP);
+  }
+
   // A warp's sums: M_BLOCKS strips of 16 rows, 64 rows apart, EPILOGUE_N columns wide, from (m, n) on. Sums: ptx::Results, which names them
   // by their strip and their index there. Of the rows, only those before `end` are stored. `last`: nobody in this CTA multiplies meanwhile.
   template <class Sums>
@@ -220,8 +225,7 @@ template <class Gemm, class Out, class Epilogue, int CONSUMERS, bool OUT_TRANSPO
         choose<0, M_BLOCKS * ROUNDS>(strip * ROUNDS + first / LINES, [&](auto at) {
           write_lines<Sums, at.value / ROUNDS, at.value % ROUNDS * LINES, 0>(matrices + used);
         });
-        // Whoever arrives here has read the other slab. (Barriers up to CONSUMERS are for taking turns, and for `reduce`.)
-        ptx::numbered_barrier_sync<WARPGROUP>(1 + CONSUMERS + threadIdx.x / WARPGROUP);
+        meet_warpgroup();  // whoever arrives has read the other slab
         if (aligned) {
 #pragma unroll
           for (int i = 0; i < LINES; i += 16) {

@@ -138,9 +138,27 @@ template <class A, class B> struct Cluster {
     return true;
   }
 
-  // A step of a consumer: it releases a block once it has begun with the tile's next one, or at its end.
-  bool read(int cta, Consumer& consumer) {
+  void release(int cta, Consumer& consumer, int block) {
+    consumer.released[block % STAGES] = block;
+    for (int to = 0; to < CTAS; ++to)
+      if (to % CLUSTER_M == cta % CLUSTER_M || to / CLUSTER_M == cta / CLUSTER_M)
+        messages.push_back([=, this] {
+          if (ctas[to].gone) wrong = "an arrival at a CTA that is gone";
+          ctas[to].empty[block % STAGES].count(1, 0);
+        });
+  }
+
+  // Whether a consumer has a row and a column of the output: they have equal parts of a tile's rows.
+  bool multiplies(int cta, int index, int block) const {
+    const Tile tile = tiles[block / blocks];
+    const int row = cta % CLUSTER_M * A::TILE + index * A::TILE / int(ctas[cta].consumers.size());
+    return row < tile.m && cta / CLUSTER_M * B::TILE < tile.n;
+  }
+
+  // A step of a consumer: it releases a block once it has begun with the tile's next one, or at its end; at once if it has nothing to multiply.
+  bool read(int cta, int index) {
     Cta& own = ctas[cta];
+    Consumer& consumer = own.consumers[index];
     const int block = consumer.next, stage = block % STAGES;
     const bool ends = consumer.holds && block % blocks == 0;
     if (!ends) {
@@ -148,16 +166,9 @@ template <class A, class B> struct Cluster {
       if (own.arrived[block] != filled(cta, block)) wrong = "a stage is read that is not filled";
       ++consumer.next;
     }
-    if (consumer.holds) {
-      consumer.released[(block - 1) % STAGES] = block - 1;
-      for (int to = 0; to < CTAS; ++to)
-        if (to % CLUSTER_M == cta % CLUSTER_M || to / CLUSTER_M == cta / CLUSTER_M)
-          messages.push_back([=, this] {
-            if (ctas[to].gone) wrong = "an arrival at a CTA that is gone";
-            ctas[to].empty[(block - 1) % STAGES].count(1, 0);
-          });
-    }
-    consumer.holds = !ends;
+    if (consumer.holds) release(cta, consumer, block - 1);
+    consumer.holds = !ends && multiplies(cta, index, block);
+    if (!ends && !consumer.holds) release(cta, consumer, block);
     return true;
   }
 
@@ -180,9 +191,9 @@ template <class A, class B> struct Cluster {
       Cta& own = ctas[cta];
       bool done = own.loads == total + STAGES;
       if (load(cta)) idle = 0;
-      for (Consumer& consumer : own.consumers) {
-        if (random() % 2 && read(cta, consumer)) idle = 0;
-        done = done && consumer.next == total && !consumer.holds;
+      for (int index = 0; index < int(own.consumers.size()); ++index) {
+        if (random() % 2 && read(cta, index)) idle = 0;
+        done = done && own.consumers[index].next == total && !own.consumers[index].holds;
       }
       own.gone = own.gone || done;
       const bool all_gone = std::all_of(ctas.begin(), ctas.end(), [](const Cta& one) { return one.gone; });
