@@ -302,8 +302,8 @@ def test_an_epilogue_sees_rows_of_the_whole_output() -> None:
 
 def test_warps_that_store_unevenly_stay_in_step() -> None:
     """Thousands of launches in which a warpgroup stores few rows of one tile, each warp in its own time, and none of
-    the next, where no product keeps its warps together. If they part, a launch may never end: hence the process of its own,
-    and its time limit.
+    the next, where no product keeps its warps together. If they part, a launch may never end: hence the process of
+    its own, and its time limit.
     """
     if cutlass_api.utils.device_cc() // 10 != 9:
         pytest.skip("sm90 is for Hopper")
