@@ -74,8 +74,10 @@ struct Sm90Gemm {
   static_assert(TILE_M == SHARERS * M_BLOCKS * 64 && M_BLOCKS <= 2 && TILE_N % 8 == 0 && TILE_N <= 256);
   static constexpr bool IN_CLUSTER = SPLIT > 1 && !OVER_GRID;  // the CTAs of a cluster share a tile
   static constexpr int CLUSTER = CLUSTER_M * CLUSTER_N * (IN_CLUSTER ? SPLIT : 1);
-  // Whether a warpgroup may have no row or column of the output: a tile begins inside, unless a cluster overhangs.
-  static constexpr bool MAY_LIE_OUTSIDE = CLUSTER_M * CLUSTER_N > 1 || SHARERS > 1;
+  // Whether a warpgroup that has no row or column of the output hands its stages back. A tile begins inside, unless a cluster overhangs. Over
+  // the grid, tiles are few and their time is short; and racecheck takes the parts' barriers for none where warpgroups have met at
+  // unequal numbers of barriers before.
+  static constexpr bool HANDS_BACK = (CLUSTER_M * CLUSTER_N > 1 || SHARERS > 1) && !OVER_GRID;
   static_assert(SPLIT == 1 || !PING_PONG, "a split tile has the CTA for itself");
   static_assert(!A_FROM_REGISTERS || !PING_PONG, "alone, a consumer waits for its registers");
   static_assert(!GROUPED || (SPLIT == 1 && !OUT_TRANSPOSED), "groups are of rows, as they are taken in turn");
@@ -311,7 +313,7 @@ struct Sm90Gemm {
         ptx::compute_here(tile.n);
         const int end = GROUPED ? tile.end : params.m;
         if constexpr (PING_PONG) ptx::numbered_barrier_sync<2 * WARPGROUP>(1 + warpgroup);  // until the consumer before passes the turn
-        if (MAY_LIE_OUTSIDE && (tile.m + warpgroup_m >= end || tile.n >= params.n))
+        if (HANDS_BACK && (tile.m + warpgroup_m >= end || tile.n >= params.n))
           hand_back(position, blocks, rank, warpgroup, full, empty);
         else multiply(position, blocks, rank, warpgroup, ring, full, empty);
         if constexpr (PING_PONG) position.skip((CONSUMERS - 1) * blocks);  // of the others
