@@ -1,7 +1,7 @@
 //! The cost model: an estimate of a kernel's time on a problem, good enough to put a likely winner first.
 
 use super::launch::expected_tiles;
-use super::{Design, Kernel, Operation, hopper};
+use super::{Design, Kernel, Operation, hopper, residual};
 use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
 
@@ -77,6 +77,16 @@ impl Asked<'_> {
         let grouped = kernel.operation() == Operation::GroupedGemm;
         let tiles = expected_tiles(gemm, grouped, tile[0], tile[1]);
         self.tiled(tiles, tile, flops_per_sm, element, load_penalty)
+    }
+
+    /// How many times as long as it estimates a kernel takes, where that was learnt from timings; else 1.
+    pub fn correction(&self, kernel: &Kernel, seconds: f64) -> f64 {
+        match &kernel.design {
+            Design::Sm90(config) if seconds.is_finite() && residual::knows(config, kernel.types, self) => {
+                residual::correction(config, kernel.types, ctas_per_sm(kernel), self, seconds)
+            }
+            _ => 1.0,
+        }
     }
 
     /// Whole waves of tiles, each as slow as the larger of its arithmetic and its loads through L2.

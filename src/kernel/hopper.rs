@@ -13,14 +13,14 @@ use crate::problem::GemmProblem;
 
 /// FLOP a second of one multiprocessor's tensor cores on 16-bit elements, as wgmma reaches it; and how much of the time it takes in
 /// ping-pong (of one round, too, where a consumer is alone: apart, they were worth nothing).
-const TENSOR_RATE: f64 = 5.5e12;
+pub const TENSOR_RATE: f64 = 5.5e12;
 const PING_PONG: f64 = 0.96;
 /// How much longer they take where one warpgroup is alone with them, in the fits of `placed` and of K over the grid.
 const ALONE: f64 = 1.03;
 /// Bytes a second that arrive in one multiprocessor, and that it asks the L2 cache for where all of them do so: of what a cluster shares, its
 /// part. By how much that rate grows where nearly no other one asks.
-const ARRIVING_RATE: f64 = 96.0e9;
-const L2_RATE: f64 = 87.5e9;
+pub const ARRIVING_RATE: f64 = 96.0e9;
+pub const L2_RATE: f64 = 87.5e9;
 const L2_RATE_ALONE: f64 = 0.6;
 /// How many times as long loads take where two CTAs share them, and where more do.
 const BY_PAIRS: f64 = 1.11;
@@ -49,7 +49,7 @@ const L2_KEEPS: f64 = 30e6;
 const REREAD: f64 = 0.05;
 const PING_PONG_REREAD: f64 = 4.24;
 /// Bytes a second of device memory.
-const DEVICE_RATE: f64 = 3.35e12;
+pub const DEVICE_RATE: f64 = 3.35e12;
 /// Seconds until the first bytes arrive.
 const DEVICE_STARTS: f64 = 0.2e-6;
 /// Seconds: a launch, and more of one by pairs of CTAs that share operands, and by larger clusters; the first block's way to the tensor cores and
@@ -89,7 +89,7 @@ const PACK_RATE: f64 = 2.8e12;
 const PACKED: f64 = 1.03;
 
 /// How much longer the L2 cache takes over rows that begin at multiples of so many bytes.
-fn ragged(aligned: u32) -> f64 {
+pub fn ragged(aligned: u32) -> f64 {
     match aligned {
         128.. => 0.0,
         32.. => RAGGED_LINES,
@@ -140,7 +140,7 @@ pub fn placed(
 }
 
 /// Bytes of a product's operands and output.
-fn bytes(types: Types, problem: &GemmProblem) -> f64 {
+pub fn bytes(types: Types, problem: &GemmProblem) -> f64 {
     let [a, b, out] = [&problem.a, &problem.b, &problem.out].map(|view| view.numel() as f64);
     types.a.bytes() as f64 * (a + b) + types.out.bytes() as f64 * out
 }

@@ -5,7 +5,9 @@ use std::sync::{LazyLock, Mutex};
 use rustc_hash::FxHashMap;
 
 use super::cost::{Asked, ctas_per_sm};
-use super::{Demand, Design, Elementwise, Kernel, Operation, Simt, Skinny, Sm80, Sm90, Target, Types, check_limits};
+use super::{
+    Demand, Design, Elementwise, Kernel, Operation, Simt, Skinny, Sm80, Sm90, Target, Types, check_limits, residual,
+};
 use crate::epilogue::Epilogue;
 use crate::operand::Device;
 use crate::problem::Problem;
@@ -162,5 +164,33 @@ pub fn ranked(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usi
         }
     }
     found.sort_unstable();
+    // Of the first few, better estimates.
+    if let Some((target, problem)) = target.zip(product.as_deref()) {
+        let asked = Asked { problem, target, fused, copied_bytes: 0 };
+        let few = found.len().min(residual::CANDIDATES);
+        for key in &mut found[..few] {
+            let (seconds, position) = (f64::from_bits((*key >> 64) as u64), *key as u64);
+            let corrected = seconds * asked.correction(&kernels[position as usize], seconds);
+            *key = u128::from(corrected.to_bits()) << 64 | u128::from(position);
+        }
+        found[..few].sort_unstable();
+    }
     found.into_iter().map(|key| key as u64 as usize).collect()
+}
+
+/// What corrections of the model are learnt from: of the kernels that serve a problem on a target and may be corrected, the seconds that the
+/// model gives them, and their features.
+pub fn features(problem: &Problem, target: Target) -> Vec<(usize, f64, [f32; residual::FEATURES])> {
+    let Some(product) = problem.product() else { return Vec::new() };
+    let asked = Asked { problem: &product, target, fused: false, copied_bytes: 0 };
+    let of = |position: usize| {
+        let kernel = &all()[position];
+        let Design::Sm90(config) = &kernel.design else { return None };
+        let seconds = kernel.seconds(problem, target);
+        let known = seconds.is_finite() && residual::knows(config, kernel.types, &asked);
+        known.then(|| {
+            (position, seconds, residual::features(config, kernel.types, ctas_per_sm(kernel), &asked, seconds))
+        })
+    };
+    ranked(problem, Some(target), false).into_iter().filter_map(of).collect()
 }
