@@ -337,3 +337,31 @@ fn tiles_of_one_round_are_placed_gpc_by_gpc() {
     }
     assert!(bands.len() >= 4, "{bands:?}");
 }
+
+#[test]
+fn corrections_are_numbers_near_one_wherever_they_are_made() {
+    let mut corrected = 0;
+    for (m, n, k) in [(65, 65, 0), (65, 1 << 30, 8), (128, 128, 128), (1 << 20, 4096, 1 << 20), (320, 544, 26048)] {
+        for layout in Layout::all() {
+            for target in [H100.expect("an H100"), Target { cc: 90, multiprocessors: 2 }] {
+                let problem = gemm(F16, m, n, k, layout);
+                let product = problem.product().expect("a product");
+                let asked = Asked { problem: &product, target, fused: false, copied_bytes: 0 };
+                for (position, seconds, features) in features(&problem, target) {
+                    let kernel = &all()[position];
+                    let correction = asked.correction(kernel, seconds);
+                    assert!(features.iter().all(|feature| feature.is_finite()), "{m} {n} {k}: {}", kernel.name());
+                    assert!((0.7..1.4).contains(&correction), "{m} {n} {k}: {} {correction}", kernel.name());
+                    corrected += usize::from(correction != 1.0);
+                }
+            }
+        }
+    }
+    // Not those behind an epilogue, of other types, or of few rows: nothing was learnt of them.
+    assert!(corrected > 1000, "{corrected}");
+    let few = gemm(F16, 64, 4096, 4096, Layout::all().next().expect("a layout"));
+    let exact = gemm(F32, 512, 512, 512, Layout::all().next().expect("a layout"));
+    for problem in [few, exact] {
+        assert!(features(&problem, H100.expect("an H100")).is_empty());
+    }
+}
