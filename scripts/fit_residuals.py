@@ -3,11 +3,12 @@
     python scripts/fit_residuals.py     # from docs/benchmarks/chance_h100.json to src/kernel/residual/weights.rs
 
 For each product there are the times of some kernels. A network is to tell the logarithm of how far the model is off, so
-that the kernel with the least corrected estimate is the fastest. The loss has two parts: what it costs to take a kernel
+that the kernel with the least corrected estimate is the fastest. The loss is what it costs to take a kernel
 by chance, the likelier the less its corrected estimate (which is what matters, smoothed); and by how much corrected
-estimates and times scatter within a product (which all kernels near the best have a say in). Prints what the first
-kernel takes over the best, of products that were held out, with and without the correction. Run it again after any
-change of the model or of the features; it takes a minute.
+estimates and times scatter within a product (which all kernels near the best have a say in). What all corrections of a
+product have in common costs a little. Prints what the first kernel takes over the best, of products that were held out,
+with and without the correction. Run it again after any change of the model or of the features; it takes half a minute.
+(Where there are more or fewer features than before, first give weights.rs arrays of that size, so that it builds.)
 """
 
 import json

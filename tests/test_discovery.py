@@ -63,7 +63,7 @@ def test_what_comes_first_was_timed_fast():
             lost.append(math.log(times[first] / min(times.values())))
     first_over_best = math.exp(statistics.mean(lost))
     print(f"{len(lost)} of 840: {first_over_best:.4f}, {math.exp(max(lost)):.2f} at worst")
-    assert len(lost) > 700
+    assert len(lost) > 800
     assert first_over_best < 1.01  # 1.022 by the cost model alone
 
 

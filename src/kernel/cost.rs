@@ -79,13 +79,13 @@ impl Asked<'_> {
         self.tiled(tiles, tile, flops_per_sm, element, load_penalty)
     }
 
-    /// How many times as long as it estimates a kernel takes, where that was learnt from timings; else 1.
-    pub fn correction(&self, kernel: &Kernel, seconds: f64) -> f64 {
+    /// The logarithm of how many times as long as estimated a kernel takes beside others, where that was learnt from timings.
+    pub fn correction(&self, kernel: &Kernel, seconds: f64) -> Option<f64> {
         match &kernel.design {
             Design::Sm90(config) if seconds.is_finite() && residual::knows(config, kernel.types, self) => {
-                residual::correction(config, kernel.types, ctas_per_sm(kernel), self, seconds)
+                Some(residual::correction(config, kernel.types, ctas_per_sm(kernel), self, seconds))
             }
-            _ => 1.0,
+            _ => None,
         }
     }
 

@@ -4,7 +4,7 @@
 //! chance: where tiles, clusters and K meet the caches alike, kernels are off alike. A small network (two hidden layers, rectified) tells by
 //! how much, from what the model looks at and what it makes of it. scripts/fit_residuals.py fits it to 1510 products made by chance
 //! (docs/benchmarks/chance_h100.json) and writes `weights.rs`. On products that were held out, what comes first takes 1.015 times as long as
-//! the best that was timed, and 1.024 without; on three lists that it has not seen, 1.011 to 1.014 for 1.020 to 1.031 (docs/notes/sm90.md,
+//! the best that was timed, and 1.024 without; on three lists that it has not seen, 1.011 to 1.016 for 1.020 to 1.031 (docs/notes/sm90.md,
 //! run 29).
 
 mod weights;
@@ -25,8 +25,8 @@ pub const FEATURES: usize = 31;
 const FARTHEST: f32 = 4.0;
 const LARGEST: f32 = 0.3;
 
-/// Whether it was fitted to such kernels and products: plain ones of 16-bit elements that the copy engine loads where they lie, of more than a few
-/// rows and columns.
+/// Whether it was fitted to such kernels and products: plain ones of 16-bit operands and outputs that the copy engine loads where they lie, of more
+/// than a few rows and columns. (All timings are of float16; the same programs on bfloat16 are taken to behave alike.)
 pub fn knows(config: &Sm90, types: Types, asked: &Asked) -> bool {
     /// Fewer columns in a tile were hardly timed, nor products that need no more.
     const LEAST_COLUMNS: u32 = 32;
@@ -102,14 +102,15 @@ pub fn features(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked, se
     .map(|feature| feature as f32)
 }
 
-/// How many times as long as the model says a kernel takes on a problem that it knows.
+/// The logarithm of how many times as long as the model says a kernel takes on a problem, beside other kernels: what all of them have in
+/// common means nothing.
 pub fn correction(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked, seconds: f64) -> f64 {
     let mut input = features(config, types, ctas_per_sm, asked, seconds);
     for ((feature, mean), spread) in input.iter_mut().zip(MEAN).zip(SPREAD) {
         *feature = ((*feature - mean) / spread).clamp(-FARTHEST, FARTHEST);
     }
     let [logarithm] = THIRD.of(&rectified(SECOND.of(&rectified(FIRST.of(&input)))));
-    f64::from(logarithm.clamp(-LARGEST, LARGEST).exp())
+    f64::from(logarithm.clamp(-LARGEST, LARGEST))
 }
 
 /// A linear layer: what each input adds to the outputs, and what they are without.
@@ -132,4 +133,16 @@ impl<const INPUTS: usize, const OUTPUTS: usize> Layer<INPUTS, OUTPUTS> {
 
 fn rectified<const COUNT: usize>(values: [f32; COUNT]) -> [f32; COUNT] {
     values.map(|value| value.max(0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Layer, rectified};
+
+    #[test]
+    fn a_layer_adds_up_what_inputs_weigh() {
+        let layer = Layer { weights: [[1.0, 2.0], [3.0, 4.0], [0.5, 0.0]], bias: [5.0, -6.0] };
+        assert_eq!(layer.of(&[1.0, -1.0, 2.0]), [4.0, -8.0]);
+        assert_eq!(rectified([4.0, -8.0]), [4.0, 0.0]);
+    }
 }

@@ -164,18 +164,31 @@ pub fn ranked(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usi
         }
     }
     found.sort_unstable();
-    // Of the first few, better estimates.
     if let Some((target, problem)) = target.zip(product.as_deref()) {
         let asked = Asked { problem, target, fused, copied_bytes: 0 };
         let few = found.len().min(residual::CANDIDATES);
-        for key in &mut found[..few] {
-            let (seconds, position) = (f64::from_bits((*key >> 64) as u64), *key as u64);
-            let corrected = seconds * asked.correction(&kernels[position as usize], seconds);
-            *key = u128::from(corrected.to_bits()) << 64 | u128::from(position);
-        }
+        correct(&mut found[..few], &asked);
         found[..few].sort_unstable();
     }
     found.into_iter().map(|key| key as u64 as usize).collect()
+}
+
+/// Corrects the seconds of the kernels that `ranked` has found where that was learnt from timings. Of others nothing is known, which those in the mean
+/// neither gain nor lose by.
+fn correct(found: &mut [u128], asked: &Asked) {
+    let of = |key: u128| (f64::from_bits((key >> 64) as u64), key as u64);
+    let correction = |key: &u128| {
+        let (seconds, position) = of(*key);
+        asked.correction(&all()[position as usize], seconds)
+    };
+    let corrections: Vec<Option<f64>> = found.iter().map(correction).collect();
+    let known = corrections.iter().flatten();
+    let mean = known.clone().sum::<f64>() / known.count().max(1) as f64;
+    for (key, correction) in found.iter_mut().zip(corrections) {
+        let Some(correction) = correction else { continue };
+        let (seconds, position) = of(*key);
+        *key = u128::from((seconds * (correction - mean).exp()).to_bits()) << 64 | u128::from(position);
+    }
 }
 
 /// What corrections of the model are learnt from: of the kernels that serve a problem on a target and may be corrected, the seconds that the
