@@ -3,11 +3,11 @@
     python scripts/fit_residuals.py     # from docs/benchmarks/chance_h100.json to src/kernel/residual/weights.rs
 
 For each product there are the times of some kernels. A network is to tell the logarithm of how far the model is off, so
-that the kernel with the least corrected estimate is the fastest. The loss is what it costs to take a kernel
-by chance, the likelier the less its corrected estimate (which is what matters, smoothed); and by how much corrected
-estimates and times scatter within a product (which all kernels near the best have a say in). What all corrections of a
-product have in common costs a little. Prints what the first kernel takes over the best, of products that were held out,
-with and without the correction. Run it again after any change of the model or of the features; it takes half a minute.
+that the kernel with the least corrected estimate is the fastest. The loss is what it costs to take a kernel by chance,
+the likelier the less its corrected estimate (which is what matters, smoothed); and by how much corrected estimates and
+times scatter within a product (which all kernels near the best have a say in). What all corrections of a product have
+in common costs a little. Prints what the first kernel takes over the best, of products that were held out, with and
+without the correction. Run it again after any change of the model or of the features; it takes half a minute.
 (Where there are more or fewer features than before, first give weights.rs arrays of that size, so that it builds.)
 """
 
@@ -29,7 +29,8 @@ TIMINGS = ROOT / "docs/benchmarks/chance_h100.json"
 WEIGHTS = ROOT / "src/kernel/residual/weights.rs"
 
 HIDDEN = (48, 24)
-#: As in residual.rs: kernels that are put in order anew, and the bounds of features and corrections.
+#: How many kernels are put in order anew, of those that the model puts first; features further from their mean than so
+#: many times their spread, and corrections (logarithms) beyond this, are beyond what was timed.
 CANDIDATES = 8
 FARTHEST = 4.0
 LARGEST = 0.3
@@ -190,6 +191,8 @@ def rust(correction: Correction) -> str:
     names = ("FIRST", "SECOND", "THIRD")
     text = "//! Written by scripts/fit_residuals.py: what `residual` has learnt.\n\n"
     text += "#![allow(clippy::approx_constant)] // some come near to one by chance\n\nuse super::{FEATURES, Layer};\n\n"
+    text += f"pub const CANDIDATES: usize = {CANDIDATES};\n"
+    text += f"pub const FARTHEST: f32 = {FARTHEST};\npub const LARGEST: f32 = {LARGEST};\n"
     text += "#[rustfmt::skip]\n" + array("MEAN", correction.mean)
     text += "#[rustfmt::skip]\n" + array("SPREAD", correction.spread)
     for name, layer in zip(names, correction.layers, strict=True):

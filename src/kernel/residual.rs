@@ -9,21 +9,15 @@
 
 mod weights;
 
-use self::weights::{FIRST, MEAN, SECOND, SPREAD, THIRD};
+pub use self::weights::CANDIDATES;
+use self::weights::{FARTHEST, FIRST, LARGEST, MEAN, SECOND, SPREAD, THIRD};
 use super::Types;
 use super::cost::Asked;
 use super::hopper;
 use super::sm90::{Schedule, Sm90};
 use crate::operand::DType;
 
-/// How many kernels are put in order anew, of those that the model puts first.
-pub const CANDIDATES: usize = 8;
-
 pub const FEATURES: usize = 31;
-
-/// Features further from their mean than so many times their spread, and corrections beyond this (as a logarithm), are beyond what was timed.
-const FARTHEST: f32 = 4.0;
-const LARGEST: f32 = 0.3;
 
 /// Whether it was fitted to such kernels and products: plain ones of 16-bit operands and outputs that the copy engine loads where they lie, of more
 /// than a few rows and columns. (All timings are of float16; the same programs on bfloat16 are taken to behave alike.)
