@@ -435,7 +435,7 @@ struct Sm90Gemm {
   // ---- the consumers ----
 
   // One tile's sums. While a K block is multiplied, the next one is already issued; a stage is released once the block after it is
-  // under way and its own has been read.
+  // under way and its own has been read. In ping-pong, a consumer that has its turn passes it on at the end.
   static __device__ __forceinline__ void multiply(Ring& position, int blocks, unsigned rank, int warpgroup, unsigned ring,
                                                   unsigned full, unsigned empty) {
     unsigned previous = 0;

@@ -15,6 +15,7 @@ mod metadata;
 mod options;
 mod prepared;
 mod scope;
+mod source;
 mod status;
 mod stream;
 mod tensors;

@@ -3,14 +3,14 @@
 
 use std::collections::HashMap;
 
-use pyo3::exceptions::{PyMemoryError, PyRecursionError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyType};
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString};
 
 use super::dtype;
 use super::scope::{MODULES, Meant, Scope, known_function};
+use super::source::{Source, kind, list, plain_function, text};
 use crate::epilogue::{
     ACCUMULATOR, Argument, Binary, Comparison, Graph, Id, MAIN_OUTPUT, Meaning, Node, Number, Output, Unary,
 };
@@ -90,195 +90,10 @@ pub fn trace_epilogue(py: Python<'_>, epilogue_fn: &Bound<'_, PyAny>) -> PyResul
         }
     }
     let source = if is_text { Source::of_text(epilogue_fn)? } else { Source::of_function(epilogue_fn)? };
-    let made = Py::new(py, source.traced()?)?;
+    let made = Py::new(py, Walk::new(&source).function(&source.definition()?)?)?;
     known.append(&made)?;
     traced.set_item(key, known)?;
     Ok(made)
-}
-
-/// A function that Python code defines, and that is what its source says.
-fn plain_function<'a, 'py>(epilogue_fn: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py, PyAny>> {
-    static FUNCTION: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    let py = epilogue_fn.py();
-    if !epilogue_fn.is_instance(FUNCTION.import(py, "types", "FunctionType")?)? {
-        let name = epilogue_fn.get_type().name()?;
-        return Err(PyTypeError::new_err(format!("epilogue_fn is a {name}; give a function, or its source")));
-    }
-    if epilogue_fn.getattr_opt(intern!(py, "__wrapped__"))?.is_some() {
-        let name = epilogue_fn.getattr("__name__")?;
-        return Err(PyValueError::new_err(format!(
-            "{name} is what a decorator made of an epilogue function, and may compute something else; give the function itself, \
-             {name}.__wrapped__"
-        )));
-    }
-    Ok(epilogue_fn)
-}
-
-/// The text that an epilogue function stands in, and what its names mean.
-struct Source<'py> {
-    py: Python<'py>,
-    /// The user's string, or the whole file, or cell of a notebook, that a function is defined in.
-    text: String,
-    file: Option<String>,
-    /// Of a function; the names in a string mean those that are known here.
-    scope: Option<Scope<'py>>,
-}
-
-impl<'py> Source<'py> {
-    fn of_text(text: &Bound<'py, PyAny>) -> PyResult<Source<'py>> {
-        let py = text.py();
-        let text = py.import("textwrap")?.call_method1("dedent", (text,))?.extract()?;
-        Ok(Source { py, text, file: None, scope: None })
-    }
-
-    fn of_function(function: &Bound<'py, PyAny>) -> PyResult<Source<'py>> {
-        let py = function.py();
-        let inspect = py.import("inspect")?;
-        let found = inspect.call_method1("findsource", (function,)).map_err(|error| {
-            let raised = PyValueError::new_err(format!(
-                "the source of the epilogue function is not to be had ({}); give it as a string",
-                error.value(py)
-            ));
-            raised.set_cause(py, Some(error));
-            raised
-        })?;
-        let (lines, _): (Vec<String>, usize) = found.extract()?;
-        let file = inspect.call_method1("getsourcefile", (function,))?.extract()?;
-        Ok(Source { py, text: lines.concat(), file, scope: Some(Scope::of(function)?) })
-    }
-
-    fn traced(&self) -> PyResult<TracedEpilogue> {
-        let ast = self.py.import("ast")?;
-        let tree = ast.call_method1("parse", (&self.text, self.filename())).map_err(|error| self.unparsed(error))?;
-        let function = match &self.scope {
-            None => self.only_function(&tree)?,
-            Some(scope) => self.function_of(&tree, &scope.function.getattr("__code__")?)?,
-        };
-        Walk { source: self, graph: Graph::default(), meanings: Vec::new(), names: HashMap::new(), depth: 0 }
-            .function(&function)
-    }
-
-    fn filename(&self) -> &str {
-        self.file.as_deref().unwrap_or("<epilogue>")
-    }
-
-    fn unparsed(&self, error: PyErr) -> PyErr {
-        let py = self.py;
-        if error.is_instance_of::<PyRecursionError>(py) || error.is_instance_of::<PyMemoryError>(py) {
-            let message = "an expression is nested too deeply for Python to read it; name parts of it";
-            let raised = PyValueError::new_err(message);
-            raised.set_cause(py, Some(error));
-            return raised;
-        }
-        // A function could be compiled when it was defined.
-        if self.scope.is_some() { self.stale() } else { error }
-    }
-
-    fn only_function(&self, tree: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let mut functions = list(tree, "body")?;
-        functions.retain(|node| kind(node).is_ok_and(|kind| kind == "FunctionDef"));
-        let [function] = functions.as_slice() else {
-            let count = functions.len();
-            return Err(PyValueError::new_err(format!(
-                "an epilogue is one function definition, but its source holds {count}"
-            )));
-        };
-        if let Some(decorator) = list(function, "decorator_list")?.first() {
-            return Err(
-                self.error(decorator, "decorators cannot be used where an epilogue function is given as a string")
-            );
-        }
-        Ok(function.clone())
-    }
-
-    /// The definition in a file's syntax tree that was compiled to this code. The file may have changed since.
-    fn function_of(&self, tree: &Bound<'py, PyAny>, code: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let (name, line): (String, usize) =
-            (code.getattr("co_name")?.extract()?, code.getattr("co_firstlineno")?.extract()?);
-        if name == "<lambda>" {
-            return Err(PyValueError::new_err("an epilogue is one function definition, and not a lambda"));
-        }
-        let ast = self.py.import("ast")?;
-        for statement in list(tree, "body")? {
-            for node in ast.call_method1("walk", (&statement,))?.try_iter()? {
-                let node = node?;
-                if kind(&node)? != "FunctionDef" || text(&node, "name")? != name {
-                    continue;
-                }
-                // Code begins with the decorators.
-                let first = list(&node, "decorator_list")?.into_iter().next().unwrap_or_else(|| node.clone());
-                if first.getattr("lineno")?.extract::<usize>()? != line {
-                    continue;
-                }
-                // IPython compiles each statement of a cell by itself, and what a file imports shows in the code of its functions.
-                let alone = ast.call_method1("Module", (vec![statement.clone()], Vec::<usize>::new()))?;
-                if self.compiles_to(tree, code)? || self.compiles_to(&alone, code)? {
-                    return Ok(node);
-                }
-            }
-        }
-        Err(self.stale())
-    }
-
-    fn compiles_to(&self, tree: &Bound<'py, PyAny>, code: &Bound<'py, PyAny>) -> PyResult<bool> {
-        let kwargs = PyDict::new(self.py);
-        kwargs.set_item("dont_inherit", true)?;
-        let compile = self.py.import("builtins")?.getattr("compile")?;
-        // A cell with an await outside of functions compiles otherwise than as a whole.
-        match compile.call((tree, self.filename(), "exec"), Some(&kwargs)) {
-            Ok(compiled) => holds_code(&compiled, code),
-            Err(_) => Ok(false),
-        }
-    }
-
-    fn stale(&self) -> PyErr {
-        let file = self.file.as_deref().unwrap_or_default();
-        PyValueError::new_err(format!(
-            "the source of the epilogue function is not what {file} holds now; import it anew, or give it as a string"
-        ))
-    }
-
-    /// An error with the line that a node is on.
-    fn error(&self, node: &Bound<'_, PyAny>, message: &str) -> PyErr {
-        let Ok(line) = node.getattr("lineno").and_then(|line| line.extract::<usize>()) else {
-            return PyValueError::new_err(message.to_owned());
-        };
-        let text = self.text.lines().nth(line.saturating_sub(1)).unwrap_or_default().trim();
-        let place = match &self.file {
-            Some(file) => format!("{file}, line {line}"),
-            None => format!("line {line}"),
-        };
-        PyValueError::new_err(format!("{message} ({place}: `{text}`)"))
-    }
-}
-
-/// Whether a code object holds another, itself or in a function defined in it. Flags tell where a function was defined, and with
-/// which `__future__`, and nothing of what an epilogue function computes.
-fn holds_code(holder: &Bound<'_, PyAny>, code: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let kwargs = PyDict::new(code.py());
-    kwargs.set_item("co_flags", code.getattr("co_flags")?)?;
-    for held in holder.getattr("co_consts")?.try_iter()? {
-        let held = held?;
-        if held.get_type().is(code.get_type())
-            && (held.call_method("replace", (), Some(&kwargs))?.eq(code)? || holds_code(&held, code)?)
-        {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-/// The class of a syntax tree's node.
-fn kind(node: &Bound<'_, PyAny>) -> PyResult<String> {
-    node.get_type().name()?.extract()
-}
-
-fn list<'py>(node: &Bound<'py, PyAny>, field: &str) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    node.getattr(field)?.try_iter()?.collect()
-}
-
-fn text(node: &Bound<'_, PyAny>, field: &str) -> PyResult<String> {
-    node.getattr(field)?.extract()
 }
 
 /// A walk through one function.
@@ -295,7 +110,11 @@ struct Walk<'a, 'py> {
 /// How deep expressions may nest; a chain of as many operators is that deep.
 const MAX_DEPTH: usize = 400;
 
-impl<'py> Walk<'_, 'py> {
+impl<'a, 'py> Walk<'a, 'py> {
+    fn new(source: &'a Source<'py>) -> Walk<'a, 'py> {
+        Walk { source, graph: Graph::default(), meanings: Vec::new(), names: HashMap::new(), depth: 0 }
+    }
+
     fn function(mut self, function: &Bound<'py, PyAny>) -> PyResult<TracedEpilogue> {
         self.parameters(function)?;
         let body = list(function, "body")?;
