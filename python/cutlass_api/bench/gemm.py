@@ -3,8 +3,8 @@
 The method: several sets of inputs, together larger than twice the L2 cache (or 200 of them); random numbers, as zeros
 draw less power; each method captured in a CUDA graph that goes through all sets; the methods take turns, round by
 round; medians.
-All kernels (`simt` left out where others serve) are timed roughly first, and the best of them, with the one that
-`get_kernels` ranks first, carefully.
+Of all kernels (`simt` left out where others serve) the slower half is left out again and again, and the last few, with
+the one that `get_kernels` ranks first, are timed carefully.
 
 Grouped GEMMs are measured in bfloat16 alone, beside ``torch._grouped_mm``, which has one launch for no other type.
 """
@@ -29,10 +29,10 @@ L2_BYTES = 50 << 20
 #: Rounds in which the methods take turns, and the least time that one turn lasts.
 ROUNDS = 15
 TURN_SECONDS = 2e-3
-#: How many of the roughly timed kernels are timed carefully.
+#: How many kernels are timed carefully.
 FINALISTS = 5
-#: A kernel that takes so many times as long as the best so far is timed once only.
-HOPELESS = 2
+#: A kernel that takes so many times as long as the best so far is not timed further.
+HOPELESS = 1.6
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Row:
     kernels: int
     operators: float | None = None
     groups: int = 0
-    #: The time of each kernel, rough: the better of two turns, or the only one of a kernel that had no chance.
+    #: The time of each kernel, rough: the median of some turns, or the least of one that had no chance.
     rough: dict[str, float] = field(default_factory=dict)
 
 
@@ -169,11 +169,11 @@ class Timed:
         self.times: list[float] = []
         self._replays = 1
 
-    def warm_up(self) -> None:
-        """Replays the graph twice, and decides how many replays make up a turn."""
+    def warm_up(self, seconds: float = TURN_SECONDS) -> None:
+        """Replays the graph twice, and decides how many replays make up a turn of so many seconds."""
         self.turn()
         least = self.turn()
-        self._replays = max(1, math.ceil(TURN_SECONDS / (1e-6 * least * len(self._launches))))
+        self._replays = max(1, math.ceil(seconds / (1e-6 * least * len(self._launches))))
         self.times.clear()
 
     def turn(self) -> float:
@@ -195,13 +195,28 @@ class Timed:
         return statistics.median(self.times)
 
 
-def roughly(timed: Timed, best: float) -> float:
-    """Microseconds of a launch, where `best` is that of the best method so far."""
-    first = timed.turn()
-    if first > HOPELESS * best:
-        return first
-    timed.warm_up()
-    return min(timed.turn() for _ in range(2))
+def sift(kernels: Iterable[tuple[str, Timed]], keep: int) -> tuple[dict[str, float], dict[str, Timed]]:
+    """The rough time of each in microseconds, and the fastest `keep` of them.
+
+    A chip that has just idled is up to a sixth faster than one that has been at work for a while. So all are timed in
+    turns, there and back, and the slower half is left out until so many remain.
+    """
+    rough: dict[str, float] = {}
+    left = {}
+    for name, timed in kernels:
+        # A single replay now and then takes several times as long.
+        rough[name] = min(timed.turn() for _ in range(3))
+        if rough[name] < HOPELESS * min(rough.values()):
+            left[name] = timed
+    for timed in left.values():
+        timed.warm_up(TURN_SECONDS / 2)
+    while len(left) > keep:
+        for timed in (*left.values(), *reversed(left.values())):
+            timed.turn()
+        rough |= {name: timed.median for name, timed in left.items()}
+        fastest = sorted(left, key=rough.__getitem__)[: max(keep, len(left) // 2)]
+        left = {name: left[name] for name in fastest}
+    return rough, left
 
 
 def in_turns(methods: dict[str, Timed], rounds: int) -> None:
@@ -232,17 +247,17 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
     def ours(at: int) -> Timed:
         return inputs.graph(launches(kernels[at], artifacts[at]))
 
-    rough: dict[int, float] = {}
-    for at in range(len(kernels)):
-        rough[at] = roughly(ours(at), min(rough.values(), default=math.inf))
-    finalists = sorted(rough, key=rough.__getitem__)[:FINALISTS]
-    methods = {f"ours {at}": ours(at) for at in {0, *finalists}}
+    names = [kernel.metadata.kernel_name for kernel in kernels]
+    rough, methods = sift(((name, ours(at)) for at, name in enumerate(names)), FINALISTS)
+    finalists = {names[0], *methods}
+    if names[0] not in methods:
+        methods[names[0]] = ours(0)
     methods["torch"] = inputs.graph(inputs.torch_launches())
     operators = None if shape.groups else _operators(inputs, all_args)
     if operators:
         methods["operators"] = operators
     in_turns(methods, ROUNDS)
-    best = min((at for at in {0, *finalists}), key=lambda at: methods[f"ours {at}"].median)
+    best = min(finalists, key=lambda name: methods[name].median)
     element = 4 if dtype in ("tf32", "float32") else 2
     floor = max(2 * shape.m * shape.n * shape.k / FLOOR_FLOPS[dtype], element * shape.elements / FLOOR_BYTES)
     return Row(
@@ -251,15 +266,15 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
         mnk=(shape.m, shape.n, shape.k),
         layout=shape.layout,
         torch=methods["torch"].median,
-        first=methods["ours 0"].median,
-        best=methods[f"ours {best}"].median,
+        first=methods[names[0]].median,
+        best=methods[best].median,
         floor=1e6 * floor,
-        kernel=kernels[0].metadata.kernel_name,
-        best_kernel=kernels[best].metadata.kernel_name,
+        kernel=names[0],
+        best_kernel=best,
         kernels=len(kernels),
         operators=methods["operators"].median if operators else None,
         groups=shape.groups,
-        rough={kernels[at].metadata.kernel_name: round(time, 3) for at, time in rough.items()},
+        rough={name: round(time, 3) for name, time in rough.items()},
     )
 
 
