@@ -1,0 +1,176 @@
+"""Times kernels on products made by chance, for the correction of Hopper's cost model to be fitted to.
+
+    python scripts/time_products.py NAME OUT [--seed 1] [--count 400] [--seconds 500]   # on a GPU
+
+Writes what docs/benchmarks/chance_h100.json holds, with one more set named NAME, to OUT. Half of the products are of
+language models' layers, the others anything that the copy engine can address; of each, the kernels that rank first and
+some by chance are timed, as `cutlass_api bench gemm` does. Stops when so many seconds have passed.
+"""
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cutlass_api
+import torch
+from cutlass_api.arguments import GemmArguments
+from cutlass_api.bench.gemm import Inputs, Shape, Timed, in_turns, sift
+from rich.progress import track
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+TIMINGS = Path(__file__).parent.parent / "docs/benchmarks/chance_h100.json"
+
+#: Hidden and feed-forward sizes of language models, and tokens.
+WIDTHS = (1024, 1536, 2048, 2560, 2816, 3072, 3584, 4096, 5120, 5376, 6144, 6912, 7168, 8192)
+WIDTHS += (8960, 9728, 11008, 12288, 13824, 14336, 16384, 28672)
+TOKENS = (96, 128, 192, 256, 320, 384, 512, 640, 768, 896, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+FEW_TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+#: How often each layout: transposed weights, as in a linear layer, are what is met most.
+LAYOUTS = {"tn": 0.3, "tt": 0.3, "nt": 0.25, "nn": 0.15}
+#: The parts of products with few rows, of those of layers among the others, and of those in bfloat16.
+FEW_ROWS, LAYERS, BFLOAT16 = 0.1, 0.5, 0.1
+#: Larger products take too much of the time.
+MOST_FLOP, MOST_ELEMENTS = 4e11, 2e8
+
+#: How many kernels are timed: those that rank first, and some that the ranking has among the next.
+FIRST, CHANCE, AMONG = 18, 4, 60
+#: How many of them carefully, in how many rounds.
+FINALISTS, ROUNDS = 8, 9
+
+
+def some_extent(chance: random.Random, least: int, most: int) -> int:
+    """A multiple of 8, small ones as likely as large ones."""
+    return 8 * round(least / 8 * (most / least) ** chance.random())
+
+
+def product(chance: random.Random) -> tuple[Shape, str]:
+    """A product made by chance, and its type."""
+    layout = chance.choices(list(LAYOUTS), list(LAYOUTS.values()))[0]
+    dtype = "bfloat16" if chance.random() < BFLOAT16 else "float16"
+    while True:
+        if chance.random() < FEW_ROWS:
+            m, n, k = (chance.choice(FEW_TOKENS), *(some_extent(chance, 512, 16384) for _ in range(2)))
+            if chance.random() < LAYERS:
+                n, k = chance.choice(WIDTHS), chance.choice(WIDTHS)
+            m = m if layout[0] == "t" else max(m, 8)
+        elif chance.random() < LAYERS:
+            m, n, k = chance.choice(TOKENS), chance.choice(WIDTHS), chance.choice(WIDTHS)
+            if layout == "nt":  # of gradients of weights, tokens are added up
+                m, k = k, m
+        else:
+            m, n, k = (some_extent(chance, *bounds) for bounds in ((72, 8192), (72, 8192), (64, 32768)))
+        shape = Shape("", m, n, k, layout)
+        if 2 * m * n * k <= MOST_FLOP and shape.elements <= MOST_ELEMENTS:
+            return shape, dtype
+
+
+def arguments(shape: Shape, dtype: str) -> GemmArguments:
+    """The product's, without memory."""
+    kind = {"device": "cuda", "dtype": getattr(torch, dtype)}
+    (m, n, k), (a, b) = (shape.m, shape.n, shape.k), shape.layout
+    with FakeTensorMode():
+        return GemmArguments(
+            torch.empty(m, k, **kind) if a == "t" else torch.empty(k, m, **kind).T,
+            torch.empty(k, n, **kind) if b == "t" else torch.empty(n, k, **kind).T,
+            torch.empty(m, n, **kind),
+            torch.float32,
+        )
+
+
+def choose(args: GemmArguments, chance: random.Random) -> list[Any]:
+    """The kernels to time."""
+    ranked = [kernel for kernel in cutlass_api.get_kernels(args) if "simt" not in kernel.metadata.kernel_name]
+    others = ranked[FIRST:AMONG]
+    return ranked[:FIRST] + chance.sample(others, min(CHANCE, len(others)))
+
+
+def kernel_of_torch(launch: Any) -> str:
+    """The longest that a launch runs."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        launch()
+        torch.cuda.synchronize()
+    return max(profile.key_averages(), key=lambda event: event.device_time_total).key
+
+
+def measure(shape: Shape, dtype: str, kernels: list[Any]) -> tuple[float, str, dict[str, float]]:
+    """Microseconds of torch, its kernel where it is faster than all of ours, and ours."""
+    inputs = Inputs(shape, dtype)
+    all_args = inputs.arguments()
+
+    def graph(kernel: Any) -> Timed:
+        artifact = kernel.compile(all_args[0])
+        size = kernel.get_workspace_size(all_args[0])
+        workspace = torch.empty(size, device="cuda", dtype=torch.uint8) if size else None
+        run = partial(kernel.run, workspace=workspace, assume_supported_args=True)
+        return inputs.graph(partial(run, args, artifact) for args in all_args)
+
+    times, finalists = sift(((kernel.metadata.kernel_name, graph(kernel)) for kernel in kernels), FINALISTS)
+    theirs = inputs.graph(inputs.torch_launches())
+    in_turns({**finalists, "torch": theirs}, ROUNDS)
+    times |= {name: timed.median for name, timed in finalists.items()}
+    faster = theirs.median < min(times.values())
+    return theirs.median, kernel_of_torch(inputs.torch_launches()[0]) if faster else "", times
+
+
+def rows(seed: int, count: int, seconds: float) -> Iterator[tuple[Shape, float, str, dict[str, float]]]:
+    end = time.monotonic() + seconds
+    chance = random.Random(seed)
+    products = [product(chance) for _ in range(count)]
+    chosen = [choose(arguments(*each), chance) for each in products]
+    # Compiled beforehand, and each once: while kernels are timed, nothing else asks for the host.
+    programs = {
+        kernel.metadata.kernel_name: (kernel, each)
+        for each, kernels in zip(products, chosen, strict=True)
+        for kernel in kernels
+    }
+    with ThreadPoolExecutor() as pool:
+        compiled = pool.map(lambda pair: pair[0].compile(arguments(*pair[1])), programs.values())
+        for _ in track(compiled, "compile", len(programs)):
+            pass
+    for (shape, dtype), kernels in zip(track(products, "time"), chosen, strict=True):
+        if time.monotonic() > end:
+            return
+        yield shape, *measure(shape, dtype, kernels)
+        torch.cuda.empty_cache()
+
+
+def as_text(document: dict[str, Any]) -> str:
+    """JSON with a product a line."""
+
+    def dump(value: Any) -> str:
+        return json.dumps(value, separators=(",", ":"))
+
+    entries = []
+    for name, value in document.items():
+        lines = ",\n".join(map(dump, value)) if isinstance(value, list) and name != "kernels" else None
+        entries.append(f"{dump(name)}:" + (dump(value) if lines is None else f"[\n{lines}\n]"))
+    return "{" + ",\n".join(entries) + "}\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("name")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=400)
+    parser.add_argument("--seconds", type=float, default=500)
+    options = parser.parse_args()
+
+    document = json.loads(TIMINGS.read_text())
+    numbers = {kernel: number for number, kernel in enumerate(document["kernels"])}
+    timed = document[options.name] = []
+    for shape, theirs, their_kernel, times in rows(options.seed, options.count, options.seconds):
+        ours = [[numbers.setdefault(kernel, len(numbers)), round(time, 3)] for kernel, time in times.items()]
+        timed.append([shape.m, shape.n, shape.k, shape.layout, round(theirs, 3), their_kernel, ours])
+    document["kernels"] = list(numbers)
+    options.out.write_text(as_text(document))
+
+
+if __name__ == "__main__":
+    main()
