@@ -7,13 +7,13 @@ that the kernel with the least corrected estimate is the fastest. The loss is wh
 the likelier the less its corrected estimate (which is what matters, smoothed); and by how much corrected estimates and
 times scatter within a product (which all kernels near the best have a say in). What all corrections of a product have
 in common costs a little. Prints what the first kernel takes over the best, of products that were held out, with and
-without the correction. Run it again after any change of the model or of the features; it takes half a minute.
+without the correction. Run it again after any change of the model or of the features; it takes two minutes.
 (Where there are more or fewer features than before, first give weights.rs arrays of that size, so that it builds.)
 """
 
 import json
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,14 +28,19 @@ ROOT = Path(__file__).parent.parent
 TIMINGS = ROOT / "docs/benchmarks/chance_h100.json"
 WEIGHTS = ROOT / "src/kernel/residual/weights.rs"
 
-HIDDEN = (48, 24)
+HIDDEN = (64, 32)
 #: How many kernels are put in order anew, of those that the model puts first; features further from their mean than so
 #: many times their spread, and corrections (logarithms) beyond this, are beyond what was timed.
-CANDIDATES = 8
+CANDIDATES = 12
 FARTHEST = 4.0
 LARGEST = 0.3
-#: Kernels that the model gives more than so much (as a logarithm) above its least are not looked at.
+#: Kernels that the model gives more than so much (as a logarithm) above its least are not looked at. Nor are those that
+#: took so many times as long as the fastest: of some there is one replay, now and then several times too long.
 WITHIN = 0.34
+HOPELESS = 1.95
+#: How many of a product's kernels, the fastest, were timed carefully, and what the others weigh beside them.
+CAREFULLY = 8
+ROUGH = 0.3
 #: The temperature of chance; how near (as a logarithm) to the model's least a kernel counts half; beyond what a time is
 #: as bad as any; beyond what a residual counts linearly.
 TEMPERATURE = 0.05
@@ -45,7 +50,7 @@ OUTLIER = 0.06
 #: How much the scatter counts beside the first part, and how much it costs to correct everything by the same.
 SCATTER = 100.0
 OFFSET = 1.0
-EPOCHS, BATCH, RATE, DECAY = 60, 128, 8e-3, 0.01
+EPOCHS, BATCH, RATE, DECAY = 90, 128, 8e-3, 0.01
 #: While it is fitted, a product's features are moved by so many times their spread, those of all its kernels alike: as
 #: if it were another one.
 JITTER = 0.2
@@ -55,7 +60,7 @@ FOLDS = 4
 class Timings(NamedTuple):
     """Of each product (first dimension), of each kernel (second): logarithms above the product's least, and features.
 
-    ``known``: where there is a kernel. ``torch``: cuBLAS's time over the best, of each product.
+    ``known``: what a kernel weighs, 0 where there is none. ``torch``: cuBLAS's time over the best, of each product.
     """
 
     estimates: torch.Tensor
@@ -71,37 +76,40 @@ class Timings(NamedTuple):
 def products() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, float]]:
     """Estimates, times and features of the kernels of each product that the correction is for, and torch's time."""
     data = json.loads(TIMINGS.read_text())
-    half = {"device": "cuda", "dtype": torch.float16}
-    for name in ("all", "top", "later", "last"):
-        for m, n, k, layout, torch_time, _, timed in data[name]:
-            with FakeTensorMode():
-                a = torch.empty(m, k, **half) if layout[0] == "t" else torch.empty(k, m, **half).T
-                b = torch.empty(k, n, **half) if layout[1] == "t" else torch.empty(n, k, **half).T
-                args = GemmArguments(a, b, torch.empty(m, n, **half), torch.float32)
-            told = {kernel: (seconds, features) for kernel, seconds, features in _core.ranking_features(args, 90)}
-            times = {data["kernels"][index]: time for index, time in timed}
-            # Some that were timed are not offered any more.
-            both = [name for name in times if name in told]
-            if len(both) < 2:
-                continue
-            estimates = np.log([told[name][0] for name in both])
-            near = estimates < estimates.min() + WITHIN
-            features = np.array([told[name][1] for name in both])
-            yield estimates[near], np.log([times[name] for name in both])[near], features[near], torch_time
+    kernels = data.pop("kernels")
+    del data["note"]
+    for m, n, k, layout, torch_time, _, timed in chain.from_iterable(data.values()):
+        dtype = torch.bfloat16 if "bf16" in kernels[timed[0][0]] else torch.float16
+        like = {"device": "cuda", "dtype": dtype}
+        with FakeTensorMode():
+            a = torch.empty(m, k, **like) if layout[0] == "t" else torch.empty(k, m, **like).T
+            b = torch.empty(k, n, **like) if layout[1] == "t" else torch.empty(n, k, **like).T
+            args = GemmArguments(a, b, torch.empty(m, n, **like), torch.float32)
+        told = {kernel: (seconds, features) for kernel, seconds, features in _core.ranking_features(args, 90)}
+        least = min(time for _, time in timed)
+        times = {kernels[index]: time for index, time in timed if time < HOPELESS * least}
+        # Some that were timed are not offered any more.
+        both = [name for name in times if name in told]
+        if len(both) < 2:
+            continue
+        estimates = np.log([told[name][0] for name in both])
+        near = estimates < estimates.min() + WITHIN
+        features = np.array([told[name][1] for name in both])
+        yield estimates[near], np.log([times[name] for name in both])[near], features[near], torch_time
 
 
 def load() -> Timings:
     rows = list(products())
     most = max(len(estimates) for estimates, *_ in rows)
     shape = (len(rows), most)
-    estimates, times, known = torch.zeros(shape), torch.zeros(shape), torch.zeros(shape, dtype=torch.bool)
+    estimates, times, known = torch.zeros(shape), torch.zeros(shape), torch.zeros(shape)
     features = torch.zeros(*shape, rows[0][2].shape[1])
     for at, (of_estimates, of_times, of_features, _) in enumerate(rows):
         count = len(of_estimates)
         estimates[at, :count] = torch.tensor(of_estimates - of_estimates.min())
         times[at, :count] = torch.tensor(of_times - of_times.min())
         features[at, :count] = torch.tensor(of_features)
-        known[at, :count] = True
+        known[at, :count] = torch.tensor(np.where(of_times.argsort().argsort() < CAREFULLY, 1.0, ROUGH))
     beside = torch.tensor([torch_time / np.exp(of_times.min()) for _, of_times, _, torch_time in rows])
     return Timings(estimates, times, features, known, beside)
 
@@ -111,7 +119,7 @@ class Correction(nn.Module):
 
     def __init__(self, timings: Timings) -> None:
         super().__init__()
-        features = timings.features[timings.known]
+        features = timings.features[timings.known > 0]
         self.mean, self.spread = features.mean(0), features.std(0) + 1e-3
         sizes = (features.shape[1], *HIDDEN, 1)
         self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(sizes))
@@ -131,7 +139,7 @@ def loss(correction: Correction, timings: Timings) -> torch.Tensor:
     moved = JITTER * correction.spread * torch.randn(len(features), 1, features.shape[2])
     corrections = correction(features + moved)
     corrected = estimates + corrections
-    likely = torch.softmax((-corrected / TEMPERATURE).masked_fill(~known, -torch.inf), 1)
+    likely = torch.softmax((-corrected / TEMPERATURE).masked_fill(known == 0, -torch.inf), 1)
     lost = (likely * times.clamp(max=WORST)).sum(1)
 
     weights = known / (1 + (estimates / NEAR) ** 2)
@@ -162,7 +170,7 @@ def fit(timings: Timings) -> Correction:
 
 def first_over_best(timings: Timings, correction: Correction | None) -> torch.Tensor:
     """Of each product, the time of the kernel that comes first over that of the best, as a logarithm."""
-    estimates = timings.estimates.masked_fill(~timings.known, torch.inf)
+    estimates = timings.estimates.masked_fill(timings.known == 0, torch.inf)
     few = estimates.argsort(1)[:, :CANDIDATES]
     if correction:
         with torch.no_grad():

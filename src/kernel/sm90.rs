@@ -435,6 +435,11 @@ impl Sm90 {
         if exact(types) && problem.n() % EVEN != 0 {
             return Err(Unsupported::Uneven { n: problem.n(), of: EVEN });
         }
+        // No more tiles than outputs, and eight CTAs to a cluster: most problems are told without a division, of every kernel.
+        let outputs = problem.m().saturating_mul(problem.n()).saturating_mul(problem.batch());
+        if !self.over_grid && !self.grouped && outputs <= i64::from(i32::MAX / 8) {
+            return Ok(());
+        }
         let tiles = self.tiles(problem);
         if self.over_grid {
             let (extent, limit) = (tiles.min(i64::MAX as u64) as i64, (self.over_grid_at_once() / 2) as i64);

@@ -141,9 +141,7 @@ pub fn ranked(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usi
         return Vec::new();
     };
     let product = problem.product();
-    // Seconds, then the position: ties keep the order of the space, so that the ranking is the same on every run. As one integer, which sorts
-    // in half the time: floats that are not negative are in the order of their bits.
-    let mut found: Vec<u128> = Vec::new();
+    let mut found: Vec<u64> = Vec::new();
     for group in
         groups.iter().filter(|group| group.demands.iter().zip(&views).all(|(demand, view)| demand.is_met(view)))
     {
@@ -159,7 +157,7 @@ pub fn ranked(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usi
                 // What no model knows is in the order of the space.
                 let seconds = asked.map_or(0.0, |asked| asked.seconds(kernel, *ctas_per_sm));
                 debug_assert!(seconds >= 0.0, "{}: {seconds}", kernel.name());
-                found.push(u128::from(seconds.to_bits()) << 64 | *position as u128);
+                found.push(keyed(seconds, *position));
             }
         }
     }
@@ -170,24 +168,33 @@ pub fn ranked(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usi
         correct(&mut found[..few], &asked);
         found[..few].sort_unstable();
     }
-    found.into_iter().map(|key| key as u64 as usize).collect()
+    found.into_iter().map(|key| seconds_and_position(key).1).collect()
+}
+
+/// Seconds, then the position: ties keep the order of the space, so that the ranking is the same on every run. As one integer, which sorts
+/// fastest: floats that are not negative are in the order of their bits.
+fn keyed(seconds: f64, position: usize) -> u64 {
+    u64::from((seconds as f32).to_bits()) << 32 | position as u64
+}
+
+fn seconds_and_position(key: u64) -> (f64, usize) {
+    (f32::from_bits((key >> 32) as u32).into(), key as u32 as usize)
 }
 
 /// Corrects the seconds of the kernels that `ranked` has found where that was learnt from timings. Of others nothing is known, which those in the mean
 /// neither gain nor lose by.
-fn correct(found: &mut [u128], asked: &Asked) {
-    let of = |key: u128| (f64::from_bits((key >> 64) as u64), key as u64);
-    let correction = |key: &u128| {
-        let (seconds, position) = of(*key);
-        asked.correction(&all()[position as usize], seconds)
+fn correct(found: &mut [u64], asked: &Asked) {
+    let correction = |key: &u64| {
+        let (seconds, position) = seconds_and_position(*key);
+        asked.correction(&all()[position], seconds)
     };
     let corrections: Vec<Option<f64>> = found.iter().map(correction).collect();
     let known = corrections.iter().flatten();
     let mean = known.clone().sum::<f64>() / known.count().max(1) as f64;
     for (key, correction) in found.iter_mut().zip(corrections) {
         let Some(correction) = correction else { continue };
-        let (seconds, position) = of(*key);
-        *key = u128::from((seconds * (correction - mean).exp()).to_bits()) << 64 | u128::from(position);
+        let (seconds, position) = seconds_and_position(*key);
+        *key = keyed(seconds * (correction - mean).exp(), position);
     }
 }
 
