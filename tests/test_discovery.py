@@ -497,9 +497,9 @@ def test_kernels_for_arguments(arguments):
     assert best < 100e-6
 
 
-#: Instructions that `get_kernels(args)` may take, on x86-64 with a release build, most of them to correct the estimates of
-#: the first twelve kernels; and so many more for each kernel that it finds: what the model takes to estimate its time,
-#: to sort it, to look up its object. Hundreds that do not serve the arguments cost next to nothing.
+#: Instructions that `get_kernels(args)` may take, on x86-64 with a release build, most to correct the estimates of the
+#: first twelve kernels; and so many more for each kernel that it finds: what the model takes to estimate its time, to
+#: sort it, to look up its object. Hundreds that do not serve the arguments cost next to nothing.
 CALL, KERNEL = 60_000, 2_200
 
 
