@@ -6,7 +6,7 @@ use super::Schedule::{self, Cooperative, PingPong};
 pub(super) type Shape = ([u32; 2], u32, Schedule, [u32; 2], u32);
 
 /// For products with more than a few rows and columns: the tiles that make what the model ranks first fastest, one after the other, on products
-/// of which some were made by chance (runs 17, 20 and 23 to 26 of docs/notes/sm90.md). In large clusters many CTAs share what they read, which
+/// of which some were made by chance (runs 17, 20, 23 to 26 and 30 of docs/notes/sm90.md). In large clusters many CTAs share what they read, which
 /// narrow products with few tiles need.
 /// Splits are by 2, 4 and 8, as clusters of such sizes spread evenly over the GPCs (docs/notes/sm90-parts.md). The order is the one to
 /// try them in where no problem is known.
