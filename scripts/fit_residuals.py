@@ -38,7 +38,8 @@ LARGEST = 0.3
 #: took so many times as long as the fastest: of some there is one replay, now and then several times too long.
 WITHIN = 0.34
 HOPELESS = 1.95
-#: How many of a product's kernels, the fastest, were timed carefully, and what the others weigh beside them.
+#: How many of a product's kernels, the fastest, count as timed carefully, and what the others weigh beside them. (Where
+#: one of them is not offered any more, a rough one takes its place.)
 CAREFULLY = 8
 ROUGH = 0.3
 #: The temperature of chance; how near (as a logarithm) to the model's least a kernel counts half; beyond what a time is

@@ -4,7 +4,8 @@
 
 Writes what docs/benchmarks/chance_h100.json holds, with one more set named NAME, to OUT. Half of the products are of
 language models' layers, the others anything that the copy engine can address; of each, the kernels that rank first and
-some by chance are timed, as `cutlass_api bench gemm` does. Stops when so many seconds have passed.
+some by chance are timed, as `cutlass_api bench gemm` does. Stops when so many seconds have passed (not while it still
+compiles, which counts), and writes what it has when it is interrupted.
 """
 
 import argparse
@@ -31,7 +32,7 @@ WIDTHS = (1024, 1536, 2048, 2560, 2816, 3072, 3584, 4096, 5120, 5376, 6144, 6912
 WIDTHS += (8960, 9728, 11008, 12288, 13824, 14336, 16384, 28672)
 TOKENS = (96, 128, 192, 256, 320, 384, 512, 640, 768, 896, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 FEW_TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
-#: How often each layout: transposed weights, as in a linear layer, are what is met most.
+#: How often each layout: those of a linear layer and of its gradients before what is rare.
 LAYOUTS = {"tn": 0.3, "tt": 0.3, "nt": 0.25, "nn": 0.15}
 #: The parts of products with few rows, of those of layers among the others, and of those in bfloat16.
 FEW_ROWS, LAYERS, BFLOAT16 = 0.1, 0.5, 0.1
@@ -95,7 +96,8 @@ def kernel_of_torch(launch: Any) -> str:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         launch()
         torch.cuda.synchronize()
-    return max(profile.key_averages(), key=lambda event: event.device_time_total).key
+    longest = max(profile.key_averages(), key=lambda event: event.device_time_total, default=None)
+    return longest.key if longest else ""
 
 
 def measure(shape: Shape, dtype: str, kernels: list[Any]) -> tuple[float, str, dict[str, float]]:
@@ -163,13 +165,17 @@ def main() -> None:
     options = parser.parse_args()
 
     document = json.loads(TIMINGS.read_text())
+    if options.name in document:
+        parser.error(f"there is a set named {options.name} already; give this one another name")
     numbers = {kernel: number for number, kernel in enumerate(document["kernels"])}
     timed = document[options.name] = []
-    for shape, theirs, their_kernel, times in rows(options.seed, options.count, options.seconds):
-        ours = [[numbers.setdefault(kernel, len(numbers)), round(time, 3)] for kernel, time in times.items()]
-        timed.append([shape.m, shape.n, shape.k, shape.layout, round(theirs, 3), their_kernel, ours])
-    document["kernels"] = list(numbers)
-    options.out.write_text(as_text(document))
+    try:
+        for shape, theirs, their_kernel, times in rows(options.seed, options.count, options.seconds):
+            ours = [[numbers.setdefault(kernel, len(numbers)), round(time, 3)] for kernel, time in times.items()]
+            timed.append([shape.m, shape.n, shape.k, shape.layout, round(theirs, 3), their_kernel, ours])
+    finally:
+        document["kernels"] = list(numbers)
+        options.out.write_text(as_text(document))
 
 
 if __name__ == "__main__":

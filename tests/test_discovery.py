@@ -62,7 +62,7 @@ def test_what_comes_first_was_timed_fast():
         args = fake_gemm(m, n, k, layout=f"{layout}t", dtype=dtype)
         first = cutlass_api.get_kernels(args, cc=90)[0].metadata.kernel_name
         over_best = times.get(first, math.inf) / min(times.values())
-        if over_best < 1.95:  # some twenty of each were timed; beyond that it was mostly a replay gone wrong
+        if over_best < 1.95:  # ten to twenty of each were timed; beyond that it was mostly a replay gone wrong
             lost.append(math.log(over_best))
     first_over_best = math.exp(statistics.mean(lost))
     print(f"{len(lost)} of 2093: {first_over_best:.4f}")

@@ -18,8 +18,8 @@ use crate::operand::DType;
 
 pub const FEATURES: usize = 31;
 
-/// Whether it was fitted to such kernels and products: plain ones of 16-bit operands and outputs that the copy engine loads where they lie, no larger
-/// than what was timed.
+/// Whether it was fitted to such kernels and products: plain ones of 16-bit operands and outputs that the copy engine loads where they lie, of no
+/// more work than what was timed.
 pub fn knows(config: &Sm90, types: Types, asked: &Asked) -> bool {
     /// As scripts/time_products.py makes them.
     const MOST_FLOP: f64 = 4e11;

@@ -181,8 +181,9 @@ fn seconds_and_position(key: u64) -> (f64, usize) {
     (f32::from_bits((key >> 32) as u32).into(), key as u32 as usize)
 }
 
-/// Corrects the seconds of the kernels that `ranked` has found where that was learnt from timings. Of others nothing is known, which those in the mean
-/// neither gain nor lose by.
+/// Corrects the seconds of the kernels that `ranked` has found where that was learnt from timings: in the mean by nothing. Of others nothing is known,
+/// and they gain nothing by that: they count as the one that is corrected for the worst. (Most load by threads what the copy engine loads as well for
+/// another; few rows have skinny kernels beside.)
 fn correct(found: &mut [u64], asked: &Asked) {
     let correction = |key: &u64| {
         let (seconds, position) = seconds_and_position(*key);
@@ -190,11 +191,11 @@ fn correct(found: &mut [u64], asked: &Asked) {
     };
     let corrections: Vec<Option<f64>> = found.iter().map(correction).collect();
     let known = corrections.iter().flatten();
-    let mean = known.clone().sum::<f64>() / known.count().max(1) as f64;
+    let Some(worst) = known.clone().copied().reduce(f64::max) else { return };
+    let mean = known.clone().sum::<f64>() / known.count() as f64;
     for (key, correction) in found.iter_mut().zip(corrections) {
-        let Some(correction) = correction else { continue };
         let (seconds, position) = seconds_and_position(*key);
-        *key = keyed(seconds * (correction - mean).exp(), position);
+        *key = keyed(seconds * (correction.unwrap_or(worst) - mean).exp(), position);
     }
 }
 

@@ -208,6 +208,7 @@ def sift(kernels: Iterable[tuple[str, Timed]], keep: int) -> tuple[dict[str, flo
         rough[name] = min(timed.turn() for _ in range(3))
         if rough[name] < HOPELESS * min(rough.values()):
             left[name] = timed
+    left = {name: timed for name, timed in left.items() if rough[name] < HOPELESS * min(rough.values())}
     for timed in left.values():
         timed.warm_up(TURN_SECONDS / 2)
     while len(left) > keep:

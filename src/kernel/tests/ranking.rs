@@ -167,8 +167,9 @@ fn asked_one_by_one(problem: &Problem, target: Option<Target>, fused: bool) -> V
         let corrections: Vec<_> = found[..few].iter().map(correction).collect();
         let known: Vec<f64> = corrections.iter().copied().flatten().collect();
         let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
+        let worst = known.iter().copied().reduce(f64::max).unwrap_or(mean);
         for ((seconds, _), correction) in found.iter_mut().zip(corrections) {
-            let factor = correction.map_or(1.0, |correction| (correction - mean).exp());
+            let factor = (correction.unwrap_or(worst) - mean).exp();
             *seconds = (f64::from(*seconds) * factor) as f32;
         }
         found[..few].sort_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
