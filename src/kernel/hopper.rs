@@ -166,14 +166,15 @@ pub fn seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked) -> 
     let (size, split) = (f64::from(config.cluster_size()), f64::from(config.split));
     let sms = f64::from(target.multiprocessors);
 
+    // Of a single tile, the other CTAs of a cluster have none: nothing that is worth a look. (Of a row of tiles they help to load what the
+    // row shares.) First of all, as the smallest products have the most kernels.
+    let [m, n] = if config.crossed() { [problem.n(), problem.m()] } else { [problem.m(), problem.n()] };
+    if config.cluster != [1, 1] && m <= config.tile[0].into() && n <= config.tile[1].into() {
+        return f64::INFINITY;
+    }
     let grid = config.grid(problem);
     if let Some((_, seconds)) = placed(config, types, problem, &grid, ctas_per_sm, target.multiprocessors) {
         return AS_OTHERS * (seconds + if fused { epilogue(config, 1.0) } else { 0.0 });
-    }
-    // Of a single tile, the other CTAs of a cluster have none: nothing that is worth a look. (Of a row of tiles they help to load what the
-    // row shares.)
-    if cluster_m * cluster_n > 1.0 && grid.extent[0] <= tile_m && grid.extent[1] <= tile_n {
-        return f64::INFINITY;
     }
     let tiles = grid.clusters[0] * grid.clusters[1] * problem.batch() as f64;
     let slots = f64::from(config.clusters_at_once(ctas_per_sm, target.multiprocessors));
