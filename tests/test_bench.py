@@ -128,7 +128,7 @@ def test_the_fastest_are_found_on_a_chip_that_slows_down(monkeypatch) -> None:
     rough, left = gemm.sift(kernels.items(), 5)
     assert set(left) == {"56", "57", "58", "59", "60"}
     assert list(rough) == list(kernels)
-    assert all(left[name] is kernels[name] and len(left[name].times) > 6 for name in left)
+    assert all(left[name] is kernels[name] and len(left[name].times) > 4 for name in left)
     assert len(kernels["hopeless"].times) == 3 and rough["hopeless"] > 100
     assert gemm.sift([], 5) == ({}, {})
     few = {"a": Clock(10), "b": Clock(11)}

@@ -76,18 +76,11 @@ pub(super) const SHAPES: &[Shape] = &[
     ([64, 32], 1, Cooperative, [1, 1], 8),
     ([128, 192], 2, PingPong, [1, 1], 1),
     ([128, 160], 2, PingPong, [1, 2], 1),
-    ([192, 96], 3, Cooperative, [1, 1], 1),
-    ([128, 128], 2, Cooperative, [4, 1], 1),
     ([128, 128], 2, PingPong, [4, 2], 1),
-    ([192, 80], 3, Cooperative, [1, 1], 1),
-    ([64, 224], 1, Cooperative, [1, 1], 1),
     ([192, 64], 3, Cooperative, [1, 4], 1),
     ([64, 96], 1, Cooperative, [4, 1], 1),
     ([64, 64], 1, Cooperative, [2, 2], 1),
-    ([64, 64], 1, Cooperative, [4, 2], 1),
-    ([64, 64], 1, Cooperative, [4, 1], 1),
     ([64, 32], 1, Cooperative, [4, 1], 1),
-    ([64, 32], 1, Cooperative, [1, 4], 1),
 ];
 
 /// For operands that are copied first: rows that are not aligned are rare, and so need no last percent.
@@ -177,19 +170,12 @@ pub(super) const SWAPPED: &[Shape] = &[
     ([256, 184], 2, Cooperative, [1, 2], 1),
     ([192, 160], 3, Cooperative, [1, 2], 1),
     ([128, 176], 2, PingPong, [2, 1], 1),
-    ([192, 112], 3, Cooperative, [1, 2], 1),
     ([256, 80], 2, Cooperative, [2, 4], 1),
-    ([128, 160], 2, PingPong, [1, 1], 1),
-    ([128, 144], 2, PingPong, [1, 2], 1),
     ([128, 128], 2, Cooperative, [1, 1], 1),
     ([192, 80], 3, Cooperative, [1, 4], 1),
-    ([192, 80], 3, Cooperative, [1, 1], 1),
     ([128, 112], 2, Cooperative, [4, 2], 1),
     ([128, 112], 2, Cooperative, [1, 1], 1),
     ([128, 96], 2, Cooperative, [1, 1], 1),
-    ([64, 128], 1, Cooperative, [1, 1], 2),
-    ([64, 96], 1, Cooperative, [4, 2], 1),
-    ([64, 64], 1, Cooperative, [2, 2], 1),
     ([64, 32], 1, Cooperative, [2, 2], 1),
 ];
 pub(super) const SWAPPED_PACKED: &[Shape] = &[([64, 16], 1, Cooperative, [1, 1], 1)];
