@@ -52,22 +52,27 @@ def test_the_order_and_the_objects_are_the_same_each_time():
     assert set(map(id, first)) <= set(map(id, cutlass_api.get_kernels()))
 
 
-def test_what_comes_first_was_timed_fast():
-    """On 2093 products made by chance, by timings on an H100 that the order was learnt from."""
+@pytest.mark.parametrize(
+    "sets, least, bound",
+    [(["later", "last"], 700, 1.01), (["november23a", "november23b"], 2000, 1.04)],
+    ids=["five or six timed", "ten to twenty timed"],
+)
+def test_what_comes_first_was_timed_fast(sets, least, bound):
+    """On products made by chance, by timings on an H100 that the order was learnt from. By the cost model alone 1.022;
+    1.07 on the second ones, of whose timings some are replays gone wrong."""
     data = json.loads((Path(__file__).parent.parent / "docs/benchmarks/chance_h100.json").read_text())
     lost = []
-    for m, n, k, layout, _, _, timed in data["november23a"] + data["november23b"]:
+    for m, n, k, layout, _, _, timed in (product for name in sets for product in data[name]):
         times = {data["kernels"][index]: time for index, time in timed}
         dtype = torch.bfloat16 if "bf16" in next(iter(times)) else torch.float16
         args = fake_gemm(m, n, k, layout=f"{layout}t", dtype=dtype)
         first = cutlass_api.get_kernels(args, cc=90)[0].metadata.kernel_name
-        over_best = times.get(first, math.inf) / min(times.values())
-        if over_best < 1.95:  # ten to twenty of each were timed; beyond that it was mostly a replay gone wrong
-            lost.append(math.log(over_best))
+        if first in times:
+            lost.append(math.log(times[first] / min(times.values())))
     first_over_best = math.exp(statistics.mean(lost))
-    print(f"{len(lost)} of 2093: {first_over_best:.4f}")
-    assert len(lost) > 1950
-    assert first_over_best < 1.025  # 1.05 by the cost model alone
+    print(f"{len(lost)}: {first_over_best:.4f}, {math.exp(max(lost)):.2f} at worst")
+    assert len(lost) > least
+    assert first_over_best < bound
 
 
 def test_the_order_is_the_same_in_every_process():
