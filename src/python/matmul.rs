@@ -54,8 +54,23 @@ struct Choice {
     last: LastLaunch,
 }
 
-/// Kept for good, as programs are.
-static CHOICES: Mutex<HashMap<Key, &'static Choice, FxBuildHasher>> = Mutex::new(HashMap::with_hasher(FxBuildHasher));
+/// The choices that were made, by what they depend on.
+struct Choices(HashMap<Key, Arc<Choice>, FxBuildHasher>);
+
+static CHOICES: Mutex<Choices> = Mutex::new(Choices(HashMap::with_hasher(FxBuildHasher)));
+
+impl Choices {
+    /// How many are kept, where other extents come at each call: some kilobytes each. Beyond that, each that comes again is ranked anew (its
+    /// program stays). To tell which of them was used last would cost every call.
+    const MOST: usize = 4096;
+
+    /// Keeps a choice, unless another thread has made one meanwhile; returns the one kept, and those that are kept no longer.
+    fn keep(&mut self, key: Key, choice: Choice) -> (Arc<Choice>, Vec<Arc<Choice>>) {
+        let full = self.0.len() >= Choices::MOST && !self.0.contains_key(&key);
+        let old = if full { self.0.drain().map(|(_, choice)| choice).collect() } else { Vec::new() };
+        (self.0.entry(key).or_insert_with(|| Arc::new(choice)).clone(), old)
+    }
+}
 
 /// A @ B, by the best known kernel.
 ///
@@ -109,13 +124,16 @@ pub fn matmul<'py>(
         tf32: a.dtype == DType::F32 && tf32_allowed(py)?,
     };
     let problem = Problem::Gemm(gemm);
-    let known = CHOICES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).get(&key).copied();
+    let choices = || CHOICES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let known = choices().0.get(&key).cloned();
     let choice = match known {
         Some(choice) => choice,
         None => {
             let choice = choose(py, &problem, key.tf32)?;
-            let mut choices = CHOICES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            *choices.entry(key).or_insert_with(|| Box::leak(Box::new(choice)))
+            let (choice, old) = choices().keep(key, choice);
+            // Their graphs are freed by the driver, which may wait for a thread that waits for Python.
+            py.detach(|| drop(old));
+            choice
         }
     };
     match &choice.program {
@@ -322,5 +340,33 @@ fn allocate<'py>(tensor: &Bound<'py, PyAny>, a: &View, b: &View, batched: bool) 
             "out is needed: a {} cannot be written once it is made, or is of a framework that is not known here",
             tensor.get_type().name()?
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(misalignment: u64) -> Key {
+        let operand = OperandKey { dtype: DType::F32, shape: [1, 2, 3], stride: [0, 3, 1], misalignment };
+        Key { operands: [operand; 3], accumulator: DType::F32, device: Device::Cpu, tf32: false }
+    }
+
+    fn choice(position: usize) -> Choice {
+        Choice { position, program: None, last: LastLaunch::default() }
+    }
+
+    #[test]
+    fn choices_are_kept_until_there_are_too_many() {
+        let mut choices = Choices(HashMap::default());
+        for at in 0..Choices::MOST {
+            let (kept, old) = choices.keep(key(at as u64), choice(at));
+            assert_eq!((kept.position, old.len()), (at, 0));
+        }
+        // Of two threads that chose for the same, the first; that is no further one.
+        let (kept, old) = choices.keep(key(7), choice(0));
+        assert_eq!((kept.position, old.len(), choices.0.len()), (7, 0, Choices::MOST));
+        let (kept, old) = choices.keep(key(1 << 40), choice(1));
+        assert_eq!((kept.position, old.len(), choices.0.len()), (1, Choices::MOST, 1));
     }
 }
