@@ -181,6 +181,7 @@ pub fn seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked) -> 
     // Of a problem without tiles, as if it had one: no time is NaN.
     let running = tiles.clamp(1.0, slots);
     let (rounds, sharing) = ((tiles / slots).ceil(), (running * size / sms).max(1.0));
+    let sharing_ends = sharing.sqrt();
 
     // A block is 128 bytes of K, whatever the type: wgmma takes as long for it in all.
     let element = types.a.bytes() as f64;
@@ -214,13 +215,13 @@ pub fn seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked) -> 
     multiplied *= sharing;
     loaded *= sharing;
     // Of a tile that is split, all sums are sent before they are stored. It has its cluster for itself: those of the next round begin behind it.
-    let ends = (TILE_ENDS + SUM_ENDS * config.sums_of_thread() * split) * sharing.sqrt();
+    let ends = (TILE_ENDS + SUM_ENDS * config.sums_of_thread() * split) * sharing_ends;
     let work = if split > 1.0 {
         rounds
             * (blocks * multiplied.max(loaded) + ends + SPLIT + SPLIT_ELEMENT * tile_m * tile_n * (split - 1.0) / split)
     } else {
         let next_ends = match config.schedule {
-            Schedule::Cooperative => (NEXT_TILE_ENDS + NEXT_SUM_ENDS * config.sums_of_thread()) * sharing.sqrt(),
+            Schedule::Cooperative => (NEXT_TILE_ENDS + NEXT_SUM_ENDS * config.sums_of_thread()) * sharing_ends,
             Schedule::PingPong => PING_PONG_ENDS * ends,
         };
         let next = (blocks * multiplied + next_ends).max(blocks * loaded);
@@ -235,11 +236,14 @@ pub fn seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked) -> 
         };
     }
     // What runs at the same time shares what it reads; what follows finds of it only what the cache still holds.
-    let k = problem.k() as f64;
-    let [rows, columns] = config.covered(&grid, running);
-    let again = tiles / running * (rows + columns) * k * element;
-    let apart = if ping_pong { PING_PONG_REREAD } else { 1.0 };
-    let reread = REREAD * apart * (again - L2_KEEPS).max(0.0) / DEVICE_RATE;
+    let again = |rows_and_columns: f64| tiles / running * rows_and_columns * problem.k() as f64 * element;
+    let reread = if again(grid.extent[0] + grid.extent[1]) > L2_KEEPS {
+        let [rows, columns] = config.covered(&grid, running);
+        let apart = if ping_pong { PING_PONG_REREAD } else { 1.0 };
+        REREAD * apart * (again(rows + columns) - L2_KEEPS).max(0.0) / DEVICE_RATE
+    } else {
+        0.0 // It keeps all that there is.
+    };
     let [a_inside, b_inside] = config.inside(&grid);
     let inside = a_rows * a_inside / cluster_n + b_rows * b_inside / cluster_m;
     let from_cache = tiles * size * blocks * inside / L2_RATE_OF_ALL;
