@@ -242,7 +242,7 @@ pub fn seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked) -> 
         let apart = if ping_pong { PING_PONG_REREAD } else { 1.0 };
         REREAD * apart * (again(rows + columns) - L2_KEEPS).max(0.0) / DEVICE_RATE
     } else {
-        0.0 // It keeps all that there is.
+        0.0 // It would keep all of it even if each round read both operands whole.
     };
     let [a_inside, b_inside] = config.inside(&grid);
     let inside = a_rows * a_inside / cluster_n + b_rows * b_inside / cluster_m;

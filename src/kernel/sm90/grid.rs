@@ -14,11 +14,11 @@ pub struct Grid {
     pub clusters: [f64; 2],
 }
 
-/// How many tiles down and across so many lie that are walked one after another, in bands of this height.
+/// How many tiles down and across so many (at least one) lie that are walked one after another, in bands of this height.
 fn walked(tiles: [f64; 2], band: u32, count: f64) -> [f64; 2] {
     let down = f64::from(band).min(count).min(tiles[0]);
     let across = count / down;
-    // The whole band, and more of the next ones. (A division less for most: the model asks for this of every kernel, a dozen times.)
+    // Part of a band; or all of it, and of the next ones. (A division less for most: the model asks for this of every kernel, a dozen times.)
     if across <= tiles[1] { [down, across] } else { [(count / tiles[1]).clamp(1.0, tiles[0]), tiles[1]] }
 }
 
