@@ -7,7 +7,7 @@ import torch
 from cutlass_api.arguments import EpilogueArguments, GemmArguments
 from cutlass_api.fusion import max, maximum, minimum, sum, trace_in_out
 from cutlass_api.fusion.activation import gelu, hardswish, identity, leaky_relu, relu, sigmoid, silu, tanh
-from helpers import INTEGERS, fake
+from helpers import INTEGERS, coarse, fake
 from torch.nn import functional
 
 #: How far apart a value may be from torch's, relative and absolute, by the type that it is stored in.
@@ -191,6 +191,15 @@ def shape_of(kind, shape):
         NEITHER: tuple(batch),
         KEPT_ROW: (*batch, 1, n),
     }[kind]
+
+
+def operands_of(case, shape, dtype, generator=None):
+    tensors = {
+        name: coarse(*shape_of(kind, shape), dtype=dtype, generator=generator) for name, kind in case.tensors.items()
+    }
+    if "scale" in tensors:
+        tensors["scale"] = (tensors["scale"].abs() + 1).to(dtype)
+    return {name: tensor if tensor.dim() else float(tensor) for name, tensor in tensors.items()} | case.numbers
 
 
 #: With each of their outputs that is reduced, and its shape.

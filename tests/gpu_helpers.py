@@ -32,10 +32,32 @@ TF32_ROUNDOFF = 2.0**-11
 #: Outputs with fewer different elements have errors that scatter too much to be compared as a ratio.
 ENOUGH_FOR_A_RATIO = 4096
 
+#: About a tenth of a second on a chip of 1 to 2 GHz: long enough that a launch on the wrong stream comes too early.
+SLEEP_CYCLES = 200_000_000
+
 #: Kept on either side of every operand. A multiple of 16, so that it leaves the operand aligned.
 GUARD_BYTES = 256
 #: In the names of errors that a CUDA context does not survive.
 FATAL = ("ILLEGAL_ADDRESS", "MISALIGNED_ADDRESS", "LAUNCH_FAILED", "ILLEGAL_INSTRUCTION", "LAUNCH_TIMEOUT")
+
+
+class Gemm:
+    """Operands whose product is easy to tell: A is one number everywhere, and B another."""
+
+    def __init__(self, m: int = 128, n: int = 256, k: int = 64, dtype: torch.dtype = torch.float16) -> None:
+        self.k = k
+        self.a = torch.ones(m, k, dtype=dtype, device="cuda")
+        self.b = torch.ones(k, n, dtype=dtype, device="cuda")
+        self.out = torch.full((m, n), torch.nan, dtype=dtype, device="cuda")
+        self.args = GemmArguments(self.a, self.b, self.out, accumulator_type=torch.float32)
+        self.kernel = cutlass_api.get_kernels(self.args)[0]
+        self.artifact = self.kernel.compile(self.args)
+        torch.cuda.synchronize()
+
+    def shows(self, value: float) -> bool:
+        """Whether out is the product of an A full of this value."""
+        torch.cuda.synchronize()
+        return bool((self.out == value * self.k).all())
 
 
 def say(request: pytest.FixtureRequest, text: str) -> None:

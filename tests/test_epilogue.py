@@ -10,7 +10,6 @@ from epilogues import (
     CASES,
     FULL,
     ONE,
-    REDUCTIONS,
     ROW,
     assert_close,
     bias_gelu,
@@ -18,21 +17,13 @@ from epilogues import (
     fake_fused,
     fused,
     linear,
+    operands_of,
     plain,
     shape_of,
 )
-from helpers import DTYPES, INTEGERS, coarse, cuobjdump, fake, laid_out, run_first, run_python, spilled_bytes
+from helpers import DTYPES, INTEGERS, coarse, fake, laid_out, run_first
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-
-def operands_of(case, shape, dtype, generator=None):
-    tensors = {
-        name: coarse(*shape_of(kind, shape), dtype=dtype, generator=generator) for name, kind in case.tensors.items()
-    }
-    if "scale" in tensors:
-        tensors["scale"] = (tensors["scale"].abs() + 1).to(dtype)
-    return {name: tensor if tensor.dim() else float(tensor) for name, tensor in tensors.items()} | case.numbers
 
 
 def run_case(case, a, b, out, given, others, accumulator_type=torch.float32):
@@ -196,113 +187,6 @@ def test_random_shapes_dtypes_and_broadcasts(data):
         name: laid_out(torch.zeros(shape, dtype=pick([dtype, torch.float32])), pick("tn")) for name in case.others
     }
     run_case(case, a, b, laid_out(torch.zeros(shape, dtype=dtype), pick("tn")), given | case.numbers, others)
-
-
-@pytest.mark.parametrize("shape", [(17, 9), (300, 270), (3, 130, 140)], ids=str)
-@pytest.mark.parametrize("case, kinds", REDUCTIONS, ids=lambda case: getattr(case, "name", ""))
-def test_reductions_compute_what_torch_does(case, kinds, shape):
-    *batch, m, n = shape
-    a, b = coarse(*batch, m, 12), coarse(*batch, 12, n)
-    others = {name: torch.full(shape, torch.nan) for name in case.others}
-    others |= {name: torch.full(shape_of(kind, shape), torch.nan) for name, kind in kinds.items()}
-    args = fused(a, b, torch.full(shape, torch.nan), case.function, **operands_of(case, shape, torch.float32), **others)
-    given = {name: tensor for name, tensor in zip(args.epilogue.parameter_names, args.epilogue.parameters, strict=True)}
-    run_first(args)
-    # Operands are coarse, so that sums are exact in any order.
-    wanted = expected(case.function, a @ b, {name: given[name] for name in (*case.tensors, *case.numbers)})
-    for name, tensor in others.items():
-        torch.testing.assert_close(tensor, wanted[name].reshape(tensor.shape), rtol=1e-6, atol=0)
-
-
-DIMS = [
-    ((5, 6), 0, (1, 6)),
-    ((5, 6), [0, 1], ()),
-    ((2, 5, 6), (0, 1), (6,)),
-    ((2, 5, 6), (0, 2), (1, 5, 1)),
-    ((2, 5, 6), (0, 1, 2), (1, 1, 1)),
-]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int8], ids=str)
-@pytest.mark.parametrize("shape, dims, reduced", DIMS)
-def test_reductions_along_any_dimensions_into_any_dtype(shape, dims, reduced, dtype):
-    source = f"def f(accum):\n    D = accum\n    S = sum(accum, {dims})\n    T = max(accum, {dims})\n    return D, S, T"
-    integer = dtype == torch.int8
-    *batch, m, n = shape
-    a, b = (coarse(*batch, *s, dtype=torch.int8 if integer else torch.float32) for s in ((m, 3), (3, n)))
-    totals = {name: laid_out(torch.zeros(reduced, dtype=dtype), "t") for name in "ST"}
-    out = torch.zeros(shape, dtype=torch.int32 if integer else torch.float32)
-    run_first(fused(a, b, out, source, torch.int32 if integer else torch.float32, **totals))
-    exact = a.double() @ b.double()
-    for name, wanted in (("S", exact.sum(dims)), ("T", exact.amax(dims))):
-        assert_close(totals[name], (wanted.int().to(dtype) if integer else wanted.float()).reshape(reduced))
-
-
-def test_reductions_of_nan_of_nothing_and_of_integers_that_wrap():
-    source = "def f(accum):\n    D = accum\n    S = sum(accum, -1)\n    T = max(accum, -1)\n    return D, S, T"
-    a = torch.tensor([[torch.nan, 1.0], [0.0, -3.0]])
-    s, t = torch.zeros(2), torch.zeros(2, 1)
-    run_first(fused(a, torch.eye(2), torch.zeros(2, 2), source, S=s, T=t))
-    assert s.isnan().tolist() == [True, False]
-    assert t.isnan().flatten().tolist() == [True, False]
-    assert t[1] == 0
-    total = torch.full((3,), torch.nan)
-    only_sum = "def f(accum):\n    D = accum\n    S = sum(accum, 1)\n    return D, S"
-    run_first(fused(torch.ones(3, 2), torch.ones(2, 0), torch.zeros(3, 0), only_sum, S=total))
-    assert total.tolist() == [0, 0, 0]
-    a, total = torch.full((1, 2), 2**30, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
-    run_first(
-        fused(
-            a, torch.ones(2, 3, dtype=torch.int32), torch.zeros(1, 3, dtype=torch.int32), only_sum, torch.int32, S=total
-        )
-    )
-    assert total.item() == -(2**31)  # three times 2^31, modulo 2^32
-
-
-REDUCTION_ERRORS = {
-    "shape": (
-        "sum(accum, -1)",
-        torch.zeros(4),
-        r"S has shape \[4\], but the reduction has shape \[3\], or \[3, 1\] with",
-    ),
-    "full": (
-        "sum(accum, 0)",
-        torch.zeros(3, 4),
-        r"S has shape \[3, 4\], but the reduction has shape \[4\], or \[1, 4\]",
-    ),
-    "dimension": (
-        "sum(accum, 2)",
-        torch.zeros(3),
-        r"S is a reduction along dimension 2, which an output of shape \[3, 4\] does",
-    ),
-    "negative": ("sum(accum, -3)", torch.zeros(3), "S is a reduction along dimension -3"),
-    "number": ("sum(accum, -1)", 1.0, "S is an output of the epilogue, and so has to be a tensor"),
-    "overlap": ("sum(accum, -1)", torch.zeros(1).expand(3), "S with shape .* has several indices on one element"),
-}
-
-
-@pytest.mark.parametrize("expression, tensor, message", REDUCTION_ERRORS.values(), ids=REDUCTION_ERRORS)
-def test_reductions_that_do_not_fit(expression, tensor, message):
-    source = f"def f(accum):\n    D = accum\n    S = {expression}\n    return D, S"
-    with pytest.raises(ValueError, match=message):
-        fused(torch.ones(3, 5), torch.ones(5, 4), torch.zeros(3, 4), source, S=tensor)
-
-
-def test_reductions_are_refused_along_the_batch_and_behind_other_operations():
-    source = "def f(accum):\n    D = accum\n    S = sum(accum, 0)\n    return D, S"
-    a, out = torch.ones(2, 3, 3), torch.zeros(2, 3, 3)
-    with pytest.raises(ValueError, match="S is reduced along the batch alone"):
-        fused(a, a, out, source, S=torch.zeros(3, 3))
-    with pytest.raises(ValueError, match="S is a reduction, and those are fused behind a GEMM alone"):
-        ElementwiseArguments(a[0], a[0], out[0], EpilogueArguments(source, D=out[0], S=torch.zeros(3)))
-    with pytest.raises(ValueError, match="T is a maximum along a dimension without elements"):
-        fused(
-            torch.ones(3, 2),
-            torch.ones(2, 0),
-            torch.zeros(3, 0),
-            source.replace("S", "T").replace("sum(accum, 0)", "max(accum, 1)"),
-            T=torch.zeros(3),
-        )
 
 
 def test_numpy_and_numbers_of_every_kind():
@@ -612,107 +496,3 @@ def test_functions_called_as_they_stand_compute_with_torch():
     assert torch.equal(fusion.activation.relu(x), torch.relu(x))
     assert torch.equal(fusion.maximum(x, 0.5), torch.maximum(x, torch.tensor(0.5)))
     assert fusion.exp(0) == 1
-
-
-# Compilation for every architecture, without a GPU.
-
-#: Types that stand for a way through the epilogue of their own: how values are held, how many neighbours come at once.
-COMPILED = [
-    (torch.float16, torch.float16, torch.float32),
-    (torch.float16, torch.float16, torch.float16),
-    (torch.bfloat16, torch.float32, torch.float32),
-    (torch.float32, torch.float32, torch.float32),
-    (torch.float64, torch.float64, torch.float64),
-    (torch.float8_e4m3fn, torch.float8_e4m3fn, torch.float32),
-    (torch.int8, torch.float16, torch.int32),
-    (torch.int8, torch.int8, torch.int32),
-]
-
-
-@pytest.fixture
-def tf32_allowed():
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    yield
-    torch.set_float32_matmul_precision(before)
-
-
-@pytest.mark.usefixtures("tf32_allowed")
-@pytest.mark.parametrize("cc", [80, 86, 89, 90, 100, 120])
-@pytest.mark.parametrize("dtype, out_dtype, accumulator", COMPILED, ids=str)
-def test_every_family_compiles_with_an_epilogue(dtype, out_dtype, accumulator, cc, tmp_path):
-    case = CASES[COMPILED.index((dtype, out_dtype, accumulator)) + 5]
-    families = {}
-    for m, n in [(64, 48), (4, 48), (64, 4)]:
-        operands = {name: fake(*shape_of(kind, (m, n)) or (1,), dtype=dtype) for name, kind in case.tensors.items()}
-        others = {name: fake(m, n, dtype=out_dtype) for name in case.others}
-        a, b, out = fake(m, 32, dtype=dtype), fake(32, n, dtype=dtype), fake(m, n, dtype=out_dtype)
-        args = fused(a, b, out, case.function, accumulator, **operands, **others, **case.numbers)
-        for kernel in cutlass_api.get_kernels(args, cc=cc):
-            families.setdefault((type(kernel), getattr(kernel.metadata.design, "narrow", None)), (kernel, args))
-    assert len(families) > 1 or dtype not in (torch.float16, torch.float32)
-    for kernel, args in families.values():
-        artifact = kernel.compile(args, cc=cc)
-        assert artifact.compiled_obj.log == ""
-        assert artifact.compiled_obj.kernel_name == kernel.metadata.kernel_name
-        restored = cutlass_api.artifact.CompiledArtifact.from_bytes(artifact.to_bytes())
-        assert restored.kernel_obj is kernel
-
-
-REDUCED = [
-    (torch.float16, torch.float32),
-    (torch.float32, torch.float32),
-    (torch.float64, torch.float64),
-    (torch.int8, torch.int32),
-]
-
-
-@pytest.mark.usefixtures("tf32_allowed")
-@pytest.mark.parametrize("cc", [80, 90, 120])
-@pytest.mark.parametrize("dtype, accumulator", REDUCED, ids=str)
-def test_every_family_compiles_with_reductions(dtype, accumulator, cc):
-    case, kinds = REDUCTIONS[1]
-    families = {}
-    for m, n in [(64, 48), (4, 48), (64, 4)]:
-        tensors = {name: fake(m, n, dtype=dtype) for name in ("C", *case.others)}
-        tensors |= {name: fake(*shape_of(kind, (m, n)), dtype=accumulator) for name, kind in kinds.items()}
-        a, b, out = fake(m, 32, dtype=dtype), fake(32, n, dtype=dtype), fake(m, n, dtype=dtype)
-        args = fused(a, b, out, case.function, accumulator, **tensors, **case.numbers)
-        for kernel in cutlass_api.get_kernels(args, cc=cc):
-            families.setdefault((type(kernel), getattr(kernel.metadata.design, "narrow", None)), (kernel, args))
-    for kernel, args in families.values():
-        assert kernel.get_workspace_size(args) > 0
-        artifact = kernel.compile(args, cc=cc)
-        assert artifact.compiled_obj.log == ""
-        restored = cutlass_api.artifact.CompiledArtifact.from_bytes(artifact.to_bytes())
-        assert restored.kernel_obj is kernel
-
-
-@pytest.mark.skipif(not cuobjdump(), reason="needs cuobjdump of the package nvidia-cuda-cuobjdump")
-@pytest.mark.parametrize("layout", ["ttt", "tnn"])
-@pytest.mark.parametrize("case", [CASES[1], CASES[2], CASES[5]], ids=lambda case: case.name)
-def test_hopper_s_large_tiles_spill_nothing(case, layout, tmp_path):
-    m, n = 4096, 4096
-    operands = {name: fake(*shape_of(kind, (m, n))) for name, kind in case.tensors.items()}
-    operands |= {name: fake(m, n) for name in case.others} | case.numbers
-    a, b, out = (fake(m, n, layout=letter) for letter in layout)
-    kernels = cutlass_api.get_kernels(fused(a, b, out, case.function, **operands), cc=90)
-    large = [kernel for kernel in kernels if getattr(kernel.metadata.design, "schedule", None) == "pingpong"]
-    for kernel in large[:: len(large) // 4]:
-        program = kernel.compile(fused(a, b, out, case.function, **operands), cc=90).compiled_obj
-        assert spilled_bytes(program, tmp_path) == 0, kernel
-
-
-def test_an_artifact_brings_its_epilogue_along(tmp_path):
-    args = fake_fused()
-    kernel = cutlass_api.get_kernels(args, cc=90)[0]
-    (tmp_path / "artifact").write_bytes(kernel.compile(args, cc=90).to_bytes())
-    code = """
-        import sys
-        from cutlass_api.artifact import CompiledArtifact
-        kernel = CompiledArtifact.from_bytes(open(sys.argv[1], "rb").read()).kernel_obj
-        print(kernel.metadata.kernel_name)
-        print(kernel.metadata.epilogue.epilogue)
-    """
-    metadata = kernel.metadata
-    assert run_python(code, tmp_path / "artifact").splitlines() == [metadata.kernel_name, metadata.epilogue.epilogue]

@@ -1,13 +1,11 @@
-"""Running kernels: on every kind of stream, in CUDA graphs, from several threads, with operands of every framework,
-through saved artifacts. What they compute is `test_gpu_gemm.py`'s matter; here small products show that they ran, where
-and when.
+"""Running kernels: on every kind of stream, in CUDA graphs, from several threads, with operands of every framework.
+What they compute is `test_gpu_gemm.py`'s matter; here small products show that they ran, where and when.
 """
 
 import ctypes
 import gc
 import json
 import os
-import pickle
 import re
 import runpy
 import threading
@@ -18,36 +16,13 @@ import cutlass_api
 import numpy
 import pytest
 import torch
-from cutlass_api import _core
 from cutlass_api.arguments import GemmArguments
-from cutlass_api.artifact import CompiledArtifact
-from gpu_helpers import family_of, say
+from gpu_helpers import SLEEP_CYCLES, Gemm, family_of, say
 from helpers import fake_gemm, run_python
 
 pytestmark = pytest.mark.gpu
 
 ROOT = Path(__file__).parent.parent
-#: About a tenth of a second on a chip of 1 to 2 GHz: long enough that a launch on the wrong stream comes too early.
-SLEEP_CYCLES = 200_000_000
-
-
-class Gemm:
-    """Operands whose product is easy to tell: A is one number everywhere, and B another."""
-
-    def __init__(self, m: int = 128, n: int = 256, k: int = 64, dtype: torch.dtype = torch.float16) -> None:
-        self.k = k
-        self.a = torch.ones(m, k, dtype=dtype, device="cuda")
-        self.b = torch.ones(k, n, dtype=dtype, device="cuda")
-        self.out = torch.full((m, n), torch.nan, dtype=dtype, device="cuda")
-        self.args = GemmArguments(self.a, self.b, self.out, accumulator_type=torch.float32)
-        self.kernel = cutlass_api.get_kernels(self.args)[0]
-        self.artifact = self.kernel.compile(self.args)
-        torch.cuda.synchronize()
-
-    def shows(self, value: float) -> bool:
-        """Whether out is the product of an A full of this value."""
-        torch.cuda.synchronize()
-        return bool((self.out == value * self.k).all())
 
 
 # ---- streams ---------------------------------------------------------------------------------------------------------
@@ -160,150 +135,6 @@ def test_a_failing_launch_raises_with_the_name_of_cuda_s_error() -> None:
     # The next launch is none the worse for it.
     gemm.kernel.run(gemm.args, gemm.artifact)
     assert gemm.shows(1)
-
-
-# ---- launches that are repeated, and become graphs of their own ------------------------------------------------------
-
-#: Runs after which a short launch has become a graph, and some to spare.
-SETTLED = 40
-
-
-def repeated(gemm: Gemm, stream: int | None, times: int = SETTLED) -> None:
-    for _ in range(times):
-        gemm.kernel.run(gemm.args, gemm.artifact, stream=stream, assume_supported_args=True)
-
-
-def with_new_arguments(gemm: Gemm, stream: int, a: torch.Tensor) -> None:
-    """As generated code runs them."""
-    args = GemmArguments(a, gemm.b, gemm.out, accumulator_type=torch.float32)
-    gemm.kernel.run(args, gemm.artifact, stream=stream, assume_supported_args=True)
-
-
-@pytest.mark.parametrize("default", [False, True], ids=["made", "default"])
-def test_what_is_launched_again_and_again_keeps_its_place_on_the_stream(default: bool) -> None:
-    gemm, stream = Gemm(), torch.cuda.default_stream() if default else torch.cuda.Stream()
-    seen, before = [], _core.launch_graphs()
-    with torch.cuda.stream(stream):
-        for step in range(2 * SETTLED):
-            if step % SETTLED == SETTLED - 1:
-                torch.cuda._sleep(SLEEP_CYCLES)  # so that all that follows waits in the queue
-            gemm.a.fill_(step)
-            repeated(gemm, stream.cuda_stream, 1)
-            seen.append(gemm.out[0, 0].clone())
-            gemm.out.fill_(torch.nan)
-        repeated(gemm, None, 1)
-    torch.cuda.synchronize()
-    assert _core.launch_graphs() > before
-    assert [int(value) for value in seen] == [step * gemm.k for step in range(2 * SETTLED)]
-    assert gemm.shows(2 * SETTLED - 1)
-
-
-def test_memory_that_moves_is_followed_by_launches_that_were_repeated() -> None:
-    gemm = Gemm()
-    stream = torch.cuda.current_stream().cuda_stream
-    kept = []
-    for value in (2, 3, 4):
-        repeated(gemm, stream)
-        kept.append(gemm.a.data)
-        gemm.a.data = torch.full_like(gemm.a, value)
-        gemm.out.fill_(torch.nan)
-        repeated(gemm, stream, 1)
-        assert gemm.shows(value)
-    for step, a in enumerate([*kept, gemm.a.data] * SETTLED):
-        a.fill_(step % 32)
-        with_new_arguments(gemm, stream, a)
-        if step % 16 == 0:
-            assert gemm.shows(step % 32)
-
-
-@pytest.mark.parametrize(
-    "ending",
-    [
-        "_64x48x64_cooperative1_12stages_cluster1x2",
-        "_cluster2x1_swapped",
-        "_48x64x64_cooperative1_12stages_cluster2x4_swapped",
-    ],
-)
-def test_clusters_stay_clusters(ending: str) -> None:
-    """Which a graph has from an attribute of its node. Along N and along M of programs that are short enough; A moves,
-    of which the last has two tensor maps, as it loads slices of 8 and 16 rows.
-    """
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("clusters are Hopper's")
-    tensors = [torch.randn(256, 64, device="cuda", dtype=torch.float16) for _ in range(4)]
-    b, out = torch.randn(64, 256, device="cuda", dtype=torch.float16), torch.empty(256, 256, device="cuda").half()
-    args = GemmArguments(tensors[0], b, out, accumulator_type=torch.float32)
-    kernel = next(k for k in cutlass_api.get_kernels(args) if k.metadata.kernel_name.endswith(ending))
-    artifact, stream = kernel.compile(args), torch.cuda.current_stream().cuda_stream
-    before = _core.launch_graphs()
-    for step in range(2 * SETTLED):
-        a = tensors[0] if step < SETTLED else tensors[step % 4]
-        out.fill_(torch.nan)
-        again = GemmArguments(a, b, out, accumulator_type=torch.float32)
-        kernel.run(again, artifact, stream=stream, assume_supported_args=True)
-        torch.testing.assert_close(out, a @ b, rtol=1e-2, atol=1e-2)
-    assert _core.launch_graphs() > before
-
-
-def test_repeated_launches_are_captured_and_leave_captures_alone() -> None:
-    """Making, changing and freeing a graph is what the strictest capture forbids."""
-    captured, beside, freed, moved = Gemm(), Gemm(), Gemm(), Gemm()
-    stream, other = torch.cuda.Stream(), torch.cuda.Stream()
-    before = _core.launch_graphs()
-    repeated(captured, stream.cuda_stream)
-    repeated(freed, other.cuda_stream)
-    elsewhere = torch.full_like(moved.a, 7)
-    for _ in range(SETTLED):
-        with_new_arguments(moved, other.cuda_stream, moved.a)
-    assert _core.launch_graphs() == before + 3
-    torch.cuda.synchronize()
-    captured.out.fill_(torch.nan)
-    beside.out.fill_(torch.nan)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="global"):
-        repeated(captured, stream.cuda_stream)
-        repeated(beside, other.cuda_stream)
-        with_new_arguments(moved, other.cuda_stream, elsewhere)
-        assert _core.launch_graphs() == before + 4
-        del freed
-        gc.collect()
-        assert _core.launch_graphs() == before + 3
-        repeated(captured, stream.cuda_stream, 1)
-    assert beside.shows(1) and moved.shows(7)
-    assert captured.out.isnan().all(), "launched, not captured"
-    captured.a.fill_(5)
-    graph.replay()
-    assert captured.shows(5)
-    captured.a.fill_(6)
-    repeated(captured, stream.cuda_stream, 1)
-    assert captured.shows(6)
-
-
-def test_threads_repeat_one_launch_on_streams_of_their_own() -> None:
-    gemm = Gemm()
-    streams = [torch.cuda.Stream() for _ in range(4)]
-    failures: list[BaseException] = []
-
-    def work(stream: torch.cuda.Stream) -> None:
-        # A thread of its own has no context at first.
-        try:
-            repeated(gemm, stream.cuda_stream, 10 * SETTLED)
-            for _ in range(10 * SETTLED):
-                with_new_arguments(gemm, stream.cuda_stream, gemm.a)
-        except BaseException as error:
-            failures.append(error)
-
-    for value in (1, 2):
-        gemm.a.fill_(value)
-        gemm.out.fill_(torch.nan)
-        torch.cuda.synchronize()
-        threads = [threading.Thread(target=work, args=(stream,)) for stream in streams * 2]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not failures
-        assert gemm.shows(value)
 
 
 # ---- CUDA graphs -----------------------------------------------------------------------------------------------------
@@ -506,102 +337,6 @@ def test_a_kernel_for_the_cpu_refuses_gpu_operands_and_the_other_way_round() -> 
             gemm.kernel.run(cpu, gemm.artifact, assume_supported_args=assume)
     torch.cuda.synchronize()
     assert gemm.out.isnan().all()
-
-
-# ---- artifacts -------------------------------------------------------------------------------------------------------
-
-
-def through_bytes(artifact: CompiledArtifact) -> CompiledArtifact:
-    return CompiledArtifact.from_bytes(artifact.to_bytes())
-
-
-def through_pickle(artifact: CompiledArtifact) -> CompiledArtifact:
-    return pickle.loads(pickle.dumps(artifact))
-
-
-@pytest.mark.parametrize("carry", [through_bytes, through_pickle])
-def test_an_artifact_survives_being_saved(carry) -> None:
-    gemm = Gemm()
-    restored = carry(gemm.artifact)
-    assert restored is not gemm.artifact and restored.kernel_obj is gemm.kernel
-    assert restored.compiled_obj.cubin == gemm.artifact.compiled_obj.cubin
-    gemm.kernel.run(gemm.args, restored)
-    assert gemm.shows(1)
-
-
-def test_an_artifact_runs_in_another_process(tmp_path) -> None:
-    """Ahead of time: that process has no cache to take it from."""
-    gemm = Gemm()
-    path = tmp_path / "artifact"
-    path.write_bytes(gemm.artifact.to_bytes())
-    code = """
-    import pathlib, sys, torch
-    from cutlass_api.arguments import GemmArguments
-    from cutlass_api.artifact import CompiledArtifact
-
-    artifact = CompiledArtifact.from_bytes(pathlib.Path(sys.argv[1]).read_bytes())
-    a, b = torch.ones(128, 64, device="cuda").half(), torch.ones(64, 256, device="cuda").half()
-    out = torch.full((128, 256), torch.nan, device="cuda", dtype=torch.float16)
-    artifact.kernel_obj.run(GemmArguments(a, b, out, accumulator_type=torch.float32), artifact)
-    assert (out == 64).all()
-    print("done")
-    """
-    empty = tmp_path / "cache"
-    assert run_python(code, path, CUTLASS_API_CACHE_DIR=str(empty)).endswith("done\n")
-    assert not empty.exists(), "nothing was compiled"
-
-
-def test_an_artifact_of_another_kernel_is_refused() -> None:
-    gemm = Gemm()
-    other = cutlass_api.get_kernels(gemm.args)[1]
-    with pytest.raises(ValueError, match="another kernel") as caught:
-        gemm.kernel.run(gemm.args, other.compile(gemm.args))
-    assert other.metadata.kernel_name in str(caught.value)
-    torch.cuda.synchronize()
-    assert gemm.out.isnan().all()
-
-
-@pytest.mark.parametrize("assume", [False, True], ids=["checked", "assumed"])
-def test_an_artifact_of_another_architecture_is_refused(assume: bool) -> None:
-    gemm = Gemm()
-    if cutlass_api.utils.device_cc() // 10 == 8:
-        pytest.skip("code for sm_80 runs here")
-    gemm.kernel = next(k for k in cutlass_api.get_kernels(gemm.args) if k.metadata.min_cc == 80)
-    artifact = gemm.kernel.compile(gemm.args, cc=80)
-    assert artifact.compiled_obj.architecture == "sm_80"
-    for candidate in (artifact, CompiledArtifact.from_bytes(artifact.to_bytes())):
-        with pytest.raises(ValueError, match="sm_80"):
-            gemm.kernel.run(gemm.args, candidate, assume_supported_args=assume)
-    torch.cuda.synchronize()
-    assert gemm.out.isnan().all()
-
-
-@pytest.mark.parametrize("artifact", ["text", 7, b"bytes"], ids=repr)
-def test_what_is_no_artifact_is_refused(artifact) -> None:
-    gemm = Gemm()
-    with pytest.raises(TypeError, match="compiled_artifact"):
-        gemm.kernel.run(gemm.args, artifact)
-
-
-def test_without_an_artifact_a_kernel_is_compiled_once_and_kept(tmp_path) -> None:
-    code = """
-    import torch, cutlass_api
-    from cutlass_api.arguments import GemmArguments
-
-    a, b = torch.ones(128, 64, device="cuda").half(), torch.ones(64, 256, device="cuda").half()
-    out = torch.full((128, 256), torch.nan, device="cuda", dtype=torch.float16)
-    args = GemmArguments(a, b, out, accumulator_type=torch.float32)
-    kernel = cutlass_api.get_kernels(args)[0]
-    kernel.run(args)
-    kernel.run(args)
-    assert (out == 64).all()
-    """
-    kept = []
-    for _ in range(2):
-        run_python(code, CUTLASS_API_CACHE_DIR=str(tmp_path))
-        kept.append({path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.cubin")})
-    assert len(kept[0]) == 1
-    assert kept[0] == kept[1], "the second process took it from there"
 
 
 # ---- threads, devices and contexts -----------------------------------------------------------------------------------

@@ -1,0 +1,108 @@
+"""Kernels behind which an epilogue stands, compiled for every architecture without a GPU."""
+
+import cutlass_api
+import pytest
+import torch
+from epilogues import CASES, REDUCTIONS, fake_fused, fused, shape_of
+from helpers import cuobjdump, fake, run_python, spilled_bytes
+
+#: Types that stand for a way through the epilogue of their own: how values are held, how many neighbours come at once.
+COMPILED = [
+    (torch.float16, torch.float16, torch.float32),
+    (torch.float16, torch.float16, torch.float16),
+    (torch.bfloat16, torch.float32, torch.float32),
+    (torch.float32, torch.float32, torch.float32),
+    (torch.float64, torch.float64, torch.float64),
+    (torch.float8_e4m3fn, torch.float8_e4m3fn, torch.float32),
+    (torch.int8, torch.float16, torch.int32),
+    (torch.int8, torch.int8, torch.int32),
+]
+
+
+@pytest.fixture
+def tf32_allowed():
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("tf32_allowed")
+@pytest.mark.parametrize("cc", [80, 86, 89, 90, 100, 120])
+@pytest.mark.parametrize("dtype, out_dtype, accumulator", COMPILED, ids=str)
+def test_every_family_compiles_with_an_epilogue(dtype, out_dtype, accumulator, cc, tmp_path):
+    case = CASES[COMPILED.index((dtype, out_dtype, accumulator)) + 5]
+    families = {}
+    for m, n in [(64, 48), (4, 48), (64, 4)]:
+        operands = {name: fake(*shape_of(kind, (m, n)) or (1,), dtype=dtype) for name, kind in case.tensors.items()}
+        others = {name: fake(m, n, dtype=out_dtype) for name in case.others}
+        a, b, out = fake(m, 32, dtype=dtype), fake(32, n, dtype=dtype), fake(m, n, dtype=out_dtype)
+        args = fused(a, b, out, case.function, accumulator, **operands, **others, **case.numbers)
+        for kernel in cutlass_api.get_kernels(args, cc=cc):
+            families.setdefault((type(kernel), getattr(kernel.metadata.design, "narrow", None)), (kernel, args))
+    assert len(families) > 1 or dtype not in (torch.float16, torch.float32)
+    for kernel, args in families.values():
+        artifact = kernel.compile(args, cc=cc)
+        assert artifact.compiled_obj.log == ""
+        assert artifact.compiled_obj.kernel_name == kernel.metadata.kernel_name
+        restored = cutlass_api.artifact.CompiledArtifact.from_bytes(artifact.to_bytes())
+        assert restored.kernel_obj is kernel
+
+
+REDUCED = [
+    (torch.float16, torch.float32),
+    (torch.float32, torch.float32),
+    (torch.float64, torch.float64),
+    (torch.int8, torch.int32),
+]
+
+
+@pytest.mark.usefixtures("tf32_allowed")
+@pytest.mark.parametrize("cc", [80, 90, 120])
+@pytest.mark.parametrize("dtype, accumulator", REDUCED, ids=str)
+def test_every_family_compiles_with_reductions(dtype, accumulator, cc):
+    case, kinds = REDUCTIONS[1]
+    families = {}
+    for m, n in [(64, 48), (4, 48), (64, 4)]:
+        tensors = {name: fake(m, n, dtype=dtype) for name in ("C", *case.others)}
+        tensors |= {name: fake(*shape_of(kind, (m, n)), dtype=accumulator) for name, kind in kinds.items()}
+        a, b, out = fake(m, 32, dtype=dtype), fake(32, n, dtype=dtype), fake(m, n, dtype=dtype)
+        args = fused(a, b, out, case.function, accumulator, **tensors, **case.numbers)
+        for kernel in cutlass_api.get_kernels(args, cc=cc):
+            families.setdefault((type(kernel), getattr(kernel.metadata.design, "narrow", None)), (kernel, args))
+    for kernel, args in families.values():
+        assert kernel.get_workspace_size(args) > 0
+        artifact = kernel.compile(args, cc=cc)
+        assert artifact.compiled_obj.log == ""
+        restored = cutlass_api.artifact.CompiledArtifact.from_bytes(artifact.to_bytes())
+        assert restored.kernel_obj is kernel
+
+
+@pytest.mark.skipif(not cuobjdump(), reason="needs cuobjdump of the package nvidia-cuda-cuobjdump")
+@pytest.mark.parametrize("layout", ["ttt", "tnn"])
+@pytest.mark.parametrize("case", [CASES[1], CASES[2], CASES[5]], ids=lambda case: case.name)
+def test_hopper_s_large_tiles_spill_nothing(case, layout, tmp_path):
+    m, n = 4096, 4096
+    operands = {name: fake(*shape_of(kind, (m, n))) for name, kind in case.tensors.items()}
+    operands |= {name: fake(m, n) for name in case.others} | case.numbers
+    a, b, out = (fake(m, n, layout=letter) for letter in layout)
+    kernels = cutlass_api.get_kernels(fused(a, b, out, case.function, **operands), cc=90)
+    large = [kernel for kernel in kernels if getattr(kernel.metadata.design, "schedule", None) == "pingpong"]
+    for kernel in large[:: len(large) // 4]:
+        program = kernel.compile(fused(a, b, out, case.function, **operands), cc=90).compiled_obj
+        assert spilled_bytes(program, tmp_path) == 0, kernel
+
+
+def test_an_artifact_brings_its_epilogue_along(tmp_path):
+    args = fake_fused()
+    kernel = cutlass_api.get_kernels(args, cc=90)[0]
+    (tmp_path / "artifact").write_bytes(kernel.compile(args, cc=90).to_bytes())
+    code = """
+        import sys
+        from cutlass_api.artifact import CompiledArtifact
+        kernel = CompiledArtifact.from_bytes(open(sys.argv[1], "rb").read()).kernel_obj
+        print(kernel.metadata.kernel_name)
+        print(kernel.metadata.epilogue.epilogue)
+    """
+    metadata = kernel.metadata
+    assert run_python(code, tmp_path / "artifact").splitlines() == [metadata.kernel_name, metadata.epilogue.epilogue]

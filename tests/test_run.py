@@ -1,0 +1,637 @@
+"""The path from `run()` to the driver's launch call, walked against a driver that records and fails on demand."""
+
+import textwrap
+
+import pytest
+import stand_in
+from stand_in import run_gemm as run
+
+
+def test_moved_memory_is_followed_and_changed_shapes_are_refused():
+    run(
+        """
+        artifact = kernel.compile(args)
+        for checked in (False, True):
+            a.describe(A + 4096, (128, 256))
+            kernel.run(args, artifact, stream=STREAM, assume_supported_args=not checked)
+            assert device.last_parameters().a == A + 4096
+            a.describe(A, (128, 128))
+            before = device.launches()
+            try:
+                kernel.run(args, artifact, stream=STREAM, assume_supported_args=not checked)
+            except ValueError as error:
+                assert "dimension K" in str(error), error
+            else:
+                raise AssertionError("a shrunk A was launched on")
+            assert device.launches() == before
+            a.describe(A, (128, 256))
+        """
+    )
+
+
+def test_memory_that_moved_to_a_worse_alignment_is_refused():
+    run(
+        """
+        artifact = kernel.compile(args)
+        a.describe(A + 2, (128, 256))
+        try:
+            kernel.run(args, artifact, stream=STREAM, assume_supported_args=True)
+        except ValueError as error:
+            assert "A is aligned to 2 bytes" in str(error), error
+        else:
+            raise AssertionError("an unaligned A was launched on")
+        """
+    )
+
+
+def test_the_operands_device_is_used_and_the_current_one_left_alone():
+    run(
+        """
+        x, y, z = (Tensor(at, (64, 64), device=1) for at in (A, B, OUT))
+        there = GemmArguments(x, y, z, "float32")
+        kernel = first(there, "sm80")
+        device.library.cuCtxPushCurrent_v2(device.ctypes.c_uint64(0xC0))
+        open_contexts = device.library.stand_in_open_contexts()
+        artifact = kernel.compile(there)
+        # A stream of that device, and the default ones, which are the current context's.
+        for stream in (OTHER_DEVICE, 0, 1, 2):
+            for call in [lambda: kernel.run(there, artifact, stream)] * 3 + [kernel.bind(there, artifact, stream)] * 2:
+                launches = device.launches()
+                call()
+                assert device.launches() == launches + 1
+                assert device.library.stand_in_last_context() == 0xC1
+                assert device.library.stand_in_open_contexts() == open_contexts
+                current = device.ctypes.c_uint64()
+                device.library.cuCtxGetCurrent(device.ctypes.byref(current))
+                assert current.value == 0xC0
+        """
+    )
+
+
+def test_a_launch_that_is_repeated_is_one_call_of_the_driver():
+    run(
+        """
+        artifact = kernel.compile(args)
+        launch = kernel.bind(args, artifact, STREAM)
+        device.library.cuCtxPushCurrent_v2(device.ctypes.c_uint64(0xC0))
+        def calls_of(call):
+            call()
+            call()
+            before = device.library.stand_in_calls()
+            call()
+            return device.library.stand_in_calls() - before
+        assert calls_of(launch) == 1
+        assert calls_of(lambda: kernel.run(args, artifact, STREAM, assume_supported_args=True)) == 1
+        # A default stream is the current context's, which is asked for.
+        assert calls_of(lambda: kernel.run(args, artifact, 0, assume_supported_args=True)) == 2
+        """
+    )
+
+
+@pytest.mark.parametrize("current", [0, 0xC1])
+def test_a_refused_launch_is_made_again_where_its_context_was_not_current(current):
+    run(
+        f"""
+        artifact = kernel.compile(args)
+        launch = kernel.bind(args, artifact, STREAM)
+        again = lambda: kernel.run(args, artifact, STREAM, assume_supported_args=True)
+        again()
+        if {current}:
+            device.library.cuCtxPushCurrent_v2(device.ctypes.c_uint64({current}))
+        open_contexts = device.library.stand_in_open_contexts()
+        device.library.stand_in_launch_in_current_context_alone(1)
+        for call in (again, launch, again):
+            before = device.launches()
+            call()
+            assert device.launches() == before + 1
+            assert device.library.stand_in_open_contexts() == open_contexts
+        for failing, code, name in [
+            ("cuCtxPushCurrent_v2", 719, "cuCtxPushCurrent failed with CUDA_ERROR_LAUNCH_FAILED"),
+            ("cuLaunchKernelEx", 400, "cuLaunchKernelEx failed with CUDA_ERROR_INVALID_HANDLE"),
+            ("cuLaunchKernelEx", 201, "cuLaunchKernelEx failed with CUDA_ERROR_INVALID_CONTEXT"),
+        ]:
+            device.fail(failing, code)
+            for call in (again, launch):
+                try:
+                    call()
+                except RuntimeError as error:
+                    assert name in str(error), error
+                else:
+                    raise AssertionError(f"nothing was raised where {{failing}} fails")
+                assert device.library.stand_in_open_contexts() == open_contexts
+        device.fail("")
+        again()
+        """
+    )
+
+
+def test_a_thread_without_a_context_launches():
+    run(
+        """
+        import threading
+        artifact = kernel.compile(args)
+        launch = kernel.bind(args, artifact, STREAM)
+        def launch_all():
+            again = lambda stream: lambda: kernel.run(args, artifact, stream)
+            for call in (*[again(STREAM)] * 3, again(0), launch):
+                before = device.launches()
+                call()
+                assert (device.launches(), device.library.stand_in_last_context()) == (before + 1, 0xC0)
+            done.append(True)
+        done = []
+        thread = threading.Thread(target=launch_all)
+        thread.start()
+        thread.join()
+        assert done
+        """
+    )
+
+
+def test_streams():
+    run(
+        """
+        class Torch:
+            cuda_stream = 0x5020
+        class Cupy:
+            ptr = 0x5030
+        class Cuda:
+            def __cuda_stream__(self):
+                return (0, 0x5040)
+        class Bindings:
+            def __int__(self):
+                return 0x5050
+        named = [(Torch(), 0x5020), (Cupy(), 0x5030), (Cuda(), 0x5040), (Bindings(), 0x5050)]
+        for stream, handle in [*named, (0, 0), (2, 2)]:
+            kernel.run(args, stream=stream)
+            assert device.library.stand_in_last_stream() == handle, (stream, handle)
+        device.library.stand_in_set_current_stream(device.ctypes.c_uint64(0x5060))
+        kernel.run(args)
+        assert device.library.stand_in_last_stream() == 0x5060
+        before = device.launches()
+        for stream, expected in ((OTHER_DEVICE, ValueError), (1.5, TypeError), ("x", TypeError), (-1, ValueError)):
+            try:
+                kernel.run(args, stream=stream)
+            except expected as error:
+                assert "stream" in str(error), error
+            else:
+                raise AssertionError(stream)
+        assert device.launches() == before
+        """
+    )
+
+
+def test_nothing_is_launched_for_an_empty_output():
+    run(
+        """
+        a.describe(A, (0, 256)); out.describe(OUT, (0, 64))
+        empty = GemmArguments(a, b, out, "float32")
+        for kernel in cutlass_api.get_kernels(empty):
+            kernel.run(empty, stream=STREAM)
+        assert device.launches() == 0
+        """
+    )
+
+
+def test_matmul_remembers_its_choice_and_sees_alignment():
+    run(
+        """
+        cutlass_api.matmul(a, b, out=out)
+        cutlass_api.matmul(a, b, out=out)
+        assert device.launches() == 2 and device.library.stand_in_libraries() == 1
+        a.describe(A + 2, (128, 256))
+        cutlass_api.matmul(a, b, out=out)
+        # Another kernel, and on Hopper one more that copies A first.
+        assert device.launches() > 2 and device.library.stand_in_libraries() > 1
+        """
+    )
+
+
+#: Every driver call between a first `run` without an artifact and its launch.
+CALLS = [
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuDeviceGetCount",
+    "cuDeviceGet",
+    "cuDeviceGetAttribute",
+    "cuDevicePrimaryCtxRetain",
+    "cuCtxGetCurrent",
+    "cuCtxPushCurrent_v2",
+    "cuLibraryLoadData",
+    "cuLibraryGetKernel",
+    "cuKernelSetAttribute",
+    "cuKernelGetFunction",
+    "cuStreamGetCtx",
+    "cuLaunchKernelEx",
+]
+
+
+#: What an sm90 kernel adds, and one whose operands are copied into workspace.
+SM90_CALLS = ["cuTensorMapEncodeTiled", "cuLaunchKernelEx"]
+
+
+WORKSPACE_CALLS = ["cuMemPoolCreate", "cuMemPoolSetAttribute", "cuMemAllocFromPoolAsync", "cuMemFreeAsync"]
+
+
+#: That the driver cannot be used at all is found out once; a process does not ask again.
+FINAL = ["cuInit", "cuDriverGetVersion"]
+
+
+@pytest.mark.parametrize(
+    "family, call",
+    [("sm80", call) for call in CALLS]
+    + [("_tt", call) for call in SM90_CALLS]
+    + [("_pp", call) for call in [*SM90_CALLS, *WORKSPACE_CALLS]],
+)
+def test_a_failing_driver_call_raises_with_its_name_and_leaks_nothing(family, call):
+    out = stand_in.run(
+        textwrap.dedent(
+            f"""
+            import sys
+            from stand_in import device
+            from stand_in.device import Tensor
+            import cutlass_api
+            a, b, out = Tensor(1 << 28, (128, 256)), Tensor(2 << 28, (256, 64)), Tensor(3 << 28, (128, 64))
+            args = cutlass_api.arguments.GemmArguments(a, b, out, "float32")
+            def first():
+                return [k for k in cutlass_api.get_kernels(args) if "{family}" in k.metadata.kernel_name][0]
+            references = [sys.getrefcount(tensor) for tensor in (a, b, out)]
+            device.fail("{call}")
+            try:
+                first().run(args, stream=0x5010)
+            except RuntimeError as error:
+                print(error)
+            else:
+                raise AssertionError("nothing was raised")
+            assert device.library.stand_in_open_contexts() == 0
+            assert device.library.stand_in_allocations() == 0 or "{call}" == "cuMemFreeAsync"
+            device.library.stand_in_forget_allocations()
+            assert references == [sys.getrefcount(tensor) for tensor in (a, b, out)]
+            device.fail("", 0)
+            if {call not in FINAL}:
+                before = device.launches()
+                first().run(args, stream=0x5010)
+                assert device.launches() - before == {2 if family == "_pp" else 1}
+                assert device.library.stand_in_allocations() == 0
+            """
+        )
+    )
+    name = call.removesuffix("_v2")
+    assert f"{name} failed with CUDA_ERROR_LAUNCH_FAILED: as the test asked" in out
+
+
+def test_an_artifact_of_another_kernel_or_architecture_is_refused():
+    run(
+        """
+        other = [k for k in cutlass_api.get_kernels(args) if k is not kernel][0]
+        for artifact, words in ((other.compile(args), "another kernel"), (kernel.compile(args, cc=80), "sm_80")):
+            try:
+                kernel.run(args, artifact, stream=STREAM)
+            except ValueError as error:
+                assert words in str(error), error
+            else:
+                raise AssertionError(words)
+        try:
+            kernel.run(args, "artifact", stream=STREAM)
+        except TypeError as error:
+            assert "compiled_artifact is a str" in str(error), error
+        else:
+            raise AssertionError("a string was run")
+        assert device.launches() == 0
+        """
+    )
+
+
+def test_threads_launch_side_by_side():
+    run(
+        """
+        artifact = kernel.compile(args)
+        def many(stream):
+            for _ in range(500):
+                kernel.run(args, artifact, stream=stream)
+        threads = [threading.Thread(target=many, args=(0x5000 + 16 * at,)) for at in range(8)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert device.library.stand_in_open_contexts() == 0
+        assert device.launches() == 8 * 500
+        """
+    )
+
+
+def test_a_launch_that_blocks_lets_other_threads_run():
+    run(
+        """
+        import time
+        artifact = kernel.compile(args)
+        new = GemmArguments(a, b, out, "float32")
+        # At first, when it has run before, and as generated code runs arguments that are new.
+        for args, before in ((args, 0), (args, 3), (new, 0)):
+            for _ in range(before):
+                kernel.run(args, artifact, stream=STREAM)
+            device.library.stand_in_block(300)
+            launched = device.launches()
+            thread = threading.Thread(
+                target=lambda: kernel.run(args, artifact, stream=STREAM, assume_supported_args=True)
+            )
+            start = time.perf_counter()
+            thread.start()
+            turns = 0
+            while thread.is_alive() and time.perf_counter() - start < 5:
+                turns += 1
+                time.sleep(0.001)
+            assert turns > 50, turns
+            assert device.launches() == launched + 1
+            device.library.stand_in_block(0)
+        """
+    )
+
+
+def test_torch_s_tensors_are_followed_and_changed_ones_refused():
+    run(
+        """
+        import torch
+        from torch.utils import swap_tensors
+        tensor = device.torch_tensor
+        class Subclass(torch.Tensor):
+            pass
+        kinds = [lambda t: t, torch.nn.Parameter, lambda t: t.as_subclass(Subclass)]
+        for kind in kinds:
+            a, b, out = kind(tensor(A, (128, 128))), tensor(B, (128, 128)), tensor(OUT, (128, 128))
+            args = GemmArguments(a, b, out, "float32")
+            kernel = first(args, "sm80")
+            artifact = kernel.compile(args)
+            launch = kernel.bind(args, artifact, STREAM)
+            runs = [
+                lambda: kernel.run(args, artifact, stream=STREAM, assume_supported_args=True),
+                lambda: kernel.run(args, artifact, stream=STREAM),
+                launch,
+            ]
+
+            def launched(data):
+                for run in (*runs, *runs):
+                    run()
+                    assert device.last_parameters()[:3] == (data, B, OUT), device.last_parameters()
+
+            def refused(words):
+                before = device.launches()
+                for run in runs:
+                    try:
+                        run()
+                    except (ValueError, BufferError) as error:
+                        assert words in str(error), error
+                    else:
+                        raise AssertionError(words)
+                assert device.launches() == before
+
+            launched(A)
+            with torch.no_grad():
+                a.data = tensor(A + 4096, (128, 128))
+                launched(A + 4096)
+                swap_tensors(a, kind(tensor(A + 8192, (128, 128))))
+                launched(A + 8192)
+                a.data = tensor(A, (128, 64))
+                refused("dimension K")
+                a.data = tensor(A, (128, 64), (128, 1))
+                refused("dimension K")
+                a.data = tensor(A, (1, 128, 128))
+                refused("rank")
+                a.data = tensor(A, (1, 1, 1, 128, 128))
+                refused("rank 5")
+                a.data = tensor(A, (128, 128), device=1)
+                refused("A is on cuda:1")
+                a.data = tensor(A, (128, 128), code=device.BFLOAT)
+                refused("bfloat16")
+                if not a.requires_grad:
+                    a.data = tensor(A, (128, 128), code=device.INT)
+                    refused("int16")
+                a.data = tensor(OUT, (128, 128))
+                refused("shares memory")
+                swap_tensors(a, kind(torch.zeros(128, 128, dtype=torch.float16, device="meta")))
+                refused("A ")
+                swap_tensors(a, kind(tensor(A + 16, (128, 128))))
+                launched(A + 16)
+                a.data = tensor(A, (128, 128), (1, 128))
+                refused("A ")
+                assert a._use_count() == 1, "its handle was asked for, and given back"
+        """
+    )
+
+
+def test_an_artifact_is_of_its_kernel():
+    run(
+        """
+        from cutlass_api.artifact import CompiledArtifact
+        other = first(args, "sm90")
+        try:
+            CompiledArtifact(kernel.compile(args).compiled_obj, other)
+        except ValueError as error:
+            assert kernel.metadata.kernel_name in str(error) and other.metadata.kernel_name in str(error), error
+        else:
+            raise AssertionError("another kernel's program was taken")
+        """
+    )
+
+
+def test_a_workspace_over_an_epilogue_s_operand_is_refused():
+    run(
+        """
+        sums = Tensor(0x40000000, (128,), bits=32)
+        source = "def f(accum):\\n    D = accum\\n    sums = sum(accum, 1)\\n    return D, sums"
+        args = GemmArguments(a, b, out, "float32", EpilogueArguments(source, D=out, sums=sums))
+        kernel = first(args, "sm80")
+        try:
+            kernel.run(args, stream=STREAM, workspace=Tensor(0x40000000, (4096, 64)))
+        except ValueError as error:
+            assert "workspace shares memory with sums" in str(error), error
+        else:
+            raise AssertionError("partial results over what they are summed to")
+        assert device.launches() == 0
+        """
+    )
+
+
+def test_run_is_given_its_arguments_in_every_form():
+    run(
+        """
+        artifact = kernel.compile(args)
+        built = lambda **given: {"".join(list(name)): value for name, value in given.items()}  # names not interned
+        for positional, named in [
+            ((args, artifact, STREAM, None, True), {}),
+            ((args, artifact, STREAM), {}),
+            ((args,), dict(stream=STREAM)),
+            ((args,), dict(stream=STREAM, assume_supported_args=True, compiled_artifact=artifact)),
+            ((args, artifact), dict(workspace=None, stream=STREAM, assume_supported_args=False)),
+            ((), dict(args=args, stream=STREAM)),
+            ((args, None), built(stream=STREAM, assume_supported_args=True)),
+            ((), built(compiled_artifact=artifact, args=args, stream=STREAM)),
+        ]:
+            before = device.launches()
+            for launch in (kernel.run, lambda *a, **k: type(kernel).run(kernel, *a, **k)):
+                assert launch(*positional, **named) is None
+            assert device.launches() == before + 2
+            assert device.library.stand_in_last_stream() == STREAM
+        before = device.launches()
+        for positional, named, said in [
+            ((), {}, "Kernel.run() missing 1 required positional argument: 'args'"),
+            ((), dict(stream=STREAM), "Kernel.run() missing 1 required positional argument: 'args'"),
+            ((args, artifact), dict(args=args), "Kernel.run() got multiple values for argument 'args'"),
+            ((args, None), dict(compiled_artifact=artifact), "got multiple values for argument 'compiled_artifact'"),
+            ((args,), dict(streams=STREAM), "Kernel.run() got an unexpected keyword argument 'streams'"),
+            ((args, artifact, STREAM, None, True, 1), {}, "takes from 1 to 5 positional arguments but 6 were given"),
+            ((args,), dict(assume_supported_args=1), "'int' object is not an instance of 'bool'"),
+            ((None,), {}, "args is a NoneType"),
+        ]:
+            try:
+                kernel.run(*positional, **named)
+            except TypeError as error:
+                assert said in str(error), error
+            else:
+                raise AssertionError(said)
+        assert device.launches() == before
+        """
+    )
+
+
+def test_what_is_kept_of_a_run_is_for_the_same_again_only():
+    run(
+        """
+        artifact = kernel.compile(args)
+        def again(kernel=kernel, args=args, artifact=artifact, stream=STREAM, **more):
+            before = device.launches()
+            kernel.run(args, artifact, stream=stream, **more)
+            assert device.launches() == before + 1
+        def refused(kinds, words, **other):
+            before = device.launches()
+            for assume in (True, False):
+                try:
+                    again(assume_supported_args=assume, **other)
+                except kinds as error:
+                    assert words in str(error), error
+                else:
+                    raise AssertionError(words)
+            assert device.launches() == before
+        class Derived(GemmArguments):
+            pass
+        hopper = first(args, "sm90")
+        maps = hopper.compile(args)
+        for made in (GemmArguments, Derived):
+            args = made(a, b, out, "float32")
+            for _ in range(3):
+                again(args=args)
+                again(args=args, assume_supported_args=True)
+            again(args=args, stream=STREAM + 16)
+            assert device.library.stand_in_last_stream() == STREAM + 16
+            refused(ValueError, "compiled_artifact is of another kernel", args=args, artifact=maps)
+            refused(ValueError, "compiled_artifact is of another kernel", args=args, kernel=hopper)
+            refused(TypeError, f"compiled_artifact is a {made.__name__}", args=args, artifact=args)
+            refused((TypeError, ValueError), "stream", args=args, stream="x")
+            refused(ValueError, "stream", args=args, stream=1 << 64)
+            device.expect(520)
+            for _ in range(3):
+                again(hopper, args, maps)
+            parameters = device.last_sm90_parameters()
+            assert {parameters.a.address or parameters.a_pointer, parameters.b.address} == {A, B}, parameters
+            device.expect(128)
+            again(args=args, artifact=kernel.compile(args))
+            assert device.last_parameters().a == A
+            device.fail("cuLaunchKernelEx")
+            refused(RuntimeError, "cuLaunchKernelEx failed", args=args)
+            refused(RuntimeError, "cuLaunchKernelEx failed", args=GemmArguments(a, b, out, "float32"))
+            device.fail("")
+            again(args=args)
+        """
+    )
+
+
+def test_new_arguments_run_like_the_last_ones_of_their_program():
+    run(
+        """
+        artifact = kernel.compile(args)
+        kernel.run(args, artifact, stream=STREAM, assume_supported_args=True)
+        for at, shape in [(A + 4096, (128, 256)), (A, (256, 256)), (A + 16, (128, 256)), (A, (128, 256))]:
+            x, y = Tensor(at, shape), Tensor(OUT + 65536, (shape[0], 64))
+            new = GemmArguments(x, b, y, "float32")
+            for _ in range(4):
+                kernel.run(new, artifact, stream=STREAM, assume_supported_args=True)
+                found = device.last_parameters()
+                assert found[:3] == (at, B, OUT + 65536) and found.extents[0] == shape[0], found
+            x.describe(at + 65536, shape)
+            kernel.run(new, artifact, stream=STREAM, assume_supported_args=True)
+            assert device.last_parameters().a == at + 65536
+        moved = GemmArguments(a, b, out, "float32")
+        a.describe(A + 2, (128, 256))  # between the arguments and their run
+        before = device.launches()
+        for refused in (moved, GemmArguments(a, b, out, "float32")):
+            try:
+                kernel.run(refused, artifact, stream=STREAM, assume_supported_args=True)
+            except ValueError as error:
+                assert "A is aligned to 2 bytes" in str(error), error
+            else:
+                raise AssertionError("an unaligned A was launched on")
+        assert device.launches() == before
+        """
+    )
+
+
+def test_what_a_capture_forbids_is_done_when_a_kernel_is_compiled():
+    run(
+        """
+        a.describe(A, (128, 257)); b.describe(B, (257, 65)); out.describe(OUT, (128, 65))
+        args = GemmArguments(a, b, out, "float32")
+        kernel = first(args, "sm90")
+        assert kernel.get_workspace_size(args) > 0
+        artifact = kernel.compile(args)
+        device.library.stand_in_capture(1)
+        kernel.run(args, artifact, stream=STREAM)
+        assert device.launches() == 2
+        """
+    )
+    run(
+        """
+        # So large that a kernel which copies its operands is the best.
+        a.describe(A, (2048, 2047)); b.describe(B, (2047, 2049)); out.describe(OUT, (2048, 2049))
+        cutlass_api.get_kernels(args)  # opens the device, as torch's capture would have
+        device.library.stand_in_capture(0)
+        cutlass_api.matmul(a, b, out=out)
+        device.library.stand_in_capture(1)
+        cutlass_api.matmul(a, b, out=out)
+        assert device.launches() == 4
+        """
+    )
+
+
+def test_a_forked_child_compiles_what_copies_its_operands():
+    run(
+        """
+        import os, signal
+        a.describe(A, (128, 257)); b.describe(B, (257, 65)); out.describe(OUT, (128, 65))
+        args = GemmArguments(a, b, out, "float32")
+        first(args, "sm90").compile(args)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(60)
+            packed = [k for k in cutlass_api.get_kernels(args) if "sm90" in k.metadata.kernel_name]
+            packed[-1].compile(args)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        """
+    )
+
+
+def test_no_hopper_kernel_is_found_or_supported_on_another_chip():
+    run(
+        """
+        device.library.stand_in_set_capability(100)
+        x, y, z = (Tensor(at, (64, 64), device=1) for at in (A, B, OUT))
+        there = GemmArguments(x, y, z, "float32")
+        assert not [k for k in cutlass_api.get_kernels(there) if "sm90" in k.metadata.kernel_name]
+        kernel = first(args, "sm90")  # of cuda:0, which was asked before and is an H100
+        status = kernel.supports(there)
+        assert not status and "compute capability 10.0, the kernel runs on 9.0" in str(status.error), status
+        try:
+            kernel.run(there, stream=OTHER_DEVICE)
+        except ValueError as error:
+            assert "compute capability 10.0" in str(error), error
+        else:
+            raise AssertionError("Hopper's code was run elsewhere")
+        """
+    )
