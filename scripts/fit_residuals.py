@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from cutlass_api import _core
 from cutlass_api.arguments import GemmArguments
+from time_products import MOST_FLOP
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -201,6 +202,7 @@ def rust(correction: Correction) -> str:
     text = "//! Written by scripts/fit_residuals.py: what `residual` has learnt.\n\n"
     text += "#![allow(clippy::approx_constant)] // some come near to one by chance\n\nuse super::{FEATURES, Layer};\n\n"
     text += f"pub const CANDIDATES: usize = {CANDIDATES};\n"
+    text += f"pub const MOST_FLOP: f64 = {MOST_FLOP:.0e};\n".replace("+", "")
     text += f"pub const FARTHEST: f32 = {FARTHEST};\npub const LARGEST: f32 = {LARGEST};\n"
     text += "#[rustfmt::skip]\n" + array("MEAN", correction.mean)
     text += "#[rustfmt::skip]\n" + array("SPREAD", correction.spread)

@@ -2,6 +2,7 @@
 
 import cutlass_api
 import pytest
+import torch
 
 
 def pytest_collection_modifyitems(items):
@@ -32,3 +33,12 @@ def exchange_mode(request):
     options.use_tvm_ffi = request.param
     yield request.param
     options.use_tvm_ffi = before
+
+
+@pytest.fixture
+def tf32_allowed():
+    """torch allows what rounds float32 operands to tf32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)

@@ -99,14 +99,6 @@ def artifact(cache_directory):
     return kernel.compile(fake_gemm(3, 3, 3), cc=90)
 
 
-@pytest.fixture
-def tf32_allowed():
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    yield
-    torch.set_float32_matmul_precision(before)
-
-
 @planned
 @pytest.mark.usefixtures("tf32_allowed")
 def test_every_family_compiles(cc, kernel, compiled):

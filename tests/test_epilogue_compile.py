@@ -19,14 +19,6 @@ COMPILED = [
 ]
 
 
-@pytest.fixture
-def tf32_allowed():
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    yield
-    torch.set_float32_matmul_precision(before)
-
-
 @pytest.mark.usefixtures("tf32_allowed")
 @pytest.mark.parametrize("cc", [80, 86, 89, 90, 100, 120])
 @pytest.mark.parametrize("dtype, out_dtype, accumulator", COMPILED, ids=str)

@@ -9,7 +9,7 @@
 mod weights;
 
 pub use self::weights::CANDIDATES;
-use self::weights::{FARTHEST, FIRST, LARGEST, MEAN, SECOND, SPREAD, THIRD};
+use self::weights::{FARTHEST, FIRST, LARGEST, MEAN, MOST_FLOP, SECOND, SPREAD, THIRD};
 use super::Types;
 use super::cost::Asked;
 use super::hopper;
@@ -21,8 +21,6 @@ pub const FEATURES: usize = 31;
 /// Whether it was fitted to such kernels and products: plain ones of 16-bit operands and outputs that the copy engine loads where they lie, of no
 /// more work than what was timed.
 pub fn knows(config: &Sm90, types: Types, asked: &Asked) -> bool {
-    /// As scripts/time_products.py makes them.
-    const MOST_FLOP: f64 = 4e11;
     let [m, n, k] = [asked.problem.m(), asked.problem.n(), asked.problem.k()].map(|extent| extent as f64);
     let plain = !config.grouped && !asked.fused && config.packed == [false; 2] && !config.loads_by_threads();
     plain

@@ -5,6 +5,7 @@
 use super::{FEATURES, Layer};
 
 pub const CANDIDATES: usize = 12;
+pub const MOST_FLOP: f64 = 4e11;
 pub const FARTHEST: f32 = 4.0;
 pub const LARGEST: f32 = 0.3;
 #[rustfmt::skip]

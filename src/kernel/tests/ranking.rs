@@ -24,7 +24,7 @@ fn few_tiles_of_deep_k_are_split_as_measured_best() {
         ((648, 1184, 10632), [128, 128], [2, 2], 4, Some(2)),
         ((136, 328, 42008), [128, 64], [2, 2], 4, Some(10)),
         ((120, 80, 7200), [64, 32], [1, 1], 8, None),
-        // Not split at all.
+        // Not split at all. (5.75 us; 128x80 in clusters of 4x2 takes 1.6 % longer.)
         ((1024, 1024, 1024), [128, 64], [2, 1], 1, None),
     ];
     for ((m, n, k), tile, cluster, split, parts) in measured {
