@@ -349,7 +349,13 @@ impl Kernel {
             Design::Simt(config) => Some(config.launch(gemm, offsets)),
             Design::Skinny(config) => Some(config.launch(self.types, gemm, target)),
             Design::Sm80(config) => Some(config.launch(self.types, gemm, offsets)),
-            Design::Sm90(config) => Some(config.launch(self.types, gemm, offsets, target.multiprocessors, workspace)),
+            Design::Sm90(config) => {
+                let (types, multiprocessors) = (self.types, target.multiprocessors);
+                let (grid, ctas_per_sm) = (config.grid(gemm), config.ctas_per_sm(types));
+                let placed = hopper::placed(config, types, gemm, &grid, ctas_per_sm, multiprocessors);
+                let placement = placed.map(|(placement, _)| placement);
+                Some(config.launch(types, gemm, offsets, placement, multiprocessors, workspace))
+            }
         }
     }
 

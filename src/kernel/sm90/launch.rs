@@ -1,9 +1,9 @@
 //! What an `sm90` kernel is launched with: tensor maps and the boxes in which operands arrive, copies in front, workspace, parameters.
 
-use super::{ROW_BYTES, Side, Sm90, check_count};
+use super::{Placement, ROW_BYTES, Side, Sm90, check_count};
 use crate::kernel::launch::{GroupOffsets, Params, Sm90Params, Sm90Scalars, TensorMap};
 use crate::kernel::pack::{self, Pack};
-use crate::kernel::{Launch, Major, Types, Unsupported, hopper};
+use crate::kernel::{Launch, Major, Types, Unsupported};
 use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
 
@@ -117,11 +117,13 @@ impl Sm90 {
         self.pack(problem, 0).map_or(0, |pack| pack.bytes())
     }
 
+    /// `placement`: how the tiles are walked where the CTAs are to have an empty chip to themselves.
     pub fn launch(
         &self,
         types: Types,
         problem: &GemmProblem,
         offsets: Option<&View>,
+        placement: Option<Placement>,
         multiprocessors: u32,
         workspace: u64,
     ) -> Launch {
@@ -177,8 +179,6 @@ impl Sm90 {
             swizzle: if box_bytes == power { TensorMap::swizzle(box_bytes) } else { TensorMap::NO_SWIZZLE },
             l2_promotion: TensorMap::PROMOTE_256,
         };
-        let (grid, ctas_per_sm) = (self.grid(problem), self.ctas_per_sm(types));
-        let placement = hopper::placed(self, types, problem, &grid, ctas_per_sm, multiprocessors);
         let scalars = Sm90Scalars {
             out: out.data,
             out_stride: [out.stride[0], out.stride[rows], out.stride[columns]],
@@ -188,7 +188,7 @@ impl Sm90 {
             batch: problem.b.shape[0] as i32,
             batched: [batched(0), batched(1)],
             out_by_copy_engine: i32::from(stored_by_copy_engine),
-            band: placement.as_ref().map_or_else(|| self.band(&grid), |(placement, _)| placement.band) as i32,
+            band: placement.as_ref().map_or_else(|| self.band(&self.grid(problem)), |placement| placement.band) as i32,
             boxes: [0, 1].map(|at| self.box_rows(&sides, at) as i32),
             offsets: GroupOffsets::new(offsets),
             a: if self.loads_by_threads() { sides[0].view.data } else { 0 },
@@ -198,7 +198,7 @@ impl Sm90 {
             padding: 0,
         };
         let (tiles, size) = (self.tiles(problem), self.cluster_size());
-        let fitting = u64::from(self.clusters_at_once(ctas_per_sm, multiprocessors));
+        let fitting = u64::from(self.clusters_at_once(self.ctas_per_sm(types), multiprocessors));
         // A split tile has a cluster for itself, or one for each part; others are taken in turn by as many clusters as run at once.
         let clusters = match self.split {
             1 => tiles.min(fitting),
