@@ -1,12 +1,12 @@
 // What the copy engine loads of one operand's tile, which has TILE rows (columns) along M (N) from `first` on: boxes that begin before
 // `end`. Those outside it would fill with zeros at some 2 TB/s on the whole chip, a quarter of what else it manages
-// (docs/notes/sm90.md); what is multiplied in their place, anything, is not stored. The CTAs that share the tile load a slice each:
+// (docs/notes/sm90-runs.md, run 19); what is multiplied in their place, anything, is not stored. The CTAs that share the tile load a slice each:
 // of a K-major tile some of its rows, of an MN-major one some of each box's. Slices are whole swizzle atoms, of 8 rows; where the CTAs
 // do not divide a tile's, the first slices have one more than the others, and each is a box, the shorter ones of a tensor map of their own.
 //
 // For a slice that lies outside, its CTA counts a byte at the others' barriers all the same. A CTA that waited for nothing of a peer's could
 // overtake it by a round of the ring: its second release of a stage would be taken there for that of a third CTA, which still reads.
-// (So it was: the stage filled too soon, and CTAs that waited for ever for what had been counted; run 27 of docs/notes/sm90.md.) As it
+// (So it was: the stage filled too soon, and CTAs that waited for ever for what had been counted; run 27 of docs/notes/sm90-runs.md.) As it
 // is, a stage that is full says that all who share it have found it empty.
 #pragma once
 #include "common/tma.cuh"

@@ -4,7 +4,7 @@
 //! more (docs/benchmarks/chance_h100.json, float16), for the loss that matters: the time of the kernel that the model puts first over that of
 //! the best. That is 1.024 for these, 1.027 in folds that were held out (1.030 with the constants before), and on 197 products that are not among
 //! them 1.043 (1.053; of rough timings, the best of which is best by chance as well). Times themselves are 6 % too long, and scatter by 7 % about that among
-//! the best kernels of a product. What concerns threads that load, epilogues and copies is from other timings (docs/notes/sm90.md).
+//! the best kernels of a product. What concerns threads that load, epilogues and copies is from other timings (docs/notes/sm90-runs.md).
 
 use super::Types;
 use super::cost::Asked;
@@ -34,7 +34,7 @@ const SMALL_GPC: u32 = 8;
 /// Seconds that a block takes a multiprocessor, however small it is.
 const BLOCK: f64 = 0.115e-6;
 /// Bytes a second of A that a multiprocessor's threads load, 8 and 4 at a time. 64x128 tiles had 31e9 and 26e9 at 1024x1024x4100 and
-/// 256x4096x4092; since run 20 (docs/notes/sm90.md) the loads are 1.05 to 1.08 and 1.14 to 1.22 times as fast. Six problems are ranked
+/// 256x4096x4092; since run 20 (docs/notes/sm90-runs.md) the loads are 1.05 to 1.08 and 1.14 to 1.22 times as fast. Six problems are ranked
 /// alike with up to 50e9 and 42e9, and better than with the old rates.
 const THREADS_RATE_8: f64 = 36e9;
 const THREADS_RATE_4: f64 = 31e9;
@@ -84,7 +84,7 @@ const FUSED_PAIRS: f64 = 1.04;
 const PACK_LAUNCH: f64 = 2.97e-6;
 const PACK_RATE: f64 = 2.8e12;
 /// How much longer it all takes then: of 12 products of chance that need no copy, where the model saw one lose at most 6 %, the best kernel
-/// with a copy was 2.5 % further behind the best without than predicted, and ahead once, by 1 % (docs/notes/sm90.md, run 23). Where a copy is
+/// with a copy was 2.5 % further behind the best without than predicted, and ahead once, by 1 % (docs/notes/sm90-runs.md, run 23). Where a copy is
 /// needed, that moves it by as much behind threads that load and other families, which was not looked at.
 const PACKED: f64 = 1.03;
 
@@ -102,7 +102,7 @@ pub fn ragged(aligned: u32) -> f64 {
 /// What the multiprocessors of a GPC ask for at about the same time, the L2 cache delivers once: 1024 x 1024 x 8960 by 128x64 tiles takes
 /// 47 000 cycles, and 188 MB from the cache, where a GPC has 2 x 8 of them, 81 000 and 305 MB where it has 8 x 2 (cuBLAS 58 000). CTAs that
 /// start while a grid in front still runs lie anywhere. Fitted to 419 kernels on 87 products, within 12 % (root mean square); the
-/// choice wins 1.084 of the 1.096 that the better of both would (docs/notes/sm90.md, run 26).
+/// choice wins 1.084 of the 1.096 that the better of both would (docs/notes/sm90-runs.md, run 26).
 pub fn placed(
     config: &Sm90,
     types: Types,

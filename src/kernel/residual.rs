@@ -4,7 +4,7 @@
 //! chance: where tiles, clusters and K meet the caches alike, kernels are off alike. A small network (two hidden layers, rectified) tells by
 //! how much, from what the model looks at and what it makes of it. scripts/fit_residuals.py fits it to 3647 products made by chance
 //! (docs/benchmarks/chance_h100.json) and writes `weights.rs`. On products that were held out, what comes first takes 1.021 times as long as
-//! the best that was timed, and 1.041 without; the same timings taken twice differ by 1.017 (docs/notes/sm90.md, runs 30 and 31).
+//! the best that was timed, and 1.041 without; the same timings taken twice differ by 1.017 (docs/notes/sm90-runs.md, runs 30 and 31).
 
 mod weights;
 

@@ -139,7 +139,7 @@ impl Sm90 {
     ///
     /// CTAs that begin one after another should share what they read, by tens as much as by halves of the chip: what is read at the
     /// same time from places close to each other costs less. Both numbers and the weight are from 216 products whose bands were varied
-    /// (docs/notes/sm90.md).
+    /// (docs/notes/sm90-runs.md, run 17).
     pub fn band(&self, grid: &Grid) -> u32 {
         const NEIGHBOURS: f64 = 10.0;
         const HALF: f64 = 66.0;

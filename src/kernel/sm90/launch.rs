@@ -41,7 +41,7 @@ impl Sm90 {
     /// along N, where less is then loaded to be wasted. Twice the rows take the engine longer, though. Of 70 products that were timed, tiles
     /// of 32 columns are 1.44 times as fast so, of 96 columns 1.05 times (0.99 where the operand's rows do not begin at lines of the cache),
     /// and of 256 rows by 144 or 160 columns, which then have room for a fourth stage, 1.04 and 1.00 times; others gained nothing, or lost
-    /// up to 4 % (docs/notes/sm90.md, run 25).
+    /// up to 4 % (docs/notes/sm90-runs.md, run 25).
     pub fn row_bytes(&self, at: usize) -> u32 {
         let [m, n] = self.tile;
         let narrow = n.next_multiple_of(32) < n.next_multiple_of(64) && (n <= 96 || m == 256);
@@ -57,7 +57,7 @@ impl Sm90 {
 
     /// Rows of a box of an operand whose rows lie along K: all of a CTA's part of a tile, or all of an operand that has fewer. Or an equal
     /// part, for which fewest lie outside, where that saves enough: each box takes the time of the one thread that starts them, which
-    /// with small tiles has none to spare (96x64 in boxes of 32 rows: 1.7 times as long, docs/notes/sm90.md, run 19).
+    /// with small tiles has none to spare (96x64 in boxes of 32 rows: 1.7 times as long, docs/notes/sm90-runs.md, run 19).
     fn box_rows(&self, sides: &[Side; 2], at: usize) -> u32 {
         /// The least part.
         const FEWEST: u32 = 32;
@@ -139,7 +139,7 @@ impl Sm90 {
             let (inner, outer) = if k_major { (side.k, side.rows) } else { (side.rows, side.k) };
             let batches = if view.stride[0] == 0 { 1 } else { view.shape[0] };
             // With 256 bytes, a K-major row brings the line of the next K block along. But a piece of a row that begins inside a line has
-            // parts of two, for which four would be fetched: up to 1.17 times the time, even of what the cache has (docs/notes/sm90.md,
+            // parts of two, for which four would be fetched: up to 1.17 times the time, even of what the cache has (docs/notes/sm90-runs.md,
             // run 20). By the rows' distance alone: addresses may change (`Packed::move_to`).
             let whole_lines = step_bytes(view.stride[outer], types.a).is_multiple_of(u64::from(ROW_BYTES));
             let next_block_along = k_major && whole_lines;

@@ -6,7 +6,7 @@ use super::Schedule::{self, Cooperative, PingPong};
 pub(super) type Shape = ([u32; 2], u32, Schedule, [u32; 2], u32);
 
 /// For products with more than a few rows and columns: the tiles that make what the model ranks first fastest, one after the other, on products
-/// of which some were made by chance (runs 17, 20, 23 to 26 and 30 of docs/notes/sm90.md). In large clusters many CTAs share what they read, which
+/// of which some were made by chance (runs 17, 20, 23 to 26 and 30 of docs/notes/sm90-runs.md). In large clusters many CTAs share what they read, which
 /// narrow products with few tiles need.
 /// Splits are by 2, 4 and 8, as clusters of such sizes spread evenly over the GPCs (docs/notes/sm90-parts.md). The order is the one to
 /// try them in where no problem is known.
@@ -181,7 +181,7 @@ pub(super) const SWAPPED: &[Shape] = &[
 pub(super) const SWAPPED_PACKED: &[Shape] = &[([64, 16], 1, Cooperative, [1, 1], 1)];
 
 /// For float32 operands of which one is not K-major, which `wgmma` takes from registers; and where the other one is copied first. On an
-/// H100, for 39 problems, the first ones are within 1 % of the best of 25 in the geometric mean, 9 % at worst (docs/notes/sm90.md).
+/// H100, for 39 problems, the first ones are within 1 % of the best of 25 in the geometric mean, 9 % at worst (docs/notes/sm90-runs.md, "tf32 with A from registers").
 pub(super) const SHAPES_FROM_REGISTERS: &[Shape] = &[
     ([128, 256], 2, Cooperative, [1, 2], 1),
     ([256, 128], 2, Cooperative, [1, 1], 1),

@@ -285,7 +285,7 @@ fn bands_are_those_that_were_fast() {
         let config = Sm90 { tile, schedule, cluster, ..plain.expect("a plain kernel") };
         config.band(&config.grid(gemm))
     };
-    // 207.6 us, where 8 takes 211.8 and 4 takes 218.6; 26.6 us, where 8 takes 29.5 (docs/notes/sm90.md, run 17).
+    // 207.6 us, where 8 takes 211.8 and 4 takes 218.6; 26.6 us, where 8 takes 29.5 (docs/notes/sm90-runs.md, run 17).
     assert_eq!(band([4096; 3], Major::Row, [128, 128], PingPong, [1, 2]), 16);
     assert_eq!(band([2048; 3], Major::Row, [128, 128], PingPong, [2, 1]), 2);
     // 24.9 us, where 8 takes 29.8.
