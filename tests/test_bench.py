@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cutlass_api import __main__
 from cutlass_api.bench import gemm, report
 
 ROWS = [report.Row("bare", 2.0, 1.0, "a kernel"), report.Row("run", 2.5, 1.25), report.Row("graph", 41.0, math.nan)]
@@ -63,6 +64,73 @@ def test_a_table_of_shapes_is_read(tmp_path: Path) -> None:
     shapes = list(gemm.table(path))
     assert [(shape.m, shape.n, shape.k) for shape in shapes] == [(1, 2, 3), (4, 5, 6)]
     assert {shape.layout for shape in shapes} == {"tn"}
+
+
+def refusal(capsys, monkeypatch, *arguments: str | Path) -> str:
+    """What the command says of arguments that it refuses before it looks for a GPU."""
+    monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", *map(str, arguments)])
+    monkeypatch.setattr(__main__, "_device", lambda: pytest.fail("it went on to measure"))
+    with pytest.raises(SystemExit) as ended:
+        __main__.main()
+    assert ended.value.code == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("what", ["latency", "gemm"])
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+def test_where_results_cannot_go_is_refused_first(capsys, monkeypatch, tmp_path: Path, what: str, option: str) -> None:
+    if option == "--plot":
+        pytest.importorskip("matplotlib")
+    missing = tmp_path / "missing"
+    said = refusal(capsys, monkeypatch, what, option, missing / "rows")
+    assert said.endswith(f"argument {option}: there is no folder {missing}; make it first")
+    said = refusal(capsys, monkeypatch, what, option, tmp_path)
+    assert said.endswith(f"argument {option}: {tmp_path} cannot be written; name a file in a folder that can be")
+
+
+@pytest.mark.parametrize("what", ["latency", "gemm"])
+def test_a_plot_without_matplotlib_is_refused_first(capsys, monkeypatch, tmp_path: Path, what: str) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    said = refusal(capsys, monkeypatch, what, "--plot", tmp_path / "rows.png")
+    assert "argument --plot: " in said and "pip install matplotlib (or rutlass[bench])" in said
+
+
+ROW = "it must be [m, n, k] in positive integers"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        ("mnk", "is no table of shapes in JSON: Expecting value: line 1 column 1 (char 0)"),
+        ("[[1, 2, 3]]", "[[1, 2, 3]] must be an object of groups by name"),
+        ("{}", "it has no groups; give it one with layout and mnk"),
+        ('{"note": "none yet"}', "it has no groups; give it one with layout and mnk"),
+        ('{"a": [[1, 2, 3]]}', "group 'a' is [[1, 2, 3]]; it must be an object with layout and mnk"),
+        ('{"a": {"mkn": [[1, 2, 3]]}}', "group 'a' has no shapes; list them as mnk or total_m_n_k_groups"),
+        ('{"a": {"layout": "tx"}}', "group 'a' has layout 'tx'; it must be two letters, of A and B, each t or n"),
+        ('{"a": {"layout": "t"}}', "group 'a' has layout 't'; it must be two letters, of A and B, each t or n"),
+        ('{"a": {"mnk": [[1, 2, 3], [1, 2]]}}', f"group 'a' has [1, 2] in mnk; {ROW}"),
+        ('{"a": {"mnk": [1, 2, 3]}}', f"group 'a' has 1 in mnk; {ROW}"),
+        ('{"a": {"mnk": 1}}', f"group 'a' has 1 in mnk; {ROW}"),
+        ('{"a": {"mnk": [[1, 0, 3]]}}', f"group 'a' has [1, 0, 3] in mnk; {ROW}"),
+        ('{"a": {"mnk": [[1, 2.5, 3]]}}', f"group 'a' has [1, 2.5, 3] in mnk; {ROW}"),
+        ('{"a": {"mnk": [[true, 2, 3]]}}', f"group 'a' has [True, 2, 3] in mnk; {ROW}"),
+        (
+            '{"a": {"total_m_n_k_groups": [[1, 2, 3]]}}',
+            "group 'a' has [1, 2, 3] in total_m_n_k_groups; it must be [total m, n, k, groups] in positive integers",
+        ),
+    ],
+)
+def test_a_wrong_table_of_shapes_is_refused_first(capsys, monkeypatch, tmp_path: Path, text, expected: str) -> None:
+    path = tmp_path / "shapes.json"
+    if text is not None:
+        path.write_text(text)
+    said = refusal(capsys, monkeypatch, "gemm", "--shapes", path)
+    assert f"argument --shapes: {path} " in said and said.endswith(expected)
+    with pytest.raises(ValueError) as error:
+        gemm.table(path)
+    assert said.endswith(str(error.value))
 
 
 @pytest.mark.timing

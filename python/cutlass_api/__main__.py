@@ -1,7 +1,11 @@
 """``python -m cutlass_api bench latency`` and ``bench gemm``: what this package does, measured on this machine."""
 
 import argparse
+import os
+from importlib.util import find_spec
 from pathlib import Path
+
+from cutlass_api.bench.gemm import Shape, table
 
 
 def main() -> None:
@@ -12,17 +16,42 @@ def main() -> None:
     )
     latency = bench.add_parser("latency", help="what the host spends around one small GEMM")
     latency.set_defaults(run=_latency)
-    latency.add_argument("--json", type=Path, metavar="FILE", help="write the rows there as JSON")
-    latency.add_argument("--plot", type=Path, metavar="FILE", help="draw them there as bars (needs matplotlib)")
+    latency.add_argument("--json", type=_output, metavar="FILE", help="write the rows there as JSON")
+    latency.add_argument("--plot", type=_plot, metavar="FILE", help="draw them there as bars (needs matplotlib)")
     gemm = bench.add_parser("gemm", help="GEMMs on the GPU beside torch's")
     gemm.set_defaults(run=_gemm)
-    gemm.add_argument("--shapes", type=Path, metavar="FILE", help="a table of shapes: JSON, groups with layout and mnk")
+    gemm.add_argument(
+        "--shapes", type=_shapes, metavar="FILE", help="a table of shapes: JSON, groups with layout and mnk"
+    )
     types = ("float16", "bfloat16", "tf32", "float32")
     gemm.add_argument("--dtype", nargs="+", choices=types, default=["float16"], help="of A, B and the output")
-    gemm.add_argument("--json", type=Path, metavar="FILE", help="write the rows there as JSON")
-    gemm.add_argument("--plot", type=Path, metavar="FILE", help="draw torch's time over ours there (needs matplotlib)")
+    gemm.add_argument("--json", type=_output, metavar="FILE", help="write the rows there as JSON")
+    gemm.add_argument("--plot", type=_plot, metavar="FILE", help="draw torch's time over ours there (needs matplotlib)")
     arguments = parser.parse_args()
     arguments.run(arguments)
+
+
+# The types of options: argparse refuses, before anything is measured, what would fail when all is.
+def _output(name: str) -> Path:
+    path = Path(name)
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}; make it first")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{path} cannot be written; name a file in a folder that can be")
+    return path
+
+
+def _plot(name: str) -> Path:
+    if find_spec("matplotlib") is None:
+        raise argparse.ArgumentTypeError("a plot needs matplotlib: pip install matplotlib (or rutlass[bench])")
+    return _output(name)
+
+
+def _shapes(name: str) -> list[Shape]:
+    try:
+        return table(Path(name))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _device() -> str:
@@ -45,7 +74,7 @@ def _gemm(arguments: argparse.Namespace) -> None:
     def show(row: gemm.Row) -> None:
         print("  ".join(gemm.line(row)), flush=True)
 
-    rows = gemm.measure(gemm.table(arguments.shapes), arguments.dtype, show)
+    rows = gemm.measure(arguments.shapes or table(None), arguments.dtype, show)
     means = gemm.geometric_means(rows)
     report.print_cells(f"GEMM on {device}", gemm.HEADER, [gemm.line(row) for row in rows])
     for name, value in means.items():

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use arrayvec::ArrayVec;
-
 use super::DType;
 
 /// Where an operand's memory lies.
@@ -128,7 +126,7 @@ impl View {
     }
 
     /// Whether writing `self` may change what `other` reads: their memory meets, and they are not column blocks (or
-    /// row blocks) of one larger matrix, which interleave without touching.
+    /// row blocks of each of several matrices) of one larger tensor, which interleave without touching.
     pub fn may_alias(&self, other: &View) -> bool {
         if self.device != other.device || self.numel() == 0 || other.numel() == 0 {
             return false;
@@ -140,32 +138,26 @@ impl View {
         !self.interleaves(other)
     }
 
-    /// Both step through one pitch (bytes from a row of the common parent to the next), and the windows that they
-    /// read of each row, modulo that pitch, are disjoint.
+    /// Whether at some pitch, the step of a dimension of either (from row to row of a common parent, or from matrix to matrix), what the one reads
+    /// of each period lies beside what the other reads.
     fn interleaves(&self, other: &View) -> bool {
-        let (Some((pitch, ours)), Some((pitch_other, theirs))) = (self.row_window(), other.row_window()) else {
-            return false;
-        };
-        if pitch != pitch_other || ours > pitch || theirs > pitch {
-            return false;
-        }
-        let offset = (other.data as i64 - self.data as i64).rem_euclid(pitch);
-        offset >= ours && offset + theirs <= pitch
+        let distance = other.data as i64 - self.data as i64;
+        [self, other].into_iter().flat_map(View::byte_steps).any(|(pitch, _)| {
+            let offset = distance.rem_euclid(pitch);
+            offset >= self.window(pitch) && offset + other.window(pitch) <= pitch
+        })
     }
 
-    /// (pitch, width) in bytes: the largest stride shared as a multiple by all outer dimensions, and the reach within it.
-    fn row_window(&self) -> Option<(i64, i64)> {
-        let dims: ArrayVec<(i64, i64), 3> = self.steps().collect();
-        let (inner, outer) = match dims.as_slice() {
-            [first, rest @ ..] if first.0 == 1 && !rest.is_empty() => (first.1, rest),
-            rest if !rest.is_empty() => (1, rest),
-            _ => return None,
-        };
-        let pitch = outer[0].0;
-        if pitch == 0 || outer.iter().any(|(stride, _)| stride % pitch != 0) {
-            return None;
-        }
-        Some((pitch * self.dtype.bytes(), inner * self.dtype.bytes()))
+    /// The bytes that the view reaches over within one period of a pitch: what steps by whole periods adds nothing.
+    fn window(&self, pitch: i64) -> i64 {
+        let within = self.byte_steps().filter(|(step, _)| step % pitch != 0);
+        self.dtype.bytes() + within.map(|(step, extent)| step * (extent - 1)).sum::<i64>()
+    }
+
+    /// (bytes, extent) of the dimensions that are stepped along.
+    fn byte_steps(&self) -> impl Iterator<Item = (i64, i64)> {
+        let bytes = self.dtype.bytes();
+        self.steps().filter(|(stride, _)| *stride > 0).map(move |(stride, extent)| (stride * bytes, extent))
     }
 
     /// The largest power of two, up to 16, that divides the address and the byte step of every dimension but the
@@ -206,6 +198,15 @@ mod tests {
         assert!(left.may_alias(&left));
         assert!(!left.may_alias(&view(1008, [1, 8, 4], [0, 16, 1])), "column blocks of one matrix");
         assert!(left.may_alias(&view(1006, [1, 8, 4], [0, 16, 1])), "column blocks that share a column");
+        let interleaved =
+            |first, second| !view(first, [2, 4, 4], [32, 4, 1]).may_alias(&view(second, [2, 4, 4], [32, 4, 1]));
+        assert!(interleaved(1000, 1032), "every other matrix");
+        assert!(
+            !interleaved(1000, 1030) && !interleaved(1000, 1034),
+            "and a little of the next, or of the first again"
+        );
+        assert!(!view(1000, [1, 8, 4], [0, 8, 2]).may_alias(&view(1002, [1, 8, 4], [0, 8, 2])), "every other column");
+        assert!(left.may_alias(&view(1008, [1, 8, 3], [0, 12, 1])), "rows of another pitch");
         assert!(!left.may_alias(&view(5000, [1, 8, 4], [0, 16, 1])));
         assert!(!left.may_alias(&view(1000, [1, 0, 4], [0, 16, 1])), "nothing there");
         assert!(!left.may_alias(&view(1024, [1, 4, 4], [0, 16, 1]).clone_at(1008)));

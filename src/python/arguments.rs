@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arrayvec::ArrayVec;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
+use pyo3::{PyTraverseError, PyVisit};
 
 use super::artifact::CompiledArtifact;
 use super::dtype::{self, PyDType};
@@ -86,6 +87,13 @@ impl RuntimeArguments {
     ) -> Self {
         RuntimeArguments { performance, native: None }
     }
+
+    /// For the collector of cycles: an operand, or the object that an epilogue function belongs to, may hold the arguments. (Nothing here
+    /// can be let go of; what else is in the cycle can.)
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.performance)?;
+        self.native.as_ref().map_or(Ok(()), |native| native.traverse(&visit))
+    }
 }
 
 impl RuntimeArguments {
@@ -117,6 +125,24 @@ impl NativeArguments {
             supported: Known::nothing(),
             kept: OnceLock::new(),
         }
+    }
+
+    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        for operand in &self.operands {
+            visit.call(&operand.object)?;
+        }
+        visit.call(&self.epilogue)?;
+        if let Some(fused) = &self.fused {
+            visit.call(&fused.0)?;
+        }
+        for (_, wrapped) in &self.scaled {
+            visit.call(wrapped)?;
+        }
+        if let Some(kept) = self.kept() {
+            visit.call(&kept.kernel)?;
+            visit.call(&kept.artifact)?;
+        }
+        Ok(())
     }
 
     /// Reads the tensors, in the order of the problem's views.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use pyo3::{PyTraverseError, PyVisit};
 
 use super::kernel;
 use super::launch::LastLaunch;
@@ -51,6 +52,12 @@ impl CompiledArtifact {
             )));
         }
         Ok(CompiledArtifact::of(compiled_obj, kernel_obj))
+    }
+
+    /// For the collector of cycles: a kernel of one's own may keep its artifact.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.compiled_obj)?;
+        visit.call(&self.kernel_obj)
     }
 
     /// What compilation made: a `Program` for a kernel that NVRTC compiled, None for one that needs no compilation.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyTuple};
+use pyo3::{PyTraverseError, PyVisit};
 
 use super::artifact::Program;
 use super::launch::{Stream, check_architecture};
@@ -84,6 +85,11 @@ impl CudaFunction {
         let names = source.parameter_names();
         let grid = grid.clone().unbind();
         Ok(CudaFunction { source, names, grid, block, cluster, contiguous, compiled: Mutex::default() })
+    }
+
+    /// For the collector of cycles: the grid may be a method of what holds the function.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.grid)
     }
 
     /// Launches the function on the current stream, or on `stream`. Tensors stand for pointers, numbers for what is passed by

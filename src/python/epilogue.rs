@@ -3,6 +3,7 @@
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use pyo3::{PyTraverseError, PyVisit};
 
 use super::prepared::{in_memory, swapped};
 use super::tensors::DenseTensor;
@@ -85,6 +86,19 @@ impl EpilogueArguments {
             .map(|(name, object)| Ok((name, object.clone().unbind(), parameter(name, &object)?)))
             .collect::<PyResult<_>>()?;
         Ok(EpilogueArguments { epilogue_fn: epilogue_fn.clone().unbind(), traced_epilogue, operands })
+    }
+
+    /// For the collector of cycles: the function may be a method of what holds the arguments.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.epilogue_fn)?;
+        visit.call(&self.traced_epilogue)?;
+        for (_, object, parameter) in &self.operands {
+            visit.call(object)?;
+            if let Parameter::Tensor(operand, _) = parameter {
+                visit.call(&operand.object)?;
+            }
+        }
+        Ok(())
     }
 
     /// The operands: inputs in the order of the function's parameters, then outputs in the order returned.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use pyo3::{PyTraverseError, PyVisit};
 
 use super::arguments::{NativeArguments, RuntimeArguments};
 use super::kernel::{run_reference, unsupported};
@@ -132,6 +133,11 @@ impl PreparedLaunch {
                 run_reference(py, &problem, epilogue)
             }
         }
+    }
+
+    /// For the collector of cycles: what the arguments lead to may hold the launch.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.arguments)
     }
 
     fn __repr__(&self) -> String {

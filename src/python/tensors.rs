@@ -2,6 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use pyo3::{PyTraverseError, PyVisit};
 
 use super::dtype::PyDType;
 use crate::operand::{Operand, View};
@@ -38,6 +39,11 @@ impl DenseTensor {
     fn new(tensor: &Bound<'_, PyAny>) -> PyResult<PyClassInitializer<Self>> {
         let (operand, view) = Operand::new("tensor", tensor)?;
         Ok(PyClassInitializer::from(KernelOperand).add_subclass(DenseTensor { operand, view }))
+    }
+
+    /// For the collector of cycles: a tensor may hold what wraps it.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.operand.object)
     }
 
     fn __repr__(&self) -> String {
@@ -140,6 +146,13 @@ impl ScaledTensor {
         let (base, scale) = (dense("base", base)?, dense("scale", scale)?);
         Ok(PyClassInitializer::from(KernelOperand).add_subclass(ScaledTensor { base, scale, mode, swizzle }))
     }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.base)?;
+        visit.call(&self.scale)?;
+        visit.call(&self.mode)?;
+        visit.call(&self.swizzle)
+    }
 }
 
 /// A tensor as it is used at run time and at compile time, which here is the same object.
@@ -153,6 +166,10 @@ impl TensorWrapper {
     #[new]
     fn new(tensor: Py<PyAny>) -> Self {
         TensorWrapper { tensor }
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.tensor)
     }
 
     /// The tensor that kernels run on.

@@ -11,6 +11,7 @@ Grouped GEMMs are measured in bfloat16 alone, beside ``torch._grouped_mm``, whic
 
 import json
 import math
+import reprlib
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -80,17 +81,48 @@ class Row:
 
 def table(path: Path | None) -> list[Shape]:
     """The shapes in a JSON file: groups by name, each with a layout and a list ``mnk`` or, of grouped GEMMs,
-    ``total_m_n_k_groups``, which are measured twice: with equal groups, and uneven. None: a built-in table.
+    ``total_m_n_k_groups``, which are measured twice: with equal groups, and uneven. Strings beside the groups are
+    notes. None: a built-in table. ValueError says what in the file is wrong.
     """
-    groups = json.loads(path.read_text()) if path else BUILT_IN
-    shapes = []
-    for label, group in groups.items():
-        if isinstance(group, dict):
-            layout = group.get("layout", "tt")
-            shapes += [Shape(label, m, n, k, layout) for m, n, k in group.get("mnk", [])]
-            for m, n, k, groups in group.get("total_m_n_k_groups", []):
-                shapes.append(Shape(label, m, n, k, layout, groups))
-                shapes.append(Shape(f"{label}, uneven", m, n, k, layout, groups, uneven=True))
+    try:
+        groups = json.loads(path.read_text()) if path else BUILT_IN
+        if not isinstance(groups, dict):
+            raise ValueError(f"{reprlib.repr(groups)} must be an object of groups by name")
+        named = [(label, group) for label, group in groups.items() if not isinstance(group, str)]
+        shapes = [shape for label, group in named for shape in _group(label, group)]
+        if not shapes:
+            raise ValueError("it has no groups; give it one with layout and mnk")
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"{path} is no table of shapes in JSON: {error}") from None
+    return shapes
+
+
+def _group(label: str, group: Any) -> list[Shape]:
+    """The shapes of one group of a table."""
+    if not isinstance(group, dict):
+        raise ValueError(f"group {label!r} is {reprlib.repr(group)}; it must be an object with layout and mnk")
+    layout = group.get("layout", "tt")
+    if layout not in ("tt", "tn", "nt", "nn"):
+        raise ValueError(f"group {label!r} has layout {layout!r}; it must be two letters, of A and B, each t or n")
+
+    def rows(key: str, *extents: str) -> Iterator[list[int]]:
+        listed = group.get(key, [])
+        for row in listed if isinstance(listed, list) else [listed]:
+            # By type, as True is an int to isinstance.
+            right = isinstance(row, list) and all(type(extent) is int and extent > 0 for extent in row)
+            if not right or len(row) != len(extents):
+                expected = f"[{', '.join(extents)}] in positive integers"
+                raise ValueError(f"group {label!r} has {reprlib.repr(row)} in {key}; it must be {expected}")
+            yield row
+
+    shapes = [Shape(label, m, n, k, layout) for m, n, k in rows("mnk", "m", "n", "k")]
+    for m, n, k, groups in rows("total_m_n_k_groups", "total m", "n", "k", "groups"):
+        shapes.append(Shape(label, m, n, k, layout, groups))
+        shapes.append(Shape(f"{label}, uneven", m, n, k, layout, groups, uneven=True))
+    if not shapes:
+        raise ValueError(f"group {label!r} has no shapes; list them as mnk or total_m_n_k_groups")
     return shapes
 
 
