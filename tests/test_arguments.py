@@ -1,5 +1,10 @@
 """Arguments: what fits together, what does not and how it is said, and what can be read back."""
 
+import gc
+import types
+import weakref
+from pathlib import Path
+
 import cutlass
 import cutlass_api
 import ml_dtypes
@@ -150,6 +155,13 @@ def test_dtypes_under_all_their_names(name):
     assert all(dtype != cutlass_api.DType(other) for other in others)
     assert dtype != "nonsense"
     assert dtype != 3
+
+
+def test_python_s_float_is_that_of_numpy_and_torch():
+    assert cutlass_api.DType(float) == np.dtype(float) == "float64"
+    for wrong in (int, bool, Path("model.half")):
+        with pytest.raises(TypeError, match="names no supported element type"):
+            cutlass_api.DType(wrong)
 
 
 def test_equal_dtypes_hash_alike():
@@ -309,3 +321,76 @@ def test_an_argument_subclass_of_gemm():
 def test_rank_1_fake_operands_of_a_gemm():
     with pytest.raises(ValueError, match="A must have rank 2 or 3, but has rank 1"):
         GemmArguments(fake(4), fake(4, 4), fake(4, 4), accumulator_type="float32")
+
+
+# What holds arguments may be held by them.
+
+
+def in_a_cycle(make):
+    """Whether a tensor that holds what is made of it goes away with it."""
+    tensor = torch.ones(2, 2)
+    tensor.holds = make(tensor)
+    gone = weakref.ref(tensor)
+    del tensor
+    gc.collect()
+    return gone() is None
+
+
+def bound(tensor):
+    args = GemmArguments(tensor, torch.ones(2, 2), torch.ones(2, 2), accumulator_type="float32")
+    return cutlass_api.get_kernels(args)[0].bind(args)
+
+
+def scaled(tensor):
+    return ScaledTensor(tensor, torch.ones(2, 1), ScaleMode.Blockwise1x16, ScaleSwizzleMode.SwizzleNone)
+
+
+def behind(tensor):
+    """An epilogue with a function that leads back to the tensor."""
+
+    def function(accum):
+        D = accum * 2
+        return D
+
+    function.owner = tensor
+    return EpilogueArguments(function, D=torch.ones(2, 2))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda tensor: gemm((2, 2), (2, 2), (2, 2), performance=tensor),
+        lambda tensor: GemmArguments(tensor, tensor, torch.ones(2, 2), accumulator_type="float32"),
+        lambda tensor: gemm((2, 2), (2, 2), (2, 2), epilogue=behind(tensor)),
+        lambda tensor: gemm(
+            (2, 2),
+            (2, 2),
+            (2, 2),
+            epilogue=EpilogueArguments(
+                "def f(accum, C):\n    D = accum + C\n    return D", C=tensor, D=torch.ones(2, 2)
+            ),
+        ),
+        bound,
+        behind,
+        scaled,
+        DenseTensor,
+        cutlass_api.utils.TensorWrapper,
+        lambda tensor: cutlass_api.artifact.CompiledArtifact(None, types.SimpleNamespace(tensor=tensor)),
+        lambda tensor: cutlass_api.cuda_kernel("__global__ void f() {}", "f", grid=lambda: tensor, block=1),
+    ],
+    ids=[
+        "performance",
+        "arguments",
+        "fused",
+        "operands",
+        "bound",
+        "epilogue",
+        "scaled",
+        "dense",
+        "wrapped",
+        "artifact",
+        "cuda_kernel",
+    ],
+)
+def test_cycles_are_collected(make):
+    assert in_a_cycle(make)

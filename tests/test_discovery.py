@@ -145,6 +145,16 @@ def test_an_unknown_provider(providers):
         cutlass_api.get_kernels(providers=providers)
 
 
+def test_other_wrong_parameters_are_named():
+    for cc in ("90", True, torch.ones(3)):
+        with pytest.raises(TypeError, match=r"^cc is .*; give ten times major plus minor"):
+            cutlass_api.get_kernels(cc=cc)
+    with pytest.raises(TypeError, match=r"^providers is 'nvrtc'; give a list of names"):
+        cutlass_api.get_kernels(providers="nvrtc")
+    with pytest.raises(TypeError, match=r"^args is a Tensor; give GemmArguments"):
+        cutlass_api.get_kernels(*torch.ones(3, 2, 2))
+
+
 def test_wrong_arguments_are_named():
     with pytest.raises(TypeError, match=r"\bargs\b"):
         cutlass_api.get_kernels(3)
@@ -242,6 +252,13 @@ def test_a_padded_row_is_as_good_as_a_whole_one():
     for kernel in cutlass_api.get_kernels(args):
         status = kernel.metadata.supports(args)
         assert status, f"{kernel} is found, yet its own metadata says: {status.error}"
+
+
+def test_nothing_is_stepped_along_where_there_are_no_elements():
+    a = fake(8).as_strided((1, 0), (4, 2))
+    args = GemmArguments(a, fake(0, 16), fake(1, 16), accumulator_type=torch.float32)
+    for kernel in cutlass_api.get_kernels(args):
+        assert kernel.metadata.supports(args), f"{kernel}: {kernel.metadata.supports(args).error}"
 
 
 def test_batches():

@@ -413,6 +413,9 @@ def test_missing_and_extra_operands():
     for wrong in ("text", None, [1.0], object()):
         with pytest.raises(TypeError, match=r"C is a \w+; give a tensor or a number"):
             outputs(C=wrong, D=d, E=e)
+    for wrong in (1j, numpy.complex64(2 + 7j)):
+        with pytest.raises(TypeError, match=r"^C is .*j\)?, a complex number; give a real one"):
+            outputs(C=wrong, D=d, E=e)
 
 
 def test_more_operands_than_a_launch_has_room_for():

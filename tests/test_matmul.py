@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.flop_counter import FlopCounterMode
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 devices = pytest.mark.parametrize("device", DEVICES)
@@ -79,6 +81,19 @@ def test_tangents_are_refused_and_not_dropped(device):
         with pytest.raises(RuntimeError, match=r"^B has a tangent"):
             cutlass_api.matmul(a, forward_ad.make_dual(b, torch.ones_like(b)))
         assert close(cutlass_api.matmul(a, b), a, b)
+
+
+@pytest.mark.parametrize(
+    "trace", [make_fx, lambda f: lambda x: torch.jit.trace(f, x, check_trace=False)], ids=["make_fx", "jit"]
+)
+@pytest.mark.parametrize("out", [None, torch.zeros(4, 6)], ids=["allocated", "given"])
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.* is deprecated:DeprecationWarning")
+def test_traces_are_refused_and_not_left_without_the_product(trace, out):
+    a, b = torch.randn(4, 8), torch.randn(8, 6)
+    with pytest.raises(RuntimeError, match="torch records a trace"):
+        trace(lambda x: cutlass_api.matmul(x, b, out=out))(a)
+    with FlopCounterMode(display=False):  # which only watches
+        assert close(cutlass_api.matmul(a, b, out=out), a, b)
 
 
 @devices

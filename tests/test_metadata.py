@@ -1,6 +1,7 @@
 """What kernels say of themselves, and how arguments are held against it."""
 
 import dataclasses
+import pickle
 
 import cutlass_api
 import numpy as np
@@ -210,3 +211,11 @@ def test_a_gemms_metadata_refuses_a_grouped_one():
     assert not ElementwiseOperandsMetadata(dense, dense, dense).supports(args)
     gemm = GemmArguments(torch.ones(4, 4), torch.ones(4, 4), torch.ones(4, 4), accumulator_type="float32")
     assert not ElementwiseOperandsMetadata(dense, dense, dense).supports(gemm)
+
+
+@pytest.mark.parametrize("cc", [90, None])
+def test_metadata_travel(cc):
+    for kernel in (
+        cutlass_api.get_kernels(fake_gemm(), cc=cc)[:3] + cutlass_api.get_kernels(providers=["reference"])[:1]
+    ):
+        assert pickle.loads(pickle.dumps(kernel.metadata)) == kernel.metadata

@@ -241,6 +241,27 @@ def test_blocks_of_one_matrix_are_no_overlap(transpose):
     assert torch.equal(gemm(a, b, out), expected)
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        lambda t: t.view(2, 3, 4, 4).unbind(1),
+        lambda t: t.view(3, 2, 4, 4).unbind(0),
+        lambda t: t.view(2, 4, 4, 3).unbind(3),
+    ],
+    ids=["of each pair of matrices", "of several matrices", "every third element"],
+)
+def test_blocks_of_a_batch_are_no_overlap(parts):
+    a, b, out = parts(coarse(96))
+    expected = exact(a, b, torch.float32)
+    assert torch.equal(gemm(a, b, out), expected)
+
+
+def test_blocks_of_a_batch_that_share_a_row():
+    parent = ones(2, 9, 4)
+    with pytest.raises(ValueError, match=r"^out shares memory with A"):
+        GemmArguments(parent[:, :4], ones(2, 4, 4), parent[:, 3:7], accumulator_type="float32")
+
+
 def test_elementwise_in_place():
     a, b = coarse(3, 4), coarse(3, 4)
     expected = a + b
@@ -312,8 +333,13 @@ def test_tensors_without_plain_memory(make):
     assert len(str(error.value).splitlines()) == 1, "a message for users, not a C++ stack"
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.complex64, torch.bool, torch.int16], ids=str)
-@pytest.mark.parametrize("make", [torch.ones, fake], ids=["real", "fake"])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.int64, torch.complex64, torch.bool, torch.int16, torch.uint4, torch.int3, torch.float8_e4m3fnuz],
+    ids=str,
+)
+@pytest.mark.parametrize("make", [torch.empty, fake], ids=["real", "fake"])
+@pytest.mark.usefixtures("exchange_mode")
 def test_unsupported_types_find_no_kernel_and_are_named(dtype, make):
     device = "cuda" if make is fake else "cpu"
     a = make(16, 16, dtype=dtype)

@@ -49,6 +49,7 @@ EXPRESSIONS = {
     "accum + 2 ** -1": "(accum + 0.5)",
     "accum + 9223372036854775807 * 3": "(accum + (9223372036854775807 * 3))",
     "max(accum, 0.5)": "maximum(accum, 0.5)",
+    "accum + max(math.inf - math.inf, 0.5)": "(accum + NaN)",
 }
 
 

@@ -245,6 +245,8 @@ impl Graph {
             Binary::Subtract => x - y,
             Binary::Multiply => x * y,
             Binary::Divide => x / y,
+            // As computed, and unlike Rust's: NaN where either is.
+            Binary::Maximum | Binary::Minimum if x.is_nan() || y.is_nan() => f64::NAN,
             Binary::Maximum => x.max(y),
             Binary::Minimum => x.min(y),
         };

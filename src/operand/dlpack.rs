@@ -39,6 +39,7 @@ pub(super) trait Reading: Copy {
     fn take(&mut self, stated: Stated<'_>) -> PyResult<()>;
     /// The parts that a road may know better than the tensor's own statement: element type, and whether it may be written.
     fn amend(&mut self, dtype: Option<DType>, read_only: bool);
+    fn dtype(&self) -> DType;
     /// Whether the elements may be a view of something of another sign (see `refuse_negated`).
     fn may_be_negated(&self) -> bool;
 }
@@ -75,6 +76,10 @@ impl Reading for View {
     fn amend(&mut self, dtype: Option<DType>, read_only: bool) {
         self.dtype = dtype.unwrap_or(self.dtype);
         self.read_only |= read_only;
+    }
+
+    fn dtype(&self) -> DType {
+        self.dtype
     }
 
     #[inline(always)]

@@ -39,6 +39,18 @@ const TABLE: [(DType, &str, &str, DLDataTypeCode, u8); 9] = [
     (DType::I32, "int32", "s32", DLDataTypeCode::INT, 32),
 ];
 
+/// Types that no kernel computes with, by the names that frameworks have for them, the code that DLPack has, and bits.
+const OTHERS: [(&str, DLDataTypeCode, u8); 8] = [
+    ("float8_e3m4", DLDataTypeCode::FLOAT8_E3M4, 8),
+    ("float8_e4m3", DLDataTypeCode::FLOAT8_E4M3, 8),
+    ("float8_e4m3b11fnuz", DLDataTypeCode::FLOAT8_E4M3B11FNUZ, 8),
+    ("float8_e4m3fnuz", DLDataTypeCode::FLOAT8_E4M3FNUZ, 8),
+    ("float8_e5m2fnuz", DLDataTypeCode::FLOAT8_E5M2FNUZ, 8),
+    ("float8_e8m0fnu", DLDataTypeCode::FLOAT8_E8M0FNU, 8),
+    ("float6_e2m3fn", DLDataTypeCode::FLOAT6_E2M3FN, 6),
+    ("float4_e2m1fn", DLDataTypeCode::FLOAT4_E2M1FN, 4),
+];
+
 impl DType {
     /// Every supported type, in a fixed order.
     pub fn all() -> impl Iterator<Item = DType> {
@@ -99,6 +111,10 @@ impl DType {
             return dtype;
         }
         let tail = name.rsplit('.').next().unwrap_or(name);
+        let (single, lanes) = tail.strip_suffix("_x2").map_or((tail, 1), |single| (single, 2));
+        if let Some((_, code, bits)) = OTHERS.iter().find(|row| row.0 == single) {
+            return DType::Other { code: code.0, bits: *bits, lanes };
+        }
         let digits = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
         let code = match &tail[..digits] {
             "int" => DLDataTypeCode::INT,
@@ -150,6 +166,10 @@ impl fmt::Display for DType {
             DLDataTypeCode::FLOAT => "float",
             DLDataTypeCode::COMPLEX => "complex",
             DLDataTypeCode::BOOL => return f.write_str("bool"),
+            code if let Some(row) = OTHERS.iter().find(|row| row.1 == code) => {
+                f.write_str(row.0)?;
+                return if lanes == 1 { Ok(()) } else { write!(f, "_x{lanes}") };
+            }
             _ => return write!(f, "dlpack({code}, {bits} bits, {lanes} lanes)"),
         };
         write!(f, "{kind}{bits}")?;
@@ -183,5 +203,8 @@ mod tests {
         assert_eq!(DType::describe("torch.int64").to_string(), "int64");
         assert_eq!(DType::describe("torch.bool").to_string(), "bool");
         assert_eq!(DType::describe("torch.float16"), DType::F16);
+        for name in ["float8_e4m3fnuz", "float4_e2m1fn_x2", "uint4"] {
+            assert_eq!(DType::describe(&format!("torch.{name}")).to_string(), name);
+        }
     }
 }

@@ -51,6 +51,10 @@ impl Reading for Memory {
         self.read_only |= read_only;
     }
 
+    fn dtype(&self) -> DType {
+        self.dtype
+    }
+
     fn may_be_negated(&self) -> bool {
         self.even
     }

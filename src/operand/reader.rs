@@ -207,7 +207,9 @@ fn named(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
     } else if error.is_instance_of::<PyValueError>(py) {
         PyValueError::new_err(message)
     } else {
-        PyBufferError::new_err(format!("{message}; give a dense tensor on the CPU or a CUDA device"))
+        PyBufferError::new_err(format!(
+            "{message}; give a dense tensor on the CPU or a CUDA device (inside of torch.vmap and the like there is none)"
+        ))
     };
     renamed.set_cause(py, Some(error));
     renamed
@@ -233,7 +235,11 @@ fn read_by(road: Road, tensor: &Bound<'_, PyAny>, stream: Option<u64>, into: &mu
             Road::Torch(torch) => torch.read(tensor, into).transpose()?.is_some(),
             _ => false,
         };
-        if taken || api.read(tensor, into)? {
+        if taken {
+            return refuse_negated(tensor, into);
+        }
+        if api.read(tensor, into)? {
+            into.amend(narrow_dtype(tensor, into)?, false);
             return refuse_negated(tensor, into);
         }
     }
@@ -276,10 +282,20 @@ fn read_protocol(tensor: &Bound<'_, PyAny>, stream: Option<u64>, into: &mut impl
         other => other?,
     };
     read_capsule(&capsule, into)?;
+    into.amend(narrow_dtype(tensor, into)?, false);
     refuse_negated(tensor, into)?;
     // JAX arrays never change, but their export does not say so.
     into.amend(dtype, tensor.get_type().module()?.to_cow()?.starts_with("jax"));
     Ok(())
+}
+
+/// The type of a tensor whose elements are narrower than a byte, by its own word: torch tells DLPack that they are bytes.
+fn narrow_dtype(tensor: &Bound<'_, PyAny>, reading: &impl Reading) -> PyResult<Option<DType>> {
+    if !matches!(reading.dtype(), DType::I8 | DType::U8) {
+        return Ok(None);
+    }
+    let Some(dtype) = tensor.getattr_opt("dtype")? else { return Ok(None) };
+    Ok(Some(DType::describe(&dtype.str()?.to_cow()?)))
 }
 
 /// The type of a NumPy array whose elements NumPy itself does not know (bfloat16 and float8 of `ml_dtypes`).

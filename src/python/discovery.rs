@@ -69,10 +69,18 @@ pub fn get_kernels<'py>(
     py: Python<'py>,
     args: Option<&Bound<'py, PyAny>>,
     metadata_filter: Option<&Bound<'py, PyAny>>,
-    cc: Option<ComputeCapability>,
-    providers: Option<Vec<String>>,
+    cc: Option<&Bound<'py, PyAny>>,
+    providers: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    let cc = cc.map(|cc| cc.0);
+    // In this order: who gives operands in place of arguments is told of the first.
+    let arguments = args.map(kernel::arguments).transpose()?;
+    let cc = cc.map(|cc| cc.extract::<ComputeCapability>()).transpose()?.map(|cc| cc.0);
+    let listed = |names: &Bound<'py, PyAny>| {
+        let shown = || names.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string());
+        let message = || PyTypeError::new_err(format!("providers is {}; give a list of names", shown()));
+        names.extract::<Vec<String>>().map_err(|_| message())
+    };
+    let providers = providers.map(listed).transpose()?;
     if let Some(names) = &providers {
         let known = py.import("cutlass_api.providers")?.getattr("available_providers")?;
         if let Some(unknown) = names.iter().find(|name| !known.contains(name.as_str()).unwrap_or(false)) {
@@ -84,7 +92,6 @@ pub fn get_kernels<'py>(
         }
     }
     let wanted = |name: &str| providers.as_ref().is_none_or(|names| names.iter().any(|n| n == name));
-    let arguments = args.map(kernel::arguments).transpose()?;
 
     let mut found = Vec::new();
     let (on_gpu, on_cpu) = (wanted("nvrtc"), wanted("reference"));

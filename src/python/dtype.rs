@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyFloat, PyString};
 
 use crate::operand::{DType, Seen};
 
@@ -76,17 +76,20 @@ fn parse_slowly(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     if let Ok(ours) = object.cast::<PyDType>() {
         return Ok(ours.get().0);
     }
-    // A class goes by its name, a NumPy dtype by `.name`; torch's dtypes and strings spell it in `str()`.
-    let name = if object.is_instance_of::<PyString>() {
-        object.str()?
+    // Python's own float is that of NumPy and torch, too. Another class goes by its name, a NumPy dtype by `.name`; torch's dtypes and
+    // strings spell it in `str()`. What has no size of items is no dtype, whatever it is called.
+    let name = if object.is(object.py().get_type::<PyFloat>()) {
+        Some("float64".to_owned())
+    } else if object.is_instance_of::<PyString>() {
+        Some(object.str()?.to_string())
     } else if let Some(name) = object.getattr_opt("__name__")? {
-        name.str()?
-    } else if let Some(name) = object.getattr_opt("name")? {
-        name.str()?
+        Some(name.str()?.to_string())
+    } else if !object.hasattr("itemsize")? {
+        None
     } else {
-        object.str()?
+        Some(object.getattr_opt("name")?.unwrap_or_else(|| object.clone()).str()?.to_string())
     };
-    DType::from_name(&name.to_cow()?).ok_or_else(|| {
+    name.as_deref().and_then(DType::from_name).ok_or_else(|| {
         let supported: Vec<String> = DType::all().map(|dtype| dtype.to_string()).collect();
         let shown = object.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
         PyTypeError::new_err(format!("{shown} names no supported element type; these are: {}", supported.join(", ")))

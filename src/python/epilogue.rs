@@ -135,6 +135,9 @@ fn parameter(name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Paramete
     };
     match Operand::new(name, &object) {
         Ok((operand, view)) => Ok(Parameter::Tensor(operand, view)),
+        Err(_) if is_complex(&object)? => {
+            Err(PyTypeError::new_err(format!("{name} is {object}, a complex number; give a real one")))
+        }
         // NumPy's scalars are no tensors, but numbers.
         Err(error) => match object.extract::<f64>() {
             Ok(value) if !object.hasattr("__dlpack__")? => match object.hasattr("__index__")? {
@@ -148,6 +151,12 @@ fn parameter(name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Paramete
             _ => Err(error),
         },
     }
+}
+
+/// Whether this is a number that has an imaginary part, which NumPy's would lose as a float.
+fn is_complex(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let numbers = object.py().import("numbers")?;
+    Ok(object.is_instance(&numbers.getattr("Complex")?)? && !object.is_instance(&numbers.getattr("Real")?)?)
 }
 
 impl EpilogueArguments {

@@ -39,27 +39,27 @@ pub struct Kernel {
 }
 
 /// Plain multiply-adds: any types, any strides. Compute capability 8.0 and later.
-#[pyclass(module = "cutlass_api", extends = Kernel, frozen)]
+#[pyclass(module = "cutlass_api._core", extends = Kernel, frozen)]
 pub struct SimtGemmKernel;
 
 /// Few rows or few columns, at the speed at which memory delivers the other operand. Compute capability 8.0 and later.
-#[pyclass(module = "cutlass_api", extends = Kernel, frozen)]
+#[pyclass(module = "cutlass_api._core", extends = Kernel, frozen)]
 pub struct SkinnyGemmKernel;
 
 /// Tensor cores through `mma.sync` and `cp.async`. Compute capability 8.0 and later.
-#[pyclass(module = "cutlass_api", extends = Kernel, frozen)]
+#[pyclass(module = "cutlass_api._core", extends = Kernel, frozen)]
 pub struct Sm80GemmKernel;
 
 /// Hopper's tensor cores through `wgmma`, fed by its copy engine. Compute capability 9.0, and no other.
-#[pyclass(module = "cutlass_api", extends = Kernel, frozen)]
+#[pyclass(module = "cutlass_api._core", extends = Kernel, frozen)]
 pub struct Sm90GemmKernel;
 
 /// A + B, element by element, at the speed of memory. Compute capability 8.0 and later.
-#[pyclass(module = "cutlass_api", extends = Kernel, frozen)]
+#[pyclass(module = "cutlass_api._core", extends = Kernel, frozen)]
 pub struct ElementwiseKernel;
 
 /// Computed on the CPU in float64 (integers exactly) and rounded once. The oracle of the tests.
-#[pyclass(module = "cutlass_api", extends = Kernel, frozen)]
+#[pyclass(module = "cutlass_api._core", extends = Kernel, frozen)]
 pub struct ReferenceKernel;
 
 /// The Python object of the built-in kernel at a position. There is one object a kernel in a process.
@@ -422,6 +422,9 @@ impl Kernel {
     /// (not the check, of nanoseconds, that the operands' types and layouts are the kernel's).
     /// Short launches (2 us by the model) that are repeated on one stream become CUDA graphs, which profilers then show.
     /// Raises ValueError for what the kernel does not serve, RuntimeError with CUDA's error name if the launch fails.
+    ///
+    /// Autograd is not told that `out` was written, as it is by `cutlass_api.matmul`: where it has saved the tensor, or a view of it shares
+    /// the memory, call `torch.autograd.graph.increment_version(out)`.
     #[pyo3(signature = (args, compiled_artifact = None, stream = None, workspace = None, assume_supported_args = false))]
     pub fn run(
         slf: &Bound<'_, Self>,

@@ -87,8 +87,8 @@ impl Choices {
 /// (float64, int32). The kernel is chosen and compiled at the first call of each kind and remembered from then on.
 ///
 /// Follows torch's autocast as `torch.mm` does (not where `out` is given). Computes no gradients: raises RuntimeError for
-/// tensors that autograd watches or that have tangents; tells autograd that `out` was written. Raises ValueError where shapes
-/// do not fit or no kernel serves the dtypes.
+/// tensors that autograd watches or that have tangents, and where torch records a trace, which would lack the product; tells
+/// autograd that `out` was written. Raises ValueError where shapes do not fit or no kernel serves the dtypes.
 #[pyfunction]
 #[pyo3(signature = (A, B, out = None, accumulator_type = None))]
 #[allow(non_snake_case)]
@@ -100,6 +100,9 @@ pub fn matmul<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = A.py();
     refuse_gradients(py, &[("A", Some(A)), ("B", Some(B)), ("out", out)])?;
+    if is_torch(A)? {
+        refuse_traces(py)?;
+    }
     let cast = if out.is_none() { autocast(A, B)? } else { None };
     let given = out;
     let (A, B) = match &cast {
@@ -194,17 +197,23 @@ struct Torch {
     tensor: Py<PyAny>,
     forward_mode: Py<PyModule>,
     increment_version: Py<PyAny>,
+    /// What `torch.jit.trace` records into, or None; and how many modes see what goes through the dispatcher.
+    tracing_state: Py<PyAny>,
+    dispatch_modes: Py<PyAny>,
 }
 
 fn torch(py: Python<'_>) -> PyResult<&Torch> {
     static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
     TORCH.get_or_try_init(py, || {
         let module = py.import("torch")?;
+        let native = module.getattr("_C")?;
         Ok(Torch {
             tensor: module.getattr("Tensor")?.unbind(),
             forward_mode: py.import("torch.autograd.forward_ad")?.unbind(),
             // What `torch.autograd.graph.increment_version` calls, without the Python frame in between.
-            increment_version: module.getattr("_C")?.getattr("_increment_version")?.unbind(),
+            increment_version: native.getattr("_increment_version")?.unbind(),
+            tracing_state: native.getattr("_get_tracing_state")?.unbind(),
+            dispatch_modes: native.getattr("_len_torch_dispatch_stack")?.unbind(),
             module: module.unbind(),
         })
     })
@@ -240,6 +249,29 @@ fn refuse_gradients(py: Python<'_>, tensors: &[(&str, Option<&Bound<'_, PyAny>>)
                 "{name} has a tangent, and cutlass_api.matmul computes none: detach {name}, or use torch.matmul"
             )));
         }
+    }
+    Ok(())
+}
+
+/// What torch records (`torch.jit.trace`, `make_fx`) goes through its dispatcher: `out` would be allocated in the trace, and nothing write it.
+fn refuse_traces(py: Python<'_>) -> PyResult<()> {
+    let torch = torch(py)?;
+    let recorded = || -> PyResult<bool> {
+        if !torch.tracing_state.bind(py).call0()?.is_none() {
+            return Ok(true);
+        }
+        if !torch.dispatch_modes.bind(py).call0()?.is_truthy()? {
+            return Ok(false);
+        }
+        // Other modes may watch: what they see less of is right all the same.
+        let modules = py.import("sys")?.getattr("modules")?;
+        let proxies = modules.call_method1("get", ("torch.fx.experimental.proxy_tensor",))?;
+        Ok(!proxies.is_none() && !proxies.call_method0("get_proxy_mode")?.is_none())
+    };
+    if recorded()? {
+        return Err(PyRuntimeError::new_err(
+            "torch records a trace, in which cutlass_api.matmul would be missing: use torch.matmul in what is traced",
+        ));
     }
     Ok(())
 }
@@ -341,7 +373,9 @@ fn allocate<'py>(tensor: &Bound<'py, PyAny>, a: &View, b: &View, batched: bool) 
     match module.split('.').next() {
         Some(framework @ ("numpy" | "cupy")) => {
             kwargs.set_item("dtype", dtype.to_string())?;
-            py.import(framework)?.call_method("empty", (shape,), Some(&kwargs))
+            py.import(framework)?.call_method("empty", (shape,), Some(&kwargs)).map_err(|_| {
+                PyTypeError::new_err(format!("out is needed: {framework} has no {dtype}, which A @ B is in"))
+            })
         }
         _ => Err(PyTypeError::new_err(format!(
             "out is needed: a {} cannot be written once it is made, or is of a framework that is not known here",

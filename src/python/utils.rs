@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use pyo3::exceptions::{PyOverflowError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyBool;
 
 use crate::compile::{self, Nvrtc};
 use crate::driver::Device;
@@ -23,15 +24,18 @@ impl<'py> FromPyObject<'_, 'py> for ComputeCapability {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<ComputeCapability> {
-        object.extract().map(ComputeCapability).map_err(|error: PyErr| {
-            match error.is_instance_of::<PyOverflowError>(object.py()) {
-                true => PyValueError::new_err(format!(
-                    "cc is {}; give ten times major plus minor, such as 90 for an H100",
-                    *object
-                )),
-                false => error,
-            }
-        })
+        let refused = |of_range: bool| {
+            let shown = object.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string());
+            let message = format!("cc is {shown}; give ten times major plus minor, such as 90 for an H100");
+            if of_range { PyValueError::new_err(message) } else { PyTypeError::new_err(message) }
+        };
+        if object.is_instance_of::<PyBool>() {
+            return Err(refused(false));
+        }
+        object
+            .extract()
+            .map(ComputeCapability)
+            .map_err(|error: PyErr| refused(error.is_instance_of::<PyOverflowError>(object.py())))
     }
 }
 
