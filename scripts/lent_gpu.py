@@ -118,13 +118,12 @@ def prepare() -> None:
 
 def compile_lists() -> None:
     """Compiles every kernel that the lists of shapes find, for compute capability 9.0."""
+    import cutlass_api
     from cutlass_api.bench.gemm import table
     from rich.progress import track
     from time_products import arguments
 
     programs: dict[str, Any] = {}
-    import cutlass_api
-
     for path in SHAPES.values():
         for shape in table(path) if path.exists() else []:
             if not shape.groups:
