@@ -2,6 +2,7 @@
 
 import shutil
 import statistics
+import textwrap
 from collections import namedtuple
 
 import cutlass_api
@@ -173,6 +174,20 @@ def test_the_users_cache_directory(tmp_path, value):
     compile_in_a_process(tmp_path, CUTLASS_API_CACHE_DIR=value, XDG_CACHE_HOME=str(tmp_path))
     (file,) = files_in(tmp_path)
     assert file.is_relative_to(tmp_path / "rutlass")
+
+
+def test_a_file_may_be_read_by_whom_the_mask_lets(tmp_path):
+    for mask, rights in ((0o022, 0o644), (0o077, 0o600)):
+        folder = tmp_path / f"{mask:o}"
+        run_python(
+            f"import os; os.umask({mask})\n" + textwrap.dedent(COMPILE),
+            KERNEL,
+            90,
+            "now",
+            CUTLASS_API_CACHE_DIR=str(folder),
+        )
+        (file,) = files_in(folder)
+        assert file.stat().st_mode & 0o777 == rights
 
 
 def test_the_cache_directory_is_told(tmp_path):

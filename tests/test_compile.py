@@ -384,6 +384,31 @@ def test_nvrtc_is_found_wherever_it_lies(tmp_path, place):
     assert run_python(code, "", *([real] if place == "loaded" else []), **environment) == f"{found}\n"
 
 
+@pytest.mark.parametrize(
+    "versions, found",
+    [({"cuda_nvrtc": "12.4", "cu13": "13.0"}, "cu13"), ({"cuda_nvrtc": "11.8", "cu13": "12.9"}, "cu13")],
+)
+def test_of_several_packages_the_newest_is_taken(tmp_path, versions, found):
+    environment = without_packages(tmp_path)
+    for folder, version in versions.items():
+        lib = tmp_path / "nvidia" / folder / "lib"
+        lib.mkdir(parents=True)
+        (lib / f"libnvrtc.so.{version.split('.')[0]}").touch()
+        (lib / f"libnvrtc-builtins.so.{version}").touch()
+    said = run_python("import cutlass_api; print(*cutlass_api._core.nvrtc_info())", **environment)
+    assert f"nvidia/{found}/lib/libnvrtc.so" in said and str(tuple(map(int, versions[found].split(".")))) in said
+
+
+def test_what_the_loader_says_is_passed_on(tmp_path):
+    (tmp_path / "lib64").mkdir()
+    (tmp_path / "lib64" / "libnvrtc.so.13").write_text("no library")
+    code = "import cutlass_api\ntry: print(cutlass_api._core.nvrtc_info())\nexcept RuntimeError as error: print(error)"
+    said = run_python(code, **without_packages(tmp_path) | {"CUDA_HOME": str(tmp_path)})
+    if "libnvrtc.so.13: " not in said:
+        pytest.skip(f"this system has NVRTC of its own: {said}")
+    assert "lib64/libnvrtc.so.13: file too short" in said or "invalid ELF header" in said
+
+
 def test_nvrtc_with_the_builtins_of_another_is_refused(tmp_path):
     real = Path(cutlass_api._core.nvrtc_info()[0]).resolve()
     folder = tmp_path / "lib64"

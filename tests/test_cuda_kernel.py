@@ -87,7 +87,10 @@ def test_a_source_made_at_run_time_goes_by_the_function_s_name():
 @pytest.mark.parametrize(
     "source, name, message",
     [
-        (SQUARE, "cube", "no __global__ function cube; those in it are: square"),
+        (SQUARE, "cube", r'no __global__ function cube; those in it are: square.* identifier "cube" is undefined'),
+        (f"__device__ void g() {{ int y; }} {SQUARE}", "cube", "no __global__ function cube"),  # beside a warning
+        ("template <class T> __global__ void f(T* x) {}", "f<half>", 'identifier "half" is undefined'),
+        ("// __global__ void g() {}\n/* __global__ void h() {} */", "g", "there is none in it"),
         ("int x;", "cube", "there is none in it"),
         ("template <class T> __global__ void f(T* x) {}", "f", "A template needs its arguments"),
         ("__global__ void f(float x, int& y) {}", "f", "parameter 2 is a reference"),
@@ -99,6 +102,21 @@ def test_a_source_made_at_run_time_goes_by_the_function_s_name():
 def test_functions_that_cannot_be_launched(source, name, message):
     with pytest.raises(ValueError, match=message):
         compiled(source, name)
+
+
+@pytest.mark.parametrize("option", ["-dlto", "-rdc=true", "-dc"])
+def test_what_is_yet_to_be_linked_is_refused(option):
+    with pytest.raises(RuntimeError, match=r"leave the options out that ask for it \(-dlto, -rdc, -dc\)"):
+        compiled(SQUARE, "square", options=[option])
+
+
+@pytest.mark.parametrize(
+    "source, options",
+    [(SQUARE, ["--std=c++11"]), (f"{SQUARE} template <class T>", []), (f"{SQUARE} int rutlass_signature;", [])],
+)
+def test_what_stands_in_the_way_of_reading_the_parameters_is_named(source, options):
+    with pytest.raises(RuntimeError, match=r"it needs C\+\+14 or later, a source that ends"):
+        compiled(source, "square", options=options)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +168,40 @@ def test_a_changed_header_is_seen(tmp_path):
         header.write_text(f"#define NUMBER {number}\n")
         cubins.append(compiled(tmp_path / "mine.cu", "f", options=[f"-I{header.parent}"]).cubin)
     assert cubins[0] == cubins[2] != cubins[1]
+
+
+@pytest.mark.parametrize(
+    "include",
+    [
+        '/* a\n comment */ #include "number.h" // and another',
+        '#/**/include "number.h"',
+        '#\\\ninclude "number.h"',
+        '%: include "number.h"',
+        '#if __has_include("number.h")\n#include "number.h"\n#else\n#define NUMBER 0\n#endif',
+    ],
+)
+def test_a_changed_header_is_seen_however_it_is_included(tmp_path, include):
+    (tmp_path / "mine.cu").write_text(f"{include}\n__global__ void f(int* x) {{ *x = NUMBER; }}")
+    cubins = []
+    for number in (1, 2, None):
+        header = tmp_path / "number.h"
+        header.unlink(missing_ok=True) if number is None else header.write_text(f"#define NUMBER {number}\n")
+        if number or "__has_include" in include:
+            cubins.append(compiled(tmp_path / "mine.cu", "f").cubin)
+    assert len(set(cubins)) == len(cubins)
+
+
+def test_headers_that_include_each_other_are_read_once(tmp_path):
+    for folder, others in {"a": "bc", "b": "a", "c": "a"}.items():
+        lines = [f'#include "../{other}/{other}.h"' for other in others]
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{folder}.h").write_text("\n".join(["#pragma once", *lines]))
+    compiled(f'#include "a/a.h"\n{SQUARE}', "square", options=[f"-I{tmp_path}"])
+
+
+def test_a_file_that_begins_with_a_mark_of_its_encoding(tmp_path):
+    (tmp_path / "mine.cu").write_text(SQUARE, encoding="utf-8-sig")
+    compiled(tmp_path / "mine.cu", "square")
 
 
 @pytest.mark.parametrize("option", ["--pre-include={}", "-include={}"])

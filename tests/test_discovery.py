@@ -155,6 +155,21 @@ def test_other_wrong_parameters_are_named():
         cutlass_api.get_kernels(*torch.ones(3, 2, 2))
 
 
+def test_modules_that_are_hidden_and_paths_that_are_none():
+    code = """
+        import sys
+        sys.modules["torch"] = None  # as imports are kept from finding it
+        sys.path += [b"/bytes", None, 3]
+        import numpy as np
+        import cutlass_api
+        a = np.eye(3, dtype=np.float32)
+        args = cutlass_api.arguments.GemmArguments(a, a, np.zeros_like(a), accumulator_type="float32")
+        assert cutlass_api.get_kernels(args, cc=90)
+        print(np.array_equal(cutlass_api.matmul(a, a), a))
+    """
+    assert run_python(code) == "True\n"
+
+
 def test_wrong_arguments_are_named():
     with pytest.raises(TypeError, match=r"\bargs\b"):
         cutlass_api.get_kernels(3)

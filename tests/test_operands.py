@@ -159,6 +159,22 @@ def test_what_autograd_watches_is_read_by_value():
     assert not out.requires_grad
 
 
+def test_an_export_that_is_a_copy_is_refused():
+    class Copied:
+        def __dlpack__(self, **_):
+            return np.eye(3, dtype=np.float32).__dlpack__(max_version=(1, 0), copy=True)
+
+    with pytest.raises(BufferError, match=r"^A is exported as a copy"):
+        GemmArguments(Copied(), torch.eye(3), torch.eye(3), accumulator_type="float32")
+
+
+def test_a_stream_means_nothing_to_numpy():
+    a, b, out = coarse(3, 4).numpy(), coarse(4, 5).numpy(), np.zeros((3, 5), np.float32)
+    args = GemmArguments(a, b, out, accumulator_type="float32")
+    cutlass_api.get_kernels(args)[0].run(args, stream=0)
+    assert np.array_equal(out, a @ b)
+
+
 def test_extents_of_zero_and_one():
     operand = DenseTensor(torch.zeros(1, 5)[:, :1])
     assert (operand.shape, operand.stride, operand.numel()) == ((1, 1), (0, 0), 1)

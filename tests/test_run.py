@@ -599,6 +599,93 @@ def test_what_a_capture_forbids_is_done_when_a_kernel_is_compiled():
     )
 
 
+def test_a_capture_finds_what_kernels_over_the_grid_allocate_from():
+    run(
+        """
+        a.describe(A, (256, 32768)); b.describe(B, (32768, 512)); out.describe(OUT, (256, 512))
+        args = GemmArguments(a, b, out, "float32")
+        kernel = first(args, "gridsplit")
+        assert kernel.get_workspace_size(args) > 0
+        artifact = kernel.compile(args)
+        device.library.stand_in_capture(1)
+        kernel.run(args, artifact, stream=STREAM)
+        assert device.launches() == 1
+        """
+    )
+    # What comes from bytes is loaded when a launch is bound.
+    run(
+        """
+        a.describe(A, (256, 32768)); b.describe(B, (32768, 512)); out.describe(OUT, (256, 512))
+        args = GemmArguments(a, b, out, "float32")
+        kernel = first(args, "gridsplit")
+        data = kernel.compile(args, 90).to_bytes()
+        launch = kernel.bind(args, cutlass_api.artifact.CompiledArtifact.from_bytes(data), stream=STREAM)
+        device.library.stand_in_capture(1)
+        launch()
+        assert device.launches() == 1
+        """
+    )
+
+
+def test_torch_is_asked_for_memory_before_workspace_is_refused():
+    script = """
+        import sys, types
+        a.describe(A, (128, 257)); b.describe(B, (257, 65)); out.describe(OUT, (128, 65))
+        args = GemmArguments(a, b, out, "float32")
+        kernel = first(args, "sm90")
+        artifact = kernel.compile(args)
+        device.fail("cuMemAllocFromPoolAsync", 2)
+        emptied = []
+        def empty_cache():
+            emptied.append(True)
+            if {enough}: device.fail("")
+        sys.modules["torch"] = types.SimpleNamespace(cuda=types.SimpleNamespace(empty_cache=empty_cache))
+        try:
+            kernel.run(args, artifact, stream=STREAM)
+            assert {enough} and device.launches() == 2
+        except RuntimeError as error:
+            assert not {enough} and "CUDA_ERROR_OUT_OF_MEMORY" in str(error), error
+        assert emptied == [True]
+        """
+    for enough in (True, False):
+        run(script.format(enough=enough))
+
+
+def test_cupy_is_told_of_its_current_stream():
+    run(
+        """
+        import ctypes, sys, types
+        current = types.SimpleNamespace(ptr=STREAM)
+        cuda = types.SimpleNamespace(get_current_stream=lambda: current)
+        sys.modules["cupy"] = types.SimpleNamespace(cuda=cuda)
+
+        class Array:
+            __module__ = "cupy"
+            def __init__(self, at, shape):
+                self.extents, self.strides = (ctypes.c_int64 * 2)(*shape), (ctypes.c_int64 * 2)(shape[1], 1)
+                self.at, self.asked = at, []
+            def __dlpack_device__(self):
+                return 2, 0
+            def __dlpack__(self, **given):
+                self.asked.append(given.get("stream"))
+                shape, strides = map(ctypes.addressof, (self.extents, self.strides))
+                self.tensor = device._DLManagedTensor(self.at, 2, 0, 2, 2, 16, 1, shape, strides)
+                return device._new_capsule(ctypes.addressof(self.tensor), device._LEGACY_NAME, None)
+
+        a, b, out = Array(A, (128, 256)), Array(B, (256, 64)), Array(OUT, (128, 64))
+        args = GemmArguments(a, b, out, "float32")
+        artifact = kernel.compile(args)
+        kernel.run(args, artifact)
+        kernel.bind(args, artifact)()
+        cutlass_api.matmul(a, b, out=out)
+        assert set(a.asked) == {STREAM} and device.library.stand_in_last_stream() == STREAM
+        a.asked.clear()
+        kernel.run(args, artifact, stream=0x5030)
+        assert a.asked == [0x5030] and device.library.stand_in_last_stream() == 0x5030
+        """
+    )
+
+
 def test_a_forked_child_compiles_what_copies_its_operands():
     run(
         """

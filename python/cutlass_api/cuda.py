@@ -87,7 +87,7 @@ def _function(
 def _located(source: str | os.PathLike[str], name: str, caller: str) -> tuple[str, str, int]:
     """The text of a source, and the file and line that it begins on: of a string, in the Python file that has it."""
     if not isinstance(source, str):
-        with open(source, encoding="utf-8") as file:
+        with open(source, encoding="utf-8-sig") as file:
             return file.read(), os.fspath(source), 1
     # Cells of a notebook are in linecache, too, under a name that changes from one session to the next.
     module = "".join(linecache.getlines(caller))

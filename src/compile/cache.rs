@@ -74,6 +74,14 @@ pub(super) fn load(key: &str) -> Option<Program> {
     unseal(&bytes).ok().filter(|program| program.key == key)
 }
 
+/// A file with the rights of any other, less the user's mask: several may share a cache.
+fn temporary() -> tempfile::Builder<'static, 'static> {
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder
+}
+
 /// Keeps a program, if the disk lets us: a cache that cannot be written to is no reason to fail.
 pub(super) fn store(program: &Program) {
     let Some(base) = directory() else { return };
@@ -82,7 +90,7 @@ pub(super) fn store(program: &Program) {
     let write = || -> std::io::Result<()> {
         std::fs::create_dir_all(folder)?;
         // Renaming is atomic: a reader, or a second process storing the same program, sees a whole file or none.
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        let mut file = temporary().tempfile_in(folder)?;
         file.write_all(&seal(program))?;
         file.persist(&target)?;
         Ok(())

@@ -87,13 +87,16 @@ pub struct Program {
 }
 
 impl Program {
-    /// Loads all of the program, so that nothing is left for a first launch to do.
-    pub fn load(&self, device: &Device) -> Result<(), DriverError> {
-        for other in self.first.iter().chain(&self.last) {
-            other.load(device)?;
+    /// Loads all of a kernel's program, and makes what its launches allocate from: nothing is left for a first launch to do, which may be
+    /// under capture.
+    pub fn load(&self, kernel: &Kernel, device: &Device) -> Result<(), DriverError> {
+        if kernel.takes_workspace() {
             device.prepare_to_allocate()?;
         }
-        self.function(device).map(|_| ())
+        for program in self.first.iter().chain(&self.last).map(Arc::as_ref).chain([self]) {
+            program.function(device)?;
+        }
+        Ok(())
     }
 
     /// The kernel on this device, where the program is loaded on first use.

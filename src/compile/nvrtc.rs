@@ -73,20 +73,25 @@ pub fn set_package_directories(directories: Vec<PathBuf>) {
     *PACKAGES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = directories;
 }
 
+/// The oldest that knows Hopper's `sm_90a`, and whose architectures [`Architecture`](super::Architecture) takes for granted.
+const OLDEST: (i32, i32) = (12, 0);
+
 /// Paths and names to try, in order: what the process has loaded, the `nvidia-cuda-nvrtc` package, torch's copy, the
 /// system's.
 fn candidates() -> Vec<PathBuf> {
     let mut found = loaded();
     for packages in PACKAGES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).iter() {
         // nvidia/cu13/lib since CUDA 13, nvidia/cuda_nvrtc/lib before.
-        for component in sorted_entries(&packages.join("nvidia")) {
-            found.extend(libraries_in(&component.join("lib")));
-        }
+        let components = sorted_entries(&packages.join("nvidia")).into_iter();
+        let mut packaged: Vec<_> = components.flat_map(|component| libraries_in(&component.join("lib"))).collect();
+        packaged.sort_by_key(|library| std::cmp::Reverse(version_by_name(library)));
+        found.append(&mut packaged);
         found.extend(libraries_in(&packages.join("torch").join("lib")));
     }
     for variable in ["CUDA_HOME", "CUDA_PATH"] {
         if let Some(home) = std::env::var_os(variable) {
-            found.extend(libraries_in(&Path::new(&home).join("lib64")));
+            // A toolkit's; conda's.
+            found.extend(["lib64", "lib"].iter().flat_map(|folder| libraries_in(&Path::new(&home).join(folder))));
         }
     }
     found.extend(["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"].map(PathBuf::from));
@@ -180,11 +185,18 @@ impl Nvrtc {
     /// The library at a path, opened if nothing else tells its version.
     fn at(path: &Path) -> Result<Nvrtc, String> {
         let at = |version| Nvrtc { path: path.to_owned(), version, functions: OnceLock::new() };
+        let new_enough = |version: (i32, i32)| match version >= OLDEST {
+            true => Ok(version),
+            false => Err(format!(
+                "it is of CUDA {}.{}; {}.{} is the oldest that serves",
+                version.0, version.1, OLDEST.0, OLDEST.1
+            )),
+        };
         if let Some(version) = version_by_name(path) {
-            return Ok(at(version));
+            return new_enough(version).map(at);
         }
         let (version, functions) = Functions::open(path)?;
-        Ok(Nvrtc { functions: functions.into(), ..at(version) })
+        Ok(Nvrtc { functions: functions.into(), ..at(new_enough(version)?) })
     }
 
     /// What it can be called by, once it is open; else why it is not.
@@ -231,10 +243,10 @@ impl Functions {
         // SAFETY: loading runs the library's constructors; it is NVIDIA's libnvrtc by name. Each symbol has the type
         // that nvrtc.h declares for it, and the library stays loaded as long as the functions are kept.
         unsafe {
-            let library = Library::new(path).map_err(|error| error.to_string())?;
+            let library = Library::new(path).map_err(in_words)?;
             macro_rules! function {
                 ($name:literal) => {
-                    *library.get($name).map_err(|error| error.to_string())?
+                    *library.get($name).map_err(in_words)?
                 };
             }
             let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int = function!(b"nvrtcVersion");
@@ -303,6 +315,11 @@ impl Functions {
                 return Err(Failure::Program(if log.is_empty() { error } else { format!("{log}\n({error})") }));
             }
             let cubin = self.fetch("nvrtcGetCUBIN", guard.program, self.cubin_size, self.cubin)?;
+            // Of an ELF header, the first word, and the type at byte 16: 1 is an object file.
+            if !cubin.starts_with(b"\x7fELF") || cubin.get(16..18) == Some(&[1, 0]) {
+                let reason = "what is yet to be linked cannot be launched: leave the options out that ask for it (-dlto, -rdc, -dc)";
+                return Err(Failure::Program(reason.to_owned()));
+            }
             let mut lowered = Vec::with_capacity(names.len());
             for name in &names {
                 let mut found = std::ptr::null();
@@ -348,6 +365,11 @@ impl Functions {
         // SAFETY: not null, and NUL-terminated as the function promises.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
+}
+
+/// What a library or a function could not be loaded for, which the loader says behind the error's own words.
+fn in_words(error: libloading::Error) -> String {
+    std::error::Error::source(&error).map_or_else(|| error.to_string(), |reason| reason.to_string())
 }
 
 struct Destroy<'a> {

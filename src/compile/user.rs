@@ -29,7 +29,9 @@ impl UserSource {
     pub fn parameter_names(&self) -> Vec<String> {
         let base = self.function.split('<').next().unwrap_or_default();
         let base = base.rsplit("::").next().unwrap_or_default().trim();
-        let found = kernels_in(&self.text).into_iter().find(|(name, _)| *name == base);
+        let text = plain(&self.text, true);
+        // The last one: a declaration in front may leave the names out.
+        let found = kernels_in(&text).into_iter().rfind(|(name, _)| *name == base);
         let parameters = found.map(|(_, parameters)| parameters).unwrap_or_default();
         split_at_commas(parameters).into_iter().map(|parameter| last_word(parameter).to_owned()).collect()
     }
@@ -57,11 +59,16 @@ pub fn compile_user(source: &UserSource, cc: u32) -> Result<(Arc<Program>, Vec<P
     };
     let lookup = (source.clone(), architecture, headers.digest.to_vec());
     let lock = || MEMORY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some(program) = lock().get_or_insert_default().get(&lookup) {
+    if headers.all_seen
+        && let Some(program) = lock().get_or_insert_default().get(&lookup)
+    {
         return Ok((program.clone(), understood(program)?));
     }
     let program = Arc::new(compile_uncached(source, architecture, nvrtc, &options, &headers)?);
     let parameters = understood(&program)?;
+    if !headers.all_seen {
+        return Ok((program, parameters));
+    }
     let program = lock().get_or_insert_default().entry(lookup).or_insert(program).clone();
     Ok((program, parameters))
 }
@@ -88,18 +95,7 @@ fn compile_uncached(
     let names = [function.clone(), signature::expression(&function)];
     let task = Task { text: &empty.source, file: &source.file, options, names: &names };
     let compiled = nvrtc.compile(&task).map_err(|failure| match failure {
-        // NVRTC looks the names up in a text of its own, behind the user's.
-        Failure::Program(log) if log.starts_with("__nv_name_map") => {
-            let found: Vec<_> = kernels_in(&source.text).into_iter().map(|(name, _)| name).collect();
-            let found = match found.is_empty() {
-                true => "there is none in it".to_owned(),
-                false => {
-                    format!("those in it are: {}. A template needs its arguments, as in name<float>", found.join(", "))
-                }
-            };
-            CompileError::NoFunction { file: source.file.clone(), function, found }
-        }
-        Failure::Program(log) => failed(Failure::Program(users_part(&log)), &empty),
+        Failure::Program(log) => refused(source, log, &empty),
         failure => failed(failure, &empty),
     })?;
     let Compiled { cubin, log, mut lowered } = compiled;
@@ -111,10 +107,50 @@ fn compile_uncached(
     Ok(program)
 }
 
-/// The compiler's messages without those about what stands behind the user's text, which only follow from the others.
+/// What messages begin with that are about the names that NVRTC looks up, in a text of its own, and about what stands behind the user's text.
+const NAMES: &str = "__nv_name_map(";
+const BEHIND: &str = "behind the source(";
+const ABOUT_BEHIND: &str = "what is put behind the source, to learn the function's parameters, does not compile: it needs C++14 or later, a \
+                            source that ends where a declaration does, and the name rutlass_signature for itself";
+
+/// The compiler's messages without those about what stands behind the user's text, which mostly follow from the others.
 fn users_part(log: &str) -> String {
-    let ours = |message: &&str| !message.starts_with("__nv_name_map(") && !message.starts_with("behind the source(");
-    log.split("\n\n").filter(ours).collect::<Vec<_>>().join("\n\n")
+    let users = |message: &&str| !message.starts_with(NAMES) && !message.starts_with(BEHIND);
+    log.split("\n\n").filter(users).collect::<Vec<_>>().join("\n\n")
+}
+
+/// What the compiler's messages come to: the user's own errors, if there are any; else what is wrong with the name of the function.
+fn refused(source: &UserSource, log: String, program: &Program) -> CompileError {
+    let users = users_part(&log);
+    let error = |from: &str| {
+        log.split("\n\n").filter(|message| message.starts_with(from)).find_map(|message| {
+            let (_, said) = message.lines().next()?.split_once("error: ")?;
+            (!said.starts_with("Error in parsing name expression")).then_some(said)
+        })
+    };
+    // Not their number alone.
+    if users.contains("error:") {
+        failed(Failure::Program(users), program)
+    } else if error(BEHIND).is_some() {
+        failed(Failure::Program(format!("{ABOUT_BEHIND}\n{log}")), program)
+    } else if let Some(said) = error(NAMES) {
+        no_function(source, said)
+    } else {
+        failed(Failure::Program(log), program)
+    }
+}
+
+/// The refusal of a name that the compiler did not find, or could not read, for this reason.
+fn no_function(source: &UserSource, reason: &str) -> CompileError {
+    let text = plain(&source.text, true);
+    let mut names: Vec<_> = kernels_in(&text).into_iter().map(|(name, _)| name).collect();
+    names.dedup();
+    let found = match names.is_empty() {
+        true => "there is none in it".to_owned(),
+        false => format!("those in it are: {}. A template needs its arguments, as in name<float>", names.join(", ")),
+    };
+    let found = format!("{found}. The compiler says: {reason}");
+    CompileError::NoFunction { file: source.file.clone(), function: source.function.clone(), found }
 }
 
 // ---- headers on disk --------------------------------------------------------------------------------------------------
@@ -154,34 +190,55 @@ impl Headers {
         headers
     }
 
-    fn visit(&mut self, text: &str, folders: &[PathBuf], seen: &mut HashSet<PathBuf>, hasher: &mut blake3::Hasher) {
-        for line in text.lines() {
-            let Some(directive) = line.trim_start().strip_prefix('#').map(str::trim_start) else { continue };
-            let Some(named) = directive.strip_prefix("include").map(str::trim_start) else { continue };
-            let close = match named.chars().next() {
-                Some('"') => '"',
-                Some('<') => '>',
-                _ => {
-                    self.all_seen = false;
-                    continue;
+    fn visit(&mut self, text: &str, folders: &[PathBuf], seen: &mut HashSet<Place>, hasher: &mut blake3::Hasher) {
+        for line in plain(text, false).lines() {
+            let line = line.trim_start();
+            let Some(directive) = line.strip_prefix('#').or_else(|| line.strip_prefix("%:")) else { continue };
+            if let Some(included) = directive.trim_start().strip_prefix("include") {
+                match quoted(included) {
+                    Some(name) => self.visit_named(name, folders, seen, hasher),
+                    None => self.all_seen = false,
                 }
-            };
-            let name = named[1..].split(close).next().unwrap_or_default();
-            for path in folders.iter().map(|folder| folder.join(name)) {
-                if seen.contains(&path) {
-                    continue;
+            }
+            // What may be there at another time. (Those that name a macro are mostly a library's, about files of its own.)
+            for asked in directive.split("__has_include").skip(1) {
+                if let Some(name) = asked.trim_start().strip_prefix('(').and_then(quoted) {
+                    self.visit_named(name, folders, seen, hasher);
                 }
-                let Ok(content) = std::fs::read(&path) else { continue };
-                hasher.update(path.as_os_str().as_encoded_bytes());
-                hasher.update(&(content.len() as u64).to_le_bytes());
-                hasher.update(&content);
-                let mut inner = folders.to_vec();
-                inner[0] = path.parent().unwrap_or(Path::new("")).to_owned();
-                seen.insert(path);
-                self.visit(&String::from_utf8_lossy(&content), &inner, seen, hasher);
             }
         }
     }
+
+    fn visit_named(&mut self, name: &str, folders: &[PathBuf], seen: &mut HashSet<Place>, hasher: &mut blake3::Hasher) {
+        for path in folders.iter().map(|folder| folder.join(name)) {
+            let Ok(content) = std::fs::read(&path) else { continue };
+            let parent = path.parent().unwrap_or(Path::new("")).to_owned();
+            let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+            if !seen.insert((real(&path), real(&parent))) {
+                continue;
+            }
+            hasher.update(path.as_os_str().as_encoded_bytes());
+            hasher.update(&(content.len() as u64).to_le_bytes());
+            hasher.update(&content);
+            let mut inner = folders.to_vec();
+            inner[0] = parent;
+            self.visit(&String::from_utf8_lossy(&content), &inner, seen, hasher);
+        }
+    }
+}
+
+/// A file that was read, and the folder in which what it names itself is looked for: the same ones have many names (`a/../b/../a`).
+type Place = (PathBuf, PathBuf);
+
+/// The name in quotes or angle brackets that a text begins with.
+fn quoted(text: &str) -> Option<&str> {
+    let text = text.trim_start();
+    let close = match text.chars().next()? {
+        '"' => '"',
+        '<' => '>',
+        _ => return None,
+    };
+    text[1..].split(close).next()
 }
 
 /// The folders of CUDA's own headers (`cuda_fp16.h`, and the C++ library since CUDA 13) that belong to an NVRTC: those beside it, as
@@ -200,7 +257,47 @@ fn toolkit_includes(nvrtc: &Path) -> Vec<PathBuf> {
     }
 }
 
-// ---- the text, as far as messages want it ---------------------------------------------------------------------------
+// ---- the text, as far as includes and messages want it ---------------------------------------------------------------
+
+/// The text without its comments, with each line that goes on behind a backslash in one; and, if asked for, with nothing in its literals.
+/// (Raw literals are not known here.)
+fn plain(text: &str, empty_literals: bool) -> String {
+    let text = text.replace("\\\r\n", "").replace("\\\n", "");
+    let (mut plain, mut letters) = (String::with_capacity(text.len()), text.chars().peekable());
+    while let Some(letter) = letters.next() {
+        match (letter, letters.peek()) {
+            ('/', Some('/')) => while letters.next_if(|inside| *inside != '\n').is_some() {},
+            ('/', Some('*')) => {
+                letters.next();
+                let mut last = ' ';
+                for inside in letters.by_ref() {
+                    if (last, inside) == ('*', '/') {
+                        break;
+                    }
+                    last = inside;
+                }
+                plain.push(' ');
+            }
+            // Not what separates digits.
+            ('"' | '\'', _) if letter == '"' || !plain.ends_with(char::is_alphanumeric) => {
+                plain.push(letter);
+                while let Some(inside) = letters.next() {
+                    let escaped = if inside == '\\' { letters.next() } else { None };
+                    let ends = inside == letter || inside == '\n';
+                    if ends || !empty_literals {
+                        plain.push(inside);
+                        plain.extend(escaped);
+                    }
+                    if ends {
+                        break;
+                    }
+                }
+            }
+            _ => plain.push(letter),
+        }
+    }
+    plain
+}
 
 /// The `__global__` functions of a text, each with what stands between its parentheses.
 fn kernels_in(text: &str) -> Vec<(&str, &str)> {
@@ -280,5 +377,21 @@ mod tests {
         };
         assert_eq!(source.parameter_names(), ["x", "out", "n"]);
         assert!(kernels_in("__global__ void broken(").is_empty());
+        let named = |text: &str| {
+            UserSource { text: text.to_owned(), function: "f".to_owned(), ..source.clone() }.parameter_names()
+        };
+        let commented = "__global__ void f(float*);  // f(int old)\n/* __global__ void f(int old) {} */\n\
+                         __global__ void f(float* x /* in, row-major */, // the first\n char c = ')', int n)";
+        assert_eq!(named(commented), ["x", "c", "n"]);
+    }
+
+    #[test]
+    fn comments_and_splices_go() {
+        let text = "a /* b\n */ c // d\n\"// e\" f\\\ng 1'000 '\\'' \"\\\"\" h";
+        assert_eq!(plain(text, false), "a   c \n\"// e\" fg 1'000 '\\'' \"\\\"\" h");
+        assert_eq!(plain(text, true), "a   c \n\"\" fg 1'000 '' \"\" h");
+        assert_eq!(quoted(" \"x.h\" // y"), Some("x.h"));
+        assert_eq!(quoted("<x.h>"), Some("x.h"));
+        assert_eq!(quoted("NAME"), None);
     }
 }

@@ -29,6 +29,11 @@ impl DriverError {
             DriverError::Call { name, .. } => name == "CUDA_ERROR_NO_DEVICE",
         }
     }
+
+    /// Whether the device has not the memory that was asked for.
+    pub fn means_no_memory(&self) -> bool {
+        matches!(self, DriverError::Call { name, .. } if name == "CUDA_ERROR_OUT_OF_MEMORY")
+    }
 }
 
 /// Turns the result of a driver call into ours.

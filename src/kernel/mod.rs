@@ -371,6 +371,12 @@ impl Kernel {
         if crossed { [b, a, out, offsets] } else { [a, b, out, offsets] }
     }
 
+    /// Whether a launch may need device memory beside its operands.
+    pub fn takes_workspace(&self) -> bool {
+        let over_grid = matches!(&self.design, Design::Sm90(config) if config.over_grid);
+        over_grid || self.packs() || !self.reductions().is_empty()
+    }
+
     /// Bytes of device memory that a launch needs beside its operands: for copies of them or the sums of parts of K, then for partial
     /// results of reductions.
     pub fn workspace_bytes(&self, problem: &Problem) -> u64 {

@@ -254,10 +254,11 @@ pub(super) fn read_capsule(capsule: &Bound<'_, PyAny>, into: &mut impl Reading) 
             let result = if (*managed).version.major != DLPACK_MAJOR_VERSION {
                 let major = (*managed).version.major;
                 Err(PyBufferError::new_err(format!("speaks DLPack {major}; this build understands version 1")))
+            } else if (*managed).flags.contains(DlpackFlags::IS_COPIED) {
+                // The copy goes with the capsule, before it is read; and what is written to it never reaches the tensor.
+                Err(PyBufferError::new_err("is exported as a copy, as DLPack cannot say how it lies in memory"))
             } else {
-                // A copy is as good as read-only: what is written to it never reaches the tensor.
-                let not_ours = DlpackFlags::READ_ONLY | DlpackFlags::IS_COPIED;
-                take_from(&(*managed).dl_tensor, (*managed).flags.intersects(not_ours), into)
+                take_from(&(*managed).dl_tensor, (*managed).flags.contains(DlpackFlags::READ_ONLY), into)
             };
             if let Some(deleter) = (*managed).deleter {
                 deleter(managed);

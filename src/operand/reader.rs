@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use dlpark::ffi::DLDeviceType;
 use pyo3::exceptions::{PyBufferError, PyException, PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
@@ -84,12 +85,31 @@ pub fn current_stream(tensor: &Bound<'_, PyAny>, device: i32) -> PyResult<u64> {
     if let Some(api) = road_of(tensor)?.exchange() {
         return api.current_stream(tensor.py(), device);
     }
-    let module = tensor.get_type().module()?;
-    if module.to_cow()?.split('.').next() == Some("cupy") {
-        let cuda = tensor.py().import("cupy")?.getattr("cuda")?;
-        return cuda.call_method0("get_current_stream")?.getattr("ptr")?.extract();
+    if is_cupy(tensor)? { cupy_stream(tensor.py()) } else { Ok(0) }
+}
+
+fn is_cupy(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(tensor.get_type().module()?.to_cow()?.split('.').next() == Some("cupy"))
+}
+
+/// CuPy's current stream.
+fn cupy_stream(py: Python<'_>) -> PyResult<u64> {
+    py.import("cupy")?.getattr("cuda")?.call_method0("get_current_stream")?.getattr("ptr")?.extract()
+}
+
+/// The stream that an export is to be ready on: of an array on a CUDA device, the caller's. Where that is none, it is CuPy's current one, on
+/// which a launch goes then; told of none, CuPy would have the default stream wait, which ends a capture.
+fn export_stream(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<Option<u64>> {
+    if stream.is_none() && !is_cupy(tensor)? {
+        return Ok(None);
     }
-    Ok(0)
+    if let Some(device) = tensor.getattr_opt("__dlpack_device__")? {
+        let (kind, _): (u32, i32) = device.call0()?.extract()?;
+        if ![DLDeviceType::CUDA.0, DLDeviceType::CUDAMANAGED.0].contains(&kind) {
+            return Ok(None);
+        }
+    }
+    stream.map_or_else(|| cupy_stream(tensor.py()), Ok).map(Some)
 }
 
 /// Whether this is a tensor of a framework that tells its current stream through the exchange table: torch. Errors name the operand.
@@ -269,7 +289,7 @@ fn read_protocol(tensor: &Bound<'_, PyAny>, stream: Option<u64>, into: &mut impl
     let kwargs = PyDict::new(py);
     kwargs.set_item("max_version", (1, 3))?;
     // torch's users order their streams themselves, on either road; others expect the exchange to do it.
-    if let Some(handle) = stream.filter(|_| !is_torch) {
+    if !is_torch && let Some(handle) = export_stream(tensor, stream)? {
         // DLPack's numbering: 1 is the legacy default stream, which CUDA itself calls 0.
         kwargs.set_item("stream", if handle == 0 { 1 } else { handle })?;
     }

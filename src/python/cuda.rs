@@ -125,7 +125,7 @@ impl CudaFunction {
         let cc = cc.map(|cc| cc.0).or(device.map(|device| device.cc)).unwrap_or_default();
         let compiled = self.compiled(args.py(), cc)?;
         if let Some(device) = device.filter(|device| compiled.program.architecture.runs_on(device.cc)) {
-            args.py().detach(|| compiled.program.load(device))?;
+            args.py().detach(|| compiled.program.function(device))?;
         }
         Ok(Program(compiled.program.clone()))
     }

@@ -408,7 +408,7 @@ impl Kernel {
         let program = py.detach(|| compile::compile(kernel, cc))?;
         // Loading now leaves nothing to be done in a first launch, which may be under graph capture.
         if let Some(device) = device.filter(|device| program.architecture.runs_on(device.cc)) {
-            py.detach(|| program.load(device))?;
+            py.detach(|| program.load(kernel, device))?;
         }
         Ok(CompiledArtifact::of(Py::new(py, Program(program))?.into_any(), this))
     }

@@ -516,7 +516,7 @@ impl Work<'_> {
         }
         let handle = stream.resolve(tensor, device)?;
         let py = tensor.py();
-        let address = py.detach(|| device.allocate(handle, bytes))?;
+        let address = allocate(py, device, handle, bytes)?;
         let stream = Stream { handle: Some(handle), trusted: true };
         let enqueued = self.enqueue_with(address, tensor, &stream, false);
         let freed = py.detach(|| device.free(handle, address));
@@ -571,6 +571,22 @@ impl Work<'_> {
         let kernel = at(self.position);
         kernel.addresses(self.problem).map_err(|reason| unsupported(&reason))?;
         kernel.fuses(self.epilogue).map_err(|reason| unsupported(&reason))
+    }
+}
+
+/// Device memory in the order of a stream. torch keeps what its tensors had; where there is none left, it is asked to let go of that.
+fn allocate(py: Python<'_>, device: &Device, stream: u64, bytes: u64) -> PyResult<u64> {
+    let attempt = || device.allocate(stream, bytes);
+    match py.detach(attempt) {
+        Err(error) if error.means_no_memory() => {
+            let torch = py.import("sys")?.getattr("modules")?.call_method1("get", ("torch",))?;
+            if torch.is_none() {
+                return Err(error.into());
+            }
+            torch.getattr("cuda")?.call_method0("empty_cache")?;
+            Ok(py.detach(attempt)?)
+        }
+        allocated => Ok(allocated?),
     }
 }
 

@@ -184,8 +184,9 @@ fn choose(py: Python<'_>, problem: &Problem, tf32: bool) -> PyResult<Choice> {
     tell_package_directories(py)?;
     // Loaded here, so that a launch may be captured into a graph straight away.
     let program = py.detach(|| {
-        let program = compile::compile(&kernels::all()[position], device.cc)?;
-        program.load(device)?;
+        let kernel = &kernels::all()[position];
+        let program = compile::compile(kernel, device.cc)?;
+        program.load(kernel, device)?;
         Ok::<_, compile::CompileError>(program)
     })?;
     Ok(Choice { position, program: Some(program), last: LastLaunch::default() })

@@ -24,7 +24,8 @@ pub fn tf32_allowed(py: Python<'_>) -> PyResult<bool> {
         Some(known) => known,
         None => {
             let modules = py.import("sys")?.getattr("modules")?;
-            let Ok(torch) = modules.get_item("torch") else {
+            // None is what hides a module from imports.
+            let Some(torch) = modules.get_item("torch").ok().filter(|torch| !torch.is_none()) else {
                 return Ok(false);
             };
             PRECISION.get_or_try_init(py, || Ok::<_, PyErr>(torch.getattr("get_float32_matmul_precision")?.unbind()))?

@@ -44,8 +44,13 @@ impl PreparedLaunch {
         let epilogue = native.and_then(NativeArguments::bound_epilogue);
         let ready = match (native.map(|native| native.problem), &program) {
             // FakeTensors have no addresses to pack.
-            (Some(problem), Some(program)) if !problem.is_fake() && at(position).workspace_bytes(&problem) == 0 => {
-                Some(Ready::new(Packed::new(position, &problem, epilogue, 0)?, program.clone())?)
+            (Some(problem), Some(program)) if !problem.is_fake() => {
+                let (kernel, device) = (at(position), device_of(&problem)?);
+                py.detach(|| program.load(kernel, device))?;
+                match kernel.workspace_bytes(&problem) {
+                    0 => Some(Ready::new(Packed::new(position, &problem, epilogue, 0)?, program.clone())?),
+                    _ => None,
+                }
             }
             _ => None,
         };

@@ -11,8 +11,9 @@ use crate::driver::Device;
 
 /// Tells the search for NVRTC where packages are installed.
 pub fn tell_package_directories(py: Python<'_>) -> PyResult<()> {
-    let path: Vec<PathBuf> = py.import("sys")?.getattr("path")?.extract()?;
-    compile::set_package_directories(path);
+    // Python passes over what is no path, too.
+    let path = py.import("sys")?.getattr("path")?.try_iter()?.filter_map(|entry| entry.ok()?.extract::<PathBuf>().ok());
+    compile::set_package_directories(path.collect());
     Ok(())
 }
 
