@@ -259,7 +259,7 @@ fn read_by(road: Road, tensor: &Bound<'_, PyAny>, stream: Option<u64>, into: &mu
             return refuse_negated(tensor, into);
         }
         if api.read(tensor, into)? {
-            into.amend(narrow_dtype(tensor, into)?, false);
+            tell_narrow(tensor, into)?;
             return refuse_negated(tensor, into);
         }
     }
@@ -302,20 +302,22 @@ fn read_protocol(tensor: &Bound<'_, PyAny>, stream: Option<u64>, into: &mut impl
         other => other?,
     };
     read_capsule(&capsule, into)?;
-    into.amend(narrow_dtype(tensor, into)?, false);
+    tell_narrow(tensor, into)?;
     refuse_negated(tensor, into)?;
     // JAX arrays never change, but their export does not say so.
     into.amend(dtype, tensor.get_type().module()?.to_cow()?.starts_with("jax"));
     Ok(())
 }
 
-/// The type of a tensor whose elements are narrower than a byte, by its own word: torch tells DLPack that they are bytes.
-fn narrow_dtype(tensor: &Bound<'_, PyAny>, reading: &impl Reading) -> PyResult<Option<DType>> {
-    if !matches!(reading.dtype(), DType::I8 | DType::U8) {
-        return Ok(None);
+/// Where elements are narrower than a byte, the tensor's own word for their type: torch tells DLPack that they are bytes.
+#[inline(always)]
+fn tell_narrow(tensor: &Bound<'_, PyAny>, into: &mut impl Reading) -> PyResult<()> {
+    if matches!(into.dtype(), DType::I8 | DType::U8)
+        && let Some(dtype) = tensor.getattr_opt("dtype")?
+    {
+        into.amend(Some(DType::describe(&dtype.str()?.to_cow()?)), false);
     }
-    let Some(dtype) = tensor.getattr_opt("dtype")? else { return Ok(None) };
-    Ok(Some(DType::describe(&dtype.str()?.to_cow()?)))
+    Ok(())
 }
 
 /// The type of a NumPy array whose elements NumPy itself does not know (bfloat16 and float8 of `ml_dtypes`).

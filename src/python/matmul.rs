@@ -100,9 +100,6 @@ pub fn matmul<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = A.py();
     refuse_gradients(py, &[("A", Some(A)), ("B", Some(B)), ("out", out)])?;
-    if is_torch(A)? {
-        refuse_traces(py)?;
-    }
     let cast = if out.is_none() { autocast(A, B)? } else { None };
     let given = out;
     let (A, B) = match &cast {
@@ -112,6 +109,9 @@ pub fn matmul<'py>(
     let mut gemm = GemmProblem { a: View::UNREAD, b: View::UNREAD, out: View::UNREAD, accumulator: DType::F32 };
     operand::read_into("A", A, &mut gemm.a)?;
     operand::read_into("B", B, &mut gemm.b)?;
+    if operand::is_plain_torch(A) || operand::is_plain_torch(B) {
+        refuse_traces(py)?;
+    }
     let batched = broadcast(&mut gemm.a, &mut gemm.b)?;
     let out = match out {
         Some(out) => out.clone(),
