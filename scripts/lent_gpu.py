@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -138,21 +139,19 @@ def compile_lists() -> None:
 def there(names: list[str]) -> None:
     """Runs steps on the lent machine."""
     site, programs = Path("/tmp/lent/site"), Path("/tmp/lent/programs")
-    if not site.exists():
-        # What NVRTC compiled before, it takes from here where its own caching is on.
-        shutil.rmtree(Path.home() / ".nv", ignore_errors=True)
+    shapes = site.parent / "shapes"
+    if not shapes.exists():  # which comes last
         install = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--target", str(site)]
         subprocess.run([*install, *map(str, LENT.glob("*.whl"))], check=True)
         with tarfile.open(PROGRAMS) as archive:
             archive.extractall(programs.parent, filter="data")
         shutil.copytree(LENT / "shared", ROOT.parent / "shared", dirs_exist_ok=True)
-        shapes = site.parent / "shapes"
         shapes.mkdir()
         for name, path in SHAPES.items():
             shutil.copy(path, shapes / f"{name}.json")
     out = Path(os.environ.get("OUT", LENT / "out"))
     out.mkdir(exist_ok=True)
-    paths = {"out": str(out), "shapes": str(site.parent / "shapes")}
+    paths = {"out": str(out), "shapes": str(shapes)}
     # The checkout's own package has no extension module there.
     environment = os.environ | {"PYTHONPATH": str(site), "CUTLASS_API_CACHE_DIR": str(programs)}
     for name in names:
@@ -167,11 +166,13 @@ def there(names: list[str]) -> None:
 def run(command: list[str], environment: dict[str, str], seconds: float) -> tuple[str, str]:
     """How a command ended, and what it printed until then."""
     with tempfile.TemporaryFile("w+") as printed:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=printed, stderr=subprocess.STDOUT)
+        pipes: dict[str, Any] = {"stdout": printed, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **pipes)
         try:
             code = f"exit status {process.wait(max(seconds, 1))}"
         except subprocess.TimeoutExpired:
-            process.kill()
+            # Its workers, too, which the next step would be timed beside.
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             code = "cut off"
         printed.seek(0)

@@ -88,7 +88,8 @@ def test_a_source_made_at_run_time_goes_by_the_function_s_name():
     "source, name, message",
     [
         (SQUARE, "cube", r'no __global__ function cube; those in it are: square.* identifier "cube" is undefined'),
-        (f"__device__ void g() {{ int y; }} {SQUARE}", "cube", "no __global__ function cube"),  # beside a warning
+        # Beside a warning, which shows the source.
+        (f'__device__ void g() {{ const char* s = "error: 3"; }} {SQUARE}', "cube", "no __global__ function cube"),
         ("template <class T> __global__ void f(T* x) {}", "f<half>", 'identifier "half" is undefined'),
         ("// __global__ void g() {}\n/* __global__ void h() {} */", "g", "there is none in it"),
         ("int x;", "cube", "there is none in it"),
@@ -177,6 +178,10 @@ def test_a_changed_header_is_seen(tmp_path):
         '#/**/include "number.h"',
         '#\\\ninclude "number.h"',
         '%: include "number.h"',
+        "#include <.//number.h> // and so on",
+        'const char* s = R"x(a " /* b)x";\n#include "number.h"',
+        'const char* s = R"(\n/*\n)";\n#include "number.h"',
+        'const int c = U\'"\'; /*\n*/ #include "number.h"',
         '#if __has_include("number.h")\n#include "number.h"\n#else\n#define NUMBER 0\n#endif',
     ],
 )
@@ -187,7 +192,7 @@ def test_a_changed_header_is_seen_however_it_is_included(tmp_path, include):
         header = tmp_path / "number.h"
         header.unlink(missing_ok=True) if number is None else header.write_text(f"#define NUMBER {number}\n")
         if number or "__has_include" in include:
-            cubins.append(compiled(tmp_path / "mine.cu", "f").cubin)
+            cubins.append(compiled(tmp_path / "mine.cu", "f", options=[f"-I{tmp_path}"]).cubin)
     assert len(set(cubins)) == len(cubins)
 
 

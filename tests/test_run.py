@@ -284,12 +284,15 @@ def test_an_artifact_of_another_kernel_or_architecture_is_refused():
         """
         other = [k for k in cutlass_api.get_kernels(args) if k is not kernel][0]
         for artifact, words in ((other.compile(args), "another kernel"), (kernel.compile(args, cc=80), "sm_80")):
-            try:
-                kernel.run(args, artifact, stream=STREAM)
-            except ValueError as error:
-                assert words in str(error), error
-            else:
-                raise AssertionError(words)
+            before = device.library.stand_in_libraries()
+            for take in (kernel.run, kernel.bind):
+                try:
+                    take(args, artifact, stream=STREAM)
+                except ValueError as error:
+                    assert words in str(error), error
+                else:
+                    raise AssertionError(words)
+            assert device.library.stand_in_libraries() == before, "it was loaded"
         try:
             kernel.run(args, "artifact", stream=STREAM)
         except TypeError as error:

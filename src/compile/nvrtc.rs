@@ -177,7 +177,7 @@ impl Nvrtc {
         Err(CompileError::NvrtcNotFound(format!(
             "NVRTC, which compiles the kernels, was not found. Install it with `pip install rutlass[cuda]` (the package \
              nvidia-cuda-nvrtc), or put libnvrtc.so.13 on the loader's path. Looked for it among the libraries loaded in \
-             this process, in nvidia/*/lib and torch/lib under the folders of sys.path, in $CUDA_HOME/lib64, and as:\n{}",
+             this process, in nvidia/*/lib and torch/lib under the folders of sys.path, in lib64 and lib of $CUDA_HOME, and as:\n{}",
             tried.join("\n")
         )))
     }

@@ -122,19 +122,20 @@ fn users_part(log: &str) -> String {
 /// What the compiler's messages come to: the user's own errors, if there are any; else what is wrong with the name of the function.
 fn refused(source: &UserSource, log: String, program: &Program) -> CompileError {
     let users = users_part(&log);
-    let error = |from: &str| {
+    // What the first one says whose first line begins so: further lines show the source.
+    let first_error = |log: &'_ str, from: &str| {
         log.split("\n\n").filter(|message| message.starts_with(from)).find_map(|message| {
             let (_, said) = message.lines().next()?.split_once("error: ")?;
-            (!said.starts_with("Error in parsing name expression")).then_some(said)
+            (!said.starts_with("Error in parsing name expression")).then(|| said.to_owned())
         })
     };
-    // Not their number alone.
-    if users.contains("error:") {
+    let error = |from| first_error(&log, from);
+    if first_error(&users, "").is_some() {
         failed(Failure::Program(users), program)
     } else if error(BEHIND).is_some() {
         failed(Failure::Program(format!("{ABOUT_BEHIND}\n{log}")), program)
     } else if let Some(said) = error(NAMES) {
-        no_function(source, said)
+        no_function(source, &said)
     } else {
         failed(Failure::Program(log), program)
     }
@@ -192,16 +193,14 @@ impl Headers {
 
     fn visit(&mut self, text: &str, folders: &[PathBuf], seen: &mut HashSet<Place>, hasher: &mut blake3::Hasher) {
         for line in plain(text, false).lines() {
-            let line = line.trim_start();
-            let Some(directive) = line.strip_prefix('#').or_else(|| line.strip_prefix("%:")) else { continue };
-            if let Some(included) = directive.trim_start().strip_prefix("include") {
+            if let Some(included) = included(line) {
                 match quoted(included) {
                     Some(name) => self.visit_named(name, folders, seen, hasher),
                     None => self.all_seen = false,
                 }
             }
             // What may be there at another time. (Those that name a macro are mostly a library's, about files of its own.)
-            for asked in directive.split("__has_include").skip(1) {
+            for asked in line.split("__has_include").skip(1) {
                 if let Some(name) = asked.trim_start().strip_prefix('(').and_then(quoted) {
                     self.visit_named(name, folders, seen, hasher);
                 }
@@ -211,12 +210,13 @@ impl Headers {
 
     fn visit_named(&mut self, name: &str, folders: &[PathBuf], seen: &mut HashSet<Place>, hasher: &mut blake3::Hasher) {
         for path in folders.iter().map(|folder| folder.join(name)) {
-            let Ok(content) = std::fs::read(&path) else { continue };
+            let Ok(real) = path.canonicalize() else { continue };
             let parent = path.parent().unwrap_or(Path::new("")).to_owned();
-            let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-            if !seen.insert((real(&path), real(&parent))) {
+            let real_parent = parent.canonicalize().unwrap_or_else(|_| parent.clone());
+            if !seen.insert((real, real_parent)) {
                 continue;
             }
+            let Ok(content) = std::fs::read(&path) else { continue };
             hasher.update(path.as_os_str().as_encoded_bytes());
             hasher.update(&(content.len() as u64).to_le_bytes());
             hasher.update(&content);
@@ -238,7 +238,7 @@ fn quoted(text: &str) -> Option<&str> {
         '<' => '>',
         _ => return None,
     };
-    text[1..].split(close).next()
+    text[1..].split_once(close).map(|(name, _)| name)
 }
 
 /// The folders of CUDA's own headers (`cuda_fp16.h`, and the C++ library since CUDA 13) that belong to an NVRTC: those beside it, as
@@ -260,43 +260,65 @@ fn toolkit_includes(nvrtc: &Path) -> Vec<PathBuf> {
 // ---- the text, as far as includes and messages want it ---------------------------------------------------------------
 
 /// The text without its comments, with each line that goes on behind a backslash in one; and, if asked for, with nothing in its literals.
-/// (Raw literals are not known here.)
 fn plain(text: &str, empty_literals: bool) -> String {
     let text = text.replace("\\\r\n", "").replace("\\\n", "");
-    let (mut plain, mut letters) = (String::with_capacity(text.len()), text.chars().peekable());
-    while let Some(letter) = letters.next() {
-        match (letter, letters.peek()) {
-            ('/', Some('/')) => while letters.next_if(|inside| *inside != '\n').is_some() {},
-            ('/', Some('*')) => {
-                letters.next();
-                let mut last = ' ';
-                for inside in letters.by_ref() {
-                    if (last, inside) == ('*', '/') {
-                        break;
-                    }
-                    last = inside;
-                }
-                plain.push(' ');
-            }
-            // Not what separates digits.
-            ('"' | '\'', _) if letter == '"' || !plain.ends_with(char::is_alphanumeric) => {
-                plain.push(letter);
-                while let Some(inside) = letters.next() {
-                    let escaped = if inside == '\\' { letters.next() } else { None };
-                    let ends = inside == letter || inside == '\n';
-                    if ends || !empty_literals {
-                        plain.push(inside);
-                        plain.extend(escaped);
-                    }
-                    if ends {
-                        break;
-                    }
-                }
-            }
-            _ => plain.push(letter),
-        }
+    let (mut plain, mut rest) = (String::with_capacity(text.len()), text.as_str());
+    while let Some(letter) = rest.chars().next() {
+        // How much of the text is a piece, and what is left of that.
+        let line = || &plain[plain.rfind('\n').map_or(0, |end| end + 1)..];
+        let (length, kept) = if rest.starts_with("//") {
+            (rest.find('\n').unwrap_or(rest.len()), "")
+        } else if let Some(inside) = rest.strip_prefix("/*") {
+            let length = inside.find("*/").map_or(rest.len(), |end| end + 4);
+            // For NVRTC, another line has begun.
+            (length, if rest[..length].contains('\n') { "\n" } else { " " })
+        } else if letter == '<' && included(line()).is_some() {
+            let length = rest.find(['>', '\n']).unwrap_or(rest.len());
+            (length, &rest[..length])
+        } else if letter == '"' || letter == '\'' && !separates_digits(line()) {
+            let length = if plain.ends_with('R') { raw_literal(rest) } else { literal(rest, letter) };
+            (length, if empty_literals { "\"\"" } else { &rest[..length] })
+        } else {
+            (letter.len_utf8(), &rest[..letter.len_utf8()])
+        };
+        plain.push_str(kept);
+        rest = &rest[length..];
     }
     plain
+}
+
+/// What stands behind `#include` in a line without comments.
+fn included(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let directive = line.strip_prefix('#').or_else(|| line.strip_prefix("%:"))?;
+    directive.trim_start().strip_prefix("include")
+}
+
+/// Whether an apostrophe behind a line is one within a number.
+fn separates_digits(line: &str) -> bool {
+    let word = line.rsplit(|letter: char| !letter.is_alphanumeric() && !"_'".contains(letter)).next();
+    word.is_some_and(|word| word.starts_with(|letter: char| letter.is_ascii_digit()))
+}
+
+/// The length of the literal that a text begins with; it ends with its line if not before.
+fn literal(text: &str, quote: char) -> usize {
+    let mut letters = text.char_indices().skip(1);
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '\\' => drop(letters.next()),
+            '\n' => return at,
+            _ if letter == quote => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// The same of `"mark( ... )mark"`.
+fn raw_literal(text: &str) -> usize {
+    let Some(open) = text.find('(') else { return text.len() };
+    let close = format!("){}\"", &text[1..open]);
+    text.find(&close).map_or(text.len(), |at| at + close.len())
 }
 
 /// The `__global__` functions of a text, each with what stands between its parentheses.
@@ -388,8 +410,12 @@ mod tests {
     #[test]
     fn comments_and_splices_go() {
         let text = "a /* b\n */ c // d\n\"// e\" f\\\ng 1'000 '\\'' \"\\\"\" h";
-        assert_eq!(plain(text, false), "a   c \n\"// e\" fg 1'000 '\\'' \"\\\"\" h");
-        assert_eq!(plain(text, true), "a   c \n\"\" fg 1'000 '' \"\" h");
+        assert_eq!(plain(text, false), "a \n c \n\"// e\" fg 1'000 '\\'' \"\\\"\" h");
+        assert_eq!(plain(text, true), "a \n c \n\"\" fg 1'000 \"\" \"\" h");
+        assert_eq!(plain("U'\"' /* a */ b'/*'", false), "U'\"'   b'/*'");
+        assert_eq!(plain("R\"x(a \" /* b)\" )x\" // c", false), "R\"x(a \" /* b)\" )x\" ");
+        assert_eq!(plain("#include <a//b> // c\n1 < 2 // d", false), "#include <a//b> \n1 < 2 ");
+        assert_eq!(quoted("<a"), None);
         assert_eq!(quoted(" \"x.h\" // y"), Some("x.h"));
         assert_eq!(quoted("<x.h>"), Some("x.h"));
         assert_eq!(quoted("NAME"), None);

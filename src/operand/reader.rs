@@ -315,7 +315,8 @@ fn tell_narrow(tensor: &Bound<'_, PyAny>, into: &mut impl Reading) -> PyResult<(
     if matches!(into.dtype(), DType::I8 | DType::U8)
         && let Some(dtype) = tensor.getattr_opt("dtype")?
     {
-        into.amend(Some(DType::describe(&dtype.str()?.to_cow()?)), false);
+        let told = DType::describe(&dtype.str()?.to_cow()?);
+        into.amend((told.bits() < 8).then_some(told), false);
     }
     Ok(())
 }

@@ -77,14 +77,14 @@ fn parse_slowly(object: &Bound<'_, PyAny>) -> PyResult<DType> {
         return Ok(ours.get().0);
     }
     // Python's own float is that of NumPy and torch, too. Another class goes by its name, a NumPy dtype by `.name`; torch's dtypes and
-    // strings spell it in `str()`. What has no size of items is no dtype, whatever it is called.
+    // strings spell it in `str()`. A path has a name that says something else.
     let name = if object.is(object.py().get_type::<PyFloat>()) {
         Some("float64".to_owned())
     } else if object.is_instance_of::<PyString>() {
         Some(object.str()?.to_string())
     } else if let Some(name) = object.getattr_opt("__name__")? {
         Some(name.str()?.to_string())
-    } else if !object.hasattr("itemsize")? {
+    } else if object.hasattr("__fspath__")? {
         None
     } else {
         Some(object.getattr_opt("name")?.unwrap_or_else(|| object.clone()).str()?.to_string())

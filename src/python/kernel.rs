@@ -29,7 +29,8 @@ use crate::reference;
 /// Built-in kernels come from `cutlass_api.get_kernels`. A subclass of one's own gives `__init__(metadata)`, `compile`,
 /// `_run(args, compiled_artifact, stream, workspace=None)`, optionally `_supports(args)`, and a static
 /// `generate_kernels(metadata_filter, epilogue_args=None, cc=None)`; a provider's `register` makes it known.
-// No `dict`: Python 3.11 and 3.12 would make one for each of thousands. Classes written in Python have theirs all the same.
+// No `dict`: Python 3.11 and 3.12 would make one for each of thousands. Classes written in Python have theirs all the same. Nor does the
+// collector of cycles follow `metadata`, for which it would keep a list of thousands: those of a user's should not hold the kernel.
 #[pyclass(module = "cutlass_api", subclass, frozen)]
 pub struct Kernel {
     /// The position of a built-in kernel, as `kernel::at` counts; None for one written in Python.

@@ -374,8 +374,13 @@ fn allocate<'py>(tensor: &Bound<'py, PyAny>, a: &View, b: &View, batched: bool) 
     match module.split('.').next() {
         Some(framework @ ("numpy" | "cupy")) => {
             kwargs.set_item("dtype", dtype.to_string())?;
-            py.import(framework)?.call_method("empty", (shape,), Some(&kwargs)).map_err(|_| {
-                PyTypeError::new_err(format!("out is needed: {framework} has no {dtype}, which A @ B is in"))
+            py.import(framework)?.call_method("empty", (shape,), Some(&kwargs)).map_err(|error| {
+                match error.is_instance_of::<PyTypeError>(py) {
+                    true => {
+                        PyTypeError::new_err(format!("out is needed: {framework} has no {dtype}, which A @ B is in"))
+                    }
+                    false => error,
+                }
             })
         }
         _ => Err(PyTypeError::new_err(format!(

@@ -9,7 +9,7 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use super::arguments::{NativeArguments, RuntimeArguments};
 use super::kernel::{run_reference, unsupported};
-use super::launch::{LastLaunch, Packed, Ready, Stream, Work, device_of};
+use super::launch::{LastLaunch, Packed, Ready, Stream, Work, check_architecture, device_of};
 use super::stream::stream_handle;
 use crate::compile::Program;
 use crate::kernel::at;
@@ -46,6 +46,7 @@ impl PreparedLaunch {
             // FakeTensors have no addresses to pack.
             (Some(problem), Some(program)) if !problem.is_fake() => {
                 let (kernel, device) = (at(position), device_of(&problem)?);
+                check_architecture(program, device)?;
                 py.detach(|| program.load(kernel, device))?;
                 match kernel.workspace_bytes(&problem) {
                     0 => Some(Ready::new(Packed::new(position, &problem, epilogue, 0)?, program.clone())?),
