@@ -434,24 +434,6 @@ def test_an_artifact_is_of_its_kernel():
     )
 
 
-def test_a_workspace_over_an_epilogue_s_operand_is_refused():
-    run(
-        """
-        sums = Tensor(0x40000000, (128,), bits=32)
-        source = "def f(accum):\\n    D = accum\\n    sums = sum(accum, 1)\\n    return D, sums"
-        args = GemmArguments(a, b, out, "float32", EpilogueArguments(source, D=out, sums=sums))
-        kernel = first(args, "sm80")
-        try:
-            kernel.run(args, stream=STREAM, workspace=Tensor(0x40000000, (4096, 64)))
-        except ValueError as error:
-            assert "workspace shares memory with sums" in str(error), error
-        else:
-            raise AssertionError("partial results over what they are summed to")
-        assert device.launches() == 0
-        """
-    )
-
-
 def test_run_is_given_its_arguments_in_every_form():
     run(
         """
@@ -573,85 +555,6 @@ def test_new_arguments_run_like_the_last_ones_of_their_program():
         assert device.launches() == before
         """
     )
-
-
-def test_what_a_capture_forbids_is_done_when_a_kernel_is_compiled():
-    run(
-        """
-        a.describe(A, (128, 257)); b.describe(B, (257, 65)); out.describe(OUT, (128, 65))
-        args = GemmArguments(a, b, out, "float32")
-        kernel = first(args, "sm90")
-        assert kernel.get_workspace_size(args) > 0
-        artifact = kernel.compile(args)
-        device.library.stand_in_capture(1)
-        kernel.run(args, artifact, stream=STREAM)
-        assert device.launches() == 2
-        """
-    )
-    run(
-        """
-        # So large that a kernel which copies its operands is the best.
-        a.describe(A, (2048, 2047)); b.describe(B, (2047, 2049)); out.describe(OUT, (2048, 2049))
-        cutlass_api.get_kernels(args)  # opens the device, as torch's capture would have
-        device.library.stand_in_capture(0)
-        cutlass_api.matmul(a, b, out=out)
-        device.library.stand_in_capture(1)
-        cutlass_api.matmul(a, b, out=out)
-        assert device.launches() == 4
-        """
-    )
-
-
-def test_a_capture_finds_what_kernels_over_the_grid_allocate_from():
-    run(
-        """
-        a.describe(A, (256, 32768)); b.describe(B, (32768, 512)); out.describe(OUT, (256, 512))
-        args = GemmArguments(a, b, out, "float32")
-        kernel = first(args, "gridsplit")
-        assert kernel.get_workspace_size(args) > 0
-        artifact = kernel.compile(args)
-        device.library.stand_in_capture(1)
-        kernel.run(args, artifact, stream=STREAM)
-        assert device.launches() == 1
-        """
-    )
-    # What comes from bytes is loaded when a launch is bound.
-    run(
-        """
-        a.describe(A, (256, 32768)); b.describe(B, (32768, 512)); out.describe(OUT, (256, 512))
-        args = GemmArguments(a, b, out, "float32")
-        kernel = first(args, "gridsplit")
-        data = kernel.compile(args, 90).to_bytes()
-        launch = kernel.bind(args, cutlass_api.artifact.CompiledArtifact.from_bytes(data), stream=STREAM)
-        device.library.stand_in_capture(1)
-        launch()
-        assert device.launches() == 1
-        """
-    )
-
-
-def test_torch_is_asked_for_memory_before_workspace_is_refused():
-    script = """
-        import sys, types
-        a.describe(A, (128, 257)); b.describe(B, (257, 65)); out.describe(OUT, (128, 65))
-        args = GemmArguments(a, b, out, "float32")
-        kernel = first(args, "sm90")
-        artifact = kernel.compile(args)
-        device.fail("cuMemAllocFromPoolAsync", 2)
-        emptied = []
-        def empty_cache():
-            emptied.append(True)
-            if {enough}: device.fail("")
-        sys.modules["torch"] = types.SimpleNamespace(cuda=types.SimpleNamespace(empty_cache=empty_cache))
-        try:
-            kernel.run(args, artifact, stream=STREAM)
-            assert {enough} and device.launches() == 2
-        except RuntimeError as error:
-            assert not {enough} and "CUDA_ERROR_OUT_OF_MEMORY" in str(error), error
-        assert emptied == [True]
-        """
-    for enough in (True, False):
-        run(script.format(enough=enough))
 
 
 def test_cupy_is_told_of_its_current_stream():
