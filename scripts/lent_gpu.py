@@ -62,17 +62,8 @@ def list_of(name: str, *dtypes: str) -> list[str]:
     """The benchmark of a list of shapes."""
     out = f"{{out}}/{name}_{'_'.join(dtypes) or 'float16'}"
     types = ["--dtype", *dtypes] if dtypes else []
-    return [
-        *BENCH,
-        "gemm",
-        "--shapes",
-        f"{{shapes}}/{name}.json",
-        *types,
-        "--json",
-        f"{out}.json",
-        "--plot",
-        f"{out}.png",
-    ]
+    files = ["--shapes", f"{{shapes}}/{name}.json", "--json", f"{out}.json", "--plot", f"{out}.png"]
+    return [*BENCH, "gemm", *types, *files]
 
 
 STEPS = {

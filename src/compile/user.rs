@@ -276,7 +276,9 @@ fn plain(text: &str, empty_literals: bool) -> String {
             let length = rest.find(['>', '\n']).unwrap_or(rest.len());
             (length, &rest[..length])
         } else if letter == '"' || letter == '\'' && !separates_digits(line()) {
-            let length = if plain.ends_with('R') { raw_literal(rest) } else { literal(rest, letter) };
+            let raw =
+                ["R", "u8R", "uR", "UR", "LR"].contains(&word_before(line())).then(|| raw_literal(rest)).flatten();
+            let length = raw.unwrap_or_else(|| literal(rest, letter));
             (length, if empty_literals { "\"\"" } else { &rest[..length] })
         } else {
             (letter.len_utf8(), &rest[..letter.len_utf8()])
@@ -294,10 +296,14 @@ fn included(line: &str) -> Option<&str> {
     directive.trim_start().strip_prefix("include")
 }
 
+/// The name or number that a line ends with.
+fn word_before(line: &str) -> &str {
+    line.rsplit(|letter: char| !letter.is_alphanumeric() && !"_'".contains(letter)).next().unwrap_or_default()
+}
+
 /// Whether an apostrophe behind a line is one within a number.
 fn separates_digits(line: &str) -> bool {
-    let word = line.rsplit(|letter: char| !letter.is_alphanumeric() && !"_'".contains(letter)).next();
-    word.is_some_and(|word| word.starts_with(|letter: char| letter.is_ascii_digit()))
+    word_before(line).starts_with(|letter: char| letter.is_ascii_digit())
 }
 
 /// The length of the literal that a text begins with; it ends with its line if not before.
@@ -314,11 +320,10 @@ fn literal(text: &str, quote: char) -> usize {
     text.len()
 }
 
-/// The same of `"mark( ... )mark"`.
-fn raw_literal(text: &str) -> usize {
-    let Some(open) = text.find('(') else { return text.len() };
-    let close = format!("){}\"", &text[1..open]);
-    text.find(&close).map_or(text.len(), |at| at + close.len())
+/// The same of `"mark( ... )mark"`; None of what is no such literal.
+fn raw_literal(text: &str) -> Option<usize> {
+    let close = format!("){}\"", &text[1..text.find('(')?]);
+    Some(text.find(&close)? + close.len())
 }
 
 /// The `__global__` functions of a text, each with what stands between its parentheses.
@@ -414,6 +419,8 @@ mod tests {
         assert_eq!(plain(text, true), "a \n c \n\"\" fg 1'000 \"\" \"\" h");
         assert_eq!(plain("U'\"' /* a */ b'/*'", false), "U'\"'   b'/*'");
         assert_eq!(plain("R\"x(a \" /* b)\" )x\" // c", false), "R\"x(a \" /* b)\" )x\" ");
+        assert_eq!(plain("PTR\"a\" // (", false), "PTR\"a\" ");
+        assert_eq!(plain("R\"a\" // b", false), "R\"a\" ");
         assert_eq!(plain("#include <a//b> // c\n1 < 2 // d", false), "#include <a//b> \n1 < 2 ");
         assert_eq!(quoted("<a"), None);
         assert_eq!(quoted(" \"x.h\" // y"), Some("x.h"));

@@ -89,8 +89,8 @@ impl CompiledArtifact {
     }
 
     /// The artifact in bytes that `to_bytes` made. Raises ValueError for other, torn or changed bytes, and for a kernel
-    /// that this version does not have. A wrong architecture is refused when the artifact is run. It is loaded onto a device where it is first
-    /// bound or run: to be done before a capture into a CUDA graph.
+    /// that this version does not have. A wrong architecture is refused when the artifact is run. It is loaded onto a device where it is first run, or
+    /// bound to tensors that have memory: to be done before a capture into a CUDA graph.
     #[staticmethod]
     fn from_bytes(py: Python<'_>, data: &[u8]) -> PyResult<CompiledArtifact> {
         let program = compile::from_bytes(data)?;

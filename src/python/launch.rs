@@ -577,15 +577,11 @@ impl Work<'_> {
 /// Device memory in the order of a stream. torch keeps what its tensors had; where there is none left, it is asked to let go of that.
 fn allocate(py: Python<'_>, device: &Device, stream: u64, bytes: u64) -> PyResult<u64> {
     let attempt = || device.allocate(stream, bytes);
+    let ask_torch =
+        || py.import("sys")?.getattr("modules")?.get_item("torch")?.getattr("cuda")?.call_method0("empty_cache");
     match py.detach(attempt) {
-        Err(error) if error.means_no_memory() => {
-            let torch = py.import("sys")?.getattr("modules")?.call_method1("get", ("torch",))?;
-            if torch.is_none() {
-                return Err(error.into());
-            }
-            torch.getattr("cuda")?.call_method0("empty_cache")?;
-            Ok(py.detach(attempt)?)
-        }
+        // That there is no torch is no error of its own.
+        Err(error) if error.means_no_memory() && ask_torch().is_ok() => Ok(py.detach(attempt)?),
         allocated => Ok(allocated?),
     }
 }

@@ -181,7 +181,8 @@ pub(super) const SWAPPED: &[Shape] = &[
 pub(super) const SWAPPED_PACKED: &[Shape] = &[([64, 16], 1, Cooperative, [1, 1], 1)];
 
 /// For float32 operands of which one is not K-major, which `wgmma` takes from registers; and where the other one is copied first. On an
-/// H100, for 39 problems, the first ones are within 1 % of the best of 25 in the geometric mean, 9 % at worst (docs/notes/sm90-runs.md, "tf32 with A from registers").
+/// H100, for 39 problems, the first ones are within 1 % of the best of 25 in the geometric mean, 9 % at worst (docs/notes/sm90-runs.md,
+/// "tf32 with A from registers").
 pub(super) const SHAPES_FROM_REGISTERS: &[Shape] = &[
     ([128, 256], 2, Cooperative, [1, 2], 1),
     ([256, 128], 2, Cooperative, [1, 1], 1),
