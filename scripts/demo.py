@@ -28,8 +28,20 @@ def operands(m: int, n: int, k: int) -> tuple[str, Any, Any, Any, Any]:
             a, b, out = (torch.from_numpy(array).cuda() for array in (a, b, out))
             return f"torch on {torch.cuda.get_device_name()}", a, b, out, reference
         a, b, out = (torch.from_numpy(array) for array in (a, b, out))
-        return "torch on the CPU: no GPU was found, so the reference backend computes", a, b, out, reference
-    return "NumPy on the CPU: torch is not installed, so the reference backend computes", a, b, out, reference
+        return (
+            "torch on the CPU: no GPU was found, so the reference backend computes",
+            a,
+            b,
+            out,
+            reference,
+        )
+    return (
+        "NumPy on the CPU: torch is not installed, so the reference backend computes",
+        a,
+        b,
+        out,
+        reference,
+    )
 
 
 def main() -> None:
@@ -43,7 +55,9 @@ def main() -> None:
 
     start = time.perf_counter()
     kernels = cutlass_api.get_kernels(args)
-    print(f"kernels     {len(kernels)} of {len(cutlass_api.get_kernels())} serve them, found in {milliseconds(start)}:")
+    print(
+        f"kernels     {len(kernels)} of {len(cutlass_api.get_kernels())} serve them, found in {milliseconds(start)}:"
+    )
     for kernel in kernels[:3]:
         print(f"              {kernel.metadata.kernel_name}")
 
@@ -68,7 +82,9 @@ def main() -> None:
         start = time.perf_counter()
         program = for_hopper[0].compile(args, cc=90).compiled_obj
         print(f"\nfor a GPU   {program.kernel_name}")
-        print(f"              compiled for {program.architecture}: {len(program.cubin)} bytes in {milliseconds(start)}")
+        print(
+            f"              compiled for {program.architecture}: {len(program.cubin)} bytes in {milliseconds(start)}"
+        )
 
 
 if __name__ == "__main__":

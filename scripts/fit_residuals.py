@@ -87,7 +87,10 @@ def products() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, float]]:
             a = torch.empty(m, k, **like) if layout[0] == "t" else torch.empty(k, m, **like).T
             b = torch.empty(k, n, **like) if layout[1] == "t" else torch.empty(n, k, **like).T
             args = GemmArguments(a, b, torch.empty(m, n, **like), torch.float32)
-        told = {kernel: (seconds, features) for kernel, seconds, features in _core.ranking_features(args, 90)}
+        told = {
+            kernel: (seconds, features)
+            for kernel, seconds, features in _core.ranking_features(args, 90)
+        }
         least = min(time for _, time in timed)
         times = {kernels[index]: time for index, time in timed if time < HOPELESS * least}
         # Some that were timed are not offered any more.
@@ -97,7 +100,12 @@ def products() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, float]]:
         estimates = np.log([told[name][0] for name in both])
         near = estimates < estimates.min() + WITHIN
         features = np.array([told[name][1] for name in both])
-        yield estimates[near], np.log([times[name] for name in both])[near], features[near], torch_time
+        yield (
+            estimates[near],
+            np.log([times[name] for name in both])[near],
+            features[near],
+            torch_time,
+        )
 
 
 def load() -> Timings:
@@ -111,8 +119,12 @@ def load() -> Timings:
         estimates[at, :count] = torch.tensor(of_estimates - of_estimates.min())
         times[at, :count] = torch.tensor(of_times - of_times.min())
         features[at, :count] = torch.tensor(of_features)
-        known[at, :count] = torch.tensor(np.where(of_times.argsort().argsort() < CAREFULLY, 1.0, ROUGH))
-    beside = torch.tensor([torch_time / np.exp(of_times.min()) for _, of_times, _, torch_time in rows])
+        known[at, :count] = torch.tensor(
+            np.where(of_times.argsort().argsort() < CAREFULLY, 1.0, ROUGH)
+        )
+    beside = torch.tensor(
+        [torch_time / np.exp(of_times.min()) for _, of_times, _, torch_time in rows]
+    )
     return Timings(estimates, times, features, known, beside)
 
 
@@ -148,7 +160,9 @@ def loss(correction: Correction, timings: Timings) -> torch.Tensor:
     weights = weights / weights.sum(1, keepdim=True)
     residuals = corrected - times.clamp(max=1.5 * WORST)
     residuals = residuals - (residuals * weights).sum(1, keepdim=True)
-    huber = nn.functional.huber_loss(residuals, torch.zeros_like(residuals), delta=OUTLIER, reduction="none")
+    huber = nn.functional.huber_loss(
+        residuals, torch.zeros_like(residuals), delta=OUTLIER, reduction="none"
+    )
     scatter = (huber * weights).sum(1)
     offset = (corrections * weights).sum(1) ** 2
     return (lost + SCATTER * scatter + OFFSET * offset).mean()

@@ -68,19 +68,36 @@ def list_of(name: str, *dtypes: str) -> list[str]:
 
 STEPS = {
     "tests": Step(
-        "all GPU tests, 400 s", [[*PYTEST, "-m", "gpu and not timing", "-n", "14", "--dist", "worksteal"]], 560, 40
+        "all GPU tests, 400 s",
+        [[*PYTEST, "-m", "gpu and not timing", "-n", "14", "--dist", "worksteal"]],
+        560,
+        40,
     ),
     "timing": Step("tests of times, 46 s", [[*PYTEST, "-m", "gpu and timing"]], 120, 20),
     "sanitize": Step(
-        "memcheck and racecheck of sm90, 75 s", [SANITIZE, sanitizer("memcheck"), sanitizer("racecheck")], 240
+        "memcheck and racecheck of sm90, 75 s",
+        [SANITIZE, sanitizer("memcheck"), sanitizer("racecheck")],
+        240,
     ),
     "unseen": Step("shapes that nothing was chosen by, 92 s", [list_of("unseen")], 240, 80),
     "table": Step("the table, 133 s", [list_of("table")], 300, 60),
     "other": Step("more shapes made by chance, 43 s", [list_of("other")], 120, 50),
-    "types": Step("the table in bfloat16 and tf32, not timed yet", [list_of("table", "bfloat16", "tf32")], 500, 100),
-    "latency": Step("the host's side of a launch, 20 s", [[*BENCH, "latency", "--json", "{out}/latency.json"]], 60, 30),
+    "types": Step(
+        "the table in bfloat16 and tf32, not timed yet",
+        [list_of("table", "bfloat16", "tf32")],
+        500,
+        100,
+    ),
+    "latency": Step(
+        "the host's side of a launch, 20 s",
+        [[*BENCH, "latency", "--json", "{out}/latency.json"]],
+        60,
+        30,
+    ),
     "cold": Step("cold compilations, 10 s", [[sys.executable, __file__, "cold"]] * 3, 60),
-    "devices": Step("tests of two GPUs, 11 s on two H200s", [[*PYTEST, "tests/test_gpu_devices.py"]], 90),
+    "devices": Step(
+        "tests of two GPUs, 11 s on two H200s", [[*PYTEST, "tests/test_gpu_devices.py"]], 90
+    ),
 }
 
 
@@ -97,7 +114,16 @@ def prepare() -> None:
     subprocess.run(["make", "wheel"], cwd=ROOT, check=True)
     wheels = sorted((ROOT / "dist").glob("rutlass-*.whl"), key=lambda wheel: wheel.stat().st_mtime)
     shutil.copy(wheels[-1], LENT)
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--python-version", "3.12"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--only-binary=:all:",
+        "--python-version",
+        "3.12",
+    ]
     subprocess.run([*pip, "--dest", str(LENT), *CARRIED], check=True)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["CUTLASS_API_CACHE_DIR"] = folder
@@ -120,7 +146,10 @@ def compile_lists() -> None:
         for shape in table(path) if path.exists() else []:
             if not shape.groups:
                 args = arguments(shape, "float16")
-                programs |= {kernel.metadata.kernel_name: (kernel, args) for kernel in cutlass_api.get_kernels(args)}
+                programs |= {
+                    kernel.metadata.kernel_name: (kernel, args)
+                    for kernel in cutlass_api.get_kernels(args)
+                }
     with ThreadPoolExecutor() as pool:
         compiled = pool.map(lambda pair: pair[0].compile(pair[1], 90), programs.values())
         for _ in track(compiled, "compile", len(programs)):
@@ -132,7 +161,17 @@ def there(names: list[str]) -> None:
     site, programs = Path("/tmp/lent/site"), Path("/tmp/lent/programs")
     shapes = site.parent / "shapes"
     if not shapes.exists():  # which comes last
-        install = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--target", str(site)]
+        install = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--no-index",
+            "--no-deps",
+            "--target",
+            str(site),
+        ]
         subprocess.run([*install, *map(str, LENT.glob("*.whl"))], check=True)
         with tarfile.open(PROGRAMS) as archive:
             archive.extractall(programs.parent, filter="data")
@@ -158,7 +197,9 @@ def run(command: list[str], environment: dict[str, str], seconds: float) -> tupl
     """How a command ended, and what it printed until then."""
     with tempfile.TemporaryFile("w+") as printed:
         pipes: dict[str, Any] = {"stdout": printed, "stderr": subprocess.STDOUT}
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, start_new_session=True, **pipes)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, start_new_session=True, **pipes
+        )
         try:
             code = f"exit status {process.wait(max(seconds, 1))}"
         except subprocess.TimeoutExpired:
@@ -188,13 +229,21 @@ def cold() -> None:
             seconds = time.perf_counter() - begin
             begin = time.perf_counter()
             sum(number * number for number in range(1_000_000))
-            print(json.dumps({name: round(seconds, 3), "a million additions": round(time.perf_counter() - begin, 3)}))
+            print(
+                json.dumps(
+                    {
+                        name: round(seconds, 3),
+                        "a million additions": round(time.perf_counter() - begin, 3),
+                    }
+                )
+            )
 
 
 def main() -> None:
     steps = "\n".join(f"  {name:9} {step.about}" for name, step in STEPS.items())
     parser = argparse.ArgumentParser(
-        description=(__doc__ or "").format(steps=steps), formatter_class=argparse.RawDescriptionHelpFormatter
+        description=(__doc__ or "").format(steps=steps),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(required=True, metavar="command")
     commands.add_parser("prepare", help="fill .lent/").set_defaults(run=lambda _: prepare())

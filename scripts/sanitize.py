@@ -24,7 +24,12 @@ os.environ.setdefault("CUTLASS_API_CACHE_DIR", "/tmp/rutlass-sanitize")
 
 import cutlass_api
 import torch
-from cutlass_api.arguments import ElementwiseArguments, EpilogueArguments, GemmArguments, GroupedGemmArguments
+from cutlass_api.arguments import (
+    ElementwiseArguments,
+    EpilogueArguments,
+    GemmArguments,
+    GroupedGemmArguments,
+)
 from cutlass_api.metadata import GemmOperandsMetadata, Sm90DesignMetadata
 
 # More than one of the small tiles, part of a large one, several blocks along K, remainders everywhere.
@@ -92,9 +97,15 @@ def chosen(part: str) -> Iterator[tuple[cutlass_api.Kernel, str]]:
     groups: dict[tuple, list[cutlass_api.Kernel]] = {}
     for kernel in cutlass_api.get_kernels(cc=cutlass_api.utils.device_cc()):
         operands, design = kernel.metadata.operands, kernel.metadata.design
-        if not isinstance(operands, GemmOperandsMetadata) or part not in kernel.metadata.kernel_name:
+        if (
+            not isinstance(operands, GemmOperandsMetadata)
+            or part not in kernel.metadata.kernel_name
+        ):
             continue
-        types = (*(getattr(operands, side).dtype.name for side in SIDES), operands.accumulator_type.name)
+        types = (
+            *(getattr(operands, side).dtype.name for side in SIDES),
+            operands.accumulator_type.name,
+        )
         letters = [LETTERS[getattr(operands, side).stride] for side in SIDES]
         layouts = [i + j + k for i in letters[0] for j in letters[1] for k in letters[2]]
         family, kind = family_of(kernel), getattr(design, "load_bytes", 1)
@@ -124,16 +135,27 @@ def compile_all(kernels: list[cutlass_api.Kernel]) -> None:
 
     def compile_one(kernel: cutlass_api.Kernel) -> None:
         operands = kernel.metadata.operands
-        tensors = (torch.zeros(16, 16, dtype=getattr(torch, getattr(operands, side).dtype.name)) for side in SIDES)
+        tensors = (
+            torch.zeros(16, 16, dtype=getattr(torch, getattr(operands, side).dtype.name))
+            for side in SIDES
+        )
         kernel.compile(GemmArguments(*tensors, accumulator_type=operands.accumulator_type), cc=cc)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for stride in LETTERS:
-            list(pool.map(compile_one, [k for k in kernels if k.metadata.operands.out.stride == stride]))
+            list(
+                pool.map(
+                    compile_one, [k for k in kernels if k.metadata.operands.out.stride == stride]
+                )
+            )
 
 
 def operand(
-    shape: tuple[int, ...], dtype: torch.dtype, order: str, load_bytes: int, fill: float | None = None
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    order: str,
+    load_bytes: int,
+    fill: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A strided CUDA tensor whose rows are aligned to `load_bytes`, with its copy on the CPU."""
     elements = max(load_bytes // dtype.itemsize, 1)
@@ -164,7 +186,11 @@ def products(results: Results, part: str, batches: int) -> None:
     work = list(chosen(part))
     compile_all(list(dict.fromkeys(kernel for kernel, _ in work)))
     for kernel, layout in work:
-        name, operands, design = kernel.metadata.kernel_name, kernel.metadata.operands, kernel.metadata.design
+        name, operands, design = (
+            kernel.metadata.kernel_name,
+            kernel.metadata.operands,
+            kernel.metadata.design,
+        )
         sides = [getattr(operands, side) for side in SIDES]
         types = [getattr(torch, side.dtype.name) for side in sides]
         # A type's first elements may be asked to be further apart than single loads need.
@@ -201,7 +227,12 @@ def products(results: Results, part: str, batches: int) -> None:
 
 def sums(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> None:
     for dtype in (torch.float32, torch.float16, torch.int8, torch.float64):
-        for shape, offset, step in [((3, 37, 53), 0, 1), ((67, 131), 1, 1), ((67, 131), 0, 2), ((5, 4096), 0, 1)]:
+        for shape, offset, step in [
+            ((3, 37, 53), 0, 1),
+            ((67, 131), 1, 1),
+            ((67, 131), 0, 2),
+            ((5, 4096), 0, 1),
+        ]:
 
             def make() -> tuple[torch.Tensor, torch.Tensor]:
                 flat = torch.randint(-9, 9, (math.prod(shape) * step + offset,)).to(dtype)  # noqa: B023
@@ -213,12 +244,20 @@ def sums(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> None
             for kernel in filter(wanted, cutlass_api.get_kernels(ElementwiseArguments(a, b, out))):
                 kernel.run(ElementwiseArguments(a, b, out))
                 torch.cuda.synchronize()
-                results.compare(f"{kernel.metadata.kernel_name} {shape} {offset} {step}", on_cpu(out), a_cpu + b_cpu)
+                results.compare(
+                    f"{kernel.metadata.kernel_name} {shape} {offset} {step}",
+                    on_cpu(out),
+                    a_cpu + b_cpu,
+                )
 
 
 def groups(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> None:
     ends = torch.tensor([0, 5, 5, 70, 71, 131], dtype=torch.int32)
-    for dtype, (n, k) in [(torch.bfloat16, (136, 72)), (torch.float16, (131, 77)), (torch.float32, (131, 77))]:
+    for dtype, (n, k) in [
+        (torch.bfloat16, (136, 72)),
+        (torch.float16, (131, 77)),
+        (torch.float32, (131, 77)),
+    ]:
         a, b = torch.randn(131, k).to(dtype), torch.randn(6, n, k).to(dtype)
         starts = [0, *ends.tolist()[:-1]]
         pieces = [
@@ -258,10 +297,16 @@ def reductions(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", metavar="PART", help="run only kernels whose name contains this")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", default="", metavar="PART", help="run only kernels whose name contains this"
+    )
     parser.add_argument("--batches", type=int, default=2, help="of products")
-    parser.add_argument("--skip-products", action="store_true", help="run only sums, groups and reductions")
+    parser.add_argument(
+        "--skip-products", action="store_true", help="run only sums, groups and reductions"
+    )
     arguments = parser.parse_args()
     start, results = time.time(), Results()
     torch.manual_seed(0)
@@ -271,7 +316,10 @@ def main() -> int:
     if arguments.batches == 2:
         for more in (sums, groups, reductions):
             more(results, lambda kernel: arguments.only in kernel.metadata.kernel_name)
-    print(f"{results.families.total()} results in {time.time() - start:.1f} s: {dict(results.families)}", flush=True)
+    print(
+        f"{results.families.total()} results in {time.time() - start:.1f} s: {dict(results.families)}",
+        flush=True,
+    )
     for name in results.wrong:
         print(f"WRONG: {name}")
     return 1 if results.wrong or not results.families else 0

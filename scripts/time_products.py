@@ -56,7 +56,10 @@ def product(chance: random.Random) -> tuple[Shape, str]:
     dtype = "bfloat16" if chance.random() < BFLOAT16 else "float16"
     while True:
         if chance.random() < FEW_ROWS:
-            m, n, k = (chance.choice(FEW_TOKENS), *(some_extent(chance, 512, 16384) for _ in range(2)))
+            m, n, k = (
+                chance.choice(FEW_TOKENS),
+                *(some_extent(chance, 512, 16384) for _ in range(2)),
+            )
             if chance.random() < LAYERS:
                 n, k = chance.choice(WIDTHS), chance.choice(WIDTHS)
             m = m if layout[0] == "t" else max(m, 8)
@@ -65,7 +68,9 @@ def product(chance: random.Random) -> tuple[Shape, str]:
             if layout == "nt":  # of gradients of weights, tokens are added up
                 m, k = k, m
         else:
-            m, n, k = (some_extent(chance, *bounds) for bounds in ((72, 8192), (72, 8192), (64, 32768)))
+            m, n, k = (
+                some_extent(chance, *bounds) for bounds in ((72, 8192), (72, 8192), (64, 32768))
+            )
         shape = Shape("", m, n, k, layout)
         if 2 * m * n * k <= MOST_FLOP and shape.elements <= MOST_ELEMENTS:
             return shape, dtype
@@ -86,7 +91,11 @@ def arguments(shape: Shape, dtype: str) -> GemmArguments:
 
 def choose(args: GemmArguments, chance: random.Random) -> list[Any]:
     """The kernels to time."""
-    ranked = [kernel for kernel in cutlass_api.get_kernels(args) if "simt" not in kernel.metadata.kernel_name]
+    ranked = [
+        kernel
+        for kernel in cutlass_api.get_kernels(args)
+        if "simt" not in kernel.metadata.kernel_name
+    ]
     others = ranked[FIRST:AMONG]
     return ranked[:FIRST] + chance.sample(others, min(CHANCE, len(others)))
 
@@ -112,7 +121,9 @@ def measure(shape: Shape, dtype: str, kernels: list[Any]) -> tuple[float, str, d
         run = partial(kernel.run, workspace=workspace, assume_supported_args=True)
         return inputs.graph(partial(run, args, artifact) for args in all_args)
 
-    times, finalists = sift(((kernel.metadata.kernel_name, graph(kernel)) for kernel in kernels), FINALISTS)
+    times, finalists = sift(
+        ((kernel.metadata.kernel_name, graph(kernel)) for kernel in kernels), FINALISTS
+    )
     theirs = inputs.graph(inputs.torch_launches())
     in_turns({**finalists, "torch": theirs}, ROUNDS)
     times |= {name: timed.median for name, timed in finalists.items()}
@@ -120,7 +131,9 @@ def measure(shape: Shape, dtype: str, kernels: list[Any]) -> tuple[float, str, d
     return theirs.median, kernel_of_torch(inputs.torch_launches()[0]) if faster else "", times
 
 
-def rows(seed: int, count: int, seconds: float) -> Iterator[tuple[Shape, float, str, dict[str, float]]]:
+def rows(
+    seed: int, count: int, seconds: float
+) -> Iterator[tuple[Shape, float, str, dict[str, float]]]:
     end = time.monotonic() + seconds
     chance = random.Random(seed)
     products = [product(chance) for _ in range(count)]
@@ -150,7 +163,9 @@ def as_text(document: dict[str, Any]) -> str:
 
     entries = []
     for name, value in document.items():
-        lines = ",\n".join(map(dump, value)) if isinstance(value, list) and name != "kernels" else None
+        lines = (
+            ",\n".join(map(dump, value)) if isinstance(value, list) and name != "kernels" else None
+        )
         entries.append(f"{dump(name)}:" + (dump(value) if lines is None else f"[\n{lines}\n]"))
     return "{" + ",\n".join(entries) + "}\n"
 
@@ -170,9 +185,16 @@ def main() -> None:
     numbers = {kernel: number for number, kernel in enumerate(document["kernels"])}
     timed = document[options.name] = []
     try:
-        for shape, theirs, their_kernel, times in rows(options.seed, options.count, options.seconds):
-            ours = [[numbers.setdefault(kernel, len(numbers)), round(time, 3)] for kernel, time in times.items()]
-            timed.append([shape.m, shape.n, shape.k, shape.layout, round(theirs, 3), their_kernel, ours])
+        for shape, theirs, their_kernel, times in rows(
+            options.seed, options.count, options.seconds
+        ):
+            ours = [
+                [numbers.setdefault(kernel, len(numbers)), round(time, 3)]
+                for kernel, time in times.items()
+            ]
+            timed.append(
+                [shape.m, shape.n, shape.k, shape.layout, round(theirs, 3), their_kernel, ours]
+            )
     finally:
         document["kernels"] = list(numbers)
         options.out.write_text(as_text(document))

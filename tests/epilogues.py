@@ -6,7 +6,16 @@ from dataclasses import dataclass, field
 import torch
 from cutlass_api.arguments import EpilogueArguments, GemmArguments
 from cutlass_api.fusion import max, maximum, minimum, sum, trace_in_out
-from cutlass_api.fusion.activation import gelu, hardswish, identity, leaky_relu, relu, sigmoid, silu, tanh
+from cutlass_api.fusion.activation import (
+    gelu,
+    hardswish,
+    identity,
+    leaky_relu,
+    relu,
+    sigmoid,
+    silu,
+    tanh,
+)
 from helpers import INTEGERS, coarse, fake
 from torch.nn import functional
 
@@ -31,7 +40,12 @@ def assert_close(actual, wanted, what=""):
     # What overflows a narrow type is infinite, or NaN, in both.
     rounded = wanted.to(actual.dtype).double()
     torch.testing.assert_close(
-        actual.double(), rounded, rtol=relative, atol=absolute, equal_nan=True, msg=lambda text: f"{what}: {text}"
+        actual.double(),
+        rounded,
+        rtol=relative,
+        atol=absolute,
+        equal_nan=True,
+        msg=lambda text: f"{what}: {text}",
     )
 
 
@@ -195,11 +209,14 @@ def shape_of(kind, shape):
 
 def operands_of(case, shape, dtype, generator=None):
     tensors = {
-        name: coarse(*shape_of(kind, shape), dtype=dtype, generator=generator) for name, kind in case.tensors.items()
+        name: coarse(*shape_of(kind, shape), dtype=dtype, generator=generator)
+        for name, kind in case.tensors.items()
     }
     if "scale" in tensors:
         tensors["scale"] = (tensors["scale"].abs() + 1).to(dtype)
-    return {name: tensor if tensor.dim() else float(tensor) for name, tensor in tensors.items()} | case.numbers
+    return {
+        name: tensor if tensor.dim() else float(tensor) for name, tensor in tensors.items()
+    } | case.numbers
 
 
 #: With each of their outputs that is reduced, and its shape.
@@ -216,7 +233,11 @@ def expected(function, accum, given, compute=torch.float32):
     """What the function returns, by name, in the type that it computes in. Integers among themselves stay integers."""
 
     def widened(value):
-        return value.to(compute) if isinstance(value, torch.Tensor) and value.dtype.is_floating_point else value
+        return (
+            value.to(compute)
+            if isinstance(value, torch.Tensor) and value.dtype.is_floating_point
+            else value
+        )
 
     returned = function(accum, **{name: widened(value) for name, value in given.items()})
     returned = returned if isinstance(returned, tuple) else (returned,)
@@ -229,9 +250,20 @@ def fused(a, b, out, function, accumulator_type=torch.float32, **operands):
     return GemmArguments(a, b, out, accumulator_type=accumulator_type, epilogue=epilogue)
 
 
-def fake_fused(function=linear, m=256, n=256, k=256, dtype=torch.float16, operand=torch.float16, layout="ttt", **more):
+def fake_fused(
+    function=linear,
+    m=256,
+    n=256,
+    k=256,
+    dtype=torch.float16,
+    operand=torch.float16,
+    layout="ttt",
+    **more,
+):
     """Arguments of a fused GEMM of FakeTensors; `more` adds to the operands, or replaces some."""
     a, b = fake(m, k, dtype=dtype, layout=layout[0]), fake(k, n, dtype=dtype, layout=layout[1])
     out = fake(m, n, dtype=dtype, layout=layout[2])
-    operands = {"C": fake(m, n, dtype=operand), "alpha": 1.0, "beta": 2.0} if function is linear else {}
+    operands = (
+        {"C": fake(m, n, dtype=operand), "alpha": 1.0, "beta": 2.0} if function is linear else {}
+    )
     return fused(a, b, out, function, torch.float32, **(operands | more))

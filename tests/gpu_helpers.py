@@ -38,13 +38,21 @@ SLEEP_CYCLES = 200_000_000
 #: Kept on either side of every operand. A multiple of 16, so that it leaves the operand aligned.
 GUARD_BYTES = 256
 #: In the names of errors that a CUDA context does not survive.
-FATAL = ("ILLEGAL_ADDRESS", "MISALIGNED_ADDRESS", "LAUNCH_FAILED", "ILLEGAL_INSTRUCTION", "LAUNCH_TIMEOUT")
+FATAL = (
+    "ILLEGAL_ADDRESS",
+    "MISALIGNED_ADDRESS",
+    "LAUNCH_FAILED",
+    "ILLEGAL_INSTRUCTION",
+    "LAUNCH_TIMEOUT",
+)
 
 
 class Gemm:
     """Operands whose product is easy to tell: A is one number everywhere, and B another."""
 
-    def __init__(self, m: int = 128, n: int = 256, k: int = 64, dtype: torch.dtype = torch.float16) -> None:
+    def __init__(
+        self, m: int = 128, n: int = 256, k: int = 64, dtype: torch.dtype = torch.float16
+    ) -> None:
         self.k = k
         self.a = torch.ones(m, k, dtype=dtype, device="cuda")
         self.b = torch.ones(k, n, dtype=dtype, device="cuda")
@@ -77,7 +85,10 @@ class Types:
     out: torch.dtype
 
     def __str__(self) -> str:
-        short = [str(dtype).removeprefix("torch.") for dtype in (self.a, self.b, self.accumulator, self.out)]
+        short = [
+            str(dtype).removeprefix("torch.")
+            for dtype in (self.a, self.b, self.accumulator, self.out)
+        ]
         return "{}x{}->{}->{}".format(*short)
 
     @property
@@ -179,16 +190,22 @@ class Memory:
             steps = torch.arange(extent, device=DEVICE) * stride
             index = index + steps.view([-1 if at == dimension else 1 for at in range(len(shape))])
         # The last element's place, known without asking the device. An empty tensor has none.
-        last = start + sum(max(extent - 1, 0) * stride for extent, stride in zip(shape, strides, strict=True))
+        last = start + sum(
+            max(extent - 1, 0) * stride for extent, stride in zip(shape, strides, strict=True)
+        )
         size = last + 1 + GUARD_BYTES // item
         self.dtype = dtype
         self.bytes = torch.empty(size, item, dtype=torch.uint8, device=DEVICE)
         self.around = torch.ones(size, dtype=torch.bool, device=DEVICE)
         self.around[index.flatten()] = False
-        self.tensor = self.bytes.view(dtype).flatten().as_strided(tuple(shape), tuple(strides), start)
+        self.tensor = (
+            self.bytes.view(dtype).flatten().as_strided(tuple(shape), tuple(strides), start)
+        )
 
 
-def random_values(count: int, dtype: torch.dtype, generator: torch.Generator, small: bool) -> torch.Tensor:
+def random_values(
+    count: int, dtype: torch.dtype, generator: torch.Generator, small: bool
+) -> torch.Tensor:
     if dtype in INTEGERS:
         low, high = (torch.iinfo(dtype).min, torch.iinfo(dtype).max + 1)
         if small:
@@ -203,7 +220,11 @@ def random_values(count: int, dtype: torch.dtype, generator: torch.Generator, sm
 
 
 def random_operand(
-    shape: Sequence[int], dtype: torch.dtype, form: Form, generator: torch.Generator, small: bool = False
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    form: Form,
+    generator: torch.Generator,
+    small: bool = False,
 ) -> torch.Tensor:
     """Random values, with NaN (in integers, 255 or -1) wherever a kernel has no business to read."""
     memory = Memory(shape, dtype, form)
@@ -293,7 +314,10 @@ class Problem:
     def allowance(self) -> torch.Tensor:
         """How far off each element may be. Generous: it is for single wrong elements, which a norm over many hides."""
         out = self.types.out
-        sums = 8 * (ROUNDOFF[self.types.accumulator] * max(self.k, 1) ** 0.5 + (2 * TF32_ROUNDOFF if self.tf32 else 0))
+        sums = 8 * (
+            ROUNDOFF[self.types.accumulator] * max(self.k, 1) ** 0.5
+            + (2 * TF32_ROUNDOFF if self.tf32 else 0)
+        )
         smallest_step = torch.finfo(out).smallest_normal * torch.finfo(out).eps
         return sums * self.scales + 1.01 * ROUNDOFF[out] * sum(self.parts).abs() + smallest_step
 
@@ -301,7 +325,9 @@ class Problem:
     def rounding_error(self) -> float:
         """The error of the product rounded once to the output's type: nobody can be better."""
         product = sum(reversed(self.parts))
-        return self.error(product.to(self.types.out) if self.types.out == torch.float64 else self.rounded(product))
+        return self.error(
+            product.to(self.types.out) if self.types.out == torch.float64 else self.rounded(product)
+        )
 
     def rounded(self, product: torch.Tensor) -> torch.Tensor:
         return product.float().to(self.types.out)
@@ -310,7 +336,12 @@ class Problem:
     def torch_error(self) -> float | None:
         """The error of torch's own product of these inputs; None where it has no such product."""
         types = self.types
-        if types.a != types.b or types.a not in ROUNDOFF or types.accumulator == torch.float16 or self.k == 0:
+        if (
+            types.a != types.b
+            or types.a not in ROUNDOFF
+            or types.accumulator == torch.float16
+            or self.k == 0
+        ):
             return None
         if types.out == types.a and types.a not in (torch.float8_e4m3fn, torch.float8_e5m2):
             return self.error(self.a @ self.b)
@@ -354,12 +385,16 @@ class Problem:
 WORST: dict[tuple[str, str], tuple[float, str]] = {}
 
 
-def check(kernel: cutlass_api.Kernel, artifact, problem: Problem, form: Form, what: str) -> str | None:
+def check(
+    kernel: cutlass_api.Kernel, artifact, problem: Problem, form: Form, what: str
+) -> str | None:
     """Runs a kernel on a problem, into an output of this form. None if all is well, else what is not."""
     name = kernel.metadata.kernel_name
     output = Output(problem.shape, problem.types.out, form)
     try:
-        args = GemmArguments(problem.a, problem.b, output.tensor, accumulator_type=problem.types.accumulator)
+        args = GemmArguments(
+            problem.a, problem.b, output.tensor, accumulator_type=problem.types.accumulator
+        )
         kernel.run(args, artifact)
         if DEVICE.type == "cuda":
             torch.cuda.synchronize()
@@ -372,7 +407,9 @@ def check(kernel: cutlass_api.Kernel, artifact, problem: Problem, form: Form, wh
         return f"{name}, {what}: wrote outside the output"
     if problem.types.integer:
         wrong = int((output.tensor != problem.exact).sum())
-        return f"{name}, {what}: {wrong} of {output.tensor.numel()} elements differ" if wrong else None
+        return (
+            f"{name}, {what}: {wrong} of {output.tensor.numel()} elements differ" if wrong else None
+        )
     error = problem.error(output.tensor)
     if problem.compares_with_torch:
         family, ratio = family_of(kernel), error / problem.torch_error

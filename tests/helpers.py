@@ -19,7 +19,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 #: Every supported element type.
 DTYPES = {
     name: getattr(torch, name)
-    for name in ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int8", "uint8", "int32")
+    for name in (
+        "float64",
+        "float32",
+        "float16",
+        "bfloat16",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "int8",
+        "uint8",
+        "int32",
+    )
 }
 INTEGERS = (torch.int8, torch.uint8, torch.int32)
 #: The orders of A, B and out: t row-major, n column-major.
@@ -62,10 +72,23 @@ def fake(*shape, dtype=torch.float16, device="cuda", layout="t"):
     """A FakeTensor."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         tensor = torch.empty(shape, dtype=dtype, device=device)
-        return tensor if layout == "t" else torch.empty_like(tensor.mT, memory_format=torch.contiguous_format).mT
+        return (
+            tensor
+            if layout == "t"
+            else torch.empty_like(tensor.mT, memory_format=torch.contiguous_format).mT
+        )
 
 
-def fake_gemm(m=256, n=256, k=256, dtype=torch.float16, out=None, accumulator=None, layout="ttt", device="cuda"):
+def fake_gemm(
+    m=256,
+    n=256,
+    k=256,
+    dtype=torch.float16,
+    out=None,
+    accumulator=None,
+    layout="ttt",
+    device="cuda",
+):
     """Arguments of a GEMM of FakeTensors."""
     return GemmArguments(
         fake(m, k, dtype=dtype, device=device, layout=layout[0]),
@@ -91,7 +114,9 @@ def served(kernel, m, n, k):
         for side, (rows, columns) in (("A", "mk"), ("B", "kn"), ("out", "mn")):
             operand = getattr(operands, side)
             contiguous = rows if operand.stride == (0, 1, 0) else columns
-            extents[contiguous] = -(-extents[contiguous] // operand.divisibility) * operand.divisibility
+            extents[contiguous] = (
+                -(-extents[contiguous] // operand.divisibility) * operand.divisibility
+            )
         # How exact torch's own product is goes by N.
         extents["n"] = -(-extents["n"] // 8) * 8
     if isinstance(design, Sm90DesignMetadata) and design.load_bytes < 16:
@@ -110,7 +135,9 @@ def spilled_bytes(program, folder):
     """Bytes of memory that a thread of a compiled program keeps what finds no register in."""
     file = folder / "program.cubin"
     file.write_bytes(program.cubin)
-    done = subprocess.run([cuobjdump(), "--dump-resource-usage", file], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [cuobjdump(), "--dump-resource-usage", file], capture_output=True, text=True, check=True
+    )
     usage = re.findall(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", done.stdout)
     assert usage, done.stdout + done.stderr
     return sum(int(stack) + int(local) for _, stack, local in usage)
@@ -158,4 +185,6 @@ def start_python(code, *arguments, flags=(), **environment):
     """A script started in a process of its own."""
     env = {name: value for name, value in (os.environ | environment).items() if value is not None}
     command = [sys.executable, *flags, "-c", textwrap.dedent(code), *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+    )

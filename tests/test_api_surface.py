@@ -17,7 +17,17 @@ from helpers import fake, run_python
 
 
 TOP_LEVEL = ["get_kernels", "Manifest", "Status", "Kernel", "KernelMetadata", "__version__"]
-SUBMODULES = ["arguments", "artifact", "config", "fusion", "library", "manifest", "metadata", "providers", "status"]
+SUBMODULES = [
+    "arguments",
+    "artifact",
+    "config",
+    "fusion",
+    "library",
+    "manifest",
+    "metadata",
+    "providers",
+    "status",
+]
 
 
 @pytest.mark.parametrize("name", [*TOP_LEVEL, *SUBMODULES, "typing", "utils"])
@@ -41,9 +51,19 @@ def test_signatures():
     assert parameters(kernel.initialize_workspace) == ["args", "workspace"]
     assert parameters(kernel._run) == ["args", "compiled_artifact", "stream", "workspace"]
     assert parameters(kernel._supports) == ["args"]
-    assert parameters(cutlass_api.Kernel.generate_kernels) == ["metadata_filter", "epilogue_args", "cc"]
+    assert parameters(cutlass_api.Kernel.generate_kernels) == [
+        "metadata_filter",
+        "epilogue_args",
+        "cc",
+    ]
     arguments = cutlass_api.arguments
-    assert parameters(arguments.GemmArguments)[:5] == ["A", "B", "out", "accumulator_type", "epilogue"]
+    assert parameters(arguments.GemmArguments)[:5] == [
+        "A",
+        "B",
+        "out",
+        "accumulator_type",
+        "epilogue",
+    ]
     grouped = ["A", "B", "out", "accumulator_type", "offsets", "epilogue"]
     assert parameters(arguments.GroupedGemmArguments)[:6] == grouped
     assert parameters(arguments.ElementwiseArguments)[:3] == ["A", "B", "out"]
@@ -90,14 +110,26 @@ def test_epilogue_arguments():
 @pytest.mark.parametrize(
     "source, kwargs, message",
     [
-        ("def f(x):\n    D = x\n    return D", {"D": 0, "x": 0}, "accum must be an input to the epilogue function"),
-        ("def f(accum):\n    E = accum\n    return E", {"E": 0}, "Output node D is not found in the epilogue function"),
+        (
+            "def f(x):\n    D = x\n    return D",
+            {"D": 0, "x": 0},
+            "accum must be an input to the epilogue function",
+        ),
+        (
+            "def f(accum):\n    E = accum\n    return E",
+            {"E": 0},
+            "Output node D is not found in the epilogue function",
+        ),
         (
             "def f(accum):\n    tmp = accum\n    tmp = tmp + tmp\n    D = tmp\n    return D",
             {"D": 0},
             "Variable 'tmp' cannot be defined twice.",
         ),
-        (PLAIN, {"C": 0, "alpha": 0, "tmp": 0}, "Argument D is not provided in the kwargs of the EpilogueArguments"),
+        (
+            PLAIN,
+            {"C": 0, "alpha": 0, "tmp": 0},
+            "Argument D is not provided in the kwargs of the EpilogueArguments",
+        ),
         (PLAIN, {"D": 0, "alpha": 0, "tmp": 0}, "Argument C is not provided"),
         (PLAIN, {"D": 0, "alpha": 0, "tmp": 0, "C": 0, "E": 0}, "Argument E "),
     ],
@@ -137,7 +169,16 @@ def test_the_stand_in_is_found_as_torch_looks_for_it():
 
 def test_classes_that_torch_names_are_there():
     pytest.importorskip("torch._inductor.codegen.nv_universal_gemm")
-    for name in ("Float32", "Float16", "BFloat16", "Int8", "Int32", "Float8E4M3FN", "Float8E5M2", "Float64"):
+    for name in (
+        "Float32",
+        "Float16",
+        "BFloat16",
+        "Int8",
+        "Int32",
+        "Float8E4M3FN",
+        "Float8E5M2",
+        "Float64",
+    ):
         assert isinstance(getattr(cutlass, name), type)
 
 

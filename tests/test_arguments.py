@@ -27,12 +27,16 @@ from helpers import DTYPES, coarse, exact, fake, run_first
 
 
 def gemm(a, b, out, **kwargs):
-    return GemmArguments(torch.ones(a), torch.ones(b), torch.ones(out), **{"accumulator_type": "float32"} | kwargs)
+    return GemmArguments(
+        torch.ones(a), torch.ones(b), torch.ones(out), **{"accumulator_type": "float32"} | kwargs
+    )
 
 
 def grouped(a=(8, 4), b=(2, 4, 3), out=(8, 3), offsets=None, accumulator_type=torch.float32):
     offsets = torch.tensor([3, 8], dtype=torch.int32) if offsets is None else offsets
-    return GroupedGemmArguments(torch.ones(a), torch.ones(b), torch.ones(out), accumulator_type, offsets)
+    return GroupedGemmArguments(
+        torch.ones(a), torch.ones(b), torch.ones(out), accumulator_type, offsets
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,7 +54,19 @@ def grouped(a=(8, 4), b=(2, 4, 3), out=(8, 3), offsets=None, accumulator_type=to
         ([(4,), (4, 6), (6,)], ["rank", "A", "1", "[4]"]),
         ([(0, 4), (5, 6), (0, 6)], ["K", "A", "4", "B", "5"]),
     ],
-    ids=["K", "M", "N", "L of B", "L of out", "K batched", "L 1", "rank of B", "rank of out", "vector", "K of nothing"],
+    ids=[
+        "K",
+        "M",
+        "N",
+        "L of B",
+        "L of out",
+        "K batched",
+        "L 1",
+        "rank of B",
+        "rank of out",
+        "vector",
+        "K of nothing",
+    ],
 )
 def test_gemm_mismatches_name_operand_dimension_and_shapes(shapes, words):
     with pytest.raises(ValueError) as error:
@@ -59,7 +75,9 @@ def test_gemm_mismatches_name_operand_dimension_and_shapes(shapes, words):
     assert not missing, str(error.value)
 
 
-@pytest.mark.parametrize("shapes", [[(3, 4), (4, 6), (3, 6)], [(2, 3, 4), (2, 4, 6), (2, 3, 6)]], ids=["2", "batched"])
+@pytest.mark.parametrize(
+    "shapes", [[(3, 4), (4, 6), (3, 6)], [(2, 3, 4), (2, 4, 6), (2, 3, 6)]], ids=["2", "batched"]
+)
 def test_gemm_attributes(shapes):
     a, b, out = map(torch.ones, shapes)
     epilogue = EpilogueArguments("def f(accum):\n    D = accum\n    return D", D=out)
@@ -132,7 +150,9 @@ def test_accumulator_forms(form):
     assert len(cutlass_api.get_kernels(args)) == 1
 
 
-@pytest.mark.parametrize("form", [None, 3, "float7", "", torch.int64, np.dtype("complex64"), object(), dict], ids=repr)
+@pytest.mark.parametrize(
+    "form", [None, 3, "float7", "", torch.int64, np.dtype("complex64"), object(), dict], ids=repr
+)
 def test_bad_accumulators(form):
     with pytest.raises(TypeError, match=r"^accumulator_type") as error:
         gemm((3, 4), (4, 6), (3, 6), accumulator_type=form)
@@ -182,8 +202,17 @@ def test_classes_of_cutlass(cls):
 @pytest.mark.parametrize("a, out", [((8, 4), (8, 3)), ((1, 8, 4), (1, 8, 3)), ((8, 4), (1, 8, 3))])
 def test_grouped(a, out):
     args = grouped(a=a, out=out)
-    assert (args.A.shape, args.B.shape, args.out.shape, args.offsets.shape) == (a, (2, 4, 3), out, (2,))
-    assert (args.offsets.element_type, args.accumulator_type, args.epilogue) == (torch.int32, torch.float32, None)
+    assert (args.A.shape, args.B.shape, args.out.shape, args.offsets.shape) == (
+        a,
+        (2, 4, 3),
+        out,
+        (2,),
+    )
+    assert (args.offsets.element_type, args.accumulator_type, args.epilogue) == (
+        torch.int32,
+        torch.float32,
+        None,
+    )
     assert len(cutlass_api.get_kernels(args)) == 1
 
 
@@ -200,7 +229,17 @@ def test_grouped(a, out):
         ({"offsets": torch.tensor([3, 8])}, ["offsets", "int32", "int64"]),
         ({"offsets": torch.tensor([[3, 8]], dtype=torch.int32)}, ["offsets", "rank", "[1, 2]"]),
     ],
-    ids=["A batched", "A rank", "B rank", "out rank", "K", "TotalM", "N", "offsets dtype", "offsets rank"],
+    ids=[
+        "A batched",
+        "A rank",
+        "B rank",
+        "out rank",
+        "K",
+        "TotalM",
+        "N",
+        "offsets dtype",
+        "offsets rank",
+    ],
 )
 def test_grouped_mismatches(change, words):
     with pytest.raises(ValueError) as error:
@@ -219,7 +258,9 @@ def test_a_wrong_number_of_offsets_finds_no_kernels(length):
         kernel.run(args, assume_supported_args=True)
 
 
-@pytest.mark.parametrize("offsets", [[5, 3], [-1, 8], [3, 9]], ids=["falling", "negative", "past the end"])
+@pytest.mark.parametrize(
+    "offsets", [[5, 3], [-1, 8], [3, 9]], ids=["falling", "negative", "past the end"]
+)
 def test_wrong_offsets_are_refused_before_anything_is_written(offsets):
     args = grouped(offsets=torch.tensor(offsets, dtype=torch.int32))
     with pytest.raises(ValueError, match=r"offsets .*row"):
@@ -240,7 +281,9 @@ def test_elementwise(shape):
 @pytest.mark.parametrize("shape", [(3, 5), (4, 3), (3,), (1, 3, 4)])
 @pytest.mark.parametrize("name", ["B", "out"])
 def test_elementwise_mismatches(name, shape):
-    operands = {"A": torch.ones(3, 4), "B": torch.ones(3, 4), "out": torch.ones(3, 4)} | {name: torch.ones(shape)}
+    operands = {"A": torch.ones(3, 4), "B": torch.ones(3, 4), "out": torch.ones(3, 4)} | {
+        name: torch.ones(shape)
+    }
     with pytest.raises(ValueError) as error:
         ElementwiseArguments(**operands)
     assert name in str(error.value)
@@ -251,7 +294,9 @@ def test_elementwise_mismatches(name, shape):
 def test_elementwise_messages_do_not_speak_of_rank_2():
     with pytest.raises(ValueError) as error:
         ElementwiseArguments(torch.ones(3), torch.ones(1, 3), torch.ones(3))
-    assert "rank 2 or all have rank 3" not in str(error.value), "rank 1 is fine for an elementwise operation"
+    assert "rank 2 or all have rank 3" not in str(error.value), (
+        "rank 1 is fine for an elementwise operation"
+    )
 
 
 def test_scaled_tensors():
@@ -300,7 +345,9 @@ def test_arguments_of_a_class_of_ones_own():
         kernel.run(args)
 
 
-@pytest.mark.parametrize("wrong", [None, 3, "A @ B", torch.ones(3, 3)], ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize(
+    "wrong", [None, 3, "A @ B", torch.ones(3, 3)], ids=lambda v: type(v).__name__
+)
 def test_what_is_no_arguments(wrong):
     kernel = cutlass_api.get_kernels()[0]
     for call in (kernel.supports, kernel.run, kernel.compile, kernel.get_workspace_size):
@@ -342,7 +389,9 @@ def bound(tensor):
 
 
 def scaled(tensor):
-    return ScaledTensor(tensor, torch.ones(2, 1), ScaleMode.Blockwise1x16, ScaleSwizzleMode.SwizzleNone)
+    return ScaledTensor(
+        tensor, torch.ones(2, 1), ScaleMode.Blockwise1x16, ScaleSwizzleMode.SwizzleNone
+    )
 
 
 def behind(tensor):
@@ -375,8 +424,12 @@ def behind(tensor):
         scaled,
         DenseTensor,
         cutlass_api.utils.TensorWrapper,
-        lambda tensor: cutlass_api.artifact.CompiledArtifact(None, types.SimpleNamespace(tensor=tensor)),
-        lambda tensor: cutlass_api.cuda_kernel("__global__ void f() {}", "f", grid=lambda: tensor, block=1),
+        lambda tensor: cutlass_api.artifact.CompiledArtifact(
+            None, types.SimpleNamespace(tensor=tensor)
+        ),
+        lambda tensor: cutlass_api.cuda_kernel(
+            "__global__ void f() {}", "f", grid=lambda: tensor, block=1
+        ),
     ],
     ids=[
         "performance",

@@ -11,7 +11,11 @@ import torch
 from cutlass_api import __main__
 from cutlass_api.bench import gemm, report
 
-ROWS = [report.Row("bare", 2.0, 1.0, "a kernel"), report.Row("run", 2.5, 1.25), report.Row("graph", 41.0, math.nan)]
+ROWS = [
+    report.Row("bare", 2.0, 1.0, "a kernel"),
+    report.Row("run", 2.5, 1.25),
+    report.Row("graph", 41.0, math.nan),
+]
 
 
 def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -37,7 +41,11 @@ def test_a_table_has_every_row(capsys, monkeypatch, with_rich: bool) -> None:
     report.print_table("One GEMM", ROWS, "x floor")
     lines = capsys.readouterr().out.splitlines()
     assert "One GEMM" in lines[0] and any("x floor" in line for line in lines)
-    for name, *cells in [("bare", "2.00", "1.00", "a kernel"), ("run", "2.50", "1.25"), ("graph", "41.00")]:
+    for name, *cells in [
+        ("bare", "2.00", "1.00", "a kernel"),
+        ("run", "2.50", "1.25"),
+        ("graph", "41.00"),
+    ]:
         (line,) = [line for line in lines if f" {name} " in line]
         assert all(cell in line for cell in cells) and "nan" not in line
 
@@ -60,7 +68,9 @@ def test_a_plot(tmp_path: Path) -> None:
 
 def test_a_table_of_shapes_is_read(tmp_path: Path) -> None:
     path = tmp_path / "shapes.json"
-    path.write_text(json.dumps({"note": "two", "odd": {"layout": "tn", "mnk": [[1, 2, 3], [4, 5, 6]]}}))
+    path.write_text(
+        json.dumps({"note": "two", "odd": {"layout": "tn", "mnk": [[1, 2, 3], [4, 5, 6]]}})
+    )
     shapes = list(gemm.table(path))
     assert [(shape.m, shape.n, shape.k) for shape in shapes] == [(1, 2, 3), (4, 5, 6)]
     assert {shape.layout for shape in shapes} == {"tn"}
@@ -78,18 +88,24 @@ def refusal(capsys, monkeypatch, *arguments: str | Path) -> str:
 
 @pytest.mark.parametrize("what", ["latency", "gemm"])
 @pytest.mark.parametrize("option", ["--json", "--plot"])
-def test_where_results_cannot_go_is_refused_first(capsys, monkeypatch, tmp_path: Path, what: str, option: str) -> None:
+def test_where_results_cannot_go_is_refused_first(
+    capsys, monkeypatch, tmp_path: Path, what: str, option: str
+) -> None:
     if option == "--plot":
         pytest.importorskip("matplotlib")
     missing = tmp_path / "missing"
     said = refusal(capsys, monkeypatch, what, option, missing / "rows")
     assert said.endswith(f"argument {option}: there is no folder {missing}; make it first")
     said = refusal(capsys, monkeypatch, what, option, tmp_path)
-    assert said.endswith(f"argument {option}: {tmp_path} cannot be written; name a file in a folder that can be")
+    assert said.endswith(
+        f"argument {option}: {tmp_path} cannot be written; name a file in a folder that can be"
+    )
 
 
 @pytest.mark.parametrize("what", ["latency", "gemm"])
-def test_a_plot_without_matplotlib_is_refused_first(capsys, monkeypatch, tmp_path: Path, what: str) -> None:
+def test_a_plot_without_matplotlib_is_refused_first(
+    capsys, monkeypatch, tmp_path: Path, what: str
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     said = refusal(capsys, monkeypatch, what, "--plot", tmp_path / "rows.png")
     assert "argument --plot: " in said and "pip install matplotlib (or rutlass[bench])" in said
@@ -106,10 +122,22 @@ ROW = "it must be [m, n, k] in positive integers"
         ("[[1, 2, 3]]", "[[1, 2, 3]] must be an object of groups by name"),
         ("{}", "it has no groups; give it one with layout and mnk"),
         ('{"note": "none yet"}', "it has no groups; give it one with layout and mnk"),
-        ('{"a": [[1, 2, 3]]}', "group 'a' is [[1, 2, 3]]; it must be an object with layout and mnk"),
-        ('{"a": {"mkn": [[1, 2, 3]]}}', "group 'a' has no shapes; list them as mnk or total_m_n_k_groups"),
-        ('{"a": {"layout": "tx"}}', "group 'a' has layout 'tx'; it must be two letters, of A and B, each t or n"),
-        ('{"a": {"layout": "t"}}', "group 'a' has layout 't'; it must be two letters, of A and B, each t or n"),
+        (
+            '{"a": [[1, 2, 3]]}',
+            "group 'a' is [[1, 2, 3]]; it must be an object with layout and mnk",
+        ),
+        (
+            '{"a": {"mkn": [[1, 2, 3]]}}',
+            "group 'a' has no shapes; list them as mnk or total_m_n_k_groups",
+        ),
+        (
+            '{"a": {"layout": "tx"}}',
+            "group 'a' has layout 'tx'; it must be two letters, of A and B, each t or n",
+        ),
+        (
+            '{"a": {"layout": "t"}}',
+            "group 'a' has layout 't'; it must be two letters, of A and B, each t or n",
+        ),
         ('{"a": {"mnk": [[1, 2, 3], [1, 2]]}}', f"group 'a' has [1, 2] in mnk; {ROW}"),
         ('{"a": {"mnk": [1, 2, 3]}}', f"group 'a' has 1 in mnk; {ROW}"),
         ('{"a": {"mnk": 1}}', f"group 'a' has 1 in mnk; {ROW}"),
@@ -122,7 +150,9 @@ ROW = "it must be [m, n, k] in positive integers"
         ),
     ],
 )
-def test_a_wrong_table_of_shapes_is_refused_first(capsys, monkeypatch, tmp_path: Path, text, expected: str) -> None:
+def test_a_wrong_table_of_shapes_is_refused_first(
+    capsys, monkeypatch, tmp_path: Path, text, expected: str
+) -> None:
     path = tmp_path / "shapes.json"
     if text is not None:
         path.write_text(text)
@@ -156,8 +186,12 @@ def test_latency_on_a_gpu(tmp_path: Path) -> None:
 @pytest.mark.gpu
 def test_gemm_on_a_gpu(tmp_path: Path) -> None:
     shapes = tmp_path / "shapes.json"
-    shapes.write_text(json.dumps({"small": {"layout": "tt", "mnk": [[256, 256, 256], [100, 101, 102]]}}))
-    ended = bench("gemm", "--shapes", shapes, "--dtype", "bfloat16", "--json", tmp_path / "gemm.json")
+    shapes.write_text(
+        json.dumps({"small": {"layout": "tt", "mnk": [[256, 256, 256], [100, 101, 102]]}})
+    )
+    ended = bench(
+        "gemm", "--shapes", shapes, "--dtype", "bfloat16", "--json", tmp_path / "gemm.json"
+    )
     assert ended.returncode == 0, ended.stderr
     read = json.loads((tmp_path / "gemm.json").read_text())
     assert [row["mnk"] for row in read["rows"]] == [[256, 256, 256], [100, 101, 102]]
@@ -191,7 +225,9 @@ class Clock:
 
 def test_the_fastest_are_found_on_a_chip_that_slows_down(monkeypatch) -> None:
     monkeypatch.setattr(Clock, "turns", 0)
-    kernels = {str(at): Clock(60 - at / 2) for at in range(61)}  # from 60 to 30 us, the fastest last
+    kernels = {
+        str(at): Clock(60 - at / 2) for at in range(61)
+    }  # from 60 to 30 us, the fastest last
     kernels["hopeless"] = Clock(100)
     rough, left = gemm.sift(kernels.items(), 5)
     assert set(left) == {"56", "57", "58", "59", "60"}

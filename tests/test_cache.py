@@ -34,7 +34,9 @@ def result(line):
 
 
 def compile_in_a_process(folder, name=KERNEL, cc=90, **environment):
-    return result(run_python(COMPILE, name, cc, "now", **{"CUTLASS_API_CACHE_DIR": str(folder)} | environment))
+    return result(
+        run_python(COMPILE, name, cc, "now", **{"CUTLASS_API_CACHE_DIR": str(folder)} | environment)
+    )
 
 
 def files_in(folder):
@@ -90,7 +92,10 @@ def test_reading_from_disk_takes_milliseconds(filled):
 def test_reading_from_disk_opens_no_compiler(cache):
     folder, _, digest = cache
     script = COMPILE + '    assert "libnvrtc" not in open("/proc/self/maps").read()\n'
-    assert result(run_python(script, KERNEL, 90, "now", CUTLASS_API_CACHE_DIR=str(folder))).digest == digest
+    assert (
+        result(run_python(script, KERNEL, 90, "now", CUTLASS_API_CACHE_DIR=str(folder))).digest
+        == digest
+    )
 
 
 def test_kernels_and_architectures_have_files_of_their_own(cache):
@@ -131,7 +136,9 @@ def test_damaged_files_are_rebuilt(cache, damage):
     assert file.read_bytes() == whole
 
 
-@pytest.mark.parametrize("name, cc", [(OTHER, 90), (KERNEL, 89)], ids=["another kernel", "another architecture"])
+@pytest.mark.parametrize(
+    "name, cc", [(OTHER, 90), (KERNEL, 89)], ids=["another kernel", "another architecture"]
+)
 def test_a_whole_file_of_something_else_is_not_loaded(cache, tmp_path, name, cc):
     folder, file, digest = cache
     compile_in_a_process(tmp_path / "elsewhere", name, cc)
@@ -149,7 +156,9 @@ def test_a_folder_in_the_files_place(cache):
     assert [path for path in files_in(folder)] == [], "nothing half-written is left behind"
 
 
-@pytest.mark.parametrize("folder", ["/proc/no/such/folder", "/dev/null/cache", "{file}"], ids=["proc", "null", "file"])
+@pytest.mark.parametrize(
+    "folder", ["/proc/no/such/folder", "/dev/null/cache", "{file}"], ids=["proc", "null", "file"]
+)
 def test_a_cache_that_cannot_be_written(filled, tmp_path, folder):
     (tmp_path / "file").write_text("a file")
     assert compile_in_a_process(folder.format(file=tmp_path / "file")).digest == filled[1].digest
@@ -197,7 +206,9 @@ def test_the_cache_directory_is_told(tmp_path):
 
 def test_processes_that_compile_at_once(filled, tmp_path):
     folder, go = tmp_path / "cache", tmp_path / "go"
-    processes = [start_python(COMPILE, KERNEL, 90, go, CUTLASS_API_CACHE_DIR=str(folder)) for _ in range(4)]
+    processes = [
+        start_python(COMPILE, KERNEL, 90, go, CUTLASS_API_CACHE_DIR=str(folder)) for _ in range(4)
+    ]
     go.touch()
     for process in processes:
         out, err = process.communicate(timeout=120)

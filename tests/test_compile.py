@@ -15,7 +15,11 @@ import stand_in
 import torch
 from cutlass_api.arguments import GroupedGemmArguments
 from cutlass_api.artifact import CompiledArtifact
-from cutlass_api.metadata import ElementwiseOperandsMetadata, GroupedGemmOperandsMetadata, Sm90DesignMetadata
+from cutlass_api.metadata import (
+    ElementwiseOperandsMetadata,
+    GroupedGemmOperandsMetadata,
+    Sm90DesignMetadata,
+)
 from epilogues import fake_fused, linear
 from helpers import DTYPES, cuobjdump, fake, fake_gemm, names, run_python, served, spilled_bytes
 
@@ -52,7 +56,9 @@ def sample(cc):
 
 
 PLAN = [(cc, kernel) for cc in ARCHITECTURES for kernel in sample(cc)]
-planned = pytest.mark.parametrize("cc, kernel", PLAN, ids=[f"{cc}-{k.metadata.kernel_name}" for cc, k in PLAN])
+planned = pytest.mark.parametrize(
+    "cc, kernel", PLAN, ids=[f"{cc}-{k.metadata.kernel_name}" for cc, k in PLAN]
+)
 
 
 def args_of(kernel):
@@ -60,10 +66,16 @@ def args_of(kernel):
     operands = kernel.metadata.operands
     if isinstance(operands, ElementwiseOperandsMetadata):
         dtypes = (DTYPES[getattr(operands, name).dtype.name] for name in ("A", "B", "out"))
-        return cutlass_api.arguments.ElementwiseArguments(*(fake(33, 64, dtype=dtype) for dtype in dtypes))
-    layout = "".join("n" if getattr(operands, name).stride == (0, 1, 0) else "t" for name in ("A", "B", "out"))
+        return cutlass_api.arguments.ElementwiseArguments(
+            *(fake(33, 64, dtype=dtype) for dtype in dtypes)
+        )
+    layout = "".join(
+        "n" if getattr(operands, name).stride == (0, 1, 0) else "t" for name in ("A", "B", "out")
+    )
     if isinstance(operands, GroupedGemmOperandsMetadata):
-        return fake_grouped_gemm([getattr(operands, name) for name in ("A", "B", "out")], layout, operands)
+        return fake_grouped_gemm(
+            [getattr(operands, name) for name in ("A", "B", "out")], layout, operands
+        )
     args = fake_gemm(*served(kernel, 256, 256, 256), layout=layout)
     a, b, out = (getattr(operands, name).dtype.name for name in ("A", "B", "out"))
     tensors = [
@@ -88,7 +100,10 @@ def fake_grouped_gemm(sides, layout, operands):
 def compiled(cache_directory):
     """Compiles the plan on all cores, ahead of the tests that look at the results one by one."""
     with ThreadPoolExecutor() as pool:
-        futures = {(cc, id(kernel)): pool.submit(kernel.compile, args_of(kernel), cc) for cc, kernel in PLAN}
+        futures = {
+            (cc, id(kernel)): pool.submit(kernel.compile, args_of(kernel), cc)
+            for cc, kernel in PLAN
+        }
         yield lambda cc, kernel: futures[cc, id(kernel)].result()
         pool.shutdown(cancel_futures=True)
 
@@ -131,7 +146,8 @@ def test_operands_from_registers_spill_none(function, layout, tmp_path):
     from_registers = [
         kernel
         for kernel in cutlass_api.get_kernels(args, cc=90)
-        if isinstance(kernel.metadata.design, Sm90DesignMetadata) and not any(kernel.metadata.design.packed)
+        if isinstance(kernel.metadata.design, Sm90DesignMetadata)
+        and not any(kernel.metadata.design.packed)
     ]
     assert len(from_registers) >= 9
     with ThreadPoolExecutor() as pool:
@@ -150,7 +166,9 @@ def test_the_sample_covers_all():
     ):
         assert set(map(wanted, everything)) == set(map(wanted, taken))
     for cc in ARCHITECTURES:
-        assert {type(kernel) for at, kernel in PLAN if at == cc} == set(map(type, cutlass_api.get_kernels(cc=cc)))
+        assert {type(kernel) for at, kernel in PLAN if at == cc} == set(
+            map(type, cutlass_api.get_kernels(cc=cc))
+        )
 
 
 # What a program tells.
@@ -183,7 +201,9 @@ def test_the_source_differs_from_kernel_to_kernel(compiled):
         return None
 
     for kernels in texts.values():
-        assert len(kernels) <= 2 or len({shared(kernel) for kernel in kernels} | {None}) == 2, names(kernels)
+        assert len(kernels) <= 2 or len({shared(kernel) for kernel in kernels} | {None}) == 2, (
+            names(kernels)
+        )
 
 
 def test_a_compiled_kernel_is_kept_in_memory(artifact):
@@ -211,7 +231,9 @@ def test_what_is_no_capability(cc, artifact):
     for ask in (
         lambda: artifact.kernel_obj.compile(fake_gemm(3, 3, 3), cc=cc),
         lambda: cutlass_api.get_kernels(cc=cc),
-        lambda: cutlass_api.cuda_kernel("__global__ void f(float* x) {}", "f", grid=1).compile(cc=cc),
+        lambda: cutlass_api.cuda_kernel("__global__ void f(float* x) {}", "f", grid=1).compile(
+            cc=cc
+        ),
     ):
         with pytest.raises(ValueError, match=f"cc is {cc}; give ten times major plus minor"):
             ask()
@@ -219,7 +241,9 @@ def test_what_is_no_capability(cc, artifact):
 
 def test_cpu_operands_need_a_capability(artifact):
     a = torch.ones(8, 8, dtype=torch.float16)
-    args = cutlass_api.arguments.GemmArguments(a, a, torch.ones_like(a), accumulator_type=torch.float32)
+    args = cutlass_api.arguments.GemmArguments(
+        a, a, torch.ones_like(a), accumulator_type=torch.float32
+    )
     kernel = cutlass_api.get_kernels(args, cc=90)[0]
     with pytest.raises(ValueError, match=r"on the CPU.*cc=90"):
         kernel.compile(args)
@@ -328,7 +352,9 @@ def test_one_clear_error_where_nvrtc_is_missing(tmp_path):
         else:
             print("FOUND", cutlass_api._core.nvrtc_info()[0])
     """
-    said = run_python(code, CUTLASS_API_CACHE_DIR=str(tmp_path / "cache"), **without_packages(tmp_path))
+    said = run_python(
+        code, CUTLASS_API_CACHE_DIR=str(tmp_path / "cache"), **without_packages(tmp_path)
+    )
     if said.startswith("FOUND /usr"):
         pytest.skip(f"this system has NVRTC of its own: {said}")
     # What was looked for, where, and what to install.
@@ -351,19 +377,34 @@ def test_nvrtc_installed_meanwhile_is_found(tmp_path):
         sys.path.append(sys.argv[1])
         print(kernel.compile(args, cc=90).compiled_obj.architecture)
     """
-    assert run_python(code, sysconfig.get_paths()["purelib"], **without_packages(tmp_path)) == "sm_90a\n"
+    assert (
+        run_python(code, sysconfig.get_paths()["purelib"], **without_packages(tmp_path))
+        == "sm_90a\n"
+    )
 
 
 @pytest.mark.parametrize(
     "place",
-    ["loaded", "nvidia/cu13/lib", "nvidia/cuda_nvrtc/lib", "torch/lib", "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH"],
+    [
+        "loaded",
+        "nvidia/cu13/lib",
+        "nvidia/cuda_nvrtc/lib",
+        "torch/lib",
+        "CUDA_HOME",
+        "CUDA_PATH",
+        "LD_LIBRARY_PATH",
+    ],
 )
 def test_nvrtc_is_found_wherever_it_lies(tmp_path, place):
     real = Path(cutlass_api._core.nvrtc_info()[0]).resolve()
     environment = without_packages(tmp_path) | {"CUTLASS_API_CACHE_DIR": str(tmp_path / "cache")}
     folder, found = tmp_path / place, tmp_path / place / real.name
     if place in ("CUDA_HOME", "CUDA_PATH"):
-        environment[place], folder, found = str(folder), folder / "lib64", folder / "lib64" / real.name
+        environment[place], folder, found = (
+            str(folder),
+            folder / "lib64",
+            folder / "lib64" / real.name,
+        )
     elif place == "LD_LIBRARY_PATH":
         environment[place], found = str(folder), Path(real.name)
     elif place == "loaded":
@@ -381,12 +422,17 @@ def test_nvrtc_is_found_wherever_it_lies(tmp_path, place):
         assert kernel.compile(cutlass_api.arguments.RuntimeArguments(), cc=90).compiled_obj.cubin[:4] == b"\\x7fELF"
         print(cutlass_api._core.nvrtc_info()[0])
     """
-    assert run_python(code, "", *([real] if place == "loaded" else []), **environment) == f"{found}\n"
+    assert (
+        run_python(code, "", *([real] if place == "loaded" else []), **environment) == f"{found}\n"
+    )
 
 
 @pytest.mark.parametrize(
     "versions, found",
-    [({"cuda_nvrtc": "12.4", "cu13": "13.0"}, "cu13"), ({"cuda_nvrtc": "11.8", "cu13": "12.9"}, "cu13")],
+    [
+        ({"cuda_nvrtc": "12.4", "cu13": "13.0"}, "cu13"),
+        ({"cuda_nvrtc": "11.8", "cu13": "12.9"}, "cu13"),
+    ],
 )
 def test_of_several_packages_the_newest_is_taken(tmp_path, versions, found):
     environment = without_packages(tmp_path)
@@ -396,7 +442,10 @@ def test_of_several_packages_the_newest_is_taken(tmp_path, versions, found):
         (lib / f"libnvrtc.so.{version.split('.')[0]}").touch()
         (lib / f"libnvrtc-builtins.so.{version}").touch()
     said = run_python("import cutlass_api; print(*cutlass_api._core.nvrtc_info())", **environment)
-    assert f"nvidia/{found}/lib/libnvrtc.so" in said and str(tuple(map(int, versions[found].split(".")))) in said
+    assert (
+        f"nvidia/{found}/lib/libnvrtc.so" in said
+        and str(tuple(map(int, versions[found].split(".")))) in said
+    )
 
 
 def test_what_the_loader_says_is_passed_on(tmp_path):
@@ -425,7 +474,10 @@ def test_nvrtc_with_the_builtins_of_another_is_refused(tmp_path):
     """
     environment = without_packages(tmp_path) | {"CUDA_HOME": str(tmp_path)}
     said = run_python(code, CUTLASS_API_CACHE_DIR=str(tmp_path / "cache"), **environment)
-    assert f"{folder / real.name} is NVRTC" in said and "builtins beside it are of 99.7; install it anew" in said
+    assert (
+        f"{folder / real.name} is NVRTC" in said
+        and "builtins beside it are of 99.7; install it anew" in said
+    )
 
 
 def test_an_epilogue_that_nvrtc_refuses(tmp_path):

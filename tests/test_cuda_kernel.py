@@ -31,9 +31,18 @@ def compiled(source, name, **options):
         (SQUARE, "square"),
         ('extern "C" ' + SQUARE, "square"),
         ("namespace mine { " + SQUARE + " }", "mine::square"),
-        ("template <class T, int N> __global__ void f(const T* x, T* out) { *out = x[N]; }", "f<double, 3>"),
-        ("using scalar = float; __global__ void f(scalar* x) { helper(x); } void helper(scalar* x) { *x = 1; }", None),
-        ('#include "common/types.cuh"\n__global__ void f(f16* x, e4m3* y) { x[1] = convert<f16>(*y); }', "f"),
+        (
+            "template <class T, int N> __global__ void f(const T* x, T* out) { *out = x[N]; }",
+            "f<double, 3>",
+        ),
+        (
+            "using scalar = float; __global__ void f(scalar* x) { helper(x); } void helper(scalar* x) { *x = 1; }",
+            None,
+        ),
+        (
+            '#include "common/types.cuh"\n__global__ void f(f16* x, e4m3* y) { x[1] = convert<f16>(*y); }',
+            "f",
+        ),
         ("#ifndef TWO\n#error TWO\n#endif\n__global__ void f(float* x) { *x = TWO; }", "f"),
         ("__global__ void f() {}", "f"),
     ],
@@ -66,7 +75,10 @@ def test_errors_of_the_compiler_name_the_line_of_this_file():
     )
     with pytest.raises(RuntimeError) as error:
         kernel.compile(cc=90)
-    said = re.search(r"(\S+)\((\d+)\): error: identifier \"y\" is undefined\n\s+x\[0\] = y\[0\];", str(error.value))
+    said = re.search(
+        r"(\S+)\((\d+)\): error: identifier \"y\" is undefined\n\s+x\[0\] = y\[0\];",
+        str(error.value),
+    )
     assert said, error.value
     assert Path(said[1]) == Path(__file__)
     assert Path(__file__).read_text().splitlines()[int(said[2]) - 1].strip() == "x[0] = y[0];"
@@ -75,7 +87,9 @@ def test_errors_of_the_compiler_name_the_line_of_this_file():
 
 def test_errors_of_the_compiler_name_the_line_of_a_cu_file(tmp_path):
     (tmp_path / "mine.cu").write_text("\n\n__global__ void f(float* x) { *x = 1 }\n")
-    with pytest.raises(RuntimeError, match=re.escape(f'{tmp_path / "mine.cu"}(3): error: expected a ";"')):
+    with pytest.raises(
+        RuntimeError, match=re.escape(f'{tmp_path / "mine.cu"}(3): error: expected a ";"')
+    ):
         compiled(tmp_path / "mine.cu", "f")
 
 
@@ -87,10 +101,22 @@ def test_a_source_made_at_run_time_goes_by_the_function_s_name():
 @pytest.mark.parametrize(
     "source, name, message",
     [
-        (SQUARE, "cube", r'no __global__ function cube; those in it are: square.* identifier "cube" is undefined'),
+        (
+            SQUARE,
+            "cube",
+            r'no __global__ function cube; those in it are: square.* identifier "cube" is undefined',
+        ),
         # Beside a warning, which shows the source.
-        (f'__device__ void g() {{ const char* s = "error: 3"; }} {SQUARE}', "cube", "no __global__ function cube"),
-        ("template <class T> __global__ void f(T* x) {}", "f<half>", 'identifier "half" is undefined'),
+        (
+            f'__device__ void g() {{ const char* s = "error: 3"; }} {SQUARE}',
+            "cube",
+            "no __global__ function cube",
+        ),
+        (
+            "template <class T> __global__ void f(T* x) {}",
+            "f<half>",
+            'identifier "half" is undefined',
+        ),
         ("// __global__ void g() {}\n/* __global__ void h() {} */", "g", "there is none in it"),
         ("int x;", "cube", "there is none in it"),
         ("template <class T> __global__ void f(T* x) {}", "f", "A template needs its arguments"),
@@ -107,13 +133,19 @@ def test_functions_that_cannot_be_launched(source, name, message):
 
 @pytest.mark.parametrize("option", ["-dlto", "-rdc=true", "-dc"])
 def test_what_is_yet_to_be_linked_is_refused(option):
-    with pytest.raises(RuntimeError, match=r"leave the options out that ask for it \(-dlto, -rdc, -dc\)"):
+    with pytest.raises(
+        RuntimeError, match=r"leave the options out that ask for it \(-dlto, -rdc, -dc\)"
+    ):
         compiled(SQUARE, "square", options=[option])
 
 
 @pytest.mark.parametrize(
     "source, options",
-    [(SQUARE, ["--std=c++11"]), (f"{SQUARE} template <class T>", []), (f"{SQUARE} int rutlass_signature;", [])],
+    [
+        (SQUARE, ["--std=c++11"]),
+        (f"{SQUARE} template <class T>", []),
+        (f"{SQUARE} int rutlass_signature;", []),
+    ],
 )
 def test_what_stands_in_the_way_of_reading_the_parameters_is_named(source, options):
     with pytest.raises(RuntimeError, match=r"it needs C\+\+14 or later, a source that ends"):
@@ -132,7 +164,11 @@ def test_what_stands_in_the_way_of_reading_the_parameters_is_named(source, optio
         ({"grid": 1.5}, TypeError, "grid is 1.5"),
         ({"grid": -1}, TypeError, "grid is -1"),
         ({"grid": 1, "shared_bytes": -1}, ValueError, "shared_bytes is -1; give a number of bytes"),
-        ({"grid": 1, "options": "-DX"}, TypeError, r"options is the string '-DX'; give a list of options: \['-DX'\]"),
+        (
+            {"grid": 1, "options": "-DX"},
+            TypeError,
+            r"options is the string '-DX'; give a list of options: \['-DX'\]",
+        ),
     ],
 )
 def test_bad_geometry(geometry, error, message):
@@ -190,7 +226,9 @@ def test_a_changed_header_is_seen_however_it_is_included(tmp_path, include):
     cubins = []
     for number in (1, 2, None):
         header = tmp_path / "number.h"
-        header.unlink(missing_ok=True) if number is None else header.write_text(f"#define NUMBER {number}\n")
+        header.unlink(missing_ok=True) if number is None else header.write_text(
+            f"#define NUMBER {number}\n"
+        )
         if number or "__has_include" in include:
             cubins.append(compiled(tmp_path / "mine.cu", "f", options=[f"-I{tmp_path}"]).cubin)
     assert len(set(cubins)) == len(cubins)
@@ -220,7 +258,9 @@ def test_a_changed_header_of_an_option_is_seen(tmp_path, option):
 
 
 def test_an_include_by_macro_is_not_kept_on_disk(tmp_path):
-    (tmp_path / "mine.cu").write_text('#define WHICH "number.h"\n#include WHICH\n__global__ void f(int* x) { *x = N; }')
+    (tmp_path / "mine.cu").write_text(
+        '#define WHICH "number.h"\n#include WHICH\n__global__ void f(int* x) { *x = N; }'
+    )
     code = f"""
         import pathlib
         import cutlass_api
@@ -230,7 +270,9 @@ def test_an_include_by_macro_is_not_kept_on_disk(tmp_path):
     said = []
     for number in (1, 2):
         (tmp_path / "number.h").write_text(f"#define N {number}\n")
-        said.append(run_python(code, CUTLASS_API_CACHE_DIR=str(tmp_path / "cache"), PYTHONHASHSEED="0"))
+        said.append(
+            run_python(code, CUTLASS_API_CACHE_DIR=str(tmp_path / "cache"), PYTHONHASHSEED="0")
+        )
     assert said[0] != said[1]
 
 

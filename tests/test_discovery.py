@@ -9,9 +9,28 @@ from pathlib import Path
 import cutlass_api
 import pytest
 import torch
-from cutlass_api.arguments import ElementwiseArguments, EpilogueArguments, GemmArguments, GroupedGemmArguments
-from cutlass_api.metadata import GroupedGemmOperandsMetadata, SkinnyDesignMetadata, Sm90DesignMetadata
-from helpers import DTYPES, INTEGERS, LAYOUTS, accumulator_of, fake, fake_gemm, names, output_of, run_python
+from cutlass_api.arguments import (
+    ElementwiseArguments,
+    EpilogueArguments,
+    GemmArguments,
+    GroupedGemmArguments,
+)
+from cutlass_api.metadata import (
+    GroupedGemmOperandsMetadata,
+    SkinnyDesignMetadata,
+    Sm90DesignMetadata,
+)
+from helpers import (
+    DTYPES,
+    INTEGERS,
+    LAYOUTS,
+    accumulator_of,
+    fake,
+    fake_gemm,
+    names,
+    output_of,
+    run_python,
+)
 from pace import slowness
 from stand_in import run_gemm
 
@@ -20,7 +39,9 @@ FAMILIES = {type(kernel) for kernel in cutlass_api.get_kernels()}
 
 def cpu_gemm(dtype=torch.float32, m=8, n=8, k=8):
     a, b = torch.ones(m, k).to(dtype), torch.ones(k, n).to(dtype)
-    return GemmArguments(a, b, torch.ones(m, n).to(output_of(dtype)), accumulator_type=accumulator_of(dtype))
+    return GemmArguments(
+        a, b, torch.ones(m, n).to(output_of(dtype)), accumulator_type=accumulator_of(dtype)
+    )
 
 
 # Without arguments.
@@ -29,7 +50,9 @@ def cpu_gemm(dtype=torch.float32, m=8, n=8, k=8):
 def test_names_are_unique_and_read_well():
     found = names(cutlass_api.get_kernels())
     assert len(set(found)) == len(found) > 100
-    assert all(name.isidentifier() for name in found), [name for name in found if not name.isidentifier()]
+    assert all(name.isidentifier() for name in found), [
+        name for name in found if not name.isidentifier()
+    ]
     # Inductor drops what has EFC in its name.
     assert not [name for name in found if "EFC" in name]
 
@@ -60,7 +83,9 @@ def test_the_order_and_the_objects_are_the_same_each_time():
 def test_what_comes_first_was_timed_fast(sets, least, bound):
     """On products made by chance, by timings on an H100 that the order was learnt from. By the cost model alone 1.022;
     1.07 on the second ones, of whose timings some are replays gone wrong."""
-    data = json.loads((Path(__file__).parent.parent / "docs/benchmarks/chance_h100.json").read_text())
+    data = json.loads(
+        (Path(__file__).parent.parent / "docs/benchmarks/chance_h100.json").read_text()
+    )
     lost = []
     for m, n, k, layout, _, _, timed in (product for name in sets for product in data[name]):
         times = {data["kernels"][index]: time for index, time in timed}
@@ -116,7 +141,9 @@ def test_metadata_filter():
     everything = cutlass_api.get_kernels()
     assert [metadata.kernel_name for metadata in seen] == names(everything)
     assert all(isinstance(metadata, cutlass_api.KernelMetadata) for metadata in seen)
-    assert found == [kernel for kernel in everything if kernel.metadata.operands.A.dtype == torch.bfloat16]
+    assert found == [
+        kernel for kernel in everything if kernel.metadata.operands.A.dtype == torch.bfloat16
+    ]
     assert 0 < len(found) < len(everything)
     assert cutlass_api.get_kernels(metadata_filter=lambda metadata: False) == []
 
@@ -177,7 +204,10 @@ def test_wrong_arguments_are_named():
 
 def test_all_that_is_asked_for_holds_together():
     found = cutlass_api.get_kernels(
-        fake_gemm(), metadata_filter=lambda m: m.design.tile_shape[0] <= 64, cc=80, providers=["nvrtc"]
+        fake_gemm(),
+        metadata_filter=lambda m: m.design.tile_shape[0] <= 64,
+        cc=80,
+        providers=["nvrtc"],
     )
     assert found
     assert all(kernel.metadata.design.tile_shape[0] <= 64 for kernel in found)
@@ -197,7 +227,9 @@ def test_fake_tensors_on_a_gpu_find_kernels_that_support_them(dtype, layout):
         assert kernel.supports(args), kernel.supports(args).error
         assert kernel.metadata.supports(args), kernel.metadata.supports(args).error
     others = set(map(id, cutlass_api.get_kernels())) - set(map(id, found))
-    assert all(not kernel.supports(args) for kernel in cutlass_api.get_kernels() if id(kernel) in others)
+    assert all(
+        not kernel.supports(args) for kernel in cutlass_api.get_kernels() if id(kernel) in others
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
@@ -210,10 +242,15 @@ def test_tensor_cores_are_ranked_first(dtype, layout):
     families = [kernel.metadata.kernel_name.split("_")[0] for kernel in found]
     assert "simt" in families
     behind = found[families.index("simt") :]
-    assert all(8 in kernel.metadata.design.tile_shape or type(kernel).__name__.startswith("Simt") for kernel in behind)
+    assert all(
+        8 in kernel.metadata.design.tile_shape or type(kernel).__name__.startswith("Simt")
+        for kernel in behind
+    )
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (0, 5, 7), (5, 0, 7), (5, 7, 0), (3, 5, 7), (127, 131, 129)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (0, 5, 7), (5, 0, 7), (5, 7, 0), (3, 5, 7), (127, 131, 129)], ids=str
+)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_every_shape_finds_a_kernel(shape, layout, dtype):
@@ -263,7 +300,9 @@ def test_unaligned_rows_and_addresses(pad):
 
 def test_a_padded_row_is_as_good_as_a_whole_one():
     # The extent along K is odd; what loads step by is the padded 16-byte row.
-    args = GemmArguments(fake(64, 64)[:, :37], fake(64, 64)[:37], fake(64, 64), accumulator_type=torch.float32)
+    args = GemmArguments(
+        fake(64, 64)[:, :37], fake(64, 64)[:37], fake(64, 64), accumulator_type=torch.float32
+    )
     for kernel in cutlass_api.get_kernels(args):
         status = kernel.metadata.supports(args)
         assert status, f"{kernel} is found, yet its own metadata says: {status.error}"
@@ -324,7 +363,10 @@ def test_every_grouped_gemm_has_kernels(dtype, layout):
         for cc in (80, 90, 120):
             found = cutlass_api.get_kernels(args, cc=cc)
             assert found
-            assert all(isinstance(kernel.metadata.operands, GroupedGemmOperandsMetadata) for kernel in found)
+            assert all(
+                isinstance(kernel.metadata.operands, GroupedGemmOperandsMetadata)
+                for kernel in found
+            )
             for kernel in found:
                 assert kernel.supports(args) and kernel.metadata.supports(args), kernel
                 assert kernel.get_workspace_size(args) == 0
@@ -333,20 +375,31 @@ def test_every_grouped_gemm_has_kernels(dtype, layout):
 def test_grouped_gemms_of_aligned_halves_are_for_the_tensor_cores():
     for dtype in (torch.float16, torch.bfloat16):
         for layout in ("ttt", "tnt"):
-            first = {cc: cutlass_api.get_kernels(fake_grouped(dtype=dtype, layout=layout), cc=cc)[0] for cc in (80, 90)}
+            first = {
+                cc: cutlass_api.get_kernels(fake_grouped(dtype=dtype, layout=layout), cc=cc)[0]
+                for cc in (80, 90)
+            }
             assert first[80].metadata.kernel_name.startswith("sm80_grouped_gemm_")
             assert first[90].metadata.kernel_name.startswith("sm90_grouped_gemm_")
     # Few rows a group take tiles of fewer rows.
-    few, many = (cutlass_api.get_kernels(fake_grouped(rows, 4096, 4096, 8), cc=90)[0] for rows in (64, 8192))
+    few, many = (
+        cutlass_api.get_kernels(fake_grouped(rows, 4096, 4096, 8), cc=90)[0] for rows in (64, 8192)
+    )
     assert few.metadata.design.tile_shape[0] == 64 and many.metadata.design.tile_shape[0] >= 128
 
 
 def test_an_epilogue_stands_behind_a_grouped_gemm_of_every_family():
     out = fake(300, 256, dtype=torch.bfloat16)
-    epilogue = EpilogueArguments("def f(accum, bias):\n    D = accum + bias\n    return D", bias=fake(256), D=out)
+    epilogue = EpilogueArguments(
+        "def f(accum, bias):\n    D = accum + bias\n    return D", bias=fake(256), D=out
+    )
     args = fake_grouped(epilogue=epilogue)
     found = cutlass_api.get_kernels(args, cc=90)
-    assert {kernel.metadata.kernel_name.split("_")[0] for kernel in found} == {"sm90", "sm80", "simt"}
+    assert {kernel.metadata.kernel_name.split("_")[0] for kernel in found} == {
+        "sm90",
+        "sm80",
+        "simt",
+    }
     assert all(kernel.metadata.epilogue is not None for kernel in found)
 
 
@@ -383,7 +436,9 @@ def test_supports_says_why_not():
     assert "out is on cpu" in str(simt.supports(cpu_gemm()).error)
     reference = cutlass_api.get_kernels(cpu_gemm())[0]
     assert "out is on cuda:0" in str(reference.supports(fake_gemm(dtype=torch.float32)).error)
-    with pytest.raises(ValueError, match=r"^Kernel does not support the provided arguments: .*out is on cpu"):
+    with pytest.raises(
+        ValueError, match=r"^Kernel does not support the provided arguments: .*out is on cpu"
+    ):
         simt.run(cpu_gemm())
 
 
@@ -420,7 +475,9 @@ def test_manifest():
     assert found == manifest.kernels == cutlass_api.get_kernels(args)
     assert manifest.add_kernels(args) == found
     assert manifest.kernels == found, "each kernel once"
-    more = manifest.add_kernels(args=cpu_gemm(), metadata_filter=lambda m: True, cc=None, providers=["reference"])
+    more = manifest.add_kernels(
+        args=cpu_gemm(), metadata_filter=lambda m: True, cc=None, providers=["reference"]
+    )
     assert len(more) == 1
     assert manifest.kernels == found + more
     manifest.kernels.clear()
@@ -440,7 +497,11 @@ def test_a_manifest_of_everything_is_quick_to_make():
 
 
 def wide_and_narrow(m, n, k=4096, **more):
-    return [k for k in cutlass_api.get_kernels(fake_gemm(m, n, k, **more)) if "skinny" in k.metadata.kernel_name]
+    return [
+        k
+        for k in cutlass_api.get_kernels(fake_gemm(m, n, k, **more))
+        if "skinny" in k.metadata.kernel_name
+    ]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
@@ -484,7 +545,9 @@ def test_all_kernels_by_name_in_a_fresh_process():
     # The best of some: other work on the machine must not fail the test.
     times = [tuple(map(float, run_python(code, PYTHONPATH=here).split())) for _ in range(15)]
     seconds, best = map(min, zip(*times, strict=True))
-    print(f"get_kernels() and a dictionary by name: {seconds * 1e3:.1f} ms, {best * 1e3:.1f} at the reference's pace")
+    print(
+        f"get_kernels() and a dictionary by name: {seconds * 1e3:.1f} ms, {best * 1e3:.1f} at the reference's pace"
+    )
     assert best < 0.020
 
 
@@ -541,7 +604,13 @@ CALL, KERNEL = 12_000, 2_200
 
 
 def test_discovery_spends_its_time_on_what_it_finds():
-    shapes = [(128, 128, 128), (4096, 4096, 4096), (300, 5000, 700), (301, 5001, 701), (1, 4096, 4096)]
+    shapes = [
+        (128, 128, 128),
+        (4096, 4096, 4096),
+        (300, 5000, 700),
+        (301, 5001, 701),
+        (1, 4096, 4096),
+    ]
     # Counted: times tell little on a busy machine.
     counts = run_gemm(
         f"""

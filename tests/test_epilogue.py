@@ -5,7 +5,12 @@ import numpy
 import pytest
 import torch
 from cutlass_api import fusion
-from cutlass_api.arguments import ElementwiseArguments, EpilogueArguments, GemmArguments, GroupedGemmArguments
+from cutlass_api.arguments import (
+    ElementwiseArguments,
+    EpilogueArguments,
+    GemmArguments,
+    GroupedGemmArguments,
+)
 from epilogues import (
     CASES,
     FULL,
@@ -45,7 +50,9 @@ def test_functions_compute_what_torch_does(case, shape):
     *batch, m, n = shape
     a, b = coarse(*batch, m, 12), coarse(*batch, 12, n)
     others = {name: torch.full(shape, torch.nan) for name in case.others}
-    run_case(case, a, b, torch.full(shape, torch.nan), operands_of(case, shape, torch.float32), others)
+    run_case(
+        case, a, b, torch.full(shape, torch.nan), operands_of(case, shape, torch.float32), others
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -70,7 +77,15 @@ def test_the_main_output_in_other_types(dtype):
     a, b = coarse(6, 7, dtype=dtype), coarse(7, 5, dtype=dtype)
     accumulator = torch.float64 if dtype == torch.float64 else torch.float32
     case = CASES[1]
-    run_case(case, a, b, torch.zeros(6, 5, dtype=dtype), operands_of(case, (6, 5), dtype), {}, accumulator)
+    run_case(
+        case,
+        a,
+        b,
+        torch.zeros(6, 5, dtype=dtype),
+        operands_of(case, (6, 5), dtype),
+        {},
+        accumulator,
+    )
 
 
 def dequantize(accum, row, column):
@@ -100,7 +115,9 @@ def test_integer_accumulators():
     assert torch.equal(out, wanted["D"].to(torch.int8))
     with pytest.raises(ValueError, match="offset is 2147483648, which an int32 does not hold"):
         fused(a, b, out, integer_arithmetic, torch.int32, C=c, offset=2**31, E=other)
-    with pytest.raises(ValueError, match="offset: 1180591620717411303424 is an integer that 64 bits do not hold"):
+    with pytest.raises(
+        ValueError, match="offset: 1180591620717411303424 is an integer that 64 bits do not hold"
+    ):
         fused(a, b, out, integer_arithmetic, torch.int32, C=c, offset=2**70, E=other)
 
 
@@ -124,14 +141,18 @@ def test_numbers_behind_integer_accumulators(expression, wanted):
     ones, out = torch.ones(4, 4, dtype=torch.int8), torch.zeros(4, 4, dtype=torch.int32)
     source = f"def f(accum):\n    D = {expression}\n    return D"
     if wanted is None:
-        with pytest.raises(ValueError, match=r"a number in the epilogue is \d+, which an int32 does not hold"):
+        with pytest.raises(
+            ValueError, match=r"a number in the epilogue is \d+, which an int32 does not hold"
+        ):
             fused(ones, ones, out, source, torch.int32)
     else:
         args = fused(ones, ones, out, source, torch.int32)
         run_first(args)
         assert (out == wanted).all()
         on_gpu = fake_fused(source, dtype=torch.float16)
-        assert cutlass_api.get_kernels(on_gpu, cc=90)[0].compile(on_gpu, cc=90).compiled_obj.log == ""
+        assert (
+            cutlass_api.get_kernels(on_gpu, cc=90)[0].compile(on_gpu, cc=90).compiled_obj.log == ""
+        )
     # Behind float32 the same is a float.
     ones, out = torch.ones(4, 4), torch.zeros(4, 4)
     run_first(fused(ones, ones, out, source))
@@ -178,15 +199,25 @@ def test_random_shapes_dtypes_and_broadcasts(data):
     given = {}
     for name, kind in case.tensors.items():
         kind = pick([kind, ONE, ROW, FULL])
-        given[name] = laid_out(coarse(*shape_of(kind, shape), dtype=pick([dtype, torch.float32])), "t")
+        given[name] = laid_out(
+            coarse(*shape_of(kind, shape), dtype=pick([dtype, torch.float32])), "t"
+        )
         if kind == FULL:
             given[name] = laid_out(given[name], pick("tn"))
         if name == "scale":
             given[name] = given[name].abs() + 1
     others = {
-        name: laid_out(torch.zeros(shape, dtype=pick([dtype, torch.float32])), pick("tn")) for name in case.others
+        name: laid_out(torch.zeros(shape, dtype=pick([dtype, torch.float32])), pick("tn"))
+        for name in case.others
     }
-    run_case(case, a, b, laid_out(torch.zeros(shape, dtype=dtype), pick("tn")), given | case.numbers, others)
+    run_case(
+        case,
+        a,
+        b,
+        laid_out(torch.zeros(shape, dtype=dtype), pick("tn")),
+        given | case.numbers,
+        others,
+    )
 
 
 def test_numpy_and_numbers_of_every_kind():
@@ -247,10 +278,16 @@ def test_grouped_and_elementwise_operations():
 
 def test_every_family_offers_kernels():
     args = fake_fused()
-    plain_args = GemmArguments(*(getattr(args, x).tensor.runtime_tensor for x in ("A", "B", "out")), torch.float32)
-    with_epilogue, without = (cutlass_api.get_kernels(arguments, cc=90) for arguments in (args, plain_args))
+    plain_args = GemmArguments(
+        *(getattr(args, x).tensor.runtime_tensor for x in ("A", "B", "out")), torch.float32
+    )
+    with_epilogue, without = (
+        cutlass_api.get_kernels(arguments, cc=90) for arguments in (args, plain_args)
+    )
     stem = [kernel.metadata.kernel_name.rsplit("_epilogue_", 1)[0] for kernel in with_epilogue]
-    left_out = [kernel.metadata.design for kernel in without if kernel.metadata.kernel_name not in stem]
+    left_out = [
+        kernel.metadata.design for kernel in without if kernel.metadata.kernel_name not in stem
+    ]
     for design in left_out:
         sharers = 1 if design.schedule == "pingpong" else design.consumers
         sums = design.tile_shape[0] * design.tile_shape[1] // (128 * sharers)
@@ -259,7 +296,9 @@ def test_every_family_offers_kernels():
     assert set(stem) < {kernel.metadata.kernel_name for kernel in without}
     assert {type(kernel) for kernel in with_epilogue} == {type(kernel) for kernel in without}
     large = cutlass_api.get_kernels(fake_fused(m=4096, n=4096, k=4096), cc=90)[0]
-    assert large.metadata.design.schedule == "pingpong", "one consumer's epilogue under the other's products"
+    assert large.metadata.design.schedule == "pingpong", (
+        "one consumer's epilogue under the other's products"
+    )
     for kernel in with_epilogue:
         assert kernel.supports(args)
         assert not kernel.supports(plain_args)
@@ -280,7 +319,9 @@ def test_a_kernel_is_known_by_its_epilogue_and_its_types():
     other = fake_fused(operand=torch.float32)
     for args in (other, fake_fused(plain)):
         assert cutlass_api.get_kernels(args, cc=90)[0] is not first
-        assert "it fuses the epilogue D = ((alpha * accum) + (beta * C))" in str(first.supports(args).error)
+        assert "it fuses the epilogue D = ((alpha * accum) + (beta * C))" in str(
+            first.supports(args).error
+        )
         with pytest.raises(ValueError, match="does not support the provided arguments"):
             first.run(args, assume_supported_args=False)
     assert first not in cutlass_api.get_kernels()
@@ -309,13 +350,19 @@ def test_a_kernel_knows_what_repeats_and_what_lies_side_by_side():
     kernels = {kind: cutlass_api.get_kernels(args[kind], cc=90)[0] for kind in LYING}
     assert len({id(kernel) for kernel in kernels.values()}) == len(kernels)
     for kind, (_, said, others) in LYING.items():
-        assert said in kernels[kind].metadata.epilogue.epilogue.replace(", alpha: a number, beta: a number", "")
-        assert {other for other in LYING if kernels[kind].supports(args[other])} == {kind} | others, kind
+        assert said in kernels[kind].metadata.epilogue.epilogue.replace(
+            ", alpha: a number, beta: a number", ""
+        )
+        assert {other for other in LYING if kernels[kind].supports(args[other])} == {
+            kind
+        } | others, kind
     error = str(kernels["row"].supports(args["full"]).error)
     assert "C: float16 for each column" in error
     with pytest.raises(ValueError, match="does not support the provided arguments"):
         kernels["row"].run(args["full"], assume_supported_args=False)
-    restored = cutlass_api.artifact.CompiledArtifact.from_bytes(kernels["row"].compile(args["row"], cc=90).to_bytes())
+    restored = cutlass_api.artifact.CompiledArtifact.from_bytes(
+        kernels["row"].compile(args["row"], cc=90).to_bytes()
+    )
     assert restored.kernel_obj is kernels["row"]
 
 
@@ -333,7 +380,11 @@ def test_what_has_one_row_is_no_row_for_all():
 def test_a_new_number_compiles_nothing():
     kernel = cutlass_api.get_kernels(fake_fused(), cc=90)[0]
     program = kernel.compile(fake_fused(), cc=90).compiled_obj
-    again = cutlass_api.get_kernels(fake_fused(alpha=17), cc=90)[0].compile(fake_fused(alpha=17), cc=90).compiled_obj
+    again = (
+        cutlass_api.get_kernels(fake_fused(alpha=17), cc=90)[0]
+        .compile(fake_fused(alpha=17), cc=90)
+        .compiled_obj
+    )
     assert (again.source, again.kernel_name) == (program.source, program.kernel_name)
     assert again.cubin == program.cubin
 
@@ -362,7 +413,11 @@ def test_the_reference_needs_no_compilation_and_can_be_bound():
         ({"C": coarse(5, 8)}, ValueError, r"C is float32 \[5, 8\] .* bound for float32 \[5, 7\]"),
         ({"C": 1.0}, ValueError, "C was bound as a tensor"),
         ({"beta": other}, ValueError, "beta was bound as a number"),
-        ({"gamma": 1.0}, TypeError, "no operand 'gamma'; their epilogue has C, alpha, beta, and D is given as out"),
+        (
+            {"gamma": 1.0},
+            TypeError,
+            "no operand 'gamma'; their epilogue has C, alpha, beta, and D is given as out",
+        ),
         ({"D": out}, TypeError, "no operand 'D'"),
     ]
     for swaps, error, message in wrong:
@@ -399,16 +454,25 @@ def test_fake_tensors_are_described_and_not_run():
 
 
 def outputs(**tensors):
-    return EpilogueArguments("def f(accum, C):\n    D = accum + C\n    E = D * 2\n    return D, E", **tensors)
+    return EpilogueArguments(
+        "def f(accum, C):\n    D = accum + C\n    E = D * 2\n    return D, E", **tensors
+    )
 
 
 def test_missing_and_extra_operands():
     d, e, c = (torch.zeros(3, 4) for _ in range(3))
     for missing in "CDE":
-        given = {name: tensor for name, tensor in {"C": c, "D": d, "E": e}.items() if name != missing}
-        with pytest.raises(ValueError, match=f"^Argument {missing} is not provided in the kwargs of the EpilogueArgu"):
+        given = {
+            name: tensor for name, tensor in {"C": c, "D": d, "E": e}.items() if name != missing
+        }
+        with pytest.raises(
+            ValueError,
+            match=f"^Argument {missing} is not provided in the kwargs of the EpilogueArgu",
+        ):
             outputs(**given)
-    with pytest.raises(ValueError, match="Argument alpha is no parameter and no output of the epilogue function"):
+    with pytest.raises(
+        ValueError, match="Argument alpha is no parameter and no output of the epilogue function"
+    ):
         outputs(C=c, D=d, E=e, alpha=1)
     for wrong in ("text", None, [1.0], object()):
         with pytest.raises(TypeError, match=r"C is a \w+; give a tensor or a number"):
@@ -421,8 +485,16 @@ def test_missing_and_extra_operands():
 def test_more_operands_than_a_launch_has_room_for():
     names = [f"t{at}" for at in range(1000)]
     source = f"def f(accum, {', '.join(names)}):\n    D = accum + t0\n    return D"
-    with pytest.raises(ValueError, match="D is one too many: the epilogue has 1001 operands, and a launch has room"):
-        fused(torch.ones(2, 2), torch.ones(2, 2), torch.zeros(2, 2), source, **dict.fromkeys(names, 1.0))
+    with pytest.raises(
+        ValueError, match="D is one too many: the epilogue has 1001 operands, and a launch has room"
+    ):
+        fused(
+            torch.ones(2, 2),
+            torch.ones(2, 2),
+            torch.zeros(2, 2),
+            source,
+            **dict.fromkeys(names, 1.0),
+        )
 
 
 def whole():
@@ -441,17 +513,45 @@ def read_only():
 
 
 WRONG = {
-    "rows": ({"C": torch.ones(4, 4)}, ValueError, r"C with shape \[4, 4\] does not broadcast .* \[3, 4\]"),
+    "rows": (
+        {"C": torch.ones(4, 4)},
+        ValueError,
+        r"C with shape \[4, 4\] does not broadcast .* \[3, 4\]",
+    ),
     "columns": ({"C": torch.ones(3)}, ValueError, r"C with shape \[3\] does not broadcast"),
-    "batch": ({"C": torch.ones(2, 3, 4)}, ValueError, r"C with shape \[2, 3, 4\] does not broadcast"),
+    "batch": (
+        {"C": torch.ones(2, 3, 4)},
+        ValueError,
+        r"C with shape \[2, 3, 4\] does not broadcast",
+    ),
     "rank": ({"C": torch.ones(1, 1, 3, 4)}, ValueError, "C has rank 4"),
     "dtype": ({"C": torch.ones(3, 4, dtype=torch.complex64)}, ValueError, "C has dtype complex64"),
     "device": ({"C": fake(3, 4)}, ValueError, "C is on cuda:0, but out is on cpu"),
-    "output shape": ({"E": torch.zeros(1, 4)}, ValueError, r"E has shape \[1, 4\], but an output .* \[3, 4\]"),
-    "output number": ({"E": 1.0}, ValueError, "E is an output of the epilogue, and so has to be a tensor"),
-    "main output number": ({"D": 1.0}, ValueError, "D is the main output of the epilogue, and so has to be a tensor"),
-    "main output shape": ({"D": torch.zeros(4, 4)}, ValueError, r"D has shape \[4, 4\], but an output .* \[3, 4\]"),
-    "output overlap": ({"E": overlapping()}, ValueError, "E with shape .* has several indices on one element"),
+    "output shape": (
+        {"E": torch.zeros(1, 4)},
+        ValueError,
+        r"E has shape \[1, 4\], but an output .* \[3, 4\]",
+    ),
+    "output number": (
+        {"E": 1.0},
+        ValueError,
+        "E is an output of the epilogue, and so has to be a tensor",
+    ),
+    "main output number": (
+        {"D": 1.0},
+        ValueError,
+        "D is the main output of the epilogue, and so has to be a tensor",
+    ),
+    "main output shape": (
+        {"D": torch.zeros(4, 4)},
+        ValueError,
+        r"D has shape \[4, 4\], but an output .* \[3, 4\]",
+    ),
+    "output overlap": (
+        {"E": overlapping()},
+        ValueError,
+        "E with shape .* has several indices on one element",
+    ),
     "read-only output": ({"E": read_only()}, BufferError, "E is read-only"),
 }
 
@@ -460,7 +560,13 @@ WRONG = {
 def test_operands_that_do_not_fit(change, error, message):
     a, b, tensors = torch.ones(3, 5), torch.ones(5, 4), whole() | change
     with pytest.raises(error, match=message):
-        GemmArguments(a, b, tensors["D"] if "D" not in change else torch.zeros(3, 4), "float32", outputs(**tensors))
+        GemmArguments(
+            a,
+            b,
+            tensors["D"] if "D" not in change else torch.zeros(3, 4),
+            "float32",
+            outputs(**tensors),
+        )
 
 
 def test_outputs_that_meet_other_operands():

@@ -26,12 +26,17 @@ def test_every_family_compiles_with_an_epilogue(dtype, out_dtype, accumulator, c
     case = CASES[COMPILED.index((dtype, out_dtype, accumulator)) + 5]
     families = {}
     for m, n in [(64, 48), (4, 48), (64, 4)]:
-        operands = {name: fake(*shape_of(kind, (m, n)) or (1,), dtype=dtype) for name, kind in case.tensors.items()}
+        operands = {
+            name: fake(*shape_of(kind, (m, n)) or (1,), dtype=dtype)
+            for name, kind in case.tensors.items()
+        }
         others = {name: fake(m, n, dtype=out_dtype) for name in case.others}
         a, b, out = fake(m, 32, dtype=dtype), fake(32, n, dtype=dtype), fake(m, n, dtype=out_dtype)
         args = fused(a, b, out, case.function, accumulator, **operands, **others, **case.numbers)
         for kernel in cutlass_api.get_kernels(args, cc=cc):
-            families.setdefault((type(kernel), getattr(kernel.metadata.design, "narrow", None)), (kernel, args))
+            families.setdefault(
+                (type(kernel), getattr(kernel.metadata.design, "narrow", None)), (kernel, args)
+            )
     assert len(families) > 1 or dtype not in (torch.float16, torch.float32)
     for kernel, args in families.values():
         artifact = kernel.compile(args, cc=cc)
@@ -57,11 +62,15 @@ def test_every_family_compiles_with_reductions(dtype, accumulator, cc):
     families = {}
     for m, n in [(64, 48), (4, 48), (64, 4)]:
         tensors = {name: fake(m, n, dtype=dtype) for name in ("C", *case.others)}
-        tensors |= {name: fake(*shape_of(kind, (m, n)), dtype=accumulator) for name, kind in kinds.items()}
+        tensors |= {
+            name: fake(*shape_of(kind, (m, n)), dtype=accumulator) for name, kind in kinds.items()
+        }
         a, b, out = fake(m, 32, dtype=dtype), fake(32, n, dtype=dtype), fake(m, n, dtype=dtype)
         args = fused(a, b, out, case.function, accumulator, **tensors, **case.numbers)
         for kernel in cutlass_api.get_kernels(args, cc=cc):
-            families.setdefault((type(kernel), getattr(kernel.metadata.design, "narrow", None)), (kernel, args))
+            families.setdefault(
+                (type(kernel), getattr(kernel.metadata.design, "narrow", None)), (kernel, args)
+            )
     for kernel, args in families.values():
         assert kernel.get_workspace_size(args) > 0
         artifact = kernel.compile(args, cc=cc)
@@ -79,7 +88,11 @@ def test_hopper_s_large_tiles_spill_nothing(case, layout, tmp_path):
     operands |= {name: fake(m, n) for name in case.others} | case.numbers
     a, b, out = (fake(m, n, layout=letter) for letter in layout)
     kernels = cutlass_api.get_kernels(fused(a, b, out, case.function, **operands), cc=90)
-    large = [kernel for kernel in kernels if getattr(kernel.metadata.design, "schedule", None) == "pingpong"]
+    large = [
+        kernel
+        for kernel in kernels
+        if getattr(kernel.metadata.design, "schedule", None) == "pingpong"
+    ]
     for kernel in large[:: len(large) // 4]:
         program = kernel.compile(fused(a, b, out, case.function, **operands), cc=90).compiled_obj
         assert spilled_bytes(program, tmp_path) == 0, kernel
@@ -97,4 +110,7 @@ def test_an_artifact_brings_its_epilogue_along(tmp_path):
         print(kernel.metadata.epilogue.epilogue)
     """
     metadata = kernel.metadata
-    assert run_python(code, tmp_path / "artifact").splitlines() == [metadata.kernel_name, metadata.epilogue.epilogue]
+    assert run_python(code, tmp_path / "artifact").splitlines() == [
+        metadata.kernel_name,
+        metadata.epilogue.epilogue,
+    ]

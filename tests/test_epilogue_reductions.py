@@ -14,11 +14,25 @@ def test_reductions_compute_what_torch_does(case, kinds, shape):
     a, b = coarse(*batch, m, 12), coarse(*batch, 12, n)
     others = {name: torch.full(shape, torch.nan) for name in case.others}
     others |= {name: torch.full(shape_of(kind, shape), torch.nan) for name, kind in kinds.items()}
-    args = fused(a, b, torch.full(shape, torch.nan), case.function, **operands_of(case, shape, torch.float32), **others)
-    given = {name: tensor for name, tensor in zip(args.epilogue.parameter_names, args.epilogue.parameters, strict=True)}
+    args = fused(
+        a,
+        b,
+        torch.full(shape, torch.nan),
+        case.function,
+        **operands_of(case, shape, torch.float32),
+        **others,
+    )
+    given = {
+        name: tensor
+        for name, tensor in zip(
+            args.epilogue.parameter_names, args.epilogue.parameters, strict=True
+        )
+    }
     run_first(args)
     # Operands are coarse, so that sums are exact in any order.
-    wanted = expected(case.function, a @ b, {name: given[name] for name in (*case.tensors, *case.numbers)})
+    wanted = expected(
+        case.function, a @ b, {name: given[name] for name in (*case.tensors, *case.numbers)}
+    )
     for name, tensor in others.items():
         torch.testing.assert_close(tensor, wanted[name].reshape(tensor.shape), rtol=1e-6, atol=0)
 
@@ -32,19 +46,25 @@ DIMS = [
 ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int8], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.float16, torch.int8], ids=str
+)
 @pytest.mark.parametrize("shape, dims, reduced", DIMS)
 def test_reductions_along_any_dimensions_into_any_dtype(shape, dims, reduced, dtype):
     source = f"def f(accum):\n    D = accum\n    S = sum(accum, {dims})\n    T = max(accum, {dims})\n    return D, S, T"
     integer = dtype == torch.int8
     *batch, m, n = shape
-    a, b = (coarse(*batch, *s, dtype=torch.int8 if integer else torch.float32) for s in ((m, 3), (3, n)))
+    a, b = (
+        coarse(*batch, *s, dtype=torch.int8 if integer else torch.float32) for s in ((m, 3), (3, n))
+    )
     totals = {name: laid_out(torch.zeros(reduced, dtype=dtype), "t") for name in "ST"}
     out = torch.zeros(shape, dtype=torch.int32 if integer else torch.float32)
     run_first(fused(a, b, out, source, torch.int32 if integer else torch.float32, **totals))
     exact = a.double() @ b.double()
     for name, wanted in (("S", exact.sum(dims)), ("T", exact.amax(dims))):
-        assert_close(totals[name], (wanted.int().to(dtype) if integer else wanted.float()).reshape(reduced))
+        assert_close(
+            totals[name], (wanted.int().to(dtype) if integer else wanted.float()).reshape(reduced)
+        )
 
 
 def test_reductions_of_nan_of_nothing_and_of_integers_that_wrap():
@@ -62,7 +82,12 @@ def test_reductions_of_nan_of_nothing_and_of_integers_that_wrap():
     a, total = torch.full((1, 2), 2**30, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
     run_first(
         fused(
-            a, torch.ones(2, 3, dtype=torch.int32), torch.zeros(1, 3, dtype=torch.int32), only_sum, torch.int32, S=total
+            a,
+            torch.ones(2, 3, dtype=torch.int32),
+            torch.zeros(1, 3, dtype=torch.int32),
+            only_sum,
+            torch.int32,
+            S=total,
         )
     )
     assert total.item() == -(2**31)  # three times 2^31, modulo 2^32
@@ -86,11 +111,17 @@ REDUCTION_ERRORS = {
     ),
     "negative": ("sum(accum, -3)", torch.zeros(3), "S is a reduction along dimension -3"),
     "number": ("sum(accum, -1)", 1.0, "S is an output of the epilogue, and so has to be a tensor"),
-    "overlap": ("sum(accum, -1)", torch.zeros(1).expand(3), "S with shape .* has several indices on one element"),
+    "overlap": (
+        "sum(accum, -1)",
+        torch.zeros(1).expand(3),
+        "S with shape .* has several indices on one element",
+    ),
 }
 
 
-@pytest.mark.parametrize("expression, tensor, message", REDUCTION_ERRORS.values(), ids=REDUCTION_ERRORS)
+@pytest.mark.parametrize(
+    "expression, tensor, message", REDUCTION_ERRORS.values(), ids=REDUCTION_ERRORS
+)
 def test_reductions_that_do_not_fit(expression, tensor, message):
     source = f"def f(accum):\n    D = accum\n    S = {expression}\n    return D, S"
     with pytest.raises(ValueError, match=message):
@@ -102,8 +133,12 @@ def test_reductions_are_refused_along_the_batch_and_behind_other_operations():
     a, out = torch.ones(2, 3, 3), torch.zeros(2, 3, 3)
     with pytest.raises(ValueError, match="S is reduced along the batch alone"):
         fused(a, a, out, source, S=torch.zeros(3, 3))
-    with pytest.raises(ValueError, match="S is a reduction, and those are fused behind a GEMM alone"):
-        ElementwiseArguments(a[0], a[0], out[0], EpilogueArguments(source, D=out[0], S=torch.zeros(3)))
+    with pytest.raises(
+        ValueError, match="S is a reduction, and those are fused behind a GEMM alone"
+    ):
+        ElementwiseArguments(
+            a[0], a[0], out[0], EpilogueArguments(source, D=out[0], S=torch.zeros(3))
+        )
     with pytest.raises(ValueError, match="T is a maximum along a dimension without elements"):
         fused(
             torch.ones(3, 2),

@@ -3,7 +3,12 @@
 import cutlass_api
 import pytest
 import torch
-from cutlass_api.arguments import ElementwiseArguments, EpilogueArguments, GemmArguments, GroupedGemmArguments
+from cutlass_api.arguments import (
+    ElementwiseArguments,
+    EpilogueArguments,
+    GemmArguments,
+    GroupedGemmArguments,
+)
 from helpers import run_python
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -14,11 +19,24 @@ def tensors(kind, device):
     """Operands by name. Under a FakeTensorMode they are fake; the offsets' values are then of no matter."""
     half = {"device": device, "dtype": torch.float16}
     if kind == "grouped":
-        a, b, out = torch.randn(32, 64, **half), torch.randn(4, 64, 48, **half), torch.zeros(32, 48, **half)
-        return {"A": a, "B": b, "out": out, "offsets": torch.tensor(ENDS, dtype=torch.int32, device=device)}
+        a, b, out = (
+            torch.randn(32, 64, **half),
+            torch.randn(4, 64, 48, **half),
+            torch.zeros(32, 48, **half),
+        )
+        return {
+            "A": a,
+            "B": b,
+            "out": out,
+            "offsets": torch.tensor(ENDS, dtype=torch.int32, device=device),
+        }
     if kind == "elementwise":
         return {name: torch.randn(32, 64, **half) for name in ("A", "B", "out")}
-    operands = {"A": torch.randn(32, 64, **half), "B": torch.randn(64, 48, **half), "out": torch.zeros(32, 48, **half)}
+    operands = {
+        "A": torch.randn(32, 64, **half),
+        "B": torch.randn(64, 48, **half),
+        "out": torch.zeros(32, 48, **half),
+    }
     return operands | ({"bias": torch.randn(48, **half)} if kind == "fused" else {})
 
 
@@ -44,7 +62,12 @@ def wanted(kind, operands):
         return a + b
     if kind == "grouped":
         starts = [0, *ENDS[:-1]]
-        return torch.cat([a[start:end] @ b[group] for group, (start, end) in enumerate(zip(starts, ENDS, strict=True))])
+        return torch.cat(
+            [
+                a[start:end] @ b[group]
+                for group, (start, end) in enumerate(zip(starts, ENDS, strict=True))
+            ]
+        )
     return a @ b if kind == "gemm" else torch.relu(a @ b + operands["bias"].double())
 
 
@@ -65,13 +88,17 @@ def test_compiled_on_fakes_and_run_on_real_ones(kind, device):
         operands = tensors(kind, device)
         operands["out"].fill_(float("nan"))
         kernel.run(arguments(kind, operands), artifact)
-        torch.testing.assert_close(operands["out"].double(), wanted(kind, operands), rtol=2e-3, atol=2e-2)
+        torch.testing.assert_close(
+            operands["out"].double(), wanted(kind, operands), rtol=2e-3, atol=2e-2
+        )
         with pytest.raises(ValueError, match="FakeTensor"):
             kernel.run(described, artifact)
 
 
 @DEVICES
-@pytest.mark.parametrize("kind", ["gemm", "fused", "elementwise"])  # a grouped GEMM's offsets cannot be swapped
+@pytest.mark.parametrize(
+    "kind", ["gemm", "fused", "elementwise"]
+)  # a grouped GEMM's offsets cannot be swapped
 def test_bound_on_fakes_and_launched_on_real_ones(kind, device):
     with FakeTensorMode(allow_non_fake_inputs=True):
         fakes = tensors(kind, device)
@@ -80,10 +107,15 @@ def test_bound_on_fakes_and_launched_on_real_ones(kind, device):
     launch = kernel.bind(described)
     operands = tensors(kind, device)
     launch(**operands)
-    torch.testing.assert_close(operands["out"].double(), wanted(kind, operands), rtol=2e-3, atol=2e-2)
+    torch.testing.assert_close(
+        operands["out"].double(), wanted(kind, operands), rtol=2e-3, atol=2e-2
+    )
     on_real = kernel.bind(arguments(kind, operands))
     for name in operands:
-        for given in (operands | {name: fakes[name]}, {other: operands[other] for other in operands if other != name}):
+        for given in (
+            operands | {name: fakes[name]},
+            {other: operands[other] for other in operands if other != name},
+        ):
             with pytest.raises(ValueError, match=rf"^{name} is a FakeTensor: it has no memory"):
                 launch(**given)
         with pytest.raises(ValueError, match=rf"^{name} is a FakeTensor: it has no memory"):

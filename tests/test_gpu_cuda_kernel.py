@@ -24,7 +24,9 @@ template <class T> __global__ void square(const T* x, T* out, long long count) {
 
 
 def square_of(element):
-    return cuda_kernel(SQUARE, f"square<{element}>", grid=lambda x, out, count: ceil_div(count, 256))
+    return cuda_kernel(
+        SQUARE, f"square<{element}>", grid=lambda x, out, count: ceil_div(count, 256)
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,9 @@ extern "C" __global__ void total(const float* x, float* out, int count) {
 
 def test_dynamic_shared_memory_beyond_48_kib():
     count = 24 * 1024
-    total = cuda_kernel(REDUCE, "total", grid=lambda x, out, count: x.shape[0], shared_bytes=4 * count)
+    total = cuda_kernel(
+        REDUCE, "total", grid=lambda x, out, count: x.shape[0], shared_bytes=4 * count
+    )
     x = torch.randint(-3, 4, (5, count), device="cuda").float()
     out = torch.empty(5, device="cuda")
     total(x, out, count)
@@ -161,9 +165,13 @@ def test_streams_and_graphs():
 def test_what_does_not_fit_is_not_launched():
     square = square_of("float")
     x, out = torch.ones(100, device="cuda"), torch.zeros(100, device="cuda")
-    with pytest.raises(TypeError, match="out of square<float> points to float32, and a tensor of dtype float64"):
+    with pytest.raises(
+        TypeError, match="out of square<float> points to float32, and a tensor of dtype float64"
+    ):
         square(x, out.double(), 100)
-    with pytest.raises(ValueError, match=r"x of square<float> is on cuda:0, and out of square<float> on cpu"):
+    with pytest.raises(
+        ValueError, match=r"x of square<float> is on cuda:0, and out of square<float> on cpu"
+    ):
         square(x, out.cpu(), 100)
     with pytest.raises(ValueError, match="not contiguous"):
         square(torch.ones(200, device="cuda")[::2], out, 100)
@@ -218,5 +226,9 @@ def test_a_call_costs_microseconds(request):
                 kernel(x, out, 256)
             times.append((time.perf_counter() - start) / 100)
         medians[name] = 1e6 * statistics.median(times)
-    say(request, "a call of cuda_kernel: " + ", ".join(f"{name} {us:.1f} us" for name, us in medians.items()))
+    say(
+        request,
+        "a call of cuda_kernel: "
+        + ", ".join(f"{name} {us:.1f} us" for name, us in medians.items()),
+    )
     assert medians["grid fixed"] < 20

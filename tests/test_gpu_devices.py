@@ -7,7 +7,12 @@ import threading
 import cutlass_api
 import pytest
 import torch
-from cutlass_api.arguments import ElementwiseArguments, EpilogueArguments, GemmArguments, GroupedGemmArguments
+from cutlass_api.arguments import (
+    ElementwiseArguments,
+    EpilogueArguments,
+    GemmArguments,
+    GroupedGemmArguments,
+)
 
 pytestmark = [
     pytest.mark.gpu,
@@ -28,19 +33,26 @@ class Gemm:
     """A random product on one device, and what it should be."""
 
     def __init__(
-        self, device: int, dtype: torch.dtype = torch.float16, epilogue: EpilogueArguments | None = None
+        self,
+        device: int,
+        dtype: torch.dtype = torch.float16,
+        epilogue: EpilogueArguments | None = None,
     ) -> None:
         generator = torch.Generator(f"cuda:{device}").manual_seed(device)
 
         def random(*shape: int) -> torch.Tensor:
-            return torch.randn(*shape, device=f"cuda:{device}", dtype=torch.float16, generator=generator)
+            return torch.randn(
+                *shape, device=f"cuda:{device}", dtype=torch.float16, generator=generator
+            )
 
         self.device = torch.device("cuda", device)
         self.a, self.b = random(M, K), random(K, N)
         self.expected = self.a.double() @ self.b.double()
         self.out = torch.empty(M, N, device=self.device, dtype=torch.float16)
         self.clear()
-        self.args = GemmArguments(self.a, self.b, self.out, accumulator_type=torch.float32, epilogue=epilogue)
+        self.args = GemmArguments(
+            self.a, self.b, self.out, accumulator_type=torch.float32, epilogue=epilogue
+        )
 
     def clear(self) -> None:
         self.out.fill_(torch.nan)
@@ -110,7 +122,9 @@ def test_a_stream_of_another_device_is_refused() -> None:
     product = Gemm(1)
     kernel = cutlass_api.get_kernels(product.args)[0]
     artifact = kernel.compile(product.args)
-    with pytest.raises(ValueError, match="belongs to another device than the operands, which are on cuda:1"):
+    with pytest.raises(
+        ValueError, match="belongs to another device than the operands, which are on cuda:1"
+    ):
         kernel.run(product.args, artifact, stream=torch.cuda.Stream(0))
 
 
@@ -162,7 +176,9 @@ def test_epilogues_with_a_workspace_and_without() -> None:
             kernel.run(product.args)
             torch.cuda.synchronize(device)
             assert (D.double() - expected).norm() < 1e-2 * expected.norm(), kernel
-            assert (total.double() - expected.sum(1, keepdim=True)).norm() < 1e-2 * expected.sum(1).norm(), kernel
+            assert (total.double() - expected.sum(1, keepdim=True)).norm() < 1e-2 * expected.sum(
+                1
+            ).norm(), kernel
 
 
 def test_groups_elements_and_kernels_of_one_s_own() -> None:

@@ -48,10 +48,19 @@ def check(a, b, output, what=""):
 def test_every_way_to_lie_in_memory(shape, dtype):
     generator = torch.Generator(gpu_helpers.DEVICE).manual_seed(0)
     outputs = [form for form in FORMS if not form.broadcast]
-    pairs = [(left, FORMS[place]) for at, left in enumerate(FORMS) for place in {0, (at + 3) % 9, (2 * at + 1) % 9}]
+    pairs = [
+        (left, FORMS[place])
+        for at, left in enumerate(FORMS)
+        for place in {0, (at + 3) % 9, (2 * at + 1) % 9}
+    ]
     for at, (left, right) in enumerate(pairs):
         a, b = (random_operand(shape, dtype, form, generator) for form in (left, right))
-        check(a, b, Output(shape, dtype, outputs[at % len(outputs)]), f"{left} {right} {outputs[at % len(outputs)]}")
+        check(
+            a,
+            b,
+            Output(shape, dtype, outputs[at % len(outputs)]),
+            f"{left} {right} {outputs[at % len(outputs)]}",
+        )
 
 
 @dtypes
@@ -61,7 +70,11 @@ def test_dimensions_in_any_order(dtype):
         for left, out in product(permutations(range(3)), permutations(range(3))):
 
             def permuted(tensor, order):
-                return tensor.permute(order).contiguous().permute([order.index(dim) for dim in range(3)])
+                return (
+                    tensor.permute(order)
+                    .contiguous()
+                    .permute([order.index(dim) for dim in range(3)])
+                )
 
             a, b = (random_operand(shape, dtype, Form(), generator) for _ in range(2))
             output = permuted(torch.zeros(shape, device=a.device).to(dtype), out)
@@ -99,7 +112,9 @@ def test_nothing_to_add():
     run_first(ElementwiseArguments(empty, empty, torch.ones_like(empty)))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.float64, torch.bfloat16], ids=str
+)
 def test_an_epilogue_behind_the_sum(dtype):
     def scaled(accum, scale, bias, alpha):
         total = accum * scale
@@ -107,16 +122,25 @@ def test_an_epilogue_behind_the_sum(dtype):
         return D, total
 
     generator = torch.Generator(gpu_helpers.DEVICE).manual_seed(4)
-    for shape, form in product([(33, 64), (3, 17, 33)], [Form(multiple=16), Form(order="n"), Form(multiple=16, pad=1)]):
+    for shape, form in product(
+        [(33, 64), (3, 17, 33)], [Form(multiple=16), Form(order="n"), Form(multiple=16, pad=1)]
+    ):
         a, b = (random_operand(shape, dtype, form, generator) for _ in range(2))
         scale = random_operand(shape, dtype, Form(), generator)
         bias = random_operand((1, shape[-1]), torch.float32, Form(), generator)
         out, total = Output(shape, dtype, form), Output(shape, torch.float32, Form())
-        epilogue = EpilogueArguments(scaled, scale=scale, bias=bias, alpha=0.5, D=out.tensor, total=total.tensor)
+        epilogue = EpilogueArguments(
+            scaled, scale=scale, bias=bias, alpha=0.5, D=out.tensor, total=total.tensor
+        )
         run_first(ElementwiseArguments(a, b, out.tensor, epilogue))
         product_ = (a.double() + b.double()) * scale.double()
         wanted = torch.relu(product_ + bias.double()) * 0.5
-        tolerance = {torch.float64: 1e-6, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}[dtype]
+        tolerance = {
+            torch.float64: 1e-6,
+            torch.float32: 1e-5,
+            torch.float16: 5e-3,
+            torch.bfloat16: 3e-2,
+        }[dtype]
         torch.testing.assert_close(out.tensor.double(), wanted, rtol=tolerance, atol=tolerance)
         torch.testing.assert_close(total.tensor.double(), product_, rtol=tolerance, atol=tolerance)
         assert out.intact_around() and total.intact_around()
@@ -147,11 +171,15 @@ def test_a_bound_launch():
 
 
 @pytest.mark.timing
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.int8], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float32, torch.float16, torch.int8], ids=str
+)
 def test_bandwidth_beside_a_copy(dtype, request):
     """What is read and written a second, as a share of what torch's copy reads and writes."""
     size = 256 * 2**20 // dtype.itemsize  # three of these are far more than L2
-    a, b = (torch.randint(-9, 9, (size,), device="cuda", dtype=torch.int8).to(dtype) for _ in range(2))
+    a, b = (
+        torch.randint(-9, 9, (size,), device="cuda", dtype=torch.int8).to(dtype) for _ in range(2)
+    )
     out = torch.empty_like(a)
     args = ElementwiseArguments(a, b, out)
     kernel = cutlass_api.get_kernels(args)[0]
@@ -180,7 +208,10 @@ def test_bandwidth_beside_a_copy(dtype, request):
             times[name].append(start.elapsed_time(end) / 5)
     moved = {"copy": 2, "add": 3, "ours": 3}
     rates = {
-        name: moved[name] * size * dtype.itemsize / (1e-3 * statistics.median(times[name])) / 1e12 for name in graphs
+        name: moved[name] * size * dtype.itemsize / (1e-3 * statistics.median(times[name])) / 1e12
+        for name in graphs
     }
-    say(request, f"{dtype}: " + ", ".join(f"{name} {rate:.2f} TB/s" for name, rate in rates.items()))
+    say(
+        request, f"{dtype}: " + ", ".join(f"{name} {rate:.2f} TB/s" for name, rate in rates.items())
+    )
     assert rates["ours"] > 0.9 * rates["copy"]

@@ -21,7 +21,13 @@ F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float6
 E4M3, E5M2, S8, S32 = torch.float8_e4m3fn, torch.float8_e5m2, torch.int8, torch.int32
 
 #: Batch, M, N, K: whole tiles, odd numbers, less than a vector, several matrices, no product at all.
-SHAPES = [((), 256, 384, 128), ((), 131, 67, 40), ((), 5, 3, 8), ((3,), 70, 136, 24), ((2,), 33, 65, 0)]
+SHAPES = [
+    ((), 256, 384, 128),
+    ((), 131, 67, 40),
+    ((), 5, 3, 8),
+    ((3,), 70, 136, 24),
+    ((2,), 33, 65, 0),
+]
 #: Ways for an operand of the epilogue to lie in memory.
 FORMS = [
     Form(),
@@ -49,13 +55,28 @@ def factors(batch, m, n, k, dtype, layout, seed):
     a, b = (coarse(*batch, *shape, dtype=dtype, generator=generator) for shape in ((m, k), (k, n)))
     aligned = seed % 2 == 0
     forms = [Form(order=letter, multiple=16 if aligned else 1) for letter in layout[:2]]
-    return [in_form(x, form) if x.numel() else x.to(gpu_helpers.DEVICE) for x, form in zip((a, b), forms, strict=True)]
+    return [
+        in_form(x, form) if x.numel() else x.to(gpu_helpers.DEVICE)
+        for x, form in zip((a, b), forms, strict=True)
+    ]
 
 
 class Trial:
     """One epilogue behind one problem, its operands laid out at random."""
 
-    def __init__(self, case, batch, m, n, k, dtype=F16, out_dtype=None, accumulator=F32, seed=0, reductions=None):
+    def __init__(
+        self,
+        case,
+        batch,
+        m,
+        n,
+        k,
+        dtype=F16,
+        out_dtype=None,
+        accumulator=F32,
+        seed=0,
+        reductions=None,
+    ):
         self.case, choose = case, random.Random(seed)
         layout = "".join(choose.choice("tn") for _ in range(3))
         self.a, self.b = factors(batch, m, n, k, dtype, layout, seed)
@@ -64,13 +85,20 @@ class Trial:
         self.given = dict(case.numbers)
         for name, kind in case.tensors.items():
             tensor = coarse(
-                *shape_of(kind, shape), dtype=choose.choice([F16, BF16, F32, F64, E5M2]), generator=generator
+                *shape_of(kind, shape),
+                dtype=choose.choice([F16, BF16, F32, F64, E5M2]),
+                generator=generator,
             )
             tensor = (tensor.float().abs() + 1).to(tensor.dtype) if name == "scale" else tensor
-            self.given[name] = in_form(tensor, choose.choice(FORMS)) if tensor.dim() else float(tensor)
-        self.out = Output(shape, out_dtype or dtype, Form(order=layout[2], multiple=choose.choice([1, 8])))
+            self.given[name] = (
+                in_form(tensor, choose.choice(FORMS)) if tensor.dim() else float(tensor)
+            )
+        self.out = Output(
+            shape, out_dtype or dtype, Form(order=layout[2], multiple=choose.choice([1, 8]))
+        )
         self.others = {
-            name: Output(shape, choose.choice([F16, BF16, F32, F64]), choose.choice(FORMS)) for name in case.others
+            name: Output(shape, choose.choice([F16, BF16, F32, F64]), choose.choice(FORMS))
+            for name in case.others
         }
         others = {name: output.tensor for name, output in self.others.items()}
         for name, kind in (reductions or {}).items():
@@ -78,9 +106,13 @@ class Trial:
             self.others[name] = Output((1, math.prod(extents)), choose.choice([F32, F64]), Form())
             others[name] = self.others[name].tensor.view(extents)
         self.operands = self.given | others
-        self.args = fused(self.a, self.b, self.out.tensor, case.function, accumulator, **self.operands)
+        self.args = fused(
+            self.a, self.b, self.out.tensor, case.function, accumulator, **self.operands
+        )
         compute = F64 if accumulator == F64 else F32
-        self.wanted = expected(case.function, (self.a.double() @ self.b.double()).to(compute), self.given, compute)
+        self.wanted = expected(
+            case.function, (self.a.double() @ self.b.double()).to(compute), self.given, compute
+        )
         self.said = f"{case.name} {shape} k={k} {layout} {dtype} seed {seed}"
 
     def kernels(self):
@@ -91,7 +123,11 @@ class Trial:
         for kernel in found:
             by_family.setdefault(type(kernel), []).append(kernel)
         assert len(by_family) > 1 or self.a.dtype in (F64, E4M3, E5M2, S32), self.said
-        return [kernel for kernels in by_family.values() for kernel in {kernels[0], choose.choice(kernels)}]
+        return [
+            kernel
+            for kernels in by_family.values()
+            for kernel in {kernels[0], choose.choice(kernels)}
+        ]
 
     def check(self, kernel):
         outputs = {"D": self.out, **self.others}
@@ -124,16 +160,26 @@ def test_functions_layouts_and_broadcasts(case):
 
 @pytest.mark.parametrize("case, kinds", REDUCTIONS, ids=lambda case: getattr(case, "name", ""))
 def test_reductions_behind_every_layout(case, kinds):
-    check_all(Trial(case, *shape, seed=seed, reductions=kinds) for seed, shape in enumerate(SHAPES * 2))
+    check_all(
+        Trial(case, *shape, seed=seed, reductions=kinds) for seed, shape in enumerate(SHAPES * 2)
+    )
 
 
-REDUCED_TYPES = [(F16, F16, F16), (BF16, F32, F32), (F32, F32, F32), (F64, F64, F64), (E5M2, E5M2, F32)]
+REDUCED_TYPES = [
+    (F16, F16, F16),
+    (BF16, F32, F32),
+    (F32, F32, F32),
+    (F64, F64, F64),
+    (E5M2, E5M2, F32),
+]
 
 
 @pytest.mark.parametrize("dtype, out_dtype, accumulator", REDUCED_TYPES, ids=str)
 def test_reductions_of_dtypes(dtype, out_dtype, accumulator):
     with float32_precision("high"):
-        shapes = [shape if accumulator != F16 else (*shape[:3], min(shape[3], 16)) for shape in SHAPES]
+        shapes = [
+            shape if accumulator != F16 else (*shape[:3], min(shape[3], 16)) for shape in SHAPES
+        ]
         check_all(
             Trial(case, *shape, dtype, out_dtype, accumulator, seed, kinds)
             for case, kinds in REDUCTIONS
@@ -146,7 +192,9 @@ def test_float32_operands_from_registers():
 
     class OfHopper(Trial):
         def kernels(self):
-            return [kernel for kernel in cutlass_api.get_kernels(self.args) if from_registers(kernel)]
+            return [
+                kernel for kernel in cutlass_api.get_kernels(self.args) if from_registers(kernel)
+            ]
 
     with float32_precision("high"):
         trials = [
@@ -161,7 +209,9 @@ def test_float32_operands_from_registers():
         ]
         # A seed decides the layout, too.
         assert all(trial.kernels() for trial in trials)
-        assert {kernel.metadata.design.swapped for trial in trials for kernel in trial.kernels()} == {True, False}
+        assert {
+            kernel.metadata.design.swapped for trial in trials for kernel in trial.kernels()
+        } == {True, False}
         check_all(trials)
 
 
@@ -193,20 +243,25 @@ def test_epilogues_behind_k_over_the_grid():
         assert_close(c, a.double() @ b.double() + 2 * before.double(), repr(kernel))
 
 
-@pytest.mark.parametrize("m, n, k, layout", [(200, 600, 512, "ttt"), (37, 264, 1024, "tnn"), (1024, 9, 256, "ntt")])
+@pytest.mark.parametrize(
+    "m, n, k, layout", [(200, 600, 512, "ttt"), (37, 264, 1024, "tnn"), (1024, 9, 256, "ntt")]
+)
 def test_reductions_by_all_kernels_the_same_bits_every_time(m, n, k, layout):
-    source = (
-        "def f(accum):\n    D = accum\n    S = sum(D, -1)\n    T = sum(D, -2)\n    U = max(D, 0)\n    return D, S, T, U"
-    )
+    source = "def f(accum):\n    D = accum\n    S = sum(D, -1)\n    T = sum(D, -2)\n    U = max(D, 0)\n    return D, S, T, U"
     generator = torch.Generator("cuda").manual_seed(0)
     a, b = (torch.randn(*s, device="cuda", generator=generator).half() for s in ((m, k), (k, n)))
-    a, b = (x if letter == "t" else x.mT.contiguous().mT for x, letter in zip((a, b), layout[:2], strict=True))
+    a, b = (
+        x if letter == "t" else x.mT.contiguous().mT
+        for x, letter in zip((a, b), layout[:2], strict=True)
+    )
     out = (
         torch.empty(m, n, device="cuda", dtype=F16)
         if layout[2] == "t"
         else torch.empty(n, m, device="cuda", dtype=F16).mT
     )
-    results = {name: torch.empty(extent, device="cuda") for name, extent in (("S", m), ("T", n), ("U", n))}
+    results = {
+        name: torch.empty(extent, device="cuda") for name, extent in (("S", m), ("T", n), ("U", n))
+    }
     args = fused(a, b, out, source, **results)
     product = a.double() @ b.double()
     wanted = {"S": product.sum(-1), "T": product.sum(-2), "U": product.amax(0)}
@@ -264,9 +319,13 @@ TYPES = [
 @pytest.mark.parametrize("dtype, out_dtype, accumulator", TYPES, ids=str)
 def test_dtypes(dtype, out_dtype, accumulator):
     with float32_precision("high"):
-        cases = [case for case in CASES if case.name in ("aux_store", "scales", "choices", "bias_gelu")]
+        cases = [
+            case for case in CASES if case.name in ("aux_store", "scales", "choices", "bias_gelu")
+        ]
         # Sums that a float16 accumulator holds exactly are short.
-        shapes = [shape if accumulator != F16 else (*shape[:3], min(shape[3], 16)) for shape in SHAPES]
+        shapes = [
+            shape if accumulator != F16 else (*shape[:3], min(shape[3], 16)) for shape in SHAPES
+        ]
         check_all(
             Trial(case, *shape, dtype, out_dtype, accumulator, seed=seed)
             for case in cases
@@ -314,11 +373,16 @@ def test_integer_accumulators(out_dtype):
 
 
 @pytest.mark.parametrize(
-    "case, kinds", [(case, {}) for case in CASES] + REDUCTIONS, ids=lambda case: getattr(case, "name", "")
+    "case, kinds",
+    [(case, {}) for case in CASES] + REDUCTIONS,
+    ids=lambda case: getattr(case, "name", ""),
 )
 def test_the_cpu_reference_agrees(case, kinds):
     trial = Trial(case, (), 96, 80, 64, seed=2, reductions=kinds)
-    host = {name: value.cpu() if isinstance(value, torch.Tensor) else value for name, value in trial.operands.items()}
+    host = {
+        name: value.cpu() if isinstance(value, torch.Tensor) else value
+        for name, value in trial.operands.items()
+    }
     out = trial.out.tensor.cpu()
     args = fused(trial.a.cpu(), trial.b.cpu(), out, case.function, **host)
     cutlass_api.get_kernels(args)[0].run(args)
@@ -354,7 +418,9 @@ def test_activations_are_exact_to_the_far_ends():
         kernel.run(args)
         for name, tensor in outputs.items():
             near = (exact.abs() < 8) if name == "G" else torch.ones_like(exact, dtype=torch.bool)
-            torch.testing.assert_close(tensor.double()[near], wanted[name][near], rtol=1e-5, atol=1e-37)
+            torch.testing.assert_close(
+                tensor.double()[near], wanted[name][near], rtol=1e-5, atol=1e-37
+            )
             torch.testing.assert_close(tensor.double(), wanted[name], rtol=1e-5, atol=1e-13)
     # What has no bounds keeps them.
     ends = torch.tensor([torch.inf, -torch.inf, torch.nan], device="cuda")[:, None]
@@ -390,7 +456,11 @@ def test_operands_that_lie_in_every_way_behind_every_hopper_kernel(layout):
     wanted = expected(lies_in_every_way, (a.double() @ b.double()).float(), operands, F32)
     other = Output((m, n), F16, Form(offset=1))
     args = fused(a, b, out, lies_in_every_way, **operands, P=other.tensor)
-    kernels = [kernel for kernel in cutlass_api.get_kernels(args) if kernel.metadata.kernel_name.startswith("sm90")]
+    kernels = [
+        kernel
+        for kernel in cutlass_api.get_kernels(args)
+        if kernel.metadata.kernel_name.startswith("sm90")
+    ]
     assert len(kernels) > 10
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda kernel: kernel.compile(args), kernels))
@@ -466,7 +536,11 @@ def test_operands_that_move_are_followed():
     for _ in range(3):
         kernel.run(args, artifact, assume_supported_args=True)
     c.data = coarse(256, 300, dtype=F16).cuda()[:, 7:263]
-    calls = (lambda: kernel.run(args, artifact, assume_supported_args=True), lambda: kernel.run(args), launch)
+    calls = (
+        lambda: kernel.run(args, artifact, assume_supported_args=True),
+        lambda: kernel.run(args),
+        launch,
+    )
     for call in calls:
         out.zero_()
         call()
@@ -489,7 +563,9 @@ def test_operands_that_move_are_followed():
     for_row.run(of_row)
     # Nor does code for one row serve many.
     c.data = full
-    with pytest.raises(ValueError, match=r"C: float16 for each column.*the arguments carry .*C: float16"):
+    with pytest.raises(
+        ValueError, match=r"C: float16 for each column.*the arguments carry .*C: float16"
+    ):
         for_row.run(of_row)
     c.data = torch.zeros(256, 255, dtype=F16, device="cuda")
     with pytest.raises(ValueError, match="C with shape"):

@@ -75,7 +75,10 @@ def artifacts(request) -> Artifacts:
         for (family, types), (ratio, where) in sorted(WORST.items(), key=lambda item: -item[1][0])
     ]
     if lines:
-        say(request, "worst error by family and types, as a multiple of torch's own:\n" + "\n".join(lines))
+        say(
+            request,
+            "worst error by family and types, as a multiple of torch's own:\n" + "\n".join(lines),
+        )
 
 
 def make_problem(types: Types, shape, a_form: Form, b_form: Form, tf32: bool = False) -> Problem:
@@ -95,15 +98,23 @@ def parts_of(family: str, types: Types) -> list[tuple[str, list[cutlass_api.Kern
     """
     kernels = GROUPS[family, types]
     count = 5 if len(kernels) > 300 else 1
-    parts = [[k for k in kernels if sum(k.metadata.design.tile_shape) // 8 % count == at] for at in range(count)]
-    return [(f"{family}-{types}" + (f"-{at}" if count > 1 else ""), part) for at, part in enumerate(parts)]
+    parts = [
+        [k for k in kernels if sum(k.metadata.design.tile_shape) // 8 % count == at]
+        for at in range(count)
+    ]
+    return [
+        (f"{family}-{types}" + (f"-{at}" if count > 1 else ""), part)
+        for at, part in enumerate(parts)
+    ]
 
 
 @pytest.mark.parametrize(
     ("family", "types", "group"),
     [pytest.param(*key, part, id=name) for key in GROUPS for name, part in parts_of(*key)],
 )
-def test_every_kernel(family: str, types: Types, group: list[cutlass_api.Kernel], artifacts) -> None:
+def test_every_kernel(
+    family: str, types: Types, group: list[cutlass_api.Kernel], artifacts
+) -> None:
     """Each on an aligned shape, an odd one larger than a tile, and a batch; inputs aligned as it asks and no more."""
     cases = [("aligned", (192, 320, 256)), ("odd", (387, 259, 131)), ("batch", (3, 67, 45, 39))]
     if family == "skinny":  # whose blocks of K are long, and many are on their way at once
@@ -124,15 +135,23 @@ def test_every_kernel(family: str, types: Types, group: list[cutlass_api.Kernel]
                     forms = [Form(order) for order in layout]
                 else:
                     sides = (types.a, types.b, types.out)
-                    forms = [just_aligned(*side) for side in zip(layout, sides, load_bytes, strict=True)]
+                    forms = [
+                        just_aligned(*side) for side in zip(layout, sides, load_bytes, strict=True)
+                    ]
                 if operands.out.divisibility > 1:
                     forms[2] = Form(layout[2], multiple=operands.out.divisibility)
                 else:  # it may be anywhere: its rows are never aligned
-                    forms[2] = Form(layout[2], pad=3 if case == "odd" else 0, offset=0 if case == "aligned" else 1)
+                    forms[2] = Form(
+                        layout[2],
+                        pad=3 if case == "odd" else 0,
+                        offset=0 if case == "aligned" else 1,
+                    )
                 key = (shape, *forms[:2])
                 if key not in problems:
                     problems[key] = make_problem(types, shape, *forms[:2], tf32)
-                failure = check(kernel, artifact, problems[key], forms[2], f"{case} {shape} {layout}")
+                failure = check(
+                    kernel, artifact, problems[key], forms[2], f"{case} {shape} {layout}"
+                )
                 if failure:
                     failures.append(failure)
     fail_with(failures)
@@ -145,7 +164,8 @@ def test_tiles_that_follow_each_other(pad: int, artifacts) -> None:
     kernels = [
         kernel
         for kernel in GROUPS.get(("sm90", types), [])
-        if layouts_of(kernel) == ["ttt"] and not kernel.metadata.design.over_grid  # which is for few tiles
+        if layouts_of(kernel) == ["ttt"]
+        and not kernel.metadata.design.over_grid  # which is for few tiles
     ]
     problem = make_problem(types, (1501, 8192, 64), Form(), Form())
     failures = [
@@ -156,7 +176,9 @@ def test_tiles_that_follow_each_other(pad: int, artifacts) -> None:
     fail_with([failure for failure in failures if failure])
 
 
-@pytest.mark.parametrize("m, n, k", [(328, 1536, 4096), (584, 1856, 3072), (1016, 1000, 4096), (1024, 1024, 4096)])
+@pytest.mark.parametrize(
+    "m, n, k", [(328, 1536, 4096), (584, 1856, 3072), (1016, 1000, 4096), (1024, 1024, 4096)]
+)
 def test_a_tile_for_each_multiprocessor(m: int, n: int, k: int, artifacts) -> None:
     """Kernels without clusters, on operands whose rows begin at lines of the cache: those walk their tiles by GPCs."""
     types = Types(torch.float16, torch.float16, torch.float32, torch.float16)
@@ -252,12 +274,20 @@ def in_all_forms(layout: str, batched: bool) -> dict[str, tuple[Form, Form, Form
     forms = {
         "tight": tight,
         "rows of 16 bytes": (Form(a, multiple=16), Form(b, multiple=16), Form(out, multiple=16)),
-        "rows of an odd number": (Form(a, multiple=2, pad=1), Form(b, multiple=2, pad=1), Form(out, multiple=2, pad=1)),
+        "rows of an odd number": (
+            Form(a, multiple=2, pad=1),
+            Form(b, multiple=2, pad=1),
+            Form(out, multiple=2, pad=1),
+        ),
         "offset by one": (Form(a, offset=1), Form(b, offset=1), Form(out, offset=1)),
         "A offset by one": (Form(a, multiple=16, offset=1), Form(b, multiple=16), Form(out)),
         "no unit stride in A": (Form(a, step=2), Form(b), Form(out)),
         "no unit stride in B": (Form(a), Form(b, step=3), Form(out)),
-        "no unit stride in out": (Form(a, multiple=16), Form(b, multiple=16), Form(out, step=2, pad=5)),
+        "no unit stride in out": (
+            Form(a, multiple=16),
+            Form(b, multiple=16),
+            Form(out, step=2, pad=5),
+        ),
         "rows of A alike": (Form(a, broadcast=(-2,)), Form(b), Form(out)),
         "columns of A alike": (Form(a, broadcast=(-1,)), Form(b), Form(out)),
         "rows of B alike": (Form(a), Form(b, broadcast=(-2,)), Form(out)),
@@ -345,7 +375,9 @@ def test_tf32_kernels_are_found_only_where_torch_allows_them() -> None:
         assert kernels and not any(rounds_to_tf32(kernel) for kernel in kernels)
     rounding = [kernel for kernel in GROUPS.get(("sm80", FLOAT32), [])]
     with float32_precision("high"):
-        assert any(rounds_to_tf32(kernel) for kernel in cutlass_api.get_kernels(args)) == bool(rounding)
+        assert any(rounds_to_tf32(kernel) for kernel in cutlass_api.get_kernels(args)) == bool(
+            rounding
+        )
 
 
 @pytest.mark.skipif(("sm80", FLOAT32) not in GROUPS, reason="there is no tf32 kernel")
@@ -367,16 +399,26 @@ def test_tf32_operands_from_registers(layout: str, artifacts) -> None:
     shapes = [(776, 1032, 200), (3, 260, 388, 68), (64, 128, 4), (2, 132, 68, 0)]
     for shape, loose in product(shapes, (False, True)):
         batches = "same" if loose and len(shape) == 4 else "apart"
-        forms = [Form(layout[0], multiple=4, offset=4, batches=batches), Form(layout[1], multiple=4, pad=4)]
+        forms = [
+            Form(layout[0], multiple=4, offset=4, batches=batches),
+            Form(layout[1], multiple=4, pad=4),
+        ]
         out_form = Form(layout[2], pad=3, offset=1) if loose else Form(layout[2], multiple=4)
         problem = make_problem(FLOAT32, shape, *forms, tf32=True)
         out = Output(problem.shape, torch.float32, out_form)
         with float32_precision("high"):
-            found = cutlass_api.get_kernels(GemmArguments(problem.a, problem.b, out.tensor, torch.float32))
+            found = cutlass_api.get_kernels(
+                GemmArguments(problem.a, problem.b, out.tensor, torch.float32)
+            )
             kernels = [kernel for kernel in found if from_registers(kernel)]
-            assert len({kernel.metadata.design.tile_shape for kernel in kernels}) >= 3, (layout, shape)
+            assert len({kernel.metadata.design.tile_shape for kernel in kernels}) >= 3, (
+                layout,
+                shape,
+            )
             for kernel, artifact in zip(kernels, artifacts.of(kernels), strict=True):
-                failure = check(kernel, artifact, problem, out_form, f"{shape} {layout} loose {loose}")
+                failure = check(
+                    kernel, artifact, problem, out_form, f"{shape} {layout} loose {loose}"
+                )
                 if failure:
                     failures.append(failure)
     fail_with(failures)
@@ -385,7 +427,9 @@ def test_tf32_operands_from_registers(layout: str, artifacts) -> None:
 # ---- what only some types have ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtypes", [(torch.int8,) * 2, (torch.uint8,) * 2, (torch.int8, torch.uint8)], ids=str)
+@pytest.mark.parametrize(
+    "dtypes", [(torch.int8,) * 2, (torch.uint8,) * 2, (torch.int8, torch.uint8)], ids=str
+)
 def test_integer_sums_wrap_around(dtypes, artifacts) -> None:
     """As torch's do: modulo 2^32, without saturation. Only the largest numbers over a long K get there."""
     extreme = {torch.int8: -128, torch.uint8: 255}
@@ -394,7 +438,9 @@ def test_integer_sums_wrap_around(dtypes, artifacts) -> None:
     b = torch.full((n, k), extreme[dtypes[1]], dtype=dtypes[1], device=gpu_helpers.DEVICE).mT
     expected = exact_integer_product(a, b)
     assert abs(extreme[dtypes[0]] * extreme[dtypes[1]]) * k > 2**31
-    chosen = sample(cutlass_api.get_kernels(GemmArguments(a, b, expected.clone(), accumulator_type=torch.int32)))
+    chosen = sample(
+        cutlass_api.get_kernels(GemmArguments(a, b, expected.clone(), accumulator_type=torch.int32))
+    )
     for kernel, artifact in zip(chosen, artifacts.of(chosen), strict=True):
         out = torch.full((m, n), 0x5A5A5A5A, dtype=torch.int32, device=gpu_helpers.DEVICE)
         args = GemmArguments(a, b, out, accumulator_type=torch.int32)
@@ -412,7 +458,9 @@ def test_infinities_and_nans_stay_in_their_rows(dtype: torch.dtype) -> None:
     expected = torch.full((m, n), float(k), device=gpu_helpers.DEVICE)
     expected[:, 66], expected[3, :] = float("inf"), float("nan")
     out = torch.full((m, n), -1.0, dtype=dtype, device=gpu_helpers.DEVICE)
-    for kernel in sample(cutlass_api.get_kernels(args := GemmArguments(a, b, out, accumulator_type=torch.float32))):
+    for kernel in sample(
+        cutlass_api.get_kernels(args := GemmArguments(a, b, out, accumulator_type=torch.float32))
+    ):
         out.fill_(-1)
         kernel.run(args)
         torch.testing.assert_close(out.float(), expected, rtol=0, atol=0, equal_nan=True)
@@ -437,13 +485,19 @@ def test_results_are_the_same_bits_every_time(artifacts) -> None:
             args = GemmArguments(problem.a, problem.b, out, accumulator_type=types.accumulator)
             kernel.run(args, artifacts.of([kernel])[0])
             results.append(out)
-        assert all(torch.equal(result, results[0]) for result in results), kernel.metadata.kernel_name
+        assert all(torch.equal(result, results[0]) for result in results), (
+            kernel.metadata.kernel_name
+        )
 
 
 def split_kernels(types: Types) -> list[cutlass_api.Kernel]:
     """Those that split K."""
     kernels = GROUPS.get(("sm90", types), [])
-    return [kernel for kernel in kernels if kernel.metadata.design.split > 1 and not any(kernel.metadata.design.packed)]
+    return [
+        kernel
+        for kernel in kernels
+        if kernel.metadata.design.split > 1 and not any(kernel.metadata.design.packed)
+    ]
 
 
 @pytest.mark.parametrize("types", [types for types in ALL_TYPES if split_kernels(types)], ids=str)
@@ -469,7 +523,9 @@ def test_k_in_parts(types: Types, artifacts) -> None:
                     failure = check(kernel, artifact, problem, forms[2], f"{shape} {layout}")
                     outs = [Output(problem.shape, types.out, forms[2]).tensor for _ in range(2)]
                     for out in outs:
-                        args = GemmArguments(problem.a, problem.b, out, accumulator_type=types.accumulator)
+                        args = GemmArguments(
+                            problem.a, problem.b, out, accumulator_type=types.accumulator
+                        )
                         kernel.run(args, artifact)
                 if not failure and not torch.equal(*outs):
                     failure = f"{kernel.metadata.kernel_name} {shape} {layout}: not the same bits"
@@ -480,7 +536,11 @@ def test_k_in_parts(types: Types, artifacts) -> None:
 def deep_gemm(m: int, n: int, k: int) -> tuple[GemmArguments, torch.Tensor, torch.Tensor]:
     """A product, its output, and what that should be."""
     half = {"dtype": torch.float16, "device": gpu_helpers.DEVICE}
-    a, b, out = torch.randn(m, k, **half), torch.randn(k, n, **half), torch.full((m, n), torch.nan, **half)
+    a, b, out = (
+        torch.randn(m, k, **half),
+        torch.randn(k, n, **half),
+        torch.full((m, n), torch.nan, **half),
+    )
     return GemmArguments(a, b, out, torch.float32), out, a.double() @ b.double()
 
 
@@ -492,9 +552,17 @@ def test_workspace_of_parts_may_hold_anything() -> None:
     """Noise, what another problem left there, what the same one did; also in a graph."""
     if cutlass_api.utils.device_cc() // 10 != 9:
         pytest.skip("sm90 is for Hopper")
-    problems = [deep_gemm(*shape) for shape in [(130, 72, 9000), (130, 72, 3008), (380, 392, 6000), (64, 64, 20000)]]
+    problems = [
+        deep_gemm(*shape)
+        for shape in [(130, 72, 9000), (130, 72, 3008), (380, 392, 6000), (64, 64, 20000)]
+    ]
     workspace = torch.empty(16 << 20, dtype=torch.uint8, device=gpu_helpers.DEVICE)
-    fills = [lambda: workspace.random_(0, 256), lambda: workspace.fill_(255), lambda: None, workspace.zero_]
+    fills = [
+        lambda: workspace.random_(0, 256),
+        lambda: workspace.fill_(255),
+        lambda: None,
+        workspace.zero_,
+    ]
 
     def run_all(kernel: cutlass_api.Kernel, artifact: object) -> None:
         for args, _, _ in problems:
@@ -539,7 +607,9 @@ def test_parts_do_not_wait_for_what_cannot_run() -> None:
     """
     multiprocessors = torch.cuda.get_device_properties(gpu_helpers.DEVICE).multi_processor_count
     # Each of its CTAs has a multiprocessor for itself, all but 24.
-    occupy = cuda_kernel(source, "occupy", grid=multiprocessors - 24, block=32, shared_bytes=200 << 10)
+    occupy = cuda_kernel(
+        source, "occupy", grid=multiprocessors - 24, block=32, shared_bytes=200 << 10
+    )
     args, out, expected = deep_gemm(256, 512, 32768)
     busy, ours = torch.cuda.Stream(), torch.cuda.Stream()
     end = torch.zeros(1, dtype=torch.int64, device=gpu_helpers.DEVICE)
@@ -549,7 +619,9 @@ def test_parts_do_not_wait_for_what_cannot_run() -> None:
         if design.cluster_shape[0] * design.cluster_shape[1] > 2:
             continue  # which may find no room before the end
         artifact = kernel.compile(args)
-        workspace = torch.empty(kernel.get_workspace_size(args), dtype=torch.uint8, device=gpu_helpers.DEVICE)
+        workspace = torch.empty(
+            kernel.get_workspace_size(args), dtype=torch.uint8, device=gpu_helpers.DEVICE
+        )
         out.fill_(torch.nan)
         torch.cuda.synchronize()
         occupy(end, 50_000_000, stream=busy)
@@ -574,7 +646,9 @@ def test_nothing_to_compute_is_computed(shape) -> None:
 
 # ---- anything at all -------------------------------------------------------------------------------------------------
 
-extents = st.one_of(st.integers(1, 40), st.integers(1, 300), st.sampled_from([16, 32, 64, 128, 256]))
+extents = st.one_of(
+    st.integers(1, 40), st.integers(1, 300), st.sampled_from([16, 32, 64, 128, 256])
+)
 forms = st.builds(
     Form,
     order=st.sampled_from("tn"),
@@ -624,7 +698,9 @@ def test_anything(artifacts, types, batch, m, n, k, a_form, b_form, out_form) ->
         assert kernels, "no kernel serves this"
         (artifact,) = artifacts.of(kernels[:1])
         assert not isinstance(artifact, Exception), artifact
-        failure = check(kernels[0], artifact, problem, out_form, f"{shape} {a_form} {b_form} {out_form}")
+        failure = check(
+            kernels[0], artifact, problem, out_form, f"{shape} {a_form} {b_form} {out_form}"
+        )
     assert failure is None, failure
 
 

@@ -44,7 +44,9 @@ KERNELS = by_family_and_types(GroupedGemmOperandsMetadata)
 class GroupedProblem(Problem):
     """Random groups of so many rows each, with all that their products are judged by."""
 
-    def __init__(self, types: Types, sizes, n: int, k: int, a_form: Form, b_form: Form, step: int = 1) -> None:
+    def __init__(
+        self, types: Types, sizes, n: int, k: int, a_form: Form, b_form: Form, step: int = 1
+    ) -> None:
         generator = generator_for(types, sizes, n, k, a_form, b_form)
         small = types.integer and types.out == torch.float16
         self.ends = list(accumulate(sizes))
@@ -54,7 +56,9 @@ class GroupedProblem(Problem):
             random_operand((rows + SPARE, k), types.a, a_form, generator, small),
             random_operand((len(sizes), k, n), types.b, b_form, generator, small),
         )
-        self.offsets = torch.zeros(len(sizes) * step, dtype=torch.int32, device=gpu_helpers.DEVICE)[::step]
+        self.offsets = torch.zeros(len(sizes) * step, dtype=torch.int32, device=gpu_helpers.DEVICE)[
+            ::step
+        ]
         self.offsets.copy_(torch.tensor(self.ends, dtype=torch.int32))
         self.rows = rows
         self.shape = (rows + SPARE, n)
@@ -68,8 +72,12 @@ class GroupedProblem(Problem):
     def each(self, product) -> torch.Tensor:
         """What a function makes of each group's A and B, stacked."""
         spans = pairwise([0, *self.ends])
-        results = [product(self.a[start:end], self.b[group]) for group, (start, end) in enumerate(spans)]
-        return torch.cat(results) if results else torch.zeros(0, self.shape[1], device=self.a.device)
+        results = [
+            product(self.a[start:end], self.b[group]) for group, (start, end) in enumerate(spans)
+        ]
+        return (
+            torch.cat(results) if results else torch.zeros(0, self.shape[1], device=self.a.device)
+        )
 
     def of_group(self, kind: str):
         return lambda a, b: getattr(Problem(self.types, a, b), kind)
@@ -81,7 +89,10 @@ class GroupedProblem(Problem):
     @cached_property
     def parts(self) -> list[torch.Tensor]:
         count = 3 if self.types.a == torch.float64 else 1
-        return [self.each(lambda a, b, at=at: Problem(self.types, a, b).parts[at]) for at in range(count)]
+        return [
+            self.each(lambda a, b, at=at: Problem(self.types, a, b).parts[at])
+            for at in range(count)
+        ]
 
     @cached_property
     def scales(self) -> torch.Tensor:
@@ -89,7 +100,11 @@ class GroupedProblem(Problem):
 
     @cached_property
     def torch_error(self) -> float | None:
-        if self.types.a not in (torch.float16, torch.bfloat16) or self.types.out != self.types.a or self.k == 0:
+        if (
+            self.types.a not in (torch.float16, torch.bfloat16)
+            or self.types.out != self.types.a
+            or self.k == 0
+        ):
             return None
         if self.types.accumulator == torch.float16 or self.types.b != self.types.a:
             return None
@@ -104,7 +119,9 @@ def wrong(kernel, artifact, problem: GroupedProblem, form: Form, what: str) -> s
         kernel.run(problem.arguments(output.tensor), artifact)
         torch.cuda.synchronize()
     except Exception as error:
-        if isinstance(error, torch.AcceleratorError) or any(word in str(error) for word in gpu_helpers.FATAL):
+        if isinstance(error, torch.AcceleratorError) or any(
+            word in str(error) for word in gpu_helpers.FATAL
+        ):
             pytest.exit(f"{name}: {error}", returncode=1)
         return f"{name}: {type(error).__name__}: {error}"
     grouped, spare = output.tensor[: problem.rows], output.tensor[problem.rows :]
@@ -175,10 +192,18 @@ def test_any_groups(artifacts) -> None:
     for _ in range(150):
         types = chance.choice([HALF, HALF, *(types for _, types in KERNELS)])
         most = chance.choice([4, 70, 300])
-        sizes = [chance.choice([0, 1, chance.randint(0, most)]) for _ in range(chance.randint(1, 40))]
-        n, k = (chance.choice([8 * chance.randint(1, 40), chance.randint(1, 300)]) for _ in range(2))
+        sizes = [
+            chance.choice([0, 1, chance.randint(0, most)]) for _ in range(chance.randint(1, 40))
+        ]
+        n, k = (
+            chance.choice([8 * chance.randint(1, 40), chance.randint(1, 300)]) for _ in range(2)
+        )
         forms = [
-            Form(chance.choice("tn"), multiple=chance.choice([1, 8, 16]), offset=chance.choice([0, 0, 0, 1, 8]))
+            Form(
+                chance.choice("tn"),
+                multiple=chance.choice([1, 8, 16]),
+                offset=chance.choice([0, 0, 0, 1, 8]),
+            )
             for _ in range(3)
         ]
         problem = GroupedProblem(types, sizes, n, k, *forms[:2], step=chance.choice([1, 1, 2]))
@@ -186,13 +211,17 @@ def test_any_groups(artifacts) -> None:
         args = problem.arguments(Output(problem.shape, types.out, forms[2]).tensor)
         with float32_precision("highest"):
             kernel = cutlass_api.get_kernels(args)[0]
-        failures.append(wrong(kernel, artifacts.of([kernel])[0], problem, forms[2], f"{sizes} {n} {k} {forms}"))
+        failures.append(
+            wrong(kernel, artifacts.of([kernel])[0], problem, forms[2], f"{sizes} {n} {k} {forms}")
+        )
     fail_with([failure for failure in failures if failure])
 
 
 def sample(args: GroupedGemmArguments) -> list[cutlass_api.Kernel]:
     """The first kernel of each family."""
-    return list({family_of(kernel): kernel for kernel in reversed(cutlass_api.get_kernels(args))}.values())
+    return list(
+        {family_of(kernel): kernel for kernel in reversed(cutlass_api.get_kernels(args))}.values()
+    )
 
 
 def bf16_problem(sizes, n=320, k=192) -> GroupedProblem:
@@ -217,7 +246,9 @@ def test_offsets_change_between_replays_of_a_graph() -> None:
             out.fill_(float("nan"))
             graph.replay()
             expected = problem.each(lambda a, b: a.double() @ b.double())
-            torch.testing.assert_close(out[: problem.ends[-1]].double(), expected, rtol=0.02, atol=0.1)
+            torch.testing.assert_close(
+                out[: problem.ends[-1]].double(), expected, rtol=0.02, atol=0.1
+            )
             assert out[problem.ends[-1] :].isnan().all(), kernel.metadata.kernel_name
     assert families == {"sm90", "sm80", "simt"}
 
@@ -229,7 +260,9 @@ def test_offsets_change_between_launches_that_follow_each_other() -> None:
     chance = random.Random(3)
     dealt = [sorted(chance.randint(0, rows) for _ in range(5)) for _ in range(100)]
     ends = torch.tensor(dealt, dtype=torch.int32, device=gpu_helpers.DEVICE)
-    outs = torch.full((100, *problem.shape), float("nan"), dtype=torch.bfloat16, device=gpu_helpers.DEVICE)
+    outs = torch.full(
+        (100, *problem.shape), float("nan"), dtype=torch.bfloat16, device=gpu_helpers.DEVICE
+    )
     (kernel, *_) = cutlass_api.get_kernels(problem.arguments(outs[0]))
     calls = [problem.arguments(out) for out in outs]
     artifact = kernel.compile(calls[0])
@@ -275,7 +308,10 @@ def test_an_epilogue_sees_rows_of_the_whole_output() -> None:
     device = gpu_helpers.DEVICE
     bias, scale = torch.randn(n, device=device), torch.rand(rows, 1, device=device)
     residual = torch.randn(rows, n, device=device).bfloat16()
-    out, kept = (torch.full(problem.shape, float("nan"), dtype=torch.bfloat16, device=device) for _ in range(2))
+    out, kept = (
+        torch.full(problem.shape, float("nan"), dtype=torch.bfloat16, device=device)
+        for _ in range(2)
+    )
 
     def fuse(accum, bias, scale, residual):
         kept = accum * scale

@@ -13,7 +13,9 @@ from torch._inductor import config as inductor_config
 from torch._inductor import utils as inductor_utils
 from torch._inductor.codegen.nv_universal_gemm import kernel_cache
 from torch._inductor.codegen.nv_universal_gemm import nv_universal_gemm as backend
-from torch._inductor.codegen.nv_universal_gemm.nv_universal_gemm_kernel import NVUniversalGemmKernelWrapper
+from torch._inductor.codegen.nv_universal_gemm.nv_universal_gemm_kernel import (
+    NVUniversalGemmKernelWrapper,
+)
 
 pytestmark = pytest.mark.gpu
 
@@ -23,7 +25,9 @@ MODES = ["max-autotune", "max-autotune-no-cudagraphs"]
 
 @pytest.fixture(scope="module", autouse=True)
 def pinned_torch() -> None:
-    assert torch.__version__.startswith("2.11"), f"written against torch 2.11, and this is torch {torch.__version__}"
+    assert torch.__version__.startswith("2.11"), (
+        f"written against torch 2.11, and this is torch {torch.__version__}"
+    )
 
 
 class Witness:
@@ -44,7 +48,10 @@ class Witness:
 def inductor(backends: str) -> Iterator[Witness]:
     """Inductor with nothing cached, with these GEMM backends and no others, watched."""
     witness = Witness()
-    original_run, original_benchmark = NVUniversalGemmKernelWrapper.run, backend.NVUniversalGemmCaller.benchmark
+    original_run, original_benchmark = (
+        NVUniversalGemmKernelWrapper.run,
+        backend.NVUniversalGemmCaller.benchmark,
+    )
     original_lookup = kernel_cache.get_kernel_by_name
 
     def run(self, *args, **kwargs):
@@ -70,7 +77,9 @@ def inductor(backends: str) -> Iterator[Witness]:
     torch._dynamo.reset()
     with (
         inductor_utils.fresh_cache(),
-        inductor_config.patch(max_autotune_gemm_backends=backends, force_disable_caches=True, compile_threads=1),
+        inductor_config.patch(
+            max_autotune_gemm_backends=backends, force_disable_caches=True, compile_threads=1
+        ),
         mock.patch.object(NVUniversalGemmKernelWrapper, "run", run),
         mock.patch.object(backend.NVUniversalGemmCaller, "benchmark", benchmark),
         # The generated module imports it by name when it is loaded.
@@ -99,13 +108,17 @@ def assert_as_good_as_torch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor)
     problem = Problem(Types(a.dtype, b.dtype, torch.float32, out.dtype), a, b)
     assert out.shape == problem.shape
     error = problem.error(out)
-    assert error <= problem.limit, f"error {error:.3e}, limit {problem.limit:.3e}, torch {problem.torch_error:.3e}"
+    assert error <= problem.limit, (
+        f"error {error:.3e}, limit {problem.limit:.3e}, torch {problem.torch_error:.3e}"
+    )
 
 
 def assert_ours_alone(witness: Witness, dtype: torch.dtype, aligned: bool) -> None:
     assert len(witness.code) == 1
     (code,) = witness.code
-    assert "async_compile.nv_universal_gemm" in code and "cutlass_api.arguments.GemmArguments" in code
+    assert (
+        "async_compile.nv_universal_gemm" in code and "cutlass_api.arguments.GemmArguments" in code
+    )
     assert "extern_kernels.mm" not in code and "extern_kernels.bmm" not in code
     assert witness.calls > 0 and len(witness.looked_up) == witness.calls
     assert len(set(witness.looked_up)) == 1
@@ -151,7 +164,12 @@ def test_a_grouped_product_is_computed_by_our_kernels(mode: str) -> None:
 
     with inductor("NVGEMM") as witness:
         compiled = torch.compile(grouped, mode=mode, dynamic=False)
-        for ends in ([64, 64, 200, 256, 300], [300] * 5, [1, 2, 3, 4, 300], [0, 100, 150, 299, 300]):
+        for ends in (
+            [64, 64, 200, 256, 300],
+            [300] * 5,
+            [1, 2, 3, 4, 300],
+            [0, 100, 150, 299, 300],
+        ):
             x = torch.randn(300, 64, device="cuda").bfloat16()
             torch.compiler.cudagraph_mark_step_begin()
             out = compiled(x, weights, torch.tensor(ends, device="cuda", dtype=torch.int32)).clone()
@@ -161,7 +179,9 @@ def test_a_grouped_product_is_computed_by_our_kernels(mode: str) -> None:
     (code,) = witness.code
     assert "cutlass_api.arguments.GroupedGemmArguments" in code
     assert "aten._grouped_mm.default(" not in code and "extern_kernels._grouped_mm" not in code
-    assert witness.calls > 0 and all(name.startswith("sm90_grouped_gemm_") for name in witness.timed)
+    assert witness.calls > 0 and all(
+        name.startswith("sm90_grouped_gemm_") for name in witness.timed
+    )
     assert len(set(witness.timed)) == 5
 
 
@@ -213,7 +233,13 @@ def test_shapes_that_change() -> None:
     torch.manual_seed(0)
     with inductor("NVGEMM") as witness:
         compiled = torch.compile(matmul, mode="max-autotune-no-cudagraphs", dynamic=True)
-        for m, n, k in [(128, 256, 64), (136, 256, 64), (520, 264, 72), (8, 1024, 640), (128, 256, 64)]:
+        for m, n, k in [
+            (128, 256, 64),
+            (136, 256, 64),
+            (520, 264, 72),
+            (8, 1024, 640),
+            (128, 256, 64),
+        ]:
             a = torch.randn(m, k, device="cuda", dtype=torch.float16)
             b = torch.randn(k, n, device="cuda", dtype=torch.float16)
             assert_as_good_as_torch(a, b, compiled(a, b))

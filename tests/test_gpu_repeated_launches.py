@@ -79,9 +79,14 @@ def test_clusters_stay_clusters(ending: str) -> None:
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("clusters are Hopper's")
     tensors = [torch.randn(256, 64, device="cuda", dtype=torch.float16) for _ in range(4)]
-    b, out = torch.randn(64, 256, device="cuda", dtype=torch.float16), torch.empty(256, 256, device="cuda").half()
+    b, out = (
+        torch.randn(64, 256, device="cuda", dtype=torch.float16),
+        torch.empty(256, 256, device="cuda").half(),
+    )
     args = GemmArguments(tensors[0], b, out, accumulator_type=torch.float32)
-    kernel = next(k for k in cutlass_api.get_kernels(args) if k.metadata.kernel_name.endswith(ending))
+    kernel = next(
+        k for k in cutlass_api.get_kernels(args) if k.metadata.kernel_name.endswith(ending)
+    )
     artifact, stream = kernel.compile(args), torch.cuda.current_stream().cuda_stream
     before = _core.launch_graphs()
     for step in range(2 * SETTLED):

@@ -98,7 +98,9 @@ def test_the_default_stream_has_handle_zero() -> None:
     assert gemm.shows(2)
 
 
-@pytest.mark.parametrize("stream", [object(), "0", 1.5, [0]], ids=lambda stream: type(stream).__name__)
+@pytest.mark.parametrize(
+    "stream", [object(), "0", 1.5, [0]], ids=lambda stream: type(stream).__name__
+)
 def test_what_is_no_stream_is_refused(stream) -> None:
     gemm = Gemm()
     with pytest.raises(TypeError, match="stream"):
@@ -120,7 +122,9 @@ def test_a_failing_launch_raises_with_the_name_of_cuda_s_error() -> None:
     gemm = Gemm()
     cuda = ctypes.CDLL("libcuda.so.1")
     stream, graph = ctypes.c_void_p(), ctypes.c_void_p()
-    assert cuda.cuStreamCreate(ctypes.byref(stream), 0) == 0  # 0: it waits for the legacy stream; torch's do not
+    assert (
+        cuda.cuStreamCreate(ctypes.byref(stream), 0) == 0
+    )  # 0: it waits for the legacy stream; torch's do not
     try:
         assert cuda.cuStreamBeginCapture_v2(stream, 1) == 0  # 1: this thread's calls are watched
         try:
@@ -233,7 +237,9 @@ def test_operands_whose_memory_moved_are_read_anew(fast: bool) -> None:
         # So is memory that the kernel cannot address.
         unaligned = torch.ones(32 * 512 + 1, device="cuda", dtype=torch.float16)[1:]
         gemm.b.data = unaligned.view(32, 512)
-        if not gemm.kernel.supports(GemmArguments(gemm.a, gemm.b, gemm.out, accumulator_type=torch.float32)):
+        if not gemm.kernel.supports(
+            GemmArguments(gemm.a, gemm.b, gemm.out, accumulator_type=torch.float32)
+        ):
             with pytest.raises(ValueError, match="B"):
                 gemm.kernel.run(gemm.args, gemm.artifact, assume_supported_args=True)
     finally:
@@ -268,8 +274,14 @@ def test_the_slow_way_of_reading_operands_gives_the_same_bits() -> None:
 def test_cupy_arrays() -> None:
     cupy = pytest.importorskip("cupy")
     generator = numpy.random.default_rng(0)
-    a_values, b_values = (generator.standard_normal(shape).astype("float16") for shape in [(70, 40), (40, 90)])
-    a, b, out = cupy.asarray(a_values), cupy.asarray(b_values, order="F"), cupy.empty((70, 90), dtype="float16")
+    a_values, b_values = (
+        generator.standard_normal(shape).astype("float16") for shape in [(70, 40), (40, 90)]
+    )
+    a, b, out = (
+        cupy.asarray(a_values),
+        cupy.asarray(b_values, order="F"),
+        cupy.empty((70, 90), dtype="float16"),
+    )
     args = GemmArguments(a, b, out, accumulator_type=cupy.float32)
     kernel = cutlass_api.get_kernels(args)[0]
     expected = a_values.astype("float64") @ b_values.astype("float64")
@@ -319,7 +331,9 @@ def test_jax_arrays() -> None:
 
 @pytest.mark.parametrize("side", ["A", "B", "out"])
 def test_a_cpu_operand_beside_gpu_ones_is_refused(side: str) -> None:
-    operands = {name: torch.ones(16, 16, device="cuda", dtype=torch.float16) for name in ("A", "B", "out")}
+    operands = {
+        name: torch.ones(16, 16, device="cuda", dtype=torch.float16) for name in ("A", "B", "out")
+    }
     operands[side] = operands[side].cpu()
     with pytest.raises(ValueError, match=r"cpu.*cuda:0|cuda:0.*cpu") as caught:
         GemmArguments(**operands, accumulator_type=torch.float32)
@@ -451,7 +465,8 @@ def test_the_readme_s_examples_run(tmp_path) -> None:
         expected, theirs = a.double() @ b.double(), a @ b
         if "epilogue" in names:
             expected, theirs = (
-                names["epilogue"](product, names["bias"].to(product.dtype), 0.5)[0] for product in (expected, theirs)
+                names["epilogue"](product, names["bias"].to(product.dtype), 0.5)[0]
+                for product in (expected, theirs)
             )
         ours, theirs = ((x.double() - expected).norm() for x in (out, theirs))
         assert out.is_cuda and ours <= 1.2 * theirs

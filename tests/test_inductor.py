@@ -61,18 +61,31 @@ def fresh_kernel_cache() -> Iterator[None]:
 # ---- discovery, as the backend does it ------------------------------------------------------------------------------
 
 
-def fake(*shape: int, dtype: torch.dtype = torch.float16, device: str = "cuda", mode: FakeTensorMode) -> torch.Tensor:
+def fake(
+    *shape: int, dtype: torch.dtype = torch.float16, device: str = "cuda", mode: FakeTensorMode
+) -> torch.Tensor:
     with mode:
         return torch.empty(shape, dtype=dtype, device=device)
 
 
 def fake_arguments(
-    m: int, n: int, k: int, dtype: torch.dtype, *, batch: int | None = None, linear: bool = False, out: Any = None
+    m: int,
+    n: int,
+    k: int,
+    dtype: torch.dtype,
+    *,
+    batch: int | None = None,
+    linear: bool = False,
+    out: Any = None,
 ) -> cutlass_api.arguments.GemmArguments:
     """Arguments over FakeTensors on a GPU. `linear`: B is the transpose of a row-major weight, as nn.Linear has it."""
     mode, lead = FakeTensorMode(), () if batch is None else (batch,)
     a = fake(*lead, m, k, dtype=dtype, mode=mode)
-    b = fake(*lead, n, k, dtype=dtype, mode=mode) if linear else fake(*lead, k, n, dtype=dtype, mode=mode)
+    b = (
+        fake(*lead, n, k, dtype=dtype, mode=mode)
+        if linear
+        else fake(*lead, k, n, dtype=dtype, mode=mode)
+    )
     with mode:
         b = b.mT if linear else b
     result = fake(*lead, m, n, dtype=out or dtype, mode=mode)
@@ -80,8 +93,12 @@ def fake_arguments(
     return cutlass_api.arguments.GemmArguments(a, b, result, accumulator_type=accumulator)
 
 
-def compatible(args: cutlass_api.arguments.GemmArguments, cc: int = HOPPER) -> list[cutlass_api.Kernel]:
-    return kernel_cache.get_compatible_kernels(args, cc, metadata_filter=backend._exclude_efc_kernels)
+def compatible(
+    args: cutlass_api.arguments.GemmArguments, cc: int = HOPPER
+) -> list[cutlass_api.Kernel]:
+    return kernel_cache.get_compatible_kernels(
+        args, cc, metadata_filter=backend._exclude_efc_kernels
+    )
 
 
 def family(kernel: cutlass_api.Kernel) -> str:
@@ -116,7 +133,9 @@ def test_the_first_kernels_for_aligned_halves_are_tensor_core_kernels(
     assert {family(kernel) for kernel in first} == {"sm90"}
     for kernel in first:
         operands = kernel.metadata.operands
-        assert operands.A.dtype == dtype and operands.B.dtype == dtype and operands.out.dtype == dtype
+        assert (
+            operands.A.dtype == dtype and operands.B.dtype == dtype and operands.out.dtype == dtype
+        )
         assert operands.accumulator_type == torch.float32
         assert operands.B.stride == ((0, 1, 0) if linear else (0, 0, 1))
     # Tuning is a choice between shapes; five times the same tile would be none.
@@ -124,10 +143,14 @@ def test_the_first_kernels_for_aligned_halves_are_tensor_core_kernels(
 
 
 @pytest.mark.parametrize("linear", [False, True], ids=["row-row", "linear"])
-@pytest.mark.parametrize("shape", [(1, 1, 1), (67, 131, 37), (512, 768, 255), (1, 768, 256), (129, 257, 256)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 1), (67, 131, 37), (512, 768, 255), (1, 768, 256), (129, 257, 256)], ids=str
+)
 @pytest.mark.parametrize("batch", [None, 1, 3])
 @pytest.mark.parametrize("dtype", [*HALVES, torch.float32, torch.float64], ids=str)
-def test_every_shape_has_a_kernel(dtype: torch.dtype, batch: int | None, shape: Any, linear: bool) -> None:
+def test_every_shape_has_a_kernel(
+    dtype: torch.dtype, batch: int | None, shape: Any, linear: bool
+) -> None:
     kernels = compatible(fake_arguments(*shape, dtype, batch=batch, linear=linear))
     assert kernels
     families = [family(kernel) for kernel in kernels]
@@ -138,7 +161,9 @@ def test_every_shape_has_a_kernel(dtype: torch.dtype, batch: int | None, shape: 
 
 def test_int8_has_kernels() -> None:
     kernels = compatible(fake_arguments(256, 256, 256, torch.int8, out=torch.int32))
-    assert kernels and all(kernel.metadata.operands.accumulator_type == torch.int32 for kernel in kernels)
+    assert kernels and all(
+        kernel.metadata.operands.accumulator_type == torch.int32 for kernel in kernels
+    )
 
 
 def test_no_reference_kernel_is_offered_for_a_gpu() -> None:
@@ -174,7 +199,9 @@ EVERY_DTYPE = sorted(
 
 
 @pytest.mark.parametrize("dtype", EVERY_DTYPE, ids=str)
-def test_arguments_of_any_dtype_can_be_made_and_find_kernels_only_if_ours(dtype: torch.dtype) -> None:
+def test_arguments_of_any_dtype_can_be_made_and_find_kernels_only_if_ours(
+    dtype: torch.dtype,
+) -> None:
     # The backend builds arguments before it asks who supports them; raising here would fail the user's compilation.
     mode = FakeTensorMode()
     a, b, out = (fake(64, 64, dtype=dtype, mode=mode) for _ in range(3))
@@ -246,7 +273,10 @@ def test_without_the_heuristics_package_the_first_kernels_are_kept() -> None:
     kernels = compatible(fake_arguments(512, 768, 256, torch.float16))
     chooser = heuristics.get_nvgemm_heuristics()
     with mock.patch.object(type(chooser), "should_run", return_value=False):
-        assert chooser.filter_kernels(kernels, mm_inputs(512, 768, 256, torch.float16), TRIED) == kernels[:TRIED]
+        assert (
+            chooser.filter_kernels(kernels, mm_inputs(512, 768, 256, torch.float16), TRIED)
+            == kernels[:TRIED]
+        )
 
 
 def test_with_the_heuristics_package_its_order_is_followed() -> None:
@@ -255,7 +285,9 @@ def test_with_the_heuristics_package_its_order_is_followed() -> None:
     tiles = list(dict.fromkeys(kernel.metadata.design.tile_shape for kernel in kernels))
     # Stands for nvMatmulHeuristics: it likes the tiles in the opposite order.
     advice = [
-        heuristics.HeuristicConfig(*tile, 1, 1, 4, 1, 64, 64, 32, estimated_runtime=1e-6 * (len(tiles) - place))
+        heuristics.HeuristicConfig(
+            *tile, 1, 1, 4, 1, 64, 64, 32, estimated_runtime=1e-6 * (len(tiles) - place)
+        )
         for place, tile in enumerate(tiles)
     ]
     with (
@@ -282,7 +314,12 @@ class Lowered:
 def pretended_h100(choices: list[list[Any]]) -> Iterator[None]:
     """Answers what Inductor asks of a GPU while it lowers; an autotuning prefers the first choice offered."""
     properties = SimpleNamespace(
-        name="NVIDIA H100 80GB HBM3", major=9, minor=0, multi_processor_count=132, total_memory=80 << 30, warp_size=32
+        name="NVIDIA H100 80GB HBM3",
+        major=9,
+        minor=0,
+        multi_processor_count=132,
+        total_memory=80 << 30,
+        warp_size=32,
     )
 
     def timings(_class: Any, offered: list[Any], *_args: Any, **_kwargs: Any) -> dict[Any, float]:
@@ -311,11 +348,15 @@ def pretended_h100(choices: list[list[Any]]) -> Iterator[None]:
         yield
 
 
-def lower(function: Callable[..., torch.Tensor], *specifications: tuple[Any, torch.dtype]) -> Lowered:
+def lower(
+    function: Callable[..., torch.Tensor], *specifications: tuple[Any, torch.dtype]
+) -> Lowered:
     """Inductor's code for a function of row-major CUDA tensors of these shapes and dtypes."""
     mode = FakeTensorMode()
     inputs = [fake(*shape, dtype=dtype, mode=mode) for shape, dtype in specifications]
-    traced = make_fx(function, tracing_mode="fake", decomposition_table=select_decomp_table())(*inputs)
+    traced = make_fx(function, tracing_mode="fake", decomposition_table=select_decomp_table())(
+        *inputs
+    )
     choices: list[list[Any]] = []
     # Inductor remembers timings for the life of the process, and would not ask again.
     with inductor_utils.fresh_cache(), pretended_h100(choices), V.set_fake_mode(mode):
@@ -328,14 +369,19 @@ def lower(function: Callable[..., torch.Tensor], *specifications: tuple[Any, tor
 
 def reference_for(name: str) -> cutlass_api.Kernel:
     """The reference kernel of the same element types as the GPU kernel of this name."""
-    wanted = next(kernel for kernel in cutlass_api.get_kernels() if kernel.metadata.kernel_name == name)
+    wanted = next(
+        kernel for kernel in cutlass_api.get_kernels() if kernel.metadata.kernel_name == name
+    )
     operands = wanted.metadata.operands
 
     def same_types(metadata: Any) -> bool:
         other = metadata.operands
         return (
             type(other) is type(operands)
-            and all(getattr(other, side).dtype == getattr(operands, side).dtype for side in ("A", "B", "out"))
+            and all(
+                getattr(other, side).dtype == getattr(operands, side).dtype
+                for side in ("A", "B", "out")
+            )
             and other.accumulator_type == operands.accumulator_type
         )
 
@@ -351,7 +397,9 @@ def execute_on_the_cpu(lowered: Lowered, *inputs: torch.Tensor) -> tuple[torch.T
         asked_for.append(name)
         return reference_for(name)
 
-    code = lowered.code.replace("empty_strided_cuda(", "empty_strided_cpu(").replace("get_raw_stream(0)", "0")
+    code = lowered.code.replace("empty_strided_cuda(", "empty_strided_cpu(").replace(
+        "get_raw_stream(0)", "0"
+    )
     with (
         mock.patch.object(kernel_cache, "get_kernel_by_name", stand_in),
         mock.patch.object(torch.cuda, "_DeviceGuard", lambda _index: nullcontext()),
@@ -418,8 +466,12 @@ def grouped_linear(a: torch.Tensor, weights: torch.Tensor, offsets: torch.Tensor
     return torch._grouped_mm(a, weights.mT, offs=offsets)
 
 
-@pytest.mark.parametrize(("function", "b_shape"), [(grouped, (4, 64, 96)), (grouped_linear, (4, 96, 64))], ids=str)
-def test_the_generated_code_computes_a_grouped_product(function: Any, b_shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("function", "b_shape"), [(grouped, (4, 64, 96)), (grouped_linear, (4, 96, 64))], ids=str
+)
+def test_the_generated_code_computes_a_grouped_product(
+    function: Any, b_shape: tuple[int, ...]
+) -> None:
     """One matrix for each run of A's rows; torch's kernels for it know bfloat16 alone."""
     bf16 = torch.bfloat16
     lowered = lower(function, ((200, 64), bf16), (b_shape, bf16), ((4,), torch.int32))
@@ -435,7 +487,9 @@ def test_the_generated_code_computes_a_grouped_product(function: Any, b_shape: t
     matrices = (b if function is grouped else b.mT).double()
     spans = enumerate(pairwise([0, *ends]))
     expected = torch.cat([a[start:end].double() @ matrices[group] for group, (start, end) in spans])
-    torch.testing.assert_close(out.double(), expected, rtol=1.001 * torch.finfo(bf16).eps / 2, atol=1e-7)
+    torch.testing.assert_close(
+        out.double(), expected, rtol=1.001 * torch.finfo(bf16).eps / 2, atol=1e-7
+    )
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -463,10 +517,14 @@ def test_a_patched_workspace_size_reaches_the_generated_code() -> None:
     assert asked.called
     (choices,) = lowered.choices
     assert {choice.workspace_size for choice in choices} == {4096}
-    assert "out_ptr0, workspace, stream=None" in lowered.code and "workspace=workspace" in lowered.code
+    assert (
+        "out_ptr0, workspace, stream=None" in lowered.code and "workspace=workspace" in lowered.code
+    )
     a, b = torch.randn(192, 256).half(), torch.randn(256, 320).half()
     out, _ = execute_on_the_cpu(lowered, a, b)
-    torch.testing.assert_close(out.double(), a.double() @ b.double(), rtol=1.001 * 2**-11, atol=1e-7)
+    torch.testing.assert_close(
+        out.double(), a.double() @ b.double(), rtol=1.001 * 2**-11, atol=1e-7
+    )
 
 
 # ---- one kernel rendered and run by itself ---------------------------------------------------------------------------
@@ -497,7 +555,9 @@ def test_a_rendered_module_runs_again_and_again(dtype: torch.dtype) -> None:
         out = torch.full((m, n), torch.nan, dtype=dtype)
         module.run(a, b, out, stream=0)
         roundoff = torch.finfo(dtype).eps / 2
-        torch.testing.assert_close(out.double(), a.double() @ b.double(), rtol=1.001 * roundoff, atol=1e-7)
+        torch.testing.assert_close(
+            out.double(), a.double() @ b.double(), rtol=1.001 * roundoff, atol=1e-7
+        )
 
 
 def test_a_rendered_module_names_a_missing_kernel() -> None:
@@ -511,7 +571,11 @@ def test_a_rendered_module_names_a_missing_kernel() -> None:
 @pytest.mark.parametrize("workspace_size", [0, 64])
 def test_the_autotuner_s_own_call_runs(workspace_size: int) -> None:
     """What Inductor times: arguments made once, compiled once, then `run` with a `torch.cuda.Stream`."""
-    (kernel,) = (k for k in cutlass_api.get_kernels() if k.metadata.kernel_name == "reference_gemm_f16xf16_f32_f16")
+    (kernel,) = (
+        k
+        for k in cutlass_api.get_kernels()
+        if k.metadata.kernel_name == "reference_gemm_f16xf16_f32_f16"
+    )
     a, b = torch.randn(33, 17).half(), torch.randn(17, 9).half()
     out = torch.full((33, 9), torch.nan, dtype=torch.float16)
     request = backend.NVUniversalGemmBenchmarkRequest(
@@ -527,4 +591,6 @@ def test_the_autotuner_s_own_call_runs(workspace_size: int) -> None:
     with mock.patch.object(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=0)):
         run()
         run()
-    torch.testing.assert_close(out.double(), a.double() @ b.double(), rtol=1.001 * 2**-11, atol=1e-7)
+    torch.testing.assert_close(
+        out.double(), a.double() @ b.double(), rtol=1.001 * 2**-11, atol=1e-7
+    )

@@ -57,7 +57,10 @@ def test_integers_and_other_dtypes(device):
     assert torch.equal(result.cpu(), a.cpu().int() @ b.cpu().int())
     half = torch.randn(16, 32, device=device).half()
     assert cutlass_api.matmul(half, half.mT, accumulator_type=torch.float16).dtype == torch.float16
-    assert cutlass_api.matmul(half.to(torch.float8_e4m3fn), half.to(torch.float8_e4m3fn).mT).dtype == torch.bfloat16
+    assert (
+        cutlass_api.matmul(half.to(torch.float8_e4m3fn), half.to(torch.float8_e4m3fn).mT).dtype
+        == torch.bfloat16
+    )
 
 
 @devices
@@ -84,7 +87,9 @@ def test_tangents_are_refused_and_not_dropped(device):
 
 
 @pytest.mark.parametrize(
-    "trace", [make_fx, lambda f: lambda x: torch.jit.trace(f, x, check_trace=False)], ids=["make_fx", "jit"]
+    "trace",
+    [make_fx, lambda f: lambda x: torch.jit.trace(f, x, check_trace=False)],
+    ids=["make_fx", "jit"],
 )
 @pytest.mark.parametrize("out", [None, torch.zeros(4, 6)], ids=["allocated", "given"])
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace.* is deprecated:DeprecationWarning")
@@ -99,7 +104,10 @@ def test_traces_are_refused_and_not_left_without_the_product(trace, out):
 @devices
 def test_autograd_is_told_what_was_written(device):
     a, b = torch.randn(4, 8, device=device), torch.randn(8, 6, device=device)
-    weight, saved = torch.randn(4, 6, device=device, requires_grad=True), torch.zeros(4, 6, device=device)
+    weight, saved = (
+        torch.randn(4, 6, device=device, requires_grad=True),
+        torch.zeros(4, 6, device=device),
+    )
     loss = (weight * saved).sum()
     cutlass_api.matmul(a, b, out=saved)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 import torch
 from cutlass_api import metadata
-from cutlass_api.arguments import DenseTensor, ElementwiseArguments, GemmArguments, GroupedGemmArguments, ScaledTensor
+from cutlass_api.arguments import (
+    DenseTensor,
+    ElementwiseArguments,
+    GemmArguments,
+    GroupedGemmArguments,
+    ScaledTensor,
+)
 from cutlass_api.library import ScaleMode, ScaleSwizzleMode
 from cutlass_api.metadata import (
     BLASDesignMetadata,
@@ -33,7 +39,14 @@ def fields(cls):
 @pytest.mark.parametrize(
     "name, expected",
     {
-        "KernelMetadata": ["kernel_name", "kernel_class", "min_cc", "operands", "design", "epilogue"],
+        "KernelMetadata": [
+            "kernel_name",
+            "kernel_class",
+            "min_cc",
+            "operands",
+            "design",
+            "epilogue",
+        ],
         "GemmOperandsMetadata": ["A", "B", "out", "accumulator_type"],
         "GroupedGemmOperandsMetadata": ["A", "B", "out", "offsets", "accumulator_type"],
         "ElementwiseOperandsMetadata": ["A", "B", "out"],
@@ -41,7 +54,14 @@ def fields(cls):
         "ScaledTensorAttributes": ["base", "scale", "mode", "swizzle"],
         "BLASDesignMetadata": ["tile_shape", "cluster_shape"],
         "Sm100DesignMetadata": ["tile_shape", "cluster_shape", "use_2cta_mma", "use_tma_store"],
-        "SkinnyDesignMetadata": ["tile_shape", "cluster_shape", "warp_shape", "stages", "load_bytes", "narrow"],
+        "SkinnyDesignMetadata": [
+            "tile_shape",
+            "cluster_shape",
+            "warp_shape",
+            "stages",
+            "load_bytes",
+            "narrow",
+        ],
         "Sm80DesignMetadata": ["tile_shape", "cluster_shape", "warp_shape", "stages", "load_bytes"],
     }.items(),
 )
@@ -65,7 +85,9 @@ def test_built_in_kernels_are_described_by_whole_dataclasses():
         described = kernel.metadata
         assert list(vars(described)) == fields(KernelMetadata), kernel
         made = KernelMetadata(**vars(described))
-        assert made == described and hash(made) == hash(described) and repr(made) == repr(described), kernel
+        assert (
+            made == described and hash(made) == hash(described) and repr(made) == repr(described)
+        ), kernel
         for part in (described.operands, described.design, described.operands.A):
             assert part is None or list(vars(part)) == fields(type(part)), kernel
     assert dataclasses.replace(described, min_cc=80).kernel_name == described.kernel_name
@@ -73,7 +95,9 @@ def test_built_in_kernels_are_described_by_whole_dataclasses():
         described.min_cc = 80
 
 
-@pytest.mark.parametrize("kernel", cutlass_api.get_kernels()[::40], ids=lambda kernel: kernel.metadata.kernel_name)
+@pytest.mark.parametrize(
+    "kernel", cutlass_api.get_kernels()[::40], ids=lambda kernel: kernel.metadata.kernel_name
+)
 def test_what_built_in_kernels_say(kernel):
     described = kernel.metadata
     assert kernel.metadata is described
@@ -154,7 +178,9 @@ def test_base_attributes_must_be_subclassed():
 
 def test_scaled_attributes():
     dense = DenseTensorAttributes("float8_e4m3fn", ROW, 16)
-    wanted = ScaledTensorAttributes(dense, "float32", ScaleMode.Blockwise1x32, ScaleSwizzleMode.SwizzleNone)
+    wanted = ScaledTensorAttributes(
+        dense, "float32", ScaleMode.Blockwise1x32, ScaleSwizzleMode.SwizzleNone
+    )
     base, scale = torch.ones(32, 64).to(torch.float8_e4m3fn), torch.ones(32, 2)
     assert wanted.supports(ScaledTensor(base, scale, (1, 32), ScaleSwizzleMode.SwizzleNone))
     other = ScaledTensor(base, scale, ScaleMode.Blockwise1x16, ScaleSwizzleMode.SwizzleNone)
@@ -165,7 +191,9 @@ def test_scaled_attributes():
 
 def test_the_type_of_the_scales_counts():
     dense = DenseTensorAttributes("float8_e4m3fn", ROW, 16)
-    wanted = ScaledTensorAttributes(dense, "float16", ScaleMode.Blockwise1x32, ScaleSwizzleMode.SwizzleNone)
+    wanted = ScaledTensorAttributes(
+        dense, "float16", ScaleMode.Blockwise1x32, ScaleSwizzleMode.SwizzleNone
+    )
     base, scale = torch.ones(32, 64).to(torch.float8_e4m3fn), torch.ones(32, 2)
     scaled = ScaledTensor(base, scale, ScaleMode.Blockwise1x32, ScaleSwizzleMode.SwizzleNone)
     status = wanted.supports(scaled, "A")
@@ -194,11 +222,17 @@ def test_kernel_metadata_against_arguments():
 def test_grouped_and_elementwise_operands():
     dense = DenseTensorAttributes("float32")
     offsets = torch.tensor([4], dtype=torch.int32)
-    args = GroupedGemmArguments(torch.ones(4, 4), torch.ones(1, 4, 4), torch.ones(4, 4), "float32", offsets)
-    assert GroupedGemmOperandsMetadata(dense, dense, dense, DenseTensorAttributes("int32"), "float32").supports(args)
+    args = GroupedGemmArguments(
+        torch.ones(4, 4), torch.ones(1, 4, 4), torch.ones(4, 4), "float32", offsets
+    )
+    assert GroupedGemmOperandsMetadata(
+        dense, dense, dense, DenseTensorAttributes("int32"), "float32"
+    ).supports(args)
     wrong = GroupedGemmOperandsMetadata(dense, dense, dense, dense, "float32").supports(args)
     assert "offsets has dtype int32" in str(wrong.error)
-    assert not GroupedGemmOperandsMetadata(dense, dense, dense, dense, "float32").supports(fake_gemm())
+    assert not GroupedGemmOperandsMetadata(dense, dense, dense, dense, "float32").supports(
+        fake_gemm()
+    )
     added = ElementwiseArguments(torch.ones(3, 4), torch.ones(3, 4), torch.ones(3, 4))
     assert ElementwiseOperandsMetadata(dense, dense, dense).supports(added)
 
@@ -206,16 +240,21 @@ def test_grouped_and_elementwise_operands():
 def test_a_gemms_metadata_refuses_a_grouped_one():
     dense = DenseTensorAttributes("float32")
     offsets = torch.tensor([4], dtype=torch.int32)
-    args = GroupedGemmArguments(torch.ones(4, 4), torch.ones(1, 4, 4), torch.ones(4, 4), "float32", offsets)
+    args = GroupedGemmArguments(
+        torch.ones(4, 4), torch.ones(1, 4, 4), torch.ones(4, 4), "float32", offsets
+    )
     assert not GemmOperandsMetadata(dense, dense, dense, "float32").supports(args)
     assert not ElementwiseOperandsMetadata(dense, dense, dense).supports(args)
-    gemm = GemmArguments(torch.ones(4, 4), torch.ones(4, 4), torch.ones(4, 4), accumulator_type="float32")
+    gemm = GemmArguments(
+        torch.ones(4, 4), torch.ones(4, 4), torch.ones(4, 4), accumulator_type="float32"
+    )
     assert not ElementwiseOperandsMetadata(dense, dense, dense).supports(gemm)
 
 
 @pytest.mark.parametrize("cc", [90, None])
 def test_metadata_travel(cc):
     for kernel in (
-        cutlass_api.get_kernels(fake_gemm(), cc=cc)[:3] + cutlass_api.get_kernels(providers=["reference"])[:1]
+        cutlass_api.get_kernels(fake_gemm(), cc=cc)[:3]
+        + cutlass_api.get_kernels(providers=["reference"])[:1]
     ):
         assert pickle.loads(pickle.dumps(kernel.metadata)) == kernel.metadata

@@ -24,8 +24,13 @@ def test_it_is_kept_with_the_outputs_of_a_whole_run(path):
     said = "".join("".join(output.get("text", [])) for cell in cells for output in cell["outputs"])
     assert not re.search(r"\bno GPU\b", said)
     draws = any("matplotlib" in "".join(cell["source"]) for cell in cells)
-    assert any("image/png" in output.get("data", {}) for cell in cells for output in cell["outputs"]) == draws
-    assert not [output for cell in cells for output in cell["outputs"] if output["output_type"] == "error"]
+    assert (
+        any("image/png" in output.get("data", {}) for cell in cells for output in cell["outputs"])
+        == draws
+    )
+    assert not [
+        output for cell in cells for output in cell["outputs"] if output["output_type"] == "error"
+    ]
     for cell in cells:
         ast.parse("".join(cell["source"]))
 
@@ -58,9 +63,14 @@ EXECUTE = """
 """
 
 
-@pytest.mark.parametrize("path", [path for path in NOTEBOOKS if not needs_a_gpu(path)], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [path for path in NOTEBOOKS if not needs_a_gpu(path)], ids=lambda path: path.stem
+)
 def test_it_runs_without_a_gpu(path):
-    if any(re.search("^import matplotlib", "".join(cell["source"]), re.MULTILINE) for cell in code_cells(path)):
+    if any(
+        re.search("^import matplotlib", "".join(cell["source"]), re.MULTILINE)
+        for cell in code_cells(path)
+    ):
         pytest.importorskip("matplotlib")
     said = run_python(EXECUTE, path, timeout=120, CUDA_VISIBLE_DEVICES="", MPLBACKEND="Agg")
     assert re.search(r"\bno GPU\b", said), "it says what it does instead"

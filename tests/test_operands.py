@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 import torch
 from cutlass_api.arguments import DenseTensor, ElementwiseArguments, GemmArguments
-from helpers import DTYPES, accumulator_of, coarse, exact, fake, fake_gemm, gemm, output_of, run_first, same
+from helpers import (
+    DTYPES,
+    accumulator_of,
+    coarse,
+    exact,
+    fake,
+    fake_gemm,
+    gemm,
+    output_of,
+    run_first,
+    same,
+)
 
 pytestmark = pytest.mark.usefixtures("exchange_mode")
 dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -95,7 +106,9 @@ def test_fake_tensors(dtype, device):
 
 
 @dtypes
-@pytest.mark.parametrize("convert", [lambda tensor: tensor, as_numpy, to_jax], ids=["torch", "numpy", "jax"])
+@pytest.mark.parametrize(
+    "convert", [lambda tensor: tensor, as_numpy, to_jax], ids=["torch", "numpy", "jax"]
+)
 def test_inputs_of_every_framework_are_computed_on(dtype, convert):
     a, b = coarse(3, 5, dtype=dtype), coarse(5, 4, dtype=dtype)
     out = torch.full((3, 4), 7, dtype=output_of(dtype))
@@ -124,7 +137,16 @@ def test_numpy_outputs(dtype):
         lambda t: t.as_strided((6, 8), (3, 1)),
         lambda t: t.as_strided((2, 5, 8), (1, 8, 1)),
     ],
-    ids=["every 2nd", "rows", "offset", "transposed", "stride 0 rows", "stride 0 columns", "overlapping", "batch of 1"],
+    ids=[
+        "every 2nd",
+        "rows",
+        "offset",
+        "transposed",
+        "stride 0 rows",
+        "stride 0 columns",
+        "overlapping",
+        "batch of 1",
+    ],
 )
 @pytest.mark.parametrize("convert", [lambda tensor: tensor, as_numpy], ids=["torch", "numpy"])
 def test_strided_inputs_are_read_in_place(view, convert):
@@ -133,7 +155,9 @@ def test_strided_inputs_are_read_in_place(view, convert):
     array = convert(a)
     operand = DenseTensor(array)
     assert operand.shape == a.shape
-    assert operand.stride == tuple(s if e > 1 else 0 for s, e in zip(a.stride(), a.shape, strict=True))
+    assert operand.stride == tuple(
+        s if e > 1 else 0 for s, e in zip(a.stride(), a.shape, strict=True)
+    )
     assert operand.data_ptr == a.data_ptr()
     out = torch.full((*a.shape[:-1], 3), torch.nan)
     assert torch.equal(gemm(array, b, out), exact(a, b, torch.float32))
@@ -181,7 +205,9 @@ def test_extents_of_zero_and_one():
     assert DenseTensor(torch.zeros(0, 5)).numel() == 0
 
 
-@pytest.mark.parametrize("make", [lambda t: t.conj().imag, lambda t: torch._neg_view(t.real)], ids=["imag", "neg_view"])
+@pytest.mark.parametrize(
+    "make", [lambda t: t.conj().imag, lambda t: torch._neg_view(t.real)], ids=["imag", "neg_view"]
+)
 @pytest.mark.parametrize("extent", [1, 3])
 def test_lazily_negated_tensors_are_read_right_or_refused(make, extent):
     # torch flips the sign of such a view when it is read; the memory holds the opposite.
@@ -216,7 +242,9 @@ def test_read_only_outputs(dtype):
         GemmArguments(a, a, out, accumulator_type="float32")
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float8_e4m3fn, jnp.int8], ids=lambda d: d.__name__)
+@pytest.mark.parametrize(
+    "dtype", [jnp.float32, jnp.bfloat16, jnp.float8_e4m3fn, jnp.int8], ids=lambda d: d.__name__
+)
 def test_jax_outputs_are_immutable(dtype):
     a = jnp.eye(3, dtype=dtype)
     with pytest.raises(BufferError, match=r"^out "):
@@ -224,11 +252,17 @@ def test_jax_outputs_are_immutable(dtype):
 
 
 @pytest.mark.parametrize(
-    "stride", [(0, 1), (1, 0), (2, 1), (1, 2), (0, 0)], ids=["0,1", "1,0", "rows meet", "columns meet", "0,0"]
+    "stride",
+    [(0, 1), (1, 0), (2, 1), (1, 2), (0, 0)],
+    ids=["0,1", "1,0", "rows meet", "columns meet", "0,0"],
 )
 def test_outputs_that_overlap_themselves(stride):
-    with pytest.raises(ValueError, match=rf"^out with shape \[3, 3\] and strides \[{stride[0]}, {stride[1]}\]"):
-        GemmArguments(ones(3, 3), ones(3, 3), ones(9).as_strided((3, 3), stride), accumulator_type="float32")
+    with pytest.raises(
+        ValueError, match=rf"^out with shape \[3, 3\] and strides \[{stride[0]}, {stride[1]}\]"
+    ):
+        GemmArguments(
+            ones(3, 3), ones(3, 3), ones(9).as_strided((3, 3), stride), accumulator_type="float32"
+        )
 
 
 def test_an_output_whose_batches_overlap():
@@ -239,7 +273,9 @@ def test_an_output_whose_batches_overlap():
 
 @pytest.mark.parametrize("name", ["A", "B"])
 @pytest.mark.parametrize(
-    "overlap", [lambda t: t[:4, :4], lambda t: t[:4, :4].T, lambda t: t[3:7, 3:7]], ids=["same", "transposed", "corner"]
+    "overlap",
+    [lambda t: t[:4, :4], lambda t: t[:4, :4].T, lambda t: t[3:7, 3:7]],
+    ids=["same", "transposed", "corner"],
 )
 def test_outputs_that_share_memory_with_an_input(name, overlap):
     parent = ones(8, 8)
@@ -297,7 +333,9 @@ def test_negative_strides(axis):
 
 @pytest.mark.parametrize("name", ["A", "B", "out"])
 @pytest.mark.parametrize("shape", [(), (1, 1, 1, 1), (3,)], ids=["rank 0", "rank 4", "rank 1"])
-@pytest.mark.parametrize("make", [torch.ones, np.ones, lambda shape: fake(*shape)], ids=["torch", "numpy", "fake"])
+@pytest.mark.parametrize(
+    "make", [torch.ones, np.ones, lambda shape: fake(*shape)], ids=["torch", "numpy", "fake"]
+)
 def test_ranks(name, shape, make):
     operands = {"A": ones(3, 3), "B": ones(3, 3), "out": ones(3, 3)} | {name: make(shape)}
     with pytest.raises(ValueError, match=rf"{name} .*has rank {len(shape)}\b"):
@@ -305,7 +343,9 @@ def test_ranks(name, shape, make):
 
 
 @pytest.mark.parametrize("name", ["A", "B", "out"])
-@pytest.mark.parametrize("value", [None, 1.5, [[1.0]], "A", torch.float32, b"0123"], ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize(
+    "value", [None, 1.5, [[1.0]], "A", torch.float32, b"0123"], ids=lambda v: type(v).__name__
+)
 def test_what_is_no_tensor(name, value):
     operands = {"A": ones(3, 3), "B": ones(3, 3), "out": ones(3, 3)} | {name: value}
     with pytest.raises(TypeError, match=rf"^{name} is a {type(value).__name__}"):
@@ -314,7 +354,9 @@ def test_what_is_no_tensor(name, value):
 
 @pytest.mark.parametrize("name", ["A", "B"])
 def test_mixed_devices(name):
-    operands = {"A": fake(3, 3), "B": fake(3, 3), "out": fake(3, 3)} | {name: fake(3, 3, device="cpu")}
+    operands = {"A": fake(3, 3), "B": fake(3, 3), "out": fake(3, 3)} | {
+        name: fake(3, 3, device="cpu")
+    }
     with pytest.raises(ValueError, match=rf"^{name} is on cpu, but out is on cuda:0"):
         GemmArguments(**operands, accumulator_type="float32")
     operands[name] = fake(3, 3, device="cuda:1")
@@ -324,7 +366,12 @@ def test_mixed_devices(name):
 
 def test_a_real_cpu_operand_beside_a_fake_cuda_one():
     with pytest.raises(ValueError, match="A is on cpu, but out is on cuda:0"):
-        GemmArguments(torch.ones(3, 3, dtype=torch.float16), fake(3, 3), fake(3, 3), accumulator_type="float32")
+        GemmArguments(
+            torch.ones(3, 3, dtype=torch.float16),
+            fake(3, 3),
+            fake(3, 3),
+            accumulator_type="float32",
+        )
 
 
 @pytest.mark.parametrize(
@@ -340,7 +387,17 @@ def test_a_real_cpu_operand_beside_a_fake_cuda_one():
         lambda: np.array([["a"] * 3] * 3),
         lambda: np.array([[None] * 3] * 3),
     ],
-    ids=["sparse", "csr", "mkldnn", "meta", "zero tensor", "big-endian", "unknown float8", "strings", "objects"],
+    ids=[
+        "sparse",
+        "csr",
+        "mkldnn",
+        "meta",
+        "zero tensor",
+        "big-endian",
+        "unknown float8",
+        "strings",
+        "objects",
+    ],
 )
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_tensors_without_plain_memory(make):
@@ -351,7 +408,15 @@ def test_tensors_without_plain_memory(make):
 
 @pytest.mark.parametrize(
     "dtype",
-    [torch.int64, torch.complex64, torch.bool, torch.int16, torch.uint4, torch.int3, torch.float8_e4m3fnuz],
+    [
+        torch.int64,
+        torch.complex64,
+        torch.bool,
+        torch.int16,
+        torch.uint4,
+        torch.int3,
+        torch.float8_e4m3fnuz,
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("make", [torch.empty, fake], ids=["real", "fake"])

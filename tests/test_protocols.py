@@ -26,12 +26,20 @@ def run_on_cpu(folder: Path, program: str, header: str, replaced: list[str], rou
     source = Path(__file__).parent / f"kernels/{program}.cpp"
     flags = ["-std=c++20", "-O2", "-ffp-contract=off", "-pthread", f"-I{folder}"]
     subprocess.run([*compiler, *flags, source, "-o", folder / program], check=True)
-    done = subprocess.run([folder / program, str(rounds)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [folder / program, str(rounds)], capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_slice_is_added_up_once_in_order_whoever_runs_when(tmp_path: Path) -> None:
-    headers = ["common/cluster.cuh", "common/ptx.cuh", "common/types.cuh", "common/wgmma.cuh", "sm90/params.cuh"]
+    headers = [
+        "common/cluster.cuh",
+        "common/ptx.cuh",
+        "common/types.cuh",
+        "common/wgmma.cuh",
+        "sm90/params.cuh",
+    ]
     run_on_cpu(tmp_path, "parts", "sm90/parts.cuh", headers, 300)
 
 

@@ -116,7 +116,10 @@ def test_unsupported_arguments_are_not_run(kernel):
 
 @pytest.mark.parametrize("method", ["compile", "_run", "_supports"])
 def test_errors_of_the_class_reach_the_caller(kernel, method):
-    with mock.patch.object(TorchKernel, method, side_effect=KeyError("mine")), pytest.raises(KeyError, match="mine"):
+    with (
+        mock.patch.object(TorchKernel, method, side_effect=KeyError("mine")),
+        pytest.raises(KeyError, match="mine"),
+    ):
         kernel.run(args_of())
 
 
@@ -215,7 +218,9 @@ def test_get_workspace_size_can_be_patched_on_the_class(kernel):
     assert built_in.get_workspace_size(args) == 0
 
 
-@pytest.mark.parametrize("method", ["get_workspace_size", "initialize_workspace", "compile", "supports", "run"])
+@pytest.mark.parametrize(
+    "method", ["get_workspace_size", "initialize_workspace", "compile", "supports", "run"]
+)
 def test_methods_patched_on_a_class_are_called_on_it(method):
     built_in, args = cutlass_api.get_kernels(providers=["reference"])[0], args_of()
     arguments = (args, None) if method == "initialize_workspace" else (args,)
@@ -228,7 +233,9 @@ def test_methods_patched_on_a_class_are_called_on_it(method):
 
 def test_run_calls_the_compile_of_a_patched_class(kernel):
     args = args_of()
-    with mock.patch.object(TorchKernel, "compile", return_value=CompiledArtifact(torch.mm, kernel)) as patched:
+    with mock.patch.object(
+        TorchKernel, "compile", return_value=CompiledArtifact(torch.mm, kernel)
+    ) as patched:
         kernel.run(args)
     assert patched.called
     assert right(args)
@@ -471,7 +478,9 @@ CHECKS = {
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 def test_a_provider(check):
-    run_python(PROVIDER + "\n".join(line.removeprefix(" " * 8) for line in check.strip("\n").splitlines()))
+    run_python(
+        PROVIDER + "\n".join(line.removeprefix(" " * 8) for line in check.strip("\n").splitlines())
+    )
 
 
 def test_the_providers_that_there_are():
@@ -481,4 +490,6 @@ def test_the_providers_that_there_are():
     for name, provider in providers.available_providers.items():
         assert issubclass(provider, providers.ProviderBase)
         assert provider.name == name
-        assert names(provider.generate_kernels()) == names(cutlass_api.get_kernels(providers=[name]))
+        assert names(provider.generate_kernels()) == names(
+            cutlass_api.get_kernels(providers=[name])
+        )

@@ -34,13 +34,21 @@ def types_of(operation):
             operands = kernel.metadata.operands
             accumulator = getattr(operands, "accumulator_type", operands.out.dtype)
             parts = (operands.A.dtype, operands.B.dtype, accumulator, operands.out.dtype)
-            found.append(pytest.param(*(DTYPES[dtype.name] for dtype in parts), id=kernel.metadata.kernel_name))
+            found.append(
+                pytest.param(
+                    *(DTYPES[dtype.name] for dtype in parts), id=kernel.metadata.kernel_name
+                )
+            )
     return found
 
 
 def unwritten(*shape, dtype):
     """An output that shows what nobody wrote: NaN, or an odd integer."""
-    return torch.full(shape, 77).to(dtype) if dtype in INTEGERS else torch.full(shape, torch.nan).to(dtype)
+    return (
+        torch.full(shape, 77).to(dtype)
+        if dtype in INTEGERS
+        else torch.full(shape, torch.nan).to(dtype)
+    )
 
 
 def close_by(actual, expected, units=1):
@@ -80,7 +88,9 @@ def test_layouts(dtype, layout, batch):
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
-@pytest.mark.parametrize("m, n, k", [(0, 5, 7), (5, 0, 7), (5, 7, 0), (0, 0, 0), (1, 1, 1), (1, 131, 1), (131, 1, 257)])
+@pytest.mark.parametrize(
+    "m, n, k", [(0, 5, 7), (5, 0, 7), (5, 7, 0), (0, 0, 0), (1, 1, 1), (1, 131, 1), (131, 1, 257)]
+)
 @pytest.mark.parametrize("batch", [(), (0,), (2,)], ids=["matrix", "batch of 0", "batch of 2"])
 def test_odd_extents(dtype, m, n, k, batch):
     a, b = coarse(*batch, m, k, dtype=dtype), coarse(*batch, k, n, dtype=dtype)
@@ -106,7 +116,9 @@ def test_integers_wrap():
     assert narrow.item() == ((9 * 127 * 127 + 128) % 256) - 128
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str
+)
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_what_is_not_finite_spreads_as_in_torch(dtype, value):
     a, b = torch.ones(4, 5, dtype=dtype), torch.ones(5, 3, dtype=dtype)
@@ -115,7 +127,9 @@ def test_what_is_not_finite_spreads_as_in_torch(dtype, value):
     assert torch.equal(out.nan_to_num(7, 8, 9), (a @ b).nan_to_num(7, 8, 9))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2], ids=str
+)
 def test_overflow_is_as_in_torchs_casts(dtype):
     a = torch.full((1, 1), 400.0).to(dtype)
     largest = torch.full((1, 1), torch.finfo(dtype).max).to(dtype)
@@ -126,10 +140,15 @@ def test_overflow_is_as_in_torchs_casts(dtype):
 # Accuracy.
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64], ids=str
+)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_accuracy_is_no_worse_than_torchs(dtype, layout):
-    a, b = torch.randn(96, 301, dtype=torch.float64).to(dtype), torch.randn(301, 80, dtype=torch.float64).to(dtype)
+    a, b = (
+        torch.randn(96, 301, dtype=torch.float64).to(dtype),
+        torch.randn(301, 80, dtype=torch.float64).to(dtype),
+    )
     out = laid_out(unwritten(96, 80, dtype=dtype), layout[2])
     gemm(laid_out(a, layout[0]), laid_out(b, layout[1]), out, accumulator_of(dtype))
     right = a.to(torch.float64) @ b.to(torch.float64)
@@ -177,13 +196,19 @@ def strided(draw, shape, dtype, output=False):
         strides[dim] = 0 if not output and draw(st.integers(0, 9)) == 0 else step * (1 + gap)
         step *= (1 + gap) * max(shape[dim], 1)
     offset = draw(st.integers(0, 3))
-    memory = coarse(offset + step + 8, dtype=dtype, generator=torch.Generator().manual_seed(draw(st.integers(0, 999))))
+    memory = coarse(
+        offset + step + 8,
+        dtype=dtype,
+        generator=torch.Generator().manual_seed(draw(st.integers(0, 999))),
+    )
     return memory.as_strided(shape, strides, offset), memory
 
 
 @st.composite
 def gemms(draw):
-    a_dtype, b_dtype, accumulator, out_dtype = draw(st.sampled_from([p.values for p in types_of("gemm")]))
+    a_dtype, b_dtype, accumulator, out_dtype = draw(
+        st.sampled_from([p.values for p in types_of("gemm")])
+    )
     m, n, k = draw(extents), draw(extents), draw(extents)
     batch = draw(st.sampled_from([(), (1,), (2,), (3,)]))
     a, _ = draw(strided((*batch, m, k), a_dtype))
@@ -228,7 +253,12 @@ def run(args):
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=5), st.integers(0, 3), st.integers(0, 6), st.integers(0, 6))
+@given(
+    st.lists(st.integers(0, 5), min_size=1, max_size=5),
+    st.integers(0, 3),
+    st.integers(0, 6),
+    st.integers(0, 6),
+)
 def test_random_groups(sizes, spare, n, k):
     rows = sum(sizes) + spare
     a, b = coarse(rows, k), coarse(len(sizes), k, n)
@@ -237,7 +267,9 @@ def test_random_groups(sizes, spare, n, k):
     run(GroupedGemmArguments(a, b, out, torch.float32, offsets))
     start = 0
     for group, size in enumerate(sizes):
-        assert torch.equal(out[start : start + size], exact(a[start : start + size], b[group], torch.float32))
+        assert torch.equal(
+            out[start : start + size], exact(a[start : start + size], b[group], torch.float32)
+        )
         start += size
     assert out[start:].isnan().all(), "rows of no group are left as they are"
 
@@ -266,7 +298,11 @@ def test_elementwise_types(a_dtype, b_dtype, accumulator, out_dtype):
 
 def test_every_operation_has_every_type():
     assert {param.values[0] for param in types_of("elementwise_add")} == set(DTYPES.values())
-    suffixes = {name.removeprefix("reference_gemm_") for name in names(REFERENCE) if name.startswith("reference_gemm_")}
+    suffixes = {
+        name.removeprefix("reference_gemm_")
+        for name in names(REFERENCE)
+        if name.startswith("reference_gemm_")
+    }
     assert {f"reference_grouped_gemm_{suffix}" for suffix in suffixes} <= set(names(REFERENCE))
 
 
@@ -288,7 +324,9 @@ def test_an_artifact_is_optional_and_takes_no_compiler():
 
 
 def test_another_kernels_artifact_is_refused():
-    args = GemmArguments(coarse(4, 4), coarse(4, 4), torch.zeros(4, 4), accumulator_type=torch.float32)
+    args = GemmArguments(
+        coarse(4, 4), coarse(4, 4), torch.zeros(4, 4), accumulator_type=torch.float32
+    )
     (kernel,) = cutlass_api.get_kernels(args)
     other = next(k for k in REFERENCE if k is not kernel)
     with pytest.raises(ValueError, match="another kernel"):
@@ -301,7 +339,9 @@ def test_several_threads():
     problems = []
     for index in range(8):
         a, b = coarse(64 + index, 100), coarse(100, 70)
-        args = GemmArguments(a, b, torch.full((64 + index, 70), torch.nan), accumulator_type=torch.float32)
+        args = GemmArguments(
+            a, b, torch.full((64 + index, 70), torch.nan), accumulator_type=torch.float32
+        )
         problems.append((args, exact(a, b, torch.float32)))
     failures = []
 

@@ -208,7 +208,9 @@ def test_other_streams_and_captured_ones_get_launches():
 )
 def test_where_a_graph_fails_the_launch_is_made(failing):
     # With these the graph is made, and what is executable of it.
-    graphs = 2 * (failing in ("cuGraphLaunch", "cuStreamIsCapturing", "cuThreadExchangeStreamCaptureMode"))
+    graphs = 2 * (
+        failing in ("cuGraphLaunch", "cuStreamIsCapturing", "cuThreadExchangeStreamCaptureMode")
+    )
     run(
         f"""
         kernel = [k for k in cutlass_api.get_kernels(args) if "cluster2x1" in k.metadata.kernel_name][0]

@@ -229,7 +229,12 @@ CALLS = [
 SM90_CALLS = ["cuTensorMapEncodeTiled", "cuLaunchKernelEx"]
 
 
-WORKSPACE_CALLS = ["cuMemPoolCreate", "cuMemPoolSetAttribute", "cuMemAllocFromPoolAsync", "cuMemFreeAsync"]
+WORKSPACE_CALLS = [
+    "cuMemPoolCreate",
+    "cuMemPoolSetAttribute",
+    "cuMemAllocFromPoolAsync",
+    "cuMemFreeAsync",
+]
 
 
 #: That the driver cannot be used at all is found out once; a process does not ask again.

@@ -50,7 +50,10 @@ def test_types_ship():
 
 
 def public_objects():
-    modules = [cutlass_api, *(m for n, m in vars(cutlass_api).items() if inspect.ismodule(m) and n[0] != "_")]
+    modules = [
+        cutlass_api,
+        *(m for n, m in vars(cutlass_api).items() if inspect.ismodule(m) and n[0] != "_"),
+    ]
     seen = {}
     for module in modules:
         for name in module.__all__:
@@ -73,7 +76,9 @@ def test_docstrings(name, value):
     assert not value.__doc__.startswith(f"{name.rpartition('.')[2]}(")
 
 
-@pytest.mark.parametrize("name, value", [p for p in public_objects() if inspect.isclass(p.values[1])])
+@pytest.mark.parametrize(
+    "name, value", [p for p in public_objects() if inspect.isclass(p.values[1])]
+)
 def test_docstrings_of_members(name, value):
     bare = [
         member

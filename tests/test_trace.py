@@ -54,8 +54,15 @@ EXPRESSIONS = {
 
 
 def test_reductions_are_read_in_every_spelling():
-    for expression in ("fusion.sum(x, -1)", "x.sum(dim=-1)", "torch.sum(x, axis=[-1], keepdim=True)", "sum(x, (-1,))"):
-        traced = fusion.trace(f"def f(accum):\n    x = accum * 2\n    S = {expression}\n    D = x\n    return D, S")
+    for expression in (
+        "fusion.sum(x, -1)",
+        "x.sum(dim=-1)",
+        "torch.sum(x, axis=[-1], keepdim=True)",
+        "sum(x, (-1,))",
+    ):
+        traced = fusion.trace(
+            f"def f(accum):\n    x = accum * 2\n    S = {expression}\n    D = x\n    return D, S"
+        )
         assert str(traced) == "D = (accum * 2); S = sum((accum * 2), dim=[-1])"
     traced = fusion.trace(
         "def f(accum):\n    D = accum\n    S = max(accum, 0)\n    T = accum.amax((0, 1))\n    return D, S, T"
@@ -65,7 +72,10 @@ def test_reductions_are_read_in_every_spelling():
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_expressions(expression):
-    assert str(fusion.trace(f"def f(accum):\n    D = {expression}\n    return D")) == f"D = {EXPRESSIONS[expression]}"
+    assert (
+        str(fusion.trace(f"def f(accum):\n    D = {expression}\n    return D"))
+        == f"D = {EXPRESSIONS[expression]}"
+    )
 
 
 REFUSED = {
@@ -170,7 +180,8 @@ def test_errors_name_the_line_in_the_users_file():
 
     line = function.__code__.co_firstlineno + 1
     with pytest.raises(
-        ValueError, match=rf"unknown operation 'cumsum'.*{re.escape(__file__)}, line {line}: `D = torch.c"
+        ValueError,
+        match=rf"unknown operation 'cumsum'.*{re.escape(__file__)}, line {line}: `D = torch.c",
     ):
         fusion.trace(function)
 
@@ -253,9 +264,13 @@ def disguised(x):
 )
 def test_a_function_of_the_users_own_is_not_mistaken_for_torchs(names, expression):
     function = defined(f"def f(accum):\n    D = {expression}\n    return D\n", **names)
-    with pytest.raises(ValueError, match=r"an epilogue function is read, not called.*line 2: `D = ") as error:
+    with pytest.raises(
+        ValueError, match=r"an epilogue function is read, not called.*line 2: `D = "
+    ) as error:
         fusion.trace(function)
-    assert next(word for word in ("gelu", "relu", "exp", "where", "sigmoid") if word in expression) in str(error.value)
+    assert next(
+        word for word in ("gelu", "relu", "exp", "where", "sigmoid") if word in expression
+    ) in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -263,17 +278,27 @@ def test_a_function_of_the_users_own_is_not_mistaken_for_torchs(names, expressio
     [
         ({"act": torch.sigmoid}, "act(accum)", "sigmoid(accum)"),
         ({"sigmoid": torch.relu}, "sigmoid(accum)", "maximum(accum, 0)"),
-        ({"ops": types.SimpleNamespace(act=torch.nn.functional.silu)}, "ops.act(accum)", "silu(accum)"),
+        (
+            {"ops": types.SimpleNamespace(act=torch.nn.functional.silu)},
+            "ops.act(accum)",
+            "silu(accum)",
+        ),
         ({"m": math}, "m.exp(accum) + m.pi", "(exp(accum) + 3.141592653589793)"),
         ({"largest": fusion.max}, "largest(accum, 0.5)", "maximum(accum, 0.5)"),
         ({"half": torch.bfloat16}, "accum.to(half)", "bfloat16(accum)"),
         ({"narrow": torch.float16}, "accum.to(narrow)", "float16(accum)"),
-        ({}, "relu(accum) + torch.exp(accum) + F.silu(accum)", "((maximum(accum, 0) + exp(accum)) + silu(accum))"),
+        (
+            {},
+            "relu(accum) + torch.exp(accum) + F.silu(accum)",
+            "((maximum(accum, 0) + exp(accum)) + silu(accum))",
+        ),
         ({"abs": numpy.abs}, "abs(accum)", "abs(accum)"),
     ],
 )
 def test_names_mean_what_they_mean_to_the_function(names, expression, meant):
-    function = defined(f"import torch\n\n\ndef f(accum):\n    D = {expression}\n    return D\n", **names)
+    function = defined(
+        f"import torch\n\n\ndef f(accum):\n    D = {expression}\n    return D\n", **names
+    )
     assert str(fusion.trace(function)).replace("absolute", "abs") == f"D = {meant}"
 
 
@@ -281,7 +306,9 @@ def test_constants_of_the_users_own_are_unknown():
     for names in ({"math": types.SimpleNamespace(pi=3)}, {"np": types.SimpleNamespace(e=2.0)}):
         expression = "math.pi" if "math" in names else "np.e"
         with pytest.raises(ValueError, match="unknown name"):
-            fusion.trace(defined(f"def f(accum):\n    D = accum * {expression}\n    return D\n", **names))
+            fusion.trace(
+                defined(f"def f(accum):\n    D = accum * {expression}\n    return D\n", **names)
+            )
 
 
 def test_names_that_come_to_mean_something_else():
@@ -293,7 +320,10 @@ def test_names_that_come_to_mean_something_else():
         return function
 
     relu, silu = behind(torch.relu), behind(torch.nn.functional.silu)
-    assert [str(fusion.trace(f)) for f in (relu, silu)] == ["D = maximum(accum, 0)", "D = silu(accum)"]
+    assert [str(fusion.trace(f)) for f in (relu, silu)] == [
+        "D = maximum(accum, 0)",
+        "D = silu(accum)",
+    ]
     assert fusion.trace(behind(torch.relu)) is fusion.trace(relu), "parsed once"
     assert fusion.trace(silu) is fusion.trace(silu), "parsed once"
     with pytest.raises(ValueError, match="hundredfold"):
@@ -324,7 +354,9 @@ def test_what_a_decorator_made_is_refused():
         D = accum + 0
         return D
 
-    with pytest.raises(ValueError, match=r"what a decorator made .* give the function itself, function.__wrapped__"):
+    with pytest.raises(
+        ValueError, match=r"what a decorator made .* give the function itself, function.__wrapped__"
+    ):
         fusion.trace(function)
     assert str(fusion.trace(function.__wrapped__)) == "D = (accum + 0)"
 
@@ -343,7 +375,11 @@ def test_functions_wherever_they_are_defined(tmp_path):
     # The names that a module imports, and its __future__, show in the code of its functions.
     body = "if True:\n    def f(accum):\n        D: float = torch.exp(accum) + scale(accum)\n        return D\n"
     imports = "import torch\n"
-    for head in (imports, f"from __future__ import annotations\n{imports}", "torch = __import__('torch')\n"):
+    for head in (
+        imports,
+        f"from __future__ import annotations\n{imports}",
+        "torch = __import__('torch')\n",
+    ):
         file = tmp_path / f"module{len(head)}.py"
         file.write_text(f"{head}scale = torch.sigmoid\n{body}")
         names = {}

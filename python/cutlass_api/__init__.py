@@ -28,7 +28,15 @@ from cutlass_api import (
     typing,
     utils,
 )
-from cutlass_api._core import CudaFunction, DType, Kernel, PreparedLaunch, __version__, get_kernels, matmul
+from cutlass_api._core import (
+    CudaFunction,
+    DType,
+    Kernel,
+    PreparedLaunch,
+    __version__,
+    get_kernels,
+    matmul,
+)
 from cutlass_api.cuda import CudaKernel, cuda_kernel
 from cutlass_api.manifest import Manifest
 from cutlass_api.metadata import KernelMetadata

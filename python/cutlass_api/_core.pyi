@@ -95,7 +95,9 @@ class DenseTensor(KernelOperand):
 
 @final
 class ScaledTensor(KernelOperand):
-    def __new__(cls, base: TensorLike, scale: TensorLike, mode: Any, swizzle: Any) -> ScaledTensor: ...
+    def __new__(
+        cls, base: TensorLike, scale: TensorLike, mode: Any, swizzle: Any
+    ) -> ScaledTensor: ...
     @property
     def shape(self) -> tuple[int, ...]: ...
     @property
@@ -126,7 +128,9 @@ class TensorWrapper:
 
 @disjoint_base
 class RuntimeArguments:
-    def __new__(cls, *args: Any, performance: Any | None = None, **kwargs: Any) -> RuntimeArguments: ...
+    def __new__(
+        cls, *args: Any, performance: Any | None = None, **kwargs: Any
+    ) -> RuntimeArguments: ...
     @property
     def performance(self) -> Any | None: ...
 
@@ -300,7 +304,11 @@ class Kernel:
     def get_workspace_size(self, args: RuntimeArguments) -> int: ...
     def initialize_workspace(self, args: RuntimeArguments, workspace: Any) -> None: ...
     def _run(
-        self, args: RuntimeArguments, compiled_artifact: CompiledArtifact, stream: Any, workspace: Any | None = None
+        self,
+        args: RuntimeArguments,
+        compiled_artifact: CompiledArtifact,
+        stream: Any,
+        workspace: Any | None = None,
     ) -> None: ...
     def _supports(self, args: RuntimeArguments) -> Status: ...
     @staticmethod
@@ -368,9 +376,16 @@ def stride_order(shape: Sequence[int], stride: Sequence[int]) -> list[int]: ...
 def stride_rank(shape: Sequence[int], stride: Sequence[int]) -> list[int]: ...
 def strides_to_layout_string(strides: Sequence[Sequence[int]]) -> str: ...
 def matmul(
-    A: TensorLike, B: TensorLike, out: TensorLike | None = None, accumulator_type: NumericLike | None = None
+    A: TensorLike,
+    B: TensorLike,
+    out: TensorLike | None = None,
+    accumulator_type: NumericLike | None = None,
 ) -> Any: ...
 def launch_graphs() -> int: ...
 def native_floor(
-    args: RuntimeArguments, compiled_artifact: CompiledArtifact, stream: Any, launches: int = 100, rounds: int = 30
+    args: RuntimeArguments,
+    compiled_artifact: CompiledArtifact,
+    stream: Any,
+    launches: int = 100,
+    rounds: int = 30,
 ) -> float: ...

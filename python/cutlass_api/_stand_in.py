@@ -34,7 +34,10 @@ def install() -> None:
     """Puts the stand-in in place of ``cutlass``, unless a real one is loaded or could be."""
     if "cutlass" in sys.modules or find_spec("cutlass") is not None:
         return
-    module = ModuleType("cutlass", "Element types by the names of NVIDIA's cutlass package. Put here by cutlass_api.")
+    module = ModuleType(
+        "cutlass",
+        "Element types by the names of NVIDIA's cutlass package. Put here by cutlass_api.",
+    )
     # With a spec, `importlib.util.find_spec("cutlass")`, which torch asks first, finds the module too.
     module.__spec__ = ModuleSpec("cutlass", loader=None, origin=__file__)
     module.__file__ = __file__

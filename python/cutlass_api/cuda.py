@@ -52,7 +52,15 @@ def cuda_kernel(
     and the line of the source.
     """
     return _function(
-        source, name, sys._getframe(1).f_code.co_filename, grid, block, cluster, shared_bytes, options, contiguous
+        source,
+        name,
+        sys._getframe(1).f_code.co_filename,
+        grid,
+        block,
+        cluster,
+        shared_bytes,
+        options,
+        contiguous,
     )
 
 
@@ -143,13 +151,19 @@ class CudaKernel(Kernel):
         return CompiledArtifact(self._function.compile(*self.parameters(args), cc=cc), self)
 
     def _run(
-        self, args: RuntimeArguments, compiled_artifact: CompiledArtifact, stream: Any, workspace: Any | None = None
+        self,
+        args: RuntimeArguments,
+        compiled_artifact: CompiledArtifact,
+        stream: Any,
+        workspace: Any | None = None,
     ) -> None:
         if not isinstance(compiled_artifact, CompiledArtifact):
             name = type(compiled_artifact).__name__
             raise TypeError(f"compiled_artifact is a {name}; give what compile() returned, or None")
         if compiled_artifact.kernel_obj is not self:
-            raise ValueError(f"compiled_artifact is of another kernel, {compiled_artifact.kernel_obj}; this is {self}")
+            raise ValueError(
+                f"compiled_artifact is of another kernel, {compiled_artifact.kernel_obj}; this is {self}"
+            )
         program = compiled_artifact.compiled_obj
         self._function.launch(tuple(self.parameters(args)), self.grid(args), stream, program)
 
@@ -164,7 +178,9 @@ class CudaKernel(Kernel):
             return
         lacking = [name for name in ("source", "function", "operands") if not hasattr(cls, name)]
         if lacking:
-            raise TypeError(f"{cls.__qualname__} lacks {', '.join(lacking)}, which a CudaKernel says of itself")
+            raise TypeError(
+                f"{cls.__qualname__} lacks {', '.join(lacking)}, which a CudaKernel says of itself"
+            )
 
     @classmethod
     def generate_kernels(

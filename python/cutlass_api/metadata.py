@@ -58,9 +58,17 @@ class ScaledTensorAttributes(TensorAttributes):
         if not isinstance(operand, _core.ScaledTensor):
             return Status.fail(f"{name} has no scales, the kernel takes a ScaledTensor")
         if self.mode != operand.mode or self.swizzle != operand.swizzle:
-            return Status.fail(f"{name} has {operand.mode} and {operand.swizzle}, not {self.mode} and {self.swizzle}")
-        scale = self.scale if isinstance(self.scale, TensorAttributes) else DenseTensorAttributes(self.scale)
-        return self.base.supports(operand.base, name) and scale.supports(operand.scale, f"the scale of {name}")
+            return Status.fail(
+                f"{name} has {operand.mode} and {operand.swizzle}, not {self.mode} and {self.swizzle}"
+            )
+        scale = (
+            self.scale
+            if isinstance(self.scale, TensorAttributes)
+            else DenseTensorAttributes(self.scale)
+        )
+        return self.base.supports(operand.base, name) and scale.supports(
+            operand.scale, f"the scale of {name}"
+        )
 
 
 @dataclass(frozen=True)

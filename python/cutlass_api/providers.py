@@ -33,7 +33,10 @@ class ProviderBase:
 
     @classmethod
     def generate_kernels(
-        cls, metadata_filter: Callable[[Any], bool] | None = None, epilogue_args: Any = None, cc: int | None = None
+        cls,
+        metadata_filter: Callable[[Any], bool] | None = None,
+        epilogue_args: Any = None,
+        cc: int | None = None,
     ) -> Iterable[Kernel]:
         """All kernels of this provider that pass the filter."""
         return _core.get_kernels(None, metadata_filter, cc, [cls.name])
@@ -44,7 +47,9 @@ def register_provider(name: str) -> Callable[[ProviderType], ProviderType]:
 
     def register(provider: ProviderType) -> ProviderType:
         if name in available_providers:
-            raise ValueError(f"there is already a provider named {name!r}: {available_providers[name].__name__}")
+            raise ValueError(
+                f"there is already a provider named {name!r}: {available_providers[name].__name__}"
+            )
         provider.name = name
         available_providers[name] = provider
         return provider

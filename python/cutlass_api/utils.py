@@ -38,7 +38,10 @@ def round_up(a: int, b: int) -> int:
 
 
 def _is_instance(tensor: Any, module: str, name: str) -> bool:
-    return any(base.__module__.split(".")[0] == module and base.__name__ == name for base in type(tensor).__mro__)
+    return any(
+        base.__module__.split(".")[0] == module and base.__name__ == name
+        for base in type(tensor).__mro__
+    )
 
 
 def is_torch_tensor(tensor: Any) -> bool:

@@ -24,8 +24,11 @@ impl Architecture {
         }
         // Every NVRTC that compiles our programs has these (CUDA 12.0 release notes), so that it need not be opened to ask.
         const SINCE_12: [u32; 5] = [80, 86, 87, 89, 90];
-        let known =
-            if SINCE_12.contains(&cc) && nvrtc.version().0 >= 12 { &SINCE_12 } else { nvrtc.architectures()? };
+        let known = if SINCE_12.contains(&cc) && nvrtc.version().0 >= 12 {
+            &SINCE_12
+        } else {
+            nvrtc.architectures()?
+        };
         let serves = |known: u32| Architecture::of(known).runs_on(cc);
         let nearest = known.iter().copied().filter(|a| serves(*a)).max();
         let Some(nearest) = nearest else {
@@ -46,7 +49,11 @@ impl Architecture {
 
     /// Whether code for this architecture runs on a device of that capability.
     pub fn runs_on(self, device_cc: u32) -> bool {
-        if self.specific { self.cc == device_cc } else { self.cc / 10 == device_cc / 10 && self.cc <= device_cc }
+        if self.specific {
+            self.cc == device_cc
+        } else {
+            self.cc / 10 == device_cc / 10 && self.cc <= device_cc
+        }
     }
 
     /// NVRTC's options for it that every program is compiled with. Device functions need no `__device__` mark.
@@ -60,8 +67,12 @@ impl Architecture {
     pub fn options(self, nvrtc: (i32, i32)) -> Vec<String> {
         const MINIMAL_SINCE: (i32, i32) = (12, 4);
         let mut options = self.common_options();
-        let ours =
-            ["-std=c++17", "--ptxas-options=-O2", "--builtin-move-forward=false", "--builtin-initializer-list=false"];
+        let ours = [
+            "-std=c++17",
+            "--ptxas-options=-O2",
+            "--builtin-move-forward=false",
+            "--builtin-initializer-list=false",
+        ];
         options.extend(ours.map(String::from));
         options.extend((nvrtc >= MINIMAL_SINCE).then(|| "--minimal".into()));
         options
@@ -81,7 +92,9 @@ mod tests {
     #[test]
     fn code_runs_within_its_major_version_and_a_variants_only_at_home() {
         let ampere = Architecture { cc: 80, specific: false };
-        assert!(ampere.runs_on(80) && ampere.runs_on(86) && ampere.runs_on(89) && !ampere.runs_on(90));
+        assert!(
+            ampere.runs_on(80) && ampere.runs_on(86) && ampere.runs_on(89) && !ampere.runs_on(90)
+        );
         let hopper = Architecture { cc: 90, specific: true };
         assert!(hopper.runs_on(90) && !hopper.runs_on(100));
         assert_eq!(hopper.to_string(), "sm_90a");

@@ -128,7 +128,11 @@ pub fn compile(kernel: &Kernel, cc: u32) -> Result<Arc<Program>, CompileError> {
     Ok(lock().get_or_insert_default().entry(lookup).or_insert(program).clone())
 }
 
-fn compile_uncached(kernel: &Kernel, architecture: Architecture, nvrtc: &Nvrtc) -> Result<Program, CompileError> {
+fn compile_uncached(
+    kernel: &Kernel,
+    architecture: Architecture,
+    nvrtc: &Nvrtc,
+) -> Result<Program, CompileError> {
     let name = kernel.name();
     let Some(text) = source(kernel) else { return Err(CompileError::NotCompiled(name)) };
     let program = Program {
@@ -141,10 +145,15 @@ fn compile_uncached(kernel: &Kernel, architecture: Architecture, nvrtc: &Nvrtc) 
     // (Threads of their own, not of a pool: a forked child has the pool, and none of its threads.)
     let [first, last] = companions(kernel);
     std::thread::scope(|scope| {
-        let others = [first, last].map(|text| text.map(|text| scope.spawn(|| companion(text, architecture, nvrtc))));
+        let others = [first, last]
+            .map(|text| text.map(|text| scope.spawn(|| companion(text, architecture, nvrtc))));
         let program = filled(program, nvrtc);
         let joined = others.map(|thread| {
-            thread.map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).transpose()
+            thread
+                .map(|thread| {
+                    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+                .transpose()
         });
         let [first, last] = joined;
         Ok(Program { first: first?, last: last?, ..program? })
@@ -152,7 +161,13 @@ fn compile_uncached(kernel: &Kernel, architecture: Architecture, nvrtc: &Nvrtc) 
 }
 
 /// A program before it is compiled.
-fn empty(kernel: String, entry: &str, source: String, architecture: Architecture, nvrtc: &Nvrtc) -> Program {
+fn empty(
+    kernel: String,
+    entry: &str,
+    source: String,
+    architecture: Architecture,
+    nvrtc: &Nvrtc,
+) -> Program {
     Program {
         key: String::new(),
         kernel,
@@ -210,7 +225,8 @@ fn filled(program: Program, nvrtc: &Nvrtc) -> Result<Program, CompileError> {
         return Ok(Program { key, cubin, log, ..program });
     }
     let task = Task { text: &program.source, file: "rutlass.cu", options: &options, names: &[] };
-    let Compiled { cubin, log, .. } = nvrtc.compile(&task).map_err(|failure| failed(failure, &program))?;
+    let Compiled { cubin, log, .. } =
+        nvrtc.compile(&task).map_err(|failure| failed(failure, &program))?;
     let program = Program { key, cubin, log, ..program };
     cache::store(&program);
     Ok(program)
@@ -219,7 +235,9 @@ fn filled(program: Program, nvrtc: &Nvrtc) -> Result<Program, CompileError> {
 fn failed(failure: Failure, program: &Program) -> CompileError {
     let Program { kernel, architecture, .. } = program;
     match failure {
-        Failure::Program(log) => CompileError::Failed { kernel: kernel.clone(), architecture: *architecture, log },
+        Failure::Program(log) => {
+            CompileError::Failed { kernel: kernel.clone(), architecture: *architecture, log }
+        }
         Failure::Call(call, error) => CompileError::Nvrtc { call, error },
     }
 }
@@ -232,15 +250,17 @@ pub fn to_bytes(program: &Program) -> Vec<u8> {
 /// Whether a program is what this build would make of a kernel: same text, headers and options. Another build's may read its
 /// parameters otherwise.
 pub fn is_of(program: &Program, kernel: &Kernel) -> bool {
-    let key =
-        |program: &Program, text: &str| cache::key(text, &program.architecture.options(program.nvrtc), program.nvrtc);
+    let key = |program: &Program, text: &str| {
+        cache::key(text, &program.architecture.options(program.nvrtc), program.nvrtc)
+    };
     let own = source(kernel).is_some_and(|text| key(program, &text) == program.key);
     let mut others = [&program.first, &program.last].into_iter().zip(companions(kernel));
-    let same = |(other, companion): (&Option<Arc<Program>>, Option<Companion>)| match (other, companion) {
-        (Some(other), Some((.., text))) => key(other, &text) == other.key,
-        (None, None) => true,
-        _ => false,
-    };
+    let same =
+        |(other, companion): (&Option<Arc<Program>>, Option<Companion>)| match (other, companion) {
+            (Some(other), Some((.., text))) => key(other, &text) == other.key,
+            (None, None) => true,
+            _ => false,
+        };
     own && others.all(same)
 }
 

@@ -83,7 +83,8 @@ fn candidates() -> Vec<PathBuf> {
     for packages in PACKAGES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).iter() {
         // nvidia/cu13/lib since CUDA 13, nvidia/cuda_nvrtc/lib before.
         let components = sorted_entries(&packages.join("nvidia")).into_iter();
-        let mut packaged: Vec<_> = components.flat_map(|component| libraries_in(&component.join("lib"))).collect();
+        let mut packaged: Vec<_> =
+            components.flat_map(|component| libraries_in(&component.join("lib"))).collect();
         packaged.sort_by_key(|library| std::cmp::Reverse(version_by_name(library)));
         found.append(&mut packaged);
         found.extend(libraries_in(&packages.join("torch").join("lib")));
@@ -91,7 +92,11 @@ fn candidates() -> Vec<PathBuf> {
     for variable in ["CUDA_HOME", "CUDA_PATH"] {
         if let Some(home) = std::env::var_os(variable) {
             // A toolkit's; conda's.
-            found.extend(["lib64", "lib"].iter().flat_map(|folder| libraries_in(&Path::new(&home).join(folder))));
+            found.extend(
+                ["lib64", "lib"]
+                    .iter()
+                    .flat_map(|folder| libraries_in(&Path::new(&home).join(folder))),
+            );
         }
     }
     found.extend(["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"].map(PathBuf::from));
@@ -100,7 +105,8 @@ fn candidates() -> Vec<PathBuf> {
 }
 
 fn sorted_entries(folder: &Path) -> Vec<PathBuf> {
-    let mut entries: Vec<_> = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    let mut entries: Vec<_> =
+        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path()).collect();
     // Newest first, as far as names tell.
     entries.sort_unstable_by(|a, b| b.cmp(a));
     entries
@@ -109,7 +115,10 @@ fn sorted_entries(folder: &Path) -> Vec<PathBuf> {
 /// Whether this is libnvrtc itself: not its builtins, not the variant that is split for low memory (`.alt`).
 fn is_nvrtc(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    name.starts_with("libnvrtc") && name.contains(".so") && !name.contains("builtins") && !name.contains(".alt")
+    name.starts_with("libnvrtc")
+        && name.contains(".so")
+        && !name.contains("builtins")
+        && !name.contains(".alt")
 }
 
 fn libraries_in(folder: &Path) -> Vec<PathBuf> {
@@ -130,7 +139,9 @@ fn loaded() -> Vec<PathBuf> {
 
 fn builtins_beside(nvrtc: &Path) -> impl Iterator<Item = PathBuf> {
     let beside = nvrtc.parent().map(sorted_entries).unwrap_or_default();
-    beside.into_iter().filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(BUILTINS)))
+    beside.into_iter().filter(|path| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(BUILTINS))
+    })
 }
 
 /// The version that the names of the builtins beside an NVRTC tell (libnvrtc-builtins.so.13.0, by which it opens them), if they agree.
@@ -139,7 +150,8 @@ fn version_by_name(nvrtc: &Path) -> Option<(i32, i32)> {
         return None;
     }
     let told = |path: PathBuf| {
-        let mut numbers = path.file_name()?.to_str()?.strip_prefix(BUILTINS)?.strip_prefix('.')?.split('.');
+        let mut numbers =
+            path.file_name()?.to_str()?.strip_prefix(BUILTINS)?.strip_prefix('.')?.split('.');
         Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
     };
     let mut versions = builtins_beside(nvrtc).filter_map(told);
@@ -205,7 +217,8 @@ impl Nvrtc {
             return Ok(functions);
         }
         let path = self.path.display();
-        let (version, functions) = Functions::open(&self.path).map_err(|reason| format!("{path}: {reason}"))?;
+        let (version, functions) =
+            Functions::open(&self.path).map_err(|reason| format!("{path}: {reason}"))?;
         if version != self.version {
             let ((major, minor), (of, builtins)) = (version, self.version);
             return Err(format!(
@@ -226,7 +239,8 @@ impl Nvrtc {
 
     /// The compute capabilities that it compiles for.
     pub fn architectures(&self) -> Result<&[u32], CompileError> {
-        let functions = self.functions().map_err(|error| CompileError::Nvrtc { call: "dlopen", error })?;
+        let functions =
+            self.functions().map_err(|error| CompileError::Nvrtc { call: "dlopen", error })?;
         Ok(&functions.architectures)
     }
 
@@ -249,9 +263,12 @@ impl Functions {
                     *library.get($name).map_err(in_words)?
                 };
             }
-            let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int = function!(b"nvrtcVersion");
-            let count: unsafe extern "C" fn(*mut c_int) -> c_int = function!(b"nvrtcGetNumSupportedArchs");
-            let list: unsafe extern "C" fn(*mut c_int) -> c_int = function!(b"nvrtcGetSupportedArchs");
+            let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int =
+                function!(b"nvrtcVersion");
+            let count: unsafe extern "C" fn(*mut c_int) -> c_int =
+                function!(b"nvrtcGetNumSupportedArchs");
+            let list: unsafe extern "C" fn(*mut c_int) -> c_int =
+                function!(b"nvrtcGetSupportedArchs");
             let (mut major, mut minor, mut architectures) = (0, 0, 0);
             if version(&mut major, &mut minor) != 0 || count(&mut architectures) != 0 {
                 return Err("it does not answer nvrtcVersion".into());
@@ -280,15 +297,25 @@ impl Functions {
 
     fn compile(&self, task: &Task<'_>) -> Result<Compiled, Failure> {
         let c_string = |text: &str| {
-            CString::new(text).map_err(|_| Failure::Program("the source holds a NUL character".to_owned()))
+            CString::new(text)
+                .map_err(|_| Failure::Program("the source holds a NUL character".to_owned()))
         };
-        let c_strings = |texts: &[String]| texts.iter().map(|text| c_string(text)).collect::<Result<Vec<_>, _>>();
+        let c_strings = |texts: &[String]| {
+            texts.iter().map(|text| c_string(text)).collect::<Result<Vec<_>, _>>()
+        };
         let (text, file) = (c_string(task.text)?, c_string(task.file)?);
-        let headers = source::HEADERS.iter().map(|(name, _)| c_string(name)).collect::<Result<Vec<_>, _>>()?;
-        let contents = source::HEADERS.iter().map(|(_, text)| c_string(text)).collect::<Result<Vec<_>, _>>()?;
+        let headers = source::HEADERS
+            .iter()
+            .map(|(name, _)| c_string(name))
+            .collect::<Result<Vec<_>, _>>()?;
+        let contents = source::HEADERS
+            .iter()
+            .map(|(_, text)| c_string(text))
+            .collect::<Result<Vec<_>, _>>()?;
         let (options, names) = (c_strings(task.options)?, c_strings(task.names)?);
         let pointers = |strings: &[CString]| strings.iter().map(|s| s.as_ptr()).collect::<Vec<_>>();
-        let (headers, contents, options) = (pointers(&headers), pointers(&contents), pointers(&options));
+        let (headers, contents, options) =
+            (pointers(&headers), pointers(&contents), pointers(&options));
 
         // SAFETY: all strings and arrays outlive the calls that read them; the program is destroyed once, by the guard. A lowered
         // name is valid until then, and is copied before.
@@ -305,14 +332,21 @@ impl Functions {
             self.check("nvrtcCreateProgram", created)?;
             let guard = Destroy { functions: self, program };
             for name in &names {
-                self.check("nvrtcAddNameExpression", (self.add_name)(guard.program, name.as_ptr()))?;
+                self.check(
+                    "nvrtcAddNameExpression",
+                    (self.add_name)(guard.program, name.as_ptr()),
+                )?;
             }
             let compiled = (self.compile)(guard.program, options.len() as c_int, options.as_ptr());
             let log = self.fetch("nvrtcGetProgramLog", guard.program, self.log_size, self.log)?;
             let log = String::from_utf8_lossy(&log).trim_end_matches(['\0', '\n']).to_owned();
             if compiled != 0 {
                 let error = self.describe(compiled);
-                return Err(Failure::Program(if log.is_empty() { error } else { format!("{log}\n({error})") }));
+                return Err(Failure::Program(if log.is_empty() {
+                    error
+                } else {
+                    format!("{log}\n({error})")
+                }));
             }
             let cubin = self.fetch("nvrtcGetCUBIN", guard.program, self.cubin_size, self.cubin)?;
             // Of an ELF header, the first word, and the type at byte 16: 1 is an object file.

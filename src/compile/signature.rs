@@ -57,14 +57,16 @@ enum Type {
 /// The parameters of the function whose type a lowered name of [`expression`] spells; or why they cannot be told.
 pub(super) fn parse(lowered: &str) -> Result<Vec<Parameter>, String> {
     let mut reader = Reader { rest: lowered, known: Vec::new() };
-    let types = reader.signature().ok_or_else(|| format!("its type is not understood ({lowered})"))?;
+    let types =
+        reader.signature().ok_or_else(|| format!("its type is not understood ({lowered})"))?;
     types.into_iter().enumerate().map(|(at, parameter)| Parameter::of(parameter, at + 1)).collect()
 }
 
 impl Parameter {
     fn of(parameter: Type, place: usize) -> Result<Parameter, String> {
-        let refuse =
-            |what: &str| Err(format!("its parameter {place} is {what}; kernels take pointers and numbers here"));
+        let refuse = |what: &str| {
+            Err(format!("its parameter {place} is {what}; kernels take pointers and numbers here"))
+        };
         match parameter {
             Type::Number(number) => Ok(Parameter::Number(number)),
             Type::Char => Ok(Parameter::Number(Number::Signed { bytes: 1 })),
@@ -288,20 +290,33 @@ mod tests {
         let all = parse("_Z17rutlass_signatureIPFvPKfPfS1_xmbPK6float4PvP6__halfPKS7_fEE").unwrap();
         assert_eq!(all.len(), 11);
         let floats = |constant| Parameter::Pointer {
-            to: Pointee::Elements { dtypes: vec![DType::F32], alignment: 4, name: "float32".to_owned() },
+            to: Pointee::Elements {
+                dtypes: vec![DType::F32],
+                alignment: 4,
+                name: "float32".to_owned(),
+            },
             constant,
         };
         assert_eq!(all[..3], [floats(true), floats(false), floats(true)]);
         assert_eq!(all[3], Parameter::Number(Number::Signed { bytes: 8 }));
         assert_eq!(all[4], Parameter::Number(Number::Unsigned { bytes: 8 }));
         assert_eq!(all[5], Parameter::Number(Number::Bool));
-        let Parameter::Pointer { to: Pointee::Elements { dtypes, alignment, name }, constant: true } = &all[6] else {
+        let Parameter::Pointer {
+            to: Pointee::Elements { dtypes, alignment, name },
+            constant: true,
+        } = &all[6]
+        else {
             panic!("{:?}", all[6]);
         };
-        assert_eq!((dtypes.as_slice(), *alignment, name.as_str()), ([DType::F32].as_slice(), 16, "float4"));
+        assert_eq!(
+            (dtypes.as_slice(), *alignment, name.as_str()),
+            ([DType::F32].as_slice(), 16, "float4")
+        );
         assert_eq!(all[7], Parameter::Pointer { to: Pointee::Any, constant: false });
         for (at, constant) in [(8, false), (9, true)] {
-            let Parameter::Pointer { to: Pointee::Elements { dtypes, .. }, constant: is } = &all[at] else {
+            let Parameter::Pointer { to: Pointee::Elements { dtypes, .. }, constant: is } =
+                &all[at]
+            else {
                 panic!("{:?}", all[at]);
             };
             assert_eq!((dtypes.as_slice(), *is), ([DType::F16].as_slice(), constant));
@@ -315,7 +330,9 @@ mod tests {
         // f(const volatile float*, int*, int*), and both pointers of f(const volatile float*, const volatile float*).
         let all = parse("_Z17rutlass_signatureIPFvPVKfPiS2_EE").unwrap();
         assert_eq!(all[1], all[2]);
-        let Parameter::Pointer { to: Pointee::Elements { dtypes, .. }, .. } = &all[2] else { panic!("{all:?}") };
+        let Parameter::Pointer { to: Pointee::Elements { dtypes, .. }, .. } = &all[2] else {
+            panic!("{all:?}")
+        };
         assert_eq!(dtypes, &[DType::I32]);
         let all = parse("_Z17rutlass_signatureIPFvPVKfS1_EE").unwrap();
         assert_eq!(all[0], all[1]);
@@ -326,12 +343,18 @@ mod tests {
         for lowered in ["PFviE", "Ri", "P1S", "1S", "PPf", "PN4mine1SE"] {
             assert!(parse(&format!("_Z17rutlass_signatureIPFv{lowered}EE")).is_err(), "{lowered}");
         }
-        assert!(parse("_Z17rutlass_signatureIPFviRfEE").unwrap_err().contains("parameter 2 is a reference"));
+        assert!(
+            parse("_Z17rutlass_signatureIPFviRfEE")
+                .unwrap_err()
+                .contains("parameter 2 is a reference")
+        );
     }
 
     #[test]
     fn vectors_are_aligned_as_the_guide_says() {
-        for (class, expected) in [("6float2", 8), ("6float3", 4), ("7double4", 16), ("5uint4", 16), ("7__half2", 4)] {
+        for (class, expected) in
+            [("6float2", 8), ("6float3", 4), ("7double4", 16), ("5uint4", 16), ("7__half2", 4)]
+        {
             let Parameter::Pointer { to: Pointee::Elements { alignment, .. }, .. } =
                 one(&format!("_Z17rutlass_signatureIPFvP{class}EE"))
             else {

@@ -3,7 +3,9 @@
 use super::{ENTRY, PACK_ENTRY, REDUCE_ENTRY};
 use crate::epilogue::Reduction;
 use crate::epilogue::functor;
-use crate::kernel::{Design, Elementwise, Kernel, Major, Method, Pack, Reduce, Schedule, Simt, Skinny, Sm90, Types};
+use crate::kernel::{
+    Design, Elementwise, Kernel, Major, Method, Pack, Reduce, Schedule, Simt, Skinny, Sm90, Types,
+};
 
 macro_rules! headers {
     ($($name:literal),* $(,)?) => {
@@ -90,9 +92,13 @@ fn agreement(threads: u32, shared_bytes: u32) -> String {
 fn sum_names(config: &Sm90, types: Types) -> String {
     let blocks = config.m_blocks();
     let count = config.sum_registers(types) / blocks;
-    let names = |block| (block * count..(block + 1) * count).map(|i| format!("s{i}")).collect::<Vec<_>>().join(", ");
+    let names = |block| {
+        (block * count..(block + 1) * count).map(|i| format!("s{i}")).collect::<Vec<_>>().join(", ")
+    };
     let text = |block| format!("{{ static constexpr char text[] = \"{}\"; }};\n", names(block));
-    (0..blocks).map(|block| format!("template <> struct ptx::SumNames<{block}> {}", text(block))).collect()
+    (0..blocks)
+        .map(|block| format!("template <> struct ptx::SumNames<{block}> {}", text(block)))
+        .collect()
 }
 
 /// The program of a kernel; `None` for kernels that are not compiled. Kernels that differ only in how the user's
@@ -142,7 +148,12 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 config.split,
                 config.align
             );
-            ("skinny.cuh", family, "GemmParams", agreement(Skinny::THREADS, config.shared_bytes(types)))
+            (
+                "skinny.cuh",
+                family,
+                "GemmParams",
+                agreement(Skinny::THREADS, config.shared_bytes(types)),
+            )
         }
         Design::Sm80(config) => {
             let program = config.program();
@@ -161,7 +172,12 @@ pub fn source(kernel: &Kernel) -> Option<String> {
                 program.align,
                 program.grouped
             );
-            ("sm80.cuh", family, "GemmParams", agreement(program.threads(), program.shared_bytes(types)))
+            (
+                "sm80.cuh",
+                family,
+                "GemmParams",
+                agreement(program.threads(), program.shared_bytes(types)),
+            )
         }
         Design::Sm90(config) => {
             let types = kernel.types;
@@ -191,7 +207,9 @@ pub fn source(kernel: &Kernel) -> Option<String> {
             checks += &format!(" && Work::CLUSTER == {cluster} && Work::MIN_CTAS >= {ctas}");
             let [longest, shortest] = config.slices(1);
             if b_k_major {
-                checks += &format!(" && Work::BoxesB::SLICE == {longest} && Work::BoxesB::SHORT == {shortest}");
+                checks += &format!(
+                    " && Work::BoxesB::SLICE == {longest} && Work::BoxesB::SHORT == {shortest}"
+                );
             }
             if !config.swapped {
                 checks += &format!(" && Work::BOX_N == {}", config.box_n(types));

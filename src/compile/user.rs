@@ -33,7 +33,10 @@ impl UserSource {
         // The last one: a declaration in front may leave the names out.
         let found = kernels_in(&text).into_iter().rfind(|(name, _)| *name == base);
         let parameters = found.map(|(_, parameters)| parameters).unwrap_or_default();
-        split_at_commas(parameters).into_iter().map(|parameter| last_word(parameter).to_owned()).collect()
+        split_at_commas(parameters)
+            .into_iter()
+            .map(|parameter| last_word(parameter).to_owned())
+            .collect()
     }
 
     /// The program as NVRTC gets it.
@@ -44,14 +47,19 @@ impl UserSource {
 }
 
 /// The program of a source for a compute capability, from memory, from disk, or compiled now; and the function's parameters.
-pub fn compile_user(source: &UserSource, cc: u32) -> Result<(Arc<Program>, Vec<Parameter>), CompileError> {
+pub fn compile_user(
+    source: &UserSource,
+    cc: u32,
+) -> Result<(Arc<Program>, Vec<Parameter>), CompileError> {
     type Programs = HashMap<(UserSource, Architecture, Vec<u8>), Arc<Program>>;
     static MEMORY: Mutex<Option<Programs>> = Mutex::new(None);
     let nvrtc = Nvrtc::get()?;
     let architecture = Architecture::for_cc(cc, nvrtc)?;
     let mut options = architecture.common_options();
     options.extend(source.options.iter().cloned());
-    options.extend(toolkit_includes(nvrtc.path()).iter().map(|folder| format!("-I{}", folder.display())));
+    options.extend(
+        toolkit_includes(nvrtc.path()).iter().map(|folder| format!("-I{}", folder.display())),
+    );
     let headers = Headers::of(source, &options);
     let understood = |program: &Program| {
         signature::parse(&program.signature)
@@ -86,7 +94,8 @@ fn compile_uncached(
     let key = cache::key(&identity, options, nvrtc.version());
     let shared_bytes = source.shared_bytes;
     // What the entry is called there, the compiler tells.
-    let empty = Program { key, shared_bytes, ..empty(function.clone(), "", text, architecture, nvrtc) };
+    let empty =
+        Program { key, shared_bytes, ..empty(function.clone(), "", text, architecture, nvrtc) };
     if headers.all_seen
         && let Some(Program { entry, signature, log, cubin, .. }) = cache::load(&empty.key)
     {
@@ -148,7 +157,10 @@ fn no_function(source: &UserSource, reason: &str) -> CompileError {
     names.dedup();
     let found = match names.is_empty() {
         true => "there is none in it".to_owned(),
-        false => format!("those in it are: {}. A template needs its arguments, as in name<float>", names.join(", ")),
+        false => format!(
+            "those in it are: {}. A template needs its arguments, as in name<float>",
+            names.join(", ")
+        ),
     };
     let found = format!("{found}. The compiler says: {reason}");
     CompileError::NoFunction { file: source.file.clone(), function: source.function.clone(), found }
@@ -166,7 +178,8 @@ struct Headers {
 impl Headers {
     /// Everything that includes could mean, under whatever conditions: rather one too many than one too few.
     fn of(source: &UserSource, options: &[String]) -> Headers {
-        let mut folders: Vec<PathBuf> = vec![Path::new(&source.file).parent().unwrap_or(Path::new("")).to_owned()];
+        let mut folders: Vec<PathBuf> =
+            vec![Path::new(&source.file).parent().unwrap_or(Path::new("")).to_owned()];
         let (mut previous, mut text) = ("", String::new());
         for option in options {
             let folder = match previous {
@@ -176,7 +189,9 @@ impl Headers {
             folders.extend(folder.filter(|folder| !folder.is_empty()).map(PathBuf::from));
             let included = match previous {
                 "-include" | "--pre-include" => Some(option.as_str()),
-                _ => option.strip_prefix("-include=").or_else(|| option.strip_prefix("--pre-include=")),
+                _ => option
+                    .strip_prefix("-include=")
+                    .or_else(|| option.strip_prefix("--pre-include=")),
             };
             text.extend(included.map(|file| format!("#include \"{file}\"\n")));
             previous = option;
@@ -191,7 +206,13 @@ impl Headers {
         headers
     }
 
-    fn visit(&mut self, text: &str, folders: &[PathBuf], seen: &mut HashSet<Place>, hasher: &mut blake3::Hasher) {
+    fn visit(
+        &mut self,
+        text: &str,
+        folders: &[PathBuf],
+        seen: &mut HashSet<Place>,
+        hasher: &mut blake3::Hasher,
+    ) {
         for line in plain(text, false).lines() {
             if let Some(included) = included(line) {
                 match quoted(included) {
@@ -208,7 +229,13 @@ impl Headers {
         }
     }
 
-    fn visit_named(&mut self, name: &str, folders: &[PathBuf], seen: &mut HashSet<Place>, hasher: &mut blake3::Hasher) {
+    fn visit_named(
+        &mut self,
+        name: &str,
+        folders: &[PathBuf],
+        seen: &mut HashSet<Place>,
+        hasher: &mut blake3::Hasher,
+    ) {
         for path in folders.iter().map(|folder| folder.join(name)) {
             let Ok(real) = path.canonicalize() else { continue };
             let parent = path.parent().unwrap_or(Path::new("")).to_owned();
@@ -252,7 +279,9 @@ fn toolkit_includes(nvrtc: &Path) -> Vec<PathBuf> {
     let home = std::env::var_os("CUDA_HOME").map(|home| Path::new(&home).join("include"));
     let mut places = beside.chain(home).chain([PathBuf::from("/usr/local/cuda/include")]);
     match places.find(|folder| folder.join("cuda_fp16.h").exists()) {
-        Some(folder) => [folder.join("cccl"), folder].into_iter().filter(|folder| folder.exists()).collect(),
+        Some(folder) => {
+            [folder.join("cccl"), folder].into_iter().filter(|folder| folder.exists()).collect()
+        }
         None => Vec::new(),
     }
 }
@@ -276,8 +305,10 @@ fn plain(text: &str, empty_literals: bool) -> String {
             let length = rest.find(['>', '\n']).unwrap_or(rest.len());
             (length, &rest[..length])
         } else if letter == '"' || letter == '\'' && !separates_digits(line()) {
-            let raw =
-                ["R", "u8R", "uR", "UR", "LR"].contains(&word_before(line())).then(|| raw_literal(rest)).flatten();
+            let raw = ["R", "u8R", "uR", "UR", "LR"]
+                .contains(&word_before(line()))
+                .then(|| raw_literal(rest))
+                .flatten();
             let length = raw.unwrap_or_else(|| literal(rest, letter));
             (length, if empty_literals { "\"\"" } else { &rest[..length] })
         } else {
@@ -298,7 +329,9 @@ fn included(line: &str) -> Option<&str> {
 
 /// The name or number that a line ends with.
 fn word_before(line: &str) -> &str {
-    line.rsplit(|letter: char| !letter.is_alphanumeric() && !"_'".contains(letter)).next().unwrap_or_default()
+    line.rsplit(|letter: char| !letter.is_alphanumeric() && !"_'".contains(letter))
+        .next()
+        .unwrap_or_default()
 }
 
 /// Whether an apostrophe behind a line is one within a number.
@@ -381,7 +414,9 @@ fn split_at_commas(parameters: &str) -> Vec<&str> {
 
 fn last_word(text: &str) -> &str {
     let text = text.split('=').next().unwrap_or_default().trim_end_matches([']', '[']).trim_end();
-    text.rsplit(|letter: char| !letter.is_alphanumeric() && letter != '_').next().unwrap_or_default()
+    text.rsplit(|letter: char| !letter.is_alphanumeric() && letter != '_')
+        .next()
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -405,7 +440,8 @@ mod tests {
         assert_eq!(source.parameter_names(), ["x", "out", "n"]);
         assert!(kernels_in("__global__ void broken(").is_empty());
         let named = |text: &str| {
-            UserSource { text: text.to_owned(), function: "f".to_owned(), ..source.clone() }.parameter_names()
+            UserSource { text: text.to_owned(), function: "f".to_owned(), ..source.clone() }
+                .parameter_names()
         };
         let commented = "__global__ void f(float*);  // f(int old)\n/* __global__ void f(int old) {} */\n\
                          __global__ void f(float* x /* in, row-major */, // the first\n char c = ')', int n)";

@@ -48,7 +48,10 @@ fn initialize() -> Result<i32, DriverError> {
                 check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
                 // 12.0 brought context-free libraries and kernels (cuLibraryLoadData).
                 if version < 12000 {
-                    return Err(DriverError::TooOld { major: version / 1000, minor: version % 1000 / 10 });
+                    return Err(DriverError::TooOld {
+                        major: version / 1000,
+                        minor: version % 1000 / 10,
+                    });
                 }
                 Ok(version)
             }
@@ -81,15 +84,29 @@ impl Device {
             check("cuDeviceGet", sys::cuDeviceGet(&mut handle, ordinal))?;
             let attribute = |which| {
                 let mut value = 0;
-                check("cuDeviceGetAttribute", sys::cuDeviceGetAttribute(&mut value, which, handle))?;
+                check(
+                    "cuDeviceGetAttribute",
+                    sys::cuDeviceGetAttribute(&mut value, which, handle),
+                )?;
                 Ok::<u32, DriverError>(value as u32)
             };
-            let major = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-            let minor = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-            let multiprocessors = attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+            let major =
+                attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+            let minor =
+                attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+            let multiprocessors =
+                attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
             check("cuDevicePrimaryCtxRetain", sys::cuDevicePrimaryCtxRetain(&mut context, handle))?;
             let pool = Mutex::new(None);
-            Ok(Device { ordinal, cc: 10 * major + minor, multiprocessors, driver, handle, context, pool })
+            Ok(Device {
+                ordinal,
+                cc: 10 * major + minor,
+                multiprocessors,
+                driver,
+                handle,
+                context,
+                pool,
+            })
         }
     }
 
@@ -127,7 +144,12 @@ impl Device {
         let mut address = 0;
         // SAFETY: the pool lives as long as the process; the pointer is a local's.
         unsafe {
-            let result = sys::cuMemAllocFromPoolAsync(&mut address, bytes as usize, pool, stream as sys::CUstream);
+            let result = sys::cuMemAllocFromPoolAsync(
+                &mut address,
+                bytes as usize,
+                pool,
+                stream as sys::CUstream,
+            );
             check("cuMemAllocFromPoolAsync", result)?;
         }
         Ok(address)
@@ -156,7 +178,8 @@ impl Device {
             check("cuMemPoolCreate", sys::cuMemPoolCreate(&mut made, &properties))?;
             let mut keep = POOL_KEEPS_BYTES;
             let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-            let set = sys::cuMemPoolSetAttribute(made, attribute, std::ptr::from_mut(&mut keep).cast());
+            let set =
+                sys::cuMemPoolSetAttribute(made, attribute, std::ptr::from_mut(&mut keep).cast());
             check("cuMemPoolSetAttribute", set)?;
         }
         *pool = Some(Pool(made));
@@ -170,7 +193,9 @@ impl Device {
         }
         let mut context = std::ptr::null_mut();
         // SAFETY: the handle is what the user calls a stream; the driver refuses those that it does not know.
-        unsafe { check("cuStreamGetCtx", sys::cuStreamGetCtx(stream as sys::CUstream, &mut context))? };
+        unsafe {
+            check("cuStreamGetCtx", sys::cuStreamGetCtx(stream as sys::CUstream, &mut context))?
+        };
         Ok(context == self.context)
     }
 }

@@ -12,7 +12,9 @@ pub enum DriverError {
          install the NVIDIA driver, or put its folder on LD_LIBRARY_PATH"
     )]
     NotFound,
-    #[error("the CUDA driver is version {major}.{minor}, and 12.0 or later is needed; update the NVIDIA driver")]
+    #[error(
+        "the CUDA driver is version {major}.{minor}, and 12.0 or later is needed; update the NVIDIA driver"
+    )]
     TooOld { major: i32, minor: i32 },
     #[error("there is no CUDA device {ordinal}: the driver counts {count}")]
     NoDevice { ordinal: i32, count: i32 },
@@ -55,5 +57,9 @@ fn failed(call: &'static str, result: CUresult) -> DriverError {
             CStr::from_ptr(text).to_string_lossy().into_owned()
         }
     };
-    DriverError::Call { call, name: describe(sys::cuGetErrorName), text: describe(sys::cuGetErrorString) }
+    DriverError::Call {
+        call,
+        name: describe(sys::cuGetErrorName),
+        text: describe(sys::cuGetErrorString),
+    }
 }

@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use cudarc::driver::sys::{
-    self, CUgraph, CUgraphExec, CUgraphNode, CUlaunchAttributeID, CUresult, CUstream, CUstreamCaptureMode,
-    CUstreamCaptureStatus,
+    self, CUgraph, CUgraphExec, CUgraphNode, CUlaunchAttributeID, CUresult, CUstream,
+    CUstreamCaptureMode, CUstreamCaptureStatus,
 };
 
 use super::device::is_default_stream;
@@ -52,7 +52,8 @@ impl Graph {
         }
         let others = GRAPHS.fetch_add(1, Ordering::Relaxed);
         // From here on, dropping it frees what there is of it.
-        let (executable, graph, node) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+        let (executable, graph, node) =
+            (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
         let mut made = Graph { executable, graph, node, stream, launching: AtomicBool::new(false) };
         if others >= MOST_GRAPHS {
             return None;
@@ -60,13 +61,24 @@ impl Graph {
         let mut pointers = [std::ptr::null_mut(); 2];
         let params = call.node(&mut pointers);
         let cluster = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
-        let mut attributes = call.grid.attributes().iter().filter(|attribute| attribute.id == cluster);
+        let mut attributes =
+            call.grid.attributes().iter().filter(|attribute| attribute.id == cluster);
         // SAFETY: pointers are to locals and to what `call` borrows, which the driver copies; each handle is used once it was made.
         let works = unprohibited(|| unsafe {
             done(sys::cuGraphCreate(&mut made.graph, 0))
-                && done(sys::cuGraphAddKernelNode_v2(&mut made.node, made.graph, std::ptr::null(), 0, &params))
+                && done(sys::cuGraphAddKernelNode_v2(
+                    &mut made.node,
+                    made.graph,
+                    std::ptr::null(),
+                    0,
+                    &params,
+                ))
                 && attributes.all(|attribute| {
-                    done(sys::cuGraphKernelNodeSetAttribute(made.node, attribute.id, &attribute.value))
+                    done(sys::cuGraphKernelNodeSetAttribute(
+                        made.node,
+                        attribute.id,
+                        &attribute.value,
+                    ))
                 })
                 && done(sys::cuGraphInstantiateWithFlags(&mut made.executable, made.graph, 0))
         });
@@ -103,7 +115,11 @@ impl Graph {
         let params = call.node(&mut pointers);
         // SAFETY: the node is the graph's, which lives as long as `self`; the driver copies parameters before it returns. Launches that have
         // been made keep theirs.
-        unprohibited(|| done(unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.executable, self.node, &params) }))
+        unprohibited(|| {
+            done(unsafe {
+                sys::cuGraphExecKernelNodeSetParams_v2(self.executable, self.node, &params)
+            })
+        })
     }
 }
 

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use arrayvec::ArrayVec;
 use cudarc::driver::sys::{
-    self, CUDA_KERNEL_NODE_PARAMS, CUfunc_st, CUfunction, CUfunction_attribute, CUkernel, CUlaunchAttribute,
-    CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDim,
-    CUlaunchConfig, CUlibrary, CUresult,
+    self, CUDA_KERNEL_NODE_PARAMS, CUfunc_st, CUfunction, CUfunction_attribute, CUkernel,
+    CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDim, CUlaunchConfig, CUlibrary, CUresult,
 };
 
 use super::device::is_default_stream;
@@ -54,7 +54,13 @@ pub struct Grid {
 impl Grid {
     /// So many CTAs of so many threads, side by side and with nothing else to it.
     pub fn plain(ctas: u32, threads: u32) -> Grid {
-        Grid { ctas: [ctas, 1, 1], threads: [threads, 1, 1], cluster: [1; 3], shared_bytes: 0, overlapping: false }
+        Grid {
+            ctas: [ctas, 1, 1],
+            threads: [threads, 1, 1],
+            cluster: [1; 3],
+            shared_bytes: 0,
+            overlapping: false,
+        }
     }
 }
 
@@ -146,7 +152,12 @@ impl Call<'_> {
     /// As for [`Call::launch`].
     #[cold]
     #[inline(never)]
-    unsafe fn launch_elsewhere(&self, device: &Device, stream: u64, refused: CUresult) -> Result<(), DriverError> {
+    unsafe fn launch_elsewhere(
+        &self,
+        device: &Device,
+        stream: u64,
+        refused: CUresult,
+    ) -> Result<(), DriverError> {
         let current = device.make_current()?;
         // SAFETY: the caller's.
         let result = if current.is_new() { unsafe { self.enqueue(stream) } } else { refused };
@@ -199,15 +210,30 @@ impl Call<'_> {
 
 impl Library {
     /// Loads a cubin and finds its kernel.
-    pub fn load(cubin: &[u8], entry: &str, shared_bytes: u32, device: &Device) -> Result<Library, DriverError> {
+    pub fn load(
+        cubin: &[u8],
+        entry: &str,
+        shared_bytes: u32,
+        device: &Device,
+    ) -> Result<Library, DriverError> {
         let _current = device.make_current()?;
-        let (mut library, mut kernel): (CUlibrary, CUkernel) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let (mut library, mut kernel): (CUlibrary, CUkernel) =
+            (std::ptr::null_mut(), std::ptr::null_mut());
         let entry = CString::new(entry).unwrap_or_default();
         let none = std::ptr::null_mut();
         // SAFETY: the cubin is a whole ELF image that our own cache has checked; the driver copies it before it returns.
         unsafe {
             let code = cubin.as_ptr().cast::<c_void>();
-            let loaded = sys::cuLibraryLoadData(&mut library, code, none, none.cast(), 0, none.cast(), none.cast(), 0);
+            let loaded = sys::cuLibraryLoadData(
+                &mut library,
+                code,
+                none,
+                none.cast(),
+                0,
+                none.cast(),
+                none.cast(),
+                0,
+            );
             check("cuLibraryLoadData", loaded)?;
             let found = sys::cuLibraryGetKernel(&mut kernel, library, entry.as_ptr());
             if let Err(error) = check("cuLibraryGetKernel", found) {
@@ -232,7 +258,12 @@ impl Library {
         // SAFETY: the kernel lives as long as `self`; the pointer is a local's.
         unsafe {
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            let set = sys::cuKernelSetAttribute(attribute, self.shared_bytes as i32, self.kernel, device.handle);
+            let set = sys::cuKernelSetAttribute(
+                attribute,
+                self.shared_bytes as i32,
+                self.kernel,
+                device.handle,
+            );
             check("cuKernelSetAttribute", set)?;
             check("cuKernelGetFunction", sys::cuKernelGetFunction(&mut function, self.kernel))?;
         }
@@ -268,7 +299,12 @@ impl Function {
     /// # Safety
     /// There is a pointer to each parameter that the kernel declares; the rest as for [`Call::launch`].
     #[inline(always)]
-    unsafe fn call(self, stream: u64, grid: &Configuration, arguments: &mut [*mut c_void]) -> CUresult {
+    unsafe fn call(
+        self,
+        stream: u64,
+        grid: &Configuration,
+        arguments: &mut [*mut c_void],
+    ) -> CUresult {
         let config = CUlaunchConfig {
             hStream: stream as sys::CUstream,
             attrs: grid.attributes.as_ptr().cast_mut(),
@@ -276,6 +312,8 @@ impl Function {
         };
         // SAFETY: the driver copies attributes and parameters before it returns, and only reads them. The rest the caller vouches
         // for.
-        unsafe { sys::cuLaunchKernelEx(&config, self.0, arguments.as_mut_ptr(), std::ptr::null_mut()) }
+        unsafe {
+            sys::cuLaunchKernelEx(&config, self.0, arguments.as_mut_ptr(), std::ptr::null_mut())
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! Tensor maps: what the copy engine (TMA) knows of a tensor.
 
 use cudarc::driver::sys::{
-    self, CUtensorMap, CUtensorMapDataType as DataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave,
-    CUtensorMapL2promotion as L2Promotion, CUtensorMapSwizzle as Swizzle,
+    self, CUtensorMap, CUtensorMapDataType as DataType, CUtensorMapFloatOOBfill,
+    CUtensorMapInterleave, CUtensorMapL2promotion as L2Promotion, CUtensorMapSwizzle as Swizzle,
 };
 
 use super::DriverError;

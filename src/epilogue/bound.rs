@@ -38,7 +38,8 @@ impl Epilogue {
 
     /// The place of each output among the tensors of the parameter block, which inputs come first in. None for D.
     pub(super) fn output_places(&self) -> Vec<Option<usize>> {
-        let mut tensors = self.inputs.iter().filter(|input| matches!(input, Input::Tensor(_))).count();
+        let mut tensors =
+            self.inputs.iter().filter(|input| matches!(input, Input::Tensor(_))).count();
         let mut place = |main: bool| {
             (!main).then(|| {
                 tensors += 1;
@@ -66,12 +67,17 @@ impl Bound {
     /// The tensors that are read, and those that are written besides the main output, with their names.
     pub fn tensors(&self) -> Vec<(&'static str, &View)> {
         let graph = &self.epilogue.graph;
-        let inputs = graph.inputs.iter().zip(&self.inputs).filter_map(|(name, value)| match value {
-            Value::Tensor(view) => Some((name.as_str(), view)),
-            Value::Scalar(_) => None,
-        });
+        let inputs =
+            graph.inputs.iter().zip(&self.inputs).filter_map(|(name, value)| match value {
+                Value::Tensor(view) => Some((name.as_str(), view)),
+                Value::Scalar(_) => None,
+            });
         let outputs = graph.outputs.iter().zip(&self.outputs);
-        inputs.chain(outputs.filter_map(|(output, view)| Some((output.name.as_str(), view.as_ref()?)))).collect()
+        inputs
+            .chain(
+                outputs.filter_map(|(output, view)| Some((output.name.as_str(), view.as_ref()?))),
+            )
+            .collect()
     }
 
     /// The parameter block: `EpilogueParams` of the generated text, in words of 8 bytes. First the tensors, each its address

@@ -52,7 +52,9 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool) -> Str
             );
             let _ = writeln!(loads, "{load}");
             let _ = match along_m {
-                Step::Repeats => writeln!(loads_below, "    operands.input{input} = above.input{input};"),
+                Step::Repeats => {
+                    writeln!(loads_below, "    operands.input{input} = above.input{input};")
+                }
                 _ => writeln!(loads_below, "{load}"),
             };
         }
@@ -65,10 +67,15 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool) -> Str
     let reduced = epilogue.reductions(accumulator, transposed);
     for (index, (output, place)) in graph.outputs.iter().zip(&output_places).enumerate() {
         let (node, kind) = (output.node, functor.kind(output.node));
-        if let (Some(place), Some(reduction)) = (place, reduced.iter().find(|reduction| reduction.output == index)) {
+        if let (Some(place), Some(reduction)) =
+            (place, reduced.iter().find(|reduction| reduction.output == index))
+        {
             let (value, fold) = (reduction.compute.short_name(), reduction.fold.name());
             let _ = writeln!(folded, "    {value} fold{index}[WIDTH];");
-            let _ = writeln!(identities, "        fold{index}[e] = fused::{fold}::identity<{value}>();");
+            let _ = writeln!(
+                identities,
+                "        fold{index}[e] = fused::{fold}::identity<{value}>();"
+            );
             let _ = writeln!(
                 body,
                 "      if (run_column<WIDTH, RUN>(e) < place.valid) folded.fold{index}[e] = {value}(v{node});"
@@ -77,10 +84,14 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool) -> Str
                 [_, _, true] => format!("reduce_n<fused::{fold}, LANES_N>"),
                 [_, _, false] => format!("reduce_m<fused::{fold}, LANES_M, LANES_N, RUN>"),
             };
-            let _ = writeln!(reductions, "    {function}(folded.fold{index}, params.tensors[{place}], place);");
+            let _ = writeln!(
+                reductions,
+                "    {function}(folded.fold{index}, params.tensors[{place}], place);"
+            );
         } else if let Some(place) = place {
             let (value, tensor) = (type_of(kind.max(Kind::Integer)), epilogue.outputs[index]);
-            let (element, [_, along_n]) = (tensor.dtype.short_name(), program_steps(tensor, transposed));
+            let (element, [_, along_n]) =
+                (tensor.dtype.short_name(), program_steps(tensor, transposed));
             let _ = writeln!(results, "    {value} output{index}[WIDTH];");
             let _ = writeln!(body, "      output{index}[e] = v{node};");
             let _ = writeln!(
@@ -90,7 +101,8 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool) -> Str
             );
         } else if output.name == MAIN_OUTPUT {
             as_float = integers && kind == Kind::Float;
-            let value = if as_float { format!("__float_as_int(v{node})") } else { format!("v{node}") };
+            let value =
+                if as_float { format!("__float_as_int(v{node})") } else { format!("v{node}") };
             let _ = writeln!(body, "      values[e] = {value};");
         }
     }
@@ -207,7 +219,11 @@ impl Functor<'_> {
             Node::Accumulator => "values[e]".to_owned(),
             Node::Input(input) => match self.epilogue.inputs[input as usize] {
                 Input::Tensor(tensor) => {
-                    let e = if program_steps(tensor, self.transposed)[1] == Step::Repeats { "0" } else { "e" };
+                    let e = if program_steps(tensor, self.transposed)[1] == Step::Repeats {
+                        "0"
+                    } else {
+                        "e"
+                    };
                     format!("{}(decode(operands.input{input}.elements[{e}]))", self.type_name(kind))
                 }
                 Input::Scalar(_) => format!("params.scalar{}", input_places[input as usize]),
@@ -217,13 +233,25 @@ impl Functor<'_> {
             Node::Integer(value) if value == i64::from(i32::MIN) => "(-2147483647 - 1)".to_owned(),
             Node::Integer(value) => value.to_string(),
             Node::Float(bits) => self.float_literal(f64::from_bits(bits)),
-            Node::Unary(operation, value) => format!("fused::{}({})", operation.name(), self.value(value, kind)),
+            Node::Unary(operation, value) => {
+                format!("fused::{}({})", operation.name(), self.value(value, kind))
+            }
             Node::Binary(operation, left, right) => {
-                format!("fused::{}({}, {})", operation.name(), self.value(left, kind), self.value(right, kind))
+                format!(
+                    "fused::{}({}, {})",
+                    operation.name(),
+                    self.value(left, kind),
+                    self.value(right, kind)
+                )
             }
             Node::Compare(comparison, left, right) => {
                 let common = self.kind(left).max(self.kind(right));
-                format!("{} {} {}", self.value(left, common), comparison.symbol(), self.value(right, common))
+                format!(
+                    "{} {} {}",
+                    self.value(left, common),
+                    comparison.symbol(),
+                    self.value(right, common)
+                )
             }
             Node::Select { condition, yes, no } => {
                 let condition = self.value(condition, Kind::Truth);
@@ -231,7 +259,8 @@ impl Functor<'_> {
             }
             Node::Cast(dtype, value) => {
                 let number = self.value(value, self.kind(value).max(Kind::Integer));
-                let (to, element) = (if kind == Kind::Float { self.float } else { "s32" }, dtype.short_name());
+                let (to, element) =
+                    (if kind == Kind::Float { self.float } else { "s32" }, dtype.short_name());
                 format!("{to}(decode(encode<{element}>({number})))")
             }
         }

@@ -61,7 +61,11 @@ impl Graph {
             Some(Argument::Integers(dims)) => dims,
             Some(Argument::Value(id)) => match self.constant(id) {
                 Some(Number::Integer(dim)) => vec![dim],
-                _ => return Err(format!("the dimension of {function} is an integer, or several in brackets")),
+                _ => {
+                    return Err(format!(
+                        "the dimension of {function} is an integer, or several in brackets"
+                    ));
+                }
             },
             Some(Argument::Nothing) | None => {
                 return Err(format!(
@@ -71,7 +75,9 @@ impl Graph {
             Some(Argument::Word(word)) => return Err(format!("{word} is no dimension")),
         };
         let small = |dim: &i64| i32::try_from(*dim).ok().filter(|dim| (-3..3).contains(dim));
-        let Some(dims) = dims.iter().map(small).collect::<Option<Vec<i32>>>().filter(|dims| !dims.is_empty()) else {
+        let Some(dims) =
+            dims.iter().map(small).collect::<Option<Vec<i32>>>().filter(|dims| !dims.is_empty())
+        else {
             return Err(format!("{function} along {dims:?}: an output has dimensions -3 to 2"));
         };
         // Whether the dimension stays, with extent 1, is for the tensor to say that is given for the output.
@@ -168,7 +174,9 @@ impl Graph {
                 match call.word(&["approximate"])?.as_deref() {
                     None | Some("none") => Ok(self.unary(Unary::Gelu, x)),
                     Some("tanh") => Ok(self.unary(Unary::GeluTanh, x)),
-                    Some(other) => Err(format!("gelu has no approximation {other:?}; there are \"none\" and \"tanh\"")),
+                    Some(other) => Err(format!(
+                        "gelu has no approximation {other:?}; there are \"none\" and \"tanh\""
+                    )),
                 }
             }
             "gelu_tanh" => {
@@ -177,7 +185,8 @@ impl Graph {
             }
             "clamp" | "clip" => {
                 let x = call.value(&["input", "x"])?;
-                let (low, high) = (call.optional(&["min", "a_min"])?, call.optional(&["max", "a_max"])?);
+                let (low, high) =
+                    (call.optional(&["min", "a_min"])?, call.optional(&["max", "a_max"])?);
                 if low.is_none() && high.is_none() {
                     return Err(format!("{} needs a minimum, a maximum, or both", call.function));
                 }
@@ -192,7 +201,9 @@ impl Graph {
             "to" | "type" | "cast" | "astype" => {
                 let x = call.value(&["input", "x"])?;
                 let word = call.word(&["dtype"])?;
-                let word = word.ok_or_else(|| format!("{} needs a dtype, such as torch.float16", call.function))?;
+                let word = word.ok_or_else(|| {
+                    format!("{} needs a dtype, such as torch.float16", call.function)
+                })?;
                 match DType::from_name(&word) {
                     Some(dtype) => Ok(self.add(Node::Cast(dtype, x))),
                     None => Err(format!("{word:?} names no supported element type")),
@@ -226,7 +237,8 @@ impl Call<'_> {
 
     /// Whether this reduces along a dimension. An integer beside a value is one to torch's `max` and `min`.
     fn is_reduction(&self, graph: &Graph) -> bool {
-        let dim = self.named.iter().any(|(name, _)| matches!(name.as_str(), "dim" | "axis" | "keepdim"));
+        let dim =
+            self.named.iter().any(|(name, _)| matches!(name.as_str(), "dim" | "axis" | "keepdim"));
         match self.function {
             "sum" | "amax" | "amin" | "mean" | "prod" => true,
             "max" | "min" => {
@@ -243,14 +255,18 @@ impl Call<'_> {
     }
 
     fn value(&mut self, names: &[&str]) -> Result<Id, String> {
-        self.optional(names)?.ok_or_else(|| format!("{} is called without its argument '{}'", self.function, names[0]))
+        self.optional(names)?.ok_or_else(|| {
+            format!("{} is called without its argument '{}'", self.function, names[0])
+        })
     }
 
     fn optional(&mut self, names: &[&str]) -> Result<Option<Id>, String> {
         match self.take(names) {
             Some(Argument::Value(id)) => Ok(Some(id)),
             Some(Argument::Nothing) | None => Ok(None),
-            Some(Argument::Word(word)) => Err(format!("{word} is no value that {} can compute with", self.function)),
+            Some(Argument::Word(word)) => {
+                Err(format!("{word} is no value that {} can compute with", self.function))
+            }
             Some(Argument::Integers(list)) => {
                 Err(format!("{list:?} is no value that {} can compute with", self.function))
             }

@@ -213,7 +213,9 @@ impl Graph {
 
     pub fn unary(&mut self, operation: Unary, of: Id) -> Id {
         match (operation, self.constant(of)) {
-            (Unary::Negate, Some(Number::Integer(value))) if value != i64::MIN => self.number(Number::Integer(-value)),
+            (Unary::Negate, Some(Number::Integer(value))) if value != i64::MIN => {
+                self.number(Number::Integer(-value))
+            }
             (Unary::Negate, Some(Number::Float(value))) => self.number(Number::Float(-value)),
             _ => self.add(Node::Unary(operation, of)),
         }
@@ -293,7 +295,9 @@ impl Graph {
         let operands = match self.node(id) {
             Node::Accumulator | Node::Input(_) | Node::Integer(_) | Node::Float(_) => [None; 3],
             Node::Unary(_, value) | Node::Cast(_, value) => [Some(value), None, None],
-            Node::Binary(_, left, right) | Node::Compare(_, left, right) => [Some(left), Some(right), None],
+            Node::Binary(_, left, right) | Node::Compare(_, left, right) => {
+                [Some(left), Some(right), None]
+            }
             Node::Select { condition, yes, no } => [Some(condition), Some(yes), Some(no)],
         };
         operands.into_iter().flatten()
@@ -328,7 +332,9 @@ impl Graph {
             Node::Compare(comparison, left, right) => {
                 format!("({} {} {})", of(left), comparison.symbol(), of(right))
             }
-            Node::Select { condition, yes, no } => format!("where({}, {}, {})", of(condition), of(yes), of(no)),
+            Node::Select { condition, yes, no } => {
+                format!("where({}, {}, {})", of(condition), of(yes), of(no))
+            }
             Node::Cast(dtype, value) => format!("{dtype}({})", of(value)),
         }
     }

@@ -86,7 +86,10 @@ impl Step {
 impl Tensor {
     /// Of a view at the shape of the output.
     pub fn of(view: &View) -> Tensor {
-        Tensor { dtype: view.dtype, steps: [1, 2].map(|dim| Step::of(view.shape[dim], view.stride[dim])) }
+        Tensor {
+            dtype: view.dtype,
+            steps: [1, 2].map(|dim| Step::of(view.shape[dim], view.stride[dim])),
+        }
     }
 
     /// Of which nothing but the type is known.
@@ -195,9 +198,15 @@ impl fmt::Display for Epilogue {
             Input::Scalar(Kind::Float) => format!("{name}: a number"),
             Input::Scalar(_) => format!("{name}: an integer"),
         });
-        let outputs = self.graph.outputs.iter().zip(&self.outputs).filter(|(output, _)| output.name != MAIN_OUTPUT);
-        let typed: Vec<String> =
-            inputs.chain(outputs.map(|(output, tensor)| format!("{}: {tensor}", output.name))).collect();
+        let outputs = self
+            .graph
+            .outputs
+            .iter()
+            .zip(&self.outputs)
+            .filter(|(output, _)| output.name != MAIN_OUTPUT);
+        let typed: Vec<String> = inputs
+            .chain(outputs.map(|(output, tensor)| format!("{}: {tensor}", output.name)))
+            .collect();
         if typed.is_empty() { Ok(()) } else { write!(f, " ({})", typed.join(", ")) }
     }
 }

@@ -56,13 +56,17 @@ impl Asked<'_> {
         let element = types.a.bytes() as f64;
         let (tile, flops_per_sm, load_penalty) = match &kernel.design {
             Design::Reference(_) | Design::Elementwise(_) => return f64::INFINITY,
-            Design::Sm90(config) if config.grouped => return hopper::grouped_seconds(config, types, ctas_per_sm, self),
+            Design::Sm90(config) if config.grouped => {
+                return hopper::grouped_seconds(config, types, ctas_per_sm, self);
+            }
             Design::Sm90(config) if config.over_grid => {
                 return hopper::over_grid_seconds(config, types, ctas_per_sm, self);
             }
             Design::Sm90(config) => return hopper::seconds(config, types, ctas_per_sm, self),
             Design::Skinny(config) => return config.seconds(types, ctas_per_sm, self),
-            Design::Simt(config) => (config.tile, simt_rate(types.accumulator) * simt_efficiency(config.tile), 1.0),
+            Design::Simt(config) => {
+                (config.tile, simt_rate(types.accumulator) * simt_efficiency(config.tile), 1.0)
+            }
             Design::Sm80(config) => {
                 // Narrower loads are more instructions for the same bytes; below 4 bytes cp.async does not exist and
                 // every element goes through a register.
@@ -82,7 +86,9 @@ impl Asked<'_> {
     /// The logarithm of how many times as long as estimated a kernel takes beside others, where that was learnt from timings.
     pub fn correction(&self, kernel: &Kernel, seconds: f64) -> Option<f64> {
         match &kernel.design {
-            Design::Sm90(config) if seconds.is_finite() && residual::knows(config, kernel.types, self) => {
+            Design::Sm90(config)
+                if seconds.is_finite() && residual::knows(config, kernel.types, self) =>
+            {
                 Some(residual::correction(config, kernel.types, ctas_per_sm(kernel), self, seconds))
             }
             _ => None,
@@ -90,7 +96,14 @@ impl Asked<'_> {
     }
 
     /// Whole waves of tiles, each as slow as the larger of its arithmetic and its loads through L2.
-    fn tiled(&self, tiles: f64, [tile_m, tile_n, tile_k]: [u32; 3], rate: f64, element: f64, penalty: f64) -> f64 {
+    fn tiled(
+        &self,
+        tiles: f64,
+        [tile_m, tile_n, tile_k]: [u32; 3],
+        rate: f64,
+        element: f64,
+        penalty: f64,
+    ) -> f64 {
         /// Bytes a second that one multiprocessor can draw from L2: an assumption. 128x128 tiles at 4096 cubed load 2.15 GB in
         /// some 316 us, which is 52 GB/s for each of an H100's 132; whether that is their limit was not measured.
         const L2_BYTES_PER_SM: f64 = 60e9;
@@ -109,7 +122,9 @@ impl Asked<'_> {
         let (m, n) = (f64::from(tile_m), f64::from(tile_n));
         let arithmetic = 2.0 * m * n * depth / rate;
         // Rows that begin inside a line of the cache take two where one would do.
-        let line = |view: &View| view.stride.iter().all(|step| *step <= 1 || step * view.dtype.bytes() % 128 == 0);
+        let line = |view: &View| {
+            view.stride.iter().all(|step| *step <= 1 || step * view.dtype.bytes() % 128 == 0)
+        };
         let ragged = if line(&gemm.a) && line(&gemm.b) { 1.0 } else { RAGGED };
         let loads = (m + n) * depth * element / L2_BYTES_PER_SM * penalty * ragged;
         let waves = (tiles / sms).ceil();

@@ -20,7 +20,8 @@ pub struct Demand {
 
 impl Demand {
     /// Any strides, any alignment.
-    pub const NONE: Demand = Demand { order: None, align: 1, whole: [false; 2], steps: false, copied: false };
+    pub const NONE: Demand =
+        Demand { order: None, align: 1, whole: [false; 2], steps: false, copied: false };
 
     /// This order, with the address and strides that loads of so many bytes take.
     pub fn aligned(order: Major, align: u32) -> Demand {
@@ -33,7 +34,9 @@ impl Demand {
     }
 
     pub fn is_met(&self, view: &View) -> bool {
-        self.order.is_none_or(|order| self.is_ordered(order, view) && self.alignment(order, view) >= self.align.into())
+        self.order.is_none_or(|order| {
+            self.is_ordered(order, view) && self.alignment(order, view) >= self.align.into()
+        })
     }
 
     /// Why it is not met, if it is not; `name` is the operand's.
@@ -46,7 +49,13 @@ impl Demand {
         }
         let (actual, expected) = (self.alignment(order, view), self.align.into());
         if actual < expected {
-            return Err(Unsupported::Alignment { name, address: view.data, stride: stride(), actual, expected });
+            return Err(Unsupported::Alignment {
+                name,
+                address: view.data,
+                stride: stride(),
+                actual,
+                expected,
+            });
         }
         Ok(())
     }
@@ -58,7 +67,8 @@ impl Demand {
 
     /// What is known of the alignment of what is demanded to be aligned, in bytes.
     fn alignment(&self, order: Major, view: &View) -> i64 {
-        let extents = [1, 2].map(|dim| if self.whole[dim - 1] { view.shape[dim] * view.dtype.bytes() } else { 0 });
+        let extents = [1, 2]
+            .map(|dim| if self.whole[dim - 1] { view.shape[dim] * view.dtype.bytes() } else { 0 });
         view.alignment(order.unit()).min(1 << (extents[0] | extents[1] | 16).trailing_zeros())
     }
 }

@@ -58,12 +58,18 @@ impl Elementwise {
     }
 
     /// `joined`: as for `launch`.
-    pub fn check_extents(self, problem: &ElementwiseProblem, joined: bool) -> Result<(), Unsupported> {
+    pub fn check_extents(
+        self,
+        problem: &ElementwiseProblem,
+        joined: bool,
+    ) -> Result<(), Unsupported> {
         // Rows are counted in 32 bits, and so are columns by an epilogue.
         const LIMIT: i64 = i32::MAX as i64;
         let [batch, m, n] = frame(problem, joined)[2].shape;
         let columns = if joined { 0 } else { n };
-        for (dimension, extent) in [("the number of rows", batch.saturating_mul(m)), ("the last dimension", columns)] {
+        for (dimension, extent) in
+            [("the number of rows", batch.saturating_mul(m)), ("the last dimension", columns)]
+        {
             if extent > LIMIT {
                 return Err(Unsupported::Extent { dimension, extent, limit: LIMIT });
             }
@@ -123,7 +129,8 @@ impl Vectors {
     /// `joined`: as for `launch`. An epilogue wants chunks to begin at multiples of their width.
     fn of(operands: &[View; 3], joined: bool) -> Vectors {
         let side_by_side = operands.iter().all(|view| view.stride[2] == 1);
-        let aligned = operands.iter().all(|view| view.alignment(2) >= i64::from(Elementwise::CHUNK_BYTES));
+        let aligned =
+            operands.iter().all(|view| view.alignment(2) >= i64::from(Elementwise::CHUNK_BYTES));
         match (side_by_side, aligned) {
             (true, true) => Vectors::Aligned,
             (true, false) if joined => Vectors::Loose,
@@ -134,7 +141,8 @@ impl Vectors {
 
 /// Bytes from the first element's to past the last one's.
 fn reach(view: &View) -> i64 {
-    let last: i64 = view.shape.iter().zip(view.stride).map(|(extent, stride)| (extent - 1) * stride).sum();
+    let last: i64 =
+        view.shape.iter().zip(view.stride).map(|(extent, stride)| (extent - 1) * stride).sum();
     (last + 1) * view.dtype.bytes()
 }
 
@@ -152,7 +160,9 @@ fn frame(problem: &ElementwiseProblem, joined: bool) -> [View; 3] {
     for dim in order {
         let (extent, strides) = (problem.out.shape[dim], operands.map(|view| view.stride[dim]));
         match dims.last_mut() {
-            Some((outer, outer_strides)) if *outer_strides == strides.map(|stride| stride * extent) => {
+            Some((outer, outer_strides))
+                if *outer_strides == strides.map(|stride| stride * extent) =>
+            {
                 (*outer, *outer_strides) = (*outer * extent, strides);
             }
             _ => dims.push((extent, strides)),
@@ -216,9 +226,13 @@ mod tests {
 
     #[test]
     fn chunks_are_moved_at_once_where_operands_lie_side_by_side() {
-        let types = Types { a: DType::F16, b: DType::F16, accumulator: DType::F32, out: DType::F16 };
-        let rows =
-            |data: u64, pitch: i64, step: i64| View { data, dtype: DType::F16, ..view([1, 10, 100], [0, pitch, step]) };
+        let types =
+            Types { a: DType::F16, b: DType::F16, accumulator: DType::F32, out: DType::F16 };
+        let rows = |data: u64, pitch: i64, step: i64| View {
+            data,
+            dtype: DType::F16,
+            ..view([1, 10, 100], [0, pitch, step])
+        };
         let (whole, odd) = (1 << 20, (1 << 20) + 2);
         // One operand's address, the pitch of all rows, and what comes of it: how chunks are moved, rows, chunks of one.
         let cases = [
@@ -230,16 +244,27 @@ mod tests {
         ];
         for (address, pitch, step, vectors, expected) in cases {
             let (aligned, other) = (rows(1 << 22, pitch, step), rows(address, pitch, step));
-            for [a, b, out] in [[other, aligned, aligned], [aligned, other, aligned], [aligned, aligned, other]] {
+            for [a, b, out] in
+                [[other, aligned, aligned], [aligned, other, aligned], [aligned, aligned, other]]
+            {
                 let problem = ElementwiseProblem { a, b, out };
                 let launch = Elementwise.launch(types, &problem, true);
-                let Params::Elementwise(params) = launch.params else { panic!("not its parameters") };
+                let Params::Elementwise(params) = launch.params else {
+                    panic!("not its parameters")
+                };
                 assert_eq!(params.vectors, vectors as i32, "{address:#x} {pitch}");
-                assert_eq!((i64::from(params.rows), params.chunks), expected, "{address:#x} {pitch}");
+                assert_eq!(
+                    (i64::from(params.rows), params.chunks),
+                    expected,
+                    "{address:#x} {pitch}"
+                );
                 assert_eq!(params.a_bytes, 2 * (9 * pitch + 99 * step + 1));
                 assert_eq!((launch.grid, launch.block), (1, Elementwise::THREADS));
                 // An epilogue sees the rows as they are.
-                let Params::Elementwise(params) = Elementwise.launch(types, &problem, false).params else { panic!() };
+                let Params::Elementwise(params) = Elementwise.launch(types, &problem, false).params
+                else {
+                    panic!()
+                };
                 assert_eq!((params.rows, params.n, params.chunks), (10, 100, 13));
                 assert!(params.vectors != Vectors::Loose as i32);
             }

@@ -125,7 +125,8 @@ pub fn placed(
     const ALONE_ON_CHIP: f64 = 0.7e-6;
     let placement = config.placement(problem, grid, ctas_per_sm, multiprocessors)?;
     let [tile_m, tile_n] = config.tile.map(f64::from);
-    let arriving = config.rows_read(problem).map(|(rows, _)| f64::from(rows) * 128.0).into_iter().sum::<f64>();
+    let arriving =
+        config.rows_read(problem).map(|(rows, _)| f64::from(rows) * 128.0).into_iter().sum::<f64>();
     let blocks = (problem.k() as f64 * types.a.bytes() as f64 / 128.0).ceil();
     let alone = config.consumers == 1 || config.schedule == Schedule::PingPong;
     let multiplied = tile_m * tile_n * 128.0 / TENSOR_RATE * if alone { ALONE } else { 1.0 };
@@ -168,12 +169,15 @@ pub fn seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked) -> 
 
     // Of a single tile, the other CTAs of a cluster have none: nothing that is worth a look. (Of a row of tiles they help to load what the
     // row shares.) First of all, as the smallest products have the most kernels.
-    let [m, n] = if config.crossed() { [problem.n(), problem.m()] } else { [problem.m(), problem.n()] };
+    let [m, n] =
+        if config.crossed() { [problem.n(), problem.m()] } else { [problem.m(), problem.n()] };
     if config.cluster != [1, 1] && m <= config.tile[0].into() && n <= config.tile[1].into() {
         return f64::INFINITY;
     }
     let grid = config.grid(problem);
-    if let Some((_, seconds)) = placed(config, types, problem, &grid, ctas_per_sm, target.multiprocessors) {
+    if let Some((_, seconds)) =
+        placed(config, types, problem, &grid, ctas_per_sm, target.multiprocessors)
+    {
         return AS_OTHERS * (seconds + if fused { epilogue(config, 1.0) } else { 0.0 });
     }
     let tiles = grid.clusters[0] * grid.clusters[1] * problem.batch() as f64;
@@ -185,11 +189,13 @@ pub fn seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked) -> 
 
     // A block is 128 bytes of K, whatever the type: wgmma takes as long for it in all.
     let element = types.a.bytes() as f64;
-    let blocks = ((problem.k() * types.a.bytes()).unsigned_abs().div_ceil(128) as f64 / split).ceil();
+    let blocks =
+        ((problem.k() * types.a.bytes()).unsigned_abs().div_ceil(128) as f64 / split).ceil();
     // Bytes of a block of A and of B: as they arrive, and as many more as the L2 cache takes as long for.
     let rows = config.rows_read(problem);
     let arriving = f64::from(rows[0].0 + rows[1].0) * 128.0;
-    let [a_rows, b_rows] = rows.map(|(rows, aligned)| f64::from(rows) * 128.0 * (1.0 + ragged(aligned)));
+    let [a_rows, b_rows] =
+        rows.map(|(rows, aligned)| f64::from(rows) * 128.0 * (1.0 + ragged(aligned)));
     let operands = a_rows / cluster_n + b_rows / cluster_m;
     let by_threads = match config.align {
         16 => 0.0,
@@ -198,14 +204,17 @@ pub fn seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked) -> 
     };
     let share = (running * size * config.occupied(&grid) / sms).min(1.0);
     let ping_pong = config.schedule == Schedule::PingPong;
-    let mut multiplied = (tile_m * tile_n * 128.0 / TENSOR_RATE * if ping_pong { PING_PONG } else { 1.0 }).max(BLOCK);
+    let mut multiplied = (tile_m * tile_n * 128.0 / TENSOR_RATE
+        * if ping_pong { PING_PONG } else { 1.0 })
+    .max(BLOCK);
     let (by_cluster, launch_of_cluster) = match (cluster_m * cluster_n) as u32 {
         1 => (1.0, 0.0),
         2 => (BY_PAIRS, PAIRS),
         _ => (BY_MORE, CLUSTERS),
     };
     let l2_rate = L2_RATE * (1.0 + L2_RATE_ALONE * (1.0 - share));
-    let mut loaded = (operands / l2_rate).max(arriving / ARRIVING_RATE).max(by_threads) * by_cluster;
+    let mut loaded =
+        (operands / l2_rate).max(arriving / ARRIVING_RATE).max(by_threads) * by_cluster;
     if split > 1.0 {
         // The clusters of tiles that are split are few, and do not always spread evenly; the fullest GPC is done last.
         let in_small = f64::from(SMALL_GPC / config.cluster_size());
@@ -218,10 +227,15 @@ pub fn seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked) -> 
     let ends = (TILE_ENDS + SUM_ENDS * config.sums_of_thread() * split) * sharing_ends;
     let work = if split > 1.0 {
         rounds
-            * (blocks * multiplied.max(loaded) + ends + SPLIT + SPLIT_ELEMENT * tile_m * tile_n * (split - 1.0) / split)
+            * (blocks * multiplied.max(loaded)
+                + ends
+                + SPLIT
+                + SPLIT_ELEMENT * tile_m * tile_n * (split - 1.0) / split)
     } else {
         let next_ends = match config.schedule {
-            Schedule::Cooperative => (NEXT_TILE_ENDS + NEXT_SUM_ENDS * config.sums_of_thread()) * sharing_ends,
+            Schedule::Cooperative => {
+                (NEXT_TILE_ENDS + NEXT_SUM_ENDS * config.sums_of_thread()) * sharing_ends
+            }
             Schedule::PingPong => PING_PONG_ENDS * ends,
         };
         let next = (blocks * multiplied + next_ends).max(blocks * loaded);
@@ -236,7 +250,8 @@ pub fn seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked) -> 
         };
     }
     // What runs at the same time shares what it reads; what follows finds of it only what the cache still holds.
-    let again = |rows_and_columns: f64| tiles / running * rows_and_columns * problem.k() as f64 * element;
+    let again =
+        |rows_and_columns: f64| tiles / running * rows_and_columns * problem.k() as f64 * element;
     let reread = if again(grid.extent[0] + grid.extent[1]) > L2_KEEPS {
         let [rows, columns] = config.covered(&grid, running);
         let apart = if ping_pong { PING_PONG_REREAD } else { 1.0 };
@@ -255,7 +270,10 @@ pub fn seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked) -> 
         bytes => (PACK_LAUNCH + 2.0 * bytes as f64 / PACK_RATE, PACKED),
     };
     // All at once, the longest counting most.
-    let together = [work, from_cache + reread, device].map(|seconds| seconds * seconds).into_iter().sum::<f64>();
+    let together = [work, from_cache + reread, device]
+        .map(|seconds| seconds * seconds)
+        .into_iter()
+        .sum::<f64>();
     (LAUNCH + launch_of_cluster + together.sqrt() + packing) * packed
 }
 
@@ -286,8 +304,9 @@ pub fn over_grid_seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &
     let (split, parts) = (f64::from(config.split), f64::from(config.k_parts(problem)));
     let element = types.a.bytes() as f64;
     let blocks = ((problem.k() as f64 * element / 128.0).ceil() / parts).ceil();
-    let [a_rows, b_rows] =
-        config.rows_read(problem).map(|(rows, aligned)| f64::from(rows) * 128.0 * (1.0 + ragged(aligned)));
+    let [a_rows, b_rows] = config
+        .rows_read(problem)
+        .map(|(rows, aligned)| f64::from(rows) * 128.0 * (1.0 + ragged(aligned)));
     let operands = a_rows / cluster_n + b_rows / cluster_m;
     let alone = if config.consumers == 1 { ALONE } else { 1.0 };
     let block = (tile_m * tile_n * 128.0 / TENSOR_RATE * alone).max(BLOCK).max(operands / L2_RATE);
@@ -298,11 +317,13 @@ pub fn over_grid_seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &
         * config.occupied(&config.grid(problem));
     let from_cache = ctas * blocks * operands / L2_RATE_OF_ALL;
     let device = bytes(types, problem) / DEVICE_RATE;
-    let together = [work, from_cache, device].map(|seconds| seconds * seconds).into_iter().sum::<f64>();
+    let together =
+        [work, from_cache, device].map(|seconds| seconds * seconds).into_iter().sum::<f64>();
     // Where there are fewer parts than CTAs are to add up columns, some do so more than once.
     let added = config.sums_of_thread() * (split / parts).ceil();
     let epilogue = if fused { EPILOGUE * added } else { 0.0 };
-    let meeting = MEETING + SUM_STORED * config.sums_of_thread() * split + SUM_OF_PART * parts * added;
+    let meeting =
+        MEETING + SUM_STORED * config.sums_of_thread() * split + SUM_OF_PART * parts * added;
     let clusters = config.tiles(problem) as f64 * parts;
     let at_once = f64::from(config.clusters_at_once(ctas_per_sm, target.multiprocessors));
     let apart = if clusters > at_once { APART } else { 0.0 };

@@ -37,7 +37,10 @@ pub struct GroupOffsets {
 
 impl GroupOffsets {
     pub fn new(offsets: Option<&View>) -> GroupOffsets {
-        offsets.map_or_else(Self::default, |view| GroupOffsets { ends: view.data, step: view.stride[2] })
+        offsets.map_or_else(Self::default, |view| GroupOffsets {
+            ends: view.data,
+            step: view.stride[2],
+        })
     }
 }
 
@@ -168,7 +171,15 @@ impl Launch {
     /// One CTA a tile, no clusters, nothing in front.
     pub(super) fn simple(grid: u64, block: u32, shared_bytes: u32, params: GemmParams) -> Launch {
         let params = Params::Gemm(params);
-        Launch { grid: grid as u32, block, cluster: 1, shared_bytes, overlapping: false, params, pack: None }
+        Launch {
+            grid: grid as u32,
+            block,
+            cluster: 1,
+            shared_bytes,
+            overlapping: false,
+            params,
+            pack: None,
+        }
     }
 }
 
@@ -184,7 +195,12 @@ pub(super) fn tiles(problem: &GemmProblem, grouped: bool, tile_m: u32, tile_n: u
 }
 
 /// The same as the host may expect it: where the groups of a grouped problem end only the device knows.
-pub(super) fn expected_tiles(problem: &GemmProblem, grouped: bool, tile_m: u32, tile_n: u32) -> f64 {
+pub(super) fn expected_tiles(
+    problem: &GemmProblem,
+    grouped: bool,
+    tile_m: u32,
+    tile_n: u32,
+) -> f64 {
     let most = tiles(problem, grouped, tile_m, tile_n) as f64;
     if !grouped {
         return most;

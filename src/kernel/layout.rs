@@ -61,7 +61,9 @@ impl Layout {
     /// All eight.
     pub fn all() -> impl Iterator<Item = Layout> {
         Major::BOTH.into_iter().flat_map(|a| {
-            Major::BOTH.into_iter().flat_map(move |b| Major::BOTH.into_iter().map(move |out| Layout { a, b, out }))
+            Major::BOTH
+                .into_iter()
+                .flat_map(move |b| Major::BOTH.into_iter().map(move |out| Layout { a, b, out }))
         })
     }
 }

@@ -159,7 +159,9 @@ impl Kernel {
         match &self.design {
             Design::Reference(_) | Design::Simt(_) | Design::Elementwise(_) => false,
             Design::Skinny(config) => config.narrow == Narrow::N,
-            Design::Sm80(Sm80 { layout, .. }) | Design::Sm90(Sm90 { layout, .. }) => layout.out == Major::Column,
+            Design::Sm80(Sm80 { layout, .. }) | Design::Sm90(Sm90 { layout, .. }) => {
+                layout.out == Major::Column
+            }
         }
     }
 
@@ -176,7 +178,9 @@ impl Kernel {
         match (self.epilogue, asked) {
             (None, None) => Ok(()),
             (Some(fused), Some(asked)) if fused.serves(asked) => Ok(()),
-            (None, Some(asked)) => Err(Unsupported::FusesNone { asked: asked.epilogue.to_string() }),
+            (None, Some(asked)) => {
+                Err(Unsupported::FusesNone { asked: asked.epilogue.to_string() })
+            }
             (Some(fused), asked) => Err(Unsupported::Epilogue {
                 fused: fused.to_string(),
                 asked: asked.map_or("none".to_owned(), |asked| asked.epilogue.to_string()),
@@ -226,7 +230,9 @@ impl Kernel {
             Design::Simt(Simt { grouped: true, .. })
             | Design::Sm80(Sm80 { grouped: true, .. })
             | Design::Sm90(Sm90 { grouped: true, .. }) => Operation::GroupedGemm,
-            Design::Simt(_) | Design::Skinny(_) | Design::Sm80(_) | Design::Sm90(_) => Operation::Gemm,
+            Design::Simt(_) | Design::Skinny(_) | Design::Sm80(_) | Design::Sm90(_) => {
+                Operation::Gemm
+            }
             Design::Elementwise(_) => Operation::Elementwise,
         }
     }
@@ -301,7 +307,8 @@ impl Kernel {
     /// Estimated seconds on a problem that this kernel addresses; infinite where no model knows.
     pub fn seconds(&self, problem: &Problem, target: Target) -> f64 {
         let Some(problem) = problem.product() else { return f64::INFINITY };
-        let (copied_bytes, fused) = (self.copies(&problem).unwrap_or_default(), self.epilogue.is_some());
+        let (copied_bytes, fused) =
+            (self.copies(&problem).unwrap_or_default(), self.epilogue.is_some());
         Asked { problem: &problem, target, fused, copied_bytes }.seconds(self, ctas_per_sm(self))
     }
 
@@ -335,7 +342,9 @@ impl Kernel {
             }
             Problem::Elementwise(sum) => {
                 return match &self.design {
-                    Design::Elementwise(config) => Some(config.launch(self.types, sum, self.epilogue.is_none())),
+                    Design::Elementwise(config) => {
+                        Some(config.launch(self.types, sum, self.epilogue.is_none()))
+                    }
                     _ => None,
                 };
             }
@@ -352,7 +361,8 @@ impl Kernel {
             Design::Sm90(config) => {
                 let (types, multiprocessors) = (self.types, target.multiprocessors);
                 let (grid, ctas_per_sm) = (config.grid(gemm), config.ctas_per_sm(types));
-                let placed = hopper::placed(config, types, gemm, &grid, ctas_per_sm, multiprocessors);
+                let placed =
+                    hopper::placed(config, types, gemm, &grid, ctas_per_sm, multiprocessors);
                 let placement = placed.map(|(placement, _)| placement);
                 Some(config.launch(types, gemm, offsets, placement, multiprocessors, workspace))
             }
@@ -367,7 +377,8 @@ impl Kernel {
             _ => self.is_transposed(),
         };
         let views = problem.views();
-        let [a, b, out, offsets] = [0, 1, 2, 3].map(|at: usize| views.get(at).map_or(0, |view| view.data));
+        let [a, b, out, offsets] =
+            [0, 1, 2, 3].map(|at: usize| views.get(at).map_or(0, |view| view.data));
         if crossed { [b, a, out, offsets] } else { [a, b, out, offsets] }
     }
 
@@ -382,8 +393,11 @@ impl Kernel {
     pub fn workspace_bytes(&self, problem: &Problem) -> u64 {
         let Problem::Gemm(gemm) = problem else { return 0 };
         let reductions = self.reductions();
-        let partial =
-            if reductions.is_empty() { 0 } else { Reduce::bytes(&reductions, &self.parts(gemm), gemm.batch()) };
+        let partial = if reductions.is_empty() {
+            0
+        } else {
+            Reduce::bytes(&reductions, &self.parts(gemm), gemm.batch())
+        };
         self.main_workspace_bytes(gemm) + partial
     }
 
@@ -399,7 +413,9 @@ impl Kernel {
     pub fn reductions(&self) -> Vec<Reduction> {
         match (self.epilogue, &self.design) {
             (None, _) | (_, Design::Reference(_)) => Vec::new(),
-            (Some(epilogue), _) => epilogue.reductions(self.types.accumulator, self.is_transposed()),
+            (Some(epilogue), _) => {
+                epilogue.reductions(self.types.accumulator, self.is_transposed())
+            }
         }
     }
 
@@ -418,7 +434,9 @@ impl Kernel {
 
     /// The second step of an epilogue's reductions; None where there are none.
     pub fn reduce(&self, problem: &Problem, bound: &Bound, workspace: u64) -> Option<Reduce> {
-        let (reductions, Problem::Gemm(problem)) = (self.reductions(), problem) else { return None };
+        let (reductions, Problem::Gemm(problem)) = (self.reductions(), problem) else {
+            return None;
+        };
         if reductions.is_empty() {
             return None;
         }
@@ -446,9 +464,14 @@ fn check_limits(problem: &Problem) -> Result<(), Unsupported> {
     if let Problem::GroupedGemm(grouped) = problem
         && !grouped.offsets_fit()
     {
-        return Err(Unsupported::Offsets { offsets: grouped.offsets.shape[2], groups: grouped.groups() });
+        return Err(Unsupported::Offsets {
+            offsets: grouped.offsets.shape[2],
+            groups: grouped.groups(),
+        });
     }
-    let (Device::Cuda(_), Some(product)) = (problem.device(), problem.product()) else { return Ok(()) };
+    let (Device::Cuda(_), Some(product)) = (problem.device(), problem.product()) else {
+        return Ok(());
+    };
     let (problem, operation) = (&*product, Operation::of(problem));
     let (batch, grouped) = (problem.b.shape[0], operation == Operation::GroupedGemm);
     let extents = [("M", problem.m()), ("N", problem.n()), ("K", problem.k()), ("L", batch)];

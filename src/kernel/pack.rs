@@ -41,7 +41,8 @@ impl Operand {
         let transposes = view.stride[k] != 1 && view.stride[rows] == 1;
         // Threads move 16 bytes each, 4 times; a transposing CTA moves 128 bytes of rows by 128 columns.
         let tiles = if transposes {
-            (view.shape[rows] * size).unsigned_abs().div_ceil(128) * view.shape[k].unsigned_abs().div_ceil(128)
+            (view.shape[rows] * size).unsigned_abs().div_ceil(128)
+                * view.shape[k].unsigned_abs().div_ceil(128)
         } else {
             let vectors = (view.shape[k] * size).unsigned_abs().div_ceil(16);
             (view.shape[rows].unsigned_abs() * vectors).div_ceil(1024)
@@ -94,7 +95,8 @@ impl Pack {
 
     /// `PackParams` of `kernels/pack.cuh`.
     pub fn params(&self) -> [PackOperand; 2] {
-        self.operands.map(|operand| operand.map_or(PackOperand::default(), |operand| operand.params))
+        self.operands
+            .map(|operand| operand.map_or(PackOperand::default(), |operand| operand.params))
     }
 
     /// The largest number that the kernel counts to: bytes of a row or line, pieces of 16 bytes of a matrix, CTAs.
@@ -103,11 +105,17 @@ impl Pack {
             let PackOperand { pitch, rows, batch, .. } = operand.params;
             let size = operand.view.dtype.bytes();
             let lines = i64::from(rows) * size;
-            let (pieces, ctas) = (i64::from(rows) * (pitch / 16), operand.tiles * u64::from(batch.unsigned_abs()));
+            let (pieces, ctas) =
+                (i64::from(rows) * (pitch / 16), operand.tiles * u64::from(batch.unsigned_abs()));
             (pitch.max(lines).max(pieces)).unsigned_abs().max(ctas)
         };
         let operands = self.operands.iter().flatten();
-        operands.clone().map(of).max().unwrap_or(0).max(operands.map(|o| o.tiles * o.params.batch as u64).sum())
+        operands
+            .clone()
+            .map(of)
+            .max()
+            .unwrap_or(0)
+            .max(operands.map(|o| o.tiles * o.params.batch as u64).sum())
     }
 
     /// CTAs.

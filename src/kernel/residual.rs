@@ -21,8 +21,12 @@ pub const FEATURES: usize = 31;
 /// Whether it was fitted to such kernels and products: plain ones of 16-bit operands and outputs that the copy engine loads where they lie, of no
 /// more work than what was timed.
 pub fn knows(config: &Sm90, types: Types, asked: &Asked) -> bool {
-    let [m, n, k] = [asked.problem.m(), asked.problem.n(), asked.problem.k()].map(|extent| extent as f64);
-    let plain = !config.grouped && !asked.fused && config.packed == [false; 2] && !config.loads_by_threads();
+    let [m, n, k] =
+        [asked.problem.m(), asked.problem.n(), asked.problem.k()].map(|extent| extent as f64);
+    let plain = !config.grouped
+        && !asked.fused
+        && config.packed == [false; 2]
+        && !config.loads_by_threads();
     plain
         && types.a.bytes() == 2
         && types.out.bytes() == 2
@@ -32,7 +36,13 @@ pub fn knows(config: &Sm90, types: Types, asked: &Asked) -> bool {
 }
 
 /// What the network is told of a kernel on a problem, which the model gives so many seconds: all of the size of one.
-pub fn features(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked, seconds: f64) -> [f32; FEATURES] {
+pub fn features(
+    config: &Sm90,
+    types: Types,
+    ctas_per_sm: u32,
+    asked: &Asked,
+    seconds: f64,
+) -> [f32; FEATURES] {
     let (problem, multiprocessors) = (asked.problem, asked.target.multiprocessors);
     let is = |it: bool| f64::from(u8::from(it));
     let grid = config.grid(problem);
@@ -50,7 +60,8 @@ pub fn features(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked, se
     let [a_bytes, b_bytes] = rows.map(|(rows, _)| f64::from(rows) * 128.0);
     let [a_ragged, b_ragged] = rows.map(|(_, aligned)| hopper::ragged(aligned));
     let [a_k_major, b_k_major] = config.k_major();
-    let is_placed = hopper::placed(config, types, problem, &grid, ctas_per_sm, multiprocessors).is_some();
+    let is_placed =
+        hopper::placed(config, types, problem, &grid, ctas_per_sm, multiprocessors).is_some();
     let of_time = |block: f64| block * blocks * full.ceil() / seconds;
     [
         (m.log2() - 10.0) / 2.0,
@@ -68,7 +79,9 @@ pub fn features(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked, se
         parts.log2() / 2.0,
         f64::from(config.stages) / 6.0 - 1.0,
         // How full the chip is, in how many rounds, and how full in the last.
-        (clusters * f64::from(config.cluster_size()) / f64::from(multiprocessors)).log2().clamp(-3.0, 3.0),
+        (clusters * f64::from(config.cluster_size()) / f64::from(multiprocessors))
+            .log2()
+            .clamp(-3.0, 3.0),
         (full.ceil() - 1.0).min(6.0) / 2.0,
         full.ceil() - full,
         // The shares of clusters, and of tiles, that lie outside the output.
@@ -93,7 +106,13 @@ pub fn features(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked, se
 
 /// The logarithm of how many times as long as the model says a kernel takes on a problem, beside other kernels: what all of them have in
 /// common means nothing.
-pub fn correction(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked, seconds: f64) -> f64 {
+pub fn correction(
+    config: &Sm90,
+    types: Types,
+    ctas_per_sm: u32,
+    asked: &Asked,
+    seconds: f64,
+) -> f64 {
     let mut input = features(config, types, ctas_per_sm, asked, seconds);
     for ((feature, mean), spread) in input.iter_mut().zip(MEAN).zip(SPREAD) {
         *feature = ((*feature - mean) / spread).clamp(-FARTHEST, FARTHEST);
@@ -112,7 +131,8 @@ impl<const INPUTS: usize, const OUTPUTS: usize> Layer<INPUTS, OUTPUTS> {
     fn of(&self, inputs: &[f32; INPUTS]) -> [f32; OUTPUTS] {
         let mut outputs = self.bias;
         // Of rectified inputs about half are zero.
-        for (input, weights) in inputs.iter().zip(&self.weights).filter(|(input, _)| **input != 0.0) {
+        for (input, weights) in inputs.iter().zip(&self.weights).filter(|(input, _)| **input != 0.0)
+        {
             for (output, weight) in outputs.iter_mut().zip(weights) {
                 *output += input * weight;
             }

@@ -153,18 +153,20 @@ impl Skinny {
                         (false, false, true) => (HALVES_M_K, Method::TensorCores),
                         (false, false, false) => (HALVES_M_N, Method::TensorCores),
                     };
-                    configs.extend(shapes.iter().map(|&(align, tokens, tile, warps_n, stages, split)| Skinny {
-                        narrow,
-                        a,
-                        b,
-                        tokens,
-                        tile,
-                        warps_n,
-                        stages,
-                        split,
-                        align,
-                        method,
-                    }));
+                    configs.extend(shapes.iter().map(
+                        |&(align, tokens, tile, warps_n, stages, split)| Skinny {
+                            narrow,
+                            a,
+                            b,
+                            tokens,
+                            tile,
+                            warps_n,
+                            stages,
+                            split,
+                            align,
+                            method,
+                        },
+                    ));
                 }
             }
         }
@@ -316,7 +318,12 @@ impl Skinny {
         Launch {
             cluster: self.split,
             overlapping: target.cc == 90 && (fills || a_sm == 1),
-            ..Launch::simple(ctas, Skinny::THREADS, self.shared_bytes(types), GemmParams::new(&program, None))
+            ..Launch::simple(
+                ctas,
+                Skinny::THREADS,
+                self.shared_bytes(types),
+                GemmParams::new(&program, None),
+            )
         }
     }
 
@@ -325,7 +332,24 @@ impl Skinny {
         let [m, n, k] = self.user_tile();
         let Skinny { narrow, a, b, warps_n, stages, split, align, .. } = *self;
         let warps_k = Skinny::WARPS / warps_n;
-        append!(name, a, b, "_", narrow.name(), "_", m, "x", n, "x", k, "_", warps_n, "x", warps_k, "warps_");
+        append!(
+            name,
+            a,
+            b,
+            "_",
+            narrow.name(),
+            "_",
+            m,
+            "x",
+            n,
+            "x",
+            k,
+            "_",
+            warps_n,
+            "x",
+            warps_k,
+            "warps_"
+        );
         append!(name, stages, "stages");
         if split > 1 {
             append!(name, "_split", split);

@@ -66,7 +66,8 @@ const GROUPED: [(u32, &[Shape]); 3] = [
 impl Sm80 {
     /// The configurations on offer for these types; none where the tensor cores do not multiply them.
     pub fn configs(types: Types) -> Vec<Sm80> {
-        let multiplied = matches!(types.a, DType::F16 | DType::Bf16 | DType::F32 | DType::I8 | DType::U8);
+        let multiplied =
+            matches!(types.a, DType::F16 | DType::Bf16 | DType::F32 | DType::I8 | DType::U8);
         if types.a != types.b || !multiplied {
             return Vec::new();
         }
@@ -125,7 +126,11 @@ impl Sm80 {
         match self.layout.out {
             Major::Row => *self,
             Major::Column => Sm80 {
-                layout: Layout { a: self.layout.b.transposed(), b: self.layout.a.transposed(), out: Major::Row },
+                layout: Layout {
+                    a: self.layout.b.transposed(),
+                    b: self.layout.a.transposed(),
+                    out: Major::Row,
+                },
                 tile: [self.tile[1], self.tile[0], self.tile[2]],
                 warps: [self.warps[1], self.warps[0]],
                 ..*self
@@ -148,9 +153,15 @@ impl Sm80 {
     /// and one for each row of a warp's columns.
     pub(super) fn parts(&self, types: Types, problem: &GemmProblem) -> Parts {
         let [tile_m, tile_n, _] = self.tile.map(u64::from);
-        let covered = [(problem.m() as u64).next_multiple_of(tile_m), (problem.n() as u64).next_multiple_of(tile_n)];
+        let covered = [
+            (problem.m() as u64).next_multiple_of(tile_m),
+            (problem.n() as u64).next_multiple_of(tile_n),
+        ];
         let rows = u64::from(32 / self.lanes_of_row(types));
-        Parts { covered, count: [covered[0] / rows, covered[1] / tile_n * u64::from(self.warps[1])] }
+        Parts {
+            covered,
+            count: [covered[0] / rows, covered[1] / tile_n * u64::from(self.warps[1])],
+        }
     }
 
     pub fn launch(&self, types: Types, problem: &GemmProblem, offsets: Option<&View>) -> Launch {
@@ -164,8 +175,14 @@ impl Sm80 {
 
     /// Appends the configuration as kernel names spell it.
     pub fn append_to(&self, name: &mut String) {
-        let Sm80 { layout: Layout { a, b, out }, tile: [m, n, k], warps: [warps_m, warps_n], stages, align, .. } =
-            *self;
+        let Sm80 {
+            layout: Layout { a, b, out },
+            tile: [m, n, k],
+            warps: [warps_m, warps_n],
+            stages,
+            align,
+            ..
+        } = *self;
         append!(name, a, b, out, "_", m, "x", n, "x", k, "_", warps_m, "x", warps_n, "warps_");
         append!(name, stages, "stages_align", align);
     }

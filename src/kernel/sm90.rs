@@ -6,8 +6,8 @@ mod shapes;
 
 pub use self::grid::{Grid, Placement};
 use self::shapes::{
-    BY_THREADS, GROUPED, OVER_GRID, SHAPES, SHAPES_FROM_REGISTERS, SHAPES_FROM_REGISTERS_PACKED, SHAPES_PACKED,
-    SWAPPED, SWAPPED_PACKED, Shape,
+    BY_THREADS, GROUPED, OVER_GRID, SHAPES, SHAPES_FROM_REGISTERS, SHAPES_FROM_REGISTERS_PACKED,
+    SHAPES_PACKED, SWAPPED, SWAPPED_PACKED, Shape,
 };
 use super::name::append;
 use super::reduce::Parts;
@@ -111,25 +111,37 @@ impl Sm90 {
                 if kind.grouped && tile[1] == 192 && types.out.bytes() == 4 {
                     continue;
                 }
-                let with = |stages| Sm90 { tile, stages, consumers, schedule, cluster, split, ..kind };
+                let with =
+                    |stages| Sm90 { tile, stages, consumers, schedule, cluster, split, ..kind };
                 // As many stages as there is memory for.
-                let most = if kind.loads_by_threads() { SHARED_BYTES_BESIDE_L1 } else { SHARED_BYTES_A_CTA };
+                let most = if kind.loads_by_threads() {
+                    SHARED_BYTES_BESIDE_L1
+                } else {
+                    SHARED_BYTES_A_CTA
+                };
                 // No more than tiles alone would take.
                 let stages = 2..=MAX_STAGES.min(most / with(1).stage_bytes());
-                configs.extend(stages.rev().map(with).find(|config| config.shared_bytes(types) <= most));
+                configs.extend(
+                    stages.rev().map(with).find(|config| config.shared_bytes(types) <= most),
+                );
             }
         };
         for packed in [[false, false], [true, false], [false, true], [true, true]] {
             for layout in Layout::all() {
                 // A packed operand is read in any order, so that one stands for both.
                 let k_major = [layout.a == Major::Row, layout.b == Major::Column];
-                if (0..2).any(|side| !k_major[side] && packed[side]) || (exact(types) && packed.contains(&true)) {
+                if (0..2).any(|side| !k_major[side] && packed[side])
+                    || (exact(types) && packed.contains(&true))
+                {
                     continue;
                 }
                 // `wgmma` reads only 16-bit elements in both orders. Of others, it takes the program's A from registers.
                 if types.a.bytes() != 2 && k_major != [true, true] {
-                    let shapes =
-                        if packed.contains(&true) { SHAPES_FROM_REGISTERS_PACKED } else { SHAPES_FROM_REGISTERS };
+                    let shapes = if packed.contains(&true) {
+                        SHAPES_FROM_REGISTERS_PACKED
+                    } else {
+                        SHAPES_FROM_REGISTERS
+                    };
                     let b_is_first = !k_major[1];
                     if k_major[0] == b_is_first {
                         let swapped = b_is_first != (layout.out == Major::Column);
@@ -137,8 +149,11 @@ impl Sm90 {
                     }
                     continue;
                 }
-                let (shapes, few_rows) =
-                    if packed.contains(&true) { (SHAPES_PACKED, SWAPPED_PACKED) } else { (SHAPES, SWAPPED) };
+                let (shapes, few_rows) = if packed.contains(&true) {
+                    (SHAPES_PACKED, SWAPPED_PACKED)
+                } else {
+                    (SHAPES, SWAPPED)
+                };
                 offer(shapes, Sm90 { packed, ..Sm90::of(layout) });
                 offer(few_rows, Sm90 { packed, swapped: true, ..Sm90::of(layout) });
                 if packed == [false, false] {
@@ -147,7 +162,11 @@ impl Sm90 {
                 // float32 would have to be rounded to tf32 on its way, which the copy engine does.
                 for swapped in [false, true] {
                     let program_a = usize::from((layout.out == Major::Column) != swapped);
-                    if k_major[program_a] && packed == [false, false] && !exact(types) && types.a.bytes() == 2 {
+                    if k_major[program_a]
+                        && packed == [false, false]
+                        && !exact(types)
+                        && types.a.bytes() == 2
+                    {
                         for align in [8, 4] {
                             offer(BY_THREADS, Sm90 { swapped, align, ..Sm90::of(layout) });
                         }
@@ -159,7 +178,13 @@ impl Sm90 {
             // The copy engine takes boxes from where they begin at multiples of 16 bytes along the contiguous dimension, and a group
             // begins at any row: hence no column-major A.
             for b in Major::BOTH {
-                offer(GROUPED, Sm90 { grouped: true, ..Sm90::of(Layout { a: Major::Row, b, out: Major::Row }) });
+                offer(
+                    GROUPED,
+                    Sm90 {
+                        grouped: true,
+                        ..Sm90::of(Layout { a: Major::Row, b, out: Major::Row })
+                    },
+                );
             }
         }
         configs
@@ -265,7 +290,9 @@ impl Sm90 {
     /// Columns that each CTA of a split tile stores, the last ones maybe none (`EPILOGUE_N` of the program).
     fn stored_columns(&self) -> u32 {
         let groups = self.tile[1] / 8;
-        8 * (groups.div_ceil(self.split)..=groups).find(|stored| groups.is_multiple_of(*stored)).unwrap_or(groups)
+        8 * (groups.div_ceil(self.split)..=groups)
+            .find(|stored| groups.is_multiple_of(*stored))
+            .unwrap_or(groups)
     }
 
     /// Bytes of the largest power of two that divides a row of the epilogue, up to the swizzle's 128, and of the box that one
@@ -351,7 +378,9 @@ impl Sm90 {
             return 0;
         }
         // Over the grid, 8 parts' (`PARTS_AT_ONCE` of the program) are fetched before they are added up.
-        self.tile[0] / self.consumers / 64 * self.stored_columns() / 8 * 4 * if self.over_grid { 9 } else { 1 }
+        self.tile[0] / self.consumers / 64 * self.stored_columns() / 8
+            * 4
+            * if self.over_grid { 9 } else { 1 }
     }
 
     /// Registers for what chains of products have come to (`CHAINS` of the program).
@@ -391,7 +420,20 @@ impl Sm90 {
                 append!(name, major);
             }
         }
-        append!(name, self.layout.out, "_", m, "x", n, "x", k, "_", self.schedule.name(), self.consumers, "_");
+        append!(
+            name,
+            self.layout.out,
+            "_",
+            m,
+            "x",
+            n,
+            "x",
+            k,
+            "_",
+            self.schedule.name(),
+            self.consumers,
+            "_"
+        );
         append!(name, self.stages, "stages_cluster", cluster_m, "x", cluster_n);
         if self.split > 1 {
             append!(name, if self.over_grid { "_gridsplit" } else { "_split" }, self.split);
@@ -413,7 +455,8 @@ impl Sm90 {
             let align = self.aligned_to(at);
             let threads = align < 16;
             // Threads read whole pieces, and none beyond a row's end.
-            let whole = if threads || exact(types) { Demand::whole_along(order) } else { [false; 2] };
+            let whole =
+                if threads || exact(types) { Demand::whole_along(order) } else { [false; 2] };
             Demand { whole, steps: !threads, ..Demand::aligned(order, align) }
         };
         let Layout { a, b, out } = self.layout;
@@ -442,9 +485,14 @@ impl Sm90 {
         }
         let tiles = self.tiles(problem);
         if self.over_grid {
-            let (extent, limit) = (tiles.min(i64::MAX as u64) as i64, (self.over_grid_at_once() / 2) as i64);
+            let (extent, limit) =
+                (tiles.min(i64::MAX as u64) as i64, (self.over_grid_at_once() / 2) as i64);
             if extent > limit {
-                return Err(Unsupported::Few { dimension: "M * N * L, in clusters' tiles,", extent, limit });
+                return Err(Unsupported::Few {
+                    dimension: "M * N * L, in clusters' tiles,",
+                    extent,
+                    limit,
+                });
             }
             let least = i64::from(LEAST_BLOCKS * ROW_BYTES) / problem.a.dtype.bytes();
             if problem.k() < least {
@@ -458,20 +506,26 @@ impl Sm90 {
     /// Whether the copy engine can address the output. (Of a row's last 16 bytes it writes all or nothing.)
     fn out_is_aligned(&self, types: Types, out: &View) -> bool {
         let unit = self.layout.out.unit();
-        self.layout.out.fits(out) && out.alignment(unit) >= 16 && out.shape[unit] * types.out.bytes() % 16 == 0
+        self.layout.out.fits(out)
+            && out.alignment(unit) >= 16
+            && out.shape[unit] * types.out.bytes() % 16 == 0
     }
 
     /// The partial results of a reduction that the program stores, in the frame of its output: one for each column of the rows
     /// that a warp's lanes hold at once, and one for each row of a round's columns.
     pub(super) fn parts(&self, types: Types, problem: &GemmProblem) -> Parts {
-        let covered =
-            |at: usize, extent: i64| (extent as u64).next_multiple_of(u64::from(self.tile[at] * self.cluster[at]));
+        let covered = |at: usize, extent: i64| {
+            (extent as u64).next_multiple_of(u64::from(self.tile[at] * self.cluster[at]))
+        };
         let (m, n) = (problem.m(), problem.n());
         if self.swapped {
             // Rounds of 16 rows by 16 columns.
             let covered = [covered(1, m), covered(0, n)];
             let stored = u64::from(self.stored_columns());
-            return Parts { covered, count: [covered[0] / stored * stored.div_ceil(16), covered[1] / 16] };
+            return Parts {
+                covered,
+                count: [covered[0] / stored * stored.div_ceil(16), covered[1] / 16],
+            };
         }
         let covered = [covered(0, m), covered(1, n)];
         let box_n = u64::from(self.box_n(types));
@@ -481,7 +535,11 @@ impl Sm90 {
 
 fn check_count(dimension: &'static str, count: u64) -> Result<(), Unsupported> {
     let (extent, limit) = (count as i64, i32::MAX.into());
-    if count <= i32::MAX as u64 { Ok(()) } else { Err(Unsupported::Extent { dimension, extent, limit }) }
+    if count <= i32::MAX as u64 {
+        Ok(())
+    } else {
+        Err(Unsupported::Extent { dimension, extent, limit })
+    }
 }
 
 /// Whether 16-bit products stay in float32, so that how they were summed shows. `wgmma` cuts off what does not fit its sums, and so

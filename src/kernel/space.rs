@@ -6,7 +6,8 @@ use rustc_hash::FxHashMap;
 
 use super::cost::{Asked, ctas_per_sm};
 use super::{
-    Demand, Design, Elementwise, Kernel, Operation, Simt, Skinny, Sm80, Sm90, Target, Types, check_limits, residual,
+    Demand, Design, Elementwise, Kernel, Operation, Simt, Skinny, Sm80, Sm90, Target, Types,
+    check_limits, residual,
 };
 use crate::epilogue::Epilogue;
 use crate::operand::Device;
@@ -68,7 +69,11 @@ pub fn all() -> &'static [Kernel] {
             epilogue: None,
         }));
         for operation in [Operation::Gemm, Operation::GroupedGemm, Operation::Elementwise] {
-            let all = if operation == Operation::Elementwise { Types::elementwise() } else { Types::gemm() };
+            let all = if operation == Operation::Elementwise {
+                Types::elementwise()
+            } else {
+                Types::gemm()
+            };
             kernels.extend(all.into_iter().map(|types| Kernel {
                 types,
                 design: Design::Reference(operation),
@@ -85,8 +90,10 @@ fn index() -> &'static Index {
     static INDEX: LazyLock<Index> = LazyLock::new(|| {
         let mut index = Index::default();
         for (position, kernel) in all().iter().enumerate() {
-            let groups = index.entry((kernel.runs_on_gpu(), kernel.operation(), kernel.types)).or_default();
-            let (demands, member) = (kernel.demands(), Member { position, ctas_per_sm: ctas_per_sm(kernel) });
+            let groups =
+                index.entry((kernel.runs_on_gpu(), kernel.operation(), kernel.types)).or_default();
+            let (demands, member) =
+                (kernel.demands(), Member { position, ctas_per_sm: ctas_per_sm(kernel) });
             // Most often the last.
             match groups.iter_mut().rev().find(|group| group.demands == demands) {
                 Some(group) => group.members.push(member),
@@ -135,24 +142,35 @@ pub fn at(position: usize) -> &'static Kernel {
 pub fn ranked(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usize> {
     let kernels = all();
     let views = problem.views();
-    let types = Types { a: views[0].dtype, b: views[1].dtype, accumulator: problem.accumulator(), out: views[2].dtype };
+    let types = Types {
+        a: views[0].dtype,
+        b: views[1].dtype,
+        accumulator: problem.accumulator(),
+        out: views[2].dtype,
+    };
     let asked = (problem.device() != Device::Cpu, Operation::of(problem), types);
     let Some(groups) = index().get(&asked).filter(|_| check_limits(problem).is_ok()) else {
         return Vec::new();
     };
     let product = problem.product();
     let mut found: Vec<u64> = Vec::new();
-    for group in
-        groups.iter().filter(|group| group.demands.iter().zip(&views).all(|(demand, view)| demand.is_met(view)))
+    for group in groups
+        .iter()
+        .filter(|group| group.demands.iter().zip(&views).all(|(demand, view)| demand.is_met(view)))
     {
         let first = &kernels[group.members[0].position];
         let copied_bytes = product.as_deref().map_or(Ok(0), |problem| first.copies(problem));
         let Ok(copied_bytes) = copied_bytes else { continue };
-        let asked =
-            target.zip(product.as_deref()).map(|(target, problem)| Asked { problem, target, fused, copied_bytes });
+        let asked = target.zip(product.as_deref()).map(|(target, problem)| Asked {
+            problem,
+            target,
+            fused,
+            copied_bytes,
+        });
         for Member { position, ctas_per_sm } in &group.members {
             let kernel = &kernels[*position];
-            let runs = target.is_none_or(|target| kernel.runs_on(target.cc)) && (!fused || kernel.takes_epilogues());
+            let runs = target.is_none_or(|target| kernel.runs_on(target.cc))
+                && (!fused || kernel.takes_epilogues());
             if runs && kernel.check_extents(problem).is_ok() {
                 // What no model knows is in the order of the space.
                 let seconds = asked.map_or(0.0, |asked| asked.seconds(kernel, *ctas_per_sm));
@@ -210,7 +228,11 @@ pub fn features(problem: &Problem, target: Target) -> Vec<(usize, f64, [f32; res
         let seconds = kernel.seconds(problem, target);
         let known = seconds.is_finite() && residual::knows(config, kernel.types, &asked);
         known.then(|| {
-            (position, seconds, residual::features(config, kernel.types, ctas_per_sm(kernel), &asked, seconds))
+            (
+                position,
+                seconds,
+                residual::features(config, kernel.types, ctas_per_sm(kernel), &asked, seconds),
+            )
         })
     };
     ranked(problem, Some(target), false).into_iter().filter_map(of).collect()

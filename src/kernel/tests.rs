@@ -16,7 +16,16 @@ fn matrix(dtype: DType, device: Device, rows: i64, columns: i64, major: Major) -
         Major::Row => [0, columns, 1],
         Major::Column => [0, 1, rows],
     };
-    View { data: 1 << 20, dtype, device, rank: 2, shape: [1, rows, columns], stride, read_only: false, fake: true }
+    View {
+        data: 1 << 20,
+        dtype,
+        device,
+        rank: 2,
+        shape: [1, rows, columns],
+        stride,
+        read_only: false,
+        fake: true,
+    }
 }
 
 fn gemm(dtype: DType, m: i64, n: i64, k: i64, layout: Layout) -> Problem {
@@ -34,7 +43,12 @@ fn grouped(dtype: DType, rows: i64, n: i64, k: i64, groups: i64, b: Major, step:
         Major::Row => [k * n, n, 1],
         Major::Column => [k * n, 1, k],
     };
-    let b = View { rank: 3, shape: [groups, k, n], stride: stacked(b), ..matrix(dtype, device, k, n, b) };
+    let b = View {
+        rank: 3,
+        shape: [groups, k, n],
+        stride: stacked(b),
+        ..matrix(dtype, device, k, n, b)
+    };
     let offsets = View {
         rank: 1,
         shape: [1, 1, groups],
@@ -60,9 +74,16 @@ fn every_layout_has_tensor_core_kernels_first() {
     for dtype in [F16, Bf16] {
         for layout in Layout::all() {
             let found = ranked(&gemm(dtype, 4096, 4096, 4096, layout), H100, false);
-            assert!(matches!(all()[found[0]].design, Design::Sm90(config) if config.layout == layout), "{layout}");
-            let found = ranked(&gemm(dtype, 4096, 4096, 4096, layout), Some(Target::typical(80)), false);
-            assert!(matches!(all()[found[0]].design, Design::Sm80(config) if config.layout == layout), "{layout}");
+            assert!(
+                matches!(all()[found[0]].design, Design::Sm90(config) if config.layout == layout),
+                "{layout}"
+            );
+            let found =
+                ranked(&gemm(dtype, 4096, 4096, 4096, layout), Some(Target::typical(80)), false);
+            assert!(
+                matches!(all()[found[0]].design, Design::Sm80(config) if config.layout == layout),
+                "{layout}"
+            );
         }
     }
 }
@@ -95,7 +116,11 @@ fn shared_memory_fits_every_chip() {
 
 #[test]
 fn extents_beyond_32_bits_are_refused() {
-    let huge = View { shape: [1, 1 << 32, 1], stride: [0, 1, 0], ..matrix(F16, Device::Cuda(0), 1, 1, Major::Row) };
+    let huge = View {
+        shape: [1, 1 << 32, 1],
+        stride: [0, 1, 0],
+        ..matrix(F16, Device::Cuda(0), 1, 1, Major::Row)
+    };
     let b = matrix(F16, Device::Cuda(0), 1, 1, Major::Row);
     let problem = Problem::Gemm(GemmProblem::new(huge, b, huge, F32).expect("shapes agree"));
     assert!(ranked(&problem, H100, false).is_empty());
@@ -130,7 +155,10 @@ fn what_hopper_kernels_leave_to_others_is_said_by_extents() {
 fn assert_valid(map: &TensorMap, what: &str) {
     assert_eq!(map.address % 16, 0, "{what}");
     assert!(map.extents.iter().all(|extent| (1..=1 << 32).contains(extent)), "{what}: {map:?}");
-    assert!(map.strides.iter().all(|step| step % 16 == 0 && (1..1 << 40).contains(step)), "{what}: {map:?}");
+    assert!(
+        map.strides.iter().all(|step| step % 16 == 0 && (1..1 << 40).contains(step)),
+        "{what}: {map:?}"
+    );
     assert!(map.box_extents.iter().all(|extent| (1..=256).contains(extent)), "{what}: {map:?}");
 }
 
@@ -149,26 +177,40 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
     ] {
         for layout in Layout::all() {
             for (dtype, out) in [(F16, F16), (Bf16, F32), (F32, F32), (F16, Bf16)] {
-                let Problem::Gemm(mut problem) = gemm(dtype, m, n, k, layout) else { panic!("not a GEMM") };
+                let Problem::Gemm(mut problem) = gemm(dtype, m, n, k, layout) else {
+                    panic!("not a GEMM")
+                };
                 problem.out.dtype = out;
                 let problem = Problem::Gemm(problem);
                 for position in ranked(&problem, H100, false) {
                     let kernel = &all()[position];
                     let Design::Sm90(config) = kernel.design else { continue };
                     seen.insert(position);
-                    let launch = kernel.launch(&problem, Target::typical(90), 1 << 30).expect("there is an output");
+                    let launch = kernel
+                        .launch(&problem, Target::typical(90), 1 << 30)
+                        .expect("there is an output");
                     let Params::Sm90(params) = launch.params else { panic!("not its parameters") };
                     params.maps.iter().flatten().for_each(|map| assert_valid(map, &kernel.name()));
                     // As `Boxes` of the program takes them: a CTA's slice is some whole boxes, or one box holds all of the operand.
-                    for (at, extent) in [params.scalars.m, params.scalars.n].into_iter().enumerate() {
+                    for (at, extent) in [params.scalars.m, params.scalars.n].into_iter().enumerate()
+                    {
                         let operand = if config.crossed() { 1 - at } else { at };
                         let k_major = config.k_major()[at] || config.packed[operand];
                         let (slice, rows) = (config.slices(at)[0], params.scalars.boxes[at] as u32);
                         let parts = slice / rows;
-                        let whole = slice == parts * rows && (parts == 1 || (parts <= 4 && rows >= 32));
-                        assert!(whole || (rows == extent as u32 && rows < slice), "{}: {rows} rows", kernel.name());
+                        let whole =
+                            slice == parts * rows && (parts == 1 || (parts <= 4 && rows >= 32));
+                        assert!(
+                            whole || (rows == extent as u32 && rows < slice),
+                            "{}: {rows} rows",
+                            kernel.name()
+                        );
                         // What the program takes for granted there.
-                        assert!(rows == slice || !config.loads_by_threads(), "{}: {rows} rows", kernel.name());
+                        assert!(
+                            rows == slice || !config.loads_by_threads(),
+                            "{}: {rows} rows",
+                            kernel.name()
+                        );
                         if let (Some(map), true) = (&params.maps[at], k_major) {
                             assert_eq!(map.box_extents[1], rows, "{}", kernel.name());
                         }
@@ -176,13 +218,27 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                     // Of the CTAs that share B, some have a box of 8 rows more, and together they have all of the tile.
                     let ([slice, shorter], sharers) = (config.slices(1), config.cluster[0]);
                     let longer = config.tile[1] / 8 % sharers;
-                    assert_eq!(slice * longer + shorter * (sharers - longer), config.tile[1], "{}", kernel.name());
-                    let b_along_k = config.k_major()[1] || config.packed[usize::from(!config.crossed())];
-                    assert_eq!(params.b_shorter.is_some(), b_along_k && longer > 0, "{}", kernel.name());
+                    assert_eq!(
+                        slice * longer + shorter * (sharers - longer),
+                        config.tile[1],
+                        "{}",
+                        kernel.name()
+                    );
+                    let b_along_k =
+                        config.k_major()[1] || config.packed[usize::from(!config.crossed())];
+                    assert_eq!(
+                        params.b_shorter.is_some(),
+                        b_along_k && longer > 0,
+                        "{}",
+                        kernel.name()
+                    );
                     if let (Some(shorter_map), Some(b)) = (params.b_shorter, params.maps[1]) {
                         let [k, rows, batch] = b.box_extents;
                         assert_eq!((rows, slice), (slice, shorter + 8), "{}", kernel.name());
-                        assert_eq!(shorter_map, TensorMap { box_extents: [k, shorter, batch], ..b });
+                        assert_eq!(
+                            shorter_map,
+                            TensorMap { box_extents: [k, shorter, batch], ..b }
+                        );
                         unequal += 1;
                     }
                     // Where it lies along N, the rows of its boxes are swizzled as they are long.
@@ -206,7 +262,10 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
         }
     }
     assert!(seen.len() > 100, "{} kernels", seen.len());
-    assert!(unequal > 100 && narrow > 100, "{unequal} with unequal slices, {narrow} with narrow rows");
+    assert!(
+        unequal > 100 && narrow > 100,
+        "{unequal} with unequal slices, {narrow} with narrow rows"
+    );
 }
 
 #[test]
@@ -218,18 +277,27 @@ fn of_float32_operands_no_more_is_copied_than_must_be() {
         let kernel = &all()[ranked(&problem, H100, false)[0]];
         let Design::Sm90(config) = kernel.design else { panic!("{layout}: {}", kernel.name()) };
         assert_eq!(config.packed.iter().filter(|packed| **packed).count(), copies, "{layout}");
-        let launch = kernel.launch(&problem, Target::typical(90), 1 << 30).expect("there is an output");
-        let Params::Sm90(Sm90Params { maps: [Some(a), Some(b), _], .. }) = launch.params else { panic!("two maps") };
+        let launch =
+            kernel.launch(&problem, Target::typical(90), 1 << 30).expect("there is an output");
+        let Params::Sm90(Sm90Params { maps: [Some(a), Some(b), _], .. }) = launch.params else {
+            panic!("two maps")
+        };
         assert_eq!((a.data_type, b.data_type), (11, 11), "rounded to tf32 on their way");
         // What is not K-major is the program's A, in boxes of 128 bytes by a K block.
         let from_registers = k_major != [true, true];
         assert_eq!(config.a_from_registers(kernel.types), from_registers);
-        assert!(!from_registers || a.box_extents == [32, 32 / config.cluster[1], 1], "{layout}: {a:?}");
+        assert!(
+            !from_registers || a.box_extents == [32, 32 / config.cluster[1], 1],
+            "{layout}: {a:?}"
+        );
         assert_eq!(b.box_extents, [32, config.tile[1] / config.cluster[0], 1], "{layout}");
 
         // Rows of 4095 elements are not aligned, and are copied.
         let kernel = &all()[ranked(&gemm(F32, 4095, 4095, 4095, layout), H100, false)[0]];
-        assert!(matches!(kernel.design, Design::Sm90(Sm90 { packed: [true, true], .. })), "{layout}");
+        assert!(
+            matches!(kernel.design, Design::Sm90(Sm90 { packed: [true, true], .. })),
+            "{layout}"
+        );
     }
 }
 
@@ -237,12 +305,16 @@ const TNT: Layout = Layout { a: Major::Row, b: Major::Column, out: Major::Row };
 
 #[test]
 fn grids_beyond_32_bits_are_refused() {
-    let Problem::Gemm(small) = gemm(F16, 1, 1, 64, Layout { a: Major::Row, b: Major::Column, out: Major::Row }) else {
+    let Problem::Gemm(small) =
+        gemm(F16, 1, 1, 64, Layout { a: Major::Row, b: Major::Column, out: Major::Row })
+    else {
         panic!("not a GEMM")
     };
-    let batched = |view: View| View { rank: 3, shape: [1 << 29, view.shape[1], view.shape[2]], ..view };
+    let batched =
+        |view: View| View { rank: 3, shape: [1 << 29, view.shape[1], view.shape[2]], ..view };
     let out = View { stride: [1, 0, 0], ..batched(small.out) };
-    let problem = GemmProblem::new(batched(small.a), batched(small.b), out, F32).expect("shapes agree");
+    let problem =
+        GemmProblem::new(batched(small.a), batched(small.b), out, F32).expect("shapes agree");
     let mut refused = 0;
     for kernel in all().iter().filter(|kernel| kernel.types.a == F16 && kernel.types.out == F16) {
         let Design::Sm90(config) = kernel.design else { continue };

@@ -26,8 +26,11 @@ impl Types {
             Problem::GroupedGemm(p) => [&p.a, &p.b, &p.out],
             Problem::Elementwise(p) => [&p.a, &p.b, &p.out],
         };
-        let pairs =
-            [("A", operands[0].dtype, self.a), ("B", operands[1].dtype, self.b), ("out", operands[2].dtype, self.out)];
+        let pairs = [
+            ("A", operands[0].dtype, self.a),
+            ("B", operands[1].dtype, self.b),
+            ("out", operands[2].dtype, self.out),
+        ];
         for (name, actual, expected) in pairs {
             if actual != expected {
                 return Err(Unsupported::DType { name, actual, expected });
@@ -44,9 +47,11 @@ impl Types {
             Problem::Elementwise(_) => None,
         };
         match accumulator {
-            Some(actual) if actual != self.accumulator => {
-                Err(Unsupported::DType { name: "accumulator_type", actual, expected: self.accumulator })
-            }
+            Some(actual) if actual != self.accumulator => Err(Unsupported::DType {
+                name: "accumulator_type",
+                actual,
+                expected: self.accumulator,
+            }),
             _ => Ok(()),
         }
     }

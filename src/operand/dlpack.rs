@@ -4,8 +4,8 @@ use std::ffi::{CStr, c_void};
 
 use dlpark::DlpackFlags;
 use dlpark::ffi::{
-    DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned, DLPACK_MAJOR_VERSION, DLPackExchangeAPI,
-    DLTensor,
+    DLDevice, DLDeviceType, DLManagedTensor, DLManagedTensorVersioned, DLPACK_MAJOR_VERSION,
+    DLPackExchangeAPI, DLTensor,
 };
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
@@ -52,7 +52,9 @@ impl Reading for View {
         let Stated { data, dtype, device, read_only, fake, .. } = stated;
         let rank = stated.shape.len();
         if rank > 3 {
-            return Err(PyValueError::new_err(format!("has rank {rank}; operands have rank 0 to 3")));
+            return Err(PyValueError::new_err(format!(
+                "has rank {rank}; operands have rank 0 to 3"
+            )));
         }
         *self = View { data, dtype, device, rank, shape: [1; 3], stride: [0; 3], read_only, fake };
         let mut contiguous = 1;
@@ -62,7 +64,9 @@ impl Reading for View {
             let step = stated.strides.map_or(contiguous, |strides| strides[dim]);
             contiguous *= extent;
             if step < 0 {
-                return Err(PyValueError::new_err(format!("has a negative stride ({step}); make a copy of it first")));
+                return Err(PyValueError::new_err(format!(
+                    "has a negative stride ({step}); make a copy of it first"
+                )));
             }
             self.shape[at] = extent;
             self.stride[at] = if extent == 1 { 0 } else { step };
@@ -110,9 +114,15 @@ unsafe fn take_from<T: Reading>(tensor: &DLTensor, read_only: bool, into: &mut T
             (!pointer.is_null()).then(|| std::slice::from_raw_parts(pointer, rank))
         }
     };
-    let Some(shape) = numbers(tensor.shape) else { return Err(PyValueError::new_err("states no shape")) };
+    let Some(shape) = numbers(tensor.shape) else {
+        return Err(PyValueError::new_err("states no shape"));
+    };
     let strides = numbers(tensor.strides);
-    let data = if tensor.data.is_null() { 0 } else { (tensor.data as u64).wrapping_add(tensor.byte_offset) };
+    let data = if tensor.data.is_null() {
+        0
+    } else {
+        (tensor.data as u64).wrapping_add(tensor.byte_offset)
+    };
     let dtype = DType::from_dlpack(tensor.dtype);
     into.take(Stated { data, dtype, device, shape, strides, read_only, fake: false })
 }
@@ -202,18 +212,25 @@ impl ExchangeApi {
     /// the function out.
     pub(super) fn read(self, tensor: &Bound<'_, PyAny>, into: &mut impl Reading) -> PyResult<bool> {
         // SAFETY: a tensor's arrays stay valid until control goes back to Python, which is after they are copied.
-        let taken = self.describe(tensor, |described| unsafe { take_from(described, false, into) })?;
+        let taken =
+            self.describe(tensor, |described| unsafe { take_from(described, false, into) })?;
         taken.transpose().map(|taken| taken.is_some())
     }
 
     /// Whether a tensor still is what a view of it says, memory, type and shape.
     pub(super) fn still_shows(self, tensor: &Bound<'_, PyAny>, view: &View) -> PyResult<bool> {
         // SAFETY: as in `read`.
-        Ok(self.describe(tensor, |described| unsafe { is_view_of(described, view) })?.unwrap_or(false))
+        Ok(self
+            .describe(tensor, |described| unsafe { is_view_of(described, view) })?
+            .unwrap_or(false))
     }
 
     /// Hands a tensor's description, which is borrowed from it, to a function.
-    fn describe<T>(self, tensor: &Bound<'_, PyAny>, read: impl FnOnce(&DLTensor) -> T) -> PyResult<Option<T>> {
+    fn describe<T>(
+        self,
+        tensor: &Bound<'_, PyAny>,
+        read: impl FnOnce(&DLTensor) -> T,
+    ) -> PyResult<Option<T>> {
         let Some(export) = self.0.dltensor_from_py_object_no_sync else {
             return Ok(None);
         };
@@ -247,18 +264,27 @@ pub(super) fn read_capsule(capsule: &Bound<'_, PyAny>, into: &mut impl Reading) 
     // defines for the name; renaming it hands us ownership, so that the deleter is ours to call, once.
     unsafe {
         if ffi::PyCapsule_IsValid(object, VERSIONED.as_ptr()) != 0 {
-            let managed = ffi::PyCapsule_GetPointer(object, VERSIONED.as_ptr()).cast::<DLManagedTensorVersioned>();
+            let managed = ffi::PyCapsule_GetPointer(object, VERSIONED.as_ptr())
+                .cast::<DLManagedTensorVersioned>();
             if ffi::PyCapsule_SetName(object, VERSIONED_USED.as_ptr()) != 0 {
                 return Err(PyErr::fetch(capsule.py()));
             }
             let result = if (*managed).version.major != DLPACK_MAJOR_VERSION {
                 let major = (*managed).version.major;
-                Err(PyBufferError::new_err(format!("speaks DLPack {major}; this build understands version 1")))
+                Err(PyBufferError::new_err(format!(
+                    "speaks DLPack {major}; this build understands version 1"
+                )))
             } else if (*managed).flags.contains(DlpackFlags::IS_COPIED) {
                 // The copy goes with the capsule, before it is read; and what is written to it never reaches the tensor.
-                Err(PyBufferError::new_err("is exported as a copy, as DLPack cannot say how it lies in memory"))
+                Err(PyBufferError::new_err(
+                    "is exported as a copy, as DLPack cannot say how it lies in memory",
+                ))
             } else {
-                take_from(&(*managed).dl_tensor, (*managed).flags.contains(DlpackFlags::READ_ONLY), into)
+                take_from(
+                    &(*managed).dl_tensor,
+                    (*managed).flags.contains(DlpackFlags::READ_ONLY),
+                    into,
+                )
             };
             if let Some(deleter) = (*managed).deleter {
                 deleter(managed);
@@ -266,7 +292,8 @@ pub(super) fn read_capsule(capsule: &Bound<'_, PyAny>, into: &mut impl Reading) 
             return result;
         }
         if ffi::PyCapsule_IsValid(object, LEGACY.as_ptr()) != 0 {
-            let managed = ffi::PyCapsule_GetPointer(object, LEGACY.as_ptr()).cast::<DLManagedTensor>();
+            let managed =
+                ffi::PyCapsule_GetPointer(object, LEGACY.as_ptr()).cast::<DLManagedTensor>();
             if ffi::PyCapsule_SetName(object, LEGACY_USED.as_ptr()) != 0 {
                 return Err(PyErr::fetch(capsule.py()));
             }

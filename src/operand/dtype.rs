@@ -77,7 +77,9 @@ impl DType {
     /// What DLPack calls this type.
     pub fn to_dlpack(self) -> DLDataType {
         match (self, self.row()) {
-            (DType::Other { code, bits, lanes }, _) => DLDataType { code: DLDataTypeCode(code), bits, lanes },
+            (DType::Other { code, bits, lanes }, _) => {
+                DLDataType { code: DLDataTypeCode(code), bits, lanes }
+            }
             (_, Some(row)) => DLDataType { code: row.3, bits: row.4, lanes: 1 },
             (_, None) => DLDataType { code: DLDataTypeCode::OPAQUEHANDLE, bits: 0, lanes: 0 },
         }
@@ -88,14 +90,18 @@ impl DType {
         TABLE
             .iter()
             .find(|row| row.3 == dtype.code && row.4 == dtype.bits && dtype.lanes == 1)
-            .map_or(DType::Other { code: dtype.code.0, bits: dtype.bits, lanes: dtype.lanes }, |row| row.0)
+            .map_or(
+                DType::Other { code: dtype.code.0, bits: dtype.bits, lanes: dtype.lanes },
+                |row| row.0,
+            )
     }
 
     /// The type of this name. Case, underscores and a module prefix do not count, so that torch's `torch.float8_e4m3fn`,
     /// NumPy's `float32` and the class names of NVIDIA's `cutlass` (`Float8E4M3FN`) all resolve.
     pub fn from_name(name: &str) -> Option<DType> {
         let tail = name.rsplit('.').next().unwrap_or(name);
-        let key: String = tail.chars().filter(|c| *c != '_').map(|c| c.to_ascii_lowercase()).collect();
+        let key: String =
+            tail.chars().filter(|c| *c != '_').map(|c| c.to_ascii_lowercase()).collect();
         let key = match key.as_str() {
             "double" => "float64",
             "float" => "float32",
@@ -146,7 +152,10 @@ impl DType {
 
     /// Whether values are floating-point numbers.
     pub fn is_float(self) -> bool {
-        matches!(self, DType::F64 | DType::F32 | DType::F16 | DType::Bf16 | DType::E4m3 | DType::E5m2)
+        matches!(
+            self,
+            DType::F64 | DType::F32 | DType::F16 | DType::Bf16 | DType::E4m3 | DType::E5m2
+        )
     }
 
     /// Whether values are integers of a supported width.

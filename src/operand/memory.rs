@@ -37,12 +37,23 @@ impl Reading for Memory {
         let Stated { data, dtype, device, shape, strides, read_only, fake } = stated;
         let numel = shape.iter().product();
         let (mut contiguous, mut even, mut reach) = (true, strides.is_some(), 1);
-        for (extent, step) in shape.iter().zip(strides.unwrap_or_default()).rev().filter(|(extent, _)| **extent != 1) {
+        for (extent, step) in
+            shape.iter().zip(strides.unwrap_or_default()).rev().filter(|(extent, _)| **extent != 1)
+        {
             contiguous &= *step == reach;
             even &= step % 2 == 0;
             reach *= extent;
         }
-        *self = Memory { data, dtype, device, numel, contiguous: contiguous || numel == 0, read_only, fake, even };
+        *self = Memory {
+            data,
+            dtype,
+            device,
+            numel,
+            contiguous: contiguous || numel == 0,
+            read_only,
+            fake,
+            even,
+        };
         Ok(())
     }
 
@@ -65,8 +76,15 @@ mod tests {
     use super::*;
 
     fn memory(shape: &[i64], strides: Option<&[i64]>) -> Memory {
-        let stated =
-            Stated { data: 256, dtype: DType::F32, device: Device::Cpu, shape, strides, read_only: false, fake: false };
+        let stated = Stated {
+            data: 256,
+            dtype: DType::F32,
+            device: Device::Cpu,
+            shape,
+            strides,
+            read_only: false,
+            fake: false,
+        };
         let mut memory = Memory::UNREAD;
         memory.take(stated).unwrap();
         memory
@@ -76,7 +94,10 @@ mod tests {
     fn contiguous_in_any_rank() {
         assert!(memory(&[2, 3, 4, 5], Some(&[60, 20, 5, 1])).contiguous);
         assert!(memory(&[2, 3, 4, 5], None).contiguous);
-        assert!(memory(&[1, 7], Some(&[99, 1])).contiguous, "no step is taken along an extent of 1");
+        assert!(
+            memory(&[1, 7], Some(&[99, 1])).contiguous,
+            "no step is taken along an extent of 1"
+        );
         assert!(memory(&[], None).contiguous);
         assert!(memory(&[0, 3], Some(&[1, 1])).contiguous, "nothing there");
         assert!(!memory(&[2, 3, 4, 5], Some(&[60, 1, 15, 3])).contiguous, "channels last");

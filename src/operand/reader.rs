@@ -94,7 +94,11 @@ fn is_cupy(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 /// CuPy's current stream.
 fn cupy_stream(py: Python<'_>) -> PyResult<u64> {
-    py.import("cupy")?.getattr("cuda")?.call_method0("get_current_stream")?.getattr("ptr")?.extract()
+    py.import("cupy")?
+        .getattr("cuda")?
+        .call_method0("get_current_stream")?
+        .getattr("ptr")?
+        .extract()
 }
 
 /// The stream that an export is to be ready on: of an array on a CUDA device, the caller's. Where that is none, it is CuPy's current one, on
@@ -172,7 +176,8 @@ impl Operand {
 
     /// Reads the tensor as it is when it becomes an operand.
     pub fn read(&self, py: Python<'_>, view: &mut View) -> PyResult<()> {
-        read_by(self.road, self.object.bind(py), None, view).map_err(|error| named(py, self.name, error))
+        read_by(self.road, self.object.bind(py), None, view)
+            .map_err(|error| named(py, self.name, error))
     }
 
     pub fn clone_ref(&self, py: Python<'_>) -> Operand {
@@ -184,7 +189,9 @@ impl Operand {
     #[inline(always)] // of three tensors in every launch
     pub fn still_shows(&self, py: Python<'_>, view: &View) -> PyResult<bool> {
         match self.road {
-            Road::Torch(torch) if uses_c_exchange() => Ok(torch.still_shows(self.object.bind(py), view)),
+            Road::Torch(torch) if uses_c_exchange() => {
+                Ok(torch.still_shows(self.object.bind(py), view))
+            }
             _ => self.still_shows_by_table(py, view),
         }
     }
@@ -192,9 +199,9 @@ impl Operand {
     #[cold]
     fn still_shows_by_table(&self, py: Python<'_>, view: &View) -> PyResult<bool> {
         match self.road {
-            Road::Exchange(api) if uses_c_exchange() => {
-                api.still_shows(self.object.bind(py), view).map_err(|error| named(py, self.name, error))
-            }
+            Road::Exchange(api) if uses_c_exchange() => api
+                .still_shows(self.object.bind(py), view)
+                .map_err(|error| named(py, self.name, error)),
             _ => Ok(false),
         }
     }
@@ -210,7 +217,9 @@ impl Operand {
 
 /// The refusal of a FakeTensor where something is to run.
 pub fn without_memory(name: &str) -> PyErr {
-    PyValueError::new_err(format!("{name} is a FakeTensor: it has no memory, and nothing can be run on it"))
+    PyValueError::new_err(format!(
+        "{name} is a FakeTensor: it has no memory, and nothing can be run on it"
+    ))
 }
 
 /// The exception with the operand's name in front of its message. What a framework raises otherwise (torch: a RuntimeError
@@ -242,12 +251,19 @@ fn refuse_negated(tensor: &Bound<'_, PyAny>, reading: &impl Reading) -> PyResult
         return Ok(());
     }
     if tensor.hasattr("is_neg")? && tensor.call_method0("is_neg")?.is_truthy()? {
-        return Err(PyValueError::new_err("is a view with torch's negative bit; call resolve_neg() on it first"));
+        return Err(PyValueError::new_err(
+            "is a view with torch's negative bit; call resolve_neg() on it first",
+        ));
     }
     Ok(())
 }
 
-fn read_by(road: Road, tensor: &Bound<'_, PyAny>, stream: Option<u64>, into: &mut impl Reading) -> PyResult<()> {
+fn read_by(
+    road: Road,
+    tensor: &Bound<'_, PyAny>,
+    stream: Option<u64>,
+    into: &mut impl Reading,
+) -> PyResult<()> {
     if let Some(api) = road.exchange()
         && uses_c_exchange()
     {
@@ -267,11 +283,24 @@ fn read_by(road: Road, tensor: &Bound<'_, PyAny>, stream: Option<u64>, into: &mu
 }
 
 #[cold]
-fn read_slowly(road: Road, tensor: &Bound<'_, PyAny>, stream: Option<u64>, into: &mut impl Reading) -> PyResult<()> {
-    if let Road::Fake = road { read_fake(tensor, into) } else { read_protocol(tensor, stream, into) }
+fn read_slowly(
+    road: Road,
+    tensor: &Bound<'_, PyAny>,
+    stream: Option<u64>,
+    into: &mut impl Reading,
+) -> PyResult<()> {
+    if let Road::Fake = road {
+        read_fake(tensor, into)
+    } else {
+        read_protocol(tensor, stream, into)
+    }
 }
 
-fn read_protocol(tensor: &Bound<'_, PyAny>, stream: Option<u64>, into: &mut impl Reading) -> PyResult<()> {
+fn read_protocol(
+    tensor: &Bound<'_, PyAny>,
+    stream: Option<u64>,
+    into: &mut impl Reading,
+) -> PyResult<()> {
     let py = tensor.py();
     // torch refuses to export what autograd watches. Its values are what is asked for here, as in `torch.mm(out=)`
     // under no_grad, so the export is of the detached tensor, which shares the memory.
@@ -283,7 +312,9 @@ fn read_protocol(tensor: &Bound<'_, PyAny>, stream: Option<u64>, into: &mut impl
     };
     // NumPy exports none of the types that ml_dtypes adds; their bits travel as integers of the same width.
     let (exported, dtype) = match extension_dtype(&detached)? {
-        Some(dtype) => (detached.call_method1("view", (format!("uint{}", dtype.bits()),))?, Some(dtype)),
+        Some(dtype) => {
+            (detached.call_method1("view", (format!("uint{}", dtype.bits()),))?, Some(dtype))
+        }
         None => (detached, None),
     };
     let kwargs = PyDict::new(py);
@@ -341,7 +372,9 @@ fn read_fake(tensor: &Bound<'_, PyAny>, into: &mut impl Reading) -> PyResult<()>
         "cuda" => Device::Cuda(device.getattr("index")?.extract::<Option<i32>>()?.unwrap_or(0)),
         "cpu" => Device::Cpu,
         other => {
-            return Err(PyValueError::new_err(format!("is on device {other}; only CPU and CUDA tensors can be used")));
+            return Err(PyValueError::new_err(format!(
+                "is on device {other}; only CPU and CUDA tensors can be used"
+            )));
         }
     };
     let name = tensor.getattr("dtype")?.str()?;

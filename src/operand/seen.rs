@@ -18,7 +18,11 @@ impl<T> Seen<T> {
 
     #[inline(always)] // four times in every `GemmArguments`
     pub fn find(&self, object: &Bound<'_, PyAny>) -> Option<&T> {
-        self.0.iter().map_while(OnceLock::get).find(|(known, _)| known.is(object)).map(|(_, found)| found)
+        self.0
+            .iter()
+            .map_while(OnceLock::get)
+            .find(|(known, _)| known.is(object))
+            .map(|(_, found)| found)
     }
 
     /// Remembers an object that `find` does not find, while there is room.

@@ -52,9 +52,20 @@ impl Torch {
     ) -> Option<&'static Torch> {
         static TORCH: PyOnceLock<Option<Torch>> = PyOnceLock::new();
         let py = tensor.py();
-        let class = py.import("sys").ok()?.getattr("modules").ok()?.get_item("torch").ok()?.getattr("Tensor").ok()?;
+        let class = py
+            .import("sys")
+            .ok()?
+            .getattr("modules")
+            .ok()?
+            .get_item("torch")
+            .ok()?
+            .getattr("Tensor")
+            .ok()?;
         // A class with a dispatcher of its own answers for what it wraps.
-        let dispatch = (tensor_type.getattr("__torch_dispatch__").ok()?, class.getattr("__torch_dispatch__").ok()?);
+        let dispatch = (
+            tensor_type.getattr("__torch_dispatch__").ok()?,
+            class.getattr("__torch_dispatch__").ok()?,
+        );
         let plain = tensor_type.is_subclass(&class).ok()? && dispatch.0.is(&dispatch.1);
         if !plain || ExchangeApi::of_type(&class).ok()? != Some(exchange) {
             return None;
@@ -70,7 +81,8 @@ impl Torch {
             let number = number(&library, &format!("dtype_{dtype}"))?;
             *dtypes.get_mut(usize::try_from(number).ok()?)? = Some(dtype);
         }
-        let (cpu, cuda) = (number(&library, "device_type_cpu")?, number(&library, "device_type_cuda")?);
+        let (cpu, cuda) =
+            (number(&library, "device_type_cpu")?, number(&library, "device_type_cuda")?);
         // SAFETY: the functions of these names have these types: shim.h.
         unsafe {
             Some(Torch {
@@ -96,7 +108,11 @@ impl Torch {
 
     /// Takes in what a tensor states; None where it is for the exchange table to say, or to refuse.
     #[inline(always)]
-    pub(super) fn read(&self, tensor: &Bound<'_, PyAny>, into: &mut impl Reading) -> Option<PyResult<()>> {
+    pub(super) fn read(
+        &self,
+        tensor: &Bound<'_, PyAny>,
+        into: &mut impl Reading,
+    ) -> Option<PyResult<()>> {
         let asked = Asked { torch: self, handle: self.handle(tensor) };
         // In an order in which nothing is asked that a tensor without plain memory would not answer.
         if asked.get(self.layout)? != self.strided {
@@ -111,7 +127,15 @@ impl Torch {
         let data = if freed { 0 } else { data };
         // SAFETY: both arrays have `rank` numbers, and are the tensor's until control goes back to Python.
         let (shape, strides) = unsafe { (numbers(sizes, rank), numbers(strides, rank)) };
-        let stated = Stated { data, dtype, device, shape, strides: Some(strides), read_only: false, fake: false };
+        let stated = Stated {
+            data,
+            dtype,
+            device,
+            shape,
+            strides: Some(strides),
+            read_only: false,
+            fake: false,
+        };
         Some(into.take(stated))
     }
 
@@ -125,8 +149,9 @@ impl Torch {
     fn compare(&self, tensor: &Bound<'_, PyAny>, view: &View) -> Option<bool> {
         let asked = Asked { torch: self, handle: self.handle(tensor) };
         // In the order of `read`, but for the layout: what has another has none of the strides either, and torch says so.
-        let same =
-            asked.dtype()? == view.dtype && asked.device()? == view.device && asked.get(self.dim)? == view.rank as i64;
+        let same = asked.dtype()? == view.dtype
+            && asked.device()? == view.device
+            && asked.get(self.dim)? == view.rank as i64;
         if !same {
             return Some(false);
         }
@@ -187,7 +212,9 @@ unsafe fn numbers<'a>(pointer: *const i64, count: usize) -> &'a [i64] {
 fn offset_of_handle(tensor: &Bound<'_, PyAny>, library: &Library) -> PyResult<Option<usize>> {
     let py = tensor.py();
     // SAFETY: the function of this name has this type: shim.h.
-    let delete = unsafe { library.get::<unsafe extern "C" fn(Handle) -> i32>("aoti_torch_delete_tensor_object") };
+    let delete = unsafe {
+        library.get::<unsafe extern "C" fn(Handle) -> i32>("aoti_torch_delete_tensor_object")
+    };
     let Ok(delete) = delete else { return Ok(None) };
     let size: usize = tensor.get_type().getattr("__basicsize__")?.extract()?;
     let aoti = py.import("torch")?.getattr("_C")?.getattr("_aoti")?;
@@ -199,7 +226,8 @@ fn offset_of_handle(tensor: &Bound<'_, PyAny>, library: &Library) -> PyResult<Op
         if handle.is_null() {
             return Err(PyErr::fetch(py));
         }
-        let words = std::slice::from_raw_parts(tensor.as_ptr().cast::<usize>(), size / size_of::<usize>());
+        let words =
+            std::slice::from_raw_parts(tensor.as_ptr().cast::<usize>(), size / size_of::<usize>());
         let word = words.iter().position(|word| *word == *handle);
         delete(handle.cast());
         Ok(word.map(|word| word * size_of::<usize>()))
@@ -213,7 +241,11 @@ fn loaded_library() -> Option<Library> {
     /// `RTLD_NOLOAD` of dlfcn.h.
     const NO_LOAD: i32 = 4;
     // SAFETY: nothing is loaded, so no code runs.
-    unsafe { unix::Library::open(Some("libtorch_cpu.so"), unix::RTLD_LAZY | NO_LOAD).ok().map(Library::from) }
+    unsafe {
+        unix::Library::open(Some("libtorch_cpu.so"), unix::RTLD_LAZY | NO_LOAD)
+            .ok()
+            .map(Library::from)
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -225,6 +257,9 @@ fn loaded_library() -> Option<Library> {
 fn number(library: &Library, name: &str) -> Option<i32> {
     // SAFETY: the functions that are asked for take nothing and return a number: shim.h.
     unsafe {
-        library.get::<unsafe extern "C" fn() -> i32>(format!("aoti_torch_{name}")).ok().map(|constant| constant())
+        library
+            .get::<unsafe extern "C" fn() -> i32>(format!("aoti_torch_{name}"))
+            .ok()
+            .map(|constant| constant())
     }
 }

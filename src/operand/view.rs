@@ -83,7 +83,8 @@ impl View {
         if self.numel() == 0 {
             return (self.data, self.data);
         }
-        let last: i64 = self.shape.iter().zip(self.stride).map(|(extent, stride)| (extent - 1) * stride).sum();
+        let last: i64 =
+            self.shape.iter().zip(self.stride).map(|(extent, stride)| (extent - 1) * stride).sum();
         (self.data, self.data + ((last + 1) * self.dtype.bytes()) as u64)
     }
 
@@ -157,7 +158,9 @@ impl View {
     /// (bytes, extent) of the dimensions that are stepped along.
     fn byte_steps(&self) -> impl Iterator<Item = (i64, i64)> {
         let bytes = self.dtype.bytes();
-        self.steps().filter(|(stride, _)| *stride > 0).map(move |(stride, extent)| (stride * bytes, extent))
+        self.steps()
+            .filter(|(stride, _)| *stride > 0)
+            .map(move |(stride, extent)| (stride * bytes, extent))
     }
 
     /// The largest power of two, up to 16, that divides the address and the byte step of every dimension but the
@@ -178,7 +181,16 @@ mod tests {
     use super::*;
 
     fn view(data: u64, shape: [i64; 3], stride: [i64; 3]) -> View {
-        View { data, dtype: DType::F16, device: Device::Cpu, rank: 3, shape, stride, read_only: false, fake: false }
+        View {
+            data,
+            dtype: DType::F16,
+            device: Device::Cpu,
+            rank: 3,
+            shape,
+            stride,
+            read_only: false,
+            fake: false,
+        }
     }
 
     #[test]
@@ -197,15 +209,22 @@ mod tests {
         let left = view(1000, [1, 8, 4], [0, 16, 1]);
         assert!(left.may_alias(&left));
         assert!(!left.may_alias(&view(1008, [1, 8, 4], [0, 16, 1])), "column blocks of one matrix");
-        assert!(left.may_alias(&view(1006, [1, 8, 4], [0, 16, 1])), "column blocks that share a column");
-        let interleaved =
-            |first, second| !view(first, [2, 4, 4], [32, 4, 1]).may_alias(&view(second, [2, 4, 4], [32, 4, 1]));
+        assert!(
+            left.may_alias(&view(1006, [1, 8, 4], [0, 16, 1])),
+            "column blocks that share a column"
+        );
+        let interleaved = |first, second| {
+            !view(first, [2, 4, 4], [32, 4, 1]).may_alias(&view(second, [2, 4, 4], [32, 4, 1]))
+        };
         assert!(interleaved(1000, 1032), "every other matrix");
         assert!(
             !interleaved(1000, 1030) && !interleaved(1000, 1034),
             "and a little of the next, or of the first again"
         );
-        assert!(!view(1000, [1, 8, 4], [0, 8, 2]).may_alias(&view(1002, [1, 8, 4], [0, 8, 2])), "every other column");
+        assert!(
+            !view(1000, [1, 8, 4], [0, 8, 2]).may_alias(&view(1002, [1, 8, 4], [0, 8, 2])),
+            "every other column"
+        );
         assert!(left.may_alias(&view(1008, [1, 8, 3], [0, 12, 1])), "rows of another pitch");
         assert!(!left.may_alias(&view(5000, [1, 8, 4], [0, 16, 1])));
         assert!(!left.may_alias(&view(1000, [1, 0, 4], [0, 16, 1])), "nothing there");

@@ -21,7 +21,12 @@ impl ElementwiseProblem {
     pub fn check(&self) -> Result<(), ProblemError> {
         let ElementwiseProblem { a, b, out } = self;
         if a.rank == 0 {
-            return Err(ProblemError::Rank { name: "A", expected: "1 to 3", rank: 0, shape: Vec::new() });
+            return Err(ProblemError::Rank {
+                name: "A",
+                expected: "1 to 3",
+                rank: 0,
+                shape: Vec::new(),
+            });
         }
         for (name, view) in [("B", b), ("out", out)] {
             if view.rank != a.rank {
@@ -33,12 +38,19 @@ impl ElementwiseProblem {
             }
         }
         // In place is fine here, element for element: only a shifted or reshaped alias would read what was written.
-        let same_elements = |view: &View| view.data == out.data && view.stride == out.stride && view.dtype == out.dtype;
-        let inputs: Vec<_> = [("A", a), ("B", b)].into_iter().filter(|(_, view)| !same_elements(view)).collect();
+        let same_elements = |view: &View| {
+            view.data == out.data && view.stride == out.stride && view.dtype == out.dtype
+        };
+        let inputs: Vec<_> =
+            [("A", a), ("B", b)].into_iter().filter(|(_, view)| !same_elements(view)).collect();
         check_operands(&inputs, out)?;
         for (name, view) in [("A", a), ("B", b)] {
             if view.device != out.device {
-                return Err(ProblemError::MixedDevices { name, device: view.device, out_device: out.device });
+                return Err(ProblemError::MixedDevices {
+                    name,
+                    device: view.device,
+                    out_device: out.device,
+                });
             }
         }
         Ok(())

@@ -9,7 +9,9 @@ pub enum ProblemError {
     #[error("{name} must have rank {expected}, but has rank {rank} (shape {shape:?})")]
     Rank { name: &'static str, expected: &'static str, rank: usize, shape: Vec<i64> },
 
-    #[error("A, B and out must have one rank, but {name} has shape {shape:?} where A has shape {a_shape:?}")]
+    #[error(
+        "A, B and out must have one rank, but {name} has shape {shape:?} where A has shape {a_shape:?}"
+    )]
     MixedRanks { name: &'static str, shape: Vec<i64>, a_shape: Vec<i64> },
 
     #[error(
@@ -26,7 +28,9 @@ pub enum ProblemError {
         right_shape: Vec<i64>,
     },
 
-    #[error("{name} is on {device}, but out is on {out_device}; all operands must be on one device")]
+    #[error(
+        "{name} is on {device}, but out is on {out_device}; all operands must be on one device"
+    )]
     MixedDevices { name: &'static str, device: Device, out_device: Device },
 
     #[error("{name} is read-only, so the result cannot be written to it; pass a writable tensor")]
@@ -49,7 +53,9 @@ pub enum ProblemError {
     )]
     NotBroadcast { name: &'static str, shape: Vec<i64>, out_shape: Vec<i64> },
 
-    #[error("{name} has shape {shape:?}, but an output of an epilogue has the shape of the product, {out_shape:?}")]
+    #[error(
+        "{name} has shape {shape:?}, but an output of an epilogue has the shape of the product, {out_shape:?}"
+    )]
     OutputShape { name: &'static str, shape: Vec<i64>, out_shape: Vec<i64> },
 
     #[error(
@@ -74,19 +80,27 @@ pub enum ProblemError {
     )]
     EmptyMaximum { name: &'static str, out_shape: Vec<i64> },
 
-    #[error("{name} is one too many: the epilogue has {count} operands, and a launch has room for {limit}")]
+    #[error(
+        "{name} is one too many: the epilogue has {count} operands, and a launch has room for {limit}"
+    )]
     ManyOperands { name: &'static str, count: usize, limit: usize },
 
-    #[error("{name} is a reduction, and those are fused behind a GEMM alone; reduce the stored output instead")]
+    #[error(
+        "{name} is a reduction, and those are fused behind a GEMM alone; reduce the stored output instead"
+    )]
     NotReduced { name: &'static str },
 
     #[error("{name} has dtype {dtype}, which epilogues do not compute with; these are: {known}")]
     EpilogueType { name: &'static str, dtype: DType, known: String },
 
-    #[error("{name} is an output of the epilogue, and so has to be a tensor to write to, not a number")]
+    #[error(
+        "{name} is an output of the epilogue, and so has to be a tensor to write to, not a number"
+    )]
     NotTensor { name: &'static str },
 
-    #[error("{name} is {value}, which an int32 does not hold, and with an integer accumulator integers stay integers")]
+    #[error(
+        "{name} is {value}, which an int32 does not hold, and with an integer accumulator integers stay integers"
+    )]
     LargeInteger { name: &'static str, value: i64 },
 
     #[error(

@@ -1,7 +1,9 @@
 //! A problem with an epilogue: operands that fit the output, and can be read and written on the way.
 
 use super::{Problem, ProblemError};
-use crate::epilogue::{Bound, Epilogue, Fold, Graph, Input, Kind, MAIN_OUTPUT, Node, Number, Tensor, Value, intern};
+use crate::epilogue::{
+    Bound, Epilogue, Fold, Graph, Input, Kind, MAIN_OUTPUT, Node, Number, Tensor, Value, intern,
+};
 use crate::operand::{DType, View};
 
 /// What the user gives for a parameter or an output of an epilogue function.
@@ -25,7 +27,11 @@ pub fn fuse(
 ) -> Result<Bound, ProblemError> {
     let out = problem.out();
     if let Some((name, _)) = inputs.iter().chain(outputs).nth(MAX_OPERANDS) {
-        return Err(ProblemError::ManyOperands { name, count: inputs.len() + outputs.len(), limit: MAX_OPERANDS });
+        return Err(ProblemError::ManyOperands {
+            name,
+            count: inputs.len() + outputs.len(),
+            limit: MAX_OPERANDS,
+        });
     }
     let mut input_types = Vec::with_capacity(inputs.len());
     let mut values = Vec::with_capacity(inputs.len());
@@ -40,7 +46,8 @@ pub fn fuse(
             }
             // Behind a float accumulator every number is a float: whether it was written 2 or 2.0 is no other program.
             Given::Number(Number::Integer(value)) if accumulator.is_integer() => {
-                i32::try_from(*value).map_err(|_| ProblemError::LargeInteger { name, value: *value })?;
+                i32::try_from(*value)
+                    .map_err(|_| ProblemError::LargeInteger { name, value: *value })?;
                 (Input::Scalar(Kind::Integer), Value::Scalar(*value as f64))
             }
             Given::Number(number) => (Input::Scalar(Kind::Float), Value::Scalar(number.value())),
@@ -73,7 +80,10 @@ pub fn fuse(
             Some((fold, dims)) => {
                 let along = reduced_dims(name, dims, problem)?;
                 if *fold == Fold::Maximum && (0..3).any(|dim| along[dim] && out.shape[dim] == 0) {
-                    return Err(ProblemError::EmptyMaximum { name, out_shape: out.user_shape().to_vec() });
+                    return Err(ProblemError::EmptyMaximum {
+                        name,
+                        out_shape: out.user_shape().to_vec(),
+                    });
                 }
                 reduced.push(along);
                 reduced_view(name, view, out, along)?
@@ -96,14 +106,20 @@ pub fn fuse(
             return Err(ProblemError::OverwrittenInput { name, other });
         }
         written.push((name, view));
-        output_types.push(if output.fold.is_some() { Tensor::any(view.dtype) } else { Tensor::of(&view) });
+        output_types.push(if output.fold.is_some() {
+            Tensor::any(view.dtype)
+        } else {
+            Tensor::of(&view)
+        });
         views.push(Some(view));
     }
     // In place is fine, element for element: an element is read before it is written, by the same thread.
     for ((other, _), value) in inputs.iter().zip(&values) {
         let Value::Tensor(input) = value else { continue };
         for (name, output) in &written {
-            let same = input.data == output.data && input.stride == output.stride && input.dtype == output.dtype;
+            let same = input.data == output.data
+                && input.stride == output.stride
+                && input.dtype == output.dtype;
             if meet(output, input) && !same {
                 return Err(ProblemError::OverwrittenInput { name, other });
             }
@@ -118,12 +134,21 @@ pub fn fuse(
             }
         }
     }
-    let epilogue = intern(Epilogue { graph: graph.clone(), inputs: input_types, outputs: output_types, reduced });
+    let epilogue = intern(Epilogue {
+        graph: graph.clone(),
+        inputs: input_types,
+        outputs: output_types,
+        reduced,
+    });
     Ok(Bound { epilogue, inputs: values, outputs: views })
 }
 
 /// Which of batch, m and n the dimensions are that the user names, counted in the output's own.
-fn reduced_dims(name: &'static str, dims: &[i32], problem: &Problem) -> Result<[bool; 3], ProblemError> {
+fn reduced_dims(
+    name: &'static str,
+    dims: &[i32],
+    problem: &Problem,
+) -> Result<[bool; 3], ProblemError> {
     if !matches!(problem, Problem::Gemm(_)) {
         return Err(ProblemError::NotReduced { name });
     }
@@ -138,16 +163,25 @@ fn reduced_dims(name: &'static str, dims: &[i32], problem: &Problem) -> Result<[
         along[(3 - rank + counted) as usize] = true;
     }
     match along {
-        [_, false, false] => Err(ProblemError::ReducedBatch { name, out_shape: problem.out().user_shape().to_vec() }),
+        [_, false, false] => {
+            Err(ProblemError::ReducedBatch { name, out_shape: problem.out().user_shape().to_vec() })
+        }
         _ => Ok(along),
     }
 }
 
 /// The view of a reduction's output, with extent 1 along what is reduced. The user may have kept those dimensions, or not.
-fn reduced_view(name: &'static str, view: &View, out: &View, along: [bool; 3]) -> Result<View, ProblemError> {
+fn reduced_view(
+    name: &'static str,
+    view: &View,
+    out: &View,
+    along: [bool; 3],
+) -> Result<View, ProblemError> {
     let first = 3 - out.rank;
-    let kept: Vec<i64> = (first..3).map(|dim| if along[dim] { 1 } else { out.shape[dim] }).collect();
-    let squeezed: Vec<i64> = (first..3).filter(|dim| !along[*dim]).map(|dim| out.shape[dim]).collect();
+    let kept: Vec<i64> =
+        (first..3).map(|dim| if along[dim] { 1 } else { out.shape[dim] }).collect();
+    let squeezed: Vec<i64> =
+        (first..3).filter(|dim| !along[*dim]).map(|dim| out.shape[dim]).collect();
     if view.user_shape() == kept {
         return Ok(*view);
     }
@@ -171,10 +205,18 @@ fn meet(output: &View, other: &View) -> bool {
 fn check_tensor(name: &'static str, view: &View, out: &View) -> Result<(), ProblemError> {
     if matches!(view.dtype, DType::Other { .. }) {
         let known: Vec<String> = DType::all().map(|dtype| dtype.to_string()).collect();
-        return Err(ProblemError::EpilogueType { name, dtype: view.dtype, known: known.join(", ") });
+        return Err(ProblemError::EpilogueType {
+            name,
+            dtype: view.dtype,
+            known: known.join(", "),
+        });
     }
     if view.device != out.device {
-        return Err(ProblemError::MixedDevices { name, device: view.device, out_device: out.device });
+        return Err(ProblemError::MixedDevices {
+            name,
+            device: view.device,
+            out_device: out.device,
+        });
     }
     Ok(())
 }

@@ -24,7 +24,12 @@ impl GemmProblem {
         for (name, view) in [("A", a), ("B", b), ("out", out)] {
             if !(2..=3).contains(&view.rank) {
                 let shape = view.user_shape().to_vec();
-                return Err(ProblemError::Rank { name, expected: "2 or 3", rank: view.rank, shape });
+                return Err(ProblemError::Rank {
+                    name,
+                    expected: "2 or 3",
+                    rank: view.rank,
+                    shape,
+                });
             }
             if view.rank != a.rank {
                 let (shape, a_shape) = (view.user_shape().to_vec(), a.user_shape().to_vec());
@@ -62,7 +67,12 @@ impl GemmProblem {
             stride: [view.stride[0], view.stride[2], view.stride[1]],
             ..*view
         };
-        GemmProblem { a: swap(&self.b), b: swap(&self.a), out: swap(&self.out), accumulator: self.accumulator }
+        GemmProblem {
+            a: swap(&self.b),
+            b: swap(&self.a),
+            out: swap(&self.out),
+            accumulator: self.accumulator,
+        }
     }
 }
 

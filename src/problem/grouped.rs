@@ -15,7 +15,13 @@ pub struct GroupedGemmProblem {
 }
 
 impl GroupedGemmProblem {
-    pub fn new(a: View, b: View, out: View, offsets: View, accumulator: DType) -> Result<Self, ProblemError> {
+    pub fn new(
+        a: View,
+        b: View,
+        out: View,
+        offsets: View,
+        accumulator: DType,
+    ) -> Result<Self, ProblemError> {
         let problem = GroupedGemmProblem { a, b, out, offsets, accumulator };
         problem.check().map(|()| problem)
     }
@@ -25,10 +31,19 @@ impl GroupedGemmProblem {
         let GroupedGemmProblem { a, b, out, offsets, .. } = self;
         let rank = |name, view: &View, expected, fits: bool| {
             let shape = view.user_shape().to_vec();
-            if fits { Ok(()) } else { Err(ProblemError::Rank { name, expected, rank: view.rank, shape }) }
+            if fits {
+                Ok(())
+            } else {
+                Err(ProblemError::Rank { name, expected, rank: view.rank, shape })
+            }
         };
         rank("A", a, "2, or 3 with a leading 1", a.rank == 2 || (a.rank == 3 && a.shape[0] == 1))?;
-        rank("out", out, "2, or 3 with a leading 1", out.rank == 2 || (out.rank == 3 && out.shape[0] == 1))?;
+        rank(
+            "out",
+            out,
+            "2, or 3 with a leading 1",
+            out.rank == 2 || (out.rank == 3 && out.shape[0] == 1),
+        )?;
         rank("B", b, "3", b.rank == 3)?;
         rank("offsets", offsets, "1", offsets.rank == 1)?;
         same_extent("K", ("A", a, 2), ("B", b, 1))?;

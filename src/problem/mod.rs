@@ -31,7 +31,9 @@ impl Problem {
     pub fn operands(&self) -> Vec<(&'static str, &View)> {
         match self {
             Problem::Gemm(p) => vec![("A", &p.a), ("B", &p.b), ("out", &p.out)],
-            Problem::GroupedGemm(p) => vec![("A", &p.a), ("B", &p.b), ("offsets", &p.offsets), ("out", &p.out)],
+            Problem::GroupedGemm(p) => {
+                vec![("A", &p.a), ("B", &p.b), ("offsets", &p.offsets), ("out", &p.out)]
+            }
             Problem::Elementwise(p) => vec![("A", &p.a), ("B", &p.b), ("out", &p.out)],
         }
     }
@@ -50,7 +52,9 @@ impl Problem {
     pub fn views_mut(&mut self) -> ArrayVec<&mut View, 4> {
         match self {
             Problem::Gemm(p) => ArrayVec::from_iter([&mut p.a, &mut p.b, &mut p.out]),
-            Problem::GroupedGemm(p) => ArrayVec::from([&mut p.a, &mut p.b, &mut p.out, &mut p.offsets]),
+            Problem::GroupedGemm(p) => {
+                ArrayVec::from([&mut p.a, &mut p.b, &mut p.out, &mut p.offsets])
+            }
             Problem::Elementwise(p) => ArrayVec::from_iter([&mut p.a, &mut p.b, &mut p.out]),
         }
     }
@@ -118,7 +122,11 @@ impl Problem {
 fn check_operands(inputs: &[(&'static str, &View)], out: &View) -> Result<(), ProblemError> {
     for (name, view) in inputs {
         if view.device != out.device {
-            return Err(ProblemError::MixedDevices { name, device: view.device, out_device: out.device });
+            return Err(ProblemError::MixedDevices {
+                name,
+                device: view.device,
+                out_device: out.device,
+            });
         }
     }
     if out.read_only {

@@ -146,8 +146,15 @@ impl NativeArguments {
     }
 
     /// Reads the tensors, in the order of the problem's views.
-    fn read<const N: usize>(&mut self, tensors: [(&'static str, &Bound<'_, PyAny>); N]) -> PyResult<()> {
-        let fusing = self.epilogue.as_ref().and_then(|epilogue| Fusing::of(epilogue, &tensors)).transpose()?;
+    fn read<const N: usize>(
+        &mut self,
+        tensors: [(&'static str, &Bound<'_, PyAny>); N],
+    ) -> PyResult<()> {
+        let fusing = self
+            .epilogue
+            .as_ref()
+            .and_then(|epilogue| Fusing::of(epilogue, &tensors))
+            .transpose()?;
         for ((name, mut tensor), view) in tensors.into_iter().zip(self.problem.views_mut()) {
             if let (Some(fusing), "out") = (&fusing, name) {
                 tensor = &fusing.main_output;
@@ -240,9 +247,13 @@ impl NativeArguments {
     }
 
     /// The problem with each operand's view as `view` gives it, which must have memory behind it.
-    pub fn problem_with(&self, view: impl Fn(usize, &Operand) -> PyResult<View>) -> PyResult<Problem> {
+    pub fn problem_with(
+        &self,
+        view: impl Fn(usize, &Operand) -> PyResult<View>,
+    ) -> PyResult<Problem> {
         let mut problem = self.problem;
-        for (position, (operand, now)) in self.operands.iter().zip(problem.views_mut()).enumerate() {
+        for (position, (operand, now)) in self.operands.iter().zip(problem.views_mut()).enumerate()
+        {
             *now = view(position, operand)?;
             if now.fake {
                 return Err(operand::without_memory(operand.name));
@@ -281,7 +292,10 @@ struct Fusing<'py> {
 impl<'py> Fusing<'py> {
     /// None where the epilogue is of another class, for a kernel of the user's own.
     #[cold]
-    fn of(epilogue: &Py<PyAny>, tensors: &[(&'static str, &Bound<'py, PyAny>)]) -> Option<PyResult<Fusing<'py>>> {
+    fn of(
+        epilogue: &Py<PyAny>,
+        tensors: &[(&'static str, &Bound<'py, PyAny>)],
+    ) -> Option<PyResult<Fusing<'py>>> {
         let (_, out) = tensors.iter().find(|(name, _)| *name == "out")?;
         let epilogue = epilogue.bind(out.py()).cast::<EpilogueArguments>().ok()?.clone();
         let main_output = || {
@@ -289,11 +303,14 @@ impl<'py> Fusing<'py> {
             if given.is(*out) {
                 return Ok(given);
             }
-            let ((_, out), (_, main)) = (unwrapped("out", out, |_| ())?, unwrapped(MAIN_OUTPUT, &given, |_| ())?);
+            let ((_, out), (_, main)) =
+                (unwrapped("out", out, |_| ())?, unwrapped(MAIN_OUTPUT, &given, |_| ())?);
             let (shape, out_shape) = (main.user_shape().to_vec(), out.user_shape().to_vec());
             match shape == out_shape {
                 true => Ok(given),
-                false => Err(ProblemError::OutputShape { name: MAIN_OUTPUT, shape, out_shape }.into()),
+                false => {
+                    Err(ProblemError::OutputShape { name: MAIN_OUTPUT, shape, out_shape }.into())
+                }
             }
         };
         Some(main_output().map(|main_output| Fusing { epilogue, main_output }))
@@ -328,8 +345,9 @@ pub fn accumulator_type(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     if let Some(dtype) = dtype::known(object) {
         return Ok(*dtype);
     }
-    dtype::parse(object)
-        .map_err(|error| PyTypeError::new_err(format!("accumulator_type: {}", error.value(object.py()))))
+    dtype::parse(object).map_err(|error| {
+        PyTypeError::new_err(format!("accumulator_type: {}", error.value(object.py())))
+    })
 }
 
 /// The getters that arguments of all kinds share. Each class states which operand stands where.
@@ -407,8 +425,18 @@ impl GemmArguments {
         performance: Option<Py<PyAny>>,
     ) -> PyResult<PyClassInitializer<Self>> {
         let accumulator = self::accumulator_type(accumulator_type)?;
-        let unread = Problem::Gemm(GemmProblem { a: View::UNREAD, b: View::UNREAD, out: View::UNREAD, accumulator });
-        let base = RuntimeArguments::of(unread, [("A", A), ("B", B), ("out", out)], epilogue, performance)?;
+        let unread = Problem::Gemm(GemmProblem {
+            a: View::UNREAD,
+            b: View::UNREAD,
+            out: View::UNREAD,
+            accumulator,
+        });
+        let base = RuntimeArguments::of(
+            unread,
+            [("A", A), ("B", B), ("out", out)],
+            epilogue,
+            performance,
+        )?;
         Ok(base.add_subclass(GemmArguments))
     }
 }
@@ -431,7 +459,8 @@ impl GroupedGemmArguments {
         let [a, b, of_out, of_offsets] = [View::UNREAD; 4];
         let unread = GroupedGemmProblem { a, b, out: of_out, offsets: of_offsets, accumulator };
         let tensors = [("A", A), ("B", B), ("out", out), ("offsets", offsets)];
-        let base = RuntimeArguments::of(Problem::GroupedGemm(unread), tensors, epilogue, performance)?;
+        let base =
+            RuntimeArguments::of(Problem::GroupedGemm(unread), tensors, epilogue, performance)?;
         Ok(base.add_subclass(GroupedGemmArguments))
     }
 }
@@ -448,8 +477,17 @@ impl ElementwiseArguments {
         epilogue: Option<Py<PyAny>>,
         performance: Option<Py<PyAny>>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let unread = Problem::Elementwise(ElementwiseProblem { a: View::UNREAD, b: View::UNREAD, out: View::UNREAD });
-        let base = RuntimeArguments::of(unread, [("A", A), ("B", B), ("out", out)], epilogue, performance)?;
+        let unread = Problem::Elementwise(ElementwiseProblem {
+            a: View::UNREAD,
+            b: View::UNREAD,
+            out: View::UNREAD,
+        });
+        let base = RuntimeArguments::of(
+            unread,
+            [("A", A), ("B", B), ("out", out)],
+            epilogue,
+            performance,
+        )?;
         Ok(base.add_subclass(ElementwiseArguments))
     }
 }

@@ -94,12 +94,13 @@ impl CompiledArtifact {
     #[staticmethod]
     fn from_bytes(py: Python<'_>, data: &[u8]) -> PyResult<CompiledArtifact> {
         let program = compile::from_bytes(data)?;
-        let kernel = kernel::by_name(py, &program.base, program.epilogue.as_ref())?.ok_or_else(|| {
-            PyValueError::new_err(format!(
-                "the artifact is of kernel {}, which this version does not have",
-                program.kernel
-            ))
-        })?;
+        let kernel =
+            kernel::by_name(py, &program.base, program.epilogue.as_ref())?.ok_or_else(|| {
+                PyValueError::new_err(format!(
+                    "the artifact is of kernel {}, which this version does not have",
+                    program.kernel
+                ))
+            })?;
         if !compile::is_of(&program, kernel::kernel_of(kernel.bind(py).as_any())?) {
             return Err(PyValueError::new_err(format!(
                 "the artifact of kernel {} was made by another build of this package; compile it again",
@@ -109,7 +110,10 @@ impl CompiledArtifact {
         Ok(CompiledArtifact::of(Py::new(py, Program(program))?.into_any(), kernel.into_any()))
     }
 
-    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
+    fn __reduce__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyBytes>,))> {
         let restore = py.get_type::<CompiledArtifact>().getattr("from_bytes")?;
         Ok((restore, (self.to_bytes(py)?,)))
     }

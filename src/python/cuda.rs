@@ -79,12 +79,22 @@ impl CudaFunction {
             )));
         }
         let shared_bytes = shared_bytes.extract().map_err(|_| {
-            PyValueError::new_err(format!("shared_bytes is {shared_bytes}; give a number of bytes, 0 for none"))
+            PyValueError::new_err(format!(
+                "shared_bytes is {shared_bytes}; give a number of bytes, 0 for none"
+            ))
         })?;
         let source = UserSource { text: source, file, line, function, options, shared_bytes };
         let names = source.parameter_names();
         let grid = grid.clone().unbind();
-        Ok(CudaFunction { source, names, grid, block, cluster, contiguous, compiled: Mutex::default() })
+        Ok(CudaFunction {
+            source,
+            names,
+            grid,
+            block,
+            cluster,
+            contiguous,
+            compiled: Mutex::default(),
+        })
     }
 
     /// For the collector of cycles: the grid may be a method of what holds the function.
@@ -99,7 +109,11 @@ impl CudaFunction {
     /// not fit, and OverflowError for a number that the parameter's type does not hold; RuntimeError with the compiler's messages,
     /// or with CUDA's error name if the launch fails.
     #[pyo3(signature = (*args, stream = None))]
-    fn __call__(&self, args: &Bound<'_, PyTuple>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    fn __call__(
+        &self,
+        args: &Bound<'_, PyTuple>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
         self.launch(args, self.grid.bind(args.py()), stream, None)
     }
 
@@ -110,7 +124,11 @@ impl CudaFunction {
     /// compute capability to compile for instead (90 for an H100), which may be one that this machine does not have. Raises
     /// RuntimeError with the compiler's messages.
     #[pyo3(signature = (*args, cc = None))]
-    fn compile(&self, args: &Bound<'_, PyTuple>, cc: Option<ComputeCapability>) -> PyResult<Program> {
+    fn compile(
+        &self,
+        args: &Bound<'_, PyTuple>,
+        cc: Option<ComputeCapability>,
+    ) -> PyResult<Program> {
         let given = self.given(args)?;
         let device = match (cc, args.is_empty()) {
             (None, true) => Some(Device::get(0)?),
@@ -124,7 +142,9 @@ impl CudaFunction {
         };
         let cc = cc.map(|cc| cc.0).or(device.map(|device| device.cc)).unwrap_or_default();
         let compiled = self.compiled(args.py(), cc)?;
-        if let Some(device) = device.filter(|device| compiled.program.architecture.runs_on(device.cc)) {
+        if let Some(device) =
+            device.filter(|device| compiled.program.architecture.runs_on(device.cc))
+        {
             args.py().detach(|| compiled.program.function(device))?;
         }
         Ok(Program(compiled.program.clone()))
@@ -148,7 +168,9 @@ impl CudaFunction {
             None => device.cc,
         };
         let compiled = self.compiled(py, cc)?;
-        if let Some(other) = program.filter(|program| !Arc::ptr_eq(&program.get().0, &compiled.program)) {
+        if let Some(other) =
+            program.filter(|program| !Arc::ptr_eq(&program.get().0, &compiled.program))
+        {
             let (other, function) = (&other.get().0.kernel, &self.source.function);
             return Err(PyValueError::new_err(format!(
                 "the program, of {other}, is not what compile() of {function} returned"
@@ -174,9 +196,17 @@ impl CudaFunction {
         let Some(tensor) = tensor else { return Err(self.needs_a_tensor()) };
         let stream = stream.resolve(tensor, device)?;
         let computed = if grid.is_callable() { Some(grid.call1(args)?) } else { None };
-        let Some(ctas) = self.ctas(computed.as_ref().unwrap_or(grid), &given)? else { return Ok(()) };
+        let Some(ctas) = self.ctas(computed.as_ref().unwrap_or(grid), &given)? else {
+            return Ok(());
+        };
         let shared_bytes = self.source.shared_bytes;
-        let grid = Grid { ctas, threads: self.block, cluster: self.cluster, shared_bytes, overlapping: false };
+        let grid = Grid {
+            ctas,
+            threads: self.block,
+            cluster: self.cluster,
+            shared_bytes,
+            overlapping: false,
+        };
         py.detach(|| {
             // SAFETY: there is a word for each parameter of the signature that the compiler told, of the type that it told.
             // The addresses are those of tensors on this device that the caller holds; as everywhere in CUDA, their memory must
@@ -192,7 +222,8 @@ impl CudaFunction {
         if let Err(error) = self.ordinal(&given) {
             return Ok(Some(error.value(args.py()).to_string()));
         }
-        let scattered = |given: &Given<'_>| matches!(given, Given::Memory(memory, _) if !memory.contiguous);
+        let scattered =
+            |given: &Given<'_>| matches!(given, Given::Memory(memory, _) if !memory.contiguous);
         let at = given.iter().position(scattered).filter(|_| self.contiguous);
         Ok(at.map(|at| self.not_contiguous(at)))
     }
@@ -310,7 +341,10 @@ impl CudaFunction {
     fn ctas(&self, grid: &Bound<'_, PyAny>, given: &[Given<'_>]) -> PyResult<Option<[u32; 3]>> {
         let ctas = triple("grid", grid)?;
         if ctas.contains(&0) {
-            if given.iter().any(|given| matches!(given, Given::Memory(memory, _) if memory.numel == 0)) {
+            if given
+                .iter()
+                .any(|given| matches!(given, Given::Memory(memory, _) if memory.numel == 0))
+            {
                 return Ok(None);
             }
             return Err(PyValueError::new_err(format!(
@@ -324,7 +358,10 @@ impl CudaFunction {
             )));
         }
         if ctas.iter().zip(self.cluster).any(|(ctas, cluster)| ctas % cluster != 0) {
-            return Err(PyValueError::new_err(format!("grid {ctas:?} is no multiple of cluster {:?}", self.cluster)));
+            return Err(PyValueError::new_err(format!(
+                "grid {ctas:?} is no multiple of cluster {:?}",
+                self.cluster
+            )));
         }
         Ok(Some(ctas))
     }
@@ -360,12 +397,16 @@ impl CudaFunction {
                 Ok(memory.data)
             }
             (Parameter::Pointer { .. }, Given::Nothing) => Ok(0),
-            (Parameter::Pointer { .. }, Given::Other(object)) => Err(PyTypeError::new_err(format!(
-                "{} is a pointer, and {} was given; pass a tensor, or None for a null pointer",
-                name(),
-                object.repr()?
-            ))),
-            (Parameter::Number(number), Given::Other(object)) => number_word(*number, &name, object),
+            (Parameter::Pointer { .. }, Given::Other(object)) => {
+                Err(PyTypeError::new_err(format!(
+                    "{} is a pointer, and {} was given; pass a tensor, or None for a null pointer",
+                    name(),
+                    object.repr()?
+                )))
+            }
+            (Parameter::Number(number), Given::Other(object)) => {
+                number_word(*number, &name, object)
+            }
             (Parameter::Number(number), given) => Err(PyTypeError::new_err(format!(
                 "{} is a number ({}), and {} was given; pass a Python number (tensor.item() reads one)",
                 name(),
@@ -375,7 +416,13 @@ impl CudaFunction {
         }
     }
 
-    fn check_memory(&self, at: usize, to: &Pointee, constant: bool, memory: &Memory) -> PyResult<()> {
+    fn check_memory(
+        &self,
+        at: usize,
+        to: &Pointee,
+        constant: bool,
+        memory: &Memory,
+    ) -> PyResult<()> {
         let name = || self.name_of(at);
         if memory.fake {
             return Err(operand::without_memory(&name()));
@@ -413,11 +460,19 @@ impl CudaFunction {
 }
 
 /// A number in the bytes that a parameter of its type has.
-fn number_word(number: Number, name: &dyn Fn() -> String, object: &Bound<'_, PyAny>) -> PyResult<u64> {
+fn number_word(
+    number: Number,
+    name: &dyn Fn() -> String,
+    object: &Bound<'_, PyAny>,
+) -> PyResult<u64> {
     let dtype = number.dtype();
     let shown = || object.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string());
-    let wrong = |hint: &str| PyTypeError::new_err(format!("{} is {dtype}, and {} was given; {hint}", name(), shown()));
-    let outside = || PyOverflowError::new_err(format!("{} is {dtype}, which does not hold {}", name(), shown()));
+    let wrong = |hint: &str| {
+        PyTypeError::new_err(format!("{} is {dtype}, and {} was given; {hint}", name(), shown()))
+    };
+    let outside = || {
+        PyOverflowError::new_err(format!("{} is {dtype}, which does not hold {}", name(), shown()))
+    };
     match number {
         Number::F32 | Number::F64 => {
             let value: f64 = object.extract().map_err(|_| wrong("pass a number"))?;

@@ -29,8 +29,10 @@ struct Registered {
 /// earlier one takes its place. Raises TypeError for what is no class derived from `Kernel`.
 #[pyfunction]
 pub fn register_kernel_class(provider: String, class: &Bound<'_, PyAny>) -> PyResult<()> {
-    let Some(class) =
-        class.cast::<PyType>().ok().filter(|class| class.is_subclass_of::<kernel::Kernel>().unwrap_or(false))
+    let Some(class) = class
+        .cast::<PyType>()
+        .ok()
+        .filter(|class| class.is_subclass_of::<kernel::Kernel>().unwrap_or(false))
     else {
         let shown = class.repr()?;
         return Err(PyTypeError::new_err(format!(
@@ -41,9 +43,9 @@ pub fn register_kernel_class(provider: String, class: &Bound<'_, PyAny>) -> PyRe
     let mut registered = REGISTERED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     // Classes that a function defines may have one name all.
     let local = name.1.contains("<locals>");
-    let earlier = registered
-        .iter_mut()
-        .find(|known| known.provider == provider && (known.class.is(class) || (!local && known.name == name)));
+    let earlier = registered.iter_mut().find(|known| {
+        known.provider == provider && (known.class.is(class) || (!local && known.name == name))
+    });
     let class = class.clone().unbind();
     match earlier {
         Some(earlier) => {
@@ -76,26 +78,34 @@ pub fn get_kernels<'py>(
     let arguments = args.map(kernel::arguments).transpose()?;
     let cc = cc.map(|cc| cc.extract::<ComputeCapability>()).transpose()?.map(|cc| cc.0);
     let listed = |names: &Bound<'py, PyAny>| {
-        let shown = || names.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string());
-        let message = || PyTypeError::new_err(format!("providers is {}; give a list of names", shown()));
+        let shown =
+            || names.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string());
+        let message =
+            || PyTypeError::new_err(format!("providers is {}; give a list of names", shown()));
         names.extract::<Vec<String>>().map_err(|_| message())
     };
     let providers = providers.map(listed).transpose()?;
     if let Some(names) = &providers {
         let known = py.import("cutlass_api.providers")?.getattr("available_providers")?;
-        if let Some(unknown) = names.iter().find(|name| !known.contains(name.as_str()).unwrap_or(false)) {
-            let known: Vec<String> = known.try_iter()?.map(|name| name?.extract()).collect::<PyResult<_>>()?;
+        if let Some(unknown) =
+            names.iter().find(|name| !known.contains(name.as_str()).unwrap_or(false))
+        {
+            let known: Vec<String> =
+                known.try_iter()?.map(|name| name?.extract()).collect::<PyResult<_>>()?;
             return Err(PyValueError::new_err(format!(
                 "unknown provider {unknown:?}; available: {}",
                 known.join(", ")
             )));
         }
     }
-    let wanted = |name: &str| providers.as_ref().is_none_or(|names| names.iter().any(|n| n == name));
+    let wanted =
+        |name: &str| providers.as_ref().is_none_or(|names| names.iter().any(|n| n == name));
 
     let mut found = Vec::new();
     let (on_gpu, on_cpu) = (wanted("nvrtc"), wanted("reference"));
-    for position in built_in(py, arguments, cc, |kernel| if kernel.runs_on_gpu() { on_gpu } else { on_cpu })? {
+    for position in
+        built_in(py, arguments, cc, |kernel| if kernel.runs_on_gpu() { on_gpu } else { on_cpu })?
+    {
         let object = kernel::object(py, position)?;
         if keep(metadata_filter, object.as_any())? {
             found.push(object.into_any());
@@ -103,7 +113,11 @@ pub fn get_kernels<'py>(
     }
     let registered: Vec<Bound<'py, PyType>> = {
         let registered = REGISTERED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        registered.iter().filter(|known| wanted(&known.provider)).map(|known| known.class.bind(py).clone()).collect()
+        registered
+            .iter()
+            .filter(|known| wanted(&known.provider))
+            .map(|known| known.class.bind(py).clone())
+            .collect()
     };
     let epilogue = args.map(|args| args.getattr_opt("epilogue")).transpose()?.flatten();
     // Operands on a GPU ask for what that GPU runs.
@@ -116,7 +130,8 @@ pub fn get_kernels<'py>(
     let mut names = HashSet::new();
     for class in registered {
         let mut generate = || -> PyResult<()> {
-            let generated = class.call_method1("generate_kernels", (metadata_filter, epilogue.clone(), cc))?;
+            let generated =
+                class.call_method1("generate_kernels", (metadata_filter, epilogue.clone(), cc))?;
             let kernels = generated.try_iter().map_err(|_| returned(&class, &generated))?;
             for kernel in kernels {
                 let kernel = kernel?;
@@ -170,7 +185,8 @@ static BUILT_IN: LazyLock<HashSet<String>> =
     LazyLock::new(|| kernels::all().iter().map(|kernel| kernel.name().to_string()).collect());
 
 fn returned(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyErr {
-    let name = class.qualname().map_or_else(|_| "a kernel class".to_owned(), |name| name.to_string());
+    let name =
+        class.qualname().map_or_else(|_| "a kernel class".to_owned(), |name| name.to_string());
     let shown = object.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string());
     PyTypeError::new_err(format!(
         "generate_kernels of {name} gave {shown}; it gives objects of classes derived from Kernel"
@@ -180,8 +196,9 @@ fn returned(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyErr {
 /// The exception, which says in its traceback whose kernels were asked for (from Python 3.11 on).
 fn noted<'py>(error: PyErr, class: &Bound<'py, PyType>) -> PyErr {
     let py = class.py();
-    let note =
-        class.repr().map(|class| format!("while {class}, registered as a kernel class, was asked for its kernels"));
+    let note = class.repr().map(|class| {
+        format!("while {class}, registered as a kernel class, was asked for its kernels")
+    });
     if let (Ok(note), Ok(Some(add))) = (note, error.value(py).getattr_opt("add_note")) {
         // A note that cannot be added does not replace the error.
         let _ = add.call1((note,));
@@ -190,7 +207,8 @@ fn noted<'py>(error: PyErr, class: &Bound<'py, PyType>) -> PyErr {
 }
 
 fn keep(metadata_filter: Option<&Bound<'_, PyAny>>, kernel: &Bound<'_, PyAny>) -> PyResult<bool> {
-    metadata_filter.map_or(Ok(true), |filter| filter.call1((kernel.getattr("metadata")?,))?.is_truthy())
+    metadata_filter
+        .map_or(Ok(true), |filter| filter.call1((kernel.getattr("metadata")?,))?.is_truthy())
 }
 
 /// Positions of the built-in kernels that are asked for. `wanted`: of the providers that are.
@@ -201,15 +219,23 @@ fn built_in(
     wanted: impl Fn(&kernels::Kernel) -> bool,
 ) -> PyResult<Vec<usize>> {
     let Some(arguments) = arguments else {
-        let fits = |kernel: &kernels::Kernel| cc.is_none_or(|cc| kernel.runs_on_gpu() && kernel.runs_on(cc));
+        let fits = |kernel: &kernels::Kernel| {
+            cc.is_none_or(|cc| kernel.runs_on_gpu() && kernel.runs_on(cc))
+        };
         let all = kernels::all().iter().enumerate();
-        return Ok(all.filter(|(_, kernel)| wanted(kernel) && fits(kernel)).map(|(position, _)| position).collect());
+        return Ok(all
+            .filter(|(_, kernel)| wanted(kernel) && fits(kernel))
+            .map(|(position, _)| position)
+            .collect());
     };
     let Some(native) = &arguments.get().native else {
         return Ok(Vec::new());
     };
     let (problem, target) = match cc {
-        Some(cc) => (native.problem.on(operand::Device::Cuda(0)), Some(target_of(&native.problem, Some(cc))?)),
+        Some(cc) => (
+            native.problem.on(operand::Device::Cuda(0)),
+            Some(target_of(&native.problem, Some(cc))?),
+        ),
         None => match native.problem.device() {
             operand::Device::Cpu => (native.problem, None),
             operand::Device::Cuda(_) => (native.problem, Some(target_of(&native.problem, None)?)),
@@ -220,8 +246,11 @@ fn built_in(
     let (mut positions, mut tf32) = (Vec::with_capacity(ranked.len()), None);
     for position in ranked {
         // An epilogue changes neither.
-        if wanted(kernels::at(position)) && kernel::policy(py, position, native, &mut tf32)?.is_none() {
-            positions.push(epilogue.map_or(position, |epilogue| kernels::fused(position, epilogue)));
+        if wanted(kernels::at(position))
+            && kernel::policy(py, position, native, &mut tf32)?.is_none()
+        {
+            positions
+                .push(epilogue.map_or(position, |epilogue| kernels::fused(position, epilogue)));
         }
     }
     Ok(positions)

@@ -92,6 +92,9 @@ fn parse_slowly(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     name.as_deref().and_then(DType::from_name).ok_or_else(|| {
         let supported: Vec<String> = DType::all().map(|dtype| dtype.to_string()).collect();
         let shown = object.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
-        PyTypeError::new_err(format!("{shown} names no supported element type; these are: {}", supported.join(", ")))
+        PyTypeError::new_err(format!(
+            "{shown} names no supported element type; these are: {}",
+            supported.join(", ")
+        ))
     })
 }

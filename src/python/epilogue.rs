@@ -85,7 +85,11 @@ impl EpilogueArguments {
             .into_iter()
             .map(|(name, object)| Ok((name, object.clone().unbind(), parameter(name, &object)?)))
             .collect::<PyResult<_>>()?;
-        Ok(EpilogueArguments { epilogue_fn: epilogue_fn.clone().unbind(), traced_epilogue, operands })
+        Ok(EpilogueArguments {
+            epilogue_fn: epilogue_fn.clone().unbind(),
+            traced_epilogue,
+            operands,
+        })
     }
 
     /// For the collector of cycles: the function may be a method of what holds the arguments.
@@ -116,7 +120,10 @@ impl EpilogueArguments {
     /// Those of `parameters` that are tensors.
     #[getter]
     fn tensors(&self, py: Python<'_>) -> Vec<Py<PyAny>> {
-        let tensors = self.operands.iter().filter(|(.., parameter)| matches!(parameter, Parameter::Tensor(..)));
+        let tensors = self
+            .operands
+            .iter()
+            .filter(|(.., parameter)| matches!(parameter, Parameter::Tensor(..)));
         tensors.map(|(_, object, _)| object.clone_ref(py)).collect()
     }
 
@@ -126,7 +133,9 @@ impl EpilogueArguments {
 }
 
 fn parameter(name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Parameter> {
-    if let Some(number) = number(object).map_err(|message| PyValueError::new_err(format!("{name}: {message}")))? {
+    if let Some(number) =
+        number(object).map_err(|message| PyValueError::new_err(format!("{name}: {message}")))?
+    {
         return Ok(Parameter::Number(number));
     }
     let object = match object.cast::<DenseTensor>() {
@@ -135,19 +144,18 @@ fn parameter(name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Paramete
     };
     match Operand::new(name, &object) {
         Ok((operand, view)) => Ok(Parameter::Tensor(operand, view)),
-        Err(_) if is_complex(&object)? => {
-            Err(PyTypeError::new_err(format!("{name} is {object}, a complex number; give a real one")))
-        }
+        Err(_) if is_complex(&object)? => Err(PyTypeError::new_err(format!(
+            "{name} is {object}, a complex number; give a real one"
+        ))),
         // NumPy's scalars are no tensors, but numbers.
         Err(error) => match object.extract::<f64>() {
             Ok(value) if !object.hasattr("__dlpack__")? => match object.hasattr("__index__")? {
                 true => parameter(name, &object.call_method0("__index__")?),
                 false => Ok(Parameter::Number(Number::Float(value))),
             },
-            _ if error.is_instance_of::<PyTypeError>(object.py()) => Err(PyTypeError::new_err(format!(
-                "{name} is a {}; give a tensor or a number",
-                object.get_type().name()?
-            ))),
+            _ if error.is_instance_of::<PyTypeError>(object.py()) => Err(PyTypeError::new_err(
+                format!("{name} is a {}; give a tensor or a number", object.get_type().name()?),
+            )),
             _ => Err(error),
         },
     }
@@ -156,7 +164,8 @@ fn parameter(name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Paramete
 /// Whether this is a number that has an imaginary part, which NumPy's would lose as a float.
 fn is_complex(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let numbers = object.py().import("numbers")?;
-    Ok(object.is_instance(&numbers.getattr("Complex")?)? && !object.is_instance(&numbers.getattr("Real")?)?)
+    Ok(object.is_instance(&numbers.getattr("Complex")?)?
+        && !object.is_instance(&numbers.getattr("Real")?)?)
 }
 
 impl EpilogueArguments {
@@ -164,7 +173,9 @@ impl EpilogueArguments {
     pub fn main_output<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self.operands.iter().find(|(name, ..)| *name == MAIN_OUTPUT) {
             Some((_, object, Parameter::Tensor(..))) => Ok(object.bind(py).clone()),
-            _ => Err(PyValueError::new_err("D is the main output of the epilogue, and so has to be a tensor")),
+            _ => Err(PyValueError::new_err(
+                "D is the main output of the epilogue, and so has to be a tensor",
+            )),
         }
     }
 
@@ -174,7 +185,12 @@ impl EpilogueArguments {
     }
 
     /// This epilogue behind a problem, with the operands as they are now.
-    pub fn behind_now(&self, py: Python<'_>, problem: &Problem, stream: Option<u64>) -> PyResult<BoundEpilogue> {
+    pub fn behind_now(
+        &self,
+        py: Python<'_>,
+        problem: &Problem,
+        stream: Option<u64>,
+    ) -> PyResult<BoundEpilogue> {
         self.behind_with(problem, |operand, _| in_memory(operand.name, operand.reread(py, stream)?))
     }
 
@@ -194,18 +210,25 @@ impl EpilogueArguments {
                 Some((name, _, Parameter::Number(_))) => match parameter(name, &object)? {
                     Parameter::Number(number) => numbers.push((*name, number)),
                     Parameter::Tensor(..) => {
-                        let message =
-                            format!("{name} was bound as a number; a tensor in its place takes another kernel");
+                        let message = format!(
+                            "{name} was bound as a number; a tensor in its place takes another kernel"
+                        );
                         return Err(PyValueError::new_err(message));
                     }
                 },
                 Some((name, _, Parameter::Tensor(..))) if !matches!(number(&object), Ok(None)) => {
-                    let message = format!("{name} was bound as a tensor; a number in its place takes another kernel");
+                    let message = format!(
+                        "{name} was bound as a tensor; a number in its place takes another kernel"
+                    );
                     return Err(PyValueError::new_err(message));
                 }
                 Some(_) => {}
                 None => {
-                    let names = self.operands.iter().map(|(name, ..)| *name).filter(|name| *name != MAIN_OUTPUT);
+                    let names = self
+                        .operands
+                        .iter()
+                        .map(|(name, ..)| *name)
+                        .filter(|name| *name != MAIN_OUTPUT);
                     return Err(PyTypeError::new_err(format!(
                         "the bound arguments have no operand '{key}'; their epilogue has {}, and D is given as out",
                         names.collect::<Vec<_>>().join(", ")
@@ -214,7 +237,10 @@ impl EpilogueArguments {
             }
         }
         let number = |name: &str, bound: Number| {
-            numbers.iter().find(|(swapped, _)| *swapped == name).map_or(bound, |(_, number)| *number)
+            numbers
+                .iter()
+                .find(|(swapped, _)| *swapped == name)
+                .map_or(bound, |(_, number)| *number)
         };
         self.behind_given(problem, number, |operand, bound| match swaps.get_item(operand.name)? {
             Some(tensor) if operand.name != MAIN_OUTPUT => swapped(operand.name, bound, &tensor),
@@ -247,7 +273,9 @@ impl EpilogueArguments {
                 Some((name, _, Parameter::Tensor(operand, as_read))) => {
                     Ok((*name, Given::Tensor(view(operand, as_read)?)))
                 }
-                Some((name, _, Parameter::Number(bound))) => Ok((*name, Given::Number(number(name, *bound)))),
+                Some((name, _, Parameter::Number(bound))) => {
+                    Ok((*name, Given::Number(number(name, *bound))))
+                }
                 None => Err(PyValueError::new_err(format!("Argument {wanted} is not provided"))),
             }
         };

@@ -70,14 +70,21 @@ pub fn object<'py>(py: Python<'py>, position: usize) -> PyResult<Bound<'py, Kern
     // Of kernels with an epilogue, whose number grows.
     static FUSED: Mutex<Option<FxHashMap<usize, Py<Kernel>>>> = Mutex::new(None);
     let make = |position: usize| -> PyResult<Py<Kernel>> {
-        let base = PyClassInitializer::from(Kernel { position: Some(position), metadata: OnceLock::new() });
+        let base = PyClassInitializer::from(Kernel {
+            position: Some(position),
+            metadata: OnceLock::new(),
+        });
         let object = match kernel::at(position).design {
-            Design::Reference(_) => Bound::new(py, base.add_subclass(ReferenceKernel))?.into_super(),
+            Design::Reference(_) => {
+                Bound::new(py, base.add_subclass(ReferenceKernel))?.into_super()
+            }
             Design::Simt(_) => Bound::new(py, base.add_subclass(SimtGemmKernel))?.into_super(),
             Design::Skinny(_) => Bound::new(py, base.add_subclass(SkinnyGemmKernel))?.into_super(),
             Design::Sm80(_) => Bound::new(py, base.add_subclass(Sm80GemmKernel))?.into_super(),
             Design::Sm90(_) => Bound::new(py, base.add_subclass(Sm90GemmKernel))?.into_super(),
-            Design::Elementwise(_) => Bound::new(py, base.add_subclass(ElementwiseKernel))?.into_super(),
+            Design::Elementwise(_) => {
+                Bound::new(py, base.add_subclass(ElementwiseKernel))?.into_super()
+            }
         };
         Ok(object.unbind())
     };
@@ -101,11 +108,16 @@ pub fn object<'py>(py: Python<'py>, position: usize) -> PyResult<Bound<'py, Kern
 }
 
 /// The built-in kernel of this name, with this epilogue behind it.
-pub fn by_name(py: Python<'_>, name: &str, epilogue: Option<&Epilogue>) -> PyResult<Option<Py<Kernel>>> {
+pub fn by_name(
+    py: Python<'_>,
+    name: &str,
+    epilogue: Option<&Epilogue>,
+) -> PyResult<Option<Py<Kernel>>> {
     let Some(plain) = kernel::all().iter().position(|kernel| kernel.name() == name) else {
         return Ok(None);
     };
-    let position = epilogue.map_or(plain, |epilogue| kernel::fused(plain, intern(epilogue.clone())));
+    let position =
+        epilogue.map_or(plain, |epilogue| kernel::fused(plain, intern(epilogue.clone())));
     object(py, position).map(|object| Some(object.unbind()))
 }
 
@@ -135,7 +147,10 @@ pub fn policy(
         return Ok(Some(format!("the epilogue is a {class}, and it fuses EpilogueArguments only")));
     }
     if let Some((at, _)) = arguments.scaled.first() {
-        return Ok(Some(format!("{} is a ScaledTensor, and it reads no scales", arguments.operands[*at].name)));
+        return Ok(Some(format!(
+            "{} is a ScaledTensor, and it reads no scales",
+            arguments.operands[*at].name
+        )));
     }
     if !rounds_to_tf32(position) {
         return Ok(None);
@@ -145,15 +160,19 @@ pub fn policy(
         None => *tf32.insert(tf32_allowed(py)?),
     };
     if !allowed {
-        let reason =
-            "it rounds float32 operands to tf32, which torch.set_float32_matmul_precision(\"high\") would allow";
+        let reason = "it rounds float32 operands to tf32, which torch.set_float32_matmul_precision(\"high\") would allow";
         return Ok(Some(reason.to_owned()));
     }
     Ok(None)
 }
 
 impl Kernel {
-    fn native_supports(&self, py: Python<'_>, position: usize, args: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    fn native_supports(
+        &self,
+        py: Python<'_>,
+        position: usize,
+        args: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<String>> {
         let Some(native) = native(args)? else {
             return Ok(Some("built-in kernels take cutlass_api's own arguments".to_owned()));
         };
@@ -192,7 +211,8 @@ impl Kernel {
         assume_supported_args: bool,
     ) -> Option<PyResult<()>> {
         let Some(kept) = native.kept() else {
-            return Kernel::run_like_last(kernel, native, artifact, stream, assume_supported_args).transpose();
+            return Kernel::run_like_last(kernel, native, artifact, stream, assume_supported_args)
+                .transpose();
         };
         // What a kernel supports does not change with the arguments unchanged, except where the user's wish decides.
         let supported = || native.known_supported(kept.position) && !kept.rounds_to_tf32;
@@ -205,7 +225,9 @@ impl Kernel {
             Err(error) => return Some(Err(error)),
         };
         match native.are_as_read(kernel.py()) {
-            Ok(true) => Some(kept.ready.enqueue(native.operands[0].object.bind(kernel.py()), &stream)),
+            Ok(true) => {
+                Some(kept.ready.enqueue(native.operands[0].object.bind(kernel.py()), &stream))
+            }
             Ok(false) => None,
             Err(error) => Some(Err(error)),
         }
@@ -235,7 +257,8 @@ impl Kernel {
             return Ok(None);
         }
         let tensor = native.operands[0].object.bind(kernel.py());
-        let Some(position) = artifact.get().last.enqueue_like(&native.problem, tensor, &stream)? else {
+        let Some(position) = artifact.get().last.enqueue_like(&native.problem, tensor, &stream)?
+        else {
             return Ok(None);
         };
         native.note_addressed(position);
@@ -255,7 +278,10 @@ impl Kernel {
     }
 
     /// The program in an artifact, which must be this kernel's.
-    fn program<'a>(slf: &'a Bound<'_, Kernel>, artifact: &'a CompiledArtifact) -> PyResult<&'a Arc<compile::Program>> {
+    fn program<'a>(
+        slf: &'a Bound<'_, Kernel>,
+        artifact: &'a CompiledArtifact,
+    ) -> PyResult<&'a Arc<compile::Program>> {
         Kernel::check_artifact(slf, artifact)?;
         let nothing = || PyValueError::new_err("compiled_artifact holds no program for the GPU");
         artifact.program(slf.py()).ok_or_else(nothing)
@@ -279,10 +305,15 @@ fn native<'a>(args: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a NativeArguments
 }
 
 /// Arguments, our own or of a class derived from them.
-pub fn arguments<'a, 'py>(args: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py, RuntimeArguments>> {
+pub fn arguments<'a, 'py>(
+    args: &'a Bound<'py, PyAny>,
+) -> PyResult<&'a Bound<'py, RuntimeArguments>> {
     args.cast::<RuntimeArguments>().map_err(|_| {
-        let name = args.get_type().name().map_or_else(|_| "an object".to_owned(), |name| name.to_string());
-        PyTypeError::new_err(format!("args is a {name}; give GemmArguments or another of cutlass_api.arguments"))
+        let name =
+            args.get_type().name().map_or_else(|_| "an object".to_owned(), |name| name.to_string());
+        PyTypeError::new_err(format!(
+            "args is a {name}; give GemmArguments or another of cutlass_api.arguments"
+        ))
     })
 }
 
@@ -312,7 +343,8 @@ impl Kernel {
             (Some(known), _) => known,
             (None, Some(position)) => {
                 // Python may run other threads meanwhile; the first one's is kept.
-                let made = metadata::describe(py, kernel::at(position), slf.get_type().as_any())?.unbind();
+                let made =
+                    metadata::describe(py, kernel::at(position), slf.get_type().as_any())?.unbind();
                 this.metadata.get_or_init(|| made)
             }
             (None, None) => {
@@ -396,7 +428,9 @@ impl Kernel {
         let arguments = native(args)?;
         let device = match arguments.map(|a| a.problem.device()) {
             // A FakeTensor may be on a device that this machine does not have.
-            Some(operand::Device::Cuda(ordinal)) if cc.is_none() || driver::Device::get(ordinal).is_ok() => {
+            Some(operand::Device::Cuda(ordinal))
+                if cc.is_none() || driver::Device::get(ordinal).is_ok() =>
+            {
                 Some(driver::Device::get(ordinal)?)
             }
             _ => None,
@@ -436,14 +470,22 @@ impl Kernel {
         assume_supported_args: bool,
     ) -> PyResult<()> {
         let Some(position) = slf.get().position else {
-            return run_python(slf, args, compiled_artifact, stream, workspace, assume_supported_args);
+            return run_python(
+                slf,
+                args,
+                compiled_artifact,
+                stream,
+                workspace,
+                assume_supported_args,
+            );
         };
         let py = slf.py();
         let kernel = kernel::at(position);
         let Some(native) = native(args)? else {
             return Err(PyTypeError::new_err("built-in kernels take cutlass_api's own arguments"));
         };
-        let checked = assume_supported_args || (native.known_supported(position) && !rounds_to_tf32(position));
+        let checked = assume_supported_args
+            || (native.known_supported(position) && !rounds_to_tf32(position));
         if !checked && let Some(reason) = slf.get().native_supports(py, position, args)? {
             return Err(unsupported(&reason));
         }
@@ -482,7 +524,8 @@ impl Kernel {
                 let last = &artifact.get().last;
                 let work = Work { position, problem, epilogue, program, last, known_addressed };
                 // What runs for the second time on operands as they were read is kept.
-                let keep = known_addressed && compiled_artifact.is_some() && native.kept().is_none();
+                let keep =
+                    known_addressed && compiled_artifact.is_some() && native.kept().is_none();
                 let ready = work.enqueue(tensor, workspace, &stream, keep)?;
                 if moved.is_none() {
                     native.note_addressed(position);
@@ -518,7 +561,9 @@ impl Kernel {
     ) -> PyResult<PreparedLaunch> {
         let py = slf.py();
         let (Some(position), Some(_)) = (slf.get().position, native(args)?) else {
-            return Err(PyTypeError::new_err("only built-in kernels and cutlass_api's own arguments can be bound"));
+            return Err(PyTypeError::new_err(
+                "only built-in kernels and cutlass_api's own arguments can be bound",
+            ));
         };
         if let Some(reason) = slf.get().native_supports(py, position, args)? {
             return Err(unsupported(&reason));
@@ -540,7 +585,9 @@ impl Kernel {
     /// Bytes of device memory that `run` needs beside the operands; 0 where it needs none.
     fn get_workspace_size(&self, args: &Bound<'_, PyAny>) -> PyResult<u64> {
         match (self.position, native(args)?) {
-            (Some(position), Some(native)) => Ok(kernel::at(position).workspace_bytes(&native.problem)),
+            (Some(position), Some(native)) => {
+                Ok(kernel::at(position).workspace_bytes(&native.problem))
+            }
             _ => Ok(0),
         }
     }
@@ -559,18 +606,29 @@ impl Kernel {
 }
 
 pub fn unsupported(reason: &dyn ToString) -> PyErr {
-    PyValueError::new_err(format!("Kernel does not support the provided arguments: {}", reason.to_string()))
+    PyValueError::new_err(format!(
+        "Kernel does not support the provided arguments: {}",
+        reason.to_string()
+    ))
 }
 
 fn must_define(kernel: &Bound<'_, Kernel>, method: &str) -> PyErr {
-    let class = kernel.get_type().name().map_or_else(|_| "the class".to_owned(), |name| name.to_string());
+    let class =
+        kernel.get_type().name().map_or_else(|_| "the class".to_owned(), |name| name.to_string());
     PyNotImplementedError::new_err(format!("{class} must define {method}"))
 }
 
-fn as_artifact<'a, 'py>(object: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py, CompiledArtifact>> {
+fn as_artifact<'a, 'py>(
+    object: &'a Bound<'py, PyAny>,
+) -> PyResult<&'a Bound<'py, CompiledArtifact>> {
     object.cast::<CompiledArtifact>().map_err(|_| {
-        let name = object.get_type().name().map_or_else(|_| "an object".to_owned(), |name| name.to_string());
-        PyTypeError::new_err(format!("compiled_artifact is a {name}; give what compile() returned, or None"))
+        let name = object
+            .get_type()
+            .name()
+            .map_or_else(|_| "an object".to_owned(), |name| name.to_string());
+        PyTypeError::new_err(format!(
+            "compiled_artifact is a {name}; give what compile() returned, or None"
+        ))
     })
 }
 
@@ -600,11 +658,18 @@ fn run_python(
     Ok(())
 }
 
-pub fn run_reference(py: Python<'_>, problem: &Problem, epilogue: Option<&BoundEpilogue>) -> PyResult<()> {
+pub fn run_reference(
+    py: Python<'_>,
+    problem: &Problem,
+    epilogue: Option<&BoundEpilogue>,
+) -> PyResult<()> {
     // SAFETY: the views were read from tensors that the arguments keep alive; `supports` has found them on the CPU, or
     // the device check below does; none is fake.
     if problem.device() != operand::Device::Cpu {
-        return Err(unsupported(&format!("out is on {}, the kernel runs on the CPU", problem.device())));
+        return Err(unsupported(&format!(
+            "out is on {}, the kernel runs on the CPU",
+            problem.device()
+        )));
     }
     py.detach(|| unsafe { reference::run(problem, epilogue) }).map_err(|error| unsupported(&error))
 }

@@ -13,8 +13,12 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
-use super::arguments::{ElementwiseArguments, GemmArguments, GroupedGemmArguments, RuntimeArguments};
-use super::kernel::{ElementwiseKernel, Kernel, SimtGemmKernel, SkinnyGemmKernel, Sm80GemmKernel, Sm90GemmKernel};
+use super::arguments::{
+    ElementwiseArguments, GemmArguments, GroupedGemmArguments, RuntimeArguments,
+};
+use super::kernel::{
+    ElementwiseKernel, Kernel, SimtGemmKernel, SkinnyGemmKernel, Sm80GemmKernel, Sm90GemmKernel,
+};
 
 /// `run` as PyO3 made it, the names of its parameters, and the classes of our own that its first argument may have.
 struct Method {
@@ -43,7 +47,11 @@ impl Method {
     ///
     /// # Safety
     /// The object lives for as long as the result.
-    unsafe fn given<'a, 'py>(&self, py: Python<'py>, object: *mut ffi::PyObject) -> Option<Borrowed<'a, 'py, PyAny>> {
+    unsafe fn given<'a, 'py>(
+        &self,
+        py: Python<'py>,
+        object: *mut ffi::PyObject,
+    ) -> Option<Borrowed<'a, 'py, PyAny>> {
         // SAFETY: the caller's.
         unsafe { Borrowed::from_ptr_or_opt(py, object).filter(|object| !object.is(&self.none)) }
     }
@@ -65,11 +73,15 @@ pub fn install(py: Python<'_>) -> PyResult<()> {
     let class = py.get_type::<Kernel>();
     let slow = class.getattr("run")?;
     let (signature, text) = (slow.getattr("__text_signature__")?, slow.getattr("__doc__")?);
-    let documentation = CString::new(format!("run{signature}\n--\n\n{text}")).map_err(PyValueError::new_err)?;
+    let documentation =
+        CString::new(format!("run{signature}\n--\n\n{text}")).map_err(PyValueError::new_err)?;
     let names = ["args", "compiled_artifact", "stream", "workspace", "assume_supported_args"];
     let names = names.map(|name| PyString::intern(py, name).unbind());
-    let arguments =
-        [py.get_type::<GemmArguments>(), py.get_type::<GroupedGemmArguments>(), py.get_type::<ElementwiseArguments>()];
+    let arguments = [
+        py.get_type::<GemmArguments>(),
+        py.get_type::<GroupedGemmArguments>(),
+        py.get_type::<ElementwiseArguments>(),
+    ];
     let method = Method {
         names,
         last: Last::default(),
@@ -102,7 +114,8 @@ pub fn install(py: Python<'_>) -> PyResult<()> {
         };
         class.setattr("run", fast)?;
     }
-    RUN.set(py, method).map_err(|_| PyValueError::new_err("the module is being initialized twice at a time"))
+    RUN.set(py, method)
+        .map_err(|_| PyValueError::new_err("the module is being initialized twice at a time"))
 }
 
 /// `run`, as Python calls it. Nothing may panic on the short road, on which nobody catches it.
@@ -121,9 +134,9 @@ unsafe extern "C" fn run(
         match run_again(py, slf, args, count, keywords) {
             Some(Ok(())) => py.None().into_ptr(),
             Some(Err(error)) => raise(error),
-            None => {
-                get_trampoline_function!(fastcall_cfunction_with_keywords, run_at_first)(slf, args, count, keywords)
-            }
+            None => get_trampoline_function!(fastcall_cfunction_with_keywords, run_at_first)(
+                slf, args, count, keywords,
+            ),
         }
     }
 }
@@ -149,7 +162,8 @@ unsafe fn run_again(
     let method = RUN.get(py)?;
     // SAFETY: the caller's; an object of one of these classes is laid out as their base.
     unsafe {
-        let [arguments, artifact, stream, _workspace, assume] = told(method, args, count, keywords)?;
+        let [arguments, artifact, stream, _workspace, assume] =
+            told(method, args, count, keywords)?;
         let arguments = method.given(py, arguments)?;
         let class = ffi::Py_TYPE(arguments.as_ptr());
         if !method.arguments.iter().any(|known| known.as_ptr().cast() == class) {
@@ -173,25 +187,34 @@ unsafe fn run_at_first(
     count: isize,
     keywords: *mut ffi::PyObject,
 ) -> PyResult<*mut ffi::PyObject> {
-    let method = RUN.get(py).ok_or_else(|| PyValueError::new_err("the module is not initialized"))?;
+    let method =
+        RUN.get(py).ok_or_else(|| PyValueError::new_err("the module is not initialized"))?;
     // SAFETY: the caller's; the arguments live until the call has returned.
     unsafe {
         let slf = Borrowed::from_ptr(py, slf);
-        if let Some([arguments, artifact, stream, workspace, assume]) = told(method, args, count, keywords)
+        if let Some([arguments, artifact, stream, workspace, assume]) =
+            told(method, args, count, keywords)
             && let Some(assume) = method.flag(assume)
-            && let (Some(arguments), Ok(kernel)) = (method.given(py, arguments), slf.cast::<Kernel>())
+            && let (Some(arguments), Ok(kernel)) =
+                (method.given(py, arguments), slf.cast::<Kernel>())
         {
-            let [artifact, stream, workspace] = [artifact, stream, workspace].map(|object| method.given(py, object));
-            let [artifact, stream, workspace] = [&artifact, &stream, &workspace].map(|object| object.as_deref());
+            let [artifact, stream, workspace] =
+                [artifact, stream, workspace].map(|object| method.given(py, object));
+            let [artifact, stream, workspace] =
+                [&artifact, &stream, &workspace].map(|object| object.as_deref());
             Kernel::run(&kernel, &arguments, artifact, stream, workspace, assume)?;
             return Ok(py.None().into_ptr());
         }
         let count = count as usize;
         let positional = (0..count).map(|at| Borrowed::from_ptr(py, *args.add(at)).to_owned());
-        let positional = PyTuple::new(py, std::iter::once(slf.to_owned()).chain(positional).collect::<Vec<_>>())?;
+        let positional = PyTuple::new(
+            py,
+            std::iter::once(slf.to_owned()).chain(positional).collect::<Vec<_>>(),
+        )?;
         let named = PyDict::new(py);
         if !keywords.is_null() {
-            for (at, name) in Borrowed::from_ptr(py, keywords).cast::<PyTuple>()?.iter().enumerate() {
+            for (at, name) in Borrowed::from_ptr(py, keywords).cast::<PyTuple>()?.iter().enumerate()
+            {
                 named.set_item(name, Borrowed::from_ptr(py, *args.add(count + at)))?;
             }
         }
@@ -245,7 +268,8 @@ unsafe fn places(method: &Method, keywords: *mut ffi::PyObject) -> Option<u64> {
     let mut places = [u8::MAX; size_of::<u64>()];
     // SAFETY: the caller's. The tuple is kept alive for as long as it is known by its address.
     unsafe {
-        for (at, place) in places.iter_mut().enumerate().take(ffi::PyTuple_Size(keywords) as usize) {
+        for (at, place) in places.iter_mut().enumerate().take(ffi::PyTuple_Size(keywords) as usize)
+        {
             let name = ffi::PyTuple_GetItem(keywords, at as isize);
             *place = method.names.iter().position(|known| known.as_ptr() == name)? as u8;
         }

@@ -15,11 +15,13 @@ use super::artifact::CompiledArtifact;
 use super::kernel::{kernel_of, unsupported};
 use super::stream::stream_handle;
 use crate::compile::Program;
-use crate::driver::{Call, Configuration, Device, DriverError, EncodedTensorMap, Function, Graph, Grid, graphs};
+use crate::driver::{
+    Call, Configuration, Device, DriverError, EncodedTensorMap, Function, Graph, Grid, graphs,
+};
 use crate::epilogue::Bound as BoundEpilogue;
 use crate::kernel::{
-    ElementwiseParams, GemmParams, Kernel, Launch, Pack, PackOperand, Params, Reduce, ReduceOperand, Sm90Scalars,
-    Target, TensorMap, at,
+    ElementwiseParams, GemmParams, Kernel, Launch, Pack, PackOperand, Params, Reduce,
+    ReduceOperand, Sm90Scalars, Target, TensorMap, at,
 };
 use crate::operand;
 use crate::problem::Problem;
@@ -37,10 +39,12 @@ impl Stream {
     #[inline(always)] // in every launch
     pub fn resolve(&self, tensor: &Bound<'_, PyAny>, device: &Device) -> PyResult<u64> {
         match self.handle {
-            Some(handle) if !self.trusted && !device.owns_stream(handle)? => Err(PyValueError::new_err(format!(
-                "stream {handle:#x} belongs to another device than the operands, which are on cuda:{}",
-                device.ordinal
-            ))),
+            Some(handle) if !self.trusted && !device.owns_stream(handle)? => {
+                Err(PyValueError::new_err(format!(
+                    "stream {handle:#x} belongs to another device than the operands, which are on cuda:{}",
+                    device.ordinal
+                )))
+            }
             Some(handle) => Ok(handle),
             None => operand::current_stream(tensor, device.ordinal),
         }
@@ -102,7 +106,12 @@ impl Block {
 
     /// The same parameters with the program's operands at other addresses, which are as `Kernel::addresses_in` has them, and the workspace
     /// where K in parts has one.
-    fn move_to(&mut self, before: [u64; 4], now: [u64; 4], workspace: u64) -> Result<(), DriverError> {
+    fn move_to(
+        &mut self,
+        before: [u64; 4],
+        now: [u64; 4],
+        workspace: u64,
+    ) -> Result<(), DriverError> {
         match self {
             Block::Gemm(params) => [params.a, params.b, params.out, params.offsets.ends] = now,
             Block::Elementwise(params) => [params.a, params.b, params.out, _] = now,
@@ -189,7 +198,8 @@ impl Calls {
             if let (Some(copy), Some(first)) = (&self.copy, &program.first) {
                 let (grid, params) = &**copy;
                 let function = first.function(device)?;
-                Call { function, grid, params: params.as_ptr().cast(), more: &[] }.launch(device, stream)?;
+                Call { function, grid, params: params.as_ptr().cast(), more: &[] }
+                    .launch(device, stream)?;
             }
             call.launch(device, stream)
         }
@@ -217,7 +227,10 @@ impl Packed {
         let partial = reduce.as_ref().map_or(&[][..], |reduce| &reduce.partial);
         let epilogue = epilogue_params(kernel, epilogue, partial);
         let reduce = reduce.filter(|reduce| reduce.grid() > 0).map(|reduce| {
-            let grid = Grid { overlapping: device.cc >= 90, ..Grid::plain(reduce.grid(), Reduce::THREADS) };
+            let grid = Grid {
+                overlapping: device.cc >= 90,
+                ..Grid::plain(reduce.grid(), Reduce::THREADS)
+            };
             (grid.into(), reduce.operands)
         });
         let launch = kernel.launch(problem, target(device), workspace);
@@ -230,7 +243,8 @@ impl Packed {
     /// Whether another problem differs from the packed one in the addresses of its operands alone, so that a kernel that addresses
     /// one addresses the other.
     fn fits(&self, problem: &Problem) -> bool {
-        let same_operation = std::mem::discriminant(&self.problem) == std::mem::discriminant(problem);
+        let same_operation =
+            std::mem::discriminant(&self.problem) == std::mem::discriminant(problem);
         // What copies first or reduces has addresses in its other step, too; the map of an operand without elements does not show its
         // address.
         same_operation
@@ -270,7 +284,8 @@ impl Packed {
             match (&self.reduce, &program.last) {
                 (Some((grid, operands)), Some(last)) => {
                     let function = last.function(device)?;
-                    Call { function, grid, params: operands.as_ptr().cast(), more: &[] }.launch(device, stream)
+                    Call { function, grid, params: operands.as_ptr().cast(), more: &[] }
+                        .launch(device, stream)
                 }
                 _ => Ok(()),
             }
@@ -340,8 +355,10 @@ impl Ready {
     pub fn new(packed: Packed, program: Arc<Program>) -> PyResult<Ready> {
         check_architecture(&program, packed.device)?;
         let function = program.function(packed.device)?;
-        let alone = packed.reduce.is_none() && packed.launch.as_ref().is_some_and(|launch| launch.copy.is_none());
-        let short = at(packed.position).seconds(&packed.problem, target(packed.device)) <= Repeats::SHORT;
+        let alone = packed.reduce.is_none()
+            && packed.launch.as_ref().is_some_and(|launch| launch.copy.is_none());
+        let short =
+            at(packed.position).seconds(&packed.problem, target(packed.device)) <= Repeats::SHORT;
         let repeats = Repeats::none_yet(alone && short);
         Ok(Ready { repeats, function: alone.then_some(function), packed, program })
     }
@@ -352,7 +369,9 @@ impl Ready {
         let device = self.packed.device;
         let stream = stream.resolve(tensor, device)?;
         released(tensor.py(), || {
-            let Some(call) = self.call() else { return self.packed.enqueue_all(&self.program, stream) };
+            let Some(call) = self.call() else {
+                return self.packed.enqueue_all(&self.program, stream);
+            };
             let repeats = &self.repeats;
             // SAFETY: as in `Packed::enqueue_all`, which does the same.
             unsafe {
@@ -396,7 +415,12 @@ impl Ready {
 
     /// Turns into the launch of a problem that fits, with this workspace (0 where none is needed) and another epilogue's operands, if it has one.
     /// After an error the launch is nobody's.
-    fn move_to(&mut self, problem: &Problem, workspace: u64, epilogue: Option<&BoundEpilogue>) -> PyResult<()> {
+    fn move_to(
+        &mut self,
+        problem: &Problem,
+        workspace: u64,
+        epilogue: Option<&BoundEpilogue>,
+    ) -> PyResult<()> {
         let mut moved = self.packed.move_to(problem, workspace)?;
         let params = epilogue_params(at(self.packed.position), epilogue, &[]);
         if params != self.packed.epilogue {
@@ -449,7 +473,9 @@ fn target(device: &Device) -> Target {
 pub fn device_of(problem: &Problem) -> PyResult<&'static Device> {
     match problem.device() {
         operand::Device::Cuda(ordinal) => Ok(Device::get(ordinal)?),
-        operand::Device::Cpu => Err(unsupported(&"the operands are on the CPU, the kernel runs on a CUDA device")),
+        operand::Device::Cpu => {
+            Err(unsupported(&"the operands are on the CPU, the kernel runs on a CUDA device"))
+        }
     }
 }
 
@@ -469,7 +495,9 @@ impl LastLaunch {
     ) -> PyResult<Option<usize>> {
         // As in `Work`, nobody waits for the lock.
         let Ok(mut last) = self.0.try_lock() else { return Ok(None) };
-        let Some(ready) = last.as_deref_mut().filter(|ready| ready.packed.plain && ready.packed.fits(problem)) else {
+        let Some(ready) =
+            last.as_deref_mut().filter(|ready| ready.packed.plain && ready.packed.fits(problem))
+        else {
             return Ok(None);
         };
         if let Err(error) = ready.move_to(problem, 0, None) {
@@ -547,7 +575,11 @@ impl Work<'_> {
     }
 
     /// The launch, made from the last one if that fits, and in its place.
-    fn ready_from<'a>(&self, last: &'a mut Option<Box<Ready>>, workspace: u64) -> PyResult<&'a Ready> {
+    fn ready_from<'a>(
+        &self,
+        last: &'a mut Option<Box<Ready>>,
+        workspace: u64,
+    ) -> PyResult<&'a Ready> {
         let made = match last.take() {
             Some(mut ready) if ready.packed.fits(self.problem) => {
                 at(self.position).fuses(self.epilogue).map_err(|reason| unsupported(&reason))?;
@@ -577,8 +609,13 @@ impl Work<'_> {
 /// Device memory in the order of a stream. torch keeps what its tensors had; where there is none left, it is asked to let go of that.
 fn allocate(py: Python<'_>, device: &Device, stream: u64, bytes: u64) -> PyResult<u64> {
     let attempt = || device.allocate(stream, bytes);
-    let ask_torch =
-        || py.import("sys")?.getattr("modules")?.get_item("torch")?.getattr("cuda")?.call_method0("empty_cache");
+    let ask_torch = || {
+        py.import("sys")?
+            .getattr("modules")?
+            .get_item("torch")?
+            .getattr("cuda")?
+            .call_method0("empty_cache")
+    };
     match py.detach(attempt) {
         // That there is no torch is no error of its own.
         Err(error) if error.means_no_memory() && ask_torch().is_ok() => Ok(py.detach(attempt)?),
@@ -588,7 +625,11 @@ fn allocate(py: Python<'_>, device: &Device, stream: u64, bytes: u64) -> PyResul
 
 /// The parameter block of an epilogue as a kernel takes it; empty where there is none.
 /// `partial`: where the partial results of its reductions lie.
-fn epilogue_params(kernel: &Kernel, epilogue: Option<&BoundEpilogue>, partial: &[[u64; 4]]) -> Vec<u64> {
+fn epilogue_params(
+    kernel: &Kernel,
+    epilogue: Option<&BoundEpilogue>,
+    partial: &[[u64; 4]],
+) -> Vec<u64> {
     let (accumulator, transposed) = (kernel.types.accumulator, kernel.is_transposed());
     epilogue.map(|epilogue| epilogue.params(accumulator, transposed, partial)).unwrap_or_default()
 }
@@ -604,12 +645,16 @@ fn given_workspace(
     let given = (view.numel() * view.dtype.bytes()) as u64;
     if view.fake || view.read_only {
         let what = if view.fake { "a FakeTensor, which has no memory" } else { "read-only" };
-        return Err(PyValueError::new_err(format!("workspace is {what}; pass a tensor that can be written")));
+        return Err(PyValueError::new_err(format!(
+            "workspace is {what}; pass a tensor that can be written"
+        )));
     }
     let of_epilogue = epilogue.map(BoundEpilogue::tensors).unwrap_or_default();
     let mut operands = problem.operands().into_iter().chain(of_epilogue);
     if let Some((name, _)) = operands.find(|(_, operand)| view.may_alias(operand)) {
-        return Err(PyValueError::new_err(format!("workspace shares memory with {name}; pass memory of its own")));
+        return Err(PyValueError::new_err(format!(
+            "workspace shares memory with {name}; pass memory of its own"
+        )));
     }
     if view.device != problem.device() {
         return Err(PyValueError::new_err(format!(
@@ -645,14 +690,16 @@ pub fn native_floor(
     rounds: usize,
 ) -> PyResult<f64> {
     let stream = stream_handle(stream)?;
-    let (Some(native), Some(program)) = (&args.get().native, compiled_artifact.get().program(py)) else {
-        return Err(PyValueError::new_err("give arguments of our own and the artifact of a GPU kernel"));
+    let (Some(native), Some(program)) = (&args.get().native, compiled_artifact.get().program(py))
+    else {
+        return Err(PyValueError::new_err(
+            "give arguments of our own and the artifact of a GPU kernel",
+        ));
     };
     let kernel = kernel_of(compiled_artifact.get().kernel(py))?;
     let device = device_of(&native.problem)?;
     if kernel.packs() || kernel.workspace_bytes(&native.problem) > 0 {
-        let message =
-            "the kernel copies operands first, or needs workspace: that is more than a launch of these arguments";
+        let message = "the kernel copies operands first, or needs workspace: that is more than a launch of these arguments";
         return Err(PyValueError::new_err(message));
     }
     kernel.addresses(&native.problem).map_err(|reason| unsupported(&reason))?;

@@ -43,7 +43,12 @@ struct OperandKey {
 
 impl OperandKey {
     fn of(view: &View) -> OperandKey {
-        OperandKey { dtype: view.dtype, shape: view.shape, stride: view.stride, misalignment: view.data % 16 }
+        OperandKey {
+            dtype: view.dtype,
+            shape: view.shape,
+            stride: view.stride,
+            misalignment: view.data % 16,
+        }
     }
 }
 
@@ -106,7 +111,12 @@ pub fn matmul<'py>(
         Some((a, b)) => (a, b),
         None => (A, B),
     };
-    let mut gemm = GemmProblem { a: View::UNREAD, b: View::UNREAD, out: View::UNREAD, accumulator: DType::F32 };
+    let mut gemm = GemmProblem {
+        a: View::UNREAD,
+        b: View::UNREAD,
+        out: View::UNREAD,
+        accumulator: DType::F32,
+    };
     operand::read_into("A", A, &mut gemm.a)?;
     operand::read_into("B", B, &mut gemm.b)?;
     if operand::is_plain_torch(A) || operand::is_plain_torch(B) {
@@ -124,7 +134,9 @@ pub fn matmul<'py>(
     };
     gemm.check()?;
     let GemmProblem { a, b, out: c, accumulator } = &gemm;
-    if let Some((name, _)) = [("A", a), ("B", b), ("out", c)].into_iter().find(|(_, view)| view.fake) {
+    if let Some((name, _)) =
+        [("A", a), ("B", b), ("out", c)].into_iter().find(|(_, view)| view.fake)
+    {
         return Err(operand::without_memory(name));
     }
     let key = Key {
@@ -151,7 +163,14 @@ pub fn matmul<'py>(
             let stream = Stream { handle: None, trusted: true };
             let (position, last) = (choice.position, &choice.last);
             // It was chosen among those that address operands which lie and are aligned like these.
-            let work = Work { position, problem: &problem, epilogue: None, program, last, known_addressed: true };
+            let work = Work {
+                position,
+                problem: &problem,
+                epilogue: None,
+                program,
+                last,
+                known_addressed: true,
+            };
             work.enqueue(A, None, &stream, false)?;
         }
         None => run_reference(py, &problem, None)?,
@@ -176,7 +195,9 @@ fn choose(py: Python<'_>, problem: &Problem, tf32: bool) -> PyResult<Choice> {
         let views = problem.views();
         let [a, b, c] = [views[0].dtype, views[1].dtype, views[2].dtype];
         let accumulator = problem.accumulator();
-        return Err(unsupported(&format!("no kernel computes {a} @ {b}, summed in {accumulator}, into {c}")));
+        return Err(unsupported(&format!(
+            "no kernel computes {a} @ {b}, summed in {accumulator}, into {c}"
+        )));
     };
     let Some(device) = device else {
         return Ok(Choice { position, program: None, last: LastLaunch::default() });
@@ -225,7 +246,8 @@ fn is_torch(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = tensor.py();
     // Others need not bring torch with them.
     Ok(operand::is_plain_torch(tensor)
-        || tensor.hasattr(intern!(py, "requires_grad"))? && tensor.is_instance(torch(py)?.tensor.bind(py))?)
+        || tensor.hasattr(intern!(py, "requires_grad"))?
+            && tensor.is_instance(torch(py)?.tensor.bind(py))?)
 }
 
 /// Gradients would be lost without a word: these tensors need torch.mm, or torch.no_grad().
@@ -234,7 +256,9 @@ fn refuse_gradients(py: Python<'_>, tensors: &[(&str, Option<&Bound<'_, PyAny>>)
     for (name, tensor) in tensors {
         let Some(tensor) = tensor else { continue };
         let Some(flag) = tensor.getattr_opt(intern!(py, "requires_grad"))? else { continue };
-        if flag.is_truthy()? && torch(py)?.module.bind(py).call_method0("is_grad_enabled")?.is_truthy()? {
+        if flag.is_truthy()?
+            && torch(py)?.module.bind(py).call_method0("is_grad_enabled")?.is_truthy()?
+        {
             return Err(PyRuntimeError::new_err(format!(
                 "{name} requires grad, and cutlass_api.matmul computes no gradients: call it under torch.no_grad() or \
                  torch.inference_mode(), detach {name}, or use torch.matmul"
@@ -349,7 +373,12 @@ fn natural_accumulator(a: DType, b: DType) -> DType {
 }
 
 /// A new tensor for the product, of A's framework and on its device.
-fn allocate<'py>(tensor: &Bound<'py, PyAny>, a: &View, b: &View, batched: bool) -> PyResult<Bound<'py, PyAny>> {
+fn allocate<'py>(
+    tensor: &Bound<'py, PyAny>,
+    a: &View,
+    b: &View,
+    batched: bool,
+) -> PyResult<Bound<'py, PyAny>> {
     let py = tensor.py();
     let dtype = match (a.dtype, b.dtype) {
         (a, b) if a.is_integer() && b.is_integer() => DType::I32,
@@ -376,9 +405,9 @@ fn allocate<'py>(tensor: &Bound<'py, PyAny>, a: &View, b: &View, batched: bool) 
             kwargs.set_item("dtype", dtype.to_string())?;
             py.import(framework)?.call_method("empty", (shape,), Some(&kwargs)).map_err(|error| {
                 match error.is_instance_of::<PyTypeError>(py) {
-                    true => {
-                        PyTypeError::new_err(format!("out is needed: {framework} has no {dtype}, which A @ B is in"))
-                    }
+                    true => PyTypeError::new_err(format!(
+                        "out is needed: {framework} has no {dtype}, which A @ B is in"
+                    )),
                     false => error,
                 }
             })
@@ -395,7 +424,8 @@ mod tests {
     use super::*;
 
     fn key(misalignment: u64) -> Key {
-        let operand = OperandKey { dtype: DType::F32, shape: [1, 2, 3], stride: [0, 3, 1], misalignment };
+        let operand =
+            OperandKey { dtype: DType::F32, shape: [1, 2, 3], stride: [0, 3, 1], misalignment };
         Key { operands: [operand; 3], accumulator: DType::F32, device: Device::Cpu, tf32: false }
     }
 

@@ -38,7 +38,8 @@ impl Dataclass {
         self.known.get_or_try_init(py, || {
             let class = py.import("cutlass_api.metadata")?.getattr(self.name)?;
             let fields = py.import("dataclasses")?.call_method1("fields", (&class,))?.try_iter()?;
-            let names = fields.map(|field| Ok(field?.getattr("name")?.cast_into::<PyString>()?.unbind()));
+            let names =
+                fields.map(|field| Ok(field?.getattr("name")?.cast_into::<PyString>()?.unbind()));
             Ok(Known {
                 new: class.getattr("__new__")?.unbind(),
                 fields: names.collect::<PyResult<_>>()?,
@@ -65,7 +66,11 @@ impl Dataclass {
 }
 
 /// The `KernelMetadata` of one of our kernels.
-pub fn describe<'py>(py: Python<'py>, kernel: &Kernel, class: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+pub fn describe<'py>(
+    py: Python<'py>,
+    kernel: &Kernel,
+    class: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
     static METADATA: Dataclass = Dataclass::named("KernelMetadata");
     static EPILOGUE: Dataclass = Dataclass::named("EpilogueMetadata");
     let epilogue = match kernel.epilogue {
@@ -109,7 +114,8 @@ fn operands<'py>(
     types: Types,
     demands: [Demand; 3],
 ) -> PyResult<Bound<'py, PyAny>> {
-    static MADE: Made<(Operation, Types, [Demand; 3])> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
+    static MADE: Made<(Operation, Types, [Demand; 3])> =
+        Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
     shared(py, &MADE, (operation, types, demands), || {
         static GEMM: Dataclass = Dataclass::named("GemmOperandsMetadata");
         static GROUPED: Dataclass = Dataclass::named("GroupedGemmOperandsMetadata");
@@ -144,7 +150,10 @@ fn tensor(py: Python<'_>, element: DType, demand: Demand) -> PyResult<Bound<'_, 
         });
         let divisibility = (i64::from(demand.align) / element.bytes()).max(1);
         let alignment = demand.align.max(element.bytes() as u32);
-        DENSE.object(py, [dtype(py, element)?, any(py, stride)?, any(py, divisibility)?, any(py, alignment)?])
+        DENSE.object(
+            py,
+            [dtype(py, element)?, any(py, stride)?, any(py, divisibility)?, any(py, alignment)?],
+        )
     })
 }
 
@@ -155,8 +164,12 @@ fn design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> 
     let [a, b] = [Major::Row; 2];
     let design = match kernel.design {
         Design::Skinny(config) => Design::Skinny(Skinny { a, b, ..config }),
-        Design::Sm80(config) => Design::Sm80(Sm80 { layout: Layout { a, b, ..config.layout }, ..config }),
-        Design::Sm90(config) => Design::Sm90(Sm90 { layout: Layout { a, b, ..config.layout }, ..config }),
+        Design::Sm80(config) => {
+            Design::Sm80(Sm80 { layout: Layout { a, b, ..config.layout }, ..config })
+        }
+        Design::Sm90(config) => {
+            Design::Sm90(Sm90 { layout: Layout { a, b, ..config.layout }, ..config })
+        }
         other => other,
     };
     let kernel = Kernel { design, ..*kernel };
@@ -173,7 +186,9 @@ fn make_design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyA
     match &kernel.design {
         Design::Reference(_) => Ok(py.None().into_bound(py)),
         Design::Simt(config) => BLAS.object(py, [triple(config.tile)?, triple([1, 1, 1])?]),
-        Design::Elementwise(config) => BLAS.object(py, [triple(config.tile(types))?, triple([1, 1, 1])?]),
+        Design::Elementwise(config) => {
+            BLAS.object(py, [triple(config.tile(types))?, triple([1, 1, 1])?])
+        }
         Design::Skinny(config) => SKINNY.object(
             py,
             [
@@ -231,14 +246,19 @@ pub fn operand_matches(
     let tensor = if let Ok(dense) = operand.cast::<DenseTensor>() {
         dense.get().object(operand.py())
     } else if operand.is_instance_of::<ScaledTensor>() {
-        return Ok(Status::because(format!("{name} is a ScaledTensor, the kernel takes a dense one")));
+        return Ok(Status::because(format!(
+            "{name} is a ScaledTensor, the kernel takes a dense one"
+        )));
     } else {
         operand.clone()
     };
     let view = operand::read("operand", &tensor)?;
     let expected = parse(dtype)?;
     if view.dtype != expected {
-        return Ok(Status::because(format!("{name} has dtype {}, the kernel works on {expected}", view.dtype)));
+        return Ok(Status::because(format!(
+            "{name} has dtype {}, the kernel works on {expected}",
+            view.dtype
+        )));
     }
     // Nothing is stepped along in an operand without elements.
     if view.numel() == 0 {
@@ -247,7 +267,10 @@ pub fn operand_matches(
     let offset = stride.as_ref().map_or(0, |stride| 3usize.saturating_sub(stride.len()));
     for (dim, wanted) in stride.iter().flatten().enumerate() {
         let dim = dim + offset;
-        if *wanted == 1 && view.shape.get(dim).is_some_and(|extent| *extent > 1) && view.stride[dim] != 1 {
+        if *wanted == 1
+            && view.shape.get(dim).is_some_and(|extent| *extent > 1)
+            && view.stride[dim] != 1
+        {
             return Ok(Status::because(format!(
                 "{name} has strides {:?} (shape {:?}), the kernel asks for {stride:?}",
                 view.user_stride(),
@@ -263,10 +286,12 @@ pub fn operand_matches(
         )));
     }
     match ptr_alignment_bytes {
-        Some(bytes) if bytes > 0 && !view.fake && view.data % bytes != 0 => Ok(Status::because(format!(
-            "{name} begins at address {:#x}, which is not aligned to {bytes} bytes",
-            view.data
-        ))),
+        Some(bytes) if bytes > 0 && !view.fake && view.data % bytes != 0 => {
+            Ok(Status::because(format!(
+                "{name} begins at address {:#x}, which is not aligned to {bytes} bytes",
+                view.data
+            )))
+        }
         _ => Ok(Status::ok()),
     }
 }

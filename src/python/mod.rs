@@ -30,7 +30,9 @@ mod _core {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::arguments::{ElementwiseArguments, GemmArguments, GroupedGemmArguments, RuntimeArguments};
+    use super::arguments::{
+        ElementwiseArguments, GemmArguments, GroupedGemmArguments, RuntimeArguments,
+    };
     #[pymodule_export]
     use super::artifact::{CompiledArtifact, Program};
     #[pymodule_export]
@@ -43,7 +45,8 @@ mod _core {
     use super::epilogue::EpilogueArguments;
     #[pymodule_export]
     use super::kernel::{
-        ElementwiseKernel, Kernel, ReferenceKernel, SimtGemmKernel, SkinnyGemmKernel, Sm80GemmKernel, Sm90GemmKernel,
+        ElementwiseKernel, Kernel, ReferenceKernel, SimtGemmKernel, SkinnyGemmKernel,
+        Sm80GemmKernel, Sm90GemmKernel,
     };
     #[pymodule_export]
     use super::launch::{launch_graphs, native_floor};
@@ -65,7 +68,8 @@ mod _core {
     use super::trace::{TracedEpilogue, trace_epilogue};
     #[pymodule_export]
     use super::utils::{
-        cache_directory, device_cc, leading_dim, nvrtc_info, stride_order, stride_rank, strides_to_layout_string,
+        cache_directory, device_cc, leading_dim, nvrtc_info, stride_order, stride_rank,
+        strides_to_layout_string,
     };
 
     #[pymodule_init]

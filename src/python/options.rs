@@ -25,10 +25,13 @@ pub fn tf32_allowed(py: Python<'_>) -> PyResult<bool> {
         None => {
             let modules = py.import("sys")?.getattr("modules")?;
             // None is what hides a module from imports.
-            let Some(torch) = modules.get_item("torch").ok().filter(|torch| !torch.is_none()) else {
+            let Some(torch) = modules.get_item("torch").ok().filter(|torch| !torch.is_none())
+            else {
                 return Ok(false);
             };
-            PRECISION.get_or_try_init(py, || Ok::<_, PyErr>(torch.getattr("get_float32_matmul_precision")?.unbind()))?
+            PRECISION.get_or_try_init(py, || {
+                Ok::<_, PyErr>(torch.getattr("get_float32_matmul_precision")?.unbind())
+            })?
         }
     };
     Ok(precision.bind(py).call0()?.extract::<&str>()? != "highest")

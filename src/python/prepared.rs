@@ -49,7 +49,10 @@ impl PreparedLaunch {
                 check_architecture(program, device)?;
                 py.detach(|| program.load(kernel, device))?;
                 match kernel.workspace_bytes(&problem) {
-                    0 => Some(Ready::new(Packed::new(position, &problem, epilogue, 0)?, program.clone())?),
+                    0 => Some(Ready::new(
+                        Packed::new(position, &problem, epilogue, 0)?,
+                        program.clone(),
+                    )?),
                     _ => None,
                 }
             }
@@ -57,9 +60,17 @@ impl PreparedLaunch {
         };
         if let (Some(native), Some(_), Some(_)) = (native, &program, stream) {
             let tensor = native.operands[0].object.bind(py);
-            Stream { handle: stream, trusted: false }.resolve(tensor, device_of(&native.problem)?)?;
+            Stream { handle: stream, trusted: false }
+                .resolve(tensor, device_of(&native.problem)?)?;
         }
-        Ok(PreparedLaunch { position, arguments, program, ready, stream, last: LastLaunch::default() })
+        Ok(PreparedLaunch {
+            position,
+            arguments,
+            program,
+            ready,
+            stream,
+            last: LastLaunch::default(),
+        })
     }
 
     fn native(&self) -> PyResult<&NativeArguments> {
@@ -87,8 +98,9 @@ impl PreparedLaunch {
         let native = self.native()?;
         if let Some(fused) = &native.fused {
             let given = [("A", A), ("B", B), ("out", out), ("stream", stream)];
-            if let Some((name, _)) =
-                given.iter().find(|(name, given)| given.is_some() && fused.0.get().has_operand(name))
+            if let Some((name, _)) = given
+                .iter()
+                .find(|(name, given)| given.is_some() && fused.0.get().has_operand(name))
             {
                 return Err(PyValueError::new_err(format!(
                     "{name} may mean the launch's or the epilogue's; name the epilogue's operand otherwise to swap either"
@@ -111,17 +123,23 @@ impl PreparedLaunch {
         {
             return ready.enqueue(tensor, &on);
         }
-        let problem = native.problem_with(|position, operand| match swaps.get(position).copied().flatten() {
-            Some(tensor) => swapped(operand.name, native.problem.views()[position], tensor),
-            None => operand.reread(py, stream),
+        let problem = native.problem_with(|position, operand| {
+            match swaps.get(position).copied().flatten() {
+                Some(tensor) => swapped(operand.name, native.problem.views()[position], tensor),
+                None => operand.reread(py, stream),
+            }
         })?;
         let epilogue = match (&native.fused, epilogue) {
             (None, Some(given)) if !given.is_empty() => {
-                let name = given.iter().map(|(name, _)| name.to_string()).next().unwrap_or_default();
-                let message = format!("the bound arguments have no operand '{name}', and no epilogue");
+                let name =
+                    given.iter().map(|(name, _)| name.to_string()).next().unwrap_or_default();
+                let message =
+                    format!("the bound arguments have no operand '{name}', and no epilogue");
                 return Err(PyTypeError::new_err(message));
             }
-            (Some(fused), Some(given)) => Some(fused.0.get().behind_swapped(py, &problem, stream, given)?),
+            (Some(fused), Some(given)) => {
+                Some(fused.0.get().behind_swapped(py, &problem, stream, given)?)
+            }
             _ => native.current_epilogue(py, &problem, stream)?,
         };
         let epilogue = epilogue.as_ref();
@@ -129,7 +147,8 @@ impl PreparedLaunch {
             Some(program) => {
                 let (position, problem, last) = (self.position, &problem, &self.last);
                 // Another address may be aligned otherwise.
-                let work = Work { position, problem, epilogue, program, last, known_addressed: false };
+                let work =
+                    Work { position, problem, epilogue, program, last, known_addressed: false };
                 work.enqueue(tensor, None, &on, false).map(|_| ())
             }
             None => {
@@ -162,12 +181,21 @@ pub fn in_memory(name: &str, view: View) -> PyResult<View> {
 /// The view of a tensor that stands in for the operand that a launch was bound with.
 pub fn swapped(name: &str, bound: &View, tensor: &Bound<'_, PyAny>) -> PyResult<View> {
     let view = in_memory(name, operand::read(name, tensor)?)?;
-    let describe =
-        |v: &View| format!("{} {:?} with strides {:?} on {}", v.dtype, v.user_shape(), v.user_stride(), v.device);
+    let describe = |v: &View| {
+        format!(
+            "{} {:?} with strides {:?} on {}",
+            v.dtype,
+            v.user_shape(),
+            v.user_stride(),
+            v.device
+        )
+    };
     // A launch may be bound on FakeTensors, for others to stand in for them.
     if (View { data: bound.data, read_only: bound.read_only, fake: bound.fake, ..view }) != *bound {
         let (given, bound) = (describe(&view), describe(bound));
-        return Err(PyValueError::new_err(format!("{name} is {given}, but the launch was bound for {bound}")));
+        return Err(PyValueError::new_err(format!(
+            "{name} is {given}, but the launch was bound for {bound}"
+        )));
     }
     Ok(view)
 }

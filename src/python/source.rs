@@ -9,12 +9,16 @@ use pyo3::types::{PyDict, PyType};
 use super::scope::Scope;
 
 /// A function that Python code defines, and that is what its source says.
-pub fn plain_function<'a, 'py>(epilogue_fn: &'a Bound<'py, PyAny>) -> PyResult<&'a Bound<'py, PyAny>> {
+pub fn plain_function<'a, 'py>(
+    epilogue_fn: &'a Bound<'py, PyAny>,
+) -> PyResult<&'a Bound<'py, PyAny>> {
     static FUNCTION: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let py = epilogue_fn.py();
     if !epilogue_fn.is_instance(FUNCTION.import(py, "types", "FunctionType")?)? {
         let name = epilogue_fn.get_type().name()?;
-        return Err(PyTypeError::new_err(format!("epilogue_fn is a {name}; give a function, or its source")));
+        return Err(PyTypeError::new_err(format!(
+            "epilogue_fn is a {name}; give a function, or its source"
+        )));
     }
     if epilogue_fn.getattr_opt(intern!(py, "__wrapped__"))?.is_some() {
         let name = epilogue_fn.getattr("__name__")?;
@@ -62,7 +66,9 @@ impl<'py> Source<'py> {
     /// The syntax tree's node that defines the function.
     pub fn definition(&self) -> PyResult<Bound<'py, PyAny>> {
         let ast = self.py.import("ast")?;
-        let tree = ast.call_method1("parse", (&self.text, self.filename())).map_err(|error| self.unparsed(error))?;
+        let tree = ast
+            .call_method1("parse", (&self.text, self.filename()))
+            .map_err(|error| self.unparsed(error))?;
         match &self.scope {
             None => self.only_function(&tree),
             Some(scope) => self.function_of(&tree, &scope.function.getattr("__code__")?),
@@ -75,8 +81,10 @@ impl<'py> Source<'py> {
 
     fn unparsed(&self, error: PyErr) -> PyErr {
         let py = self.py;
-        if error.is_instance_of::<PyRecursionError>(py) || error.is_instance_of::<PyMemoryError>(py) {
-            let message = "an expression is nested too deeply for Python to read it; name parts of it";
+        if error.is_instance_of::<PyRecursionError>(py) || error.is_instance_of::<PyMemoryError>(py)
+        {
+            let message =
+                "an expression is nested too deeply for Python to read it; name parts of it";
             let raised = PyValueError::new_err(message);
             raised.set_cause(py, Some(error));
             return raised;
@@ -95,19 +103,26 @@ impl<'py> Source<'py> {
             )));
         };
         if let Some(decorator) = list(function, "decorator_list")?.first() {
-            return Err(
-                self.error(decorator, "decorators cannot be used where an epilogue function is given as a string")
-            );
+            return Err(self.error(
+                decorator,
+                "decorators cannot be used where an epilogue function is given as a string",
+            ));
         }
         Ok(function.clone())
     }
 
     /// The definition in a file's syntax tree that was compiled to this code. The file may have changed since.
-    fn function_of(&self, tree: &Bound<'py, PyAny>, code: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    fn function_of(
+        &self,
+        tree: &Bound<'py, PyAny>,
+        code: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let (name, line): (String, usize) =
             (code.getattr("co_name")?.extract()?, code.getattr("co_firstlineno")?.extract()?);
         if name == "<lambda>" {
-            return Err(PyValueError::new_err("an epilogue is one function definition, and not a lambda"));
+            return Err(PyValueError::new_err(
+                "an epilogue is one function definition, and not a lambda",
+            ));
         }
         let ast = self.py.import("ast")?;
         for statement in list(tree, "body")? {
@@ -117,12 +132,16 @@ impl<'py> Source<'py> {
                     continue;
                 }
                 // Code begins with the decorators.
-                let first = list(&node, "decorator_list")?.into_iter().next().unwrap_or_else(|| node.clone());
+                let first = list(&node, "decorator_list")?
+                    .into_iter()
+                    .next()
+                    .unwrap_or_else(|| node.clone());
                 if first.getattr("lineno")?.extract::<usize>()? != line {
                     continue;
                 }
                 // IPython compiles each statement of a cell by itself, and what a file imports shows in the code of its functions.
-                let alone = ast.call_method1("Module", (vec![statement.clone()], Vec::<usize>::new()))?;
+                let alone =
+                    ast.call_method1("Module", (vec![statement.clone()], Vec::<usize>::new()))?;
                 if self.compiles_to(tree, code)? || self.compiles_to(&alone, code)? {
                     return Ok(node);
                 }
@@ -171,7 +190,8 @@ fn holds_code(holder: &Bound<'_, PyAny>, code: &Bound<'_, PyAny>) -> PyResult<bo
     for held in holder.getattr("co_consts")?.try_iter()? {
         let held = held?;
         if held.get_type().is(code.get_type())
-            && (held.call_method("replace", (), Some(&kwargs))?.eq(code)? || holds_code(&held, code)?)
+            && (held.call_method("replace", (), Some(&kwargs))?.eq(code)?
+                || holds_code(&held, code)?)
         {
             return Ok(true);
         }

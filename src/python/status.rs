@@ -71,7 +71,10 @@ impl Status {
         match self.error(py) {
             None => "Status.success()".to_owned(),
             Some(exception) => {
-                format!("Status.fail({})", exception.repr().map_or_else(|_| "...".into(), |r| r.to_string()))
+                format!(
+                    "Status.fail({})",
+                    exception.repr().map_or_else(|_| "...".into(), |r| r.to_string())
+                )
             }
         }
     }

@@ -32,7 +32,9 @@ pub fn stream_handle(stream: &Bound<'_, PyAny>) -> PyResult<u64> {
 }
 
 fn number(handle: &Bound<'_, PyAny>) -> PyResult<u64> {
-    handle.extract().map_err(|_| PyValueError::new_err(format!("stream has handle {handle}, which is no CUDA stream")))
+    handle.extract().map_err(|_| {
+        PyValueError::new_err(format!("stream has handle {handle}, which is no CUDA stream"))
+    })
 }
 
 /// As `stream_handle`, of a stream that may be left out.

@@ -20,7 +20,10 @@ pub struct DenseTensor {
 
 impl DenseTensor {
     pub fn over(py: Python<'_>, operand: Operand, view: View) -> PyResult<Py<DenseTensor>> {
-        Py::new(py, PyClassInitializer::from(KernelOperand).add_subclass(DenseTensor { operand, view }))
+        Py::new(
+            py,
+            PyClassInitializer::from(KernelOperand).add_subclass(DenseTensor { operand, view }),
+        )
     }
 
     pub fn object<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
@@ -141,10 +144,17 @@ impl ScaledTensor {
         mode: Py<PyAny>,
         swizzle: Py<PyAny>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let dense =
-            |name, tensor| Operand::new(name, tensor).and_then(|(operand, view)| DenseTensor::over(py, operand, view));
+        let dense = |name, tensor| {
+            Operand::new(name, tensor)
+                .and_then(|(operand, view)| DenseTensor::over(py, operand, view))
+        };
         let (base, scale) = (dense("base", base)?, dense("scale", scale)?);
-        Ok(PyClassInitializer::from(KernelOperand).add_subclass(ScaledTensor { base, scale, mode, swizzle }))
+        Ok(PyClassInitializer::from(KernelOperand).add_subclass(ScaledTensor {
+            base,
+            scale,
+            mode,
+            swizzle,
+        }))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

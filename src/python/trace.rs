@@ -12,7 +12,8 @@ use super::dtype;
 use super::scope::{MODULES, Meant, Scope, known_function};
 use super::source::{Source, kind, list, plain_function, text};
 use crate::epilogue::{
-    ACCUMULATOR, Argument, Binary, Comparison, Graph, Id, MAIN_OUTPUT, Meaning, Node, Number, Output, Unary,
+    ACCUMULATOR, Argument, Binary, Comparison, Graph, Id, MAIN_OUTPUT, Meaning, Node, Number,
+    Output, Unary,
 };
 use crate::operand::DType;
 
@@ -69,7 +70,10 @@ impl TracedEpilogue {
 ///
 /// Raises ValueError, with the line, for what an epilogue cannot do; SyntaxError for source that does not parse.
 #[pyfunction]
-pub fn trace_epilogue(py: Python<'_>, epilogue_fn: &Bound<'_, PyAny>) -> PyResult<Py<TracedEpilogue>> {
+pub fn trace_epilogue(
+    py: Python<'_>,
+    epilogue_fn: &Bound<'_, PyAny>,
+) -> PyResult<Py<TracedEpilogue>> {
     // By source, or by code: equal for functions of the same text at the same place, however often they are defined. A list each, since
     // such functions may still differ in what their names mean.
     static TRACED: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
@@ -89,7 +93,8 @@ pub fn trace_epilogue(py: Python<'_>, epilogue_fn: &Bound<'_, PyAny>) -> PyResul
             return Ok(known.clone().unbind());
         }
     }
-    let source = if is_text { Source::of_text(epilogue_fn)? } else { Source::of_function(epilogue_fn)? };
+    let source =
+        if is_text { Source::of_text(epilogue_fn)? } else { Source::of_function(epilogue_fn)? };
     let made = Py::new(py, Walk::new(&source).function(&source.definition()?)?)?;
     known.append(&made)?;
     traced.set_item(key, known)?;
@@ -112,20 +117,30 @@ const MAX_DEPTH: usize = 400;
 
 impl<'a, 'py> Walk<'a, 'py> {
     fn new(source: &'a Source<'py>) -> Walk<'a, 'py> {
-        Walk { source, graph: Graph::default(), meanings: Vec::new(), names: HashMap::new(), depth: 0 }
+        Walk {
+            source,
+            graph: Graph::default(),
+            meanings: Vec::new(),
+            names: HashMap::new(),
+            depth: 0,
+        }
     }
 
     fn function(mut self, function: &Bound<'py, PyAny>) -> PyResult<TracedEpilogue> {
         self.parameters(function)?;
         let body = list(function, "body")?;
         let Some((last, statements)) = body.split_last() else {
-            return Err(self.source.error(function, "an epilogue function ends with a return of its outputs' names"));
+            return Err(self
+                .source
+                .error(function, "an epilogue function ends with a return of its outputs' names"));
         };
         for (at, statement) in statements.iter().enumerate() {
             self.statement(statement, at == 0)?;
         }
         if kind(last)? != "Return" {
-            return Err(self.source.error(last, "an epilogue function ends with a return of its outputs' names"));
+            return Err(self
+                .source
+                .error(last, "an epilogue function ends with a return of its outputs' names"));
         }
         self.outputs(last)?;
         Ok(TracedEpilogue { graph: self.graph, meanings: self.meanings })
@@ -136,24 +151,33 @@ impl<'a, 'py> Walk<'a, 'py> {
         let mut parameters = list(&arguments, "posonlyargs")?;
         parameters.extend(list(&arguments, "args")?);
         parameters.extend(list(&arguments, "kwonlyargs")?);
-        let has_default =
-            |field: &str| -> PyResult<bool> { Ok(list(&arguments, field)?.iter().any(|default| !default.is_none())) };
+        let has_default = |field: &str| -> PyResult<bool> {
+            Ok(list(&arguments, field)?.iter().any(|default| !default.is_none()))
+        };
         if !arguments.getattr("vararg")?.is_none() || !arguments.getattr("kwarg")?.is_none() {
+            return Err(self.source.error(
+                function,
+                "an epilogue function names its parameters; * and ** cannot be used",
+            ));
+        }
+        let names = parameters
+            .iter()
+            .map(|parameter| text(parameter, "arg"))
+            .collect::<PyResult<Vec<_>>>()?;
+        if !names.iter().any(|name| name == ACCUMULATOR) {
             return Err(self
                 .source
-                .error(function, "an epilogue function names its parameters; * and ** cannot be used"));
-        }
-        let names = parameters.iter().map(|parameter| text(parameter, "arg")).collect::<PyResult<Vec<_>>>()?;
-        if !names.iter().any(|name| name == ACCUMULATOR) {
-            return Err(self.source.error(function, "accum must be an input to the epilogue function"));
+                .error(function, "accum must be an input to the epilogue function"));
         }
         if names[0] != ACCUMULATOR {
-            let message = format!("accum must be the first input to the epilogue function, which is '{}'", names[0]);
+            let message = format!(
+                "accum must be the first input to the epilogue function, which is '{}'",
+                names[0]
+            );
             return Err(self.source.error(function, &message));
         }
         if has_default("defaults")? || has_default("kw_defaults")? {
-            let message =
-                "the parameters of an epilogue function have no defaults; give each as a keyword of EpilogueArguments";
+            let message = "the parameters of an epilogue function have no defaults; give each as a keyword of EpilogueArguments";
             return Err(self.source.error(function, message));
         }
         for name in names {
@@ -191,11 +215,15 @@ impl<'a, 'py> Walk<'a, 'py> {
             }
         };
         if kind(&target)? != "Name" {
-            return Err(self.source.error(statement, "only plain names can be assigned in an epilogue function"));
+            return Err(self
+                .source
+                .error(statement, "only plain names can be assigned in an epilogue function"));
         }
         let name = text(&target, "id")?;
         if self.names.contains_key(&name) || class == "AugAssign" {
-            return Err(self.source.error(statement, &format!("Variable '{name}' cannot be defined twice.")));
+            return Err(self
+                .source
+                .error(statement, &format!("Variable '{name}' cannot be defined twice.")));
         }
         let value = statement.getattr("value")?;
         if value.is_none() {
@@ -214,33 +242,44 @@ impl<'a, 'py> Walk<'a, 'py> {
         };
         for node in nodes {
             if node.is_none() || kind(&node)? != "Name" {
-                return Err(self.source.error(statement, "an epilogue function returns names, not expressions"));
+                return Err(self
+                    .source
+                    .error(statement, "an epilogue function returns names, not expressions"));
             }
             let name = text(&node, "id")?;
             if self.graph.outputs.iter().any(|output| output.name == name) {
                 return Err(self.source.error(statement, &format!("'{name}' is returned twice")));
             }
             match self.names.get(&name) {
-                Some(Meaning::Value(id)) => self.graph.outputs.push(Output { name, node: *id, fold: None }),
+                Some(Meaning::Value(id)) => {
+                    self.graph.outputs.push(Output { name, node: *id, fold: None })
+                }
                 Some(Meaning::Folded(..)) if name == MAIN_OUTPUT => {
-                    let message =
-                        "D is the main output, of the product's shape; return the reduction under another name";
+                    let message = "D is the main output, of the product's shape; return the reduction under another name";
                     return Err(self.source.error(statement, message));
                 }
                 Some(Meaning::Folded(fold, dims, id)) => {
-                    self.graph.outputs.push(Output { name, node: *id, fold: Some((*fold, dims.clone())) });
+                    self.graph.outputs.push(Output {
+                        name,
+                        node: *id,
+                        fold: Some((*fold, dims.clone())),
+                    });
                 }
                 None => return Err(self.unknown_name(&node, &name)),
             }
         }
         if !self.graph.outputs.iter().any(|output| output.name == MAIN_OUTPUT) {
-            return Err(self.source.error(statement, "Output node D is not found in the epilogue function"));
+            return Err(self
+                .source
+                .error(statement, "Output node D is not found in the epilogue function"));
         }
         Ok(())
     }
 
     fn unknown_name(&self, node: &Bound<'_, PyAny>, name: &str) -> PyErr {
-        let message = format!("unknown name '{name}': an epilogue knows its parameters and what it has assigned");
+        let message = format!(
+            "unknown name '{name}': an epilogue knows its parameters and what it has assigned"
+        );
         self.source.error(node, &message)
     }
 
@@ -258,7 +297,9 @@ impl<'a, 'py> Walk<'a, 'py> {
     fn meaning(&mut self, node: &Bound<'py, PyAny>) -> PyResult<Meaning> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
-            return Err(self.source.error(node, "the expression is nested too deeply; name parts of it"));
+            return Err(self
+                .source
+                .error(node, "the expression is nested too deeply; name parts of it"));
         }
         let meaning = self.expression(node);
         self.depth -= 1;
@@ -269,12 +310,19 @@ impl<'a, 'py> Walk<'a, 'py> {
         let id = match kind(node)?.as_str() {
             "Name" => {
                 let name = text(node, "id")?;
-                return self.names.get(&name).cloned().ok_or_else(|| self.unknown_name(node, &name));
+                return self
+                    .names
+                    .get(&name)
+                    .cloned()
+                    .ok_or_else(|| self.unknown_name(node, &name));
             }
             "Constant" => {
                 let value = node.getattr("value")?;
-                let number = number(&value).map_err(|message| self.source.error(node, &message))?.ok_or_else(|| {
-                    let shown = value.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
+                let number = number(&value)
+                    .map_err(|message| self.source.error(node, &message))?
+                    .ok_or_else(|| {
+                    let shown =
+                        value.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
                     self.source.error(node, &format!("{shown} is no number"))
                 })?;
                 self.graph.number(number)
@@ -288,7 +336,8 @@ impl<'a, 'py> Walk<'a, 'py> {
                 }
             }
             "BinOp" => {
-                let (left, right) = (self.value(&node.getattr("left")?)?, self.value(&node.getattr("right")?)?);
+                let (left, right) =
+                    (self.value(&node.getattr("left")?)?, self.value(&node.getattr("right")?)?);
                 let operation = match kind(&node.getattr("op")?)?.as_str() {
                     "Add" => Binary::Add,
                     "Sub" => Binary::Subtract,
@@ -302,7 +351,9 @@ impl<'a, 'py> Walk<'a, 'py> {
             "Compare" => {
                 let (operators, right) = (list(node, "ops")?, list(node, "comparators")?);
                 let ([operator], [right]) = (operators.as_slice(), right.as_slice()) else {
-                    return Err(self.source.error(node, "comparisons cannot be chained in an epilogue function"));
+                    return Err(self
+                        .source
+                        .error(node, "comparisons cannot be chained in an epilogue function"));
                 };
                 let comparison = match kind(operator)?.as_str() {
                     "Lt" => Comparison::Less,
@@ -339,7 +390,8 @@ impl<'a, 'py> Walk<'a, 'py> {
                 return Err(self.source.error(node, message));
             }
             other => {
-                let message = format!("{} cannot be used in an epilogue function", described(other));
+                let message =
+                    format!("{} cannot be used in an epilogue function", described(other));
                 return Err(self.source.error(node, &message));
             }
         };
@@ -347,23 +399,38 @@ impl<'a, 'py> Walk<'a, 'py> {
     }
 
     fn operator(&self, node: &Bound<'_, PyAny>, operator: &str) -> PyErr {
-        let message =
-            format!("the operator {operator} cannot be used in an epilogue function; + - * / and comparisons can");
+        let message = format!(
+            "the operator {operator} cannot be used in an epilogue function; + - * / and comparisons can"
+        );
         self.source.error(node, &message)
     }
 
     fn power(&mut self, node: &Bound<'py, PyAny>, base: Id, exponent: Id) -> PyResult<Id> {
         match (self.graph.constant(base), self.graph.constant(exponent)) {
             (Some(Number::Integer(base)), Some(Number::Integer(exponent @ 0..))) => {
-                let power = u32::try_from(exponent).ok().and_then(|exponent| base.checked_pow(exponent));
-                let large = || self.source.error(node, "this is an integer that 64 bits do not hold; write a float");
+                let power =
+                    u32::try_from(exponent).ok().and_then(|exponent| base.checked_pow(exponent));
+                let large = || {
+                    self.source
+                        .error(node, "this is an integer that 64 bits do not hold; write a float")
+                };
                 Ok(self.graph.number(Number::Integer(power.ok_or_else(large)?)))
             }
-            (Some(base), Some(exponent)) => Ok(self.graph.number(Number::Float(base.value().powf(exponent.value())))),
-            (None, Some(exponent)) if exponent.value() == 2.0 => Ok(self.graph.binary(Binary::Multiply, base, base)),
-            (None, Some(exponent)) if exponent.value() == 0.5 => Ok(self.graph.unary(Unary::Sqrt, base)),
-            (None, Some(exponent)) if exponent.value() == -0.5 => Ok(self.graph.unary(Unary::Rsqrt, base)),
-            _ => Err(self.source.error(node, "** raises values to 2, 0.5 or -0.5 in an epilogue function")),
+            (Some(base), Some(exponent)) => {
+                Ok(self.graph.number(Number::Float(base.value().powf(exponent.value()))))
+            }
+            (None, Some(exponent)) if exponent.value() == 2.0 => {
+                Ok(self.graph.binary(Binary::Multiply, base, base))
+            }
+            (None, Some(exponent)) if exponent.value() == 0.5 => {
+                Ok(self.graph.unary(Unary::Sqrt, base))
+            }
+            (None, Some(exponent)) if exponent.value() == -0.5 => {
+                Ok(self.graph.unary(Unary::Rsqrt, base))
+            }
+            _ => Err(self
+                .source
+                .error(node, "** raises values to 2, 0.5 or -0.5 in an epilogue function")),
         }
     }
 
@@ -395,8 +462,19 @@ impl<'a, 'py> Walk<'a, 'py> {
 
     /// That a dotted name that nothing is known of begins as one of a module whose functions are known here.
     fn check_module(&self, node: &Bound<'py, PyAny>) -> PyResult<()> {
-        const ROOTS: [&str; 11] =
-            ["torch", "F", "functional", "nn", "math", "np", "numpy", "cutlass_api", "cutlass", "fusion", "activation"];
+        const ROOTS: [&str; 11] = [
+            "torch",
+            "F",
+            "functional",
+            "nn",
+            "math",
+            "np",
+            "numpy",
+            "cutlass_api",
+            "cutlass",
+            "fusion",
+            "activation",
+        ];
         let mut root = node.clone();
         while kind(&root)? == "Attribute" {
             root = root.getattr("value")?;
@@ -418,7 +496,9 @@ impl<'a, 'py> Walk<'a, 'py> {
         let is_name = kind(function)? == "Name";
         let name = text(function, if is_name { "id" } else { "attr" })?;
         if is_name && self.names.contains_key(&name) {
-            return Err(self.source.error(function, &format!("'{name}' is a value here, and no function")));
+            return Err(self
+                .source
+                .error(function, &format!("'{name}' is a value here, and no function")));
         }
         match self.meaning_of(function)? {
             Some(object) => known_function(&object)?.ok_or_else(|| {
@@ -444,7 +524,11 @@ impl<'a, 'py> Walk<'a, 'py> {
                 text(&function, "attr")?
             }
             "Name" | "Attribute" => self.called(&function)?,
-            _ => return Err(self.source.error(node, "functions are called by name in an epilogue function")),
+            _ => {
+                return Err(self
+                    .source
+                    .error(node, "functions are called by name in an epilogue function"));
+            }
         };
         for argument in list(node, "args")? {
             positional.push(self.argument(&argument)?);
@@ -456,7 +540,9 @@ impl<'a, 'py> Walk<'a, 'py> {
             };
             named.push((key, self.argument(&keyword.getattr("value")?)?));
         }
-        self.graph.call(&name, positional, named).map_err(|message| self.source.error(node, &message))
+        self.graph
+            .call(&name, positional, named)
+            .map_err(|message| self.source.error(node, &message))
     }
 
     fn argument(&mut self, node: &Bound<'py, PyAny>) -> PyResult<Argument> {
@@ -479,7 +565,9 @@ impl<'a, 'py> Walk<'a, 'py> {
                     let id = self.value(element)?;
                     match self.graph.constant(id) {
                         Some(Number::Integer(dim)) => Ok(dim),
-                        _ => Err(self.source.error(element, "brackets hold dimensions, which are integers")),
+                        _ => Err(self
+                            .source
+                            .error(element, "brackets hold dimensions, which are integers")),
                     }
                 };
                 let dims = list(node, "elts")?.iter().map(constant).collect::<PyResult<_>>()?;
@@ -488,7 +576,9 @@ impl<'a, 'py> Walk<'a, 'py> {
             _ => None,
         };
         match word {
-            Some(word) if kind(node)? == "Constant" || DType::from_name(&word).is_some() => Ok(Argument::Word(word)),
+            Some(word) if kind(node)? == "Constant" || DType::from_name(&word).is_some() => {
+                Ok(Argument::Word(word))
+            }
             _ => self.value(node).map(Argument::Value),
         }
     }

@@ -12,7 +12,11 @@ use crate::driver::Device;
 /// Tells the search for NVRTC where packages are installed.
 pub fn tell_package_directories(py: Python<'_>) -> PyResult<()> {
     // Python passes over what is no path, too.
-    let path = py.import("sys")?.getattr("path")?.try_iter()?.filter_map(|entry| entry.ok()?.extract::<PathBuf>().ok());
+    let path = py
+        .import("sys")?
+        .getattr("path")?
+        .try_iter()?
+        .filter_map(|entry| entry.ok()?.extract::<PathBuf>().ok());
     compile::set_package_directories(path.collect());
     Ok(())
 }
@@ -26,8 +30,10 @@ impl<'py> FromPyObject<'_, 'py> for ComputeCapability {
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<ComputeCapability> {
         let refused = |of_range: bool| {
-            let shown = object.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string());
-            let message = format!("cc is {shown}; give ten times major plus minor, such as 90 for an H100");
+            let shown =
+                object.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string());
+            let message =
+                format!("cc is {shown}; give ten times major plus minor, such as 90 for an H100");
             if of_range { PyValueError::new_err(message) } else { PyTypeError::new_err(message) }
         };
         if object.is_instance_of::<PyBool>() {
@@ -66,7 +72,9 @@ pub fn cache_directory() -> Option<PathBuf> {
 #[pyfunction]
 pub fn stride_order(shape: Vec<i64>, stride: Vec<i64>) -> PyResult<Vec<usize>> {
     if shape.len() != stride.len() {
-        return Err(PyValueError::new_err(format!("shape {shape:?} and stride {stride:?} differ in length")));
+        return Err(PyValueError::new_err(format!(
+            "shape {shape:?} and stride {stride:?} differ in length"
+        )));
     }
     let mut dims: Vec<usize> = (0..stride.len()).collect();
     dims.sort_by_key(|dim| (stride[*dim], std::cmp::Reverse(*dim)));
@@ -87,7 +95,9 @@ pub fn stride_rank(shape: Vec<i64>, stride: Vec<i64>) -> PyResult<Vec<usize>> {
 #[pyfunction]
 pub fn leading_dim(shape: Vec<i64>, stride: Vec<i64>) -> PyResult<Option<usize>> {
     if shape.len() != stride.len() || shape.is_empty() {
-        return Err(PyValueError::new_err(format!("shape {shape:?} and stride {stride:?} describe no tensor")));
+        return Err(PyValueError::new_err(format!(
+            "shape {shape:?} and stride {stride:?} describe no tensor"
+        )));
     }
     let unit = |dim: &usize| stride[*dim] == 1 && shape[*dim] > 1;
     if let Some(dim) = (0..shape.len()).rev().find(unit) {
@@ -105,7 +115,9 @@ pub fn strides_to_layout_string(strides: Vec<Vec<i64>>) -> PyResult<String> {
         .map(|stride| match stride.as_slice() {
             [.., _, 1] => Ok('t'),
             [.., 1, _] => Ok('n'),
-            _ => Err(PyValueError::new_err(format!("strides {stride:?} are neither row-major nor column-major"))),
+            _ => Err(PyValueError::new_err(format!(
+                "strides {stride:?} are neither row-major nor column-major"
+            ))),
         })
         .collect()
 }

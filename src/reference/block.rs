@@ -17,11 +17,16 @@ pub struct Region {
 
 /// All regions of at most `rows` by `columns` that together make up `shape`, to be worked on in parallel. The cut depends on
 /// nothing but the arguments, so that results do not depend on the number of threads.
-pub fn regions(shape: [i64; 3], rows: i64, columns: i64) -> impl IndexedParallelIterator<Item = Region> {
+pub fn regions(
+    shape: [i64; 3],
+    rows: i64,
+    columns: i64,
+) -> impl IndexedParallelIterator<Item = Region> {
     let [batch, m, n] = shape.map(|extent| extent as usize);
     let (down, across) = (m.div_ceil(rows as usize), n.div_ceil(columns as usize));
     (0..batch * down * across).into_par_iter().map(move |index| {
-        let (row, column) = ((index / across % down) as i64 * rows, (index % across) as i64 * columns);
+        let (row, column) =
+            ((index / across % down) as i64 * rows, (index % across) as i64 * columns);
         Region {
             batch: (index / across / down) as i64,
             rows: row..(row + rows).min(shape[1]),
@@ -78,7 +83,8 @@ impl Block {
         let (start, row, column) = axes(view, region);
         let down = (row, self.row_stride);
         let across = (column, self.column_stride);
-        let (outer, inner) = if lies_by_rows(row, column) { (down, across) } else { (across, down) };
+        let (outer, inner) =
+            if lies_by_rows(row, column) { (down, across) } else { (across, down) };
         // SAFETY: the caller's; the axes step through nothing but the region.
         with_element!(view.dtype, T => unsafe {
             match wrap {
@@ -103,7 +109,8 @@ struct Axis {
 
 /// Whether stepping through the elements row by row is the order of memory. A dimension without steps has no say.
 fn lies_by_rows(row: Axis, column: Axis) -> bool {
-    let step = |axis: Axis| if axis.extent == 1 || axis.stride == 0 { isize::MAX } else { axis.stride };
+    let step =
+        |axis: Axis| if axis.extent == 1 || axis.stride == 0 { isize::MAX } else { axis.stride };
     step(column) <= step(row)
 }
 
@@ -111,8 +118,10 @@ fn lies_by_rows(row: Axis, column: Axis) -> bool {
 fn axes(view: &View, region: &Region) -> (u64, Axis, Axis) {
     let first = [region.batch, region.rows.start, region.columns.start];
     let offset: i64 = first.iter().zip(view.stride).map(|(index, stride)| index * stride).sum();
-    let axis =
-        |range: &Range<i64>, stride: i64| Axis { extent: (range.end - range.start) as usize, stride: stride as isize };
+    let axis = |range: &Range<i64>, stride: i64| Axis {
+        extent: (range.end - range.start) as usize,
+        stride: stride as isize,
+    };
     let start = view.data + (offset * view.dtype.bytes()) as u64;
     (start, axis(&region.rows, view.stride[1]), axis(&region.columns, view.stride[2]))
 }
@@ -125,7 +134,9 @@ unsafe fn gather<T: Element>(start: u64, outer: Axis, inner: Axis, values: &mut 
     let start: *const T = std::ptr::with_exposed_provenance(start as usize);
     for line in 0..outer.extent as isize {
         // SAFETY: within the region by the caller's word. Unaligned, because a NumPy field of packed records can be.
-        let at = |index: isize| unsafe { start.offset(line * outer.stride + index).read_unaligned().decode() };
+        let at = |index: isize| unsafe {
+            start.offset(line * outer.stride + index).read_unaligned().decode()
+        };
         match inner.stride {
             // Of its own, for the compiler to see that it can be vectorized.
             1 => values.extend((0..inner.extent as isize).map(at)),
@@ -150,7 +161,11 @@ unsafe fn scatter<T: Element>(
         for index in 0..inner.extent as isize {
             let value = values[(line * outer_step + index * inner_step) as usize];
             // SAFETY: within the region by the caller's word.
-            unsafe { start.offset(line * outer.stride + index * inner.stride).write_unaligned(encode(value)) };
+            unsafe {
+                start
+                    .offset(line * outer.stride + index * inner.stride)
+                    .write_unaligned(encode(value))
+            };
         }
     }
 }

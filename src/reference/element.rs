@@ -52,7 +52,8 @@ impl Element for f32 {
 impl Element for f16 {
     // Not `f16::to_f64`, which asks for the CPU's features once an element.
     fn decode(self) -> f64 {
-        let (sign, magnitude) = (u64::from(self.to_bits() >> 15), u64::from(self.to_bits() & 0x7fff));
+        let (sign, magnitude) =
+            (u64::from(self.to_bits() >> 15), u64::from(self.to_bits() & 0x7fff));
         let value = match magnitude < 0x7c00 {
             true => spelled(magnitude, 10, 15),
             false => f64::from_bits(0x7ff << 52 | magnitude << 42),
@@ -173,10 +174,17 @@ mod tests {
     #[test]
     fn decode_agrees_with_half() {
         for bits in 0..=u16::MAX {
-            let same =
-                |ours: f64, theirs: f64| ours.to_bits() == theirs.to_bits() || (ours.is_nan() && theirs.is_nan());
-            assert!(same(f16::from_bits(bits).decode(), f16::from_bits(bits).to_f64()), "f16 {bits:#x}");
-            assert!(same(bf16::from_bits(bits).decode(), bf16::from_bits(bits).to_f64()), "bf16 {bits:#x}");
+            let same = |ours: f64, theirs: f64| {
+                ours.to_bits() == theirs.to_bits() || (ours.is_nan() && theirs.is_nan())
+            };
+            assert!(
+                same(f16::from_bits(bits).decode(), f16::from_bits(bits).to_f64()),
+                "f16 {bits:#x}"
+            );
+            assert!(
+                same(bf16::from_bits(bits).decode(), bf16::from_bits(bits).to_f64()),
+                "bf16 {bits:#x}"
+            );
         }
     }
 
@@ -192,16 +200,29 @@ mod tests {
             [0., 2f64.powi(-16), 3. * 2f64.powi(-16), 2f64.powi(-14), 1., -1.25]
         );
         assert_eq!([0x7b, 0x7c, 0xfc].map(e5m2), [57344., f64::INFINITY, f64::NEG_INFINITY]);
-        assert!([0x7f, 0xff].map(e4m3).iter().chain(&[0x7d, 0x7e, 0x7f, 0xfd].map(e5m2)).all(|value| value.is_nan()));
+        assert!(
+            [0x7f, 0xff]
+                .map(e4m3)
+                .iter()
+                .chain(&[0x7d, 0x7e, 0x7f, 0xfd].map(e5m2))
+                .all(|value| value.is_nan())
+        );
     }
 
     /// Between each two neighbours, among them the largest and what would follow it: the middle goes to the even one, and
     /// the closest float64 on either side of the middle to the closer one.
-    fn rounds_to_nearest_even<T: Element>(limit: u16, limit_value: f64, bits: fn(T) -> u16, element: fn(u16) -> T) {
+    fn rounds_to_nearest_even<T: Element>(
+        limit: u16,
+        limit_value: f64,
+        bits: fn(T) -> u16,
+        element: fn(u16) -> T,
+    ) {
         let sign = (size_of::<T>() as u32 * 8) - 1;
         for code in 0..limit {
-            let (low, high) =
-                (element(code).decode(), if code + 1 == limit { limit_value } else { element(code + 1).decode() });
+            let (low, high) = (
+                element(code).decode(),
+                if code + 1 == limit { limit_value } else { element(code + 1).decode() },
+            );
             let middle = (low + high) / 2.0;
             for (value, nearest) in [
                 (low, code),

@@ -13,19 +13,23 @@ pub unsafe fn add(problem: &ElementwiseProblem, epilogue: Option<&Bound>) {
     let ElementwiseProblem { a, b, out } = problem;
     let accumulator = Problem::Elementwise(*problem).accumulator();
     let integers = a.dtype.is_integer() && b.dtype.is_integer();
-    regions(out.shape, 32, 1024).for_each_init(<(Block, Block, Scratch)>::default, |(left, right, scratch), region| {
-        // SAFETY: regions lie within the shape that the views share, and the types are known.
-        unsafe {
-            left.load(a, &region);
-            right.load(b, &region);
-        }
-        for row in 0..left.rows {
-            for column in 0..left.columns {
-                let (at, term) = (left.index(row, column), right.values[right.index(row, column)]);
-                left.values[at] += term;
+    regions(out.shape, 32, 1024).for_each_init(
+        <(Block, Block, Scratch)>::default,
+        |(left, right, scratch), region| {
+            // SAFETY: regions lie within the shape that the views share, and the types are known.
+            unsafe {
+                left.load(a, &region);
+                right.load(b, &region);
             }
-        }
-        // SAFETY: as above, and no two regions of an output meet.
-        unsafe { store(left, accumulator, epilogue, out, &region, integers, scratch) };
-    });
+            for row in 0..left.rows {
+                for column in 0..left.columns {
+                    let (at, term) =
+                        (left.index(row, column), right.values[right.index(row, column)]);
+                    left.values[at] += term;
+                }
+            }
+            // SAFETY: as above, and no two regions of an output meet.
+            unsafe { store(left, accumulator, epilogue, out, &region, integers, scratch) };
+        },
+    );
 }

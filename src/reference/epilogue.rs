@@ -8,7 +8,9 @@ use std::ops::Range;
 
 use super::block::{Block, Region};
 use super::element::{Element, with_element};
-use crate::epilogue::{Binary, Bound, Comparison, Fold, Id, Kind, Node, Unary, Value, compute_type};
+use crate::epilogue::{
+    Binary, Bound, Comparison, Fold, Id, Kind, Node, Unary, Value, compute_type,
+};
 use crate::operand::{DType, View};
 
 /// Memory for values, kept from one block to the next.
@@ -54,41 +56,52 @@ pub unsafe fn store(
         let mut values = std::mem::take(&mut scratch.nodes[at]);
         values.clear();
         let of = |id: Id| &scratch.nodes[id as usize];
-        let as_common = |id: Id, common: Kind| of(id).iter().map(move |value| round(common, *value));
+        let as_common =
+            |id: Id, common: Kind| of(id).iter().map(move |value| round(common, *value));
         match *node {
-            Node::Accumulator => values.extend(elements(sums, rows, columns).map(|value| round(kind, value))),
+            Node::Accumulator => {
+                values.extend(elements(sums, rows, columns).map(|value| round(kind, value)))
+            }
             Node::Input(input) => match &bound.inputs[input as usize] {
                 Value::Scalar(number) => values.resize(rows * columns, round(kind, *number)),
                 Value::Tensor(view) => {
                     // SAFETY: the caller's; an input has the output's shape, so the region is within it.
                     unsafe { scratch.operand.load(view, region) };
-                    values.extend(elements(&scratch.operand, rows, columns).map(|value| round(kind, value)));
+                    values.extend(
+                        elements(&scratch.operand, rows, columns).map(|value| round(kind, value)),
+                    );
                 }
             },
             Node::Integer(value) => values.resize(rows * columns, round(kind, value as f64)),
             Node::Float(bits) => values.resize(rows * columns, round(kind, f64::from_bits(bits))),
             Node::Unary(operation, value) => {
-                values.extend(as_common(value, kind).map(|value| round(kind, unary(operation, value))));
+                values.extend(
+                    as_common(value, kind).map(|value| round(kind, unary(operation, value))),
+                );
             }
             Node::Binary(operation, left, right) => {
                 let pairs = as_common(left, kind).zip(as_common(right, kind));
-                values.extend(pairs.map(|(left, right)| binary(operation, kind, double, left, right)));
+                values.extend(
+                    pairs.map(|(left, right)| binary(operation, kind, double, left, right)),
+                );
             }
             Node::Compare(comparison, left, right) => {
                 let common = kinds[left as usize].max(kinds[right as usize]);
                 let pairs = as_common(left, common).zip(as_common(right, common));
-                values.extend(pairs.map(|(left, right)| f64::from(u8::from(holds(comparison, left, right)))));
+                values.extend(
+                    pairs.map(|(left, right)| f64::from(u8::from(holds(comparison, left, right)))),
+                );
             }
             Node::Select { condition, yes, no } => {
                 let choices = of(condition).iter().zip(of(yes)).zip(of(no));
-                values.extend(
-                    choices.map(|((condition, yes), no)| round(kind, if *condition != 0.0 { *yes } else { *no })),
-                );
+                values.extend(choices.map(|((condition, yes), no)| {
+                    round(kind, if *condition != 0.0 { *yes } else { *no })
+                }));
             }
             Node::Cast(dtype, value) => {
-                values.extend(
-                    of(value).iter().map(|value| round(kind, with_element!(dtype, T => T::encode(*value).decode()))),
-                );
+                values.extend(of(value).iter().map(|value| {
+                    round(kind, with_element!(dtype, T => T::encode(*value).decode()))
+                }));
             }
         }
         scratch.nodes[at] = values;
@@ -105,13 +118,25 @@ pub unsafe fn store(
         result.clear(rows, columns);
         result.values.copy_from_slice(&scratch.nodes[output.node as usize]);
         // SAFETY: the caller's; every output has the shape of the main one.
-        unsafe { result.store(view.as_ref().unwrap_or(out), region, kinds[output.node as usize] != Kind::Float) };
+        unsafe {
+            result.store(
+                view.as_ref().unwrap_or(out),
+                region,
+                kinds[output.node as usize] != Kind::Float,
+            )
+        };
     }
     partial
 }
 
 /// A region's values reduced along its rows' or its columns' direction, or both.
-fn folded(fold: Fold, [_, along_m, along_n]: [bool; 3], values: &[f64], rows: usize, columns: usize) -> Block {
+fn folded(
+    fold: Fold,
+    [_, along_m, along_n]: [bool; 3],
+    values: &[f64],
+    rows: usize,
+    columns: usize,
+) -> Block {
     let mut block = Block::default();
     block.clear(if along_m { 1 } else { rows }, if along_n { 1 } else { columns });
     block.values.fill(identity(fold));
@@ -145,7 +170,8 @@ fn combined(fold: Fold, x: f64, y: f64) -> f64 {
 pub unsafe fn finish(epilogue: Option<&Bound>, accumulator: DType, partials: &[(Region, Partial)]) {
     let Some(bound) = epilogue else { return };
     let kinds = bound.epilogue.kinds(accumulator);
-    let outputs = bound.epilogue.graph.outputs.iter().zip(&bound.outputs).zip(&bound.epilogue.reduced);
+    let outputs =
+        bound.epilogue.graph.outputs.iter().zip(&bound.outputs).zip(&bound.epilogue.reduced);
     let reductions = outputs.filter_map(|((output, view), along)| {
         let ((fold, _), view) = (output.fold.as_ref()?, view.as_ref()?);
         Some((*fold, view, *along, kinds[output.node as usize] != Kind::Float))
@@ -154,7 +180,8 @@ pub unsafe fn finish(epilogue: Option<&Bound>, accumulator: DType, partials: &[(
         let [batches, m, n] = view.shape.map(|extent| extent as usize);
         let mut totals = vec![identity(fold); batches * m * n];
         for (region, partial) in partials {
-            let start = |along: bool, range: &Range<i64>| if along { 0 } else { range.start as usize };
+            let start =
+                |along: bool, range: &Range<i64>| if along { 0 } else { range.start as usize };
             let batch = if along_batch { 0 } else { region.batch as usize };
             let (row, column) = (start(along_m, &region.rows), start(along_n, &region.columns));
             let block = &partial[at];
@@ -168,7 +195,8 @@ pub unsafe fn finish(epilogue: Option<&Bound>, accumulator: DType, partials: &[(
         for batch in 0..batches {
             block.clear(m, n);
             block.values.copy_from_slice(&totals[batch * m * n..][..m * n]);
-            let region = Region { batch: batch as i64, rows: 0..view.shape[1], columns: 0..view.shape[2] };
+            let region =
+                Region { batch: batch as i64, rows: 0..view.shape[1], columns: 0..view.shape[2] };
             // SAFETY: the caller's; the region is all of a matrix of the view.
             unsafe { block.store(view, &region, wrap) };
         }
@@ -177,7 +205,8 @@ pub unsafe fn finish(epilogue: Option<&Bound>, accumulator: DType, partials: &[(
 
 /// The elements of a block, row by row.
 fn elements(block: &Block, rows: usize, columns: usize) -> impl Iterator<Item = f64> + '_ {
-    (0..rows).flat_map(move |row| (0..columns).map(move |column| block.values[block.index(row, column)]))
+    (0..rows)
+        .flat_map(move |row| (0..columns).map(move |column| block.values[block.index(row, column)]))
 }
 
 /// A value as one of this kind.

@@ -33,17 +33,23 @@ pub unsafe fn multiply(problem: &GemmProblem, epilogue: Option<&Bound>) {
                 let depth = start..(start + DEPTH).min(problem.k());
                 // SAFETY: rows, columns and depth lie within the extents that the operands share, and the types are known.
                 unsafe {
-                    left.load(a, &Region { batch: *batch, rows: rows.clone(), columns: depth.clone() });
+                    left.load(
+                        a,
+                        &Region { batch: *batch, rows: rows.clone(), columns: depth.clone() },
+                    );
                     right.load(b, &Region { batch: *batch, rows: depth, columns: columns.clone() });
                 }
                 accumulate(left, right, sum);
             }
             // SAFETY: as above, and no two regions of an output meet.
-            let partial = unsafe { store(sum, *accumulator, epilogue, out, &region, integers, scratch) };
+            let partial =
+                unsafe { store(sum, *accumulator, epilogue, out, &region, integers, scratch) };
             (region, partial)
         },
     );
-    let reduces = epilogue.is_some_and(|bound| bound.epilogue.graph.outputs.iter().any(|output| output.fold.is_some()));
+    let reduces = epilogue.is_some_and(|bound| {
+        bound.epilogue.graph.outputs.iter().any(|output| output.fold.is_some())
+    });
     if reduces {
         // SAFETY: the caller's.
         unsafe { finish(epilogue, *accumulator, &partials.collect::<Vec<_>>()) };
@@ -82,7 +88,8 @@ fn accumulate_wrapping(left: &Block, right: &Block, sum: &mut Block) {
         for depth in 0..left.columns {
             let factor = integer(left, row, depth);
             for column in 0..sum.columns {
-                let (at, product) = (sum.index(row, column), factor.wrapping_mul(integer(right, depth, column)));
+                let (at, product) =
+                    (sum.index(row, column), factor.wrapping_mul(integer(right, depth, column)));
                 sum.values[at] = f64::from((sum.values[at] as i32).wrapping_add(product));
             }
         }
@@ -91,18 +98,27 @@ fn accumulate_wrapping(left: &Block, right: &Block, sum: &mut Block) {
 
 /// # Safety
 /// As for [`multiply`].
-pub unsafe fn multiply_groups(problem: &GroupedGemmProblem, epilogue: Option<&Bound>) -> Result<(), ReferenceError> {
+pub unsafe fn multiply_groups(
+    problem: &GroupedGemmProblem,
+    epilogue: Option<&Bound>,
+) -> Result<(), ReferenceError> {
     let GroupedGemmProblem { a, b, out, accumulator, .. } = *problem;
     // SAFETY: the caller's.
     let ends = unsafe { read_offsets(problem) }?;
     let starts = std::iter::once(0).chain(ends.iter().copied());
     let groups: Vec<_> = starts.zip(&ends).enumerate().collect();
     groups.into_par_iter().for_each(|(group, (start, end))| {
-        let rows = |view: &View| View { shape: [1, end - start, view.shape[2]], ..skip(view, 1, start) };
+        let rows =
+            |view: &View| View { shape: [1, end - start, view.shape[2]], ..skip(view, 1, start) };
         let b = View { shape: [1, b.shape[1], b.shape[2]], ..skip(&b, 0, group as i64) };
         let epilogue = epilogue.map(|bound| bound.map_views(rows));
         // SAFETY: a group is a part of each operand, and groups share no row of the output.
-        unsafe { multiply(&GemmProblem { a: rows(&a), b, out: rows(&out), accumulator }, epilogue.as_ref()) }
+        unsafe {
+            multiply(
+                &GemmProblem { a: rows(&a), b, out: rows(&out), accumulator },
+                epilogue.as_ref(),
+            )
+        }
     });
     Ok(())
 }

@@ -28,13 +28,17 @@ pub enum ReferenceError {
     #[error("{name} has no memory behind it (a FakeTensor), so it can be described but not run on")]
     Fake { name: &'static str },
 
-    #[error("the CPU reference has no product of {a} and {b} with {accumulator} accumulation into {out}")]
+    #[error(
+        "the CPU reference has no product of {a} and {b} with {accumulator} accumulation into {out}"
+    )]
     ProductTypes { a: DType, b: DType, accumulator: DType, out: DType },
 
     #[error("the CPU reference has no sum of {a} and {b} into {out}")]
     SumTypes { a: DType, b: DType, out: DType },
 
-    #[error("offsets has {offsets} elements, but B has {groups} groups; each group needs one offset")]
+    #[error(
+        "offsets has {offsets} elements, but B has {groups} groups; each group needs one offset"
+    )]
     OffsetsLength { offsets: i64, groups: i64 },
 
     #[error(
@@ -91,14 +95,18 @@ unsafe fn compute(problem: &Problem, epilogue: Option<&Bound>) -> Result<(), Ref
             return Err(ReferenceError::Fake { name });
         }
     }
-    let inputs = epilogue.into_iter().flat_map(|bound| &bound.inputs).filter_map(|value| match value {
-        Value::Tensor(view) => Some(view),
-        Value::Scalar(_) => None,
-    });
+    let inputs =
+        epilogue.into_iter().flat_map(|bound| &bound.inputs).filter_map(|value| match value {
+            Value::Tensor(view) => Some(view),
+            Value::Scalar(_) => None,
+        });
     let outputs = epilogue.into_iter().flat_map(|bound| bound.outputs.iter().flatten());
     for view in inputs.chain(outputs) {
         if view.device != Device::Cpu {
-            return Err(ReferenceError::Device { name: "an operand of the epilogue", device: view.device });
+            return Err(ReferenceError::Device {
+                name: "an operand of the epilogue",
+                device: view.device,
+            });
         }
         if view.fake {
             return Err(ReferenceError::Fake { name: "an operand of the epilogue" });

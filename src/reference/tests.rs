@@ -38,7 +38,9 @@ impl Tensor {
         let stride = std::array::from_fn(|dim| if shape[dim] == 1 { 0 } else { stride[dim] });
         let reach: i64 = (0..3).map(|dim| (shape[dim] - 1).max(0) * stride[dim]).sum();
         let origin = (3 * dtype.bytes()) as usize;
-        let bytes = (0..origin + ((reach + 4) * dtype.bytes()) as usize).map(|_| random.next() as u8).collect();
+        let bytes = (0..origin + ((reach + 4) * dtype.bytes()) as usize)
+            .map(|_| random.next() as u8)
+            .collect();
         let mut tensor = Tensor { bytes, origin, dtype, shape, stride };
         tensor.fill(|| match dtype {
             DType::I8 | DType::U8 | DType::I32 => random.next() as i32 as f64,
@@ -67,7 +69,16 @@ impl Tensor {
     fn view(&self) -> View {
         let Tensor { dtype, shape, stride, .. } = *self;
         let data = self.bytes.as_ptr().expose_provenance() as u64 + self.origin as u64;
-        View { data, dtype, device: Device::Cpu, rank: 3, shape, stride, read_only: false, fake: false }
+        View {
+            data,
+            dtype,
+            device: Device::Cpu,
+            rank: 3,
+            shape,
+            stride,
+            read_only: false,
+            fake: false,
+        }
     }
 
     fn indices(&self) -> impl Iterator<Item = [i64; 3]> + use<> {
@@ -117,7 +128,10 @@ struct Exact {
 fn product(a: &Tensor, b: &Tensor, [l, m, n]: [i64; 3]) -> Exact {
     (0..a.shape[2]).fold(Exact::default(), |sum, k| {
         let (left, right) = (a.get([l, m, k]), b.get([l, k, n]));
-        Exact { float: sum.float + left * right, integer: sum.integer + left as i128 * right as i128 }
+        Exact {
+            float: sum.float + left * right,
+            integer: sum.integer + left as i128 * right as i128,
+        }
     })
 }
 
@@ -138,11 +152,14 @@ fn gemm_of_all_types_layouts_and_extents() {
     for a in DType::all() {
         for b in DType::all() {
             for out in DType::all() {
-                for accumulator in DType::all().filter(|accumulator| multiplies(a, b, *accumulator, out)) {
+                for accumulator in
+                    DType::all().filter(|accumulator| multiplies(a, b, *accumulator, out))
+                {
                     combinations += 1;
                     for _ in 0..6 {
                         let [l, m, n, k] =
-                            [[1, 2, 3, 0], [1, 5, 7, 13], [1, 3, 8, 0], [1, 2, 17, 0]].map(|c| random.pick(&c));
+                            [[1, 2, 3, 0], [1, 5, 7, 13], [1, 3, 8, 0], [1, 2, 17, 0]]
+                                .map(|c| random.pick(&c));
                         let a = Tensor::random(random, a, [l, m, k], true);
                         let b = Tensor::random(random, b, [l, k, n], true);
                         let out = Tensor::random(random, out, [l, m, n], false);
@@ -159,7 +176,9 @@ fn gemm_of_all_types_layouts_and_extents() {
 #[test]
 fn gemm_across_the_borders_of_tiles() {
     let random = &mut Random(2);
-    for (dtype, accumulator) in [(DType::F32, DType::F32), (DType::I8, DType::I32), (DType::I32, DType::I32)] {
+    for (dtype, accumulator) in
+        [(DType::F32, DType::F32), (DType::I8, DType::I32), (DType::I32, DType::I32)]
+    {
         for (m, n) in [(131, 3), (2, 150)] {
             let a = Tensor::new(random, dtype, [2, m, 1027], [0, 1, m]);
             let b = Tensor::new(random, dtype, [2, 1027, n], [7, n, 1]);
@@ -178,7 +197,8 @@ fn same_bits_from_any_number_of_threads() {
         tensor
     };
     let (a, b, out) = (tensor([1, 200, 1500]), tensor([1, 1500, 300]), tensor([1, 200, 300]));
-    let problem = Problem::Gemm(GemmProblem::new(a.view(), b.view(), out.view(), DType::F64).unwrap());
+    let problem =
+        Problem::Gemm(GemmProblem::new(a.view(), b.view(), out.view(), DType::F64).unwrap());
     let with_threads = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| unsafe { run(&problem, None) }).unwrap();
@@ -200,7 +220,9 @@ fn groups_take_their_rows_and_leave_the_rest() {
         let mut expected = out.with(false, |_| Exact::default());
         for index in out.indices() {
             let group = ends.iter().position(|end| index[1] < i64::from(*end));
-            let sum = |group: usize| (0..6).map(|k| a.get([0, index[1], k]) * b.get([group as i64, k, index[2]])).sum();
+            let sum = |group: usize| {
+                (0..6).map(|k| a.get([0, index[1], k]) * b.get([group as i64, k, index[2]])).sum()
+            };
             expected.set(index, group.map_or_else(|| out.get(index), sum));
         }
         unsafe { run(&grouped(&a, &b, &out, &offsets), None) }.unwrap();
@@ -210,7 +232,9 @@ fn groups_take_their_rows_and_leave_the_rest() {
 
 fn grouped(a: &Tensor, b: &Tensor, out: &Tensor, offsets: &Tensor) -> Problem {
     let offsets = View { rank: 1, ..offsets.view() };
-    Problem::GroupedGemm(GroupedGemmProblem::new(a.view(), b.view(), out.view(), offsets, DType::F32).unwrap())
+    Problem::GroupedGemm(
+        GroupedGemmProblem::new(a.view(), b.view(), out.view(), offsets, DType::F32).unwrap(),
+    )
 }
 
 #[test]
@@ -223,7 +247,8 @@ fn wrong_offsets_are_refused_before_anything_is_written() {
     for (ends, group, start) in [([5, 4], 1, 5), ([5, 11], 1, 5), ([-1, 4], 0, 0)] {
         let mut offsets = Tensor::new(random, DType::I32, [1, 1, 2], [0, 0, 1]);
         (0..).zip(ends).for_each(|(group, end)| offsets.set([0, 0, group], end as f64));
-        let error = ReferenceError::OffsetsOrder { group, start, end: ends[group as usize], rows: 10 };
+        let error =
+            ReferenceError::OffsetsOrder { group, start, end: ends[group as usize], rows: 10 };
         assert_eq!(unsafe { run(&grouped(&a, &b, &out, &offsets), None) }, Err(error));
     }
     let offsets = Tensor::new(random, DType::I32, [1, 1, 3], [0, 0, 1]);
@@ -238,7 +263,8 @@ fn sums_of_all_types_also_in_place() {
     for left in DType::all() {
         for right in DType::all() {
             for result in DType::all().filter(|result| adds(left, right, *result)) {
-                let shape = random.pick(&[[2, 5, 7], [1, 1, 1100], [1, 33, 1], [3, 0, 2], [2, 40, 3]]);
+                let shape =
+                    random.pick(&[[2, 5, 7], [1, 1, 1100], [1, 33, 1], [3, 0, 2], [2, 40, 3]]);
                 let a = Tensor::random(random, left, shape, true);
                 let b = Tensor::random(random, right, shape, true);
                 let out = Tensor::random(random, result, shape, false);
@@ -248,11 +274,18 @@ fn sums_of_all_types_also_in_place() {
                     }
                     let expected = out.with(a.dtype.is_integer() && right.is_integer(), |index| {
                         let (left, right) = (a.get(index), b.get(index));
-                        Exact { float: left + right, integer: (left as i128).wrapping_add(right as i128) }
+                        Exact {
+                            float: left + right,
+                            integer: (left as i128).wrapping_add(right as i128),
+                        }
                     });
                     let problem = ElementwiseProblem::new(a.view(), b.view(), out.view()).unwrap();
                     unsafe { run(&Problem::Elementwise(problem), None) }.unwrap();
-                    assert!(out.bytes == expected.bytes, "{} + {right} = {result}, {shape:?}", a.dtype);
+                    assert!(
+                        out.bytes == expected.bytes,
+                        "{} + {right} = {result}, {shape:?}",
+                        a.dtype
+                    );
                 }
             }
         }
@@ -273,8 +306,13 @@ fn what_cannot_be_run_is_refused() {
     let error = ReferenceError::Device { name: "A", device: cuda };
     assert_eq!(gemm(|view| view.device = Device::Cuda(1), DType::F32), Err(error));
     let [f32, i8] = [DType::F32, DType::I8];
-    assert_eq!(gemm(|_| (), i8), Err(ReferenceError::ProductTypes { a: f32, b: f32, accumulator: f32, out: i8 }));
+    assert_eq!(
+        gemm(|_| (), i8),
+        Err(ReferenceError::ProductTypes { a: f32, b: f32, accumulator: f32, out: i8 })
+    );
     assert!(!multiplies(DType::F16, DType::Bf16, DType::F16, f32) && !multiplies(i8, i8, f32, f32));
     assert!(!multiplies(f32, i8, DType::I32, f32) && !multiplies(f32, f32, DType::Bf16, f32));
-    assert!(!adds(f32, f32, DType::Other { code: 5, bits: 64, lanes: 1 }) && !adds(i8, i8, DType::E4m3));
+    assert!(
+        !adds(f32, f32, DType::Other { code: 5, bits: 64, lanes: 1 }) && !adds(i8, i8, DType::E4m3)
+    );
 }

@@ -23,7 +23,10 @@ def build() -> Path:
     compiler = os.environ.get("CC", "cc")
     flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
     for library, source in [("libcuda.so.1", "cuda.c"), ("allocations.so", "allocations.c")]:
-        subprocess.run([compiler, *flags, "-shared", "-fPIC", "-o", folder / library, HERE / source], check=True)
+        subprocess.run(
+            [compiler, *flags, "-shared", "-fPIC", "-o", folder / library, HERE / source],
+            check=True,
+        )
     subprocess.run([compiler, *flags, "-o", folder / "count", HERE / "count.c"], check=True)
     return folder
 
@@ -32,7 +35,14 @@ def build_nvrtc(real: Path, folder: Path) -> None:
     """Puts ``libnvrtc.so`` into a folder: the real library, given epilogues that do not compile."""
     flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     linked = [real, "-ldl", f"-Wl,-rpath,{real.parent}"]
-    command = [os.environ.get("CC", "cc"), *flags, "-o", folder / "libnvrtc.so", HERE / "nvrtc.c", "-Wl,--no-as-needed"]
+    command = [
+        os.environ.get("CC", "cc"),
+        *flags,
+        "-o",
+        folder / "libnvrtc.so",
+        HERE / "nvrtc.c",
+        "-Wl,--no-as-needed",
+    ]
     subprocess.run([*command, *linked], check=True)
     for builtins in real.parent.glob("libnvrtc-builtins.so*"):
         (folder / builtins.name).symlink_to(builtins)
@@ -51,15 +61,23 @@ def run(script: str, *, counted: bool = False, **environment: str) -> str:
         "LD_LIBRARY_PATH": str(folder),
         "STAND_IN": str(folder / "libcuda.so.1"),
         # What is tested may lie on the path as well.
-        "PYTHONPATH": os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
         # Hashes decide how long a dictionary look-up probes.
         "PYTHONHASHSEED": "0",
     }
     result = subprocess.run(
-        command, env={**os.environ, **known, **environment}, capture_output=True, text=True, timeout=300
+        command,
+        env={**os.environ, **known, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     if result.returncode != 0:
-        raise AssertionError(f"the script failed with {result.returncode}:\n{result.stdout}\n{result.stderr}")
+        raise AssertionError(
+            f"the script failed with {result.returncode}:\n{result.stdout}\n{result.stderr}"
+        )
     return result.stdout
 
 

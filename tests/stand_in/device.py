@@ -41,14 +41,28 @@ class Tensor:
     requires_grad = False
     __dlpack_c_exchange_api__ = _new_capsule(library.stand_in_exchange_table(), _CAPSULE_NAME, None)
 
-    def __init__(self, data: int, shape: tuple[int, ...], *, device: int = 0, code: int = FLOAT, bits: int = 16):
+    def __init__(
+        self,
+        data: int,
+        shape: tuple[int, ...],
+        *,
+        device: int = 0,
+        code: int = FLOAT,
+        bits: int = 16,
+    ):
         self.describe(data, shape, device=device, code=code, bits=bits)
 
     def __dlpack__(self, **_: Any) -> Any:
         raise AssertionError("the exchange table should have been used")
 
     def describe(
-        self, data: int, shape: tuple[int, ...], *, device: int = 0, code: int = FLOAT, bits: int = 16
+        self,
+        data: int,
+        shape: tuple[int, ...],
+        *,
+        device: int = 0,
+        code: int = FLOAT,
+        bits: int = 16,
     ) -> None:
         """Says anew what the tensor is, as torch's ``resize_`` and ``.data =`` do."""
         strides = [1]
@@ -90,7 +104,12 @@ _described: list[Any] = []  # torch reads the descriptions, and names, for as lo
 
 
 def torch_tensor(
-    data: int, shape: tuple[int, ...], strides: tuple[int, ...] | None = None, *, device: int = 0, code: int = FLOAT
+    data: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None = None,
+    *,
+    device: int = 0,
+    code: int = FLOAT,
 ) -> Any:
     """A tensor of torch, 16 bits an element, said to lie on a CUDA device. Nothing may be computed with it."""
     import torch
@@ -101,7 +120,9 @@ def torch_tensor(
     arrays = (ctypes.addressof(extents), ctypes.addressof(steps) if steps else None)
     tensor = _DLManagedTensor(data, 2, device, len(shape), code, 16, 1, *arrays)
     _described.append((tensor, extents, steps))
-    return torch.utils.dlpack.from_dlpack(_new_capsule(ctypes.addressof(tensor), _LEGACY_NAME, None))
+    return torch.utils.dlpack.from_dlpack(
+        _new_capsule(ctypes.addressof(tensor), _LEGACY_NAME, None)
+    )
 
 
 class Parameters(NamedTuple):
@@ -121,7 +142,9 @@ class Parameters(NamedTuple):
 def last_parameters() -> Parameters:
     """The parameter block of the last launch."""
     fields = struct.unpack("<3Q9q4iQq", ctypes.string_at(library.stand_in_last_parameters(), 128))
-    return Parameters(*fields[:3], fields[3:6], fields[6:9], fields[9:12], fields[12:16], fields[16:])
+    return Parameters(
+        *fields[:3], fields[3:6], fields[6:9], fields[9:12], fields[12:16], fields[16:]
+    )
 
 
 def last_words(count: int) -> tuple[int, ...]:
@@ -169,7 +192,9 @@ def last_sm90_parameters() -> Sm90Parameters:
 
     def tensor_map(at: int) -> TensorMap:
         fields = struct.unpack_from("<2i6Q3Ii", block, 128 * at)
-        return TensorMap(fields[0], fields[1], fields[2], fields[3:6], fields[6:8], fields[8:11], fields[11])
+        return TensorMap(
+            fields[0], fields[1], fields[2], fields[3:6], fields[6:8], fields[8:11], fields[11]
+        )
 
     fields = struct.unpack_from("<4Q4i2iii2iQqQ2qQi", block, 384)
     maps = (tensor_map(0), tensor_map(1), tensor_map(2))
@@ -202,7 +227,9 @@ class Launch(NamedTuple):
 def last_launch(count: int) -> Launch:
     """The last launch, of a kernel with so many parameters."""
     extents = (tuple(library.stand_in_last_extents(of).contents) for of in range(3))
-    words = struct.unpack(f"<{count}Q", ctypes.string_at(library.stand_in_last_parameters(), 8 * count))
+    words = struct.unpack(
+        f"<{count}Q", ctypes.string_at(library.stand_in_last_parameters(), 8 * count)
+    )
     return Launch(*extents, library.stand_in_last_shared_bytes(), words)
 
 

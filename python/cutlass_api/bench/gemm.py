@@ -102,19 +102,27 @@ def table(path: Path | None) -> list[Shape]:
 def _group(label: str, group: Any) -> list[Shape]:
     """The shapes of one group of a table."""
     if not isinstance(group, dict):
-        raise ValueError(f"group {label!r} is {reprlib.repr(group)}; it must be an object with layout and mnk")
+        raise ValueError(
+            f"group {label!r} is {reprlib.repr(group)}; it must be an object with layout and mnk"
+        )
     layout = group.get("layout", "tt")
     if layout not in ("tt", "tn", "nt", "nn"):
-        raise ValueError(f"group {label!r} has layout {layout!r}; it must be two letters, of A and B, each t or n")
+        raise ValueError(
+            f"group {label!r} has layout {layout!r}; it must be two letters, of A and B, each t or n"
+        )
 
     def rows(key: str, *extents: str) -> Iterator[list[int]]:
         listed = group.get(key, [])
         for row in listed if isinstance(listed, list) else [listed]:
             # By type, as True is an int to isinstance.
-            right = isinstance(row, list) and all(type(extent) is int and extent > 0 for extent in row)
+            right = isinstance(row, list) and all(
+                type(extent) is int and extent > 0 for extent in row
+            )
             if not right or len(row) != len(extents):
                 expected = f"[{', '.join(extents)}] in positive integers"
-                raise ValueError(f"group {label!r} has {reprlib.repr(row)} in {key}; it must be {expected}")
+                raise ValueError(
+                    f"group {label!r} has {reprlib.repr(row)} in {key}; it must be {expected}"
+                )
             yield row
 
     shapes = [Shape(label, m, n, k, layout) for m, n, k in rows("mnk", "m", "n", "k")]
@@ -128,11 +136,17 @@ def _group(label: str, group: Any) -> list[Shape]:
 
 #: What ``--shapes`` replaces: squares, a transformer's weights at several batch sizes, unaligned rows, deep K.
 BUILT_IN: dict[str, Any] = {
-    "square": {"layout": "tt", "mnk": [[512, 512, 512], [1024, 1024, 1024], [4096, 4096, 4096], [8192, 8192, 8192]]},
+    "square": {
+        "layout": "tt",
+        "mnk": [[512, 512, 512], [1024, 1024, 1024], [4096, 4096, 4096], [8192, 8192, 8192]],
+    },
     "weights": {"layout": "tn", "mnk": [[m, 4096, 11008] for m in (1, 16, 64, 256, 1024, 4096)]},
     "unaligned": {"layout": "tt", "mnk": [[4095, 4097, 4093], [300, 5000, 700]]},
     "deep k": {"layout": "tt", "mnk": [[128, 128, 16384], [64, 4096, 16384]]},
-    "experts": {"layout": "tn", "total_m_n_k_groups": [[8192, 2048, 1024, 12], [16384, 1408, 2048, 64]]},
+    "experts": {
+        "layout": "tn",
+        "total_m_n_k_groups": [[8192, 2048, 1024, 12], [16384, 1408, 2048, 64]],
+    },
 }
 
 
@@ -153,8 +167,14 @@ class Inputs:
 
         chance = torch.Generator().manual_seed(0)
         groups = max(shape.groups, 1)
-        dealt = torch.randint(groups, (shape.m,), generator=chance) if shape.uneven else torch.arange(shape.m) % groups
-        self.offsets = dealt.bincount(minlength=groups).cumsum(0).to(device="cuda", dtype=torch.int32)
+        dealt = (
+            torch.randint(groups, (shape.m,), generator=chance)
+            if shape.uneven
+            else torch.arange(shape.m) % groups
+        )
+        self.offsets = (
+            dealt.bincount(minlength=groups).cumsum(0).to(device="cuda", dtype=torch.int32)
+        )
         self.groups = (shape.groups,) if shape.groups else ()
         self.sets = [
             (
@@ -182,7 +202,9 @@ class Inputs:
 
     def arguments(self) -> list[Any]:
         if self.groups:
-            return [GroupedGemmArguments(*one_set, "float32", self.offsets) for one_set in self.sets]
+            return [
+                GroupedGemmArguments(*one_set, "float32", self.offsets) for one_set in self.sets
+            ]
         return [GemmArguments(*one_set, accumulator_type="float32") for one_set in self.sets]
 
     def torch_launches(self) -> list[Callable[[], Any]]:
@@ -227,7 +249,9 @@ class Timed:
         return statistics.median(self.times)
 
 
-def sift(kernels: Iterable[tuple[str, Timed]], keep: int) -> tuple[dict[str, float], dict[str, Timed]]:
+def sift(
+    kernels: Iterable[tuple[str, Timed]], keep: int
+) -> tuple[dict[str, float], dict[str, Timed]]:
     """The rough time of each in microseconds, and the fastest `keep` of them.
 
     A chip that has just idled is up to a sixth faster than one that has been at work for a while. So all are timed in
@@ -240,7 +264,9 @@ def sift(kernels: Iterable[tuple[str, Timed]], keep: int) -> tuple[dict[str, flo
         rough[name] = min(timed.turn() for _ in range(3))
         if rough[name] < HOPELESS * min(rough.values()):
             left[name] = timed
-    left = {name: timed for name, timed in left.items() if rough[name] < HOPELESS * min(rough.values())}
+    left = {
+        name: timed for name, timed in left.items() if rough[name] < HOPELESS * min(rough.values())
+    }
     for timed in left.values():
         timed.warm_up(TURN_SECONDS / 2)
     while len(left) > keep:
@@ -267,7 +293,11 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
 
     inputs = Inputs(shape, dtype)
     all_args = inputs.arguments()
-    kernels = [k for k in cutlass_api.get_kernels(all_args[0]) if "simt" not in k.metadata.kernel_name or shape.m == 1]
+    kernels = [
+        k
+        for k in cutlass_api.get_kernels(all_args[0])
+        if "simt" not in k.metadata.kernel_name or shape.m == 1
+    ]
     kernels = kernels or cutlass_api.get_kernels(all_args[0])
     artifacts = list(pool.map(lambda kernel: kernel.compile(all_args[0]), kernels))
 
@@ -275,7 +305,9 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
         size = kernel.get_workspace_size(all_args[0])
         workspace = torch.empty(size, device="cuda", dtype=torch.uint8) if size else None
         for args in all_args:
-            yield partial(kernel.run, args, artifact, workspace=workspace, assume_supported_args=True)
+            yield partial(
+                kernel.run, args, artifact, workspace=workspace, assume_supported_args=True
+            )
 
     def ours(at: int) -> Timed:
         return inputs.graph(launches(kernels[at], artifacts[at]))
@@ -292,7 +324,9 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
     in_turns(methods, ROUNDS)
     best = min(finalists, key=lambda name: methods[name].median)
     element = 4 if dtype in ("tf32", "float32") else 2
-    floor = max(2 * shape.m * shape.n * shape.k / FLOOR_FLOPS[dtype], element * shape.elements / FLOOR_BYTES)
+    floor = max(
+        2 * shape.m * shape.n * shape.k / FLOOR_FLOPS[dtype], element * shape.elements / FLOOR_BYTES
+    )
     return Row(
         label=shape.label,
         dtype=dtype,
@@ -319,11 +353,15 @@ def _operators(inputs: Inputs, all_args: list[Any]) -> Timed | None:
         return None
     import torch
 
-    theirs = [operators.GemmArguments(a, b, c, accumulator_type=torch.float32) for a, b, c in inputs.sets]
+    theirs = [
+        operators.GemmArguments(a, b, c, accumulator_type=torch.float32) for a, b, c in inputs.sets
+    ]
     for operator in operators.get_operators(theirs[0]):
         try:
             artifact = operator.compile(theirs[0])
-            return inputs.graph([partial(operator.run, args, artifact, stream=inputs.stream) for args in theirs])
+            return inputs.graph(
+                [partial(operator.run, args, artifact, stream=inputs.stream) for args in theirs]
+            )
         except Exception:  # another package's failure is no reason to stop measuring ours
             continue
     return None
@@ -380,12 +418,25 @@ def line(row: Row) -> tuple[str, ...]:
     )
 
 
-HEADER = ("shape", "torch us", "first us", "best us", "floor us", "torch/first", "torch/best", "TFLOP/s")
+HEADER = (
+    "shape",
+    "torch us",
+    "first us",
+    "best us",
+    "floor us",
+    "torch/first",
+    "torch/best",
+    "TFLOP/s",
+)
 
 
 def write_json(path: Path, context: dict[str, Any], rows: list[Row]) -> None:
     """Writes what was measured, with where and how."""
-    document = {**context, "geometric_means": geometric_means(rows), "rows": [asdict(row) for row in rows]}
+    document = {
+        **context,
+        "geometric_means": geometric_means(rows),
+        "rows": [asdict(row) for row in rows],
+    }
     path.write_text(json.dumps(document, indent=1) + "\n")
 
 
@@ -396,8 +447,17 @@ def write_plot(path: Path, title: str, rows: list[Row]) -> None:
     shown = rows[::-1]
     names = [line(row)[0] for row in shown]
     figure, axes = plt.subplots(figsize=(9, 0.24 * len(shown) + 1.2), layout="constrained")
-    axes.barh(names, [row.torch / row.first for row in shown], color="#4477aa", label="ranked first")
-    axes.plot([row.torch / row.best for row in shown], names, "|", color="#cc3311", markersize=9, label="best found")
+    axes.barh(
+        names, [row.torch / row.first for row in shown], color="#4477aa", label="ranked first"
+    )
+    axes.plot(
+        [row.torch / row.best for row in shown],
+        names,
+        "|",
+        color="#cc3311",
+        markersize=9,
+        label="best found",
+    )
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set_xscale("log")
     ticks = [0.7, 0.8, 0.9, 1, 1.25, 1.5, 2, 3, 4]
@@ -411,4 +471,14 @@ def write_plot(path: Path, title: str, rows: list[Row]) -> None:
     plt.close(figure)
 
 
-__all__ = ["HEADER", "Row", "Shape", "geometric_means", "line", "measure", "table", "write_json", "write_plot"]
+__all__ = [
+    "HEADER",
+    "Row",
+    "Shape",
+    "geometric_means",
+    "line",
+    "measure",
+    "table",
+    "write_json",
+    "write_plot",
+]

@@ -83,7 +83,9 @@ def measure() -> list[Row]:
 
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        a, b, out = (torch.randn(EXTENT, EXTENT, device="cuda", dtype=torch.float16) for _ in range(3))
+        a, b, out = (
+            torch.randn(EXTENT, EXTENT, device="cuda", dtype=torch.float16) for _ in range(3)
+        )
         args = cutlass_api.arguments.GemmArguments(a, b, out, accumulator_type=torch.float32)
         kernel = cutlass_api.get_kernels(args)[0]
         artifact = kernel.compile(args)
@@ -102,7 +104,9 @@ def measure() -> list[Row]:
         return in_turns(methods, floor)
 
 
-def _ours(a: Any, b: Any, out: Any, args: Any, kernel: Any, artifact: Any, handle: int) -> Iterator[Method]:
+def _ours(
+    a: Any, b: Any, out: Any, args: Any, kernel: Any, artifact: Any, handle: int
+) -> Iterator[Method]:
     import torch
 
     options = cutlass_api.config.GlobalOptions()
@@ -112,7 +116,15 @@ def _ours(a: Any, b: Any, out: Any, args: Any, kernel: Any, artifact: Any, handl
         "GemmArguments": cutlass_api.arguments.GemmArguments,
         "float32": torch.float32,
         "launch": kernel.bind(args, artifact, handle),
-        **{"a": a, "b": b, "c": out, "args": args, "kernel": kernel, "artifact": artifact, "stream": handle},
+        **{
+            "a": a,
+            "b": b,
+            "c": out,
+            "args": args,
+            "kernel": kernel,
+            "artifact": artifact,
+            "stream": handle,
+        },
     }
 
     def ours(name: str, statement: str, note: str = "") -> Method:
@@ -129,7 +141,9 @@ def _ours(a: Any, b: Any, out: Any, args: Any, kernel: Any, artifact: Any, handl
         return Method(f"{method.name}, use_tvm_ffi = False", turn, method.note)
 
     make = "GemmArguments(a, b, c, accumulator_type=float32)"
-    generated = f"kernel.run({make}, artifact, stream=stream, workspace=None, assume_supported_args=True)"
+    generated = (
+        f"kernel.run({make}, artifact, stream=stream, workspace=None, assume_supported_args=True)"
+    )
     assumed = ours(
         "run, assume_supported_args, stream given",
         "kernel.run(args, artifact, stream=stream, assume_supported_args=True)",
@@ -167,7 +181,11 @@ def _graphs(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Iterator[Meth
             graph.replay()
             torch.cuda.synchronize()
 
-        yield calls(f"{name} {GRAPH_LAUNCHES} launches, replayed and waited for", "replay()", {"replay": replay})
+        yield calls(
+            f"{name} {GRAPH_LAUNCHES} launches, replayed and waited for",
+            "replay()",
+            {"replay": replay},
+        )
 
 
 def _peers(a: Any, b: Any, out: Any) -> Iterator[Method]:
@@ -179,7 +197,10 @@ def _peers(a: Any, b: Any, out: Any) -> Iterator[Method]:
 
         names = {"kernel": triton_kernel.add, "a": a, "b": b, "c": out}
         yield calls(
-            "Triton kernel[grid](three tensors)", "kernel[(1,)](a, b, c, BLOCK=128)", names, "adds 128 elements"
+            "Triton kernel[grid](three tensors)",
+            "kernel[(1,)](a, b, c, BLOCK=128)",
+            names,
+            "adds 128 elements",
         )
     if find_spec("cupy") is not None:
         import cupy
@@ -187,7 +208,12 @@ def _peers(a: Any, b: Any, out: Any) -> Iterator[Method]:
         empty = cupy.RawKernel('extern "C" __global__ void empty(void*, void*, void*) {}', "empty")
         pointers = (a.data_ptr(), b.data_ptr(), out.data_ptr())
         names = {"kernel": empty, "pointers": pointers}
-        yield calls("CuPy RawKernel, pointers prepared", "kernel((1,), (32,), pointers)", names, "empty kernel")
+        yield calls(
+            "CuPy RawKernel, pointers prepared",
+            "kernel((1,), (32,), pointers)",
+            names,
+            "empty kernel",
+        )
     try:
         import cutlass.operators as operators
     except ImportError:
@@ -195,7 +221,12 @@ def _peers(a: Any, b: Any, out: Any) -> Iterator[Method]:
     theirs = operators.GemmArguments(a, b, out, accumulator_type=torch.float32)
     operator = operators.get_operators(theirs)[0]
     compiled = operator.compile(theirs)
-    names = {"operator": operator, "args": theirs, "artifact": compiled, "stream": torch.cuda.current_stream()}
+    names = {
+        "operator": operator,
+        "args": theirs,
+        "artifact": compiled,
+        "stream": torch.cuda.current_stream(),
+    }
     run = "operator.run(args, artifact, stream=stream, assume_supported_args=True)"
     yield calls("cutlass.operators run, assume_supported_args", run, names)
 

@@ -34,7 +34,13 @@ def print_cells(title: str, header: Sequence[str], cells: Sequence[Sequence[str]
         print(title)
         for line in [header, *cells]:
             padded = zip(line, widths, numeric, strict=True)
-            print("  " + "  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in padded))
+            print(
+                "  "
+                + "  ".join(
+                    cell.rjust(width) if right else cell.ljust(width)
+                    for cell, width, right in padded
+                )
+            )
         return
     table = Table(title=title)
     for name, right in zip(header, numeric, strict=True):
@@ -59,7 +65,9 @@ def write_bars(path: Path, title: str, rows: Sequence[Row]) -> None:
 
     shown = [row for row in rows if row.microseconds > 0][::-1]
     figure, axes = plt.subplots(figsize=(9, 0.35 * len(shown) + 1.2), layout="constrained")
-    bars = axes.barh([row.name for row in shown], [row.microseconds for row in shown], color="#4477aa")
+    bars = axes.barh(
+        [row.name for row in shown], [row.microseconds for row in shown], color="#4477aa"
+    )
     axes.bar_label(bars, labels=[f"{row.microseconds:.2f}" for row in shown], padding=3, fontsize=8)
     axes.set_xscale("log")
     axes.margins(x=0.15)

@@ -24,7 +24,9 @@ from cutlass_api.fusion import activation
 from cutlass_api.fusion._eager import torch_function
 
 
-def trace(fn: Callable[..., Any] | str, example_tensors: Mapping[str, Any] | None = None) -> TracedEpilogue:
+def trace(
+    fn: Callable[..., Any] | str, example_tensors: Mapping[str, Any] | None = None
+) -> TracedEpilogue:
     """The expression graph of an epilogue function, or of its source.
 
     ``example_tensors``: by name, what will stand for its parameters and outputs; only the names are looked at. Raises

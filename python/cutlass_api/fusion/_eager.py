@@ -8,4 +8,6 @@ def torch_function(name: str, *values: Any, **options: Any) -> Any:
     import torch
 
     function = getattr(torch, name, None) or getattr(torch.nn.functional, name)
-    return function(*(v if isinstance(v, torch.Tensor) else torch.tensor(float(v)) for v in values), **options)
+    return function(
+        *(v if isinstance(v, torch.Tensor) else torch.tensor(float(v)) for v in values), **options
+    )

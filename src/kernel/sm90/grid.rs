@@ -19,7 +19,11 @@ fn walked(tiles: [f64; 2], band: u32, count: f64) -> [f64; 2] {
     let down = f64::from(band).min(count).min(tiles[0]);
     let across = count / down;
     // Part of a band; or all of it, and of the next ones. (A division less for most: the model asks for this of every kernel, a dozen times.)
-    if across <= tiles[1] { [down, across] } else { [(count / tiles[1]).clamp(1.0, tiles[0]), tiles[1]] }
+    if across <= tiles[1] {
+        [down, across]
+    } else {
+        [(count / tiles[1]).clamp(1.0, tiles[0]), tiles[1]]
+    }
 }
 
 /// How the tiles of a kernel without clusters are walked where its CTAs have an empty chip to themselves: GPC by GPC.
@@ -71,10 +75,13 @@ impl Sm90 {
         // Two tiles down and across and more, so that there are no more than half as many columns as multiprocessors.
         const MOST_TILES: f64 = 256.0;
         let Grid { clusters: tiles, .. } = *grid;
-        if tiles[0].min(tiles[1]) < 2.0 || tiles[0] * tiles[1] > f64::from(multiprocessors).min(MOST_TILES) {
+        if tiles[0].min(tiles[1]) < 2.0
+            || tiles[0] * tiles[1] > f64::from(multiprocessors).min(MOST_TILES)
+        {
             return None;
         }
-        let alone = self.cluster_size() == 1 && self.split == 1 && !self.grouped && ctas_per_sm == 1;
+        let alone =
+            self.cluster_size() == 1 && self.split == 1 && !self.grouped && ctas_per_sm == 1;
         if !alone || self.loads_by_threads() || self.packed != [false; 2] || problem.batch() != 1 {
             return None;
         }
@@ -88,11 +95,16 @@ impl Sm90 {
             f64::from(rows) * m + f64::from(columns) * n
         };
         let bands = [1, 2, 3, 4, 5, 6, 8, 16].into_iter().filter(|band| *band <= whole[0]);
-        let (band, drawn) = bands.map(|band| (band, drawn(band))).min_by(|one, other| one.1.total_cmp(&other.1))?;
+        let (band, drawn) =
+            bands.map(|band| (band, drawn(band))).min_by(|one, other| one.1.total_cmp(&other.1))?;
         let gpcs = tiles[0] * tiles[1] / f64::from(CTAS_OF_GPC);
         // Of so many tiles drawn by lot, how many rows (columns) have one.
         let hit = |of: f64| of * (1.0 - (1.0 - 1.0 / of).powi(CTAS_OF_GPC as i32));
-        Some(Placement { band, drawn, drawn_anywhere: gpcs * (hit(tiles[0]) * m + hit(tiles[1]) * n) })
+        Some(Placement {
+            band,
+            drawn,
+            drawn_anywhere: gpcs * (hit(tiles[0]) * m + hit(tiles[1]) * n),
+        })
     }
 
     /// Of a problem without rows or columns, as if it had one.
@@ -154,8 +166,8 @@ impl Sm90 {
             return 8; // There is one way to walk them.
         }
         // In ping-pong a CTA has two tiles in hand, where there are more than CTAs.
-        let two =
-            self.schedule == Schedule::PingPong && tiles[0] * tiles[1] * f64::from(self.cluster_size()) > CLUSTERS[1];
+        let two = self.schedule == Schedule::PingPong
+            && tiles[0] * tiles[1] * f64::from(self.cluster_size()) > CLUSTERS[1];
         let half = if two { 2.0 * HALF } else { HALF };
         let windows = [(NEIGHBOURS, 1.0), (half, WEIGHT_OF_HALF)].map(|(ctas, weight)| {
             let clusters = (ctas / f64::from(self.cluster_size())).clamp(1.0, tiles[0] * tiles[1]);
@@ -192,7 +204,8 @@ impl Sm90 {
     pub fn inside(&self, grid: &Grid) -> [f64; 2] {
         [0, 1].map(|at| {
             let first = f64::from(self.tile[at]).min(grid.extent[at]);
-            grid.extent[at] / (grid.clusters[at] * grid.cluster[at] / f64::from(self.tile[at]) * first)
+            grid.extent[at]
+                / (grid.clusters[at] * grid.cluster[at] / f64::from(self.tile[at]) * first)
         })
     }
 }

@@ -45,7 +45,11 @@ impl Sm90 {
     pub fn row_bytes(&self, at: usize) -> u32 {
         let [m, n] = self.tile;
         let narrow = n.next_multiple_of(32) < n.next_multiple_of(64) && (n <= 96 || m == 256);
-        if at == 1 && narrow && !self.k_major()[1] && self.packed == [false, false] { 64 } else { ROW_BYTES }
+        if at == 1 && narrow && !self.k_major()[1] && self.packed == [false, false] {
+            64
+        } else {
+            ROW_BYTES
+        }
     }
 
     /// Rows that each of the CTAs that share a tile of an operand loads, where those lie along K, the most and the least: whole swizzle atoms
@@ -77,7 +81,9 @@ impl Sm90 {
         (2..=4)
             .filter(|parts| slice.is_multiple_of(parts * ATOM))
             .map(|parts| slice / parts)
-            .filter(|part| *part >= FEWEST && (loaded(slice) - loaded(*part)) * ONE_IN >= loaded(slice))
+            .filter(|part| {
+                *part >= FEWEST && (loaded(slice) - loaded(*part)) * ONE_IN >= loaded(slice)
+            })
             .min_by_key(|part| (loaded(*part), slice / part))
             .unwrap_or(slice)
     }
@@ -112,7 +118,8 @@ impl Sm90 {
     pub fn workspace_bytes(&self, problem: &GemmProblem) -> u64 {
         if self.over_grid {
             let tiles = self.tiles(problem) * u64::from(self.cluster_size());
-            return tiles * (256 + u64::from(self.k_parts(problem) * self.tile[0] * self.tile[1] * 4));
+            return tiles
+                * (256 + u64::from(self.k_parts(problem) * self.tile[0] * self.tile[1] * 4));
         }
         self.pack(problem, 0).map_or(0, |pack| pack.bytes())
     }
@@ -141,14 +148,19 @@ impl Sm90 {
             // With 256 bytes, a K-major row brings the line of the next K block along. But a piece of a row that begins inside a line has
             // parts of two, for which four would be fetched: up to 1.17 times the time, even of what the cache has (docs/notes/sm90-runs.md,
             // run 20). By the rows' distance alone: addresses may change (`Packed::move_to`).
-            let whole_lines = step_bytes(view.stride[outer], types.a).is_multiple_of(u64::from(ROW_BYTES));
+            let whole_lines =
+                step_bytes(view.stride[outer], types.a).is_multiple_of(u64::from(ROW_BYTES));
             let next_block_along = k_major && whole_lines;
             TensorMap {
                 data_type: TensorMap::data_type(types.a, true),
                 // Of an operand without elements nothing is read, but the address must be one of the device.
                 address: if view.numel() > 0 { view.data } else { problem.out.data & !15 },
                 // With no K at all there is nothing to read, but a map has extents of 1 and more.
-                extents: [view.shape[inner].max(1) as u64, view.shape[outer].max(1) as u64, batches as u64],
+                extents: [
+                    view.shape[inner].max(1) as u64,
+                    view.shape[outer].max(1) as u64,
+                    batches as u64,
+                ],
                 strides: [view.stride[outer], view.stride[0]].map(|step| step_bytes(step, types.a)),
                 // A row along what is contiguous.
                 box_extents: [
@@ -157,7 +169,11 @@ impl Sm90 {
                     1,
                 ],
                 swizzle: TensorMap::swizzle(row),
-                l2_promotion: if next_block_along { TensorMap::PROMOTE_256 } else { TensorMap::PROMOTE_128 },
+                l2_promotion: if next_block_along {
+                    TensorMap::PROMOTE_256
+                } else {
+                    TensorMap::PROMOTE_128
+                },
             }
         };
         let (m, n) = (sides[0].view.shape[sides[0].rows], sides[1].view.shape[sides[1].rows]);
@@ -176,7 +192,11 @@ impl Sm90 {
             extents: [out.shape[columns] as u64, out.shape[rows] as u64, out.shape[0] as u64],
             strides: [out.stride[rows], out.stride[0]].map(|step| step_bytes(step, types.out)),
             box_extents: [self.box_n(types), 16, 1],
-            swizzle: if box_bytes == power { TensorMap::swizzle(box_bytes) } else { TensorMap::NO_SWIZZLE },
+            swizzle: if box_bytes == power {
+                TensorMap::swizzle(box_bytes)
+            } else {
+                TensorMap::NO_SWIZZLE
+            },
             l2_promotion: TensorMap::PROMOTE_256,
         };
         let scalars = Sm90Scalars {
@@ -188,7 +208,10 @@ impl Sm90 {
             batch: problem.b.shape[0] as i32,
             batched: [batched(0), batched(1)],
             out_by_copy_engine: i32::from(stored_by_copy_engine),
-            band: placement.as_ref().map_or_else(|| self.band(&self.grid(problem)), |placement| placement.band) as i32,
+            band: placement
+                .as_ref()
+                .map_or_else(|| self.band(&self.grid(problem)), |placement| placement.band)
+                as i32,
             boxes: [0, 1].map(|at| self.box_rows(&sides, at) as i32),
             offsets: GroupOffsets::new(offsets),
             a: if self.loads_by_threads() { sides[0].view.data } else { 0 },
@@ -206,7 +229,8 @@ impl Sm90 {
             _ => tiles,
         };
         let out_map = stored_by_copy_engine.then_some(out_map);
-        let (b, [slice, shorter], b_along_k) = (map(1), self.slices(1), sides[1].packed || self.k_major()[1]);
+        let (b, [slice, shorter], b_along_k) =
+            (map(1), self.slices(1), sides[1].packed || self.k_major()[1]);
         Launch {
             grid: clusters as u32 * size,
             block: self.threads(),

@@ -5,7 +5,11 @@ use super::*;
 #[test]
 fn large_squares_get_the_tile_that_measured_best() {
     for layout in Layout::all() {
-        let found = ranked(&gemm(F16, 4096, 4096, 4096, layout), Some(Target { cc: 89, multiprocessors: 132 }), false);
+        let found = ranked(
+            &gemm(F16, 4096, 4096, 4096, layout),
+            Some(Target { cc: 89, multiprocessors: 132 }),
+            false,
+        );
         let Design::Sm80(config) = all()[found[0]].design else { panic!("not an sm80 kernel") };
         assert_eq!(config.tile, [128, 128, 64], "{layout}");
     }
@@ -39,15 +43,20 @@ fn few_tiles_of_deep_k_are_split_as_measured_best() {
         );
         if split > 1 {
             // Each of a cluster's tiles has as many CTAs as it is split for, or each part has a cluster for all of them.
-            let launch = kernel.launch(&problem, Target::typical(90), 1 << 30).expect("there is an output");
-            let [rows, columns] =
-                [(m as u32).div_ceil(tile[0] * cluster[0]), (n as u32).div_ceil(tile[1] * cluster[1])];
+            let launch =
+                kernel.launch(&problem, Target::typical(90), 1 << 30).expect("there is an output");
+            let [rows, columns] = [
+                (m as u32).div_ceil(tile[0] * cluster[0]),
+                (n as u32).div_ceil(tile[1] * cluster[1]),
+            ];
             let tiles = rows * columns * cluster[0] * cluster[1];
             let size = cluster[0] * cluster[1] * if parts.is_some() { 1 } else { split };
             let expected = (tiles * parts.unwrap_or(split), size);
             assert_eq!((launch.grid, launch.cluster), expected, "{}", kernel.name());
             // All at once on an H100, and as much workspace as they all write.
-            let Params::Sm90(Sm90Params { scalars, .. }) = launch.params else { panic!("not its parameters") };
+            let Params::Sm90(Sm90Params { scalars, .. }) = launch.params else {
+                panic!("not its parameters")
+            };
             if let Some(parts) = parts {
                 assert!(launch.grid <= 132 && scalars.parts == parts as i32);
                 assert_eq!(scalars.workspace, 1 << 30);
@@ -69,14 +78,17 @@ fn split_tiles_in_several_rounds_are_ranked_as_they_were_timed() {
         ((64, 1536, 3584), ([64, 64], 8, 10.20), ([64, 64], 2, 7.70)),
     ];
     for ((m, n, k), slow, fast) in measured {
-        let problem = gemm(F16, m, n, k, Layout { a: Major::Row, b: Major::Column, out: Major::Row });
+        let problem =
+            gemm(F16, m, n, k, Layout { a: Major::Row, b: Major::Column, out: Major::Row });
         let kernels = ranked(&problem, H100, false);
         let rank = |(tile, split, us): ([u32; 2], u32, f64)| {
             let is_it = |design| {
                 matches!(design, Design::Sm90(config) if (config.tile, config.split, config.cluster) == (tile, split, [1, 1])
                 && !config.over_grid && !config.swapped && config.align == 16)
             };
-            let of_it = |&position: &usize| is_it(all()[position].design) && all()[position].types.out == F16;
+            let of_it = |&position: &usize| {
+                is_it(all()[position].design) && all()[position].types.out == F16
+            };
             (kernels.iter().position(of_it).unwrap_or_else(|| panic!("{tile:?} split {split}")), us)
         };
         let (slow, fast) = (rank(slow), rank(fast));
@@ -88,9 +100,12 @@ fn split_tiles_in_several_rounds_are_ranked_as_they_were_timed() {
 fn k_over_the_grid_is_for_few_tiles() {
     let row_major = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
     let over_grid = |kernel: &&Kernel| matches!(kernel.design, Design::Sm90(config) if config.over_grid && config.layout == row_major);
-    let kernels: Vec<_> = all().iter().filter(|kernel| kernel.types.out == F16).filter(over_grid).collect();
+    let kernels: Vec<_> =
+        all().iter().filter(|kernel| kernel.types.out == F16).filter(over_grid).collect();
     assert!(!kernels.is_empty());
-    for kernel in kernels.iter().filter(|kernel| kernel.types.a == F16 && kernel.types.accumulator == F32) {
+    for kernel in
+        kernels.iter().filter(|kernel| kernel.types.a == F16 && kernel.types.accumulator == F32)
+    {
         let Design::Sm90(config) = kernel.design else { continue };
         let tiles = |m, n, k| {
             let [rows, columns] = [0, 1].map(|at| i64::from(config.tile[at] * config.cluster[at]));
@@ -104,13 +119,22 @@ fn k_over_the_grid_is_for_few_tiles() {
         // Half of the chip and more is left free, or it is refused.
         assert_eq!(kernel.supports(&tiles(most, 1, 65536)), Ok(()));
         assert!(parts(&tiles(most, 1, 65536)) >= 2, "{}", kernel.name());
-        let refused = kernel.supports(&tiles(most + 1, 1, 65536)).expect_err("too many tiles").to_string();
+        let refused =
+            kernel.supports(&tiles(most + 1, 1, 65536)).expect_err("too many tiles").to_string();
         assert!(
-            refused.contains(&format!("is {}, and it is for products where that is at most {most}", most + 1)),
+            refused.contains(&format!(
+                "is {}, and it is for products where that is at most {most}",
+                most + 1
+            )),
             "{refused}"
         );
         // At least 8 blocks of 64 for each; 16 parts at most; none without K.
-        assert_eq!([0, 64, 1023, 1024, 2048].map(|k| parts(&tiles(1, 1, k))), [1, 1, 1, 2, 4], "{}", kernel.name());
+        assert_eq!(
+            [0, 64, 1023, 1024, 2048].map(|k| parts(&tiles(1, 1, k))),
+            [1, 1, 1, 2, 4],
+            "{}",
+            kernel.name()
+        );
         assert!(parts(&tiles(1, 1, 1 << 20)) <= 16);
     }
 }
@@ -119,7 +143,11 @@ fn k_over_the_grid_is_for_few_tiles() {
 fn threads_load_what_few_tiles_have_and_no_more() {
     let sm90 = |problem: &Problem| -> Vec<Sm90> {
         let found = ranked(problem, H100, false).into_iter().map(|position| all()[position].design);
-        found.filter_map(|design| if let Design::Sm90(config) = design { Some(config) } else { None }).collect()
+        found
+            .filter_map(
+                |design| if let Design::Sm90(config) = design { Some(config) } else { None },
+            )
+            .collect()
     };
     let first = |m, n, k, layout| sm90(&gemm(F16, m, n, k, layout))[0];
     let rows = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
@@ -130,9 +158,16 @@ fn threads_load_what_few_tiles_have_and_no_more() {
     // B is what lies along K here, so that the transposed product is computed, and written transposed.
     let columns = Layout { a: Major::Column, b: Major::Column, out: Major::Row };
     let config = first(304, 5000, 700, columns);
-    assert_eq!((config.align, config.swapped, config.aligned_to(0), config.aligned_to(1)), (8, true, 16, 8));
+    assert_eq!(
+        (config.align, config.swapped, config.aligned_to(0), config.aligned_to(1)),
+        (8, true, 16, 8)
+    );
     // Odd rows are of no alignment that they load; float32 would have to be rounded; those of both operands are copied.
-    for problem in [gemm(F16, 300, 5000, 701, rows), gemm(F32, 300, 5000, 701, TNT), gemm(F16, 300, 5001, 700, rows)] {
+    for problem in [
+        gemm(F16, 300, 5000, 701, rows),
+        gemm(F32, 300, 5000, 701, TNT),
+        gemm(F16, 300, 5001, 700, rows),
+    ] {
         let found = sm90(&problem);
         assert!(!found.is_empty() && found.iter().all(|config| config.align == 16));
     }
@@ -154,16 +189,20 @@ fn asked_one_by_one(problem: &Problem, target: Option<Target>, fused: bool) -> V
         Asked { problem, target, fused, copied_bytes }.seconds(kernel, ctas_per_sm(kernel))
     };
     let serves = |kernel: &Kernel| {
-        let runs = target.is_none_or(|target| kernel.runs_on(target.cc)) && (!fused || kernel.takes_epilogues());
+        let runs = target.is_none_or(|target| kernel.runs_on(target.cc))
+            && (!fused || kernel.takes_epilogues());
         runs && kernel.supports(problem).is_ok()
     };
     let serving = all().iter().enumerate().filter(|(_, kernel)| serves(kernel));
-    let mut found: Vec<(f32, usize)> = serving.map(|(position, kernel)| (seconds(kernel) as f32, position)).collect();
+    let mut found: Vec<(f32, usize)> =
+        serving.map(|(position, kernel)| (seconds(kernel) as f32, position)).collect();
     found.sort_by(|left, right| left.0.total_cmp(&right.0));
     if let Some((target, problem)) = target.zip(product.as_deref()) {
         let asked = Asked { problem, target, fused, copied_bytes: 0 };
         let few = found.len().min(residual::CANDIDATES);
-        let correction = |(seconds, position): &(f32, usize)| asked.correction(&all()[*position], f64::from(*seconds));
+        let correction = |(seconds, position): &(f32, usize)| {
+            asked.correction(&all()[*position], f64::from(*seconds))
+        };
         let corrections: Vec<_> = found[..few].iter().map(correction).collect();
         let known: Vec<f64> = corrections.iter().copied().flatten().collect();
         let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
@@ -180,12 +219,20 @@ fn asked_one_by_one(problem: &Problem, target: Option<Target>, fused: bool) -> V
 #[test]
 fn groups_find_what_asking_every_kernel_finds() {
     let mut problems = Vec::new();
-    for (m, n, k) in
-        [(1, 1, 1), (128, 128, 128), (0, 5, 7), (300, 5000, 700), (387, 264, 131), (1, 4096, 4096), (4095, 4, 30)]
-    {
+    for (m, n, k) in [
+        (1, 1, 1),
+        (128, 128, 128),
+        (0, 5, 7),
+        (300, 5000, 700),
+        (387, 264, 131),
+        (1, 4096, 4096),
+        (4095, 4, 30),
+    ] {
         for layout in Layout::all() {
             for (dtype, out) in [(F16, F16), (Bf16, F32), (F32, F32), (DType::I8, DType::I32)] {
-                let Problem::Gemm(mut plain) = gemm(dtype, m, n, k, layout) else { panic!("not a GEMM") };
+                let Problem::Gemm(mut plain) = gemm(dtype, m, n, k, layout) else {
+                    panic!("not a GEMM")
+                };
                 plain.out.dtype = out;
                 plain.accumulator = if dtype == DType::I8 { DType::I32 } else { F32 };
                 problems.push(Problem::Gemm(plain));
@@ -195,8 +242,14 @@ fn groups_find_what_asking_every_kernel_finds() {
                 for bytes in [2, 4, 8] {
                     let a = View { data: plain.a.data + bytes, ..plain.a };
                     problems.push(Problem::Gemm(GemmProblem { a, ..plain }));
-                    let wider = plain.b.stride.map(|step| if step > 1 { step + bytes as i64 } else { step });
-                    problems.push(Problem::Gemm(GemmProblem { b: View { stride: wider, ..plain.b }, ..plain }));
+                    let wider = plain
+                        .b
+                        .stride
+                        .map(|step| if step > 1 { step + bytes as i64 } else { step });
+                    problems.push(Problem::Gemm(GemmProblem {
+                        b: View { stride: wider, ..plain.b },
+                        ..plain
+                    }));
                 }
                 let repeated = View { stride: [0, 0, 1], ..plain.a };
                 problems.push(Problem::Gemm(GemmProblem { a: repeated, ..plain }));
@@ -218,9 +271,14 @@ fn groups_find_what_asking_every_kernel_finds() {
             Device::Cpu => &[None],
             Device::Cuda(_) => &[H100, Some(Target { cc: 86, multiprocessors: 84 })],
         };
-        for (target, fused) in targets.iter().flat_map(|target| [(*target, false), (*target, true)]) {
+        for (target, fused) in targets.iter().flat_map(|target| [(*target, false), (*target, true)])
+        {
             let positions = ranked(problem, target, fused);
-            assert_eq!(positions, asked_one_by_one(problem, target, fused), "{target:?} {fused} {problem:?}");
+            assert_eq!(
+                positions,
+                asked_one_by_one(problem, target, fused),
+                "{target:?} {fused} {problem:?}"
+            );
             several += usize::from(positions.len() > 10);
             found.extend(positions);
         }
@@ -266,25 +324,38 @@ fn demands_are_met_by_what_their_words_say() {
 fn an_index_of_groups_decides_about_few() {
     // 72 demands stand for the hundreds of kernels of one type; were they one a kernel, nothing would be won.
     let types = Types { a: F16, b: F16, accumulator: F32, out: F16 };
-    let kernels = all().iter().filter(|kernel| kernel.types == types && kernel.operation() == Operation::Gemm);
+    let kernels = all()
+        .iter()
+        .filter(|kernel| kernel.types == types && kernel.operation() == Operation::Gemm);
     let demands: HashSet<[Demand; 3]> = kernels.clone().map(Kernel::demands).collect();
-    assert!(demands.len() <= 120 && kernels.count() > 5 * demands.len(), "{} demands", demands.len());
+    assert!(
+        demands.len() <= 120 && kernels.count() > 5 * demands.len(),
+        "{} demands",
+        demands.len()
+    );
 }
 
 #[test]
 fn bands_are_those_that_were_fast() {
     use Schedule::{Cooperative, PingPong};
     // Of tiles that were timed, whether they are still offered or not.
-    let band = |[m, n, k]: [i64; 3], b: Major, tile: [u32; 2], schedule: Schedule, cluster: [u32; 2]| {
-        let problem = gemm(F16, m, n, k, Layout { a: Major::Row, b, out: Major::Row });
-        let Problem::Gemm(gemm) = &problem else { unreachable!("made above") };
-        let plain = ranked(&problem, H100, false).into_iter().find_map(|position| match all()[position].design {
-            Design::Sm90(config) if !config.swapped && !config.over_grid && config.split == 1 => Some(config),
-            _ => None,
-        });
-        let config = Sm90 { tile, schedule, cluster, ..plain.expect("a plain kernel") };
-        config.band(&config.grid(gemm))
-    };
+    let band =
+        |[m, n, k]: [i64; 3], b: Major, tile: [u32; 2], schedule: Schedule, cluster: [u32; 2]| {
+            let problem = gemm(F16, m, n, k, Layout { a: Major::Row, b, out: Major::Row });
+            let Problem::Gemm(gemm) = &problem else { unreachable!("made above") };
+            let plain = ranked(&problem, H100, false).into_iter().find_map(|position| {
+                match all()[position].design {
+                    Design::Sm90(config)
+                        if !config.swapped && !config.over_grid && config.split == 1 =>
+                    {
+                        Some(config)
+                    }
+                    _ => None,
+                }
+            });
+            let config = Sm90 { tile, schedule, cluster, ..plain.expect("a plain kernel") };
+            config.band(&config.grid(gemm))
+        };
     // 207.6 us, where 8 takes 211.8 and 4 takes 218.6; 26.6 us, where 8 takes 29.5 (docs/notes/sm90-runs.md, run 17).
     assert_eq!(band([4096; 3], Major::Row, [128, 128], PingPong, [1, 2]), 16);
     assert_eq!(band([2048; 3], Major::Row, [128, 128], PingPong, [2, 1]), 2);
@@ -312,13 +383,21 @@ fn drawn_by_gpcs(tiles: [u32; 2], tile: [u32; 2], band: u32) -> u32 {
 #[test]
 fn tiles_of_one_round_are_placed_gpc_by_gpc() {
     let mut bands = HashSet::new();
-    for (m, n, k) in [(1024, 1024, 8960), (320, 1536, 4608), (584, 1856, 6080), (2048, 640, 7104), (192, 1600, 7040)] {
+    for (m, n, k) in [
+        (1024, 1024, 8960),
+        (320, 1536, 4608),
+        (584, 1856, 6080),
+        (2048, 640, 7104),
+        (192, 1600, 7040),
+    ] {
         for layout in Layout::all() {
             let problem = gemm(F16, m, n, k, layout);
             let Problem::Gemm(gemm) = &problem else { unreachable!() };
-            for kernel in ranked(&problem, H100, false).into_iter().map(|position| &all()[position]) {
+            for kernel in ranked(&problem, H100, false).into_iter().map(|position| &all()[position])
+            {
                 let Design::Sm90(config) = &kernel.design else { continue };
-                let launch = kernel.launch(&problem, Target::typical(90), 0).expect("there is an output");
+                let launch =
+                    kernel.launch(&problem, Target::typical(90), 0).expect("there is an output");
                 let Params::Sm90(params) = &launch.params else { panic!("not its parameters") };
                 if launch.overlapping {
                     continue;
@@ -326,13 +405,27 @@ fn tiles_of_one_round_are_placed_gpc_by_gpc() {
                 // Each CTA has one tile of its own, and no other kernel's besides.
                 let grid = config.grid(gemm);
                 let tiles = grid.clusters.map(|tiles| tiles as u32);
-                assert_eq!((launch.cluster, launch.grid), (1, tiles[0] * tiles[1]), "{}", kernel.name());
+                assert_eq!(
+                    (launch.cluster, launch.grid),
+                    (1, tiles[0] * tiles[1]),
+                    "{}",
+                    kernel.name()
+                );
                 assert!(launch.grid <= 132 && launch.pack.is_none(), "{}", kernel.name());
                 let band = params.scalars.band as u32;
                 let placement = config.placement(gemm, &grid, 1, 132).expect("it is placed");
                 let drawn = |band| f64::from(drawn_by_gpcs(tiles, config.tile, band));
-                assert_eq!((placement.band, placement.drawn), (band, drawn(band)), "{}", kernel.name());
-                assert!((1..=8).all(|other| other == 7 || drawn(band) <= drawn(other)), "{}", kernel.name());
+                assert_eq!(
+                    (placement.band, placement.drawn),
+                    (band, drawn(band)),
+                    "{}",
+                    kernel.name()
+                );
+                assert!(
+                    (1..=8).all(|other| other == 7 || drawn(band) <= drawn(other)),
+                    "{}",
+                    kernel.name()
+                );
                 // Less than by lot, or there was nothing to win.
                 assert!(placement.drawn < placement.drawn_anywhere, "{}", kernel.name());
                 bands.insert(band);
@@ -345,9 +438,14 @@ fn tiles_of_one_round_are_placed_gpc_by_gpc() {
 #[test]
 fn corrections_are_made_where_they_were_learnt() {
     let h100 = H100.expect("an H100");
-    for (m, n, k) in
-        [(128, 128, 0), (8, 1 << 30, 8), (1, 4096, 4096), (128, 128, 128), (8, 8, 1 << 30), (320, 544, 26048)]
-    {
+    for (m, n, k) in [
+        (128, 128, 0),
+        (8, 1 << 30, 8),
+        (1, 4096, 4096),
+        (128, 128, 128),
+        (8, 8, 1 << 30),
+        (320, 544, 26048),
+    ] {
         let (mut corrected, mut different) = (0, HashSet::new());
         for layout in Layout::all() {
             for target in [h100, Target { cc: 90, multiprocessors: 2 }] {
@@ -356,7 +454,11 @@ fn corrections_are_made_where_they_were_learnt() {
                 let plain = Asked { problem: &product, target, fused: false, copied_bytes: 0 };
                 for (position, seconds, features) in features(&problem, target) {
                     let kernel = &all()[position];
-                    assert!(features.iter().all(|feature| feature.is_finite()), "{m} {n} {k}: {}", kernel.name());
+                    assert!(
+                        features.iter().all(|feature| feature.is_finite()),
+                        "{m} {n} {k}: {}",
+                        kernel.name()
+                    );
                     let correction = plain.correction(kernel, seconds).expect("a known kernel");
                     assert!(correction.is_finite(), "{m} {n} {k}: {}", kernel.name());
                     different.insert(correction.to_bits());
@@ -365,7 +467,11 @@ fn corrections_are_made_where_they_were_learnt() {
                 }
             }
         }
-        assert!(corrected > 100 && different.len() > 20, "{m} {n} {k}: {corrected}, {}", different.len());
+        assert!(
+            corrected > 100 && different.len() > 20,
+            "{m} {n} {k}: {corrected}, {}",
+            different.len()
+        );
     }
     // Nothing was learnt of larger products, or of other types.
     for problem in [gemm(F16, 8192, 8192, 8192, TNT), gemm(F32, 512, 512, 512, TNT)] {

@@ -21,8 +21,17 @@ fn skinny_kernels_serve_what_is_narrow_and_nothing_else() {
                 let by_rows = skinny(&gemm(dtype, few, 4096, 512, layout), Target::typical(90));
                 let by_columns = skinny(&gemm(dtype, 4096, few, 512, layout), Target::typical(90));
                 assert_eq!(by_rows.is_empty(), few > most, "{dtype} {few} {layout}");
-                assert!(by_rows.iter().all(|(kernel, config)| config.narrow == Narrow::M && !kernel.is_transposed()));
-                assert!(by_columns.iter().all(|(kernel, config)| config.narrow == Narrow::N && kernel.is_transposed()));
+                assert!(
+                    by_rows
+                        .iter()
+                        .all(|(kernel, config)| config.narrow == Narrow::M
+                            && !kernel.is_transposed())
+                );
+                assert!(
+                    by_columns.iter().all(
+                        |(kernel, config)| config.narrow == Narrow::N && kernel.is_transposed()
+                    )
+                );
                 assert_eq!(by_rows.is_empty(), by_columns.is_empty());
                 for (_, config) in by_rows.iter().chain(&by_columns) {
                     assert!(i64::from(config.tokens) >= few);
@@ -32,10 +41,16 @@ fn skinny_kernels_serve_what_is_narrow_and_nothing_else() {
             assert!(skinny(&gemm(dtype, 65, 4096, 512, layout), Target::typical(90)).is_empty());
         }
     }
-    let Problem::Gemm(wide) = gemm(F16, 100, 4096, 512, Layout::all().next().unwrap()) else { panic!("not a GEMM") };
-    let (_, config) = skinny(&gemm(F16, 1, 4096, 512, Layout::all().next().unwrap()), Target::typical(90))[0];
+    let Problem::Gemm(wide) = gemm(F16, 100, 4096, 512, Layout::all().next().unwrap()) else {
+        panic!("not a GEMM")
+    };
+    let (_, config) =
+        skinny(&gemm(F16, 1, 4096, 512, Layout::all().next().unwrap()), Target::typical(90))[0];
     let limit = i64::from(config.tokens);
-    assert_eq!(config.check_extents(&wide), Err(Unsupported::Few { dimension: "M", extent: 100, limit }));
+    assert_eq!(
+        config.check_extents(&wide),
+        Err(Unsupported::Few { dimension: "M", extent: 100, limit })
+    );
 }
 
 #[test]
@@ -44,7 +59,9 @@ fn narrow_problems_of_unaligned_rows_have_skinny_kernels_too() {
         for (m, n) in [(5, 4095), (4095, 5)] {
             for cc in [80, 86, 90, 120] {
                 let found = skinny(&gemm(F32, m, n, 4097, layout), Target::typical(cc));
-                assert!(found.iter().all(|(kernel, config)| config.align == 4 && kernel.runs_on(cc)));
+                assert!(
+                    found.iter().all(|(kernel, config)| config.align == 4 && kernel.runs_on(cc))
+                );
                 let found = skinny(&gemm(F16, m, n, 4097, layout), Target::typical(cc));
                 assert!(found.iter().all(|(_, config)| config.align == 2));
                 assert!(cc != 90 || !found.is_empty());
@@ -61,7 +78,8 @@ fn skinny_launches_read_all_of_the_wide_operand() {
         assert!(found.iter().any(|(_, config)| config.split > 1));
         for (kernel, config) in found {
             assert_eq!(config.narrow, narrow);
-            let launch = kernel.launch(&problem, Target::typical(90), 0).expect("there is an output");
+            let launch =
+                kernel.launch(&problem, Target::typical(90), 0).expect("there is an output");
             let Params::Gemm(params) = launch.params else { panic!("not its parameters") };
             assert_eq!((params.m, params.n, params.k), (8, 5000, 4096));
             assert_eq!(launch.grid, 5000u32.div_ceil(config.tile[0]) * config.split);
@@ -69,11 +87,15 @@ fn skinny_launches_read_all_of_the_wide_operand() {
             assert_eq!(launch.shared_bytes, kernel.shared_bytes());
             assert!(config.split == 1 || kernel.min_cc() == 90);
             // Kernels follow each other without a gap where that was measured to pay, and nowhere else.
-            let elsewhere = kernel.launch(&problem, Target::typical(100), 0).expect("there is an output");
+            let elsewhere =
+                kernel.launch(&problem, Target::typical(100), 0).expect("there is an output");
             assert!(!elsewhere.overlapping);
             let many = Target { cc: 90, multiprocessors: 5000 };
             let alone = config.ctas_per_sm(kernel.types) == 1;
-            assert_eq!(kernel.launch(&problem, many, 0).expect("there is an output").overlapping, alone);
+            assert_eq!(
+                kernel.launch(&problem, many, 0).expect("there is an output").overlapping,
+                alone
+            );
             let few = Target { cc: 90, multiprocessors: 10 };
             assert!(kernel.launch(&problem, few, 0).expect("there is an output").overlapping);
         }
@@ -98,7 +120,11 @@ fn skinny_kernels_fit_the_chips_that_they_run_on() {
         for cc in [80, 86, 89, 100, 120] {
             let found = ranked(&gemm(dtype, 1, 4096, 4096, TNT), Some(Target::typical(cc)), false);
             let rounds = |kernel: &Kernel| dtype == F32 && matches!(kernel.design, Design::Sm80(_));
-            let first = found.iter().map(|position| &all()[*position]).find(|kernel| !rounds(kernel)).expect("some");
+            let first = found
+                .iter()
+                .map(|position| &all()[*position])
+                .find(|kernel| !rounds(kernel))
+                .expect("some");
             assert!(matches!(first.design, Design::Skinny(_)), "{dtype} {cc} {}", first.name());
         }
     }
