@@ -9,7 +9,7 @@ use cudarc::driver::sys::{
 };
 
 use super::device::is_default_stream;
-use super::{Call, Device};
+use super::{Device, KernelCall};
 
 /// A graph of one kernel's launch.
 pub struct Graph {
@@ -45,7 +45,7 @@ impl Graph {
     ///
     /// It is made of a node, not by capturing the launch: a capture is lost, and another thread gets an error, where that thread
     /// synchronizes the device meanwhile. That the launch may overlap the one in front is left out: that one is no part of the graph.
-    pub fn new(device: &Device, stream: u64, call: &Call<'_>) -> Option<Graph> {
+    pub fn new(device: &Device, stream: u64, call: &KernelCall<'_>) -> Option<Graph> {
         let _current = device.make_current().ok()?;
         if device.driver < IN_ONE_PIECE || !keeps_to_one_context(stream) {
             return None;
@@ -92,7 +92,12 @@ impl Graph {
     /// # Safety
     /// Every address in the parameters is valid on the device until the launch has run.
     #[inline(always)] // in every launch that is repeated
-    pub unsafe fn launch(&self, device: &Device, stream: u64, changed: Option<&Call<'_>>) -> bool {
+    pub unsafe fn launch(
+        &self,
+        device: &Device,
+        stream: u64,
+        changed: Option<&KernelCall<'_>>,
+    ) -> bool {
         if stream != self.stream || self.launching.swap(true, Ordering::Acquire) {
             return false;
         }
@@ -110,7 +115,7 @@ impl Graph {
 
     /// Gives further launches other parameters, by the thread that is launching.
     #[inline(never)]
-    fn change(&self, call: &Call<'_>) -> bool {
+    fn change(&self, call: &KernelCall<'_>) -> bool {
         let mut pointers = [std::ptr::null_mut(); 2];
         let params = call.node(&mut pointers);
         // SAFETY: the node is the graph's, which lives as long as `self`; the driver copies parameters before it returns. Launches that have

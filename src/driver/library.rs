@@ -42,7 +42,7 @@ unsafe impl Sync for Function {}
 
 /// The shape of a launch: CTAs, threads of each, CTAs of a cluster, each along x, y and z; dynamic shared memory in bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Grid {
+pub struct LaunchConfig {
     pub ctas: [u32; 3],
     pub threads: [u32; 3],
     pub cluster: [u32; 3],
@@ -51,10 +51,10 @@ pub struct Grid {
     pub overlapping: bool,
 }
 
-impl Grid {
+impl LaunchConfig {
     /// So many CTAs of so many threads, side by side and with nothing else to it.
-    pub fn plain(ctas: u32, threads: u32) -> Grid {
-        Grid {
+    pub fn plain(ctas: u32, threads: u32) -> LaunchConfig {
+        LaunchConfig {
             ctas: [ctas, 1, 1],
             threads: [threads, 1, 1],
             cluster: [1; 3],
@@ -67,17 +67,17 @@ impl Grid {
 /// A grid as the driver takes it, but for the stream: made once where a launch is repeated.
 #[derive(Clone)]
 #[repr(C)] // the attributes, of which most launches have none, last
-pub struct Configuration {
+pub struct EncodedConfig {
     config: CUlaunchConfig,
     attributes: ArrayVec<CUlaunchAttribute, 2>,
 }
 
 // SAFETY: the pointers in it, to the stream and the attributes, are null; a launch fills in those of its own copy.
-unsafe impl Send for Configuration {}
-unsafe impl Sync for Configuration {}
+unsafe impl Send for EncodedConfig {}
+unsafe impl Sync for EncodedConfig {}
 
-impl From<Grid> for Configuration {
-    fn from(grid: Grid) -> Configuration {
+impl From<LaunchConfig> for EncodedConfig {
+    fn from(grid: LaunchConfig) -> EncodedConfig {
         let mut attributes = ArrayVec::new();
         let mut add = |id, fill: &dyn Fn(&mut CUlaunchAttributeValue)| {
             let mut value = CUlaunchAttributeValue { pad: [0; 64] };
@@ -105,27 +105,27 @@ impl From<Grid> for Configuration {
             attrs: std::ptr::null_mut(),
             numAttrs: attributes.len() as u32,
         };
-        Configuration { config, attributes }
+        EncodedConfig { config, attributes }
     }
 }
 
-impl Configuration {
+impl EncodedConfig {
     pub(super) fn attributes(&self) -> &[CUlaunchAttribute] {
         &self.attributes
     }
 }
 
 /// A launch: what, how, and with which parameters.
-pub struct Call<'a> {
+pub struct KernelCall<'a> {
     pub function: Function,
-    pub grid: &'a Configuration,
+    pub grid: &'a EncodedConfig,
     /// What the kernel declares as its first parameter.
     pub params: *const c_void,
     /// Its second, unless it has none.
     pub more: &'a [u64],
 }
 
-impl Call<'_> {
+impl KernelCall<'_> {
     /// Enqueues the launch on a stream of the device that the function is of, whichever is current.
     ///
     /// On a stream that was made it is not asked which context is current, 20 ns of each launch: function and stream belong to one context
@@ -284,7 +284,7 @@ impl Function {
         self,
         device: &Device,
         stream: u64,
-        grid: &Configuration,
+        grid: &EncodedConfig,
         words: &[u64],
     ) -> Result<(), DriverError> {
         let _current = device.make_current()?;
@@ -302,7 +302,7 @@ impl Function {
     unsafe fn call(
         self,
         stream: u64,
-        grid: &Configuration,
+        grid: &EncodedConfig,
         arguments: &mut [*mut c_void],
     ) -> CUresult {
         let config = CUlaunchConfig {

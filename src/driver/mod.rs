@@ -9,5 +9,5 @@ mod tensor_map;
 pub use device::{Current, Device};
 pub use error::DriverError;
 pub use graph::{Graph, graphs};
-pub use library::{Call, Configuration, Function, Grid, Library};
+pub use library::{EncodedConfig, Function, KernelCall, LaunchConfig, Library};
 pub use tensor_map::EncodedTensorMap;

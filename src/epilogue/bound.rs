@@ -13,7 +13,7 @@ pub enum Value {
 
 /// An epilogue and what it reads and writes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Bound {
+pub struct BoundEpilogue {
     pub epilogue: &'static Epilogue,
     /// One for each of the graph's inputs.
     pub inputs: Vec<Value>,
@@ -50,14 +50,14 @@ impl Epilogue {
     }
 }
 
-impl Bound {
+impl BoundEpilogue {
     /// The same with other views of its tensors.
-    pub fn map_views(&self, change: impl Fn(&View) -> View) -> Bound {
+    pub fn map_views(&self, change: impl Fn(&View) -> View) -> BoundEpilogue {
         let input = |value: &Value| match value {
             Value::Tensor(view) => Value::Tensor(change(view)),
             Value::Scalar(number) => Value::Scalar(*number),
         };
-        Bound {
+        BoundEpilogue {
             epilogue: self.epilogue,
             inputs: self.inputs.iter().map(input).collect(),
             outputs: self.outputs.iter().map(|output| output.as_ref().map(&change)).collect(),

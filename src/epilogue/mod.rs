@@ -7,7 +7,7 @@ mod functions;
 mod graph;
 mod intern;
 
-pub use bound::{Bound, Value};
+pub use bound::{BoundEpilogue, Value};
 pub use cuda::functor;
 pub use functions::{Argument, Meaning};
 pub use graph::{Binary, Comparison, Fold, Graph, Id, Kind, Node, Number, Output, Unary};
@@ -164,7 +164,7 @@ impl Epilogue {
     }
 
     /// Whether code for this epilogue computes another, behind the same kernel.
-    pub fn serves(&self, asked: &Bound) -> bool {
+    pub fn serves(&self, asked: &BoundEpilogue) -> bool {
         let Epilogue { graph, inputs, outputs, reduced } = asked.epilogue;
         let input = |(ours, (theirs, value)): (&Input, (&Input, &Value))| match (ours, value) {
             (Input::Tensor(tensor), Value::Tensor(view)) => tensor.serves(view),

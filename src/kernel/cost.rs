@@ -30,7 +30,7 @@ impl Target {
 
 /// What the model is asked about the kernels of a group.
 #[derive(Clone, Copy)]
-pub struct Asked<'a> {
+pub struct CostQuery<'a> {
     pub problem: &'a GemmProblem,
     pub target: Target,
     /// Whether an epilogue is computed behind the sums.
@@ -49,7 +49,7 @@ pub fn ctas_per_sm(kernel: &Kernel) -> u32 {
     }
 }
 
-impl Asked<'_> {
+impl CostQuery<'_> {
     /// Estimated seconds. Infinite for what the model does not know, which then ranks last.
     pub fn seconds(&self, kernel: &Kernel, ctas_per_sm: u32) -> f64 {
         let (gemm, types) = (self.problem, kernel.types);

@@ -7,8 +7,8 @@
 //! the best kernels of a product. What concerns threads that load, epilogues and copies is from other timings (docs/notes/sm90-runs.md).
 
 use super::Types;
-use super::cost::Asked;
-use super::sm90::{Grid, Placement, Schedule, Sm90};
+use super::cost::CostQuery;
+use super::sm90::{Placement, Schedule, Sm90, TileGrid};
 use crate::problem::GemmProblem;
 
 /// FLOP a second of one multiprocessor's tensor cores on 16-bit elements, as wgmma reaches it; and how much of the time it takes in
@@ -107,7 +107,7 @@ pub fn placed(
     config: &Sm90,
     types: Types,
     problem: &GemmProblem,
-    grid: &Grid,
+    grid: &TileGrid,
     ctas_per_sm: u32,
     multiprocessors: u32,
 ) -> Option<(Placement, f64)> {
@@ -158,10 +158,10 @@ fn epilogue(config: &Sm90, rounds: f64) -> f64 {
 }
 
 /// Estimated seconds of a kernel.
-pub fn seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked) -> f64 {
+pub fn seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &CostQuery) -> f64 {
     /// What the times below are too long by, beside those of `placed`.
     const AS_OTHERS: f64 = 1.12;
-    let Asked { problem, target, fused, copied_bytes } = *asked;
+    let CostQuery { problem, target, fused, copied_bytes } = *asked;
     let [tile_m, tile_n] = config.tile.map(f64::from);
     let [cluster_m, cluster_n] = config.cluster.map(f64::from);
     let (size, split) = (f64::from(config.cluster_size()), f64::from(config.split));
@@ -282,7 +282,7 @@ pub fn seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked) -> 
 /// A model of its own: all CTAs run at once, and sums meet behind the last product. Fitted to 935 timings on 153 products of few tiles in
 /// float16 (docs/notes/sm90-parts.md), then, with the other model, to docs/benchmarks/chance_h100.json, which moved it by a tenth. Hence
 /// `AS_OTHERS`: the other model's times, too, are too long on such products.
-pub fn over_grid_seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked) -> f64 {
+pub fn over_grid_seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &CostQuery) -> f64 {
     const AS_OTHERS: f64 = 1.243;
     /// As above; of operands, a multiprocessor draws as much as where it is alone with the cache.
     const TENSOR_RATE: f64 = 6.39e12;
@@ -298,10 +298,10 @@ pub fn over_grid_seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &
     /// Seconds that parts wait for each other where they do not all run at once, as on a chip smaller than an H100 (`PATIENCE` of the
     /// program).
     const APART: f64 = 50e-6;
-    let Asked { problem, target, fused, .. } = *asked;
+    let CostQuery { problem, target, fused, .. } = *asked;
     let [tile_m, tile_n] = config.tile.map(f64::from);
     let [cluster_m, cluster_n] = config.cluster.map(f64::from);
-    let (split, parts) = (f64::from(config.split), f64::from(config.k_parts(problem)));
+    let (split, parts) = (f64::from(config.split), f64::from(config.k_splits(problem)));
     let element = types.a.bytes() as f64;
     let blocks = ((problem.k() as f64 * element / 128.0).ceil() / parts).ceil();
     let [a_rows, b_rows] = config
@@ -335,7 +335,7 @@ pub fn over_grid_seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &
 /// A coarser model than the other, and apart from it: where groups end is not known, and what tells between its 9 configurations is how
 /// their tiles fill the chip, and how often B is read. Checked against 57 sets of timings; the kernel that it puts first takes 1.02
 /// times as long as the best (docs/notes/grouped.md).
-pub fn grouped_seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &Asked) -> f64 {
+pub fn grouped_seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &CostQuery) -> f64 {
     const TENSOR_RATE: f64 = 5.3e12;
     const L2_RATE: f64 = 112e9;
     const L2_RATE_OF_ALL: f64 = 10.9e12;
@@ -345,7 +345,7 @@ pub fn grouped_seconds(config: &Sm90, types: Types, ctas_per_sm: u32, asked: &As
     const PING_PONG_ENDS: f64 = 0.485;
     /// How much of B each strip of a group's rows after the first reads from memory again, as they do not read it at quite the same time.
     const AGAIN: f64 = 0.15;
-    let Asked { problem, target, .. } = *asked;
+    let CostQuery { problem, target, .. } = *asked;
     let [tile_m, tile_n] = config.tile.map(f64::from);
     let [cluster_m, cluster_n] = config.cluster.map(f64::from);
     let (size, sms) = (f64::from(config.cluster_size()), f64::from(target.multiprocessors));

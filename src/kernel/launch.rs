@@ -141,7 +141,7 @@ pub struct Sm90Scalars {
     pub a_stride: [i64; 2],
     /// Where K is cut over the grid: the workspace, else 0, and the number of parts.
     pub workspace: u64,
-    pub parts: i32,
+    pub k_splits: i32,
     pub padding: i32,
 }
 

@@ -35,10 +35,10 @@ pub use types::Types;
 
 use thiserror::Error;
 
-use self::cost::{Asked, ctas_per_sm};
+use self::cost::{CostQuery, ctas_per_sm};
 use self::name::append;
-use self::reduce::Parts;
-use crate::epilogue::{Bound, Epilogue, Reduction};
+use self::reduce::Partials;
+use crate::epilogue::{BoundEpilogue, Epilogue, Reduction};
 use crate::operand::{DType, Device};
 use crate::problem::{GemmProblem, Problem};
 
@@ -174,7 +174,7 @@ impl Kernel {
     }
 
     /// Whether what this kernel fuses is what is asked for, and if not, why.
-    pub fn fuses(&self, asked: Option<&Bound>) -> Result<(), Unsupported> {
+    pub fn fuses(&self, asked: Option<&BoundEpilogue>) -> Result<(), Unsupported> {
         match (self.epilogue, asked) {
             (None, None) => Ok(()),
             (Some(fused), Some(asked)) if fused.serves(asked) => Ok(()),
@@ -309,7 +309,8 @@ impl Kernel {
         let Some(problem) = problem.product() else { return f64::INFINITY };
         let (copied_bytes, fused) =
             (self.copies(&problem).unwrap_or_default(), self.epilogue.is_some());
-        Asked { problem: &problem, target, fused, copied_bytes }.seconds(self, ctas_per_sm(self))
+        CostQuery { problem: &problem, target, fused, copied_bytes }
+            .seconds(self, ctas_per_sm(self))
     }
 
     /// Dynamic shared memory of a launch, in bytes.
@@ -396,7 +397,7 @@ impl Kernel {
         let partial = if reductions.is_empty() {
             0
         } else {
-            Reduce::bytes(&reductions, &self.parts(gemm), gemm.batch())
+            Reduce::bytes(&reductions, &self.partials(gemm), gemm.batch())
         };
         self.main_workspace_bytes(gemm) + partial
     }
@@ -420,20 +421,25 @@ impl Kernel {
     }
 
     /// The partial results that a launch on this problem stores.
-    fn parts(&self, problem: &GemmProblem) -> Parts {
+    fn partials(&self, problem: &GemmProblem) -> Partials {
         let framed = if self.is_transposed() { problem.transposed() } else { *problem };
         match &self.design {
             // One in itself, or a sum, which is not reduced.
-            Design::Reference(_) | Design::Elementwise(_) => Parts::of_calls(&framed, 1),
-            Design::Simt(config) => Parts::of_calls(&framed, config.columns_of_call(self.types)),
-            Design::Skinny(_) => Parts::of_calls(&framed, Skinny::COLUMNS_OF_CALL),
-            Design::Sm80(config) => config.program().parts(self.types, &framed),
-            Design::Sm90(config) => config.parts(self.types, &framed),
+            Design::Reference(_) | Design::Elementwise(_) => Partials::per_call(&framed, 1),
+            Design::Simt(config) => Partials::per_call(&framed, config.columns_of_call(self.types)),
+            Design::Skinny(_) => Partials::per_call(&framed, Skinny::COLUMNS_OF_CALL),
+            Design::Sm80(config) => config.program().partials(self.types, &framed),
+            Design::Sm90(config) => config.partials(self.types, &framed),
         }
     }
 
     /// The second step of an epilogue's reductions; None where there are none.
-    pub fn reduce(&self, problem: &Problem, bound: &Bound, workspace: u64) -> Option<Reduce> {
+    pub fn reduce(
+        &self,
+        problem: &Problem,
+        bound: &BoundEpilogue,
+        workspace: u64,
+    ) -> Option<Reduce> {
         let (reductions, Problem::Gemm(problem)) = (self.reductions(), problem) else {
             return None;
         };
@@ -443,7 +449,14 @@ impl Kernel {
         let transposed = self.is_transposed();
         let framed = if transposed { problem.transposed() } else { *problem };
         let workspace = workspace + self.main_workspace_bytes(problem);
-        Some(Reduce::new(&reductions, bound, &framed, &self.parts(problem), transposed, workspace))
+        Some(Reduce::new(
+            &reductions,
+            bound,
+            &framed,
+            &self.partials(problem),
+            transposed,
+            workspace,
+        ))
     }
 }
 

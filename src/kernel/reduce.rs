@@ -1,12 +1,12 @@
 //! Reductions of an epilogue's outputs. A program folds what a warp has in hand and stores it, in workspace, as a partial result in
 //! a place of its own; a second launch folds the partial results, in their order. So the same operands give the same bits.
 
-use crate::epilogue::{Bound, Reduction};
+use crate::epilogue::{BoundEpilogue, Reduction};
 use crate::problem::GemmProblem;
 
 /// What a program stores of a reduction, in its own frame, whose output is row-major.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Parts {
+pub struct Partials {
     /// Rows and columns that its tiles cover, those outside the output included.
     pub covered: [u64; 2],
     /// Partial results of a column, and of a row.
@@ -46,7 +46,7 @@ impl Reduce {
     const WIDTH: i64 = 32;
 
     /// Bytes of workspace.
-    pub fn bytes(reductions: &[Reduction], parts: &Parts, batch: i64) -> u64 {
+    pub fn bytes(reductions: &[Reduction], parts: &Partials, batch: i64) -> u64 {
         reductions.iter().map(|reduction| partial_bytes(reduction, parts, batch)).sum()
     }
 
@@ -54,9 +54,9 @@ impl Reduce {
     /// address.
     pub fn new(
         reductions: &[Reduction],
-        bound: &Bound,
+        bound: &BoundEpilogue,
         problem: &GemmProblem,
-        parts: &Parts,
+        parts: &Partials,
         transposed: bool,
         workspace: u64,
     ) -> Reduce {
@@ -99,16 +99,16 @@ impl Reduce {
     }
 }
 
-fn partial_bytes(reduction: &Reduction, parts: &Parts, batch: i64) -> u64 {
+fn partial_bytes(reduction: &Reduction, parts: &Partials, batch: i64) -> u64 {
     let at = usize::from(reduction.along[2]);
     let elements = batch as u64 * parts.count[at] * parts.covered[1 - at];
     (elements * reduction.compute.bytes() as u64).next_multiple_of(16)
 }
 
-impl Parts {
+impl Partials {
     /// Of a program that stores a partial result for each call of its epilogue, with so many columns.
-    pub fn of_calls(problem: &GemmProblem, columns: u64) -> Parts {
+    pub fn per_call(problem: &GemmProblem, columns: u64) -> Partials {
         let [m, n] = [problem.m() as u64, problem.n() as u64];
-        Parts { covered: [m, n], count: [m, n.div_ceil(columns)] }
+        Partials { covered: [m, n], count: [m, n.div_ceil(columns)] }
     }
 }

@@ -11,7 +11,7 @@ mod weights;
 pub use self::weights::CANDIDATES;
 use self::weights::{FARTHEST, FIRST, LARGEST, MEAN, MOST_FLOP, SECOND, SPREAD, THIRD};
 use super::Types;
-use super::cost::Asked;
+use super::cost::CostQuery;
 use super::hopper;
 use super::sm90::{Schedule, Sm90};
 use crate::operand::DType;
@@ -20,7 +20,7 @@ pub const FEATURES: usize = 31;
 
 /// Whether it was fitted to such kernels and products: plain ones of 16-bit operands and outputs that the copy engine loads where they lie, of no
 /// more work than what was timed.
-pub fn knows(config: &Sm90, types: Types, asked: &Asked) -> bool {
+pub fn knows(config: &Sm90, types: Types, asked: &CostQuery) -> bool {
     let [m, n, k] =
         [asked.problem.m(), asked.problem.n(), asked.problem.k()].map(|extent| extent as f64);
     let plain = !config.grouped
@@ -40,7 +40,7 @@ pub fn features(
     config: &Sm90,
     types: Types,
     ctas_per_sm: u32,
-    asked: &Asked,
+    asked: &CostQuery,
     seconds: f64,
 ) -> [f32; FEATURES] {
     let (problem, multiprocessors) = (asked.problem, asked.target.multiprocessors);
@@ -50,7 +50,7 @@ pub fn features(
     let [tile_m, tile_n] = config.tile.map(f64::from);
     let [cluster_m, cluster_n] = config.cluster.map(f64::from);
     let split = if config.over_grid { 1.0 } else { f64::from(config.split) };
-    let parts = if config.over_grid { f64::from(config.k_parts(problem)) } else { 1.0 };
+    let parts = if config.over_grid { f64::from(config.k_splits(problem)) } else { 1.0 };
     let blocks = ((problem.k() * types.a.bytes()) as f64 / 128.0).ceil();
     let blocks = (blocks / (split * parts)).ceil();
     let clusters = grid.clusters[0] * grid.clusters[1] * parts;
@@ -110,7 +110,7 @@ pub fn correction(
     config: &Sm90,
     types: Types,
     ctas_per_sm: u32,
-    asked: &Asked,
+    asked: &CostQuery,
     seconds: f64,
 ) -> f64 {
     let mut input = features(config, types, ctas_per_sm, asked, seconds);

@@ -1,6 +1,6 @@
 //! The `skinny` family: products with few rows or few columns, which are bound by how fast the other operand is read.
 
-use super::cost::Asked;
+use super::cost::CostQuery;
 use super::name::append;
 use super::{Demand, GemmParams, Launch, Major, Target, Types, Unsupported};
 use crate::operand::DType;
@@ -268,7 +268,7 @@ impl Skinny {
     /// Fitted to 339 timings of the configurations for up to 16 rows, float16, 16-byte aligned, on an H100 (docs/notes/skinny.md): off by
     /// 5 % (root mean square), 22 % at worst; what it puts first takes 1.014 times as long as the best in the mean, 1.11 at worst. The
     /// factors for other alignments and FMA come from a few timings each, which it misses by up to 20 %.
-    pub fn seconds(&self, types: Types, ctas_per_sm: u32, asked: &Asked) -> f64 {
+    pub fn seconds(&self, types: Types, ctas_per_sm: u32, asked: &CostQuery) -> f64 {
         /// Bytes a second of an H100's memory; other chips are taken to have as much a SM.
         const DEVICE_RATE: f64 = 3.0e12;
         const H100_SMS: f64 = 132.0;
@@ -280,7 +280,7 @@ impl Skinny {
         const FEW: f64 = 0.05;
         /// Multiply-adds a second of a SM, as the FMA loop reaches them.
         const FMA_RATE: f64 = 60e9;
-        let Asked { problem, target, .. } = *asked;
+        let CostQuery { problem, target, .. } = *asked;
         let program = self.program(problem);
         let (element, [tile_n, tile_k]) = (types.a.bytes() as f64, self.tile.map(f64::from));
         let sms = f64::from(target.multiprocessors);

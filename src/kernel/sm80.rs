@@ -2,7 +2,7 @@
 
 use super::launch::tiles;
 use super::name::append;
-use super::reduce::Parts;
+use super::reduce::Partials;
 use super::{Demand, GemmParams, Launch, Layout, Major, Types};
 use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
@@ -151,14 +151,14 @@ impl Sm80 {
 
     /// The partial results of a reduction that this program stores: one for each column of the rows that a warp stores at once,
     /// and one for each row of a warp's columns.
-    pub(super) fn parts(&self, types: Types, problem: &GemmProblem) -> Parts {
+    pub(super) fn partials(&self, types: Types, problem: &GemmProblem) -> Partials {
         let [tile_m, tile_n, _] = self.tile.map(u64::from);
         let covered = [
             (problem.m() as u64).next_multiple_of(tile_m),
             (problem.n() as u64).next_multiple_of(tile_n),
         ];
         let rows = u64::from(32 / self.lanes_of_row(types));
-        Parts {
+        Partials {
             covered,
             count: [covered[0] / rows, covered[1] / tile_n * u64::from(self.warps[1])],
         }

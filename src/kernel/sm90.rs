@@ -4,13 +4,13 @@ mod grid;
 mod launch;
 mod shapes;
 
-pub use self::grid::{Grid, Placement};
+pub use self::grid::{Placement, TileGrid};
 use self::shapes::{
     BY_THREADS, GROUPED, OVER_GRID, SHAPES, SHAPES_FROM_REGISTERS, SHAPES_FROM_REGISTERS_PACKED,
     SHAPES_PACKED, SWAPPED, SWAPPED_PACKED, Shape,
 };
 use super::name::append;
-use super::reduce::Parts;
+use super::reduce::Partials;
 use super::{Demand, Layout, Major, Types, Unsupported};
 use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
@@ -48,7 +48,7 @@ pub struct Sm90 {
     pub cluster: [u32; 2],
     /// CTAs of a cluster that share one tile, each with a part of K; or, over the grid, of those that share a tile, how many add up.
     pub split: u32,
-    /// Whether the parts of K are spread over the grid (`k_parts`), and their sums meet in workspace.
+    /// Whether the parts of K are spread over the grid (`k_splits`), and their sums meet in workspace.
     pub over_grid: bool,
     /// The program computes the transposed product and writes it transposed: few rows then lie on its N, or an operand that `wgmma`
     /// takes from registers on its M.
@@ -268,9 +268,9 @@ impl Sm90 {
         self.split > 1 && !self.over_grid
     }
 
-    /// Parts that K is cut into. Over the grid, as many as run beside each other on an H100, whatever the device, so that what the sums are
+    /// Partials that K is cut into. Over the grid, as many as run beside each other on an H100, whatever the device, so that what the sums are
     /// depends on the problem alone; each has at least so many blocks, for fewer are not worth a meeting.
-    pub fn k_parts(&self, problem: &GemmProblem) -> u32 {
+    pub fn k_splits(&self, problem: &GemmProblem) -> u32 {
         const LEAST_BLOCKS: u64 = 8;
         /// `MOST_PARTS` of the program.
         const MOST: u64 = 16;
@@ -513,7 +513,7 @@ impl Sm90 {
 
     /// The partial results of a reduction that the program stores, in the frame of its output: one for each column of the rows
     /// that a warp's lanes hold at once, and one for each row of a round's columns.
-    pub(super) fn parts(&self, types: Types, problem: &GemmProblem) -> Parts {
+    pub(super) fn partials(&self, types: Types, problem: &GemmProblem) -> Partials {
         let covered = |at: usize, extent: i64| {
             (extent as u64).next_multiple_of(u64::from(self.tile[at] * self.cluster[at]))
         };
@@ -522,14 +522,14 @@ impl Sm90 {
             // Rounds of 16 rows by 16 columns.
             let covered = [covered(1, m), covered(0, n)];
             let stored = u64::from(self.stored_columns());
-            return Parts {
+            return Partials {
                 covered,
                 count: [covered[0] / stored * stored.div_ceil(16), covered[1] / 16],
             };
         }
         let covered = [covered(0, m), covered(1, n)];
         let box_n = u64::from(self.box_n(types));
-        Parts { covered, count: [covered[0] / 8, covered[1] / box_n * box_n.div_ceil(32)] }
+        Partials { covered, count: [covered[0] / 8, covered[1] / box_n * box_n.div_ceil(32)] }
     }
 }
 

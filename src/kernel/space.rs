@@ -4,7 +4,7 @@ use std::sync::{LazyLock, Mutex};
 
 use rustc_hash::FxHashMap;
 
-use super::cost::{Asked, ctas_per_sm};
+use super::cost::{CostQuery, ctas_per_sm};
 use super::{
     Demand, Design, Elementwise, Kernel, Operation, Simt, Skinny, Sm80, Sm90, Target, Types,
     check_limits, residual,
@@ -161,7 +161,7 @@ pub fn ranked(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usi
         let first = &kernels[group.members[0].position];
         let copied_bytes = product.as_deref().map_or(Ok(0), |problem| first.copies(problem));
         let Ok(copied_bytes) = copied_bytes else { continue };
-        let asked = target.zip(product.as_deref()).map(|(target, problem)| Asked {
+        let asked = target.zip(product.as_deref()).map(|(target, problem)| CostQuery {
             problem,
             target,
             fused,
@@ -181,7 +181,7 @@ pub fn ranked(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usi
     }
     found.sort_unstable();
     if let Some((target, problem)) = target.zip(product.as_deref()) {
-        let asked = Asked { problem, target, fused, copied_bytes: 0 };
+        let asked = CostQuery { problem, target, fused, copied_bytes: 0 };
         let few = found.len().min(residual::CANDIDATES);
         correct(&mut found[..few], &asked);
         found[..few].sort_unstable();
@@ -202,7 +202,7 @@ fn seconds_and_position(key: u64) -> (f64, usize) {
 /// Corrects the seconds of the kernels that `ranked` has found where that was learnt from timings: in the mean by nothing. Of others nothing is known,
 /// and they gain nothing by that: they count as the one that is corrected for the worst. (Most load by threads what the copy engine loads as well for
 /// another; few rows have skinny kernels beside.)
-fn correct(found: &mut [u64], asked: &Asked) {
+fn correct(found: &mut [u64], asked: &CostQuery) {
     let correction = |key: &u64| {
         let (seconds, position) = seconds_and_position(*key);
         asked.correction(&all()[position], seconds)
@@ -221,7 +221,7 @@ fn correct(found: &mut [u64], asked: &Asked) {
 /// model gives them, and their features.
 pub fn features(problem: &Problem, target: Target) -> Vec<(usize, f64, [f32; residual::FEATURES])> {
     let Some(product) = problem.product() else { return Vec::new() };
-    let asked = Asked { problem: &product, target, fused: false, copied_bytes: 0 };
+    let asked = CostQuery { problem: &product, target, fused: false, copied_bytes: 0 };
     let of = |position: usize| {
         let kernel = &all()[position];
         let Design::Sm90(config) = &kernel.design else { return None };

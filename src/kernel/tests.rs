@@ -1,6 +1,6 @@
 use std::collections::HashSet;
 
-use super::cost::{Asked, ctas_per_sm};
+use super::cost::{CostQuery, ctas_per_sm};
 use super::launch::Sm90Params;
 use super::*;
 use crate::operand::DType::{Bf16, F16, F32};

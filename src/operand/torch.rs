@@ -113,7 +113,7 @@ impl Torch {
         tensor: &Bound<'_, PyAny>,
         into: &mut impl Reading,
     ) -> Option<PyResult<()>> {
-        let asked = Asked { torch: self, handle: self.handle(tensor) };
+        let asked = TensorQuery { torch: self, handle: self.handle(tensor) };
         // In an order in which nothing is asked that a tensor without plain memory would not answer.
         if asked.get(self.layout)? != self.strided {
             return None;
@@ -147,7 +147,7 @@ impl Torch {
 
     #[inline(always)]
     fn compare(&self, tensor: &Bound<'_, PyAny>, view: &View) -> Option<bool> {
-        let asked = Asked { torch: self, handle: self.handle(tensor) };
+        let asked = TensorQuery { torch: self, handle: self.handle(tensor) };
         // In the order of `read`, but for the layout: what has another has none of the strides either, and torch says so.
         let same = asked.dtype()? == view.dtype
             && asked.device()? == view.device
@@ -167,12 +167,12 @@ impl Torch {
 }
 
 /// A tensor that is being asked.
-struct Asked<'a> {
+struct TensorQuery<'a> {
     torch: &'a Torch,
     handle: Handle,
 }
 
-impl Asked<'_> {
+impl TensorQuery<'_> {
     #[inline(always)]
     fn get<T>(&self, function: Get<T>) -> Option<T> {
         let mut value = MaybeUninit::uninit();

@@ -2,7 +2,8 @@
 
 use super::{Problem, ProblemError};
 use crate::epilogue::{
-    Bound, Epilogue, Fold, Graph, Input, Kind, MAIN_OUTPUT, Node, Number, Tensor, Value, intern,
+    BoundEpilogue, Epilogue, Fold, Graph, Input, Kind, MAIN_OUTPUT, Node, Number, Tensor, Value,
+    intern,
 };
 use crate::operand::{DType, View};
 
@@ -24,7 +25,7 @@ pub fn fuse(
     graph: &Graph,
     inputs: &[(&'static str, Given)],
     outputs: &[(&'static str, Given)],
-) -> Result<Bound, ProblemError> {
+) -> Result<BoundEpilogue, ProblemError> {
     let out = problem.out();
     if let Some((name, _)) = inputs.iter().chain(outputs).nth(MAX_OPERANDS) {
         return Err(ProblemError::ManyOperands {
@@ -140,7 +141,7 @@ pub fn fuse(
         outputs: output_types,
         reduced,
     });
-    Ok(Bound { epilogue, inputs: values, outputs: views })
+    Ok(BoundEpilogue { epilogue, inputs: values, outputs: views })
 }
 
 /// Which of batch, m and n the dimensions are that the user names, counted in the output's own.

@@ -11,10 +11,10 @@ use pyo3::{PyTraverseError, PyVisit};
 use super::artifact::CompiledArtifact;
 use super::dtype::{self, PyDType};
 use super::epilogue::EpilogueArguments;
-use super::kernel::Kernel;
+use super::kernel::PyKernel;
 use super::launch::Ready;
 use super::tensors::{DenseTensor, ScaledTensor};
-use crate::epilogue::{Bound as BoundEpilogue, MAIN_OUTPUT};
+use crate::epilogue::{BoundEpilogue, MAIN_OUTPUT};
 use crate::operand::{self, DType, Operand, View};
 use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, Problem, ProblemError};
 
@@ -47,7 +47,7 @@ pub struct NativeArguments {
 /// The launch of a kernel that has run some arguments before, with the artifact that it was given.
 #[repr(C)] // as `Ready`
 pub struct Kept {
-    pub kernel: Py<Kernel>,
+    pub kernel: Py<PyKernel>,
     pub artifact: Py<CompiledArtifact>,
     /// The kernel's, as `kernel::at` counts.
     pub position: usize,

@@ -33,7 +33,7 @@ impl CompiledArtifact {
     }
 
     pub fn program<'a>(&'a self, py: Python<'a>) -> Option<&'a Arc<compile::Program>> {
-        self.compiled_obj.bind(py).cast::<Program>().ok().map(|program| &program.get().0)
+        self.compiled_obj.bind(py).cast::<PyProgram>().ok().map(|program| &program.get().0)
     }
 }
 
@@ -43,7 +43,7 @@ impl CompiledArtifact {
     fn new(py: Python<'_>, compiled_obj: Py<PyAny>, kernel_obj: Py<PyAny>) -> PyResult<Self> {
         // A launch takes a built-in kernel's parameters for those of the program.
         if let (Ok(program), Ok(kernel)) =
-            (compiled_obj.bind(py).cast::<Program>(), kernel::kernel_of(kernel_obj.bind(py)))
+            (compiled_obj.bind(py).cast::<PyProgram>(), kernel::kernel_of(kernel_obj.bind(py)))
             && !compile::is_of(&program.get().0, kernel)
         {
             let (name, kernel) = (&program.get().0.kernel, kernel.name());
@@ -107,7 +107,7 @@ impl CompiledArtifact {
                 program.kernel
             )));
         }
-        Ok(CompiledArtifact::of(Py::new(py, Program(program))?.into_any(), kernel.into_any()))
+        Ok(CompiledArtifact::of(Py::new(py, PyProgram(program))?.into_any(), kernel.into_any()))
     }
 
     fn __reduce__<'py>(
@@ -125,11 +125,11 @@ impl CompiledArtifact {
 }
 
 /// A program that NVRTC compiled.
-#[pyclass(module = "cutlass_api.artifact", frozen)]
-pub struct Program(pub Arc<compile::Program>);
+#[pyclass(name = "Program", module = "cutlass_api.artifact", frozen)]
+pub struct PyProgram(pub Arc<compile::Program>);
 
 #[pymethods]
-impl Program {
+impl PyProgram {
     /// The name of the kernel.
     #[getter]
     fn kernel_name(&self) -> &str {

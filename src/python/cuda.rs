@@ -7,13 +7,13 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 
-use super::artifact::Program;
+use super::artifact::PyProgram;
 use super::launch::{Stream, check_architecture};
 use super::stream::optional_handle;
 use super::tensors::DenseTensor;
 use super::utils::{ComputeCapability, tell_package_directories};
 use crate::compile::{self, Number, Parameter, Pointee, UserSource};
-use crate::driver::{Device, Grid};
+use crate::driver::{Device, LaunchConfig};
 use crate::operand::{self, DType, Memory};
 
 /// A `__global__` function of the user's own, with its launch geometry. Made by `cutlass_api.cuda_kernel`, and by the kernel
@@ -128,7 +128,7 @@ impl CudaFunction {
         &self,
         args: &Bound<'_, PyTuple>,
         cc: Option<ComputeCapability>,
-    ) -> PyResult<Program> {
+    ) -> PyResult<PyProgram> {
         let given = self.given(args)?;
         let device = match (cc, args.is_empty()) {
             (None, true) => Some(Device::get(0)?),
@@ -147,7 +147,7 @@ impl CudaFunction {
         {
             args.py().detach(|| compiled.program.function(device))?;
         }
-        Ok(Program(compiled.program.clone()))
+        Ok(PyProgram(compiled.program.clone()))
     }
 
     /// Launches with a grid, as the constructor takes it, and with the program that `compile` returned (None: the one of the
@@ -158,7 +158,7 @@ impl CudaFunction {
         args: &Bound<'_, PyTuple>,
         grid: &Bound<'_, PyAny>,
         stream: Option<&Bound<'_, PyAny>>,
-        program: Option<&Bound<'_, Program>>,
+        program: Option<&Bound<'_, PyProgram>>,
     ) -> PyResult<()> {
         let py = args.py();
         let given = self.given(args)?;
@@ -200,7 +200,7 @@ impl CudaFunction {
             return Ok(());
         };
         let shared_bytes = self.source.shared_bytes;
-        let grid = Grid {
+        let grid = LaunchConfig {
             ctas,
             threads: self.block,
             cluster: self.cluster,

@@ -32,7 +32,7 @@ pub fn register_kernel_class(provider: String, class: &Bound<'_, PyAny>) -> PyRe
     let Some(class) = class
         .cast::<PyType>()
         .ok()
-        .filter(|class| class.is_subclass_of::<kernel::Kernel>().unwrap_or(false))
+        .filter(|class| class.is_subclass_of::<kernel::PyKernel>().unwrap_or(false))
     else {
         let shown = class.repr()?;
         return Err(PyTypeError::new_err(format!(
@@ -135,7 +135,7 @@ pub fn get_kernels<'py>(
             let kernels = generated.try_iter().map_err(|_| returned(&class, &generated))?;
             for kernel in kernels {
                 let kernel = kernel?;
-                if !kernel.is_instance_of::<kernel::Kernel>() {
+                if !kernel.is_instance_of::<kernel::PyKernel>() {
                     return Err(returned(&class, &kernel));
                 }
                 let metadata = kernel.getattr("metadata")?;

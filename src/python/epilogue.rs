@@ -8,7 +8,7 @@ use pyo3::{PyTraverseError, PyVisit};
 use super::prepared::{in_memory, swapped};
 use super::tensors::DenseTensor;
 use super::trace::{TracedEpilogue, number, trace_epilogue};
-use crate::epilogue::{Bound as BoundEpilogue, MAIN_OUTPUT, Number, name};
+use crate::epilogue::{BoundEpilogue, MAIN_OUTPUT, Number, name};
 use crate::operand::{Operand, View};
 use crate::problem::{Given, Problem, fuse};
 

@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyTuple};
 use rustc_hash::FxHashMap;
 
 use super::arguments::{Kept, NativeArguments, RuntimeArguments};
-use super::artifact::{CompiledArtifact, Program};
+use super::artifact::{CompiledArtifact, PyProgram};
 use super::launch::{Stream, Work};
 use super::metadata;
 use super::options::tf32_allowed;
@@ -18,7 +18,7 @@ use super::stream::optional_handle;
 use super::utils::{ComputeCapability, tell_package_directories};
 use crate::compile;
 use crate::driver;
-use crate::epilogue::{Bound as BoundEpilogue, Epilogue, intern};
+use crate::epilogue::{BoundEpilogue, Epilogue, intern};
 use crate::kernel::{self, Design};
 use crate::operand::{self, DType};
 use crate::problem::Problem;
@@ -31,8 +31,8 @@ use crate::reference;
 /// `generate_kernels(metadata_filter, epilogue_args=None, cc=None)`; a provider's `register` makes it known.
 // No `dict`: Python 3.11 and 3.12 would make one for each of thousands. Classes written in Python have theirs all the same. Nor does the
 // collector of cycles follow `metadata`, for which it would keep a list of thousands: those of a user's should not hold the kernel.
-#[pyclass(module = "cutlass_api", subclass, frozen)]
-pub struct Kernel {
+#[pyclass(name = "Kernel", module = "cutlass_api", subclass, frozen)]
+pub struct PyKernel {
     /// The position of a built-in kernel, as `kernel::at` counts; None for one written in Python.
     position: Option<usize>,
     /// Not a `PyOnceLock`, which lets other threads take the interpreter each time that it is filled.
@@ -40,37 +40,37 @@ pub struct Kernel {
 }
 
 /// Plain multiply-adds: any types, any strides. Compute capability 8.0 and later.
-#[pyclass(module = "cutlass_api._core", extends = Kernel, frozen)]
+#[pyclass(module = "cutlass_api._core", extends = PyKernel, frozen)]
 pub struct SimtGemmKernel;
 
 /// Few rows or few columns, at the speed at which memory delivers the other operand. Compute capability 8.0 and later.
-#[pyclass(module = "cutlass_api._core", extends = Kernel, frozen)]
+#[pyclass(module = "cutlass_api._core", extends = PyKernel, frozen)]
 pub struct SkinnyGemmKernel;
 
 /// Tensor cores through `mma.sync` and `cp.async`. Compute capability 8.0 and later.
-#[pyclass(module = "cutlass_api._core", extends = Kernel, frozen)]
+#[pyclass(module = "cutlass_api._core", extends = PyKernel, frozen)]
 pub struct Sm80GemmKernel;
 
 /// Hopper's tensor cores through `wgmma`, fed by its copy engine. Compute capability 9.0, and no other.
-#[pyclass(module = "cutlass_api._core", extends = Kernel, frozen)]
+#[pyclass(module = "cutlass_api._core", extends = PyKernel, frozen)]
 pub struct Sm90GemmKernel;
 
 /// A + B, element by element, at the speed of memory. Compute capability 8.0 and later.
-#[pyclass(module = "cutlass_api._core", extends = Kernel, frozen)]
+#[pyclass(module = "cutlass_api._core", extends = PyKernel, frozen)]
 pub struct ElementwiseKernel;
 
 /// Computed on the CPU in float64 (integers exactly) and rounded once. The oracle of the tests.
-#[pyclass(module = "cutlass_api._core", extends = Kernel, frozen)]
+#[pyclass(module = "cutlass_api._core", extends = PyKernel, frozen)]
 pub struct ReferenceKernel;
 
 /// The Python object of the built-in kernel at a position. There is one object a kernel in a process.
-pub fn object<'py>(py: Python<'py>, position: usize) -> PyResult<Bound<'py, Kernel>> {
-    static OBJECTS: LazyLock<Vec<OnceLock<Py<Kernel>>>> =
+pub fn object<'py>(py: Python<'py>, position: usize) -> PyResult<Bound<'py, PyKernel>> {
+    static OBJECTS: LazyLock<Vec<OnceLock<Py<PyKernel>>>> =
         LazyLock::new(|| kernel::all().iter().map(|_| OnceLock::new()).collect());
     // Of kernels with an epilogue, whose number grows.
-    static FUSED: Mutex<Option<FxHashMap<usize, Py<Kernel>>>> = Mutex::new(None);
-    let make = |position: usize| -> PyResult<Py<Kernel>> {
-        let base = PyClassInitializer::from(Kernel {
+    static FUSED: Mutex<Option<FxHashMap<usize, Py<PyKernel>>>> = Mutex::new(None);
+    let make = |position: usize| -> PyResult<Py<PyKernel>> {
+        let base = PyClassInitializer::from(PyKernel {
             position: Some(position),
             metadata: OnceLock::new(),
         });
@@ -112,7 +112,7 @@ pub fn by_name(
     py: Python<'_>,
     name: &str,
     epilogue: Option<&Epilogue>,
-) -> PyResult<Option<Py<Kernel>>> {
+) -> PyResult<Option<Py<PyKernel>>> {
     let Some(plain) = kernel::all().iter().position(|kernel| kernel.name() == name) else {
         return Ok(None);
     };
@@ -123,7 +123,7 @@ pub fn by_name(
 
 /// The built-in kernel that an object stands for.
 pub fn kernel_of(object: &Bound<'_, PyAny>) -> PyResult<&'static kernel::Kernel> {
-    let position = object.cast::<Kernel>()?.get().position;
+    let position = object.cast::<PyKernel>()?.get().position;
     position.map(kernel::at).ok_or_else(|| PyValueError::new_err("this is no built-in kernel"))
 }
 
@@ -166,7 +166,7 @@ pub fn policy(
     Ok(None)
 }
 
-impl Kernel {
+impl PyKernel {
     fn native_supports(
         &self,
         py: Python<'_>,
@@ -199,7 +199,7 @@ impl Kernel {
     }
 }
 
-impl Kernel {
+impl PyKernel {
     /// The run of a kernel that has run the arguments before, with the same artifact, if the operands are as they were read: the launch that
     /// was kept then is enqueued again. None where it is not that, and `run` has to see.
     #[inline(always)] // most runs are that
@@ -211,8 +211,14 @@ impl Kernel {
         assume_supported_args: bool,
     ) -> Option<PyResult<()>> {
         let Some(kept) = native.kept() else {
-            return Kernel::run_like_last(kernel, native, artifact, stream, assume_supported_args)
-                .transpose();
+            return PyKernel::run_like_last(
+                kernel,
+                native,
+                artifact,
+                stream,
+                assume_supported_args,
+            )
+            .transpose();
         };
         // What a kernel supports does not change with the arguments unchanged, except where the user's wish decides.
         let supported = || native.known_supported(kept.position) && !kept.rounds_to_tf32;
@@ -248,7 +254,8 @@ impl Kernel {
         }
         let Ok(artifact) = artifact.cast::<CompiledArtifact>() else { return Ok(None) };
         // A user's own kernel takes the stream as it was given.
-        let built_in = kernel.cast::<Kernel>().is_ok_and(|kernel| kernel.get().position.is_some());
+        let built_in =
+            kernel.cast::<PyKernel>().is_ok_and(|kernel| kernel.get().position.is_some());
         if !built_in || !artifact.get().is_for(kernel) {
             return Ok(None);
         }
@@ -267,27 +274,27 @@ impl Kernel {
 
     /// The artifact that the user gave, or the one that compilation finds.
     fn artifact<'py>(
-        slf: &Bound<'py, Kernel>,
+        slf: &Bound<'py, PyKernel>,
         args: &Bound<'py, PyAny>,
         given: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, CompiledArtifact>> {
         match given {
             Some(artifact) => Ok(as_artifact(artifact)?.clone()),
-            None => Bound::new(slf.py(), Kernel::compile(slf, args, None)?),
+            None => Bound::new(slf.py(), PyKernel::compile(slf, args, None)?),
         }
     }
 
     /// The program in an artifact, which must be this kernel's.
     fn program<'a>(
-        slf: &'a Bound<'_, Kernel>,
+        slf: &'a Bound<'_, PyKernel>,
         artifact: &'a CompiledArtifact,
     ) -> PyResult<&'a Arc<compile::Program>> {
-        Kernel::check_artifact(slf, artifact)?;
+        PyKernel::check_artifact(slf, artifact)?;
         let nothing = || PyValueError::new_err("compiled_artifact holds no program for the GPU");
         artifact.program(slf.py()).ok_or_else(nothing)
     }
 
-    fn check_artifact(slf: &Bound<'_, Kernel>, artifact: &CompiledArtifact) -> PyResult<()> {
+    fn check_artifact(slf: &Bound<'_, PyKernel>, artifact: &CompiledArtifact) -> PyResult<()> {
         if !artifact.is_for(slf.as_any()) {
             let py = slf.py();
             let (other, this) = (artifact.kernel(py).repr()?, slf.repr()?);
@@ -318,12 +325,12 @@ pub fn arguments<'a, 'py>(
 }
 
 #[pymethods]
-impl Kernel {
+impl PyKernel {
     #[new]
     #[pyo3(signature = (*args, **kwargs))]
     #[allow(unused_variables)]
     fn new(args: &Bound<'_, PyTuple>, kwargs: Option<&Bound<'_, PyDict>>) -> Self {
-        Kernel { position: None, metadata: OnceLock::new() }
+        PyKernel { position: None, metadata: OnceLock::new() }
     }
 
     fn __init__(&self, metadata: Py<PyAny>) -> PyResult<()> {
@@ -366,7 +373,7 @@ impl Kernel {
             };
             return Ok(Py::new(py, status)?.into_any());
         }
-        let described = Kernel::metadata(slf)?.call_method1("supports", (args,))?;
+        let described = PyKernel::metadata(slf)?.call_method1("supports", (args,))?;
         if !described.is_truthy()? {
             return Ok(described.unbind());
         }
@@ -445,7 +452,7 @@ impl Kernel {
         if let Some(device) = device.filter(|device| program.architecture.runs_on(device.cc)) {
             py.detach(|| program.load(kernel, device))?;
         }
-        Ok(CompiledArtifact::of(Py::new(py, Program(program))?.into_any(), this))
+        Ok(CompiledArtifact::of(Py::new(py, PyProgram(program))?.into_any(), this))
     }
 
     /// Computes the arguments: enqueues the launch on a stream (behind one that copies operands, for a kernel whose metadata
@@ -507,7 +514,7 @@ impl Kernel {
                     kernel.fuses(epilogue).map_err(|reason| unsupported(&reason))?;
                 }
                 if let Some(artifact) = compiled_artifact {
-                    Kernel::check_artifact(slf, as_artifact(artifact)?.get())?;
+                    PyKernel::check_artifact(slf, as_artifact(artifact)?.get())?;
                 }
                 run_reference(py, problem, epilogue)?;
             }
@@ -516,11 +523,11 @@ impl Kernel {
                 let artifact = match compiled_artifact {
                     Some(artifact) => as_artifact(artifact)?,
                     None => {
-                        made = Bound::new(py, Kernel::compile(slf, args, None)?)?;
+                        made = Bound::new(py, PyKernel::compile(slf, args, None)?)?;
                         &made
                     }
                 };
-                let program = Kernel::program(slf, artifact.get())?;
+                let program = PyKernel::program(slf, artifact.get())?;
                 let last = &artifact.get().last;
                 let work = Work { position, problem, epilogue, program, last, known_addressed };
                 // What runs for the second time on operands as they were read is kept.
@@ -569,11 +576,11 @@ impl Kernel {
             return Err(unsupported(&reason));
         }
         let program = if kernel::at(position).runs_on_gpu() {
-            let artifact = Kernel::artifact(slf, args, compiled_artifact)?;
-            Some(Kernel::program(slf, artifact.get())?.clone())
+            let artifact = PyKernel::artifact(slf, args, compiled_artifact)?;
+            Some(PyKernel::program(slf, artifact.get())?.clone())
         } else {
             if let Some(artifact) = compiled_artifact {
-                Kernel::check_artifact(slf, as_artifact(artifact)?.get())?;
+                PyKernel::check_artifact(slf, as_artifact(artifact)?.get())?;
             }
             None
         };
@@ -600,7 +607,7 @@ impl Kernel {
         let class = slf.get_type().name()?;
         match slf.get().position {
             Some(position) => Ok(format!("<{class} {}>", kernel::at(position).name())),
-            None => Ok(format!("<{class} {}>", Kernel::metadata(slf)?.getattr("kernel_name")?)),
+            None => Ok(format!("<{class} {}>", PyKernel::metadata(slf)?.getattr("kernel_name")?)),
         }
     }
 }
@@ -612,7 +619,7 @@ pub fn unsupported(reason: &dyn ToString) -> PyErr {
     ))
 }
 
-fn must_define(kernel: &Bound<'_, Kernel>, method: &str) -> PyErr {
+fn must_define(kernel: &Bound<'_, PyKernel>, method: &str) -> PyErr {
     let class =
         kernel.get_type().name().map_or_else(|_| "the class".to_owned(), |name| name.to_string());
     PyNotImplementedError::new_err(format!("{class} must define {method}"))
@@ -634,7 +641,7 @@ fn as_artifact<'a, 'py>(
 
 /// The run of a kernel written in Python.
 fn run_python(
-    slf: &Bound<'_, Kernel>,
+    slf: &Bound<'_, PyKernel>,
     args: &Bound<'_, PyAny>,
     compiled_artifact: Option<&Bound<'_, PyAny>>,
     stream: Option<&Bound<'_, PyAny>>,

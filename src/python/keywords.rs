@@ -17,7 +17,7 @@ use super::arguments::{
     ElementwiseArguments, GemmArguments, GroupedGemmArguments, RuntimeArguments,
 };
 use super::kernel::{
-    ElementwiseKernel, Kernel, SimtGemmKernel, SkinnyGemmKernel, Sm80GemmKernel, Sm90GemmKernel,
+    ElementwiseKernel, PyKernel, SimtGemmKernel, SkinnyGemmKernel, Sm80GemmKernel, Sm90GemmKernel,
 };
 
 /// `run` as PyO3 made it, the names of its parameters, and the classes of our own that its first argument may have.
@@ -70,7 +70,7 @@ pub fn install(py: Python<'_>) -> PyResult<()> {
     if RUN.get(py).is_some() {
         return Ok(()); // The module is imported again; the class is the one that it was.
     }
-    let class = py.get_type::<Kernel>();
+    let class = py.get_type::<PyKernel>();
     let slow = class.getattr("run")?;
     let (signature, text) = (slow.getattr("__text_signature__")?, slow.getattr("__doc__")?);
     let documentation =
@@ -172,7 +172,7 @@ unsafe fn run_again(
         let native = arguments.cast_unchecked::<RuntimeArguments>().get().native.as_deref()?;
         let (slf, artifact, stream) =
             (Borrowed::from_ptr(py, slf), method.given(py, artifact)?, method.given(py, stream));
-        Kernel::run_again(&slf, native, &artifact, stream.as_deref(), method.flag(assume)?)
+        PyKernel::run_again(&slf, native, &artifact, stream.as_deref(), method.flag(assume)?)
     }
 }
 
@@ -196,13 +196,13 @@ unsafe fn run_at_first(
             told(method, args, count, keywords)
             && let Some(assume) = method.flag(assume)
             && let (Some(arguments), Ok(kernel)) =
-                (method.given(py, arguments), slf.cast::<Kernel>())
+                (method.given(py, arguments), slf.cast::<PyKernel>())
         {
             let [artifact, stream, workspace] =
                 [artifact, stream, workspace].map(|object| method.given(py, object));
             let [artifact, stream, workspace] =
                 [&artifact, &stream, &workspace].map(|object| object.as_deref());
-            Kernel::run(&kernel, &arguments, artifact, stream, workspace, assume)?;
+            PyKernel::run(&kernel, &arguments, artifact, stream, workspace, assume)?;
             return Ok(py.None().into_ptr());
         }
         let count = count as usize;

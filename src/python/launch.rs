@@ -16,9 +16,10 @@ use super::kernel::{kernel_of, unsupported};
 use super::stream::stream_handle;
 use crate::compile::Program;
 use crate::driver::{
-    Call, Configuration, Device, DriverError, EncodedTensorMap, Function, Graph, Grid, graphs,
+    Device, DriverError, EncodedConfig, EncodedTensorMap, Function, Graph, KernelCall,
+    LaunchConfig, graphs,
 };
-use crate::epilogue::Bound as BoundEpilogue;
+use crate::epilogue::BoundEpilogue;
 use crate::kernel::{
     ElementwiseParams, GemmParams, Kernel, Launch, Pack, PackOperand, Params, Reduce,
     ReduceOperand, Sm90Scalars, Target, TensorMap, at,
@@ -147,7 +148,7 @@ pub struct Packed {
     /// None where the output is empty, and there is nothing to launch.
     launch: Option<Calls>,
     /// The launch that finishes reductions.
-    reduce: Option<(Configuration, Vec<ReduceOperand>)>,
+    reduce: Option<(EncodedConfig, Vec<ReduceOperand>)>,
     /// The kernel's position, as `kernel::at` counts.
     position: usize,
     /// Whether there is neither an epilogue to it nor workspace.
@@ -161,21 +162,22 @@ pub struct Packed {
 struct Calls {
     /// In a box, since it is aligned to 64 bytes, and would be all that is around it.
     block: Box<Block>,
-    grid: Configuration,
-    copy: Option<Box<(Configuration, [PackOperand; 2])>>,
+    grid: EncodedConfig,
+    copy: Option<Box<(EncodedConfig, [PackOperand; 2])>>,
 }
 
 impl Calls {
     fn new(launch: &Launch) -> Result<Calls, DriverError> {
         let overlapping = launch.overlapping;
-        let grid = Grid {
+        let grid = LaunchConfig {
             cluster: [launch.cluster, 1, 1],
             shared_bytes: launch.shared_bytes,
             overlapping,
-            ..Grid::plain(launch.grid, launch.block)
+            ..LaunchConfig::plain(launch.grid, launch.block)
         };
         let copy = launch.pack.as_ref().filter(|pack| pack.grid() > 0).map(|pack| {
-            let grid = Grid { overlapping, ..Grid::plain(pack.grid(), Pack::THREADS) };
+            let grid =
+                LaunchConfig { overlapping, ..LaunchConfig::plain(pack.grid(), Pack::THREADS) };
             Box::new((grid.into(), pack.params()))
         });
         Ok(Calls { grid: grid.into(), block: Box::new(Block::new(&launch.params)?), copy })
@@ -198,7 +200,7 @@ impl Calls {
             if let (Some(copy), Some(first)) = (&self.copy, &program.first) {
                 let (grid, params) = &**copy;
                 let function = first.function(device)?;
-                Call { function, grid, params: params.as_ptr().cast(), more: &[] }
+                KernelCall { function, grid, params: params.as_ptr().cast(), more: &[] }
                     .launch(device, stream)?;
             }
             call.launch(device, stream)
@@ -207,8 +209,8 @@ impl Calls {
 
     /// The kernel's own, behind what it copies.
     #[inline(always)] // in every launch that is repeated
-    fn call<'a>(&'a self, function: Function, epilogue: &'a [u64]) -> Call<'a> {
-        Call { function, grid: &self.grid, params: self.block.pointer(), more: epilogue }
+    fn call<'a>(&'a self, function: Function, epilogue: &'a [u64]) -> KernelCall<'a> {
+        KernelCall { function, grid: &self.grid, params: self.block.pointer(), more: epilogue }
     }
 }
 
@@ -227,9 +229,9 @@ impl Packed {
         let partial = reduce.as_ref().map_or(&[][..], |reduce| &reduce.partial);
         let epilogue = epilogue_params(kernel, epilogue, partial);
         let reduce = reduce.filter(|reduce| reduce.grid() > 0).map(|reduce| {
-            let grid = Grid {
+            let grid = LaunchConfig {
                 overlapping: device.cc >= 90,
-                ..Grid::plain(reduce.grid(), Reduce::THREADS)
+                ..LaunchConfig::plain(reduce.grid(), Reduce::THREADS)
             };
             (grid.into(), reduce.operands)
         });
@@ -284,7 +286,7 @@ impl Packed {
             match (&self.reduce, &program.last) {
                 (Some((grid, operands)), Some(last)) => {
                     let function = last.function(device)?;
-                    Call { function, grid, params: operands.as_ptr().cast(), more: &[] }
+                    KernelCall { function, grid, params: operands.as_ptr().cast(), more: &[] }
                         .launch(device, stream)
                 }
                 _ => Ok(()),
@@ -394,13 +396,13 @@ impl Ready {
 
     /// None where it takes more, or less, than one call of the driver.
     #[inline(always)] // as `enqueue`
-    fn call(&self) -> Option<Call<'_>> {
+    fn call(&self) -> Option<KernelCall<'_>> {
         let (function, calls) = self.function.zip(self.packed.launch.as_ref())?;
         Some(calls.call(function, &self.packed.epilogue))
     }
 
     #[cold]
-    fn become_graph(&self, stream: u64, call: &Call<'_>) {
+    fn become_graph(&self, stream: u64, call: &KernelCall<'_>) {
         let repeats = &self.repeats;
         match Graph::new(self.packed.device, stream, call) {
             Some(graph) => {

@@ -34,7 +34,7 @@ mod _core {
         ElementwiseArguments, GemmArguments, GroupedGemmArguments, RuntimeArguments,
     };
     #[pymodule_export]
-    use super::artifact::{CompiledArtifact, Program};
+    use super::artifact::{CompiledArtifact, PyProgram};
     #[pymodule_export]
     use super::cuda::CudaFunction;
     #[pymodule_export]
@@ -45,7 +45,7 @@ mod _core {
     use super::epilogue::EpilogueArguments;
     #[pymodule_export]
     use super::kernel::{
-        ElementwiseKernel, Kernel, ReferenceKernel, SimtGemmKernel, SkinnyGemmKernel,
+        ElementwiseKernel, PyKernel, ReferenceKernel, SimtGemmKernel, SkinnyGemmKernel,
         Sm80GemmKernel, Sm90GemmKernel,
     };
     #[pymodule_export]

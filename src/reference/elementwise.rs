@@ -4,12 +4,12 @@ use rayon::prelude::*;
 
 use super::block::{Block, regions};
 use super::epilogue::{Scratch, store};
-use crate::epilogue::Bound;
+use crate::epilogue::BoundEpilogue;
 use crate::problem::{ElementwiseProblem, Problem};
 
 /// # Safety
 /// As for [`run`](super::run), and the types are ones that [`adds`](super::adds).
-pub unsafe fn add(problem: &ElementwiseProblem, epilogue: Option<&Bound>) {
+pub unsafe fn add(problem: &ElementwiseProblem, epilogue: Option<&BoundEpilogue>) {
     let ElementwiseProblem { a, b, out } = problem;
     let accumulator = Problem::Elementwise(*problem).accumulator();
     let integers = a.dtype.is_integer() && b.dtype.is_integer();

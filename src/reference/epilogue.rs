@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::block::{Block, Region};
 use super::element::{Element, with_element};
 use crate::epilogue::{
-    Binary, Bound, Comparison, Fold, Id, Kind, Node, Unary, Value, compute_type,
+    Binary, BoundEpilogue, Comparison, Fold, Id, Kind, Node, Unary, Value, compute_type,
 };
 use crate::operand::{DType, View};
 
@@ -33,7 +33,7 @@ pub type Partial = Vec<Block>;
 pub unsafe fn store(
     sums: &Block,
     accumulator: DType,
-    epilogue: Option<&Bound>,
+    epilogue: Option<&BoundEpilogue>,
     out: &View,
     region: &Region,
     wrap: bool,
@@ -167,7 +167,11 @@ fn combined(fold: Fold, x: f64, y: f64) -> f64 {
 ///
 /// # Safety
 /// As for [`Block::store`], for the epilogue's outputs.
-pub unsafe fn finish(epilogue: Option<&Bound>, accumulator: DType, partials: &[(Region, Partial)]) {
+pub unsafe fn finish(
+    epilogue: Option<&BoundEpilogue>,
+    accumulator: DType,
+    partials: &[(Region, Partial)],
+) {
     let Some(bound) = epilogue else { return };
     let kinds = bound.epilogue.kinds(accumulator);
     let outputs =

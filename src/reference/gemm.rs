@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use super::ReferenceError;
 use super::block::{Block, Region, regions};
 use super::epilogue::{Scratch, finish, store};
-use crate::epilogue::Bound;
+use crate::epilogue::BoundEpilogue;
 use crate::operand::{DType, View};
 use crate::problem::{GemmProblem, GroupedGemmProblem};
 
@@ -18,7 +18,7 @@ const DEPTH: i64 = 1024;
 
 /// # Safety
 /// As for [`run`](super::run), and the types are ones that [`multiplies`](super::multiplies).
-pub unsafe fn multiply(problem: &GemmProblem, epilogue: Option<&Bound>) {
+pub unsafe fn multiply(problem: &GemmProblem, epilogue: Option<&BoundEpilogue>) {
     let GemmProblem { a, b, out, accumulator } = problem;
     let integers = a.dtype.is_integer() && b.dtype.is_integer();
     // A product of 8-bit integers is below 2^16, so that their sums stay exact in float64 for any K that fits in memory.
@@ -100,7 +100,7 @@ fn accumulate_wrapping(left: &Block, right: &Block, sum: &mut Block) {
 /// As for [`multiply`].
 pub unsafe fn multiply_groups(
     problem: &GroupedGemmProblem,
-    epilogue: Option<&Bound>,
+    epilogue: Option<&BoundEpilogue>,
 ) -> Result<(), ReferenceError> {
     let GroupedGemmProblem { a, b, out, accumulator, .. } = *problem;
     // SAFETY: the caller's.

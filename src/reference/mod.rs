@@ -15,7 +15,7 @@ mod tests;
 
 use thiserror::Error;
 
-use crate::epilogue::{Bound, Value};
+use crate::epilogue::{BoundEpilogue, Value};
 use crate::operand::{DType, Device};
 use crate::problem::Problem;
 
@@ -75,7 +75,10 @@ pub fn adds(a: DType, b: DType, out: DType) -> bool {
 /// # Safety
 /// For as long as the call lasts, every element that the views of a problem and its epilogue on [`Device::Cpu`] reach, unless they are
 /// marked fake, lies in live memory of this process that nobody else writes, nor reads where `out` points.
-pub unsafe fn run(problem: &Problem, epilogue: Option<&Bound>) -> Result<(), ReferenceError> {
+pub unsafe fn run(
+    problem: &Problem,
+    epilogue: Option<&BoundEpilogue>,
+) -> Result<(), ReferenceError> {
     // SAFETY: the caller's, passed on.
     let compute = || unsafe { compute(problem, epilogue) };
     match pool::current() {
@@ -86,7 +89,10 @@ pub unsafe fn run(problem: &Problem, epilogue: Option<&Bound>) -> Result<(), Ref
 
 /// # Safety
 /// As for [`run`].
-unsafe fn compute(problem: &Problem, epilogue: Option<&Bound>) -> Result<(), ReferenceError> {
+unsafe fn compute(
+    problem: &Problem,
+    epilogue: Option<&BoundEpilogue>,
+) -> Result<(), ReferenceError> {
     for (name, view) in problem.operands() {
         if view.device != Device::Cpu {
             return Err(ReferenceError::Device { name, device: view.device });

@@ -5,7 +5,7 @@ use crate::kernel::launch;
 use crate::problem::GemmProblem;
 
 /// How clusters cover the output, rows and columns in the program's frame.
-pub struct Grid {
+pub struct TileGrid {
     /// Of the output; at least one.
     pub extent: [f64; 2],
     /// Of a cluster's tiles.
@@ -68,13 +68,13 @@ impl Sm90 {
     pub fn placement(
         &self,
         problem: &GemmProblem,
-        grid: &Grid,
+        grid: &TileGrid,
         ctas_per_sm: u32,
         multiprocessors: u32,
     ) -> Option<Placement> {
         // Two tiles down and across and more, so that there are no more than half as many columns as multiprocessors.
         const MOST_TILES: f64 = 256.0;
-        let Grid { clusters: tiles, .. } = *grid;
+        let TileGrid { clusters: tiles, .. } = *grid;
         if tiles[0].min(tiles[1]) < 2.0
             || tiles[0] * tiles[1] > f64::from(multiprocessors).min(MOST_TILES)
         {
@@ -108,15 +108,15 @@ impl Sm90 {
     }
 
     /// Of a problem without rows or columns, as if it had one.
-    pub fn grid(&self, problem: &GemmProblem) -> Grid {
+    pub fn grid(&self, problem: &GemmProblem) -> TileGrid {
         let sides = self.sides(problem);
         let extent = [0, 1].map(|at| (sides[at].view.shape[sides[at].rows] as f64).max(1.0));
         let cluster = [0, 1].map(|at| f64::from(self.tile[at] * self.cluster[at]));
-        Grid { extent, cluster, clusters: [0, 1].map(|at| (extent[at] / cluster[at]).ceil()) }
+        TileGrid { extent, cluster, clusters: [0, 1].map(|at| (extent[at] / cluster[at]).ceil()) }
     }
 
     /// The share of the CTAs whose tiles begin inside the output: clusters may overhang by whole tiles.
-    pub fn occupied(&self, grid: &Grid) -> f64 {
+    pub fn occupied(&self, grid: &TileGrid) -> f64 {
         let share = |at: usize| {
             let tiles = (grid.extent[at] / f64::from(self.tile[at])).ceil();
             tiles / (grid.clusters[at] * f64::from(self.cluster[at]))
@@ -152,7 +152,7 @@ impl Sm90 {
     /// CTAs that begin one after another should share what they read, by tens as much as by halves of the chip: what is read at the
     /// same time from places close to each other costs less. Both numbers and the weight are from 216 products whose bands were varied
     /// (docs/notes/sm90-runs.md, run 17).
-    pub fn band(&self, grid: &Grid) -> u32 {
+    pub fn band(&self, grid: &TileGrid) -> u32 {
         const NEIGHBOURS: f64 = 10.0;
         const HALF: f64 = 66.0;
         const WEIGHT_OF_HALF: f64 = 3.0;
@@ -161,7 +161,7 @@ impl Sm90 {
             let wide = self.tile[1] >= 2 * self.tile[0] || self.schedule == Schedule::PingPong;
             return if wide { 16 } else { 8 } / self.cluster[0];
         }
-        let Grid { cluster, clusters: tiles, .. } = *grid;
+        let TileGrid { cluster, clusters: tiles, .. } = *grid;
         if tiles[0].min(tiles[1]) == 1.0 {
             return 8; // There is one way to walk them.
         }
@@ -194,14 +194,14 @@ impl Sm90 {
 
     /// Rows and columns of the output, in the program's frame, that so many clusters cover which run at the same time, taking tiles in
     /// the order of the program.
-    pub fn covered(&self, grid: &Grid, clusters: f64) -> [f64; 2] {
+    pub fn covered(&self, grid: &TileGrid, clusters: f64) -> [f64; 2] {
         let walked = walked(grid.clusters, self.band(grid), clusters.max(1.0));
         [0, 1].map(|at| (walked[at] * grid.cluster[at]).min(grid.extent[at]))
     }
 
     /// What all tiles together have of rows and columns inside the output, as a share of what they would have if each had as many as the
     /// first: clusters may overhang.
-    pub fn inside(&self, grid: &Grid) -> [f64; 2] {
+    pub fn inside(&self, grid: &TileGrid) -> [f64; 2] {
         [0, 1].map(|at| {
             let first = f64::from(self.tile[at]).min(grid.extent[at]);
             grid.extent[at]

@@ -65,7 +65,7 @@ impl Sm90 {
     fn box_rows(&self, sides: &[Side; 2], at: usize) -> u32 {
         /// The least part.
         const FEWEST: u32 = 32;
-        /// Parts must save one in so many of the rows that would be loaded. A guess: below a seventh, what they won was 2 to 3 %.
+        /// Partials must save one in so many of the rows that would be loaded. A guess: below a seventh, what they won was 2 to 3 %.
         const ONE_IN: u64 = 8;
         let [slice, shorter] = self.slices(at);
         let rows = sides[at].view.shape[sides[at].rows].max(1) as u64;
@@ -119,7 +119,7 @@ impl Sm90 {
         if self.over_grid {
             let tiles = self.tiles(problem) * u64::from(self.cluster_size());
             return tiles
-                * (256 + u64::from(self.k_parts(problem) * self.tile[0] * self.tile[1] * 4));
+                * (256 + u64::from(self.k_splits(problem) * self.tile[0] * self.tile[1] * 4));
         }
         self.pack(problem, 0).map_or(0, |pack| pack.bytes())
     }
@@ -217,7 +217,7 @@ impl Sm90 {
             a: if self.loads_by_threads() { sides[0].view.data } else { 0 },
             a_stride: [0, sides[0].rows].map(|dimension| sides[0].view.stride[dimension]),
             workspace: if self.over_grid { workspace } else { 0 },
-            parts: self.k_parts(problem) as i32,
+            k_splits: self.k_splits(problem) as i32,
             padding: 0,
         };
         let (tiles, size) = (self.tiles(problem), self.cluster_size());
@@ -225,7 +225,7 @@ impl Sm90 {
         // A split tile has a cluster for itself, or one for each part; others are taken in turn by as many clusters as run at once.
         let clusters = match self.split {
             1 => tiles.min(fitting),
-            _ if self.over_grid => tiles * u64::from(self.k_parts(problem)),
+            _ if self.over_grid => tiles * u64::from(self.k_splits(problem)),
             _ => tiles,
         };
         let out_map = stored_by_copy_engine.then_some(out_map);

@@ -58,7 +58,7 @@ fn few_tiles_of_deep_k_are_split_as_measured_best() {
                 panic!("not its parameters")
             };
             if let Some(parts) = parts {
-                assert!(launch.grid <= 132 && scalars.parts == parts as i32);
+                assert!(launch.grid <= 132 && scalars.k_splits == parts as i32);
                 assert_eq!(scalars.workspace, 1 << 30);
                 let bytes = u64::from(tiles * 256) + u64::from(launch.grid * tile[0] * tile[1] * 4);
                 assert_eq!(kernel.workspace_bytes(&problem), bytes, "{}", kernel.name());
@@ -112,7 +112,7 @@ fn k_over_the_grid_is_for_few_tiles() {
             gemm(F16, m * rows, n * columns, k, row_major)
         };
         let parts = |problem: &Problem| match problem {
-            Problem::Gemm(problem) => config.k_parts(problem),
+            Problem::Gemm(problem) => config.k_splits(problem),
             _ => 0,
         };
         let most = i64::from(config.clusters_at_once(1, 132)) / 2;
@@ -186,7 +186,7 @@ fn asked_one_by_one(problem: &Problem, target: Option<Target>, fused: bool) -> V
             Design::Sm90(config) => config.copies(problem).unwrap_or_default(),
             _ => 0,
         };
-        Asked { problem, target, fused, copied_bytes }.seconds(kernel, ctas_per_sm(kernel))
+        CostQuery { problem, target, fused, copied_bytes }.seconds(kernel, ctas_per_sm(kernel))
     };
     let serves = |kernel: &Kernel| {
         let runs = target.is_none_or(|target| kernel.runs_on(target.cc))
@@ -198,7 +198,7 @@ fn asked_one_by_one(problem: &Problem, target: Option<Target>, fused: bool) -> V
         serving.map(|(position, kernel)| (seconds(kernel) as f32, position)).collect();
     found.sort_by(|left, right| left.0.total_cmp(&right.0));
     if let Some((target, problem)) = target.zip(product.as_deref()) {
-        let asked = Asked { problem, target, fused, copied_bytes: 0 };
+        let asked = CostQuery { problem, target, fused, copied_bytes: 0 };
         let few = found.len().min(residual::CANDIDATES);
         let correction = |(seconds, position): &(f32, usize)| {
             asked.correction(&all()[*position], f64::from(*seconds))
@@ -451,7 +451,7 @@ fn corrections_are_made_where_they_were_learnt() {
             for target in [h100, Target { cc: 90, multiprocessors: 2 }] {
                 let problem = gemm(F16, m, n, k, layout);
                 let product = problem.product().expect("a product");
-                let plain = Asked { problem: &product, target, fused: false, copied_bytes: 0 };
+                let plain = CostQuery { problem: &product, target, fused: false, copied_bytes: 0 };
                 for (position, seconds, features) in features(&problem, target) {
                     let kernel = &all()[position];
                     assert!(
@@ -463,7 +463,10 @@ fn corrections_are_made_where_they_were_learnt() {
                     assert!(correction.is_finite(), "{m} {n} {k}: {}", kernel.name());
                     different.insert(correction.to_bits());
                     corrected += 1;
-                    assert_eq!(Asked { fused: true, ..plain }.correction(kernel, seconds), None);
+                    assert_eq!(
+                        CostQuery { fused: true, ..plain }.correction(kernel, seconds),
+                        None
+                    );
                 }
             }
         }
