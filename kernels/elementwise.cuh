@@ -18,18 +18,18 @@ struct ElementwiseParams {
   const void* a;
   const void* b;
   void* out;
-  long long a_stride[3];    // along batch, m, n; in elements
+  long long a_stride[3];  // along batch, m, n; in elements
   long long b_stride[3];
   long long out_stride[3];
-  long long a_bytes;        // from the first element's first byte to past the last one's last
+  long long a_bytes;  // from the first element's first byte to past the last one's last
   long long b_bytes;
   long long n;
-  long long chunks;         // of one row: ceil(n / WIDTH), or one more where they begin in the middle
-  long long step_at;        // THREADS chunks further on are step_row rows and step_at chunks
+  long long chunks;   // of one row: ceil(n / WIDTH), or one more where they begin in the middle
+  long long step_at;  // THREADS chunks further on are step_row rows and step_at chunks
   int step_row;
-  int m;                    // rows of one matrix
-  int rows;                 // of all matrices of the batch
-  int vectors;              // 0: rows do not lie side by side; ALIGNED or LOOSE: they do in each operand
+  int m;        // rows of one matrix
+  int rows;     // of all matrices of the batch
+  int vectors;  // 0: rows do not lie side by side; ALIGNED or LOOSE: they do in each operand
 
   static constexpr int ALIGNED = 1, LOOSE = 2;
 };
@@ -40,10 +40,12 @@ struct ElementwiseCursor {
   int row;
   long long at;  // of the row's chunks
 
-  __device__ __forceinline__ ElementwiseCursor(const ElementwiseParams& params, long long chunk) : row(0), at(chunk) {
+  __device__ __forceinline__ ElementwiseCursor(const ElementwiseParams& params, long long chunk)
+      : row(0), at(chunk) {
     if (params.rows == 1) return;
     // A 64-bit division is some hundred instructions.
-    row = (chunk | params.chunks) >> 32 ? int(chunk / params.chunks) : int(unsigned(chunk) / unsigned(params.chunks));
+    row = (chunk | params.chunks) >> 32 ? int(chunk / params.chunks)
+                                        : int(unsigned(chunk) / unsigned(params.chunks));
     at = chunk - row * params.chunks;
   }
   __device__ __forceinline__ void advance(const ElementwiseParams& params) {
@@ -64,7 +66,8 @@ template <class Element> struct ElementwiseChunk {
   ptx::Vector vector;
 
   __device__ __forceinline__ Element get(int e) const {
-    if constexpr (SIZE == 8) return __hiloint2double(vector.words[2 * e + 1], vector.words[2 * e]);
+    if constexpr (SIZE == 8)
+      return __hiloint2double(vector.words[2 * e + 1], vector.words[2 * e]);
     else {
       using Bits = typename ElementwiseBits<SIZE>::Type;
       return __builtin_bit_cast(Element, Bits(vector.words[e * SIZE / 4] >> e * SIZE % 4 * 8));
@@ -102,15 +105,22 @@ template <class Element, class Accumulator, class Epilogue> struct ElementwiseAd
     int batch, m, valid;
     long long n;
 
-    __device__ __forceinline__ Place(const ElementwiseParams& params, const ElementwiseCursor& cursor) : n(cursor.at * WIDTH) {
+    __device__ __forceinline__ Place(const ElementwiseParams& params,
+                                     const ElementwiseCursor& cursor)
+        : n(cursor.at * WIDTH) {
       batch = params.rows > params.m ? cursor.row / params.m : 0;
       m = cursor.row - batch * params.m;
       int most = WIDTH;
-      if (params.vectors == ElementwiseParams::LOOSE) {  // the first chunk ends where `out` is aligned
+      if (params.vectors ==
+          ElementwiseParams::LOOSE) {  // the first chunk ends where `out` is aligned
         const long long row = params.out_stride[0] * batch + params.out_stride[1] * m;
-        const int before = unsigned(reinterpret_cast<unsigned long long>(params.out) / sizeof(Element) + row) % WIDTH;
-        if (cursor.at == 0) most -= before;
-        else n -= before;
+        const int before =
+            unsigned(reinterpret_cast<unsigned long long>(params.out) / sizeof(Element) + row) %
+            WIDTH;
+        if (cursor.at == 0)
+          most -= before;
+        else
+          n -= before;
       }
       const long long left = cursor.row < params.rows ? params.n - n : 0;
       valid = left <= 0 ? 0 : left < most ? int(left) : most;
@@ -124,21 +134,26 @@ template <class Element, class Accumulator, class Epilogue> struct ElementwiseAd
     // Whether 16 bytes can be read of both operands at any address.
     __device__ __forceinline__ bool loose(const ElementwiseParams& params) const {
       return valid == WIDTH && params.vectors == ElementwiseParams::LOOSE &&
-             fits(params.a, params.a_bytes, offset(params.a_stride)) && fits(params.b, params.b_bytes, offset(params.b_stride));
+             fits(params.a, params.a_bytes, offset(params.a_stride)) &&
+             fits(params.b, params.b_bytes, offset(params.b_stride));
     }
-    static __device__ __forceinline__ bool fits(const void* operand, long long bytes, long long offset) {
+    static __device__ __forceinline__ bool fits(const void* operand, long long bytes,
+                                                long long offset) {
       const char* begin = static_cast<const char*>(operand);
       return LooseVector::fits(begin + offset * int(sizeof(Element)), begin, begin + bytes);
     }
   };
 
-  static __device__ __forceinline__ Chunk sum(const Chunk& left, const Chunk& right, const Place& place, Epilogue epilogue) {
+  static __device__ __forceinline__ Chunk sum(const Chunk& left, const Chunk& right,
+                                              const Place& place, Epilogue epilogue) {
     Value values[WIDTH];
 #pragma unroll
-    for (int e = 0; e < WIDTH; ++e) values[e] = fused::add(Value(decode(left.get(e))), Value(decode(right.get(e))));
+    for (int e = 0; e < WIDTH; ++e)
+      values[e] = fused::add(Value(decode(left.get(e))), Value(decode(right.get(e))));
     typename Epilogue::template Operands<WIDTH, WIDTH> operands;
     epilogue.load(operands, place.batch, place.m, int(place.n), place.valid);
-    finish_sums<1, 1>(epilogue, values, operands, {place.batch, place.m, int(place.n), place.valid});
+    finish_sums<1, 1>(epilogue, values, operands,
+                      {place.batch, place.m, int(place.n), place.valid});
     Chunk result{};
 #pragma unroll
     for (int e = 0; e < WIDTH; ++e) result.put(e, encode<Element>(Epilogue::result(values[e])));
@@ -164,7 +179,8 @@ template <class Element, class Accumulator, class Epilogue> struct ElementwiseAd
 #pragma unroll
     for (int i = 0; i < COUNT; ++i, cursor.advance(params)) {
       const Place place(params, cursor);
-      if (place.aligned(params)) sum(left[i], right[i], place, epilogue).store(out + place.offset(params.out_stride));
+      if (place.aligned(params))
+        sum(left[i], right[i], place, epilogue).store(out + place.offset(params.out_stride));
     }
     if (params.vectors == ElementwiseParams::ALIGNED && params.n % WIDTH == 0) return;
     cursor = first;
@@ -178,7 +194,8 @@ template <class Element, class Accumulator, class Epilogue> struct ElementwiseAd
       Chunk one{}, other{};
       const bool loose = place.loose(params);
       if (loose) {
-        const char *first = reinterpret_cast<const char*>(from_a), *second = reinterpret_cast<const char*>(from_b);
+        const char *first = reinterpret_cast<const char*>(from_a),
+                   *second = reinterpret_cast<const char*>(from_b);
         LooseVector vectors[2];
         vectors[0].load(first);
         vectors[1].load(second);
@@ -193,7 +210,8 @@ template <class Element, class Accumulator, class Epilogue> struct ElementwiseAd
         }
       }
       const Chunk result = sum(one, other, place, epilogue);
-      if (loose) result.store(to);
+      if (loose)
+        result.store(to);
       else {
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e)

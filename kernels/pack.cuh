@@ -19,7 +19,7 @@ struct PackOperand {
   long long pitch;             // from one destination row to the next; in bytes, a multiple of 16
   long long batch_pitch;       // from one destination batch to the next; likewise
   int rows, columns, batch;
-  int tiles;                   // of one batch: see PackSide
+  int tiles;  // of one batch: see PackSide
 };
 struct PackParams { PackOperand operands[2]; };  // an absent one has batch 0
 static_assert(sizeof(PackParams) == 144);
@@ -39,7 +39,8 @@ template <int SIZE> struct PackSide {
   //   tiles = ceil(rows * ceil(columns * SIZE / 16) / 1024).
   static constexpr int COPY_VECTORS = THREADS * COUNT;
   // A tile of a transposition has 128 bytes of 128 of the source's lines: tiles = ceil(rows * SIZE / 128) * ceil(columns / 128).
-  static constexpr int LINE_VECTORS = 8, LINES = COPY_VECTORS / LINE_VECTORS, LINE = LINE_VECTORS * PER_VECTOR;
+  static constexpr int LINE_VECTORS = 8, LINES = COPY_VECTORS / LINE_VECTORS,
+                       LINE = LINE_VECTORS * PER_VECTOR;
   static constexpr int SMEM_BYTES = COPY_VECTORS * 16;  // static
 
   using Element = typename Bits<SIZE>::Type;
@@ -48,17 +49,22 @@ template <int SIZE> struct PackSide {
     const int batch = index / operand.tiles, tile = index - batch * operand.tiles;
     const long long batch_bytes = operand.source_stride[0] * SIZE;
     const char* first = static_cast<const char*>(operand.source);
-    const long long row_step = operand.source_stride[1] * SIZE, column_step = operand.source_stride[2] * SIZE;
+    const long long row_step = operand.source_stride[1] * SIZE,
+                    column_step = operand.source_stride[2] * SIZE;
     const char* last = first + batch_bytes * (operand.batch - 1) + row_step * (operand.rows - 1) +
                        column_step * (operand.columns - 1) + SIZE;
     const char* source = first + batch_bytes * batch;
     char* destination = static_cast<char*>(operand.destination) + operand.batch_pitch * batch;
-    if (column_step != SIZE && row_step == SIZE) transpose(operand, source, destination, tile, column_step, first, last);
-    else copy(operand, source, destination, tile, row_step, column_step, first, last);
+    if (column_step != SIZE && row_step == SIZE)
+      transpose(operand, source, destination, tile, column_step, first, last);
+    else
+      copy(operand, source, destination, tile, row_step, column_step, first, last);
   }
 
-  static __device__ __forceinline__ void copy(const PackOperand& operand, const char* source, char* destination, int tile,
-                                              long long row_step, long long column_step, const char* first, const char* last) {
+  static __device__ __forceinline__ void copy(const PackOperand& operand, const char* source,
+                                              char* destination, int tile, long long row_step,
+                                              long long column_step, const char* first,
+                                              const char* last) {
     const int per_row = (operand.columns + PER_VECTOR - 1) / PER_VECTOR;  // vectors
     const int vector = tile * COPY_VECTORS + threadIdx.x;
     int row = vector / per_row, at = vector - row * per_row;
@@ -89,7 +95,8 @@ template <int SIZE> struct PackSide {
       const int count = min(left[i], PER_VECTOR);
 #pragma unroll 1
       for (int e = 0; e < count; ++e)
-        reinterpret_cast<Element*>(to[i])[e] = *reinterpret_cast<const Element*>(from[i] + column_step * e);
+        reinterpret_cast<Element*>(to[i])[e] =
+            *reinterpret_cast<const Element*>(from[i] + column_step * e);
     }
   }
 
@@ -103,8 +110,9 @@ template <int SIZE> struct PackSide {
   }
 
   // A line is a column of the destination, contiguous along its rows.
-  static __device__ __forceinline__ void transpose(const PackOperand& operand, const char* source, char* destination, int tile,
-                                                   long long line_step, const char* first, const char* last) {
+  static __device__ __forceinline__ void transpose(const PackOperand& operand, const char* source,
+                                                   char* destination, int tile, long long line_step,
+                                                   const char* first, const char* last) {
     __shared__ __align__(128) unsigned char shared_memory[SMEM_BYTES];
     const unsigned shared = ptx::shared_address(shared_memory);
     const int across = (operand.rows + LINE - 1) / LINE;
@@ -126,11 +134,13 @@ template <int SIZE> struct PackSide {
 #pragma unroll
       for (int i = 0; i < COUNT; ++i) {
         const int target = place(line + i * (THREADS / LINE_VECTORS), at);
-        if (whole[i]) ptx::store_shared(shared + target, vectors[i].get(from[i]));
+        if (whole[i])
+          ptx::store_shared(shared + target, vectors[i].get(from[i]));
         else if (inside[i]) {
 #pragma unroll 1
           for (int e = 0; e < min(PER_VECTOR, operand.rows - row); ++e)
-            reinterpret_cast<Element*>(shared_memory + target)[e] = reinterpret_cast<const Element*>(from[i])[e];
+            reinterpret_cast<Element*>(shared_memory + target)[e] =
+                reinterpret_cast<const Element*>(from[i])[e];
         }
       }
     }
@@ -142,13 +152,15 @@ template <int SIZE> struct PackSide {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll(SIZE == 1 ? 1 : UNITS / 8)
     for (int unit = warp; unit < UNITS; unit += THREADS / 32) {
-      const int unit_row = unit / UNITS_ALONG * UNIT_ROWS, unit_line = unit % UNITS_ALONG * UNIT_LINES;
+      const int unit_row = unit / UNITS_ALONG * UNIT_ROWS,
+                unit_line = unit % UNITS_ALONG * UNIT_LINES;
       const int group = SIZE <= 2 ? lane / 4 : lane % 8, part = SIZE <= 2 ? lane % 4 : lane / 8;
       const int line = unit_line + part * PER_VECTOR;  // this lane's first
       auto put = [&](int row, const unsigned (&words)[4]) {
         if (start_row + row < operand.rows && start_line + line < operand.columns)
-          ptx::store_global(destination + operand.pitch * (start_row + row) + (start_line + line) * SIZE,
-                            ptx::Vector{{words[0], words[1], words[2], words[3]}});
+          ptx::store_global(
+              destination + operand.pitch * (start_row + row) + (start_line + line) * SIZE,
+              ptx::Vector{{words[0], words[1], words[2], words[3]}});
       };
       if constexpr (SIZE <= 2) {
         // Row r of matrix q is line (r / 2) * PER_VECTOR + 2 q + r % 2: transposed, lane 4 g + j then has in word q two
@@ -157,7 +169,8 @@ template <int SIZE> struct PackSide {
         const int my_line = unit_line + r / 2 * PER_VECTOR + 2 * matrix + r % 2;
         unsigned words[4];
         ptx::load_matrices<true>(words, shared + place(my_line, unit_row / PER_VECTOR));
-        if constexpr (SIZE == 2) put(unit_row + group, words);
+        if constexpr (SIZE == 2)
+          put(unit_row + group, words);
         else {
           unsigned more[4], even[4], odd[4];
           ptx::load_matrices<true>(more, shared + place(my_line + 8, unit_row / PER_VECTOR));
@@ -177,7 +190,8 @@ template <int SIZE> struct PackSide {
 #pragma unroll
         for (int i = 0; i < PER_VECTOR; ++i) {
           unsigned element[SIZE / 4];
-          ptx::load_shared(element, shared + place(line + i, row / PER_VECTOR) + row % PER_VECTOR * SIZE);
+          ptx::load_shared(element,
+                           shared + place(line + i, row / PER_VECTOR) + row % PER_VECTOR * SIZE);
 #pragma unroll
           for (int w = 0; w < SIZE / 4; ++w) words[i * (SIZE / 4) + w] = element[w];
         }
@@ -189,7 +203,8 @@ template <int SIZE> struct PackSide {
 
 // The grid has one dimension: operands[0].batch * operands[0].tiles + operands[1].batch * operands[1].tiles.
 template <int SIZE_A, int SIZE_B> struct Pack {
-  static constexpr int THREADS = 256, MIN_CTAS = SIZE_A == 1 || SIZE_B == 1 ? 2 : 3, SMEM_BYTES = 0;  // beyond what is static
+  static constexpr int THREADS = 256, MIN_CTAS = SIZE_A == 1 || SIZE_B == 1 ? 2 : 3,
+                       SMEM_BYTES = 0;  // beyond what is static
 
   static __device__ __forceinline__ void run(const PackParams& params) {
     ptx::let_next_grid_start();
@@ -197,8 +212,11 @@ template <int SIZE_A, int SIZE_B> struct Pack {
     const int tiles_a = params.operands[0].batch * params.operands[0].tiles;
     const bool is_a = int(blockIdx.x) < tiles_a;
     const int index = is_a ? blockIdx.x : blockIdx.x - tiles_a;
-    if constexpr (SIZE_A == SIZE_B) PackSide<SIZE_A>::run(params.operands[!is_a], index);
-    else if (is_a) PackSide<SIZE_A>::run(params.operands[0], index);
-    else PackSide<SIZE_B>::run(params.operands[1], index);
+    if constexpr (SIZE_A == SIZE_B)
+      PackSide<SIZE_A>::run(params.operands[!is_a], index);
+    else if (is_a)
+      PackSide<SIZE_A>::run(params.operands[0], index);
+    else
+      PackSide<SIZE_B>::run(params.operands[1], index);
   }
 };

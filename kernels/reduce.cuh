@@ -28,14 +28,17 @@ template <class Value, class Fold, class Out> struct Reduce {
 
   static __device__ __forceinline__ void run(const ReduceOperand& operand, int index) {
     __shared__ Value values[THREADS];
-    const int thread = threadIdx.x, of_batch = operand.ctas / operand.batches, batch = index / of_batch;
-    const Value* const parts = static_cast<const Value*>(operand.parts) + operand.pitch * operand.count * batch;
+    const int thread = threadIdx.x, of_batch = operand.ctas / operand.batches,
+              batch = index / of_batch;
+    const Value* const parts =
+        static_cast<const Value*>(operand.parts) + operand.pitch * operand.count * batch;
     const int element = operand.whole ? 0 : (index - batch * of_batch) * WIDTH + thread % WIDTH;
     Value value = Fold::template identity<Value>();
     if (operand.whole) {
       for (long long row = 0; row < operand.count; ++row)
 #pragma unroll 4
-        for (int at = thread; at < operand.extent; at += THREADS) value = Fold::apply(value, parts[operand.pitch * row + at]);
+        for (int at = thread; at < operand.extent; at += THREADS)
+          value = Fold::apply(value, parts[operand.pitch * row + at]);
     } else if (element < operand.extent) {
 #pragma unroll 8
       for (long long row = thread / WIDTH; row < operand.count; row += THREADS / WIDTH)
@@ -50,11 +53,14 @@ template <class Value, class Fold, class Out> struct Reduce {
       __syncthreads();
     }
     if (thread < (operand.whole ? 1 : WIDTH) && element < max(operand.extent, operand.whole))
-      static_cast<Out*>(operand.out)[operand.out_stride[0] * batch + operand.out_stride[1] * element] = encode<Out>(values[thread]);
+      static_cast<Out*>(
+          operand.out)[operand.out_stride[0] * batch + operand.out_stride[1] * element] =
+          encode<Out>(values[thread]);
   }
 };
 
-template <class... Reductions> __device__ __forceinline__ void reduce_all(const ReduceParams<sizeof...(Reductions)>& params) {
+template <class... Reductions>
+__device__ __forceinline__ void reduce_all(const ReduceParams<sizeof...(Reductions)>& params) {
   ptx::wait_for_grids_before();
   int index = blockIdx.x, at = 0;
   auto one = [&](auto reduction) {

@@ -25,16 +25,18 @@ template <class Element, class Accumulator, int TILE_MN, int TILE_K> struct Simt
 
   struct Tile { alignas(16) Accumulator rows[TILE_K][PITCH]; };
 
-  const Element* source;               // this thread's first element of the next K block
-  long long next_element, next_block;  // from one of its elements to the next; from past its last to the next block's first
-  int k, k_step;                       // where in the tile its first element lies along K, and how far the next one is
-  int place, place_step;               // likewise in shared memory, in elements
-  unsigned inside_mn;                  // bit i: its i-th element lies inside the operand, as far as MN goes
+  const Element* source;  // this thread's first element of the next K block
+  long long next_element,
+      next_block;  // from one of its elements to the next; from past its last to the next block's first
+  int k, k_step;  // where in the tile its first element lies along K, and how far the next one is
+  int place, place_step;  // likewise in shared memory, in elements
+  unsigned inside_mn;     // bit i: its i-th element lies inside the operand, as far as MN goes
   Accumulator staged[COUNT];
 
   // Neighbouring threads take neighbours along K if these are neighbours in memory, else along MN.
-  __device__ __forceinline__ SimtOperand(const void* operand, long long batch_offset, long long mn_stride,
-                                         long long k_stride, int mn_start, int mn_extent) {
+  __device__ __forceinline__ SimtOperand(const void* operand, long long batch_offset,
+                                         long long mn_stride, long long k_stride, int mn_start,
+                                         int mn_extent) {
     const int thread = threadIdx.x;
     const bool along_k = k_stride == 1 && mn_stride != 1;
     const int mn = mn_start + (along_k ? thread / TILE_K : thread % TILE_MN);
@@ -51,7 +53,8 @@ template <class Element, class Accumulator, int TILE_MN, int TILE_K> struct Simt
     next_block = k_stride * TILE_K - next_element * COUNT;
   }
 
-  __device__ __forceinline__ void fetch(int k_left) {  // k_left: from the block's start to the end of K
+  __device__ __forceinline__ void fetch(
+      int k_left) {  // k_left: from the block's start to the end of K
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
       const bool inside = (inside_mn >> i & 1) && k + i * k_step < k_left;
@@ -67,23 +70,32 @@ template <class Element, class Accumulator, int TILE_MN, int TILE_K> struct Simt
   }
 };
 
-template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N, int TILE_K, bool GROUPED, class Epilogue>
+template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N, int TILE_K,
+          bool GROUPED, class Epilogue>
 struct SimtGemm {
   static constexpr int THREADS = 256;
-  static constexpr int SMEM_BYTES = 0;  // beyond what is static
+  static constexpr int SMEM_BYTES = 0;                            // beyond what is static
   static constexpr int PER_M = TILE_M / 16, PER_N = TILE_N / 16;  // rows and columns a thread
   // CTAs a SM should hold. Its 65536 registers are 256 a thread for one CTA, 128 for two, 80 for three.
   static constexpr bool BLOCKED = is_same<Accumulator, f32> || is_same<Accumulator, f64>;
   static constexpr bool NARROW = is_same<Accumulator, f32> && sizeof(A) == 2 && sizeof(B) == 2;
   static constexpr int CHAIN = 4;
   static_assert(TILE_K % CHAIN == 0);
-  static constexpr int SUM_REGISTERS = PER_M * PER_N * (sizeof(Accumulator) == 8 ? 2 : 1) * (NARROW ? 3 : BLOCKED ? 2 : 1);
-  static constexpr int MIN_CTAS = SUM_REGISTERS >= (BLOCKED ? 48 : 128) ? 1 : SUM_REGISTERS >= 32 ? 2 : 3;
+  static constexpr int SUM_REGISTERS = PER_M * PER_N * (sizeof(Accumulator) == 8 ? 2 : 1) *
+                                       (NARROW    ? 3
+                                        : BLOCKED ? 2
+                                                  : 1);
+  static constexpr int MIN_CTAS = SUM_REGISTERS >= (BLOCKED ? 48 : 128) ? 1
+                                  : SUM_REGISTERS >= 32                 ? 2
+                                                                        : 3;
 
   using Value = EpilogueValue<Accumulator>;
   using OperandA = SimtOperand<A, Accumulator, TILE_M, TILE_K>;
   using OperandB = SimtOperand<B, Accumulator, TILE_N, TILE_K>;
-  struct Tiles { typename OperandA::Tile a; typename OperandB::Tile b; };
+  struct Tiles {
+    typename OperandA::Tile a;
+    typename OperandB::Tile b;
+  };
   static_assert(2 * sizeof(Tiles) <= 48 * 1024, "static shared memory ends there");
 
   // A thread's rows come in runs of RUN neighbours, 16 bytes if it has that many; the runs of the 16 threads lie side by side.
@@ -92,8 +104,11 @@ struct SimtGemm {
     static constexpr int RUN = PER_THREAD < WORD ? PER_THREAD : WORD < 4 ? WORD : 4;
     struct alignas(RUN * sizeof(Accumulator)) Run { Accumulator values[RUN]; };
 
-    static __device__ __forceinline__ int coordinate(int thread, int i) { return i / RUN * (16 * RUN) + thread * RUN + i % RUN; }
-    static __device__ __forceinline__ void load(Accumulator (&values)[PER_THREAD], const Accumulator* row, int thread) {
+    static __device__ __forceinline__ int coordinate(int thread, int i) {
+      return i / RUN * (16 * RUN) + thread * RUN + i % RUN;
+    }
+    static __device__ __forceinline__ void load(Accumulator (&values)[PER_THREAD],
+                                                const Accumulator* row, int thread) {
 #pragma unroll
       for (int i = 0; i < PER_THREAD; i += RUN) {
         const Run run = *reinterpret_cast<const Run*>(row + coordinate(thread, i));
@@ -112,8 +127,10 @@ struct SimtGemm {
     const TilePosition position = tile_position<TILE_M, TILE_N, GROUPED>(params);
     const int tile_m = position.m, tile_n = position.n;
     if (GROUPED && tile_m >= position.end) return;
-    OperandA a(params.a, params.a_stride[0] * position.batch, params.a_stride[1], params.a_stride[2], tile_m, position.end);
-    OperandB b(params.b, params.b_stride[0] * position.batch, params.b_stride[2], params.b_stride[1], tile_n, params.n);
+    OperandA a(params.a, params.a_stride[0] * position.batch, params.a_stride[1],
+               params.a_stride[2], tile_m, position.end);
+    OperandB b(params.b, params.b_stride[0] * position.batch, params.b_stride[2],
+               params.b_stride[1], tile_n, params.n);
 
     Accumulator sums[PER_M][PER_N] = {};
     int k_left = params.k, current = 0;
@@ -191,10 +208,13 @@ struct SimtGemm {
         const int batch = GROUPED ? 0 : position.batch;
         typename Epilogue::template Operands<WIDTH, WIDTH> operands;
         epilogue.load(operands, batch, m, n, valid);
-        finish_sums<1, 1>(epilogue, values, operands, {batch, m, n, valid, m, n / WIDTH, true, valid});
+        finish_sums<1, 1>(epilogue, values, operands,
+                          {batch, m, n, valid, m, n / WIDTH, true, valid});
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e)
-          if (e < valid) out[params.out_stride[1] * m + params.out_stride[2] * (n + e)] = encode<Out>(Epilogue::result(values[e]));
+          if (e < valid)
+            out[params.out_stride[1] * m + params.out_stride[2] * (n + e)] =
+                encode<Out>(Epilogue::result(values[e]));
       }
     }
   }

@@ -28,20 +28,24 @@
 
 enum class Method { MMA, FMA };
 
-template <class Element, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TOKENS, int TILE_N, int TILE_K, int WARPS_N, int STAGES,
-          int SPLIT, int ALIGN, Method METHOD, class Epilogue>
+template <class Element, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TOKENS, int TILE_N,
+          int TILE_K, int WARPS_N, int STAGES, int SPLIT, int ALIGN, Method METHOD, class Epilogue>
 struct SkinnyGemm {
   static constexpr int WARPS = 8, THREADS = 32 * WARPS;
   static constexpr int WARPS_K = WARPS / WARPS_N;  // warps that share rows of B divide the tile's K
   static constexpr bool ASYNC = ALIGN >= 4;        // cp.async moves at least 4 bytes
-  static_assert(ASYNC ? STAGES >= 2 : STAGES == 2, "through registers, one tile is filled while one is read");
-  static_assert(SPLIT == 1 || SPLIT == 2 || SPLIT == 4 || SPLIT == 8, "a cluster has at most 8 CTAs");
-  static_assert(METHOD != Method::FMA || is_same<Element, f32>, "products of the others are exact in f32 anyway");
+  static_assert(ASYNC ? STAGES >= 2 : STAGES == 2,
+                "through registers, one tile is filled while one is read");
+  static_assert(SPLIT == 1 || SPLIT == 2 || SPLIT == 4 || SPLIT == 8,
+                "a cluster has at most 8 CTAs");
+  static_assert(METHOD != Method::FMA || is_same<Element, f32>,
+                "products of the others are exact in f32 anyway");
 
   static constexpr int SIZE = sizeof(Element);
   // A's tile has room for more rows than TOKENS where its swizzle wants 64 or 128 bytes a row, or the CTA 16 bytes a thread.
   static constexpr int LEAST = A_K_MAJOR ? 8 : (SIZE == 4 ? 128 : 64) / SIZE;
-  static constexpr int ENOUGH = THREADS * 16 / (TILE_K * SIZE), ROOM = LEAST > ENOUGH ? LEAST : ENOUGH;
+  static constexpr int ENOUGH = THREADS * 16 / (TILE_K * SIZE),
+                       ROOM = LEAST > ENOUGH ? LEAST : ENOUGH;
   static constexpr int TILE_M = TOKENS > ROOM ? TOKENS : ROOM;
   static constexpr int WARP_N = TILE_N / WARPS_N;
 
@@ -56,7 +60,8 @@ struct SkinnyGemm {
   static constexpr int SUM_PITCH = TILE_N + 4;
   static constexpr int SLAB_WORDS = TOKENS * SUM_PITCH;
   static constexpr int SLAB_BYTES = WARPS_K * SLAB_WORDS * 4;
-  static constexpr int WORK_BYTES = STAGES * STAGE_BYTES > SLAB_BYTES ? STAGES * STAGE_BYTES : SLAB_BYTES;
+  static constexpr int WORK_BYTES =
+      STAGES * STAGE_BYTES > SLAB_BYTES ? STAGES * STAGE_BYTES : SLAB_BYTES;
   // What the cluster's CTAs send: of each, TOKENS rows of this CTA's columns. Not part of the ring, which may still be in use here.
   static constexpr int OWN_N = TILE_N / SPLIT;
   static constexpr int SMEM_BYTES = WORK_BYTES + (SPLIT > 1 ? TOKENS * TILE_N * 4 : 0);
@@ -65,16 +70,20 @@ struct SkinnyGemm {
   // registers takes up to 250 for many rows, 128 for few, 80 for few and a small tile.
   static constexpr int BY_MEMORY = 227 * 1024 / (SMEM_BYTES + 1024);
   static constexpr int BY_REGISTERS = ASYNC ? 2 : TOKENS > 16 ? 1 : TILE_N > 32 ? 2 : 3;
-  static constexpr int MIN_CTAS = BY_MEMORY < 1 ? 1 : BY_MEMORY < BY_REGISTERS ? BY_MEMORY : BY_REGISTERS;
+  static constexpr int MIN_CTAS = BY_MEMORY < 1              ? 1
+                                  : BY_MEMORY < BY_REGISTERS ? BY_MEMORY
+                                                             : BY_REGISTERS;
 
   // A warp's sums, and how its part of a K block is added to them.
   struct MmaSums {
     // ldmatrix reads 16 rows even of 8: the others, of which nothing is used, are what lies behind A's tile.
     static constexpr int READ_M = TOKENS < 16 ? 16 : TOKENS;
-    using ReaderA = FragmentReader<Element, A_K_MAJOR, (READ_M > TILE_M ? READ_M : TILE_M), TILE_K, READ_M, Neighbours::HALVES>;
+    using ReaderA = FragmentReader<Element, A_K_MAJOR, (READ_M > TILE_M ? READ_M : TILE_M), TILE_K,
+                                   READ_M, Neighbours::HALVES>;
     using ReaderB = FragmentReader<Element, B_K_MAJOR, TILE_N, TILE_K, WARP_N, Neighbours::SLOTS>;
     using Mma = ptx::Mma<Element, f32>;
-    static constexpr int STEPS = TILE_K / TileA::K_STEP / WARPS_K;  // of mma.sync in a warp's part of a block
+    static constexpr int STEPS =
+        TILE_K / TileA::K_STEP / WARPS_K;  // of mma.sync in a warp's part of a block
     static_assert(STEPS >= 1);
 
     int warp_n;
@@ -88,9 +97,13 @@ struct SkinnyGemm {
       skip(reader_a, warp_k * STEPS, A_K_MAJOR, TileA::ROW_BYTES);
       skip(reader_b, warp_k * STEPS, B_K_MAJOR, TileB::ROW_BYTES);
     }
-    template <class Reader> static __device__ __forceinline__ void skip(Reader& reader, int steps, bool k_major, int row_bytes) {
-      if (k_major) reader.lane_offset ^= steps * 32;
-      else reader.lane_offset += steps * TileA::K_STEP * row_bytes;
+    template <class Reader> static __device__ __forceinline__ void skip(Reader& reader, int steps,
+                                                                        bool k_major,
+                                                                        int row_bytes) {
+      if (k_major)
+        reader.lane_offset ^= steps * 32;
+      else
+        reader.lane_offset += steps * TileA::K_STEP * row_bytes;
     }
 
     __device__ __forceinline__ void add(unsigned a_tile, unsigned b_tile) {
@@ -104,8 +117,8 @@ struct SkinnyGemm {
         for (int i = 0; i < WARP_N / 16; ++i)
 #pragma unroll
           for (int j = 0; j < TOKENS / 8; ++j)
-            Mma::accumulate(sums[i][j], b.words[2 * i][0], b.words[2 * i + 1][0], b.words[2 * i][1], b.words[2 * i + 1][1],
-                            a.words[j][0], a.words[j][1]);
+            Mma::accumulate(sums[i][j], b.words[2 * i][0], b.words[2 * i + 1][0], b.words[2 * i][1],
+                            b.words[2 * i + 1][1], a.words[j][0], a.words[j][1]);
       }
     }
 
@@ -119,8 +132,8 @@ struct SkinnyGemm {
           for (int half = 0; half < 2; ++half)
 #pragma unroll
             for (int c = 0; c < 2; ++c)
-              slab[ReaderA::coordinate(j, pair + c) * SUM_PITCH + warp_n + ReaderB::coordinate(2 * i + half, group)] =
-                  Mma::get(sums[i][j], half, c);
+              slab[ReaderA::coordinate(j, pair + c) * SUM_PITCH + warp_n +
+                   ReaderB::coordinate(2 * i + half, group)] = Mma::get(sums[i][j], half, c);
     }
   };
 
@@ -166,7 +179,8 @@ struct SkinnyGemm {
 #pragma unroll
           for (int c = 0; c < COLUMNS; ++c)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) of_block[c][token] = multiply_add(a[i], b[c][i], of_block[c][token]);
+            for (int i = 0; i < 4; ++i)
+              of_block[c][token] = multiply_add(a[i], b[c][i], of_block[c][token]);
         }
       }
 #pragma unroll
@@ -179,7 +193,8 @@ struct SkinnyGemm {
 #pragma unroll
       for (int c = 0; c < COLUMNS; ++c)
 #pragma unroll
-        for (int token = 0; token < TOKENS; ++token) slab[token * SUM_PITCH + n + 32 * c] = sums[c][token];
+        for (int token = 0; token < TOKENS; ++token)
+          slab[token * SUM_PITCH + n + 32 * c] = sums[c][token];
     }
   };
 
@@ -192,23 +207,26 @@ struct SkinnyGemm {
     const unsigned shared = ptx::shared_address(shared_memory);
     ptx::let_next_grid_start();
 #if __CUDA_ARCH__ >= 900
-    if constexpr (SPLIT > 1) ptx::cluster_arrive();  // waited for before anything is sent: the receiver must have started
+    if constexpr (SPLIT > 1)
+      ptx::cluster_arrive();  // waited for before anything is sent: the receiver must have started
 #endif
 
     const int rank = blockIdx.x % SPLIT, tiles = (params.n + TILE_N - 1) / TILE_N;
-    const int batch = blockIdx.x / SPLIT / tiles, start_n = (blockIdx.x / SPLIT - batch * tiles) * TILE_N;
+    const int batch = blockIdx.x / SPLIT / tiles,
+              start_n = (blockIdx.x / SPLIT - batch * tiles) * TILE_N;
 
     // This CTA's part of K: as many blocks as the others', the last CTA fewer.
     const int all_blocks = params.k / TILE_K + (params.k % TILE_K != 0);
     const int share = (all_blocks + SPLIT - 1) / SPLIT, first_block = min(rank * share, all_blocks);
     const int blocks = min(share, all_blocks - first_block);
-    const long long start_k = min(static_cast<long long>(first_block) * TILE_K, static_cast<long long>(params.k));
+    const long long start_k =
+        min(static_cast<long long>(first_block) * TILE_K, static_cast<long long>(params.k));
     int k_left = min(params.k - int(start_k), share * TILE_K);  // from what is to be copied next on
 
-    CopierA copier_a(params.a, params.a_stride[0] * batch + params.a_stride[2] * start_k, params.a_stride[1], params.a_stride[2],
-                     0, params.m);
-    CopierB copier_b(params.b, params.b_stride[0] * batch + params.b_stride[1] * start_k, params.b_stride[2], params.b_stride[1],
-                     start_n, params.n);
+    CopierA copier_a(params.a, params.a_stride[0] * batch + params.a_stride[2] * start_k,
+                     params.a_stride[1], params.a_stride[2], 0, params.m);
+    CopierB copier_b(params.b, params.b_stride[0] * batch + params.b_stride[1] * start_k,
+                     params.b_stride[2], params.b_stride[1], start_n, params.n);
     typename CopierA::Staged staged_a;  // unused, and gone, if ASYNC
     typename CopierB::Staged staged_b;
 
@@ -224,12 +242,14 @@ struct SkinnyGemm {
       filled = advance(filled);
     };
     auto copy = [&] {
-      if (k_left > 0 && copier_b.is_ragged(k_left)) copier_b.copy_ragged(filled + TileA::BYTES, k_left);
+      if (k_left > 0 && copier_b.is_ragged(k_left))
+        copier_b.copy_ragged(filled + TileA::BYTES, k_left);
       if (k_left > 0 && copier_a.is_ragged(k_left)) copier_a.copy_ragged(filled, k_left);
       copier_b.copy_whole(filled + TileA::BYTES, k_left);
       copier_a.copy_whole(filled, k_left);
       next_block();
-      ptx::copy_async_commit();  // beyond the last block an empty group, so that counting groups counts blocks
+      ptx::
+          copy_async_commit();  // beyond the last block an empty group, so that counting groups counts blocks
     };
     auto fetch = [&] {
       copier_b.fetch(staged_b, k_left);
@@ -256,8 +276,10 @@ struct SkinnyGemm {
       // Beyond the barrier this block is complete, and the tile that was read a round before may be overwritten.
       if constexpr (ASYNC) ptx::copy_async_wait<STAGES - 2>();
       __syncthreads();
-      if constexpr (ASYNC) copy();
-      else fetch();  // beyond the last block: zeros, no reads
+      if constexpr (ASYNC)
+        copy();
+      else
+        fetch();  // beyond the last block: zeros, no reads
       sums.add(read, read + TileA::BYTES);
       if constexpr (!ASYNC) store();
       read = advance(read);
@@ -269,7 +291,7 @@ struct SkinnyGemm {
     sums.store(slabs + warp / WARPS_N * SLAB_WORDS);
     __syncthreads();
     // Four columns of one row: the sum over the warps along K, in their order.
-    auto warps_sum = [&](f32 (&values)[4], int m, int n) {
+    auto warps_sum = [&](f32(&values)[4], int m, int n) {
       add_up<WARPS_K>(values, slabs + m * SUM_PITCH + n, SLAB_WORDS);
     };
     if constexpr (SPLIT == 1) {
@@ -307,7 +329,8 @@ struct SkinnyGemm {
     }
   }
 
-  template <int COUNT> static __device__ __forceinline__ void add_up(f32 (&values)[4], const f32* first, int step) {
+  template <int COUNT>
+  static __device__ __forceinline__ void add_up(f32 (&values)[4], const f32* first, int step) {
     struct alignas(16) Four { f32 values[4]; };
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
@@ -318,19 +341,21 @@ struct SkinnyGemm {
   }
 
   // Four sums of row m, from column n on, through the epilogue and out.
-  static __device__ __forceinline__ void finish(const GemmParams& params, Epilogue& epilogue, f32 (&values)[4], int batch, int m,
-                                                int n) {
+  static __device__ __forceinline__ void finish(const GemmParams& params, Epilogue& epilogue,
+                                                f32 (&values)[4], int batch, int m, int n) {
     const int valid = min(4, params.n - n);
     if (valid <= 0) return;
     typename Epilogue::template Operands<4, 4> operands;
     epilogue.load(operands, batch, m, n, valid);
     finish_sums<1, 1>(epilogue, values, operands, {batch, m, n, valid, m, n / 4, true, valid});
     const long long stride_n = params.out_stride[2];
-    Out* target = static_cast<Out*>(params.out) + params.out_stride[0] * batch + params.out_stride[1] * m + stride_n * n;
+    Out* target = static_cast<Out*>(params.out) + params.out_stride[0] * batch +
+                  params.out_stride[1] * m + stride_n * n;
     struct alignas(4 * sizeof(Out)) Four { Out values[4]; } four;
 #pragma unroll
     for (int e = 0; e < 4; ++e) four.values[e] = encode<Out>(Epilogue::result(values[e]));
-    if (valid == 4 && stride_n == 1 && reinterpret_cast<unsigned long long>(target) % sizeof(Four) == 0) {
+    if (valid == 4 && stride_n == 1 &&
+        reinterpret_cast<unsigned long long>(target) % sizeof(Four) == 0) {
       *reinterpret_cast<Four*>(target) = four;
     } else {
 #pragma unroll

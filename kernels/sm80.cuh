@@ -17,13 +17,15 @@
 #include "common/raster.cuh"
 #include "common/types.cuh"
 
-template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TILE_M, int TILE_N, int TILE_K,
-          int WARPS_M, int WARPS_N, int STAGES, int ALIGN, bool GROUPED, class Epilogue>
+template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR,
+          int TILE_M, int TILE_N, int TILE_K, int WARPS_M, int WARPS_N, int STAGES, int ALIGN,
+          bool GROUPED, class Epilogue>
 struct Sm80Gemm {
   static_assert(is_same<A, B>, "mma.sync multiplies operands of one type");
   static_assert(!GROUPED || A_K_MAJOR || ALIGN == sizeof(A), "a group may begin at any row");
   static constexpr bool ASYNC = ALIGN >= 4;  // cp.async moves at least 4 bytes
-  static_assert(ASYNC ? STAGES >= 2 : STAGES == 2, "through registers, one tile is filled while one is read");
+  static_assert(ASYNC ? STAGES >= 2 : STAGES == 2,
+                "through registers, one tile is filled while one is read");
 
   static constexpr int WARP_M = TILE_M / WARPS_M, WARP_N = TILE_N / WARPS_N;
   static constexpr int THREADS = 32 * WARPS_M * WARPS_N;
@@ -50,8 +52,9 @@ struct Sm80Gemm {
   static constexpr int SLAB_PITCH = WARP_N + 8;
   static constexpr int SLAB_BYTES = 16 * SLAB_PITCH * int(sizeof(Value));
 
-  static constexpr int SMEM_BYTES =
-      STAGES * STAGE_BYTES > WARPS_M * WARPS_N * SLAB_BYTES ? STAGES * STAGE_BYTES : WARPS_M * WARPS_N * SLAB_BYTES;
+  static constexpr int SMEM_BYTES = STAGES * STAGE_BYTES > WARPS_M * WARPS_N * SLAB_BYTES
+                                        ? STAGES * STAGE_BYTES
+                                        : WARPS_M * WARPS_N * SLAB_BYTES;
   // A SM has 65536 registers. 128 sums a thread need up to 255 registers (256 threads), 64 sums 168 (384), fewer 128 (512);
   // copying in pieces of less than 16 bytes takes about as many again.
   static constexpr int SUMS = TILE_M * TILE_N / THREADS * (ALIGN == 16 ? 1 : 2);
@@ -62,13 +65,16 @@ struct Sm80Gemm {
     extern __shared__ __align__(128) unsigned char shared_memory[];
     const unsigned shared = ptx::shared_address(shared_memory);
     const int warp = threadIdx.x / 32;
-    const int warp_m = warp % WARPS_M * WARP_M, warp_n = warp / WARPS_M * WARP_N;  // the warp's part of the tile
+    const int warp_m = warp % WARPS_M * WARP_M,
+              warp_n = warp / WARPS_M * WARP_N;  // the warp's part of the tile
 
     const TilePosition position = tile_position<TILE_M, TILE_N, GROUPED>(params);
     const int tile_m = position.m, tile_n = position.n;
     if (GROUPED && tile_m >= position.end) return;
-    CopierA copier_a(params.a, params.a_stride[0] * position.batch, params.a_stride[1], params.a_stride[2], tile_m, position.end);
-    CopierB copier_b(params.b, params.b_stride[0] * position.batch, params.b_stride[2], params.b_stride[1], tile_n, params.n);
+    CopierA copier_a(params.a, params.a_stride[0] * position.batch, params.a_stride[1],
+                     params.a_stride[2], tile_m, position.end);
+    CopierB copier_b(params.b, params.b_stride[0] * position.batch, params.b_stride[2],
+                     params.b_stride[1], tile_n, params.n);
     const ReaderA reader_a(warp_m);
     const ReaderB reader_b(warp_n);
 
@@ -79,7 +85,7 @@ struct Sm80Gemm {
     typename CopierB::Staged staged_b;
 
     const int blocks = params.k / TILE_K + (params.k % TILE_K != 0);
-    int k_left = params.k;               // from the next block to be copied on
+    int k_left = params.k;                    // from the next block to be copied on
     unsigned filled = shared, read = shared;  // the ring's positions
     auto advance = [&](unsigned stage) {
       stage += STAGE_BYTES;
@@ -88,12 +94,14 @@ struct Sm80Gemm {
     // One block's copies are begun in three parts: first what is irregular, with its branches, then A, then B.
     auto copy_ragged = [&] {
       if (k_left > 0 && copier_a.is_ragged(k_left)) copier_a.copy_ragged(filled, k_left);
-      if (k_left > 0 && copier_b.is_ragged(k_left)) copier_b.copy_ragged(filled + TileA::BYTES, k_left);
+      if (k_left > 0 && copier_b.is_ragged(k_left))
+        copier_b.copy_ragged(filled + TileA::BYTES, k_left);
     };
     auto copy_a = [&] { copier_a.copy_whole(filled, k_left); };
     auto copy_b = [&] {
       copier_b.copy_whole(filled + TileA::BYTES, k_left);
-      ptx::copy_async_commit();  // beyond the last block an empty group, so that counting groups counts blocks
+      ptx::
+          copy_async_commit();  // beyond the last block an empty group, so that counting groups counts blocks
     };
     auto fetch = [&] {
       copier_a.fetch(staged_a, k_left);
@@ -143,8 +151,10 @@ struct Sm80Gemm {
         if (step == STEPS - 1) {
           // This block's last fragments are in registers. Beyond the barrier the next block is complete, and the tile of
           // this one may be overwritten. (After the last block, what is loaded below is never used.)
-          if constexpr (ASYNC) ptx::copy_async_wait<STAGES - 2>();
-          else store();
+          if constexpr (ASYNC)
+            ptx::copy_async_wait<STAGES - 2>();
+          else
+            store();
           next_block();
           __syncthreads();
           read = advance(read);
@@ -162,10 +172,13 @@ struct Sm80Gemm {
         for (int i = 0; i < WARP_M / 16; ++i)
 #pragma unroll
           for (int index = 0; index < WARP_N / 8; ++index) {
-            const int j = i % 2 ? WARP_N / 8 - 1 - index : index;  // to and fro: each mma.sync shares an operand with the last
+            const int j = i % 2
+                              ? WARP_N / 8 - 1 - index
+                              : index;  // to and fro: each mma.sync shares an operand with the last
             typename Mma::Sums step_sums = {};
-            Mma::accumulate(APART ? step_sums : sums[i][j], fragments_a[2 * i][0], fragments_a[2 * i + 1][0],
-                            fragments_a[2 * i][1], fragments_a[2 * i + 1][1], fragments_b[j][0], fragments_b[j][1]);
+            Mma::accumulate(APART ? step_sums : sums[i][j], fragments_a[2 * i][0],
+                            fragments_a[2 * i + 1][0], fragments_a[2 * i][1],
+                            fragments_a[2 * i + 1][1], fragments_b[j][0], fragments_b[j][1]);
             if constexpr (APART) {
 #pragma unroll
               for (int e = 0; e < 4; ++e) sums[i][j].values[e] += step_sums.values[e];
@@ -177,15 +190,17 @@ struct Sm80Gemm {
     if constexpr (ASYNC) ptx::copy_async_wait<0>();
     __syncthreads();  // the ring is free for the epilogue's slabs
     Value* slab = reinterpret_cast<Value*>(shared_memory + warp * SLAB_BYTES);
-    store_sums(params, epilogue, sums, slab, GROUPED ? 0 : position.batch, tile_m + warp_m, tile_n + warp_n, position.end);
+    store_sums(params, epilogue, sums, slab, GROUPED ? 0 : position.batch, tile_m + warp_m,
+               tile_n + warp_n, position.end);
   }
 
   // Sixteen rows of a warp's sums at a time: through the warp's own slab of shared memory, where lanes pick up neighbours along
   // N, through the epilogue, and out. `start_m` and `start_n` are the warp's first row and column of the output, `end` the row
   // after the last that is stored.
-  static __device__ __forceinline__ void store_sums(const GemmParams& params, Epilogue epilogue,
-                                                    const typename Mma::Sums (&sums)[WARP_M / 16][WARP_N / 8], Value* slab,
-                                                    int batch, int start_m, int start_n, int end) {
+  static __device__ __forceinline__ void store_sums(
+      const GemmParams& params, Epilogue epilogue,
+      const typename Mma::Sums (&sums)[WARP_M / 16][WARP_N / 8], Value* slab, int batch,
+      int start_m, int start_n, int end) {
     constexpr int WIDTH = 16 / sizeof(Out);  // elements of a 16-byte store
     constexpr int LANES = WARP_N / WIDTH;    // that a row takes
     static_assert(LANES >= 2, "the lanes of a warp have at most 16 rows");
@@ -193,7 +208,9 @@ struct Sm80Gemm {
     const int group = lane / 4, pair = lane % 4 * 2;
     Out* out = static_cast<Out*>(params.out) + params.out_stride[0] * batch;
     const long long stride_m = params.out_stride[1], stride_n = params.out_stride[2];
-    const bool aligned = stride_n == 1 && ((reinterpret_cast<unsigned long long>(out) | stride_m * sizeof(Out)) & 15) == 0;
+    const bool aligned =
+        stride_n == 1 &&
+        ((reinterpret_cast<unsigned long long>(out) | stride_m * sizeof(Out)) & 15) == 0;
     const bool wide = Epilogue::REDUCES || aligned;
 
     // Rolled, for the sake of compile time: only what picks registers is there once for each i.
@@ -209,10 +226,13 @@ struct Sm80Gemm {
           for (int j = 0; j < WARP_N / 8; ++j)
 #pragma unroll
             for (int c = 0; c < 2; ++c)
-              slab[(half * 8 + group) * SLAB_PITCH + ReaderB::coordinate(j, pair + c)] = decode(Mma::get(sums[at][j], half, c));
+              slab[(half * 8 + group) * SLAB_PITCH + ReaderB::coordinate(j, pair + c)] =
+                  decode(Mma::get(sums[at][j], half, c));
       }
       __syncwarp();
-      auto row_of = [&](int row) { return start_m + ReaderA::coordinate(2 * i + row / 8, row % 8); };
+      auto row_of = [&](int row) {
+        return start_m + ReaderA::coordinate(2 * i + row / 8, row % 8);
+      };
 
       if (wide) {
 #pragma unroll 1
@@ -227,13 +247,18 @@ struct Sm80Gemm {
           typename Epilogue::template Operands<WIDTH, WIDTH> operands;
           epilogue.load(operands, batch, m, n, valid);
           constexpr int ROWS = 32 / LANES;
-          const Place place{batch, m, n, valid, (start_m + 16 * i + row) / ROWS, start_n / WARP_N, true, WIDTH};
+          const Place place{
+              batch, m, n, valid, (start_m + 16 * i + row) / ROWS, start_n / WARP_N, true, WIDTH};
           finish_sums<ROWS, LANES>(epilogue, values, operands, place);
           if (valid <= 0) continue;
           Out* target = out + stride_m * m + stride_n * n;
-          union { ptx::Vector vector; Out elements[WIDTH]; } packed;
+          union {
+            ptx::Vector vector;
+            Out elements[WIDTH];
+          } packed;
 #pragma unroll
-          for (int e = 0; e < WIDTH; ++e) packed.elements[e] = encode<Out>(Epilogue::result(values[e]));
+          for (int e = 0; e < WIDTH; ++e)
+            packed.elements[e] = encode<Out>(Epilogue::result(values[e]));
           if (aligned && valid == WIDTH) {
             ptx::store_global(target, packed.vector);
           } else {

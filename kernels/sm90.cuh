@@ -54,8 +54,9 @@ __host__ __device__ constexpr int odd_box(int row_bytes) {
   return row_bytes;
 }
 
-template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TILE_M, int TILE_N, int B_ROW_BYTES,
-          int STAGES, int CONSUMERS, Schedule SCHEDULE, int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OVER_GRID, bool OUT_TRANSPOSED,
+template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR,
+          int TILE_M, int TILE_N, int B_ROW_BYTES, int STAGES, int CONSUMERS, Schedule SCHEDULE,
+          int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OVER_GRID, bool OUT_TRANSPOSED,
           bool GROUPED, int A_ALIGN, class Epilogue>
 struct Sm90Gemm {
   static_assert(is_same<A, B>, "wgmma multiplies operands of one type");
@@ -71,7 +72,8 @@ struct Sm90Gemm {
   static constexpr bool PING_PONG = SCHEDULE == Schedule::PING_PONG;
   static constexpr int SHARERS = PING_PONG ? 1 : CONSUMERS;  // consumers of one tile
   static constexpr int M_BLOCKS = TILE_M / SHARERS / 64;     // of wgmma, for one consumer
-  static_assert(TILE_M == SHARERS * M_BLOCKS * 64 && M_BLOCKS <= 2 && TILE_N % 8 == 0 && TILE_N <= 256);
+  static_assert(TILE_M == SHARERS * M_BLOCKS * 64 && M_BLOCKS <= 2 && TILE_N % 8 == 0 &&
+                TILE_N <= 256);
   static constexpr bool IN_CLUSTER = SPLIT > 1 && !OVER_GRID;  // the CTAs of a cluster share a tile
   static constexpr int CLUSTER = CLUSTER_M * CLUSTER_N * (IN_CLUSTER ? SPLIT : 1);
   // Whether a warpgroup that has no row or column of the output hands its stages back. A tile begins inside, unless a cluster overhangs. Over
@@ -80,10 +82,12 @@ struct Sm90Gemm {
   static constexpr bool HANDS_BACK = (CLUSTER_M * CLUSTER_N > 1 || SHARERS > 1) && !OVER_GRID;
   static_assert(SPLIT == 1 || !PING_PONG, "a split tile has the CTA for itself");
   static_assert(!A_FROM_REGISTERS || !PING_PONG, "alone, a consumer waits for its registers");
-  static_assert(!GROUPED || (SPLIT == 1 && !OUT_TRANSPOSED), "groups are of rows, as they are taken in turn");
+  static_assert(!GROUPED || (SPLIT == 1 && !OUT_TRANSPOSED),
+                "groups are of rows, as they are taken in turn");
 
   static constexpr bool A_BY_THREADS = A_ALIGN < 16;
-  static_assert(!A_BY_THREADS || (A_K_MAJOR && sizeof(A) == 2 && CLUSTER_N == 1 && !GROUPED));  // f32 would have to be rounded
+  static_assert(!A_BY_THREADS || (A_K_MAJOR && sizeof(A) == 2 && CLUSTER_N == 1 &&
+                                  !GROUPED));  // f32 would have to be rounded
 
   using Multiply = ptx::Wgmma<A, Accumulator, TILE_N, A_K_MAJOR, B_K_MAJOR, B_ROW_BYTES>;
   using Value = EpilogueValue<Accumulator>;
@@ -107,69 +111,94 @@ struct Sm90Gemm {
   // engine's swizzle sees to that, or an odd number of 16-byte pieces a row.
   static constexpr int EPILOGUE_N = stored_columns(TILE_N, SPLIT);
   static constexpr int ROW_BYTES = EPILOGUE_N * sizeof(Out);
-  static constexpr int POWER_OF_TWO = (ROW_BYTES & -ROW_BYTES) < 128 ? (ROW_BYTES & -ROW_BYTES) : 128;
-  static constexpr int BOX_BYTES = POWER_OF_TWO < 16 ? ROW_BYTES
-                                   : POWER_OF_TWO >= 64 || POWER_OF_TWO == ROW_BYTES || sizeof(Out) >= 4
-                                       ? POWER_OF_TWO
-                                       : odd_box(ROW_BYTES / (POWER_OF_TWO / 16));
-  static constexpr int SWIZZLE = BOX_BYTES == POWER_OF_TWO ? BOX_BYTES / 16 - 1 : 0;  // which of a piece's bits change
+  static constexpr int POWER_OF_TWO =
+      (ROW_BYTES & -ROW_BYTES) < 128 ? (ROW_BYTES & -ROW_BYTES) : 128;
+  static constexpr int BOX_BYTES =
+      POWER_OF_TWO < 16 ? ROW_BYTES
+      : POWER_OF_TWO >= 64 || POWER_OF_TWO == ROW_BYTES || sizeof(Out) >= 4
+          ? POWER_OF_TWO
+          : odd_box(ROW_BYTES / (POWER_OF_TWO / 16));
+  static constexpr int SWIZZLE =
+      BOX_BYTES == POWER_OF_TWO ? BOX_BYTES / 16 - 1 : 0;  // which of a piece's bits change
   static constexpr int BOX_N = BOX_BYTES / sizeof(Out), BOXES = ROW_BYTES / BOX_BYTES;
-  static constexpr bool CONVERT_ONLY = is_same<Epilogue, Identity> && sizeof(Out) == 2;  // then stmatrix takes the sums as they lie
-  static constexpr int GROUPS = BOX_N / 8, ROUND_GROUPS = GROUPS < 4 ? GROUPS : 4;  // of 8 columns: in a box, and in a round of its storing
+  static constexpr bool CONVERT_ONLY =
+      is_same<Epilogue, Identity> && sizeof(Out) == 2;  // then stmatrix takes the sums as they lie
+  static constexpr int GROUPS = BOX_N / 8,
+                       ROUND_GROUPS =
+                           GROUPS < 4 ? GROUPS
+                                      : 4;  // of 8 columns: in a box, and in a round of its storing
   static constexpr int ROUNDS = CONVERT_ONLY ? 1 : (GROUPS + 3) / 4;
   // An output whose rows are the sums' columns: a warpgroup stores 32 rows of its 64 m's (128 bytes) at a time, from two slabs in turn.
   // Where there is more to do than to convert, or there are fewer rows, a warp stores 16 by 16 elements at a time. So it does where A came
   // from registers, at the output's edges: a lane's rows are neighbours then, which it stores in pairs elsewhere.
   static constexpr bool BY_LINES = CONVERT_ONLY && EPILOGUE_N >= 32 && !A_FROM_REGISTERS;
   static constexpr int LINES = 32, LINE_BYTES = 128;
-  static constexpr int TRANSPOSED_N = 16, TRANSPOSED_PITCH = 16 + 4;  // 4 words of padding keep the banks apart
+  static constexpr int TRANSPOSED_N = 16,
+                       TRANSPOSED_PITCH = 16 + 4;  // 4 words of padding keep the banks apart
   static constexpr int TRANSPOSED_BYTES =
-      EPILOGUE_N >= 32 ? 2 * LINES * LINE_BYTES / 4 : TRANSPOSED_N * TRANSPOSED_PITCH * int(sizeof(Value));
+      EPILOGUE_N >= 32 ? 2 * LINES * LINE_BYTES / 4
+                       : TRANSPOSED_N * TRANSPOSED_PITCH * int(sizeof(Value));
   static constexpr int SLAB_BYTES = OUT_TRANSPOSED ? TRANSPOSED_BYTES : 16 * BOX_BYTES;
 
   static constexpr int SLABS_AT = STAGES * STAGE_BYTES;
   // Two for a warp, so that one is filled while the other is read; one where a further stage has taken the room, which is worth more.
-  static constexpr int BARRIER_BYTES = (2 * STAGES + (SPLIT > 1)) * 8;  // of a split tile, one for the sums that arrive, or a word to share
-  static constexpr int TWO_SLABS_BYTES = SLABS_AT + CONSUMER_THREADS / 32 * 2 * SLAB_BYTES + BARRIER_BYTES;
-  static constexpr int SLABS = OUT_TRANSPOSED || BOX_BYTES > 128 || TWO_SLABS_BYTES > MAX_SMEM_BYTES ? 1 : 2;
+  static constexpr int BARRIER_BYTES =
+      (2 * STAGES + (SPLIT > 1)) *
+      8;  // of a split tile, one for the sums that arrive, or a word to share
+  static constexpr int TWO_SLABS_BYTES =
+      SLABS_AT + CONSUMER_THREADS / 32 * 2 * SLAB_BYTES + BARRIER_BYTES;
+  static constexpr int SLABS =
+      OUT_TRANSPOSED || BOX_BYTES > 128 || TWO_SLABS_BYTES > MAX_SMEM_BYTES ? 1 : 2;
   static constexpr int BARRIERS_AT = SLABS_AT + CONSUMER_THREADS / 32 * SLABS * SLAB_BYTES;
   static constexpr int SMEM_BYTES = BARRIERS_AT + BARRIER_BYTES;
 
   // ---- the sums of a split tile ----
 
   // They travel as the threads hold them, in pieces of 16 bytes: 8 columns, 2 rows, a thread's share.
-  static constexpr int PIECES = TILE_N / 8, OWN_PIECES = EPILOGUE_N / 8;  // of 64 rows: all, and those that this CTA stores
-  static constexpr int OWNERS = PIECES / OWN_PIECES;                      // the CTAs that store any
-  static constexpr int PART_BYTES = M_BLOCKS * OWN_PIECES * CONSUMER_THREADS * 16;  // of a CTA's sums, what one owner gets
-  static constexpr int PARTS_AT_ONCE = 8;  // over the grid, those that are fetched before they are added up
-  static_assert(!IN_CLUSTER || SPLIT * PART_BYTES <= SLABS_AT, "the ring's memory takes the sums of all");
+  static constexpr int PIECES = TILE_N / 8,
+                       OWN_PIECES =
+                           EPILOGUE_N / 8;  // of 64 rows: all, and those that this CTA stores
+  static constexpr int OWNERS = PIECES / OWN_PIECES;  // the CTAs that store any
+  static constexpr int PART_BYTES =
+      M_BLOCKS * OWN_PIECES * CONSUMER_THREADS * 16;  // of a CTA's sums, what one owner gets
+  static constexpr int PARTS_AT_ONCE =
+      8;  // over the grid, those that are fetched before they are added up
+  static_assert(!IN_CLUSTER || SPLIT * PART_BYTES <= SLABS_AT,
+                "the ring's memory takes the sums of all");
 
   // ---- registers ----
 
-  static constexpr int SUMS = M_BLOCKS * Multiply::SUMS;         // registers of a thread's
-  static constexpr int OWN_SUMS = M_BLOCKS * OWN_PIECES * 4;     // of those that it stores, of a split tile
+  static constexpr int SUMS = M_BLOCKS * Multiply::SUMS;  // registers of a thread's
+  static constexpr int OWN_SUMS =
+      M_BLOCKS * OWN_PIECES * 4;  // of those that it stores, of a split tile
   using Sums = ptx::Results<Accumulator, TILE_N / 2, false>;
   using Totals = ptx::Results<f32, OWN_PIECES * 4, true>;  // of a split tile
   // Where the output shows how exact the sums are, so many K blocks are a chain, and chains are added up apart. cuBLAS, which splits K where
   // there are few tiles, has chains of 1400 and more elements then (docs/notes/accuracy.md). Large tiles, which have no registers for it, are
   // for where there are many.
-  static constexpr bool CHAINED = sizeof(A) == 2 && is_same<Accumulator, f32> && sizeof(Out) == 4 && SUMS <= 80;
+  static constexpr bool CHAINED =
+      sizeof(A) == 2 && is_same<Accumulator, f32> && sizeof(Out) == 4 && SUMS <= 80;
   static constexpr int CHAIN = 16;
   // A's elements for half a K block, and for the half that is multiplied meanwhile.
   static constexpr int FRAGMENTS = A_FROM_REGISTERS ? 2 * M_BLOCKS * 8 : 0;
   // Besides the sums, 48 registers do. Where the even share of a SM's 65536 does not suffice, the producer passes its own on.
-  static constexpr int ADDING = SPLIT > 1 ? OWN_SUMS * (OVER_GRID ? 1 + PARTS_AT_ONCE : 1) : 0;  // a split tile's sums
+  static constexpr int ADDING =
+      SPLIT > 1 ? OWN_SUMS * (OVER_GRID ? 1 + PARTS_AT_ONCE : 1) : 0;  // a split tile's sums
   static constexpr int CHAINS = CHAINED ? SUMS : 0;  // given back before those are added
   static constexpr int TOTALS = CHAINED ? SUMS : SPLIT > 1 ? OWN_SUMS : 0;
-  static constexpr int CTAS_BY_REGISTERS = 65536 / (THREADS * (SUMS + FRAGMENTS + (ADDING > CHAINS ? ADDING : CHAINS) + 48));
+  static constexpr int CTAS_BY_REGISTERS =
+      65536 / (THREADS * (SUMS + FRAGMENTS + (ADDING > CHAINS ? ADDING : CHAINS) + 48));
   static constexpr int MIN_CTAS = CTAS_BY_REGISTERS > 1 ? CTAS_BY_REGISTERS : 1;
   static constexpr bool REDISTRIBUTE = CTAS_BY_REGISTERS == 0;
   static constexpr int PRODUCER_REGISTERS = CONSUMERS == 2 ? 40 : 32;
-  static constexpr int CONSUMER_REGISTERS = CONSUMERS == 2 ? 232 : 160;  // 40 + 2 * 232 and 32 + 3 * 160 are 65536 / 128, or less
+  static constexpr int CONSUMER_REGISTERS =
+      CONSUMERS == 2 ? 232 : 160;  // 40 + 2 * 232 and 32 + 3 * 160 are 65536 / 128, or less
 
   // What the epilogue reads for a round of its stores is loaded a round ahead, where registers are to spare.
   using Operands = typename Epilogue::template Operands<2 * ROUND_GROUPS, 2>;
-  static constexpr bool LOAD_AHEAD = REDISTRIBUTE && SUMS + sizeof(Operands) + 64 <= CONSUMER_REGISTERS;  // 4 times 1/4 of its bytes
+  static constexpr bool LOAD_AHEAD =
+      REDISTRIBUTE &&
+      SUMS + sizeof(Operands) + 64 <= CONSUMER_REGISTERS;  // 4 times 1/4 of its bytes
 
   // While one consumer multiplies, instructions of the other that follow each other without a pause keep the tensor cores from the
   // registers: four chains of multiply-adds do, each instruction a cycle; two chains cost nothing (docs/notes/epilogue.md).
@@ -182,13 +211,17 @@ struct Sm90Gemm {
 
   // Clusters that run at the same time should share what they read. Tiles are walked in bands, down each column of a band before the
   // next column. How high a band is, the host chooses for each problem (`Sm90::band`); less than twice as many tiles as there are, or 16.
-  static __device__ __forceinline__ unsigned across(int extent, int tile) { return (extent + tile - 1) / tile; }
-  static __device__ __forceinline__ Tile in_bands(unsigned index, unsigned tiles_m, unsigned tiles_n, unsigned band) {
+  static __device__ __forceinline__ unsigned across(int extent, int tile) {
+    return (extent + tile - 1) / tile;
+  }
+  static __device__ __forceinline__ Tile in_bands(unsigned index, unsigned tiles_m,
+                                                  unsigned tiles_n, unsigned band) {
     const unsigned first = index / (band * tiles_n) * band, height = min(band, tiles_m - first);
     index -= first * tiles_n;
     const unsigned column = index / height, row = first + index - column * height;
     const unsigned rank = CLUSTER == 1 ? 0 : ptx::cluster_rank();
-    return {0, int(row * CLUSTER_M + rank % CLUSTER_M) * TILE_M, int(column * CLUSTER_N + rank / CLUSTER_M % CLUSTER_N) * TILE_N, 0};
+    return {0, int(row * CLUSTER_M + rank % CLUSTER_M) * TILE_M,
+            int(column * CLUSTER_N + rank / CLUSTER_M % CLUSTER_N) * TILE_N, 0};
   }
 
   struct BatchOrder {
@@ -214,7 +247,9 @@ struct Sm90Gemm {
     unsigned tiles_n, band;
     GroupWalk<STRIP> walk;
     __device__ __forceinline__ GroupOrder(const Sm90Params& params)
-        : tiles_n(across(params.n, TILE_N * CLUSTER_N)), band(params.band), walk(params.offsets, params.batch, params.m, tiles_n) {}
+        : tiles_n(across(params.n, TILE_N * CLUSTER_N)),
+          band(params.band),
+          walk(params.offsets, params.batch, params.m, tiles_n) {}
     __device__ __forceinline__ bool has(unsigned index) { return walk.has(index); }
     __device__ __forceinline__ Tile operator[](unsigned index) const {
       const auto place = walk[index];
@@ -242,12 +277,13 @@ struct Sm90Gemm {
 
   static __device__ __forceinline__ void run(const Sm90Params& params, Epilogue epilogue) {
     extern __shared__ __align__(1024) unsigned char shared_memory[];
-    const unsigned ring = ptx::shared_address(shared_memory), full = ring + BARRIERS_AT, empty = full + 8 * STAGES,
-                   arrived = empty + 8 * STAGES;
+    const unsigned ring = ptx::shared_address(shared_memory), full = ring + BARRIERS_AT,
+                   empty = full + 8 * STAGES, arrived = empty + 8 * STAGES;
     // The shuffle tells the compiler that all lanes have the same value.
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), warpgroup = warp / 4;
     const unsigned rank = CLUSTER == 1 ? 0 : ptx::cluster_rank();
-    const unsigned split = rank / (CLUSTER_M * CLUSTER_N);  // which of the cluster's CTAs for a tile this is
+    const unsigned split =
+        rank / (CLUSTER_M * CLUSTER_N);  // which of the cluster's CTAs for a tile this is
 
     if (threadIdx.x == 0) {
       if (!A_BY_THREADS) ptx::prefetch_tensor_map(&params.a);
@@ -264,8 +300,10 @@ struct Sm90Gemm {
       }
       ptx::barrier_init_fence();
     }
-    if constexpr (CLUSTER > 1) ptx::cluster_meet();
-    else __syncthreads();
+    if constexpr (CLUSTER > 1)
+      ptx::cluster_meet();
+    else
+      __syncthreads();
     if constexpr (GROUPED) begin();  // another grid may write the offsets
 
     Order order(params);
@@ -278,24 +316,29 @@ struct Sm90Gemm {
     }
     const int all_blocks = params.k / TILE_K + (params.k % TILE_K != 0);
     int first_block = SPLIT == 1 ? 0 : static_cast<long long>(all_blocks) * part / parts;
-    int blocks = SPLIT == 1 ? all_blocks : static_cast<long long>(all_blocks) * (part + 1) / parts - first_block;
-    if (blocks == 0) first_block = all_blocks + 1, blocks = 1;  // one that lies beyond K, and reads as zeros
+    int blocks = SPLIT == 1 ? all_blocks
+                            : static_cast<long long>(all_blocks) * (part + 1) / parts - first_block;
+    if (blocks == 0)
+      first_block = all_blocks + 1, blocks = 1;  // one that lies beyond K, and reads as zeros
 
     if (warpgroup == CONSUMERS) {
       if constexpr (REDISTRIBUTE) ptx::shrink_registers<PRODUCER_REGISTERS>();
       if (A_BY_THREADS || warp == CONSUMERS * 4)
-        produce(params, order, cluster, clusters, first_block, blocks, rank, warp == CONSUMERS * 4, ring, full, empty);
+        produce(params, order, cluster, clusters, first_block, blocks, rank, warp == CONSUMERS * 4,
+                ring, full, empty);
       if constexpr (IN_CLUSTER) ptx::cluster_meet();  // as the consumers, in `add_up`
       if constexpr (OVER_GRID)
         if (warp == CONSUMERS * 4 + 1)
-          Parts(params, order.count * CLUSTER, cluster * CLUSTER + rank, part).prepare(shared_memory + (arrived - ring));
+          Parts(params, order.count * CLUSTER, cluster * CLUSTER + rank, part)
+              .prepare(shared_memory + (arrived - ring));
     } else {
       if constexpr (REDISTRIBUTE) ptx::grow_registers<CONSUMER_REGISTERS>();
       if constexpr (!GROUPED) begin();
       ptx::declare_sums<SUMS>();
       if constexpr (TOTALS > 0) ptx::declare_totals<TOTALS>();
       unsigned char* slabs = shared_memory + SLABS_AT + warp * (SLABS * SLAB_BYTES);
-      const int warpgroup_m = PING_PONG ? 0 : warpgroup * M_BLOCKS * 64, warp_m = warpgroup_m + warp % 4 * 16;
+      const int warpgroup_m = PING_PONG ? 0 : warpgroup * M_BLOCKS * 64,
+                warp_m = warpgroup_m + warp % 4 * 16;
       int slab = 0;
       Ring position;
       if constexpr (PING_PONG) {
@@ -312,34 +355,43 @@ struct Sm90Gemm {
         ptx::compute_here(tile.m);
         ptx::compute_here(tile.n);
         const int end = GROUPED ? tile.end : params.m;
-        if constexpr (PING_PONG) ptx::numbered_barrier_sync<2 * WARPGROUP>(1 + warpgroup);  // until the consumer before passes the turn
+        if constexpr (PING_PONG)
+          ptx::numbered_barrier_sync<2 * WARPGROUP>(
+              1 + warpgroup);  // until the consumer before passes the turn
         if (HANDS_BACK && (tile.m + warpgroup_m >= end || tile.n >= params.n))
           hand_back(position, blocks, rank, warpgroup, full, empty);
-        else multiply(position, blocks, rank, warpgroup, ring, full, empty);
+        else
+          multiply(position, blocks, rank, warpgroup, ring, full, empty);
         if constexpr (PING_PONG) position.skip((CONSUMERS - 1) * blocks);  // of the others
         const int m = tile.m + warp_m, n = tile.n + split * EPILOGUE_N;
         if constexpr (SPLIT == 1) {
           // In the last tile of a CTA nobody multiplies any more. (To ask for a group's is to go there.)
           bool last = false;
           if constexpr (PING_PONG && !GROUPED) last = !order.has(index + clusters);
-          Store::template store<Sums>(params, epilogue, slabs, slab, GROUPED ? 0 : tile.batch, m, n, end, last);
+          Store::template store<Sums>(params, epilogue, slabs, slab, GROUPED ? 0 : tile.batch, m, n,
+                                      end, last);
         } else if constexpr (OVER_GRID) {
           Parts tile_parts(params, order.count * CLUSTER, cluster * CLUSTER + rank, part);
 #pragma unroll 1
-          for (unsigned slices = tile_parts.publish(shared_memory + (arrived - ring)); slices != 0; slices &= slices - 1) {
+          for (unsigned slices = tile_parts.publish(shared_memory + (arrived - ring)); slices != 0;
+               slices &= slices - 1) {
             const int slice = __ffs(slices) - 1;
             tile_parts.add_up(slice);
-            Store::template store<Totals>(params, epilogue, slabs, slab, tile.batch, m, tile.n + slice * EPILOGUE_N, params.m, true);
+            Store::template store<Totals>(params, epilogue, slabs, slab, tile.batch, m,
+                                          tile.n + slice * EPILOGUE_N, params.m, true);
           }
           break;  // were there a way back from the waiting, the compiler would not know any more that warps multiply together
         } else {
           add_up(split, rank, shared_memory, arrived);
           ptx::let_next_grid_start();
-          if (split < OWNERS) Store::template store<Totals>(params, epilogue, slabs, slab, tile.batch, m, n, params.m, true);
+          if (split < OWNERS)
+            Store::template store<Totals>(params, epilogue, slabs, slab, tile.batch, m, n, params.m,
+                                          true);
         }
       }
     }
-    if constexpr (!OUT_TRANSPOSED) ptx::store_wait_read<0>();  // the copy engine may still read the slabs
+    if constexpr (!OUT_TRANSPOSED)
+      ptx::store_wait_read<0>();  // the copy engine may still read the slabs
   }
 
   // Waits for the grids before this one. What does not need their memory is done ahead of that: it then takes no time, as long as
@@ -353,25 +405,31 @@ struct Sm90Gemm {
 
   // ---- the producer ----
 
-  static __device__ __forceinline__ void produce(const Sm90Params& params, Order& order, unsigned cluster, unsigned clusters,
-                                                 int first_block, int blocks, unsigned rank, bool first_warp, unsigned ring,
-                                                 unsigned full, unsigned empty) {
+  static __device__ __forceinline__ void produce(const Sm90Params& params, Order& order,
+                                                 unsigned cluster, unsigned clusters,
+                                                 int first_block, int blocks, unsigned rank,
+                                                 bool first_warp, unsigned ring, unsigned full,
+                                                 unsigned empty) {
     const int rank_m = rank % CLUSTER_M, rank_n = rank / CLUSTER_M % CLUSTER_N;
-    const int base = rank / (CLUSTER_M * CLUSTER_N) * (CLUSTER_M * CLUSTER_N);  // the first CTA of this part of K
+    const int base = rank / (CLUSTER_M * CLUSTER_N) *
+                     (CLUSTER_M * CLUSTER_N);  // the first CTA of this part of K
     // A goes to all tiles of the same row, B to all of the same column.
     unsigned row = 0;
     for (int n = 0; n < CLUSTER_N; ++n) row |= 1u << (base + rank_m + n * CLUSTER_M);
-    const unsigned column = ((1u << CLUSTER_M) - 1) << (base + rank_n * CLUSTER_M), lane = threadIdx.x % 32;
+    const unsigned column = ((1u << CLUSTER_M) - 1) << (base + rank_n * CLUSTER_M),
+                   lane = threadIdx.x % 32;
 
     Ring position;
 #pragma unroll 1
     for (unsigned index = cluster; order.has(index); index += clusters) {
       const Tile tile = order[index];
       static_assert(BoxesA::LONGER == 0, "A has one tensor map");
-      const BoxesA boxes_a(tile.m, GROUPED ? tile.end : params.m, params.a_box, params.a_batched ? tile.batch : 0, rank_n);
+      const BoxesA boxes_a(tile.m, GROUPED ? tile.end : params.m, params.a_box,
+                           params.a_batched ? tile.batch : 0, rank_n);
       // Beside an A that threads load, B's tiles come whole, zeros beyond n included: the loop over boxes that this folds away holds those
       // threads up, by 15 to 20 % where they load 4 bytes at a time.
-      const int end_b = A_BY_THREADS ? tile.n + TILE_N : params.n, box_b = A_BY_THREADS ? BoxesB::SLICE : params.b_box;
+      const int end_b = A_BY_THREADS ? tile.n + TILE_N : params.n,
+                box_b = A_BY_THREADS ? BoxesB::SLICE : params.b_box;
       const BoxesB boxes_b(tile.n, end_b, box_b, params.b_batched ? tile.batch : 0, rank_m);
       const int expected = (A_BY_THREADS ? 0 : boxes_a.bytes) + boxes_b.bytes;
       const TensorMap* const map_b = boxes_b.map_of(rank_m, params.b, params.b_shorter);
@@ -383,7 +441,8 @@ struct Sm90Gemm {
 #pragma unroll 1
       for (int block = 0; block < blocks; ++block) {
         const int k = (first_block + block) * TILE_K;
-        const unsigned a = ring + position.stage * STAGE_BYTES, b = a + A_BYTES, ready = full + 8 * position.stage;
+        const unsigned a = ring + position.stage * STAGE_BYTES, b = a + A_BYTES,
+                       ready = full + 8 * position.stage;
         ptx::barrier_wait(empty + 8 * position.stage, position.parity ^ 1);
         if (first_warp && usual) {
           if (ptx::elect_one()) {
@@ -414,56 +473,66 @@ struct Sm90Gemm {
   }
 
   // Of a deep product, operands would drive the parts' sums out of the cache, between one launch with this workspace and the next.
-  template <bool K_MAJOR, int TILE, int ROW_BYTES, int SHARED_BY>
-  using Boxes = Sm90Boxes<A, K_MAJOR, TILE, ROW_BYTES, SHARED_BY, OVER_GRID>;
+  template <bool K_MAJOR, int TILE, int ROW_BYTES, int SHARED_BY> using Boxes =
+      Sm90Boxes<A, K_MAJOR, TILE, ROW_BYTES, SHARED_BY, OVER_GRID>;
   using BoxesA = Boxes<A_K_MAJOR, TILE_M, 128, CLUSTER_N>;
   using BoxesB = Boxes<B_K_MAJOR, TILE_N, B_ROW_BYTES, CLUSTER_M>;
 
   // A's tile, by all threads of the producer, in pieces of A_ALIGN bytes. Rows beyond the last are left as they are: what comes of them
   // is not stored.
-  static __device__ __forceinline__ void load_by_threads(const Sm90Params& params, unsigned shared, int m, int k, int batch) {
+  static __device__ __forceinline__ void load_by_threads(const Sm90Params& params, unsigned shared,
+                                                         int m, int k, int batch) {
     constexpr int PIECES_A_ROW = 128 / A_ALIGN, STEP = WARPGROUP / PIECES_A_ROW;  // rows
-    const int thread = threadIdx.x - CONSUMER_THREADS, row = thread / PIECES_A_ROW, byte = thread % PIECES_A_ROW * A_ALIGN;
+    const int thread = threadIdx.x - CONSUMER_THREADS, row = thread / PIECES_A_ROW,
+              byte = thread % PIECES_A_ROW * A_ALIGN;
     const unsigned target = shared + row * 128 + (byte ^ row % 8 << 4);  // with the swizzle
-    const int column = k + byte / int(sizeof(A)), valid = column < params.k ? A_ALIGN : 0;  // beyond K, zeros
-    const A* from = static_cast<const A*>(params.a_pointer) + params.a_stride[0] * batch + params.a_stride[1] * (m + row) + (valid ? column : 0);
+    const int column = k + byte / int(sizeof(A)),
+              valid = column < params.k ? A_ALIGN : 0;  // beyond K, zeros
+    const A* from = static_cast<const A*>(params.a_pointer) + params.a_stride[0] * batch +
+                    params.a_stride[1] * (m + row) + (valid ? column : 0);
 #pragma unroll 8
     for (int i = 0; i < TILE_M / STEP; ++i, from += params.a_stride[1] * STEP)
-      if (m + row + i * STEP < params.m) ptx::copy_async<A_ALIGN>((target + i * STEP * 128) ^ (i * STEP % 8 << 4), from, valid);
+      if (m + row + i * STEP < params.m)
+        ptx::copy_async<A_ALIGN>((target + i * STEP * 128) ^ (i * STEP % 8 << 4), from, valid);
   }
 
   // ---- the consumers ----
 
   // One tile's sums. While a K block is multiplied, the next one is already issued; a stage is released once the block after it is
   // under way and its own has been read. In ping-pong, a consumer that has its turn passes it on at the end.
-  static __device__ __forceinline__ void multiply(Ring& position, int blocks, unsigned rank, int warpgroup, unsigned ring,
-                                                  unsigned full, unsigned empty) {
+  static __device__ __forceinline__ void multiply(Ring& position, int blocks, unsigned rank,
+                                                  int warpgroup, unsigned ring, unsigned full,
+                                                  unsigned empty) {
     unsigned previous = 0;
     if constexpr (CHAINED) ptx::clear_totals<0, SUMS>();
-    if constexpr (A_FROM_REGISTERS) previous = multiply_from_registers(position, blocks, rank, warpgroup, ring, full, empty);
+    if constexpr (A_FROM_REGISTERS)
+      previous = multiply_from_registers(position, blocks, rank, warpgroup, ring, full, empty);
     else
 #pragma unroll 1
-    for (int block = 0; block < blocks; ++block) {
-      const unsigned stage = ring + position.stage * STAGE_BYTES;
-      const auto a = ptx::matrix_descriptor(stage + (PING_PONG ? 0 : warpgroup) * (M_BLOCKS * BLOCK_BYTES), BLOCK_BYTES);
-      const auto b = ptx::matrix_descriptor<B_ROW_BYTES>(stage + A_BYTES, 64 * B_ROW_BYTES);
-      ptx::barrier_wait(full + 8 * position.stage, position.parity);
-      if constexpr (A_BY_THREADS) ptx::fence_for_copy_engine();  // wgmma reads as that does, threads do not write as that does
-      const bool adds = CHAINED ? block % CHAIN > 0 : block > 0;
-      if constexpr (CHAINED)
-        if (!adds && block > 0) {
-          ptx::wgmma_wait<0>();
-          ptx::add_to_totals<0, SUMS>();
-        }
-      ptx::wgmma_fence();
-      Multiply::template issue<0>(a, b, adds);
-      if constexpr (M_BLOCKS > 1) Multiply::template issue<1>(a + BLOCK_BYTES / 16, b, adds);
-      ptx::wgmma_commit();
-      ptx::wgmma_wait<1>();
-      if (block > 0) release(empty + 8 * previous, rank);
-      previous = position.stage;
-      position.advance();
-    }
+      for (int block = 0; block < blocks; ++block) {
+        const unsigned stage = ring + position.stage * STAGE_BYTES;
+        const auto a = ptx::matrix_descriptor(
+            stage + (PING_PONG ? 0 : warpgroup) * (M_BLOCKS * BLOCK_BYTES), BLOCK_BYTES);
+        const auto b = ptx::matrix_descriptor<B_ROW_BYTES>(stage + A_BYTES, 64 * B_ROW_BYTES);
+        ptx::barrier_wait(full + 8 * position.stage, position.parity);
+        if constexpr (A_BY_THREADS)
+          ptx::
+              fence_for_copy_engine();  // wgmma reads as that does, threads do not write as that does
+        const bool adds = CHAINED ? block % CHAIN > 0 : block > 0;
+        if constexpr (CHAINED)
+          if (!adds && block > 0) {
+            ptx::wgmma_wait<0>();
+            ptx::add_to_totals<0, SUMS>();
+          }
+        ptx::wgmma_fence();
+        Multiply::template issue<0>(a, b, adds);
+        if constexpr (M_BLOCKS > 1) Multiply::template issue<1>(a + BLOCK_BYTES / 16, b, adds);
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<1>();
+        if (block > 0) release(empty + 8 * previous, rank);
+        previous = position.stage;
+        position.advance();
+      }
     if constexpr (PING_PONG) pass_turn(warpgroup);
     ptx::wgmma_wait<0>();
     if constexpr (CHAINED) ptx::add_totals<0, SUMS>();
@@ -472,21 +541,27 @@ struct Sm90Gemm {
 
   // The same with A from registers, up to the last block, whose stage it gives. Half a block's elements of A are loaded while the half
   // before is multiplied.
-  static __device__ __forceinline__ unsigned multiply_from_registers(Ring& position, int blocks, unsigned rank, int warpgroup,
-                                                                     unsigned ring, unsigned full, unsigned empty) {
+  static __device__ __forceinline__ unsigned multiply_from_registers(Ring& position, int blocks,
+                                                                     unsigned rank, int warpgroup,
+                                                                     unsigned ring, unsigned full,
+                                                                     unsigned empty) {
     const ptx::WgmmaFragments<M_BLOCKS> at(ring + warpgroup * (M_BLOCKS * BLOCK_BYTES));
     unsigned fragments[2][M_BLOCKS][8];
-    auto load = [&](int half) { at.load(fragments[half], position.stage * STAGE_BYTES + half * 2048); };
+    auto load = [&](int half) {
+      at.load(fragments[half], position.stage * STAGE_BYTES + half * 2048);
+    };
     ptx::barrier_wait(full + 8 * position.stage, position.parity);
     load(0);
     unsigned previous = 0;
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
-      const auto b = ptx::matrix_descriptor(ring + position.stage * STAGE_BYTES + A_BYTES, BLOCK_BYTES);
+      const auto b =
+          ptx::matrix_descriptor(ring + position.stage * STAGE_BYTES + A_BYTES, BLOCK_BYTES);
       auto issue = [&](int half) {  // and wait for the half before, whose registers are loaded next
         ptx::wgmma_fence();
         Multiply::template issue_half<0>(fragments[half][0], b + half * 4, block + half > 0);
-        if constexpr (M_BLOCKS > 1) Multiply::template issue_half<1>(fragments[half][1], b + half * 4, block + half > 0);
+        if constexpr (M_BLOCKS > 1)
+          Multiply::template issue_half<1>(fragments[half][1], b + half * 4, block + half > 0);
         ptx::wgmma_commit();
         ptx::wgmma_wait<1>();
       };
@@ -507,7 +582,8 @@ struct Sm90Gemm {
   // A tile of which this warpgroup stores nothing: its stages are released as they fill, for others fill and read them. (At the limit of
   // its power a chip clocks higher for what is not multiplied.) The barrier keeps the warpgroup's threads together, as `wgmma` does
   // elsewhere: one that is late, from its last stores, would otherwise find a stage filled once more, and wait for the round after.
-  static __device__ __forceinline__ void hand_back(Ring& position, int blocks, unsigned rank, int warpgroup, unsigned full, unsigned empty) {
+  static __device__ __forceinline__ void hand_back(Ring& position, int blocks, unsigned rank,
+                                                   int warpgroup, unsigned full, unsigned empty) {
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block, position.advance()) {
       ptx::barrier_wait(full + 8 * position.stage, position.parity);
@@ -530,17 +606,20 @@ struct Sm90Gemm {
     } else {
       constexpr unsigned SHARING = CLUSTER_M * CLUSTER_N;
       const unsigned own = rank % SHARING;
-      if (thread < SHARING && (thread % CLUSTER_M == own % CLUSTER_M || thread / CLUSTER_M == own / CLUSTER_M))
+      if (thread < SHARING &&
+          (thread % CLUSTER_M == own % CLUSTER_M || thread / CLUSTER_M == own / CLUSTER_M))
         ptx::barrier_arrive(barrier, rank - own + thread);
     }
   }
 
   // Adds up what the CTAs of a split tile have, of the columns that this one stores: each sends the others' shares to where they are
   // added, and waits for its own.
-  static __device__ __forceinline__ void add_up(unsigned split, unsigned rank, unsigned char* shared_memory, unsigned arrived) {
+  static __device__ __forceinline__ void add_up(unsigned split, unsigned rank,
+                                                unsigned char* shared_memory, unsigned arrived) {
     constexpr int OWN = OWN_SUMS / 4;
     const float4* const parts = reinterpret_cast<const float4*>(shared_memory) + threadIdx.x;
-    const unsigned part = ptx::shared_address(parts) + split * PART_BYTES, peer = rank % (CLUSTER_M * CLUSTER_N);
+    const unsigned part = ptx::shared_address(parts) + split * PART_BYTES,
+                   peer = rank % (CLUSTER_M * CLUSTER_N);
     ptx::cluster_meet();  // nobody reads a ring any more
 #pragma unroll 1
     for (int turn = 1; turn <= SPLIT; ++turn) {  // each CTA begins with another owner
@@ -556,7 +635,8 @@ struct Sm90Gemm {
 #pragma unroll
         for (int i = 0; i < OWN; ++i) {
           const f32* const piece = sums + i * 4;
-          ptx::store_async(target + i * (CONSUMER_THREADS * 16), {piece[0], piece[1], piece[2], piece[3]}, barrier);
+          ptx::store_async(target + i * (CONSUMER_THREADS * 16),
+                           {piece[0], piece[1], piece[2], piece[3]}, barrier);
         }
       });
     }

@@ -20,8 +20,12 @@ __device__ __forceinline__ void cluster_meet() {
 
 // In two halves, for warps whose threads are together; other work goes between. What any of them wrote to shared memory before is
 // visible to all of them afterwards.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
 
 // "Data Movement and Conversion Instructions: mapa": where a shared address lies in another CTA of the cluster.
 __device__ __forceinline__ unsigned map_shared(unsigned shared, unsigned cta) {
@@ -31,15 +35,20 @@ __device__ __forceinline__ unsigned map_shared(unsigned shared, unsigned cta) {
 }
 
 __device__ __forceinline__ void store_cluster(unsigned mapped, const f32 (&values)[4]) {
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(mapped), "f"(values[0]), "f"(values[1]), "f"(values[2]),
-               "f"(values[3]) : "memory");
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(mapped), "f"(values[0]),
+               "f"(values[1]), "f"(values[2]), "f"(values[3])
+               : "memory");
 }
 
 // "Data Movement and Conversion Instructions: st.async": as store_cluster, and the 16 bytes count toward a barrier of the same CTA, at
 // which they are waited for.
-__device__ __forceinline__ void store_async(unsigned mapped, const f32 (&values)[4], unsigned mapped_barrier) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(mapped),
-               "f"(values[0]), "f"(values[1]), "f"(values[2]), "f"(values[3]), "r"(mapped_barrier) : "memory");
+__device__ __forceinline__ void store_async(unsigned mapped, const f32 (&values)[4],
+                                            unsigned mapped_barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(mapped),
+      "f"(values[0]), "f"(values[1]), "f"(values[2]), "f"(values[3]), "r"(mapped_barrier)
+      : "memory");
 }
 
 // "Parallel Synchronization and Communication Instructions: barrier": one of the CTA's 15 numbered barriers, for THREADS threads, of

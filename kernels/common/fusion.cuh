@@ -19,13 +19,20 @@ template <> struct Word<8> { using Type = uint2; };
 template <> struct Word<16> { using Type = uint4; };
 
 template <class Element, int WIDTH, int RUN> struct Pack {
-  static constexpr int WORD_BYTES = RUN * int(sizeof(Element)) < 16 ? RUN * int(sizeof(Element)) : 16;
-  static constexpr int WORDS = WIDTH * int(sizeof(Element)) / WORD_BYTES, PER_WORD = WORD_BYTES / int(sizeof(Element));
+  static constexpr int WORD_BYTES =
+      RUN * int(sizeof(Element)) < 16 ? RUN * int(sizeof(Element)) : 16;
+  static constexpr int WORDS = WIDTH * int(sizeof(Element)) / WORD_BYTES,
+                       PER_WORD = WORD_BYTES / int(sizeof(Element));
   using Type = typename Word<WORD_BYTES>::Type;
-  union { Type words[WORDS]; Element elements[WIDTH]; };
+  union {
+    Type words[WORDS];
+    Element elements[WIDTH];
+  };
 
   // Where a word lies, counted in elements.
-  static __device__ __forceinline__ constexpr int column(int word) { return run_column<WIDTH, RUN>(word * PER_WORD); }
+  static __device__ __forceinline__ constexpr int column(int word) {
+    return run_column<WIDTH, RUN>(word * PER_WORD);
+  }
 };
 
 // How far apart neighbours along a dimension are, as far as a program depends on it: not at all, by one element, or by as many as a
@@ -33,7 +40,8 @@ template <class Element, int WIDTH, int RUN> struct Pack {
 enum class Step { REPEATS, ONE, ANY };
 
 template <Step ALONG_M, Step ALONG_N, class Element>
-__device__ __forceinline__ Element* element_at(const EpilogueTensor& tensor, int batch, int m, int n) {
+__device__ __forceinline__ Element* element_at(const EpilogueTensor& tensor, int batch, int m,
+                                               int n) {
   Element* at = static_cast<Element*>(tensor.data) + tensor.stride[0] * batch;
   if constexpr (ALONG_M != Step::REPEATS) at += tensor.stride[1] * m;
   if constexpr (ALONG_N == Step::ONE) at += n;
@@ -42,15 +50,18 @@ __device__ __forceinline__ Element* element_at(const EpilogueTensor& tensor, int
 }
 
 // Whether all of a pack of neighbours is there, aligned as its words want it.
-template <class Element, int WIDTH, int RUN> __device__ __forceinline__ bool is_whole(const void* first, int valid) {
+template <class Element, int WIDTH, int RUN>
+__device__ __forceinline__ bool is_whole(const void* first, int valid) {
   constexpr unsigned MASK = Pack<Element, WIDTH, RUN>::WORD_BYTES - 1;
-  return valid > run_column<WIDTH, RUN>(WIDTH - 1) && (unsigned(reinterpret_cast<unsigned long long>(first)) & MASK) == 0;
+  return valid > run_column<WIDTH, RUN>(WIDTH - 1) &&
+         (unsigned(reinterpret_cast<unsigned long long>(first)) & MASK) == 0;
 }
 
 // Elements of row m, from column n on, as they lie in memory: decoded only when they are needed, they take fewer registers. Those
 // that are `valid` or more columns away are not read, and come out as zeros. A row that is one element is read as that one.
 template <Step ALONG_M, Step ALONG_N, class Element, int WIDTH, int RUN>
-__device__ __forceinline__ void load_operand(Pack<Element, WIDTH, RUN>& packed, const EpilogueTensor& tensor, int batch, int m, int n,
+__device__ __forceinline__ void load_operand(Pack<Element, WIDTH, RUN>& packed,
+                                             const EpilogueTensor& tensor, int batch, int m, int n,
                                              int valid) {
   using Packed = Pack<Element, WIDTH, RUN>;
   static_assert(ALONG_N != Step::REPEATS || WIDTH == 1);
@@ -59,7 +70,8 @@ __device__ __forceinline__ void load_operand(Pack<Element, WIDTH, RUN>& packed, 
     if (is_whole<Element, WIDTH, RUN>(first, valid)) {
 #pragma unroll
       for (int w = 0; w < Packed::WORDS; ++w)
-        packed.words[w] = *reinterpret_cast<const typename Packed::Type*>(first + Packed::column(w));
+        packed.words[w] =
+            *reinterpret_cast<const typename Packed::Type*>(first + Packed::column(w));
       return;
     }
   }
@@ -73,9 +85,11 @@ __device__ __forceinline__ void load_operand(Pack<Element, WIDTH, RUN>& packed, 
 
 // Writes those elements that are less than `valid` columns away.
 template <Step ALONG_N, class Element, int WIDTH, int RUN, class Value>
-__device__ __forceinline__ void store_operand(const Value (&values)[WIDTH], const EpilogueTensor& tensor, const Place& place) {
+__device__ __forceinline__ void store_operand(const Value (&values)[WIDTH],
+                                              const EpilogueTensor& tensor, const Place& place) {
   using Packed = Pack<Element, WIDTH, RUN>;
-  Element* const first = element_at<Step::ANY, ALONG_N, Element>(tensor, place.batch, place.m, place.n);
+  Element* const first =
+      element_at<Step::ANY, ALONG_N, Element>(tensor, place.batch, place.m, place.n);
   if constexpr (RUN > 1 && ALONG_N == Step::ONE) {
     if (is_whole<Element, WIDTH, RUN>(first, place.valid)) {
       Packed packed;
@@ -154,7 +168,9 @@ __device__ __forceinline__ f32 silu_of(f32 x, f32 y) {
 __device__ __forceinline__ f64 silu_of(f64 x, f64 y) { return x / (1.0 + ::exp(-y)); }
 template <class T> __device__ __forceinline__ T sigmoid(T x) { return silu_of(T(1), x); }
 template <class T> __device__ __forceinline__ T silu(T x) { return silu_of(x, x); }
-__device__ __forceinline__ f64 gelu(f64 x) { return 0.5 * x * (1.0 + fused::erf(x * 0.70710678118654752)); }
+__device__ __forceinline__ f64 gelu(f64 x) {
+  return 0.5 * x * (1.0 + fused::erf(x * 0.70710678118654752));
+}
 // x Phi(x) is x - x q for positive x, x q for others, where q, the share of the normal distribution that lies beyond |x|, is
 // 2^P(|x|): its logarithm is smooth, and nearly a parabola. P, of degree 10, was fitted (by Lawson's iteratively reweighted least
 // squares) to q's relative error: 1e-6 to 2, then growing by half of that a unit, as far as 8.2. Beyond, P falls on; from 13 on, q is 0.
@@ -188,8 +204,10 @@ struct Sum {
 };
 struct Maximum {
   template <class T> static __device__ __forceinline__ T identity() {
-    if constexpr (is_same<T, s32>) return -2147483647 - 1;
-    else return T(__int_as_float(0xff800000));  // minus infinity
+    if constexpr (is_same<T, s32>)
+      return -2147483647 - 1;
+    else
+      return T(__int_as_float(0xff800000));  // minus infinity
   }
   template <class T> static __device__ __forceinline__ T apply(T x, T y) { return maximum(x, y); }
 };
@@ -199,7 +217,8 @@ struct Maximum {
 // Reduces the columns that the lanes of a warp hold along m, and stores a partial result for each, at (batch, part, column). Each time
 // that two groups of lanes meet, each gives half its columns away and keeps the other half, until one is left.
 template <class Fold, int LANES_M, int LANES_N, int RUN, class Value, int WIDTH>
-__device__ __forceinline__ void reduce_m(Value (&values)[WIDTH], const EpilogueTensor& parts, const Place& place) {
+__device__ __forceinline__ void reduce_m(Value (&values)[WIDTH], const EpilogueTensor& parts,
+                                         const Place& place) {
   int first = 0, width = WIDTH;
   if constexpr (LANES_M > 1) {
     const int lane = threadIdx.x % 32;
@@ -217,17 +236,20 @@ __device__ __forceinline__ void reduce_m(Value (&values)[WIDTH], const EpilogueT
       if (halves && upper) first += width;
     }
   }
-  Value* const row = static_cast<Value*>(parts.data) + parts.stride[0] * place.batch + parts.stride[1] * place.part_m;
+  Value* const row = static_cast<Value*>(parts.data) + parts.stride[0] * place.batch +
+                     parts.stride[1] * place.part_m;
 #pragma unroll
   for (int i = 0; i < WIDTH; ++i) {
     const int column = run_column<WIDTH, RUN>(first + i);
-    if (i < width && column < place.own_columns) row[parts.stride[2] * (place.n + column)] = values[i];
+    if (i < width && column < place.own_columns)
+      row[parts.stride[2] * (place.n + column)] = values[i];
   }
 }
 
 // Reduces the row that LANES_N lanes hold along n, and stores a partial result, at (batch, row, part).
 template <class Fold, int LANES_N, class Value, int WIDTH>
-__device__ __forceinline__ void reduce_n(const Value (&values)[WIDTH], const EpilogueTensor& parts, const Place& place) {
+__device__ __forceinline__ void reduce_n(const Value (&values)[WIDTH], const EpilogueTensor& parts,
+                                         const Place& place) {
   Value total = values[0];
 #pragma unroll
   for (int e = 1; e < WIDTH; ++e) total = Fold::apply(total, values[e]);
@@ -235,5 +257,6 @@ __device__ __forceinline__ void reduce_n(const Value (&values)[WIDTH], const Epi
   for (int distance = 1; distance < LANES_N; distance *= 2)
     total = Fold::apply(total, __shfl_xor_sync(0xffffffffu, total, distance));
   if (threadIdx.x % LANES_N == 0 && place.own_row)
-    static_cast<Value*>(parts.data)[parts.stride[0] * place.batch + parts.stride[1] * place.m + parts.stride[2] * place.part_n] = total;
+    static_cast<Value*>(parts.data)[parts.stride[0] * place.batch + parts.stride[1] * place.m +
+                                    parts.stride[2] * place.part_n] = total;
 }

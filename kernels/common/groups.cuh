@@ -21,7 +21,8 @@ template <int STRIP> class GroupWalk {
     unsigned tile;          // counted from the group's first
   };
 
-  __device__ __forceinline__ GroupWalk(const GroupOffsets& offsets, int groups, int rows, unsigned tiles_per_strip)
+  __device__ __forceinline__ GroupWalk(const GroupOffsets& offsets, int groups, int rows,
+                                       unsigned tiles_per_strip)
       : offsets(offsets), groups(groups), rows(rows), tiles_per_strip(tiles_per_strip) {
     view(0, 0);
   }
@@ -48,7 +49,9 @@ template <int STRIP> class GroupWalk {
   static constexpr unsigned ALL = 0xffffffff;
   static constexpr int IN_VIEW = 31;
 
-  template <class T> static __device__ __forceinline__ T last_of(T value) { return __shfl_sync(ALL, value, 31); }
+  template <class T> static __device__ __forceinline__ T last_of(T value) {
+    return __shfl_sync(ALL, value, 31);
+  }
 
   __device__ __forceinline__ void view(int first_row, unsigned tiles_before) {
     const int lane = threadIdx.x % 32, group = before + lane - 1;
@@ -56,7 +59,8 @@ template <int STRIP> class GroupWalk {
     // A plain load, not __ldg: the grid before this one may have written it.
     if (lane > 0 && group < groups) end = max(end, min(offsets.ends[offsets.step * group], rows));
 #pragma unroll
-    for (int distance = 1; distance < 32; distance *= 2) end = max(end, __shfl_up_sync(ALL, end, distance));
+    for (int distance = 1; distance < 32; distance *= 2)
+      end = max(end, __shfl_up_sync(ALL, end, distance));
     const int start = __shfl_up_sync(ALL, end, 1);
     tiles = lane > 0 ? (end - start + STRIP - 1) / STRIP * tiles_per_strip : tiles_before;
 #pragma unroll

@@ -39,34 +39,39 @@ template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K> struct OperandTi
 // One thread's share of copying an operand's tiles, K block after K block. The tile is cut into pieces of as many bytes as
 // the operand's alignment lets cp.async move; each thread copies every THREADS-th piece, which keeps to one column of pieces.
 // Below 4 bytes cp.async cannot serve: elements are fetched into registers, and stored a word at a time.
-template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int THREADS, int ALIGN> struct TileCopier {
+template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int THREADS, int ALIGN>
+struct TileCopier {
   using Tile = OperandTile<Element, K_MAJOR, TILE_MN, TILE_K>;
   static constexpr int SIZE = Tile::SIZE;
   static constexpr int PIECE = ALIGN >= 4 ? ALIGN : 4;  // bytes
   static constexpr int PIECES_PER_ROW = Tile::ROW_BYTES / PIECE;
-  static constexpr int ROW_STEP = THREADS / PIECES_PER_ROW;  // from one of a thread's rows to its next
-  static constexpr int COUNT = Tile::ROWS / ROW_STEP;        // pieces a thread
-  static constexpr int PER_PIECE = PIECE / SIZE;             // elements a piece
+  static constexpr int ROW_STEP =
+      THREADS / PIECES_PER_ROW;                        // from one of a thread's rows to its next
+  static constexpr int COUNT = Tile::ROWS / ROW_STEP;  // pieces a thread
+  static constexpr int PER_PIECE = PIECE / SIZE;       // elements a piece
   static_assert(ALIGN == 16 || ALIGN == 8 || ALIGN == 4 || ALIGN == SIZE);
-  static_assert(is_power_of_two(THREADS) && THREADS % PIECES_PER_ROW == 0 && Tile::ROWS % ROW_STEP == 0);
+  static_assert(is_power_of_two(THREADS) && THREADS % PIECES_PER_ROW == 0 &&
+                Tile::ROWS % ROW_STEP == 0);
 
-  const char* source;    // this thread's first piece of the next K block
-  long long row_bytes;   // from one of this thread's rows to its next
-  long long block_bytes; // from one K block to the next
-  int row, column;       // of this thread's first piece: row in the tile, bytes into the row
-  int mn_left;           // how much of MN the operand has from the tile's start on
-  unsigned destination;  // offset of the first piece in the tile, as swizzled
+  const char* source;     // this thread's first piece of the next K block
+  long long row_bytes;    // from one of this thread's rows to its next
+  long long block_bytes;  // from one K block to the next
+  int row, column;        // of this thread's first piece: row in the tile, bytes into the row
+  int mn_left;            // how much of MN the operand has from the tile's start on
+  unsigned destination;   // offset of the first piece in the tile, as swizzled
 
   // mn_stride and k_stride count elements; the one along the tile's rows is 1 and not looked at.
-  __device__ __forceinline__ TileCopier(const void* operand, long long batch_offset, long long mn_stride, long long k_stride,
-                                        int mn_start, int mn_extent) {
+  __device__ __forceinline__ TileCopier(const void* operand, long long batch_offset,
+                                        long long mn_stride, long long k_stride, int mn_start,
+                                        int mn_extent) {
     row = threadIdx.x / PIECES_PER_ROW;
     column = threadIdx.x % PIECES_PER_ROW * PIECE;
     mn_left = mn_extent - mn_start;
     destination = Tile::offset(row, column / 16) + column % 16;
     long long row_stride = (K_MAJOR ? mn_stride : k_stride) * SIZE;
     long long start = K_MAJOR ? row_stride * mn_start : static_cast<long long>(mn_start) * SIZE;
-    source = static_cast<const char*>(operand) + batch_offset * SIZE + start + row_stride * row + column;
+    source =
+        static_cast<const char*>(operand) + batch_offset * SIZE + start + row_stride * row + column;
     row_bytes = row_stride * ROW_STEP;
     block_bytes = K_MAJOR ? TILE_K * SIZE : row_stride * TILE_K;
   }
@@ -76,7 +81,9 @@ template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int THREADS, int
     int along_row = K_MAJOR ? min(k_left, TILE_K) : min(mn_left, TILE_MN);
     return max(0, min(PIECE, along_row * SIZE - column));
   }
-  __device__ __forceinline__ int rows_left(int k_left) const { return (K_MAJOR ? mn_left : k_left) - row; }
+  __device__ __forceinline__ int rows_left(int k_left) const {
+    return (K_MAJOR ? mn_left : k_left) - row;
+  }
 
   static __device__ __forceinline__ constexpr unsigned displace(unsigned destination, int i) {
     // Rows advance by a power of two above this thread's first row: the row's part is added, the swizzle's XORed.
@@ -110,10 +117,12 @@ template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int THREADS, int
     for (int i = 0; i < COUNT; ++i) {
       unsigned target = tile + displace(destination, i);
       int bytes = i * ROW_STEP < rows ? valid : 0;
-      if (bytes % PIECE == 0) ptx::copy_async<PIECE>(target, address, bytes);
+      if (bytes % PIECE == 0)
+        ptx::copy_async<PIECE>(target, address, bytes);
       else
 #pragma unroll 1
-        for (int word = 0; word < PIECE / 4; ++word)  // never touching, even in part, what lies behind the operand's last element
+        for (int word = 0; word < PIECE / 4;
+             ++word)  // never touching, even in part, what lies behind the operand's last element
           ptx::store_shared(target + 4 * word, word_of(address + 4 * word, bytes - 4 * word));
       address += row_bytes;
     }
@@ -123,11 +132,15 @@ template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int THREADS, int
 
   // Plain loads, not __ldg: a grid that begins while the one before it still writes may not call its operands constant.
   static __device__ __forceinline__ unsigned element_of(const char* address) {
-    if constexpr (SIZE == 1) return *reinterpret_cast<const unsigned char*>(address);
-    else if constexpr (SIZE == 2) return *reinterpret_cast<const unsigned short*>(address);
-    else return *reinterpret_cast<const unsigned*>(address);
+    if constexpr (SIZE == 1)
+      return *reinterpret_cast<const unsigned char*>(address);
+    else if constexpr (SIZE == 2)
+      return *reinterpret_cast<const unsigned short*>(address);
+    else
+      return *reinterpret_cast<const unsigned*>(address);
   }
-  static __device__ __forceinline__ unsigned word_of(const char* address, int valid) {  // missing bytes are zero
+  static __device__ __forceinline__ unsigned word_of(const char* address,
+                                                     int valid) {  // missing bytes are zero
     unsigned word = 0;
 #pragma unroll
     for (int byte = 0; byte < 4; byte += SIZE)
@@ -145,7 +158,8 @@ template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int THREADS, int
     for (int i = 0; i < COUNT; ++i) {
 #pragma unroll
       for (int e = 0; e < PER_PIECE; ++e) {
-        staged.elements[i][e] = i * ROW_STEP < rows && e * SIZE < valid ? element_of(address + e * SIZE) : 0;
+        staged.elements[i][e] =
+            i * ROW_STEP < rows && e * SIZE < valid ? element_of(address + e * SIZE) : 0;
       }
       address += row_bytes;
     }
@@ -173,10 +187,13 @@ template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int THREADS, int
 // matrices in an ldmatrix decides which they are, since moving them afterwards would cost an instruction a register.
 enum class Neighbours { SLOTS, HALVES };
 
-template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int WARP_MN, Neighbours NEIGHBOURS> struct FragmentReader {
+template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int WARP_MN, Neighbours NEIGHBOURS>
+struct FragmentReader {
   using Tile = OperandTile<Element, K_MAJOR, TILE_MN, TILE_K>;
   static constexpr int SIZE = Tile::SIZE;
-  static constexpr int UNIT = K_MAJOR || SIZE == 2 ? 1 : SIZE == 1 || NEIGHBOURS == Neighbours::SLOTS ? 2 : 1;
+  static constexpr int UNIT = K_MAJOR || SIZE == 2                           ? 1
+                              : SIZE == 1 || NEIGHBOURS == Neighbours::SLOTS ? 2
+                                                                             : 1;
   static constexpr int SLOTS = WARP_MN / 8;
   static_assert(is_power_of_two(WARP_MN) && WARP_MN >= 16 && SLOTS % UNIT == 0);
 
@@ -193,12 +210,16 @@ template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int WARP_MN, Nei
     int q = lane / 8, r = lane % 8;  // ldmatrix: this lane gives the address of row r of matrix q
     int slot = NEIGHBOURS == Neighbours::SLOTS ? q & 1 : q >> 1;
     int half = NEIGHBOURS == Neighbours::SLOTS ? q >> 1 : q & 1;
-    if constexpr (K_MAJOR) lane_offset = Tile::offset(mn_start + slot * 8 + r, half);
-    else if constexpr (SIZE == 2) lane_offset = Tile::offset(half * 8 + r, mn_start / 8 + slot);
+    if constexpr (K_MAJOR)
+      lane_offset = Tile::offset(mn_start + slot * 8 + r, half);
+    else if constexpr (SIZE == 2)
+      lane_offset = Tile::offset(half * 8 + r, mn_start / 8 + slot);
     else if constexpr (SIZE == 1)
       // Transposing pairs of bytes, matrix 0 holds of each four K the first two, matrix 1 the others; likewise 2 and 3.
       lane_offset = Tile::offset((q >> 1) * 16 + (q & 1) * 2 + r / 2 * 4 + r % 2, mn_start / 16);
-    else lane_offset = Tile::offset(lane % 4, (mn_start + lane / 4 * UNIT) / 4) + lane / 4 * UNIT % 4 * 4;
+    else
+      lane_offset =
+          Tile::offset(lane % 4, (mn_start + lane / 4 * UNIT) / 4) + lane / 4 * UNIT % 4 * 4;
     lane_offset = ptx::keep(lane_offset);
   }
 
@@ -209,7 +230,8 @@ template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int WARP_MN, Nei
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           unsigned words[UNIT];
-          ptx::load_shared(words, tile + (lane_offset ^ slot * 32) + (step * Tile::K_STEP + half * 4) * Tile::ROW_BYTES);
+          ptx::load_shared(words, tile + (lane_offset ^ slot * 32) +
+                                      (step * Tile::K_STEP + half * 4) * Tile::ROW_BYTES);
 #pragma unroll
           for (int i = 0; i < UNIT; ++i) fragments.words[slot + i][half] = words[i];
         }
@@ -219,18 +241,23 @@ template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int WARP_MN, Nei
       for (int slot = 0; slot < SLOTS; slot += 2) {  // an ldmatrix: 2 slots, 32 bytes of K
         unsigned words[4];
         if constexpr (K_MAJOR)
-          ptx::load_matrices<false>(words, tile + (lane_offset ^ step * 32) + slot * 8 * Tile::ROW_BYTES);
+          ptx::load_matrices<false>(words,
+                                    tile + (lane_offset ^ step * 32) + slot * 8 * Tile::ROW_BYTES);
         else
-          ptx::load_matrices<true>(words, tile + (lane_offset ^ slot * 8 * SIZE) + step * Tile::K_STEP * Tile::ROW_BYTES);
+          ptx::load_matrices<true>(words, tile + (lane_offset ^ slot * 8 * SIZE) +
+                                              step * Tile::K_STEP * Tile::ROW_BYTES);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           if constexpr (UNIT == 2) {
             // Bytes: (row 2g, row 2g+1) x (K 4j, 4j+1) and x (K 4j+2, 4j+3), to be sorted into a word for either row.
-            fragments.words[slot][half] = ptx::permute_bytes<0x6420>(words[2 * half], words[2 * half + 1]);
-            fragments.words[slot + 1][half] = ptx::permute_bytes<0x7531>(words[2 * half], words[2 * half + 1]);
+            fragments.words[slot][half] =
+                ptx::permute_bytes<0x6420>(words[2 * half], words[2 * half + 1]);
+            fragments.words[slot + 1][half] =
+                ptx::permute_bytes<0x7531>(words[2 * half], words[2 * half + 1]);
           } else {
             fragments.words[slot][half] = words[NEIGHBOURS == Neighbours::SLOTS ? 2 * half : half];
-            fragments.words[slot + 1][half] = words[NEIGHBOURS == Neighbours::SLOTS ? 2 * half + 1 : 2 + half];
+            fragments.words[slot + 1][half] =
+                words[NEIGHBOURS == Neighbours::SLOTS ? 2 * half + 1 : 2 + half];
           }
         }
       }

@@ -12,7 +12,8 @@ struct TilePosition {
 // each column of a band before the next column: a wave of W CTAs then covers about GROUP x W/GROUP tiles, and reads that many
 // strips of each operand. For the 132 to 264 CTAs of today's chips, 8 makes that close to a square.
 // The grid has one dimension, tiles_m * tiles_n * batch. Of a grouped GEMM, it is an upper bound, and the CTAs left over have no rows.
-template <int TILE_M, int TILE_N, bool GROUPED> __device__ __forceinline__ TilePosition tile_position(const GemmParams& params) {
+template <int TILE_M, int TILE_N, bool GROUPED>
+__device__ __forceinline__ TilePosition tile_position(const GemmParams& params) {
   constexpr int BAND = 8;
   const int tiles_n = (params.n + TILE_N - 1) / TILE_N;
   int batch, index, start = 0, end = params.m;
@@ -28,7 +29,8 @@ template <int TILE_M, int TILE_N, bool GROUPED> __device__ __forceinline__ TileP
     batch = blockIdx.x / tiles;
     index = blockIdx.x - batch * tiles;
   }
-  const int first = index / (BAND * tiles_n) * BAND;  // the band's first tile row; the last band may be lower
+  const int first =
+      index / (BAND * tiles_n) * BAND;  // the band's first tile row; the last band may be lower
   const int height = min(BAND, tiles_m - first);
   index -= first * tiles_n;
   const int column = index / height;

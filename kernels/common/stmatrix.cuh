@@ -6,10 +6,15 @@ namespace ptx {
 // The reverse of ldmatrix: lane 8 i + r gives the address of row r of matrix i (8 x 8
 // elements of 16 bits); lane 4 g + q gives the elements 2q and 2q + 1 of row g of each.
 __device__ __forceinline__ void store_matrices(unsigned shared, unsigned a, unsigned b) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(shared), "r"(a), "r"(b) : "memory");
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(shared), "r"(a),
+               "r"(b)
+               : "memory");
 }
-__device__ __forceinline__ void store_matrices(unsigned shared, unsigned a, unsigned b, unsigned c, unsigned d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+__device__ __forceinline__ void store_matrices(unsigned shared, unsigned a, unsigned b, unsigned c,
+                                               unsigned d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared),
+               "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
 }
 
 }  // namespace ptx

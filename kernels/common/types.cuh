@@ -36,7 +36,9 @@ __device__ __forceinline__ f32 decode(f16 x) {
 
 __device__ __forceinline__ f32 decode(bf16 x) { return __uint_as_float(unsigned(x.bits) << 16); }
 
-__device__ __forceinline__ f32 decode(e5m2 x) { return decode(f16{static_cast<unsigned short>(x.bits << 8)}); }
+__device__ __forceinline__ f32 decode(e5m2 x) {
+  return decode(f16{static_cast<unsigned short>(x.bits << 8)});
+}
 
 __device__ __forceinline__ f32 decode(e4m3 x) {
 #if __CUDA_ARCH__ >= 890
@@ -69,10 +71,11 @@ __device__ __forceinline__ f32 round_to_odd(s32 x) {
 // A float as an 8-bit float with EXPONENT and MANTISSA bits and the usual bias, the sign aside. What is too large comes
 // out as a code above that of the largest number, for the caller to clamp. (The hardware's own conversion saturates,
 // torch's does not.)
-template <int EXPONENT, int MANTISSA> __device__ __forceinline__ unsigned encode_magnitude(unsigned magnitude) {
+template <int EXPONENT, int MANTISSA>
+__device__ __forceinline__ unsigned encode_magnitude(unsigned magnitude) {
   constexpr unsigned BIAS = (1u << (EXPONENT - 1)) - 1;
-  constexpr unsigned DROPPED = 23 - MANTISSA;                // mantissa bits that a float has more
-  constexpr unsigned REBIAS = (127 - BIAS) << 23;            // difference of the two exponent fields
+  constexpr unsigned DROPPED = 23 - MANTISSA;      // mantissa bits that a float has more
+  constexpr unsigned REBIAS = (127 - BIAS) << 23;  // difference of the two exponent fields
   constexpr unsigned SMALLEST_NORMAL = REBIAS + (1u << 23);  // as a float's bits
   if (magnitude < SMALLEST_NORMAL) {
     // Subnormal: adding a power of two whose last place is our smallest number makes the adder round there.
@@ -120,39 +123,55 @@ template <> struct Encode<e4m3> {
 
 template <> struct Encode<e5m2> {
   static __device__ __forceinline__ e5m2 from(f32 x) {  // above 57344, once rounded: infinity
-    unsigned bits = __float_as_uint(x), magnitude = bits & 0x7fffffffu, code = encode_magnitude<5, 2>(magnitude);
+    unsigned bits = __float_as_uint(x), magnitude = bits & 0x7fffffffu,
+             code = encode_magnitude<5, 2>(magnitude);
     if (code > 0x7c) code = magnitude > 0x7f800000u ? 0x7f : 0x7c;
     return {static_cast<unsigned char>((bits >> 24 & 0x80u) | code)};
   }
 };
 
 // Two to a type of 16 bits, the first in the lower half.
-template <class To> __device__ __forceinline__ unsigned encode_pair(f32 low, f32 high) { return Encode<To>::pair(low, high); }
+template <class To> __device__ __forceinline__ unsigned encode_pair(f32 low, f32 high) {
+  return Encode<To>::pair(low, high);
+}
 
 // From f32, f64 or s32 (what accumulators are) to any element type. Integers wrap when narrowed, as torch's do.
 template <class To, class From> __device__ __forceinline__ To encode(From x) {
-  if constexpr (is_same<To, f64> || is_same<To, f32> || is_same<To, s32>) return static_cast<To>(x);
-  else if constexpr (is_same<To, s8> || is_same<To, u8>) return static_cast<To>(static_cast<s32>(x));
-  else if constexpr (is_same<From, f32>) return Encode<To>::from(x);
-  else return Encode<To>::from(round_to_odd(x));
+  if constexpr (is_same<To, f64> || is_same<To, f32> || is_same<To, s32>)
+    return static_cast<To>(x);
+  else if constexpr (is_same<To, s8> || is_same<To, u8>)
+    return static_cast<To>(static_cast<s32>(x));
+  else if constexpr (is_same<From, f32>)
+    return Encode<To>::from(x);
+  else
+    return Encode<To>::from(round_to_odd(x));
 }
 
 template <class To, class From> __device__ __forceinline__ To convert(From x) {
-  if constexpr (is_same<To, From>) return x;
-  else return encode<To>(decode(x));
+  if constexpr (is_same<To, From>)
+    return x;
+  else
+    return encode<To>(decode(x));
 }
 
 // ---- accumulators --------------------------------------------------------------------------------------------------
 
 // accumulator + a * b in the accumulator's own arithmetic, rounded once. Integers wrap around.
-__device__ __forceinline__ f64 multiply_add(f64 a, f64 b, f64 accumulator) { return fma(a, b, accumulator); }
-__device__ __forceinline__ f32 multiply_add(f32 a, f32 b, f32 accumulator) { return fmaf(a, b, accumulator); }
+__device__ __forceinline__ f64 multiply_add(f64 a, f64 b, f64 accumulator) {
+  return fma(a, b, accumulator);
+}
+__device__ __forceinline__ f32 multiply_add(f32 a, f32 b, f32 accumulator) {
+  return fmaf(a, b, accumulator);
+}
 __device__ __forceinline__ s32 multiply_add(s32 a, s32 b, s32 accumulator) {
-  return s32(unsigned(a) * unsigned(b) + unsigned(accumulator));  // unsigned, for which C++ defines overflow
+  return s32(unsigned(a) * unsigned(b) +
+             unsigned(accumulator));  // unsigned, for which C++ defines overflow
 }
 // PTX ISA, "Half Precision Floating-Point Instructions: fma".
 __device__ __forceinline__ f16 multiply_add(f16 a, f16 b, f16 accumulator) {
   f16 sum;
-  asm("fma.rn.f16 %0, %1, %2, %3;" : "=h"(sum.bits) : "h"(a.bits), "h"(b.bits), "h"(accumulator.bits));
+  asm("fma.rn.f16 %0, %1, %2, %3;"
+      : "=h"(sum.bits)
+      : "h"(a.bits), "h"(b.bits), "h"(accumulator.bits));
   return sum;
 }

@@ -7,18 +7,23 @@ namespace ptx {
 // "Data Movement and Conversion Instructions: ld".
 __device__ __forceinline__ void load_shared(unsigned (&words)[4], unsigned shared) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "r"(shared) : "memory");
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(shared)
+               : "memory");
 }
 __device__ __forceinline__ Vector load_global(const char* global) {
   Vector vector;
   asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(vector.words[0]), "=r"(vector.words[1]), "=r"(vector.words[2]), "=r"(vector.words[3]) : "l"(global)
+               : "=r"(vector.words[0]), "=r"(vector.words[1]), "=r"(vector.words[2]),
+                 "=r"(vector.words[3])
+               : "l"(global)
                : "memory");
   return vector;
 }
 __device__ __forceinline__ void store_shared(unsigned shared, const Vector& vector) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(vector.words[0]), "r"(vector.words[1]),
-               "r"(vector.words[2]), "r"(vector.words[3]) : "memory");
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(shared), "r"(vector.words[0]),
+               "r"(vector.words[1]), "r"(vector.words[2]), "r"(vector.words[3])
+               : "memory");
 }
 
 }  // namespace ptx
@@ -28,14 +33,16 @@ __device__ __forceinline__ void store_shared(unsigned shared, const Vector& vect
 struct LooseVector {
   ptx::Vector low, high;
 
-  static __device__ __forceinline__ bool fits(const char* address, const char* begin, const char* end) {
+  static __device__ __forceinline__ bool fits(const char* address, const char* begin,
+                                              const char* end) {
     const int shift = reinterpret_cast<unsigned long long>(address) & 15;
     return address - shift >= begin && address - shift + (shift ? 32 : 16) <= end;
   }
   __device__ __forceinline__ void load(const char* address) {
     const int shift = reinterpret_cast<unsigned long long>(address) & 15;
     low = ptx::load_global(address - shift);
-    if (shift) high = ptx::load_global(address - shift + 16);  // the neighbouring lane's low one: in L1
+    if (shift)
+      high = ptx::load_global(address - shift + 16);  // the neighbouring lane's low one: in L1
   }
   __device__ __forceinline__ ptx::Vector get(const char* address) const {
     const unsigned shift = reinterpret_cast<unsigned long long>(address) & 15;
@@ -48,7 +55,8 @@ struct LooseVector {
     for (int i = 0; i < 5; ++i) words[i] = shift & 4 ? words[i + 1] : words[i];
     ptx::Vector result;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) result.words[i] = __funnelshift_r(words[i], words[i + 1], shift % 4 * 8);
+    for (int i = 0; i < 4; ++i)
+      result.words[i] = __funnelshift_r(words[i], words[i + 1], shift % 4 * 8);
     return result;
   }
 };

@@ -11,15 +11,21 @@ namespace ptx {
 //   K-major: a row is 128 bytes of K of one m (n); `stride` is from 8 rows to the next 8, `leading` is not used.
 //   MN-major: a row is ROW_BYTES of M (N) at one k; `stride` is from 8 k to the next 8, `leading` from a row's m (n) to those that follow.
 template <int ROW_BYTES = 128>
-__device__ __forceinline__ unsigned long long matrix_descriptor(unsigned shared, int leading, int stride = 8 * ROW_BYTES) {
+__device__ __forceinline__ unsigned long long matrix_descriptor(unsigned shared, int leading,
+                                                                int stride = 8 * ROW_BYTES) {
   static_assert(ROW_BYTES == 128 || ROW_BYTES == 64);
   constexpr unsigned long long SWIZZLE = ROW_BYTES == 128 ? 1 : 2;
-  return SWIZZLE << 62 | static_cast<unsigned long long>(stride >> 4) << 32 | static_cast<unsigned>(leading >> 4) << 16 |
+  return SWIZZLE << 62 | static_cast<unsigned long long>(stride >> 4) << 32 |
+         static_cast<unsigned>(leading >> 4) << 16 |
          (shared & 0x3ffff) >> 4;  // above are bits that name the CTA of the cluster
 }
 
-__device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wgmma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 // Waits until at most PENDING of the latest groups are unfinished.
 template <int PENDING> __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
@@ -45,11 +51,15 @@ template <> struct WgmmaModes<2, false, false> { static constexpr char text[] = 
 // block of 64 rows are named by the program, as the instruction lists them ("s0, s1, s2, s3"): C++ would take long to write such a text.
 template <int BLOCK> struct SumNames;
 
-template <int COUNT> __device__ __forceinline__ void declare_sums() { asm volatile(".reg .b32 s<%0>;" ::"n"(COUNT)); }
+template <int COUNT> __device__ __forceinline__ void declare_sums() {
+  asm volatile(".reg .b32 s<%0>;" ::"n"(COUNT));
+}
 
 // Further registers, f32: what chains of products have come to, or what the parts of a split tile. The tensor cores cut off each sum that they
 // add to, always toward zero, so that the error grows with the length of a chain; an addition here rounds to nearest.
-template <int COUNT> __device__ __forceinline__ void declare_totals() { asm volatile(".reg .f32 t<%0>;" ::"n"(COUNT)); }
+template <int COUNT> __device__ __forceinline__ void declare_totals() {
+  asm volatile(".reg .f32 t<%0>;" ::"n"(COUNT));
+}
 template <int FIRST, int END> __device__ __forceinline__ void clear_totals() {
   asm volatile("mov.f32 t%0, 0f00000000;" ::"n"(FIRST));
   if constexpr (FIRST + 1 < END) clear_totals<FIRST + 1, END>();
@@ -57,8 +67,10 @@ template <int FIRST, int END> __device__ __forceinline__ void clear_totals() {
 // What variables hold, to the totals, for `Results` to find it there.
 template <int FIRST, int END> __device__ __forceinline__ void write_totals(const f32* totals) {
   static_assert((END - FIRST) % 4 == 0);
-  asm volatile("mov.f32 t%4, %0;\nmov.f32 t%5, %1;\nmov.f32 t%6, %2;\nmov.f32 t%7, %3;" ::"f"(totals[0]), "f"(totals[1]), "f"(totals[2]),
-               "f"(totals[3]), "n"(FIRST), "n"(FIRST + 1), "n"(FIRST + 2), "n"(FIRST + 3));
+  asm volatile(
+      "mov.f32 t%4, %0;\nmov.f32 t%5, %1;\nmov.f32 t%6, %2;\nmov.f32 t%7, %3;" ::"f"(totals[0]),
+      "f"(totals[1]), "f"(totals[2]), "f"(totals[3]), "n"(FIRST), "n"(FIRST + 1), "n"(FIRST + 2),
+      "n"(FIRST + 3));
   if constexpr (FIRST + 4 < END) write_totals<FIRST + 4, END>(totals + 4);
 }
 // The chains' sums so far to the totals; and, once all of them are there, back into the sums' place.
@@ -84,10 +96,12 @@ template <> struct MatrixMode<true> { static constexpr char text[] = ".trans"; }
 template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
   static_assert(is_same<Accumulator, f32> || !IN_TOTALS);
   static constexpr char NAME[] = {IN_TOTALS ? 't' : 's', 0};
-  static constexpr int VALUES_A_REGISTER = 4 / sizeof(Accumulator);  // f16 sums come two to a register
+  static constexpr int VALUES_A_REGISTER =
+      4 / sizeof(Accumulator);  // f16 sums come two to a register
 
   // COUNT neighbouring values of a block.
-  template <int BLOCK, int FIRST, int COUNT> static __device__ __forceinline__ void read(f32* values) {
+  template <int BLOCK, int FIRST, int COUNT>
+  static __device__ __forceinline__ void read(f32* values) {
     static_assert(COUNT % 4 == 0 && FIRST + COUNT <= BLOCK_VALUES);
     constexpr int AT = (BLOCK * BLOCK_VALUES + FIRST) / VALUES_A_REGISTER;
     if constexpr (is_same<Accumulator, f32>) {
@@ -96,64 +110,85 @@ template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
                    : "C"(NAME), "n"(AT), "n"(AT + 1), "n"(AT + 2), "n"(AT + 3));
     } else {
       unsigned pairs[2];
-      asm volatile("mov.b32 %0, %2%3;\nmov.b32 %1, %2%4;" : "=r"(pairs[0]), "=r"(pairs[1]) : "C"(NAME), "n"(AT), "n"(AT + 1));
+      asm volatile("mov.b32 %0, %2%3;\nmov.b32 %1, %2%4;"
+                   : "=r"(pairs[0]), "=r"(pairs[1])
+                   : "C"(NAME), "n"(AT), "n"(AT + 1));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) values[i] = decode(f16{static_cast<unsigned short>(pairs[i / 2] >> 16 * (i % 2))});
+      for (int i = 0; i < 4; ++i)
+        values[i] = decode(f16{static_cast<unsigned short>(pairs[i / 2] >> 16 * (i % 2))});
     }
     if constexpr (COUNT > 4) read<BLOCK, FIRST + 4, COUNT - 4>(values + 4);
   }
 
   // Four or eight, converted to a type of 16 bits, to shared memory as two or four matrices (`store_matrices`); of each, lanes give the
   // elements of a column if TRANSPOSED.
-  template <class Out, bool TRANSPOSED, int BLOCK, int FIRST, int MATRICES> static __device__ __forceinline__ void store(unsigned shared) {
+  template <class Out, bool TRANSPOSED, int BLOCK, int FIRST, int MATRICES>
+  static __device__ __forceinline__ void store(unsigned shared) {
     static_assert(FIRST + 2 * MATRICES <= BLOCK_VALUES);
     constexpr int AT = (BLOCK * BLOCK_VALUES + FIRST) / VALUES_A_REGISTER;
     using Mode = MatrixMode<TRANSPOSED>;
     if constexpr (is_same<Accumulator, Out>) {
       if constexpr (MATRICES == 4)
-        asm volatile("stmatrix.sync.aligned.m8n8.x4%1.shared.b16 [%0], {%2%3, %2%4, %2%5, %2%6};" ::"r"(shared), "C"(Mode::text), "C"(NAME),
-                     "n"(AT), "n"(AT + 1), "n"(AT + 2), "n"(AT + 3) : "memory");
+        asm volatile(
+            "stmatrix.sync.aligned.m8n8.x4%1.shared.b16 [%0], {%2%3, %2%4, %2%5, %2%6};" ::"r"(
+                shared),
+            "C"(Mode::text), "C"(NAME), "n"(AT), "n"(AT + 1), "n"(AT + 2), "n"(AT + 3)
+            : "memory");
       else
-        asm volatile("stmatrix.sync.aligned.m8n8.x2%1.shared.b16 [%0], {%2%3, %2%4};" ::"r"(shared), "C"(Mode::text), "C"(NAME), "n"(AT),
-                     "n"(AT + 1) : "memory");
+        asm volatile("stmatrix.sync.aligned.m8n8.x2%1.shared.b16 [%0], {%2%3, %2%4};" ::"r"(shared),
+                     "C"(Mode::text), "C"(NAME), "n"(AT), "n"(AT + 1)
+                     : "memory");
     } else {
       static_assert(is_same<Accumulator, f32>);
       using Pair = PairConversion<Out>;
       if constexpr (MATRICES == 4)
-        asm volatile("{ .reg .b32 a, b, c, d;\n%3 a, %2%5, %2%4;\n%3 b, %2%7, %2%6;\n%3 c, %2%9, %2%8;\n%3 d, %2%11, %2%10;\n"
-                     "stmatrix.sync.aligned.m8n8.x4%1.shared.b16 [%0], {a, b, c, d}; }" ::"r"(shared), "C"(Mode::text), "C"(NAME),
-                     "C"(Pair::text), "n"(AT), "n"(AT + 1), "n"(AT + 2), "n"(AT + 3), "n"(AT + 4), "n"(AT + 5), "n"(AT + 6), "n"(AT + 7)
-                     : "memory");
+        asm volatile(
+            "{ .reg .b32 a, b, c, d;\n%3 a, %2%5, %2%4;\n%3 b, %2%7, %2%6;\n%3 c, %2%9, %2%8;\n%3 "
+            "d, %2%11, %2%10;\n"
+            "stmatrix.sync.aligned.m8n8.x4%1.shared.b16 [%0], {a, b, c, d}; }" ::"r"(shared),
+            "C"(Mode::text), "C"(NAME), "C"(Pair::text), "n"(AT), "n"(AT + 1), "n"(AT + 2),
+            "n"(AT + 3), "n"(AT + 4), "n"(AT + 5), "n"(AT + 6), "n"(AT + 7)
+            : "memory");
       else
-        asm volatile("{ .reg .b32 a, b;\n%3 a, %2%5, %2%4;\n%3 b, %2%7, %2%6;\n"
-                     "stmatrix.sync.aligned.m8n8.x2%1.shared.b16 [%0], {a, b}; }" ::"r"(shared), "C"(Mode::text), "C"(NAME),
-                     "C"(Pair::text), "n"(AT), "n"(AT + 1), "n"(AT + 2), "n"(AT + 3) : "memory");
+        asm volatile(
+            "{ .reg .b32 a, b;\n%3 a, %2%5, %2%4;\n%3 b, %2%7, %2%6;\n"
+            "stmatrix.sync.aligned.m8n8.x2%1.shared.b16 [%0], {a, b}; }" ::"r"(shared),
+            "C"(Mode::text), "C"(NAME), "C"(Pair::text), "n"(AT), "n"(AT + 1), "n"(AT + 2),
+            "n"(AT + 3)
+            : "memory");
     }
   }
 };
 
 // The 64 x N product of one warpgroup. Lane 4 g + q of warp w holds rows 16 w + g and 16 w + g + 8, of every 8 columns the
 // 2 q-th and the next: as value 4 j + 2 h + c that of row half h, column 8 j + 2 q + c.
-template <class Element, class Accumulator, int N, bool A_K_MAJOR, bool B_K_MAJOR, int B_ROW_BYTES> struct Wgmma {
+template <class Element, class Accumulator, int N, bool A_K_MAJOR, bool B_K_MAJOR, int B_ROW_BYTES>
+struct Wgmma {
   static constexpr int SUMS = N / 2 * sizeof(Accumulator) / 4;  // f16 sums come two to a register
   using Types = WgmmaTypes<Element, Accumulator>;
   using Modes = WgmmaModes<sizeof(Element), A_K_MAJOR, B_K_MAJOR>;
 
   // One K block of 128 bytes, four instructions: added to a block's sums, or at first in their place where `accumulate` is 0. Its next 32
   // bytes lie 32 bytes on, or 16 rows; descriptors count 16 bytes.
-  template <int BLOCK> static __device__ __forceinline__ void issue(unsigned long long a, unsigned long long b, int accumulate) {
+  template <int BLOCK> static __device__ __forceinline__ void issue(unsigned long long a,
+                                                                    unsigned long long b,
+                                                                    int accumulate) {
 #define RUTLASS_WGMMA "wgmma.mma_async.sync.aligned.m64n%6%7 {%3}, a, b, p, %8;\n"
 #define RUTLASS_ADVANCE "add.s64 a, a, %4;\nadd.s64 b, b, %5;\n"
-    asm volatile("{ .reg .pred p;\n.reg .b64 a, b;\nmov.b64 a, %0;\nmov.b64 b, %1;\nsetp.ne.b32 p, %2, 0;\n" RUTLASS_WGMMA
-                 "setp.eq.b32 p, %2, %2;\n" RUTLASS_ADVANCE RUTLASS_WGMMA RUTLASS_ADVANCE RUTLASS_WGMMA RUTLASS_ADVANCE RUTLASS_WGMMA "}"
-                 ::"l"(a), "l"(b), "r"(accumulate), "C"(SumNames<BLOCK>::text), "n"(A_K_MAJOR ? 2 : 128), "n"(B_K_MAJOR ? 2 : B_ROW_BYTES),
-                 "n"(N), "C"(Types::text), "C"(Modes::text));
+    asm volatile(
+        "{ .reg .pred p;\n.reg .b64 a, b;\nmov.b64 a, %0;\nmov.b64 b, %1;\nsetp.ne.b32 p, %2, "
+        "0;\n" RUTLASS_WGMMA "setp.eq.b32 p, %2, %2;\n" RUTLASS_ADVANCE RUTLASS_WGMMA
+            RUTLASS_ADVANCE RUTLASS_WGMMA RUTLASS_ADVANCE RUTLASS_WGMMA "}" ::"l"(a),
+        "l"(b), "r"(accumulate), "C"(SumNames<BLOCK>::text), "n"(A_K_MAJOR ? 2 : 128),
+        "n"(B_K_MAJOR ? 2 : B_ROW_BYTES), "n"(N), "C"(Types::text), "C"(Modes::text));
   }
 
   // Half a K block of tf32, two instructions, with A in registers: 4 for each.
-  template <int BLOCK>
-  static __device__ __forceinline__ void issue_half(const unsigned (&a)[8], unsigned long long b, int accumulate) {
-#define RUTLASS_WGMMA_FROM_REGISTERS(A, B) "wgmma.mma_async.sync.aligned.m64n%11%12 {%10}, {" A "}, " B ", p, 1, 1;\n"
+  template <int BLOCK> static __device__ __forceinline__ void issue_half(const unsigned (&a)[8],
+                                                                         unsigned long long b,
+                                                                         int accumulate) {
+#define RUTLASS_WGMMA_FROM_REGISTERS(A, B) \
+  "wgmma.mma_async.sync.aligned.m64n%11%12 {%10}, {" A "}, " B ", p, 1, 1;\n"
     asm volatile("{ .reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %9, 0;\n" RUTLASS_WGMMA_FROM_REGISTERS("%0, %1, %2, %3", "%8")
                  "setp.eq.b32 p, %9, %9;\nadd.s64 b, %8, 2;\n" RUTLASS_WGMMA_FROM_REGISTERS("%4, %5, %6, %7", "b") "}"
                  ::"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), "r"(a[6]), "r"(a[7]), "l"(b), "r"(accumulate),
@@ -174,7 +209,8 @@ template <int M_BLOCKS> struct WgmmaFragments {
   unsigned addresses[2];  // of the pair that is loaded first, and of the other
   bool other_first;
   __device__ __forceinline__ WgmmaFragments(unsigned tile) {
-    const unsigned warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4, piece = warp % 2 * 4 + g / 2;
+    const unsigned warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4,
+                   piece = warp % 2 * 4 + g / 2;
     other_first = g / 2 % 2;
 #pragma unroll
     for (unsigned i = 0; i < 2; ++i) {
@@ -189,7 +225,8 @@ template <int M_BLOCKS> struct WgmmaFragments {
       const int block = i / 2, instruction = i % 2;
       unsigned pairs[2][2];
 #pragma unroll
-      for (int p = 0; p < 2; ++p) load_shared(pairs[p], addresses[p] + offset + block * 8192 + instruction * 1024);
+      for (int p = 0; p < 2; ++p)
+        load_shared(pairs[p], addresses[p] + offset + block * 8192 + instruction * 1024);
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
         a[block][4 * instruction + row] = other_first ? pairs[1][row] : pairs[0][row];

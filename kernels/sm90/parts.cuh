@@ -21,7 +21,8 @@
 // Gemm: the kernel, whose constants say how its sums lie.
 template <class Gemm> struct Sm90Parts {
   using Word = unsigned long long;
-  static constexpr int M_BLOCKS = Gemm::M_BLOCKS, PIECES = Gemm::PIECES, OWN_PIECES = Gemm::OWN_PIECES, SLICES = Gemm::OWNERS;
+  static constexpr int M_BLOCKS = Gemm::M_BLOCKS, PIECES = Gemm::PIECES,
+                       OWN_PIECES = Gemm::OWN_PIECES, SLICES = Gemm::OWNERS;
   static constexpr int THREADS = Gemm::CONSUMER_THREADS;
   static constexpr int PREPARED = 15, STORED = 14;  // numbered barriers
   static constexpr int PATIENCE = 100;              // looks, of some 0.5 us
@@ -30,7 +31,8 @@ template <class Gemm> struct Sm90Parts {
   // mark. Another is in the word behind it.
   static constexpr int MOST_PARTS = 16, ARRIVED_AT = 16, PARTS_AT = 32;
   static constexpr int WORD_STRIDE = 32;  // words that many look at, in lines of their own
-  static constexpr Word APART = 1ull << 40, MARK = 0x7fa7fdull << 41, SECOND_MARK = 0xb5c94e1fa7d26083;
+  static constexpr Word APART = 1ull << 40, MARK = 0x7fa7fdull << 41,
+                        SECOND_MARK = 0xb5c94e1fa7d26083;
   static constexpr unsigned MISSING = 0xffffffff;  // a NaN; arithmetic has another one
   static_assert(SLICES <= MOST_PARTS);
 
@@ -39,13 +41,19 @@ template <class Gemm> struct Sm90Parts {
   float4* const sums;
 
   // Workspace has the words of all tiles, and the sums behind them.
-  __device__ __forceinline__ Sm90Parts(const Sm90Params& params, unsigned tiles, unsigned tile, unsigned part)
-      : tile(tile), parts(params.parts), part(part), word(params.workspace + tile * WORD_STRIDE),
+  __device__ __forceinline__ Sm90Parts(const Sm90Params& params, unsigned tiles, unsigned tile,
+                                       unsigned part)
+      : tile(tile),
+        parts(params.parts),
+        part(part),
+        word(params.workspace + tile * WORD_STRIDE),
         sums(reinterpret_cast<float4*>(params.workspace + tiles * WORD_STRIDE)) {}
 
   __device__ __forceinline__ unsigned all() const { return (1u << parts) - 1; }
   static __device__ __forceinline__ unsigned ready(Word word) { return word & 0xffff; }
-  static __device__ __forceinline__ unsigned arrived(Word word) { return word >> ARRIVED_AT & 0xffff; }
+  static __device__ __forceinline__ unsigned arrived(Word word) {
+    return word >> ARRIVED_AT & 0xffff;
+  }
 
   // By one warp, while others multiply: clears the place of this part's sums, says so, and finds out whether all parts are together. What
   // it leaves in shared memory is the part's turn, or APART.
@@ -55,7 +63,8 @@ template <class Gemm> struct Sm90Parts {
     const float missing = __uint_as_float(MISSING);
     float4* const own = pieces(part, lane);
 #pragma unroll 1
-    for (int at = 0; at < M_BLOCKS * PIECES * THREADS; at += 32) ptx::store_relaxed(own + at, {missing, missing, missing, missing});
+    for (int at = 0; at < M_BLOCKS * PIECES * THREADS; at += 32)
+      ptx::store_relaxed(own + at, {missing, missing, missing, missing});
     __syncwarp();
     if (lane == 0) {
       make_fresh();
@@ -83,7 +92,8 @@ template <class Gemm> struct Sm90Parts {
       const Word seen = ptx::load_acquire(word);
       // Parts are ready after the second mark: who sees one sees the other.
       const bool marked = ptx::load_acquire(word + 1) == SECOND_MARK;
-      if (marked && (seen & ~APART) >> PARTS_AT == fresh >> PARTS_AT && !(ready(seen) >> part & 1)) break;
+      if (marked && (seen & ~APART) >> PARTS_AT == fresh >> PARTS_AT && !(ready(seen) >> part & 1))
+        break;
       if (ptx::replace_acquire(word, seen, fresh) != seen) continue;
       ptx::store_relaxed(word + 1, SECOND_MARK);
       break;
@@ -119,12 +129,18 @@ template <class Gemm> struct Sm90Parts {
   }
 
   // No sum is taken for a missing one.
-  static __device__ __forceinline__ float present(float sum) { return __uint_as_float(min(__float_as_uint(sum), MISSING - 1)); }
-  static __device__ __forceinline__ bool is_missing(float sum) { return __float_as_uint(sum) == MISSING; }
+  static __device__ __forceinline__ float present(float sum) {
+    return __uint_as_float(min(__float_as_uint(sum), MISSING - 1));
+  }
+  static __device__ __forceinline__ bool is_missing(float sum) {
+    return __float_as_uint(sum) == MISSING;
+  }
 
   // A thread's pieces of a part.
   __device__ __forceinline__ float4* pieces(unsigned part, unsigned thread) const {
-    return sums + (static_cast<unsigned long long>(tile) * parts + part) * (M_BLOCKS * PIECES * THREADS) + thread;
+    return sums +
+           (static_cast<unsigned long long>(tile) * parts + part) * (M_BLOCKS * PIECES * THREADS) +
+           thread;
   }
 
   // A slice's sums, over all parts in the order of K. By each warp on its own.
@@ -149,7 +165,9 @@ template <class Gemm> struct Sm90Parts {
             const float4* const from = pieces(first + i, threadIdx.x);
 #pragma unroll
             for (int at = 0; at < OWN; ++at)
-              values[i][at] = ptx::load_relaxed(from + (at / OWN_PIECES * PIECES + slice * OWN_PIECES + at % OWN_PIECES) * THREADS);
+              values[i][at] = ptx::load_relaxed(
+                  from +
+                  (at / OWN_PIECES * PIECES + slice * OWN_PIECES + at % OWN_PIECES) * THREADS);
           }
         unsigned still = 0;
 #pragma unroll
@@ -157,7 +175,8 @@ template <class Gemm> struct Sm90Parts {
 #pragma unroll
           for (int at = 0; at < OWN; ++at) {
             const float4& v = values[i][at];
-            if (is_missing(v.x) || is_missing(v.y) || is_missing(v.z) || is_missing(v.w)) still |= 1u << i;
+            if (is_missing(v.x) || is_missing(v.y) || is_missing(v.z) || is_missing(v.w))
+              still |= 1u << i;
           }
         missing = __reduce_or_sync(0xffffffffu, still);
       }

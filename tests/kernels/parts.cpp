@@ -22,7 +22,10 @@ using f32 = float;
 struct float4 { float x, y, z, w; };
 struct Index { unsigned x; };
 static thread_local Index threadIdx;
-struct Sm90Params { unsigned long long* workspace; int parts; };
+struct Sm90Params {
+  unsigned long long* workspace;
+  int parts;
+};
 
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline unsigned __reduce_or_sync(unsigned, unsigned value) { return value; }
@@ -43,7 +46,8 @@ struct Barriers {
       arrived[number] = 0;
       ++round[number];
       changed.notify_all();
-    } else if (wait) changed.wait(lock, [&] { return round[number] != before; });
+    } else if (wait)
+      changed.wait(lock, [&] { return round[number] != before; });
   }
 };
 static thread_local Barriers* barriers;
@@ -51,8 +55,12 @@ static std::atomic<long> together, apart;
 
 namespace ptx {
 inline void wait_for_grids_before() {}
-template <int THREADS> void numbered_barrier_sync(int number) { barriers->arrive(number, THREADS / 32, true); }
-template <int THREADS> void numbered_barrier_arrive(int number) { barriers->arrive(number, THREADS / 32, false); }
+template <int THREADS> void numbered_barrier_sync(int number) {
+  barriers->arrive(number, THREADS / 32, true);
+}
+template <int THREADS> void numbered_barrier_arrive(int number) {
+  barriers->arrive(number, THREADS / 32, false);
+}
 inline unsigned long long load_acquire(const unsigned long long* word) {
   std::this_thread::yield();
   return __atomic_load_n(word, __ATOMIC_ACQUIRE);
@@ -60,7 +68,8 @@ inline unsigned long long load_acquire(const unsigned long long* word) {
 inline unsigned long long or_acquire_release(unsigned long long* word, unsigned long long bits) {
   return __atomic_fetch_or(word, bits, __ATOMIC_ACQ_REL);
 }
-inline unsigned long long replace_acquire(unsigned long long* word, unsigned long long expected, unsigned long long value) {
+inline unsigned long long replace_acquire(unsigned long long* word, unsigned long long expected,
+                                          unsigned long long value) {
   __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE);
   return expected;
 }
@@ -70,11 +79,15 @@ inline void store_relaxed(unsigned long long* word, unsigned long long value) {
 }
 inline void store_relaxed(float4* to, float4 v) {
   const float values[] = {v.x, v.y, v.z, v.w};
-  for (int i = 0; i < 4; ++i) __atomic_store_n(reinterpret_cast<unsigned*>(to) + i, __float_as_uint(values[i]), __ATOMIC_RELAXED);
+  for (int i = 0; i < 4; ++i)
+    __atomic_store_n(reinterpret_cast<unsigned*>(to) + i, __float_as_uint(values[i]),
+                     __ATOMIC_RELAXED);
 }
 inline float4 load_relaxed(const float4* from) {
   float values[4];
-  for (int i = 0; i < 4; ++i) values[i] = __uint_as_float(__atomic_load_n(reinterpret_cast<const unsigned*>(from) + i, __ATOMIC_RELAXED));
+  for (int i = 0; i < 4; ++i)
+    values[i] = __uint_as_float(
+        __atomic_load_n(reinterpret_cast<const unsigned*>(from) + i, __ATOMIC_RELAXED));
   return {values[0], values[1], values[2], values[3]};
 }
 }  // namespace ptx
@@ -82,7 +95,9 @@ inline float4 load_relaxed(const float4* from) {
 // A thread's registers.
 static thread_local float sums[2 * 16], totals[2 * 4];
 namespace ptx {
-template <int FIRST, int END> void write_totals(const float* values) { std::copy(values, values + END - FIRST, totals + FIRST); }
+template <int FIRST, int END> void write_totals(const float* values) {
+  std::copy(values, values + END - FIRST, totals + FIRST);
+}
 }  // namespace ptx
 
 #include "sm90/parts.cuh"
@@ -94,19 +109,23 @@ struct Results {
 };
 struct Gemm {
   using Sums = Results;
-  static constexpr int M_BLOCKS = 2, PIECES = 4, OWN_PIECES = 1, OWNERS = 4, OWN_SUMS = 8, CONSUMER_THREADS = 64, PARTS_AT_ONCE = 8;
+  static constexpr int M_BLOCKS = 2, PIECES = 4, OWN_PIECES = 1, OWNERS = 4, OWN_SUMS = 8,
+                       CONSUMER_THREADS = 64, PARTS_AT_ONCE = 8;
 };
 using Parts = Sm90Parts<Gemm>;
 
 // Of numbers so far apart, sums depend on the order. Another launch has others.
 static float number(unsigned launch, unsigned part, unsigned warp, int block, int i) {
   // Not numbers, too: an infinity, and the NaN that stands for a sum that is missing.
-  if ((launch + warp * 7 + i) % 16 == 3) return part % 2 == 0 ? INFINITY : std::bit_cast<float>(0xffffffffu);
+  if ((launch + warp * 7 + i) % 16 == 3)
+    return part % 2 == 0 ? INFINITY : std::bit_cast<float>(0xffffffffu);
   const float sizes[] = {1e8f, 1, -1e8f, 3e-3f, 7e4f};
-  return sizes[(part * 7 + i) % 5] * (1 + part + 10 * warp + 100 * block + i + launch % 1000 * 0.001f);
+  return sizes[(part * 7 + i) % 5] *
+         (1 + part + 10 * warp + 100 * block + i + launch % 1000 * 0.001f);
 }
 
-static bool launch(std::mt19937& random, std::vector<unsigned long long>& memory, unsigned tiles, int parts, unsigned at_once) {
+static bool launch(std::mt19937& random, std::vector<unsigned long long>& memory, unsigned tiles,
+                   int parts, unsigned at_once) {
   Sm90Params params{memory.data(), parts};
   std::vector<std::atomic<int>> stored(tiles * Gemm::OWNERS * 2);
   std::atomic<int> wrong(0);
@@ -138,7 +157,8 @@ static bool launch(std::mt19937& random, std::vector<unsigned long long>& memory
           for (int block = 0; block < Gemm::M_BLOCKS; ++block)
             for (int e = 0; e < 4; ++e) {
               volatile float expected = 0;
-              for (int p = 0; p < parts; ++p) expected = expected + number(seed, p, warp, block, slice * 4 + e);
+              for (int p = 0; p < parts; ++p)
+                expected = expected + number(seed, p, warp, block, slice * 4 + e);
               const float total = totals[block * 4 + e];
               wrong += !(total == expected || (total != total && expected != expected));
             }
@@ -159,7 +179,8 @@ static bool launch(std::mt19937& random, std::vector<unsigned long long>& memory
   for (unsigned i = 0; i < at_once; ++i) slots.emplace_back(slot, i);
   for (auto& thread : slots) thread.join();
   for (auto& count : stored) wrong += count != 1;
-  if (wrong) std::printf("%u tiles, %d parts, %u at once: %d wrong\n", tiles, parts, at_once, int(wrong));
+  if (wrong)
+    std::printf("%u tiles, %d parts, %u at once: %d wrong\n", tiles, parts, at_once, int(wrong));
   return wrong == 0;
 }
 
@@ -175,11 +196,13 @@ int main(int, char** arguments) {
     if (kind == 1)
       for (unsigned tile = 0; tile < tiles; ++tile) {
         unsigned long long* const word = memory.data() + tile * Parts::WORD_STRIDE;
-        word[0] = Parts::MARK | 1ull * parts << Parts::PARTS_AT | (random() & ((1ull << parts) - 1)) * 0x10001;
+        word[0] = Parts::MARK | 1ull * parts << Parts::PARTS_AT |
+                  (random() & ((1ull << parts) - 1)) * 0x10001;
         word[1] = 0;
       }
     if (!launch(random, memory, tiles, parts, 1 + random() % (2 * parts))) return 1;
   }
-  if (together == 0 || apart == 0) std::printf("tiles met one way only: %ld together, %ld apart\n", long(together), long(apart));
+  if (together == 0 || apart == 0)
+    std::printf("tiles met one way only: %ld together, %ld apart\n", long(together), long(apart));
   return together == 0 || apart == 0;
 }

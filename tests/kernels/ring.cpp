@@ -19,8 +19,12 @@ struct TensorMap {};
 
 static int boxes_loaded;
 namespace ptx {
-template <bool> void load_box(unsigned, const TensorMap*, unsigned, int, int, int) { ++boxes_loaded; }
-template <bool> void load_box(unsigned, const TensorMap*, unsigned, int, int, int, unsigned short) { ++boxes_loaded; }
+template <bool> void load_box(unsigned, const TensorMap*, unsigned, int, int, int) {
+  ++boxes_loaded;
+}
+template <bool> void load_box(unsigned, const TensorMap*, unsigned, int, int, int, unsigned short) {
+  ++boxes_loaded;
+}
 }  // namespace ptx
 
 #include "sm90/boxes.cuh"
@@ -30,17 +34,23 @@ template <bool K_MAJOR, int TILE_, int ROW_BYTES, int SHARED_BY_> struct Operand
   static constexpr int TILE = TILE_, SHARED_BY = SHARED_BY_;
   using Boxes = Sm90Boxes<short, K_MAJOR, TILE, ROW_BYTES, SHARED_BY, false>;
   // Boxes of half a slice, where that can be: the host chooses.
-  static constexpr int BOX_ROWS = Boxes::LONGER == 0 && Boxes::SLICE % 16 == 0 ? Boxes::SLICE / 2 : Boxes::SLICE;
+  static constexpr int BOX_ROWS =
+      Boxes::LONGER == 0 && Boxes::SLICE % 16 == 0 ? Boxes::SLICE / 2 : Boxes::SLICE;
   static long sent(int first, int end, int slice) {
     const Boxes part(first, end, BOX_ROWS, 0, slice);
     const TensorMap map, shorter;
     const TensorMap* const from = Boxes::map_of(slice, map, shorter);
     boxes_loaded = 0;
-    if (part.usual()) part.load_usual(0, from, 0, 0, slice, 0);
-    else part.load(0, from, 0, 0, slice, 0);
-    return boxes_loaded * (K_MAJOR ? (from == &shorter ? Boxes::SHORT : BOX_ROWS) * 128l : long(ROW_BYTES) * Boxes::SLICE);
+    if (part.usual())
+      part.load_usual(0, from, 0, 0, slice, 0);
+    else
+      part.load(0, from, 0, 0, slice, 0);
+    return boxes_loaded * (K_MAJOR ? (from == &shorter ? Boxes::SHORT : BOX_ROWS) * 128l
+                                   : long(ROW_BYTES) * Boxes::SLICE);
   }
-  static long expected(int first, int end, int slice) { return Boxes(first, end, BOX_ROWS, 0, slice).bytes; }
+  static long expected(int first, int end, int slice) {
+    return Boxes(first, end, BOX_ROWS, 0, slice).bytes;
+  }
 };
 
 // As an mbarrier counts.
@@ -57,11 +67,12 @@ struct Barrier {
 };
 
 template <class A, class B> struct Cluster {
-  static constexpr int CLUSTER_M = B::SHARED_BY, CLUSTER_N = A::SHARED_BY, CTAS = CLUSTER_M * CLUSTER_N, STAGES = 3;
+  static constexpr int CLUSTER_M = B::SHARED_BY, CLUSTER_N = A::SHARED_BY,
+                       CTAS = CLUSTER_M * CLUSTER_N, STAGES = 3;
   struct Tile { int m, n; };  // rows and columns of the output, from the cluster's first on
   struct Consumer {
-    int next = 0;  // block
-    bool holds = false;  // the block before, still to be released
+    int next = 0;               // block
+    bool holds = false;         // the block before, still to be released
     std::vector<int> released;  // by stage, the last block
   };
   struct Cta {
@@ -93,7 +104,8 @@ template <class A, class B> struct Cluster {
   }
 
   // One operand's slice: its boxes, or a byte for each of the others.
-  template <class Operand> void send(int cta, int block, int first, int end, int slice, auto shares) {
+  template <class Operand>
+  void send(int cta, int block, int first, int end, int slice, auto shares) {
     const long bytes = Operand::sent(first, end, slice);
     const int stage = block % STAGES;
     for (int to = 0; to < CTAS; ++to)
@@ -102,7 +114,8 @@ template <class A, class B> struct Cluster {
           Cta& target = ctas[to];
           if (target.gone) wrong = "bytes for a CTA that is gone";
           for (const Consumer& consumer : target.consumers)
-            if (consumer.released[stage] < block - STAGES) wrong = "a stage is filled that is still read";
+            if (consumer.released[stage] < block - STAGES)
+              wrong = "a stage is filled that is still read";
           target.arrived[block] += bytes;
           target.full[stage].count(0, -bytes);
         });
@@ -114,19 +127,22 @@ template <class A, class B> struct Cluster {
   }
   template <class Operand> static long all_sent(int first, int end) {
     long bytes = 0;
-    for (int slice = 0; slice < Operand::SHARED_BY; ++slice) bytes += Operand::sent(first, end, slice);
+    for (int slice = 0; slice < Operand::SHARED_BY; ++slice)
+      bytes += Operand::sent(first, end, slice);
     return bytes;
   }
   long filled(int cta, int block) const {
     const Tile tile = tiles[block / blocks];
-    return all_sent<A>(cta % CLUSTER_M * A::TILE, tile.m) + all_sent<B>(cta / CLUSTER_M * B::TILE, tile.n);
+    return all_sent<A>(cta % CLUSTER_M * A::TILE, tile.m) +
+           all_sent<B>(cta / CLUSTER_M * B::TILE, tile.n);
   }
 
   // A step of a producer, if it has one to take.
   bool load(int cta) {
     Cta& own = ctas[cta];
     const int block = own.loads, stage = block % STAGES;
-    if (block == total + STAGES || !own.empty[stage].is_complete((block / STAGES & 1) ^ 1)) return false;
+    if (block == total + STAGES || !own.empty[stage].is_complete((block / STAGES & 1) ^ 1))
+      return false;
     ++own.loads;
     if (block >= total) return true;  // the last round only waits
     const Tile tile = tiles[block / blocks];
@@ -196,8 +212,10 @@ template <class A, class B> struct Cluster {
         done = done && own.consumers[index].next == total && !own.consumers[index].holds;
       }
       own.gone = own.gone || done;
-      const bool all_gone = std::all_of(ctas.begin(), ctas.end(), [](const Cta& one) { return one.gone; });
-      if (all_gone) return messages.empty() ? nullptr : "something is on its way to CTAs that are gone";
+      const bool all_gone =
+          std::all_of(ctas.begin(), ctas.end(), [](const Cta& one) { return one.gone; });
+      if (all_gone)
+        return messages.empty() ? nullptr : "something is on its way to CTAs that are gone";
       if (idle > 100000) return "CTAs wait for ever";
     }
     return wrong;
@@ -213,13 +231,14 @@ template <class A, class B> int clusters(std::mt19937& random, int rounds) {
       using Tried = Cluster<A, B>;
       std::vector<typename Tried::Tile> tiles(1 + random() % 3);
       for (auto& tile : tiles)
-        tile = {int(1 + random() % (Tried::CLUSTER_M * A::TILE)), int(1 + random() % (Tried::CLUSTER_N * B::TILE))};
+        tile = {int(1 + random() % (Tried::CLUSTER_M * A::TILE)),
+                int(1 + random() % (Tried::CLUSTER_N * B::TILE))};
       const int consumers = 1 + random() % 3, blocks = 1 + random() % 12;
       const char* const wrong = Tried(random, consumers, blocks, tiles, tells).run();
       failures += wrong != nullptr;
       if (!wrong || !tells) continue;
-      std::printf("%s: clusters of %dx%d, tiles of %dx%d, %d blocks, %d consumers, of", wrong, Tried::CLUSTER_M, Tried::CLUSTER_N, A::TILE,
-                  B::TILE, blocks, consumers);
+      std::printf("%s: clusters of %dx%d, tiles of %dx%d, %d blocks, %d consumers, of", wrong,
+                  Tried::CLUSTER_M, Tried::CLUSTER_N, A::TILE, B::TILE, blocks, consumers);
       for (const auto& tile : tiles) std::printf(" %dx%d", tile.m, tile.n);
       std::printf("\n");
       std::exit(1);
@@ -230,8 +249,10 @@ template <class A, class B> int clusters(std::mt19937& random, int rounds) {
 int main(int, char** arguments) {
   std::mt19937 random(1);
   const int rounds = std::atoi(arguments[1]);
-  int failures = clusters<Operand<true, 64, 128, 2>, Operand<false, 72, 64, 4>>(random, rounds);  // the first that was seen to hang
-  failures += clusters<Operand<true, 128, 128, 4>, Operand<true, 120, 128, 2>>(random, rounds);   // unequal slices
+  int failures = clusters<Operand<true, 64, 128, 2>, Operand<false, 72, 64, 4>>(
+      random, rounds);  // the first that was seen to hang
+  failures += clusters<Operand<true, 128, 128, 4>, Operand<true, 120, 128, 2>>(
+      random, rounds);  // unequal slices
   failures += clusters<Operand<false, 64, 128, 2>, Operand<true, 64, 128, 2>>(random, rounds);
   failures += clusters<Operand<true, 192, 128, 1>, Operand<true, 136, 128, 2>>(random, rounds);
   failures += clusters<Operand<true, 128, 128, 4>, Operand<false, 128, 128, 2>>(random, rounds);

@@ -1,23 +1,23 @@
 // Counts what a process asks of the C library's heap: preloaded, it stands in front of malloc, calloc and realloc.
 #include <stddef.h>
 
-extern void *__libc_malloc(size_t);
-extern void *__libc_calloc(size_t, size_t);
-extern void *__libc_realloc(void *, size_t);
+extern void* __libc_malloc(size_t);
+extern void* __libc_calloc(size_t, size_t);
+extern void* __libc_realloc(void*, size_t);
 
 static long count;
 
-void *malloc(size_t bytes) {
+void* malloc(size_t bytes) {
   ++count;
   return __libc_malloc(bytes);
 }
 
-void *calloc(size_t elements, size_t bytes) {
+void* calloc(size_t elements, size_t bytes) {
   ++count;
   return __libc_calloc(elements, bytes);
 }
 
-void *realloc(void *memory, size_t bytes) {
+void* realloc(void* memory, size_t bytes) {
   ++count;
   return __libc_realloc(memory, bytes);
 }

@@ -10,33 +10,33 @@
 #include <unistd.h>
 
 int main(int argc, char** argv) {
-    if (argc < 2) return 2;
-    pid_t child = fork();
-    if (child == 0) {
-        ptrace(PTRACE_TRACEME, 0, 0, 0);
-        execvp(argv[1], argv + 1);
-        _exit(127);
+  if (argc < 2) return 2;
+  pid_t child = fork();
+  if (child == 0) {
+    ptrace(PTRACE_TRACEME, 0, 0, 0);
+    execvp(argv[1], argv + 1);
+    _exit(127);
+  }
+  int status, counting = 0, pass_on = 0;
+  long count = 0;
+  waitpid(child, &status, 0);  // stopped at exec
+  while (1) {
+    if (ptrace(counting ? PTRACE_SINGLESTEP : PTRACE_CONT, child, 0, pass_on) != 0) return 3;
+    waitpid(child, &status, 0);
+    if (WIFEXITED(status)) return WEXITSTATUS(status);
+    if (WIFSIGNALED(status)) return 4;
+    siginfo_t info;
+    ptrace(PTRACE_GETSIGINFO, child, 0, &info);
+    pass_on = 0;
+    // A breakpoint comes from the kernel as SI_KERNEL, a step as TRAP_TRACE.
+    if (WSTOPSIG(status) == SIGTRAP && info.si_code == SI_KERNEL) {
+      if (counting) printf("%ld\n", count);
+      counting = !counting;
+      count = 0;
+    } else if (WSTOPSIG(status) == SIGTRAP) {
+      ++count;
+    } else {
+      pass_on = WSTOPSIG(status);
     }
-    int status, counting = 0, pass_on = 0;
-    long count = 0;
-    waitpid(child, &status, 0);  // stopped at exec
-    while (1) {
-        if (ptrace(counting ? PTRACE_SINGLESTEP : PTRACE_CONT, child, 0, pass_on) != 0) return 3;
-        waitpid(child, &status, 0);
-        if (WIFEXITED(status)) return WEXITSTATUS(status);
-        if (WIFSIGNALED(status)) return 4;
-        siginfo_t info;
-        ptrace(PTRACE_GETSIGINFO, child, 0, &info);
-        pass_on = 0;
-        // A breakpoint comes from the kernel as SI_KERNEL, a step as TRAP_TRACE.
-        if (WSTOPSIG(status) == SIGTRAP && info.si_code == SI_KERNEL) {
-            if (counting) printf("%ld\n", count);
-            counting = !counting;
-            count = 0;
-        } else if (WSTOPSIG(status) == SIGTRAP) {
-            ++count;
-        } else {
-            pass_on = WSTOPSIG(status);
-        }
-    }
+  }
 }

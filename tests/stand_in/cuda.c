@@ -11,7 +11,16 @@
 #include <time.h>
 
 typedef int CUresult;
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_SUPPORTED = 801, LAUNCH_FAILED = 719, CAPTURE_UNSUPPORTED = 900 };
+enum {
+  SUCCESS = 0,
+  INVALID_VALUE = 1,
+  OUT_OF_MEMORY = 2,
+  INVALID_CONTEXT = 201,
+  INVALID_HANDLE = 400,
+  NOT_SUPPORTED = 801,
+  LAUNCH_FAILED = 719,
+  CAPTURE_UNSUPPORTED = 900
+};
 
 #define DEVICES 2
 #define PARAMETER_BYTES 4096
@@ -20,18 +29,18 @@ enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201,
 
 // A tensor map as the stand-in encodes it: the numbers themselves, 128 bytes.
 typedef struct {
-    int32_t type, swizzle;
-    uint64_t address, extents[3], strides[2];
-    uint32_t box[3];
-    int32_t promotion;
-    unsigned char padding[56];
+  int32_t type, swizzle;
+  uint64_t address, extents[3], strides[2];
+  uint32_t box[3];
+  int32_t promotion;
+  unsigned char padding[56];
 } TensorMap;
 _Static_assert(sizeof(TensorMap) == 128, "as the real one");
 
 typedef struct {
-    unsigned grid[3], block[3], shared_bytes, cluster[3], overlapping;
-    uint64_t stream, context, kernel;
-    unsigned char parameters[PARAMETER_BYTES], more[PARAMETER_BYTES];
+  unsigned grid[3], block[3], shared_bytes, cluster[3], overlapping;
+  uint64_t stream, context, kernel;
+  unsigned char parameters[PARAMETER_BYTES], more[PARAMETER_BYTES];
 } Launch;
 static Launch last;
 static _Atomic uint64_t launches, calls, contexts_pushed, libraries_loaded;
@@ -75,7 +84,9 @@ const unsigned char* stand_in_last_parameters(void) { return last.parameters; }
 const unsigned char* stand_in_last_more(void) { return last.more; }
 // Launches have that many parameters of up to 8 bytes from now on, each recorded in a word of its own; 0: one block, as before.
 void stand_in_expect_words(unsigned words) { parameter_words = words; }
-const unsigned* stand_in_last_extents(int of) { return of == 0 ? last.grid : of == 1 ? last.block : last.cluster; }
+const unsigned* stand_in_last_extents(int of) {
+  return of == 0 ? last.grid : of == 1 ? last.block : last.cluster;
+}
 void stand_in_expect_more(unsigned bytes) { more_bytes = bytes; }
 void stand_in_set_capability(unsigned cc) { capability = cc; }
 // Launches take this long from now on, as they do when the stream's queue is full.
@@ -83,23 +94,24 @@ void stand_in_block(int milliseconds) { blocking_milliseconds = milliseconds; }
 
 // The next calls of this name, or of one of several with spaces between them, fail with this code; an empty one ends that.
 void stand_in_fail(const char* call, int code) {
-    snprintf(failing_call, sizeof failing_call, "%s", call);
-    failing_code = code;
+  snprintf(failing_call, sizeof failing_call, "%s", call);
+  failing_code = code;
 }
 
 static CUresult called(const char* name) {
-    ++calls;
-    if (failing_call[0] == 0) return SUCCESS;
-    const size_t length = strlen(name);
-    for (const char* at = failing_call; (at = strstr(at, name)) != 0; at += length)
-        if ((at == failing_call || at[-1] == ' ') && (at[length] == ' ' || at[length] == 0)) return failing_code;
-    return SUCCESS;
+  ++calls;
+  if (failing_call[0] == 0) return SUCCESS;
+  const size_t length = strlen(name);
+  for (const char* at = failing_call; (at = strstr(at, name)) != 0; at += length)
+    if ((at == failing_call || at[-1] == ' ') && (at[length] == ' ' || at[length] == 0))
+      return failing_code;
+  return SUCCESS;
 }
-#define CALLED()                                  \
-    do {                                          \
-        CUresult result_ = called(__func__);      \
-        if (result_ != SUCCESS) return result_;   \
-    } while (0)
+#define CALLED()                            \
+  do {                                      \
+    CUresult result_ = called(__func__);    \
+    if (result_ != SUCCESS) return result_; \
+  } while (0)
 
 // ---- the driver ----
 
@@ -108,411 +120,437 @@ static _Thread_local uint64_t stack[8];
 static _Thread_local int depth;
 
 CUresult cuInit(unsigned flags) {
-    CALLED();
-    return flags == 0 ? SUCCESS : INVALID_VALUE;
+  CALLED();
+  return flags == 0 ? SUCCESS : INVALID_VALUE;
 }
 // NVRTC asks the driver for private functions, and does without where it has none.
 CUresult cuGetExportTable(const void** functions, const void* id) {
-    (void)id;
-    *functions = 0;
-    return NOT_SUPPORTED;
+  (void)id;
+  *functions = 0;
+  return NOT_SUPPORTED;
 }
 CUresult cuDriverGetVersion(int* version) {
-    CALLED();
-    *version = (int)driver_version;
-    return SUCCESS;
+  CALLED();
+  *version = (int)driver_version;
+  return SUCCESS;
 }
 CUresult cuDeviceGetCount(int* count) {
-    CALLED();
-    *count = DEVICES;
-    return SUCCESS;
+  CALLED();
+  *count = DEVICES;
+  return SUCCESS;
 }
 CUresult cuDeviceGet(int* device, int ordinal) {
-    CALLED();
-    *device = ordinal;
-    return SUCCESS;
+  CALLED();
+  *device = ordinal;
+  return SUCCESS;
 }
 CUresult cuDeviceGetAttribute(int* value, int attribute, int device) {
-    CALLED();
-    (void)device;
-    switch (attribute) {
-        case 75: *value = (int)capability / 10; break;  // compute capability, major
-        case 76: *value = (int)capability % 10; break;  // minor
-        case 16: *value = 132; break;                   // multiprocessors
-        default: return INVALID_VALUE;
-    }
-    return SUCCESS;
+  CALLED();
+  (void)device;
+  switch (attribute) {
+    case 75:
+      *value = (int)capability / 10;
+      break;  // compute capability, major
+    case 76:
+      *value = (int)capability % 10;
+      break;  // minor
+    case 16:
+      *value = 132;
+      break;  // multiprocessors
+    default:
+      return INVALID_VALUE;
+  }
+  return SUCCESS;
 }
 CUresult cuDevicePrimaryCtxRetain(uint64_t* context, int device) {
-    CALLED();
-    *context = CONTEXT[device];
-    return SUCCESS;
+  CALLED();
+  *context = CONTEXT[device];
+  return SUCCESS;
 }
 CUresult cuCtxGetCurrent(uint64_t* context) {
-    CALLED();
-    *context = depth > 0 ? stack[depth - 1] : 0;
-    return SUCCESS;
+  CALLED();
+  *context = depth > 0 ? stack[depth - 1] : 0;
+  return SUCCESS;
 }
 CUresult cuCtxPushCurrent_v2(uint64_t context) {
-    CALLED();
-    stack[depth++] = context;
-    ++contexts_pushed;
-    return SUCCESS;
+  CALLED();
+  stack[depth++] = context;
+  ++contexts_pushed;
+  return SUCCESS;
 }
 CUresult cuCtxPopCurrent_v2(uint64_t* context) {
-    *context = stack[--depth];
-    --contexts_pushed;
-    return SUCCESS;
+  *context = stack[--depth];
+  --contexts_pushed;
+  return SUCCESS;
 }
-CUresult cuLibraryLoadData(uint64_t* library, const void* code, void* a, void* b, unsigned c, void* d, void* e, unsigned f) {
-    CALLED();
-    (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
-    if (memcmp(code, "\177ELF", 4) != 0) return INVALID_VALUE;
-    *library = 0x1000 + ++libraries_loaded;
-    return SUCCESS;
+CUresult cuLibraryLoadData(uint64_t* library, const void* code, void* a, void* b, unsigned c,
+                           void* d, void* e, unsigned f) {
+  CALLED();
+  (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
+  if (memcmp(code, "\177ELF", 4) != 0) return INVALID_VALUE;
+  *library = 0x1000 + ++libraries_loaded;
+  return SUCCESS;
 }
 CUresult cuLibraryUnload(uint64_t library) {
-    (void)library;
-    --libraries_loaded;
-    return SUCCESS;
+  (void)library;
+  --libraries_loaded;
+  return SUCCESS;
 }
 CUresult cuLibraryGetKernel(uint64_t* kernel, uint64_t library, const char* name) {
-    CALLED();
-    (void)name;
-    *kernel = library + 0x1000;
-    return SUCCESS;
+  CALLED();
+  (void)name;
+  *kernel = library + 0x1000;
+  return SUCCESS;
 }
 CUresult cuKernelSetAttribute(int attribute, int value, uint64_t kernel, int device) {
-    CALLED();
-    (void)attribute, (void)value, (void)kernel, (void)device;
-    return SUCCESS;
+  CALLED();
+  (void)attribute, (void)value, (void)kernel, (void)device;
+  return SUCCESS;
 }
 static uint64_t current_context(void) { return depth > 0 ? stack[depth - 1] : 0; }
 // A function is its kernel, with the context in front.
 CUresult cuKernelGetFunction(uint64_t* function, uint64_t kernel) {
-    CALLED();
-    if (current_context() == 0) return INVALID_CONTEXT;
-    *function = current_context() << 32 | kernel;
-    return SUCCESS;
+  CALLED();
+  if (current_context() == 0) return INVALID_CONTEXT;
+  *function = current_context() << 32 | kernel;
+  return SUCCESS;
 }
 CUresult cuStreamGetCtx(uint64_t stream, uint64_t* context) {
-    CALLED();
-    // Stream handles of the stand-in: 0x5000 and up are device 0's, 0x6000 and up device 1's.
-    if (stream < 0x5000 || stream >= 0x7000) return INVALID_HANDLE;
-    *context = CONTEXT[stream >= 0x6000];
-    return SUCCESS;
+  CALLED();
+  // Stream handles of the stand-in: 0x5000 and up are device 0's, 0x6000 and up device 1's.
+  if (stream < 0x5000 || stream >= 0x7000) return INVALID_HANDLE;
+  *context = CONTEXT[stream >= 0x6000];
+  return SUCCESS;
 }
-CUresult cuTensorMapEncodeTiled(TensorMap* map, int type, unsigned rank, uint64_t address, const uint64_t* extents,
-                                const uint64_t* strides, const uint32_t* box, const uint32_t* steps, int interleave,
+CUresult cuTensorMapEncodeTiled(TensorMap* map, int type, unsigned rank, uint64_t address,
+                                const uint64_t* extents, const uint64_t* strides,
+                                const uint32_t* box, const uint32_t* steps, int interleave,
                                 int swizzle, int promotion, int fill) {
-    CALLED();
-    (void)interleave, (void)fill;
-    // What the real one refuses.
-    if (depth == 0) return INVALID_CONTEXT;
-    if (rank != 3 || address % 16 != 0) return INVALID_VALUE;
-    for (unsigned at = 0; at < 3; ++at)
-        if (extents[at] == 0 || extents[at] > 1ull << 32 || box[at] == 0 || box[at] > 256 || steps[at] != 1) return INVALID_VALUE;
-    for (unsigned at = 0; at < 2; ++at)
-        if (strides[at] % 16 != 0 || strides[at] >= 1ull << 40) return INVALID_VALUE;
-    map->type = type, map->swizzle = swizzle, map->promotion = promotion, map->address = address;
-    memcpy(map->extents, extents, sizeof map->extents);
-    memcpy(map->strides, strides, sizeof map->strides);
-    memcpy(map->box, box, sizeof map->box);
-    return SUCCESS;
+  CALLED();
+  (void)interleave, (void)fill;
+  // What the real one refuses.
+  if (depth == 0) return INVALID_CONTEXT;
+  if (rank != 3 || address % 16 != 0) return INVALID_VALUE;
+  for (unsigned at = 0; at < 3; ++at)
+    if (extents[at] == 0 || extents[at] > 1ull << 32 || box[at] == 0 || box[at] > 256 ||
+        steps[at] != 1)
+      return INVALID_VALUE;
+  for (unsigned at = 0; at < 2; ++at)
+    if (strides[at] % 16 != 0 || strides[at] >= 1ull << 40) return INVALID_VALUE;
+  map->type = type, map->swizzle = swizzle, map->promotion = promotion, map->address = address;
+  memcpy(map->extents, extents, sizeof map->extents);
+  memcpy(map->strides, strides, sizeof map->strides);
+  memcpy(map->box, box, sizeof map->box);
+  return SUCCESS;
 }
 CUresult cuTensorMapReplaceAddress(TensorMap* map, uint64_t address) {
-    CALLED();
-    if (depth == 0) return INVALID_CONTEXT;
-    if (address % 16 != 0) return INVALID_VALUE;
-    map->address = address;
-    return SUCCESS;
+  CALLED();
+  if (depth == 0) return INVALID_CONTEXT;
+  if (address % 16 != 0) return INVALID_VALUE;
+  map->address = address;
+  return SUCCESS;
 }
 CUresult cuMemPoolCreate(uint64_t* pool, const void* properties) {
-    CALLED();
-    if (capturing) return CAPTURE_UNSUPPORTED;
-    (void)properties;
-    *pool = 0x9000;
-    return SUCCESS;
+  CALLED();
+  if (capturing) return CAPTURE_UNSUPPORTED;
+  (void)properties;
+  *pool = 0x9000;
+  return SUCCESS;
 }
 CUresult cuMemPoolSetAttribute(uint64_t pool, int attribute, void* value) {
-    CALLED();
-    (void)pool, (void)attribute, (void)value;
-    return SUCCESS;
+  CALLED();
+  (void)pool, (void)attribute, (void)value;
+  return SUCCESS;
 }
 CUresult cuMemAllocFromPoolAsync(uint64_t* address, size_t bytes, uint64_t pool, uint64_t stream) {
-    CALLED();
-    (void)pool, (void)stream;
-    *address = 0x70000000;
-    last_allocation = bytes;
-    ++allocations;
-    return SUCCESS;
+  CALLED();
+  (void)pool, (void)stream;
+  *address = 0x70000000;
+  last_allocation = bytes;
+  ++allocations;
+  return SUCCESS;
 }
 CUresult cuMemFreeAsync(uint64_t address, uint64_t stream) {
-    CALLED();
-    (void)stream;
-    if (address != 0x70000000) return INVALID_VALUE;
-    --allocations;
-    return SUCCESS;
+  CALLED();
+  (void)stream;
+  if (address != 0x70000000) return INVALID_VALUE;
+  --allocations;
+  return SUCCESS;
 }
+typedef struct { unsigned id, padding, value[16]; } LaunchAttribute;
 typedef struct {
-    unsigned id, padding, value[16];
-} LaunchAttribute;
-typedef struct {
-    unsigned grid[3], block[3], shared_bytes;
-    uint64_t stream;
-    const LaunchAttribute* attributes;
-    unsigned count;
+  unsigned grid[3], block[3], shared_bytes;
+  uint64_t stream;
+  const LaunchAttribute* attributes;
+  unsigned count;
 } LaunchConfig;
 // ---- graphs of one launch ----
 
 // A graph, its node and what is executable of it.
 typedef struct {
-    Launch launch;
-    int nodes;
-    _Atomic int launching;
+  Launch launch;
+  int nodes;
+  _Atomic int launching;
 } Graph;
 // As the driver API declares a kernel node.
 typedef struct {
-    uint64_t function;
-    unsigned grid[3], block[3], shared_bytes;
-    void **parameters, **extra;
-    uint64_t kernel, context;
+  uint64_t function;
+  unsigned grid[3], block[3], shared_bytes;
+  void **parameters, **extra;
+  uint64_t kernel, context;
 } Node;
 static _Thread_local int capture_mode;  // 0: global, 2: relaxed
 
 CUresult cuThreadExchangeStreamCaptureMode(int* mode) {
-    CALLED();
-    const int before = capture_mode;
-    capture_mode = *mode;
-    *mode = before;
-    return SUCCESS;
+  CALLED();
+  const int before = capture_mode;
+  capture_mode = *mode;
+  *mode = before;
+  return SUCCESS;
 }
 // What a capture prohibits to a thread that has not said that it knows what it does.
 static int prohibited(void) {
-    const int is = capturing && capture_mode != 2;
-    misused += (uint64_t)is;
-    return is;
+  const int is = capturing && capture_mode != 2;
+  misused += (uint64_t)is;
+  return is;
 }
 static Graph* new_graph(void) {
-    ++graphs_open;
-    return calloc(1, sizeof(Graph));
+  ++graphs_open;
+  return calloc(1, sizeof(Graph));
 }
 static CUresult free_graph(Graph* graph) {
-    if (prohibited()) return CAPTURE_UNSUPPORTED;
-    free(graph);
-    --graphs_open;
-    return SUCCESS;
+  if (prohibited()) return CAPTURE_UNSUPPORTED;
+  free(graph);
+  --graphs_open;
+  return SUCCESS;
 }
 static CUresult set_node(Launch* launch, const Node* node) {
-    if (node->extra != 0 || node->kernel != 0 || node->context != 0) return INVALID_VALUE;
-    memcpy(launch->grid, node->grid, sizeof launch->grid);
-    memcpy(launch->block, node->block, sizeof launch->block);
-    launch->shared_bytes = node->shared_bytes;
-    launch->context = node->function >> 32;
-    launch->kernel = node->function & UINT32_MAX;
-    memcpy(launch->parameters, node->parameters[0], parameter_bytes);
-    if (more_bytes != 0) memcpy(launch->more, node->parameters[1], more_bytes);
-    return SUCCESS;
+  if (node->extra != 0 || node->kernel != 0 || node->context != 0) return INVALID_VALUE;
+  memcpy(launch->grid, node->grid, sizeof launch->grid);
+  memcpy(launch->block, node->block, sizeof launch->block);
+  launch->shared_bytes = node->shared_bytes;
+  launch->context = node->function >> 32;
+  launch->kernel = node->function & UINT32_MAX;
+  memcpy(launch->parameters, node->parameters[0], parameter_bytes);
+  if (more_bytes != 0) memcpy(launch->more, node->parameters[1], more_bytes);
+  return SUCCESS;
 }
 CUresult cuGraphCreate(Graph** graph, unsigned flags) {
-    CALLED();
-    if (flags != 0) return INVALID_VALUE;
-    *graph = new_graph();
-    return SUCCESS;
+  CALLED();
+  if (flags != 0) return INVALID_VALUE;
+  *graph = new_graph();
+  return SUCCESS;
 }
-CUresult cuGraphAddKernelNode_v2(Graph** node, Graph* graph, const void* before, size_t count, const Node* parameters) {
-    CALLED();
-    if (before != 0 || count != 0 || graph->nodes++ != 0) return INVALID_VALUE;
-    for (unsigned at = 0; at < 3; ++at) graph->launch.cluster[at] = 1;
-    *node = graph;
-    return set_node(&graph->launch, parameters);
+CUresult cuGraphAddKernelNode_v2(Graph** node, Graph* graph, const void* before, size_t count,
+                                 const Node* parameters) {
+  CALLED();
+  if (before != 0 || count != 0 || graph->nodes++ != 0) return INVALID_VALUE;
+  for (unsigned at = 0; at < 3; ++at) graph->launch.cluster[at] = 1;
+  *node = graph;
+  return set_node(&graph->launch, parameters);
 }
 CUresult cuGraphKernelNodeSetAttribute(Graph* node, int attribute, const unsigned* value) {
-    CALLED();
-    if (attribute != 4) return INVALID_VALUE;  // cluster dimension
-    memcpy(node->launch.cluster, value, sizeof node->launch.cluster);
-    return SUCCESS;
+  CALLED();
+  if (attribute != 4) return INVALID_VALUE;  // cluster dimension
+  memcpy(node->launch.cluster, value, sizeof node->launch.cluster);
+  return SUCCESS;
 }
-CUresult cuGraphInstantiateWithFlags(Graph** executable, const Graph* graph, unsigned long long flags) {
-    CALLED();
-    if (prohibited()) return CAPTURE_UNSUPPORTED;
-    if (flags != 0 || graph->nodes != 1) return INVALID_VALUE;
-    *executable = new_graph();
-    memcpy(*executable, graph, sizeof *graph);
-    return SUCCESS;
+CUresult cuGraphInstantiateWithFlags(Graph** executable, const Graph* graph,
+                                     unsigned long long flags) {
+  CALLED();
+  if (prohibited()) return CAPTURE_UNSUPPORTED;
+  if (flags != 0 || graph->nodes != 1) return INVALID_VALUE;
+  *executable = new_graph();
+  memcpy(*executable, graph, sizeof *graph);
+  return SUCCESS;
 }
 CUresult cuGraphExecKernelNodeSetParams_v2(Graph* executable, Graph* node, const Node* parameters) {
-    CALLED();
-    if (prohibited()) return CAPTURE_UNSUPPORTED;
-    if (current_context() != executable->launch.context) return INVALID_CONTEXT;
-    misused += executable->launching != 0;
-    if (executable == node) return INVALID_VALUE;
-    return set_node(&executable->launch, parameters);
+  CALLED();
+  if (prohibited()) return CAPTURE_UNSUPPORTED;
+  if (current_context() != executable->launch.context) return INVALID_CONTEXT;
+  misused += executable->launching != 0;
+  if (executable == node) return INVALID_VALUE;
+  return set_node(&executable->launch, parameters);
 }
 CUresult cuGraphDestroy(Graph* graph) {
-    CALLED();
-    return free_graph(graph);
+  CALLED();
+  return free_graph(graph);
 }
 CUresult cuGraphExecDestroy(Graph* executable) {
-    CALLED();
-    return free_graph(executable);
+  CALLED();
+  return free_graph(executable);
 }
 // Stream handles that end in 0xE0 and up are a green context's.
 CUresult cuStreamGetGreenCtx(uint64_t stream, uint64_t* context) {
-    CALLED();
-    *context = (stream & 0xFF) >= 0xE0 ? 0xEE : 0;
-    return SUCCESS;
+  CALLED();
+  *context = (stream & 0xFF) >= 0xE0 ? 0xEE : 0;
+  return SUCCESS;
 }
 CUresult cuStreamIsCapturing(uint64_t stream, int* status) {
-    CALLED();
-    (void)stream;
-    *status = capturing;
-    return SUCCESS;
+  CALLED();
+  (void)stream;
+  *status = capturing;
+  return SUCCESS;
 }
 
 static void block(void) {
-    if (blocking_milliseconds) {
-        struct timespec pause = {blocking_milliseconds / 1000, blocking_milliseconds % 1000 * 1000000L};
-        nanosleep(&pause, 0);
-    }
+  if (blocking_milliseconds) {
+    struct timespec pause = {blocking_milliseconds / 1000, blocking_milliseconds % 1000 * 1000000L};
+    nanosleep(&pause, 0);
+  }
 }
 // As the real one does: a stream has its context, a default stream is the current one's.
 static uint64_t context_of(uint64_t stream) {
-    return stream >= 0x5000 && stream < 0x7000 ? CONTEXT[stream >= 0x6000] : current_context();
+  return stream >= 0x5000 && stream < 0x7000 ? CONTEXT[stream >= 0x6000] : current_context();
 }
 CUresult cuGraphLaunch(Graph* graph, uint64_t stream) {
-    CALLED();
-    misused += (uint64_t)capturing;
-    if (capturing) return CAPTURE_UNSUPPORTED;
-    misused += graph->launching++ != 0;
-    block();
-    const CUresult result = context_of(stream) != graph->launch.context ? INVALID_CONTEXT : SUCCESS;
-    if (result == SUCCESS) {
-        ++launches;
-        ++graph_launches;
-        memcpy(&last, &graph->launch, offsetof(Launch, parameters));
-        memcpy(last.parameters, graph->launch.parameters, parameter_bytes);
-        if (more_bytes != 0) memcpy(last.more, graph->launch.more, more_bytes);
-        last.stream = stream;
-    }
-    --graph->launching;
-    return result;
-}
-CUresult cuLaunchKernelEx(const LaunchConfig* config, uint64_t kernel, void** parameters, void** extra) {
-    CALLED();
-    (void)extra;
-    block();
-    const uint64_t stream = config->stream;
-    const uint64_t of_stream = context_of(stream);
-    if (of_stream == 0 || (strict && current_context() == 0)) return INVALID_CONTEXT;
-    if (strict && of_stream != current_context()) return INVALID_HANDLE;
-    if (of_stream != kernel >> 32) return INVALID_HANDLE;
+  CALLED();
+  misused += (uint64_t)capturing;
+  if (capturing) return CAPTURE_UNSUPPORTED;
+  misused += graph->launching++ != 0;
+  block();
+  const CUresult result = context_of(stream) != graph->launch.context ? INVALID_CONTEXT : SUCCESS;
+  if (result == SUCCESS) {
     ++launches;
-    memcpy(last.grid, config->grid, sizeof last.grid);
-    memcpy(last.block, config->block, sizeof last.block);
-    last.shared_bytes = config->shared_bytes;
-    for (unsigned at = 0; at < 3; ++at) last.cluster[at] = 1;
-    last.overlapping = 0;
-    for (unsigned at = 0; at < config->count; ++at) {
-        const LaunchAttribute* attribute = config->attributes + at;
-        if (attribute->id == 4) memcpy(last.cluster, attribute->value, sizeof last.cluster);  // cluster dimension
-        if (attribute->id == 6) last.overlapping = attribute->value[0];  // programmatic stream serialization
-    }
-    last.stream = config->stream;
-    last.context = of_stream;
-    last.kernel = kernel & UINT32_MAX;
-    for (unsigned at = 0; at < parameter_words; ++at) memcpy(last.parameters + 8 * at, parameters[at], 8);
-    if (parameter_words != 0) return SUCCESS;
-    memcpy(last.parameters, parameters[0], parameter_bytes);
-    if (more_bytes != 0) memcpy(last.more, parameters[1], more_bytes);
-    return SUCCESS;
+    ++graph_launches;
+    memcpy(&last, &graph->launch, offsetof(Launch, parameters));
+    memcpy(last.parameters, graph->launch.parameters, parameter_bytes);
+    if (more_bytes != 0) memcpy(last.more, graph->launch.more, more_bytes);
+    last.stream = stream;
+  }
+  --graph->launching;
+  return result;
+}
+CUresult cuLaunchKernelEx(const LaunchConfig* config, uint64_t kernel, void** parameters,
+                          void** extra) {
+  CALLED();
+  (void)extra;
+  block();
+  const uint64_t stream = config->stream;
+  const uint64_t of_stream = context_of(stream);
+  if (of_stream == 0 || (strict && current_context() == 0)) return INVALID_CONTEXT;
+  if (strict && of_stream != current_context()) return INVALID_HANDLE;
+  if (of_stream != kernel >> 32) return INVALID_HANDLE;
+  ++launches;
+  memcpy(last.grid, config->grid, sizeof last.grid);
+  memcpy(last.block, config->block, sizeof last.block);
+  last.shared_bytes = config->shared_bytes;
+  for (unsigned at = 0; at < 3; ++at) last.cluster[at] = 1;
+  last.overlapping = 0;
+  for (unsigned at = 0; at < config->count; ++at) {
+    const LaunchAttribute* attribute = config->attributes + at;
+    if (attribute->id == 4)
+      memcpy(last.cluster, attribute->value, sizeof last.cluster);  // cluster dimension
+    if (attribute->id == 6)
+      last.overlapping = attribute->value[0];  // programmatic stream serialization
+  }
+  last.stream = config->stream;
+  last.context = of_stream;
+  last.kernel = kernel & UINT32_MAX;
+  for (unsigned at = 0; at < parameter_words; ++at)
+    memcpy(last.parameters + 8 * at, parameters[at], 8);
+  if (parameter_words != 0) return SUCCESS;
+  memcpy(last.parameters, parameters[0], parameter_bytes);
+  if (more_bytes != 0) memcpy(last.more, parameters[1], more_bytes);
+  return SUCCESS;
 }
 CUresult cuGetErrorName(CUresult error, const char** text) {
-    switch (error) {
-        case INVALID_VALUE: *text = "CUDA_ERROR_INVALID_VALUE"; break;
-        case OUT_OF_MEMORY: *text = "CUDA_ERROR_OUT_OF_MEMORY"; break;
-        case INVALID_CONTEXT: *text = "CUDA_ERROR_INVALID_CONTEXT"; break;
-        case INVALID_HANDLE: *text = "CUDA_ERROR_INVALID_HANDLE"; break;
-        case CAPTURE_UNSUPPORTED: *text = "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"; break;
-        case LAUNCH_FAILED: *text = "CUDA_ERROR_LAUNCH_FAILED"; break;
-        default: return INVALID_VALUE;
-    }
-    return SUCCESS;
+  switch (error) {
+    case INVALID_VALUE:
+      *text = "CUDA_ERROR_INVALID_VALUE";
+      break;
+    case OUT_OF_MEMORY:
+      *text = "CUDA_ERROR_OUT_OF_MEMORY";
+      break;
+    case INVALID_CONTEXT:
+      *text = "CUDA_ERROR_INVALID_CONTEXT";
+      break;
+    case INVALID_HANDLE:
+      *text = "CUDA_ERROR_INVALID_HANDLE";
+      break;
+    case CAPTURE_UNSUPPORTED:
+      *text = "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED";
+      break;
+    case LAUNCH_FAILED:
+      *text = "CUDA_ERROR_LAUNCH_FAILED";
+      break;
+    default:
+      return INVALID_VALUE;
+  }
+  return SUCCESS;
 }
 CUresult cuGetErrorString(CUresult error, const char** text) {
-    (void)error;
-    *text = "as the test asked";
-    return SUCCESS;
+  (void)error;
+  *text = "as the test asked";
+  return SUCCESS;
 }
 
 // ---- a tensor on a device that is not there ----
 
+typedef struct { int32_t device_type, device_id; } Device;
 typedef struct {
-    int32_t device_type, device_id;
-} Device;
-typedef struct {
-    void* data;
-    Device device;
-    int32_t rank;
-    struct {
-        uint8_t code, bits;
-        uint16_t lanes;
-    } dtype;
-    int64_t *shape, *strides;
-    uint64_t byte_offset;
+  void* data;
+  Device device;
+  int32_t rank;
+  struct {
+    uint8_t code, bits;
+    uint16_t lanes;
+  } dtype;
+  int64_t *shape, *strides;
+  uint64_t byte_offset;
 } Tensor;
 
 // The tests' tensor objects and what they describe, by the object's address.
 #define TENSORS 64
 static struct {
-    void* object;
-    Tensor tensor;
-    int64_t shape[3], strides[3];
+  void* object;
+  Tensor tensor;
+  int64_t shape[3], strides[3];
 } tensors[TENSORS];
 static int tensor_count;
 static uint64_t current_stream;
 
-void stand_in_describe(void* object, uint64_t data, int device, int rank, int code, int bits, const int64_t* shape,
-                       const int64_t* strides) {
-    int at = 0;
-    while (at < tensor_count && tensors[at].object != object) ++at;
-    if (at == tensor_count) tensor_count = (tensor_count + 1) % TENSORS;
-    tensors[at].object = object;
-    memcpy(tensors[at].shape, shape, sizeof(int64_t) * (size_t)rank);
-    memcpy(tensors[at].strides, strides, sizeof(int64_t) * (size_t)rank);
-    Tensor* tensor = &tensors[at].tensor;
-    tensor->data = (void*)data;
-    tensor->device.device_type = 2;  // kDLCUDA
-    tensor->device.device_id = device;
-    tensor->rank = rank;
-    tensor->dtype.code = (uint8_t)code;
-    tensor->dtype.bits = (uint8_t)bits;
-    tensor->dtype.lanes = 1;
-    tensor->shape = tensors[at].shape;
-    tensor->strides = tensors[at].strides;
-    tensor->byte_offset = 0;
+void stand_in_describe(void* object, uint64_t data, int device, int rank, int code, int bits,
+                       const int64_t* shape, const int64_t* strides) {
+  int at = 0;
+  while (at < tensor_count && tensors[at].object != object) ++at;
+  if (at == tensor_count) tensor_count = (tensor_count + 1) % TENSORS;
+  tensors[at].object = object;
+  memcpy(tensors[at].shape, shape, sizeof(int64_t) * (size_t)rank);
+  memcpy(tensors[at].strides, strides, sizeof(int64_t) * (size_t)rank);
+  Tensor* tensor = &tensors[at].tensor;
+  tensor->data = (void*)data;
+  tensor->device.device_type = 2;  // kDLCUDA
+  tensor->device.device_id = device;
+  tensor->rank = rank;
+  tensor->dtype.code = (uint8_t)code;
+  tensor->dtype.bits = (uint8_t)bits;
+  tensor->dtype.lanes = 1;
+  tensor->shape = tensors[at].shape;
+  tensor->strides = tensors[at].strides;
+  tensor->byte_offset = 0;
 }
 void stand_in_set_current_stream(uint64_t stream) { current_stream = stream; }
 
 static int view(void* object, Tensor* out) {
-    for (int at = 0; at < TENSORS; ++at) {
-        if (tensors[at].object == object) {
-            *out = tensors[at].tensor;
-            return 0;
-        }
+  for (int at = 0; at < TENSORS; ++at) {
+    if (tensors[at].object == object) {
+      *out = tensors[at].tensor;
+      return 0;
     }
-    return -1;
+  }
+  return -1;
 }
 static int stream(int device_type, int32_t device, void** out) {
-    (void)device_type, (void)device;
-    *out = (void*)current_stream;
-    return 0;
+  (void)device_type, (void)device;
+  *out = (void*)current_stream;
+  return 0;
 }
 static const struct {
-    uint32_t major, minor;
-    void *previous, *allocate, *export_managed, *import_managed;
-    int (*view)(void*, Tensor*);
-    int (*stream)(int, int32_t, void**);
+  uint32_t major, minor;
+  void *previous, *allocate, *export_managed, *import_managed;
+  int (*view)(void*, Tensor*);
+  int (*stream)(int, int32_t, void**);
 } table = {1, 3, 0, 0, 0, 0, view, stream};
 const void* stand_in_exchange_table(void) { return &table; }
 

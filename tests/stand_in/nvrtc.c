@@ -6,22 +6,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef int Create(void **program, const char *source, const char *name, int count, const char *const *headers,
-                   const char *const *names);
+typedef int Create(void** program, const char* source, const char* name, int count,
+                   const char* const* headers, const char* const* names);
 
-int nvrtcCreateProgram(void **program, const char *source, const char *name, int count, const char *const *headers,
-                       const char *const *names)
-{
-    static const char functor[] = "struct Epilogue {", broken[] = " undeclared_type nothing;";
-    Create *create = (Create *)dlsym(RTLD_NEXT, "nvrtcCreateProgram");
-    const char *at = strstr(source, functor);
-    if (at == NULL)
-        return create(program, source, name, count, headers, names);
-    at += sizeof functor - 1;
-    size_t size = strlen(source) + sizeof broken;
-    char *text = malloc(size);
-    snprintf(text, size, "%.*s%s%s", (int)(at - source), source, broken, at);
-    int result = create(program, text, name, count, headers, names);
-    free(text);
-    return result;
+int nvrtcCreateProgram(void** program, const char* source, const char* name, int count,
+                       const char* const* headers, const char* const* names) {
+  static const char functor[] = "struct Epilogue {", broken[] = " undeclared_type nothing;";
+  Create* create = (Create*)dlsym(RTLD_NEXT, "nvrtcCreateProgram");
+  const char* at = strstr(source, functor);
+  if (at == NULL) return create(program, source, name, count, headers, names);
+  at += sizeof functor - 1;
+  size_t size = strlen(source) + sizeof broken;
+  char* text = malloc(size);
+  snprintf(text, size, "%.*s%s%s", (int)(at - source), source, broken, at);
+  int result = create(program, text, name, count, headers, names);
+  free(text);
+  return result;
 }
