@@ -1,19 +1,19 @@
-# Everything runs in the virtual environment of this checkout, made with whichever Python 3.10 or later is first.
+# Every target runs in a virtual environment in this checkout. PYTHON must be 3.10 or later.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# maturin installs into the environment that the shell is in, if it is in one.
+# maturin installs into the active environment: make this one active, whatever the shell uses.
 export VIRTUAL_ENV := $(abspath $(VENV))
 unexport CONDA_PREFIX
-# Where torch is wanted with its GPU libraries or without is pip's to say; PyPI has one build for Linux.
 INSTALLED := $(VENV)/.installed-test
 SOURCES := $(shell find src kernels python -type f -not -name '*.so' -not -path '*/__pycache__/*') Cargo.toml Cargo.lock pyproject.toml
+CPP_SOURCES := $(shell find kernels tests -name '*.cuh' -o -name '*.cu' -o -name '*.cpp' -o -name '*.c')
 
 .PHONY: help demo test test-rust test-python test-gpu lint format wheel clean
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(VENV)/.built ## build, then a short tour: find, compile, run, check; on the GPU if there is one
+demo: $(VENV)/.built ## build and tour: find, compile, run, check (on the CPU without a GPU)
 	$(BIN)/python scripts/demo.py
 
 test: lint test-rust test-python ## lints, Rust tests, pytest
@@ -21,28 +21,31 @@ test: lint test-rust test-python ## lints, Rust tests, pytest
 test-rust: ## the tests of the Rust core
 	cargo test --quiet
 
-test-python: $(INSTALLED) ## pytest; what needs a GPU is skipped with the reason where there is none
+test-python: $(INSTALLED) ## pytest; without a GPU, tests that need one are skipped
 	$(BIN)/python -m pytest -q
 
-test-gpu: $(INSTALLED) ## only what needs a GPU
+test-gpu: $(INSTALLED) ## the tests that need a GPU
 	$(BIN)/python -m pytest -q -m gpu
 
-lint: $(INSTALLED) ## rustfmt, clippy, ruff, mypy
+lint: $(INSTALLED) ## rustfmt, clippy, clang-format, ruff, mypy, comments and Markdown
 	cargo fmt --check
 	cargo clippy --quiet --all-targets -- -D warnings
+	$(BIN)/clang-format --dry-run -Werror $(CPP_SOURCES)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/python scripts/lint_text.py
 
-format: $(INSTALLED) ## rewrite the code as the lints want it
+format: $(INSTALLED) ## apply the formatters
 	cargo fmt
+	$(BIN)/clang-format -i $(CPP_SOURCES)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
 wheel: $(VENV)/bin/maturin ## build the wheel into dist/
 	$(BIN)/maturin build --release --out dist
 
-clean: ## remove what was built
+clean: ## remove build outputs
 	rm -rf $(VENV) target dist python/cutlass_api/_core*.so
 
 $(VENV)/bin/python:
@@ -51,7 +54,7 @@ $(VENV)/bin/python:
 $(VENV)/bin/maturin: | $(VENV)/bin/python
 	$(BIN)/pip install --quiet 'maturin>=1.9,<2'
 
-# The package itself, with NVRTC to compile with and NumPy to show something.
+# The package with NVRTC, and NumPy for the demo.
 $(VENV)/.built: $(SOURCES) | $(VENV)/bin/maturin
 	$(BIN)/maturin develop --release --quiet --extras cuda
 	$(BIN)/pip install --quiet numpy

@@ -83,9 +83,7 @@ def test_the_order_and_the_objects_are_the_same_each_time():
 def test_what_comes_first_was_timed_fast(sets, least, bound):
     """On products made by chance, by timings on an H100 that the order was learnt from. By the cost model alone 1.022;
     1.07 on the second ones, of whose timings some are replays gone wrong."""
-    data = json.loads(
-        (Path(__file__).parent.parent / "benchmarks/chance_h100.json").read_text()
-    )
+    data = json.loads((Path(__file__).parent.parent / "benchmarks/chance_h100.json").read_text())
     lost = []
     for m, n, k, layout, _, _, timed in (product for name in sets for product in data[name]):
         times = {data["kernels"][index]: time for index, time in timed}
