@@ -356,7 +356,7 @@ def test_what_is_no_stream(stream):
 
 
 def test_no_stream_has_no_handle():
-    with pytest.raises(TypeError, match=r"^stream is None, .* give that stream itself$"):
+    with pytest.raises(TypeError, match=r"^stream is None, .*; pass a stream, such as"):
         utils.to_cuda_stream(None)
 
 

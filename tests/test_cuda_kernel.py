@@ -167,7 +167,7 @@ def test_what_stands_in_the_way_of_reading_the_parameters_is_named(source, optio
         (
             {"grid": 1, "options": "-DX"},
             TypeError,
-            r"options is the string '-DX'; give a list of options: \['-DX'\]",
+            r"options is the string '-DX'; pass a list of options: \['-DX'\]",
         ),
     ],
 )

@@ -1,6 +1,6 @@
-"""GEMM kernels for NVIDIA GPUs: found, compiled and launched through the interface of NVIDIA's ``cutlass_api``.
+"""GEMM kernels for NVIDIA GPUs, behind the interface of NVIDIA's ``cutlass_api``.
 
-The ten lines that a torch user needs::
+A product in ten lines::
 
     import torch
     import cutlass_api
@@ -12,7 +12,7 @@ The ten lines that a torch user needs::
     artifact = kernel.compile(args)
     kernel.run(args, artifact)
 
-The same calls work on CPU tensors, where a reference backend computes them.
+The same calls work on CPU tensors: a reference backend computes them.
 """
 
 from cutlass_api import (

@@ -1,4 +1,4 @@
-"""``python -m cutlass_api bench latency`` and ``bench gemm``: what this package does, measured on this machine."""
+"""Benchmarks: ``python -m cutlass_api bench latency``, ``bench gemm`` and ``bench plot``."""
 
 import argparse
 import os

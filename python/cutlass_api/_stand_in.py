@@ -1,7 +1,7 @@
-"""A stand-in for NVIDIA's ``cutlass`` package, for code that imports it only to name element types.
+"""A stand-in for NVIDIA's ``cutlass`` package, for code that imports it to name element types.
 
-PyTorch's generated code writes ``import cutlass`` and ``accumulator_type=cutlass.Float32`` beside its calls to
-``cutlass_api``. Where NVIDIA's package is installed it is left alone, and its classes are recognised by name.
+PyTorch's generated code contains ``import cutlass`` and ``accumulator_type=cutlass.Float32``. If
+NVIDIA's package is installed, the stand-in is not used: classes of ``cutlass`` match by name.
 """
 
 import sys
@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 
-#: The classes of NVIDIA's package that torch's code generation can name.
+#: The classes of NVIDIA's package that torch's code generation uses.
 NAMES = (
     "Boolean",
     "Int8",
@@ -31,14 +31,14 @@ NAMES = (
 
 
 def install() -> None:
-    """Puts the stand-in in place of ``cutlass``, unless a real one is loaded or could be."""
+    """Registers the stand-in as ``cutlass``, unless a real one is loaded or can be imported."""
     if "cutlass" in sys.modules or find_spec("cutlass") is not None:
         return
     module = ModuleType(
         "cutlass",
-        "Element types by the names of NVIDIA's cutlass package. Put here by cutlass_api.",
+        "Element types with the names of NVIDIA's cutlass package, provided by cutlass_api.",
     )
-    # With a spec, `importlib.util.find_spec("cutlass")`, which torch asks first, finds the module too.
+    # torch checks `importlib.util.find_spec("cutlass")` first, which needs a spec.
     module.__spec__ = ModuleSpec("cutlass", loader=None, origin=__file__)
     module.__file__ = __file__
     for name in NAMES:

@@ -1,4 +1,4 @@
-"""What kernels are asked to compute: operands with an operation."""
+"""Problems: the operands of an operation, with the type of its accumulators."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from cutlass_api._core import (
 
 @dataclass(frozen=True)
 class PerformanceControls:
-    """Hints on how arguments are to be computed; none of them changes what is computed. There are none yet."""
+    """Hints that affect speed but not results. Rutlass defines none."""
 
 
 __all__ = [

@@ -17,9 +17,10 @@ class GlobalOptions:
 
     @property
     def use_tvm_ffi(self) -> bool:
-        """How operands are read: True, DLPack's C exchange table; False, ``__dlpack__`` at each call.
+        """How operands are read. Defaults to True.
 
-        Both give the same results; the first is fast. The name is the original's.
+        True: through DLPack's C exchange table, which is fast. False: through ``__dlpack__`` at
+        each call. Results are equal. The name is the original's.
         """
         return _core.get_use_c_exchange()
 

@@ -1,4 +1,4 @@
-"""Kernels of one's own, in CUDA C++."""
+"""User kernels in CUDA C++."""
 
 import linecache
 import os
@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 from cutlass_api._core import CompiledArtifact, CudaFunction, Kernel, RuntimeArguments, Status
 from cutlass_api.metadata import DesignMetadata, KernelMetadata
 
-#: Blocks or threads: along x, or along x, y and z.
+#: A number of blocks or threads along x, or one to three numbers along x, y and z.
 Extents: TypeAlias = int | Sequence[int]
 
 
@@ -26,14 +26,19 @@ def cuda_kernel(
 ) -> CudaFunction:
     """A ``__global__`` function as a Python callable that takes tensors and numbers.
 
-    ``source``: CUDA C++, or the path of a file of it (a ``pathlib.Path``). ``name``: the function as C++ names it, so
-    ``"ns::f"`` for one in a namespace and ``"f<float>"`` for a template. ``grid``: the number of blocks, as an int or
-    one to three of them; or a function of the arguments that returns it. ``block``: threads of a block. ``cluster``:
-    blocks of a cluster (Hopper and later). ``shared_bytes``: dynamic shared memory. ``options``: further options of
-    NVRTC, such as ``"-DTILE=32"``, ``"-I/folder"``, ``"--use_fast_math"``. ``contiguous``: whether tensors that are not
-    contiguous are refused; say False for a kernel that is told the strides.
+    - ``source``: CUDA C++ source, or the path of a file (a ``pathlib.Path``).
+    - ``name``: the function in C++, such as ``"f"``, ``"ns::f"`` or ``"f<float>"``.
+    - ``grid``: the number of blocks, an int or one to three ints, or a function of the arguments
+      that returns it.
+    - ``block``: the threads of a block.
+    - ``cluster``: the blocks of a cluster (Hopper and later).
+    - ``shared_bytes``: the size of the dynamic shared memory.
+    - ``options``: options for NVRTC, such as ``"-DTILE=32"``, ``"-I/folder"`` or
+      ``"--use_fast_math"``.
+    - ``contiguous``: whether to refuse tensors that are not contiguous. Pass False if the kernel
+      takes strides as parameters.
 
-    Calling it launches on the current stream, or on ``stream=``, and returns nothing::
+    A call launches on the current stream, or on ``stream=``, and returns None::
 
         square = cutlass_api.cuda_kernel(
             "__global__ void square(const float* x, float* out, int n) {"
@@ -45,11 +50,14 @@ def cuda_kernel(
         )
         square(x, out, x.numel())
 
-    The arguments are checked against the function's own parameters, which the compiler tells: dtypes, the range of
-    numbers, one CUDA device for all tensors. The package's headers can be included (``"common/types.cuh"`` has ``f16``,
-    ``bf16``, ``decode`` and ``encode``), and those of the CUDA toolkit where they are installed. NVRTC compiles device
-    code only, at the first call or in ``.compile()``; the disk keeps the result. Errors of the compiler name the file
-    and the line of the source.
+    Each call checks the arguments against the function's parameters in the compiled program: dtypes
+    of tensors, ranges of numbers, one CUDA device for all tensors. Mismatches raise TypeError or
+    ValueError.
+
+    NVRTC compiles the source, which holds device code only, at the first call or in ``.compile()``,
+    and caches the program on disk. The source can include the headers of this package
+    (``"common/types.cuh"`` has ``f16``, ``bf16``, ``decode`` and ``encode``) and those of the CUDA
+    toolkit if it is installed. Compiler errors name the file and the line of the source.
     """
     return _function(
         source,
@@ -76,7 +84,7 @@ def _function(
     contiguous: bool,
 ) -> CudaFunction:
     if isinstance(options, str):
-        raise TypeError(f"options is the string {options!r}; give a list of options: {[options]!r}")
+        raise TypeError(f"options is the string {options!r}; pass a list of options: {[options]!r}")
     text, file, line = _located(source, name, caller)
     return CudaFunction(
         text,
@@ -93,11 +101,14 @@ def _function(
 
 
 def _located(source: str | os.PathLike[str], name: str, caller: str) -> tuple[str, str, int]:
-    """The text of a source, and the file and line that it begins on: of a string, in the Python file that has it."""
+    """The text of a source, with the file and line where it begins.
+
+    A string literal begins in the Python file of the caller.
+    """
     if not isinstance(source, str):
         with open(source, encoding="utf-8-sig") as file:
             return file.read(), os.fspath(source), 1
-    # Cells of a notebook are in linecache, too, under a name that changes from one session to the next.
+    # linecache also holds the cells of a notebook, under names that differ in each process.
     module = "".join(linecache.getlines(caller))
     at = module.find(source)
     if not source or at < 0:
@@ -106,15 +117,19 @@ def _located(source: str | os.PathLike[str], name: str, caller: str) -> tuple[st
 
 
 class CudaKernel(Kernel):
-    """The base of kernels in CUDA C++ that are found, compiled and run like the built-in ones.
+    """The base class of user kernels in CUDA C++ that ``get_kernels`` finds.
 
-    A subclass says what it computes (``operands``, from :mod:`cutlass_api.metadata`) and how it is launched, and is
-    made known by ``@cutlass_api.providers.NvrtcProvider.register``. Its class attributes: ``source``, ``function`` (the
-    ``__global__`` function), ``block``, ``cluster``, ``shared_bytes``, ``options`` and ``contiguous`` are those of
-    :func:`cuda_kernel`; ``kernel_name`` (the class's own unless given), ``min_cc``, ``operands`` and ``design`` become
-    its ``KernelMetadata``. Its methods: ``parameters(args)`` lists what the function is launched with, operands
-    (``args.A``) for pointers and numbers (``args.A.shape[0]``, ``args.A.stride[1]``) for the rest; ``grid(args)``
-    counts the blocks. A family of kernels overrides ``generate_kernels`` and reads ``self.metadata``.
+    Register a subclass with ``@cutlass_api.providers.NvrtcProvider.register``.
+
+    Class attributes:
+
+    - ``source``, ``function`` (the ``__global__`` function), ``block``, ``cluster``,
+      ``shared_bytes``, ``options`` and ``contiguous``: as for :func:`cuda_kernel`.
+    - ``operands``, from :mod:`cutlass_api.metadata`, ``min_cc``, ``design`` and ``kernel_name``
+      (default: the name of the class): fields of the kernel's ``KernelMetadata``.
+
+    Methods to define: ``parameters(args)`` and ``grid(args)``. A family of kernels also overrides
+    ``generate_kernels`` and reads ``self.metadata``.
     """
 
     source: ClassVar[str | os.PathLike[str]]
@@ -139,15 +154,18 @@ class CudaKernel(Kernel):
         self._function = _function(self.source, self.function, caller, 1, *geometry)
 
     def grid(self, args: Any) -> Extents:
-        """The number of blocks for some arguments, as an int or up to three."""
+        """The number of blocks that computes ``args``, as an int or one to three ints."""
         raise NotImplementedError(f"{type(self).__name__} must define grid")
 
     def parameters(self, args: Any) -> Sequence[Any]:
-        """What the function is launched with for some arguments, in the order of its parameters."""
+        """The arguments of the ``__global__`` function, in the order of its parameters.
+
+        Operands (``args.A``) for pointers, numbers (``args.A.shape[0]``) for scalars.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define parameters")
 
     def compile(self, args: RuntimeArguments, cc: int | None = None) -> CompiledArtifact:
-        """Compiles the function for the device of the operands, or for a compute capability."""
+        """Compiles the function for compute capability ``cc``, else for the operands' device."""
         return CompiledArtifact(self._function.compile(*self.parameters(args), cc=cc), self)
 
     def _run(
@@ -161,9 +179,8 @@ class CudaKernel(Kernel):
             name = type(compiled_artifact).__name__
             raise TypeError(f"compiled_artifact is a {name}; give what compile() returned, or None")
         if compiled_artifact.kernel_obj is not self:
-            raise ValueError(
-                f"compiled_artifact is of another kernel, {compiled_artifact.kernel_obj}; this is {self}"
-            )
+            other = compiled_artifact.kernel_obj
+            raise ValueError(f"compiled_artifact is of another kernel, {other}; this is {self}")
         program = compiled_artifact.compiled_obj
         self._function.launch(tuple(self.parameters(args)), self.grid(args), stream, program)
 
@@ -173,13 +190,14 @@ class CudaKernel(Kernel):
 
     @classmethod
     def check_declaration(cls) -> None:
-        """Raises TypeError where the class lacks an attribute that its one kernel needs."""
+        """Raises TypeError if a class attribute is missing that its one kernel needs."""
         if cls.generate_kernels.__func__ is not CudaKernel.generate_kernels.__func__:  # type: ignore[attr-defined]
             return
-        lacking = [name for name in ("source", "function", "operands") if not hasattr(cls, name)]
-        if lacking:
+        missing = [name for name in ("source", "function", "operands") if not hasattr(cls, name)]
+        if missing:
             raise TypeError(
-                f"{cls.__qualname__} lacks {', '.join(lacking)}, which a CudaKernel says of itself"
+                f"{cls.__qualname__} has no {', '.join(missing)}; a CudaKernel defines them as "
+                "class attributes"
             )
 
     @classmethod
@@ -189,7 +207,7 @@ class CudaKernel(Kernel):
         epilogue_args: Any | None = None,
         cc: int | None = None,
     ) -> Iterable[Kernel]:
-        """The one kernel that the class describes."""
+        """Yields the kernel of this class if its metadata passes the filter."""
         if cls not in cls._kernels:
             name = cls.kernel_name or cls.__name__
             cls._kernels[cls] = cls(KernelMetadata(name, cls, cls.min_cc, cls.operands, cls.design))

@@ -1,4 +1,4 @@
-"""Names for how scaled operands are made up."""
+"""Scale granularities and scale layouts of scaled operands."""
 
 from enum import Enum
 from typing import Any
@@ -7,7 +7,8 @@ from typing import Any
 class ScaleMode(Enum):
     """The block of values that shares a scale, as extents of (batch, row, column).
 
-    A mode equals any tuple of the same extents up to leading ones: ``ScaleMode.Blockwise1x32 == (1, 32)``.
+    A mode equals any tuple with the same extents after leading ones:
+    ``ScaleMode.Blockwise1x32 == (1, 32)``.
     """
 
     Blockwise1x16 = (1, 1, 16)
@@ -33,7 +34,7 @@ def _without_leading_ones(extents: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class ScaleSwizzleMode(Enum):
-    """How the scales of an operand lie in memory."""
+    """The memory layout of an operand's scales."""
 
     SwizzleNone = "none"
     Swizzle32x4x4 = "32x4x4"

@@ -1,4 +1,4 @@
-"""Kernels collected from several searches."""
+"""Collects kernels from several searches."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,7 +15,7 @@ class Manifest:
 
     @property
     def kernels(self) -> list[Kernel]:
-        """The kernels collected so far, in the order they were found, each name once."""
+        """The collected kernels in order of discovery. Each name appears once."""
         return list(self._kernels)
 
     def add_kernels(
@@ -25,7 +25,7 @@ class Manifest:
         cc: int | None = None,
         providers: Sequence[str] | None = None,
     ) -> list[Kernel]:
-        """Finds kernels as :func:`cutlass_api.get_kernels` does, keeps them, and returns those found."""
+        """Calls :func:`cutlass_api.get_kernels`, collects the result and returns it."""
         found = self.get_kernels(args, metadata_filter, cc, providers)
         known = {kernel.metadata.kernel_name for kernel in self._kernels}
         self._kernels.extend(kernel for kernel in found if kernel.metadata.kernel_name not in known)
@@ -38,7 +38,7 @@ class Manifest:
         cc: int | None = None,
         providers: Sequence[str] | None = None,
     ) -> list[Kernel]:
-        """:func:`cutlass_api.get_kernels`, by its other name."""
+        """The same as :func:`cutlass_api.get_kernels`."""
         return _core.get_kernels(args, metadata_filter, cc, providers)
 
 

@@ -1,4 +1,4 @@
-"""What kernels say of themselves."""
+"""Descriptions of kernels: operands, configuration and epilogue."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -18,20 +18,25 @@ from cutlass_api.typing import NumericLike
 
 @dataclass(frozen=True)
 class TensorAttributes:
-    """What a kernel asks of one operand."""
+    """What a kernel requires of one operand."""
 
     def supports(self, operand: Any, name: str = "operand") -> Status:
-        """Whether an operand (a tensor, or what arguments wrap it in) is as asked."""
+        """Whether an operand (a tensor, or an operand of arguments) meets the requirements.
+
+        ``name``: how the reason of a failing Status names the operand.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define supports")
 
 
 @dataclass(frozen=True)
 class DenseTensorAttributes(TensorAttributes):
-    """An operand that holds its values as they are.
+    """Requirements on an operand without scales.
 
-    ``dtype``: the element type. ``stride``: batch first, 1 for the contiguous dimension: ``(0, 0, 1)`` row-major,
-    ``(0, 1, 0)`` column-major, None for any strides. ``divisibility``: what the other strides are multiples of, in
-    elements. ``ptr_alignment_bytes``: what the first element's address is a multiple of.
+    - ``dtype``: the element type.
+    - ``stride``: 1 for the contiguous dimension, else 0, batch first. ``(0, 0, 1)`` is row-major,
+      ``(0, 1, 0)`` column-major, None any strides.
+    - ``divisibility``: the other strides are multiples of this, in elements.
+    - ``ptr_alignment_bytes``: the address of the first element is a multiple of this.
     """
 
     dtype: NumericLike
@@ -47,7 +52,13 @@ class DenseTensorAttributes(TensorAttributes):
 
 @dataclass(frozen=True)
 class ScaledTensorAttributes(TensorAttributes):
-    """An operand with scales: ``base`` and ``scale`` describe the tensors, ``mode`` and ``swizzle`` how they relate."""
+    """Requirements on an operand with scales.
+
+    - ``base``: the tensor of values.
+    - ``scale``: the tensor of scales, or its element type.
+    - ``mode``, ``swizzle``: a ``ScaleMode`` and a ``ScaleSwizzleMode`` of
+      :mod:`cutlass_api.library`.
+    """
 
     base: DenseTensorAttributes
     scale: DenseTensorAttributes | NumericLike
@@ -59,7 +70,8 @@ class ScaledTensorAttributes(TensorAttributes):
             return Status.fail(f"{name} has no scales, the kernel takes a ScaledTensor")
         if self.mode != operand.mode or self.swizzle != operand.swizzle:
             return Status.fail(
-                f"{name} has {operand.mode} and {operand.swizzle}, not {self.mode} and {self.swizzle}"
+                f"{name} has {operand.mode} and {operand.swizzle}, "
+                f"not {self.mode} and {self.swizzle}"
             )
         scale = (
             self.scale
@@ -82,22 +94,22 @@ class _OperandsMetadata:
                 yield field.name, value
 
     def supports(self, args: RuntimeArguments) -> Status:
-        """Whether every operand of some arguments is as asked, and the accumulator's type the same."""
+        """Whether every operand meets its requirements and the accumulator types are equal."""
         if not isinstance(args, self._arguments):
             return Status.fail(f"it takes {self._arguments.__name__}, not {type(args).__name__}")
         for name, attributes in self._tensors():
             status = attributes.supports(getattr(args, name), name)
             if not status:
                 return status
-        wanted, given = (getattr(who, "accumulator_type", None) for who in (self, args))
-        if wanted is not None and DType(wanted) != given:
-            return Status.fail(f"accumulator_type is {given}, the kernel sums in {wanted}")
+        required, actual = (getattr(each, "accumulator_type", None) for each in (self, args))
+        if required is not None and DType(required) != actual:
+            return Status.fail(f"accumulator_type is {actual}, the kernel sums in {required}")
         return Status.success()
 
 
 @dataclass(frozen=True)
 class GemmOperandsMetadata(_OperandsMetadata):
-    """The operands of a GEMM, and the type that it sums in."""
+    """The operands of a GEMM and the type of its accumulators."""
 
     _arguments = GemmArguments
 
@@ -109,7 +121,7 @@ class GemmOperandsMetadata(_OperandsMetadata):
 
 @dataclass(frozen=True)
 class GroupedGemmOperandsMetadata(_OperandsMetadata):
-    """The operands of a grouped GEMM, and the type that it sums in."""
+    """The operands of a grouped GEMM and the type of its accumulators."""
 
     _arguments = GroupedGemmArguments
 
@@ -133,12 +145,16 @@ class ElementwiseOperandsMetadata(_OperandsMetadata):
 
 @dataclass(frozen=True)
 class DesignMetadata:
-    """How a kernel is made."""
+    """A kernel's configuration: a point in the space of its family."""
 
 
 @dataclass(frozen=True)
 class BLASDesignMetadata(DesignMetadata):
-    """A kernel that computes tiles: M, N and K of a CTA's tile, and the CTAs of a cluster along M, N and K."""
+    """The configuration of a tiled kernel.
+
+    - ``tile_shape``: M, N and K of a CTA's tile, in elements.
+    - ``cluster_shape``: the CTAs of a cluster along M, N and K.
+    """
 
     tile_shape: tuple[int, int, int]
     cluster_shape: tuple[int, int, int]
@@ -146,10 +162,11 @@ class BLASDesignMetadata(DesignMetadata):
 
 @dataclass(frozen=True)
 class Sm80DesignMetadata(BLASDesignMetadata):
-    """A kernel of the sm80 family.
+    """The configuration of an sm80 kernel.
 
-    ``warp_shape``: warps along M, N and K. ``stages``: tiles of A and B in flight. ``load_bytes``: bytes that one load
-    moves, which addresses and leading strides are multiples of.
+    - ``warp_shape``: warps of a CTA along M, N and K.
+    - ``stages``: pipeline stages of A and B tiles in shared memory.
+    - ``load_bytes``: the size of one load. Addresses and leading strides are multiples of it.
     """
 
     warp_shape: tuple[int, int, int]
@@ -159,11 +176,14 @@ class Sm80DesignMetadata(BLASDesignMetadata):
 
 @dataclass(frozen=True)
 class SkinnyDesignMetadata(BLASDesignMetadata):
-    """A kernel of the skinny family, for few rows (``narrow`` is "m") or few columns ("n"): at most those of the tile.
+    """The configuration of a skinny kernel, for outputs with few rows or columns.
 
-    ``warp_shape``: warps along M, N and K. ``stages``: tiles of A and B in flight. ``load_bytes``: bytes that one load
-    moves, which addresses and leading strides are multiples of. The CTAs of a cluster each have a part of K; their sums
-    are added in a fixed order.
+    - ``warp_shape``: warps of a CTA along M, N and K.
+    - ``stages``: pipeline stages of A and B tiles in shared memory.
+    - ``load_bytes``: the size of one load. Addresses and leading strides are multiples of it.
+    - ``narrow``: "m" if the output has at most as many rows as the tile, "n" for columns.
+
+    The CTAs of a cluster split K and add up their partial sums in a fixed order.
     """
 
     warp_shape: tuple[int, int, int]
@@ -174,16 +194,22 @@ class SkinnyDesignMetadata(BLASDesignMetadata):
 
 @dataclass(frozen=True)
 class Sm90DesignMetadata(BLASDesignMetadata):
-    """A kernel of the sm90 family (Hopper only).
+    """The configuration of an sm90 kernel (Hopper only).
 
-    ``stages``: tiles of A and B in flight. ``schedule``: "cooperative", the warpgroups that multiply share a tile, or
-    "pingpong", each has one of its own. ``consumers``: these warpgroups. ``split``: CTAs of a cluster that share a
-    tile, each with a part of K; their sums are added in a fixed order. ``over_grid``: K is cut into up to 16 parts,
-    while they fill the chip; their sums meet in workspace, where ``split`` of a tile's CTAs add them up, in order too.
-    ``swapped``: rows lie where the tensor cores take columns, since they are few, or since an operand comes from
-    registers. ``packed``: whether A and B are first copied to workspace, which serves any alignment and strides.
-    ``load_bytes``: 16, or, where threads load A (B, if ``out`` is column-major) in place of the copy engine, the 8 or 4
-    bytes that its address, strides and rows are multiples of.
+    - ``stages``: pipeline stages of A and B tiles in shared memory.
+    - ``schedule``: "cooperative", the consumer warpgroups share a tile, or "pingpong", each
+      computes its own.
+    - ``consumers``: the number of consumer warpgroups, which issue ``wgmma``.
+    - ``split``: with a cluster split, the CTAs of a cluster that share a tile and split K. With a
+      grid split, the reducer CTAs of a tile. Sums are in a fixed order in both.
+    - ``over_grid``: grid split. K is split up to 16 ways over the grid until the splits fill the
+      GPU, and the partial sums meet in workspace.
+    - ``swapped``: the program computes the transposed product, because the output has few rows or
+      because an operand comes from registers.
+    - ``packed``: whether A and B are copied into workspace first. Packed operands may have any
+      alignment and strides.
+    - ``load_bytes``: 16, or 8 or 4 if threads load A in place of TMA (B, if ``out`` is
+      column-major). The operand's address, strides and row length in bytes are multiples of it.
     """
 
     stages: int
@@ -198,7 +224,7 @@ class Sm90DesignMetadata(BLASDesignMetadata):
 
 @dataclass(frozen=True)
 class Sm100DesignMetadata(BLASDesignMetadata):
-    """A Blackwell kernel of the original. Rutlass has none; the class is here for kernels of one's own."""
+    """The configuration of a Blackwell kernel. For user kernels: Rutlass has no sm100 family."""
 
     use_2cta_mma: bool
     use_tma_store: bool
@@ -206,16 +232,16 @@ class Sm100DesignMetadata(BLASDesignMetadata):
 
 @dataclass(frozen=True)
 class EpilogueMetadata:
-    """What a kernel fuses behind its main operation.
+    """The epilogue that a kernel fuses.
 
-    ``epilogue``: of a built-in kernel, the outputs as expressions of the inputs, and the types of both; for a kernel of
-    one's own, anything.
+    ``epilogue``: for built-in kernels, the outputs as expressions of the inputs, with the types of
+    both. User kernels may store any value.
     """
 
     epilogue: Any = None
 
     def supports(self, args: RuntimeArguments) -> Status:
-        """Whether some arguments carry an epilogue. Which one is for the kernel to check."""
+        """Whether ``args`` has an epilogue. The kernel itself compares the epilogues."""
         if getattr(args, "epilogue", None) is None:
             return Status.fail("the arguments carry no epilogue, and the kernel fuses one")
         return Status.success()
@@ -223,7 +249,15 @@ class EpilogueMetadata:
 
 @dataclass(frozen=True)
 class KernelMetadata:
-    """A kernel's description: its unique name, its class, the least compute capability (90: Hopper), its operands."""
+    """The description of a kernel.
+
+    - ``kernel_name``: unique among all kernels.
+    - ``kernel_class``: the class of the kernel.
+    - ``min_cc``: the lowest compute capability that runs it, as 10 * major + minor.
+    - ``operands``: the metadata of its operands, such as :class:`GemmOperandsMetadata`.
+    - ``design``: its configuration.
+    - ``epilogue``: the fused epilogue, or None.
+    """
 
     kernel_name: str
     kernel_class: type
@@ -233,7 +267,7 @@ class KernelMetadata:
     epilogue: EpilogueMetadata | None = None
 
     def supports(self, args: RuntimeArguments) -> Status:
-        """Whether some arguments have the operands that this describes, and an epilogue if it has one."""
+        """Whether the operands of ``args`` match, and both or neither have an epilogue."""
         status: Status = self.operands.supports(args)
         if status and self.epilogue is not None:
             return self.epilogue.supports(args)

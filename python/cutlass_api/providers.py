@@ -1,4 +1,4 @@
-"""Where kernels come from. ``nvrtc`` has those for GPUs, ``reference`` those for the CPU."""
+"""Sources of kernels: ``nvrtc`` provides GPU kernels, ``reference`` CPU kernels."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, TypeVar
@@ -21,10 +21,11 @@ class ProviderBase:
 
     @classmethod
     def register(cls, kernel_class: KernelType) -> KernelType:
-        """Adds a kernel class (a decorator): ``get_kernels`` asks its ``generate_kernels`` from then on.
+        """Registers a kernel class: ``get_kernels`` then includes its ``generate_kernels``.
 
-        A class of the same module and name as an earlier one takes its place, so that a notebook's cell can be run
-        again. Raises TypeError for what is no class derived from ``Kernel``, or a ``CudaKernel`` that lacks attributes.
+        Works as a decorator. A class replaces an earlier class of the same module and name, so that
+        a notebook cell can run twice. Raises TypeError if ``kernel_class`` is not derived from
+        ``Kernel``, or is a ``CudaKernel`` with missing attributes.
         """
         if isinstance(kernel_class, type) and issubclass(kernel_class, CudaKernel):
             kernel_class.check_declaration()
@@ -38,12 +39,12 @@ class ProviderBase:
         epilogue_args: Any = None,
         cc: int | None = None,
     ) -> Iterable[Kernel]:
-        """All kernels of this provider that pass the filter."""
+        """The kernels of this provider whose metadata passes the filter."""
         return _core.get_kernels(None, metadata_filter, cc, [cls.name])
 
 
 def register_provider(name: str) -> Callable[[ProviderType], ProviderType]:
-    """A class decorator: makes a provider known by this name. Raises ValueError if the name is taken."""
+    """A class decorator that registers a provider. Raises ValueError if the name is taken."""
 
     def register(provider: ProviderType) -> ProviderType:
         if name in available_providers:
@@ -59,12 +60,12 @@ def register_provider(name: str) -> Callable[[ProviderType], ProviderType]:
 
 @register_provider("nvrtc")
 class NvrtcProvider(ProviderBase):
-    """CUDA C++ kernels, compiled by NVRTC when they are first used. One's own derive from :class:`CudaKernel`."""
+    """CUDA C++ kernels, which NVRTC compiles. User kernels derive from :class:`CudaKernel`."""
 
 
 @register_provider("reference")
 class ReferenceProvider(ProviderBase):
-    """Kernels that run on the CPU."""
+    """CPU kernels, written in Rust."""
 
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Whether something is possible, and if not, why."""
+"""Success, or failure with its reason."""
 
 from cutlass_api._core import Status
 

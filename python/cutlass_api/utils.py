@@ -1,4 +1,4 @@
-"""Small helpers around tensors, devices and streams."""
+"""Helpers for tensors, devices and streams."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -8,15 +8,18 @@ from cutlass_api._core import Status, TensorWrapper, leading_dim, strides_to_lay
 
 
 def device_cc(device: int = 0) -> int:
-    """The compute capability of a CUDA device, ten times major plus minor: 90 for an H100.
+    """The compute capability of a CUDA device as 10 * major + minor: 90 for an H100.
 
-    Raises RuntimeError where there is no such device.
+    Raises RuntimeError if the device does not exist.
     """
     return _core.device_cc(device)
 
 
 def is_device_cc_supported(supported: Iterable[int], device: int = 0) -> Status:
-    """Whether a device's compute capability is among these. Where there is no device, a failing Status says so."""
+    """Whether a device's compute capability is one of ``supported``, as a Status.
+
+    The Status fails, with the reason, if there is no device.
+    """
     supported = set(supported)
     try:
         cc = _core.device_cc(device)
@@ -33,7 +36,7 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def round_up(a: int, b: int) -> int:
-    """The least multiple of b that is not below a."""
+    """The smallest multiple of b that is at least a."""
     return ceil_div(a, b) * b
 
 
@@ -45,39 +48,40 @@ def _is_instance(tensor: Any, module: str, name: str) -> bool:
 
 
 def is_torch_tensor(tensor: Any) -> bool:
-    """Whether this is a torch tensor. Does not import torch."""
+    """Whether ``tensor`` is a torch tensor. Does not import torch."""
     return _is_instance(tensor, "torch", "Tensor")
 
 
 def is_torch_fake_tensor(tensor: Any) -> bool:
-    """Whether this is a torch FakeTensor. Does not import torch."""
+    """Whether ``tensor`` is a torch FakeTensor. Does not import torch."""
     return _is_instance(tensor, "torch", "FakeTensor")
 
 
 def is_numpy_tensor(tensor: Any) -> bool:
-    """Whether this is a NumPy array. Does not import NumPy."""
+    """Whether ``tensor`` is a NumPy array. Does not import NumPy."""
     return _is_instance(tensor, "numpy", "ndarray")
 
 
 def to_cuda_stream(stream: Any) -> int:
     """The CUDA handle of a stream, as an integer.
 
-    Takes a ``torch.cuda.Stream``, a CuPy stream, a ``CUstream`` of ``cuda.bindings``, or the handle itself.
+    ``stream``: a ``torch.cuda.Stream``, a CuPy stream, a ``CUstream`` of ``cuda.bindings``, or the
+    handle itself. Raises TypeError for None and for other types.
     """
     if stream is None:
         raise TypeError(
-            "stream is None, and which stream is current is for a framework to say; give that stream itself"
+            "stream is None, which has no handle; pass a stream, such as torch.cuda.current_stream()"
         )
     return _core.stream_handle(stream)
 
 
 def get_stride_order(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
-    """The dimensions from the one of the smallest stride to that of the largest. Ties go to the later dimension."""
+    """The dimensions in order of increasing stride. Of equal strides, the later dimension is first."""
     return tuple(_core.stride_order(shape, stride))
 
 
 def get_stride_rank(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
-    """The place of each dimension in :func:`get_stride_order`: 0 for the contiguous one."""
+    """The position of each dimension in :func:`get_stride_order`: 0 for the contiguous one."""
     return tuple(_core.stride_rank(shape, stride))
 
 

@@ -1,10 +1,10 @@
-"""What an epilogue's functions do when they are called, rather than traced: the same in torch."""
+"""Epilogue functions that are called instead of traced: they compute with torch."""
 
 from typing import Any
 
 
 def torch_function(name: str, *values: Any, **options: Any) -> Any:
-    """Calls the function of this name of torch, or of torch.nn.functional. Numbers become tensors of float32."""
+    """Calls a function of torch or torch.nn.functional by name. Numbers become float32 tensors."""
     import torch
 
     function = getattr(torch, name, None) or getattr(torch.nn.functional, name)

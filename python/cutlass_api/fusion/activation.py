@@ -1,4 +1,4 @@
-"""Activation functions for epilogues. In a function that is traced they are fused; called, they compute with torch."""
+"""Activation functions for epilogues: fused in a traced function, computed by torch if called."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ def identity(x: Any) -> Any:
 
 
 def relu(x: Any) -> Any:
-    """x where it is above 0, else 0."""
+    """x if x > 0, else 0."""
     return torch_function("relu", x)
 
 
 def leaky_relu(x: Any, negative_slope: float = 0.01) -> Any:
-    """x where it is above 0, else ``negative_slope * x``."""
+    """x if x > 0, else ``negative_slope * x``."""
     return torch_function("leaky_relu", x, negative_slope=negative_slope)
 
 
@@ -36,7 +36,7 @@ def silu(x: Any) -> Any:
 
 
 def gelu(x: Any, approximate: str = "none") -> Any:
-    """x times the normal distribution's share below x; ``approximate="tanh"`` for the approximation by a tanh."""
+    """x * Phi(x), with the normal distribution's Phi; ``approximate="tanh"`` approximates it."""
     return torch_function("gelu", x, approximate=approximate)
 
 
