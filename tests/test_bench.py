@@ -1,4 +1,4 @@
-"""`python -m cutlass_api bench`: what it reports, and that it says so where there is nothing to measure on."""
+"""`python -m cutlass_api bench`: results, plots and refusals."""
 
 import json
 import math
@@ -23,12 +23,12 @@ def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="asks what is said where there is no GPU")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests the message without a GPU")
 @pytest.mark.parametrize("what", ["latency", "gemm"])
 def test_without_a_gpu_it_says_so(what: str) -> None:
     ended = bench(what)
     assert ended.returncode == 1
-    assert ended.stderr.strip() == "this benchmark needs a CUDA GPU, and torch sees none"
+    assert ended.stderr.strip() == "this benchmark needs a CUDA GPU, but torch finds none"
 
 
 @pytest.mark.parametrize("with_rich", [True, False])
@@ -66,6 +66,29 @@ def test_a_plot(tmp_path: Path) -> None:
     assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("name", ["gemm_h100", "latency_h100"])
+def test_results_are_plotted_again(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("matplotlib")
+    results = Path(__file__).parent.parent / "benchmarks" / f"{name}.json"
+    ended = bench("plot", results, tmp_path / "plot.png")
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_other_files_are_not_plotted(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    shapes = Path(__file__).parent.parent / "benchmarks/public_shapes.json"
+    ended = bench("plot", shapes, tmp_path / "plot.png")
+    assert ended.returncode == 1
+    assert "public_shapes.json holds no results of `bench latency` or `bench gemm`" in ended.stderr
+
+
+@pytest.mark.parametrize("name", ["public", "random", "other"])
+def test_the_tables_of_shapes_are_read(name: str) -> None:
+    path = Path(__file__).parent.parent / f"benchmarks/{name}_shapes.json"
+    assert len(gemm.table(path)) > 30
+
+
 def test_a_table_of_shapes_is_read(tmp_path: Path) -> None:
     path = tmp_path / "shapes.json"
     path.write_text(
@@ -77,7 +100,7 @@ def test_a_table_of_shapes_is_read(tmp_path: Path) -> None:
 
 
 def refusal(capsys, monkeypatch, *arguments: str | Path) -> str:
-    """What the command says of arguments that it refuses before it looks for a GPU."""
+    """The last line of the error for arguments that the command refuses before it needs a GPU."""
     monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", *map(str, arguments)])
     monkeypatch.setattr(__main__, "_device", lambda: pytest.fail("it went on to measure"))
     with pytest.raises(SystemExit) as ended:
@@ -88,17 +111,17 @@ def refusal(capsys, monkeypatch, *arguments: str | Path) -> str:
 
 @pytest.mark.parametrize("what", ["latency", "gemm"])
 @pytest.mark.parametrize("option", ["--json", "--plot"])
-def test_where_results_cannot_go_is_refused_first(
+def test_an_unwritable_output_is_refused_first(
     capsys, monkeypatch, tmp_path: Path, what: str, option: str
 ) -> None:
     if option == "--plot":
         pytest.importorskip("matplotlib")
     missing = tmp_path / "missing"
     said = refusal(capsys, monkeypatch, what, option, missing / "rows")
-    assert said.endswith(f"argument {option}: there is no folder {missing}; make it first")
+    assert said.endswith(f"argument {option}: the folder {missing} does not exist; create it")
     said = refusal(capsys, monkeypatch, what, option, tmp_path)
     assert said.endswith(
-        f"argument {option}: {tmp_path} cannot be written; name a file in a folder that can be"
+        f"argument {option}: {tmp_path} is not writable; choose a file in a writable folder"
     )
 
 
@@ -132,11 +155,11 @@ ROW = "it must be [m, n, k] in positive integers"
         ),
         (
             '{"a": {"layout": "tx"}}',
-            "group 'a' has layout 'tx'; it must be two letters, of A and B, each t or n",
+            "group 'a' has layout 'tx'; it must be two letters, t or n, for A and B",
         ),
         (
             '{"a": {"layout": "t"}}',
-            "group 'a' has layout 't'; it must be two letters, of A and B, each t or n",
+            "group 'a' has layout 't'; it must be two letters, t or n, for A and B",
         ),
         ('{"a": {"mnk": [[1, 2, 3], [1, 2]]}}', f"group 'a' has [1, 2] in mnk; {ROW}"),
         ('{"a": {"mnk": [1, 2, 3]}}', f"group 'a' has 1 in mnk; {ROW}"),
@@ -202,7 +225,7 @@ def test_gemm_on_a_gpu(tmp_path: Path) -> None:
 
 
 class Clock:
-    """In place of a graph: a kernel that takes so long, on a chip that becomes slower while it is at work."""
+    """A graph with a known time, on a GPU that slows down under load."""
 
     turns = 0
 

@@ -1,7 +1,9 @@
 """Benchmarks: ``python -m cutlass_api bench latency``, ``bench gemm`` and ``bench plot``."""
 
 import argparse
+import json
 import os
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,45 +18,40 @@ def main() -> None:
     bench = commands.add_parser("bench", help="measure on this machine's GPU").add_subparsers(
         required=True, metavar="what"
     )
-    latency = bench.add_parser("latency", help="what the host spends around one small GEMM")
+    latency = bench.add_parser("latency", help="host time of one small GEMM")
     latency.set_defaults(run=_latency)
-    latency.add_argument(
-        "--json", type=_output, metavar="FILE", help="write the rows there as JSON"
-    )
-    latency.add_argument(
-        "--plot", type=_plot, metavar="FILE", help="draw them there as bars (needs matplotlib)"
-    )
-    gemm = bench.add_parser("gemm", help="GEMMs on the GPU beside torch's")
+    latency.add_argument("--json", type=_output, metavar="FILE", help="write the results as JSON")
+    latency.add_argument("--plot", type=_plot, metavar="FILE", help="plot the results (matplotlib)")
+    gemm = bench.add_parser("gemm", help="GPU time of GEMMs, beside torch's")
     gemm.set_defaults(run=_gemm)
     gemm.add_argument(
         "--shapes",
         type=_shapes,
         metavar="FILE",
-        help="a table of shapes: JSON, groups with layout and mnk",
+        help="a table of shapes in JSON, such as benchmarks/public_shapes.json",
     )
     types = ("float16", "bfloat16", "tf32", "float32")
     gemm.add_argument(
-        "--dtype", nargs="+", choices=types, default=["float16"], help="of A, B and the output"
+        "--dtype", nargs="+", choices=types, default=["float16"], help="type of A, B and the output"
     )
-    gemm.add_argument("--json", type=_output, metavar="FILE", help="write the rows there as JSON")
-    gemm.add_argument(
-        "--plot",
-        type=_plot,
-        metavar="FILE",
-        help="draw torch's time over ours there (needs matplotlib)",
-    )
+    gemm.add_argument("--json", type=_output, metavar="FILE", help="write the results as JSON")
+    gemm.add_argument("--plot", type=_plot, metavar="FILE", help="plot the results (matplotlib)")
+    plot = bench.add_parser("plot", help="plot results that --json wrote; needs no GPU")
+    plot.set_defaults(run=_replot)
+    plot.add_argument("results", type=Path, help="a JSON file of `latency` or `gemm`")
+    plot.add_argument("plot", type=_plot, help="the image to write")
     arguments = parser.parse_args()
     arguments.run(arguments)
 
 
-# The types of options: argparse refuses, before anything is measured, what would fail when all is.
+# Types of options: argparse refuses an unusable path before the benchmark runs.
 def _output(name: str) -> Path:
     path = Path(name)
     if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}; make it first")
+        raise argparse.ArgumentTypeError(f"the folder {path.parent} does not exist; create it")
     if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(
-            f"{path} cannot be written; name a file in a folder that can be"
+            f"{path} is not writable; choose a file in a writable folder"
         )
     return path
 
@@ -75,13 +72,13 @@ def _shapes(name: str) -> list[Shape]:
 
 
 def _device() -> str:
-    """The GPU's name. Ends the program where there is nothing to measure on."""
+    """The name of the GPU. Exits without torch or a GPU."""
     try:
         import torch
     except ImportError:
         raise SystemExit("this benchmark needs torch: pip install torch") from None
     if not torch.cuda.is_available():
-        raise SystemExit("this benchmark needs a CUDA GPU, and torch sees none")
+        raise SystemExit("this benchmark needs a CUDA GPU, but torch finds none")
     return str(torch.cuda.get_device_name())
 
 
@@ -102,7 +99,15 @@ def _gemm(arguments: argparse.Namespace) -> None:
     if arguments.json:
         gemm.write_json(arguments.json, {"device": device, "torch": torch.__version__}, rows)
     if arguments.plot:
-        gemm.write_plot(arguments.plot, f"GEMM beside torch ({device})", rows)
+        gemm.write_plot(arguments.plot, _gemm_title(device), rows)
+
+
+def _gemm_title(device: str) -> str:
+    return f"GEMM time of torch over Rutlass ({device})"
+
+
+def _latency_title(device: str, extent: int) -> str:
+    return f"Host time of one float16 GEMM, {extent} cubed ({device})"
 
 
 def _latency(arguments: argparse.Namespace) -> None:
@@ -113,9 +118,7 @@ def _latency(arguments: argparse.Namespace) -> None:
 
     rows = latency.measure()
     extent = latency.EXTENT
-    report.print_table(
-        f"One float16 GEMM of {extent} cubed on {device}: host time", rows, "x floor"
-    )
+    report.print_table(_latency_title(device, extent), rows, "x floor")
     if arguments.json:
         context = {
             "device": device,
@@ -125,9 +128,26 @@ def _latency(arguments: argparse.Namespace) -> None:
         }
         report.write_json(arguments.json, context, rows)
     if arguments.plot:
-        report.write_bars(
-            arguments.plot, f"Host time around one GEMM of {extent} cubed ({device})", rows
-        )
+        report.write_bars(arguments.plot, _latency_title(device, extent), rows)
+
+
+def _replot(arguments: argparse.Namespace) -> None:
+    from cutlass_api.bench import gemm, report
+
+    path = arguments.results
+    try:
+        read = json.loads(path.read_text())
+        device, rows = read["device"], read["rows"]
+        if "extent" in read:
+            title = _latency_title(device, read["extent"])
+            draw = partial(report.write_bars, rows=[report.Row(**row) for row in rows])
+        else:
+            title = _gemm_title(device)
+            draw = partial(gemm.write_plot, rows=[gemm.Row(**row) for row in rows])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        message = f"{path} holds no results of `bench latency` or `bench gemm`: {error!r}"
+        raise SystemExit(message) from None
+    draw(arguments.plot, title)
 
 
 if __name__ == "__main__":

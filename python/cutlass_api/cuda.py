@@ -191,7 +191,8 @@ class CudaKernel(Kernel):
     @classmethod
     def check_declaration(cls) -> None:
         """Raises TypeError if a class attribute is missing that its one kernel needs."""
-        if cls.generate_kernels.__func__ is not CudaKernel.generate_kernels.__func__:  # type: ignore[attr-defined]
+        inherited = CudaKernel.generate_kernels.__func__  # type: ignore[attr-defined]
+        if cls.generate_kernels.__func__ is not inherited:  # type: ignore[attr-defined]
             return
         missing = [name for name in ("source", "function", "operands") if not hasattr(cls, name)]
         if missing:

@@ -70,13 +70,14 @@ def to_cuda_stream(stream: Any) -> int:
     """
     if stream is None:
         raise TypeError(
-            "stream is None, which has no handle; pass a stream, such as torch.cuda.current_stream()"
+            "stream is None, which has no handle; pass a stream, "
+            "such as torch.cuda.current_stream()"
         )
     return _core.stream_handle(stream)
 
 
 def get_stride_order(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, ...]:
-    """The dimensions in order of increasing stride. Of equal strides, the later dimension is first."""
+    """The dimensions in order of increasing stride; at equal strides, the later one first."""
     return tuple(_core.stride_order(shape, stride))
 
 

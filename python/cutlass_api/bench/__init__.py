@@ -1,3 +1,3 @@
-"""Benchmarks that users can run: ``python -m cutlass_api bench --help``."""
+"""Benchmarks. ``python -m cutlass_api bench --help`` lists them."""
 
 __all__: list[str] = []

@@ -1,12 +1,14 @@
-"""The time of GEMMs on the GPU, beside torch (cuBLAS) and, where installed, ``cutlass.operators``.
+"""GPU time of GEMMs, for Rutlass, torch (cuBLAS) and, if installed, ``cutlass.operators``.
 
-The method: several sets of inputs, together larger than twice the L2 cache (or 200 of them); random numbers, as zeros
-draw less power; each method captured in a CUDA graph that goes through all sets; the methods take turns, round by
-round; medians.
-Of all kernels (`simt` left out where others serve) the slower half is left out again and again, and the last few, with
-the one that `get_kernels` ranks first, are timed carefully.
+Each shape has several sets of operands, together larger than twice the L2 cache (200 sets at most),
+with random values, since zeros draw less power. Each method is captured in a CUDA graph that runs
+all sets. The methods take turns; the result is the median over rounds.
 
-Grouped GEMMs are measured in bfloat16 alone, beside ``torch._grouped_mm``, which has one launch for no other type.
+All kernels of a shape compete (`simt` only without other families): halving rounds drop the slower
+half until a few remain, which are timed in more rounds with the kernel that `get_kernels` ranks
+first.
+
+Grouped GEMMs run in bfloat16 only, the one type that ``torch._grouped_mm`` computes in one launch.
 """
 
 import json
@@ -23,25 +25,27 @@ from typing import Any
 import cutlass_api
 from cutlass_api.arguments import GemmArguments, GroupedGemmArguments
 
-#: What one H100 SXM sustains: dense 16-bit products and copies, as measured (the larger of the two times is a floor).
+#: Sustained rates of an H100 SXM, in FLOP/s and bytes/s. A product's floor is the time of its
+#: arithmetic or of its memory traffic at these rates, whichever is larger.
 FLOOR_FLOPS = {"float16": 798e12, "bfloat16": 798e12, "tf32": 399e12, "float32": 60e12}
 FLOOR_BYTES = 3.0e12
 L2_BYTES = 50 << 20
-#: Rounds in which the methods take turns, and the least time that one turn lasts.
+#: Rounds of turns, and the shortest duration of a turn.
 ROUNDS = 15
 TURN_SECONDS = 2e-3
-#: How many kernels are timed carefully.
+#: Kernels that all rounds time.
 FINALISTS = 5
-#: A kernel that takes so many times as long as the best so far is not timed further.
+#: Kernels that take this many times the best time drop out after their first turns.
 HOPELESS = 1.6
 
 
 @dataclass(frozen=True)
 class Shape:
-    """One product: C (m, n) = A (m, k) @ B (k, n). ``layout``: of A and B, t row-major, n column-major.
+    """One product: C (m, n) = A (m, k) @ B (k, n).
 
-    ``groups``: the rows of A are so many groups, each with a B of its own; they are as equal as can be or, if
-    ``uneven``, each row goes to one of them by chance. 0: no groups.
+    - ``layout``: of A and B, t row-major, n column-major.
+    - ``groups``: the number of groups of a grouped GEMM, or 0. Each group of rows of A has its B.
+    - ``uneven``: whether the sizes of groups are random, instead of as equal as possible.
     """
 
     label: str
@@ -54,13 +58,17 @@ class Shape:
 
     @property
     def elements(self) -> int:
-        """Of all operands."""
+        """The number of elements of all operands."""
         return self.m * self.k + max(self.groups, 1) * self.k * self.n + self.m * self.n
 
 
 @dataclass
 class Row:
-    """What was measured of one shape, in microseconds. ``kernel``: ranked first; ``best_kernel``: fastest found."""
+    """The times of one shape, in microseconds.
+
+    ``first`` is the time of ``kernel``, which `get_kernels` ranks first; ``best`` the time of
+    ``best_kernel``, the fastest of all.
+    """
 
     label: str
     dtype: str
@@ -75,14 +83,16 @@ class Row:
     kernels: int
     operators: float | None = None
     groups: int = 0
-    #: The time of each kernel, rough: the median of some turns, or the least of one that had no chance.
+    #: The rough time of each kernel: the median of a few turns, or the minimum if it dropped out.
     rough: dict[str, float] = field(default_factory=dict)
 
 
 def table(path: Path | None) -> list[Shape]:
-    """The shapes in a JSON file: groups by name, each with a layout and a list ``mnk`` or, of grouped GEMMs,
-    ``total_m_n_k_groups``, which are measured twice: with equal groups, and uneven. Strings beside the groups are
-    notes. None: a built-in table. ValueError says what in the file is wrong.
+    """The shapes in a JSON file, or a built-in table for None.
+
+    The file is an object of named groups. A group has a ``layout`` and a list ``mnk`` of products
+    or ``total_m_n_k_groups`` of grouped GEMMs; the latter are timed with equal and with uneven
+    groups. Strings beside the groups are notes. Raises ValueError if the file has another form.
     """
     try:
         groups = json.loads(path.read_text()) if path else BUILT_IN
@@ -108,13 +118,13 @@ def _group(label: str, group: Any) -> list[Shape]:
     layout = group.get("layout", "tt")
     if layout not in ("tt", "tn", "nt", "nn"):
         raise ValueError(
-            f"group {label!r} has layout {layout!r}; it must be two letters, of A and B, each t or n"
+            f"group {label!r} has layout {layout!r}; it must be two letters, t or n, for A and B"
         )
 
     def rows(key: str, *extents: str) -> Iterator[list[int]]:
         listed = group.get(key, [])
         for row in listed if isinstance(listed, list) else [listed]:
-            # By type, as True is an int to isinstance.
+            # isinstance(True, int) is true.
             right = isinstance(row, list) and all(
                 type(extent) is int and extent > 0 for extent in row
             )
@@ -134,7 +144,7 @@ def _group(label: str, group: Any) -> list[Shape]:
     return shapes
 
 
-#: What ``--shapes`` replaces: squares, a transformer's weights at several batch sizes, unaligned rows, deep K.
+#: The default shapes: squares, a transformer's weights, unaligned rows, deep K, grouped GEMMs.
 BUILT_IN: dict[str, Any] = {
     "square": {
         "layout": "tt",
@@ -151,7 +161,7 @@ BUILT_IN: dict[str, Any] = {
 
 
 class Inputs:
-    """Sets of operands of one shape, together larger than L2, and graphs that go through all of them."""
+    """Sets of operands of one shape, together larger than L2, and CUDA graphs that run all sets."""
 
     def __init__(self, shape: Shape, dtype: str) -> None:
         import torch
@@ -165,10 +175,10 @@ class Inputs:
                 return torch.randn(*batch, rows, columns, device="cuda", dtype=element)
             return torch.randn(*batch, columns, rows, device="cuda", dtype=element).mT
 
-        chance = torch.Generator().manual_seed(0)
+        generator = torch.Generator().manual_seed(0)
         groups = max(shape.groups, 1)
         dealt = (
-            torch.randint(groups, (shape.m,), generator=chance)
+            torch.randint(groups, (shape.m,), generator=generator)
             if shape.uneven
             else torch.arange(shape.m) % groups
         )
@@ -187,7 +197,7 @@ class Inputs:
         self.stream = torch.cuda.Stream()
 
     def graph(self, launches: Iterable[Callable[[], Any]]) -> "Timed":
-        """The launches, one for each set, as a graph. They must have been made ready (compiled, tuned) before."""
+        """Captures the launches, one for each set. Kernels must be compiled and tuned already."""
         import torch
 
         graph = torch.cuda.CUDAGraph()
@@ -216,7 +226,7 @@ class Inputs:
 
 
 class Timed:
-    """A captured graph with its times. Keeps what the launches hold: a graph knows their memory by address only."""
+    """A captured graph with its times. Keeps the launches, whose memory the graph uses, alive."""
 
     def __init__(self, graph: Any, launches: list[Callable[[], Any]], stream: Any) -> None:
         self._graph, self._launches, self._stream = graph, launches, stream
@@ -224,14 +234,14 @@ class Timed:
         self._replays = 1
 
     def warm_up(self, seconds: float = TURN_SECONDS) -> None:
-        """Replays the graph twice, and decides how many replays make up a turn of so many seconds."""
+        """Replays the graph twice and sets the number of replays of a turn to last ``seconds``."""
         self.turn()
         least = self.turn()
         self._replays = max(1, math.ceil(seconds / (1e-6 * least * len(self._launches))))
         self.times.clear()
 
     def turn(self) -> float:
-        """Replays the graph, and keeps and returns the microseconds of one launch."""
+        """Replays the graph for one turn. Returns and records the microseconds of one launch."""
         import torch
 
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -252,15 +262,15 @@ class Timed:
 def sift(
     kernels: Iterable[tuple[str, Timed]], keep: int
 ) -> tuple[dict[str, float], dict[str, Timed]]:
-    """The rough time of each in microseconds, and the fastest `keep` of them.
+    """The rough time of each kernel in microseconds, and the fastest ``keep`` kernels.
 
-    A chip that has just idled is up to a sixth faster than one that has been at work for a while. So all are timed in
-    turns, there and back, and the slower half is left out until so many remain.
+    An idle GPU clocks higher at first than under load. So the kernels take turns, forwards and
+    backwards, and the slower half drops out until ``keep`` remain.
     """
     rough: dict[str, float] = {}
     left = {}
     for name, timed in kernels:
-        # A single replay now and then takes several times as long.
+        # The minimum of three, as single replays can take several times as long.
         rough[name] = min(timed.turn() for _ in range(3))
         if rough[name] < HOPELESS * min(rough.values()):
             left[name] = timed
@@ -279,16 +289,17 @@ def sift(
 
 
 def in_turns(methods: dict[str, Timed], rounds: int) -> None:
+    """Times the methods in turns."""
     for timed in methods.values():
         timed.warm_up()
     for round_ in range(rounds):
-        # Every other round backwards, so that none always runs on a chip that another has just heated.
+        # Every other round runs backwards, so that no method always follows the same one.
         for timed in list(methods.values())[:: 1 if round_ % 2 else -1]:
             timed.turn()
 
 
 def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
-    """Times torch, the kernel ranked first, and the best of all."""
+    """Times torch, the kernel that ranks first and the fastest kernel."""
     import torch
 
     inputs = Inputs(shape, dtype)
@@ -346,7 +357,7 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
 
 
 def _operators(inputs: Inputs, all_args: list[Any]) -> Timed | None:
-    """The first kernel of ``cutlass.operators`` that runs, if that is installed."""
+    """The first kernel of ``cutlass.operators`` that runs, if the package is installed."""
     try:
         import cutlass.operators as operators
     except ImportError:
@@ -362,13 +373,13 @@ def _operators(inputs: Inputs, all_args: list[Any]) -> Timed | None:
             return inputs.graph(
                 [partial(operator.run, args, artifact, stream=inputs.stream) for args in theirs]
             )
-        except Exception:  # another package's failure is no reason to stop measuring ours
+        except Exception:  # a failure of another package must not end the benchmark
             continue
     return None
 
 
 def measure(shapes: list[Shape], dtypes: list[str], show: Callable[[Row], None]) -> list[Row]:
-    """All rows; `show` is told of each as it is done."""
+    """Times all shapes in all types. Calls ``show`` with each finished row."""
     import torch
 
     rows = []
@@ -387,7 +398,7 @@ def measure(shapes: list[Shape], dtypes: list[str], show: Callable[[Row], None])
 
 
 def geometric_means(rows: list[Row]) -> dict[str, float]:
-    """Of torch's time over ours, and of ours ranked first over the best."""
+    """Geometric means over the rows: torch's time over ours, first over best, first over floor."""
 
     def mean(ratios: Iterable[float]) -> float:
         logs = [math.log(ratio) for ratio in ratios]
@@ -403,11 +414,11 @@ def geometric_means(rows: list[Row]) -> dict[str, float]:
 
 
 def line(row: Row) -> tuple[str, ...]:
-    """A row as the cells of a table."""
+    """The cells of a row of the table."""
     m, n, k = row.mnk
     tflops = 2 * m * n * k / row.first / 1e6
     return (
-        f"{row.label} {m}x{n}x{k}{f' in {row.groups}' if row.groups else ''} {row.layout} {row.dtype}",
+        f"{_name(row)} {row.dtype}",
         f"{row.torch:.1f}",
         f"{row.first:.1f}",
         f"{row.best:.1f}",
@@ -416,6 +427,11 @@ def line(row: Row) -> tuple[str, ...]:
         f"{row.torch / row.best:.3f}",
         f"{tflops:.0f}",
     )
+
+
+def _name(row: Row) -> str:
+    m, n, k = row.mnk
+    return f"{row.label} {m}x{n}x{k}{f' in {row.groups}' if row.groups else ''} {row.layout}"
 
 
 HEADER = (
@@ -431,7 +447,7 @@ HEADER = (
 
 
 def write_json(path: Path, context: dict[str, Any], rows: list[Row]) -> None:
-    """Writes what was measured, with where and how."""
+    """Writes rows and their means as JSON, after the entries of ``context`` (device, versions)."""
     document = {
         **context,
         "geometric_means": geometric_means(rows),
@@ -441,33 +457,29 @@ def write_json(path: Path, context: dict[str, Any], rows: list[Row]) -> None:
 
 
 def write_plot(path: Path, title: str, rows: list[Row]) -> None:
-    """Draws torch's time over ours, row by row: ranked first as bars, best of the space as marks. Needs matplotlib."""
+    """Plots torch's time over ours: bars for the first kernel, marks for the best."""
     import matplotlib.pyplot as plt
 
-    shown = rows[::-1]
-    names = [line(row)[0] for row in shown]
-    figure, axes = plt.subplots(figsize=(9, 0.24 * len(shown) + 1.2), layout="constrained")
-    axes.barh(
-        names, [row.torch / row.first for row in shown], color="#4477aa", label="ranked first"
-    )
-    axes.plot(
-        [row.torch / row.best for row in shown],
-        names,
-        "|",
-        color="#cc3311",
-        markersize=9,
-        label="best found",
-    )
-    axes.axvline(1, color="black", linewidth=0.8)
-    axes.set_xscale("log")
-    ticks = [0.7, 0.8, 0.9, 1, 1.25, 1.5, 2, 3, 4]
-    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    several = len({row.dtype for row in rows}) > 1
+    names = [f"{_name(row)} {row.dtype}" if several else _name(row) for row in rows]
+    places = range(len(rows))
+    figure, axes = plt.subplots(figsize=(0.22 * len(rows) + 2, 4.8), layout="constrained")
+    first = [row.torch / row.first for row in rows]
+    axes.bar(places, first, color="#4477aa", label="ranked first")
+    best = [row.torch / row.best for row in rows]
+    axes.plot(places, best, "_", color="#cc3311", markersize=8, label="best kernel")
+    axes.axhline(1, color="black", linewidth=0.8)
+    axes.set_yscale("log")
+    ticks = [0.5, 0.7, 1, 1.25, 1.5, 2, 3, 4]
+    axes.set_yticks(ticks, [str(tick) for tick in ticks])
     axes.minorticks_off()
-    axes.tick_params(axis="y", labelsize=7)
-    axes.set_xlabel("torch's time / ours")
-    axes.legend(loc="lower right")
+    axes.set_ylim(min([0.7, *first]) * 0.95, max([1.5, *best]) * 1.05)
+    axes.set_xlim(-1, len(rows))
+    axes.set_xticks(places, names, rotation=90, fontsize=7)
+    axes.set_ylabel("torch's time / ours")
+    axes.legend(loc="upper left")
     figure.suptitle(title)
-    figure.savefig(path)
+    figure.savefig(path, dpi=110)
     plt.close(figure)
 
 

@@ -1,9 +1,9 @@
-"""What the host spends around one small GEMM, beside torch and, where installed, Triton, CuPy, ``cutlass.operators``.
+"""Host time of one small GEMM, for Rutlass, torch and, if installed, Triton, CuPy and CUTLASS.
 
-The protocol: ten launches, a wait, then 100 launches on the clock; 30 such rounds, in which the methods take turns; the
-median. Statements stand in the timing loop themselves (`timeit`), as they would in a user's, not in a function that the
-loop calls. The native floor is the same launch in a loop of Rust around the driver's ``cuLaunchKernelEx``, and takes a
-turn before each other.
+A turn of a method is 10 launches to warm up, a synchronization, and 100 timed launches. The methods
+take turns for 30 rounds; the result is the median. The timed statement is inlined into the loop
+(`timeit`), as in user code. The native floor is the same kernel, launched by a Rust loop around
+``cuLaunchKernelEx``; it takes a turn before each turn of a method.
 """
 
 import statistics
@@ -17,7 +17,7 @@ import cutlass_api
 from cutlass_api import _core
 from cutlass_api.bench.report import Row
 
-#: Calls before the clock starts, in each turn: what others left in the caches is not this method's time.
+#: Calls before the timed ones in each turn, to fill the CPU caches that other methods evicted.
 WARMUP = 10
 LAUNCHES = 100
 ROUNDS = 30
@@ -27,7 +27,7 @@ EXTENT = 128
 
 @dataclass(frozen=True)
 class Method:
-    """What takes its turn: ``turn`` spends it and returns the seconds of one call."""
+    """A method to time. ``turn`` runs one turn and returns the seconds of one call."""
 
     name: str
     turn: Callable[[], float]
@@ -35,7 +35,7 @@ class Method:
 
 
 def calls(name: str, statement: str, names: dict[str, Any], note: str = "") -> Method:
-    """A method whose turn is a loop of one statement over these names."""
+    """A method that times a Python statement, with ``names`` as its globals."""
 
     import torch
 
@@ -50,10 +50,10 @@ def calls(name: str, statement: str, names: dict[str, Any], note: str = "") -> M
 
 
 def in_turns(methods: list[Method], floor: Callable[[], float]) -> list[Row]:
-    """Host time of one call of each method: medians over rounds, the GPU idle at the start of each turn.
+    """Host time of one call of each method: medians over rounds. Each turn starts with an idle GPU.
 
-    Before each turn the floor has one of its own, and the ratio is the median of turn over floor: a machine that is
-    slow for a while does not change it.
+    The floor takes a turn before each turn of a method, and the ratio is the median of the
+    quotients, so that a host that is slow for a while does not change the ratio.
     """
     import torch
 
@@ -78,7 +78,7 @@ def in_turns(methods: list[Method], floor: Callable[[], float]) -> list[Row]:
 
 
 def measure() -> list[Row]:
-    """All rows, in the order to print; the native floor is the first. Needs torch and a GPU."""
+    """Times all methods. The first row is the native floor. Needs torch and a GPU."""
     import torch
 
     stream = torch.cuda.Stream()
@@ -167,7 +167,7 @@ def _ours(
 
 
 def _graphs(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Iterator[Method]:
-    """A CUDA graph of some launches, replayed and waited for."""
+    """CUDA graphs of ``GRAPH_LAUNCHES`` launches: replay and synchronization."""
     import torch
 
     for name, launch in (("CUDA graph of", ours), ("CUDA graph of torch.mm,", theirs)):
@@ -189,7 +189,7 @@ def _graphs(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Iterator[Meth
 
 
 def _peers(a: Any, b: Any, out: Any) -> Iterator[Method]:
-    """What others spend on one launch, where they are installed."""
+    """One launch by other packages, if they are installed."""
     import torch
 
     if find_spec("triton") is not None:

@@ -1,4 +1,4 @@
-"""Results as a table on the terminal, as JSON, as a chart. What each needs is imported when it is asked for."""
+"""Results as a table on the terminal, as JSON and as a plot. Imports rich and matplotlib lazily."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a result. ``ratio`` is to the row that the benchmark calls its floor; NaN where that says nothing."""
+    """One row of a result. ``ratio``: the time over the floor's time, or NaN."""
 
     name: str
     microseconds: float
@@ -18,13 +18,13 @@ class Row:
 
 
 def print_table(title: str, rows: Sequence[Row], ratio_name: str) -> None:
-    """Prints rows as a table."""
+    """Prints rows as a table. ``ratio_name`` is the title of the column of ratios."""
     cells = [(row.name, f"{row.microseconds:.2f}", _ratio(row), row.note) for row in rows]
     print_cells(title, ("", "us", ratio_name, ""), cells)
 
 
 def print_cells(title: str, header: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    """Prints a table, numbers to the right: with rich where it is installed, else plainly."""
+    """Prints a table with right-aligned numbers, with rich if it is installed."""
     numeric = [name != "" and at > 0 for at, name in enumerate(header)]
     try:
         from rich.console import Console
@@ -55,12 +55,12 @@ def _ratio(row: Row) -> str:
 
 
 def write_json(path: Path, context: dict[str, Any], rows: Sequence[Row]) -> None:
-    """Writes what was measured, with where and how."""
+    """Writes rows as JSON, after the entries of ``context`` (device, versions)."""
     path.write_text(json.dumps({**context, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
 
 
 def write_bars(path: Path, title: str, rows: Sequence[Row]) -> None:
-    """Draws rows as horizontal bars of microseconds, on a logarithmic axis. Needs matplotlib."""
+    """Plots microseconds as horizontal bars on a logarithmic axis. Needs matplotlib."""
     import matplotlib.pyplot as plt
 
     shown = [row for row in rows if row.microseconds > 0][::-1]

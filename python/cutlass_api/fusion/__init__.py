@@ -11,8 +11,8 @@ the same names. Called on tensors, the function computes the same with torch::
         return D, biased
 
 Names resolve in the scope of the function: to functions of torch, NumPy, ``math`` and this package,
-under any alias. Calls of other functions raise ValueError. Undefined names, and the builtins ``sum``
-and ``max``, resolve to this module. So do all names in source that is a string.
+under any alias. Calls of other functions raise ValueError. Undefined names, and the builtins
+``sum`` and ``max``, resolve to this module. So do all names in source that is a string.
 """
 
 from collections.abc import Callable, Mapping
