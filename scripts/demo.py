@@ -1,6 +1,7 @@
-"""A short tour: make arguments, find kernels, compile one, run it, check the result. `make demo` runs it.
+"""A short tour: create arguments, find kernels, compile one, run it, check the result.
 
-Uses torch where it is installed, else NumPy; a GPU where torch sees one, else the CPU.
+`make demo` runs it: with torch if it is installed, else NumPy; on a GPU if torch finds one, else on
+the CPU.
 """
 
 import time
@@ -16,7 +17,7 @@ def milliseconds(start: float) -> str:
 
 
 def operands(m: int, n: int, k: int) -> tuple[str, Any, Any, Any, Any]:
-    """Where the tour runs, A, B, an output full of NaN, and the product in float64."""
+    """The framework and device, A, B, an output of NaN, and the float64 product."""
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(shape).astype(np.float16) for shape in ((m, k), (k, n)))
     out = np.full((m, n), np.nan, np.float16)
@@ -28,20 +29,8 @@ def operands(m: int, n: int, k: int) -> tuple[str, Any, Any, Any, Any]:
             a, b, out = (torch.from_numpy(array).cuda() for array in (a, b, out))
             return f"torch on {torch.cuda.get_device_name()}", a, b, out, reference
         a, b, out = (torch.from_numpy(array) for array in (a, b, out))
-        return (
-            "torch on the CPU: no GPU was found, so the reference backend computes",
-            a,
-            b,
-            out,
-            reference,
-        )
-    return (
-        "NumPy on the CPU: torch is not installed, so the reference backend computes",
-        a,
-        b,
-        out,
-        reference,
-    )
+        return "torch on the CPU (it finds no GPU): reference backend", a, b, out, reference
+    return "NumPy on the CPU (torch is not installed): reference backend", a, b, out, reference
 
 
 def main() -> None:
@@ -51,40 +40,38 @@ def main() -> None:
 
     start = time.perf_counter()
     args = cutlass_api.arguments.GemmArguments(a, b, out, accumulator_type="float32")
-    print(f"arguments   {args.A} @ {args.B}, made in {milliseconds(start)}")
+    print(f"arguments   {args.A} @ {args.B}, created in {milliseconds(start)}")
 
     start = time.perf_counter()
     kernels = cutlass_api.get_kernels(args)
-    print(
-        f"kernels     {len(kernels)} of {len(cutlass_api.get_kernels())} serve them, found in {milliseconds(start)}:"
-    )
+    found = milliseconds(start)
+    print(f"kernels     {len(kernels)} of {len(cutlass_api.get_kernels())}, found in {found}:")
     for kernel in kernels[:3]:
         print(f"              {kernel.metadata.kernel_name}")
 
     kernel = kernels[0]
     start = time.perf_counter()
     artifact = kernel.compile(args)
-    print(f"compile     {milliseconds(start)} (from the cache on disk, or by NVRTC the first time)")
+    print(f"compile     {milliseconds(start)} (from the disk cache; NVRTC compiles at first use)")
 
     start = time.perf_counter()
     kernel.run(args, artifact)
     result = np.asarray(out.cpu() if hasattr(out, "cpu") else out).astype(np.float64)
-    print(f"run         {milliseconds(start)} with the result brought back")
+    print(f"run         {milliseconds(start)}, including the copy of the result to NumPy")
 
     error = np.linalg.norm(result - reference) / np.linalg.norm(reference)
-    print(f"error       {error:.1e} of the float64 product's norm; float16 rounds at 4.9e-04")
+    print(f"error       {error:.1e} relative to float64; the unit roundoff of float16 is 4.9e-04")
     if not error < 1e-3:
         raise SystemExit("the result is wrong")
 
-    # The GPU kernels compile without a GPU, for any architecture.
+    # GPU kernels compile for any architecture, also without a GPU.
     for_hopper = cutlass_api.get_kernels(args, cc=90)
     if for_hopper and artifact.compiled_obj is None:
         start = time.perf_counter()
         program = for_hopper[0].compile(args, cc=90).compiled_obj
         print(f"\nfor a GPU   {program.kernel_name}")
-        print(
-            f"              compiled for {program.architecture}: {len(program.cubin)} bytes in {milliseconds(start)}"
-        )
+        size, spent = len(program.cubin), milliseconds(start)
+        print(f"              compiled for {program.architecture}: {size} bytes in {spent}")
 
 
 if __name__ == "__main__":

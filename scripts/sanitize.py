@@ -1,12 +1,13 @@
-"""Small odd problems for every family, schedule, type, layout and width of loads, to be run under compute-sanitizer.
+"""Runs every family, schedule, type, layout and load width on small odd shapes.
 
-    python scripts/sanitize.py                                         # compiles everything into the cache on disk
+    python scripts/sanitize.py                      # first without a tool: fills the disk cache
     compute-sanitizer --tool memcheck --error-exitcode 9 python scripts/sanitize.py
     compute-sanitizer --tool racecheck --error-exitcode 9 python scripts/sanitize.py
 
-Every operand is an allocation of its own that ends with its last element, so that a read or write past it is seen. The
-only kernels that run are ours: values are made and compared on the CPU. `--only PART` runs the kernels whose name
-contains it; `--batches 150` gives the persistent grids of Hopper several tiles a CTA.
+Every operand is an allocation that ends with its last element, so that memcheck sees any access
+past it. Values are generated and compared on the CPU: only kernels of Rutlass run. `--only PART`
+selects kernels by a part of their name. `--batches 150` makes each CTA of the persistent sm90 grids
+compute several tiles.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-# An operand in the middle of a pool would hide accesses past its end.
+# In a memory pool, accesses past the end of an operand would go unnoticed.
 os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
 os.environ.setdefault("CUTLASS_API_CACHE_DIR", "/tmp/rutlass-sanitize")
 
@@ -32,7 +33,7 @@ from cutlass_api.arguments import (
 )
 from cutlass_api.metadata import GemmOperandsMetadata, Sm90DesignMetadata
 
-# More than one of the small tiles, part of a large one, several blocks along K, remainders everywhere.
+# Several small tiles, a part of a large tile, several blocks along K, remainders in each dimension.
 M, N, K = 67, 131, 77
 LETTERS = {(0, 0, 1): "t", (0, 1, 0): "n", None: "tn"}
 SIDES = ("A", "B", "out")
@@ -48,7 +49,7 @@ def reducing(accum, C):
 
 
 class Results:
-    """What has run, and what was wrong."""
+    """The number of results by family, and the names of wrong ones."""
 
     def __init__(self) -> None:
         self.families: Counter[str] = Counter()
@@ -58,7 +59,7 @@ class Results:
         self.families[name.split("_")[0]] += 1
         expected = expected.double()
         near = (result.cpu().double() - expected).norm() <= 2e-2 * expected.norm() + 1e-6
-        # Sums of float8 or float16 may lie beyond the type.
+        # Sums may exceed the range of float8 or float16.
         if not near and not expected.isinf().any():
             self.wrong.append(name)
 
@@ -74,14 +75,16 @@ def by_family(kernels: list[cutlass_api.Kernel]) -> list[list[cutlass_api.Kernel
     return list(families.values())
 
 
-# ---- products --------------------------------------------------------------------------------------------------------
+# Products.
 
 
 def loads_of_b(design: Sm90DesignMetadata, layout: str) -> str:
-    """How the tile arrives that lies along wgmma's N: where its rows lie along K, in slices for the CTAs that share it,
-    which may be unequal; else in boxes, whose rows may be shorter where half a box or more would lie outside the tile.
+    """How the operand tile along wgmma's N is loaded.
+
+    A K-major tile arrives in slices of the CTAs that share it ("equal" or "unequal"). Otherwise it
+    arrives in TMA boxes; the last box is "half empty" if at least half of it is outside the tile.
     """
-    crossed = (layout[2] == "n") != design.swapped  # then it is the user's A
+    crossed = (layout[2] == "n") != design.swapped  # the tile is of the user's A
     n, along_k = (0, layout[0] == "t") if crossed else (1, layout[1] == "n")
     tile, sharers = design.tile_shape[n], design.cluster_shape[1 - n]
     if along_k or any(design.packed):
@@ -90,9 +93,11 @@ def loads_of_b(design: Sm90DesignMetadata, layout: str) -> str:
 
 
 def chosen(part: str) -> Iterator[tuple[cutlass_api.Kernel, str]]:
-    """Kernels and layouts: the smallest tile of each family, types, layout and width of loads; of full-width loads the
-    largest too; of Hopper's float16 each schedule, split in either way and swapped or not, by how B's tiles arrive. A
-    simt kernel has one program for all layouts, and sees them all in float32, three in other types.
+    """The kernels to run, each with a layout of A, B and out.
+
+    For each family, types, layout and load width: the kernel with the smallest tile and, with full
+    loads, the one with the largest. For sm90 in float16 also each schedule, split and orientation,
+    by `loads_of_b`. simt has one program for all layouts: all in float32, three in other types.
     """
     groups: dict[tuple, list[cutlass_api.Kernel]] = {}
     for kernel in cutlass_api.get_kernels(cc=cutlass_api.utils.device_cc()):
@@ -119,7 +124,7 @@ def chosen(part: str) -> Iterator[tuple[cutlass_api.Kernel, str]]:
             of_each = (design.consumers, design.split > 1, design.over_grid, design.packed)
             kind = (*of_all, *of_each) if whole else of_all
         else:
-            types = (*types[:2], types[3])  # how an output is stored shows in any one type
+            types = (*types[:2], types[3])  # stores are the same code for all output types
         for layout in layouts:
             loads = loads_of_b(design, layout) if family == "sm90" and whole else None
             groups.setdefault((family, types, layout, kind, loads), []).append(kernel)
@@ -130,7 +135,7 @@ def chosen(part: str) -> Iterator[tuple[cutlass_api.Kernel, str]]:
 
 
 def compile_all(kernels: list[cutlass_api.Kernel]) -> None:
-    """Into the cache on disk, in parallel, with row-major outputs first: others are transposes of these."""
+    """Compiles in parallel. Row-major outputs first: column-major ones use the same programs."""
     cc = cutlass_api.utils.device_cc()
 
     def compile_one(kernel: cutlass_api.Kernel) -> None:
@@ -157,7 +162,7 @@ def operand(
     load_bytes: int,
     fill: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """A strided CUDA tensor whose rows are aligned to `load_bytes`, with its copy on the CPU."""
+    """A CUDA tensor whose rows are aligned to `load_bytes`, and the same tensor on the CPU."""
     elements = max(load_bytes // dtype.itemsize, 1)
     *batch, rows, columns = shape
     minor, major = (columns, rows) if order == "t" else (rows, columns)
@@ -175,7 +180,7 @@ def operand(
 
 
 def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    """A strided tensor's copy, made without a kernel of torch's."""
+    """A copy of a strided tensor on the CPU, without a kernel of torch."""
     count = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
     storage = torch.empty(count, dtype=tensor.dtype)
     storage.copy_(tensor.as_strided((count,), (1,), 0))
@@ -193,20 +198,20 @@ def products(results: Results, part: str, batches: int) -> None:
         )
         sides = [getattr(operands, side) for side in SIDES]
         types = [getattr(torch, side.dtype.name) for side in sides]
-        # A type's first elements may be asked to be further apart than single loads need.
+        # Operands may require larger alignment than their loads.
         loads = [
             max(side.divisibility * dtype.itemsize, side.ptr_alignment_bytes)
             for side, dtype in zip(sides, types, strict=True)
         ]
         m, n, k = M, N, K
         if family_of(kernel) == "sm90" and types[0].itemsize == 2 and types[2] == torch.float32:
-            m, n, k = 72, 136, 80  # it leaves others to sm80
+            m, n, k = 72, 136, 80  # sm90 requires aligned extents for float32 outputs
         if family_of(kernel) == "sm90" and design.load_bytes < 16:
-            k = 76  # threads load whole pieces of a row
+            k = 76  # rows are multiples of the load width
         if family_of(kernel) == "sm90" and design.over_grid:
             if batches > 2:
-                continue  # it is for few tiles
-            k = 2064  # 33 blocks of 16-bit elements, 65 of 32: four parts or eight
+                continue  # grid splits serve few tiles
+            k = 2064  # 33 or 65 blocks along K for 16 or 32 bits: four or eight splits
         narrow = getattr(design, "narrow", None)
         if narrow == "m":
             m = min(13, design.tile_shape[0])
@@ -222,7 +227,7 @@ def products(results: Results, part: str, batches: int) -> None:
         results.compare(f"{name} {layout}", on_cpu(out), rounded.to(types[2]))
 
 
-# ---- the rest --------------------------------------------------------------------------------------------------------
+# Elementwise sums, grouped GEMMs, reductions.
 
 
 def sums(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> None:
@@ -233,14 +238,13 @@ def sums(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> None
             ((67, 131), 0, 2),
             ((5, 4096), 0, 1),
         ]:
-
-            def make() -> tuple[torch.Tensor, torch.Tensor]:
-                flat = torch.randint(-9, 9, (math.prod(shape) * step + offset,)).to(dtype)  # noqa: B023
-                strides = [math.prod(shape[at + 1 :]) * step for at in range(len(shape))]  # noqa: B023
-                on_gpu = flat.to("cuda")
-                return tuple(t.as_strided(shape, strides, offset) for t in (on_gpu, flat))  # noqa: B023
-
-            (a, a_cpu), (b, b_cpu), (out, _) = make(), make(), make()
+            strides = [math.prod(shape[at + 1 :]) * step for at in range(len(shape))]
+            flat = [
+                torch.randint(-9, 9, (math.prod(shape) * step + offset,)).to(dtype)
+                for _ in range(3)
+            ]
+            a, b, out = (each.to("cuda").as_strided(shape, strides, offset) for each in flat)
+            a_cpu, b_cpu, _ = (each.as_strided(shape, strides, offset) for each in flat)
             for kernel in filter(wanted, cutlass_api.get_kernels(ElementwiseArguments(a, b, out))):
                 kernel.run(ElementwiseArguments(a, b, out))
                 torch.cuda.synchronize()
@@ -301,25 +305,23 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--only", default="", metavar="PART", help="run only kernels whose name contains this"
+        "--only", default="", metavar="PART", help="run only kernels with PART in their name"
     )
-    parser.add_argument("--batches", type=int, default=2, help="of products")
+    parser.add_argument("--batches", type=int, default=2, help="batches of each product")
     parser.add_argument(
         "--skip-products", action="store_true", help="run only sums, groups and reductions"
     )
     arguments = parser.parse_args()
     start, results = time.time(), Results()
     torch.manual_seed(0)
-    torch.set_float32_matmul_precision("high")  # kernels for tf32 refuse to run otherwise
+    torch.set_float32_matmul_precision("high")  # tf32 kernels refuse to run otherwise
     if not arguments.skip_products:
         products(results, arguments.only, arguments.batches)
     if arguments.batches == 2:
         for more in (sums, groups, reductions):
             more(results, lambda kernel: arguments.only in kernel.metadata.kernel_name)
-    print(
-        f"{results.families.total()} results in {time.time() - start:.1f} s: {dict(results.families)}",
-        flush=True,
-    )
+    total, seconds = results.families.total(), time.time() - start
+    print(f"{total} results in {seconds:.1f} s: {dict(results.families)}", flush=True)
     for name in results.wrong:
         print(f"WRONG: {name}")
     return 1 if results.wrong or not results.families else 0

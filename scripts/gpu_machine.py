@@ -1,0 +1,259 @@
+"""Tests and benchmarks on a GPU machine without Rust or a network.
+
+    python scripts/gpu_machine.py prepare                       # here: fills .gpu_machine/
+    python .gpu_machine/scripts/gpu_machine.py run STEP...      # there, in a copy of that folder
+
+`prepare` builds the wheel and collects it with the tests, benchmarks, notebooks and scripts. The
+GPU machine needs Linux on the same architecture, Python 3.10 or later, torch, pytest, pytest-xdist,
+hypothesis and, for `sanitize`, compute-sanitizer. Results go to $OUT, else to .gpu_machine/out.
+
+Steps:
+{steps}
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: The checkout here, the prepared folder there.
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / ".gpu_machine"
+COLLECTED = ("tests", "benchmarks", "notebooks", "scripts", "docs", "pyproject.toml", "*.md")
+#: Packages that run the notebooks.
+PACKAGES = ["nbclient", "ipykernel"]
+#: Compiled programs of all tables of shapes: compiling takes the GPU machine minutes.
+PROGRAMS = "programs.tar.xz"
+TABLES = ("public", "random", "other")
+#: Kernels whose compilation `cold` times: the largest tile, a common one and a small one.
+COLD = ("128x192x64_pingpong", "128x256x64_cooperative", "128x64x64")
+
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+SANITIZE = [sys.executable, "scripts/sanitize.py", "--only", "sm90"]
+BENCH = [sys.executable, "-m", "cutlass_api", "bench"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Commands that run one after another.
+
+    ``seconds``: the time limit of all commands together. ``lines``: how many of the last lines of
+    each command's output to print.
+    """
+
+    about: str
+    commands: list[list[str]]
+    seconds: float
+    lines: int = 12
+
+
+def sanitizer(tool: str) -> list[str]:
+    return ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *SANITIZE]
+
+
+def gemm(table: str, *dtypes: str) -> list[str]:
+    """The benchmark of a table of shapes."""
+    out = f"{{out}}/{table}_{'_'.join(dtypes)}"
+    shapes = f"benchmarks/{table}_shapes.json"
+    files = ["--shapes", shapes, "--json", f"{out}.json", "--plot", f"{out}.png"]
+    return [*BENCH, "gemm", "--dtype", *dtypes, *files]
+
+
+STEPS = {
+    "tests": Step(
+        "all GPU tests except those of times",
+        [[*PYTEST, "-m", "gpu and not timing", "-n", "14", "--dist", "worksteal"]],
+        560,
+        40,
+    ),
+    "timing": Step("GPU tests of times", [[*PYTEST, "-m", "gpu and timing"]], 120, 20),
+    "devices": Step("tests that need two GPUs", [[*PYTEST, "tests/test_gpu_devices.py"]], 90),
+    "sanitize": Step(
+        "memcheck and racecheck of sm90",
+        [SANITIZE, sanitizer("memcheck"), sanitizer("racecheck")],
+        240,
+    ),
+    "table": Step("the public table in float16", [gemm("public", "float16")], 300, 60),
+    "types": Step(
+        "the public table in bfloat16 and tf32", [gemm("public", "bfloat16", "tf32")], 500, 100
+    ),
+    "random": Step("random shapes in float16", [gemm("random", "float16")], 240, 80),
+    "other": Step("other shapes in float16", [gemm("other", "float16")], 120, 50),
+    "latency": Step(
+        "host time of a launch",
+        [[*BENCH, "latency", "--json", "{out}/latency.json", "--plot", "{out}/latency.png"]],
+        60,
+        30,
+    ),
+    "cold": Step(
+        "compilation of single kernels",
+        [[sys.executable, "scripts/gpu_machine.py", "cold"]] * 3,
+        60,
+    ),
+}
+
+
+def prepare(python: str, with_programs: bool) -> None:
+    """Fills .gpu_machine/ for a machine with this version of Python."""
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir()
+    for path in (path for pattern in COLLECTED for path in ROOT.glob(pattern)):
+        if path.is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", ".*")
+            shutil.copytree(path, FOLDER / path.name, ignore=ignored)
+        else:
+            shutil.copy(path, FOLDER)
+    subprocess.run(["make", "wheel"], cwd=ROOT, check=True)
+    wheels = sorted((ROOT / "dist").glob("rutlass-*.whl"), key=lambda wheel: wheel.stat().st_mtime)
+    shutil.copy(wheels[-1], FOLDER)
+    download = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:"]
+    download += ["--python-version", python, "--dest", str(FOLDER)]
+    subprocess.run([*download, *PACKAGES], check=True)
+    if with_programs:
+        with tempfile.TemporaryDirectory() as folder:
+            os.environ["CUTLASS_API_CACHE_DIR"] = folder
+            compile_tables()
+            with tarfile.open(FOLDER / PROGRAMS, "w:xz") as archive:
+                archive.add(folder, "programs")
+    size = sum(file.stat().st_size for file in FOLDER.rglob("*") if file.is_file())
+    print(f"{FOLDER}: {size / 2**20:.0f} MiB")
+
+
+def fake_arguments(m: int, n: int, k: int, layout: str) -> Any:
+    """Arguments of a float16 product on a CUDA device, without memory."""
+    import torch
+    from cutlass_api.arguments import GemmArguments
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def matrix(rows: int, columns: int, order: str) -> torch.Tensor:
+        extents = (rows, columns) if order == "t" else (columns, rows)
+        tensor = torch.empty(*extents, device="cuda", dtype=torch.float16)
+        return tensor if order == "t" else tensor.T
+
+    with FakeTensorMode():
+        a, b, out = matrix(m, k, layout[0]), matrix(k, n, layout[1]), matrix(m, n, "t")
+        return GemmArguments(a, b, out, accumulator_type=torch.float32)
+
+
+def compile_tables() -> None:
+    """Compiles every kernel that serves a shape of the tables, for compute capability 9.0."""
+    import cutlass_api
+    from cutlass_api.bench.gemm import table
+
+    programs: dict[str, Any] = {}
+    for name in TABLES:
+        for shape in table(ROOT / f"benchmarks/{name}_shapes.json"):
+            if not shape.groups:
+                args = fake_arguments(shape.m, shape.n, shape.k, shape.layout)
+                for kernel in cutlass_api.get_kernels(args, cc=90):
+                    programs[kernel.metadata.kernel_name] = (kernel, args)
+    print(f"compiling {len(programs)} kernels", flush=True)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda pair: pair[0].compile(pair[1], 90), programs.values()))
+
+
+def run(names: list[str]) -> None:
+    """Runs steps on the GPU machine."""
+    # One folder for each wheel: a machine may see several.
+    (wheel,) = ROOT.glob("rutlass-*.whl")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    installed = Path(tempfile.gettempdir()) / f"rutlass-{digest[:12]}"
+    site, programs = installed / "site", installed / "programs"
+    if not site.exists():
+        pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
+        wheels = [str(each) for each in ROOT.glob("*.whl")]
+        subprocess.run([*pip, "--target", str(site), *wheels], check=True)
+        if (ROOT / PROGRAMS).exists():
+            with tarfile.open(ROOT / PROGRAMS) as archive:
+                archive.extractall(installed, filter="data")
+    out = Path(os.environ.get("OUT", ROOT / "out"))
+    out.mkdir(exist_ok=True)
+    environment = os.environ | {"PYTHONPATH": str(site), "CUTLASS_API_CACHE_DIR": str(programs)}
+    for name in names:
+        begin, step = time.monotonic(), STEPS[name]
+        for command in step.commands:
+            left = step.seconds - (time.monotonic() - begin)
+            arguments = [part.replace("{out}", str(out)) for part in command]
+            outcome, printed = execute(arguments, environment, left)
+            title = " ".join(command[1:4])
+            print(f"== {name}: {title}: {outcome}, {time.monotonic() - begin:.0f} s")
+            print("\n".join(printed.splitlines()[-step.lines :]), flush=True)
+
+
+def execute(command: list[str], environment: dict[str, str], seconds: float) -> tuple[str, str]:
+    """Runs a command. Returns how it ended and its output."""
+    with tempfile.TemporaryFile("w+") as output:
+        pipes: dict[str, Any] = {"stdout": output, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, start_new_session=True, **pipes
+        )
+        try:
+            outcome = f"exit status {process.wait(max(seconds, 1))}"
+        except subprocess.TimeoutExpired:
+            # Workers of the command must not run beside the next one.
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            outcome = "time limit"
+        output.seek(0)
+        return outcome, output.read()
+
+
+def cold() -> None:
+    """Times the compilation of single kernels, beside the speed of this machine's Python."""
+    os.environ["CUDA_CACHE_DISABLE"] = "1"
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["CUTLASS_API_CACHE_DIR"] = folder
+        import cutlass_api
+
+        args = fake_arguments(4096, 4096, 4096, "tt")
+        kernels = {k.metadata.kernel_name: k for k in cutlass_api.get_kernels(args, cc=90)}
+        for part in COLD:
+            name = next(name for name in kernels if part in name and "packed" not in name)
+            begin = time.perf_counter()
+            kernels[name].compile(args, 90)
+            seconds = time.perf_counter() - begin
+            begin = time.perf_counter()
+            sum(number * number for number in range(1_000_000))
+            pace = time.perf_counter() - begin
+            print(json.dumps({name: round(seconds, 3), "a million additions": round(pace, 3)}))
+
+
+def main() -> None:
+    steps = "\n".join(f"  {name:9} {step.about}" for name, step in STEPS.items())
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").format(steps=steps),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="command")
+    preparing = commands.add_parser("prepare", help="fill .gpu_machine/")
+    preparing.add_argument(
+        "--without-programs", action="store_true", help="do not compile the tables' kernels here"
+    )
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    preparing.add_argument(
+        "--python", default=here, metavar="VERSION", help=f"Python of the GPU machine ({here})"
+    )
+    preparing.set_defaults(
+        run=lambda options: prepare(options.python, not options.without_programs)
+    )
+    running = commands.add_parser("run", help="run steps on the GPU machine")
+    running.add_argument("steps", nargs="+", choices=STEPS, metavar="STEP")
+    running.set_defaults(run=lambda options: run(options.steps))
+    commands.add_parser("cold", help="time compilations").set_defaults(run=lambda _: cold())
+    options = parser.parse_args()
+    options.run(options)
+
+
+if __name__ == "__main__":
+    main()
