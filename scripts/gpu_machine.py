@@ -107,7 +107,7 @@ STEPS = {
 def prepare(python: str, with_programs: bool) -> None:
     """Fills .gpu_machine/ for a machine with this version of Python."""
     shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir()
+    (FOLDER / "wheels").mkdir(parents=True)
     for path in (path for pattern in COLLECTED for path in ROOT.glob(pattern)):
         if path.is_dir():
             ignored = shutil.ignore_patterns("__pycache__", ".*")
@@ -116,9 +116,9 @@ def prepare(python: str, with_programs: bool) -> None:
             shutil.copy(path, FOLDER)
     subprocess.run(["make", "wheel"], cwd=ROOT, check=True)
     wheels = sorted((ROOT / "dist").glob("rutlass-*.whl"), key=lambda wheel: wheel.stat().st_mtime)
-    shutil.copy(wheels[-1], FOLDER)
+    shutil.copy(wheels[-1], FOLDER / "wheels")
     download = [sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:"]
-    download += ["--python-version", python, "--dest", str(FOLDER)]
+    download += ["--python-version", python, "--dest", str(FOLDER / "wheels")]
     subprocess.run([*download, *PACKAGES], check=True)
     if with_programs:
         with tempfile.TemporaryDirectory() as folder:
@@ -166,13 +166,13 @@ def compile_tables() -> None:
 def run(names: list[str]) -> None:
     """Runs steps on the GPU machine."""
     # One folder for each wheel: a machine may see several.
-    (wheel,) = ROOT.glob("rutlass-*.whl")
+    (wheel,) = ROOT.glob("wheels/rutlass-*.whl")
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     installed = Path(tempfile.gettempdir()) / f"rutlass-{digest[:12]}"
     site, programs = installed / "site", installed / "programs"
     if not site.exists():
         pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
-        wheels = [str(each) for each in ROOT.glob("*.whl")]
+        wheels = [str(each) for each in ROOT.glob("wheels/*.whl")]
         subprocess.run([*pip, "--target", str(site), *wheels], check=True)
         if (ROOT / PROGRAMS).exists():
             with tarfile.open(ROOT / PROGRAMS) as archive:

@@ -6,11 +6,8 @@ import ctypes
 import gc
 import json
 import os
-import re
-import runpy
 import threading
 from functools import partial
-from pathlib import Path
 
 import cutlass_api
 import numpy
@@ -21,8 +18,6 @@ from gpu_helpers import SLEEP_CYCLES, Gemm, family_of, say
 from helpers import fake_gemm, run_python
 
 pytestmark = pytest.mark.gpu
-
-ROOT = Path(__file__).parent.parent
 
 
 # ---- streams ---------------------------------------------------------------------------------------------------------
@@ -449,27 +444,7 @@ def test_another_context_of_the_device_may_be_current_and_a_capture_goes_on() ->
     assert current_context() == own
 
 
-# ---- the README, and how long it takes -------------------------------------------------------------------------------
-
-
-def test_the_readme_s_examples_run(tmp_path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    examples = [block for block in blocks if "GemmArguments(" in block and "import" in block]
-    assert examples, "the README shows no complete example"
-    for example in examples:
-        file = tmp_path / "example.py"
-        file.write_text(example)
-        names = runpy.run_path(str(file))
-        torch.cuda.synchronize()
-        a, b, out = names["a"], names["b"], names["out"]
-        expected, theirs = a.double() @ b.double(), a @ b
-        if "epilogue" in names:
-            expected, theirs = (
-                names["epilogue"](product, names["bias"].to(product.dtype), 0.5)[0]
-                for product in (expected, theirs)
-            )
-        ours, theirs = ((x.double() - expected).norm() for x in (out, theirs))
-        assert out.is_cuda and ours <= 1.2 * theirs
+# ---- times --------------------------------------------------------------------------------------
 
 
 @pytest.mark.timing

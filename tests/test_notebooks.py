@@ -1,4 +1,4 @@
-"""The notebooks: every one runs from top to bottom on a GPU, and is kept with the outputs of such a run."""
+"""The notebooks run from top to bottom, and are stored with the outputs of a run on a GPU."""
 
 import ast
 import json
@@ -46,12 +46,12 @@ def test_it_runs(path):
 
 
 def needs_a_gpu(path):
-    """Whether a notebook says in its first lines that it does."""
+    """Whether the first cell of a notebook states that it needs a GPU."""
     first = json.loads(path.read_text())["cells"][0]
     return "It needs a CUDA GPU" in "".join(first["source"]).replace("\n", " ")
 
 
-#: Runs the code of a notebook as its cells are, each known to `inspect` and tracebacks.
+#: Runs the code of a notebook cell by cell, with sources that `inspect` and tracebacks find.
 EXECUTE = """
     import json, linecache, sys
     names = {"__name__": "__main__"}
@@ -77,7 +77,7 @@ def test_it_runs_without_a_gpu(path):
 
 
 def cells_of_a_printed_notebook(text):
-    """The code cells of a notebook saved as text: after each `In [...]:`, the longest run of lines that is Python."""
+    """The code cells of a notebook saved as text: the longest valid Python after each `In [...]:`."""
     for printed in re.split(r"^In \[[^\]]*\]:\n", text, flags=re.MULTILINE)[1:]:
         lines = printed.splitlines()
         for end in range(len(lines), 0, -1):
@@ -92,7 +92,7 @@ def cells_of_a_printed_notebook(text):
 
 @pytest.mark.gpu
 def test_the_original_s_latency_notebook_runs_unchanged(capsys):
-    """Not ours to keep here: it lies beside the checkout where the project was given it."""
+    """The notebook of the original `cutlass_api`, if it is beside this checkout."""
     found = sorted((ROOT.parent / "shared" / "seeds").glob("000_*.txt"))
     if not found:
         pytest.skip("the original's notebook is not beside this checkout (shared/seeds/000_*.txt)")

@@ -1,0 +1,56 @@
+"""The Python snippets of the pages run as they stand."""
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+NEEDS_A_GPU = "# Needs a CUDA GPU."
+
+
+def snippets():
+    for page in PAGES:
+        text = page.read_text() if page.exists() else ""
+        for match in FENCE.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            marks = [pytest.mark.gpu] if match[1].startswith(NEEDS_A_GPU) else []
+            name = f"{page.relative_to(ROOT)}:{line}"
+            yield pytest.param(match[1], id=name, marks=marks)
+
+
+@pytest.mark.parametrize("code", list(snippets()))
+def test_a_snippet_runs(code, tmp_path):
+    # In a file, as epilogue functions are parsed from their source.
+    path = tmp_path / "snippet.py"
+    path.write_text(code)
+    if code.startswith(NEEDS_A_GPU):  # and may set options of torch
+        subprocess.run([sys.executable, path], check=True, timeout=300)
+        return
+    names = runpy.run_path(str(path))
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    if {"a", "b", "out"} <= names.keys() and ".run(args" in code:
+        expected = names["a"].double() @ names["b"].double()
+        if "epilogue" in names:
+            expected, _ = names["epilogue"](expected, names["bias"].double(), 0.5)
+        assert (names["out"].double() - expected).norm() < 1e-3 * expected.norm()
+
+
+def test_the_readme_has_snippets():
+    assert len(FENCE.findall(PAGES[0].read_text())) >= 5
+
+
+@pytest.mark.parametrize("page", PAGES[:2], ids=lambda page: page.name)
+def test_links_and_paths_exist(page):
+    text = page.read_text()
+    linked = re.findall(r"\]\(([^)#:]+)\)", text)
+    named = re.findall(r"`((?:src|kernels|docs|tests|scripts|benchmarks|notebooks)/[\w/.]*)`", text)
+    missing = [path for path in {*linked, *named} if not (ROOT / path).exists()]
+    assert not missing
