@@ -77,7 +77,7 @@ def test_it_runs_without_a_gpu(path):
 
 
 def cells_of_a_printed_notebook(text):
-    """The code cells of a notebook saved as text: the longest valid Python after each `In [...]:`."""
+    """The code cells of a notebook saved as text: the longest Python after each `In [...]:`."""
     for printed in re.split(r"^In \[[^\]]*\]:\n", text, flags=re.MULTILINE)[1:]:
         lines = printed.splitlines()
         for end in range(len(lines), 0, -1):
