@@ -10,14 +10,15 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks/README.md"]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 NEEDS_A_GPU = "# Needs a CUDA GPU."
 
 
 def snippets():
     for page in PAGES:
-        text = page.read_text() if page.exists() else ""
+        text = page.read_text()
         for match in FENCE.finditer(text):
             line = text.count("\n", 0, match.start()) + 1
             marks = [pytest.mark.gpu] if match[1].startswith(NEEDS_A_GPU) else []
@@ -47,10 +48,11 @@ def test_the_readme_has_snippets():
     assert len(FENCE.findall(PAGES[0].read_text())) >= 5
 
 
-@pytest.mark.parametrize("page", PAGES[:2], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_paths_exist(page):
     text = page.read_text()
-    linked = re.findall(r"\]\(([^)#:]+)\)", text)
+    linked = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
     named = re.findall(r"`((?:src|kernels|docs|tests|scripts|benchmarks|notebooks)/[\w/.]*)`", text)
-    missing = [path for path in {*linked, *named} if not (ROOT / path).exists()]
+    paths = {page.parent / path for path in linked} | {ROOT / path for path in named}
+    missing = sorted(str(path.relative_to(ROOT)) for path in paths if not path.exists())
     assert not missing
