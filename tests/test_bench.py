@@ -1,4 +1,4 @@
-"""`python -m cutlass_api bench`: results, plots and refusals."""
+"""`python -m cutlass_api bench`: its report, and its message on a machine without a GPU."""
 
 import json
 import math
@@ -225,7 +225,7 @@ def test_gemm_on_a_gpu(tmp_path: Path) -> None:
 
 
 class Clock:
-    """A graph with a known time, on a GPU that slows down under load."""
+    """Replaces a graph: a kernel of this duration, on a chip that slows down under load."""
 
     turns = 0
 

@@ -409,8 +409,8 @@ CHECKS = {
                 raise AssertionError("registered")
         assert mine() == ["mine_f32", "mine_f64"]
     """,
-    "a CudaKernel with missing attributes is refused": """
-        for has, lacks in (({}, "source, function, operands"), ({"source": "", "operands": None}, "has no function")):
+    "a CudaKernel that lacks something is refused": """
+        for has, lacks in (({}, "source, function, operands"), ({"source": "", "operands": None}, "lacks function")):
             try:
                 Mine.register(type("Mine", (cutlass_api.CudaKernel,), has))
             except TypeError as error:

@@ -197,8 +197,7 @@ class CudaKernel(Kernel):
         missing = [name for name in ("source", "function", "operands") if not hasattr(cls, name)]
         if missing:
             raise TypeError(
-                f"{cls.__qualname__} has no {', '.join(missing)}; a CudaKernel defines them as "
-                "class attributes"
+                f"{cls.__qualname__} lacks {', '.join(missing)}: define them as class attributes"
             )
 
     @classmethod
