@@ -235,7 +235,7 @@ def test_what_is_no_capability(cc, artifact):
             cc=cc
         ),
     ):
-        with pytest.raises(ValueError, match=f"cc is {cc}; give ten times major plus minor"):
+        with pytest.raises(ValueError, match=f"cc is {cc}; pass ten times major plus minor"):
             ask()
 
 

@@ -400,7 +400,7 @@ def test_numbers_that_their_type_does_not_hold():
         device.expect_words(5)
         f(x, float("inf"), 2**32 - 1, -128, True)
         assert device.last_launch(5).words[2] == 2**32 - 1
-        with raises(ValueError, "cc is -1; give ten times major plus minor"):
+        with raises(ValueError, "cc is -1; pass ten times major plus minor"):
             f.compile(cc=-1)
         with raises(OverflowError, "a of f is float32, which does not hold 1e+300"):
             f(x, 1e300, 0, 0, True)
@@ -612,7 +612,7 @@ def test_a_kernel_runs_with_its_parameters():
         for wrong in (3, artifact.compiled_obj):
             with raises(TypeError, "compiled_artifact is a", "give what compile() returned, or None"):
                 kernel.run(args, wrong)
-        with raises(ValueError, "cc is -1; give ten times major plus minor"):
+        with raises(ValueError, "cc is -1; pass ten times major plus minor"):
             kernel.compile(args, cc=-1)
         device.library.stand_in_set_capability(90)
         with raises(ValueError, "compiled_artifact is for sm_80, which does not run on cuda:0"):

@@ -174,9 +174,9 @@ def test_an_unknown_provider(providers):
 
 def test_other_wrong_parameters_are_named():
     for cc in ("90", True, torch.ones(3)):
-        with pytest.raises(TypeError, match=r"^cc is .*; give ten times major plus minor"):
+        with pytest.raises(TypeError, match=r"^cc is .*; pass ten times major plus minor"):
             cutlass_api.get_kernels(cc=cc)
-    with pytest.raises(TypeError, match=r"^providers is 'nvrtc'; give a list of names"):
+    with pytest.raises(TypeError, match=r"^providers is 'nvrtc'; pass a list of names"):
         cutlass_api.get_kernels(providers="nvrtc")
     with pytest.raises(TypeError, match=r"^args is a Tensor; give GemmArguments"):
         cutlass_api.get_kernels(*torch.ones(3, 2, 2))

@@ -158,7 +158,7 @@ def test_what_does_not_fit_is_named():
         cutlass_api.matmul([[1.0]], a)
     with pytest.raises(TypeError, match=r"^B is a list"):
         cutlass_api.matmul(a, [1])
-    with pytest.raises(TypeError, match=r"^accumulator_type: 'foo' names no"):
+    with pytest.raises(TypeError, match=r"^accumulator_type: 'foo' does not name"):
         cutlass_api.matmul(a, a.mT, accumulator_type="foo")
     with FakeTensorMode():
         described = torch.empty(4, 3)

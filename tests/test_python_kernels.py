@@ -404,7 +404,7 @@ CHECKS = {
             try:
                 Mine.register(wrong)
             except TypeError as error:
-                assert "is no kernel class" in str(error)
+                assert "is not a kernel class" in str(error)
             else:
                 raise AssertionError("registered")
         assert mine() == ["mine_f32", "mine_f64"]
@@ -434,7 +434,7 @@ CHECKS = {
             try:
                 cutlass_api.get_kernels()
             except TypeError as error:
-                assert "generate_kernels of Odd gave" in str(error), error
+                assert "generate_kernels of Odd returned" in str(error), error
             else:
                 raise AssertionError("found")
         given = []
@@ -451,7 +451,7 @@ CHECKS = {
             try:
                 cutlass_api.get_kernels()
             except ValueError as error:
-                assert f'Twin has a kernel named "{name}", as another has' in str(error), error
+                assert f'Twin has a kernel named "{name}", a name that another' in str(error), error
             else:
                 raise AssertionError("two of one name")
         name = "mine_twin"
