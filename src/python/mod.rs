@@ -14,8 +14,6 @@ mod matmul;
 mod metadata;
 mod options;
 mod prepared;
-mod scope;
-mod source;
 mod status;
 mod stream;
 mod tensors;
