@@ -14,6 +14,7 @@ mod matmul;
 mod metadata;
 mod options;
 mod prepared;
+mod replace;
 mod status;
 mod stream;
 mod tensors;
