@@ -1,4 +1,4 @@
-"""`python -m cutlass_api bench`: what it reports, and that it says so where there is nothing to measure on."""
+"""`python -m cutlass_api bench`: its report, and its message on a machine without a GPU."""
 
 import json
 import math
@@ -146,7 +146,8 @@ ROW = "it must be [m, n, k] in positive integers"
         ('{"a": {"mnk": [[true, 2, 3]]}}', f"group 'a' has [True, 2, 3] in mnk; {ROW}"),
         (
             '{"a": {"total_m_n_k_groups": [[1, 2, 3]]}}',
-            "group 'a' has [1, 2, 3] in total_m_n_k_groups; it must be [total m, n, k, groups] in positive integers",
+            "group 'a' has [1, 2, 3] in total_m_n_k_groups; "
+            "it must be [total m, n, k, groups] in positive integers",
         ),
     ],
 )
@@ -202,7 +203,7 @@ def test_gemm_on_a_gpu(tmp_path: Path) -> None:
 
 
 class Clock:
-    """In place of a graph: a kernel that takes so long, on a chip that becomes slower while it is at work."""
+    """Replaces a graph: a kernel of this duration, on a chip that slows down under load."""
 
     turns = 0
 

@@ -1,4 +1,4 @@
-"""Fused epilogues without a GPU: what the CPU reference computes, which kernels fuse it, what does not fit."""
+"""Fused epilogues without a GPU: CPU reference results, kernels that fuse, refused operands."""
 
 import cutlass_api
 import numpy
@@ -313,7 +313,7 @@ def test_every_family_offers_kernels():
 
 def test_a_kernel_is_known_by_its_epilogue_and_its_types():
     first = cutlass_api.get_kernels(fake_fused(), cc=90)[0]
-    # Other numbers, shapes and pitches of operands are the same kernel; other types and functions are another.
+    # Other numbers, shapes and strides keep the kernel; other types and functions need another.
     wide = fake(512, 512)[:256, 128:384]
     assert cutlass_api.get_kernels(fake_fused(alpha=5, C=wide, beta=-1.0), cc=90)[0] is first
     other = fake_fused(operand=torch.float32)
@@ -471,7 +471,8 @@ def test_missing_and_extra_operands():
         ):
             outputs(**given)
     with pytest.raises(
-        ValueError, match="Argument alpha is neither a parameter nor an output of the epilogue function"
+        ValueError,
+        match="Argument alpha is neither a parameter nor an output of the epilogue function",
     ):
         outputs(C=c, D=d, E=e, alpha=1)
     for wrong in ("text", None, [1.0], object()):

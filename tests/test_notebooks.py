@@ -1,4 +1,6 @@
-"""The notebooks: every one runs from top to bottom on a GPU, and is kept with the outputs of such a run."""
+"""The notebooks: each runs from top to bottom on a GPU, and is stored with the outputs of such a
+run.
+"""
 
 import ast
 import json
@@ -77,7 +79,9 @@ def test_it_runs_without_a_gpu(path):
 
 
 def cells_of_a_printed_notebook(text):
-    """The code cells of a notebook saved as text: after each `In [...]:`, the longest run of lines that is Python."""
+    """The code cells of a notebook saved as text: after each `In [...]:`, the longest run of Python
+    lines.
+    """
     for printed in re.split(r"^In \[[^\]]*\]:\n", text, flags=re.MULTILINE)[1:]:
         lines = printed.splitlines()
         for end in range(len(lines), 0, -1):
