@@ -279,7 +279,7 @@ def test_every_shape_finds_a_kernel(shape, layout, dtype):
     ],
 )
 def test_sums_of_halves_stay_in_float32_on_hopper_where_rows_end_aligned(layout, m, n, k, served):
-    """Elsewhere torch's product is the more exact one, and sm80's is (docs/notes/accuracy.md)."""
+    """For unaligned rows, products of torch and sm80 are more exact (docs/design/accuracy.md)."""
     for dtype in (torch.float16, torch.bfloat16):
         args = fake_gemm(m, n, k, dtype=dtype, out=torch.float32, layout=layout)
         families = {name.split("_")[0] for name in names(cutlass_api.get_kernels(args, cc=90))}
