@@ -1,4 +1,6 @@
-"""What holds for every test: no test touches the user's cache, and those of a GPU are skipped where there is none."""
+"""Rules for every test: it leaves the user's cache alone, and without a GPU the GPU tests are
+skipped.
+"""
 
 import cutlass_api
 import pytest

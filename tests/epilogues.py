@@ -1,4 +1,6 @@
-"""Epilogue functions for tests, with what each is given; called on torch tensors, they say what is expected."""
+"""Epilogue functions for tests, with their operands. Called on torch tensors, they return the
+expected values.
+"""
 
 import builtins
 from dataclasses import dataclass, field
@@ -19,7 +21,7 @@ from cutlass_api.fusion.activation import (
 from helpers import INTEGERS, coarse, fake
 from torch.nn import functional
 
-#: How far apart a value may be from torch's, relative and absolute, by the type that it is stored in.
+#: Relative and absolute tolerance against torch, by the stored type.
 CLOSE = {
     torch.float64: (1e-12, 1e-12),
     torch.float32: (3e-6, 3e-6),
@@ -31,7 +33,9 @@ CLOSE = {
 
 
 def assert_close(actual, wanted, what=""):
-    """Values as wanted, within the rounding of the type that they are stored in, or computed in: `wanted`'s own."""
+    """Checks values against `wanted`, within the rounding of the stored type and of the computing
+    type, which is `wanted`'s dtype.
+    """
     wanted = wanted.broadcast_to(actual.shape)
     if actual.dtype in INTEGERS:
         assert torch.equal(actual.long(), wanted.long()), what
@@ -49,7 +53,7 @@ def assert_close(actual, wanted, what=""):
     )
 
 
-# ---- functions -------------------------------------------------------------------------------------------------------
+# ---- functions -----------------------------------------------------------------------------------
 
 
 def plain(accum):
@@ -230,7 +234,9 @@ REDUCTIONS = [
 
 
 def expected(function, accum, given, compute=torch.float32):
-    """What the function returns, by name, in the type that it computes in. Integers among themselves stay integers."""
+    """The function's results by name, in the computing type. Operations among integers stay
+    integer.
+    """
 
     def widened(value):
         return (

@@ -1,5 +1,5 @@
-"""What the GPU tests share: operands that lie in memory in every way, outputs that show what was not written and what
-should not have been, and errors beside the errors that torch makes.
+"""Helpers of the GPU tests: operands in every memory layout, outputs that detect missing and stray
+writes, and errors relative to torch's.
 """
 
 import os
@@ -29,10 +29,10 @@ ROUNDOFF = {
     torch.float64: 2.0**-53,
 }
 TF32_ROUNDOFF = 2.0**-11
-#: Outputs with fewer different elements have errors that scatter too much to be compared as a ratio.
+#: Outputs with fewer distinct elements have errors that scatter too much to be compared as a ratio.
 ENOUGH_FOR_A_RATIO = 4096
 
-#: About a tenth of a second on a chip of 1 to 2 GHz: long enough that a launch on the wrong stream comes too early.
+#: About 0.1 s at 1 to 2 GHz: long enough that a launch on the wrong stream reads the old values.
 SLEEP_CYCLES = 200_000_000
 
 #: Kept on either side of every operand. A multiple of 16, so that it leaves the operand aligned.
@@ -74,7 +74,7 @@ def say(request: pytest.FixtureRequest, text: str) -> None:
         print(f"\n{text}", flush=True)
 
 
-# ---- kernels ---------------------------------------------------------------------------------------------------------
+# ---- kernels -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def rounds_to_tf32(kernel: cutlass_api.Kernel) -> bool:
 
 
 def layouts_of(kernel: cutlass_api.Kernel) -> list[str]:
-    """The layouts that a kernel is made for, as "tnt": of A, B and out; t row-major, n column-major."""
+    """A kernel's layouts of A, B and out, such as "tnt": t row-major, n column-major."""
     operands = kernel.metadata.operands
     letters = {(0, 0, 1): "t", (0, 1, 0): "n", None: "tn"}
     a, b, out = (letters[side.stride] for side in (operands.A, operands.B, operands.out))
@@ -120,7 +120,9 @@ def layouts_of(kernel: cutlass_api.Kernel) -> list[str]:
 
 
 def from_registers(kernel: cutlass_api.Kernel) -> bool:
-    """Whether it loads an operand into registers: float32 that the tensor cores cannot read from shared memory."""
+    """Whether a kernel loads an operand into registers: float32 that wgmma cannot read from shared
+    memory.
+    """
     if family_of(kernel) != "sm90" or types_of(kernel).a != torch.float32:
         return False
     operands, packed = kernel.metadata.operands, kernel.metadata.design.packed
@@ -146,7 +148,7 @@ def float32_precision(precision: str):
         torch.set_float32_matmul_precision(before)
 
 
-# ---- operands --------------------------------------------------------------------------------------------------------
+# ---- operands ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class Form:
     """How a matrix, or a batch of them, lies in memory. Counts are in elements."""
 
     order: str = "t"
-    #: The step from a row to the next (a column, if column-major) is a multiple of this, plus `pad`.
+    #: The row stride (column stride if column-major) is a multiple of this, plus `pad`.
     multiple: int = 1
     pad: int = 0
     #: Elements before the first one.
@@ -163,7 +165,8 @@ class Form:
     step: int = 1
     #: Dimensions that all read the same elements.
     broadcast: tuple[int, ...] = ()
-    #: "apart"; "same", every matrix of the batch is one; "overlapping", each begins one row after the last one did.
+    #: "apart"; "same": all matrices of the batch share memory; "overlapping": each begins one row
+    #: after the previous one.
     batches: str = "apart"
 
     def strides(self, shape: Sequence[int]) -> list[int]:
@@ -226,7 +229,7 @@ def random_operand(
     generator: torch.Generator,
     small: bool = False,
 ) -> torch.Tensor:
-    """Random values, with NaN (in integers, 255 or -1) wherever a kernel has no business to read."""
+    """Random values, with NaN (in integers, 255 or -1) wherever a kernel must not read."""
     memory = Memory(shape, dtype, form)
     flat = random_values(memory.bytes.shape[0], dtype, generator, small)
     memory.bytes.copy_(flat.view(torch.uint8).view(memory.bytes.shape))
@@ -235,7 +238,7 @@ def random_operand(
 
 
 class Output:
-    """An output filled with NaN (in integers, a sentinel), which knows whether anything around it was written."""
+    """An output filled with NaN (in integers, a sentinel) that detects writes around it."""
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype, form: Form) -> None:
         self.memory = Memory(shape, dtype, form)
@@ -251,11 +254,13 @@ class Output:
         return bool((self.memory.bytes[self.memory.around] == self.poison).all())
 
 
-# ---- references and errors -------------------------------------------------------------------------------------------
+# ---- references and errors -----------------------------------------------------------------------
 
 
 def exact_integer_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a @ b modulo 2^32, as int32. In 16-bit halves, whose products and sums float64 holds exactly."""
+    """a @ b modulo 2^32, as int32. Multiplies 16-bit halves, whose sums of products are exact in
+    float64.
+    """
 
     def halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         wide = x.to(torch.int64)
@@ -283,7 +288,7 @@ class Problem:
 
     @cached_property
     def parts(self) -> list[torch.Tensor]:
-        """Numbers whose sum is the product in float64, largest first; for float64 inputs, exactly."""
+        """Terms whose sum is the float64 product, largest first; exact for float64 inputs."""
         a, b = self.a.double(), self.b.double()
         if self.types.a != torch.float64:
             return [a @ b]
@@ -303,7 +308,7 @@ class Problem:
 
     @cached_property
     def scales(self) -> torch.Tensor:
-        """How large each sum would be if the signs of its terms were random: what it can not cancel to nothing."""
+        """The magnitude of each sum if the signs of its terms were random."""
         return (self.a.double().square() @ self.b.double().square()).sqrt()
 
     @cached_property
@@ -312,7 +317,9 @@ class Problem:
 
     @cached_property
     def allowance(self) -> torch.Tensor:
-        """How far off each element may be. Generous: it is for single wrong elements, which a norm over many hides."""
+        """The error bound of each element. It is generous: it finds single wrong elements, which a
+        norm over many elements hides.
+        """
         out = self.types.out
         sums = 8 * (
             ROUNDOFF[self.types.accumulator] * max(self.k, 1) ** 0.5
@@ -355,7 +362,9 @@ class Problem:
 
     @property
     def compares_with_torch(self) -> bool:
-        """Whether the ratio to torch's error means something: it has one, over enough elements, of the same kind."""
+        """Whether the ratio to torch's error is meaningful: torch has an error, over enough
+        elements, of the same kind.
+        """
         if self.types.integer or self.different < ENOUGH_FOR_A_RATIO or not self.torch_error:
             return False
         # cuBLAS has no tf32 for operands that are not aligned, and computes them in full float32.
@@ -363,7 +372,9 @@ class Problem:
 
     @property
     def different(self) -> int:
-        """Output elements that are products of their own: rows of A that are one in memory make rows of out alike."""
+        """The number of distinct output elements: rows of A that share memory make equal rows of
+        out.
+        """
 
         def apart(tensor: torch.Tensor, dimension: int) -> int:
             return 1 if tensor.stride(dimension) == 0 else tensor.shape[dimension]
@@ -381,14 +392,16 @@ class Problem:
         return 1.2 * max(self.torch_error or 0.0, self.rounding_error) + 2 * noise + inputs
 
 
-#: The worst of error / torch's error by family and types, over the cases where that ratio means something.
+#: The worst ratio of error to torch's error by family and types, over the meaningful cases.
 WORST: dict[tuple[str, str], tuple[float, str]] = {}
 
 
 def check(
     kernel: cutlass_api.Kernel, artifact, problem: Problem, form: Form, what: str
 ) -> str | None:
-    """Runs a kernel on a problem, into an output of this form. None if all is well, else what is not."""
+    """Runs a kernel on a problem, into an output of this form. Returns None, or a description of
+    the failure.
+    """
     name = kernel.metadata.kernel_name
     output = Output(problem.shape, problem.types.out, form)
     try:
@@ -419,12 +432,13 @@ def check(
     if error <= problem.limit and not far_off:  # false for NaN
         return None
     return (
-        f"{name}, {what}: error {error:.3e}, limit {problem.limit:.3e}, torch {problem.torch_error}, "
+        f"{name}, {what}: error {error:.3e}, limit {problem.limit:.3e}, "
+        f"torch {problem.torch_error}, "
         f"scale {problem.scale:.3e}, {far_off} elements far off"
     )
 
 
-# ---- what tests of many kernels share --------------------------------------------------------------------------------
+# ---- what tests of many kernels share ------------------------------------------------------------
 
 
 def by_family_and_types(kind: type) -> dict[tuple[str, Types], list[cutlass_api.Kernel]]:
@@ -446,8 +460,9 @@ class Artifacts:
     def of(self, kernels: list[cutlass_api.Kernel]) -> list[object]:
         """The artifact of each; an exception stands for one that did not compile.
 
-        Kernels with row-major outputs come first. One with a column-major output is the transpose of one of these, has
-        the same program, and then finds it in the cache on disk: half of the work.
+        Kernels with row-major outputs come first. A kernel with a column-major output shares its
+        program with the transpose among them, and then finds it in the disk cache: half of the
+        work.
         """
         missing = [kernel for kernel in kernels if kernel.metadata.kernel_name not in self._known]
         arguments = {types: self._arguments_for(types) for types in set(map(types_of, missing))}

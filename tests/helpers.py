@@ -1,4 +1,6 @@
-"""What several test files need: tensors of every type and layout, kernels of some arguments, other processes."""
+"""Helpers of several test files: tensors of every type and layout, kernels for arguments,
+subprocesses.
+"""
 
 import os
 import re
@@ -49,12 +51,16 @@ def output_of(dtype):
 
 
 def laid_out(tensor, letter):
-    """The same values with the last two dimensions in this order in memory: t row-major, n column-major."""
+    """The same values with this memory order of the last two dimensions: t row-major, n
+    column-major.
+    """
     return tensor.contiguous() if letter == "t" else tensor.mT.contiguous().mT
 
 
 def coarse(*shape, dtype=torch.float32, generator=None):
-    """Random values of few bits: sums of their products are exact in float64 (and float32), whatever the order."""
+    """Random values of few bits: sums of their products are exact in float32 and float64, in any
+    order.
+    """
     if dtype in INTEGERS:
         low = 0 if dtype == torch.uint8 else -100
         return torch.randint(low, 100, shape, generator=generator, dtype=torch.int32).to(dtype)
@@ -99,7 +105,9 @@ def fake_gemm(
 
 
 def served(kernel, m, n, k):
-    """M, N and K near these that a kernel serves: some have few rows or few columns, some move whole lines alone."""
+    """Extents near M, N and K that a kernel supports: some kernels are for few rows or columns,
+    some need whole 128-byte lines.
+    """
     design, operands = kernel.metadata.design, kernel.metadata.operands
     narrow = getattr(design, "narrow", None)
     extents = {
@@ -126,7 +134,7 @@ def served(kernel, m, n, k):
 
 
 def cuobjdump():
-    """The tool of the package nvidia-cuda-cuobjdump, or of a toolkit; None where there is neither."""
+    """A tool of the package nvidia-cuda-cuobjdump or of a CUDA toolkit; None if neither has it."""
     found = sorted(Path(sysconfig.get_paths()["purelib"]).glob("nvidia/*/bin/cuobjdump"))
     return str(found[-1]) if found else shutil.which("cuobjdump")
 
@@ -157,7 +165,9 @@ def gemm(a, b, out, accumulator_type=torch.float32):
 
 
 def same(left, right):
-    """Equality of type and every value, NaN included; a zero's sign, which the order of a sum decides, is ignored."""
+    """Checks the types and all values for equality. NaN equals NaN, and 0 equals -0: the sign
+    depends on the order of a sum.
+    """
     if (left.dtype, left.shape) != (right.dtype, right.shape):
         return False
     left, right = left.to(torch.float64), right.to(torch.float64)
@@ -169,7 +179,7 @@ def names(kernels):
 
 
 def run_python(code, *arguments, timeout=60, check=True, flags=(), **environment):
-    """The output of a script in a process of its own. An environment variable given as None is removed."""
+    """The output of a script in a subprocess. An environment variable of None is removed."""
     process = start_python(code, *arguments, flags=flags, **environment)
     try:
         out, err = process.communicate(timeout=timeout)

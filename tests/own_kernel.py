@@ -1,4 +1,4 @@
-"""The example of a kernel of one's own: a .cu file with its metadata, found and run like the built-in ones."""
+"""An example of a user's kernel: a .cu file with metadata, which runs like a built-in kernel."""
 
 from pathlib import Path
 

@@ -2,13 +2,15 @@
 
 import time
 
-#: Seconds that an addition in a loop takes on the machine that limits are meant for: the development machine, quiet.
-#: The same machine takes up to 50 ns when others use its host, and CI may run anywhere.
+#: Seconds per addition in a loop on an idle reference machine. Time limits assume this machine. A
+#: busy machine takes up to 50 ns.
 ADDITION = 30e-9
 
 
 def slowness() -> float:
-    """How many times as long as there this machine takes now, by a loop of a few milliseconds; at least 1."""
+    """The slowdown of this machine against the reference, measured in a loop of a few milliseconds;
+    at least 1.
+    """
     count = 100_000
     start = time.perf_counter()
     total = 0

@@ -180,7 +180,7 @@ def test_dtypes_under_all_their_names(name):
 def test_python_s_float_is_that_of_numpy_and_torch():
     assert cutlass_api.DType(float) == np.dtype(float) == "float64"
     for wrong in (int, bool, Path("model.half")):
-        with pytest.raises(TypeError, match="names no supported element type"):
+        with pytest.raises(TypeError, match="does not name a supported element type"):
             cutlass_api.DType(wrong)
 
 

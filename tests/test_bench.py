@@ -169,7 +169,8 @@ ROW = "it must be [m, n, k] in positive integers"
         ('{"a": {"mnk": [[true, 2, 3]]}}', f"group 'a' has [True, 2, 3] in mnk; {ROW}"),
         (
             '{"a": {"total_m_n_k_groups": [[1, 2, 3]]}}',
-            "group 'a' has [1, 2, 3] in total_m_n_k_groups; it must be [total m, n, k, groups] in positive integers",
+            "group 'a' has [1, 2, 3] in total_m_n_k_groups; "
+            "it must be [total m, n, k, groups] in positive integers",
         ),
     ],
 )

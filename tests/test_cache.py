@@ -21,7 +21,12 @@ COMPILE = """
     start = time.perf_counter()
     program = kernel.compile(args, cc=cc).compiled_obj
     seconds = time.perf_counter() - start
-    print(seconds, program.kernel_name, program.architecture, hashlib.sha256(program.cubin).hexdigest())
+    print(
+        seconds,
+        program.kernel_name,
+        program.architecture,
+        hashlib.sha256(program.cubin).hexdigest(),
+    )
 """
 Result = namedtuple("Result", "seconds name architecture digest")
 

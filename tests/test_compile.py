@@ -1,4 +1,4 @@
-"""NVRTC makes a program of every kernel, for every architecture; artifacts travel. None of it needs a GPU."""
+"""NVRTC compiles every kernel for every architecture; artifacts are portable. None needs a GPU."""
 
 import dataclasses
 import hashlib
@@ -28,7 +28,9 @@ PACKAGE = Path(cutlass_api.__file__).parent
 
 
 def parts(kernel, cc):
-    """What a sample has to hold at least once: all types, layouts and configurations on Hopper, fewer elsewhere."""
+    """What a sample must contain at least once: all types, layouts and configurations on Hopper,
+    fewer elsewhere.
+    """
     operands, family = kernel.metadata.operands, type(kernel)
     types = {name: getattr(operands, name).dtype.name for name in ("A", "B", "out")}
     layout = tuple(getattr(operands, name).stride for name in types)
@@ -138,7 +140,9 @@ def test_no_register_spills(cc, kernel, compiled, tmp_path):
 @pytest.mark.parametrize("layout", ["ttt", "nnt"])
 @pytest.mark.parametrize("function", [None, linear], ids=["plain", "linear"])
 def test_operands_from_registers_spill_none(function, layout, tmp_path):
-    """float32 operands of which one is not K-major; the output transposed, and not; with and without an epilogue."""
+    """float32 operands of which one is not K-major; the output transposed or not; with and without
+    an epilogue.
+    """
     if function:
         args = fake_fused(function, dtype=torch.float32, layout=layout)
     else:
@@ -190,8 +194,8 @@ def test_the_source_differs_from_kernel_to_kernel(compiled):
         if cc == 90:
             texts.setdefault(compiled(cc, kernel).compiled_obj.source, []).append(kernel)
 
-    # A column-major output is the transposed product's row-major one, and a packed operand is read like one that lies
-    # along K, so that some share a program: no others do.
+    # A column-major output is the row-major output of the transposed product, and a packed operand
+    # is read like a K-major one. Only such kernels share a program.
     def shared(kernel):
         design = kernel.metadata.design
         if isinstance(design, Sm90DesignMetadata):
@@ -235,7 +239,7 @@ def test_what_is_no_capability(cc, artifact):
             cc=cc
         ),
     ):
-        with pytest.raises(ValueError, match=f"cc is {cc}; give ten times major plus minor"):
+        with pytest.raises(ValueError, match=f"cc is {cc}; pass ten times major plus minor"):
             ask()
 
 
@@ -419,7 +423,10 @@ def test_nvrtc_is_found_wherever_it_lies(tmp_path, place):
         loaded = sys.argv[2:] and ctypes.CDLL(sys.argv[2])
         import cutlass_api
         kernel = cutlass_api.get_kernels(cc=90)[0]
-        assert kernel.compile(cutlass_api.arguments.RuntimeArguments(), cc=90).compiled_obj.cubin[:4] == b"\\x7fELF"
+        assert (
+            kernel.compile(cutlass_api.arguments.RuntimeArguments(), cc=90).compiled_obj.cubin[:4]
+            == b"\\x7fELF"
+        )
         print(cutlass_api._core.nvrtc_info()[0])
     """
     assert (
@@ -451,7 +458,10 @@ def test_of_several_packages_the_newest_is_taken(tmp_path, versions, found):
 def test_what_the_loader_says_is_passed_on(tmp_path):
     (tmp_path / "lib64").mkdir()
     (tmp_path / "lib64" / "libnvrtc.so.13").write_text("no library")
-    code = "import cutlass_api\ntry: print(cutlass_api._core.nvrtc_info())\nexcept RuntimeError as error: print(error)"
+    code = (
+        "import cutlass_api\ntry: print(cutlass_api._core.nvrtc_info())\n"
+        "except RuntimeError as error: print(error)"
+    )
     said = run_python(code, **without_packages(tmp_path) | {"CUDA_HOME": str(tmp_path)})
     if "libnvrtc.so.13: " not in said:
         pytest.skip(f"this system has NVRTC of its own: {said}")

@@ -1,5 +1,6 @@
-"""Kernels of one's own in CUDA C++: what is checked before a launch, what a launch carries, what the compiler says. The
-launches go to a driver that records them; what kernels compute is test_gpu_cuda_kernel.py's matter."""
+"""Users' kernels in CUDA C++: checks before a launch, launch parameters, compiler messages. The
+driver is the stand-in; test_gpu_cuda_kernel.py tests results.
+"""
 
 import re
 import textwrap
@@ -36,11 +37,13 @@ def compiled(source, name, **options):
             "f<double, 3>",
         ),
         (
-            "using scalar = float; __global__ void f(scalar* x) { helper(x); } void helper(scalar* x) { *x = 1; }",
+            "using scalar = float; __global__ void f(scalar* x) { helper(x); } "
+            "void helper(scalar* x) { *x = 1; }",
             None,
         ),
         (
-            '#include "common/types.cuh"\n__global__ void f(f16* x, e4m3* y) { x[1] = convert<f16>(*y); }',
+            '#include "common/types.cuh"\n'
+            "__global__ void f(f16* x, e4m3* y) { x[1] = convert<f16>(*y); }",
             "f",
         ),
         ("#ifndef TWO\n#error TWO\n#endif\n__global__ void f(float* x) { *x = TWO; }", "f"),
@@ -104,7 +107,8 @@ def test_a_source_made_at_run_time_goes_by_the_function_s_name():
         (
             SQUARE,
             "cube",
-            r'no __global__ function cube; those in it are: square.* identifier "cube" is undefined',
+            r"no __global__ function cube; those in it are: square.* "
+            r'identifier "cube" is undefined',
         ),
         # Beside a warning, which shows the source.
         (
@@ -318,8 +322,8 @@ def test_a_launch_carries_every_parameter():
     run(
         """
         kernel = cuda_kernel(
-            "__global__ void f(const float* x, float* out, int n, long long big, float alpha, double beta, bool on,"
-            " unsigned char small, const void* any, float* none) {}",
+            "__global__ void f(const float* x, float* out, int n, long long big, float alpha,"
+            " double beta, bool on, unsigned char small, const void* any, float* none) {}",
             "f", grid=lambda x, out, n, *rest: (n, 2, 3), block=(16, 4, 2), shared_bytes=4096)
         device.expect_words(10)
         kernel(x, out, -5 + 12, -(2**40), 0.5, 0.1, True, 255, x, None)
@@ -362,9 +366,13 @@ def test_clusters_need_hopper():
 def test_arguments_that_do_not_fit_are_refused_by_name():
     run(
         """
-        square = cuda_kernel("__global__ void square(const float* x, float* out, int n) {}", "square", grid=1)
+        square = cuda_kernel(
+            "__global__ void square(const float* x, float* out, int n) {}", "square", grid=1
+        )
         half = Tensor(X, (6, 128))
-        with raises(TypeError, "x of square points to float32", "dtype float16", "pass one of float32"):
+        with raises(
+            TypeError, "x of square points to float32", "dtype float16", "pass one of float32"
+        ):
             square(half, out, 1)
         with raises(TypeError, "square takes 3 arguments (x, out, n), and 2 were given"):
             square(x, out)
@@ -396,11 +404,15 @@ def test_arguments_that_do_not_fit_are_refused_by_name():
 def test_numbers_that_their_type_does_not_hold():
     run(
         """
-        f = cuda_kernel("__global__ void f(float* x, float a, unsigned b, signed char c, bool d) {}", "f", grid=1)
+        f = cuda_kernel(
+            "__global__ void f(float* x, float a, unsigned b, signed char c, bool d) {}",
+            "f",
+            grid=1,
+        )
         device.expect_words(5)
         f(x, float("inf"), 2**32 - 1, -128, True)
         assert device.last_launch(5).words[2] == 2**32 - 1
-        with raises(ValueError, "cc is -1; give ten times major plus minor"):
+        with raises(ValueError, "cc is -1; pass ten times major plus minor"):
             f.compile(cc=-1)
         with raises(OverflowError, "a of f is float32, which does not hold 1e+300"):
             f(x, 1e300, 0, 0, True)
@@ -433,7 +445,11 @@ def test_memory_that_a_pointer_alone_does_not_describe():
         source = "__global__ void f(const float4* x) {}"
         f = cuda_kernel(source, "f", grid=1)
         f(x)
-        with raises(ValueError, "x of f points to float4, which is read at multiples of 16 bytes", hex(X + 4)):
+        with raises(
+            ValueError,
+            "x of f points to float4, which is read at multiples of 16 bytes",
+            hex(X + 4),
+        ):
             f(f32(X + 4, 8))
         two = ctypes.c_int64 * 2
         device.library.stand_in_describe(
@@ -448,7 +464,9 @@ def test_memory_that_a_pointer_alone_does_not_describe():
 def test_grids_of_nothing():
     run(
         """
-        kernel = cuda_kernel("__global__ void f(float* x, int n) {}", "f", grid=lambda x, n: n // 256)
+        kernel = cuda_kernel(
+            "__global__ void f(float* x, int n) {}", "f", grid=lambda x, n: n // 256
+        )
         with raises(ValueError, "grid is [0, 1, 1], so that nothing would be computed; round up"):
             kernel(x, 100)
         before = device.launches()
@@ -491,7 +509,11 @@ def test_another_function_s_program_is_refused():
     run(
         """
         one, other = (
-            cuda_kernel("__global__ void f(const float* x, float* out) { *out = *x + %d; }" % add, "f", grid=1)
+            cuda_kernel(
+                "__global__ void f(const float* x, float* out) { *out = *x + %d; }" % add,
+                "f",
+                grid=1,
+            )
             for add in (1, 2)
         )
         try:
@@ -548,7 +570,11 @@ def test_a_kernel_is_found_by_its_metadata():
         from helpers import fake
         def found(*tensors, **more):
             args = ElementwiseArguments(*tensors)
-            return [k for k in cutlass_api.get_kernels(args, **more) if k.metadata.kernel_name == "axpby_f32"]
+            return [
+                k
+                for k in cutlass_api.get_kernels(args, **more)
+                if k.metadata.kernel_name == "axpby_f32"
+            ]
         tensors = [fake(5, 7, dtype=torch.float32) for _ in range(3)]
         (kernel,) = found(*tensors)
         assert (kernel,) == tuple(found(*tensors, cc=90)), "one object"
@@ -564,7 +590,8 @@ def test_a_kernel_is_found_by_its_metadata():
         own_kernel.Axpby._kernels.clear()
         own_kernel.Axpby.contiguous = False
         (kernel,) = found(*tensors)
-        assert kernel in cutlass_api.get_kernels() and kernel in cutlass_api.get_kernels(providers=["nvrtc"])
+        assert kernel in cutlass_api.get_kernels()
+        assert kernel in cutlass_api.get_kernels(providers=["nvrtc"])
         args = ElementwiseArguments(*tensors)
         artifact = kernel.compile(args, cc=90)
         assert artifact.compiled_obj.architecture == "sm_90a"
@@ -596,7 +623,8 @@ def test_a_kernel_runs_with_its_parameters():
         kernel.run(args, artifact, stream=0x5020)
         launch = device.last_launch(13)
         assert launch.grid == (2, 13, 1) and launch.block == (32, 8, 1)
-        assert launch.words[:3] == (X, X + 65536, OUT) and launch.words[4:11] == (40, 40, 1, 40, 1, 40, 1)
+        assert launch.words[:3] == (X, X + 65536, OUT)
+        assert launch.words[4:11] == (40, 40, 1, 40, 1, 40, 1)
         assert launch.words[3] & 0xFFFFFFFF == 100 and as_float(launch.words[12]) == 1
         assert device.library.stand_in_last_stream() == 0x5020
         a.describe(X + 4096, (100, 40), bits=32)
@@ -606,13 +634,17 @@ def test_a_kernel_runs_with_its_parameters():
         with raises(ValueError, "a of axpby has 2000 elements now, and had 4000"):
             kernel.run(args)
         a.describe(X, (100, 40), bits=32)
-        other = own_kernel.Axpby(cutlass_api.KernelMetadata("other", own_kernel.Axpby, 80, own_kernel.Axpby.operands))
+        other = own_kernel.Axpby(
+            cutlass_api.KernelMetadata("other", own_kernel.Axpby, 80, own_kernel.Axpby.operands)
+        )
         with raises(ValueError, "compiled_artifact is of another kernel", "axpby_f32", "other"):
             other.run(args, artifact)
         for wrong in (3, artifact.compiled_obj):
-            with raises(TypeError, "compiled_artifact is a", "give what compile() returned, or None"):
+            with raises(
+                TypeError, "compiled_artifact is a", "give what compile() returned, or None"
+            ):
                 kernel.run(args, wrong)
-        with raises(ValueError, "cc is -1; give ten times major plus minor"):
+        with raises(ValueError, "cc is -1; pass ten times major plus minor"):
             kernel.compile(args, cc=-1)
         device.library.stand_in_set_capability(90)
         with raises(ValueError, "compiled_artifact is for sm_80, which does not run on cuda:0"):
@@ -659,7 +691,10 @@ def test_a_family_of_kernels():
     metadata = cutlass_api.metadata
 
     class Scale(cutlass_api.CudaKernel):
-        source = "template <class T> __global__ void copy(const T* x, T* out) { out[threadIdx.x] = x[threadIdx.x]; }"
+        source = (
+            "template <class T> __global__ void copy(const T* x, T* out) "
+            "{ out[threadIdx.x] = x[threadIdx.x]; }"
+        )
         types: ClassVar = {"float32": "float", "float64": "double", "int32": "int"}
 
         @property

@@ -81,8 +81,9 @@ def test_the_order_and_the_objects_are_the_same_each_time():
     ids=["five or six timed", "ten to twenty timed"],
 )
 def test_what_comes_first_was_timed_fast(sets, least, bound):
-    """On products made by chance, by timings on an H100 that the order was learnt from. By the cost model alone 1.022;
-    1.07 on the second ones, of whose timings some are replays gone wrong."""
+    """The first kernel of random problems, against timings on an H100 that the ranking was fitted
+    to.
+    """
     data = json.loads((Path(__file__).parent.parent / "benchmarks/chance_h100.json").read_text())
     lost = []
     for m, n, k, layout, _, _, timed in (product for name in sets for product in data[name]):
@@ -109,7 +110,8 @@ def test_a_compute_capability_alone_gives_its_gpu_kernels(cc):
     assert found
     assert all(80 <= kernel.metadata.min_cc <= cc for kernel in found)
     everything = cutlass_api.get_kernels(providers=["nvrtc"])
-    # Hopper's instructions exist on Hopper alone; some skinny kernels take more shared memory than other chips have.
+    # Only Hopper has Hopper's instructions, and some skinny kernels exceed other chips' shared
+    # memory.
     ours = [k for k in everything if k.metadata.min_cc <= cc]
     assert set(found) <= set(ours) and found == [k for k in ours if k in set(found)]
     elsewhere = {type(k.metadata.design) for k in set(ours) - set(found)}
@@ -172,9 +174,9 @@ def test_an_unknown_provider(providers):
 
 def test_other_wrong_parameters_are_named():
     for cc in ("90", True, torch.ones(3)):
-        with pytest.raises(TypeError, match=r"^cc is .*; give ten times major plus minor"):
+        with pytest.raises(TypeError, match=r"^cc is .*; pass ten times major plus minor"):
             cutlass_api.get_kernels(cc=cc)
-    with pytest.raises(TypeError, match=r"^providers is 'nvrtc'; give a list of names"):
+    with pytest.raises(TypeError, match=r"^providers is 'nvrtc'; pass a list of names"):
         cutlass_api.get_kernels(providers="nvrtc")
     with pytest.raises(TypeError, match=r"^args is a Tensor; give GemmArguments"):
         cutlass_api.get_kernels(*torch.ones(3, 2, 2))
@@ -188,7 +190,9 @@ def test_modules_that_are_hidden_and_paths_that_are_none():
         import numpy as np
         import cutlass_api
         a = np.eye(3, dtype=np.float32)
-        args = cutlass_api.arguments.GemmArguments(a, a, np.zeros_like(a), accumulator_type="float32")
+        args = cutlass_api.arguments.GemmArguments(
+            a, a, np.zeros_like(a), accumulator_type="float32"
+        )
         assert cutlass_api.get_kernels(args, cc=90)
         print(np.array_equal(cutlass_api.matmul(a, a), a))
     """
@@ -236,7 +240,7 @@ def test_tensor_cores_are_ranked_first(dtype, layout):
     found = cutlass_api.get_kernels(fake_gemm(4096, 4096, 4096, dtype=dtype, layout=layout))
     assert found[0].metadata.kernel_name.startswith("sm")
     assert not found[0].metadata.kernel_name.startswith("simt")
-    # The floor under everything is among them, behind all that use tensor cores but tiles of 8 columns.
+    # simt kernels rank behind all kernels that use tensor cores, except tiles of 8 columns.
     families = [kernel.metadata.kernel_name.split("_")[0] for kernel in found]
     assert "simt" in families
     behind = found[families.index("simt") :]
@@ -273,7 +277,7 @@ def test_every_shape_finds_a_kernel(shape, layout, dtype):
     ],
 )
 def test_sums_of_halves_stay_in_float32_on_hopper_where_rows_end_aligned(layout, m, n, k, served):
-    """Elsewhere torch's product is the more exact one, and sm80's is (docs/notes/accuracy.md)."""
+    """For unaligned rows, products of torch and sm80 are more exact (docs/design/accuracy.md)."""
     for dtype in (torch.float16, torch.bfloat16):
         args = fake_gemm(m, n, k, dtype=dtype, out=torch.float32, layout=layout)
         families = {name.split("_")[0] for name in names(cutlass_api.get_kernels(args, cc=90))}
@@ -544,7 +548,8 @@ def test_all_kernels_by_name_in_a_fresh_process():
     times = [tuple(map(float, run_python(code, PYTHONPATH=here).split())) for _ in range(15)]
     seconds, best = map(min, zip(*times, strict=True))
     print(
-        f"get_kernels() and a dictionary by name: {seconds * 1e3:.1f} ms, {best * 1e3:.1f} at the reference's pace"
+        f"get_kernels() and a dictionary by name: {seconds * 1e3:.1f} ms, "
+        f"{best * 1e3:.1f} at the reference's pace"
     )
     assert best < 0.020
 
@@ -595,9 +600,10 @@ def test_kernels_for_arguments(arguments):
     assert best < 100e-6
 
 
-#: Instructions that `get_kernels(args)` may take, on x86-64 with a release build, most to correct the estimates of the
-#: first twelve kernels; and so many more for each kernel that it finds: what the model takes to estimate its time, to
-#: sort it, to look up its object. Hundreds that do not serve the arguments cost next to nothing.
+#: Bounds on the instructions of `get_kernels(args)`, on x86-64 with a release build: a fixed part,
+#: most of it corrections of the first twelve estimates, and a part per kernel found, to estimate
+#: its time, sort it and look up its object. Kernels that do not support the arguments cost next to
+#: nothing.
 CALL, KERNEL = 12_000, 2_200
 
 

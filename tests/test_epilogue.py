@@ -1,4 +1,4 @@
-"""Fused epilogues without a GPU: what the CPU reference computes, which kernels fuse it, what does not fit."""
+"""Fused epilogues without a GPU: CPU reference results, kernels that fuse, refused operands."""
 
 import cutlass_api
 import numpy
@@ -116,7 +116,7 @@ def test_integer_accumulators():
     with pytest.raises(ValueError, match="offset is 2147483648, which an int32 does not hold"):
         fused(a, b, out, integer_arithmetic, torch.int32, C=c, offset=2**31, E=other)
     with pytest.raises(
-        ValueError, match="offset: 1180591620717411303424 is an integer that 64 bits do not hold"
+        ValueError, match="offset: 1180591620717411303424 does not fit into a 64-bit integer"
     ):
         fused(a, b, out, integer_arithmetic, torch.int32, C=c, offset=2**70, E=other)
 
@@ -313,7 +313,7 @@ def test_every_family_offers_kernels():
 
 def test_a_kernel_is_known_by_its_epilogue_and_its_types():
     first = cutlass_api.get_kernels(fake_fused(), cc=90)[0]
-    # Other numbers, shapes and pitches of operands are the same kernel; other types and functions are another.
+    # Other numbers, shapes and strides keep the kernel; other types and functions need another.
     wide = fake(512, 512)[:256, 128:384]
     assert cutlass_api.get_kernels(fake_fused(alpha=5, C=wide, beta=-1.0), cc=90)[0] is first
     other = fake_fused(operand=torch.float32)
@@ -416,7 +416,7 @@ def test_the_reference_needs_no_compilation_and_can_be_bound():
         (
             {"gamma": 1.0},
             TypeError,
-            "no operand 'gamma'; their epilogue has C, alpha, beta, and D is given as out",
+            "no operand 'gamma'; their epilogue has C, alpha, beta, and D is passed as out",
         ),
         ({"D": out}, TypeError, "no operand 'D'"),
     ]
@@ -471,14 +471,15 @@ def test_missing_and_extra_operands():
         ):
             outputs(**given)
     with pytest.raises(
-        ValueError, match="Argument alpha is no parameter and no output of the epilogue function"
+        ValueError,
+        match="Argument alpha is neither a parameter nor an output of the epilogue function",
     ):
         outputs(C=c, D=d, E=e, alpha=1)
     for wrong in ("text", None, [1.0], object()):
-        with pytest.raises(TypeError, match=r"C is a \w+; give a tensor or a number"):
+        with pytest.raises(TypeError, match=r"C is a \w+; pass a tensor or a number"):
             outputs(C=wrong, D=d, E=e)
     for wrong in (1j, numpy.complex64(2 + 7j)):
-        with pytest.raises(TypeError, match=r"^C is .*j\)?, a complex number; give a real one"):
+        with pytest.raises(TypeError, match=r"^C is .*j\)?, a complex number; pass a real number"):
             outputs(C=wrong, D=d, E=e)
 
 
@@ -540,7 +541,7 @@ WRONG = {
     "main output number": (
         {"D": 1.0},
         ValueError,
-        "D is the main output of the epilogue, and so has to be a tensor",
+        "D is the main output of the epilogue and must be a tensor",
     ),
     "main output shape": (
         {"D": torch.zeros(4, 4)},

@@ -6,7 +6,8 @@ import torch
 from epilogues import CASES, REDUCTIONS, fake_fused, fused, shape_of
 from helpers import cuobjdump, fake, run_python, spilled_bytes
 
-#: Types that stand for a way through the epilogue of their own: how values are held, how many neighbours come at once.
+#: Types with code paths of their own in the epilogue: how values are held, how many neighbours are
+#: processed at once.
 COMPILED = [
     (torch.float16, torch.float16, torch.float32),
     (torch.float16, torch.float16, torch.float16),

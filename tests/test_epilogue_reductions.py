@@ -51,7 +51,10 @@ DIMS = [
 )
 @pytest.mark.parametrize("shape, dims, reduced", DIMS)
 def test_reductions_along_any_dimensions_into_any_dtype(shape, dims, reduced, dtype):
-    source = f"def f(accum):\n    D = accum\n    S = sum(accum, {dims})\n    T = max(accum, {dims})\n    return D, S, T"
+    source = (
+        f"def f(accum):\n    D = accum\n    S = sum(accum, {dims})\n    T = max(accum, {dims})\n"
+        "    return D, S, T"
+    )
     integer = dtype == torch.int8
     *batch, m, n = shape
     a, b = (
@@ -68,7 +71,10 @@ def test_reductions_along_any_dimensions_into_any_dtype(shape, dims, reduced, dt
 
 
 def test_reductions_of_nan_of_nothing_and_of_integers_that_wrap():
-    source = "def f(accum):\n    D = accum\n    S = sum(accum, -1)\n    T = max(accum, -1)\n    return D, S, T"
+    source = (
+        "def f(accum):\n    D = accum\n    S = sum(accum, -1)\n    T = max(accum, -1)\n"
+        "    return D, S, T"
+    )
     a = torch.tensor([[torch.nan, 1.0], [0.0, -3.0]])
     s, t = torch.zeros(2), torch.zeros(2, 1)
     run_first(fused(a, torch.eye(2), torch.zeros(2, 2), source, S=s, T=t))

@@ -1,4 +1,6 @@
-"""Every kind of arguments, found and compiled on FakeTensors, and run on real ones, on the CPU and on a GPU."""
+"""All kinds of arguments, found and compiled on FakeTensors, and run on real tensors on CPU and
+GPU.
+"""
 
 import cutlass_api
 import pytest
@@ -16,7 +18,9 @@ ENDS = [3, 3, 20, 32]
 
 
 def tensors(kind, device):
-    """Operands by name. Under a FakeTensorMode they are fake; the offsets' values are then of no matter."""
+    """Operands by name. Under a FakeTensorMode they are fake, and the offsets' values are
+    irrelevant.
+    """
     half = {"device": device, "dtype": torch.float16}
     if kind == "grouped":
         a, b, out = (
@@ -139,7 +143,9 @@ def test_nothing_is_allocated_and_nothing_imported():
         from torch._subclasses.fake_tensor import FakeTensorMode
         with FakeTensorMode():
             a = torch.empty(1 << 20, 1 << 20, dtype=torch.float16, device="cuda")  # two TB
-            args = cutlass_api.arguments.GemmArguments(a, a, a.clone(), accumulator_type=torch.float32)
+            args = cutlass_api.arguments.GemmArguments(
+                a, a, a.clone(), accumulator_type=torch.float32
+            )
         assert args.A.data_ptr == 0 and args.A.shape == (1 << 20, 1 << 20)
         kernels = cutlass_api.get_kernels(args, cc=90)
         assert kernels and all(kernel.supports(args) for kernel in kernels)

@@ -1,4 +1,4 @@
-"""Kernels of one's own on a GPU: what they compute, on which stream, in graphs, from which memory."""
+"""Users' kernels on a GPU: results, streams, graphs, memory."""
 
 import os
 import statistics
@@ -53,11 +53,12 @@ def test_every_kind_of_parameter_arrives():
     kernel = cuda_kernel(
         """
         #include "common/types.cuh"
-        __global__ void all_of_it(double* out, const f16* half, const float4* four, bool yes, signed char c,
-                                  unsigned short s, int i, unsigned u, long long l, unsigned long long ul, float f,
-                                  double d, const float* none) {
-          const double values[] = {decode(half[1]), four[1].w, yes, double(c), double(s), double(i), double(u),
-                                   double(l), double(ul), f, d, none == nullptr};
+        __global__ void all_of_it(double* out, const f16* half, const float4* four, bool yes,
+                                  signed char c, unsigned short s, int i, unsigned u, long long l,
+                                  unsigned long long ul, float f, double d, const float* none) {
+          const double values[] = {decode(half[1]), four[1].w, yes, double(c), double(s),
+                                   double(i), double(u), double(l), double(ul), f, d,
+                                   none == nullptr};
           out[threadIdx.x] = values[threadIdx.x];
         }
         """,

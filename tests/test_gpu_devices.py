@@ -1,5 +1,5 @@
-"""Operands on another GPU than the current one: launches go where the operands are, and leave the current device as it
-was. For machines with two GPUs.
+"""Operands on another GPU than the current one: launches run on the operands' device and keep the
+current device. Needs two GPUs.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""Elementwise sums on a GPU: every type and way to lie in memory, bit by bit what torch makes of exact sums."""
+"""Elementwise sums on a GPU: every type and layout, bit-identical to torch's exact sums."""
 
 import statistics
 from itertools import permutations, product
@@ -14,7 +14,7 @@ from helpers import DTYPES, INTEGERS, fake, run_first, same
 pytestmark = pytest.mark.gpu
 dtypes = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 
-#: Less than a vector, an odd row, many rows of whole vectors, rows that many CTAs share, several matrices.
+#: Less than a vector, an odd row, many rows of whole vectors, rows of many CTAs, several matrices.
 SHAPES = [(1, 1), (3, 5), (7, 1031), (257, 64), (2, 40_000), (3, 17, 33), (5, 64, 48)]
 FORMS = [
     Form(),

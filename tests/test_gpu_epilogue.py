@@ -1,6 +1,8 @@
-"""Fused epilogues on a GPU, against the same function called on torch tensors, and against the CPU reference.
+"""Fused epilogues on a GPU, against the same function on torch tensors, and against the CPU
+reference.
 
-The factors are coarse, so that their sums are exact in float32 in any order: what differs is the epilogue's doing.
+The factors are coarse, so that their sums are exact in float32 in any order: any difference comes
+from the epilogue.
 """
 
 import math
@@ -20,7 +22,7 @@ pytestmark = pytest.mark.gpu
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
 E4M3, E5M2, S8, S32 = torch.float8_e4m3fn, torch.float8_e5m2, torch.int8, torch.int32
 
-#: Batch, M, N, K: whole tiles, odd numbers, less than a vector, several matrices, no product at all.
+#: Batch, M, N, K: whole tiles, odd numbers, less than a vector, several matrices, an empty product.
 SHAPES = [
     ((), 256, 384, 128),
     ((), 131, 67, 40),
@@ -188,7 +190,7 @@ def test_reductions_of_dtypes(dtype, out_dtype, accumulator):
 
 
 def test_float32_operands_from_registers():
-    """Epilogues and reductions behind the kernels of which `test_tf32_operands_from_registers` tells, all of them."""
+    """Epilogues and reductions behind all kernels of `test_tf32_operands_from_registers`."""
 
     class OfHopper(Trial):
         def kernels(self):
@@ -216,7 +218,9 @@ def test_float32_operands_from_registers():
 
 
 def test_epilogues_behind_k_over_the_grid():
-    """Where CTAs add up what others multiplied: functions, reductions, and an output in place, each element once."""
+    """Grid split: functions, reductions, and an in-place output, whose elements are processed once
+    each.
+    """
     if cutlass_api.utils.device_cc() // 10 != 9:
         pytest.skip("sm90 is for Hopper")
 
@@ -247,7 +251,10 @@ def test_epilogues_behind_k_over_the_grid():
     "m, n, k, layout", [(200, 600, 512, "ttt"), (37, 264, 1024, "tnn"), (1024, 9, 256, "ntt")]
 )
 def test_reductions_by_all_kernels_the_same_bits_every_time(m, n, k, layout):
-    source = "def f(accum):\n    D = accum\n    S = sum(D, -1)\n    T = sum(D, -2)\n    U = max(D, 0)\n    return D, S, T, U"
+    source = (
+        "def f(accum):\n    D = accum\n    S = sum(D, -1)\n    T = sum(D, -2)\n    U = max(D, 0)\n"
+        "    return D, S, T, U"
+    )
     generator = torch.Generator("cuda").manual_seed(0)
     a, b = (torch.randn(*s, device="cuda", generator=generator).half() for s in ((m, k), (k, n)))
     a, b = (
@@ -439,7 +446,7 @@ def lies_in_every_way(accum, row, column, element, full, turned, strided):
 
 @pytest.mark.parametrize("layout", ["ttt", "tnn"])
 def test_operands_that_lie_in_every_way_behind_every_hopper_kernel(layout):
-    # Two tiles and a bit; rows that are whole to the copy engine, and operands whose rows are not aligned.
+    # Two tiles and a remainder; rows with TMA alignment, and operands with unaligned rows.
     m, n, k = 300, 520, 136
     a, b, out = (
         in_form(coarse(*shape, dtype=F16), Form(order=order))

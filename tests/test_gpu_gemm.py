@@ -1,8 +1,9 @@
 """Every GPU kernel against torch in float64.
 
-Outputs are filled with NaN first and lie among guard bytes, inputs among NaNs: an element that nobody wrote, a write
-beside the output and a product with what lies beside an input all show. One test goes through many kernels and shapes,
-and reports every failure with the kernel's name, the case and the error.
+Outputs are filled with NaN and surrounded by guard bytes, inputs are surrounded by NaN. This
+detects missing writes, writes outside the output, and products with values outside an input. One
+test runs many kernels and shapes, and reports each failure with the kernel's name, the case and the
+error.
 """
 
 from itertools import product
@@ -46,7 +47,7 @@ pytestmark = pytest.mark.gpu
 #: All kernels for an H100, by family and types.
 GROUPS = by_family_and_types(GemmOperandsMetadata)
 ALL_TYPES = list(dict.fromkeys(types for _, types in GROUPS))
-#: Types that stand for a way through the kernels of their own; these see every layout with every shape.
+#: Types with code paths of their own in the kernels; they run every layout with every shape.
 THOROUGH = [
     types
     for types in ALL_TYPES
@@ -85,7 +86,8 @@ def make_problem(types: Types, shape, a_form: Form, b_form: Form, tf32: bool = F
     """Random inputs for `shape`, which is (M, N, K) or (L, M, N, K)."""
     *batch, m, n, k = shape
     generator = generator_for(types, shape, a_form, b_form)
-    # Sums of 8-bit integers run out of float16's range; small ones do not, for the K that are used here.
+    # Sums of 8-bit integers can exceed float16's range; sums of small values stay within it for
+    # these K.
     small = types.integer and types.out == torch.float16
     a = random_operand((*batch, m, k), types.a, a_form, generator, small)
     b = random_operand((*batch, k, n), types.b, b_form, generator, small)
@@ -93,8 +95,8 @@ def make_problem(types: Types, shape, a_form: Form, b_form: Form, tf32: bool = F
 
 
 def parts_of(family: str, types: Types) -> list[tuple[str, list[cutlass_api.Kernel]]]:
-    """A group, or five parts of a large one, which workers share. A kernel and that of the transposed product, which is
-    the same program, have tiles whose sides add up to the same.
+    """A group, or five parts of a large group for parallel workers. Kernels that share a program,
+    as those of transposed products do, have the same sum of tile extents, and so the same part.
     """
     kernels = GROUPS[family, types]
     count = 5 if len(kernels) > 300 else 1
@@ -115,7 +117,9 @@ def parts_of(family: str, types: Types) -> list[tuple[str, list[cutlass_api.Kern
 def test_every_kernel(
     family: str, types: Types, group: list[cutlass_api.Kernel], artifacts
 ) -> None:
-    """Each on an aligned shape, an odd one larger than a tile, and a batch; inputs aligned as it asks and no more."""
+    """An aligned shape, an odd shape larger than a tile, and a batch; inputs have the minimum
+    alignment.
+    """
     cases = [("aligned", (192, 320, 256)), ("odd", (387, 259, 131)), ("batch", (3, 67, 45, 39))]
     if family == "skinny":  # whose blocks of K are long, and many are on their way at once
         cases += [("deep", (320, 320, 4999)), ("fewer", (3, 3, 700))]
@@ -159,7 +163,9 @@ def test_every_kernel(
 
 @pytest.mark.parametrize("pad", [0, 3], ids=["aligned", "unaligned"])
 def test_tiles_that_follow_each_other(pad: int, artifacts) -> None:
-    """More tiles than run at once, and little to multiply: what one still stores, the next must not overwrite."""
+    """More tiles than run at once, with small K: a tile must not overwrite another that is being
+    stored.
+    """
     types = Types(torch.float16, torch.float16, torch.float32, torch.float16)
     kernels = [
         kernel
@@ -180,7 +186,9 @@ def test_tiles_that_follow_each_other(pad: int, artifacts) -> None:
     "m, n, k", [(328, 1536, 4096), (584, 1856, 3072), (1016, 1000, 4096), (1024, 1024, 4096)]
 )
 def test_a_tile_for_each_multiprocessor(m: int, n: int, k: int, artifacts) -> None:
-    """Kernels without clusters, on operands whose rows begin at lines of the cache: those walk their tiles by GPCs."""
+    """Kernels without clusters, on operands with rows aligned to cache lines: tiles are ordered by
+    GPC.
+    """
     types = Types(torch.float16, torch.float16, torch.float32, torch.float16)
     kernels = [
         kernel
@@ -200,9 +208,9 @@ def test_a_tile_for_each_multiprocessor(m: int, n: int, k: int, artifacts) -> No
 
 
 def test_clusters_that_overhang_stay_in_step() -> None:
-    """Thousands of launches of operands that the cache does not hold, where tiles of clusters lie outside the output.
-    Their CTAs, which are sent nothing, once overtook others, and some launches never ended. Hence the process of its
-    own, and its time limit.
+    """Thousands of launches with operands larger than L2, where some tiles of a cluster lie outside
+    the output. CTAs of such tiles receive no data and must still wait for the others; otherwise a
+    launch can hang. Hence the subprocess with a time limit.
     """
     if cutlass_api.utils.device_cc() // 10 != 9:
         pytest.skip("sm90 is for Hopper")
@@ -216,12 +224,16 @@ def test_clusters_that_overhang_stay_in_step() -> None:
 
     half = {"dtype": torch.float16, "device": "cuda"}
     for m, n, k in [(576, 360, 5888), (312, 952, 2952)]:
-        sets = [(torch.randn(m, k, **half), torch.randn(k, n, **half), torch.empty(m, n, **half)) for _ in range(10)]
+        sets = [
+            (torch.randn(m, k, **half), torch.randn(k, n, **half), torch.empty(m, n, **half))
+            for _ in range(10)
+        ]
         all_args = [GemmArguments(*one_set, torch.float32) for one_set in sets]
         kernels = [
             kernel
             for kernel in cutlass_api.get_kernels(all_args[0])
-            if kernel.metadata.kernel_name.startswith("sm90") and prod(kernel.metadata.design.cluster_shape) > 1
+            if kernel.metadata.kernel_name.startswith("sm90")
+            and prod(kernel.metadata.design.cluster_shape) > 1
         ][:40]
         with ThreadPoolExecutor() as pool:
             artifacts = list(pool.map(lambda kernel: kernel.compile(all_args[0]), kernels))
@@ -247,7 +259,8 @@ def test_clusters_that_overhang_stay_in_step() -> None:
     assert run_python(code, timeout=180).split() == ["40", "40"]
 
 
-#: (M, N, K) and (L, M, N, K): ones, twos, primes, no K at all, one K, long and thin, more than a tile with a remainder.
+#: (M, N, K) and (L, M, N, K): ones, twos, primes, K = 0, K = 1, long and thin, more than a tile
+#: with a remainder.
 SHAPES = [
     (1, 1, 1),
     (1, 2, 3),
@@ -318,7 +331,9 @@ def sample(kernels: list[cutlass_api.Kernel]) -> list[cutlass_api.Kernel]:
 
 
 def try_all(types: Types, shape, forms, layout: str, artifacts, tf32: bool) -> list[str]:
-    """A sample of the kernels that `get_kernels` returns for one problem, which must not be empty."""
+    """A sample of the kernels that `get_kernels` returns for a problem. The sample must not be
+    empty.
+    """
     failures = []
     for name, (a_form, b_form, out_form) in forms.items():
         problem = make_problem(types, shape, a_form, b_form)
@@ -361,7 +376,7 @@ def test_views(types: Types, artifacts) -> None:
     fail_with(failures)
 
 
-# ---- tf32 is the user's decision -------------------------------------------------------------------------------------
+# ---- tf32 is the user's decision -----------------------------------------------------------------
 
 FLOAT32 = Types(torch.float32, torch.float32, torch.float32, torch.float32)
 
@@ -394,7 +409,7 @@ def test_tf32_over_all_shapes_and_views(artifacts) -> None:
 
 @pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout[:2] != "tn"])
 def test_tf32_operands_from_registers(layout: str, artifacts) -> None:
-    """Whole tiles and what is left of them, batches, little K and none; the output's rows aligned, and not."""
+    """Whole tiles and remainders, batches, small and zero K; aligned and unaligned output rows."""
     failures = []
     shapes = [(776, 1032, 200), (3, 260, 388, 68), (64, 128, 4), (2, 132, 68, 0)]
     for shape, loose in product(shapes, (False, True)):
@@ -424,14 +439,16 @@ def test_tf32_operands_from_registers(layout: str, artifacts) -> None:
     fail_with(failures)
 
 
-# ---- what only some types have ---------------------------------------------------------------------------------------
+# ---- what only some types have -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "dtypes", [(torch.int8,) * 2, (torch.uint8,) * 2, (torch.int8, torch.uint8)], ids=str
 )
 def test_integer_sums_wrap_around(dtypes, artifacts) -> None:
-    """As torch's do: modulo 2^32, without saturation. Only the largest numbers over a long K get there."""
+    """Like torch's sums: modulo 2^32, without saturation. Only large numbers over a long K reach
+    2^31.
+    """
     extreme = {torch.int8: -128, torch.uint8: 255}
     m, n, k = 17, 33, 140_000
     a = torch.full((m, k), extreme[dtypes[0]], dtype=dtypes[0], device=gpu_helpers.DEVICE)
@@ -450,7 +467,7 @@ def test_integer_sums_wrap_around(dtypes, artifacts) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 def test_infinities_and_nans_stay_in_their_rows(dtype: torch.dtype) -> None:
-    """A NaN in A spoils its own row, and no other: what a tile reads beyond an edge is not multiplied in."""
+    """A NaN in A affects only its own row: values beyond a tile's edge are not multiplied in."""
     m, n, k = 65, 67, 45
     a = torch.ones(m, k, dtype=dtype, device=gpu_helpers.DEVICE)
     b = torch.ones(k, n, dtype=dtype, device=gpu_helpers.DEVICE)
@@ -502,9 +519,9 @@ def split_kernels(types: Types) -> list[cutlass_api.Kernel]:
 
 @pytest.mark.parametrize("types", [types for types in ALL_TYPES if split_kernels(types)], ids=str)
 def test_k_in_parts(types: Types, artifacts) -> None:
-    """No blocks of K, fewer than parts, as many, and a number that they do not divide; over the grid, as few as it is
-    for, enough for five parts, and for as many as there can be. The same bits each time, and at any depth as exact as
-    torch, which splits K too.
+    """K of zero blocks, fewer than the splits, as many, and a number that the splits do not divide;
+    over the grid, the fewest splits, enough for five, and the maximum. The results are
+    deterministic, and as exact as torch's, which splits K too.
     """
     kernels, failures = split_kernels(types), []
     block = 128 // types.a.itemsize
@@ -594,7 +611,9 @@ def test_workspace_of_parts_may_hold_anything() -> None:
 
 
 def test_parts_do_not_wait_for_what_cannot_run() -> None:
-    """While another kernel has most of the chip, a tile's CTAs run one by one, and none may wait for the rest."""
+    """While another kernel occupies most of the chip, a tile's CTAs run one by one; none may wait
+    for the rest.
+    """
     if cutlass_api.utils.device_cc() // 10 != 9:
         pytest.skip("sm90 is for Hopper")
     source = """
@@ -644,7 +663,7 @@ def test_nothing_to_compute_is_computed(shape) -> None:
     torch.cuda.synchronize()
 
 
-# ---- anything at all -------------------------------------------------------------------------------------------------
+# ---- anything at all -----------------------------------------------------------------------------
 
 extents = st.one_of(
     st.integers(1, 40), st.integers(1, 300), st.sampled_from([16, 32, 64, 128, 256])
@@ -705,7 +724,7 @@ def test_anything(artifacts, types, batch, m, n, k, a_form, b_form, out_form) ->
 
 
 def test_every_type_is_covered() -> None:
-    """Every element type of the package takes part, and integers as well as floats are compared exactly or by error."""
+    """Every element type takes part; integers are compared exactly, floats by error."""
     seen = {dtype for types in ALL_TYPES for dtype in (types.a, types.b, types.out)}
     assert seen == {*INTEGERS, *gpu_helpers.ROUNDOFF}
     assert len(THOROUGH) == 10

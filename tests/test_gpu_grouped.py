@@ -1,8 +1,8 @@
 """Grouped GEMM on the GPU, every kernel, against torch in float64.
 
-Rows that belong to no group follow the last one's, in the output as in A, and outputs are filled with NaN first: a
-group that is written beyond its end shows there. (Between two groups it might not: the next one overwrites what it
-finds.)
+The output and A have rows behind those of the last group, and outputs are filled with NaN: a write
+beyond the last group's end is detected. A write beyond another group's end may not be, because the
+next group overwrites it.
 """
 
 import random
@@ -138,7 +138,8 @@ def wrong(kernel, artifact, problem: GroupedProblem, form: Form, what: str) -> s
     return f"{name}: error {error:.3e}, limit {problem.limit:.3e}, {far_off} elements far off"
 
 
-#: Sizes of the groups, N and K. More groups than a warp has threads; empty ones first, last and in a row; one row.
+#: Group sizes, N and K: more groups than threads in a warp; empty groups first, last and in a row;
+#: one row.
 CASES = {
     "uneven": ([0, 1, 261, 0, 0, 64, 3, 128, 77, 0], 264, 136),
     "odd": ([131, 5, 0, 66], 259, 131),
@@ -337,9 +338,9 @@ def test_an_epilogue_sees_rows_of_the_whole_output() -> None:
 
 
 def test_warps_that_store_unevenly_stay_in_step() -> None:
-    """Thousands of launches in which a warpgroup stores few rows of one tile, each warp in its own time, and none of
-    the next, where no product keeps its warps together. If they part, a launch may never end: hence the process of
-    its own, and its time limit.
+    """Thousands of launches in which a warpgroup stores few rows of one tile and none of the next,
+    so that its warps are not synchronized by a product. If the warps diverge, a launch can hang.
+    Hence the subprocess with a time limit.
     """
     if cutlass_api.utils.device_cc() // 10 != 9:
         pytest.skip("sm90 is for Hopper")
@@ -356,7 +357,11 @@ def test_warps_that_store_unevenly_stay_in_step() -> None:
     sizes = [chance.randint(*chance.choice([(1, 64), (65, 127), (129, 191)])) for _ in range(300)]
     ends = torch.tensor(sizes, device="cuda").cumsum(0).int()
     rows, n, k = sum(sizes), 264, 1024
-    a, b, out = torch.randn(rows, k, **half), torch.randn(300, k, n, **half), torch.empty(rows, n, **half)
+    a, b, out = (
+        torch.randn(rows, k, **half),
+        torch.randn(300, k, n, **half),
+        torch.empty(rows, n, **half),
+    )
     add = "def add(accum, table):\\n    D = accum + table\\n    return D"
     fused = EpilogueArguments(add, table=torch.randn(n, rows, device="cuda").T, D=out)
     for epilogue in (None, fused):

@@ -1,4 +1,6 @@
-"""`torch.compile` with PyTorch's own NVGEMM backend, unmodified, choosing, timing and running our kernels on a GPU."""
+"""`torch.compile` with PyTorch's unmodified NVGEMM backend, which selects, times and runs our
+kernels.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +36,8 @@ class Witness:
     """What happened while a function was compiled and run."""
 
     def __init__(self) -> None:
-        #: Kernels that the generated code looked up; it does so at each call that is no replay of a CUDA graph.
+        #: Kernels that the generated code looked up, once per call that does not replay a CUDA
+        #: graph.
         self.looked_up: list[str] = []
         #: Calls that the generated code made to our kernels.
         self.calls = 0
@@ -70,7 +73,7 @@ def inductor(backends: str) -> Iterator[Witness]:
         if code not in witness.code:  # torch may tell of it twice
             witness.code.append(code)
 
-    # Both answers are kept for the life of the process, and may be from before cutlass_api was imported.
+    # torch caches both answers for the process, possibly from before the import of cutlass_api.
     inductor_utils.ensure_cute_available.cache_clear()
     inductor_utils.ensure_nv_universal_gemm_available.cache_clear()
     kernel_cache.clear_cache()
@@ -139,7 +142,7 @@ def test_a_product_is_computed_by_our_kernels(name: str, dtype: torch.dtype, mod
     with inductor("NVGEMM") as witness:
         compiled = torch.compile(function, mode=mode, dynamic=False)
         calls = []
-        # With CUDA graphs: a call that warms up, one that is captured, and replays of it. New inputs each time.
+        # With CUDA graphs: a warm-up call, a captured call, and replays, each with new inputs.
         for _ in range(5):
             inputs = [torch.randn(shape, device="cuda").to(dtype) for shape in shapes]
             torch.compiler.cudagraph_mark_step_begin()
@@ -155,7 +158,7 @@ def test_a_product_is_computed_by_our_kernels(name: str, dtype: torch.dtype, mod
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_grouped_product_is_computed_by_our_kernels(mode: str) -> None:
-    """Of rows that the router has sorted by expert; where experts' rows end changes from call to call."""
+    """Of rows that the router has sorted by expert; group boundaries change between calls."""
     torch.manual_seed(0)
     weights = torch.randn(5, 96, 64, device="cuda").bfloat16()
 
@@ -189,7 +192,9 @@ def test_a_grouped_product_is_computed_by_our_kernels(mode: str) -> None:
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 @pytest.mark.parametrize("batch", [(), (3,)], ids=["rows", "batches"])
 def test_a_linear_layer_is_computed_by_our_kernels(batch, dtype: torch.dtype, mode: str) -> None:
-    """Without a bias. With one, torch 2.11 lowers it to `addmm`, for which its NVGEMM backend offers no choices."""
+    """Without a bias. torch 2.11 lowers a bias to `addmm`, for which its NVGEMM backend offers no
+    choices.
+    """
     torch.manual_seed(0)
     layer = torch.nn.Linear(256, 320, bias=False, device="cuda", dtype=dtype)
     with inductor("NVGEMM") as witness:
@@ -204,7 +209,7 @@ def test_a_linear_layer_is_computed_by_our_kernels(batch, dtype: torch.dtype, mo
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_beside_the_other_backends(dtype: torch.dtype) -> None:
-    """Ours are timed with the rest; whichever wins, the results are right, of a layer with a bias too."""
+    """Our kernels are timed too. Results are correct whichever wins, with or without a bias."""
     torch.manual_seed(0)
     layer = torch.nn.Linear(256, 320, device="cuda", dtype=dtype)
 
@@ -229,7 +234,9 @@ def test_beside_the_other_backends(dtype: torch.dtype) -> None:
 
 
 def test_shapes_that_change() -> None:
-    """One compiled function for all sizes: arguments are made anew at each call, and artifacts serve every shape."""
+    """One compiled function for all sizes: each call builds new arguments; artifacts support every
+    shape.
+    """
     torch.manual_seed(0)
     with inductor("NVGEMM") as witness:
         compiled = torch.compile(matmul, mode="max-autotune-no-cudagraphs", dynamic=True)
@@ -247,7 +254,9 @@ def test_shapes_that_change() -> None:
 
 
 def test_a_patched_workspace_size_is_honoured() -> None:
-    """A client that replaces the method on the class has its answer allocated and passed on to `run`."""
+    """If a client replaces the method on the class, `run` receives a workspace of the returned
+    size.
+    """
     torch.manual_seed(0)
     a, b = (torch.randn(256, 256, device="cuda", dtype=torch.float16) for _ in range(2))
     with (

@@ -73,8 +73,9 @@ def test_memory_that_moves_is_followed_by_launches_that_were_repeated() -> None:
     ],
 )
 def test_clusters_stay_clusters(ending: str) -> None:
-    """Which a graph has from an attribute of its node. Along N and along M of programs that are short enough; A moves,
-    of which the last has two tensor maps, as it loads slices of 8 and 16 rows.
+    """A graph keeps the cluster shape as an attribute of its node. Clusters along N and along M, of
+    short programs. A's address changes; in the last case A has two tensor maps, for slices of 8 and
+    16 rows.
     """
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("clusters are Hopper's")

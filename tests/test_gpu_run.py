@@ -1,5 +1,5 @@
-"""Running kernels: on every kind of stream, in CUDA graphs, from several threads, with operands of every framework.
-What they compute is `test_gpu_gemm.py`'s matter; here small products show that they ran, where and when.
+"""Running kernels: on every kind of stream, in CUDA graphs, from several threads, with operands of
+every framework. `test_gpu_gemm.py` tests results; these tests check where and when kernels run.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from helpers import fake_gemm, run_python
 pytestmark = pytest.mark.gpu
 
 
-# ---- streams ---------------------------------------------------------------------------------------------------------
+# ---- streams -------------------------------------------------------------------------------------
 
 
 def as_torch_stream(stream: torch.cuda.Stream):
@@ -55,7 +55,7 @@ def test_a_launch_is_ordered_on_the_stream_it_is_given(form, assume: bool) -> No
 
 
 def test_the_sleep_is_long_enough_to_tell() -> None:
-    """The test above would prove nothing if a launch on another stream came too late to see the old A."""
+    """The test above proves nothing unless a launch on another stream can still read the old A."""
     gemm, stream = Gemm(), torch.cuda.Stream()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(SLEEP_CYCLES)
@@ -111,7 +111,7 @@ def test_a_negative_handle_is_refused() -> None:
 
 
 def test_a_failing_launch_raises_with_the_name_of_cuda_s_error() -> None:
-    """The legacy stream may not be used while a stream that waits for it is being captured. Trying breaks nothing: the
+    """The legacy stream cannot be used while a stream that waits for it is being captured. The
     driver refuses the launch, and only the capture is lost.
     """
     gemm = Gemm()
@@ -136,7 +136,7 @@ def test_a_failing_launch_raises_with_the_name_of_cuda_s_error() -> None:
     assert gemm.shows(1)
 
 
-# ---- CUDA graphs -----------------------------------------------------------------------------------------------------
+# ---- CUDA graphs ---------------------------------------------------------------------------------
 
 
 def test_a_graph_is_captured_before_anything_has_run() -> None:
@@ -146,7 +146,10 @@ def test_a_graph_is_captured_before_anything_has_run() -> None:
     from cutlass_api.arguments import GemmArguments
 
     torch.manual_seed(0)
-    inputs = [[torch.randn(70, 40, device="cuda", dtype=torch.float16) for _ in range(20)] for _ in range(2)]
+    inputs = [
+        [torch.randn(70, 40, device="cuda", dtype=torch.float16) for _ in range(20)]
+        for _ in range(2)
+    ]
     b = torch.randn(40, 90, device="cuda", dtype=torch.float16)
     outs = [torch.full((70, 90), torch.nan, device="cuda", dtype=torch.float16) for _ in range(20)]
     a = [x.clone() for x in inputs[0]]
@@ -175,7 +178,7 @@ def test_a_graph_is_captured_before_anything_has_run() -> None:
 
 
 def test_a_graph_outlives_everything_it_was_captured_with() -> None:
-    """A program that was unloaded with its artifact would leave the graph with a kernel that is gone."""
+    """If a program were unloaded with its artifact, the graph would hold a freed kernel."""
     gemm = Gemm()
     a, out, k = gemm.a, gemm.out, gemm.k
     graph = torch.cuda.CUDAGraph()
@@ -190,7 +193,7 @@ def test_a_graph_outlives_everything_it_was_captured_with() -> None:
     assert (out == 4 * k).all() and keep_b is not None
 
 
-# ---- operands --------------------------------------------------------------------------------------------------------
+# ---- operands ------------------------------------------------------------------------------------
 
 
 def test_arguments_keep_their_operands_alive() -> None:
@@ -348,7 +351,7 @@ def test_a_kernel_for_the_cpu_refuses_gpu_operands_and_the_other_way_round() -> 
     assert gemm.out.isnan().all()
 
 
-# ---- threads, devices and contexts -----------------------------------------------------------------------------------
+# ---- threads, devices and contexts ---------------------------------------------------------------
 
 
 def test_threads_on_streams_of_their_own_do_not_disturb_each_other() -> None:
@@ -449,7 +452,7 @@ def test_another_context_of_the_device_may_be_current_and_a_capture_goes_on() ->
 
 @pytest.mark.timing
 def test_compiling_is_quick(tmp_path, request) -> None:
-    """Under 0.5 s by NVRTC, under 5 ms from the disk; in fresh processes that have torch and its context already."""
+    """Under 0.5 s with NVRTC, under 5 ms from disk, in new processes that have imported torch."""
     code = """
     import json, time, torch, cutlass_api
     from cutlass_api.arguments import GemmArguments
@@ -466,13 +469,14 @@ def test_compiling_is_quick(tmp_path, request) -> None:
     """
 
     def times(folder: str) -> list[float]:
-        # NVRTC keeps results in the driver's cache too (NVRTC's documentation, "Caching"), which would answer for it.
+        # Disables the driver's cache, in which NVRTC also keeps results (NVRTC documentation,
+        # "Caching").
         environment = {"CUTLASS_API_CACHE_DIR": str(tmp_path / folder), "CUDA_CACHE_DISABLE": "1"}
         output = run_python(code, timeout=120, **environment)
         return json.loads(output.splitlines()[-1])
 
-    # The first process also brings NVRTC from the disk into memory, which is the machine's time and not ours.
-    # What other processes take is not ours either: hence the best of two, and of three.
+    # The first process also loads NVRTC from disk into memory, and other processes disturb the
+    # timing. Hence the best of two, and of three.
     first, second = times("first"), times("second")
     cold = [min(each) for each in zip(first, second, strict=True)]
     warm = [min(each) for each in zip(*(times("second") for _ in range(3)), strict=True)]
@@ -484,7 +488,9 @@ def test_compiling_is_quick(tmp_path, request) -> None:
 
 
 def test_every_family_runs_from_the_front_door() -> None:
-    """`get_kernels` of an ordinary problem names every family, and each of its kernels runs it right."""
+    """`get_kernels` of an ordinary problem finds every family, and each kernel computes it
+    correctly.
+    """
     a = torch.randn(256, 192, device="cuda", dtype=torch.bfloat16)
     b = torch.randn(192, 320, device="cuda", dtype=torch.bfloat16)
     expected = a.double() @ b.double()

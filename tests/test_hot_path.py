@@ -1,4 +1,6 @@
-"""What the path from `run()` to the driver's launch call costs, in instructions and blocks of the heap."""
+"""The cost of the path from `run()` to the driver's launch call, in instructions and heap
+allocations.
+"""
 
 import json
 import textwrap
@@ -7,8 +9,9 @@ import pytest
 import stand_in
 from stand_in import run_gemm as run
 
-#: Instructions from the Python call to the driver's launch call and back, the stand-in's own few hundred included, on
-#: x86-64 with a release build. What a change may add without a thought is a tenth; more wants a reason.
+#: Bounds on the instructions from the Python call to the driver's launch call and back, on x86-64
+#: with a release build. They include a few hundred of the stand-in. A change that adds more than 10
+#: % needs a reason.
 BOUNDS = {
     "run": 1640,
     # Which does not become a graph.
@@ -16,17 +19,21 @@ BOUNDS = {
     "run with checks": 1650,
     "GemmArguments": 2980,
     "bound launch": 1170,
-    # A tenth of it asks whether out is torch's, to tell autograd of the write: slow where, as here, it is not.
+    # A tenth is the check for a torch `out`, to report the write to autograd; the check is slow
+    # here, because `out` is not torch's.
     "matmul": 6390,
     "arguments and run, sm90": 5700,
 }
 
 
 def check_instructions(script, bounds):
-    """That a script's `calls` take no more instructions than these, in their order. The first does nothing."""
+    """Checks that a script's `calls`, in their order, stay within the bounds. The first call does
+    nothing.
+    """
     loop = """
         for call in calls:
-            for _ in range(50):  # CPython specializes a function after some calls, and short launches become graphs
+            # CPython specializes a function after some calls, and short launches become graphs
+            for _ in range(50):
                 device.begin
                 call()
         device.begin(), device.end()
@@ -57,14 +64,17 @@ def test_instructions_of_the_hot_path():
             lambda: GemmArguments(a, b, out, "float32"),
             launch,
             lambda: cutlass_api.matmul(a, b, out=out),
-            lambda: hopper.run(GemmArguments(a, b, out, "float32"), maps, stream=STREAM, assume_supported_args=True),
+            lambda: hopper.run(
+                GemmArguments(a, b, out, "float32"), maps, stream=STREAM, assume_supported_args=True
+            ),
         ]
         """,
         BOUNDS,
     )
 
 
-#: The same with torch's tensors, asked through its C functions: its exchange table alone takes 1500 for three.
+#: The same with torch's tensors, read through torch's C functions. Its exchange table takes 1500
+#: instructions for three tensors.
 TORCH_BOUNDS = {"run": 2110, "GemmArguments": 3810}
 
 
@@ -121,7 +131,10 @@ def test_launches_take_nothing_from_the_heap():
             for _ in range(100):
                 call()
             # The interpreter itself may take a block for its small objects now and then.
-            assert expected <= heap.allocations() - before < expected + 10, (call, heap.allocations() - before)
+            assert expected <= heap.allocations() - before < expected + 10, (
+                call,
+                heap.allocations() - before,
+            )
         """,
         LD_PRELOAD=str(preloaded),
     )

@@ -1,8 +1,8 @@
 """PyTorch's own NVGEMM backend, unmodified, over our kernels, on a machine that needs no GPU.
 
-Inductor's lowering, its scheduling and its generated code are the real ones. What a GPU would answer (its properties,
-the timings of an autotuning run) is made up; and to execute the generated code, the kernels that it names are exchanged
-for the reference kernels of the same element types, which run on the CPU.
+Inductor's lowering, scheduling and generated code are real. The answers of a GPU (its properties,
+autotuning timings) are simulated. To execute the generated code, its kernels are replaced by the
+CPU reference kernels of the same element types.
 """
 
 import subprocess
@@ -43,10 +43,13 @@ TRIED = 5
 
 @pytest.fixture(scope="module", autouse=True)
 def pinned_torch() -> None:
-    """Everything here reaches into private modules of one version of torch; with another, failures say nothing."""
+    """These tests use private modules of one version of torch; failures with another version mean
+    nothing.
+    """
     assert torch.__version__.startswith("2.11"), (
-        f"these tests are written against torch 2.11, and this is torch {torch.__version__}: compare its "
-        "torch/_inductor/codegen/nv_universal_gemm with the contract in shared/API.md, then move the pin"
+        f"these tests are written against torch 2.11, and this is torch {torch.__version__}: "
+        "compare its torch/_inductor/codegen/nv_universal_gemm with the contract in "
+        "shared/API.md, then move the pin"
     )
 
 
@@ -58,7 +61,7 @@ def fresh_kernel_cache() -> Iterator[None]:
     kernel_cache.clear_cache()
 
 
-# ---- discovery, as the backend does it ------------------------------------------------------------------------------
+# ---- discovery, as the backend does it -----------------------------------------------------------
 
 
 def fake(
@@ -78,7 +81,9 @@ def fake_arguments(
     linear: bool = False,
     out: Any = None,
 ) -> cutlass_api.arguments.GemmArguments:
-    """Arguments over FakeTensors on a GPU. `linear`: B is the transpose of a row-major weight, as nn.Linear has it."""
+    """Arguments over FakeTensors on a GPU. `linear`: B is the transpose of a row-major weight, as
+    in nn.Linear.
+    """
     mode, lead = FakeTensorMode(), () if batch is None else (batch,)
     a = fake(*lead, m, k, dtype=dtype, mode=mode)
     b = (
@@ -106,10 +111,12 @@ def family(kernel: cutlass_api.Kernel) -> str:
 
 
 def test_a_fresh_process_finds_the_backend_available() -> None:
-    # In a process of its own: torch caches both answers, and other tests may have imported NVIDIA's package.
+    # In a subprocess: torch caches both answers, and other tests may have imported NVIDIA's
+    # package.
     code = (
         "import cutlass_api\n"
-        "from torch._inductor.utils import ensure_cute_available, ensure_nv_universal_gemm_available\n"
+        "from torch._inductor.utils import ensure_cute_available\n"
+        "from torch._inductor.utils import ensure_nv_universal_gemm_available\n"
         "assert ensure_cute_available() and ensure_nv_universal_gemm_available()\n"
         "import cutlass\n"
         "from torch._inductor.codegen.cutedsl.cutedsl_op_overrides import CuteDSLOpOverrides\n"
@@ -155,7 +162,7 @@ def test_every_shape_has_a_kernel(
     assert kernels
     families = [family(kernel) for kernel in kernels]
     assert "simt" in families, "the floor under everything"
-    # Only the first few are tried: what runs on the tensor cores must not hide behind what does not.
+    # Inductor tries only the first few: kernels on tensor cores must rank before the others.
     assert families == sorted(families, key=lambda name: name == "simt")
 
 
@@ -167,7 +174,9 @@ def test_int8_has_kernels() -> None:
 
 
 def test_no_reference_kernel_is_offered_for_a_gpu() -> None:
-    """Their min_cc is 0, so torch's filter on the compute capability lets them through; `supports` has to refuse."""
+    """Their min_cc is 0, so they pass torch's filter on the compute capability; `supports` must
+    refuse.
+    """
     for dtype in [*HALVES, torch.float32, torch.float64]:
         kernels = compatible(fake_arguments(64, 64, 64, dtype))
         assert not [kernel for kernel in kernels if family(kernel) == "reference"]
@@ -202,7 +211,8 @@ EVERY_DTYPE = sorted(
 def test_arguments_of_any_dtype_can_be_made_and_find_kernels_only_if_ours(
     dtype: torch.dtype,
 ) -> None:
-    # The backend builds arguments before it asks who supports them; raising here would fail the user's compilation.
+    # The backend builds arguments before it calls `supports`; an error here would fail the
+    # compilation.
     mode = FakeTensorMode()
     a, b, out = (fake(64, 64, dtype=dtype, mode=mode) for _ in range(3))
     args = cutlass_api.arguments.GemmArguments(a, b, out, accumulator_type=torch.float32)
@@ -221,8 +231,8 @@ def test_real_tensors_of_foreign_dtypes_find_no_kernels_either(dtype: torch.dtyp
 
 
 def test_symbolic_shapes_are_read_as_the_sizes_they_stand_for() -> None:
-    """With dynamic shapes, the FakeTensors' sizes are symbols. Each is read, which makes torch guard on it: a graph is
-    compiled anew for other sizes, and no kernel meets an alignment that it was not asked about.
+    """With dynamic shapes, the FakeTensors' sizes are symbols. Reading a size makes torch guard on
+    it: other sizes recompile the graph, and no kernel runs with an unchecked alignment.
     """
     environment = ShapeEnv()
     mode = FakeTensorMode(shape_env=environment)
@@ -239,11 +249,11 @@ def test_symbolic_shapes_are_read_as_the_sizes_they_stand_for() -> None:
     assert {192, 256, 320} <= {int(size) for size in environment.replacements.values()}
 
 
-# ---- the heuristics --------------------------------------------------------------------------------------------------
+# ---- the heuristics ------------------------------------------------------------------------------
 
 
 def mm_inputs(m: int, n: int, k: int, dtype: torch.dtype) -> Any:
-    """The questions that the heuristics ask of `MMKernelInputs`, answered for row-major operands."""
+    """The methods of `MMKernelInputs` that the heuristics call, for row-major operands."""
     return SimpleNamespace(
         mnk_hinted=lambda: (m, n, k),
         batch_hinted=lambda: 1,
@@ -300,7 +310,7 @@ def test_with_the_heuristics_package_its_order_is_followed() -> None:
     assert chosen[0].metadata.design.tile_shape == tiles[-1]
 
 
-# ---- the lowering, from a graph to the code that is run --------------------------------------------------------------
+# ---- the lowering, from a graph to the code that is run ------------------------------------------
 
 
 @dataclass
@@ -312,7 +322,7 @@ class Lowered:
 
 @contextmanager
 def pretended_h100(choices: list[list[Any]]) -> Iterator[None]:
-    """Answers what Inductor asks of a GPU while it lowers; an autotuning prefers the first choice offered."""
+    """Simulates the GPU queries of Inductor's lowering; autotuning prefers the first choice."""
     properties = SimpleNamespace(
         name="NVIDIA H100 80GB HBM3",
         major=9,
@@ -390,7 +400,9 @@ def reference_for(name: str) -> cutlass_api.Kernel:
 
 
 def execute_on_the_cpu(lowered: Lowered, *inputs: torch.Tensor) -> tuple[torch.Tensor, list[str]]:
-    """Runs generated code with its buffers on the CPU. Returns its output, and the kernels that it asked for."""
+    """Runs generated code with its buffers on the CPU. Returns its output and the kernels it looked
+    up.
+    """
     asked_for: list[str] = []
 
     def stand_in(name: str) -> cutlass_api.Kernel:
@@ -501,7 +513,7 @@ def test_the_lowering_offers_tensor_cores_for_aligned_halves(dtype: torch.dtype)
 
 
 def test_integer_products_are_left_to_other_backends() -> None:
-    """No choice is added and nothing of ours raises. With no other backend allowed, torch says so itself."""
+    """No choice is added and our code raises nothing. Without other backends, torch raises."""
     with pytest.raises(Exception, match="No choices"):
         lower(matmul, ((64, 64), torch.int64), ((64, 64), torch.int64))
 
@@ -527,7 +539,7 @@ def test_a_patched_workspace_size_reaches_the_generated_code() -> None:
     )
 
 
-# ---- one kernel rendered and run by itself ---------------------------------------------------------------------------
+# ---- one kernel rendered and run by itself -------------------------------------------------------
 
 
 def render(name: str, workspace_size: int = 0) -> str:
@@ -549,7 +561,8 @@ def test_a_rendered_module_runs_again_and_again(dtype: torch.dtype) -> None:
     source = render(f"reference_gemm_{short}x{short}_f32_{short}")
     with inductor_config.patch(compile_threads=1):
         module = AsyncCompile().nv_universal_gemm("nv_universal_gemm_test", source)
-    # Shapes come and go, as in eager calls of one compiled function; its cache of artifacts is keyed by them.
+    # Shapes vary, as in eager calls of one compiled function; its cache of artifacts is keyed by
+    # shape.
     for m, n, k in [(5, 7, 3), (16, 8, 32), (5, 7, 3), (1, 1, 0)]:
         a, b = torch.randn(m, k).to(dtype), torch.randn(k, n).to(dtype)
         out = torch.full((m, n), torch.nan, dtype=dtype)
@@ -570,7 +583,9 @@ def test_a_rendered_module_names_a_missing_kernel() -> None:
 
 @pytest.mark.parametrize("workspace_size", [0, 64])
 def test_the_autotuner_s_own_call_runs(workspace_size: int) -> None:
-    """What Inductor times: arguments made once, compiled once, then `run` with a `torch.cuda.Stream`."""
+    """The calls that Inductor times: arguments and artifact built once, then `run` on a
+    `torch.cuda.Stream`.
+    """
     (kernel,) = (
         k
         for k in cutlass_api.get_kernels()

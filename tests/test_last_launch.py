@@ -1,10 +1,12 @@
-"""A launch that is made from the last one of its program: what it changes, and what it must not hide."""
+"""A launch derived from its program's last launch: what it changes, and what it must not hide."""
 
 from stand_in import run_gemm as run
 
 
 def test_a_launch_made_from_the_last_one_is_the_launch_made_anew():
-    """Arguments that differ from the last ones in addresses alone have only these changed in the packed launch."""
+    """For arguments that differ from the last ones only in addresses, only addresses of the plan
+    change.
+    """
     run(
         """
         from cutlass_api.artifact import CompiledArtifact
@@ -20,11 +22,22 @@ def test_a_launch_made_from_the_last_one_is_the_launch_made_anew():
         def column_major(tensor, data, rows, columns):
             two, at = device.ctypes.c_int64 * 2, device.ctypes.c_uint64(data)
             device.library.stand_in_describe(
-                device.ctypes.c_void_p(id(tensor)), at, 0, 2, 2, 16, two(rows, columns), two(1, rows)
+                device.ctypes.c_void_p(id(tensor)),
+                at,
+                0,
+                2,
+                2,
+                16,
+                two(rows, columns),
+                two(1, rows)
             )
 
         seen = set()
-        for row_major, (m, n, k) in [(True, (128, 64, 256)), (False, (128, 64, 256)), (True, (8, 512, 1024))]:
+        for row_major, (m, n, k) in [
+            (True, (128, 64, 256)),
+            (False, (128, 64, 256)),
+            (True, (8, 512, 1024)),
+        ]:
             def arguments(at_a, at_b, at_out, m=m, n=n, k=k):
                 a.describe(at_a, (m, k)), b.describe(at_b, (k, n))
                 if row_major:
@@ -45,17 +58,30 @@ def test_a_launch_made_from_the_last_one_is_the_launch_made_anew():
             for key, kernel in kernels.items():
                 artifact = kernel.compile(arguments(A, B, OUT))
                 block(kernel, arguments(A, B, OUT), artifact)
-                places = [(A, B, OUT), (A + 4096, B, OUT), (B, A, OUT + 512), (A, A, OUT), (A + 64, B + 64, OUT + 64)]
+                places = [
+                    (A, B, OUT),
+                    (A + 4096, B, OUT),
+                    (B, A, OUT + 512),
+                    (A, A, OUT),
+                    (A + 64, B + 64, OUT + 64),
+                ]
                 for place in places:
                     fresh = CompiledArtifact(artifact.compiled_obj, kernel)
-                    assert block(kernel, arguments(*place), artifact) == block(kernel, arguments(*place), fresh), key
+                    assert block(kernel, arguments(*place), artifact) == block(
+                        kernel, arguments(*place), fresh
+                    ), key
                 # Another shape with the same artifact, and back.
                 for other in ({"k": k // 2}, {}):
                     fresh = CompiledArtifact(artifact.compiled_obj, kernel)
                     there = arguments(A, B, OUT, **other)
                     assert block(kernel, there, artifact) == block(kernel, there, fresh), key
                 seen.add(key)
-        families = {("simt", None, True), ("sm80", None, False), ("skinny", None, True), ("sm90", True, False)}
+        families = {
+            ("simt", None, True),
+            ("sm80", None, False),
+            ("skinny", None, True),
+            ("sm90", True, False),
+        }
         families.add(("sm90", "unequal slices", True))
         assert families <= seen, seen
 
@@ -81,7 +107,9 @@ def test_a_launch_made_from_the_last_one_is_the_launch_made_anew():
                 before = block(kernel, arguments(0), artifact)
                 for at in places:
                     fresh = CompiledArtifact(artifact.compiled_obj, kernel)
-                    assert block(kernel, arguments(at), artifact) == block(kernel, arguments(at), fresh), kernel
+                    assert block(kernel, arguments(at), artifact) == block(
+                        kernel, arguments(at), fresh
+                    ), kernel
                     assert (block(kernel, arguments(at), artifact) == before) == (at == 0), kernel
         """
     )
@@ -104,14 +132,23 @@ def test_an_epilogue_s_operands_follow_through_the_last_launch():
             kernel = first(arguments(0, 1.0), family)
             artifact = kernel.compile(arguments(0, 1.0))
             for at, alpha in ((0, 1.0), (64, 2.0), (0, 3.0)):
-                kernel.run(arguments(at, alpha), artifact, stream=STREAM, assume_supported_args=True)
+                kernel.run(
+                    arguments(at, alpha), artifact, stream=STREAM, assume_supported_args=True
+                )
                 words = device.last_words(5)
-                assert words[0] == C + at and struct.unpack("<f", struct.pack("<I", words[4]))[0] == alpha, words
+                assert words[0] == C + at, words
+                assert struct.unpack("<f", struct.pack("<I", words[4]))[0] == alpha, words
             launch = kernel.bind(arguments(0, 1.0), artifact)
             for other, said in (
                 (GemmArguments(a, b, out, "float32"), "carry none"),
-                (arguments(0, 1.0, (128, 64)), "carry D = ((accum * alpha) + C) (C: float32, alpha"),
-                (arguments(0, 1.0, (128, 1)), "carry D = ((accum * alpha) + C) (C: float32 for each row, alpha"),
+                (
+                    arguments(0, 1.0, (128, 64)),
+                    "carry D = ((accum * alpha) + C) (C: float32, alpha",
+                ),
+                (
+                    arguments(0, 1.0, (128, 1)),
+                    "carry D = ((accum * alpha) + C) (C: float32 for each row, alpha",
+                ),
             ):
                 try:
                     kernel.run(other, artifact, stream=STREAM, assume_supported_args=True)
@@ -173,9 +210,15 @@ def test_a_launch_with_workspace_follows_operands_and_workspace():
         kernel.run(args, artifact, stream=STREAM)
         assert device.last_sm90_parameters().parts == (0x70000000, 7)
         elsewhere = Tensor(A + (1 << 25), (256, 32768))
-        kernel.run(GemmArguments(elsewhere, b, out, "float32"), artifact, stream=STREAM, workspace=memory[0])
+        kernel.run(
+            GemmArguments(elsewhere, b, out, "float32"),
+            artifact,
+            stream=STREAM,
+            workspace=memory[0],
+        )
         p = device.last_sm90_parameters()
-        assert p.a.address == A + (1 << 25) and p == fresh._replace(a=fresh.a._replace(address=A + (1 << 25))), p
+        assert p.a.address == A + (1 << 25), p
+        assert p == fresh._replace(a=fresh.a._replace(address=A + (1 << 25))), p
         # A bound launch has a last one of its own.
         device.fail("")
         launch = kernel.bind(args, artifact, STREAM)
@@ -199,7 +242,8 @@ def test_a_map_that_cannot_be_changed_is_an_error_and_is_not_launched():
         try:
             kernel.run(moved, artifact, stream=STREAM)
         except RuntimeError as error:
-            assert "cuTensorMapReplaceAddress" in str(error) and "CUDA_ERROR_LAUNCH_FAILED" in str(error), error
+            assert "cuTensorMapReplaceAddress" in str(error), error
+            assert "CUDA_ERROR_LAUNCH_FAILED" in str(error), error
         else:
             raise AssertionError("no error")
         assert device.launches() == 1

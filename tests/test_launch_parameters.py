@@ -11,7 +11,9 @@ def test_a_launch_carries_addresses_strides_and_extents():
         kernel.run(args, stream=STREAM)
         p = device.last_parameters()
         assert (p.a, p.b, p.out) == (A, B, OUT), p
-        assert p.a_stride == (0, 256, 1) and p.b_stride == (0, 64, 1) and p.out_stride == (0, 64, 1), p
+        assert p.a_stride == (0, 256, 1), p
+        assert p.b_stride == (0, 64, 1), p
+        assert p.out_stride == (0, 64, 1), p
         assert p.extents == (128, 64, 256, 1), p
         tile = kernel.metadata.design.tile_shape
         assert device.library.stand_in_last_grid() == -(-128 // tile[0]) * -(-64 // tile[1])
@@ -30,7 +32,14 @@ def test_a_column_major_output_is_the_transposed_product():
         def column_major(tensor, data, rows, columns):
             two = ctypes.c_int64 * 2
             device.library.stand_in_describe(
-                ctypes.c_void_p(id(tensor)), ctypes.c_uint64(data), 0, 2, 2, 16, two(rows, columns), two(1, rows)
+                ctypes.c_void_p(id(tensor)),
+                ctypes.c_uint64(data),
+                0,
+                2,
+                2,
+                16,
+                two(rows, columns),
+                two(1, rows)
             )
         column_major(out, OUT, 128, 64)
         args = GemmArguments(a, b, out, "float32")
@@ -60,7 +69,11 @@ def test_an_epilogue_travels_as_a_second_parameter():
         def alpha_of(word):
             return struct.unpack("<f", struct.pack("<Q", word)[:4])[0]
         launch = kernel.bind(args, artifact, STREAM)
-        runs = [lambda: kernel.run(args, artifact, STREAM), lambda: kernel.run(args, artifact, STREAM), launch]
+        runs = [
+            lambda: kernel.run(args, artifact, STREAM),
+            lambda: kernel.run(args, artifact, STREAM),
+            launch,
+        ]
         for move in (0, 4096):
             c.describe(C + move, (1, 64), bits=32)
             for call in runs:
@@ -78,10 +91,16 @@ def test_an_epilogue_travels_as_a_second_parameter():
         assert cutlass_api.get_kernels(again)[0] is kernel
         kernel.run(again, artifact, STREAM, assume_supported_args=True)
         assert alpha_of(device.last_words(9)[8]) == -2
-        assert (device.launches(), device.library.stand_in_libraries()) == (before[0] + 1, before[1])
+        assert (device.launches(), device.library.stand_in_libraries()) == (
+            before[0] + 1,
+            before[1],
+        )
         plain = GemmArguments(a, b, out, "float32")
-        for wrong in (lambda: kernel.run(plain, artifact, STREAM, assume_supported_args=True),
-                      lambda: cutlass_api.get_kernels(plain)[0].run(args, None, STREAM, assume_supported_args=True)):
+        other = cutlass_api.get_kernels(plain)[0]
+        for wrong in (
+            lambda: kernel.run(plain, artifact, STREAM, assume_supported_args=True),
+            lambda: other.run(args, None, STREAM, assume_supported_args=True),
+        ):
             try:
                 wrong()
             except ValueError as error:
@@ -99,7 +118,14 @@ def test_the_epilogue_of_a_column_major_output_is_transposed():
         def column_major(tensor, data, rows, columns):
             two = ctypes.c_int64 * 2
             device.library.stand_in_describe(
-                ctypes.c_void_p(id(tensor)), ctypes.c_uint64(data), 0, 2, 2, 16, two(rows, columns), two(1, rows)
+                ctypes.c_void_p(id(tensor)),
+                ctypes.c_uint64(data),
+                0,
+                2,
+                2,
+                16,
+                two(rows, columns),
+                two(1, rows)
             )
         c = Tensor(0x40000000, (128, 64))
         column_major(out, OUT, 128, 64)
@@ -109,11 +135,15 @@ def test_the_epilogue_of_a_column_major_output_is_transposed():
         device.library.stand_in_expect_more(32)
         device.expect(508)
         kernels = cutlass_api.get_kernels(args)
-        families = {kernel.metadata.kernel_name.split("_")[0]: kernel for kernel in reversed(kernels)}
+        families = {
+            kernel.metadata.kernel_name.split("_")[0]: kernel for kernel in reversed(kernels)
+        }
         for family, kernel in families.items():
             kernel.run(args, stream=STREAM)
             transposed = family != "simt"
-            assert device.last_words(4) == ((0x40000000, 0, 1, 64) if transposed else (0x40000000, 0, 64, 1)), kernel
+            assert device.last_words(4) == (
+                (0x40000000, 0, 1, 64) if transposed else (0x40000000, 0, 64, 1)
+            ), kernel
         """
     )
 
@@ -129,7 +159,8 @@ def test_a_reduction_is_a_second_launch_behind_a_workspace():
         args = GemmArguments(a, b, out, "float32", fused)
         kernel = first(args, "sm80")
         artifact = kernel.compile(args)
-        # Of each row, a partial sum in float32 from each warp's columns; rows are counted in whole tiles.
+        # For each row, a float32 partial for the columns of each warp; rows are padded to whole
+        # tiles.
         size = kernel.get_workspace_size(args)
         parts, rows = size // 4 // 128, 128
         assert size == 4 * rows * parts and parts > 1, size
@@ -141,7 +172,18 @@ def test_a_reduction_is_a_second_launch_behind_a_workspace():
             address = W if workspace else 0x70000000  # where the stand-in allocates
             assert workspace or device.library.stand_in_last_allocation() == size
             block = device.ctypes.string_at(device.library.stand_in_last_parameters(), 64)
-            assert struct.unpack("<5Qq4i", block) == (address, S, 0, 1, rows, parts, 128, 0, 1, 4), block
+            assert struct.unpack("<5Qq4i", block) == (
+                address,
+                S,
+                0,
+                1,
+                rows,
+                parts,
+                128,
+                0,
+                1,
+                4,
+            ), block
         bound = kernel.bind(args, artifact, STREAM)
         before = device.launches()
         other = Tensor(S + 4096, (128,), bits=32)
@@ -177,7 +219,9 @@ def test_a_launch_bound_on_fakes_carries_what_stands_in_for_them():
                     launch(**given)
                 except ValueError as error:
                     name = "out" if given else "A"
-                    assert str(error).startswith(f"{name} is a FakeTensor: it has no memory, and nothing"), error
+                    assert str(error).startswith(
+                        f"{name} is a FakeTensor: it has no memory, and nothing"
+                    ), error
                 else:
                     raise AssertionError("launched")
         """
@@ -196,8 +240,12 @@ def test_an_sm90_launch_carries_tensor_maps():
         assert not any(design.packed), design
         a_map, b_map = (p.b, p.a) if design.swapped else (p.a, p.b)
         # Row-major: along K for A, along N for B; a batch of one.
-        assert a_map[:3] == (6, 3, A) and a_map.extents == (256, 128, 1) and a_map.strides[0] == 512, a_map
-        assert b_map[:3] == (6, 3, B) and b_map.extents == (64, 256, 1) and b_map.strides[0] == 128, b_map
+        assert a_map[:3] == (6, 3, A), a_map
+        assert a_map.extents == (256, 128, 1), a_map
+        assert a_map.strides[0] == 512, a_map
+        assert b_map[:3] == (6, 3, B), b_map
+        assert b_map.extents == (64, 256, 1), b_map
+        assert b_map.strides[0] == 128, b_map
         assert a_map.box[0] == 64 and b_map.box[0] == 64  # 128 bytes, the swizzle's row
         assert p.out_pointer == OUT and p.out_stride == (0, 64, 1)
         m, n = (64, 128) if design.swapped else (128, 64)
@@ -220,7 +268,11 @@ def test_an_operand_that_threads_load_has_an_address_in_place_of_a_map():
 
         device.expect(508)
         def launched(kernel, artifact, at_a, at_b, at_out):
-            tensors = a.describe(at_a, a_shape), b.describe(at_b, b_shape), out.describe(at_out, (128, 64))
+            tensors = (
+                a.describe(at_a, a_shape),
+                b.describe(at_b, b_shape),
+                out.describe(at_out, (128, 64)),
+            )
             kernel.run(GemmArguments(a, b, out, "float32"), artifact, stream=STREAM)
             return device.last_sm90_parameters()
 
@@ -230,21 +282,30 @@ def test_an_operand_that_threads_load_has_an_address_in_place_of_a_map():
             a_shape, b_shape = (128, k), (k, 64)
             a.describe(A, a_shape); b.describe(B, b_shape); out.describe(OUT, (128, 64))
             args = GemmArguments(a, b, out, "float32")
-            kernels = [each for each in cutlass_api.get_kernels(args) if "sm90" in each.metadata.kernel_name]
+            kernels = [
+                each
+                for each in cutlass_api.get_kernels(args)
+                if "sm90" in each.metadata.kernel_name
+            ]
             assert kernels[0].metadata.design.load_bytes == align
             loading = [each for each in kernels if each.metadata.design.load_bytes < 16]
-            assert loading and {each.metadata.operands.A.ptr_alignment_bytes for each in loading} <= {8, 4}
+            assert loading
+            assert {each.metadata.operands.A.ptr_alignment_bytes for each in loading} <= {8, 4}
             for kernel in loading:
                 assert kernel.get_workspace_size(args) == 0
                 artifact = kernel.compile(args)
                 p = launched(kernel, artifact, A, B, OUT)
                 assert (p.a_pointer, p.a_stride) == (A, (0, k)) and p.a.address == 0, p
-                assert p.b.address == B and p.b.extents == (64, k, 1) and p.extents == (128, 64, k, 1), p
+                assert p.b.address == B, p
+                assert p.b.extents == (64, k, 1), p
+                assert p.extents == (128, 64, k, 1), p
                 # From the last launch, as made anew.
                 for place in (A + 4096, B, OUT), (A, B + 512, OUT + 64):
                     p = launched(kernel, artifact, *place)
                     assert (p.a_pointer, p.b.address, p.out_pointer) == place, p
-                    assert p == launched(kernel, CompiledArtifact(artifact.compiled_obj, kernel), *place)
+                    assert p == launched(
+                        kernel, CompiledArtifact(artifact.compiled_obj, kernel), *place
+                    )
                 seen.add(kernel.metadata.design.load_bytes)
                 # An address of another alignment is refused.
                 a.describe(A + 2, a_shape)
@@ -259,7 +320,12 @@ def test_boxes_of_k_major_operands_leave_little_outside():
         """
         device.expect(508)
         for rows, tile, box in [
-            (128, 128, 128), (384, 128, 128), (384, 256, 128), (192, 128, 64), (224, 128, 32), (200, 128, 32),
+            (128, 128, 128),
+            (384, 128, 128),
+            (384, 256, 128),
+            (192, 128, 64),
+            (224, 128, 32),
+            (200, 128, 32),
             (100, 128, 100), (7, 64, 7), (1000, 128, 128), (96, 64, 32), (80, 64, 32),
             (992, 128, 128), (321, 128, 128),  # parts would save a thirty-second, and a twelfth
         ]:
@@ -267,9 +333,12 @@ def test_boxes_of_k_major_operands_leave_little_outside():
             args = GemmArguments(a, b, out, "float32")
             kernel = next(
                 each for each in cutlass_api.get_kernels(args)
-                if "sm90" in each.metadata.kernel_name and f"_ttt_{tile}x" in each.metadata.kernel_name
-                and "cluster1x1" in each.metadata.kernel_name and "split" not in each.metadata.kernel_name
-                and "swapped" not in each.metadata.kernel_name and "align" not in each.metadata.kernel_name
+                if "sm90" in each.metadata.kernel_name
+                and f"_ttt_{tile}x" in each.metadata.kernel_name
+                and "cluster1x1" in each.metadata.kernel_name
+                and "split" not in each.metadata.kernel_name
+                and "swapped" not in each.metadata.kernel_name
+                and "align" not in each.metadata.kernel_name
             )
             kernel.run(args, stream=STREAM)
             p = device.last_sm90_parameters()
@@ -283,7 +352,12 @@ def test_two_lines_are_fetched_only_of_rows_along_k_that_begin_with_one():
         """
         device.expect(508)
         one_line, two_lines = 2, 3  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B, _256B
-        for k, n, of_a in [(128, 512, two_lines), (192, 512, two_lines), (136, 512, one_line), (128, 520, two_lines)]:
+        for k, n, of_a in [
+            (128, 512, two_lines),
+            (192, 512, two_lines),
+            (136, 512, one_line),
+            (128, 520, two_lines),
+        ]:
             a.describe(A, (256, k)); b.describe(B, (k, n)); out.describe(OUT, (256, n))
             args = GemmArguments(a, b, out, "float32")
             kernel = first(args, "sm90")
@@ -305,11 +379,13 @@ def test_parts_of_k_over_the_grid_meet_in_workspace():
         kernel = first(args, "sm90")
         design, artifact = kernel.metadata.design, kernel.compile(args)
         assert design.over_grid and design.split == 4 and design.cluster_shape == (2, 4, 1), design
-        # 2 by 8 tiles of 128 by 64, by clusters of 8, of which 15 run at once: 7 parts. A word each, and float32 sums.
+        # 2 by 8 tiles of 128 by 64 in clusters of 8; 15 clusters run at once, which makes 7 splits.
+        # The workspace holds a word for each, and float32 sums.
         bytes = 16 * 256 + 7 * 256 * 512 * 4
         assert kernel.get_workspace_size(args) == bytes, kernel.get_workspace_size(args)
         kernel.run(args, artifact, STREAM)
-        assert device.library.stand_in_last_allocation() == bytes and device.library.stand_in_allocations() == 0
+        assert device.library.stand_in_last_allocation() == bytes
+        assert device.library.stand_in_allocations() == 0
         assert device.launches() == 1 and device.library.stand_in_last_grid() == 16 * 7
         p = device.last_sm90_parameters()
         assert p.parts == (0x70000000, 7), p
@@ -354,12 +430,22 @@ def test_operands_that_the_copy_engine_cannot_address_are_copied_into_workspace(
         p = device.last_sm90_parameters()
         assert 0x60000000 in (p.a.address, p.b.address) and device.launches() == 4
         bytewise = dict(code=1, bits=8)
-        wrong = [Tensor(0x60000000, (bytes - 1,), **bytewise), Tensor(0x60000008, (bytes,), **bytewise),
-                 Tensor(0x60000000, (bytes,), device=1, **bytewise)]
+        wrong = [
+            Tensor(0x60000000, (bytes - 1,), **bytewise),
+            Tensor(0x60000008, (bytes,), **bytewise),
+            Tensor(0x60000000, (bytes,), device=1, **bytewise),
+        ]
         gaps = Tensor(0x60000000, (bytes, 1), **bytewise)
         two = device.ctypes.c_int64 * 2
         device.library.stand_in_describe(
-            device.ctypes.c_void_p(id(gaps)), device.ctypes.c_uint64(0x60000000), 0, 2, 1, 8, two(bytes, 1), two(2, 1)
+            device.ctypes.c_void_p(id(gaps)),
+            device.ctypes.c_uint64(0x60000000),
+            0,
+            2,
+            1,
+            8,
+            two(bytes, 1),
+            two(2, 1)
         )
         wrong += [gaps, Tensor(B, (bytes,), **bytewise)]
         for workspace in wrong:
@@ -424,7 +510,8 @@ def test_a_launch_of_a_sum_carries_its_rows():
         (kernel,) = cutlass_api.get_kernels(ElementwiseArguments(x, y, z))
         grid, fields = launched(kernel, x, y, z)
         assert fields[:3] == (A, B, OUT) and fields[3:12] == (0, 0, 1) * 3, "a single row"
-        assert fields[12:16] == (200_000, 200_000, 100_000, 12_500) and fields[18:] == (1, 1, 1), fields
+        assert fields[12:16] == (200_000, 200_000, 100_000, 12_500), fields
+        assert fields[18:] == (1, 1, 1), fields
         assert grid == -(-12_500 // 1024)
         z.describe(OUT + 2, (100, 1000))
         grid, fields = launched(kernel, x, y, z)
@@ -454,19 +541,29 @@ def test_a_grouped_launch_carries_the_offsets_and_all_matrices():
             kernel.run(args, stream=STREAM)
             p = device.last_parameters()
             assert (p.a, p.b, p.out, p.offsets) == (A, B, OUT, (OFFSETS, 1)), p
-            assert p.a_stride == (0, 256, 1) and p.b_stride == (256 * 64, 64, 1) and p.out_stride == (0, 64, 1), p
+            assert p.a_stride == (0, 256, 1), p
+            assert p.b_stride == (256 * 64, 64, 1), p
+            assert p.out_stride == (0, 64, 1), p
             assert p.extents == (128, 64, 256, 3), p
             rows, columns, _ = kernel.metadata.design.tile_shape
             # Each group may end a row into a strip.
-            assert device.library.stand_in_last_grid() == (128 + 3 * (rows - 1)) // rows * -(-64 // columns)
+            assert device.library.stand_in_last_grid() == (128 + 3 * (rows - 1)) // rows * -(
+                -64 // columns
+            )
         device.expect(508)
         kernel = first(args, "sm90")
         kernel.run(args, stream=STREAM)
         p = device.last_sm90_parameters()
         assert p.a.address == A and p.a.extents == (256, 128, 1), p
-        assert p.b.address == B and p.b.extents == (64, 256, 3) and p.b.strides == (128, 256 * 128), p
-        assert p.out.address == OUT and p.out.extents == (64, 128, 1) and p.out_by_copy_engine == 1, p
-        assert p.extents == (128, 64, 256, 3) and p.batched == (0, 1) and p.offsets == (OFFSETS, 1), p
+        assert p.b.address == B, p
+        assert p.b.extents == (64, 256, 3), p
+        assert p.b.strides == (128, 256 * 128), p
+        assert p.out.address == OUT, p
+        assert p.out.extents == (64, 128, 1), p
+        assert p.out_by_copy_engine == 1, p
+        assert p.extents == (128, 64, 256, 3), p
+        assert p.batched == (0, 1), p
+        assert p.offsets == (OFFSETS, 1), p
         assert device.launches() == 3 and device.library.stand_in_allocations() == 0
         """
     )
@@ -486,9 +583,15 @@ def test_grouped_launches_follow_their_operands():
             assert device.last_parameters().offsets == (OFFSETS + 64, 1)
             offsets.describe(OFFSETS, (3,), code=device.INT, bits=32)
         launches = device.launches()
-        for shape, bits, words in [((2,), 32, "offsets has 2 entries for 3 groups"), ((3,), 64, "int32")]:
+        for shape, bits, words in [
+            ((2,), 32, "offsets has 2 entries for 3 groups"),
+            ((3,), 64, "int32"),
+        ]:
             offsets.describe(OFFSETS, shape, code=device.INT, bits=bits)
-            for run in (launch, lambda: kernel.run(args, artifact, stream=STREAM, assume_supported_args=True)):
+            for run in (
+                launch,
+                lambda: kernel.run(args, artifact, stream=STREAM, assume_supported_args=True),
+            ):
                 try:
                     run()
                 except ValueError as error:

@@ -1,4 +1,4 @@
-"""`cutlass_api.matmul`: what torch.matmul's users expect of it, on the CPU and, marked, on a GPU."""
+"""`cutlass_api.matmul`: the behaviour that users of torch.matmul expect, on CPU and GPU."""
 
 import cutlass_api
 import numpy as np
@@ -158,7 +158,7 @@ def test_what_does_not_fit_is_named():
         cutlass_api.matmul([[1.0]], a)
     with pytest.raises(TypeError, match=r"^B is a list"):
         cutlass_api.matmul(a, [1])
-    with pytest.raises(TypeError, match=r"^accumulator_type: 'foo' names no"):
+    with pytest.raises(TypeError, match=r"^accumulator_type: 'foo' does not name"):
         cutlass_api.matmul(a, a.mT, accumulator_type="foo")
     with FakeTensorMode():
         described = torch.empty(4, 3)
@@ -170,7 +170,8 @@ def test_what_does_not_fit_is_named():
 
 @pytest.mark.parametrize("first", [0, 4])
 def test_freed_storage_is_refused(first):
-    # As sharded training frees parameters. What does not begin where its storage did is then at an address near 0.
+    # Sharded training frees parameters this way. A view with a storage offset then has an address
+    # near 0.
     whole = torch.ones(8, 4)
     a, out = whole[first : first + 4], torch.zeros(4, 4)
     args = cutlass_api.arguments.GemmArguments(a, torch.eye(4), out, torch.float32)

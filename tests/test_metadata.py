@@ -80,7 +80,7 @@ def test_optional_fields():
 
 
 def test_built_in_kernels_are_described_by_whole_dataclasses():
-    """Which are made without `__init__`, and compare, hash and copy as those that are made with it."""
+    """The objects are made without `__init__`; they compare, hash and copy like others."""
     for kernel in cutlass_api.get_kernels():
         described = kernel.metadata
         assert list(vars(described)) == fields(KernelMetadata), kernel

@@ -447,7 +447,7 @@ def test_fake_tensors_cannot_be_run_on(device):
 
 
 def changed_after(change, name):
-    """Runs with one operand changed between; returns (all operands, whether the run was refused)."""
+    """Runs after a change of one operand; returns (all operands, whether the run was refused)."""
     operands = {"A": coarse(4, 4), "B": coarse(4, 4), "out": torch.full((4, 4), torch.nan)}
     args = GemmArguments(**operands, accumulator_type="float32")
     kernel = cutlass_api.get_kernels(args)[0]

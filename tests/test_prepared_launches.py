@@ -40,7 +40,12 @@ def test_prepared_launches():
         assert device.last_parameters().b == B + 4096
         before = device.launches()
         shape = (128, 256)
-        wrong = [Tensor(A, (128, 128)), Tensor(A, shape, bits=32), Tensor(A, shape, device=1), Tensor(A + 2, shape)]
+        wrong = [
+            Tensor(A, (128, 128)),
+            Tensor(A, shape, bits=32),
+            Tensor(A, shape, device=1),
+            Tensor(A + 2, shape),
+        ]
         for tensor in wrong:
             try:
                 launch(A=tensor)

@@ -12,8 +12,8 @@ KERNELS = Path(__file__).parent.parent / "kernels"
 
 
 def run_on_cpu(folder: Path, program: str, header: str, replaced: list[str], rounds: int) -> None:
-    """Compiles ``tests/kernels/<program>.cpp`` around a header of the kernels, and runs it. In place of the headers in
-    `replaced`, which only NVRTC understands, the program declares what is needed of them.
+    """Compiles ``tests/kernels/<program>.cpp`` around a header of the kernels, and runs it. The
+    program declares what it needs of the headers in `replaced`, which only NVRTC can compile.
     """
     compiler = shlex.split(os.environ.get("CXX", "c++"))
     if not shutil.which(compiler[0]):

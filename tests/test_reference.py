@@ -1,4 +1,6 @@
-"""The CPU reference against torch in float64 and int64: every type, layout and rank, odd extents, random strides."""
+"""The CPU reference against torch in float64 and int64: every type, layout and rank, odd extents,
+random strides.
+"""
 
 import threading
 from itertools import pairwise
@@ -54,7 +56,8 @@ def unwritten(*shape, dtype):
 def close_by(actual, expected, units=1):
     """Whether two tensors of a 16-bit float type differ by some units in the last place at most.
 
-    torch rounds float64 to 16 bits by way of float32, so that about one in 1e5 of its results is a unit off.
+    torch rounds float64 to 16 bits by way of float32, so that about one in 1e5 of its results is
+    off by one unit.
     """
 
     def place(tensor):
@@ -169,7 +172,8 @@ def test_every_result_is_rounded_once():
 
 
 def test_float16_is_rounded_from_float64_directly():
-    # 1 + 2^-11 is half-way between two float16; the 2^-40 above it decides, and is lost by a detour through float32.
+    # 1 + 2^-11 is half-way between two float16 values; the 2^-40 above it decides, and float32
+    # loses it.
     a = torch.tensor([[1.0, 2.0**-11, 2.0**-20]])
     b = torch.tensor([[1.0], [1.0], [2.0**-20]])
     assert gemm(a, b, unwritten(1, 1, dtype=torch.float16)).item() == 1 + 2**-10
@@ -188,7 +192,7 @@ extents = st.integers(0, 9)
 
 @st.composite
 def strided(draw, shape, dtype, output=False):
-    """A tensor of some strides within a larger memory, and the memory. The values fill all of it."""
+    """A tensor with random strides within a larger memory, and the memory, full of values."""
     order = draw(st.permutations(range(len(shape))))
     strides, step = [0] * len(shape), 1
     for dim in order:
@@ -383,6 +387,8 @@ def test_a_forked_child(used_before):
             if child == 0:
                 os._exit(0 if multiply() else 1)
             children.append(child)
-        print([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children], multiply())
+        print(
+            [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children], multiply()
+        )
     """
     assert run_python(code, timeout=60) == "[0, 0] True\n"

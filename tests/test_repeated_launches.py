@@ -1,4 +1,6 @@
-"""Launches that are repeated become CUDA graphs: when, what ends that, and what it must not change."""
+"""Promotion of repeated launches to CUDA graphs: when it happens, what ends it, what it must not
+change.
+"""
 
 import textwrap
 
@@ -54,10 +56,12 @@ def test_a_short_launch_that_is_repeated_becomes_a_graph():
     run(
         """
         for name, call in calls.items():
-            for _ in range(10 if name != "checked" else 0):  # which shares the arguments, and what they keep
+            # The checked call shares the arguments and their cached launch.
+            for _ in range(10 if name != "checked" else 0):
                 launched(call, graphs=0)
             settled(call)
-            # On a stream that was made: whether it is being captured, and the launch; with checks, whose it is.
+            # Two driver calls on a created stream: the capture status and the launch. With checks,
+            # also the stream's context.
             before = device.library.stand_in_calls()
             call()
             assert device.library.stand_in_calls() == before + (3 if name == "checked" else 2), name
@@ -96,11 +100,25 @@ def test_moved_memory_is_followed():
                 a.describe(data, (128, 256))
                 settled(call, addresses=(data, B, OUT))
             # As where memory is new at each call: one graph, whose parameters change.
-            places = [(A + 4096, B, OUT), (A, B + 4096, OUT), (A, B, OUT + 4096), (A, B, OUT), (B, A, OUT)]
+            places = [
+                (A + 4096, B, OUT),
+                (A, B + 4096, OUT),
+                (A, B, OUT + 4096),
+                (A, B, OUT),
+                (B, A, OUT),
+            ]
             for step in range(2 * SETTLED):
                 for place in places:
-                    a.describe(place[0], (128, 256)), b.describe(place[1], (256, 64)), out.describe(place[2], (128, 64))
-                    launched(call, place, graphs=1 if step > SETTLED and name == "new arguments" else None)
+                    (
+                        a.describe(place[0], (128, 256)),
+                        b.describe(place[1], (256, 64)),
+                        out.describe(place[2], (128, 64)),
+                    )
+                    launched(
+                        call,
+                        place,
+                        graphs=1 if step > SETTLED and name == "new arguments" else None,
+                    )
             a.describe(A, (128, 256)), b.describe(B, (256, 64))
             if name == "run":
                 a.describe(A, (128, 128))
@@ -138,10 +156,16 @@ def test_a_graph_that_is_not_given_other_parameters_is_not_launched():
 def test_a_cluster_stays_one():
     run(
         """
-        kernel = [k for k in cutlass_api.get_kernels(args) if "cluster2x1" in k.metadata.kernel_name][0]
+        kernel = [
+            k for k in cutlass_api.get_kernels(args) if "cluster2x1" in k.metadata.kernel_name
+        ][0]
         artifact = kernel.compile(args)
         library = device.library
-        shape = lambda: (library.stand_in_last_cluster(), library.stand_in_last_grid(), library.stand_in_last_block())
+        shape = lambda: (
+            library.stand_in_last_cluster(),
+            library.stand_in_last_grid(),
+            library.stand_in_last_block(),
+        )
         launched(calls["new arguments"], graphs=0)
         expected = shape()
         assert expected[0] == 2
@@ -157,7 +181,9 @@ def test_a_cluster_stays_one():
 def test_other_streams_and_captured_ones_get_launches():
     run(
         """
-        on = lambda stream: lambda: kernel.run(args, artifact, stream=stream, assume_supported_args=True)
+        on = lambda stream: (
+            lambda: kernel.run(args, artifact, stream=stream, assume_supported_args=True)
+        )
         settled(on(STREAM))
         for _ in range(SETTLED):
             launched(on(STREAM + 16), stream=STREAM + 16, graphs=0)
@@ -184,7 +210,7 @@ def test_other_streams_and_captured_ones_get_launches():
         for stream in (0, 1):
             args = GemmArguments(a, b, out, "float32")
             settled(on(stream), stream=stream)
-        # Not where another stream is called the same by another thread, nor on a part of the multiprocessors.
+        # No promotion on a per-thread default stream, nor on a green context's stream.
         for stream in (2, 0x50E0):
             args = GemmArguments(a, b, out, "float32")
             for _ in range(3 * SETTLED):
@@ -213,7 +239,9 @@ def test_where_a_graph_fails_the_launch_is_made(failing):
     )
     run(
         f"""
-        kernel = [k for k in cutlass_api.get_kernels(args) if "cluster2x1" in k.metadata.kernel_name][0]
+        kernel = [
+            k for k in cutlass_api.get_kernels(args) if "cluster2x1" in k.metadata.kernel_name
+        ][0]
         artifact = kernel.compile(args)
         device.fail("{failing}")
         for _ in range(3 * SETTLED):
@@ -300,7 +328,9 @@ def test_an_epilogue_s_operands_are_followed():
         source = "def biased(accum, bias, alpha):\\n    D = accum * alpha + bias\\n    return D"
         bias = Tensor(0x40000000, (64,))
         def arguments(alpha):
-            return GemmArguments(a, b, out, "float32", EpilogueArguments(source, bias=bias, alpha=alpha, D=out))
+            return GemmArguments(
+                a, b, out, "float32", EpilogueArguments(source, bias=bias, alpha=alpha, D=out)
+            )
         fused = arguments(2.0)
         kernel = first(fused, "sm90")
         artifact = kernel.compile(fused)
@@ -326,7 +356,8 @@ def test_an_epilogue_s_operands_are_followed():
         assert other != first_words
         for _ in range(2 * SETTLED):
             assert call(arguments(3.0)) == other
-        # Whose stream it is, whether it is being captured, and the launch: nothing is set that is as it was.
+        # Three driver calls: the stream's context, the capture status and the launch; no update of
+        # the graph.
         before = device.library.stand_in_calls()
         assert call(arguments(3.0)) == other
         assert device.library.stand_in_calls() == before + 3

@@ -1,4 +1,6 @@
-"""The path from `run()` to the driver's launch call, walked against a driver that records and fails on demand."""
+"""The path from `run()` to the driver's launch call, on a driver that records calls and fails on
+demand.
+"""
 
 import textwrap
 
@@ -55,7 +57,9 @@ def test_the_operands_device_is_used_and_the_current_one_left_alone():
         artifact = kernel.compile(there)
         # A stream of that device, and the default ones, which are the current context's.
         for stream in (OTHER_DEVICE, 0, 1, 2):
-            for call in [lambda: kernel.run(there, artifact, stream)] * 3 + [kernel.bind(there, artifact, stream)] * 2:
+            for call in [lambda: kernel.run(there, artifact, stream)] * 3 + [
+                kernel.bind(there, artifact, stream)
+            ] * 2:
                 launches = device.launches()
                 call()
                 assert device.launches() == launches + 1
@@ -136,7 +140,10 @@ def test_a_thread_without_a_context_launches():
             for call in (*[again(STREAM)] * 3, again(0), launch):
                 before = device.launches()
                 call()
-                assert (device.launches(), device.library.stand_in_last_context()) == (before + 1, 0xC0)
+                assert (device.launches(), device.library.stand_in_last_context()) == (
+                    before + 1,
+                    0xC0,
+                )
             done.append(True)
         done = []
         thread = threading.Thread(target=launch_all)
@@ -168,7 +175,12 @@ def test_streams():
         kernel.run(args)
         assert device.library.stand_in_last_stream() == 0x5060
         before = device.launches()
-        for stream, expected in ((OTHER_DEVICE, ValueError), (1.5, TypeError), ("x", TypeError), (-1, ValueError)):
+        for stream, expected in (
+            (OTHER_DEVICE, ValueError),
+            (1.5, TypeError),
+            ("x", TypeError),
+            (-1, ValueError),
+        ):
             try:
                 kernel.run(args, stream=stream)
             except expected as error:
@@ -255,10 +267,16 @@ def test_a_failing_driver_call_raises_with_its_name_and_leaks_nothing(family, ca
             from stand_in import device
             from stand_in.device import Tensor
             import cutlass_api
-            a, b, out = Tensor(1 << 28, (128, 256)), Tensor(2 << 28, (256, 64)), Tensor(3 << 28, (128, 64))
+            a, b, out = (
+                Tensor(1 << 28, (128, 256)),
+                Tensor(2 << 28, (256, 64)),
+                Tensor(3 << 28, (128, 64)),
+            )
             args = cutlass_api.arguments.GemmArguments(a, b, out, "float32")
             def first():
-                return [k for k in cutlass_api.get_kernels(args) if "{family}" in k.metadata.kernel_name][0]
+                return [
+                    k for k in cutlass_api.get_kernels(args) if "{family}" in k.metadata.kernel_name
+                ][0]
             references = [sys.getrefcount(tensor) for tensor in (a, b, out)]
             device.fail("{call}")
             try:
@@ -288,7 +306,10 @@ def test_an_artifact_of_another_kernel_or_architecture_is_refused():
     run(
         """
         other = [k for k in cutlass_api.get_kernels(args) if k is not kernel][0]
-        for artifact, words in ((other.compile(args), "another kernel"), (kernel.compile(args, cc=80), "sm_80")):
+        for artifact, words in (
+            (other.compile(args), "another kernel"),
+            (kernel.compile(args, cc=80), "sm_80"),
+        ):
             before = device.library.stand_in_libraries()
             for take in (kernel.run, kernel.bind):
                 try:
@@ -432,7 +453,8 @@ def test_an_artifact_is_of_its_kernel():
         try:
             CompiledArtifact(kernel.compile(args).compiled_obj, other)
         except ValueError as error:
-            assert kernel.metadata.kernel_name in str(error) and other.metadata.kernel_name in str(error), error
+            assert kernel.metadata.kernel_name in str(error), error
+            assert other.metadata.kernel_name in str(error), error
         else:
             raise AssertionError("another kernel's program was taken")
         """
@@ -443,7 +465,8 @@ def test_run_is_given_its_arguments_in_every_form():
     run(
         """
         artifact = kernel.compile(args)
-        built = lambda **given: {"".join(list(name)): value for name, value in given.items()}  # names not interned
+        # names not interned
+        built = lambda **given: {"".join(list(name)): value for name, value in given.items()}
         for positional, named in [
             ((args, artifact, STREAM, None, True), {}),
             ((args, artifact, STREAM), {}),
@@ -462,11 +485,31 @@ def test_run_is_given_its_arguments_in_every_form():
         before = device.launches()
         for positional, named, said in [
             ((), {}, "Kernel.run() missing 1 required positional argument: 'args'"),
-            ((), dict(stream=STREAM), "Kernel.run() missing 1 required positional argument: 'args'"),
-            ((args, artifact), dict(args=args), "Kernel.run() got multiple values for argument 'args'"),
-            ((args, None), dict(compiled_artifact=artifact), "got multiple values for argument 'compiled_artifact'"),
-            ((args,), dict(streams=STREAM), "Kernel.run() got an unexpected keyword argument 'streams'"),
-            ((args, artifact, STREAM, None, True, 1), {}, "takes from 1 to 5 positional arguments but 6 were given"),
+            (
+                (),
+                dict(stream=STREAM),
+                "Kernel.run() missing 1 required positional argument: 'args'",
+            ),
+            (
+                (args, artifact),
+                dict(args=args),
+                "Kernel.run() got multiple values for argument 'args'",
+            ),
+            (
+                (args, None),
+                dict(compiled_artifact=artifact),
+                "got multiple values for argument 'compiled_artifact'",
+            ),
+            (
+                (args,),
+                dict(streams=STREAM),
+                "Kernel.run() got an unexpected keyword argument 'streams'",
+            ),
+            (
+                (args, artifact, STREAM, None, True, 1),
+                {},
+                "takes from 1 to 5 positional arguments but 6 were given",
+            ),
             ((args,), dict(assume_supported_args=1), "'int' object is not an instance of 'bool'"),
             ((None,), {}, "args is a NoneType"),
         ]:
@@ -519,13 +562,17 @@ def test_what_is_kept_of_a_run_is_for_the_same_again_only():
             for _ in range(3):
                 again(hopper, args, maps)
             parameters = device.last_sm90_parameters()
-            assert {parameters.a.address or parameters.a_pointer, parameters.b.address} == {A, B}, parameters
+            assert {parameters.a.address or parameters.a_pointer, parameters.b.address} == {A, B}, (
+                parameters
+            )
             device.expect(128)
             again(args=args, artifact=kernel.compile(args))
             assert device.last_parameters().a == A
             device.fail("cuLaunchKernelEx")
             refused(RuntimeError, "cuLaunchKernelEx failed", args=args)
-            refused(RuntimeError, "cuLaunchKernelEx failed", args=GemmArguments(a, b, out, "float32"))
+            refused(
+                RuntimeError, "cuLaunchKernelEx failed", args=GemmArguments(a, b, out, "float32")
+            )
             device.fail("")
             again(args=args)
         """
@@ -537,7 +584,12 @@ def test_new_arguments_run_like_the_last_ones_of_their_program():
         """
         artifact = kernel.compile(args)
         kernel.run(args, artifact, stream=STREAM, assume_supported_args=True)
-        for at, shape in [(A + 4096, (128, 256)), (A, (256, 256)), (A + 16, (128, 256)), (A, (128, 256))]:
+        for at, shape in [
+            (A + 4096, (128, 256)),
+            (A, (256, 256)),
+            (A + 16, (128, 256)),
+            (A, (128, 256)),
+        ]:
             x, y = Tensor(at, shape), Tensor(OUT + 65536, (shape[0], 64))
             new = GemmArguments(x, b, y, "float32")
             for _ in range(4):
@@ -573,7 +625,10 @@ def test_cupy_is_told_of_its_current_stream():
         class Array:
             __module__ = "cupy"
             def __init__(self, at, shape):
-                self.extents, self.strides = (ctypes.c_int64 * 2)(*shape), (ctypes.c_int64 * 2)(shape[1], 1)
+                self.extents, self.strides = (
+                    (ctypes.c_int64 * 2)(*shape),
+                    (ctypes.c_int64 * 2)(shape[1], 1),
+                )
                 self.at, self.asked = at, []
             def __dlpack_device__(self):
                 return 2, 0
@@ -624,7 +679,8 @@ def test_no_hopper_kernel_is_found_or_supported_on_another_chip():
         assert not [k for k in cutlass_api.get_kernels(there) if "sm90" in k.metadata.kernel_name]
         kernel = first(args, "sm90")  # of cuda:0, which was asked before and is an H100
         status = kernel.supports(there)
-        assert not status and "compute capability 10.0, the kernel runs on 9.0" in str(status.error), status
+        assert not status, status
+        assert "compute capability 10.0, the kernel runs on 9.0" in str(status.error), status
         try:
             kernel.run(there, stream=OTHER_DEVICE)
         except ValueError as error:

@@ -13,7 +13,7 @@ pytest.importorskip("mypy")
 
 
 def test_the_stub_agrees_with_the_extension(tmp_path):
-    # Away from the repository, so that the installed package is checked; mypy keeps its cache there too.
+    # Outside the repository, so that the installed package is checked; mypy's cache goes there too.
     command = [sys.executable, "-m", "mypy.stubtest", "cutlass_api._core"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -26,7 +26,9 @@ def test_a_users_program_is_checked_against_the_types(tmp_path):
 
         def run(a: cutlass_api.typing.TensorLike) -> int:
             args = GemmArguments(a, a, a, accumulator_type="float32")
-            kernels: list[cutlass_api.Kernel] = cutlass_api.get_kernels(args, lambda m: m.min_cc == 80, cc=90)
+            kernels: list[cutlass_api.Kernel] = cutlass_api.get_kernels(
+                args, lambda m: m.min_cc == 80, cc=90
+            )
             artifact: cutlass_api.artifact.CompiledArtifact = kernels[0].compile(args)
             kernels[0].run(args, artifact, stream=0)
             status: cutlass_api.Status = kernels[0].supports(args)

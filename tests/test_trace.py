@@ -1,4 +1,6 @@
-"""Epilogue functions as they are read: the graph, what is refused with its line; none of their text becomes code."""
+"""Tracing of epilogue functions: the graph, and errors with their line. No text of the user becomes
+code.
+"""
 
 import ast
 import builtins
@@ -65,7 +67,8 @@ def test_reductions_are_read_in_every_spelling():
         )
         assert str(traced) == "D = (accum * 2); S = sum((accum * 2), dim=[-1])"
     traced = fusion.trace(
-        "def f(accum):\n    D = accum\n    S = max(accum, 0)\n    T = accum.amax((0, 1))\n    return D, S, T"
+        "def f(accum):\n    D = accum\n    S = max(accum, 0)\n    T = accum.amax((0, 1))\n"
+        "    return D, S, T"
     )
     assert str(traced) == "D = accum; S = max(accum, dim=[0]); T = max(accum, dim=[0, 1])"
 
@@ -83,20 +86,22 @@ REFUSED = {
     "gamma * accum": "unknown name 'gamma'",
     "accum @ accum": "the operator MatMult cannot be used",
     "accum // 2": "the operator FloorDiv cannot be used",
-    "accum ** 3": "** raises values to 2, 0.5 or -0.5",
+    "accum ** 3": "the exponent of ** must be 2, 0.5 or -0.5",
     "not accum": "the operator Not cannot be used",
     "0 < accum < 1": "comparisons cannot be chained",
-    "accum if True else 0": "written where(condition, a, b)",
+    "accum if True else 0": "write where(condition, a, b)",
     "accum[0]": "an index cannot be used",
     "accum and accum": "and/or cannot be used",
     "[accum]": "Python's List cannot be used",
     "accum.T": "an attribute cannot be used",
     "f'{accum}'": "an f-string cannot be used",
-    "'text'": "'text' is no number",
-    "None": "None is no number",
-    "1j * accum": "1j is no number",
-    "accum + 9223372036854775808": "9223372036854775808 is an integer that 64 bits do not hold; give a float",
-    "accum + 2 ** 64": "this is an integer that 64 bits do not hold",
+    "'text'": "'text' is not a number",
+    "None": "None is not a number",
+    "1j * accum": "1j is not a number",
+    "accum + 9223372036854775808": (
+        "9223372036854775808 does not fit into a 64-bit integer; use a float"
+    ),
+    "accum + 2 ** 64": "the power does not fit into a 64-bit integer",
     "relu()": "relu is called without its argument 'input'",
     "relu(accum, 1)": "relu is called with 1 arguments too many",
     "relu(accum, inplace=1)": "relu takes no argument 'inplace'",
@@ -109,18 +114,22 @@ REFUSED = {
     "(lambda x: x)(accum)": "functions are called by name",
     "torch.fmax(accum, 0.0)": "unknown operation 'fmax'",
     "torch.equal(accum, 0)": "unknown operation 'equal'",
-    "torch.amin(accum, -1)": "amin along a dimension is no reduction that kernels fuse; there are sum(x, dim)",
+    "torch.amin(accum, -1)": (
+        "amin along a dimension is no reduction that kernels fuse; there are sum(x, dim)"
+    ),
     "accum.mean(dim=-1)": "mean along a dimension is no reduction that kernels fuse",
     "accum.max()": "max needs the dimension that it reduces: max(x, dim=-1)",
     "fusion.sum(accum)": "sum needs the dimension that it reduces",
     "sum(accum, 3)": "sum along [3]: an output has dimensions -3 to 2",
     "sum(accum, [])": "sum along []",
     "sum(accum, 0.5)": "the dimension of sum is an integer",
-    "sum(accum, (0, accum))": "brackets hold dimensions, which are integers",
+    "sum(accum, (0, accum))": "a tuple or list holds dimensions, which are integers",
     "sum(accum, -1, 2)": "sum is called with 1 arguments too many",
-    "sum(accum, -1) + 1": "what a reduction along a dimension gives can be returned, and not be computed with",
-    "relu(torch.amax(accum, dim=1))": "what a reduction along a dimension gives can be returned",
-    "max(sum(accum, 0), 1)": "what a reduction along a dimension gives can be returned",
+    "sum(accum, -1) + 1": (
+        "a reduction along a dimension can only be returned; it cannot be an operand of"
+    ),
+    "relu(torch.amax(accum, dim=1))": "a reduction along a dimension can only be returned",
+    "max(sum(accum, 0), 1)": "a reduction along a dimension can only be returned",
     "clamp(accum, [1])": "[1] is no value that clamp can compute with",
     "(x := accum)": ":= cannot be used",
     "__import__('os').system('true')": "",
@@ -138,31 +147,45 @@ def test_refused_expressions_name_the_line(expression):
 
 
 STATEMENTS = {
-    "def f(x): return x": "accum must be an input to the epilogue function (line 1: `def f(x): return x`)",
-    "def f(x, accum):\n    D = x\n    return D": "accum must be the first input to the epilogue function, which is 'x'",
-    "def f(accum):\n    E = accum\n    return E": "Output node D is not found in the epilogue function (line 3",
-    "def f(accum):\n    t = accum\n    t = t\n    return D": "Variable 't' cannot be defined twice. (line 3: `t = t`)",
+    "def f(x): return x": (
+        "accum must be an input to the epilogue function (line 1: `def f(x): return x`)"
+    ),
+    "def f(x, accum):\n    D = x\n    return D": (
+        "accum must be the first input to the epilogue function; the first is 'x'"
+    ),
+    "def f(accum):\n    E = accum\n    return E": (
+        "Output node D is not found in the epilogue function (line 3"
+    ),
+    "def f(accum):\n    t = accum\n    t = t\n    return D": (
+        "Variable 't' cannot be defined twice. (line 3: `t = t`)"
+    ),
     "def f(accum):\n    accum += 1\n    return D": "Variable 'accum' cannot be defined twice.",
     "def f(accum, C):\n    C = accum\n    return D": "Variable 'C' cannot be defined twice.",
-    "def f(accum):\n    D: float\n    return D": "'D' is given no value",
-    "def f(accum):\n    D = E = accum\n    return D": "one name is assigned at a time",
+    "def f(accum):\n    D: float\n    return D": "'D' is declared without a value",
+    "def f(accum):\n    D = E = accum\n    return D": "assigns one name",
     "def f(accum):\n    D, E = accum\n    return D": "only plain names can be assigned",
     "def f(accum):\n    D[0] = accum\n    return D": "only plain names can be assigned",
-    "def f(accum):\n    for i in x: pass\n    return D": "a loop cannot be used in an epilogue function",
+    "def f(accum):\n    for i in x: pass\n    return D": (
+        "a loop cannot be used in an epilogue function"
+    ),
     "def f(accum):\n    if accum: pass\n    return D": "an if statement cannot be used",
     "def f(accum):\n    import os\n    return D": "an import cannot be used",
     "def f(accum):\n    print(accum)\n    return D": "Python's Expr cannot be used",
     "def f(accum):\n    return accum\n    return D": "has one return, at its end (line 2",
-    "def f(accum):\n    D = accum": "ends with a return of its outputs' names",
+    "def f(accum):\n    D = accum": "ends with a return of its output names",
     "def f(accum):\n    return accum * 2": "returns names, not expressions",
-    "def f(accum):\n    D = sum(accum, -1)\n    return D": "D is the main output, of the product's shape",
+    "def f(accum):\n    D = sum(accum, -1)\n    return D": (
+        "D is the main output and has the shape of the product"
+    ),
     "def f(accum):\n    return": "returns names, not expressions",
     "def f(accum):\n    D = accum\n    return D, D": "'D' is returned twice",
     "def f(accum):\n    D = accum\n    return D, E": "unknown name 'E'",
     "def f(accum, *more):\n    D = accum\n    return D": "* and ** cannot be used",
-    "def f(accum, alpha=1):\n    D = accum\n    return D": "have no defaults",
+    "def f(accum, alpha=1):\n    D = accum\n    return D": "cannot have defaults",
     "D = accum": "one function definition, but its source holds 0",
-    "def f(accum): return D\ndef g(accum): return D": "one function definition, but its source holds 2",
+    "def f(accum): return D\ndef g(accum): return D": (
+        "one function definition, but its source holds 2"
+    ),
 }
 
 
@@ -192,7 +215,7 @@ def test_source_that_is_not_to_be_had_and_what_is_no_function():
     assert error.value.lineno == 2
     made = {}
     exec("def f(accum):\n    D = accum\n    return D", made)
-    with pytest.raises(ValueError, match="give it as a string"):
+    with pytest.raises(ValueError, match="pass the source as a string"):
         fusion.trace(made["f"])
     with pytest.raises(TypeError, match="epilogue_fn is a int"):
         fusion.trace(3)
@@ -222,7 +245,7 @@ def test_source_that_changed_since_is_not_mistaken_for_the_function(tmp_path):
         file.write_text(after)
         names = {}
         exec(compile(before, str(file), "exec"), names)
-        with pytest.raises(ValueError, match=r"is not what .* holds now"):
+        with pytest.raises(ValueError, match=r"differs from what .* holds now"):
             fusion.trace(names["f"])
     file.write_text(before + "\n\ndef another():\n    pass\n")
     assert str(fusion.trace(names["f"])) == "D = (accum * alpha)"
@@ -232,7 +255,7 @@ def test_source_that_changed_since_is_not_mistaken_for_the_function(tmp_path):
 
 
 def defined(source, **names):
-    """The function that a cell of a notebook defines, compiled a statement at a time as IPython does."""
+    """The function that a notebook cell defines, compiled one statement at a time like IPython."""
     file = f"<cell {len(linecache.cache)}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     for statement in ast.parse(source).body:
@@ -265,7 +288,7 @@ def disguised(x):
 def test_a_function_of_the_users_own_is_not_mistaken_for_torchs(names, expression):
     function = defined(f"def f(accum):\n    D = {expression}\n    return D\n", **names)
     with pytest.raises(
-        ValueError, match=r"an epilogue function is read, not called.*line 2: `D = "
+        ValueError, match=r"an epilogue function is translated, not called.*line 2: `D = "
     ) as error:
         fusion.trace(function)
     assert next(
@@ -337,7 +360,7 @@ def test_names_that_come_to_mean_something_else():
 
 def test_values_are_not_called():
     for expression in ("relu(accum)", "accum + relu(relu)"):
-        with pytest.raises(ValueError, match="'relu' is a value here, and no function"):
+        with pytest.raises(ValueError, match="'relu' is a value here and cannot be called"):
             fusion.trace(f"def f(accum, relu):\n    D = {expression}\n    return D")
 
 
@@ -355,7 +378,8 @@ def test_what_a_decorator_made_is_refused():
         return D
 
     with pytest.raises(
-        ValueError, match=r"what a decorator made .* give the function itself, function.__wrapped__"
+        ValueError,
+        match=r"result of a decorator .* pass the undecorated function, function.__wrapped__",
     ):
         fusion.trace(function)
     assert str(fusion.trace(function.__wrapped__)) == "D = (accum + 0)"
@@ -373,7 +397,10 @@ class Holder:
 def test_functions_wherever_they_are_defined(tmp_path):
     assert str(fusion.trace(Holder.epilogue)) == "D = (maximum(accum, 0) + C)"
     # The names that a module imports, and its __future__, show in the code of its functions.
-    body = "if True:\n    def f(accum):\n        D: float = torch.exp(accum) + scale(accum)\n        return D\n"
+    body = (
+        "if True:\n    def f(accum):\n        D: float = torch.exp(accum) + scale(accum)\n"
+        "        return D\n"
+    )
     imports = "import torch\n"
     for head in (
         imports,
@@ -392,8 +419,10 @@ def test_functions_wherever_they_are_defined(tmp_path):
 
 INJECTIONS = [
     # Names of every alphabet that Python knows, and names that mean something in CUDA C++.
-    "def f(accum, asm, __launch_bounds__, größe):\n    D = accum + asm + __launch_bounds__ + größe\n    return D",
-    'def f(accum):\n    """*/ asm("trap;"); /*"""\n    D = accum  # */ asm("trap;"); //\n    return D',
+    "def f(accum, asm, __launch_bounds__, größe):\n"
+    "    D = accum + asm + __launch_bounds__ + größe\n    return D",
+    'def f(accum):\n    """*/ asm("trap;"); /*"""\n    D = accum  # */ asm("trap;"); //\n'
+    "    return D",
     "def f(accum):\n    D = accum.to('float32(0)); asm(\"trap;\"); (')\n    return D",
     'def f(accum):\n    D = gelu(accum, approximate=\'none"); asm("trap;");\')\n    return D',
     "def f(accum):\n    D = asm(accum)\n    return D",

@@ -1,4 +1,6 @@
-"""Workspace: what is allocated for a launch, when, and what is refused. The driver records, and fails on demand."""
+"""Workspace: when it is allocated, its size, and refused ones, on a driver that records and fails
+on demand.
+"""
 
 import pytest
 from stand_in import run_gemm as run
@@ -43,7 +45,9 @@ def test_what_a_capture_forbids_is_done_when_a_launch_is_bound(kind):
         kind,
         """
         data = kernel.compile(args, 90).to_bytes()
-        launch = kernel.bind(args, cutlass_api.artifact.CompiledArtifact.from_bytes(data), stream=STREAM)
+        launch = kernel.bind(
+            args, cutlass_api.artifact.CompiledArtifact.from_bytes(data), stream=STREAM
+        )
         device.library.stand_in_capture(1)
         launch()
         assert device.launches() == launches
@@ -79,7 +83,9 @@ def test_torch_is_asked_for_memory_before_workspace_is_refused(enough):
             emptied.append(True)
             if enough:
                 device.fail("")
-        sys.modules["torch"] = types.SimpleNamespace(cuda=types.SimpleNamespace(empty_cache=empty_cache))
+        sys.modules["torch"] = types.SimpleNamespace(
+            cuda=types.SimpleNamespace(empty_cache=empty_cache)
+        )
         try:
             kernel.run(args, artifact, stream=STREAM)
         except RuntimeError as error:

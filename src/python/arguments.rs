@@ -232,7 +232,7 @@ impl NativeArguments {
         problem: &Problem,
         stream: Option<u64>,
     ) -> PyResult<Option<BoundEpilogue>> {
-        self.fused.as_ref().map(|fused| fused.0.get().behind_now(py, problem, stream)).transpose()
+        self.fused.as_ref().map(|fused| fused.0.get().bind_current(py, problem, stream)).transpose()
     }
 
     /// The epilogue behind the problem as it was made.
@@ -318,7 +318,7 @@ impl<'py> Fusing<'py> {
 
     #[cold]
     fn behind(self, problem: &Problem) -> PyResult<Box<(Py<EpilogueArguments>, BoundEpilogue)>> {
-        let bound = self.epilogue.get().behind(problem)?;
+        let bound = self.epilogue.get().bind(problem)?;
         Ok(Box::new((self.epilogue.unbind(), bound)))
     }
 }

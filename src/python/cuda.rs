@@ -11,7 +11,7 @@ use super::artifact::PyProgram;
 use super::launch::{Stream, check_architecture};
 use super::stream::optional_handle;
 use super::tensors::DenseTensor;
-use super::utils::{ComputeCapability, tell_package_directories};
+use super::utils::{ComputeCapability, set_package_directories};
 use crate::compile::{self, Number, Parameter, Pointee, UserSource};
 use crate::driver::{Device, LaunchConfig};
 use crate::operand::{self, DType, Memory};
@@ -245,7 +245,7 @@ impl CudaFunction {
         if let Some((_, known)) = lock().iter().find(|(known, _)| *known == cc) {
             return Ok(known.clone());
         }
-        tell_package_directories(py)?;
+        set_package_directories(py)?;
         let (program, parameters) = py.detach(|| compile::compile_user(&self.source, cc))?;
         let compiled = Arc::new(Compiled { program, parameters });
         lock().push((cc, compiled.clone()));

@@ -1,4 +1,4 @@
-//! Finding kernels: the built-in ones by their index, registered classes by asking them.
+//! Kernel discovery: built-in kernels come from an index, registered classes generate theirs.
 
 use std::collections::HashSet;
 use std::sync::{LazyLock, Mutex};
@@ -9,24 +9,26 @@ use pyo3::types::PyType;
 
 use super::arguments::RuntimeArguments;
 use super::kernel;
-use super::utils::ComputeCapability;
+use super::utils::{ComputeCapability, shown};
 use crate::driver::{Device, DriverError};
 use crate::kernel as kernels;
 use crate::operand;
 use crate::problem::Problem;
 
-/// Kernel classes written in Python, with the name of their provider.
+/// Kernel classes written in Python.
 static REGISTERED: Mutex<Vec<Registered>> = Mutex::new(Vec::new());
 
 struct Registered {
     provider: String,
     class: Py<PyType>,
-    /// Module and qualified name, by which a class that is defined anew is known: a cell of a notebook that is run again.
+    /// Module and qualified name. They identify a redefined class, as when a notebook cell runs
+    /// again.
     name: (String, String),
 }
 
-/// Adds a kernel class to a provider. `get_kernels` asks it for its kernels from then on. A class of the same module and name as an
-/// earlier one takes its place. Raises TypeError for what is no class derived from `Kernel`.
+/// Adds a kernel class to a provider, so that `get_kernels` finds its kernels. Replaces a class of
+/// the same provider, module and qualified name. Raises TypeError unless the class derives from
+/// `Kernel`.
 #[pyfunction]
 pub fn register_kernel_class(provider: String, class: &Bound<'_, PyAny>) -> PyResult<()> {
     let Some(class) = class
@@ -34,14 +36,15 @@ pub fn register_kernel_class(provider: String, class: &Bound<'_, PyAny>) -> PyRe
         .ok()
         .filter(|class| class.is_subclass_of::<kernel::PyKernel>().unwrap_or(false))
     else {
-        let shown = class.repr()?;
         return Err(PyTypeError::new_err(format!(
-            "{shown} is no kernel class, and cannot be registered with {provider}; give a class derived from cutlass_api.Kernel"
+            "{} is not a kernel class and cannot be registered with {provider}; pass a class \
+             derived from cutlass_api.Kernel",
+            class.repr()?
         )));
     };
     let name = (class.module()?.to_string(), class.qualname()?.to_string());
     let mut registered = REGISTERED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    // Classes that a function defines may have one name all.
+    // Local classes of a function all have the same name.
     let local = name.1.contains("<locals>");
     let earlier = registered.iter_mut().find(|known| {
         known.provider == provider && (known.class.is(class) || (!local && known.name == name))
@@ -49,7 +52,7 @@ pub fn register_kernel_class(provider: String, class: &Bound<'_, PyAny>) -> PyRe
     let class = class.clone().unbind();
     match earlier {
         Some(earlier) => {
-            // Dropping the earlier class may run Python code, which may come back here: not under the lock.
+            // Without the lock: dropping the class may run Python code that registers a class.
             let earlier = std::mem::replace(&mut earlier.class, class);
             drop(registered);
             drop(earlier);
@@ -59,12 +62,16 @@ pub fn register_kernel_class(provider: String, class: &Bound<'_, PyAny>) -> PyRe
     Ok(())
 }
 
-/// Kernels, best guess first.
+/// Kernels, ranked by estimated time, fastest first.
 ///
-/// args: those that serve these arguments; None: every kernel there is. metadata_filter: a predicate over
-/// `KernelMetadata`. cc: GPU kernels that run on this compute capability (90 for an H100), whatever device the operands
-/// are on; None: those for the operands' own device. providers: names of providers; an unknown one raises ValueError, as do two kernels
-/// of one name. What a registered class raises is raised on.
+/// args: return the kernels that support these arguments; None: return all kernels.
+/// metadata_filter: a predicate over `KernelMetadata`.
+/// cc: return GPU kernels for this compute capability (90 for an H100), regardless of the operands'
+/// device; None: return kernels for the operands' device.
+/// providers: names of providers; None: all.
+///
+/// Raises ValueError for an unknown provider, and for two kernels of the same name. Passes on what
+/// a registered class raises.
 #[pyfunction]
 #[pyo3(signature = (args = None, metadata_filter = None, cc = None, providers = None))]
 pub fn get_kernels<'py>(
@@ -74,17 +81,15 @@ pub fn get_kernels<'py>(
     cc: Option<&Bound<'py, PyAny>>,
     providers: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-    // In this order: who gives operands in place of arguments is told of the first.
+    // `args` first: if operands are passed positionally, the error should name the first one.
     let arguments = args.map(kernel::arguments).transpose()?;
     let cc = cc.map(|cc| cc.extract::<ComputeCapability>()).transpose()?.map(|cc| cc.0);
-    let listed = |names: &Bound<'py, PyAny>| {
-        let shown =
-            || names.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string());
-        let message =
-            || PyTypeError::new_err(format!("providers is {}; give a list of names", shown()));
-        names.extract::<Vec<String>>().map_err(|_| message())
+    let provider_names = |names: &Bound<'py, PyAny>| {
+        let error =
+            || PyTypeError::new_err(format!("providers is {}; pass a list of names", shown(names)));
+        names.extract::<Vec<String>>().map_err(|_| error())
     };
-    let providers = providers.map(listed).transpose()?;
+    let providers = providers.map(provider_names).transpose()?;
     if let Some(names) = &providers {
         let known = py.import("cutlass_api.providers")?.getattr("available_providers")?;
         if let Some(unknown) =
@@ -120,7 +125,7 @@ pub fn get_kernels<'py>(
             .collect()
     };
     let epilogue = args.map(|args| args.getattr_opt("epilogue")).transpose()?.flatten();
-    // Operands on a GPU ask for what that GPU runs.
+    // For operands on a GPU, find kernels for that GPU.
     let native = arguments.and_then(|arguments| arguments.get().native.as_ref());
     let on_gpu = native.filter(|native| native.problem.device() != operand::Device::Cpu);
     let chip = match (cc, on_gpu) {
@@ -132,40 +137,41 @@ pub fn get_kernels<'py>(
         let mut generate = || -> PyResult<()> {
             let generated =
                 class.call_method1("generate_kernels", (metadata_filter, epilogue.clone(), cc))?;
-            let kernels = generated.try_iter().map_err(|_| returned(&class, &generated))?;
+            let kernels = generated.try_iter().map_err(|_| not_a_kernel(&class, &generated))?;
             for kernel in kernels {
                 let kernel = kernel?;
                 if !kernel.is_instance_of::<kernel::PyKernel>() {
-                    return Err(returned(&class, &kernel));
+                    return Err(not_a_kernel(&class, &kernel));
                 }
                 let metadata = kernel.getattr("metadata")?;
                 let name: String = metadata.getattr("kernel_name")?.extract()?;
                 if BUILT_IN.contains(&name) || !names.insert(name.clone()) {
                     return Err(PyValueError::new_err(format!(
-                        "{} has a kernel named {name:?}, as another has; give it a name of its own",
+                        "{} has a kernel named {name:?}, a name that another kernel has; make the \
+                         name unique",
                         class.qualname()?
                     )));
                 }
-                let serves = match args {
+                let supported = match args {
                     Some(args) => kernel.call_method1("supports", (args,))?.is_truthy()?,
                     None => true,
                 };
                 let least: Option<u32> = metadata.getattr("min_cc")?.extract()?;
                 let runs = chip.is_none_or(|cc| least.is_none_or(|least| least <= cc));
-                if serves && runs && keep(metadata_filter, &kernel)? {
+                if supported && runs && keep(metadata_filter, &kernel)? {
                     found.push(kernel);
                 }
             }
             Ok(())
         };
-        generate().map_err(|error| noted(error, &class))?;
+        generate().map_err(|error| with_note(error, &class))?;
     }
     Ok(found)
 }
 
-/// What the order of kernels is learnt from (scripts/fit_residuals.py): of those that serve these arguments, without their epilogue, on a compute
-/// capability, and whose estimated times are corrected where they are among the first, the name, the estimated seconds before that, and what the
-/// correction depends on.
+/// Training data of the ranking correction (scripts/fit_residuals.py): name, estimated seconds
+/// before the correction, and features of the kernels that the correction applies to. Ignores the
+/// epilogue.
 #[pyfunction]
 pub fn ranking_features(
     args: &Bound<'_, PyAny>,
@@ -184,21 +190,22 @@ pub fn ranking_features(
 static BUILT_IN: LazyLock<HashSet<String>> =
     LazyLock::new(|| kernels::all().iter().map(|kernel| kernel.name().to_string()).collect());
 
-fn returned(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyErr {
+fn not_a_kernel(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyErr {
     let name =
         class.qualname().map_or_else(|_| "a kernel class".to_owned(), |name| name.to_string());
-    let shown = object.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string());
     PyTypeError::new_err(format!(
-        "generate_kernels of {name} gave {shown}; it gives objects of classes derived from Kernel"
+        "generate_kernels of {name} returned {}; it must return instances of classes derived from \
+         Kernel",
+        shown(object)
     ))
 }
 
-/// The exception, which says in its traceback whose kernels were asked for (from Python 3.11 on).
-fn noted<'py>(error: PyErr, class: &Bound<'py, PyType>) -> PyErr {
+/// The error with a note that names the kernel class (from Python 3.11 on).
+fn with_note<'py>(error: PyErr, class: &Bound<'py, PyType>) -> PyErr {
     let py = class.py();
-    let note = class.repr().map(|class| {
-        format!("while {class}, registered as a kernel class, was asked for its kernels")
-    });
+    let note = class
+        .repr()
+        .map(|class| format!("while generating the kernels of the registered class {class}"));
     if let (Ok(note), Ok(Some(add))) = (note, error.value(py).getattr_opt("add_note")) {
         // A note that cannot be added does not replace the error.
         let _ = add.call1((note,));
@@ -206,17 +213,19 @@ fn noted<'py>(error: PyErr, class: &Bound<'py, PyType>) -> PyErr {
     error
 }
 
+/// Whether a kernel passes the metadata filter.
 fn keep(metadata_filter: Option<&Bound<'_, PyAny>>, kernel: &Bound<'_, PyAny>) -> PyResult<bool> {
     metadata_filter
         .map_or(Ok(true), |filter| filter.call1((kernel.getattr("metadata")?,))?.is_truthy())
 }
 
-/// Positions of the built-in kernels that are asked for. `wanted`: of the providers that are.
+/// Positions of the built-in kernels for some arguments and a compute capability, ranked.
+/// `is_wanted` selects kernels by provider.
 fn built_in(
     py: Python<'_>,
     arguments: Option<&Bound<'_, RuntimeArguments>>,
     cc: Option<u32>,
-    wanted: impl Fn(&kernels::Kernel) -> bool,
+    is_wanted: impl Fn(&kernels::Kernel) -> bool,
 ) -> PyResult<Vec<usize>> {
     let Some(arguments) = arguments else {
         let fits = |kernel: &kernels::Kernel| {
@@ -224,7 +233,7 @@ fn built_in(
         };
         let all = kernels::all().iter().enumerate();
         return Ok(all
-            .filter(|(_, kernel)| wanted(kernel) && fits(kernel))
+            .filter(|(_, kernel)| is_wanted(kernel) && fits(kernel))
             .map(|(position, _)| position)
             .collect());
     };
@@ -245,8 +254,8 @@ fn built_in(
     let ranked = kernels::ranked(&problem, target, epilogue.is_some());
     let (mut positions, mut tf32) = (Vec::with_capacity(ranked.len()), None);
     for position in ranked {
-        // An epilogue changes neither.
-        if wanted(kernels::at(position))
+        // The epilogue affects neither condition.
+        if is_wanted(kernels::at(position))
             && kernel::policy(py, position, native, &mut tf32)?.is_none()
         {
             positions
@@ -256,8 +265,8 @@ fn built_in(
     Ok(positions)
 }
 
-/// The chip to rank for: the operands' own, unless another capability is asked for. Where the machine has none
-/// (FakeTensors on a machine without a GPU), a typical one.
+/// The chip to rank kernels for: the operands' device, or a typical chip if `cc` differs from the
+/// device's or if the machine has no GPU (FakeTensors).
 pub fn target_of(problem: &Problem, cc: Option<u32>) -> PyResult<kernels::Target> {
     let typical = || kernels::Target::typical(cc.unwrap_or(90));
     let operand::Device::Cuda(ordinal) = problem.device() else {

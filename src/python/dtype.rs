@@ -4,17 +4,18 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyString};
 
+use super::utils::shown;
 use crate::operand::{DType, Seen};
 
-/// An element type. Compares equal to whatever names it: torch's and NumPy's dtypes, the classes of NVIDIA's
-/// `cutlass`, and strings such as `"float16"`.
+/// An element type. It equals every object that names the same type: dtypes of torch and NumPy,
+/// classes of NVIDIA's `cutlass`, and strings such as `"float16"`.
 #[pyclass(name = "DType", module = "cutlass_api", frozen)]
 #[derive(Clone, Copy)]
 pub struct PyDType(pub DType);
 
 #[pymethods]
 impl PyDType {
-    /// The type that `dtype` names. Raises TypeError for what names no supported type.
+    /// The type that `dtype` names. Raises TypeError if `dtype` does not name a supported type.
     #[new]
     fn new(dtype: &Bound<'_, PyAny>) -> PyResult<Self> {
         parse(dtype).map(PyDType)
@@ -44,7 +45,7 @@ impl PyDType {
         parse(other).is_ok_and(|dtype| dtype == self.0)
     }
 
-    /// That of the name, which it equals.
+    /// The hash of the name, because a DType equals its name.
     fn __hash__(&self, py: Python<'_>) -> PyResult<isize> {
         PyString::new(py, &self.0.to_string()).hash()
     }
@@ -54,11 +55,11 @@ impl PyDType {
     }
 }
 
-/// Objects seen to name a type: `torch.float32` and `cutlass.Float32` are one object each.
+/// A cache of objects that name a type. `torch.float32` and `cutlass.Float32` are singletons.
 static KNOWN: Seen<DType> = Seen::nothing();
 
-/// The type that an object names: one of ours, a torch or NumPy dtype, a scalar class of NumPy or `ml_dtypes`, a class of
-/// NVIDIA's `cutlass` (recognised by its name), or a string.
+/// The type that an object names. The object is a `DType`, a torch or NumPy dtype, a scalar class
+/// of NumPy or `ml_dtypes`, a class of NVIDIA's `cutlass` (recognised by its name), or a string.
 pub fn parse(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     match known(object) {
         Some(dtype) => Ok(*dtype),
@@ -66,18 +67,18 @@ pub fn parse(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     }
 }
 
-/// As `parse`, of an object that has named a type before.
-#[inline(always)] // in every `GemmArguments`
+/// The type of an object that `parse` has seen before.
+#[inline(always)] // Every `GemmArguments` calls this function.
 pub fn known(object: &Bound<'_, PyAny>) -> Option<&'static DType> {
     KNOWN.find(object)
 }
 
 fn parse_slowly(object: &Bound<'_, PyAny>) -> PyResult<DType> {
-    if let Ok(ours) = object.cast::<PyDType>() {
-        return Ok(ours.get().0);
+    if let Ok(dtype) = object.cast::<PyDType>() {
+        return Ok(dtype.get().0);
     }
-    // Python's own float is that of NumPy and torch, too. Another class goes by its name, a NumPy dtype by `.name`; torch's dtypes and
-    // strings spell it in `str()`. A path has a name that says something else.
+    // Python's `float` means float64, as in NumPy and torch. Other classes have `__name__`, NumPy's
+    // dtypes have `.name`, torch's dtypes and strings have `str()`. A path's `.name` is no dtype.
     let name = if object.is(object.py().get_type::<PyFloat>()) {
         Some("float64".to_owned())
     } else if object.is_instance_of::<PyString>() {
@@ -91,9 +92,9 @@ fn parse_slowly(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     };
     name.as_deref().and_then(DType::from_name).ok_or_else(|| {
         let supported: Vec<String> = DType::all().map(|dtype| dtype.to_string()).collect();
-        let shown = object.repr().map_or_else(|_| "it".to_owned(), |text| text.to_string());
         PyTypeError::new_err(format!(
-            "{shown} names no supported element type; these are: {}",
+            "{} does not name a supported element type; supported: {}",
+            shown(object),
             supported.join(", ")
         ))
     })

@@ -1,18 +1,18 @@
-//! Epilogue arguments: a function with its operands, and what it comes to behind a problem.
+//! `EpilogueArguments`: an epilogue function with its operands, bound to a problem on demand.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3::{PyTraverseError, PyVisit};
 
-use super::prepared::{in_memory, swapped};
+use super::replace::{in_memory, replacement};
 use super::tensors::DenseTensor;
 use super::trace::{TracedEpilogue, number, trace_epilogue};
 use crate::epilogue::{BoundEpilogue, MAIN_OUTPUT, Number, name};
 use crate::operand::{Operand, View};
 use crate::problem::{Given, Problem, fuse};
 
-/// What was given for one parameter or output.
+/// The operand of one parameter or output.
 enum Parameter {
     Tensor(Operand, View),
     Number(Number),
@@ -20,29 +20,36 @@ enum Parameter {
 
 /// An epilogue function with its operands.
 ///
-/// epilogue_fn: a Python function, or its source. Its first parameter is `accum`, the product as the kernel sums it, and one of
-/// the names that it returns is `D`, the main output. Every other parameter and every returned name is a keyword here.
+/// epilogue_fn: a Python function, or its source as a string. Its first parameter is `accum`, the
+/// accumulated product. One of the names that it returns is `D`, the main output. Every other
+/// parameter and every returned name is a keyword of this constructor.
 ///
-/// A parameter is a number, passed along with each launch, or a tensor of any dtype and strides: of the output's shape, or with
-/// extent 1 where it repeats ((1, N), (N,), (M, 1), a single element). An output is a writable tensor of the output's shape; one
-/// that is `sum(x, dim)` or `max(x, dim)`, behind a GEMM, has extent 1 along the reduced dimensions, or lacks them ((M, 1) or (M,) for
-/// dim=-1). D is what `out` names in the arguments of the operation; where it is another tensor, D is the one written.
+/// A parameter takes a number, which each launch passes to the kernel, or a tensor of any dtype and
+/// strides. The tensor has the output's shape, or extent 1 in the dimensions along which it is
+/// broadcast: (1, N), (N,), (M, 1), or a single element. An output takes a writable tensor of the
+/// output's shape. Behind a GEMM, the tensor of a reduction such as `sum(x, dim)` or `max(x, dim)`
+/// has extent 1 in the reduced dimensions, or omits them: (M, 1) or (M,) for dim=-1. `D` is the
+/// tensor that the arguments of the operation call `out`. If the two differ, the kernel writes `D`.
 ///
-/// A kernel knows along which of the output's two last dimensions a tensor repeats, and along which its elements lie side by side, as
-/// it knows dtypes: `supports` tells whether it serves other tensors, too. Further strides come with each launch.
+/// A kernel is specialized for the dtype of each tensor, for which of the output's last two
+/// dimensions it is broadcast along, and for which of them is contiguous. `supports` returns
+/// whether a kernel can run with other tensors. Other strides are parameters of the launch.
 ///
-/// Values are float32 (float64 behind a float64 accumulator, int32 for integers among themselves), rounded once when they
-/// are stored. Reductions add up in an order that depends on the kernel and the shape alone. Raises ValueError where a name is
-/// missing or one too many, and, with the user's line, for what an epilogue cannot do; SyntaxError for source that does not parse.
+/// The epilogue computes in float32, in float64 for a float64 accumulator, and in int32 for
+/// operations among integers. It rounds once, when it stores a value. The summation order of a
+/// reduction depends only on the kernel and the shape.
+///
+/// Raises ValueError if a name is missing or unknown. Raises ValueError with the source line for
+/// what an epilogue function cannot do, and SyntaxError for source that does not parse.
 #[pyclass(module = "cutlass_api.arguments", subclass, frozen)]
 pub struct EpilogueArguments {
-    /// The function or source as given.
+    /// The function or source that was passed.
     #[pyo3(get)]
     epilogue_fn: Py<PyAny>,
     /// The function as an expression graph.
     #[pyo3(get)]
     traced_epilogue: Py<TracedEpilogue>,
-    /// In the order of the parameters and then of the outputs: name, object as given, and what it is.
+    /// Name, the user's object and its content, of the parameters and then of the outputs.
     operands: Vec<(&'static str, Py<PyAny>, Parameter)>,
 }
 
@@ -64,20 +71,21 @@ impl EpilogueArguments {
             }
         }
         let mut operands = Vec::with_capacity(names.len());
-        for given in names.iter().copied() {
-            let object = kwargs.map(|kwargs| kwargs.get_item(given)).transpose()?.flatten();
+        for operand in names.iter().copied() {
+            let object = kwargs.map(|kwargs| kwargs.get_item(operand)).transpose()?.flatten();
             let object = object.ok_or_else(|| {
                 PyValueError::new_err(format!(
-                    "Argument {given} is not provided in the kwargs of the EpilogueArguments constructor"
+                    "Argument {operand} is not provided in the kwargs of the EpilogueArguments \
+                     constructor"
                 ))
             })?;
-            operands.push((name(given), object));
+            operands.push((name(operand), object));
         }
         for key in kwargs.into_iter().flatten().map(|(key, _)| key) {
             let key = key.to_string();
             if !names.contains(&key.as_str()) {
                 return Err(PyValueError::new_err(format!(
-                    "Argument {key} is no parameter and no output of the epilogue function"
+                    "Argument {key} is neither a parameter nor an output of the epilogue function"
                 )));
             }
         }
@@ -92,7 +100,8 @@ impl EpilogueArguments {
         })
     }
 
-    /// For the collector of cycles: the function may be a method of what holds the arguments.
+    /// For the garbage collector: the function may be a method of an object that holds the
+    /// arguments.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.epilogue_fn)?;
         visit.call(&self.traced_epilogue)?;
@@ -105,7 +114,8 @@ impl EpilogueArguments {
         Ok(())
     }
 
-    /// The operands: inputs in the order of the function's parameters, then outputs in the order returned.
+    /// The operands: inputs in the order of the parameters, then outputs in the order of the
+    /// return.
     #[getter]
     fn parameters(&self, py: Python<'_>) -> Vec<Py<PyAny>> {
         self.operands.iter().map(|(_, object, _)| object.clone_ref(py)).collect()
@@ -117,7 +127,7 @@ impl EpilogueArguments {
         self.operands.iter().map(|(name, ..)| *name).collect()
     }
 
-    /// Those of `parameters` that are tensors.
+    /// The tensors among `parameters`.
     #[getter]
     fn tensors(&self, py: Python<'_>) -> Vec<Py<PyAny>> {
         let tensors = self
@@ -145,23 +155,24 @@ fn parameter(name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Paramete
     match Operand::new(name, &object) {
         Ok((operand, view)) => Ok(Parameter::Tensor(operand, view)),
         Err(_) if is_complex(&object)? => Err(PyTypeError::new_err(format!(
-            "{name} is {object}, a complex number; give a real one"
+            "{name} is {object}, a complex number; pass a real number"
         ))),
-        // NumPy's scalars are no tensors, but numbers.
+        // NumPy's scalars are numbers, not tensors.
         Err(error) => match object.extract::<f64>() {
             Ok(value) if !object.hasattr("__dlpack__")? => match object.hasattr("__index__")? {
                 true => parameter(name, &object.call_method0("__index__")?),
                 false => Ok(Parameter::Number(Number::Float(value))),
             },
             _ if error.is_instance_of::<PyTypeError>(object.py()) => Err(PyTypeError::new_err(
-                format!("{name} is a {}; give a tensor or a number", object.get_type().name()?),
+                format!("{name} is a {}; pass a tensor or a number", object.get_type().name()?),
             )),
             _ => Err(error),
         },
     }
 }
 
-/// Whether this is a number that has an imaginary part, which NumPy's would lose as a float.
+/// Whether an object is a complex number. NumPy's complex scalars convert to float without an
+/// error.
 fn is_complex(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let numbers = object.py().import("numbers")?;
     Ok(object.is_instance(&numbers.getattr("Complex")?)?
@@ -169,56 +180,60 @@ fn is_complex(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 impl EpilogueArguments {
-    /// The tensor given for D, as the user gave it.
+    /// The user's tensor for D.
     pub fn main_output<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self.operands.iter().find(|(name, ..)| *name == MAIN_OUTPUT) {
             Some((_, object, Parameter::Tensor(..))) => Ok(object.bind(py).clone()),
             _ => Err(PyValueError::new_err(
-                "D is the main output of the epilogue, and so has to be a tensor",
+                "D is the main output of the epilogue and must be a tensor",
             )),
         }
     }
 
-    /// This epilogue behind a problem, with the operands as they were read.
-    pub fn behind(&self, problem: &Problem) -> PyResult<BoundEpilogue> {
-        self.behind_with(problem, |_, view| Ok(*view))
+    /// Binds the epilogue to a problem, with the views of its operands from construction.
+    pub fn bind(&self, problem: &Problem) -> PyResult<BoundEpilogue> {
+        self.bind_with(problem, |_, number| number, |_, view| Ok(*view))
     }
 
-    /// This epilogue behind a problem, with the operands as they are now.
-    pub fn behind_now(
+    /// Binds the epilogue to a problem, with the current views of its operands.
+    pub fn bind_current(
         &self,
         py: Python<'_>,
         problem: &Problem,
         stream: Option<u64>,
     ) -> PyResult<BoundEpilogue> {
-        self.behind_with(problem, |operand, _| in_memory(operand.name, operand.reread(py, stream)?))
+        let view =
+            |operand: &Operand, _: &View| in_memory(operand.name, operand.reread(py, stream)?);
+        self.bind_with(problem, |_, number| number, view)
     }
 
-    /// This epilogue behind a problem, with some operands in place of those that it was made with; the others as they are now.
-    pub fn behind_swapped(
+    /// Binds the epilogue to a problem, with `replacements` for some operands and the current views
+    /// of the others.
+    pub fn bind_replaced(
         &self,
         py: Python<'_>,
         problem: &Problem,
         stream: Option<u64>,
-        swaps: &Bound<'_, PyDict>,
+        replacements: &Bound<'_, PyDict>,
     ) -> PyResult<BoundEpilogue> {
         let mut numbers = Vec::new();
-        for (key, object) in swaps {
+        for (key, object) in replacements {
             let key = key.to_string();
-            let known = self.operands.iter().find(|(name, ..)| *name == key && key != MAIN_OUTPUT);
-            match known {
+            let bound = self.operands.iter().find(|(name, ..)| *name == key && key != MAIN_OUTPUT);
+            match bound {
                 Some((name, _, Parameter::Number(_))) => match parameter(name, &object)? {
                     Parameter::Number(number) => numbers.push((*name, number)),
                     Parameter::Tensor(..) => {
                         let message = format!(
-                            "{name} was bound as a number; a tensor in its place takes another kernel"
+                            "{name} was bound as a number; a tensor in its place needs another \
+                             kernel"
                         );
                         return Err(PyValueError::new_err(message));
                     }
                 },
                 Some((name, _, Parameter::Tensor(..))) if !matches!(number(&object), Ok(None)) => {
                     let message = format!(
-                        "{name} was bound as a tensor; a number in its place takes another kernel"
+                        "{name} was bound as a tensor; a number in its place needs another kernel"
                     );
                     return Err(PyValueError::new_err(message));
                 }
@@ -230,21 +245,23 @@ impl EpilogueArguments {
                         .map(|(name, ..)| *name)
                         .filter(|name| *name != MAIN_OUTPUT);
                     return Err(PyTypeError::new_err(format!(
-                        "the bound arguments have no operand '{key}'; their epilogue has {}, and D is given as out",
+                        "the bound arguments have no operand '{key}'; their epilogue has {}, and D \
+                         is passed as out",
                         names.collect::<Vec<_>>().join(", ")
                     )));
                 }
             }
         }
         let number = |name: &str, bound: Number| {
-            numbers
-                .iter()
-                .find(|(swapped, _)| *swapped == name)
-                .map_or(bound, |(_, number)| *number)
+            numbers.iter().find(|(new, _)| *new == name).map_or(bound, |(_, number)| *number)
         };
-        self.behind_given(problem, number, |operand, bound| match swaps.get_item(operand.name)? {
-            Some(tensor) if operand.name != MAIN_OUTPUT => swapped(operand.name, bound, &tensor),
-            _ => in_memory(operand.name, operand.reread(py, stream)?),
+        self.bind_with(problem, number, |operand, bound| {
+            match replacements.get_item(operand.name)? {
+                Some(tensor) if operand.name != MAIN_OUTPUT => {
+                    replacement(operand.name, bound, &tensor)
+                }
+                _ => in_memory(operand.name, operand.reread(py, stream)?),
+            }
         })
     }
 
@@ -253,22 +270,14 @@ impl EpilogueArguments {
         self.operands.iter().any(|(operand, ..)| *operand == name)
     }
 
-    fn behind_with(
-        &self,
-        problem: &Problem,
-        view: impl Fn(&Operand, &View) -> PyResult<View>,
-    ) -> PyResult<BoundEpilogue> {
-        self.behind_given(problem, |_, number| number, view)
-    }
-
-    fn behind_given(
+    fn bind_with(
         &self,
         problem: &Problem,
         number: impl Fn(&str, Number) -> Number,
         view: impl Fn(&Operand, &View) -> PyResult<View>,
     ) -> PyResult<BoundEpilogue> {
         let graph = &self.traced_epilogue.get().graph;
-        let given = |wanted: &str| -> PyResult<(&'static str, Given)> {
+        let operand = |wanted: &str| -> PyResult<(&'static str, Given)> {
             match self.operands.iter().find(|(name, ..)| *name == wanted) {
                 Some((name, _, Parameter::Tensor(operand, as_read))) => {
                     Ok((*name, Given::Tensor(view(operand, as_read)?)))
@@ -279,17 +288,17 @@ impl EpilogueArguments {
                 None => Err(PyValueError::new_err(format!("Argument {wanted} is not provided"))),
             }
         };
-        let inputs = graph.inputs.iter().map(|name| given(name)).collect::<PyResult<Vec<_>>>()?;
+        let inputs = graph.inputs.iter().map(|name| operand(name)).collect::<PyResult<Vec<_>>>()?;
         let outputs = graph.outputs.iter().map(|output| match output.name.as_str() {
-            // The problem's own output, which it has checked.
+            // The problem has already checked its output.
             MAIN_OUTPUT => Ok((MAIN_OUTPUT, Given::Tensor(*problem.out()))),
-            other => given(other),
+            other => operand(other),
         });
         let outputs = outputs.collect::<PyResult<Vec<_>>>()?;
         Ok(fuse(problem, problem.accumulator(), graph, &inputs, &outputs)?)
     }
 
-    /// Whether all tensors but the main output are as they were read.
+    /// Whether the views of all tensors except the main output are still valid.
     #[inline(never)]
     pub fn is_as_read(&self, py: Python<'_>) -> PyResult<bool> {
         for (name, _, parameter) in &self.operands {

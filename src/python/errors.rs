@@ -1,5 +1,5 @@
-//! Our errors as Python exceptions: what the caller can mend by other arguments is a ValueError, what the machine lacks
-//! or refuses is a RuntimeError.
+//! Rust errors as Python exceptions: ValueError for errors that other arguments avoid, RuntimeError
+//! for failures of the machine, such as a missing library or a CUDA error.
 
 use pyo3::PyErr;
 use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyValueError};

@@ -15,7 +15,7 @@ use super::options::tf32_allowed;
 use super::prepared::PreparedLaunch;
 use super::status::Status;
 use super::stream::optional_handle;
-use super::utils::{ComputeCapability, tell_package_directories};
+use super::utils::{ComputeCapability, set_package_directories};
 use crate::compile;
 use crate::driver;
 use crate::epilogue::{BoundEpilogue, Epilogue, intern};
@@ -431,7 +431,7 @@ impl PyKernel {
         if !kernel.runs_on_gpu() {
             return Ok(CompiledArtifact::of(py.None(), this));
         }
-        tell_package_directories(py)?;
+        set_package_directories(py)?;
         let arguments = native(args)?;
         let device = match arguments.map(|a| a.problem.device()) {
             // A FakeTensor may be on a device that this machine does not have.

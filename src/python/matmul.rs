@@ -16,7 +16,7 @@ use super::kernel as python_kernel;
 use super::kernel::{run_reference, unsupported};
 use super::launch::{LastLaunch, Stream, Work};
 use super::options::tf32_allowed;
-use super::utils::tell_package_directories;
+use super::utils::set_package_directories;
 use crate::compile::{self, Program};
 use crate::driver;
 use crate::kernel as kernels;
@@ -202,7 +202,7 @@ fn choose(py: Python<'_>, problem: &Problem, tf32: bool) -> PyResult<Choice> {
     let Some(device) = device else {
         return Ok(Choice { position, program: None, last: LastLaunch::default() });
     };
-    tell_package_directories(py)?;
+    set_package_directories(py)?;
     // Loaded here, so that a launch may be captured into a graph straight away.
     let program = py.detach(|| {
         let kernel = &kernels::all()[position];

@@ -1,4 +1,4 @@
-//! Metadata: kernels described in the Python dataclasses of `cutlass_api.metadata`.
+//! Kernels described by the Python dataclasses of `cutlass_api.metadata`.
 
 use std::hash::Hash;
 use std::sync::Mutex;
@@ -19,28 +19,29 @@ use crate::operand::{self, DType};
 /// A dataclass of `cutlass_api.metadata`.
 struct Dataclass {
     name: &'static str,
-    known: PyOnceLock<Known>,
+    constructor: PyOnceLock<Constructor>,
 }
 
-struct Known {
+struct Constructor {
+    /// The class's `__new__`.
     new: Py<PyAny>,
-    /// The class, as arguments to `new`.
+    /// The class as the argument tuple of `new`.
     class: Py<PyTuple>,
     fields: Vec<Py<PyString>>,
 }
 
 impl Dataclass {
     const fn named(name: &'static str) -> Dataclass {
-        Dataclass { name, known: PyOnceLock::new() }
+        Dataclass { name, constructor: PyOnceLock::new() }
     }
 
-    fn known(&self, py: Python<'_>) -> PyResult<&Known> {
-        self.known.get_or_try_init(py, || {
+    fn constructor(&self, py: Python<'_>) -> PyResult<&Constructor> {
+        self.constructor.get_or_try_init(py, || {
             let class = py.import("cutlass_api.metadata")?.getattr(self.name)?;
             let fields = py.import("dataclasses")?.call_method1("fields", (&class,))?.try_iter()?;
             let names =
                 fields.map(|field| Ok(field?.getattr("name")?.cast_into::<PyString>()?.unbind()));
-            Ok(Known {
+            Ok(Constructor {
                 new: class.getattr("__new__")?.unbind(),
                 fields: names.collect::<PyResult<_>>()?,
                 class: PyTuple::new(py, [class])?.unbind(),
@@ -48,24 +49,24 @@ impl Dataclass {
         })
     }
 
-    /// An object with these values of all fields, in their order. It is made as pickle makes one, without `__init__`: of a frozen
-    /// dataclass that is most of the work, and there are thousands.
+    /// An object with the values of all fields, in the order of the fields. Like pickle, skips
+    /// `__init__`, which is slow for a frozen dataclass; discovery makes thousands of objects.
     fn object<'py, const N: usize>(
         &self,
         py: Python<'py>,
         values: [Bound<'py, PyAny>; N],
     ) -> PyResult<Bound<'py, PyAny>> {
-        let Known { new, class, fields } = self.known(py)?;
+        let Constructor { new, class, fields } = self.constructor(py)?;
         let object = new.bind(py).call1(class.bind(py))?;
-        let kept = object.getattr(intern!(py, "__dict__"))?.cast_into::<PyDict>()?;
+        let attributes = object.getattr(intern!(py, "__dict__"))?.cast_into::<PyDict>()?;
         for (field, value) in fields.iter().zip(values) {
-            kept.set_item(field, value)?;
+            attributes.set_item(field, value)?;
         }
         Ok(object)
     }
 }
 
-/// The `KernelMetadata` of one of our kernels.
+/// The `KernelMetadata` of a built-in kernel.
 pub fn describe<'py>(
     py: Python<'py>,
     kernel: &Kernel,
@@ -82,41 +83,41 @@ pub fn describe<'py>(
     METADATA.object(py, [name, class.clone(), min_cc, operands, design(py, kernel)?, epilogue])
 }
 
-/// As an object of Python's.
+/// A value as a Python object.
 fn any<'py>(py: Python<'py>, value: impl IntoPyObject<'py>) -> PyResult<Bound<'py, PyAny>> {
     value.into_bound_py_any(py)
 }
 
-/// What has been made for some key: one object for all kernels that are described alike, for a client that asks every kernel for its
-/// name has all of them described.
-type Made<K> = Mutex<FxHashMap<K, Py<PyAny>>>;
+/// Shared objects by key. Kernels with equal metadata share one object, which keeps a listing of
+/// all kernels cheap.
+type Cache<K> = Mutex<FxHashMap<K, Py<PyAny>>>;
 
-/// The object made for a key, or a new one.
+/// The cached object of a key, made on first use.
 fn shared<'py, K: Hash + Eq>(
     py: Python<'py>,
-    made: &Made<K>,
+    cache: &Cache<K>,
     key: K,
     make: impl FnOnce() -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let lock = || made.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some(known) = lock().get(&key) {
-        return Ok(known.bind(py).clone());
+    let lock = || cache.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(cached) = lock().get(&key) {
+        return Ok(cached.bind(py).clone());
     }
-    // Python may run other threads while an object is made: not under the lock.
+    // Without the lock: while Python makes the object, other threads may run.
     let new = make()?;
     Ok(lock().entry(key).or_insert(new.unbind()).bind(py).clone())
 }
 
-/// What kernels of an operation and some types demand of their operands.
+/// The demands on the operands of kernels with an operation and types.
 fn operands<'py>(
     py: Python<'py>,
     operation: Operation,
     types: Types,
     demands: [Demand; 3],
 ) -> PyResult<Bound<'py, PyAny>> {
-    static MADE: Made<(Operation, Types, [Demand; 3])> =
+    static CACHE: Cache<(Operation, Types, [Demand; 3])> =
         Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
-    shared(py, &MADE, (operation, types, demands), || {
+    shared(py, &CACHE, (operation, types, demands), || {
         static GEMM: Dataclass = Dataclass::named("GemmOperandsMetadata");
         static GROUPED: Dataclass = Dataclass::named("GroupedGemmOperandsMetadata");
         static ELEMENTWISE: Dataclass = Dataclass::named("ElementwiseOperandsMetadata");
@@ -134,16 +135,16 @@ fn operands<'py>(
 }
 
 fn dtype(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
-    static MADE: Made<DType> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
-    shared(py, &MADE, dtype, || any(py, PyDType(dtype)))
+    static CACHE: Cache<DType> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
+    shared(py, &CACHE, dtype, || any(py, PyDType(dtype)))
 }
 
-/// What is demanded of one operand.
+/// The demands on one operand.
 fn tensor(py: Python<'_>, element: DType, demand: Demand) -> PyResult<Bound<'_, PyAny>> {
-    static MADE: Made<(DType, Demand)> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
+    static CACHE: Cache<(DType, Demand)> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
     static DENSE: Dataclass = Dataclass::named("DenseTensorAttributes");
-    shared(py, &MADE, (element, demand), || {
-        // Strides as the original writes them: batch, row, column; 1 for the contiguous one.
+    shared(py, &CACHE, (element, demand), || {
+        // The stride convention of `cutlass_api`: batch, row, column; 1 for the contiguous one.
         let stride = demand.order.map(|order| match order {
             Major::Row => (0, 0, 1),
             Major::Column => (0, 1, 0),
@@ -157,10 +158,11 @@ fn tensor(py: Python<'_>, element: DType, demand: Demand) -> PyResult<Bound<'_, 
     })
 }
 
-/// How a kernel is made, in a Python dataclass.
+/// The design metadata of a kernel.
 fn design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> {
-    static MADE: Made<(Design, i64)> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
-    // The orders of A and B are their own metadata's to tell. Tiles count elements along K, and so depend on their size.
+    static CACHE: Cache<(Design, i64)> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
+    // Kernels that differ only in the layouts of A and B share an object, because the operands'
+    // metadata holds the layouts. The element size is part of the key: tiles along K depend on it.
     let [a, b] = [Major::Row; 2];
     let design = match kernel.design {
         Design::Skinny(config) => Design::Skinny(Skinny { a, b, ..config }),
@@ -173,7 +175,7 @@ fn design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> 
         other => other,
     };
     let kernel = Kernel { design, ..*kernel };
-    shared(py, &MADE, (design, kernel.types.a.bytes()), || make_design(py, &kernel))
+    shared(py, &CACHE, (design, kernel.types.a.bytes()), || make_design(py, &kernel))
 }
 
 fn make_design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> {
@@ -228,13 +230,16 @@ fn make_design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyA
     }
 }
 
-/// Whether an operand has the dtype, the stride order, the divisibility (of its strides but the contiguous one, in
-/// elements) and the pointer alignment (bytes) that a kernel's metadata asks for. `name` is for the message.
+/// Whether an operand has the dtype, stride order, divisibility and pointer alignment of a kernel's
+/// metadata. `name` is the operand's name in the message of the status.
 ///
-/// `stride` is batch first, 1 for the contiguous dimension, as `(0, 0, 1)`; None takes any. A matrix matches without its
-/// batch, and dimensions of extent 1 match anything.
+/// `stride` starts with the batch and is 1 for the contiguous dimension, as in `(0, 0, 1)`; None
+/// accepts any order. A matrix matches without its batch. A dimension of extent 1 matches any
+/// stride. `divisibility` applies to all strides but the contiguous one, in elements.
 #[pyfunction]
-#[pyo3(signature = (name, operand, dtype, stride = None, divisibility = 1, ptr_alignment_bytes = None))]
+#[pyo3(signature = (
+    name, operand, dtype, stride = None, divisibility = 1, ptr_alignment_bytes = None
+))]
 pub fn operand_matches(
     name: &str,
     operand: &Bound<'_, PyAny>,
@@ -247,7 +252,7 @@ pub fn operand_matches(
         dense.get().object(operand.py())
     } else if operand.is_instance_of::<ScaledTensor>() {
         return Ok(Status::because(format!(
-            "{name} is a ScaledTensor, the kernel takes a dense one"
+            "{name} is a ScaledTensor; the kernel requires a DenseTensor"
         )));
     } else {
         operand.clone()
@@ -256,11 +261,11 @@ pub fn operand_matches(
     let expected = parse(dtype)?;
     if view.dtype != expected {
         return Ok(Status::because(format!(
-            "{name} has dtype {}, the kernel works on {expected}",
+            "{name} has dtype {}; the kernel requires {expected}",
             view.dtype
         )));
     }
-    // Nothing is stepped along in an operand without elements.
+    // The strides of an operand without elements are never used.
     if view.numel() == 0 {
         return Ok(Status::ok());
     }
@@ -272,9 +277,10 @@ pub fn operand_matches(
             && view.stride[dim] != 1
         {
             return Ok(Status::because(format!(
-                "{name} has strides {:?} (shape {:?}), the kernel asks for {stride:?}",
+                "{name} has strides {:?} (shape {:?}); the kernel requires {:?}",
                 view.user_stride(),
-                view.user_shape()
+                view.user_shape(),
+                stride.as_deref().unwrap_or_default()
             )));
         }
     }

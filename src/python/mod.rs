@@ -14,8 +14,7 @@ mod matmul;
 mod metadata;
 mod options;
 mod prepared;
-mod scope;
-mod source;
+mod replace;
 mod status;
 mod stream;
 mod tensors;
@@ -76,6 +75,6 @@ mod _core {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         super::keywords::install(module.py())?;
-        super::utils::tell_package_directories(module.py())
+        super::utils::set_package_directories(module.py())
     }
 }

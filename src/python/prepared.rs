@@ -10,10 +10,10 @@ use pyo3::{PyTraverseError, PyVisit};
 use super::arguments::{NativeArguments, RuntimeArguments};
 use super::kernel::{run_reference, unsupported};
 use super::launch::{LastLaunch, Packed, Ready, Stream, Work, check_architecture, device_of};
+use super::replace::replacement;
 use super::stream::stream_handle;
 use crate::compile::Program;
 use crate::kernel::at;
-use crate::operand::{self, View};
 
 /// What `Kernel.bind` returns. Calling it enqueues the launch again, on the operands' memory as it is at the call; an
 /// operand given by keyword stands in for the bound one in that call, and must have its dtype, shape, strides and device. Where the bound
@@ -125,7 +125,7 @@ impl PreparedLaunch {
         }
         let problem = native.problem_with(|position, operand| {
             match swaps.get(position).copied().flatten() {
-                Some(tensor) => swapped(operand.name, native.problem.views()[position], tensor),
+                Some(tensor) => replacement(operand.name, native.problem.views()[position], tensor),
                 None => operand.reread(py, stream),
             }
         })?;
@@ -138,7 +138,7 @@ impl PreparedLaunch {
                 return Err(PyTypeError::new_err(message));
             }
             (Some(fused), Some(given)) => {
-                Some(fused.0.get().behind_swapped(py, &problem, stream, given)?)
+                Some(fused.0.get().bind_replaced(py, &problem, stream, given)?)
             }
             _ => native.current_epilogue(py, &problem, stream)?,
         };
@@ -168,34 +168,4 @@ impl PreparedLaunch {
     fn __repr__(&self) -> String {
         format!("<PreparedLaunch of {}>", at(self.position).name())
     }
-}
-
-/// The view of an operand, which must have memory behind it.
-pub fn in_memory(name: &str, view: View) -> PyResult<View> {
-    if view.fake {
-        return Err(operand::without_memory(name));
-    }
-    Ok(view)
-}
-
-/// The view of a tensor that stands in for the operand that a launch was bound with.
-pub fn swapped(name: &str, bound: &View, tensor: &Bound<'_, PyAny>) -> PyResult<View> {
-    let view = in_memory(name, operand::read(name, tensor)?)?;
-    let describe = |v: &View| {
-        format!(
-            "{} {:?} with strides {:?} on {}",
-            v.dtype,
-            v.user_shape(),
-            v.user_stride(),
-            v.device
-        )
-    };
-    // A launch may be bound on FakeTensors, for others to stand in for them.
-    if (View { data: bound.data, read_only: bound.read_only, fake: bound.fake, ..view }) != *bound {
-        let (given, bound) = (describe(&view), describe(bound));
-        return Err(PyValueError::new_err(format!(
-            "{name} is {given}, but the launch was bound for {bound}"
-        )));
-    }
-    Ok(view)
 }

@@ -1,16 +1,17 @@
-//! The answer to "does this kernel serve these arguments?".
+//! `Status`: whether a kernel supports some arguments, and why not.
 
 use pyo3::exceptions::{PyBaseException, PyValueError};
 use pyo3::prelude::*;
 
-/// Truthy when fine; otherwise `.error` is an exception that says why not.
+/// Success or failure. A success is truthy; the `.error` of a failure is an exception with the
+/// reason.
 #[pyclass(module = "cutlass_api.status", frozen)]
 pub struct Status {
     failure: Option<Failure>,
 }
 
 enum Failure {
-    /// Made into a ValueError when somebody asks for it.
+    /// Becomes a ValueError in `Status::error`.
     Message(String),
     Exception(Py<PyBaseException>),
 }
@@ -27,13 +28,13 @@ impl Status {
 
 #[pymethods]
 impl Status {
-    /// A status that is fine.
+    /// A successful status.
     #[staticmethod]
     fn success() -> Status {
         Status::ok()
     }
 
-    /// A status that is not, because of `error`: a message, which becomes a ValueError, or an exception.
+    /// A failed status. `error` is an exception, or a message, which becomes a ValueError.
     #[staticmethod]
     fn fail(error: &Bound<'_, PyAny>) -> PyResult<Status> {
         let failure = match error.cast::<PyBaseException>() {
@@ -43,7 +44,7 @@ impl Status {
         Ok(Status { failure: Some(failure) })
     }
 
-    /// None when fine, else the exception that says why not.
+    /// None for a success, else the exception with the reason.
     #[getter]
     fn error<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyBaseException>> {
         match &self.failure {
@@ -55,7 +56,7 @@ impl Status {
         }
     }
 
-    /// Raises `.error`, if there is one.
+    /// Raises `.error` if it is not None.
     fn raise_on_error(&self, py: Python<'_>) -> PyResult<()> {
         match self.error(py) {
             None => Ok(()),

@@ -1,4 +1,4 @@
-//! Operands as users see them.
+//! The operand classes of `cutlass_api.arguments`.
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -7,11 +7,11 @@ use pyo3::{PyTraverseError, PyVisit};
 use super::dtype::PyDType;
 use crate::operand::{Operand, View};
 
-/// The base of what arguments hold: a tensor with its description.
+/// The base class of operands.
 #[pyclass(module = "cutlass_api.arguments", subclass, frozen)]
 pub struct KernelOperand;
 
-/// A tensor that holds its values as they are.
+/// A tensor without scales.
 #[pyclass(module = "cutlass_api.arguments", extends = KernelOperand, frozen)]
 pub struct DenseTensor {
     operand: Operand,
@@ -37,14 +37,14 @@ impl DenseTensor {
 
 #[pymethods]
 impl DenseTensor {
-    /// Wraps a tensor of rank 3 or less: anything with `__dlpack__`, or a torch FakeTensor.
+    /// Wraps a tensor of rank 3 or less: an object with `__dlpack__`, or a torch FakeTensor.
     #[new]
     fn new(tensor: &Bound<'_, PyAny>) -> PyResult<PyClassInitializer<Self>> {
         let (operand, view) = Operand::new("tensor", tensor)?;
         Ok(PyClassInitializer::from(KernelOperand).add_subclass(DenseTensor { operand, view }))
     }
 
-    /// For the collector of cycles: a tensor may hold what wraps it.
+    /// For the garbage collector: the tensor may refer to its wrapper.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.operand.object)
     }
@@ -61,12 +61,12 @@ impl DenseTensor {
     }
 }
 
-/// The description that every operand gives: of its own tensor, or of the one that its scales are for.
-macro_rules! described {
+/// The properties common to operands. A `ScaledTensor` has those of its base.
+macro_rules! operand_properties {
     ($class:ident) => {
         #[pymethods]
         impl $class {
-            /// The extents, as the tensor was given.
+            /// The extents of the user's tensor.
             #[getter]
             fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
                 PyTuple::new(py, self.dense(py).view().user_shape())
@@ -78,24 +78,24 @@ macro_rules! described {
                 PyTuple::new(py, self.dense(py).view().user_stride())
             }
 
-            /// The type of one element.
+            /// The element type.
             #[getter]
             fn element_type(&self, py: Python<'_>) -> PyDType {
                 PyDType(self.dense(py).view().dtype)
             }
 
-            /// The address of the first element; 0 where there is no memory.
+            /// The address of the first element; 0 without memory (a FakeTensor, or no elements).
             #[getter]
             fn data_ptr(&self, py: Python<'_>) -> u64 {
                 self.dense(py).view().data
             }
 
-            /// How many elements there are.
+            /// The number of elements.
             fn numel(&self, py: Python<'_>) -> i64 {
                 self.dense(py).view().numel()
             }
 
-            /// The tensor itself, as it is used at run time and at compile time.
+            /// The tensor for run time and compile time.
             #[getter]
             fn tensor(&self, py: Python<'_>) -> TensorWrapper {
                 TensorWrapper { tensor: self.dense(py).operand.object.clone_ref(py) }
@@ -104,8 +104,8 @@ macro_rules! described {
     };
 }
 
-described!(DenseTensor);
-described!(ScaledTensor);
+operand_properties!(DenseTensor);
+operand_properties!(ScaledTensor);
 
 impl DenseTensor {
     fn dense<'a>(&'a self, _py: Python<'a>) -> &'a DenseTensor {
@@ -128,14 +128,14 @@ pub struct ScaledTensor {
     scale: Py<DenseTensor>,
     /// The `ScaleMode`: the block of values that shares a scale.
     mode: Py<PyAny>,
-    /// The `ScaleSwizzleMode`: how the scales lie in memory.
+    /// The `ScaleSwizzleMode`: the memory layout of the scales.
     swizzle: Py<PyAny>,
 }
 
 #[pymethods]
 impl ScaledTensor {
-    /// `base`: the values. `scale`: their scales. `mode`: a `ScaleMode`, the block that shares one.
-    /// `swizzle`: a `ScaleSwizzleMode`, how the scales lie in memory.
+    /// `base`: the values. `scale`: their scales. `mode`: the `ScaleMode`, the block that shares a
+    /// scale. `swizzle`: the `ScaleSwizzleMode`, the memory layout of the scales.
     #[new]
     fn new(
         py: Python<'_>,
@@ -165,7 +165,7 @@ impl ScaledTensor {
     }
 }
 
-/// A tensor as it is used at run time and at compile time, which here is the same object.
+/// A tensor for run time and compile time, which are the same object in Rutlass.
 #[pyclass(module = "cutlass_api.utils", frozen)]
 pub struct TensorWrapper {
     tensor: Py<PyAny>,

@@ -1,4 +1,4 @@
-//! Small questions that `cutlass_api.utils` answers.
+//! The functions of `cutlass_api.utils`, and helpers of this folder.
 
 use std::path::PathBuf;
 
@@ -9,9 +9,14 @@ use pyo3::types::PyBool;
 use crate::compile::{self, Nvrtc};
 use crate::driver::Device;
 
-/// Tells the search for NVRTC where packages are installed.
-pub fn tell_package_directories(py: Python<'_>) -> PyResult<()> {
-    // Python passes over what is no path, too.
+/// The `repr` of an object, for error messages.
+pub fn shown(object: &Bound<'_, PyAny>) -> String {
+    object.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string())
+}
+
+/// Makes the search for NVRTC cover the directories of `sys.path`.
+pub fn set_package_directories(py: Python<'_>) -> PyResult<()> {
+    // Like Python, ignore entries that are not paths.
     let path = py
         .import("sys")?
         .getattr("path")?
@@ -21,7 +26,7 @@ pub fn tell_package_directories(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// A compute capability that the user names: ten times major plus minor.
+/// A compute capability argument: ten times major plus minor.
 #[derive(Clone, Copy)]
 pub struct ComputeCapability(pub u32);
 
@@ -29,12 +34,16 @@ impl<'py> FromPyObject<'_, 'py> for ComputeCapability {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<ComputeCapability> {
-        let refused = |of_range: bool| {
-            let shown =
-                object.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string());
-            let message =
-                format!("cc is {shown}; give ten times major plus minor, such as 90 for an H100");
-            if of_range { PyValueError::new_err(message) } else { PyTypeError::new_err(message) }
+        let refused = |out_of_range: bool| {
+            let message = format!(
+                "cc is {}; pass ten times major plus minor, such as 90 for an H100",
+                shown(&object)
+            );
+            if out_of_range {
+                PyValueError::new_err(message)
+            } else {
+                PyTypeError::new_err(message)
+            }
         };
         if object.is_instance_of::<PyBool>() {
             return Err(refused(false));
@@ -46,29 +55,30 @@ impl<'py> FromPyObject<'_, 'py> for ComputeCapability {
     }
 }
 
-/// The compute capability of a CUDA device, ten times major plus minor: 90 for an H100. RuntimeError where there is none.
+/// The compute capability of a CUDA device, ten times major plus minor: 90 for an H100. Raises
+/// RuntimeError if there is no such device.
 #[pyfunction]
 #[pyo3(signature = (device = 0))]
 pub fn device_cc(device: i32) -> PyResult<u32> {
     Ok(Device::get(device)?.cc)
 }
 
-/// The path and version of the NVRTC that compiles here. RuntimeError where none is found.
+/// The path and version of the NVRTC library in use. Raises RuntimeError if none is found.
 #[pyfunction]
 pub fn nvrtc_info(py: Python<'_>) -> PyResult<(PathBuf, (i32, i32))> {
-    tell_package_directories(py)?;
+    set_package_directories(py)?;
     let nvrtc = Nvrtc::get()?;
     Ok((nvrtc.path().to_owned(), nvrtc.version()))
 }
 
-/// Where compiled programs are kept, or None where they are not.
+/// The directory of compiled programs; None if the disk cache is off.
 #[pyfunction]
 pub fn cache_directory() -> Option<PathBuf> {
     compile::directory()
 }
 
-/// The dimensions from the one of the smallest stride to the one of the largest. Of equal strides, and of extent-1
-/// dimensions, the later dimension counts as the smaller.
+/// The dimensions in the order of their strides, smallest first. Of dimensions with equal strides,
+/// the last comes first.
 #[pyfunction]
 pub fn stride_order(shape: Vec<i64>, stride: Vec<i64>) -> PyResult<Vec<usize>> {
     if shape.len() != stride.len() {
@@ -81,17 +91,18 @@ pub fn stride_order(shape: Vec<i64>, stride: Vec<i64>) -> PyResult<Vec<usize>> {
     Ok(dims)
 }
 
-/// The place of each dimension in `stride_order`: 0 for the contiguous one.
+/// The position of each dimension in `stride_order`: 0 for the contiguous one.
 #[pyfunction]
 pub fn stride_rank(shape: Vec<i64>, stride: Vec<i64>) -> PyResult<Vec<usize>> {
     let mut rank = vec![0; stride.len()];
-    for (place, dim) in stride_order(shape, stride)?.into_iter().enumerate() {
-        rank[dim] = place;
+    for (position, dim) in stride_order(shape, stride)?.into_iter().enumerate() {
+        rank[dim] = position;
     }
     Ok(rank)
 }
 
-/// The contiguous dimension: that of stride 1 with an extent above 1, else the last. None if no dimension is contiguous.
+/// The contiguous dimension: the last one with stride 1 and an extent above 1. If there is none,
+/// the last dimension if its stride is 1 or all extents are 1, else None.
 #[pyfunction]
 pub fn leading_dim(shape: Vec<i64>, stride: Vec<i64>) -> PyResult<Option<usize>> {
     if shape.len() != stride.len() || shape.is_empty() {
@@ -107,7 +118,8 @@ pub fn leading_dim(shape: Vec<i64>, stride: Vec<i64>) -> PyResult<Option<usize>>
     Ok((trivial || stride[shape.len() - 1] == 1).then_some(shape.len() - 1))
 }
 
-/// One letter an operand, "t" for row-major and "n" for column-major, from strides whose last two are row and column.
+/// One letter per operand: "t" for row-major, "n" for column-major. The last two strides of an
+/// operand are those of its rows and its columns.
 #[pyfunction]
 pub fn strides_to_layout_string(strides: Vec<Vec<i64>>) -> PyResult<String> {
     strides

@@ -1,6 +1,8 @@
-"""A CUDA driver and CUDA tensors for machines that have neither: built from C here, loaded in processes of their own.
+"""A CUDA driver and CUDA tensors for machines without a GPU: compiled from C, loaded in
+subprocesses.
 
-A script run by :func:`run` finds the stand-in as ``libcuda.so.1``; it imports :mod:`stand_in.device` for tensors.
+A script that :func:`run` starts loads the stand-in as ``libcuda.so.1``, and imports
+:mod:`stand_in.device` for tensors.
 """
 
 import functools
@@ -17,7 +19,9 @@ HERE = Path(__file__).parent
 
 @functools.cache
 def build() -> Path:
-    """The folder with ``libcuda.so.1``, and what counts instructions and allocations; compiled once a test run."""
+    """The folder with ``libcuda.so.1`` and the counters of instructions and allocations; built once
+    a run.
+    """
     folder = Path(tempfile.mkdtemp(prefix="rutlass-stand-in-"))
     # The linker that Rust needs is a C compiler, so there is one.
     compiler = os.environ.get("CC", "cc")
@@ -49,9 +53,11 @@ def build_nvrtc(real: Path, folder: Path) -> None:
 
 
 def run(script: str, *, counted: bool = False, **environment: str) -> str:
-    """What a Python script prints, run in a process whose CUDA driver is the stand-in. Fails where the script fails.
+    """The output of a Python script in a process whose CUDA driver is the stand-in. Fails if the
+    script fails.
 
-    ``counted``: prints, in place of the script's own output, the instructions between each ``begin()`` and ``end()``.
+    ``counted``: return the instruction counts between each ``begin()`` and ``end()`` instead of the
+    script's output.
     """
     folder = build()
     command = [sys.executable, "-c", script]
@@ -96,7 +102,11 @@ GEMM = textwrap.dedent(
     args = GemmArguments(a, b, out, "float32")
 
     def first(args, family):
-        return [kernel for kernel in cutlass_api.get_kernels(args) if family in kernel.metadata.kernel_name][0]
+        return [
+            kernel
+            for kernel in cutlass_api.get_kernels(args)
+            if family in kernel.metadata.kernel_name
+        ][0]
 
     kernel = first(args, "sm80")
     """

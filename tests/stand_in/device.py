@@ -1,4 +1,6 @@
-"""The stand-in driver from within a process that has it: tensors on its devices, what it recorded, what is to fail."""
+"""The stand-in driver, seen from its process: tensors on its devices, its records, and its
+failures.
+"""
 
 import ctypes
 import os
@@ -36,7 +38,9 @@ FLOAT, INT, BFLOAT = 2, 0, 4
 
 
 class Tensor:
-    """A matrix, or a batch, on a CUDA device that is not there. Read through the exchange table, as torch's are."""
+    """A matrix or batch on a simulated CUDA device, read through the exchange table like torch's
+    tensors.
+    """
 
     requires_grad = False
     __dlpack_c_exchange_api__ = _new_capsule(library.stand_in_exchange_table(), _CAPSULE_NAME, None)
@@ -111,7 +115,7 @@ def torch_tensor(
     device: int = 0,
     code: int = FLOAT,
 ) -> Any:
-    """A tensor of torch, 16 bits an element, said to lie on a CUDA device. Nothing may be computed with it."""
+    """A 16-bit torch tensor that claims to be on a CUDA device. It cannot be computed with."""
     import torch
 
     torch.cuda._initialized = True  # or torch would start CUDA to make it
@@ -148,7 +152,9 @@ def last_parameters() -> Parameters:
 
 
 def last_words(count: int) -> tuple[int, ...]:
-    """The second parameter of the last launch, in words of 8 bytes; `stand_in_expect_more` says how many there are."""
+    """The second parameter of the last launch, in 8-byte words; `stand_in_expect_more` sets their
+    number.
+    """
     return struct.unpack(f"<{count}Q", ctypes.string_at(library.stand_in_last_more(), 8 * count))
 
 
@@ -165,7 +171,7 @@ class TensorMap(NamedTuple):
 
 
 class Sm90Parameters(NamedTuple):
-    """Sm90Params as the last launch had them. Ask for them with ``expect(508)`` before the launch."""
+    """The Sm90Params of the last launch. Call ``expect(508)`` before the launch."""
 
     a: TensorMap
     b: TensorMap
@@ -214,7 +220,7 @@ def last_sm90_parameters() -> Sm90Parameters:
 
 
 class Launch(NamedTuple):
-    """The last launch of a kernel of one's own. Ask for it with ``expect_words(count)`` before the launch."""
+    """The last launch of a user's kernel. Call ``expect_words(count)`` before the launch."""
 
     grid: tuple[int, ...]
     block: tuple[int, ...]
@@ -238,7 +244,7 @@ expect_words = library.stand_in_expect_words
 
 
 def fail(call: str, code: int = 719) -> None:
-    """Makes every further call of this name, or these, fail: with CUDA_ERROR_LAUNCH_FAILED unless told otherwise."""
+    """Makes further calls of these names fail, by default with CUDA_ERROR_LAUNCH_FAILED."""
     library.stand_in_fail(call.encode(), code)
 
 

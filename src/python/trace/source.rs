@@ -1,4 +1,4 @@
-//! Where an epilogue function is defined: its text, and the node of the text's syntax tree that Python compiled to the function.
+//! The source text of an epilogue function, and its definition in the text's syntax tree.
 
 use pyo3::exceptions::{PyMemoryError, PyRecursionError, PyTypeError, PyValueError};
 use pyo3::intern;
@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyType};
 
 use super::scope::Scope;
 
-/// A function that Python code defines, and that is what its source says.
+/// Checks that `epilogue_fn` is a function defined in Python, and not the result of a decorator.
 pub fn plain_function<'a, 'py>(
     epilogue_fn: &'a Bound<'py, PyAny>,
 ) -> PyResult<&'a Bound<'py, PyAny>> {
@@ -17,26 +17,26 @@ pub fn plain_function<'a, 'py>(
     if !epilogue_fn.is_instance(FUNCTION.import(py, "types", "FunctionType")?)? {
         let name = epilogue_fn.get_type().name()?;
         return Err(PyTypeError::new_err(format!(
-            "epilogue_fn is a {name}; give a function, or its source"
+            "epilogue_fn is a {name}; pass a function or its source"
         )));
     }
     if epilogue_fn.getattr_opt(intern!(py, "__wrapped__"))?.is_some() {
         let name = epilogue_fn.getattr("__name__")?;
         return Err(PyValueError::new_err(format!(
-            "{name} is what a decorator made of an epilogue function, and may compute something else; give the function itself, \
-             {name}.__wrapped__"
+            "{name} is the result of a decorator and may differ from its source; pass the \
+             undecorated function, {name}.__wrapped__"
         )));
     }
     Ok(epilogue_fn)
 }
 
-/// The text that an epilogue function stands in, and what its names mean.
+/// The text that defines an epilogue function, and the scope of its names.
 pub struct Source<'py> {
     py: Python<'py>,
-    /// The user's string, or the whole file, or cell of a notebook, that a function is defined in.
+    /// The user's string, or the whole file or notebook cell that defines the function.
     text: String,
     file: Option<String>,
-    /// Of a function; the names in a string mean those that are known here.
+    /// None for a function that is passed as a string: its names refer to the known functions.
     pub scope: Option<Scope<'py>>,
 }
 
@@ -52,7 +52,8 @@ impl<'py> Source<'py> {
         let inspect = py.import("inspect")?;
         let found = inspect.call_method1("findsource", (function,)).map_err(|error| {
             let raised = PyValueError::new_err(format!(
-                "the source of the epilogue function is not to be had ({}); give it as a string",
+                "the source of the epilogue function is not available ({}); pass the source as a \
+                 string",
                 error.value(py)
             ));
             raised.set_cause(py, Some(error));
@@ -63,7 +64,7 @@ impl<'py> Source<'py> {
         Ok(Source { py, text: lines.concat(), file, scope: Some(Scope::of(function)?) })
     }
 
-    /// The syntax tree's node that defines the function.
+    /// The node of the syntax tree that defines the function.
     pub fn definition(&self) -> PyResult<Bound<'py, PyAny>> {
         let ast = self.py.import("ast")?;
         let tree = ast
@@ -83,13 +84,13 @@ impl<'py> Source<'py> {
         let py = self.py;
         if error.is_instance_of::<PyRecursionError>(py) || error.is_instance_of::<PyMemoryError>(py)
         {
-            let message =
-                "an expression is nested too deeply for Python to read it; name parts of it";
+            let message = "an expression is nested too deeply for Python's parser; assign parts of it \
+                           to names";
             let raised = PyValueError::new_err(message);
             raised.set_cause(py, Some(error));
             return raised;
         }
-        // A function could be compiled when it was defined.
+        // The function once compiled, so a file that does not parse has changed since.
         if self.scope.is_some() { self.stale() } else { error }
     }
 
@@ -105,13 +106,13 @@ impl<'py> Source<'py> {
         if let Some(decorator) = list(function, "decorator_list")?.first() {
             return Err(self.error(
                 decorator,
-                "decorators cannot be used where an epilogue function is given as a string",
+                "decorators cannot be used on an epilogue function that is passed as a string",
             ));
         }
         Ok(function.clone())
     }
 
-    /// The definition in a file's syntax tree that was compiled to this code. The file may have changed since.
+    /// The definition that compiles to this code. The file may have changed after its import.
     fn function_of(
         &self,
         tree: &Bound<'py, PyAny>,
@@ -121,7 +122,7 @@ impl<'py> Source<'py> {
             (code.getattr("co_name")?.extract()?, code.getattr("co_firstlineno")?.extract()?);
         if name == "<lambda>" {
             return Err(PyValueError::new_err(
-                "an epilogue is one function definition, and not a lambda",
+                "an epilogue is one function definition, not a lambda",
             ));
         }
         let ast = self.py.import("ast")?;
@@ -131,7 +132,7 @@ impl<'py> Source<'py> {
                 if kind(&node)? != "FunctionDef" || text(&node, "name")? != name {
                     continue;
                 }
-                // Code begins with the decorators.
+                // A code object's first line is that of its first decorator.
                 let first = list(&node, "decorator_list")?
                     .into_iter()
                     .next()
@@ -139,7 +140,8 @@ impl<'py> Source<'py> {
                 if first.getattr("lineno")?.extract::<usize>()? != line {
                     continue;
                 }
-                // IPython compiles each statement of a cell by itself, and what a file imports shows in the code of its functions.
+                // Compile the whole file, because a module's imports affect its functions'
+                // bytecode, and the statement alone, because IPython compiles each separately.
                 let alone =
                     ast.call_method1("Module", (vec![statement.clone()], Vec::<usize>::new()))?;
                 if self.compiles_to(tree, code)? || self.compiles_to(&alone, code)? {
@@ -154,7 +156,7 @@ impl<'py> Source<'py> {
         let kwargs = PyDict::new(self.py);
         kwargs.set_item("dont_inherit", true)?;
         let compile = self.py.import("builtins")?.getattr("compile")?;
-        // A cell with an await outside of functions compiles otherwise than as a whole.
+        // A notebook cell with a top-level await does not compile as a whole.
         match compile.call((tree, self.filename(), "exec"), Some(&kwargs)) {
             Ok(compiled) => holds_code(&compiled, code),
             Err(_) => Ok(false),
@@ -164,11 +166,12 @@ impl<'py> Source<'py> {
     fn stale(&self) -> PyErr {
         let file = self.file.as_deref().unwrap_or_default();
         PyValueError::new_err(format!(
-            "the source of the epilogue function is not what {file} holds now; import it anew, or give it as a string"
+            "the source of the epilogue function differs from what {file} holds now; reload the \
+             module, or pass the source as a string"
         ))
     }
 
-    /// An error with the line that a node is on.
+    /// A ValueError with the location and text of a node's line.
     pub fn error(&self, node: &Bound<'_, PyAny>, message: &str) -> PyErr {
         let Ok(line) = node.getattr("lineno").and_then(|line| line.extract::<usize>()) else {
             return PyValueError::new_err(message.to_owned());
@@ -182,8 +185,8 @@ impl<'py> Source<'py> {
     }
 }
 
-/// Whether a code object holds another, itself or in a function defined in it. Flags tell where a function was defined, and with
-/// which `__future__`, and nothing of what an epilogue function computes.
+/// Whether a code object holds another among its constants, at any depth. Ignores `co_flags`:
+/// they depend on where a function is defined and on `__future__` imports, not on its result.
 fn holds_code(holder: &Bound<'_, PyAny>, code: &Bound<'_, PyAny>) -> PyResult<bool> {
     let kwargs = PyDict::new(code.py());
     kwargs.set_item("co_flags", code.getattr("co_flags")?)?;
@@ -199,15 +202,17 @@ fn holds_code(holder: &Bound<'_, PyAny>, code: &Bound<'_, PyAny>) -> PyResult<bo
     Ok(false)
 }
 
-/// The class of a syntax tree's node.
+/// The class name of a syntax tree's node.
 pub fn kind(node: &Bound<'_, PyAny>) -> PyResult<String> {
     node.get_type().name()?.extract()
 }
 
+/// A field of a node that holds a list.
 pub fn list<'py>(node: &Bound<'py, PyAny>, field: &str) -> PyResult<Vec<Bound<'py, PyAny>>> {
     node.getattr(field)?.try_iter()?.collect()
 }
 
+/// A field of a node that holds a string.
 pub fn text(node: &Bound<'_, PyAny>, field: &str) -> PyResult<String> {
     node.getattr(field)?.extract()
 }

@@ -1,13 +1,13 @@
-//! What the names in an epilogue function mean to the function itself.
+//! Resolution of the names that an epilogue function takes from outside.
 
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-/// What the names in a function mean, looked up where the function itself looks them up.
+/// The scopes of a function: closure, globals, builtins. Python looks names up in this order.
 pub struct Scope<'py> {
     pub function: Bound<'py, PyAny>,
-    /// Where the function has free variables: their names, and their cells.
+    /// The names of the function's free variables, and their cells.
     closure: Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>,
     globals: Bound<'py, PyDict>,
     builtins: Bound<'py, PyDict>,
@@ -26,12 +26,12 @@ impl<'py> Scope<'py> {
         Ok(Scope { function: function.clone(), closure, globals, builtins })
     }
 
-    /// The object that a dotted name stands for; None where there is none.
-    pub fn find(&self, names: &[Py<PyString>]) -> PyResult<Option<Bound<'py, PyAny>>> {
+    /// The object that a dotted name resolves to; None if the name is undefined.
+    pub fn find(&self, path: &[Py<PyString>]) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = self.function.py();
-        let Some((root, names)) = names.split_first() else { return Ok(None) };
+        let Some((root, attributes)) = path.split_first() else { return Ok(None) };
         let mut object = self.root(root.bind(py))?;
-        for name in names {
+        for name in attributes {
             let Some(owner) = object else { break };
             object = owner.getattr_opt(name)?;
         }
@@ -42,9 +42,9 @@ impl<'py> Scope<'py> {
         if let Some((free, cells)) = &self.closure
             && free.contains(name)?
         {
-            let at: usize = free.call_method1("index", (name,))?.extract()?;
-            // A variable that has no value yet raises ValueError.
-            return Ok(cells.get_item(at)?.getattr("cell_contents").ok());
+            let index: usize = free.call_method1("index", (name,))?.extract()?;
+            // An empty cell, of a variable without a value, raises ValueError.
+            return Ok(cells.get_item(index)?.getattr("cell_contents").ok());
         }
         match self.globals.get_item(name)? {
             Some(object) => Ok(Some(object)),
@@ -53,10 +53,14 @@ impl<'py> Scope<'py> {
     }
 }
 
-/// The parts of a dotted name, and the object that it meant to a function; None where nothing.
-pub type Meant = (Vec<Py<PyString>>, Option<Py<PyAny>>);
+/// A dotted name from outside a function, and the object that it resolved to.
+pub struct ResolvedName {
+    pub path: Vec<Py<PyString>>,
+    /// None if the name was undefined.
+    pub object: Option<Py<PyAny>>,
+}
 
-/// Where the functions are that an epilogue may call.
+/// The modules whose functions an epilogue function may call.
 pub const MODULES: [&str; 7] = [
     "torch",
     "torch.nn.functional",
@@ -67,7 +71,10 @@ pub const MODULES: [&str; 7] = [
     "cutlass_api.fusion.activation",
 ];
 
-/// The name by which one of those modules has a function. What an object says of itself (`__module__`) anyone can copy.
+/// The name of a function that one of `MODULES` holds; None for any other object.
+///
+/// Compares the object with the module's attribute. `__module__` is no evidence: `functools.wraps`
+/// copies it.
 pub fn known_function(object: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     let Some(name) = object.getattr_opt("__name__")? else { return Ok(None) };
     let Ok(name) = name.extract::<String>() else { return Ok(None) };

@@ -1,0 +1,14 @@
+//! Translation of an epilogue function, or of its source text, into an expression graph. The
+//! function's syntax tree is walked node by node; an error shows the line of the user's source.
+
+mod expressions;
+mod names;
+mod number;
+mod scope;
+mod source;
+mod statements;
+mod traced;
+mod tracer;
+
+pub use number::number;
+pub use traced::{TracedEpilogue, trace_epilogue};

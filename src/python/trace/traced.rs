@@ -1,0 +1,100 @@
+//! A traced epilogue, and the cache of traced epilogues.
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyList, PyString};
+
+use super::scope::{ResolvedName, Scope};
+use super::source::{Source, plain_function};
+use super::tracer::Tracer;
+use crate::epilogue::Graph;
+
+/// An epilogue function as an expression graph: its inputs, operations and outputs.
+#[pyclass(module = "cutlass_api.fusion", frozen)]
+pub struct TracedEpilogue {
+    pub graph: Graph,
+    /// The names that the function takes from outside, such as torch's functions and dtypes, with
+    /// the objects that they resolved to. Empty for a function that was passed as a string.
+    resolved: Vec<ResolvedName>,
+}
+
+impl TracedEpilogue {
+    /// Whether the outside names resolve to the same objects for a function of the same code.
+    fn is_valid_for(&self, function: &Bound<'_, PyAny>) -> PyResult<bool> {
+        if self.resolved.is_empty() {
+            return Ok(true);
+        }
+        let scope = Scope::of(function)?;
+        for ResolvedName { path, object } in &self.resolved {
+            let current = scope.find(path)?;
+            if current.as_ref().map(Bound::as_ptr) != object.as_ref().map(Py::as_ptr) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+#[pymethods]
+impl TracedEpilogue {
+    /// The parameters without the accumulator, in the function's order.
+    #[getter]
+    fn inputs(&self) -> Vec<&str> {
+        self.graph.inputs.iter().map(String::as_str).collect()
+    }
+
+    /// The returned names, in the order of the return.
+    #[getter]
+    fn outputs(&self) -> Vec<&str> {
+        self.graph.outputs.iter().map(|output| output.name.as_str()).collect()
+    }
+
+    /// The outputs as expressions of the inputs.
+    fn __str__(&self) -> String {
+        self.graph.to_string()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<TracedEpilogue {}>", self.graph)
+    }
+}
+
+/// Translates an epilogue function into an expression graph. `epilogue_fn` is a Python function or
+/// its source as a string. The result is cached.
+///
+/// Raises ValueError with the source line for what an epilogue function cannot do, and SyntaxError
+/// for source that does not parse.
+#[pyfunction]
+pub fn trace_epilogue(
+    py: Python<'_>,
+    epilogue_fn: &Bound<'_, PyAny>,
+) -> PyResult<Py<TracedEpilogue>> {
+    // Keyed by source string or code object. Code objects are equal for functions of the same text
+    // at the same place in a file. Each key has a list, because such functions differ if their
+    // outside names resolve to different objects.
+    static CACHE: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+    let cache = CACHE.get_or_init(py, || PyDict::new(py).unbind()).bind(py);
+    let is_text = epilogue_fn.is_instance_of::<PyString>();
+    let key = match is_text {
+        true => epilogue_fn.clone(),
+        false => plain_function(epilogue_fn)?.getattr(intern!(py, "__code__"))?,
+    };
+    let cached = match cache.get_item(&key)? {
+        Some(cached) => cached.cast_into::<PyList>()?,
+        None => PyList::empty(py),
+    };
+    for traced in &cached {
+        let traced = traced.cast::<TracedEpilogue>()?;
+        if traced.get().is_valid_for(epilogue_fn)? {
+            return Ok(traced.clone().unbind());
+        }
+    }
+    let source =
+        if is_text { Source::of_text(epilogue_fn)? } else { Source::of_function(epilogue_fn)? };
+    let (graph, resolved) = Tracer::new(&source).trace(&source.definition()?)?;
+    let traced = Py::new(py, TracedEpilogue { graph, resolved })?;
+    cached.append(&traced)?;
+    cache.set_item(key, cached)?;
+    Ok(traced)
+}
