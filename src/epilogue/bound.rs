@@ -1,6 +1,6 @@
 //! An epilogue with its operands, and the parameter block that a launch carries for it.
 
-use super::{Epilogue, Input, Kind, MAIN_OUTPUT, compute_type};
+use super::{Epilogue, Input, Kind, MAIN_OUTPUT, TensorType, compute_type};
 use crate::operand::{DType, View};
 
 /// What stands for an input.
@@ -47,6 +47,25 @@ impl Epilogue {
             })
         };
         self.graph.outputs.iter().map(|output| place(output.name == MAIN_OUTPUT)).collect()
+    }
+
+    /// Whether code for this epilogue computes another, behind the same kernel.
+    pub fn serves(&self, other: &BoundEpilogue) -> bool {
+        let Epilogue { graph, inputs, outputs, reduced } = other.epilogue;
+        let input = |(ours, (theirs, value)): (&Input, (&Input, &Value))| match (ours, value) {
+            (Input::Tensor(tensor), Value::Tensor(view)) => tensor.serves(view),
+            _ => ours == theirs,
+        };
+        let output =
+            |(ours, (theirs, view)): (&TensorType, (&TensorType, &Option<View>))| match view {
+                Some(view) => ours.serves(view),
+                None => ours == theirs,
+            };
+        std::ptr::eq(self, other.epilogue)
+            || (self.graph == *graph
+                && self.reduced == *reduced
+                && self.inputs.iter().zip(inputs.iter().zip(&other.inputs)).all(input)
+                && self.outputs.iter().zip(outputs.iter().zip(&other.outputs)).all(output))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::{Epilogue, Id, Input, Kind, MAIN_OUTPUT, Node, Step, Tensor, compute_type};
+use super::{Epilogue, Id, Input, Kind, MAIN_OUTPUT, Node, Step, TensorType, compute_type};
 use crate::operand::DType;
 
 /// The definitions of `EpilogueParams` and `Epilogue` for a kernel with this accumulator.
@@ -164,7 +164,7 @@ struct Epilogue {{
 }
 
 /// A tensor's steps along m and n as the program counts them.
-fn program_steps(tensor: Tensor, transposed: bool) -> [Step; 2] {
+fn program_steps(tensor: TensorType, transposed: bool) -> [Step; 2] {
     let [along_m, along_n] = tensor.steps;
     if transposed { [along_n, along_m] } else { [along_m, along_n] }
 }

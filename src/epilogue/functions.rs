@@ -36,7 +36,7 @@ impl Graph {
         positional: Vec<Argument>,
         named: Vec<(String, Argument)>,
     ) -> Result<Meaning, String> {
-        let mut call = Call { function, positional, named };
+        let mut call = FunctionCall { function, positional, named };
         let meaning = match call.is_reduction(self) {
             true => self.folded(&mut call)?,
             false => Meaning::Value(self.called(&mut call)?),
@@ -45,7 +45,7 @@ impl Graph {
         Ok(meaning)
     }
 
-    fn folded(&mut self, call: &mut Call<'_>) -> Result<Meaning, String> {
+    fn folded(&mut self, call: &mut FunctionCall<'_>) -> Result<Meaning, String> {
         let function = call.function;
         let fold = match function {
             "sum" => Fold::Sum,
@@ -85,7 +85,7 @@ impl Graph {
         Ok(Meaning::Folded(fold, dims, x))
     }
 
-    fn called(&mut self, call: &mut Call<'_>) -> Result<Id, String> {
+    fn called(&mut self, call: &mut FunctionCall<'_>) -> Result<Id, String> {
         let unary = match call.function {
             "neg" | "negative" => Some(Unary::Negate),
             "abs" | "absolute" => Some(Unary::Absolute),
@@ -215,13 +215,13 @@ impl Graph {
 }
 
 /// A call whose arguments are taken one after the other.
-struct Call<'a> {
+struct FunctionCall<'a> {
     function: &'a str,
     positional: Vec<Argument>,
     named: Vec<(String, Argument)>,
 }
 
-impl Call<'_> {
+impl FunctionCall<'_> {
     /// The next argument, by position or under one of these names.
     fn take(&mut self, names: &[&str]) -> Option<Argument> {
         if !self.positional.is_empty() {

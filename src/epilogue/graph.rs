@@ -4,8 +4,12 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::ACCUMULATOR;
 use crate::operand::DType;
+
+/// The accumulator's name in the user's function.
+pub const ACCUMULATOR: &str = "accum";
+/// The name of the main output.
+pub const MAIN_OUTPUT: &str = "D";
 
 /// A node's place in its graph. Nodes refer to earlier ones only.
 pub type Id = u32;

@@ -20,7 +20,7 @@ pub fn intern(epilogue: Epilogue) -> &'static Epilogue {
 }
 
 /// The one copy of an operand's name.
-pub fn name(name: &str) -> &'static str {
+pub fn intern_name(name: &str) -> &'static str {
     static KNOWN: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let known = known.get_or_insert_default();

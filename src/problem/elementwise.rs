@@ -1,6 +1,7 @@
 //! out = A + B, element by element.
 
-use super::{ProblemError, check_operands, gemm::same_extent};
+use super::ProblemError;
+use super::check::{check_operands, same_extent};
 use crate::operand::View;
 
 /// Three operands of one shape, of rank 1 to 3.

@@ -2,14 +2,14 @@
 
 use super::{Problem, ProblemError};
 use crate::epilogue::{
-    BoundEpilogue, Epilogue, Fold, Graph, Input, Kind, MAIN_OUTPUT, Node, Number, Tensor, Value,
-    intern,
+    BoundEpilogue, Epilogue, Fold, Graph, Input, Kind, MAIN_OUTPUT, Node, Number, TensorType,
+    Value, intern,
 };
 use crate::operand::{DType, View};
 
 /// What the user gives for a parameter or an output of an epilogue function.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Given {
+pub enum OperandValue {
     Tensor(View),
     Number(Number),
 }
@@ -23,8 +23,8 @@ pub fn fuse(
     problem: &Problem,
     accumulator: DType,
     graph: &Graph,
-    inputs: &[(&'static str, Given)],
-    outputs: &[(&'static str, Given)],
+    inputs: &[(&'static str, OperandValue)],
+    outputs: &[(&'static str, OperandValue)],
 ) -> Result<BoundEpilogue, ProblemError> {
     let out = problem.out();
     if let Some((name, _)) = inputs.iter().chain(outputs).nth(MAX_OPERANDS) {
@@ -38,20 +38,22 @@ pub fn fuse(
     let mut values = Vec::with_capacity(inputs.len());
     for (name, given) in inputs {
         let (input, value) = match given {
-            Given::Tensor(view) => {
+            OperandValue::Tensor(view) => {
                 check_tensor(name, view, out)?;
                 let (shape, out_shape) = (view.user_shape().to_vec(), out.user_shape().to_vec());
                 let wide = view.broadcast(out.shape);
                 let wide = wide.ok_or(ProblemError::NotBroadcast { name, shape, out_shape })?;
-                (Input::Tensor(Tensor::of(&wide)), Value::Tensor(wide))
+                (Input::Tensor(TensorType::of(&wide)), Value::Tensor(wide))
             }
             // Behind a float accumulator every number is a float: whether it was written 2 or 2.0 is no other program.
-            Given::Number(Number::Integer(value)) if accumulator.is_integer() => {
+            OperandValue::Number(Number::Integer(value)) if accumulator.is_integer() => {
                 i32::try_from(*value)
                     .map_err(|_| ProblemError::LargeInteger { name, value: *value })?;
                 (Input::Scalar(Kind::Integer), Value::Scalar(*value as f64))
             }
-            Given::Number(number) => (Input::Scalar(Kind::Float), Value::Scalar(number.value())),
+            OperandValue::Number(number) => {
+                (Input::Scalar(Kind::Float), Value::Scalar(number.value()))
+            }
         };
         input_types.push(input);
         values.push(value);
@@ -62,12 +64,14 @@ pub fn fuse(
     let mut views = Vec::with_capacity(outputs.len());
     for ((name, given), output) in outputs.iter().zip(&graph.outputs) {
         if *name == MAIN_OUTPUT {
-            output_types.push(Tensor::any(DType::F32));
+            output_types.push(TensorType::any(DType::F32));
             reduced.push([false; 3]);
             views.push(None);
             continue;
         }
-        let Given::Tensor(view) = given else { return Err(ProblemError::NotTensor { name }) };
+        let OperandValue::Tensor(view) = given else {
+            return Err(ProblemError::NotTensor { name });
+        };
         check_tensor(name, view, out)?;
         let view = &match &output.fold {
             None if view.shape != out.shape => {
@@ -108,9 +112,9 @@ pub fn fuse(
         }
         written.push((name, view));
         output_types.push(if output.fold.is_some() {
-            Tensor::any(view.dtype)
+            TensorType::any(view.dtype)
         } else {
-            Tensor::of(&view)
+            TensorType::of(&view)
         });
         views.push(Some(view));
     }

@@ -1,6 +1,7 @@
 //! out = A @ B, for one pair of matrices or a batch of pairs.
 
-use super::{ProblemError, check_operands};
+use super::ProblemError;
+use super::check::{check_operands, same_extent};
 use crate::operand::{DType, View};
 
 /// Operands `A (L, M, K)`, `B (L, K, N)` and `out (L, M, N)`, with L = 1 where the user gave matrices.
@@ -74,25 +75,4 @@ impl GemmProblem {
             accumulator: self.accumulator,
         }
     }
-}
-
-/// Checks one dimension that two operands share; `dim` counts within the batch-first shape.
-#[inline(always)]
-pub(super) fn same_extent(
-    dimension: &'static str,
-    (left_name, left, left_dim): (&'static str, &View, usize),
-    (right_name, right, right_dim): (&'static str, &View, usize),
-) -> Result<(), ProblemError> {
-    if left.shape[left_dim] == right.shape[right_dim] {
-        return Ok(());
-    }
-    Err(ProblemError::Mismatch {
-        dimension,
-        left_name,
-        left: left.shape[left_dim],
-        left_shape: left.user_shape().to_vec(),
-        right_name,
-        right: right.shape[right_dim],
-        right_shape: right.user_shape().to_vec(),
-    })
 }

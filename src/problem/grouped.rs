@@ -1,6 +1,7 @@
 //! One GEMM per group: rows of A, stacked group after group, times each group's own B.
 
-use super::{GemmProblem, ProblemError, check_operands, gemm::same_extent};
+use super::check::{check_operands, same_extent};
+use super::{GemmProblem, ProblemError};
 use crate::operand::{DType, View};
 
 /// `A (TotalM, K)` or `(1, TotalM, K)`, `B (G, K, N)`, `out` like A with N columns, `offsets (G,)` int32: the row after the

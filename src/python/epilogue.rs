@@ -8,9 +8,9 @@ use pyo3::{PyTraverseError, PyVisit};
 use super::prepared::{in_memory, swapped};
 use super::tensors::DenseTensor;
 use super::trace::{TracedEpilogue, number, trace_epilogue};
-use crate::epilogue::{BoundEpilogue, MAIN_OUTPUT, Number, name};
+use crate::epilogue::{BoundEpilogue, MAIN_OUTPUT, Number, intern_name};
 use crate::operand::{Operand, View};
-use crate::problem::{Given, Problem, fuse};
+use crate::problem::{OperandValue, Problem, fuse};
 
 /// What was given for one parameter or output.
 enum Parameter {
@@ -71,7 +71,7 @@ impl EpilogueArguments {
                     "Argument {given} is not provided in the kwargs of the EpilogueArguments constructor"
                 ))
             })?;
-            operands.push((name(given), object));
+            operands.push((intern_name(given), object));
         }
         for key in kwargs.into_iter().flatten().map(|(key, _)| key) {
             let key = key.to_string();
@@ -268,13 +268,13 @@ impl EpilogueArguments {
         view: impl Fn(&Operand, &View) -> PyResult<View>,
     ) -> PyResult<BoundEpilogue> {
         let graph = &self.traced_epilogue.get().graph;
-        let given = |wanted: &str| -> PyResult<(&'static str, Given)> {
+        let given = |wanted: &str| -> PyResult<(&'static str, OperandValue)> {
             match self.operands.iter().find(|(name, ..)| *name == wanted) {
                 Some((name, _, Parameter::Tensor(operand, as_read))) => {
-                    Ok((*name, Given::Tensor(view(operand, as_read)?)))
+                    Ok((*name, OperandValue::Tensor(view(operand, as_read)?)))
                 }
                 Some((name, _, Parameter::Number(bound))) => {
-                    Ok((*name, Given::Number(number(name, *bound))))
+                    Ok((*name, OperandValue::Number(number(name, *bound))))
                 }
                 None => Err(PyValueError::new_err(format!("Argument {wanted} is not provided"))),
             }
@@ -282,7 +282,7 @@ impl EpilogueArguments {
         let inputs = graph.inputs.iter().map(|name| given(name)).collect::<PyResult<Vec<_>>>()?;
         let outputs = graph.outputs.iter().map(|output| match output.name.as_str() {
             // The problem's own output, which it has checked.
-            MAIN_OUTPUT => Ok((MAIN_OUTPUT, Given::Tensor(*problem.out()))),
+            MAIN_OUTPUT => Ok((MAIN_OUTPUT, OperandValue::Tensor(*problem.out()))),
             other => given(other),
         });
         let outputs = outputs.collect::<PyResult<Vec<_>>>()?;
