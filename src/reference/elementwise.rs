@@ -2,8 +2,8 @@
 
 use rayon::prelude::*;
 
-use super::block::{Block, regions};
 use super::epilogue::{Scratch, store};
+use super::scratch::{ScratchMatrix, regions};
 use crate::epilogue::BoundEpilogue;
 use crate::problem::{ElementwiseProblem, Problem};
 
@@ -14,7 +14,7 @@ pub unsafe fn add(problem: &ElementwiseProblem, epilogue: Option<&BoundEpilogue>
     let accumulator = Problem::Elementwise(*problem).accumulator();
     let integers = a.dtype.is_integer() && b.dtype.is_integer();
     regions(out.shape, 32, 1024).for_each_init(
-        <(Block, Block, Scratch)>::default,
+        <(ScratchMatrix, ScratchMatrix, Scratch)>::default,
         |(left, right, scratch), region| {
             // SAFETY: regions lie within the shape that the views share, and the types are known.
             unsafe {

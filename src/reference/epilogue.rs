@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
-use super::block::{Block, Region};
 use super::element::{Element, with_element};
+use super::scratch::{Region, ScratchMatrix};
 use crate::epilogue::{
     Binary, BoundEpilogue, Comparison, Fold, Id, Kind, Node, Unary, Value, compute_type,
 };
@@ -18,20 +18,20 @@ use crate::operand::{DType, View};
 pub struct Scratch {
     /// Of each node, row-major.
     nodes: Vec<Vec<f64>>,
-    operand: Block,
-    result: Block,
+    operand: ScratchMatrix,
+    result: ScratchMatrix,
 }
 
 /// What one region contributes to the outputs that are reduced: for each of them a block with one row, one column, or one element.
-pub type Partial = Vec<Block>;
+pub type Partial = Vec<ScratchMatrix>;
 
 /// Writes sums to a region of the output, by way of the epilogue if there is one. `wrap`: they are integers, of which an int32
 /// holds the low bits. Outputs that are reduced are left to [`finish`], which takes what is returned for all regions.
 ///
 /// # Safety
-/// As for [`Block::store`], for the output as well as for the epilogue's tensors.
+/// As for [`ScratchMatrix::store`], for the output as well as for the epilogue's tensors.
 pub unsafe fn store(
-    sums: &Block,
+    sums: &ScratchMatrix,
     accumulator: DType,
     epilogue: Option<&BoundEpilogue>,
     out: &View,
@@ -136,8 +136,8 @@ fn folded(
     values: &[f64],
     rows: usize,
     columns: usize,
-) -> Block {
-    let mut block = Block::default();
+) -> ScratchMatrix {
+    let mut block = ScratchMatrix::default();
     block.clear(if along_m { 1 } else { rows }, if along_n { 1 } else { columns });
     block.values.fill(identity(fold));
     for (index, value) in values.iter().enumerate() {
@@ -166,7 +166,7 @@ fn combined(fold: Fold, x: f64, y: f64) -> f64 {
 /// Writes the outputs that are reduced, from what all regions of the output contributed, in their order.
 ///
 /// # Safety
-/// As for [`Block::store`], for the epilogue's outputs.
+/// As for [`ScratchMatrix::store`], for the epilogue's outputs.
 pub unsafe fn finish(
     epilogue: Option<&BoundEpilogue>,
     accumulator: DType,
@@ -195,7 +195,7 @@ pub unsafe fn finish(
                 *total = combined(fold, *total, *value);
             }
         }
-        let mut block = Block::default();
+        let mut block = ScratchMatrix::default();
         for batch in 0..batches {
             block.clear(m, n);
             block.values.copy_from_slice(&totals[batch * m * n..][..m * n]);
@@ -208,7 +208,7 @@ pub unsafe fn finish(
 }
 
 /// The elements of a block, row by row.
-fn elements(block: &Block, rows: usize, columns: usize) -> impl Iterator<Item = f64> + '_ {
+fn elements(block: &ScratchMatrix, rows: usize, columns: usize) -> impl Iterator<Item = f64> + '_ {
     (0..rows)
         .flat_map(move |row| (0..columns).map(move |column| block.values[block.index(row, column)]))
 }

@@ -3,8 +3,8 @@
 use rayon::prelude::*;
 
 use super::ReferenceError;
-use super::block::{Block, Region, regions};
 use super::epilogue::{Scratch, finish, store};
+use super::scratch::{Region, ScratchMatrix, regions};
 use crate::epilogue::BoundEpilogue;
 use crate::operand::{DType, View};
 use crate::problem::{GemmProblem, GroupedGemmProblem};
@@ -25,7 +25,7 @@ pub unsafe fn multiply(problem: &GemmProblem, epilogue: Option<&BoundEpilogue>) 
     let wide = integers && (a.dtype == DType::I32 || b.dtype == DType::I32);
     let accumulate = if wide { accumulate_wrapping } else { accumulate };
     let partials = regions(out.shape, TILE, TILE).map_init(
-        <([Block; 3], Scratch)>::default,
+        <([ScratchMatrix; 3], Scratch)>::default,
         |([left, right, sum], scratch), region| {
             let Region { batch, rows, columns } = &region;
             sum.clear((rows.end - rows.start) as usize, (columns.end - columns.start) as usize);
@@ -59,7 +59,7 @@ pub unsafe fn multiply(problem: &GemmProblem, epilogue: Option<&BoundEpilogue>) 
 }
 
 /// sum += left @ right in float64.
-fn accumulate(left: &Block, right: &Block, sum: &mut Block) {
+fn accumulate(left: &ScratchMatrix, right: &ScratchMatrix, sum: &mut ScratchMatrix) {
     // SAFETY: the extents are those of the blocks, and the strides stay within their values.
     unsafe {
         matrixmultiply::dgemm(
@@ -82,8 +82,9 @@ fn accumulate(left: &Block, right: &Block, sum: &mut Block) {
 }
 
 /// sum += left @ right for int32 values held in float64, which could not hold their products: modulo 2^32.
-fn accumulate_wrapping(left: &Block, right: &Block, sum: &mut Block) {
-    let integer = |block: &Block, row, column| block.values[block.index(row, column)] as i32;
+fn accumulate_wrapping(left: &ScratchMatrix, right: &ScratchMatrix, sum: &mut ScratchMatrix) {
+    let integer =
+        |block: &ScratchMatrix, row, column| block.values[block.index(row, column)] as i32;
     for row in 0..sum.rows {
         for depth in 0..left.columns {
             let factor = integer(left, row, depth);
@@ -132,7 +133,7 @@ unsafe fn read_offsets(problem: &GroupedGemmProblem) -> Result<Vec<i64>, Referen
     if !problem.offsets_fit() {
         return Err(ReferenceError::OffsetsLength { offsets: offsets.shape[2], groups });
     }
-    let mut block = Block::default();
+    let mut block = ScratchMatrix::default();
     // SAFETY: the caller's; offsets are int32 by construction of the problem.
     unsafe { block.load(offsets, &Region { batch: 0, rows: 0..1, columns: 0..groups }) };
     let ends: Vec<i64> = block.values.iter().map(|end| *end as i64).collect();

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::element::{Element, with_element};
 use super::*;
-use crate::operand::View;
-use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem};
+use crate::operand::{DType, Device, View};
+use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, Problem};
 
 /// SplitMix64.
 struct Random(u64);

@@ -37,7 +37,7 @@ pub fn regions(
 
 /// A float64 matrix in scratch memory, kept from one region to the next.
 #[derive(Default)]
-pub struct Block {
+pub struct ScratchMatrix {
     pub values: Vec<f64>,
     pub rows: usize,
     pub columns: usize,
@@ -45,7 +45,7 @@ pub struct Block {
     pub column_stride: isize,
 }
 
-impl Block {
+impl ScratchMatrix {
     /// Becomes a row-major matrix of zeros.
     pub fn clear(&mut self, rows: usize, columns: usize) {
         self.values.clear();
@@ -78,7 +78,7 @@ impl Block {
     /// Writes the matrix to a region of an operand. `wrap`: the values are integers, of which an int32 holds the low bits.
     ///
     /// # Safety
-    /// As for [`Block::load`], with as many rows and columns as the block has, and nobody else uses that region.
+    /// As for [`ScratchMatrix::load`], with as many rows and columns as the block has, and nobody else uses that region.
     pub unsafe fn store(&self, view: &View, region: &Region, wrap: bool) {
         let (start, row, column) = axes(view, region);
         let down = (row, self.row_stride);
