@@ -4,8 +4,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CompileError, Nvrtc};
-
 /// A real architecture, such as `sm_90a`. `cc` is ten times major plus minor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Architecture {
@@ -15,35 +13,8 @@ pub struct Architecture {
 }
 
 impl Architecture {
-    /// The architecture whose code runs on a device of this capability: the capability's own, or where NVRTC is older
-    /// than the chip, the nearest below it of the same major version, which is binary compatible (CUDA C++
-    /// Programming Guide, "Binary Compatibility").
-    pub fn for_cc(cc: u32, nvrtc: &Nvrtc) -> Result<Architecture, CompileError> {
-        if cc < 80 {
-            return Err(CompileError::TooOld(cc));
-        }
-        // Every NVRTC that compiles our programs has these (CUDA 12.0 release notes), so that it need not be opened to ask.
-        const SINCE_12: [u32; 5] = [80, 86, 87, 89, 90];
-        let known = if SINCE_12.contains(&cc) && nvrtc.version().0 >= 12 {
-            &SINCE_12
-        } else {
-            nvrtc.architectures()?
-        };
-        let serves = |known: u32| Architecture::of(known).runs_on(cc);
-        let nearest = known.iter().copied().filter(|a| serves(*a)).max();
-        let Some(nearest) = nearest else {
-            let (major, minor) = nvrtc.version();
-            return Err(CompileError::UnknownArchitecture {
-                cc,
-                version: format!("{major}.{minor}"),
-                known: known.to_vec(),
-            });
-        };
-        Ok(Architecture::of(nearest))
-    }
-
     /// Hopper's wgmma and setmaxnreg exist in the `a` variant only (PTX ISA, "Target architectures").
-    fn of(cc: u32) -> Architecture {
+    pub(super) fn of(cc: u32) -> Architecture {
         Architecture { cc, specific: cc == 90 }
     }
 

@@ -3,15 +3,15 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 
 use libloading::Library;
 
-use super::{CompileError, source};
+use super::error::Failure;
+use super::locate::{candidates, preload_builtins, version_by_name};
+use super::{Architecture, CompileError, source};
 
-type Program = *mut c_void;
-
-const BUILTINS: &str = "libnvrtc-builtins.so";
+type RawProgram = *mut c_void;
 
 /// A libnvrtc. Opening it, 100 MB with 200 000 relocations, takes 5 ms, and waits until something is to be compiled.
 pub struct Nvrtc {
@@ -24,21 +24,21 @@ pub struct Nvrtc {
 struct Functions {
     architectures: Vec<u32>,
     create: unsafe extern "C" fn(
-        *mut Program,
+        *mut RawProgram,
         *const c_char,
         *const c_char,
         c_int,
         *const *const c_char,
         *const *const c_char,
     ) -> c_int,
-    compile: unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int,
-    destroy: unsafe extern "C" fn(*mut Program) -> c_int,
-    log_size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
-    log: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
-    cubin_size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
-    cubin: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
-    add_name: unsafe extern "C" fn(Program, *const c_char) -> c_int,
-    lowered_name: unsafe extern "C" fn(Program, *const c_char, *mut *const c_char) -> c_int,
+    compile: unsafe extern "C" fn(RawProgram, c_int, *const *const c_char) -> c_int,
+    destroy: unsafe extern "C" fn(*mut RawProgram) -> c_int,
+    log_size: unsafe extern "C" fn(RawProgram, *mut usize) -> c_int,
+    log: unsafe extern "C" fn(RawProgram, *mut c_char) -> c_int,
+    cubin_size: unsafe extern "C" fn(RawProgram, *mut usize) -> c_int,
+    cubin: unsafe extern "C" fn(RawProgram, *mut c_char) -> c_int,
+    add_name: unsafe extern "C" fn(RawProgram, *const c_char) -> c_int,
+    lowered_name: unsafe extern "C" fn(RawProgram, *const c_char, *mut *const c_char) -> c_int,
     error_string: unsafe extern "C" fn(c_int) -> *const c_char,
     /// Keeps the functions above valid.
     _library: Library,
@@ -60,116 +60,8 @@ pub(super) struct Compiled {
     pub lowered: Vec<String>,
 }
 
-/// Why a compilation failed: the program's fault, with the log, or a call's.
-pub(super) enum Failure {
-    Program(String),
-    Call(&'static str, String),
-}
-
-/// Folders in which Python packages are installed, told by the Python side: `sys.path`.
-static PACKAGES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-
-pub fn set_package_directories(directories: Vec<PathBuf>) {
-    *PACKAGES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = directories;
-}
-
 /// The oldest that knows Hopper's `sm_90a`, and whose architectures [`Architecture`](super::Architecture) takes for granted.
 const OLDEST: (i32, i32) = (12, 0);
-
-/// Paths and names to try, in order: what the process has loaded, the `nvidia-cuda-nvrtc` package, torch's copy, the
-/// system's.
-fn candidates() -> Vec<PathBuf> {
-    let mut found = loaded();
-    for packages in PACKAGES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).iter() {
-        // nvidia/cu13/lib since CUDA 13, nvidia/cuda_nvrtc/lib before.
-        let components = sorted_entries(&packages.join("nvidia")).into_iter();
-        let mut packaged: Vec<_> =
-            components.flat_map(|component| libraries_in(&component.join("lib"))).collect();
-        packaged.sort_by_key(|library| std::cmp::Reverse(version_by_name(library)));
-        found.append(&mut packaged);
-        found.extend(libraries_in(&packages.join("torch").join("lib")));
-    }
-    for variable in ["CUDA_HOME", "CUDA_PATH"] {
-        if let Some(home) = std::env::var_os(variable) {
-            // A toolkit's; conda's.
-            found.extend(
-                ["lib64", "lib"]
-                    .iter()
-                    .flat_map(|folder| libraries_in(&Path::new(&home).join(folder))),
-            );
-        }
-    }
-    found.extend(["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"].map(PathBuf::from));
-    found.extend(libraries_in(Path::new("/usr/local/cuda/lib64")));
-    found
-}
-
-fn sorted_entries(folder: &Path) -> Vec<PathBuf> {
-    let mut entries: Vec<_> =
-        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path()).collect();
-    // Newest first, as far as names tell.
-    entries.sort_unstable_by(|a, b| b.cmp(a));
-    entries
-}
-
-/// Whether this is libnvrtc itself: not its builtins, not the variant that is split for low memory (`.alt`).
-fn is_nvrtc(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    name.starts_with("libnvrtc")
-        && name.contains(".so")
-        && !name.contains("builtins")
-        && !name.contains(".alt")
-}
-
-fn libraries_in(folder: &Path) -> Vec<PathBuf> {
-    sorted_entries(folder).into_iter().filter(|path| is_nvrtc(path)).collect()
-}
-
-/// Copies of NVRTC that the process has mapped (torch loads one when it is imported).
-fn loaded() -> Vec<PathBuf> {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let mut paths: Vec<PathBuf> = maps
-        .lines()
-        .filter_map(|line| line.find('/').map(|at| PathBuf::from(&line[at..])))
-        .filter(|p| is_nvrtc(p))
-        .collect();
-    paths.dedup();
-    paths
-}
-
-fn builtins_beside(nvrtc: &Path) -> impl Iterator<Item = PathBuf> {
-    let beside = nvrtc.parent().map(sorted_entries).unwrap_or_default();
-    beside.into_iter().filter(|path| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(BUILTINS))
-    })
-}
-
-/// The version that the names of the builtins beside an NVRTC tell (libnvrtc-builtins.so.13.0, by which it opens them), if they agree.
-fn version_by_name(nvrtc: &Path) -> Option<(i32, i32)> {
-    if !nvrtc.is_absolute() || !nvrtc.is_file() {
-        return None;
-    }
-    let told = |path: PathBuf| {
-        let mut numbers =
-            path.file_name()?.to_str()?.strip_prefix(BUILTINS)?.strip_prefix('.')?.split('.');
-        Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-    };
-    let mut versions = builtins_beside(nvrtc).filter_map(told);
-    let version = versions.next()?;
-    versions.all(|other| other == version).then_some(version)
-}
-
-/// Loads the builtins that lie beside an NVRTC. It opens them by name alone when it compiles, and would not find them in a
-/// folder that is not on the loader's path; once they are loaded the name is enough.
-fn preload_builtins(nvrtc: &Path) {
-    for path in builtins_beside(nvrtc) {
-        // SAFETY: loading runs the library's constructors; it is a part of NVRTC. Where it cannot be loaded, NVRTC says so
-        // when it compiles.
-        if let Ok(library) = unsafe { Library::new(path) } {
-            std::mem::forget(library);
-        }
-    }
-}
 
 impl Nvrtc {
     /// The library, found once. A search that found none is repeated at the next call: the user may have installed it.
@@ -242,6 +134,33 @@ impl Nvrtc {
         let functions =
             self.functions().map_err(|error| CompileError::Nvrtc { call: "dlopen", error })?;
         Ok(&functions.architectures)
+    }
+
+    /// The architecture whose code runs on a device of this capability: the capability's own, or where NVRTC is older
+    /// than the chip, the nearest below it of the same major version, which is binary compatible (CUDA C++
+    /// Programming Guide, "Binary Compatibility").
+    pub fn architecture_for(&self, cc: u32) -> Result<Architecture, CompileError> {
+        if cc < 80 {
+            return Err(CompileError::TooOld(cc));
+        }
+        // Every NVRTC that compiles our programs has these (CUDA 12.0 release notes), so that it need not be opened to ask.
+        const SINCE_12: [u32; 5] = [80, 86, 87, 89, 90];
+        let known = if SINCE_12.contains(&cc) && self.version().0 >= 12 {
+            &SINCE_12
+        } else {
+            self.architectures()?
+        };
+        let serves = |known: u32| Architecture::of(known).runs_on(cc);
+        let nearest = known.iter().copied().filter(|a| serves(*a)).max();
+        let Some(nearest) = nearest else {
+            let (major, minor) = self.version();
+            return Err(CompileError::UnknownArchitecture {
+                cc,
+                version: format!("{major}.{minor}"),
+                known: known.to_vec(),
+            });
+        };
+        Ok(Architecture::of(nearest))
     }
 
     /// Compiles a program to a cubin.
@@ -372,9 +291,9 @@ impl Functions {
     unsafe fn fetch(
         &self,
         call: &'static str,
-        program: Program,
-        size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
-        data: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
+        program: RawProgram,
+        size: unsafe extern "C" fn(RawProgram, *mut usize) -> c_int,
+        data: unsafe extern "C" fn(RawProgram, *mut c_char) -> c_int,
     ) -> Result<Vec<u8>, Failure> {
         let mut length = 0;
         // SAFETY: as the caller vouches; the buffer has the length that NVRTC asked for.
@@ -408,7 +327,7 @@ fn in_words(error: libloading::Error) -> String {
 
 struct Destroy<'a> {
     functions: &'a Functions,
-    program: Program,
+    program: RawProgram,
 }
 
 impl Drop for Destroy<'_> {

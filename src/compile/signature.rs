@@ -18,7 +18,7 @@ pub(super) fn expression(function: &str) -> String {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Parameter {
     Pointer { to: Pointee, constant: bool },
-    Number(Number),
+    Number(ScalarType),
 }
 
 /// What a pointer points to, as far as tensors go.
@@ -32,7 +32,7 @@ pub enum Pointee {
 
 /// A number that is passed by value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Number {
+pub enum ScalarType {
     Bool,
     Signed { bytes: u32 },
     Unsigned { bytes: u32 },
@@ -44,7 +44,7 @@ pub enum Number {
 #[derive(Clone, Debug, PartialEq)]
 enum Type {
     Void,
-    Number(Number),
+    Number(ScalarType),
     /// `char`, whose bytes may be signed or not.
     Char,
     Class(String),
@@ -56,7 +56,7 @@ enum Type {
 
 /// The parameters of the function whose type a lowered name of [`expression`] spells; or why they cannot be told.
 pub(super) fn parse(lowered: &str) -> Result<Vec<Parameter>, String> {
-    let mut reader = Reader { rest: lowered, known: Vec::new() };
+    let mut reader = Demangler { rest: lowered, known: Vec::new() };
     let types =
         reader.signature().ok_or_else(|| format!("its type is not understood ({lowered})"))?;
     types.into_iter().enumerate().map(|(at, parameter)| Parameter::of(parameter, at + 1)).collect()
@@ -69,7 +69,7 @@ impl Parameter {
         };
         match parameter {
             Type::Number(number) => Ok(Parameter::Number(number)),
-            Type::Char => Ok(Parameter::Number(Number::Signed { bytes: 1 })),
+            Type::Char => Ok(Parameter::Number(ScalarType::Signed { bytes: 1 })),
             Type::Pointer(to) => {
                 let (to, constant) = match *to {
                     Type::Const(to) => (*to, true),
@@ -143,42 +143,42 @@ fn class_elements(name: &str) -> Option<(&'static str, u64)> {
     })
 }
 
-impl Number {
+impl ScalarType {
     pub fn bytes(self) -> u32 {
         match self {
-            Number::Bool => 1,
-            Number::Signed { bytes } | Number::Unsigned { bytes } => bytes,
-            Number::F32 => 4,
-            Number::F64 => 8,
+            ScalarType::Bool => 1,
+            ScalarType::Signed { bytes } | ScalarType::Unsigned { bytes } => bytes,
+            ScalarType::F32 => 4,
+            ScalarType::F64 => 8,
         }
     }
 
     /// The name of the type among those of tensors.
     pub fn dtype(self) -> &'static str {
         match (self, self.bytes()) {
-            (Number::Bool, _) => "bool",
-            (Number::F32, _) => "float32",
-            (Number::F64, _) => "float64",
-            (Number::Signed { .. }, 1) => "int8",
-            (Number::Signed { .. }, 2) => "int16",
-            (Number::Signed { .. }, 4) => "int32",
-            (Number::Signed { .. }, _) => "int64",
-            (Number::Unsigned { .. }, 1) => "uint8",
-            (Number::Unsigned { .. }, 2) => "uint16",
-            (Number::Unsigned { .. }, 4) => "uint32",
-            (Number::Unsigned { .. }, _) => "uint64",
+            (ScalarType::Bool, _) => "bool",
+            (ScalarType::F32, _) => "float32",
+            (ScalarType::F64, _) => "float64",
+            (ScalarType::Signed { .. }, 1) => "int8",
+            (ScalarType::Signed { .. }, 2) => "int16",
+            (ScalarType::Signed { .. }, 4) => "int32",
+            (ScalarType::Signed { .. }, _) => "int64",
+            (ScalarType::Unsigned { .. }, 1) => "uint8",
+            (ScalarType::Unsigned { .. }, 2) => "uint16",
+            (ScalarType::Unsigned { .. }, 4) => "uint32",
+            (ScalarType::Unsigned { .. }, _) => "uint64",
         }
     }
 }
 
 /// Reads a mangled name from the left. None: it has something that parameters are not made of.
-struct Reader<'a> {
+struct Demangler<'a> {
     rest: &'a str,
     /// What `S_`, `S0_`, ... stand for, in the order of their first appearance; None for what is no type.
     known: Vec<Option<Type>>,
 }
 
-impl Reader<'_> {
+impl Demangler<'_> {
     fn take(&mut self, prefix: &str) -> bool {
         let rest = self.rest.strip_prefix(prefix);
         self.rest = rest.unwrap_or(self.rest);
@@ -251,12 +251,12 @@ impl Reader<'_> {
     }
 
     fn built_in(&mut self) -> Option<Type> {
-        let signed = |bytes| Type::Number(Number::Signed { bytes });
-        let unsigned = |bytes| Type::Number(Number::Unsigned { bytes });
+        let signed = |bytes| Type::Number(ScalarType::Signed { bytes });
+        let unsigned = |bytes| Type::Number(ScalarType::Unsigned { bytes });
         let mut letters = self.rest.chars();
         let found = match letters.next()? {
             'v' => Type::Void,
-            'b' => Type::Number(Number::Bool),
+            'b' => Type::Number(ScalarType::Bool),
             'c' => Type::Char,
             'a' => signed(1),
             'h' => unsigned(1),
@@ -267,8 +267,8 @@ impl Reader<'_> {
             // long has 8 bytes wherever there is no Windows.
             'l' | 'x' => signed(8),
             'm' | 'y' => unsigned(8),
-            'f' => Type::Number(Number::F32),
-            'd' => Type::Number(Number::F64),
+            'f' => Type::Number(ScalarType::F32),
+            'd' => Type::Number(ScalarType::F64),
             _ => return None,
         };
         self.rest = letters.as_str();
@@ -298,9 +298,9 @@ mod tests {
             constant,
         };
         assert_eq!(all[..3], [floats(true), floats(false), floats(true)]);
-        assert_eq!(all[3], Parameter::Number(Number::Signed { bytes: 8 }));
-        assert_eq!(all[4], Parameter::Number(Number::Unsigned { bytes: 8 }));
-        assert_eq!(all[5], Parameter::Number(Number::Bool));
+        assert_eq!(all[3], Parameter::Number(ScalarType::Signed { bytes: 8 }));
+        assert_eq!(all[4], Parameter::Number(ScalarType::Unsigned { bytes: 8 }));
+        assert_eq!(all[5], Parameter::Number(ScalarType::Bool));
         let Parameter::Pointer {
             to: Pointee::Elements { dtypes, alignment, name },
             constant: true,
@@ -321,7 +321,7 @@ mod tests {
             };
             assert_eq!((dtypes.as_slice(), *is), ([DType::F16].as_slice(), constant));
         }
-        assert_eq!(all[10], Parameter::Number(Number::F32));
+        assert_eq!(all[10], Parameter::Number(ScalarType::F32));
         assert!(parse("_Z17rutlass_signatureIPFvvEE").unwrap().is_empty());
     }
 

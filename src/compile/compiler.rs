@@ -1,0 +1,133 @@
+//! The programs of kernels: from memory, from disk, or compiled by NVRTC.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use super::nvrtc::{Compiled, Task};
+use super::program::{ENTRY, PACK_ENTRY, REDUCE_ENTRY};
+use super::{Architecture, CompileError, Nvrtc, Program, cache, source};
+use crate::kernel::Kernel;
+
+/// The program of a kernel for a compute capability: from memory, from disk, or compiled now.
+pub fn compile(kernel: &Kernel, cc: u32) -> Result<Arc<Program>, CompileError> {
+    type Programs = HashMap<(Kernel, Architecture), Arc<Program>>;
+    static MEMORY: Mutex<Option<Programs>> = Mutex::new(None);
+    let nvrtc = Nvrtc::get()?;
+    let architecture = nvrtc.architecture_for(cc)?;
+    if kernel.runs_on_gpu() && !kernel.runs_on(cc) {
+        return Err(CompileError::WrongChip { kernel: kernel.name(), cc, chips: kernel.chips() });
+    }
+    let lookup = (*kernel, architecture);
+    let lock = || MEMORY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(program) = lock().get_or_insert_default().get(&lookup) {
+        return Ok(program.clone());
+    }
+    // Not under the lock: two threads that compile the same kernel at once waste a compilation, and block nobody.
+    let program = Arc::new(compile_uncached(kernel, architecture, nvrtc)?);
+    Ok(lock().get_or_insert_default().entry(lookup).or_insert(program).clone())
+}
+
+fn compile_uncached(
+    kernel: &Kernel,
+    architecture: Architecture,
+    nvrtc: &Nvrtc,
+) -> Result<Program, CompileError> {
+    let name = kernel.name();
+    let Some(text) = source::source(kernel) else { return Err(CompileError::NotCompiled(name)) };
+    let program = Program {
+        base: Kernel { epilogue: None, ..*kernel }.name(),
+        epilogue: kernel.epilogue.cloned(),
+        shared_bytes: kernel.shared_bytes(),
+        ..Program::uncompiled(name, ENTRY, text, architecture, nvrtc.version())
+    };
+    // Programs that go with it are compiled at its side. They depend on little, and so are mostly there already.
+    // (Threads of their own, not of a pool: a forked child has the pool, and none of its threads.)
+    let [first, last] = companions(kernel);
+    std::thread::scope(|scope| {
+        let others = [first, last]
+            .map(|text| text.map(|text| scope.spawn(|| companion(text, architecture, nvrtc))));
+        let program = filled(program, nvrtc);
+        let joined = others.map(|thread| {
+            thread
+                .map(|thread| {
+                    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+                .transpose()
+        });
+        let [first, last] = joined;
+        Ok(Program { first: first?, last: last?, ..program? })
+    })
+}
+
+/// The name, the entry and the text of a program that goes with a kernel's.
+type Companion = (&'static str, &'static str, String);
+
+/// The programs that run before and after a kernel's.
+fn companions(kernel: &Kernel) -> [Option<Companion>; 2] {
+    let reductions = kernel.reductions();
+    [
+        kernel.packs().then(|| ("pack", PACK_ENTRY, source::pack(kernel.types.a.bytes()))),
+        (!reductions.is_empty()).then(|| ("reduce", REDUCE_ENTRY, source::reduce(&reductions))),
+    ]
+}
+
+fn companion(
+    (name, entry, text): Companion,
+    architecture: Architecture,
+    nvrtc: &Nvrtc,
+) -> Result<Arc<Program>, CompileError> {
+    type Programs = HashMap<(String, Architecture), Arc<Program>>;
+    static MEMORY: Mutex<Option<Programs>> = Mutex::new(None);
+    let lock = || MEMORY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let key = (text, architecture);
+    if let Some(program) = lock().get_or_insert_default().get(&key) {
+        return Ok(program.clone());
+    }
+    let program =
+        Program::uncompiled(name.to_owned(), entry, key.0.clone(), architecture, nvrtc.version());
+    let program = Arc::new(filled(program, nvrtc)?);
+    Ok(lock().get_or_insert_default().entry(key).or_insert(program).clone())
+}
+
+/// A program with its machine code: from disk, or compiled now.
+fn filled(program: Program, nvrtc: &Nvrtc) -> Result<Program, CompileError> {
+    let options = program.architecture.options(nvrtc.version());
+    let key = cache::key(&program.source, &options, nvrtc.version());
+    if let Some(Program { cubin, log, .. }) = cache::load(&key) {
+        // Kernels of one text share the file, whichever of them wrote it.
+        return Ok(Program { key, cubin, log, ..program });
+    }
+    let task = Task { text: &program.source, file: "rutlass.cu", options: &options, names: &[] };
+    let Compiled { cubin, log, .. } =
+        nvrtc.compile(&task).map_err(|failure| failure.of_program(&program))?;
+    let program = Program { key, cubin, log, ..program };
+    cache::store(&program);
+    Ok(program)
+}
+
+/// A program as bytes that another process can restore.
+pub fn to_bytes(program: &Program) -> Vec<u8> {
+    cache::seal(program)
+}
+
+/// Whether a program is what this build would make of a kernel: same text, headers and options. Another build's may read its
+/// parameters otherwise.
+pub fn is_of(program: &Program, kernel: &Kernel) -> bool {
+    let key = |program: &Program, text: &str| {
+        cache::key(text, &program.architecture.options(program.nvrtc), program.nvrtc)
+    };
+    let own = source::source(kernel).is_some_and(|text| key(program, &text) == program.key);
+    let mut others = [&program.first, &program.last].into_iter().zip(companions(kernel));
+    let same =
+        |(other, companion): (&Option<Arc<Program>>, Option<Companion>)| match (other, companion) {
+            (Some(other), Some((.., text))) => key(other, &text) == other.key,
+            (None, None) => true,
+            _ => false,
+        };
+    own && others.all(same)
+}
+
+/// The program in bytes that [`to_bytes`] made. Anything else is refused.
+pub fn from_bytes(bytes: &[u8]) -> Result<Arc<Program>, CompileError> {
+    cache::unseal(bytes).map(Arc::new).map_err(|error| CompileError::Foreign(error.to_string()))
+}

@@ -1,0 +1,173 @@
+//! A scanner for C++ text: comments, literals, includes and `__global__` functions.
+
+/// The text without its comments, with each line that goes on behind a backslash in one; and, if asked for, with nothing in its literals.
+pub(super) fn plain(text: &str, empty_literals: bool) -> String {
+    let text = text.replace("\\\r\n", "").replace("\\\n", "");
+    let (mut plain, mut rest) = (String::with_capacity(text.len()), text.as_str());
+    while let Some(letter) = rest.chars().next() {
+        // How much of the text is a piece, and what is left of that.
+        let line = || &plain[plain.rfind('\n').map_or(0, |end| end + 1)..];
+        let (length, kept) = if rest.starts_with("//") {
+            (rest.find('\n').unwrap_or(rest.len()), "")
+        } else if let Some(inside) = rest.strip_prefix("/*") {
+            let length = inside.find("*/").map_or(rest.len(), |end| end + 4);
+            // For NVRTC, another line has begun.
+            (length, if rest[..length].contains('\n') { "\n" } else { " " })
+        } else if letter == '<' && included(line()).is_some() {
+            let length = rest.find(['>', '\n']).unwrap_or(rest.len());
+            (length, &rest[..length])
+        } else if letter == '"' || letter == '\'' && !separates_digits(line()) {
+            let raw = ["R", "u8R", "uR", "UR", "LR"]
+                .contains(&word_before(line()))
+                .then(|| raw_literal(rest))
+                .flatten();
+            let length = raw.unwrap_or_else(|| literal(rest, letter));
+            (length, if empty_literals { "\"\"" } else { &rest[..length] })
+        } else {
+            (letter.len_utf8(), &rest[..letter.len_utf8()])
+        };
+        plain.push_str(kept);
+        rest = &rest[length..];
+    }
+    plain
+}
+
+/// What stands behind `#include` in a line without comments.
+pub(super) fn included(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let directive = line.strip_prefix('#').or_else(|| line.strip_prefix("%:"))?;
+    directive.trim_start().strip_prefix("include")
+}
+
+/// The name or number that a line ends with.
+fn word_before(line: &str) -> &str {
+    line.rsplit(|letter: char| !letter.is_alphanumeric() && !"_'".contains(letter))
+        .next()
+        .unwrap_or_default()
+}
+
+/// Whether an apostrophe behind a line is one within a number.
+fn separates_digits(line: &str) -> bool {
+    word_before(line).starts_with(|letter: char| letter.is_ascii_digit())
+}
+
+/// The length of the literal that a text begins with; it ends with its line if not before.
+fn literal(text: &str, quote: char) -> usize {
+    let mut letters = text.char_indices().skip(1);
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '\\' => drop(letters.next()),
+            '\n' => return at,
+            _ if letter == quote => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// The same of `"mark( ... )mark"`; None of what is no such literal.
+fn raw_literal(text: &str) -> Option<usize> {
+    let close = format!("){}\"", &text[1..text.find('(')?]);
+    Some(text.find(&close)? + close.len())
+}
+
+/// The `__global__` functions of a text, each with what stands between its parentheses.
+pub(super) fn kernels_in(text: &str) -> Vec<(&str, &str)> {
+    let mut found = Vec::new();
+    for (at, mark) in text.match_indices("__global__") {
+        let mut rest = &text[at + mark.len()..];
+        // The name is what stands before the first parenthesis, unless that is an attribute's.
+        while let Some(open) = rest.find('(') {
+            let name = last_word(&rest[..open]);
+            let Some(inside) = balanced(&rest[open..]) else { break };
+            if !name.starts_with("__") {
+                found.push((name, inside));
+                break;
+            }
+            rest = &rest[open + inside.len() + 2..];
+        }
+    }
+    found
+}
+
+/// What stands between the parenthesis that a text begins with and its counterpart.
+fn balanced(text: &str) -> Option<&str> {
+    let mut depth = 0;
+    for (at, letter) in text.char_indices() {
+        depth += match letter {
+            '(' => 1,
+            ')' => -1,
+            _ => 0,
+        };
+        if depth == 0 {
+            return Some(&text[1..at]);
+        }
+    }
+    None
+}
+
+pub(super) fn split_at_commas(parameters: &str) -> Vec<&str> {
+    let (mut pieces, mut start, mut depth) = (Vec::new(), 0, 0);
+    for (at, letter) in parameters.char_indices() {
+        match letter {
+            '(' | '<' | '[' | '{' => depth += 1,
+            ')' | '>' | ']' | '}' => depth -= 1,
+            ',' if depth == 0 => {
+                pieces.push(&parameters[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    pieces.push(&parameters[start..]);
+    pieces.retain(|piece| !piece.trim().is_empty());
+    pieces
+}
+
+pub(super) fn last_word(text: &str) -> &str {
+    let text = text.split('=').next().unwrap_or_default().trim_end_matches([']', '[']).trim_end();
+    text.rsplit(|letter: char| !letter.is_alphanumeric() && letter != '_')
+        .next()
+        .unwrap_or_default()
+}
+
+/// The name in quotes or angle brackets that a text begins with.
+pub(super) fn quoted(text: &str) -> Option<&str> {
+    let text = text.trim_start();
+    let close = match text.chars().next()? {
+        '"' => '"',
+        '<' => '>',
+        _ => return None,
+    };
+    text[1..].split_once(close).map(|(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_found() {
+        let text = "template <class T> __global__ void __launch_bounds__(256, 2) scale(const T* __restrict__ x,\n  T *out, \
+                    const int n = 3) { f(x); }\nextern \"C\" __global__ void empty() {}";
+        let kernels = kernels_in(text);
+        assert_eq!(kernels.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["scale", "empty"]);
+        assert!(kernels_in("__global__ void broken(").is_empty());
+    }
+
+    #[test]
+    fn comments_and_splices_go() {
+        let text = "a /* b\n */ c // d\n\"// e\" f\\\ng 1'000 '\\'' \"\\\"\" h";
+        assert_eq!(plain(text, false), "a \n c \n\"// e\" fg 1'000 '\\'' \"\\\"\" h");
+        assert_eq!(plain(text, true), "a \n c \n\"\" fg 1'000 \"\" \"\" h");
+        assert_eq!(plain("U'\"' /* a */ b'/*'", false), "U'\"'   b'/*'");
+        assert_eq!(plain("R\"x(a \" /* b)\" )x\" // c", false), "R\"x(a \" /* b)\" )x\" ");
+        assert_eq!(plain("PTR\"a\" // (", false), "PTR\"a\" ");
+        assert_eq!(plain("R\"a\" // b", false), "R\"a\" ");
+        assert_eq!(plain("#include <a//b> // c\n1 < 2 // d", false), "#include <a//b> \n1 < 2 ");
+        assert_eq!(quoted("<a"), None);
+        assert_eq!(quoted(" \"x.h\" // y"), Some("x.h"));
+        assert_eq!(quoted("<x.h>"), Some("x.h"));
+        assert_eq!(quoted("NAME"), None);
+    }
+}
