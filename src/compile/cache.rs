@@ -12,7 +12,7 @@ const MAGIC: &[u8; 8] = b"rutlass\x07";
 const DIGEST: usize = blake3::OUT_LEN;
 
 #[derive(Debug, Error)]
-pub(super) enum Unsealable {
+pub(super) enum DecodeError {
     #[error("they do not begin as one does")]
     Magic,
     #[error("they are torn or changed: the checksum does not match")]
@@ -48,17 +48,17 @@ pub(super) fn key(text: &str, options: &[String], (major, minor): (i32, i32)) ->
 }
 
 /// Magic, checksum of the rest, the rest.
-pub(super) fn seal(program: &Program) -> Vec<u8> {
+pub(super) fn encode(program: &Program) -> Vec<u8> {
     // Serializing plain data into memory fails only where memory does.
     let body = postcard::to_stdvec(program).unwrap_or_default();
     [MAGIC.as_slice(), blake3::hash(&body).as_bytes(), &body].concat()
 }
 
-pub(super) fn unseal(bytes: &[u8]) -> Result<Program, Unsealable> {
-    let rest = bytes.strip_prefix(MAGIC).ok_or(Unsealable::Magic)?;
-    let (digest, body) = rest.split_at_checked(DIGEST).ok_or(Unsealable::Checksum)?;
+pub(super) fn decode(bytes: &[u8]) -> Result<Program, DecodeError> {
+    let rest = bytes.strip_prefix(MAGIC).ok_or(DecodeError::Magic)?;
+    let (digest, body) = rest.split_at_checked(DIGEST).ok_or(DecodeError::Checksum)?;
     if blake3::hash(body).as_bytes() != digest {
-        return Err(Unsealable::Checksum);
+        return Err(DecodeError::Checksum);
     }
     Ok(postcard::from_bytes(body)?)
 }
@@ -71,7 +71,7 @@ fn path(base: &Path, key: &str) -> PathBuf {
 /// The program of this key, if a whole one is there. Whatever else is found is left to be overwritten.
 pub(super) fn load(key: &str) -> Option<Program> {
     let bytes = std::fs::read(path(&directory()?, key)).ok()?;
-    unseal(&bytes).ok().filter(|program| program.key == key)
+    decode(&bytes).ok().filter(|program| program.key == key)
 }
 
 /// A file with the rights of any other, less the user's mask: several may share a cache.
@@ -91,7 +91,7 @@ pub(super) fn store(program: &Program) {
         std::fs::create_dir_all(folder)?;
         // Renaming is atomic: a reader, or a second process storing the same program, sees a whole file or none.
         let mut file = temporary().tempfile_in(folder)?;
-        file.write_all(&seal(program))?;
+        file.write_all(&encode(program))?;
         file.persist(&target)?;
         Ok(())
     };

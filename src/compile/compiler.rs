@@ -42,11 +42,12 @@ fn compile_uncached(
     };
     // Programs that go with it are compiled at its side. They depend on little, and so are mostly there already.
     // (Threads of their own, not of a pool: a forked child has the pool, and none of its threads.)
-    let [first, last] = companions(kernel);
+    let [pack, reduce] = companions(kernel);
     std::thread::scope(|scope| {
-        let others = [first, last]
-            .map(|text| text.map(|text| scope.spawn(|| companion(text, architecture, nvrtc))));
-        let program = filled(program, nvrtc);
+        let others = [pack, reduce].map(|text| {
+            text.map(|text| scope.spawn(|| compile_companion(text, architecture, nvrtc)))
+        });
+        let program = compile_or_load(program, nvrtc);
         let joined = others.map(|thread| {
             thread
                 .map(|thread| {
@@ -54,8 +55,8 @@ fn compile_uncached(
                 })
                 .transpose()
         });
-        let [first, last] = joined;
-        Ok(Program { first: first?, last: last?, ..program? })
+        let [pack, reduce] = joined;
+        Ok(Program { pack: pack?, reduce: reduce?, ..program? })
     })
 }
 
@@ -71,7 +72,7 @@ fn companions(kernel: &Kernel) -> [Option<Companion>; 2] {
     ]
 }
 
-fn companion(
+fn compile_companion(
     (name, entry, text): Companion,
     architecture: Architecture,
     nvrtc: &Nvrtc,
@@ -85,12 +86,12 @@ fn companion(
     }
     let program =
         Program::uncompiled(name.to_owned(), entry, key.0.clone(), architecture, nvrtc.version());
-    let program = Arc::new(filled(program, nvrtc)?);
+    let program = Arc::new(compile_or_load(program, nvrtc)?);
     Ok(lock().get_or_insert_default().entry(key).or_insert(program).clone())
 }
 
 /// A program with its machine code: from disk, or compiled now.
-fn filled(program: Program, nvrtc: &Nvrtc) -> Result<Program, CompileError> {
+fn compile_or_load(program: Program, nvrtc: &Nvrtc) -> Result<Program, CompileError> {
     let options = program.architecture.options(nvrtc.version());
     let key = cache::key(&program.source, &options, nvrtc.version());
     if let Some(Program { cubin, log, .. }) = cache::load(&key) {
@@ -107,7 +108,7 @@ fn filled(program: Program, nvrtc: &Nvrtc) -> Result<Program, CompileError> {
 
 /// A program as bytes that another process can restore.
 pub fn to_bytes(program: &Program) -> Vec<u8> {
-    cache::seal(program)
+    cache::encode(program)
 }
 
 /// Whether a program is what this build would make of a kernel: same text, headers and options. Another build's may read its
@@ -117,7 +118,7 @@ pub fn is_of(program: &Program, kernel: &Kernel) -> bool {
         cache::key(text, &program.architecture.options(program.nvrtc), program.nvrtc)
     };
     let own = source::source(kernel).is_some_and(|text| key(program, &text) == program.key);
-    let mut others = [&program.first, &program.last].into_iter().zip(companions(kernel));
+    let mut others = [&program.pack, &program.reduce].into_iter().zip(companions(kernel));
     let same =
         |(other, companion): (&Option<Arc<Program>>, Option<Companion>)| match (other, companion) {
             (Some(other), Some((.., text))) => key(other, &text) == other.key,
@@ -129,5 +130,7 @@ pub fn is_of(program: &Program, kernel: &Kernel) -> bool {
 
 /// The program in bytes that [`to_bytes`] made. Anything else is refused.
 pub fn from_bytes(bytes: &[u8]) -> Result<Arc<Program>, CompileError> {
-    cache::unseal(bytes).map(Arc::new).map_err(|error| CompileError::Foreign(error.to_string()))
+    cache::decode(bytes)
+        .map(Arc::new)
+        .map_err(|error| CompileError::NotAnArtifact(error.to_string()))
 }

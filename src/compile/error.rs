@@ -28,7 +28,7 @@ pub enum CompileError {
     #[error("kernel {0} runs on the CPU and has no program to compile")]
     NotCompiled(String),
     #[error("these bytes are no compiled artifact: {0}")]
-    Foreign(String),
+    NotAnArtifact(String),
     #[error(transparent)]
     Driver(#[from] DriverError),
 }

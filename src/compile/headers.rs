@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use super::UserSource;
-use super::scan::{included, plain, quoted};
+use super::scan::{header_name, include_target, strip_comments};
 
 /// What a source includes from disk, which decides about the machine code as its own text does.
 pub(super) struct Headers {
@@ -51,16 +51,16 @@ impl Headers {
         seen: &mut HashSet<Place>,
         hasher: &mut blake3::Hasher,
     ) {
-        for line in plain(text, false).lines() {
-            if let Some(included) = included(line) {
-                match quoted(included) {
+        for line in strip_comments(text, false).lines() {
+            if let Some(included) = include_target(line) {
+                match header_name(included) {
                     Some(name) => self.visit_named(name, folders, seen, hasher),
                     None => self.all_seen = false,
                 }
             }
             // What may be there at another time. (Those that name a macro are mostly a library's, about files of its own.)
             for asked in line.split("__has_include").skip(1) {
-                if let Some(name) = asked.trim_start().strip_prefix('(').and_then(quoted) {
+                if let Some(name) = asked.trim_start().strip_prefix('(').and_then(header_name) {
                     self.visit_named(name, folders, seen, hasher);
                 }
             }

@@ -7,7 +7,7 @@ use libloading::Library;
 
 const BUILTINS: &str = "libnvrtc-builtins.so";
 
-/// Folders in which Python packages are installed, told by the Python side: `sys.path`.
+/// Folders in which Python packages are installed, version_of by the Python side: `sys.path`.
 static PACKAGES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 pub fn set_package_directories(directories: Vec<PathBuf>) {
@@ -87,12 +87,12 @@ pub(super) fn version_by_name(nvrtc: &Path) -> Option<(i32, i32)> {
     if !nvrtc.is_absolute() || !nvrtc.is_file() {
         return None;
     }
-    let told = |path: PathBuf| {
+    let version_of = |path: PathBuf| {
         let mut numbers =
             path.file_name()?.to_str()?.strip_prefix(BUILTINS)?.strip_prefix('.')?.split('.');
         Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
     };
-    let mut versions = builtins_beside(nvrtc).filter_map(told);
+    let mut versions = builtins_beside(nvrtc).filter_map(version_of);
     let version = versions.next()?;
     versions.all(|other| other == version).then_some(version)
 }

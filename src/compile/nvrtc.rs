@@ -176,10 +176,10 @@ impl Functions {
         // SAFETY: loading runs the library's constructors; it is NVIDIA's libnvrtc by name. Each symbol has the type
         // that nvrtc.h declares for it, and the library stays loaded as long as the functions are kept.
         unsafe {
-            let library = Library::new(path).map_err(in_words)?;
+            let library = Library::new(path).map_err(loader_message)?;
             macro_rules! function {
                 ($name:literal) => {
-                    *library.get($name).map_err(in_words)?
+                    *library.get($name).map_err(loader_message)?
                 };
             }
             let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int =
@@ -249,7 +249,7 @@ impl Functions {
                 headers.as_ptr(),
             );
             self.check("nvrtcCreateProgram", created)?;
-            let guard = Destroy { functions: self, program };
+            let guard = ProgramGuard { functions: self, program };
             for name in &names {
                 self.check(
                     "nvrtcAddNameExpression",
@@ -321,16 +321,16 @@ impl Functions {
 }
 
 /// What a library or a function could not be loaded for, which the loader says behind the error's own words.
-fn in_words(error: libloading::Error) -> String {
+fn loader_message(error: libloading::Error) -> String {
     std::error::Error::source(&error).map_or_else(|| error.to_string(), |reason| reason.to_string())
 }
 
-struct Destroy<'a> {
+struct ProgramGuard<'a> {
     functions: &'a Functions,
     program: RawProgram,
 }
 
-impl Drop for Destroy<'_> {
+impl Drop for ProgramGuard<'_> {
     fn drop(&mut self) {
         // SAFETY: the program was created by this library and is destroyed nowhere else.
         unsafe { (self.functions.destroy)(&mut self.program) };

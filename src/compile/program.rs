@@ -30,8 +30,8 @@ pub struct Program {
     /// The parameters of a kernel of the user's own, as the compiler names their types; empty for ours.
     pub(super) signature: String,
     /// The program that copies operands for this one, and runs first; and the one that finishes its reductions, and runs last.
-    pub first: Option<Arc<Program>>,
-    pub last: Option<Arc<Program>>,
+    pub pack: Option<Arc<Program>>,
+    pub reduce: Option<Arc<Program>>,
     pub nvrtc: (i32, i32),
     pub source: String,
     /// NVRTC's messages: warnings, if there were any.
@@ -48,7 +48,7 @@ impl Program {
         if kernel.takes_workspace() {
             device.prepare_to_allocate()?;
         }
-        for program in self.first.iter().chain(&self.last).map(Arc::as_ref).chain([self]) {
+        for program in self.pack.iter().chain(&self.reduce).map(Arc::as_ref).chain([self]) {
             program.function(device)?;
         }
         Ok(())
@@ -80,8 +80,8 @@ impl Program {
             shared_bytes: 0,
             entry: entry.to_owned(),
             signature: String::new(),
-            first: None,
-            last: None,
+            pack: None,
+            reduce: None,
             nvrtc,
             source,
             log: String::new(),

@@ -1,19 +1,19 @@
 //! A scanner for C++ text: comments, literals, includes and `__global__` functions.
 
 /// The text without its comments, with each line that goes on behind a backslash in one; and, if asked for, with nothing in its literals.
-pub(super) fn plain(text: &str, empty_literals: bool) -> String {
+pub(super) fn strip_comments(text: &str, empty_literals: bool) -> String {
     let text = text.replace("\\\r\n", "").replace("\\\n", "");
-    let (mut plain, mut rest) = (String::with_capacity(text.len()), text.as_str());
+    let (mut stripped, mut rest) = (String::with_capacity(text.len()), text.as_str());
     while let Some(letter) = rest.chars().next() {
         // How much of the text is a piece, and what is left of that.
-        let line = || &plain[plain.rfind('\n').map_or(0, |end| end + 1)..];
+        let line = || &stripped[stripped.rfind('\n').map_or(0, |end| end + 1)..];
         let (length, kept) = if rest.starts_with("//") {
             (rest.find('\n').unwrap_or(rest.len()), "")
         } else if let Some(inside) = rest.strip_prefix("/*") {
             let length = inside.find("*/").map_or(rest.len(), |end| end + 4);
             // For NVRTC, another line has begun.
             (length, if rest[..length].contains('\n') { "\n" } else { " " })
-        } else if letter == '<' && included(line()).is_some() {
+        } else if letter == '<' && include_target(line()).is_some() {
             let length = rest.find(['>', '\n']).unwrap_or(rest.len());
             (length, &rest[..length])
         } else if letter == '"' || letter == '\'' && !separates_digits(line()) {
@@ -26,14 +26,14 @@ pub(super) fn plain(text: &str, empty_literals: bool) -> String {
         } else {
             (letter.len_utf8(), &rest[..letter.len_utf8()])
         };
-        plain.push_str(kept);
+        stripped.push_str(kept);
         rest = &rest[length..];
     }
-    plain
+    stripped
 }
 
 /// What stands behind `#include` in a line without comments.
-pub(super) fn included(line: &str) -> Option<&str> {
+pub(super) fn include_target(line: &str) -> Option<&str> {
     let line = line.trim_start();
     let directive = line.strip_prefix('#').or_else(|| line.strip_prefix("%:"))?;
     directive.trim_start().strip_prefix("include")
@@ -132,7 +132,7 @@ pub(super) fn last_word(text: &str) -> &str {
 }
 
 /// The name in quotes or angle brackets that a text begins with.
-pub(super) fn quoted(text: &str) -> Option<&str> {
+pub(super) fn header_name(text: &str) -> Option<&str> {
     let text = text.trim_start();
     let close = match text.chars().next()? {
         '"' => '"',
@@ -158,16 +158,19 @@ mod tests {
     #[test]
     fn comments_and_splices_go() {
         let text = "a /* b\n */ c // d\n\"// e\" f\\\ng 1'000 '\\'' \"\\\"\" h";
-        assert_eq!(plain(text, false), "a \n c \n\"// e\" fg 1'000 '\\'' \"\\\"\" h");
-        assert_eq!(plain(text, true), "a \n c \n\"\" fg 1'000 \"\" \"\" h");
-        assert_eq!(plain("U'\"' /* a */ b'/*'", false), "U'\"'   b'/*'");
-        assert_eq!(plain("R\"x(a \" /* b)\" )x\" // c", false), "R\"x(a \" /* b)\" )x\" ");
-        assert_eq!(plain("PTR\"a\" // (", false), "PTR\"a\" ");
-        assert_eq!(plain("R\"a\" // b", false), "R\"a\" ");
-        assert_eq!(plain("#include <a//b> // c\n1 < 2 // d", false), "#include <a//b> \n1 < 2 ");
-        assert_eq!(quoted("<a"), None);
-        assert_eq!(quoted(" \"x.h\" // y"), Some("x.h"));
-        assert_eq!(quoted("<x.h>"), Some("x.h"));
-        assert_eq!(quoted("NAME"), None);
+        assert_eq!(strip_comments(text, false), "a \n c \n\"// e\" fg 1'000 '\\'' \"\\\"\" h");
+        assert_eq!(strip_comments(text, true), "a \n c \n\"\" fg 1'000 \"\" \"\" h");
+        assert_eq!(strip_comments("U'\"' /* a */ b'/*'", false), "U'\"'   b'/*'");
+        assert_eq!(strip_comments("R\"x(a \" /* b)\" )x\" // c", false), "R\"x(a \" /* b)\" )x\" ");
+        assert_eq!(strip_comments("PTR\"a\" // (", false), "PTR\"a\" ");
+        assert_eq!(strip_comments("R\"a\" // b", false), "R\"a\" ");
+        assert_eq!(
+            strip_comments("#include <a//b> // c\n1 < 2 // d", false),
+            "#include <a//b> \n1 < 2 "
+        );
+        assert_eq!(header_name("<a"), None);
+        assert_eq!(header_name(" \"x.h\" // y"), Some("x.h"));
+        assert_eq!(header_name("<x.h>"), Some("x.h"));
+        assert_eq!(header_name("NAME"), None);
     }
 }

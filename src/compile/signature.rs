@@ -56,9 +56,9 @@ enum Type {
 
 /// The parameters of the function whose type a lowered name of [`expression`] spells; or why they cannot be told.
 pub(super) fn parse(lowered: &str) -> Result<Vec<Parameter>, String> {
-    let mut reader = Demangler { rest: lowered, known: Vec::new() };
+    let mut demangler = Demangler { rest: lowered, substitutions: Vec::new() };
     let types =
-        reader.signature().ok_or_else(|| format!("its type is not understood ({lowered})"))?;
+        demangler.signature().ok_or_else(|| format!("its type is not understood ({lowered})"))?;
     types.into_iter().enumerate().map(|(at, parameter)| Parameter::of(parameter, at + 1)).collect()
 }
 
@@ -175,11 +175,11 @@ impl ScalarType {
 struct Demangler<'a> {
     rest: &'a str,
     /// What `S_`, `S0_`, ... stand for, in the order of their first appearance; None for what is no type.
-    known: Vec<Option<Type>>,
+    substitutions: Vec<Option<Type>>,
 }
 
 impl Demangler<'_> {
-    fn take(&mut self, prefix: &str) -> bool {
+    fn consume(&mut self, prefix: &str) -> bool {
         let rest = self.rest.strip_prefix(prefix);
         self.rest = rest.unwrap_or(self.rest);
         rest.is_some()
@@ -202,51 +202,55 @@ impl Demangler<'_> {
 
     /// `_Z`, the template's name, and its one argument: a pointer to a function that returns nothing.
     fn signature(&mut self) -> Option<Vec<Type>> {
-        self.take("_Z").then_some(())?;
+        self.consume("_Z").then_some(())?;
         self.name()?;
-        self.known.push(None);
-        self.take("IPFv").then_some(())?;
-        if self.take("vE") {
+        self.substitutions.push(None);
+        self.consume("IPFv").then_some(())?;
+        if self.consume("vE") {
             return Some(Vec::new());
         }
         let mut types = Vec::new();
-        while !self.take("E") {
-            types.push(self.one()?);
+        while !self.consume("E") {
+            types.push(self.parse_type()?);
         }
         Some(types)
     }
 
     /// One type. All but the built-in ones may be referred to later on.
-    fn one(&mut self) -> Option<Type> {
-        let found = if self.take("P") {
-            Type::Pointer(Box::new(self.one()?))
-        } else if self.take("K") {
-            Type::Const(Box::new(self.one()?))
-        } else if self.take("V") {
+    fn parse_type(&mut self) -> Option<Type> {
+        let found = if self.consume("P") {
+            Type::Pointer(Box::new(self.parse_type()?))
+        } else if self.consume("K") {
+            Type::Const(Box::new(self.parse_type()?))
+        } else if self.consume("V") {
             // Qualifiers that stand together count as one where they are referred to.
-            if self.take("K") { Type::Const(Box::new(self.one()?)) } else { self.one()? }
-        } else if self.take("R") || self.take("O") {
-            self.one()?;
+            if self.consume("K") {
+                Type::Const(Box::new(self.parse_type()?))
+            } else {
+                self.parse_type()?
+            }
+        } else if self.consume("R") || self.consume("O") {
+            self.parse_type()?;
             Type::Other("a reference")
-        } else if self.take("F") {
-            while !self.take("E") {
-                self.one()?;
+        } else if self.consume("F") {
+            while !self.consume("E") {
+                self.parse_type()?;
             }
             Type::Other("a function")
-        } else if self.take("S") {
-            let number = if self.take("_") {
+        } else if self.consume("S") {
+            let number = if self.consume("_") {
                 0
             } else {
                 let number = self.digits(36)? + 1;
-                self.take("_").then_some(number)?
+                self.consume("_").then_some(number)?
             };
-            return self.known.get(number)?.clone();
+            return self.substitutions.get(number)?.clone();
         } else if self.rest.starts_with(|c: char| c.is_ascii_digit()) {
             Type::Class(self.name()?)
         } else {
             return self.built_in();
         };
-        self.known.push(Some(found.clone()));
+        self.substitutions.push(Some(found.clone()));
         Some(found)
     }
 

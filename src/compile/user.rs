@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use super::error::Failure;
 use super::headers::{Headers, toolkit_includes};
 use super::nvrtc::{Compiled, Task};
-use super::scan::{kernels_in, plain};
+use super::scan::{kernels_in, strip_comments};
 use super::signature::{self, Parameter};
 use super::{Architecture, CompileError, Nvrtc, Program, UserSource, cache};
 
@@ -25,7 +25,7 @@ pub fn compile_user(
         toolkit_includes(nvrtc.path()).iter().map(|folder| format!("-I{}", folder.display())),
     );
     let headers = Headers::of(source, &options);
-    let understood = |program: &Program| {
+    let parameters_of = |program: &Program| {
         signature::parse(&program.signature)
             .map_err(|reason| CompileError::Signature { function: source.function.clone(), reason })
     };
@@ -34,10 +34,10 @@ pub fn compile_user(
     if headers.all_seen
         && let Some(program) = lock().get_or_insert_default().get(&lookup)
     {
-        return Ok((program.clone(), understood(program)?));
+        return Ok((program.clone(), parameters_of(program)?));
     }
     let program = Arc::new(compile_uncached(source, architecture, nvrtc, &options, &headers)?);
-    let parameters = understood(&program)?;
+    let parameters = parameters_of(&program)?;
     if !headers.all_seen {
         return Ok((program, parameters));
     }
@@ -58,25 +58,25 @@ fn compile_uncached(
     let key = cache::key(&identity, options, nvrtc.version());
     let shared_bytes = source.shared_bytes;
     // What the entry is called there, the compiler tells.
-    let empty = Program {
+    let uncompiled = Program {
         key,
         shared_bytes,
         ..Program::uncompiled(function.clone(), "", text, architecture, nvrtc.version())
     };
     if headers.all_seen
-        && let Some(Program { entry, signature, log, cubin, .. }) = cache::load(&empty.key)
+        && let Some(Program { entry, signature, log, cubin, .. }) = cache::load(&uncompiled.key)
     {
-        return Ok(Program { entry, signature, log, cubin, ..empty });
+        return Ok(Program { entry, signature, log, cubin, ..uncompiled });
     }
     let names = [function.clone(), signature::expression(&function)];
-    let task = Task { text: &empty.source, file: &source.file, options, names: &names };
+    let task = Task { text: &uncompiled.source, file: &source.file, options, names: &names };
     let compiled = nvrtc.compile(&task).map_err(|failure| match failure {
-        Failure::Program(log) => refused(source, log, &empty),
-        failure => failure.of_program(&empty),
+        Failure::Program(log) => explain_rejection(source, log, &uncompiled),
+        failure => failure.of_program(&uncompiled),
     })?;
     let Compiled { cubin, log, mut lowered } = compiled;
     let (signature, entry) = (lowered.pop().unwrap_or_default(), lowered.pop().unwrap_or_default());
-    let program = Program { entry, signature, log, cubin, ..empty };
+    let program = Program { entry, signature, log, cubin, ..uncompiled };
     if headers.all_seen {
         cache::store(&program);
     }
@@ -84,34 +84,35 @@ fn compile_uncached(
 }
 
 /// What messages begin with that are about the names that NVRTC looks up, in a text of its own, and about what stands behind the user's text.
-const NAMES: &str = "__nv_name_map(";
-const BEHIND: &str = "behind the source(";
-const ABOUT_BEHIND: &str = "what is put behind the source, to learn the function's parameters, does not compile: it needs C++14 or later, a \
+const NAME_LOOKUP: &str = "__nv_name_map(";
+const APPENDED: &str = "behind the source(";
+const ABOUT_APPENDED: &str = "what is put behind the source, to learn the function's parameters, does not compile: it needs C++14 or later, a \
                             source that ends where a declaration does, and the name rutlass_signature for itself";
 
 /// The compiler's messages without those about what stands behind the user's text, which mostly follow from the others.
-fn users_part(log: &str) -> String {
-    let users = |message: &&str| !message.starts_with(NAMES) && !message.starts_with(BEHIND);
+fn user_messages(log: &str) -> String {
+    let users =
+        |message: &&str| !message.starts_with(NAME_LOOKUP) && !message.starts_with(APPENDED);
     log.split("\n\n").filter(users).collect::<Vec<_>>().join("\n\n")
 }
 
 /// What the compiler's messages come to: the user's own errors, if there are any; else what is wrong with the name of the function.
-fn refused(source: &UserSource, log: String, program: &Program) -> CompileError {
-    let users = users_part(&log);
+fn explain_rejection(source: &UserSource, log: String, program: &Program) -> CompileError {
+    let users = user_messages(&log);
     // What the first one says whose first line begins so: further lines show the source.
     let first_error = |log: &'_ str, from: &str| {
         log.split("\n\n").filter(|message| message.starts_with(from)).find_map(|message| {
-            let (_, said) = message.lines().next()?.split_once("error: ")?;
-            (!said.starts_with("Error in parsing name expression")).then(|| said.to_owned())
+            let (_, message) = message.lines().next()?.split_once("error: ")?;
+            (!message.starts_with("Error in parsing name expression")).then(|| message.to_owned())
         })
     };
     let error = |from| first_error(&log, from);
     if first_error(&users, "").is_some() {
         Failure::Program(users).of_program(program)
-    } else if error(BEHIND).is_some() {
-        Failure::Program(format!("{ABOUT_BEHIND}\n{log}")).of_program(program)
-    } else if let Some(said) = error(NAMES) {
-        no_function(source, &said)
+    } else if error(APPENDED).is_some() {
+        Failure::Program(format!("{ABOUT_APPENDED}\n{log}")).of_program(program)
+    } else if let Some(message) = error(NAME_LOOKUP) {
+        no_function(source, &message)
     } else {
         Failure::Program(log).of_program(program)
     }
@@ -119,7 +120,7 @@ fn refused(source: &UserSource, log: String, program: &Program) -> CompileError 
 
 /// The refusal of a name that the compiler did not find, or could not read, for this reason.
 fn no_function(source: &UserSource, reason: &str) -> CompileError {
-    let text = plain(&source.text, true);
+    let text = strip_comments(&source.text, true);
     let mut names: Vec<_> = kernels_in(&text).into_iter().map(|(name, _)| name).collect();
     names.dedup();
     let found = match names.is_empty() {

@@ -1,6 +1,6 @@
 //! A user's own CUDA C++ source.
 
-use super::scan::{kernels_in, last_word, plain, split_at_commas};
+use super::scan::{kernels_in, last_word, split_at_commas, strip_comments};
 use super::signature;
 
 /// CUDA C++ of the user's own, and the function in it that is launched.
@@ -24,7 +24,7 @@ impl UserSource {
     pub fn parameter_names(&self) -> Vec<String> {
         let base = self.function.split('<').next().unwrap_or_default();
         let base = base.rsplit("::").next().unwrap_or_default().trim();
-        let text = plain(&self.text, true);
+        let text = strip_comments(&self.text, true);
         // The last one: a declaration in front may leave the names out.
         let found = kernels_in(&text).into_iter().rfind(|(name, _)| *name == base);
         let parameters = found.map(|(_, parameters)| parameters).unwrap_or_default();

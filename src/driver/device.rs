@@ -14,7 +14,7 @@ pub struct Device {
     pub cc: u32,
     pub multiprocessors: u32,
     /// The driver's version, 12060 for that of CUDA 12.6.
-    pub(super) driver: i32,
+    pub(super) driver_version: i32,
     pub(super) handle: sys::CUdevice,
     context: CUcontext,
     pool: Mutex<Option<Pool>>,
@@ -73,7 +73,7 @@ impl Device {
     }
 
     fn open(ordinal: i32) -> Result<Device, DriverError> {
-        let driver = initialize()?;
+        let driver_version = initialize()?;
         let (mut count, mut handle, mut context) = (0, 0, std::ptr::null_mut());
         // SAFETY: every call gets pointers to locals that outlive it.
         unsafe {
@@ -102,7 +102,7 @@ impl Device {
                 ordinal,
                 cc: 10 * major + minor,
                 multiprocessors,
-                driver,
+                driver_version,
                 handle,
                 context,
                 pool,
@@ -111,17 +111,17 @@ impl Device {
     }
 
     /// Makes this device's context the calling thread's, until the guard is dropped. Costs one query where it is already.
-    pub fn make_current(&self) -> Result<Current, DriverError> {
+    pub fn make_current(&self) -> Result<ContextGuard, DriverError> {
         let mut current = std::ptr::null_mut();
         // SAFETY: the pointer is a local's; the context is retained for the life of the process.
         unsafe {
             check("cuCtxGetCurrent", sys::cuCtxGetCurrent(&mut current))?;
             if current == self.context {
-                return Ok(Current { pushed: false });
+                return Ok(ContextGuard { pushed: false });
             }
             check("cuCtxPushCurrent", sys::cuCtxPushCurrent_v2(self.context))?;
         }
-        Ok(Current { pushed: true })
+        Ok(ContextGuard { pushed: true })
     }
 
     /// Waits until a stream of this device has run dry.
@@ -168,22 +168,25 @@ impl Device {
         if let Some(Pool(pool)) = *pool {
             return Ok(pool);
         }
-        let mut made = std::ptr::null_mut();
+        let mut created = std::ptr::null_mut();
         // SAFETY: the properties are plain data, for which zero means "none"; the driver reads them and writes the handle.
         unsafe {
             let mut properties: sys::CUmemPoolProps = std::mem::zeroed();
             properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
             properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
             properties.location.id = self.handle;
-            check("cuMemPoolCreate", sys::cuMemPoolCreate(&mut made, &properties))?;
+            check("cuMemPoolCreate", sys::cuMemPoolCreate(&mut created, &properties))?;
             let mut keep = POOL_KEEPS_BYTES;
             let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-            let set =
-                sys::cuMemPoolSetAttribute(made, attribute, std::ptr::from_mut(&mut keep).cast());
+            let set = sys::cuMemPoolSetAttribute(
+                created,
+                attribute,
+                std::ptr::from_mut(&mut keep).cast(),
+            );
             check("cuMemPoolSetAttribute", set)?;
         }
-        *pool = Some(Pool(made));
-        Ok(made)
+        *pool = Some(Pool(created));
+        Ok(created)
     }
 
     /// Whether a stream belongs to this device's primary context. The default streams belong to every device.
@@ -207,18 +210,18 @@ pub(super) fn is_default_stream(stream: u64) -> bool {
 }
 
 /// While it lives, the device that made it is current on this thread.
-pub struct Current {
+pub struct ContextGuard {
     pushed: bool,
 }
 
-impl Current {
+impl ContextGuard {
     /// Whether another one, or none, was current before.
-    pub fn is_new(&self) -> bool {
+    pub fn was_pushed(&self) -> bool {
         self.pushed
     }
 }
 
-impl Drop for Current {
+impl Drop for ContextGuard {
     fn drop(&mut self) {
         if self.pushed {
             let mut popped = std::ptr::null_mut();

@@ -47,7 +47,7 @@ impl Graph {
     /// synchronizes the device meanwhile. That the launch may overlap the one in front is left out: that one is no part of the graph.
     pub fn new(device: &Device, stream: u64, call: &KernelCall<'_>) -> Option<Graph> {
         let _current = device.make_current().ok()?;
-        if device.driver < IN_ONE_PIECE || !keeps_to_one_context(stream) {
+        if device.driver_version < IN_ONE_PIECE || !keeps_to_one_context(stream) {
             return None;
         }
         let others = GRAPHS.fetch_add(1, Ordering::Relaxed);
@@ -62,11 +62,11 @@ impl Graph {
         let params = call.node(&mut pointers);
         let cluster = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
         let mut attributes =
-            call.grid.attributes().iter().filter(|attribute| attribute.id == cluster);
+            call.config.attributes().iter().filter(|attribute| attribute.id == cluster);
         // SAFETY: pointers are to locals and to what `call` borrows, which the driver copies; each handle is used once it was made.
-        let works = unprohibited(|| unsafe {
-            done(sys::cuGraphCreate(&mut made.graph, 0))
-                && done(sys::cuGraphAddKernelNode_v2(
+        let works = with_relaxed_capture(|| unsafe {
+            succeeded(sys::cuGraphCreate(&mut made.graph, 0))
+                && succeeded(sys::cuGraphAddKernelNode_v2(
                     &mut made.node,
                     made.graph,
                     std::ptr::null(),
@@ -74,13 +74,13 @@ impl Graph {
                     &params,
                 ))
                 && attributes.all(|attribute| {
-                    done(sys::cuGraphKernelNodeSetAttribute(
+                    succeeded(sys::cuGraphKernelNodeSetAttribute(
                         made.node,
                         attribute.id,
                         &attribute.value,
                     ))
                 })
-                && done(sys::cuGraphInstantiateWithFlags(&mut made.executable, made.graph, 0))
+                && succeeded(sys::cuGraphInstantiateWithFlags(&mut made.executable, made.graph, 0))
         });
         works.then_some(made)
     }
@@ -108,7 +108,7 @@ impl Graph {
         let launched = current.is_ok()
             && !is_captured(stream)
             && changed.is_none_or(|call| self.change(call))
-            && done(unsafe { sys::cuGraphLaunch(self.executable, stream as CUstream) });
+            && succeeded(unsafe { sys::cuGraphLaunch(self.executable, stream as CUstream) });
         self.launching.store(false, Ordering::Release);
         launched
     }
@@ -120,8 +120,8 @@ impl Graph {
         let params = call.node(&mut pointers);
         // SAFETY: the node is the graph's, which lives as long as `self`; the driver copies parameters before it returns. Launches that have
         // been made keep theirs.
-        unprohibited(|| {
-            done(unsafe {
+        with_relaxed_capture(|| {
+            succeeded(unsafe {
                 sys::cuGraphExecKernelNodeSetParams_v2(self.executable, self.node, &params)
             })
         })
@@ -131,7 +131,7 @@ impl Graph {
 impl Drop for Graph {
     fn drop(&mut self) {
         // SAFETY: both are ours, and nobody else's any more. The driver frees an executable graph when its last launch has run.
-        unprohibited(|| unsafe {
+        with_relaxed_capture(|| unsafe {
             if !self.executable.is_null() {
                 sys::cuGraphExecDestroy(self.executable);
             }
@@ -143,7 +143,7 @@ impl Drop for Graph {
     }
 }
 
-fn done(result: CUresult) -> bool {
+fn succeeded(result: CUresult) -> bool {
     result == CUresult::CUDA_SUCCESS
 }
 
@@ -153,7 +153,7 @@ fn is_captured(stream: u64) -> bool {
     let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: the pointer is a local's; the driver refuses streams that it does not know.
     let asked = unsafe { sys::cuStreamIsCapturing(stream as CUstream, &mut status) };
-    !done(asked) || status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
+    !succeeded(asked) || status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
 }
 
 /// Whether what is enqueued on a stream has that stream's order alone, on all of the device. `CU_STREAM_PER_THREAD` is another stream for
@@ -164,7 +164,8 @@ fn keeps_to_one_context(stream: u64) -> bool {
     }
     let mut green = std::ptr::null_mut();
     // SAFETY: the pointer is a local's; the driver refuses streams that it does not know.
-    done(unsafe { sys::cuStreamGetGreenCtx(stream as CUstream, &mut green) }) && green.is_null()
+    succeeded(unsafe { sys::cuStreamGetGreenCtx(stream as CUstream, &mut green) })
+        && green.is_null()
 }
 
 /// `CU_STREAM_PER_THREAD`.
@@ -172,10 +173,10 @@ const PER_THREAD: u64 = 2;
 
 /// Does what would end captures in an error, of streams by this thread, or by any thread in the strictest mode: making, changing and freeing
 /// graphs. They touch no stream, which is what such captures are to be kept from.
-fn unprohibited<T>(work: impl FnOnce() -> T) -> T {
+fn with_relaxed_capture<T>(work: impl FnOnce() -> T) -> T {
     let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: exchanges this thread's mode for the one given, and back.
-    let exchanged = done(unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) });
+    let exchanged = succeeded(unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) });
     let result = work();
     if exchanged {
         // SAFETY: as above.

@@ -24,11 +24,11 @@ pub struct Library {
     shared_bytes: u32,
     /// The kernel as each device's primary context has it, once prepared there. Launching one takes 50 ns less than launching the
     /// context-free kernel, which the driver looks up again.
-    functions: [AtomicPtr<CUfunc_st>; DEVICES],
+    functions: [AtomicPtr<CUfunc_st>; CACHED_DEVICES],
 }
 
 /// Devices that a library remembers its function for; of further ones it asks at each launch.
-const DEVICES: usize = 32;
+const CACHED_DEVICES: usize = 32;
 
 /// A kernel in the context of one device.
 #[derive(Clone, Copy)]
@@ -77,30 +77,30 @@ unsafe impl Send for EncodedConfig {}
 unsafe impl Sync for EncodedConfig {}
 
 impl From<LaunchConfig> for EncodedConfig {
-    fn from(grid: LaunchConfig) -> EncodedConfig {
+    fn from(launch: LaunchConfig) -> EncodedConfig {
         let mut attributes = ArrayVec::new();
         let mut add = |id, fill: &dyn Fn(&mut CUlaunchAttributeValue)| {
             let mut value = CUlaunchAttributeValue { pad: [0; 64] };
             fill(&mut value);
             attributes.push(CUlaunchAttribute { id, pad: [0; 4], value });
         };
-        if grid.cluster != [1; 3] {
-            let [x, y, z] = grid.cluster;
+        if launch.cluster != [1; 3] {
+            let [x, y, z] = launch.cluster;
             let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
             add(id, &|value| value.clusterDim = ClusterDim { x, y, z });
         }
-        if grid.overlapping {
+        if launch.overlapping {
             let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
             add(id, &|value| value.programmaticStreamSerializationAllowed = 1);
         }
         let config = CUlaunchConfig {
-            gridDimX: grid.ctas[0],
-            gridDimY: grid.ctas[1],
-            gridDimZ: grid.ctas[2],
-            blockDimX: grid.threads[0],
-            blockDimY: grid.threads[1],
-            blockDimZ: grid.threads[2],
-            sharedMemBytes: grid.shared_bytes,
+            gridDimX: launch.ctas[0],
+            gridDimY: launch.ctas[1],
+            gridDimZ: launch.ctas[2],
+            blockDimX: launch.threads[0],
+            blockDimY: launch.threads[1],
+            blockDimZ: launch.threads[2],
+            sharedMemBytes: launch.shared_bytes,
             hStream: std::ptr::null_mut(),
             attrs: std::ptr::null_mut(),
             numAttrs: attributes.len() as u32,
@@ -118,11 +118,11 @@ impl EncodedConfig {
 /// A launch: what, how, and with which parameters.
 pub struct KernelCall<'a> {
     pub function: Function,
-    pub grid: &'a EncodedConfig,
+    pub config: &'a EncodedConfig,
     /// What the kernel declares as its first parameter.
     pub params: *const c_void,
     /// Its second, unless it has none.
-    pub more: &'a [u64],
+    pub epilogue_params: &'a [u64],
 }
 
 impl KernelCall<'_> {
@@ -141,7 +141,7 @@ impl KernelCall<'_> {
         match unsafe { self.enqueue(stream) } {
             CUresult::CUDA_SUCCESS => Ok(()),
             // SAFETY: the caller's.
-            refused => unsafe { self.launch_elsewhere(device, stream, refused) },
+            refused => unsafe { self.retry_in_device_context(device, stream, refused) },
         }
     }
 
@@ -152,7 +152,7 @@ impl KernelCall<'_> {
     /// As for [`Call::launch`].
     #[cold]
     #[inline(never)]
-    unsafe fn launch_elsewhere(
+    unsafe fn retry_in_device_context(
         &self,
         device: &Device,
         stream: u64,
@@ -160,7 +160,7 @@ impl KernelCall<'_> {
     ) -> Result<(), DriverError> {
         let current = device.make_current()?;
         // SAFETY: the caller's.
-        let result = if current.is_new() { unsafe { self.enqueue(stream) } } else { refused };
+        let result = if current.was_pushed() { unsafe { self.enqueue(stream) } } else { refused };
         check("cuLaunchKernelEx", result)
     }
 
@@ -178,19 +178,19 @@ impl KernelCall<'_> {
     #[inline(always)]
     unsafe fn enqueue(&self, stream: u64) -> CUresult {
         // SAFETY: the caller's. The driver looks at as many as the kernel declares.
-        unsafe { self.function.call(stream, self.grid, &mut self.pointers()) }
+        unsafe { self.function.call(stream, self.config, &mut self.pointers()) }
     }
 
     /// To each parameter, as the driver asks for them.
     #[inline(always)]
     fn pointers(&self) -> [*mut c_void; 2] {
-        [self.params.cast_mut(), self.more.as_ptr().cast_mut().cast()]
+        [self.params.cast_mut(), self.epilogue_params.as_ptr().cast_mut().cast()]
     }
 
     /// As the node of a graph has it. It points to the parameters by way of `pointers`.
     pub(super) fn node(&self, pointers: &mut [*mut c_void; 2]) -> CUDA_KERNEL_NODE_PARAMS {
         *pointers = self.pointers();
-        let config = &self.grid.config;
+        let config = &self.config.config;
         CUDA_KERNEL_NODE_PARAMS {
             func: self.function.0,
             gridDimX: config.gridDimX,
@@ -284,14 +284,14 @@ impl Function {
         self,
         device: &Device,
         stream: u64,
-        grid: &EncodedConfig,
+        config: &EncodedConfig,
         words: &[u64],
     ) -> Result<(), DriverError> {
         let _current = device.make_current()?;
         let mut arguments: Vec<*mut c_void> =
             words.iter().map(|word| std::ptr::from_ref(word).cast_mut().cast()).collect();
         // SAFETY: the caller's.
-        check("cuLaunchKernelEx", unsafe { self.call(stream, grid, &mut arguments) })
+        check("cuLaunchKernelEx", unsafe { self.call(stream, config, &mut arguments) })
     }
 
     /// The call. Where another device's context is current, or none, the driver may refuse it.
@@ -302,13 +302,13 @@ impl Function {
     unsafe fn call(
         self,
         stream: u64,
-        grid: &EncodedConfig,
+        config: &EncodedConfig,
         arguments: &mut [*mut c_void],
     ) -> CUresult {
         let config = CUlaunchConfig {
             hStream: stream as sys::CUstream,
-            attrs: grid.attributes.as_ptr().cast_mut(),
-            ..grid.config
+            attrs: config.attributes.as_ptr().cast_mut(),
+            ..config.config
         };
         // SAFETY: the driver copies attributes and parameters before it returns, and only reads them. The rest the caller vouches
         // for.

@@ -6,7 +6,7 @@ mod graph;
 mod library;
 mod tensor_map;
 
-pub use device::{Current, Device};
+pub use device::{ContextGuard, Device};
 pub use error::DriverError;
 pub use graph::{Graph, graphs};
 pub use library::{EncodedConfig, Function, KernelCall, LaunchConfig, Library};

@@ -38,14 +38,14 @@ impl Graph {
     ) -> Result<Meaning, String> {
         let mut call = FunctionCall { function, positional, named };
         let meaning = match call.is_reduction(self) {
-            true => self.folded(&mut call)?,
-            false => Meaning::Value(self.called(&mut call)?),
+            true => self.parse_reduction(&mut call)?,
+            false => Meaning::Value(self.parse_value(&mut call)?),
         };
-        call.finish()?;
+        call.check_exhausted()?;
         Ok(meaning)
     }
 
-    fn folded(&mut self, call: &mut FunctionCall<'_>) -> Result<Meaning, String> {
+    fn parse_reduction(&mut self, call: &mut FunctionCall<'_>) -> Result<Meaning, String> {
         let function = call.function;
         let fold = match function {
             "sum" => Fold::Sum,
@@ -85,7 +85,7 @@ impl Graph {
         Ok(Meaning::Folded(fold, dims, x))
     }
 
-    fn called(&mut self, call: &mut FunctionCall<'_>) -> Result<Id, String> {
+    fn parse_value(&mut self, call: &mut FunctionCall<'_>) -> Result<Id, String> {
         let unary = match call.function {
             "neg" | "negative" => Some(Unary::Negate),
             "abs" | "absolute" => Some(Unary::Absolute),
@@ -282,7 +282,7 @@ impl FunctionCall<'_> {
     }
 
     /// Nothing may be left over.
-    fn finish(&self) -> Result<(), String> {
+    fn check_exhausted(&self) -> Result<(), String> {
         match (self.positional.len(), self.named.first()) {
             (0, None) => Ok(()),
             (0, Some((name, _))) => Err(format!("{} takes no argument '{name}'", self.function)),

@@ -20,7 +20,7 @@ const VERSIONED_USED: &CStr = c"used_dltensor_versioned";
 const EXCHANGE_API: &CStr = c"dlpack_exchange_api";
 
 /// What a tensor states of itself, whoever tells it.
-pub(super) struct Stated<'a> {
+pub(super) struct TensorDescription<'a> {
     pub data: u64,
     pub dtype: DType,
     pub device: Device,
@@ -33,24 +33,24 @@ pub(super) struct Stated<'a> {
 
 /// What is made of a tensor's statement: a [`View`], or a [`Memory`](super::Memory). Written where it is to stay: a processor that
 /// copies what it has just written piece by piece waits until all of it has arrived.
-pub(super) trait Reading: Copy {
+pub(super) trait TensorRecord: Copy {
     const UNREAD: Self;
-    /// Takes in all that is stated. After an error there is no telling what is there.
-    fn take(&mut self, stated: Stated<'_>) -> PyResult<()>;
-    /// The parts that a road may know better than the tensor's own statement: element type, and whether it may be written.
+    /// Takes in all that is description. After an error there is no telling what is there.
+    fn fill(&mut self, description: TensorDescription<'_>) -> PyResult<()>;
+    /// The parts that a reader may know better than the tensor's own statement: element type, and whether it may be written.
     fn amend(&mut self, dtype: Option<DType>, read_only: bool);
     fn dtype(&self) -> DType;
     /// Whether the elements may be a view of something of another sign (see `refuse_negated`).
     fn may_be_negated(&self) -> bool;
 }
 
-impl Reading for View {
+impl TensorRecord for View {
     const UNREAD: View = View::UNREAD;
 
     #[inline(always)]
-    fn take(&mut self, stated: Stated<'_>) -> PyResult<()> {
-        let Stated { data, dtype, device, read_only, fake, .. } = stated;
-        let rank = stated.shape.len();
+    fn fill(&mut self, description: TensorDescription<'_>) -> PyResult<()> {
+        let TensorDescription { data, dtype, device, read_only, fake, .. } = description;
+        let rank = description.shape.len();
         if rank > 3 {
             return Err(PyValueError::new_err(format!(
                 "has rank {rank}; operands have rank 0 to 3"
@@ -60,8 +60,8 @@ impl Reading for View {
         let mut contiguous = 1;
         for dim in (0..rank).rev() {
             let at = 3 - rank + dim;
-            let extent = stated.shape[dim];
-            let step = stated.strides.map_or(contiguous, |strides| strides[dim]);
+            let extent = description.shape[dim];
+            let step = description.strides.map_or(contiguous, |strides| strides[dim]);
             contiguous *= extent;
             if step < 0 {
                 return Err(PyValueError::new_err(format!(
@@ -97,7 +97,11 @@ impl Reading for View {
 /// # Safety
 /// `tensor.shape` and `tensor.strides` point to `tensor.ndim` numbers each, or are null where DLPack allows it.
 #[inline(always)]
-unsafe fn take_from<T: Reading>(tensor: &DLTensor, read_only: bool, into: &mut T) -> PyResult<()> {
+unsafe fn take_from<T: TensorRecord>(
+    tensor: &DLTensor,
+    read_only: bool,
+    into: &mut T,
+) -> PyResult<()> {
     let rank = tensor.ndim.max(0) as usize;
     let Some(device) = device_of(tensor.device) else {
         let kind = tensor.device.device_type.0;
@@ -124,7 +128,7 @@ unsafe fn take_from<T: Reading>(tensor: &DLTensor, read_only: bool, into: &mut T
         (tensor.data as u64).wrapping_add(tensor.byte_offset)
     };
     let dtype = DType::from_dlpack(tensor.dtype);
-    into.take(Stated { data, dtype, device, shape, strides, read_only, fake: false })
+    into.fill(TensorDescription { data, dtype, device, shape, strides, read_only, fake: false })
 }
 
 /// Whether `view` is what [`take_from`] would make of the tensor. No is the answer, too, where the tensor leaves its strides out or
@@ -147,7 +151,7 @@ unsafe fn is_view_of(tensor: &DLTensor, view: &View) -> bool {
         return false;
     }
     // SAFETY: the caller's.
-    unsafe { has_extents(view, tensor.shape, tensor.strides) }
+    unsafe { has_shape_and_strides(view, tensor.shape, tensor.strides) }
 }
 
 /// Whether a tensor of a view's rank has the view's extents and strides.
@@ -155,7 +159,11 @@ unsafe fn is_view_of(tensor: &DLTensor, view: &View) -> bool {
 /// # Safety
 /// Both arrays have as many numbers.
 #[inline(always)]
-pub(super) unsafe fn has_extents(view: &View, shape: *const i64, strides: *const i64) -> bool {
+pub(super) unsafe fn has_shape_and_strides(
+    view: &View,
+    shape: *const i64,
+    strides: *const i64,
+) -> bool {
     let first = 3 - view.rank;
     for at in first..3 {
         // SAFETY: the caller's.
@@ -210,23 +218,27 @@ impl ExchangeApi {
 
     /// Takes in what a tensor of this framework states. No reference is taken, nothing is allocated. False where the framework leaves
     /// the function out.
-    pub(super) fn read(self, tensor: &Bound<'_, PyAny>, into: &mut impl Reading) -> PyResult<bool> {
+    pub(super) fn read(
+        self,
+        tensor: &Bound<'_, PyAny>,
+        into: &mut impl TensorRecord,
+    ) -> PyResult<bool> {
         // SAFETY: a tensor's arrays stay valid until control goes back to Python, which is after they are copied.
-        let taken =
-            self.describe(tensor, |described| unsafe { take_from(described, false, into) })?;
+        let taken = self
+            .with_description(tensor, |described| unsafe { take_from(described, false, into) })?;
         taken.transpose().map(|taken| taken.is_some())
     }
 
     /// Whether a tensor still is what a view of it says, memory, type and shape.
-    pub(super) fn still_shows(self, tensor: &Bound<'_, PyAny>, view: &View) -> PyResult<bool> {
+    pub(super) fn matches_view(self, tensor: &Bound<'_, PyAny>, view: &View) -> PyResult<bool> {
         // SAFETY: as in `read`.
         Ok(self
-            .describe(tensor, |described| unsafe { is_view_of(described, view) })?
+            .with_description(tensor, |described| unsafe { is_view_of(described, view) })?
             .unwrap_or(false))
     }
 
     /// Hands a tensor's description, which is borrowed from it, to a function.
-    fn describe<T>(
+    fn with_description<T>(
         self,
         tensor: &Bound<'_, PyAny>,
         read: impl FnOnce(&DLTensor) -> T,
@@ -258,7 +270,10 @@ impl ExchangeApi {
 
 /// Takes in what the tensor in a capsule that `__dlpack__` returned states. The capsule is consumed, and what it owned released: the
 /// caller keeps the tensor itself alive.
-pub(super) fn read_capsule(capsule: &Bound<'_, PyAny>, into: &mut impl Reading) -> PyResult<()> {
+pub(super) fn read_capsule(
+    capsule: &Bound<'_, PyAny>,
+    into: &mut impl TensorRecord,
+) -> PyResult<()> {
     let object = capsule.as_ptr();
     // SAFETY: PyCapsule_IsValid accepts any object. A valid capsule of these names holds the structure that DLPack
     // defines for the name; renaming it hands us ownership, so that the deleter is ours to call, once.

@@ -1,4 +1,4 @@
-//! From a Python object to an operand view, by the fastest road that its type offers.
+//! From a Python object to an operand view, by the fastest reader that its type offers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,9 +7,9 @@ use pyo3::exceptions::{PyBufferError, PyException, PyMemoryError, PyTypeError, P
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
-use super::dlpack::{ExchangeApi, Reading, Stated, read_capsule};
+use super::dlpack::{ExchangeApi, TensorDescription, TensorRecord, read_capsule};
 use super::torch::Torch;
-use super::{DType, Device, Memory, Seen, View};
+use super::{DType, Device, Memory, ObjectCache, View};
 
 static USE_C_EXCHANGE: AtomicBool = AtomicBool::new(true);
 
@@ -24,49 +24,50 @@ pub fn set_c_exchange(on: bool) {
 
 /// How tensors of one type are read.
 #[derive(Clone, Copy)]
-enum Road {
+enum TensorReader {
     /// torch's own C functions, which spare its exchange table.
     Torch(&'static Torch),
     /// A table of C functions (torch 2.10 and later).
-    Exchange(ExchangeApi),
+    ExchangeTable(ExchangeApi),
     /// `__dlpack__`, a Python call.
-    Protocol,
+    DlpackMethod,
     /// torch's `FakeTensor`: shape, strides, type and device, with no memory.
-    Fake,
+    FakeTensor,
 }
 
-impl Road {
+impl TensorReader {
     fn exchange(self) -> Option<ExchangeApi> {
         match self {
-            Road::Torch(torch) => Some(torch.exchange),
-            Road::Exchange(api) => Some(api),
-            Road::Protocol | Road::Fake => None,
+            TensorReader::Torch(torch) => Some(torch.exchange),
+            TensorReader::ExchangeTable(api) => Some(api),
+            TensorReader::DlpackMethod | TensorReader::FakeTensor => None,
         }
     }
 }
 
-/// The road of each tensor type seen so far.
-static ROADS: Seen<Road> = Seen::nothing();
+/// The reader of each tensor type seen so far.
+static READERS: ObjectCache<TensorReader> = ObjectCache::empty();
 
-fn road_of(tensor: &Bound<'_, PyAny>) -> PyResult<Road> {
+fn reader_of(tensor: &Bound<'_, PyAny>) -> PyResult<TensorReader> {
     let tensor_type = tensor.get_type();
-    if let Some(road) = ROADS.find(&tensor_type) {
-        return Ok(*road);
+    if let Some(reader) = READERS.get(&tensor_type) {
+        return Ok(*reader);
     }
-    let road = if is_fake(&tensor_type)? {
-        Road::Fake
+    let reader = if is_fake(&tensor_type)? {
+        TensorReader::FakeTensor
     } else if let Some(api) = ExchangeApi::of_type(&tensor_type)? {
-        Torch::of_type(&tensor_type, api, tensor).map_or(Road::Exchange(api), Road::Torch)
+        Torch::of_type(&tensor_type, api, tensor)
+            .map_or(TensorReader::ExchangeTable(api), TensorReader::Torch)
     } else if tensor_type.hasattr("__dlpack__")? {
-        Road::Protocol
+        TensorReader::DlpackMethod
     } else {
         let name = tensor_type.name()?;
         return Err(PyTypeError::new_err(format!(
             "is a {name}, which is no tensor: it has no __dlpack__ (torch, NumPy, CuPy and JAX arrays have)"
         )));
     };
-    ROADS.note(&tensor_type, road);
-    Ok(road)
+    READERS.insert(&tensor_type, reader);
+    Ok(reader)
 }
 
 /// Whether this is torch's `FakeTensor` or derived from it. Recognised by name, since torch is not a dependency.
@@ -82,7 +83,7 @@ fn is_fake(tensor_type: &Bound<'_, PyType>) -> PyResult<bool> {
 /// The stream that the framework of this tensor works on at present, on a CUDA device: torch's and CuPy's current
 /// stream; for others the default stream.
 pub fn current_stream(tensor: &Bound<'_, PyAny>, device: i32) -> PyResult<u64> {
-    if let Some(api) = road_of(tensor)?.exchange() {
+    if let Some(api) = reader_of(tensor)?.exchange() {
         return api.current_stream(tensor.py(), device);
     }
     if is_cupy(tensor)? { cupy_stream(tensor.py()) } else { Ok(0) }
@@ -102,7 +103,7 @@ fn cupy_stream(py: Python<'_>) -> PyResult<u64> {
 }
 
 /// The stream that an export is to be ready on: of an array on a CUDA device, the caller's. Where that is none, it is CuPy's current one, on
-/// which a launch goes then; told of none, CuPy would have the default stream wait, which ends a capture.
+/// which a launch goes then; named_dtype of none, CuPy would have the default stream wait, which ends a capture.
 fn export_stream(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<Option<u64>> {
     if stream.is_none() && !is_cupy(tensor)? {
         return Ok(None);
@@ -118,13 +119,13 @@ fn export_stream(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<Opt
 
 /// Whether this is a tensor of a framework that tells its current stream through the exchange table: torch. Errors name the operand.
 pub fn has_current_stream(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let road = road_of(tensor).map_err(|error| named(tensor.py(), name, error))?;
-    Ok(road.exchange().is_some())
+    let reader = reader_of(tensor).map_err(|error| name_operand(tensor.py(), name, error))?;
+    Ok(reader.exchange().is_some())
 }
 
 /// Whether this is known to be a tensor of torch's own, not of a class that stands for others.
 pub fn is_plain_torch(tensor: &Bound<'_, PyAny>) -> bool {
-    matches!(ROADS.find(&tensor.get_type()), Some(Road::Torch(_)))
+    matches!(READERS.get(&tensor.get_type()), Some(TensorReader::Torch(_)))
 }
 
 /// The view of a tensor that the caller keeps alive. Errors name the operand.
@@ -134,8 +135,8 @@ pub fn read(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<View> {
 
 /// As `read`, to where the view is to stay.
 pub fn read_into(name: &str, tensor: &Bound<'_, PyAny>, view: &mut View) -> PyResult<()> {
-    let read = road_of(tensor).and_then(|road| read_by(road, tensor, None, view));
-    read.map_err(|error| named(tensor.py(), name, error))
+    let read = reader_of(tensor).and_then(|reader| read_with(reader, tensor, None, view));
+    read.map_err(|error| name_operand(tensor.py(), name, error))
 }
 
 /// The memory of a tensor of any rank that the caller keeps alive. Errors name the operand.
@@ -143,41 +144,41 @@ pub fn read_memory(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<Memory> {
     read_as(name, tensor)
 }
 
-fn read_as<T: Reading>(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<T> {
+fn read_as<T: TensorRecord>(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<T> {
     let mut reading = T::UNREAD;
-    let read = road_of(tensor).and_then(|road| read_by(road, tensor, None, &mut reading));
-    read.map(|()| reading).map_err(|error| named(tensor.py(), name, error))
+    let read = reader_of(tensor).and_then(|reader| read_with(reader, tensor, None, &mut reading));
+    read.map(|()| reading).map_err(|error| name_operand(tensor.py(), name, error))
 }
 
 /// An operand of some arguments: the user's tensor, and how it is read.
 pub struct Operand {
     pub name: &'static str,
     pub object: Py<PyAny>,
-    road: Road,
+    reader: TensorReader,
 }
 
 impl Operand {
     /// Takes a tensor and reads it. Errors name the operand.
     pub fn new(name: &'static str, tensor: &Bound<'_, PyAny>) -> PyResult<(Operand, View)> {
         let read = || {
-            let (road, mut view) = (road_of(tensor)?, View::UNREAD);
-            read_by(road, tensor, None, &mut view)?;
-            Ok((Operand { name, object: tensor.clone().unbind(), road }, view))
+            let (reader, mut view) = (reader_of(tensor)?, View::UNREAD);
+            read_with(reader, tensor, None, &mut view)?;
+            Ok((Operand { name, object: tensor.clone().unbind(), reader }, view))
         };
-        read().map_err(|error| named(tensor.py(), name, error))
+        read().map_err(|error| name_operand(tensor.py(), name, error))
     }
 
     /// A tensor of a type that has been seen before, yet to be read; None for others.
     #[inline(always)] // three times in every `GemmArguments`
     pub fn of_known_type(name: &'static str, tensor: &Bound<'_, PyAny>) -> Option<Operand> {
-        let road = *ROADS.find(&tensor.get_type())?;
-        Some(Operand { name, object: tensor.clone().unbind(), road })
+        let reader = *READERS.get(&tensor.get_type())?;
+        Some(Operand { name, object: tensor.clone().unbind(), reader })
     }
 
     /// Reads the tensor as it is when it becomes an operand.
     pub fn read(&self, py: Python<'_>, view: &mut View) -> PyResult<()> {
-        read_by(self.road, self.object.bind(py), None, view)
-            .map_err(|error| named(py, self.name, error))
+        read_with(self.reader, self.object.bind(py), None, view)
+            .map_err(|error| name_operand(py, self.name, error))
     }
 
     pub fn clone_ref(&self, py: Python<'_>) -> Operand {
@@ -187,31 +188,31 @@ impl Operand {
     /// Whether the tensor is known to be what a view of it says: same memory, type and shape. A few nanoseconds for a tensor
     /// with an exchange table; for others the answer is no, and they have to be read again.
     #[inline(always)] // of three tensors in every launch
-    pub fn still_shows(&self, py: Python<'_>, view: &View) -> PyResult<bool> {
-        match self.road {
-            Road::Torch(torch) if uses_c_exchange() => {
-                Ok(torch.still_shows(self.object.bind(py), view))
+    pub fn matches_view(&self, py: Python<'_>, view: &View) -> PyResult<bool> {
+        match self.reader {
+            TensorReader::Torch(torch) if uses_c_exchange() => {
+                Ok(torch.matches_view(self.object.bind(py), view))
             }
-            _ => self.still_shows_by_table(py, view),
+            _ => self.matches_view_by_exchange(py, view),
         }
     }
 
     #[cold]
-    fn still_shows_by_table(&self, py: Python<'_>, view: &View) -> PyResult<bool> {
-        match self.road {
-            Road::Exchange(api) if uses_c_exchange() => api
-                .still_shows(self.object.bind(py), view)
-                .map_err(|error| named(py, self.name, error)),
+    fn matches_view_by_exchange(&self, py: Python<'_>, view: &View) -> PyResult<bool> {
+        match self.reader {
+            TensorReader::ExchangeTable(api) if uses_c_exchange() => api
+                .matches_view(self.object.bind(py), view)
+                .map_err(|error| name_operand(py, self.name, error)),
             _ => Ok(false),
         }
     }
 
     /// Reads the tensor again: its memory may have moved since (`resize_`, `set_`, `.data = ...`). `stream`, where the
-    /// road is `__dlpack__`, is the CUDA stream that the result is to be ready on.
+    /// reader is `__dlpack__`, is the CUDA stream that the result is to be ready on.
     pub fn reread(&self, py: Python<'_>, stream: Option<u64>) -> PyResult<View> {
         let mut view = View::UNREAD;
-        let read = read_by(self.road, self.object.bind(py), stream, &mut view);
-        read.map(|()| view).map_err(|error| named(py, self.name, error))
+        let read = read_with(self.reader, self.object.bind(py), stream, &mut view);
+        read.map(|()| view).map_err(|error| name_operand(py, self.name, error))
     }
 }
 
@@ -225,7 +226,7 @@ pub fn without_memory(name: &str) -> PyErr {
 /// The exception with the operand's name in front of its message. What a framework raises otherwise (torch: a RuntimeError
 /// with its C++ stack) becomes the BufferError that DLPack asks for.
 /// An interrupt, an exit, and memory that ran out have nothing to do with the operand, and stay what they are.
-fn named(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
+fn name_operand(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
     if !error.is_instance_of::<PyException>(py) || error.is_instance_of::<PyMemoryError>(py) {
         return error;
     }
@@ -246,7 +247,7 @@ fn named(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
 
 /// torch's imaginary part of a conjugate is a view whose sign is flipped when it is read, which DLPack cannot say. Such
 /// a view steps by even strides over its complex parent, so that the question need not be asked of other tensors.
-fn refuse_negated(tensor: &Bound<'_, PyAny>, reading: &impl Reading) -> PyResult<()> {
+fn refuse_negated(tensor: &Bound<'_, PyAny>, reading: &impl TensorRecord) -> PyResult<()> {
     if !reading.may_be_negated() {
         return Ok(());
     }
@@ -258,38 +259,38 @@ fn refuse_negated(tensor: &Bound<'_, PyAny>, reading: &impl Reading) -> PyResult
     Ok(())
 }
 
-fn read_by(
-    road: Road,
+fn read_with(
+    reader: TensorReader,
     tensor: &Bound<'_, PyAny>,
     stream: Option<u64>,
-    into: &mut impl Reading,
+    into: &mut impl TensorRecord,
 ) -> PyResult<()> {
-    if let Some(api) = road.exchange()
+    if let Some(api) = reader.exchange()
         && uses_c_exchange()
     {
-        let taken = match road {
-            Road::Torch(torch) => torch.read(tensor, into).transpose()?.is_some(),
+        let filled = match reader {
+            TensorReader::Torch(torch) => torch.read(tensor, into).transpose()?.is_some(),
             _ => false,
         };
-        if taken {
+        if filled {
             return refuse_negated(tensor, into);
         }
         if api.read(tensor, into)? {
-            tell_narrow(tensor, into)?;
+            correct_narrow_dtype(tensor, into)?;
             return refuse_negated(tensor, into);
         }
     }
-    read_slowly(road, tensor, stream, into)
+    read_slowly(reader, tensor, stream, into)
 }
 
 #[cold]
 fn read_slowly(
-    road: Road,
+    reader: TensorReader,
     tensor: &Bound<'_, PyAny>,
     stream: Option<u64>,
-    into: &mut impl Reading,
+    into: &mut impl TensorRecord,
 ) -> PyResult<()> {
-    if let Road::Fake = road {
+    if let TensorReader::FakeTensor = reader {
         read_fake(tensor, into)
     } else {
         read_protocol(tensor, stream, into)
@@ -299,7 +300,7 @@ fn read_slowly(
 fn read_protocol(
     tensor: &Bound<'_, PyAny>,
     stream: Option<u64>,
-    into: &mut impl Reading,
+    into: &mut impl TensorRecord,
 ) -> PyResult<()> {
     let py = tensor.py();
     // torch refuses to export what autograd watches. Its values are what is asked for here, as in `torch.mm(out=)`
@@ -319,7 +320,7 @@ fn read_protocol(
     };
     let kwargs = PyDict::new(py);
     kwargs.set_item("max_version", (1, 3))?;
-    // torch's users order their streams themselves, on either road; others expect the exchange to do it.
+    // torch's users order their streams themselves, on either reader; others expect the exchange to do it.
     if !is_torch && let Some(handle) = export_stream(tensor, stream)? {
         // DLPack's numbering: 1 is the legacy default stream, which CUDA itself calls 0.
         kwargs.set_item("stream", if handle == 0 { 1 } else { handle })?;
@@ -333,7 +334,7 @@ fn read_protocol(
         other => other?,
     };
     read_capsule(&capsule, into)?;
-    tell_narrow(tensor, into)?;
+    correct_narrow_dtype(tensor, into)?;
     refuse_negated(tensor, into)?;
     // JAX arrays never change, but their export does not say so.
     into.amend(dtype, tensor.get_type().module()?.to_cow()?.starts_with("jax"));
@@ -342,12 +343,12 @@ fn read_protocol(
 
 /// Where elements are narrower than a byte, the tensor's own word for their type: torch tells DLPack that they are bytes.
 #[inline(always)]
-fn tell_narrow(tensor: &Bound<'_, PyAny>, into: &mut impl Reading) -> PyResult<()> {
+fn correct_narrow_dtype(tensor: &Bound<'_, PyAny>, into: &mut impl TensorRecord) -> PyResult<()> {
     if matches!(into.dtype(), DType::I8 | DType::U8)
         && let Some(dtype) = tensor.getattr_opt("dtype")?
     {
-        let told = DType::describe(&dtype.str()?.to_cow()?);
-        into.amend((told.bits() < 8).then_some(told), false);
+        let named_dtype = DType::describe(&dtype.str()?.to_cow()?);
+        into.amend((named_dtype.bits() < 8).then_some(named_dtype), false);
     }
     Ok(())
 }
@@ -363,7 +364,7 @@ fn extension_dtype(tensor: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
     Ok(dtype.filter(|d| matches!(d, DType::Bf16 | DType::E4m3 | DType::E5m2)))
 }
 
-fn read_fake(tensor: &Bound<'_, PyAny>, into: &mut impl Reading) -> PyResult<()> {
+fn read_fake(tensor: &Bound<'_, PyAny>, into: &mut impl TensorRecord) -> PyResult<()> {
     let shape: Vec<i64> = tensor.getattr("shape")?.extract()?;
     let strides: Vec<i64> = tensor.call_method0("stride")?.extract()?;
     let device = tensor.getattr("device")?;
@@ -380,5 +381,13 @@ fn read_fake(tensor: &Bound<'_, PyAny>, into: &mut impl Reading) -> PyResult<()>
     let name = tensor.getattr("dtype")?.str()?;
     let dtype = DType::describe(&name.to_cow()?);
     let (shape, strides) = (shape.as_slice(), Some(strides.as_slice()));
-    into.take(Stated { data: 0, dtype, device, shape, strides, read_only: false, fake: true })
+    into.fill(TensorDescription {
+        data: 0,
+        dtype,
+        device,
+        shape,
+        strides,
+        read_only: false,
+        fake: true,
+    })
 }

@@ -11,28 +11,28 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
-use super::dlpack::{ExchangeApi, Reading, Stated, has_extents};
+use super::dlpack::{ExchangeApi, TensorDescription, TensorRecord, has_shape_and_strides};
 use super::{DType, Device, View};
 
 /// `AtenTensorHandle`: the address of an `at::Tensor`.
 type Handle = *const c_void;
 /// A function that writes what it is asked for, and returns 0 if it could.
-type Get<T> = unsafe extern "C" fn(Handle, *mut T) -> i32;
+type Getter<T> = unsafe extern "C" fn(Handle, *mut T) -> i32;
 
-/// How torch's tensors are asked.
+/// How torch's tensors are query.
 pub(super) struct Torch {
     pub exchange: ExchangeApi,
     /// Bytes from the start of a tensor's Python object to the `at::Tensor` in it.
     offset: usize,
-    data_ptr: Get<*const c_void>,
-    dim: Get<i64>,
-    sizes: Get<*const i64>,
-    strides: Get<*const i64>,
-    storage_offset: Get<i64>,
-    dtype: Get<i32>,
-    layout: Get<i32>,
-    device_type: Get<i32>,
-    device_index: Get<i32>,
+    data_ptr: Getter<*const c_void>,
+    dim: Getter<i64>,
+    sizes: Getter<*const i64>,
+    strides: Getter<*const i64>,
+    storage_offset: Getter<i64>,
+    dtype: Getter<i32>,
+    layout: Getter<i32>,
+    device_type: Getter<i32>,
+    device_index: Getter<i32>,
     /// What torch's numbers mean: each type by its number, and the numbers of the devices and the layout that operands may have.
     dtypes: [Option<DType>; 64],
     cpu: i32,
@@ -75,14 +75,14 @@ impl Torch {
 
     fn open(exchange: ExchangeApi, tensor: &Bound<'_, PyAny>) -> Option<Torch> {
         let library = loaded_library()?;
-        let offset = offset_of_handle(tensor, &library).ok()??;
+        let offset = find_handle_offset(tensor, &library).ok()??;
         let mut dtypes = [None; 64];
         for dtype in DType::all() {
-            let number = number(&library, &format!("dtype_{dtype}"))?;
+            let number = constant(&library, &format!("dtype_{dtype}"))?;
             *dtypes.get_mut(usize::try_from(number).ok()?)? = Some(dtype);
         }
         let (cpu, cuda) =
-            (number(&library, "device_type_cpu")?, number(&library, "device_type_cuda")?);
+            (constant(&library, "device_type_cpu")?, constant(&library, "device_type_cuda")?);
         // SAFETY: the functions of these names have these types: shim.h.
         unsafe {
             Some(Torch {
@@ -100,7 +100,7 @@ impl Torch {
                 dtypes,
                 cpu,
                 cuda,
-                strided: number(&library, "layout_strided")?,
+                strided: constant(&library, "layout_strided")?,
                 _library: library,
             })
         }
@@ -111,23 +111,23 @@ impl Torch {
     pub(super) fn read(
         &self,
         tensor: &Bound<'_, PyAny>,
-        into: &mut impl Reading,
+        into: &mut impl TensorRecord,
     ) -> Option<PyResult<()>> {
-        let asked = TensorQuery { torch: self, handle: self.handle(tensor) };
+        let query = TensorQuery { torch: self, handle: self.handle(tensor) };
         // In an order in which nothing is asked that a tensor without plain memory would not answer.
-        if asked.get(self.layout)? != self.strided {
+        if query.get(self.layout)? != self.strided {
             return None;
         }
-        let (dtype, device) = (asked.dtype()?, asked.device()?);
-        let rank = usize::try_from(asked.get(self.dim)?).ok()?;
-        let (sizes, strides) = (asked.get(self.sizes)?, asked.get(self.strides)?);
-        let (data, offset) = (asked.get(self.data_ptr)? as u64, asked.get(self.storage_offset)?);
+        let (dtype, device) = (query.dtype()?, query.device()?);
+        let rank = usize::try_from(query.get(self.dim)?).ok()?;
+        let (sizes, strides) = (query.get(self.sizes)?, query.get(self.strides)?);
+        let (data, offset) = (query.get(self.data_ptr)? as u64, query.get(self.storage_offset)?);
         // Of a tensor inside a storage that was freed (`resize_(0)`), torch tells how far from address 0 it would be.
         let freed = data == offset.wrapping_mul(dtype.bytes()) as u64;
         let data = if freed { 0 } else { data };
         // SAFETY: both arrays have `rank` numbers, and are the tensor's until control goes back to Python.
-        let (shape, strides) = unsafe { (numbers(sizes, rank), numbers(strides, rank)) };
-        let stated = Stated {
+        let (shape, strides) = unsafe { (slice_at(sizes, rank), slice_at(strides, rank)) };
+        let description = TensorDescription {
             data,
             dtype,
             device,
@@ -136,29 +136,29 @@ impl Torch {
             read_only: false,
             fake: false,
         };
-        Some(into.take(stated))
+        Some(into.fill(description))
     }
 
     /// Whether a tensor is known to be what a view of it says.
     #[inline(always)]
-    pub(super) fn still_shows(&self, tensor: &Bound<'_, PyAny>, view: &View) -> bool {
+    pub(super) fn matches_view(&self, tensor: &Bound<'_, PyAny>, view: &View) -> bool {
         self.compare(tensor, view).unwrap_or(false)
     }
 
     #[inline(always)]
     fn compare(&self, tensor: &Bound<'_, PyAny>, view: &View) -> Option<bool> {
-        let asked = TensorQuery { torch: self, handle: self.handle(tensor) };
+        let query = TensorQuery { torch: self, handle: self.handle(tensor) };
         // In the order of `read`, but for the layout: what has another has none of the strides either, and torch says so.
-        let same = asked.dtype()? == view.dtype
-            && asked.device()? == view.device
-            && asked.get(self.dim)? == view.rank as i64;
+        let same = query.dtype()? == view.dtype
+            && query.device()? == view.device
+            && query.get(self.dim)? == view.rank as i64;
         if !same {
             return Some(false);
         }
-        let (sizes, strides) = (asked.get(self.sizes)?, asked.get(self.strides)?);
+        let (sizes, strides) = (query.get(self.sizes)?, query.get(self.strides)?);
         // SAFETY: as in `read`.
-        let same = unsafe { has_extents(view, sizes, strides) };
-        Some(same && asked.get(self.data_ptr)? as u64 == view.data)
+        let same = unsafe { has_shape_and_strides(view, sizes, strides) };
+        Some(same && query.get(self.data_ptr)? as u64 == view.data)
     }
 
     fn handle(&self, tensor: &Bound<'_, PyAny>) -> Handle {
@@ -166,7 +166,7 @@ impl Torch {
     }
 }
 
-/// A tensor that is being asked.
+/// A tensor that is being query.
 struct TensorQuery<'a> {
     torch: &'a Torch,
     handle: Handle,
@@ -174,7 +174,7 @@ struct TensorQuery<'a> {
 
 impl TensorQuery<'_> {
     #[inline(always)]
-    fn get<T>(&self, function: Get<T>) -> Option<T> {
+    fn get<T>(&self, function: Getter<T>) -> Option<T> {
         let mut value = MaybeUninit::uninit();
         // SAFETY: the handle points to the `at::Tensor` in a Python object of torch's class, which the caller holds, and with it the
         // GIL: nobody changes it meanwhile. The functions catch what they call throws, and write where they return 0.
@@ -199,7 +199,7 @@ impl TensorQuery<'_> {
 
 /// # Safety
 /// There are as many numbers at the address, for as long as the slice is looked at.
-unsafe fn numbers<'a>(pointer: *const i64, count: usize) -> &'a [i64] {
+unsafe fn slice_at<'a>(pointer: *const i64, count: usize) -> &'a [i64] {
     if count == 0 {
         return &[]; // there may be no array
     }
@@ -209,7 +209,7 @@ unsafe fn numbers<'a>(pointer: *const i64, count: usize) -> &'a [i64] {
 
 /// Where a tensor's Python object has its `at::Tensor`, which is one pointer to what torch keeps of the tensor. A handle made for the
 /// purpose tells that pointer, and the object's words are searched for it.
-fn offset_of_handle(tensor: &Bound<'_, PyAny>, library: &Library) -> PyResult<Option<usize>> {
+fn find_handle_offset(tensor: &Bound<'_, PyAny>, library: &Library) -> PyResult<Option<usize>> {
     let py = tensor.py();
     // SAFETY: the function of this name has this type: shim.h.
     let delete = unsafe {
@@ -254,12 +254,12 @@ fn loaded_library() -> Option<Library> {
 }
 
 /// A constant of torch's, which a function of this name returns.
-fn number(library: &Library, name: &str) -> Option<i32> {
+fn constant(library: &Library, name: &str) -> Option<i32> {
     // SAFETY: the functions that are asked for take nothing and return a number: shim.h.
     unsafe {
         library
             .get::<unsafe extern "C" fn() -> i32>(format!("aoti_torch_{name}"))
             .ok()
-            .map(|constant| constant())
+            .map(|function| function())
     }
 }

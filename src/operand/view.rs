@@ -1,4 +1,4 @@
-//! The operand view: all that the rest of the road knows of a tensor.
+//! The operand view: all that the rest of the reader knows of a tensor.
 
 use std::fmt;
 
@@ -91,7 +91,7 @@ impl View {
     /// Whether the elements fill their range of memory without gaps, each once, in whatever order.
     pub fn is_contiguous(&self) -> bool {
         let mut reach = 1;
-        self.steps().all(|(stride, extent)| {
+        self.strided_dims().all(|(stride, extent)| {
             let next = stride == reach;
             reach *= extent;
             next
@@ -99,7 +99,7 @@ impl View {
     }
 
     /// (stride, extent) of the dimensions that are stepped along, smallest stride first.
-    fn steps(&self) -> impl Iterator<Item = (i64, i64)> {
+    fn strided_dims(&self) -> impl Iterator<Item = (i64, i64)> {
         // In place, since it is done for every output; mostly the order is right as it is.
         let mut dims = [2, 1, 0].map(|dim| (self.stride[dim], self.shape[dim]));
         for (at, next) in [(0, 1), (1, 2), (0, 1)] {
@@ -117,7 +117,7 @@ impl View {
             return false;
         }
         let mut reach = 0;
-        for (stride, extent) in self.steps() {
+        for (stride, extent) in self.strided_dims() {
             if stride <= reach {
                 return true;
             }
@@ -143,7 +143,7 @@ impl View {
     /// of each period lies beside what the other reads.
     fn interleaves(&self, other: &View) -> bool {
         let distance = other.data as i64 - self.data as i64;
-        [self, other].into_iter().flat_map(View::byte_steps).any(|(pitch, _)| {
+        [self, other].into_iter().flat_map(View::byte_strided_dims).any(|(pitch, _)| {
             let offset = distance.rem_euclid(pitch);
             offset >= self.window(pitch) && offset + other.window(pitch) <= pitch
         })
@@ -151,14 +151,14 @@ impl View {
 
     /// The bytes that the view reaches over within one period of a pitch: what steps by whole periods adds nothing.
     fn window(&self, pitch: i64) -> i64 {
-        let within = self.byte_steps().filter(|(step, _)| step % pitch != 0);
+        let within = self.byte_strided_dims().filter(|(step, _)| step % pitch != 0);
         self.dtype.bytes() + within.map(|(step, extent)| step * (extent - 1)).sum::<i64>()
     }
 
     /// (bytes, extent) of the dimensions that are stepped along.
-    fn byte_steps(&self) -> impl Iterator<Item = (i64, i64)> {
+    fn byte_strided_dims(&self) -> impl Iterator<Item = (i64, i64)> {
         let bytes = self.dtype.bytes();
-        self.steps()
+        self.strided_dims()
             .filter(|(stride, _)| *stride > 0)
             .map(move |(stride, extent)| (stride * bytes, extent))
     }

@@ -36,14 +36,15 @@ pub fn fuse(
     }
     let mut input_types = Vec::with_capacity(inputs.len());
     let mut values = Vec::with_capacity(inputs.len());
-    for (name, given) in inputs {
-        let (input, value) = match given {
+    for (name, operand) in inputs {
+        let (input, value) = match operand {
             OperandValue::Tensor(view) => {
-                check_tensor(name, view, out)?;
+                check_type_and_device(name, view, out)?;
                 let (shape, out_shape) = (view.user_shape().to_vec(), out.user_shape().to_vec());
-                let wide = view.broadcast(out.shape);
-                let wide = wide.ok_or(ProblemError::NotBroadcast { name, shape, out_shape })?;
-                (Input::Tensor(TensorType::of(&wide)), Value::Tensor(wide))
+                let broadcast = view.broadcast(out.shape);
+                let broadcast =
+                    broadcast.ok_or(ProblemError::NotBroadcast { name, shape, out_shape })?;
+                (Input::Tensor(TensorType::of(&broadcast)), Value::Tensor(broadcast))
             }
             // Behind a float accumulator every number is a float: whether it was written 2 or 2.0 is no other program.
             OperandValue::Number(Number::Integer(value)) if accumulator.is_integer() => {
@@ -62,17 +63,17 @@ pub fn fuse(
     let mut output_types = Vec::with_capacity(outputs.len());
     let mut reduced = Vec::with_capacity(outputs.len());
     let mut views = Vec::with_capacity(outputs.len());
-    for ((name, given), output) in outputs.iter().zip(&graph.outputs) {
+    for ((name, operand), output) in outputs.iter().zip(&graph.outputs) {
         if *name == MAIN_OUTPUT {
             output_types.push(TensorType::any(DType::F32));
             reduced.push([false; 3]);
             views.push(None);
             continue;
         }
-        let OperandValue::Tensor(view) = given else {
+        let OperandValue::Tensor(view) = operand else {
             return Err(ProblemError::NotTensor { name });
         };
-        check_tensor(name, view, out)?;
+        check_type_and_device(name, view, out)?;
         let view = &match &output.fold {
             None if view.shape != out.shape => {
                 let (shape, out_shape) = (view.user_shape().to_vec(), out.user_shape().to_vec());
@@ -83,7 +84,7 @@ pub fn fuse(
                 *view
             }
             Some((fold, dims)) => {
-                let along = reduced_dims(name, dims, problem)?;
+                let along = resolve_dims(name, dims, problem)?;
                 if *fold == Fold::Maximum && (0..3).any(|dim| along[dim] && out.shape[dim] == 0) {
                     return Err(ProblemError::EmptyMaximum {
                         name,
@@ -91,7 +92,7 @@ pub fn fuse(
                     });
                 }
                 reduced.push(along);
-                reduced_view(name, view, out, along)?
+                view_of_reduction(name, view, out, along)?
             }
         };
         if view.read_only {
@@ -102,12 +103,12 @@ pub fn fuse(
             return Err(ProblemError::SelfOverlap { name, shape, stride });
         }
         let view = View { rank: 3, ..*view };
-        if let Some((other, _)) = written.iter().find(|(_, earlier)| meet(&view, earlier)) {
+        if let Some((other, _)) = written.iter().find(|(_, earlier)| may_overlap(&view, earlier)) {
             return Err(ProblemError::SharedOutputs { name, other });
         }
         let product = problem.operands();
         let (_, factors) = product.split_last().unwrap_or((&("out", out), &[]));
-        if let Some((other, _)) = factors.iter().find(|(_, factor)| meet(&view, factor)) {
+        if let Some((other, _)) = factors.iter().find(|(_, factor)| may_overlap(&view, factor)) {
             return Err(ProblemError::OverwrittenInput { name, other });
         }
         written.push((name, view));
@@ -125,7 +126,7 @@ pub fn fuse(
             let same = input.data == output.data
                 && input.stride == output.stride
                 && input.dtype == output.dtype;
-            if meet(output, input) && !same {
+            if may_overlap(output, input) && !same {
                 return Err(ProblemError::OverwrittenInput { name, other });
             }
         }
@@ -149,7 +150,7 @@ pub fn fuse(
 }
 
 /// Which of batch, m and n the dimensions are that the user names, counted in the output's own.
-fn reduced_dims(
+fn resolve_dims(
     name: &'static str,
     dims: &[i32],
     problem: &Problem,
@@ -176,7 +177,7 @@ fn reduced_dims(
 }
 
 /// The view of a reduction's output, with extent 1 along what is reduced. The user may have kept those dimensions, or not.
-fn reduced_view(
+fn view_of_reduction(
     name: &'static str,
     view: &View,
     out: &View,
@@ -203,11 +204,11 @@ fn reduced_view(
 }
 
 /// Whether writing one may change what is read or written through the other. Without memory, nobody knows.
-fn meet(output: &View, other: &View) -> bool {
+fn may_overlap(output: &View, other: &View) -> bool {
     !output.fake && !other.fake && output.may_alias(other)
 }
 
-fn check_tensor(name: &'static str, view: &View, out: &View) -> Result<(), ProblemError> {
+fn check_type_and_device(name: &'static str, view: &View, out: &View) -> Result<(), ProblemError> {
     if matches!(view.dtype, DType::Other { .. }) {
         let known: Vec<String> = DType::all().map(|dtype| dtype.to_string()).collect();
         return Err(ProblemError::EpilogueType {

@@ -4,7 +4,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyString};
 
-use crate::operand::{DType, Seen};
+use crate::operand::{DType, ObjectCache};
 
 /// An element type. Compares equal to whatever names it: torch's and NumPy's dtypes, the classes of NVIDIA's
 /// `cutlass`, and strings such as `"float16"`.
@@ -55,21 +55,21 @@ impl PyDType {
 }
 
 /// Objects seen to name a type: `torch.float32` and `cutlass.Float32` are one object each.
-static KNOWN: Seen<DType> = Seen::nothing();
+static KNOWN: ObjectCache<DType> = ObjectCache::empty();
 
 /// The type that an object names: one of ours, a torch or NumPy dtype, a scalar class of NumPy or `ml_dtypes`, a class of
 /// NVIDIA's `cutlass` (recognised by its name), or a string.
 pub fn parse(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     match known(object) {
         Some(dtype) => Ok(*dtype),
-        None => parse_slowly(object).inspect(|dtype| KNOWN.note(object, *dtype)),
+        None => parse_slowly(object).inspect(|dtype| KNOWN.insert(object, *dtype)),
     }
 }
 
 /// As `parse`, of an object that has named a type before.
 #[inline(always)] // in every `GemmArguments`
 pub fn known(object: &Bound<'_, PyAny>) -> Option<&'static DType> {
-    KNOWN.find(object)
+    KNOWN.get(object)
 }
 
 fn parse_slowly(object: &Bound<'_, PyAny>) -> PyResult<DType> {

@@ -295,7 +295,7 @@ impl EpilogueArguments {
         for (name, _, parameter) in &self.operands {
             if let Parameter::Tensor(operand, view) = parameter
                 && *name != MAIN_OUTPUT
-                && !operand.still_shows(py, view)?
+                && !operand.matches_view(py, view)?
             {
                 return Ok(false);
             }

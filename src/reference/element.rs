@@ -55,7 +55,7 @@ impl Element for f16 {
         let (sign, magnitude) =
             (u64::from(self.to_bits() >> 15), u64::from(self.to_bits() & 0x7fff));
         let value = match magnitude < 0x7c00 {
-            true => spelled(magnitude, 10, 15),
+            true => finite_value(magnitude, 10, 15),
             false => f64::from_bits(0x7ff << 52 | magnitude << 42),
         };
         f64::from_bits(value.to_bits() | sign << 63)
@@ -106,7 +106,7 @@ fn round_to_odd(value: f64) -> f32 {
 }
 
 /// The finite value that the bits below the sign of a short float spell: exponent, then `mantissa` bits.
-const fn spelled(magnitude: u64, mantissa: u32, bias: u64) -> f64 {
+const fn finite_value(magnitude: u64, mantissa: u32, bias: u64) -> f64 {
     let bits = (magnitude << (52 - mantissa)) + ((1023 - bias) << 52);
     if magnitude >> mantissa != 0 {
         return f64::from_bits(bits);
@@ -137,7 +137,7 @@ impl<const M: u32> F8<M> {
         while magnitude <= Self::LIMIT {
             let value = match magnitude == Self::LIMIT {
                 true => [f64::INFINITY, f64::NAN][(M == 3) as usize],
-                false => spelled(magnitude as u64, M, Self::BIAS),
+                false => finite_value(magnitude as u64, M, Self::BIAS),
             };
             decoded[magnitude as usize] = value;
             decoded[magnitude as usize + 128] = -value;

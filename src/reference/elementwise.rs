@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::epilogue::{Scratch, store};
+use super::epilogue::{EpilogueScratch, store_region};
 use super::scratch::{ScratchMatrix, regions};
 use crate::epilogue::BoundEpilogue;
 use crate::problem::{ElementwiseProblem, Problem};
@@ -14,7 +14,7 @@ pub unsafe fn add(problem: &ElementwiseProblem, epilogue: Option<&BoundEpilogue>
     let accumulator = Problem::Elementwise(*problem).accumulator();
     let integers = a.dtype.is_integer() && b.dtype.is_integer();
     regions(out.shape, 32, 1024).for_each_init(
-        <(ScratchMatrix, ScratchMatrix, Scratch)>::default,
+        <(ScratchMatrix, ScratchMatrix, EpilogueScratch)>::default,
         |(left, right, scratch), region| {
             // SAFETY: regions lie within the shape that the views share, and the types are known.
             unsafe {
@@ -29,7 +29,7 @@ pub unsafe fn add(problem: &ElementwiseProblem, epilogue: Option<&BoundEpilogue>
                 }
             }
             // SAFETY: as above, and no two regions of an output meet.
-            unsafe { store(left, accumulator, epilogue, out, &region, integers, scratch) };
+            unsafe { store_region(left, accumulator, epilogue, out, &region, integers, scratch) };
         },
     );
 }

@@ -1,4 +1,4 @@
-//! Epilogues behind the reference's sums: the same graph that becomes a GPU's functor, node by node over a block.
+//! Epilogues behind the reference's sums: the same graph that becomes a GPU's functor, node by node over a matrix.
 //!
 //! Each operation is computed in float64 and rounded to the type that it has on a GPU: float32, float64 behind a float64
 //! accumulator, int32 that wraps. For `+ - * /` and square roots that is float32 arithmetic to the bit; for the others it
@@ -13,16 +13,16 @@ use crate::epilogue::{
 };
 use crate::operand::{DType, View};
 
-/// Memory for values, kept from one block to the next.
+/// Memory for values, kept from one matrix to the next.
 #[derive(Default)]
-pub struct Scratch {
+pub struct EpilogueScratch {
     /// Of each node, row-major.
     nodes: Vec<Vec<f64>>,
     operand: ScratchMatrix,
     result: ScratchMatrix,
 }
 
-/// What one region contributes to the outputs that are reduced: for each of them a block with one row, one column, or one element.
+/// What one region contributes to the outputs that are reduced: for each of them a matrix with one row, one column, or one element.
 pub type Partial = Vec<ScratchMatrix>;
 
 /// Writes sums to a region of the output, by way of the epilogue if there is one. `wrap`: they are integers, of which an int32
@@ -30,14 +30,14 @@ pub type Partial = Vec<ScratchMatrix>;
 ///
 /// # Safety
 /// As for [`ScratchMatrix::store`], for the output as well as for the epilogue's tensors.
-pub unsafe fn store(
+pub unsafe fn store_region(
     sums: &ScratchMatrix,
     accumulator: DType,
     epilogue: Option<&BoundEpilogue>,
     out: &View,
     region: &Region,
     wrap: bool,
-    scratch: &mut Scratch,
+    scratch: &mut EpilogueScratch,
 ) -> Partial {
     let Some(bound) = epilogue else {
         // SAFETY: the caller's.
@@ -47,7 +47,7 @@ pub unsafe fn store(
     let graph = &bound.epilogue.graph;
     let kinds = bound.epilogue.kinds(accumulator);
     let double = compute_type(accumulator) == DType::F64;
-    let round = |kind: Kind, value: f64| rounded(kind, double, value);
+    let round = |kind: Kind, value: f64| round_to_kind(kind, double, value);
     let (rows, columns) = (sums.rows, sums.columns);
     let used = graph.used();
     scratch.nodes.resize_with(graph.nodes.len(), Vec::new);
@@ -88,9 +88,10 @@ pub unsafe fn store(
             Node::Compare(comparison, left, right) => {
                 let common = kinds[left as usize].max(kinds[right as usize]);
                 let pairs = as_common(left, common).zip(as_common(right, common));
-                values.extend(
-                    pairs.map(|(left, right)| f64::from(u8::from(holds(comparison, left, right)))),
-                );
+                values
+                    .extend(pairs.map(|(left, right)| {
+                        f64::from(u8::from(compare(comparison, left, right)))
+                    }));
             }
             Node::Select { condition, yes, no } => {
                 let choices = of(condition).iter().zip(of(yes)).zip(of(no));
@@ -111,7 +112,7 @@ pub unsafe fn store(
     for (at, (output, view)) in graph.outputs.iter().zip(&bound.outputs).enumerate() {
         if let Some((fold, _)) = output.fold {
             let values = &scratch.nodes[output.node as usize];
-            partial.push(folded(fold, bound.epilogue.reduced[at], values, rows, columns));
+            partial.push(reduce_region(fold, bound.epilogue.reduced[at], values, rows, columns));
             continue;
         }
         let result = &mut scratch.result;
@@ -130,22 +131,22 @@ pub unsafe fn store(
 }
 
 /// A region's values reduced along its rows' or its columns' direction, or both.
-fn folded(
+fn reduce_region(
     fold: Fold,
     [_, along_m, along_n]: [bool; 3],
     values: &[f64],
     rows: usize,
     columns: usize,
 ) -> ScratchMatrix {
-    let mut block = ScratchMatrix::default();
-    block.clear(if along_m { 1 } else { rows }, if along_n { 1 } else { columns });
-    block.values.fill(identity(fold));
+    let mut matrix = ScratchMatrix::default();
+    matrix.clear(if along_m { 1 } else { rows }, if along_n { 1 } else { columns });
+    matrix.values.fill(identity(fold));
     for (index, value) in values.iter().enumerate() {
         let (row, column) = (index / columns, index % columns);
-        let at = block.index(if along_m { 0 } else { row }, if along_n { 0 } else { column });
-        block.values[at] = combined(fold, block.values[at], *value);
+        let at = matrix.index(if along_m { 0 } else { row }, if along_n { 0 } else { column });
+        matrix.values[at] = combine(fold, matrix.values[at], *value);
     }
-    block
+    matrix
 }
 
 fn identity(fold: Fold) -> f64 {
@@ -156,7 +157,7 @@ fn identity(fold: Fold) -> f64 {
 }
 
 /// In float64, where sums of integers are exact as long as memory holds their terms.
-fn combined(fold: Fold, x: f64, y: f64) -> f64 {
+fn combine(fold: Fold, x: f64, y: f64) -> f64 {
     match fold {
         Fold::Sum => x + y,
         Fold::Maximum => maximum(x, y),
@@ -167,7 +168,7 @@ fn combined(fold: Fold, x: f64, y: f64) -> f64 {
 ///
 /// # Safety
 /// As for [`ScratchMatrix::store`], for the epilogue's outputs.
-pub unsafe fn finish(
+pub unsafe fn store_reductions(
     epilogue: Option<&BoundEpilogue>,
     accumulator: DType,
     partials: &[(Region, Partial)],
@@ -188,33 +189,34 @@ pub unsafe fn finish(
                 |along: bool, range: &Range<i64>| if along { 0 } else { range.start as usize };
             let batch = if along_batch { 0 } else { region.batch as usize };
             let (row, column) = (start(along_m, &region.rows), start(along_n, &region.columns));
-            let block = &partial[at];
-            for (index, value) in block.values.iter().enumerate() {
-                let (down, across) = (index / block.columns, index % block.columns);
+            let matrix = &partial[at];
+            for (index, value) in matrix.values.iter().enumerate() {
+                let (down, across) = (index / matrix.columns, index % matrix.columns);
                 let total = &mut totals[(batch * m + row + down) * n + column + across];
-                *total = combined(fold, *total, *value);
+                *total = combine(fold, *total, *value);
             }
         }
-        let mut block = ScratchMatrix::default();
+        let mut matrix = ScratchMatrix::default();
         for batch in 0..batches {
-            block.clear(m, n);
-            block.values.copy_from_slice(&totals[batch * m * n..][..m * n]);
+            matrix.clear(m, n);
+            matrix.values.copy_from_slice(&totals[batch * m * n..][..m * n]);
             let region =
                 Region { batch: batch as i64, rows: 0..view.shape[1], columns: 0..view.shape[2] };
             // SAFETY: the caller's; the region is all of a matrix of the view.
-            unsafe { block.store(view, &region, wrap) };
+            unsafe { matrix.store(view, &region, wrap) };
         }
     }
 }
 
-/// The elements of a block, row by row.
-fn elements(block: &ScratchMatrix, rows: usize, columns: usize) -> impl Iterator<Item = f64> + '_ {
-    (0..rows)
-        .flat_map(move |row| (0..columns).map(move |column| block.values[block.index(row, column)]))
+/// The elements of a matrix, row by row.
+fn elements(matrix: &ScratchMatrix, rows: usize, columns: usize) -> impl Iterator<Item = f64> + '_ {
+    (0..rows).flat_map(move |row| {
+        (0..columns).map(move |column| matrix.values[matrix.index(row, column)])
+    })
 }
 
 /// A value as one of this kind.
-fn rounded(kind: Kind, double: bool, value: f64) -> f64 {
+fn round_to_kind(kind: Kind, double: bool, value: f64) -> f64 {
     match kind {
         Kind::Float if double => value,
         Kind::Float => f64::from(value as f32),
@@ -266,7 +268,7 @@ fn binary(operation: Binary, kind: Kind, double: bool, x: f64, y: f64) -> f64 {
         Binary::Maximum => maximum(x, y),
         Binary::Minimum => minimum(x, y),
     };
-    rounded(kind, double, value)
+    round_to_kind(kind, double, value)
 }
 
 /// NaN where either is, as torch has it; Rust's `f64::max` drops NaN.
@@ -278,7 +280,7 @@ fn minimum(x: f64, y: f64) -> f64 {
     if x < y || x.is_nan() { x } else { y }
 }
 
-fn holds(comparison: Comparison, x: f64, y: f64) -> bool {
+fn compare(comparison: Comparison, x: f64, y: f64) -> bool {
     match comparison {
         Comparison::Less => x < y,
         Comparison::LessEqual => x <= y,

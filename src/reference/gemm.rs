@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::ReferenceError;
-use super::epilogue::{Scratch, finish, store};
+use super::epilogue::{EpilogueScratch, store_reductions, store_region};
 use super::scratch::{Region, ScratchMatrix, regions};
 use crate::epilogue::BoundEpilogue;
 use crate::operand::{DType, View};
@@ -25,7 +25,7 @@ pub unsafe fn multiply(problem: &GemmProblem, epilogue: Option<&BoundEpilogue>) 
     let wide = integers && (a.dtype == DType::I32 || b.dtype == DType::I32);
     let accumulate = if wide { accumulate_wrapping } else { accumulate };
     let partials = regions(out.shape, TILE, TILE).map_init(
-        <([ScratchMatrix; 3], Scratch)>::default,
+        <([ScratchMatrix; 3], EpilogueScratch)>::default,
         |([left, right, sum], scratch), region| {
             let Region { batch, rows, columns } = &region;
             sum.clear((rows.end - rows.start) as usize, (columns.end - columns.start) as usize);
@@ -42,8 +42,9 @@ pub unsafe fn multiply(problem: &GemmProblem, epilogue: Option<&BoundEpilogue>) 
                 accumulate(left, right, sum);
             }
             // SAFETY: as above, and no two regions of an output meet.
-            let partial =
-                unsafe { store(sum, *accumulator, epilogue, out, &region, integers, scratch) };
+            let partial = unsafe {
+                store_region(sum, *accumulator, epilogue, out, &region, integers, scratch)
+            };
             (region, partial)
         },
     );
@@ -52,7 +53,7 @@ pub unsafe fn multiply(problem: &GemmProblem, epilogue: Option<&BoundEpilogue>) 
     });
     if reduces {
         // SAFETY: the caller's.
-        unsafe { finish(epilogue, *accumulator, &partials.collect::<Vec<_>>()) };
+        unsafe { store_reductions(epilogue, *accumulator, &partials.collect::<Vec<_>>()) };
     } else {
         partials.for_each(drop);
     }
@@ -84,7 +85,7 @@ fn accumulate(left: &ScratchMatrix, right: &ScratchMatrix, sum: &mut ScratchMatr
 /// sum += left @ right for int32 values held in float64, which could not hold their products: modulo 2^32.
 fn accumulate_wrapping(left: &ScratchMatrix, right: &ScratchMatrix, sum: &mut ScratchMatrix) {
     let integer =
-        |block: &ScratchMatrix, row, column| block.values[block.index(row, column)] as i32;
+        |matrix: &ScratchMatrix, row, column| matrix.values[matrix.index(row, column)] as i32;
     for row in 0..sum.rows {
         for depth in 0..left.columns {
             let factor = integer(left, row, depth);
@@ -109,9 +110,11 @@ pub unsafe fn multiply_groups(
     let starts = std::iter::once(0).chain(ends.iter().copied());
     let groups: Vec<_> = starts.zip(&ends).enumerate().collect();
     groups.into_par_iter().for_each(|(group, (start, end))| {
-        let rows =
-            |view: &View| View { shape: [1, end - start, view.shape[2]], ..skip(view, 1, start) };
-        let b = View { shape: [1, b.shape[1], b.shape[2]], ..skip(&b, 0, group as i64) };
+        let rows = |view: &View| View {
+            shape: [1, end - start, view.shape[2]],
+            ..starting_at(view, 1, start)
+        };
+        let b = View { shape: [1, b.shape[1], b.shape[2]], ..starting_at(&b, 0, group as i64) };
         let epilogue = epilogue.map(|bound| bound.map_views(rows));
         // SAFETY: a group is a part of each operand, and groups share no row of the output.
         unsafe {
@@ -133,10 +136,10 @@ unsafe fn read_offsets(problem: &GroupedGemmProblem) -> Result<Vec<i64>, Referen
     if !problem.offsets_fit() {
         return Err(ReferenceError::OffsetsLength { offsets: offsets.shape[2], groups });
     }
-    let mut block = ScratchMatrix::default();
+    let mut matrix = ScratchMatrix::default();
     // SAFETY: the caller's; offsets are int32 by construction of the problem.
-    unsafe { block.load(offsets, &Region { batch: 0, rows: 0..1, columns: 0..groups }) };
-    let ends: Vec<i64> = block.values.iter().map(|end| *end as i64).collect();
+    unsafe { matrix.load(offsets, &Region { batch: 0, rows: 0..1, columns: 0..groups }) };
+    let ends: Vec<i64> = matrix.values.iter().map(|end| *end as i64).collect();
     let mut start = 0;
     for (group, end) in (0..).zip(ends.iter().copied()) {
         if end < start || end > rows {
@@ -148,6 +151,6 @@ unsafe fn read_offsets(problem: &GroupedGemmProblem) -> Result<Vec<i64>, Referen
 }
 
 /// The view from the given index of one dimension on.
-fn skip(view: &View, dim: usize, index: i64) -> View {
+fn starting_at(view: &View, dim: usize, index: i64) -> View {
     View { data: view.data + (index * view.stride[dim] * view.dtype.bytes()) as u64, ..*view }
 }

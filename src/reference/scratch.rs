@@ -61,7 +61,7 @@ impl ScratchMatrix {
     pub unsafe fn load(&mut self, view: &View, region: &Region) {
         let (start, row, column) = axes(view, region);
         (self.rows, self.columns) = (row.extent, column.extent);
-        let by_rows = lies_by_rows(row, column);
+        let by_rows = is_row_major(row, column);
         let (outer, inner) = if by_rows { (row, column) } else { (column, row) };
         (self.row_stride, self.column_stride) =
             if by_rows { (inner.extent as isize, 1) } else { (1, inner.extent as isize) };
@@ -84,7 +84,7 @@ impl ScratchMatrix {
         let down = (row, self.row_stride);
         let across = (column, self.column_stride);
         let (outer, inner) =
-            if lies_by_rows(row, column) { (down, across) } else { (across, down) };
+            if is_row_major(row, column) { (down, across) } else { (across, down) };
         // SAFETY: the caller's; the axes step through nothing but the region.
         with_element!(view.dtype, T => unsafe {
             match wrap {
@@ -108,7 +108,7 @@ struct Axis {
 }
 
 /// Whether stepping through the elements row by row is the order of memory. A dimension without steps has no say.
-fn lies_by_rows(row: Axis, column: Axis) -> bool {
+fn is_row_major(row: Axis, column: Axis) -> bool {
     let step =
         |axis: Axis| if axis.extent == 1 || axis.stride == 0 { isize::MAX } else { axis.stride };
     step(column) <= step(row)

@@ -6,18 +6,18 @@ use pyo3::prelude::*;
 
 /// What was found out about each object, by its identity. Read without a lock, of which a launch would take several. The objects are kept
 /// alive, so that an address never comes to mean another.
-pub struct Seen<T>([OnceLock<(Py<PyAny>, T)>; LIMIT]);
+pub struct ObjectCache<T>([OnceLock<(Py<PyAny>, T)>; LIMIT]);
 
 /// More different objects than that are made anew each time, and are not worth remembering.
 const LIMIT: usize = 64;
 
-impl<T> Seen<T> {
-    pub const fn nothing() -> Seen<T> {
-        Seen([const { OnceLock::new() }; LIMIT])
+impl<T> ObjectCache<T> {
+    pub const fn empty() -> ObjectCache<T> {
+        ObjectCache([const { OnceLock::new() }; LIMIT])
     }
 
     #[inline(always)] // four times in every `GemmArguments`
-    pub fn find(&self, object: &Bound<'_, PyAny>) -> Option<&T> {
+    pub fn get(&self, object: &Bound<'_, PyAny>) -> Option<&T> {
         self.0
             .iter()
             .map_while(OnceLock::get)
@@ -26,7 +26,7 @@ impl<T> Seen<T> {
     }
 
     /// Remembers an object that `find` does not find, while there is room.
-    pub fn note(&self, object: &Bound<'_, PyAny>, found: T) {
+    pub fn insert(&self, object: &Bound<'_, PyAny>, found: T) {
         let mut entry = (object.clone().unbind(), found);
         for place in &self.0 {
             match place.set(entry) {
