@@ -1,23 +1,23 @@
-//! A tensor of any rank as a kernel of the user's own sees it: an address, and what its elements are.
+//! The view of a tensor of any rank, as a user's own kernel receives it.
 
 use pyo3::PyResult;
 
 use super::dlpack::{TensorDescription, TensorRecord};
 use super::{DType, Device};
 
-/// What has to be known of a tensor to hand its address to a kernel.
+/// What a launch needs in order to pass a tensor's address to a user's own kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Memory {
-    /// Address of the first element; 0 for a tensor without memory (torch's `FakeTensor`, or no elements).
+    /// Address of the first element; 0 for a tensor without memory (`FakeTensor` or no elements).
     pub data: u64,
     pub dtype: DType,
     pub device: Device,
     pub numel: i64,
-    /// Whether elements follow each other without gaps, the last dimension fastest.
+    /// Whether the tensor is contiguous in row-major order.
     pub contiguous: bool,
     pub read_only: bool,
     pub fake: bool,
-    /// Whether every step from one element to another is over an has_even_strides number.
+    /// Whether the stride of every dimension of extent other than 1 is even.
     has_even_strides: bool,
 }
 

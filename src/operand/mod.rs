@@ -1,4 +1,4 @@
-//! Operands in: DLPack, torch's own functions, element types, the operand view.
+//! Operands: DLPack, torch's C functions, element types, the operand view.
 
 mod dlpack;
 mod dtype;

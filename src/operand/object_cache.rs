@@ -1,14 +1,18 @@
-//! What has been found out about Python objects that are few and live long: types, dtypes.
+//! A cache keyed by the identity of long-lived Python objects such as types and dtypes.
 
 use std::sync::OnceLock;
 
 use pyo3::prelude::*;
 
-/// What was found out about each object, by its identity. Read without a lock, of which a launch would take several. The objects are kept
-/// alive, so that an address never comes to mean another.
+/// What is known about each Python object, found without a lock.
+///
+/// - Key: the object's identity. The cache holds a reference, so that an address is never reused.
+/// - Owner: the static that declares the cache.
+/// - Lifetime: the process. The first [`LIMIT`] objects stay; later ones are never stored.
+/// - Invalidation: none. Only immutable facts are stored.
 pub struct ObjectCache<T>([OnceLock<(Py<PyAny>, T)>; LIMIT]);
 
-/// More different objects than that are made anew each time, and are not worth remembering.
+/// Capacity. The lookup is linear, and programs use few tensor types and dtypes.
 const LIMIT: usize = 64;
 
 impl<T> ObjectCache<T> {
@@ -16,7 +20,7 @@ impl<T> ObjectCache<T> {
         ObjectCache([const { OnceLock::new() }; LIMIT])
     }
 
-    #[inline(always)] // four times in every `GemmArguments`
+    #[inline(always)] // four calls per `GemmArguments`
     pub fn get(&self, object: &Bound<'_, PyAny>) -> Option<&T> {
         self.0
             .iter()
@@ -25,7 +29,7 @@ impl<T> ObjectCache<T> {
             .map(|(_, found)| found)
     }
 
-    /// Remembers an object that `find` does not find, while there is room.
+    /// Stores an object that `get` does not find. Drops the entry if the cache is full.
     pub fn insert(&self, object: &Bound<'_, PyAny>, found: T) {
         let mut entry = (object.clone().unbind(), found);
         for place in &self.0 {

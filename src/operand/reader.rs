@@ -1,4 +1,4 @@
-//! From a Python object to an operand view, by the fastest reader that its type offers.
+//! Reads a Python object into an operand view, through the fastest interface that its type offers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,7 +13,7 @@ use super::{DType, Device, Memory, ObjectCache, View};
 
 static USE_C_EXCHANGE: AtomicBool = AtomicBool::new(true);
 
-/// Whether operands are read through DLPack's C exchange table (true) or through `__dlpack__` (false).
+/// Whether C functions read operands (true) or only `__dlpack__` does (false).
 pub fn uses_c_exchange() -> bool {
     USE_C_EXCHANGE.load(Ordering::Relaxed)
 }
@@ -22,16 +22,16 @@ pub fn set_c_exchange(on: bool) {
     USE_C_EXCHANGE.store(on, Ordering::Relaxed);
 }
 
-/// How tensors of one type are read.
+/// The interface that reads tensors of one type.
 #[derive(Clone, Copy)]
 enum TensorReader {
-    /// torch's own C functions, which spare its exchange table.
+    /// torch's C functions, cheaper than torch's exchange table.
     Torch(&'static Torch),
-    /// A table of C functions (torch 2.10 and later).
+    /// An exchange table (torch 2.10 and later).
     ExchangeTable(ExchangeApi),
-    /// `__dlpack__`, a Python call.
+    /// A Python call of `__dlpack__`.
     DlpackMethod,
-    /// torch's `FakeTensor`: shape, strides, type and device, with no memory.
+    /// torch's `FakeTensor`: shape, strides, type and device, without memory.
     FakeTensor,
 }
 
@@ -45,7 +45,8 @@ impl TensorReader {
     }
 }
 
-/// The reader of each tensor type seen so far.
+/// The reader of each tensor type, found on the first tensor of that type. See [`ObjectCache`] for
+/// lifetime and invalidation: an interface that a type gains later goes unnoticed.
 static READERS: ObjectCache<TensorReader> = ObjectCache::empty();
 
 fn reader_of(tensor: &Bound<'_, PyAny>) -> PyResult<TensorReader> {
@@ -63,14 +64,14 @@ fn reader_of(tensor: &Bound<'_, PyAny>) -> PyResult<TensorReader> {
     } else {
         let name = tensor_type.name()?;
         return Err(PyTypeError::new_err(format!(
-            "is a {name}, which is no tensor: it has no __dlpack__ (torch, NumPy, CuPy and JAX arrays have)"
+            "is a {name}, which has no __dlpack__; pass a torch, NumPy, CuPy or JAX array"
         )));
     };
     READERS.insert(&tensor_type, reader);
     Ok(reader)
 }
 
-/// Whether this is torch's `FakeTensor` or derived from it. Recognised by name, since torch is not a dependency.
+/// Whether this is torch's `FakeTensor` or a subclass. Checked by name: torch is no dependency.
 fn is_fake(tensor_type: &Bound<'_, PyType>) -> PyResult<bool> {
     for base in tensor_type.mro() {
         if base.getattr("__name__")?.extract::<&str>().is_ok_and(|name| name == "FakeTensor") {
@@ -80,8 +81,8 @@ fn is_fake(tensor_type: &Bound<'_, PyType>) -> PyResult<bool> {
     Ok(false)
 }
 
-/// The stream that the framework of this tensor works on at present, on a CUDA device: torch's and CuPy's current
-/// stream; for others the default stream.
+/// The current stream of the tensor's framework on a CUDA device: torch's and CuPy's current
+/// stream, else the default stream.
 pub fn current_stream(tensor: &Bound<'_, PyAny>, device: i32) -> PyResult<u64> {
     if let Some(api) = reader_of(tensor)?.exchange() {
         return api.current_stream(tensor.py(), device);
@@ -102,8 +103,9 @@ fn cupy_stream(py: Python<'_>) -> PyResult<u64> {
         .extract()
 }
 
-/// The stream that an export is to be ready on: of an array on a CUDA device, the caller's. Where that is none, it is CuPy's current one, on
-/// which a launch goes then; named_dtype of none, CuPy would have the default stream wait, which ends a capture.
+/// The stream to pass to `__dlpack__`, for arrays on a CUDA device: the caller's stream, else
+/// CuPy's current one, on which the launch will run. Without a stream argument CuPy makes the
+/// default stream wait, which invalidates a stream capture.
 fn export_stream(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<Option<u64>> {
     if stream.is_none() && !is_cupy(tensor)? {
         return Ok(None);
@@ -117,29 +119,30 @@ fn export_stream(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<Opt
     stream.map_or_else(|| cupy_stream(tensor.py()), Ok).map(Some)
 }
 
-/// Whether this is a tensor of a framework that tells its current stream through the exchange table: torch. Errors name the operand.
+/// Whether the tensor's framework exports its current stream through the exchange table, as torch
+/// does. Errors name the operand.
 pub fn has_current_stream(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     let reader = reader_of(tensor).map_err(|error| name_operand(tensor.py(), name, error))?;
     Ok(reader.exchange().is_some())
 }
 
-/// Whether this is known to be a tensor of torch's own, not of a class that stands for others.
+/// Whether the type is a known torch tensor type without a `__torch_dispatch__` of its own.
 pub fn is_plain_torch(tensor: &Bound<'_, PyAny>) -> bool {
     matches!(READERS.get(&tensor.get_type()), Some(TensorReader::Torch(_)))
 }
 
-/// The view of a tensor that the caller keeps alive. Errors name the operand.
+/// The view of a tensor. The caller keeps the tensor alive. Errors name the operand.
 pub fn read(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<View> {
     read_as(name, tensor)
 }
 
-/// As `read`, to where the view is to stay.
+/// As `read`, in place.
 pub fn read_into(name: &str, tensor: &Bound<'_, PyAny>, view: &mut View) -> PyResult<()> {
     let read = reader_of(tensor).and_then(|reader| read_with(reader, tensor, None, view));
     read.map_err(|error| name_operand(tensor.py(), name, error))
 }
 
-/// The memory of a tensor of any rank that the caller keeps alive. Errors name the operand.
+/// The memory of a tensor of any rank. The caller keeps the tensor alive. Errors name the operand.
 pub fn read_memory(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<Memory> {
     read_as(name, tensor)
 }
@@ -150,7 +153,7 @@ fn read_as<T: TensorRecord>(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<T
     read.map(|()| reading).map_err(|error| name_operand(tensor.py(), name, error))
 }
 
-/// An operand of some arguments: the user's tensor, and how it is read.
+/// A tensor that arguments hold, and the reader of its type.
 pub struct Operand {
     pub name: &'static str,
     pub object: Py<PyAny>,
@@ -158,7 +161,7 @@ pub struct Operand {
 }
 
 impl Operand {
-    /// Takes a tensor and reads it. Errors name the operand.
+    /// Wraps a tensor and reads it. Errors name the operand.
     pub fn new(name: &'static str, tensor: &Bound<'_, PyAny>) -> PyResult<(Operand, View)> {
         let read = || {
             let (reader, mut view) = (reader_of(tensor)?, View::UNREAD);
@@ -168,14 +171,14 @@ impl Operand {
         read().map_err(|error| name_operand(tensor.py(), name, error))
     }
 
-    /// A tensor of a type that has been seen before, yet to be read; None for others.
-    #[inline(always)] // three times in every `GemmArguments`
+    /// Wraps a tensor without reading it. `None` if its type has no cached reader.
+    #[inline(always)] // three calls per `GemmArguments`
     pub fn of_known_type(name: &'static str, tensor: &Bound<'_, PyAny>) -> Option<Operand> {
         let reader = *READERS.get(&tensor.get_type())?;
         Some(Operand { name, object: tensor.clone().unbind(), reader })
     }
 
-    /// Reads the tensor as it is when it becomes an operand.
+    /// Reads the tensor when it becomes an operand.
     pub fn read(&self, py: Python<'_>, view: &mut View) -> PyResult<()> {
         read_with(self.reader, self.object.bind(py), None, view)
             .map_err(|error| name_operand(py, self.name, error))
@@ -185,9 +188,9 @@ impl Operand {
         Operand { object: self.object.clone_ref(py), ..*self }
     }
 
-    /// Whether the tensor is known to be what a view of it says: same memory, type and shape. A few nanoseconds for a tensor
-    /// with an exchange table; for others the answer is no, and they have to be read again.
-    #[inline(always)] // of three tensors in every launch
+    /// Whether the tensor still has the memory, type and shape of `view`. Returns false for tensors
+    /// without C functions: the caller reads those again.
+    #[inline(always)] // three calls per launch
     pub fn matches_view(&self, py: Python<'_>, view: &View) -> PyResult<bool> {
         match self.reader {
             TensorReader::Torch(torch) if uses_c_exchange() => {
@@ -207,8 +210,8 @@ impl Operand {
         }
     }
 
-    /// Reads the tensor again: its memory may have moved since (`resize_`, `set_`, `.data = ...`). `stream`, where the
-    /// reader is `__dlpack__`, is the CUDA stream that the result is to be ready on.
+    /// Reads the tensor again, since its memory may have moved (`resize_`, `set_`, `.data = ...`).
+    /// `stream`: the CUDA stream on which `__dlpack__` makes the data ready.
     pub fn reread(&self, py: Python<'_>, stream: Option<u64>) -> PyResult<View> {
         let mut view = View::UNREAD;
         let read = read_with(self.reader, self.object.bind(py), stream, &mut view);
@@ -216,16 +219,16 @@ impl Operand {
     }
 }
 
-/// The refusal of a FakeTensor where something is to run.
+/// The error for a `FakeTensor` among the operands of a launch.
 pub fn without_memory(name: &str) -> PyErr {
     PyValueError::new_err(format!(
-        "{name} is a FakeTensor: it has no memory, and nothing can be run on it"
+        "{name} is a FakeTensor without memory; pass a real tensor to run a kernel"
     ))
 }
 
-/// The exception with the operand's name in front of its message. What a framework raises otherwise (torch: a RuntimeError
-/// with its C++ stack) becomes the BufferError that DLPack asks for.
-/// An interrupt, an exit, and memory that ran out have nothing to do with the operand, and stay what they are.
+/// Prefixes an exception with the operand's name. Exceptions of a framework (torch: a RuntimeError
+/// with its C++ stack) become the BufferError that DLPack specifies. Exits, interrupts and
+/// MemoryError pass unchanged.
 fn name_operand(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
     if !error.is_instance_of::<PyException>(py) || error.is_instance_of::<PyMemoryError>(py) {
         return error;
@@ -238,22 +241,24 @@ fn name_operand(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
         PyValueError::new_err(message)
     } else {
         PyBufferError::new_err(format!(
-            "{message}; give a dense tensor on the CPU or a CUDA device (inside of torch.vmap and the like there is none)"
+            "{message}; pass a dense tensor on the CPU or a CUDA device, outside torch.vmap and \
+             similar transforms"
         ))
     };
     renamed.set_cause(py, Some(error));
     renamed
 }
 
-/// torch's imaginary part of a conjugate is a view whose sign is flipped when it is read, which DLPack cannot say. Such
-/// a view steps by even strides over its complex parent, so that the question need not be asked of other tensors.
+/// Refuses a tensor with torch's negative bit, which DLPack cannot express. Such a tensor (the
+/// imaginary part of a conjugate) has even strides into its complex parent; other tensors skip the
+/// Python call.
 fn refuse_negated(tensor: &Bound<'_, PyAny>, reading: &impl TensorRecord) -> PyResult<()> {
     if !reading.may_be_negated() {
         return Ok(());
     }
     if tensor.hasattr("is_neg")? && tensor.call_method0("is_neg")?.is_truthy()? {
         return Err(PyValueError::new_err(
-            "is a view with torch's negative bit; call resolve_neg() on it first",
+            "has torch's negative bit set; call resolve_neg() on it first",
         ));
     }
     Ok(())
@@ -303,15 +308,15 @@ fn read_protocol(
     into: &mut impl TensorRecord,
 ) -> PyResult<()> {
     let py = tensor.py();
-    // torch refuses to export what autograd watches. Its values are what is asked for here, as in `torch.mm(out=)`
-    // under no_grad, so the export is of the detached tensor, which shares the memory.
+    // torch refuses to export a tensor that requires grad. The kernel needs its values, as
+    // `torch.mm(out=)` under no_grad does. The detached tensor shares the memory.
     let requires_grad = tensor.getattr_opt("requires_grad")?;
     let is_torch = requires_grad.is_some();
     let detached = match requires_grad {
         Some(flag) if flag.is_truthy()? => tensor.call_method0("detach")?,
         _ => tensor.clone(),
     };
-    // NumPy exports none of the types that ml_dtypes adds; their bits travel as integers of the same width.
+    // NumPy does not export the types of ml_dtypes. Reinterpret them as integers of the same width.
     let (exported, dtype) = match extension_dtype(&detached)? {
         Some(dtype) => {
             (detached.call_method1("view", (format!("uint{}", dtype.bits()),))?, Some(dtype))
@@ -320,14 +325,14 @@ fn read_protocol(
     };
     let kwargs = PyDict::new(py);
     kwargs.set_item("max_version", (1, 3))?;
-    // torch's users order their streams themselves, on either reader; others expect the exchange to do it.
+    // torch's users order their streams themselves; other frameworks rely on the exchange to do it.
     if !is_torch && let Some(handle) = export_stream(tensor, stream)? {
-        // DLPack's numbering: 1 is the legacy default stream, which CUDA itself calls 0.
+        // DLPack denotes the legacy default stream by 1, CUDA by 0.
         kwargs.set_item("stream", if handle == 0 { 1 } else { handle })?;
     }
     let capsule = match exported.call_method("__dlpack__", (), Some(&kwargs)) {
         Err(error) if error.is_instance_of::<PyTypeError>(py) => {
-            // A producer from before DLPack 1.0 knows no max_version.
+            // Exporters before DLPack 1.0 do not accept max_version.
             kwargs.del_item("max_version")?;
             exported.call_method("__dlpack__", (), Some(&kwargs))?
         }
@@ -336,12 +341,12 @@ fn read_protocol(
     read_capsule(&capsule, into)?;
     correct_narrow_dtype(tensor, into)?;
     refuse_negated(tensor, into)?;
-    // JAX arrays never change, but their export does not say so.
+    // JAX arrays are immutable, but their export does not set the read-only flag.
     into.amend(dtype, tensor.get_type().module()?.to_cow()?.starts_with("jax"));
     Ok(())
 }
 
-/// Where elements are narrower than a byte, the tensor's own word for their type: torch tells DLPack that they are bytes.
+/// Takes the type of sub-byte elements from the tensor's dtype: torch exports them as bytes.
 #[inline(always)]
 fn correct_narrow_dtype(tensor: &Bound<'_, PyAny>, into: &mut impl TensorRecord) -> PyResult<()> {
     if matches!(into.dtype(), DType::I8 | DType::U8)
@@ -353,7 +358,7 @@ fn correct_narrow_dtype(tensor: &Bound<'_, PyAny>, into: &mut impl TensorRecord)
     Ok(())
 }
 
-/// The type of a NumPy array whose elements NumPy itself does not know (bfloat16 and float8 of `ml_dtypes`).
+/// The type of a NumPy array whose dtype comes from `ml_dtypes` (bfloat16, float8).
 fn extension_dtype(tensor: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
     let tensor_type = tensor.get_type();
     if tensor_type.module()?.to_cow()? != "numpy" {
