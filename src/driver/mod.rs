@@ -1,4 +1,5 @@
-//! The CUDA driver: devices and their primary contexts, loaded programs, launches. The only folder that calls it.
+//! The CUDA driver: devices, contexts, libraries, launches, tensor maps, graphs. The only folder
+//! that calls it.
 
 mod device;
 mod error;
