@@ -1,7 +1,7 @@
 //! Epilogues: what a kernel computes from the accumulator before it stores the output.
 //!
-//! An expression graph, the types of its operands, and the CUDA C++ generated from both. This folder
-//! knows neither Python, nor the compiler, nor the driver.
+//! An expression graph, the types of its operands, and the CUDA C++ generated from both. This
+//! folder knows neither Python, nor the compiler, nor the driver.
 
 mod bound;
 mod cuda;

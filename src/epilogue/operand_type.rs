@@ -1,4 +1,4 @@
-//! What the generated code depends on of an epilogue's operands.
+//! The properties of an epilogue's operands that generated code depends on.
 
 use std::fmt;
 
@@ -7,20 +7,21 @@ use serde::{Deserialize, Serialize};
 use super::Kind;
 use crate::operand::{DType, View};
 
-/// What code depends on of a tensor: its element type, and how its elements follow each other along m and along n.
+/// A tensor's element type and its steps along m and n.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TensorType {
     pub dtype: DType,
     pub steps: [Step; 2],
 }
 
-/// How far apart in memory neighbours along a dimension are.
+/// The distance in memory between neighbors along a dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Step {
-    /// They are the same element.
+    /// All neighbors are the same element.
     Repeats,
     One,
-    /// As far as each launch says. So, too, where a dimension has no neighbours: for code that serves others as well.
+    /// A stride that is a launch parameter. Also used for extent 1, so that the code serves other
+    /// extents.
     Any,
 }
 
@@ -34,14 +35,14 @@ impl Step {
         }
     }
 
-    /// Whether code for this step serves such a dimension.
+    /// Whether code for this step serves a dimension of this extent and stride.
     fn serves(self, extent: i64, stride: i64) -> bool {
         self == Step::Any || extent <= 1 || self == Step::of(extent, stride)
     }
 }
 
 impl TensorType {
-    /// Of a view at the shape of the output.
+    /// The type of a view that has the shape of the output.
     pub fn of(view: &View) -> TensorType {
         TensorType {
             dtype: view.dtype,
@@ -49,12 +50,12 @@ impl TensorType {
         }
     }
 
-    /// Of which nothing but the type is known.
+    /// A type without known steps.
     pub fn any(dtype: DType) -> TensorType {
         TensorType { dtype, steps: [Step::Any; 2] }
     }
 
-    /// Whether code for this tensor serves a view.
+    /// Whether code for this type serves a view.
     pub(super) fn serves(&self, view: &View) -> bool {
         let fits = |at: usize| self.steps[at].serves(view.shape[at + 1], view.stride[at + 1]);
         self.dtype == view.dtype && fits(0) && fits(1)
@@ -75,11 +76,11 @@ impl fmt::Display for TensorType {
     }
 }
 
-/// What an input is.
+/// The type of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Input {
     Tensor(TensorType),
-    /// A number, passed with each launch.
+    /// A number, passed as a launch parameter.
     Scalar(Kind),
 }
 

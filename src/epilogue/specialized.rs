@@ -7,46 +7,47 @@ use serde::{Deserialize, Serialize};
 use super::{Fold, Graph, Input, Kind, MAIN_OUTPUT, Output, TensorType};
 use crate::operand::DType;
 
-/// A graph with what its code depends on of its operands: their types, and which of their steps are known. Addresses, other strides
-/// and the values of scalars are parameters of a launch.
+/// A graph and the properties of its operands that the code depends on: types and known steps.
+/// Addresses, other strides and the values of scalars are launch parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Epilogue {
     pub graph: Graph,
-    /// One for each of the graph's inputs.
+    /// One per input of the graph.
     pub inputs: Vec<Input>,
-    /// One for each of the graph's outputs. D is the kernel's own, and counts as float32 here.
+    /// One per output of the graph. D belongs to the kernel; its entry is a float32 placeholder.
     pub outputs: Vec<TensorType>,
-    /// For each of the graph's outputs, whether it is reduced along batch, m and n. All false where it is not.
+    /// For each output of the graph, whether it is reduced along batch, m and n.
     pub reduced: Vec<[bool; 3]>,
 }
 
-/// An output that is reduced.
+/// A reduced output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reduction {
-    /// Its place among the graph's outputs.
+    /// Its index among the graph's outputs.
     pub output: usize,
     pub fold: Fold,
-    /// Along batch, m and n of the program's frame, of which one of the last two holds.
+    /// Whether it is reduced along batch, m and n of the program's frame. m or n is.
     pub along: [bool; 3],
-    /// What values are while they are reduced, and what the result is stored as.
+    /// The type of values during the reduction, and of the stored result.
     pub compute: DType,
     pub out: DType,
 }
 
-/// The type that floating-point values of an epilogue have: float64 behind a float64 accumulator, else float32.
+/// The type of an epilogue's floating-point values: float64 behind a float64 accumulator, else
+/// float32.
 pub fn compute_type(accumulator: DType) -> DType {
     if accumulator == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
 impl Epilogue {
-    /// What each node of the graph is, behind an accumulator of this type.
+    /// The kind of each node behind an accumulator of this type.
     pub fn kinds(&self, accumulator: DType) -> Vec<Kind> {
         let of_accumulator = if accumulator.is_integer() { Kind::Integer } else { Kind::Float };
         let inputs: Vec<Kind> = self.inputs.iter().map(|input| input.kind()).collect();
         self.graph.kinds(of_accumulator, &inputs)
     }
 
-    /// The outputs that are reduced. `transposed`: the kernel's program computes the transposed product.
+    /// The reduced outputs. `transposed`: the kernel's program computes the transposed product.
     pub fn reductions(&self, accumulator: DType, transposed: bool) -> Vec<Reduction> {
         let kinds = self.kinds(accumulator);
         let of = |(at, output): (usize, &Output)| {
@@ -60,15 +61,15 @@ impl Epilogue {
         self.graph.outputs.iter().enumerate().filter_map(of).collect()
     }
 
-    /// Eight hexadecimal digits that no other epilogue is likely to share.
+    /// Eight hexadecimal digits that identify the epilogue in kernel names.
     pub fn digest(&self) -> String {
-        // Plain data in memory: serializing it does not fail.
+        // Serializing plain data into memory cannot fail.
         let bytes = postcard::to_stdvec(self).unwrap_or_default();
         blake3::hash(&bytes).to_hex()[..8].to_owned()
     }
 }
 
-/// The outputs as expressions of the inputs, with the types of both: `D = relu(accum + bias)`.
+/// The outputs as expressions of the inputs, with the types of both.
 impl fmt::Display for Epilogue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.graph)?;

@@ -1,10 +1,10 @@
-//! Checks that several kinds of problems share.
+//! Checks that several problems share.
 
 use super::ProblemError;
 use crate::operand::View;
 
-/// What holds for the operands of every problem: one device, and an output that can be written without changing an
-/// input on the way.
+/// Checks that all operands are on one device, and that the output can be written without changing
+/// an input.
 pub(super) fn check_operands(
     inputs: &[(&'static str, &View)],
     out: &View,
@@ -36,7 +36,7 @@ pub(super) fn check_operands(
     Ok(())
 }
 
-/// Checks one dimension that two operands share; `dim` counts within the batch-first shape.
+/// Checks that two operands agree in one dimension; `dim` indexes the right-aligned shape.
 #[inline(always)]
 pub(super) fn same_extent(
     dimension: &'static str,

@@ -1,4 +1,4 @@
-//! A problem with an epilogue: operands that fit the output, and can be read and written on the way.
+//! A problem with an epilogue: checks the epilogue's operands against the output.
 
 use super::{Problem, ProblemError};
 use crate::epilogue::{
@@ -7,18 +7,20 @@ use crate::epilogue::{
 };
 use crate::operand::{DType, View};
 
-/// What the user gives for a parameter or an output of an epilogue function.
+/// The user's argument for a parameter or an output of an epilogue function.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum OperandValue {
     Tensor(View),
     Number(Number),
 }
 
-/// A kernel's parameters have room for 32764 bytes (CUDA C++ Programming Guide, "__global__ Function Parameters"); a tensor takes 32.
+/// Kernel parameters are limited to 32764 bytes (CUDA C++ Programming Guide, "__global__ Function
+/// Parameters"); a tensor takes 32 bytes.
 const MAX_OPERANDS: usize = 1000;
 
-/// The epilogue of a problem, checked against it: `inputs` and `outputs` are what stands for those of the graph, with their
-/// names, in the graph's order. The output D is the problem's own, and is not looked at.
+/// Binds operands to an epilogue and checks them against the problem. `inputs` and `outputs` are
+/// named and follow the order of the graph. The main output D belongs to the problem and is
+/// skipped.
 pub fn fuse(
     problem: &Problem,
     accumulator: DType,
@@ -46,7 +48,8 @@ pub fn fuse(
                     broadcast.ok_or(ProblemError::NotBroadcast { name, shape, out_shape })?;
                 (Input::Tensor(TensorType::of(&broadcast)), Value::Tensor(broadcast))
             }
-            // Behind a float accumulator every number is a float: whether it was written 2 or 2.0 is no other program.
+            // Behind a float accumulator every number is a float, so that 2 and 2.0 share a
+            // program.
             OperandValue::Number(Number::Integer(value)) if accumulator.is_integer() => {
                 i32::try_from(*value)
                     .map_err(|_| ProblemError::LargeInteger { name, value: *value })?;
@@ -119,7 +122,7 @@ pub fn fuse(
         });
         views.push(Some(view));
     }
-    // In place is fine, element for element: an element is read before it is written, by the same thread.
+    // In place is safe per element: the same thread reads an element before writing it.
     for ((other, _), value) in inputs.iter().zip(&values) {
         let Value::Tensor(input) = value else { continue };
         for (name, output) in &written {
@@ -149,7 +152,7 @@ pub fn fuse(
     Ok(BoundEpilogue { epilogue, inputs: values, outputs: views })
 }
 
-/// Which of batch, m and n the dimensions are that the user names, counted in the output's own.
+/// Maps the user's dimensions, which index the output's shape, to batch, m and n.
 fn resolve_dims(
     name: &'static str,
     dims: &[i32],
@@ -176,7 +179,8 @@ fn resolve_dims(
     }
 }
 
-/// The view of a reduction's output, with extent 1 along what is reduced. The user may have kept those dimensions, or not.
+/// The view of a reduction's output with extent 1 along the reduced dimensions, which the user may
+/// have kept or dropped.
 fn view_of_reduction(
     name: &'static str,
     view: &View,
@@ -203,7 +207,7 @@ fn view_of_reduction(
     Ok(View { rank: 3, shape, stride, ..*view })
 }
 
-/// Whether writing one may change what is read or written through the other. Without memory, nobody knows.
+/// Whether writing one view may change the other. Views without memory never overlap.
 fn may_overlap(output: &View, other: &View) -> bool {
     !output.fake && !other.fake && output.may_alias(other)
 }

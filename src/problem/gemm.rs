@@ -1,10 +1,10 @@
-//! out = A @ B, for one pair of matrices or a batch of pairs.
+//! out = A @ B, for one pair of matrices or a batch.
 
 use super::ProblemError;
 use super::check::{check_operands, same_extent};
 use crate::operand::{DType, View};
 
-/// Operands `A (L, M, K)`, `B (L, K, N)` and `out (L, M, N)`, with L = 1 where the user gave matrices.
+/// `A (L, M, K)`, `B (L, K, N)` and `out (L, M, N)`; L = 1 for operands of rank 2.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GemmProblem {
     pub a: View,
@@ -19,7 +19,7 @@ impl GemmProblem {
         problem.check().map(|()| problem)
     }
 
-    /// That the operands fit each other.
+    /// Checks that the operands fit each other.
     pub fn check(&self) -> Result<(), ProblemError> {
         let GemmProblem { a, b, out, .. } = self;
         for (name, view) in [("A", a), ("B", b), ("out", out)] {
@@ -61,7 +61,8 @@ impl GemmProblem {
         self.a.shape[2]
     }
 
-    /// The same product read the other way: `out^T = B^T @ A^T`. Column-major outputs become row-major by it.
+    /// The transposed product `out^T = B^T @ A^T`, which turns a column-major output into a
+    /// row-major one.
     pub fn transposed(&self) -> GemmProblem {
         let swap = |view: &View| View {
             shape: [view.shape[0], view.shape[2], view.shape[1]],

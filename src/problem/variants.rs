@@ -1,4 +1,4 @@
-//! `Problem`: one variant for each operation that kernels compute.
+//! `Problem`: one variant for each operation.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 use super::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, ProblemError};
 use crate::operand::{DType, Device, View};
 
-/// Everything that kernels can be asked to compute.
+/// Operands, accumulator type and operation: what a kernel computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Problem {
     Gemm(GemmProblem),
@@ -16,7 +16,7 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// The operands with the names that users know them by, output last.
+    /// The operands and their user-visible names, output last.
     pub fn operands(&self) -> Vec<(&'static str, &View)> {
         match self {
             Problem::Gemm(p) => vec![("A", &p.a), ("B", &p.b), ("out", &p.out)],
@@ -27,8 +27,8 @@ impl Problem {
         }
     }
 
-    /// The views in the order in which the constructors take them.
-    #[inline(always)] // in every launch, and `GemmArguments`
+    /// The views in the order of the constructors' parameters.
+    #[inline(always)] // in every launch and every `GemmArguments`
     pub fn views(&self) -> ArrayVec<&View, 4> {
         match self {
             Problem::Gemm(p) => ArrayVec::from_iter([&p.a, &p.b, &p.out]),
@@ -37,7 +37,7 @@ impl Problem {
         }
     }
 
-    /// As `views`, to be written. What is written has to be checked.
+    /// As `views`, mutable. Callers must call `check` afterwards.
     pub fn views_mut(&mut self) -> ArrayVec<&mut View, 4> {
         match self {
             Problem::Gemm(p) => ArrayVec::from_iter([&mut p.a, &mut p.b, &mut p.out]),
@@ -48,7 +48,7 @@ impl Problem {
         }
     }
 
-    /// That the operands fit each other.
+    /// Checks that the operands fit each other.
     pub fn check(&self) -> Result<(), ProblemError> {
         match self {
             Problem::Gemm(p) => p.check(),
@@ -65,7 +65,7 @@ impl Problem {
         }
     }
 
-    /// The type that is summed in; for an elementwise operation, the one that it computes in.
+    /// The accumulator type; for an elementwise sum, the type of the addition.
     pub fn accumulator(&self) -> DType {
         match self {
             Problem::Gemm(p) => p.accumulator,
@@ -78,7 +78,7 @@ impl Problem {
         }
     }
 
-    /// The matrix product that is computed, for a grouped one that of [`GroupedGemmProblem::stacked`]; None for a sum.
+    /// The matrix product; [`GroupedGemmProblem::stacked`] for a grouped GEMM, `None` for a sum.
     pub fn product(&self) -> Option<Cow<'_, GemmProblem>> {
         match self {
             Problem::Gemm(gemm) => Some(Cow::Borrowed(gemm)),
@@ -92,15 +92,15 @@ impl Problem {
         self.out().device
     }
 
-    /// The same problem with its operands on another device. For asking what would serve it there; the addresses are
-    /// meaningless then.
+    /// The same problem with its operands on another device, to find the kernels that would serve
+    /// it there. The addresses are meaningless.
     pub fn on(&self, device: Device) -> Problem {
         let mut moved = *self;
         moved.views_mut().into_iter().for_each(|view| view.device = device);
         moved
     }
 
-    /// Whether any operand is without memory, so that the problem can be compiled for but not run.
+    /// Whether any operand has no memory, so that the problem can be compiled for but not run.
     pub fn is_fake(&self) -> bool {
         self.operands().iter().any(|(_, view)| view.fake)
     }
