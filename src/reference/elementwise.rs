@@ -1,4 +1,4 @@
-//! out = A + B, element by element.
+//! out = A + B, elementwise.
 
 use rayon::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::epilogue::BoundEpilogue;
 use crate::problem::{ElementwiseProblem, Problem};
 
 /// # Safety
-/// As for [`run`](super::run), and the types are ones that [`adds`](super::adds).
+/// As for [`run`](super::run). [`adds`](super::adds) holds for the types.
 pub unsafe fn add(problem: &ElementwiseProblem, epilogue: Option<&BoundEpilogue>) {
     let ElementwiseProblem { a, b, out } = problem;
     let accumulator = Problem::Elementwise(*problem).accumulator();
@@ -16,7 +16,8 @@ pub unsafe fn add(problem: &ElementwiseProblem, epilogue: Option<&BoundEpilogue>
     regions(out.shape, 32, 1024).for_each_init(
         <(ScratchMatrix, ScratchMatrix, EpilogueScratch)>::default,
         |(left, right, scratch), region| {
-            // SAFETY: regions lie within the shape that the views share, and the types are known.
+            // SAFETY: regions lie within the shape that the views share, and the types are
+            // supported.
             unsafe {
                 left.load(a, &region);
                 right.load(b, &region);
@@ -28,7 +29,7 @@ pub unsafe fn add(problem: &ElementwiseProblem, epilogue: Option<&BoundEpilogue>
                     left.values[at] += term;
                 }
             }
-            // SAFETY: as above, and no two regions of an output meet.
+            // SAFETY: as above; regions of the output are disjoint.
             unsafe { store_region(left, accumulator, epilogue, out, &region, integers, scratch) };
         },
     );

@@ -1,8 +1,9 @@
-//! Epilogues behind the reference's sums: the same graph that becomes a GPU's functor, node by node over a matrix.
+//! Epilogues on the CPU: evaluates the graph that generates the GPU functor, node by node over a
+//! region.
 //!
-//! Each operation is computed in float64 and rounded to the type that it has on a GPU: float32, float64 behind a float64
-//! accumulator, int32 that wraps. For `+ - * /` and square roots that is float32 arithmetic to the bit; for the others it
-//! is the float32 closest to what is right.
+//! Each operation is computed in float64 and rounded to its type on a GPU: float32, float64 behind
+//! a float64 accumulator, or wrapping int32. For `+ - * /` and square roots this equals float32
+//! arithmetic; for other functions it is the float32 nearest to the exact result.
 
 use std::ops::Range;
 
@@ -13,23 +14,24 @@ use crate::epilogue::{
 };
 use crate::operand::{DType, View};
 
-/// Memory for values, kept from one matrix to the next.
+/// Buffers that are reused from region to region.
 #[derive(Default)]
 pub struct EpilogueScratch {
-    /// Of each node, row-major.
+    /// The values of each node, row-major.
     nodes: Vec<Vec<f64>>,
     operand: ScratchMatrix,
     result: ScratchMatrix,
 }
 
-/// What one region contributes to the outputs that are reduced: for each of them a matrix with one row, one column, or one element.
+/// The partials of one region: for each reduced output one row, one column or one element.
 pub type Partial = Vec<ScratchMatrix>;
 
-/// Writes sums to a region of the output, by way of the epilogue if there is one. `wrap`: they are integers, of which an int32
-/// holds the low bits. Outputs that are reduced are left to [`finish`], which takes what is returned for all regions.
+/// Writes sums to a region of the output, through the epilogue if there is one. Returns the
+/// partials of reduced outputs, which [`store_reductions`] combines. `wrap`: the sums are integers;
+/// store their low 32 bits.
 ///
 /// # Safety
-/// As for [`ScratchMatrix::store`], for the output as well as for the epilogue's tensors.
+/// As for [`ScratchMatrix::store`], for the output and for the epilogue's tensors.
 pub unsafe fn store_region(
     sums: &ScratchMatrix,
     accumulator: DType,
@@ -40,7 +42,7 @@ pub unsafe fn store_region(
     scratch: &mut EpilogueScratch,
 ) -> Partial {
     let Some(bound) = epilogue else {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { sums.store(out, region, wrap) };
         return Partial::new();
     };
@@ -65,7 +67,7 @@ pub unsafe fn store_region(
             Node::Input(input) => match &bound.inputs[input as usize] {
                 Value::Scalar(number) => values.resize(rows * columns, round(kind, *number)),
                 Value::Tensor(view) => {
-                    // SAFETY: the caller's; an input has the output's shape, so the region is within it.
+                    // SAFETY: guaranteed by the caller; the input has the output's shape.
                     unsafe { scratch.operand.load(view, region) };
                     values.extend(
                         elements(&scratch.operand, rows, columns).map(|value| round(kind, value)),
@@ -108,7 +110,7 @@ pub unsafe fn store_region(
         scratch.nodes[at] = values;
     }
     let mut partial = Partial::new();
-    // An output may be the same tensor as an input, but all inputs have been read by now.
+    // An output may alias an input: all inputs have been read by now.
     for (at, (output, view)) in graph.outputs.iter().zip(&bound.outputs).enumerate() {
         if let Some((fold, _)) = output.fold {
             let values = &scratch.nodes[output.node as usize];
@@ -118,7 +120,7 @@ pub unsafe fn store_region(
         let result = &mut scratch.result;
         result.clear(rows, columns);
         result.values.copy_from_slice(&scratch.nodes[output.node as usize]);
-        // SAFETY: the caller's; every output has the shape of the main one.
+        // SAFETY: guaranteed by the caller; every output has the shape of the main output.
         unsafe {
             result.store(
                 view.as_ref().unwrap_or(out),
@@ -130,7 +132,7 @@ pub unsafe fn store_region(
     partial
 }
 
-/// A region's values reduced along its rows' or its columns' direction, or both.
+/// Reduces a region's values along m, along n or along both.
 fn reduce_region(
     fold: Fold,
     [_, along_m, along_n]: [bool; 3],
@@ -156,7 +158,7 @@ fn identity(fold: Fold) -> f64 {
     }
 }
 
-/// In float64, where sums of integers are exact as long as memory holds their terms.
+/// Combines in float64, where sums of int32 values are exact.
 fn combine(fold: Fold, x: f64, y: f64) -> f64 {
     match fold {
         Fold::Sum => x + y,
@@ -164,7 +166,7 @@ fn combine(fold: Fold, x: f64, y: f64) -> f64 {
     }
 }
 
-/// Writes the outputs that are reduced, from what all regions of the output contributed, in their order.
+/// Writes the reduced outputs. Combines the partials in the order of the regions.
 ///
 /// # Safety
 /// As for [`ScratchMatrix::store`], for the epilogue's outputs.
@@ -202,7 +204,7 @@ pub unsafe fn store_reductions(
             matrix.values.copy_from_slice(&totals[batch * m * n..][..m * n]);
             let region =
                 Region { batch: batch as i64, rows: 0..view.shape[1], columns: 0..view.shape[2] };
-            // SAFETY: the caller's; the region is all of a matrix of the view.
+            // SAFETY: guaranteed by the caller; the region covers a matrix of the view.
             unsafe { matrix.store(view, &region, wrap) };
         }
     }
@@ -215,7 +217,7 @@ fn elements(matrix: &ScratchMatrix, rows: usize, columns: usize) -> impl Iterato
     })
 }
 
-/// A value as one of this kind.
+/// The value converted to a kind.
 fn round_to_kind(kind: Kind, double: bool, value: f64) -> f64 {
     match kind {
         Kind::Float if double => value,
@@ -236,7 +238,7 @@ fn unary(operation: Unary, x: f64) -> f64 {
         Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
         Unary::Tanh => x.tanh(),
         Unary::Silu => x / (1.0 + (-x).exp()),
-        // Below -40 the second factor is 0, and minus infinity would make no number of that.
+        // Below -40 the second factor is 0. The clamp avoids 0 * infinity.
         Unary::Gelu => 0.5 * maximum(x, -40.0) * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2),
         Unary::GeluTanh => {
             let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
@@ -255,11 +257,12 @@ fn binary(operation: Binary, kind: Kind, double: bool, x: f64, y: f64) -> f64 {
             Binary::Multiply => x.wrapping_mul(y),
             Binary::Maximum => x.max(y),
             Binary::Minimum => x.min(y),
-            // A quotient is a float.
+            // Unreachable: quotients are floats.
             Binary::Divide => 0,
         });
     }
-    // Rounding a float64 result of float32 operands gives what float32 arithmetic would: it has more than twice the bits.
+    // float64 has more than twice float32's precision, so rounding the float64 result of float32
+    // operands equals float32 arithmetic.
     let value = match operation {
         Binary::Add => x + y,
         Binary::Subtract => x - y,
@@ -271,7 +274,7 @@ fn binary(operation: Binary, kind: Kind, double: bool, x: f64, y: f64) -> f64 {
     round_to_kind(kind, double, value)
 }
 
-/// NaN where either is, as torch has it; Rust's `f64::max` drops NaN.
+/// NaN if either operand is NaN, as in torch. Rust's `f64::max` ignores NaN.
 fn maximum(x: f64, y: f64) -> f64 {
     if x > y || x.is_nan() { x } else { y }
 }

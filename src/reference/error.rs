@@ -4,30 +4,29 @@ use thiserror::Error;
 
 use crate::operand::{DType, Device};
 
-/// Why the reference does not compute a problem. Nothing has been written when one of these is returned.
+/// Why the reference refuses a problem. Returned before any output is written.
 #[derive(Debug, Error, PartialEq)]
 pub enum ReferenceError {
-    #[error("{name} is on {device}, but the CPU reference computes in CPU memory only")]
+    #[error("{name} is on {device}, but the CPU reference needs CPU tensors; copy it to the CPU")]
     Device { name: &'static str, device: Device },
 
-    #[error("{name} has no memory behind it (a FakeTensor), so it can be described but not run on")]
+    #[error("{name} is a FakeTensor without memory; pass a real tensor to run a kernel")]
     Fake { name: &'static str },
 
     #[error(
-        "the CPU reference has no product of {a} and {b} with {accumulator} accumulation into {out}"
+        "the CPU reference does not support A {a}, B {b}, accumulator {accumulator} and out {out}"
     )]
     ProductTypes { a: DType, b: DType, accumulator: DType, out: DType },
 
-    #[error("the CPU reference has no sum of {a} and {b} into {out}")]
+    #[error("the CPU reference does not support A {a}, B {b} and out {out} in a sum")]
     SumTypes { a: DType, b: DType, out: DType },
 
-    #[error(
-        "offsets has {offsets} elements, but B has {groups} groups; each group needs one offset"
-    )]
+    #[error("offsets has {offsets} elements, but B has {groups} groups; pass one offset per group")]
     OffsetsLength { offsets: i64, groups: i64 },
 
     #[error(
-        "offsets must rise from 0 to at most the {rows} rows of A, but group {group} would reach from row {start} to row {end}"
+        "offsets must not decrease and must lie in 0 to {rows}, the rows of A, but group {group} \
+         spans rows {start} to {end}"
     )]
     OffsetsOrder { group: i64, start: i64, end: i64, rows: i64 },
 }

@@ -1,8 +1,8 @@
-//! The CPU backend, and the oracle that kernels are tested against: plain arithmetic in float64, rounded once.
+//! The CPU reference: the CPU backend, and the oracle of the tests.
 //!
-//! Inputs are decoded to float64 tile by tile, multiplied by a dgemm, and each sum is rounded once to the output's type.
-//! Where both inputs are integers the result is exact modulo 2^32, the wrapping int32 accumulator of a GPU. Memory stays
-//! at a few MB a thread whatever the size, and the same inputs give the same bits however many threads share the work.
+//! Inputs are decoded to float64 region by region, multiplied by a dgemm, and each sum is rounded
+//! once to the output's type. Integer products are exact modulo 2^32, like a GPU's wrapping int32
+//! accumulator. Memory per thread is bounded, and results do not depend on the number of threads.
 
 mod element;
 mod elementwise;

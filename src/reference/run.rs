@@ -1,20 +1,20 @@
-//! Entry point: checks the operands, then computes on all cores.
+//! Entry point: checks the operands and computes on all cores.
 
 use super::{ReferenceError, adds, elementwise, gemm, multiplies, pool};
 use crate::epilogue::{BoundEpilogue, Value};
 use crate::operand::{DType, Device};
 use crate::problem::Problem;
 
-/// Computes `problem`, and the epilogue behind it if there is one, on all cores, and returns when all outputs are written.
+/// Computes a problem and its epilogue on all cores. Returns when all outputs are written.
 ///
 /// # Safety
-/// For as long as the call lasts, every element that the views of a problem and its epilogue on [`Device::Cpu`] reach, unless they are
-/// marked fake, lies in live memory of this process that nobody else writes, nor reads where `out` points.
+/// Every CPU view of the problem and its epilogue that is not fake covers live memory of this
+/// process. During the call nothing else writes that memory, or reads the outputs.
 pub unsafe fn run(
     problem: &Problem,
     epilogue: Option<&BoundEpilogue>,
 ) -> Result<(), ReferenceError> {
-    // SAFETY: the caller's, passed on.
+    // SAFETY: guaranteed by the caller.
     let compute = || unsafe { compute(problem, epilogue) };
     match pool::current() {
         Some(threads) => threads.install(compute),
@@ -59,8 +59,8 @@ unsafe fn compute(
         }
         Err(ReferenceError::ProductTypes { a, b, accumulator, out })
     };
-    // SAFETY, for the three calls: the views are on the CPU and not fake, so the caller vouches for their memory; their
-    // types were found to be known ones.
+    // SAFETY, for the three calls: the views are on the CPU and not fake, so the caller guarantees
+    // their memory; the types are supported.
     match problem {
         Problem::Gemm(p) => {
             product(p.a.dtype, p.b.dtype, p.accumulator, p.out.dtype)?;

@@ -2,10 +2,10 @@
 
 use crate::operand::DType;
 
-/// Whether a GEMM, grouped or not, is computed for these types.
+/// Whether the reference computes a GEMM, grouped or not, of these types.
 ///
-/// The accumulator's type says what a caller may ask for, and leaves the arithmetic as it is: rounding sums on the way
-/// as a GPU would, in an order that no two kernels share, would make a worse oracle and no better result.
+/// The accumulator's type restricts the inputs and does not change the arithmetic: rounding partial
+/// sums as a GPU does, in an order that differs between kernels, would make a worse oracle.
 pub fn multiplies(a: DType, b: DType, accumulator: DType, out: DType) -> bool {
     let accumulates = match accumulator {
         DType::I32 => a.is_integer() && b.is_integer(),
@@ -16,8 +16,8 @@ pub fn multiplies(a: DType, b: DType, accumulator: DType, out: DType) -> bool {
     accumulates && adds(a, b, out)
 }
 
-/// Whether the elementwise sum is computed for these types. Integers come out as int32, narrowed (wrapping, as in
-/// torch's casts) or rounded to a float; floats, or a float and an integer, come out as floats only.
+/// Whether the reference computes an elementwise sum of these types. Integer sums are int32, then
+/// narrowed with wrapping (as in torch's casts) or rounded to a float. Other sums are floats.
 pub fn adds(a: DType, b: DType, out: DType) -> bool {
     let known = |dtype: DType| dtype.is_float() || dtype.is_integer();
     let integers = a.is_integer() && b.is_integer();
