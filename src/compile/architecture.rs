@@ -1,24 +1,26 @@
-//! Which architecture to compile for, and with which options.
+//! Architectures and the NVRTC options for them.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A real architecture, such as `sm_90a`. `cc` is ten times major plus minor.
+/// A target of code generation, such as `sm_90a`. `cc` is the compute capability times ten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Architecture {
     pub cc: u32,
-    /// The `a` variant, whose code runs on exactly this capability and may use all of its instructions.
+    /// Whether this is the `a` variant, whose code runs on this capability only and may use all of
+    /// its instructions.
     pub specific: bool,
 }
 
 impl Architecture {
-    /// Hopper's wgmma and setmaxnreg exist in the `a` variant only (PTX ISA, "Target architectures").
+    /// Hopper's wgmma and setmaxnreg exist in the `a` variant only (PTX ISA, "Target
+    /// architectures").
     pub(super) fn of(cc: u32) -> Architecture {
         Architecture { cc, specific: cc == 90 }
     }
 
-    /// Whether code for this architecture runs on a device of that capability.
+    /// Whether code for this architecture runs on a device of this capability.
     pub fn runs_on(self, device_cc: u32) -> bool {
         if self.specific {
             self.cc == device_cc
@@ -27,14 +29,14 @@ impl Architecture {
         }
     }
 
-    /// NVRTC's options for it that every program is compiled with. Device functions need no `__device__` mark.
+    /// NVRTC's options for every program. With `-default-device`, functions need no `__device__`.
     pub fn common_options(self) -> Vec<String> {
         vec![format!("--gpu-architecture={self}"), "-default-device".into()]
     }
 
-    /// NVRTC's options for our own programs. No line information and no debug code. ptxas at its second
-    /// level takes half the time of its third, and costs the best kernels a few percent (docs/notes/compile.md). Nothing that NVRTC
-    /// declares for others, textures and the CUDA runtime among it: 1 to 4 %.
+    /// NVRTC's options for our own programs. `-O2` compiles in about half the time of ptxas's
+    /// default `-O3` and costs the best kernels a few percent (docs/design/compiling.md).
+    /// `--minimal` and the `--builtin` options drop declarations that our programs do not use.
     pub fn options(self, nvrtc: (i32, i32)) -> Vec<String> {
         const MINIMAL_SINCE: (i32, i32) = (12, 4);
         let mut options = self.common_options();

@@ -8,7 +8,14 @@ use super::program::{ENTRY, PACK_ENTRY, REDUCE_ENTRY};
 use super::{Architecture, CompileError, Nvrtc, Program, cache, source};
 use crate::kernel::Kernel;
 
-/// The program of a kernel for a compute capability: from memory, from disk, or compiled now.
+/// The program of a kernel for a compute capability: from memory, from disk, or compiled by NVRTC.
+///
+/// The program cache in memory:
+///
+/// - Key: the kernel (configuration, element types, epilogue) and the architecture.
+/// - Owner: this function.
+/// - Lifetime: the process.
+/// - Invalidation: none. The key determines the program, since one process uses one NVRTC.
 pub fn compile(kernel: &Kernel, cc: u32) -> Result<Arc<Program>, CompileError> {
     type Programs = HashMap<(Kernel, Architecture), Arc<Program>>;
     static MEMORY: Mutex<Option<Programs>> = Mutex::new(None);
@@ -22,7 +29,8 @@ pub fn compile(kernel: &Kernel, cc: u32) -> Result<Arc<Program>, CompileError> {
     if let Some(program) = lock().get_or_insert_default().get(&lookup) {
         return Ok(program.clone());
     }
-    // Not under the lock: two threads that compile the same kernel at once waste a compilation, and block nobody.
+    // Without the lock: threads that compile the same kernel waste a compilation and block nobody
+    // else.
     let program = Arc::new(compile_uncached(kernel, architecture, nvrtc)?);
     Ok(lock().get_or_insert_default().entry(lookup).or_insert(program).clone())
 }
@@ -40,8 +48,8 @@ fn compile_uncached(
         shared_bytes: kernel.shared_bytes(),
         ..Program::uncompiled(name, ENTRY, text, architecture, nvrtc.version())
     };
-    // Programs that go with it are compiled at its side. They depend on little, and so are mostly there already.
-    // (Threads of their own, not of a pool: a forked child has the pool, and none of its threads.)
+    // Companions compile in parallel. Few kernels have new ones, so most are cached already. The
+    // threads are not from a pool: a forked child inherits the pool without its threads.
     let [pack, reduce] = companions(kernel);
     std::thread::scope(|scope| {
         let others = [pack, reduce].map(|text| {
@@ -60,10 +68,11 @@ fn compile_uncached(
     })
 }
 
-/// The name, the entry and the text of a program that goes with a kernel's.
+/// A companion program's name, entry and source.
 type Companion = (&'static str, &'static str, String);
 
-/// The programs that run before and after a kernel's.
+/// The companions of a kernel: the program that packs operands, and the one that finishes
+/// reductions.
 fn companions(kernel: &Kernel) -> [Option<Companion>; 2] {
     let reductions = kernel.reductions();
     [
@@ -90,12 +99,12 @@ fn compile_companion(
     Ok(lock().get_or_insert_default().entry(key).or_insert(program).clone())
 }
 
-/// A program with its machine code: from disk, or compiled now.
+/// Adds the machine code to a program: from disk, or compiled by NVRTC.
 fn compile_or_load(program: Program, nvrtc: &Nvrtc) -> Result<Program, CompileError> {
     let options = program.architecture.options(nvrtc.version());
     let key = cache::key(&program.source, &options, nvrtc.version());
     if let Some(Program { cubin, log, .. }) = cache::load(&key) {
-        // Kernels of one text share the file, whichever of them wrote it.
+        // Kernels with the same text share the file, so the names in it may be another kernel's.
         return Ok(Program { key, cubin, log, ..program });
     }
     let task = Task { text: &program.source, file: "rutlass.cu", options: &options, names: &[] };
@@ -106,13 +115,13 @@ fn compile_or_load(program: Program, nvrtc: &Nvrtc) -> Result<Program, CompileEr
     Ok(program)
 }
 
-/// A program as bytes that another process can restore.
+/// Serializes a program for another process.
 pub fn to_bytes(program: &Program) -> Vec<u8> {
     cache::encode(program)
 }
 
-/// Whether a program is what this build would make of a kernel: same text, headers and options. Another build's may read its
-/// parameters otherwise.
+/// Whether a program is what this build compiles for a kernel: same text, headers and options. The
+/// kernels of another build may declare other parameters.
 pub fn is_of(program: &Program, kernel: &Kernel) -> bool {
     let key = |program: &Program, text: &str| {
         cache::key(text, &program.architecture.options(program.nvrtc), program.nvrtc)
@@ -128,7 +137,7 @@ pub fn is_of(program: &Program, kernel: &Kernel) -> bool {
     own && others.all(same)
 }
 
-/// The program in bytes that [`to_bytes`] made. Anything else is refused.
+/// Restores a program from the bytes of [`to_bytes`].
 pub fn from_bytes(bytes: &[u8]) -> Result<Arc<Program>, CompileError> {
     cache::decode(bytes)
         .map(Arc::new)

@@ -6,15 +6,18 @@ use std::path::{Path, PathBuf};
 use super::UserSource;
 use super::scan::{header_name, include_target, strip_comments};
 
-/// What a source includes from disk, which decides about the machine code as its own text does.
+/// A digest of the headers that a source includes. They determine the machine code as the text
+/// does.
 pub(super) struct Headers {
     pub(super) digest: [u8; blake3::OUT_LEN],
-    /// False where an `#include` names a macro, so that some header may have gone unseen: nothing is then kept on disk.
+    /// False if an `#include` names a macro, so that a header may be missing from the digest. The
+    /// program is then not cached.
     pub(super) all_seen: bool,
 }
 
 impl Headers {
-    /// Everything that includes could mean, under whatever conditions: rather one too many than one too few.
+    /// Visits every header that an include may name under any condition: better too many than too
+    /// few.
     pub(super) fn of(source: &UserSource, options: &[String]) -> Headers {
         let mut folders: Vec<PathBuf> =
             vec![Path::new(&source.file).parent().unwrap_or(Path::new("")).to_owned()];
@@ -34,7 +37,7 @@ impl Headers {
             text.extend(included.map(|file| format!("#include \"{file}\"\n")));
             previous = option;
         }
-        // Those are looked for where the process is, too.
+        // NVRTC also searches the working directory for these.
         folders.push(PathBuf::new());
         text.push_str(&source.text);
         let mut headers = Headers { digest: [0; blake3::OUT_LEN], all_seen: true };
@@ -58,7 +61,8 @@ impl Headers {
                     None => self.all_seen = false,
                 }
             }
-            // What may be there at another time. (Those that name a macro are mostly a library's, about files of its own.)
+            // A header that may exist later. Names from macros are mostly a library's own and are
+            // ignored.
             for asked in line.split("__has_include").skip(1) {
                 if let Some(name) = asked.trim_start().strip_prefix('(').and_then(header_name) {
                     self.visit_named(name, folders, seen, hasher);
@@ -92,15 +96,17 @@ impl Headers {
     }
 }
 
-/// A file that was read, and the folder in which what it names itself is looked for: the same ones have many names (`a/../b/../a`).
+/// A file, and the folder that its own includes are relative to. Both are canonical, since one file
+/// has many names (`a/../b/../a`).
 type Place = (PathBuf, PathBuf);
 
-/// The folders of CUDA's own headers (`cuda_fp16.h`, and the C++ library since CUDA 13) that belong to an NVRTC: those beside it, as
-/// the toolkit and NVIDIA's packages have them. None where they are not installed.
+/// The include folders of the CUDA toolkit that belongs to this NVRTC (`cuda_fp16.h`, and since
+/// CUDA 13 the C++ library): beside the library, else in `CUDA_HOME` or /usr/local/cuda. May be
+/// empty.
 pub(super) fn toolkit_includes(nvrtc: &Path) -> Vec<PathBuf> {
     let real = nvrtc.canonicalize().unwrap_or_else(|_| nvrtc.to_owned());
     let beside = real.ancestors().skip(2).take(3).flat_map(|folder| {
-        // A toolkit; NVIDIA's packages until CUDA 12.
+        // The layout of a toolkit; the layout of NVIDIA's Python packages until CUDA 12.
         [folder.join("include"), folder.join("cuda_runtime").join("include")]
     });
     let home = std::env::var_os("CUDA_HOME").map(|home| Path::new(&home).join("include"));

@@ -1,4 +1,4 @@
-//! Where NVRTC is installed.
+//! Finds NVRTC on this machine.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -7,19 +7,19 @@ use libloading::Library;
 
 const BUILTINS: &str = "libnvrtc-builtins.so";
 
-/// Folders in which Python packages are installed, version_of by the Python side: `sys.path`.
+/// The folders of `sys.path`, in which Python packages are installed. Set by the Python layer.
 static PACKAGES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 pub fn set_package_directories(directories: Vec<PathBuf>) {
     *PACKAGES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = directories;
 }
 
-/// Paths and names to try, in order: what the process has loaded, the `nvidia-cuda-nvrtc` package, torch's copy, the
-/// system's.
+/// Paths and names to try in order: libraries loaded in this process, the package
+/// `nvidia-cuda-nvrtc`, torch's copy, the toolkit, the system's library path.
 pub(super) fn candidates() -> Vec<PathBuf> {
     let mut found = loaded();
     for packages in PACKAGES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).iter() {
-        // nvidia/cu13/lib since CUDA 13, nvidia/cuda_nvrtc/lib before.
+        // nvidia/cu13/lib since CUDA 13, nvidia/cuda_nvrtc/lib earlier.
         let components = sorted_entries(&packages.join("nvidia")).into_iter();
         let mut packaged: Vec<_> =
             components.flat_map(|component| libraries_in(&component.join("lib"))).collect();
@@ -29,7 +29,7 @@ pub(super) fn candidates() -> Vec<PathBuf> {
     }
     for variable in ["CUDA_HOME", "CUDA_PATH"] {
         if let Some(home) = std::env::var_os(variable) {
-            // A toolkit's; conda's.
+            // lib64 in a toolkit, lib in a conda environment.
             found.extend(
                 ["lib64", "lib"]
                     .iter()
@@ -45,12 +45,12 @@ pub(super) fn candidates() -> Vec<PathBuf> {
 fn sorted_entries(folder: &Path) -> Vec<PathBuf> {
     let mut entries: Vec<_> =
         std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path()).collect();
-    // Newest first, as far as names tell.
+    // Newest first, by name.
     entries.sort_unstable_by(|a, b| b.cmp(a));
     entries
 }
 
-/// Whether this is libnvrtc itself: not its builtins, not the variant that is split for low memory (`.alt`).
+/// Whether this is libnvrtc itself, not its builtins or its low-memory variant (`.alt`).
 fn is_nvrtc(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     name.starts_with("libnvrtc")
@@ -63,7 +63,7 @@ fn libraries_in(folder: &Path) -> Vec<PathBuf> {
     sorted_entries(folder).into_iter().filter(|path| is_nvrtc(path)).collect()
 }
 
-/// Copies of NVRTC that the process has mapped (torch loads one when it is imported).
+/// The NVRTC libraries mapped in this process (importing torch loads one).
 fn loaded() -> Vec<PathBuf> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mut paths: Vec<PathBuf> = maps
@@ -82,7 +82,8 @@ fn builtins_beside(nvrtc: &Path) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// The version that the names of the builtins beside an NVRTC tell (libnvrtc-builtins.so.13.0, by which it opens them), if they agree.
+/// The version in the names of the builtins beside an NVRTC (libnvrtc-builtins.so.13.0), if they
+/// agree. NVRTC opens its builtins by this name.
 pub(super) fn version_by_name(nvrtc: &Path) -> Option<(i32, i32)> {
     if !nvrtc.is_absolute() || !nvrtc.is_file() {
         return None;
@@ -97,12 +98,12 @@ pub(super) fn version_by_name(nvrtc: &Path) -> Option<(i32, i32)> {
     versions.all(|other| other == version).then_some(version)
 }
 
-/// Loads the builtins that lie beside an NVRTC. It opens them by name alone when it compiles, and would not find them in a
-/// folder that is not on the loader's path; once they are loaded the name is enough.
+/// Loads the builtins beside an NVRTC. NVRTC opens them by name, which fails in a folder outside
+/// the loader's path unless they are loaded already.
 pub(super) fn preload_builtins(nvrtc: &Path) {
     for path in builtins_beside(nvrtc) {
-        // SAFETY: loading runs the library's constructors; it is a part of NVRTC. Where it cannot be loaded, NVRTC says so
-        // when it compiles.
+        // SAFETY: runs the constructors of a part of NVRTC. If loading fails, NVRTC reports the
+        // missing builtins when it compiles.
         if let Ok(library) = unsafe { Library::new(path) } {
             std::mem::forget(library);
         }

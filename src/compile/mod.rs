@@ -1,4 +1,4 @@
-//! Compilation: program text, NVRTC, and the cache of programs in memory and on disk.
+//! Compilation: program text, NVRTC, and the caches of programs in memory and on disk.
 
 mod architecture;
 mod cache;

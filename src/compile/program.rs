@@ -9,17 +9,18 @@ use crate::driver::{Device, DriverError, Function, Library};
 use crate::epilogue::Epilogue;
 use crate::kernel::Kernel;
 
-/// The name of the kernel function in a program, in one that copies operands for another, and in one that finishes its reductions.
+/// The kernel functions: of a kernel's program, of the program that packs operands, and of the
+/// program that finishes reductions.
 pub(super) const ENTRY: &str = "rutlass_gemm";
 pub(super) const PACK_ENTRY: &str = "rutlass_pack";
 pub(super) const REDUCE_ENTRY: &str = "rutlass_reduce";
 
-/// A compiled kernel: a cubin for one architecture, and what is needed to launch it.
+/// A compiled kernel: a cubin for one architecture and what its launch needs.
 #[derive(Serialize, Deserialize)]
 pub struct Program {
-    /// What the cache knows it by; a file under another's name is found out by it.
+    /// The cache key. Detects files stored under another program's name.
     pub(super) key: String,
-    /// The kernel's name; that of the kernel without its epilogue, if it has one.
+    /// The kernel's name, and its name without the epilogue.
     pub kernel: String,
     pub base: String,
     pub epilogue: Option<Epilogue>,
@@ -27,14 +28,14 @@ pub struct Program {
     pub shared_bytes: u32,
     /// The name of the kernel function.
     pub(super) entry: String,
-    /// The parameters of a kernel of the user's own, as the compiler names their types; empty for ours.
+    /// The lowered name that spells a user kernel's parameter types; empty for our own kernels.
     pub(super) signature: String,
-    /// The program that copies operands for this one, and runs first; and the one that finishes its reductions, and runs last.
+    /// The companions: packs operands before the kernel; finishes reductions after it.
     pub pack: Option<Arc<Program>>,
     pub reduce: Option<Arc<Program>>,
     pub nvrtc: (i32, i32),
     pub source: String,
-    /// NVRTC's messages: warnings, if there were any.
+    /// NVRTC's warnings.
     pub log: String,
     pub cubin: Vec<u8>,
     #[serde(skip)]
@@ -42,8 +43,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Loads all of a kernel's program, and makes what its launches allocate from: nothing is left for a first launch to do, which may be
-    /// under capture.
+    /// Loads the program and its companions, and creates the memory pool for workspace. A first
+    /// launch may then happen under stream capture.
     pub fn load(&self, kernel: &Kernel, device: &Device) -> Result<(), DriverError> {
         if kernel.takes_workspace() {
             device.prepare_to_allocate()?;
@@ -54,7 +55,14 @@ impl Program {
         Ok(())
     }
 
-    /// The kernel on this device, where the program is loaded on first use.
+    /// The kernel's function on a device. Loads the program on first use.
+    ///
+    /// The loaded library is cached per program:
+    ///
+    /// - Key: none, one library per program. The library caches one function per device.
+    /// - Owner: this program.
+    /// - Lifetime: the process, as libraries are never unloaded.
+    /// - Invalidation: none.
     pub fn function(&self, device: &Device) -> Result<Function, DriverError> {
         if let Some(library) = self.library.get() {
             return library.function(device);
@@ -63,7 +71,7 @@ impl Program {
         self.library.get_or_init(|| loaded).function(device)
     }
 
-    /// A program that holds its source text and no machine code.
+    /// A program with its source text and without machine code.
     pub(super) fn uncompiled(
         kernel: String,
         entry: &str,

@@ -1,17 +1,18 @@
 //! A scanner for C++ text: comments, literals, includes and `__global__` functions.
 
-/// The text without its comments, with each line that goes on behind a backslash in one; and, if asked for, with nothing in its literals.
+/// The text with comments removed and spliced lines joined. `empty_literals`: also empties
+/// literals.
 pub(super) fn strip_comments(text: &str, empty_literals: bool) -> String {
     let text = text.replace("\\\r\n", "").replace("\\\n", "");
     let (mut stripped, mut rest) = (String::with_capacity(text.len()), text.as_str());
     while let Some(letter) = rest.chars().next() {
-        // How much of the text is a piece, and what is left of that.
+        // Each step consumes a piece of `length` bytes and keeps `kept`.
         let line = || &stripped[stripped.rfind('\n').map_or(0, |end| end + 1)..];
         let (length, kept) = if rest.starts_with("//") {
             (rest.find('\n').unwrap_or(rest.len()), "")
         } else if let Some(inside) = rest.strip_prefix("/*") {
             let length = inside.find("*/").map_or(rest.len(), |end| end + 4);
-            // For NVRTC, another line has begun.
+            // NVRTC sees a new line here.
             (length, if rest[..length].contains('\n') { "\n" } else { " " })
         } else if letter == '<' && include_target(line()).is_some() {
             let length = rest.find(['>', '\n']).unwrap_or(rest.len());
@@ -32,26 +33,26 @@ pub(super) fn strip_comments(text: &str, empty_literals: bool) -> String {
     stripped
 }
 
-/// What stands behind `#include` in a line without comments.
+/// The rest of an `#include` directive, in a line without comments.
 pub(super) fn include_target(line: &str) -> Option<&str> {
     let line = line.trim_start();
     let directive = line.strip_prefix('#').or_else(|| line.strip_prefix("%:"))?;
     directive.trim_start().strip_prefix("include")
 }
 
-/// The name or number that a line ends with.
+/// The identifier or number at the end of a line.
 fn word_before(line: &str) -> &str {
     line.rsplit(|letter: char| !letter.is_alphanumeric() && !"_'".contains(letter))
         .next()
         .unwrap_or_default()
 }
 
-/// Whether an apostrophe behind a line is one within a number.
+/// Whether an apostrophe after this text is a digit separator.
 fn separates_digits(line: &str) -> bool {
     word_before(line).starts_with(|letter: char| letter.is_ascii_digit())
 }
 
-/// The length of the literal that a text begins with; it ends with its line if not before.
+/// The length of the literal at the start of a text. An unterminated literal ends with its line.
 fn literal(text: &str, quote: char) -> usize {
     let mut letters = text.char_indices().skip(1);
     while let Some((at, letter)) = letters.next() {
@@ -65,18 +66,18 @@ fn literal(text: &str, quote: char) -> usize {
     text.len()
 }
 
-/// The same of `"mark( ... )mark"`; None of what is no such literal.
+/// The length of a raw literal `"mark( ... )mark"`. `None` if it is malformed.
 fn raw_literal(text: &str) -> Option<usize> {
     let close = format!("){}\"", &text[1..text.find('(')?]);
     Some(text.find(&close)? + close.len())
 }
 
-/// The `__global__` functions of a text, each with what stands between its parentheses.
+/// The `__global__` functions of a text: name and parameter list.
 pub(super) fn kernels_in(text: &str) -> Vec<(&str, &str)> {
     let mut found = Vec::new();
     for (at, mark) in text.match_indices("__global__") {
         let mut rest = &text[at + mark.len()..];
-        // The name is what stands before the first parenthesis, unless that is an attribute's.
+        // The name precedes the first parenthesis that is not an attribute's.
         while let Some(open) = rest.find('(') {
             let name = last_word(&rest[..open]);
             let Some(inside) = balanced(&rest[open..]) else { break };
@@ -90,7 +91,7 @@ pub(super) fn kernels_in(text: &str) -> Vec<(&str, &str)> {
     found
 }
 
-/// What stands between the parenthesis that a text begins with and its counterpart.
+/// The text between the parenthesis at the start and its counterpart.
 fn balanced(text: &str) -> Option<&str> {
     let mut depth = 0;
     for (at, letter) in text.char_indices() {
@@ -131,7 +132,7 @@ pub(super) fn last_word(text: &str) -> &str {
         .unwrap_or_default()
 }
 
-/// The name in quotes or angle brackets that a text begins with.
+/// The name in quotes or angle brackets at the start of a text.
 pub(super) fn header_name(text: &str) -> Option<&str> {
     let text = text.trim_start();
     let close = match text.chars().next()? {
@@ -148,8 +149,9 @@ mod tests {
 
     #[test]
     fn kernels_are_found() {
-        let text = "template <class T> __global__ void __launch_bounds__(256, 2) scale(const T* __restrict__ x,\n  T *out, \
-                    const int n = 3) { f(x); }\nextern \"C\" __global__ void empty() {}";
+        let text = "template <class T> __global__ void __launch_bounds__(256, 2) scale(const T* \
+                    __restrict__ x,\n  T *out, const int n = 3) { f(x); }\nextern \"C\" __global__ \
+                    void empty() {}";
         let kernels = kernels_in(text);
         assert_eq!(kernels.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["scale", "empty"]);
         assert!(kernels_in("__global__ void broken(").is_empty());

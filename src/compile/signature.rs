@@ -1,36 +1,39 @@
-//! The parameters of a kernel, from the name that the compiler gives its type.
+//! The parameters of a user's kernel, from the mangled name of its type.
 //!
-//! What a `__global__` function takes is read from no text: typedefs, macros and templates would mislead. Instead a variable
-//! template is asked for with the function's type, and its linker name spells that type out (Itanium C++ ABI, "External
-//! Names": <https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling>).
+//! The source text cannot be relied on: typedefs, macros and templates hide types. Instead a
+//! variable template is instantiated with the function's type, and its linker name spells that type
+//! (Itanium C++ ABI, "External Names":
+//! <https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling>).
 
 use crate::operand::DType;
 
-/// The template whose instance spells a type, for behind the user's source, and the expression for that of a function.
-pub(super) const TEMPLATE: &str =
-    "\n#line 1 \"behind the source\"\ntemplate <class Type> __device__ int rutlass_signature;\n";
+/// The variable template, appended to the user's source.
+pub(super) const TEMPLATE: &str = "
+#line 1 \"appended to the source\"
+template <class Type> __device__ int rutlass_signature;
+";
 
 pub(super) fn expression(function: &str) -> String {
     format!("&rutlass_signature<decltype(&{function})>")
 }
 
-/// What a kernel declares as one parameter.
+/// A kernel's parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Parameter {
     Pointer { to: Pointee, constant: bool },
     Number(ScalarType),
 }
 
-/// What a pointer points to, as far as tensors go.
+/// The type behind a pointer, as far as tensors can match it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pointee {
     /// `void`: elements of any type.
     Any,
-    /// Elements of one of these types, at an address that is a multiple of so many bytes.
+    /// Elements of one of these types, at an address that is a multiple of `alignment` bytes.
     Elements { dtypes: Vec<DType>, alignment: u64, name: String },
 }
 
-/// A number that is passed by value.
+/// A number passed by value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ScalarType {
     Bool,
@@ -40,32 +43,32 @@ pub enum ScalarType {
     F64,
 }
 
-/// A type as C++ has them, in so far as kernels have parameters of it.
+/// A C++ type, as far as kernel parameters use it.
 #[derive(Clone, Debug, PartialEq)]
 enum Type {
     Void,
     Number(ScalarType),
-    /// `char`, whose bytes may be signed or not.
+    /// `char`, which may be signed or unsigned.
     Char,
     Class(String),
     Pointer(Box<Type>),
     Const(Box<Type>),
-    /// What no argument is made of: references, functions, arrays.
+    /// A type that no argument can have: a reference, function or array.
     Other(&'static str),
 }
 
-/// The parameters of the function whose type a lowered name of [`expression`] spells; or why they cannot be told.
+/// The parameters of the function whose type a lowered name of [`expression`] spells.
 pub(super) fn parse(lowered: &str) -> Result<Vec<Parameter>, String> {
     let mut demangler = Demangler { rest: lowered, substitutions: Vec::new() };
     let types =
-        demangler.signature().ok_or_else(|| format!("its type is not understood ({lowered})"))?;
+        demangler.signature().ok_or_else(|| format!("its type cannot be parsed ({lowered})"))?;
     types.into_iter().enumerate().map(|(at, parameter)| Parameter::of(parameter, at + 1)).collect()
 }
 
 impl Parameter {
     fn of(parameter: Type, place: usize) -> Result<Parameter, String> {
         let refuse = |what: &str| {
-            Err(format!("its parameter {place} is {what}; kernels take pointers and numbers here"))
+            Err(format!("its parameter {place} is {what}; only pointers and numbers are supported"))
         };
         match parameter {
             Type::Number(number) => Ok(Parameter::Number(number)),
@@ -77,12 +80,15 @@ impl Parameter {
                 };
                 match Pointee::of(&to) {
                     Some(to) => Ok(Parameter::Pointer { to, constant }),
-                    None => refuse("a pointer to what no tensor holds (take void* and cast)"),
+                    None => refuse(
+                        "a pointer to a type that no tensor holds (declare void* and \
+                                    cast)",
+                    ),
                 }
             }
             Type::Class(name) => refuse(&format!("the class {name}")),
             Type::Other(what) => refuse(what),
-            Type::Void | Type::Const(_) => refuse("of no type"),
+            Type::Void | Type::Const(_) => refuse("void"),
         }
     }
 }
@@ -104,8 +110,8 @@ impl Pointee {
             Type::Class(name) => {
                 let (dtype, count) = class_elements(name)?;
                 let bytes = DType::describe(dtype).bytes() as u64 * count;
-                // Three of something are aligned like one; vectors above 16 bytes like 16 (CUDA C++ Programming Guide,
-                // "Built-in Vector Types").
+                // Vectors of three align like their element; vectors above 16 bytes align to 16
+                // (CUDA C++ Programming Guide, "Built-in Vector Types").
                 let alignment = if count == 3 { bytes / 3 } else { bytes.min(16) };
                 elements(&[dtype], alignment, name)
             }
@@ -114,7 +120,7 @@ impl Pointee {
     }
 }
 
-/// The elements of the small classes of CUDA's headers and of our own: their type, and how many one has.
+/// Element type and element count of the small classes in CUDA's headers and ours.
 fn class_elements(name: &str) -> Option<(&'static str, u64)> {
     Some(match name {
         "__half" | "f16" => ("float16", 1),
@@ -153,7 +159,7 @@ impl ScalarType {
         }
     }
 
-    /// The name of the type among those of tensors.
+    /// The name of the tensor dtype.
     pub fn dtype(self) -> &'static str {
         match (self, self.bytes()) {
             (ScalarType::Bool, _) => "bool",
@@ -171,10 +177,10 @@ impl ScalarType {
     }
 }
 
-/// Reads a mangled name from the left. None: it has something that parameters are not made of.
+/// Parses a mangled name from the left. `None`: not a type of kernel parameters.
 struct Demangler<'a> {
     rest: &'a str,
-    /// What `S_`, `S0_`, ... stand for, in the order of their first appearance; None for what is no type.
+    /// Substitutions `S_`, `S0_`, ... in order of appearance; `None` for names that are not types.
     substitutions: Vec<Option<Type>>,
 }
 
@@ -192,7 +198,7 @@ impl Demangler<'_> {
         usize::from_str_radix(digits, radix).ok()
     }
 
-    /// A length, and a name of that length.
+    /// A length-prefixed name.
     fn name(&mut self) -> Option<String> {
         let length = self.digits(10)?;
         let (name, rest) = self.rest.split_at_checked(length)?;
@@ -200,7 +206,7 @@ impl Demangler<'_> {
         Some(name.to_owned())
     }
 
-    /// `_Z`, the template's name, and its one argument: a pointer to a function that returns nothing.
+    /// `_Z`, the template's name, and its argument: a pointer to a function that returns void.
     fn signature(&mut self) -> Option<Vec<Type>> {
         self.consume("_Z").then_some(())?;
         self.name()?;
@@ -216,14 +222,14 @@ impl Demangler<'_> {
         Some(types)
     }
 
-    /// One type. All but the built-in ones may be referred to later on.
+    /// One type. All but built-in types become candidates for substitution.
     fn parse_type(&mut self) -> Option<Type> {
         let found = if self.consume("P") {
             Type::Pointer(Box::new(self.parse_type()?))
         } else if self.consume("K") {
             Type::Const(Box::new(self.parse_type()?))
         } else if self.consume("V") {
-            // Qualifiers that stand together count as one where they are referred to.
+            // Adjacent qualifiers form one substitution candidate.
             if self.consume("K") {
                 Type::Const(Box::new(self.parse_type()?))
             } else {
@@ -268,7 +274,7 @@ impl Demangler<'_> {
             't' => unsigned(2),
             'i' => signed(4),
             'j' => unsigned(4),
-            // long has 8 bytes wherever there is no Windows.
+            // long has 8 bytes except on Windows.
             'l' | 'x' => signed(8),
             'm' | 'y' => unsigned(8),
             'f' => Type::Number(ScalarType::F32),
@@ -288,7 +294,7 @@ mod tests {
         parse(lowered).unwrap().remove(0)
     }
 
-    /// Names as NVRTC 13.0 gave them.
+    /// Names from NVRTC 13.0.
     #[test]
     fn names_of_the_compiler_are_read() {
         let all = parse("_Z17rutlass_signatureIPFvPKfPfS1_xmbPK6float4PvP6__halfPKS7_fEE").unwrap();
@@ -331,7 +337,8 @@ mod tests {
 
     #[test]
     fn qualifiers_together_are_one_candidate_for_reference() {
-        // f(const volatile float*, int*, int*), and both pointers of f(const volatile float*, const volatile float*).
+        // f(const volatile float*, int*, int*), then f(const volatile float*, const volatile
+        // float*).
         let all = parse("_Z17rutlass_signatureIPFvPVKfPiS2_EE").unwrap();
         assert_eq!(all[1], all[2]);
         let Parameter::Pointer { to: Pointee::Elements { dtypes, .. }, .. } = &all[2] else {

@@ -1,4 +1,4 @@
-//! Programs of the user's own: a `__global__` function in a text of theirs, compiled as it is.
+//! Compiles a user's own `__global__` function.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,15 @@ use super::scan::{kernels_in, strip_comments};
 use super::signature::{self, Parameter};
 use super::{Architecture, CompileError, Nvrtc, Program, UserSource, cache};
 
-/// The program of a source for a compute capability, from memory, from disk, or compiled now; and the function's parameters.
+/// The program of a user's source for a compute capability, and the function's parameters.
+///
+/// The cache of user programs in memory:
+///
+/// - Key: the source, the architecture, and a digest of the headers that the source may include.
+/// - Owner: this function. The disk cache ([`cache`]) backs it.
+/// - Lifetime: the process.
+/// - Invalidation: by key. Each call reads the headers again. Sources with an `#include` of a macro
+///   are not cached.
 pub fn compile_user(
     source: &UserSource,
     cc: u32,
@@ -57,7 +65,7 @@ fn compile_uncached(
     let identity = format!("{text}\0{function}\0{}", blake3::Hash::from(headers.digest).to_hex());
     let key = cache::key(&identity, options, nvrtc.version());
     let shared_bytes = source.shared_bytes;
-    // What the entry is called there, the compiler tells.
+    // NVRTC returns the lowered name of the entry.
     let uncompiled = Program {
         key,
         shared_bytes,
@@ -83,23 +91,26 @@ fn compile_uncached(
     Ok(program)
 }
 
-/// What messages begin with that are about the names that NVRTC looks up, in a text of its own, and about what stands behind the user's text.
+/// Prefixes of NVRTC's messages about name expressions, and about the text appended to the source.
 const NAME_LOOKUP: &str = "__nv_name_map(";
-const APPENDED: &str = "behind the source(";
-const ABOUT_APPENDED: &str = "what is put behind the source, to learn the function's parameters, does not compile: it needs C++14 or later, a \
-                            source that ends where a declaration does, and the name rutlass_signature for itself";
+const APPENDED: &str = "appended to the source(";
+const ABOUT_APPENDED: &str = "the declaration appended to the source, which reveals the \
+                              function's parameters, does not compile; use C++14 or later, end the \
+                              source after a declaration, and leave the name rutlass_signature \
+                              unused";
 
-/// The compiler's messages without those about what stands behind the user's text, which mostly follow from the others.
+/// The compiler's messages about the user's text. Other messages mostly follow from these.
 fn user_messages(log: &str) -> String {
     let users =
         |message: &&str| !message.starts_with(NAME_LOOKUP) && !message.starts_with(APPENDED);
     log.split("\n\n").filter(users).collect::<Vec<_>>().join("\n\n")
 }
 
-/// What the compiler's messages come to: the user's own errors, if there are any; else what is wrong with the name of the function.
+/// Reduces NVRTC's log to the cause: the user's own errors if any, else an error in the function's
+/// name.
 fn explain_rejection(source: &UserSource, log: String, program: &Program) -> CompileError {
     let users = user_messages(&log);
-    // What the first one says whose first line begins so: further lines show the source.
+    // The first message that starts with `from`. Its further lines quote the source.
     let first_error = |log: &'_ str, from: &str| {
         log.split("\n\n").filter(|message| message.starts_with(from)).find_map(|message| {
             let (_, message) = message.lines().next()?.split_once("error: ")?;
@@ -118,18 +129,18 @@ fn explain_rejection(source: &UserSource, log: String, program: &Program) -> Com
     }
 }
 
-/// The refusal of a name that the compiler did not find, or could not read, for this reason.
+/// The error for a function name that the compiler cannot find or parse.
 fn no_function(source: &UserSource, reason: &str) -> CompileError {
     let text = strip_comments(&source.text, true);
     let mut names: Vec<_> = kernels_in(&text).into_iter().map(|(name, _)| name).collect();
     names.dedup();
     let found = match names.is_empty() {
-        true => "there is none in it".to_owned(),
+        true => "the source has none".to_owned(),
         false => format!(
-            "those in it are: {}. A template needs its arguments, as in name<float>",
+            "the source has: {}. A template needs its arguments, as in name<float>",
             names.join(", ")
         ),
     };
-    let found = format!("{found}. The compiler says: {reason}");
+    let found = format!("{found}. NVRTC's message: {reason}");
     CompileError::NoFunction { file: source.file.clone(), function: source.function.clone(), found }
 }

@@ -24,8 +24,9 @@ macro_rules! with_element {
                 type $T = $element;
                 $body
             })*
-            $crate::operand::DType::Other { .. } => unreachable!("unsupported types are refused \
-                                                                  before the computation"),
+            $crate::operand::DType::Other { .. } => {
+                unreachable!("unsupported types are refused before the computation")
+            }
         }
     };
 }
