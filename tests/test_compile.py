@@ -486,7 +486,7 @@ def test_nvrtc_with_the_builtins_of_another_is_refused(tmp_path):
     said = run_python(code, CUTLASS_API_CACHE_DIR=str(tmp_path / "cache"), **environment)
     assert (
         f"{folder / real.name} is NVRTC" in said
-        and "builtins beside it are of 99.7; install it anew" in said
+        and "builtins beside it are 99.7; reinstall NVRTC" in said
     )
 
 

@@ -103,7 +103,7 @@ REDUCTION_ERRORS = {
     "shape": (
         "sum(accum, -1)",
         torch.zeros(4),
-        r"S has shape \[4\], but the reduction has shape \[3\], or \[3, 1\] with",
+        r"S has shape \[4\], but the reduction has shape \[3\], or \[3, 1\] if",
     ),
     "full": (
         "sum(accum, 0)",
@@ -113,14 +113,14 @@ REDUCTION_ERRORS = {
     "dimension": (
         "sum(accum, 2)",
         torch.zeros(3),
-        r"S is a reduction along dimension 2, which an output of shape \[3, 4\] does",
+        r"S is reduced along dimension 2, which an output of shape \[3, 4\] does",
     ),
-    "negative": ("sum(accum, -3)", torch.zeros(3), "S is a reduction along dimension -3"),
-    "number": ("sum(accum, -1)", 1.0, "S is an output of the epilogue, and so has to be a tensor"),
+    "negative": ("sum(accum, -3)", torch.zeros(3), "S is reduced along dimension -3"),
+    "number": ("sum(accum, -1)", 1.0, "S is an output of the epilogue, but a number was passed"),
     "overlap": (
         "sum(accum, -1)",
         torch.zeros(1).expand(3),
-        "S with shape .* has several indices on one element",
+        "S with shape .* overlaps itself",
     ),
 }
 
@@ -137,15 +137,15 @@ def test_reductions_that_do_not_fit(expression, tensor, message):
 def test_reductions_are_refused_along_the_batch_and_behind_other_operations():
     source = "def f(accum):\n    D = accum\n    S = sum(accum, 0)\n    return D, S"
     a, out = torch.ones(2, 3, 3), torch.zeros(2, 3, 3)
-    with pytest.raises(ValueError, match="S is reduced along the batch alone"):
+    with pytest.raises(ValueError, match="S is reduced along the batch dimension alone"):
         fused(a, a, out, source, S=torch.zeros(3, 3))
     with pytest.raises(
-        ValueError, match="S is a reduction, and those are fused behind a GEMM alone"
+        ValueError, match="S is a reduction, which only the epilogue of a GEMM can fuse"
     ):
         ElementwiseArguments(
             a[0], a[0], out[0], EpilogueArguments(source, D=out[0], S=torch.zeros(3))
         )
-    with pytest.raises(ValueError, match="T is a maximum along a dimension without elements"):
+    with pytest.raises(ValueError, match="T is a maximum along a dimension of extent 0"):
         fused(
             torch.ones(3, 2),
             torch.ones(2, 0),

@@ -1,53 +1,26 @@
-//! Which architecture to compile for, and with which options.
+//! Architectures and the NVRTC options for them.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CompileError, Nvrtc};
-
-/// A real architecture, such as `sm_90a`. `cc` is ten times major plus minor.
+/// A target of code generation, such as `sm_90a`. `cc` is the compute capability times ten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Architecture {
     pub cc: u32,
-    /// The `a` variant, whose code runs on exactly this capability and may use all of its instructions.
+    /// Whether this is the `a` variant, whose code runs on this capability only and may use all of
+    /// its instructions.
     pub specific: bool,
 }
 
 impl Architecture {
-    /// The architecture whose code runs on a device of this capability: the capability's own, or where NVRTC is older
-    /// than the chip, the nearest below it of the same major version, which is binary compatible (CUDA C++
-    /// Programming Guide, "Binary Compatibility").
-    pub fn for_cc(cc: u32, nvrtc: &Nvrtc) -> Result<Architecture, CompileError> {
-        if cc < 80 {
-            return Err(CompileError::TooOld(cc));
-        }
-        // Every NVRTC that compiles our programs has these (CUDA 12.0 release notes), so that it need not be opened to ask.
-        const SINCE_12: [u32; 5] = [80, 86, 87, 89, 90];
-        let known = if SINCE_12.contains(&cc) && nvrtc.version().0 >= 12 {
-            &SINCE_12
-        } else {
-            nvrtc.architectures()?
-        };
-        let serves = |known: u32| Architecture::of(known).runs_on(cc);
-        let nearest = known.iter().copied().filter(|a| serves(*a)).max();
-        let Some(nearest) = nearest else {
-            let (major, minor) = nvrtc.version();
-            return Err(CompileError::UnknownArchitecture {
-                cc,
-                version: format!("{major}.{minor}"),
-                known: known.to_vec(),
-            });
-        };
-        Ok(Architecture::of(nearest))
-    }
-
-    /// Hopper's wgmma and setmaxnreg exist in the `a` variant only (PTX ISA, "Target architectures").
-    fn of(cc: u32) -> Architecture {
+    /// Hopper's wgmma and setmaxnreg exist in the `a` variant only (PTX ISA, "Target
+    /// architectures").
+    pub(super) fn of(cc: u32) -> Architecture {
         Architecture { cc, specific: cc == 90 }
     }
 
-    /// Whether code for this architecture runs on a device of that capability.
+    /// Whether code for this architecture runs on a device of this capability.
     pub fn runs_on(self, device_cc: u32) -> bool {
         if self.specific {
             self.cc == device_cc
@@ -56,14 +29,14 @@ impl Architecture {
         }
     }
 
-    /// NVRTC's options for it that every program is compiled with. Device functions need no `__device__` mark.
+    /// NVRTC's options for every program. With `-default-device`, functions need no `__device__`.
     pub fn common_options(self) -> Vec<String> {
         vec![format!("--gpu-architecture={self}"), "-default-device".into()]
     }
 
-    /// NVRTC's options for our own programs. No line information and no debug code. ptxas at its second
-    /// level takes half the time of its third, and costs the best kernels a few percent (docs/notes/compile.md). Nothing that NVRTC
-    /// declares for others, textures and the CUDA runtime among it: 1 to 4 %.
+    /// NVRTC's options for our own programs. `-O2` compiles in about half the time of ptxas's
+    /// default `-O3` and costs the best kernels a few percent (docs/design/compiling.md).
+    /// `--minimal` and the `--builtin` options drop declarations that our programs do not use.
     pub fn options(self, nvrtc: (i32, i32)) -> Vec<String> {
         const MINIMAL_SINCE: (i32, i32) = (12, 4);
         let mut options = self.common_options();

@@ -1,4 +1,10 @@
-//! Compiled programs on disk: one file a program, named by its key, written whole or not at all, checked when read.
+//! The disk cache of compiled programs.
+//!
+//! - Key: a hash of program text, headers, options and NVRTC version. The key names the file.
+//! - Owner: this file. Other processes may share the directory.
+//! - Lifetime: unbounded. Users delete the directory.
+//! - Invalidation: by key. A file of another format, or with a wrong checksum or key, is a miss and
+//!   gets overwritten.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -7,22 +13,23 @@ use thiserror::Error;
 
 use super::{Program, source};
 
-/// Begins every file; the last byte counts the format's versions.
+/// Starts every file. The last byte is the version of the format.
 const MAGIC: &[u8; 8] = b"rutlass\x07";
 const DIGEST: usize = blake3::OUT_LEN;
 
 #[derive(Debug, Error)]
-pub(super) enum Unsealable {
-    #[error("they do not begin as one does")]
+pub(super) enum DecodeError {
+    #[error("they lack the header of an artifact of this version")]
     Magic,
-    #[error("they are torn or changed: the checksum does not match")]
+    #[error("the checksum does not match")]
     Checksum,
     #[error("{0}")]
     Format(#[from] postcard::Error),
 }
 
-/// Where programs are kept: `CUTLASS_API_CACHE_DIR`, else `rutlass` in the user's cache directory. `None` where the
-/// system names no such directory; programs are then kept in memory only.
+/// The directory of the cache: `CUTLASS_API_CACHE_DIR`, else `rutlass` in the user's cache
+/// directory. `None` if the system names no such directory; programs are then cached in memory
+/// only.
 pub fn directory() -> Option<PathBuf> {
     match std::env::var_os("CUTLASS_API_CACHE_DIR") {
         Some(path) if !path.is_empty() => Some(PathBuf::from(path)),
@@ -30,7 +37,7 @@ pub fn directory() -> Option<PathBuf> {
     }
 }
 
-/// All that decides what NVRTC makes of a program: its text, the headers, the options and the compiler's version.
+/// Hashes everything that determines NVRTC's output: text, headers, options, NVRTC version.
 pub(super) fn key(text: &str, options: &[String], (major, minor): (i32, i32)) -> String {
     let mut hasher = blake3::Hasher::new();
     let mut part = |bytes: &[u8]| {
@@ -47,34 +54,34 @@ pub(super) fn key(text: &str, options: &[String], (major, minor): (i32, i32)) ->
     hasher.finalize().to_hex().to_string()
 }
 
-/// Magic, checksum of the rest, the rest.
-pub(super) fn seal(program: &Program) -> Vec<u8> {
-    // Serializing plain data into memory fails only where memory does.
+/// The file format: magic, checksum of the body, body.
+pub(super) fn encode(program: &Program) -> Vec<u8> {
+    // Serializing plain data into memory cannot fail.
     let body = postcard::to_stdvec(program).unwrap_or_default();
     [MAGIC.as_slice(), blake3::hash(&body).as_bytes(), &body].concat()
 }
 
-pub(super) fn unseal(bytes: &[u8]) -> Result<Program, Unsealable> {
-    let rest = bytes.strip_prefix(MAGIC).ok_or(Unsealable::Magic)?;
-    let (digest, body) = rest.split_at_checked(DIGEST).ok_or(Unsealable::Checksum)?;
+pub(super) fn decode(bytes: &[u8]) -> Result<Program, DecodeError> {
+    let rest = bytes.strip_prefix(MAGIC).ok_or(DecodeError::Magic)?;
+    let (digest, body) = rest.split_at_checked(DIGEST).ok_or(DecodeError::Checksum)?;
     if blake3::hash(body).as_bytes() != digest {
-        return Err(Unsealable::Checksum);
+        return Err(DecodeError::Checksum);
     }
     Ok(postcard::from_bytes(body)?)
 }
 
-/// The file of a key. Two levels, so that no folder grows large.
+/// The file of a key, in one of 256 folders.
 fn path(base: &Path, key: &str) -> PathBuf {
     base.join(&key[..2]).join(format!("{}.cubin", &key[2..]))
 }
 
-/// The program of this key, if a whole one is there. Whatever else is found is left to be overwritten.
+/// Reads the program of a key. Anything but an intact program of this key is a miss.
 pub(super) fn load(key: &str) -> Option<Program> {
     let bytes = std::fs::read(path(&directory()?, key)).ok()?;
-    unseal(&bytes).ok().filter(|program| program.key == key)
+    decode(&bytes).ok().filter(|program| program.key == key)
 }
 
-/// A file with the rights of any other, less the user's mask: several may share a cache.
+/// A temporary file with the permissions of the user's umask, so that users may share a cache.
 fn temporary() -> tempfile::Builder<'static, 'static> {
     let mut builder = tempfile::Builder::new();
     #[cfg(unix)]
@@ -82,16 +89,16 @@ fn temporary() -> tempfile::Builder<'static, 'static> {
     builder
 }
 
-/// Keeps a program, if the disk lets us: a cache that cannot be written to is no reason to fail.
+/// Writes a program. Errors are ignored: an unwritable cache must not fail a compilation.
 pub(super) fn store(program: &Program) {
     let Some(base) = directory() else { return };
     let target = path(&base, &program.key);
     let Some(folder) = target.parent() else { return };
     let write = || -> std::io::Result<()> {
         std::fs::create_dir_all(folder)?;
-        // Renaming is atomic: a reader, or a second process storing the same program, sees a whole file or none.
+        // Renaming is atomic: readers and concurrent writers see a whole file or none.
         let mut file = temporary().tempfile_in(folder)?;
-        file.write_all(&seal(program))?;
+        file.write_all(&encode(program))?;
         file.persist(&target)?;
         Ok(())
     };

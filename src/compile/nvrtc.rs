@@ -1,50 +1,50 @@
-//! NVRTC, found where it is and called by name. cudarc's own loader knows names only; the copies that pip installs lie
-//! outside the loader's path and have to be opened by their full path, which is why the few functions are bound here.
+//! Bindings to NVRTC. cudarc loads libraries by name only; pip installs NVRTC outside the loader's
+//! path, so that it must be opened by its full path.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 
 use libloading::Library;
 
-use super::{CompileError, source};
+use super::error::Failure;
+use super::locate::{candidates, preload_builtins, version_by_name};
+use super::{Architecture, CompileError, source};
 
-type Program = *mut c_void;
+type RawProgram = *mut c_void;
 
-const BUILTINS: &str = "libnvrtc-builtins.so";
-
-/// A libnvrtc. Opening it, 100 MB with 200 000 relocations, takes 5 ms, and waits until something is to be compiled.
+/// A libnvrtc. Opened at the first compilation, since loading its 100 MB takes milliseconds.
 pub struct Nvrtc {
     path: PathBuf,
     version: (i32, i32),
     functions: OnceLock<Functions>,
 }
 
-/// The functions of libnvrtc that are used here: <https://docs.nvidia.com/cuda/nvrtc/index.html>.
+/// Functions of libnvrtc: <https://docs.nvidia.com/cuda/nvrtc/index.html>.
 struct Functions {
     architectures: Vec<u32>,
     create: unsafe extern "C" fn(
-        *mut Program,
+        *mut RawProgram,
         *const c_char,
         *const c_char,
         c_int,
         *const *const c_char,
         *const *const c_char,
     ) -> c_int,
-    compile: unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int,
-    destroy: unsafe extern "C" fn(*mut Program) -> c_int,
-    log_size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
-    log: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
-    cubin_size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
-    cubin: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
-    add_name: unsafe extern "C" fn(Program, *const c_char) -> c_int,
-    lowered_name: unsafe extern "C" fn(Program, *const c_char, *mut *const c_char) -> c_int,
+    compile: unsafe extern "C" fn(RawProgram, c_int, *const *const c_char) -> c_int,
+    destroy: unsafe extern "C" fn(*mut RawProgram) -> c_int,
+    log_size: unsafe extern "C" fn(RawProgram, *mut usize) -> c_int,
+    log: unsafe extern "C" fn(RawProgram, *mut c_char) -> c_int,
+    cubin_size: unsafe extern "C" fn(RawProgram, *mut usize) -> c_int,
+    cubin: unsafe extern "C" fn(RawProgram, *mut c_char) -> c_int,
+    add_name: unsafe extern "C" fn(RawProgram, *const c_char) -> c_int,
+    lowered_name: unsafe extern "C" fn(RawProgram, *const c_char, *mut *const c_char) -> c_int,
     error_string: unsafe extern "C" fn(c_int) -> *const c_char,
     /// Keeps the functions above valid.
     _library: Library,
 }
 
-/// What is compiled: a program's text, the file that messages say it is from, options, and C++ expressions that name what is in it.
+/// A compilation: source text, the file name for messages, options, and C++ name expressions.
 #[derive(Default)]
 pub(super) struct Task<'a> {
     pub text: &'a str,
@@ -53,126 +53,24 @@ pub(super) struct Task<'a> {
     pub names: &'a [String],
 }
 
-/// What comes out: machine code, NVRTC's messages, and the names of `Task::names` as linkers know them.
+/// Machine code, NVRTC's messages, and the lowered (mangled) names of `Task::names`.
 pub(super) struct Compiled {
     pub cubin: Vec<u8>,
     pub log: String,
     pub lowered: Vec<String>,
 }
 
-/// Why a compilation failed: the program's fault, with the log, or a call's.
-pub(super) enum Failure {
-    Program(String),
-    Call(&'static str, String),
-}
-
-/// Folders in which Python packages are installed, told by the Python side: `sys.path`.
-static PACKAGES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-
-pub fn set_package_directories(directories: Vec<PathBuf>) {
-    *PACKAGES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = directories;
-}
-
-/// The oldest that knows Hopper's `sm_90a`, and whose architectures [`Architecture`](super::Architecture) takes for granted.
+/// The oldest supported version: the first with `sm_90a`. `architecture_for` relies on it.
 const OLDEST: (i32, i32) = (12, 0);
 
-/// Paths and names to try, in order: what the process has loaded, the `nvidia-cuda-nvrtc` package, torch's copy, the
-/// system's.
-fn candidates() -> Vec<PathBuf> {
-    let mut found = loaded();
-    for packages in PACKAGES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).iter() {
-        // nvidia/cu13/lib since CUDA 13, nvidia/cuda_nvrtc/lib before.
-        let components = sorted_entries(&packages.join("nvidia")).into_iter();
-        let mut packaged: Vec<_> =
-            components.flat_map(|component| libraries_in(&component.join("lib"))).collect();
-        packaged.sort_by_key(|library| std::cmp::Reverse(version_by_name(library)));
-        found.append(&mut packaged);
-        found.extend(libraries_in(&packages.join("torch").join("lib")));
-    }
-    for variable in ["CUDA_HOME", "CUDA_PATH"] {
-        if let Some(home) = std::env::var_os(variable) {
-            // A toolkit's; conda's.
-            found.extend(
-                ["lib64", "lib"]
-                    .iter()
-                    .flat_map(|folder| libraries_in(&Path::new(&home).join(folder))),
-            );
-        }
-    }
-    found.extend(["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"].map(PathBuf::from));
-    found.extend(libraries_in(Path::new("/usr/local/cuda/lib64")));
-    found
-}
-
-fn sorted_entries(folder: &Path) -> Vec<PathBuf> {
-    let mut entries: Vec<_> =
-        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path()).collect();
-    // Newest first, as far as names tell.
-    entries.sort_unstable_by(|a, b| b.cmp(a));
-    entries
-}
-
-/// Whether this is libnvrtc itself: not its builtins, not the variant that is split for low memory (`.alt`).
-fn is_nvrtc(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    name.starts_with("libnvrtc")
-        && name.contains(".so")
-        && !name.contains("builtins")
-        && !name.contains(".alt")
-}
-
-fn libraries_in(folder: &Path) -> Vec<PathBuf> {
-    sorted_entries(folder).into_iter().filter(|path| is_nvrtc(path)).collect()
-}
-
-/// Copies of NVRTC that the process has mapped (torch loads one when it is imported).
-fn loaded() -> Vec<PathBuf> {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let mut paths: Vec<PathBuf> = maps
-        .lines()
-        .filter_map(|line| line.find('/').map(|at| PathBuf::from(&line[at..])))
-        .filter(|p| is_nvrtc(p))
-        .collect();
-    paths.dedup();
-    paths
-}
-
-fn builtins_beside(nvrtc: &Path) -> impl Iterator<Item = PathBuf> {
-    let beside = nvrtc.parent().map(sorted_entries).unwrap_or_default();
-    beside.into_iter().filter(|path| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(BUILTINS))
-    })
-}
-
-/// The version that the names of the builtins beside an NVRTC tell (libnvrtc-builtins.so.13.0, by which it opens them), if they agree.
-fn version_by_name(nvrtc: &Path) -> Option<(i32, i32)> {
-    if !nvrtc.is_absolute() || !nvrtc.is_file() {
-        return None;
-    }
-    let told = |path: PathBuf| {
-        let mut numbers =
-            path.file_name()?.to_str()?.strip_prefix(BUILTINS)?.strip_prefix('.')?.split('.');
-        Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-    };
-    let mut versions = builtins_beside(nvrtc).filter_map(told);
-    let version = versions.next()?;
-    versions.all(|other| other == version).then_some(version)
-}
-
-/// Loads the builtins that lie beside an NVRTC. It opens them by name alone when it compiles, and would not find them in a
-/// folder that is not on the loader's path; once they are loaded the name is enough.
-fn preload_builtins(nvrtc: &Path) {
-    for path in builtins_beside(nvrtc) {
-        // SAFETY: loading runs the library's constructors; it is a part of NVRTC. Where it cannot be loaded, NVRTC says so
-        // when it compiles.
-        if let Ok(library) = unsafe { Library::new(path) } {
-            std::mem::forget(library);
-        }
-    }
-}
-
 impl Nvrtc {
-    /// The library, found once. A search that found none is repeated at the next call: the user may have installed it.
+    /// The process's NVRTC.
+    ///
+    /// - Key: none, one library per process.
+    /// - Owner: this function.
+    /// - Lifetime: the process.
+    /// - Invalidation: none. A failed search is not stored, so that NVRTC can be installed
+    ///   meanwhile.
     pub fn get() -> Result<&'static Nvrtc, CompileError> {
         static NVRTC: OnceLock<Nvrtc> = OnceLock::new();
         if let Some(nvrtc) = NVRTC.get() {
@@ -187,20 +85,21 @@ impl Nvrtc {
             }
         }
         Err(CompileError::NvrtcNotFound(format!(
-            "NVRTC, which compiles the kernels, was not found. Install it with `pip install rutlass[cuda]` (the package \
-             nvidia-cuda-nvrtc), or put libnvrtc.so.13 on the loader's path. Looked for it among the libraries loaded in \
-             this process, in nvidia/*/lib and torch/lib under the folders of sys.path, in lib64 and lib of $CUDA_HOME, and as:\n{}",
+            "NVRTC, which compiles the kernels, was not found. Install it with `pip install \
+             rutlass[cuda]` (the package nvidia-cuda-nvrtc), or put libnvrtc.so.13 on the loader's \
+             path. Looked for it among the libraries loaded in this process, in nvidia/*/lib and \
+             torch/lib under the folders of sys.path, in lib64 and lib of $CUDA_HOME, and as:\n{}",
             tried.join("\n")
         )))
     }
 
-    /// The library at a path, opened if nothing else tells its version.
+    /// The library at a path. Opens it only if its file names do not show the version.
     fn at(path: &Path) -> Result<Nvrtc, String> {
         let at = |version| Nvrtc { path: path.to_owned(), version, functions: OnceLock::new() };
         let new_enough = |version: (i32, i32)| match version >= OLDEST {
             true => Ok(version),
             false => Err(format!(
-                "it is of CUDA {}.{}; {}.{} is the oldest that serves",
+                "it belongs to CUDA {}.{}; {}.{} or later is needed",
                 version.0, version.1, OLDEST.0, OLDEST.1
             )),
         };
@@ -211,7 +110,7 @@ impl Nvrtc {
         Ok(Nvrtc { functions: functions.into(), ..at(new_enough(version)?) })
     }
 
-    /// What it can be called by, once it is open; else why it is not.
+    /// The library's functions. Opens the library on first use.
     fn functions(&self) -> Result<&Functions, String> {
         if let Some(functions) = self.functions.get() {
             return Ok(functions);
@@ -222,7 +121,8 @@ impl Nvrtc {
         if version != self.version {
             let ((major, minor), (of, builtins)) = (version, self.version);
             return Err(format!(
-                "{path} is NVRTC {major}.{minor}, and the builtins beside it are of {of}.{builtins}; install it anew"
+                "{path} is NVRTC {major}.{minor}, but the builtins beside it are {of}.{builtins}; \
+                 reinstall NVRTC"
             ));
         }
         Ok(self.functions.get_or_init(|| functions))
@@ -237,11 +137,39 @@ impl Nvrtc {
         self.version
     }
 
-    /// The compute capabilities that it compiles for.
+    /// The compute capabilities that this NVRTC compiles for.
     pub fn architectures(&self) -> Result<&[u32], CompileError> {
         let functions =
             self.functions().map_err(|error| CompileError::Nvrtc { call: "dlopen", error })?;
         Ok(&functions.architectures)
+    }
+
+    /// The architecture for a device: the device's own capability, or if NVRTC is older than the
+    /// chip, the nearest lower one of the same major version, which is binary compatible (CUDA C++
+    /// Programming Guide, "Binary Compatibility"). Not cached: it depends on NVRTC's version and
+    /// `cc` alone.
+    pub fn architecture_for(&self, cc: u32) -> Result<Architecture, CompileError> {
+        if cc < 80 {
+            return Err(CompileError::TooOld(cc));
+        }
+        // Every supported NVRTC has these (CUDA 12.0 release notes), so it need not be opened.
+        const BASE: [u32; 5] = [80, 86, 87, 89, 90];
+        let known = if BASE.contains(&cc) && self.version().0 >= 12 {
+            &BASE
+        } else {
+            self.architectures()?
+        };
+        let serves = |known: u32| Architecture::of(known).runs_on(cc);
+        let nearest = known.iter().copied().filter(|a| serves(*a)).max();
+        let Some(nearest) = nearest else {
+            let (major, minor) = self.version();
+            return Err(CompileError::UnknownArchitecture {
+                cc,
+                version: format!("{major}.{minor}"),
+                known: known.to_vec(),
+            });
+        };
+        Ok(Architecture::of(nearest))
     }
 
     /// Compiles a program to a cubin.
@@ -254,13 +182,13 @@ impl Nvrtc {
 
 impl Functions {
     fn open(path: &Path) -> Result<((i32, i32), Functions), String> {
-        // SAFETY: loading runs the library's constructors; it is NVIDIA's libnvrtc by name. Each symbol has the type
-        // that nvrtc.h declares for it, and the library stays loaded as long as the functions are kept.
+        // SAFETY: runs the constructors of NVIDIA's libnvrtc. nvrtc.h declares each symbol with
+        // this type, and `_library` keeps the library loaded as long as the functions.
         unsafe {
-            let library = Library::new(path).map_err(in_words)?;
+            let library = Library::new(path).map_err(loader_message)?;
             macro_rules! function {
                 ($name:literal) => {
-                    *library.get($name).map_err(in_words)?
+                    *library.get($name).map_err(loader_message)?
                 };
             }
             let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int =
@@ -271,11 +199,11 @@ impl Functions {
                 function!(b"nvrtcGetSupportedArchs");
             let (mut major, mut minor, mut architectures) = (0, 0, 0);
             if version(&mut major, &mut minor) != 0 || count(&mut architectures) != 0 {
-                return Err("it does not answer nvrtcVersion".into());
+                return Err("nvrtcVersion failed".into());
             }
             let mut known = vec![0; architectures.max(0) as usize];
             if list(known.as_mut_ptr()) != 0 {
-                return Err("it does not answer nvrtcGetSupportedArchs".into());
+                return Err("nvrtcGetSupportedArchs failed".into());
             }
             let functions = Functions {
                 architectures: known.into_iter().map(|arch| arch as u32).collect(),
@@ -298,7 +226,7 @@ impl Functions {
     fn compile(&self, task: &Task<'_>) -> Result<Compiled, Failure> {
         let c_string = |text: &str| {
             CString::new(text)
-                .map_err(|_| Failure::Program("the source holds a NUL character".to_owned()))
+                .map_err(|_| Failure::Program("the source contains a NUL character".to_owned()))
         };
         let c_strings = |texts: &[String]| {
             texts.iter().map(|text| c_string(text)).collect::<Result<Vec<_>, _>>()
@@ -317,8 +245,8 @@ impl Functions {
         let (headers, contents, options) =
             (pointers(&headers), pointers(&contents), pointers(&options));
 
-        // SAFETY: all strings and arrays outlive the calls that read them; the program is destroyed once, by the guard. A lowered
-        // name is valid until then, and is copied before.
+        // SAFETY: strings and arrays outlive the calls that read them. The guard destroys the
+        // program once. Lowered names are valid until then and copied before.
         unsafe {
             let mut program = std::ptr::null_mut();
             let created = (self.create)(
@@ -330,7 +258,7 @@ impl Functions {
                 headers.as_ptr(),
             );
             self.check("nvrtcCreateProgram", created)?;
-            let guard = Destroy { functions: self, program };
+            let guard = ProgramGuard { functions: self, program };
             for name in &names {
                 self.check(
                     "nvrtcAddNameExpression",
@@ -349,9 +277,10 @@ impl Functions {
                 }));
             }
             let cubin = self.fetch("nvrtcGetCUBIN", guard.program, self.cubin_size, self.cubin)?;
-            // Of an ELF header, the first word, and the type at byte 16: 1 is an object file.
+            // In an ELF header, byte 16 starts the type; 1 is a relocatable object.
             if !cubin.starts_with(b"\x7fELF") || cubin.get(16..18) == Some(&[1, 0]) {
-                let reason = "what is yet to be linked cannot be launched: leave the options out that ask for it (-dlto, -rdc, -dc)";
+                let reason = "the output needs linking and cannot be launched: remove the options \
+                              -dlto, -rdc and -dc";
                 return Err(Failure::Program(reason.to_owned()));
             }
             let mut lowered = Vec::with_capacity(names.len());
@@ -365,19 +294,19 @@ impl Functions {
         }
     }
 
-    /// What NVRTC hands out as a size and then as bytes.
+    /// Fetches a result of NVRTC: its size, then its bytes.
     ///
     /// # Safety
-    /// `program` is alive, and the functions are NVRTC's pair for one result.
+    /// `program` is alive, and `size` and `data` are NVRTC's functions for one result.
     unsafe fn fetch(
         &self,
         call: &'static str,
-        program: Program,
-        size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
-        data: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
+        program: RawProgram,
+        size: unsafe extern "C" fn(RawProgram, *mut usize) -> c_int,
+        data: unsafe extern "C" fn(RawProgram, *mut c_char) -> c_int,
     ) -> Result<Vec<u8>, Failure> {
         let mut length = 0;
-        // SAFETY: as the caller vouches; the buffer has the length that NVRTC asked for.
+        // SAFETY: guaranteed by the caller; the buffer has the length that NVRTC returned.
         unsafe {
             self.check(call, size(program, &mut length))?;
             let mut bytes = vec![0u8; length];
@@ -396,24 +325,24 @@ impl Functions {
         if text.is_null() {
             return format!("NVRTC error {result}");
         }
-        // SAFETY: not null, and NUL-terminated as the function promises.
+        // SAFETY: not null; NVRTC terminates the string with NUL.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 }
 
-/// What a library or a function could not be loaded for, which the loader says behind the error's own words.
-fn in_words(error: libloading::Error) -> String {
+/// The loader's message, which libloading reports as the error's source.
+fn loader_message(error: libloading::Error) -> String {
     std::error::Error::source(&error).map_or_else(|| error.to_string(), |reason| reason.to_string())
 }
 
-struct Destroy<'a> {
+struct ProgramGuard<'a> {
     functions: &'a Functions,
-    program: Program,
+    program: RawProgram,
 }
 
-impl Drop for Destroy<'_> {
+impl Drop for ProgramGuard<'_> {
     fn drop(&mut self) {
-        // SAFETY: the program was created by this library and is destroyed nowhere else.
+        // SAFETY: this library created the program, and nothing else destroys it.
         unsafe { (self.functions.destroy)(&mut self.program) };
     }
 }

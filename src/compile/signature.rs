@@ -1,38 +1,41 @@
-//! The parameters of a kernel, from the name that the compiler gives its type.
+//! The parameters of a user's kernel, from the mangled name of its type.
 //!
-//! What a `__global__` function takes is read from no text: typedefs, macros and templates would mislead. Instead a variable
-//! template is asked for with the function's type, and its linker name spells that type out (Itanium C++ ABI, "External
-//! Names": <https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling>).
+//! The source text cannot be relied on: typedefs, macros and templates hide types. Instead a
+//! variable template is instantiated with the function's type, and its linker name spells that type
+//! (Itanium C++ ABI, "External Names":
+//! <https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling>).
 
 use crate::operand::DType;
 
-/// The template whose instance spells a type, for behind the user's source, and the expression for that of a function.
-pub(super) const TEMPLATE: &str =
-    "\n#line 1 \"behind the source\"\ntemplate <class Type> __device__ int rutlass_signature;\n";
+/// The variable template, appended to the user's source.
+pub(super) const TEMPLATE: &str = "
+#line 1 \"appended to the source\"
+template <class Type> __device__ int rutlass_signature;
+";
 
 pub(super) fn expression(function: &str) -> String {
     format!("&rutlass_signature<decltype(&{function})>")
 }
 
-/// What a kernel declares as one parameter.
+/// A kernel's parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Parameter {
     Pointer { to: Pointee, constant: bool },
-    Number(Number),
+    Number(ScalarType),
 }
 
-/// What a pointer points to, as far as tensors go.
+/// The type behind a pointer, as far as tensors can match it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pointee {
     /// `void`: elements of any type.
     Any,
-    /// Elements of one of these types, at an address that is a multiple of so many bytes.
+    /// Elements of one of these types, at an address that is a multiple of `alignment` bytes.
     Elements { dtypes: Vec<DType>, alignment: u64, name: String },
 }
 
-/// A number that is passed by value.
+/// A number passed by value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Number {
+pub enum ScalarType {
     Bool,
     Signed { bytes: u32 },
     Unsigned { bytes: u32 },
@@ -40,36 +43,36 @@ pub enum Number {
     F64,
 }
 
-/// A type as C++ has them, in so far as kernels have parameters of it.
+/// A C++ type, as far as kernel parameters use it.
 #[derive(Clone, Debug, PartialEq)]
 enum Type {
     Void,
-    Number(Number),
-    /// `char`, whose bytes may be signed or not.
+    Number(ScalarType),
+    /// `char`, which may be signed or unsigned.
     Char,
     Class(String),
     Pointer(Box<Type>),
     Const(Box<Type>),
-    /// What no argument is made of: references, functions, arrays.
+    /// A type that no argument can have: a reference, function or array.
     Other(&'static str),
 }
 
-/// The parameters of the function whose type a lowered name of [`expression`] spells; or why they cannot be told.
+/// The parameters of the function whose type a lowered name of [`expression`] spells.
 pub(super) fn parse(lowered: &str) -> Result<Vec<Parameter>, String> {
-    let mut reader = Reader { rest: lowered, known: Vec::new() };
+    let mut demangler = Demangler { rest: lowered, substitutions: Vec::new() };
     let types =
-        reader.signature().ok_or_else(|| format!("its type is not understood ({lowered})"))?;
+        demangler.signature().ok_or_else(|| format!("its type cannot be parsed ({lowered})"))?;
     types.into_iter().enumerate().map(|(at, parameter)| Parameter::of(parameter, at + 1)).collect()
 }
 
 impl Parameter {
     fn of(parameter: Type, place: usize) -> Result<Parameter, String> {
         let refuse = |what: &str| {
-            Err(format!("its parameter {place} is {what}; kernels take pointers and numbers here"))
+            Err(format!("its parameter {place} is {what}; only pointers and numbers are supported"))
         };
         match parameter {
             Type::Number(number) => Ok(Parameter::Number(number)),
-            Type::Char => Ok(Parameter::Number(Number::Signed { bytes: 1 })),
+            Type::Char => Ok(Parameter::Number(ScalarType::Signed { bytes: 1 })),
             Type::Pointer(to) => {
                 let (to, constant) = match *to {
                     Type::Const(to) => (*to, true),
@@ -77,12 +80,15 @@ impl Parameter {
                 };
                 match Pointee::of(&to) {
                     Some(to) => Ok(Parameter::Pointer { to, constant }),
-                    None => refuse("a pointer to what no tensor holds (take void* and cast)"),
+                    None => refuse(
+                        "a pointer to a type that no tensor holds (declare void* and \
+                                    cast)",
+                    ),
                 }
             }
             Type::Class(name) => refuse(&format!("the class {name}")),
             Type::Other(what) => refuse(what),
-            Type::Void | Type::Const(_) => refuse("of no type"),
+            Type::Void | Type::Const(_) => refuse("void"),
         }
     }
 }
@@ -104,8 +110,8 @@ impl Pointee {
             Type::Class(name) => {
                 let (dtype, count) = class_elements(name)?;
                 let bytes = DType::describe(dtype).bytes() as u64 * count;
-                // Three of something are aligned like one; vectors above 16 bytes like 16 (CUDA C++ Programming Guide,
-                // "Built-in Vector Types").
+                // Vectors of three align like their element; vectors above 16 bytes align to 16
+                // (CUDA C++ Programming Guide, "Built-in Vector Types").
                 let alignment = if count == 3 { bytes / 3 } else { bytes.min(16) };
                 elements(&[dtype], alignment, name)
             }
@@ -114,7 +120,7 @@ impl Pointee {
     }
 }
 
-/// The elements of the small classes of CUDA's headers and of our own: their type, and how many one has.
+/// Element type and element count of the small classes in CUDA's headers and ours.
 fn class_elements(name: &str) -> Option<(&'static str, u64)> {
     Some(match name {
         "__half" | "f16" => ("float16", 1),
@@ -143,43 +149,43 @@ fn class_elements(name: &str) -> Option<(&'static str, u64)> {
     })
 }
 
-impl Number {
+impl ScalarType {
     pub fn bytes(self) -> u32 {
         match self {
-            Number::Bool => 1,
-            Number::Signed { bytes } | Number::Unsigned { bytes } => bytes,
-            Number::F32 => 4,
-            Number::F64 => 8,
+            ScalarType::Bool => 1,
+            ScalarType::Signed { bytes } | ScalarType::Unsigned { bytes } => bytes,
+            ScalarType::F32 => 4,
+            ScalarType::F64 => 8,
         }
     }
 
-    /// The name of the type among those of tensors.
+    /// The name of the tensor dtype.
     pub fn dtype(self) -> &'static str {
         match (self, self.bytes()) {
-            (Number::Bool, _) => "bool",
-            (Number::F32, _) => "float32",
-            (Number::F64, _) => "float64",
-            (Number::Signed { .. }, 1) => "int8",
-            (Number::Signed { .. }, 2) => "int16",
-            (Number::Signed { .. }, 4) => "int32",
-            (Number::Signed { .. }, _) => "int64",
-            (Number::Unsigned { .. }, 1) => "uint8",
-            (Number::Unsigned { .. }, 2) => "uint16",
-            (Number::Unsigned { .. }, 4) => "uint32",
-            (Number::Unsigned { .. }, _) => "uint64",
+            (ScalarType::Bool, _) => "bool",
+            (ScalarType::F32, _) => "float32",
+            (ScalarType::F64, _) => "float64",
+            (ScalarType::Signed { .. }, 1) => "int8",
+            (ScalarType::Signed { .. }, 2) => "int16",
+            (ScalarType::Signed { .. }, 4) => "int32",
+            (ScalarType::Signed { .. }, _) => "int64",
+            (ScalarType::Unsigned { .. }, 1) => "uint8",
+            (ScalarType::Unsigned { .. }, 2) => "uint16",
+            (ScalarType::Unsigned { .. }, 4) => "uint32",
+            (ScalarType::Unsigned { .. }, _) => "uint64",
         }
     }
 }
 
-/// Reads a mangled name from the left. None: it has something that parameters are not made of.
-struct Reader<'a> {
+/// Parses a mangled name from the left. `None`: not a type of kernel parameters.
+struct Demangler<'a> {
     rest: &'a str,
-    /// What `S_`, `S0_`, ... stand for, in the order of their first appearance; None for what is no type.
-    known: Vec<Option<Type>>,
+    /// Substitutions `S_`, `S0_`, ... in order of appearance; `None` for names that are not types.
+    substitutions: Vec<Option<Type>>,
 }
 
-impl Reader<'_> {
-    fn take(&mut self, prefix: &str) -> bool {
+impl Demangler<'_> {
+    fn consume(&mut self, prefix: &str) -> bool {
         let rest = self.rest.strip_prefix(prefix);
         self.rest = rest.unwrap_or(self.rest);
         rest.is_some()
@@ -192,7 +198,7 @@ impl Reader<'_> {
         usize::from_str_radix(digits, radix).ok()
     }
 
-    /// A length, and a name of that length.
+    /// A length-prefixed name.
     fn name(&mut self) -> Option<String> {
         let length = self.digits(10)?;
         let (name, rest) = self.rest.split_at_checked(length)?;
@@ -200,63 +206,67 @@ impl Reader<'_> {
         Some(name.to_owned())
     }
 
-    /// `_Z`, the template's name, and its one argument: a pointer to a function that returns nothing.
+    /// `_Z`, the template's name, and its argument: a pointer to a function that returns void.
     fn signature(&mut self) -> Option<Vec<Type>> {
-        self.take("_Z").then_some(())?;
+        self.consume("_Z").then_some(())?;
         self.name()?;
-        self.known.push(None);
-        self.take("IPFv").then_some(())?;
-        if self.take("vE") {
+        self.substitutions.push(None);
+        self.consume("IPFv").then_some(())?;
+        if self.consume("vE") {
             return Some(Vec::new());
         }
         let mut types = Vec::new();
-        while !self.take("E") {
-            types.push(self.one()?);
+        while !self.consume("E") {
+            types.push(self.parse_type()?);
         }
         Some(types)
     }
 
-    /// One type. All but the built-in ones may be referred to later on.
-    fn one(&mut self) -> Option<Type> {
-        let found = if self.take("P") {
-            Type::Pointer(Box::new(self.one()?))
-        } else if self.take("K") {
-            Type::Const(Box::new(self.one()?))
-        } else if self.take("V") {
-            // Qualifiers that stand together count as one where they are referred to.
-            if self.take("K") { Type::Const(Box::new(self.one()?)) } else { self.one()? }
-        } else if self.take("R") || self.take("O") {
-            self.one()?;
+    /// One type. All but built-in types become candidates for substitution.
+    fn parse_type(&mut self) -> Option<Type> {
+        let found = if self.consume("P") {
+            Type::Pointer(Box::new(self.parse_type()?))
+        } else if self.consume("K") {
+            Type::Const(Box::new(self.parse_type()?))
+        } else if self.consume("V") {
+            // Adjacent qualifiers form one substitution candidate.
+            if self.consume("K") {
+                Type::Const(Box::new(self.parse_type()?))
+            } else {
+                self.parse_type()?
+            }
+        } else if self.consume("R") || self.consume("O") {
+            self.parse_type()?;
             Type::Other("a reference")
-        } else if self.take("F") {
-            while !self.take("E") {
-                self.one()?;
+        } else if self.consume("F") {
+            while !self.consume("E") {
+                self.parse_type()?;
             }
             Type::Other("a function")
-        } else if self.take("S") {
-            let number = if self.take("_") {
+        } else if self.consume("S") {
+            let number = if self.consume("_") {
                 0
             } else {
                 let number = self.digits(36)? + 1;
-                self.take("_").then_some(number)?
+                self.consume("_").then_some(number)?
             };
-            return self.known.get(number)?.clone();
+            return self.substitutions.get(number)?.clone();
         } else if self.rest.starts_with(|c: char| c.is_ascii_digit()) {
             Type::Class(self.name()?)
         } else {
             return self.built_in();
         };
-        self.known.push(Some(found.clone()));
+        self.substitutions.push(Some(found.clone()));
         Some(found)
     }
 
     fn built_in(&mut self) -> Option<Type> {
-        let signed = |bytes| Type::Number(Number::Signed { bytes });
-        let unsigned = |bytes| Type::Number(Number::Unsigned { bytes });
+        let signed = |bytes| Type::Number(ScalarType::Signed { bytes });
+        let unsigned = |bytes| Type::Number(ScalarType::Unsigned { bytes });
         let mut letters = self.rest.chars();
         let found = match letters.next()? {
             'v' => Type::Void,
-            'b' => Type::Number(Number::Bool),
+            'b' => Type::Number(ScalarType::Bool),
             'c' => Type::Char,
             'a' => signed(1),
             'h' => unsigned(1),
@@ -264,11 +274,11 @@ impl Reader<'_> {
             't' => unsigned(2),
             'i' => signed(4),
             'j' => unsigned(4),
-            // long has 8 bytes wherever there is no Windows.
+            // long has 8 bytes except on Windows.
             'l' | 'x' => signed(8),
             'm' | 'y' => unsigned(8),
-            'f' => Type::Number(Number::F32),
-            'd' => Type::Number(Number::F64),
+            'f' => Type::Number(ScalarType::F32),
+            'd' => Type::Number(ScalarType::F64),
             _ => return None,
         };
         self.rest = letters.as_str();
@@ -284,7 +294,7 @@ mod tests {
         parse(lowered).unwrap().remove(0)
     }
 
-    /// Names as NVRTC 13.0 gave them.
+    /// Names from NVRTC 13.0.
     #[test]
     fn names_of_the_compiler_are_read() {
         let all = parse("_Z17rutlass_signatureIPFvPKfPfS1_xmbPK6float4PvP6__halfPKS7_fEE").unwrap();
@@ -298,9 +308,9 @@ mod tests {
             constant,
         };
         assert_eq!(all[..3], [floats(true), floats(false), floats(true)]);
-        assert_eq!(all[3], Parameter::Number(Number::Signed { bytes: 8 }));
-        assert_eq!(all[4], Parameter::Number(Number::Unsigned { bytes: 8 }));
-        assert_eq!(all[5], Parameter::Number(Number::Bool));
+        assert_eq!(all[3], Parameter::Number(ScalarType::Signed { bytes: 8 }));
+        assert_eq!(all[4], Parameter::Number(ScalarType::Unsigned { bytes: 8 }));
+        assert_eq!(all[5], Parameter::Number(ScalarType::Bool));
         let Parameter::Pointer {
             to: Pointee::Elements { dtypes, alignment, name },
             constant: true,
@@ -321,13 +331,14 @@ mod tests {
             };
             assert_eq!((dtypes.as_slice(), *is), ([DType::F16].as_slice(), constant));
         }
-        assert_eq!(all[10], Parameter::Number(Number::F32));
+        assert_eq!(all[10], Parameter::Number(ScalarType::F32));
         assert!(parse("_Z17rutlass_signatureIPFvvEE").unwrap().is_empty());
     }
 
     #[test]
     fn qualifiers_together_are_one_candidate_for_reference() {
-        // f(const volatile float*, int*, int*), and both pointers of f(const volatile float*, const volatile float*).
+        // f(const volatile float*, int*, int*), then f(const volatile float*, const volatile
+        // float*).
         let all = parse("_Z17rutlass_signatureIPFvPVKfPiS2_EE").unwrap();
         assert_eq!(all[1], all[2]);
         let Parameter::Pointer { to: Pointee::Elements { dtypes, .. }, .. } = &all[2] else {

@@ -1,4 +1,4 @@
-//! Devices, and the primary context in which torch and every other runtime client work.
+//! CUDA devices and their primary contexts, which torch and every other runtime client share.
 
 use std::sync::{Mutex, OnceLock};
 
@@ -7,14 +7,14 @@ use cudarc::driver::sys::{self, CUcontext, CUdevice_attribute, CUmemoryPool};
 use super::DriverError;
 use super::error::check;
 
-/// One CUDA device with its primary context, retained for the life of the process.
+/// One CUDA device. Its primary context is retained for the life of the process.
 pub struct Device {
     pub ordinal: i32,
-    /// Compute capability, ten times major plus minor: 90 for an H100.
+    /// Compute capability times ten: 90 for sm_90.
     pub cc: u32,
     pub multiprocessors: u32,
-    /// The driver's version, 12060 for that of CUDA 12.6.
-    pub(super) driver: i32,
+    /// The driver's version: 12060 for CUDA 12.6.
+    pub(super) driver_version: i32,
     pub(super) handle: sys::CUdevice,
     context: CUcontext,
     pool: Mutex<Option<Pool>>,
@@ -22,23 +22,25 @@ pub struct Device {
 
 struct Pool(CUmemoryPool);
 
-/// What the pool holds on to when nobody uses it. Without, each synchronization would give all of it back to the driver, and
-/// the next allocation would take a hundred microseconds.
+/// Free memory that the pool retains across synchronizations. Without a threshold each
+/// synchronization returns the memory to the driver, and the next allocation maps it again.
 const POOL_KEEPS_BYTES: u64 = 512 << 20;
 
-// SAFETY: a pool's handle may be used from any thread; the driver synchronizes access to it.
+// SAFETY: any thread may use a pool's handle; the driver synchronizes access to it.
 unsafe impl Send for Pool {}
 
-// SAFETY: a context handle may be used from any thread; the driver synchronizes access to it.
+// SAFETY: any thread may use a context handle; the driver synchronizes access to it.
 unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
-/// Loads and initializes the driver, once. Returns its version.
+/// Loads and initializes the driver. Returns its version.
+///
+/// The result, success or error, is kept for the life of the process and never invalidated.
 fn initialize() -> Result<i32, DriverError> {
     static STATE: OnceLock<Result<i32, DriverError>> = OnceLock::new();
     STATE
         .get_or_init(|| {
-            // SAFETY: probing loads libcuda and nothing else; the calls take valid pointers.
+            // SAFETY: probing only loads libcuda; the calls take valid pointers.
             unsafe {
                 if !sys::is_culib_present() {
                     return Err(DriverError::NotFound);
@@ -46,7 +48,7 @@ fn initialize() -> Result<i32, DriverError> {
                 check("cuInit", sys::cuInit(0))?;
                 let mut version = 0;
                 check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
-                // 12.0 brought context-free libraries and kernels (cuLibraryLoadData).
+                // CUDA 12.0 introduced context-independent libraries (cuLibraryLoadData).
                 if version < 12000 {
                     return Err(DriverError::TooOld {
                         major: version / 1000,
@@ -60,7 +62,12 @@ fn initialize() -> Result<i32, DriverError> {
 }
 
 impl Device {
-    /// The device of this number. Its primary context is made on the first call.
+    /// The device of this ordinal, from the cache of devices.
+    ///
+    /// - Key: the ordinal.
+    /// - Owner: this function. The first call for an ordinal retains its primary context.
+    /// - Lifetime: the process.
+    /// - Invalidation: none. Errors are not stored.
     pub fn get(ordinal: i32) -> Result<&'static Device, DriverError> {
         static DEVICES: Mutex<Vec<&'static Device>> = Mutex::new(Vec::new());
         let mut devices = DEVICES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -73,9 +80,9 @@ impl Device {
     }
 
     fn open(ordinal: i32) -> Result<Device, DriverError> {
-        let driver = initialize()?;
+        let driver_version = initialize()?;
         let (mut count, mut handle, mut context) = (0, 0, std::ptr::null_mut());
-        // SAFETY: every call gets pointers to locals that outlive it.
+        // SAFETY: the pointers are to locals that outlive the calls.
         unsafe {
             check("cuDeviceGetCount", sys::cuDeviceGetCount(&mut count))?;
             if ordinal < 0 || ordinal >= count {
@@ -102,7 +109,7 @@ impl Device {
                 ordinal,
                 cc: 10 * major + minor,
                 multiprocessors,
-                driver,
+                driver_version,
                 handle,
                 context,
                 pool,
@@ -110,39 +117,40 @@ impl Device {
         }
     }
 
-    /// Makes this device's context the calling thread's, until the guard is dropped. Costs one query where it is already.
-    pub fn make_current(&self) -> Result<Current, DriverError> {
+    /// Makes this device's primary context current on the calling thread until the guard is
+    /// dropped.
+    pub fn make_current(&self) -> Result<ContextGuard, DriverError> {
         let mut current = std::ptr::null_mut();
-        // SAFETY: the pointer is a local's; the context is retained for the life of the process.
+        // SAFETY: the pointer is to a local; the context is retained for the life of the process.
         unsafe {
             check("cuCtxGetCurrent", sys::cuCtxGetCurrent(&mut current))?;
             if current == self.context {
-                return Ok(Current { pushed: false });
+                return Ok(ContextGuard { pushed: false });
             }
             check("cuCtxPushCurrent", sys::cuCtxPushCurrent_v2(self.context))?;
         }
-        Ok(Current { pushed: true })
+        Ok(ContextGuard { pushed: true })
     }
 
-    /// Waits until a stream of this device has run dry.
+    /// Waits until all work on a stream of this device has completed.
     pub fn synchronize(&self, stream: u64) -> Result<(), DriverError> {
         let _current = self.make_current()?;
-        // SAFETY: the handle is what the user calls a stream; the driver refuses those that it does not know.
+        // SAFETY: the user passed the handle as a stream; the driver rejects unknown handles.
         unsafe { check("cuStreamSynchronize", sys::cuStreamSynchronize(stream as sys::CUstream)) }
     }
 
-    /// Makes the pool that `allocate` takes from, which cannot be made while a stream is being captured.
+    /// Creates the pool that `allocate` uses. A pool cannot be created during stream capture.
     pub fn prepare_to_allocate(&self) -> Result<(), DriverError> {
         let _current = self.make_current()?;
         self.pool().map(|_| ())
     }
 
-    /// Device memory in the order of a stream: free to use by what is enqueued on it from now on, until `free`.
+    /// Stream-ordered device memory, valid for work enqueued on the stream until `free`.
     pub fn allocate(&self, stream: u64, bytes: u64) -> Result<u64, DriverError> {
         let _current = self.make_current()?;
         let pool = self.pool()?;
         let mut address = 0;
-        // SAFETY: the pool lives as long as the process; the pointer is a local's.
+        // SAFETY: the pool lives as long as the process; the pointer is to a local.
         unsafe {
             let result = sys::cuMemAllocFromPoolAsync(
                 &mut address,
@@ -155,44 +163,53 @@ impl Device {
         Ok(address)
     }
 
-    /// Gives memory from `allocate` back, once the stream has come to this point.
+    /// Frees memory from `allocate` in stream order.
     pub fn free(&self, stream: u64, address: u64) -> Result<(), DriverError> {
         let _current = self.make_current()?;
-        // SAFETY: the address came from `allocate`, and is given back once.
+        // SAFETY: the address came from `allocate` and is freed once.
         unsafe { check("cuMemFreeAsync", sys::cuMemFreeAsync(address, stream as sys::CUstream)) }
     }
 
-    /// A pool of our own, so that how long it keeps memory is nobody else's concern.
+    /// The device's memory pool, created on first use.
+    ///
+    /// - Key: none, one pool per device. Owner: `Device`. Lifetime: the process. Invalidation:
+    ///   none.
+    ///
+    /// A private pool keeps [`POOL_KEEPS_BYTES`] from affecting other users of the default pool.
     fn pool(&self) -> Result<CUmemoryPool, DriverError> {
         let mut pool = self.pool.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(Pool(pool)) = *pool {
             return Ok(pool);
         }
-        let mut made = std::ptr::null_mut();
-        // SAFETY: the properties are plain data, for which zero means "none"; the driver reads them and writes the handle.
+        let mut created = std::ptr::null_mut();
+        // SAFETY: the properties are plain data for which zero means "none". The driver reads them
+        // and writes the handle.
         unsafe {
             let mut properties: sys::CUmemPoolProps = std::mem::zeroed();
             properties.allocType = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
             properties.location.type_ = sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE;
             properties.location.id = self.handle;
-            check("cuMemPoolCreate", sys::cuMemPoolCreate(&mut made, &properties))?;
+            check("cuMemPoolCreate", sys::cuMemPoolCreate(&mut created, &properties))?;
             let mut keep = POOL_KEEPS_BYTES;
             let attribute = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-            let set =
-                sys::cuMemPoolSetAttribute(made, attribute, std::ptr::from_mut(&mut keep).cast());
+            let set = sys::cuMemPoolSetAttribute(
+                created,
+                attribute,
+                std::ptr::from_mut(&mut keep).cast(),
+            );
             check("cuMemPoolSetAttribute", set)?;
         }
-        *pool = Some(Pool(made));
-        Ok(made)
+        *pool = Some(Pool(created));
+        Ok(created)
     }
 
-    /// Whether a stream belongs to this device's primary context. The default streams belong to every device.
+    /// Whether a stream belongs to this device's primary context. Default streams belong to all.
     pub fn owns_stream(&self, stream: u64) -> Result<bool, DriverError> {
         if is_default_stream(stream) {
             return Ok(true);
         }
         let mut context = std::ptr::null_mut();
-        // SAFETY: the handle is what the user calls a stream; the driver refuses those that it does not know.
+        // SAFETY: the user passed the handle as a stream; the driver rejects unknown handles.
         unsafe {
             check("cuStreamGetCtx", sys::cuStreamGetCtx(stream as sys::CUstream, &mut context))?
         };
@@ -200,30 +217,30 @@ impl Device {
     }
 }
 
-/// Null and the handles 1 and 2, which stand for the current context's default streams (CUDA driver API, `CU_STREAM_LEGACY` and
-/// `CU_STREAM_PER_THREAD`).
+/// Whether the handle denotes a default stream of the current context: null, `CU_STREAM_LEGACY` (1)
+/// or `CU_STREAM_PER_THREAD` (2).
 pub(super) fn is_default_stream(stream: u64) -> bool {
     stream <= 2
 }
 
-/// While it lives, the device that made it is current on this thread.
-pub struct Current {
+/// Keeps a device's primary context current on this thread while it lives.
+pub struct ContextGuard {
     pushed: bool,
 }
 
-impl Current {
-    /// Whether another one, or none, was current before.
-    pub fn is_new(&self) -> bool {
+impl ContextGuard {
+    /// Whether another context, or none, was current before.
+    pub fn was_pushed(&self) -> bool {
         self.pushed
     }
 }
 
-impl Drop for Current {
+impl Drop for ContextGuard {
     fn drop(&mut self) {
         if self.pushed {
             let mut popped = std::ptr::null_mut();
-            // SAFETY: takes off what `make_current` put on. An error here leaves the thread with our context current,
-            // which later calls cope with.
+            // SAFETY: pops the context that `make_current` pushed. After an error the context stays
+            // current, which later calls tolerate.
             unsafe { sys::cuCtxPopCurrent_v2(&mut popped) };
         }
     }

@@ -1,4 +1,4 @@
-//! What went wrong in the driver, with the name of the call and of CUDA's error.
+//! Driver errors, with the name of the call and of CUDA's error.
 
 use std::ffi::CStr;
 
@@ -13,17 +13,18 @@ pub enum DriverError {
     )]
     NotFound,
     #[error(
-        "the CUDA driver is version {major}.{minor}, and 12.0 or later is needed; update the NVIDIA driver"
+        "the CUDA driver has version {major}.{minor}, but Rutlass needs 12.0 or later; update the \
+         NVIDIA driver"
     )]
     TooOld { major: i32, minor: i32 },
-    #[error("there is no CUDA device {ordinal}: the driver counts {count}")]
+    #[error("CUDA device {ordinal} does not exist: the driver reports {count} devices")]
     NoDevice { ordinal: i32, count: i32 },
     #[error("{call} failed with {name}: {text}")]
     Call { call: &'static str, name: String, text: String },
 }
 
 impl DriverError {
-    /// Whether this machine can run nothing on a GPU at all.
+    /// Whether this machine has no usable GPU.
     pub fn means_no_gpu(&self) -> bool {
         match self {
             DriverError::NotFound | DriverError::NoDevice { .. } => true,
@@ -32,13 +33,13 @@ impl DriverError {
         }
     }
 
-    /// Whether the device has not the memory that was asked for.
+    /// Whether the device is out of memory.
     pub fn means_no_memory(&self) -> bool {
         matches!(self, DriverError::Call { name, .. } if name == "CUDA_ERROR_OUT_OF_MEMORY")
     }
 }
 
-/// Turns the result of a driver call into ours.
+/// Converts the result of a driver call.
 #[inline(always)]
 pub(super) fn check(call: &'static str, result: CUresult) -> Result<(), DriverError> {
     if result == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(failed(call, result)) }
@@ -49,7 +50,8 @@ fn failed(call: &'static str, result: CUresult) -> DriverError {
     type Describe = unsafe fn(CUresult, *mut *const std::ffi::c_char) -> CUresult;
     let describe = |query: Describe| {
         let mut text = std::ptr::null();
-        // SAFETY: both functions take any error code and hand out a static string, or leave the pointer null.
+        // SAFETY: both functions accept any code and return a static string, or leave the pointer
+        // null.
         unsafe {
             if query(result, &mut text) != CUresult::CUDA_SUCCESS || text.is_null() {
                 return format!("error {}", result as u32);

@@ -1,5 +1,5 @@
-//! A launch that is repeated, as a CUDA graph of its own: launching that costs the host about half of what a kernel's launch does
-//! (docs/notes/latency.md, version 9).
+//! A repeated launch as a CUDA graph of one kernel node. Launching the graph costs the host less
+//! than launching the kernel.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -11,62 +11,66 @@ use cudarc::driver::sys::{
 use super::device::is_default_stream;
 use super::{Device, KernelCall};
 
-/// A graph of one kernel's launch.
+/// A graph of one kernel node.
 pub struct Graph {
     executable: CUgraphExec,
-    /// What the executable graph was made from, by which its parameters are changed.
+    /// The graph that `executable` was instantiated from; identifies `node` when parameters change.
     graph: CUgraph,
     node: CUgraphNode,
-    /// The one that it is launched on. Launches of one graph wait for each other, whatever their streams (CUDA driver API,
-    /// `cuGraphLaunch`); on a single one they do so anyway.
+    /// The stream of every launch. Launches of one graph serialize on any stream (CUDA driver API,
+    /// `cuGraphLaunch`), so a single stream loses no overlap.
     stream: u64,
-    /// Whether a thread is launching or changing it, for two must not (CUDA driver API, "Graph object thread safety").
+    /// Held while a thread launches or updates the graph, which is not thread-safe (CUDA driver
+    /// API, "Graph object thread safety").
     launching: AtomicBool,
 }
 
-// SAFETY: a graph may be used from any thread, by one at a time: `launching` sees to it, and whoever drops it has it alone.
+// SAFETY: `launching` admits one thread at a time, and `drop` has exclusive access.
 unsafe impl Send for Graph {}
 unsafe impl Sync for Graph {}
 
-/// How many graphs there are.
+/// The number of graphs in this process.
 static GRAPHS: AtomicUsize = AtomicUsize::new(0);
-/// How many there may be: each takes 115 kB of device memory (CUDA 13.0), which these make 30 MB.
-const MOST_GRAPHS: usize = 256;
-/// The driver from which on a launch takes a graph without branches as one piece (CUDA 12.6).
-const IN_ONE_PIECE: i32 = 12060;
+/// Limit on the number of graphs. Each takes 115 kB of device memory (CUDA 13.0).
+const MAX_GRAPHS: usize = 256;
+/// First driver that launches a graph without branches as one piece (CUDA 12.6).
+const SINGLE_PIECE_LAUNCH_DRIVER: i32 = 12060;
 
-/// How many graphs there are in this process.
+/// The number of graphs in this process.
 pub fn graphs() -> usize {
     GRAPHS.load(Ordering::Relaxed)
 }
 
 impl Graph {
-    /// A graph of a launch, for launches on one stream. None where that does not work out or is not worth while: it can be done without.
+    /// A graph of a launch, for launches on one stream. `None` if the driver is too old, the stream
+    /// is unsuitable, the limit is reached or a driver call fails: callers then launch the kernel.
     ///
-    /// It is made of a node, not by capturing the launch: a capture is lost, and another thread gets an error, where that thread
-    /// synchronizes the device meanwhile. That the launch may overlap the one in front is left out: that one is no part of the graph.
+    /// The graph is built from a node. Capturing the launch instead would fail, here and in the
+    /// other thread, if that thread synchronizes the device meanwhile. The node omits programmatic
+    /// dependent launch, because the preceding launch is not part of the graph.
     pub fn new(device: &Device, stream: u64, call: &KernelCall<'_>) -> Option<Graph> {
         let _current = device.make_current().ok()?;
-        if device.driver < IN_ONE_PIECE || !keeps_to_one_context(stream) {
+        if device.driver_version < SINGLE_PIECE_LAUNCH_DRIVER || !keeps_to_one_context(stream) {
             return None;
         }
         let others = GRAPHS.fetch_add(1, Ordering::Relaxed);
-        // From here on, dropping it frees what there is of it.
+        // From here on, dropping `made` frees whatever has been created.
         let (executable, graph, node) =
             (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
         let mut made = Graph { executable, graph, node, stream, launching: AtomicBool::new(false) };
-        if others >= MOST_GRAPHS {
+        if others >= MAX_GRAPHS {
             return None;
         }
         let mut pointers = [std::ptr::null_mut(); 2];
         let params = call.node(&mut pointers);
         let cluster = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
         let mut attributes =
-            call.grid.attributes().iter().filter(|attribute| attribute.id == cluster);
-        // SAFETY: pointers are to locals and to what `call` borrows, which the driver copies; each handle is used once it was made.
-        let works = unprohibited(|| unsafe {
-            done(sys::cuGraphCreate(&mut made.graph, 0))
-                && done(sys::cuGraphAddKernelNode_v2(
+            call.config.attributes().iter().filter(|attribute| attribute.id == cluster);
+        // SAFETY: the pointers are to locals and to borrows of `call`, which the driver copies.
+        // Each handle is used after its creation.
+        let works = with_relaxed_capture(|| unsafe {
+            succeeded(sys::cuGraphCreate(&mut made.graph, 0))
+                && succeeded(sys::cuGraphAddKernelNode_v2(
                     &mut made.node,
                     made.graph,
                     std::ptr::null(),
@@ -74,24 +78,25 @@ impl Graph {
                     &params,
                 ))
                 && attributes.all(|attribute| {
-                    done(sys::cuGraphKernelNodeSetAttribute(
+                    succeeded(sys::cuGraphKernelNodeSetAttribute(
                         made.node,
                         attribute.id,
                         &attribute.value,
                     ))
                 })
-                && done(sys::cuGraphInstantiateWithFlags(&mut made.executable, made.graph, 0))
+                && succeeded(sys::cuGraphInstantiateWithFlags(&mut made.executable, made.graph, 0))
         });
         works.then_some(made)
     }
 
-    /// Enqueues the launch again, and tells whether it did. It does not on another stream, on one that is being captured, while another
-    /// thread is at it, or where the driver refuses: asked for the launch itself, that says why.
-    /// `changed`: the launch, where its parameters have changed.
+    /// Enqueues the launch and returns whether it did. Returns false on another stream, during
+    /// stream capture, while another thread launches the graph, and if the driver refuses. The
+    /// caller then launches the kernel, which reports the error if there is one. `changed`: the
+    /// kernel call, if its parameters have changed.
     ///
     /// # Safety
-    /// Every address in the parameters is valid on the device until the launch has run.
-    #[inline(always)] // in every launch that is repeated
+    /// Every address in the parameters stays valid on the device until the launch has completed.
+    #[inline(always)] // in every repeated launch
     pub unsafe fn launch(
         &self,
         device: &Device,
@@ -101,27 +106,28 @@ impl Graph {
         if stream != self.stream || self.launching.swap(true, Ordering::Acquire) {
             return false;
         }
-        // As in `Call::launch`; other parameters are set with the device's context current.
-        let asks = is_default_stream(stream) || changed.is_some();
-        let current = if asks { device.make_current().map(Some) } else { Ok(None) };
-        // SAFETY: the caller's; no other thread launches the graph.
+        // As in `KernelCall::launch`. Updating parameters requires the device's context to be
+        // current.
+        let needs_context = is_default_stream(stream) || changed.is_some();
+        let current = if needs_context { device.make_current().map(Some) } else { Ok(None) };
+        // SAFETY: guaranteed by the caller; no other thread launches the graph.
         let launched = current.is_ok()
             && !is_captured(stream)
             && changed.is_none_or(|call| self.change(call))
-            && done(unsafe { sys::cuGraphLaunch(self.executable, stream as CUstream) });
+            && succeeded(unsafe { sys::cuGraphLaunch(self.executable, stream as CUstream) });
         self.launching.store(false, Ordering::Release);
         launched
     }
 
-    /// Gives further launches other parameters, by the thread that is launching.
+    /// Sets the parameters of later launches. The calling thread holds `launching`.
     #[inline(never)]
     fn change(&self, call: &KernelCall<'_>) -> bool {
         let mut pointers = [std::ptr::null_mut(); 2];
         let params = call.node(&mut pointers);
-        // SAFETY: the node is the graph's, which lives as long as `self`; the driver copies parameters before it returns. Launches that have
-        // been made keep theirs.
-        unprohibited(|| {
-            done(unsafe {
+        // SAFETY: the node belongs to the graph, which lives as long as `self`. The driver copies
+        // the parameters before it returns; launches already enqueued keep theirs.
+        with_relaxed_capture(|| {
+            succeeded(unsafe {
                 sys::cuGraphExecKernelNodeSetParams_v2(self.executable, self.node, &params)
             })
         })
@@ -130,8 +136,9 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: both are ours, and nobody else's any more. The driver frees an executable graph when its last launch has run.
-        unprohibited(|| unsafe {
+        // SAFETY: `self` owns both handles. The driver frees an executable graph after its last
+        // launch.
+        with_relaxed_capture(|| unsafe {
             if !self.executable.is_null() {
                 sys::cuGraphExecDestroy(self.executable);
             }
@@ -143,39 +150,43 @@ impl Drop for Graph {
     }
 }
 
-fn done(result: CUresult) -> bool {
+fn succeeded(result: CUresult) -> bool {
     result == CUresult::CUDA_SUCCESS
 }
 
-/// Whether a stream is being captured, or may not be asked because another one is. The launch of a graph would end the capture in an error.
+/// Whether a stream is being captured, or cannot be queried because another one is. Launching the
+/// graph would invalidate the capture.
 #[inline(always)]
 fn is_captured(stream: u64) -> bool {
     let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-    // SAFETY: the pointer is a local's; the driver refuses streams that it does not know.
-    let asked = unsafe { sys::cuStreamIsCapturing(stream as CUstream, &mut status) };
-    !done(asked) || status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
+    // SAFETY: the pointer is to a local; the driver rejects unknown streams.
+    let result = unsafe { sys::cuStreamIsCapturing(stream as CUstream, &mut status) };
+    !succeeded(result) || status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
 }
 
-/// Whether what is enqueued on a stream has that stream's order alone, on all of the device. `CU_STREAM_PER_THREAD` is another stream for
-/// each thread, and a green context's stream has a part of the multiprocessors, to which a graph of the primary context's kernels would not keep.
+/// Whether work on a stream is ordered by that stream alone and may use the whole device.
+/// `CU_STREAM_PER_THREAD` denotes a different stream in each thread. A green context's stream owns
+/// some of the multiprocessors, which a graph of the primary context's kernels would ignore.
 fn keeps_to_one_context(stream: u64) -> bool {
     if is_default_stream(stream) {
         return stream != PER_THREAD;
     }
     let mut green = std::ptr::null_mut();
-    // SAFETY: the pointer is a local's; the driver refuses streams that it does not know.
-    done(unsafe { sys::cuStreamGetGreenCtx(stream as CUstream, &mut green) }) && green.is_null()
+    // SAFETY: the pointer is to a local; the driver rejects unknown streams.
+    succeeded(unsafe { sys::cuStreamGetGreenCtx(stream as CUstream, &mut green) })
+        && green.is_null()
 }
 
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: u64 = 2;
 
-/// Does what would end captures in an error, of streams by this thread, or by any thread in the strictest mode: making, changing and freeing
-/// graphs. They touch no stream, which is what such captures are to be kept from.
-fn unprohibited<T>(work: impl FnOnce() -> T) -> T {
+/// Runs calls that would invalidate a stream capture of this thread, or of any thread in global
+/// mode: creating, updating and freeing graphs. The calls touch no stream, so the captures stay
+/// correct.
+fn with_relaxed_capture<T>(work: impl FnOnce() -> T) -> T {
     let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-    // SAFETY: exchanges this thread's mode for the one given, and back.
-    let exchanged = done(unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) });
+    // SAFETY: swaps this thread's capture mode, and restores it below.
+    let exchanged = succeeded(unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) });
     let result = work();
     if exchanged {
         // SAFETY: as above.

@@ -1,4 +1,4 @@
-//! A compiled program in the driver, free of contexts, and the launch of its kernel.
+//! A program loaded into the driver, independent of contexts, and the launch of its kernel.
 
 use std::ffi::{CString, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -14,45 +14,53 @@ use super::device::is_default_stream;
 use super::error::check;
 use super::{Device, DriverError};
 
-/// A cubin loaded with `cuLibraryLoadData`, and the kernel in it. Serves every device of its architecture.
+/// A cubin loaded with `cuLibraryLoadData`, and its kernel. Serves every device of its
+/// architecture.
 ///
-/// It is never unloaded: a CUDA graph that was captured with the kernel may be replayed at any time later, and does not
-/// keep the library alive. Programs are few and small.
+/// A library is never unloaded: a CUDA graph captured with the kernel may be replayed at any later
+/// time and does not keep the library alive.
 pub struct Library {
     kernel: CUkernel,
     /// Dynamic shared memory that a launch may use, in bytes.
     shared_bytes: u32,
-    /// The kernel as each device's primary context has it, once prepared there. Launching one takes 50 ns less than launching the
-    /// context-free kernel, which the driver looks up again.
-    functions: [AtomicPtr<CUfunc_st>; DEVICES],
+    /// The cache of driver functions. Launching a function is cheaper than launching the
+    /// context-independent kernel, which the driver resolves at each launch.
+    ///
+    /// - Key: the device's ordinal.
+    /// - Owner: this library.
+    /// - Lifetime: the library's, that is the process.
+    /// - Invalidation: none. Primary contexts are retained for the life of the process.
+    functions: [AtomicPtr<CUfunc_st>; CACHED_DEVICES],
 }
 
-/// Devices that a library remembers its function for; of further ones it asks at each launch.
-const DEVICES: usize = 32;
+/// Capacity of `Library::functions`. Each launch on a later device resolves the function again.
+const CACHED_DEVICES: usize = 32;
 
-/// A kernel in the context of one device.
+/// A kernel in the primary context of one device.
 #[derive(Clone, Copy)]
 pub struct Function(CUfunction);
 
-// SAFETY: libraries and kernels are handles that any thread may use; the driver synchronizes access to them.
+// SAFETY: any thread may use these handles; the driver synchronizes access to them.
 unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
 
-/// The shape of a launch: CTAs, threads of each, CTAs of a cluster, each along x, y and z; dynamic shared memory in bytes.
+/// The shape of a launch: CTAs, threads per CTA and CTAs per cluster along x, y and z, and dynamic
+/// shared memory in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchConfig {
     pub ctas: [u32; 3],
     pub threads: [u32; 3],
     pub cluster: [u32; 3],
     pub shared_bytes: u32,
-    /// Whether the launch may begin before the one in front of it on the stream has ended (programmatic dependent launch).
+    /// Whether the launch may begin before the preceding one on the stream has completed
+    /// (programmatic dependent launch).
     pub overlapping: bool,
 }
 
 impl LaunchConfig {
-    /// So many CTAs of so many threads, side by side and with nothing else to it.
+    /// A one-dimensional grid without clusters, dynamic shared memory or programmatic launch.
     pub fn plain(ctas: u32, threads: u32) -> LaunchConfig {
         LaunchConfig {
             ctas: [ctas, 1, 1],
@@ -64,43 +72,43 @@ impl LaunchConfig {
     }
 }
 
-/// A grid as the driver takes it, but for the stream: made once where a launch is repeated.
+/// A launch configuration in the driver's encoding, without the stream. Encoded once per plan.
 #[derive(Clone)]
-#[repr(C)] // the attributes, of which most launches have none, last
+#[repr(C)] // the attributes come last: most launches have none
 pub struct EncodedConfig {
     config: CUlaunchConfig,
     attributes: ArrayVec<CUlaunchAttribute, 2>,
 }
 
-// SAFETY: the pointers in it, to the stream and the attributes, are null; a launch fills in those of its own copy.
+// SAFETY: the pointers to the stream and the attributes are null; each launch sets them in a copy.
 unsafe impl Send for EncodedConfig {}
 unsafe impl Sync for EncodedConfig {}
 
 impl From<LaunchConfig> for EncodedConfig {
-    fn from(grid: LaunchConfig) -> EncodedConfig {
+    fn from(launch: LaunchConfig) -> EncodedConfig {
         let mut attributes = ArrayVec::new();
         let mut add = |id, fill: &dyn Fn(&mut CUlaunchAttributeValue)| {
             let mut value = CUlaunchAttributeValue { pad: [0; 64] };
             fill(&mut value);
             attributes.push(CUlaunchAttribute { id, pad: [0; 4], value });
         };
-        if grid.cluster != [1; 3] {
-            let [x, y, z] = grid.cluster;
+        if launch.cluster != [1; 3] {
+            let [x, y, z] = launch.cluster;
             let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
             add(id, &|value| value.clusterDim = ClusterDim { x, y, z });
         }
-        if grid.overlapping {
+        if launch.overlapping {
             let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
             add(id, &|value| value.programmaticStreamSerializationAllowed = 1);
         }
         let config = CUlaunchConfig {
-            gridDimX: grid.ctas[0],
-            gridDimY: grid.ctas[1],
-            gridDimZ: grid.ctas[2],
-            blockDimX: grid.threads[0],
-            blockDimY: grid.threads[1],
-            blockDimZ: grid.threads[2],
-            sharedMemBytes: grid.shared_bytes,
+            gridDimX: launch.ctas[0],
+            gridDimY: launch.ctas[1],
+            gridDimZ: launch.ctas[2],
+            blockDimX: launch.threads[0],
+            blockDimY: launch.threads[1],
+            blockDimZ: launch.threads[2],
+            sharedMemBytes: launch.shared_bytes,
             hStream: std::ptr::null_mut(),
             attrs: std::ptr::null_mut(),
             numAttrs: attributes.len() as u32,
@@ -115,82 +123,86 @@ impl EncodedConfig {
     }
 }
 
-/// A launch: what, how, and with which parameters.
+/// A kernel call: function, configuration and parameters.
 pub struct KernelCall<'a> {
     pub function: Function,
-    pub grid: &'a EncodedConfig,
-    /// What the kernel declares as its first parameter.
+    pub config: &'a EncodedConfig,
+    /// The kernel's first parameter.
     pub params: *const c_void,
-    /// Its second, unless it has none.
-    pub more: &'a [u64],
+    /// The kernel's second parameter, as words. Ignored if the kernel declares none.
+    pub epilogue_params: &'a [u64],
 }
 
 impl KernelCall<'_> {
-    /// Enqueues the launch on a stream of the device that the function is of, whichever is current.
+    /// Enqueues the call on a stream of the function's device, whichever context is current.
     ///
-    /// On a stream that was made it is not asked which context is current, 20 ns of each launch: function and stream belong to one context
-    /// each, and the driver launches where both are the same, or refuses (what it answers in each case: docs/notes/latency.md).
+    /// On a stream other than a default stream, the current context is not queried: function and
+    /// stream belong to one context each, and the driver launches if both agree, else refuses.
     ///
     /// # Safety
-    /// `params` and `more` are what the kernel declares, and every address in them is valid on the device until the launch has run.
-    #[inline(always)] // in every launch that is repeated
+    /// `params` and `epilogue_params` are the parameters that the kernel declares. Every address in
+    /// them stays valid on the device until the launch has completed.
+    #[inline(always)] // in every repeated launch
     pub unsafe fn launch(&self, device: &Device, stream: u64) -> Result<(), DriverError> {
-        // A default stream is the current context's, whichever that is: a green context's (CUDA driver API, "Green Contexts"), too.
+        // A default stream belongs to the current context, which may be a green context (CUDA
+        // driver API, "Green Contexts").
         let _current = if is_default_stream(stream) { Some(device.make_current()?) } else { None };
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         match unsafe { self.enqueue(stream) } {
             CUresult::CUDA_SUCCESS => Ok(()),
-            // SAFETY: the caller's.
-            refused => unsafe { self.launch_elsewhere(device, stream, refused) },
+            // SAFETY: guaranteed by the caller.
+            refused => unsafe { self.retry_in_device_context(device, stream, refused) },
         }
     }
 
-    /// Once more, with the device's context current, unless it was when the launch was refused: a driver may launch in the current context
-    /// alone.
+    /// Retries a refused call with the device's context current, unless that context was current
+    /// already: some drivers launch in the current context only.
     ///
     /// # Safety
-    /// As for [`Call::launch`].
+    /// As for [`KernelCall::launch`].
     #[cold]
     #[inline(never)]
-    unsafe fn launch_elsewhere(
+    unsafe fn retry_in_device_context(
         &self,
         device: &Device,
         stream: u64,
         refused: CUresult,
     ) -> Result<(), DriverError> {
         let current = device.make_current()?;
-        // SAFETY: the caller's.
-        let result = if current.is_new() { unsafe { self.enqueue(stream) } } else { refused };
+        // SAFETY: guaranteed by the caller.
+        let result = if current.was_pushed() { unsafe { self.enqueue(stream) } } else { refused };
         check("cuLaunchKernelEx", result)
     }
 
-    /// The driver's call alone.
+    /// Enqueues the call by the driver's function alone.
     ///
     /// # Safety
-    /// As for [`Call::launch`]; the device is current.
+    /// As for [`KernelCall::launch`]. The device's context is current.
     pub unsafe fn launch_current(&self, stream: u64) -> Result<(), DriverError> {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         check("cuLaunchKernelEx", unsafe { self.enqueue(stream) })
     }
 
     /// # Safety
-    /// As for [`Call::launch`].
+    /// As for [`KernelCall::launch`].
     #[inline(always)]
     unsafe fn enqueue(&self, stream: u64) -> CUresult {
-        // SAFETY: the caller's. The driver looks at as many as the kernel declares.
-        unsafe { self.function.call(stream, self.grid, &mut self.pointers()) }
+        // SAFETY: guaranteed by the caller. The driver reads as many pointers as the kernel
+        // declares.
+        unsafe { self.function.call(stream, self.config, &mut self.pointers()) }
     }
 
-    /// To each parameter, as the driver asks for them.
+    /// Pointers to the parameters, as the driver takes them.
     #[inline(always)]
     fn pointers(&self) -> [*mut c_void; 2] {
-        [self.params.cast_mut(), self.more.as_ptr().cast_mut().cast()]
+        [self.params.cast_mut(), self.epilogue_params.as_ptr().cast_mut().cast()]
     }
 
-    /// As the node of a graph has it. It points to the parameters by way of `pointers`.
+    /// The parameters of a graph's kernel node. They point to the kernel parameters through
+    /// `pointers`.
     pub(super) fn node(&self, pointers: &mut [*mut c_void; 2]) -> CUDA_KERNEL_NODE_PARAMS {
         *pointers = self.pointers();
-        let config = &self.grid.config;
+        let config = &self.config.config;
         CUDA_KERNEL_NODE_PARAMS {
             func: self.function.0,
             gridDimX: config.gridDimX,
@@ -209,7 +221,7 @@ impl KernelCall<'_> {
 }
 
 impl Library {
-    /// Loads a cubin and finds its kernel.
+    /// Loads a cubin and resolves its kernel.
     pub fn load(
         cubin: &[u8],
         entry: &str,
@@ -221,7 +233,8 @@ impl Library {
             (std::ptr::null_mut(), std::ptr::null_mut());
         let entry = CString::new(entry).unwrap_or_default();
         let none = std::ptr::null_mut();
-        // SAFETY: the cubin is a whole ELF image that our own cache has checked; the driver copies it before it returns.
+        // SAFETY: the cubin is a whole ELF image that the program cache has checked. The driver
+        // copies it before it returns.
         unsafe {
             let code = cubin.as_ptr().cast::<c_void>();
             let loaded = sys::cuLibraryLoadData(
@@ -245,8 +258,8 @@ impl Library {
         Ok(Library { kernel, shared_bytes, functions })
     }
 
-    /// The kernel on a device. The first time, its code is loaded there and its limit of shared memory lifted, so that nothing is left
-    /// for a launch to do: one may then be captured into a graph straight away.
+    /// The kernel's function on a device. The first call loads the code and raises the limit of
+    /// dynamic shared memory, so that a first launch may happen under stream capture.
     pub fn function(&self, device: &Device) -> Result<Function, DriverError> {
         let known = self.functions.get(device.ordinal as usize);
         let function = known.map_or(std::ptr::null_mut(), |known| known.load(Ordering::Acquire));
@@ -255,7 +268,7 @@ impl Library {
         }
         let _current = device.make_current()?;
         let mut function = std::ptr::null_mut();
-        // SAFETY: the kernel lives as long as `self`; the pointer is a local's.
+        // SAFETY: the kernel lives as long as `self`; the pointer is to a local.
         unsafe {
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             let set = sys::cuKernelSetAttribute(
@@ -275,43 +288,45 @@ impl Library {
 }
 
 impl Function {
-    /// As [`Call::launch`], of a kernel with one parameter a word: each lies in the first bytes of its own.
+    /// Launches a kernel whose parameters are one word each. A parameter occupies the first bytes
+    /// of its word.
     ///
     /// # Safety
-    /// There is a word for each parameter that the kernel declares, with its value, none larger than a word. Every address among
-    /// them is valid on the device until the launch has run.
+    /// `words` holds the value of each parameter that the kernel declares, none larger than a word.
+    /// Every address among them stays valid on the device until the launch has completed.
     pub unsafe fn launch_words(
         self,
         device: &Device,
         stream: u64,
-        grid: &EncodedConfig,
+        config: &EncodedConfig,
         words: &[u64],
     ) -> Result<(), DriverError> {
         let _current = device.make_current()?;
         let mut arguments: Vec<*mut c_void> =
             words.iter().map(|word| std::ptr::from_ref(word).cast_mut().cast()).collect();
-        // SAFETY: the caller's.
-        check("cuLaunchKernelEx", unsafe { self.call(stream, grid, &mut arguments) })
+        // SAFETY: guaranteed by the caller.
+        check("cuLaunchKernelEx", unsafe { self.call(stream, config, &mut arguments) })
     }
 
-    /// The call. Where another device's context is current, or none, the driver may refuse it.
+    /// Calls the driver, which may refuse if another device's context, or none, is current.
     ///
     /// # Safety
-    /// There is a pointer to each parameter that the kernel declares; the rest as for [`Call::launch`].
+    /// `arguments` points to each parameter that the kernel declares. As for
+    /// [`KernelCall::launch`].
     #[inline(always)]
     unsafe fn call(
         self,
         stream: u64,
-        grid: &EncodedConfig,
+        config: &EncodedConfig,
         arguments: &mut [*mut c_void],
     ) -> CUresult {
         let config = CUlaunchConfig {
             hStream: stream as sys::CUstream,
-            attrs: grid.attributes.as_ptr().cast_mut(),
-            ..grid.config
+            attrs: config.attributes.as_ptr().cast_mut(),
+            ..config.config
         };
-        // SAFETY: the driver copies attributes and parameters before it returns, and only reads them. The rest the caller vouches
-        // for.
+        // SAFETY: the driver copies attributes and parameters before it returns, and only reads
+        // them. The caller guarantees the rest.
         unsafe {
             sys::cuLaunchKernelEx(&config, self.0, arguments.as_mut_ptr(), std::ptr::null_mut())
         }

@@ -1,4 +1,5 @@
-//! The CUDA driver: devices and their primary contexts, loaded programs, launches. The only folder that calls it.
+//! The CUDA driver: devices, contexts, libraries, launches, tensor maps, graphs. The only folder
+//! that calls it.
 
 mod device;
 mod error;
@@ -6,7 +7,7 @@ mod graph;
 mod library;
 mod tensor_map;
 
-pub use device::{Current, Device};
+pub use device::{ContextGuard, Device};
 pub use error::DriverError;
 pub use graph::{Graph, graphs};
 pub use library::{EncodedConfig, Function, KernelCall, LaunchConfig, Library};

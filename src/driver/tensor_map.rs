@@ -1,4 +1,4 @@
-//! Tensor maps: what the copy engine (TMA) knows of a tensor.
+//! Tensor maps: descriptors of a tensor for the Tensor Memory Accelerator (TMA).
 
 use cudarc::driver::sys::{
     self, CUtensorMap, CUtensorMapDataType as DataType, CUtensorMapFloatOOBfill,
@@ -8,17 +8,18 @@ use cudarc::driver::sys::{
 use super::DriverError;
 use super::error::check;
 
-/// A tensor map as a kernel takes it.
+/// A tensor map in the driver's encoding, as a kernel takes it.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub struct EncodedTensorMap([u64; 16]);
 
 impl EncodedTensorMap {
-    /// One that no kernel reads.
+    /// A placeholder that no kernel reads.
     pub const UNUSED: EncodedTensorMap = EncodedTensorMap([0; 16]);
 
-    /// Encodes a tensor of three dimensions, the contiguous one first. `data_type`, `swizzle` and `l2_promotion` count as CUDA does
-    /// (CUDA Driver API, "Tensor Map Object Management"); `strides` are in bytes; elements outside read as zero. 0.06 us.
+    /// Encodes a tensor of three dimensions, contiguous dimension first. Strides are in bytes;
+    /// elements out of bounds read as zero. `data_type`, `swizzle` and `l2_promotion` are values of
+    /// CUDA's enumerations (CUDA driver API, "Tensor Map Object Management").
     pub fn encode(
         data_type: u32,
         address: u64,
@@ -49,7 +50,8 @@ impl EncodedTensorMap {
             _ => L2Promotion::CU_TENSOR_MAP_L2_PROMOTION_NONE,
         };
         let mut map = CUtensorMap { opaque: [0; 16] };
-        // SAFETY: the driver reads as many numbers as three dimensions have, and writes the map; the address is not followed.
+        // SAFETY: the driver reads the extents, strides and box of three dimensions and writes the
+        // map. It does not access the address.
         unsafe {
             let result = sys::cuTensorMapEncodeTiled(
                 &mut map,
@@ -70,15 +72,15 @@ impl EncodedTensorMap {
         Ok(EncodedTensorMap(map.opaque))
     }
 
-    /// Whether it is one that has been encoded.
+    /// Whether the map has been encoded.
     pub fn is_used(&self) -> bool {
         self.0 != EncodedTensorMap::UNUSED.0
     }
 
-    /// The same tensor at another address, a multiple of 16.
+    /// Moves the map to another address, a multiple of 16.
     pub fn move_to(&mut self, address: u64) -> Result<(), DriverError> {
         let mut map = CUtensorMap { opaque: self.0 };
-        // SAFETY: the driver changes a map that it has encoded; the address is not followed.
+        // SAFETY: the driver updates a map that it has encoded. It does not access the address.
         let result = unsafe { sys::cuTensorMapReplaceAddress(&mut map, address as *mut _) };
         check("cuTensorMapReplaceAddress", result)?;
         self.0 = map.opaque;

@@ -1,28 +1,28 @@
-//! An epilogue with its operands, and the parameter block that a launch carries for it.
+//! An epilogue with its operands, and the parameter block of a launch.
 
-use super::{Epilogue, Input, Kind, MAIN_OUTPUT, compute_type};
+use super::{Epilogue, Input, Kind, MAIN_OUTPUT, TensorType, compute_type};
 use crate::operand::{DType, View};
 
-/// What stands for an input.
+/// The operand bound to an input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
-    /// A tensor at the shape of the output: with stride 0 along what it repeats.
+    /// A tensor broadcast to the shape of the output.
     Tensor(View),
     Scalar(f64),
 }
 
-/// An epilogue and what it reads and writes.
+/// An epilogue with its operands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BoundEpilogue {
     pub epilogue: &'static Epilogue,
-    /// One for each of the graph's inputs.
+    /// One per input of the graph.
     pub inputs: Vec<Value>,
-    /// One for each of the graph's outputs; None for D, which is the problem's own output.
+    /// One per output of the graph; `None` for D, which is the problem's own output.
     pub outputs: Vec<Option<View>>,
 }
 
 impl Epilogue {
-    /// The place of each input among the tensors, or the scalars, of the parameter block.
+    /// The index of each input among the tensors, or among the scalars, of the parameter block.
     pub(super) fn input_places(&self) -> Vec<usize> {
         let (mut tensors, mut scalars) = (0, 0);
         let mut place = |input: &Input| {
@@ -36,7 +36,8 @@ impl Epilogue {
         self.inputs.iter().map(&mut place).collect()
     }
 
-    /// The place of each output among the tensors of the parameter block, which inputs come first in. None for D.
+    /// The index of each output among the tensors of the parameter block, after the inputs. `None`
+    /// for D.
     pub(super) fn output_places(&self) -> Vec<Option<usize>> {
         let mut tensors =
             self.inputs.iter().filter(|input| matches!(input, Input::Tensor(_))).count();
@@ -48,10 +49,29 @@ impl Epilogue {
         };
         self.graph.outputs.iter().map(|output| place(output.name == MAIN_OUTPUT)).collect()
     }
+
+    /// Whether the code of this epilogue also serves another bound epilogue on the same kernel.
+    pub fn serves(&self, other: &BoundEpilogue) -> bool {
+        let Epilogue { graph, inputs, outputs, reduced } = other.epilogue;
+        let input = |(ours, (theirs, value)): (&Input, (&Input, &Value))| match (ours, value) {
+            (Input::Tensor(tensor), Value::Tensor(view)) => tensor.serves(view),
+            _ => ours == theirs,
+        };
+        let output =
+            |(ours, (theirs, view)): (&TensorType, (&TensorType, &Option<View>))| match view {
+                Some(view) => ours.serves(view),
+                None => ours == theirs,
+            };
+        std::ptr::eq(self, other.epilogue)
+            || (self.graph == *graph
+                && self.reduced == *reduced
+                && self.inputs.iter().zip(inputs.iter().zip(&other.inputs)).all(input)
+                && self.outputs.iter().zip(outputs.iter().zip(&other.outputs)).all(output))
+    }
 }
 
 impl BoundEpilogue {
-    /// The same with other views of its tensors.
+    /// The same epilogue with each view replaced.
     pub fn map_views(&self, change: impl Fn(&View) -> View) -> BoundEpilogue {
         let input = |value: &Value| match value {
             Value::Tensor(view) => Value::Tensor(change(view)),
@@ -64,7 +84,7 @@ impl BoundEpilogue {
         }
     }
 
-    /// The tensors that are read, and those that are written besides the main output, with their names.
+    /// The tensors and their names: inputs, then outputs without D.
     pub fn tensors(&self) -> Vec<(&'static str, &View)> {
         let graph = &self.epilogue.graph;
         let inputs =
@@ -80,10 +100,12 @@ impl BoundEpilogue {
             .collect()
     }
 
-    /// The parameter block: `EpilogueParams` of the generated text, in words of 8 bytes. First the tensors, each its address
-    /// and its strides along batch, m and n, in elements; then the scalars, each in a word of its own.
-    /// `transposed`: the kernel's program computes the transposed product. `partial`: the tensors that stand for those outputs that
-    /// are reduced, in the program's frame.
+    /// The parameter block `EpilogueParams` of the generated code, in words of 8 bytes: first the
+    /// tensors, each as address and strides along batch, m and n in elements; then one word per
+    /// scalar.
+    ///
+    /// `transposed`: the program computes the transposed product. `partial`: the tensors that
+    /// receive the partials of reduced outputs, in the program's frame.
     pub fn params(&self, accumulator: DType, transposed: bool, partial: &[[u64; 4]]) -> Vec<u64> {
         let tensor = |view: &View| {
             let [batch, m, n] = view.stride;
@@ -112,7 +134,7 @@ impl BoundEpilogue {
                 _ => u64::from(*number as i32 as u32),
             });
         }
-        // No parameter is of no size.
+        // C++ has no empty kernel parameter.
         if words.is_empty() {
             words.push(0);
         }

@@ -1,20 +1,23 @@
-//! The CUDA C++ that a graph becomes: a functor as `kernels/common/epilogue.cuh` describes it, written from the graph alone.
-//! No text of the user's gets here: names are numbered, and numbers are printed from their values.
+//! Generates the CUDA C++ functor of an epilogue; `kernels/common/epilogue.cuh` documents its
+//! interface.
+//!
+//! No text of the user reaches the code: names are numbered, and numbers are printed from their
+//! values.
 
 use std::fmt::Write;
 
-use super::{Epilogue, Id, Input, Kind, MAIN_OUTPUT, Node, Step, Tensor, compute_type};
+use super::{Epilogue, Id, Input, Kind, MAIN_OUTPUT, Node, Step, TensorType, compute_type};
 use crate::operand::DType;
 
 /// The definitions of `EpilogueParams` and `Epilogue` for a kernel with this accumulator.
-/// `transposed`: it computes the transposed product, whose rows are the user's columns.
+/// `transposed`: the kernel computes the transposed product, whose rows are the user's columns.
 pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool) -> String {
     let functor = Functor::new(epilogue, accumulator, transposed);
     let (graph, used) = (&epilogue.graph, epilogue.graph.used());
     let (input_places, output_places) = (epilogue.input_places(), epilogue.output_places());
     let type_of = |kind: Kind| functor.type_name(kind);
 
-    // Writing to a string does not fail; the results are dropped for that reason.
+    // Writing to a string cannot fail, so results are dropped.
     let mut params = String::new();
     let inputs = epilogue.inputs.iter().filter(|input| matches!(input, Input::Tensor(_))).count();
     let tensors = inputs + output_places.iter().flatten().count();
@@ -43,12 +46,13 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool) -> Str
         {
             let (place, element) = (input_places[*input as usize], tensor.dtype.short_name());
             let [along_m, along_n] = program_steps(tensor, transposed);
-            // Of a row that is one element, one is kept.
+            // One element serves all columns of the row.
             let pack = if along_n == Step::Repeats { "1, 1" } else { "WIDTH, RUN" };
             let _ = writeln!(operands, "    Pack<{element}, {pack}> input{input};");
             let (along_m_name, along_n) = (step_name(along_m), step_name(along_n));
             let load = format!(
-                "    load_operand<{along_m_name}, {along_n}>(operands.input{input}, params.tensors[{place}], batch, m, n, valid);"
+                "    load_operand<{along_m_name}, {along_n}>(operands.input{input}, \
+                 params.tensors[{place}], batch, m, n, valid);"
             );
             let _ = writeln!(loads, "{load}");
             let _ = match along_m {
@@ -78,7 +82,8 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool) -> Str
             );
             let _ = writeln!(
                 body,
-                "      if (run_column<WIDTH, RUN>(e) < place.valid) folded.fold{index}[e] = {value}(v{node});"
+                "      if (run_column<WIDTH, RUN>(e) < place.valid) folded.fold{index}[e] = \
+                 {value}(v{node});"
             );
             let function = match reduction.along {
                 [_, _, true] => format!("reduce_n<fused::{fold}, LANES_N>"),
@@ -96,7 +101,8 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool) -> Str
             let _ = writeln!(body, "      output{index}[e] = v{node};");
             let _ = writeln!(
                 stores,
-                "    store_operand<{}, {element}, WIDTH, RUN>(output{index}, params.tensors[{place}], place);",
+                "    store_operand<{}, {element}, WIDTH, RUN>(output{index}, \
+                 params.tensors[{place}], place);",
                 step_name(along_n)
             );
         } else if output.name == MAIN_OUTPUT {
@@ -109,7 +115,8 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool) -> Str
     let result = if as_float {
         "static __device__ __forceinline__ f32 result(s32 value) { return __int_as_float(value); }"
     } else {
-        "template <class Value> static __device__ __forceinline__ Value result(Value value) { return value; }"
+        "template <class Value> static __device__ __forceinline__ Value result(Value value) { \
+         return value; }"
     };
 
     format!(
@@ -125,12 +132,14 @@ struct Epilogue {{
 {operands}  }};
 
   template <int WIDTH, int RUN>
-  __device__ __forceinline__ void load(Operands<WIDTH, RUN>& operands, int batch, int m, int n, int valid) const {{
+  __device__ __forceinline__ void load(
+      Operands<WIDTH, RUN>& operands, int batch, int m, int n, int valid) const {{
 {loads}  }}
 
   template <int WIDTH, int RUN>
-  __device__ __forceinline__ void load_below(Operands<WIDTH, RUN>& operands, const Operands<WIDTH, RUN>& above, int batch, int m, int n,
-                                             int valid) const {{
+  __device__ __forceinline__ void load_below(
+      Operands<WIDTH, RUN>& operands, const Operands<WIDTH, RUN>& above, int batch, int m, int n,
+      int valid) const {{
 {loads_below}  }}
 
   template <int WIDTH> struct Folded {{
@@ -142,8 +151,9 @@ struct Epilogue {{
   }};
 
   template <int AT_A_TIME, class Value, int WIDTH, int RUN>
-  __device__ __forceinline__ void apply(Value (&values)[WIDTH], const Operands<WIDTH, RUN>& operands, Folded<WIDTH>& folded,
-                                        const Place& place) const {{
+  __device__ __forceinline__ void apply(
+      Value (&values)[WIDTH], const Operands<WIDTH, RUN>& operands, Folded<WIDTH>& folded,
+      const Place& place) const {{
 {results}#pragma unroll
     for (int e = 0; e < WIDTH; ++e) {{
       in_turn<AT_A_TIME>(values, e, place);
@@ -151,7 +161,8 @@ struct Epilogue {{
 {stores}  }}
 
   template <int LANES_M, int LANES_N, int WIDTH, int RUN>
-  __device__ __forceinline__ void reduce(const Operands<WIDTH, RUN>&, Folded<WIDTH>& folded, const Place& place) const {{
+  __device__ __forceinline__ void reduce(
+      const Operands<WIDTH, RUN>&, Folded<WIDTH>& folded, const Place& place) const {{
 {reductions}  }}
 
   {result}
@@ -163,8 +174,8 @@ struct Epilogue {{
     )
 }
 
-/// A tensor's steps along m and n as the program counts them.
-fn program_steps(tensor: Tensor, transposed: bool) -> [Step; 2] {
+/// A tensor's steps along m and n of the program's frame.
+fn program_steps(tensor: TensorType, transposed: bool) -> [Step; 2] {
     let [along_m, along_n] = tensor.steps;
     if transposed { [along_n, along_m] } else { [along_m, along_n] }
 }
@@ -181,7 +192,7 @@ struct Functor<'a> {
     epilogue: &'a Epilogue,
     kinds: Vec<Kind>,
     transposed: bool,
-    /// The type of floating-point values.
+    /// The CUDA type of floating-point values.
     float: &'static str,
 }
 
@@ -203,7 +214,7 @@ impl Functor<'_> {
         self.kinds[id as usize]
     }
 
-    /// The value of a node as one of this kind.
+    /// The value of a node, converted to `kind`.
     fn value(&self, id: Id, kind: Kind) -> String {
         match kind {
             same if same == self.kind(id) => format!("v{id}"),
@@ -229,7 +240,7 @@ impl Functor<'_> {
                 Input::Scalar(_) => format!("params.scalar{}", input_places[input as usize]),
             },
             Node::Integer(value) if kind == Kind::Float => self.float_literal(value as f64),
-            // C++ negates what is first a number too large.
+            // C++ parses -2147483648 as the negation of a literal that overflows int.
             Node::Integer(value) if value == i64::from(i32::MIN) => "(-2147483647 - 1)".to_owned(),
             Node::Integer(value) => value.to_string(),
             Node::Float(bits) => self.float_literal(f64::from_bits(bits)),
@@ -266,7 +277,7 @@ impl Functor<'_> {
         }
     }
 
-    /// The shortest decimal that reads back as the same number.
+    /// The shortest decimal that parses back to the same number.
     fn float_literal(&self, value: f64) -> String {
         if self.float == "f64" {
             match value.is_finite() {

@@ -1,58 +1,59 @@
-//! The functions that an epilogue may call, by the last part of the name that the user calls them by.
+//! The functions that an epilogue may call, by the last component of a dotted name.
 
 use super::{Binary, Comparison, Fold, Graph, Id, Node, Number, Unary};
 use crate::operand::DType;
 
-/// An argument of a call.
+/// An argument of a function call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Argument {
     Value(Id),
-    /// A word: a string, or the last part of a dotted name (`float16` of `torch.float16`).
+    /// A string, or the last component of a dotted name (`float16` of `torch.float16`).
     Word(String),
-    /// Integers in brackets: dimensions.
+    /// A list of integers: dimensions.
     Integers(Vec<i64>),
     /// Python's None.
     Nothing,
 }
 
-/// What an expression stands for.
+/// The result of an expression.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Meaning {
     Value(Id),
-    /// A value reduced along dimensions, which can be returned and nothing else.
+    /// A reduction along dimensions. It can only be returned.
     Folded(Fold, Vec<i32>, Id),
 }
 
-/// What messages list.
-pub const NAMES: &str = "abs, bfloat16, cast, clamp, clip, exp, float, gelu, half, hardswish, identity, leaky_relu, log, \
-                         max, maximum, min, minimum, multiply_add, relu, rsqrt, sigmoid, silu, sqrt, square, sum, swish, \
-                         tanh, to, where, and torch's add, amax, sub, mul, div, neg, lt, le, gt, ge, eq, ne";
+/// The functions that error messages list.
+pub const NAMES: &str = "abs, bfloat16, cast, clamp, clip, exp, float, gelu, half, hardswish, \
+                         identity, leaky_relu, log, max, maximum, min, minimum, multiply_add, \
+                         relu, rsqrt, sigmoid, silu, sqrt, square, sum, swish, tanh, to, where, \
+                         and torch's add, amax, sub, mul, div, neg, lt, le, gt, ge, eq, ne";
 
 impl Graph {
-    /// The call of a function, with its arguments by position and by name. The error says what is wrong with it.
+    /// Adds a function call to the graph. The error says what is wrong with the call.
     pub fn call(
         &mut self,
         function: &str,
         positional: Vec<Argument>,
         named: Vec<(String, Argument)>,
     ) -> Result<Meaning, String> {
-        let mut call = Call { function, positional, named };
+        let mut call = FunctionCall { function, positional, named };
         let meaning = match call.is_reduction(self) {
-            true => self.folded(&mut call)?,
-            false => Meaning::Value(self.called(&mut call)?),
+            true => self.parse_reduction(&mut call)?,
+            false => Meaning::Value(self.parse_value(&mut call)?),
         };
-        call.finish()?;
+        call.check_exhausted()?;
         Ok(meaning)
     }
 
-    fn folded(&mut self, call: &mut Call<'_>) -> Result<Meaning, String> {
+    fn parse_reduction(&mut self, call: &mut FunctionCall<'_>) -> Result<Meaning, String> {
         let function = call.function;
         let fold = match function {
             "sum" => Fold::Sum,
             "max" | "amax" => Fold::Maximum,
             _ => {
                 return Err(format!(
-                    "{function} along a dimension is no reduction that kernels fuse; there are sum(x, dim) and max(x, dim)"
+                    "{function} along a dimension cannot be fused; use sum(x, dim) or max(x, dim)"
                 ));
             }
         };
@@ -63,29 +64,31 @@ impl Graph {
                 Some(Number::Integer(dim)) => vec![dim],
                 _ => {
                     return Err(format!(
-                        "the dimension of {function} is an integer, or several in brackets"
+                        "the dimension of {function} must be an integer or a list of integers"
                     ));
                 }
             },
             Some(Argument::Nothing) | None => {
                 return Err(format!(
-                    "{function} needs the dimension that it reduces: {function}(x, dim=-1) for each row"
+                    "{function} needs a dimension: {function}(x, dim=-1) reduces each row"
                 ));
             }
-            Some(Argument::Word(word)) => return Err(format!("{word} is no dimension")),
+            Some(Argument::Word(word)) => return Err(format!("{word} is not a dimension")),
         };
         let small = |dim: &i64| i32::try_from(*dim).ok().filter(|dim| (-3..3).contains(dim));
         let Some(dims) =
             dims.iter().map(small).collect::<Option<Vec<i32>>>().filter(|dims| !dims.is_empty())
         else {
-            return Err(format!("{function} along {dims:?}: an output has dimensions -3 to 2"));
+            return Err(format!(
+                "{function} along dimensions {dims:?}: dimensions range from -3 to 2"
+            ));
         };
-        // Whether the dimension stays, with extent 1, is for the tensor to say that is given for the output.
+        // The output's tensor decides whether the reduced dimension is kept.
         call.take_named("keepdim");
         Ok(Meaning::Folded(fold, dims, x))
     }
 
-    fn called(&mut self, call: &mut Call<'_>) -> Result<Id, String> {
+    fn parse_value(&mut self, call: &mut FunctionCall<'_>) -> Result<Id, String> {
         let unary = match call.function {
             "neg" | "negative" => Some(Unary::Negate),
             "abs" | "absolute" => Some(Unary::Absolute),
@@ -121,7 +124,7 @@ impl Graph {
             "le" | "less_equal" => Some(Comparison::LessEqual),
             "gt" | "greater" => Some(Comparison::Greater),
             "ge" | "greater_equal" => Some(Comparison::GreaterEqual),
-            // torch's `equal` compares whole tensors.
+            // Not `equal`: in torch it compares whole tensors.
             "eq" => Some(Comparison::Equal),
             "ne" | "not_equal" => Some(Comparison::NotEqual),
             _ => None,
@@ -175,7 +178,7 @@ impl Graph {
                     None | Some("none") => Ok(self.unary(Unary::Gelu, x)),
                     Some("tanh") => Ok(self.unary(Unary::GeluTanh, x)),
                     Some(other) => Err(format!(
-                        "gelu has no approximation {other:?}; there are \"none\" and \"tanh\""
+                        "gelu has no approximation {other:?}; use \"none\" or \"tanh\""
                     )),
                 }
             }
@@ -188,7 +191,7 @@ impl Graph {
                 let (low, high) =
                     (call.optional(&["min", "a_min"])?, call.optional(&["max", "a_max"])?);
                 if low.is_none() && high.is_none() {
-                    return Err(format!("{} needs a minimum, a maximum, or both", call.function));
+                    return Err(format!("{} needs a minimum or a maximum", call.function));
                 }
                 let raised = low.map_or(x, |low| self.binary(Binary::Maximum, x, low));
                 Ok(high.map_or(raised, |high| self.binary(Binary::Minimum, raised, high)))
@@ -206,23 +209,23 @@ impl Graph {
                 })?;
                 match DType::from_name(&word) {
                     Some(dtype) => Ok(self.add(Node::Cast(dtype, x))),
-                    None => Err(format!("{word:?} names no supported element type")),
+                    None => Err(format!("{word:?} is not a supported element type")),
                 }
             }
-            unknown => Err(format!("unknown operation '{unknown}'; there are {NAMES}")),
+            unknown => Err(format!("unknown operation '{unknown}'; use one of: {NAMES}")),
         }
     }
 }
 
-/// A call whose arguments are taken one after the other.
-struct Call<'a> {
+/// A function call whose arguments are consumed one by one.
+struct FunctionCall<'a> {
     function: &'a str,
     positional: Vec<Argument>,
     named: Vec<(String, Argument)>,
 }
 
-impl Call<'_> {
-    /// The next argument, by position or under one of these names.
+impl FunctionCall<'_> {
+    /// The next argument, by position or by one of these names.
     fn take(&mut self, names: &[&str]) -> Option<Argument> {
         if !self.positional.is_empty() {
             return Some(self.positional.remove(0));
@@ -235,7 +238,8 @@ impl Call<'_> {
         Some(self.named.remove(at).1)
     }
 
-    /// Whether this reduces along a dimension. An integer beside a value is one to torch's `max` and `min`.
+    /// Whether the call reduces along a dimension. In torch's `max` and `min` an integer second
+    /// argument is a dimension.
     fn is_reduction(&self, graph: &Graph) -> bool {
         let dim =
             self.named.iter().any(|(name, _)| matches!(name.as_str(), "dim" | "axis" | "keepdim"));
@@ -255,9 +259,8 @@ impl Call<'_> {
     }
 
     fn value(&mut self, names: &[&str]) -> Result<Id, String> {
-        self.optional(names)?.ok_or_else(|| {
-            format!("{} is called without its argument '{}'", self.function, names[0])
-        })
+        self.optional(names)?
+            .ok_or_else(|| format!("{} is missing its argument '{}'", self.function, names[0]))
     }
 
     fn optional(&mut self, names: &[&str]) -> Result<Option<Id>, String> {
@@ -265,10 +268,10 @@ impl Call<'_> {
             Some(Argument::Value(id)) => Ok(Some(id)),
             Some(Argument::Nothing) | None => Ok(None),
             Some(Argument::Word(word)) => {
-                Err(format!("{word} is no value that {} can compute with", self.function))
+                Err(format!("{word} is not a value that {} accepts", self.function))
             }
             Some(Argument::Integers(list)) => {
-                Err(format!("{list:?} is no value that {} can compute with", self.function))
+                Err(format!("{list:?} is not a value that {} accepts", self.function))
             }
         }
     }
@@ -277,16 +280,19 @@ impl Call<'_> {
         match self.take(names) {
             Some(Argument::Word(word)) => Ok(Some(word)),
             Some(Argument::Nothing) | None => Ok(None),
-            Some(_) => Err(format!("{} takes no number as its '{}'", self.function, names[0])),
+            Some(_) => Err(format!(
+                "the argument '{1}' of {0} must not be a number",
+                self.function, names[0]
+            )),
         }
     }
 
-    /// Nothing may be left over.
-    fn finish(&self) -> Result<(), String> {
+    /// Checks that no argument is left.
+    fn check_exhausted(&self) -> Result<(), String> {
         match (self.positional.len(), self.named.first()) {
             (0, None) => Ok(()),
             (0, Some((name, _))) => Err(format!("{} takes no argument '{name}'", self.function)),
-            (more, _) => Err(format!("{} is called with {more} arguments too many", self.function)),
+            (more, _) => Err(format!("{} has {more} arguments too many", self.function)),
         }
     }
 }

@@ -1,16 +1,21 @@
-//! The expression graph: nodes in the order in which they can be computed, each assigned once.
+//! The expression graph: nodes in topological order, each assigned once.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::ACCUMULATOR;
 use crate::operand::DType;
 
-/// A node's place in its graph. Nodes refer to earlier ones only.
+/// The accumulator's name in the user's function.
+pub const ACCUMULATOR: &str = "accum";
+/// The name of the main output.
+pub const MAIN_OUTPUT: &str = "D";
+
+/// A node's index in its graph. Nodes refer to earlier nodes only.
 pub type Id = u32;
 
-/// A number that the user wrote. Python tells the two apart, and so do integer accumulators.
+/// A number in the user's function. Python and integer accumulators distinguish integers from
+/// floats.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
     Integer(i64),
@@ -29,22 +34,22 @@ impl Number {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Node {
     Accumulator,
-    /// An input, by its place among them.
+    /// An input, by index.
     Input(u32),
-    /// Of those that an int32 does not hold the value is a float's, which integer accumulators are refused with.
+    /// Beyond int32 the value becomes a float, which integer accumulators refuse.
     Integer(i64),
-    /// The bits of a float64, which, other than the number, can be compared and hashed.
+    /// The bits of a float64, which unlike the number have equality and a hash.
     Float(u64),
     Unary(Unary, Id),
     Binary(Binary, Id, Id),
-    /// 1 where it holds, else 0.
+    /// 1 if the comparison holds, else 0.
     Compare(Comparison, Id, Id),
     Select {
         condition: Id,
         yes: Id,
         no: Id,
     },
-    /// Rounded to an element type, or truncated towards zero if that is an integer type.
+    /// Rounded to a float type, or truncated towards zero to an integer type.
     Cast(DType, Id),
 }
 
@@ -70,7 +75,7 @@ pub enum Binary {
     Subtract,
     Multiply,
     Divide,
-    /// NaN where either side is, as in torch.
+    /// NaN if either operand is NaN, as in torch.
     Maximum,
     Minimum,
 }
@@ -85,13 +90,13 @@ pub enum Comparison {
     NotEqual,
 }
 
-/// What a value is. Mixed operands meet in the later one, as in torch.
+/// The kind of a value. Mixed operands promote to the later kind, as in torch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Kind {
     Truth,
-    /// An int32 that wraps around.
+    /// A wrapping int32.
     Integer,
-    /// A float32, or float64 behind a float64 accumulator.
+    /// A float32; a float64 behind a float64 accumulator.
     Float,
 }
 
@@ -143,12 +148,12 @@ impl Comparison {
     }
 }
 
-/// What many values become one by, in whatever order.
+/// A reduction's combining operation, applied in any order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Fold {
-    /// Of integers, modulo 2^32.
+    /// Integers wrap modulo 2^32.
     Sum,
-    /// NaN where any value is.
+    /// NaN if any value is NaN.
     Maximum,
 }
 
@@ -162,27 +167,27 @@ impl Fold {
     }
 }
 
-/// One returned name and the node that it stands for, reduced along dimensions if it is.
+/// A returned name, its node, and its reduction if it has one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Output {
     pub name: String,
     pub node: Id,
-    /// The dimensions as the user counts them: of the output, negative ones from its last.
+    /// The user's dimensions of the output; negative ones count from the last.
     pub fold: Option<(Fold, Vec<i32>)>,
 }
 
-/// An epilogue function as written, before anything is known of its operands.
+/// An epilogue function, independent of its operands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Graph {
     pub nodes: Vec<Node>,
-    /// The parameters but the accumulator, in the function's order.
+    /// The parameters except the accumulator, in the function's order.
     pub inputs: Vec<String>,
-    /// In the order returned.
+    /// In the order of the return statement.
     pub outputs: Vec<Output>,
 }
 
 impl Graph {
-    /// The place of this node; a node that is there already is not made twice.
+    /// Adds a node and returns its index. Equal nodes are shared.
     pub fn add(&mut self, node: Node) -> Id {
         let known = self.nodes.iter().position(|other| *other == node);
         known.unwrap_or_else(|| {
@@ -202,7 +207,7 @@ impl Graph {
         })
     }
 
-    /// The number that a node stands for, where it is one.
+    /// The number of a constant node.
     pub fn constant(&self, id: Id) -> Option<Number> {
         match self.node(id) {
             Node::Integer(value) => Some(Number::Integer(value)),
@@ -221,7 +226,7 @@ impl Graph {
         }
     }
 
-    /// An operation on two values. On two constants it is Python's, computed here and now.
+    /// Adds a binary operation. Two constants are folded with Python's semantics.
     pub fn binary(&mut self, operation: Binary, left: Id, right: Id) -> Id {
         let (Some(x), Some(y)) = (self.constant(left), self.constant(right)) else {
             return self.add(Node::Binary(operation, left, right));
@@ -237,7 +242,7 @@ impl Graph {
             };
             return match folded {
                 Some(value) => self.number(Number::Integer(value)),
-                // One of them is more than an int32 holds, and will be refused where that matters.
+                // A constant exceeds int32. Integer accumulators refuse it later.
                 None => self.add(Node::Binary(operation, left, right)),
             };
         }
@@ -247,7 +252,7 @@ impl Graph {
             Binary::Subtract => x - y,
             Binary::Multiply => x * y,
             Binary::Divide => x / y,
-            // As computed, and unlike Rust's: NaN where either is.
+            // As on the GPU and unlike Rust: NaN if either operand is NaN.
             Binary::Maximum | Binary::Minimum if x.is_nan() || y.is_nan() => f64::NAN,
             Binary::Maximum => x.max(y),
             Binary::Minimum => x.min(y),
@@ -255,12 +260,12 @@ impl Graph {
         self.number(Number::Float(folded))
     }
 
-    /// What each node is, given what the accumulator and the inputs are.
+    /// The kind of each node, from the kinds of the accumulator and of the inputs.
     pub fn kinds(&self, accumulator: Kind, inputs: &[Kind]) -> Vec<Kind> {
         let mut kinds: Vec<Kind> = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
             let of = |id: Id| kinds[id as usize];
-            // Arithmetic on truths is arithmetic on the numbers 0 and 1.
+            // Arithmetic on truths uses the integers 0 and 1.
             let meet = |left: Id, right: Id| of(left).max(of(right)).max(Kind::Integer);
             kinds.push(match *node {
                 Node::Accumulator => accumulator,
@@ -279,7 +284,7 @@ impl Graph {
         kinds
     }
 
-    /// Whether each node counts towards an output.
+    /// Whether each node contributes to an output.
     pub fn used(&self) -> Vec<bool> {
         let mut used = vec![false; self.nodes.len()];
         self.outputs.iter().for_each(|output| used[output.node as usize] = true);
@@ -303,8 +308,8 @@ impl Graph {
         operands.into_iter().flatten()
     }
 
-    /// A node as an expression of accumulator, inputs and constants. What it shares with others is written out each time,
-    /// up to a depth.
+    /// A node as an expression of accumulator, inputs and constants, down to `depth`. Shared nodes
+    /// are written out each time.
     fn expression(&self, id: Id, depth: usize) -> String {
         if depth == 0 {
             return "...".to_owned();

@@ -1,12 +1,18 @@
-//! One copy of each epilogue and each name, kept for the life of the process, as compiled programs are: a kernel can then
-//! be a plain value that refers to its epilogue.
+//! Interned epilogues and operand names. A kernel stays a plain value that refers to its epilogue.
+//!
+//! Both tables share these properties:
+//!
+//! - Key: the epilogue, or the name.
+//! - Owner: the function that declares the table.
+//! - Lifetime: the process, like the programs compiled for the epilogues.
+//! - Invalidation: none. Entries are immutable.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
 
 use super::Epilogue;
 
-/// The one copy of an epilogue.
+/// The interned copy of an epilogue.
 pub fn intern(epilogue: Epilogue) -> &'static Epilogue {
     static KNOWN: Mutex<Option<HashSet<&'static Epilogue>>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -19,8 +25,8 @@ pub fn intern(epilogue: Epilogue) -> &'static Epilogue {
     kept
 }
 
-/// The one copy of an operand's name.
-pub fn name(name: &str) -> &'static str {
+/// The interned copy of an operand's name.
+pub fn intern_name(name: &str) -> &'static str {
     static KNOWN: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let known = known.get_or_insert_default();

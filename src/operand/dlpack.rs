@@ -1,4 +1,4 @@
-//! DLPack's C structures turned into operand views: <https://dmlc.github.io/dlpack/latest/c_api.html>.
+//! Reads DLPack's C structures: <https://dmlc.github.io/dlpack/latest/c_api.html>.
 
 use std::ffi::{CStr, c_void};
 
@@ -19,38 +19,40 @@ const VERSIONED: &CStr = c"dltensor_versioned";
 const VERSIONED_USED: &CStr = c"used_dltensor_versioned";
 const EXCHANGE_API: &CStr = c"dlpack_exchange_api";
 
-/// What a tensor states of itself, whoever tells it.
-pub(super) struct Stated<'a> {
+/// A tensor's properties, borrowed from whichever interface exported them.
+pub(super) struct TensorDescription<'a> {
     pub data: u64,
     pub dtype: DType,
     pub device: Device,
     pub shape: &'a [i64],
-    /// In elements; None: contiguous.
+    /// In elements. `None`: contiguous.
     pub strides: Option<&'a [i64]>,
     pub read_only: bool,
     pub fake: bool,
 }
 
-/// What is made of a tensor's statement: a [`View`], or a [`Memory`](super::Memory). Written where it is to stay: a processor that
-/// copies what it has just written piece by piece waits until all of it has arrived.
-pub(super) trait Reading: Copy {
+/// A record that a tensor description fills: a [`View`] or a [`Memory`](super::Memory).
+///
+/// `fill` writes in place. Returning the record by value would copy it right after its fields were
+/// stored one by one, which stalls the load until the stores retire.
+pub(super) trait TensorRecord: Copy {
     const UNREAD: Self;
-    /// Takes in all that is stated. After an error there is no telling what is there.
-    fn take(&mut self, stated: Stated<'_>) -> PyResult<()>;
-    /// The parts that a road may know better than the tensor's own statement: element type, and whether it may be written.
+    /// Replaces the record. After an error its contents are unspecified.
+    fn fill(&mut self, description: TensorDescription<'_>) -> PyResult<()>;
+    /// Corrects properties that a reader knows better than the exported description.
     fn amend(&mut self, dtype: Option<DType>, read_only: bool);
     fn dtype(&self) -> DType;
-    /// Whether the elements may be a view of something of another sign (see `refuse_negated`).
+    /// Whether the tensor may carry torch's negative bit (see `refuse_negated`).
     fn may_be_negated(&self) -> bool;
 }
 
-impl Reading for View {
+impl TensorRecord for View {
     const UNREAD: View = View::UNREAD;
 
     #[inline(always)]
-    fn take(&mut self, stated: Stated<'_>) -> PyResult<()> {
-        let Stated { data, dtype, device, read_only, fake, .. } = stated;
-        let rank = stated.shape.len();
+    fn fill(&mut self, description: TensorDescription<'_>) -> PyResult<()> {
+        let TensorDescription { data, dtype, device, read_only, fake, .. } = description;
+        let rank = description.shape.len();
         if rank > 3 {
             return Err(PyValueError::new_err(format!(
                 "has rank {rank}; operands have rank 0 to 3"
@@ -60,19 +62,21 @@ impl Reading for View {
         let mut contiguous = 1;
         for dim in (0..rank).rev() {
             let at = 3 - rank + dim;
-            let extent = stated.shape[dim];
-            let step = stated.strides.map_or(contiguous, |strides| strides[dim]);
+            let extent = description.shape[dim];
+            let step = description.strides.map_or(contiguous, |strides| strides[dim]);
             contiguous *= extent;
             if step < 0 {
                 return Err(PyValueError::new_err(format!(
-                    "has a negative stride ({step}); make a copy of it first"
+                    "has a negative stride ({step}); copy it first"
                 )));
             }
             self.shape[at] = extent;
             self.stride[at] = if extent == 1 { 0 } else { step };
         }
         if data == 0 && !fake && self.numel() > 0 {
-            return Err(PyValueError::new_err("has no memory behind it"));
+            return Err(PyValueError::new_err(
+                "has a null data pointer; allocate the tensor first",
+            ));
         }
         Ok(())
     }
@@ -92,12 +96,17 @@ impl Reading for View {
     }
 }
 
-/// Takes in what a tensor states.
+/// Fills a record from a DLPack tensor.
 ///
 /// # Safety
-/// `tensor.shape` and `tensor.strides` point to `tensor.ndim` numbers each, or are null where DLPack allows it.
+/// `tensor.shape` and `tensor.strides` point to `tensor.ndim` numbers each, or are null where
+/// DLPack allows null.
 #[inline(always)]
-unsafe fn take_from<T: Reading>(tensor: &DLTensor, read_only: bool, into: &mut T) -> PyResult<()> {
+unsafe fn fill_from<T: TensorRecord>(
+    tensor: &DLTensor,
+    read_only: bool,
+    into: &mut T,
+) -> PyResult<()> {
     let rank = tensor.ndim.max(0) as usize;
     let Some(device) = device_of(tensor.device) else {
         let kind = tensor.device.device_type.0;
@@ -105,8 +114,8 @@ unsafe fn take_from<T: Reading>(tensor: &DLTensor, read_only: bool, into: &mut T
             "is on a device of DLPack type {kind}; only CPU and CUDA tensors can be used"
         )));
     };
-    // SAFETY: the caller vouches for both arrays. Strides may be null in a tensor from before DLPack 1.2, which means
-    // contiguous; both may be where there are no dimensions.
+    // SAFETY: the caller vouches for both arrays. Before DLPack 1.2 null strides mean contiguous.
+    // Both arrays may be null at rank 0.
     let numbers = |pointer: *const i64| unsafe {
         if rank == 0 {
             Some([].as_slice())
@@ -115,7 +124,7 @@ unsafe fn take_from<T: Reading>(tensor: &DLTensor, read_only: bool, into: &mut T
         }
     };
     let Some(shape) = numbers(tensor.shape) else {
-        return Err(PyValueError::new_err("states no shape"));
+        return Err(PyValueError::new_err("exports no shape through DLPack"));
     };
     let strides = numbers(tensor.strides);
     let data = if tensor.data.is_null() {
@@ -124,15 +133,15 @@ unsafe fn take_from<T: Reading>(tensor: &DLTensor, read_only: bool, into: &mut T
         (tensor.data as u64).wrapping_add(tensor.byte_offset)
     };
     let dtype = DType::from_dlpack(tensor.dtype);
-    into.take(Stated { data, dtype, device, shape, strides, read_only, fake: false })
+    into.fill(TensorDescription { data, dtype, device, shape, strides, read_only, fake: false })
 }
 
-/// Whether `view` is what [`take_from`] would make of the tensor. No is the answer, too, where the tensor leaves its strides out or
-/// names its device in another way than most.
+/// Whether [`fill_from`] would fill a view equal to `view`. A tensor without strides, or with a
+/// device type that several DLPack codes describe, may yield a false negative.
 ///
 /// # Safety
-/// As for [`take_from`].
-#[inline(always)] // three times in every launch
+/// As for [`fill_from`].
+#[inline(always)] // three calls per launch
 unsafe fn is_view_of(tensor: &DLTensor, view: &View) -> bool {
     let device = match view.device {
         Device::Cpu => (DLDeviceType::CPU, 0),
@@ -146,19 +155,23 @@ unsafe fn is_view_of(tensor: &DLTensor, view: &View) -> bool {
     if !same {
         return false;
     }
-    // SAFETY: the caller's.
-    unsafe { has_extents(view, tensor.shape, tensor.strides) }
+    // SAFETY: guaranteed by the caller.
+    unsafe { has_shape_and_strides(view, tensor.shape, tensor.strides) }
 }
 
-/// Whether a tensor of a view's rank has the view's extents and strides.
+/// Whether a tensor of the view's rank has the view's shape and strides.
 ///
 /// # Safety
-/// Both arrays have as many numbers.
+/// Each array has `view.rank` elements.
 #[inline(always)]
-pub(super) unsafe fn has_extents(view: &View, shape: *const i64, strides: *const i64) -> bool {
+pub(super) unsafe fn has_shape_and_strides(
+    view: &View,
+    shape: *const i64,
+    strides: *const i64,
+) -> bool {
     let first = 3 - view.rank;
     for at in first..3 {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         let (extent, step) = unsafe { (*shape.add(at - first), *strides.add(at - first)) };
         if extent != view.shape[at] || (step != view.stride[at] && extent != 1) {
             return false;
@@ -175,7 +188,8 @@ fn device_of(device: DLDevice) -> Option<Device> {
     }
 }
 
-/// A framework's table of C functions for exchanging tensors without a Python call (DLPack 1.3).
+/// An exchange table: a framework's C functions that export tensors without a Python call (DLPack
+/// 1.3).
 #[derive(Clone, Copy)]
 pub(super) struct ExchangeApi(&'static DLPackExchangeAPI);
 
@@ -185,19 +199,19 @@ impl PartialEq for ExchangeApi {
     }
 }
 
-// SAFETY: the table is constant for the life of the process; the pointer in it that stops the automatic impls
-// (`prev_api`) is never followed.
+// SAFETY: the table is constant for the life of the process. The pointer that suppresses the
+// automatic impls (`prev_api`) is never dereferenced.
 unsafe impl Send for ExchangeApi {}
 unsafe impl Sync for ExchangeApi {}
 
 impl ExchangeApi {
-    /// The table that a tensor type offers, if it offers one of a version that we understand.
+    /// The exchange table of a tensor type, if it has one of a supported version.
     pub(super) fn of_type(tensor_type: &Bound<'_, PyAny>) -> PyResult<Option<ExchangeApi>> {
         let Some(capsule) = tensor_type.getattr_opt("__dlpack_c_exchange_api__")? else {
             return Ok(None);
         };
-        // SAFETY: PyCapsule_IsValid accepts any object and tells whether the name matches; DLPack says that a table
-        // lives as long as the process, so the reference may be 'static.
+        // SAFETY: PyCapsule_IsValid accepts any object and checks the name. DLPack requires the
+        // table to live as long as the process, so the reference may be 'static.
         let table = unsafe {
             if ffi::PyCapsule_IsValid(capsule.as_ptr(), EXCHANGE_API.as_ptr()) == 0 {
                 return Ok(None);
@@ -208,25 +222,29 @@ impl ExchangeApi {
         Ok(table.filter(|t| t.header.version.major == DLPACK_MAJOR_VERSION).map(ExchangeApi))
     }
 
-    /// Takes in what a tensor of this framework states. No reference is taken, nothing is allocated. False where the framework leaves
-    /// the function out.
-    pub(super) fn read(self, tensor: &Bound<'_, PyAny>, into: &mut impl Reading) -> PyResult<bool> {
-        // SAFETY: a tensor's arrays stay valid until control goes back to Python, which is after they are copied.
-        let taken =
-            self.describe(tensor, |described| unsafe { take_from(described, false, into) })?;
+    /// Fills a record from a tensor of this framework, without a reference count or an allocation.
+    /// Returns false if the table lacks the function.
+    pub(super) fn read(
+        self,
+        tensor: &Bound<'_, PyAny>,
+        into: &mut impl TensorRecord,
+    ) -> PyResult<bool> {
+        // SAFETY: the tensor's arrays stay valid until control returns to Python.
+        let taken = self
+            .with_description(tensor, |described| unsafe { fill_from(described, false, into) })?;
         taken.transpose().map(|taken| taken.is_some())
     }
 
-    /// Whether a tensor still is what a view of it says, memory, type and shape.
-    pub(super) fn still_shows(self, tensor: &Bound<'_, PyAny>, view: &View) -> PyResult<bool> {
+    /// Whether a tensor still has the memory, type and shape of `view`.
+    pub(super) fn matches_view(self, tensor: &Bound<'_, PyAny>, view: &View) -> PyResult<bool> {
         // SAFETY: as in `read`.
         Ok(self
-            .describe(tensor, |described| unsafe { is_view_of(described, view) })?
+            .with_description(tensor, |described| unsafe { is_view_of(described, view) })?
             .unwrap_or(false))
     }
 
-    /// Hands a tensor's description, which is borrowed from it, to a function.
-    fn describe<T>(
+    /// Calls `read` with the tensor's description, which borrows from the tensor.
+    fn with_description<T>(
         self,
         tensor: &Bound<'_, PyAny>,
         read: impl FnOnce(&DLTensor) -> T,
@@ -235,7 +253,8 @@ impl ExchangeApi {
             return Ok(None);
         };
         let mut described = std::mem::MaybeUninit::<DLTensor>::uninit();
-        // SAFETY: the object is of the type that the table was found on; on success the function has filled the structure.
+        // SAFETY: the object has the type that owns the table. On success the function has filled
+        // the structure.
         unsafe {
             if export(tensor.as_ptr().cast::<c_void>(), described.as_mut_ptr()) != 0 {
                 return Err(PyErr::fetch(tensor.py()));
@@ -244,24 +263,28 @@ impl ExchangeApi {
         }
     }
 
-    /// The stream that the framework works on at present on a CUDA device.
+    /// The framework's current stream on a CUDA device.
     pub(super) fn current_stream(self, py: Python<'_>, device: i32) -> PyResult<u64> {
         let Some(query) = self.0.current_work_stream else {
             return Ok(0);
         };
         let mut stream = std::ptr::null_mut();
-        // SAFETY: a function of the framework's table, called as DLPack describes, with the GIL held.
+        // SAFETY: a function of the table, called as DLPack specifies, with the GIL held.
         let status = unsafe { query(DLDeviceType::CUDA, device, &mut stream) };
         if status != 0 { Err(PyErr::fetch(py)) } else { Ok(stream as u64) }
     }
 }
 
-/// Takes in what the tensor in a capsule that `__dlpack__` returned states. The capsule is consumed, and what it owned released: the
-/// caller keeps the tensor itself alive.
-pub(super) fn read_capsule(capsule: &Bound<'_, PyAny>, into: &mut impl Reading) -> PyResult<()> {
+/// Fills a record from a capsule that `__dlpack__` returned. Consumes the capsule and releases its
+/// reference; the caller keeps the tensor alive.
+pub(super) fn read_capsule(
+    capsule: &Bound<'_, PyAny>,
+    into: &mut impl TensorRecord,
+) -> PyResult<()> {
     let object = capsule.as_ptr();
-    // SAFETY: PyCapsule_IsValid accepts any object. A valid capsule of these names holds the structure that DLPack
-    // defines for the name; renaming it hands us ownership, so that the deleter is ours to call, once.
+    // SAFETY: PyCapsule_IsValid accepts any object. A valid capsule of one of these names holds the
+    // structure that DLPack defines for the name. Renaming it transfers ownership, so the deleter
+    // runs once.
     unsafe {
         if ffi::PyCapsule_IsValid(object, VERSIONED.as_ptr()) != 0 {
             let managed = ffi::PyCapsule_GetPointer(object, VERSIONED.as_ptr())
@@ -272,15 +295,15 @@ pub(super) fn read_capsule(capsule: &Bound<'_, PyAny>, into: &mut impl Reading) 
             let result = if (*managed).version.major != DLPACK_MAJOR_VERSION {
                 let major = (*managed).version.major;
                 Err(PyBufferError::new_err(format!(
-                    "speaks DLPack {major}; this build understands version 1"
+                    "exports DLPack version {major}; this build reads version 1"
                 )))
             } else if (*managed).flags.contains(DlpackFlags::IS_COPIED) {
-                // The copy goes with the capsule, before it is read; and what is written to it never reaches the tensor.
+                // The copy dies with the capsule, and writes to it would never reach the tensor.
                 Err(PyBufferError::new_err(
-                    "is exported as a copy, as DLPack cannot say how it lies in memory",
+                    "is exported as a copy, because DLPack cannot describe its memory layout",
                 ))
             } else {
-                take_from(
+                fill_from(
                     &(*managed).dl_tensor,
                     (*managed).flags.contains(DlpackFlags::READ_ONLY),
                     into,
@@ -297,12 +320,12 @@ pub(super) fn read_capsule(capsule: &Bound<'_, PyAny>, into: &mut impl Reading) 
             if ffi::PyCapsule_SetName(object, LEGACY_USED.as_ptr()) != 0 {
                 return Err(PyErr::fetch(capsule.py()));
             }
-            let result = take_from(&(*managed).dl_tensor, false, into);
+            let result = fill_from(&(*managed).dl_tensor, false, into);
             if let Some(deleter) = (*managed).deleter {
                 deleter(managed);
             }
             return result;
         }
     }
-    Err(PyBufferError::new_err("returned something else than a DLPack capsule from __dlpack__"))
+    Err(PyBufferError::new_err("returned no DLPack capsule from __dlpack__"))
 }

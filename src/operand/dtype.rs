@@ -1,11 +1,11 @@
-//! Element types: what DLPack calls them, what users call them, what kernels call them.
+//! Element types and their names in DLPack, in frameworks and in CUDA code.
 
 use std::fmt;
 
 use dlpark::ffi::{DLDataType, DLDataTypeCode};
 use serde::{Deserialize, Serialize};
 
-/// The type of one element of an operand, or of an accumulator.
+/// The type of an operand's elements or of an accumulator.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum DType {
     F64,
@@ -17,8 +17,8 @@ pub enum DType {
     I8,
     U8,
     I32,
-    /// A type that DLPack can describe and no kernel computes with (`complex64`, `int64`, ...). Such an
-    /// operand can be made into arguments; discovery then finds no kernel, with this type as the reason.
+    /// A type that DLPack describes and no kernel supports (`complex64`, `int64`, ...). Arguments
+    /// accept such an operand; discovery then finds no kernel and names this type as the reason.
     Other {
         code: u8,
         bits: u8,
@@ -26,7 +26,7 @@ pub enum DType {
     },
 }
 
-/// One row per supported type: (type, canonical name, name in CUDA code and kernel names, DLPack code, bits).
+/// Supported types: (type, canonical name, name in CUDA code and kernel names, DLPack code, bits).
 const TABLE: [(DType, &str, &str, DLDataTypeCode, u8); 9] = [
     (DType::F64, "float64", "f64", DLDataTypeCode::FLOAT, 64),
     (DType::F32, "float32", "f32", DLDataTypeCode::FLOAT, 32),
@@ -39,7 +39,7 @@ const TABLE: [(DType, &str, &str, DLDataTypeCode, u8); 9] = [
     (DType::I32, "int32", "s32", DLDataTypeCode::INT, 32),
 ];
 
-/// Types that no kernel computes with, by the names that frameworks have for them, the code that DLPack has, and bits.
+/// Types that no kernel supports: (name in frameworks, DLPack code, bits).
 const OTHERS: [(&str, DLDataTypeCode, u8); 8] = [
     ("float8_e3m4", DLDataTypeCode::FLOAT8_E3M4, 8),
     ("float8_e4m3", DLDataTypeCode::FLOAT8_E4M3, 8),
@@ -58,7 +58,7 @@ impl DType {
     }
 
     fn row(self) -> Option<&'static (DType, &'static str, &'static str, DLDataTypeCode, u8)> {
-        // The table's order, spelled out: a look-up on the way of every launch.
+        // The table's order as a match: each launch performs this lookup.
         let at = match self {
             DType::F64 => 0,
             DType::F32 => 1,
@@ -74,7 +74,7 @@ impl DType {
         Some(&TABLE[at])
     }
 
-    /// What DLPack calls this type.
+    /// The DLPack code, width and lane count of this type.
     pub fn to_dlpack(self) -> DLDataType {
         match (self, self.row()) {
             (DType::Other { code, bits, lanes }, _) => {
@@ -85,7 +85,7 @@ impl DType {
         }
     }
 
-    /// The type that DLPack describes by this code, width and lane count.
+    /// The type of a DLPack code, width and lane count.
     pub fn from_dlpack(dtype: DLDataType) -> DType {
         TABLE
             .iter()
@@ -96,8 +96,9 @@ impl DType {
             )
     }
 
-    /// The type of this name. Case, underscores and a module prefix do not count, so that torch's `torch.float8_e4m3fn`,
-    /// NumPy's `float32` and the class names of NVIDIA's `cutlass` (`Float8E4M3FN`) all resolve.
+    /// The supported type of this name. Ignores case, underscores and a module prefix, so that
+    /// torch's `torch.float8_e4m3fn`, NumPy's `float32` and the class names of NVIDIA's `cutlass`
+    /// (`Float8E4M3FN`) all resolve.
     pub fn from_name(name: &str) -> Option<DType> {
         let tail = name.rsplit('.').next().unwrap_or(name);
         let key: String =
@@ -111,7 +112,7 @@ impl DType {
         TABLE.iter().find(|row| row.1.replace('_', "") == key).map(|row| row.0)
     }
 
-    /// The type of this name among all that DLPack knows, supported or not: `complex64`, `int64`, `bool`.
+    /// The type of this name, supported or not: `float32`, `complex64`, `int64`, `bool`.
     pub fn describe(name: &str) -> DType {
         if let Some(dtype) = DType::from_name(name) {
             return dtype;
@@ -140,7 +141,7 @@ impl DType {
         }
     }
 
-    /// Bytes in one element; types narrower than a byte count as one.
+    /// Bytes in one element, rounded up to a whole byte.
     pub fn bytes(self) -> i64 {
         i64::from(self.bits().div_ceil(8))
     }

@@ -1,27 +1,27 @@
-//! A tensor of any rank as a kernel of the user's own sees it: an address, and what its elements are.
+//! The view of a tensor of any rank, as a user's own kernel receives it.
 
 use pyo3::PyResult;
 
-use super::dlpack::{Reading, Stated};
+use super::dlpack::{TensorDescription, TensorRecord};
 use super::{DType, Device};
 
-/// What has to be known of a tensor to hand its address to a kernel.
+/// What a launch needs in order to pass a tensor's address to a user's own kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Memory {
-    /// Address of the first element; 0 for a tensor without memory (torch's `FakeTensor`, or no elements).
+    /// Address of the first element; 0 for a tensor without memory (`FakeTensor` or no elements).
     pub data: u64,
     pub dtype: DType,
     pub device: Device,
     pub numel: i64,
-    /// Whether elements follow each other without gaps, the last dimension fastest.
+    /// Whether the tensor is contiguous in row-major order.
     pub contiguous: bool,
     pub read_only: bool,
     pub fake: bool,
-    /// Whether every step from one element to another is over an even number.
-    even: bool,
+    /// Whether the stride of every dimension of extent other than 1 is even.
+    has_even_strides: bool,
 }
 
-impl Reading for Memory {
+impl TensorRecord for Memory {
     const UNREAD: Memory = Memory {
         data: 0,
         dtype: DType::F32,
@@ -30,18 +30,19 @@ impl Reading for Memory {
         contiguous: false,
         read_only: false,
         fake: false,
-        even: false,
+        has_even_strides: false,
     };
 
-    fn take(&mut self, stated: Stated<'_>) -> PyResult<()> {
-        let Stated { data, dtype, device, shape, strides, read_only, fake } = stated;
+    fn fill(&mut self, description: TensorDescription<'_>) -> PyResult<()> {
+        let TensorDescription { data, dtype, device, shape, strides, read_only, fake } =
+            description;
         let numel = shape.iter().product();
-        let (mut contiguous, mut even, mut reach) = (true, strides.is_some(), 1);
+        let (mut contiguous, mut has_even_strides, mut reach) = (true, strides.is_some(), 1);
         for (extent, step) in
             shape.iter().zip(strides.unwrap_or_default()).rev().filter(|(extent, _)| **extent != 1)
         {
             contiguous &= *step == reach;
-            even &= step % 2 == 0;
+            has_even_strides &= step % 2 == 0;
             reach *= extent;
         }
         *self = Memory {
@@ -52,7 +53,7 @@ impl Reading for Memory {
             contiguous: contiguous || numel == 0,
             read_only,
             fake,
-            even,
+            has_even_strides,
         };
         Ok(())
     }
@@ -67,7 +68,7 @@ impl Reading for Memory {
     }
 
     fn may_be_negated(&self) -> bool {
-        self.even
+        self.has_even_strides
     }
 }
 
@@ -76,7 +77,7 @@ mod tests {
     use super::*;
 
     fn memory(shape: &[i64], strides: Option<&[i64]>) -> Memory {
-        let stated = Stated {
+        let description = TensorDescription {
             data: 256,
             dtype: DType::F32,
             device: Device::Cpu,
@@ -86,7 +87,7 @@ mod tests {
             fake: false,
         };
         let mut memory = Memory::UNREAD;
-        memory.take(stated).unwrap();
+        memory.fill(description).unwrap();
         memory
     }
 

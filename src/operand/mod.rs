@@ -1,18 +1,18 @@
-//! Operands in: DLPack, torch's own functions, element types, the operand view.
+//! Operands: DLPack, torch's C functions, element types, the operand view.
 
 mod dlpack;
 mod dtype;
 mod memory;
+mod object_cache;
 mod reader;
-mod seen;
 mod torch;
 mod view;
 
 pub use dtype::DType;
 pub use memory::Memory;
+pub use object_cache::ObjectCache;
 pub use reader::{
     Operand, current_stream, has_current_stream, is_plain_torch, read, read_into, read_memory,
     set_c_exchange, uses_c_exchange, without_memory,
 };
-pub use seen::Seen;
 pub use view::{Device, View};

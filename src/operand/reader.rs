@@ -1,4 +1,4 @@
-//! From a Python object to an operand view, by the fastest road that its type offers.
+//! Reads a Python object into an operand view, through the fastest interface that its type offers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,13 +7,13 @@ use pyo3::exceptions::{PyBufferError, PyException, PyMemoryError, PyTypeError, P
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyType};
 
-use super::dlpack::{ExchangeApi, Reading, Stated, read_capsule};
+use super::dlpack::{ExchangeApi, TensorDescription, TensorRecord, read_capsule};
 use super::torch::Torch;
-use super::{DType, Device, Memory, Seen, View};
+use super::{DType, Device, Memory, ObjectCache, View};
 
 static USE_C_EXCHANGE: AtomicBool = AtomicBool::new(true);
 
-/// Whether operands are read through DLPack's C exchange table (true) or through `__dlpack__` (false).
+/// Whether C functions read operands (true) or only `__dlpack__` does (false).
 pub fn uses_c_exchange() -> bool {
     USE_C_EXCHANGE.load(Ordering::Relaxed)
 }
@@ -22,54 +22,56 @@ pub fn set_c_exchange(on: bool) {
     USE_C_EXCHANGE.store(on, Ordering::Relaxed);
 }
 
-/// How tensors of one type are read.
+/// The interface that reads tensors of one type.
 #[derive(Clone, Copy)]
-enum Road {
-    /// torch's own C functions, which spare its exchange table.
+enum TensorReader {
+    /// torch's C functions, cheaper than torch's exchange table.
     Torch(&'static Torch),
-    /// A table of C functions (torch 2.10 and later).
-    Exchange(ExchangeApi),
-    /// `__dlpack__`, a Python call.
-    Protocol,
-    /// torch's `FakeTensor`: shape, strides, type and device, with no memory.
-    Fake,
+    /// An exchange table (torch 2.10 and later).
+    ExchangeTable(ExchangeApi),
+    /// A Python call of `__dlpack__`.
+    DlpackMethod,
+    /// torch's `FakeTensor`: shape, strides, type and device, without memory.
+    FakeTensor,
 }
 
-impl Road {
+impl TensorReader {
     fn exchange(self) -> Option<ExchangeApi> {
         match self {
-            Road::Torch(torch) => Some(torch.exchange),
-            Road::Exchange(api) => Some(api),
-            Road::Protocol | Road::Fake => None,
+            TensorReader::Torch(torch) => Some(torch.exchange),
+            TensorReader::ExchangeTable(api) => Some(api),
+            TensorReader::DlpackMethod | TensorReader::FakeTensor => None,
         }
     }
 }
 
-/// The road of each tensor type seen so far.
-static ROADS: Seen<Road> = Seen::nothing();
+/// The reader of each tensor type, found on the first tensor of that type. See [`ObjectCache`] for
+/// lifetime and invalidation: an interface that a type gains later goes unnoticed.
+static READERS: ObjectCache<TensorReader> = ObjectCache::empty();
 
-fn road_of(tensor: &Bound<'_, PyAny>) -> PyResult<Road> {
+fn reader_of(tensor: &Bound<'_, PyAny>) -> PyResult<TensorReader> {
     let tensor_type = tensor.get_type();
-    if let Some(road) = ROADS.find(&tensor_type) {
-        return Ok(*road);
+    if let Some(reader) = READERS.get(&tensor_type) {
+        return Ok(*reader);
     }
-    let road = if is_fake(&tensor_type)? {
-        Road::Fake
+    let reader = if is_fake(&tensor_type)? {
+        TensorReader::FakeTensor
     } else if let Some(api) = ExchangeApi::of_type(&tensor_type)? {
-        Torch::of_type(&tensor_type, api, tensor).map_or(Road::Exchange(api), Road::Torch)
+        Torch::of_type(&tensor_type, api, tensor)
+            .map_or(TensorReader::ExchangeTable(api), TensorReader::Torch)
     } else if tensor_type.hasattr("__dlpack__")? {
-        Road::Protocol
+        TensorReader::DlpackMethod
     } else {
         let name = tensor_type.name()?;
         return Err(PyTypeError::new_err(format!(
-            "is a {name}, which is no tensor: it has no __dlpack__ (torch, NumPy, CuPy and JAX arrays have)"
+            "is a {name}, which has no __dlpack__; pass a torch, NumPy, CuPy or JAX array"
         )));
     };
-    ROADS.note(&tensor_type, road);
-    Ok(road)
+    READERS.insert(&tensor_type, reader);
+    Ok(reader)
 }
 
-/// Whether this is torch's `FakeTensor` or derived from it. Recognised by name, since torch is not a dependency.
+/// Whether this is torch's `FakeTensor` or a subclass. Checked by name: torch is no dependency.
 fn is_fake(tensor_type: &Bound<'_, PyType>) -> PyResult<bool> {
     for base in tensor_type.mro() {
         if base.getattr("__name__")?.extract::<&str>().is_ok_and(|name| name == "FakeTensor") {
@@ -79,10 +81,10 @@ fn is_fake(tensor_type: &Bound<'_, PyType>) -> PyResult<bool> {
     Ok(false)
 }
 
-/// The stream that the framework of this tensor works on at present, on a CUDA device: torch's and CuPy's current
-/// stream; for others the default stream.
+/// The current stream of the tensor's framework on a CUDA device: torch's and CuPy's current
+/// stream, else the default stream.
 pub fn current_stream(tensor: &Bound<'_, PyAny>, device: i32) -> PyResult<u64> {
-    if let Some(api) = road_of(tensor)?.exchange() {
+    if let Some(api) = reader_of(tensor)?.exchange() {
         return api.current_stream(tensor.py(), device);
     }
     if is_cupy(tensor)? { cupy_stream(tensor.py()) } else { Ok(0) }
@@ -101,8 +103,9 @@ fn cupy_stream(py: Python<'_>) -> PyResult<u64> {
         .extract()
 }
 
-/// The stream that an export is to be ready on: of an array on a CUDA device, the caller's. Where that is none, it is CuPy's current one, on
-/// which a launch goes then; told of none, CuPy would have the default stream wait, which ends a capture.
+/// The stream to pass to `__dlpack__`, for arrays on a CUDA device: the caller's stream, else
+/// CuPy's current one, on which the launch will run. Without a stream argument CuPy makes the
+/// default stream wait, which invalidates a stream capture.
 fn export_stream(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<Option<u64>> {
     if stream.is_none() && !is_cupy(tensor)? {
         return Ok(None);
@@ -116,116 +119,117 @@ fn export_stream(tensor: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<Opt
     stream.map_or_else(|| cupy_stream(tensor.py()), Ok).map(Some)
 }
 
-/// Whether this is a tensor of a framework that tells its current stream through the exchange table: torch. Errors name the operand.
+/// Whether the tensor's framework exports its current stream through the exchange table, as torch
+/// does. Errors name the operand.
 pub fn has_current_stream(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let road = road_of(tensor).map_err(|error| named(tensor.py(), name, error))?;
-    Ok(road.exchange().is_some())
+    let reader = reader_of(tensor).map_err(|error| name_operand(tensor.py(), name, error))?;
+    Ok(reader.exchange().is_some())
 }
 
-/// Whether this is known to be a tensor of torch's own, not of a class that stands for others.
+/// Whether the type is a known torch tensor type without a `__torch_dispatch__` of its own.
 pub fn is_plain_torch(tensor: &Bound<'_, PyAny>) -> bool {
-    matches!(ROADS.find(&tensor.get_type()), Some(Road::Torch(_)))
+    matches!(READERS.get(&tensor.get_type()), Some(TensorReader::Torch(_)))
 }
 
-/// The view of a tensor that the caller keeps alive. Errors name the operand.
+/// The view of a tensor. The caller keeps the tensor alive. Errors name the operand.
 pub fn read(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<View> {
     read_as(name, tensor)
 }
 
-/// As `read`, to where the view is to stay.
+/// As `read`, in place.
 pub fn read_into(name: &str, tensor: &Bound<'_, PyAny>, view: &mut View) -> PyResult<()> {
-    let read = road_of(tensor).and_then(|road| read_by(road, tensor, None, view));
-    read.map_err(|error| named(tensor.py(), name, error))
+    let read = reader_of(tensor).and_then(|reader| read_with(reader, tensor, None, view));
+    read.map_err(|error| name_operand(tensor.py(), name, error))
 }
 
-/// The memory of a tensor of any rank that the caller keeps alive. Errors name the operand.
+/// The memory of a tensor of any rank. The caller keeps the tensor alive. Errors name the operand.
 pub fn read_memory(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<Memory> {
     read_as(name, tensor)
 }
 
-fn read_as<T: Reading>(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<T> {
+fn read_as<T: TensorRecord>(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<T> {
     let mut reading = T::UNREAD;
-    let read = road_of(tensor).and_then(|road| read_by(road, tensor, None, &mut reading));
-    read.map(|()| reading).map_err(|error| named(tensor.py(), name, error))
+    let read = reader_of(tensor).and_then(|reader| read_with(reader, tensor, None, &mut reading));
+    read.map(|()| reading).map_err(|error| name_operand(tensor.py(), name, error))
 }
 
-/// An operand of some arguments: the user's tensor, and how it is read.
+/// A tensor that arguments hold, and the reader of its type.
 pub struct Operand {
     pub name: &'static str,
     pub object: Py<PyAny>,
-    road: Road,
+    reader: TensorReader,
 }
 
 impl Operand {
-    /// Takes a tensor and reads it. Errors name the operand.
+    /// Wraps a tensor and reads it. Errors name the operand.
     pub fn new(name: &'static str, tensor: &Bound<'_, PyAny>) -> PyResult<(Operand, View)> {
         let read = || {
-            let (road, mut view) = (road_of(tensor)?, View::UNREAD);
-            read_by(road, tensor, None, &mut view)?;
-            Ok((Operand { name, object: tensor.clone().unbind(), road }, view))
+            let (reader, mut view) = (reader_of(tensor)?, View::UNREAD);
+            read_with(reader, tensor, None, &mut view)?;
+            Ok((Operand { name, object: tensor.clone().unbind(), reader }, view))
         };
-        read().map_err(|error| named(tensor.py(), name, error))
+        read().map_err(|error| name_operand(tensor.py(), name, error))
     }
 
-    /// A tensor of a type that has been seen before, yet to be read; None for others.
-    #[inline(always)] // three times in every `GemmArguments`
+    /// Wraps a tensor without reading it. `None` if its type has no cached reader.
+    #[inline(always)] // three calls per `GemmArguments`
     pub fn of_known_type(name: &'static str, tensor: &Bound<'_, PyAny>) -> Option<Operand> {
-        let road = *ROADS.find(&tensor.get_type())?;
-        Some(Operand { name, object: tensor.clone().unbind(), road })
+        let reader = *READERS.get(&tensor.get_type())?;
+        Some(Operand { name, object: tensor.clone().unbind(), reader })
     }
 
-    /// Reads the tensor as it is when it becomes an operand.
+    /// Reads the tensor when it becomes an operand.
     pub fn read(&self, py: Python<'_>, view: &mut View) -> PyResult<()> {
-        read_by(self.road, self.object.bind(py), None, view)
-            .map_err(|error| named(py, self.name, error))
+        read_with(self.reader, self.object.bind(py), None, view)
+            .map_err(|error| name_operand(py, self.name, error))
     }
 
     pub fn clone_ref(&self, py: Python<'_>) -> Operand {
         Operand { object: self.object.clone_ref(py), ..*self }
     }
 
-    /// Whether the tensor is known to be what a view of it says: same memory, type and shape. A few nanoseconds for a tensor
-    /// with an exchange table; for others the answer is no, and they have to be read again.
-    #[inline(always)] // of three tensors in every launch
-    pub fn still_shows(&self, py: Python<'_>, view: &View) -> PyResult<bool> {
-        match self.road {
-            Road::Torch(torch) if uses_c_exchange() => {
-                Ok(torch.still_shows(self.object.bind(py), view))
+    /// Whether the tensor still has the memory, type and shape of `view`. Returns false for tensors
+    /// without C functions: the caller reads those again.
+    #[inline(always)] // three calls per launch
+    pub fn matches_view(&self, py: Python<'_>, view: &View) -> PyResult<bool> {
+        match self.reader {
+            TensorReader::Torch(torch) if uses_c_exchange() => {
+                Ok(torch.matches_view(self.object.bind(py), view))
             }
-            _ => self.still_shows_by_table(py, view),
+            _ => self.matches_view_by_exchange(py, view),
         }
     }
 
     #[cold]
-    fn still_shows_by_table(&self, py: Python<'_>, view: &View) -> PyResult<bool> {
-        match self.road {
-            Road::Exchange(api) if uses_c_exchange() => api
-                .still_shows(self.object.bind(py), view)
-                .map_err(|error| named(py, self.name, error)),
+    fn matches_view_by_exchange(&self, py: Python<'_>, view: &View) -> PyResult<bool> {
+        match self.reader {
+            TensorReader::ExchangeTable(api) if uses_c_exchange() => api
+                .matches_view(self.object.bind(py), view)
+                .map_err(|error| name_operand(py, self.name, error)),
             _ => Ok(false),
         }
     }
 
-    /// Reads the tensor again: its memory may have moved since (`resize_`, `set_`, `.data = ...`). `stream`, where the
-    /// road is `__dlpack__`, is the CUDA stream that the result is to be ready on.
+    /// Reads the tensor again, since its memory may have moved (`resize_`, `set_`, `.data = ...`).
+    /// `stream`: the CUDA stream on which `__dlpack__` makes the data ready.
     pub fn reread(&self, py: Python<'_>, stream: Option<u64>) -> PyResult<View> {
         let mut view = View::UNREAD;
-        let read = read_by(self.road, self.object.bind(py), stream, &mut view);
-        read.map(|()| view).map_err(|error| named(py, self.name, error))
+        let read = read_with(self.reader, self.object.bind(py), stream, &mut view);
+        read.map(|()| view).map_err(|error| name_operand(py, self.name, error))
     }
 }
 
-/// The refusal of a FakeTensor where something is to run.
+/// The error for a `FakeTensor` among the operands of a launch.
 pub fn without_memory(name: &str) -> PyErr {
     PyValueError::new_err(format!(
-        "{name} is a FakeTensor: it has no memory, and nothing can be run on it"
+        "{name} is a FakeTensor without memory; pass a real tensor to run a kernel"
     ))
 }
 
-/// The exception with the operand's name in front of its message. What a framework raises otherwise (torch: a RuntimeError
-/// with its C++ stack) becomes the BufferError that DLPack asks for.
-/// An interrupt, an exit, and memory that ran out have nothing to do with the operand, and stay what they are.
-fn named(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
+/// Prefixes an exception with the operand's name. Exceptions of a framework (torch: a RuntimeError
+/// with its C++ stack) become the BufferError that DLPack specifies. Exits, interrupts and
+/// MemoryError pass unchanged.
+fn name_operand(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
     if !error.is_instance_of::<PyException>(py) || error.is_instance_of::<PyMemoryError>(py) {
         return error;
     }
@@ -237,59 +241,61 @@ fn named(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
         PyValueError::new_err(message)
     } else {
         PyBufferError::new_err(format!(
-            "{message}; give a dense tensor on the CPU or a CUDA device (inside of torch.vmap and the like there is none)"
+            "{message}; pass a dense tensor on the CPU or a CUDA device, outside torch.vmap and \
+             similar transforms"
         ))
     };
     renamed.set_cause(py, Some(error));
     renamed
 }
 
-/// torch's imaginary part of a conjugate is a view whose sign is flipped when it is read, which DLPack cannot say. Such
-/// a view steps by even strides over its complex parent, so that the question need not be asked of other tensors.
-fn refuse_negated(tensor: &Bound<'_, PyAny>, reading: &impl Reading) -> PyResult<()> {
+/// Refuses a tensor with torch's negative bit, which DLPack cannot express. Such a tensor (the
+/// imaginary part of a conjugate) has even strides into its complex parent; other tensors skip the
+/// Python call.
+fn refuse_negated(tensor: &Bound<'_, PyAny>, reading: &impl TensorRecord) -> PyResult<()> {
     if !reading.may_be_negated() {
         return Ok(());
     }
     if tensor.hasattr("is_neg")? && tensor.call_method0("is_neg")?.is_truthy()? {
         return Err(PyValueError::new_err(
-            "is a view with torch's negative bit; call resolve_neg() on it first",
+            "has torch's negative bit set; call resolve_neg() on it first",
         ));
     }
     Ok(())
 }
 
-fn read_by(
-    road: Road,
+fn read_with(
+    reader: TensorReader,
     tensor: &Bound<'_, PyAny>,
     stream: Option<u64>,
-    into: &mut impl Reading,
+    into: &mut impl TensorRecord,
 ) -> PyResult<()> {
-    if let Some(api) = road.exchange()
+    if let Some(api) = reader.exchange()
         && uses_c_exchange()
     {
-        let taken = match road {
-            Road::Torch(torch) => torch.read(tensor, into).transpose()?.is_some(),
+        let filled = match reader {
+            TensorReader::Torch(torch) => torch.read(tensor, into).transpose()?.is_some(),
             _ => false,
         };
-        if taken {
+        if filled {
             return refuse_negated(tensor, into);
         }
         if api.read(tensor, into)? {
-            tell_narrow(tensor, into)?;
+            correct_narrow_dtype(tensor, into)?;
             return refuse_negated(tensor, into);
         }
     }
-    read_slowly(road, tensor, stream, into)
+    read_slowly(reader, tensor, stream, into)
 }
 
 #[cold]
 fn read_slowly(
-    road: Road,
+    reader: TensorReader,
     tensor: &Bound<'_, PyAny>,
     stream: Option<u64>,
-    into: &mut impl Reading,
+    into: &mut impl TensorRecord,
 ) -> PyResult<()> {
-    if let Road::Fake = road {
+    if let TensorReader::FakeTensor = reader {
         read_fake(tensor, into)
     } else {
         read_protocol(tensor, stream, into)
@@ -299,18 +305,18 @@ fn read_slowly(
 fn read_protocol(
     tensor: &Bound<'_, PyAny>,
     stream: Option<u64>,
-    into: &mut impl Reading,
+    into: &mut impl TensorRecord,
 ) -> PyResult<()> {
     let py = tensor.py();
-    // torch refuses to export what autograd watches. Its values are what is asked for here, as in `torch.mm(out=)`
-    // under no_grad, so the export is of the detached tensor, which shares the memory.
+    // torch refuses to export a tensor that requires grad. The kernel needs its values, as
+    // `torch.mm(out=)` under no_grad does. The detached tensor shares the memory.
     let requires_grad = tensor.getattr_opt("requires_grad")?;
     let is_torch = requires_grad.is_some();
     let detached = match requires_grad {
         Some(flag) if flag.is_truthy()? => tensor.call_method0("detach")?,
         _ => tensor.clone(),
     };
-    // NumPy exports none of the types that ml_dtypes adds; their bits travel as integers of the same width.
+    // NumPy does not export the types of ml_dtypes. Reinterpret them as integers of the same width.
     let (exported, dtype) = match extension_dtype(&detached)? {
         Some(dtype) => {
             (detached.call_method1("view", (format!("uint{}", dtype.bits()),))?, Some(dtype))
@@ -319,40 +325,40 @@ fn read_protocol(
     };
     let kwargs = PyDict::new(py);
     kwargs.set_item("max_version", (1, 3))?;
-    // torch's users order their streams themselves, on either road; others expect the exchange to do it.
+    // torch's users order their streams themselves; other frameworks rely on the exchange to do it.
     if !is_torch && let Some(handle) = export_stream(tensor, stream)? {
-        // DLPack's numbering: 1 is the legacy default stream, which CUDA itself calls 0.
+        // DLPack denotes the legacy default stream by 1, CUDA by 0.
         kwargs.set_item("stream", if handle == 0 { 1 } else { handle })?;
     }
     let capsule = match exported.call_method("__dlpack__", (), Some(&kwargs)) {
         Err(error) if error.is_instance_of::<PyTypeError>(py) => {
-            // A producer from before DLPack 1.0 knows no max_version.
+            // Exporters before DLPack 1.0 do not accept max_version.
             kwargs.del_item("max_version")?;
             exported.call_method("__dlpack__", (), Some(&kwargs))?
         }
         other => other?,
     };
     read_capsule(&capsule, into)?;
-    tell_narrow(tensor, into)?;
+    correct_narrow_dtype(tensor, into)?;
     refuse_negated(tensor, into)?;
-    // JAX arrays never change, but their export does not say so.
+    // JAX arrays are immutable, but their export does not set the read-only flag.
     into.amend(dtype, tensor.get_type().module()?.to_cow()?.starts_with("jax"));
     Ok(())
 }
 
-/// Where elements are narrower than a byte, the tensor's own word for their type: torch tells DLPack that they are bytes.
+/// Takes the type of sub-byte elements from the tensor's dtype: torch exports them as bytes.
 #[inline(always)]
-fn tell_narrow(tensor: &Bound<'_, PyAny>, into: &mut impl Reading) -> PyResult<()> {
+fn correct_narrow_dtype(tensor: &Bound<'_, PyAny>, into: &mut impl TensorRecord) -> PyResult<()> {
     if matches!(into.dtype(), DType::I8 | DType::U8)
         && let Some(dtype) = tensor.getattr_opt("dtype")?
     {
-        let told = DType::describe(&dtype.str()?.to_cow()?);
-        into.amend((told.bits() < 8).then_some(told), false);
+        let named_dtype = DType::describe(&dtype.str()?.to_cow()?);
+        into.amend((named_dtype.bits() < 8).then_some(named_dtype), false);
     }
     Ok(())
 }
 
-/// The type of a NumPy array whose elements NumPy itself does not know (bfloat16 and float8 of `ml_dtypes`).
+/// The type of a NumPy array whose dtype comes from `ml_dtypes` (bfloat16, float8).
 fn extension_dtype(tensor: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
     let tensor_type = tensor.get_type();
     if tensor_type.module()?.to_cow()? != "numpy" {
@@ -363,7 +369,7 @@ fn extension_dtype(tensor: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
     Ok(dtype.filter(|d| matches!(d, DType::Bf16 | DType::E4m3 | DType::E5m2)))
 }
 
-fn read_fake(tensor: &Bound<'_, PyAny>, into: &mut impl Reading) -> PyResult<()> {
+fn read_fake(tensor: &Bound<'_, PyAny>, into: &mut impl TensorRecord) -> PyResult<()> {
     let shape: Vec<i64> = tensor.getattr("shape")?.extract()?;
     let strides: Vec<i64> = tensor.call_method0("stride")?.extract()?;
     let device = tensor.getattr("device")?;
@@ -380,5 +386,13 @@ fn read_fake(tensor: &Bound<'_, PyAny>, into: &mut impl Reading) -> PyResult<()>
     let name = tensor.getattr("dtype")?.str()?;
     let dtype = DType::describe(&name.to_cow()?);
     let (shape, strides) = (shape.as_slice(), Some(strides.as_slice()));
-    into.take(Stated { data: 0, dtype, device, shape, strides, read_only: false, fake: true })
+    into.fill(TensorDescription {
+        data: 0,
+        dtype,
+        device,
+        shape,
+        strides,
+        read_only: false,
+        fake: true,
+    })
 }

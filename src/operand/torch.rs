@@ -1,6 +1,6 @@
-//! torch's tensors, asked through the C functions that torch keeps stable for the models that it compiles:
-//! `torch/csrc/inductor/aoti_torch/c/shim.h`. They answer in a nanosecond or two each, where torch's exchange table takes a reference
-//! to the tensor and builds a description of it.
+//! Reads torch tensors through the C functions that torch keeps stable for AOTInductor:
+//! `torch/csrc/inductor/aoti_torch/c/shim.h`. Unlike torch's exchange table, the functions take no
+//! reference to the tensor and build no description of it.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -11,40 +11,42 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
-use super::dlpack::{ExchangeApi, Reading, Stated, has_extents};
+use super::dlpack::{ExchangeApi, TensorDescription, TensorRecord, has_shape_and_strides};
 use super::{DType, Device, View};
 
 /// `AtenTensorHandle`: the address of an `at::Tensor`.
 type Handle = *const c_void;
-/// A function that writes what it is asked for, and returns 0 if it could.
-type Get<T> = unsafe extern "C" fn(Handle, *mut T) -> i32;
+/// A function that writes one property and returns 0 on success.
+type Getter<T> = unsafe extern "C" fn(Handle, *mut T) -> i32;
 
-/// How torch's tensors are asked.
+/// torch's C functions and constants.
 pub(super) struct Torch {
     pub exchange: ExchangeApi,
-    /// Bytes from the start of a tensor's Python object to the `at::Tensor` in it.
+    /// Bytes from the start of a tensor's Python object to its `at::Tensor`.
     offset: usize,
-    data_ptr: Get<*const c_void>,
-    dim: Get<i64>,
-    sizes: Get<*const i64>,
-    strides: Get<*const i64>,
-    storage_offset: Get<i64>,
-    dtype: Get<i32>,
-    layout: Get<i32>,
-    device_type: Get<i32>,
-    device_index: Get<i32>,
-    /// What torch's numbers mean: each type by its number, and the numbers of the devices and the layout that operands may have.
+    data_ptr: Getter<*const c_void>,
+    dim: Getter<i64>,
+    sizes: Getter<*const i64>,
+    strides: Getter<*const i64>,
+    storage_offset: Getter<i64>,
+    dtype: Getter<i32>,
+    layout: Getter<i32>,
+    device_type: Getter<i32>,
+    device_index: Getter<i32>,
+    /// torch's constants: element types by number, then device types and the strided layout.
     dtypes: [Option<DType>; 64],
     cpu: i32,
     cuda: i32,
     strided: i32,
-    /// Whose functions these are.
+    /// Keeps the functions above valid.
     _library: Library,
 }
 
 impl Torch {
-    /// How tensors of this type, which offers the exchange table, are asked; None where they are not torch's own, or this torch has
-    /// not all that it takes. `tensor` is one of them.
+    /// The functions that read tensors of this type. `None` for a type that is not torch's own or a
+    /// torch that lacks a function. `tensor` is a tensor of this type; `exchange` is its table.
+    ///
+    /// The functions are found once and kept for the life of the process, as torch's library is.
     pub(super) fn of_type(
         tensor_type: &Bound<'_, PyType>,
         exchange: ExchangeApi,
@@ -61,7 +63,7 @@ impl Torch {
             .ok()?
             .getattr("Tensor")
             .ok()?;
-        // A class with a dispatcher of its own answers for what it wraps.
+        // A class with its own dispatcher answers for the tensor that it wraps.
         let dispatch = (
             tensor_type.getattr("__torch_dispatch__").ok()?,
             class.getattr("__torch_dispatch__").ok()?,
@@ -75,15 +77,15 @@ impl Torch {
 
     fn open(exchange: ExchangeApi, tensor: &Bound<'_, PyAny>) -> Option<Torch> {
         let library = loaded_library()?;
-        let offset = offset_of_handle(tensor, &library).ok()??;
+        let offset = find_handle_offset(tensor, &library).ok()??;
         let mut dtypes = [None; 64];
         for dtype in DType::all() {
-            let number = number(&library, &format!("dtype_{dtype}"))?;
+            let number = constant(&library, &format!("dtype_{dtype}"))?;
             *dtypes.get_mut(usize::try_from(number).ok()?)? = Some(dtype);
         }
         let (cpu, cuda) =
-            (number(&library, "device_type_cpu")?, number(&library, "device_type_cuda")?);
-        // SAFETY: the functions of these names have these types: shim.h.
+            (constant(&library, "device_type_cpu")?, constant(&library, "device_type_cuda")?);
+        // SAFETY: shim.h declares these functions with these types.
         unsafe {
             Some(Torch {
                 exchange,
@@ -100,34 +102,34 @@ impl Torch {
                 dtypes,
                 cpu,
                 cuda,
-                strided: number(&library, "layout_strided")?,
+                strided: constant(&library, "layout_strided")?,
                 _library: library,
             })
         }
     }
 
-    /// Takes in what a tensor states; None where it is for the exchange table to say, or to refuse.
+    /// Fills a record. `None` if the exchange table must read or refuse the tensor.
     #[inline(always)]
     pub(super) fn read(
         &self,
         tensor: &Bound<'_, PyAny>,
-        into: &mut impl Reading,
+        into: &mut impl TensorRecord,
     ) -> Option<PyResult<()>> {
-        let asked = TensorQuery { torch: self, handle: self.handle(tensor) };
-        // In an order in which nothing is asked that a tensor without plain memory would not answer.
-        if asked.get(self.layout)? != self.strided {
+        let query = TensorQuery { torch: self, handle: self.handle(tensor) };
+        // The layout comes first: tensors without strided memory raise on the later queries.
+        if query.get(self.layout)? != self.strided {
             return None;
         }
-        let (dtype, device) = (asked.dtype()?, asked.device()?);
-        let rank = usize::try_from(asked.get(self.dim)?).ok()?;
-        let (sizes, strides) = (asked.get(self.sizes)?, asked.get(self.strides)?);
-        let (data, offset) = (asked.get(self.data_ptr)? as u64, asked.get(self.storage_offset)?);
-        // Of a tensor inside a storage that was freed (`resize_(0)`), torch tells how far from address 0 it would be.
+        let (dtype, device) = (query.dtype()?, query.device()?);
+        let rank = usize::try_from(query.get(self.dim)?).ok()?;
+        let (sizes, strides) = (query.get(self.sizes)?, query.get(self.strides)?);
+        let (data, offset) = (query.get(self.data_ptr)? as u64, query.get(self.storage_offset)?);
+        // After `resize_(0)` of its storage, torch reports a tensor's offset relative to address 0.
         let freed = data == offset.wrapping_mul(dtype.bytes()) as u64;
         let data = if freed { 0 } else { data };
-        // SAFETY: both arrays have `rank` numbers, and are the tensor's until control goes back to Python.
-        let (shape, strides) = unsafe { (numbers(sizes, rank), numbers(strides, rank)) };
-        let stated = Stated {
+        // SAFETY: both arrays have `rank` elements and stay valid until control returns to Python.
+        let (shape, strides) = unsafe { (slice_at(sizes, rank), slice_at(strides, rank)) };
+        let description = TensorDescription {
             data,
             dtype,
             device,
@@ -136,29 +138,30 @@ impl Torch {
             read_only: false,
             fake: false,
         };
-        Some(into.take(stated))
+        Some(into.fill(description))
     }
 
-    /// Whether a tensor is known to be what a view of it says.
+    /// Whether a tensor still has the memory, type and shape of `view`.
     #[inline(always)]
-    pub(super) fn still_shows(&self, tensor: &Bound<'_, PyAny>, view: &View) -> bool {
+    pub(super) fn matches_view(&self, tensor: &Bound<'_, PyAny>, view: &View) -> bool {
         self.compare(tensor, view).unwrap_or(false)
     }
 
     #[inline(always)]
     fn compare(&self, tensor: &Bound<'_, PyAny>, view: &View) -> Option<bool> {
-        let asked = TensorQuery { torch: self, handle: self.handle(tensor) };
-        // In the order of `read`, but for the layout: what has another has none of the strides either, and torch says so.
-        let same = asked.dtype()? == view.dtype
-            && asked.device()? == view.device
-            && asked.get(self.dim)? == view.rank as i64;
+        let query = TensorQuery { torch: self, handle: self.handle(tensor) };
+        // The order of `read`, without the layout: other layouts have no strides, and torch says
+        // so.
+        let same = query.dtype()? == view.dtype
+            && query.device()? == view.device
+            && query.get(self.dim)? == view.rank as i64;
         if !same {
             return Some(false);
         }
-        let (sizes, strides) = (asked.get(self.sizes)?, asked.get(self.strides)?);
+        let (sizes, strides) = (query.get(self.sizes)?, query.get(self.strides)?);
         // SAFETY: as in `read`.
-        let same = unsafe { has_extents(view, sizes, strides) };
-        Some(same && asked.get(self.data_ptr)? as u64 == view.data)
+        let same = unsafe { has_shape_and_strides(view, sizes, strides) };
+        Some(same && query.get(self.data_ptr)? as u64 == view.data)
     }
 
     fn handle(&self, tensor: &Bound<'_, PyAny>) -> Handle {
@@ -166,7 +169,7 @@ impl Torch {
     }
 }
 
-/// A tensor that is being asked.
+/// Queries one tensor's properties.
 struct TensorQuery<'a> {
     torch: &'a Torch,
     handle: Handle,
@@ -174,10 +177,11 @@ struct TensorQuery<'a> {
 
 impl TensorQuery<'_> {
     #[inline(always)]
-    fn get<T>(&self, function: Get<T>) -> Option<T> {
+    fn get<T>(&self, function: Getter<T>) -> Option<T> {
         let mut value = MaybeUninit::uninit();
-        // SAFETY: the handle points to the `at::Tensor` in a Python object of torch's class, which the caller holds, and with it the
-        // GIL: nobody changes it meanwhile. The functions catch what they call throws, and write where they return 0.
+        // SAFETY: the handle points to the `at::Tensor` in a Python object of torch's class. The
+        // caller holds the object and the GIL, so the tensor does not change. The functions catch
+        // C++ exceptions, and write the value if they return 0.
         unsafe { (function(self.handle, value.as_mut_ptr()) == 0).then(|| value.assume_init()) }
     }
 
@@ -198,20 +202,21 @@ impl TensorQuery<'_> {
 }
 
 /// # Safety
-/// There are as many numbers at the address, for as long as the slice is looked at.
-unsafe fn numbers<'a>(pointer: *const i64, count: usize) -> &'a [i64] {
+/// `pointer` points to `count` numbers that outlive the slice.
+unsafe fn slice_at<'a>(pointer: *const i64, count: usize) -> &'a [i64] {
     if count == 0 {
-        return &[]; // there may be no array
+        return &[]; // the pointer may be null
     }
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::slice::from_raw_parts(pointer, count) }
 }
 
-/// Where a tensor's Python object has its `at::Tensor`, which is one pointer to what torch keeps of the tensor. A handle made for the
-/// purpose tells that pointer, and the object's words are searched for it.
-fn offset_of_handle(tensor: &Bound<'_, PyAny>, library: &Library) -> PyResult<Option<usize>> {
+/// Finds the offset of the `at::Tensor` in a tensor's Python object. An `at::Tensor` is one pointer
+/// to the tensor's implementation. A handle that torch allocates for this tensor holds the same
+/// pointer; the object's words are searched for it.
+fn find_handle_offset(tensor: &Bound<'_, PyAny>, library: &Library) -> PyResult<Option<usize>> {
     let py = tensor.py();
-    // SAFETY: the function of this name has this type: shim.h.
+    // SAFETY: shim.h declares this function with this type.
     let delete = unsafe {
         library.get::<unsafe extern "C" fn(Handle) -> i32>("aoti_torch_delete_tensor_object")
     };
@@ -219,8 +224,8 @@ fn offset_of_handle(tensor: &Bound<'_, PyAny>, library: &Library) -> PyResult<Op
     let size: usize = tensor.get_type().getattr("__basicsize__")?.extract()?;
     let aoti = py.import("torch")?.getattr("_C")?.getattr("_aoti")?;
     let capsule = aoti.call_method1("unsafe_alloc_void_ptr_from_tensor", (tensor,))?;
-    // SAFETY: the capsule, which has no name, holds the address of an `at::Tensor` that is ours to delete; an object has as many bytes
-    // as its type says.
+    // SAFETY: the unnamed capsule holds the address of an `at::Tensor` that the caller must delete.
+    // A Python object has as many bytes as its type states.
     unsafe {
         let handle = ffi::PyCapsule_GetPointer(capsule.as_ptr(), std::ptr::null()).cast::<usize>();
         if handle.is_null() {
@@ -234,13 +239,13 @@ fn offset_of_handle(tensor: &Bound<'_, PyAny>, library: &Library) -> PyResult<Op
     }
 }
 
-/// torch's library, which is in the process already: another copy of it would do harm.
+/// The torch library that this process has loaded. Loading a second copy would break torch.
 #[cfg(target_os = "linux")]
 fn loaded_library() -> Option<Library> {
     use libloading::os::unix;
     /// `RTLD_NOLOAD` of dlfcn.h.
     const NO_LOAD: i32 = 4;
-    // SAFETY: nothing is loaded, so no code runs.
+    // SAFETY: RTLD_NOLOAD runs no constructors.
     unsafe {
         unix::Library::open(Some("libtorch_cpu.so"), unix::RTLD_LAZY | NO_LOAD)
             .ok()
@@ -253,13 +258,13 @@ fn loaded_library() -> Option<Library> {
     None
 }
 
-/// A constant of torch's, which a function of this name returns.
-fn number(library: &Library, name: &str) -> Option<i32> {
-    // SAFETY: the functions that are asked for take nothing and return a number: shim.h.
+/// A torch constant, which torch exports as a function.
+fn constant(library: &Library, name: &str) -> Option<i32> {
+    // SAFETY: in shim.h these functions take nothing and return an int32.
     unsafe {
         library
             .get::<unsafe extern "C" fn() -> i32>(format!("aoti_torch_{name}"))
             .ok()
-            .map(|constant| constant())
+            .map(|function| function())
     }
 }

@@ -1,10 +1,10 @@
-//! The operand view: all that the rest of the road knows of a tensor.
+//! The operand view: everything that the stages after the operand know of a tensor.
 
 use std::fmt;
 
 use super::DType;
 
-/// Where an operand's memory lies.
+/// The device that holds an operand's memory.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Device {
     Cpu,
@@ -20,28 +20,29 @@ impl fmt::Display for Device {
     }
 }
 
-/// Pointer, type, device, shape and strides of one operand of rank 0 to 3.
+/// Address, type, device, shape and strides of an operand of rank 0 to 3.
 ///
-/// Shapes and strides are aligned to the right: a matrix is `[1, rows, columns]` with batch stride 0. A dimension of
-/// extent 1 has stride 0, whatever the tensor said: it is never stepped along, and so places no demand on alignment.
+/// Shape and strides are right-aligned: a matrix is `[1, rows, columns]` with batch stride 0. A
+/// dimension of extent 1 has stride 0, whatever the tensor's stride, and so does not constrain
+/// alignment.
 #[derive(Copy, Clone, PartialEq, Debug)]
 pub struct View {
-    /// Address of the first element; 0 for a tensor without memory (torch's `FakeTensor`, or no elements).
+    /// Address of the first element; 0 for a tensor without memory (`FakeTensor` or no elements).
     pub data: u64,
     pub dtype: DType,
     pub device: Device,
-    /// 0 to 3, as the user gave it.
+    /// The tensor's rank, 0 to 3.
     pub rank: usize,
     pub shape: [i64; 3],
     /// In elements.
     pub stride: [i64; 3],
     pub read_only: bool,
-    /// Whether there is no memory behind the view: it describes a tensor, and can not be run on.
+    /// Whether the view has no memory: it can be compiled for, but not run.
     pub fake: bool,
 }
 
 impl View {
-    /// What a tensor is read into.
+    /// A placeholder to read a tensor into.
     pub const UNREAD: View = View {
         data: 0,
         dtype: DType::F32,
@@ -53,17 +54,17 @@ impl View {
         fake: false,
     };
 
-    /// The shape as the user gave it.
+    /// The tensor's shape at its own rank.
     pub fn user_shape(&self) -> &[i64] {
         &self.shape[3 - self.rank..]
     }
 
-    /// The strides, in elements, at the user's rank; extent-1 dimensions read 0.
+    /// The tensor's strides at its own rank, in elements; 0 for dimensions of extent 1.
     pub fn user_stride(&self) -> &[i64] {
         &self.stride[3 - self.rank..]
     }
 
-    /// Whether the other view is this one but for its address, which is aligned alike as far as loads of up to 16 bytes go.
+    /// Whether both views differ at most in address, and agree in alignment up to 16 bytes.
     pub fn lies_elsewhere(&self, other: &View) -> bool {
         (self.data ^ other.data).is_multiple_of(16) && View { data: self.data, ..*other } == *self
     }
@@ -72,13 +73,14 @@ impl View {
         self.shape.iter().product()
     }
 
-    /// The view repeated along dimensions of extent 1 until it has this shape; None where another extent is not the same.
+    /// The view repeated along dimensions of extent 1 to this shape. `None` if another extent
+    /// differs.
     pub fn broadcast(&self, shape: [i64; 3]) -> Option<View> {
         let fits = self.shape.iter().zip(shape).all(|(ours, wanted)| *ours == wanted || *ours == 1);
         fits.then_some(View { rank: 3, shape, ..*self })
     }
 
-    /// The bytes from the first element's start to the last one's end, as a half-open address range.
+    /// The half-open address range from the first element to the end of the last one.
     fn byte_range(&self) -> (u64, u64) {
         if self.numel() == 0 {
             return (self.data, self.data);
@@ -88,19 +90,19 @@ impl View {
         (self.data, self.data + ((last + 1) * self.dtype.bytes()) as u64)
     }
 
-    /// Whether the elements fill their range of memory without gaps, each once, in whatever order.
+    /// Whether the elements fill their address range without gaps, in any order of dimensions.
     pub fn is_contiguous(&self) -> bool {
         let mut reach = 1;
-        self.steps().all(|(stride, extent)| {
+        self.strided_dims().all(|(stride, extent)| {
             let next = stride == reach;
             reach *= extent;
             next
         })
     }
 
-    /// (stride, extent) of the dimensions that are stepped along, smallest stride first.
-    fn steps(&self) -> impl Iterator<Item = (i64, i64)> {
-        // In place, since it is done for every output; mostly the order is right as it is.
+    /// (stride, extent) of the dimensions of extent above 1, smallest stride first.
+    fn strided_dims(&self) -> impl Iterator<Item = (i64, i64)> {
+        // An in-place sort: every output needs it, and the order is mostly right already.
         let mut dims = [2, 1, 0].map(|dim| (self.stride[dim], self.shape[dim]));
         for (at, next) in [(0, 1), (1, 2), (0, 1)] {
             if dims[next] < dims[at] {
@@ -110,14 +112,15 @@ impl View {
         dims.into_iter().filter(|(_, extent)| *extent > 1)
     }
 
-    /// Whether two different indices can name the same element. Sorted by stride, each dimension must step over all that
-    /// the smaller ones reach; this is exact for what tensor libraries make and errs towards `true` elsewhere.
+    /// Whether two indices can address the same element. Sorted by stride, each dimension must step
+    /// over the reach of the smaller ones. Exact for layouts that tensor libraries create; other
+    /// layouts may yield a false positive.
     pub fn overlaps_itself(&self) -> bool {
         if self.numel() <= 1 {
             return false;
         }
         let mut reach = 0;
-        for (stride, extent) in self.steps() {
+        for (stride, extent) in self.strided_dims() {
             if stride <= reach {
                 return true;
             }
@@ -126,8 +129,9 @@ impl View {
         false
     }
 
-    /// Whether writing `self` may change what `other` reads: their memory meets, and they are not column blocks (or
-    /// row blocks of each of several matrices) of one larger tensor, which interleave without touching.
+    /// Whether writing `self` may change what `other` reads: the address ranges overlap, and the
+    /// views are not column blocks (or row blocks of each matrix of a batch) that interleave in one
+    /// tensor.
     pub fn may_alias(&self, other: &View) -> bool {
         if self.device != other.device || self.numel() == 0 || other.numel() == 0 {
             return false;
@@ -139,32 +143,32 @@ impl View {
         !self.interleaves(other)
     }
 
-    /// Whether at some pitch, the step of a dimension of either (from row to row of a common parent, or from matrix to matrix), what the one reads
-    /// of each period lies beside what the other reads.
+    /// Whether the views interleave at some pitch: within each period of one dimension's stride,
+    /// the elements of one view lie beside those of the other.
     fn interleaves(&self, other: &View) -> bool {
         let distance = other.data as i64 - self.data as i64;
-        [self, other].into_iter().flat_map(View::byte_steps).any(|(pitch, _)| {
+        [self, other].into_iter().flat_map(View::byte_strided_dims).any(|(pitch, _)| {
             let offset = distance.rem_euclid(pitch);
             offset >= self.window(pitch) && offset + other.window(pitch) <= pitch
         })
     }
 
-    /// The bytes that the view reaches over within one period of a pitch: what steps by whole periods adds nothing.
+    /// The bytes that the view spans within one period of `pitch`, ignoring steps by whole periods.
     fn window(&self, pitch: i64) -> i64 {
-        let within = self.byte_steps().filter(|(step, _)| step % pitch != 0);
+        let within = self.byte_strided_dims().filter(|(step, _)| step % pitch != 0);
         self.dtype.bytes() + within.map(|(step, extent)| step * (extent - 1)).sum::<i64>()
     }
 
-    /// (bytes, extent) of the dimensions that are stepped along.
-    fn byte_steps(&self) -> impl Iterator<Item = (i64, i64)> {
+    /// (stride in bytes, extent) of the dimensions of extent above 1.
+    fn byte_strided_dims(&self) -> impl Iterator<Item = (i64, i64)> {
         let bytes = self.dtype.bytes();
-        self.steps()
+        self.strided_dims()
             .filter(|(stride, _)| *stride > 0)
             .map(move |(stride, extent)| (stride * bytes, extent))
     }
 
-    /// The largest power of two, up to 16, that divides the address and the byte step of every dimension but the
-    /// contiguous one (`unit`, counted among the three of `shape`): the widest vector that loads may use.
+    /// The widest vector in bytes, up to 16, that loads along dimension `unit` may use: the largest
+    /// power of two that divides the address and the byte stride of every other dimension.
     pub fn alignment(&self, unit: usize) -> i64 {
         let mut bits = self.data as i64 | 16;
         for (dim, stride) in self.stride.iter().enumerate() {

@@ -1,9 +1,10 @@
-//! out = A + B, element by element.
+//! out = A + B, elementwise.
 
-use super::{ProblemError, check_operands, gemm::same_extent};
+use super::ProblemError;
+use super::check::{check_operands, same_extent};
 use crate::operand::View;
 
-/// Three operands of one shape, of rank 1 to 3.
+/// Three operands of one shape and of rank 1 to 3.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ElementwiseProblem {
     pub a: View,
@@ -17,7 +18,7 @@ impl ElementwiseProblem {
         problem.check().map(|()| problem)
     }
 
-    /// That the operands fit each other.
+    /// Checks that the operands fit each other.
     pub fn check(&self) -> Result<(), ProblemError> {
         let ElementwiseProblem { a, b, out } = self;
         if a.rank == 0 {
@@ -37,7 +38,8 @@ impl ElementwiseProblem {
                 same_extent(["first", "middle", "last"][dim], (name, view, dim), ("A", a, dim))?;
             }
         }
-        // In place is fine here, element for element: only a shifted or reshaped alias would read what was written.
+        // In place is safe per element. Only a shifted or reshaped alias would read overwritten
+        // data.
         let same_elements = |view: &View| {
             view.data == out.data && view.stride == out.stride && view.dtype == out.dtype
         };

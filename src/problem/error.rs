@@ -1,4 +1,4 @@
-//! Why operands do not make a problem. Each message names the operand, the value, and what would fit.
+//! Why operands form no problem. Each message names the operand, the value and the remedy.
 
 use thiserror::Error;
 
@@ -10,7 +10,8 @@ pub enum ProblemError {
     Rank { name: &'static str, expected: &'static str, rank: usize, shape: Vec<i64> },
 
     #[error(
-        "A, B and out must have one rank, but {name} has shape {shape:?} where A has shape {a_shape:?}"
+        "A, B and out must have the same rank, but {name} has shape {shape:?} and A has shape \
+         {a_shape:?}"
     )]
     MixedRanks { name: &'static str, shape: Vec<i64>, a_shape: Vec<i64> },
 
@@ -28,93 +29,97 @@ pub enum ProblemError {
         right_shape: Vec<i64>,
     },
 
-    #[error(
-        "{name} is on {device}, but out is on {out_device}; all operands must be on one device"
-    )]
+    #[error("{name} is on {device}, but out is on {out_device}; move all operands to one device")]
     MixedDevices { name: &'static str, device: Device, out_device: Device },
 
     #[error("{name} is read-only, so the result cannot be written to it; pass a writable tensor")]
     ReadOnly { name: &'static str },
 
     #[error(
-        "{name} with shape {shape:?} and strides {stride:?} has several indices on one element, \
-         so the result cannot be written to it; pass a tensor of its own memory"
+        "{name} with shape {shape:?} and strides {stride:?} overlaps itself, so the \
+         result cannot be written to it; pass a tensor without repeated elements"
     )]
     SelfOverlap { name: &'static str, shape: Vec<i64>, stride: Vec<i64> },
 
     #[error(
-        "out shares memory with {name}, which would be overwritten while it is read; pass a tensor of its own memory"
+        "out shares memory with {name}, which a kernel would overwrite while reading it; pass a \
+         tensor with its own memory"
     )]
     Aliased { name: &'static str },
 
     #[error(
-        "{name} with shape {shape:?} does not broadcast to the shape of the output, {out_shape:?}; an epilogue's inputs have \
-         that shape, or extent 1 where they repeat"
+        "{name} with shape {shape:?} does not broadcast to the output's shape {out_shape:?}; each \
+         dimension must match the output or have extent 1"
     )]
     NotBroadcast { name: &'static str, shape: Vec<i64>, out_shape: Vec<i64> },
 
     #[error(
-        "{name} has shape {shape:?}, but an output of an epilogue has the shape of the product, {out_shape:?}"
+        "{name} has shape {shape:?}, but an epilogue's outputs must have the shape of out, \
+         {out_shape:?}"
     )]
     OutputShape { name: &'static str, shape: Vec<i64>, out_shape: Vec<i64> },
 
     #[error(
-        "{name} is a reduction along dimension {dim}, which an output of shape {out_shape:?} does not have; count from its first \
-         dimension, 0, or from its last, -1"
+        "{name} is reduced along dimension {dim}, which an output of shape {out_shape:?} does not \
+         have; count from 0 for its first dimension or from -1 for its last"
     )]
     ReducedDimension { name: &'static str, dim: i32, out_shape: Vec<i64> },
 
     #[error(
-        "{name} is reduced along the batch alone (the output's shape is {out_shape:?}); reductions are along rows (dim=-1) or \
-         columns (dim=-2), with or without the batch"
+        "{name} is reduced along the batch dimension alone (the output's shape is {out_shape:?}); \
+         reduce along rows (dim=-1) or columns (dim=-2), with or without the batch dimension"
     )]
     ReducedBatch { name: &'static str, out_shape: Vec<i64> },
 
     #[error(
-        "{name} has shape {shape:?}, but the reduction has shape {squeezed:?}, or {kept:?} with the reduced dimensions kept"
+        "{name} has shape {shape:?}, but the reduction has shape {squeezed:?}, or {kept:?} if the \
+         reduced dimensions are kept"
     )]
     ReductionShape { name: &'static str, shape: Vec<i64>, kept: Vec<i64>, squeezed: Vec<i64> },
 
     #[error(
-        "{name} is a maximum along a dimension without elements (the output's shape is {out_shape:?}), which has no value"
+        "{name} is a maximum along a dimension of extent 0 (the output's shape is {out_shape:?}), \
+         which is undefined"
     )]
     EmptyMaximum { name: &'static str, out_shape: Vec<i64> },
 
     #[error(
-        "{name} is one too many: the epilogue has {count} operands, and a launch has room for {limit}"
+        "{name} exceeds the limit of {limit} epilogue operands per launch: the epilogue has {count}"
     )]
     ManyOperands { name: &'static str, count: usize, limit: usize },
 
     #[error(
-        "{name} is a reduction, and those are fused behind a GEMM alone; reduce the stored output instead"
+        "{name} is a reduction, which only the epilogue of a GEMM can fuse; reduce the stored \
+         output instead"
     )]
     NotReduced { name: &'static str },
 
-    #[error("{name} has dtype {dtype}, which epilogues do not compute with; these are: {known}")]
+    #[error("{name} has dtype {dtype}, which epilogues do not support; use one of: {known}")]
     EpilogueType { name: &'static str, dtype: DType, known: String },
 
     #[error(
-        "{name} is an output of the epilogue, and so has to be a tensor to write to, not a number"
+        "{name} is an output of the epilogue, but a number was passed; pass a tensor to write to"
     )]
     NotTensor { name: &'static str },
 
     #[error(
-        "{name} is {value}, which an int32 does not hold, and with an integer accumulator integers stay integers"
+        "{name} is {value}, which exceeds int32; behind an integer accumulator, write it as a float"
     )]
     LargeInteger { name: &'static str, value: i64 },
 
     #[error(
-        "the outputs {name} and {other} of the epilogue share memory, so that one would overwrite the other; pass tensors of \
-         their own memory"
+        "the outputs {name} and {other} of the epilogue share memory, so one would overwrite the \
+         other; pass tensors that do not overlap"
     )]
     SharedOutputs { name: &'static str, other: &'static str },
 
     #[error(
-        "the output {name} shares memory with {other}, which would be overwritten while it is read; pass a tensor of its own \
-         memory, or the very same one with the same shape and strides"
+        "the output {name} shares memory with {other}, which a kernel would overwrite while \
+         reading it; pass a tensor with its own memory, or the same tensor with the same shape and \
+         strides"
     )]
     OverwrittenInput { name: &'static str, other: &'static str },
 
-    #[error("offsets must have dtype int32, but has {dtype}")]
+    #[error("offsets must have dtype int32, but has dtype {dtype}")]
     OffsetsType { dtype: DType },
 }

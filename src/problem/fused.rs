@@ -1,30 +1,32 @@
-//! A problem with an epilogue: operands that fit the output, and can be read and written on the way.
+//! A problem with an epilogue: checks the epilogue's operands against the output.
 
 use super::{Problem, ProblemError};
 use crate::epilogue::{
-    BoundEpilogue, Epilogue, Fold, Graph, Input, Kind, MAIN_OUTPUT, Node, Number, Tensor, Value,
-    intern,
+    BoundEpilogue, Epilogue, Fold, Graph, Input, Kind, MAIN_OUTPUT, Node, Number, TensorType,
+    Value, intern,
 };
 use crate::operand::{DType, View};
 
-/// What the user gives for a parameter or an output of an epilogue function.
+/// The user's argument for a parameter or an output of an epilogue function.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Given {
+pub enum OperandValue {
     Tensor(View),
     Number(Number),
 }
 
-/// A kernel's parameters have room for 32764 bytes (CUDA C++ Programming Guide, "__global__ Function Parameters"); a tensor takes 32.
+/// Kernel parameters are limited to 32764 bytes (CUDA C++ Programming Guide, "__global__ Function
+/// Parameters"); a tensor takes 32 bytes.
 const MAX_OPERANDS: usize = 1000;
 
-/// The epilogue of a problem, checked against it: `inputs` and `outputs` are what stands for those of the graph, with their
-/// names, in the graph's order. The output D is the problem's own, and is not looked at.
+/// Binds operands to an epilogue and checks them against the problem. `inputs` and `outputs` are
+/// named and follow the order of the graph. The main output D belongs to the problem and is
+/// skipped.
 pub fn fuse(
     problem: &Problem,
     accumulator: DType,
     graph: &Graph,
-    inputs: &[(&'static str, Given)],
-    outputs: &[(&'static str, Given)],
+    inputs: &[(&'static str, OperandValue)],
+    outputs: &[(&'static str, OperandValue)],
 ) -> Result<BoundEpilogue, ProblemError> {
     let out = problem.out();
     if let Some((name, _)) = inputs.iter().chain(outputs).nth(MAX_OPERANDS) {
@@ -36,22 +38,26 @@ pub fn fuse(
     }
     let mut input_types = Vec::with_capacity(inputs.len());
     let mut values = Vec::with_capacity(inputs.len());
-    for (name, given) in inputs {
-        let (input, value) = match given {
-            Given::Tensor(view) => {
-                check_tensor(name, view, out)?;
+    for (name, operand) in inputs {
+        let (input, value) = match operand {
+            OperandValue::Tensor(view) => {
+                check_type_and_device(name, view, out)?;
                 let (shape, out_shape) = (view.user_shape().to_vec(), out.user_shape().to_vec());
-                let wide = view.broadcast(out.shape);
-                let wide = wide.ok_or(ProblemError::NotBroadcast { name, shape, out_shape })?;
-                (Input::Tensor(Tensor::of(&wide)), Value::Tensor(wide))
+                let broadcast = view.broadcast(out.shape);
+                let broadcast =
+                    broadcast.ok_or(ProblemError::NotBroadcast { name, shape, out_shape })?;
+                (Input::Tensor(TensorType::of(&broadcast)), Value::Tensor(broadcast))
             }
-            // Behind a float accumulator every number is a float: whether it was written 2 or 2.0 is no other program.
-            Given::Number(Number::Integer(value)) if accumulator.is_integer() => {
+            // Behind a float accumulator every number is a float, so that 2 and 2.0 share a
+            // program.
+            OperandValue::Number(Number::Integer(value)) if accumulator.is_integer() => {
                 i32::try_from(*value)
                     .map_err(|_| ProblemError::LargeInteger { name, value: *value })?;
                 (Input::Scalar(Kind::Integer), Value::Scalar(*value as f64))
             }
-            Given::Number(number) => (Input::Scalar(Kind::Float), Value::Scalar(number.value())),
+            OperandValue::Number(number) => {
+                (Input::Scalar(Kind::Float), Value::Scalar(number.value()))
+            }
         };
         input_types.push(input);
         values.push(value);
@@ -60,15 +66,17 @@ pub fn fuse(
     let mut output_types = Vec::with_capacity(outputs.len());
     let mut reduced = Vec::with_capacity(outputs.len());
     let mut views = Vec::with_capacity(outputs.len());
-    for ((name, given), output) in outputs.iter().zip(&graph.outputs) {
+    for ((name, operand), output) in outputs.iter().zip(&graph.outputs) {
         if *name == MAIN_OUTPUT {
-            output_types.push(Tensor::any(DType::F32));
+            output_types.push(TensorType::any(DType::F32));
             reduced.push([false; 3]);
             views.push(None);
             continue;
         }
-        let Given::Tensor(view) = given else { return Err(ProblemError::NotTensor { name }) };
-        check_tensor(name, view, out)?;
+        let OperandValue::Tensor(view) = operand else {
+            return Err(ProblemError::NotTensor { name });
+        };
+        check_type_and_device(name, view, out)?;
         let view = &match &output.fold {
             None if view.shape != out.shape => {
                 let (shape, out_shape) = (view.user_shape().to_vec(), out.user_shape().to_vec());
@@ -79,7 +87,7 @@ pub fn fuse(
                 *view
             }
             Some((fold, dims)) => {
-                let along = reduced_dims(name, dims, problem)?;
+                let along = resolve_dims(name, dims, problem)?;
                 if *fold == Fold::Maximum && (0..3).any(|dim| along[dim] && out.shape[dim] == 0) {
                     return Err(ProblemError::EmptyMaximum {
                         name,
@@ -87,7 +95,7 @@ pub fn fuse(
                     });
                 }
                 reduced.push(along);
-                reduced_view(name, view, out, along)?
+                view_of_reduction(name, view, out, along)?
             }
         };
         if view.read_only {
@@ -98,30 +106,30 @@ pub fn fuse(
             return Err(ProblemError::SelfOverlap { name, shape, stride });
         }
         let view = View { rank: 3, ..*view };
-        if let Some((other, _)) = written.iter().find(|(_, earlier)| meet(&view, earlier)) {
+        if let Some((other, _)) = written.iter().find(|(_, earlier)| may_overlap(&view, earlier)) {
             return Err(ProblemError::SharedOutputs { name, other });
         }
         let product = problem.operands();
         let (_, factors) = product.split_last().unwrap_or((&("out", out), &[]));
-        if let Some((other, _)) = factors.iter().find(|(_, factor)| meet(&view, factor)) {
+        if let Some((other, _)) = factors.iter().find(|(_, factor)| may_overlap(&view, factor)) {
             return Err(ProblemError::OverwrittenInput { name, other });
         }
         written.push((name, view));
         output_types.push(if output.fold.is_some() {
-            Tensor::any(view.dtype)
+            TensorType::any(view.dtype)
         } else {
-            Tensor::of(&view)
+            TensorType::of(&view)
         });
         views.push(Some(view));
     }
-    // In place is fine, element for element: an element is read before it is written, by the same thread.
+    // In place is safe per element: the same thread reads an element before writing it.
     for ((other, _), value) in inputs.iter().zip(&values) {
         let Value::Tensor(input) = value else { continue };
         for (name, output) in &written {
             let same = input.data == output.data
                 && input.stride == output.stride
                 && input.dtype == output.dtype;
-            if meet(output, input) && !same {
+            if may_overlap(output, input) && !same {
                 return Err(ProblemError::OverwrittenInput { name, other });
             }
         }
@@ -144,8 +152,8 @@ pub fn fuse(
     Ok(BoundEpilogue { epilogue, inputs: values, outputs: views })
 }
 
-/// Which of batch, m and n the dimensions are that the user names, counted in the output's own.
-fn reduced_dims(
+/// Maps the user's dimensions, which index the output's shape, to batch, m and n.
+fn resolve_dims(
     name: &'static str,
     dims: &[i32],
     problem: &Problem,
@@ -171,8 +179,9 @@ fn reduced_dims(
     }
 }
 
-/// The view of a reduction's output, with extent 1 along what is reduced. The user may have kept those dimensions, or not.
-fn reduced_view(
+/// The view of a reduction's output with extent 1 along the reduced dimensions, which the user may
+/// have kept or dropped.
+fn view_of_reduction(
     name: &'static str,
     view: &View,
     out: &View,
@@ -198,12 +207,12 @@ fn reduced_view(
     Ok(View { rank: 3, shape, stride, ..*view })
 }
 
-/// Whether writing one may change what is read or written through the other. Without memory, nobody knows.
-fn meet(output: &View, other: &View) -> bool {
+/// Whether writing one view may change the other. Views without memory never overlap.
+fn may_overlap(output: &View, other: &View) -> bool {
     !output.fake && !other.fake && output.may_alias(other)
 }
 
-fn check_tensor(name: &'static str, view: &View, out: &View) -> Result<(), ProblemError> {
+fn check_type_and_device(name: &'static str, view: &View, out: &View) -> Result<(), ProblemError> {
     if matches!(view.dtype, DType::Other { .. }) {
         let known: Vec<String> = DType::all().map(|dtype| dtype.to_string()).collect();
         return Err(ProblemError::EpilogueType {

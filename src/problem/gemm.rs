@@ -1,9 +1,10 @@
-//! out = A @ B, for one pair of matrices or a batch of pairs.
+//! out = A @ B, for one pair of matrices or a batch.
 
-use super::{ProblemError, check_operands};
+use super::ProblemError;
+use super::check::{check_operands, same_extent};
 use crate::operand::{DType, View};
 
-/// Operands `A (L, M, K)`, `B (L, K, N)` and `out (L, M, N)`, with L = 1 where the user gave matrices.
+/// `A (L, M, K)`, `B (L, K, N)` and `out (L, M, N)`; L = 1 for operands of rank 2.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GemmProblem {
     pub a: View,
@@ -18,7 +19,7 @@ impl GemmProblem {
         problem.check().map(|()| problem)
     }
 
-    /// That the operands fit each other.
+    /// Checks that the operands fit each other.
     pub fn check(&self) -> Result<(), ProblemError> {
         let GemmProblem { a, b, out, .. } = self;
         for (name, view) in [("A", a), ("B", b), ("out", out)] {
@@ -60,7 +61,8 @@ impl GemmProblem {
         self.a.shape[2]
     }
 
-    /// The same product read the other way: `out^T = B^T @ A^T`. Column-major outputs become row-major by it.
+    /// The transposed product `out^T = B^T @ A^T`, which turns a column-major output into a
+    /// row-major one.
     pub fn transposed(&self) -> GemmProblem {
         let swap = |view: &View| View {
             shape: [view.shape[0], view.shape[2], view.shape[1]],
@@ -74,25 +76,4 @@ impl GemmProblem {
             accumulator: self.accumulator,
         }
     }
-}
-
-/// Checks one dimension that two operands share; `dim` counts within the batch-first shape.
-#[inline(always)]
-pub(super) fn same_extent(
-    dimension: &'static str,
-    (left_name, left, left_dim): (&'static str, &View, usize),
-    (right_name, right, right_dim): (&'static str, &View, usize),
-) -> Result<(), ProblemError> {
-    if left.shape[left_dim] == right.shape[right_dim] {
-        return Ok(());
-    }
-    Err(ProblemError::Mismatch {
-        dimension,
-        left_name,
-        left: left.shape[left_dim],
-        left_shape: left.user_shape().to_vec(),
-        right_name,
-        right: right.shape[right_dim],
-        right_shape: right.user_shape().to_vec(),
-    })
 }

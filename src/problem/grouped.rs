@@ -1,10 +1,12 @@
-//! One GEMM per group: rows of A, stacked group after group, times each group's own B.
+//! Grouped GEMM: the rows of each group of A times the group's own B.
 
-use super::{GemmProblem, ProblemError, check_operands, gemm::same_extent};
+use super::check::{check_operands, same_extent};
+use super::{GemmProblem, ProblemError};
 use crate::operand::{DType, View};
 
-/// `A (TotalM, K)` or `(1, TotalM, K)`, `B (G, K, N)`, `out` like A with N columns, `offsets (G,)` int32: the row after the
-/// last of each group. Rows past the last offset belong to no group and are left as they are.
+/// `A (TotalM, K)` or `(1, TotalM, K)`, `B (G, K, N)`, `out` like A with N columns, `offsets (G,)`
+/// int32: the end row of each group. Rows past the last offset belong to no group and stay
+/// unchanged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GroupedGemmProblem {
     pub a: View,
@@ -26,7 +28,7 @@ impl GroupedGemmProblem {
         problem.check().map(|()| problem)
     }
 
-    /// That the operands fit each other.
+    /// Checks that the operands fit each other.
     pub fn check(&self) -> Result<(), ProblemError> {
         let GroupedGemmProblem { a, b, out, offsets, .. } = self;
         let rank = |name, view: &View, expected, fits: bool| {
@@ -59,13 +61,14 @@ impl GroupedGemmProblem {
         self.b.shape[0]
     }
 
-    /// The operands but the offsets, as kernels address them: one matrix A and one output, each with the rows of all groups,
-    /// and a batch of as many matrices B as there are groups.
+    /// The operands without the offsets, as kernels address them: A and out hold the rows of all
+    /// groups, B is a batch of one matrix per group.
     pub fn stacked(&self) -> GemmProblem {
         GemmProblem { a: self.a, b: self.b, out: self.out, accumulator: self.accumulator }
     }
 
-    /// Whether there is one offset a group. Where there is not, no kernel is found; nothing raises, as in the original.
+    /// Whether there is one offset per group. Otherwise discovery finds no kernel and raises
+    /// nothing, as in the original `cutlass_api`.
     pub fn offsets_fit(&self) -> bool {
         self.offsets.shape[2] == self.groups()
     }

@@ -1,148 +1,16 @@
-//! What is asked for, independent of who computes it: operand views that fit each other.
+//! What to compute, independent of the kernel that computes it: operand views that fit each other.
 
+mod check;
 mod elementwise;
 mod error;
 mod fused;
 mod gemm;
 mod grouped;
+mod variants;
 
 pub use elementwise::ElementwiseProblem;
 pub use error::ProblemError;
-pub use fused::{Given, fuse};
+pub use fused::{OperandValue, fuse};
 pub use gemm::GemmProblem;
 pub use grouped::GroupedGemmProblem;
-
-use std::borrow::Cow;
-
-use arrayvec::ArrayVec;
-
-use crate::operand::{DType, Device, View};
-
-/// Everything that kernels can be asked to compute.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Problem {
-    Gemm(GemmProblem),
-    GroupedGemm(GroupedGemmProblem),
-    Elementwise(ElementwiseProblem),
-}
-
-impl Problem {
-    /// The operands with the names that users know them by, output last.
-    pub fn operands(&self) -> Vec<(&'static str, &View)> {
-        match self {
-            Problem::Gemm(p) => vec![("A", &p.a), ("B", &p.b), ("out", &p.out)],
-            Problem::GroupedGemm(p) => {
-                vec![("A", &p.a), ("B", &p.b), ("offsets", &p.offsets), ("out", &p.out)]
-            }
-            Problem::Elementwise(p) => vec![("A", &p.a), ("B", &p.b), ("out", &p.out)],
-        }
-    }
-
-    /// The views in the order in which the constructors take them.
-    #[inline(always)] // in every launch, and `GemmArguments`
-    pub fn views(&self) -> ArrayVec<&View, 4> {
-        match self {
-            Problem::Gemm(p) => ArrayVec::from_iter([&p.a, &p.b, &p.out]),
-            Problem::GroupedGemm(p) => ArrayVec::from([&p.a, &p.b, &p.out, &p.offsets]),
-            Problem::Elementwise(p) => ArrayVec::from_iter([&p.a, &p.b, &p.out]),
-        }
-    }
-
-    /// As `views`, to be written. What is written has to be checked.
-    pub fn views_mut(&mut self) -> ArrayVec<&mut View, 4> {
-        match self {
-            Problem::Gemm(p) => ArrayVec::from_iter([&mut p.a, &mut p.b, &mut p.out]),
-            Problem::GroupedGemm(p) => {
-                ArrayVec::from([&mut p.a, &mut p.b, &mut p.out, &mut p.offsets])
-            }
-            Problem::Elementwise(p) => ArrayVec::from_iter([&mut p.a, &mut p.b, &mut p.out]),
-        }
-    }
-
-    /// That the operands fit each other.
-    pub fn check(&self) -> Result<(), ProblemError> {
-        match self {
-            Problem::Gemm(p) => p.check(),
-            Problem::GroupedGemm(p) => p.check(),
-            Problem::Elementwise(p) => p.check(),
-        }
-    }
-
-    pub fn out(&self) -> &View {
-        match self {
-            Problem::Gemm(p) => &p.out,
-            Problem::GroupedGemm(p) => &p.out,
-            Problem::Elementwise(p) => &p.out,
-        }
-    }
-
-    /// The type that is summed in; for an elementwise operation, the one that it computes in.
-    pub fn accumulator(&self) -> DType {
-        match self {
-            Problem::Gemm(p) => p.accumulator,
-            Problem::GroupedGemm(p) => p.accumulator,
-            Problem::Elementwise(p) => match p.out.dtype {
-                DType::F64 => DType::F64,
-                integer if integer.is_integer() => DType::I32,
-                _ => DType::F32,
-            },
-        }
-    }
-
-    /// The matrix product that is computed, for a grouped one that of [`GroupedGemmProblem::stacked`]; None for a sum.
-    pub fn product(&self) -> Option<Cow<'_, GemmProblem>> {
-        match self {
-            Problem::Gemm(gemm) => Some(Cow::Borrowed(gemm)),
-            Problem::GroupedGemm(grouped) => Some(Cow::Owned(grouped.stacked())),
-            Problem::Elementwise(_) => None,
-        }
-    }
-
-    /// The device of all operands.
-    pub fn device(&self) -> Device {
-        self.out().device
-    }
-
-    /// The same problem with its operands on another device. For asking what would serve it there; the addresses are
-    /// meaningless then.
-    pub fn on(&self, device: Device) -> Problem {
-        let mut moved = *self;
-        moved.views_mut().into_iter().for_each(|view| view.device = device);
-        moved
-    }
-
-    /// Whether any operand is without memory, so that the problem can be compiled for but not run.
-    pub fn is_fake(&self) -> bool {
-        self.operands().iter().any(|(_, view)| view.fake)
-    }
-}
-
-/// What holds for the operands of every problem: one device, and an output that can be written without changing an
-/// input on the way.
-fn check_operands(inputs: &[(&'static str, &View)], out: &View) -> Result<(), ProblemError> {
-    for (name, view) in inputs {
-        if view.device != out.device {
-            return Err(ProblemError::MixedDevices {
-                name,
-                device: view.device,
-                out_device: out.device,
-            });
-        }
-    }
-    if out.read_only {
-        return Err(ProblemError::ReadOnly { name: "out" });
-    }
-    if out.overlaps_itself() {
-        return Err(ProblemError::SelfOverlap {
-            name: "out",
-            shape: out.user_shape().to_vec(),
-            stride: out.user_stride().to_vec(),
-        });
-    }
-    for (name, view) in inputs {
-        if !view.fake && !out.fake && out.may_alias(view) {
-            return Err(ProblemError::Aliased { name });
-        }
-    }
-    Ok(())
-}
+pub use variants::Problem;

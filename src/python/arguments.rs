@@ -215,7 +215,7 @@ impl NativeArguments {
     #[inline(always)] // in every launch that is repeated
     pub fn are_as_read(&self, py: Python<'_>) -> PyResult<bool> {
         for (operand, view) in self.operands.iter().zip(self.problem.views().iter()) {
-            if !operand.still_shows(py, view)? {
+            if !operand.matches_view(py, view)? {
                 return Ok(false);
             }
         }

@@ -12,7 +12,7 @@ use super::launch::{Stream, check_architecture};
 use super::stream::optional_handle;
 use super::tensors::DenseTensor;
 use super::utils::{ComputeCapability, set_package_directories};
-use crate::compile::{self, Number, Parameter, Pointee, UserSource};
+use crate::compile::{self, Parameter, Pointee, ScalarType, UserSource};
 use crate::driver::{Device, LaunchConfig};
 use crate::operand::{self, DType, Memory};
 
@@ -461,7 +461,7 @@ impl CudaFunction {
 
 /// A number in the bytes that a parameter of its type has.
 fn number_word(
-    number: Number,
+    number: ScalarType,
     name: &dyn Fn() -> String,
     object: &Bound<'_, PyAny>,
 ) -> PyResult<u64> {
@@ -474,9 +474,9 @@ fn number_word(
         PyOverflowError::new_err(format!("{} is {dtype}, which does not hold {}", name(), shown()))
     };
     match number {
-        Number::F32 | Number::F64 => {
+        ScalarType::F32 | ScalarType::F64 => {
             let value: f64 = object.extract().map_err(|_| wrong("pass a number"))?;
-            if number == Number::F64 {
+            if number == ScalarType::F64 {
                 return Ok(value.to_bits());
             }
             let narrow = value as f32;
@@ -485,16 +485,16 @@ fn number_word(
             }
             Ok(u64::from(narrow.to_bits()))
         }
-        Number::Bool => match object.cast::<PyBool>() {
+        ScalarType::Bool => match object.cast::<PyBool>() {
             Ok(value) => Ok(u64::from(value.is_true())),
             Err(_) => Err(wrong("pass True or False")),
         },
-        Number::Signed { bytes } => {
+        ScalarType::Signed { bytes } => {
             let value: i64 = integer(object, &wrong, &outside)?;
             let spare = 64 - 8 * bytes;
             if value << spare >> spare != value { Err(outside()) } else { Ok(value as u64) }
         }
-        Number::Unsigned { bytes } => {
+        ScalarType::Unsigned { bytes } => {
             let value: u64 = integer(object, &wrong, &outside)?;
             let spare = 64 - 8 * bytes;
             if value << spare >> spare != value { Err(outside()) } else { Ok(value) }

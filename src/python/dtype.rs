@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyString};
 
 use super::utils::shown;
-use crate::operand::{DType, Seen};
+use crate::operand::{DType, ObjectCache};
 
 /// An element type. It equals every object that names the same type: dtypes of torch and NumPy,
 /// classes of NVIDIA's `cutlass`, and strings such as `"float16"`.
@@ -56,21 +56,21 @@ impl PyDType {
 }
 
 /// A cache of objects that name a type. `torch.float32` and `cutlass.Float32` are singletons.
-static KNOWN: Seen<DType> = Seen::nothing();
+static KNOWN: ObjectCache<DType> = ObjectCache::empty();
 
 /// The type that an object names. The object is a `DType`, a torch or NumPy dtype, a scalar class
 /// of NumPy or `ml_dtypes`, a class of NVIDIA's `cutlass` (recognised by its name), or a string.
 pub fn parse(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     match known(object) {
         Some(dtype) => Ok(*dtype),
-        None => parse_slowly(object).inspect(|dtype| KNOWN.note(object, *dtype)),
+        None => parse_slowly(object).inspect(|dtype| KNOWN.insert(object, *dtype)),
     }
 }
 
 /// The type of an object that `parse` has seen before.
 #[inline(always)] // Every `GemmArguments` calls this function.
 pub fn known(object: &Bound<'_, PyAny>) -> Option<&'static DType> {
-    KNOWN.find(object)
+    KNOWN.get(object)
 }
 
 fn parse_slowly(object: &Bound<'_, PyAny>) -> PyResult<DType> {

@@ -8,9 +8,9 @@ use pyo3::{PyTraverseError, PyVisit};
 use super::replace::{in_memory, replacement};
 use super::tensors::DenseTensor;
 use super::trace::{TracedEpilogue, number, trace_epilogue};
-use crate::epilogue::{BoundEpilogue, MAIN_OUTPUT, Number, name};
+use crate::epilogue::{BoundEpilogue, MAIN_OUTPUT, Number, intern_name};
 use crate::operand::{Operand, View};
-use crate::problem::{Given, Problem, fuse};
+use crate::problem::{OperandValue, Problem, fuse};
 
 /// The operand of one parameter or output.
 enum Parameter {
@@ -79,7 +79,7 @@ impl EpilogueArguments {
                      constructor"
                 ))
             })?;
-            operands.push((name(operand), object));
+            operands.push((intern_name(operand), object));
         }
         for key in kwargs.into_iter().flatten().map(|(key, _)| key) {
             let key = key.to_string();
@@ -277,13 +277,13 @@ impl EpilogueArguments {
         view: impl Fn(&Operand, &View) -> PyResult<View>,
     ) -> PyResult<BoundEpilogue> {
         let graph = &self.traced_epilogue.get().graph;
-        let operand = |wanted: &str| -> PyResult<(&'static str, Given)> {
+        let operand = |wanted: &str| -> PyResult<(&'static str, OperandValue)> {
             match self.operands.iter().find(|(name, ..)| *name == wanted) {
                 Some((name, _, Parameter::Tensor(operand, as_read))) => {
-                    Ok((*name, Given::Tensor(view(operand, as_read)?)))
+                    Ok((*name, OperandValue::Tensor(view(operand, as_read)?)))
                 }
                 Some((name, _, Parameter::Number(bound))) => {
-                    Ok((*name, Given::Number(number(name, *bound))))
+                    Ok((*name, OperandValue::Number(number(name, *bound))))
                 }
                 None => Err(PyValueError::new_err(format!("Argument {wanted} is not provided"))),
             }
@@ -291,7 +291,7 @@ impl EpilogueArguments {
         let inputs = graph.inputs.iter().map(|name| operand(name)).collect::<PyResult<Vec<_>>>()?;
         let outputs = graph.outputs.iter().map(|output| match output.name.as_str() {
             // The problem has already checked its output.
-            MAIN_OUTPUT => Ok((MAIN_OUTPUT, Given::Tensor(*problem.out()))),
+            MAIN_OUTPUT => Ok((MAIN_OUTPUT, OperandValue::Tensor(*problem.out()))),
             other => operand(other),
         });
         let outputs = outputs.collect::<PyResult<Vec<_>>>()?;
@@ -304,7 +304,7 @@ impl EpilogueArguments {
         for (name, _, parameter) in &self.operands {
             if let Parameter::Tensor(operand, view) = parameter
                 && *name != MAIN_OUTPUT
-                && !operand.still_shows(py, view)?
+                && !operand.matches_view(py, view)?
             {
                 return Ok(false);
             }

@@ -33,7 +33,7 @@ impl From<CompileError> for PyErr {
             | CompileError::NotCompiled(_)
             | CompileError::NoFunction { .. }
             | CompileError::Signature { .. }
-            | CompileError::Foreign(_) => PyValueError::new_err(error.to_string()),
+            | CompileError::NotAnArtifact(_) => PyValueError::new_err(error.to_string()),
             CompileError::NvrtcNotFound(_)
             | CompileError::Failed { .. }
             | CompileError::Nvrtc { .. }

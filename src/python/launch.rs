@@ -197,11 +197,16 @@ impl Calls {
         // SAFETY: the caller's; the blocks are laid out as the kernels declare them.
         unsafe {
             // A kernel that copies has a program that does: whatever makes a `CompiledArtifact` sees to it.
-            if let (Some(copy), Some(first)) = (&self.copy, &program.first) {
+            if let (Some(copy), Some(first)) = (&self.copy, &program.pack) {
                 let (grid, params) = &**copy;
                 let function = first.function(device)?;
-                KernelCall { function, grid, params: params.as_ptr().cast(), more: &[] }
-                    .launch(device, stream)?;
+                KernelCall {
+                    function,
+                    config: grid,
+                    params: params.as_ptr().cast(),
+                    epilogue_params: &[],
+                }
+                .launch(device, stream)?;
             }
             call.launch(device, stream)
         }
@@ -210,7 +215,12 @@ impl Calls {
     /// The kernel's own, behind what it copies.
     #[inline(always)] // in every launch that is repeated
     fn call<'a>(&'a self, function: Function, epilogue: &'a [u64]) -> KernelCall<'a> {
-        KernelCall { function, grid: &self.grid, params: self.block.pointer(), more: epilogue }
+        KernelCall {
+            function,
+            config: &self.grid,
+            params: self.block.pointer(),
+            epilogue_params: epilogue,
+        }
     }
 }
 
@@ -283,11 +293,16 @@ impl Packed {
                 launch.enqueue(program, device, stream, &self.epilogue)?;
             }
             // So has one that reduces.
-            match (&self.reduce, &program.last) {
+            match (&self.reduce, &program.reduce) {
                 (Some((grid, operands)), Some(last)) => {
                     let function = last.function(device)?;
-                    KernelCall { function, grid, params: operands.as_ptr().cast(), more: &[] }
-                        .launch(device, stream)
+                    KernelCall {
+                        function,
+                        config: grid,
+                        params: operands.as_ptr().cast(),
+                        epilogue_params: &[],
+                    }
+                    .launch(device, stream)
                 }
                 _ => Ok(()),
             }

@@ -1,16 +1,17 @@
-//! The element types: each decodes to float64 exactly, and is rounded to from float64 once, to nearest, ties to even.
+//! Element types. Each decodes to float64 exactly, and rounds from float64 once, to nearest even.
 
 use half::{bf16, f16};
 
-/// One stored element of an operand.
+/// One element as an operand stores it.
 pub trait Element: Copy + 'static {
     fn decode(self) -> f64;
 
-    /// The nearest element. Integer types take whole numbers below 2^63 and wrap.
+    /// The nearest element. Integer types wrap integers below 2^63.
     fn encode(value: f64) -> Self;
 }
 
-/// Evaluates an expression with a type name bound to the [`Element`] that a [`DType`](crate::operand::DType) stands for.
+/// Evaluates an expression with a type name bound to the [`Element`] of a
+/// [`DType`](crate::operand::DType).
 macro_rules! with_element {
     ($dtype:expr, $T:ident => $body:expr) => {
         with_element!(@match $dtype, $T, $body,
@@ -23,7 +24,9 @@ macro_rules! with_element {
                 type $T = $element;
                 $body
             })*
-            $crate::operand::DType::Other { .. } => unreachable!("refused before anything is computed"),
+            $crate::operand::DType::Other { .. } => {
+                unreachable!("unsupported types are refused before the computation")
+            }
         }
     };
 }
@@ -50,19 +53,19 @@ impl Element for f32 {
 }
 
 impl Element for f16 {
-    // Not `f16::to_f64`, which asks for the CPU's features once an element.
+    // Not `f16::to_f64`, which tests the CPU's features for every element.
     fn decode(self) -> f64 {
         let (sign, magnitude) =
             (u64::from(self.to_bits() >> 15), u64::from(self.to_bits() & 0x7fff));
         let value = match magnitude < 0x7c00 {
-            true => spelled(magnitude, 10, 15),
+            true => finite_value(magnitude, 10, 15),
             false => f64::from_bits(0x7ff << 52 | magnitude << 42),
         };
         f64::from_bits(value.to_bits() | sign << 63)
     }
 
-    // `f16::from_f64` rounds to float32 first where the CPU has F16C, and `bf16::from_f64` drops the low 32 bits before
-    // it rounds: both can be off by one unit in the last place.
+    // Not `f16::from_f64`, which with F16C rounds to float32 first, nor `bf16::from_f64`, which
+    // drops the low 32 bits before rounding: both can be off by one unit in the last place.
     fn encode(value: f64) -> f16 {
         f16::from_f32(round_to_odd(value))
     }
@@ -93,8 +96,9 @@ macro_rules! integer_element {
 }
 integer_element!(i8, u8, i32);
 
-/// The float32 towards zero of `value`, its last bit set where anything was cut off. Rounding that to a type at least
-/// two bits shorter gives what rounding `value` itself would: the set bit breaks false ties, and cannot make one.
+/// Rounds to float32 towards zero and sets the last bit if the result is inexact. Rounding the
+/// result to a type at least two bits shorter equals rounding `value` itself: the set bit breaks
+/// false ties and cannot create one.
 fn round_to_odd(value: f64) -> f32 {
     let nearest = value as f32;
     let back = f64::from(nearest);
@@ -105,22 +109,22 @@ fn round_to_odd(value: f64) -> f32 {
     f32::from_bits(towards_zero | 1)
 }
 
-/// The finite value that the bits below the sign of a short float spell: exponent, then `mantissa` bits.
-const fn spelled(magnitude: u64, mantissa: u32, bias: u64) -> f64 {
+/// The finite value of a short float: exponent, then `mantissa` bits, without the sign.
+const fn finite_value(magnitude: u64, mantissa: u32, bias: u64) -> f64 {
     let bits = (magnitude << (52 - mantissa)) + ((1023 - bias) << 52);
     if magnitude >> mantissa != 0 {
         return f64::from_bits(bits);
     }
-    // Subnormal: no leading one, and the smallest exponent instead of the one below it.
+    // Subnormal: no implicit one, and the smallest normal exponent.
     f64::from_bits(bits + (1 << 52)) - f64::from_bits((1024 - bias) << 52)
 }
 
-/// An 8-bit float: a sign, 7 - M bits of exponent, M of mantissa.
+/// An 8-bit float: sign, 7 - M exponent bits, M mantissa bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[repr(transparent)]
 pub struct F8<const M: u32>(pub u8);
 
-/// `float8_e4m3fn`: no infinities, and only the all-ones patterns are NaN.
+/// `float8_e4m3fn`: no infinities; only the all-ones patterns are NaN.
 pub type E4m3 = F8<3>;
 /// `float8_e5m2`: infinities and NaNs as in IEEE 754.
 pub type E5m2 = F8<2>;
@@ -128,7 +132,7 @@ pub type E5m2 = F8<2>;
 impl<const M: u32> F8<M> {
     const BIAS: u64 = (1 << (6 - M)) - 1;
 
-    /// The first magnitude that is no finite number: NaN in e4m3fn, infinity in e5m2.
+    /// The first magnitude that is not finite: NaN in e4m3fn, infinity in e5m2.
     const LIMIT: u8 = if M == 3 { 0x7f } else { 0x7c };
 
     const DECODED: &'static [f64; 256] = &{
@@ -137,7 +141,7 @@ impl<const M: u32> F8<M> {
         while magnitude <= Self::LIMIT {
             let value = match magnitude == Self::LIMIT {
                 true => [f64::INFINITY, f64::NAN][(M == 3) as usize],
-                false => spelled(magnitude as u64, M, Self::BIAS),
+                false => finite_value(magnitude as u64, M, Self::BIAS),
             };
             decoded[magnitude as usize] = value;
             decoded[magnitude as usize + 128] = -value;
@@ -152,13 +156,15 @@ impl<const M: u32> Element for F8<M> {
         Self::DECODED[usize::from(self.0)]
     }
 
-    /// As in torch's casts, what rounds past the largest number is infinity in e5m2 and NaN in e4m3fn.
+    /// Values that round beyond the largest number become infinity in e5m2 and NaN in e4m3fn, as in
+    /// torch's casts.
     fn encode(value: f64) -> F8<M> {
         let sign = u8::from(value.is_sign_negative()) << 7;
         if value.is_nan() {
             return F8(sign | 0x7f);
         }
-        // With its exponent rebiased to that of an F8, a float64 starts with the bits of the F8, subnormals included.
+        // With the exponent bias of an F8, a float64 starts with the bits of the F8, subnormals
+        // too.
         let rebiased = f64::from(round_to_odd(value.abs())) * f64::from_bits(Self::BIAS << 52);
         let (bits, cut) = (rebiased.to_bits(), 52 - M);
         let even = bits >> cut & 1;
@@ -209,8 +215,9 @@ mod tests {
         );
     }
 
-    /// Between each two neighbours, among them the largest and what would follow it: the middle goes to the even one, and
-    /// the closest float64 on either side of the middle to the closer one.
+    /// For each pair of neighbors, including the largest number and its successor: the midpoint
+    /// rounds to even, and the float64 on either side of the midpoint rounds to the closer
+    /// neighbor.
     fn rounds_to_nearest_even<T: Element>(
         limit: u16,
         limit_value: f64,

@@ -1,22 +1,23 @@
-//! out = A + B, element by element.
+//! out = A + B, elementwise.
 
 use rayon::prelude::*;
 
-use super::block::{Block, regions};
-use super::epilogue::{Scratch, store};
+use super::epilogue::{EpilogueScratch, store_region};
+use super::scratch::{ScratchMatrix, regions};
 use crate::epilogue::BoundEpilogue;
 use crate::problem::{ElementwiseProblem, Problem};
 
 /// # Safety
-/// As for [`run`](super::run), and the types are ones that [`adds`](super::adds).
+/// As for [`run`](super::run). [`adds`](super::adds) holds for the types.
 pub unsafe fn add(problem: &ElementwiseProblem, epilogue: Option<&BoundEpilogue>) {
     let ElementwiseProblem { a, b, out } = problem;
     let accumulator = Problem::Elementwise(*problem).accumulator();
     let integers = a.dtype.is_integer() && b.dtype.is_integer();
     regions(out.shape, 32, 1024).for_each_init(
-        <(Block, Block, Scratch)>::default,
+        <(ScratchMatrix, ScratchMatrix, EpilogueScratch)>::default,
         |(left, right, scratch), region| {
-            // SAFETY: regions lie within the shape that the views share, and the types are known.
+            // SAFETY: regions lie within the shape that the views share, and the types are
+            // supported.
             unsafe {
                 left.load(a, &region);
                 right.load(b, &region);
@@ -28,8 +29,8 @@ pub unsafe fn add(problem: &ElementwiseProblem, epilogue: Option<&BoundEpilogue>
                     left.values[at] += term;
                 }
             }
-            // SAFETY: as above, and no two regions of an output meet.
-            unsafe { store(left, accumulator, epilogue, out, &region, integers, scratch) };
+            // SAFETY: as above; regions of the output are disjoint.
+            unsafe { store_region(left, accumulator, epilogue, out, &region, integers, scratch) };
         },
     );
 }

@@ -1,53 +1,55 @@
-//! Epilogues behind the reference's sums: the same graph that becomes a GPU's functor, node by node over a block.
+//! Epilogues on the CPU: evaluates the graph that generates the GPU functor, node by node over a
+//! region.
 //!
-//! Each operation is computed in float64 and rounded to the type that it has on a GPU: float32, float64 behind a float64
-//! accumulator, int32 that wraps. For `+ - * /` and square roots that is float32 arithmetic to the bit; for the others it
-//! is the float32 closest to what is right.
+//! Each operation is computed in float64 and rounded to its type on a GPU: float32, float64 behind
+//! a float64 accumulator, or wrapping int32. For `+ - * /` and square roots this equals float32
+//! arithmetic; for other functions it is the float32 nearest to the exact result.
 
 use std::ops::Range;
 
-use super::block::{Block, Region};
 use super::element::{Element, with_element};
+use super::scratch::{Region, ScratchMatrix};
 use crate::epilogue::{
     Binary, BoundEpilogue, Comparison, Fold, Id, Kind, Node, Unary, Value, compute_type,
 };
 use crate::operand::{DType, View};
 
-/// Memory for values, kept from one block to the next.
+/// Buffers that are reused from region to region.
 #[derive(Default)]
-pub struct Scratch {
-    /// Of each node, row-major.
+pub struct EpilogueScratch {
+    /// The values of each node, row-major.
     nodes: Vec<Vec<f64>>,
-    operand: Block,
-    result: Block,
+    operand: ScratchMatrix,
+    result: ScratchMatrix,
 }
 
-/// What one region contributes to the outputs that are reduced: for each of them a block with one row, one column, or one element.
-pub type Partial = Vec<Block>;
+/// The partials of one region: for each reduced output one row, one column or one element.
+pub type Partial = Vec<ScratchMatrix>;
 
-/// Writes sums to a region of the output, by way of the epilogue if there is one. `wrap`: they are integers, of which an int32
-/// holds the low bits. Outputs that are reduced are left to [`finish`], which takes what is returned for all regions.
+/// Writes sums to a region of the output, through the epilogue if there is one. Returns the
+/// partials of reduced outputs, which [`store_reductions`] combines. `wrap`: the sums are integers;
+/// store their low 32 bits.
 ///
 /// # Safety
-/// As for [`Block::store`], for the output as well as for the epilogue's tensors.
-pub unsafe fn store(
-    sums: &Block,
+/// As for [`ScratchMatrix::store`], for the output and for the epilogue's tensors.
+pub unsafe fn store_region(
+    sums: &ScratchMatrix,
     accumulator: DType,
     epilogue: Option<&BoundEpilogue>,
     out: &View,
     region: &Region,
     wrap: bool,
-    scratch: &mut Scratch,
+    scratch: &mut EpilogueScratch,
 ) -> Partial {
     let Some(bound) = epilogue else {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { sums.store(out, region, wrap) };
         return Partial::new();
     };
     let graph = &bound.epilogue.graph;
     let kinds = bound.epilogue.kinds(accumulator);
     let double = compute_type(accumulator) == DType::F64;
-    let round = |kind: Kind, value: f64| rounded(kind, double, value);
+    let round = |kind: Kind, value: f64| round_to_kind(kind, double, value);
     let (rows, columns) = (sums.rows, sums.columns);
     let used = graph.used();
     scratch.nodes.resize_with(graph.nodes.len(), Vec::new);
@@ -65,7 +67,7 @@ pub unsafe fn store(
             Node::Input(input) => match &bound.inputs[input as usize] {
                 Value::Scalar(number) => values.resize(rows * columns, round(kind, *number)),
                 Value::Tensor(view) => {
-                    // SAFETY: the caller's; an input has the output's shape, so the region is within it.
+                    // SAFETY: guaranteed by the caller; the input has the output's shape.
                     unsafe { scratch.operand.load(view, region) };
                     values.extend(
                         elements(&scratch.operand, rows, columns).map(|value| round(kind, value)),
@@ -88,9 +90,10 @@ pub unsafe fn store(
             Node::Compare(comparison, left, right) => {
                 let common = kinds[left as usize].max(kinds[right as usize]);
                 let pairs = as_common(left, common).zip(as_common(right, common));
-                values.extend(
-                    pairs.map(|(left, right)| f64::from(u8::from(holds(comparison, left, right)))),
-                );
+                values
+                    .extend(pairs.map(|(left, right)| {
+                        f64::from(u8::from(compare(comparison, left, right)))
+                    }));
             }
             Node::Select { condition, yes, no } => {
                 let choices = of(condition).iter().zip(of(yes)).zip(of(no));
@@ -107,17 +110,17 @@ pub unsafe fn store(
         scratch.nodes[at] = values;
     }
     let mut partial = Partial::new();
-    // An output may be the same tensor as an input, but all inputs have been read by now.
+    // An output may alias an input: all inputs have been read by now.
     for (at, (output, view)) in graph.outputs.iter().zip(&bound.outputs).enumerate() {
         if let Some((fold, _)) = output.fold {
             let values = &scratch.nodes[output.node as usize];
-            partial.push(folded(fold, bound.epilogue.reduced[at], values, rows, columns));
+            partial.push(reduce_region(fold, bound.epilogue.reduced[at], values, rows, columns));
             continue;
         }
         let result = &mut scratch.result;
         result.clear(rows, columns);
         result.values.copy_from_slice(&scratch.nodes[output.node as usize]);
-        // SAFETY: the caller's; every output has the shape of the main one.
+        // SAFETY: guaranteed by the caller; every output has the shape of the main output.
         unsafe {
             result.store(
                 view.as_ref().unwrap_or(out),
@@ -129,23 +132,23 @@ pub unsafe fn store(
     partial
 }
 
-/// A region's values reduced along its rows' or its columns' direction, or both.
-fn folded(
+/// Reduces a region's values along m, along n or along both.
+fn reduce_region(
     fold: Fold,
     [_, along_m, along_n]: [bool; 3],
     values: &[f64],
     rows: usize,
     columns: usize,
-) -> Block {
-    let mut block = Block::default();
-    block.clear(if along_m { 1 } else { rows }, if along_n { 1 } else { columns });
-    block.values.fill(identity(fold));
+) -> ScratchMatrix {
+    let mut matrix = ScratchMatrix::default();
+    matrix.clear(if along_m { 1 } else { rows }, if along_n { 1 } else { columns });
+    matrix.values.fill(identity(fold));
     for (index, value) in values.iter().enumerate() {
         let (row, column) = (index / columns, index % columns);
-        let at = block.index(if along_m { 0 } else { row }, if along_n { 0 } else { column });
-        block.values[at] = combined(fold, block.values[at], *value);
+        let at = matrix.index(if along_m { 0 } else { row }, if along_n { 0 } else { column });
+        matrix.values[at] = combine(fold, matrix.values[at], *value);
     }
-    block
+    matrix
 }
 
 fn identity(fold: Fold) -> f64 {
@@ -155,19 +158,19 @@ fn identity(fold: Fold) -> f64 {
     }
 }
 
-/// In float64, where sums of integers are exact as long as memory holds their terms.
-fn combined(fold: Fold, x: f64, y: f64) -> f64 {
+/// Combines in float64, where sums of int32 values are exact.
+fn combine(fold: Fold, x: f64, y: f64) -> f64 {
     match fold {
         Fold::Sum => x + y,
         Fold::Maximum => maximum(x, y),
     }
 }
 
-/// Writes the outputs that are reduced, from what all regions of the output contributed, in their order.
+/// Writes the reduced outputs. Combines the partials in the order of the regions.
 ///
 /// # Safety
-/// As for [`Block::store`], for the epilogue's outputs.
-pub unsafe fn finish(
+/// As for [`ScratchMatrix::store`], for the epilogue's outputs.
+pub unsafe fn store_reductions(
     epilogue: Option<&BoundEpilogue>,
     accumulator: DType,
     partials: &[(Region, Partial)],
@@ -188,33 +191,34 @@ pub unsafe fn finish(
                 |along: bool, range: &Range<i64>| if along { 0 } else { range.start as usize };
             let batch = if along_batch { 0 } else { region.batch as usize };
             let (row, column) = (start(along_m, &region.rows), start(along_n, &region.columns));
-            let block = &partial[at];
-            for (index, value) in block.values.iter().enumerate() {
-                let (down, across) = (index / block.columns, index % block.columns);
+            let matrix = &partial[at];
+            for (index, value) in matrix.values.iter().enumerate() {
+                let (down, across) = (index / matrix.columns, index % matrix.columns);
                 let total = &mut totals[(batch * m + row + down) * n + column + across];
-                *total = combined(fold, *total, *value);
+                *total = combine(fold, *total, *value);
             }
         }
-        let mut block = Block::default();
+        let mut matrix = ScratchMatrix::default();
         for batch in 0..batches {
-            block.clear(m, n);
-            block.values.copy_from_slice(&totals[batch * m * n..][..m * n]);
+            matrix.clear(m, n);
+            matrix.values.copy_from_slice(&totals[batch * m * n..][..m * n]);
             let region =
                 Region { batch: batch as i64, rows: 0..view.shape[1], columns: 0..view.shape[2] };
-            // SAFETY: the caller's; the region is all of a matrix of the view.
-            unsafe { block.store(view, &region, wrap) };
+            // SAFETY: guaranteed by the caller; the region covers a matrix of the view.
+            unsafe { matrix.store(view, &region, wrap) };
         }
     }
 }
 
-/// The elements of a block, row by row.
-fn elements(block: &Block, rows: usize, columns: usize) -> impl Iterator<Item = f64> + '_ {
-    (0..rows)
-        .flat_map(move |row| (0..columns).map(move |column| block.values[block.index(row, column)]))
+/// The elements of a matrix, row by row.
+fn elements(matrix: &ScratchMatrix, rows: usize, columns: usize) -> impl Iterator<Item = f64> + '_ {
+    (0..rows).flat_map(move |row| {
+        (0..columns).map(move |column| matrix.values[matrix.index(row, column)])
+    })
 }
 
-/// A value as one of this kind.
-fn rounded(kind: Kind, double: bool, value: f64) -> f64 {
+/// The value converted to a kind.
+fn round_to_kind(kind: Kind, double: bool, value: f64) -> f64 {
     match kind {
         Kind::Float if double => value,
         Kind::Float => f64::from(value as f32),
@@ -234,7 +238,7 @@ fn unary(operation: Unary, x: f64) -> f64 {
         Unary::Sigmoid => 1.0 / (1.0 + (-x).exp()),
         Unary::Tanh => x.tanh(),
         Unary::Silu => x / (1.0 + (-x).exp()),
-        // Below -40 the second factor is 0, and minus infinity would make no number of that.
+        // Below -40 the second factor is 0. The clamp avoids 0 * infinity.
         Unary::Gelu => 0.5 * maximum(x, -40.0) * libm::erfc(-x * std::f64::consts::FRAC_1_SQRT_2),
         Unary::GeluTanh => {
             let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
@@ -253,11 +257,12 @@ fn binary(operation: Binary, kind: Kind, double: bool, x: f64, y: f64) -> f64 {
             Binary::Multiply => x.wrapping_mul(y),
             Binary::Maximum => x.max(y),
             Binary::Minimum => x.min(y),
-            // A quotient is a float.
+            // Unreachable: quotients are floats.
             Binary::Divide => 0,
         });
     }
-    // Rounding a float64 result of float32 operands gives what float32 arithmetic would: it has more than twice the bits.
+    // float64 has more than twice float32's precision, so rounding the float64 result of float32
+    // operands equals float32 arithmetic.
     let value = match operation {
         Binary::Add => x + y,
         Binary::Subtract => x - y,
@@ -266,10 +271,10 @@ fn binary(operation: Binary, kind: Kind, double: bool, x: f64, y: f64) -> f64 {
         Binary::Maximum => maximum(x, y),
         Binary::Minimum => minimum(x, y),
     };
-    rounded(kind, double, value)
+    round_to_kind(kind, double, value)
 }
 
-/// NaN where either is, as torch has it; Rust's `f64::max` drops NaN.
+/// NaN if either operand is NaN, as in torch. Rust's `f64::max` ignores NaN.
 fn maximum(x: f64, y: f64) -> f64 {
     if x > y || x.is_nan() { x } else { y }
 }
@@ -278,7 +283,7 @@ fn minimum(x: f64, y: f64) -> f64 {
     if x < y || x.is_nan() { x } else { y }
 }
 
-fn holds(comparison: Comparison, x: f64, y: f64) -> bool {
+fn compare(comparison: Comparison, x: f64, y: f64) -> bool {
     match comparison {
         Comparison::Less => x < y,
         Comparison::LessEqual => x <= y,

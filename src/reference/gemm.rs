@@ -1,37 +1,39 @@
-//! out = A @ B, one matrix, a batch of them or a group.
+//! out = A @ B, for one pair of matrices, a batch or groups.
 
 use rayon::prelude::*;
 
 use super::ReferenceError;
-use super::block::{Block, Region, regions};
-use super::epilogue::{Scratch, finish, store};
+use super::epilogue::{EpilogueScratch, store_reductions, store_region};
+use super::scratch::{Region, ScratchMatrix, regions};
 use crate::epilogue::BoundEpilogue;
 use crate::operand::{DType, View};
 use crate::problem::{GemmProblem, GroupedGemmProblem};
 
-/// Rows and columns of the output that are computed at once: large enough for decoding to cost little beside the
-/// product, small enough to keep many cores busy.
+/// Rows and columns per region of the output: large enough to amortize decoding, small enough to
+/// occupy many cores.
 const TILE: i64 = 128;
 
-/// How much of K is decoded at once.
+/// Extent of K that is decoded at once.
 const DEPTH: i64 = 1024;
 
 /// # Safety
-/// As for [`run`](super::run), and the types are ones that [`multiplies`](super::multiplies).
+/// As for [`run`](super::run). [`multiplies`](super::multiplies) holds for the types.
 pub unsafe fn multiply(problem: &GemmProblem, epilogue: Option<&BoundEpilogue>) {
     let GemmProblem { a, b, out, accumulator } = problem;
     let integers = a.dtype.is_integer() && b.dtype.is_integer();
-    // A product of 8-bit integers is below 2^16, so that their sums stay exact in float64 for any K that fits in memory.
+    // Products of 8-bit integers are below 2^16: float64 sums stay exact for any K that fits in
+    // memory.
     let wide = integers && (a.dtype == DType::I32 || b.dtype == DType::I32);
     let accumulate = if wide { accumulate_wrapping } else { accumulate };
     let partials = regions(out.shape, TILE, TILE).map_init(
-        <([Block; 3], Scratch)>::default,
+        <([ScratchMatrix; 3], EpilogueScratch)>::default,
         |([left, right, sum], scratch), region| {
             let Region { batch, rows, columns } = &region;
             sum.clear((rows.end - rows.start) as usize, (columns.end - columns.start) as usize);
             for start in (0..problem.k()).step_by(DEPTH as usize) {
                 let depth = start..(start + DEPTH).min(problem.k());
-                // SAFETY: rows, columns and depth lie within the extents that the operands share, and the types are known.
+                // SAFETY: rows, columns and depth lie within the operands' common extents, and the
+                // types are supported.
                 unsafe {
                     left.load(
                         a,
@@ -41,9 +43,10 @@ pub unsafe fn multiply(problem: &GemmProblem, epilogue: Option<&BoundEpilogue>) 
                 }
                 accumulate(left, right, sum);
             }
-            // SAFETY: as above, and no two regions of an output meet.
-            let partial =
-                unsafe { store(sum, *accumulator, epilogue, out, &region, integers, scratch) };
+            // SAFETY: as above; regions of the output are disjoint.
+            let partial = unsafe {
+                store_region(sum, *accumulator, epilogue, out, &region, integers, scratch)
+            };
             (region, partial)
         },
     );
@@ -51,16 +54,16 @@ pub unsafe fn multiply(problem: &GemmProblem, epilogue: Option<&BoundEpilogue>) 
         bound.epilogue.graph.outputs.iter().any(|output| output.fold.is_some())
     });
     if reduces {
-        // SAFETY: the caller's.
-        unsafe { finish(epilogue, *accumulator, &partials.collect::<Vec<_>>()) };
+        // SAFETY: guaranteed by the caller.
+        unsafe { store_reductions(epilogue, *accumulator, &partials.collect::<Vec<_>>()) };
     } else {
         partials.for_each(drop);
     }
 }
 
 /// sum += left @ right in float64.
-fn accumulate(left: &Block, right: &Block, sum: &mut Block) {
-    // SAFETY: the extents are those of the blocks, and the strides stay within their values.
+fn accumulate(left: &ScratchMatrix, right: &ScratchMatrix, sum: &mut ScratchMatrix) {
+    // SAFETY: the extents are those of the matrices, and the strides stay within their values.
     unsafe {
         matrixmultiply::dgemm(
             sum.rows,
@@ -81,9 +84,10 @@ fn accumulate(left: &Block, right: &Block, sum: &mut Block) {
     }
 }
 
-/// sum += left @ right for int32 values held in float64, which could not hold their products: modulo 2^32.
-fn accumulate_wrapping(left: &Block, right: &Block, sum: &mut Block) {
-    let integer = |block: &Block, row, column| block.values[block.index(row, column)] as i32;
+/// sum += left @ right modulo 2^32, for int32 values whose products exceed float64's precision.
+fn accumulate_wrapping(left: &ScratchMatrix, right: &ScratchMatrix, sum: &mut ScratchMatrix) {
+    let integer =
+        |matrix: &ScratchMatrix, row, column| matrix.values[matrix.index(row, column)] as i32;
     for row in 0..sum.rows {
         for depth in 0..left.columns {
             let factor = integer(left, row, depth);
@@ -103,14 +107,16 @@ pub unsafe fn multiply_groups(
     epilogue: Option<&BoundEpilogue>,
 ) -> Result<(), ReferenceError> {
     let GroupedGemmProblem { a, b, out, accumulator, .. } = *problem;
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     let ends = unsafe { read_offsets(problem) }?;
     let starts = std::iter::once(0).chain(ends.iter().copied());
     let groups: Vec<_> = starts.zip(&ends).enumerate().collect();
     groups.into_par_iter().for_each(|(group, (start, end))| {
-        let rows =
-            |view: &View| View { shape: [1, end - start, view.shape[2]], ..skip(view, 1, start) };
-        let b = View { shape: [1, b.shape[1], b.shape[2]], ..skip(&b, 0, group as i64) };
+        let rows = |view: &View| View {
+            shape: [1, end - start, view.shape[2]],
+            ..starting_at(view, 1, start)
+        };
+        let b = View { shape: [1, b.shape[1], b.shape[2]], ..starting_at(&b, 0, group as i64) };
         let epilogue = epilogue.map(|bound| bound.map_views(rows));
         // SAFETY: a group is a part of each operand, and groups share no row of the output.
         unsafe {
@@ -123,19 +129,19 @@ pub unsafe fn multiply_groups(
     Ok(())
 }
 
-/// The end row of each group, found to rise from 0 to at most the number of rows.
+/// The end row of each group. Checks that the offsets do not decrease and stay within A's rows.
 ///
 /// # Safety
-/// The offsets can be read.
+/// The offsets are readable.
 unsafe fn read_offsets(problem: &GroupedGemmProblem) -> Result<Vec<i64>, ReferenceError> {
     let (offsets, groups, rows) = (&problem.offsets, problem.groups(), problem.a.shape[1]);
     if !problem.offsets_fit() {
         return Err(ReferenceError::OffsetsLength { offsets: offsets.shape[2], groups });
     }
-    let mut block = Block::default();
-    // SAFETY: the caller's; offsets are int32 by construction of the problem.
-    unsafe { block.load(offsets, &Region { batch: 0, rows: 0..1, columns: 0..groups }) };
-    let ends: Vec<i64> = block.values.iter().map(|end| *end as i64).collect();
+    let mut matrix = ScratchMatrix::default();
+    // SAFETY: guaranteed by the caller; the problem's check ensures int32 offsets.
+    unsafe { matrix.load(offsets, &Region { batch: 0, rows: 0..1, columns: 0..groups }) };
+    let ends: Vec<i64> = matrix.values.iter().map(|end| *end as i64).collect();
     let mut start = 0;
     for (group, end) in (0..).zip(ends.iter().copied()) {
         if end < start || end > rows {
@@ -146,7 +152,7 @@ unsafe fn read_offsets(problem: &GroupedGemmProblem) -> Result<Vec<i64>, Referen
     Ok(ends)
 }
 
-/// The view from the given index of one dimension on.
-fn skip(view: &View, dim: usize, index: i64) -> View {
+/// The view from `index` of one dimension on.
+fn starting_at(view: &View, dim: usize, index: i64) -> View {
     View { data: view.data + (index * view.stride[dim] * view.dtype.bytes()) as u64, ..*view }
 }

@@ -1,11 +1,11 @@
-//! Every type and layout against naive loops over the same operands, in arithmetic that is exact.
+//! Compares every type and layout with naive loops over the same operands, in exact arithmetic.
 
 use std::ops::Range;
 
 use super::element::{Element, with_element};
 use super::*;
-use crate::operand::View;
-use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem};
+use crate::operand::{DType, Device, View};
+use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, Problem};
 
 /// SplitMix64.
 struct Random(u64);
@@ -23,10 +23,10 @@ impl Random {
     }
 }
 
-/// A tensor with gaps around and between its elements, whose bytes start out random.
+/// A tensor with gaps around and between its elements. All bytes start out random.
 struct Tensor {
     bytes: Vec<u8>,
-    /// Of the first element.
+    /// The offset of the first element, in bytes.
     origin: usize,
     dtype: DType,
     shape: [i64; 3],
@@ -49,7 +49,7 @@ impl Tensor {
         tensor
     }
 
-    /// Of a layout that an output can have, or any where `input`.
+    /// A random layout that an output can have; with `input`, also broadcast and overlapping ones.
     fn random(random: &mut Random, dtype: DType, shape: [i64; 3], input: bool) -> Tensor {
         let [l, m, n] = shape;
         let mut layouts = vec![
@@ -94,20 +94,24 @@ impl Tensor {
 
     fn get(&self, index: [i64; 3]) -> f64 {
         let bytes = &self.bytes[self.place(index)];
-        with_element!(self.dtype, T => unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }.decode())
+        with_element!(self.dtype, T => {
+            unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }.decode()
+        })
     }
 
     fn set(&mut self, index: [i64; 3], value: f64) {
         let place = self.place(index);
         let bytes = &mut self.bytes[place];
-        with_element!(self.dtype, T => unsafe { bytes.as_mut_ptr().cast::<T>().write_unaligned(T::encode(value)) });
+        with_element!(self.dtype, T => unsafe {
+            bytes.as_mut_ptr().cast::<T>().write_unaligned(T::encode(value))
+        });
     }
 
     fn fill(&mut self, mut value: impl FnMut() -> f64) {
         self.indices().for_each(|index| self.set(index, value()));
     }
 
-    /// A copy with its elements set to what is exactly right. `integers`: both inputs are.
+    /// A copy with its elements set to the exact result. `integers`: both inputs are integers.
     fn with(&self, integers: bool, value: impl Fn([i64; 3]) -> Exact) -> Tensor {
         let mut copy = Tensor { bytes: self.bytes.clone(), ..*self };
         for index in self.indices() {
@@ -118,7 +122,7 @@ impl Tensor {
     }
 }
 
-/// One result in both arithmetics; float64 is exact for the floats that tensors here are filled with.
+/// One result in both arithmetics. float64 is exact for the values of these tensors.
 #[derive(Default)]
 struct Exact {
     float: f64,
@@ -135,7 +139,7 @@ fn product(a: &Tensor, b: &Tensor, [l, m, n]: [i64; 3]) -> Exact {
     })
 }
 
-/// Runs a GEMM and compares every byte of the output's memory, gaps included.
+/// Runs a GEMM and compares every byte of the output's buffer, gaps included.
 fn check_gemm(a: &Tensor, b: &Tensor, out: &Tensor, accumulator: DType) {
     let integers = a.dtype.is_integer() && b.dtype.is_integer();
     let expected = out.with(integers, |index| product(a, b, index));
@@ -169,7 +173,8 @@ fn gemm_of_all_types_layouts_and_extents() {
             }
         }
     }
-    // Float pairs, float with integer either way, each by six outputs and two accumulators; float16's third; integers.
+    // Float pairs, float with integer either way, each with six outputs and two accumulators;
+    // float16's third accumulator; integers.
     assert_eq!(combinations, (36 + 2 * 18) * 6 * 2 + 6 + 9 * 7);
 }
 

@@ -1,4 +1,4 @@
-//! Blocks: rectangles of an operand, decoded to float64 on the way in and rounded to the operand's type on the way out.
+//! Scratch matrices: regions of an operand, decoded to float64 on load and rounded on store.
 
 use std::ops::Range;
 
@@ -15,8 +15,9 @@ pub struct Region {
     pub columns: Range<i64>,
 }
 
-/// All regions of at most `rows` by `columns` that together make up `shape`, to be worked on in parallel. The cut depends on
-/// nothing but the arguments, so that results do not depend on the number of threads.
+/// The regions of at most `rows` by `columns` that cover `shape`, as a parallel iterator. The
+/// partition depends on the arguments alone, so that results do not depend on the number of
+/// threads.
 pub fn regions(
     shape: [i64; 3],
     rows: i64,
@@ -35,9 +36,9 @@ pub fn regions(
     })
 }
 
-/// A float64 matrix in scratch memory, kept from one region to the next.
+/// A float64 matrix whose buffer is reused from region to region.
 #[derive(Default)]
-pub struct Block {
+pub struct ScratchMatrix {
     pub values: Vec<f64>,
     pub rows: usize,
     pub columns: usize,
@@ -45,8 +46,8 @@ pub struct Block {
     pub column_stride: isize,
 }
 
-impl Block {
-    /// Becomes a row-major matrix of zeros.
+impl ScratchMatrix {
+    /// Resizes to a row-major matrix of zeros.
     pub fn clear(&mut self, rows: usize, columns: usize) {
         self.values.clear();
         self.values.resize(rows * columns, 0.0);
@@ -54,67 +55,72 @@ impl Block {
         (self.row_stride, self.column_stride) = (columns as isize, 1);
     }
 
-    /// Becomes a region of an operand, in the order in which that lies in memory.
+    /// Loads a region of an operand, in its order in memory.
     ///
     /// # Safety
-    /// The region is within the view, whose elements are live memory of a type other than `Other`.
+    /// The region is within the view, whose elements are live memory of a supported type.
     pub unsafe fn load(&mut self, view: &View, region: &Region) {
         let (start, row, column) = axes(view, region);
         (self.rows, self.columns) = (row.extent, column.extent);
-        let by_rows = lies_by_rows(row, column);
+        let by_rows = is_row_major(row, column);
         let (outer, inner) = if by_rows { (row, column) } else { (column, row) };
         (self.row_stride, self.column_stride) =
             if by_rows { (inner.extent as isize, 1) } else { (1, inner.extent as isize) };
         self.values.clear();
-        // SAFETY: the caller's; the axes step through nothing but the region.
-        with_element!(view.dtype, T => unsafe { gather::<T>(start, outer, inner, &mut self.values) })
+        // SAFETY: guaranteed by the caller; the axes stay within the region.
+        with_element!(view.dtype, T => unsafe {
+            gather::<T>(start, outer, inner, &mut self.values)
+        })
     }
 
-    /// Where `values` holds an element.
+    /// The index of an element in `values`.
     pub fn index(&self, row: usize, column: usize) -> usize {
         row * self.row_stride as usize + column * self.column_stride as usize
     }
 
-    /// Writes the matrix to a region of an operand. `wrap`: the values are integers, of which an int32 holds the low bits.
+    /// Stores the matrix to a region of an operand. `wrap`: the values are integers; store their
+    /// low 32 bits.
     ///
     /// # Safety
-    /// As for [`Block::load`], with as many rows and columns as the block has, and nobody else uses that region.
+    /// As for [`ScratchMatrix::load`]. The region has the matrix's extents and no concurrent users.
     pub unsafe fn store(&self, view: &View, region: &Region, wrap: bool) {
         let (start, row, column) = axes(view, region);
         let down = (row, self.row_stride);
         let across = (column, self.column_stride);
         let (outer, inner) =
-            if lies_by_rows(row, column) { (down, across) } else { (across, down) };
-        // SAFETY: the caller's; the axes step through nothing but the region.
+            if is_row_major(row, column) { (down, across) } else { (across, down) };
+        // SAFETY: guaranteed by the caller; the axes stay within the region.
         with_element!(view.dtype, T => unsafe {
             match wrap {
-                true => scatter::<T>(start, outer, inner, &self.values, |sum| T::encode(f64::from(wrap_to_i32(sum)))),
+                true => scatter::<T>(start, outer, inner, &self.values, |sum| {
+                    T::encode(f64::from(wrap_to_i32(sum)))
+                }),
                 false => scatter::<T>(start, outer, inner, &self.values, T::encode),
             }
         })
     }
 }
 
-/// The low 32 bits of a whole number below 2^63.
+/// The low 32 bits of an integer below 2^63.
 fn wrap_to_i32(whole: f64) -> i32 {
     whole as i64 as i32
 }
 
-/// One dimension of a region: how many elements, and how far apart in memory.
+/// One dimension of a region: extent, and stride in elements.
 #[derive(Clone, Copy)]
 struct Axis {
     extent: usize,
     stride: isize,
 }
 
-/// Whether stepping through the elements row by row is the order of memory. A dimension without steps has no say.
-fn lies_by_rows(row: Axis, column: Axis) -> bool {
+/// Whether rows are the outer dimension in memory. A dimension without steps does not matter.
+fn is_row_major(row: Axis, column: Axis) -> bool {
     let step =
         |axis: Axis| if axis.extent == 1 || axis.stride == 0 { isize::MAX } else { axis.stride };
     step(column) <= step(row)
 }
 
-/// Where a region starts, and its rows and columns.
+/// The address of a region, and its axes.
 fn axes(view: &View, region: &Region) -> (u64, Axis, Axis) {
     let first = [region.batch, region.rows.start, region.columns.start];
     let offset: i64 = first.iter().zip(view.stride).map(|(index, stride)| index * stride).sum();
@@ -126,29 +132,30 @@ fn axes(view: &View, region: &Region) -> (u64, Axis, Axis) {
     (start, axis(&region.rows, view.stride[1]), axis(&region.columns, view.stride[2]))
 }
 
-/// Appends the decoded elements, `inner` running fastest.
+/// Appends the decoded elements; `inner` varies fastest.
 ///
 /// # Safety
-/// Every element that the axes reach from `start` can be read.
+/// Every element that the axes reach from `start` is readable.
 unsafe fn gather<T: Element>(start: u64, outer: Axis, inner: Axis, values: &mut Vec<f64>) {
     let start: *const T = std::ptr::with_exposed_provenance(start as usize);
     for line in 0..outer.extent as isize {
-        // SAFETY: within the region by the caller's word. Unaligned, because a NumPy field of packed records can be.
+        // SAFETY: the caller keeps the axes within live memory. Unaligned, since fields of NumPy
+        // records may be.
         let at = |index: isize| unsafe {
             start.offset(line * outer.stride + index).read_unaligned().decode()
         };
         match inner.stride {
-            // Of its own, for the compiler to see that it can be vectorized.
+            // A separate arm, so that the compiler vectorizes it.
             1 => values.extend((0..inner.extent as isize).map(at)),
             stride => values.extend((0..inner.extent as isize).map(|index| at(index * stride))),
         }
     }
 }
 
-/// Writes `values` to the elements; each axis comes with the stride that it has in `values`.
+/// Writes `values` to the elements; each axis is paired with its stride in `values`.
 ///
 /// # Safety
-/// Every element that the axes reach from `start` can be written.
+/// Every element that the axes reach from `start` is writable.
 unsafe fn scatter<T: Element>(
     start: u64,
     (outer, outer_step): (Axis, isize),
@@ -160,7 +167,7 @@ unsafe fn scatter<T: Element>(
     for line in 0..outer.extent as isize {
         for index in 0..inner.extent as isize {
             let value = values[(line * outer_step + index * inner_step) as usize];
-            // SAFETY: within the region by the caller's word.
+            // SAFETY: the caller keeps the axes within live memory.
             unsafe {
                 start
                     .offset(line * outer.stride + index * inner.stride)

@@ -1,0 +1,145 @@
+//! The programs of kernels: from memory, from disk, or compiled by NVRTC.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use super::nvrtc::{Compiled, Task};
+use super::program::{ENTRY, PACK_ENTRY, REDUCE_ENTRY};
+use super::{Architecture, CompileError, Nvrtc, Program, cache, source};
+use crate::kernel::Kernel;
+
+/// The program of a kernel for a compute capability: from memory, from disk, or compiled by NVRTC.
+///
+/// The program cache in memory:
+///
+/// - Key: the kernel (configuration, element types, epilogue) and the architecture.
+/// - Owner: this function.
+/// - Lifetime: the process.
+/// - Invalidation: none. The key determines the program, since one process uses one NVRTC.
+pub fn compile(kernel: &Kernel, cc: u32) -> Result<Arc<Program>, CompileError> {
+    type Programs = HashMap<(Kernel, Architecture), Arc<Program>>;
+    static MEMORY: Mutex<Option<Programs>> = Mutex::new(None);
+    let nvrtc = Nvrtc::get()?;
+    let architecture = nvrtc.architecture_for(cc)?;
+    if kernel.runs_on_gpu() && !kernel.runs_on(cc) {
+        return Err(CompileError::WrongChip { kernel: kernel.name(), cc, chips: kernel.chips() });
+    }
+    let lookup = (*kernel, architecture);
+    let lock = || MEMORY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(program) = lock().get_or_insert_default().get(&lookup) {
+        return Ok(program.clone());
+    }
+    // Without the lock: threads that compile the same kernel waste a compilation and block nobody
+    // else.
+    let program = Arc::new(compile_uncached(kernel, architecture, nvrtc)?);
+    Ok(lock().get_or_insert_default().entry(lookup).or_insert(program).clone())
+}
+
+fn compile_uncached(
+    kernel: &Kernel,
+    architecture: Architecture,
+    nvrtc: &Nvrtc,
+) -> Result<Program, CompileError> {
+    let name = kernel.name();
+    let Some(text) = source::source(kernel) else { return Err(CompileError::NotCompiled(name)) };
+    let program = Program {
+        base: Kernel { epilogue: None, ..*kernel }.name(),
+        epilogue: kernel.epilogue.cloned(),
+        shared_bytes: kernel.shared_bytes(),
+        ..Program::uncompiled(name, ENTRY, text, architecture, nvrtc.version())
+    };
+    // Companions compile in parallel. Few kernels have new ones, so most are cached already. The
+    // threads are not from a pool: a forked child inherits the pool without its threads.
+    let [pack, reduce] = companions(kernel);
+    std::thread::scope(|scope| {
+        let others = [pack, reduce].map(|text| {
+            text.map(|text| scope.spawn(|| compile_companion(text, architecture, nvrtc)))
+        });
+        let program = compile_or_load(program, nvrtc);
+        let joined = others.map(|thread| {
+            thread
+                .map(|thread| {
+                    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+                .transpose()
+        });
+        let [pack, reduce] = joined;
+        Ok(Program { pack: pack?, reduce: reduce?, ..program? })
+    })
+}
+
+/// A companion program's name, entry and source.
+type Companion = (&'static str, &'static str, String);
+
+/// The companions of a kernel: the program that packs operands, and the one that finishes
+/// reductions.
+fn companions(kernel: &Kernel) -> [Option<Companion>; 2] {
+    let reductions = kernel.reductions();
+    [
+        kernel.packs().then(|| ("pack", PACK_ENTRY, source::pack(kernel.types.a.bytes()))),
+        (!reductions.is_empty()).then(|| ("reduce", REDUCE_ENTRY, source::reduce(&reductions))),
+    ]
+}
+
+fn compile_companion(
+    (name, entry, text): Companion,
+    architecture: Architecture,
+    nvrtc: &Nvrtc,
+) -> Result<Arc<Program>, CompileError> {
+    type Programs = HashMap<(String, Architecture), Arc<Program>>;
+    static MEMORY: Mutex<Option<Programs>> = Mutex::new(None);
+    let lock = || MEMORY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let key = (text, architecture);
+    if let Some(program) = lock().get_or_insert_default().get(&key) {
+        return Ok(program.clone());
+    }
+    let program =
+        Program::uncompiled(name.to_owned(), entry, key.0.clone(), architecture, nvrtc.version());
+    let program = Arc::new(compile_or_load(program, nvrtc)?);
+    Ok(lock().get_or_insert_default().entry(key).or_insert(program).clone())
+}
+
+/// Adds the machine code to a program: from disk, or compiled by NVRTC.
+fn compile_or_load(program: Program, nvrtc: &Nvrtc) -> Result<Program, CompileError> {
+    let options = program.architecture.options(nvrtc.version());
+    let key = cache::key(&program.source, &options, nvrtc.version());
+    if let Some(Program { cubin, log, .. }) = cache::load(&key) {
+        // Kernels with the same text share the file, so the names in it may be another kernel's.
+        return Ok(Program { key, cubin, log, ..program });
+    }
+    let task = Task { text: &program.source, file: "rutlass.cu", options: &options, names: &[] };
+    let Compiled { cubin, log, .. } =
+        nvrtc.compile(&task).map_err(|failure| failure.of_program(&program))?;
+    let program = Program { key, cubin, log, ..program };
+    cache::store(&program);
+    Ok(program)
+}
+
+/// Serializes a program for another process.
+pub fn to_bytes(program: &Program) -> Vec<u8> {
+    cache::encode(program)
+}
+
+/// Whether a program is what this build compiles for a kernel: same text, headers and options. The
+/// kernels of another build may declare other parameters.
+pub fn is_of(program: &Program, kernel: &Kernel) -> bool {
+    let key = |program: &Program, text: &str| {
+        cache::key(text, &program.architecture.options(program.nvrtc), program.nvrtc)
+    };
+    let own = source::source(kernel).is_some_and(|text| key(program, &text) == program.key);
+    let mut others = [&program.pack, &program.reduce].into_iter().zip(companions(kernel));
+    let same =
+        |(other, companion): (&Option<Arc<Program>>, Option<Companion>)| match (other, companion) {
+            (Some(other), Some((.., text))) => key(other, &text) == other.key,
+            (None, None) => true,
+            _ => false,
+        };
+    own && others.all(same)
+}
+
+/// Restores a program from the bytes of [`to_bytes`].
+pub fn from_bytes(bytes: &[u8]) -> Result<Arc<Program>, CompileError> {
+    cache::decode(bytes)
+        .map(Arc::new)
+        .map_err(|error| CompileError::NotAnArtifact(error.to_string()))
+}

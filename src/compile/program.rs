@@ -1,0 +1,100 @@
+//! `Program`: a compiled kernel.
+
+use std::sync::{Arc, OnceLock};
+
+use serde::{Deserialize, Serialize};
+
+use super::Architecture;
+use crate::driver::{Device, DriverError, Function, Library};
+use crate::epilogue::Epilogue;
+use crate::kernel::Kernel;
+
+/// The kernel functions: of a kernel's program, of the program that packs operands, and of the
+/// program that finishes reductions.
+pub(super) const ENTRY: &str = "rutlass_gemm";
+pub(super) const PACK_ENTRY: &str = "rutlass_pack";
+pub(super) const REDUCE_ENTRY: &str = "rutlass_reduce";
+
+/// A compiled kernel: a cubin for one architecture and what its launch needs.
+#[derive(Serialize, Deserialize)]
+pub struct Program {
+    /// The cache key. Detects files stored under another program's name.
+    pub(super) key: String,
+    /// The kernel's name, and its name without the epilogue.
+    pub kernel: String,
+    pub base: String,
+    pub epilogue: Option<Epilogue>,
+    pub architecture: Architecture,
+    pub shared_bytes: u32,
+    /// The name of the kernel function.
+    pub(super) entry: String,
+    /// The lowered name that spells a user kernel's parameter types; empty for our own kernels.
+    pub(super) signature: String,
+    /// The companions: packs operands before the kernel; finishes reductions after it.
+    pub pack: Option<Arc<Program>>,
+    pub reduce: Option<Arc<Program>>,
+    pub nvrtc: (i32, i32),
+    pub source: String,
+    /// NVRTC's warnings.
+    pub log: String,
+    pub cubin: Vec<u8>,
+    #[serde(skip)]
+    pub(super) library: OnceLock<Library>,
+}
+
+impl Program {
+    /// Loads the program and its companions, and creates the memory pool for workspace. A first
+    /// launch may then happen under stream capture.
+    pub fn load(&self, kernel: &Kernel, device: &Device) -> Result<(), DriverError> {
+        if kernel.takes_workspace() {
+            device.prepare_to_allocate()?;
+        }
+        for program in self.pack.iter().chain(&self.reduce).map(Arc::as_ref).chain([self]) {
+            program.function(device)?;
+        }
+        Ok(())
+    }
+
+    /// The kernel's function on a device. Loads the program on first use.
+    ///
+    /// The loaded library is cached per program:
+    ///
+    /// - Key: none, one library per program. The library caches one function per device.
+    /// - Owner: this program.
+    /// - Lifetime: the process, as libraries are never unloaded.
+    /// - Invalidation: none.
+    pub fn function(&self, device: &Device) -> Result<Function, DriverError> {
+        if let Some(library) = self.library.get() {
+            return library.function(device);
+        }
+        let loaded = Library::load(&self.cubin, &self.entry, self.shared_bytes, device)?;
+        self.library.get_or_init(|| loaded).function(device)
+    }
+
+    /// A program with its source text and without machine code.
+    pub(super) fn uncompiled(
+        kernel: String,
+        entry: &str,
+        source: String,
+        architecture: Architecture,
+        nvrtc: (i32, i32),
+    ) -> Program {
+        Program {
+            key: String::new(),
+            kernel,
+            base: String::new(),
+            epilogue: None,
+            architecture,
+            shared_bytes: 0,
+            entry: entry.to_owned(),
+            signature: String::new(),
+            pack: None,
+            reduce: None,
+            nvrtc,
+            source,
+            log: String::new(),
+            cubin: Vec::new(),
+            library: OnceLock::new(),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! `Epilogue`: an expression graph specialized to the types of its operands.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Fold, Graph, Input, Kind, MAIN_OUTPUT, Output, TensorType};
+use crate::operand::DType;
+
+/// A graph and the properties of its operands that the code depends on: types and known steps.
+/// Addresses, other strides and the values of scalars are launch parameters.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Epilogue {
+    pub graph: Graph,
+    /// One per input of the graph.
+    pub inputs: Vec<Input>,
+    /// One per output of the graph. D belongs to the kernel; its entry is a float32 placeholder.
+    pub outputs: Vec<TensorType>,
+    /// For each output of the graph, whether it is reduced along batch, m and n.
+    pub reduced: Vec<[bool; 3]>,
+}
+
+/// A reduced output.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reduction {
+    /// Its index among the graph's outputs.
+    pub output: usize,
+    pub fold: Fold,
+    /// Whether it is reduced along batch, m and n of the program's frame. m or n is.
+    pub along: [bool; 3],
+    /// The type of values during the reduction, and of the stored result.
+    pub compute: DType,
+    pub out: DType,
+}
+
+/// The type of an epilogue's floating-point values: float64 behind a float64 accumulator, else
+/// float32.
+pub fn compute_type(accumulator: DType) -> DType {
+    if accumulator == DType::F64 { DType::F64 } else { DType::F32 }
+}
+
+impl Epilogue {
+    /// The kind of each node behind an accumulator of this type.
+    pub fn kinds(&self, accumulator: DType) -> Vec<Kind> {
+        let of_accumulator = if accumulator.is_integer() { Kind::Integer } else { Kind::Float };
+        let inputs: Vec<Kind> = self.inputs.iter().map(|input| input.kind()).collect();
+        self.graph.kinds(of_accumulator, &inputs)
+    }
+
+    /// The reduced outputs. `transposed`: the kernel's program computes the transposed product.
+    pub fn reductions(&self, accumulator: DType, transposed: bool) -> Vec<Reduction> {
+        let kinds = self.kinds(accumulator);
+        let of = |(at, output): (usize, &Output)| {
+            let (fold, _) = output.fold.as_ref()?;
+            let [batch, m, n] = self.reduced[at];
+            let along = if transposed { [batch, n, m] } else { [batch, m, n] };
+            let float = kinds[output.node as usize] == Kind::Float;
+            let compute = if float { compute_type(accumulator) } else { DType::I32 };
+            Some(Reduction { output: at, fold: *fold, along, compute, out: self.outputs[at].dtype })
+        };
+        self.graph.outputs.iter().enumerate().filter_map(of).collect()
+    }
+
+    /// Eight hexadecimal digits that identify the epilogue in kernel names.
+    pub fn digest(&self) -> String {
+        // Serializing plain data into memory cannot fail.
+        let bytes = postcard::to_stdvec(self).unwrap_or_default();
+        blake3::hash(&bytes).to_hex()[..8].to_owned()
+    }
+}
+
+/// The outputs as expressions of the inputs, with the types of both.
+impl fmt::Display for Epilogue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.graph)?;
+        let inputs = self.graph.inputs.iter().zip(&self.inputs).map(|(name, input)| match input {
+            Input::Tensor(tensor) => format!("{name}: {tensor}"),
+            Input::Scalar(Kind::Float) => format!("{name}: a number"),
+            Input::Scalar(_) => format!("{name}: an integer"),
+        });
+        let outputs = self
+            .graph
+            .outputs
+            .iter()
+            .zip(&self.outputs)
+            .filter(|(output, _)| output.name != MAIN_OUTPUT);
+        let typed: Vec<String> = inputs
+            .chain(outputs.map(|(output, tensor)| format!("{}: {tensor}", output.name)))
+            .collect();
+        if typed.is_empty() { Ok(()) } else { write!(f, " ({})", typed.join(", ")) }
+    }
+}

@@ -1,0 +1,107 @@
+//! `Problem`: one variant for each operation.
+
+use std::borrow::Cow;
+
+use arrayvec::ArrayVec;
+
+use super::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, ProblemError};
+use crate::operand::{DType, Device, View};
+
+/// Operands, accumulator type and operation: what a kernel computes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Problem {
+    Gemm(GemmProblem),
+    GroupedGemm(GroupedGemmProblem),
+    Elementwise(ElementwiseProblem),
+}
+
+impl Problem {
+    /// The operands and their user-visible names, output last.
+    pub fn operands(&self) -> Vec<(&'static str, &View)> {
+        match self {
+            Problem::Gemm(p) => vec![("A", &p.a), ("B", &p.b), ("out", &p.out)],
+            Problem::GroupedGemm(p) => {
+                vec![("A", &p.a), ("B", &p.b), ("offsets", &p.offsets), ("out", &p.out)]
+            }
+            Problem::Elementwise(p) => vec![("A", &p.a), ("B", &p.b), ("out", &p.out)],
+        }
+    }
+
+    /// The views in the order of the constructors' parameters.
+    #[inline(always)] // in every launch and every `GemmArguments`
+    pub fn views(&self) -> ArrayVec<&View, 4> {
+        match self {
+            Problem::Gemm(p) => ArrayVec::from_iter([&p.a, &p.b, &p.out]),
+            Problem::GroupedGemm(p) => ArrayVec::from([&p.a, &p.b, &p.out, &p.offsets]),
+            Problem::Elementwise(p) => ArrayVec::from_iter([&p.a, &p.b, &p.out]),
+        }
+    }
+
+    /// As `views`, mutable. Callers must call `check` afterwards.
+    pub fn views_mut(&mut self) -> ArrayVec<&mut View, 4> {
+        match self {
+            Problem::Gemm(p) => ArrayVec::from_iter([&mut p.a, &mut p.b, &mut p.out]),
+            Problem::GroupedGemm(p) => {
+                ArrayVec::from([&mut p.a, &mut p.b, &mut p.out, &mut p.offsets])
+            }
+            Problem::Elementwise(p) => ArrayVec::from_iter([&mut p.a, &mut p.b, &mut p.out]),
+        }
+    }
+
+    /// Checks that the operands fit each other.
+    pub fn check(&self) -> Result<(), ProblemError> {
+        match self {
+            Problem::Gemm(p) => p.check(),
+            Problem::GroupedGemm(p) => p.check(),
+            Problem::Elementwise(p) => p.check(),
+        }
+    }
+
+    pub fn out(&self) -> &View {
+        match self {
+            Problem::Gemm(p) => &p.out,
+            Problem::GroupedGemm(p) => &p.out,
+            Problem::Elementwise(p) => &p.out,
+        }
+    }
+
+    /// The accumulator type; for an elementwise sum, the type of the addition.
+    pub fn accumulator(&self) -> DType {
+        match self {
+            Problem::Gemm(p) => p.accumulator,
+            Problem::GroupedGemm(p) => p.accumulator,
+            Problem::Elementwise(p) => match p.out.dtype {
+                DType::F64 => DType::F64,
+                integer if integer.is_integer() => DType::I32,
+                _ => DType::F32,
+            },
+        }
+    }
+
+    /// The matrix product; [`GroupedGemmProblem::stacked`] for a grouped GEMM, `None` for a sum.
+    pub fn product(&self) -> Option<Cow<'_, GemmProblem>> {
+        match self {
+            Problem::Gemm(gemm) => Some(Cow::Borrowed(gemm)),
+            Problem::GroupedGemm(grouped) => Some(Cow::Owned(grouped.stacked())),
+            Problem::Elementwise(_) => None,
+        }
+    }
+
+    /// The device of all operands.
+    pub fn device(&self) -> Device {
+        self.out().device
+    }
+
+    /// The same problem with its operands on another device, to find the kernels that would serve
+    /// it there. The addresses are meaningless.
+    pub fn on(&self, device: Device) -> Problem {
+        let mut moved = *self;
+        moved.views_mut().into_iter().for_each(|view| view.device = device);
+        moved
+    }
+
+    /// Whether any operand has no memory, so that the problem can be compiled for but not run.
+    pub fn is_fake(&self) -> bool {
+        self.operands().iter().any(|(_, view)| view.fake)
+    }
+}

@@ -1,0 +1,32 @@
+//! Why the reference refuses a problem.
+
+use thiserror::Error;
+
+use crate::operand::{DType, Device};
+
+/// Why the reference refuses a problem. Returned before any output is written.
+#[derive(Debug, Error, PartialEq)]
+pub enum ReferenceError {
+    #[error("{name} is on {device}, but the CPU reference needs CPU tensors; copy it to the CPU")]
+    Device { name: &'static str, device: Device },
+
+    #[error("{name} is a FakeTensor without memory; pass a real tensor to run a kernel")]
+    Fake { name: &'static str },
+
+    #[error(
+        "the CPU reference does not support A {a}, B {b}, accumulator {accumulator} and out {out}"
+    )]
+    ProductTypes { a: DType, b: DType, accumulator: DType, out: DType },
+
+    #[error("the CPU reference does not support A {a}, B {b} and out {out} in a sum")]
+    SumTypes { a: DType, b: DType, out: DType },
+
+    #[error("offsets has {offsets} elements, but B has {groups} groups; pass one offset per group")]
+    OffsetsLength { offsets: i64, groups: i64 },
+
+    #[error(
+        "offsets must not decrease and must lie in 0 to {rows}, the rows of A, but group {group} \
+         spans rows {start} to {end}"
+    )]
+    OffsetsOrder { group: i64, start: i64, end: i64, rows: i64 },
+}

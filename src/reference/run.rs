@@ -1,0 +1,82 @@
+//! Entry point: checks the operands and computes on all cores.
+
+use super::{ReferenceError, adds, elementwise, gemm, multiplies, pool};
+use crate::epilogue::{BoundEpilogue, Value};
+use crate::operand::{DType, Device};
+use crate::problem::Problem;
+
+/// Computes a problem and its epilogue on all cores. Returns when all outputs are written.
+///
+/// # Safety
+/// Every CPU view of the problem and its epilogue that is not fake covers live memory of this
+/// process. During the call nothing else writes that memory, or reads the outputs.
+pub unsafe fn run(
+    problem: &Problem,
+    epilogue: Option<&BoundEpilogue>,
+) -> Result<(), ReferenceError> {
+    // SAFETY: guaranteed by the caller.
+    let compute = || unsafe { compute(problem, epilogue) };
+    match pool::current() {
+        Some(threads) => threads.install(compute),
+        None => compute(),
+    }
+}
+
+/// # Safety
+/// As for [`run`].
+unsafe fn compute(
+    problem: &Problem,
+    epilogue: Option<&BoundEpilogue>,
+) -> Result<(), ReferenceError> {
+    for (name, view) in problem.operands() {
+        if view.device != Device::Cpu {
+            return Err(ReferenceError::Device { name, device: view.device });
+        }
+        if view.fake {
+            return Err(ReferenceError::Fake { name });
+        }
+    }
+    let inputs =
+        epilogue.into_iter().flat_map(|bound| &bound.inputs).filter_map(|value| match value {
+            Value::Tensor(view) => Some(view),
+            Value::Scalar(_) => None,
+        });
+    let outputs = epilogue.into_iter().flat_map(|bound| bound.outputs.iter().flatten());
+    for view in inputs.chain(outputs) {
+        if view.device != Device::Cpu {
+            return Err(ReferenceError::Device {
+                name: "an operand of the epilogue",
+                device: view.device,
+            });
+        }
+        if view.fake {
+            return Err(ReferenceError::Fake { name: "an operand of the epilogue" });
+        }
+    }
+    let product = |a: DType, b: DType, accumulator: DType, out: DType| {
+        if multiplies(a, b, accumulator, out) {
+            return Ok(());
+        }
+        Err(ReferenceError::ProductTypes { a, b, accumulator, out })
+    };
+    // SAFETY, for the three calls: the views are on the CPU and not fake, so the caller guarantees
+    // their memory; the types are supported.
+    match problem {
+        Problem::Gemm(p) => {
+            product(p.a.dtype, p.b.dtype, p.accumulator, p.out.dtype)?;
+            unsafe { gemm::multiply(p, epilogue) };
+        }
+        Problem::GroupedGemm(p) => {
+            product(p.a.dtype, p.b.dtype, p.accumulator, p.out.dtype)?;
+            unsafe { gemm::multiply_groups(p, epilogue) }?;
+        }
+        Problem::Elementwise(p) => {
+            let (a, b, out) = (p.a.dtype, p.b.dtype, p.out.dtype);
+            if !adds(a, b, out) {
+                return Err(ReferenceError::SumTypes { a, b, out });
+            }
+            unsafe { elementwise::add(p, epilogue) };
+        }
+    }
+    Ok(())
+}
