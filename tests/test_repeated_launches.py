@@ -334,3 +334,47 @@ def test_an_epilogue_s_operands_are_followed():
         assert device.library.stand_in_misused() == 0
         """
     )
+
+
+def test_promotion_can_be_switched_off():
+    run(
+        """
+        options = cutlass_api.config.GlobalOptions()
+        open_graphs = device.library.stand_in_open_graphs
+        options.launch_graphs = False
+        for call in calls.values():
+            for _ in range(3 * SETTLED):
+                launched(call, graphs=0)
+        assert open_graphs() == 0
+        options.launch_graphs = True
+        settled(calls["run"])
+        # A promoted launch runs as a kernel while promotion is off, and as a graph with its current operands afterwards.
+        graphs = open_graphs()
+        options.launch_graphs = False
+        for place in ((A, B, OUT), (A + 4096, B, OUT), (A, B, OUT)):
+            a.describe(place[0], (128, 256))
+            for _ in range(2 * SETTLED):
+                launched(calls["run"], place, graphs=0)
+                launched(calls["new arguments"], place, graphs=0)
+        assert open_graphs() == graphs
+        options.launch_graphs = True
+        launched(calls["run"], graphs=1)
+        settled(calls["new arguments"])
+        """
+    )
+
+
+@pytest.mark.parametrize("value, promotes", [("0", False), ("1", True), ("", True)])
+def test_the_environment_switches_promotion_off(value, promotes):
+    stand_in.run_gemm(
+        PREAMBLE
+        + textwrap.dedent(
+            f"""
+            assert cutlass_api.config.GlobalOptions().launch_graphs is {promotes}
+            for _ in range(SETTLED):
+                launched(calls["run"])
+            launched(calls["run"], graphs={int(promotes)})
+            """
+        ),
+        CUTLASS_API_LAUNCH_GRAPHS=value,
+    )

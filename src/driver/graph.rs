@@ -1,7 +1,7 @@
-//! A launch that is repeated, as a CUDA graph of its own: launching that costs the host about half of what a kernel's launch does
-//! (docs/notes/latency.md, version 9).
+//! CUDA graphs of one kernel node. Launching one costs the host about half of what a kernel launch does; `launch::promotion`
+//! decides when.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::sys::{
     self, CUgraph, CUgraphExec, CUgraphNode, CUlaunchAttributeID, CUresult, CUstream,
@@ -11,117 +11,109 @@ use cudarc::driver::sys::{
 use super::device::is_default_stream;
 use super::{Device, KernelCall};
 
-/// A graph of one kernel's launch.
+/// A graph of one kernel launch.
 pub struct Graph {
     executable: CUgraphExec,
-    /// What the executable graph was made from, by which its parameters are changed.
+    /// What the executable graph is instantiated from: its node names the kernel whose parameters change.
     graph: CUgraph,
     node: CUgraphNode,
-    /// The one that it is launched on. Launches of one graph wait for each other, whatever their streams (CUDA driver API,
-    /// `cuGraphLaunch`); on a single one they do so anyway.
+    /// The stream of all launches. Launches of one graph wait for each other on any stream (CUDA driver API, `cuGraphLaunch`);
+    /// on one stream that costs nothing.
     stream: u64,
-    /// Whether a thread is launching or changing it, for two must not (CUDA driver API, "Graph object thread safety").
-    launching: AtomicBool,
+    /// Whether a thread launches or changes the graph: two must not at once (CUDA driver API, "Graph object thread safety").
+    is_in_use: AtomicBool,
 }
 
-// SAFETY: a graph may be used from any thread, by one at a time: `launching` sees to it, and whoever drops it has it alone.
+// SAFETY: any thread may use a graph, one at a time: `is_in_use` ensures that, and `drop` has exclusive access.
 unsafe impl Send for Graph {}
 unsafe impl Sync for Graph {}
 
-/// How many graphs there are.
-static GRAPHS: AtomicUsize = AtomicUsize::new(0);
-/// How many there may be: each takes 115 kB of device memory (CUDA 13.0), which these make 30 MB.
-const MOST_GRAPHS: usize = 256;
-/// The driver from which on a launch takes a graph without branches as one piece (CUDA 12.6).
-const IN_ONE_PIECE: i32 = 12060;
-
-/// How many graphs there are in this process.
-pub fn graphs() -> usize {
-    GRAPHS.load(Ordering::Relaxed)
-}
+/// The first driver that launches a graph without branches in one piece (CUDA 12.6). Older ones launch node by node.
+const LAUNCHES_IN_ONE_PIECE: i32 = 12060;
 
 impl Graph {
-    /// A graph of a launch, for launches on one stream. None where that does not work out or is not worth while: it can be done without.
+    /// A graph of a launch, for launches on one stream. None if the driver refuses, or a graph would not be faster or not
+    /// keep to the stream's context.
     ///
-    /// It is made of a node, not by capturing the launch: a capture is lost, and another thread gets an error, where that thread
-    /// synchronizes the device meanwhile. That the launch may overlap the one in front is left out: that one is no part of the graph.
+    /// Made from a node, not by stream capture, which breaks if another thread synchronizes the device meanwhile. The attribute
+    /// for programmatic dependent launch is left out: the launch before this one is not part of the graph.
     pub fn new(device: &Device, stream: u64, call: &KernelCall<'_>) -> Option<Graph> {
         let _current = device.make_current().ok()?;
-        if device.driver < IN_ONE_PIECE || !keeps_to_one_context(stream) {
+        if device.driver < LAUNCHES_IN_ONE_PIECE || !has_primary_context(stream) {
             return None;
         }
-        let others = GRAPHS.fetch_add(1, Ordering::Relaxed);
-        // From here on, dropping it frees what there is of it.
-        let (executable, graph, node) =
-            (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
-        let mut made = Graph { executable, graph, node, stream, launching: AtomicBool::new(false) };
-        if others >= MOST_GRAPHS {
-            return None;
-        }
+        // From here on, dropping `new` frees what exists of it.
+        let mut new = Graph {
+            executable: std::ptr::null_mut(),
+            graph: std::ptr::null_mut(),
+            node: std::ptr::null_mut(),
+            stream,
+            is_in_use: AtomicBool::new(false),
+        };
         let mut pointers = [std::ptr::null_mut(); 2];
         let params = call.node(&mut pointers);
         let cluster = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
         let mut attributes =
             call.grid.attributes().iter().filter(|attribute| attribute.id == cluster);
-        // SAFETY: pointers are to locals and to what `call` borrows, which the driver copies; each handle is used once it was made.
-        let works = unprohibited(|| unsafe {
-            done(sys::cuGraphCreate(&mut made.graph, 0))
-                && done(sys::cuGraphAddKernelNode_v2(
-                    &mut made.node,
-                    made.graph,
+        // SAFETY: pointers are to locals and to what `call` borrows, which the driver copies; each handle is used after the call
+        // that makes it.
+        let succeeded = allowed_during_capture(|| unsafe {
+            is_success(sys::cuGraphCreate(&mut new.graph, 0))
+                && is_success(sys::cuGraphAddKernelNode_v2(
+                    &mut new.node,
+                    new.graph,
                     std::ptr::null(),
                     0,
                     &params,
                 ))
                 && attributes.all(|attribute| {
-                    done(sys::cuGraphKernelNodeSetAttribute(
-                        made.node,
+                    is_success(sys::cuGraphKernelNodeSetAttribute(
+                        new.node,
                         attribute.id,
                         &attribute.value,
                     ))
                 })
-                && done(sys::cuGraphInstantiateWithFlags(&mut made.executable, made.graph, 0))
+                && is_success(sys::cuGraphInstantiateWithFlags(&mut new.executable, new.graph, 0))
         });
-        works.then_some(made)
+        succeeded.then_some(new)
     }
 
-    /// Enqueues the launch again, and tells whether it did. It does not on another stream, on one that is being captured, while another
-    /// thread is at it, or where the driver refuses: asked for the launch itself, that says why.
-    /// `changed`: the launch, where its parameters have changed.
+    /// Enqueues the launch. False, with nothing enqueued, on another stream, on a stream under capture, while another thread
+    /// uses the graph, and if the driver refuses. `changed`: the launch, if its parameters differ from the graph's.
     ///
     /// # Safety
     /// Every address in the parameters is valid on the device until the launch has run.
-    #[inline(always)] // in every launch that is repeated
+    #[inline(always)] // in every promoted launch
     pub unsafe fn launch(
         &self,
         device: &Device,
         stream: u64,
         changed: Option<&KernelCall<'_>>,
     ) -> bool {
-        if stream != self.stream || self.launching.swap(true, Ordering::Acquire) {
+        if stream != self.stream || self.is_in_use.swap(true, Ordering::Acquire) {
             return false;
         }
-        // As in `Call::launch`; other parameters are set with the device's context current.
-        let asks = is_default_stream(stream) || changed.is_some();
-        let current = if asks { device.make_current().map(Some) } else { Ok(None) };
-        // SAFETY: the caller's; no other thread launches the graph.
+        // Default streams belong to the current context (as in `KernelCall::launch`), and parameters are set in it.
+        let needs_context = is_default_stream(stream) || changed.is_some();
+        let current = if needs_context { device.make_current().map(Some) } else { Ok(None) };
+        // SAFETY: the caller's; no other thread uses the graph.
         let launched = current.is_ok()
             && !is_captured(stream)
             && changed.is_none_or(|call| self.change(call))
-            && done(unsafe { sys::cuGraphLaunch(self.executable, stream as CUstream) });
-        self.launching.store(false, Ordering::Release);
+            && is_success(unsafe { sys::cuGraphLaunch(self.executable, stream as CUstream) });
+        self.is_in_use.store(false, Ordering::Release);
         launched
     }
 
-    /// Gives further launches other parameters, by the thread that is launching.
+    /// Sets the parameters of further launches. The thread has `is_in_use`.
     #[inline(never)]
     fn change(&self, call: &KernelCall<'_>) -> bool {
         let mut pointers = [std::ptr::null_mut(); 2];
         let params = call.node(&mut pointers);
-        // SAFETY: the node is the graph's, which lives as long as `self`; the driver copies parameters before it returns. Launches that have
-        // been made keep theirs.
-        unprohibited(|| {
-            done(unsafe {
+        // SAFETY: the node is the graph's, which lives as long as `self`; the driver copies parameters before it returns. Earlier
+        // launches keep theirs.
+        allowed_during_capture(|| {
+            is_success(unsafe {
                 sys::cuGraphExecKernelNodeSetParams_v2(self.executable, self.node, &params)
             })
         })
@@ -130,8 +122,8 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // SAFETY: both are ours, and nobody else's any more. The driver frees an executable graph when its last launch has run.
-        unprohibited(|| unsafe {
+        // SAFETY: `self` owns both handles. The driver frees an executable graph after its last launch has run.
+        allowed_during_capture(|| unsafe {
             if !self.executable.is_null() {
                 sys::cuGraphExecDestroy(self.executable);
             }
@@ -139,46 +131,48 @@ impl Drop for Graph {
                 sys::cuGraphDestroy(self.graph);
             }
         });
-        GRAPHS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-fn done(result: CUresult) -> bool {
+fn is_success(result: CUresult) -> bool {
     result == CUresult::CUDA_SUCCESS
 }
 
-/// Whether a stream is being captured, or may not be asked because another one is. The launch of a graph would end the capture in an error.
+/// Whether a stream is under capture, or the driver refuses the query because another stream is. A graph launch would invalidate
+/// the capture.
 #[inline(always)]
 fn is_captured(stream: u64) -> bool {
     let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-    // SAFETY: the pointer is a local's; the driver refuses streams that it does not know.
-    let asked = unsafe { sys::cuStreamIsCapturing(stream as CUstream, &mut status) };
-    !done(asked) || status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
+    // SAFETY: the pointer is a local's; the driver refuses handles that are no streams.
+    let result = unsafe { sys::cuStreamIsCapturing(stream as CUstream, &mut status) };
+    !is_success(result) || status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
 }
 
-/// Whether what is enqueued on a stream has that stream's order alone, on all of the device. `CU_STREAM_PER_THREAD` is another stream for
-/// each thread, and a green context's stream has a part of the multiprocessors, to which a graph of the primary context's kernels would not keep.
-fn keeps_to_one_context(stream: u64) -> bool {
+/// Whether a handle names one stream, with all multiprocessors of its device. `CU_STREAM_PER_THREAD` names another stream in
+/// each thread. The stream of a green context has some of the multiprocessors, and a graph of the primary context's kernels
+/// would run on all of them.
+fn has_primary_context(stream: u64) -> bool {
     if is_default_stream(stream) {
         return stream != PER_THREAD;
     }
     let mut green = std::ptr::null_mut();
-    // SAFETY: the pointer is a local's; the driver refuses streams that it does not know.
-    done(unsafe { sys::cuStreamGetGreenCtx(stream as CUstream, &mut green) }) && green.is_null()
+    // SAFETY: the pointer is a local's; the driver refuses handles that are no streams.
+    let result = unsafe { sys::cuStreamGetGreenCtx(stream as CUstream, &mut green) };
+    is_success(result) && green.is_null()
 }
 
 /// `CU_STREAM_PER_THREAD`.
 const PER_THREAD: u64 = 2;
 
-/// Does what would end captures in an error, of streams by this thread, or by any thread in the strictest mode: making, changing and freeing
-/// graphs. They touch no stream, which is what such captures are to be kept from.
-fn unprohibited<T>(work: impl FnOnce() -> T) -> T {
+/// Runs driver calls that a capture in progress would prohibit (a global one by any thread, a thread-local one by this thread):
+/// making, changing and freeing graphs. They touch no stream, so they are safe.
+fn allowed_during_capture<T>(work: impl FnOnce() -> T) -> T {
     let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-    // SAFETY: exchanges this thread's mode for the one given, and back.
-    let exchanged = done(unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) });
+    // SAFETY: exchanges this thread's mode with `mode`.
+    let exchanged = is_success(unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) });
     let result = work();
     if exchanged {
-        // SAFETY: as above.
+        // SAFETY: as above; restores the thread's mode.
         unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
     }
     result

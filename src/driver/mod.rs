@@ -8,6 +8,6 @@ mod tensor_map;
 
 pub use device::{Current, Device};
 pub use error::DriverError;
-pub use graph::{Graph, graphs};
+pub use graph::Graph;
 pub use library::{EncodedConfig, Function, KernelCall, LaunchConfig, Library};
 pub use tensor_map::EncodedTensorMap;

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3::{PyTraverseError, PyVisit};
 
-use super::prepared::{in_memory, swapped};
+use super::replacement::{in_memory, swapped};
 use super::tensors::DenseTensor;
 use super::trace::{TracedEpilogue, number, trace_epilogue};
 use crate::epilogue::{BoundEpilogue, MAIN_OUTPUT, Number, name};
