@@ -69,16 +69,17 @@ pub fn choices() -> MutexGuard<'static, Choices> {
 }
 
 impl Choices {
-    /// Most choices that are kept, of some kilobytes each. If more problems come, every other choice is dropped, to be
-    /// ranked again if its problem returns (its program stays cached). An LRU order would cost every call.
+    /// Most choices that are kept, of some kilobytes each. If more problems come, every other
+    /// choice is dropped, to be ranked again if its problem returns (its program stays cached). An
+    /// LRU order would cost every call.
     const MOST: usize = 4096;
 
     pub fn get(&self, key: &ChoiceKey) -> Option<Arc<KernelChoice>> {
         self.0.get(key).cloned()
     }
 
-    /// Keeps a choice unless another thread was first. Returns the choice that is kept, and the choices that are dropped:
-    /// their graphs must be freed without the interpreter's lock.
+    /// Keeps a choice unless another thread was first. Returns the choice that is kept, and the
+    /// choices that are dropped: their graphs must be freed without the interpreter's lock.
     pub fn keep(
         &mut self,
         key: ChoiceKey,

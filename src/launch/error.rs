@@ -14,7 +14,8 @@ pub enum LaunchError {
     #[error("Kernel does not support the provided arguments: {0}")]
     Unsupported(String),
     #[error(
-        "compiled_artifact is for {architecture}, which does not run on cuda:{ordinal} of compute capability {}.{}",
+        "compiled_artifact is for {architecture}, which does not run on cuda:{ordinal} \
+         of compute capability {}.{}",
         cc / 10,
         cc % 10
     )]

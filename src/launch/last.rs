@@ -11,17 +11,17 @@ use crate::kernel::at;
 use crate::operand::View;
 use crate::problem::Problem;
 
-/// The last launch of a program. A launch of a problem that differs in its addresses alone reuses the plan, which helps
-/// generated code that makes new arguments at each call.
+/// The last launch of a program. A launch of a problem that differs in its addresses alone reuses
+/// the plan, which helps generated code that makes new arguments at each call.
 ///
-/// The lock is held while a launch blocks in the driver without the interpreter's lock. A thread that holds the
-/// interpreter's lock therefore never waits here: it prepares a launch of its own.
+/// The lock is held while a launch blocks in the driver without the interpreter's lock. A thread
+/// that holds the interpreter's lock therefore never waits here: it prepares a launch of its own.
 #[derive(Default)]
 pub struct LastLaunch(Mutex<Option<Box<PreparedLaunch>>>);
 
 impl LastLaunch {
-    /// Enqueues a problem without an epilogue by the last launch. Returns the kernel's position, or None if the last
-    /// launch does not serve the problem.
+    /// Enqueues a problem without an epilogue by the last launch. Returns the kernel's position, or
+    /// None if the last launch does not serve the problem.
     pub fn enqueue_like(
         &self,
         host: &impl Host,
@@ -42,7 +42,8 @@ impl LastLaunch {
     }
 }
 
-/// A launch to make: a kernel, a problem, its epilogue, and the kernel's program with its last launch.
+/// A launch to make: a kernel, a problem, its epilogue, and the kernel's program with its last
+/// launch.
 pub struct LaunchRequest<'a> {
     /// The kernel's position, as `kernel::at` counts.
     pub position: usize,
@@ -55,11 +56,13 @@ pub struct LaunchRequest<'a> {
 }
 
 impl LaunchRequest<'_> {
-    /// Enqueues the launch. If the kernel needs a workspace and the user passes none, memory is allocated and freed in
-    /// stream order. Returns the launch for repetition if `keep` is set and the launch has no workspace.
+    /// Enqueues the launch. If the kernel needs a workspace and the user passes none, memory is
+    /// allocated and freed in stream order. Returns the launch for repetition if `keep` is set and
+    /// the launch has no workspace.
     ///
     /// # Errors
-    /// If the kernel does not serve the problem, the workspace does not fit, or a driver call fails.
+    /// If the kernel does not serve the problem, the workspace does not fit, or a driver call
+    /// fails.
     pub fn enqueue(
         &self,
         host: &impl Host,

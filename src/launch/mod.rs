@@ -1,6 +1,6 @@
-//! From a checked problem and a compiled program to the driver's launch call: launch plans, prepared launches, their
-//! promotion to CUDA graphs, and the caches of launches. Knows no Python: a caller passes the handle of a stream and a
-//! [`Host`].
+//! From a checked problem and a compiled program to the driver's launch call: launch plans,
+//! prepared launches, their promotion to CUDA graphs, and the caches of launches. Knows no Python:
+//! a caller passes the handle of a stream and a [`Host`].
 
 mod choices;
 mod error;

@@ -50,8 +50,8 @@ impl ParameterBlock {
         }
     }
 
-    /// Replaces the addresses of the operands, in the order of `Kernel::addresses_in`, and that of the workspace if the
-    /// kernel has one. Needs a current context, as `new`.
+    /// Replaces the addresses of the operands, in the order of `Kernel::addresses_in`, and that of
+    /// the workspace if the kernel has one. Needs a current context, as `new`.
     pub fn move_to(
         &mut self,
         before: [u64; 4],

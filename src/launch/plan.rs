@@ -59,8 +59,8 @@ impl MainLaunch {
 }
 
 impl LaunchPlan {
-    /// Plans the launch of a problem that passes [`check`](super::check). `workspace` is the address of
-    /// `Kernel::workspace_bytes` bytes, 0 if the kernel needs none.
+    /// Plans the launch of a problem that passes [`check`](super::check). `workspace` is the
+    /// address of `Kernel::workspace_bytes` bytes, 0 if the kernel needs none.
     pub fn new(
         position: usize,
         problem: &Problem,
@@ -125,8 +125,8 @@ impl LaunchPlan {
     pub fn fits(&self, problem: &Problem) -> bool {
         let same_operation =
             std::mem::discriminant(&self.problem) == std::mem::discriminant(problem);
-        // `move_to` replaces no addresses in a pack or a reduction. An operand without elements has a null address in
-        // its tensor map.
+        // `move_to` replaces no addresses in a pack or a reduction. An operand without elements has
+        // a null address in its tensor map.
         same_operation
             && self.reduce.is_none()
             && self.main.as_ref().is_none_or(|main| main.pack.is_none())
@@ -138,9 +138,9 @@ impl LaunchPlan {
                 .all(|(before, now)| before.lies_elsewhere(now) && now.numel() > 0)
     }
 
-    /// Replaces the addresses by those of a problem that fits, of a workspace (0 if none is needed) and of the operands
-    /// of an epilogue that the kernel fuses. Returns whether a parameter changed. After an error the plan must not be
-    /// launched.
+    /// Replaces the addresses by those of a problem that fits, of a workspace (0 if none is needed)
+    /// and of the operands of an epilogue that the kernel fuses. Returns whether a parameter
+    /// changed. After an error the plan must not be launched.
     pub fn move_to(
         &mut self,
         problem: &Problem,
@@ -166,7 +166,8 @@ impl LaunchPlan {
     /// Enqueues every launch of the plan, in order: pack, kernel, reduction.
     ///
     /// # Safety
-    /// `program` is the kernel's, and every address in the plan is valid on the device until the launches have run.
+    /// `program` is the kernel's, and every address in the plan is valid on the device until the
+    /// launches have run.
     pub unsafe fn enqueue(&self, program: &Program, stream: u64) -> Result<(), DriverError> {
         let device = self.device;
         if let Some(main) = &self.main {
@@ -194,7 +195,8 @@ impl LaunchPlan {
     }
 }
 
-/// The parameter block of an epilogue, empty without one. `partials`: where its reductions store partial results.
+/// The parameter block of an epilogue, empty without one. `partials`: where its reductions store
+/// partial results.
 fn epilogue_params(
     kernel: &Kernel,
     epilogue: Option<&BoundEpilogue>,

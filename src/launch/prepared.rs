@@ -21,7 +21,8 @@ pub struct PreparedLaunch {
 }
 
 impl PreparedLaunch {
-    /// Loads the program onto the plan's device if needed. `program` must be that of the plan's kernel.
+    /// Loads the program onto the plan's device if needed. `program` must be that of the plan's
+    /// kernel.
     pub fn new(plan: LaunchPlan, program: Arc<Program>) -> Result<PreparedLaunch, LaunchError> {
         check_architecture(&program, plan.device())?;
         let function = program.function(plan.device())?;
@@ -41,15 +42,17 @@ impl PreparedLaunch {
         &self.plan
     }
 
-    /// Enqueues the launch on a stream of its device, as a kernel or as the graph that it was promoted to.
+    /// Enqueues the launch on a stream of its device, as a kernel or as the graph that it was
+    /// promoted to.
     ///
-    /// The caller owns the tensors at the addresses in the plan. As for any CUDA launch, their memory must stay valid
-    /// until the stream has passed the launch.
+    /// The caller owns the tensors at the addresses in the plan. As for any CUDA launch, their
+    /// memory must stay valid until the stream has passed the launch.
     #[inline(always)] // into `Kernel.run`
     pub fn enqueue(&self, host: &impl Host, stream: u64) -> Result<(), DriverError> {
         host.unlocked(|| {
             let call = self.function.and_then(|function| self.plan.main_call(function));
-            // SAFETY: the program is that of the plan's kernel; the addresses are valid as documented above.
+            // SAFETY: the program is that of the plan's kernel; the addresses are valid as
+            // documented above.
             unsafe {
                 match &call {
                     Some(call) => self.promotion.enqueue(self.plan.device(), stream, call),

@@ -1,6 +1,7 @@
-//! Promotion: a short launch that repeats on one stream becomes a CUDA graph of one kernel node, whose launch costs
-//! the host less than a kernel launch. All of the policy is in this file; `driver::Graph` makes and launches graphs.
-//! docs/design/launching.md has the measurements behind the constants.
+//! Promotion: a short launch that repeats on one stream becomes a CUDA graph of one kernel node,
+//! whose launch costs the host less than a kernel launch. All of the policy is in this file;
+//! `driver::Graph` makes and launches graphs. docs/design/launching.md has the measurements behind
+//! the constants.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Once, OnceLock};
@@ -8,14 +9,15 @@ use std::sync::{Once, OnceLock};
 use super::LaunchPlan;
 use crate::driver::{Device, DriverError, Graph, KernelCall};
 
-/// Launches after which a launch is promoted. If repetition stops right after promotion, the cost is one graph
-/// instantiation.
+/// Launches after which a launch is promoted. If repetition stops right after promotion, the cost
+/// is one graph instantiation.
 const LAUNCHES_BEFORE_PROMOTION: u32 = 20;
 /// Launches until the next attempt after a promotion failed.
 const LAUNCHES_BEFORE_RETRY: u32 = 1000;
-/// Longest estimated duration in seconds of a kernel that is promoted. A graph starts after the work before it on the
-/// stream has ended, and ends before the work behind it starts. Kernels this short take the GPU less time than
-/// they take the host to launch, so no work is waiting; longer kernels would lose the overlap.
+/// Longest estimated duration in seconds of a kernel that is promoted. A graph starts after the
+/// work before it on the stream has ended, and ends before the work behind it starts. Kernels this
+/// short take the GPU less time than they take the host to launch, so no work is waiting; longer
+/// kernels would lose the overlap.
 const LONGEST_SECONDS: f64 = 2e-6;
 /// Most promoted launches in a process. A graph takes about 115 kB of device memory (CUDA 13.0).
 const MOST_GRAPHS: usize = 256;
@@ -31,7 +33,8 @@ pub fn is_enabled() -> bool {
     IS_ENABLED.load(Ordering::Relaxed)
 }
 
-/// Switches promotion on or off. While it is off, promoted launches run as kernels; their graphs are kept.
+/// Switches promotion on or off. While it is off, promoted launches run as kernels; their graphs
+/// are kept.
 pub fn set_enabled(on: bool) {
     IS_ENABLED.store(on, Ordering::Relaxed);
 }
@@ -50,10 +53,12 @@ pub fn count() -> usize {
 /// How far a launch is from promotion, and the graph that it is promoted to.
 pub struct Promotion {
     graph: OnceLock<PromotedGraph>,
-    /// Whether the launch's parameters differ from the graph's. Written by the thread that owns the launch.
+    /// Whether the launch's parameters differ from the graph's. Written by the thread that owns the
+    /// launch.
     has_new_parameters: AtomicBool,
     is_eligible: bool,
-    /// Launches until the next attempt; 0 if none is due: the launch was promoted, or is not eligible.
+    /// Launches until the next attempt; 0 if none is due: the launch was promoted, or is not
+    /// eligible.
     launches_left: AtomicU32,
 }
 
@@ -71,11 +76,12 @@ impl Promotion {
         }
     }
 
-    /// Enqueues a launch, as the graph that it was promoted to if the graph can run on this stream, else as a kernel.
-    /// Promotes the launch if that is due.
+    /// Enqueues a launch, as the graph that it was promoted to if the graph can run on this stream,
+    /// else as a kernel. Promotes the launch if that is due.
     ///
     /// # Safety
-    /// As for [`KernelCall::launch`]. `call` is the same at each call, except for the values of its parameters.
+    /// As for [`KernelCall::launch`]. `call` is the same at each call, except for the values of its
+    /// parameters.
     #[inline(always)] // into `Kernel.run`
     pub unsafe fn enqueue(
         &self,
@@ -118,7 +124,8 @@ impl Promotion {
     fn promote(&self, device: &Device, stream: u64, call: &KernelCall<'_>) {
         match PromotedGraph::new(device, stream, call) {
             Some(graph) => {
-                // If another thread was first, its graph stays, with the parameters of that thread's launch.
+                // If another thread was first, its graph stays, with the parameters of that
+                // thread's launch.
                 if self.graph.set(graph).is_ok() {
                     self.has_new_parameters.store(false, Ordering::Relaxed);
                 }

@@ -42,7 +42,8 @@ pub fn check_workspace(
     Ok(view.data)
 }
 
-/// Allocates device memory in stream order. If the device has none left, frameworks release what they cache first.
+/// Allocates device memory in stream order. If the device has none left, frameworks release what
+/// they cache first.
 pub fn allocate(
     host: &impl Host,
     device: &Device,

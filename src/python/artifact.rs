@@ -72,8 +72,8 @@ impl CompiledArtifact {
         self.kernel_obj.bind(py).clone()
     }
 
-    /// This artifact as bytes, for `from_bytes` in another process or on another machine (ahead-of-time compilation).
-    /// Raises ValueError for a kernel that has no program.
+    /// This artifact as bytes, for `from_bytes` in another process or on another machine
+    /// (ahead-of-time compilation). Raises ValueError for a kernel that has no program.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let program = self.program(py).ok_or_else(|| {
             PyValueError::new_err(
@@ -82,17 +82,18 @@ impl CompiledArtifact {
         })?;
         if kernel::kernel_of(self.kernel_obj.bind(py)).is_err() {
             return Err(PyValueError::new_err(
-                "this artifact is of a kernel of your own, which its bytes cannot hold; compile it where it is used",
+                "this artifact is of a kernel of your own, which its bytes cannot hold; \
+                 compile it where it is used",
             ));
         }
         Ok(PyBytes::new(py, &compile::to_bytes(program)))
     }
 
-    /// The artifact in bytes that `to_bytes` returned. The program is loaded onto a device by the first `run`, or by `bind` to
-    /// tensors with memory: do one of them before stream capture.
+    /// The artifact in bytes that `to_bytes` returned. The program is loaded onto a device by the
+    /// first `run`, or by `bind` to tensors with memory: do one of them before stream capture.
     ///
-    /// Raises ValueError for invalid or corrupt bytes, and for a kernel that this version does not have. `run` raises ValueError
-    /// for a program of another architecture.
+    /// Raises ValueError for invalid or corrupt bytes, and for a kernel that this version does not
+    /// have. `run` raises ValueError for a program of another architecture.
     #[staticmethod]
     fn from_bytes(py: Python<'_>, data: &[u8]) -> PyResult<CompiledArtifact> {
         let program = compile::from_bytes(data)?;
@@ -105,7 +106,8 @@ impl CompiledArtifact {
             })?;
         if !compile::is_of(&program, kernel::kernel_of(kernel.bind(py).as_any())?) {
             return Err(PyValueError::new_err(format!(
-                "the artifact of kernel {} was made by another build of this package; compile it again",
+                "the artifact of kernel {} was made by another build of this package; \
+                 compile it again",
                 program.kernel
             )));
         }

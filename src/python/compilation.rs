@@ -16,10 +16,12 @@ use crate::operand;
 
 #[pymethods]
 impl PyKernel {
-    /// Compiles the kernel. Programs are cached in the process and on disk; NVRTC compiles the others.
+    /// Compiles the kernel. Programs are cached in the process and on disk; NVRTC compiles the
+    /// others.
     ///
-    /// cc: the compute capability to compile for, which needs no GPU; None: that of the device that holds the operands.
-    /// Raises RuntimeError with NVRTC's log if compilation fails, or with what to install if NVRTC is missing.
+    /// cc: the compute capability to compile for, which needs no GPU; None: that of the device that
+    /// holds the operands. Raises RuntimeError with NVRTC's log if compilation fails, or with what
+    /// to install if NVRTC is missing.
     #[pyo3(signature = (args, cc = None))]
     pub fn compile(
         slf: &Bound<'_, Self>,

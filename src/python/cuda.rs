@@ -1,4 +1,5 @@
-//! Users' CUDA C++ kernels: a `__global__` function with a launch configuration, called with tensors and numbers.
+//! Users' CUDA C++ kernels: a `__global__` function with a launch configuration, called with
+//! tensors and numbers.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,8 +17,8 @@ use crate::driver::{Device, LaunchConfig};
 use crate::launch::check_architecture;
 use crate::operand;
 
-/// A user's `__global__` function with its launch configuration. Made by `cutlass_api.cuda_kernel`, and by kernel classes
-/// derived from `cutlass_api.providers.CudaKernel`.
+/// A user's `__global__` function with its launch configuration. Made by `cutlass_api.cuda_kernel`,
+/// and by kernel classes derived from `cutlass_api.providers.CudaKernel`.
 #[pyclass(module = "cutlass_api", frozen)]
 pub struct CudaFunction {
     source: UserSource,
@@ -38,7 +39,9 @@ struct Compiled {
 #[pymethods]
 impl CudaFunction {
     #[new]
-    #[pyo3(signature = (source, function, *, grid, block, cluster, shared_bytes, options, contiguous, file, line))]
+    #[pyo3(signature = (
+        source, function, *, grid, block, cluster, shared_bytes, options, contiguous, file, line
+    ))]
     #[allow(clippy::too_many_arguments)] // called by the package alone, by keyword
     fn new(
         source: String,
@@ -60,7 +63,8 @@ impl CudaFunction {
         let threads: u64 = block.iter().map(|extent| u64::from(*extent)).product();
         if threads == 0 || threads > 1024 || block[2] > 64 {
             return Err(PyValueError::new_err(format!(
-                "block is {block:?}, {threads} threads; CUDA takes 1 to 1024, and at most 64 along z"
+                "block is {block:?}, {threads} threads; CUDA takes 1 to 1024, \
+                 and at most 64 along z"
             )));
         }
         let ctas: u64 = cluster.iter().map(|extent| u64::from(*extent)).product();
@@ -86,17 +90,20 @@ impl CudaFunction {
         })
     }
 
-    /// For the garbage collector: the grid may be a method of an object that refers to the function.
+    /// For the garbage collector: the grid may be a method of an object that refers to the
+    /// function.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.grid)
     }
 
-    /// Launches the function on the current stream, or on `stream`. Arguments come in the order of the function's parameters: a
-    /// tensor for a pointer, a number for a value, None for a null pointer.
+    /// Launches the function on the current stream, or on `stream`. Arguments come in the order of
+    /// the function's parameters: a tensor for a pointer, a number for a value, None for a null
+    /// pointer.
     ///
-    /// The first call on each kind of device compiles. Raises ValueError or TypeError, with the name of the parameter, for an
-    /// unsuitable argument, OverflowError for a number that the parameter's type does not hold, and RuntimeError with the
-    /// compiler's messages, or with CUDA's error name if the launch fails.
+    /// The first call on each kind of device compiles. Raises ValueError or TypeError, with the
+    /// name of the parameter, for an unsuitable argument, OverflowError for a number that the
+    /// parameter's type does not hold, and RuntimeError with the compiler's messages, or with
+    /// CUDA's error name if the launch fails.
     #[pyo3(signature = (*args, stream = None))]
     fn __call__(
         &self,
@@ -106,12 +113,12 @@ impl CudaFunction {
         self.launch(args, self.grid.bind(args.py()), stream, None)
     }
 
-    /// Compiles the function or finds it in the cache, and loads it onto the device, if there is one: a first call can then be
-    /// captured into a CUDA graph. Returns the `Program`.
+    /// Compiles the function or finds it in the cache, and loads it onto the device, if there is
+    /// one: a first call can then be captured into a CUDA graph. Returns the `Program`.
     ///
-    /// args: as for a call; the program is for their device. Without arguments it is for the first CUDA device. cc: the compute
-    /// capability to compile for instead (90 for an H100), which needs no such GPU. Raises RuntimeError with the compiler's
-    /// messages.
+    /// args: as for a call; the program is for their device. Without arguments it is for the first
+    /// CUDA device. cc: the compute capability to compile for instead (90 for an H100), which needs
+    /// no such GPU. Raises RuntimeError with the compiler's messages.
     #[pyo3(signature = (*args, cc = None))]
     fn compile(
         &self,
@@ -139,8 +146,8 @@ impl CudaFunction {
         Ok(PyProgram(compiled.program.clone()))
     }
 
-    /// Launches with a grid, as the constructor takes it, and with the program that `compile` returned (None: that of the
-    /// arguments' device).
+    /// Launches with a grid, as the constructor takes it, and with the program that `compile`
+    /// returned (None: that of the arguments' device).
     #[pyo3(signature = (args, grid, stream = None, program = None))]
     fn launch(
         &self,
@@ -166,7 +173,8 @@ impl CudaFunction {
         check_architecture(program, device)?;
         if self.cluster != [1; 3] && device.cc < 90 {
             return Err(PyValueError::new_err(format!(
-                "cluster is {:?}, and cuda:{} of compute capability {}.{} has no clusters; 9.0 and later have",
+                "cluster is {:?}, and cuda:{} of compute capability {}.{} has no clusters; \
+                 9.0 and later have",
                 self.cluster,
                 device.ordinal,
                 device.cc / 10,
@@ -188,9 +196,10 @@ impl CudaFunction {
             overlapping: false,
         };
         py.detach(|| {
-            // SAFETY: each word holds a value of the type that the compiler reports for its parameter. The addresses are those
-            // of tensors on this device that the caller holds; as for any CUDA launch, their memory must stay valid until the
-            // stream has passed the launch. The author of the kernel answers for what it accesses.
+            // SAFETY: each word holds a value of the type that the compiler reports for its
+            // parameter. The addresses are those of tensors on this device that the caller holds;
+            // as for any CUDA launch, their memory must stay valid until the stream has passed the
+            // launch. The author of the kernel answers for what it accesses.
             unsafe {
                 program.function(device)?.launch_words(device, stream, &config.into(), &words)
             }
@@ -198,7 +207,8 @@ impl CudaFunction {
         Ok(())
     }
 
-    /// Why the function cannot be launched with these tensors because of their device or layout; None if it can.
+    /// Why the function cannot be launched with these tensors because of their device or layout;
+    /// None if it can.
     fn refusal(&self, args: &Bound<'_, PyTuple>) -> PyResult<Option<String>> {
         Ok(Arguments::read(&self.target, args)?.refusal(args.py()))
     }
@@ -227,7 +237,8 @@ impl CudaFunction {
         Ok(compiled)
     }
 
-    /// The grid, within CUDA's limits. None if there is nothing to launch: the grid and a tensor are empty.
+    /// The grid, within CUDA's limits. None if there is nothing to launch: the grid and a tensor
+    /// are empty.
     fn ctas(
         &self,
         grid: &Bound<'_, PyAny>,
@@ -239,7 +250,8 @@ impl CudaFunction {
                 return Ok(None);
             }
             return Err(PyValueError::new_err(format!(
-                "grid is {ctas:?}, so the launch would compute nothing; round up, as cutlass_api.utils.ceil_div does"
+                "grid is {ctas:?}, so the launch would compute nothing; \
+                 round up, as cutlass_api.utils.ceil_div does"
             )));
         }
         if ctas[0] > i32::MAX as u32 || ctas[1] > 65535 || ctas[2] > 65535 {

@@ -28,7 +28,8 @@ impl Target {
 
     fn not_contiguous(&self, at: usize) -> String {
         format!(
-            "{} is not contiguous, and the kernel takes its address alone; pass tensor.contiguous(), \
+            "{} is not contiguous, and the kernel takes its address alone; \
+             pass tensor.contiguous(), \
              or make the kernel with contiguous=False if it takes the strides, too",
             self.name_of(at)
         )
@@ -107,7 +108,8 @@ impl<'a, 'py> Arguments<'a, 'py> {
         }
     }
 
-    /// Why the function cannot be launched because of where the tensors are, or how; None if it can.
+    /// Why the function cannot be launched because of where the tensors are, or how; None if it
+    /// can.
     pub fn refusal(&self, py: Python<'_>) -> Option<String> {
         if let Err(error) = self.ordinal() {
             return Some(error.value(py).to_string());
@@ -145,7 +147,8 @@ impl<'a, 'py> Arguments<'a, 'py> {
             (Parameter::Pointer { .. }, Argument::None) => Ok(0),
             (Parameter::Pointer { .. }, Argument::Other(object)) => {
                 Err(PyTypeError::new_err(format!(
-                    "{} is a pointer, and the argument is {}; pass a tensor, or None for a null pointer",
+                    "{} is a pointer, and the argument is {}; \
+                     pass a tensor, or None for a null pointer",
                     name(),
                     object.repr()?
                 )))
@@ -154,7 +157,8 @@ impl<'a, 'py> Arguments<'a, 'py> {
                 number_word(*number, &name, object)
             }
             (Parameter::Number(number), value) => Err(PyTypeError::new_err(format!(
-                "{} is a number ({}), and the argument is {}; pass a Python number (tensor.item() reads one)",
+                "{} is a number ({}), and the argument is {}; \
+                 pass a Python number (tensor.item() reads one)",
                 name(),
                 number.dtype(),
                 if matches!(value, Argument::None) { "None" } else { "a tensor" }
@@ -185,8 +189,8 @@ impl<'a, 'py> Arguments<'a, 'py> {
             }
             if memory.numel > 0 && !memory.data.is_multiple_of(*alignment) {
                 return Err(PyValueError::new_err(format!(
-                    "{} points to {element}, which is read at multiples of {alignment} bytes, and the tensor begins at {:#x}; \
-                     pass a copy",
+                    "{} points to {element}, which is read at multiples of {alignment} bytes, \
+                     and the tensor begins at {:#x}; pass a copy",
                     name(),
                     memory.data
                 )));
@@ -197,7 +201,8 @@ impl<'a, 'py> Arguments<'a, 'py> {
         }
         if memory.read_only && !constant {
             return Err(PyValueError::new_err(format!(
-                "{} is written to (its pointer is not const), and the tensor is read-only; pass a writable tensor",
+                "{} is written to (its pointer is not const), and the tensor is read-only; \
+                 pass a writable tensor",
                 name()
             )));
         }
@@ -215,7 +220,8 @@ fn read_argument<'py>(
     if object.is_instance_of::<PyInt>() || object.is_instance_of::<PyFloat>() {
         return Ok(Argument::Other(object));
     }
-    // `cutlass_api.arguments` hold a `DenseTensor`, which may be larger than its tensor after a `resize_`.
+    // `cutlass_api.arguments` hold a `DenseTensor`, which may be larger than its tensor after a
+    // `resize_`.
     let (tensor, numel) = match object.cast::<DenseTensor>() {
         Ok(dense) => (dense.get().object(object.py()), Some(dense.get().view().numel())),
         Err(_) => (object.clone(), None),
@@ -226,7 +232,8 @@ fn read_argument<'py>(
     let memory = operand::read_memory(&name(), &tensor)?;
     match numel {
         Some(numel) if numel != memory.numel => Err(PyValueError::new_err(format!(
-            "{} has {} elements now, and had {numel} when the arguments were made; make new arguments",
+            "{} has {} elements now, and had {numel} when the arguments were made; \
+             make new arguments",
             name(),
             memory.numel
         ))),

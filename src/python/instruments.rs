@@ -12,8 +12,9 @@ use super::stream::stream_handle;
 use crate::kernel;
 use crate::launch::{self, LaunchPlan, promotion};
 
-/// Seconds that the host spends on one bare driver launch, the native floor of benchmarks: the median over `rounds` loops
-/// of `launches` driver calls with no other code around them. The stream is synchronized between loops.
+/// Seconds that the host spends on one bare driver launch, the native floor of benchmarks: the
+/// median over `rounds` loops of `launches` driver calls with no other code around them. The stream
+/// is synchronized between loops.
 #[pyfunction]
 #[pyo3(signature = (args, compiled_artifact, stream, launches = 100, rounds = 30))]
 pub fn native_floor(
@@ -50,7 +51,8 @@ pub fn native_floor(
     for _ in 0..rounds {
         let start = Instant::now();
         for _ in 0..launches {
-            // SAFETY: the program is the kernel's, the arguments hold the tensors, and the device is current.
+            // SAFETY: the program is the kernel's, the arguments hold the tensors, and the device
+            // is current.
             unsafe { call.launch_current(stream)? };
         }
         seconds.push(start.elapsed().as_secs_f64() / f64::from(launches));

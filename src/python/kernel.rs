@@ -14,16 +14,17 @@ use crate::operand::DType;
 
 /// A kernel: `.metadata` describes what it computes; `supports`, `compile` and `run` do the rest.
 ///
-/// Built-in kernels come from `cutlass_api.get_kernels`. A subclass defines `__init__(metadata)`, `compile`,
-/// `_run(args, compiled_artifact, stream, workspace=None)`, optionally `_supports(args)`, and a static
-/// `generate_kernels(metadata_filter, epilogue_args=None, cc=None)`. The `register` method of a provider adds the subclass
-/// to `get_kernels`.
-// No `dict`: Python 3.11 and 3.12 would make one for each of thousands of kernels. Subclasses written in Python have one.
-// No `__traverse__`: the garbage collector would track thousands of objects. The metadata of a subclass must not refer to
-// its kernel.
+/// Built-in kernels come from `cutlass_api.get_kernels`. A subclass defines `__init__(metadata)`,
+/// `compile`, `_run(args, compiled_artifact, stream, workspace=None)`, optionally
+/// `_supports(args)`, and a static `generate_kernels(metadata_filter, epilogue_args=None,
+/// cc=None)`. The `register` method of a provider adds the subclass to `get_kernels`.
+// No `dict`: Python 3.11 and 3.12 would make one for each of thousands of kernels. Subclasses
+// written in Python have one. No `__traverse__`: the garbage collector would track thousands of
+// objects. The metadata of a subclass must not refer to its kernel.
 #[pyclass(name = "Kernel", module = "cutlass_api", subclass, frozen)]
 pub struct PyKernel {
-    /// The position of a built-in kernel, as `kernel::at` counts; None for a kernel written in Python.
+    /// The position of a built-in kernel, as `kernel::at` counts; None for a kernel written in
+    /// Python.
     pub position: Option<usize>,
     /// Not a `PyOnceLock`, which releases the GIL each time that it is filled.
     metadata: OnceLock<Py<PyAny>>,
@@ -33,7 +34,8 @@ pub struct PyKernel {
 #[pyclass(module = "cutlass_api._core", extends = PyKernel, frozen)]
 pub struct SimtGemmKernel;
 
-/// Few rows or few columns, bound by the memory bandwidth of the other operand. Compute capability 8.0 and later.
+/// Few rows or few columns, bound by the memory bandwidth of the other operand. Compute capability
+/// 8.0 and later.
 #[pyclass(module = "cutlass_api._core", extends = PyKernel, frozen)]
 pub struct SkinnyGemmKernel;
 

@@ -1,6 +1,6 @@
-//! A fast `Kernel.run`. PyO3 compares the names of keyword arguments as strings; Python interns the keywords of a program, so
-//! this function compares pointers. A repeated launch bypasses PyO3's call wrapper as well. Anything unusual, errors
-//! included, takes the method that PyO3 generates.
+//! A fast `Kernel.run`. PyO3 compares the names of keyword arguments as strings; Python interns the
+//! keywords of a program, so this function compares pointers. A repeated launch bypasses PyO3's
+//! call wrapper as well. Anything unusual, errors included, takes the method that PyO3 generates.
 
 use std::ffi::CString;
 
@@ -62,7 +62,8 @@ pub fn install(py: Python<'_>) -> PyResult<()> {
         ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
         ml_doc: documentation.into_raw(),
     }));
-    // SAFETY: the definition and its strings are leaked; the function has the type that the flags declare.
+    // SAFETY: the definition and its strings are leaked; the function has the type that the flags
+    // declare.
     let fast = unsafe {
         let method = ffi::PyDescr_NewMethod(class.as_ptr().cast(), definition);
         Bound::from_owned_ptr_or_err(py, method)?
@@ -75,8 +76,8 @@ pub fn install(py: Python<'_>) -> PyResult<()> {
 /// `run`, as Python calls it. `repeat_run` must not panic: no PyO3 wrapper catches the panic.
 ///
 /// # Safety
-/// As Python calls a method: `args` holds `count` positional arguments, then one for each name in the tuple `keywords`, which
-/// may be null.
+/// As Python calls a method: `args` holds `count` positional arguments, then one for each name in
+/// the tuple `keywords`, which may be null.
 unsafe extern "C" fn run(
     slf: *mut ffi::PyObject,
     args: *const *mut ffi::PyObject,
@@ -176,7 +177,8 @@ unsafe fn any_run(
     }
 }
 
-/// The values of a call. None if there are too many, or a name is not one of the interned ones, or repeats a parameter.
+/// The values of a call. None if there are too many, or a name is not one of the interned ones, or
+/// repeats a parameter.
 ///
 /// # Safety
 /// As for `run`.

@@ -23,15 +23,17 @@ use crate::problem::{GemmProblem, Problem};
 
 /// A @ B, by the kernel that ranks first.
 ///
-/// A has shape (M, K) or (L, M, K), B (K, N) or (L, K, N). An operand without a batch dimension, or with a batch of 1, is used for
-/// every matrix of the other. out: the output, which is returned; None allocates it, in A's and B's common dtype (int32 for
-/// integers, bfloat16 for float8). accumulator_type: None means int32 for integers, float64 if A or B is float64, else
-/// float32. The first call of each kind chooses and compiles a kernel, which later calls reuse.
+/// A has shape (M, K) or (L, M, K), B (K, N) or (L, K, N). An operand without a batch dimension, or
+/// with a batch of 1, is used for every matrix of the other. out: the output, which is returned;
+/// None allocates it, in A's and B's common dtype (int32 for integers, bfloat16 for float8).
+/// accumulator_type: None means int32 for integers, float64 if A or B is float64, else float32. The
+/// first call of each kind chooses and compiles a kernel, which later calls reuse.
 ///
-/// Follows torch's autocast as `torch.mm` does, unless `out` is passed. Computes no gradients. Autograd sees the write to `out`.
+/// Follows torch's autocast as `torch.mm` does, unless `out` is passed. Computes no gradients.
+/// Autograd sees the write to `out`.
 ///
-/// Raises RuntimeError if a tensor requires grad or has a tangent, and while torch records a trace, which would lack the product;
-/// ValueError if shapes do not match or no kernel serves the dtypes.
+/// Raises RuntimeError if a tensor requires grad or has a tangent, and while torch records a trace,
+/// which would lack the product; ValueError if shapes do not match or no kernel serves the dtypes.
 #[pyfunction]
 #[pyo3(signature = (A, B, out = None, accumulator_type = None))]
 #[allow(non_snake_case)]
@@ -191,8 +193,9 @@ fn refuse_gradients(py: Python<'_>, tensors: &[(&str, Option<&Bound<'_, PyAny>>)
             && torch(py)?.module.bind(py).call_method0("is_grad_enabled")?.is_truthy()?
         {
             return Err(PyRuntimeError::new_err(format!(
-                "{name} requires grad, and cutlass_api.matmul computes no gradients: call it under torch.no_grad() or \
-                 torch.inference_mode(), detach {name}, or use torch.matmul"
+                "{name} requires grad, and cutlass_api.matmul computes no gradients: \
+                 call it under torch.no_grad() or torch.inference_mode(), \
+                 detach {name}, or use torch.matmul"
             )));
         }
         let forward = match forward {
@@ -210,8 +213,8 @@ fn refuse_gradients(py: Python<'_>, tensors: &[(&str, Option<&Bound<'_, PyAny>>)
     Ok(())
 }
 
-/// Refuses to run while torch records a trace (`torch.jit.trace`, `make_fx`). The trace would record the allocation of
-/// `out`, and not the product.
+/// Refuses to run while torch records a trace (`torch.jit.trace`, `make_fx`). The trace would
+/// record the allocation of `out`, and not the product.
 fn refuse_traces(py: Python<'_>) -> PyResult<()> {
     let torch = torch(py)?;
     let is_recording = || -> PyResult<bool> {
@@ -235,7 +238,8 @@ fn refuse_traces(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// torch's module for forward-mode differentiation, if one of its levels is open. Without a level no tensor has a tangent.
+/// torch's module for forward-mode differentiation, if one of its levels is open. Without a level
+/// no tensor has a tangent.
 fn forward_mode(py: Python<'_>) -> PyResult<Option<&Bound<'_, PyModule>>> {
     let module = torch(py)?.forward_mode.bind(py);
     let level: i64 = module.getattr(intern!(py, "_current_level"))?.extract()?;
@@ -273,8 +277,8 @@ fn autocast<'py>(
     Ok(Some((cast(a)?, cast(b)?)))
 }
 
-/// Brings both operands to one rank and one batch: a matrix, or a batch of one, repeats with stride 0. Returns whether there
-/// is a batch.
+/// Brings both operands to one rank and one batch: a matrix, or a batch of one, repeats with stride
+/// 0. Returns whether there is a batch.
 fn broadcast(a: &mut View, b: &mut View) -> PyResult<bool> {
     for (name, view) in [("A", &*a), ("B", &*b)] {
         if view.rank < 2 {

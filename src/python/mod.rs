@@ -1,4 +1,5 @@
-//! PyO3 classes and functions: they convert, call and raise. Beside operand/, the only folder that knows Python.
+//! PyO3 classes and functions: they convert, call and raise. Beside operand/, the only folder that
+//! knows Python.
 
 mod arguments;
 mod artifact;
@@ -15,6 +16,7 @@ mod kernel;
 mod keywords;
 mod matmul;
 mod metadata;
+mod native_arguments;
 mod options;
 mod prepared;
 mod replacement;

@@ -6,7 +6,8 @@ use pyo3::sync::PyOnceLock;
 use crate::launch::promotion;
 use crate::operand;
 
-/// Whether operands are read through DLPack's C exchange table (True) or through `__dlpack__` at each call (False).
+/// Whether operands are read through DLPack's C exchange table (True) or through `__dlpack__` at
+/// each call (False).
 #[pyfunction]
 pub fn get_use_c_exchange() -> bool {
     operand::uses_c_exchange()
@@ -29,7 +30,8 @@ pub fn set_launch_promotion(on: bool) {
 }
 
 /// Whether kernels may round float32 operands to tf32. torch decides, if it is imported
-/// (`torch.backends.cuda.matmul.allow_tf32`, `torch.set_float32_matmul_precision`); without torch the answer is no.
+/// (`torch.backends.cuda.matmul.allow_tf32`, `torch.set_float32_matmul_precision`); without torch
+/// the answer is no.
 pub fn tf32_allowed(py: Python<'_>) -> PyResult<bool> {
     static PRECISION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let precision = match PRECISION.get(py) {

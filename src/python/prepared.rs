@@ -7,10 +7,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3::{PyTraverseError, PyVisit};
 
-use super::arguments::{NativeArguments, RuntimeArguments, as_arguments};
+use super::arguments::{RuntimeArguments, as_arguments};
 use super::compilation::{artifact_or_compile, check_artifact, program_of};
 use super::host::Interpreter;
 use super::kernel::PyKernel;
+use super::native_arguments::NativeArguments;
 use super::replacement::swapped;
 use super::run::run_reference;
 use super::stream::{StreamArgument, optional_handle, stream_handle};
@@ -24,11 +25,13 @@ use crate::launch::{
 };
 use crate::problem::Problem;
 
-/// What `Kernel.bind` returns. A call enqueues the launch on the operands' memory as it is at that time.
+/// What `Kernel.bind` returns. A call enqueues the launch on the operands' memory as it is at that
+/// time.
 ///
-/// An operand passed by keyword replaces the bound operand in that call. It must have the same dtype, shape, strides and
-/// device. A bound FakeTensor must be replaced. Operands of an epilogue go by the names in its function (D is `out`); a number
-/// replaces a number. An epilogue's operand named A, B, out or stream cannot be replaced.
+/// An operand passed by keyword replaces the bound operand in that call. It must have the same
+/// dtype, shape, strides and device. A bound FakeTensor must be replaced. Operands of an epilogue
+/// go by the names in its function (D is `out`); a number replaces a number. An epilogue's operand
+/// named A, B, out or stream cannot be replaced.
 #[pyclass(name = "PreparedLaunch", module = "cutlass_api", frozen)]
 pub struct PyPreparedLaunch {
     position: usize,
@@ -43,11 +46,11 @@ pub struct PyPreparedLaunch {
 
 #[pymethods]
 impl PyKernel {
-    /// Prepares a launch for repeated calls: everything but the operands' addresses is computed now. A kernel that needs a
-    /// workspace allocates it at each call.
+    /// Prepares a launch for repeated calls: everything but the operands' addresses is computed
+    /// now. A kernel that needs a workspace allocates it at each call.
     ///
-    /// args, compiled_artifact, stream: as for `run`; a stream of None is the current one at each call. The launch keeps the
-    /// operands alive. Raises as `run` does.
+    /// args, compiled_artifact, stream: as for `run`; a stream of None is the current one at each
+    /// call. The launch keeps the operands alive. Raises as `run` does.
     #[pyo3(signature = (args, compiled_artifact = None, stream = None))]
     fn bind(
         slf: &Bound<'_, Self>,
@@ -161,7 +164,8 @@ impl PyPreparedLaunch {
             };
             if let Some((name, _)) = keywords.iter().find(is_ambiguous) {
                 return Err(PyValueError::new_err(format!(
-                    "{name} names an operand of the launch and of the epilogue; rename the epilogue's operand to replace either"
+                    "{name} names an operand of the launch and of the epilogue; \
+                     rename the epilogue's operand to replace either"
                 )));
             }
         }

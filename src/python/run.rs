@@ -4,11 +4,12 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::arguments::{KeptLaunch, NativeArguments, native};
+use super::arguments::native;
 use super::artifact::CompiledArtifact;
 use super::compilation::{artifact_or_compile, check_artifact, program_of};
 use super::host::Interpreter;
 use super::kernel::{PyKernel, must_define, rounds_to_tf32};
+use super::native_arguments::{KeptLaunch, NativeArguments};
 use super::stream::{StreamArgument, optional_handle};
 use super::support::refusal;
 use crate::epilogue::BoundEpilogue;
@@ -20,22 +21,33 @@ use crate::reference;
 
 #[pymethods]
 impl PyKernel {
-    /// Computes the arguments: enqueues the launch on a stream, or computes at once on the CPU. A kernel whose metadata have
-    /// `packed` first enqueues a launch that copies operands.
+    /// Computes the arguments: enqueues the launch on a stream, or computes at once on the CPU. A
+    /// kernel whose metadata have `packed` first enqueues a launch that copies operands.
     ///
-    /// compiled_artifact: from `compile`; None compiles through the cache. stream: a `torch.cuda.Stream`, a CuPy stream, a
-    /// `CUstream`, an integer handle; None: the current stream of the framework that owns the operands. workspace: device
-    /// memory of `get_workspace_size` bytes; None allocates it if the kernel needs any. assume_supported_args: skip `supports`
-    /// (a check that the kernel can address the operands remains).
+    /// compiled_artifact: from `compile`; None compiles through the cache. stream: a
+    /// `torch.cuda.Stream`, a CuPy stream, a `CUstream`, an integer handle; None: the current
+    /// stream of the framework that owns the operands. workspace: device memory of
+    /// `get_workspace_size` bytes; None allocates it if the kernel needs any.
+    /// assume_supported_args: skip `supports` (a check that the kernel can address the operands
+    /// remains).
     ///
-    /// A launch that the cost model estimates at 2 us or less and that repeats on one stream is promoted to a CUDA graph, which
-    /// profilers show as a graph launch; `GlobalOptions().launch_graphs` switches this off.
+    /// A launch that the cost model estimates at 2 us or less and that repeats on one stream is
+    /// promoted to a CUDA graph, which profilers show as a graph launch;
+    /// `GlobalOptions().launch_graphs` switches this off.
     ///
-    /// Autograd does not know that `out` was written (it does after `cutlass_api.matmul`). If autograd saved the tensor or a view
-    /// of its memory, call `torch.autograd.graph.increment_version(out)`.
+    /// Autograd does not know that `out` was written (it does after `cutlass_api.matmul`). If
+    /// autograd saved the tensor or a view of its memory, call
+    /// `torch.autograd.graph.increment_version(out)`.
     ///
-    /// Raises ValueError if the kernel does not serve the arguments, RuntimeError with CUDA's error name if the launch fails.
-    #[pyo3(signature = (args, compiled_artifact = None, stream = None, workspace = None, assume_supported_args = false))]
+    /// Raises ValueError if the kernel does not serve the arguments, RuntimeError with CUDA's error
+    /// name if the launch fails.
+    #[pyo3(signature = (
+        args,
+        compiled_artifact = None,
+        stream = None,
+        workspace = None,
+        assume_supported_args = false
+    ))]
     pub fn run(
         slf: &Bound<'_, Self>,
         args: &Bound<'_, PyAny>,
@@ -145,8 +157,8 @@ impl PyKernel {
     fn initialize_workspace(&self, args: &Bound<'_, PyAny>, workspace: &Bound<'_, PyAny>) {}
 }
 
-/// Repeats a launch: the one that the arguments keep, or the last one of the artifact with other addresses. None if neither
-/// serves this run.
+/// Repeats a launch: the one that the arguments keep, or the last one of the artifact with other
+/// addresses. None if neither serves this run.
 #[inline(always)] // most runs end here
 pub fn repeat(
     kernel: &Bound<'_, PyAny>,
@@ -158,7 +170,8 @@ pub fn repeat(
     let Some(kept) = native.kept() else {
         return repeat_last(kernel, native, artifact, stream, assume_supported_args).transpose();
     };
-    // Whether a kernel supports unchanged arguments does not change, except by the user's choice of precision.
+    // Whether a kernel supports unchanged arguments does not change, except by the user's choice of
+    // precision.
     let is_supported =
         || native.known_supported(kept.launch.plan().position()) && !kept.rounds_to_tf32;
     let is_same = kept.kernel.is(kernel) && kept.artifact.is(artifact);
@@ -179,8 +192,8 @@ pub fn repeat(
     enqueue().transpose()
 }
 
-/// Repeats the last launch of an artifact for arguments that run for the first time, as in generated code, which makes new
-/// arguments at each call. None if it does not serve them.
+/// Repeats the last launch of an artifact for arguments that run for the first time, as in
+/// generated code, which makes new arguments at each call. None if it does not serve them.
 #[inline(never)] // keeps `repeat` short
 fn repeat_last(
     kernel: &Bound<'_, PyAny>,

@@ -1,6 +1,7 @@
 //! Streams of every framework.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt};
 
@@ -17,8 +18,8 @@ pub struct StreamArgument {
 }
 
 impl StreamArgument {
-    /// The handle of a stream on the device of the operands, of which `tensor` is one. For operands on the CPU it has no
-    /// meaning: the launch refuses them.
+    /// The handle of a stream on the device of the operands, of which `tensor` is one. For operands
+    /// on the CPU it has no meaning: the launch refuses them.
     #[inline(always)] // in every launch
     pub fn resolve(&self, tensor: &Bound<'_, PyAny>, device: Device) -> PyResult<u64> {
         match (self.handle, device) {
@@ -38,12 +39,13 @@ fn check_owner(handle: u64, ordinal: i32) -> PyResult<()> {
         return Ok(());
     }
     Err(PyValueError::new_err(format!(
-        "stream {handle:#x} belongs to another device than the operands, which are on cuda:{ordinal}"
+        "stream {handle:#x} belongs to another device than the operands, \
+         which are on cuda:{ordinal}"
     )))
 }
 
-/// The CUDA handle of a stream: of a `torch.cuda.Stream`, a CuPy stream, a `CUstream` of `cuda.bindings`, any object with
-/// `__cuda_stream__`, or an integer, which is the handle.
+/// The CUDA handle of a stream: of a `torch.cuda.Stream`, a CuPy stream, a `CUstream` of
+/// `cuda.bindings`, any object with `__cuda_stream__`, or an integer, which is the handle.
 #[pyfunction]
 pub fn stream_handle(stream: &Bound<'_, PyAny>) -> PyResult<u64> {
     if stream.is_instance_of::<PyInt>() {
@@ -61,8 +63,8 @@ pub fn stream_handle(stream: &Bound<'_, PyAny>) -> PyResult<u64> {
     } else {
         let name = stream.get_type().name()?;
         return Err(PyTypeError::new_err(format!(
-            "stream is a {name}; give a torch.cuda.Stream, a CuPy stream, a CUstream of cuda.bindings, the integer \
-             handle, or None for the current stream"
+            "stream is a {name}; give a torch.cuda.Stream, a CuPy stream, a CUstream of \
+             cuda.bindings, the integer handle, or None for the current stream"
         )));
     };
     number(&handle)
@@ -75,6 +77,21 @@ fn number(handle: &Bound<'_, PyAny>) -> PyResult<u64> {
 }
 
 /// As `stream_handle`, of an optional argument.
+#[inline(always)] // in every launch
 pub fn optional_handle(stream: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u64>> {
-    stream.map(stream_handle).transpose()
+    let Some(stream) = stream else { return Ok(None) };
+    if stream.is_exact_instance_of::<PyInt>() {
+        // SAFETY: the object is an int. For an int outside of u64 the result is u64::MAX, with an
+        // exception.
+        match unsafe { ffi::PyLong_AsUnsignedLongLong(stream.as_ptr()) } {
+            u64::MAX => drop(PyErr::take(stream.py())), // `stream_handle` words the error
+            handle => return Ok(Some(handle)),
+        }
+    }
+    handle_of_object(stream)
+}
+
+#[cold]
+fn handle_of_object(stream: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
+    stream_handle(stream).map(Some)
 }

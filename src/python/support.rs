@@ -2,8 +2,9 @@
 
 use pyo3::prelude::*;
 
-use super::arguments::{NativeArguments, native};
+use super::arguments::native;
 use super::kernel::{PyKernel, rounds_to_tf32};
+use super::native_arguments::NativeArguments;
 use super::options::tf32_allowed;
 use super::status::Status;
 use crate::driver::Device;
@@ -65,8 +66,9 @@ pub fn refusal(
     policy(py, position, native, &mut None)
 }
 
-/// Why a built-in kernel that computes the problem must not serve the arguments: operands that carry more than the problem
-/// does, and the user's choice of precision. None if it may. `tf32` caches that choice, which takes a call into torch.
+/// Why a built-in kernel that computes the problem must not serve the arguments: operands that
+/// carry more than the problem does, and the user's choice of precision. None if it may. `tf32`
+/// caches that choice, which takes a call into torch.
 pub fn policy(
     py: Python<'_>,
     position: usize,
@@ -90,7 +92,10 @@ pub fn policy(
         Some(allowed) => allowed,
         None => *tf32.insert(tf32_allowed(py)?),
     };
-    Ok((!allowed).then(|| {
-        "it rounds float32 operands to tf32, which torch.set_float32_matmul_precision(\"high\") would allow".to_owned()
-    }))
+    if allowed {
+        return Ok(None);
+    }
+    let reason = "it rounds float32 operands to tf32, \
+                  which torch.set_float32_matmul_precision(\"high\") would allow";
+    Ok(Some(reason.to_owned()))
 }
