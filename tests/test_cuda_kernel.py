@@ -1,5 +1,7 @@
-"""Kernels of one's own in CUDA C++: what is checked before a launch, what a launch carries, what the compiler says. The
-launches go to a driver that records them; what kernels compute is test_gpu_cuda_kernel.py's matter."""
+"""Users' CUDA C++ kernels: the checks before a launch, its parameters, and the compiler's messages.
+
+Launches go to the stand-in driver; test_gpu_cuda_kernel.py tests what kernels compute.
+"""
 
 import re
 import textwrap

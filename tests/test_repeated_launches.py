@@ -1,4 +1,4 @@
-"""Launches that are repeated become CUDA graphs: when, what ends that, and what it must not change."""
+"""Promotion of repeated launches to CUDA graphs: when it happens, and what it must not change."""
 
 import textwrap
 
@@ -54,10 +54,11 @@ def test_a_short_launch_that_is_repeated_becomes_a_graph():
     run(
         """
         for name, call in calls.items():
-            for _ in range(10 if name != "checked" else 0):  # which shares the arguments, and what they keep
+            # "checked" shares the arguments of "run", and the launch that they keep.
+            for _ in range(10 if name != "checked" else 0):
                 launched(call, graphs=0)
             settled(call)
-            # On a stream that was made: whether it is being captured, and the launch; with checks, whose it is.
+            # Driver calls: the capture query, the launch; with checks, the owner query.
             before = device.library.stand_in_calls()
             call()
             assert device.library.stand_in_calls() == before + (3 if name == "checked" else 2), name
@@ -184,7 +185,7 @@ def test_other_streams_and_captured_ones_get_launches():
         for stream in (0, 1):
             args = GemmArguments(a, b, out, "float32")
             settled(on(stream), stream=stream)
-        # Not where another stream is called the same by another thread, nor on a part of the multiprocessors.
+        # Not on the per-thread default stream, nor on a green context's stream.
         for stream in (2, 0x50E0):
             args = GemmArguments(a, b, out, "float32")
             for _ in range(3 * SETTLED):
@@ -326,7 +327,7 @@ def test_an_epilogue_s_operands_are_followed():
         assert other != first_words
         for _ in range(2 * SETTLED):
             assert call(arguments(3.0)) == other
-        # Whose stream it is, whether it is being captured, and the launch: nothing is set that is as it was.
+        # Driver calls: the owner query, the capture query, the launch. Parameters are not set again.
         before = device.library.stand_in_calls()
         assert call(arguments(3.0)) == other
         assert device.library.stand_in_calls() == before + 3
@@ -348,7 +349,7 @@ def test_promotion_can_be_switched_off():
         assert open_graphs() == 0
         options.launch_graphs = True
         settled(calls["run"])
-        # A promoted launch runs as a kernel while promotion is off, and as a graph with its current operands afterwards.
+        # A promoted launch runs as a kernel while promotion is off, and as a graph afterwards.
         graphs = open_graphs()
         options.launch_graphs = False
         for place in ((A, B, OUT), (A + 4096, B, OUT), (A, B, OUT)):

@@ -17,9 +17,10 @@ class GlobalOptions:
 
     @property
     def use_tvm_ffi(self) -> bool:
-        """How operands are read: True, DLPack's C exchange table; False, ``__dlpack__`` at each call.
+        """Whether operands are read through DLPack's C exchange table (True) or ``__dlpack__``.
 
-        The results are the same, and the exchange table is faster. The name is that of NVIDIA's ``cutlass_api``.
+        The results are the same, and the exchange table is faster. The name is that of NVIDIA's
+        ``cutlass_api``.
         """
         return _core.get_use_c_exchange()
 
@@ -31,10 +32,11 @@ class GlobalOptions:
     def launch_graphs(self) -> bool:
         """Whether short launches that repeat are promoted to CUDA graphs (True).
 
-        A launch of a kernel of about 2 us or less that repeats on one stream becomes a CUDA graph of one kernel node, which
-        costs the host less than a kernel launch. Profilers show graph launches; operands, results and order on the stream
-        are the same. While this is False, no launch is promoted, and promoted launches run as kernels. The environment
-        variable ``CUTLASS_API_LAUNCH_GRAPHS=0`` sets it to False at import.
+        A launch of a kernel of about 2 us or less that repeats on one stream becomes a CUDA graph
+        of one kernel node, which costs the host less than a kernel launch. Profilers show graph
+        launches; operands, results and the order on the stream are the same. While this is False,
+        no launch is promoted, and promoted launches run as kernels. The environment variable
+        ``CUTLASS_API_LAUNCH_GRAPHS=0`` sets it to False at import.
         """
         return _core.get_launch_promotion()
 
