@@ -89,7 +89,6 @@ impl Graph {
     ///
     /// # Safety
     /// Every address in the parameters is valid on the device until the launch has run.
-    #[inline(always)] // in every promoted launch
     pub unsafe fn launch(
         &self,
         device: &Device,
@@ -148,7 +147,6 @@ fn is_success(result: CUresult) -> bool {
 
 /// Whether a stream is under capture, or the driver refuses the query because another stream is. A
 /// graph launch would invalidate the capture.
-#[inline(always)]
 fn is_captured(stream: u64) -> bool {
     let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: the pointer is a local's; the driver refuses handles that are no streams.

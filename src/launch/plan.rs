@@ -52,7 +52,6 @@ impl MainLaunch {
         Ok(MainLaunch { config: config.into(), block, pack })
     }
 
-    #[inline(always)]
     fn call<'a>(&'a self, function: Function, epilogue: &'a [u64]) -> KernelCall<'a> {
         KernelCall { function, grid: &self.config, params: self.block.pointer(), more: epilogue }
     }
@@ -116,7 +115,6 @@ impl LaunchPlan {
     }
 
     /// The launch of the kernel itself. None if there is nothing to launch.
-    #[inline(always)]
     pub fn main_call(&self, function: Function) -> Option<KernelCall<'_>> {
         self.main.as_ref().map(|main| main.call(function, &self.epilogue))
     }

@@ -28,7 +28,6 @@ static IS_ENABLED: AtomicBool = AtomicBool::new(true);
 static GRAPHS: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether launches are promoted, and promoted launches run as graphs.
-#[inline]
 pub fn is_enabled() -> bool {
     IS_ENABLED.load(Ordering::Relaxed)
 }

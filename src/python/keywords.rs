@@ -107,7 +107,6 @@ fn raise(error: PyErr) -> *mut ffi::PyObject {
 ///
 /// # Safety
 /// As for `run`.
-#[inline(always)]
 unsafe fn repeat_run(
     py: Python<'_>,
     slf: *mut ffi::PyObject,
@@ -182,7 +181,6 @@ unsafe fn any_run(
 ///
 /// # Safety
 /// As for `run`.
-#[inline(always)]
 unsafe fn values(
     method: &Method,
     args: *const *mut ffi::PyObject,

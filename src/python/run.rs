@@ -159,7 +159,6 @@ impl PyKernel {
 
 /// Repeats a launch: the one that the arguments keep, or the last one of the artifact with other
 /// addresses. None if neither serves this run.
-#[inline(always)] // most runs end here
 pub fn repeat(
     kernel: &Bound<'_, PyAny>,
     native: &NativeArguments,

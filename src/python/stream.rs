@@ -20,7 +20,6 @@ pub struct StreamArgument {
 impl StreamArgument {
     /// The handle of a stream on the device of the operands, of which `tensor` is one. For operands
     /// on the CPU it has no meaning: the launch refuses them.
-    #[inline(always)] // in every launch
     pub fn resolve(&self, tensor: &Bound<'_, PyAny>, device: Device) -> PyResult<u64> {
         match (self.handle, device) {
             (Some(handle), _) if self.is_trusted => Ok(handle),
@@ -77,7 +76,6 @@ fn number(handle: &Bound<'_, PyAny>) -> PyResult<u64> {
 }
 
 /// As `stream_handle`, of an optional argument.
-#[inline(always)] // in every launch
 pub fn optional_handle(stream: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u64>> {
     let Some(stream) = stream else { return Ok(None) };
     if stream.is_exact_instance_of::<PyInt>() {
