@@ -223,22 +223,23 @@ def test_status():
 # config.
 
 
-def test_global_options():
+@pytest.mark.parametrize("name", ["use_tvm_ffi", "launch_graphs"])
+def test_global_options(name):
     options = cutlass_api.config.GlobalOptions()
     assert cutlass_api.config.GlobalOptions() is options
-    before = options.use_tvm_ffi
-    assert before is True, "the fast road is the default"
+    before = getattr(options, name)
+    assert before is True, "the fast path is the default"
     saved = {}
     try:
-        options.use_tvm_ffi = False
-        assert options.use_tvm_ffi is False
+        setattr(options, name, False)
+        assert getattr(options, name) is False
         options.save(saved)
-        assert saved == {"use_tvm_ffi": False}
-        options.use_tvm_ffi = True
+        assert saved == {"use_tvm_ffi": True, "launch_graphs": True, name: False}
+        setattr(options, name, True)
         options.restore(saved)
-        assert options.use_tvm_ffi is False
+        assert getattr(options, name) is False
     finally:
-        options.use_tvm_ffi = before
+        setattr(options, name, before)
 
 
 # library and typing.

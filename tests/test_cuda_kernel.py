@@ -1,5 +1,6 @@
-"""Users' kernels in CUDA C++: checks before a launch, launch parameters, compiler messages. The
-driver is the stand-in; test_gpu_cuda_kernel.py tests results.
+"""Users' CUDA C++ kernels: the checks before a launch, its parameters, and the compiler's messages.
+
+Launches go to the stand-in driver; test_gpu_cuda_kernel.py tests what kernels compute.
 """
 
 import re
@@ -371,24 +372,24 @@ def test_arguments_that_do_not_fit_are_refused_by_name():
             TypeError, "x of square points to float32", "dtype float16", "pass one of float32"
         ):
             square(half, out, 1)
-        with raises(TypeError, "square takes 3 arguments (x, out, n), and 2 were given"):
+        with raises(TypeError, "square takes 3 arguments (x, out, n), and 2 were passed"):
             square(x, out)
         computed = cuda_kernel("__global__ void f(float* x, int n) {}", "f", grid=lambda x, n: n)
-        with raises(TypeError, "f takes 2 arguments (x, n), and 1 were given"):
+        with raises(TypeError, "f takes 2 arguments (x, n), and 1 were passed"):
             computed(x)
-        with raises(TypeError, "n of square is int32, and 1.5 was given; pass an int"):
+        with raises(TypeError, "n of square is int32, and the argument is 1.5; pass an int"):
             square(x, out, 1.5)
-        with raises(TypeError, "n of square is int32, and 'three' was given"):
+        with raises(TypeError, "n of square is int32, and the argument is 'three'"):
             square(x, out, "three")
         with raises(OverflowError, "n of square is int32, which does not hold 2147483648"):
             square(x, out, 2**31)
         with raises(OverflowError, "n of square is int32"):
             square(x, out, 2**80)
-        with raises(TypeError, "n of square is a number (int32), and a tensor was given"):
+        with raises(TypeError, "n of square is a number (int32), and the argument is a tensor"):
             square(x, out, x)
-        with raises(TypeError, "n of square is a number (int32), and None was given"):
+        with raises(TypeError, "n of square is a number (int32), and the argument is None"):
             square(x, out, None)
-        with raises(TypeError, "x of square is a pointer, and 3 was given; pass a tensor"):
+        with raises(TypeError, "x of square is a pointer, and the argument is 3; pass a tensor"):
             square(3, out, 1)
         with raises(ValueError, "x of square is on cuda:0, and out of square on cuda:1"):
             square(x, f32(OUT, 6, 128, device=1), 1)
@@ -417,7 +418,7 @@ def test_numbers_that_their_type_does_not_hold():
             f(x, 0, -1, 0, True)
         with raises(OverflowError, "c of f is int8, which does not hold 128"):
             f(x, 0, 0, 128, True)
-        with raises(TypeError, "d of f is bool, and 1 was given; pass True or False"):
+        with raises(TypeError, "d of f is bool, and the argument is 1; pass True or False"):
             f(x, 0, 0, 0, 1)
         """
     )
@@ -464,7 +465,7 @@ def test_grids_of_nothing():
         kernel = cuda_kernel(
             "__global__ void f(float* x, int n) {}", "f", grid=lambda x, n: n // 256
         )
-        with raises(ValueError, "grid is [0, 1, 1], so that nothing would be computed; round up"):
+        with raises(ValueError, "grid is [0, 1, 1], so the launch would compute nothing; round up"):
             kernel(x, 100)
         before = device.launches()
         kernel(f32(X, 0, 5), 0)

@@ -91,7 +91,7 @@ def test_a_bound_launch_takes_no_fake_and_no_ambiguous_operand():
         try:
             launch(B=real)
         except ValueError as error:
-            assert "B may mean the launch's or the epilogue's" in str(error), error
+            assert "B names an operand of the launch and of the epilogue" in str(error), error
         else:
             raise AssertionError("one of two was guessed")
         assert device.launches() == 0

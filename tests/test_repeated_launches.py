@@ -1,6 +1,4 @@
-"""Promotion of repeated launches to CUDA graphs: when it happens, what ends it, what it must not
-change.
-"""
+"""Promotion of repeated launches to CUDA graphs: when it happens, and what it must not change."""
 
 import textwrap
 
@@ -56,12 +54,11 @@ def test_a_short_launch_that_is_repeated_becomes_a_graph():
     run(
         """
         for name, call in calls.items():
-            # The checked call shares the arguments and their cached launch.
+            # "checked" shares the arguments of "run", and the launch that they keep.
             for _ in range(10 if name != "checked" else 0):
                 launched(call, graphs=0)
             settled(call)
-            # Two driver calls on a created stream: the capture status and the launch. With checks,
-            # also the stream's context.
+            # Driver calls: the capture query, the launch; with checks, the owner query.
             before = device.library.stand_in_calls()
             call()
             assert device.library.stand_in_calls() == before + (3 if name == "checked" else 2), name
@@ -210,7 +207,7 @@ def test_other_streams_and_captured_ones_get_launches():
         for stream in (0, 1):
             args = GemmArguments(a, b, out, "float32")
             settled(on(stream), stream=stream)
-        # No promotion on a per-thread default stream, nor on a green context's stream.
+        # Not on the per-thread default stream, nor on a green context's stream.
         for stream in (2, 0x50E0):
             args = GemmArguments(a, b, out, "float32")
             for _ in range(3 * SETTLED):
@@ -356,12 +353,55 @@ def test_an_epilogue_s_operands_are_followed():
         assert other != first_words
         for _ in range(2 * SETTLED):
             assert call(arguments(3.0)) == other
-        # Three driver calls: the stream's context, the capture status and the launch; no update of
-        # the graph.
+        # Driver calls: the owner query, the capture query, the launch. Parameters are not set again.
         before = device.library.stand_in_calls()
         assert call(arguments(3.0)) == other
         assert device.library.stand_in_calls() == before + 3
         assert call(arguments(2.0)) == first_words
         assert device.library.stand_in_misused() == 0
         """
+    )
+
+
+def test_promotion_can_be_switched_off():
+    run(
+        """
+        options = cutlass_api.config.GlobalOptions()
+        open_graphs = device.library.stand_in_open_graphs
+        options.launch_graphs = False
+        for call in calls.values():
+            for _ in range(3 * SETTLED):
+                launched(call, graphs=0)
+        assert open_graphs() == 0
+        options.launch_graphs = True
+        settled(calls["run"])
+        # A promoted launch runs as a kernel while promotion is off, and as a graph afterwards.
+        graphs = open_graphs()
+        options.launch_graphs = False
+        for place in ((A, B, OUT), (A + 4096, B, OUT), (A, B, OUT)):
+            a.describe(place[0], (128, 256))
+            for _ in range(2 * SETTLED):
+                launched(calls["run"], place, graphs=0)
+                launched(calls["new arguments"], place, graphs=0)
+        assert open_graphs() == graphs
+        options.launch_graphs = True
+        launched(calls["run"], graphs=1)
+        settled(calls["new arguments"])
+        """
+    )
+
+
+@pytest.mark.parametrize("value, promotes", [("0", False), ("1", True), ("", True)])
+def test_the_environment_switches_promotion_off(value, promotes):
+    stand_in.run_gemm(
+        PREAMBLE
+        + textwrap.dedent(
+            f"""
+            assert cutlass_api.config.GlobalOptions().launch_graphs is {promotes}
+            for _ in range(SETTLED):
+                launched(calls["run"])
+            launched(calls["run"], graphs={int(promotes)})
+            """
+        ),
+        CUTLASS_API_LAUNCH_GRAPHS=value,
     )

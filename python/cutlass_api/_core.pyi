@@ -38,6 +38,7 @@ __all__ = [
     "cache_directory",
     "device_cc",
     "get_kernels",
+    "get_launch_promotion",
     "get_use_c_exchange",
     "launch_graphs",
     "leading_dim",
@@ -47,6 +48,7 @@ __all__ = [
     "operand_matches",
     "ranking_features",
     "register_kernel_class",
+    "set_launch_promotion",
     "set_use_c_exchange",
     "stream_handle",
     "stride_order",
@@ -365,6 +367,8 @@ def operand_matches(
     ptr_alignment_bytes: int | None = None,
 ) -> Status: ...
 def trace_epilogue(epilogue_fn: Callable[..., Any] | str) -> TracedEpilogue: ...
+def get_launch_promotion() -> bool: ...
+def set_launch_promotion(on: bool) -> None: ...
 def get_use_c_exchange() -> bool: ...
 def set_use_c_exchange(on: bool) -> None: ...
 def stream_handle(stream: Any) -> int: ...

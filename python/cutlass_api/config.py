@@ -28,13 +28,31 @@ class GlobalOptions:
     def use_tvm_ffi(self, on: bool) -> None:
         _core.set_use_c_exchange(on)
 
+    @property
+    def launch_graphs(self) -> bool:
+        """Whether short launches that repeat are promoted to CUDA graphs (True).
+
+        A launch of a kernel of about 2 us or less that repeats on one stream becomes a CUDA graph
+        of one kernel node, which costs the host less than a kernel launch. Profilers show graph
+        launches; operands, results and the order on the stream are the same. While this is False,
+        no launch is promoted, and promoted launches run as kernels. The environment variable
+        ``CUTLASS_API_LAUNCH_GRAPHS=0`` sets it to False at import.
+        """
+        return _core.get_launch_promotion()
+
+    @launch_graphs.setter
+    def launch_graphs(self, on: bool) -> None:
+        _core.set_launch_promotion(on)
+
     def save(self, options: dict[str, Any]) -> None:
-        """Writes every option into ``options`` by name."""
+        """Stores every option in ``options`` by name."""
         options["use_tvm_ffi"] = self.use_tvm_ffi
+        options["launch_graphs"] = self.launch_graphs
 
     def restore(self, options: dict[str, Any]) -> None:
         """Sets every option from what :meth:`save` wrote."""
         self.use_tvm_ffi = options["use_tvm_ffi"]
+        self.launch_graphs = options.get("launch_graphs", self.launch_graphs)
 
 
 __all__ = ["GlobalOptions"]

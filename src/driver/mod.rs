@@ -9,6 +9,6 @@ mod tensor_map;
 
 pub use device::{ContextGuard, Device};
 pub use error::DriverError;
-pub use graph::{Graph, graphs};
+pub use graph::Graph;
 pub use library::{EncodedConfig, Function, KernelCall, LaunchConfig, Library};
 pub use tensor_map::EncodedTensorMap;

@@ -1,4 +1,4 @@
-//! Compiled kernels as users hold them.
+//! Compiled kernels.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use pyo3::types::PyBytes;
 use pyo3::{PyTraverseError, PyVisit};
 
 use super::kernel;
-use super::launch::LastLaunch;
 use crate::compile;
+use crate::launch::LastLaunch;
 
-/// What `Kernel.compile` returns: the kernel, and what compilation made of it.
+/// What `Kernel.compile` returns: the kernel and its program.
 #[pyclass(module = "cutlass_api.artifact", frozen)]
 pub struct CompiledArtifact {
     compiled_obj: Py<PyAny>,
@@ -41,7 +41,7 @@ impl CompiledArtifact {
 impl CompiledArtifact {
     #[new]
     fn new(py: Python<'_>, compiled_obj: Py<PyAny>, kernel_obj: Py<PyAny>) -> PyResult<Self> {
-        // A launch takes a built-in kernel's parameters for those of the program.
+        // A launch passes the kernel's parameters to the program.
         if let (Ok(program), Ok(kernel)) =
             (compiled_obj.bind(py).cast::<PyProgram>(), kernel::kernel_of(kernel_obj.bind(py)))
             && !compile::is_of(&program.get().0, kernel)
@@ -54,13 +54,13 @@ impl CompiledArtifact {
         Ok(CompiledArtifact::of(compiled_obj, kernel_obj))
     }
 
-    /// For the collector of cycles: a kernel of one's own may keep its artifact.
+    /// For the garbage collector: a kernel written in Python may refer to its artifact.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.compiled_obj)?;
         visit.call(&self.kernel_obj)
     }
 
-    /// What compilation made: a `Program` for a kernel that NVRTC compiled, None for one that needs no compilation.
+    /// The `Program` of a kernel that NVRTC compiled; None for a kernel that needs no compilation.
     #[getter]
     fn compiled_obj<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
         self.compiled_obj.bind(py).clone()
@@ -72,25 +72,28 @@ impl CompiledArtifact {
         self.kernel_obj.bind(py).clone()
     }
 
-    /// This artifact as bytes, for `from_bytes` in another process or on another machine (ahead-of-time compilation).
-    /// Raises ValueError for a kernel that has no program.
+    /// This artifact as bytes, for `from_bytes` in another process or on another machine
+    /// (ahead-of-time compilation). Raises ValueError for a kernel that has no program.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let program = self.program(py).ok_or_else(|| {
             PyValueError::new_err(
-                "this artifact holds no compiled program: its kernel runs as it is, without compilation",
+                "this artifact holds no compiled program: its kernel needs no compilation",
             )
         })?;
         if kernel::kernel_of(self.kernel_obj.bind(py)).is_err() {
             return Err(PyValueError::new_err(
-                "this artifact is of a kernel of your own, which its bytes could not bring along; compile it where it is used",
+                "this artifact is of a kernel of your own, which its bytes cannot hold; \
+                 compile it where it is used",
             ));
         }
         Ok(PyBytes::new(py, &compile::to_bytes(program)))
     }
 
-    /// The artifact in bytes that `to_bytes` made. Raises ValueError for other, torn or changed bytes, and for a kernel
-    /// that this version does not have. A wrong architecture is refused when the artifact is run. It is loaded onto a device where it is first run, or
-    /// bound to tensors that have memory: to be done before a capture into a CUDA graph.
+    /// The artifact in bytes that `to_bytes` returned. The program is loaded onto a device by the
+    /// first `run`, or by `bind` to tensors with memory: do one of them before stream capture.
+    ///
+    /// Raises ValueError for invalid or corrupt bytes, and for a kernel that this version does not
+    /// have. `run` raises ValueError for a program of another architecture.
     #[staticmethod]
     fn from_bytes(py: Python<'_>, data: &[u8]) -> PyResult<CompiledArtifact> {
         let program = compile::from_bytes(data)?;
@@ -103,7 +106,8 @@ impl CompiledArtifact {
             })?;
         if !compile::is_of(&program, kernel::kernel_of(kernel.bind(py).as_any())?) {
             return Err(PyValueError::new_err(format!(
-                "the artifact of kernel {} was made by another build of this package; compile it again",
+                "the artifact of kernel {} was made by another build of this package; \
+                 compile it again",
                 program.kernel
             )));
         }
@@ -136,13 +140,13 @@ impl PyProgram {
         &self.0.kernel
     }
 
-    /// The architecture that it was compiled for, such as "sm_90a".
+    /// The architecture of the machine code, such as "sm_90a".
     #[getter]
     fn architecture(&self) -> String {
         self.0.architecture.to_string()
     }
 
-    /// The CUDA C++ text of the program; the headers that it includes are in the package.
+    /// The CUDA C++ source. The headers that it includes are in the package.
     #[getter]
     fn source(&self) -> &str {
         &self.0.source
@@ -154,13 +158,13 @@ impl PyProgram {
         PyBytes::new(py, &self.0.cubin)
     }
 
-    /// What NVRTC said while compiling; empty where it had nothing to say.
+    /// The messages of NVRTC; may be empty.
     #[getter]
     fn log(&self) -> &str {
         &self.0.log
     }
 
-    /// Major and minor version of the NVRTC that compiled it.
+    /// Major and minor version of NVRTC.
     #[getter]
     fn nvrtc_version(&self) -> (i32, i32) {
         self.0.nvrtc

@@ -7,8 +7,9 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-use super::arguments::RuntimeArguments;
+use super::arguments::{RuntimeArguments, as_arguments};
 use super::kernel;
+use super::support::policy;
 use super::utils::{ComputeCapability, shown};
 use crate::driver::{Device, DriverError};
 use crate::kernel as kernels;
@@ -82,7 +83,7 @@ pub fn get_kernels<'py>(
     providers: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Vec<Bound<'py, PyAny>>> {
     // `args` first: if operands are passed positionally, the error should name the first one.
-    let arguments = args.map(kernel::arguments).transpose()?;
+    let arguments = args.map(as_arguments).transpose()?;
     let cc = cc.map(|cc| cc.extract::<ComputeCapability>()).transpose()?.map(|cc| cc.0);
     let provider_names = |names: &Bound<'py, PyAny>| {
         let error =
@@ -177,7 +178,7 @@ pub fn ranking_features(
     args: &Bound<'_, PyAny>,
     cc: ComputeCapability,
 ) -> PyResult<Vec<(String, f64, [f32; kernels::FEATURES])>> {
-    let Some(native) = &kernel::arguments(args)?.get().native else { return Ok(Vec::new()) };
+    let Some(native) = &as_arguments(args)?.get().native else { return Ok(Vec::new()) };
     let problem = native.problem.on(operand::Device::Cuda(0));
     let found = kernels::features(&problem, target_of(&native.problem, Some(cc.0))?);
     Ok(found
@@ -255,9 +256,7 @@ fn built_in(
     let (mut positions, mut tf32) = (Vec::with_capacity(ranked.len()), None);
     for position in ranked {
         // The epilogue affects neither condition.
-        if is_wanted(kernels::at(position))
-            && kernel::policy(py, position, native, &mut tf32)?.is_none()
-        {
+        if is_wanted(kernels::at(position)) && policy(py, position, native, &mut tf32)?.is_none() {
             positions
                 .push(epilogue.map_or(position, |epilogue| kernels::fused(position, epilogue)));
         }

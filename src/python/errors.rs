@@ -6,6 +6,7 @@ use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyValueError};
 
 use crate::compile::CompileError;
 use crate::driver::DriverError;
+use crate::launch::LaunchError;
 use crate::problem::ProblemError;
 
 impl From<ProblemError> for PyErr {
@@ -38,6 +39,16 @@ impl From<CompileError> for PyErr {
             | CompileError::Failed { .. }
             | CompileError::Nvrtc { .. }
             | CompileError::Driver(_) => PyRuntimeError::new_err(error.to_string()),
+        }
+    }
+}
+
+impl From<LaunchError> for PyErr {
+    #[cold]
+    fn from(error: LaunchError) -> PyErr {
+        match error {
+            LaunchError::Driver(error) => error.into(),
+            refusal => PyValueError::new_err(refusal.to_string()),
         }
     }
 }

@@ -1,10 +1,8 @@
-//! `Kernel.run`'s arguments, told by the identity of their names: Python interns the keywords in a program, and PyO3 compares
-//! strings, which is a noticeable part of a launch. What is run again does without PyO3's way into a function, too: what a launch takes
-//! beside the driver is the fetching of code and tables, of which each line counts. Whatever is not as usual is left to PyO3's own
-//! reading, and so are errors in what is given.
+//! A fast `Kernel.run`. PyO3 compares the names of keyword arguments as strings; Python interns the
+//! keywords of a program, so this function compares pointers. A repeated launch bypasses PyO3's
+//! call wrapper as well. Anything unusual, errors included, takes the method that PyO3 generates.
 
 use std::ffi::CString;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
@@ -16,80 +14,47 @@ use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 use super::arguments::{
     ElementwiseArguments, GemmArguments, GroupedGemmArguments, RuntimeArguments,
 };
-use super::kernel::{
-    ElementwiseKernel, PyKernel, SimtGemmKernel, SkinnyGemmKernel, Sm80GemmKernel, Sm90GemmKernel,
-};
+use super::kernel::PyKernel;
+use super::run::repeat;
 
-/// `run` as PyO3 made it, the names of its parameters, and the classes of our own that its first argument may have.
+/// What `run` looks up.
 struct Method {
+    /// The parameters' names, interned.
     names: [Py<PyString>; PARAMETERS],
-    last: Last,
+    /// The built-in classes of arguments.
     arguments: [Py<PyType>; 3],
-    /// Constants of the interpreter, here since what else is looked at is.
-    none: Py<PyAny>,
-    yes: Py<PyAny>,
-    no: Py<PyAny>,
-    slow: Py<PyAny>,
+    /// `run` as PyO3 generates it.
+    generated: Py<PyAny>,
 }
 
 const PARAMETERS: usize = 5;
 
-/// The names in the last call, as the tuple that Python makes of them once for each place in a program, and a byte for each, the place of
-/// the parameter. Read and written with the GIL held.
-#[derive(Default)]
-struct Last {
-    names: AtomicPtr<ffi::PyObject>,
-    places: AtomicU64,
-}
-
-impl Method {
-    /// An argument that was given, and not as None.
-    ///
-    /// # Safety
-    /// The object lives for as long as the result.
-    unsafe fn given<'a, 'py>(
-        &self,
-        py: Python<'py>,
-        object: *mut ffi::PyObject,
-    ) -> Option<Borrowed<'a, 'py, PyAny>> {
-        // SAFETY: the caller's.
-        unsafe { Borrowed::from_ptr_or_opt(py, object).filter(|object| !object.is(&self.none)) }
-    }
-
-    /// What True and False say; left out means False. None for what is neither.
-    fn flag(&self, object: *mut ffi::PyObject) -> Option<bool> {
-        let no = object.is_null() || object == self.no.as_ptr();
-        (no || object == self.yes.as_ptr()).then_some(!no)
-    }
-}
+/// The value of each parameter, null for one that is left out.
+type Values = [*mut ffi::PyObject; PARAMETERS];
 
 static RUN: PyOnceLock<Method> = PyOnceLock::new();
 
-/// Puts `run` in the place of PyO3's, with its name, signature and documentation.
+/// Replaces PyO3's `run`, with the same name, signature and documentation.
 pub fn install(py: Python<'_>) -> PyResult<()> {
     if RUN.get(py).is_some() {
-        return Ok(()); // The module is imported again; the class is the one that it was.
+        return Ok(()); // the module is imported again
     }
     let class = py.get_type::<PyKernel>();
-    let slow = class.getattr("run")?;
-    let (signature, text) = (slow.getattr("__text_signature__")?, slow.getattr("__doc__")?);
+    let generated = class.getattr("run")?;
+    let (signature, text) =
+        (generated.getattr("__text_signature__")?, generated.getattr("__doc__")?);
     let documentation =
         CString::new(format!("run{signature}\n--\n\n{text}")).map_err(PyValueError::new_err)?;
     let names = ["args", "compiled_artifact", "stream", "workspace", "assume_supported_args"];
-    let names = names.map(|name| PyString::intern(py, name).unbind());
     let arguments = [
         py.get_type::<GemmArguments>(),
         py.get_type::<GroupedGemmArguments>(),
         py.get_type::<ElementwiseArguments>(),
     ];
     let method = Method {
-        names,
-        last: Last::default(),
+        names: names.map(|name| PyString::intern(py, name).unbind()),
         arguments: arguments.map(Bound::unbind),
-        none: py.None(),
-        yes: true.into_pyobject(py)?.to_owned().into_any().unbind(),
-        no: false.into_pyobject(py)?.to_owned().into_any().unbind(),
-        slow: slow.unbind(),
+        generated: generated.unbind(),
     };
     let definition: *mut _ = Box::leak(Box::new(ffi::PyMethodDef {
         ml_name: c"run".as_ptr(),
@@ -97,44 +62,35 @@ pub fn install(py: Python<'_>) -> PyResult<()> {
         ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
         ml_doc: documentation.into_raw(),
     }));
-    // The classes of kernels that launch have the method themselves, which spares Python the question whether an object's class is derived
-    // from the method's.
-    let built_in = [
-        py.get_type::<SimtGemmKernel>(),
-        py.get_type::<SkinnyGemmKernel>(),
-        py.get_type::<Sm80GemmKernel>(),
-        py.get_type::<Sm90GemmKernel>(),
-        py.get_type::<ElementwiseKernel>(),
-    ];
-    for class in built_in.into_iter().chain([class]) {
-        // SAFETY: the definition and what it points to live as long as the process; the function has the type that the flags say.
-        let fast = unsafe {
-            let method = ffi::PyDescr_NewMethod(class.as_ptr().cast(), definition);
-            Bound::from_owned_ptr_or_err(py, method)?
-        };
-        class.setattr("run", fast)?;
-    }
+    // SAFETY: the definition and its strings are leaked; the function has the type that the flags
+    // declare.
+    let fast = unsafe {
+        let method = ffi::PyDescr_NewMethod(class.as_ptr().cast(), definition);
+        Bound::from_owned_ptr_or_err(py, method)?
+    };
+    class.setattr("run", fast)?;
     RUN.set(py, method)
-        .map_err(|_| PyValueError::new_err("the module is being initialized twice at a time"))
+        .map_err(|_| PyValueError::new_err("two threads initialize the module at once"))
 }
 
-/// `run`, as Python calls it. Nothing may panic on the short road, on which nobody catches it.
+/// `run`, as Python calls it. `repeat_run` must not panic: no PyO3 wrapper catches the panic.
 ///
 /// # Safety
-/// As Python calls a method: `args` has `count` positional arguments, then one for each name in the tuple `keywords`, if there is one.
+/// As Python calls a method: `args` holds `count` positional arguments, then one for each name in
+/// the tuple `keywords`, which may be null.
 unsafe extern "C" fn run(
     slf: *mut ffi::PyObject,
     args: *const *mut ffi::PyObject,
     count: isize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: the caller's; Python calls functions with the GIL held.
+    // SAFETY: the caller's; Python calls methods with the GIL held.
     unsafe {
         let py = Python::assume_attached();
-        match run_again(py, slf, args, count, keywords) {
+        match repeat_run(py, slf, args, count, keywords) {
             Some(Ok(())) => py.None().into_ptr(),
             Some(Err(error)) => raise(error),
-            None => get_trampoline_function!(fastcall_cfunction_with_keywords, run_at_first)(
+            None => get_trampoline_function!(fastcall_cfunction_with_keywords, any_run)(
                 slf, args, count, keywords,
             ),
         }
@@ -147,12 +103,11 @@ fn raise(error: PyErr) -> *mut ffi::PyObject {
     std::ptr::null_mut()
 }
 
-/// A run like one before. None where it is not, or is said in an unusual way.
+/// A run that repeats a launch. None for any other run, and for an unusual call.
 ///
 /// # Safety
 /// As for `run`.
-#[inline(always)]
-unsafe fn run_again(
+unsafe fn repeat_run(
     py: Python<'_>,
     slf: *mut ffi::PyObject,
     args: *const *mut ffi::PyObject,
@@ -163,16 +118,16 @@ unsafe fn run_again(
     // SAFETY: the caller's; an object of one of these classes is laid out as their base.
     unsafe {
         let [arguments, artifact, stream, _workspace, assume] =
-            told(method, args, count, keywords)?;
-        let arguments = method.given(py, arguments)?;
+            values(method, args, count, keywords)?;
+        let arguments = present(py, arguments)?;
         let class = ffi::Py_TYPE(arguments.as_ptr());
         if !method.arguments.iter().any(|known| known.as_ptr().cast() == class) {
             return None;
         }
         let native = arguments.cast_unchecked::<RuntimeArguments>().get().native.as_deref()?;
         let (slf, artifact, stream) =
-            (Borrowed::from_ptr(py, slf), method.given(py, artifact)?, method.given(py, stream));
-        PyKernel::run_again(&slf, native, &artifact, stream.as_deref(), method.flag(assume)?)
+            (Borrowed::from_ptr(py, slf), present(py, artifact)?, present(py, stream));
+        repeat(&slf, native, &artifact, stream.as_deref(), flag(assume)?)
     }
 }
 
@@ -180,7 +135,7 @@ unsafe fn run_again(
 ///
 /// # Safety
 /// As for `run`.
-unsafe fn run_at_first(
+unsafe fn any_run(
     py: Python<'_>,
     slf: *mut ffi::PyObject,
     args: *const *mut ffi::PyObject,
@@ -189,17 +144,16 @@ unsafe fn run_at_first(
 ) -> PyResult<*mut ffi::PyObject> {
     let method =
         RUN.get(py).ok_or_else(|| PyValueError::new_err("the module is not initialized"))?;
-    // SAFETY: the caller's; the arguments live until the call has returned.
+    // SAFETY: the caller's; the arguments live until the call returns.
     unsafe {
         let slf = Borrowed::from_ptr(py, slf);
         if let Some([arguments, artifact, stream, workspace, assume]) =
-            told(method, args, count, keywords)
-            && let Some(assume) = method.flag(assume)
-            && let (Some(arguments), Ok(kernel)) =
-                (method.given(py, arguments), slf.cast::<PyKernel>())
+            values(method, args, count, keywords)
+            && let Some(assume) = flag(assume)
+            && let (Some(arguments), Ok(kernel)) = (present(py, arguments), slf.cast::<PyKernel>())
         {
             let [artifact, stream, workspace] =
-                [artifact, stream, workspace].map(|object| method.given(py, object));
+                [artifact, stream, workspace].map(|object| present(py, object));
             let [artifact, stream, workspace] =
                 [&artifact, &stream, &workspace].map(|object| object.as_deref());
             PyKernel::run(&kernel, &arguments, artifact, stream, workspace, assume)?;
@@ -218,66 +172,58 @@ unsafe fn run_at_first(
                 named.set_item(name, Borrowed::from_ptr(py, *args.add(count + at)))?;
             }
         }
-        method.slow.bind(py).call(positional, Some(&named)).map(Bound::into_ptr)
+        method.generated.bind(py).call(positional, Some(&named)).map(Bound::into_ptr)
     }
 }
 
-/// What a call gives for each parameter, null for those that it leaves out; None where a name is not known by its identity, or is given
-/// twice.
+/// The values of a call. None if there are too many, or a name is not one of the interned ones, or
+/// repeats a parameter.
 ///
 /// # Safety
 /// As for `run`.
-#[inline(always)]
-unsafe fn told(
+unsafe fn values(
     method: &Method,
     args: *const *mut ffi::PyObject,
     count: isize,
     keywords: *mut ffi::PyObject,
-) -> Option<[*mut ffi::PyObject; PARAMETERS]> {
+) -> Option<Values> {
     let count = usize::try_from(count).ok().filter(|count| *count <= PARAMETERS)?;
+    let mut values: Values = [std::ptr::null_mut(); PARAMETERS];
     // SAFETY: the caller's.
     unsafe {
-        let mut told: [_; PARAMETERS] =
-            std::array::from_fn(|at| if at < count { *args.add(at) } else { std::ptr::null_mut() });
+        for (at, value) in values.iter_mut().enumerate().take(count) {
+            *value = *args.add(at);
+        }
         if !keywords.is_null() {
-            let last = &method.last;
-            let mut places = match last.names.load(Ordering::Relaxed) == keywords {
-                true => last.places.load(Ordering::Relaxed),
-                false => places(method, keywords)?,
-            };
-            let mut given = args.add(count);
-            // There is no such place behind the last name.
-            while let Some(place) = told.get_mut(usize::from(places as u8)) {
-                if !place.is_null() {
+            for at in 0..ffi::PyTuple_Size(keywords) {
+                let name = ffi::PyTuple_GetItem(keywords, at);
+                let parameter = method.names.iter().position(|known| known.as_ptr() == name)?;
+                if !values[parameter].is_null() {
                     return None;
                 }
-                *place = *given;
-                (given, places) = (given.add(1), places >> u8::BITS);
+                values[parameter] = *args.add(count + at as usize);
             }
         }
-        Some(told)
     }
+    Some(values)
 }
 
-/// The places of a call's names among the parameters, which are remembered until another call has other names.
+/// A value that is neither left out nor None.
 ///
 /// # Safety
-/// `keywords` is a tuple, and the GIL is held.
-#[inline(never)]
-unsafe fn places(method: &Method, keywords: *mut ffi::PyObject) -> Option<u64> {
-    let mut places = [u8::MAX; size_of::<u64>()];
-    // SAFETY: the caller's. The tuple is kept alive for as long as it is known by its address.
-    unsafe {
-        for (at, place) in places.iter_mut().enumerate().take(ffi::PyTuple_Size(keywords) as usize)
-        {
-            let name = ffi::PyTuple_GetItem(keywords, at as isize);
-            *place = method.names.iter().position(|known| known.as_ptr() == name)? as u8;
-        }
-        let places = u64::from_le_bytes(places);
-        ffi::Py_IncRef(keywords);
-        let before = method.last.names.swap(keywords, Ordering::Relaxed);
-        method.last.places.store(places, Ordering::Relaxed);
-        ffi::Py_DecRef(before);
-        Some(places)
-    }
+/// The object lives as long as the result.
+unsafe fn present<'a, 'py>(
+    py: Python<'py>,
+    object: *mut ffi::PyObject,
+) -> Option<Borrowed<'a, 'py, PyAny>> {
+    // SAFETY: the caller's.
+    unsafe { Borrowed::from_ptr_or_opt(py, object).filter(|object| !object.is_none()) }
+}
+
+/// True or False; False if left out. None for another object.
+fn flag(object: *mut ffi::PyObject) -> Option<bool> {
+    // SAFETY: both are constants of the interpreter.
+    let (yes, no) = unsafe { (ffi::Py_True(), ffi::Py_False()) };
+    let is_false = object.is_null() || object == no;
+    (is_false || object == yes).then_some(!is_false)
 }

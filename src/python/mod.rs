@@ -1,29 +1,36 @@
-//! The Python face: PyO3 classes over the road's stages. Beside operand/, the only folder that knows Python.
+//! PyO3 classes and functions: they convert, call and raise. Beside operand/, the only folder that
+//! knows Python.
 
 mod arguments;
 mod artifact;
+mod compilation;
 mod cuda;
+mod cuda_arguments;
 mod discovery;
 mod dtype;
 mod epilogue;
 mod errors;
+mod host;
+mod instruments;
 mod kernel;
 mod keywords;
-mod launch;
 mod matmul;
 mod metadata;
+mod native_arguments;
 mod options;
 mod prepared;
 mod replace;
+mod run;
 mod status;
 mod stream;
+mod support;
 mod tensors;
 mod trace;
 mod utils;
 
 use pyo3::prelude::*;
 
-/// Rutlass's Rust core. Users import `cutlass_api`, which gives these classes their public places.
+/// Rutlass's Rust core. Users import `cutlass_api`, which re-exports these classes.
 #[pymodule]
 mod _core {
     use pyo3::prelude::*;
@@ -43,20 +50,22 @@ mod _core {
     #[pymodule_export]
     use super::epilogue::EpilogueArguments;
     #[pymodule_export]
+    use super::instruments::{launch_graphs, native_floor};
+    #[pymodule_export]
     use super::kernel::{
         ElementwiseKernel, PyKernel, ReferenceKernel, SimtGemmKernel, SkinnyGemmKernel,
         Sm80GemmKernel, Sm90GemmKernel,
     };
     #[pymodule_export]
-    use super::launch::{launch_graphs, native_floor};
-    #[pymodule_export]
     use super::matmul::matmul;
     #[pymodule_export]
     use super::metadata::operand_matches;
     #[pymodule_export]
-    use super::options::{get_use_c_exchange, set_use_c_exchange};
+    use super::options::{
+        get_launch_promotion, get_use_c_exchange, set_launch_promotion, set_use_c_exchange,
+    };
     #[pymodule_export]
-    use super::prepared::PreparedLaunch;
+    use super::prepared::PyPreparedLaunch;
     #[pymodule_export]
     use super::status::Status;
     #[pymodule_export]
@@ -74,6 +83,7 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        crate::launch::promotion::read_environment();
         super::keywords::install(module.py())?;
         super::utils::set_package_directories(module.py())
     }

@@ -1,11 +1,13 @@
-//! Process-wide choices.
+//! Process-wide options.
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
+use crate::launch::promotion;
 use crate::operand;
 
-/// Whether operands are read through DLPack's C exchange table (True) or through `__dlpack__` at each call (False).
+/// Whether operands are read through DLPack's C exchange table (True) or through `__dlpack__` at
+/// each call (False).
 #[pyfunction]
 pub fn get_use_c_exchange() -> bool {
     operand::uses_c_exchange()
@@ -16,15 +18,27 @@ pub fn set_use_c_exchange(on: bool) {
     operand::set_c_exchange(on);
 }
 
-/// Whether float32 operands may be rounded to tf32 for the tensor cores. It is torch's decision to take, where torch is
-/// loaded (`torch.backends.cuda.matmul.allow_tf32`, `torch.set_float32_matmul_precision`); elsewhere the answer is no.
+/// Whether short launches that repeat are promoted to CUDA graphs.
+#[pyfunction]
+pub fn get_launch_promotion() -> bool {
+    promotion::is_enabled()
+}
+
+#[pyfunction]
+pub fn set_launch_promotion(on: bool) {
+    promotion::set_enabled(on);
+}
+
+/// Whether kernels may round float32 operands to tf32. torch decides, if it is imported
+/// (`torch.backends.cuda.matmul.allow_tf32`, `torch.set_float32_matmul_precision`); without torch
+/// the answer is no.
 pub fn tf32_allowed(py: Python<'_>) -> PyResult<bool> {
     static PRECISION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let precision = match PRECISION.get(py) {
         Some(known) => known,
         None => {
             let modules = py.import("sys")?.getattr("modules")?;
-            // None is what hides a module from imports.
+            // None in `sys.modules` blocks the import of a module.
             let Some(torch) = modules.get_item("torch").ok().filter(|torch| !torch.is_none())
             else {
                 return Ok(false);

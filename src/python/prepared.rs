@@ -1,4 +1,4 @@
-//! A launch prepared once and replayed: kernel, program, operands and stream are settled when it is made.
+//! `Kernel.bind`: launches that are prepared once and called many times.
 
 use std::sync::Arc;
 
@@ -7,83 +7,144 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3::{PyTraverseError, PyVisit};
 
-use super::arguments::{NativeArguments, RuntimeArguments};
-use super::kernel::{run_reference, unsupported};
-use super::launch::{LastLaunch, Packed, Ready, Stream, Work, check_architecture, device_of};
+use super::arguments::{RuntimeArguments, as_arguments};
+use super::compilation::{artifact_or_compile, check_artifact, program_of};
+use super::host::Interpreter;
+use super::kernel::PyKernel;
+use super::native_arguments::NativeArguments;
 use super::replace::replacement;
-use super::stream::stream_handle;
+use super::run::run_reference;
+use super::stream::{StreamArgument, optional_handle, stream_handle};
+use super::support::refusal;
 use crate::compile::Program;
+use crate::epilogue::BoundEpilogue;
 use crate::kernel::at;
+use crate::launch::{
+    LastLaunch, LaunchError, LaunchPlan, LaunchRequest, PreparedLaunch, check, check_architecture,
+    device_of,
+};
+use crate::problem::Problem;
 
-/// What `Kernel.bind` returns. Calling it enqueues the launch again, on the operands' memory as it is at the call; an
-/// operand given by keyword stands in for the bound one in that call, and must have its dtype, shape, strides and device. Where the bound
-/// one is a FakeTensor, one must be given. Those of an epilogue are given by the names that its function has for them (D is `out`); where
-/// a number was bound, another number. An epilogue's operand that is named A, B, out or stream cannot be swapped.
-#[pyclass(module = "cutlass_api", frozen)]
-pub struct PreparedLaunch {
+/// What `Kernel.bind` returns. A call enqueues the launch on the operands' memory as it is at that
+/// time.
+///
+/// An operand passed by keyword replaces the bound operand in that call. It must have the same
+/// dtype, shape, strides and device. A bound FakeTensor must be replaced. Operands of an epilogue
+/// go by the names in its function (D is `out`); a number replaces a number. An epilogue's operand
+/// named A, B, out or stream cannot be replaced.
+#[pyclass(name = "PreparedLaunch", module = "cutlass_api", frozen)]
+pub struct PyPreparedLaunch {
     position: usize,
     arguments: Py<RuntimeArguments>,
     /// None for a kernel of the CPU.
     program: Option<Arc<Program>>,
-    /// None where a workspace is allocated at each call, and where operands are FakeTensors.
-    ready: Option<Ready>,
+    /// None if each call allocates a workspace, or operands are FakeTensors.
+    launch: Option<PreparedLaunch>,
     stream: Option<u64>,
     last: LastLaunch,
 }
 
-impl PreparedLaunch {
-    /// The caller has checked that the kernel supports the arguments, and the program is the kernel's.
-    pub fn new(
+#[pymethods]
+impl PyKernel {
+    /// Prepares a launch for repeated calls: everything but the operands' addresses is computed
+    /// now. A kernel that needs a workspace allocates it at each call.
+    ///
+    /// args, compiled_artifact, stream: as for `run`; a stream of None is the current one at each
+    /// call. The launch keeps the operands alive. Raises as `run` does.
+    #[pyo3(signature = (args, compiled_artifact = None, stream = None))]
+    fn bind(
+        slf: &Bound<'_, Self>,
+        args: &Bound<'_, PyAny>,
+        compiled_artifact: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<PyPreparedLaunch> {
+        let arguments = as_arguments(args)?;
+        let (Some(position), Some(native)) =
+            (slf.get().position, arguments.get().native.as_deref())
+        else {
+            return Err(PyTypeError::new_err(
+                "only built-in kernels and cutlass_api's own arguments can be bound",
+            ));
+        };
+        if let Some(reason) = refusal(slf.py(), position, Some(native))? {
+            return Err(LaunchError::unsupported(reason).into());
+        }
+        let program = if at(position).runs_on_gpu() {
+            let artifact = artifact_or_compile(slf, args, compiled_artifact)?;
+            Some(program_of(slf, artifact.get())?.clone())
+        } else {
+            check_artifact(slf, compiled_artifact)?;
+            None
+        };
+        let stream = optional_handle(stream)?;
+        PyPreparedLaunch::new(slf.py(), position, arguments.clone().unbind(), program, stream)
+    }
+}
+
+impl PyPreparedLaunch {
+    /// Prepares the launch of arguments that the kernel supports, with the kernel's program.
+    fn new(
         py: Python<'_>,
         position: usize,
         arguments: Py<RuntimeArguments>,
         program: Option<Arc<Program>>,
         stream: Option<u64>,
     ) -> PyResult<Self> {
-        let native = arguments.get().native.as_deref();
-        let epilogue = native.and_then(NativeArguments::bound_epilogue);
-        let ready = match (native.map(|native| native.problem), &program) {
-            // FakeTensors have no addresses to pack.
-            (Some(problem), Some(program)) if !problem.is_fake() => {
-                let (kernel, device) = (at(position), device_of(&problem)?);
+        let mut launch = None;
+        if let (Some(native), Some(program)) = (&arguments.get().native, &program) {
+            let problem = &native.problem;
+            // FakeTensors have no addresses.
+            if !problem.is_fake() {
+                let (kernel, device) = (at(position), device_of(problem)?);
                 check_architecture(program, device)?;
                 py.detach(|| program.load(kernel, device))?;
-                match kernel.workspace_bytes(&problem) {
-                    0 => Some(Ready::new(
-                        Packed::new(position, &problem, epilogue, 0)?,
-                        program.clone(),
-                    )?),
-                    _ => None,
+                if kernel.workspace_bytes(problem) == 0 {
+                    let plan = LaunchPlan::new(position, problem, native.bound_epilogue(), 0)?;
+                    launch = Some(PreparedLaunch::new(plan, program.clone())?);
                 }
             }
-            _ => None,
-        };
-        if let (Some(native), Some(_), Some(_)) = (native, &program, stream) {
-            let tensor = native.operands[0].object.bind(py);
-            Stream { handle: stream, trusted: false }
-                .resolve(tensor, device_of(&native.problem)?)?;
+            if stream.is_some() {
+                let tensor = native.operands[0].object.bind(py);
+                StreamArgument { handle: stream, is_trusted: false }
+                    .resolve(tensor, problem.device())?;
+            }
         }
-        Ok(PreparedLaunch {
-            position,
-            arguments,
-            program,
-            ready,
-            stream,
-            last: LastLaunch::default(),
-        })
+        let last = LastLaunch::default();
+        Ok(PyPreparedLaunch { position, arguments, program, launch, stream, last })
     }
 
     fn native(&self) -> PyResult<&NativeArguments> {
-        self.arguments
-            .get()
-            .native
-            .as_deref()
-            .ok_or_else(|| PyTypeError::new_err("the bound arguments are not our own"))
+        let native = self.arguments.get().native.as_deref();
+        native.ok_or_else(|| PyTypeError::new_err("the bound arguments are not cutlass_api's own"))
+    }
+
+    /// Launches other operands, or operands that changed since they were bound.
+    fn launch_anew(
+        &self,
+        py: Python<'_>,
+        problem: &Problem,
+        epilogue: Option<&BoundEpilogue>,
+        handle: u64,
+    ) -> PyResult<()> {
+        let Some(program) = &self.program else {
+            check(at(self.position), problem, epilogue)?;
+            return run_reference(py, problem, epilogue);
+        };
+        let request = LaunchRequest {
+            position: self.position,
+            problem,
+            epilogue,
+            program,
+            last: &self.last,
+            is_checked: false, // the alignment may differ
+        };
+        request.enqueue(&Interpreter(py), handle, None, false)?;
+        Ok(())
     }
 }
 
 #[pymethods]
-impl PreparedLaunch {
+impl PyPreparedLaunch {
     #[pyo3(signature = (*, A = None, B = None, out = None, stream = None, **epilogue))]
     #[allow(non_snake_case)]
     fn __call__(
@@ -97,70 +158,59 @@ impl PreparedLaunch {
     ) -> PyResult<()> {
         let native = self.native()?;
         if let Some(fused) = &native.fused {
-            let given = [("A", A), ("B", B), ("out", out), ("stream", stream)];
-            if let Some((name, _)) = given
-                .iter()
-                .find(|(name, given)| given.is_some() && fused.0.get().has_operand(name))
-            {
+            let keywords = [("A", A), ("B", B), ("out", out), ("stream", stream)];
+            let is_ambiguous = |(name, value): &&(&str, Option<&Bound<'_, PyAny>>)| {
+                value.is_some() && fused.0.get().has_operand(name)
+            };
+            if let Some((name, _)) = keywords.iter().find(is_ambiguous) {
                 return Err(PyValueError::new_err(format!(
-                    "{name} may mean the launch's or the epilogue's; name the epilogue's operand otherwise to swap either"
+                    "{name} names an operand of the launch and of the epilogue; \
+                     rename the epilogue's operand to replace either"
                 )));
             }
         }
-        // That the bound one is of the operands' device was found when it was bound.
-        let trusted = stream.is_none();
+        // `bind` has checked the owner of the bound stream.
+        let is_trusted = stream.is_none();
         let stream = match stream {
             Some(stream) => Some(stream_handle(stream)?),
             None => self.stream,
         };
-        let tensor = native.operands[0].object.bind(py);
-        let on = Stream { handle: stream, trusted };
-        let swaps = [A, B, out];
-        if let Some(ready) = &self.ready
-            && swaps.iter().all(Option::is_none)
+        let resolve = || {
+            let tensor = native.operands[0].object.bind(py);
+            StreamArgument { handle: stream, is_trusted }.resolve(tensor, native.problem.device())
+        };
+        let replacements = [A, B, out];
+        if let Some(launch) = &self.launch
+            && replacements.iter().all(Option::is_none)
             && epilogue.is_none()
             && native.are_as_read(py)?
         {
-            return ready.enqueue(tensor, &on);
+            launch.enqueue(&Interpreter(py), resolve()?)?;
+            return Ok(());
         }
         let problem = native.problem_with(|position, operand| {
-            match swaps.get(position).copied().flatten() {
+            match replacements.get(position).copied().flatten() {
                 Some(tensor) => replacement(operand.name, native.problem.views()[position], tensor),
                 None => operand.reread(py, stream),
             }
         })?;
         let epilogue = match (&native.fused, epilogue) {
-            (None, Some(given)) if !given.is_empty() => {
-                let name =
-                    given.iter().map(|(name, _)| name.to_string()).next().unwrap_or_default();
-                let message =
-                    format!("the bound arguments have no operand '{name}', and no epilogue");
-                return Err(PyTypeError::new_err(message));
+            (None, Some(operands)) if !operands.is_empty() => {
+                let name = operands.keys().iter().next().map(|name| name.to_string());
+                return Err(PyTypeError::new_err(format!(
+                    "the bound arguments have no operand '{}', and no epilogue",
+                    name.unwrap_or_default()
+                )));
             }
-            (Some(fused), Some(given)) => {
-                Some(fused.0.get().bind_replaced(py, &problem, stream, given)?)
+            (Some(fused), Some(operands)) => {
+                Some(fused.0.get().bind_replaced(py, &problem, stream, operands)?)
             }
             _ => native.current_epilogue(py, &problem, stream)?,
         };
-        let epilogue = epilogue.as_ref();
-        match &self.program {
-            Some(program) => {
-                let (position, problem, last) = (self.position, &problem, &self.last);
-                // Another address may be aligned otherwise.
-                let work =
-                    Work { position, problem, epilogue, program, last, known_addressed: false };
-                work.enqueue(tensor, None, &on, false).map(|_| ())
-            }
-            None => {
-                let kernel = at(self.position);
-                kernel.addresses(&problem).map_err(|reason| unsupported(&reason))?;
-                kernel.fuses(epilogue).map_err(|reason| unsupported(&reason))?;
-                run_reference(py, &problem, epilogue)
-            }
-        }
+        self.launch_anew(py, &problem, epilogue.as_ref(), resolve()?)
     }
 
-    /// For the collector of cycles: what the arguments lead to may hold the launch.
+    /// For the garbage collector: operands may refer to the launch.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.arguments)
     }

@@ -1,12 +1,50 @@
-//! Streams as every framework spells them.
+//! Streams of every framework.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyInt;
+use pyo3::types::{PyFloat, PyInt};
 
-/// The CUDA handle of a stream: of a `torch.cuda.Stream`, a CuPy stream, a `CUstream` of `cuda.bindings`, any object with
-/// `__cuda_stream__`, or an integer that is the handle already.
+use crate::driver;
+use crate::operand::{self, Device};
+
+/// The stream argument of a launch.
+#[derive(Clone, Copy)]
+pub struct StreamArgument {
+    /// None: the current stream of the framework that owns the operands.
+    pub handle: Option<u64>,
+    /// Whether the caller guarantees that the stream belongs to the operands' device.
+    pub is_trusted: bool,
+}
+
+impl StreamArgument {
+    /// The handle of a stream on the device of the operands, of which `tensor` is one. For operands
+    /// on the CPU it has no meaning: the launch refuses them.
+    pub fn resolve(&self, tensor: &Bound<'_, PyAny>, device: Device) -> PyResult<u64> {
+        match (self.handle, device) {
+            (Some(handle), _) if self.is_trusted => Ok(handle),
+            (_, Device::Cpu) => Ok(0),
+            (Some(handle), Device::Cuda(ordinal)) => {
+                check_owner(handle, ordinal)?;
+                Ok(handle)
+            }
+            (None, Device::Cuda(ordinal)) => operand::current_stream(tensor, ordinal),
+        }
+    }
+}
+
+fn check_owner(handle: u64, ordinal: i32) -> PyResult<()> {
+    if driver::Device::get(ordinal)?.owns_stream(handle)? {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!(
+        "stream {handle:#x} belongs to another device than the operands, \
+         which are on cuda:{ordinal}"
+    )))
+}
+
+/// The CUDA handle of a stream: of a `torch.cuda.Stream`, a CuPy stream, a `CUstream` of
+/// `cuda.bindings`, any object with `__cuda_stream__`, or an integer, which is the handle.
 #[pyfunction]
 pub fn stream_handle(stream: &Bound<'_, PyAny>) -> PyResult<u64> {
     if stream.is_instance_of::<PyInt>() {
@@ -15,17 +53,17 @@ pub fn stream_handle(stream: &Bound<'_, PyAny>) -> PyResult<u64> {
     let handle = if let Some(handle) = stream.getattr_opt("cuda_stream")? {
         handle
     } else if let Some(protocol) = stream.getattr_opt("__cuda_stream__")? {
-        // cuda.core's protocol: (version, handle).
+        // The protocol of cuda.core returns (version, handle).
         protocol.call0()?.get_item(1)?
     } else if let Some(handle) = stream.getattr_opt("ptr")? {
         handle
-    } else if stream.hasattr("__int__")? && !stream.is_instance_of::<pyo3::types::PyFloat>() {
+    } else if stream.hasattr("__int__")? && !stream.is_instance_of::<PyFloat>() {
         stream.call_method0("__int__")?
     } else {
         let name = stream.get_type().name()?;
         return Err(PyTypeError::new_err(format!(
-            "stream is a {name}; give a torch.cuda.Stream, a CuPy stream, a CUstream of cuda.bindings, the integer \
-             handle, or None for the current stream"
+            "stream is a {name}; give a torch.cuda.Stream, a CuPy stream, a CUstream of \
+             cuda.bindings, the integer handle, or None for the current stream"
         )));
     };
     number(&handle)
@@ -37,22 +75,21 @@ fn number(handle: &Bound<'_, PyAny>) -> PyResult<u64> {
     })
 }
 
-/// As `stream_handle`, of a stream that may be left out.
-#[inline(always)] // in every launch
+/// As `stream_handle`, of an optional argument.
 pub fn optional_handle(stream: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u64>> {
     let Some(stream) = stream else { return Ok(None) };
     if stream.is_exact_instance_of::<PyInt>() {
-        // SAFETY: an int. What is none of a u64 is the largest of them, with an exception, which `number` words.
+        // SAFETY: the object is an int. For an int outside of u64 the result is u64::MAX, with an
+        // exception.
         match unsafe { ffi::PyLong_AsUnsignedLongLong(stream.as_ptr()) } {
-            u64::MAX => drop(PyErr::take(stream.py())),
+            u64::MAX => drop(PyErr::take(stream.py())), // `stream_handle` words the error
             handle => return Ok(Some(handle)),
         }
     }
-    of_object(stream)
+    handle_of_object(stream)
 }
 
-/// Out of the way of the handles of generated code.
 #[cold]
-fn of_object(stream: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
+fn handle_of_object(stream: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
     stream_handle(stream).map(Some)
 }

@@ -1,0 +1,27 @@
+//! From a checked problem and a compiled program to the driver's launch call: launch plans,
+//! prepared launches, their promotion to CUDA graphs, and the caches of launches. Knows no Python:
+//! a caller passes the handle of a stream and a [`Host`].
+
+mod choices;
+mod error;
+mod last;
+mod params;
+mod plan;
+mod prepared;
+pub mod promotion;
+mod workspace;
+
+pub use choices::{ChoiceKey, KernelChoice, choices};
+pub use error::{LaunchError, check, check_architecture, device_of};
+pub use last::{LastLaunch, LaunchRequest};
+pub use plan::LaunchPlan;
+pub use prepared::PreparedLaunch;
+
+/// What a launch needs of the language that calls it.
+pub trait Host {
+    /// Runs work that may block in the driver, without the lock of the interpreter.
+    fn unlocked<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T;
+
+    /// Makes frameworks return the device memory that they cache to the driver. Whether one did.
+    fn release_cached_memory(&self) -> bool;
+}

@@ -1,0 +1,60 @@
+//! Workspace: device memory that a kernel needs beside its operands.
+
+use super::Host;
+use super::error::LaunchError;
+use crate::driver::{Device, DriverError};
+use crate::epilogue::BoundEpilogue;
+use crate::operand::View;
+use crate::problem::Problem;
+
+/// The address of a user's workspace, after checks of its size, place and alignment.
+pub fn check_workspace(
+    view: &View,
+    bytes: u64,
+    problem: &Problem,
+    epilogue: Option<&BoundEpilogue>,
+) -> Result<u64, LaunchError> {
+    let refuse = |reason: String| Err(LaunchError::Workspace(reason));
+    if view.fake {
+        return refuse("is a FakeTensor, which has no memory; pass a real tensor".into());
+    }
+    if view.read_only {
+        return refuse("is read-only; pass a writable tensor".into());
+    }
+    let of_epilogue = epilogue.map(BoundEpilogue::tensors).unwrap_or_default();
+    let mut operands = problem.operands().into_iter().chain(of_epilogue);
+    if let Some((name, _)) = operands.find(|(_, operand)| view.may_alias(operand)) {
+        return refuse(format!("shares memory with {name}; pass separate memory"));
+    }
+    let device = problem.device();
+    if view.device != device {
+        return refuse(format!("is on {}, the operands are on {device}", view.device));
+    }
+    let has = (view.numel() * view.dtype.bytes()) as u64;
+    if has < bytes || !view.is_contiguous() {
+        return refuse(format!(
+            "has {has} bytes, and {bytes} contiguous bytes are needed: see get_workspace_size"
+        ));
+    }
+    if !view.data.is_multiple_of(16) {
+        return refuse(format!("begins at {:#x}, which is not a multiple of 16", view.data));
+    }
+    Ok(view.data)
+}
+
+/// Allocates device memory in stream order. If the device has none left, frameworks release what
+/// they cache first.
+pub fn allocate(
+    host: &impl Host,
+    device: &Device,
+    stream: u64,
+    bytes: u64,
+) -> Result<u64, DriverError> {
+    let attempt = || device.allocate(stream, bytes);
+    match host.unlocked(attempt) {
+        Err(error) if error.means_no_memory() && host.release_cached_memory() => {
+            host.unlocked(attempt)
+        }
+        allocated => allocated,
+    }
+}

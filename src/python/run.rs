@@ -1,0 +1,262 @@
+//! `Kernel.run`: from arguments to a launch.
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use super::arguments::native;
+use super::artifact::CompiledArtifact;
+use super::compilation::{artifact_or_compile, check_artifact, program_of};
+use super::host::Interpreter;
+use super::kernel::{PyKernel, must_define, rounds_to_tf32};
+use super::native_arguments::{KeptLaunch, NativeArguments};
+use super::stream::{StreamArgument, optional_handle};
+use super::support::refusal;
+use crate::epilogue::BoundEpilogue;
+use crate::kernel;
+use crate::launch::{self, LaunchError, LaunchRequest};
+use crate::operand;
+use crate::problem::Problem;
+use crate::reference;
+
+#[pymethods]
+impl PyKernel {
+    /// Computes the arguments: enqueues the launch on a stream, or computes at once on the CPU. A
+    /// kernel whose metadata have `packed` first enqueues a launch that copies operands.
+    ///
+    /// compiled_artifact: from `compile`; None compiles through the cache. stream: a
+    /// `torch.cuda.Stream`, a CuPy stream, a `CUstream`, an integer handle; None: the current
+    /// stream of the framework that owns the operands. workspace: device memory of
+    /// `get_workspace_size` bytes; None allocates it if the kernel needs any.
+    /// assume_supported_args: skip `supports` (a check that the kernel can address the operands
+    /// remains).
+    ///
+    /// A launch that the cost model estimates at 2 us or less and that repeats on one stream is
+    /// promoted to a CUDA graph, which profilers show as a graph launch;
+    /// `GlobalOptions().launch_graphs` switches this off.
+    ///
+    /// Autograd does not know that `out` was written (it does after `cutlass_api.matmul`). If
+    /// autograd saved the tensor or a view of its memory, call
+    /// `torch.autograd.graph.increment_version(out)`.
+    ///
+    /// Raises ValueError if the kernel does not serve the arguments, RuntimeError with CUDA's error
+    /// name if the launch fails.
+    #[pyo3(signature = (
+        args,
+        compiled_artifact = None,
+        stream = None,
+        workspace = None,
+        assume_supported_args = false
+    ))]
+    pub fn run(
+        slf: &Bound<'_, Self>,
+        args: &Bound<'_, PyAny>,
+        compiled_artifact: Option<&Bound<'_, PyAny>>,
+        stream: Option<&Bound<'_, PyAny>>,
+        workspace: Option<&Bound<'_, PyAny>>,
+        assume_supported_args: bool,
+    ) -> PyResult<()> {
+        let Some(position) = slf.get().position else {
+            return run_subclass(
+                slf,
+                args,
+                compiled_artifact,
+                stream,
+                workspace,
+                assume_supported_args,
+            );
+        };
+        let py = slf.py();
+        let Some(native) = native(args)? else {
+            return Err(PyTypeError::new_err("built-in kernels take cutlass_api's own arguments"));
+        };
+        let rounds_to_tf32 = rounds_to_tf32(position);
+        let is_supported =
+            assume_supported_args || (native.known_supported(position) && !rounds_to_tf32);
+        if !is_supported && let Some(reason) = refusal(py, position, Some(native))? {
+            return Err(LaunchError::unsupported(reason).into());
+        }
+        let stream =
+            StreamArgument { handle: optional_handle(stream)?, is_trusted: assume_supported_args };
+        // The operands as they are now, if they are not as they were read.
+        let moved = match native.are_as_read(py)? {
+            true => None,
+            false => Some(native.current_problem(py, stream.handle)?),
+        };
+        let moved_epilogue = match &moved {
+            Some(problem) => native.current_epilogue(py, problem, stream.handle)?,
+            None => None,
+        };
+        let problem = moved.as_ref().unwrap_or(&native.problem);
+        let epilogue = moved_epilogue.as_ref().or(native.bound_epilogue());
+        let is_checked = moved.is_none() && native.known_addressed(position);
+        if kernel::at(position).runs_on_gpu() {
+            let artifact = artifact_or_compile(slf, args, compiled_artifact)?;
+            let program = program_of(slf, artifact.get())?;
+            let last = &artifact.get().last;
+            let request = LaunchRequest { position, problem, epilogue, program, last, is_checked };
+            // The second run on operands as they were read keeps the launch.
+            let keep = is_checked && compiled_artifact.is_some() && native.kept().is_none();
+            let workspace = match workspace {
+                Some(workspace) if kernel::at(position).workspace_bytes(problem) > 0 => {
+                    Some(operand::read("workspace", workspace)?)
+                }
+                _ => None,
+            };
+            let handle = stream.resolve(native.operands[0].object.bind(py), problem.device())?;
+            let kept = request.enqueue(&Interpreter(py), handle, workspace.as_ref(), keep)?;
+            if moved.is_none() {
+                native.note_addressed(position);
+            }
+            if let Some(launch) = kept {
+                native.keep(KeptLaunch {
+                    kernel: slf.clone().into_any().unbind(),
+                    artifact: artifact.into_any().unbind(),
+                    rounds_to_tf32,
+                    launch: *launch,
+                });
+            }
+        } else {
+            check_artifact(slf, compiled_artifact)?;
+            if !is_checked {
+                launch::check(kernel::at(position), problem, epilogue)?;
+            }
+            run_reference(py, problem, epilogue)?;
+        }
+        if !is_supported {
+            native.note_supported(position);
+        }
+        Ok(())
+    }
+
+    /// For subclasses: launches the compiled kernel.
+    #[pyo3(signature = (args, compiled_artifact, stream, workspace = None))]
+    #[allow(unused_variables)]
+    fn _run(
+        slf: &Bound<'_, Self>,
+        args: &Bound<'_, PyAny>,
+        compiled_artifact: &Bound<'_, PyAny>,
+        stream: &Bound<'_, PyAny>,
+        workspace: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        Err(must_define(slf, "_run"))
+    }
+
+    /// Bytes of device memory that `run` needs beside the operands; 0 if it needs none.
+    fn get_workspace_size(&self, args: &Bound<'_, PyAny>) -> PyResult<u64> {
+        match (self.position, native(args)?) {
+            (Some(position), Some(native)) => {
+                Ok(kernel::at(position).workspace_bytes(&native.problem))
+            }
+            _ => Ok(0),
+        }
+    }
+
+    /// Prepares workspace for its first use. Built-in kernels need no preparation.
+    #[allow(unused_variables)]
+    fn initialize_workspace(&self, args: &Bound<'_, PyAny>, workspace: &Bound<'_, PyAny>) {}
+}
+
+/// Repeats a launch: the one that the arguments keep, or the last one of the artifact with other
+/// addresses. None if neither serves this run.
+pub fn repeat(
+    kernel: &Bound<'_, PyAny>,
+    native: &NativeArguments,
+    artifact: &Bound<'_, PyAny>,
+    stream: Option<&Bound<'_, PyAny>>,
+    assume_supported_args: bool,
+) -> Option<PyResult<()>> {
+    let Some(kept) = native.kept() else {
+        return repeat_last(kernel, native, artifact, stream, assume_supported_args).transpose();
+    };
+    // Whether a kernel supports unchanged arguments does not change, except by the user's choice of
+    // precision.
+    let is_supported =
+        || native.known_supported(kept.launch.plan().position()) && !kept.rounds_to_tf32;
+    let is_same = kept.kernel.is(kernel) && kept.artifact.is(artifact);
+    if !is_same || !(assume_supported_args || is_supported()) {
+        return None;
+    }
+    let py = kernel.py();
+    let enqueue = || {
+        let stream =
+            StreamArgument { handle: optional_handle(stream)?, is_trusted: assume_supported_args };
+        if !native.are_as_read(py)? {
+            return Ok(None);
+        }
+        let tensor = native.operands[0].object.bind(py);
+        let handle = stream.resolve(tensor, native.problem.device())?;
+        Ok(Some(kept.launch.enqueue(&Interpreter(py), handle)?))
+    };
+    enqueue().transpose()
+}
+
+/// Repeats the last launch of an artifact for arguments that run for the first time, as in
+/// generated code, which makes new arguments at each call. None if it does not serve them.
+#[inline(never)] // keeps `repeat` short
+fn repeat_last(
+    kernel: &Bound<'_, PyAny>,
+    native: &NativeArguments,
+    artifact: &Bound<'_, PyAny>,
+    stream: Option<&Bound<'_, PyAny>>,
+    assume_supported_args: bool,
+) -> PyResult<Option<()>> {
+    if !assume_supported_args || !native.are_new() || native.bound_epilogue().is_some() {
+        return Ok(None);
+    }
+    let Ok(artifact) = artifact.cast::<CompiledArtifact>() else { return Ok(None) };
+    // A subclass takes the stream as the user passed it.
+    let is_built_in = kernel.cast::<PyKernel>().is_ok_and(|kernel| kernel.get().position.is_some());
+    if !is_built_in || !artifact.get().is_for(kernel) {
+        return Ok(None);
+    }
+    let py = kernel.py();
+    let stream = StreamArgument { handle: optional_handle(stream)?, is_trusted: true };
+    if !native.are_as_read(py)? {
+        return Ok(None);
+    }
+    let handle = stream.resolve(native.operands[0].object.bind(py), native.problem.device())?;
+    let last = &artifact.get().last;
+    let position = last.enqueue_like(&Interpreter(py), &native.problem, handle)?;
+    Ok(position.map(|position| native.note_addressed(position)))
+}
+
+/// The run of a kernel written in Python.
+fn run_subclass(
+    slf: &Bound<'_, PyKernel>,
+    args: &Bound<'_, PyAny>,
+    compiled_artifact: Option<&Bound<'_, PyAny>>,
+    stream: Option<&Bound<'_, PyAny>>,
+    workspace: Option<&Bound<'_, PyAny>>,
+    assume_supported_args: bool,
+) -> PyResult<()> {
+    if !assume_supported_args {
+        let status = slf.call_method1("supports", (args,))?;
+        if !status.is_truthy()? {
+            return Err(LaunchError::unsupported(status.getattr("error")?).into());
+        }
+    }
+    let artifact = match compiled_artifact {
+        Some(artifact) => artifact.clone(),
+        None => slf.call_method1("compile", (args,))?,
+    };
+    let kwargs = PyDict::new(slf.py());
+    kwargs.set_item("workspace", workspace)?;
+    slf.call_method("_run", (args, artifact, stream), Some(&kwargs))?;
+    Ok(())
+}
+
+/// Computes a problem on the CPU.
+pub fn run_reference(
+    py: Python<'_>,
+    problem: &Problem,
+    epilogue: Option<&BoundEpilogue>,
+) -> PyResult<()> {
+    if problem.device() != operand::Device::Cpu {
+        let reason = format!("out is on {}, the kernel runs on the CPU", problem.device());
+        return Err(LaunchError::unsupported(reason).into());
+    }
+    // SAFETY: the views are of tensors that the caller holds, on the CPU; none is fake.
+    let result = py.detach(|| unsafe { reference::run(problem, epilogue) });
+    result.map_err(|reason| LaunchError::unsupported(reason).into())
+}

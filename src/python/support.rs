@@ -1,0 +1,101 @@
+//! Whether a kernel serves some arguments.
+
+use pyo3::prelude::*;
+
+use super::arguments::native;
+use super::kernel::{PyKernel, rounds_to_tf32};
+use super::native_arguments::NativeArguments;
+use super::options::tf32_allowed;
+use super::status::Status;
+use crate::driver::Device;
+use crate::kernel;
+use crate::operand;
+
+#[pymethods]
+impl PyKernel {
+    /// A `Status`: truthy if the kernel computes these arguments, else with the reason.
+    fn supports(slf: &Bound<'_, Self>, args: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        let py = slf.py();
+        if let Some(position) = slf.get().position {
+            let status = match refusal(py, position, native(args)?)? {
+                None => Status::ok(),
+                Some(reason) => Status::because(reason),
+            };
+            return Ok(Py::new(py, status)?.into_any());
+        }
+        let by_metadata = PyKernel::metadata(slf)?.call_method1("supports", (args,))?;
+        if !by_metadata.is_truthy()? {
+            return Ok(by_metadata.unbind());
+        }
+        Ok(slf.call_method1("_supports", (args,))?.unbind())
+    }
+
+    /// For subclasses: what `supports` checks beyond the metadata.
+    #[allow(unused_variables)]
+    fn _supports(&self, args: &Bound<'_, PyAny>) -> Status {
+        Status::ok()
+    }
+}
+
+/// Why the built-in kernel at a position does not serve some arguments; None if it does.
+pub fn refusal(
+    py: Python<'_>,
+    position: usize,
+    arguments: Option<&NativeArguments>,
+) -> PyResult<Option<String>> {
+    let Some(native) = arguments else {
+        return Ok(Some("built-in kernels take cutlass_api's own arguments".to_owned()));
+    };
+    let kernel = kernel::at(position);
+    if let Err(reason) = kernel.supports(&native.problem) {
+        return Ok(Some(reason.to_string()));
+    }
+    // A FakeTensor may be on a device that this machine does not have.
+    if let operand::Device::Cuda(ordinal) = native.problem.device()
+        && let Ok(device) = Device::get(ordinal)
+        && !kernel.runs_on(device.cc)
+    {
+        let (major, minor, chips) = (device.cc / 10, device.cc % 10, kernel.chips());
+        return Ok(Some(format!(
+            "cuda:{ordinal} has compute capability {major}.{minor}, the kernel runs on {chips}"
+        )));
+    }
+    if let Err(reason) = kernel.fuses(native.bound_epilogue()) {
+        return Ok(Some(reason.to_string()));
+    }
+    policy(py, position, native, &mut None)
+}
+
+/// Why a built-in kernel that computes the problem must not serve the arguments: operands that
+/// carry more than the problem does, and the user's choice of precision. None if it may. `tf32`
+/// caches that choice, which takes a call into torch.
+pub fn policy(
+    py: Python<'_>,
+    position: usize,
+    arguments: &NativeArguments,
+    tf32: &mut Option<bool>,
+) -> PyResult<Option<String>> {
+    if let (Some(epilogue), None) = (&arguments.epilogue, &arguments.fused) {
+        let class = epilogue.bind(py).get_type().name()?;
+        return Ok(Some(format!("the epilogue is a {class}, and it fuses EpilogueArguments only")));
+    }
+    if let Some((at, _)) = arguments.scaled.first() {
+        return Ok(Some(format!(
+            "{} is a ScaledTensor, and it reads no scales",
+            arguments.operands[*at].name
+        )));
+    }
+    if !rounds_to_tf32(position) {
+        return Ok(None);
+    }
+    let allowed = match *tf32 {
+        Some(allowed) => allowed,
+        None => *tf32.insert(tf32_allowed(py)?),
+    };
+    if allowed {
+        return Ok(None);
+    }
+    let reason = "it rounds float32 operands to tf32, \
+                  which torch.set_float32_matmul_precision(\"high\") would allow";
+    Ok(Some(reason.to_owned()))
+}
