@@ -333,7 +333,7 @@ def flipped(data, position):
     ids=lambda item: item[0],
 )
 def test_torn_and_foreign_bytes_are_refused(artifact, damage):
-    with pytest.raises(ValueError, match="no compiled artifact"):
+    with pytest.raises(ValueError, match="not a compiled artifact"):
         CompiledArtifact.from_bytes(damage[1](artifact.to_bytes()))
 
 

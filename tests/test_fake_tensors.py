@@ -120,9 +120,9 @@ def test_bound_on_fakes_and_launched_on_real_ones(kind, device):
             operands | {name: fakes[name]},
             {other: operands[other] for other in operands if other != name},
         ):
-            with pytest.raises(ValueError, match=rf"^{name} is a FakeTensor: it has no memory"):
+            with pytest.raises(ValueError, match=rf"^{name} is a FakeTensor without memory"):
                 launch(**given)
-        with pytest.raises(ValueError, match=rf"^{name} is a FakeTensor: it has no memory"):
+        with pytest.raises(ValueError, match=rf"^{name} is a FakeTensor without memory"):
             on_real(**{name: fakes[name]})
 
 

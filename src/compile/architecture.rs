@@ -63,7 +63,7 @@ mod tests {
     use super::Architecture;
 
     #[test]
-    fn code_runs_within_its_major_version_and_a_variants_only_at_home() {
+    fn code_runs_within_its_major_version_and_a_variants_on_one_capability() {
         let ampere = Architecture { cc: 80, specific: false };
         assert!(
             ampere.runs_on(80) && ampere.runs_on(86) && ampere.runs_on(89) && !ampere.runs_on(90)

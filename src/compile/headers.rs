@@ -63,8 +63,8 @@ impl Headers {
             }
             // A header that may exist later. Names from macros are mostly a library's own and are
             // ignored.
-            for asked in line.split("__has_include").skip(1) {
-                if let Some(name) = asked.trim_start().strip_prefix('(').and_then(header_name) {
+            for query in line.split("__has_include").skip(1) {
+                if let Some(name) = query.trim_start().strip_prefix('(').and_then(header_name) {
                     self.visit_named(name, folders, seen, hasher);
                 }
             }

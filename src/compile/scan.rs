@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_and_splices_go() {
+    fn comments_and_splices_are_removed() {
         let text = "a /* b\n */ c // d\n\"// e\" f\\\ng 1'000 '\\'' \"\\\"\" h";
         assert_eq!(strip_comments(text, false), "a \n c \n\"// e\" fg 1'000 '\\'' \"\\\"\" h");
         assert_eq!(strip_comments(text, true), "a \n c \n\"\" fg 1'000 \"\" \"\" h");

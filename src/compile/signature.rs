@@ -296,7 +296,7 @@ mod tests {
 
     /// Names from NVRTC 13.0.
     #[test]
-    fn names_of_the_compiler_are_read() {
+    fn mangled_names_are_parsed() {
         let all = parse("_Z17rutlass_signatureIPFvPKfPfS1_xmbPK6float4PvP6__halfPKS7_fEE").unwrap();
         assert_eq!(all.len(), 11);
         let floats = |constant| Parameter::Pointer {
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn qualifiers_together_are_one_candidate_for_reference() {
+    fn adjacent_qualifiers_are_one_substitution() {
         // f(const volatile float*, int*, int*), then f(const volatile float*, const volatile
         // float*).
         let all = parse("_Z17rutlass_signatureIPFvPVKfPiS2_EE").unwrap();
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_argument_is_made_of_is_refused() {
+    fn unsupported_parameter_types_are_refused() {
         for lowered in ["PFviE", "Ri", "P1S", "1S", "PPf", "PN4mine1SE"] {
             assert!(parse(&format!("_Z17rutlass_signatureIPFv{lowered}EE")).is_err(), "{lowered}");
         }
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_are_aligned_as_the_guide_says() {
+    fn vector_alignment_follows_the_guide() {
         for (class, expected) in
             [("6float2", 8), ("6float3", 4), ("7double4", 16), ("5uint4", 16), ("7__half2", 4)]
         {

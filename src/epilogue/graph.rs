@@ -96,7 +96,7 @@ pub enum Kind {
     Truth,
     /// A wrapping int32.
     Integer,
-    /// A float32; a float64 behind a float64 accumulator.
+    /// A float32; a float64 with a float64 accumulator.
     Float,
 }
 

@@ -33,14 +33,14 @@ pub struct Reduction {
     pub out: DType,
 }
 
-/// The type of an epilogue's floating-point values: float64 behind a float64 accumulator, else
+/// The type of an epilogue's floating-point values: float64 with a float64 accumulator, else
 /// float32.
 pub fn compute_type(accumulator: DType) -> DType {
     if accumulator == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
 impl Epilogue {
-    /// The kind of each node behind an accumulator of this type.
+    /// The kind of each node with an accumulator of this type.
     pub fn kinds(&self, accumulator: DType) -> Vec<Kind> {
         let of_accumulator = if accumulator.is_integer() { Kind::Integer } else { Kind::Float };
         let inputs: Vec<Kind> = self.inputs.iter().map(|input| input.kind()).collect();

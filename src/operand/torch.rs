@@ -46,7 +46,10 @@ impl Torch {
     /// The functions that read tensors of this type. `None` for a type that is not torch's own or a
     /// torch that lacks a function. `tensor` is a tensor of this type; `exchange` is its table.
     ///
-    /// The functions are found once and kept for the life of the process, as torch's library is.
+    /// - Key: none, one torch per process.
+    /// - Owner: this function.
+    /// - Lifetime: the process, like torch's library.
+    /// - Invalidation: none. A failed search is stored too.
     pub(super) fn of_type(
         tensor_type: &Bound<'_, PyType>,
         exchange: ExchangeApi,

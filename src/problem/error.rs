@@ -103,7 +103,7 @@ pub enum ProblemError {
     NotTensor { name: &'static str },
 
     #[error(
-        "{name} is {value}, which exceeds int32; behind an integer accumulator, write it as a float"
+        "{name} is {value}, which exceeds int32; with an integer accumulator, write it as a float"
     )]
     LargeInteger { name: &'static str, value: i64 },
 

@@ -48,7 +48,7 @@ pub fn fuse(
                     broadcast.ok_or(ProblemError::NotBroadcast { name, shape, out_shape })?;
                 (Input::Tensor(TensorType::of(&broadcast)), Value::Tensor(broadcast))
             }
-            // Behind a float accumulator every number is a float, so that 2 and 2.0 share a
+            // With a float accumulator every number is a float, so that 2 and 2.0 share a
             // program.
             OperandValue::Number(Number::Integer(value)) if accumulator.is_integer() => {
                 i32::try_from(*value)

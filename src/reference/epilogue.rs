@@ -1,7 +1,7 @@
 //! Epilogues on the CPU: evaluates the graph that generates the GPU functor, node by node over a
 //! region.
 //!
-//! Each operation is computed in float64 and rounded to its type on a GPU: float32, float64 behind
+//! Each operation is computed in float64 and rounded to its type on a GPU: float32, float64 with
 //! a float64 accumulator, or wrapping int32. For `+ - * /` and square roots this equals float32
 //! arithmetic; for other functions it is the float32 nearest to the exact result.
 

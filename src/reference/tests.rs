@@ -179,7 +179,7 @@ fn gemm_of_all_types_layouts_and_extents() {
 }
 
 #[test]
-fn gemm_across_the_borders_of_tiles() {
+fn gemm_across_region_boundaries() {
     let random = &mut Random(2);
     for (dtype, accumulator) in
         [(DType::F32, DType::F32), (DType::I8, DType::I32), (DType::I32, DType::I32)]
@@ -194,7 +194,7 @@ fn gemm_across_the_borders_of_tiles() {
 }
 
 #[test]
-fn same_bits_from_any_number_of_threads() {
+fn results_do_not_depend_on_the_number_of_threads() {
     let random = &mut Random(3);
     let mut tensor = |shape: [i64; 3]| {
         let mut tensor = Tensor::new(random, DType::F64, shape, [0, shape[2], 1]);
@@ -214,7 +214,7 @@ fn same_bits_from_any_number_of_threads() {
 }
 
 #[test]
-fn groups_take_their_rows_and_leave_the_rest() {
+fn groups_write_their_rows_only() {
     let random = &mut Random(4);
     for (ends, groups) in [(vec![0, 3, 3, 8], 4), (vec![10], 1), (vec![], 0)] {
         let a = Tensor::random(random, DType::F16, [1, 10, 6], true);
@@ -298,7 +298,7 @@ fn sums_of_all_types_also_in_place() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused() {
+fn unsupported_problems_are_refused() {
     let view = |dtype| Tensor::new(&mut Random(7), dtype, [1, 0, 0], [0, 0, 1]).view();
     let gemm = |change: fn(&mut View), out| {
         let [mut a, mut b, mut out] = [view(DType::F32), view(DType::F32), view(out)];
