@@ -1,19 +1,22 @@
-// out = epilogue(a + b), element by element: any element type, any strides, 0 included. What memory bandwidth bounds.
+// Elementwise addition: out = epilogue(a + b), for any element type and any strides, including 0.
+// Bound by memory bandwidth.
 //
-// A chunk is WIDTH neighbours along the last dimension, 16 bytes; neighbouring threads take neighbouring chunks. Operands that lie
-// side by side in rows are moved 16 bytes at a time:
-//   all of them aligned: a thread has COUNT chunks of both operands on their way before it adds the first;
-//   otherwise: chunks begin where `out` is aligned, and what is read is put right in registers.
-// The rest goes element by element: rows' ends, and other strides. `a` or `b` may be `out` itself: every element is read before it
-// is written, by the same thread.
+// A chunk is WIDTH adjacent elements along the last dimension, 16 bytes. Adjacent threads process
+// adjacent chunks. Rows that are contiguous in all tensors move 16 bytes at a time:
+//   ALIGNED  all rows are aligned: a thread loads COUNT chunks of both operands before it adds.
+//   LOOSE    otherwise: chunks start where `out` is aligned, and loads are shifted in registers.
+// Ends of rows and other strides are processed by element. `a` or `b` may be `out` itself: the same
+// thread reads an element before it writes it.
 #pragma once
 #include "common/epilogue.cuh"
+#include "common/field.cuh"
 #include "common/fusion.cuh"
 #include "common/types.cuh"
 #include "common/vector.cuh"
 
-// Mirrored field by field in the Rust core (src/kernel/elementwise.rs). Without an epilogue the host has joined dimensions and put
-// them in the order in which `out` lies in memory, so that a contiguous tensor is a single row.
+// Mirrored field by field in the Rust core (src/kernel/elementwise.rs). Without an epilogue, the
+// host merges dimensions and orders them by the strides of `out`, so that a contiguous tensor is
+// one row.
 struct ElementwiseParams {
   const void* a;
   const void* b;
@@ -21,29 +24,32 @@ struct ElementwiseParams {
   long long a_stride[3];  // along batch, m, n; in elements
   long long b_stride[3];
   long long out_stride[3];
-  long long a_bytes;  // from the first element's first byte to past the last one's last
+  long long a_bytes;  // extent in memory, from the first to the last element
   long long b_bytes;
   long long n;
-  long long chunks;   // of one row: ceil(n / WIDTH), or one more where they begin in the middle
-  long long step_at;  // THREADS chunks further on are step_row rows and step_at chunks
+  long long chunks;   // of one row: ceil(n / WIDTH), or one more if LOOSE
+  long long step_at;  // THREADS chunks are step_row rows and step_at chunks
   int step_row;
   int m;        // rows of one matrix
   int rows;     // of all matrices of the batch
-  int vectors;  // 0: rows do not lie side by side; ALIGNED or LOOSE: they do in each operand
+  int vectors;  // 0: rows are not contiguous in all tensors; else ALIGNED or LOOSE
 
   static constexpr int ALIGNED = 1, LOOSE = 2;
 };
 static_assert(sizeof(ElementwiseParams) == 152);
+RUTLASS_FIELD(ElementwiseParams, a_stride, 24);
+RUTLASS_FIELD(ElementwiseParams, a_bytes, 96);
+RUTLASS_FIELD(ElementwiseParams, step_row, 136);
 
-// Walks the chunks that a thread has, a whole block of threads apart.
+// Walks a thread's chunks, which are THREADS chunks apart.
 struct ElementwiseCursor {
   int row;
-  long long at;  // of the row's chunks
+  long long at;  // chunk of the row
 
   __device__ __forceinline__ ElementwiseCursor(const ElementwiseParams& params, long long chunk)
       : row(0), at(chunk) {
     if (params.rows == 1) return;
-    // A 64-bit division is some hundred instructions.
+    // Divide in 32 bits if possible: a 64-bit division takes about a hundred instructions.
     row = (chunk | params.chunks) >> 32 ? int(chunk / params.chunks)
                                         : int(unsigned(chunk) / unsigned(params.chunks));
     at = chunk - row * params.chunks;
@@ -60,7 +66,7 @@ template <> struct ElementwiseBits<1> { using Type = unsigned char; };
 template <> struct ElementwiseBits<2> { using Type = unsigned short; };
 template <> struct ElementwiseBits<4> { using Type = unsigned; };
 
-// A chunk in registers, as words: of an array of bytes the compiler would make local memory.
+// A chunk in registers, as words: the compiler would put an array of bytes into local memory.
 template <class Element> struct ElementwiseChunk {
   static constexpr int SIZE = sizeof(Element);
   ptx::Vector vector;
@@ -73,7 +79,7 @@ template <class Element> struct ElementwiseChunk {
       return __builtin_bit_cast(Element, Bits(vector.words[e * SIZE / 4] >> e * SIZE % 4 * 8));
     }
   }
-  // Once for each element, into zeros.
+  // Sets element e of a chunk that was zero there.
   __device__ __forceinline__ void put(int e, Element element) {
     if constexpr (SIZE == 8) {
       vector.words[2 * e] = __double2loint(element);
@@ -92,7 +98,8 @@ template <class Element> struct ElementwiseChunk {
 template <class Element, class Accumulator, class Epilogue> struct ElementwiseAdd {
   static constexpr int THREADS = 256, SMEM_BYTES = 0;
   static constexpr int WIDTH = 16 / int(sizeof(Element));
-  // Enough on its way to hide the latency of memory: at 64 registers a SM holds 1024 threads, with 128 bytes each.
+  // Chunks in flight, to hide memory latency: at 64 registers per thread, a multiprocessor holds
+  // 1024 threads with 128 bytes in flight each.
   static constexpr int COUNT = 4;
   static constexpr int TILE = THREADS * COUNT * WIDTH;  // elements of a CTA
   static constexpr int MIN_CTAS = is_same<Epilogue, Identity> ? 4 : 2;
@@ -100,7 +107,8 @@ template <class Element, class Accumulator, class Epilogue> struct ElementwiseAd
   using Value = EpilogueValue<Accumulator>;
   using Chunk = ElementwiseChunk<Element>;
 
-  // Where a chunk is, and how many of its elements lie inside the row: none beyond the last row.
+  // The position of a chunk, and how many of its elements lie inside the row; 0 beyond the last
+  // row.
   struct Place {
     int batch, m, valid;
     long long n;
@@ -111,8 +119,8 @@ template <class Element, class Accumulator, class Epilogue> struct ElementwiseAd
       batch = params.rows > params.m ? cursor.row / params.m : 0;
       m = cursor.row - batch * params.m;
       int most = WIDTH;
-      if (params.vectors ==
-          ElementwiseParams::LOOSE) {  // the first chunk ends where `out` is aligned
+      if (params.vectors == ElementwiseParams::LOOSE) {
+        // The first chunk ends where `out` is aligned.
         const long long row = params.out_stride[0] * batch + params.out_stride[1] * m;
         const int before =
             unsigned(reinterpret_cast<unsigned long long>(params.out) / sizeof(Element) + row) %
@@ -131,7 +139,7 @@ template <class Element, class Accumulator, class Epilogue> struct ElementwiseAd
     __device__ __forceinline__ bool aligned(const ElementwiseParams& params) const {
       return valid == WIDTH && params.vectors == ElementwiseParams::ALIGNED;
     }
-    // Whether 16 bytes can be read of both operands at any address.
+    // Whether the chunk of both operands can be read with unaligned 16-byte loads.
     __device__ __forceinline__ bool loose(const ElementwiseParams& params) const {
       return valid == WIDTH && params.vectors == ElementwiseParams::LOOSE &&
              fits(params.a, params.a_bytes, offset(params.a_stride)) &&

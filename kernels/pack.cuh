@@ -1,28 +1,35 @@
-// Copies a GEMM's operands into workspace where their rows are contiguous and 16-byte aligned, as TMA asks.
+// Packs a GEMM's operands: copies them into workspace, with contiguous and 16-byte aligned rows, as
+// TMA requires.
 //
-// One launch serves both operands, since a launch costs more than a small copy: the grid covers first the tiles of operands[0],
-// then those of operands[1]. Of each, `rows` rows of `columns` elements are written, a batch after the other; which of the GEMM's
-// directions runs along the columns is the caller's choice. The source may lie in any way:
-//   contiguous along the columns: read by aligned 16-byte loads, and shifted into place;
-//   contiguous along the rows: the same, then transposed in shared memory;
-//   otherwise: element by element. Slow, but right.
-// Of the source nothing outside its first and last element is read. A destination row's padding, up to the next 16 bytes, may be
-// overwritten with anything: TMA knows the extents and puts zeros there.
+// One launch copies both operands, since a launch costs more than a small copy. The grid covers the
+// tiles of operands[0], then those of operands[1]. For each operand, `rows` rows of `columns`
+// elements are written, one matrix of the batch after the other. The caller chooses which dimension
+// of the GEMM runs along the columns. The source may have any strides:
+//   contiguous along columns  aligned 16-byte loads, shifted into place in registers
+//   contiguous along rows     the same loads, then a transposition in shared memory
+//   otherwise                 element by element
+// No byte outside the source's first and last element is read. Padding of a destination row up to
+// the next 16 bytes is undefined: the tensor map holds the extents, so TMA reads zeros there.
 #pragma once
 #include "common/cluster.cuh"
+#include "common/field.cuh"
 #include "common/vector.cuh"
 
+// Mirrored field by field in the Rust core (src/kernel/pack.rs).
 struct PackOperand {
   const void* source;
   void* destination;           // 16-byte aligned
-  long long source_stride[3];  // along batch, row, column; in elements, none negative
-  long long pitch;             // from one destination row to the next; in bytes, a multiple of 16
-  long long batch_pitch;       // from one destination batch to the next; likewise
+  long long source_stride[3];  // along batch, row, column; in elements, not negative
+  long long pitch;             // between destination rows; in bytes, a multiple of 16
+  long long batch_pitch;       // between destination matrices; in bytes, a multiple of 16
   int rows, columns, batch;
-  int tiles;  // of one batch: see PackSide
+  int tiles;  // of one matrix: see PackSide
 };
-struct PackParams { PackOperand operands[2]; };  // an absent one has batch 0
+struct PackParams { PackOperand operands[2]; };  // batch is 0 for an operand that is not packed
 static_assert(sizeof(PackParams) == 144);
+RUTLASS_FIELD(PackOperand, source_stride, 16);
+RUTLASS_FIELD(PackOperand, pitch, 40);
+RUTLASS_FIELD(PackOperand, rows, 56);
 
 template <int SIZE> struct Bits;
 template <> struct Bits<1> { using Type = unsigned char; };
@@ -30,18 +37,19 @@ template <> struct Bits<2> { using Type = unsigned short; };
 template <> struct Bits<4> { using Type = unsigned; };
 template <> struct Bits<8> { using Type = unsigned long long; };
 
-// One operand with elements of SIZE bytes: 1, 2, 4 or 8.
+// The copy of one operand, whose elements have SIZE bytes: 1, 2, 4 or 8.
 template <int SIZE> struct PackSide {
   static constexpr int THREADS = 256;
   static constexpr int PER_VECTOR = 16 / SIZE;
-  static constexpr int COUNT = 4;  // vectors a thread has on their way at once
-  // A tile of a copy is so many vectors of 16 bytes, counted through the rows:
+  static constexpr int COUNT = 4;  // vectors in flight per thread
+  // A tile of a copy is COPY_VECTORS vectors of 16 bytes, counted row by row:
   //   tiles = ceil(rows * ceil(columns * SIZE / 16) / 1024).
   static constexpr int COPY_VECTORS = THREADS * COUNT;
-  // A tile of a transposition has 128 bytes of 128 of the source's lines: tiles = ceil(rows * SIZE / 128) * ceil(columns / 128).
+  // A tile of a transposition is 128 bytes of 128 lines of the source, where a line is contiguous:
+  //   tiles = ceil(rows * SIZE / 128) * ceil(columns / 128).
   static constexpr int LINE_VECTORS = 8, LINES = COPY_VECTORS / LINE_VECTORS,
                        LINE = LINE_VECTORS * PER_VECTOR;
-  static constexpr int SMEM_BYTES = COPY_VECTORS * 16;  // static
+  static constexpr int SMEM_BYTES = COPY_VECTORS * 16;  // of static shared memory
 
   using Element = typename Bits<SIZE>::Type;
 
@@ -72,7 +80,7 @@ template <int SIZE> struct PackSide {
 
     const char* from[COUNT];
     char* to[COUNT];
-    int left[COUNT];  // elements from here to the row's end; none beyond the last row
+    int left[COUNT];  // elements up to the row's end; 0 beyond the last row
     bool whole[COUNT];
     LooseVector vectors[COUNT];
 #pragma unroll
@@ -100,7 +108,8 @@ template <int SIZE> struct PackSide {
     }
   }
 
-  // Where in shared memory vector `at` of a line lies. The lines that are read together keep it in different banks.
+  // The offset in shared memory of vector `at` of a line, swizzled: lines that are read together
+  // keep this vector in different banks.
   static __device__ __forceinline__ int place(int line, int at) {
     const int swizzle = SIZE == 1   ? (line & 1) | (line >> 3 & 6)
                         : SIZE == 2 ? (line & 1) | (line >> 2 & 6)
@@ -109,7 +118,7 @@ template <int SIZE> struct PackSide {
     return line * (LINE_VECTORS * 16) + ((at ^ swizzle) << 4);
   }
 
-  // A line is a column of the destination, contiguous along its rows.
+  // Lines of the source, contiguous along rows, become columns of the destination.
   static __device__ __forceinline__ void transpose(const PackOperand& operand, const char* source,
                                                    char* destination, int tile, long long line_step,
                                                    const char* first, const char* last) {
@@ -146,7 +155,7 @@ template <int SIZE> struct PackSide {
     }
     __syncthreads();
 
-    // A warp's unit: 8 rows of 64 bytes of the destination (of single bytes 16 rows), a vector a lane.
+    // A warp's unit: 8 destination rows of 64 bytes (16 rows if SIZE == 1), one vector per lane.
     constexpr int UNIT_ROWS = SIZE == 1 ? 16 : 8, UNIT_LINES = 4 * PER_VECTOR;
     constexpr int UNITS_ALONG = LINES / UNIT_LINES, UNITS = LINE / UNIT_ROWS * UNITS_ALONG;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -154,8 +163,8 @@ template <int SIZE> struct PackSide {
     for (int unit = warp; unit < UNITS; unit += THREADS / 32) {
       const int unit_row = unit / UNITS_ALONG * UNIT_ROWS,
                 unit_line = unit % UNITS_ALONG * UNIT_LINES;
-      const int group = SIZE <= 2 ? lane / 4 : lane % 8, part = SIZE <= 2 ? lane % 4 : lane / 8;
-      const int line = unit_line + part * PER_VECTOR;  // this lane's first
+      const int group = SIZE <= 2 ? lane / 4 : lane % 8, column = SIZE <= 2 ? lane % 4 : lane / 8;
+      const int line = unit_line + column * PER_VECTOR;  // this lane's first
       auto put = [&](int row, const unsigned (&words)[4]) {
         if (start_row + row < operand.rows && start_line + line < operand.columns)
           ptx::store_global(
@@ -163,8 +172,9 @@ template <int SIZE> struct PackSide {
               ptx::Vector{{words[0], words[1], words[2], words[3]}});
       };
       if constexpr (SIZE <= 2) {
-        // Row r of matrix q is line (r / 2) * PER_VECTOR + 2 q + r % 2: transposed, lane 4 g + j then has in word q two
-        // neighbours of its own 16 bytes. Single bytes are transposed as pairs along the rows, and sorted afterwards.
+        // Row r of matrix q is line (r / 2) * PER_VECTOR + 2 q + r % 2. After the transposition,
+        // word q of lane 4 g + j holds two adjacent elements of the lane's own 16 bytes. Single
+        // bytes are transposed as pairs along the rows and sorted afterwards.
         const int matrix = lane / 8, r = lane % 8;
         const int my_line = unit_line + r / 2 * PER_VECTOR + 2 * matrix + r % 2;
         unsigned words[4];
@@ -201,14 +211,15 @@ template <int SIZE> struct PackSide {
   }
 };
 
-// The grid has one dimension: operands[0].batch * operands[0].tiles + operands[1].batch * operands[1].tiles.
+// The kernel for elements of SIZE_A and SIZE_B bytes. The grid has one dimension, the sum of
+// batch * tiles over both operands.
 template <int SIZE_A, int SIZE_B> struct Pack {
   static constexpr int THREADS = 256, MIN_CTAS = SIZE_A == 1 || SIZE_B == 1 ? 2 : 3,
-                       SMEM_BYTES = 0;  // beyond what is static
+                       SMEM_BYTES = 0;  // of dynamic shared memory
 
   static __device__ __forceinline__ void run(const PackParams& params) {
-    ptx::let_next_grid_start();
-    ptx::wait_for_grids_before();
+    ptx::launch_dependent_grids();
+    ptx::wait_for_prior_grids();
     const int tiles_a = params.operands[0].batch * params.operands[0].tiles;
     const bool is_a = int(blockIdx.x) < tiles_a;
     const int index = is_a ? blockIdx.x : blockIdx.x - tiles_a;

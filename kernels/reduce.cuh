@@ -1,52 +1,60 @@
-// The second step of reductions: folds the partial results that a GEMM's epilogue stored, in their order, into what the user asked for.
+// The second step of an epilogue's reductions: folds the partial results that the GEMM stored, in a
+// fixed order, into the outputs.
 //
-// One launch serves all reductions of an epilogue: the grid covers first the CTAs of operands[0], then those of operands[1], and so
-// on. A reduction has rows of partial results, for each batch so many, one after the other in memory. Rows are folded element by
-// element; if `whole`, so are then their elements.
+// One launch serves all reductions of an epilogue: the grid covers the CTAs of operands[0], then
+// those of operands[1], and so on. The partial results of a reduction are `count` consecutive rows
+// for each batch. The rows are folded elementwise into one; if `whole`, the elements of that row
+// are folded too.
 #pragma once
 #include "common/cluster.cuh"
+#include "common/field.cuh"
 #include "common/fusion.cuh"
 
+// Mirrored field by field in the Rust core (src/kernel/reduce.rs).
 struct ReduceOperand {
-  const void* parts;
+  const void* partials;
   void* out;
-  long long out_stride[2];  // along batches, and elements of a row; in elements
-  long long pitch;          // from one row to the next; in elements
+  long long out_stride[2];  // along batches, and along elements of a row; in elements
+  long long pitch;          // between rows; in elements
   long long count;          // rows that become one
-  int extent;               // elements of a row; the pitch may be longer
+  int extent;               // elements of a row, at most the pitch
   int whole;
   int batches;
-  int ctas;
+  int ctas;  // for this reduction
 };
 static_assert(sizeof(ReduceOperand) == 64);
+RUTLASS_FIELD(ReduceOperand, out_stride, 16);
+RUTLASS_FIELD(ReduceOperand, count, 40);
+RUTLASS_FIELD(ReduceOperand, extent, 48);
 
 template <int COUNT> struct ReduceParams { ReduceOperand operands[COUNT]; };
 
-// One reduction: of what, by what, into what.
+// One reduction: the type of the partial results, the operation, the type of the output.
 template <class Value, class Fold, class Out> struct Reduce {
-  static constexpr int THREADS = 256, WIDTH = 32;  // of a CTA: threads, and results if not `whole`
+  static constexpr int THREADS = 256;
+  static constexpr int WIDTH = 32;  // results of a CTA, if not `whole`
 
   static __device__ __forceinline__ void run(const ReduceOperand& operand, int index) {
     __shared__ Value values[THREADS];
     const int thread = threadIdx.x, of_batch = operand.ctas / operand.batches,
               batch = index / of_batch;
-    const Value* const parts =
-        static_cast<const Value*>(operand.parts) + operand.pitch * operand.count * batch;
+    const Value* const partials =
+        static_cast<const Value*>(operand.partials) + operand.pitch * operand.count * batch;
     const int element = operand.whole ? 0 : (index - batch * of_batch) * WIDTH + thread % WIDTH;
     Value value = Fold::template identity<Value>();
     if (operand.whole) {
       for (long long row = 0; row < operand.count; ++row)
 #pragma unroll 4
         for (int at = thread; at < operand.extent; at += THREADS)
-          value = Fold::apply(value, parts[operand.pitch * row + at]);
+          value = Fold::apply(value, partials[operand.pitch * row + at]);
     } else if (element < operand.extent) {
 #pragma unroll 8
       for (long long row = thread / WIDTH; row < operand.count; row += THREADS / WIDTH)
-        value = Fold::apply(value, parts[operand.pitch * row + element]);
+        value = Fold::apply(value, partials[operand.pitch * row + element]);
     }
     values[thread] = value;
     __syncthreads();
-    // Threads of one element are WIDTH apart, or if `whole`, all are of one.
+    // Tree reduction. The threads of one element are WIDTH apart; if `whole`, all belong to one.
 #pragma unroll 1
     for (int half = THREADS / 2; half >= (operand.whole ? 1 : WIDTH); half /= 2) {
       if (thread < half) values[thread] = Fold::apply(values[thread], values[thread + half]);
@@ -59,9 +67,10 @@ template <class Value, class Fold, class Out> struct Reduce {
   }
 };
 
+// The kernel for the reductions of one epilogue.
 template <class... Reductions>
 __device__ __forceinline__ void reduce_all(const ReduceParams<sizeof...(Reductions)>& params) {
-  ptx::wait_for_grids_before();
+  ptx::wait_for_prior_grids();
   int index = blockIdx.x, at = 0;
   auto one = [&](auto reduction) {
     const ReduceOperand& operand = params.operands[at++];

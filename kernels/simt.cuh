@@ -1,39 +1,42 @@
-// GEMM on the ordinary arithmetic units: any element types, any strides, any alignment. The floor under every other family.
+// GEMM on the CUDA cores: any element types, any strides, any alignment. Serves what no other
+// family does.
 //
-// A CTA of 16 x 16 threads computes TILE_M x TILE_N of the output. It walks K in blocks of TILE_K: elements are widened to
-// the accumulator's type on their way into shared memory, where each operand lies with K outermost; each thread then reads a
-// few rows of A and columns of B, 16 bytes at a time, and multiplies each with each. Two tiles take turns: the
-// next block's elements travel to registers while this block is multiplied.
+// A CTA of 16 x 16 threads computes TILE_M x TILE_N of the output and walks K in blocks of TILE_K.
+// Elements are widened to the accumulator type on the way to shared memory, where both operands lie
+// with K as the outer dimension. Each thread reads some rows of A and columns of B, 16 bytes at a
+// time, and computes their outer product. Tiles are double-buffered: the elements of the next block
+// are loaded to registers while the current block is multiplied.
 //
-// In f32 and f64, each block of K is summed by itself before it joins the total. The error of a sum of K terms in sequence grows with
-// sqrt(K); in blocks of b it grows with sqrt(b + K / b) (Higham, "Accuracy and Stability of Numerical Algorithms", 4.2), for one
-// addition in b more. Products of 16-bit elements are exact in f32, and torch sums them on the tensor cores, which round once for 16
-// of them; there a block is made of chains of 4.
+// f32 and f64 accumulate each block of K separately and then add it to the total. The error of a
+// sum of K terms grows with sqrt(K), in blocks of b terms with sqrt(b + K / b), for one more
+// addition in b (Higham, "Accuracy and Stability of Numerical Algorithms", 4.2). Products of 16-bit
+// elements are exact in f32, and tensor cores round only once per 16 of them; to be as accurate,
+// blocks of 16-bit elements consist of chains of 4 products.
 #pragma once
 #include "common/epilogue.cuh"
 #include "common/params.cuh"
 #include "common/raster.cuh"
 #include "common/types.cuh"
 
-// One operand's tiles. "MN" is M of A, N of B.
+// Loads an operand's tiles. "MN" is M for A and N for B.
 template <class Element, class Accumulator, int TILE_MN, int TILE_K> struct SimtOperand {
   static constexpr int THREADS = 256;
-  static constexpr int COUNT = TILE_MN * TILE_K / THREADS;  // elements a thread copies of a tile
-  // Sixteen bytes of padding: those who store along K then hit banks 4 words apart instead of one, and rows stay aligned.
+  static constexpr int COUNT = TILE_MN * TILE_K / THREADS;  // elements of a tile per thread
+  // 16 bytes of padding: threads that store along K use banks 4 words apart, and rows stay aligned.
   static constexpr int PITCH = TILE_MN + 16 / int(sizeof(Accumulator));
   static_assert(TILE_MN * TILE_K % THREADS == 0 && THREADS % TILE_K == 0 && THREADS % TILE_MN == 0);
 
   struct Tile { alignas(16) Accumulator rows[TILE_K][PITCH]; };
 
-  const Element* source;  // this thread's first element of the next K block
-  long long next_element,
-      next_block;  // from one of its elements to the next; from past its last to the next block's first
-  int k, k_step;  // where in the tile its first element lies along K, and how far the next one is
-  int place, place_step;  // likewise in shared memory, in elements
-  unsigned inside_mn;     // bit i: its i-th element lies inside the operand, as far as MN goes
+  const Element* source;   // this thread's first element of the next K block
+  long long next_element;  // between consecutive elements of this thread
+  long long next_block;    // from the end of this thread's elements to its first of the next block
+  int k, k_step;           // K coordinate of the first element in the tile, and step to the next
+  int place, place_step;   // offset of the first element in shared memory, and step to the next
+  unsigned inside_mn;      // bit i: the i-th element lies inside the operand along MN
   Accumulator staged[COUNT];
 
-  // Neighbouring threads take neighbours along K if these are neighbours in memory, else along MN.
+  // Adjacent threads load elements adjacent along K if K is contiguous, else along MN.
   __device__ __forceinline__ SimtOperand(const void* operand, long long batch_offset,
                                          long long mn_stride, long long k_stride, int mn_start,
                                          int mn_extent) {
@@ -53,8 +56,8 @@ template <class Element, class Accumulator, int TILE_MN, int TILE_K> struct Simt
     next_block = k_stride * TILE_K - next_element * COUNT;
   }
 
-  __device__ __forceinline__ void fetch(
-      int k_left) {  // k_left: from the block's start to the end of K
+  // Loads the block's elements to registers. `k_left`: extent along K from the block's start.
+  __device__ __forceinline__ void fetch(int k_left) {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
       const bool inside = (inside_mn >> i & 1) && k + i * k_step < k_left;
@@ -74,9 +77,9 @@ template <class A, class B, class Accumulator, class Out, int TILE_M, int TILE_N
           bool GROUPED, class Epilogue>
 struct SimtGemm {
   static constexpr int THREADS = 256;
-  static constexpr int SMEM_BYTES = 0;                            // beyond what is static
-  static constexpr int PER_M = TILE_M / 16, PER_N = TILE_N / 16;  // rows and columns a thread
-  // CTAs a SM should hold. Its 65536 registers are 256 a thread for one CTA, 128 for two, 80 for three.
+  static constexpr int SMEM_BYTES = 0;                            // of dynamic shared memory
+  static constexpr int PER_M = TILE_M / 16, PER_N = TILE_N / 16;  // rows and columns of a thread
+  // BLOCKED: each block of K is accumulated separately. NARROW: from chains of CHAIN products.
   static constexpr bool BLOCKED = is_same<Accumulator, f32> || is_same<Accumulator, f64>;
   static constexpr bool NARROW = is_same<Accumulator, f32> && sizeof(A) == 2 && sizeof(B) == 2;
   static constexpr int CHAIN = 4;
@@ -85,6 +88,8 @@ struct SimtGemm {
                                        (NARROW    ? 3
                                         : BLOCKED ? 2
                                                   : 1);
+  // CTAs per multiprocessor. Its 65536 registers are 255 per thread for one CTA, 128 for two, 80
+  // for three.
   static constexpr int MIN_CTAS = SUM_REGISTERS >= (BLOCKED ? 48 : 128) ? 1
                                   : SUM_REGISTERS >= 32                 ? 2
                                                                         : 3;
@@ -96,9 +101,10 @@ struct SimtGemm {
     typename OperandA::Tile a;
     typename OperandB::Tile b;
   };
-  static_assert(2 * sizeof(Tiles) <= 48 * 1024, "static shared memory ends there");
+  static_assert(2 * sizeof(Tiles) <= 48 * 1024, "the limit of static shared memory");
 
-  // A thread's rows come in runs of RUN neighbours, 16 bytes if it has that many; the runs of the 16 threads lie side by side.
+  // A thread's rows (columns) form runs of RUN adjacent ones, 16 bytes where there are enough. The
+  // runs of the 16 threads are adjacent.
   template <int PER_THREAD> struct Runs {
     static constexpr int WORD = 16 / int(sizeof(Accumulator));
     static constexpr int RUN = PER_THREAD < WORD ? PER_THREAD : WORD < 4 ? WORD : 4;
@@ -120,7 +126,8 @@ struct SimtGemm {
 
   static __device__ __forceinline__ void run(const GemmParams& params, Epilogue epilogue) {
     __shared__ Tiles tiles[2];
-    // A warp is 4 threads along M by 8 along N, which lets it read the fewest different bytes; the CTA is 4 x 2 warps.
+    // A warp is 4 threads along M by 8 along N, the shape that reads the fewest distinct bytes; the
+    // CTA is 4 x 2 warps.
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int thread_m = warp / 2 * 4 + lane / 8, thread_n = warp % 2 * 8 + lane % 8;
 
@@ -142,7 +149,8 @@ struct SimtGemm {
     }
     __syncthreads();
 
-    // One barrier a block: what is stored at the end of a round went unread since the round before.
+    // One barrier per block suffices: the buffer that an iteration fills was last read before the
+    // previous barrier.
 #pragma unroll 1
     while (k_left > 0) {
       k_left -= TILE_K;
@@ -186,7 +194,7 @@ struct SimtGemm {
 
     Out* out = static_cast<Out*>(params.out) + params.out_stride[0] * position.batch;
     constexpr int WIDTH = Runs<PER_N>::RUN;
-    // Unrolled only where there is nothing to compute: a functor that is there once for each row takes long to compile.
+    // Unrolled only without an epilogue: one copy of the functor per row compiles slowly.
     constexpr int UNROLL = is_same<Epilogue, Identity> ? PER_M : 1;
 #pragma unroll UNROLL
     for (int i = 0; i < PER_M; ++i) {

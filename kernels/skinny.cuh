@@ -1,22 +1,25 @@
-// GEMMs that memory bandwidth bounds: few rows against a large matrix, each of whose elements is used only those few times.
+// Skinny GEMM: few rows times a large matrix. Bound by memory bandwidth, since each element of the
+// large matrix is used only once per row.
 //
-// The frame: M is the narrow side, at most TOKENS; A holds the few rows, B the large matrix. A problem whose N is narrow is handed
-// in transposed by the host, and the epilogue then sees transposed coordinates too.
+//   global memory --cp.async--> pipeline of STAGES tiles --mma.sync or FMA--> accumulators
+//     --shared memory--> sums over warps, then over the cluster --epilogue--> global memory
 //
-//   global memory --cp.async--> shared memory (STAGES tiles of A and B) --mma.sync or FMA--> sums --> global
-//
-// What counts is how many bytes are on their way at any moment: 3 TB/s take 64 to 128 KB a SM when all SMs ask at once. So the
-// ring is deep, and everything else small. B takes the matrix instruction's side of 16 rows, the few rows of A its
-// side of 8 columns. A CTA's warps divide the tile's K among them as well as its N, and SPLIT CTAs, one cluster,
-// divide K once more, so that even a small matrix is read by all SMs. The sums meet in shared memory: those of a CTA's warps
-// first, then those of the cluster's CTAs, each of which adds up its part of the columns. The order is fixed: the same operands
-// give the same bits.
-//
-// Elements: f16, bf16 or f32, the same for A and B; sums in f32. Method::MMA rounds f32 to tf32; Method::FMA, which is for f32,
-// multiplies it as it is.
-// What it asks of the strides: 1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N); the other stride, the batch stride and the
-// base pointer are multiples of ALIGN bytes, which is 16, 8, 4 or the size of an element. Output strides are free.
-// The grid is SPLIT * ceil(n / TILE_N) * batch CTAs, in clusters of SPLIT (which is 1 before sm_90).
+// Frame      M is the narrow side, at most TOKENS; A holds the few rows, B the large matrix. For a
+//            narrow N the host transposes the problem, and the epilogue sees transposed
+//            coordinates.
+// Pipeline   Bandwidth requires 64 to 128 KB in flight per multiprocessor at 3 TB/s, hence many
+//            stages and small everything else.
+// Fragments  mma.sync is 16 x 8: B takes the side of 16, the few rows of A the side of 8.
+// Split-K    The warps of a CTA split the tile along N and along K. The SPLIT CTAs of a cluster
+//            split K again, so that all multiprocessors read even a small matrix. The partial sums
+//            are added in shared memory, in a fixed order: first those of the CTA's warps, then
+//            those of the cluster's CTAs, each of which reduces a share of the columns.
+// Elements   f16, bf16 or f32, the same for A and B; f32 accumulators. Method::MMA rounds f32 to
+//            tf32; Method::FMA, for f32 only, does not.
+// Strides    1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N). The other stride, the batch
+//            stride and the base pointer are multiples of ALIGN bytes: 16, 8, 4 or the size of an
+//            element. Output strides are free.
+// Grid       SPLIT * ceil(n / TILE_N) * batch CTAs in clusters of SPLIT, which is 1 before sm_90.
 #pragma once
 #include "common/cluster.cuh"
 #include "common/epilogue.cuh"
@@ -32,21 +35,21 @@ template <class Element, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TOKENS, 
           int TILE_K, int WARPS_N, int STAGES, int SPLIT, int ALIGN, Method METHOD, class Epilogue>
 struct SkinnyGemm {
   static constexpr int WARPS = 8, THREADS = 32 * WARPS;
-  static constexpr int WARPS_K = WARPS / WARPS_N;  // warps that share rows of B divide the tile's K
-  static constexpr bool ASYNC = ALIGN >= 4;        // cp.async moves at least 4 bytes
-  static_assert(ASYNC ? STAGES >= 2 : STAGES == 2,
-                "through registers, one tile is filled while one is read");
+  static constexpr int WARPS_K = WARPS / WARPS_N;  // warps that split the tile along K
+  static constexpr bool ASYNC = ALIGN >= 4;        // cp.async copies at least 4 bytes
+  static_assert(ASYNC ? STAGES >= 2 : STAGES == 2, "copies through registers are double-buffered");
   static_assert(SPLIT == 1 || SPLIT == 2 || SPLIT == 4 || SPLIT == 8,
-                "a cluster has at most 8 CTAs");
+                "a portable cluster has at most 8 CTAs");
   static_assert(METHOD != Method::FMA || is_same<Element, f32>,
-                "products of the others are exact in f32 anyway");
+                "on tensor cores, products of 16-bit elements are exact in f32");
 
   static constexpr int SIZE = sizeof(Element);
-  // A's tile has room for more rows than TOKENS where its swizzle wants 64 or 128 bytes a row, or the CTA 16 bytes a thread.
-  static constexpr int LEAST = A_K_MAJOR ? 8 : (SIZE == 4 ? 128 : 64) / SIZE;
-  static constexpr int ENOUGH = THREADS * 16 / (TILE_K * SIZE),
-                       ROOM = LEAST > ENOUGH ? LEAST : ENOUGH;
-  static constexpr int TILE_M = TOKENS > ROOM ? TOKENS : ROOM;
+  // The tile of A may have more rows than TOKENS: the swizzle needs rows of 64 or 128 bytes
+  // (SWIZZLE_M), the copy at least 16 bytes per thread (COPY_M).
+  static constexpr int SWIZZLE_M = A_K_MAJOR ? 8 : (SIZE == 4 ? 128 : 64) / SIZE;
+  static constexpr int COPY_M = THREADS * 16 / (TILE_K * SIZE),
+                       MIN_M = SWIZZLE_M > COPY_M ? SWIZZLE_M : COPY_M;
+  static constexpr int TILE_M = TOKENS > MIN_M ? TOKENS : MIN_M;
   static constexpr int WARP_N = TILE_N / WARPS_N;
 
   using TileA = OperandTile<Element, A_K_MAJOR, TILE_M, TILE_K>;
@@ -55,35 +58,37 @@ struct SkinnyGemm {
   using CopierB = TileCopier<Element, B_K_MAJOR, TILE_N, TILE_K, THREADS, ALIGN>;
 
   static constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
-  // Sums in shared memory: for each of the warps along K, TOKENS rows of TILE_N. Four words of padding make the rows 2j that the
-  // lanes of one store touch (j of 4, 8 words each) fall into different banks.
+  // Partial sums in shared memory: a slab of TOKENS rows of TILE_N for each of the WARPS_K warps
+  // along K. Four words of padding: the rows 2j, j < 4, that one store of a warp touches, 8 words
+  // each, lie in different banks.
   static constexpr int SUM_PITCH = TILE_N + 4;
   static constexpr int SLAB_WORDS = TOKENS * SUM_PITCH;
   static constexpr int SLAB_BYTES = WARPS_K * SLAB_WORDS * 4;
   static constexpr int WORK_BYTES =
       STAGES * STAGE_BYTES > SLAB_BYTES ? STAGES * STAGE_BYTES : SLAB_BYTES;
-  // What the cluster's CTAs send: of each, TOKENS rows of this CTA's columns. Not part of the ring, which may still be in use here.
+  // Partial sums from the CTAs of the cluster: TOKENS rows of this CTA's OWN_N columns from each.
+  // They do not overlap the stages, which this CTA may still read when they arrive.
   static constexpr int OWN_N = TILE_N / SPLIT;
   static constexpr int SMEM_BYTES = WORK_BYTES + (SPLIT > 1 ? TOKENS * TILE_N * 4 : 0);
   static_assert(TILE_N % (4 * SPLIT) == 0);
-  // CTAs a SM should hold: as many as its 227 KB (1 of each CTA's kept back) and 65536 registers allow. Copying through
-  // registers takes up to 250 for many rows, 128 for few, 80 for few and a small tile.
+  // CTAs per multiprocessor: as many as its 227 KB of shared memory (1 KB is reserved per CTA) and
+  // its 65536 registers allow. Copying through registers needs up to 255 registers per thread for
+  // many rows, 128 for few rows, 80 for few rows and a small tile.
   static constexpr int BY_MEMORY = 227 * 1024 / (SMEM_BYTES + 1024);
   static constexpr int BY_REGISTERS = ASYNC ? 2 : TOKENS > 16 ? 1 : TILE_N > 32 ? 2 : 3;
   static constexpr int MIN_CTAS = BY_MEMORY < 1              ? 1
                                   : BY_MEMORY < BY_REGISTERS ? BY_MEMORY
                                                              : BY_REGISTERS;
 
-  // A warp's sums, and how its part of a K block is added to them.
+  // A warp's accumulators: adds the product over the warp's part of a K block, with mma.sync.
   struct MmaSums {
-    // ldmatrix reads 16 rows even of 8: the others, of which nothing is used, are what lies behind A's tile.
+    // ldmatrix reads 16 rows even if TOKENS is 8; the others, from behind A's tile, are not used.
     static constexpr int READ_M = TOKENS < 16 ? 16 : TOKENS;
     using ReaderA = FragmentReader<Element, A_K_MAJOR, (READ_M > TILE_M ? READ_M : TILE_M), TILE_K,
-                                   READ_M, Neighbours::HALVES>;
-    using ReaderB = FragmentReader<Element, B_K_MAJOR, TILE_N, TILE_K, WARP_N, Neighbours::SLOTS>;
+                                   READ_M, Adjacent::HALVES>;
+    using ReaderB = FragmentReader<Element, B_K_MAJOR, TILE_N, TILE_K, WARP_N, Adjacent::SLOTS>;
     using Mma = ptx::Mma<Element, f32>;
-    static constexpr int STEPS =
-        TILE_K / TileA::K_STEP / WARPS_K;  // of mma.sync in a warp's part of a block
+    static constexpr int STEPS = TILE_K / TileA::K_STEP / WARPS_K;  // of mma.sync along K
     static_assert(STEPS >= 1);
 
     int warp_n;
@@ -93,13 +98,13 @@ struct SkinnyGemm {
 
     __device__ __forceinline__ explicit MmaSums(int warp)
         : warp_n(warp % WARPS_N * WARP_N), reader_a(0), reader_b(warp_n), sums{} {
-      const int warp_k = warp / WARPS_N;  // which part of the block is the warp's
+      const int warp_k = warp / WARPS_N;  // the warp's part of the K block
       skip(reader_a, warp_k * STEPS, A_K_MAJOR, TileA::ROW_BYTES);
       skip(reader_b, warp_k * STEPS, B_K_MAJOR, TileB::ROW_BYTES);
     }
-    template <class Reader> static __device__ __forceinline__ void skip(Reader& reader, int steps,
-                                                                        bool k_major,
-                                                                        int row_bytes) {
+    template <class Reader>
+    static __device__ __forceinline__ void skip(Reader& reader, int steps, bool k_major,
+                                                int row_bytes) {
       if (k_major)
         reader.lane_offset ^= steps * 32;
       else
@@ -137,7 +142,8 @@ struct SkinnyGemm {
     }
   };
 
-  // The same by FMA: a lane has WARP_N / 32 columns of B, four elements of K at a time; A's are the same for all lanes.
+  // The same with FMA: a lane has WARP_N / 32 columns of B and reads four elements along K at a
+  // time; A's elements are the same for all lanes.
   struct FmaSums {
     static constexpr int COLUMNS = WARP_N / 32 > 0 ? WARP_N / 32 : 1, LENGTH = TILE_K / WARPS_K;
     static_assert(METHOD != Method::FMA || (WARP_N % 32 == 0 && LENGTH % 4 == 0));
@@ -147,7 +153,7 @@ struct SkinnyGemm {
     __device__ __forceinline__ explicit FmaSums(int warp)
         : n(warp % WARPS_N * WARP_N + threadIdx.x % 32), k(warp / WARPS_N * LENGTH), sums{} {}
 
-    // Four neighbours along K, from k on, of row `mn` of an operand's tile.
+    // Loads four elements along K, from k on, of row `mn` of an operand's tile.
     template <class Tile, bool K_MAJOR>
     static __device__ __forceinline__ void load(f32 (&values)[4], unsigned tile, int mn, int k) {
       unsigned words[4];
@@ -166,7 +172,8 @@ struct SkinnyGemm {
     }
 
     __device__ __forceinline__ void add(unsigned a_tile, unsigned b_tile) {
-      f32 of_block[COLUMNS][TOKENS] = {};  // summed apart: docs/notes/accuracy.md says why
+      // Blocks are accumulated separately, for accuracy (see simt.cuh).
+      f32 block[COLUMNS][TOKENS] = {};
 #pragma unroll(TOKENS > 4 ? 1 : 4)
       for (int at = 0; at < LENGTH; at += 4) {
         f32 b[COLUMNS][4];
@@ -180,13 +187,13 @@ struct SkinnyGemm {
           for (int c = 0; c < COLUMNS; ++c)
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-              of_block[c][token] = multiply_add(a[i], b[c][i], of_block[c][token]);
+              block[c][token] = multiply_add(a[i], b[c][i], block[c][token]);
         }
       }
 #pragma unroll
       for (int c = 0; c < COLUMNS; ++c)
 #pragma unroll
-        for (int token = 0; token < TOKENS; ++token) sums[c][token] += of_block[c][token];
+        for (int token = 0; token < TOKENS; ++token) sums[c][token] += block[c][token];
     }
 
     __device__ __forceinline__ void store(f32* slab) const {
@@ -205,32 +212,33 @@ struct SkinnyGemm {
   static __device__ __forceinline__ void run(const GemmParams& params, Epilogue epilogue) {
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     const unsigned shared = ptx::shared_address(shared_memory);
-    ptx::let_next_grid_start();
+    ptx::launch_dependent_grids();
 #if __CUDA_ARCH__ >= 900
-    if constexpr (SPLIT > 1)
-      ptx::cluster_arrive();  // waited for before anything is sent: the receiver must have started
+    // The matching wait precedes the first store to another CTA, which must have started by then.
+    if constexpr (SPLIT > 1) ptx::cluster_arrive();
 #endif
 
     const int rank = blockIdx.x % SPLIT, tiles = (params.n + TILE_N - 1) / TILE_N;
     const int batch = blockIdx.x / SPLIT / tiles,
               start_n = (blockIdx.x / SPLIT - batch * tiles) * TILE_N;
 
-    // This CTA's part of K: as many blocks as the others', the last CTA fewer.
+    // This CTA's split of K: `share` blocks, fewer for the last CTAs.
     const int all_blocks = params.k / TILE_K + (params.k % TILE_K != 0);
     const int share = (all_blocks + SPLIT - 1) / SPLIT, first_block = min(rank * share, all_blocks);
     const int blocks = min(share, all_blocks - first_block);
     const long long start_k =
         min(static_cast<long long>(first_block) * TILE_K, static_cast<long long>(params.k));
-    int k_left = min(params.k - int(start_k), share * TILE_K);  // from what is to be copied next on
+    int k_left =
+        min(params.k - int(start_k), share * TILE_K);  // from the next block to be copied on
 
     CopierA copier_a(params.a, params.a_stride[0] * batch + params.a_stride[2] * start_k,
                      params.a_stride[1], params.a_stride[2], 0, params.m);
     CopierB copier_b(params.b, params.b_stride[0] * batch + params.b_stride[1] * start_k,
                      params.b_stride[2], params.b_stride[1], start_n, params.n);
-    typename CopierA::Staged staged_a;  // unused, and gone, if ASYNC
+    typename CopierA::Staged staged_a;  // if not ASYNC
     typename CopierB::Staged staged_b;
 
-    unsigned filled = shared, read = shared;  // the ring's positions
+    unsigned filled = shared, read = shared;  // the stage to fill next, the stage to read next
     auto advance = [&](unsigned at) {
       at += STAGE_BYTES;
       return at == shared + STAGES * STAGE_BYTES ? shared : at;
@@ -248,8 +256,7 @@ struct SkinnyGemm {
       copier_b.copy_whole(filled + TileA::BYTES, k_left);
       copier_a.copy_whole(filled, k_left);
       next_block();
-      ptx::
-          copy_async_commit();  // beyond the last block an empty group, so that counting groups counts blocks
+      ptx::copy_async_commit();  // an empty group beyond the last block: one group per iteration
     };
     auto fetch = [&] {
       copier_b.fetch(staged_b, k_left);
@@ -263,7 +270,7 @@ struct SkinnyGemm {
 
     const int warp = threadIdx.x / 32;
     Sums sums(warp);
-    ptx::wait_for_grids_before();
+    ptx::wait_for_prior_grids();
     if constexpr (ASYNC) {
 #pragma unroll 1
       for (int stage = 0; stage < STAGES - 1; ++stage) copy();
@@ -273,24 +280,25 @@ struct SkinnyGemm {
     }
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
-      // Beyond the barrier this block is complete, and the tile that was read a round before may be overwritten.
+      // After the barrier, this block has arrived and the stage of the previous block may be
+      // filled.
       if constexpr (ASYNC) ptx::copy_async_wait<STAGES - 2>();
       __syncthreads();
       if constexpr (ASYNC)
         copy();
       else
-        fetch();  // beyond the last block: zeros, no reads
+        fetch();  // beyond the last block, reads nothing and yields zeros
       sums.add(read, read + TileA::BYTES);
       if constexpr (!ASYNC) store();
       read = advance(read);
     }
     if constexpr (ASYNC) ptx::copy_async_wait<0>();
-    __syncthreads();  // the ring is free for the slabs
+    __syncthreads();  // the stages may be overwritten by the slabs
 
     f32* slabs = reinterpret_cast<f32*>(shared_memory);
     sums.store(slabs + warp / WARPS_N * SLAB_WORDS);
     __syncthreads();
-    // Four columns of one row: the sum over the warps along K, in their order.
+    // The sum of four columns of a row over the warps along K, in a fixed order.
     auto warps_sum = [&](f32(&values)[4], int m, int n) {
       add_up<WARPS_K>(values, slabs + m * SUM_PITCH + n, SLAB_WORDS);
     };
@@ -304,7 +312,8 @@ struct SkinnyGemm {
       }
     } else {
 #if __CUDA_ARCH__ >= 900
-      // Every CTA sends each its columns, the sender's rank saying where to; then each adds up what it received.
+      // Each CTA sends every CTA of the cluster that CTA's columns, to a place by the sender's
+      // rank. Then each CTA adds up what it received.
       f32* received = reinterpret_cast<f32*>(shared_memory + WORK_BYTES);
       const unsigned received_address = shared + WORK_BYTES;
       ptx::cluster_wait();
@@ -329,6 +338,7 @@ struct SkinnyGemm {
     }
   }
 
+  // Adds COUNT vectors of four, `step` words apart.
   template <int COUNT>
   static __device__ __forceinline__ void add_up(f32 (&values)[4], const f32* first, int step) {
     struct alignas(16) Four { f32 values[4]; };
@@ -340,7 +350,7 @@ struct SkinnyGemm {
     }
   }
 
-  // Four sums of row m, from column n on, through the epilogue and out.
+  // Applies the epilogue to four sums of row m, from column n on, and stores them.
   static __device__ __forceinline__ void finish(const GemmParams& params, Epilogue& epilogue,
                                                 f32 (&values)[4], int batch, int m, int n) {
     const int valid = min(4, params.n - n);

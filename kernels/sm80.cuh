@@ -1,14 +1,18 @@
-// GEMM on the tensor cores of Ampere and everything later: mma.sync fed by ldmatrix from a ring of tiles that cp.async fills.
+// GEMM on the tensor cores of Ampere and later: mma.sync with a cp.async pipeline.
 //
-//   global memory --cp.async--> shared memory (STAGES tiles) --ldmatrix--> registers --mma.sync--> sums --epilogue--> global
+//   global memory --cp.async--> pipeline of STAGES tiles --ldmatrix--> registers --mma.sync-->
+//     accumulators --epilogue--> global memory
 //
-// A CTA computes TILE_M x TILE_N of the output, each of its WARPS_M x WARPS_N warps an equal part. It walks K in blocks of
-// TILE_K; while one block is multiplied, the next STAGES - 1 are on their way, and within a block the fragments of one step
-// are loaded while those of the step before are multiplied.
+// A CTA computes TILE_M x TILE_N of the output, each of its WARPS_M x WARPS_N warps an equal part,
+// and walks K in blocks of TILE_K. While one block is multiplied, the next STAGES - 1 are in
+// flight. Within a block, the fragments of a step are loaded while those of the previous step are
+// multiplied.
 //
-// Elements: f16, bf16, s8, u8, or f32 (rounded to tf32), the same for A and B. Sums: f32, s32 for integers, f16 too for f16.
-// What it asks of the strides: 1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N); the other stride, the batch stride and
-// the base pointer are multiples of ALIGN bytes, which is 16, 8, 4 or the size of an element. Output strides are free.
+// Elements      f16, bf16, s8, u8, or f32 (rounded to tf32), the same for A and B.
+// Accumulators  f32; s32 for integers; f16 also for f16.
+// Strides       1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N). The other stride, the batch
+//               stride and the base pointer are multiples of ALIGN bytes: 16, 8, 4 or the size of
+//               an element. Output strides are free.
 #pragma once
 #include "common/epilogue.cuh"
 #include "common/operand_tile.cuh"
@@ -23,9 +27,8 @@ template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B
 struct Sm80Gemm {
   static_assert(is_same<A, B>, "mma.sync multiplies operands of one type");
   static_assert(!GROUPED || A_K_MAJOR || ALIGN == sizeof(A), "a group may begin at any row");
-  static constexpr bool ASYNC = ALIGN >= 4;  // cp.async moves at least 4 bytes
-  static_assert(ASYNC ? STAGES >= 2 : STAGES == 2,
-                "through registers, one tile is filled while one is read");
+  static constexpr bool ASYNC = ALIGN >= 4;  // cp.async copies at least 4 bytes
+  static_assert(ASYNC ? STAGES >= 2 : STAGES == 2, "copies through registers are double-buffered");
 
   static constexpr int WARP_M = TILE_M / WARPS_M, WARP_N = TILE_N / WARPS_N;
   static constexpr int THREADS = 32 * WARPS_M * WARPS_N;
@@ -34,29 +37,33 @@ struct Sm80Gemm {
   using TileB = OperandTile<B, B_K_MAJOR, TILE_N, TILE_K>;
   using CopierA = TileCopier<A, A_K_MAJOR, TILE_M, TILE_K, THREADS, ALIGN>;
   using CopierB = TileCopier<B, B_K_MAJOR, TILE_N, TILE_K, THREADS, ALIGN>;
-  using ReaderA = FragmentReader<A, A_K_MAJOR, TILE_M, TILE_K, WARP_M, Neighbours::SLOTS>;
-  using ReaderB = FragmentReader<B, B_K_MAJOR, TILE_N, TILE_K, WARP_N, Neighbours::HALVES>;
+  using ReaderA = FragmentReader<A, A_K_MAJOR, TILE_M, TILE_K, WARP_M, Adjacent::SLOTS>;
+  using ReaderB = FragmentReader<B, B_K_MAJOR, TILE_N, TILE_K, WARP_N, Adjacent::HALVES>;
   using Mma = ptx::Mma<A, Accumulator>;
   using Value = EpilogueValue<Accumulator>;
 
-  // The tensor cores cut off what does not fit when they add products to a sum, 32 bytes of K at a time. Where the output keeps
-  // all of f32, so that this would show, each such step starts from zero and joins the total by an addition that rounds.
-  static constexpr bool APART = is_same<Accumulator, f32> && is_same<Out, f32> && sizeof(A) == 2;
+  // Tensor cores truncate when they add the products of a step (32 bytes of K) to an accumulator.
+  // With f32 output, where this would be visible, each step starts from zero and is added to the
+  // accumulator with rounding.
+  static constexpr bool ROUNDS_STEPS =
+      is_same<Accumulator, f32> && is_same<Out, f32> && sizeof(A) == 2;
 
   static constexpr int STEPS = TILE_K / TileA::K_STEP;  // of mma.sync in a K block
-  static_assert(STEPS % 2 == 0, "two sets of fragments take turns");
+  static_assert(STEPS % 2 == 0, "fragments are double-buffered");
   static constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
 
-  // The epilogue passes 16 rows of a warp's sums at a time through shared memory. Eight words of padding put the four rows
-  // that a phase of 8-byte stores touches into different banks.
+  // The epilogue moves 16 rows of a warp's accumulators at a time through a slab of shared memory.
+  // Eight words of padding: the four rows that one phase of 8-byte stores touches lie in different
+  // banks.
   static constexpr int SLAB_PITCH = WARP_N + 8;
   static constexpr int SLAB_BYTES = 16 * SLAB_PITCH * int(sizeof(Value));
 
   static constexpr int SMEM_BYTES = STAGES * STAGE_BYTES > WARPS_M * WARPS_N * SLAB_BYTES
                                         ? STAGES * STAGE_BYTES
                                         : WARPS_M * WARPS_N * SLAB_BYTES;
-  // A SM has 65536 registers. 128 sums a thread need up to 255 registers (256 threads), 64 sums 168 (384), fewer 128 (512);
-  // copying in pieces of less than 16 bytes takes about as many again.
+  // A multiprocessor has 65536 registers. 128 accumulators per thread need up to 255 registers (256
+  // threads), 64 need 168 (384 threads), fewer need 128 (512 threads). Copies of less than 16 bytes
+  // need about as many registers again.
   static constexpr int SUMS = TILE_M * TILE_N / THREADS * (ALIGN == 16 ? 1 : 2);
   static constexpr int THREADS_PER_SM = SUMS >= 128 ? 256 : SUMS >= 64 ? 384 : 512;
   static constexpr int MIN_CTAS = THREADS_PER_SM > THREADS ? THREADS_PER_SM / THREADS : 1;
@@ -65,8 +72,7 @@ struct Sm80Gemm {
     extern __shared__ __align__(128) unsigned char shared_memory[];
     const unsigned shared = ptx::shared_address(shared_memory);
     const int warp = threadIdx.x / 32;
-    const int warp_m = warp % WARPS_M * WARP_M,
-              warp_n = warp / WARPS_M * WARP_N;  // the warp's part of the tile
+    const int warp_m = warp % WARPS_M * WARP_M, warp_n = warp / WARPS_M * WARP_N;  // in the tile
 
     const TilePosition position = tile_position<TILE_M, TILE_N, GROUPED>(params);
     const int tile_m = position.m, tile_n = position.n;
@@ -81,17 +87,18 @@ struct Sm80Gemm {
     typename Mma::Sums sums[WARP_M / 16][WARP_N / 8] = {};
     typename ReaderA::Fragments a[2];
     typename ReaderB::Fragments b[2];
-    typename CopierA::Staged staged_a;  // unused, and gone, if ASYNC
+    typename CopierA::Staged staged_a;  // if not ASYNC
     typename CopierB::Staged staged_b;
 
     const int blocks = params.k / TILE_K + (params.k % TILE_K != 0);
     int k_left = params.k;                    // from the next block to be copied on
-    unsigned filled = shared, read = shared;  // the ring's positions
+    unsigned filled = shared, read = shared;  // the stage to fill next, the stage to read next
     auto advance = [&](unsigned stage) {
       stage += STAGE_BYTES;
       return stage == shared + STAGES * STAGE_BYTES ? shared : stage;
     };
-    // One block's copies are begun in three parts: first what is irregular, with its branches, then A, then B.
+    // A block's copies are issued in three parts: ragged blocks, which branch; whole pieces of A;
+    // of B.
     auto copy_ragged = [&] {
       if (k_left > 0 && copier_a.is_ragged(k_left)) copier_a.copy_ragged(filled, k_left);
       if (k_left > 0 && copier_b.is_ragged(k_left))
@@ -100,8 +107,7 @@ struct Sm80Gemm {
     auto copy_a = [&] { copier_a.copy_whole(filled, k_left); };
     auto copy_b = [&] {
       copier_b.copy_whole(filled + TileA::BYTES, k_left);
-      ptx::
-          copy_async_commit();  // beyond the last block an empty group, so that counting groups counts blocks
+      ptx::copy_async_commit();  // an empty group beyond the last block: one group per iteration
     };
     auto fetch = [&] {
       copier_a.fetch(staged_a, k_left);
@@ -141,16 +147,17 @@ struct Sm80Gemm {
       load_fragments(0);
     }
 
-    // From the branches of copy_ragged on, a round is one straight piece of code, in which the compiler can spread the loads and
-    // copies among the mma.sync.
+    // After copy_ragged, an iteration has no branches, so that the compiler can interleave loads
+    // and copies with mma.sync.
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
       if constexpr (ASYNC) copy_ragged();
 #pragma unroll
       for (int step = 0; step < STEPS; ++step) {
         if (step == STEPS - 1) {
-          // This block's last fragments are in registers. Beyond the barrier the next block is complete, and the tile of
-          // this one may be overwritten. (After the last block, what is loaded below is never used.)
+          // The block's last fragments are in registers. After the barrier, the next block has
+          // arrived and this block's stage may be filled. (After the last block, the fragments
+          // loaded below are not used.)
           if constexpr (ASYNC)
             ptx::copy_async_wait<STAGES - 2>();
           else
@@ -164,7 +171,7 @@ struct Sm80Gemm {
           if (step == 0) copy_a();
           if (step == (STEPS > 2 ? 1 : 0)) copy_b();
         } else {
-          if (step == 0) fetch();  // beyond the last block: zeros, no reads
+          if (step == 0) fetch();  // beyond the last block, reads nothing and yields zeros
         }
         const auto& fragments_a = a[step % 2].words;
         const auto& fragments_b = b[step % 2].words;
@@ -172,14 +179,13 @@ struct Sm80Gemm {
         for (int i = 0; i < WARP_M / 16; ++i)
 #pragma unroll
           for (int index = 0; index < WARP_N / 8; ++index) {
-            const int j = i % 2
-                              ? WARP_N / 8 - 1 - index
-                              : index;  // to and fro: each mma.sync shares an operand with the last
+            // Serpentine order: each mma.sync shares a fragment with the previous one.
+            const int j = i % 2 ? WARP_N / 8 - 1 - index : index;
             typename Mma::Sums step_sums = {};
-            Mma::accumulate(APART ? step_sums : sums[i][j], fragments_a[2 * i][0],
+            Mma::accumulate(ROUNDS_STEPS ? step_sums : sums[i][j], fragments_a[2 * i][0],
                             fragments_a[2 * i + 1][0], fragments_a[2 * i][1],
                             fragments_a[2 * i + 1][1], fragments_b[j][0], fragments_b[j][1]);
-            if constexpr (APART) {
+            if constexpr (ROUNDS_STEPS) {
 #pragma unroll
               for (int e = 0; e < 4; ++e) sums[i][j].values[e] += step_sums.values[e];
             }
@@ -188,21 +194,21 @@ struct Sm80Gemm {
     }
 
     if constexpr (ASYNC) ptx::copy_async_wait<0>();
-    __syncthreads();  // the ring is free for the epilogue's slabs
+    __syncthreads();  // the stages may be overwritten by the slabs
     Value* slab = reinterpret_cast<Value*>(shared_memory + warp * SLAB_BYTES);
     store_sums(params, epilogue, sums, slab, GROUPED ? 0 : position.batch, tile_m + warp_m,
                tile_n + warp_n, position.end);
   }
 
-  // Sixteen rows of a warp's sums at a time: through the warp's own slab of shared memory, where lanes pick up neighbours along
-  // N, through the epilogue, and out. `start_m` and `start_n` are the warp's first row and column of the output, `end` the row
-  // after the last that is stored.
+  // Stores a warp's accumulators, 16 rows at a time, through the warp's slab of shared memory, so
+  // that lanes get adjacent elements along N. `start_m`, `start_n`: the warp's first row and column
+  // of the output. Rows from `end` on are not stored.
   static __device__ __forceinline__ void store_sums(
       const GemmParams& params, Epilogue epilogue,
       const typename Mma::Sums (&sums)[WARP_M / 16][WARP_N / 8], Value* slab, int batch,
       int start_m, int start_n, int end) {
     constexpr int WIDTH = 16 / sizeof(Out);  // elements of a 16-byte store
-    constexpr int LANES = WARP_N / WIDTH;    // that a row takes
+    constexpr int LANES = WARP_N / WIDTH;    // per row
     static_assert(LANES >= 2, "the lanes of a warp have at most 16 rows");
     const int lane = threadIdx.x % 32;
     const int group = lane / 4, pair = lane % 4 * 2;
@@ -213,10 +219,10 @@ struct Sm80Gemm {
         ((reinterpret_cast<unsigned long long>(out) | stride_m * sizeof(Out)) & 15) == 0;
     const bool wide = Epilogue::REDUCES || aligned;
 
-    // Rolled, for the sake of compile time: only what picks registers is there once for each i.
+    // Rolled, for compile time: only the code that selects registers is repeated for each i.
 #pragma unroll 1
     for (int i = 0; i < WARP_M / 16; ++i) {
-      __syncwarp();  // the slab's former rows have been read
+      __syncwarp();  // the slab's previous rows have been read
 #pragma unroll
       for (int at = 0; at < WARP_M / 16; ++at) {
         if (at != i) continue;

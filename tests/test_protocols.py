@@ -1,4 +1,4 @@
-"""How CTAs agree, without a GPU: headers of the kernels, compiled for the CPU."""
+"""Synchronization protocols of the kernels, compiled for the CPU and run without a GPU."""
 
 import os
 import shlex
@@ -32,16 +32,18 @@ def run_on_cpu(folder: Path, program: str, header: str, replaced: list[str], rou
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_slice_is_added_up_once_in_order_whoever_runs_when(tmp_path: Path) -> None:
+def test_a_grid_split_reduces_each_share_once_and_in_order(tmp_path: Path) -> None:
     headers = [
         "common/cluster.cuh",
         "common/ptx.cuh",
         "common/types.cuh",
         "common/wgmma.cuh",
+        "sm90/config.cuh",
         "sm90/params.cuh",
+        "sm90/registers.cuh",
     ]
-    run_on_cpu(tmp_path, "parts", "sm90/parts.cuh", headers, 300)
+    run_on_cpu(tmp_path, "grid_split", "sm90/grid_split.cuh", headers, 300)
 
 
-def test_no_stage_is_filled_that_somebody_still_reads(tmp_path: Path) -> None:
-    run_on_cpu(tmp_path, "ring", "sm90/boxes.cuh", ["common/tma.cuh"], 1000)
+def test_no_stage_is_filled_while_a_consumer_reads_it(tmp_path: Path) -> None:
+    run_on_cpu(tmp_path, "pipeline", "sm90/boxes.cuh", ["common/tma.cuh"], 1000)

@@ -1,10 +1,11 @@
-// A choice in which the index is a constant to the compiler, as a register's name in PTX has to be.
+// Dispatches a run-time index to code that needs the index as a compile-time constant, as the names
+// of PTX registers do.
 #pragma once
 
 template <int VALUE> struct Constant { static constexpr int value = VALUE; };
 
-// body(Constant<index>), for an index from FIRST to before END. Branches halve what is left: of many in a row, the compiler would make
-// instructions of all choices, each of which a predicate skips.
+// Calls body(Constant<index>) for FIRST <= index < END. Bisects: a linear chain of comparisons
+// would be compiled to the predicated instructions of all cases.
 template <int FIRST, int END, class Body>
 __device__ __forceinline__ void choose(int index, const Body& body) {
   if constexpr (END - FIRST > 1) {

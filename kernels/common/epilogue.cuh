@@ -1,54 +1,66 @@
-// What happens to sums of products before they are stored.
+// The epilogue: what a kernel applies to its accumulators before it stores the output.
 //
-// An epilogue is a functor. A kernel applies it, through `finish_sums`, to WIDTH sums of one row of its row-major output: row m, from
-// column n on, of one matrix of the batch. They are runs of RUN neighbours, and where there are several runs, each begins 8 columns
-// after the one before: so the lanes of a warp hold the sums of a matrix instruction. `valid` is how many columns from n on lie inside
-// the output (at least one); sums further away are no part of it. n is a multiple of RUN. Each element is passed exactly once. The
-// functor replaces the values, in place, by those of the output, reads what else it needs, and writes what further outputs there are.
-// A kernel stores `encode<Out>(Epilogue::result(value))`. Values are f64, f32 or s32: sums kept in f16 are widened first.
+// An epilogue is a functor type with these members; `Identity` below is the smallest example, and
+// src/epilogue/cuda.rs generates the others.
+//   REDUCES            whether the epilogue has reductions among its outputs.
+//   Operands           the tensor operands of one call, in registers.
+//   load()             reads the operands of one call. A kernel may call it well ahead of apply().
+//   load_below()       the same for a row below: operands that repeat along m are copied from the
+//                      row above, which was loaded for the same columns.
+//   apply()            replaces the values, in place, by those of the main output; stores other
+//                      outputs; accumulates reductions in `Folded`.
+//   reduce()           reduces across the warp and stores partial results. Only if REDUCES.
+//   result()           the number that a value of the main output stands for.
+// A kernel stores encode<Out>(Epilogue::result(value)).
 //
-// Before, it calls `load`, which gets what one call reads into registers. `valid` may be 0 or less there: then nothing is read. In
-// place of it, `load_below` takes what repeats along m from what was loaded for a row above, for the same columns.
+// One call covers WIDTH accumulators of row m of the program's output, starting at column n, of one
+// matrix of the batch. They form runs of RUN adjacent columns; consecutive runs start 8 columns
+// apart, as in the accumulator fragments of mma and wgmma. n is a multiple of RUN. `valid` counts
+// the columns from n on that lie inside the output: elements at or beyond it are ignored. load()
+// accepts valid <= 0 and reads nothing. Each output element is passed exactly once. Values are f64,
+// f32 or s32: f16 accumulators are widened first.
 #pragma once
 #include "common/types.cuh"
 
 template <class Accumulator> using EpilogueValue = decltype(decode(Accumulator{}));
 
-// Where element e of a call lies, in columns from the first.
+// Column of element e of a call, relative to the call's first column.
 template <int WIDTH, int RUN> __device__ __forceinline__ constexpr int run_column(int e) {
   return RUN == WIDTH ? e : e / RUN * 8 + e % RUN;
 }
 
-// Where the sums of a call lie. Behind an epilogue that reduces, all lanes that share a partial result call `finish_sums` together, those
-// outside the output included (`valid` 0).
+// The position of a call's accumulators. If the epilogue reduces, all lanes that share a partial
+// result call `finish_sums` together, including lanes outside the output (valid == 0).
 struct Place {
   int batch, m, n, valid;
-  // What only epilogues that reduce look at: the partial results' place along m (of columns) and n (of rows), and whether this row, and
-  // how many columns from n on, are the warp's own; some are another's.
-  int part_m, part_n;
-  bool own_row;
-  int own_columns;
+  // For reductions only.
+  int partial_m, partial_n;  // index of the partial result, of columns along m and of rows along n
+  bool own_row;              // this warp, not another one, owns the row ...
+  int own_columns;           // ... and that many columns from n on
 };
 
-// Makes the e-th value of a call wait until the one AT_A_TIME before it has been computed, by an instruction that changes nothing: it
-// brings in what that value and the sign of `place.valid`, which is positive, have in common. To the compiler the elements of a call are
-// independent, and it would compute as many at a time as registers allow. PTX ISA, "Logic and Shift Instructions".
+// Makes the e-th value depend on the value AT_A_TIME before it, which limits how many elements the
+// compiler computes at once. Elements of a call are independent, so that it would otherwise
+// interleave as many as registers allow. The dependency changes nothing: it ORs in the bits that
+// the earlier value shares with the sign of `place.valid`, which is positive, hence none.
+// PTX ISA, "Logic and Shift Instructions".
 template <int AT_A_TIME, class Value, int WIDTH>
 __device__ __forceinline__ void in_turn(Value (&values)[WIDTH], int e, const Place& place) {
   if constexpr (AT_A_TIME < WIDTH) {
     static_assert(is_same<Value, f32>);
     if (e < AT_A_TIME) return;
-    asm("{ .reg .b32 value, before, zero;\n mov.b32 value, %0;\n mov.b32 before, %1;\n shr.u32 "
-        "zero, %2, 31;\n"
-        "and.b32 before, before, zero;\n or.b32 value, value, before;\n mov.b32 %0, value; }"
+    asm("{ .reg .b32 value, before, zero;\n mov.b32 value, %0;\n mov.b32 before, %1;\n"
+        " shr.u32 zero, %2, 31;\nand.b32 before, before, zero;\n or.b32 value, value, before;\n"
+        " mov.b32 %0, value; }"
         : "+f"(values[e])
         : "f"(values[e - AT_A_TIME]), "r"(place.valid));
   }
 }
 
-// Calls an epilogue, which computes AT_A_TIME elements of the call at the same time, or as many as there are. If it reduces, what the
-// lanes have together is reduced, and stored as one partial result: lanes lie along m and n, LANES_M by LANES_N, neighbours along n; or
-// each has a partial result to itself (1 by 1), and then need not be called together.
+// Applies an epilogue to one call's values, at most AT_A_TIME elements at once. If the epilogue
+// reduces, each warp reduces what its lanes hold and stores one partial result. The lanes form a
+// LANES_M x LANES_N grid, adjacent along n; or each lane stores a partial result of its own (1 x 1)
+// and the warp need not be converged.
 template <int LANES_M, int LANES_N, int AT_A_TIME = 1024, class Epilogue, class Value, int WIDTH,
           class Operands>
 __device__ __forceinline__ void finish_sums(const Epilogue& epilogue, Value (&values)[WIDTH],
@@ -61,14 +73,15 @@ __device__ __forceinline__ void finish_sums(const Epilogue& epilogue, Value (&va
     epilogue.template reduce<LANES_M, LANES_N>(operands, folded, place);
 }
 
+// No epilogue: the output is the accumulators.
 struct Identity {
   static constexpr bool REDUCES = false;
   template <int WIDTH, int RUN> struct Operands {};
   template <int WIDTH> struct Folded {};
 
-  template <int WIDTH, int RUN> __device__ __forceinline__ void load(Operands<WIDTH, RUN>& operands,
-                                                                     int batch, int m, int n,
-                                                                     int valid) const {}
+  template <int WIDTH, int RUN>
+  __device__ __forceinline__ void load(Operands<WIDTH, RUN>& operands, int batch, int m, int n,
+                                       int valid) const {}
 
   template <int WIDTH, int RUN>
   __device__ __forceinline__ void load_below(Operands<WIDTH, RUN>& operands,
@@ -80,7 +93,8 @@ struct Identity {
                                         const Operands<WIDTH, RUN>& operands, Folded<WIDTH>& folded,
                                         const Place& place) const {}
 
-  // The number that a value stands for: itself, or a float whose bits were put where an s32 was.
+  // The value itself; in generated epilogues of integer accumulators, a float may be bit-cast to
+  // s32.
   template <class Value> static __device__ __forceinline__ Value result(Value value) {
     return value;
   }

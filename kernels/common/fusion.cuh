@@ -1,16 +1,20 @@
-// What a generated epilogue is written in: its operands, and its operations.
+// The vocabulary of generated epilogues (src/epilogue/cuda.rs): operands, operations, reductions.
 #pragma once
 #include "common/epilogue.cuh"
+#include "common/field.cuh"
 #include "common/ptx.cuh"
 #include "common/types.cuh"
 
-// A tensor at the shape of the program's output.
+// A tensor broadcast to the shape of the program's output. Mirrored in the Rust core
+// (src/epilogue/bound.rs).
 struct EpilogueTensor {
   void* data;
   long long stride[3];  // along batch, m, n; in elements
 };
+static_assert(sizeof(EpilogueTensor) == 32);
+RUTLASS_FIELD(EpilogueTensor, stride, 8);
 
-// WIDTH elements of a row, in runs of RUN neighbours, each run in as few words as hold it (epilogue.cuh says where runs lie).
+// ---- operands --------------------------------------------------------------------------------
 template <int BYTES> struct Word;
 template <> struct Word<1> { using Type = unsigned char; };
 template <> struct Word<2> { using Type = unsigned short; };
@@ -18,7 +22,9 @@ template <> struct Word<4> { using Type = unsigned; };
 template <> struct Word<8> { using Type = uint2; };
 template <> struct Word<16> { using Type = uint4; };
 
-template <class Element, int WIDTH, int RUN> struct Pack {
+// WIDTH elements of a row, in runs of RUN adjacent elements (common/epilogue.cuh), each run in as
+// few words of at most 16 bytes as possible.
+template <class Element, int WIDTH, int RUN> struct RowElements {
   static constexpr int WORD_BYTES =
       RUN * int(sizeof(Element)) < 16 ? RUN * int(sizeof(Element)) : 16;
   static constexpr int WORDS = WIDTH * int(sizeof(Element)) / WORD_BYTES,
@@ -29,14 +35,14 @@ template <class Element, int WIDTH, int RUN> struct Pack {
     Element elements[WIDTH];
   };
 
-  // Where a word lies, counted in elements.
+  // Column of a word's first element, relative to the row's first.
   static __device__ __forceinline__ constexpr int column(int word) {
     return run_column<WIDTH, RUN>(word * PER_WORD);
   }
 };
 
-// How far apart neighbours along a dimension are, as far as a program depends on it: not at all, by one element, or by as many as a
-// launch says.
+// The stride of a tensor along a dimension, as far as a program depends on it: 0, 1, or a value
+// that the launch passes.
 enum class Step { REPEATS, ONE, ANY };
 
 template <Step ALONG_M, Step ALONG_N, class Element>
@@ -49,29 +55,29 @@ __device__ __forceinline__ Element* element_at(const EpilogueTensor& tensor, int
   return at;
 }
 
-// Whether all of a pack of neighbours is there, aligned as its words want it.
+// Whether all elements are valid and the words are aligned.
 template <class Element, int WIDTH, int RUN>
 __device__ __forceinline__ bool is_whole(const void* first, int valid) {
-  constexpr unsigned MASK = Pack<Element, WIDTH, RUN>::WORD_BYTES - 1;
+  constexpr unsigned MASK = RowElements<Element, WIDTH, RUN>::WORD_BYTES - 1;
   return valid > run_column<WIDTH, RUN>(WIDTH - 1) &&
          (unsigned(reinterpret_cast<unsigned long long>(first)) & MASK) == 0;
 }
 
-// Elements of row m, from column n on, as they lie in memory: decoded only when they are needed, they take fewer registers. Those
-// that are `valid` or more columns away are not read, and come out as zeros. A row that is one element is read as that one.
+// Loads elements of row m from column n on, without decoding them: encoded elements take fewer
+// registers. Elements at or beyond `valid` are not read and become zero. A tensor that repeats
+// along n is loaded as one element (WIDTH == 1).
 template <Step ALONG_M, Step ALONG_N, class Element, int WIDTH, int RUN>
-__device__ __forceinline__ void load_operand(Pack<Element, WIDTH, RUN>& packed,
+__device__ __forceinline__ void load_operand(RowElements<Element, WIDTH, RUN>& row,
                                              const EpilogueTensor& tensor, int batch, int m, int n,
                                              int valid) {
-  using Packed = Pack<Element, WIDTH, RUN>;
+  using Row = RowElements<Element, WIDTH, RUN>;
   static_assert(ALONG_N != Step::REPEATS || WIDTH == 1);
   const Element* const first = element_at<ALONG_M, ALONG_N, const Element>(tensor, batch, m, n);
   if constexpr (RUN > 1 && ALONG_N == Step::ONE) {
     if (is_whole<Element, WIDTH, RUN>(first, valid)) {
 #pragma unroll
-      for (int w = 0; w < Packed::WORDS; ++w)
-        packed.words[w] =
-            *reinterpret_cast<const typename Packed::Type*>(first + Packed::column(w));
+      for (int w = 0; w < Row::WORDS; ++w)
+        row.words[w] = *reinterpret_cast<const typename Row::Type*>(first + Row::column(w));
       return;
     }
   }
@@ -79,25 +85,25 @@ __device__ __forceinline__ void load_operand(Pack<Element, WIDTH, RUN>& packed,
 #pragma unroll
   for (int e = 0; e < WIDTH; ++e) {
     const int column = run_column<WIDTH, RUN>(e);
-    packed.elements[e] = column < valid ? first[step * column] : Element{};
+    row.elements[e] = column < valid ? first[step * column] : Element{};
   }
 }
 
-// Writes those elements that are less than `valid` columns away.
+// Stores values to row m from column n on; those at or beyond `valid` are dropped.
 template <Step ALONG_N, class Element, int WIDTH, int RUN, class Value>
 __device__ __forceinline__ void store_operand(const Value (&values)[WIDTH],
                                               const EpilogueTensor& tensor, const Place& place) {
-  using Packed = Pack<Element, WIDTH, RUN>;
+  using Row = RowElements<Element, WIDTH, RUN>;
   Element* const first =
       element_at<Step::ANY, ALONG_N, Element>(tensor, place.batch, place.m, place.n);
   if constexpr (RUN > 1 && ALONG_N == Step::ONE) {
     if (is_whole<Element, WIDTH, RUN>(first, place.valid)) {
-      Packed packed;
+      Row row;
 #pragma unroll
-      for (int e = 0; e < WIDTH; ++e) packed.elements[e] = encode<Element>(values[e]);
+      for (int e = 0; e < WIDTH; ++e) row.elements[e] = encode<Element>(values[e]);
 #pragma unroll
-      for (int w = 0; w < Packed::WORDS; ++w)
-        *reinterpret_cast<typename Packed::Type*>(first + Packed::column(w)) = packed.words[w];
+      for (int w = 0; w < Row::WORDS; ++w)
+        *reinterpret_cast<typename Row::Type*>(first + Row::column(w)) = row.words[w];
       return;
     }
   }
@@ -109,7 +115,9 @@ __device__ __forceinline__ void store_operand(const Value (&values)[WIDTH],
   }
 }
 
-// Operations on f32, f64, and s32, which wraps around.
+// ---- operations ------------------------------------------------------------------------------
+
+// Operations on f32, f64 and s32. Integers wrap around.
 namespace fused {
 
 __device__ __forceinline__ f32 add(f32 x, f32 y) { return x + y; }
@@ -124,7 +132,7 @@ __device__ __forceinline__ s32 multiply(s32 x, s32 y) { return s32(unsigned(x) *
 __device__ __forceinline__ f32 divide(f32 x, f32 y) { return x / y; }
 __device__ __forceinline__ f64 divide(f64 x, f64 y) { return x / y; }
 
-// NaN where either is: PTX ISA, "Floating Point Instructions: max" and "min".
+// NaN if either operand is NaN. PTX ISA, "Floating Point Instructions: max, min".
 __device__ __forceinline__ f32 maximum(f32 x, f32 y) {
   f32 z;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
@@ -160,8 +168,9 @@ __device__ __forceinline__ f64 tanh(f64 x) { return ::tanh(x); }
 __device__ __forceinline__ f32 erf(f32 x) { return ::erff(x); }
 __device__ __forceinline__ f64 erf(f64 x) { return ::erf(x); }
 
-// x sigmoid(y). In f32 by the hardware's exponential and reciprocal: 6 instructions, and to 4e-6, most of which is what rounding does
-// to a product with log2(e) of 128. The divisor, of which a quarter is taken, would beyond 2^126 have the reciprocal 0.
+// x * sigmoid(y). In f32 with the hardware's exponential and reciprocal: 6 instructions, relative
+// error up to 4e-6, mostly from rounding y * log2(e). Divisor and dividend carry a factor of 1/4,
+// since the reciprocal flushes to zero beyond 2^126.
 __device__ __forceinline__ f32 silu_of(f32 x, f32 y) {
   return 0.25f * x * ptx::reciprocal(fmaf(0.25f, ptx::exp2(-1.44269504f * y), 0.25f));
 }
@@ -171,11 +180,13 @@ template <class T> __device__ __forceinline__ T silu(T x) { return silu_of(x, x)
 __device__ __forceinline__ f64 gelu(f64 x) {
   return 0.5 * x * (1.0 + fused::erf(x * 0.70710678118654752));
 }
-// x Phi(x) is x - x q for positive x, x q for others, where q, the share of the normal distribution that lies beyond |x|, is
-// 2^P(|x|): its logarithm is smooth, and nearly a parabola. P, of degree 10, was fitted (by Lawson's iteratively reweighted least
-// squares) to q's relative error: 1e-6 to 2, then growing by half of that a unit, as far as 8.2. Beyond, P falls on; from 13 on, q is 0.
+// gelu(x) = x Phi(x), with the normal distribution's tail q = 1 - Phi(|x|): x - x q for positive x,
+// x q for negative x. q = 2^P(|x|) with a polynomial P of degree 10: log2(q) is smooth and nearly a
+// parabola. P minimizes the maximum relative error of q (Lawson's iteratively reweighted least
+// squares): 1e-6 for |x| <= 2, growing by 5e-7 per unit up to |x| = 8.2. P keeps falling beyond; q
+// is 0 from 13 on.
 __device__ __forceinline__ f32 gelu(f32 x) {
-  const f32 y = fminf(fabsf(x), 14.0f);  // where x is infinite, or no number
+  const f32 y = fminf(fabsf(x), 14.0f);  // finite, also where x is infinite or NaN
   f32 p = -3.0233065e-9f;
   p = fmaf(p, y, 1.2405653e-7f);
   p = fmaf(p, y, -2.0821717e-6f);
@@ -189,7 +200,7 @@ __device__ __forceinline__ f32 gelu(f32 x) {
   p = fmaf(p, y, -0.99999833f);
   return fmaf(-y, ptx::exp2(p), maximum(x, 0.0f));
 }
-// x / 2 (1 + tanh(u)) is x sigmoid(2 u), which takes fewer steps and cancels nothing.
+// x / 2 * (1 + tanh(u)) == x * sigmoid(2 u), which takes fewer steps and has no cancellation.
 template <class T> __device__ __forceinline__ T gelu_tanh(T x) {
   return silu_of(x, T(1.5957691216057308) * (x + T(0.044715) * x * x * x));
 }
@@ -197,7 +208,7 @@ template <class T> __device__ __forceinline__ T hardswish(T x) {
   return x * minimum(maximum(x + T(3), T(0)), T(6)) * T(1.0 / 6.0);
 }
 
-// What reductions are made of: associative operations, each with the value that changes nothing.
+// The operations of reductions: associative, with an identity element.
 struct Sum {
   template <class T> static __device__ __forceinline__ T identity() { return T(0); }
   template <class T> static __device__ __forceinline__ T apply(T x, T y) { return add(x, y); }
@@ -214,10 +225,13 @@ struct Maximum {
 
 }  // namespace fused
 
-// Reduces the columns that the lanes of a warp hold along m, and stores a partial result for each, at (batch, part, column). Each time
-// that two groups of lanes meet, each gives half its columns away and keeps the other half, until one is left.
+// ---- reductions ------------------------------------------------------------------------------
+
+// Reduces along m the columns that the lanes of a warp hold, and stores one partial result for each
+// column, at (batch, partial_m, column). In each butterfly step, paired lanes exchange halves of
+// their columns, until each lane has one column (or an odd number, which both then reduce).
 template <class Fold, int LANES_M, int LANES_N, int RUN, class Value, int WIDTH>
-__device__ __forceinline__ void reduce_m(Value (&values)[WIDTH], const EpilogueTensor& parts,
+__device__ __forceinline__ void reduce_m(Value (&values)[WIDTH], const EpilogueTensor& partials,
                                          const Place& place) {
   int first = 0, width = WIDTH;
   if constexpr (LANES_M > 1) {
@@ -236,20 +250,21 @@ __device__ __forceinline__ void reduce_m(Value (&values)[WIDTH], const EpilogueT
       if (halves && upper) first += width;
     }
   }
-  Value* const row = static_cast<Value*>(parts.data) + parts.stride[0] * place.batch +
-                     parts.stride[1] * place.part_m;
+  Value* const row = static_cast<Value*>(partials.data) + partials.stride[0] * place.batch +
+                     partials.stride[1] * place.partial_m;
 #pragma unroll
   for (int i = 0; i < WIDTH; ++i) {
     const int column = run_column<WIDTH, RUN>(first + i);
     if (i < width && column < place.own_columns)
-      row[parts.stride[2] * (place.n + column)] = values[i];
+      row[partials.stride[2] * (place.n + column)] = values[i];
   }
 }
 
-// Reduces the row that LANES_N lanes hold along n, and stores a partial result, at (batch, row, part).
+// Reduces along n the row that LANES_N lanes hold, and stores its partial result, at (batch, row,
+// partial_n).
 template <class Fold, int LANES_N, class Value, int WIDTH>
-__device__ __forceinline__ void reduce_n(const Value (&values)[WIDTH], const EpilogueTensor& parts,
-                                         const Place& place) {
+__device__ __forceinline__ void reduce_n(const Value (&values)[WIDTH],
+                                         const EpilogueTensor& partials, const Place& place) {
   Value total = values[0];
 #pragma unroll
   for (int e = 1; e < WIDTH; ++e) total = Fold::apply(total, values[e]);
@@ -257,6 +272,7 @@ __device__ __forceinline__ void reduce_n(const Value (&values)[WIDTH], const Epi
   for (int distance = 1; distance < LANES_N; distance *= 2)
     total = Fold::apply(total, __shfl_xor_sync(0xffffffffu, total, distance));
   if (threadIdx.x % LANES_N == 0 && place.own_row)
-    static_cast<Value*>(parts.data)[parts.stride[0] * place.batch + parts.stride[1] * place.m +
-                                    parts.stride[2] * place.part_n] = total;
+    static_cast<Value*>(
+        partials.data)[partials.stride[0] * place.batch + partials.stride[1] * place.m +
+                       partials.stride[2] * place.partial_n] = total;
 }

@@ -1,19 +1,25 @@
 // Where the tiles of a grouped GEMM lie.
 //
-// The rows of A and of the output are stacked group after group, and each group has a matrix B of its own. Where groups end only the
-// device knows, so that the tiles are counted there: those of the first group come first, then those of the second, and so on.
+// The rows of A and of the output are the rows of all groups, stacked; each group has a matrix B of
+// its own. Only the device knows where groups end, so tiles are numbered on the device: the tiles
+// of the first group, then those of the second, and so on.
 #pragma once
+#include "common/field.cuh"
 
+// Mirrored in the Rust core (src/kernel/launch.rs).
 struct GroupOffsets {
-  const int* ends;  // of each group, the row after its last; ends[step * group]
+  const int* ends;  // ends[step * group]: the row after the group's last
   long long step;   // in elements
 };
+static_assert(sizeof(GroupOffsets) == 16);
+RUTLASS_FIELD(GroupOffsets, step, 8);
 
-// A walk over a rising sequence of tiles. A warp has 31 groups in view, one a lane, behind a lane that stands for all groups before,
-// and moves on to the next 31 where a tile lies behind them: all of its threads take part in every call. A strip is STRIP rows, and has
-// as many tiles as the caller says.
+// Locates tiles of increasing number. The warp keeps 31 groups in view, one per lane; lane 0 stands
+// for all groups before them. Where a tile lies beyond the view, the warp moves on to the next 31
+// groups. Every call takes all lanes. A strip is STRIP rows and has `tiles_per_strip` tiles.
 //
-// Whatever the offsets say, groups lie behind each other within the rows that there are: one that would end before it begins has none.
+// Any content of `ends` is safe: ends are clamped to the stacked rows and made monotonic, so a
+// group that would end before it begins is empty.
 template <int STRIP> class GroupWalk {
  public:
   struct Place {
@@ -27,7 +33,7 @@ template <int STRIP> class GroupWalk {
     view(0, 0);
   }
 
-  // Whether there is a tile of this number. Brings it into view.
+  // Whether a tile of this number exists. Brings its group into view.
   __device__ __forceinline__ bool has(unsigned tile) {
     for (;;) {
       const unsigned tiles_so_far = last_of(tiles);
@@ -38,7 +44,7 @@ template <int STRIP> class GroupWalk {
     }
   }
 
-  // A tile that is in view.
+  // The place of a tile whose group is in view.
   __device__ __forceinline__ Place operator[](unsigned tile) const {
     const int lane = __ffs(__ballot_sync(ALL, tile < tiles)) - 1;
     return {before + lane - 1, __shfl_sync(ALL, end, lane - 1), __shfl_sync(ALL, end, lane),
@@ -53,10 +59,12 @@ template <int STRIP> class GroupWalk {
     return __shfl_sync(ALL, value, 31);
   }
 
+  // Reads the ends of the groups in view; prefix maximum of ends, prefix sum of tiles.
   __device__ __forceinline__ void view(int first_row, unsigned tiles_before) {
     const int lane = threadIdx.x % 32, group = before + lane - 1;
     end = first_row;
-    // A plain load, not __ldg: the grid before this one may have written it.
+    // A plain load, not __ldg: the preceding grid may still have been writing when this one
+    // started.
     if (lane > 0 && group < groups) end = max(end, min(offsets.ends[offsets.step * group], rows));
 #pragma unroll
     for (int distance = 1; distance < 32; distance *= 2)

@@ -1,13 +1,14 @@
-// One operand's tile in shared memory: where its bytes lie, how a CTA copies it there, how a warp reads it for mma.sync.
+// An operand's tile in shared memory, for the skinny and sm80 families: its layout (OperandTile),
+// the copy from global memory (TileCopier), and the reads of a warp for mma.sync (FragmentReader).
 //
-// "MN" is the operand's own direction, M of A or N of B; the other one is K. Both operands are treated alike, since mma.sync
-// wants the same eight MN by 16 bytes of K of either. A tile is stored as it comes from global memory: if K_MAJOR, as TILE_MN
-// rows of TILE_K elements, else as TILE_K rows of TILE_MN elements.
+// "MN" is M for A and N for B. Both operands have the same code, since the fragments of both
+// consist of matrices of 8 MN by 16 bytes of K. A tile keeps the order of global memory: TILE_MN
+// rows of TILE_K elements if K_MAJOR, else TILE_K rows of TILE_MN elements.
 //
-// Rows are cut into chunks of 16 bytes, and row r keeps its chunk c at position c ^ swizzle(r). The eight rows of 16 bytes
-// that one phase of a shared-memory access touches then fall into different banks. All tile sides are powers of two, so the
-// bits of an offset that belong to the row, the chunk and the loop counters are disjoint: a counter can be added, or XORed, as
-// a constant after the lane's own part has been computed once.
+// Swizzle: row r stores its 16-byte chunk c at position c ^ swizzle(r), so that the eight chunks
+// that one phase of a shared-memory access touches lie in different banks. Tile sides are powers of
+// two: row, chunk and loop counters occupy disjoint bits of an offset, and a counter can be added
+// or XORed as a constant to the lane's offset.
 #pragma once
 #include "common/ptx.cuh"
 
@@ -21,8 +22,8 @@ template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K> struct OperandTi
   static constexpr int K_STEP = 32 / SIZE;  // elements of K that one mma.sync consumes
   static_assert(is_power_of_two(TILE_MN) && is_power_of_two(TILE_K) && ROW_BYTES >= 64);
 
-  // Linear over XOR: swizzle(r ^ s) == swizzle(r) ^ swizzle(s). Rows of 64 bytes share the 128 bytes of all banks by two, so
-  // that the row's last bit already decides between the halves.
+  // Linear over XOR: swizzle(r ^ s) == swizzle(r) ^ swizzle(s). Two rows of 64 bytes share the 128
+  // bytes of all banks, and the row's last bit selects the half.
   static __host__ __device__ constexpr int swizzle(int row) {
     if (!K_MAJOR && SIZE == 4) return (row & 3) << 1;  // read: 2 chunks of 4 consecutive rows
     if (!K_MAJOR && SIZE == 1)                         // read: rows 0, 1, 4, 5, 8, 9, 12, 13
@@ -34,33 +35,33 @@ template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K> struct OperandTi
   }
 };
 
-// ---- global to shared memory ----------------------------------------------------------------------------------------
+// ---- global to shared memory -----------------------------------------------------------------
 
-// One thread's share of copying an operand's tiles, K block after K block. The tile is cut into pieces of as many bytes as
-// the operand's alignment lets cp.async move; each thread copies every THREADS-th piece, which keeps to one column of pieces.
-// Below 4 bytes cp.async cannot serve: elements are fetched into registers, and stored a word at a time.
+// One thread's share in copying an operand's tiles, one K block after the other. A tile consists of
+// pieces of the largest size that cp.async can copy at the operand's alignment. Each thread copies
+// every THREADS-th piece; its pieces lie in one column of the tile. cp.async copies at least 4
+// bytes: below that alignment, elements are fetched to registers and stored as words.
 template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int THREADS, int ALIGN>
 struct TileCopier {
   using Tile = OperandTile<Element, K_MAJOR, TILE_MN, TILE_K>;
   static constexpr int SIZE = Tile::SIZE;
   static constexpr int PIECE = ALIGN >= 4 ? ALIGN : 4;  // bytes
   static constexpr int PIECES_PER_ROW = Tile::ROW_BYTES / PIECE;
-  static constexpr int ROW_STEP =
-      THREADS / PIECES_PER_ROW;                        // from one of a thread's rows to its next
-  static constexpr int COUNT = Tile::ROWS / ROW_STEP;  // pieces a thread
-  static constexpr int PER_PIECE = PIECE / SIZE;       // elements a piece
+  static constexpr int ROW_STEP = THREADS / PIECES_PER_ROW;  // between adjacent rows of a thread
+  static constexpr int COUNT = Tile::ROWS / ROW_STEP;        // pieces of a thread
+  static constexpr int PER_PIECE = PIECE / SIZE;             // elements of a piece
   static_assert(ALIGN == 16 || ALIGN == 8 || ALIGN == 4 || ALIGN == SIZE);
   static_assert(is_power_of_two(THREADS) && THREADS % PIECES_PER_ROW == 0 &&
                 Tile::ROWS % ROW_STEP == 0);
 
   const char* source;     // this thread's first piece of the next K block
-  long long row_bytes;    // from one of this thread's rows to its next
-  long long block_bytes;  // from one K block to the next
-  int row, column;        // of this thread's first piece: row in the tile, bytes into the row
-  int mn_left;            // how much of MN the operand has from the tile's start on
-  unsigned destination;   // offset of the first piece in the tile, as swizzled
+  long long row_bytes;    // between adjacent rows of this thread
+  long long block_bytes;  // between K blocks
+  int row, column;        // of this thread's first piece: row of the tile, byte of the row
+  int mn_left;            // extent of the operand along MN, from the tile's start
+  unsigned destination;   // swizzled offset of the first piece in the tile
 
-  // mn_stride and k_stride count elements; the one along the tile's rows is 1 and not looked at.
+  // mn_stride and k_stride are in elements; the stride along the tile's rows is 1 and ignored.
   __device__ __forceinline__ TileCopier(const void* operand, long long batch_offset,
                                         long long mn_stride, long long k_stride, int mn_start,
                                         int mn_extent) {
@@ -76,7 +77,8 @@ struct TileCopier {
     block_bytes = K_MAJOR ? TILE_K * SIZE : row_stride * TILE_K;
   }
 
-  // How many bytes of this thread's pieces exist, if their row does; `k_left` counts from the block's start.
+  // Bytes of each of this thread's pieces that lie inside the operand, if the piece's row does.
+  // `k_left`: extent along K from the block's start.
   __device__ __forceinline__ int valid_bytes(int k_left) const {
     int along_row = K_MAJOR ? min(k_left, TILE_K) : min(mn_left, TILE_MN);
     return max(0, min(PIECE, along_row * SIZE - column));
@@ -86,18 +88,20 @@ struct TileCopier {
   }
 
   static __device__ __forceinline__ constexpr unsigned displace(unsigned destination, int i) {
-    // Rows advance by a power of two above this thread's first row: the row's part is added, the swizzle's XORed.
+    // ROW_STEP is a power of two above this thread's first row: the row is added, the swizzle
+    // XORed.
     return (destination ^ (Tile::swizzle(i * ROW_STEP) << 4)) + i * ROW_STEP * Tile::ROW_BYTES;
   }
 
-  // Copying a block. What lies beyond the end of K becomes zero, in A and in B, lest a NaN left in shared memory meet a zero.
-  // What lies beyond the end of MN may be anything: it ends up in sums that nobody stores. So most blocks can be copied in whole
-  // pieces; the others, `ragged` ones, end inside a piece or inside the tile's K.
+  // Elements beyond the end of K must be zero in A and in B: a stale NaN times zero would be NaN.
+  // Elements beyond the end of MN may be anything, since their accumulators are not stored. Hence
+  // most blocks are copied in whole pieces. A ragged block ends inside the tile's K, or inside a
+  // piece.
   __device__ __forceinline__ bool is_ragged(int k_left) const {
     return k_left < TILE_K || (!K_MAJOR && mn_left < TILE_MN && mn_left % PER_PIECE != 0);
   }
 
-  // Does nothing for a ragged block. A caller may so have this among other work, with no branch in between.
+  // Does nothing for a ragged block, so that callers need no branch around it.
   __device__ __forceinline__ void copy_whole(unsigned tile, int k_left) const {
     int limit = K_MAJOR ? mn_left - row : column / SIZE < mn_left ? Tile::ROWS : 0;
     if (is_ragged(k_left)) limit = 0;
@@ -105,11 +109,11 @@ struct TileCopier {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
       if (i * ROW_STEP < limit) ptx::copy_async<PIECE>(tile + displace(destination, i), address);
-      address = ptx::keep(address + row_bytes);
+      address = ptx::opaque(address + row_bytes);
     }
   }
 
-  // The loop stays rolled: ragged blocks are few, and kept out of the way of the others.
+  // Rolled loop: ragged blocks are rare, and small code keeps them out of the main loop's way.
   __device__ __forceinline__ void copy_ragged(unsigned tile, int k_left) const {
     int valid = valid_bytes(k_left), rows = rows_left(k_left);
     const char* address = source;
@@ -121,16 +125,16 @@ struct TileCopier {
         ptx::copy_async<PIECE>(target, address, bytes);
       else
 #pragma unroll 1
-        for (int word = 0; word < PIECE / 4;
-             ++word)  // never touching, even in part, what lies behind the operand's last element
+        for (int word = 0; word < PIECE / 4; ++word)  // reads no byte beyond the operand's end
           ptx::store_shared(target + 4 * word, word_of(address + 4 * word, bytes - 4 * word));
       address += row_bytes;
     }
   }
 
-  __device__ __forceinline__ void advance() { source = ptx::keep(source + block_bytes); }
+  __device__ __forceinline__ void advance() { source = ptx::opaque(source + block_bytes); }
 
-  // Plain loads, not __ldg: a grid that begins while the one before it still writes may not call its operands constant.
+  // Plain loads, not __ldg: with dependent launches, the preceding grid may write the operands
+  // while this grid runs, so they are not constant for its lifetime.
   static __device__ __forceinline__ unsigned element_of(const char* address) {
     if constexpr (SIZE == 1)
       return *reinterpret_cast<const unsigned char*>(address);
@@ -139,8 +143,8 @@ struct TileCopier {
     else
       return *reinterpret_cast<const unsigned*>(address);
   }
-  static __device__ __forceinline__ unsigned word_of(const char* address,
-                                                     int valid) {  // missing bytes are zero
+  // A word of which `valid` bytes are read and the others are zero.
+  static __device__ __forceinline__ unsigned word_of(const char* address, int valid) {
     unsigned word = 0;
 #pragma unroll
     for (int byte = 0; byte < 4; byte += SIZE)
@@ -150,7 +154,7 @@ struct TileCopier {
 
   struct Staged { unsigned elements[COUNT][PER_PIECE]; };
 
-  // The same by way of registers, in two halves with other work between them.
+  // The copy through registers: fetch() issues the loads, store() writes the tile.
   __device__ __forceinline__ void fetch(Staged& staged, int k_left) const {
     int valid = valid_bytes(k_left), rows = rows_left(k_left);
     const char* address = source;
@@ -176,24 +180,25 @@ struct TileCopier {
   }
 };
 
-// ---- shared memory to registers --------------------------------------------------------------------------------------
+// ---- shared memory to registers --------------------------------------------------------------
 
-// Reads what a warp needs of a tile for one step of K: WARP_MN / 8 slots, each one word a lane for either 16 bytes of K.
-// Slot s and lane 4 g + j hold the MN coordinate coordinate(s, g). For most layouts that is 8 s + g. Where K is strided and
-// elements are not 16 bits wide, ldmatrix cannot transpose them. A lane then reads UNIT neighbours along MN at once, which go to
-// different slots; that only permutes the rows or columns of the product, and the epilogue asks coordinate().
-//
-// mma.sync wants neighbouring registers: of A the two slots of one half of K, of B the two halves of one slot. The order of the
-// matrices in an ldmatrix decides which they are, since moving them afterwards would cost an instruction a register.
-enum class Neighbours { SLOTS, HALVES };
+// Which fragments mma.sync needs in adjacent registers: of A, the two slots of one half of K; of B,
+// the two halves of one slot. The order of the matrices in an ldmatrix decides, since moving
+// registers afterwards would cost an instruction each.
+enum class Adjacent { SLOTS, HALVES };
 
-template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int WARP_MN, Neighbours NEIGHBOURS>
+// Reads a warp's fragments of one step of K: WARP_MN / 8 slots, each with one word per lane for the
+// first and for the second 16 bytes of K. Lane 4 g + j holds, in slot s, MN coordinate(s, g). That
+// is 8 s + g, except where K is strided and elements are not 16 bits wide: ldmatrix cannot
+// transpose them, so a lane reads UNIT elements adjacent along MN, which go to different slots.
+// This permutes the rows or columns of the product, and the epilogue stores by coordinate().
+template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int WARP_MN, Adjacent ADJACENT>
 struct FragmentReader {
   using Tile = OperandTile<Element, K_MAJOR, TILE_MN, TILE_K>;
   static constexpr int SIZE = Tile::SIZE;
-  static constexpr int UNIT = K_MAJOR || SIZE == 2                           ? 1
-                              : SIZE == 1 || NEIGHBOURS == Neighbours::SLOTS ? 2
-                                                                             : 1;
+  static constexpr int UNIT = K_MAJOR || SIZE == 2                       ? 1
+                              : SIZE == 1 || ADJACENT == Adjacent::SLOTS ? 2
+                                                                         : 1;
   static constexpr int SLOTS = WARP_MN / 8;
   static_assert(is_power_of_two(WARP_MN) && WARP_MN >= 16 && SLOTS % UNIT == 0);
 
@@ -205,22 +210,24 @@ struct FragmentReader {
     return slot / UNIT * (8 * UNIT) + group * UNIT + slot % UNIT;
   }
 
-  __device__ __forceinline__ explicit FragmentReader(int mn_start) {  // of the warp, in the tile
+  // `mn_start`: the warp's first MN in the tile.
+  __device__ __forceinline__ explicit FragmentReader(int mn_start) {
     int lane = threadIdx.x % 32;
-    int q = lane / 8, r = lane % 8;  // ldmatrix: this lane gives the address of row r of matrix q
-    int slot = NEIGHBOURS == Neighbours::SLOTS ? q & 1 : q >> 1;
-    int half = NEIGHBOURS == Neighbours::SLOTS ? q >> 1 : q & 1;
+    int q = lane / 8, r = lane % 8;  // ldmatrix: this lane passes the address of row r of matrix q
+    int slot = ADJACENT == Adjacent::SLOTS ? q & 1 : q >> 1;
+    int half = ADJACENT == Adjacent::SLOTS ? q >> 1 : q & 1;
     if constexpr (K_MAJOR)
       lane_offset = Tile::offset(mn_start + slot * 8 + r, half);
     else if constexpr (SIZE == 2)
       lane_offset = Tile::offset(half * 8 + r, mn_start / 8 + slot);
     else if constexpr (SIZE == 1)
-      // Transposing pairs of bytes, matrix 0 holds of each four K the first two, matrix 1 the others; likewise 2 and 3.
+      // ldmatrix transposes pairs of bytes. Of each four K, matrix 0 holds the first two and matrix
+      // 1 the last two; likewise matrices 2 and 3.
       lane_offset = Tile::offset((q >> 1) * 16 + (q & 1) * 2 + r / 2 * 4 + r % 2, mn_start / 16);
     else
       lane_offset =
           Tile::offset(lane % 4, (mn_start + lane / 4 * UNIT) / 4) + lane / 4 * UNIT % 4 * 4;
-    lane_offset = ptx::keep(lane_offset);
+    lane_offset = ptx::opaque(lane_offset);
   }
 
   __device__ __forceinline__ void load(Fragments& fragments, unsigned tile, int step) const {
@@ -249,15 +256,16 @@ struct FragmentReader {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           if constexpr (UNIT == 2) {
-            // Bytes: (row 2g, row 2g+1) x (K 4j, 4j+1) and x (K 4j+2, 4j+3), to be sorted into a word for either row.
+            // The bytes of rows 2g and 2g + 1 at K 4j, 4j + 1 and at K 4j + 2, 4j + 3: sort them
+            // into a word for each row.
             fragments.words[slot][half] =
                 ptx::permute_bytes<0x6420>(words[2 * half], words[2 * half + 1]);
             fragments.words[slot + 1][half] =
                 ptx::permute_bytes<0x7531>(words[2 * half], words[2 * half + 1]);
           } else {
-            fragments.words[slot][half] = words[NEIGHBOURS == Neighbours::SLOTS ? 2 * half : half];
+            fragments.words[slot][half] = words[ADJACENT == Adjacent::SLOTS ? 2 * half : half];
             fragments.words[slot + 1][half] =
-                words[NEIGHBOURS == Neighbours::SLOTS ? 2 * half + 1 : 2 + half];
+                words[ADJACENT == Adjacent::SLOTS ? 2 * half + 1 : 2 + half];
           }
         }
       }

@@ -1,10 +1,13 @@
-// What a GEMM kernel is launched with. Mirrored field by field in the Rust core.
+// The parameter of the simt, skinny and sm80 kernels.
 #pragma once
+#include "common/field.cuh"
 #include "common/groups.cuh"
 
-// out[l, m, n] = epilogue(sum over k of a[l, m, k] * b[l, k, n]). Strides count elements and may be anything, 0 included;
-// a batch may overlap the next one. Each kernel says what else it asks of them.
-// A grouped GEMM has a matrix b for each group, of which there are `batch`; its rows m are those of all groups.
+// out[l, m, n] = epilogue(sum over k of a[l, m, k] * b[l, k, n]). Strides count elements and may be
+// anything, including 0; matrices of a batch may overlap. Each family states what else it requires.
+// A grouped GEMM has `batch` groups with a matrix b each; its rows m are the rows of all groups.
+//
+// Mirrored field by field in the Rust core (src/kernel/launch.rs).
 struct GemmParams {
   const void* a;
   const void* b;
@@ -17,3 +20,6 @@ struct GemmParams {
   GroupOffsets offsets;  // of a grouped GEMM
 };
 static_assert(sizeof(GemmParams) == 128);
+RUTLASS_FIELD(GemmParams, a_stride, 24);
+RUTLASS_FIELD(GemmParams, m, 96);
+RUTLASS_FIELD(GemmParams, offsets, 112);

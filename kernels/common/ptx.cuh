@@ -1,5 +1,5 @@
-// The PTX instructions that C++ has no word for, one function each, named by the section of the PTX ISA that defines them.
-// Shared memory is addressed by 32-bit addresses in the shared window.
+// PTX instructions without a CUDA C++ equivalent, one function each; quoted titles are sections of
+// the PTX ISA. Parameters named `shared` are 32-bit addresses in the shared window.
 #pragma once
 #include "common/types.cuh"
 
@@ -9,22 +9,24 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-// No instruction: hides from the compiler how an address came about. It would else turn a sum that grows in a loop into a 64-bit
-// multiplication wherever the address is needed.
-__device__ __forceinline__ const char* keep(const char* address) {
+// No instruction: hides from the compiler how an address was computed. Without it, an address that
+// grows by a constant in a loop becomes a 64-bit multiplication at each use.
+__device__ __forceinline__ const char* opaque(const char* address) {
   asm("" : "+l"(address));
   return address;
 }
 
-// The value itself, by way of a shuffle from the own lane ("Data Movement and Conversion Instructions: shfl.sync"), once. ptxas
-// would else compute it again wherever it is used, to save a register; before a load that everybody waits for, that is dear.
-__device__ __forceinline__ unsigned keep(unsigned value) {
+// The value itself, through a shuffle from this lane ("Data Movement and Conversion Instructions:
+// shfl.sync"). Keeps ptxas from recomputing the value at each use, on the critical path of loads,
+// in order to save a register.
+__device__ __forceinline__ unsigned opaque(unsigned value) {
   return __shfl_sync(0xffffffffu, value, threadIdx.x % 32);
 }
 
-// "Parallel Synchronization and Communication Instructions: elect.sync": true in one lane of a warp that is together, always the same
-// one. Where that guards the copy engine's instructions, ptxas knows that their operands are one thread's; behind a comparison of thread
-// indices it makes a loop over lanes of each.
+// "Parallel Synchronization and Communication Instructions: elect.sync": true in one lane of a
+// converged warp, always the same one. As the guard of TMA instructions, it lets ptxas assume that
+// their operands come from one thread; a comparison of thread indices would make ptxas emit a loop
+// over lanes for each instruction.
 __device__ __forceinline__ bool elect_one() {
   unsigned chosen;
   asm volatile(
@@ -33,23 +35,23 @@ __device__ __forceinline__ bool elect_one() {
   return chosen;
 }
 
-// No instruction: the value is known from here on, where the compiler would put it off until it is used.
+// No instruction: forces the value to be computed here instead of at its first use.
 __device__ __forceinline__ void compute_here(int& value) { asm volatile("" : "+r"(value)); }
 
-// ---- "Asynchronous copy: cp.async" ----------------------------------------------------------------------------------
+// ---- "Asynchronous copy: cp.async" -----------------------------------------------------------
 
-// Copies BYTES (4, 8 or 16; both addresses are multiples of that) without going through registers.
+// Copies BYTES (4, 8 or 16), to which both addresses are aligned, without using registers.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(unsigned shared, const void* global) {
-  if constexpr (BYTES == 16)  // .cg: past L1, which only 16-byte copies can do
+  if constexpr (BYTES == 16)  // .cg, which bypasses L1, exists for 16 bytes only
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(global) : "memory");
   else
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(global), "n"(BYTES)
                  : "memory");
 }
 
-// The same, but only the first `valid` bytes are read, zeros take the place of the others; with valid == 0 the global address
-// is not read at all.
+// The same, reading the first `valid` bytes and filling the others with zeros. With valid == 0, the
+// global address is not read.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(unsigned shared, const void* global, int valid) {
   if constexpr (BYTES == 16)
@@ -62,17 +64,18 @@ __device__ __forceinline__ void copy_async(unsigned shared, const void* global, 
                  : "memory");
 }
 
-// "cp.async.commit_group": the copies since the last call become one group.
+// "cp.async.commit_group": the copies since the last call form one group.
 __device__ __forceinline__ void copy_async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-// "cp.async.wait_group": waits until at most PENDING of this thread's latest groups are unfinished.
+// "cp.async.wait_group": waits until at most PENDING of this thread's most recent groups are
+// pending.
 template <int PENDING> __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// ---- "Data Movement and Conversion Instructions: ld, st, prmt, cvt" --------------------------------------------------
+// ---- "Data Movement and Conversion Instructions: ld, st" -------------------------------------
 
 struct alignas(16) Vector { unsigned words[4]; };
 
@@ -97,15 +100,18 @@ __device__ __forceinline__ void store_global(void* global, const Vector& vector)
                : "memory");
 }
 
-// "Memory Consistency Model": between CTAs. Of a release whose value is acquired, all is visible that was written before, also by threads of
-// the CTA that the releasing one had met.
+// ---- "Memory Consistency Model": communication between CTAs ----------------------------------
+
+// A thread that acquires a released value sees all writes that the releasing thread made before,
+// and those of threads that had synchronized with it, for example at a CTA barrier.
 __device__ __forceinline__ unsigned long long load_acquire(const unsigned long long* global) {
   unsigned long long word;
   asm volatile("ld.acquire.gpu.global.b64 %0, [%1];" : "=l"(word) : "l"(global) : "memory");
   return word;
 }
-__device__ __forceinline__ unsigned long long or_acquire_release(unsigned long long* global,
-                                                                 unsigned long long bits) {
+// The old value; "atom".
+__device__ __forceinline__ unsigned long long atomic_or_acq_rel(unsigned long long* global,
+                                                                unsigned long long bits) {
   unsigned long long before;
   asm volatile("atom.or.acq_rel.gpu.global.b64 %0, [%1], %2;"
                : "=l"(before)
@@ -113,10 +119,10 @@ __device__ __forceinline__ unsigned long long or_acquire_release(unsigned long l
                : "memory");
   return before;
 }
-// The word before; replaced if it was as expected.
-__device__ __forceinline__ unsigned long long replace_acquire(unsigned long long* global,
-                                                              unsigned long long expected,
-                                                              unsigned long long value) {
+// The old value, which `value` replaces if it is `expected`.
+__device__ __forceinline__ unsigned long long atomic_cas_acquire(unsigned long long* global,
+                                                                 unsigned long long expected,
+                                                                 unsigned long long value) {
   unsigned long long before;
   asm volatile("atom.cas.acquire.gpu.global.b64 %0, [%1], %2, %3;"
                : "=l"(before)
@@ -128,7 +134,7 @@ __device__ __forceinline__ void store_relaxed(unsigned long long* global,
                                               unsigned long long value) {
   asm volatile("st.relaxed.gpu.global.b64 [%0], %1;" ::"l"(global), "l"(value) : "memory");
 }
-// Four values at a time, each of which is whole by itself.
+// Four values with one instruction; each is a relaxed access of its own, never torn.
 __device__ __forceinline__ void store_relaxed(float4* global, float4 v) {
   asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(global), "f"(v.x),
                "f"(v.y), "f"(v.z), "f"(v.w)
@@ -143,7 +149,10 @@ __device__ __forceinline__ float4 load_relaxed(const float4* global) {
   return v;
 }
 
-// "Floating Point Instructions: rcp, ex2": to within a unit in the last place; results below 2^-126 come out as 0.
+// ---- arithmetic and conversion ---------------------------------------------------------------
+
+// "Floating Point Instructions: rcp, ex2": within one ulp (rcp) and two ulp (ex2); subnormal
+// results are flushed to zero.
 __device__ __forceinline__ f32 reciprocal(f32 x) {
   f32 y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -155,7 +164,8 @@ __device__ __forceinline__ f32 exp2(f32 x) {
   return y;
 }
 
-// A word of any four of the eight bytes of high:low; each hexadecimal digit of SELECTOR names one.
+// "Data Movement and Conversion Instructions: prmt": a word of four of the eight bytes of high:low.
+// Each hexadecimal digit of SELECTOR is the index of a byte.
 template <unsigned SELECTOR>
 __device__ __forceinline__ unsigned permute_bytes(unsigned low, unsigned high) {
   unsigned result;
@@ -163,8 +173,8 @@ __device__ __forceinline__ unsigned permute_bytes(unsigned low, unsigned high) {
   return result;
 }
 
-// To tf32 (a float with 10 bits of mantissa), to nearest. From sm_90 on that is one instruction, with ties to even; before, it is
-// three, with ties away from zero.
+// "Data Movement and Conversion Instructions: cvt": rounds to tf32 (10 mantissa bits), to nearest,
+// ties to even. Before sm_90 only ties away from zero exist, as three machine instructions.
 __device__ __forceinline__ unsigned round_to_tf32(unsigned float_bits) {
   unsigned result;
 #if __CUDA_ARCH__ >= 900
@@ -175,10 +185,11 @@ __device__ __forceinline__ unsigned round_to_tf32(unsigned float_bits) {
   return result;
 }
 
-// ---- "Warp-level Matrix Load Instruction: ldmatrix" ------------------------------------------------------------------
+// ---- "Warp-level Matrix Load Instruction: ldmatrix" ------------------------------------------
 
-// Four 8 x 8 matrices of 16-bit elements; lane 8 q + r gives the address of row r of matrix q (16 bytes, 16-byte aligned).
-// Lane 4 g + j receives in word q the elements 2j and 2j+1 of row g of matrix q, or of its column g if TRANSPOSED.
+// Loads four 8 x 8 matrices of 16-bit elements. Lane 8 q + r passes the address of row r of matrix
+// q (16 bytes, 16-byte aligned). Lane 4 g + j receives, in word q, elements 2j and 2j + 1 of row g
+// of matrix q, or of its column g if TRANSPOSED.
 template <bool TRANSPOSED>
 __device__ __forceinline__ void load_matrices(unsigned (&words)[4], unsigned shared) {
   if constexpr (TRANSPOSED)
@@ -193,12 +204,13 @@ __device__ __forceinline__ void load_matrices(unsigned (&words)[4], unsigned sha
                  : "memory");
 }
 
-// ---- "Warp-level Matrix Instructions: mma" ---------------------------------------------------------------------------
+// ---- "Warp-level Matrix Instructions: mma" ---------------------------------------------------
 
-// One 16 x 8 product over 32 bytes of K (16 f16 or bf16, 8 tf32, 32 s8 or u8), added to its sums. Lane 4 g + j holds
-//   of A: words {row g, row g + 8} x {first, second 16 bytes of K}, a word being the j-th four bytes; rows vary fastest;
-//   of B: words {first, second 16 bytes of K} of column g;
-//   of the sums: rows g and g + 8, columns 2j and 2j + 1.
+// sums += A * B for a 16 x 8 tile over 32 bytes of K (16 f16 or bf16, 8 tf32, 32 s8 or u8).
+// Fragments of lane 4 g + j, where a word is the j-th four bytes of 16 bytes of K:
+//   A     words of {row g, row g + 8} x {first, second 16 bytes of K}, rows varying fastest
+//   B     words of {first, second 16 bytes of K} of column g
+//   sums  rows g and g + 8, columns 2j and 2j + 1
 template <class Element, class Accumulator> struct Mma;
 
 #define RUTLASS_MMA(ELEMENT, ACCUMULATOR, CONSTRAINT, INSTRUCTION)                              \
@@ -224,7 +236,7 @@ RUTLASS_MMA(s8, s32, "+r", "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32")
 RUTLASS_MMA(u8, s32, "+r", "mma.sync.aligned.m16n8k32.row.col.s32.u8.u8.s32")
 #undef RUTLASS_MMA
 
-// f16 sums come two to a word: the columns 2j and 2j + 1 of one row.
+// f16 accumulators are packed two to a word: columns 2j and 2j + 1 of a row.
 template <> struct Mma<f16, f16> {
   struct Sums { unsigned values[2]; };
   static __device__ __forceinline__ f16 get(const Sums& sums, int row_half, int column) {

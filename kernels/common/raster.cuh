@@ -1,17 +1,20 @@
-// Which tile of the output a CTA computes.
+// Which tile of the output a CTA of a simt or sm80 kernel computes.
 #pragma once
 #include "common/params.cuh"
 
 struct TilePosition {
   int batch;  // or group
   int m, n;   // first row and column
-  int end;    // the row after the last that the tile has
+  int end;    // the tile's rows lie before this one
 };
 
-// CTAs that run at the same time should share what they read. Tiles are therefore walked in bands of GROUP tile rows, down
-// each column of a band before the next column: a wave of W CTAs then covers about GROUP x W/GROUP tiles, and reads that many
-// strips of each operand. For the 132 to 264 CTAs of today's chips, 8 makes that close to a square.
-// The grid has one dimension, tiles_m * tiles_n * batch. Of a grouped GEMM, it is an upper bound, and the CTAs left over have no rows.
+// Concurrent CTAs should read the same operands, so that L2 serves them. Tiles are therefore walked
+// in bands of BAND tile rows, down each column of a band before the next column: W concurrent CTAs
+// cover about BAND x W/BAND tiles and read that many strips of A and of B. With 132 to 264
+// concurrent CTAs, BAND = 8 makes that region about as high as it is wide.
+//
+// The grid has one dimension, tiles_m * tiles_n * batch. For a grouped GEMM that is an upper bound;
+// surplus CTAs get no rows (m >= end).
 template <int TILE_M, int TILE_N, bool GROUPED>
 __device__ __forceinline__ TilePosition tile_position(const GemmParams& params) {
   constexpr int BAND = 8;
@@ -29,8 +32,8 @@ __device__ __forceinline__ TilePosition tile_position(const GemmParams& params) 
     batch = blockIdx.x / tiles;
     index = blockIdx.x - batch * tiles;
   }
-  const int first =
-      index / (BAND * tiles_n) * BAND;  // the band's first tile row; the last band may be lower
+  // The band's first tile row; the last band may be lower.
+  const int first = index / (BAND * tiles_n) * BAND;
   const int height = min(BAND, tiles_m - first);
   index -= first * tiles_n;
   const int column = index / height;

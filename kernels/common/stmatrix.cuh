@@ -1,10 +1,10 @@
-// PTX ISA, "Warp-level Matrix Store Instruction: stmatrix".
+// PTX ISA, "Warp-level Matrix Store Instruction: stmatrix". sm_90 and later.
 #pragma once
 
 namespace ptx {
 
-// The reverse of ldmatrix: lane 8 i + r gives the address of row r of matrix i (8 x 8
-// elements of 16 bits); lane 4 g + q gives the elements 2q and 2q + 1 of row g of each.
+// The inverse of ldmatrix for 8 x 8 matrices of 16-bit elements: lane 8 i + r passes the address of
+// row r of matrix i; lane 4 g + q passes elements 2q and 2q + 1 of row g of each matrix.
 __device__ __forceinline__ void store_matrices(unsigned shared, unsigned a, unsigned b) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(shared), "r"(a),
                "r"(b)

@@ -1,59 +1,64 @@
-// The copy engine: boxes of a tensor, described by a tensor map that the host encodes, to and from shared memory. PTX ISA, "Data
-// Movement and Conversion Instructions: cp.async.bulk.tensor". What lies outside the tensor reads as zero and is not written.
+// TMA: copies boxes of a tensor, which a tensor map describes, between global and shared memory.
+// PTX ISA, "Data Movement and Conversion Instructions: cp.async.bulk.tensor". Elements outside the
+// tensor read as zero and are not written. The host encodes the tensor maps.
 #pragma once
 #include "common/ptx.cuh"
 
 struct alignas(64) TensorMap { unsigned char opaque[128]; };  // CUtensorMap
+static_assert(sizeof(TensorMap) == 128);
 
 namespace ptx {
 
+// "prefetch.tensormap"
 __device__ __forceinline__ void prefetch_tensor_map(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// "createpolicy": for what is read once. The L2 cache drops it before what was there.
+// "createpolicy": the L2 policy for data that is read once. L2 evicts it before other data.
 __device__ __forceinline__ unsigned long long evict_first() {
   unsigned long long policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(policy));
   return policy;
 }
 
-// Reads the box whose first element has the given coordinates (fastest first); its bytes count toward the barrier.
+// Loads the box whose first element has these coordinates, contiguous dimension first. Its bytes
+// count at the mbarrier (complete_tx).
 template <bool EVICT_FIRST = false>
-__device__ __forceinline__ void load_box(unsigned shared, const TensorMap* map, unsigned barrier,
+__device__ __forceinline__ void tma_load(unsigned shared, const TensorMap* map, unsigned barrier,
                                          int x, int y, int z) {
-#define RUTLASS_LOAD_BOX \
+#define RUTLASS_TMA_LOAD \
   "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
 #define RUTLASS_BOX "r"(shared), "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
   if constexpr (EVICT_FIRST)
-    asm volatile(RUTLASS_LOAD_BOX
+    asm volatile(RUTLASS_TMA_LOAD
                  ".L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6;" ::RUTLASS_BOX,
                  "l"(evict_first())
                  : "memory");
   else
-    asm volatile(RUTLASS_LOAD_BOX " [%0], [%1, {%3, %4, %5}], [%2];" ::RUTLASS_BOX : "memory");
+    asm volatile(RUTLASS_TMA_LOAD " [%0], [%1, {%3, %4, %5}], [%2];" ::RUTLASS_BOX : "memory");
 }
 
-// The same into every CTA of the cluster that `ctas` has a bit for, at the same place, each CTA's own barrier counting.
+// Multicast: loads the box to the same shared address in every CTA of the cluster whose bit in
+// `ctas` is set. The bytes count at the mbarrier of the same address in each of those CTAs.
 template <bool EVICT_FIRST = false>
-__device__ __forceinline__ void load_box(unsigned shared, const TensorMap* map, unsigned barrier,
+__device__ __forceinline__ void tma_load(unsigned shared, const TensorMap* map, unsigned barrier,
                                          int x, int y, int z, unsigned short ctas) {
   if constexpr (EVICT_FIRST)
     asm volatile(
-        RUTLASS_LOAD_BOX
+        RUTLASS_TMA_LOAD
         ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5}], [%2], %6, %7;" ::RUTLASS_BOX,
         "h"(ctas), "l"(evict_first())
         : "memory");
   else
-    asm volatile(RUTLASS_LOAD_BOX
+    asm volatile(RUTLASS_TMA_LOAD
                  ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::RUTLASS_BOX,
                  "h"(ctas)
                  : "memory");
 #undef RUTLASS_BOX
-#undef RUTLASS_LOAD_BOX
+#undef RUTLASS_TMA_LOAD
 }
 
-__device__ __forceinline__ void store_box(const TensorMap* map, unsigned shared, int x, int y,
+__device__ __forceinline__ void tma_store(const TensorMap* map, unsigned shared, int x, int y,
                                           int z) {
   asm volatile(
       "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(
@@ -62,18 +67,20 @@ __device__ __forceinline__ void store_box(const TensorMap* map, unsigned shared,
       : "memory");
 }
 
-// The stores since the last call become one group.
-__device__ __forceinline__ void store_commit() {
+// "cp.async.bulk.commit_group": the stores since the last call form one group.
+__device__ __forceinline__ void tma_store_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-// Waits until at most PENDING of this thread's latest groups still have to read shared memory.
-template <int PENDING> __device__ __forceinline__ void store_wait_read() {
+// "cp.async.bulk.wait_group.read": waits until at most PENDING of this thread's most recent groups
+// still have to read shared memory.
+template <int PENDING> __device__ __forceinline__ void tma_store_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 
-// "Membar / Fence: fence.proxy": what this thread wrote to shared memory is visible to the copy engine afterwards.
-__device__ __forceinline__ void fence_for_copy_engine() {
+// "Membar / Fence: fence.proxy.async": this thread's writes to shared memory are visible to the
+// async proxy afterwards, that is to TMA and wgmma.
+__device__ __forceinline__ void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 

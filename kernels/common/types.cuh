@@ -1,7 +1,7 @@
-// Element types, and the way between them.
+// Element types and the conversions between them.
 //
-// The names are those of the Rust core. Types that C++ has are plain aliases; the others are structs around their bits,
-// so that no conversion ever happens by accident. Everything here is exact, or rounds once, to nearest even.
+// The names are those of the Rust core. Types that C++ lacks are structs around their bits, so that
+// no conversion happens implicitly. Every conversion is exact or rounds once, to nearest even.
 #pragma once
 
 using f64 = double;
@@ -19,7 +19,7 @@ template <class T> inline constexpr bool is_same<T, T> = true;
 template <bool, class T, class U> struct Conditional { using Type = T; };
 template <class T, class U> struct Conditional<false, T, U> { using Type = U; };
 
-// ---- decode: an element as the C++ number that holds it exactly ---------------------------------------------------
+// ---- decode: an element as the C++ number that represents it exactly -------------------------
 
 __device__ __forceinline__ f64 decode(f64 x) { return x; }
 __device__ __forceinline__ f32 decode(f32 x) { return x; }
@@ -42,12 +42,13 @@ __device__ __forceinline__ f32 decode(e5m2 x) {
 
 __device__ __forceinline__ f32 decode(e4m3 x) {
 #if __CUDA_ARCH__ >= 890
-  // The instruction decodes a pair; the upper one is left zero.
+  // The instruction decodes a pair; the upper element is zero.
   unsigned pair;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<unsigned short>(x.bits)));
   return decode(f16{static_cast<unsigned short>(pair)});
 #else
-  // Moved to where binary16 keeps exponent and mantissa, the number reads 2^8 too small: the biases are 7 and 15.
+  // Shifted into the exponent and mantissa fields of binary16, the number reads 2^8 too small: the
+  // exponent biases are 7 and 15.
   unsigned magnitude = x.bits & 0x7fu;
   unsigned sign = (x.bits & 0x80u) << 8;
   if (magnitude == 0x7f) return __uint_as_float(0x7fc00000u | sign << 16);
@@ -55,10 +56,10 @@ __device__ __forceinline__ f32 decode(e4m3 x) {
 #endif
 }
 
-// ---- encode: such a number as an element ---------------------------------------------------------------------------
+// ---- encode: a decoded number as an element --------------------------------------------------
 
-// To float, toward zero and, where that lost something, with the last bit set. Rounding the result once more, to nearest even in
-// a type with at least two bits fewer, then gives what rounding the original would have: no double rounding.
+// Rounds to float toward zero and sets the last bit if the result is inexact. Rounding again, to
+// nearest even in a type with at least two mantissa bits fewer, equals rounding the original once.
 __device__ __forceinline__ f32 round_to_odd(f64 x) {
   f32 y = __double2float_rz(x);
   return f64(y) == x ? y : __uint_as_float(__float_as_uint(y) | 1u);
@@ -68,17 +69,18 @@ __device__ __forceinline__ f32 round_to_odd(s32 x) {
   return s32(y) == x ? y : __uint_as_float(__float_as_uint(y) | 1u);
 }
 
-// A float as an 8-bit float with EXPONENT and MANTISSA bits and the usual bias, the sign aside. What is too large comes
-// out as a code above that of the largest number, for the caller to clamp. (The hardware's own conversion saturates,
-// torch's does not.)
+// The magnitude of a float as an 8-bit float with EXPONENT and MANTISSA bits and IEEE bias.
+// Overflow yields a code above that of the largest number, which the caller clamps. (The PTX
+// conversion to these types saturates; torch's does not.)
 template <int EXPONENT, int MANTISSA>
 __device__ __forceinline__ unsigned encode_magnitude(unsigned magnitude) {
   constexpr unsigned BIAS = (1u << (EXPONENT - 1)) - 1;
-  constexpr unsigned DROPPED = 23 - MANTISSA;      // mantissa bits that a float has more
-  constexpr unsigned REBIAS = (127 - BIAS) << 23;  // difference of the two exponent fields
-  constexpr unsigned SMALLEST_NORMAL = REBIAS + (1u << 23);  // as a float's bits
+  constexpr unsigned DROPPED = 23 - MANTISSA;                // mantissa bits that are rounded away
+  constexpr unsigned REBIAS = (127 - BIAS) << 23;            // difference of the exponent biases
+  constexpr unsigned SMALLEST_NORMAL = REBIAS + (1u << 23);  // as the bits of a float
   if (magnitude < SMALLEST_NORMAL) {
-    // Subnormal: adding a power of two whose last place is our smallest number makes the adder round there.
+    // Subnormal: the sum with a power of two whose ulp is the smallest subnormal rounds to a
+    // multiple of that subnormal.
     constexpr unsigned POWER = (127 + (1 - BIAS) - MANTISSA + 23) << 23;
     return __float_as_uint(__uint_as_float(magnitude) + __uint_as_float(POWER)) - POWER;
   }
@@ -86,7 +88,8 @@ __device__ __forceinline__ unsigned encode_magnitude(unsigned magnitude) {
   return (magnitude - REBIAS + (1u << (DROPPED - 1)) - 1 + is_odd) >> DROPPED;
 }
 
-template <class To> struct Encode;  // to one of the small types, from a float
+// From float to an 8-bit or 16-bit floating-point type.
+template <class To> struct Encode;
 
 template <> struct Encode<f16> {
   static __device__ __forceinline__ f16 from(f32 x) {
@@ -115,14 +118,16 @@ template <> struct Encode<bf16> {
 };
 
 template <> struct Encode<e4m3> {
-  static __device__ __forceinline__ e4m3 from(f32 x) {  // above 448, once rounded: NaN
+  // NaN if the rounded magnitude exceeds 448.
+  static __device__ __forceinline__ e4m3 from(f32 x) {
     unsigned bits = __float_as_uint(x), code = encode_magnitude<4, 3>(bits & 0x7fffffffu);
     return {static_cast<unsigned char>((bits >> 24 & 0x80u) | (code < 0x7f ? code : 0x7f))};
   }
 };
 
 template <> struct Encode<e5m2> {
-  static __device__ __forceinline__ e5m2 from(f32 x) {  // above 57344, once rounded: infinity
+  // Infinity if the rounded magnitude exceeds 57344.
+  static __device__ __forceinline__ e5m2 from(f32 x) {
     unsigned bits = __float_as_uint(x), magnitude = bits & 0x7fffffffu,
              code = encode_magnitude<5, 2>(magnitude);
     if (code > 0x7c) code = magnitude > 0x7f800000u ? 0x7f : 0x7c;
@@ -130,12 +135,13 @@ template <> struct Encode<e5m2> {
   }
 };
 
-// Two to a type of 16 bits, the first in the lower half.
+// Two elements of a 16-bit type in a word, `low` in the lower half.
 template <class To> __device__ __forceinline__ unsigned encode_pair(f32 low, f32 high) {
   return Encode<To>::pair(low, high);
 }
 
-// From f32, f64 or s32 (what accumulators are) to any element type. Integers wrap when narrowed, as torch's do.
+// From f32, f64 or s32, the types of decoded numbers, to any element type. Narrowed integers wrap
+// around, as in torch.
 template <class To, class From> __device__ __forceinline__ To encode(From x) {
   if constexpr (is_same<To, f64> || is_same<To, f32> || is_same<To, s32>)
     return static_cast<To>(x);
@@ -154,9 +160,10 @@ template <class To, class From> __device__ __forceinline__ To convert(From x) {
     return encode<To>(decode(x));
 }
 
-// ---- accumulators --------------------------------------------------------------------------------------------------
+// ---- accumulators ----------------------------------------------------------------------------
 
-// accumulator + a * b in the accumulator's own arithmetic, rounded once. Integers wrap around.
+// accumulator + a * b in the accumulator's type, rounded once. Integers wrap around: unsigned
+// arithmetic, for which C++ defines overflow.
 __device__ __forceinline__ f64 multiply_add(f64 a, f64 b, f64 accumulator) {
   return fma(a, b, accumulator);
 }
@@ -164,8 +171,7 @@ __device__ __forceinline__ f32 multiply_add(f32 a, f32 b, f32 accumulator) {
   return fmaf(a, b, accumulator);
 }
 __device__ __forceinline__ s32 multiply_add(s32 a, s32 b, s32 accumulator) {
-  return s32(unsigned(a) * unsigned(b) +
-             unsigned(accumulator));  // unsigned, for which C++ defines overflow
+  return s32(unsigned(a) * unsigned(b) + unsigned(accumulator));
 }
 // PTX ISA, "Half Precision Floating-Point Instructions: fma".
 __device__ __forceinline__ f16 multiply_add(f16 a, f16 b, f16 accumulator) {

@@ -1,10 +1,10 @@
-// Sixteen bytes at a time, aligned or not.
+// Loads and stores of 16 bytes, aligned or not.
 #pragma once
 #include "common/ptx.cuh"
 
 namespace ptx {
 
-// "Data Movement and Conversion Instructions: ld".
+// PTX ISA, "Data Movement and Conversion Instructions: ld, st".
 __device__ __forceinline__ void load_shared(unsigned (&words)[4], unsigned shared) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
@@ -28,8 +28,9 @@ __device__ __forceinline__ void store_shared(unsigned shared, const Vector& vect
 
 }  // namespace ptx
 
-// Sixteen bytes of global memory at any address: the one or two aligned vectors they lie in, read with load(), put right with
-// get(). What else those vectors hold is read too: they must lie inside [begin, end), the operand, which fits() tells.
+// 16 bytes of global memory at any address: load() reads the one or two aligned vectors that
+// contain them, get() shifts them into place. Both vectors must lie inside the operand [begin,
+// end): fits().
 struct LooseVector {
   ptx::Vector low, high;
 
@@ -41,8 +42,8 @@ struct LooseVector {
   __device__ __forceinline__ void load(const char* address) {
     const int shift = reinterpret_cast<unsigned long long>(address) & 15;
     low = ptx::load_global(address - shift);
-    if (shift)
-      high = ptx::load_global(address - shift + 16);  // the neighbouring lane's low one: in L1
+    // The adjacent lane's `low`, so mostly a hit in L1.
+    if (shift) high = ptx::load_global(address - shift + 16);
   }
   __device__ __forceinline__ ptx::Vector get(const char* address) const {
     const unsigned shift = reinterpret_cast<unsigned long long>(address) & 15;

@@ -1,44 +1,51 @@
-// The tensor cores of Hopper. PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions": 64 x N products over 32 bytes of K, both
-// operands read from shared memory by the 128 threads of a warpgroup together, while those go on.
+// wgmma: asynchronous 64 x N products over 32 bytes of K, issued by a warpgroup of 128 threads. B
+// comes from shared memory, A from shared memory or registers. PTX ISA, "Asynchronous Warpgroup
+// Level Matrix Instructions"; quoted titles are its subsections.
 #pragma once
 #include "common/ptx.cuh"
 #include "common/types.cuh"
 
 namespace ptx {
 
-// "Matrix descriptor": how an operand lies in shared memory. Always swizzled as rows of 128 or 64 bytes are, in atoms of 8 rows, each
-// aligned to its size:
-//   K-major: a row is 128 bytes of K of one m (n); `stride` is from 8 rows to the next 8, `leading` is not used.
-//   MN-major: a row is ROW_BYTES of M (N) at one k; `stride` is from 8 k to the next 8, `leading` from a row's m (n) to those that follow.
+// "Matrix Descriptor Format": the layout of an operand in shared memory. The 128-byte or 64-byte
+// swizzle applies, in atoms of 8 rows, each aligned to its size. Distances are in bytes:
+//   K-major   a row is 128 bytes of K of one m (n). `stride`: from 8 rows to the next 8. `leading`
+//             is not used.
+//   MN-major  a row is ROW_BYTES of M (N) at one k. `stride`: from 8 k to the next 8. `leading`:
+//             from one box of ROW_BYTES along M (N) to the next.
 template <int ROW_BYTES = 128>
 __device__ __forceinline__ unsigned long long matrix_descriptor(unsigned shared, int leading,
                                                                 int stride = 8 * ROW_BYTES) {
   static_assert(ROW_BYTES == 128 || ROW_BYTES == 64);
   constexpr unsigned long long SWIZZLE = ROW_BYTES == 128 ? 1 : 2;
+  // The mask drops the address bits that hold the CTA's rank in the cluster.
   return SWIZZLE << 62 | static_cast<unsigned long long>(stride >> 4) << 32 |
-         static_cast<unsigned>(leading >> 4) << 16 |
-         (shared & 0x3ffff) >> 4;  // above are bits that name the CTA of the cluster
+         static_cast<unsigned>(leading >> 4) << 16 | (shared & 0x3ffff) >> 4;
 }
 
+// "wgmma.fence": orders accesses to registers and shared memory before the wgmma that follow.
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
+// "wgmma.commit_group": the wgmma since the last call form one group.
 __device__ __forceinline__ void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Waits until at most PENDING of the latest groups are unfinished.
+// "wgmma.wait_group": waits until at most PENDING of the most recent groups are pending.
 template <int PENDING> __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// The parts of the instruction's text that depend on the types, and on the majors where it can choose them.
+// The operand types in the text of the instruction.
 template <class Element, class Accumulator> struct WgmmaTypes;
 template <> struct WgmmaTypes<f16, f32> { static constexpr char text[] = "k16.f32.f16.f16"; };
 template <> struct WgmmaTypes<f16, f16> { static constexpr char text[] = "k16.f16.f16.f16"; };
 template <> struct WgmmaTypes<bf16, f32> { static constexpr char text[] = "k16.f32.bf16.bf16"; };
 template <> struct WgmmaTypes<f32, f32> { static constexpr char text[] = "k8.f32.tf32.tf32"; };
 
-// Operands are not negated ("1, 1"); then, for 16-bit elements, 0 for K-major and 1 for MN-major.
+// The immediates in the text of the instruction: the signs of A and B ("1, 1": not negated) and,
+// for 16-bit elements, their majors: 0 for K-major, 1 for MN-major. Other elements are K-major
+// only.
 template <int SIZE, bool A_K_MAJOR, bool B_K_MAJOR> struct WgmmaModes;
 template <> struct WgmmaModes<4, true, true> { static constexpr char text[] = "1, 1"; };
 template <> struct WgmmaModes<2, true, true> { static constexpr char text[] = "1, 1, 0, 0"; };
@@ -46,17 +53,22 @@ template <> struct WgmmaModes<2, true, false> { static constexpr char text[] = "
 template <> struct WgmmaModes<2, false, true> { static constexpr char text[] = "1, 1, 1, 0"; };
 template <> struct WgmmaModes<2, false, false> { static constexpr char text[] = "1, 1, 1, 1"; };
 
-// A thread's sums are registers that PTX knows by name: s0, s1 and so on. Were they variables of C++, each would be an operand of every
-// statement that adds to them, up to 128 of them, and a program takes up to a fifth longer to compile (docs/notes/compile.md). Those of a
-// block of 64 rows are named by the program, as the instruction lists them ("s0, s1, s2, s3"): C++ would take long to write such a text.
+// A thread's accumulators are PTX registers with names: s0, s1 and so on. As C++ variables, up to
+// 128 of them would be operands of every asm statement, which costs up to a fifth of the compile
+// time.
+//
+// SumNames<BLOCK>::text lists the registers of a block of 64 rows as the instruction needs them
+// ("s0, s1, s2, s3"). The generated program defines it (src/compile/source.rs), since building the
+// text with templates compiles slowly.
 template <int BLOCK> struct SumNames;
 
 template <int COUNT> __device__ __forceinline__ void declare_sums() {
   asm volatile(".reg .b32 s<%0>;" ::"n"(COUNT));
 }
 
-// Further registers, f32: what chains of products have come to, or what the parts of a split tile. The tensor cores cut off each sum that they
-// add to, always toward zero, so that the error grows with the length of a chain; an addition here rounds to nearest.
+// Further f32 registers t0, t1 and so on: totals over chains of products, or over the splits of K.
+// The tensor cores truncate each accumulation toward zero, so the error grows with the length of a
+// chain; adding chains up here rounds to nearest.
 template <int COUNT> __device__ __forceinline__ void declare_totals() {
   asm volatile(".reg .f32 t<%0>;" ::"n"(COUNT));
 }
@@ -64,7 +76,7 @@ template <int FIRST, int END> __device__ __forceinline__ void clear_totals() {
   asm volatile("mov.f32 t%0, 0f00000000;" ::"n"(FIRST));
   if constexpr (FIRST + 1 < END) clear_totals<FIRST + 1, END>();
 }
-// What variables hold, to the totals, for `Results` to find it there.
+// Copies variables to the totals, where `Results` reads them.
 template <int FIRST, int END> __device__ __forceinline__ void write_totals(const f32* totals) {
   static_assert((END - FIRST) % 4 == 0);
   asm volatile(
@@ -73,37 +85,39 @@ template <int FIRST, int END> __device__ __forceinline__ void write_totals(const
       "n"(FIRST + 3));
   if constexpr (FIRST + 4 < END) write_totals<FIRST + 4, END>(totals + 4);
 }
-// The chains' sums so far to the totals; and, once all of them are there, back into the sums' place.
+// totals += sums, after each chain but the last.
 template <int FIRST, int END> __device__ __forceinline__ void add_to_totals() {
   asm volatile("add.f32 t%0, t%0, s%0;" ::"n"(FIRST));
   if constexpr (FIRST + 1 < END) add_to_totals<FIRST + 1, END>();
 }
+// sums += totals, after the last chain.
 template <int FIRST, int END> __device__ __forceinline__ void add_totals() {
   asm volatile("add.f32 s%0, t%0, s%0;" ::"n"(FIRST));
   if constexpr (FIRST + 1 < END) add_totals<FIRST + 1, END>();
 }
 
-// PTX ISA, "cvt": two sums as a pair, the first operand in the upper half; "stmatrix": matrices transposed on their way.
+// PTX ISA, "Data Movement and Conversion Instructions: cvt": two accumulators as a pair of 16-bit
+// elements, the first source operand in the upper half.
 template <class Out> struct PairConversion;
 template <> struct PairConversion<f16> { static constexpr char text[] = "cvt.rn.f16x2.f32"; };
 template <> struct PairConversion<bf16> { static constexpr char text[] = "cvt.rn.bf16x2.f32"; };
+// "stmatrix": the modifier that transposes the matrices.
 template <bool TRANSPOSED> struct MatrixMode { static constexpr char text[] = ""; };
 template <> struct MatrixMode<true> { static constexpr char text[] = ".trans"; };
 
-// A thread's results, in the sums or in the totals: BLOCK_VALUES for each block of 64 rows. They are read by name where they are used, once
-// the instructions that add to them have been waited for: as variables of C++, all at once, they take LLVM a fifth of its time
-// (docs/notes/compile.md).
+// A thread's results, BLOCK_VALUES for each block of 64 rows, in the accumulators (s) or the totals
+// (t). Code reads them by register name where it needs them, after the wgmma that write them have
+// been waited for. Copied to C++ variables all at once, they cost a fifth of the compile time.
 template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
   static_assert(is_same<Accumulator, f32> || !IN_TOTALS);
   static constexpr char NAME[] = {IN_TOTALS ? 't' : 's', 0};
-  static constexpr int VALUES_A_REGISTER =
-      4 / sizeof(Accumulator);  // f16 sums come two to a register
+  static constexpr int VALUES_PER_REGISTER = 4 / sizeof(Accumulator);
 
-  // COUNT neighbouring values of a block.
+  // Reads COUNT consecutive values of a block.
   template <int BLOCK, int FIRST, int COUNT>
   static __device__ __forceinline__ void read(f32* values) {
     static_assert(COUNT % 4 == 0 && FIRST + COUNT <= BLOCK_VALUES);
-    constexpr int AT = (BLOCK * BLOCK_VALUES + FIRST) / VALUES_A_REGISTER;
+    constexpr int AT = (BLOCK * BLOCK_VALUES + FIRST) / VALUES_PER_REGISTER;
     if constexpr (is_same<Accumulator, f32>) {
       asm volatile("mov.b32 %0, %4%5;\nmov.b32 %1, %4%6;\nmov.b32 %2, %4%7;\nmov.b32 %3, %4%8;"
                    : "=f"(values[0]), "=f"(values[1]), "=f"(values[2]), "=f"(values[3])
@@ -120,12 +134,12 @@ template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
     if constexpr (COUNT > 4) read<BLOCK, FIRST + 4, COUNT - 4>(values + 4);
   }
 
-  // Four or eight, converted to a type of 16 bits, to shared memory as two or four matrices (`store_matrices`); of each, lanes give the
-  // elements of a column if TRANSPOSED.
+  // Stores 2 * MATRICES values, converted to a 16-bit type, as two or four 8 x 8 matrices to shared
+  // memory (see store_matrices), transposed if TRANSPOSED.
   template <class Out, bool TRANSPOSED, int BLOCK, int FIRST, int MATRICES>
   static __device__ __forceinline__ void store(unsigned shared) {
     static_assert(FIRST + 2 * MATRICES <= BLOCK_VALUES);
-    constexpr int AT = (BLOCK * BLOCK_VALUES + FIRST) / VALUES_A_REGISTER;
+    constexpr int AT = (BLOCK * BLOCK_VALUES + FIRST) / VALUES_PER_REGISTER;
     using Mode = MatrixMode<TRANSPOSED>;
     if constexpr (is_same<Accumulator, Out>) {
       if constexpr (MATRICES == 4)
@@ -143,8 +157,8 @@ template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
       using Pair = PairConversion<Out>;
       if constexpr (MATRICES == 4)
         asm volatile(
-            "{ .reg .b32 a, b, c, d;\n%3 a, %2%5, %2%4;\n%3 b, %2%7, %2%6;\n%3 c, %2%9, %2%8;\n%3 "
-            "d, %2%11, %2%10;\n"
+            "{ .reg .b32 a, b, c, d;\n%3 a, %2%5, %2%4;\n%3 b, %2%7, %2%6;\n%3 c, %2%9, %2%8;\n"
+            "%3 d, %2%11, %2%10;\n"
             "stmatrix.sync.aligned.m8n8.x4%1.shared.b16 [%0], {a, b, c, d}; }" ::"r"(shared),
             "C"(Mode::text), "C"(NAME), "C"(Pair::text), "n"(AT), "n"(AT + 1), "n"(AT + 2),
             "n"(AT + 3), "n"(AT + 4), "n"(AT + 5), "n"(AT + 6), "n"(AT + 7)
@@ -160,53 +174,65 @@ template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
   }
 };
 
-// The 64 x N product of one warpgroup. Lane 4 g + q of warp w holds rows 16 w + g and 16 w + g + 8, of every 8 columns the
-// 2 q-th and the next: as value 4 j + 2 h + c that of row half h, column 8 j + 2 q + c.
+// The 64 x N product of one warpgroup. "Register Fragments": lane 4 g + q of warp w holds, as value
+// 4 j + 2 h + c, the element of row 16 w + 8 h + g and column 8 j + 2 q + c.
 template <class Element, class Accumulator, int N, bool A_K_MAJOR, bool B_K_MAJOR, int B_ROW_BYTES>
 struct Wgmma {
-  static constexpr int SUMS = N / 2 * sizeof(Accumulator) / 4;  // f16 sums come two to a register
+  static constexpr int SUMS = N / 2 * sizeof(Accumulator) / 4;  // registers; f16 is packed in pairs
   using Types = WgmmaTypes<Element, Accumulator>;
   using Modes = WgmmaModes<sizeof(Element), A_K_MAJOR, B_K_MAJOR>;
 
-  // One K block of 128 bytes, four instructions: added to a block's sums, or at first in their place where `accumulate` is 0. Its next 32
-  // bytes lie 32 bytes on, or 16 rows; descriptors count 16 bytes.
-  template <int BLOCK> static __device__ __forceinline__ void issue(unsigned long long a,
-                                                                    unsigned long long b,
-                                                                    int accumulate) {
+  // One K block of 128 bytes, four instructions. Adds to the accumulators of a block of 64 rows; if
+  // `accumulate` is 0, the first instruction overwrites them. The next 32 bytes of K lie 32 bytes
+  // further (K-major) or 16 rows further (MN-major); descriptors count in units of 16 bytes.
+  template <int BLOCK>
+  static __device__ __forceinline__ void issue(unsigned long long a, unsigned long long b,
+                                               int accumulate) {
 #define RUTLASS_WGMMA "wgmma.mma_async.sync.aligned.m64n%6%7 {%3}, a, b, p, %8;\n"
 #define RUTLASS_ADVANCE "add.s64 a, a, %4;\nadd.s64 b, b, %5;\n"
-    asm volatile(
-        "{ .reg .pred p;\n.reg .b64 a, b;\nmov.b64 a, %0;\nmov.b64 b, %1;\nsetp.ne.b32 p, %2, "
-        "0;\n" RUTLASS_WGMMA "setp.eq.b32 p, %2, %2;\n" RUTLASS_ADVANCE RUTLASS_WGMMA
-            RUTLASS_ADVANCE RUTLASS_WGMMA RUTLASS_ADVANCE RUTLASS_WGMMA "}" ::"l"(a),
-        "l"(b), "r"(accumulate), "C"(SumNames<BLOCK>::text), "n"(A_K_MAJOR ? 2 : 128),
-        "n"(B_K_MAJOR ? 2 : B_ROW_BYTES), "n"(N), "C"(Types::text), "C"(Modes::text));
+    // clang-format off
+    asm volatile("{ .reg .pred p;\n.reg .b64 a, b;\nmov.b64 a, %0;\nmov.b64 b, %1;\n"
+                 "setp.ne.b32 p, %2, 0;\n" RUTLASS_WGMMA
+                 "setp.eq.b32 p, %2, %2;\n" RUTLASS_ADVANCE RUTLASS_WGMMA
+                 RUTLASS_ADVANCE RUTLASS_WGMMA RUTLASS_ADVANCE RUTLASS_WGMMA "}"
+                 ::"l"(a), "l"(b), "r"(accumulate), "C"(SumNames<BLOCK>::text),
+                   "n"(A_K_MAJOR ? 2 : 128), "n"(B_K_MAJOR ? 2 : B_ROW_BYTES), "n"(N),
+                   "C"(Types::text), "C"(Modes::text));
+    // clang-format on
   }
 
-  // Half a K block of tf32, two instructions, with A in registers: 4 for each.
-  template <int BLOCK> static __device__ __forceinline__ void issue_half(const unsigned (&a)[8],
-                                                                         unsigned long long b,
-                                                                         int accumulate) {
+  // Half a K block of tf32, two instructions, with A in registers, four for each instruction.
+  template <int BLOCK>
+  static __device__ __forceinline__ void issue_half(const unsigned (&a)[8], unsigned long long b,
+                                                    int accumulate) {
 #define RUTLASS_WGMMA_FROM_REGISTERS(A, B) \
   "wgmma.mma_async.sync.aligned.m64n%11%12 {%10}, {" A "}, " B ", p, 1, 1;\n"
-    asm volatile("{ .reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %9, 0;\n" RUTLASS_WGMMA_FROM_REGISTERS("%0, %1, %2, %3", "%8")
-                 "setp.eq.b32 p, %9, %9;\nadd.s64 b, %8, 2;\n" RUTLASS_WGMMA_FROM_REGISTERS("%4, %5, %6, %7", "b") "}"
-                 ::"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), "r"(a[6]), "r"(a[7]), "l"(b), "r"(accumulate),
-                 "C"(SumNames<BLOCK>::text), "n"(N), "C"(Types::text));
+    // clang-format off
+    asm volatile("{ .reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %9, 0;\n"
+                 RUTLASS_WGMMA_FROM_REGISTERS("%0, %1, %2, %3", "%8")
+                 "setp.eq.b32 p, %9, %9;\nadd.s64 b, %8, 2;\n"
+                 RUTLASS_WGMMA_FROM_REGISTERS("%4, %5, %6, %7", "b") "}"
+                 ::"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), "r"(a[6]),
+                   "r"(a[7]), "l"(b), "r"(accumulate), "C"(SumNames<BLOCK>::text), "n"(N),
+                   "C"(Types::text));
+    // clang-format on
   }
 };
 
-// Which row of the matrix is row r of the 16 that a warp gives the instruction: rows g and g + 8, which one lane holds, are neighbours.
+// With A from registers, the matrix row that a warp passes as row r of its 16: rows g and g + 8,
+// which one lane holds, are adjacent rows of the matrix.
 __device__ __forceinline__ constexpr int fragment_row(int r) { return r % 8 * 2 + r / 8; }
 
-// Loads A's elements for two instructions from an MN-major tile of tf32: M_BLOCKS times two boxes of 32 m by 32 k, swizzled.
+// Loads A's fragments for two instructions from an MN-major tile of tf32: M_BLOCKS times two
+// swizzled boxes of 32 m by 32 k.
 //
-// Lane 4 g + q gives an instruction rows g and g + 8 of K's elements q and q + 4 (PTX ISA, "Register Fragments for
-// wgmma.mma_async.m64nNk8"), and loads the pair of rows of one element, 8 bytes, at a time. Half a warp loads at once, of 4 k and 2
-// neighbouring pieces of 16 bytes. The swizzle tells 4 k apart by two bits of the piece, so that the pieces would meet in the same banks;
-// the lanes at the second one therefore begin with element q + 4, which differs in the third bit.
+// Lane 4 g + q passes rows g and g + 8 at K elements q and q + 4 ("Register Fragments for
+// wgmma.mma_async.m64nNk8"). It loads the pair of adjacent rows at one k, 8 bytes, per instruction.
+// Half a warp loads per phase: 4 k by 2 adjacent pieces of 16 bytes. The swizzle maps 4 consecutive
+// k to pieces that differ in two bits, so both pieces would use the same banks. The lanes of the
+// second piece therefore start with k = q + 4, which differs in the third bit.
 template <int M_BLOCKS> struct WgmmaFragments {
-  unsigned addresses[2];  // of the pair that is loaded first, and of the other
+  unsigned addresses[2];  // of the pair that is loaded first, and of the second pair
   bool other_first;
   __device__ __forceinline__ WgmmaFragments(unsigned tile) {
     const unsigned warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4,
@@ -218,7 +244,7 @@ template <int M_BLOCKS> struct WgmmaFragments {
       addresses[i] = tile + warp / 2 * 4096 + k * 128 + (piece ^ k) * 16 + g % 2 * 8;
     }
   }
-  // From so many bytes after the tile's first element of M on.
+  // `offset`: in bytes, from the tile's first element.
   __device__ __forceinline__ void load(unsigned (&a)[M_BLOCKS][8], unsigned offset) const {
 #pragma unroll
     for (int i = 0; i < 2 * M_BLOCKS; ++i) {

@@ -1,28 +1,38 @@
-// What the copy engine loads of one operand's tile, which has TILE rows (columns) along M (N) from `first` on: boxes that begin before
-// `end`. Those outside it would fill with zeros at some 2 TB/s on the whole chip, a quarter of what else it manages
-// (docs/notes/sm90-runs.md, run 19); what is multiplied in their place, anything, is not stored. The CTAs that share the tile load a slice each:
-// of a K-major tile some of its rows, of an MN-major one some of each box's. Slices are whole swizzle atoms, of 8 rows; where the CTAs
-// do not divide a tile's, the first slices have one more than the others, and each is a box, the shorter ones of a tensor map of their own.
+// The TMA boxes of one operand's tile.
 //
-// For a slice that lies outside, its CTA counts a byte at the others' barriers all the same. A CTA that waited for nothing of a peer's could
-// overtake it by a round of the ring: its second release of a stage would be taken there for that of a third CTA, which still reads.
-// (So it was: the stage filled too soon, and CTAs that waited for ever for what had been counted; run 27 of docs/notes/sm90-runs.md.) As it
-// is, a stage that is full says that all who share it have found it empty.
+// The tile has TILE rows (columns) along M (N), from `first` on. SHARED_BY CTAs of the cluster
+// compute tiles that need it: each loads one slice and multicasts it to all of them. A slice is
+// some rows of a K-major tile, or some rows of each box of an MN-major tile. Slices are whole
+// swizzle atoms of 8 rows. If the CTAs do not divide the atoms of a K-major tile, the first LONGER
+// slices have one atom more than the others; each slice is then one box, and the shorter ones have
+// a tensor map of their own.
+//
+// Boxes that begin at or beyond `end` are not loaded. TMA would fill them with zeros, which takes
+// time as other loads do; the accumulators of whatever is multiplied instead are not stored.
+//
+// Invariant: a full stage implies that all CTAs that share a slice of it had released it. Hence a
+// CTA whose slice lies outside reports it to each of the others as one byte (complete_tx), which
+// they expect. Without the report, a CTA that expects nothing of a peer could be one wrap-around
+// ahead of it; its second release of a stage would count, at the peer's `empty` barrier, as the
+// release of a third CTA that still reads the stage.
 #pragma once
 #include "common/tma.cuh"
 
 template <class Element, bool K_MAJOR, int TILE, int ROW_BYTES, int SHARED_BY, bool EVICT_FIRST>
 struct Sm90Boxes {
   static constexpr int TILE_K = 128 / sizeof(Element);
-  static constexpr int BOX_MN = ROW_BYTES / sizeof(Element);
-  static constexpr int ATOMS = (K_MAJOR ? TILE : TILE_K) / 8,
-                       LONGER = ATOMS % SHARED_BY;  // slices that have an atom more
+  static constexpr int BOX_MN = ROW_BYTES / sizeof(Element);  // of an MN-major tile
+  static constexpr int ATOMS = (K_MAJOR ? TILE : TILE_K) / 8;
+  static constexpr int LONGER = ATOMS % SHARED_BY;  // the number of longer slices
+  // Rows of a slice, if it is a shorter one; and of the longest.
   static constexpr int SHORT = ATOMS / SHARED_BY * 8, SLICE = SHORT + (LONGER > 0 ? 8 : 0);
   static_assert(SHORT > 0 && (K_MAJOR || LONGER == 0));
-  static constexpr int MOST = K_MAJOR ? 1 : (TILE + BOX_MN - 1) / BOX_MN;
-  int mn, extent, batch;  // the first box's place and its extent along M (N)
-  int count;              // in this CTA's slice
-  int bytes;  // of a stage, that arrive from all CTAs, with one for each slice of another's that lies outside
+  // Boxes of a slice: of an MN-major tile inside the operand; of a K-major tile in most launches.
+  static constexpr int ALL = K_MAJOR ? 1 : (TILE + BOX_MN - 1) / BOX_MN;
+
+  int mn, extent, batch;  // the first box: its place along M (N), its extent, its matrix
+  int count;              // boxes of this CTA's slice
+  int bytes;              // of a stage, from all CTAs, including one per reported slice
 
   __device__ __forceinline__ Sm90Boxes(int first, int end, int box_rows, int batch, int slice)
       : mn(first + (K_MAJOR ? start(slice) : 0)),
@@ -36,14 +46,15 @@ struct Sm90Boxes {
       for (int s = 0; s < SHARED_BY; ++s)
         bytes += inside > start(s) ? (start(s + 1) - start(s)) * 128 : s != slice;
     } else {
-      const int whole_slices = K_MAJOR ? inside / SLICE * SLICE : 0;
-      count = within(K_MAJOR ? min(end - mn, SLICE) : inside);
+      const int whole_slices = K_MAJOR ? inside / SLICE * SLICE : 0;  // in rows
+      count = boxes_within(K_MAJOR ? min(end - mn, SLICE) : inside);
       const int slices = K_MAJOR ? (inside + SLICE - 1) / SLICE : inside > 0 ? SHARED_BY : 0;
-      bytes = (whole_slices + within(inside - whole_slices) * extent) * 128 +
+      bytes = (whole_slices + boxes_within(inside - whole_slices) * extent) * 128 +
               (SHARED_BY - slices - (count == 0));
     }
   }
-  // A slice's first row, of the tile's.
+
+  // A slice's first row in the tile.
   static __device__ __forceinline__ int start(int slice) {
     return slice * SHORT + min(slice, LONGER) * 8;
   }
@@ -51,37 +62,39 @@ struct Sm90Boxes {
                                                             const TensorMap& shorter) {
     return LONGER > 0 && slice >= LONGER ? &shorter : &map;
   }
-  // Those that begin within so many rows (columns), without a division: up to 4 of a slice (Sm90::box_rows), MOST of an MN-major tile.
-  __device__ __forceinline__ int within(int rows) const {
+
+  // Boxes that begin within that many rows (columns), without a division: at most 4 of a K-major
+  // slice (the host's limit), at most ALL of an MN-major tile.
+  __device__ __forceinline__ int boxes_within(int rows) const {
     int boxes = (0 < rows) + (extent < rows) + (2 * extent < rows) + (3 * extent < rows);
 #pragma unroll
-    for (int box = 4; box < MOST; ++box) boxes += box * extent < rows;
+    for (int box = 4; box < ALL; ++box) boxes += box * extent < rows;
     return boxes;
   }
 
-  // As many as most tiles have are loaded without a loop: while a stage's data is what all wait for, so is what this thread does from
-  // its release to its next loads.
-  __device__ __forceinline__ bool usual() const { return count == MOST; }
-  __device__ __forceinline__ void load_usual(unsigned shared, const TensorMap* map,
-                                             unsigned barrier, int k, int slice,
-                                             unsigned ctas) const {
+  // Most tiles have ALL boxes, which load_all() loads without a loop: the time from a stage's
+  // release to its next loads is on the critical path.
+  __device__ __forceinline__ bool has_all() const { return count == ALL; }
+  __device__ __forceinline__ void load_all(unsigned shared, const TensorMap* map, unsigned barrier,
+                                           int k, int slice, unsigned ctas) const {
 #pragma unroll
-    for (int box = 0; box < MOST; ++box) load_box(shared, map, barrier, box, k, slice, ctas);
+    for (int box = 0; box < ALL; ++box) load_box(shared, map, barrier, box, k, slice, ctas);
   }
   __device__ __forceinline__ void load(unsigned shared, const TensorMap* map, unsigned barrier,
                                        int k, int slice, unsigned ctas) const {
 #pragma unroll 1
     for (int box = 0; box < count; ++box) load_box(shared, map, barrier, box, k, slice, ctas);
   }
+  // `shared`: the tile's address. `ctas`: the multicast mask.
   __device__ __forceinline__ void load_box(unsigned shared, const TensorMap* map, unsigned barrier,
                                            int box, int k, int slice, unsigned ctas) const {
     const int along = mn + box * extent, x = K_MAJOR ? k : along,
               y = K_MAJOR ? along : k + slice * SLICE;
     shared += (K_MAJOR ? start(slice) * 128 : slice * SLICE * ROW_BYTES) + box * extent * 128;
     if constexpr (SHARED_BY == 1)
-      ptx::load_box<EVICT_FIRST>(shared, map, barrier, x, y, batch);
+      ptx::tma_load<EVICT_FIRST>(shared, map, barrier, x, y, batch);
     else
-      ptx::load_box<EVICT_FIRST>(shared, map, barrier, x, y, batch,
+      ptx::tma_load<EVICT_FIRST>(shared, map, barrier, x, y, batch,
                                  static_cast<unsigned short>(ctas));
   }
 };

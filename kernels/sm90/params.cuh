@@ -1,26 +1,33 @@
-// What an sm90 kernel is launched with.
+// The parameter of an sm90 kernel.
 #pragma once
+#include "common/field.cuh"
 #include "common/groups.cuh"
 #include "common/tma.cuh"
 
-// Mirrored field by field in the Rust core. Tensor maps have three dimensions, the fastest first, the batch last;
-// where k is 0, they still need a valid address.
+// Mirrored field by field in the Rust core (src/kernel/launch.rs). Tensor maps have three
+// dimensions: contiguous first, batch last. They hold valid addresses even where k is 0.
 struct alignas(64) Sm90Params {
   TensorMap a, b, out;
-  void* out_pointer;         // used where out_by_tma is 0, and if OUT_TRANSPOSED
-  long long out_stride[3];   // in elements: along batch, rows, columns
-  int m, n, k, batch;        // if GROUPED, the batch is the groups, and m all rows
-  int a_batched, b_batched;  // 0: all batches read the same matrix, and the tensor map has one
-  int out_by_tma;  // 0: the copy engine cannot address the output: strides, or rows, of no multiple of 16 bytes
-  int band;  // clusters along M that are walked before the next one along N
-  int a_box,
-      b_box;  // rows of a box of a K-major operand; all of its slice if A_ALIGN is not 16, or slices are unequal
+  void* out_pointer;              // used if OUT_TRANSPOSED, or if out_by_tma is 0
+  long long out_stride[3];        // along batch, rows, columns; in elements
+  int m, n, k, batch;             // if GROUPED: m is the rows of all groups, batch their number
+  int a_batched, b_batched;       // 0: all batches read one matrix, and the tensor map has one
+  int out_by_tma;                 // 0: strides or rows are not multiples of 16 bytes
+  int band;                       // height of a band, in clusters (sm90/tile_order.cuh)
+  int a_box, b_box;               // rows of a box of a K-major operand (sm90/boxes.cuh)
   GroupOffsets offsets;           // if GROUPED
-  const void* a_pointer;          // if A_ALIGN is not 16, in place of `a`
-  long long a_stride[2];          // in elements: along batch, rows
-  unsigned long long* workspace;  // if OVER_GRID: where the CTAs of a tile meet (sm90/parts.cuh)
-  int parts;                      // of K
-  TensorMap
-      b_shorter;  // where the CTAs that share a K-major tile of B load unequal slices: of the shorter ones
+  const void* a_pointer;          // if A_ALIGN < 16, in place of `a`
+  long long a_stride[2];          // along batch, rows; in elements
+  unsigned long long* workspace;  // if OVER_GRID (sm90/grid_split.cuh)
+  int splits;                     // of K, if OVER_GRID
+  TensorMap b_shorter;            // of the shorter slices of B, where slices are unequal
 };
 static_assert(sizeof(Sm90Params) == 640);
+RUTLASS_FIELD(Sm90Params, out_pointer, 384);
+RUTLASS_FIELD(Sm90Params, m, 416);
+RUTLASS_FIELD(Sm90Params, a_batched, 432);
+RUTLASS_FIELD(Sm90Params, a_box, 448);
+RUTLASS_FIELD(Sm90Params, offsets, 456);
+RUTLASS_FIELD(Sm90Params, a_pointer, 472);
+RUTLASS_FIELD(Sm90Params, workspace, 496);
+RUTLASS_FIELD(Sm90Params, b_shorter, 512);

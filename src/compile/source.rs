@@ -18,6 +18,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "common/choose.cuh",
     "common/cluster.cuh",
     "common/epilogue.cuh",
+    "common/field.cuh",
     "common/fusion.cuh",
     "common/groups.cuh",
     "common/mbarrier.cuh",
@@ -38,9 +39,19 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "sm80.cuh",
     "sm90.cuh",
     "sm90/boxes.cuh",
+    "sm90/cluster_split.cuh",
+    "sm90/config.cuh",
+    "sm90/consumer.cuh",
+    "sm90/grid_split.cuh",
     "sm90/params.cuh",
-    "sm90/parts.cuh",
+    "sm90/pipeline.cuh",
+    "sm90/producer.cuh",
+    "sm90/registers.cuh",
+    "sm90/shared_memory.cuh",
     "sm90/store.cuh",
+    "sm90/store_rows.cuh",
+    "sm90/store_transposed.cuh",
+    "sm90/tile_order.cuh",
 ];
 
 /// The program that copies operands with elements of this many bytes.

@@ -47,8 +47,8 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool) -> Str
             let (place, element) = (input_places[*input as usize], tensor.dtype.short_name());
             let [along_m, along_n] = program_steps(tensor, transposed);
             // One element serves all columns of the row.
-            let pack = if along_n == Step::Repeats { "1, 1" } else { "WIDTH, RUN" };
-            let _ = writeln!(operands, "    Pack<{element}, {pack}> input{input};");
+            let width = if along_n == Step::Repeats { "1, 1" } else { "WIDTH, RUN" };
+            let _ = writeln!(operands, "    RowElements<{element}, {width}> input{input};");
             let (along_m_name, along_n) = (step_name(along_m), step_name(along_n));
             let load = format!(
                 "    load_operand<{along_m_name}, {along_n}>(operands.input{input}, \

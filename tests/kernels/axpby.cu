@@ -1,4 +1,4 @@
-// out = alpha * a + beta * b over strided matrices: the example of a kernel of one's own (tests/own_kernel.py).
+// out = alpha * a + beta * b over strided matrices: the user's kernel of tests/own_kernel.py.
 extern "C" __global__ void axpby(const float* a, const float* b, float* out, int rows, int columns,
                                  long long a_row, long long a_column, long long b_row,
                                  long long b_column, long long out_row, long long out_column,

@@ -1,4 +1,4 @@
-// Counts what a process asks of the C library's heap: preloaded, it stands in front of malloc, calloc and realloc.
+// Counts heap allocations of a process: preloaded, it wraps malloc, calloc and realloc.
 #include <stddef.h>
 
 extern void* __libc_malloc(size_t);

@@ -1,7 +1,8 @@
-// Counts the instructions that a program executes between two breakpoints (`int3`), by stepping through it with ptrace(2):
-// exact, the same on every run of the same code, and in need of no hardware counter and no profiler.
+// Counts the instructions that a program executes between two breakpoints (`int3`), by
+// single-stepping it with ptrace(2). The count is exact and reproducible, and needs neither
+// hardware counters nor a profiler.
 //
-//   count PROGRAM ARGUMENTS...    prints the count for each pair of breakpoints, one a line
+//   count PROGRAM ARGUMENTS...    prints the count of each pair of breakpoints, one per line
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

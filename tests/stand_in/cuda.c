@@ -1,8 +1,9 @@
-// A stand-in for libcuda.so.1 that the tests build: it has the driver calls that Rutlass makes, records launches, fails on
-// demand, and has no GPU. Beside it, a tensor whose memory is said to be on a CUDA device, read through a DLPack exchange
-// table (DLPack 1.3), so that the whole path from `run()` to the launch call can be walked on any machine.
+// A stand-in for libcuda.so.1, built by the tests. It implements the driver calls that Rutlass
+// makes, records launches, fails on demand, and needs no GPU. It also provides tensors that claim
+// to be on a CUDA device, through a DLPack exchange table (DLPack 1.3), so that the path from
+// `run()` to the launch runs on any machine.
 //
-// The declarations follow the CUDA driver API's and DLPack's documentation; only what is used is here.
+// The declarations follow the documentation of the CUDA driver API and of DLPack, as far as needed.
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -25,9 +26,9 @@ enum {
 #define DEVICES 2
 #define PARAMETER_BYTES 4096
 
-// ---- what the tests look at and set ----
+// ---- state that tests read and set ----
 
-// A tensor map as the stand-in encodes it: the numbers themselves, 128 bytes.
+// A tensor map as the stand-in encodes it: the plain arguments, 128 bytes.
 typedef struct {
   int32_t type, swizzle;
   uint64_t address, extents[3], strides[2];
@@ -35,7 +36,7 @@ typedef struct {
   int32_t promotion;
   unsigned char padding[56];
 } TensorMap;
-_Static_assert(sizeof(TensorMap) == 128, "as the real one");
+_Static_assert(sizeof(TensorMap) == 128, "CUtensorMap");
 
 typedef struct {
   unsigned grid[3], block[3], shared_bytes, cluster[3], overlapping;
@@ -61,16 +62,16 @@ uint64_t stand_in_libraries(void) { return libraries_loaded; }
 uint64_t stand_in_last_stream(void) { return last.stream; }
 uint64_t stand_in_last_context(void) { return last.context; }
 uint64_t stand_in_allocations(void) { return allocations; }
-// Graphs, executable ones among them, that were made and not destroyed; and launches of graphs.
+// Graphs and executable graphs that exist; and launches of graphs.
 uint64_t stand_in_open_graphs(void) { return graphs_open; }
 uint64_t stand_in_graph_launches(void) { return graph_launches; }
-// Calls that the real driver would make somebody pay for: it loses a capture, or a graph that two threads use at a time.
+// Calls that would invalidate a capture, or use a graph from two threads at once.
 uint64_t stand_in_misused(void) { return misused; }
 void stand_in_set_driver_version(unsigned version) { driver_version = version; }
 uint64_t stand_in_last_allocation(void) { return last_allocation; }
-// From now on (1), or no longer (0), a stream is being captured, while which some calls are refused.
+// Whether a stream is being captured. During a capture, some calls are prohibited.
 void stand_in_capture(int on) { capturing = on; }
-// From now on (1), or no longer (0), launches are refused on streams of another context than the current one.
+// Whether a launch fails if its stream belongs to another context than the current one.
 void stand_in_launch_in_current_context_alone(int on) { strict = on; }
 void stand_in_forget_allocations(void) { allocations = 0; }
 void stand_in_expect(unsigned bytes) { parameter_bytes = bytes; }
@@ -80,19 +81,20 @@ unsigned stand_in_last_grid(void) { return last.grid[0]; }
 unsigned stand_in_last_block(void) { return last.block[0]; }
 unsigned stand_in_last_shared_bytes(void) { return last.shared_bytes; }
 const unsigned char* stand_in_last_parameters(void) { return last.parameters; }
-// The second parameter, of kernels that declare one, which is then of this size.
+// The second kernel parameter; its size is set with stand_in_expect_more.
 const unsigned char* stand_in_last_more(void) { return last.more; }
-// Launches have that many parameters of up to 8 bytes from now on, each recorded in a word of its own; 0: one block, as before.
+// Sets the number of kernel parameters of up to 8 bytes, each recorded in a word; 0: one parameter
+// block.
 void stand_in_expect_words(unsigned words) { parameter_words = words; }
 const unsigned* stand_in_last_extents(int of) {
   return of == 0 ? last.grid : of == 1 ? last.block : last.cluster;
 }
 void stand_in_expect_more(unsigned bytes) { more_bytes = bytes; }
 void stand_in_set_capability(unsigned cc) { capability = cc; }
-// Launches take this long from now on, as they do when the stream's queue is full.
+// Makes each launch take this long, as when the stream's queue is full.
 void stand_in_block(int milliseconds) { blocking_milliseconds = milliseconds; }
 
-// The next calls of this name, or of one of several with spaces between them, fail with this code; an empty one ends that.
+// Calls of these names, separated by spaces, fail with this code; an empty string ends that.
 void stand_in_fail(const char* call, int code) {
   snprintf(failing_call, sizeof failing_call, "%s", call);
   failing_code = code;
@@ -123,7 +125,7 @@ CUresult cuInit(unsigned flags) {
   CALLED();
   return flags == 0 ? SUCCESS : INVALID_VALUE;
 }
-// NVRTC asks the driver for private functions, and does without where it has none.
+// NVRTC queries private functions of the driver and does without them.
 CUresult cuGetExportTable(const void** functions, const void* id) {
   (void)id;
   *functions = 0;
@@ -208,7 +210,7 @@ CUresult cuKernelSetAttribute(int attribute, int value, uint64_t kernel, int dev
   return SUCCESS;
 }
 static uint64_t current_context(void) { return depth > 0 ? stack[depth - 1] : 0; }
-// A function is its kernel, with the context in front.
+// A function handle is the kernel handle with the context in the upper half.
 CUresult cuKernelGetFunction(uint64_t* function, uint64_t kernel) {
   CALLED();
   if (current_context() == 0) return INVALID_CONTEXT;
@@ -228,7 +230,7 @@ CUresult cuTensorMapEncodeTiled(TensorMap* map, int type, unsigned rank, uint64_
                                 int swizzle, int promotion, int fill) {
   CALLED();
   (void)interleave, (void)fill;
-  // What the real one refuses.
+  // The errors of the real driver.
   if (depth == 0) return INVALID_CONTEXT;
   if (rank != 3 || address % 16 != 0) return INVALID_VALUE;
   for (unsigned at = 0; at < 3; ++at)
@@ -286,7 +288,7 @@ typedef struct {
 } LaunchConfig;
 // ---- graphs of one launch ----
 
-// A graph, its node and what is executable of it.
+// A graph, its node, or its executable graph.
 typedef struct {
   Launch launch;
   int nodes;
@@ -308,7 +310,7 @@ CUresult cuThreadExchangeStreamCaptureMode(int* mode) {
   *mode = before;
   return SUCCESS;
 }
-// What a capture prohibits to a thread that has not said that it knows what it does.
+// Whether a capture prohibits the call: unless the thread's capture mode is relaxed.
 static int prohibited(void) {
   const int is = capturing && capture_mode != 2;
   misused += (uint64_t)is;
@@ -399,7 +401,7 @@ static void block(void) {
     nanosleep(&pause, 0);
   }
 }
-// As the real one does: a stream has its context, a default stream is the current one's.
+// A stream belongs to a context; the default stream belongs to the current one.
 static uint64_t context_of(uint64_t stream) {
   return stream >= 0x5000 && stream < 0x7000 ? CONTEXT[stream >= 0x6000] : current_context();
 }
@@ -485,7 +487,7 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
   return SUCCESS;
 }
 
-// ---- a tensor on a device that is not there ----
+// ---- tensors on a device that does not exist ----
 
 typedef struct { int32_t device_type, device_id; } Device;
 typedef struct {
@@ -500,7 +502,7 @@ typedef struct {
   uint64_t byte_offset;
 } Tensor;
 
-// The tests' tensor objects and what they describe, by the object's address.
+// Tensors by the address of the test's Python object.
 #define TENSORS 64
 static struct {
   void* object;
@@ -554,7 +556,7 @@ static const struct {
 } table = {1, 3, 0, 0, 0, 0, view, stream};
 const void* stand_in_exchange_table(void) { return &table; }
 
-// ---- marks for whoever counts instructions between them ----
+// ---- breakpoints for count.c ----
 
 void stand_in_begin(void) { __asm__ volatile("int3"); }
 void stand_in_end(void) { __asm__ volatile("int3"); }

@@ -1,5 +1,5 @@
-// An NVRTC that is the real one but for what it is given to compile: in the functor of an epilogue stands a type that nobody has
-// declared. Linked to the real library, in which all other functions are found.
+// A wrapper of NVRTC that breaks epilogues: it inserts an undeclared type into the functor before
+// it passes the program on. All other functions come from the real library, to which it is linked.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,9 +1,11 @@
-// The CTAs of a tile whose K is cut over the grid, as threads of a CPU: what kernels/sm90/parts.cuh agrees on through memory.
+// Split-K over the grid on the CPU: runs kernels/sm90/grid_split.cuh with threads as warps.
 //
-// A warp is a thread, which is its first lane, with that lane's share of the sums and of what is cleared for them. A CTA has two warps that
-// multiply, and one that prepares. So many CTAs run at once; the others start when those end, in a random order. Prints nothing, and returns 0, if each
-// slice of a tile was stored once by each warp, with the sum in the order of the parts, whatever the memory held before, and if tiles met
-// both ways.
+// A warp is one thread: its first lane, with that lane's accumulators and vectors of partial sums.
+// A CTA has two warps that multiply and one that prepares the workspace. A limited number of CTAs
+// run concurrently; the others start in random order as those end.
+//
+// Prints nothing and returns 0 if each warp stored each share of each tile once, summed in the
+// order of the splits, whatever the workspace held before; and if both ways of reduction occurred.
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -24,7 +26,7 @@ struct Index { unsigned x; };
 static thread_local Index threadIdx;
 struct Sm90Params {
   unsigned long long* workspace;
-  int parts;
+  int splits;
 };
 
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
@@ -34,7 +36,7 @@ inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits);
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 using std::min;
 
-// A CTA's numbered barriers.
+// A CTA's named barriers.
 struct Barriers {
   std::mutex mutex;
   std::condition_variable changed;
@@ -51,25 +53,25 @@ struct Barriers {
   }
 };
 static thread_local Barriers* barriers;
-static std::atomic<long> together, apart;
+static std::atomic<long> polled, last_reduced;  // warps that reduced, by the way of reduction
 
 namespace ptx {
-inline void wait_for_grids_before() {}
-template <int THREADS> void numbered_barrier_sync(int number) {
+inline void wait_for_prior_grids() {}
+template <int THREADS> void named_barrier_sync(int number) {
   barriers->arrive(number, THREADS / 32, true);
 }
-template <int THREADS> void numbered_barrier_arrive(int number) {
+template <int THREADS> void named_barrier_arrive(int number) {
   barriers->arrive(number, THREADS / 32, false);
 }
 inline unsigned long long load_acquire(const unsigned long long* word) {
   std::this_thread::yield();
   return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
-inline unsigned long long or_acquire_release(unsigned long long* word, unsigned long long bits) {
+inline unsigned long long atomic_or_acq_rel(unsigned long long* word, unsigned long long bits) {
   return __atomic_fetch_or(word, bits, __ATOMIC_ACQ_REL);
 }
-inline unsigned long long replace_acquire(unsigned long long* word, unsigned long long expected,
-                                          unsigned long long value) {
+inline unsigned long long atomic_cas_acquire(unsigned long long* word, unsigned long long expected,
+                                             unsigned long long value) {
   __atomic_compare_exchange_n(word, &expected, value, false, __ATOMIC_ACQUIRE, __ATOMIC_ACQUIRE);
   return expected;
 }
@@ -92,7 +94,7 @@ inline float4 load_relaxed(const float4* from) {
 }
 }  // namespace ptx
 
-// A thread's registers.
+// A thread's registers: accumulators and totals.
 static thread_local float sums[2 * 16], totals[2 * 4];
 namespace ptx {
 template <int FIRST, int END> void write_totals(const float* values) {
@@ -100,36 +102,40 @@ template <int FIRST, int END> void write_totals(const float* values) {
 }
 }  // namespace ptx
 
-#include "sm90/parts.cuh"
-
 struct Results {
   template <int BLOCK, int FIRST, int COUNT> static void read(float* values) {
     std::copy(sums + BLOCK * 16 + FIRST, sums + BLOCK * 16 + FIRST + COUNT, values);
   }
 };
-struct Gemm {
-  using Sums = Results;
-  static constexpr int M_BLOCKS = 2, PIECES = 4, OWN_PIECES = 1, OWNERS = 4, OWN_SUMS = 8,
-                       CONSUMER_THREADS = 64, PARTS_AT_ONCE = 8;
+struct Config {
+  static constexpr int M_BLOCKS = 2, TILE_VECTORS = 4, SHARE_VECTORS = 1, SHARES = 4,
+                       CONSUMER_THREADS = 64;
 };
-using Parts = Sm90Parts<Gemm>;
+template <class> struct Sm90Registers {
+  using Sums = Results;
+  static constexpr int SHARE_SUMS = 8, SPLITS_AT_ONCE = 8;
+};
 
-// Of numbers so far apart, sums depend on the order. Another launch has others.
-static float number(unsigned launch, unsigned part, unsigned warp, int block, int i) {
-  // Not numbers, too: an infinity, and the NaN that stands for a sum that is missing.
+#include "sm90/grid_split.cuh"
+using GridSplit = Sm90GridSplit<Config>;
+
+// Partial sums of such different magnitudes that the total depends on the order. They differ
+// between launches.
+static float number(unsigned launch, unsigned split, unsigned warp, int block, int i) {
+  // Also infinities, and the NaN that marks a partial sum as missing.
   if ((launch + warp * 7 + i) % 16 == 3)
-    return part % 2 == 0 ? INFINITY : std::bit_cast<float>(0xffffffffu);
+    return split % 2 == 0 ? INFINITY : std::bit_cast<float>(0xffffffffu);
   const float sizes[] = {1e8f, 1, -1e8f, 3e-3f, 7e4f};
-  return sizes[(part * 7 + i) % 5] *
-         (1 + part + 10 * warp + 100 * block + i + launch % 1000 * 0.001f);
+  return sizes[(split * 7 + i) % 5] *
+         (1 + split + 10 * warp + 100 * block + i + launch % 1000 * 0.001f);
 }
 
 static bool launch(std::mt19937& random, std::vector<unsigned long long>& memory, unsigned tiles,
-                   int parts, unsigned at_once) {
-  Sm90Params params{memory.data(), parts};
-  std::vector<std::atomic<int>> stored(tiles * Gemm::OWNERS * 2);
+                   int splits, unsigned at_once) {
+  Sm90Params params{memory.data(), splits};
+  std::vector<std::atomic<int>> stored(tiles * Config::SHARES * 2);
   std::atomic<int> wrong(0);
-  std::vector<unsigned> order(tiles * parts);
+  std::vector<unsigned> order(tiles * splits);
   for (unsigned i = 0; i < order.size(); ++i) order[i] = i;
   std::shuffle(order.begin(), order.end(), random);
   std::atomic<unsigned> next(0);
@@ -137,7 +143,7 @@ static bool launch(std::mt19937& random, std::vector<unsigned long long>& memory
   auto slot = [&](unsigned number_of_slot) {
     std::mt19937 own(seed + number_of_slot);
     for (unsigned index; (index = next++) < order.size();) {
-      const unsigned tile = order[index] % tiles, part = order[index] / tiles;
+      const unsigned tile = order[index] % tiles, split = order[index] / tiles;
       Barriers of_cta;
       alignas(8) unsigned char shared[8];
       const unsigned pause = own() % 40;
@@ -145,20 +151,20 @@ static bool launch(std::mt19937& random, std::vector<unsigned long long>& memory
         threadIdx.x = warp * 32;
         barriers = &of_cta;
         for (unsigned i = 0; i < pause * (warp + 1); ++i) std::this_thread::yield();
-        for (int block = 0; block < Gemm::M_BLOCKS; ++block)
-          for (int i = 0; i < 16; ++i) sums[block * 16 + i] = number(seed, part, warp, block, i);
-        Parts work(params, tiles, tile, part);
-        unsigned slices = work.publish(shared);
-        (*work.word & Parts::APART ? apart : together) += slices != 0;
-        for (; slices != 0; slices &= slices - 1) {
-          const int slice = __builtin_ctz(slices);
-          work.add_up(slice);
-          ++stored[(tile * Gemm::OWNERS + slice) * 2 + warp];
-          for (int block = 0; block < Gemm::M_BLOCKS; ++block)
+        for (int block = 0; block < Config::M_BLOCKS; ++block)
+          for (int i = 0; i < 16; ++i) sums[block * 16 + i] = number(seed, split, warp, block, i);
+        GridSplit work(params, tiles, tile, split);
+        unsigned shares = work.publish(shared);
+        (*work.word & GridSplit::LAST_REDUCES ? last_reduced : polled) += shares != 0;
+        for (; shares != 0; shares &= shares - 1) {
+          const int share = __builtin_ctz(shares);
+          work.add_up(share);
+          ++stored[(tile * Config::SHARES + share) * 2 + warp];
+          for (int block = 0; block < Config::M_BLOCKS; ++block)
             for (int e = 0; e < 4; ++e) {
               volatile float expected = 0;
-              for (int p = 0; p < parts; ++p)
-                expected = expected + number(seed, p, warp, block, slice * 4 + e);
+              for (int s = 0; s < splits; ++s)
+                expected = expected + number(seed, s, warp, block, share * 4 + e);
               const float total = totals[block * 4 + e];
               wrong += !(total == expected || (total != total && expected != expected));
             }
@@ -168,7 +174,7 @@ static bool launch(std::mt19937& random, std::vector<unsigned long long>& memory
         threadIdx.x = 96;
         barriers = &of_cta;
         for (unsigned i = own() % 30; i > 0; --i) std::this_thread::yield();
-        Parts(params, tiles, tile, part).prepare(shared);
+        GridSplit(params, tiles, tile, split).prepare(shared);
       });
       first.join();
       second.join();
@@ -180,7 +186,7 @@ static bool launch(std::mt19937& random, std::vector<unsigned long long>& memory
   for (auto& thread : slots) thread.join();
   for (auto& count : stored) wrong += count != 1;
   if (wrong)
-    std::printf("%u tiles, %d parts, %u at once: %d wrong\n", tiles, parts, at_once, int(wrong));
+    std::printf("%u tiles, %d splits, %u at once: %d wrong\n", tiles, splits, at_once, int(wrong));
   return wrong == 0;
 }
 
@@ -188,21 +194,23 @@ int main(int, char** arguments) {
   std::mt19937 random(1);
   std::vector<unsigned long long> memory(1 << 16);
   for (int round = std::atoi(arguments[1]); round > 0; --round) {
-    // What was there: anything; a word that seems to be in use; or what the last launch left, which may have had other parts and other tiles.
+    // The workspace before the launch: random (0), words that look in use (1), or what the previous
+    // launch left, which may have had other numbers of splits and tiles.
     const unsigned tiles = 1 + random() % 3;
-    const int parts = 1 + random() % 16, kind = random() % 4;
+    const int splits = 1 + random() % 16, kind = random() % 4;
     if (kind == 0)
       for (auto& word : memory) word = random() * 0x100000001ull;
     if (kind == 1)
       for (unsigned tile = 0; tile < tiles; ++tile) {
-        unsigned long long* const word = memory.data() + tile * Parts::WORD_STRIDE;
-        word[0] = Parts::MARK | 1ull * parts << Parts::PARTS_AT |
-                  (random() & ((1ull << parts) - 1)) * 0x10001;
+        unsigned long long* const word = memory.data() + tile * GridSplit::WORD_STRIDE;
+        word[0] = GridSplit::MARK | 1ull * splits << GridSplit::SPLITS_AT |
+                  (random() & ((1ull << splits) - 1)) * 0x10001;
         word[1] = 0;
       }
-    if (!launch(random, memory, tiles, parts, 1 + random() % (2 * parts))) return 1;
+    if (!launch(random, memory, tiles, splits, 1 + random() % (2 * splits))) return 1;
   }
-  if (together == 0 || apart == 0)
-    std::printf("tiles met one way only: %ld together, %ld apart\n", long(together), long(apart));
-  return together == 0 || apart == 0;
+  if (polled == 0 || last_reduced == 0)
+    std::printf("one way of reduction never occurred: %ld polled, %ld by the last CTA\n",
+                long(polled), long(last_reduced));
+  return polled == 0 || last_reduced == 0;
 }

@@ -1,0 +1,74 @@
+// Split-K in a cluster: SPLIT CTAs of the cluster share a tile, each with one split of K. They
+// exchange partial sums through distributed shared memory. Each reducer CTA adds up the splits of
+// one share of the columns, in the order of K, and stores it.
+#pragma once
+#include "common/choose.cuh"
+#include "common/cluster.cuh"
+#include "common/mbarrier.cuh"
+#include "common/ptx.cuh"
+#include "common/wgmma.cuh"
+#include "sm90/config.cuh"
+#include "sm90/registers.cuh"
+
+template <class Config> struct Sm90ClusterSplit {
+  using Sums = typename Sm90Registers<Config>::Sums;
+  static constexpr int SHARE_SUMS = Sm90Registers<Config>::SHARE_SUMS;
+
+  // By one thread, before the CTAs of the cluster synchronize. `arrived` completes when the partial
+  // sums of all splits have arrived at this CTA, if it is a reducer.
+  static __device__ __forceinline__ void init(unsigned arrived, unsigned split) {
+    ptx::barrier_init(arrived, 1);
+    ptx::barrier_arrive_expect_tx(arrived,
+                                  split < Config::SHARES ? Config::SPLIT * Config::SHARE_BYTES : 0);
+  }
+
+  // By the consumers: sends partial sums to the reducer CTAs, then adds up this CTA's share, which
+  // is in the totals afterwards. The stages are reused as the receive buffer.
+  static __device__ __forceinline__ void add_up(unsigned split, unsigned rank,
+                                                unsigned char* shared_memory, unsigned arrived) {
+    constexpr int VECTORS = SHARE_SUMS / 4;
+    const float4* const received = reinterpret_cast<const float4*>(shared_memory) + threadIdx.x;
+    const unsigned place = ptx::shared_address(received) + split * Config::SHARE_BYTES,
+                   peer = rank % Config::TILES_PER_CLUSTER;
+    ptx::cluster_sync_relaxed();  // all CTAs have read their last stage
+
+    // Send. Each CTA starts with a different reducer.
+#pragma unroll 1
+    for (int turn = 1; turn <= Config::SPLIT; ++turn) {
+      const int reducer = (split + turn) % Config::SPLIT;
+      const unsigned cta = peer + reducer * Config::TILES_PER_CLUSTER;
+      const unsigned target = ptx::map_shared(place, cta), barrier = ptx::map_shared(arrived, cta);
+      if (reducer >= Config::SHARES) continue;
+      choose<0, Config::SHARES>(reducer, [&](auto share) {
+        constexpr int COUNT = Config::SHARE_VECTORS * 4, FIRST = share.value * COUNT;
+        f32 sums[SHARE_SUMS];
+        Sums::template read<0, FIRST, COUNT>(sums);
+        if constexpr (Config::M_BLOCKS > 1) Sums::template read<1, FIRST, COUNT>(sums + COUNT);
+#pragma unroll
+        for (int i = 0; i < VECTORS; ++i) {
+          const f32* const v = sums + i * 4;
+          ptx::store_async(target + i * (Config::CONSUMER_THREADS * 16), {v[0], v[1], v[2], v[3]},
+                           barrier);
+        }
+      });
+    }
+    ptx::barrier_wait_cluster(arrived, 0);
+    if (split >= Config::SHARES) return;
+
+    // Add up.
+    f32 totals[SHARE_SUMS];
+#pragma unroll
+    for (int i = 0; i < VECTORS; ++i) {
+      f32* const total = totals + i * 4;
+#pragma unroll
+      for (int s = 0; s < Config::SPLIT; ++s) {
+        const float4 v = received[s * (Config::SHARE_BYTES / 16) + i * Config::CONSUMER_THREADS];
+        total[0] = s == 0 ? v.x : total[0] + v.x;
+        total[1] = s == 0 ? v.y : total[1] + v.y;
+        total[2] = s == 0 ? v.z : total[2] + v.z;
+        total[3] = s == 0 ? v.w : total[3] + v.w;
+      }
+    }
+    ptx::write_totals<0, SHARE_SUMS>(totals);
+  }
+};

@@ -1,0 +1,93 @@
+// The configuration of an sm90 kernel: its template parameters, by name, and what follows from them
+// for tiles, clusters and splits. Other headers take it as their one template parameter `Config`.
+#pragma once
+#include "common/epilogue.cuh"
+#include "common/types.cuh"
+#include "common/wgmma.cuh"
+
+// COOPERATIVE: the consumer warpgroups share a tile. PING_PONG: each has a tile of its own.
+enum class Schedule { COOPERATIVE, PING_PONG };
+
+// Columns of a tile that each reducer CTA stores, if SPLIT CTAs share the tile: the smallest
+// multiple of 8 that divides the tile and needs at most SPLIT reducers.
+__host__ __device__ constexpr int reducer_columns(int tile_n, int split) {
+  int columns = 8;
+  while (columns * split < tile_n || tile_n % columns != 0) columns += 8;
+  return columns;
+}
+
+// The parameters are those of Sm90Gemm.
+template <class A_, class B_, class Accumulator_, class Out_, bool A_K_MAJOR_, bool B_K_MAJOR_,
+          int TILE_M_, int TILE_N_, int B_ROW_BYTES_, int STAGES_, int CONSUMERS_,
+          Schedule SCHEDULE_, int CLUSTER_M_, int CLUSTER_N_, int SPLIT_, bool OVER_GRID_,
+          bool OUT_TRANSPOSED_, bool GROUPED_, int A_ALIGN_, class Epilogue_>
+struct Sm90Config {
+  // ---- template parameters, by name ----
+
+  using A = A_;
+  using B = B_;
+  using Accumulator = Accumulator_;
+  using Out = Out_;
+  using Epilogue = Epilogue_;
+  static constexpr bool A_K_MAJOR = A_K_MAJOR_, B_K_MAJOR = B_K_MAJOR_;
+  static constexpr int TILE_M = TILE_M_, TILE_N = TILE_N_, STAGES = STAGES_;
+  static constexpr int B_ROW_BYTES = B_ROW_BYTES_;  // of a box of B: 64 is possible if not K-major
+  static constexpr int CONSUMERS = CONSUMERS_;      // warpgroups
+  static constexpr int CLUSTER_M = CLUSTER_M_, CLUSTER_N = CLUSTER_N_;  // tiles of a cluster
+  static constexpr int SPLIT = SPLIT_;  // CTAs that share a tile; if OVER_GRID, its reducer CTAs
+  static constexpr bool OVER_GRID = OVER_GRID_, OUT_TRANSPOSED = OUT_TRANSPOSED_,
+                        GROUPED = GROUPED_;
+  static constexpr int A_ALIGN = A_ALIGN_;  // bytes: 16, or 8 or 4 for an A that TMA cannot address
+
+  // ---- threads and tiles ----
+
+  static constexpr bool PING_PONG = SCHEDULE_ == Schedule::PING_PONG;
+  static constexpr int WARPGROUP = 128;
+  static constexpr int CONSUMER_THREADS = CONSUMERS * WARPGROUP;
+  static constexpr int THREADS = CONSUMER_THREADS + WARPGROUP;
+  static constexpr int TILE_K = 128 / sizeof(A);  // one 128-byte row of the swizzle
+  static constexpr int CONSUMERS_PER_TILE = PING_PONG ? 1 : CONSUMERS;
+  static constexpr int M_BLOCKS = TILE_M / CONSUMERS_PER_TILE / 64;  // of 64 rows, per consumer
+  static_assert(TILE_M == CONSUMERS_PER_TILE * M_BLOCKS * 64 && M_BLOCKS <= 2 && TILE_N % 8 == 0 &&
+                TILE_N <= 256);
+  static_assert(!GROUPED || (SPLIT == 1 && !OUT_TRANSPOSED), "groups consist of whole rows");
+
+  // ---- operands ----
+
+  static_assert(is_same<A, B>, "wgmma multiplies operands of one type");
+  // wgmma reads shared memory MN-major for 16-bit elements only. A can come from registers instead,
+  // in any order.
+  static_assert(sizeof(B) == 2 || B_K_MAJOR, "wgmma reads B from shared memory only");
+  static_assert(!B_K_MAJOR || B_ROW_BYTES == 128);
+  static constexpr bool A_FROM_REGISTERS = sizeof(A) == 4 && !A_K_MAJOR;
+  static_assert(!A_FROM_REGISTERS || !PING_PONG, "one consumer cannot hide its register loads");
+  // The producer's threads load A with cp.async. TMA also rounds f32 to tf32; cp.async would not.
+  static constexpr bool A_BY_THREADS = A_ALIGN < 16;
+  static_assert(!A_BY_THREADS || (A_K_MAJOR && sizeof(A) == 2 && CLUSTER_N == 1 && !GROUPED));
+
+  using Multiply = ptx::Wgmma<A, Accumulator, TILE_N, A_K_MAJOR, B_K_MAJOR, B_ROW_BYTES>;
+  using Value = EpilogueValue<Accumulator>;  // what the epilogue computes with
+
+  // ---- clusters and split-K ----
+
+  static constexpr bool IN_CLUSTER = SPLIT > 1 && !OVER_GRID;  // a cluster split
+  static constexpr int TILES_PER_CLUSTER = CLUSTER_M * CLUSTER_N;
+  static constexpr int CLUSTER = TILES_PER_CLUSTER * (IN_CLUSTER ? SPLIT : 1);  // CTAs
+  static_assert(SPLIT == 1 || !PING_PONG, "the consumers share a split tile");
+
+  // A tile's columns are divided into shares. A reducer CTA adds up the partial sums of a share and
+  // stores it. Partial sums travel in the threads' order, in vectors of 16 bytes: a thread's 2 x 2
+  // accumulators of 8 columns.
+  static constexpr int EPILOGUE_N = reducer_columns(TILE_N, SPLIT);  // columns of a share
+  static constexpr int TILE_VECTORS = TILE_N / 8, SHARE_VECTORS = EPILOGUE_N / 8;  // of 64 rows
+  static constexpr int SHARES = TILE_VECTORS / SHARE_VECTORS;
+  // Bytes of one CTA's partial sums of a share.
+  static constexpr int SHARE_BYTES = M_BLOCKS * SHARE_VECTORS * CONSUMER_THREADS * 16;
+
+  // Whether a warpgroup without output rows or columns releases its pipeline stages unread. A tile
+  // starts inside the output, unless its cluster overhangs, or its consumers share it. Not over the
+  // grid: tiles are few and short there, and compute-sanitizer's racecheck misreads the named
+  // barriers of a grid split if warpgroups have passed different numbers of barriers before.
+  static constexpr bool RELEASES_STAGES =
+      (TILES_PER_CLUSTER > 1 || CONSUMERS_PER_TILE > 1) && !OVER_GRID;
+};

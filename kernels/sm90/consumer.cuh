@@ -1,0 +1,123 @@
+// A consumer warpgroup's main loop: multiplies the stages of a tile.
+#pragma once
+#include "common/mbarrier.cuh"
+#include "common/ptx.cuh"
+#include "common/tma.cuh"
+#include "common/wgmma.cuh"
+#include "sm90/config.cuh"
+#include "sm90/pipeline.cuh"
+#include "sm90/registers.cuh"
+#include "sm90/shared_memory.cuh"
+
+template <class Config> struct Sm90Consumer {
+  using Memory = Sm90Memory<Config>;
+  using Registers = Sm90Registers<Config>;
+  using Pipeline = Sm90Pipeline<Config>;
+  using Slot = typename Pipeline::Slot;
+  using Multiply = typename Config::Multiply;
+
+  // Multiplies one tile. Two K blocks are in flight: block i + 1 is issued before block i is
+  // complete; then the stage of block i is released.
+  static __device__ __forceinline__ void multiply(Slot& slot, int blocks, unsigned rank,
+                                                  int warpgroup, const Pipeline& pipeline) {
+    unsigned previous_stage = 0;
+    if constexpr (Registers::CHAINED) ptx::clear_totals<0, Registers::SUMS>();
+    if constexpr (Config::A_FROM_REGISTERS)
+      previous_stage = multiply_from_registers(slot, blocks, rank, warpgroup, pipeline);
+    else
+#pragma unroll 1
+      for (int block = 0; block < blocks; ++block) {
+        const unsigned stage = pipeline.stage(slot);
+        // This warpgroup's rows of A; all columns of B, whose MN-major boxes have 64 rows each.
+        const auto a = ptx::matrix_descriptor(
+            stage + (Config::PING_PONG ? 0 : warpgroup) * (Config::M_BLOCKS * Memory::BLOCK_BYTES),
+            Memory::BLOCK_BYTES);
+        const auto b = ptx::matrix_descriptor<Config::B_ROW_BYTES>(stage + Memory::A_BYTES,
+                                                                   64 * Config::B_ROW_BYTES);
+        // Wait until the stage's bytes have arrived.
+        ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
+        // cp.async writes through the generic proxy; wgmma reads through the async proxy.
+        if constexpr (Config::A_BY_THREADS) ptx::fence_async_proxy();
+        // The first block of a tile, or of a chain, overwrites the accumulators.
+        const bool adds = Registers::CHAINED ? block % Registers::CHAIN > 0 : block > 0;
+        if constexpr (Registers::CHAINED)
+          if (!adds && block > 0) {
+            ptx::wgmma_wait<0>();
+            ptx::add_to_totals<0, Registers::SUMS>();
+          }
+        ptx::wgmma_fence();
+        Multiply::template issue<0>(a, b, adds);
+        if constexpr (Config::M_BLOCKS > 1)
+          Multiply::template issue<1>(a + Memory::BLOCK_BYTES / 16, b, adds);
+        ptx::wgmma_commit();
+        // The previous block is complete: release its stage.
+        ptx::wgmma_wait<1>();
+        if (block > 0) Pipeline::release(pipeline.empty + 8 * previous_stage, rank);
+        previous_stage = slot.stage;
+        slot.advance();
+      }
+    if constexpr (Config::PING_PONG) Pipeline::pass_turn(warpgroup);
+    ptx::wgmma_wait<0>();
+    if constexpr (Registers::CHAINED) ptx::add_totals<0, Registers::SUMS>();
+    Pipeline::release(pipeline.empty + 8 * previous_stage, rank);
+  }
+
+  // The same with A from registers, except for the last block, whose stage is returned unreleased.
+  // A's fragments of half a block are loaded while the previous half is multiplied.
+  static __device__ __forceinline__ unsigned multiply_from_registers(Slot& slot, int blocks,
+                                                                     unsigned rank, int warpgroup,
+                                                                     const Pipeline& pipeline) {
+    const ptx::WgmmaFragments<Config::M_BLOCKS> tile_a(
+        pipeline.stages + warpgroup * (Config::M_BLOCKS * Memory::BLOCK_BYTES));
+    unsigned fragments[2][Config::M_BLOCKS][8];
+    auto load = [&](int half) {  // 16 k, rows of 128 bytes
+      tile_a.load(fragments[half], slot.stage * Memory::STAGE_BYTES + half * 2048);
+    };
+    ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
+    load(0);
+    unsigned previous_stage = 0;
+#pragma unroll 1
+    for (int block = 0; block < blocks; ++block) {
+      const auto b =
+          ptx::matrix_descriptor(pipeline.stage(slot) + Memory::A_BYTES, Memory::BLOCK_BYTES);
+      // Issues a half, 64 bytes of B's rows, and waits for the previous one, whose registers are
+      // loaded next. (Descriptors count 16 bytes.)
+      auto issue = [&](int half) {
+        ptx::wgmma_fence();
+        Multiply::template issue_half<0>(fragments[half][0], b + half * 4, block + half > 0);
+        if constexpr (Config::M_BLOCKS > 1)
+          Multiply::template issue_half<1>(fragments[half][1], b + half * 4, block + half > 0);
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<1>();
+      };
+      issue(0);
+      if (block > 0) Pipeline::release(pipeline.empty + 8 * previous_stage, rank);
+      load(1);
+      issue(1);
+      previous_stage = slot.stage;
+      slot.advance();
+      if (block + 1 < blocks) {
+        ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
+        load(0);
+      }
+    }
+    return previous_stage;
+  }
+
+  // Takes the place of multiply() for a warpgroup without output rows or columns. Releases the
+  // tile's stages as they fill, because other CTAs and warpgroups wait for that. Power that is not
+  // spent on multiplying lets the chip clock higher.
+  //
+  // The barrier keeps the warpgroup's threads together, as wgmma does elsewhere: a thread delayed
+  // by its last stores could otherwise find the stage refilled and wait for the wrong phase.
+  static __device__ __forceinline__ void release_stages(Slot& slot, int blocks, unsigned rank,
+                                                        int warpgroup, const Pipeline& pipeline) {
+#pragma unroll 1
+    for (int block = 0; block < blocks; ++block, slot.advance()) {
+      ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
+      Pipeline::sync_warpgroup();
+      Pipeline::release(pipeline.empty + 8 * slot.stage, rank);
+    }
+    if constexpr (Config::PING_PONG) Pipeline::pass_turn(warpgroup);
+  }
+};

@@ -1,0 +1,65 @@
+// The register budget of an sm90 kernel: what a consumer thread holds, how many CTAs a
+// multiprocessor runs, and whether the producer gives up registers.
+#pragma once
+#include "common/wgmma.cuh"
+#include "sm90/config.cuh"
+#include "sm90/shared_memory.cuh"
+
+template <class Config> struct Sm90Registers {
+  using Memory = Sm90Memory<Config>;
+  using Accumulator = typename Config::Accumulator;
+  static constexpr int M_BLOCKS = Config::M_BLOCKS;
+  static constexpr bool SPLIT_K = Config::SPLIT > 1;
+
+  // ---- accumulators and totals (common/wgmma.cuh) ----
+
+  static constexpr int SUMS = M_BLOCKS * Config::Multiply::SUMS;
+  static constexpr int SHARE_SUMS = M_BLOCKS * Config::SHARE_VECTORS * 4;  // of a share (split-K)
+  using Sums = ptx::Results<Accumulator, Config::TILE_N / 2, false>;
+  using Totals = ptx::Results<f32, Config::SHARE_VECTORS * 4, true>;
+
+  // Tensor cores truncate each accumulation toward zero. With f32 output of 16-bit operands, where
+  // this would be visible, CHAIN K blocks (1024 elements) form a chain, and chains are added with
+  // rounding. Large tiles have no registers for that.
+  static constexpr bool CHAINED = sizeof(typename Config::A) == 2 && is_same<Accumulator, f32> &&
+                                  sizeof(typename Config::Out) == 4 && SUMS <= 80;
+  static constexpr int CHAIN = 16;
+  static constexpr int CHAIN_TOTALS = CHAINED ? SUMS : 0;
+  static constexpr int TOTALS = CHAINED ? SUMS : SPLIT_K ? SHARE_SUMS : 0;  // to declare
+
+  // ---- the budget ----
+
+  // A from registers: the fragments of half a K block, and of the half that is being multiplied.
+  static constexpr int FRAGMENTS = Config::A_FROM_REGISTERS ? 2 * M_BLOCKS * 8 : 0;
+  // Split-K: a share's sums, and over the grid the splits that are loaded at once. Not live at the
+  // same time as CHAIN_TOTALS.
+  static constexpr int SPLITS_AT_ONCE = 8;
+  static constexpr int REDUCTION =
+      SPLIT_K ? SHARE_SUMS * (Config::OVER_GRID ? 1 + SPLITS_AT_ONCE : 1) : 0;
+  static constexpr int OTHERS = 48;  // addresses, counters, the epilogue
+  static constexpr int PER_THREAD =
+      SUMS + FRAGMENTS + (REDUCTION > CHAIN_TOTALS ? REDUCTION : CHAIN_TOTALS) + OTHERS;
+
+  static constexpr int PER_MULTIPROCESSOR = 65536;
+  static constexpr int CTAS = PER_MULTIPROCESSOR / (Config::THREADS * PER_THREAD);
+  static constexpr int MIN_CTAS = CTAS > 1 ? CTAS : 1;
+  // Where an equal share per thread does not suffice, the producer passes registers to the
+  // consumers.
+  static constexpr bool REDISTRIBUTE = CTAS == 0;
+  static constexpr int PRODUCER = Config::CONSUMERS == 2 ? 40 : 32;
+  static constexpr int CONSUMER = Config::CONSUMERS == 2 ? 232 : 160;
+  static_assert(!REDISTRIBUTE ||
+                (PRODUCER + Config::CONSUMERS * CONSUMER) * 128 <= PER_MULTIPROCESSOR);
+
+  // ---- the epilogue ----
+
+  // The operands of one round of stores are loaded a round ahead where registers allow. They are
+  // held for two row halves in two rounds: 4 times sizeof / 4 registers.
+  using Operands = typename Config::Epilogue::template Operands<2 * Memory::ROUND_OCTETS, 2>;
+  static constexpr bool LOAD_AHEAD = REDISTRIBUTE && SUMS + sizeof(Operands) + 64 <= CONSUMER;
+
+  // Elements that the epilogue computes at once. In ping-pong, the other consumer multiplies
+  // meanwhile: four independent chains of FMAs, one issued per cycle, would keep the tensor cores
+  // from the register file; two chains do not.
+  static constexpr int AT_A_TIME = Config::PING_PONG ? 2 : 2 * Memory::ROUND_OCTETS;
+};

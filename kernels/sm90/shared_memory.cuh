@@ -1,0 +1,93 @@
+// The shared memory of an sm90 kernel:
+//
+//   STAGES stages    a tile of A, then a tile of B; both swizzled
+//   slabs            for each consumer warp, SLABS buffers through which it stores its accumulators
+//   barriers         full[STAGES], empty[STAGES], and for split-K one more word: the mbarrier of a
+//                    cluster split, or a message between the warps of a CTA of a grid split
+#pragma once
+#include "common/epilogue.cuh"
+#include "sm90/config.cuh"
+
+// A row with an odd number of 16-byte pieces, divided by 3 while it is longer than 128 bytes and
+// divisible.
+__host__ __device__ constexpr int odd_box(int row_bytes) {
+  while (row_bytes > 128 && row_bytes % 48 == 0) row_bytes /= 3;
+  return row_bytes;
+}
+
+template <class Config> struct Sm90Memory {
+  static constexpr int MAX_BYTES = 227 * 1024;  // per CTA
+  using A = typename Config::A;
+  using B = typename Config::B;
+  using Out = typename Config::Out;
+  using Value = typename Config::Value;
+  static constexpr int WARPS = Config::CONSUMER_THREADS / 32;  // of consumers
+  static constexpr int EPILOGUE_N = Config::EPILOGUE_N;
+
+  // ---- stages ----
+
+  // Every row is 128 bytes, except for 64-byte rows of B if B_ROW_BYTES says so.
+  //   K-major   rows are 128 bytes of K of one m (n).
+  //   MN-major  boxes of one row's length along M (N) by TILE_K rows, one k each. The last box may
+  //             be partly unused.
+  // Either way 64 m of A take 8192 bytes.
+  static constexpr int BLOCK_BYTES = 8192;
+  static constexpr int A_BYTES = Config::TILE_M * 128;
+  static constexpr int B_BOX = Config::B_ROW_BYTES / sizeof(B);  // columns of an MN-major box
+  static constexpr int B_BYTES =
+      (Config::B_K_MAJOR ? Config::TILE_N : (Config::TILE_N + B_BOX - 1) / B_BOX * B_BOX) * 128;
+  static constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
+
+  // ---- slabs of an output whose rows lie along m ----
+
+  // A warp stores 16 rows of EPILOGUE_N columns as boxes of 16 rows, one TMA store each. Rows of a
+  // slab must spread over the banks: by TMA's swizzle, for rows of a power of two bytes, or because
+  // a row has an odd number of 16-byte pieces.
+  static constexpr int ROW_BYTES = EPILOGUE_N * sizeof(Out);
+  static constexpr int ROW_POWER = (ROW_BYTES & -ROW_BYTES) < 128 ? (ROW_BYTES & -ROW_BYTES) : 128;
+  static constexpr int BOX_BYTES = ROW_POWER < 16 ? ROW_BYTES
+                                   : ROW_POWER >= 64 || ROW_POWER == ROW_BYTES || sizeof(Out) >= 4
+                                       ? ROW_POWER
+                                       : odd_box(ROW_BYTES / (ROW_POWER / 16));
+  // The bits of a row number, of 8, that are XORed into the index of a 16-byte piece.
+  static constexpr int SWIZZLE = BOX_BYTES == ROW_POWER ? BOX_BYTES / 16 - 1 : 0;
+  static constexpr int BOX_N = BOX_BYTES / sizeof(Out), BOXES = ROW_BYTES / BOX_BYTES;
+
+  // The epilogue is a conversion to 16 bits: stmatrix stores accumulators in the order of wgmma.
+  static constexpr bool CONVERT_ONLY =
+      is_same<typename Config::Epilogue, Identity> && sizeof(Out) == 2;
+  // An octet is 8 columns, the unit of wgmma's accumulator fragments. Unless CONVERT_ONLY, a box is
+  // processed in rounds of up to 4 octets.
+  static constexpr int BOX_OCTETS = BOX_N / 8, ROUND_OCTETS = BOX_OCTETS < 4 ? BOX_OCTETS : 4;
+  static constexpr int ROUNDS = CONVERT_ONLY ? 1 : (BOX_OCTETS + 3) / 4;  // of a box
+
+  // ---- slabs of an output whose rows lie along n (OUT_TRANSPOSED) ----
+
+  // BY_LINES: a warpgroup stores 32 output rows of its 64 m (128 bytes) at a time, alternating
+  // between two slabs. Otherwise a warp stores 16 x 16 elements at a time: with an epilogue, for
+  // few rows, and for A from registers, where a lane's two rows are adjacent (fragment_row) and
+  // whole tiles are stored without a slab.
+  static constexpr bool BY_LINES = CONVERT_ONLY && EPILOGUE_N >= 32 && !Config::A_FROM_REGISTERS;
+  static constexpr int LINES = 32, LINE_BYTES = 128;
+  static constexpr int TRANSPOSED_N = 16;
+  static constexpr int TRANSPOSED_PITCH = 16 + 4;  // 4 words of padding: rows in different banks
+  static constexpr int TRANSPOSED_BYTES =
+      EPILOGUE_N >= 32 ? 2 * LINES * LINE_BYTES / 4  // a warp's quarter of two slabs
+                       : TRANSPOSED_N * TRANSPOSED_PITCH * int(sizeof(Value));
+
+  // ---- the whole ----
+
+  static constexpr int SLAB_BYTES = Config::OUT_TRANSPOSED ? TRANSPOSED_BYTES : 16 * BOX_BYTES;
+  static constexpr int SLABS_AT = Config::STAGES * STAGE_BYTES;
+  static constexpr int BARRIER_BYTES = (2 * Config::STAGES + (Config::SPLIT > 1)) * 8;
+  // Two slabs per warp, so that one is filled while TMA reads the other; one where the second would
+  // not fit, since a further stage is worth more.
+  static constexpr int TWO_SLABS_BYTES = SLABS_AT + WARPS * 2 * SLAB_BYTES + BARRIER_BYTES;
+  static constexpr int SLABS =
+      Config::OUT_TRANSPOSED || BOX_BYTES > 128 || TWO_SLABS_BYTES > MAX_BYTES ? 1 : 2;
+  static constexpr int BARRIERS_AT = SLABS_AT + WARPS * SLABS * SLAB_BYTES;
+  static constexpr int BYTES = BARRIERS_AT + BARRIER_BYTES;
+
+  // A cluster split reuses the stages for the partial sums that a reducer CTA receives.
+  static_assert(!Config::IN_CLUSTER || Config::SPLIT * Config::SHARE_BYTES <= SLABS_AT);
+};

@@ -1,0 +1,224 @@
+// Stores accumulators to an output whose rows lie along m: boxes of 16 rows, by TMA if it can
+// address the output.
+#pragma once
+#include "common/choose.cuh"
+#include "common/epilogue.cuh"
+#include "common/ptx.cuh"
+#include "common/stmatrix.cuh"
+#include "common/tma.cuh"
+#include "common/types.cuh"
+#include "common/wgmma.cuh"
+#include "sm90/config.cuh"
+#include "sm90/params.cuh"
+#include "sm90/registers.cuh"
+#include "sm90/shared_memory.cuh"
+
+// With A from registers, two adjacent rows of the matrix are rows r and r + 8 of wgmma's 16.
+template <class Config> __device__ __forceinline__ constexpr int strip_row(int r) {
+  return Config::A_FROM_REGISTERS ? ptx::fragment_row(r) : r;
+}
+
+template <class Config> struct Sm90StoreRows {
+  using Out = typename Config::Out;
+  using Epilogue = typename Config::Epilogue;
+  using Value = typename Config::Value;
+  using Memory = Sm90Memory<Config>;
+  using Registers = Sm90Registers<Config>;
+  using Operands = typename Registers::Operands;
+  static constexpr bool GROUPED = Config::GROUPED, CONVERT_ONLY = Memory::CONVERT_ONLY,
+                        LOAD_AHEAD = Registers::LOAD_AHEAD;
+  static constexpr int M_BLOCKS = Config::M_BLOCKS, AT_A_TIME = Registers::AT_A_TIME;
+  static constexpr int SLABS = Memory::SLABS, SLAB_BYTES = Memory::SLAB_BYTES,
+                       BOXES = Memory::BOXES, BOX_BYTES = Memory::BOX_BYTES, BOX_N = Memory::BOX_N,
+                       BOX_OCTETS = Memory::BOX_OCTETS, ROUNDS = Memory::ROUNDS,
+                       ROUND_OCTETS = Memory::ROUND_OCTETS, SWIZZLE = Memory::SWIZZLE;
+  struct alignas(2 * sizeof(Out)) Pair { Out elements[2]; };
+
+  template <class Sums>
+  static __device__ __forceinline__ void store(const Sm90Params& params, Epilogue epilogue,
+                                               unsigned char* slabs, int& slab, int batch, int m,
+                                               int n, int end, bool last) {
+    const int lane = threadIdx.x % 32;
+    unsigned char* rows = slabs;
+    Operands operands[2], next[2];  // of the upper and lower 8 rows
+    auto row_of = [&](int round) { return m + round / (BOXES * ROUNDS) * 64; };
+    auto column_of = [&](int round) { return n + round / ROUNDS % BOXES * BOX_N; };
+    auto load = [&](int round) {
+      const int last = min(params.n, column_of(round) + BOX_N),
+                column = column_of(round) + round % ROUNDS * 32 + lane % 4 * 2;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = row_of(round) + strip_row<Config>(lane / 4 + 8 * half),
+                  valid = row < end ? last - column : 0;
+        if (half == 0)
+          epilogue.load(next[0], batch, row, column, valid);
+        else
+          epilogue.load_below(next[1], next[0], batch, row, column, valid);
+      }
+    };
+    if constexpr (LOAD_AHEAD) load(0);
+    // Rolled, for compile time: only the code that selects registers is repeated for each round.
+#pragma unroll 1
+    for (int round = 0; round < M_BLOCKS * BOXES * ROUNDS; ++round) {
+      const int row = row_of(round), column = column_of(round);
+      // Skip boxes outside the output, or below a group. With an epilogue, ungrouped, process all
+      // boxes: it may store partial results for them.
+      if ((GROUPED || CONVERT_ONLY) && row >= end) break;
+      if (CONVERT_ONLY && column >= params.n) continue;
+
+      // Wait until TMA has read the slab.
+      if (round % ROUNDS == 0) {
+        rows = slabs + slab * SLAB_BYTES;
+        slab = (slab + 1) % SLABS;
+        if (lane == 0) ptx::tma_store_wait_read<SLABS - 1>();
+        __syncwarp();
+      }
+      // Fill the slab.
+      if constexpr (CONVERT_ONLY)
+        write_matrices<Sums>(round, ptx::shared_address(rows));
+      else {
+        if constexpr (LOAD_AHEAD) {
+          operands[0] = next[0];
+          operands[1] = next[1];
+          if (round + 1 < M_BLOCKS * BOXES * ROUNDS) load(round + 1);
+        }
+        write_octets<Sums>(params, epilogue, operands, round, rows, batch, row, column, end, last);
+      }
+      if (round % ROUNDS != ROUNDS - 1) continue;
+
+      // Store the slab. TMA would also write rows below a group, which belong to the next group.
+      if (params.out_by_tma && (!GROUPED || row + 16 <= end)) {
+        ptx::fence_async_proxy();
+        __syncwarp();
+        if (lane == 0) ptx::tma_store(&params.out, ptx::shared_address(rows), column, row, batch);
+      } else if (GROUPED && params.out_by_tma) {
+        __syncwarp();
+        store_vectors(params, rows, row, column, end);
+      } else {
+        __syncwarp();
+        Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[0] * batch;
+#pragma unroll 2
+        for (int index = lane; index < 16 * BOX_N; index += 32) {
+          const int r = index / BOX_N, c = index % BOX_N;
+          if (row + r < end && column + c < params.n)
+            out[params.out_stride[1] * (row + r) + params.out_stride[2] * (column + c)] =
+                *reinterpret_cast<const Out*>(rows + slab_offset(r, c * int(sizeof(Out))));
+        }
+      }
+      // Without a TMA store, an empty group: one group per slab.
+      if (lane == 0) ptx::tma_store_commit();
+    }
+  }
+
+  // Stores a box's rows before `end` with 16-byte stores, to an output that TMA could address.
+  static __device__ __forceinline__ void store_vectors(const Sm90Params& params,
+                                                       const unsigned char* rows, int row,
+                                                       int column, int end) {
+    constexpr int VECTORS = BOX_BYTES / 16, WIDTH = 16 / int(sizeof(Out));
+    static_assert(!GROUPED || BOX_BYTES % 16 == 0);
+    Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[1] * row + column;
+    for (int index = threadIdx.x % 32; index < 16 * VECTORS; index += 32) {
+      const int r = index / VECTORS, c = index % VECTORS * WIDTH;
+      if (row + r < end && column + c < params.n)
+        ptx::store_global(
+            out + params.out_stride[1] * r + c,
+            *reinterpret_cast<const ptx::Vector*>(rows + slab_offset(r, c * int(sizeof(Out)))));
+    }
+  }
+
+  // The offset of a byte of a row in a slab, with TMA's swizzle: bits 7 to 9 are XORed into bits 4
+  // to 6.
+  static __device__ __forceinline__ int slab_offset(int row, int byte) {
+    const int offset = row * BOX_BYTES + byte;
+    return offset ^ (offset >> 7 & SWIZZLE) << 4;
+  }
+
+  // ---- filling a slab: conversion to 16 bits only ----
+
+  // stmatrix: two 8 x 8 matrices of rows 0 to 7 and two of rows 8 to 15 at a time.
+  template <class Sums>
+  static __device__ __forceinline__ void write_matrices(int box, unsigned rows) {
+    const int lane = threadIdx.x % 32;
+    const unsigned target = rows + slab_offset(strip_row<Config>(lane % 16), lane / 16 * 16);
+    choose<0, M_BLOCKS * BOXES>(box, [&](auto at) {
+      write_box<Sums, at.value / BOXES, at.value % BOXES * BOX_OCTETS, 0>(target);
+    });
+  }
+  template <class Sums, int STRIP, int FIRST, int OCTET>
+  static __device__ __forceinline__ void write_box(unsigned target) {
+    constexpr int BYTE = OCTET * 16, MATRICES = OCTET + 1 < BOX_OCTETS ? 4 : 2;
+    // The octet's bits lie above the bits in which lanes differ: adding them is XORing them.
+    Sums::template store<Out, false, STRIP, 4 * (FIRST + OCTET), MATRICES>(SWIZZLE ? target ^ BYTE
+                                                                                   : target + BYTE);
+    if constexpr (OCTET + 2 < BOX_OCTETS) write_box<Sums, STRIP, FIRST, OCTET + 2>(target);
+  }
+
+  // ---- filling a slab: any epilogue ----
+
+  // One round: up to 4 octets. Of each octet, a lane holds two adjacent columns of row lane / 4,
+  // and of the row 8 below.
+  template <class Sums>
+  static __device__ __forceinline__ void write_octets(const Sm90Params& params, Epilogue epilogue,
+                                                      Operands (&operands)[2], int round,
+                                                      unsigned char* rows, int batch, int m, int n,
+                                                      int end, bool last) {
+    const int lane = threadIdx.x % 32, first = round % ROUNDS * 4;  // octet of the box
+    f32 sums[4 * ROUND_OCTETS] = {};
+    choose<0, M_BLOCKS * BOXES * ROUNDS>(round, [&](auto at) {
+      constexpr int BOX = at.value / ROUNDS, FIRST = at.value % ROUNDS * 4,
+                    COUNT = BOX_OCTETS - FIRST < 4 ? BOX_OCTETS - FIRST : ROUND_OCTETS;
+      Sums::template read<BOX / BOXES, 4 * (BOX % BOXES * BOX_OCTETS + FIRST), 4 * COUNT>(sums);
+    });
+    Value values[2][2 * ROUND_OCTETS];
+#pragma unroll
+    for (int i = 0; i < 4 * ROUND_OCTETS; ++i) values[i / 2 % 2][i / 4 * 2 + i % 2] = sums[i];
+    const int column = n + first * 8 + lane % 4 * 2, own = n + BOX_N - column;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = m + strip_row<Config>(lane / 4 + 8 * half),
+                valid = row < end ? min(own, params.n - column) : 0;
+      if constexpr (!LOAD_AHEAD) {
+        if (half == 0)
+          epilogue.load(operands[0], batch, row, column, valid);
+        else
+          epilogue.load_below(operands[1], operands[0], batch, row, column, valid);
+      }
+      const Place place{
+          batch, row, column, valid, m / 8 + half, n / BOX_N * ROUNDS + round % ROUNDS, true, own};
+      if (AT_A_TIME < 2 * ROUND_OCTETS && last)
+        finish_sums<8, 4>(epilogue, values[half], operands[half], place);
+      else
+        finish_sums<8, 4, AT_A_TIME>(epilogue, values[half], operands[half], place);
+    }
+
+    auto result = [&](int half, int i) { return Epilogue::result(values[half][i]); };
+    if constexpr (sizeof(Out) == 2) {
+      const unsigned target =
+          ptx::shared_address(rows) + slab_offset(strip_row<Config>(lane % 16), lane / 16 * 16);
+      auto pair = [&](int half, int octet) {
+        return encode_pair<Out>(result(half, 2 * octet), result(half, 2 * octet + 1));
+      };
+#pragma unroll
+      for (int octet = 0; octet < ROUND_OCTETS; octet += 2) {
+        const int byte = (first + octet) * 16;
+        const unsigned matrices = SWIZZLE ? target ^ byte : target + byte;  // as in write_box
+        if (octet + 1 < ROUND_OCTETS && first + octet + 1 < BOX_OCTETS)
+          ptx::store_matrices(matrices, pair(0, octet), pair(1, octet), pair(0, octet + 1),
+                              pair(1, octet + 1));
+        else if (first + octet < BOX_OCTETS)
+          ptx::store_matrices(matrices, pair(0, octet), pair(1, octet));
+      }
+    } else {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int octet = 0; octet < ROUND_OCTETS; ++octet)
+          if (first + octet < BOX_OCTETS) {
+            const int byte = ((first + octet) * 8 + lane % 4 * 2) * int(sizeof(Out));
+            auto element = [&](int i) { return encode<Out>(result(half, 2 * octet + i)); };
+            *reinterpret_cast<Pair*>(rows + slab_offset(strip_row<Config>(lane / 4 + 8 * half),
+                                                        byte)) = {element(0), element(1)};
+          }
+    }
+  }
+};
