@@ -1,7 +1,7 @@
 //! The cost model: an estimate of a kernel's time on a problem, good enough to put a likely winner first.
 
 use super::launch::expected_tiles;
-use super::{Design, Kernel, Operation, hopper, residual};
+use super::{Design, Kernel, Operation, hopper};
 use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
 
@@ -81,18 +81,6 @@ impl CostQuery<'_> {
         let grouped = kernel.operation() == Operation::GroupedGemm;
         let tiles = expected_tiles(gemm, grouped, tile[0], tile[1]);
         self.tiled(tiles, tile, flops_per_sm, element, load_penalty)
-    }
-
-    /// The logarithm of how many times as long as estimated a kernel takes beside others, where that was learnt from timings.
-    pub fn correction(&self, kernel: &Kernel, seconds: f64) -> Option<f64> {
-        match &kernel.design {
-            Design::Sm90(config)
-                if seconds.is_finite() && residual::knows(config, kernel.types, self) =>
-            {
-                Some(residual::correction(config, kernel.types, ctas_per_sm(kernel), self, seconds))
-            }
-            _ => None,
-        }
     }
 
     /// Whole waves of tiles, each as slow as the larger of its arithmetic and its loads through L2.

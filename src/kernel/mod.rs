@@ -10,7 +10,6 @@ mod layout;
 mod name;
 mod pack;
 mod reduce;
-mod residual;
 mod simt;
 mod skinny;
 mod sm80;
@@ -25,12 +24,11 @@ pub use launch::{GemmParams, GroupOffsets, Launch, Params, Sm90Scalars, TensorMa
 pub use layout::{Layout, Major};
 pub use pack::{Pack, PackOperand};
 pub use reduce::{Reduce, ReduceOperand};
-pub use residual::FEATURES;
 pub use simt::Simt;
 pub use skinny::{Method, Narrow, Skinny};
 pub use sm80::Sm80;
 pub use sm90::{Schedule, Sm90};
-pub use space::{all, at, features, fused, ranked};
+pub use space::{all, at, fused, ranked};
 pub use types::Types;
 
 use thiserror::Error;

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::cost::{CostQuery, ctas_per_sm};
 use super::{
     Demand, Design, Elementwise, Kernel, Operation, Simt, Skinny, Sm80, Sm90, Target, Types,
-    check_limits, residual,
+    check_limits,
 };
 use crate::epilogue::Epilogue;
 use crate::operand::Device;
@@ -180,60 +180,11 @@ pub fn ranked(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usi
         }
     }
     found.sort_unstable();
-    if let Some((target, problem)) = target.zip(product.as_deref()) {
-        let asked = CostQuery { problem, target, fused, copied_bytes: 0 };
-        let few = found.len().min(residual::CANDIDATES);
-        correct(&mut found[..few], &asked);
-        found[..few].sort_unstable();
-    }
-    found.into_iter().map(|key| seconds_and_position(key).1).collect()
+    found.into_iter().map(|key| key as u32 as usize).collect()
 }
 
 /// Seconds, then the position: ties keep the order of the space, so that the ranking is the same on every run. As one integer, which sorts
 /// fastest: floats that are not negative are in the order of their bits.
 fn keyed(seconds: f64, position: usize) -> u64 {
     u64::from((seconds as f32).to_bits()) << 32 | position as u64
-}
-
-fn seconds_and_position(key: u64) -> (f64, usize) {
-    (f32::from_bits((key >> 32) as u32).into(), key as u32 as usize)
-}
-
-/// Corrects the seconds of the kernels that `ranked` has found where that was learnt from timings: in the mean by nothing. Of others nothing is known,
-/// and they gain nothing by that: they count as the one that is corrected for the worst. (Most load by threads what the copy engine loads as well for
-/// another; few rows have skinny kernels beside.)
-fn correct(found: &mut [u64], asked: &CostQuery) {
-    let correction = |key: &u64| {
-        let (seconds, position) = seconds_and_position(*key);
-        asked.correction(&all()[position], seconds)
-    };
-    let corrections: Vec<Option<f64>> = found.iter().map(correction).collect();
-    let known = corrections.iter().flatten();
-    let Some(worst) = known.clone().copied().reduce(f64::max) else { return };
-    let mean = known.clone().sum::<f64>() / known.count() as f64;
-    for (key, correction) in found.iter_mut().zip(corrections) {
-        let (seconds, position) = seconds_and_position(*key);
-        *key = keyed(seconds * (correction.unwrap_or(worst) - mean).exp(), position);
-    }
-}
-
-/// What corrections of the model are learnt from: of the kernels that serve a problem on a target and may be corrected, the seconds that the
-/// model gives them, and their features.
-pub fn features(problem: &Problem, target: Target) -> Vec<(usize, f64, [f32; residual::FEATURES])> {
-    let Some(product) = problem.product() else { return Vec::new() };
-    let asked = CostQuery { problem: &product, target, fused: false, copied_bytes: 0 };
-    let of = |position: usize| {
-        let kernel = &all()[position];
-        let Design::Sm90(config) = &kernel.design else { return None };
-        let seconds = kernel.seconds(problem, target);
-        let known = seconds.is_finite() && residual::knows(config, kernel.types, &asked);
-        known.then(|| {
-            (
-                position,
-                seconds,
-                residual::features(config, kernel.types, ctas_per_sm(kernel), &asked, seconds),
-            )
-        })
-    };
-    ranked(problem, Some(target), false).into_iter().filter_map(of).collect()
 }

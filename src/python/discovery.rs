@@ -163,23 +163,6 @@ pub fn get_kernels<'py>(
     Ok(found)
 }
 
-/// What the order of kernels is learnt from (scripts/fit_residuals.py): of those that serve these arguments, without their epilogue, on a compute
-/// capability, and whose estimated times are corrected where they are among the first, the name, the estimated seconds before that, and what the
-/// correction depends on.
-#[pyfunction]
-pub fn ranking_features(
-    args: &Bound<'_, PyAny>,
-    cc: ComputeCapability,
-) -> PyResult<Vec<(String, f64, [f32; kernels::FEATURES])>> {
-    let Some(native) = &kernel::arguments(args)?.get().native else { return Ok(Vec::new()) };
-    let problem = native.problem.on(operand::Device::Cuda(0));
-    let found = kernels::features(&problem, target_of(&native.problem, Some(cc.0))?);
-    Ok(found
-        .into_iter()
-        .map(|(position, seconds, features)| (kernels::at(position).name(), seconds, features))
-        .collect())
-}
-
 /// The names of the built-in kernels.
 static BUILT_IN: LazyLock<HashSet<String>> =
     LazyLock::new(|| kernels::all().iter().map(|kernel| kernel.name().to_string()).collect());

@@ -15,56 +15,62 @@ fn large_squares_get_the_tile_that_measured_best() {
     }
 }
 
+/// How the first kernel cuts K.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Cut {
+    Whole,
+    InCluster,
+    OverGrid,
+}
+
 #[test]
-fn few_tiles_of_deep_k_are_split_as_measured_best() {
+fn few_tiles_of_deep_k_are_split() {
     let row_major = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
-    // How many parts K has over the grid, or none where a cluster shares a tile.
-    let measured = [
-        ((256, 512, 32768), [128, 64], [2, 4], 4, Some(7)),
-        ((512, 512, 8192), [128, 64], [2, 4], 4, Some(3)),
-        ((192, 768, 12288), [128, 64], [2, 4], 4, Some(5)),
-        ((384, 384, 8192), [128, 64], [4, 2], 4, Some(5)),
-        ((1024, 512, 16384), [128, 128], [1, 2], 4, Some(4)),
-        ((648, 1184, 10632), [128, 128], [2, 2], 4, Some(2)),
-        ((136, 328, 42008), [128, 64], [2, 2], 4, Some(10)),
-        ((120, 80, 7200), [64, 32], [1, 1], 8, None),
-        // Not split at all. (5.75 us; 128x80 in clusters of 4x2 takes 1.6 % longer.)
-        ((1024, 1024, 1024), [128, 64], [2, 1], 1, None),
-    ];
-    for ((m, n, k), tile, cluster, split, parts) in measured {
+    for ((m, n, k), cut) in [
+        ((256, 512, 32768), Cut::OverGrid),
+        ((512, 512, 8192), Cut::OverGrid),
+        ((192, 768, 12288), Cut::OverGrid),
+        ((384, 384, 8192), Cut::OverGrid),
+        ((1024, 512, 16384), Cut::OverGrid),
+        ((136, 328, 42008), Cut::OverGrid),
+        ((120, 80, 7200), Cut::InCluster),
+        ((1024, 1024, 1024), Cut::Whole),
+    ] {
         let problem = gemm(F16, m, n, k, row_major);
+        let Problem::Gemm(product) = &problem else { panic!("not a GEMM") };
         let kernel = &all()[ranked(&problem, H100, false)[0]];
         let Design::Sm90(config) = kernel.design else { panic!("{}", kernel.name()) };
-        assert_eq!(
-            (config.tile, config.cluster, config.split, config.over_grid),
-            (tile, cluster, split, parts.is_some()),
-            "{m} {n} {k}: {}",
-            kernel.name()
-        );
-        if split > 1 {
-            // Each of a cluster's tiles has as many CTAs as it is split for, or each part has a cluster for all of them.
-            let launch =
-                kernel.launch(&problem, Target::typical(90), 1 << 30).expect("there is an output");
-            let [rows, columns] = [
-                (m as u32).div_ceil(tile[0] * cluster[0]),
-                (n as u32).div_ceil(tile[1] * cluster[1]),
-            ];
-            let tiles = rows * columns * cluster[0] * cluster[1];
-            let size = cluster[0] * cluster[1] * if parts.is_some() { 1 } else { split };
-            let expected = (tiles * parts.unwrap_or(split), size);
-            assert_eq!((launch.grid, launch.cluster), expected, "{}", kernel.name());
-            // All at once on an H100, and as much workspace as they all write.
-            let Params::Sm90(Sm90Params { scalars, .. }) = launch.params else {
-                panic!("not its parameters")
-            };
-            if let Some(parts) = parts {
-                assert!(launch.grid <= 132 && scalars.k_splits == parts as i32);
-                assert_eq!(scalars.workspace, 1 << 30);
-                let bytes = u64::from(tiles * 256) + u64::from(launch.grid * tile[0] * tile[1] * 4);
-                assert_eq!(kernel.workspace_bytes(&problem), bytes, "{}", kernel.name());
-            } else {
-                assert_eq!((scalars.workspace, kernel.workspace_bytes(&problem)), (0, 0));
-            }
+        let found = match (config.over_grid, config.split) {
+            (true, _) => Cut::OverGrid,
+            (false, 1) => Cut::Whole,
+            (false, _) => Cut::InCluster,
+        };
+        assert_eq!(found, cut, "{m} {n} {k}: {}", kernel.name());
+        if cut == Cut::Whole {
+            continue;
+        }
+        // A cluster split multiplies the CTAs of a cluster, a grid split the clusters.
+        let launch =
+            kernel.launch(&problem, Target::typical(90), 1 << 30).expect("there is an output");
+        let clusters = [(m, 0), (n, 1)]
+            .map(|(extent, at)| (extent as u32).div_ceil(config.tile[at] * config.cluster[at]));
+        let tiles = clusters[0] * clusters[1] * config.cluster[0] * config.cluster[1];
+        let splits = config.k_splits(product);
+        let size = config.cluster[0] * config.cluster[1];
+        let size = if config.over_grid { size } else { size * splits };
+        assert_eq!((launch.grid, launch.cluster), (tiles * splits, size), "{}", kernel.name());
+        let Params::Sm90(Sm90Params { scalars, .. }) = launch.params else {
+            panic!("not its parameters")
+        };
+        if config.over_grid {
+            // All CTAs run at once on an H100, and the workspace holds the partial sums of each.
+            assert!(launch.grid <= 132 && scalars.k_splits == splits as i32 && splits > 1);
+            assert_eq!(scalars.workspace, 1 << 30);
+            let bytes = u64::from(tiles * 256)
+                + u64::from(launch.grid * config.tile[0] * config.tile[1] * 4);
+            assert_eq!(kernel.workspace_bytes(&problem), bytes, "{}", kernel.name());
+        } else {
+            assert_eq!((scalars.workspace, kernel.workspace_bytes(&problem)), (0, 0));
         }
     }
 }
@@ -197,22 +203,6 @@ fn asked_one_by_one(problem: &Problem, target: Option<Target>, fused: bool) -> V
     let mut found: Vec<(f32, usize)> =
         serving.map(|(position, kernel)| (seconds(kernel) as f32, position)).collect();
     found.sort_by(|left, right| left.0.total_cmp(&right.0));
-    if let Some((target, problem)) = target.zip(product.as_deref()) {
-        let asked = CostQuery { problem, target, fused, copied_bytes: 0 };
-        let few = found.len().min(residual::CANDIDATES);
-        let correction = |(seconds, position): &(f32, usize)| {
-            asked.correction(&all()[*position], f64::from(*seconds))
-        };
-        let corrections: Vec<_> = found[..few].iter().map(correction).collect();
-        let known: Vec<f64> = corrections.iter().copied().flatten().collect();
-        let mean = known.iter().sum::<f64>() / known.len().max(1) as f64;
-        let worst = known.iter().copied().reduce(f64::max).unwrap_or(mean);
-        for ((seconds, _), correction) in found.iter_mut().zip(corrections) {
-            let factor = (correction.unwrap_or(worst) - mean).exp();
-            *seconds = (f64::from(*seconds) * factor) as f32;
-        }
-        found[..few].sort_by(|left, right| left.0.total_cmp(&right.0).then(left.1.cmp(&right.1)));
-    }
     found.into_iter().map(|(_, position)| position).collect()
 }
 
@@ -433,51 +423,4 @@ fn tiles_of_one_round_are_placed_gpc_by_gpc() {
         }
     }
     assert!(bands.len() >= 4, "{bands:?}");
-}
-
-#[test]
-fn corrections_are_made_where_they_were_learnt() {
-    let h100 = H100.expect("an H100");
-    for (m, n, k) in [
-        (128, 128, 0),
-        (8, 1 << 30, 8),
-        (1, 4096, 4096),
-        (128, 128, 128),
-        (8, 8, 1 << 30),
-        (320, 544, 26048),
-    ] {
-        let (mut corrected, mut different) = (0, HashSet::new());
-        for layout in Layout::all() {
-            for target in [h100, Target { cc: 90, multiprocessors: 2 }] {
-                let problem = gemm(F16, m, n, k, layout);
-                let product = problem.product().expect("a product");
-                let plain = CostQuery { problem: &product, target, fused: false, copied_bytes: 0 };
-                for (position, seconds, features) in features(&problem, target) {
-                    let kernel = &all()[position];
-                    assert!(
-                        features.iter().all(|feature| feature.is_finite()),
-                        "{m} {n} {k}: {}",
-                        kernel.name()
-                    );
-                    let correction = plain.correction(kernel, seconds).expect("a known kernel");
-                    assert!(correction.is_finite(), "{m} {n} {k}: {}", kernel.name());
-                    different.insert(correction.to_bits());
-                    corrected += 1;
-                    assert_eq!(
-                        CostQuery { fused: true, ..plain }.correction(kernel, seconds),
-                        None
-                    );
-                }
-            }
-        }
-        assert!(
-            corrected > 100 && different.len() > 20,
-            "{m} {n} {k}: {corrected}, {}",
-            different.len()
-        );
-    }
-    // Nothing was learnt of larger products, or of other types.
-    for problem in [gemm(F16, 8192, 8192, 8192, TNT), gemm(F32, 512, 512, 512, TNT)] {
-        assert!(features(&problem, h100).is_empty());
-    }
 }
