@@ -516,7 +516,7 @@ def test_few_rows_or_columns_have_kernels_of_their_own(dtype, layout):
     few = cutlass_api.get_kernels(fake_gemm(1, 4096, dtype=dtype, layout=layout))
     skinny = next(kernel for kernel in few if "skinny" in kernel.metadata.kernel_name)
     refused = skinny.supports(fake_gemm(100, 4096, dtype=dtype, layout=layout))
-    assert "M is 100, and it is for products where that is at most" in str(refused.error)
+    assert "M is 100, and the kernel serves at most" in str(refused.error)
 
 
 def test_sums_that_stay_in_float32_are_left_to_more_exact_kernels():

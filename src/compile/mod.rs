@@ -5,13 +5,14 @@ mod cache;
 mod nvrtc;
 mod signature;
 mod source;
+mod target;
 mod user;
 
+pub use crate::kernel::source;
 pub use architecture::Architecture;
 pub use cache::directory;
 pub use nvrtc::{Nvrtc, set_package_directories};
 pub use signature::{Number, Parameter, Pointee};
-pub use source::source;
 pub use user::{UserSource, compile_user};
 
 use std::collections::HashMap;
@@ -24,12 +25,7 @@ use nvrtc::{Compiled, Failure, Task};
 
 use crate::driver::{Device, DriverError, Function, Library};
 use crate::epilogue::Epilogue;
-use crate::kernel::Kernel;
-
-/// The name of the kernel function in a program, in one that copies operands for another, and in one that finishes its reductions.
-const ENTRY: &str = "rutlass_gemm";
-const PACK_ENTRY: &str = "rutlass_pack";
-const REDUCE_ENTRY: &str = "rutlass_reduce";
+use crate::kernel::{ENTRY, Kernel, PACK_ENTRY, REDUCE_ENTRY, pack_source, reduce_source};
 
 #[derive(Debug, Error)]
 pub enum CompileError {
@@ -194,8 +190,8 @@ type Companion = (&'static str, &'static str, String);
 fn companions(kernel: &Kernel) -> [Option<Companion>; 2] {
     let reductions = kernel.reductions();
     [
-        kernel.packs().then(|| ("pack", PACK_ENTRY, source::pack(kernel.types.a.bytes()))),
-        (!reductions.is_empty()).then(|| ("reduce", REDUCE_ENTRY, source::reduce(&reductions))),
+        kernel.packs().then(|| ("pack", PACK_ENTRY, pack_source(kernel.types.a.bytes()))),
+        (!reductions.is_empty()).then(|| ("reduce", REDUCE_ENTRY, reduce_source(&reductions))),
     ]
 }
 

@@ -247,9 +247,7 @@ pub fn target_of(problem: &Problem, cc: Option<u32>) -> PyResult<kernels::Target
         return Ok(typical());
     };
     match Device::get(ordinal) {
-        Ok(device) if cc.is_none_or(|cc| cc == device.cc) => {
-            Ok(kernels::Target { cc: device.cc, multiprocessors: device.multiprocessors })
-        }
+        Ok(device) if cc.is_none_or(|cc| cc == device.cc) => Ok(kernels::Target::from(device)),
         Ok(_) => Ok(typical()),
         Err(error) if DriverError::means_no_gpu(&error) => Ok(typical()),
         Err(error) => Err(error.into()),

@@ -468,7 +468,7 @@ pub fn check_architecture(program: &Program, device: &Device) -> PyResult<()> {
 }
 
 fn target(device: &Device) -> Target {
-    Target { cc: device.cc, multiprocessors: device.multiprocessors }
+    Target::from(device)
 }
 
 /// The GPU that a problem's operands are on.

@@ -37,7 +37,7 @@ fn groups_are_for_the_tensor_cores_where_they_can_be() {
 
 #[test]
 fn a_grouped_launch_has_the_offsets_and_a_tile_for_every_strip() {
-    let target = Target { cc: 90, multiprocessors: 1 << 20 };
+    let target = Target { multiprocessors: 1 << 20, ..Target::typical(90) };
     for (rows, n, groups, b) in
         [(8192, 2048, 12, Major::Column), (100, 264, 70, Major::Row), (1, 8, 1, Major::Row)]
     {

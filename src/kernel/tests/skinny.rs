@@ -86,17 +86,18 @@ fn skinny_launches_read_all_of_the_wide_operand() {
             assert_eq!((launch.cluster, launch.block), (config.split, Skinny::THREADS));
             assert_eq!(launch.shared_bytes, kernel.shared_bytes());
             assert!(config.split == 1 || kernel.min_cc() == 90);
-            // Kernels follow each other without a gap where that was measured to pay, and nowhere else.
+            // Kernels follow each other without a gap where that was measured to pay, and nowhere
+            // else.
             let elsewhere =
                 kernel.launch(&problem, Target::typical(100), 0).expect("there is an output");
             assert!(!elsewhere.overlapping);
-            let many = Target { cc: 90, multiprocessors: 5000 };
+            let many = Target { multiprocessors: 5000, ..Target::typical(90) };
             let alone = config.ctas_per_sm(kernel.types) == 1;
             assert_eq!(
                 kernel.launch(&problem, many, 0).expect("there is an output").overlapping,
                 alone
             );
-            let few = Target { cc: 90, multiprocessors: 10 };
+            let few = Target { multiprocessors: 10, ..Target::typical(90) };
             assert!(kernel.launch(&problem, few, 0).expect("there is an output").overlapping);
         }
     }

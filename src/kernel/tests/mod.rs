@@ -1,11 +1,10 @@
 use std::collections::HashSet;
 
-use super::cost::{CostQuery, ctas_per_sm};
-use super::launch::Sm90Params;
+use super::cost::query::CostQuery;
 use super::*;
 use crate::operand::DType::{Bf16, F16, F32};
-use crate::operand::View;
-use crate::problem::{ElementwiseProblem, GroupedGemmProblem};
+use crate::operand::{DType, Device, View};
+use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, Problem};
 
 mod grouped;
 mod ranking;
@@ -61,7 +60,7 @@ fn grouped(dtype: DType, rows: i64, n: i64, k: i64, groups: i64, b: Major, step:
     Problem::GroupedGemm(GroupedGemmProblem::new(a, b, out, offsets, F32).expect("shapes agree"))
 }
 
-const H100: Option<Target> = Some(Target { cc: 90, multiprocessors: 132 });
+const H100: Option<Target> = Some(Target::H100);
 
 #[test]
 fn names_are_unique() {
@@ -106,7 +105,8 @@ fn column_major_outputs_run_the_transposed_program() {
 
 #[test]
 fn shared_memory_fits_every_chip() {
-    // sm_86, sm_89 and sm_120 give a CTA 99 KiB (CUDA C++ Programming Guide, table of technical specifications).
+    // sm_86, sm_89 and sm_120 give a CTA 99 KiB (CUDA C++ Programming Guide, table of technical
+    // specifications).
     for kernel in all() {
         if let Design::Sm80(config) = kernel.design {
             assert!(config.shared_bytes(kernel.types) <= 99 * 1024, "{}", kernel.name());
@@ -130,7 +130,10 @@ fn extents_beyond_32_bits_are_refused() {
 fn what_hopper_kernels_leave_to_others_is_said_by_extents() {
     let layout = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
     let kernel_of = |problem: &Problem, over_grid: bool| {
-        let wanted = |design: &Design| matches!(design, Design::Sm90(config) if config.over_grid == over_grid);
+        let wanted = |design: &Design| match design {
+            Design::Sm90(config) => config.over_grid == over_grid,
+            _ => false,
+        };
         let found = ranked(problem, H100, false);
         &all()[*found.iter().find(|at| wanted(&all()[**at].design)).expect("one of these")]
     };
@@ -191,7 +194,8 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                         .expect("there is an output");
                     let Params::Sm90(params) = launch.params else { panic!("not its parameters") };
                     params.maps.iter().flatten().for_each(|map| assert_valid(map, &kernel.name()));
-                    // As `Boxes` of the program takes them: a CTA's slice is some whole boxes, or one box holds all of the operand.
+                    // As `Boxes` of the program takes them: a CTA's slice is some whole boxes, or
+                    // one box holds all of the operand.
                     for (at, extent) in [params.scalars.m, params.scalars.n].into_iter().enumerate()
                     {
                         let operand = if config.crossed() { 1 - at } else { at };
@@ -215,7 +219,8 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                             assert_eq!(map.box_extents[1], rows, "{}", kernel.name());
                         }
                     }
-                    // Of the CTAs that share B, some have a box of 8 rows more, and together they have all of the tile.
+                    // Of the CTAs that share B, some have a box of 8 rows more, and together they
+                    // have all of the tile.
                     let ([slice, shorter], sharers) = (config.slices(1), config.cluster[0]);
                     let longer = config.tile[1] / 8 % sharers;
                     assert_eq!(
