@@ -178,9 +178,19 @@ impl Kernel {
     /// The estimated cost of a problem that this kernel addresses; [`Estimate::UNKNOWN`] where no
     /// model knows.
     pub fn estimate(&self, problem: &Problem, target: Target) -> Estimate {
+        self.estimate_fused(problem, target, self.epilogue.is_some())
+    }
+
+    /// As [`Kernel::estimate`], of this kernel with or without an epilogue.
+    pub(super) fn estimate_fused(
+        &self,
+        problem: &Problem,
+        target: Target,
+        is_fused: bool,
+    ) -> Estimate {
         let Some(problem) = problem.product() else { return Estimate::UNKNOWN };
         let packed_bytes = self.packed_bytes(&problem).unwrap_or_default();
-        let query = CostQuery::new(&problem, target, self.epilogue.is_some(), packed_bytes);
+        let query = CostQuery::new(&problem, target, is_fused, packed_bytes);
         self.design.family().estimate(self.types, self.ctas_per_sm(), &query)
     }
 

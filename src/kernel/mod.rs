@@ -7,6 +7,7 @@ mod cost;
 mod demand;
 mod design;
 mod elementwise;
+mod explain;
 mod family;
 #[allow(clippy::module_inception)]
 mod kernel;
@@ -40,6 +41,7 @@ pub use cost::query::Estimate;
 pub use demand::Demand;
 pub use design::Design;
 pub use elementwise::{Elementwise, ElementwiseParams};
+pub use explain::{Candidate, Explanation, FamilyAnswer, Refusal, explain};
 pub use kernel::Kernel;
 pub use launch::{Launch, Params};
 pub use layout::{Layout, Major};

@@ -6,6 +6,7 @@ use crate::operand::DType::{Bf16, F16, F32};
 use crate::operand::{DType, Device, View};
 use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, Problem};
 
+mod explain;
 mod grouped;
 mod ranking;
 mod skinny;
