@@ -9,6 +9,7 @@ mod design;
 mod elementwise;
 mod explain;
 mod family;
+mod fields;
 #[allow(clippy::module_inception)]
 mod kernel;
 mod launch;

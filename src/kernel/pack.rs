@@ -1,5 +1,6 @@
 //! Packing: copies operands that TMA cannot address into workspace, K-major and 16-byte aligned.
 
+use super::fields::assert_fields;
 use crate::operand::View;
 
 /// One operand of the launch: `PackOperand` of `kernels/pack.cuh`, byte for byte. All zeros for an
@@ -19,6 +20,8 @@ pub struct PackOperand {
     batch: i32,
     tiles: i32,
 }
+
+assert_fields!(PackOperand, 72, source_stride: 16, pitch: 40, rows: 56);
 
 /// An operand to pack.
 #[derive(Clone, Copy, Debug, PartialEq)]

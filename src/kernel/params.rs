@@ -1,5 +1,6 @@
 //! Parameters of GEMM kernels, byte for byte as the device reads them.
 
+use super::fields::assert_fields;
 use crate::operand::View;
 use crate::problem::GemmProblem;
 
@@ -33,6 +34,9 @@ pub struct GroupOffsets {
     /// In elements.
     step: i64,
 }
+
+assert_fields!(GemmParams, 128, a_stride: 24, m: 96, offsets: 112);
+assert_fields!(GroupOffsets, 16, step: 8);
 
 impl GroupOffsets {
     pub fn new(offsets: Option<&View>) -> GroupOffsets {

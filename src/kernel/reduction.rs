@@ -2,6 +2,7 @@
 //! in workspace, at a place of its own; a second launch reduces the partial results in a fixed
 //! order. The same operands therefore produce the same bits.
 
+use super::fields::assert_fields;
 use crate::epilogue::{BoundEpilogue, Reduction};
 use crate::problem::GemmProblem;
 
@@ -33,6 +34,8 @@ pub struct ReduceOperand {
     batches: i32,
     ctas: i32,
 }
+
+assert_fields!(ReduceOperand, 64, out_stride: 16, count: 40, extent: 48);
 
 /// All reductions of one launch.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,7 +6,9 @@
 
 use super::chips::hopper::{FULL_GPCS, SMS_OF_SMALL_GPC};
 use super::query::{CostQuery, Estimate};
-use super::sm90_rates::{FITTED_LAUNCH, FITTED_MEMORY_LATENCY, FITTED_MEMORY_RATE};
+use super::sm90_rates::{
+    FITTED_LAUNCH, FITTED_MEMORY_LATENCY, FITTED_MEMORY_RATE, epilogue_seconds, ragged,
+};
 use super::{sm90_grid_split, sm90_grouped};
 use crate::kernel::sm90::{FITTED_START_ALONE, Placed, Schedule, Sm90, TileGrid, placed};
 use crate::kernel::types::Types;
@@ -31,10 +33,6 @@ const FITTED_L2_RATE_OF_GPC: f64 = 1.14e12;
 /// Bytes a second of A that threads load, 8 and 4 at a time.
 const FITTED_THREADS_RATE_8: f64 = 36e9;
 const FITTED_THREADS_RATE_4: f64 = 31e9;
-/// How much longer the L2 cache takes over rows that do not begin at sectors (32 bytes), and over
-/// rows that begin at sectors and not at lines (128 bytes).
-const FITTED_RAGGED: f64 = 0.775;
-const FITTED_RAGGED_LINES: f64 = 0.42;
 /// Bytes that the L2 cache keeps of what tiles have read for later tiles.
 const FITTED_L2_KEEPS: f64 = 30e6;
 /// The share of bytes read again from device memory that adds to the time of the cache, and its
@@ -60,12 +58,6 @@ const FITTED_PING_PONG_END: f64 = 0.02;
 /// Adding up a split tile, and each sum that a CTA sends.
 const FITTED_SPLIT: f64 = 0.95e-6;
 const FITTED_SPLIT_ELEMENT: f64 = 2.3e-10;
-/// An epilogue for each sum of a thread; the share of that in ping-pong, and its factor where more
-/// sums than this leave no registers to load operands ahead.
-const FITTED_EPILOGUE: f64 = 70e-9;
-const FITTED_PING_PONG_EPILOGUE: f64 = 0.23;
-const FITTED_CROWDED: f64 = 2.5;
-const FITTED_CROWDED_SUMS: f64 = 152.0;
 
 // ---- factors of all work ----
 
@@ -80,27 +72,6 @@ const FITTED_PACK_RATE: f64 = 2.8e12;
 const FITTED_PACKED: f64 = 1.03;
 /// The model's times over those of placed kernels, which are fitted apart.
 const FITTED_OVER_PLACED: f64 = 1.12;
-
-/// How much longer the L2 cache takes over rows of this alignment.
-pub fn ragged(aligned: u32) -> f64 {
-    match aligned {
-        128.. => 0.0,
-        32.. => FITTED_RAGGED_LINES,
-        _ => FITTED_RAGGED,
-    }
-}
-
-/// Seconds that an epilogue adds to rounds of tiles. `sums`: of a thread.
-pub fn epilogue_seconds(schedule: Schedule, sums: f64, rounds: f64) -> f64 {
-    let share = match schedule {
-        Schedule::Cooperative => 1.0,
-        Schedule::PingPong if sums > FITTED_CROWDED_SUMS => {
-            FITTED_PING_PONG_EPILOGUE * FITTED_CROWDED
-        }
-        Schedule::PingPong => FITTED_PING_PONG_EPILOGUE,
-    };
-    FITTED_EPILOGUE * sums * rounds * share
-}
 
 pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
     if config.grouped {

@@ -4,8 +4,7 @@
 //! Fitted on an H100 to timings of problems with few tiles in float16.
 
 use super::query::{CostQuery, Estimate};
-use super::sm90::{epilogue_seconds, ragged};
-use super::sm90_rates::FITTED_ALONE;
+use super::sm90_rates::{FITTED_ALONE, epilogue_seconds, ragged};
 use crate::kernel::sm90::{Schedule, Sm90};
 use crate::kernel::types::Types;
 

@@ -2,6 +2,7 @@
 
 use super::config::Elementwise;
 use super::frame::frame;
+use crate::kernel::fields::assert_fields;
 use crate::kernel::limits::check_index;
 use crate::kernel::types::Types;
 use crate::kernel::unsupported::Unsupported;
@@ -30,6 +31,8 @@ pub struct ElementwiseParams {
     pub rows: i32,
     pub vectors: i32,
 }
+
+assert_fields!(ElementwiseParams, 152, a_stride: 24, a_bytes: 96, step_row: 136);
 
 /// How a chunk is moved: `ElementwiseParams::vectors`.
 #[derive(Clone, Copy, Debug, PartialEq)]

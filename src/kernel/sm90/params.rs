@@ -1,5 +1,6 @@
 //! The kernel's parameter.
 
+use crate::kernel::fields::assert_fields;
 use crate::kernel::params::GroupOffsets;
 use crate::kernel::tensor_map::TensorMap;
 
@@ -44,3 +45,19 @@ pub struct Sm90Scalars {
     pub k_splits: i32,
     pub padding: i32,
 }
+
+/// Bytes of the tensor maps in front of the scalars, and of a tensor map.
+const MAPS_BYTES: usize = 3 * TENSOR_MAP_BYTES;
+const TENSOR_MAP_BYTES: usize = 128;
+
+assert_fields!(
+    Sm90Scalars,
+    640 - MAPS_BYTES - TENSOR_MAP_BYTES,
+    out: 384 - MAPS_BYTES,
+    m: 416 - MAPS_BYTES,
+    batched: 432 - MAPS_BYTES,
+    boxes: 448 - MAPS_BYTES,
+    offsets: 456 - MAPS_BYTES,
+    a: 472 - MAPS_BYTES,
+    workspace: 496 - MAPS_BYTES,
+);
