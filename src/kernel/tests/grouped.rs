@@ -1,4 +1,4 @@
-//! Grouped products.
+//! Grouped GEMMs.
 
 use super::*;
 
@@ -66,7 +66,7 @@ fn a_grouped_launch_has_the_offsets_and_a_tile_for_every_strip() {
             };
             assert_eq!(offsets, GroupOffsets::new(Some(&view)));
             assert_eq!(i64::from(batch), groups);
-            // The most strips come about where all groups but one end a row into their last.
+            // Most strips are needed where all groups but one end one row into a strip.
             let columns = (n + width - 1) / width;
             let alone = (groups - 1).min(rows);
             let strips = alone + (rows - alone + height - 1) / height;

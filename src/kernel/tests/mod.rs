@@ -36,7 +36,7 @@ fn gemm(dtype: DType, m: i64, n: i64, k: i64, layout: Layout) -> Problem {
     Problem::Gemm(GemmProblem::new(a, b, out, F32).expect("shapes agree"))
 }
 
-/// Row-major but for B. `offsets` lie behind each other with this step.
+/// Row-major operands except B. `step`: the stride of `offsets`.
 fn grouped(dtype: DType, rows: i64, n: i64, k: i64, groups: i64, b: Major, step: i64) -> Problem {
     let device = Device::Cuda(0);
     let stacked = |major: Major| match major {
@@ -123,7 +123,7 @@ fn extents_beyond_32_bits_are_refused() {
 }
 
 #[test]
-fn what_hopper_kernels_leave_to_others_is_said_by_extents() {
+fn sm90_refuses_extents_with_the_limit() {
     let layout = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
     let kernel_of = |problem: &Problem, over_grid: bool| {
         let wanted = |design: &Design| match design {
@@ -150,7 +150,7 @@ fn what_hopper_kernels_leave_to_others_is_said_by_extents() {
     assert_eq!(kernel.supports(&in_float32(260)), Err(Unsupported::Uneven { n: 260, of: 8 }));
 }
 
-/// Where cuTensorMapEncodeTiled would refuse a map (CUDA Driver API, its list of conditions).
+/// Asserts the conditions of cuTensorMapEncodeTiled (CUDA Driver API).
 fn assert_valid(map: &TensorMap, what: &str) {
     assert_eq!(map.address % 16, 0, "{what}");
     assert!(map.extents.iter().all(|extent| (1..=1 << 32).contains(extent)), "{what}: {map:?}");
@@ -190,8 +190,8 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                         .expect("there is an output");
                     let Params::Sm90(params) = launch.params else { panic!("not its parameters") };
                     params.maps.iter().flatten().for_each(|map| assert_valid(map, &kernel.name()));
-                    // As `Boxes` of the program takes them: a CTA's slice is some whole boxes, or
-                    // one box holds all of the operand.
+                    // As `Boxes` of the program expects: a slice is a number of whole boxes, or one
+                    // box holds the whole operand.
                     for (at, extent) in [params.scalars.m, params.scalars.n].into_iter().enumerate()
                     {
                         let operand = if config.crossed() { 1 - at } else { at };
@@ -205,7 +205,7 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                             "{}: {rows} rows",
                             kernel.name()
                         );
-                        // What the program takes for granted there.
+                        // The program loads B's slices whole where threads load A.
                         assert!(
                             rows == slice || !config.loads_by_threads(),
                             "{}: {rows} rows",
@@ -215,8 +215,8 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                             assert_eq!(map.box_extents[1], rows, "{}", kernel.name());
                         }
                     }
-                    // Of the CTAs that share B, some have a box of 8 rows more, and together they
-                    // have all of the tile.
+                    // Some of the CTAs that share B have 8 rows more, and together they have the
+                    // whole tile.
                     let ([slice, shorter], sharers) = (config.slices(1), config.cluster[0]);
                     let longer = config.tile[1] / 8 % sharers;
                     assert_eq!(
@@ -242,7 +242,7 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                         );
                         unequal += 1;
                     }
-                    // Where it lies along N, the rows of its boxes are swizzled as they are long.
+                    // Boxes of a B along N have the swizzle of their row length.
                     if let (Some(b), false) = (params.maps[1], b_along_k) {
                         let row = b.box_extents[0] * kernel.types.a.bytes() as u32;
                         assert_eq!(
@@ -270,7 +270,7 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
 }
 
 #[test]
-fn of_float32_operands_no_more_is_copied_than_must_be() {
+fn float32_packs_only_operands_that_tma_cannot_address() {
     for layout in Layout::all() {
         let k_major = [layout.a == Major::Row, layout.b == Major::Column];
         let copies = usize::from(k_major == [false, false]);
@@ -283,8 +283,8 @@ fn of_float32_operands_no_more_is_copied_than_must_be() {
         let Params::Sm90(Sm90Params { maps: [Some(a), Some(b), _], .. }) = launch.params else {
             panic!("two maps")
         };
-        assert_eq!((a.data_type, b.data_type), (11, 11), "rounded to tf32 on their way");
-        // What is not K-major is the program's A, in boxes of 128 bytes by a K block.
+        assert_eq!((a.data_type, b.data_type), (11, 11), "TMA rounds to tf32");
+        // The operand that is not K-major is the program's A, in boxes of 128 bytes by a K block.
         let from_registers = k_major != [true, true];
         assert_eq!(config.a_from_registers(kernel.types), from_registers);
         assert!(
@@ -293,7 +293,7 @@ fn of_float32_operands_no_more_is_copied_than_must_be() {
         );
         assert_eq!(b.box_extents, [32, config.tile[1] / config.cluster[0], 1], "{layout}");
 
-        // Rows of 4095 elements are not aligned, and are copied.
+        // Rows of 4095 elements are not aligned: both operands are packed.
         let kernel = &all()[ranked(&gemm(F32, 4095, 4095, 4095, layout), H100, false)[0]];
         assert!(
             matches!(kernel.design, Design::Sm90(Sm90 { packed: [true, true], .. })),

@@ -1,9 +1,9 @@
-//! Which kernels serve a problem, and in what order.
+//! The kernels that serve a problem, and their order.
 
 use super::*;
 
 #[test]
-fn large_squares_get_the_tile_that_measured_best() {
+fn large_squares_get_the_largest_efficient_tile() {
     for layout in Layout::all() {
         let found = ranked(
             &gemm(F16, 4096, 4096, 4096, layout),
@@ -113,28 +113,28 @@ fn k_over_the_grid_is_for_few_tiles() {
             let [rows, columns] = [0, 1].map(|at| i64::from(config.tile[at] * config.cluster[at]));
             gemm(F16, m * rows, n * columns, k, row_major)
         };
-        let parts = |problem: &Problem| match problem {
+        let splits = |problem: &Problem| match problem {
             Problem::Gemm(problem) => config.k_splits(problem),
             _ => 0,
         };
         let most = i64::from(config.clusters_at_once(1, 132)) / 2;
-        // Half of the chip and more is left free, or it is refused.
+        // At least half of the chip stays free, or the problem is refused.
         assert_eq!(kernel.supports(&tiles(most, 1, 65536)), Ok(()));
-        assert!(parts(&tiles(most, 1, 65536)) >= 2, "{}", kernel.name());
+        assert!(splits(&tiles(most, 1, 65536)) >= 2, "{}", kernel.name());
         let refused =
             kernel.supports(&tiles(most + 1, 1, 65536)).expect_err("too many tiles").to_string();
         assert!(
             refused.contains(&format!("is {}, and the kernel serves at most {most}", most + 1)),
             "{refused}"
         );
-        // At least 8 blocks of 64 for each; 16 parts at most; none without K.
+        // A slice has at least 8 blocks of 64; there are at most 16 slices, and one where K is 0.
         assert_eq!(
-            [0, 64, 1023, 1024, 2048].map(|k| parts(&tiles(1, 1, k))),
+            [0, 64, 1023, 1024, 2048].map(|k| splits(&tiles(1, 1, k))),
             [1, 1, 1, 2, 4],
             "{}",
             kernel.name()
         );
-        assert!(parts(&tiles(1, 1, 1 << 20)) <= 16);
+        assert!(splits(&tiles(1, 1, 1 << 20)) <= 16);
     }
 }
 
@@ -154,7 +154,7 @@ fn threads_load_what_few_tiles_have_and_no_more() {
     assert_eq!(first(300, 5000, 702, rows).align, 4);
     assert_eq!(first(300, 5000, 704, rows).align, 16);
     assert_eq!(first(4096, 4096, 4100, rows).packed, [true, false]);
-    // B is what lies along K here, so that the transposed product is computed, and written
+    // B is the K-major operand: the program computes the transposed product and writes it
     // transposed.
     let columns = Layout { a: Major::Column, b: Major::Column, out: Major::Row };
     let config = first(304, 5000, 700, columns);
@@ -162,8 +162,7 @@ fn threads_load_what_few_tiles_have_and_no_more() {
         (config.align, config.swapped, config.aligned_to(0), config.aligned_to(1)),
         (8, true, 16, 8)
     );
-    // Odd rows are of no alignment that they load; float32 would have to be rounded; those of both
-    // operands are copied.
+    // Threads load neither odd rows nor float32, which needs rounding; and only one operand.
     for problem in [
         gemm(F16, 300, 5000, 701, rows),
         gemm(F32, 300, 5000, 701, TNT),
@@ -172,14 +171,14 @@ fn threads_load_what_few_tiles_have_and_no_more() {
         let found = sm90(&problem);
         assert!(!found.is_empty() && found.iter().all(|config| config.align == 16));
     }
-    // Nor is there anything between a row's last whole piece and its end.
+    // Threads load whole pieces only, so rows must end at one.
     let Problem::Gemm(padded) = gemm(F16, 300, 5000, 699, rows) else { panic!("not a GEMM") };
     let padded = GemmProblem { a: View { stride: [0, 700, 1], ..padded.a }, ..padded };
     assert!(sm90(&Problem::Gemm(padded)).iter().all(|config| config.align == 16));
 }
 
-/// What [`ranked`] gives, found by asking every kernel there is.
-fn asked_one_by_one(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usize> {
+/// The result of [`ranked`], from checks of every kernel.
+fn ranked_one_by_one(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usize> {
     let product = problem.product();
     let seconds = |kernel: &Kernel| {
         let (Some(target), Some(problem)) = (target, product.as_deref()) else { return 0.0 };
@@ -201,7 +200,7 @@ fn asked_one_by_one(problem: &Problem, target: Option<Target>, fused: bool) -> V
 }
 
 #[test]
-fn groups_find_what_asking_every_kernel_finds() {
+fn groups_find_what_checks_of_every_kernel_find() {
     let mut problems = Vec::new();
     for (m, n, k) in [
         (1, 1, 1),
@@ -260,7 +259,7 @@ fn groups_find_what_asking_every_kernel_finds() {
             let positions = ranked(problem, target, fused);
             assert_eq!(
                 positions,
-                asked_one_by_one(problem, target, fused),
+                ranked_one_by_one(problem, target, fused),
                 "{target:?} {fused} {problem:?}"
             );
             several += usize::from(positions.len() > 10);
@@ -271,12 +270,12 @@ fn groups_find_what_asking_every_kernel_finds() {
 }
 
 #[test]
-fn demands_are_met_by_what_their_words_say() {
+fn demands_are_met_by_the_views_they_describe() {
     let aligned = Demand::aligned(Major::Row, 16);
     let steps = Demand { steps: true, ..aligned };
     let whole = Demand { whole: Demand::whole_along(Major::Row), ..aligned };
     let column = Demand::aligned(Major::Column, 4);
-    // Of a float16 operand: 100 rows, columns, address, strides; whether each demand is met.
+    // A float16 operand of 100 rows: columns, address, strides; then whether each demand is met.
     let cases = [
         ((64, 0x1000, [64, 1]), [true, true, true, false]), // row-major, all multiples of 16 bytes
         ((64, 0x1008, [64, 1]), [false, false, false, false]), // an address of 8
@@ -306,8 +305,7 @@ fn demands_are_met_by_what_their_words_say() {
 
 #[test]
 fn an_index_of_groups_decides_about_few() {
-    // 72 demands stand for the hundreds of kernels of one type; were they one a kernel, nothing
-    // would be won.
+    // One check decides about many kernels.
     let types = Types { a: F16, b: F16, accumulator: F32, out: F16 };
     let kernels = all()
         .iter()
@@ -323,7 +321,6 @@ fn an_index_of_groups_decides_about_few() {
 #[test]
 fn bands_are_the_fastest_ones() {
     use Schedule::{Cooperative, PingPong};
-    // Of tiles that were timed, whether they are still offered or not.
     let band =
         |[m, n, k]: [i64; 3], b: Major, tile: [u32; 2], schedule: Schedule, cluster: [u32; 2]| {
             let problem = gemm(F16, m, n, k, Layout { a: Major::Row, b, out: Major::Row });
@@ -341,17 +338,14 @@ fn bands_are_the_fastest_ones() {
             let config = Sm90 { tile, schedule, cluster, ..plain.expect("a plain kernel") };
             config.band(&config.grid(gemm))
         };
-    // 207.6 us, where 8 takes 211.8 and 4 takes 218.6; 26.6 us, where 8 takes 29.5
-    // (docs/notes/sm90-runs.md, run 17).
     assert_eq!(band([4096; 3], Major::Row, [128, 128], PingPong, [1, 2]), 16);
     assert_eq!(band([2048; 3], Major::Row, [128, 128], PingPong, [2, 1]), 2);
-    // 24.9 us, where 8 takes 29.8.
     assert_eq!(band([1024, 1280, 5120], Major::Column, [128, 80], Cooperative, [2, 1]), 1);
-    // One way to walk them.
+    // All orders are the same.
     assert_eq!(band([64, 4096, 4096], Major::Column, [64, 64], Cooperative, [1, 1]), 8);
 }
 
-/// What the GPCs of an empty chip draw of tiles walked so, counted one by one.
+/// Rows and columns that the GPCs of an empty chip draw, counted one by one.
 fn drawn_by_gpcs(tiles: [u32; 2], tile: [u32; 2], band: u32) -> u32 {
     let mut walk = Vec::new();
     for first in (0..tiles[0]).step_by(band as usize) {
@@ -388,7 +382,7 @@ fn tiles_of_one_round_are_placed_gpc_by_gpc() {
                 if launch.overlapping {
                     continue;
                 }
-                // Each CTA has one tile of its own, and no other kernel's besides.
+                // Each CTA has one tile.
                 let grid = config.grid(gemm);
                 let tiles = grid.clusters.map(|tiles| tiles as u32);
                 assert_eq!(
@@ -412,7 +406,7 @@ fn tiles_of_one_round_are_placed_gpc_by_gpc() {
                     "{}",
                     kernel.name()
                 );
-                // Less than by lot, or there was nothing to win.
+                // GPCs draw less than with random placement.
                 assert!(placement.drawn < placement.drawn_anywhere, "{}", kernel.name());
                 bands.insert(band);
             }
