@@ -3,9 +3,10 @@
     python scripts/time_products.py NAME OUT [--seed 1] [--count 400] [--seconds 500]   # on a GPU
 
 Writes the sets of docs/benchmarks/chance_h100.json and a new set NAME to OUT. Half of the problems
-are layers of language models, the others any shape that TMA can address. For each, the script times the
-first kernels of the ranking and a random sample of the next, as `cutlass_api bench gemm` does. It stops
-after --seconds, which include compilation, and writes the results so far if it is interrupted.
+are layers of language models, the others any shape that TMA can address. For each, the script times
+the first kernels of the ranking and a random sample of the next, as `cutlass_api bench gemm` does.
+It stops after --seconds, which include compilation, and writes the results so far if it is
+interrupted.
 """
 
 import argparse
@@ -110,7 +111,7 @@ def kernel_of_torch(launch: Any) -> str:
 
 
 def measure(shape: Shape, dtype: str, kernels: list[Any]) -> tuple[float, str, dict[str, float]]:
-    """Microseconds of torch, torch's kernel if it is the fastest, and microseconds of our kernels."""
+    """Microseconds of torch, its kernel if it is the fastest, and microseconds of our kernels."""
     inputs = Inputs(shape, dtype)
     all_args = inputs.arguments()
 
