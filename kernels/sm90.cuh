@@ -166,6 +166,9 @@ struct Sm90Gemm {
   static_assert(!IN_CLUSTER || SPLIT * PART_BYTES <= SLABS_AT,
                 "the ring's memory takes the sums of all");
 
+  // The grid split's constants that the host uses, too (src/kernel/sm90/split.rs).
+  static constexpr int MAX_SPLITS = 16, SPLITS_AT_ONCE = PARTS_AT_ONCE, WORD_STRIDE = 32;
+
   // ---- registers ----
 
   static constexpr int SUMS = M_BLOCKS * Multiply::SUMS;  // registers of a thread's

@@ -34,7 +34,8 @@ template <class Gemm> struct Sm90Parts {
   static constexpr Word APART = 1ull << 40, MARK = 0x7fa7fdull << 41,
                         SECOND_MARK = 0xb5c94e1fa7d26083;
   static constexpr unsigned MISSING = 0xffffffff;  // a NaN; arithmetic has another one
-  static_assert(SLICES <= MOST_PARTS);
+  static_assert(SLICES <= MOST_PARTS && MOST_PARTS == Gemm::MAX_SPLITS &&
+                WORD_STRIDE == Gemm::WORD_STRIDE);
 
   const unsigned tile, parts, part;
   Word* const word;

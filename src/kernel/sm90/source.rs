@@ -1,6 +1,7 @@
 //! The text of the family's programs.
 
 use super::config::{Schedule, Sm90};
+use super::split::{MAX_SPLITS, SPLITS_AT_ONCE, WORD_STRIDE};
 use crate::kernel::program::{ProgramParts, launch_checks, type_arguments};
 use crate::kernel::types::Types;
 
@@ -38,6 +39,12 @@ fn checks(config: &Sm90, types: Types) -> String {
     }
     if !config.swapped {
         checks += &format!(" && Work::BOX_N == {}", config.box_n(types));
+    }
+    if config.over_grid {
+        checks += &format!(
+            " && Work::MAX_SPLITS == {MAX_SPLITS} && Work::SPLITS_AT_ONCE == {SPLITS_AT_ONCE} \
+             && Work::WORD_STRIDE == {WORD_STRIDE}"
+        );
     }
     checks
 }
