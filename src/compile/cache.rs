@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::{Program, source};
+use super::{Program, embedded};
 
 /// Starts every file. The last byte is the version of the format.
 const MAGIC: &[u8; 8] = b"rutlass\x07";
@@ -45,7 +45,7 @@ pub(super) fn key(text: &str, options: &[String], (major, minor): (i32, i32)) ->
         hasher.update(bytes);
     };
     part(text.as_bytes());
-    source::HEADERS.iter().for_each(|(name, content)| {
+    embedded::HEADERS.iter().for_each(|(name, content)| {
         part(name.as_bytes());
         part(content.as_bytes());
     });

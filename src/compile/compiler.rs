@@ -4,9 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use super::nvrtc::{Compiled, Task};
-use super::program::{ENTRY, PACK_ENTRY, REDUCE_ENTRY};
-use super::{Architecture, CompileError, Nvrtc, Program, cache, source};
-use crate::kernel::Kernel;
+use super::{Architecture, CompileError, Nvrtc, Program, cache};
+use crate::kernel::{ENTRY, Kernel, PACK_ENTRY, REDUCE_ENTRY, pack_source, reduce_source, source};
 
 /// The program of a kernel for a compute capability: from memory, from disk, or compiled by NVRTC.
 ///
@@ -41,7 +40,7 @@ fn compile_uncached(
     nvrtc: &Nvrtc,
 ) -> Result<Program, CompileError> {
     let name = kernel.name();
-    let Some(text) = source::source(kernel) else { return Err(CompileError::NotCompiled(name)) };
+    let Some(text) = source(kernel) else { return Err(CompileError::NotCompiled(name)) };
     let program = Program {
         base: Kernel { epilogue: None, ..*kernel }.name(),
         epilogue: kernel.epilogue.cloned(),
@@ -76,8 +75,8 @@ type Companion = (&'static str, &'static str, String);
 fn companions(kernel: &Kernel) -> [Option<Companion>; 2] {
     let reductions = kernel.reductions();
     [
-        kernel.packs().then(|| ("pack", PACK_ENTRY, source::pack(kernel.types.a.bytes()))),
-        (!reductions.is_empty()).then(|| ("reduce", REDUCE_ENTRY, source::reduce(&reductions))),
+        kernel.packs().then(|| ("pack", PACK_ENTRY, pack_source(kernel.types.a.bytes()))),
+        (!reductions.is_empty()).then(|| ("reduce", REDUCE_ENTRY, reduce_source(&reductions))),
     ]
 }
 
@@ -126,7 +125,7 @@ pub fn is_of(program: &Program, kernel: &Kernel) -> bool {
     let key = |program: &Program, text: &str| {
         cache::key(text, &program.architecture.options(program.nvrtc), program.nvrtc)
     };
-    let own = source::source(kernel).is_some_and(|text| key(program, &text) == program.key);
+    let own = source(kernel).is_some_and(|text| key(program, &text) == program.key);
     let mut others = [&program.pack, &program.reduce].into_iter().zip(companions(kernel));
     let same =
         |(other, companion): (&Option<Arc<Program>>, Option<Companion>)| match (other, companion) {

@@ -3,6 +3,7 @@
 mod architecture;
 mod cache;
 mod compiler;
+mod embedded;
 mod error;
 mod headers;
 mod locate;
@@ -10,10 +11,11 @@ mod nvrtc;
 mod program;
 mod scan;
 mod signature;
-mod source;
+mod target;
 mod user;
 mod user_source;
 
+pub use crate::kernel::source;
 pub use architecture::Architecture;
 pub use cache::directory;
 pub use compiler::{compile, from_bytes, is_of, to_bytes};
@@ -22,8 +24,5 @@ pub use locate::set_package_directories;
 pub use nvrtc::Nvrtc;
 pub use program::Program;
 pub use signature::{Parameter, Pointee, ScalarType};
-pub use source::source;
 pub use user::compile_user;
 pub use user_source::UserSource;
-
-use program::{ENTRY, PACK_ENTRY, REDUCE_ENTRY};

@@ -9,7 +9,7 @@ use libloading::Library;
 
 use super::error::Failure;
 use super::locate::{candidates, preload_builtins, version_by_name};
-use super::{Architecture, CompileError, source};
+use super::{Architecture, CompileError, embedded};
 
 type RawProgram = *mut c_void;
 
@@ -232,11 +232,11 @@ impl Functions {
             texts.iter().map(|text| c_string(text)).collect::<Result<Vec<_>, _>>()
         };
         let (text, file) = (c_string(task.text)?, c_string(task.file)?);
-        let headers = source::HEADERS
+        let headers = embedded::HEADERS
             .iter()
             .map(|(name, _)| c_string(name))
             .collect::<Result<Vec<_>, _>>()?;
-        let contents = source::HEADERS
+        let contents = embedded::HEADERS
             .iter()
             .map(|(_, text)| c_string(text))
             .collect::<Result<Vec<_>, _>>()?;

@@ -9,12 +9,6 @@ use crate::driver::{Device, DriverError, Function, Library};
 use crate::epilogue::Epilogue;
 use crate::kernel::Kernel;
 
-/// The kernel functions: of a kernel's program, of the program that packs operands, and of the
-/// program that finishes reductions.
-pub(super) const ENTRY: &str = "rutlass_gemm";
-pub(super) const PACK_ENTRY: &str = "rutlass_pack";
-pub(super) const REDUCE_ENTRY: &str = "rutlass_reduce";
-
 /// A compiled kernel: a cubin for one architecture and what its launch needs.
 #[derive(Serialize, Deserialize)]
 pub struct Program {

@@ -13,11 +13,43 @@ pub struct Device {
     /// Compute capability times ten: 90 for sm_90.
     pub cc: u32,
     pub multiprocessors: u32,
+    pub attributes: Attributes,
     /// The driver's version: 12060 for CUDA 12.6.
     pub(super) driver_version: i32,
     pub(super) handle: sys::CUdevice,
     context: CUcontext,
     pool: Mutex<Option<Pool>>,
+}
+
+/// Attributes that the cost model uses. 0 where the driver does not report one.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Attributes {
+    pub clock_khz: u32,
+    pub memory_clock_khz: u32,
+    pub memory_bus_bits: u32,
+    pub l2_bytes: u32,
+    /// The most that a CTA may opt in to.
+    pub shared_bytes_per_cta: u32,
+    pub shared_bytes_per_sm: u32,
+}
+
+impl Attributes {
+    fn read(read: impl Fn(CUdevice_attribute) -> Result<u32, DriverError>) -> Attributes {
+        use CUdevice_attribute as Attribute;
+        let known = |attribute| read(attribute).unwrap_or(0);
+        Attributes {
+            clock_khz: known(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE),
+            memory_clock_khz: known(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE),
+            memory_bus_bits: known(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH),
+            l2_bytes: known(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE),
+            shared_bytes_per_cta: known(
+                Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+            ),
+            shared_bytes_per_sm: known(
+                Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
+            ),
+        }
+    }
 }
 
 struct Pool(CUmemoryPool);
@@ -103,12 +135,14 @@ impl Device {
                 attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
             let multiprocessors =
                 attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+            let attributes = Attributes::read(attribute);
             check("cuDevicePrimaryCtxRetain", sys::cuDevicePrimaryCtxRetain(&mut context, handle))?;
             let pool = Mutex::new(None);
             Ok(Device {
                 ordinal,
                 cc: 10 * major + minor,
                 multiprocessors,
+                attributes,
                 driver_version,
                 handle,
                 context,

@@ -1,20 +1,22 @@
-//! What kernels demand of how operands lie in memory. One place decides it, for what is described, checked and looked up.
+//! Requirements of kernels on the memory layout of operands. Metadata, support checks and the index
+//! of the ranking all derive from them.
 
-use super::{Major, Unsupported};
+use super::layout::Major;
+use super::unsupported::Unsupported;
 use crate::operand::View;
 
-/// What a kernel demands of one operand.
+/// What a kernel requires of one operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Demand {
-    /// The contiguous dimension; None where any strides will do, of any alignment.
+    /// The order in memory; None where any strides and any alignment will do.
     pub order: Option<Major>,
-    /// What the address and all other strides are multiples of, in bytes.
+    /// The address and the strides other than 1 are multiples of this many bytes.
     pub align: u32,
-    /// Whether the extents along rows and along columns are multiples of it, too.
+    /// Whether the extents along rows and along columns are multiples of `align`, too.
     pub whole: [bool; 2],
-    /// Whether the dimension that is not contiguous is stepped along: the copy engine takes no stride of 0.
+    /// Whether the stride of the dimension that is not contiguous must not be 0, as TMA requires.
     pub steps: bool,
-    /// Whether it is first copied to where the kernel has it as it likes.
+    /// Whether the operand is packed first, whatever its layout.
     pub copied: bool,
 }
 
@@ -23,12 +25,12 @@ impl Demand {
     pub const NONE: Demand =
         Demand { order: None, align: 1, whole: [false; 2], steps: false, copied: false };
 
-    /// This order, with the address and strides that loads of so many bytes take.
+    /// This order, aligned for loads of `align` bytes.
     pub fn aligned(order: Major, align: u32) -> Demand {
         Demand { order: Some(order), align, ..Demand::NONE }
     }
 
-    /// Extents along rows and columns, of which that along what is contiguous is to be a multiple of the alignment.
+    /// `whole` for an operand whose contiguous extent is a multiple of the alignment.
     pub fn whole_along(order: Major) -> [bool; 2] {
         [order == Major::Column, order == Major::Row]
     }
@@ -39,7 +41,7 @@ impl Demand {
         })
     }
 
-    /// Why it is not met, if it is not; `name` is the operand's.
+    /// As [`Demand::is_met`], with the reason. `name` is the operand's.
     pub fn check(&self, name: &'static str, view: &View) -> Result<(), Unsupported> {
         let Some(order) = self.order else { return Ok(()) };
         let (shape, stride) = (|| view.user_shape().to_vec(), || view.user_stride().to_vec());
@@ -65,7 +67,7 @@ impl Demand {
         order.fits(view) && !(self.steps && view.stride[other] == 0 && view.shape[other] > 1)
     }
 
-    /// What is known of the alignment of what is demanded to be aligned, in bytes.
+    /// The alignment of the address, strides and extents that must be aligned, in bytes.
     fn alignment(&self, order: Major, view: &View) -> i64 {
         let extents = [1, 2]
             .map(|dim| if self.whole[dim - 1] { view.shape[dim] * view.dtype.bytes() } else { 0 });

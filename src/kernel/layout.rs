@@ -1,4 +1,4 @@
-//! Which dimension of a matrix is contiguous.
+//! Memory orders of matrices.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub enum Major {
 impl Major {
     pub const BOTH: [Major; 2] = [Major::Row, Major::Column];
 
-    /// The contiguous dimension, counted in a batch-first shape.
+    /// The contiguous dimension of a batch-first shape.
     pub fn unit(self) -> usize {
         match self {
             Major::Row => 2,
@@ -29,7 +29,8 @@ impl Major {
         }
     }
 
-    /// Whether a view can be read in this order: its contiguous dimension steps by one element, or takes no step.
+    /// Whether a view can be read in this order: the contiguous dimension has stride 1, or extent
+    /// 1.
     pub fn fits(self, view: &View) -> bool {
         view.stride[self.unit()] == 1 || view.shape[self.unit()] <= 1
     }
@@ -58,7 +59,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// All eight.
+    /// All eight layouts.
     pub fn all() -> impl Iterator<Item = Layout> {
         Major::BOTH.into_iter().flat_map(|a| {
             Major::BOTH

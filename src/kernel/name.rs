@@ -1,9 +1,10 @@
-//! How names are put together. A client asks for those of all kernels at once, and `fmt` takes several times as long as this.
+//! Building kernel names. Clients list the names of all kernels at once, and `fmt` takes several
+//! times as long.
 
-use super::Major;
+use super::layout::Major;
 use crate::operand::DType;
 
-/// What names are made of.
+/// A part of a name.
 pub trait Piece {
     fn append_to(self, name: &mut String);
 }
@@ -35,7 +36,7 @@ impl Piece for DType {
     }
 }
 
-/// Appends pieces to a name.
+/// Appends parts to a name.
 macro_rules! append {
     ($name:expr, $($piece:expr),+ $(,)?) => {
         $($crate::kernel::name::Piece::append_to($piece, $name);)+

@@ -1,16 +1,18 @@
-//! The copy of operands that the copy engine cannot address to where it can: rows along K, 16-byte aligned.
+//! Packing: copies operands that TMA cannot address into workspace, K-major and 16-byte aligned.
 
+use super::fields::assert_fields;
 use crate::operand::View;
 
-/// One operand's copy: `PackOperand` of `kernels/pack.cuh`, byte for byte. All zeros where there is none.
+/// One operand of the launch: `PackOperand` of `kernels/pack.cuh`, byte for byte. All zeros for an
+/// operand that is not packed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PackOperand {
     source: u64,
     destination: u64,
-    /// Batch, row, column; in elements. Columns are what is contiguous in the copy.
+    /// Batch, row, column; in elements. The copy is contiguous along columns.
     source_stride: [i64; 3],
-    /// From a row of the copy to the next, and from a matrix to the next; in bytes.
+    /// Distances of rows and of matrices in the copy, in bytes.
     pitch: i64,
     batch_pitch: i64,
     rows: i32,
@@ -19,27 +21,31 @@ pub struct PackOperand {
     tiles: i32,
 }
 
-/// An operand to be copied.
+assert_fields!(PackOperand, 72, source_stride: 16, pitch: 40, rows: 56);
+
+/// An operand to pack.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Operand {
     params: PackOperand,
-    /// CTAs of one matrix; `params` has them as the kernel does, in 32 bits.
+    /// CTAs of one matrix; `params` holds them in 32 bits.
     tiles: u64,
     /// The copy, as a view in the dimensions of the original.
     view: View,
 }
 
 impl Operand {
-    /// The copy of a view to an address, contiguous along its dimension `k`; its rows are the dimension `rows`.
+    /// Packs a view to an address, contiguous along dimension `k`, with rows along dimension
+    /// `rows`.
     pub fn new(view: &View, rows: usize, k: usize, destination: u64) -> Operand {
         let size = view.dtype.bytes();
-        // A batch that is one matrix, read again and again, is copied once.
+        // A matrix that all batches share is copied once.
         let batch = if view.stride[0] == 0 { 1 } else { view.shape[0] };
-        // Rows that begin at a multiple of 128 bytes, a line of the L2 cache, are read faster than others.
+        // Rows begin at lines of the L2 cache (128 bytes), which read faster.
         let pitch = (view.shape[k] * size + 127) / 128 * 128;
         let batch_pitch = pitch * view.shape[rows];
         let transposes = view.stride[k] != 1 && view.stride[rows] == 1;
-        // Threads move 16 bytes each, 4 times; a transposing CTA moves 128 bytes of rows by 128 columns.
+        // A thread moves 4 pieces of 16 bytes; a transposing CTA moves 128 bytes of rows by 128
+        // columns.
         let tiles = if transposes {
             (view.shape[rows] * size).unsigned_abs().div_ceil(128)
                 * view.shape[k].unsigned_abs().div_ceil(128)
@@ -70,7 +76,7 @@ impl Operand {
     }
 }
 
-/// The launch that copies one or both operands.
+/// The launch that packs one or both operands.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pack {
     operands: [Option<Operand>; 2],
@@ -83,7 +89,7 @@ impl Pack {
         Pack { operands }
     }
 
-    /// The copy of the program's operand at a place, if it is copied.
+    /// The packed view of the program's A (0) or B (1), if it is packed.
     pub fn view(&self, at: usize) -> Option<View> {
         self.operands[at].map(|operand| operand.view)
     }
@@ -99,7 +105,8 @@ impl Pack {
             .map(|operand| operand.map_or(PackOperand::default(), |operand| operand.params))
     }
 
-    /// The largest number that the kernel counts to: bytes of a row or line, pieces of 16 bytes of a matrix, CTAs.
+    /// The largest number that the kernel holds in 32 bits: bytes of a row or line, pieces of 16
+    /// bytes of a matrix, CTAs.
     pub fn largest_count(&self) -> u64 {
         let of = |operand: &Operand| {
             let PackOperand { pitch, rows, batch, .. } = operand.params;

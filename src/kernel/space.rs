@@ -1,122 +1,35 @@
-//! Every kernel there is, and those that serve a problem, best guess first.
+//! Every kernel, and the kernels with epilogues that users have requested.
 
 use std::sync::{LazyLock, Mutex};
 
 use rustc_hash::FxHashMap;
 
-use super::cost::{CostQuery, ctas_per_sm};
-use super::{
-    Demand, Design, Elementwise, Kernel, Operation, Simt, Skinny, Sm80, Sm90, Target, Types,
-    check_limits, residual,
-};
+use super::design::Design;
+use super::kernel::Kernel;
 use crate::epilogue::Epilogue;
-use crate::operand::Device;
-use crate::problem::Problem;
 
-/// Groups of kernels by whether they run on a GPU, what they compute, and on what types.
-type Index = FxHashMap<(bool, Operation, Types), Vec<Group>>;
-
-/// Kernels that demand the same of how their operands lie in memory: of the many that there are for some types, a problem's operands
-/// decide about a group at a time.
-struct Group {
-    demands: [Demand; 3],
-    members: Vec<Member>,
-}
-
-struct Member {
-    /// In [`all`].
-    position: usize,
-    ctas_per_sm: u32,
-}
-
-/// Every kernel of every family. The order is the one to try them in where no problem is known: tensor cores first,
-/// wide loads and large tiles before others.
+/// Every kernel of every family. The order is the one to try them in where no problem is known:
+/// tensor cores first, wide loads and large tiles before others.
 pub fn all() -> &'static [Kernel] {
     static KERNELS: LazyLock<Vec<Kernel>> = LazyLock::new(|| {
-        // Room for all, some 13 200: where it grows, memory is touched twice.
-        let mut kernels = Vec::with_capacity(14_000);
-        for types in Types::gemm() {
-            kernels.extend(Sm90::configs(types).into_iter().map(|config| Kernel {
-                types,
-                design: Design::Sm90(config),
-                epilogue: None,
-            }));
-        }
-        for types in Types::gemm() {
-            kernels.extend(Sm80::configs(types).into_iter().map(|config| Kernel {
-                types,
-                design: Design::Sm80(config),
-                epilogue: None,
-            }));
-        }
-        for types in Types::gemm() {
-            kernels.extend(Skinny::configs(types).into_iter().map(|config| Kernel {
-                types,
-                design: Design::Skinny(config),
-                epilogue: None,
-            }));
-        }
-        for types in Types::gemm() {
-            kernels.extend(Simt::configs(types).map(|config| Kernel {
-                types,
-                design: Design::Simt(config),
-                epilogue: None,
-            }));
-        }
-        kernels.extend(Types::elementwise().into_iter().map(|types| Kernel {
-            types,
-            design: Design::Elementwise(Elementwise),
-            epilogue: None,
-        }));
-        for operation in [Operation::Gemm, Operation::GroupedGemm, Operation::Elementwise] {
-            let all = if operation == Operation::Elementwise {
-                Types::elementwise()
-            } else {
-                Types::gemm()
-            };
-            kernels.extend(all.into_iter().map(|types| Kernel {
-                types,
-                design: Design::Reference(operation),
-                epilogue: None,
-            }));
-        }
-        kernels
+        let space = Design::space().into_iter();
+        space.map(|(types, design)| Kernel { types, design, epilogue: None }).collect()
     });
     &KERNELS
 }
 
-/// Not made before a problem is to be ranked for: a list of all kernels does without.
-fn index() -> &'static Index {
-    static INDEX: LazyLock<Index> = LazyLock::new(|| {
-        let mut index = Index::default();
-        for (position, kernel) in all().iter().enumerate() {
-            let groups =
-                index.entry((kernel.runs_on_gpu(), kernel.operation(), kernel.types)).or_default();
-            let (demands, member) =
-                (kernel.demands(), Member { position, ctas_per_sm: ctas_per_sm(kernel) });
-            // Most often the last.
-            match groups.iter_mut().rev().find(|group| group.demands == demands) {
-                Some(group) => group.members.push(member),
-                None => groups.push(Group { demands, members: vec![member] }),
-            }
-        }
-        index
-    });
-    &INDEX
-}
-
-/// The kernels with epilogues that have been asked for, each kept for the life of the process.
+/// The kernels with epilogues, each kept for the life of the process.
 #[derive(Default)]
 struct Fused {
     /// Their positions follow those of [`all`].
     kernels: Vec<&'static Kernel>,
-    /// By position and address: of epilogues that are equal, `intern` keeps one.
+    /// By position and address: `intern` keeps one copy of equal epilogues.
     positions: FxHashMap<(usize, usize), usize>,
 }
 
 static FUSED: Mutex<Option<Fused>> = Mutex::new(None);
 
-/// The position of the kernel at a position of [`all`] with an interned epilogue behind it.
+/// The position of the kernel at a position of [`all`] that fuses an interned epilogue.
 pub fn fused(position: usize, epilogue: &'static Epilogue) -> usize {
     let mut fused = FUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let Fused { kernels, positions } = fused.get_or_insert_default();
@@ -127,113 +40,12 @@ pub fn fused(position: usize, epilogue: &'static Epilogue) -> usize {
     })
 }
 
-/// The kernel at a position: one of [`all`], or one that [`fused`] has made.
+/// The kernel at a position: one of [`all`], or one from [`fused`].
 pub fn at(position: usize) -> &'static Kernel {
     let plain = all();
     plain.get(position).unwrap_or_else(|| {
         let fused = FUSED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        // A position comes from nowhere but `fused`.
+        // A position beyond `all` comes from `fused`.
         fused.as_ref().map_or(&plain[0], |fused| fused.kernels[position - plain.len()])
     })
-}
-
-/// Positions in [`all`] of the kernels that serve a problem on a target (`None`: on the CPU), fastest guess first. `fused`: an
-/// epilogue is to be computed behind the sums.
-pub fn ranked(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usize> {
-    let kernels = all();
-    let views = problem.views();
-    let types = Types {
-        a: views[0].dtype,
-        b: views[1].dtype,
-        accumulator: problem.accumulator(),
-        out: views[2].dtype,
-    };
-    let asked = (problem.device() != Device::Cpu, Operation::of(problem), types);
-    let Some(groups) = index().get(&asked).filter(|_| check_limits(problem).is_ok()) else {
-        return Vec::new();
-    };
-    let product = problem.product();
-    let mut found: Vec<u64> = Vec::new();
-    for group in groups
-        .iter()
-        .filter(|group| group.demands.iter().zip(&views).all(|(demand, view)| demand.is_met(view)))
-    {
-        let first = &kernels[group.members[0].position];
-        let copied_bytes = product.as_deref().map_or(Ok(0), |problem| first.copies(problem));
-        let Ok(copied_bytes) = copied_bytes else { continue };
-        let asked = target.zip(product.as_deref()).map(|(target, problem)| CostQuery {
-            problem,
-            target,
-            fused,
-            copied_bytes,
-        });
-        for Member { position, ctas_per_sm } in &group.members {
-            let kernel = &kernels[*position];
-            let runs = target.is_none_or(|target| kernel.runs_on(target.cc))
-                && (!fused || kernel.takes_epilogues());
-            if runs && kernel.check_extents(problem).is_ok() {
-                // What no model knows is in the order of the space.
-                let seconds = asked.map_or(0.0, |asked| asked.seconds(kernel, *ctas_per_sm));
-                debug_assert!(seconds >= 0.0, "{}: {seconds}", kernel.name());
-                found.push(keyed(seconds, *position));
-            }
-        }
-    }
-    found.sort_unstable();
-    if let Some((target, problem)) = target.zip(product.as_deref()) {
-        let asked = CostQuery { problem, target, fused, copied_bytes: 0 };
-        let few = found.len().min(residual::CANDIDATES);
-        correct(&mut found[..few], &asked);
-        found[..few].sort_unstable();
-    }
-    found.into_iter().map(|key| seconds_and_position(key).1).collect()
-}
-
-/// Seconds, then the position: ties keep the order of the space, so that the ranking is the same on every run. As one integer, which sorts
-/// fastest: floats that are not negative are in the order of their bits.
-fn keyed(seconds: f64, position: usize) -> u64 {
-    u64::from((seconds as f32).to_bits()) << 32 | position as u64
-}
-
-fn seconds_and_position(key: u64) -> (f64, usize) {
-    (f32::from_bits((key >> 32) as u32).into(), key as u32 as usize)
-}
-
-/// Corrects the seconds of the kernels that `ranked` has found where that was learnt from timings: in the mean by nothing. Of others nothing is known,
-/// and they gain nothing by that: they count as the one that is corrected for the worst. (Most load by threads what the copy engine loads as well for
-/// another; few rows have skinny kernels beside.)
-fn correct(found: &mut [u64], asked: &CostQuery) {
-    let correction = |key: &u64| {
-        let (seconds, position) = seconds_and_position(*key);
-        asked.correction(&all()[position], seconds)
-    };
-    let corrections: Vec<Option<f64>> = found.iter().map(correction).collect();
-    let known = corrections.iter().flatten();
-    let Some(worst) = known.clone().copied().reduce(f64::max) else { return };
-    let mean = known.clone().sum::<f64>() / known.count() as f64;
-    for (key, correction) in found.iter_mut().zip(corrections) {
-        let (seconds, position) = seconds_and_position(*key);
-        *key = keyed(seconds * (correction.unwrap_or(worst) - mean).exp(), position);
-    }
-}
-
-/// What corrections of the model are learnt from: of the kernels that serve a problem on a target and may be corrected, the seconds that the
-/// model gives them, and their features.
-pub fn features(problem: &Problem, target: Target) -> Vec<(usize, f64, [f32; residual::FEATURES])> {
-    let Some(product) = problem.product() else { return Vec::new() };
-    let asked = CostQuery { problem: &product, target, fused: false, copied_bytes: 0 };
-    let of = |position: usize| {
-        let kernel = &all()[position];
-        let Design::Sm90(config) = &kernel.design else { return None };
-        let seconds = kernel.seconds(problem, target);
-        let known = seconds.is_finite() && residual::knows(config, kernel.types, &asked);
-        known.then(|| {
-            (
-                position,
-                seconds,
-                residual::features(config, kernel.types, ctas_per_sm(kernel), &asked, seconds),
-            )
-        })
-    };
-    ranked(problem, Some(target), false).into_iter().filter_map(of).collect()
 }

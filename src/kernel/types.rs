@@ -1,10 +1,10 @@
-//! The element types that kernels are offered for.
+//! Element types of kernels.
 
-use super::Unsupported;
+use super::unsupported::Unsupported;
 use crate::operand::DType::{self, Bf16, E4m3, E5m2, F16, F32, F64, I8, I32, U8};
 use crate::problem::Problem;
 
-/// Element types of one kernel. For an elementwise operation, `accumulator` is the type that it computes in.
+/// Element types of one kernel. An elementwise kernel computes in `accumulator`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Types {
     pub a: DType,
@@ -14,12 +14,12 @@ pub struct Types {
 }
 
 impl Types {
-    /// The same kernel's types for the transposed product.
+    /// The types of the transposed product.
     pub fn transposed(self) -> Types {
         Types { a: self.b, b: self.a, ..self }
     }
 
-    /// Whether these are the element types of this problem's operands.
+    /// Refuses a problem whose operands have other element types.
     pub fn match_operands(&self, problem: &Problem) -> Result<(), Unsupported> {
         let operands = match problem {
             Problem::Gemm(p) => [&p.a, &p.b, &p.out],
@@ -39,7 +39,7 @@ impl Types {
         Ok(())
     }
 
-    /// Whether this is the type that the problem is to be summed in.
+    /// Refuses a problem with another accumulator type.
     pub fn match_accumulator(&self, problem: &Problem) -> Result<(), Unsupported> {
         let accumulator = match problem {
             Problem::Gemm(p) => Some(p.accumulator),
@@ -56,8 +56,8 @@ impl Types {
         }
     }
 
-    /// Every combination that a GEMM is offered in. `simt` and the reference serve all of them, the tensor-core families
-    /// those that their instructions know.
+    /// Every combination of types that a GEMM has kernels for. `simt` and the reference serve all
+    /// of them, the tensor-core families those of their instructions.
     pub fn gemm() -> Vec<Types> {
         const HALVES: [DType; 2] = [F16, Bf16];
         const FLOAT8: [DType; 2] = [E4m3, E5m2];
@@ -84,7 +84,7 @@ impl Types {
             }
         }
         add(I32, I32, I32, &[I32, F32]);
-        // Weight-only quantization: one side floating-point, the other 8-bit integers.
+        // Weight-only quantization: one operand floating-point, the other 8-bit integers.
         for float in HALVES {
             for integer in INTEGER8 {
                 add(float, integer, F32, &[float, F32]);
@@ -94,7 +94,8 @@ impl Types {
         all
     }
 
-    /// Every combination that an elementwise operation is offered in: both inputs of one type, which is the output's.
+    /// Every combination of types that an elementwise operation has kernels for: inputs and output
+    /// of one type.
     pub fn elementwise() -> Vec<Types> {
         DType::all()
             .map(|dtype| {

@@ -71,5 +71,5 @@ pub fn device_of(problem: &Problem) -> Result<&'static Device, LaunchError> {
 }
 
 pub(super) fn target(device: &Device) -> Target {
-    Target { cc: device.cc, multiprocessors: device.multiprocessors }
+    Target::from(device)
 }

@@ -170,23 +170,6 @@ pub fn get_kernels<'py>(
     Ok(found)
 }
 
-/// Training data of the ranking correction (scripts/fit_residuals.py): name, estimated seconds
-/// before the correction, and features of the kernels that the correction applies to. Ignores the
-/// epilogue.
-#[pyfunction]
-pub fn ranking_features(
-    args: &Bound<'_, PyAny>,
-    cc: ComputeCapability,
-) -> PyResult<Vec<(String, f64, [f32; kernels::FEATURES])>> {
-    let Some(native) = &as_arguments(args)?.get().native else { return Ok(Vec::new()) };
-    let problem = native.problem.on(operand::Device::Cuda(0));
-    let found = kernels::features(&problem, target_of(&native.problem, Some(cc.0))?);
-    Ok(found
-        .into_iter()
-        .map(|(position, seconds, features)| (kernels::at(position).name(), seconds, features))
-        .collect())
-}
-
 /// The names of the built-in kernels.
 static BUILT_IN: LazyLock<HashSet<String>> =
     LazyLock::new(|| kernels::all().iter().map(|kernel| kernel.name().to_string()).collect());
@@ -272,9 +255,7 @@ pub fn target_of(problem: &Problem, cc: Option<u32>) -> PyResult<kernels::Target
         return Ok(typical());
     };
     match Device::get(ordinal) {
-        Ok(device) if cc.is_none_or(|cc| cc == device.cc) => {
-            Ok(kernels::Target { cc: device.cc, multiprocessors: device.multiprocessors })
-        }
+        Ok(device) if cc.is_none_or(|cc| cc == device.cc) => Ok(kernels::Target::from(device)),
         Ok(_) => Ok(typical()),
         Err(error) if DriverError::means_no_gpu(&error) => Ok(typical()),
         Err(error) => Err(error.into()),

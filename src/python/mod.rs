@@ -44,7 +44,7 @@ mod _core {
     #[pymodule_export]
     use super::cuda::CudaFunction;
     #[pymodule_export]
-    use super::discovery::{get_kernels, ranking_features, register_kernel_class};
+    use super::discovery::{get_kernels, register_kernel_class};
     #[pymodule_export]
     use super::dtype::PyDType;
     #[pymodule_export]

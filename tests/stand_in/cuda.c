@@ -149,7 +149,7 @@ CUresult cuDeviceGet(int* device, int ordinal) {
 CUresult cuDeviceGetAttribute(int* value, int attribute, int device) {
   CALLED();
   (void)device;
-  switch (attribute) {
+  switch (attribute) {  // as an H100 answers
     case 75:
       *value = (int)capability / 10;
       break;  // compute capability, major
@@ -159,6 +159,24 @@ CUresult cuDeviceGetAttribute(int* value, int attribute, int device) {
     case 16:
       *value = 132;
       break;  // multiprocessors
+    case 13:
+      *value = 1980000;
+      break;  // clock in kHz
+    case 36:
+      *value = 2619000;
+      break;  // memory clock in kHz
+    case 37:
+      *value = 5120;
+      break;  // memory bus in bits
+    case 38:
+      *value = 50 << 20;
+      break;  // L2 cache in bytes
+    case 97:
+      *value = 227 << 10;
+      break;  // shared memory that a CTA may opt in to
+    case 81:
+      *value = 228 << 10;
+      break;  // shared memory of a multiprocessor
     default:
       return INVALID_VALUE;
   }

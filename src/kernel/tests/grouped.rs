@@ -1,4 +1,4 @@
-//! Grouped products.
+//! Grouped GEMMs.
 
 use super::*;
 
@@ -37,7 +37,7 @@ fn groups_are_for_the_tensor_cores_where_they_can_be() {
 
 #[test]
 fn a_grouped_launch_has_the_offsets_and_a_tile_for_every_strip() {
-    let target = Target { cc: 90, multiprocessors: 1 << 20 };
+    let target = Target { multiprocessors: 1 << 20, ..Target::typical(90) };
     for (rows, n, groups, b) in
         [(8192, 2048, 12, Major::Column), (100, 264, 70, Major::Row), (1, 8, 1, Major::Row)]
     {
@@ -66,7 +66,7 @@ fn a_grouped_launch_has_the_offsets_and_a_tile_for_every_strip() {
             };
             assert_eq!(offsets, GroupOffsets::new(Some(&view)));
             assert_eq!(i64::from(batch), groups);
-            // The most strips come about where all groups but one end a row into their last.
+            // Most strips are needed where all groups but one end one row into a strip.
             let columns = (n + width - 1) / width;
             let alone = (groups - 1).min(rows);
             let strips = alone + (rows - alone + height - 1) / height;

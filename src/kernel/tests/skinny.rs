@@ -1,8 +1,8 @@
-//! Products that have one side of 1 to 64.
+//! Problems with 1 to 64 rows or columns.
 
 use super::*;
 
-/// Kernels of a family that serve a problem, first guess first.
+/// The skinny kernels that serve a problem, in the order of the ranking.
 fn skinny(problem: &Problem, target: Target) -> Vec<(&'static Kernel, Skinny)> {
     let found = ranked(problem, Some(target), false).into_iter().map(|position| &all()[position]);
     let of_family = |kernel: &'static Kernel| match kernel.design {
@@ -86,17 +86,17 @@ fn skinny_launches_read_all_of_the_wide_operand() {
             assert_eq!((launch.cluster, launch.block), (config.split, Skinny::THREADS));
             assert_eq!(launch.shared_bytes, kernel.shared_bytes());
             assert!(config.split == 1 || kernel.min_cc() == 90);
-            // Kernels follow each other without a gap where that was measured to pay, and nowhere else.
+            // Grids overlap on Hopper, where the grid fills the chip or an SM holds one CTA.
             let elsewhere =
                 kernel.launch(&problem, Target::typical(100), 0).expect("there is an output");
             assert!(!elsewhere.overlapping);
-            let many = Target { cc: 90, multiprocessors: 5000 };
+            let many = Target { multiprocessors: 5000, ..Target::typical(90) };
             let alone = config.ctas_per_sm(kernel.types) == 1;
             assert_eq!(
                 kernel.launch(&problem, many, 0).expect("there is an output").overlapping,
                 alone
             );
-            let few = Target { cc: 90, multiprocessors: 10 };
+            let few = Target { multiprocessors: 10, ..Target::typical(90) };
             assert!(kernel.launch(&problem, few, 0).expect("there is an output").overlapping);
         }
     }

@@ -1,0 +1,48 @@
+//! The CUDA headers, embedded in the extension.
+
+macro_rules! headers {
+    ($($name:literal),* $(,)?) => {
+        &[$(($name, include_str!(concat!("../../kernels/", $name)))),*]
+    };
+}
+
+/// The CUDA headers by the names that programs include them under, embedded in the extension.
+pub(super) const HEADERS: &[(&str, &str)] = headers![
+    "common/choose.cuh",
+    "common/cluster.cuh",
+    "common/epilogue.cuh",
+    "common/field.cuh",
+    "common/fusion.cuh",
+    "common/groups.cuh",
+    "common/mbarrier.cuh",
+    "common/operand_tile.cuh",
+    "common/params.cuh",
+    "common/ptx.cuh",
+    "common/raster.cuh",
+    "common/stmatrix.cuh",
+    "common/tma.cuh",
+    "common/types.cuh",
+    "common/vector.cuh",
+    "common/wgmma.cuh",
+    "elementwise.cuh",
+    "pack.cuh",
+    "reduce.cuh",
+    "simt.cuh",
+    "skinny.cuh",
+    "sm80.cuh",
+    "sm90.cuh",
+    "sm90/boxes.cuh",
+    "sm90/cluster_split.cuh",
+    "sm90/config.cuh",
+    "sm90/consumer.cuh",
+    "sm90/grid_split.cuh",
+    "sm90/params.cuh",
+    "sm90/pipeline.cuh",
+    "sm90/producer.cuh",
+    "sm90/registers.cuh",
+    "sm90/shared_memory.cuh",
+    "sm90/store.cuh",
+    "sm90/store_rows.cuh",
+    "sm90/store_transposed.cuh",
+    "sm90/tile_order.cuh",
+];

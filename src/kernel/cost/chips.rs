@@ -1,0 +1,219 @@
+//! Chip facts. For a device they come from the driver's attributes, and otherwise from this table.
+
+/// The chip that kernels are ranked and launched for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Target {
+    /// Compute capability, ten times major plus minor.
+    pub cc: u32,
+    pub multiprocessors: u32,
+    /// The highest clock of the multiprocessors.
+    pub clock_hz: f64,
+    pub memory_bytes_per_second: f64,
+    pub l2_bytes: f64,
+    /// Dense 16-bit FLOP of one multiprocessor's tensor cores in a clock.
+    pub tensor_flop_per_clock: f64,
+    /// The part of them that `mma.sync` reaches: all before Hopper. Hopper's and Blackwell's full
+    /// rate needs `wgmma` and `tcgen05`.
+    pub mma_sync_flop_per_clock: f64,
+    /// float32 FLOP of one multiprocessor in a clock, a multiply-add as two.
+    pub fma_flop_per_clock: f64,
+    /// The most shared memory of a CTA, and of an SM. Each CTA takes 1 KiB more than it uses. (CUDA
+    /// C++ Programming Guide, "Technical Specifications per Compute Capability".)
+    pub shared_bytes_per_cta: u32,
+    pub shared_bytes_per_sm: u32,
+}
+
+/// 32-bit registers of an SM, on every chip.
+pub const REGISTERS_PER_SM: u32 = 65536;
+
+/// Facts that differ between compute capabilities, and not between their chips.
+struct Architecture {
+    tensor_flop_per_clock: f64,
+    mma_sync_flop_per_clock: f64,
+    fma_flop_per_clock: f64,
+    shared_kib_per_cta: u32,
+    shared_kib_per_sm: u32,
+}
+
+impl Architecture {
+    const fn of(cc: u32) -> Architecture {
+        let (tensor, mma_sync, fma, cta, sm) = match cc {
+            80 => (2048.0, 2048.0, 128.0, 163, 164),
+            87 => (2048.0, 2048.0, 256.0, 163, 164),
+            90 => (4096.0, 2048.0, 256.0, 227, 228),
+            100..=119 => (8192.0, 2048.0, 256.0, 227, 228),
+            120.. => (1024.0, 1024.0, 256.0, 99, 100),
+            _ => (1024.0, 1024.0, 256.0, 99, 100),
+        };
+        Architecture {
+            tensor_flop_per_clock: tensor,
+            mma_sync_flop_per_clock: mma_sync,
+            fma_flop_per_clock: fma,
+            shared_kib_per_cta: cta,
+            shared_kib_per_sm: sm,
+        }
+    }
+}
+
+/// A row of the table: compute capability, multiprocessors, clock and memory clock in MHz, memory
+/// bus in bits, L2 cache in MiB.
+const fn chip(
+    cc: u32,
+    multiprocessors: u32,
+    clock_mhz: u32,
+    memory_mhz: u32,
+    bus_bits: u32,
+    l2_mib: u32,
+) -> Target {
+    let architecture = Architecture::of(cc);
+    Target {
+        cc,
+        multiprocessors,
+        clock_hz: clock_mhz as f64 * 1e6,
+        memory_bytes_per_second: memory_rate(1000 * memory_mhz, bus_bits),
+        l2_bytes: (l2_mib << 20) as f64,
+        tensor_flop_per_clock: architecture.tensor_flop_per_clock,
+        mma_sync_flop_per_clock: architecture.mma_sync_flop_per_clock,
+        fma_flop_per_clock: architecture.fma_flop_per_clock,
+        shared_bytes_per_cta: architecture.shared_kib_per_cta << 10,
+        shared_bytes_per_sm: architecture.shared_kib_per_sm << 10,
+    }
+}
+
+/// Bytes a second of memory with two transfers a clock.
+const fn memory_rate(clock_khz: u32, bus_bits: u32) -> f64 {
+    2.0 * 1e3 * clock_khz as f64 * bus_bits as f64 / 8.0
+}
+
+impl Target {
+    // The table. Attributes as the driver reports them.
+    /// A100 SXM, 80 GB.
+    pub const A100: Target = chip(80, 108, 1410, 1593, 5120, 40);
+    pub const L40S: Target = chip(89, 142, 2520, 9001, 384, 96);
+    /// H100 SXM.
+    pub const H100: Target = chip(90, 132, 1980, 2619, 5120, 50);
+    pub const H200: Target = chip(90, 132, 1980, 3201, 6016, 60);
+    const RTX_A6000: Target = chip(86, 84, 1800, 8001, 384, 6);
+    const ORIN: Target = chip(87, 16, 1300, 3200, 256, 4);
+    const B200: Target = chip(100, 148, 1965, 3996, 8192, 126);
+    const THOR: Target = chip(110, 20, 1575, 4266, 256, 32);
+    const RTX_5090: Target = chip(120, 170, 2407, 14001, 512, 96);
+
+    /// The chip to assume for a compute capability where there is no device.
+    pub fn typical(cc: u32) -> Target {
+        let chip = match cc {
+            86 => Target::RTX_A6000,
+            87 => Target::ORIN,
+            89 => Target::L40S,
+            90 => Target::H100,
+            100..=109 => Target::B200,
+            110..=119 => Target::THOR,
+            120.. => Target::RTX_5090,
+            _ => Target::A100,
+        };
+        Target { cc, ..chip }
+    }
+
+    /// A device: the driver's attributes, and the facts of its compute capability. Attributes that
+    /// the driver reports as 0 are those of a typical chip.
+    pub fn of_device(cc: u32, facts: &DeviceFacts) -> Target {
+        let typical = Target::typical(cc);
+        let reported = |value: f64, otherwise: f64| if value > 0.0 { value } else { otherwise };
+        let memory = memory_rate(facts.memory_clock_khz, facts.memory_bus_bits);
+        let shared = |value: u32, otherwise: u32| if value > 0 { value } else { otherwise };
+        Target {
+            cc,
+            multiprocessors: facts.multiprocessors,
+            clock_hz: reported(1e3 * f64::from(facts.clock_khz), typical.clock_hz),
+            memory_bytes_per_second: reported(memory, typical.memory_bytes_per_second),
+            l2_bytes: reported(f64::from(facts.l2_bytes), typical.l2_bytes),
+            shared_bytes_per_cta: shared(facts.shared_bytes_per_cta, typical.shared_bytes_per_cta),
+            shared_bytes_per_sm: shared(facts.shared_bytes_per_sm, typical.shared_bytes_per_sm),
+            ..typical
+        }
+    }
+
+    /// FLOP a second of one multiprocessor's tensor cores.
+    pub fn tensor_rate(&self) -> f64 {
+        self.tensor_flop_per_clock * self.clock_hz
+    }
+
+    /// As [`Target::tensor_rate`], by `mma.sync`.
+    pub fn mma_sync_rate(&self) -> f64 {
+        self.mma_sync_flop_per_clock * self.clock_hz
+    }
+
+    /// float32 FLOP a second of one multiprocessor.
+    pub fn fma_rate(&self) -> f64 {
+        self.fma_flop_per_clock * self.clock_hz
+    }
+}
+
+/// Attributes of a device, as the driver reports them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DeviceFacts {
+    pub multiprocessors: u32,
+    pub clock_khz: u32,
+    pub memory_clock_khz: u32,
+    pub memory_bus_bits: u32,
+    pub l2_bytes: u32,
+    pub shared_bytes_per_cta: u32,
+    pub shared_bytes_per_sm: u32,
+}
+
+/// The most shared memory that a CTA may have on chips of a compute capability.
+pub fn max_shared_bytes_per_cta(cc: u32) -> u32 {
+    Architecture::of(cc).shared_kib_per_cta << 10
+}
+
+/// The shared memory that a CTA may have on every chip.
+pub fn min_shared_bytes_per_cta() -> u32 {
+    max_shared_bytes_per_cta(86)
+}
+
+/// How Hopper's multiprocessors form GPCs. The driver does not report it; a chip's yield decides.
+pub mod hopper {
+    /// Multiprocessors of most GPCs.
+    pub const SMS_PER_GPC: u32 = 16;
+    /// GPCs of this size and larger, and multiprocessors of the one that is smaller.
+    pub const FULL_GPCS: u32 = 7;
+    pub const SMS_OF_SMALL_GPC: u32 = 8;
+    /// Clusters of 1 to 8 CTAs, one CTA to a multiprocessor, that run at once on an H100
+    /// (`cuOccupancyMaxActiveClusters`). A cluster lies within a GPC, whose size is not always a
+    /// multiple of the cluster's.
+    pub const ACTIVE_CLUSTERS: [f64; 9] =
+        [0.0, super::Target::H100.multiprocessors as f64, 66.0, 39.0, 30.0, 22.0, 17.0, 15.0, 15.0];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_has_its_own_memory_bandwidth() {
+        let facts = DeviceFacts {
+            multiprocessors: 132,
+            clock_khz: 1_980_000,
+            memory_clock_khz: 2_619_000,
+            memory_bus_bits: 5120,
+            l2_bytes: 50 << 20,
+            shared_bytes_per_cta: 227 << 10,
+            shared_bytes_per_sm: 228 << 10,
+        };
+        assert_eq!(Target::of_device(90, &facts), Target::H100);
+        let h200 = DeviceFacts {
+            memory_clock_khz: 3_201_000,
+            memory_bus_bits: 6016,
+            l2_bytes: 60 << 20,
+            ..facts
+        };
+        assert_eq!(Target::of_device(90, &h200), Target::H200);
+    }
+
+    #[test]
+    fn missing_attributes_are_those_of_a_typical_chip() {
+        let facts = DeviceFacts { multiprocessors: 114, ..DeviceFacts::default() };
+        let target = Target::of_device(90, &facts);
+        assert_eq!(target, Target { multiprocessors: 114, ..Target::H100 });
+    }
+}

@@ -1,0 +1,13 @@
+//! The cost model: chip facts, and for each family an estimate good enough to rank a likely winner
+//! first.
+
+pub mod chips;
+pub mod query;
+pub mod simt;
+pub mod skinny;
+pub mod sm80;
+pub mod sm90;
+pub mod sm90_grid_split;
+pub mod sm90_grouped;
+pub mod sm90_rates;
+mod tiled;

@@ -1,0 +1,109 @@
+//! Input and output of the cost model.
+
+use super::chips::Target;
+use crate::kernel::types::Types;
+use crate::problem::GemmProblem;
+
+/// A problem, the chip to estimate it for, and what the kernels of a group share.
+#[derive(Clone, Copy)]
+pub struct CostQuery<'a> {
+    pub problem: &'a GemmProblem,
+    pub target: Target,
+    /// Whether an epilogue is fused.
+    pub is_fused: bool,
+    /// Bytes of operands that are packed first.
+    pub packed_bytes: u64,
+    pub scale: Scale,
+}
+
+/// Chip facts over those of an H100, the chip that the fitted rates were fitted on: a fitted rate
+/// times its scale is the rate to expect.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    /// The multiprocessors' clock, and with it the rates of the L2 cache.
+    pub clock: f64,
+    /// Rates of one multiprocessor's arithmetic.
+    pub tensor: f64,
+    pub mma_sync: f64,
+    pub fma: f64,
+    /// Bandwidth of device memory.
+    pub memory: f64,
+    /// Size of the L2 cache.
+    pub l2_bytes: f64,
+}
+
+impl Scale {
+    pub fn of(target: &Target) -> Scale {
+        let fitted_on = Target::H100;
+        Scale {
+            clock: target.clock_hz / fitted_on.clock_hz,
+            tensor: target.tensor_rate() / fitted_on.tensor_rate(),
+            mma_sync: target.mma_sync_rate() / fitted_on.mma_sync_rate(),
+            fma: target.fma_rate() / fitted_on.fma_rate(),
+            memory: target.memory_bytes_per_second / fitted_on.memory_bytes_per_second,
+            l2_bytes: target.l2_bytes / fitted_on.l2_bytes,
+        }
+    }
+}
+
+impl CostQuery<'_> {
+    pub fn new(
+        problem: &GemmProblem,
+        target: Target,
+        is_fused: bool,
+        packed_bytes: u64,
+    ) -> CostQuery<'_> {
+        CostQuery { problem, target, is_fused, packed_bytes, scale: Scale::of(&target) }
+    }
+
+    /// Multiprocessors of the chip.
+    pub fn sms(&self) -> f64 {
+        f64::from(self.target.multiprocessors)
+    }
+
+    /// Bytes of the operands and the output.
+    pub fn bytes(&self, types: Types) -> f64 {
+        operand_bytes(types, self.problem)
+    }
+}
+
+/// Bytes of a problem's operands and output.
+pub fn operand_bytes(types: Types, problem: &GemmProblem) -> f64 {
+    let [a, b, out] = [&problem.a, &problem.b, &problem.out].map(|view| view.numel() as f64);
+    types.a.bytes() as f64 * (a + b) + types.out.bytes() as f64 * out
+}
+
+/// The terms of an estimate. Terms overlap in time, so they do not add up to the total.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Estimate {
+    /// Rounds of CTAs (clusters, for sm90) over the chip.
+    pub waves: f64,
+    /// Bytes that move between device memory and the chip.
+    pub bytes: f64,
+    /// Arithmetic of all waves.
+    pub arithmetic_seconds: f64,
+    /// Device memory.
+    pub memory_seconds: f64,
+    /// Loads from the L2 cache.
+    pub cache_seconds: f64,
+    /// Launch, packing, the ends of tiles, and the meeting of partial sums.
+    pub launch_seconds: f64,
+    pub total_seconds: f64,
+}
+
+impl Estimate {
+    /// No model knows the kernel on this problem. It ranks last.
+    pub const UNKNOWN: Estimate = Estimate {
+        waves: 0.0,
+        bytes: 0.0,
+        arithmetic_seconds: 0.0,
+        memory_seconds: 0.0,
+        cache_seconds: 0.0,
+        launch_seconds: 0.0,
+        total_seconds: f64::INFINITY,
+    };
+
+    pub fn is_known(&self) -> bool {
+        self.total_seconds.is_finite()
+    }
+}

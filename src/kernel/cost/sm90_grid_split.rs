@@ -1,0 +1,74 @@
+//! The cost of `sm90` kernels with a grid split: all CTAs run at once, and their partial sums meet
+//! in workspace after the last block.
+//!
+//! Fitted on an H100 to timings of problems with few tiles in float16.
+
+use super::query::{CostQuery, Estimate};
+use super::sm90_rates::{FITTED_ALONE, epilogue_seconds, ragged};
+use crate::kernel::sm90::{Schedule, Sm90};
+use crate::kernel::types::Types;
+
+/// The times of the model without a grid split over this one's, on the same problems.
+const FITTED_AS_OTHERS: f64 = 1.243;
+/// As in the model without a grid split. A multiprocessor draws as much from the L2 cache as if it
+/// were alone.
+const FITTED_TENSOR_RATE: f64 = 6.39e12;
+const FITTED_BLOCK: f64 = 0.084e-6;
+const FITTED_L2_RATE: f64 = 141e9;
+const FITTED_L2_RATE_OF_CHIP: f64 = 16.1e12;
+const FITTED_MEMORY_RATE: f64 = 3.77e12;
+/// Seconds: a launch and the meeting, each sum that a thread stores, and each that it adds up of a
+/// slice of K.
+const FITTED_MEETING: f64 = 1.25e-6;
+const FITTED_SUM_STORED: f64 = 50e-9;
+const FITTED_SUM_ADDED: f64 = 12.7e-9;
+/// Seconds that CTAs wait for each other where they do not all run at once, as on a chip smaller
+/// than an H100 (`PATIENCE` of the program).
+const FITTED_APART: f64 = 50e-6;
+
+pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
+    let CostQuery { problem, target, is_fused, scale, .. } = *query;
+    let [tile_m, tile_n] = config.tile.map(f64::from);
+    let [cluster_m, cluster_n] = config.cluster.map(f64::from);
+    let (reducers, splits) = (f64::from(config.split), f64::from(config.k_splits(problem)));
+    let element = types.a.bytes() as f64;
+    let blocks = ((problem.k() as f64 * element / 128.0).ceil() / splits).ceil();
+    let [a_rows, b_rows] = config
+        .rows_read(problem)
+        .map(|(rows, aligned)| f64::from(rows) * 128.0 * (1.0 + ragged(aligned)));
+    let operands = a_rows / cluster_n + b_rows / cluster_m;
+    let alone = if config.consumers == 1 { FITTED_ALONE } else { 1.0 };
+    let multiplied = tile_m * tile_n * 128.0 / (FITTED_TENSOR_RATE * scale.tensor) * alone;
+    let loaded = operands / (FITTED_L2_RATE * scale.clock);
+    let work = blocks * multiplied.max(FITTED_BLOCK).max(loaded);
+    let ctas = config.tiles(problem) as f64
+        * f64::from(config.cluster_size())
+        * splits
+        * config.occupied(&config.grid(problem));
+    let from_cache = ctas * blocks * operands / (FITTED_L2_RATE_OF_CHIP * scale.clock);
+    let bytes = query.bytes(types);
+    let memory = bytes / (FITTED_MEMORY_RATE * scale.memory);
+    let together =
+        [work, from_cache, memory].map(|seconds| seconds * seconds).into_iter().sum::<f64>();
+    // With fewer slices of K than reducer CTAs, some add up several shares of the columns.
+    let added = config.sums_of_thread() * (reducers / splits).ceil();
+    let epilogue = match is_fused {
+        true => epilogue_seconds(Schedule::Cooperative, added, 1.0),
+        false => 0.0,
+    };
+    let meeting = FITTED_MEETING
+        + FITTED_SUM_STORED * config.sums_of_thread() * reducers
+        + FITTED_SUM_ADDED * splits * added;
+    let clusters = config.tiles(problem) as f64 * splits;
+    let at_once = f64::from(config.clusters_at_once(ctas_per_sm, target.multiprocessors));
+    let apart = if clusters > at_once { FITTED_APART } else { 0.0 };
+    Estimate {
+        waves: (clusters / at_once).ceil(),
+        bytes,
+        arithmetic_seconds: blocks * multiplied,
+        memory_seconds: memory,
+        cache_seconds: (blocks * loaded).max(from_cache),
+        launch_seconds: meeting + apart,
+        total_seconds: FITTED_AS_OTHERS * (together.sqrt() + meeting + epilogue) + apart,
+    }
+}

@@ -1,0 +1,60 @@
+//! The model that simt and sm80 share: whole waves of tiles, one CTA to a multiprocessor.
+
+use super::query::{CostQuery, Estimate};
+use crate::kernel::operation::Operation;
+use crate::kernel::tiles::expected_tiles;
+use crate::kernel::types::Types;
+use crate::operand::View;
+
+/// What a tile of a family costs.
+pub struct Tile {
+    /// M, N and K.
+    pub extents: [u32; 3],
+    pub operation: Operation,
+    /// FLOP a second of a multiprocessor.
+    pub rate: f64,
+    /// How much longer loads take than loads of 16 bytes.
+    pub load_penalty: f64,
+}
+
+/// Fitted on an H100: L2 bytes a second that one multiprocessor draws.
+const FITTED_L2_RATE: f64 = 60e9;
+/// Fitted: how much longer loads take of rows that are not a multiple of 128 bytes apart.
+const FITTED_RAGGED: f64 = 1.6;
+/// Fitted: seconds to fill the pipeline and to store the tile, and of a launch.
+const FITTED_TILE_OVERHEAD: f64 = 1.5e-6;
+const FITTED_LAUNCH: f64 = 1.5e-6;
+/// Fitted on an H100: bytes a second of device memory, below what sm90 reaches.
+const FITTED_MEMORY_RATE: f64 = 1.8e12;
+
+/// Each wave takes the longer of its arithmetic and its loads through L2.
+pub fn estimate(tile: &Tile, types: Types, query: &CostQuery) -> Estimate {
+    let (gemm, sms, element) = (query.problem, query.sms(), types.a.bytes() as f64);
+    let [tile_m, tile_n, tile_k] = tile.extents;
+    let grouped = tile.operation == Operation::GroupedGemm;
+    let tiles = expected_tiles(gemm, grouped, tile_m, tile_n);
+    let steps = (gemm.k() as f64 / f64::from(tile_k)).ceil();
+    let depth = steps * f64::from(tile_k);
+    let (m, n) = (f64::from(tile_m), f64::from(tile_n));
+    let arithmetic = 2.0 * m * n * depth / tile.rate;
+    // A row that begins inside a cache line touches one line more.
+    let starts_lines = |view: &View| {
+        view.stride.iter().all(|step| *step <= 1 || step * view.dtype.bytes() % 128 == 0)
+    };
+    let ragged = if starts_lines(&gemm.a) && starts_lines(&gemm.b) { 1.0 } else { FITTED_RAGGED };
+    let l2_rate = FITTED_L2_RATE * query.scale.clock;
+    let loads = (m + n) * depth * element / l2_rate * tile.load_penalty * ragged;
+    let waves = (tiles / sms).ceil();
+    let bytes = element * (gemm.a.numel() + gemm.b.numel()) as f64;
+    let memory = bytes / (FITTED_MEMORY_RATE * query.scale.memory);
+    let work = waves * (arithmetic.max(loads) + FITTED_TILE_OVERHEAD);
+    Estimate {
+        waves,
+        bytes,
+        arithmetic_seconds: waves * arithmetic,
+        memory_seconds: memory,
+        cache_seconds: waves * loads,
+        launch_seconds: FITTED_LAUNCH + waves * FITTED_TILE_OVERHEAD,
+        total_seconds: FITTED_LAUNCH + work.max(memory),
+    }
+}

@@ -1,0 +1,45 @@
+//! The list of kernel families.
+
+use super::elementwise::Elementwise;
+use super::family::Family;
+use super::reference::Reference;
+use super::simt::Simt;
+use super::skinny::Skinny;
+use super::sm80::Sm80;
+use super::sm90::Sm90;
+use super::types::Types;
+
+macro_rules! families {
+    ($($family:ident),* $(,)?) => {
+        /// A kernel's family, with its configuration.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Design {
+            $($family($family),)*
+        }
+
+        impl Design {
+            /// The configuration, as the family implements it.
+            #[inline]
+            pub fn family(&self) -> &dyn Family {
+                match self {
+                    $(Design::$family(configuration) => configuration,)*
+                }
+            }
+
+            /// Every configuration of every family, with its element types.
+            pub fn space() -> Vec<(Types, Design)> {
+                // More than there are, so that the list is not moved while it grows.
+                let mut space = Vec::with_capacity(14_000);
+                $(space.extend(
+                    $family::space()
+                        .into_iter()
+                        .map(|(types, configuration)| (types, Design::$family(configuration))),
+                );)*
+                space
+            }
+        }
+    };
+}
+
+// In the order to try them in where no problem is known: tensor cores first.
+families! { Sm90, Sm80, Skinny, Simt, Elementwise, Reference }

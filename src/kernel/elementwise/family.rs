@@ -1,0 +1,64 @@
+use super::config::Elementwise;
+use super::{launch, source};
+use crate::kernel::family::{Family, LaunchRequest};
+use crate::kernel::launch::{Launch, Params};
+use crate::kernel::name::append;
+use crate::kernel::operation::Operation;
+use crate::kernel::program::ProgramParts;
+use crate::kernel::reduction::Partials;
+use crate::kernel::types::Types;
+use crate::kernel::unsupported::Unsupported;
+use crate::problem::{GemmProblem, Problem};
+
+impl Family for Elementwise {
+    fn family(&self) -> &'static str {
+        "elementwise"
+    }
+
+    fn name_prefix(&self) -> &'static str {
+        "simt"
+    }
+
+    fn space() -> Vec<(Types, Elementwise)> {
+        Types::elementwise().into_iter().map(|types| (types, Elementwise)).collect()
+    }
+
+    fn append_to(&self, types: Types, name: &mut String) {
+        let [m, n, k] = self.tile(types);
+        append!(name, m, "x", n, "x", k);
+    }
+
+    fn operation(&self) -> Operation {
+        Operation::Elementwise
+    }
+
+    fn min_cc(&self) -> u32 {
+        80
+    }
+
+    fn check_extents(
+        &self,
+        _types: Types,
+        problem: &Problem,
+        is_fused: bool,
+    ) -> Result<(), Unsupported> {
+        match problem {
+            Problem::Elementwise(sum) => launch::check_extents(sum, !is_fused),
+            _ => Ok(()),
+        }
+    }
+
+    fn partials(&self, _types: Types, framed: &GemmProblem) -> Partials {
+        Partials::per_call(framed, 1)
+    }
+
+    fn launch(&self, request: &LaunchRequest) -> Option<Launch> {
+        let Problem::Elementwise(sum) = request.problem else { return None };
+        let (ctas, params) = launch::params(*self, request.types, sum, !request.is_fused);
+        Some(Launch::simple(ctas, Elementwise::THREADS, 0, Params::Elementwise(params)))
+    }
+
+    fn program(&self, types: Types, epilogue: &str) -> Option<ProgramParts> {
+        Some(source::program(*self, types, epilogue))
+    }
+}

@@ -1,0 +1,38 @@
+//! The dimensions that the kernel walks.
+
+use crate::operand::View;
+use crate::problem::ElementwiseProblem;
+
+/// The operands with dimensions in the order of the output's memory, and neighbouring dimensions
+/// joined where all three operands allow it. A contiguous sum becomes a single row. An epilogue
+/// needs the operands as they are, and then `joined` is false.
+pub fn frame(problem: &ElementwiseProblem, joined: bool) -> [View; 3] {
+    let operands = [problem.a, problem.b, problem.out];
+    if !joined {
+        return operands;
+    }
+    let mut order: Vec<usize> = (0..3).filter(|dim| problem.out.shape[*dim] != 1).collect();
+    order.sort_by_key(|dim| std::cmp::Reverse(problem.out.stride[*dim]));
+    // (extent, stride of each operand), outermost first.
+    let mut dims: Vec<(i64, [i64; 3])> = Vec::new();
+    for dim in order {
+        let (extent, strides) = (problem.out.shape[dim], operands.map(|view| view.stride[dim]));
+        match dims.last_mut() {
+            Some((outer, outer_strides))
+                if *outer_strides == strides.map(|stride| stride * extent) =>
+            {
+                (*outer, *outer_strides) = (*outer * extent, strides);
+            }
+            _ => dims.push((extent, strides)),
+        }
+    }
+    let mut framed = operands;
+    for (at, view) in framed.iter_mut().enumerate() {
+        (view.shape, view.stride) = ([1; 3], [0, 0, 1]);
+        for (place, (extent, strides)) in dims.iter().enumerate() {
+            let dim = 3 - dims.len() + place;
+            (view.shape[dim], view.stride[dim]) = (*extent, strides[at]);
+        }
+    }
+    framed
+}

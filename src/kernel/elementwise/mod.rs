@@ -1,0 +1,13 @@
+//! The `elementwise` family: out = A + B at the speed of memory.
+
+mod config;
+mod family;
+mod frame;
+mod launch;
+mod source;
+
+#[cfg(test)]
+mod tests;
+
+pub use config::Elementwise;
+pub use launch::ElementwiseParams;

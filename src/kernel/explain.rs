@@ -1,0 +1,169 @@
+//! Why each family serves a problem or not, and what the first kernels cost.
+
+use thiserror::Error;
+
+use super::cost::chips::Target;
+use super::cost::query::Estimate;
+use super::kernel::Kernel;
+use super::ranking::ranked;
+use super::space::all;
+use super::unsupported::Unsupported;
+use crate::problem::Problem;
+
+/// The answer to "which kernels serve this problem, and why these?".
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explanation {
+    /// In the order of the families' list.
+    pub families: Vec<FamilyAnswer>,
+    /// The first kernels of the ranking.
+    pub candidates: Vec<Candidate>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct FamilyAnswer {
+    pub family: &'static str,
+    /// Kernels of the family, and how many of them serve the problem.
+    pub kernels: usize,
+    pub serving: usize,
+    /// Why no kernel serves it: the reason of the kernels that come nearest, the most frequent first.
+    pub refusal: Option<Refusal>,
+}
+
+/// Why a kernel is not offered for a problem on a chip.
+#[derive(Clone, Debug, Error, PartialEq)]
+pub enum Refusal {
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
+    #[error("the device has compute capability {}.{}, the kernel runs on {chips}", cc / 10, cc % 10)]
+    Chip { cc: u32, chips: String },
+    #[error("its sums leave no registers for an epilogue")]
+    NoEpilogues,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// In [`all`].
+    pub position: usize,
+    /// [`Estimate::UNKNOWN`] on the CPU, and where no model knows the kernel.
+    pub estimate: Estimate,
+}
+
+/// Explains which kernels serve a problem on a target (`None`: on the CPU). `is_fused`: they are to
+/// fuse an epilogue. `count`: candidates to list.
+pub fn explain(
+    problem: &Problem,
+    target: Option<Target>,
+    is_fused: bool,
+    count: usize,
+) -> Explanation {
+    let mut families: Vec<(FamilyAnswer, Nearest)> = Vec::new();
+    for kernel in all() {
+        let name = kernel.family();
+        // Kernels of a family follow each other.
+        if families.last().is_none_or(|(answer, _)| answer.family != name) {
+            let answer = FamilyAnswer { family: name, kernels: 0, serving: 0, refusal: None };
+            families.push((answer, Nearest::none()));
+        }
+        let Some((answer, nearest)) = families.last_mut() else { continue };
+        answer.kernels += 1;
+        match refusal(kernel, problem, target, is_fused) {
+            None => answer.serving += 1,
+            Some(refusal) => nearest.add(refusal),
+        }
+    }
+    let answer = |(answer, nearest): (FamilyAnswer, Nearest)| match answer.serving {
+        0 => FamilyAnswer { refusal: nearest.most_frequent(), ..answer },
+        _ => answer,
+    };
+    let candidates = ranked(problem, target, is_fused).into_iter().take(count);
+    let candidate = |position: usize| Candidate {
+        position,
+        estimate: target.map_or(Estimate::UNKNOWN, |target| {
+            all()[position].estimate_fused(problem, target, is_fused)
+        }),
+    };
+    Explanation {
+        families: families.into_iter().map(answer).collect(),
+        candidates: candidates.map(candidate).collect(),
+    }
+}
+
+fn refusal(
+    kernel: &Kernel,
+    problem: &Problem,
+    target: Option<Target>,
+    is_fused: bool,
+) -> Option<Refusal> {
+    if let Err(reason) = kernel.supports(problem) {
+        return Some(reason.into());
+    }
+    if let Some(Target { cc, .. }) = target.filter(|target| !kernel.runs_on(target.cc)) {
+        return Some(Refusal::Chip { cc, chips: kernel.chips() });
+    }
+    (is_fused && !kernel.takes_epilogues()).then_some(Refusal::NoEpilogues)
+}
+
+/// The refusals of the kernels that passed most checks, with their number.
+struct Nearest {
+    passed: (u32, i64),
+    refusals: Vec<(Refusal, usize)>,
+}
+
+impl Nearest {
+    fn none() -> Nearest {
+        Nearest { passed: (0, i64::MIN), refusals: Vec::new() }
+    }
+
+    fn add(&mut self, refusal: Refusal) {
+        let passed = passed_checks(&refusal);
+        if passed > self.passed {
+            *self = Nearest { passed, refusals: Vec::new() };
+        }
+        if passed == self.passed {
+            match self.refusals.iter_mut().find(|(known, _)| *known == refusal) {
+                Some((_, count)) => *count += 1,
+                None => self.refusals.push((refusal, 1)),
+            }
+        }
+    }
+
+    /// The first of equally frequent refusals.
+    fn most_frequent(self) -> Option<Refusal> {
+        let most = self.refusals.iter().map(|(_, count)| *count).max()?;
+        self.refusals.into_iter().find(|(_, count)| *count == most).map(|(refusal, _)| refusal)
+    }
+}
+
+/// How far a kernel came in the order of the checks of [`Kernel::supports`], and how close it came to
+/// passing the one that failed.
+fn passed_checks(refusal: &Refusal) -> (u32, i64) {
+    let operand = |name: &str| match name {
+        "A" => 0u32,
+        "B" => 2,
+        _ => 4,
+    };
+    let passed = match refusal {
+        Refusal::Unsupported(reason) => match reason {
+            Unsupported::Operation { .. } => 0,
+            Unsupported::DType { name: "accumulator_type", .. } => 40,
+            Unsupported::DType { name, .. } => 1 + operand(name),
+            Unsupported::Device { .. } => 10,
+            Unsupported::Offsets { .. } | Unsupported::Extent { .. } => 20,
+            Unsupported::Few { .. } | Unsupported::Shallow { .. } | Unsupported::Uneven { .. } => {
+                21
+            }
+            Unsupported::Layout { name, .. } => 30 + operand(name),
+            Unsupported::Alignment { name, .. } => 31 + operand(name),
+            Unsupported::FusesNone { .. } | Unsupported::Epilogue { .. } => 50,
+        },
+        Refusal::Chip { .. } => 60,
+        Refusal::NoEpilogues => 61,
+    };
+    let closeness = match refusal {
+        Refusal::Unsupported(Unsupported::Few { limit, .. }) => *limit,
+        Refusal::Unsupported(Unsupported::Shallow { least, .. }) => -least,
+        Refusal::Unsupported(Unsupported::Alignment { expected, .. }) => -expected,
+        _ => 0,
+    };
+    (passed, closeness)
+}

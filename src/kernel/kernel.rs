@@ -1,0 +1,301 @@
+//! One kernel: its element types, its configuration, the epilogue that it fuses.
+
+use super::cost::chips::{Target, max_shared_bytes_per_cta, min_shared_bytes_per_cta};
+use super::cost::query::{CostQuery, Estimate};
+use super::demand::Demand;
+use super::design::Design;
+use super::family::LaunchRequest;
+use super::launch::Launch;
+use super::limits::check_limits;
+use super::name::append;
+use super::operation::Operation;
+use super::reduction::{Partials, Reduce};
+use super::types::Types;
+use super::unsupported::Unsupported;
+use crate::epilogue::{BoundEpilogue, Epilogue, Reduction};
+use crate::operand::Device;
+use crate::problem::{GemmProblem, Problem};
+
+/// Name, metadata, source and cache key of a kernel derive from this value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kernel {
+    pub types: Types,
+    pub design: Design,
+    /// None where sums are stored as they are, as by all kernels of [`super::all`].
+    pub epilogue: Option<&'static Epilogue>,
+}
+
+impl Kernel {
+    /// A unique name: family, operation, types `A x B _ accumulator _ out`, then the configuration.
+    pub fn name(&self) -> String {
+        // Most names are shorter.
+        let mut text = String::with_capacity(96);
+        let name = &mut text;
+        let family = self.design.family();
+        let Types { a, b, accumulator, out } = self.types;
+        append!(name, family.name_prefix(), "_", family.operation().name(), "_");
+        append!(name, a, "x", b, "_", accumulator, "_", out);
+        if family.runs_on_gpu() {
+            append!(name, "_");
+        }
+        family.append_to(self.types, name);
+        if let Some(epilogue) = self.epilogue {
+            append!(name, "_epilogue_", epilogue.digest().as_str());
+        }
+        text
+    }
+
+    /// The family, as users know it.
+    pub fn family(&self) -> &'static str {
+        self.design.family().family()
+    }
+
+    /// Whether the program's output is the user's transposed: most programs write row-major, and a
+    /// column-major output is the row-major output of the transposed product; a skinny program has
+    /// the narrow side on its M.
+    pub fn is_transposed(&self) -> bool {
+        self.design.family().is_transposed()
+    }
+
+    /// Whether the kernel is offered with epilogues.
+    pub fn takes_epilogues(&self) -> bool {
+        self.design.family().takes_epilogues(self.types)
+    }
+
+    /// Refuses an epilogue that is not the one this kernel fuses.
+    pub fn fuses(&self, requested: Option<&BoundEpilogue>) -> Result<(), Unsupported> {
+        match (self.epilogue, requested) {
+            (None, None) => Ok(()),
+            (Some(fused), Some(requested)) if fused.serves(requested) => Ok(()),
+            (None, Some(requested)) => {
+                Err(Unsupported::FusesNone { requested: requested.epilogue.to_string() })
+            }
+            (Some(fused), requested) => Err(Unsupported::Epilogue {
+                fused: fused.to_string(),
+                requested: requested
+                    .map_or("none".to_owned(), |requested| requested.epilogue.to_string()),
+            }),
+        }
+    }
+
+    /// The least compute capability that runs the kernel, ten times major plus minor; 0 for a
+    /// kernel that runs on the CPU.
+    pub fn min_cc(&self) -> u32 {
+        self.design.family().min_cc()
+    }
+
+    /// Whether a device of this compute capability runs the kernel: the instructions exist, and a
+    /// CTA may have the shared memory.
+    pub fn runs_on(&self, cc: u32) -> bool {
+        let family = self.design.family();
+        match family.is_for_one_cc() {
+            true => cc == family.min_cc(),
+            false => {
+                family.min_cc() <= cc
+                    && family.shared_bytes(self.types) <= max_shared_bytes_per_cta(cc)
+            }
+        }
+    }
+
+    /// The chips that [`Kernel::runs_on`] accepts, in words.
+    pub fn chips(&self) -> String {
+        let family = self.design.family();
+        let cc = family.min_cc();
+        let (least, kib) = (format!("{}.{}", cc / 10, cc % 10), self.shared_bytes().div_ceil(1024));
+        if family.is_for_one_cc() {
+            format!("{least} alone")
+        } else if kib * 1024 > min_shared_bytes_per_cta() {
+            format!("{least} and later with {kib} KiB of shared memory a CTA")
+        } else {
+            format!("{least} and later")
+        }
+    }
+
+    pub fn runs_on_gpu(&self) -> bool {
+        self.design.family().runs_on_gpu()
+    }
+
+    pub fn operation(&self) -> Operation {
+        self.design.family().operation()
+    }
+
+    /// Refuses a problem that this kernel does not compute.
+    pub fn supports(&self, problem: &Problem) -> Result<(), Unsupported> {
+        self.addresses(problem)?;
+        self.types.match_accumulator(problem)
+    }
+
+    /// Refuses a problem whose operands this kernel cannot read and write as they lie in memory: a
+    /// launch would fail on the device, or corrupt memory. The accumulator type is not checked, as
+    /// it decides about values only.
+    pub fn addresses(&self, problem: &Problem) -> Result<(), Unsupported> {
+        let (computes, requested) = (self.operation(), Operation::of(problem));
+        if computes != requested {
+            let (computes, requested) = (computes.name(), requested.name());
+            return Err(Unsupported::Operation { computes, requested });
+        }
+        self.types.match_operands(problem)?;
+        let out = problem.out();
+        let (fits, expected) = match out.device {
+            Device::Cpu => (!self.runs_on_gpu(), "a CUDA device"),
+            Device::Cuda(_) => (self.runs_on_gpu(), "the CPU"),
+        };
+        if !fits {
+            return Err(Unsupported::Device { name: "out", device: out.device, expected });
+        }
+        check_limits(problem)?;
+        self.check_extents(problem)?;
+        if let Problem::Gemm(gemm) = problem {
+            self.packed_bytes(gemm)?;
+        }
+        let views = problem.views();
+        for ((name, view), demand) in ["A", "B", "out"].into_iter().zip(views).zip(self.demands()) {
+            demand.check(name, view)?;
+        }
+        Ok(())
+    }
+
+    /// Requirements on the memory layout of A, B and out.
+    pub fn demands(&self) -> [Demand; 3] {
+        self.design.family().demands(self.types)
+    }
+
+    /// Whether the configuration serves these extents, and its 32-bit counts hold them.
+    pub(super) fn check_extents(&self, problem: &Problem) -> Result<(), Unsupported> {
+        self.design.family().check_extents(self.types, problem, self.epilogue.is_some())
+    }
+
+    /// Bytes of the packed operands, which may be too many. Kernels of equal demands pack the same.
+    pub(super) fn packed_bytes(&self, problem: &GemmProblem) -> Result<u64, Unsupported> {
+        self.design.family().packed_bytes(problem)
+    }
+
+    /// CTAs that an SM holds at once, as the cost model assumes.
+    pub(super) fn ctas_per_sm(&self) -> u32 {
+        self.design.family().ctas_per_sm(self.types)
+    }
+
+    /// The estimated cost of a problem that this kernel addresses; [`Estimate::UNKNOWN`] where no
+    /// model knows.
+    pub fn estimate(&self, problem: &Problem, target: Target) -> Estimate {
+        self.estimate_fused(problem, target, self.epilogue.is_some())
+    }
+
+    /// As [`Kernel::estimate`], of this kernel with or without an epilogue.
+    pub(super) fn estimate_fused(
+        &self,
+        problem: &Problem,
+        target: Target,
+        is_fused: bool,
+    ) -> Estimate {
+        let Some(problem) = problem.product() else { return Estimate::UNKNOWN };
+        let packed_bytes = self.packed_bytes(&problem).unwrap_or_default();
+        let query = CostQuery::new(&problem, target, is_fused, packed_bytes);
+        self.design.family().estimate(self.types, self.ctas_per_sm(), &query)
+    }
+
+    /// The estimated seconds; infinite where no model knows.
+    pub fn seconds(&self, problem: &Problem, target: Target) -> f64 {
+        self.estimate(problem, target).total_seconds
+    }
+
+    /// Dynamic shared memory of a launch, in bytes.
+    pub fn shared_bytes(&self) -> u32 {
+        self.design.family().shared_bytes(self.types)
+    }
+
+    /// Whether a launch in front packs operands.
+    pub fn packs(&self) -> bool {
+        self.design.family().packs()
+    }
+
+    /// How to launch this kernel on this problem; `None` where there is nothing to compute, or
+    /// nothing to launch. `workspace`: the address of [`Kernel::workspace_bytes`] bytes.
+    pub fn launch(&self, problem: &Problem, target: Target, workspace: u64) -> Option<Launch> {
+        if problem.out().numel() == 0 {
+            return None;
+        }
+        let (types, is_fused) = (self.types, self.epilogue.is_some());
+        let request = LaunchRequest { types, problem, is_fused, target, workspace };
+        self.design.family().launch(&request)
+    }
+
+    /// The addresses of the program's A, B and output, and of the offsets of groups (0 where there
+    /// are none). Nothing else in a launch depends on where operands lie.
+    pub fn addresses_in(&self, problem: &Problem) -> [u64; 4] {
+        let views = problem.views();
+        let [a, b, out, offsets] =
+            [0, 1, 2, 3].map(|at: usize| views.get(at).map_or(0, |view| view.data));
+        if self.design.family().is_crossed() { [b, a, out, offsets] } else { [a, b, out, offsets] }
+    }
+
+    /// Whether a launch may need workspace.
+    pub fn takes_workspace(&self) -> bool {
+        self.design.family().takes_workspace() || !self.reductions().is_empty()
+    }
+
+    /// Bytes of workspace that a launch needs: for packed operands or partial sums of K, then for
+    /// partial results of reductions.
+    pub fn workspace_bytes(&self, problem: &Problem) -> u64 {
+        let Problem::Gemm(gemm) = problem else { return 0 };
+        let reductions = self.reductions();
+        let partial = if reductions.is_empty() {
+            0
+        } else {
+            Reduce::bytes(&reductions, &self.partials(gemm), gemm.batch())
+        };
+        self.main_workspace_bytes(gemm) + partial
+    }
+
+    fn main_workspace_bytes(&self, problem: &GemmProblem) -> u64 {
+        match problem.out.numel() {
+            0 => 0,
+            _ => self.design.family().workspace_bytes(problem),
+        }
+    }
+
+    /// The reductions of this kernel's epilogue that a second launch finishes, in the program's
+    /// frame.
+    pub fn reductions(&self) -> Vec<Reduction> {
+        match self.epilogue {
+            Some(epilogue) if self.design.family().stores_partials() => {
+                epilogue.reductions(self.types.accumulator, self.is_transposed())
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The problem in the program's frame.
+    fn framed(&self, problem: &GemmProblem) -> GemmProblem {
+        if self.is_transposed() { problem.transposed() } else { *problem }
+    }
+
+    /// The partial results that a launch on this problem stores.
+    fn partials(&self, problem: &GemmProblem) -> Partials {
+        self.design.family().partials(self.types, &self.framed(problem))
+    }
+
+    /// The second step of an epilogue's reductions; `None` where there are none.
+    pub fn reduce(
+        &self,
+        problem: &Problem,
+        bound: &BoundEpilogue,
+        workspace: u64,
+    ) -> Option<Reduce> {
+        let (reductions, Problem::Gemm(problem)) = (self.reductions(), problem) else {
+            return None;
+        };
+        if reductions.is_empty() {
+            return None;
+        }
+        let workspace = workspace + self.main_workspace_bytes(problem);
+        Some(Reduce::new(
+            &reductions,
+            bound,
+            &self.framed(problem),
+            &self.partials(problem),
+            self.is_transposed(),
+            workspace,
+        ))
+    }
+}

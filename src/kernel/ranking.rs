@@ -1,0 +1,103 @@
+//! The kernels that serve a problem, by estimated time.
+
+use std::sync::LazyLock;
+
+use rustc_hash::FxHashMap;
+
+use super::cost::chips::Target;
+use super::cost::query::CostQuery;
+use super::demand::Demand;
+use super::limits::check_limits;
+use super::operation::Operation;
+use super::space::all;
+use super::types::Types;
+use crate::operand::Device;
+use crate::problem::Problem;
+
+/// Groups of kernels by whether they run on a GPU, their operation and their types.
+type Index = FxHashMap<(bool, Operation, Types), Vec<Group>>;
+
+/// Kernels of equal demands: one check of a problem's operands decides about all of them.
+struct Group {
+    demands: [Demand; 3],
+    members: Vec<Member>,
+}
+
+struct Member {
+    /// In [`all`].
+    position: usize,
+    ctas_per_sm: u32,
+}
+
+/// Built when the first problem is ranked.
+fn index() -> &'static Index {
+    static INDEX: LazyLock<Index> = LazyLock::new(|| {
+        let mut index = Index::default();
+        for (position, kernel) in all().iter().enumerate() {
+            let groups =
+                index.entry((kernel.runs_on_gpu(), kernel.operation(), kernel.types)).or_default();
+            let demands = kernel.demands();
+            let member = Member { position, ctas_per_sm: kernel.ctas_per_sm() };
+            // Most often the last group matches.
+            match groups.iter_mut().rev().find(|group| group.demands == demands) {
+                Some(group) => group.members.push(member),
+                None => groups.push(Group { demands, members: vec![member] }),
+            }
+        }
+        index
+    });
+    &INDEX
+}
+
+/// Positions in [`all`] of the kernels that serve a problem on a target (`None`: on the CPU), by
+/// estimated time. `is_fused`: the kernels are to fuse an epilogue.
+pub fn ranked(problem: &Problem, target: Option<Target>, is_fused: bool) -> Vec<usize> {
+    let kernels = all();
+    let views = problem.views();
+    let types = Types {
+        a: views[0].dtype,
+        b: views[1].dtype,
+        accumulator: problem.accumulator(),
+        out: views[2].dtype,
+    };
+    let key = (problem.device() != Device::Cpu, Operation::of(problem), types);
+    let Some(groups) = index().get(&key).filter(|_| check_limits(problem).is_ok()) else {
+        return Vec::new();
+    };
+    let product = problem.product();
+    let query = target
+        .zip(product.as_deref())
+        .map(|(target, product)| CostQuery::new(product, target, is_fused, 0));
+    let mut found: Vec<u64> = Vec::new();
+    for group in groups
+        .iter()
+        .filter(|group| group.demands.iter().zip(&views).all(|(demand, view)| demand.is_met(view)))
+    {
+        let first = &kernels[group.members[0].position];
+        let packed_bytes = product.as_deref().map_or(Ok(0), |product| first.packed_bytes(product));
+        let Ok(packed_bytes) = packed_bytes else { continue };
+        let query = query.map(|query| CostQuery { packed_bytes, ..query });
+        for Member { position, ctas_per_sm } in &group.members {
+            let kernel = &kernels[*position];
+            let runs = target.is_none_or(|target| kernel.runs_on(target.cc))
+                && (!is_fused || kernel.takes_epilogues());
+            if runs && kernel.check_extents(problem).is_ok() {
+                // Kernels without a model keep the order of the space.
+                let seconds = query.map_or(0.0, |query| {
+                    let family = kernel.design.family();
+                    family.estimate(kernel.types, *ctas_per_sm, &query).total_seconds
+                });
+                debug_assert!(seconds >= 0.0, "{}: {seconds}", kernel.name());
+                found.push(sort_key(seconds, *position));
+            }
+        }
+    }
+    found.sort_unstable();
+    found.into_iter().map(|key| key as u32 as usize).collect()
+}
+
+/// Seconds, then the position: ties keep the order of the space, so the ranking is the same in
+/// every run. One integer sorts fastest; floats that are not negative have the order of their bits.
+fn sort_key(seconds: f64, position: usize) -> u64 {
+    u64::from((seconds as f32).to_bits()) << 32 | position as u64
+}

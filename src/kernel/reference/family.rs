@@ -1,0 +1,50 @@
+use super::config::Reference;
+use crate::kernel::family::{Family, LaunchRequest};
+use crate::kernel::launch::Launch;
+use crate::kernel::operation::Operation;
+use crate::kernel::reduction::Partials;
+use crate::kernel::types::Types;
+use crate::problem::GemmProblem;
+
+impl Family for Reference {
+    fn family(&self) -> &'static str {
+        "reference"
+    }
+
+    fn space() -> Vec<(Types, Reference)> {
+        let of = |operation| {
+            let types = match operation {
+                Operation::Elementwise => Types::elementwise(),
+                Operation::Gemm | Operation::GroupedGemm => Types::gemm(),
+            };
+            types.into_iter().map(move |types| (types, Reference(operation)))
+        };
+        Operation::ALL.into_iter().flat_map(of).collect()
+    }
+
+    fn append_to(&self, _types: Types, _name: &mut String) {}
+
+    fn operation(&self) -> Operation {
+        self.0
+    }
+
+    fn min_cc(&self) -> u32 {
+        0
+    }
+
+    fn runs_on_gpu(&self) -> bool {
+        false
+    }
+
+    fn stores_partials(&self) -> bool {
+        false
+    }
+
+    fn partials(&self, _types: Types, framed: &GemmProblem) -> Partials {
+        Partials::per_call(framed, 1)
+    }
+
+    fn launch(&self, _request: &LaunchRequest) -> Option<Launch> {
+        None
+    }
+}

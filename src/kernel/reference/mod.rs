@@ -1,0 +1,6 @@
+//! Kernels of the reference backend, which run on the CPU.
+
+mod config;
+mod family;
+
+pub use config::Reference;

@@ -1,0 +1,59 @@
+use super::config::Simt;
+use super::source;
+use crate::kernel::cost;
+use crate::kernel::cost::query::{CostQuery, Estimate};
+use crate::kernel::family::{Family, LaunchRequest};
+use crate::kernel::launch::{Launch, Params};
+use crate::kernel::name::append;
+use crate::kernel::operation::Operation;
+use crate::kernel::params::GemmParams;
+use crate::kernel::program::ProgramParts;
+use crate::kernel::reduction::Partials;
+use crate::kernel::tiles::tiles;
+use crate::kernel::types::Types;
+use crate::problem::GemmProblem;
+
+impl Family for Simt {
+    fn family(&self) -> &'static str {
+        "simt"
+    }
+
+    fn space() -> Vec<(Types, Simt)> {
+        let of = |types| Simt::configs(types).map(move |config| (types, config));
+        Types::gemm().into_iter().flat_map(of).collect()
+    }
+
+    fn append_to(&self, _types: Types, name: &mut String) {
+        let [m, n, k] = self.tile;
+        append!(name, m, "x", n, "x", k);
+    }
+
+    fn operation(&self) -> Operation {
+        Operation::gemm(self.grouped)
+    }
+
+    fn min_cc(&self) -> u32 {
+        80
+    }
+
+    fn partials(&self, types: Types, framed: &GemmProblem) -> Partials {
+        Partials::per_call(framed, self.columns_of_call(types))
+    }
+
+    fn launch(&self, request: &LaunchRequest) -> Option<Launch> {
+        let [tile_m, tile_n, _] = self.tile;
+        request.gemm(|problem, offsets| {
+            let params = Params::Gemm(GemmParams::new(problem, offsets));
+            let ctas = tiles(problem, self.grouped, tile_m, tile_n);
+            Launch::simple(ctas, Simt::THREADS, 0, params)
+        })
+    }
+
+    fn estimate(&self, types: Types, _ctas_per_sm: u32, query: &CostQuery) -> Estimate {
+        cost::simt::estimate(self, types, query)
+    }
+
+    fn program(&self, types: Types, epilogue: &str) -> Option<ProgramParts> {
+        Some(source::program(self, types, epilogue))
+    }
+}

@@ -1,0 +1,7 @@
+//! The `simt` family: plain multiply-adds. Serves any types, strides and alignment.
+
+mod config;
+mod family;
+mod source;
+
+pub use config::Simt;

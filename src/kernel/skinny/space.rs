@@ -1,0 +1,124 @@
+//! The configurations of the family.
+
+use super::config::{Method, Narrow, Skinny, k_major};
+use crate::kernel::layout::Major;
+use crate::kernel::types::Types;
+use crate::operand::DType;
+
+/// Alignment, tokens, columns and K of the tile, warps along N, stages, split.
+type Shape = (u32, u32, [u32; 2], u32, u32, u32);
+
+// The configurations, fastest in the mean first (docs/design/skinny.md), by the orders of the
+// narrow and the wide operand: `K` is contiguous along K, `M` and `N` along the other dimension.
+
+/// 16-bit elements, both operands K-major: the weight of torch's `Linear`.
+const HALVES_K: &[Shape] = &[
+    (16, 8, [16, 256], 1, 5, 1),
+    (16, 8, [16, 512], 1, 4, 1),
+    (16, 16, [16, 256], 1, 5, 1),
+    (16, 16, [16, 256], 1, 4, 1),
+    (16, 16, [16, 512], 1, 3, 1),
+    (16, 16, [32, 256], 2, 4, 1),
+    (16, 16, [32, 256], 2, 4, 2),
+    (16, 16, [32, 128], 2, 5, 1),
+    (8, 16, [16, 256], 1, 5, 1),
+    (4, 16, [32, 256], 2, 4, 1),
+    (4, 64, [64, 128], 2, 4, 2),
+    (2, 8, [16, 256], 1, 2, 1),
+    (2, 16, [32, 128], 2, 2, 2),
+    (2, 64, [64, 128], 2, 2, 2),
+];
+
+/// 16-bit elements, the wide operand along N.
+const HALVES_N: &[Shape] = &[
+    (16, 16, [64, 128], 4, 5, 2),
+    (16, 16, [64, 128], 4, 5, 1),
+    (16, 16, [64, 128], 4, 5, 4),
+    (16, 16, [64, 128], 4, 4, 1),
+    (4, 16, [64, 128], 4, 5, 2),
+    (4, 64, [64, 128], 2, 4, 2),
+    (2, 16, [32, 128], 2, 2, 2),
+    (2, 64, [64, 128], 2, 2, 2),
+];
+
+/// 16-bit elements, the narrow operand along M: its tile has at least 32 rows, which leaves less
+/// shared memory for the wide operand.
+const HALVES_M_K: &[Shape] = &[
+    (16, 16, [16, 256], 1, 4, 1),
+    (16, 16, [32, 256], 2, 4, 2),
+    (4, 16, [32, 128], 2, 5, 1),
+    (4, 64, [64, 128], 2, 4, 2),
+    (2, 16, [32, 128], 2, 2, 2),
+    (2, 64, [64, 128], 2, 2, 2),
+];
+
+const HALVES_M_N: &[Shape] = &[
+    (16, 16, [64, 128], 4, 5, 2),
+    (16, 16, [64, 128], 4, 4, 1),
+    (4, 16, [64, 128], 4, 5, 2),
+    (4, 64, [64, 128], 2, 4, 2),
+    (2, 16, [32, 128], 2, 2, 2),
+    (2, 64, [64, 128], 2, 2, 2),
+];
+
+/// float32 by multiply-adds, the wide operand along K, then along N.
+const WORDS_K: &[Shape] = &[
+    (16, 4, [32, 128], 1, 5, 1),
+    (16, 8, [32, 128], 1, 5, 1),
+    (16, 16, [32, 128], 1, 5, 1),
+    (16, 16, [32, 128], 1, 4, 1),
+    (4, 8, [32, 128], 1, 4, 1),
+    (4, 16, [32, 128], 1, 4, 1),
+];
+
+const WORDS_N: &[Shape] = &[
+    (16, 4, [64, 64], 2, 5, 1),
+    (16, 8, [64, 64], 2, 5, 2),
+    (16, 16, [64, 64], 2, 5, 2),
+    (16, 16, [64, 64], 2, 4, 1),
+    (4, 8, [64, 64], 2, 4, 1),
+    (4, 16, [64, 64], 2, 4, 1),
+];
+
+impl Skinny {
+    /// The configurations for these types. None for 16-bit products that stay in float32: they show
+    /// how exact the sums are, and other families sum more exactly.
+    pub fn configs(types: Types) -> Vec<Skinny> {
+        let halves = matches!(types.a, DType::F16 | DType::Bf16) && types.out != DType::F32;
+        let words = types.a == DType::F32;
+        if types.a != types.b || types.accumulator != DType::F32 || !(halves || words) {
+            return Vec::new();
+        }
+        let mut configs = Vec::new();
+        for narrow in [Narrow::M, Narrow::N] {
+            for a in Major::BOTH {
+                for b in Major::BOTH {
+                    let [few_k_major, wide_k_major] = k_major(narrow, a, b);
+                    let (shapes, method) = match (words, few_k_major, wide_k_major) {
+                        (true, _, true) => (WORDS_K, Method::Fma),
+                        (true, _, false) => (WORDS_N, Method::Fma),
+                        (false, true, true) => (HALVES_K, Method::TensorCores),
+                        (false, true, false) => (HALVES_N, Method::TensorCores),
+                        (false, false, true) => (HALVES_M_K, Method::TensorCores),
+                        (false, false, false) => (HALVES_M_N, Method::TensorCores),
+                    };
+                    configs.extend(shapes.iter().map(
+                        |&(align, tokens, tile, warps_n, stages, split)| Skinny {
+                            narrow,
+                            a,
+                            b,
+                            tokens,
+                            tile,
+                            warps_n,
+                            stages,
+                            split,
+                            align,
+                            method,
+                        },
+                    ));
+                }
+            }
+        }
+        configs
+    }
+}

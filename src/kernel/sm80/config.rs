@@ -1,0 +1,83 @@
+//! A configuration of the family.
+
+use crate::kernel::demand::Demand;
+use crate::kernel::layout::{Layout, Major};
+use crate::kernel::reduction::Partials;
+use crate::kernel::types::Types;
+use crate::problem::GemmProblem;
+
+/// A configuration in the user's frame: `tile` and `warps` count along the user's M and N.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sm80 {
+    pub layout: Layout,
+    /// M, N and K of the tile that one CTA computes; K in elements.
+    pub tile: [u32; 3],
+    /// Warps along M and N.
+    pub warps: [u32; 2],
+    pub stages: u32,
+    /// Bytes that one load of A or B moves; addresses and leading dimensions are multiples of it.
+    pub align: u32,
+    /// Whether it computes a grouped GEMM.
+    pub grouped: bool,
+}
+
+impl Sm80 {
+    pub fn threads(&self) -> u32 {
+        32 * self.warps[0] * self.warps[1]
+    }
+
+    /// Dynamic shared memory in bytes: the stages, each a tile of A and one of B. The epilogue
+    /// passes 16 rows of every warp's sums at a time through the same memory, each row padded by 8
+    /// words.
+    pub fn shared_bytes(&self, types: Types) -> u32 {
+        let Sm80 { tile: [m, n, k], warps: [warps_m, warps_n], stages, .. } = self.program();
+        let pipeline = stages * (m + n) * k * types.a.bytes() as u32;
+        let sums = warps_m * warps_n * 16 * (n / warps_n + 8) * 4;
+        pipeline.max(sums)
+    }
+
+    /// The configuration in the frame of the program, which writes row-major: a column-major output
+    /// is the row-major output of the transposed product.
+    pub fn program(&self) -> Sm80 {
+        match self.layout.out {
+            Major::Row => *self,
+            Major::Column => Sm80 {
+                layout: Layout {
+                    a: self.layout.b.transposed(),
+                    b: self.layout.a.transposed(),
+                    out: Major::Row,
+                },
+                tile: [self.tile[1], self.tile[0], self.tile[2]],
+                warps: [self.warps[1], self.warps[0]],
+                ..*self
+            },
+        }
+    }
+
+    /// Requirements on A, B and out.
+    pub fn demands(&self) -> [Demand; 3] {
+        let Layout { a, b, out } = self.layout;
+        [Demand::aligned(a, self.align), Demand::aligned(b, self.align), Demand::aligned(out, 1)]
+    }
+
+    /// Lanes of a warp that store one row of sums, each 16 bytes of the output (`LANES` of the
+    /// program).
+    fn lanes_of_row(&self, types: Types) -> u32 {
+        self.tile[1] / self.warps[1] * types.out.bytes() as u32 / 16
+    }
+
+    /// The partial results of a reduction that this program stores: one for each column of the rows
+    /// that a warp stores at once, and one for each row of a warp's columns.
+    pub fn partials(&self, types: Types, problem: &GemmProblem) -> Partials {
+        let [tile_m, tile_n, _] = self.tile.map(u64::from);
+        let covered = [
+            (problem.m() as u64).next_multiple_of(tile_m),
+            (problem.n() as u64).next_multiple_of(tile_n),
+        ];
+        let rows = u64::from(32 / self.lanes_of_row(types));
+        Partials {
+            covered,
+            count: [covered[0] / rows, covered[1] / tile_n * u64::from(self.warps[1])],
+        }
+    }
+}

@@ -1,0 +1,78 @@
+use super::config::Sm80;
+use super::source;
+use crate::kernel::cost;
+use crate::kernel::cost::query::{CostQuery, Estimate};
+use crate::kernel::demand::Demand;
+use crate::kernel::family::{Family, LaunchRequest};
+use crate::kernel::launch::{Launch, Params};
+use crate::kernel::layout::{Layout, Major};
+use crate::kernel::name::append;
+use crate::kernel::operation::Operation;
+use crate::kernel::params::GemmParams;
+use crate::kernel::program::ProgramParts;
+use crate::kernel::reduction::Partials;
+use crate::kernel::tiles::tiles;
+use crate::kernel::types::Types;
+use crate::problem::GemmProblem;
+
+impl Family for Sm80 {
+    fn family(&self) -> &'static str {
+        "sm80"
+    }
+
+    fn space() -> Vec<(Types, Sm80)> {
+        let of = |types| Sm80::configs(types).into_iter().map(move |config| (types, config));
+        Types::gemm().into_iter().flat_map(of).collect()
+    }
+
+    fn append_to(&self, _types: Types, name: &mut String) {
+        let Sm80 { layout: Layout { a, b, out }, tile: [m, n, k], stages, align, .. } = *self;
+        let [warps_m, warps_n] = self.warps;
+        append!(name, a, b, out, "_", m, "x", n, "x", k, "_", warps_m, "x", warps_n, "warps_");
+        append!(name, stages, "stages_align", align);
+    }
+
+    fn operation(&self) -> Operation {
+        Operation::gemm(self.grouped)
+    }
+
+    fn min_cc(&self) -> u32 {
+        80
+    }
+
+    fn is_transposed(&self) -> bool {
+        self.layout.out == Major::Column
+    }
+
+    fn demands(&self, _types: Types) -> [Demand; 3] {
+        Sm80::demands(self)
+    }
+
+    fn shared_bytes(&self, types: Types) -> u32 {
+        Sm80::shared_bytes(self, types)
+    }
+
+    fn partials(&self, types: Types, framed: &GemmProblem) -> Partials {
+        self.program().partials(types, framed)
+    }
+
+    fn launch(&self, request: &LaunchRequest) -> Option<Launch> {
+        request.gemm(|problem, offsets| {
+            let params = match self.layout.out {
+                Major::Row => GemmParams::new(problem, offsets),
+                Major::Column => GemmParams::new(&problem.transposed(), offsets),
+            };
+            let ctas = tiles(problem, self.grouped, self.tile[0], self.tile[1]);
+            let shared_bytes = Sm80::shared_bytes(self, request.types);
+            Launch::simple(ctas, self.threads(), shared_bytes, Params::Gemm(params))
+        })
+    }
+
+    fn estimate(&self, types: Types, _ctas_per_sm: u32, query: &CostQuery) -> Estimate {
+        cost::sm80::estimate(self, types, query)
+    }
+
+    fn program(&self, types: Types, epilogue: &str) -> Option<ProgramParts> {
+        Some(source::program(self, types, epilogue))
+    }
+}

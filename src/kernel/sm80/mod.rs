@@ -1,0 +1,9 @@
+//! The `sm80` family: `mma.sync` fed by `ldmatrix` from a `cp.async` pipeline. Runs on Ampere and
+//! every later chip.
+
+mod config;
+mod family;
+mod source;
+mod space;
+
+pub use config::Sm80;

@@ -1,0 +1,27 @@
+//! The text of the family's programs.
+
+use super::config::Sm80;
+use crate::kernel::layout::Major;
+use crate::kernel::program::{ProgramParts, launch_checks, params_check, type_arguments};
+use crate::kernel::types::Types;
+
+pub fn program(config: &Sm80, types: Types, epilogue: &str) -> ProgramParts {
+    let program = config.program();
+    let types = if program == *config { types } else { types.transposed() };
+    let ([m, n, k], [warps_m, warps_n]) = (program.tile, program.warps);
+    let Sm80 { stages, align, grouped, .. } = program;
+    let (a_k_major, b_k_major) =
+        (program.layout.a == Major::Row, program.layout.b == Major::Column);
+    let arguments = type_arguments(types);
+    let checks = launch_checks(program.threads(), program.shared_bytes(types));
+    ProgramParts {
+        header: "sm80.cuh",
+        definitions: String::new(),
+        work: format!(
+            "Sm80Gemm<{arguments}, {a_k_major}, {b_k_major}, {m}, {n}, {k}, {warps_m}, {warps_n}, \
+             {stages}, {align}, {grouped}, {epilogue}>"
+        ),
+        parameter: "GemmParams",
+        checks: format!("{checks} && {}", params_check()),
+    }
+}

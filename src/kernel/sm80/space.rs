@@ -1,0 +1,94 @@
+//! The configurations of the family.
+
+use super::config::Sm80;
+use crate::kernel::layout::{Layout, Major};
+use crate::kernel::types::Types;
+use crate::operand::DType;
+
+/// Tile (K in elements of two bytes), warps and stages.
+type Shape = ([u32; 3], [u32; 2], u32);
+
+/// For loads of 16 bytes, fastest first on large problems (docs/design/sm80.md).
+const ALIGN_16: [Shape; 8] = [
+    ([128, 128, 64], [2, 2], 3),
+    ([128, 256, 32], [2, 4], 4),
+    ([256, 128, 32], [4, 2], 4),
+    ([128, 128, 32], [2, 2], 4),
+    ([64, 128, 64], [2, 2], 3),
+    ([128, 64, 64], [2, 2], 3),
+    ([64, 64, 64], [2, 2], 3),
+    ([32, 32, 64], [2, 2], 3),
+];
+
+/// For loads of 16 bytes where sums of 16-bit types stay in float32: each step of K is summed
+/// apart, for which more than 64 sums a thread leave no registers.
+const ALIGN_16_APART: [Shape; 5] = [
+    ([128, 128, 64], [2, 4], 3),
+    ([64, 128, 64], [2, 2], 3),
+    ([128, 64, 64], [2, 2], 3),
+    ([64, 64, 64], [2, 2], 3),
+    ([32, 32, 64], [2, 2], 3),
+];
+
+/// For loads of 4 bytes, the fewest that `cp.async` moves.
+const ALIGN_4: [Shape; 2] = [([128, 64, 32], [2, 2], 3), ([64, 64, 32], [2, 2], 4)];
+
+/// For loads of 4 bytes that are one element: their fragments take more registers.
+const ALIGN_4_WORDS: [Shape; 2] = [([128, 64, 32], [2, 2], 4), ([64, 64, 32], [2, 2], 4)];
+
+/// For loads of elements smaller than 4 bytes, through registers: one tile is filled while the
+/// other is read.
+const ALIGN_ELEMENT: [Shape; 2] = [([128, 64, 32], [2, 2], 2), ([64, 64, 32], [2, 2], 2)];
+
+/// For a grouped GEMM of 16-bit elements: loads of 16 bytes, of 4, and of one element.
+const GROUPED: [(u32, &[Shape]); 3] = [
+    (16, &[([128, 128, 64], [2, 4], 3), ([64, 128, 64], [2, 2], 3), ([32, 64, 64], [2, 2], 3)]),
+    (4, &[([64, 64, 32], [2, 2], 4)]),
+    (2, &[([64, 64, 32], [2, 2], 2)]),
+];
+
+impl Sm80 {
+    /// The configurations for these types; none where the tensor cores do not multiply them.
+    pub fn configs(types: Types) -> Vec<Sm80> {
+        let multiplied =
+            matches!(types.a, DType::F16 | DType::Bf16 | DType::F32 | DType::I8 | DType::U8);
+        if types.a != types.b || !multiplied {
+            return Vec::new();
+        }
+        let element = types.a.bytes() as u32;
+        let apart = element == 2 && types.accumulator == DType::F32 && types.out == DType::F32;
+        let shapes: [(u32, &[Shape]); 3] = match element {
+            4 => [(16, &ALIGN_16), (4, &ALIGN_4_WORDS), (4, &[])],
+            _ if apart => [(16, &ALIGN_16_APART), (4, &ALIGN_4), (element, &ALIGN_ELEMENT)],
+            _ => [(16, &ALIGN_16), (4, &ALIGN_4), (element, &ALIGN_ELEMENT)],
+        };
+        let mut configs = Vec::new();
+        for layout in Layout::all() {
+            for (align, shapes) in shapes {
+                for ([m, n, k], warps, stages) in shapes.iter().copied() {
+                    // Rows of a tile are at least 64 bytes, in either order.
+                    if m.min(n) * element < 64 {
+                        continue;
+                    }
+                    let tile = [m, n, k * 2 / element];
+                    configs.push(Sm80 { layout, tile, warps, stages, align, grouped: false });
+                }
+            }
+        }
+        if element == 2 {
+            for layout in Layout::all().filter(|layout| layout.out == Major::Row) {
+                for (align, shapes) in GROUPED {
+                    // A group begins at any row: if rows are A's contiguous dimension, the group
+                    // may have any alignment.
+                    if layout.a == Major::Column && align > element {
+                        continue;
+                    }
+                    for (tile, warps, stages) in shapes.iter().copied() {
+                        configs.push(Sm80 { layout, tile, warps, stages, align, grouped: true });
+                    }
+                }
+            }
+        }
+        configs
+    }
+}

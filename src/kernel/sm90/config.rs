@@ -1,0 +1,156 @@
+//! A configuration of the family.
+
+use crate::kernel::layout::{Layout, Major};
+use crate::kernel::types::Types;
+use crate::operand::{DType, View};
+use crate::problem::GemmProblem;
+
+/// How the consumer warpgroups divide the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Schedule {
+    /// The consumers share a tile.
+    Cooperative,
+    /// Each consumer has a tile of its own: while one stores its sums, the other uses the tensor
+    /// cores.
+    PingPong,
+}
+
+impl Schedule {
+    pub fn name(self) -> &'static str {
+        match self {
+            Schedule::Cooperative => "cooperative",
+            Schedule::PingPong => "pingpong",
+        }
+    }
+}
+
+/// A configuration. Tile and cluster are in the program's frame: `wgmma` takes 64 rows along M, and
+/// 8 or more along N.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sm90 {
+    /// The order of a packed operand has no meaning.
+    pub layout: Layout,
+    pub tile: [u32; 2],
+    pub stages: u32,
+    /// Consumer warpgroups. One more warpgroup is the producer.
+    pub consumers: u32,
+    pub schedule: Schedule,
+    /// Neighbouring tiles along M and N whose CTAs share their loads (multicast).
+    pub cluster: [u32; 2],
+    /// Cluster split: CTAs of a cluster that share a tile, each with a slice of K. Grid split:
+    /// reducer CTAs of a tile.
+    pub split: u32,
+    /// Grid split: the slices of K are spread over the grid (`k_splits`), and their sums meet in
+    /// workspace.
+    pub over_grid: bool,
+    /// The program computes the transposed product and writes it transposed: few rows are then on
+    /// its N, or an operand that `wgmma` takes from registers is its A.
+    pub swapped: bool,
+    /// Whether A and B are packed first.
+    pub packed: [bool; 2],
+    /// Alignment of the address, strides and rows of the program's A in bytes: 16 for TMA. With 8
+    /// or 4, threads load A (16-bit elements, K-major).
+    pub align: u32,
+    /// Whether it computes a grouped GEMM.
+    pub grouped: bool,
+}
+
+/// Bytes of a row of the swizzle, which is a K block.
+pub const ROW_BYTES: u32 = 128;
+
+/// One of the program's operands: the view, and which of its dimensions are rows (of A; columns of
+/// B) and K.
+pub struct Side<'a> {
+    pub view: &'a View,
+    pub rows: usize,
+    pub k: usize,
+    pub packed: bool,
+}
+
+impl Sm90 {
+    /// The plain kind of a layout, without a shape.
+    pub(super) fn of(layout: Layout) -> Sm90 {
+        Sm90 {
+            layout,
+            tile: [0, 0],
+            stages: 0,
+            consumers: 0,
+            schedule: Schedule::Cooperative,
+            cluster: [1, 1],
+            split: 1,
+            over_grid: false,
+            swapped: false,
+            packed: [false, false],
+            align: 16,
+            grouped: false,
+        }
+    }
+
+    /// Whether the program's A is the user's B.
+    pub fn crossed(&self) -> bool {
+        (self.layout.out == Major::Column) != self.swapped
+    }
+
+    /// The program's two operands, A first.
+    pub(super) fn sides<'a>(&self, problem: &'a GemmProblem) -> [Side<'a>; 2] {
+        let a = Side { view: &problem.a, rows: 1, k: 2, packed: self.packed[0] };
+        let b = Side { view: &problem.b, rows: 2, k: 1, packed: self.packed[1] };
+        if self.crossed() { [b, a] } else { [a, b] }
+    }
+
+    /// Whether the program's operands are K-major.
+    pub fn k_major(&self) -> [bool; 2] {
+        let (a, b) = (self.layout.a == Major::Row, self.layout.b == Major::Column);
+        if self.crossed() { [b, a] } else { [a, b] }
+    }
+
+    /// Whether the program loads A into registers: `wgmma` reads only 16-bit elements from shared
+    /// memory in both orders.
+    pub fn a_from_registers(&self, types: Types) -> bool {
+        types.a.bytes() != 2 && !self.k_major()[0]
+    }
+
+    /// The required alignment of the user's A (0) or B (1) in bytes, unless it is packed.
+    pub fn aligned_to(&self, at: usize) -> u32 {
+        if self.crossed() == (at == 1) { self.align } else { 16 }
+    }
+
+    /// Whether threads load the program's A.
+    pub fn loads_by_threads(&self) -> bool {
+        self.align < 16
+    }
+
+    /// M, N and K of a tile in the user's frame.
+    pub fn user_tile(&self, types: Types) -> [u32; 3] {
+        let [m, n] = self.tile;
+        let k = ROW_BYTES / types.a.bytes() as u32;
+        if self.crossed() { [n, m, k] } else { [m, n, k] }
+    }
+
+    /// CTAs of a cluster along M, N and K in the user's frame.
+    pub fn user_cluster(&self) -> [u32; 3] {
+        let [m, n] = self.cluster;
+        let split = if self.in_cluster() { self.split } else { 1 };
+        if self.crossed() { [n, m, split] } else { [m, n, split] }
+    }
+
+    pub fn threads(&self) -> u32 {
+        128 * (self.consumers + 1)
+    }
+
+    pub fn cluster_size(&self) -> u32 {
+        self.cluster[0] * self.cluster[1] * if self.in_cluster() { self.split } else { 1 }
+    }
+
+    /// Whether the CTAs of a cluster share a tile (cluster split).
+    pub fn in_cluster(&self) -> bool {
+        self.split > 1 && !self.over_grid
+    }
+}
+
+/// Whether 16-bit products stay in float32, so that the output shows how exact the sums are.
+/// `wgmma` truncates what does not fit its sums. cuBLAS's kernels do so where rows begin and end
+/// aligned; elsewhere cuBLAS sums more exactly, and so do other families (docs/design/accuracy.md).
+pub fn shows_sums(types: Types) -> bool {
+    types.a.bytes() == 2 && types.out == DType::F32
+}

@@ -1,0 +1,139 @@
+use super::config::Sm90;
+use super::{placement, source};
+use crate::kernel::cost;
+use crate::kernel::cost::query::{CostQuery, Estimate};
+use crate::kernel::demand::Demand;
+use crate::kernel::family::{Family, LaunchRequest};
+use crate::kernel::launch::Launch;
+use crate::kernel::layout::Major;
+use crate::kernel::name::append;
+use crate::kernel::operation::Operation;
+use crate::kernel::program::ProgramParts;
+use crate::kernel::reduction::Partials;
+use crate::kernel::types::Types;
+use crate::kernel::unsupported::Unsupported;
+use crate::problem::{GemmProblem, Problem};
+
+impl Family for Sm90 {
+    fn family(&self) -> &'static str {
+        "sm90"
+    }
+
+    fn space() -> Vec<(Types, Sm90)> {
+        let of = |types| Sm90::configs(types).into_iter().map(move |config| (types, config));
+        Types::gemm().into_iter().flat_map(of).collect()
+    }
+
+    fn append_to(&self, types: Types, name: &mut String) {
+        let ([m, n, k], [cluster_m, cluster_n, _]) = (self.user_tile(types), self.user_cluster());
+        // Orders of A, B and out; "p" for a packed operand.
+        for (packed, major) in self.packed.into_iter().zip([self.layout.a, self.layout.b]) {
+            if packed {
+                append!(name, "p");
+            } else {
+                append!(name, major);
+            }
+        }
+        append!(name, self.layout.out, "_", m, "x", n, "x", k, "_");
+        append!(name, self.schedule.name(), self.consumers, "_");
+        append!(name, self.stages, "stages_cluster", cluster_m, "x", cluster_n);
+        if self.split > 1 {
+            append!(name, if self.over_grid { "_gridsplit" } else { "_split" }, self.split);
+        }
+        if self.swapped {
+            append!(name, "_swapped");
+        }
+        if self.loads_by_threads() {
+            append!(name, "_align", self.align);
+        }
+    }
+
+    fn operation(&self) -> Operation {
+        Operation::gemm(self.grouped)
+    }
+
+    fn min_cc(&self) -> u32 {
+        90
+    }
+
+    fn is_for_one_cc(&self) -> bool {
+        true // wgmma exists on Hopper only.
+    }
+
+    fn is_transposed(&self) -> bool {
+        self.layout.out == Major::Column
+    }
+
+    fn is_crossed(&self) -> bool {
+        self.crossed()
+    }
+
+    fn takes_epilogues(&self, types: Types) -> bool {
+        self.has_room_for_epilogues(types)
+    }
+
+    fn demands(&self, types: Types) -> [Demand; 3] {
+        Sm90::demands(self, types)
+    }
+
+    fn check_extents(
+        &self,
+        types: Types,
+        problem: &Problem,
+        _is_fused: bool,
+    ) -> Result<(), Unsupported> {
+        match problem {
+            Problem::Gemm(gemm) => Sm90::check_extents(self, types, gemm),
+            Problem::GroupedGemm(grouped) => Sm90::check_extents(self, types, &grouped.stacked()),
+            Problem::Elementwise(_) => Ok(()),
+        }
+    }
+
+    fn packs(&self) -> bool {
+        self.packed.contains(&true)
+    }
+
+    fn packed_bytes(&self, problem: &GemmProblem) -> Result<u64, Unsupported> {
+        Sm90::packed_bytes(self, problem)
+    }
+
+    fn shared_bytes(&self, types: Types) -> u32 {
+        Sm90::shared_bytes(self, types)
+    }
+
+    fn ctas_per_sm(&self, types: Types) -> u32 {
+        Sm90::ctas_per_sm(self, types)
+    }
+
+    fn takes_workspace(&self) -> bool {
+        self.over_grid || self.packs()
+    }
+
+    fn workspace_bytes(&self, problem: &GemmProblem) -> u64 {
+        Sm90::workspace_bytes(self, problem)
+    }
+
+    fn partials(&self, types: Types, framed: &GemmProblem) -> Partials {
+        Sm90::partials(self, types, framed)
+    }
+
+    fn launch(&self, request: &LaunchRequest) -> Option<Launch> {
+        let (types, multiprocessors) = (request.types, request.target.multiprocessors);
+        request.gemm(|problem, offsets| {
+            let (grid, ctas_per_sm) = (self.grid(problem), Sm90::ctas_per_sm(self, types));
+            let placed =
+                placement::placed(self, types, problem, &grid, ctas_per_sm, multiprocessors);
+            let placement = placed.as_ref().map(|placed| &placed.placement);
+            let workspace = request.workspace;
+            Sm90::launch(self, types, problem, offsets, placement, multiprocessors, workspace)
+        })
+    }
+
+    fn estimate(&self, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
+        cost::sm90::estimate(self, types, ctas_per_sm, query)
+    }
+
+    fn program(&self, types: Types, epilogue: &str) -> Option<ProgramParts> {
+        Some(source::program(self, types, epilogue))
+    }
+}

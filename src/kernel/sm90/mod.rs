@@ -1,0 +1,21 @@
+//! The `sm90` family: Hopper's `wgmma`, fed by TMA, warp-specialized and persistent.
+
+mod boxes;
+mod config;
+mod configs;
+mod family;
+mod grid;
+mod launch;
+mod memory;
+mod params;
+mod placement;
+mod shapes;
+mod source;
+mod split;
+mod support;
+mod tile_order;
+
+pub use config::{Schedule, Sm90};
+pub use grid::TileGrid;
+pub use params::{Sm90Params, Sm90Scalars};
+pub use placement::{FITTED_START_ALONE, Placed, placed};

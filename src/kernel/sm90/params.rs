@@ -1,0 +1,63 @@
+//! The kernel's parameter.
+
+use crate::kernel::fields::assert_fields;
+use crate::kernel::params::GroupOffsets;
+use crate::kernel::tensor_map::TensorMap;
+
+/// The parameter of an sm90 kernel: the tensor maps of A, B and out in the program's frame (A's and
+/// out's may be missing), the scalars, and a second map of B where the CTAs that share a tile of B
+/// load unequal slices.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sm90Params {
+    pub maps: [Option<TensorMap>; 3],
+    pub scalars: Sm90Scalars,
+    pub b_shorter: Option<TensorMap>,
+}
+
+/// The fields after the tensor maps in `Sm90Params` of `kernels/sm90/params.cuh`, byte for byte.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sm90Scalars {
+    pub out: u64,
+    /// Batch, row, column of the output in memory; in elements.
+    pub out_stride: [i64; 3],
+    /// Rows of the program's A, and columns of its B.
+    pub m: i32,
+    pub n: i32,
+    pub k: i32,
+    /// Matrices, or groups.
+    pub batch: i32,
+    /// 0 for an operand that all batches share.
+    pub batched: [i32; 2],
+    pub out_by_copy_engine: i32,
+    /// Clusters along M that are walked before the next along N (`Sm90::band`).
+    pub band: i32,
+    /// Rows of a box of a K-major operand: the whole slice where threads load A, and the longer
+    /// slice where slices are unequal.
+    pub boxes: [i32; 2],
+    pub offsets: GroupOffsets,
+    /// For an A that threads load, which has no map: address, and strides along batch and rows in
+    /// elements. Else 0.
+    pub a: u64,
+    pub a_stride: [i64; 2],
+    /// For a grid split the workspace, else 0; and the slices of K.
+    pub workspace: u64,
+    pub k_splits: i32,
+    pub padding: i32,
+}
+
+/// Bytes of the tensor maps in front of the scalars, and of a tensor map.
+const MAPS_BYTES: usize = 3 * TENSOR_MAP_BYTES;
+const TENSOR_MAP_BYTES: usize = 128;
+
+assert_fields!(
+    Sm90Scalars,
+    640 - MAPS_BYTES - TENSOR_MAP_BYTES,
+    out: 384 - MAPS_BYTES,
+    m: 416 - MAPS_BYTES,
+    batched: 432 - MAPS_BYTES,
+    boxes: 448 - MAPS_BYTES,
+    offsets: 456 - MAPS_BYTES,
+    a: 472 - MAPS_BYTES,
+    workspace: 496 - MAPS_BYTES,
+);

@@ -1,0 +1,63 @@
+//! The text of the family's programs.
+
+use super::config::{Schedule, Sm90};
+use super::split::{MAX_SPLITS, SPLITS_AT_ONCE, WORD_STRIDE};
+use crate::kernel::program::{ProgramParts, launch_checks, type_arguments};
+use crate::kernel::types::Types;
+
+pub fn program(config: &Sm90, types: Types, epilogue: &str) -> ProgramParts {
+    let Sm90 { tile: [m, n], cluster: [cluster_m, cluster_n], stages, consumers, .. } = *config;
+    let Sm90 { split, over_grid, swapped, grouped, align, .. } = *config;
+    let [a_k_major, b_k_major] = config.k_major();
+    let (arguments, b_row_bytes) = (type_arguments(types), config.row_bytes(1));
+    let schedule = match config.schedule {
+        Schedule::Cooperative => "COOPERATIVE",
+        Schedule::PingPong => "PING_PONG",
+    };
+    ProgramParts {
+        header: "sm90.cuh",
+        definitions: sum_names(config, types),
+        work: format!(
+            "Sm90Gemm<{arguments}, {a_k_major}, {b_k_major}, {m}, {n}, {b_row_bytes}, {stages}, \
+             {consumers}, Schedule::{schedule}, {cluster_m}, {cluster_n}, {split}, {over_grid}, \
+             {swapped}, {grouped}, {align}, {epilogue}>"
+        ),
+        parameter: "Sm90Params",
+        checks: checks(config, types),
+    }
+}
+
+/// What the host computes as the program does.
+fn checks(config: &Sm90, types: Types) -> String {
+    let (cluster, ctas) = (config.cluster_size(), config.ctas_per_sm(types));
+    let mut checks = launch_checks(config.threads(), config.shared_bytes(types));
+    checks += &format!(" && Work::CLUSTER == {cluster} && Work::MIN_CTAS >= {ctas}");
+    if config.k_major()[1] {
+        let [longest, shortest] = config.slices(1);
+        checks +=
+            &format!(" && Work::BoxesB::SLICE == {longest} && Work::BoxesB::SHORT == {shortest}");
+    }
+    if !config.swapped {
+        checks += &format!(" && Work::BOX_N == {}", config.box_n(types));
+    }
+    if config.over_grid {
+        checks += &format!(
+            " && Work::MAX_SPLITS == {MAX_SPLITS} && Work::SPLITS_AT_ONCE == {SPLITS_AT_ONCE} \
+             && Work::WORD_STRIDE == {WORD_STRIDE}"
+        );
+    }
+    checks
+}
+
+/// The registers of a thread's sums, for each block of 64 rows: `SumNames` of common/wgmma.cuh.
+fn sum_names(config: &Sm90, types: Types) -> String {
+    let blocks = config.m_blocks();
+    let count = config.sum_registers(types) / blocks;
+    let names = |block| {
+        (block * count..(block + 1) * count).map(|i| format!("s{i}")).collect::<Vec<_>>().join(", ")
+    };
+    let text = |block| format!("{{ static constexpr char text[] = \"{}\"; }};\n", names(block));
+    (0..blocks)
+        .map(|block| format!("template <> struct ptx::SumNames<{block}> {}", text(block)))
+        .collect()
+}

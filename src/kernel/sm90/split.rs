@@ -1,0 +1,53 @@
+//! Split-K: how many slices K has, and the workspace where the partial sums of a grid split meet.
+
+use super::config::{ROW_BYTES, Sm90};
+use crate::kernel::cost::chips::Target;
+use crate::kernel::cost::chips::hopper::ACTIVE_CLUSTERS;
+use crate::problem::GemmProblem;
+
+// As the program's constants of these names, which it asserts.
+/// The most slices of K.
+pub const MAX_SPLITS: u32 = 16;
+/// Partial sums that a reducer CTA fetches before it adds them up.
+pub const SPLITS_AT_ONCE: u32 = 8;
+/// 64-bit words from a tile's word in workspace to the next: many CTAs poll a word, so each has
+/// cache lines of its own.
+pub const WORD_STRIDE: u32 = 32;
+
+impl Sm90 {
+    /// Slices of K. A grid split has as many as an H100 runs at once, on every device, so that
+    /// results depend on the problem only.
+    pub fn k_splits(&self, problem: &GemmProblem) -> u32 {
+        /// K blocks of a slice; with fewer, adding up costs more than the split saves.
+        const LEAST_BLOCKS: u64 = 8;
+        if !self.over_grid {
+            return self.split;
+        }
+        let blocks = (problem.k() * problem.a.dtype.bytes()) as u64 / u64::from(ROW_BYTES);
+        let most = (blocks / LEAST_BLOCKS).clamp(1, MAX_SPLITS.into());
+        (self.over_grid_at_once() / self.tiles(problem).max(1)).clamp(1, most) as u32
+    }
+
+    /// Clusters of a grid split that an H100 runs at once, one CTA to a multiprocessor.
+    pub(super) fn over_grid_at_once(&self) -> u64 {
+        u64::from(self.clusters_at_once(1, Target::H100.multiprocessors))
+    }
+
+    /// Clusters that run at once on a device with this many multiprocessors. One more would wait
+    /// until another has finished all its tiles.
+    pub fn clusters_at_once(&self, ctas_per_sm: u32, multiprocessors: u32) -> u32 {
+        let share = ACTIVE_CLUSTERS[self.cluster_size().min(8) as usize] / ACTIVE_CLUSTERS[1];
+        ((share * f64::from(multiprocessors * ctas_per_sm)) as u32).max(1)
+    }
+
+    /// Workspace of a grid split: a word for each tile, then the float32 sums of each slice of each
+    /// tile. 0 for other kernels.
+    pub(super) fn split_workspace_bytes(&self, problem: &GemmProblem) -> u64 {
+        if !self.over_grid {
+            return 0;
+        }
+        let tiles = self.tiles(problem) * u64::from(self.cluster_size());
+        let sums = self.k_splits(problem) * self.tile[0] * self.tile[1];
+        tiles * (u64::from(8 * WORD_STRIDE) + u64::from(4 * sums))
+    }
+}

@@ -1,0 +1,79 @@
+//! Which problems a configuration serves.
+
+use super::config::{ROW_BYTES, Sm90, shows_sums};
+use crate::kernel::demand::Demand;
+use crate::kernel::layout::{Layout, Major};
+use crate::kernel::limits::check_count;
+use crate::kernel::types::Types;
+use crate::kernel::unsupported::Unsupported;
+use crate::operand::View;
+use crate::problem::GemmProblem;
+
+impl Sm90 {
+    /// Requirements on A, B and out.
+    pub fn demands(&self, types: Types) -> [Demand; 3] {
+        let input = |at: usize, order| {
+            if self.packed[at] {
+                return Demand { copied: true, ..Demand::NONE };
+            }
+            let align = self.aligned_to(at);
+            let threads = align < 16;
+            // Threads read whole pieces, and nothing beyond a row's end.
+            let whole =
+                if threads || shows_sums(types) { Demand::whole_along(order) } else { [false; 2] };
+            Demand { whole, steps: !threads, ..Demand::aligned(order, align) }
+        };
+        let Layout { a, b, out } = self.layout;
+        let out = match shows_sums(types) {
+            // Rows decide, in either order: torch's own output is row-major.
+            true => Demand { whole: [out == Major::Column, true], ..Demand::aligned(out, 16) },
+            // Every alignment can be written. The other order is another kernel's.
+            false => Demand::aligned(out, 1),
+        };
+        [input(0, a), input(1, b), out]
+    }
+
+    /// Grids are 32-bit numbers. A grid split serves problems whose tiles leave at least half of
+    /// the chip free, and whose K has enough blocks. Where the output shows how exact the sums are,
+    /// N must be a multiple of 8: for others cuBLAS sums more exactly (docs/design/accuracy.md).
+    pub fn check_extents(&self, types: Types, problem: &GemmProblem) -> Result<(), Unsupported> {
+        /// K blocks of a grid split.
+        const LEAST_BLOCKS: u32 = 32;
+        const EVEN: i64 = 8;
+        if shows_sums(types) && problem.n() % EVEN != 0 {
+            return Err(Unsupported::Uneven { n: problem.n(), of: EVEN });
+        }
+        // At most as many tiles as outputs, and 8 CTAs to a cluster: decides most problems without
+        // a division.
+        let outputs = problem.m().saturating_mul(problem.n()).saturating_mul(problem.batch());
+        if !self.over_grid && !self.grouped && outputs <= i64::from(i32::MAX / 8) {
+            return Ok(());
+        }
+        let tiles = self.tiles(problem);
+        if self.over_grid {
+            let (extent, limit) =
+                (tiles.min(i64::MAX as u64) as i64, (self.over_grid_at_once() / 2) as i64);
+            if extent > limit {
+                return Err(Unsupported::Few {
+                    dimension: "M * N * L, in clusters' tiles,",
+                    extent,
+                    limit,
+                });
+            }
+            let least = i64::from(LEAST_BLOCKS * ROW_BYTES) / problem.a.dtype.bytes();
+            if problem.k() < least {
+                return Err(Unsupported::Shallow { k: problem.k(), least });
+            }
+        }
+        let ctas = tiles * if self.split > 1 { u64::from(self.cluster_size()) } else { 1 };
+        check_count("M * N * L, as tiles,", ctas)
+    }
+
+    /// Whether TMA can address the output. (It writes all of a row's last 16 bytes or none.)
+    pub(super) fn out_is_aligned(&self, types: Types, out: &View) -> bool {
+        let unit = self.layout.out.unit();
+        self.layout.out.fits(out)
+            && out.alignment(unit) >= 16
+            && out.shape[unit] * types.out.bytes() % 16 == 0
+    }
+}

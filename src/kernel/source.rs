@@ -1,0 +1,91 @@
+//! The text of programs: a few lines that include one family's header and name its template
+//! arguments.
+
+use super::kernel::Kernel;
+use super::pack::{Pack, PackOperand};
+use super::program::ProgramParts;
+use super::reduction::{Reduce, ReduceOperand};
+use crate::epilogue::{Reduction, functor};
+
+/// The kernel function of a program, of one that packs operands, and of one that finishes
+/// reductions.
+pub const ENTRY: &str = "rutlass_gemm";
+pub const PACK_ENTRY: &str = "rutlass_pack";
+pub const REDUCE_ENTRY: &str = "rutlass_reduce";
+
+/// The program of a kernel; `None` for kernels that are not compiled. Kernels that differ only in
+/// how the user's operands map onto the program (a column-major output and its transpose) have the
+/// same text, and share a cubin.
+pub fn source(kernel: &Kernel) -> Option<String> {
+    let Kernel { types, epilogue, .. } = *kernel;
+    let functor_type = if epilogue.is_some() { "Epilogue" } else { "Identity" };
+    let parts = kernel.design.family().program(types, functor_type)?;
+    let (declared, passed) = match epilogue {
+        Some(_) => (", const __grid_constant__ EpilogueParams epilogue", "Epilogue{epilogue}"),
+        None => ("", "Identity{}"),
+    };
+    let fusion = epilogue.map_or_else(String::new, |epilogue| {
+        let functor = functor(epilogue, types.accumulator, kernel.is_transposed());
+        format!("#include \"common/fusion.cuh\"\n\n{functor}")
+    });
+    let ProgramParts { header, definitions, work, parameter, checks } = parts;
+    Some(format!(
+        r#"#include "{header}"
+{definitions}{fusion}
+using Work = {work};
+// The host launches what the kernel was written for.
+static_assert({checks}, "host and kernel disagree");
+
+extern "C" __global__ void __launch_bounds__(Work::THREADS, Work::MIN_CTAS)
+{ENTRY}(const __grid_constant__ {parameter} params{declared}) {{
+    Work::run(params, {passed});
+}}
+"#
+    ))
+}
+
+/// The program that packs operands with elements of this many bytes.
+pub fn pack_source(element_bytes: i64) -> String {
+    format!(
+        r#"#include "pack.cuh"
+
+using Copy = Pack<{element_bytes}, {element_bytes}>;
+static_assert(Copy::THREADS == {threads} && sizeof(PackOperand) == {bytes},
+              "host and kernel disagree");
+
+extern "C" __global__ void __launch_bounds__(Copy::THREADS, Copy::MIN_CTAS)
+{PACK_ENTRY}(const __grid_constant__ PackParams params) {{
+    Copy::run(params);
+}}
+"#,
+        threads = Pack::THREADS,
+        bytes = size_of::<PackOperand>(),
+    )
+}
+
+/// The program that reduces the partial results of these reductions.
+pub fn reduce_source(reductions: &[Reduction]) -> String {
+    let one = |Reduction { fold, compute, out, .. }: &Reduction| {
+        format!("Reduce<{}, fused::{}, {}>", compute.short_name(), fold.name(), out.short_name())
+    };
+    let all: Vec<String> = reductions.iter().map(one).collect();
+    format!(
+        r#"#include "reduce.cuh"
+
+static_assert({first}::THREADS == {threads} && {first}::WIDTH == {width} &&
+                  sizeof(ReduceOperand) == {bytes},
+              "host and kernel disagree");
+
+extern "C" __global__ void __launch_bounds__({threads})
+{REDUCE_ENTRY}(const __grid_constant__ ReduceParams<{count}> params) {{
+    reduce_all<{all}>(params);
+}}
+"#,
+        first = all[0],
+        threads = Reduce::THREADS,
+        width = Reduce::WIDTH,
+        bytes = size_of::<ReduceOperand>(),
+        count = all.len(),
+        all = all.join(", "),
+    )
+}

@@ -1,0 +1,85 @@
+//! Explanations of which kernels serve a problem.
+
+use super::*;
+
+fn answer(explanation: &Explanation, family: &str) -> FamilyAnswer {
+    let found = explanation.families.iter().find(|answer| answer.family == family);
+    found.expect("a family of this name").clone()
+}
+
+fn reason(explanation: &Explanation, family: &str) -> String {
+    answer(explanation, family).refusal.expect("it serves nothing").to_string()
+}
+
+#[test]
+fn every_family_answers_once_and_counts_its_kernels() {
+    let problem = gemm(F16, 4096, 4096, 4096, TNT);
+    let explanation = explain(&problem, H100, false, 5);
+    let names: Vec<_> = explanation.families.iter().map(|answer| answer.family).collect();
+    assert_eq!(names, ["sm90", "sm80", "skinny", "simt", "elementwise", "reference"]);
+    let counted: usize = explanation.families.iter().map(|answer| answer.kernels).sum();
+    assert_eq!(counted, all().len());
+    let serving: usize = explanation.families.iter().map(|answer| answer.serving).sum();
+    assert_eq!(serving, ranked(&problem, H100, false).len());
+    assert!(
+        explanation.families.iter().all(|answer| (answer.serving == 0) == answer.refusal.is_some())
+    );
+}
+
+#[test]
+fn refusals_are_those_of_the_nearest_kernels() {
+    let explanation = explain(&gemm(F16, 4096, 4096, 4096, TNT), H100, false, 0);
+    assert_eq!(reason(&explanation, "skinny"), "M is 4096, and the kernel serves at most 64");
+    assert_eq!(reason(&explanation, "elementwise"), "it computes a elementwise_add, not a gemm");
+    assert_eq!(reason(&explanation, "reference"), "out is on cuda:0, the kernel runs on the CPU");
+
+    let explanation = explain(&gemm(F16, 256, 256, 256, TNT), Some(Target::A100), false, 0);
+    assert_eq!(
+        reason(&explanation, "sm90"),
+        "the device has compute capability 8.0, the kernel runs on 9.0 alone"
+    );
+
+    let explanation = explain(&gemm(DType::F64, 256, 256, 256, TNT), H100, false, 0);
+    assert_eq!(reason(&explanation, "sm90"), "A has dtype float64, the kernel works on float16");
+
+    // float16 products that stay in float32 are not packed: rows must be aligned.
+    let Problem::Gemm(plain) = gemm(F16, 256, 256, 256, TNT) else { panic!("not a GEMM") };
+    let out = View { dtype: F32, ..plain.out };
+    let b = View { data: plain.b.data + 2, ..plain.b };
+    let unaligned = Problem::Gemm(GemmProblem { b, out, ..plain });
+    let explanation = explain(&unaligned, H100, false, 0);
+    assert!(reason(&explanation, "sm90").starts_with("B is aligned to 2 bytes"));
+}
+
+#[test]
+fn candidates_are_ranked_and_have_the_terms_of_the_model() {
+    let problem = gemm(F16, 4096, 4096, 4096, TNT);
+    let explanation = explain(&problem, H100, false, 3);
+    assert_eq!(explanation.candidates.len(), 3);
+    for (candidate, position) in explanation.candidates.iter().zip(ranked(&problem, H100, false)) {
+        assert_eq!(candidate.position, position);
+        let Estimate { waves, bytes, arithmetic_seconds, total_seconds, .. } = candidate.estimate;
+        assert_eq!(candidate.estimate, all()[position].estimate(&problem, Target::H100));
+        assert_eq!(bytes, 3.0 * 2.0 * 4096.0 * 4096.0);
+        assert!(waves >= 1.0 && arithmetic_seconds > 0.0 && arithmetic_seconds < total_seconds);
+    }
+    let cpu = explain(&problem.on(Device::Cpu), None, false, 3);
+    assert!(cpu.candidates.iter().all(|candidate| !candidate.estimate.is_known()));
+    assert!(!cpu.candidates.is_empty());
+}
+
+#[test]
+fn faster_memory_makes_bandwidth_bound_problems_cheaper() {
+    let problem = gemm(F16, 8, 16384, 16384, TNT);
+    for family in ["skinny", "sm90"] {
+        let position = ranked(&problem, H100, false)
+            .into_iter()
+            .find(|position| all()[*position].family() == family)
+            .expect("the family serves it");
+        let [h100, h200] =
+            [Target::H100, Target::H200].map(|target| all()[position].estimate(&problem, target));
+        assert!(h200.memory_seconds < h100.memory_seconds, "{family}");
+        assert!(h200.total_seconds < h100.total_seconds, "{family}");
+        assert_eq!(h200.arithmetic_seconds, h100.arithmetic_seconds, "{family}");
+    }
+}

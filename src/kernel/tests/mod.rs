@@ -1,0 +1,328 @@
+use std::collections::HashSet;
+
+use super::cost::query::CostQuery;
+use super::*;
+use crate::operand::DType::{Bf16, F16, F32};
+use crate::operand::{DType, Device, View};
+use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, Problem};
+
+mod explain;
+mod grouped;
+mod ranking;
+mod skinny;
+
+fn matrix(dtype: DType, device: Device, rows: i64, columns: i64, major: Major) -> View {
+    let stride = match major {
+        Major::Row => [0, columns, 1],
+        Major::Column => [0, 1, rows],
+    };
+    View {
+        data: 1 << 20,
+        dtype,
+        device,
+        rank: 2,
+        shape: [1, rows, columns],
+        stride,
+        read_only: false,
+        fake: true,
+    }
+}
+
+fn gemm(dtype: DType, m: i64, n: i64, k: i64, layout: Layout) -> Problem {
+    let device = Device::Cuda(0);
+    let a = matrix(dtype, device, m, k, layout.a);
+    let b = matrix(dtype, device, k, n, layout.b);
+    let out = matrix(dtype, device, m, n, layout.out);
+    Problem::Gemm(GemmProblem::new(a, b, out, F32).expect("shapes agree"))
+}
+
+/// Row-major operands except B. `step`: the stride of `offsets`.
+fn grouped(dtype: DType, rows: i64, n: i64, k: i64, groups: i64, b: Major, step: i64) -> Problem {
+    let device = Device::Cuda(0);
+    let stacked = |major: Major| match major {
+        Major::Row => [k * n, n, 1],
+        Major::Column => [k * n, 1, k],
+    };
+    let b = View {
+        rank: 3,
+        shape: [groups, k, n],
+        stride: stacked(b),
+        ..matrix(dtype, device, k, n, b)
+    };
+    let offsets = View {
+        rank: 1,
+        shape: [1, 1, groups],
+        stride: [0, 0, step],
+        data: 1 << 30,
+        ..matrix(DType::I32, device, 1, 1, Major::Row)
+    };
+    let a = matrix(dtype, device, rows, k, Major::Row);
+    let out = matrix(dtype, device, rows, n, Major::Row);
+    Problem::GroupedGemm(GroupedGemmProblem::new(a, b, out, offsets, F32).expect("shapes agree"))
+}
+
+const H100: Option<Target> = Some(Target::H100);
+
+#[test]
+fn names_are_unique() {
+    let names: HashSet<String> = all().iter().map(Kernel::name).collect();
+    assert_eq!(names.len(), all().len());
+}
+
+#[test]
+fn every_layout_has_tensor_core_kernels_first() {
+    for dtype in [F16, Bf16] {
+        for layout in Layout::all() {
+            let found = ranked(&gemm(dtype, 4096, 4096, 4096, layout), H100, false);
+            assert!(
+                matches!(all()[found[0]].design, Design::Sm90(config) if config.layout == layout),
+                "{layout}"
+            );
+            let found =
+                ranked(&gemm(dtype, 4096, 4096, 4096, layout), Some(Target::typical(80)), false);
+            assert!(
+                matches!(all()[found[0]].design, Design::Sm80(config) if config.layout == layout),
+                "{layout}"
+            );
+        }
+    }
+}
+
+#[test]
+fn column_major_outputs_run_the_transposed_program() {
+    for kernel in all() {
+        let Design::Sm80(config) = kernel.design else { continue };
+        let program = config.program();
+        assert_eq!(program.layout.out, Major::Row);
+        assert_eq!(program.tile[0] * program.tile[1], config.tile[0] * config.tile[1]);
+        assert_eq!(program.program(), program);
+    }
+}
+
+#[test]
+fn shared_memory_fits_every_chip() {
+    // sm_86, sm_89 and sm_120 give a CTA 99 KiB (CUDA C++ Programming Guide, table of technical
+    // specifications).
+    for kernel in all() {
+        if let Design::Sm80(config) = kernel.design {
+            assert!(config.shared_bytes(kernel.types) <= 99 * 1024, "{}", kernel.name());
+        }
+    }
+}
+
+#[test]
+fn extents_beyond_32_bits_are_refused() {
+    let huge = View {
+        shape: [1, 1 << 32, 1],
+        stride: [0, 1, 0],
+        ..matrix(F16, Device::Cuda(0), 1, 1, Major::Row)
+    };
+    let b = matrix(F16, Device::Cuda(0), 1, 1, Major::Row);
+    let problem = Problem::Gemm(GemmProblem::new(huge, b, huge, F32).expect("shapes agree"));
+    assert!(ranked(&problem, H100, false).is_empty());
+}
+
+#[test]
+fn sm90_refuses_extents_with_the_limit() {
+    let layout = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
+    let kernel_of = |problem: &Problem, over_grid: bool| {
+        let wanted = |design: &Design| match design {
+            Design::Sm90(config) => config.over_grid == over_grid,
+            _ => false,
+        };
+        let found = ranked(problem, H100, false);
+        &all()[*found.iter().find(|at| wanted(&all()[**at].design)).expect("one of these")]
+    };
+    let over_grid = kernel_of(&gemm(F16, 256, 512, 2048, layout), true);
+    let shallow = gemm(F16, 256, 512, 2047, layout);
+    assert_eq!(over_grid.supports(&shallow), Err(Unsupported::Shallow { k: 2047, least: 2048 }));
+    let few = gemm(F16, 4096, 4096, 2048, layout);
+    assert!(matches!(over_grid.supports(&few), Err(Unsupported::Few { .. })));
+
+    let in_float32 = |n| {
+        let along_k = Layout { b: Major::Column, ..layout };
+        let Problem::Gemm(problem) = gemm(F16, 256, n, 512, along_k) else { panic!("not a GEMM") };
+        let out = View { dtype: DType::F32, ..problem.out };
+        Problem::Gemm(GemmProblem { out, ..problem })
+    };
+    let kernel = kernel_of(&in_float32(264), false);
+    assert_eq!(kernel.supports(&in_float32(264)), Ok(()));
+    assert_eq!(kernel.supports(&in_float32(260)), Err(Unsupported::Uneven { n: 260, of: 8 }));
+}
+
+/// Asserts the conditions of cuTensorMapEncodeTiled (CUDA Driver API).
+fn assert_valid(map: &TensorMap, what: &str) {
+    assert_eq!(map.address % 16, 0, "{what}");
+    assert!(map.extents.iter().all(|extent| (1..=1 << 32).contains(extent)), "{what}: {map:?}");
+    assert!(
+        map.strides.iter().all(|step| step % 16 == 0 && (1..1 << 40).contains(step)),
+        "{what}: {map:?}"
+    );
+    assert!(map.box_extents.iter().all(|extent| (1..=256).contains(extent)), "{what}: {map:?}");
+}
+
+#[test]
+fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
+    let (mut unequal, mut narrow) = (0, 0);
+    let mut seen = HashSet::new();
+    for (m, n, k) in [
+        (1, 1, 1),
+        (64, 4096, 0),
+        (128, 264, 64),
+        (300, 5000, 700),
+        (300, 24, 700),
+        (4095, 4097, 4093),
+        (8, 65536, 4096),
+    ] {
+        for layout in Layout::all() {
+            for (dtype, out) in [(F16, F16), (Bf16, F32), (F32, F32), (F16, Bf16)] {
+                let Problem::Gemm(mut problem) = gemm(dtype, m, n, k, layout) else {
+                    panic!("not a GEMM")
+                };
+                problem.out.dtype = out;
+                let problem = Problem::Gemm(problem);
+                for position in ranked(&problem, H100, false) {
+                    let kernel = &all()[position];
+                    let Design::Sm90(config) = kernel.design else { continue };
+                    seen.insert(position);
+                    let launch = kernel
+                        .launch(&problem, Target::typical(90), 1 << 30)
+                        .expect("there is an output");
+                    let Params::Sm90(params) = launch.params else { panic!("not its parameters") };
+                    params.maps.iter().flatten().for_each(|map| assert_valid(map, &kernel.name()));
+                    // As `Boxes` of the program expects: a slice is a number of whole boxes, or one
+                    // box holds the whole operand.
+                    for (at, extent) in [params.scalars.m, params.scalars.n].into_iter().enumerate()
+                    {
+                        let operand = if config.crossed() { 1 - at } else { at };
+                        let k_major = config.k_major()[at] || config.packed[operand];
+                        let (slice, rows) = (config.slices(at)[0], params.scalars.boxes[at] as u32);
+                        let parts = slice / rows;
+                        let whole =
+                            slice == parts * rows && (parts == 1 || (parts <= 4 && rows >= 32));
+                        assert!(
+                            whole || (rows == extent as u32 && rows < slice),
+                            "{}: {rows} rows",
+                            kernel.name()
+                        );
+                        // The program loads B's slices whole where threads load A.
+                        assert!(
+                            rows == slice || !config.loads_by_threads(),
+                            "{}: {rows} rows",
+                            kernel.name()
+                        );
+                        if let (Some(map), true) = (&params.maps[at], k_major) {
+                            assert_eq!(map.box_extents[1], rows, "{}", kernel.name());
+                        }
+                    }
+                    // Some of the CTAs that share B have 8 rows more, and together they have the
+                    // whole tile.
+                    let ([slice, shorter], sharers) = (config.slices(1), config.cluster[0]);
+                    let longer = config.tile[1] / 8 % sharers;
+                    assert_eq!(
+                        slice * longer + shorter * (sharers - longer),
+                        config.tile[1],
+                        "{}",
+                        kernel.name()
+                    );
+                    let b_along_k =
+                        config.k_major()[1] || config.packed[usize::from(!config.crossed())];
+                    assert_eq!(
+                        params.b_shorter.is_some(),
+                        b_along_k && longer > 0,
+                        "{}",
+                        kernel.name()
+                    );
+                    if let (Some(shorter_map), Some(b)) = (params.b_shorter, params.maps[1]) {
+                        let [k, rows, batch] = b.box_extents;
+                        assert_eq!((rows, slice), (slice, shorter + 8), "{}", kernel.name());
+                        assert_eq!(
+                            shorter_map,
+                            TensorMap { box_extents: [k, shorter, batch], ..b }
+                        );
+                        unequal += 1;
+                    }
+                    // Boxes of a B along N have the swizzle of their row length.
+                    if let (Some(b), false) = (params.maps[1], b_along_k) {
+                        let row = b.box_extents[0] * kernel.types.a.bytes() as u32;
+                        assert_eq!(
+                            (row, b.swizzle),
+                            (config.row_bytes(1), TensorMap::swizzle(row)),
+                            "{}",
+                            kernel.name()
+                        );
+                        narrow += u32::from(row == 64);
+                    }
+                    assert_eq!(launch.grid % launch.cluster, 0);
+                    assert!(launch.shared_bytes <= 227 * 1024 && launch.cluster <= 8);
+                    let needed = (config.packed.contains(&true) && k > 0) || config.over_grid;
+                    assert_eq!(kernel.workspace_bytes(&problem) > 0, needed, "{}", kernel.name());
+                    assert_eq!(launch.pack.is_some(), config.packed.contains(&true));
+                }
+            }
+        }
+    }
+    assert!(seen.len() > 100, "{} kernels", seen.len());
+    assert!(
+        unequal > 100 && narrow > 100,
+        "{unequal} with unequal slices, {narrow} with narrow rows"
+    );
+}
+
+#[test]
+fn float32_packs_only_operands_that_tma_cannot_address() {
+    for layout in Layout::all() {
+        let k_major = [layout.a == Major::Row, layout.b == Major::Column];
+        let copies = usize::from(k_major == [false, false]);
+        let problem = gemm(F32, 4096, 4096, 4096, layout);
+        let kernel = &all()[ranked(&problem, H100, false)[0]];
+        let Design::Sm90(config) = kernel.design else { panic!("{layout}: {}", kernel.name()) };
+        assert_eq!(config.packed.iter().filter(|packed| **packed).count(), copies, "{layout}");
+        let launch =
+            kernel.launch(&problem, Target::typical(90), 1 << 30).expect("there is an output");
+        let Params::Sm90(Sm90Params { maps: [Some(a), Some(b), _], .. }) = launch.params else {
+            panic!("two maps")
+        };
+        assert_eq!((a.data_type, b.data_type), (11, 11), "TMA rounds to tf32");
+        // The operand that is not K-major is the program's A, in boxes of 128 bytes by a K block.
+        let from_registers = k_major != [true, true];
+        assert_eq!(config.a_from_registers(kernel.types), from_registers);
+        assert!(
+            !from_registers || a.box_extents == [32, 32 / config.cluster[1], 1],
+            "{layout}: {a:?}"
+        );
+        assert_eq!(b.box_extents, [32, config.tile[1] / config.cluster[0], 1], "{layout}");
+
+        // Rows of 4095 elements are not aligned: both operands are packed.
+        let kernel = &all()[ranked(&gemm(F32, 4095, 4095, 4095, layout), H100, false)[0]];
+        assert!(
+            matches!(kernel.design, Design::Sm90(Sm90 { packed: [true, true], .. })),
+            "{layout}"
+        );
+    }
+}
+
+const TNT: Layout = Layout { a: Major::Row, b: Major::Column, out: Major::Row };
+
+#[test]
+fn grids_beyond_32_bits_are_refused() {
+    let Problem::Gemm(small) =
+        gemm(F16, 1, 1, 64, Layout { a: Major::Row, b: Major::Column, out: Major::Row })
+    else {
+        panic!("not a GEMM")
+    };
+    let batched =
+        |view: View| View { rank: 3, shape: [1 << 29, view.shape[1], view.shape[2]], ..view };
+    let out = View { stride: [1, 0, 0], ..batched(small.out) };
+    let problem =
+        GemmProblem::new(batched(small.a), batched(small.b), out, F32).expect("shapes agree");
+    let mut refused = 0;
+    for kernel in all().iter().filter(|kernel| kernel.types.a == F16 && kernel.types.out == F16) {
+        let Design::Sm90(config) = kernel.design else { continue };
+        let ctas = config.tiles(&problem) * u64::from(config.split);
+        let served = kernel.supports(&Problem::Gemm(problem)).is_ok();
+        refused += u32::from(ctas > i32::MAX as u64);
+        assert!(!served || ctas <= i32::MAX as u64, "{}", kernel.name());
+    }
+    assert!(refused > 0);
+}

@@ -1,0 +1,33 @@
+//! Tiles of a plain or grouped GEMM.
+
+use crate::problem::GemmProblem;
+
+/// Tiles of this shape that cover a problem; for a grouped problem, the most that may be needed.
+pub fn tiles(problem: &GemmProblem, grouped: bool, tile_m: u32, tile_n: u32) -> u64 {
+    let (rows, batch, height) = (problem.m() as u64, problem.b.shape[0] as u64, u64::from(tile_m));
+    let strips = match grouped {
+        // The last strip of each group has at least one row.
+        true => ((rows + batch * (height - 1)) / height).min(rows),
+        false => rows.div_ceil(height) * batch,
+    };
+    strips * (problem.n() as u64).div_ceil(u64::from(tile_n))
+}
+
+/// As [`tiles`], but for a grouped problem the expected number: only the device knows where groups
+/// end.
+pub fn expected_tiles(problem: &GemmProblem, grouped: bool, tile_m: u32, tile_n: u32) -> f64 {
+    let most = tiles(problem, grouped, tile_m, tile_n) as f64;
+    if !grouped {
+        return most;
+    }
+    let strips = problem.b.shape[0] as f64 * expected_strips(problem, tile_m);
+    most.min(strips * (problem.n() as f64 / f64::from(tile_n)).ceil())
+}
+
+/// Expected strips of `tile_m` rows that cover one group.
+pub fn expected_strips(problem: &GemmProblem, tile_m: u32) -> f64 {
+    /// The share of a group's last strip that is empty: 0.5 where groups end anywhere, 0 where they
+    /// are whole strips.
+    const EMPTY: f64 = 0.4;
+    (problem.m() as f64 / problem.b.shape[0].max(1) as f64 / f64::from(tile_m) + EMPTY).max(1.0)
+}

@@ -1,0 +1,38 @@
+//! Reasons why a kernel does not serve a problem.
+
+use thiserror::Error;
+
+use crate::operand::{DType, Device};
+
+#[derive(Clone, Debug, Error, PartialEq)]
+pub enum Unsupported {
+    #[error("it computes a {computes}, not a {requested}")]
+    Operation { computes: &'static str, requested: &'static str },
+    #[error("{name} has dtype {actual}, the kernel works on {expected}")]
+    DType { name: &'static str, actual: DType, expected: DType },
+    #[error("{name} is on {device}, the kernel runs on {expected}")]
+    Device { name: &'static str, device: Device, expected: &'static str },
+    #[error("{name} with shape {shape:?} and strides {stride:?} is not {expected}")]
+    Layout { name: &'static str, shape: Vec<i64>, stride: Vec<i64>, expected: &'static str },
+    #[error(
+        "{name} is aligned to {actual} bytes (address {address:#x}, strides {stride:?}), the kernel \
+         reads {expected} at a time"
+    )]
+    Alignment { name: &'static str, address: u64, stride: Vec<i64>, actual: i64, expected: i64 },
+    #[error("dimension {dimension} is {extent}; kernels index up to {limit}")]
+    Extent { dimension: &'static str, extent: i64, limit: i64 },
+    #[error("{dimension} is {extent}, and the kernel serves at most {limit}")]
+    Few { dimension: &'static str, extent: i64, limit: i64 },
+    #[error("K is {k}, and the kernel serves at least {least}")]
+    Shallow { k: i64, least: i64 },
+    #[error(
+        "N is {n}, and the kernel takes multiples of {of} where 16-bit products stay in float32"
+    )]
+    Uneven { n: i64, of: i64 },
+    #[error("the arguments have the epilogue {requested}, and it fuses none")]
+    FusesNone { requested: String },
+    #[error("it fuses the epilogue {fused}, and the arguments have {requested}")]
+    Epilogue { fused: String, requested: String },
+    #[error("offsets has {offsets} entries for {groups} groups; pass the end row of each group")]
+    Offsets { offsets: i64, groups: i64 },
+}
