@@ -67,7 +67,7 @@ def test_memory_that_moves_is_followed_by_launches_that_were_repeated() -> None:
 @pytest.mark.parametrize(
     "ending",
     [
-        "_64x48x64_cooperative1_12stages_cluster1x2",
+        "_64x64x64_cooperative1_12stages_cluster1x4",
         "_cluster2x1_swapped",
         "_48x64x64_cooperative1_12stages_cluster2x4_swapped",
     ],

@@ -2,10 +2,7 @@
 
 use super::config::{Sm90, shows_sums};
 use super::memory::SHARED_BYTES_PER_CTA;
-use super::shapes::{
-    BY_THREADS, GROUPED, OVER_GRID, SHAPES, SHAPES_FROM_REGISTERS, SHAPES_FROM_REGISTERS_PACKED,
-    SHAPES_PACKED, SWAPPED, SWAPPED_PACKED, Shape,
-};
+use super::space::{self, Shape};
 use crate::kernel::layout::{Layout, Major};
 use crate::kernel::types::Types;
 use crate::operand::DType;
@@ -25,8 +22,8 @@ impl Sm90 {
             return Vec::new();
         }
         let mut configs = Vec::new();
-        let mut offer = |shapes: &[Shape], kind: Sm90| {
-            for (tile, consumers, schedule, cluster, split) in shapes.iter().copied() {
+        let mut offer = |shapes: Vec<Shape>, kind: Sm90| {
+            for Shape { tile, consumers, schedule, cluster, split } in shapes {
                 // Two float16 sums share a register; columns come in pairs of 8.
                 if types.accumulator == DType::F16 && tile[1] % 16 != 0 {
                     continue;
@@ -65,9 +62,9 @@ impl Sm90 {
                 // A.
                 if types.a.bytes() != 2 && k_major != [true, true] {
                     let shapes = if packed.contains(&true) {
-                        SHAPES_FROM_REGISTERS_PACKED
+                        space::from_registers_packed()
                     } else {
-                        SHAPES_FROM_REGISTERS
+                        space::from_registers()
                     };
                     let b_is_first = !k_major[1];
                     if k_major[0] == b_is_first {
@@ -77,14 +74,14 @@ impl Sm90 {
                     continue;
                 }
                 let (shapes, few_rows) = if packed.contains(&true) {
-                    (SHAPES_PACKED, SWAPPED_PACKED)
+                    (space::plain_packed(), space::swapped_packed())
                 } else {
-                    (SHAPES, SWAPPED)
+                    (space::plain(), space::swapped())
                 };
                 offer(shapes, Sm90 { packed, ..Sm90::of(layout) });
                 offer(few_rows, Sm90 { packed, swapped: true, ..Sm90::of(layout) });
                 if packed == [false, false] {
-                    offer(OVER_GRID, Sm90 { over_grid: true, ..Sm90::of(layout) });
+                    offer(space::over_grid(), Sm90 { over_grid: true, ..Sm90::of(layout) });
                 }
                 // TMA rounds float32 to tf32; threads that load do not.
                 for swapped in [false, true] {
@@ -95,7 +92,7 @@ impl Sm90 {
                         && types.a.bytes() == 2
                     {
                         for align in [8, 4] {
-                            offer(BY_THREADS, Sm90 { swapped, align, ..Sm90::of(layout) });
+                            offer(space::by_threads(), Sm90 { swapped, align, ..Sm90::of(layout) });
                         }
                     }
                 }
@@ -106,7 +103,7 @@ impl Sm90 {
             // any row: A is row-major.
             for b in Major::BOTH {
                 offer(
-                    GROUPED,
+                    space::grouped(),
                     Sm90 {
                         grouped: true,
                         ..Sm90::of(Layout { a: Major::Row, b, out: Major::Row })
