@@ -29,9 +29,9 @@ pub enum Unsupported {
         "N is {n}, and the kernel takes multiples of {of} where 16-bit products stay in float32"
     )]
     Uneven { n: i64, of: i64 },
-    #[error("the arguments have the epilogue {requested}, and it fuses none")]
+    #[error("the arguments carry the epilogue {requested}, and it fuses none")]
     FusesNone { requested: String },
-    #[error("it fuses the epilogue {fused}, and the arguments have {requested}")]
+    #[error("it fuses the epilogue {fused}, and the arguments carry {requested}")]
     Epilogue { fused: String, requested: String },
     #[error("offsets has {offsets} entries for {groups} groups; pass the end row of each group")]
     Offsets { offsets: i64, groups: i64 },
