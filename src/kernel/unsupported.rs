@@ -15,8 +15,8 @@ pub enum Unsupported {
     #[error("{name} with shape {shape:?} and strides {stride:?} is not {expected}")]
     Layout { name: &'static str, shape: Vec<i64>, stride: Vec<i64>, expected: &'static str },
     #[error(
-        "{name} is aligned to {actual} bytes (address {address:#x}, strides {stride:?}), the kernel \
-         reads {expected} at a time"
+        "{name} is aligned to {actual} bytes (address {address:#x}, strides {stride:?}), the \
+         kernel reads {expected} at a time"
     )]
     Alignment { name: &'static str, address: u64, stride: Vec<i64>, actual: i64, expected: i64 },
     #[error("dimension {dimension} is {extent}; kernels index up to {limit}")]
