@@ -25,7 +25,8 @@ pub struct FamilyAnswer {
     /// Kernels of the family, and how many of them serve the problem.
     pub kernels: usize,
     pub serving: usize,
-    /// Why no kernel serves it: the reason of the kernels that come nearest, the most frequent first.
+    /// Why no kernel serves it: the reason of the kernels that come nearest, the most frequent
+    /// first.
     pub refusal: Option<Refusal>,
 }
 
@@ -34,7 +35,11 @@ pub struct FamilyAnswer {
 pub enum Refusal {
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
-    #[error("the device has compute capability {}.{}, the kernel runs on {chips}", cc / 10, cc % 10)]
+    #[error(
+        "the device has compute capability {}.{}, the kernel runs on {chips}",
+        cc / 10,
+        cc % 10
+    )]
     Chip { cc: u32, chips: String },
     #[error("its sums leave no registers for an epilogue")]
     NoEpilogues,
@@ -134,8 +139,8 @@ impl Nearest {
     }
 }
 
-/// How far a kernel came in the order of the checks of [`Kernel::supports`], and how close it came to
-/// passing the one that failed.
+/// How far a kernel came in the order of the checks of [`Kernel::supports`], and how close it came
+/// to passing the one that failed.
 fn passed_checks(refusal: &Refusal) -> (u32, i64) {
     let operand = |name: &str| match name {
         "A" => 0u32,

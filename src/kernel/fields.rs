@@ -1,7 +1,7 @@
 //! Asserts the layout of structs that the device reads.
 
-/// Asserts a struct's size and the offsets of fields, in bytes. The headers under kernels/ assert the
-/// same numbers.
+/// Asserts a struct's size and the offsets of fields, in bytes. The headers under kernels/ assert
+/// the same numbers.
 macro_rules! assert_fields {
     ($struct:ty, $bytes:expr, $($field:ident: $offset:expr),* $(,)?) => {
         const _: () = {

@@ -15,8 +15,8 @@ pub enum Unsupported {
     #[error("{name} with shape {shape:?} and strides {stride:?} is not {expected}")]
     Layout { name: &'static str, shape: Vec<i64>, stride: Vec<i64>, expected: &'static str },
     #[error(
-        "{name} is aligned to {actual} bytes (address {address:#x}, strides {stride:?}), the kernel \
-         reads {expected} at a time"
+        "{name} is aligned to {actual} bytes (address {address:#x}, strides {stride:?}), the \
+         kernel reads {expected} at a time"
     )]
     Alignment { name: &'static str, address: u64, stride: Vec<i64>, actual: i64, expected: i64 },
     #[error("dimension {dimension} is {extent}; kernels index up to {limit}")]
@@ -29,9 +29,9 @@ pub enum Unsupported {
         "N is {n}, and the kernel takes multiples of {of} where 16-bit products stay in float32"
     )]
     Uneven { n: i64, of: i64 },
-    #[error("the arguments have the epilogue {requested}, and it fuses none")]
+    #[error("the arguments carry the epilogue {requested}, and it fuses none")]
     FusesNone { requested: String },
-    #[error("it fuses the epilogue {fused}, and the arguments have {requested}")]
+    #[error("it fuses the epilogue {fused}, and the arguments carry {requested}")]
     Epilogue { fused: String, requested: String },
     #[error("offsets has {offsets} entries for {groups} groups; pass the end row of each group")]
     Offsets { offsets: i64, groups: i64 },

@@ -8,7 +8,7 @@ use crate::operand::DType;
 /// Tile (K in elements of two bytes), warps and stages.
 type Shape = ([u32; 3], [u32; 2], u32);
 
-/// For loads of 16 bytes, fastest first on large problems (docs/design/sm80.md).
+/// For loads of 16 bytes, fastest first on large problems (docs/design/sm80-simt.md).
 const ALIGN_16: [Shape; 8] = [
     ([128, 128, 64], [2, 2], 3),
     ([128, 256, 32], [2, 4], 4),
