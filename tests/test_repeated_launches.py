@@ -353,7 +353,7 @@ def test_an_epilogue_s_operands_are_followed():
         assert other != first_words
         for _ in range(2 * SETTLED):
             assert call(arguments(3.0)) == other
-        # Driver calls: the owner query, the capture query, the launch. Parameters are not set again.
+        # Driver calls: owner query, capture query, launch. Parameters are not set again.
         before = device.library.stand_in_calls()
         assert call(arguments(3.0)) == other
         assert device.library.stand_in_calls() == before + 3

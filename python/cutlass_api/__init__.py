@@ -31,6 +31,7 @@ from cutlass_api import (
 from cutlass_api._core import (
     CudaFunction,
     DType,
+    Estimate,
     Kernel,
     PreparedLaunch,
     __version__,
@@ -38,6 +39,7 @@ from cutlass_api._core import (
     matmul,
 )
 from cutlass_api.cuda import CudaKernel, cuda_kernel
+from cutlass_api.explanation import explain
 from cutlass_api.manifest import Manifest
 from cutlass_api.metadata import KernelMetadata
 from cutlass_api.status import Status
@@ -48,6 +50,7 @@ __all__ = [
     "CudaFunction",
     "CudaKernel",
     "DType",
+    "Estimate",
     "Kernel",
     "KernelMetadata",
     "Manifest",
@@ -58,6 +61,7 @@ __all__ = [
     "artifact",
     "config",
     "cuda_kernel",
+    "explain",
     "fusion",
     "get_kernels",
     "library",

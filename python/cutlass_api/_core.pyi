@@ -18,6 +18,7 @@ __all__ = [
     "ElementwiseArguments",
     "ElementwiseKernel",
     "EpilogueArguments",
+    "Estimate",
     "GemmArguments",
     "GroupedGemmArguments",
     "Kernel",
@@ -37,6 +38,7 @@ __all__ = [
     "__version__",
     "cache_directory",
     "device_cc",
+    "explanation",
     "get_kernels",
     "get_launch_promotion",
     "get_use_c_exchange",
@@ -278,6 +280,23 @@ class CudaFunction:
     @property
     def name(self) -> str: ...
 
+@final
+class Estimate:
+    @property
+    def waves(self) -> float: ...
+    @property
+    def bytes(self) -> float: ...
+    @property
+    def arithmetic_seconds(self) -> float: ...
+    @property
+    def memory_seconds(self) -> float: ...
+    @property
+    def cache_seconds(self) -> float: ...
+    @property
+    def launch_seconds(self) -> float: ...
+    @property
+    def total_seconds(self) -> float: ...
+
 @disjoint_base
 class Kernel:
     def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
@@ -302,6 +321,7 @@ class Kernel:
         compiled_artifact: CompiledArtifact | None = None,
         stream: Any | None = None,
     ) -> PreparedLaunch: ...
+    def estimate(self, args: RuntimeArguments, cc: int | None = None) -> Estimate: ...
     def get_workspace_size(self, args: RuntimeArguments) -> int: ...
     def initialize_workspace(self, args: RuntimeArguments, workspace: Any) -> None: ...
     def _run(
@@ -355,6 +375,7 @@ def get_kernels(
     cc: int | None = None,
     providers: Sequence[str] | None = None,
 ) -> list[Kernel]: ...
+def explanation(args: RuntimeArguments, cc: int | None = None) -> str: ...
 def register_kernel_class(provider: str, kernel_class: type[Kernel]) -> None: ...
 def operand_matches(
     name: str,

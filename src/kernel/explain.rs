@@ -1,5 +1,7 @@
 //! Why each family serves a problem or not, and what the first kernels cost.
 
+use std::fmt;
+
 use thiserror::Error;
 
 use super::cost::chips::Target;
@@ -43,6 +45,9 @@ pub enum Refusal {
     Chip { cc: u32, chips: String },
     #[error("its sums leave no registers for an epilogue")]
     NoEpilogues,
+    /// The caller's choice, such as no rounding to tf32.
+    #[error("{0}")]
+    Policy(String),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -54,15 +59,17 @@ pub struct Candidate {
 }
 
 /// Explains which kernels serve a problem on a target (`None`: on the CPU). `is_fused`: they are to
-/// fuse an epilogue. `count`: candidates to list.
+/// fuse an epilogue. `count`: candidates to list. `policy`: why a kernel at a position, which
+/// computes the problem, must not serve it.
 pub fn explain(
     problem: &Problem,
     target: Option<Target>,
     is_fused: bool,
     count: usize,
+    mut policy: impl FnMut(usize) -> Option<String>,
 ) -> Explanation {
     let mut families: Vec<(FamilyAnswer, Nearest)> = Vec::new();
-    for kernel in all() {
+    for (position, kernel) in all().iter().enumerate() {
         let name = kernel.family();
         // Kernels of a family follow each other.
         if families.last().is_none_or(|(answer, _)| answer.family != name) {
@@ -71,7 +78,8 @@ pub fn explain(
         }
         let Some((answer, nearest)) = families.last_mut() else { continue };
         answer.kernels += 1;
-        match refusal(kernel, problem, target, is_fused) {
+        let refusal = refusal(kernel, problem, target, is_fused);
+        match refusal.or_else(|| policy(position).map(Refusal::Policy)) {
             None => answer.serving += 1,
             Some(refusal) => nearest.add(refusal),
         }
@@ -80,7 +88,8 @@ pub fn explain(
         0 => FamilyAnswer { refusal: nearest.most_frequent(), ..answer },
         _ => answer,
     };
-    let candidates = ranked(problem, target, is_fused).into_iter().take(count);
+    let ranked = ranked(problem, target, is_fused).into_iter();
+    let candidates = ranked.filter(|position| policy(*position).is_none()).take(count);
     let candidate = |position: usize| Candidate {
         position,
         estimate: target.map_or(Estimate::UNKNOWN, |target| {
@@ -90,6 +99,45 @@ pub fn explain(
     Explanation {
         families: families.into_iter().map(answer).collect(),
         candidates: candidates.map(candidate).collect(),
+    }
+}
+
+/// A line per family, then a table of the candidates: their terms in microseconds, and their names.
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for FamilyAnswer { family, kernels, serving, refusal } in &self.families {
+            match refusal {
+                None => writeln!(f, "{family:12} {serving} of {kernels} kernels serve it")?,
+                Some(reason) => writeln!(f, "{family:12} none of {kernels} kernels: {reason}")?,
+            }
+        }
+        if self.candidates.iter().any(|candidate| candidate.estimate.is_known()) {
+            write!(
+                f,
+                "\n  total arithmetic  memory   cache  launch  waves  kernel (us, estimated)"
+            )?;
+        }
+        for Candidate { position, estimate } in &self.candidates {
+            let name = all()[*position].name();
+            if !estimate.is_known() {
+                write!(f, "\n{name}")?;
+                continue;
+            }
+            let [total, arithmetic, memory, cache, launch] = [
+                estimate.total_seconds,
+                estimate.arithmetic_seconds,
+                estimate.memory_seconds,
+                estimate.cache_seconds,
+                estimate.launch_seconds,
+            ]
+            .map(|seconds| 1e6 * seconds);
+            let waves = estimate.waves;
+            write!(
+                f,
+                "\n{total:7.2} {arithmetic:10.2} {memory:7.2} {cache:7.2} {launch:7.2} {waves:6.1}  {name}"
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -163,6 +211,7 @@ fn passed_checks(refusal: &Refusal) -> (u32, i64) {
         },
         Refusal::Chip { .. } => 60,
         Refusal::NoEpilogues => 61,
+        Refusal::Policy(_) => 62,
     };
     let closeness = match refusal {
         Refusal::Unsupported(Unsupported::Few { limit, .. }) => *limit,

@@ -6,7 +6,7 @@ use crate::operand::{DType, Device};
 
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum Unsupported {
-    #[error("it computes a {computes}, not a {requested}")]
+    #[error("it computes {computes}, not {requested}")]
     Operation { computes: &'static str, requested: &'static str },
     #[error("{name} has dtype {actual}, the kernel works on {expected}")]
     DType { name: &'static str, actual: DType, expected: DType },

@@ -4,6 +4,7 @@
 
 mod choices;
 mod error;
+mod host;
 mod last;
 mod params;
 mod plan;
@@ -13,15 +14,7 @@ mod workspace;
 
 pub use choices::{ChoiceKey, KernelChoice, choices};
 pub use error::{LaunchError, check, check_architecture, device_of};
+pub use host::Host;
 pub use last::{LastLaunch, LaunchRequest};
 pub use plan::LaunchPlan;
 pub use prepared::PreparedLaunch;
-
-/// What a launch needs of the language that calls it.
-pub trait Host {
-    /// Runs work that may block in the driver, without the lock of the interpreter.
-    fn unlocked<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T;
-
-    /// Makes frameworks return the device memory that they cache to the driver. Whether one did.
-    fn release_cached_memory(&self) -> bool;
-}

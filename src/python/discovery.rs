@@ -5,7 +5,7 @@ use std::sync::{LazyLock, Mutex};
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyType;
+use pyo3::types::{PyList, PyType};
 
 use super::arguments::{RuntimeArguments, as_arguments};
 use super::kernel;
@@ -71,6 +71,9 @@ pub fn register_kernel_class(provider: String, class: &Bound<'_, PyAny>) -> PyRe
 /// device; None: return kernels for the operands' device.
 /// providers: names of providers; None: all.
 ///
+/// If no kernel serves the arguments, an index into the empty list raises IndexError with the
+/// reasons, those that `cutlass_api.explain` prints.
+///
 /// Raises ValueError for an unknown provider, and for two kernels of the same name. Passes on what
 /// a registered class raises.
 #[pyfunction]
@@ -81,7 +84,7 @@ pub fn get_kernels<'py>(
     metadata_filter: Option<&Bound<'py, PyAny>>,
     cc: Option<&Bound<'py, PyAny>>,
     providers: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Vec<Bound<'py, PyAny>>> {
+) -> PyResult<Bound<'py, PyAny>> {
     // `args` first: if operands are passed positionally, the error should name the first one.
     let arguments = args.map(as_arguments).transpose()?;
     let cc = cc.map(|cc| cc.extract::<ComputeCapability>()).transpose()?.map(|cc| cc.0);
@@ -167,7 +170,13 @@ pub fn get_kernels<'py>(
         };
         generate().map_err(|error| with_note(error, &class))?;
     }
-    Ok(found)
+    match args {
+        Some(args) if found.is_empty() => {
+            let no_kernels = py.import("cutlass_api.explanation")?.getattr("NoKernels")?;
+            no_kernels.call1((args, cc))
+        }
+        _ => Ok(PyList::new(py, found)?.into_any()),
+    }
 }
 
 /// The names of the built-in kernels.
@@ -224,16 +233,7 @@ fn built_in(
     let Some(native) = &arguments.get().native else {
         return Ok(Vec::new());
     };
-    let (problem, target) = match cc {
-        Some(cc) => (
-            native.problem.on(operand::Device::Cuda(0)),
-            Some(target_of(&native.problem, Some(cc))?),
-        ),
-        None => match native.problem.device() {
-            operand::Device::Cpu => (native.problem, None),
-            operand::Device::Cuda(_) => (native.problem, Some(target_of(&native.problem, None)?)),
-        },
-    };
+    let (problem, target) = problem_and_target(&native.problem, cc)?;
     let epilogue = native.bound_epilogue().map(|bound| bound.epilogue);
     let ranked = kernels::ranked(&problem, target, epilogue.is_some());
     let (mut positions, mut tf32) = (Vec::with_capacity(ranked.len()), None);
@@ -245,6 +245,19 @@ fn built_in(
         }
     }
     Ok(positions)
+}
+
+/// The problem, on a GPU if a compute capability is set, and the chip to rank kernels for; None on
+/// the CPU.
+pub fn problem_and_target(
+    problem: &Problem,
+    cc: Option<u32>,
+) -> PyResult<(Problem, Option<kernels::Target>)> {
+    match (cc, problem.device()) {
+        (Some(_), _) => Ok((problem.on(operand::Device::Cuda(0)), Some(target_of(problem, cc)?))),
+        (None, operand::Device::Cpu) => Ok((*problem, None)),
+        (None, operand::Device::Cuda(_)) => Ok((*problem, Some(target_of(problem, None)?))),
+    }
 }
 
 /// The chip to rank kernels for: the operands' device, or a typical chip if `cc` differs from the

@@ -10,6 +10,7 @@ mod discovery;
 mod dtype;
 mod epilogue;
 mod errors;
+mod explain;
 mod host;
 mod instruments;
 mod kernel;
@@ -49,6 +50,8 @@ mod _core {
     use super::dtype::PyDType;
     #[pymodule_export]
     use super::epilogue::EpilogueArguments;
+    #[pymodule_export]
+    use super::explain::{PyEstimate, explanation};
     #[pymodule_export]
     use super::instruments::{launch_graphs, native_floor};
     #[pymodule_export]

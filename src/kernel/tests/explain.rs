@@ -14,7 +14,7 @@ fn reason(explanation: &Explanation, family: &str) -> String {
 #[test]
 fn every_family_answers_once_and_counts_its_kernels() {
     let problem = gemm(F16, 4096, 4096, 4096, TNT);
-    let explanation = explain(&problem, H100, false, 5);
+    let explanation = explain(&problem, H100, false, 5, |_| None);
     let names: Vec<_> = explanation.families.iter().map(|answer| answer.family).collect();
     assert_eq!(names, ["sm90", "sm80", "skinny", "simt", "elementwise", "reference"]);
     let counted: usize = explanation.families.iter().map(|answer| answer.kernels).sum();
@@ -28,18 +28,19 @@ fn every_family_answers_once_and_counts_its_kernels() {
 
 #[test]
 fn refusals_are_those_of_the_nearest_kernels() {
-    let explanation = explain(&gemm(F16, 4096, 4096, 4096, TNT), H100, false, 0);
+    let explanation = explain(&gemm(F16, 4096, 4096, 4096, TNT), H100, false, 0, |_| None);
     assert_eq!(reason(&explanation, "skinny"), "M is 4096, and the kernel serves at most 64");
-    assert_eq!(reason(&explanation, "elementwise"), "it computes a elementwise_add, not a gemm");
+    assert_eq!(reason(&explanation, "elementwise"), "it computes elementwise_add, not gemm");
     assert_eq!(reason(&explanation, "reference"), "out is on cuda:0, the kernel runs on the CPU");
 
-    let explanation = explain(&gemm(F16, 256, 256, 256, TNT), Some(Target::A100), false, 0);
+    let explanation =
+        explain(&gemm(F16, 256, 256, 256, TNT), Some(Target::A100), false, 0, |_| None);
     assert_eq!(
         reason(&explanation, "sm90"),
         "the device has compute capability 8.0, the kernel runs on 9.0 alone"
     );
 
-    let explanation = explain(&gemm(DType::F64, 256, 256, 256, TNT), H100, false, 0);
+    let explanation = explain(&gemm(DType::F64, 256, 256, 256, TNT), H100, false, 0, |_| None);
     assert_eq!(reason(&explanation, "sm90"), "A has dtype float64, the kernel works on float16");
 
     // float16 products that stay in float32 are not packed: rows must be aligned.
@@ -47,14 +48,14 @@ fn refusals_are_those_of_the_nearest_kernels() {
     let out = View { dtype: F32, ..plain.out };
     let b = View { data: plain.b.data + 2, ..plain.b };
     let unaligned = Problem::Gemm(GemmProblem { b, out, ..plain });
-    let explanation = explain(&unaligned, H100, false, 0);
+    let explanation = explain(&unaligned, H100, false, 0, |_| None);
     assert!(reason(&explanation, "sm90").starts_with("B is aligned to 2 bytes"));
 }
 
 #[test]
 fn candidates_are_ranked_and_have_the_terms_of_the_model() {
     let problem = gemm(F16, 4096, 4096, 4096, TNT);
-    let explanation = explain(&problem, H100, false, 3);
+    let explanation = explain(&problem, H100, false, 3, |_| None);
     assert_eq!(explanation.candidates.len(), 3);
     for (candidate, position) in explanation.candidates.iter().zip(ranked(&problem, H100, false)) {
         assert_eq!(candidate.position, position);
@@ -63,7 +64,7 @@ fn candidates_are_ranked_and_have_the_terms_of_the_model() {
         assert_eq!(bytes, 3.0 * 2.0 * 4096.0 * 4096.0);
         assert!(waves >= 1.0 && arithmetic_seconds > 0.0 && arithmetic_seconds < total_seconds);
     }
-    let cpu = explain(&problem.on(Device::Cpu), None, false, 3);
+    let cpu = explain(&problem.on(Device::Cpu), None, false, 3, |_| None);
     assert!(cpu.candidates.iter().all(|candidate| !candidate.estimate.is_known()));
     assert!(!cpu.candidates.is_empty());
 }
@@ -82,4 +83,25 @@ fn faster_memory_makes_bandwidth_bound_problems_cheaper() {
         assert!(h200.total_seconds < h100.total_seconds, "{family}");
         assert_eq!(h200.arithmetic_seconds, h100.arithmetic_seconds, "{family}");
     }
+}
+
+#[test]
+fn policy_takes_kernels_out_and_states_its_reason() {
+    let problem = gemm(F32, 256, 256, 256, TNT);
+    let no_tensor_cores = |position: usize| {
+        let tensor_cores = ["sm90", "sm80"].contains(&all()[position].family());
+        tensor_cores.then(|| "it rounds to tf32".to_owned())
+    };
+    let explanation = explain(&problem, H100, false, 3, no_tensor_cores);
+    assert_eq!(reason(&explanation, "sm90"), "it rounds to tf32");
+    assert!(answer(&explanation, "simt").serving > 0);
+    assert!(
+        explanation
+            .candidates
+            .iter()
+            .all(|candidate| no_tensor_cores(candidate.position).is_none())
+    );
+    let text = explanation.to_string();
+    assert!(text.contains("sm80         none of") && text.contains("kernels: it rounds to tf32"));
+    assert_eq!(text.lines().count(), 6 + 1 + 1 + 3, "{text}");
 }
