@@ -2,7 +2,7 @@
 
     python scripts/time_products.py NAME OUT [--seed 1] [--count 400] [--seconds 500]   # on a GPU
 
-Writes the sets of docs/benchmarks/chance_h100.json and a new set NAME to OUT. Half of the problems
+Writes the sets of benchmarks/random_h100.json and a new set NAME to OUT. Half of the problems
 are layers of language models, the others any shape that TMA can address. For each, the script times
 the first kernels of the ranking and a random sample of the next, as `cutlass_api bench gemm` does.
 It stops after --seconds, which include compilation, and writes the results so far if it is
@@ -26,7 +26,7 @@ from cutlass_api.bench.gemm import Inputs, Shape, Timed, in_turns, sift
 from rich.progress import track
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-TIMINGS = Path(__file__).parent.parent / "docs/benchmarks/chance_h100.json"
+TIMINGS = Path(__file__).parent.parent / "benchmarks/random_h100.json"
 
 #: Hidden and feed-forward sizes of language models, and tokens.
 WIDTHS = (1024, 1536, 2048, 2560, 2816, 3072, 3584, 4096, 5120, 5376, 6144, 6912, 7168, 8192)

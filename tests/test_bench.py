@@ -66,7 +66,7 @@ def test_a_plot(tmp_path: Path) -> None:
     assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("name", ["gemm_h100", "latency_h100"])
+@pytest.mark.parametrize("name", ["gemm_h200", "latency_h200"])
 def test_results_are_plotted_again(tmp_path: Path, name: str) -> None:
     pytest.importorskip("matplotlib")
     results = Path(__file__).parent.parent / "benchmarks" / f"{name}.json"
