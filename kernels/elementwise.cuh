@@ -14,9 +14,9 @@
 #include "common/types.cuh"
 #include "common/vector.cuh"
 
-// Mirrored field by field in the Rust core (src/kernel/elementwise.rs). Without an epilogue, the
-// host merges dimensions and orders them by the strides of `out`, so that a contiguous tensor is
-// one row.
+// Mirrored field by field in the Rust core (src/kernel/elementwise/launch.rs). Without an epilogue,
+// the host merges dimensions and orders them by the strides of `out`, so that a contiguous tensor
+// is one row.
 struct ElementwiseParams {
   const void* a;
   const void* b;

@@ -10,7 +10,7 @@
 #include "common/field.cuh"
 #include "common/fusion.cuh"
 
-// Mirrored field by field in the Rust core (src/kernel/reduce.rs).
+// Mirrored field by field in the Rust core (src/kernel/reduction.rs).
 struct ReduceOperand {
   const void* partials;
   void* out;

@@ -6,7 +6,7 @@
 #pragma once
 #include "common/field.cuh"
 
-// Mirrored in the Rust core (src/kernel/launch.rs).
+// Mirrored in the Rust core (src/kernel/params.rs).
 struct GroupOffsets {
   const int* ends;  // ends[step * group]: the row after the group's last
   long long step;   // in elements
@@ -14,9 +14,10 @@ struct GroupOffsets {
 static_assert(sizeof(GroupOffsets) == 16);
 RUTLASS_FIELD(GroupOffsets, step, 8);
 
-// Locates tiles of increasing number. The warp keeps 31 groups in view, one per lane; lane 0 stands
-// for all groups before them. Where a tile lies beyond the view, the warp moves on to the next 31
-// groups. Every call takes all lanes. A strip is STRIP rows and has `tiles_per_strip` tiles.
+// Locates tiles of increasing number. The warp keeps 31 groups in view, one per lane; lane 0
+// represents all groups before them. If a tile lies beyond the view, the warp advances to the next
+// 31 groups. All lanes take part in every call. A strip is STRIP rows and has `tiles_per_strip`
+// tiles.
 //
 // Any content of `ends` is safe: ends are clamped to the stacked rows and made monotonic, so a
 // group that would end before it begins is empty.

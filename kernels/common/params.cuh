@@ -7,7 +7,7 @@
 // anything, including 0; matrices of a batch may overlap. Each family states what else it requires.
 // A grouped GEMM has `batch` groups with a matrix b each; its rows m are the rows of all groups.
 //
-// Mirrored field by field in the Rust core (src/kernel/launch.rs).
+// Mirrored field by field in the Rust core (src/kernel/params.rs).
 struct GemmParams {
   const void* a;
   const void* b;

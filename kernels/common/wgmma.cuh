@@ -58,8 +58,8 @@ template <> struct WgmmaModes<2, false, false> { static constexpr char text[] = 
 // time.
 //
 // SumNames<BLOCK>::text lists the registers of a block of 64 rows as the instruction needs them
-// ("s0, s1, s2, s3"). The generated program defines it (src/compile/source.rs), since building the
-// text with templates compiles slowly.
+// ("s0, s1, s2, s3"). The generated program defines it (src/kernel/sm90/source.rs), since building
+// the text with templates compiles slowly.
 template <int BLOCK> struct SumNames;
 
 template <int COUNT> __device__ __forceinline__ void declare_sums() {
@@ -106,8 +106,8 @@ template <bool TRANSPOSED> struct MatrixMode { static constexpr char text[] = ""
 template <> struct MatrixMode<true> { static constexpr char text[] = ".trans"; };
 
 // A thread's results, BLOCK_VALUES for each block of 64 rows, in the accumulators (s) or the totals
-// (t). Code reads them by register name where it needs them, after the wgmma that write them have
-// been waited for. Copied to C++ variables all at once, they cost a fifth of the compile time.
+// (t). Code reads each one by register name at its use, after waiting for the wgmma that write it.
+// Copying all of them to C++ variables takes a fifth of the compile time.
 template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
   static_assert(is_same<Accumulator, f32> || !IN_TOTALS);
   static constexpr char NAME[] = {IN_TOTALS ? 't' : 's', 0};

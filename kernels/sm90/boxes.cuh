@@ -8,13 +8,14 @@
 // a tensor map of their own.
 //
 // Boxes that begin at or beyond `end` are not loaded. TMA would fill them with zeros, which takes
-// time as other loads do; the accumulators of whatever is multiplied instead are not stored.
+// as long as a load. The stale data multiplied instead only affects accumulators that are not
+// stored.
 //
 // Invariant: a full stage implies that all CTAs that share a slice of it had released it. Hence a
-// CTA whose slice lies outside reports it to each of the others as one byte (complete_tx), which
-// they expect. Without the report, a CTA that expects nothing of a peer could be one wrap-around
-// ahead of it; its second release of a stage would count, at the peer's `empty` barrier, as the
-// release of a third CTA that still reads the stage.
+// CTA whose slice lies outside the operand reports this to each sharing CTA as one byte
+// (complete_tx), which the others expect. Without the report, a CTA could be one wrap-around ahead
+// of a peer from which it expects no bytes. Its second release of a stage would then count, at the
+// peer's `empty` barrier, as the release of a third CTA that still reads the stage.
 #pragma once
 #include "common/tma.cuh"
 
@@ -24,7 +25,7 @@ struct Sm90Boxes {
   static constexpr int BOX_MN = ROW_BYTES / sizeof(Element);  // of an MN-major tile
   static constexpr int ATOMS = (K_MAJOR ? TILE : TILE_K) / 8;
   static constexpr int LONGER = ATOMS % SHARED_BY;  // the number of longer slices
-  // Rows of a slice, if it is a shorter one; and of the longest.
+  // Rows of a shorter slice, and of the longest slice.
   static constexpr int SHORT = ATOMS / SHARED_BY * 8, SLICE = SHORT + (LONGER > 0 ? 8 : 0);
   static_assert(SHORT > 0 && (K_MAJOR || LONGER == 0));
   // Boxes of a slice: of an MN-major tile inside the operand; of a K-major tile in most launches.
@@ -63,8 +64,8 @@ struct Sm90Boxes {
     return LONGER > 0 && slice >= LONGER ? &shorter : &map;
   }
 
-  // Boxes that begin within that many rows (columns), without a division: at most 4 of a K-major
-  // slice (the host's limit), at most ALL of an MN-major tile.
+  // The number of boxes that begin within this many rows (columns), computed without a division: at
+  // most 4 of a K-major slice (the host's limit), at most ALL of an MN-major tile.
   __device__ __forceinline__ int boxes_within(int rows) const {
     int boxes = (0 < rows) + (extent < rows) + (2 * extent < rows) + (3 * extent < rows);
 #pragma unroll

@@ -84,10 +84,11 @@ struct Sm90Config {
   // Bytes of one CTA's partial sums of a share.
   static constexpr int SHARE_BYTES = M_BLOCKS * SHARE_VECTORS * CONSUMER_THREADS * 16;
 
-  // Whether a warpgroup without output rows or columns releases its pipeline stages unread. A tile
-  // starts inside the output, unless its cluster overhangs, or its consumers share it. Not over the
-  // grid: tiles are few and short there, and compute-sanitizer's racecheck misreads the named
-  // barriers of a grid split if warpgroups have passed different numbers of barriers before.
+  // Whether a warpgroup without output rows or columns releases its pipeline stages unread. Only a
+  // tile of an overhanging cluster, or the part of a tile that consumers share, can lie outside the
+  // output. False for a grid split: its tiles are few and short, and compute-sanitizer's racecheck
+  // misreads the named barriers of a grid split if warpgroups have passed different numbers of
+  // barriers before.
   static constexpr bool RELEASES_STAGES =
       (TILES_PER_CLUSTER > 1 || CONSUMERS_PER_TILE > 1) && !OVER_GRID;
 };

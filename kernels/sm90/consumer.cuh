@@ -104,9 +104,9 @@ template <class Config> struct Sm90Consumer {
     return previous_stage;
   }
 
-  // Takes the place of multiply() for a warpgroup without output rows or columns. Releases the
-  // tile's stages as they fill, because other CTAs and warpgroups wait for that. Power that is not
-  // spent on multiplying lets the chip clock higher.
+  // Replaces multiply() for a warpgroup without output rows or columns. Releases the tile's stages
+  // as they fill, since other CTAs and warpgroups wait for the release. Skipping the multiplication
+  // saves power, so the chip clocks higher.
   //
   // The barrier keeps the warpgroup's threads together, as wgmma does elsewhere: a thread delayed
   // by its last stores could otherwise find the stage refilled and wait for the wrong phase.

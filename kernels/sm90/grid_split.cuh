@@ -16,10 +16,9 @@
 //      its partial sums, and the CTA that arrives last reduces all shares.
 // So no CTA waits for a CTA that may not be running.
 //
-// Workspace is uninitialized at first; later it holds what earlier launches left. A word is in use
-// by this launch if it has MARK, the number of splits, and SECOND_MARK in the next word (87 bits of
-// marks), and if each CTA finds its own ready bit clear: an earlier launch leaves all ready bits
-// set.
+// Workspace is uninitialized or holds data of earlier launches. A word belongs to this launch if it
+// has MARK and the number of splits, if the next word has SECOND_MARK (87 bits of marks in all),
+// and if each CTA finds its own ready bit clear: an earlier launch leaves all ready bits set.
 #pragma once
 #include "common/cluster.cuh"
 #include "common/ptx.cuh"
@@ -46,7 +45,8 @@ template <class Config> struct Sm90GridSplit : GridSplitWord {
   static constexpr int THREADS = Config::CONSUMER_THREADS;
   static constexpr int PREPARED = 15, STORED = 14;  // named barriers
   static constexpr int PATIENCE = 100;              // polls of the word, at about 0.5 us each
-  // The bits of a partial sum that is not there yet: a NaN. Arithmetic produces NaN 0x7fffffff.
+  // The bits of a missing partial sum: a NaN other than 0x7fffffff, the NaN that arithmetic
+  // produces.
   static constexpr unsigned MISSING = 0xffffffff;
 
   static_assert(SHARES <= MAX_SPLITS);
@@ -142,7 +142,7 @@ template <class Config> struct Sm90GridSplit : GridSplitWord {
     return shares;
   }
 
-  // Sets this split's arrived bit. Whether it is the last to arrive.
+  // Sets this split's arrived bit. Returns whether this split is the last to arrive.
   __device__ __forceinline__ bool arrives_last(Word* found) const {
     ptx::named_barrier_sync<THREADS>(STORED);
     if (threadIdx.x == 0) *found = ptx::atomic_or_acq_rel(word, Word(1) << (ARRIVED_AT + split));
@@ -150,7 +150,7 @@ template <class Config> struct Sm90GridSplit : GridSplitWord {
     return (arrived(*found) | 1u << split) == all();
   }
 
-  // Keeps a partial sum from being MISSING: that NaN becomes another NaN.
+  // Replaces a partial sum equal to MISSING by another NaN.
   static __device__ __forceinline__ float present(float sum) {
     return __uint_as_float(min(__float_as_uint(sum), MISSING - 1));
   }

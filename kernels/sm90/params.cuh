@@ -4,7 +4,7 @@
 #include "common/groups.cuh"
 #include "common/tma.cuh"
 
-// Mirrored field by field in the Rust core (src/kernel/launch.rs). Tensor maps have three
+// Mirrored field by field in the Rust core (src/kernel/sm90/params.rs). Tensor maps have three
 // dimensions: contiguous first, batch last. They hold valid addresses even where k is 0.
 struct alignas(64) Sm90Params {
   TensorMap a, b, out;

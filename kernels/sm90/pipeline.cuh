@@ -24,9 +24,9 @@ template <class Config> struct Sm90Pipeline {
   using Memory = Sm90Memory<Config>;
   using Slot = PipelineSlot<Config::STAGES>;
 
-  // Shared addresses. The barriers of stage i lie at full + 8 * i and empty + 8 * i. (Written out
-  // where used: behind a function, the compiler would compute the addresses later, between wgmma
-  // and release.)
+  // Shared addresses. The barriers of stage i lie at full + 8 * i and empty + 8 * i. (Uses repeat
+  // the expression: with a function, the compiler computes the addresses later, between wgmma and
+  // release.)
   const unsigned stages, full, empty;
 
   __device__ __forceinline__ explicit Sm90Pipeline(unsigned shared)
@@ -87,7 +87,7 @@ template <class Config> struct Sm90Pipeline {
 // overlaps with them.
 template <class Config> __device__ __forceinline__ void sm90_begin() {
   ptx::wait_for_prior_grids();
-  // The clusters of a cluster split spread over the chip best if no other grid is resident: that
-  // kernel lets its dependents start after its main loop.
+  // The clusters of a cluster split spread over the chip best if no other grid is resident, so that
+  // kernel lets dependent grids start only after its main loop.
   if constexpr (!Config::IN_CLUSTER) ptx::launch_dependent_grids();
 }

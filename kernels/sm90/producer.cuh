@@ -58,8 +58,8 @@ template <class Config> struct Sm90Producer {
       const int expected = (A_BY_THREADS ? 0 : boxes_a.bytes) + boxes_b.bytes;
       const TensorMap* const map_b = boxes_b.map_of(rank_m, params.b, params.b_shorter);
       const bool all_boxes = (A_BY_THREADS || boxes_a.has_all()) && boxes_b.has_all();
-      // Slices outside the operand: lane i reports to CTA i (see boxes.cuh). One thread reporting
-      // to all would take as long as a K block.
+      // Report slices outside the operand: lane i reports to CTA i (see boxes.cuh). One thread
+      // would take as long as a K block to report to all CTAs.
       const unsigned others = (boxes_a.count == 0 ? row : 0) | (boxes_b.count == 0 ? column : 0);
       const bool reports = TILES_PER_CLUSTER > 1 && lane != rank && (others >> lane & 1);
       if (!GROUPED && index == cluster) sm90_begin<Config>();

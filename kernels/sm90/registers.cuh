@@ -1,5 +1,5 @@
-// The register budget of an sm90 kernel: what a consumer thread holds, how many CTAs a
-// multiprocessor runs, and whether the producer gives up registers.
+// The register budget of an sm90 kernel: registers of a consumer thread, CTAs per multiprocessor,
+// and whether the producer releases registers to the consumers.
 #pragma once
 #include "common/wgmma.cuh"
 #include "sm90/config.cuh"
@@ -20,7 +20,7 @@ template <class Config> struct Sm90Registers {
 
   // Tensor cores truncate each accumulation toward zero. With f32 output of 16-bit operands, where
   // this would be visible, CHAIN K blocks (1024 elements) form a chain, and chains are added with
-  // rounding. Large tiles have no registers for that.
+  // rounding. Large tiles leave no registers for the totals of chains.
   static constexpr bool CHAINED = sizeof(typename Config::A) == 2 && is_same<Accumulator, f32> &&
                                   sizeof(typename Config::Out) == 4 && SUMS <= 80;
   static constexpr int CHAIN = 16;
@@ -29,10 +29,11 @@ template <class Config> struct Sm90Registers {
 
   // ---- the budget ----
 
-  // A from registers: the fragments of half a K block, and of the half that is being multiplied.
+  // A from registers: the fragments of two halves of K blocks, one being loaded, one being
+  // multiplied.
   static constexpr int FRAGMENTS = Config::A_FROM_REGISTERS ? 2 * M_BLOCKS * 8 : 0;
-  // Split-K: a share's sums, and over the grid the splits that are loaded at once. Not live at the
-  // same time as CHAIN_TOTALS.
+  // Split-K: the sums of a share and, over the grid, the partial sums that are loaded at once. Not
+  // live at the same time as CHAIN_TOTALS.
   static constexpr int SPLITS_AT_ONCE = 8;
   static constexpr int REDUCTION =
       SPLIT_K ? SHARE_SUMS * (Config::OVER_GRID ? 1 + SPLITS_AT_ONCE : 1) : 0;
@@ -43,7 +44,7 @@ template <class Config> struct Sm90Registers {
   static constexpr int PER_MULTIPROCESSOR = 65536;
   static constexpr int CTAS = PER_MULTIPROCESSOR / (Config::THREADS * PER_THREAD);
   static constexpr int MIN_CTAS = CTAS > 1 ? CTAS : 1;
-  // Where an equal share per thread does not suffice, the producer passes registers to the
+  // If an equal share per thread does not suffice, the producer releases registers to the
   // consumers.
   static constexpr bool REDISTRIBUTE = CTAS == 0;
   static constexpr int PRODUCER = Config::CONSUMERS == 2 ? 40 : 32;

@@ -80,8 +80,8 @@ template <class Config> struct Sm90Memory {
   static constexpr int SLAB_BYTES = Config::OUT_TRANSPOSED ? TRANSPOSED_BYTES : 16 * BOX_BYTES;
   static constexpr int SLABS_AT = Config::STAGES * STAGE_BYTES;
   static constexpr int BARRIER_BYTES = (2 * Config::STAGES + (Config::SPLIT > 1)) * 8;
-  // Two slabs per warp, so that one is filled while TMA reads the other; one where the second would
-  // not fit, since a further stage is worth more.
+  // Two slabs per warp, so that one is filled while TMA reads the other. One if the second does not
+  // fit: a further stage saves more time.
   static constexpr int TWO_SLABS_BYTES = SLABS_AT + WARPS * 2 * SLAB_BYTES + BARRIER_BYTES;
   static constexpr int SLABS =
       Config::OUT_TRANSPOSED || BOX_BYTES > 128 || TWO_SLABS_BYTES > MAX_BYTES ? 1 : 2;

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Architecture {
     pub cc: u32,
-    /// Whether this is the `a` variant, whose code runs on this capability only and may use all of
-    /// its instructions.
+    /// Whether this is the `a` variant, whose code may use all instructions of the capability and
+    /// runs only on it.
     pub specific: bool,
 }
 
 impl Architecture {
-    /// Hopper's wgmma and setmaxnreg exist in the `a` variant only (PTX ISA, "Target
-    /// architectures").
+    /// The architecture of a compute capability: `sm_90a` for Hopper, since wgmma and setmaxnreg
+    /// exist only in the `a` variant (PTX ISA, "Target architectures").
     pub(super) fn of(cc: u32) -> Architecture {
         Architecture { cc, specific: cc == 90 }
     }
@@ -34,9 +34,10 @@ impl Architecture {
         vec![format!("--gpu-architecture={self}"), "-default-device".into()]
     }
 
-    /// NVRTC's options for our own programs. `-O2` compiles in about half the time of ptxas's
-    /// default `-O3` and costs the best kernels a few percent (docs/design/compiling.md).
-    /// `--minimal` and the `--builtin` options drop declarations that our programs do not use.
+    /// NVRTC's options for the programs of the kernel families. `-O2` compiles in about half the
+    /// time of ptxas's default `-O3`; the fastest kernels lose a few percent
+    /// (docs/design/compiling.md). `--minimal` and the `--builtin` options drop declarations that
+    /// these programs do not use.
     pub fn options(self, nvrtc: (i32, i32)) -> Vec<String> {
         const MINIMAL_SINCE: (i32, i32) = (12, 4);
         let mut options = self.common_options();

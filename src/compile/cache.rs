@@ -13,13 +13,13 @@ use thiserror::Error;
 
 use super::{Program, embedded};
 
-/// Starts every file. The last byte is the version of the format.
+/// The first bytes of every file. The last byte is the version of the format.
 const MAGIC: &[u8; 8] = b"rutlass\x07";
 const DIGEST: usize = blake3::OUT_LEN;
 
 #[derive(Debug, Error)]
 pub(super) enum DecodeError {
-    #[error("they lack the header of an artifact of this version")]
+    #[error("the header is not that of an artifact of this version")]
     Magic,
     #[error("the checksum does not match")]
     Checksum,
@@ -70,7 +70,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Program, DecodeError> {
     Ok(postcard::from_bytes(body)?)
 }
 
-/// The file of a key, in one of 256 folders.
+/// The file of a key. The first two digits of the key name one of 256 folders.
 fn path(base: &Path, key: &str) -> PathBuf {
     base.join(&key[..2]).join(format!("{}.cubin", &key[2..]))
 }

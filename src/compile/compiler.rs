@@ -7,7 +7,8 @@ use super::nvrtc::{Compiled, Task};
 use super::{Architecture, CompileError, Nvrtc, Program, cache};
 use crate::kernel::{ENTRY, Kernel, PACK_ENTRY, REDUCE_ENTRY, pack_source, reduce_source, source};
 
-/// The program of a kernel for a compute capability: from memory, from disk, or compiled by NVRTC.
+/// Returns the program of a kernel for a compute capability: from memory, from disk, or compiled by
+/// NVRTC.
 ///
 /// The program cache in memory:
 ///
@@ -15,6 +16,9 @@ use crate::kernel::{ENTRY, Kernel, PACK_ENTRY, REDUCE_ENTRY, pack_source, reduce
 /// - Owner: this function.
 /// - Lifetime: the process.
 /// - Invalidation: none. The key determines the program, since one process uses one NVRTC.
+///
+/// # Errors
+/// If NVRTC is missing or too old, the kernel does not run on the capability, or compilation fails.
 pub fn compile(kernel: &Kernel, cc: u32) -> Result<Arc<Program>, CompileError> {
     type Programs = HashMap<(Kernel, Architecture), Arc<Program>>;
     static MEMORY: Mutex<Option<Programs>> = Mutex::new(None);
@@ -28,8 +32,8 @@ pub fn compile(kernel: &Kernel, cc: u32) -> Result<Arc<Program>, CompileError> {
     if let Some(program) = lock().get_or_insert_default().get(&lookup) {
         return Ok(program.clone());
     }
-    // Without the lock: threads that compile the same kernel waste a compilation and block nobody
-    // else.
+    // Compile without the lock. Threads that compile the same kernel at once duplicate work, but do
+    // not block other threads.
     let program = Arc::new(compile_uncached(kernel, architecture, nvrtc)?);
     Ok(lock().get_or_insert_default().entry(lookup).or_insert(program).clone())
 }
@@ -47,8 +51,8 @@ fn compile_uncached(
         shared_bytes: kernel.shared_bytes(),
         ..Program::uncompiled(name, ENTRY, text, architecture, nvrtc.version())
     };
-    // Companions compile in parallel. Few kernels have new ones, so most are cached already. The
-    // threads are not from a pool: a forked child inherits the pool without its threads.
+    // Companions compile in parallel; most are already cached. No thread pool: a forked child would
+    // inherit the pool without its threads.
     let [pack, reduce] = companions(kernel);
     std::thread::scope(|scope| {
         let others = [pack, reduce].map(|text| {
@@ -103,7 +107,7 @@ fn compile_or_load(program: Program, nvrtc: &Nvrtc) -> Result<Program, CompileEr
     let options = program.architecture.options(nvrtc.version());
     let key = cache::key(&program.source, &options, nvrtc.version());
     if let Some(Program { cubin, log, .. }) = cache::load(&key) {
-        // Kernels with the same text share the file, so the names in it may be another kernel's.
+        // Kernels with the same text share a file, so the file may name another kernel.
         return Ok(Program { key, cubin, log, ..program });
     }
     let task = Task { text: &program.source, file: "rutlass.cu", options: &options, names: &[] };
@@ -119,8 +123,8 @@ pub fn to_bytes(program: &Program) -> Vec<u8> {
     cache::encode(program)
 }
 
-/// Whether a program is what this build compiles for a kernel: same text, headers and options. The
-/// kernels of another build may declare other parameters.
+/// Whether this build compiles the same program for a kernel: text, headers and options are equal.
+/// A program of another build may declare other parameters.
 pub fn is_of(program: &Program, kernel: &Kernel) -> bool {
     let key = |program: &Program, text: &str| {
         cache::key(text, &program.architecture.options(program.nvrtc), program.nvrtc)
@@ -137,6 +141,9 @@ pub fn is_of(program: &Program, kernel: &Kernel) -> bool {
 }
 
 /// Restores a program from the bytes of [`to_bytes`].
+///
+/// # Errors
+/// If the bytes have another format or a wrong checksum.
 pub fn from_bytes(bytes: &[u8]) -> Result<Arc<Program>, CompileError> {
     cache::decode(bytes)
         .map(Arc::new)

@@ -6,7 +6,7 @@ macro_rules! headers {
     };
 }
 
-/// The CUDA headers by the names that programs include them under, embedded in the extension.
+/// The CUDA headers, by the names in `#include` directives.
 pub(super) const HEADERS: &[(&str, &str)] = headers![
     "common/choose.cuh",
     "common/cluster.cuh",

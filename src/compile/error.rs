@@ -1,4 +1,4 @@
-//! Why a program cannot be compiled or loaded.
+//! Errors of compiling and loading programs.
 
 use thiserror::Error;
 
@@ -37,7 +37,7 @@ pub enum CompileError {
     Driver(#[from] DriverError),
 }
 
-/// Why NVRTC failed: it rejected the program (with its log), or a call failed (name and error).
+/// A failure of NVRTC: a rejected program (with the log), or a failed call (name and error).
 pub(super) enum Failure {
     Program(String),
     Call(&'static str, String),

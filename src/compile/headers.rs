@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 use super::UserSource;
 use super::scan::{header_name, include_target, strip_comments};
 
-/// A digest of the headers that a source includes. They determine the machine code as the text
-/// does.
+/// A digest of the headers that a source includes, which is part of the cache key.
 pub(super) struct Headers {
     pub(super) digest: [u8; blake3::OUT_LEN],
     /// False if an `#include` names a macro, so that a header may be missing from the digest. The
@@ -16,8 +15,8 @@ pub(super) struct Headers {
 }
 
 impl Headers {
-    /// Visits every header that an include may name under any condition: better too many than too
-    /// few.
+    /// Digests every header that an `#include` may name, even inside a false `#if`: a superfluous
+    /// header only causes a recompilation.
     pub(super) fn of(source: &UserSource, options: &[String]) -> Headers {
         let mut folders: Vec<PathBuf> =
             vec![Path::new(&source.file).parent().unwrap_or(Path::new("")).to_owned()];
@@ -61,8 +60,8 @@ impl Headers {
                     None => self.all_seen = false,
                 }
             }
-            // A header that may exist later. Names from macros are mostly a library's own and are
-            // ignored.
+            // `__has_include` names a header that may exist later. Macros as names are ignored:
+            // most belong to libraries.
             for query in line.split("__has_include").skip(1) {
                 if let Some(name) = query.trim_start().strip_prefix('(').and_then(header_name) {
                     self.visit_named(name, folders, seen, hasher);
@@ -96,13 +95,13 @@ impl Headers {
     }
 }
 
-/// A file, and the folder that its own includes are relative to. Both are canonical, since one file
-/// has many names (`a/../b/../a`).
+/// A file, and the folder that its own includes are relative to. Both paths are canonical, since a
+/// file has many paths (`a/../b/../a`).
 type Place = (PathBuf, PathBuf);
 
-/// The include folders of the CUDA toolkit that belongs to this NVRTC (`cuda_fp16.h`, and since
-/// CUDA 13 the C++ library): beside the library, else in `CUDA_HOME` or /usr/local/cuda. May be
-/// empty.
+/// The include folders of the CUDA toolkit for this NVRTC (`cuda_fp16.h`, and from CUDA 13 on the
+/// C++ library): beside the NVRTC library, else in `CUDA_HOME` or /usr/local/cuda. Empty if none
+/// has `cuda_fp16.h`.
 pub(super) fn toolkit_includes(nvrtc: &Path) -> Vec<PathBuf> {
     let real = nvrtc.canonicalize().unwrap_or_else(|_| nvrtc.to_owned());
     let beside = real.ancestors().skip(2).take(3).flat_map(|folder| {

@@ -7,7 +7,7 @@ use libloading::Library;
 
 const BUILTINS: &str = "libnvrtc-builtins.so";
 
-/// The folders of `sys.path`, in which Python packages are installed. Set by the Python layer.
+/// The folders of `sys.path`, which hold installed Python packages. The Python layer sets them.
 static PACKAGES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 pub fn set_package_directories(directories: Vec<PathBuf>) {
@@ -19,7 +19,7 @@ pub fn set_package_directories(directories: Vec<PathBuf>) {
 pub(super) fn candidates() -> Vec<PathBuf> {
     let mut found = loaded();
     for packages in PACKAGES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).iter() {
-        // nvidia/cu13/lib since CUDA 13, nvidia/cuda_nvrtc/lib earlier.
+        // nvidia/cu13/lib for CUDA 13, nvidia/cuda_nvrtc/lib for CUDA 12.
         let components = sorted_entries(&packages.join("nvidia")).into_iter();
         let mut packaged: Vec<_> =
             components.flat_map(|component| libraries_in(&component.join("lib"))).collect();

@@ -1,5 +1,5 @@
 //! Bindings to NVRTC. cudarc loads libraries by name only; pip installs NVRTC outside the loader's
-//! path, so that it must be opened by its full path.
+//! path, so it must be opened by its full path.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::{Architecture, CompileError, embedded};
 
 type RawProgram = *mut c_void;
 
-/// A libnvrtc. Opened at the first compilation, since loading its 100 MB takes milliseconds.
+/// A libnvrtc. It is opened at the first compilation, since loading its 100 MB takes milliseconds.
 pub struct Nvrtc {
     path: PathBuf,
     version: (i32, i32),
@@ -69,8 +69,11 @@ impl Nvrtc {
     /// - Key: none, one library per process.
     /// - Owner: this function.
     /// - Lifetime: the process.
-    /// - Invalidation: none. A failed search is not stored, so that NVRTC can be installed
-    ///   meanwhile.
+    /// - Invalidation: none. A failed search is not stored, so that a later search finds an NVRTC
+    ///   installed meanwhile.
+    ///
+    /// # Errors
+    /// If no candidate is a supported NVRTC.
     pub fn get() -> Result<&'static Nvrtc, CompileError> {
         static NVRTC: OnceLock<Nvrtc> = OnceLock::new();
         if let Some(nvrtc) = NVRTC.get() {
@@ -138,6 +141,9 @@ impl Nvrtc {
     }
 
     /// The compute capabilities that this NVRTC compiles for.
+    ///
+    /// # Errors
+    /// If the library cannot be opened.
     pub fn architectures(&self) -> Result<&[u32], CompileError> {
         let functions =
             self.functions().map_err(|error| CompileError::Nvrtc { call: "dlopen", error })?;
@@ -146,13 +152,17 @@ impl Nvrtc {
 
     /// The architecture for a device: the device's own capability, or if NVRTC is older than the
     /// chip, the nearest lower one of the same major version, which is binary compatible (CUDA C++
-    /// Programming Guide, "Binary Compatibility"). Not cached: it depends on NVRTC's version and
-    /// `cc` alone.
+    /// Programming Guide, "Binary Compatibility"). Not cached: the result depends only on NVRTC's
+    /// version and `cc`.
+    ///
+    /// # Errors
+    /// If `cc` is below 80, or NVRTC supports no compatible architecture.
     pub fn architecture_for(&self, cc: u32) -> Result<Architecture, CompileError> {
         if cc < 80 {
             return Err(CompileError::TooOld(cc));
         }
-        // Every supported NVRTC has these (CUDA 12.0 release notes), so it need not be opened.
+        // Every supported NVRTC compiles for these capabilities (CUDA 12.0 release notes), so the
+        // library need not be opened.
         const BASE: [u32; 5] = [80, 86, 87, 89, 90];
         let known = if BASE.contains(&cc) && self.version().0 >= 12 {
             &BASE

@@ -9,10 +9,10 @@ use crate::driver::{Device, DriverError, Function, Library};
 use crate::epilogue::Epilogue;
 use crate::kernel::Kernel;
 
-/// A compiled kernel: a cubin for one architecture and what its launch needs.
+/// A compiled kernel: a cubin for one architecture, and the metadata that a launch needs.
 #[derive(Serialize, Deserialize)]
 pub struct Program {
-    /// The cache key. Detects files stored under another program's name.
+    /// The cache key. Detects cache files stored under another key.
     pub(super) key: String,
     /// The kernel's name, and its name without the epilogue.
     pub kernel: String,
@@ -22,7 +22,7 @@ pub struct Program {
     pub shared_bytes: u32,
     /// The name of the kernel function.
     pub(super) entry: String,
-    /// The lowered name that spells a user kernel's parameter types; empty for our own kernels.
+    /// The lowered name that spells a user kernel's parameter types; empty for the kernel families.
     pub(super) signature: String,
     /// The companions: packs operands before the kernel; finishes reductions after it.
     pub pack: Option<Arc<Program>>,
@@ -37,8 +37,11 @@ pub struct Program {
 }
 
 impl Program {
-    /// Loads the program and its companions, and creates the memory pool for workspace. A first
-    /// launch may then happen under stream capture.
+    /// Loads the program and its companions, and creates the memory pool for workspace. The first
+    /// launch may then happen during stream capture.
+    ///
+    /// # Errors
+    /// If a driver call fails.
     pub fn load(&self, kernel: &Kernel, device: &Device) -> Result<(), DriverError> {
         if kernel.takes_workspace() {
             device.prepare_to_allocate()?;
@@ -50,6 +53,9 @@ impl Program {
     }
 
     /// The kernel's function on a device. Loads the program on first use.
+    ///
+    /// # Errors
+    /// If the driver cannot load the program.
     ///
     /// The loaded library is cached per program:
     ///

@@ -1,7 +1,7 @@
 //! A scanner for C++ text: comments, literals, includes and `__global__` functions.
 
-/// The text with comments removed and spliced lines joined. `empty_literals`: also empties
-/// literals.
+/// The text with comments removed and spliced lines joined. `empty_literals`: whether to empty
+/// literals, too.
 pub(super) fn strip_comments(text: &str, empty_literals: bool) -> String {
     let text = text.replace("\\\r\n", "").replace("\\\n", "");
     let (mut stripped, mut rest) = (String::with_capacity(text.len()), text.as_str());
@@ -47,7 +47,7 @@ fn word_before(line: &str) -> &str {
         .unwrap_or_default()
 }
 
-/// Whether an apostrophe after this text is a digit separator.
+/// Whether an apostrophe after this line is a digit separator.
 fn separates_digits(line: &str) -> bool {
     word_before(line).starts_with(|letter: char| letter.is_ascii_digit())
 }

@@ -1,8 +1,8 @@
 //! The parameters of a user's kernel, from the mangled name of its type.
 //!
-//! The source text cannot be relied on: typedefs, macros and templates hide types. Instead a
-//! variable template is instantiated with the function's type, and its linker name spells that type
-//! (Itanium C++ ABI, "External Names":
+//! The source text does not suffice, since types may come from typedefs, macros and templates.
+//! Instead, a variable template is instantiated with the function's type, and the mangled name of
+//! the variable spells this type (Itanium C++ ABI, "External Names":
 //! <https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling>).
 
 use crate::operand::DType;
@@ -120,7 +120,7 @@ impl Pointee {
     }
 }
 
-/// Element type and element count of the small classes in CUDA's headers and ours.
+/// Element type and element count of the small classes in CUDA's and these headers.
 fn class_elements(name: &str) -> Option<(&'static str, u64)> {
     Some(match name {
         "__half" | "f16" => ("float16", 1),
@@ -177,7 +177,7 @@ impl ScalarType {
     }
 }
 
-/// Parses a mangled name from the left. `None`: not a type of kernel parameters.
+/// Parses a mangled name from the left. `None`: the name is not the type of a kernel parameter.
 struct Demangler<'a> {
     rest: &'a str,
     /// Substitutions `S_`, `S0_`, ... in order of appearance; `None` for names that are not types.

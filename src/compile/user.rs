@@ -10,15 +10,18 @@ use super::scan::{kernels_in, strip_comments};
 use super::signature::{self, Parameter};
 use super::{Architecture, CompileError, Nvrtc, Program, UserSource, cache};
 
-/// The program of a user's source for a compute capability, and the function's parameters.
+/// Returns the program of a user's source for a compute capability, and the function's parameters.
 ///
 /// The cache of user programs in memory:
 ///
 /// - Key: the source, the architecture, and a digest of the headers that the source may include.
 /// - Owner: this function. The disk cache ([`cache`]) backs it.
 /// - Lifetime: the process.
-/// - Invalidation: by key. Each call reads the headers again. Sources with an `#include` of a macro
-///   are not cached.
+/// - Invalidation: by key. Each call reads the headers again. A source whose `#include` names a
+///   macro is not cached.
+///
+/// # Errors
+/// If NVRTC is missing or too old, the source does not compile, or a parameter type is unsupported.
 pub fn compile_user(
     source: &UserSource,
     cc: u32,
@@ -99,7 +102,7 @@ const ABOUT_APPENDED: &str = "the declaration appended to the source, which reve
                               source after a declaration, and leave the name rutlass_signature \
                               unused";
 
-/// The compiler's messages about the user's text. Other messages mostly follow from these.
+/// The compiler's messages about the user's text. Most other messages follow from these errors.
 fn user_messages(log: &str) -> String {
     let users =
         |message: &&str| !message.starts_with(NAME_LOOKUP) && !message.starts_with(APPENDED);

@@ -1,20 +1,21 @@
 //! Requirements of kernels on the memory layout of operands. Metadata, support checks and the index
-//! of the ranking all derive from them.
+//! of the ranking derive from them.
 
 use super::layout::Major;
 use super::unsupported::Unsupported;
 use crate::operand::View;
 
-/// What a kernel requires of one operand.
+/// A kernel's requirements on one operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Demand {
-    /// The order in memory; None where any strides and any alignment will do.
+    /// The order in memory; None if any strides and any alignment are allowed.
     pub order: Option<Major>,
-    /// The address and the strides other than 1 are multiples of this many bytes.
+    /// Bytes of which the address and the strides other than 1 are multiples.
     pub align: u32,
-    /// Whether the extents along rows and along columns are multiples of `align`, too.
+    /// Whether the extents of dimensions 1 and 2, in bytes, must be multiples of `align`, too.
     pub whole: [bool; 2],
-    /// Whether the stride of the dimension that is not contiguous must not be 0, as TMA requires.
+    /// Whether the stride of the dimension that is not contiguous must be positive, as TMA
+    /// requires.
     pub steps: bool,
     /// Whether the operand is packed first, whatever its layout.
     pub copied: bool,
@@ -25,12 +26,12 @@ impl Demand {
     pub const NONE: Demand =
         Demand { order: None, align: 1, whole: [false; 2], steps: false, copied: false };
 
-    /// This order, aligned for loads of `align` bytes.
+    /// This order, aligned to `align` bytes.
     pub fn aligned(order: Major, align: u32) -> Demand {
         Demand { order: Some(order), align, ..Demand::NONE }
     }
 
-    /// `whole` for an operand whose contiguous extent is a multiple of the alignment.
+    /// The value of `whole` for an operand whose contiguous extent is a multiple of the alignment.
     pub fn whole_along(order: Major) -> [bool; 2] {
         [order == Major::Column, order == Major::Row]
     }
@@ -41,7 +42,7 @@ impl Demand {
         })
     }
 
-    /// As [`Demand::is_met`], with the reason. `name` is the operand's.
+    /// As [`Demand::is_met`], with the reason as the error. `name` is the operand's name.
     pub fn check(&self, name: &'static str, view: &View) -> Result<(), Unsupported> {
         let Some(order) = self.order else { return Ok(()) };
         let (shape, stride) = (|| view.user_shape().to_vec(), || view.user_stride().to_vec());
@@ -67,7 +68,8 @@ impl Demand {
         order.fits(view) && !(self.steps && view.stride[other] == 0 && view.shape[other] > 1)
     }
 
-    /// The alignment of the address, strides and extents that must be aligned, in bytes.
+    /// The alignment in bytes of the address, the strides, and the extents that `whole` selects; at
+    /// most 16.
     fn alignment(&self, order: Major, view: &View) -> i64 {
         let extents = [1, 2]
             .map(|dim| if self.whole[dim - 1] { view.shape[dim] * view.dtype.bytes() } else { 0 });

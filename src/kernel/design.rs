@@ -18,7 +18,7 @@ macro_rules! families {
         }
 
         impl Design {
-            /// The configuration, as the family implements it.
+            /// The configuration as an implementation of [`Family`].
             #[inline]
             pub fn family(&self) -> &dyn Family {
                 match self {
@@ -28,7 +28,7 @@ macro_rules! families {
 
             /// Every configuration of every family, with its element types.
             pub fn space() -> Vec<(Types, Design)> {
-                // More than there are, so that the list is not moved while it grows.
+                // Above the number of kernels, so that the list never reallocates.
                 let mut space = Vec::with_capacity(14_000);
                 $(space.extend(
                     $family::space()
@@ -41,5 +41,5 @@ macro_rules! families {
     };
 }
 
-// In the order to try them in where no problem is known: tensor cores first.
+// In the order of kernels listed without a problem: tensor cores first.
 families! { Sm90, Sm80, Skinny, Simt, Elementwise, Reference }

@@ -1,4 +1,5 @@
-//! Why each family serves a problem or not, and what the first kernels cost.
+//! Explains for each family whether and why it serves a problem, and the estimates of the first
+//! kernels.
 
 use std::fmt;
 
@@ -12,23 +13,24 @@ use super::space::all;
 use super::unsupported::Unsupported;
 use crate::problem::Problem;
 
-/// The answer to "which kernels serve this problem, and why these?".
+/// The kernels that serve a problem, and the reasons why other kernels do not.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
-    /// In the order of the families' list.
+    /// In the order of `design.rs`.
     pub families: Vec<FamilyAnswer>,
-    /// The first kernels of the ranking.
+    /// The first kernels of the ranking, and the first kernel of each other family.
     pub candidates: Vec<Candidate>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct FamilyAnswer {
     pub family: &'static str,
-    /// Kernels of the family, and how many of them serve the problem.
+    /// Number of kernels of the family.
     pub kernels: usize,
+    /// Number of kernels that serve the problem.
     pub serving: usize,
-    /// Why no kernel serves it: the reason of the kernels that come nearest, the most frequent
-    /// first.
+    /// Why no kernel serves the problem: the most frequent refusal among the kernels that passed
+    /// the most checks. None if a kernel serves it.
     pub refusal: Option<Refusal>,
 }
 
@@ -43,24 +45,26 @@ pub enum Refusal {
         cc % 10
     )]
     Chip { cc: u32, chips: String },
-    #[error("its sums leave no registers for an epilogue")]
+    #[error("its accumulators leave no registers for an epilogue")]
     NoEpilogues,
-    /// The caller's choice, such as no rounding to tf32.
+    /// A choice of the caller, such as no rounding to tf32.
     #[error("{0}")]
     Policy(String),
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// In [`all`].
+    /// Place in the ranking, from 1.
+    pub rank: usize,
+    /// Index into [`all`].
     pub position: usize,
-    /// [`Estimate::UNKNOWN`] on the CPU, and where no model knows the kernel.
+    /// [`Estimate::UNKNOWN`] on the CPU, and if no model covers the kernel.
     pub estimate: Estimate,
 }
 
-/// Explains which kernels serve a problem on a target (`None`: on the CPU). `is_fused`: they are to
-/// fuse an epilogue. `count`: candidates to list. `policy`: why a kernel at a position, which
-/// computes the problem, must not serve it.
+/// Explains which kernels serve a problem on a target (`None`: on the CPU). `is_fused`: whether
+/// they must fuse an epilogue. `count`: kernels to list from the start of the ranking. `policy`:
+/// returns why the kernel at a position must not serve the problem although it can.
 pub fn explain(
     problem: &Problem,
     target: Option<Target>,
@@ -88,21 +92,25 @@ pub fn explain(
         0 => FamilyAnswer { refusal: nearest.most_frequent(), ..answer },
         _ => answer,
     };
-    let ranked = ranked(problem, target, is_fused).into_iter();
-    let candidates = ranked.filter(|position| policy(*position).is_none()).take(count);
-    let candidate = |position: usize| Candidate {
-        position,
-        estimate: target.map_or(Estimate::UNKNOWN, |target| {
-            all()[position].estimate_fused(problem, target, is_fused)
-        }),
-    };
-    Explanation {
-        families: families.into_iter().map(answer).collect(),
-        candidates: candidates.map(candidate).collect(),
+    let mut candidates: Vec<Candidate> = Vec::new();
+    let allowed = ranked(problem, target, is_fused)
+        .into_iter()
+        .filter(|position| policy(*position).is_none());
+    for (before, position) in allowed.enumerate() {
+        let kernel = &all()[position];
+        let listed = |known: &Candidate| all()[known.position].family() == kernel.family();
+        if before < count || !candidates.iter().any(listed) {
+            let estimate = target.map_or(Estimate::UNKNOWN, |target| {
+                kernel.estimate_fused(problem, target, is_fused)
+            });
+            candidates.push(Candidate { rank: before + 1, position, estimate });
+        }
     }
+    Explanation { families: families.into_iter().map(answer).collect(), candidates }
 }
 
-/// A line per family, then a table of the candidates: their terms in microseconds, and their names.
+/// A line per family, then a table of the candidates: terms of the estimate in microseconds, and
+/// names.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for FamilyAnswer { family, kernels, serving, refusal } in &self.families {
@@ -114,13 +122,13 @@ impl fmt::Display for Explanation {
         if self.candidates.iter().any(|candidate| candidate.estimate.is_known()) {
             write!(
                 f,
-                "\n  total arithmetic  memory   cache  launch  waves  kernel (us, estimated)"
+                "\nrank   total arithmetic  memory   cache  launch  waves  kernel (us, estimated)"
             )?;
         }
-        for Candidate { position, estimate } in &self.candidates {
+        for Candidate { rank, position, estimate } in &self.candidates {
             let name = all()[*position].name();
             if !estimate.is_known() {
-                write!(f, "\n{name}")?;
+                write!(f, "\n{rank:4}  {name}")?;
                 continue;
             }
             let [total, arithmetic, memory, cache, launch] = [
@@ -134,7 +142,7 @@ impl fmt::Display for Explanation {
             let waves = estimate.waves;
             write!(
                 f,
-                "\n{total:7.2} {arithmetic:10.2} {memory:7.2} {cache:7.2} {launch:7.2} {waves:6.1}  {name}"
+                "\n{rank:4} {total:7.2} {arithmetic:10.2} {memory:7.2} {cache:7.2} {launch:7.2} {waves:6.1}  {name}"
             )?;
         }
         Ok(())
@@ -156,7 +164,7 @@ fn refusal(
     (is_fused && !kernel.takes_epilogues()).then_some(Refusal::NoEpilogues)
 }
 
-/// The refusals of the kernels that passed most checks, with their number.
+/// The refusals of the kernels that passed the most checks, with their frequencies.
 struct Nearest {
     passed: (u32, i64),
     refusals: Vec<(Refusal, usize)>,
@@ -187,8 +195,8 @@ impl Nearest {
     }
 }
 
-/// How far a kernel came in the order of the checks of [`Kernel::supports`], and how close it came
-/// to passing the one that failed.
+/// The position of the failed check in the order of [`Kernel::supports`], and how close the kernel
+/// came to passing it.
 fn passed_checks(refusal: &Refusal) -> (u32, i64) {
     let operand = |name: &str| match name {
         "A" => 0u32,

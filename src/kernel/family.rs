@@ -1,4 +1,4 @@
-//! What a kernel family provides.
+//! The interface of a kernel family.
 
 use super::cost::chips::Target;
 use super::cost::query::{CostQuery, Estimate};
@@ -14,7 +14,7 @@ use crate::problem::{GemmProblem, Problem};
 
 /// A configuration of a kernel family. `types` are the kernel's element types.
 pub trait Family {
-    /// The family, as users know it.
+    /// The name of the family that users see.
     fn family(&self) -> &'static str;
 
     /// The first word of a kernel's name.
@@ -22,8 +22,8 @@ pub trait Family {
         self.family()
     }
 
-    /// Every configuration for every combination of element types, in the order to try them in
-    /// where no problem is known.
+    /// Every configuration for every combination of element types, in the order of kernels listed
+    /// without a problem.
     fn space() -> Vec<(Types, Self)>
     where
         Self: Sized;
@@ -46,7 +46,7 @@ pub trait Family {
         true
     }
 
-    /// Whether the program's output is the user's transposed.
+    /// Whether the program's output is the transpose of the user's.
     fn is_transposed(&self) -> bool {
         false
     }
@@ -66,7 +66,7 @@ pub trait Family {
         [Demand::NONE; 3]
     }
 
-    /// Whether the configuration serves these extents, and its 32-bit counts hold them.
+    /// Checks that the configuration serves the problem's extents and that its counts fit 32 bits.
     fn check_extents(
         &self,
         _types: Types,
@@ -76,22 +76,25 @@ pub trait Family {
         Ok(())
     }
 
-    /// Whether a launch in front packs operands.
+    /// Whether another launch packs operands first.
     fn packs(&self) -> bool {
         false
     }
 
-    /// Bytes of the packed operands, which may be too many. Kernels of equal demands pack the same.
+    /// Bytes of the packed operands. Equal for kernels of equal demands.
+    ///
+    /// # Errors
+    /// If a 32-bit count of the packing kernel overflows.
     fn packed_bytes(&self, _problem: &GemmProblem) -> Result<u64, Unsupported> {
         Ok(0)
     }
 
-    /// Dynamic shared memory of a launch.
+    /// Dynamic shared memory of a launch, in bytes.
     fn shared_bytes(&self, _types: Types) -> u32 {
         0
     }
 
-    /// CTAs that an SM holds at once, as the cost model assumes.
+    /// CTAs that an SM holds at once, an input of the cost model.
     fn ctas_per_sm(&self, _types: Types) -> u32 {
         1
     }
@@ -106,32 +109,32 @@ pub trait Family {
         0
     }
 
-    /// Whether the program stores partial results of an epilogue's reductions. The CPU reduces at
-    /// once.
+    /// Whether the program stores partial results of an epilogue's reductions. Kernels on the CPU
+    /// reduce in one step.
     fn stores_partials(&self) -> bool {
         true
     }
 
-    /// The partial results that the program stores of a reduction. `framed`: the problem in the
+    /// The partial results that the program stores for each reduction. `framed`: the problem in the
     /// program's frame.
     fn partials(&self, types: Types, framed: &GemmProblem) -> Partials;
 
-    /// How to launch the kernel; `None` where it does not compute this operation on a GPU.
+    /// The launch of the kernel; `None` if the kernel does not compute this operation on a GPU.
     fn launch(&self, request: &LaunchRequest) -> Option<Launch>;
 
-    /// The estimated cost of a problem.
+    /// The estimated cost of a problem; [`Estimate::UNKNOWN`] without a model.
     fn estimate(&self, _types: Types, _ctas_per_sm: u32, _query: &CostQuery) -> Estimate {
         Estimate::UNKNOWN
     }
 
     /// The parts of the program's text; `None` for a kernel that is not compiled. `epilogue`: the
-    /// type of the functor.
+    /// C++ type of the epilogue functor.
     fn program(&self, _types: Types, _epilogue: &str) -> Option<ProgramParts> {
         None
     }
 }
 
-/// A launch to describe. The output has elements.
+/// The input of [`Family::launch`]. The output is not empty.
 pub struct LaunchRequest<'a> {
     pub types: Types,
     pub problem: &'a Problem,
@@ -143,8 +146,8 @@ pub struct LaunchRequest<'a> {
 }
 
 impl LaunchRequest<'_> {
-    /// Calls `launch` with a GEMM and the offsets of its groups, if it is a grouped one. `None`
-    /// for other operations, and where there are no groups, so that no row belongs to any.
+    /// Calls `launch` with a GEMM, and with the group offsets of a grouped GEMM. `None` for other
+    /// operations, and for zero groups.
     pub fn gemm(
         &self,
         launch: impl FnOnce(&GemmProblem, Option<&View>) -> Launch,

@@ -1,4 +1,4 @@
-//! One kernel: its element types, its configuration, the epilogue that it fuses.
+//! One kernel: element types, configuration and fused epilogue.
 
 use super::cost::chips::{Target, max_shared_bytes_per_cta, min_shared_bytes_per_cta};
 use super::cost::query::{CostQuery, Estimate};
@@ -13,22 +13,22 @@ use super::reduction::{Partials, Reduce};
 use super::types::Types;
 use super::unsupported::Unsupported;
 use crate::epilogue::{BoundEpilogue, Epilogue, Reduction};
-use crate::operand::Device;
+use crate::operand::DeviceId;
 use crate::problem::{GemmProblem, Problem};
 
-/// Name, metadata, source and cache key of a kernel derive from this value.
+/// A kernel. Its name, metadata, source and cache key derive from this value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kernel {
     pub types: Types,
     pub design: Design,
-    /// None where sums are stored as they are, as by all kernels of [`super::all`].
+    /// None for a kernel that stores its sums unchanged, such as all kernels of [`super::all`].
     pub epilogue: Option<&'static Epilogue>,
 }
 
 impl Kernel {
     /// A unique name: family, operation, types `A x B _ accumulator _ out`, then the configuration.
     pub fn name(&self) -> String {
-        // Most names are shorter.
+        // Longer than most names.
         let mut text = String::with_capacity(96);
         let name = &mut text;
         let family = self.design.family();
@@ -50,9 +50,9 @@ impl Kernel {
         self.design.family().family()
     }
 
-    /// Whether the program's output is the user's transposed: most programs write row-major, and a
-    /// column-major output is the row-major output of the transposed product; a skinny program has
-    /// the narrow side on its M.
+    /// Whether the program's output is the transpose of the user's. Most programs write row-major,
+    /// and a column-major output is the row-major output of the transposed product. A skinny
+    /// program has the narrow side on its M.
     pub fn is_transposed(&self) -> bool {
         self.design.family().is_transposed()
     }
@@ -62,7 +62,7 @@ impl Kernel {
         self.design.family().takes_epilogues(self.types)
     }
 
-    /// Refuses an epilogue that is not the one this kernel fuses.
+    /// Checks that this kernel fuses the requested epilogue, or none if none is requested.
     pub fn fuses(&self, requested: Option<&BoundEpilogue>) -> Result<(), Unsupported> {
         match (self.epilogue, requested) {
             (None, None) => Ok(()),
@@ -103,7 +103,7 @@ impl Kernel {
         let cc = family.min_cc();
         let (least, kib) = (format!("{}.{}", cc / 10, cc % 10), self.shared_bytes().div_ceil(1024));
         if family.is_for_one_cc() {
-            format!("{least} alone")
+            format!("{least} only")
         } else if kib * 1024 > min_shared_bytes_per_cta() {
             format!("{least} and later with {kib} KiB of shared memory a CTA")
         } else {
@@ -119,15 +119,15 @@ impl Kernel {
         self.design.family().operation()
     }
 
-    /// Refuses a problem that this kernel does not compute.
+    /// Checks that this kernel computes a problem.
     pub fn supports(&self, problem: &Problem) -> Result<(), Unsupported> {
         self.addresses(problem)?;
         self.types.match_accumulator(problem)
     }
 
-    /// Refuses a problem whose operands this kernel cannot read and write as they lie in memory: a
-    /// launch would fail on the device, or corrupt memory. The accumulator type is not checked, as
-    /// it decides about values only.
+    /// Checks that this kernel can read and write the operands of a problem; otherwise, a launch
+    /// would fail on the device or corrupt memory. The accumulator type is not checked, since it
+    /// affects values only.
     pub fn addresses(&self, problem: &Problem) -> Result<(), Unsupported> {
         let (computes, requested) = (self.operation(), Operation::of(problem));
         if computes != requested {
@@ -137,8 +137,8 @@ impl Kernel {
         self.types.match_operands(problem)?;
         let out = problem.out();
         let (fits, expected) = match out.device {
-            Device::Cpu => (!self.runs_on_gpu(), "a CUDA device"),
-            Device::Cuda(_) => (self.runs_on_gpu(), "the CPU"),
+            DeviceId::Cpu => (!self.runs_on_gpu(), "a CUDA device"),
+            DeviceId::Cuda(_) => (self.runs_on_gpu(), "the CPU"),
         };
         if !fits {
             return Err(Unsupported::Device { name: "out", device: out.device, expected });
@@ -160,28 +160,31 @@ impl Kernel {
         self.design.family().demands(self.types)
     }
 
-    /// Whether the configuration serves these extents, and its 32-bit counts hold them.
+    /// Checks that the configuration serves the problem's extents and that its counts fit 32 bits.
     pub(super) fn check_extents(&self, problem: &Problem) -> Result<(), Unsupported> {
         self.design.family().check_extents(self.types, problem, self.epilogue.is_some())
     }
 
-    /// Bytes of the packed operands, which may be too many. Kernels of equal demands pack the same.
+    /// Bytes of the packed operands. Equal for kernels of equal demands.
+    ///
+    /// # Errors
+    /// If a 32-bit count of the packing kernel overflows.
     pub(super) fn packed_bytes(&self, problem: &GemmProblem) -> Result<u64, Unsupported> {
         self.design.family().packed_bytes(problem)
     }
 
-    /// CTAs that an SM holds at once, as the cost model assumes.
+    /// CTAs that an SM holds at once, an input of the cost model.
     pub(super) fn ctas_per_sm(&self) -> u32 {
         self.design.family().ctas_per_sm(self.types)
     }
 
-    /// The estimated cost of a problem that this kernel addresses; [`Estimate::UNKNOWN`] where no
-    /// model knows.
+    /// The estimated cost of a problem that this kernel addresses; [`Estimate::UNKNOWN`] if no
+    /// model covers the kernel.
     pub fn estimate(&self, problem: &Problem, target: Target) -> Estimate {
         self.estimate_fused(problem, target, self.epilogue.is_some())
     }
 
-    /// As [`Kernel::estimate`], of this kernel with or without an epilogue.
+    /// As [`Kernel::estimate`], for this kernel with or without an epilogue.
     pub(super) fn estimate_fused(
         &self,
         problem: &Problem,
@@ -194,7 +197,7 @@ impl Kernel {
         self.design.family().estimate(self.types, self.ctas_per_sm(), &query)
     }
 
-    /// The estimated seconds; infinite where no model knows.
+    /// The estimated seconds; infinite if no model covers the kernel.
     pub fn seconds(&self, problem: &Problem, target: Target) -> f64 {
         self.estimate(problem, target).total_seconds
     }
@@ -204,13 +207,13 @@ impl Kernel {
         self.design.family().shared_bytes(self.types)
     }
 
-    /// Whether a launch in front packs operands.
+    /// Whether another launch packs operands first.
     pub fn packs(&self) -> bool {
         self.design.family().packs()
     }
 
-    /// How to launch this kernel on this problem; `None` where there is nothing to compute, or
-    /// nothing to launch. `workspace`: the address of [`Kernel::workspace_bytes`] bytes.
+    /// The launch of this kernel for a problem; `None` if the output is empty or the kernel runs on
+    /// the CPU. `workspace`: the address of [`Kernel::workspace_bytes`] bytes.
     pub fn launch(&self, problem: &Problem, target: Target, workspace: u64) -> Option<Launch> {
         if problem.out().numel() == 0 {
             return None;
@@ -220,8 +223,8 @@ impl Kernel {
         self.design.family().launch(&request)
     }
 
-    /// The addresses of the program's A, B and output, and of the offsets of groups (0 where there
-    /// are none). Nothing else in a launch depends on where operands lie.
+    /// The addresses of the program's A, B and output, and of the offsets of groups (0 without
+    /// groups). Only these values in a launch depend on the operands' addresses.
     pub fn addresses_in(&self, problem: &Problem) -> [u64; 4] {
         let views = problem.views();
         let [a, b, out, offsets] =
@@ -275,7 +278,7 @@ impl Kernel {
         self.design.family().partials(self.types, &self.framed(problem))
     }
 
-    /// The second step of an epilogue's reductions; `None` where there are none.
+    /// The second step of an epilogue's reductions; `None` without reductions.
     pub fn reduce(
         &self,
         problem: &Problem,

@@ -5,9 +5,9 @@ use super::pack::Pack;
 use super::params::GemmParams;
 use super::sm90::Sm90Params;
 
-/// The parameter of a kernel.
+/// The first parameter of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq)]
-// Built at every first run, where a box would cost more than a copy.
+// A box would cost the first run of a problem more than a copy.
 #[allow(clippy::large_enum_variant)]
 pub enum Params {
     Gemm(GemmParams),
@@ -24,18 +24,18 @@ pub struct Launch {
     pub block: u32,
     /// CTAs of a cluster.
     pub cluster: u32,
-    /// Dynamic shared memory.
+    /// Dynamic shared memory of a CTA, in bytes.
     pub shared_bytes: u32,
     /// Whether the grid may start while the previous one on the stream still runs (programmatic
-    /// stream serialization). The program waits before it reads.
+    /// stream serialization). The program waits for the previous grid before it accesses memory.
     pub overlapping: bool,
     pub params: Params,
-    /// A launch in front that packs operands. Boxed: it is rare and large.
+    /// The launch before this one that packs operands. Boxed, since it is rare and large.
     pub pack: Option<Box<Pack>>,
 }
 
 impl Launch {
-    /// A launch of one CTA a tile, without clusters or a launch in front.
+    /// A launch of `grid` CTAs without clusters, overlap or packing.
     pub fn simple(grid: u64, block: u32, shared_bytes: u32, params: Params) -> Launch {
         Launch {
             grid: grid as u32,

@@ -2,13 +2,13 @@
 
 use super::operation::Operation;
 use super::unsupported::Unsupported;
-use crate::operand::Device;
+use crate::operand::DeviceId;
 use crate::problem::Problem;
 
 /// The largest extent: 32-bit, with headroom for the tiles that overhang the edge.
 const MAX_EXTENT: i64 = i32::MAX as i64 - 1024;
 
-/// Refuses problems beyond 32 bits. On a GPU, M, N, K and L are 32-bit numbers (offsets are
+/// Checks that a problem fits 32 bits. On a GPU, M, N, K and L are 32-bit numbers (offsets are
 /// 64-bit), and a grid has one dimension of CTAs.
 pub fn check_limits(problem: &Problem) -> Result<(), Unsupported> {
     if let Problem::GroupedGemm(grouped) = problem
@@ -17,7 +17,7 @@ pub fn check_limits(problem: &Problem) -> Result<(), Unsupported> {
         let (offsets, groups) = (grouped.offsets.shape[2], grouped.groups());
         return Err(Unsupported::Offsets { offsets, groups });
     }
-    let (Device::Cuda(_), Some(product)) = (problem.device(), problem.product()) else {
+    let (DeviceId::Cuda(_), Some(product)) = (problem.device(), problem.product()) else {
         return Ok(());
     };
     let grouped = Operation::of(problem) == Operation::GroupedGemm;
@@ -28,7 +28,8 @@ pub fn check_limits(problem: &Problem) -> Result<(), Unsupported> {
             return Err(Unsupported::Extent { dimension, extent, limit: MAX_EXTENT });
         }
     }
-    // The smallest tiles of sm80 and simt are 32 x 32. Families with smaller tiles check their own.
+    // The smallest tiles of sm80 and simt are 32 x 32. Families with smaller tiles check their own
+    // counts.
     let (strips, batch) = (i128::from(product.m() / 32), i128::from(batch));
     let strips = if grouped { strips + batch } else { (strips + 1) * batch };
     let tiles = strips * (i128::from(product.n() / 32) + 1);
@@ -42,7 +43,7 @@ pub fn check_limits(problem: &Problem) -> Result<(), Unsupported> {
     Ok(())
 }
 
-/// Refuses a count that does not fit 32 bits.
+/// Checks that a count fits 32 bits.
 pub fn check_count(dimension: &'static str, count: u64) -> Result<(), Unsupported> {
     match i32::try_from(count) {
         Ok(_) => Ok(()),
@@ -53,7 +54,7 @@ pub fn check_count(dimension: &'static str, count: u64) -> Result<(), Unsupporte
     }
 }
 
-/// Refuses an extent that does not fit 32 bits.
+/// Checks that an extent fits 32 bits.
 pub fn check_index(dimension: &'static str, extent: i64) -> Result<(), Unsupported> {
     let limit = i32::MAX.into();
     if extent <= limit { Ok(()) } else { Err(Unsupported::Extent { dimension, extent, limit }) }

@@ -1,7 +1,7 @@
-//! Kernels as values: what each computes, what it requires of its operands, how it is launched,
-//! what it costs. Knows no Python, compiler or driver, so every decision is tested without a GPU.
+//! Kernels as values: problems served, requirements on operands, launches and estimated costs.
+//! Independent of Python, compiler and driver, so every decision is tested without a GPU.
 //!
-//! A family has one folder, implements [`family::Family`] and stands in the list of `design.rs`.
+//! Each family has a folder, implements [`family::Family`] and has an entry in `design.rs`.
 
 mod cost;
 mod demand;

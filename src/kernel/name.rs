@@ -1,5 +1,5 @@
-//! Building kernel names. Clients list the names of all kernels at once, and `fmt` takes several
-//! times as long.
+//! Building kernel names without `fmt`, which takes several times as long: clients list the names
+//! of all kernels at once.
 
 use super::layout::Major;
 use crate::operand::DType;

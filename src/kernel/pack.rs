@@ -10,9 +10,9 @@ use crate::operand::View;
 pub struct PackOperand {
     source: u64,
     destination: u64,
-    /// Batch, row, column; in elements. The copy is contiguous along columns.
+    /// Strides along batch, rows and columns, in elements. The copy is contiguous along columns.
     source_stride: [i64; 3],
-    /// Distances of rows and of matrices in the copy, in bytes.
+    /// Strides of rows and of matrices in the copy, in bytes.
     pitch: i64,
     batch_pitch: i64,
     rows: i32,
@@ -40,7 +40,7 @@ impl Operand {
         let size = view.dtype.bytes();
         // A matrix that all batches share is copied once.
         let batch = if view.stride[0] == 0 { 1 } else { view.shape[0] };
-        // Rows begin at lines of the L2 cache (128 bytes), which read faster.
+        // Rows that begin at L2 cache lines (128 bytes) load faster.
         let pitch = (view.shape[k] * size + 127) / 128 * 128;
         let batch_pitch = pitch * view.shape[rows];
         let transposes = view.stride[k] != 1 && view.stride[rows] == 1;
@@ -105,8 +105,8 @@ impl Pack {
             .map(|operand| operand.map_or(PackOperand::default(), |operand| operand.params))
     }
 
-    /// The largest number that the kernel holds in 32 bits: bytes of a row or line, pieces of 16
-    /// bytes of a matrix, CTAs.
+    /// The largest of the numbers that the kernel holds in 32 bits: bytes of a row or of a column,
+    /// 16-byte pieces of a matrix, CTAs.
     pub fn largest_count(&self) -> u64 {
         let of = |operand: &Operand| {
             let PackOperand { pitch, rows, batch, .. } = operand.params;
@@ -125,7 +125,7 @@ impl Pack {
             .max(operands.map(|o| o.tiles * o.params.batch as u64).sum())
     }
 
-    /// CTAs.
+    /// CTAs of the launch.
     pub fn grid(&self) -> u32 {
         self.operands.iter().flatten().map(|o| o.params.tiles as u32 * o.params.batch as u32).sum()
     }

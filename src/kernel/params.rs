@@ -11,16 +11,16 @@ pub struct GemmParams {
     pub a: u64,
     pub b: u64,
     pub out: u64,
-    /// Batch, m, k; in elements.
+    /// Strides along batch, m, k, in elements.
     pub a_stride: [i64; 3],
-    /// Batch, k, n; in elements.
+    /// Strides along batch, k, n, in elements.
     pub b_stride: [i64; 3],
-    /// Batch, m, n; in elements.
+    /// Strides along batch, m, n, in elements.
     pub out_stride: [i64; 3],
     pub m: i32,
     pub n: i32,
     pub k: i32,
-    /// Matrices, or groups.
+    /// Number of matrices or groups.
     pub batch: i32,
     pub offsets: GroupOffsets,
 }
@@ -30,8 +30,9 @@ pub struct GemmParams {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GroupOffsets {
+    /// Address of the end rows.
     pub ends: u64,
-    /// In elements.
+    /// Stride of the offsets, in elements.
     step: i64,
 }
 
@@ -48,7 +49,8 @@ impl GroupOffsets {
 }
 
 impl GemmParams {
-    /// The parameters of a problem whose extents fit 32 bits. `offsets`: those of a grouped GEMM.
+    /// The parameters of a problem whose extents fit 32 bits. `offsets`: the group offsets of a
+    /// grouped GEMM.
     pub fn new(problem: &GemmProblem, offsets: Option<&View>) -> GemmParams {
         GemmParams {
             a: problem.a.data,

@@ -5,19 +5,19 @@ use super::types::Types;
 
 /// What a family contributes to the text of a program.
 pub struct ProgramParts {
-    /// The header that defines `work`.
+    /// The header that defines the class named in `work`.
     pub header: &'static str,
-    /// Definitions before `work` is named.
+    /// Definitions that precede the use of `work`.
     pub definitions: String,
     /// The kernel's class with its template arguments.
     pub work: String,
     /// The type of the kernel's parameter.
     pub parameter: &'static str,
-    /// A condition for `static_assert`: the host launches what the kernel was written for.
+    /// A condition for `static_assert`: host and kernel agree on the launch.
     pub checks: String,
 }
 
-/// The condition that threads and shared memory of a launch are the program's.
+/// The condition that the host launches the threads and shared memory that the program expects.
 pub fn launch_checks(threads: u32, shared_bytes: u32) -> String {
     format!("Work::THREADS == {threads} && Work::SMEM_BYTES == {shared_bytes}")
 }

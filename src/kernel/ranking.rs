@@ -11,25 +11,25 @@ use super::limits::check_limits;
 use super::operation::Operation;
 use super::space::all;
 use super::types::Types;
-use crate::operand::Device;
+use crate::operand::DeviceId;
 use crate::problem::Problem;
 
 /// Groups of kernels by whether they run on a GPU, their operation and their types.
 type Index = FxHashMap<(bool, Operation, Types), Vec<Group>>;
 
-/// Kernels of equal demands: one check of a problem's operands decides about all of them.
+/// Kernels of equal demands: one check of a problem's operands applies to all of them.
 struct Group {
     demands: [Demand; 3],
     members: Vec<Member>,
 }
 
 struct Member {
-    /// In [`all`].
+    /// Index into [`all`].
     position: usize,
     ctas_per_sm: u32,
 }
 
-/// Built when the first problem is ranked.
+/// The index of all kernels. Built when the first problem is ranked.
 fn index() -> &'static Index {
     static INDEX: LazyLock<Index> = LazyLock::new(|| {
         let mut index = Index::default();
@@ -38,7 +38,7 @@ fn index() -> &'static Index {
                 index.entry((kernel.runs_on_gpu(), kernel.operation(), kernel.types)).or_default();
             let demands = kernel.demands();
             let member = Member { position, ctas_per_sm: kernel.ctas_per_sm() };
-            // Most often the last group matches.
+            // The last group is the most likely match.
             match groups.iter_mut().rev().find(|group| group.demands == demands) {
                 Some(group) => group.members.push(member),
                 None => groups.push(Group { demands, members: vec![member] }),
@@ -50,7 +50,7 @@ fn index() -> &'static Index {
 }
 
 /// Positions in [`all`] of the kernels that serve a problem on a target (`None`: on the CPU), by
-/// estimated time. `is_fused`: the kernels are to fuse an epilogue.
+/// estimated time. `is_fused`: whether they must fuse an epilogue.
 pub fn ranked(problem: &Problem, target: Option<Target>, is_fused: bool) -> Vec<usize> {
     let kernels = all();
     let views = problem.views();
@@ -60,7 +60,7 @@ pub fn ranked(problem: &Problem, target: Option<Target>, is_fused: bool) -> Vec<
         accumulator: problem.accumulator(),
         out: views[2].dtype,
     };
-    let key = (problem.device() != Device::Cpu, Operation::of(problem), types);
+    let key = (problem.device() != DeviceId::Cpu, Operation::of(problem), types);
     let Some(groups) = index().get(&key).filter(|_| check_limits(problem).is_ok()) else {
         return Vec::new();
     };
@@ -82,7 +82,7 @@ pub fn ranked(problem: &Problem, target: Option<Target>, is_fused: bool) -> Vec<
             let runs = target.is_none_or(|target| kernel.runs_on(target.cc))
                 && (!is_fused || kernel.takes_epilogues());
             if runs && kernel.check_extents(problem).is_ok() {
-                // Kernels without a model keep the order of the space.
+                // Kernels on the CPU have no model and keep the order of [`all`].
                 let seconds = query.map_or(0.0, |query| {
                     let family = kernel.design.family();
                     family.estimate(kernel.types, *ctas_per_sm, &query).total_seconds
@@ -96,8 +96,8 @@ pub fn ranked(problem: &Problem, target: Option<Target>, is_fused: bool) -> Vec<
     found.into_iter().map(|key| key as u32 as usize).collect()
 }
 
-/// Seconds, then the position: ties keep the order of the space, so the ranking is the same in
-/// every run. One integer sorts fastest; floats that are not negative have the order of their bits.
+/// Orders by seconds, then by position, so that the ranking is deterministic. The bits of
+/// non-negative floats sort as the floats do, and one integer sorts fastest.
 fn sort_key(seconds: f64, position: usize) -> u64 {
     u64::from((seconds as f32).to_bits()) << 32 | position as u64
 }

@@ -1,6 +1,6 @@
-//! Reductions of an epilogue's outputs. A warp reduces its own values and stores a partial result
-//! in workspace, at a place of its own; a second launch reduces the partial results in a fixed
-//! order. The same operands therefore produce the same bits.
+//! Reductions of an epilogue's outputs. Each warp reduces its own values and stores the partial
+//! result in workspace. A second launch reduces the partial results in a fixed order, so results
+//! are deterministic.
 
 use super::fields::assert_fields;
 use crate::epilogue::{BoundEpilogue, Reduction};
@@ -11,7 +11,7 @@ use crate::problem::GemmProblem;
 pub struct Partials {
     /// Rows and columns that the tiles cover, including those outside the output.
     pub covered: [u64; 2],
-    /// Partial results of one column, and of one row.
+    /// Number of partial results of one column, and of one row.
     pub count: [u64; 2],
 }
 
@@ -22,14 +22,15 @@ pub struct ReduceOperand {
     /// The address of the partial results.
     partials: u64,
     out: u64,
-    /// Along the batch, and along the rows or columns that remain; in elements.
+    /// Strides along the batch and along the rows or columns that remain, in elements.
     out_stride: [i64; 2],
-    /// Elements from one row of partial results to the next, and how many rows are reduced to one.
+    /// Stride of the rows of partial results, in elements.
     pitch: i64,
+    /// Number of rows that are reduced to one.
     count: i64,
-    /// Elements of a row inside the output.
+    /// Elements of a row that lie inside the output.
     extent: i32,
-    /// Whether the elements of the row are reduced, too.
+    /// 1 if the elements of the row are also reduced, else 0.
     whole: i32,
     batches: i32,
     ctas: i32,
@@ -41,14 +42,14 @@ assert_fields!(ReduceOperand, 64, out_stride: 16, count: 40, extent: 48);
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reduce {
     pub operands: Vec<ReduceOperand>,
-    /// Where the program stores the partial results of each reduction: an `EpilogueTensor` in
-    /// words.
+    /// For each reduction, the tensor of partial results that the program writes: an
+    /// `EpilogueTensor` in words.
     pub partial: Vec<[u64; 4]>,
 }
 
 impl Reduce {
     pub const THREADS: u32 = 256;
-    /// Results of a CTA, unless a row is reduced whole (`WIDTH` of `kernels/reduce.cuh`).
+    /// Results of a CTA, unless `whole` (`WIDTH` of `kernels/reduce.cuh`).
     pub const WIDTH: i64 = 32;
 
     /// Bytes of workspace.
@@ -56,8 +57,8 @@ impl Reduce {
         reductions.iter().map(|reduction| partial_bytes(reduction, partials, batch)).sum()
     }
 
-    /// The second step for a problem in the program's frame. `transposed`: that is not the user's
-    /// frame. `workspace`: the address of the partial results.
+    /// The second step for a problem in the program's frame. `transposed`: whether this frame is
+    /// the transposed user's frame. `workspace`: the address of the partial results.
     pub fn new(
         reductions: &[Reduction],
         bound: &BoundEpilogue,
@@ -88,7 +89,7 @@ impl Reduce {
                 extent: extent as i32,
                 whole: whole.into(),
                 batches: batches as i32,
-                // At most as many as the product has tiles, which fit 32 bits.
+                // At most the number of tiles, which fits 32 bits.
                 ctas: (batches * ctas_of_batch) as i32,
             });
             let batch_step = (pitch * count) as u64;
@@ -99,7 +100,7 @@ impl Reduce {
         reduce
     }
 
-    /// CTAs.
+    /// CTAs of the launch.
     pub fn grid(&self) -> u32 {
         self.operands.iter().map(|operand| operand.ctas as u32).sum()
     }
@@ -112,7 +113,7 @@ fn partial_bytes(reduction: &Reduction, partials: &Partials, batch: i64) -> u64 
 }
 
 impl Partials {
-    /// For a program that stores a partial result for each call of its epilogue, on `columns`
+    /// The partial results of a program that stores one for each epilogue call of `columns`
     /// columns.
     pub fn per_call(problem: &GemmProblem, columns: u64) -> Partials {
         let [m, n] = [problem.m() as u64, problem.n() as u64];

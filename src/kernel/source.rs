@@ -1,5 +1,5 @@
-//! The text of programs: a few lines that include one family's header and name its template
-//! arguments.
+//! The text of programs: a few lines that include a family's header and instantiate its class
+//! template.
 
 use super::kernel::Kernel;
 use super::pack::{Pack, PackOperand};
@@ -7,15 +7,14 @@ use super::program::ProgramParts;
 use super::reduction::{Reduce, ReduceOperand};
 use crate::epilogue::{Reduction, functor};
 
-/// The kernel function of a program, of one that packs operands, and of one that finishes
-/// reductions.
+/// The kernel functions of the main program, the packing program and the reducing program.
 pub const ENTRY: &str = "rutlass_gemm";
 pub const PACK_ENTRY: &str = "rutlass_pack";
 pub const REDUCE_ENTRY: &str = "rutlass_reduce";
 
 /// The program of a kernel; `None` for kernels that are not compiled. Kernels that differ only in
-/// how the user's operands map onto the program (a column-major output and its transpose) have the
-/// same text, and share a cubin.
+/// the mapping of the user's operands to the program (a column-major output and its transpose) have
+/// the same text and share a cubin.
 pub fn source(kernel: &Kernel) -> Option<String> {
     let Kernel { types, epilogue, .. } = *kernel;
     let functor_type = if epilogue.is_some() { "Epilogue" } else { "Identity" };

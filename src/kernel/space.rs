@@ -8,8 +8,8 @@ use super::design::Design;
 use super::kernel::Kernel;
 use crate::epilogue::Epilogue;
 
-/// Every kernel of every family. The order is the one to try them in where no problem is known:
-/// tensor cores first, wide loads and large tiles before others.
+/// Every kernel of every family. Ordered for listings without a problem: tensor cores first, wide
+/// loads and large tiles before others.
 pub fn all() -> &'static [Kernel] {
     static KERNELS: LazyLock<Vec<Kernel>> = LazyLock::new(|| {
         let space = Design::space().into_iter();
@@ -23,7 +23,7 @@ pub fn all() -> &'static [Kernel] {
 struct Fused {
     /// Their positions follow those of [`all`].
     kernels: Vec<&'static Kernel>,
-    /// By position and address: `intern` keeps one copy of equal epilogues.
+    /// Keyed by position and address of the epilogue: `intern` keeps one copy of equal epilogues.
     positions: FxHashMap<(usize, usize), usize>,
 }
 

@@ -9,12 +9,12 @@ pub struct TensorMap {
     pub data_type: u32,
     pub address: u64,
     pub extents: [u64; 3],
-    /// Of all dimensions but the first, in bytes.
+    /// Strides of all dimensions but the first, in bytes.
     pub strides: [u64; 2],
     pub box_extents: [u32; 3],
     /// A `CUtensorMapSwizzle`.
     pub swizzle: u32,
-    /// A `CUtensorMapL2promotion`: how many bytes the L2 cache fetches for a row of a box.
+    /// A `CUtensorMapL2promotion`: the bytes that the L2 cache fetches at once.
     pub l2_promotion: u32,
 }
 
@@ -28,7 +28,8 @@ impl TensorMap {
         row_bytes.trailing_zeros().saturating_sub(4)
     }
 
-    /// The `CUtensorMapDataType` of elements. TMA rounds float32 to tf32 where it is `multiplied`.
+    /// The `CUtensorMapDataType` of elements. TMA rounds float32 to tf32 for operands that are
+    /// `multiplied`.
     pub fn data_type(dtype: DType, multiplied: bool) -> u32 {
         match dtype {
             DType::F32 if multiplied => 11,

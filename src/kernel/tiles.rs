@@ -2,7 +2,7 @@
 
 use crate::problem::GemmProblem;
 
-/// Tiles of this shape that cover a problem; for a grouped problem, the most that may be needed.
+/// Tiles of this shape that cover a problem; for a grouped problem, an upper bound.
 pub fn tiles(problem: &GemmProblem, grouped: bool, tile_m: u32, tile_n: u32) -> u64 {
     let (rows, batch, height) = (problem.m() as u64, problem.b.shape[0] as u64, u64::from(tile_m));
     let strips = match grouped {
@@ -26,8 +26,8 @@ pub fn expected_tiles(problem: &GemmProblem, grouped: bool, tile_m: u32, tile_n:
 
 /// Expected strips of `tile_m` rows that cover one group.
 pub fn expected_strips(problem: &GemmProblem, tile_m: u32) -> f64 {
-    /// The share of a group's last strip that is empty: 0.5 where groups end anywhere, 0 where they
-    /// are whole strips.
+    /// The assumed empty share of a group's last strip: 0.5 for random group sizes, 0 for whole
+    /// strips.
     const EMPTY: f64 = 0.4;
     (problem.m() as f64 / problem.b.shape[0].max(1) as f64 / f64::from(tile_m) + EMPTY).max(1.0)
 }

@@ -19,7 +19,7 @@ impl Types {
         Types { a: self.b, b: self.a, ..self }
     }
 
-    /// Refuses a problem whose operands have other element types.
+    /// Checks that a problem's operands have these element types.
     pub fn match_operands(&self, problem: &Problem) -> Result<(), Unsupported> {
         let operands = match problem {
             Problem::Gemm(p) => [&p.a, &p.b, &p.out],
@@ -39,7 +39,7 @@ impl Types {
         Ok(())
     }
 
-    /// Refuses a problem with another accumulator type.
+    /// Checks that a problem has this accumulator type.
     pub fn match_accumulator(&self, problem: &Problem) -> Result<(), Unsupported> {
         let accumulator = match problem {
             Problem::Gemm(p) => Some(p.accumulator),

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::operand::{DType, Device};
+use crate::operand::{DType, DeviceId};
 
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum Unsupported {
@@ -11,7 +11,7 @@ pub enum Unsupported {
     #[error("{name} has dtype {actual}, the kernel works on {expected}")]
     DType { name: &'static str, actual: DType, expected: DType },
     #[error("{name} is on {device}, the kernel runs on {expected}")]
-    Device { name: &'static str, device: Device, expected: &'static str },
+    Device { name: &'static str, device: DeviceId, expected: &'static str },
     #[error("{name} with shape {shape:?} and strides {stride:?} is not {expected}")]
     Layout { name: &'static str, shape: Vec<i64>, stride: Vec<i64>, expected: &'static str },
     #[error(
@@ -26,7 +26,7 @@ pub enum Unsupported {
     #[error("K is {k}, and the kernel serves at least {least}")]
     Shallow { k: i64, least: i64 },
     #[error(
-        "N is {n}, and the kernel takes multiples of {of} where 16-bit products stay in float32"
+        "N is {n}; with 16-bit operands and float32 output, the kernel requires multiples of {of}"
     )]
     Uneven { n: i64, of: i64 },
     #[error("the arguments carry the epilogue {requested}, and it fuses none")]

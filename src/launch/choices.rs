@@ -7,15 +7,16 @@ use rustc_hash::FxBuildHasher;
 
 use super::LastLaunch;
 use crate::compile::Program;
-use crate::operand::{DType, Device, View};
+use crate::operand::{DType, DeviceId, View};
 use crate::problem::GemmProblem;
 
-/// Everything that the choice of a kernel depends on. Of the addresses, that is the alignment.
+/// Everything that the choice of a kernel depends on. Includes the alignment of each address, not
+/// the address.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ChoiceKey {
     operands: [OperandKey; 3],
     accumulator: DType,
-    device: Device,
+    device: DeviceId,
     allows_tf32: bool,
 }
 
@@ -69,17 +70,18 @@ pub fn choices() -> MutexGuard<'static, Choices> {
 }
 
 impl Choices {
-    /// Most choices that are kept, of some kilobytes each. If more problems come, every other
-    /// choice is dropped, to be ranked again if its problem returns (its program stays cached). An
-    /// LRU order would cost every call.
+    /// Most choices kept, at a few kilobytes each. A further choice evicts every other one; an
+    /// evicted problem is ranked again on its next call (its program stays cached). An LRU order
+    /// would cost time in every call.
     const MOST: usize = 4096;
 
     pub fn get(&self, key: &ChoiceKey) -> Option<Arc<KernelChoice>> {
         self.0.get(key).cloned()
     }
 
-    /// Keeps a choice unless another thread was first. Returns the choice that is kept, and the
-    /// choices that are dropped: their graphs must be freed without the interpreter's lock.
+    /// Inserts a choice unless the key has one. Returns the choice of the key, and the evicted
+    /// choices: the caller must drop them without the interpreter's lock, since they free CUDA
+    /// graphs.
     pub fn keep(
         &mut self,
         key: ChoiceKey,
@@ -108,7 +110,7 @@ mod tests {
         ChoiceKey {
             operands: [operand; 3],
             accumulator: DType::F32,
-            device: Device::Cpu,
+            device: DeviceId::Cpu,
             allows_tf32: false,
         }
     }
@@ -124,7 +126,7 @@ mod tests {
             let (kept, dropped) = choices.keep(key(at as u64), choice(at));
             assert_eq!((kept.position, dropped.len()), (at, 0));
         }
-        // The second choice for a key is not kept, and drops none.
+        // A second choice for a key is not kept and evicts none.
         let (kept, dropped) = choices.keep(key(7), choice(0));
         assert_eq!((kept.position, dropped.len(), choices.0.len()), (7, 0, Choices::MOST));
         let (kept, dropped) = choices.keep(key(1 << 40), choice(1));

@@ -1,4 +1,4 @@
-//! Why a launch fails, and the checks that come before one.
+//! Launch errors, and the checks before a launch.
 
 use thiserror::Error;
 
@@ -63,8 +63,8 @@ pub fn check_architecture(program: &Program, device: &Device) -> Result<(), Laun
 /// The GPU that holds the operands of a problem.
 pub fn device_of(problem: &Problem) -> Result<&'static Device, LaunchError> {
     match problem.device() {
-        operand::Device::Cuda(ordinal) => Ok(Device::get(ordinal)?),
-        operand::Device::Cpu => Err(LaunchError::unsupported(
+        operand::DeviceId::Cuda(ordinal) => Ok(Device::get(ordinal)?),
+        operand::DeviceId::Cpu => Err(LaunchError::unsupported(
             "the operands are on the CPU, the kernel runs on a CUDA device",
         )),
     }

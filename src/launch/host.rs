@@ -1,10 +1,10 @@
-//! What launches need of Python.
+//! The interface to the calling language.
 
-/// What a launch needs of the language that calls it.
+/// Operations that a launch requires of the calling language.
 pub trait Host {
-    /// Runs work that may block in the driver, without the lock of the interpreter.
+    /// Runs `work`, which may block in the driver, without the interpreter's lock.
     fn unlocked<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T;
 
-    /// Makes frameworks return the device memory that they cache to the driver. Whether one did.
+    /// Makes frameworks return their cached device memory to the driver. Returns whether one did.
     fn release_cached_memory(&self) -> bool;
 }

@@ -11,17 +11,22 @@ use crate::kernel::at;
 use crate::operand::View;
 use crate::problem::Problem;
 
-/// The last launch of a program. A launch of a problem that differs in its addresses alone reuses
-/// the plan, which helps generated code that makes new arguments at each call.
+/// The last launch of a program. A launch of a problem that differs only in its addresses reuses
+/// the plan. This speeds up generated code that creates new arguments at each call.
 ///
-/// The lock is held while a launch blocks in the driver without the interpreter's lock. A thread
-/// that holds the interpreter's lock therefore never waits here: it prepares a launch of its own.
+/// The lock is held while a launch blocks in the driver without the interpreter's lock. To avoid a
+/// deadlock, a thread that holds the interpreter's lock never waits for this lock: it prepares its
+/// own launch.
 #[derive(Default)]
 pub struct LastLaunch(Mutex<Option<Box<PreparedLaunch>>>);
 
 impl LastLaunch {
-    /// Enqueues a problem without an epilogue by the last launch. Returns the kernel's position, or
-    /// None if the last launch does not serve the problem.
+    /// Enqueues a problem without an epilogue with the plan of the last launch. Returns the
+    /// kernel's position, or None if the plan does not fit the problem or another thread holds the
+    /// launch.
+    ///
+    /// # Errors
+    /// If a driver call fails.
     pub fn enqueue_like(
         &self,
         host: &impl Host,
@@ -56,9 +61,9 @@ pub struct LaunchRequest<'a> {
 }
 
 impl LaunchRequest<'_> {
-    /// Enqueues the launch. If the kernel needs a workspace and the user passes none, memory is
-    /// allocated and freed in stream order. Returns the launch for repetition if `keep` is set and
-    /// the launch has no workspace.
+    /// Enqueues the launch. If the kernel needs a workspace and `workspace` is None, memory is
+    /// allocated and freed in stream order. Returns the prepared launch if `keep` is set and the
+    /// launch has no workspace.
     ///
     /// # Errors
     /// If the kernel does not serve the problem, the workspace does not fit, or a driver call
@@ -106,7 +111,8 @@ impl LaunchRequest<'_> {
         Ok(keep.then(|| Box::new(launch.clone())))
     }
 
-    /// Prepares the launch in the place of the last one, by its plan if that fits.
+    /// Replaces the last launch with the prepared launch. Reuses the plan of the last launch if it
+    /// fits.
     fn prepare<'a>(
         &self,
         last: &'a mut Option<Box<PreparedLaunch>>,

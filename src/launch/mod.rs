@@ -1,6 +1,6 @@
 //! From a checked problem and a compiled program to the driver's launch call: launch plans,
-//! prepared launches, their promotion to CUDA graphs, and the caches of launches. Knows no Python:
-//! a caller passes the handle of a stream and a [`Host`].
+//! prepared launches, their promotion to CUDA graphs, and the caches of launches. Independent of
+//! Python: a caller passes a stream handle and a [`Host`].
 
 mod choices;
 mod error;

@@ -1,4 +1,4 @@
-//! The parameter block of a kernel, as the driver copies it at a launch.
+//! The parameter block of a kernel, which the driver copies at a launch.
 
 use std::ffi::c_void;
 use std::mem::offset_of;
@@ -26,7 +26,10 @@ pub enum ParameterBlock {
 }
 
 impl ParameterBlock {
-    /// Encodes the parameters. Encoding a tensor map needs a current context, of any device.
+    /// Encodes the parameters. Encoding a tensor map requires a current context of any device.
+    ///
+    /// # Errors
+    /// If the driver rejects a tensor map.
     pub fn new(params: &Params) -> Result<ParameterBlock, DriverError> {
         Ok(match params {
             Params::Gemm(params) => ParameterBlock::Gemm(*params),
@@ -50,8 +53,11 @@ impl ParameterBlock {
         }
     }
 
-    /// Replaces the addresses of the operands, in the order of `Kernel::addresses_in`, and that of
-    /// the workspace if the kernel has one. Needs a current context, as `new`.
+    /// Replaces the addresses of the operands, in the order of `Kernel::addresses_in`, and the
+    /// address of the workspace if the kernel has one. Requires a current context.
+    ///
+    /// # Errors
+    /// If the driver rejects an address.
     pub fn move_to(
         &mut self,
         before: [u64; 4],
@@ -68,7 +74,7 @@ impl ParameterBlock {
                 if scalars.workspace != 0 {
                     scalars.workspace = workspace;
                 }
-                // Without a map: an A that threads load, and an output that threads store.
+                // An A that threads load and an output that threads store have no map.
                 let a_has_map = scalars.a == 0;
                 if !a_has_map {
                     scalars.a = now[0];

@@ -1,4 +1,4 @@
-//! A launch plan: everything about a launch that depends on the problem alone.
+//! A launch plan: everything about a launch that depends only on the problem.
 
 use super::error::{LaunchError, device_of, target};
 use super::params::ParameterBlock;
@@ -65,6 +65,9 @@ impl MainLaunch {
 impl LaunchPlan {
     /// Plans the launch of a problem that passes [`check`](super::check). `workspace` is the
     /// address of `Kernel::workspace_bytes` bytes, 0 if the kernel needs none.
+    ///
+    /// # Errors
+    /// If the problem is not on a GPU or a driver call fails.
     pub fn new(
         position: usize,
         problem: &Problem,
@@ -119,7 +122,7 @@ impl LaunchPlan {
         self.reduce.is_none() && self.main.as_ref().is_some_and(|main| main.pack.is_none())
     }
 
-    /// The launch of the kernel itself. None if there is nothing to launch.
+    /// The launch of the kernel itself. None if the output is empty.
     pub fn main_call(&self, function: Function) -> Option<KernelCall<'_>> {
         self.main.as_ref().map(|main| main.call(function, &self.epilogue))
     }
@@ -138,12 +141,15 @@ impl LaunchPlan {
                 .views()
                 .iter()
                 .zip(problem.views())
-                .all(|(before, now)| before.lies_elsewhere(now) && now.numel() > 0)
+                .all(|(before, now)| before.differs_only_in_address(now) && now.numel() > 0)
     }
 
-    /// Replaces the addresses by those of a problem that fits, of a workspace (0 if none is needed)
-    /// and of the operands of an epilogue that the kernel fuses. Returns whether a parameter
-    /// changed. After an error the plan must not be launched.
+    /// Replaces the addresses of the operands, of the workspace (0 without one) and of the
+    /// epilogue's operands. The problem must fit, and the kernel must fuse the epilogue. Returns
+    /// whether a parameter changed.
+    ///
+    /// # Errors
+    /// If a driver call fails. The plan must not be launched afterwards.
     pub fn move_to(
         &mut self,
         problem: &Problem,
@@ -168,9 +174,8 @@ impl LaunchPlan {
 
     /// Enqueues every launch of the plan, in order: pack, kernel, reduction.
     ///
-    /// # Safety
-    /// `program` is the kernel's, and every address in the plan is valid on the device until the
-    /// launches have run.
+    /// # Safety `program` is the program of the kernel. Every address in the plan is valid on the
+    /// device until the launches have completed.
     pub unsafe fn enqueue(&self, program: &Program, stream: u64) -> Result<(), DriverError> {
         let device = self.device;
         if let Some(main) = &self.main {
@@ -178,13 +183,14 @@ impl LaunchPlan {
             if let (Some(pack), Some(program)) = (&main.pack, &program.pack) {
                 let (config, params) = &**pack;
                 let (function, params) = (program.function(device)?, params.as_ptr().cast());
-                // SAFETY: the caller's; the parameter is laid out as the pack kernel declares it.
+                // SAFETY: guaranteed by the caller; the parameter is laid out as the pack kernel
+                // declares it.
                 unsafe {
                     KernelCall { function, config, params, epilogue_params: &[] }
                         .launch(device, stream)?;
                 }
             }
-            // SAFETY: the caller's; the block is laid out as the kernel declares it.
+            // SAFETY: guaranteed by the caller; the block is laid out as the kernel declares it.
             unsafe {
                 main.call(program.function(device)?, &self.epilogue).launch(device, stream)?;
             }
@@ -192,7 +198,8 @@ impl LaunchPlan {
         // `compile` makes a reduction program for every kernel with a reducing epilogue.
         if let (Some((config, operands)), Some(program)) = (&self.reduce, &program.reduce) {
             let (function, params) = (program.function(device)?, operands.as_ptr().cast());
-            // SAFETY: the caller's; the parameter is laid out as the reduction kernel declares it.
+            // SAFETY: guaranteed by the caller; the parameter is laid out as the reduction kernel
+            // declares it.
             unsafe {
                 KernelCall { function, config, params, epilogue_params: &[] }
                     .launch(device, stream)?
@@ -202,8 +209,8 @@ impl LaunchPlan {
     }
 }
 
-/// The parameter block of an epilogue, empty without one. `partials`: where its reductions store
-/// partial results.
+/// The parameter block of an epilogue, empty without one. `partials`: the tensors of its
+/// reductions' partial results.
 fn epilogue_params(
     kernel: &Kernel,
     epilogue: Option<&BoundEpilogue>,

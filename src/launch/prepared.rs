@@ -21,8 +21,11 @@ pub struct PreparedLaunch {
 }
 
 impl PreparedLaunch {
-    /// Loads the program onto the plan's device if needed. `program` must be that of the plan's
-    /// kernel.
+    /// Loads the program onto the plan's device if needed. `program` must be the program of the
+    /// plan's kernel.
+    ///
+    /// # Errors
+    /// If the program does not run on the device or a driver call fails.
     pub fn new(plan: LaunchPlan, program: Arc<Program>) -> Result<PreparedLaunch, LaunchError> {
         check_architecture(&program, plan.device())?;
         let function = program.function(plan.device())?;
@@ -42,16 +45,15 @@ impl PreparedLaunch {
         &self.plan
     }
 
-    /// Enqueues the launch on a stream of its device, as a kernel or as the graph that it was
-    /// promoted to.
+    /// Enqueues the launch on a stream of its device, as a kernel or as its promoted graph.
     ///
     /// The caller owns the tensors at the addresses in the plan. As for any CUDA launch, their
-    /// memory must stay valid until the stream has passed the launch.
+    /// memory must stay valid until the launch has completed on the stream.
     #[inline(always)] // into `Kernel.run`
     pub fn enqueue(&self, host: &impl Host, stream: u64) -> Result<(), DriverError> {
         host.unlocked(|| {
             let call = self.function.and_then(|function| self.plan.main_call(function));
-            // SAFETY: the program is that of the plan's kernel; the addresses are valid as
+            // SAFETY: the program belongs to the plan's kernel; the addresses are valid as
             // documented above.
             unsafe {
                 match &call {

@@ -1,44 +1,48 @@
 //! Promotion: a short launch that repeats on one stream becomes a CUDA graph of one kernel node,
-//! whose launch costs the host less than a kernel launch. All of the policy is in this file;
-//! `driver::Graph` makes and launches graphs. docs/design/launching.md has the measurements behind
-//! the constants.
+//! whose launch takes the host less time than a kernel launch. This file decides which launches,
+//! when, and on which streams; `driver::Graph` creates and launches graphs.
+//! docs/design/launching.md explains the rules.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Once, OnceLock};
 
 use super::LaunchPlan;
-use crate::driver::{Device, DriverError, Graph, KernelCall};
+use crate::driver::{
+    Device, DriverError, Graph, KernelCall, PER_THREAD_STREAM, is_green_context_stream,
+};
 
-/// Launches after which a launch is promoted. If repetition stops right after promotion, the cost
-/// is one graph instantiation.
+/// Launches before promotion, on any streams; the graph is for the stream of the last of them. If
+/// repetition stops right after promotion, the cost is one graph instantiation.
 const LAUNCHES_BEFORE_PROMOTION: u32 = 20;
 /// Launches until the next attempt after a promotion failed.
 const LAUNCHES_BEFORE_RETRY: u32 = 1000;
-/// Longest estimated duration in seconds of a kernel that is promoted. A graph starts after the
-/// work before it on the stream has ended, and ends before the work behind it starts. Kernels this
-/// short take the GPU less time than they take the host to launch, so no work is waiting; longer
-/// kernels would lose the overlap.
+/// Longest estimated duration in seconds of a kernel that is promoted. A graph does not overlap
+/// with the work before and after it on the stream. Kernels this short take less GPU time than host
+/// time to launch, so no work queues up to overlap with; longer kernels would lose the overlap.
 const LONGEST_SECONDS: f64 = 2e-6;
 /// Most promoted launches in a process. A graph takes about 115 kB of device memory (CUDA 13.0).
 const MOST_GRAPHS: usize = 256;
+/// The first driver version with constant-time launches of straight-line graphs (CUDA 12.6). Older
+/// drivers launch node by node, which takes longer than a kernel launch.
+const OLDEST_DRIVER: i32 = 12060;
 /// `0` in this environment variable switches promotion off.
 const SWITCH: &str = "CUTLASS_API_LAUNCH_GRAPHS";
 
 static IS_ENABLED: AtomicBool = AtomicBool::new(true);
 static GRAPHS: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether launches are promoted, and promoted launches run as graphs.
+/// Whether promotion is on: launches are promoted, and promoted launches run as graphs.
 pub fn is_enabled() -> bool {
     IS_ENABLED.load(Ordering::Relaxed)
 }
 
-/// Switches promotion on or off. While it is off, promoted launches run as kernels; their graphs
-/// are kept.
+/// Switches promotion on or off. While promotion is off, promoted launches run as kernels and keep
+/// their graphs.
 pub fn set_enabled(on: bool) {
     IS_ENABLED.store(on, Ordering::Relaxed);
 }
 
-/// Reads the switch from the environment, once a process.
+/// Reads the switch from the environment once per process.
 pub fn read_environment() {
     static READ: Once = Once::new();
     READ.call_once(|| set_enabled(std::env::var_os(SWITCH).is_none_or(|value| value != "0")));
@@ -56,8 +60,7 @@ pub struct Promotion {
     /// launch.
     has_new_parameters: AtomicBool,
     is_eligible: bool,
-    /// Launches until the next attempt; 0 if none is due: the launch was promoted, or is not
-    /// eligible.
+    /// Launches until the next attempt; 0 if the launch is promoted or not eligible.
     launches_left: AtomicU32,
 }
 
@@ -75,8 +78,11 @@ impl Promotion {
         }
     }
 
-    /// Enqueues a launch, as the graph that it was promoted to if the graph can run on this stream,
-    /// else as a kernel. Promotes the launch if that is due.
+    /// Enqueues a launch as its promoted graph if the graph can run on this stream, else as a
+    /// kernel. Promotes the launch if promotion is due.
+    ///
+    /// # Errors
+    /// If the driver rejects the kernel launch.
     ///
     /// # Safety
     /// As for [`KernelCall::launch`]. `call` is the same at each call, except for the values of its
@@ -91,13 +97,13 @@ impl Promotion {
         let is_enabled = is_enabled();
         if is_enabled && let Some(PromotedGraph(graph)) = self.graph.get() {
             let changed = self.has_new_parameters.load(Ordering::Relaxed);
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             if unsafe { graph.launch(device, stream, changed.then_some(call)) } {
                 self.has_new_parameters.store(false, Ordering::Relaxed);
                 return Ok(());
             }
         }
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { call.launch(device, stream)? };
         if is_enabled && self.is_due() {
             self.promote(device, stream, call);
@@ -105,12 +111,13 @@ impl Promotion {
         Ok(())
     }
 
-    /// Notes that the next launch has other parameters than the last one.
+    /// Records that the next launch has other parameters than the graph.
     pub fn note_new_parameters(&self) {
         self.has_new_parameters.store(true, Ordering::Relaxed);
     }
 
-    /// Counts a launch. Returns whether promotion is due. Two threads may count as one.
+    /// Counts a launch. Returns whether promotion is due. Launches of concurrent threads may count
+    /// once.
     fn is_due(&self) -> bool {
         let left = self.launches_left.load(Ordering::Relaxed);
         if left > 0 {
@@ -123,8 +130,8 @@ impl Promotion {
     fn promote(&self, device: &Device, stream: u64, call: &KernelCall<'_>) {
         match PromotedGraph::new(device, stream, call) {
             Some(graph) => {
-                // If another thread was first, its graph stays, with the parameters of that
-                // thread's launch.
+                // If another thread has set a graph, that graph stays and has that launch's
+                // parameters.
                 if self.graph.set(graph).is_ok() {
                     self.has_new_parameters.store(false, Ordering::Relaxed);
                 }
@@ -135,18 +142,31 @@ impl Promotion {
 }
 
 impl Clone for Promotion {
-    /// The promotion of a copy of the launch, which starts anew: a graph has one owner.
+    /// The promotion of a copied launch starts at zero, since a graph has one owner.
     fn clone(&self) -> Promotion {
         Promotion::new(self.is_eligible)
     }
 }
 
-/// A graph that is counted.
+/// A graph that [`count`] includes.
 struct PromotedGraph(Graph);
 
+/// Whether launches on a stream gain by a graph, and compute the same. The per-thread default
+/// stream is another stream in each thread. A green context's stream is limited to some
+/// multiprocessors, but a graph of the primary context's kernels would use all.
+fn suits_graphs(device: &Device, stream: u64) -> bool {
+    device.driver_version >= OLDEST_DRIVER
+        && stream != PER_THREAD_STREAM
+        && !is_green_context_stream(stream)
+}
+
 impl PromotedGraph {
-    /// None if there are too many graphs, or the driver makes none for this device and stream.
+    /// None if a graph does not suit the stream, if the process has [`MOST_GRAPHS`], or if the
+    /// driver refuses.
     fn new(device: &Device, stream: u64, call: &KernelCall<'_>) -> Option<PromotedGraph> {
+        if !suits_graphs(device, stream) {
+            return None;
+        }
         let graph = (GRAPHS.fetch_add(1, Ordering::Relaxed) < MOST_GRAPHS)
             .then(|| Graph::new(device, stream, call))
             .flatten()

@@ -1,4 +1,4 @@
-//! Workspace: device memory that a kernel needs beside its operands.
+//! Workspace: device memory that a kernel needs in addition to its operands.
 
 use super::Host;
 use super::error::LaunchError;
@@ -7,7 +7,11 @@ use crate::epilogue::BoundEpilogue;
 use crate::operand::View;
 use crate::problem::Problem;
 
-/// The address of a user's workspace, after checks of its size, place and alignment.
+/// Returns the address of a user's workspace of at least `bytes` bytes.
+///
+/// # Errors
+/// If size, device, alignment or contiguity do not fit, or the memory is read-only, fake or shared
+/// with an operand.
 pub fn check_workspace(
     view: &View,
     bytes: u64,
@@ -42,8 +46,8 @@ pub fn check_workspace(
     Ok(view.data)
 }
 
-/// Allocates device memory in stream order. If the device has none left, frameworks release what
-/// they cache first.
+/// Allocates device memory in stream order. If allocation fails for lack of memory, frameworks
+/// release their caches and allocation is retried once.
 pub fn allocate(
     host: &impl Host,
     device: &Device,

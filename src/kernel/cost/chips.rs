@@ -1,6 +1,6 @@
-//! Chip facts. For a device they come from the driver's attributes, and otherwise from this table.
+//! Chip facts: the driver's attributes of a device, or this table if there is no device.
 
-/// The chip that kernels are ranked and launched for.
+/// The chip for which kernels are ranked and launched.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Target {
     /// Compute capability, ten times major plus minor.
@@ -10,15 +10,15 @@ pub struct Target {
     pub clock_hz: f64,
     pub memory_bytes_per_second: f64,
     pub l2_bytes: f64,
-    /// Dense 16-bit FLOP of one multiprocessor's tensor cores in a clock.
+    /// Dense 16-bit FLOP per clock of one multiprocessor's tensor cores.
     pub tensor_flop_per_clock: f64,
-    /// The part of them that `mma.sync` reaches: all before Hopper. Hopper's and Blackwell's full
-    /// rate needs `wgmma` and `tcgen05`.
+    /// Dense 16-bit FLOP per clock of one multiprocessor through `mma.sync`: the full rate before
+    /// Hopper. Hopper reaches its full rate through `wgmma`, Blackwell through `tcgen05`.
     pub mma_sync_flop_per_clock: f64,
-    /// float32 FLOP of one multiprocessor in a clock, a multiply-add as two.
+    /// float32 FLOP per clock of one multiprocessor. A multiply-add counts as two.
     pub fma_flop_per_clock: f64,
-    /// The most shared memory of a CTA, and of an SM. Each CTA takes 1 KiB more than it uses. (CUDA
-    /// C++ Programming Guide, "Technical Specifications per Compute Capability".)
+    /// Most shared memory of a CTA and of an SM. The hardware reserves 1 KiB for each CTA (CUDA C++
+    /// Programming Guide, "Technical Specifications per Compute Capability").
     pub shared_bytes_per_cta: u32,
     pub shared_bytes_per_sm: u32,
 }
@@ -26,7 +26,7 @@ pub struct Target {
 /// 32-bit registers of an SM, on every chip.
 pub const REGISTERS_PER_SM: u32 = 65536;
 
-/// Facts that differ between compute capabilities, and not between their chips.
+/// Facts that all chips of a compute capability share.
 struct Architecture {
     tensor_flop_per_clock: f64,
     mma_sync_flop_per_clock: f64,
@@ -80,13 +80,13 @@ const fn chip(
     }
 }
 
-/// Bytes a second of memory with two transfers a clock.
+/// Bytes per second of memory with two transfers per clock.
 const fn memory_rate(clock_khz: u32, bus_bits: u32) -> f64 {
     2.0 * 1e3 * clock_khz as f64 * bus_bits as f64 / 8.0
 }
 
 impl Target {
-    // The table. Attributes as the driver reports them.
+    // The table holds attributes as the driver reports them.
     /// A100 SXM, 80 GB.
     pub const A100: Target = chip(80, 108, 1410, 1593, 5120, 40);
     pub const L40S: Target = chip(89, 142, 2520, 9001, 384, 96);
@@ -99,7 +99,7 @@ impl Target {
     const THOR: Target = chip(110, 20, 1575, 4266, 256, 32);
     const RTX_5090: Target = chip(120, 170, 2407, 14001, 512, 96);
 
-    /// The chip to assume for a compute capability where there is no device.
+    /// The chip assumed for a compute capability if there is no device.
     pub fn typical(cc: u32) -> Target {
         let chip = match cc {
             86 => Target::RTX_A6000,
@@ -114,8 +114,8 @@ impl Target {
         Target { cc, ..chip }
     }
 
-    /// A device: the driver's attributes, and the facts of its compute capability. Attributes that
-    /// the driver reports as 0 are those of a typical chip.
+    /// The chip facts of a device: the driver's attributes and the facts of its compute capability.
+    /// The typical chip replaces attributes that the driver reports as 0.
     pub fn of_device(cc: u32, facts: &DeviceFacts) -> Target {
         let typical = Target::typical(cc);
         let reported = |value: f64, otherwise: f64| if value > 0.0 { value } else { otherwise };
@@ -133,17 +133,17 @@ impl Target {
         }
     }
 
-    /// FLOP a second of one multiprocessor's tensor cores.
+    /// Dense 16-bit FLOP per second of one multiprocessor's tensor cores.
     pub fn tensor_rate(&self) -> f64 {
         self.tensor_flop_per_clock * self.clock_hz
     }
 
-    /// As [`Target::tensor_rate`], by `mma.sync`.
+    /// As [`Target::tensor_rate`], through `mma.sync`.
     pub fn mma_sync_rate(&self) -> f64 {
         self.mma_sync_flop_per_clock * self.clock_hz
     }
 
-    /// float32 FLOP a second of one multiprocessor.
+    /// float32 FLOP per second of one multiprocessor.
     pub fn fma_rate(&self) -> f64 {
         self.fma_flop_per_clock * self.clock_hz
     }
@@ -161,25 +161,27 @@ pub struct DeviceFacts {
     pub shared_bytes_per_sm: u32,
 }
 
-/// The most shared memory that a CTA may have on chips of a compute capability.
+/// Most shared memory of a CTA, in bytes, on chips of a compute capability.
 pub fn max_shared_bytes_per_cta(cc: u32) -> u32 {
     Architecture::of(cc).shared_kib_per_cta << 10
 }
 
-/// The shared memory that a CTA may have on every chip.
+/// Shared memory in bytes that a CTA can have on every supported chip.
 pub fn min_shared_bytes_per_cta() -> u32 {
     max_shared_bytes_per_cta(86)
 }
 
-/// How Hopper's multiprocessors form GPCs. The driver does not report it; a chip's yield decides.
+/// How the multiprocessors of a Hopper chip form GPCs. The driver does not report this; it varies
+/// with the chip's yield.
 pub mod hopper {
     /// Multiprocessors of most GPCs.
     pub const SMS_PER_GPC: u32 = 16;
-    /// GPCs of this size and larger, and multiprocessors of the one that is smaller.
+    /// GPCs of at least `SMS_PER_GPC` multiprocessors.
     pub const FULL_GPCS: u32 = 7;
+    /// Multiprocessors of the remaining GPC.
     pub const SMS_OF_SMALL_GPC: u32 = 8;
     /// Clusters of 1 to 8 CTAs, one CTA to a multiprocessor, that run at once on an H100
-    /// (`cuOccupancyMaxActiveClusters`). A cluster lies within a GPC, whose size is not always a
+    /// (`cuOccupancyMaxActiveClusters`). A cluster lies within a GPC, whose size need not be a
     /// multiple of the cluster's.
     pub const ACTIVE_CLUSTERS: [f64; 9] =
         [0.0, super::Target::H100.multiprocessors as f64, 66.0, 39.0, 30.0, 22.0, 17.0, 15.0, 15.0];

@@ -1,5 +1,5 @@
-//! The cost model: chip facts, and for each family an estimate good enough to rank a likely winner
-//! first.
+//! The cost model: chip facts, and for each family an estimate of a kernel's time. The ranking
+//! sorts kernels by the estimates.
 
 pub mod chips;
 pub mod query;

@@ -4,23 +4,23 @@ use super::chips::Target;
 use crate::kernel::types::Types;
 use crate::problem::GemmProblem;
 
-/// A problem, the chip to estimate it for, and what the kernels of a group share.
+/// The input of an estimate: a problem, the chip, and values that the kernels of a group share.
 #[derive(Clone, Copy)]
 pub struct CostQuery<'a> {
     pub problem: &'a GemmProblem,
     pub target: Target,
     /// Whether an epilogue is fused.
     pub is_fused: bool,
-    /// Bytes of operands that are packed first.
+    /// Bytes of the packed operands.
     pub packed_bytes: u64,
     pub scale: Scale,
 }
 
-/// Chip facts over those of an H100, the chip that the fitted rates were fitted on: a fitted rate
-/// times its scale is the rate to expect.
+/// Ratios of chip facts to an H100's. All rates are fitted on an H100; a fitted rate times its
+/// ratio is the expected rate of the chip.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
-    /// The multiprocessors' clock, and with it the rates of the L2 cache.
+    /// Clock of the multiprocessors. The rates of the L2 cache scale with it.
     pub clock: f64,
     /// Rates of one multiprocessor's arithmetic.
     pub tensor: f64,
@@ -73,26 +73,26 @@ pub fn operand_bytes(types: Types, problem: &GemmProblem) -> f64 {
     types.a.bytes() as f64 * (a + b) + types.out.bytes() as f64 * out
 }
 
-/// The terms of an estimate. Terms overlap in time, so they do not add up to the total.
+/// An estimate and its terms. Terms overlap in time, so they do not add up to the total.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// Rounds of CTAs (clusters, for sm90) over the chip.
+    /// Waves of CTAs (for sm90, of clusters).
     pub waves: f64,
     /// Bytes that move between device memory and the chip.
     pub bytes: f64,
-    /// Arithmetic of all waves.
+    /// Time of the arithmetic of all waves.
     pub arithmetic_seconds: f64,
-    /// Device memory.
+    /// Time of transfers from and to device memory.
     pub memory_seconds: f64,
-    /// Loads from the L2 cache.
+    /// Time of loads from the L2 cache.
     pub cache_seconds: f64,
-    /// Launch, packing, the ends of tiles, and the meeting of partial sums.
+    /// Time of the launch, packing, the ends of tiles, and the exchange of partial sums.
     pub launch_seconds: f64,
     pub total_seconds: f64,
 }
 
 impl Estimate {
-    /// No model knows the kernel on this problem. It ranks last.
+    /// No model covers the kernel and the problem. The kernel ranks last.
     pub const UNKNOWN: Estimate = Estimate {
         waves: 0.0,
         bytes: 0.0,

@@ -7,7 +7,7 @@ use crate::kernel::simt::Simt;
 use crate::kernel::types::Types;
 use crate::operand::DType;
 
-/// Fitted on an H100: FLOP a second of one multiprocessor's multiply-adds, by accumulator type.
+/// Fitted on an H100: FLOP per second of one multiprocessor, by accumulator type.
 fn fitted_rate(accumulator: DType) -> f64 {
     match accumulator {
         DType::F64 => 0.25e12,
@@ -15,7 +15,7 @@ fn fitted_rate(accumulator: DType) -> f64 {
     }
 }
 
-/// Fitted: the share of that rate that a tile reaches.
+/// Fitted: the share of [`fitted_rate`] that a tile reaches.
 fn fitted_efficiency([m, n, _]: [u32; 3]) -> f64 {
     if m * n >= 128 * 64 { 0.7 } else { 0.4 }
 }

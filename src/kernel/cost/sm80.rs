@@ -7,7 +7,7 @@ use crate::kernel::sm80::Sm80;
 use crate::kernel::types::Types;
 use crate::operand::DType;
 
-/// Fitted on an H100: FLOP a second of one multiprocessor's `mma.sync` in the best kernel.
+/// Fitted on an H100: FLOP per second of one multiprocessor's `mma.sync` in the fastest kernel.
 fn fitted_rate(dtype: DType) -> f64 {
     match dtype {
         DType::I8 | DType::U8 => 8e12,
@@ -16,8 +16,9 @@ fn fitted_rate(dtype: DType) -> f64 {
     }
 }
 
-/// Fitted on an H100 at 4096 x 4096 x 4096: the share of that rate that a tile reaches. Small warp
-/// tiles reload operands from shared memory more often; a shorter K block synchronizes more often.
+/// Fitted on an H100 at 4096 x 4096 x 4096: the share of [`fitted_rate`] that a tile reaches. Small
+/// warp tiles reload operands from shared memory more often; a shorter K block synchronizes more
+/// often.
 fn fitted_efficiency([m, n, k]: [u32; 3], element: f64) -> f64 {
     let short = f64::from(k) * element < 128.0;
     match (m, n) {
@@ -30,8 +31,8 @@ fn fitted_efficiency([m, n, k]: [u32; 3], element: f64) -> f64 {
     }
 }
 
-/// Fitted: narrow loads are more instructions for the same bytes; below 4 bytes there is no
-/// `cp.async`, and every element goes through a register.
+/// Fitted: time factor of narrow loads, which take more instructions for the same bytes. `cp.async`
+/// copies at least 4 bytes, so smaller elements pass through registers.
 fn fitted_load_penalty(align: u32) -> f64 {
     match align {
         16 => 1.0,

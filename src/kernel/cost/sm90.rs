@@ -1,77 +1,78 @@
-//! The cost of `sm90` kernels that store the sums of whole tiles, or of tiles that a cluster
-//! splits.
+//! The cost of `sm90` kernels without a grid split and without groups.
 //!
-//! Fitted to timings of random problems on an H100 in float16, for the loss that matters: the time
-//! of the kernel ranked first over that of the fastest (docs/design/ranking.md).
+//! Fitted to timings of random float16 problems on an H100. The fit minimizes the time of the
+//! kernel ranked first over that of the fastest kernel (docs/design/ranking.md).
 
 use super::chips::hopper::{FULL_GPCS, SMS_OF_SMALL_GPC};
 use super::query::{CostQuery, Estimate};
 use super::sm90_rates::{
-    FITTED_LAUNCH, FITTED_MEMORY_LATENCY, FITTED_MEMORY_RATE, epilogue_seconds, ragged,
+    FITTED_LAUNCH, FITTED_MEMORY_LATENCY, FITTED_MEMORY_RATE, alignment_penalty, epilogue_seconds,
 };
 use super::{sm90_grid_split, sm90_grouped};
 use crate::kernel::sm90::{FITTED_START_ALONE, Placed, Schedule, Sm90, TileGrid, placed};
 use crate::kernel::types::Types;
 
-// ---- rates, of one multiprocessor where not said otherwise ----
+// ---- rates, of one multiprocessor unless stated otherwise ----
 
-/// FLOP a second of `wgmma` on 16-bit elements, and the factor of its time in ping-pong.
+/// FLOP per second of `wgmma` on 16-bit elements, and its time factor in ping-pong.
 const FITTED_TENSOR_RATE: f64 = 5.5e12;
 const FITTED_PING_PONG: f64 = 0.96;
-/// Bytes a second that arrive, and that are requested from the L2 cache: of what a cluster shares,
-/// a CTA's slice.
+/// Bytes per second that arrive, including multicast from other CTAs, and that this CTA requests
+/// from the L2 cache.
 const FITTED_ARRIVING_RATE: f64 = 96.0e9;
 const FITTED_L2_RATE: f64 = 87.5e9;
-/// How much the rate of requests grows where nearly no other multiprocessor has any.
+/// Relative growth of the L2 rate as the share of busy multiprocessors approaches 0.
 const FITTED_L2_ALONE: f64 = 0.6;
-/// The factor of the time of loads that two CTAs share, and that more share.
-const FITTED_BY_PAIRS: f64 = 1.11;
-const FITTED_BY_MORE: f64 = 0.94;
-/// Bytes a second that the L2 cache delivers to all multiprocessors, and to a GPC.
+/// Time factor of loads that two CTAs share, and that more CTAs share.
+const FITTED_PAIR_LOADS: f64 = 1.11;
+const FITTED_CLUSTER_LOADS: f64 = 0.94;
+/// Bytes per second that the L2 cache delivers to the whole chip, and to one GPC.
 const FITTED_L2_RATE_OF_CHIP: f64 = 22.5e12;
 const FITTED_L2_RATE_OF_GPC: f64 = 1.14e12;
-/// Bytes a second of A that threads load, 8 and 4 at a time.
+/// Bytes per second of A that threads load, 8 bytes and 4 bytes at a time.
 const FITTED_THREADS_RATE_8: f64 = 36e9;
 const FITTED_THREADS_RATE_4: f64 = 31e9;
-/// Bytes that the L2 cache keeps of what tiles have read for later tiles.
-const FITTED_L2_KEEPS: f64 = 30e6;
-/// The share of bytes read again from device memory that adds to the time of the cache, and its
-/// factor in ping-pong, where CTAs are further apart in K.
+/// Bytes that one wave has read and the L2 cache keeps for later waves.
+const FITTED_L2_KEPT_BYTES: f64 = 30e6;
+/// The share of rereads from device memory that adds to the time of L2 loads, and its factor in
+/// ping-pong, where CTAs are further apart in K.
 const FITTED_REREAD: f64 = 0.05;
 const FITTED_PING_PONG_REREAD: f64 = 4.24;
 
 // ---- seconds ----
 
-/// The smallest block of K.
+/// The least time of a K block.
 const FITTED_BLOCK: f64 = 0.115e-6;
-/// The launch of pairs of CTAs, and of larger clusters, over that of single CTAs.
-const FITTED_PAIRS: f64 = 0.44e-6;
-const FITTED_CLUSTERS: f64 = 0.28e-6;
-/// The start of the first tile and the end of the last, and of that for each sum of a thread.
+/// Additional launch time of pairs of CTAs, and of larger clusters.
+const FITTED_PAIR_LAUNCH: f64 = 0.44e-6;
+const FITTED_CLUSTER_LAUNCH: f64 = 0.28e-6;
+/// The start of the first tile plus the end of the last: constant, and for each accumulator of a
+/// thread.
 const FITTED_TILE_END: f64 = 0.61e-6;
 const FITTED_SUM_END: f64 = 13.7e-9;
-/// The same for the other tiles, whose end overlaps the loads of the next.
+/// The same for the other tiles, whose ends overlap the loads of the next tile.
 const FITTED_NEXT_TILE_END: f64 = 0.295e-6;
 const FITTED_NEXT_SUM_END: f64 = 18.9e-9;
-/// The share of a tile's end that remains in ping-pong, for all tiles but the last.
+/// The share of a tile's end that remains in ping-pong. No unit. Excludes the last tile.
 const FITTED_PING_PONG_END: f64 = 0.02;
-/// Adding up a split tile, and each sum that a CTA sends.
+/// Reduction of a cluster split: constant, and for each partial sum that a CTA sends.
 const FITTED_SPLIT: f64 = 0.95e-6;
 const FITTED_SPLIT_ELEMENT: f64 = 2.3e-10;
 
 // ---- factors of all work ----
 
-/// An output written transposed that needs more than a conversion to 16 bits goes through registers
-/// in small pieces, which further rounds do not hide.
-const FITTED_SWAPPED_ROUNDS: f64 = 1.2;
-/// The same where A comes from registers: pairs of rows are stored from there, unless fused.
+/// A transposed output that needs more than a conversion to 16 bits is stored through registers in
+/// small pieces. Later waves do not overlap with this.
+const FITTED_SWAPPED: f64 = 1.2;
+/// The same for fused kernels with A from registers. Unfused, they store pairs of rows directly.
 const FITTED_FUSED_PAIRS: f64 = 1.04;
-/// Packing: seconds of a launch, bytes a second read and written, and a factor of all that follows.
+/// Packing: seconds of its launch, bytes per second read and written, and a time factor of the
+/// kernel.
 const FITTED_PACK_LAUNCH: f64 = 2.97e-6;
 const FITTED_PACK_RATE: f64 = 2.8e12;
 const FITTED_PACKED: f64 = 1.03;
-/// The model's times over those of placed kernels, which are fitted apart.
-const FITTED_OVER_PLACED: f64 = 1.12;
+/// Calibrates the times of placed kernels, whose model has its own fit, to this model's.
+const FITTED_PLACED: f64 = 1.12;
 
 pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
     if config.grouped {
@@ -80,8 +81,9 @@ pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery
     if config.over_grid {
         return sm90_grid_split::estimate(config, types, ctas_per_sm, query);
     }
-    // Of a single tile, the other CTAs of a cluster would have none. (Of a row of tiles, they help
-    // to load what the row shares.) Checked first: the smallest problems have the most kernels.
+    // Rank clusters last for an output of one tile: all CTAs but one would have no tile. (In a row
+    // of tiles, they help to load the shared operand.) This check comes first, because the smallest
+    // problems have the most kernels.
     let problem = query.problem;
     let [m, n] =
         if config.crossed() { [problem.n(), problem.m()] } else { [problem.m(), problem.n()] };
@@ -96,7 +98,7 @@ pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery
     }
 }
 
-/// One wave on an empty chip.
+/// Estimates a placed kernel: one wave on an empty chip.
 fn estimate_placed(config: &Sm90, types: Types, placed: &Placed, query: &CostQuery) -> Estimate {
     let (bytes, clock) = (query.bytes(types), query.scale.clock);
     let memory = FITTED_MEMORY_LATENCY + bytes / (FITTED_MEMORY_RATE * query.scale.memory);
@@ -113,7 +115,7 @@ fn estimate_placed(config: &Sm90, types: Types, placed: &Placed, query: &CostQue
         memory_seconds: memory,
         cache_seconds: placed.cache_seconds / clock,
         launch_seconds: FITTED_LAUNCH + FITTED_START_ALONE,
-        total_seconds: FITTED_OVER_PLACED * (seconds + epilogue),
+        total_seconds: FITTED_PLACED * (seconds + epilogue),
     }
 }
 
@@ -131,20 +133,20 @@ fn estimate_tiles(
     let sms = query.sms();
     let tiles = grid.clusters[0] * grid.clusters[1] * problem.batch() as f64;
     let slots = f64::from(config.clusters_at_once(ctas_per_sm, target.multiprocessors));
-    // A problem without tiles counts as one tile: no time is NaN.
+    // Clamp to one tile, so that an empty problem has no NaN times.
     let running = tiles.clamp(1.0, slots);
-    let (rounds, sharing) = ((tiles / slots).ceil(), (running * size / sms).max(1.0));
+    let (waves, sharing) = ((tiles / slots).ceil(), (running * size / sms).max(1.0));
     let sharing_ends = sharing.sqrt();
 
-    // A block is 128 bytes of K: wgmma takes equally long for it, whatever the type.
+    // A K block is 128 bytes. wgmma takes equally long for all element types.
     let element = types.a.bytes() as f64;
     let blocks =
         ((problem.k() * types.a.bytes()).unsigned_abs().div_ceil(128) as f64 / split).ceil();
-    // Bytes of a block of A and B: as they arrive, and as the L2 cache takes equally long for.
+    // Bytes of a K block of A and B: as they arrive, and weighted by the L2 alignment penalty.
     let rows = config.rows_read(problem);
     let arriving = f64::from(rows[0].0 + rows[1].0) * 128.0;
     let [a_rows, b_rows] =
-        rows.map(|(rows, aligned)| f64::from(rows) * 128.0 * (1.0 + ragged(aligned)));
+        rows.map(|(rows, aligned)| f64::from(rows) * 128.0 * (1.0 + alignment_penalty(aligned)));
     let operands = a_rows / cluster_n + b_rows / cluster_m;
     let by_threads = match config.align {
         16 => 0.0,
@@ -158,15 +160,16 @@ fn estimate_tiles(
     .max(FITTED_BLOCK);
     let (by_cluster, launch_of_cluster) = match (cluster_m * cluster_n) as u32 {
         1 => (1.0, 0.0),
-        2 => (FITTED_BY_PAIRS, FITTED_PAIRS),
-        _ => (FITTED_BY_MORE, FITTED_CLUSTERS),
+        2 => (FITTED_PAIR_LOADS, FITTED_PAIR_LAUNCH),
+        _ => (FITTED_CLUSTER_LOADS, FITTED_CLUSTER_LAUNCH),
     };
     let l2_rate = FITTED_L2_RATE * scale.clock * (1.0 + FITTED_L2_ALONE * (1.0 - share));
     let arriving_rate = FITTED_ARRIVING_RATE * scale.clock;
     let mut loaded =
         (operands / l2_rate).max(arriving / arriving_rate).max(by_threads) * by_cluster;
     if split > 1.0 {
-        // Clusters of split tiles are few and spread unevenly; the fullest GPC finishes last.
+        // The few clusters of a cluster split spread unevenly over the GPCs. The fullest finishes
+        // last.
         let in_small = f64::from(SMS_OF_SMALL_GPC / config.cluster_size());
         let fullest = ((running - in_small) / f64::from(FULL_GPCS)).ceil().max(1.0);
         let gpc_rate = FITTED_L2_RATE_OF_GPC * scale.clock;
@@ -174,13 +177,13 @@ fn estimate_tiles(
     }
     multiplied *= sharing;
     loaded *= sharing;
-    // A split tile has its cluster to itself: all its sums are sent before they are stored, and the
-    // next round begins after it.
+    // A cluster of a cluster split computes one tile: it exchanges all partial sums before it
+    // stores, and the next wave begins after its end.
     let ends = (FITTED_TILE_END + FITTED_SUM_END * config.sums_of_thread() * split) * sharing_ends;
     let (work, ends_of_all) = if split > 1.0 {
         let adding = FITTED_SPLIT + FITTED_SPLIT_ELEMENT * tile_m * tile_n * (split - 1.0) / split;
-        let work = rounds * (blocks * multiplied.max(loaded) + ends + adding);
-        (work, rounds * (ends + adding))
+        let work = waves * (blocks * multiplied.max(loaded) + ends + adding);
+        (work, waves * (ends + adding))
     } else {
         let next_ends = match config.schedule {
             Schedule::Cooperative => {
@@ -190,33 +193,32 @@ fn estimate_tiles(
             Schedule::PingPong => FITTED_PING_PONG_END * ends,
         };
         let next = (blocks * multiplied + next_ends).max(blocks * loaded);
-        let work = blocks * multiplied.max(loaded) + ends + (rounds - 1.0) * next;
-        (work, ends + (rounds - 1.0) * next_ends)
+        let work = blocks * multiplied.max(loaded) + ends + (waves - 1.0) * next;
+        (work, ends + (waves - 1.0) * next_ends)
     };
     let mut work = work
         + match is_fused {
-            true => epilogue_seconds(config.schedule, config.sums_of_thread(), rounds),
+            true => epilogue_seconds(config.schedule, config.sums_of_thread(), waves),
             false => 0.0,
         };
-    if config.swapped && rounds > 1.0 {
+    if config.swapped && waves > 1.0 {
         work *= match config.a_from_registers(types) {
             true if is_fused => FITTED_FUSED_PAIRS,
-            false if is_fused || types.out.bytes() != 2 => FITTED_SWAPPED_ROUNDS,
+            false if is_fused || types.out.bytes() != 2 => FITTED_SWAPPED,
             _ => 1.0,
         };
     }
     let memory_rate = FITTED_MEMORY_RATE * scale.memory;
-    // Clusters that run at the same time share what they read; later ones find what the cache
-    // keeps.
+    // Concurrent clusters share their reads. Later clusters hit what the L2 cache keeps.
     let again =
         |rows_and_columns: f64| tiles / running * rows_and_columns * problem.k() as f64 * element;
-    let keeps = FITTED_L2_KEEPS * scale.l2_bytes;
+    let keeps = FITTED_L2_KEPT_BYTES * scale.l2_bytes;
     let reread = if again(grid.extent[0] + grid.extent[1]) > keeps {
         let [rows, columns] = config.covered(grid, running);
         let apart = if ping_pong { FITTED_PING_PONG_REREAD } else { 1.0 };
         FITTED_REREAD * apart * (again(rows + columns) - keeps).max(0.0) / memory_rate
     } else {
-        0.0 // The cache keeps everything, even if each round reads both operands whole.
+        0.0 // The cache keeps everything, even if each wave reads both operands whole.
     };
     let [a_inside, b_inside] = config.inside(grid);
     let inside = a_rows * a_inside / cluster_n + b_rows * b_inside / cluster_m;
@@ -231,17 +233,17 @@ fn estimate_tiles(
             (FITTED_PACK_LAUNCH + 2.0 * bytes as f64 / rate, FITTED_PACKED)
         }
     };
-    // All overlap: the root of the sum of squares, so the longest weighs most.
+    // All terms overlap: the root of the sum of squares, in which the longest dominates.
     let together = [work, from_cache + reread, memory]
         .map(|seconds| seconds * seconds)
         .into_iter()
         .sum::<f64>();
     Estimate {
-        waves: rounds,
+        waves,
         bytes: bytes + 2.0 * packed_bytes as f64,
-        arithmetic_seconds: rounds * blocks * multiplied,
+        arithmetic_seconds: waves * blocks * multiplied,
         memory_seconds: memory,
-        cache_seconds: (rounds * blocks * loaded).max(from_cache + reread),
+        cache_seconds: (waves * blocks * loaded).max(from_cache + reread),
         launch_seconds: FITTED_LAUNCH + launch_of_cluster + packing + ends_of_all,
         total_seconds: (FITTED_LAUNCH + launch_of_cluster + together.sqrt() + packing) * packed,
     }

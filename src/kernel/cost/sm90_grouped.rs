@@ -1,14 +1,15 @@
 //! The cost of `sm90` kernels for grouped GEMMs.
 //!
-//! A coarser model: the host does not know where groups end. How the tiles fill the chip and how
-//! often B is read tell the few configurations apart. Fitted on an H100 (docs/design/ranking.md).
+//! A coarser model, since the host does not know where groups end. It distinguishes the few
+//! configurations by how tiles fill the chip and how often B is read. Fitted on an H100
+//! (docs/design/ranking.md).
 
 use super::query::{CostQuery, Estimate};
 use crate::kernel::sm90::{Schedule, Sm90};
 use crate::kernel::types::Types;
 
-/// FLOP a second and L2 bytes a second of one multiprocessor, L2 bytes a second of the chip, bytes
-/// a second of device memory.
+/// FLOP per second and L2 bytes per second of one multiprocessor, L2 bytes per second of the chip,
+/// bytes per second of device memory.
 const FITTED_TENSOR_RATE: f64 = 5.3e12;
 const FITTED_L2_RATE: f64 = 112e9;
 const FITTED_L2_RATE_OF_CHIP: f64 = 10.9e12;
@@ -17,9 +18,9 @@ const FITTED_MEMORY_RATE: f64 = 2.8e12;
 const FITTED_LAUNCH: f64 = 0.8e-6;
 const FITTED_TILE_END: f64 = 1.64e-6;
 const FITTED_PING_PONG_END: f64 = 0.485;
-/// The share of B that each strip of a group's rows after the first reads again from device memory:
-/// strips do not read B at quite the same time.
-const FITTED_AGAIN: f64 = 0.15;
+/// The share of B that each strip of a group after the first reads again from device memory, since
+/// strips do not read B at exactly the same time.
+const FITTED_REREAD: f64 = 0.15;
 
 pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
     let CostQuery { problem, target, scale, .. } = *query;
@@ -28,7 +29,7 @@ pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery
     let (size, sms) = (f64::from(config.cluster_size()), query.sms());
     let tiles = config.expected_tiles(problem);
     let slots = f64::from(config.clusters_at_once(ctas_per_sm, target.multiprocessors));
-    let (rounds, sharing) = ((tiles / slots).ceil(), (tiles.min(slots) * size / sms).max(1.0));
+    let (waves, sharing) = ((tiles / slots).ceil(), (tiles.min(slots) * size / sms).max(1.0));
 
     let element = types.a.bytes() as f64;
     let blocks = (problem.k() as f64 * element / 128.0).ceil();
@@ -38,23 +39,23 @@ pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery
     let loaded = operands / (FITTED_L2_RATE * scale.clock);
     let block = multiplied.max(loaded) * sharing;
     let ends = match config.schedule {
-        Schedule::Cooperative => rounds,
-        Schedule::PingPong => (rounds - 1.0) * FITTED_PING_PONG_END + 1.0,
+        Schedule::Cooperative => waves,
+        Schedule::PingPong => (waves - 1.0) * FITTED_PING_PONG_END + 1.0,
     };
     let ends = ends * FITTED_TILE_END * sharing.sqrt();
     let from_cache = tiles * size * blocks * operands / (FITTED_L2_RATE_OF_CHIP * scale.clock);
-    let work = (rounds * blocks * block + ends).max(from_cache);
+    let work = (waves * blocks * block + ends).max(from_cache);
 
     let [a, b, out] = [&problem.a, &problem.b, &problem.out].map(|view| view.numel() as f64);
-    let b = b * (1.0 + FITTED_AGAIN * (config.expected_strips(problem) - 1.0));
+    let b = b * (1.0 + FITTED_REREAD * (config.expected_strips(problem) - 1.0));
     let bytes = element * (a + b) + types.out.bytes() as f64 * out;
     let memory = bytes / (FITTED_MEMORY_RATE * scale.memory);
     Estimate {
-        waves: rounds,
+        waves,
         bytes,
-        arithmetic_seconds: rounds * blocks * multiplied * sharing,
+        arithmetic_seconds: waves * blocks * multiplied * sharing,
         memory_seconds: memory,
-        cache_seconds: (rounds * blocks * loaded * sharing).max(from_cache),
+        cache_seconds: (waves * blocks * loaded * sharing).max(from_cache),
         launch_seconds: FITTED_LAUNCH + ends,
         total_seconds: FITTED_LAUNCH + (work.powi(4) + memory.powi(4)).powf(0.25),
     }

@@ -1,36 +1,38 @@
-//! Rates and times that the models of `sm90` share, fitted on an H100.
+//! Rates and times, fitted on an H100, that the models of `sm90` share.
 
 use crate::kernel::sm90::Schedule;
 
-/// How much longer tensor cores take that one consumer warpgroup has to itself.
-pub const FITTED_ALONE: f64 = 1.03;
-/// Bytes a second of device memory, and seconds until the first bytes arrive.
+/// Time factor of tensor cores that serve a single consumer warpgroup.
+pub const FITTED_ONE_CONSUMER: f64 = 1.03;
+/// Bytes per second of device memory, and seconds until the first bytes arrive.
 pub const FITTED_MEMORY_RATE: f64 = 3.35e12;
 pub const FITTED_MEMORY_LATENCY: f64 = 0.2e-6;
 /// Seconds of a launch.
 pub const FITTED_LAUNCH: f64 = 0.05e-6;
-/// How much longer the L2 cache takes over rows that do not begin at sectors (32 bytes), and over
-/// rows that begin at sectors and not at lines (128 bytes).
-const FITTED_RAGGED: f64 = 0.775;
-const FITTED_RAGGED_LINES: f64 = 0.42;
-/// An epilogue for each sum of a thread; the share of that in ping-pong, and its factor where more
-/// sums than this leave no registers to load operands ahead.
+/// Relative time that the L2 cache takes longer for rows that begin inside a 32-byte sector, and
+/// for rows that begin at a sector inside a 128-byte line.
+const FITTED_UNALIGNED_TO_SECTORS: f64 = 0.775;
+const FITTED_UNALIGNED_TO_LINES: f64 = 0.42;
+/// Seconds of an epilogue for each accumulator of a thread.
 const FITTED_EPILOGUE: f64 = 70e-9;
+/// The share of that time that remains in ping-pong.
 const FITTED_PING_PONG_EPILOGUE: f64 = 0.23;
+/// Time factor in ping-pong if a thread has more accumulators than `FITTED_CROWDED_SUMS`, which
+/// leave no registers to load operands ahead.
 const FITTED_CROWDED: f64 = 2.5;
 const FITTED_CROWDED_SUMS: f64 = 152.0;
 
-/// How much longer the L2 cache takes over rows of this alignment.
-pub fn ragged(aligned: u32) -> f64 {
+/// Relative time that the L2 cache takes longer for rows of this alignment in bytes: 0 if aligned.
+pub fn alignment_penalty(aligned: u32) -> f64 {
     match aligned {
         128.. => 0.0,
-        32.. => FITTED_RAGGED_LINES,
-        _ => FITTED_RAGGED,
+        32.. => FITTED_UNALIGNED_TO_LINES,
+        _ => FITTED_UNALIGNED_TO_SECTORS,
     }
 }
 
-/// Seconds that an epilogue adds to rounds of tiles. `sums`: of a thread.
-pub fn epilogue_seconds(schedule: Schedule, sums: f64, rounds: f64) -> f64 {
+/// Seconds that an epilogue adds to waves of tiles. `sums`: accumulators of a thread.
+pub fn epilogue_seconds(schedule: Schedule, sums: f64, waves: f64) -> f64 {
     let share = match schedule {
         Schedule::Cooperative => 1.0,
         Schedule::PingPong if sums > FITTED_CROWDED_SUMS => {
@@ -38,5 +40,5 @@ pub fn epilogue_seconds(schedule: Schedule, sums: f64, rounds: f64) -> f64 {
         }
         Schedule::PingPong => FITTED_PING_PONG_EPILOGUE,
     };
-    FITTED_EPILOGUE * sums * rounds * share
+    FITTED_EPILOGUE * sums * waves * share
 }

@@ -1,4 +1,4 @@
-//! The model that simt and sm80 share: whole waves of tiles, one CTA to a multiprocessor.
+//! The model that simt and sm80 share: whole waves of tiles, one CTA per multiprocessor.
 
 use super::query::{CostQuery, Estimate};
 use crate::kernel::operation::Operation;
@@ -6,28 +6,28 @@ use crate::kernel::tiles::expected_tiles;
 use crate::kernel::types::Types;
 use crate::operand::View;
 
-/// What a tile of a family costs.
+/// The cost parameters of a tile.
 pub struct Tile {
     /// M, N and K.
     pub extents: [u32; 3],
     pub operation: Operation,
-    /// FLOP a second of a multiprocessor.
+    /// FLOP per second of one multiprocessor.
     pub rate: f64,
-    /// How much longer loads take than loads of 16 bytes.
+    /// Time factor of the tile's loads over loads of 16 bytes.
     pub load_penalty: f64,
 }
 
-/// Fitted on an H100: L2 bytes a second that one multiprocessor draws.
+/// Fitted on an H100: bytes per second that one multiprocessor loads from L2.
 const FITTED_L2_RATE: f64 = 60e9;
-/// Fitted: how much longer loads take of rows that are not a multiple of 128 bytes apart.
-const FITTED_RAGGED: f64 = 1.6;
-/// Fitted: seconds to fill the pipeline and to store the tile, and of a launch.
+/// Fitted: time factor of loads of rows that are not a multiple of 128 bytes apart.
+const FITTED_UNALIGNED_ROWS: f64 = 1.6;
+/// Fitted: seconds to fill the pipeline and to store a tile, and seconds of a launch.
 const FITTED_TILE_OVERHEAD: f64 = 1.5e-6;
 const FITTED_LAUNCH: f64 = 1.5e-6;
-/// Fitted on an H100: bytes a second of device memory, below what sm90 reaches.
+/// Fitted on an H100: bytes per second of device memory, fewer than sm90 kernels reach.
 const FITTED_MEMORY_RATE: f64 = 1.8e12;
 
-/// Each wave takes the longer of its arithmetic and its loads through L2.
+/// Estimates that each wave takes the longer of its arithmetic and its loads from L2.
 pub fn estimate(tile: &Tile, types: Types, query: &CostQuery) -> Estimate {
     let (gemm, sms, element) = (query.problem, query.sms(), types.a.bytes() as f64);
     let [tile_m, tile_n, tile_k] = tile.extents;
@@ -41,16 +41,17 @@ pub fn estimate(tile: &Tile, types: Types, query: &CostQuery) -> Estimate {
     let starts_lines = |view: &View| {
         view.stride.iter().all(|step| *step <= 1 || step * view.dtype.bytes() % 128 == 0)
     };
-    let ragged = if starts_lines(&gemm.a) && starts_lines(&gemm.b) { 1.0 } else { FITTED_RAGGED };
+    let unaligned =
+        if starts_lines(&gemm.a) && starts_lines(&gemm.b) { 1.0 } else { FITTED_UNALIGNED_ROWS };
     let l2_rate = FITTED_L2_RATE * query.scale.clock;
-    let loads = (m + n) * depth * element / l2_rate * tile.load_penalty * ragged;
+    let loads = (m + n) * depth * element / l2_rate * tile.load_penalty * unaligned;
     let waves = (tiles / sms).ceil();
-    let bytes = element * (gemm.a.numel() + gemm.b.numel()) as f64;
-    let memory = bytes / (FITTED_MEMORY_RATE * query.scale.memory);
+    let inputs = element * (gemm.a.numel() + gemm.b.numel()) as f64;
+    let memory = inputs / (FITTED_MEMORY_RATE * query.scale.memory);
     let work = waves * (arithmetic.max(loads) + FITTED_TILE_OVERHEAD);
     Estimate {
         waves,
-        bytes,
+        bytes: query.bytes(types),
         arithmetic_seconds: waves * arithmetic,
         memory_seconds: memory,
         cache_seconds: waves * loads,

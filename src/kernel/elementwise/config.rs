@@ -2,8 +2,7 @@
 
 use crate::kernel::types::Types;
 
-/// The family's one configuration. It serves any operands, and is fast where the elements of all
-/// three are contiguous.
+/// The family's only configuration. Serves any operands; fast if all three are contiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Elementwise;
 

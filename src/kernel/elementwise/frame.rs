@@ -3,9 +3,9 @@
 use crate::operand::View;
 use crate::problem::ElementwiseProblem;
 
-/// The operands with dimensions in the order of the output's memory, and neighbouring dimensions
-/// joined where all three operands allow it. A contiguous sum becomes a single row. An epilogue
-/// needs the operands as they are, and then `joined` is false.
+/// The operands with dimensions sorted by the output's strides and adjacent dimensions merged if
+/// all three operands allow it. Contiguous operands become a single row. If `joined` is false, as
+/// an epilogue requires, the operands are unchanged.
 pub fn frame(problem: &ElementwiseProblem, joined: bool) -> [View; 3] {
     let operands = [problem.a, problem.b, problem.out];
     if !joined {

@@ -16,7 +16,7 @@ pub struct ElementwiseParams {
     pub a: u64,
     pub b: u64,
     pub out: u64,
-    /// Batch, m, n; in elements.
+    /// Strides along batch, m, n, in elements.
     pub a_stride: [i64; 3],
     pub b_stride: [i64; 3],
     pub out_stride: [i64; 3],
@@ -34,13 +34,14 @@ pub struct ElementwiseParams {
 
 assert_fields!(ElementwiseParams, 152, a_stride: 24, a_bytes: 96, step_row: 136);
 
-/// How a chunk is moved: `ElementwiseParams::vectors`.
+/// How the program loads and stores a chunk: `ElementwiseParams::vectors`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Vectors {
     /// Element by element.
     None = 0,
+    /// Aligned loads and stores of whole chunks.
     Aligned = 1,
-    /// By aligned loads, shifted into place.
+    /// Aligned loads, shifted into place.
     Loose = 2,
 }
 
@@ -65,7 +66,7 @@ fn reach(view: &View) -> i64 {
     (last + 1) * view.dtype.bytes()
 }
 
-/// Refuses sums whose rows do not fit 32 bits; with an epilogue, nor do its columns.
+/// Checks that the number of rows fits 32 bits; with an epilogue, also the number of columns.
 pub fn check_extents(problem: &ElementwiseProblem, joined: bool) -> Result<(), Unsupported> {
     let [batch, m, n] = frame(problem, joined)[2].shape;
     check_index("the number of rows", batch.saturating_mul(m))?;

@@ -1,4 +1,4 @@
-//! The `elementwise` family: out = A + B at the speed of memory.
+//! The `elementwise` family: out = A + B, bound by memory bandwidth.
 
 mod config;
 mod family;

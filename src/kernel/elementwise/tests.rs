@@ -2,11 +2,11 @@ use super::config::Elementwise;
 use super::frame::frame;
 use super::launch::{Vectors, params};
 use crate::kernel::types::Types;
-use crate::operand::{DType, Device, View};
+use crate::operand::{DType, DeviceId, View};
 use crate::problem::ElementwiseProblem;
 
 fn view(shape: [i64; 3], stride: [i64; 3]) -> View {
-    let (dtype, device) = (DType::F32, Device::Cuda(0));
+    let (dtype, device) = (DType::F32, DeviceId::Cuda(0));
     View { data: 1 << 20, dtype, device, rank: 3, shape, stride, read_only: false, fake: true }
 }
 
@@ -49,8 +49,8 @@ fn chunks_are_moved_at_once_where_operands_lie_side_by_side() {
         ..view([1, 10, 100], [0, pitch, step])
     };
     let (whole, odd) = (1 << 20, (1 << 20) + 2);
-    // One operand's address, the rows' distance, the elements' distance; then how chunks are moved,
-    // and rows and chunks of a row.
+    // One operand's address, its row stride and element stride; the expected `vectors`, rows, and
+    // chunks of a row.
     let cases = [
         (whole, 100, 1, Vectors::Aligned, (1, 125)),
         (whole, 104, 1, Vectors::Aligned, (10, 13)),
@@ -69,7 +69,7 @@ fn chunks_are_moved_at_once_where_operands_lie_side_by_side() {
             assert_eq!((i64::from(joined.rows), joined.chunks), expected, "{address:#x} {pitch}");
             assert_eq!(joined.a_bytes, 2 * (9 * pitch + 99 * step + 1));
             assert_eq!(ctas, 1);
-            // An epilogue sees the rows as they are.
+            // With an epilogue, rows are not merged.
             let (_, rows) = params(Elementwise, types, &problem, false);
             assert_eq!((rows.rows, rows.n, rows.chunks), (10, 100, 13));
             assert!(rows.vectors != Vectors::Loose as i32);

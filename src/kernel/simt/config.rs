@@ -8,7 +8,7 @@ use crate::operand::DType;
 pub struct Simt {
     /// M, N and K of the tile that one CTA computes.
     pub tile: [u32; 3],
-    /// Whether it computes a grouped GEMM.
+    /// Whether the kernel computes a grouped GEMM.
     pub grouped: bool,
 }
 
@@ -18,15 +18,15 @@ impl Simt {
 
     /// The configurations for these types, largest tile first.
     pub fn configs(types: Types) -> impl Iterator<Item = Simt> {
-        // A sum in float64 takes two registers. The depth is the number of products in a chain, and
-        // chains are added up apart: with 16, float32 is as exact as cuBLAS
+        // A float64 sum takes two registers. The K of a tile is the length of a chain of products,
+        // and each chain is summed separately. With 16, float32 is as accurate as cuBLAS
         // (docs/design/accuracy.md).
         let tiles = match types.accumulator {
             DType::F64 => [[128, 64, 8], [64, 64, 8], [32, 32, 16]],
             DType::F32 => [[128, 128, 16], [64, 64, 16], [32, 32, 16]],
             _ => [[128, 128, 8], [64, 64, 16], [32, 32, 16]],
         };
-        // Widening 16-bit elements takes registers that the largest tile does not leave.
+        // The largest tile leaves no registers to widen 16-bit elements.
         let is_narrow = |dtype: DType| matches!(dtype, DType::F16 | DType::Bf16);
         let too_large = usize::from(is_narrow(types.a) || is_narrow(types.b));
         let plain = tiles.into_iter().skip(too_large).map(|tile| Simt { tile, grouped: false });

@@ -33,7 +33,8 @@ pub enum Method {
     Fma,
 }
 
-/// A configuration. All but `a` and `b` is in the program's frame, whose M is the narrow side.
+/// A configuration. `a` and `b` refer to the user's frame, all else to the program's, whose M is
+/// the narrow side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Skinny {
     pub narrow: Narrow,
@@ -44,7 +45,7 @@ pub struct Skinny {
     pub tokens: u32,
     /// Columns and K of a CTA's tile; K in elements.
     pub tile: [u32; 2],
-    /// Warps along N; the rest of the eight divide K.
+    /// Warps along N. Groups of `8 / warps_n` warps divide K.
     pub warps_n: u32,
     pub stages: u32,
     /// Cluster split: CTAs of a cluster that share one tile, each with a slice of K.
@@ -83,8 +84,8 @@ impl Skinny {
     }
 
     /// Dynamic shared memory in bytes: the stages, each a tile of A and one of B, or in the same
-    /// place the sums of the warps that share columns, each row padded by four words; then the
-    /// partial sums that the other CTAs of a cluster send.
+    /// memory the sums of the warps that share columns, each row padded by four words; then the
+    /// partial sums received from the other CTAs of a cluster.
     pub fn shared_bytes(&self, types: Types) -> u32 {
         let (size, [n, k]) = (types.a.bytes() as u32, self.tile);
         // Rows of the narrow tile have at least 64 bytes (128 of float32), and every thread copies
@@ -101,7 +102,7 @@ impl Skinny {
         pipeline.max(sums) + received
     }
 
-    /// CTAs that an SM holds: by shared memory, and by registers as NVRTC allocates them.
+    /// CTAs that an SM holds, limited by shared memory and by the registers that NVRTC allocates.
     pub fn ctas_per_sm(&self, types: Types) -> u32 {
         let by_registers = match (self.align >= 4, self.tokens, self.tile[0]) {
             (true, ..) => 3,
@@ -145,7 +146,7 @@ impl Skinny {
     /// Neighbouring columns that the program passes to its epilogue at a time.
     pub const COLUMNS_OF_CALL: u64 = 4;
 
-    /// The problem as the program sees it, whose M is the narrow side.
+    /// The problem in the program's frame, whose M is the narrow side.
     pub fn framed(&self, problem: &GemmProblem) -> GemmProblem {
         match self.narrow {
             Narrow::M => *problem,

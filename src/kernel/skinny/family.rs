@@ -83,9 +83,9 @@ impl Family for Skinny {
             let framed = self.framed(problem);
             let ctas = self.ctas(framed.n(), framed.batch());
             let ctas_per_sm = Skinny::ctas_per_sm(self, types);
-            // An overlapping grid starts on the SMs that have room. If only some have, its CTAs
-            // there delay the rest. The overlap pays where this grid fills the chip, or an SM holds
-            // one CTA.
+            // The CTAs of an overlapping grid start on SMs with free resources. If only some SMs
+            // have any, the grid is unbalanced and ends later. Overlap pays if this grid fills the
+            // chip, or if an SM holds one CTA.
             let fills = 10 * ctas >= 9 * u64::from(target.multiprocessors * ctas_per_sm);
             let params = Params::Gemm(GemmParams::new(&framed, None));
             Launch {

@@ -1,5 +1,5 @@
-//! The `skinny` family: products with few rows or few columns, which are bound by how fast the
-//! other operand is read.
+//! The `skinny` family: products with few rows or few columns, bound by the memory bandwidth of the
+//! other operand.
 
 mod config;
 mod family;

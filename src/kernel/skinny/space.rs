@@ -8,10 +8,10 @@ use crate::operand::DType;
 /// Alignment, tokens, columns and K of the tile, warps along N, stages, split.
 type Shape = (u32, u32, [u32; 2], u32, u32, u32);
 
-// The configurations, fastest in the mean first (docs/design/skinny.md), by the orders of the
-// narrow and the wide operand: `K` is contiguous along K, `M` and `N` along the other dimension.
+// The configurations for each order of the narrow and the wide operand, sorted by mean speed
+// (docs/design/skinny.md). `K` in a name: contiguous along K; `M`, `N`: along the other dimension.
 
-/// 16-bit elements, both operands K-major: the weight of torch's `Linear`.
+/// 16-bit elements, both operands K-major, as in torch's `Linear`.
 const HALVES_K: &[Shape] = &[
     (16, 8, [16, 256], 1, 5, 1),
     (16, 8, [16, 512], 1, 4, 1),
@@ -29,7 +29,7 @@ const HALVES_K: &[Shape] = &[
     (2, 64, [64, 128], 2, 2, 2),
 ];
 
-/// 16-bit elements, the wide operand along N.
+/// 16-bit elements, the wide operand contiguous along N.
 const HALVES_N: &[Shape] = &[
     (16, 16, [64, 128], 4, 5, 2),
     (16, 16, [64, 128], 4, 5, 1),
@@ -41,8 +41,8 @@ const HALVES_N: &[Shape] = &[
     (2, 64, [64, 128], 2, 2, 2),
 ];
 
-/// 16-bit elements, the narrow operand along M: its tile has at least 32 rows, which leaves less
-/// shared memory for the wide operand.
+/// 16-bit elements, the narrow operand contiguous along M. Its tile has at least 32 rows, which
+/// leaves less shared memory for the wide operand.
 const HALVES_M_K: &[Shape] = &[
     (16, 16, [16, 256], 1, 4, 1),
     (16, 16, [32, 256], 2, 4, 2),
@@ -61,7 +61,7 @@ const HALVES_M_N: &[Shape] = &[
     (2, 64, [64, 128], 2, 2, 2),
 ];
 
-/// float32 by multiply-adds, the wide operand along K, then along N.
+/// float32 with FMA, the wide operand contiguous along K.
 const WORDS_K: &[Shape] = &[
     (16, 4, [32, 128], 1, 5, 1),
     (16, 8, [32, 128], 1, 5, 1),
@@ -71,6 +71,7 @@ const WORDS_K: &[Shape] = &[
     (4, 16, [32, 128], 1, 4, 1),
 ];
 
+/// float32 with FMA, the wide operand contiguous along N.
 const WORDS_N: &[Shape] = &[
     (16, 4, [64, 64], 2, 5, 1),
     (16, 8, [64, 64], 2, 5, 2),
@@ -81,8 +82,8 @@ const WORDS_N: &[Shape] = &[
 ];
 
 impl Skinny {
-    /// The configurations for these types. None for 16-bit products that stay in float32: they show
-    /// how exact the sums are, and other families sum more exactly.
+    /// The configurations for these types. None for 16-bit operands with float32 output, which
+    /// shows rounding errors: other families accumulate more accurately.
     pub fn configs(types: Types) -> Vec<Skinny> {
         let halves = matches!(types.a, DType::F16 | DType::Bf16) && types.out != DType::F32;
         let words = types.a == DType::F32;

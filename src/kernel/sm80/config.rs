@@ -6,7 +6,7 @@ use crate::kernel::reduction::Partials;
 use crate::kernel::types::Types;
 use crate::problem::GemmProblem;
 
-/// A configuration in the user's frame: `tile` and `warps` count along the user's M and N.
+/// A configuration in the user's frame: `tile` and `warps` refer to the user's M and N.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sm80 {
     pub layout: Layout,
@@ -17,7 +17,7 @@ pub struct Sm80 {
     pub stages: u32,
     /// Bytes that one load of A or B moves; addresses and leading dimensions are multiples of it.
     pub align: u32,
-    /// Whether it computes a grouped GEMM.
+    /// Whether the kernel computes a grouped GEMM.
     pub grouped: bool,
 }
 
@@ -27,8 +27,7 @@ impl Sm80 {
     }
 
     /// Dynamic shared memory in bytes: the stages, each a tile of A and one of B. The epilogue
-    /// passes 16 rows of every warp's sums at a time through the same memory, each row padded by 8
-    /// words.
+    /// reuses the memory for 16 rows of every warp's sums, each row padded by 8 words.
     pub fn shared_bytes(&self, types: Types) -> u32 {
         let Sm80 { tile: [m, n, k], warps: [warps_m, warps_n], stages, .. } = self.program();
         let pipeline = stages * (m + n) * k * types.a.bytes() as u32;
@@ -60,14 +59,14 @@ impl Sm80 {
         [Demand::aligned(a, self.align), Demand::aligned(b, self.align), Demand::aligned(out, 1)]
     }
 
-    /// Lanes of a warp that store one row of sums, each 16 bytes of the output (`LANES` of the
+    /// Lanes of a warp that store one row of sums, 16 bytes of the output each (`LANES` of the
     /// program).
     fn lanes_of_row(&self, types: Types) -> u32 {
         self.tile[1] / self.warps[1] * types.out.bytes() as u32 / 16
     }
 
-    /// The partial results of a reduction that this program stores: one for each column of the rows
-    /// that a warp stores at once, and one for each row of a warp's columns.
+    /// The partial results of a reduction that this program stores: for each column, one per group
+    /// of rows that a warp stores at once; for each row, one per warp.
     pub fn partials(&self, types: Types, problem: &GemmProblem) -> Partials {
         let [tile_m, tile_n, _] = self.tile.map(u64::from);
         let covered = [

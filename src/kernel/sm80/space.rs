@@ -8,7 +8,7 @@ use crate::operand::DType;
 /// Tile (K in elements of two bytes), warps and stages.
 type Shape = ([u32; 3], [u32; 2], u32);
 
-/// For loads of 16 bytes, fastest first on large problems (docs/design/sm80-simt.md).
+/// For loads of 16 bytes, sorted by speed on large problems (docs/design/sm80-simt.md).
 const ALIGN_16: [Shape; 8] = [
     ([128, 128, 64], [2, 2], 3),
     ([128, 256, 32], [2, 4], 4),
@@ -20,9 +20,9 @@ const ALIGN_16: [Shape; 8] = [
     ([32, 32, 64], [2, 2], 3),
 ];
 
-/// For loads of 16 bytes where sums of 16-bit types stay in float32: each step of K is summed
-/// apart, for which more than 64 sums a thread leave no registers.
-const ALIGN_16_APART: [Shape; 5] = [
+/// For loads of 16 bytes, 16-bit operands and float32 output. Each step of K is summed separately,
+/// which fits the registers with at most 64 sums per thread.
+const ALIGN_16_FLOAT32_OUT: [Shape; 5] = [
     ([128, 128, 64], [2, 4], 3),
     ([64, 128, 64], [2, 2], 3),
     ([128, 64, 64], [2, 2], 3),
@@ -30,14 +30,13 @@ const ALIGN_16_APART: [Shape; 5] = [
     ([32, 32, 64], [2, 2], 3),
 ];
 
-/// For loads of 4 bytes, the fewest that `cp.async` moves.
+/// For loads of 4 bytes, the minimum of `cp.async`.
 const ALIGN_4: [Shape; 2] = [([128, 64, 32], [2, 2], 3), ([64, 64, 32], [2, 2], 4)];
 
-/// For loads of 4 bytes that are one element: their fragments take more registers.
+/// For loads of one 4-byte element, whose fragments take more registers.
 const ALIGN_4_WORDS: [Shape; 2] = [([128, 64, 32], [2, 2], 4), ([64, 64, 32], [2, 2], 4)];
 
-/// For loads of elements smaller than 4 bytes, through registers: one tile is filled while the
-/// other is read.
+/// For loads of elements smaller than 4 bytes, through registers and two stages.
 const ALIGN_ELEMENT: [Shape; 2] = [([128, 64, 32], [2, 2], 2), ([64, 64, 32], [2, 2], 2)];
 
 /// For a grouped GEMM of 16-bit elements: loads of 16 bytes, of 4, and of one element.
@@ -56,17 +55,20 @@ impl Sm80 {
             return Vec::new();
         }
         let element = types.a.bytes() as u32;
-        let apart = element == 2 && types.accumulator == DType::F32 && types.out == DType::F32;
+        let stores_float32_sums =
+            element == 2 && types.accumulator == DType::F32 && types.out == DType::F32;
         let shapes: [(u32, &[Shape]); 3] = match element {
             4 => [(16, &ALIGN_16), (4, &ALIGN_4_WORDS), (4, &[])],
-            _ if apart => [(16, &ALIGN_16_APART), (4, &ALIGN_4), (element, &ALIGN_ELEMENT)],
+            _ if stores_float32_sums => {
+                [(16, &ALIGN_16_FLOAT32_OUT), (4, &ALIGN_4), (element, &ALIGN_ELEMENT)]
+            }
             _ => [(16, &ALIGN_16), (4, &ALIGN_4), (element, &ALIGN_ELEMENT)],
         };
         let mut configs = Vec::new();
         for layout in Layout::all() {
             for (align, shapes) in shapes {
                 for ([m, n, k], warps, stages) in shapes.iter().copied() {
-                    // Rows of a tile are at least 64 bytes, in either order.
+                    // Rows of a tile have at least 64 bytes in either order.
                     if m.min(n) * element < 64 {
                         continue;
                     }
@@ -78,8 +80,8 @@ impl Sm80 {
         if element == 2 {
             for layout in Layout::all().filter(|layout| layout.out == Major::Row) {
                 for (align, shapes) in GROUPED {
-                    // A group begins at any row: if rows are A's contiguous dimension, the group
-                    // may have any alignment.
+                    // A group begins at any row. If A is contiguous along rows, groups have element
+                    // alignment only.
                     if layout.a == Major::Column && align > element {
                         continue;
                     }

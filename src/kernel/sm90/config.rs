@@ -10,8 +10,7 @@ use crate::problem::GemmProblem;
 pub enum Schedule {
     /// The consumers share a tile.
     Cooperative,
-    /// Each consumer has a tile of its own: while one stores its sums, the other uses the tensor
-    /// cores.
+    /// Each consumer has its own tile: while one stores its sums, the other uses the tensor cores.
     PingPong,
 }
 
@@ -28,38 +27,38 @@ impl Schedule {
 /// 8 or more along N.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sm90 {
-    /// The order of a packed operand has no meaning.
+    /// The operands' orders in memory. The order of a packed operand is ignored.
     pub layout: Layout,
     pub tile: [u32; 2],
     pub stages: u32,
     /// Consumer warpgroups. One more warpgroup is the producer.
     pub consumers: u32,
     pub schedule: Schedule,
-    /// Neighbouring tiles along M and N whose CTAs share their loads (multicast).
+    /// Tiles of a cluster along M and N, whose CTAs multicast their loads.
     pub cluster: [u32; 2],
     /// Cluster split: CTAs of a cluster that share a tile, each with a slice of K. Grid split:
     /// reducer CTAs of a tile.
     pub split: u32,
-    /// Grid split: the slices of K are spread over the grid (`k_splits`), and their sums meet in
-    /// workspace.
+    /// Whether the split is a grid split: the slices of K (`k_splits`) are spread over the grid,
+    /// and their partial sums meet in workspace.
     pub over_grid: bool,
-    /// The program computes the transposed product and writes it transposed: few rows are then on
-    /// its N, or an operand that `wgmma` takes from registers is its A.
+    /// Whether the program computes the transposed product and stores it transposed. This puts few
+    /// rows on the program's N, and an operand that `wgmma` takes from registers on its A.
     pub swapped: bool,
     /// Whether A and B are packed first.
     pub packed: [bool; 2],
-    /// Alignment of the address, strides and rows of the program's A in bytes: 16 for TMA. With 8
-    /// or 4, threads load A (16-bit elements, K-major).
+    /// Alignment in bytes of the address, strides and rows of the program's A: 16 for TMA. With 8
+    /// or 4, threads load A, which is then K-major with 16-bit elements.
     pub align: u32,
-    /// Whether it computes a grouped GEMM.
+    /// Whether the kernel computes a grouped GEMM.
     pub grouped: bool,
 }
 
-/// Bytes of a row of the swizzle, which is a K block.
+/// Bytes of a swizzled row: the K extent of a K block.
 pub const ROW_BYTES: u32 = 128;
 
-/// One of the program's operands: the view, and which of its dimensions are rows (of A; columns of
-/// B) and K.
+/// An operand of the program: its view, and the indices of its row dimension (column dimension for
+/// B) and of K.
 pub struct Side<'a> {
     pub view: &'a View,
     pub rows: usize,
@@ -68,7 +67,8 @@ pub struct Side<'a> {
 }
 
 impl Sm90 {
-    /// The plain kind of a layout, without a shape.
+    /// The kind of kernel for a layout without split, swap, packing or groups. Tile, stages and
+    /// consumers are unset.
     pub(super) fn of(layout: Layout) -> Sm90 {
         Sm90 {
             layout,
@@ -104,8 +104,8 @@ impl Sm90 {
         if self.crossed() { [b, a] } else { [a, b] }
     }
 
-    /// Whether the program loads A into registers: `wgmma` reads only 16-bit elements from shared
-    /// memory in both orders.
+    /// Whether the program loads A into registers. From shared memory, `wgmma` reads an operand
+    /// that is not K-major only if its elements have 16 bits.
     pub fn a_from_registers(&self, types: Types) -> bool {
         types.a.bytes() != 2 && !self.k_major()[0]
     }
@@ -148,9 +148,9 @@ impl Sm90 {
     }
 }
 
-/// Whether 16-bit products stay in float32, so that the output shows how exact the sums are.
-/// `wgmma` truncates what does not fit its sums. cuBLAS's kernels do so where rows begin and end
-/// aligned; elsewhere cuBLAS sums more exactly, and so do other families (docs/design/accuracy.md).
-pub fn shows_sums(types: Types) -> bool {
+/// Whether sums of 16-bit products are stored as float32, so that the output shows their rounding
+/// errors. `wgmma` truncates at each accumulation. cuBLAS uses `wgmma` if rows begin and end
+/// aligned, and more exact kernels otherwise (docs/design/accuracy.md).
+pub fn stores_float32_sums(types: Types) -> bool {
     types.a.bytes() == 2 && types.out == DType::F32
 }

@@ -69,7 +69,7 @@ impl Family for Sm90 {
     }
 
     fn takes_epilogues(&self, types: Types) -> bool {
-        self.has_room_for_epilogues(types)
+        self.leaves_registers_for_epilogues(types)
     }
 
     fn demands(&self, types: Types) -> [Demand; 3] {

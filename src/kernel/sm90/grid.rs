@@ -6,18 +6,18 @@ use crate::kernel::tiles;
 use crate::kernel::types::Types;
 use crate::problem::GemmProblem;
 
-/// Rows and columns of the output and of clusters, in the program's frame.
+/// The clusters that cover an output. Pairs are rows and columns in the program's frame.
 pub struct TileGrid {
-    /// Of the output; at least 1.
+    /// Extents of the output; at least 1.
     pub extent: [f64; 2],
-    /// Of a cluster's tiles.
+    /// Extents of a cluster's tiles together.
     pub cluster: [f64; 2],
-    /// Clusters that cover the output.
+    /// Number of clusters that cover the output.
     pub clusters: [f64; 2],
 }
 
 impl Sm90 {
-    /// The tile grid; for a problem without rows or columns, as if it had one.
+    /// The tile grid of a problem. An empty extent counts as 1.
     pub fn grid(&self, problem: &GemmProblem) -> TileGrid {
         let sides = self.sides(problem);
         let extent = [0, 1].map(|at| (sides[at].view.shape[sides[at].rows] as f64).max(1.0));
@@ -25,8 +25,8 @@ impl Sm90 {
         TileGrid { extent, cluster, clusters: [0, 1].map(|at| (extent[at] / cluster[at]).ceil()) }
     }
 
-    /// The share of CTAs whose tiles begin inside the output: a cluster may overhang by whole
-    /// tiles.
+    /// The share of CTAs whose tiles begin inside the output. The other tiles of a cluster that
+    /// overhangs the output lie outside.
     pub fn occupied(&self, grid: &TileGrid) -> f64 {
         let share = |at: usize| {
             let tiles = (grid.extent[at] / f64::from(self.tile[at])).ceil();
@@ -41,13 +41,13 @@ impl Sm90 {
         if self.crossed() { [n, m] } else { [m, n] }
     }
 
-    /// Clusters that cover the output; for a grouped problem, the most that may be needed.
+    /// Clusters that cover the output; for a grouped problem, an upper bound.
     pub fn tiles(&self, problem: &GemmProblem) -> u64 {
         let [m, n] = self.cluster_tile();
         tiles::tiles(problem, self.grouped, m, n)
     }
 
-    /// As [`Sm90::tiles`], but for a grouped problem the expected number.
+    /// As [`Sm90::tiles`], but for a grouped problem the expected number of clusters.
     pub fn expected_tiles(&self, problem: &GemmProblem) -> f64 {
         let [m, n] = self.cluster_tile();
         tiles::expected_tiles(problem, self.grouped, m, n)
@@ -58,8 +58,8 @@ impl Sm90 {
         tiles::expected_strips(problem, self.cluster_tile()[0])
     }
 
-    /// Rows and columns of all tiles inside the output, over those of equally many first tiles: a
-    /// cluster may overhang.
+    /// The mean rows and columns of a tile inside the output, over those of the first tile. Less
+    /// than 1 if clusters overhang the output.
     pub fn inside(&self, grid: &TileGrid) -> [f64; 2] {
         [0, 1].map(|at| {
             let first = f64::from(self.tile[at]).min(grid.extent[at]);
@@ -68,9 +68,9 @@ impl Sm90 {
         })
     }
 
-    /// The partial results of a reduction that the program stores: one for each column of the rows
-    /// that a warp's lanes hold at once, and one for each row of a round's columns. `problem`: in
-    /// the frame of the output.
+    /// The partial results of a reduction that the program stores: for each column, one per group
+    /// of rows that a warp's lanes hold at once; for each row, one per round of columns. `problem`
+    /// has a row-major output.
     pub(super) fn partials(&self, types: Types, problem: &GemmProblem) -> Partials {
         let covered = |at: usize, extent: i64| {
             (extent as u64).next_multiple_of(u64::from(self.tile[at] * self.cluster[at]))

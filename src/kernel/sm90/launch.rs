@@ -15,7 +15,7 @@ use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
 
 impl Sm90 {
-    /// The launch that packs operands into a workspace at this address.
+    /// The launch that packs operands into the workspace at this address, if any is packed.
     fn pack(&self, problem: &GemmProblem, workspace: u64) -> Option<Pack> {
         let sides = self.sides(problem);
         if !sides.iter().any(|side| side.packed) {
@@ -32,14 +32,17 @@ impl Sm90 {
         Some(Pack::new(operands))
     }
 
-    /// Bytes of the packed operands, refused where counts of pack.cuh do not fit 32 bits.
+    /// Bytes of the packed operands.
+    ///
+    /// # Errors
+    /// If a 32-bit count of `kernels/pack.cuh` overflows.
     pub fn packed_bytes(&self, problem: &GemmProblem) -> Result<u64, Unsupported> {
         let Some(pack) = self.pack(problem, 0) else { return Ok(0) };
         check_count("M * N * L or K, as tiles and bytes,", pack.largest_count())?;
         Ok(pack.bytes())
     }
 
-    /// Workspace of a launch: the packed operands, or the partial sums of a grid split.
+    /// Bytes of workspace: for the packed operands, or for the partial sums of a grid split.
     pub fn workspace_bytes(&self, problem: &GemmProblem) -> u64 {
         match self.over_grid {
             true => self.split_workspace_bytes(problem),
@@ -47,7 +50,8 @@ impl Sm90 {
         }
     }
 
-    /// `placement`: the order of tiles for a grid that runs alone on the chip.
+    /// The launch of the kernel. `placement`: the tile order of a grid that starts on an empty
+    /// chip.
     pub fn launch(
         &self,
         types: Types,
@@ -68,32 +72,32 @@ impl Sm90 {
             let k_major = side.packed || self.k_major()[at];
             let (inner, outer) = if k_major { (side.k, side.rows) } else { (side.rows, side.k) };
             let batches = if view.stride[0] == 0 { 1 } else { view.shape[0] };
-            // Promotion to 256 bytes fetches the line of the next K block along with a K-major row.
-            // A row that begins inside a line would fetch four lines for two. The rows' distance
-            // decides, and not the address, which may change in a prepared launch.
+            // L2 promotion to 256 bytes also fetches a K-major row's cache line of the next K
+            // block. For a row that begins inside a line, it would fetch four lines instead of two.
+            // The row stride decides, not the address, which may change in a prepared launch.
             let whole_lines =
-                step_bytes(view.stride[outer], types.a).is_multiple_of(u64::from(ROW_BYTES));
-            let next_block_along = k_major && whole_lines;
+                stride_bytes(view.stride[outer], types.a).is_multiple_of(u64::from(ROW_BYTES));
+            let fetches_next_block = k_major && whole_lines;
             TensorMap {
                 data_type: TensorMap::data_type(types.a, true),
-                // Nothing is read of an operand without elements, but its address must be the
-                // device's.
+                // An operand without elements is never read, but its map needs a device address.
                 address: if view.numel() > 0 { view.data } else { problem.out.data & !15 },
-                // Extents of a map are at least 1, even where K is 0.
+                // Extents of a map are at least 1, even if K is 0.
                 extents: [
                     view.shape[inner].max(1) as u64,
                     view.shape[outer].max(1) as u64,
                     batches as u64,
                 ],
-                strides: [view.stride[outer], view.stride[0]].map(|step| step_bytes(step, types.a)),
-                // A row along the contiguous dimension.
+                strides: [view.stride[outer], view.stride[0]]
+                    .map(|step| stride_bytes(step, types.a)),
+                // The contiguous dimension first.
                 box_extents: [
                     row / types.a.bytes() as u32,
                     if k_major { self.box_rows(&sides, at) } else { k_block as u32 / sharers },
                     1,
                 ],
                 swizzle: TensorMap::swizzle(row),
-                l2_promotion: if next_block_along {
+                l2_promotion: if fetches_next_block {
                     TensorMap::PROMOTE_256
                 } else {
                     TensorMap::PROMOTE_128
@@ -103,7 +107,7 @@ impl Sm90 {
         let (m, n) = (sides[0].view.shape[sides[0].rows], sides[1].view.shape[sides[1].rows]);
         let batched = |at: usize| i32::from(sides[at].view.stride[0] != 0);
         let out = &problem.out;
-        // Rows and columns of the output in memory; columns are contiguous.
+        // Dimensions of the output in memory: `columns` is the contiguous one.
         let (rows, columns) = match self.layout.out {
             Major::Row => (1, 2),
             Major::Column => (2, 1),
@@ -114,7 +118,7 @@ impl Sm90 {
             data_type: TensorMap::data_type(types.out, false),
             address: out.data,
             extents: [out.shape[columns] as u64, out.shape[rows] as u64, out.shape[0] as u64],
-            strides: [out.stride[rows], out.stride[0]].map(|step| step_bytes(step, types.out)),
+            strides: [out.stride[rows], out.stride[0]].map(|step| stride_bytes(step, types.out)),
             box_extents: [self.box_n(types), 16, 1],
             swizzle: if box_bytes == power {
                 TensorMap::swizzle(box_bytes)
@@ -144,11 +148,12 @@ impl Sm90 {
             padding: 0,
         };
         let (tiles, size) = (self.tiles(problem), self.cluster_size());
-        let fitting = u64::from(self.clusters_at_once(self.ctas_per_sm(types), multiprocessors));
-        // A split tile has one cluster, or one for each slice of K. Others are walked by as many
-        // clusters as run at once.
+        let active_clusters =
+            u64::from(self.clusters_at_once(self.ctas_per_sm(types), multiprocessors));
+        // Without a split, persistent clusters, as many as run at once, take all tiles. A grid
+        // split has a cluster for each tile and slice of K, a cluster split one for each tile.
         let clusters = match self.split {
-            1 => tiles.min(fitting),
+            1 => tiles.min(active_clusters),
             _ if self.over_grid => tiles * u64::from(self.k_splits(problem)),
             _ => tiles,
         };
@@ -160,7 +165,7 @@ impl Sm90 {
             block: self.threads(),
             cluster: size,
             shared_bytes: self.shared_bytes(types),
-            // CTAs are placed as planned only where no other grid runs.
+            // The hardware places CTAs GPC by GPC only if no other grid runs.
             overlapping: placement.is_none(),
             params: Params::Sm90(Sm90Params {
                 maps: [(!self.loads_by_threads()).then(|| map(0)), Some(b), out_map],
@@ -175,8 +180,8 @@ impl Sm90 {
     }
 }
 
-/// A stride in bytes. A dimension of extent 1 has stride 0, for which TMA needs a multiple of 16,
-/// too.
-fn step_bytes(step: i64, dtype: DType) -> u64 {
+/// A stride in bytes for a tensor map, which requires positive multiples of 16. Stride 0 belongs to
+/// a dimension of extent 1 in the map, so 16 replaces it.
+fn stride_bytes(step: i64, dtype: DType) -> u64 {
     if step == 0 { 16 } else { (step * dtype.bytes()) as u64 }
 }

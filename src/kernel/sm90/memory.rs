@@ -1,6 +1,6 @@
-//! Shared memory and registers, computed as the program computes them.
+//! Shared memory and registers. The program computes the same values.
 
-use super::config::{ROW_BYTES, Schedule, Sm90, shows_sums};
+use super::config::{ROW_BYTES, Schedule, Sm90, stores_float32_sums};
 use super::split::SPLITS_AT_ONCE;
 use crate::kernel::cost::chips::{REGISTERS_PER_SM, Target};
 use crate::kernel::types::Types;
@@ -10,8 +10,8 @@ pub const SHARED_BYTES_PER_CTA: u32 = Target::H100.shared_bytes_per_cta;
 const SHARED_BYTES_PER_SM: u32 = Target::H100.shared_bytes_per_sm;
 
 impl Sm90 {
-    /// Columns that each reducer CTA stores (`EPILOGUE_N` of the program); the last CTAs may store
-    /// none.
+    /// Columns of a tile that each reducer CTA stores (`EPILOGUE_N` of the program). The last CTAs
+    /// may store none.
     pub(super) fn stored_columns(&self) -> u32 {
         let groups = self.tile[1] / 8;
         8 * (groups.div_ceil(self.split)..=groups)
@@ -19,8 +19,8 @@ impl Sm90 {
             .unwrap_or(groups)
     }
 
-    /// The largest power of two that divides a row of the epilogue in bytes, up to the swizzle's
-    /// 128; and the bytes of a row of the box that one TMA store writes (`BOX_BYTES` of the
+    /// First, the largest power of two, up to 128, that divides the bytes of an epilogue row.
+    /// Second, the bytes of a row of the box that one TMA store writes (`BOX_BYTES` of the
     /// program).
     pub(super) fn box_bytes(&self, types: Types) -> (u32, u32) {
         let size = types.out.bytes() as u32;
@@ -29,8 +29,7 @@ impl Sm90 {
         let bytes = match power {
             0..16 => row,
             _ if power >= 64 || power == row || size >= 4 => power,
-            // An odd number of 16-byte pieces; a third of them while they exceed the widest
-            // swizzle.
+            // An odd number of 16-byte pieces, divided by 3 while longer than 128 bytes.
             _ => {
                 let mut bytes = row / (power / 16);
                 while bytes > 128 && bytes.is_multiple_of(48) {
@@ -42,7 +41,7 @@ impl Sm90 {
         (power, bytes)
     }
 
-    /// Columns of that box (`BOX_N` of the program).
+    /// Columns of the box that one TMA store writes (`BOX_N` of the program).
     pub fn box_n(&self, types: Types) -> u32 {
         self.box_bytes(types).1 / types.out.bytes() as u32
     }
@@ -50,21 +49,20 @@ impl Sm90 {
     /// Bytes of a stage: a tile of A and one of B.
     pub(super) fn stage_bytes(&self) -> u32 {
         let [m, n] = self.tile;
-        // A tile of B that is not K-major is loaded in boxes, of which the last may be partly
-        // empty.
+        // An N-major tile of B is loaded in boxes. The last box may overhang the tile.
         let b = if self.k_major()[1] { n } else { n.next_multiple_of(self.row_bytes(1) / 2) };
         (m + b) * ROW_BYTES
     }
 
-    /// Dynamic shared memory in bytes: the stages; a slab of 16 rows of sums for each consumer
-    /// warp, two if they fit, so that one is filled while the other is read; two barriers a stage,
-    /// and one for the partial sums of a split tile.
+    /// Dynamic shared memory in bytes: the stages; one or two slabs of 16 rows of sums for each
+    /// consumer warp (with two, one is filled while TMA reads the other); two barriers a stage; one
+    /// barrier for the partial sums of a split.
     pub fn shared_bytes(&self, types: Types) -> u32 {
         let pipeline = self.stages * self.stage_bytes();
         let (_, box_bytes) = self.box_bytes(types);
         let slab = match self.swapped {
-            // 16 x 16 sums, padded; or a warp's quarter of two slabs of 32 rows of 64 16-bit
-            // elements.
+            // 16 x 16 padded sums; or a quarter, for each warp, of two slabs of 32 rows of 64
+            // 16-bit elements.
             true if self.stored_columns() < 32 => 16 * (16 + 4) * 4,
             true => 2 * 32 * ROW_BYTES / 4,
             false => 16 * box_bytes,
@@ -75,28 +73,28 @@ impl Sm90 {
         with(if two { 2 } else { 1 })
     }
 
-    /// Blocks of 64 rows that a consumer multiplies.
+    /// Blocks of 64 rows that each consumer multiplies.
     pub fn m_blocks(&self) -> u32 {
         let sharers = if self.schedule == Schedule::PingPong { 1 } else { self.consumers };
         self.tile[0] / sharers / 64
     }
 
-    /// Sums of a thread.
+    /// Accumulators of a thread.
     fn sums(&self) -> u32 {
         self.m_blocks() * self.tile[1] / 2
     }
 
-    /// Sums that a thread stores of a tile.
+    /// Accumulators that a thread stores for each tile.
     pub fn sums_of_thread(&self) -> f64 {
         f64::from(self.sums()) / f64::from(self.split)
     }
 
-    /// Registers of a thread's sums.
+    /// Registers of a thread's accumulators.
     pub fn sum_registers(&self, types: Types) -> u32 {
         self.sums() * types.accumulator.bytes() as u32 / 4
     }
 
-    /// Registers for the fragments of A in use, and those being loaded (`FRAGMENTS` of the
+    /// Registers for the fragments of A: those in use and those being loaded (`FRAGMENTS` of the
     /// program).
     fn fragment_registers(&self, types: Types) -> u32 {
         if self.a_from_registers(types) { self.tile[0] / self.consumers / 64 * 16 } else { 0 }
@@ -107,27 +105,29 @@ impl Sm90 {
         if self.split == 1 {
             return 0;
         }
-        // A reducer CTA of a grid split fetches several partial sums before it adds them up.
+        // A reducer CTA of a grid split fetches several partial sums at once.
         let sets = if self.over_grid { 1 + SPLITS_AT_ONCE } else { 1 };
         self.tile[0] / self.consumers / 64 * self.stored_columns() / 8 * 4 * sets
     }
 
     /// Registers for the totals of chains of products (`CHAINS` of the program).
     fn chain_registers(&self, types: Types) -> u32 {
-        let chained = shows_sums(types) && types.accumulator == DType::F32 && self.sums() <= 80;
+        let chained =
+            stores_float32_sums(types) && types.accumulator == DType::F32 && self.sums() <= 80;
         if chained { self.sums() } else { 0 }
     }
 
-    /// Whether the sums leave registers for an epilogue: with 192, even a short one spills.
-    pub fn has_room_for_epilogues(&self, types: Types) -> bool {
+    /// Whether the accumulators leave registers for an epilogue. With 192 accumulator registers,
+    /// even a short epilogue spills.
+    pub fn leaves_registers_for_epilogues(&self, types: Types) -> bool {
         self.sum_registers(types) <= 176
     }
 
-    /// CTAs that an SM holds, by registers and shared memory.
+    /// CTAs that an SM holds, limited by registers and shared memory.
     pub fn ctas_per_sm(&self, types: Types) -> u32 {
-        // The program needs 48 registers besides.
-        let besides = self.total_registers().max(self.chain_registers(types));
-        let registers = self.sum_registers(types) + self.fragment_registers(types) + besides + 48;
+        // 48 registers for addresses, counters and the epilogue (`OTHERS` of the program).
+        let totals = self.total_registers().max(self.chain_registers(types));
+        let registers = self.sum_registers(types) + self.fragment_registers(types) + totals + 48;
         let by_registers = REGISTERS_PER_SM / (self.threads() * registers);
         by_registers.min(SHARED_BYTES_PER_SM / (self.shared_bytes(types) + 1024)).max(1)
     }

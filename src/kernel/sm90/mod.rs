@@ -2,13 +2,13 @@
 
 mod boxes;
 mod config;
-mod configs;
 mod family;
 mod grid;
 mod launch;
 mod memory;
 mod params;
 mod placement;
+mod shapes;
 mod source;
 mod space;
 mod split;

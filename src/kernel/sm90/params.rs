@@ -1,11 +1,11 @@
-//! The kernel's parameter.
+//! The parameter of an sm90 kernel.
 
 use crate::kernel::fields::assert_fields;
 use crate::kernel::params::GroupOffsets;
 use crate::kernel::tensor_map::TensorMap;
 
-/// The parameter of an sm90 kernel: the tensor maps of A, B and out in the program's frame (A's and
-/// out's may be missing), the scalars, and a second map of B where the CTAs that share a tile of B
+/// The parameter of an sm90 kernel: the tensor maps of A, B and out in the program's frame (A and
+/// out may have none), the scalars, and a second map of B where the CTAs that share a tile of B
 /// load unequal slices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sm90Params {
@@ -19,29 +19,30 @@ pub struct Sm90Params {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sm90Scalars {
     pub out: u64,
-    /// Batch, row, column of the output in memory; in elements.
+    /// Strides along batch, rows and columns of the output in memory, in elements.
     pub out_stride: [i64; 3],
     /// Rows of the program's A, and columns of its B.
     pub m: i32,
     pub n: i32,
     pub k: i32,
-    /// Matrices, or groups.
+    /// Number of matrices or groups.
     pub batch: i32,
     /// 0 for an operand that all batches share.
     pub batched: [i32; 2],
     pub out_by_copy_engine: i32,
     /// Clusters along M that are walked before the next along N (`Sm90::band`).
     pub band: i32,
-    /// Rows of a box of a K-major operand: the whole slice where threads load A, and the longer
-    /// slice where slices are unequal.
+    /// Rows of a box of each K-major operand: the whole slice if threads load A, the longer slice
+    /// if slices are unequal.
     pub boxes: [i32; 2],
     pub offsets: GroupOffsets,
-    /// For an A that threads load, which has no map: address, and strides along batch and rows in
-    /// elements. Else 0.
+    /// Address, and strides along batch and rows in elements, of an A that threads load; else 0.
+    /// Such an A has no map.
     pub a: u64,
     pub a_stride: [i64; 2],
-    /// For a grid split the workspace, else 0; and the slices of K.
+    /// Address of a grid split's workspace, else 0.
     pub workspace: u64,
+    /// Slices of K.
     pub k_splits: i32,
     pub padding: i32,
 }

@@ -1,32 +1,32 @@
-//! Whether a grid waits for an empty chip, so that its CTAs start GPC by GPC and the CTAs of a GPC
+//! Whether a grid waits for an empty chip. Its CTAs then start GPC by GPC, and the CTAs of a GPC
 //! share their loads.
 //!
-//! The L2 cache delivers data once to the multiprocessors of a GPC that request it at about the
-//! same time. A grid that overlaps the one before it has its CTAs on any multiprocessor.
+//! The L2 cache delivers data once to all multiprocessors of a GPC that request it at about the
+//! same time. The CTAs of a grid that overlaps the preceding grid start on any multiprocessor.
 
 use super::config::{ROW_BYTES, Schedule, Sm90};
 use super::grid::TileGrid;
 use crate::kernel::cost::chips::hopper::SMS_PER_GPC;
 use crate::kernel::cost::query::operand_bytes;
 use crate::kernel::cost::sm90_rates::{
-    FITTED_ALONE, FITTED_LAUNCH, FITTED_MEMORY_LATENCY, FITTED_MEMORY_RATE,
+    FITTED_LAUNCH, FITTED_MEMORY_LATENCY, FITTED_MEMORY_RATE, FITTED_ONE_CONSUMER,
 };
 use crate::kernel::types::Types;
 use crate::problem::GemmProblem;
 
-/// An order of tiles for a grid that runs alone on the chip, whose CTAs then start GPC by GPC.
+/// A tile order for a grid that starts on an empty chip, so that its CTAs start GPC by GPC.
 pub struct Placement {
-    /// Tiles along M that are walked before the next one along N.
+    /// Tiles along M that are walked before the next along N.
     pub band: u32,
-    /// Rows and columns of a K block that all GPCs together draw from the L2 cache: a GPC draws
-    /// what its CTAs share once.
+    /// Rows and columns of a K block that all GPCs together load from the L2 cache. A GPC loads
+    /// once the rows and columns that its CTAs share.
     pub drawn: f64,
-    /// The same where CTAs start on any multiprocessor.
+    /// The same if CTAs start on any multiprocessor.
     pub drawn_anywhere: f64,
 }
 
-/// Rows and columns of tiles of all GPCs, where each takes the next tiles in bands of this height.
-/// At most 128 columns.
+/// Rows and columns of tiles, added up over the GPCs, if each GPC takes the next tiles in bands of
+/// this height. Requires at most 128 columns of tiles.
 fn rows_and_columns_of_gpcs(tiles: [u32; 2], band: u32) -> [u32; 2] {
     let [down, across] = tiles;
     let count = down * across;
@@ -47,21 +47,22 @@ fn rows_and_columns_of_gpcs(tiles: [u32; 2], band: u32) -> [u32; 2] {
     all
 }
 
-/// A placement that pays, with its times on an H100.
+/// A placement that is faster than overlapping, with its times on an H100.
 pub struct Placed {
     pub placement: Placement,
-    /// Tensor cores, and loads from the L2 cache.
+    /// Time of the tensor cores.
     pub arithmetic_seconds: f64,
+    /// Time of loads from the L2 cache.
     pub cache_seconds: f64,
-    /// The longer of the two for each block, and the tile's end.
+    /// Time of all K blocks, each the longer of arithmetic and loads, plus the tile's end.
     pub work_seconds: f64,
 }
 
-/// Fitted: seconds until a grid starts after the one before it has ended.
+/// Fitted: seconds from the end of a grid to the start of the next, without overlap.
 pub const FITTED_START_ALONE: f64 = 0.7e-6;
 
-/// The placement of a kernel, if it pays to wait for an empty chip. The decision does not depend on
-/// the device's rates, which change both sides alike.
+/// The placement of a kernel, if waiting for an empty chip pays. The decision ignores the device's
+/// rates, which scale both alternatives alike.
 pub fn placed(
     config: &Sm90,
     types: Types,
@@ -70,15 +71,16 @@ pub fn placed(
     ctas_per_sm: u32,
     multiprocessors: u32,
 ) -> Option<Placed> {
-    // Fitted on an H100, to timings of 419 kernels on 87 problems.
-    /// Bytes a second that the L2 cache delivers to all GPCs, what a GPC's CTAs share counted once:
-    /// where CTAs start GPC by GPC, and where they start on any multiprocessor.
-    const FITTED_DRAWN_RATE: f64 = 3.5e12;
-    const FITTED_DRAWN_RATE_ANYWHERE: f64 = 5.0e12;
-    /// Bytes a second that arrive in one multiprocessor, and FLOP a second of its tensor cores.
+    // Fitted to timings on an H100.
+    /// Bytes a second that the L2 cache delivers to all GPCs, with the bytes that a GPC shares
+    /// counted once: for CTAs that start GPC by GPC, and for CTAs that start anywhere.
+    const FITTED_DELIVERED_RATE: f64 = 3.5e12;
+    const FITTED_DELIVERED_RATE_ANYWHERE: f64 = 5.0e12;
+    /// Bytes a second that one multiprocessor receives, and 16-bit FLOP a second of its tensor
+    /// cores.
     const FITTED_ARRIVING_RATE: f64 = 160e9;
     const FITTED_TENSOR_RATE: f64 = 6.19e12;
-    /// Seconds of the smallest block, of a tile's end, and of each sum of a thread at the end.
+    /// Seconds: least time of a K block, a tile's end, and a thread's store of one accumulator.
     const FITTED_BLOCK: f64 = 0.1e-6;
     const FITTED_TILE_END: f64 = 0.5e-6;
     const FITTED_SUM_END: f64 = 27.7e-9;
@@ -87,9 +89,9 @@ pub fn placed(
     let arriving =
         config.rows_read(problem).map(|(rows, _)| f64::from(rows) * 128.0).into_iter().sum::<f64>();
     let blocks = (problem.k() as f64 * types.a.bytes() as f64 / 128.0).ceil();
-    let alone = config.consumers == 1 || config.schedule == Schedule::PingPong;
-    let multiplied =
-        tile_m * tile_n * 128.0 / FITTED_TENSOR_RATE * if alone { FITTED_ALONE } else { 1.0 };
+    let has_one_consumer = config.consumers == 1 || config.schedule == Schedule::PingPong;
+    let multiplied = tile_m * tile_n * 128.0 / FITTED_TENSOR_RATE
+        * if has_one_consumer { FITTED_ONE_CONSUMER } else { 1.0 };
     let memory = FITTED_MEMORY_LATENCY + operand_bytes(types, problem) / FITTED_MEMORY_RATE;
     let loaded = |drawn: f64| (arriving / FITTED_ARRIVING_RATE).max(drawn * 128.0);
     let work = |loaded: f64| {
@@ -97,9 +99,11 @@ pub fn placed(
         blocks * block + FITTED_TILE_END + FITTED_SUM_END * config.sums_of_thread()
     };
     let seconds = |work: f64| FITTED_LAUNCH + (work * work + memory * memory).sqrt();
-    let loaded_placed = loaded(placement.drawn / FITTED_DRAWN_RATE);
-    let (placed, anywhere) =
-        (work(loaded_placed), work(loaded(placement.drawn_anywhere / FITTED_DRAWN_RATE_ANYWHERE)));
+    let loaded_placed = loaded(placement.drawn / FITTED_DELIVERED_RATE);
+    let (placed, anywhere) = (
+        work(loaded_placed),
+        work(loaded(placement.drawn_anywhere / FITTED_DELIVERED_RATE_ANYWHERE)),
+    );
     let pays = seconds(placed) + FITTED_START_ALONE < seconds(anywhere);
     pays.then_some(Placed {
         placement,
@@ -110,9 +114,9 @@ pub fn placed(
 }
 
 impl Sm90 {
-    /// The order of tiles with which the CTAs of a GPC read least, if a grid alone on the chip may
-    /// have one: a kernel without clusters (the hardware spreads clusters over the GPCs), with one
-    /// tile for each CTA, and operands whose rows begin at cache lines.
+    /// The tile order with which the GPCs load the least. `None` unless the kernel has no clusters
+    /// (the hardware spreads clusters over the GPCs), each CTA has one tile, and the operands' rows
+    /// begin at cache lines.
     pub fn placement(
         &self,
         problem: &GemmProblem,
@@ -120,7 +124,7 @@ impl Sm90 {
         ctas_per_sm: u32,
         multiprocessors: u32,
     ) -> Option<Placement> {
-        // With two tiles or more along M and N, there are at most 128 columns.
+        // With at least two tiles along M, there are then at most 128 columns.
         const MOST_TILES: f64 = 256.0;
         let TileGrid { clusters: tiles, .. } = *grid;
         if tiles[0].min(tiles[1]) < 2.0
@@ -128,9 +132,10 @@ impl Sm90 {
         {
             return None;
         }
-        let alone =
+        let is_plain =
             self.cluster_size() == 1 && self.split == 1 && !self.grouped && ctas_per_sm == 1;
-        if !alone || self.loads_by_threads() || self.packed != [false; 2] || problem.batch() != 1 {
+        if !is_plain || self.loads_by_threads() || self.packed != [false; 2] || problem.batch() != 1
+        {
             return None;
         }
         if self.rows_read(problem).iter().any(|(_, aligned)| *aligned < ROW_BYTES) {
@@ -146,7 +151,7 @@ impl Sm90 {
         let (band, drawn) =
             bands.map(|band| (band, drawn(band))).min_by(|one, other| one.1.total_cmp(&other.1))?;
         let gpcs = tiles[0] * tiles[1] / f64::from(SMS_PER_GPC);
-        // Expected rows (columns) of tiles that a GPC's random tiles lie in.
+        // Expected number of distinct rows (columns) among a GPC's random tiles.
         let hit = |of: f64| of * (1.0 - (1.0 - 1.0 / of).powi(SMS_PER_GPC as i32));
         Some(Placement {
             band,

@@ -27,7 +27,7 @@ pub fn program(config: &Sm90, types: Types, epilogue: &str) -> ProgramParts {
     }
 }
 
-/// What the host computes as the program does.
+/// Conditions that the host and the program compute the same values.
 fn checks(config: &Sm90, types: Types) -> String {
     let (cluster, ctas) = (config.cluster_size(), config.ctas_per_sm(types));
     let mut checks = launch_checks(config.threads(), config.shared_bytes(types));

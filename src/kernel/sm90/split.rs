@@ -5,20 +5,20 @@ use crate::kernel::cost::chips::Target;
 use crate::kernel::cost::chips::hopper::ACTIVE_CLUSTERS;
 use crate::problem::GemmProblem;
 
-// As the program's constants of these names, which it asserts.
+// The program asserts that its constants of these names have the same values.
 /// The most slices of K.
 pub const MAX_SPLITS: u32 = 16;
 /// Partial sums that a reducer CTA fetches before it adds them up.
 pub const SPLITS_AT_ONCE: u32 = 8;
-/// 64-bit words from a tile's word in workspace to the next: many CTAs poll a word, so each has
-/// cache lines of its own.
+/// Distance between the words of two tiles in workspace, in 64-bit words. Many CTAs poll a word, so
+/// each word has its own cache lines.
 pub const WORD_STRIDE: u32 = 32;
 
 impl Sm90 {
-    /// Slices of K. A grid split has as many as an H100 runs at once, on every device, so that
-    /// results depend on the problem only.
+    /// The number of slices of K. A grid split has as many slices as an H100 runs at once. The
+    /// number is the same on every device, so results depend only on the problem.
     pub fn k_splits(&self, problem: &GemmProblem) -> u32 {
-        /// K blocks of a slice; with fewer, adding up costs more than the split saves.
+        /// Fewest K blocks of a slice. With fewer, the reduction costs more than the split saves.
         const LEAST_BLOCKS: u64 = 8;
         if !self.over_grid {
             return self.split;
@@ -33,15 +33,15 @@ impl Sm90 {
         u64::from(self.clusters_at_once(1, Target::H100.multiprocessors))
     }
 
-    /// Clusters that run at once on a device with this many multiprocessors. One more would wait
-    /// until another has finished all its tiles.
+    /// Clusters that run at once on a device with this many multiprocessors. A further cluster
+    /// would start only after another has finished all its tiles.
     pub fn clusters_at_once(&self, ctas_per_sm: u32, multiprocessors: u32) -> u32 {
         let share = ACTIVE_CLUSTERS[self.cluster_size().min(8) as usize] / ACTIVE_CLUSTERS[1];
         ((share * f64::from(multiprocessors * ctas_per_sm)) as u32).max(1)
     }
 
-    /// Workspace of a grid split: a word for each tile, then the float32 sums of each slice of each
-    /// tile. 0 for other kernels.
+    /// Bytes of workspace of a grid split: a word for each tile, then the float32 sums of each
+    /// slice of each tile. 0 for other kernels.
     pub(super) fn split_workspace_bytes(&self, problem: &GemmProblem) -> u64 {
         if !self.over_grid {
             return 0;

@@ -1,6 +1,6 @@
-//! Which problems a configuration serves.
+//! The problems that a configuration serves.
 
-use super::config::{ROW_BYTES, Sm90, shows_sums};
+use super::config::{ROW_BYTES, Sm90, stores_float32_sums};
 use crate::kernel::demand::Demand;
 use crate::kernel::layout::{Layout, Major};
 use crate::kernel::limits::check_count;
@@ -18,33 +18,38 @@ impl Sm90 {
             }
             let align = self.aligned_to(at);
             let threads = align < 16;
-            // Threads read whole pieces, and nothing beyond a row's end.
-            let whole =
-                if threads || shows_sums(types) { Demand::whole_along(order) } else { [false; 2] };
+            // Threads load whole pieces of `align` bytes, never beyond a row's end.
+            let whole = if threads || stores_float32_sums(types) {
+                Demand::whole_along(order)
+            } else {
+                [false; 2]
+            };
             Demand { whole, steps: !threads, ..Demand::aligned(order, align) }
         };
         let Layout { a, b, out } = self.layout;
-        let out = match shows_sums(types) {
-            // Rows decide, in either order: torch's own output is row-major.
+        let out = match stores_float32_sums(types) {
+            // N must be aligned in either order: cuBLAS's kernel depends on torch's output, which
+            // is row-major.
             true => Demand { whole: [out == Major::Column, true], ..Demand::aligned(out, 16) },
-            // Every alignment can be written. The other order is another kernel's.
+            // The program stores to any address. Another kernel serves the other order.
             false => Demand::aligned(out, 1),
         };
         [input(0, a), input(1, b), out]
     }
 
-    /// Grids are 32-bit numbers. A grid split serves problems whose tiles leave at least half of
-    /// the chip free, and whose K has enough blocks. Where the output shows how exact the sums are,
-    /// N must be a multiple of 8: for others cuBLAS sums more exactly (docs/design/accuracy.md).
+    /// Refuses extents that the kernel does not serve. CTAs must fit 32 bits. A grid split requires
+    /// tiles that leave at least half of the chip idle, and enough K blocks. A kernel that stores
+    /// float32 sums of 16-bit products requires N to be a multiple of 8: for other N, cuBLAS rounds
+    /// to nearest (docs/design/accuracy.md).
     pub fn check_extents(&self, types: Types, problem: &GemmProblem) -> Result<(), Unsupported> {
-        /// K blocks of a grid split.
+        /// Fewest K blocks of a grid split.
         const LEAST_BLOCKS: u32 = 32;
         const EVEN: i64 = 8;
-        if shows_sums(types) && problem.n() % EVEN != 0 {
+        if stores_float32_sums(types) && problem.n() % EVEN != 0 {
             return Err(Unsupported::Uneven { n: problem.n(), of: EVEN });
         }
-        // At most as many tiles as outputs, and 8 CTAs to a cluster: decides most problems without
-        // a division.
+        // Fast path without a division: there are at most as many tiles as outputs, and 8 CTAs a
+        // cluster.
         let outputs = problem.m().saturating_mul(problem.n()).saturating_mul(problem.batch());
         if !self.over_grid && !self.grouped && outputs <= i64::from(i32::MAX / 8) {
             return Ok(());
@@ -69,7 +74,7 @@ impl Sm90 {
         check_count("M * N * L, as tiles,", ctas)
     }
 
-    /// Whether TMA can address the output. (It writes all of a row's last 16 bytes or none.)
+    /// Whether TMA can address the output. TMA writes all or none of a row's last 16 bytes.
     pub(super) fn out_is_aligned(&self, types: Types, out: &View) -> bool {
         let unit = self.layout.out.unit();
         self.layout.out.fits(out)

@@ -4,13 +4,13 @@ use super::config::{Schedule, Sm90};
 use super::grid::TileGrid;
 use crate::kernel::cost::chips::Target;
 
-/// Rows and columns of tiles that the next `count` tiles (at least 1) span, in bands of this
-/// height.
+/// Rows and columns of tiles that `count` consecutive tiles span in bands of this height. `count`
+/// is at least 1.
 fn walked(tiles: [f64; 2], band: u32, count: f64) -> [f64; 2] {
     let down = f64::from(band).min(count).min(tiles[0]);
     let across = count / down;
-    // Within a band, or the whole band and the next ones. The cost model computes this often: one
-    // division in the usual case.
+    // Within one band, or across several. The cost model calls this often, so the usual case has
+    // one division.
     if across <= tiles[1] {
         [down, across]
     } else {
@@ -19,11 +19,12 @@ fn walked(tiles: [f64; 2], band: u32, count: f64) -> [f64; 2] {
 }
 
 impl Sm90 {
-    /// Clusters along M that the program walks before the next along N, a power of two. CTAs that
-    /// start one after another should share operands, within windows of 10 CTAs and of half a chip.
+    /// Clusters along M that the program walks before the next along N, a power of two. The band
+    /// minimizes the operand rows and columns that consecutive CTAs read, in windows of 10 CTAs and
+    /// of half a chip.
     ///
-    /// The windows and the weight are fitted to timings of 216 products on an H100, and do not
-    /// depend on the device.
+    /// The windows (in CTAs) and the weight are fitted to timings on an H100 and do not depend on
+    /// the device.
     pub fn band(&self, grid: &TileGrid) -> u32 {
         const FITTED_NEIGHBOURS: f64 = 10.0;
         const CHIP: f64 = Target::H100.multiprocessors as f64;
@@ -35,9 +36,9 @@ impl Sm90 {
         }
         let TileGrid { cluster, clusters: tiles, .. } = *grid;
         if tiles[0].min(tiles[1]) == 1.0 {
-            return 8; // All orders are the same.
+            return 8; // One row or column of tiles has one order.
         }
-        // In ping-pong a CTA works on two tiles, where there are more tiles than CTAs.
+        // A ping-pong CTA works on two tiles at once if there are more tiles than CTAs.
         let two = self.schedule == Schedule::PingPong
             && tiles[0] * tiles[1] * f64::from(self.cluster_size()) > CHIP;
         let half = if two { CHIP } else { CHIP / 2.0 };
@@ -51,7 +52,7 @@ impl Sm90 {
         let mut best = (f64::INFINITY, 8);
         for band in [8, 16, 4, 32, 2, 64, 1] {
             if f64::from(band) >= 2.0 * tiles[0] {
-                continue; // The same order as half of the band.
+                continue; // Same order as with half the band.
             }
             // Rows and columns that each cluster reads, shared within the window.
             let read = windows.map(|(clusters, weight)| {
@@ -66,7 +67,7 @@ impl Sm90 {
         best.1
     }
 
-    /// Rows and columns of the output that clusters that run at the same time cover.
+    /// Rows and columns of the output that this many concurrent clusters cover.
     pub fn covered(&self, grid: &TileGrid, clusters: f64) -> [f64; 2] {
         let walked = walked(grid.clusters, self.band(grid), clusters.max(1.0));
         [0, 1].map(|at| (walked[at] * grid.cluster[at]).min(grid.extent[at]))

@@ -37,13 +37,13 @@ fn refusals_are_those_of_the_nearest_kernels() {
         explain(&gemm(F16, 256, 256, 256, TNT), Some(Target::A100), false, 0, |_| None);
     assert_eq!(
         reason(&explanation, "sm90"),
-        "the device has compute capability 8.0, the kernel runs on 9.0 alone"
+        "the device has compute capability 8.0, the kernel runs on 9.0 only"
     );
 
     let explanation = explain(&gemm(DType::F64, 256, 256, 256, TNT), H100, false, 0, |_| None);
     assert_eq!(reason(&explanation, "sm90"), "A has dtype float64, the kernel works on float16");
 
-    // float16 products that stay in float32 are not packed: rows must be aligned.
+    // float16 operands with float32 output are not packed: rows must be aligned.
     let Problem::Gemm(plain) = gemm(F16, 256, 256, 256, TNT) else { panic!("not a GEMM") };
     let out = View { dtype: F32, ..plain.out };
     let b = View { data: plain.b.data + 2, ..plain.b };
@@ -56,15 +56,15 @@ fn refusals_are_those_of_the_nearest_kernels() {
 fn candidates_are_ranked_and_have_the_terms_of_the_model() {
     let problem = gemm(F16, 4096, 4096, 4096, TNT);
     let explanation = explain(&problem, H100, false, 3, |_| None);
-    assert_eq!(explanation.candidates.len(), 3);
-    for (candidate, position) in explanation.candidates.iter().zip(ranked(&problem, H100, false)) {
+    let first: Vec<_> = explanation.candidates.iter().take(3).collect();
+    for (candidate, position) in first.into_iter().zip(ranked(&problem, H100, false)) {
         assert_eq!(candidate.position, position);
         let Estimate { waves, bytes, arithmetic_seconds, total_seconds, .. } = candidate.estimate;
         assert_eq!(candidate.estimate, all()[position].estimate(&problem, Target::H100));
         assert_eq!(bytes, 3.0 * 2.0 * 4096.0 * 4096.0);
         assert!(waves >= 1.0 && arithmetic_seconds > 0.0 && arithmetic_seconds < total_seconds);
     }
-    let cpu = explain(&problem.on(Device::Cpu), None, false, 3, |_| None);
+    let cpu = explain(&problem.on(DeviceId::Cpu), None, false, 3, |_| None);
     assert!(cpu.candidates.iter().all(|candidate| !candidate.estimate.is_known()));
     assert!(!cpu.candidates.is_empty());
 }
@@ -104,4 +104,20 @@ fn policy_takes_kernels_out_and_states_its_reason() {
     let text = explanation.to_string();
     assert!(text.contains("sm80         none of") && text.contains("kernels: it rounds to tf32"));
     assert_eq!(text.lines().count(), 6 + 1 + 1 + 3, "{text}");
+}
+
+#[test]
+fn the_first_kernel_of_each_family_is_listed_with_its_rank() {
+    let problem = gemm(F16, 64, 4096, 11008, TNT);
+    let explanation = explain(&problem, H100, false, 2, |_| None);
+    let ranked = ranked(&problem, H100, false);
+    for candidate in &explanation.candidates {
+        assert_eq!(ranked[candidate.rank - 1], candidate.position);
+    }
+    let families: Vec<_> =
+        explanation.candidates.iter().map(|known| all()[known.position].family()).collect();
+    assert_eq!(families[..2], ["sm90", "sm90"]);
+    for family in ["sm80", "skinny", "simt"] {
+        assert_eq!(families.iter().filter(|known| **known == family).count(), 1, "{family}");
+    }
 }

@@ -22,7 +22,7 @@ fn groups_are_for_the_tensor_cores_where_they_can_be() {
                     family(&grouped(dtype, rows, 2048, 1024, groups, b, 1), 80),
                     Design::Sm80(_)
                 ));
-                // Rows of 1027 and 1026 elements are aligned to no more than 2 and 4 bytes.
+                // Rows of 1027 elements are aligned to 2 bytes, rows of 1026 elements to 4 bytes.
                 for odd in [1027, 1026].into_iter().filter(|_| rows > 5) {
                     assert!(matches!(
                         family(&grouped(dtype, rows, odd, odd, groups, b, 1), 90),
@@ -66,7 +66,7 @@ fn a_grouped_launch_has_the_offsets_and_a_tile_for_every_strip() {
             };
             assert_eq!(offsets, GroupOffsets::new(Some(&view)));
             assert_eq!(i64::from(batch), groups);
-            // Most strips are needed where all groups but one end one row into a strip.
+            // The number of strips is largest if all groups but one end one row into a strip.
             let columns = (n + width - 1) / width;
             let alone = (groups - 1).min(rows);
             let strips = alone + (rows - alone + height - 1) / height;

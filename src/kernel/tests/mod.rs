@@ -3,7 +3,7 @@ use std::collections::HashSet;
 use super::cost::query::CostQuery;
 use super::*;
 use crate::operand::DType::{Bf16, F16, F32};
-use crate::operand::{DType, Device, View};
+use crate::operand::{DType, DeviceId, View};
 use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, Problem};
 
 mod explain;
@@ -11,7 +11,7 @@ mod grouped;
 mod ranking;
 mod skinny;
 
-fn matrix(dtype: DType, device: Device, rows: i64, columns: i64, major: Major) -> View {
+fn matrix(dtype: DType, device: DeviceId, rows: i64, columns: i64, major: Major) -> View {
     let stride = match major {
         Major::Row => [0, columns, 1],
         Major::Column => [0, 1, rows],
@@ -29,7 +29,7 @@ fn matrix(dtype: DType, device: Device, rows: i64, columns: i64, major: Major) -
 }
 
 fn gemm(dtype: DType, m: i64, n: i64, k: i64, layout: Layout) -> Problem {
-    let device = Device::Cuda(0);
+    let device = DeviceId::Cuda(0);
     let a = matrix(dtype, device, m, k, layout.a);
     let b = matrix(dtype, device, k, n, layout.b);
     let out = matrix(dtype, device, m, n, layout.out);
@@ -38,7 +38,7 @@ fn gemm(dtype: DType, m: i64, n: i64, k: i64, layout: Layout) -> Problem {
 
 /// Row-major operands except B. `step`: the stride of `offsets`.
 fn grouped(dtype: DType, rows: i64, n: i64, k: i64, groups: i64, b: Major, step: i64) -> Problem {
-    let device = Device::Cuda(0);
+    let device = DeviceId::Cuda(0);
     let stacked = |major: Major| match major {
         Major::Row => [k * n, n, 1],
         Major::Column => [k * n, 1, k],
@@ -101,8 +101,8 @@ fn column_major_outputs_run_the_transposed_program() {
 
 #[test]
 fn shared_memory_fits_every_chip() {
-    // sm_86, sm_89 and sm_120 give a CTA 99 KiB (CUDA C++ Programming Guide, table of technical
-    // specifications).
+    // A CTA has at most 99 KiB on sm_86, sm_89 and sm_120 (CUDA C++ Programming Guide, "Technical
+    // Specifications per Compute Capability").
     for kernel in all() {
         if let Design::Sm80(config) = kernel.design {
             assert!(config.shared_bytes(kernel.types) <= 99 * 1024, "{}", kernel.name());
@@ -115,9 +115,9 @@ fn extents_beyond_32_bits_are_refused() {
     let huge = View {
         shape: [1, 1 << 32, 1],
         stride: [0, 1, 0],
-        ..matrix(F16, Device::Cuda(0), 1, 1, Major::Row)
+        ..matrix(F16, DeviceId::Cuda(0), 1, 1, Major::Row)
     };
-    let b = matrix(F16, Device::Cuda(0), 1, 1, Major::Row);
+    let b = matrix(F16, DeviceId::Cuda(0), 1, 1, Major::Row);
     let problem = Problem::Gemm(GemmProblem::new(huge, b, huge, F32).expect("shapes agree"));
     assert!(ranked(&problem, H100, false).is_empty());
 }
@@ -190,8 +190,8 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                         .expect("there is an output");
                     let Params::Sm90(params) = launch.params else { panic!("not its parameters") };
                     params.maps.iter().flatten().for_each(|map| assert_valid(map, &kernel.name()));
-                    // As `Boxes` of the program expects: a slice is a number of whole boxes, or one
-                    // box holds the whole operand.
+                    // `Boxes` of the program expects whole boxes in a slice, or one box for the
+                    // whole operand.
                     for (at, extent) in [params.scalars.m, params.scalars.n].into_iter().enumerate()
                     {
                         let operand = if config.crossed() { 1 - at } else { at };
@@ -205,7 +205,7 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                             "{}: {rows} rows",
                             kernel.name()
                         );
-                        // The program loads B's slices whole where threads load A.
+                        // If threads load A, the program loads each slice of B as one box.
                         assert!(
                             rows == slice || !config.loads_by_threads(),
                             "{}: {rows} rows",
@@ -215,8 +215,7 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                             assert_eq!(map.box_extents[1], rows, "{}", kernel.name());
                         }
                     }
-                    // Some of the CTAs that share B have 8 rows more, and together they have the
-                    // whole tile.
+                    // Some CTAs that share B load 8 rows more. The slices add up to the whole tile.
                     let ([slice, shorter], sharers) = (config.slices(1), config.cluster[0]);
                     let longer = config.tile[1] / 8 % sharers;
                     assert_eq!(
@@ -242,7 +241,7 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                         );
                         unequal += 1;
                     }
-                    // Boxes of a B along N have the swizzle of their row length.
+                    // Boxes of an N-major B have the swizzle of their row length.
                     if let (Some(b), false) = (params.maps[1], b_along_k) {
                         let row = b.box_extents[0] * kernel.types.a.bytes() as u32;
                         assert_eq!(
@@ -284,7 +283,8 @@ fn float32_packs_only_operands_that_tma_cannot_address() {
             panic!("two maps")
         };
         assert_eq!((a.data_type, b.data_type), (11, 11), "TMA rounds to tf32");
-        // The operand that is not K-major is the program's A, in boxes of 128 bytes by a K block.
+        // The operand that is not K-major is the program's A, loaded in boxes of 128 bytes by a K
+        // block.
         let from_registers = k_major != [true, true];
         assert_eq!(config.a_from_registers(kernel.types), from_registers);
         assert!(

@@ -15,7 +15,7 @@ fn large_squares_get_the_largest_efficient_tile() {
     }
 }
 
-/// How the first kernel cuts K.
+/// How the first kernel splits K.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Cut {
     Whole,
@@ -77,7 +77,7 @@ fn few_tiles_of_deep_k_are_split() {
 
 #[test]
 fn split_tiles_run_in_one_wave_if_they_can() {
-    // A second wave of split tiles begins after the first has ended, and takes as long again.
+    // A second wave of split tiles begins after the first has ended and takes equally long.
     for (m, n, k) in [(336, 144, 2088), (872, 128, 3200), (64, 1536, 3584)] {
         let problem = gemm(F16, m, n, k, TNT);
         let Problem::Gemm(product) = &problem else { panic!("not a GEMM") };
@@ -96,7 +96,7 @@ fn split_tiles_run_in_one_wave_if_they_can() {
 }
 
 #[test]
-fn k_over_the_grid_is_for_few_tiles() {
+fn grid_splits_are_for_few_tiles() {
     let row_major = Layout { a: Major::Row, b: Major::Row, out: Major::Row };
     let over_grid = |kernel: &&Kernel| match kernel.design {
         Design::Sm90(config) => config.over_grid && config.layout == row_major,
@@ -118,7 +118,7 @@ fn k_over_the_grid_is_for_few_tiles() {
             _ => 0,
         };
         let most = i64::from(config.clusters_at_once(1, 132)) / 2;
-        // At least half of the chip stays free, or the problem is refused.
+        // A grid split refuses problems that leave less than half of the chip idle.
         assert_eq!(kernel.supports(&tiles(most, 1, 65536)), Ok(()));
         assert!(splits(&tiles(most, 1, 65536)) >= 2, "{}", kernel.name());
         let refused =
@@ -127,7 +127,7 @@ fn k_over_the_grid_is_for_few_tiles() {
             refused.contains(&format!("is {}, and the kernel serves at most {most}", most + 1)),
             "{refused}"
         );
-        // A slice has at least 8 blocks of 64; there are at most 16 slices, and one where K is 0.
+        // A slice has at least 8 blocks of 64 elements. There are 1 to 16 slices, 1 if K is 0.
         assert_eq!(
             [0, 64, 1023, 1024, 2048].map(|k| splits(&tiles(1, 1, k))),
             [1, 1, 1, 2, 4],
@@ -162,7 +162,7 @@ fn threads_load_what_few_tiles_have_and_no_more() {
         (config.align, config.swapped, config.aligned_to(0), config.aligned_to(1)),
         (8, true, 16, 8)
     );
-    // Threads load neither odd rows nor float32, which needs rounding; and only one operand.
+    // Threads load only one operand. They load neither odd rows nor float32, which needs rounding.
     for problem in [
         gemm(F16, 300, 5000, 701, rows),
         gemm(F32, 300, 5000, 701, TNT),
@@ -171,13 +171,13 @@ fn threads_load_what_few_tiles_have_and_no_more() {
         let found = sm90(&problem);
         assert!(!found.is_empty() && found.iter().all(|config| config.align == 16));
     }
-    // Threads load whole pieces only, so rows must end at one.
+    // Threads load whole pieces, so a row must be a multiple of a piece.
     let Problem::Gemm(padded) = gemm(F16, 300, 5000, 699, rows) else { panic!("not a GEMM") };
     let padded = GemmProblem { a: View { stride: [0, 700, 1], ..padded.a }, ..padded };
     assert!(sm90(&Problem::Gemm(padded)).iter().all(|config| config.align == 16));
 }
 
-/// The result of [`ranked`], from checks of every kernel.
+/// The result of [`ranked`], computed by checking every kernel.
 fn ranked_one_by_one(problem: &Problem, target: Option<Target>, fused: bool) -> Vec<usize> {
     let product = problem.product();
     let seconds = |kernel: &Kernel| {
@@ -237,7 +237,7 @@ fn groups_find_what_checks_of_every_kernel_find() {
                 let repeated = View { stride: [0, 0, 1], ..plain.a };
                 problems.push(Problem::Gemm(GemmProblem { a: repeated, ..plain }));
                 problems.push(Problem::Gemm(GemmProblem { accumulator: F16, ..plain }));
-                problems.push(Problem::Gemm(plain).on(Device::Cpu));
+                problems.push(Problem::Gemm(plain).on(DeviceId::Cpu));
             }
         }
     }
@@ -246,13 +246,15 @@ fn groups_find_what_checks_of_every_kernel_find() {
             problems.push(grouped(Bf16, rows, n, 512, groups, b, 1));
         }
     }
-    let a = matrix(F16, Device::Cuda(0), 100, 64, Major::Row);
+    let a = matrix(F16, DeviceId::Cuda(0), 100, 64, Major::Row);
     problems.push(Problem::Elementwise(ElementwiseProblem { a, b: a, out: a }));
     let (mut found, mut several) = (HashSet::new(), 0);
     for problem in &problems {
         let targets: &[_] = match problem.device() {
-            Device::Cpu => &[None],
-            Device::Cuda(_) => &[H100, Some(Target { multiprocessors: 84, ..Target::typical(86) })],
+            DeviceId::Cpu => &[None],
+            DeviceId::Cuda(_) => {
+                &[H100, Some(Target { multiprocessors: 84, ..Target::typical(86) })]
+            }
         };
         for (target, fused) in targets.iter().flat_map(|target| [(*target, false), (*target, true)])
         {
@@ -275,7 +277,7 @@ fn demands_are_met_by_the_views_they_describe() {
     let steps = Demand { steps: true, ..aligned };
     let whole = Demand { whole: Demand::whole_along(Major::Row), ..aligned };
     let column = Demand::aligned(Major::Column, 4);
-    // A float16 operand of 100 rows: columns, address, strides; then whether each demand is met.
+    // A float16 operand of 100 rows: columns, address, strides; whether each demand is met.
     let cases = [
         ((64, 0x1000, [64, 1]), [true, true, true, false]), // row-major, all multiples of 16 bytes
         ((64, 0x1008, [64, 1]), [false, false, false, false]), // an address of 8
@@ -292,7 +294,7 @@ fn demands_are_met_by_the_views_they_describe() {
             data,
             shape: [1, 100, columns],
             stride: [0, row, column_step],
-            ..matrix(F16, Device::Cuda(0), 100, columns, Major::Row)
+            ..matrix(F16, DeviceId::Cuda(0), 100, columns, Major::Row)
         };
         let met = [aligned, steps, whole, column].map(|demand| demand.is_met(&view));
         assert_eq!(met, expected, "{columns} columns at {data:#x}, strides {row}, {column_step}");
@@ -305,7 +307,7 @@ fn demands_are_met_by_the_views_they_describe() {
 
 #[test]
 fn an_index_of_groups_decides_about_few() {
-    // One check decides about many kernels.
+    // One check covers many kernels.
     let types = Types { a: F16, b: F16, accumulator: F32, out: F16 };
     let kernels = all()
         .iter()
@@ -341,11 +343,11 @@ fn bands_are_the_fastest_ones() {
     assert_eq!(band([4096; 3], Major::Row, [128, 128], PingPong, [1, 2]), 16);
     assert_eq!(band([2048; 3], Major::Row, [128, 128], PingPong, [2, 1]), 2);
     assert_eq!(band([1024, 1280, 5120], Major::Column, [128, 80], Cooperative, [2, 1]), 1);
-    // All orders are the same.
+    // With one row or column of tiles, all orders are equal.
     assert_eq!(band([64, 4096, 4096], Major::Column, [64, 64], Cooperative, [1, 1]), 8);
 }
 
-/// Rows and columns that the GPCs of an empty chip draw, counted one by one.
+/// Rows and columns that the GPCs of an empty chip load, counted one by one.
 fn drawn_by_gpcs(tiles: [u32; 2], tile: [u32; 2], band: u32) -> u32 {
     let mut walk = Vec::new();
     for first in (0..tiles[0]).step_by(band as usize) {
@@ -406,7 +408,7 @@ fn tiles_of_one_round_are_placed_gpc_by_gpc() {
                     "{}",
                     kernel.name()
                 );
-                // GPCs draw less than with random placement.
+                // GPCs load less than with random placement.
                 assert!(placement.drawn < placement.drawn_anywhere, "{}", kernel.name());
                 bands.insert(band);
             }
