@@ -1,5 +1,5 @@
-//! Rutlass: GEMM kernels behind the `cutlass_api` interface. The folders are floors, listed from the top; each imports
-//! only what stands below it.
+//! Rutlass: GEMM kernels behind the `cutlass_api` interface. The modules are layers, listed from
+//! the top; each imports only modules listed below it.
 
 pub mod python;
 

@@ -29,7 +29,7 @@ def cache_directory(tmp_path_factory):
 
 @pytest.fixture(params=[True, False], ids=["c_exchange", "dlpack_protocol"])
 def exchange_mode(request):
-    """Runs a test once for each way that operands are read in."""
+    """Runs a test once for each interface that reads operands."""
     options = cutlass_api.config.GlobalOptions()
     before = options.use_tvm_ffi
     options.use_tvm_ffi = request.param

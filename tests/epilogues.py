@@ -41,7 +41,7 @@ def assert_close(actual, wanted, what=""):
         assert torch.equal(actual.long(), wanted.long()), what
         return
     relative, absolute = builtins.max(CLOSE[actual.dtype], CLOSE[wanted.dtype])
-    # What overflows a narrow type is infinite, or NaN, in both.
+    # Values that overflow a narrow type are infinite or NaN in both.
     rounded = wanted.to(actual.dtype).double()
     torch.testing.assert_close(
         actual.double(),
@@ -164,7 +164,7 @@ class Case:
     function: object
     tensors: dict[str, str] = field(default_factory=dict)
     numbers: dict[str, float] = field(default_factory=dict)
-    #: Names of the outputs but D.
+    #: Names of the outputs except D.
     others: tuple[str, ...] = ()
 
     @property
@@ -195,7 +195,7 @@ CASES = [
 
 
 def shape_of(kind, shape):
-    """The shape of an operand of a kind, behind an output of this shape."""
+    """The shape of an operand of this kind for an output of this shape."""
     *batch, m, n = shape
     return {
         FULL: (*batch, m, n),
@@ -223,7 +223,7 @@ def operands_of(case, shape, dtype, generator=None):
     } | case.numbers
 
 
-#: With each of their outputs that is reduced, and its shape.
+#: Each with its reduced outputs and their shapes.
 REDUCTIONS = [
     (Case(reduced, {"bias": ROW}), {"S": COLUMN, "T": NO_COLUMN}),
     (

@@ -16,7 +16,7 @@ import torch
 from cutlass_api.arguments import GemmArguments
 from helpers import INTEGERS
 
-#: Where operands are made. A name of its own, so that the harness itself can be tried on the CPU.
+#: The device of operands. A variable, so that the harness itself can run on the CPU.
 DEVICE = torch.device("cuda")
 
 #: The relative error of rounding once to the nearest.
@@ -35,9 +35,9 @@ ENOUGH_FOR_A_RATIO = 4096
 #: About 0.1 s at 1 to 2 GHz: long enough that a launch on the wrong stream reads the old values.
 SLEEP_CYCLES = 200_000_000
 
-#: Kept on either side of every operand. A multiple of 16, so that it leaves the operand aligned.
+#: Bytes on either side of every operand. A multiple of 16, so that it leaves the operand aligned.
 GUARD_BYTES = 256
-#: In the names of errors that a CUDA context does not survive.
+#: Parts of the names of errors that destroy the CUDA context.
 FATAL = (
     "ILLEGAL_ADDRESS",
     "MISALIGNED_ADDRESS",
@@ -48,7 +48,7 @@ FATAL = (
 
 
 class Gemm:
-    """Operands whose product is easy to tell: A is one number everywhere, and B another."""
+    """Operands with an obvious product: all elements of A are equal, and all elements of B are."""
 
     def __init__(
         self, m: int = 128, n: int = 256, k: int = 64, dtype: torch.dtype = torch.float16
@@ -69,7 +69,7 @@ class Gemm:
 
 
 def say(request: pytest.FixtureRequest, text: str) -> None:
-    """Prints past pytest's capture: figures are wanted from tests that pass, too."""
+    """Prints past pytest's capture, so that passing tests also print their figures."""
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         print(f"\n{text}", flush=True)
 
@@ -93,7 +93,7 @@ class Types:
 
     @property
     def integer(self) -> bool:
-        """Whether sums are integers, and so exact up to wrapping around."""
+        """Whether sums are integers, which are exact modulo 2^32."""
         return self.accumulator == torch.int32
 
 
@@ -132,14 +132,14 @@ def from_registers(kernel: cutlass_api.Kernel) -> bool:
 
 
 def over_grid(args: GemmArguments) -> list[cutlass_api.Kernel]:
-    """The kernels for some arguments that cut K over the grid."""
+    """The kernels for these arguments that have a grid split."""
     kernels = cutlass_api.get_kernels(args)
     return [kernel for kernel in kernels if getattr(kernel.metadata.design, "over_grid", False)]
 
 
 @contextmanager
 def float32_precision(precision: str):
-    """torch's own switch for tf32, which our kernels heed too."""
+    """torch's tf32 setting, which our kernels follow."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
@@ -153,13 +153,13 @@ def float32_precision(precision: str):
 
 @dataclass(frozen=True)
 class Form:
-    """How a matrix, or a batch of them, lies in memory. Counts are in elements."""
+    """The memory layout of a matrix or of a batch, in elements."""
 
     order: str = "t"
     #: The row stride (column stride if column-major) is a multiple of this, plus `pad`.
     multiple: int = 1
     pad: int = 0
-    #: Elements before the first one.
+    #: Elements before the first element.
     offset: int = 0
     #: The step within a row: 1 is contiguous.
     step: int = 1
@@ -182,7 +182,7 @@ class Form:
 
 
 class Memory:
-    """A tensor in memory of its own, with what lies around it and between its rows."""
+    """A tensor in its own memory, with the elements around it and between its rows."""
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype, form: Form) -> None:
         strides = form.strides(shape)
@@ -192,7 +192,7 @@ class Memory:
         for dimension, (extent, stride) in enumerate(zip(shape, strides, strict=True)):
             steps = torch.arange(extent, device=DEVICE) * stride
             index = index + steps.view([-1 if at == dimension else 1 for at in range(len(shape))])
-        # The last element's place, known without asking the device. An empty tensor has none.
+        # The index of the last element, computed on the host. An empty tensor has none.
         last = start + sum(
             max(extent - 1, 0) * stride for extent, stride in zip(shape, strides, strict=True)
         )
@@ -274,7 +274,7 @@ def exact_integer_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 class Problem:
-    """Inputs with all that their product is judged by. Computed when first asked for, and kept."""
+    """Inputs, and the lazily computed, cached values that their product is compared with."""
 
     def __init__(self, types: Types, a: torch.Tensor, b: torch.Tensor, tf32: bool = False) -> None:
         self.types, self.a, self.b, self.tf32 = types, a, b, tf32
@@ -330,7 +330,7 @@ class Problem:
 
     @cached_property
     def rounding_error(self) -> float:
-        """The error of the product rounded once to the output's type: nobody can be better."""
+        """The error of the product rounded once to the output's type: a lower bound."""
         product = sum(reversed(self.parts))
         return self.error(
             product.to(self.types.out) if self.types.out == torch.float64 else self.rounded(product)
@@ -413,7 +413,7 @@ def check(
             torch.cuda.synchronize()
     except Exception as error:  # one bad kernel must not hide the others
         if isinstance(error, torch.AcceleratorError) or any(word in str(error) for word in FATAL):
-            # The context is lost, and everything after would fail for that alone.
+            # The context is lost, so all later tests would fail.
             pytest.exit(f"{name}, {what}: {error}", returncode=1)
         return f"{name}, {what}: {type(error).__name__}: {error}"
     if not output.intact_around():
@@ -438,7 +438,7 @@ def check(
     )
 
 
-# ---- what tests of many kernels share ------------------------------------------------------------
+# ---- helpers for tests of many kernels -----------------------------------------------------------
 
 
 def by_family_and_types(kind: type) -> dict[tuple[str, Types], list[cutlass_api.Kernel]]:
@@ -451,14 +451,14 @@ def by_family_and_types(kind: type) -> dict[tuple[str, Types], list[cutlass_api.
 
 
 class Artifacts:
-    """Kernels, compiled when a test first asks for them: many at once, on all cores."""
+    """Kernels, compiled at the first use in a test: many at once, on all cores."""
 
     def __init__(self) -> None:
         self._known: dict[str, object] = {}
         self._arguments: dict[Types, GemmArguments] = {}
 
     def of(self, kernels: list[cutlass_api.Kernel]) -> list[object]:
-        """The artifact of each; an exception stands for one that did not compile.
+        """The artifact of each kernel, or the exception that its compilation raised.
 
         Kernels with row-major outputs come first. A kernel with a column-major output shares its
         program with the transpose among them, and then finds it in the disk cache: half of the
@@ -497,7 +497,7 @@ def generator_for(*seed: object) -> torch.Generator:
 
 
 def just_aligned(order: str, dtype: torch.dtype, load_bytes: int) -> Form:
-    """Aligned to what a kernel loads at a time and, where possible, to no more."""
+    """A layout aligned to a kernel's load size and, where possible, not further."""
     elements = max(load_bytes // dtype.itemsize, 1)
     wider = 2 * elements if load_bytes < 16 else elements
     # An odd multiple of `elements`, at which nothing wider than a load can be used by mistake.

@@ -39,14 +39,14 @@ LAYOUTS = ["".join(letters) for letters in product("tn", repeat=3)]
 
 
 def accumulator_of(dtype):
-    """The type that a GEMM of this type can always be summed in."""
+    """An accumulator type that every GEMM of this type supports."""
     if dtype == torch.float64:
         return torch.float64
     return torch.int32 if dtype in INTEGERS else torch.float32
 
 
 def output_of(dtype):
-    """A type that every GEMM of this type can be written in."""
+    """An output type that every GEMM of this type supports."""
     return accumulator_of(dtype)
 
 
@@ -125,7 +125,7 @@ def served(kernel, m, n, k):
             extents[contiguous] = (
                 -(-extents[contiguous] // operand.divisibility) * operand.divisibility
             )
-        # How exact torch's own product is goes by N.
+        # The accuracy of torch's own product depends on N.
         extents["n"] = -(-extents["n"] // 8) * 8
     if isinstance(design, Sm90DesignMetadata) and design.load_bytes < 16:
         # Threads load whole pieces of a row along K, of 16-bit elements.
@@ -140,7 +140,7 @@ def cuobjdump():
 
 
 def spilled_bytes(program, folder):
-    """Bytes of memory that a thread of a compiled program keeps what finds no register in."""
+    """Bytes of local memory per thread of a compiled program: stack and register spills."""
     file = folder / "program.cubin"
     file.write_bytes(program.cubin)
     done = subprocess.run(
@@ -152,7 +152,7 @@ def spilled_bytes(program, folder):
 
 
 def run_first(args, **kwargs):
-    """Runs the kernel that is ranked first."""
+    """Runs the kernel that ranks first."""
     kernels = cutlass_api.get_kernels(args)
     assert kernels, "no kernel found"
     kernels[0].run(args, **kwargs)
@@ -192,7 +192,7 @@ def run_python(code, *arguments, timeout=60, check=True, flags=(), **environment
 
 
 def start_python(code, *arguments, flags=(), **environment):
-    """A script started in a process of its own."""
+    """A script started in a separate process."""
     env = {name: value for name, value in (os.environ | environment).items() if value is not None}
     command = [sys.executable, *flags, "-c", textwrap.dedent(code), *map(str, arguments)]
     return subprocess.Popen(

@@ -1,4 +1,4 @@
-"""How fast this machine is just now, for tests of time. A fresh process can afford to import it."""
+"""The current speed of this machine, for tests of time. Cheap to import in a new process."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""The names that API.md lists outside of kernels, arguments and metadata, point by point."""
+"""The public names outside of kernels, arguments and metadata."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""Arguments: what fits together, what does not and how it is said, and what can be read back."""
+"""Arguments: matching operands, errors of mismatched operands, and attributes."""
 
 import gc
 import types
@@ -126,7 +126,7 @@ def test_required_parameters_by_name():
 
 
 class Float32:
-    """As NVIDIA's cutlass would define it; only the name counts."""
+    """A class as in NVIDIA's cutlass; only its name matters."""
 
 
 FORMS = [
@@ -309,7 +309,7 @@ def test_scaled_tensors():
     assert (scaled.mode, scaled.swizzle) == (mode, swizzle)
     args = GemmArguments(scaled, base.T, torch.zeros(32, 32), accumulator_type="float32")
     assert args.A is scaled
-    # No kernel reads scales yet, and none must compute without them.
+    # No built-in kernel reads scales, so none may serve a ScaledTensor.
     assert cutlass_api.get_kernels(args) == []
     plain = GemmArguments(base, base.T, torch.zeros(32, 32), accumulator_type="float32")
     kernel = cutlass_api.get_kernels(plain)[0]
@@ -370,11 +370,11 @@ def test_rank_1_fake_operands_of_a_gemm():
         GemmArguments(fake(4), fake(4, 4), fake(4, 4), accumulator_type="float32")
 
 
-# What holds arguments may be held by them.
+# Reference cycles through arguments.
 
 
 def in_a_cycle(make):
-    """Whether a tensor that holds what is made of it goes away with it."""
+    """Whether a cycle of a tensor and the object made from it is collected."""
     tensor = torch.ones(2, 2)
     tensor.holds = make(tensor)
     gone = weakref.ref(tensor)

@@ -143,8 +143,8 @@ ROW = "it must be [m, n, k] in positive integers"
         (None, "cannot be read: No such file or directory"),
         ("mnk", "is no table of shapes in JSON: Expecting value: line 1 column 1 (char 0)"),
         ("[[1, 2, 3]]", "[[1, 2, 3]] must be an object of groups by name"),
-        ("{}", "it has no groups; give it one with layout and mnk"),
-        ('{"note": "none yet"}', "it has no groups; give it one with layout and mnk"),
+        ("{}", "it has no groups; add one with layout and mnk"),
+        ('{"note": "none yet"}', "it has no groups; add one with layout and mnk"),
         (
             '{"a": [[1, 2, 3]]}',
             "group 'a' is [[1, 2, 3]]; it must be an object with layout and mnk",

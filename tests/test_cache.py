@@ -1,4 +1,4 @@
-"""The cache of compiled programs on disk, seen by processes of their own."""
+"""The cache of compiled programs on disk, used by separate processes."""
 
 import shutil
 import statistics
@@ -9,7 +9,7 @@ import cutlass_api
 import pytest
 from helpers import run_python, start_python
 
-#: Compiles one kernel and tells how long it took and what came out.
+#: Compiles one kernel and prints the duration and a hash of the result.
 COMPILE = """
     import hashlib, os, sys, time
     import cutlass_api
@@ -55,7 +55,7 @@ def writings(folder):
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory):
-    """A cache that holds one program, and what compiling it gave."""
+    """A cache that holds one program, and the output of its compilation."""
     folder = tmp_path_factory.mktemp("filled")
     cold = compile_in_a_process(folder)
     return folder, cold

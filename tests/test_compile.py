@@ -39,7 +39,7 @@ def parts(kernel, cc):
         return {(family, types["A"]), (family, operation, layout)}
     types["accumulator"] = getattr(operands, "accumulator_type", operands.out.dtype).name
     by_place = {(family, place, dtype) for place, dtype in types.items()}
-    # What a configuration takes of the registers is the accumulator's doing, too.
+    # The accumulator type also affects a configuration's register use.
     configuration = (family, operation, types["accumulator"], kernel.metadata.design)
     return by_place | {(family, types["A"], types["B"]), (family, layout), configuration}
 
@@ -64,7 +64,7 @@ planned = pytest.mark.parametrize(
 
 
 def args_of(kernel):
-    """Arguments with the operands that a kernel's metadata asks for."""
+    """Arguments with the operands that a kernel's metadata requires."""
     operands = kernel.metadata.operands
     if isinstance(operands, ElementwiseOperandsMetadata):
         dtypes = (DTYPES[getattr(operands, name).dtype.name] for name in ("A", "B", "out"))
@@ -175,7 +175,7 @@ def test_the_sample_covers_all():
         )
 
 
-# What a program tells.
+# The properties of a program.
 
 
 def test_a_program(artifact):
@@ -221,7 +221,7 @@ def test_a_compiled_kernel_is_kept_in_memory(artifact):
     assert min(seconds() for _ in range(20)) < 100e-6
 
 
-# What cannot be compiled.
+# Compilation errors.
 
 
 @pytest.mark.parametrize("cc", [0, 70, 75, 79, 95, 130, 900])
@@ -264,7 +264,7 @@ def test_fake_tensors_without_a_gpu_need_a_capability(artifact):
     assert len(str(error.value)) > 20, "the reason in words"
 
 
-# Artifacts elsewhere.
+# Artifacts in other processes.
 
 
 def without_packages(tmp_path):
@@ -361,7 +361,7 @@ def test_one_clear_error_where_nvrtc_is_missing(tmp_path):
     )
     if said.startswith("FOUND /usr"):
         pytest.skip(f"this system has NVRTC of its own: {said}")
-    # What was looked for, where, and what to install.
+    # The error lists the libraries, the searched places and the package to install.
     for word in ("NVRTC", "libnvrtc.so.13", "sys.path", "nvidia", "torch/lib", "CUDA_HOME"):
         assert word in said
     assert "pip install" in said

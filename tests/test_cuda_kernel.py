@@ -162,10 +162,10 @@ def test_what_stands_in_the_way_of_reading_the_parameters_is_named(source, optio
         ({"grid": 1, "block": 0}, ValueError, "0 threads"),
         ({"grid": 1, "cluster": 9}, ValueError, "cluster is .* 9 blocks"),
         ({"grid": (1, 2, 3, 4)}, TypeError, "grid is .* one to three"),
-        ({"grid": "1"}, TypeError, "grid is '1'; give an int"),
+        ({"grid": "1"}, TypeError, "grid is '1'; pass an int"),
         ({"grid": 1.5}, TypeError, "grid is 1.5"),
         ({"grid": -1}, TypeError, "grid is -1"),
-        ({"grid": 1, "shared_bytes": -1}, ValueError, "shared_bytes is -1; give a number of bytes"),
+        ({"grid": 1, "shared_bytes": -1}, ValueError, "shared_bytes is -1; pass a number of bytes"),
         (
             {"grid": 1, "options": "-DX"},
             TypeError,
@@ -345,7 +345,7 @@ def test_clusters():
         kernel = cuda_kernel("__global__ void f(float* x) {}", "f", grid=(8, 4), cluster=(2, 2))
         kernel(x)
         assert device.last_launch(1).cluster == (2, 2, 1)
-        with raises(ValueError, "grid [3, 1, 1] is no multiple of cluster [2, 1, 1]"):
+        with raises(ValueError, "grid [3, 1, 1] is not a multiple of cluster [2, 1, 1]"):
             cuda_kernel("__global__ void f(float* x) {}", "f", grid=3, cluster=2)(x)
         """
     )
@@ -445,7 +445,7 @@ def test_memory_that_a_pointer_alone_does_not_describe():
         f(x)
         with raises(
             ValueError,
-            "x of f points to float4, which is read at multiples of 16 bytes",
+            "x of f points to float4, which the kernel reads at multiples of 16 bytes",
             hex(X + 4),
         ):
             f(f32(X + 4, 8))
@@ -517,7 +517,7 @@ def test_another_function_s_program_is_refused():
         try:
             one.launch((x, out), 1, None, other.compile())
         except ValueError as error:
-            assert "is not what compile() of f returned" in str(error), error
+            assert "pass the one that compile() of f returned" in str(error), error
         else:
             raise AssertionError("another program was launched")
         one.launch((x, out), 1, None, one.compile())
@@ -560,7 +560,7 @@ def test_the_example_is_short():
 
 
 def test_a_kernel_is_found_by_its_metadata():
-    # In a process of its own: a registration stays.
+    # In a separate process: a registration cannot be undone.
     code = """
         import cutlass_api, torch
         import own_kernel
@@ -602,7 +602,7 @@ def test_a_kernel_is_found_by_its_metadata():
         try:
             artifact.to_bytes()
         except ValueError as error:
-            assert "of your own" in str(error), error
+            assert "the kernel of this artifact is written in Python" in str(error), error
     """
     run_python(code, PYTHONPATH=f"{Path(cutlass_api.__file__).parent.parent}:{HERE}")
 
@@ -639,7 +639,7 @@ def test_a_kernel_runs_with_its_parameters():
             other.run(args, artifact)
         for wrong in (3, artifact.compiled_obj):
             with raises(
-                TypeError, "compiled_artifact is a", "give what compile() returned, or None"
+                TypeError, "compiled_artifact is a", "pass the result of compile(), or None"
             ):
                 kernel.run(args, wrong)
         with raises(ValueError, "cc is -1; pass ten times major plus minor"):

@@ -53,7 +53,7 @@ def test_names_are_unique_and_read_well():
     assert all(name.isidentifier() for name in found), [
         name for name in found if not name.isidentifier()
     ]
-    # Inductor drops what has EFC in its name.
+    # Inductor drops kernels with EFC in their names.
     assert not [name for name in found if "EFC" in name]
 
 
@@ -179,7 +179,7 @@ def test_other_wrong_parameters_are_named():
             cutlass_api.get_kernels(cc=cc)
     with pytest.raises(TypeError, match=r"^providers is 'nvrtc'; pass a list of names"):
         cutlass_api.get_kernels(providers="nvrtc")
-    with pytest.raises(TypeError, match=r"^args is a Tensor; give GemmArguments"):
+    with pytest.raises(TypeError, match=r"^args is a Tensor; pass GemmArguments"):
         cutlass_api.get_kernels(*torch.ones(3, 2, 2))
 
 
@@ -216,7 +216,7 @@ def test_all_that_is_asked_for_holds_together():
     assert all(kernel.metadata.design.tile_shape[0] <= 64 for kernel in found)
 
 
-# For given arguments.
+# For arguments.
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
@@ -294,7 +294,7 @@ def test_unaligned_rows_and_addresses(pad):
     assert found
     for kernel in found:
         assert kernel.metadata.supports(args), f"{kernel}: {kernel.metadata.supports(args).error}"
-        # What a kernel says that it loads at a time divides the row's step.
+        # A kernel's `load_bytes` divides the row stride.
         assert (64 + pad) % kernel.metadata.operands.A.divisibility == 0
     for kernel in cutlass_api.get_kernels(cc=90):
         if kernel not in found and kernel.metadata.operands.A.dtype == torch.float16:
@@ -302,7 +302,7 @@ def test_unaligned_rows_and_addresses(pad):
 
 
 def test_a_padded_row_is_as_good_as_a_whole_one():
-    # The extent along K is odd; what loads step by is the padded 16-byte row.
+    # The extent along K is odd, but the row stride is padded to 16 bytes.
     args = GemmArguments(
         fake(64, 64)[:, :37], fake(64, 64)[:37], fake(64, 64), accumulator_type=torch.float32
     )
@@ -384,7 +384,7 @@ def test_grouped_gemms_of_aligned_halves_are_for_the_tensor_cores():
             }
             assert first[80].metadata.kernel_name.startswith("sm80_grouped_gemm_")
             assert first[90].metadata.kernel_name.startswith("sm90_grouped_gemm_")
-    # Few rows a group take tiles of fewer rows.
+    # Few rows per group rank tiles with fewer rows first.
     few, many = (
         cutlass_api.get_kernels(fake_grouped(rows, 4096, 4096, 8), cc=90)[0] for rows in (64, 8192)
     )
@@ -541,11 +541,11 @@ def test_all_kernels_by_name_in_a_fresh_process():
         start = time.perf_counter()
         kernels = {kernel.metadata.kernel_name: kernel for kernel in cutlass_api.get_kernels()}
         seconds = time.perf_counter() - start
-        # Of the two paces the better one: a bad moment beside the call must not excuse it.
+        # Use the better of the two paces: a slow moment beside the call must not excuse the call.
         print(seconds, seconds / min(before, slowness()))
     """
     here = str(Path(__file__).parent)
-    # The best of some: other work on the machine must not fail the test.
+    # The best of several runs: other work on the machine must not fail the test.
     times = [tuple(map(float, run_python(code, PYTHONPATH=here).split())) for _ in range(15)]
     seconds, best = map(min, zip(*times, strict=True))
     print(
@@ -564,7 +564,7 @@ def with_an_epilogue():
     return GemmArguments(a, b, out, torch.float32, epilogue=epilogue)
 
 
-#: Few kernels and many: 1x1x1 is served in every layout.
+#: Few and many supporting kernels: every layout supports 1x1x1.
 QUICKLY_FOUND = {
     "128 cubed": lambda: fake_gemm(128, 128, 128),
     "4096 cubed": lambda: fake_gemm(4096, 4096, 4096, dtype=torch.bfloat16, layout="tnt"),
@@ -616,7 +616,7 @@ def test_discovery_spends_its_time_on_what_it_finds():
         (301, 5001, 701),
         (1, 4096, 4096),
     ]
-    # Counted: times tell little on a busy machine.
+    # Counts instructions: times vary on a busy machine.
     counts = run_gemm(
         f"""
         for m, n, k in {shapes}:

@@ -41,7 +41,7 @@ def run_case(case, a, b, out, given, others, accumulator_type=torch.float32):
         assert_close(tensor, wanted[name], f"{name} of {case.name}")
 
 
-# What the reference computes.
+# Results of the reference.
 
 
 @pytest.mark.parametrize("shape", [(17, 9), (2, 5, 130)], ids=str)
@@ -106,7 +106,7 @@ def test_integer_accumulators():
     out = torch.zeros(6, 5, dtype=torch.float16)
     run_first(fused(a, b, out, dequantize, torch.int32, row=row, column=column))
     assert_close(out, accum * row * column)
-    # Integers among themselves stay integers, and wrap as torch's do.
+    # Operations among integers stay integers, and wrap like torch's.
     out, other = torch.zeros(6, 5, dtype=torch.int8), torch.zeros(6, 5, dtype=torch.int32)
     c = torch.randint(-(2**31), 2**31, (6, 5)).int()
     run_first(fused(a, b, out, integer_arithmetic, torch.int32, C=c, offset=2**31 - 1, E=other))
@@ -153,7 +153,7 @@ def test_numbers_behind_integer_accumulators(expression, wanted):
         assert (
             cutlass_api.get_kernels(on_gpu, cc=90)[0].compile(on_gpu, cc=90).compiled_obj.log == ""
         )
-    # Behind float32 the same is a float.
+    # With a float32 accumulator, the result is a float.
     ones, out = torch.ones(4, 4), torch.zeros(4, 4)
     run_first(fused(ones, ones, out, source))
     accum = torch.full((4, 4), 4.0)
@@ -329,7 +329,7 @@ def test_a_kernel_is_known_by_its_epilogue_and_its_types():
     assert cutlass_api.get_kernels(one_more, cc=90)[0] is not first
 
 
-# C of each kind, what a kernel's epilogue says of it, and which other kinds the kernel serves.
+# Each kind of C, its text in the epilogue's description, and the other kinds that a kernel serves.
 LYING = {
     "full": (lambda: fake(256, 256), "C: float16)", {"row"}),
     "columns": (lambda: fake(256, 256, layout="n"), "C: float16 by columns)", {"column"}),
@@ -366,8 +366,8 @@ def test_a_kernel_knows_what_repeats_and_what_lies_side_by_side():
     assert restored.kernel_obj is kernels["row"]
 
 
-def test_what_has_one_row_is_no_row_for_all():
-    # A kernel that was found with one row, or one column, of outputs serves any number of them.
+def test_an_operand_of_an_output_with_one_row_is_not_broadcast():
+    # A kernel discovered for an output of one row or column serves any number of rows or columns.
     for shape in ((1, 256), (256, 1)):
         args = fake_fused(m=shape[0], n=shape[1], C=fake(*shape))
         kernel = cutlass_api.get_kernels(args, cc=90)[0]
@@ -393,7 +393,7 @@ def test_the_reference_needs_no_compilation_and_can_be_bound():
     a, b, c, out = coarse(5, 6), coarse(6, 7), coarse(5, 7), torch.zeros(5, 7)
     args = fused(a, b, out, linear, C=c, alpha=2.0, beta=1.0)
     kernel = cutlass_api.get_kernels(args)[0]
-    with pytest.raises(TypeError, match="compiled_artifact is a int; give what"):
+    with pytest.raises(TypeError, match="compiled_artifact is a int; pass the result"):
         kernel.bind(args, 3)
     on_gpu = cutlass_api.get_kernels(fake_fused(), cc=90)[0]
     with pytest.raises(ValueError, match="compiled_artifact is of another kernel"):
@@ -450,7 +450,7 @@ def test_fake_tensors_are_described_and_not_run():
         cutlass_api.get_kernels(args)[0].run(args)
 
 
-# What does not fit.
+# Mismatched operands.
 
 
 def outputs(**tensors):
@@ -497,7 +497,7 @@ def test_more_operands_than_a_launch_has_room_for():
 
 
 def whole():
-    """Tensors that fit."""
+    """Matching operands."""
     return {"C": torch.ones(3, 4), "D": torch.zeros(3, 4), "E": torch.zeros(3, 4)}
 
 

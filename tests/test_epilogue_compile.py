@@ -1,4 +1,4 @@
-"""Kernels behind which an epilogue stands, compiled for every architecture without a GPU."""
+"""Kernels with a fused epilogue, compiled for every architecture without a GPU."""
 
 import cutlass_api
 import pytest

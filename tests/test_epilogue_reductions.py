@@ -1,4 +1,4 @@
-"""Reductions in fused epilogues, by the CPU reference: what they compute, and what does not fit."""
+"""Reductions in fused epilogues, by the CPU reference: results and mismatched operands."""
 
 import pytest
 import torch

@@ -35,7 +35,7 @@ def test_explain_on_the_cpu_names_the_reference(capsys):
 def test_explain_follows_the_choice_of_precision(capsys):
     args = fake_gemm(512, 512, 512, dtype=torch.float32)
     cutlass_api.explain(args, cc=90)
-    assert "it rounds float32 operands to tf32" in capsys.readouterr().out
+    assert "the kernel rounds float32 operands to tf32" in capsys.readouterr().out
 
 
 def test_estimates_have_the_terms_of_the_model():

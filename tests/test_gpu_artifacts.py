@@ -1,4 +1,4 @@
-"""Artifacts on a GPU: saved, carried to another process, of another kernel or architecture."""
+"""Artifacts on a GPU: serialization, other processes, other kernels and architectures."""
 
 import pickle
 
@@ -31,7 +31,7 @@ def test_an_artifact_survives_being_saved(carry) -> None:
 
 
 def test_an_artifact_runs_in_another_process(tmp_path) -> None:
-    """Ahead of time: that process has no cache to take it from."""
+    """Ahead-of-time compilation: the other process has an empty cache."""
     gemm = Gemm()
     path = tmp_path / "artifact"
     path.write_bytes(gemm.artifact.to_bytes())

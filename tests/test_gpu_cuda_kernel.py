@@ -167,7 +167,9 @@ def test_what_does_not_fit_is_not_launched():
     square = square_of("float")
     x, out = torch.ones(100, device="cuda"), torch.zeros(100, device="cuda")
     with pytest.raises(
-        TypeError, match="out of square<float> points to float32, and a tensor of dtype float64"
+        TypeError,
+        match="out of square<float> points to float32, and the tensor has dtype float64; "
+        "pass one of float32",
     ):
         square(x, out.double(), 100)
     with pytest.raises(
@@ -191,7 +193,7 @@ def test_arrays_of_another_framework():
 
 
 def test_a_kernel_with_metadata_is_found_and_run():
-    # In a process of its own: a registration stays.
+    # In a separate process: a registration cannot be undone.
     code = """
         import cutlass_api, own_kernel, torch
         from cutlass_api.arguments import ElementwiseArguments

@@ -30,7 +30,7 @@ def fused(accum, bias):
 
 
 class Gemm:
-    """A random product on one device, and what it should be."""
+    """A random product on one device, and its expected result."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ def one_of_each_family(args: GemmArguments) -> list[cutlass_api.Kernel]:
 
 @pytest.mark.parametrize("assume", [False, True], ids=["checks", "assumed"])
 def test_one_artifact_serves_both_devices(assume: bool) -> None:
-    """Turn by turn, so that each launch finds the other device's as its program's last."""
+    """Alternates devices, so that the program's last launch is always on the other device."""
     products = [Gemm(0), Gemm(1)]
     kernels = one_of_each_family(products[0].args)
     assert len(kernels) > 2

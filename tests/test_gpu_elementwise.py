@@ -175,7 +175,7 @@ def test_a_bound_launch():
     "dtype", [torch.float64, torch.float32, torch.float16, torch.int8], ids=str
 )
 def test_bandwidth_beside_a_copy(dtype, request):
-    """What is read and written a second, as a share of what torch's copy reads and writes."""
+    """Bytes read and written per second, relative to torch's copy."""
     size = 256 * 2**20 // dtype.itemsize  # three of these are far more than L2
     a, b = (
         torch.randint(-9, 9, (size,), device="cuda", dtype=torch.int8).to(dtype) for _ in range(2)

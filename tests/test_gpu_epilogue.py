@@ -30,7 +30,7 @@ SHAPES = [
     ((3,), 70, 136, 24),
     ((2,), 33, 65, 0),
 ]
-#: Ways for an operand of the epilogue to lie in memory.
+#: Memory layouts of an operand of the epilogue.
 FORMS = [
     Form(),
     Form(order="n"),
@@ -43,7 +43,7 @@ FORMS = [
 
 
 def in_form(values, form):
-    """A copy of a tensor that lies in memory in this way."""
+    """A copy of a tensor in this memory layout."""
     generator = torch.Generator(gpu_helpers.DEVICE).manual_seed(0)
     if values.dim() < 2:
         return values.to(gpu_helpers.DEVICE)
@@ -64,7 +64,7 @@ def factors(batch, m, n, k, dtype, layout, seed):
 
 
 class Trial:
-    """One epilogue behind one problem, its operands laid out at random."""
+    """One epilogue fused into one problem, with operands in random layouts."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Trial:
         self.said = f"{case.name} {shape} k={k} {layout} {dtype} seed {seed}"
 
     def kernels(self):
-        """A few of those that serve it, of every family."""
+        """A few supporting kernels of every family."""
         found = cutlass_api.get_kernels(self.args)
         choose = random.Random(len(found))
         by_family = {}
@@ -209,7 +209,7 @@ def test_float32_operands_from_registers():
                 (14, ((), 260, 260, 64)),
             ]
         ]
-        # A seed decides the layout, too.
+        # The seed also determines the layout.
         assert all(trial.kernels() for trial in trials)
         assert {
             kernel.metadata.design.swapped for trial in trials for kernel in trial.kernels()
@@ -228,7 +228,7 @@ def test_epilogues_behind_k_over_the_grid():
         def kernels(self):
             return over_grid(self.args)
 
-    # Two or three parts, of which some add up more than others, and up to eight.
+    # Two or three splits, some with more K blocks than others, and up to eight.
     shapes = [((5,), 136, 136, 2056), ((2,), 264, 72, 4104)]
     cases = [(CASES[1], None), *REDUCTIONS[:2]]
     trials = [
@@ -372,7 +372,7 @@ def test_integer_accumulators(out_dtype):
             if out_dtype.is_floating_point:
                 assert_close(out, exact, repr(kernel))
             else:
-                # A product next to a whole number may fall on either side of it.
+                # A product close to an integer may round to either side.
                 off = (out.long() - exact.to(S32).to(out_dtype).long()).abs()
                 assert (off.max() if out_dtype == S32 else off.bool().float().mean()) <= (
                     1 if out_dtype == S32 else 0.01
@@ -429,7 +429,7 @@ def test_activations_are_exact_to_the_far_ends():
                 tensor.double()[near], wanted[name][near], rtol=1e-5, atol=1e-37
             )
             torch.testing.assert_close(tensor.double(), wanted[name], rtol=1e-5, atol=1e-13)
-    # What has no bounds keeps them.
+    # Infinite inputs stay infinite or become 0, and NaN stays NaN.
     ends = torch.tensor([torch.inf, -torch.inf, torch.nan], device="cuda")[:, None]
     outputs = {name: torch.empty_like(ends) for name in "SGT"}
     args = fused(ends, torch.ones(1, 1, device="cuda"), torch.empty_like(ends), far_out, **outputs)
@@ -552,14 +552,14 @@ def test_operands_that_move_are_followed():
         out.zero_()
         call()
         assert_close(out, a.double() @ b.double() + c.double())
-    # Code for any step serves rows that repeat, too.
+    # Code for any stride also serves broadcast rows.
     full, row = c.data, c.data[:1]
     c.data = row
     for call in calls:
         out.zero_()
         call()
         assert_close(out, a.double() @ b.double() + row.double())
-    # Code for columns that follow each other serves no others.
+    # Code for contiguous columns does not serve other strides.
     c.data = full.contiguous().T
     for call in calls:
         with pytest.raises(ValueError, match=r"the arguments carry .*C: float16 by columns"):
@@ -568,7 +568,7 @@ def test_operands_that_move_are_followed():
     of_row = fused(a, b, out, linear, C=c, alpha=1.0, beta=1.0)
     for_row = cutlass_api.get_kernels(of_row)[0]
     for_row.run(of_row)
-    # Nor does code for one row serve many.
+    # Code for a broadcast row does not serve a full matrix.
     c.data = full
     with pytest.raises(
         ValueError, match=r"C: float16 for each column.*the arguments carry .*C: float16"

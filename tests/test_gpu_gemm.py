@@ -69,7 +69,7 @@ THOROUGH = [
 
 @pytest.fixture(scope="session")
 def artifacts(request) -> Artifacts:
-    """All that is compiled in this session; at its end, the worst errors are printed."""
+    """The compiled kernels of this test run. Prints the largest errors at the end."""
     yield Artifacts()
     lines = [
         f"{ratio:6.3f}  {family:5} {types:40} {where}"
@@ -281,7 +281,7 @@ SHAPES = [
 
 
 def in_all_forms(layout: str, batched: bool) -> dict[str, tuple[Form, Form, Form]]:
-    """Ways in which a layout may lie in memory."""
+    """Memory layouts of an operand."""
     a, b, out = layout
     tight = (Form(a), Form(b), Form(out))
     forms = {
@@ -376,7 +376,7 @@ def test_views(types: Types, artifacts) -> None:
     fail_with(failures)
 
 
-# ---- tf32 is the user's decision -----------------------------------------------------------------
+# ---- tf32 ----------------------------------------------------------------------------------------
 
 FLOAT32 = Types(torch.float32, torch.float32, torch.float32, torch.float32)
 
@@ -439,7 +439,7 @@ def test_tf32_operands_from_registers(layout: str, artifacts) -> None:
     fail_with(failures)
 
 
-# ---- what only some types have -------------------------------------------------------------------
+# ---- properties of some types --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -508,7 +508,7 @@ def test_results_are_the_same_bits_every_time(artifacts) -> None:
 
 
 def split_kernels(types: Types) -> list[cutlass_api.Kernel]:
-    """Those that split K."""
+    """The kernels that split K."""
     kernels = GROUPS.get(("sm90", types), [])
     return [
         kernel
@@ -551,7 +551,7 @@ def test_k_in_parts(types: Types, artifacts) -> None:
 
 
 def deep_gemm(m: int, n: int, k: int) -> tuple[GemmArguments, torch.Tensor, torch.Tensor]:
-    """A product, its output, and what that should be."""
+    """A product, its output, and the expected result."""
     half = {"dtype": torch.float16, "device": gpu_helpers.DEVICE}
     a, b, out = (
         torch.randn(m, k, **half),
@@ -566,7 +566,7 @@ def is_near(out: torch.Tensor, expected: torch.Tensor) -> bool:
 
 
 def test_workspace_of_parts_may_hold_anything() -> None:
-    """Noise, what another problem left there, what the same one did; also in a graph."""
+    """Workspace with noise, or left over from another or the same problem; also in a graph."""
     if cutlass_api.utils.device_cc() // 10 != 9:
         pytest.skip("sm90 is for Hopper")
     problems = [
@@ -625,7 +625,7 @@ def test_parts_do_not_wait_for_what_cannot_run() -> None:
     }
     """
     multiprocessors = torch.cuda.get_device_properties(gpu_helpers.DEVICE).multi_processor_count
-    # Each of its CTAs has a multiprocessor for itself, all but 24.
+    # Each of its CTAs occupies a whole multiprocessor; 24 multiprocessors stay free.
     occupy = cuda_kernel(
         source, "occupy", grid=multiprocessors - 24, block=32, shared_bytes=200 << 10
     )
@@ -663,7 +663,7 @@ def test_nothing_to_compute_is_computed(shape) -> None:
     torch.cuda.synchronize()
 
 
-# ---- anything at all -----------------------------------------------------------------------------
+# ---- random problems -----------------------------------------------------------------------------
 
 extents = st.one_of(
     st.integers(1, 40), st.integers(1, 300), st.sampled_from([16, 32, 64, 128, 256])
@@ -678,7 +678,7 @@ forms = st.builds(
     broadcast=st.sampled_from([(), (), (), (), (-1,), (-2,), (-1, -2)]),
     batches=st.sampled_from(["apart", "apart", "same", "overlapping"]),
 )
-#: An output has every element once.
+#: Layouts of outputs, in which no two indices address the same element.
 output_forms = st.builds(
     Form,
     order=st.sampled_from("tn"),
@@ -707,7 +707,7 @@ output_forms = st.builds(
     out_form=output_forms,
 )
 def test_anything(artifacts, types, batch, m, n, k, a_form, b_form, out_form) -> None:
-    """The kernel that is ranked first, on whatever hypothesis thinks of."""
+    """The kernel that ranks first, on problems that hypothesis generates."""
     shape = (m, n, k) if batch is None else (batch, m, n, k)
     with float32_precision("highest"):
         problem = make_problem(types, shape, a_form, b_form)

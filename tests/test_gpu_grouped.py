@@ -33,7 +33,7 @@ from helpers import run_python, served
 
 pytestmark = pytest.mark.gpu
 
-#: Rows of A and of the output behind those of the last group.
+#: Rows of A and of the output after the last group.
 SPARE = 19
 HALF = Types(torch.bfloat16, torch.bfloat16, torch.float32, torch.bfloat16)
 
@@ -42,7 +42,7 @@ KERNELS = by_family_and_types(GroupedGemmOperandsMetadata)
 
 
 class GroupedProblem(Problem):
-    """Random groups of so many rows each, with all that their products are judged by."""
+    """Random groups with these numbers of rows, and the values to compare their products with."""
 
     def __init__(
         self, types: Types, sizes, n: int, k: int, a_form: Form, b_form: Form, step: int = 1
@@ -62,7 +62,7 @@ class GroupedProblem(Problem):
         self.offsets.copy_(torch.tensor(self.ends, dtype=torch.int32))
         self.rows = rows
         self.shape = (rows + SPARE, n)
-        #: Whether A and out are given as (1, TotalM, K) and (1, TotalM, N).
+        #: Whether A and out have the shapes (1, TotalM, K) and (1, TotalM, N).
         self.leading_one = False
 
     def arguments(self, out: torch.Tensor, epilogue=None) -> GroupedGemmArguments:
@@ -70,7 +70,7 @@ class GroupedProblem(Problem):
         return GroupedGemmArguments(a, self.b, out, self.types.accumulator, self.offsets, epilogue)
 
     def each(self, product) -> torch.Tensor:
-        """What a function makes of each group's A and B, stacked."""
+        """The results of a function of each group's A and B, stacked."""
         spans = pairwise([0, *self.ends])
         results = [
             product(self.a[start:end], self.b[group]) for group, (start, end) in enumerate(spans)
@@ -112,7 +112,7 @@ class GroupedProblem(Problem):
 
 
 def wrong(kernel, artifact, problem: GroupedProblem, form: Form, what: str) -> str | None:
-    """Runs a kernel. None if all is well, else what is not."""
+    """Runs a kernel. Returns None, or a description of the failure."""
     output = Output(problem.shape, problem.types.out, form)
     name = f"{kernel.metadata.kernel_name}, {what}"
     try:
@@ -155,7 +155,7 @@ def artifacts():
 
 
 def forms_of(kernel) -> list[Form]:
-    """A, B and the output as a kernel asks for them, aligned as it asks and no more."""
+    """A, B and the output with the layouts that a kernel requires, and no larger alignment."""
     operands = kernel.metadata.operands
     letters = ["n" if side.stride == (0, 1, 0) else "t" for side in (operands.A, operands.B)]
     a, b = (
@@ -180,14 +180,14 @@ def test_every_kernel(family: str, types: Types, artifacts) -> None:
             _, n, k = served(kernel, 1, n, k)
             if (key := (what, n, k, a_form, b_form)) not in problems:
                 problems[key] = GroupedProblem(types, sizes, n, k, a_form, b_form)
-            # An output that the copy engine can address, and one that it cannot.
+            # An output that TMA can address, and one that TMA cannot.
             for form in dict.fromkeys([out_form, Form("t", multiple=8)]):
                 failures.append(wrong(kernel, artifact, problems[key], form, f"{what} {form}"))
     fail_with([failure for failure in failures if failure])
 
 
 def test_any_groups(artifacts) -> None:
-    """The kernel that is ranked first, on random sizes, layouts and alignments."""
+    """The kernel that ranks first, on random sizes, layouts and alignments."""
     chance = random.Random(5)
     failures = []
     for _ in range(150):
@@ -255,7 +255,7 @@ def test_offsets_change_between_replays_of_a_graph() -> None:
 
 
 def test_offsets_change_between_launches_that_follow_each_other() -> None:
-    """The next grid may begin early. It still reads what was written between the two launches."""
+    """The next grid may start early, but must read data written between the two launches."""
     problem = bf16_problem([100, 0, 31, 200, 64], n=64, k=64)
     rows = problem.shape[0]
     chance = random.Random(3)
@@ -282,7 +282,7 @@ def test_offsets_change_between_launches_that_follow_each_other() -> None:
     "wrong_ends", [[50, 40, 90], [-5, 200, 9999], [9999, 0, 300], [2**31 - 1, -(2**31), 7]], ids=str
 )
 def test_whatever_offsets_say_nothing_outside_the_output_is_written(wrong_ends) -> None:
-    """A number below an earlier one counts as that, one above the number of rows as that."""
+    """Kernels clamp an offset to the range from its predecessor to the number of rows."""
     problem = bf16_problem([100, 100, 100])
     problem.offsets.copy_(torch.tensor(wrong_ends, dtype=torch.int32))
     problem.ends = [min(max(0, *wrong_ends[: at + 1]), problem.shape[0]) for at in range(3)]

@@ -33,7 +33,7 @@ def pinned_torch() -> None:
 
 
 class Witness:
-    """What happened while a function was compiled and run."""
+    """The events while a function is compiled and run."""
 
     def __init__(self) -> None:
         #: Kernels that the generated code looked up, once per call that does not replay a CUDA
@@ -49,7 +49,7 @@ class Witness:
 
 @contextmanager
 def inductor(backends: str) -> Iterator[Witness]:
-    """Inductor with nothing cached, with these GEMM backends and no others, watched."""
+    """Inductor with empty caches and these GEMM backends only, observed."""
     witness = Witness()
     original_run, original_benchmark = (
         NVUniversalGemmKernelWrapper.run,
@@ -70,7 +70,7 @@ def inductor(backends: str) -> Iterator[Witness]:
         return original_lookup(name)
 
     def save(code: str) -> None:
-        if code not in witness.code:  # torch may tell of it twice
+        if code not in witness.code:  # torch may call this twice
             witness.code.append(code)
 
     # torch caches both answers for the process, possibly from before the import of cutlass_api.
@@ -102,7 +102,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 CASES = {
     "mm": (matmul, (512, 256), (256, 768)),
     "bmm": (torch.bmm, (4, 128, 96), (4, 96, 160)),
-    # Nothing here is a multiple of 8, so nothing is aligned to 16 bytes.
+    # No extent is a multiple of 8, so no operand is aligned to 16 bytes.
     "mm, odd": (matmul, (131, 67), (67, 259)),
 }
 
@@ -158,7 +158,7 @@ def test_a_product_is_computed_by_our_kernels(name: str, dtype: torch.dtype, mod
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_grouped_product_is_computed_by_our_kernels(mode: str) -> None:
-    """Of rows that the router has sorted by expert; group boundaries change between calls."""
+    """Rows sorted by expert; group boundaries change between calls."""
     torch.manual_seed(0)
     weights = torch.randn(5, 96, 64, device="cuda").bfloat16()
 
@@ -228,7 +228,7 @@ def test_beside_the_other_backends(dtype: torch.dtype) -> None:
             hidden = torch.relu(product)
             expected = hidden.double() @ layer.weight.double().mT + layer.bias.double()
             theirs = (layer(hidden).double() - expected).norm()
-            # `addmm` is torch's own kernel or Triton's; a little more room than for ours.
+            # `addmm` is torch's own kernel or Triton's; the tolerance is a little larger than ours.
             assert (out.double() - expected).norm() <= 1.5 * theirs
     assert witness.timed, "ours took part"
 

@@ -1,4 +1,4 @@
-"""Launches that are repeated and become CUDA graphs of their own, on a GPU."""
+"""Repeated launches that are promoted to CUDA graphs, on a GPU."""
 
 import gc
 import threading
@@ -12,7 +12,7 @@ from gpu_helpers import SLEEP_CYCLES, Gemm
 
 pytestmark = pytest.mark.gpu
 
-#: Runs after which a short launch has become a graph, and some to spare.
+#: More runs than the promotion of a short launch needs.
 SETTLED = 40
 
 
@@ -22,7 +22,7 @@ def repeated(gemm: Gemm, stream: int | None, times: int = SETTLED) -> None:
 
 
 def with_new_arguments(gemm: Gemm, stream: int, a: torch.Tensor) -> None:
-    """As generated code runs them."""
+    """Runs arguments like generated code."""
     args = GemmArguments(a, gemm.b, gemm.out, accumulator_type=torch.float32)
     gemm.kernel.run(args, gemm.artifact, stream=stream, assume_supported_args=True)
 
@@ -100,7 +100,7 @@ def test_clusters_stay_clusters(ending: str) -> None:
 
 
 def test_repeated_launches_are_captured_and_leave_captures_alone() -> None:
-    """Making, changing and freeing a graph is what the strictest capture forbids."""
+    """The strictest capture mode forbids creating, updating and freeing graphs."""
     captured, beside, freed, moved = Gemm(), Gemm(), Gemm(), Gemm()
     stream, other = torch.cuda.Stream(), torch.cuda.Stream()
     before = _core.launch_graphs()
@@ -139,7 +139,7 @@ def test_threads_repeat_one_launch_on_streams_of_their_own() -> None:
     failures: list[BaseException] = []
 
     def work(stream: torch.cuda.Stream) -> None:
-        # A thread of its own has no context at first.
+        # A new thread has no current context.
         try:
             repeated(gemm, stream.cuda_stream, 10 * SETTLED)
             for _ in range(10 * SETTLED):

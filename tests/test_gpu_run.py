@@ -131,7 +131,7 @@ def test_a_failing_launch_raises_with_the_name_of_cuda_s_error() -> None:
                 cuda.cuGraphDestroy(graph)
     finally:
         cuda.cuStreamDestroy_v2(stream)
-    # The next launch is none the worse for it.
+    # The next launch succeeds.
     gemm.kernel.run(gemm.args, gemm.artifact)
     assert gemm.shows(1)
 
@@ -140,7 +140,7 @@ def test_a_failing_launch_raises_with_the_name_of_cuda_s_error() -> None:
 
 
 def test_a_graph_is_captured_before_anything_has_run() -> None:
-    """In a process of its own, in which compiling is all that has happened."""
+    """In a new process that has only compiled."""
     code = """
     import torch, cutlass_api
     from cutlass_api.arguments import GemmArguments
@@ -155,7 +155,7 @@ def test_a_graph_is_captured_before_anything_has_run() -> None:
     a = [x.clone() for x in inputs[0]]
     calls = [GemmArguments(x, b, out, accumulator_type=torch.float32) for x, out in zip(a, outs)]
     kernels = cutlass_api.get_kernels(calls[0])
-    # As a user has it, and through the cache; the fastest kernel and the slowest.
+    # The fastest kernel with an explicit artifact, and the slowest through the cache.
     for kernel, artifact in [(kernels[0], kernels[0].compile(calls[0])), (kernels[-1], None)]:
         kernel.compile(calls[0])
         graph = torch.cuda.CUDAGraph()
@@ -204,7 +204,7 @@ def test_arguments_keep_their_operands_alive() -> None:
     kernel = cutlass_api.get_kernels(args)[0]
     del a, b
     gc.collect()
-    # Freed memory would be handed out again at once, to these.
+    # The allocator would reuse freed memory for these tensors at once.
     garbage = [torch.full((128, 128), -7.0, device="cuda", dtype=torch.float16) for _ in range(8)]
     kernel.run(args)
     torch.cuda.synchronize()
@@ -221,18 +221,18 @@ def test_operands_whose_memory_moved_are_read_anew(fast: bool) -> None:
         gemm.a.data = torch.full_like(gemm.a, 6)
         gemm.kernel.run(gemm.args, gemm.artifact)
         assert gemm.shows(6)
-        # Other shapes that still fit each other are another problem for the same kernel.
+        # The same kernel serves other matching shapes.
         gemm.a.resize_(256, 32).fill_(1)
         gemm.b.resize_(32, 512).fill_(1)
         gemm.out.resize_(256, 512).fill_(torch.nan)
         gemm.kernel.run(gemm.args, gemm.artifact)
         torch.cuda.synchronize()
         assert (gemm.out == 32).all()
-        # Shapes that do not fit are refused, whatever is assumed.
+        # Mismatched shapes raise, even with assume_supported_args.
         gemm.b.resize_(16, 512)
         with pytest.raises(ValueError, match="K"):
             gemm.kernel.run(gemm.args, gemm.artifact, assume_supported_args=True)
-        # So is memory that the kernel cannot address.
+        # Memory that the kernel cannot address also raises.
         unaligned = torch.ones(32 * 512 + 1, device="cuda", dtype=torch.float16)[1:]
         gemm.b.data = unaligned.view(32, 512)
         if not gemm.kernel.supports(
@@ -310,7 +310,7 @@ def test_no_stream_means_the_current_one_of_cupy() -> None:
 
 
 def test_jax_arrays() -> None:
-    # Three quarters of the memory would be JAX's otherwise, from its first array on.
+    # By default, JAX allocates three quarters of the memory with its first array.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     jax = pytest.importorskip("jax")
     if jax.default_backend() != "gpu":
@@ -318,7 +318,7 @@ def test_jax_arrays() -> None:
     keys = jax.random.split(jax.random.key(0))
     a = jax.random.normal(keys[0], (70, 40), dtype=jax.numpy.float16).block_until_ready()
     b = jax.random.normal(keys[1], (40, 90), dtype=jax.numpy.float16).block_until_ready()
-    # JAX's arrays are immutable: the output is another framework's.
+    # JAX arrays are immutable, so the output belongs to another framework.
     out = torch.full((70, 90), torch.nan, device="cuda", dtype=torch.float16)
     args = GemmArguments(a, b, out, accumulator_type="float32")
     cutlass_api.get_kernels(args)[0].run(args)

@@ -14,7 +14,7 @@ from stand_in import run_gemm as run
 #: % needs a reason.
 BOUNDS = {
     "run": 1640,
-    # Which does not become a graph.
+    # Such a launch is not promoted to a graph.
     "run of a kernel that takes long": 1640,
     "run with checks": 1650,
     "GemmArguments": 2980,
@@ -96,7 +96,7 @@ def test_instructions_with_torch_s_tensors():
 
 
 def test_launches_take_nothing_from_the_heap():
-    """But for arguments, which are one object."""
+    """No allocations, except one object for new arguments."""
     preloaded = stand_in.build() / "allocations.so"
     run(
         f"""
@@ -130,7 +130,7 @@ def test_launches_take_nothing_from_the_heap():
             before = heap.allocations()
             for _ in range(100):
                 call()
-            # The interpreter itself may take a block for its small objects now and then.
+            # The interpreter occasionally allocates a block for its small objects.
             assert expected <= heap.allocations() - before < expected + 10, (
                 call,
                 heap.allocations() - before,

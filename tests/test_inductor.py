@@ -37,7 +37,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 HOPPER = 90
 HALVES = [torch.float16, torch.bfloat16]
-#: What Inductor tries by default; `torch._inductor.config.nvgemm_max_profiling_configs`.
+#: The default of `torch._inductor.config.nvgemm_max_profiling_configs`.
 TRIED = 5
 
 
@@ -145,7 +145,7 @@ def test_the_first_kernels_for_aligned_halves_are_tensor_core_kernels(
         )
         assert operands.accumulator_type == torch.float32
         assert operands.B.stride == ((0, 1, 0) if linear else (0, 0, 1))
-    # Tuning is a choice between shapes; five times the same tile would be none.
+    # Autotuning needs different tile shapes to choose from.
     assert len({kernel.metadata.design.tile_shape for kernel in first}) >= 3
 
 
@@ -219,7 +219,7 @@ def test_arguments_of_any_dtype_can_be_made_and_find_kernels_only_if_ours(
     found = compatible(args)
     served = {torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2}
     assert bool(found) == (dtype in served)
-    # The same through the package's own entry.
+    # The same call through `get_kernels`.
     assert bool(cutlass_api.get_kernels(args, cc=HOPPER)) == (dtype in served)
 
 
@@ -293,7 +293,7 @@ def test_with_the_heuristics_package_its_order_is_followed() -> None:
     kernels = compatible(fake_arguments(512, 768, 256, torch.float16))
     chooser = heuristics.get_nvgemm_heuristics()
     tiles = list(dict.fromkeys(kernel.metadata.design.tile_shape for kernel in kernels))
-    # Stands for nvMatmulHeuristics: it likes the tiles in the opposite order.
+    # Simulates nvMatmulHeuristics, with the opposite order of preference.
     advice = [
         heuristics.HeuristicConfig(
             *tile, 1, 1, 4, 1, 64, 64, 32, estimated_runtime=1e-6 * (len(tiles) - place)
@@ -344,7 +344,7 @@ def pretended_h100(choices: list[list[Any]]) -> Iterator[None]:
             (AlgorithmSelectorCache, "benchmark_in_current_process", classmethod(timings)),
         ]:
             stack.enter_context(mock.patch.object(target, name, value))
-        # Triton reports itself as missing where it sees no GPU.
+        # Triton reports itself as missing without a GPU.
         stack.enter_context(mock.patch("torch._inductor.scheduler.has_triton", lambda *_: True))
         stack.enter_context(
             inductor_config.patch(
@@ -368,7 +368,7 @@ def lower(
         *inputs
     )
     choices: list[list[Any]] = []
-    # Inductor remembers timings for the life of the process, and would not ask again.
+    # Inductor caches timings for the life of the process.
     with inductor_utils.fresh_cache(), pretended_h100(choices), V.set_fake_mode(mode):
         graph = GraphLowering(traced, example_inputs=inputs)
         with V.set_graph_handler(graph), V.set_debug_handler(DebugContext()):
@@ -484,7 +484,7 @@ def grouped_linear(a: torch.Tensor, weights: torch.Tensor, offsets: torch.Tensor
 def test_the_generated_code_computes_a_grouped_product(
     function: Any, b_shape: tuple[int, ...]
 ) -> None:
-    """One matrix for each run of A's rows; torch's kernels for it know bfloat16 alone."""
+    """One matrix per group of A's rows; torch's own kernels support bfloat16 only."""
     bf16 = torch.bfloat16
     lowered = lower(function, ((200, 64), bf16), (b_shape, bf16), ((4,), torch.int32))
     (choices,) = lowered.choices

@@ -1,4 +1,4 @@
-"""A launch derived from its program's last launch: what it changes, and what it must not hide."""
+"""A launch derived from its program's last launch: what changes, and which checks remain."""
 
 from stand_in import run_gemm as run
 
@@ -190,7 +190,7 @@ def test_a_last_launch_hides_no_misaligned_operand():
 
 
 def test_a_launch_with_workspace_follows_operands_and_workspace():
-    """K in parts over the grid: what is packed at first is only moved afterwards."""
+    """Grid split: the first launch encodes the tensor maps, later ones only move them."""
     run(
         """
         device.expect(508)
@@ -203,7 +203,7 @@ def test_a_launch_with_workspace_follows_operands_and_workspace():
         kernel.run(args, artifact, stream=STREAM, workspace=memory[0])
         fresh = device.last_sm90_parameters()
         assert fresh.parts == (0x60000000, 7), fresh
-        # From here on nothing is encoded.
+        # Later launches encode no tensor maps.
         device.fail("cuTensorMapEncodeTiled")
         kernel.run(args, artifact, stream=STREAM, workspace=memory[1], assume_supported_args=True)
         assert device.last_sm90_parameters() == fresh._replace(parts=(0x61000000, 7))
@@ -219,7 +219,7 @@ def test_a_launch_with_workspace_follows_operands_and_workspace():
         p = device.last_sm90_parameters()
         assert p.a.address == A + (1 << 25), p
         assert p == fresh._replace(a=fresh.a._replace(address=A + (1 << 25))), p
-        # A bound launch has a last one of its own.
+        # A bound launch has its own last launch.
         device.fail("")
         launch = kernel.bind(args, artifact, STREAM)
         launch()

@@ -1,4 +1,4 @@
-"""What a launch of each family carries to the driver: parameters, tensor maps, grid, workspace."""
+"""The launches of each family: parameters, tensor maps, grid, workspace."""
 
 import textwrap
 
@@ -297,7 +297,7 @@ def test_an_operand_that_threads_load_has_an_address_in_place_of_a_map():
                 assert p.b.address == B, p
                 assert p.b.extents == (64, k, 1), p
                 assert p.extents == (128, 64, k, 1), p
-                # From the last launch, as made anew.
+                # Derived from the last launch, and encoded anew.
                 for place in (A + 4096, B, OUT), (A, B + 512, OUT + 64):
                     p = launched(kernel, artifact, *place)
                     assert (p.a_pointer, p.b.address, p.out_pointer) == place, p
@@ -305,7 +305,7 @@ def test_an_operand_that_threads_load_has_an_address_in_place_of_a_map():
                         kernel, CompiledArtifact(artifact.compiled_obj, kernel), *place
                     )
                 seen.add(kernel.metadata.design.load_bytes)
-                # An address of another alignment is refused.
+                # An address with another alignment raises.
                 a.describe(A + 2, a_shape)
                 assert not kernel.supports(GemmArguments(a, b, out, "float32"))
         assert seen == {8, 4}
@@ -362,7 +362,7 @@ def test_two_lines_are_fetched_only_of_rows_along_k_that_begin_with_one():
             kernel.run(args, stream=STREAM)
             p, design = device.last_sm90_parameters(), kernel.metadata.design
             a_map, b_map = (p.b, p.a) if design.swapped else (p.a, p.b)
-            # B lies along N: what follows in its rows is for other tiles.
+            # B is contiguous along N: the rest of its rows belongs to other tiles.
             assert (a_map.l2_promotion, b_map.l2_promotion) == (of_a, one_line), (k, n, p)
         """
     )
@@ -390,7 +390,7 @@ def test_parts_of_k_over_the_grid_meet_in_workspace():
         mine = Tensor(0x60000000, (bytes,), code=1, bits=8)
         kernel.run(args, artifact, STREAM, workspace=mine)
         assert device.last_sm90_parameters().parts == (0x60000000, 7)
-        # A cluster that shares a tile needs none.
+        # A cluster split needs no workspace.
         a.describe(A, (120, 7200)); b.describe(B, (7200, 80)); out.describe(OUT, (120, 80))
         args = GemmArguments(a, b, out, "float32")
         kernel = first(args, "sm90")
@@ -421,7 +421,7 @@ def test_operands_that_the_copy_engine_cannot_address_are_copied_into_workspace(
         assert {p.a.address, p.b.address} & {0x70000000} and p.a.extents[0] == p.b.extents[0] == 257
         assert p.a.strides[0] == p.b.strides[0] == 640 and p.out_by_copy_engine == 0
 
-        # The user's own workspace is used, if it is large enough and where the operands are.
+        # The user's workspace must be large enough and on the operands' device.
         device.library.stand_in_forget_allocations()
         mine = Tensor(0x60000000, (bytes,), code=1, bits=8)
         kernel.run(args, stream=STREAM, workspace=mine)

@@ -1,4 +1,4 @@
-"""What scripts/lint_text.py refuses in comments, docstrings and Markdown, and what it accepts."""
+"""scripts/lint_text.py: comments, docstrings and Markdown that it refuses or accepts."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What kernels say of themselves, and how arguments are held against it."""
+"""The metadata of kernels, and its comparison with arguments."""
 
 import dataclasses
 import pickle
@@ -80,7 +80,7 @@ def test_optional_fields():
 
 
 def test_built_in_kernels_are_described_by_whole_dataclasses():
-    """The objects are made without `__init__`; they compare, hash and copy like others."""
+    """The objects are created without `__init__`; they compare, hash and copy like others."""
     for kernel in cutlass_api.get_kernels():
         described = kernel.metadata
         assert list(vars(described)) == fields(KernelMetadata), kernel

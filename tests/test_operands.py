@@ -1,4 +1,4 @@
-"""Tensors of every framework as operands: what is read of them, and what is refused, by name."""
+"""Tensors of every framework as operands: their views, and errors that name the operand."""
 
 import cutlass_api
 import jax
@@ -51,7 +51,7 @@ def ones(*shape, **kwargs):
     return torch.ones(*shape, **kwargs)
 
 
-# What is read.
+# Views.
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, MemoryError])
@@ -86,7 +86,7 @@ def test_numpy(dtype):
 
 @dtypes
 def test_jax(dtype):
-    # JAX makes 64-bit arrays only where asked to.
+    # By default, JAX makes no 64-bit arrays.
     with jax.enable_x64(True):
         array = to_jax(coarse(4, 5, dtype=dtype))
     operand = DenseTensor(array)
@@ -231,7 +231,7 @@ def test_a_lazily_negated_output_is_written_right_or_refused():
         assert torch.equal(out + 0, ones(3, 3))
 
 
-# What is refused.
+# Errors.
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16], ids=["float32", "bfloat16"])
@@ -443,7 +443,7 @@ def test_fake_tensors_cannot_be_run_on(device):
             kernel.run(args, assume_supported_args=assume)
 
 
-# Tensors that change after arguments were made of them.
+# Tensors that change after the construction of arguments.
 
 
 def changed_after(change, name):

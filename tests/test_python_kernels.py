@@ -19,7 +19,7 @@ def describe(cls, name="mine_gemm_f32"):
 
 
 class TorchKernel(cutlass_api.Kernel):
-    """A GEMM by torch.mm. Keeps what it was called with."""
+    """A GEMM by torch.mm. Records its arguments."""
 
     def __init__(self, metadata):
         super().__init__(metadata)

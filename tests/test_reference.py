@@ -45,7 +45,7 @@ def types_of(operation):
 
 
 def unwritten(*shape, dtype):
-    """An output that shows what nobody wrote: NaN, or an odd integer."""
+    """An output whose unwritten elements are visible: NaN, or 77 for integers."""
     return (
         torch.full(shape, 77).to(dtype)
         if dtype in INTEGERS
@@ -98,7 +98,7 @@ def test_layouts(dtype, layout, batch):
 def test_odd_extents(dtype, m, n, k, batch):
     a, b = coarse(*batch, m, k, dtype=dtype), coarse(*batch, k, n, dtype=dtype)
     out = gemm(a, b, unwritten(*batch, m, n, dtype=accumulator_of(dtype)), accumulator_of(dtype))
-    # A sum of nothing is 0, which has to be written all the same.
+    # An empty sum is 0, which the kernel must still write.
     assert same(out, exact(a, b, out.dtype))
 
 
@@ -228,7 +228,7 @@ def test_random_gemms_and_the_gaps_around_them(problem):
     expected = memory.clone()
     expected.as_strided(out.shape, out.stride(), out.storage_offset()).copy_(exact(a, b, out.dtype))
     gemm(a, b, out, accumulator)
-    # The whole memory: what lies between and around the elements stays as it was.
+    # Compare the whole memory: bytes between and around the elements stay unchanged.
     assert same(memory, expected)
 
 

@@ -5,7 +5,7 @@ import textwrap
 import pytest
 import stand_in
 
-#: Runs after which a short launch is a graph, and some to spare.
+#: More runs than the promotion of a short launch needs.
 SETTLED = 40
 
 #: Runs of a short kernel, one a call, each of which must be one launch on A, B and OUT.
@@ -27,7 +27,7 @@ calls = {{
 device.library.stand_in_set_current_stream(device.ctypes.c_uint64(STREAM))
 
 def launched(call, addresses=(A, B, OUT), graphs=None, stream=STREAM):
-    # What a call launches: one kernel on these operands, by way of a graph or not.
+    # Each call launches one kernel on these operands, as a graph or as a kernel.
     before = device.launches(), device.graph_launches()
     call()
     assert device.launches() == before[0] + 1
@@ -96,7 +96,7 @@ def test_moved_memory_is_followed():
             for data in (A + 4096, A):
                 a.describe(data, (128, 256))
                 settled(call, addresses=(data, B, OUT))
-            # As where memory is new at each call: one graph, whose parameters change.
+            # New memory at each call: one graph, whose parameters change.
             places = [
                 (A + 4096, B, OUT),
                 (A, B + 4096, OUT),
@@ -130,7 +130,7 @@ def test_moved_memory_is_followed():
     )
 
 
-def test_a_graph_that_is_not_given_other_parameters_is_not_launched():
+def test_a_graph_whose_parameter_update_fails_is_not_launched():
     run(
         """
         settled(calls["new arguments"])
@@ -140,7 +140,7 @@ def test_a_graph_that_is_not_given_other_parameters_is_not_launched():
             launched(calls["new arguments"], (A + 4096, B, OUT), graphs=0)
         device.fail("")
         launched(calls["new arguments"], (A + 4096, B, OUT), graphs=1)
-        # Nor where they were given to it and the launch failed.
+        # Nor after a launch with new parameters that failed.
         a.describe(A, (128, 256))
         device.fail("cuGraphLaunch")
         launched(calls["new arguments"], graphs=0)
@@ -190,7 +190,7 @@ def test_other_streams_and_captured_ones_get_launches():
             launched(on(STREAM), graphs=0)
         device.library.stand_in_capture(0)
         launched(on(STREAM), graphs=1)
-        # Neither made nor freed in a way that would end somebody's capture.
+        # Creating and freeing a graph must not invalidate another thread's capture.
         other = GemmArguments(a, b, out, "float32")
         graphs = device.library.stand_in_open_graphs()
         call = lambda: kernel.run(other, artifact, stream=STREAM + 32)
@@ -207,7 +207,7 @@ def test_other_streams_and_captured_ones_get_launches():
         for stream in (0, 1):
             args = GemmArguments(a, b, out, "float32")
             settled(on(stream), stream=stream)
-        # Not on the per-thread default stream, nor on a green context's stream.
+        # No promotion on the per-thread default stream or a green context's stream.
         for stream in (2, 0x50E0):
             args = GemmArguments(a, b, out, "float32")
             for _ in range(3 * SETTLED):
@@ -230,7 +230,7 @@ def test_other_streams_and_captured_ones_get_launches():
     ],
 )
 def test_where_a_graph_fails_the_launch_is_made(failing):
-    # With these the graph is made, and what is executable of it.
+    # Despite these failures, the graph and its executable are created.
     graphs = 2 * (
         failing in ("cuGraphLaunch", "cuStreamIsCapturing", "cuThreadExchangeStreamCaptureMode")
     )
@@ -244,7 +244,7 @@ def test_where_a_graph_fails_the_launch_is_made(failing):
         for _ in range(3 * SETTLED):
             launched(calls["run"], graphs=None if "Exchange" in "{failing}" else 0)
         assert device.library.stand_in_open_graphs() == {graphs}
-        # The launch itself says what is wrong.
+        # The launch itself raises the error.
         device.fail("")
         for _ in range(1000):
             launched(calls["checked"])
@@ -307,7 +307,7 @@ def test_threads_share_a_graph():
         [thread.start() for thread in threads]
         [thread.join() for thread in threads]
         assert device.launches() == before + 8 * 500
-        # Where one is in a launch, which has let go of the GIL, another thread's is made beside it.
+        # While one thread launches the graph without the GIL, other threads launch kernels.
         device.library.stand_in_block(100)
         before, graphs = device.launches(), device.graph_launches()
         threads = [threading.Thread(target=calls["run"]) for _ in range(4)]

@@ -55,7 +55,7 @@ def test_the_operands_device_is_used_and_the_current_one_left_alone():
         device.library.cuCtxPushCurrent_v2(device.ctypes.c_uint64(0xC0))
         open_contexts = device.library.stand_in_open_contexts()
         artifact = kernel.compile(there)
-        # A stream of that device, and the default ones, which are the current context's.
+        # A stream of that device, and default streams, which belong to the current context.
         for stream in (OTHER_DEVICE, 0, 1, 2):
             for call in [lambda: kernel.run(there, artifact, stream)] * 3 + [
                 kernel.bind(there, artifact, stream)
@@ -86,7 +86,7 @@ def test_a_launch_that_is_repeated_is_one_call_of_the_driver():
             return device.library.stand_in_calls() - before
         assert calls_of(launch) == 1
         assert calls_of(lambda: kernel.run(args, artifact, STREAM, assume_supported_args=True)) == 1
-        # A default stream is the current context's, which is asked for.
+        # A default stream belongs to the current context, which `run` queries.
         assert calls_of(lambda: kernel.run(args, artifact, 0, assume_supported_args=True)) == 2
         """
     )
@@ -212,7 +212,7 @@ def test_matmul_remembers_its_choice_and_sees_alignment():
         assert device.launches() == 2 and device.library.stand_in_libraries() == 1
         a.describe(A + 2, (128, 256))
         cutlass_api.matmul(a, b, out=out)
-        # Another kernel, and on Hopper one more that copies A first.
+        # Another kernel, and on Hopper a kernel that packs A first.
         assert device.launches() > 2 and device.library.stand_in_libraries() > 1
         """
     )
@@ -237,7 +237,7 @@ CALLS = [
 ]
 
 
-#: What an sm90 kernel adds, and one whose operands are copied into workspace.
+#: The additional calls of an sm90 kernel, and of a kernel with packed operands.
 SM90_CALLS = ["cuTensorMapEncodeTiled", "cuLaunchKernelEx"]
 
 
@@ -249,7 +249,7 @@ WORKSPACE_CALLS = [
 ]
 
 
-#: That the driver cannot be used at all is found out once; a process does not ask again.
+#: Failures of these calls are final: a process makes them once.
 FINAL = ["cuInit", "cuDriverGetVersion"]
 
 
@@ -352,7 +352,7 @@ def test_a_launch_that_blocks_lets_other_threads_run():
         import time
         artifact = kernel.compile(args)
         new = GemmArguments(a, b, out, "float32")
-        # At first, when it has run before, and as generated code runs arguments that are new.
+        # The first run, a repeated run, and a run of new arguments like in generated code.
         for args, before in ((args, 0), (args, 3), (new, 0)):
             for _ in range(before):
                 kernel.run(args, artifact, stream=STREAM)

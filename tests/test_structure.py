@@ -1,4 +1,4 @@
-"""The layout of src/: short files, no circle of imports, and folders that import downwards only."""
+"""The layout of src/: short files, no import cycles, and folders that import downwards only."""
 
 import re
 from graphlib import CycleError, TopologicalSorter
@@ -8,14 +8,14 @@ import pytest
 
 SRC = Path(__file__).parent.parent / "src"
 MAX_LINES = 500
-#: The folders from the top: each imports only those behind it.
+#: The folders from the top: each imports only later ones.
 FLOORS = ["python", "tune", "launch", "compile", "kernel"]
 FLOORS += ["reference", "problem", "epilogue", "operand", "driver"]
 
-#: Comments and strings, neither of which import anything.
+#: Comments and strings, which contain no imports.
 TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|r(\#*)".*?"\1|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\\n])\'', re.S)
 USE = re.compile(r"\b(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);")
-#: A declaration or import of a module, with its attributes: all that a facade consists of.
+#: A declaration or import of a module, with its attributes. A facade contains nothing else.
 DECLARATION = re.compile(r"#!?\[[^\]]*\]|(?:pub(?:\([^)]*\))?\s+)?(?:mod\s+\w+\s*;|use\s[^;]+;)")
 
 
@@ -45,7 +45,7 @@ class Module:
         self.path = path
         parts = path.relative_to(SRC).with_suffix("").parts
         self.place = () if parts == ("lib",) else parts[:-1] if parts[-1] == "mod" else parts
-        # Tests inside a file stand at its end.
+        # A file's tests are at its end.
         code = TEXT.sub("", path.read_text()).partition("#[cfg(test)]\nmod tests {")[0]
         self.children = set(re.findall(r"\bmod\s+(\w+)\s*;", code))
         self.is_facade = path.stem in ("mod", "lib") and not DECLARATION.sub("", code).strip()
@@ -54,7 +54,7 @@ class Module:
         for public, tree in USE.findall(code):
             for segments, alias in expanded(" ".join(tree.split())):
                 self.names[alias] = self.absolute(segments)
-                # What is re-exported and not used here is no import.
+                # A pure re-export is not an import.
                 if not public or re.search(rf"\b{re.escape(alias)}\b", body):
                     self.imports.append(self.names[alias])
         for path in re.findall(r"(?<![\w:])\w+(?:::\w+)+", body):

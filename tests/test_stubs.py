@@ -74,7 +74,7 @@ def test_modules_say_what_they_are_for(name):
 @pytest.mark.parametrize("name, value", public_objects())
 def test_docstrings(name, value):
     assert value.__doc__, f"{name} has no docstring"
-    # What dataclasses generate is a signature, not a description.
+    # Dataclasses generate a signature as docstring, not a description.
     assert not value.__doc__.startswith(f"{name.rpartition('.')[2]}(")
 
 

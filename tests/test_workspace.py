@@ -5,13 +5,13 @@ on demand.
 import pytest
 from stand_in import run_gemm as run
 
-#: Of a kernel that copies its operands (which takes two launches), and of one with K over the grid.
+#: A kernel with packed operands (two launches), and a kernel with a grid split.
 KINDS = {"packed": ("128, 257, 65", "sm90", 2), "gridsplit": ("256, 32768, 512", "gridsplit", 1)}
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 def run_kind(kind, script):
-    """Runs a script behind such a kernel's arguments."""
+    """Runs a script after the setup of such a kernel's arguments."""
     extents, family, launches = KINDS[kind]
     run(
         f"""
@@ -58,7 +58,7 @@ def test_what_a_capture_forbids_is_done_when_a_launch_is_bound(kind):
 def test_what_a_capture_forbids_is_done_when_matmul_chooses():
     run(
         """
-        # So large that a kernel which copies its operands is the best.
+        # Large enough that a kernel with packed operands ranks first.
         a.describe(A, (2048, 2047)); b.describe(B, (2047, 2049)); out.describe(OUT, (2048, 2049))
         cutlass_api.get_kernels(args)  # opens the device, as torch's capture would have
         device.library.stand_in_capture(0)

@@ -1,4 +1,4 @@
-"""A stand-in for NVIDIA's ``cutlass`` package, for code that imports it to name element types.
+"""A stand-in for NVIDIA's ``cutlass`` package, for code that uses its names of element types.
 
 PyTorch's generated code contains ``import cutlass`` and ``accumulator_type=cutlass.Float32``. If
 NVIDIA's package is installed, the stand-in is not used: classes of ``cutlass`` match by name.
@@ -31,7 +31,7 @@ NAMES = (
 
 
 def install() -> None:
-    """Registers the stand-in as ``cutlass``, unless a real one is loaded or can be imported."""
+    """Registers the stand-in as ``cutlass``, unless a real package is loaded or importable."""
     if "cutlass" in sys.modules or find_spec("cutlass") is not None:
         return
     module = ModuleType(

@@ -1,4 +1,4 @@
-"""Problems: the operands of an operation, with the type of its accumulators."""
+"""The arguments of an operation: its operands and its accumulator type."""
 
 from dataclasses import dataclass
 

@@ -17,10 +17,10 @@ class GlobalOptions:
 
     @property
     def use_tvm_ffi(self) -> bool:
-        """How operands are read. Defaults to True.
+        """Whether C functions read the operands (True by default).
 
-        True: through DLPack's C exchange table, which is fast. False: through ``__dlpack__`` at
-        each call. Results are equal. The name is the original's.
+        True: DLPack's C exchange table, which is fast. False: ``__dlpack__`` at each call. Results
+        are equal. The name comes from NVIDIA's ``cutlass_api``.
         """
         return _core.get_use_c_exchange()
 
@@ -30,13 +30,13 @@ class GlobalOptions:
 
     @property
     def launch_graphs(self) -> bool:
-        """Whether short launches that repeat are promoted to CUDA graphs (True).
+        """Whether short launches that repeat are promoted to CUDA graphs (True by default).
 
-        A launch of a kernel of about 2 us or less that repeats on one stream becomes a CUDA graph
-        of one kernel node, which costs the host less than a kernel launch. Profilers show graph
-        launches; operands, results and the order on the stream are the same. While this is False,
-        no launch is promoted, and promoted launches run as kernels. The environment variable
-        ``CUTLASS_API_LAUNCH_GRAPHS=0`` sets it to False at import.
+        A launch that is estimated at 2 us or less and that repeats on one stream is promoted to a
+        CUDA graph of one kernel node, which costs the host less than a kernel launch. Profilers
+        show graph launches; operands, results and the order on the stream are the same. While this
+        is False, no launch is promoted, and promoted launches run as kernels. The environment
+        variable ``CUTLASS_API_LAUNCH_GRAPHS=0`` sets it to False at import.
         """
         return _core.get_launch_promotion()
 
@@ -50,7 +50,7 @@ class GlobalOptions:
         options["launch_graphs"] = self.launch_graphs
 
     def restore(self, options: dict[str, Any]) -> None:
-        """Sets every option from what :meth:`save` wrote."""
+        """Sets every option from the values that :meth:`save` stored."""
         self.use_tvm_ffi = options["use_tvm_ffi"]
         self.launch_graphs = options.get("launch_graphs", self.launch_graphs)
 

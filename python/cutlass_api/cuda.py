@@ -50,12 +50,12 @@ def cuda_kernel(
         )
         square(x, out, x.numel())
 
-    Each call checks the arguments against the function's parameters in the compiled program: dtypes
-    of tensors, ranges of numbers, one CUDA device for all tensors. Mismatches raise TypeError or
+    Each call checks the arguments against the parameters of the compiled function: dtypes of
+    tensors, ranges of numbers, one CUDA device for all tensors. Mismatches raise TypeError or
     ValueError.
 
-    NVRTC compiles the source, which holds device code only, at the first call or in ``.compile()``,
-    and caches the program on disk. The source can include the headers of this package
+    ``.compile()`` or the first call compiles the source with NVRTC and caches the program on disk.
+    The source holds device code only. It can include the headers of this package
     (``"common/types.cuh"`` has ``f16``, ``bf16``, ``decode`` and ``encode``) and those of the CUDA
     toolkit if it is installed. Compiler errors name the file and the line of the source.
     """
@@ -154,7 +154,7 @@ class CudaKernel(Kernel):
         self._function = _function(self.source, self.function, caller, 1, *geometry)
 
     def grid(self, args: Any) -> Extents:
-        """The number of blocks that computes ``args``, as an int or one to three ints."""
+        """The number of blocks for ``args``, as an int or one to three ints."""
         raise NotImplementedError(f"{type(self).__name__} must define grid")
 
     def parameters(self, args: Any) -> Sequence[Any]:
@@ -177,7 +177,7 @@ class CudaKernel(Kernel):
     ) -> None:
         if not isinstance(compiled_artifact, CompiledArtifact):
             name = type(compiled_artifact).__name__
-            raise TypeError(f"compiled_artifact is a {name}; give what compile() returned, or None")
+            raise TypeError(f"compiled_artifact is a {name}; pass the result of compile(), or None")
         if compiled_artifact.kernel_obj is not self:
             other = compiled_artifact.kernel_obj
             raise ValueError(f"compiled_artifact is of another kernel, {other}; this is {self}")
@@ -190,7 +190,7 @@ class CudaKernel(Kernel):
 
     @classmethod
     def check_declaration(cls) -> None:
-        """Raises TypeError if a class attribute is missing that its one kernel needs."""
+        """Raises TypeError if the class lacks an attribute that its kernel needs."""
         inherited = CudaKernel.generate_kernels.__func__  # type: ignore[attr-defined]
         if cls.generate_kernels.__func__ is not inherited:  # type: ignore[attr-defined]
             return

@@ -1,4 +1,4 @@
-"""Why kernels serve arguments or not: :func:`explain`, and what an empty search says."""
+"""Why kernels serve arguments or not: :func:`explain`, and the result of an empty search."""
 
 from typing import Any, NoReturn, SupportsIndex
 
@@ -9,9 +9,9 @@ from cutlass_api._core import Kernel, RuntimeArguments
 def explain(args: RuntimeArguments, cc: int | None = None) -> None:
     """Prints why each kernel family serves the arguments or not, and the first kernels.
 
-    The kernels are in the order of :func:`get_kernels`, each with the terms of its estimated time
-    in microseconds. ``cc``: the compute capability to explain for (90: an H100); None: that of the
-    operands' device. Terms are those of ``kernel.estimate(args)``.
+    The kernels are in the order of :func:`get_kernels`, each with the terms of
+    ``kernel.estimate(args)`` in microseconds. ``cc``: the compute capability to explain for (90: an
+    H100); None: the compute capability of the operands' device.
     """
     print(_core.explanation(args, cc))
 
@@ -19,7 +19,7 @@ def explain(args: RuntimeArguments, cc: int | None = None) -> None:
 class NoKernels(list[Kernel]):
     """The empty list that :func:`get_kernels` returns if no kernel serves the arguments.
 
-    An index raises IndexError with the reasons.
+    Indexing it raises IndexError with the reasons.
     """
 
     def __init__(self, args: RuntimeArguments, cc: int | None) -> None:

@@ -18,12 +18,12 @@ from cutlass_api.typing import NumericLike
 
 @dataclass(frozen=True)
 class TensorAttributes:
-    """What a kernel requires of one operand."""
+    """A kernel's requirements on one operand."""
 
     def supports(self, operand: Any, name: str = "operand") -> Status:
         """Whether an operand (a tensor, or an operand of arguments) meets the requirements.
 
-        ``name``: how the reason of a failing Status names the operand.
+        ``name``: the operand's name in the reason of a failing Status.
         """
         raise NotImplementedError(f"{type(self).__name__} must define supports")
 

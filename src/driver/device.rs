@@ -15,7 +15,7 @@ pub struct Device {
     pub multiprocessors: u32,
     pub attributes: Attributes,
     /// The driver's version: 12060 for CUDA 12.6.
-    pub(super) driver_version: i32,
+    pub driver_version: i32,
     pub(super) handle: sys::CUdevice,
     context: CUcontext,
     pool: Mutex<Option<Pool>>,
@@ -28,7 +28,7 @@ pub struct Attributes {
     pub memory_clock_khz: u32,
     pub memory_bus_bits: u32,
     pub l2_bytes: u32,
-    /// The most that a CTA may opt in to.
+    /// The maximum that a CTA may opt in to.
     pub shared_bytes_per_cta: u32,
     pub shared_bytes_per_sm: u32,
 }
@@ -237,7 +237,8 @@ impl Device {
         Ok(created)
     }
 
-    /// Whether a stream belongs to this device's primary context. Default streams belong to all.
+    /// Whether a stream belongs to this device's primary context. True for default streams, which
+    /// belong to the current context.
     pub fn owns_stream(&self, stream: u64) -> Result<bool, DriverError> {
         if is_default_stream(stream) {
             return Ok(true);
@@ -263,7 +264,7 @@ pub struct ContextGuard {
 }
 
 impl ContextGuard {
-    /// Whether another context, or none, was current before.
+    /// Whether `make_current` changed the current context.
     pub fn was_pushed(&self) -> bool {
         self.pushed
     }

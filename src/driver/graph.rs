@@ -1,5 +1,5 @@
-//! CUDA graphs of one kernel node. Launching one costs the host about half of what a kernel launch
-//! does; `launch::promotion` decides when.
+//! CUDA graphs of one kernel node. A graph launch costs the host about half as much as a kernel
+//! launch. `launch::promotion` decides when to use one.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,40 +14,31 @@ use super::{Device, KernelCall};
 /// A graph of one kernel launch.
 pub struct Graph {
     executable: CUgraphExec,
-    /// What the executable graph is instantiated from: its node names the kernel whose parameters
-    /// change.
+    /// The graph that `executable` was instantiated from. Parameter updates refer to its node.
     graph: CUgraph,
     node: CUgraphNode,
-    /// The stream of all launches. Launches of one graph wait for each other on any stream (CUDA
-    /// driver API, `cuGraphLaunch`); on one stream that costs nothing.
+    /// The stream of all launches. Launches of one graph are serialized, also across streams (CUDA
+    /// driver API, `cuGraphLaunch`), so one stream per graph loses no concurrency.
     stream: u64,
-    /// Whether a thread launches or changes the graph: two must not at once (CUDA driver API,
-    /// "Graph object thread safety").
+    /// Whether a thread launches or updates the graph. Only one thread may do so at a time (CUDA
+    /// driver API, "Graph object thread safety").
     is_in_use: AtomicBool,
 }
 
-// SAFETY: any thread may use a graph, one at a time: `is_in_use` ensures that, and `drop` has
-// exclusive access.
+// SAFETY: any thread may use a graph, one at a time. `is_in_use` excludes other threads, and `drop`
+// has exclusive access.
 unsafe impl Send for Graph {}
 unsafe impl Sync for Graph {}
 
-/// The first driver that launches a graph without branches in one piece (CUDA 12.6). Older ones
-/// launch node by node.
-const LAUNCHES_IN_ONE_PIECE: i32 = 12060;
-
 impl Graph {
-    /// A graph of a launch, for launches on one stream. None if the driver refuses, or a graph
-    /// would not be faster or not keep to the stream's context.
+    /// A graph of a kernel call, for launches on one stream. None if the driver refuses.
     ///
-    /// Made from a node, not by stream capture, which breaks if another thread synchronizes the
-    /// device meanwhile. The attribute for programmatic dependent launch is left out: the launch
-    /// before this one is not part of the graph.
+    /// The graph is built from a node instead of by stream capture: a capture fails if another
+    /// thread synchronizes the device. The node has no attribute for programmatic dependent launch,
+    /// because the preceding launch is not part of the graph.
     pub fn new(device: &Device, stream: u64, call: &KernelCall<'_>) -> Option<Graph> {
         let _current = device.make_current().ok()?;
-        if device.driver_version < LAUNCHES_IN_ONE_PIECE || !has_primary_context(stream) {
-            return None;
-        }
-        // From here on, dropping `new` frees what exists of it.
+        // If a later call fails, dropping `new` frees the handles created so far.
         let mut new = Graph {
             executable: std::ptr::null_mut(),
             graph: std::ptr::null_mut(),
@@ -60,8 +51,8 @@ impl Graph {
         let cluster = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
         let mut attributes =
             call.config.attributes().iter().filter(|attribute| attribute.id == cluster);
-        // SAFETY: pointers are to locals and to what `call` borrows, which the driver copies; each
-        // handle is used after the call that makes it.
+        // SAFETY: the pointers are to locals and to data that `call` borrows. The driver copies
+        // both. Each handle is used after the call that creates it.
         let succeeded = allowed_during_capture(|| unsafe {
             is_success(sys::cuGraphCreate(&mut new.graph, 0))
                 && is_success(sys::cuGraphAddKernelNode_v2(
@@ -83,9 +74,9 @@ impl Graph {
         succeeded.then_some(new)
     }
 
-    /// Enqueues the launch. False, with nothing enqueued, on another stream, on a stream under
-    /// capture, while another thread uses the graph, and if the driver refuses. `changed`: the
-    /// launch, if its parameters differ from the graph's.
+    /// Enqueues the launch. Returns false and enqueues nothing on another stream, on a stream under
+    /// capture, while another thread uses the graph, or if the driver refuses. `changed`: the call
+    /// whose parameters replace the graph's.
     ///
     /// # Safety
     /// Every address in the parameters is valid on the device until the launch has run.
@@ -98,26 +89,26 @@ impl Graph {
         if stream != self.stream || self.is_in_use.swap(true, Ordering::Acquire) {
             return false;
         }
-        // Default streams belong to the current context (as in `KernelCall::launch`), and
-        // parameters are set in it.
+        // A default stream belongs to the current context (see `KernelCall::launch`), and parameter
+        // updates need the device's context, too.
         let needs_context = is_default_stream(stream) || changed.is_some();
         let current = if needs_context { device.make_current().map(Some) } else { Ok(None) };
-        // SAFETY: the caller's; no other thread uses the graph.
+        // SAFETY: guaranteed by the caller; no other thread uses the graph.
         let launched = current.is_ok()
             && !is_captured(stream)
-            && changed.is_none_or(|call| self.change(call))
+            && changed.is_none_or(|call| self.update(call))
             && is_success(unsafe { sys::cuGraphLaunch(self.executable, stream as CUstream) });
         self.is_in_use.store(false, Ordering::Release);
         launched
     }
 
-    /// Sets the parameters of further launches. The thread has `is_in_use`.
+    /// Sets the parameters of later launches. The caller has set `is_in_use`.
     #[inline(never)]
-    fn change(&self, call: &KernelCall<'_>) -> bool {
+    fn update(&self, call: &KernelCall<'_>) -> bool {
         let mut pointers = [std::ptr::null_mut(); 2];
         let params = call.node(&mut pointers);
-        // SAFETY: the node is the graph's, which lives as long as `self`; the driver copies
-        // parameters before it returns. Earlier launches keep theirs.
+        // SAFETY: the node belongs to the graph, which lives as long as `self`. The driver copies
+        // the parameters before it returns; launches already enqueued keep theirs.
         allowed_during_capture(|| {
             is_success(unsafe {
                 sys::cuGraphExecKernelNodeSetParams_v2(self.executable, self.node, &params)
@@ -145,35 +136,33 @@ fn is_success(result: CUresult) -> bool {
     result == CUresult::CUDA_SUCCESS
 }
 
-/// Whether a stream is under capture, or the driver refuses the query because another stream is. A
-/// graph launch would invalidate the capture.
+/// Whether a stream is under capture, or another capture makes the driver refuse the query. A graph
+/// launch would invalidate the capture.
 fn is_captured(stream: u64) -> bool {
     let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-    // SAFETY: the pointer is a local's; the driver refuses handles that are no streams.
+    // SAFETY: the pointer is to a local; the driver rejects unknown handles.
     let result = unsafe { sys::cuStreamIsCapturing(stream as CUstream, &mut status) };
     !is_success(result) || status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
 }
 
-/// Whether a handle names one stream, with all multiprocessors of its device.
-/// `CU_STREAM_PER_THREAD` names another stream in each thread. The stream of a green context has
-/// some of the multiprocessors, and a graph of the primary context's kernels would run on all of
-/// them.
-fn has_primary_context(stream: u64) -> bool {
+/// Whether a stream belongs to a green context, which owns some of the device's multiprocessors.
+/// True if the driver does not know the stream.
+pub fn is_green_context_stream(stream: u64) -> bool {
     if is_default_stream(stream) {
-        return stream != PER_THREAD;
+        return false;
     }
     let mut green = std::ptr::null_mut();
-    // SAFETY: the pointer is a local's; the driver refuses handles that are no streams.
+    // SAFETY: the pointer is to a local; the driver rejects unknown handles.
     let result = unsafe { sys::cuStreamGetGreenCtx(stream as CUstream, &mut green) };
-    is_success(result) && green.is_null()
+    !is_success(result) || !green.is_null()
 }
 
-/// `CU_STREAM_PER_THREAD`.
-const PER_THREAD: u64 = 2;
+/// The handle `CU_STREAM_PER_THREAD`: another stream in each thread.
+pub const PER_THREAD_STREAM: u64 = 2;
 
-/// Runs driver calls that a capture in progress would prohibit (a global one by any thread, a
-/// thread-local one by this thread): making, changing and freeing graphs. They touch no stream, so
-/// they are safe.
+/// Runs driver calls that a capture in progress would prohibit (a global capture of any thread, or
+/// a thread-local capture of this thread): creating, updating and freeing graphs. These calls touch
+/// no stream, so they do not affect the capture.
 fn allowed_during_capture<T>(work: impl FnOnce() -> T) -> T {
     let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: exchanges this thread's mode with `mode`.

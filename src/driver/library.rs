@@ -23,8 +23,8 @@ pub struct Library {
     kernel: CUkernel,
     /// Dynamic shared memory that a launch may use, in bytes.
     shared_bytes: u32,
-    /// The cache of driver functions. Launching a function is cheaper than launching the
-    /// context-independent kernel, which the driver resolves at each launch.
+    /// The cache of driver functions. The launch of a function is cheaper than the launch of the
+    /// context-independent kernel, which the driver resolves each time.
     ///
     /// - Key: the device's ordinal.
     /// - Owner: this library.
@@ -134,10 +134,10 @@ pub struct KernelCall<'a> {
 }
 
 impl KernelCall<'_> {
-    /// Enqueues the call on a stream of the function's device, whichever context is current.
+    /// Enqueues the call on a stream of the function's device. Any context may be current.
     ///
-    /// On a stream other than a default stream, the current context is not queried: function and
-    /// stream belong to one context each, and the driver launches if both agree, else refuses.
+    /// Only a default stream needs a query of the current context. Every other stream belongs to
+    /// one context, as the function does; the driver launches if both contexts agree.
     ///
     /// # Safety
     /// `params` and `epilogue_params` are the parameters that the kernel declares. Every address in
@@ -174,7 +174,7 @@ impl KernelCall<'_> {
         check("cuLaunchKernelEx", result)
     }
 
-    /// Enqueues the call by the driver's function alone.
+    /// Enqueues the call with one driver call and no retry.
     ///
     /// # Safety
     /// As for [`KernelCall::launch`]. The device's context is current.
@@ -308,7 +308,7 @@ impl Function {
         check("cuLaunchKernelEx", unsafe { self.call(stream, config, &mut arguments) })
     }
 
-    /// Calls the driver, which may refuse if another device's context, or none, is current.
+    /// Calls the driver, which may refuse unless the device's context is current.
     ///
     /// # Safety
     /// `arguments` points to each parameter that the kernel declares. As for

@@ -1,5 +1,5 @@
-//! The CUDA driver: devices, contexts, libraries, launches, tensor maps, graphs. The only folder
-//! that calls it.
+//! The CUDA driver: devices, contexts, libraries, launches, tensor maps, graphs. No other
+//! folder calls the driver.
 
 mod device;
 mod error;
@@ -9,6 +9,6 @@ mod tensor_map;
 
 pub use device::{ContextGuard, Device};
 pub use error::DriverError;
-pub use graph::Graph;
+pub use graph::{Graph, PER_THREAD_STREAM, is_green_context_stream};
 pub use library::{EncodedConfig, Function, KernelCall, LaunchConfig, Library};
 pub use tensor_map::EncodedTensorMap;

@@ -1,8 +1,8 @@
 //! Generates the CUDA C++ functor of an epilogue; `kernels/common/epilogue.cuh` documents its
 //! interface.
 //!
-//! No text of the user reaches the code: names are numbered, and numbers are printed from their
-//! values.
+//! The code contains no text of the user: names are replaced by indices, and numbers are printed
+//! from their values.
 
 use std::fmt::Write;
 

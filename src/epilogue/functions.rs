@@ -1,6 +1,6 @@
 //! The functions that an epilogue may call, by the last component of a dotted name.
 
-use super::{Binary, Comparison, Fold, Graph, Id, Node, Number, Unary};
+use super::{Binary, Comparison, ExpressionGraph, Fold, Id, Node, Number, Unary};
 use crate::operand::DType;
 
 /// An argument of a function call.
@@ -29,8 +29,8 @@ pub const NAMES: &str = "abs, bfloat16, cast, clamp, clip, exp, float, gelu, hal
                          relu, rsqrt, sigmoid, silu, sqrt, square, sum, swish, tanh, to, where, \
                          and torch's add, amax, sub, mul, div, neg, lt, le, gt, ge, eq, ne";
 
-impl Graph {
-    /// Adds a function call to the graph. The error says what is wrong with the call.
+impl ExpressionGraph {
+    /// Adds a function call to the graph. The error describes an invalid call.
     pub fn call(
         &mut self,
         function: &str,
@@ -240,7 +240,7 @@ impl FunctionCall<'_> {
 
     /// Whether the call reduces along a dimension. In torch's `max` and `min` an integer second
     /// argument is a dimension.
-    fn is_reduction(&self, graph: &Graph) -> bool {
+    fn is_reduction(&self, graph: &ExpressionGraph) -> bool {
         let dim =
             self.named.iter().any(|(name, _)| matches!(name.as_str(), "dim" | "axis" | "keepdim"));
         match self.function {

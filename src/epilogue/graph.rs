@@ -36,9 +36,9 @@ pub enum Node {
     Accumulator,
     /// An input, by index.
     Input(u32),
-    /// Beyond int32 the value becomes a float, which integer accumulators refuse.
+    /// A value beyond int32 becomes a float, which integer accumulators refuse.
     Integer(i64),
-    /// The bits of a float64, which unlike the number have equality and a hash.
+    /// The bits of a float64, because `f64` is neither `Eq` nor `Hash`.
     Float(u64),
     Unary(Unary, Id),
     Binary(Binary, Id, Id),
@@ -178,7 +178,7 @@ pub struct Output {
 
 /// An epilogue function, independent of its operands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Graph {
+pub struct ExpressionGraph {
     pub nodes: Vec<Node>,
     /// The parameters except the accumulator, in the function's order.
     pub inputs: Vec<String>,
@@ -186,7 +186,7 @@ pub struct Graph {
     pub outputs: Vec<Output>,
 }
 
-impl Graph {
+impl ExpressionGraph {
     /// Adds a node and returns its index. Equal nodes are shared.
     pub fn add(&mut self, node: Node) -> Id {
         let known = self.nodes.iter().position(|other| *other == node);
@@ -346,7 +346,7 @@ impl Graph {
 }
 
 /// The outputs as expressions: `D = relu(accum + bias)`.
-impl fmt::Display for Graph {
+impl fmt::Display for ExpressionGraph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lines: Vec<String> = self
             .outputs

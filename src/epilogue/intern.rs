@@ -1,4 +1,4 @@
-//! Interned epilogues and operand names. A kernel stays a plain value that refers to its epilogue.
+//! Interned epilogues and operand names. A kernel refers to its epilogue and stays `Copy`.
 //!
 //! Both tables share these properties:
 //!

@@ -1,7 +1,7 @@
-//! Epilogues: what a kernel computes from the accumulator before it stores the output.
+//! Epilogues: the computation between the accumulator and the stored output.
 //!
 //! An expression graph, the types of its operands, and the CUDA C++ generated from both. This
-//! folder knows neither Python, nor the compiler, nor the driver.
+//! folder does not depend on Python, the compiler or the driver.
 
 mod bound;
 mod cuda;
@@ -15,8 +15,8 @@ pub use bound::{BoundEpilogue, Value};
 pub use cuda::functor;
 pub use functions::{Argument, Meaning};
 pub use graph::{
-    ACCUMULATOR, Binary, Comparison, Fold, Graph, Id, Kind, MAIN_OUTPUT, Node, Number, Output,
-    Unary,
+    ACCUMULATOR, Binary, Comparison, ExpressionGraph, Fold, Id, Kind, MAIN_OUTPUT, Node, Number,
+    Output, Unary,
 };
 pub use intern::{intern, intern_name};
 pub use operand_type::{Input, Step, TensorType};

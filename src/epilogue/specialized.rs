@@ -4,14 +4,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Fold, Graph, Input, Kind, MAIN_OUTPUT, Output, TensorType};
+use super::{ExpressionGraph, Fold, Input, Kind, MAIN_OUTPUT, Output, TensorType};
 use crate::operand::DType;
 
 /// A graph and the properties of its operands that the code depends on: types and known steps.
 /// Addresses, other strides and the values of scalars are launch parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Epilogue {
-    pub graph: Graph,
+    pub graph: ExpressionGraph,
     /// One per input of the graph.
     pub inputs: Vec<Input>,
     /// One per output of the graph. D belongs to the kernel; its entry is a float32 placeholder.
@@ -26,7 +26,7 @@ pub struct Reduction {
     /// Its index among the graph's outputs.
     pub output: usize,
     pub fold: Fold,
-    /// Whether it is reduced along batch, m and n of the program's frame. m or n is.
+    /// Whether it is reduced along batch, m and n of the program's frame. At least m or n is true.
     pub along: [bool; 3],
     /// The type of values during the reduction, and of the stored result.
     pub compute: DType,

@@ -11,7 +11,7 @@ use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use super::{DType, Device, View};
+use super::{DType, DeviceId, View};
 
 const LEGACY: &CStr = c"dltensor";
 const LEGACY_USED: &CStr = c"used_dltensor";
@@ -19,11 +19,11 @@ const VERSIONED: &CStr = c"dltensor_versioned";
 const VERSIONED_USED: &CStr = c"used_dltensor_versioned";
 const EXCHANGE_API: &CStr = c"dlpack_exchange_api";
 
-/// A tensor's properties, borrowed from whichever interface exported them.
+/// A tensor's properties, borrowed from the interface that exported them.
 pub(super) struct TensorDescription<'a> {
     pub data: u64,
     pub dtype: DType,
-    pub device: Device,
+    pub device: DeviceId,
     pub shape: &'a [i64],
     /// In elements. `None`: contiguous.
     pub strides: Option<&'a [i64]>,
@@ -39,7 +39,7 @@ pub(super) trait TensorRecord: Copy {
     const UNREAD: Self;
     /// Replaces the record. After an error its contents are unspecified.
     fn fill(&mut self, description: TensorDescription<'_>) -> PyResult<()>;
-    /// Corrects properties that a reader knows better than the exported description.
+    /// Corrects properties that the exported description lacks.
     fn amend(&mut self, dtype: Option<DType>, read_only: bool);
     fn dtype(&self) -> DType;
     /// Whether the tensor may carry torch's negative bit (see `refuse_negated`).
@@ -114,7 +114,7 @@ unsafe fn fill_from<T: TensorRecord>(
             "is on a device of DLPack type {kind}; only CPU and CUDA tensors can be used"
         )));
     };
-    // SAFETY: the caller vouches for both arrays. Before DLPack 1.2 null strides mean contiguous.
+    // SAFETY: guaranteed by the caller. Before DLPack 1.2 null strides mean contiguous.
     // Both arrays may be null at rank 0.
     let numbers = |pointer: *const i64| unsafe {
         if rank == 0 {
@@ -144,8 +144,8 @@ unsafe fn fill_from<T: TensorRecord>(
 #[inline(always)] // three calls per launch
 unsafe fn is_view_of(tensor: &DLTensor, view: &View) -> bool {
     let device = match view.device {
-        Device::Cpu => (DLDeviceType::CPU, 0),
-        Device::Cuda(ordinal) => (DLDeviceType::CUDA, ordinal),
+        DeviceId::Cpu => (DLDeviceType::CPU, 0),
+        DeviceId::Cuda(ordinal) => (DLDeviceType::CUDA, ordinal),
     };
     let same = tensor.ndim as usize == view.rank
         && (tensor.data as u64).wrapping_add(tensor.byte_offset) == view.data
@@ -180,10 +180,10 @@ pub(super) unsafe fn has_shape_and_strides(
     true
 }
 
-fn device_of(device: DLDevice) -> Option<Device> {
+fn device_of(device: DLDevice) -> Option<DeviceId> {
     match device.device_type {
-        DLDeviceType::CPU | DLDeviceType::CUDAHOST => Some(Device::Cpu),
-        DLDeviceType::CUDA | DLDeviceType::CUDAMANAGED => Some(Device::Cuda(device.device_id)),
+        DLDeviceType::CPU | DLDeviceType::CUDAHOST => Some(DeviceId::Cpu),
+        DLDeviceType::CUDA | DLDeviceType::CUDAMANAGED => Some(DeviceId::Cuda(device.device_id)),
         _ => None,
     }
 }
@@ -230,9 +230,9 @@ impl ExchangeApi {
         into: &mut impl TensorRecord,
     ) -> PyResult<bool> {
         // SAFETY: the tensor's arrays stay valid until control returns to Python.
-        let taken = self
+        let filled = self
             .with_description(tensor, |described| unsafe { fill_from(described, false, into) })?;
-        taken.transpose().map(|taken| taken.is_some())
+        filled.transpose().map(|filled| filled.is_some())
     }
 
     /// Whether a tensor still has the memory, type and shape of `view`.

@@ -1,17 +1,17 @@
-//! The view of a tensor of any rank, as a user's own kernel receives it.
+//! `Memory`: the view of a tensor of any rank, for users' own kernels.
 
 use pyo3::PyResult;
 
 use super::dlpack::{TensorDescription, TensorRecord};
-use super::{DType, Device};
+use super::{DType, DeviceId};
 
-/// What a launch needs in order to pass a tensor's address to a user's own kernel.
+/// The properties of a tensor that the launch of a user's own kernel checks and passes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Memory {
     /// Address of the first element; 0 for a tensor without memory (`FakeTensor` or no elements).
     pub data: u64,
     pub dtype: DType,
-    pub device: Device,
+    pub device: DeviceId,
     pub numel: i64,
     /// Whether the tensor is contiguous in row-major order.
     pub contiguous: bool,
@@ -25,7 +25,7 @@ impl TensorRecord for Memory {
     const UNREAD: Memory = Memory {
         data: 0,
         dtype: DType::F32,
-        device: Device::Cpu,
+        device: DeviceId::Cpu,
         numel: 0,
         contiguous: false,
         read_only: false,
@@ -80,7 +80,7 @@ mod tests {
         let description = TensorDescription {
             data: 256,
             dtype: DType::F32,
-            device: Device::Cpu,
+            device: DeviceId::Cpu,
             shape,
             strides,
             read_only: false,
@@ -97,10 +97,10 @@ mod tests {
         assert!(memory(&[2, 3, 4, 5], None).contiguous);
         assert!(
             memory(&[1, 7], Some(&[99, 1])).contiguous,
-            "no step is taken along an extent of 1"
+            "the stride of an extent of 1 is never used"
         );
         assert!(memory(&[], None).contiguous);
-        assert!(memory(&[0, 3], Some(&[1, 1])).contiguous, "nothing there");
+        assert!(memory(&[0, 3], Some(&[1, 1])).contiguous, "no elements");
         assert!(!memory(&[2, 3, 4, 5], Some(&[60, 1, 15, 3])).contiguous, "channels last");
         assert!(!memory(&[4], Some(&[2])).contiguous);
         assert!(!memory(&[4], Some(&[0])).contiguous);

@@ -15,4 +15,4 @@ pub use reader::{
     Operand, current_stream, has_current_stream, is_plain_torch, read, read_into, read_memory,
     set_c_exchange, uses_c_exchange, without_memory,
 };
-pub use view::{Device, View};
+pub use view::{DeviceId, View};

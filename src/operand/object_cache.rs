@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use pyo3::prelude::*;
 
-/// What is known about each Python object, found without a lock.
+/// A map from Python objects to facts about them. A lookup takes no lock.
 ///
 /// - Key: the object's identity. The cache holds a reference, so that an address is never reused.
 /// - Owner: the static that declares the cache.
@@ -32,8 +32,8 @@ impl<T> ObjectCache<T> {
     /// Stores an object that `get` does not find. Drops the entry if the cache is full.
     pub fn insert(&self, object: &Bound<'_, PyAny>, found: T) {
         let mut entry = (object.clone().unbind(), found);
-        for place in &self.0 {
-            match place.set(entry) {
+        for slot in &self.0 {
+            match slot.set(entry) {
                 Ok(()) => return,
                 Err(back) => entry = back,
             }

@@ -9,7 +9,7 @@ use pyo3::types::{PyDict, PyType};
 
 use super::dlpack::{ExchangeApi, TensorDescription, TensorRecord, read_capsule};
 use super::torch::Torch;
-use super::{DType, Device, Memory, ObjectCache, View};
+use super::{DType, DeviceId, Memory, ObjectCache, View};
 
 static USE_C_EXCHANGE: AtomicBool = AtomicBool::new(true);
 
@@ -46,7 +46,7 @@ impl TensorReader {
 }
 
 /// The reader of each tensor type, found on the first tensor of that type. See [`ObjectCache`] for
-/// lifetime and invalidation: an interface that a type gains later goes unnoticed.
+/// lifetime and invalidation: an interface that a type gains later is not used.
 static READERS: ObjectCache<TensorReader> = ObjectCache::empty();
 
 fn reader_of(tensor: &Bound<'_, PyAny>) -> PyResult<TensorReader> {
@@ -126,7 +126,7 @@ pub fn has_current_stream(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<boo
     Ok(reader.exchange().is_some())
 }
 
-/// Whether the type is a known torch tensor type without a `__torch_dispatch__` of its own.
+/// Whether the type is a known torch tensor type without its own `__torch_dispatch__`.
 pub fn is_plain_torch(tensor: &Bound<'_, PyAny>) -> bool {
     matches!(READERS.get(&tensor.get_type()), Some(TensorReader::Torch(_)))
 }
@@ -136,7 +136,7 @@ pub fn read(name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<View> {
     read_as(name, tensor)
 }
 
-/// As `read`, in place.
+/// `read` into an existing view.
 pub fn read_into(name: &str, tensor: &Bound<'_, PyAny>, view: &mut View) -> PyResult<()> {
     let read = reader_of(tensor).and_then(|reader| read_with(reader, tensor, None, view));
     read.map_err(|error| name_operand(tensor.py(), name, error))
@@ -178,7 +178,7 @@ impl Operand {
         Some(Operand { name, object: tensor.clone().unbind(), reader })
     }
 
-    /// Reads the tensor when it becomes an operand.
+    /// Reads the tensor for the first time.
     pub fn read(&self, py: Python<'_>, view: &mut View) -> PyResult<()> {
         read_with(self.reader, self.object.bind(py), None, view)
             .map_err(|error| name_operand(py, self.name, error))
@@ -188,8 +188,8 @@ impl Operand {
         Operand { object: self.object.clone_ref(py), ..*self }
     }
 
-    /// Whether the tensor still has the memory, type and shape of `view`. Returns false for tensors
-    /// without C functions: the caller reads those again.
+    /// Whether the tensor still has the memory, type and shape of `view`. False for a tensor
+    /// without C functions, which the caller must read again.
     #[inline(always)] // three calls per launch
     pub fn matches_view(&self, py: Python<'_>, view: &View) -> PyResult<bool> {
         match self.reader {
@@ -325,7 +325,7 @@ fn read_protocol(
     };
     let kwargs = PyDict::new(py);
     kwargs.set_item("max_version", (1, 3))?;
-    // torch's users order their streams themselves; other frameworks rely on the exchange to do it.
+    // torch users synchronize streams themselves; other frameworks rely on `__dlpack__` to do so.
     if !is_torch && let Some(handle) = export_stream(tensor, stream)? {
         // DLPack denotes the legacy default stream by 1, CUDA by 0.
         kwargs.set_item("stream", if handle == 0 { 1 } else { handle })?;
@@ -375,8 +375,8 @@ fn read_fake(tensor: &Bound<'_, PyAny>, into: &mut impl TensorRecord) -> PyResul
     let device = tensor.getattr("device")?;
     let kind = device.getattr("type")?;
     let device = match kind.extract::<&str>()? {
-        "cuda" => Device::Cuda(device.getattr("index")?.extract::<Option<i32>>()?.unwrap_or(0)),
-        "cpu" => Device::Cpu,
+        "cuda" => DeviceId::Cuda(device.getattr("index")?.extract::<Option<i32>>()?.unwrap_or(0)),
+        "cpu" => DeviceId::Cpu,
         other => {
             return Err(PyValueError::new_err(format!(
                 "is on device {other}; only CPU and CUDA tensors can be used"

@@ -1,6 +1,6 @@
 //! Reads torch tensors through the C functions that torch keeps stable for AOTInductor:
-//! `torch/csrc/inductor/aoti_torch/c/shim.h`. Unlike torch's exchange table, the functions take no
-//! reference to the tensor and build no description of it.
+//! `torch/csrc/inductor/aoti_torch/c/shim.h`. Unlike torch's exchange table, these functions
+//! neither take a reference to the tensor nor build a description.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
 use super::dlpack::{ExchangeApi, TensorDescription, TensorRecord, has_shape_and_strides};
-use super::{DType, Device, View};
+use super::{DType, DeviceId, View};
 
 /// `AtenTensorHandle`: the address of an `at::Tensor`.
 type Handle = *const c_void;
@@ -33,7 +33,7 @@ pub(super) struct Torch {
     layout: Getter<i32>,
     device_type: Getter<i32>,
     device_index: Getter<i32>,
-    /// torch's constants: element types by number, then device types and the strided layout.
+    /// Element types by torch's number. Below: torch's constants for device types and layout.
     dtypes: [Option<DType>; 64],
     cpu: i32,
     cuda: i32,
@@ -66,7 +66,7 @@ impl Torch {
             .ok()?
             .getattr("Tensor")
             .ok()?;
-        // A class with its own dispatcher answers for the tensor that it wraps.
+        // A class with its own `__torch_dispatch__` may define its tensors' properties in Python.
         let dispatch = (
             tensor_type.getattr("__torch_dispatch__").ok()?,
             class.getattr("__torch_dispatch__").ok()?,
@@ -111,7 +111,7 @@ impl Torch {
         }
     }
 
-    /// Fills a record. `None` if the exchange table must read or refuse the tensor.
+    /// Fills a record. `None` for a tensor that the exchange table must read or refuse.
     #[inline(always)]
     pub(super) fn read(
         &self,
@@ -153,8 +153,7 @@ impl Torch {
     #[inline(always)]
     fn compare(&self, tensor: &Bound<'_, PyAny>, view: &View) -> Option<bool> {
         let query = TensorQuery { torch: self, handle: self.handle(tensor) };
-        // The order of `read`, without the layout: other layouts have no strides, and torch says
-        // so.
+        // No query of the layout: for a layout without strides, the query of the strides fails.
         let same = query.dtype()? == view.dtype
             && query.device()? == view.device
             && query.get(self.dim)? == view.rank as i64;
@@ -195,10 +194,12 @@ impl TensorQuery<'_> {
     }
 
     #[inline(always)]
-    fn device(&self) -> Option<Device> {
+    fn device(&self) -> Option<DeviceId> {
         match self.get(self.torch.device_type)? {
-            kind if kind == self.torch.cuda => self.get(self.torch.device_index).map(Device::Cuda),
-            kind if kind == self.torch.cpu => Some(Device::Cpu),
+            kind if kind == self.torch.cuda => {
+                self.get(self.torch.device_index).map(DeviceId::Cuda)
+            }
+            kind if kind == self.torch.cpu => Some(DeviceId::Cpu),
             _ => None,
         }
     }

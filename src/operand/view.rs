@@ -1,4 +1,4 @@
-//! The operand view: everything that the stages after the operand know of a tensor.
+//! The operand view: the properties of a tensor that checks, ranking and launches depend on.
 
 use std::fmt;
 
@@ -6,16 +6,16 @@ use super::DType;
 
 /// The device that holds an operand's memory.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Device {
+pub enum DeviceId {
     Cpu,
     Cuda(i32),
 }
 
-impl fmt::Display for Device {
+impl fmt::Display for DeviceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Device::Cpu => f.write_str("cpu"),
-            Device::Cuda(index) => write!(f, "cuda:{index}"),
+            DeviceId::Cpu => f.write_str("cpu"),
+            DeviceId::Cuda(index) => write!(f, "cuda:{index}"),
         }
     }
 }
@@ -30,14 +30,14 @@ pub struct View {
     /// Address of the first element; 0 for a tensor without memory (`FakeTensor` or no elements).
     pub data: u64,
     pub dtype: DType,
-    pub device: Device,
+    pub device: DeviceId,
     /// The tensor's rank, 0 to 3.
     pub rank: usize,
     pub shape: [i64; 3],
     /// In elements.
     pub stride: [i64; 3],
     pub read_only: bool,
-    /// Whether the view has no memory: it can be compiled for, but not run.
+    /// Whether the tensor has no memory: kernels can be compiled for the view, but not run.
     pub fake: bool,
 }
 
@@ -46,7 +46,7 @@ impl View {
     pub const UNREAD: View = View {
         data: 0,
         dtype: DType::F32,
-        device: Device::Cpu,
+        device: DeviceId::Cpu,
         rank: 0,
         shape: [1; 3],
         stride: [0; 3],
@@ -64,8 +64,8 @@ impl View {
         &self.stride[3 - self.rank..]
     }
 
-    /// Whether both views differ at most in address, and agree in alignment up to 16 bytes.
-    pub fn lies_elsewhere(&self, other: &View) -> bool {
+    /// Whether the views are equal except for the address, and the addresses are equal modulo 16.
+    pub fn differs_only_in_address(&self, other: &View) -> bool {
         (self.data ^ other.data).is_multiple_of(16) && View { data: self.data, ..*other } == *self
     }
 
@@ -73,8 +73,7 @@ impl View {
         self.shape.iter().product()
     }
 
-    /// The view repeated along dimensions of extent 1 to this shape. `None` if another extent
-    /// differs.
+    /// The view broadcast to this shape. `None` if an extent other than 1 differs.
     pub fn broadcast(&self, shape: [i64; 3]) -> Option<View> {
         let fits = self.shape.iter().zip(shape).all(|(ours, wanted)| *ours == wanted || *ours == 1);
         fits.then_some(View { rank: 3, shape, ..*self })
@@ -102,7 +101,7 @@ impl View {
 
     /// (stride, extent) of the dimensions of extent above 1, smallest stride first.
     fn strided_dims(&self) -> impl Iterator<Item = (i64, i64)> {
-        // An in-place sort: every output needs it, and the order is mostly right already.
+        // A sort in place: every launch sorts, and the order is usually right already.
         let mut dims = [2, 1, 0].map(|dim| (self.stride[dim], self.shape[dim]));
         for (at, next) in [(0, 1), (1, 2), (0, 1)] {
             if dims[next] < dims[at] {
@@ -144,7 +143,7 @@ impl View {
     }
 
     /// Whether the views interleave at some pitch: within each period of one dimension's stride,
-    /// the elements of one view lie beside those of the other.
+    /// the views occupy disjoint byte ranges.
     fn interleaves(&self, other: &View) -> bool {
         let distance = other.data as i64 - self.data as i64;
         [self, other].into_iter().flat_map(View::byte_strided_dims).any(|(pitch, _)| {
@@ -188,7 +187,7 @@ mod tests {
         View {
             data,
             dtype: DType::F16,
-            device: Device::Cpu,
+            device: DeviceId::Cpu,
             rank: 3,
             shape,
             stride,
@@ -223,7 +222,7 @@ mod tests {
         assert!(interleaved(1000, 1032), "every other matrix");
         assert!(
             !interleaved(1000, 1030) && !interleaved(1000, 1034),
-            "and a little of the next, or of the first again"
+            "every other matrix, but one reaches into the next"
         );
         assert!(
             !view(1000, [1, 8, 4], [0, 8, 2]).may_alias(&view(1002, [1, 8, 4], [0, 8, 2])),
@@ -231,9 +230,9 @@ mod tests {
         );
         assert!(left.may_alias(&view(1008, [1, 8, 3], [0, 12, 1])), "rows of another pitch");
         assert!(!left.may_alias(&view(5000, [1, 8, 4], [0, 16, 1])));
-        assert!(!left.may_alias(&view(1000, [1, 0, 4], [0, 16, 1])), "nothing there");
+        assert!(!left.may_alias(&view(1000, [1, 0, 4], [0, 16, 1])), "no elements");
         assert!(!left.may_alias(&view(1024, [1, 4, 4], [0, 16, 1]).clone_at(1008)));
-        let other_device = View { device: Device::Cuda(0), ..left };
+        let other_device = View { device: DeviceId::Cuda(0), ..left };
         assert!(!left.may_alias(&other_device));
     }
 

@@ -1,8 +1,9 @@
-//! Why operands form no problem. Each message names the operand, the value and the remedy.
+//! Errors of operands that do not form a valid problem. Each message names the operand, the value
+//! and the remedy.
 
 use thiserror::Error;
 
-use crate::operand::{DType, Device};
+use crate::operand::{DType, DeviceId};
 
 #[derive(Debug, Error, PartialEq)]
 pub enum ProblemError {
@@ -30,7 +31,7 @@ pub enum ProblemError {
     },
 
     #[error("{name} is on {device}, but out is on {out_device}; move all operands to one device")]
-    MixedDevices { name: &'static str, device: Device, out_device: Device },
+    MixedDevices { name: &'static str, device: DeviceId, out_device: DeviceId },
 
     #[error("{name} is read-only, so the result cannot be written to it; pass a writable tensor")]
     ReadOnly { name: &'static str },

@@ -2,8 +2,8 @@
 
 use super::{Problem, ProblemError};
 use crate::epilogue::{
-    BoundEpilogue, Epilogue, Fold, Graph, Input, Kind, MAIN_OUTPUT, Node, Number, TensorType,
-    Value, intern,
+    BoundEpilogue, Epilogue, ExpressionGraph, Fold, Input, Kind, MAIN_OUTPUT, Node, Number,
+    TensorType, Value, intern,
 };
 use crate::operand::{DType, View};
 
@@ -24,7 +24,7 @@ const MAX_OPERANDS: usize = 1000;
 pub fn fuse(
     problem: &Problem,
     accumulator: DType,
-    graph: &Graph,
+    graph: &ExpressionGraph,
     inputs: &[(&'static str, OperandValue)],
     outputs: &[(&'static str, OperandValue)],
 ) -> Result<BoundEpilogue, ProblemError> {

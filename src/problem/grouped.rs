@@ -1,4 +1,4 @@
-//! Grouped GEMM: the rows of each group of A times the group's own B.
+//! Grouped GEMM: each group of A's rows times the group's own B.
 
 use super::check::{check_operands, same_extent};
 use super::{GemmProblem, ProblemError};
@@ -67,8 +67,8 @@ impl GroupedGemmProblem {
         GemmProblem { a: self.a, b: self.b, out: self.out, accumulator: self.accumulator }
     }
 
-    /// Whether there is one offset per group. Otherwise discovery finds no kernel and raises
-    /// nothing, as in the original `cutlass_api`.
+    /// Whether there is one offset per group. If not, discovery finds no kernel and does not raise,
+    /// like NVIDIA's `cutlass_api`.
     pub fn offsets_fit(&self) -> bool {
         self.offsets.shape[2] == self.groups()
     }

@@ -1,4 +1,4 @@
-//! What to compute, independent of the kernel that computes it: operand views that fit each other.
+//! Problems: the operation and its operand views, independent of the kernel that computes it.
 
 mod check;
 mod elementwise;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use arrayvec::ArrayVec;
 
 use super::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, ProblemError};
-use crate::operand::{DType, Device, View};
+use crate::operand::{DType, DeviceId, View};
 
 /// Operands, accumulator type and operation: what a kernel computes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,7 +37,7 @@ impl Problem {
         }
     }
 
-    /// As `views`, mutable. Callers must call `check` afterwards.
+    /// The views, mutable. Callers must call `check` afterwards.
     pub fn views_mut(&mut self) -> ArrayVec<&mut View, 4> {
         match self {
             Problem::Gemm(p) => ArrayVec::from_iter([&mut p.a, &mut p.b, &mut p.out]),
@@ -88,13 +88,13 @@ impl Problem {
     }
 
     /// The device of all operands.
-    pub fn device(&self) -> Device {
+    pub fn device(&self) -> DeviceId {
         self.out().device
     }
 
-    /// The same problem with its operands on another device, to find the kernels that would serve
-    /// it there. The addresses are meaningless.
-    pub fn on(&self, device: Device) -> Problem {
+    /// The same problem on another device, for a search of the kernels that serve it there. Its
+    /// addresses are meaningless.
+    pub fn on(&self, device: DeviceId) -> Problem {
         let mut moved = *self;
         moved.views_mut().into_iter().for_each(|view| view.device = device);
         moved

@@ -1,4 +1,4 @@
-//! Arguments: operands that make a problem.
+//! The argument classes: the operands of a problem, with its accumulator type and epilogue.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -15,8 +15,8 @@ pub struct RuntimeArguments {
     /// Hints on how to compute, or None.
     #[pyo3(get)]
     performance: Option<Py<PyAny>>,
-    /// None in a subclass written in Python. Boxed: a PyO3 object's contents are moved into it,
-    /// which copies them.
+    /// None in a subclass written in Python. Boxed, because PyO3 copies the contents into the
+    /// object.
     pub native: Option<Box<NativeArguments>>,
 }
 
@@ -33,8 +33,8 @@ impl RuntimeArguments {
         RuntimeArguments { performance, native: None }
     }
 
-    /// For the garbage collector: operands, and the object of an epilogue that is a method, may
-    /// refer to the arguments. There is no `__clear__`: another object in such a cycle has one.
+    /// For the garbage collector: an operand, or the instance whose method is the epilogue, may
+    /// refer to the arguments. No `__clear__` is needed: another object in such a cycle has one.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.performance)?;
         self.native.as_ref().map_or(Ok(()), |native| native.traverse(&visit))
@@ -42,8 +42,8 @@ impl RuntimeArguments {
 }
 
 impl RuntimeArguments {
-    /// Arguments of a built-in kernel. `unread`: the problem with unread views; `tensors`: in the
-    /// order of the views.
+    /// Arguments of a built-in kernel. `unread`: the problem with unread views. `tensors` follow
+    /// the order of the views.
     #[inline(always)] // constructs the problem in place
     fn of<const N: usize>(
         unread: Problem,
@@ -58,7 +58,7 @@ impl RuntimeArguments {
     }
 }
 
-/// The dtype of the argument `accumulator_type`, which errors name.
+/// The dtype of the argument `accumulator_type`. Errors name the argument.
 #[inline(always)] // in every `GemmArguments`
 pub fn accumulator_type(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     if let Some(dtype) = dtype::known(object) {
@@ -119,7 +119,7 @@ pub fn as_arguments<'a, 'py>(
         let class = object.get_type().name();
         let name = class.map_or_else(|_| "an object".to_owned(), |name| name.to_string());
         PyTypeError::new_err(format!(
-            "args is a {name}; give GemmArguments or another class of cutlass_api.arguments"
+            "args is a {name}; pass GemmArguments or another class of cutlass_api.arguments"
         ))
     })
 }
@@ -131,21 +131,21 @@ pub fn native<'a>(args: &'a Bound<'_, PyAny>) -> PyResult<Option<&'a NativeArgum
 
 arguments!(
     GemmArguments,
-    "out = A @ B.\n\nA has shape (M, K), B (K, N), out (M, N); or all three a leading batch\n\
-     dimension L. Any strides. accumulator_type is the dtype that products are summed in. Raises\n\
+    "out = A @ B.\n\nA has shape (M, K), B (K, N), out (M, N); or all three have a leading batch\n\
+     dimension L. Any strides. accumulator_type is the dtype of the accumulator. Raises\n\
      ValueError if the shapes do not match or the operands are on different devices, BufferError\n\
      if out is read-only.",
     [A = 0, B = 1, out = 2]
 );
 arguments!(
     GroupedGemmArguments,
-    "One GEMM a group, rows of A stacked group after group.\n\n\
+    "One GEMM per group; A stacks the rows of all groups.\n\n\
      A has shape (TotalM, K) or (1, TotalM, K), B (G, K, N), out (TotalM, N) or (1, TotalM,\n\
      N); offsets is int32 of shape (G,): the end row of each group. Offsets rise from 0 to at\n\
      most TotalM. A group may be empty; rows after the last group are not written.\n\n\
      GPU kernels read the offsets on the device, at each launch and each graph replay, so\n\
-     they cannot raise for invalid offsets: an offset below its predecessor is read as the\n\
-     predecessor, one above TotalM as TotalM. The CPU raises ValueError.\n\n\
+     they cannot raise for invalid offsets: they clamp each offset to the range from its\n\
+     predecessor to TotalM. The CPU raises ValueError.\n\n\
      Raises as GemmArguments does.",
     [A = 0, B = 1, out = 2, offsets = 3]
 );

@@ -11,7 +11,7 @@ use super::kernel;
 use crate::compile;
 use crate::launch::LastLaunch;
 
-/// What `Kernel.compile` returns: the kernel and its program.
+/// A compiled kernel, as `Kernel.compile` returns it: the kernel and its program.
 #[pyclass(module = "cutlass_api.artifact", frozen)]
 pub struct CompiledArtifact {
     compiled_obj: Py<PyAny>,
@@ -41,7 +41,7 @@ impl CompiledArtifact {
 impl CompiledArtifact {
     #[new]
     fn new(py: Python<'_>, compiled_obj: Py<PyAny>, kernel_obj: Py<PyAny>) -> PyResult<Self> {
-        // A launch passes the kernel's parameters to the program.
+        // A launch passes the kernel's parameters to the program, so the two must match.
         if let (Ok(program), Ok(kernel)) =
             (compiled_obj.bind(py).cast::<PyProgram>(), kernel::kernel_of(kernel_obj.bind(py)))
             && !compile::is_of(&program.get().0, kernel)
@@ -82,18 +82,18 @@ impl CompiledArtifact {
         })?;
         if kernel::kernel_of(self.kernel_obj.bind(py)).is_err() {
             return Err(PyValueError::new_err(
-                "this artifact is of a kernel of your own, which its bytes cannot hold; \
-                 compile it where it is used",
+                "the kernel of this artifact is written in Python, which bytes cannot hold; \
+                 compile it in the process that runs it",
             ));
         }
         Ok(PyBytes::new(py, &compile::to_bytes(program)))
     }
 
-    /// The artifact in bytes that `to_bytes` returned. The program is loaded onto a device by the
-    /// first `run`, or by `bind` to tensors with memory: do one of them before stream capture.
+    /// The artifact in bytes that `to_bytes` returned. The first `run`, or `bind` to tensors with
+    /// memory, loads the program onto the device: call either before stream capture.
     ///
-    /// Raises ValueError for invalid or corrupt bytes, and for a kernel that this version does not
-    /// have. `run` raises ValueError for a program of another architecture.
+    /// Raises ValueError for invalid or corrupt bytes, and for a kernel that this version lacks.
+    /// `run` raises ValueError for a program of another architecture.
     #[staticmethod]
     fn from_bytes(py: Python<'_>, data: &[u8]) -> PyResult<CompiledArtifact> {
         let program = compile::from_bytes(data)?;
@@ -152,13 +152,13 @@ impl PyProgram {
         &self.0.source
     }
 
-    /// The machine code, an ELF image as `cuobjdump` reads it.
+    /// The machine code: an ELF image that `cuobjdump` can read.
     #[getter]
     fn cubin<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.0.cubin)
     }
 
-    /// The messages of NVRTC; may be empty.
+    /// NVRTC's log; may be empty.
     #[getter]
     fn log(&self) -> &str {
         &self.0.log

@@ -16,12 +16,12 @@ use crate::operand;
 
 #[pymethods]
 impl PyKernel {
-    /// Compiles the kernel. Programs are cached in the process and on disk; NVRTC compiles the
-    /// others.
+    /// Compiles the kernel with NVRTC, or loads its program from the cache in the process or on
+    /// disk.
     ///
-    /// cc: the compute capability to compile for, which needs no GPU; None: that of the device that
-    /// holds the operands. Raises RuntimeError with NVRTC's log if compilation fails, or with what
-    /// to install if NVRTC is missing.
+    /// cc: the compute capability to compile for, which needs no GPU; None: the compute capability
+    /// of the operands' device. Raises RuntimeError with NVRTC's log if compilation fails, or with
+    /// the package to install if NVRTC is missing.
     #[pyo3(signature = (args, cc = None))]
     pub fn compile(
         slf: &Bound<'_, Self>,
@@ -40,18 +40,18 @@ impl PyKernel {
         set_package_directories(py)?;
         let device = match native(args)?.map(|native| native.problem.device()) {
             // A FakeTensor may be on a device that this machine does not have.
-            Some(operand::Device::Cuda(ordinal)) if cc.is_none() => Some(Device::get(ordinal)?),
-            Some(operand::Device::Cuda(ordinal)) => Device::get(ordinal).ok(),
+            Some(operand::DeviceId::Cuda(ordinal)) if cc.is_none() => Some(Device::get(ordinal)?),
+            Some(operand::DeviceId::Cuda(ordinal)) => Device::get(ordinal).ok(),
             _ => None,
         };
         let Some(cc) = cc.map(|cc| cc.0).or(device.map(|device| device.cc)) else {
             return Err(PyValueError::new_err(
                 "the operands are on the CPU, so there is no device to compile for; \
-                 name a compute capability: compile(args, cc=90)",
+                 pass a compute capability: compile(args, cc=90)",
             ));
         };
         let program = py.detach(|| compile::compile(kernel, cc))?;
-        // Load now: the first launch may be under stream capture.
+        // Load now: the first launch may happen under stream capture.
         if let Some(device) = device.filter(|device| program.architecture.runs_on(device.cc)) {
             py.detach(|| program.load(kernel, device))?;
         }
@@ -82,7 +82,7 @@ pub fn program_of<'a>(
         .ok_or_else(|| PyValueError::new_err("compiled_artifact holds no program for the GPU"))
 }
 
-/// Checks that an artifact, if the user passed one, is the kernel's.
+/// Checks that the user's artifact, if any, belongs to the kernel.
 pub fn check_artifact(
     kernel: &Bound<'_, PyKernel>,
     artifact: Option<&Bound<'_, PyAny>>,
@@ -107,7 +107,7 @@ fn as_artifact<'a, 'py>(
         let class = object.get_type().name();
         let name = class.map_or_else(|_| "an object".to_owned(), |name| name.to_string());
         PyTypeError::new_err(format!(
-            "compiled_artifact is a {name}; give what compile() returned, or None"
+            "compiled_artifact is a {name}; pass the result of compile(), or None"
         ))
     })
 }

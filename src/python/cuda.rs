@@ -17,17 +17,17 @@ use crate::driver::{Device, LaunchConfig};
 use crate::launch::check_architecture;
 use crate::operand;
 
-/// A user's `__global__` function with its launch configuration. Made by `cutlass_api.cuda_kernel`,
-/// and by kernel classes derived from `cutlass_api.providers.CudaKernel`.
+/// A user's `__global__` function with its launch configuration. `cutlass_api.cuda_kernel` and the
+/// subclasses of `cutlass_api.providers.CudaKernel` construct it.
 #[pyclass(module = "cutlass_api", frozen)]
 pub struct CudaFunction {
     source: UserSource,
     target: Target,
-    /// An int, a tuple of up to three, or a function of the arguments that returns one of them.
+    /// An int, one to three ints, or a function of the arguments that returns either.
     grid: Py<PyAny>,
     block: [u32; 3],
     cluster: [u32; 3],
-    /// By compute capability.
+    /// Programs by compute capability.
     compiled: Mutex<Vec<(u32, Arc<Compiled>)>>,
 }
 
@@ -63,19 +63,19 @@ impl CudaFunction {
         let threads: u64 = block.iter().map(|extent| u64::from(*extent)).product();
         if threads == 0 || threads > 1024 || block[2] > 64 {
             return Err(PyValueError::new_err(format!(
-                "block is {block:?}, {threads} threads; CUDA takes 1 to 1024, \
+                "block is {block:?}, {threads} threads; CUDA allows 1 to 1024, \
                  and at most 64 along z"
             )));
         }
         let ctas: u64 = cluster.iter().map(|extent| u64::from(*extent)).product();
         if ctas == 0 || ctas > 8 {
             return Err(PyValueError::new_err(format!(
-                "cluster is {cluster:?}, {ctas} blocks; every chip with clusters takes 1 to 8"
+                "cluster is {cluster:?}, {ctas} blocks; every chip with clusters supports 1 to 8"
             )));
         }
         let shared_bytes = shared_bytes.extract().map_err(|_| {
             PyValueError::new_err(format!(
-                "shared_bytes is {shared_bytes}; give a number of bytes, 0 for none"
+                "shared_bytes is {shared_bytes}; pass a number of bytes, 0 for none"
             ))
         })?;
         let source = UserSource { text: source, file, line, function, options, shared_bytes };
@@ -90,20 +90,19 @@ impl CudaFunction {
         })
     }
 
-    /// For the garbage collector: the grid may be a method of an object that refers to the
-    /// function.
+    /// For the garbage collector: the grid may be a method of an object that holds this function.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.grid)
     }
 
-    /// Launches the function on the current stream, or on `stream`. Arguments come in the order of
-    /// the function's parameters: a tensor for a pointer, a number for a value, None for a null
-    /// pointer.
+    /// Launches the function on `stream`, or on the current stream. The arguments follow the order
+    /// of the function's parameters: a tensor for a pointer, None for a null pointer, a number for
+    /// a scalar.
     ///
-    /// The first call on each kind of device compiles. Raises ValueError or TypeError, with the
-    /// name of the parameter, for an unsuitable argument, OverflowError for a number that the
-    /// parameter's type does not hold, and RuntimeError with the compiler's messages, or with
-    /// CUDA's error name if the launch fails.
+    /// The first call for each compute capability compiles the function. Raises ValueError or
+    /// TypeError with the parameter's name for an unsuitable argument, OverflowError for a number
+    /// that the parameter's type does not hold, and RuntimeError with the compiler's messages, or
+    /// with CUDA's error name if the launch fails.
     #[pyo3(signature = (*args, stream = None))]
     fn __call__(
         &self,
@@ -113,12 +112,13 @@ impl CudaFunction {
         self.launch(args, self.grid.bind(args.py()), stream, None)
     }
 
-    /// Compiles the function or finds it in the cache, and loads it onto the device, if there is
-    /// one: a first call can then be captured into a CUDA graph. Returns the `Program`.
+    /// Compiles the function, or loads its program from the cache. Loads the program onto the
+    /// device if there is one, so that the first call may happen under stream capture. Returns the
+    /// `Program`.
     ///
-    /// args: as for a call; the program is for their device. Without arguments it is for the first
-    /// CUDA device. cc: the compute capability to compile for instead (90 for an H100), which needs
-    /// no such GPU. Raises RuntimeError with the compiler's messages.
+    /// args: as for a call. The program is for the arguments' device; without arguments, for the
+    /// first CUDA device. cc: compile for this compute capability instead (90 for an H100); no such
+    /// GPU is needed. Raises RuntimeError with the compiler's messages.
     #[pyo3(signature = (*args, cc = None))]
     fn compile(
         &self,
@@ -130,10 +130,10 @@ impl CudaFunction {
             (None, true) => Some(Device::get(0)?),
             (None, false) => Some(Device::get(arguments.ordinal()?)?),
             (Some(_), true) => Device::get(0).ok(),
-            // FakeTensors may be on a device that this machine does not have.
+            // A FakeTensor may be on a device that this machine does not have.
             (Some(_), false) => match arguments.device()? {
-                operand::Device::Cuda(ordinal) => Device::get(ordinal).ok(),
-                operand::Device::Cpu => None,
+                operand::DeviceId::Cuda(ordinal) => Device::get(ordinal).ok(),
+                operand::DeviceId::Cpu => None,
             },
         };
         let cc = cc.map(|cc| cc.0).or(device.map(|device| device.cc)).unwrap_or_default();
@@ -146,8 +146,8 @@ impl CudaFunction {
         Ok(PyProgram(compiled.program.clone()))
     }
 
-    /// Launches with a grid, as the constructor takes it, and with the program that `compile`
-    /// returned (None: that of the arguments' device).
+    /// Launches the function with another grid. program: the program that `compile` returned; None:
+    /// the program for the arguments' device.
     #[pyo3(signature = (args, grid, stream = None, program = None))]
     fn launch(
         &self,
@@ -166,7 +166,7 @@ impl CudaFunction {
         {
             let (other, function) = (&other.get().0.kernel, &self.source.function);
             return Err(PyValueError::new_err(format!(
-                "the program, of {other}, is not what compile() of {function} returned"
+                "the program is of {other}; pass the one that compile() of {function} returned"
             )));
         }
         let program = &compiled.program;
@@ -174,7 +174,7 @@ impl CudaFunction {
         if self.cluster != [1; 3] && device.cc < 90 {
             return Err(PyValueError::new_err(format!(
                 "cluster is {:?}, and cuda:{} of compute capability {}.{} has no clusters; \
-                 9.0 and later have",
+                 clusters need 9.0 or later",
                 self.cluster,
                 device.ordinal,
                 device.cc / 10,
@@ -197,9 +197,9 @@ impl CudaFunction {
         };
         py.detach(|| {
             // SAFETY: each word holds a value of the type that the compiler reports for its
-            // parameter. The addresses are those of tensors on this device that the caller holds;
-            // as for any CUDA launch, their memory must stay valid until the stream has passed the
-            // launch. The author of the kernel answers for what it accesses.
+            // parameter. The addresses belong to tensors on this device, which the caller holds. As
+            // for any CUDA launch, the caller keeps their memory valid until the launch completes.
+            // The kernel's author is responsible for its memory accesses.
             unsafe {
                 program.function(device)?.launch_words(device, stream, &config.into(), &words)
             }
@@ -207,8 +207,7 @@ impl CudaFunction {
         Ok(())
     }
 
-    /// Why the function cannot be launched with these tensors because of their device or layout;
-    /// None if it can.
+    /// Why the tensors' device or layout prevents a launch; None if it does not.
     fn refusal(&self, args: &Bound<'_, PyTuple>) -> PyResult<Option<String>> {
         Ok(Arguments::read(&self.target, args)?.refusal(args.py()))
     }
@@ -237,8 +236,8 @@ impl CudaFunction {
         Ok(compiled)
     }
 
-    /// The grid, within CUDA's limits. None if there is nothing to launch: the grid and a tensor
-    /// are empty.
+    /// The grid, checked against CUDA's limits. None if the grid and a tensor are empty: there is
+    /// nothing to launch.
     fn ctas(
         &self,
         grid: &Bound<'_, PyAny>,
@@ -256,13 +255,13 @@ impl CudaFunction {
         }
         if ctas[0] > i32::MAX as u32 || ctas[1] > 65535 || ctas[2] > 65535 {
             return Err(PyValueError::new_err(format!(
-                "grid is {ctas:?}; CUDA has up to {} blocks along x, and 65535 along y and z",
+                "grid is {ctas:?}; CUDA allows up to {} blocks along x, and 65535 along y and z",
                 i32::MAX
             )));
         }
         if ctas.iter().zip(self.cluster).any(|(ctas, cluster)| ctas % cluster != 0) {
             return Err(PyValueError::new_err(format!(
-                "grid {ctas:?} is no multiple of cluster {:?}",
+                "grid {ctas:?} is not a multiple of cluster {:?}",
                 self.cluster
             )));
         }
@@ -274,7 +273,7 @@ impl CudaFunction {
 fn triple(name: &str, extents: &Bound<'_, PyAny>) -> PyResult<[u32; 3]> {
     let wrong = || {
         let shown = extents.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string());
-        PyTypeError::new_err(format!("{name} is {shown}; give an int, or one to three of them"))
+        PyTypeError::new_err(format!("{name} is {shown}; pass an int, or one to three ints"))
     };
     let list: Vec<u32> = match extents.extract::<u32>() {
         Ok(one) => vec![one],

@@ -1,4 +1,4 @@
-//! The arguments of a user's CUDA C++ function: from Python objects to the words of a launch.
+//! The arguments of a user's CUDA C++ function: converts Python objects to kernel parameters.
 
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -8,7 +8,7 @@ use super::tensors::DenseTensor;
 use crate::compile::{Parameter, Pointee, ScalarType};
 use crate::operand::{self, DType, Memory};
 
-/// A user's function, as its arguments are checked against it.
+/// The properties of a user's function that its arguments are checked against.
 pub struct Target {
     pub function: String,
     /// The names of the parameters, for messages.
@@ -18,7 +18,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// What messages call a parameter.
+    /// The parameter in messages, such as `x of square`.
     fn name_of(&self, at: usize) -> String {
         match self.names.get(at) {
             Some(name) => format!("{name} of {}", self.function),
@@ -30,7 +30,7 @@ impl Target {
         format!(
             "{} is not contiguous, and the kernel takes its address alone; \
              pass tensor.contiguous(), \
-             or make the kernel with contiguous=False if it takes the strides, too",
+             or make the kernel with contiguous=False if it also takes the strides",
             self.name_of(at)
         )
     }
@@ -63,7 +63,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
         })
     }
 
-    /// One of the tensors.
+    /// The first tensor.
     pub fn tensor(&self) -> PyResult<&Bound<'py, PyAny>> {
         let first = self.tensors().next();
         first.map(|(_, _, tensor)| tensor).ok_or_else(|| self.needs_a_tensor())
@@ -82,7 +82,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
     }
 
     /// The device of all tensors.
-    pub fn device(&self) -> PyResult<operand::Device> {
+    pub fn device(&self) -> PyResult<operand::DeviceId> {
         let mut tensors = self.tensors();
         let (first, memory, _) = tensors.next().ok_or_else(|| self.needs_a_tensor())?;
         if let Some((at, other, _)) = tensors.find(|(_, other, _)| other.device != memory.device) {
@@ -100,16 +100,15 @@ impl<'a, 'py> Arguments<'a, 'py> {
     /// The ordinal of the CUDA device of all tensors.
     pub fn ordinal(&self) -> PyResult<i32> {
         match self.device()? {
-            operand::Device::Cuda(ordinal) => Ok(ordinal),
-            operand::Device::Cpu => Err(PyValueError::new_err(format!(
+            operand::DeviceId::Cuda(ordinal) => Ok(ordinal),
+            operand::DeviceId::Cpu => Err(PyValueError::new_err(format!(
                 "the tensors are on the CPU, and {} runs on a CUDA device; move them there",
                 self.target.function
             ))),
         }
     }
 
-    /// Why the function cannot be launched because of where the tensors are, or how; None if it
-    /// can.
+    /// Why the tensors' device or layout prevents a launch; None if it does not.
     pub fn refusal(&self, py: Python<'_>) -> Option<String> {
         if let Err(error) = self.ordinal() {
             return Some(error.value(py).to_string());
@@ -189,7 +188,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
             }
             if memory.numel > 0 && !memory.data.is_multiple_of(*alignment) {
                 return Err(PyValueError::new_err(format!(
-                    "{} points to {element}, which is read at multiples of {alignment} bytes, \
+                    "{} points to {element}, which the kernel reads at multiples of {alignment} bytes, \
                      and the tensor begins at {:#x}; pass a copy",
                     name(),
                     memory.data
@@ -220,8 +219,8 @@ fn read_argument<'py>(
     if object.is_instance_of::<PyInt>() || object.is_instance_of::<PyFloat>() {
         return Ok(Argument::Other(object));
     }
-    // `cutlass_api.arguments` hold a `DenseTensor`, which may be larger than its tensor after a
-    // `resize_`.
+    // After a `resize_`, the operand in `cutlass_api.arguments` (a `DenseTensor`) may be larger
+    // than its tensor.
     let (tensor, numel) = match object.cast::<DenseTensor>() {
         Ok(dense) => (dense.get().object(object.py()), Some(dense.get().view().numel())),
         Err(_) => (object.clone(), None),
@@ -241,7 +240,7 @@ fn read_argument<'py>(
     }
 }
 
-/// A number in the first bytes of a word, as many as its type has.
+/// A number, converted to its type and stored in the first bytes of a word.
 fn number_word(
     number: ScalarType,
     name: &dyn Fn() -> String,

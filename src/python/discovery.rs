@@ -1,4 +1,5 @@
-//! Kernel discovery: built-in kernels come from an index, registered classes generate theirs.
+//! Kernel discovery: ranks the built-in kernels, and calls `generate_kernels` of registered
+//! classes.
 
 use std::collections::HashSet;
 use std::sync::{LazyLock, Mutex};
@@ -53,7 +54,7 @@ pub fn register_kernel_class(provider: String, class: &Bound<'_, PyAny>) -> PyRe
     let class = class.clone().unbind();
     match earlier {
         Some(earlier) => {
-            // Without the lock: dropping the class may run Python code that registers a class.
+            // Drop the class without the lock: that may run Python code that registers a class.
             let earlier = std::mem::replace(&mut earlier.class, class);
             drop(registered);
             drop(earlier);
@@ -71,11 +72,11 @@ pub fn register_kernel_class(provider: String, class: &Bound<'_, PyAny>) -> PyRe
 /// device; None: return kernels for the operands' device.
 /// providers: names of providers; None: all.
 ///
-/// If no kernel serves the arguments, an index into the empty list raises IndexError with the
-/// reasons, those that `cutlass_api.explain` prints.
+/// If no kernel serves the arguments, the list is empty, and indexing it raises IndexError with the
+/// reasons that `cutlass_api.explain` prints.
 ///
-/// Raises ValueError for an unknown provider, and for two kernels of the same name. Passes on what
-/// a registered class raises.
+/// Raises ValueError for an unknown provider, and for two kernels of the same name. Exceptions of a
+/// registered class propagate.
 #[pyfunction]
 #[pyo3(signature = (args = None, metadata_filter = None, cc = None, providers = None))]
 pub fn get_kernels<'py>(
@@ -85,7 +86,7 @@ pub fn get_kernels<'py>(
     cc: Option<&Bound<'py, PyAny>>,
     providers: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    // `args` first: if operands are passed positionally, the error should name the first one.
+    // Check `args` first: if the caller passes operands by position, the error names the first.
     let arguments = args.map(as_arguments).transpose()?;
     let cc = cc.map(|cc| cc.extract::<ComputeCapability>()).transpose()?.map(|cc| cc.0);
     let provider_names = |names: &Bound<'py, PyAny>| {
@@ -131,7 +132,7 @@ pub fn get_kernels<'py>(
     let epilogue = args.map(|args| args.getattr_opt("epilogue")).transpose()?.flatten();
     // For operands on a GPU, find kernels for that GPU.
     let native = arguments.and_then(|arguments| arguments.get().native.as_ref());
-    let on_gpu = native.filter(|native| native.problem.device() != operand::Device::Cpu);
+    let on_gpu = native.filter(|native| native.problem.device() != operand::DeviceId::Cpu);
     let chip = match (cc, on_gpu) {
         (None, Some(native)) => Some(target_of(&native.problem, None)?.cc),
         _ => cc,
@@ -193,14 +194,14 @@ fn not_a_kernel(class: &Bound<'_, PyType>, object: &Bound<'_, PyAny>) -> PyErr {
     ))
 }
 
-/// The error with a note that names the kernel class (from Python 3.11 on).
+/// Adds a note to the error that names the kernel class (Python 3.11 and later).
 fn with_note<'py>(error: PyErr, class: &Bound<'py, PyType>) -> PyErr {
     let py = class.py();
     let note = class
         .repr()
         .map(|class| format!("while generating the kernels of the registered class {class}"));
     if let (Ok(note), Ok(Some(add))) = (note, error.value(py).getattr_opt("add_note")) {
-        // A note that cannot be added does not replace the error.
+        // If `add_note` raises, the original error is still the one to report.
         let _ = add.call1((note,));
     }
     error
@@ -254,9 +255,9 @@ pub fn problem_and_target(
     cc: Option<u32>,
 ) -> PyResult<(Problem, Option<kernels::Target>)> {
     match (cc, problem.device()) {
-        (Some(_), _) => Ok((problem.on(operand::Device::Cuda(0)), Some(target_of(problem, cc)?))),
-        (None, operand::Device::Cpu) => Ok((*problem, None)),
-        (None, operand::Device::Cuda(_)) => Ok((*problem, Some(target_of(problem, None)?))),
+        (Some(_), _) => Ok((problem.on(operand::DeviceId::Cuda(0)), Some(target_of(problem, cc)?))),
+        (None, operand::DeviceId::Cpu) => Ok((*problem, None)),
+        (None, operand::DeviceId::Cuda(_)) => Ok((*problem, Some(target_of(problem, None)?))),
     }
 }
 
@@ -264,7 +265,7 @@ pub fn problem_and_target(
 /// device's or if the machine has no GPU (FakeTensors).
 pub fn target_of(problem: &Problem, cc: Option<u32>) -> PyResult<kernels::Target> {
     let typical = || kernels::Target::typical(cc.unwrap_or(90));
-    let operand::Device::Cuda(ordinal) = problem.device() else {
+    let operand::DeviceId::Cuda(ordinal) = problem.device() else {
         return Ok(typical());
     };
     match Device::get(ordinal) {

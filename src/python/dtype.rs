@@ -78,7 +78,7 @@ fn parse_slowly(object: &Bound<'_, PyAny>) -> PyResult<DType> {
         return Ok(dtype.get().0);
     }
     // Python's `float` means float64, as in NumPy and torch. Other classes have `__name__`, NumPy's
-    // dtypes have `.name`, torch's dtypes and strings have `str()`. A path's `.name` is no dtype.
+    // dtypes have `.name`, torch's dtypes convert with `str()`. A path's `.name` is not a dtype.
     let name = if object.is(object.py().get_type::<PyFloat>()) {
         Some("float64".to_owned())
     } else if object.is_instance_of::<PyString>() {

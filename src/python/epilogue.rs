@@ -1,4 +1,5 @@
-//! `EpilogueArguments`: an epilogue function with its operands, bound to a problem on demand.
+//! `EpilogueArguments`: an epilogue function with its operands, which each launch binds to a
+//! problem.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -28,19 +29,20 @@ enum Parameter {
 /// strides. The tensor has the output's shape, or extent 1 in the dimensions along which it is
 /// broadcast: (1, N), (N,), (M, 1), or a single element. An output takes a writable tensor of the
 /// output's shape. Behind a GEMM, the tensor of a reduction such as `sum(x, dim)` or `max(x, dim)`
-/// has extent 1 in the reduced dimensions, or omits them: (M, 1) or (M,) for dim=-1. `D` is the
-/// tensor that the arguments of the operation call `out`. If the two differ, the kernel writes `D`.
+/// has extent 1 in the reduced dimensions, or omits them: (M, 1) or (M,) for dim=-1. `D` is
+/// normally the tensor that the operation's arguments call `out`. If the two differ, the kernel
+/// writes `D`.
 ///
-/// A kernel is specialized for the dtype of each tensor, for which of the output's last two
-/// dimensions it is broadcast along, and for which of them is contiguous. `supports` returns
-/// whether a kernel can run with other tensors. Other strides are parameters of the launch.
+/// A kernel is specialized for each tensor's dtype, and for broadcast and contiguity along the
+/// output's last two dimensions. Other strides are launch parameters. `supports` returns whether a
+/// kernel can run with other tensors.
 ///
 /// The epilogue computes in float32, in float64 for a float64 accumulator, and in int32 for
 /// operations among integers. It rounds once, when it stores a value. The summation order of a
 /// reduction depends only on the kernel and the shape.
 ///
 /// Raises ValueError if a name is missing or unknown. Raises ValueError with the source line for
-/// what an epilogue function cannot do, and SyntaxError for source that does not parse.
+/// unsupported Python code, and SyntaxError for source that does not parse.
 #[pyclass(module = "cutlass_api.arguments", subclass, frozen)]
 pub struct EpilogueArguments {
     /// The function or source that was passed.
@@ -49,7 +51,7 @@ pub struct EpilogueArguments {
     /// The function as an expression graph.
     #[pyo3(get)]
     traced_epilogue: Py<TracedEpilogue>,
-    /// Name, the user's object and its content, of the parameters and then of the outputs.
+    /// (name, the user's object, its content) of each parameter, then of each output.
     operands: Vec<(&'static str, Py<PyAny>, Parameter)>,
 }
 
@@ -300,7 +302,7 @@ impl EpilogueArguments {
 
     /// Whether the views of all tensors except the main output are still valid.
     #[inline(never)]
-    pub fn is_as_read(&self, py: Python<'_>) -> PyResult<bool> {
+    pub fn is_unchanged(&self, py: Python<'_>) -> PyResult<bool> {
         for (name, _, parameter) in &self.operands {
             if let Parameter::Tensor(operand, view) = parameter
                 && *name != MAIN_OUTPUT

@@ -1,5 +1,5 @@
-//! Rust errors as Python exceptions: ValueError for errors that other arguments avoid, RuntimeError
-//! for failures of the machine, such as a missing library or a CUDA error.
+//! Converts Rust errors to Python exceptions: ValueError for errors that other arguments avoid,
+//! RuntimeError for failures of the machine, such as a missing library or a CUDA error.
 
 use pyo3::PyErr;
 use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyValueError};

@@ -1,4 +1,5 @@
-//! What the cost model estimates, and why kernels serve arguments or not.
+//! `Kernel.estimate` and `cutlass_api.explain`: the cost model's estimates, and why kernels refuse
+//! arguments.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -47,7 +48,7 @@ impl PyEstimate {
         self.0.cache_seconds
     }
 
-    /// Seconds of the launch, of packing, and of the ends of tiles.
+    /// Seconds of the launch, of packing, of tile stores, and of the exchange of partial sums.
     #[getter]
     fn launch_seconds(&self) -> f64 {
         self.0.launch_seconds
@@ -77,12 +78,12 @@ impl PyEstimate {
 
 #[pymethods]
 impl PyKernel {
-    /// What the cost model estimates for the kernel on some arguments.
+    /// The cost model's estimate for the kernel on these arguments.
     ///
     /// cc: the compute capability of a chip to estimate for (90: an H100); None: the operands'
-    /// device. Raises ValueError if the kernel does not support the arguments, if they are on the
-    /// CPU and cc is None, and for kernels that no model covers (written in Python, elementwise,
-    /// reference).
+    /// device. Raises ValueError if the kernel does not support the arguments, if the operands are
+    /// on the CPU and cc is None, and for kernels without a cost model (written in Python,
+    /// elementwise, reference).
     #[pyo3(signature = (args, cc = None))]
     fn estimate(
         slf: &Bound<'_, Self>,
@@ -122,8 +123,8 @@ impl PyKernel {
     }
 }
 
-/// Why each family serves some arguments or not, and the first kernels with the terms of their
-/// estimates, as text. cc: as for `get_kernels`.
+/// A text that explains for each family why it serves the arguments or not, and lists the first
+/// kernels with their estimates. cc: as for `get_kernels`.
 #[pyfunction]
 #[pyo3(signature = (args, cc = None))]
 pub fn explanation(

@@ -11,7 +11,7 @@ impl Host for Interpreter<'_> {
         self.0.detach(work)
     }
 
-    /// `torch.cuda.empty_cache()`, if torch is imported.
+    /// Calls `torch.cuda.empty_cache()` if torch is imported.
     fn release_cached_memory(&self) -> bool {
         let empty_cache = || {
             let modules = self.0.import("sys")?.getattr("modules")?;

@@ -1,4 +1,5 @@
-//! The class of kernels and those of the families, and the objects of the built-in kernels.
+//! The Python classes of kernels (a base class and one class per family), and the built-in kernels'
+//! objects.
 
 use std::sync::{LazyLock, Mutex, OnceLock};
 
@@ -12,7 +13,7 @@ use crate::epilogue::{Epilogue, intern};
 use crate::kernel::{self, Design};
 use crate::operand::DType;
 
-/// A kernel: `.metadata` describes what it computes; `supports`, `compile` and `run` do the rest.
+/// A kernel. `metadata` describes it; `supports`, `compile` and `run` check, compile and launch it.
 ///
 /// Built-in kernels come from `cutlass_api.get_kernels`. A subclass defines `__init__(metadata)`,
 /// `compile`, `_run(args, compiled_artifact, stream, workspace=None)`, optionally
@@ -26,7 +27,7 @@ pub struct PyKernel {
     /// The position of a built-in kernel, as `kernel::at` counts; None for a kernel written in
     /// Python.
     pub position: Option<usize>,
-    /// Not a `PyOnceLock`, which releases the GIL each time that it is filled.
+    /// Not a `PyOnceLock`: setting one releases the GIL.
     metadata: OnceLock<Py<PyAny>>,
 }
 
@@ -43,7 +44,7 @@ pub struct SkinnyGemmKernel;
 #[pyclass(module = "cutlass_api._core", extends = PyKernel, frozen)]
 pub struct Sm80GemmKernel;
 
-/// Hopper tensor cores through `wgmma` and TMA. Compute capability 9.0 alone.
+/// Hopper tensor cores through `wgmma` and TMA. Compute capability 9.0 only.
 #[pyclass(module = "cutlass_api._core", extends = PyKernel, frozen)]
 pub struct Sm90GemmKernel;
 
@@ -55,11 +56,11 @@ pub struct ElementwiseKernel;
 #[pyclass(module = "cutlass_api._core", extends = PyKernel, frozen)]
 pub struct ReferenceKernel;
 
-/// The Python object of the built-in kernel at a position. A process has one object a kernel.
+/// The Python object of the built-in kernel at a position: one object per kernel and process.
 pub fn object<'py>(py: Python<'py>, position: usize) -> PyResult<Bound<'py, PyKernel>> {
     static OBJECTS: LazyLock<Vec<OnceLock<Py<PyKernel>>>> =
         LazyLock::new(|| kernel::all().iter().map(|_| OnceLock::new()).collect());
-    // Kernels with an epilogue: their number grows.
+    // Kernels with an epilogue are created at run time.
     static FUSED: Mutex<Option<FxHashMap<usize, Py<PyKernel>>>> = Mutex::new(None);
     if let Some(object) = OBJECTS.get(position) {
         let object = match object.get() {
@@ -75,7 +76,7 @@ pub fn object<'py>(py: Python<'py>, position: usize) -> PyResult<Bound<'py, PyKe
     if let Some(known) = lock().get_or_insert_default().get(&position) {
         return Ok(known.bind(py).clone());
     }
-    // Not under the lock: Python may run other threads meanwhile.
+    // Create the object without the lock: Python may switch threads meanwhile.
     let new = new_object(py, position)?;
     Ok(lock().get_or_insert_default().entry(position).or_insert(new).bind(py).clone())
 }
@@ -110,13 +111,13 @@ pub fn by_name(
     object(py, position).map(|object| Some(object.unbind()))
 }
 
-/// The position of the built-in kernel that a Python object stands for.
+/// The position of a Python object's built-in kernel.
 pub fn position_of(object: &Bound<'_, PyAny>) -> PyResult<usize> {
     let position = object.cast::<PyKernel>()?.get().position;
     position.ok_or_else(|| PyValueError::new_err("this is no built-in kernel"))
 }
 
-/// The built-in kernel that a Python object stands for.
+/// The built-in kernel of a Python object.
 pub fn kernel_of(object: &Bound<'_, PyAny>) -> PyResult<&'static kernel::Kernel> {
     position_of(object).map(kernel::at)
 }
@@ -145,20 +146,20 @@ impl PyKernel {
 
     fn __init__(&self, metadata: Py<PyAny>) -> PyResult<()> {
         let set = match self.position {
-            Some(_) => Err(metadata), // `PyKernel::metadata` makes it
+            Some(_) => Err(metadata), // `PyKernel::metadata` creates it
             None => self.metadata.set(metadata),
         };
         set.map_err(|_| PyValueError::new_err("a kernel's metadata is set once, by its __init__"))
     }
 
-    /// What the kernel computes, on which operands, and how.
+    /// The `KernelMetadata`: operands, design and epilogue.
     #[getter]
     pub fn metadata<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let (py, this) = (slf.py(), slf.get());
         let metadata = match (this.metadata.get(), this.position) {
             (Some(known), _) => known,
             (None, Some(position)) => {
-                // Python may run other threads meanwhile; the first one's result stays.
+                // Python may switch threads meanwhile; the first result stays.
                 let new =
                     metadata::describe(py, kernel::at(position), slf.get_type().as_any())?.unbind();
                 this.metadata.get_or_init(|| new)
@@ -172,7 +173,7 @@ impl PyKernel {
         Ok(metadata.bind(py).clone())
     }
 
-    /// For subclasses: the kernels of this class.
+    /// The kernels of this class. Subclasses define it.
     #[staticmethod]
     #[pyo3(signature = (metadata_filter = None, epilogue_args = None, cc = None))]
     #[allow(unused_variables)]

@@ -1,6 +1,8 @@
-//! A fast `Kernel.run`. PyO3 compares the names of keyword arguments as strings; Python interns the
-//! keywords of a program, so this function compares pointers. A repeated launch bypasses PyO3's
-//! call wrapper as well. Anything unusual, errors included, takes the method that PyO3 generates.
+//! A fast entry point of `Kernel.run`.
+//!
+//! PyO3 compares the names of keyword arguments as strings. Python interns the keywords in a
+//! program, so this entry point compares pointers. A repeated launch also bypasses PyO3's call
+//! wrapper. Every unusual call goes to the method that PyO3 generates, which raises the errors.
 
 use std::ffi::CString;
 
@@ -17,11 +19,11 @@ use super::arguments::{
 use super::kernel::PyKernel;
 use super::run::repeat;
 
-/// What `run` looks up.
+/// The Python objects that `run` compares and calls.
 struct Method {
     /// The parameters' names, interned.
     names: [Py<PyString>; PARAMETERS],
-    /// The built-in classes of arguments.
+    /// The argument classes of built-in kernels.
     arguments: [Py<PyType>; 3],
     /// `run` as PyO3 generates it.
     generated: Py<PyAny>,
@@ -29,7 +31,7 @@ struct Method {
 
 const PARAMETERS: usize = 5;
 
-/// The value of each parameter, null for one that is left out.
+/// The value of each parameter; null if omitted.
 type Values = [*mut ffi::PyObject; PARAMETERS];
 
 static RUN: PyOnceLock<Method> = PyOnceLock::new();
@@ -37,7 +39,7 @@ static RUN: PyOnceLock<Method> = PyOnceLock::new();
 /// Replaces PyO3's `run`, with the same name, signature and documentation.
 pub fn install(py: Python<'_>) -> PyResult<()> {
     if RUN.get(py).is_some() {
-        return Ok(()); // the module is imported again
+        return Ok(()); // a second import of the module
     }
     let class = py.get_type::<PyKernel>();
     let generated = class.getattr("run")?;
@@ -62,8 +64,8 @@ pub fn install(py: Python<'_>) -> PyResult<()> {
         ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
         ml_doc: documentation.into_raw(),
     }));
-    // SAFETY: the definition and its strings are leaked; the function has the type that the flags
-    // declare.
+    // SAFETY: the definition and its strings are leaked. The function has the signature that the
+    // flags declare.
     let fast = unsafe {
         let method = ffi::PyDescr_NewMethod(class.as_ptr().cast(), definition);
         Bound::from_owned_ptr_or_err(py, method)?
@@ -73,18 +75,18 @@ pub fn install(py: Python<'_>) -> PyResult<()> {
         .map_err(|_| PyValueError::new_err("two threads initialize the module at once"))
 }
 
-/// `run`, as Python calls it. `repeat_run` must not panic: no PyO3 wrapper catches the panic.
+/// The C function behind `run`. `repeat_run` must not panic: no PyO3 wrapper catches a panic here.
 ///
 /// # Safety
-/// As Python calls a method: `args` holds `count` positional arguments, then one for each name in
-/// the tuple `keywords`, which may be null.
+/// Python's vectorcall convention: `args` holds `count` positional arguments, then one for each
+/// name in the tuple `keywords`, which may be null.
 unsafe extern "C" fn run(
     slf: *mut ffi::PyObject,
     args: *const *mut ffi::PyObject,
     count: isize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: the caller's; Python calls methods with the GIL held.
+    // SAFETY: guaranteed by the caller; Python calls methods with the GIL held.
     unsafe {
         let py = Python::assume_attached();
         match repeat_run(py, slf, args, count, keywords) {
@@ -103,7 +105,7 @@ fn raise(error: PyErr) -> *mut ffi::PyObject {
     std::ptr::null_mut()
 }
 
-/// A run that repeats a launch. None for any other run, and for an unusual call.
+/// Repeats a launch. None if the run needs another launch, or the call is unusual.
 ///
 /// # Safety
 /// As for `run`.
@@ -115,7 +117,7 @@ unsafe fn repeat_run(
     keywords: *mut ffi::PyObject,
 ) -> Option<PyResult<()>> {
     let method = RUN.get(py)?;
-    // SAFETY: the caller's; an object of one of these classes is laid out as their base.
+    // SAFETY: guaranteed by the caller; objects of these classes begin with their base.
     unsafe {
         let [arguments, artifact, stream, _workspace, assume] =
             values(method, args, count, keywords)?;
@@ -131,7 +133,7 @@ unsafe fn repeat_run(
     }
 }
 
-/// Any run.
+/// Runs any other call: directly if its keywords are interned, else through PyO3's method.
 ///
 /// # Safety
 /// As for `run`.
@@ -144,7 +146,7 @@ unsafe fn any_run(
 ) -> PyResult<*mut ffi::PyObject> {
     let method =
         RUN.get(py).ok_or_else(|| PyValueError::new_err("the module is not initialized"))?;
-    // SAFETY: the caller's; the arguments live until the call returns.
+    // SAFETY: guaranteed by the caller; the arguments live until the call returns.
     unsafe {
         let slf = Borrowed::from_ptr(py, slf);
         if let Some([arguments, artifact, stream, workspace, assume]) =
@@ -176,8 +178,8 @@ unsafe fn any_run(
     }
 }
 
-/// The values of a call. None if there are too many, or a name is not one of the interned ones, or
-/// repeats a parameter.
+/// The values of a call. None if there are too many values, a name is not an interned parameter
+/// name, or a parameter has two values.
 ///
 /// # Safety
 /// As for `run`.
@@ -189,7 +191,7 @@ unsafe fn values(
 ) -> Option<Values> {
     let count = usize::try_from(count).ok().filter(|count| *count <= PARAMETERS)?;
     let mut values: Values = [std::ptr::null_mut(); PARAMETERS];
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         for (at, value) in values.iter_mut().enumerate().take(count) {
             *value = *args.add(at);
@@ -208,7 +210,7 @@ unsafe fn values(
     Some(values)
 }
 
-/// A value that is neither left out nor None.
+/// A value that is neither omitted nor None.
 ///
 /// # Safety
 /// The object lives as long as the result.
@@ -216,13 +218,13 @@ unsafe fn present<'a, 'py>(
     py: Python<'py>,
     object: *mut ffi::PyObject,
 ) -> Option<Borrowed<'a, 'py, PyAny>> {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { Borrowed::from_ptr_or_opt(py, object).filter(|object| !object.is_none()) }
 }
 
-/// True or False; False if left out. None for another object.
+/// The value of a bool; False if omitted. None for an object of another type.
 fn flag(object: *mut ffi::PyObject) -> Option<bool> {
-    // SAFETY: both are constants of the interpreter.
+    // SAFETY: both objects live as long as the interpreter.
     let (yes, no) = unsafe { (ffi::Py_True(), ffi::Py_False()) };
     let is_false = object.is_null() || object == no;
     (is_false || object == yes).then_some(!is_false)

@@ -1,4 +1,4 @@
-//! `cutlass_api.matmul`: a product of two tensors. Chooses, compiles and caches the kernel.
+//! `cutlass_api.matmul`: chooses, compiles and caches a kernel, and runs it.
 
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::intern;
@@ -18,22 +18,23 @@ use crate::compile;
 use crate::driver;
 use crate::kernel as kernels;
 use crate::launch::{ChoiceKey, KernelChoice, LastLaunch, LaunchError, LaunchRequest, choices};
-use crate::operand::{self, DType, Device, View};
+use crate::operand::{self, DType, DeviceId, View};
 use crate::problem::{GemmProblem, Problem};
 
-/// A @ B, by the kernel that ranks first.
+/// Returns A @ B, computed by the kernel that ranks first.
 ///
-/// A has shape (M, K) or (L, M, K), B (K, N) or (L, K, N). An operand without a batch dimension, or
-/// with a batch of 1, is used for every matrix of the other. out: the output, which is returned;
-/// None allocates it, in A's and B's common dtype (int32 for integers, bfloat16 for float8).
-/// accumulator_type: None means int32 for integers, float64 if A or B is float64, else float32. The
-/// first call of each kind chooses and compiles a kernel, which later calls reuse.
+/// A has shape (M, K) or (L, M, K), B (K, N) or (L, K, N). An operand of rank 2
+/// or of batch 1 is broadcast over the other's batch. out: the output; None allocates it in A's and
+/// B's common dtype (int32 for integers, bfloat16 for float8). accumulator_type: None means int32
+/// for integers, float64 if A or B is float64, else float32. The first call for each combination of
+/// shapes, strides and dtypes chooses and compiles a kernel, and later calls reuse it.
 ///
 /// Follows torch's autocast as `torch.mm` does, unless `out` is passed. Computes no gradients.
 /// Autograd sees the write to `out`.
 ///
 /// Raises RuntimeError if a tensor requires grad or has a tangent, and while torch records a trace,
-/// which would lack the product; ValueError if shapes do not match or no kernel serves the dtypes.
+/// because the trace would lack the product; ValueError if shapes do not match or no kernel serves
+/// the dtypes.
 #[pyfunction]
 #[pyo3(signature = (A, B, out = None, accumulator_type = None))]
 #[allow(non_snake_case)]
@@ -86,7 +87,8 @@ pub fn matmul<'py>(
         None => {
             let choice = choose(py, &problem, allows_tf32)?;
             let (choice, dropped) = choices().keep(key, choice);
-            // The driver frees their graphs, and may wait for a thread that waits for the GIL.
+            // Dropping a choice frees its CUDA graphs. The driver may then block on a thread that
+            // waits for the GIL.
             py.detach(|| drop(dropped));
             choice
         }
@@ -99,7 +101,7 @@ pub fn matmul<'py>(
                 epilogue: None,
                 program,
                 last: &choice.last,
-                is_checked: true, // it ranked first for a problem of this key
+                is_checked: true, // the kernel ranked first for a problem of this key
             };
             let stream = StreamArgument { handle: None, is_trusted: true };
             let handle = stream.resolve(A, problem.device())?;
@@ -107,7 +109,7 @@ pub fn matmul<'py>(
         }
         None => run_reference(py, &problem, None)?,
     }
-    // Autograd refuses to differentiate through a saved tensor whose version has changed.
+    // The new version makes autograd raise if it saved the overwritten tensor for backward.
     if let Some(out) = user_out
         && is_torch(out)?
     {
@@ -116,11 +118,11 @@ pub fn matmul<'py>(
     Ok(out)
 }
 
-/// Ranks the kernels, and compiles the first one.
+/// Ranks the kernels and compiles the first.
 fn choose(py: Python<'_>, problem: &Problem, allows_tf32: bool) -> PyResult<KernelChoice> {
     let device = match problem.device() {
-        Device::Cpu => None,
-        Device::Cuda(ordinal) => Some(driver::Device::get(ordinal)?),
+        DeviceId::Cpu => None,
+        DeviceId::Cuda(ordinal) => Some(driver::Device::get(ordinal)?),
     };
     let target = device.map(|_| target_of(problem, None)).transpose()?;
     let allowed = |position: &usize| allows_tf32 || !rounds_to_tf32(*position);
@@ -135,7 +137,7 @@ fn choose(py: Python<'_>, problem: &Problem, allows_tf32: bool) -> PyResult<Kern
         return Ok(KernelChoice { position, program: None, last: LastLaunch::default() });
     };
     set_package_directories(py)?;
-    // Load now: the first launch may be under stream capture.
+    // Load now: the first launch may happen under stream capture.
     let program = py.detach(|| {
         let kernel = &kernels::all()[position];
         let program = compile::compile(kernel, device.cc)?;
@@ -145,13 +147,13 @@ fn choose(py: Python<'_>, problem: &Problem, allows_tf32: bool) -> PyResult<Kern
     Ok(KernelChoice { position, program: Some(program), last: LastLaunch::default() })
 }
 
-/// torch's modules and functions, looked up at the first use with a tensor of torch.
+/// torch's modules and functions, looked up at the first use with a torch tensor.
 struct Torch {
     module: Py<PyModule>,
     tensor: Py<PyAny>,
     forward_mode: Py<PyModule>,
     increment_version: Py<PyAny>,
-    /// Returns what `torch.jit.trace` records into, or None.
+    /// Returns the state of an active `torch.jit.trace`, or None.
     tracing_state: Py<PyAny>,
     /// Returns the number of active dispatch modes.
     dispatch_modes: Py<PyAny>,
@@ -165,7 +167,7 @@ fn torch(py: Python<'_>) -> PyResult<&Torch> {
         Ok(Torch {
             tensor: module.getattr("Tensor")?.unbind(),
             forward_mode: py.import("torch.autograd.forward_ad")?.unbind(),
-            // As `torch.autograd.graph.increment_version`, without its Python frame.
+            // `torch.autograd.graph.increment_version` calls this function from Python.
             increment_version: native.getattr("_increment_version")?.unbind(),
             tracing_state: native.getattr("_get_tracing_state")?.unbind(),
             dispatch_modes: native.getattr("_len_torch_dispatch_stack")?.unbind(),
@@ -174,7 +176,7 @@ fn torch(py: Python<'_>) -> PyResult<&Torch> {
     })
 }
 
-/// Whether this is a tensor of torch.
+/// Whether this is a torch tensor.
 fn is_torch(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
     let py = tensor.py();
     // Do not import torch for other tensors.
@@ -224,7 +226,7 @@ fn refuse_traces(py: Python<'_>) -> PyResult<()> {
         if !torch.dispatch_modes.bind(py).call0()?.is_truthy()? {
             return Ok(false);
         }
-        // Other dispatch modes observe: results stay right without the product.
+        // Other dispatch modes only observe, so results stay correct if they miss the product.
         let modules = py.import("sys")?.getattr("modules")?;
         let proxies = modules.call_method1("get", ("torch.fx.experimental.proxy_tensor",))?;
         Ok(!proxies.is_none() && !proxies.call_method0("get_proxy_mode")?.is_none())
@@ -238,8 +240,8 @@ fn refuse_traces(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// torch's module for forward-mode differentiation, if one of its levels is open. Without a level
-/// no tensor has a tangent.
+/// torch's module for forward-mode differentiation, if a dual level is open. Without a level, no
+/// tensor has a tangent.
 fn forward_mode(py: Python<'_>) -> PyResult<Option<&Bound<'_, PyModule>>> {
     let module = torch(py)?.forward_mode.bind(py);
     let level: i64 = module.getattr(intern!(py, "_current_level"))?.extract()?;
@@ -258,8 +260,8 @@ fn autocast<'py>(
     }
     let torch = torch(py)?.module.bind(py);
     let device = match operand::read("A", a)?.device {
-        Device::Cpu => intern!(py, "cpu"),
-        Device::Cuda(_) => intern!(py, "cuda"),
+        DeviceId::Cpu => intern!(py, "cpu"),
+        DeviceId::Cuda(_) => intern!(py, "cuda"),
     };
     if !torch.call_method1(intern!(py, "is_autocast_enabled"), (device,))?.is_truthy()? {
         return Ok(None);
@@ -269,7 +271,7 @@ fn autocast<'py>(
         if !is_torch(tensor)? {
             return Ok(tensor.clone());
         }
-        // As in torch: casts floating-point tensors except float64.
+        // Like torch, cast floating-point tensors except float64.
         let is_float = tensor.call_method0("is_floating_point")?.is_truthy()?;
         let is_double = tensor.getattr("dtype")?.eq(torch.getattr("float64")?)?;
         if is_float && !is_double { tensor.call_method1("to", (&to,)) } else { Ok(tensor.clone()) }
@@ -277,8 +279,8 @@ fn autocast<'py>(
     Ok(Some((cast(a)?, cast(b)?)))
 }
 
-/// Brings both operands to one rank and one batch: a matrix, or a batch of one, repeats with stride
-/// 0. Returns whether there is a batch.
+/// Broadcasts both operands to one rank and one batch; a repeated matrix has batch stride 0.
+/// Returns whether there is a batch.
 fn broadcast(a: &mut View, b: &mut View) -> PyResult<bool> {
     for (name, view) in [("A", &*a), ("B", &*b)] {
         if view.rank < 2 {
@@ -311,7 +313,7 @@ fn natural_accumulator(a: DType, b: DType) -> DType {
     }
 }
 
-/// A new output tensor, of A's framework and on A's device.
+/// Allocates an output tensor of A's framework on A's device.
 fn allocate<'py>(
     tensor: &Bound<'py, PyAny>,
     a: &View,

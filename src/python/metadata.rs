@@ -92,7 +92,7 @@ fn any<'py>(py: Python<'py>, value: impl IntoPyObject<'py>) -> PyResult<Bound<'p
 /// all kernels cheap.
 type Cache<K> = Mutex<FxHashMap<K, Py<PyAny>>>;
 
-/// The cached object of a key, made on first use.
+/// The cached object of a key, created on first use.
 fn shared<'py, K: Hash + Eq>(
     py: Python<'py>,
     cache: &Cache<K>,
@@ -103,7 +103,7 @@ fn shared<'py, K: Hash + Eq>(
     if let Some(cached) = lock().get(&key) {
         return Ok(cached.bind(py).clone());
     }
-    // Without the lock: while Python makes the object, other threads may run.
+    // Create the object without the lock: Python may switch threads meanwhile.
     let new = make()?;
     Ok(lock().entry(key).or_insert(new.unbind()).bind(py).clone())
 }

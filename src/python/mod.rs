@@ -1,5 +1,5 @@
-//! PyO3 classes and functions: they convert, call and raise. Beside operand/, the only folder that
-//! knows Python.
+//! PyO3 classes and functions: they convert arguments, call the core and raise. Only this folder
+//! and operand/ depend on Python.
 
 mod arguments;
 mod artifact;

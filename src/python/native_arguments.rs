@@ -1,4 +1,4 @@
-//! What built-in kernels know of arguments: operands, problem, epilogue, and the launch to repeat.
+//! The arguments of built-in kernels: operands, problem, epilogue, and the launch to repeat.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,19 +22,18 @@ pub struct NativeArguments {
     pub epilogue: Option<Py<PyAny>>,
     /// The epilogue bound to the problem, if it is `EpilogueArguments`.
     pub fused: Option<Box<(Py<EpilogueArguments>, BoundEpilogue)>>,
-    /// Operands with scales: index among the operands, and the tensor as the user wrapped it.
+    /// The operands with scales: index among the operands, and the user's `ScaledTensor`.
     pub scaled: Vec<(usize, Py<ScaledTensor>)>,
-    /// The last kernel that ran on these operands.
-    addressed: LastKernel,
-    /// The last kernel that supports these arguments.
-    supported: LastKernel,
-    /// The launch that runs on these operands repeat. Boxed: arguments that run once never allocate
-    /// it.
+    /// The kernel of the last run on unchanged operands.
+    last_run: LastKernel,
+    /// The kernel of the last successful `supports`.
+    last_supported: LastKernel,
+    /// The launch that later runs on unchanged operands repeat. Boxed, so that arguments that run
+    /// once do not allocate it.
     kept: OnceLock<Box<KeptLaunch>>,
 }
 
-/// The launch of a kernel that ran these arguments with an artifact. Kernel and artifact are
-/// compared by identity.
+/// A launch on unchanged operands, with its kernel and artifact, which are compared by identity.
 pub struct KeptLaunch {
     pub kernel: Py<PyAny>,
     pub artifact: Py<PyAny>,
@@ -62,7 +61,7 @@ impl LastKernel {
 }
 
 impl NativeArguments {
-    /// Arguments whose tensors are not read yet.
+    /// Arguments before `read`.
     pub fn unread(problem: Problem, epilogue: Option<Py<PyAny>>) -> NativeArguments {
         NativeArguments {
             operands: ArrayVec::new(),
@@ -70,8 +69,8 @@ impl NativeArguments {
             epilogue,
             fused: None,
             scaled: Vec::new(),
-            addressed: LastKernel::none(),
-            supported: LastKernel::none(),
+            last_run: LastKernel::none(),
+            last_supported: LastKernel::none(),
             kept: OnceLock::new(),
         }
     }
@@ -99,14 +98,14 @@ impl NativeArguments {
         &mut self,
         tensors: [(&'static str, &Bound<'_, PyAny>); N],
     ) -> PyResult<()> {
-        let fusing = self
+        let unbound = self
             .epilogue
             .as_ref()
-            .and_then(|epilogue| Fusing::of(epilogue, &tensors))
+            .and_then(|epilogue| UnboundEpilogue::of(epilogue, &tensors))
             .transpose()?;
         for ((name, mut tensor), view) in tensors.into_iter().zip(self.problem.views_mut()) {
-            if let (Some(fusing), "out") = (&fusing, name) {
-                tensor = &fusing.main_output;
+            if let (Some(unbound), "out") = (&unbound, name) {
+                tensor = &unbound.main_output;
             }
             let operand = match Operand::of_known_type(name, tensor) {
                 Some(plain) => {
@@ -123,11 +122,11 @@ impl NativeArguments {
             self.operands.push(operand);
         }
         self.problem.check()?;
-        self.fused = fusing.map(|fusing| fusing.behind(&self.problem)).transpose()?;
+        self.fused = unbound.map(|unbound| unbound.bind(&self.problem)).transpose()?;
         Ok(())
     }
 
-    /// The launch that is kept, on the operands as they were read.
+    /// The launch to repeat while the operands are unchanged.
     pub fn kept(&self) -> Option<&KeptLaunch> {
         self.kept.get().map(|kept| &**kept)
     }
@@ -137,33 +136,35 @@ impl NativeArguments {
         let _ = self.kept.set(Box::new(launch));
     }
 
-    /// Notes that a kernel ran on the operands as they were read.
-    pub fn note_addressed(&self, position: usize) {
-        self.addressed.note(position);
+    /// Records that a kernel ran on the unchanged operands.
+    pub fn note_run(&self, position: usize) {
+        self.last_run.note(position);
     }
 
-    /// Whether no kernel ran on the operands as they were read.
+    /// Whether no kernel has run on the unchanged operands.
     pub fn are_new(&self) -> bool {
-        self.addressed.is(LastKernel::NONE)
+        self.last_run.is(LastKernel::NONE)
     }
 
-    /// Whether the kernel at a position is known to address the operands as they were read.
-    pub fn known_addressed(&self, position: usize) -> bool {
-        self.addressed.is(position)
+    /// Whether the last run on unchanged operands used the kernel at a position. The kernel can
+    /// then address the operands.
+    pub fn last_ran(&self, position: usize) -> bool {
+        self.last_run.is(position)
     }
 
-    /// Whether the kernel at a position is known to support these arguments.
-    pub fn known_supported(&self, position: usize) -> bool {
-        self.supported.is(position)
+    /// Whether the last successful `supports` was of the kernel at a position.
+    pub fn is_known_supported(&self, position: usize) -> bool {
+        self.last_supported.is(position)
     }
 
     pub fn note_supported(&self, position: usize) {
-        self.supported.note(position);
+        self.last_supported.note(position);
     }
 
-    /// Whether the operands, the epilogue's included, still are as they were read.
+    /// Whether all operands, including the epilogue's, still have the memory and shape that they
+    /// had at construction.
     #[inline(always)] // in every repeated launch
-    pub fn are_as_read(&self, py: Python<'_>) -> PyResult<bool> {
+    pub fn are_unchanged(&self, py: Python<'_>) -> PyResult<bool> {
         for (operand, view) in self.operands.iter().zip(self.problem.views().iter()) {
             if !operand.matches_view(py, view)? {
                 return Ok(false);
@@ -171,11 +172,11 @@ impl NativeArguments {
         }
         match &self.fused {
             None => Ok(true),
-            Some(fused) => fused.0.get().is_as_read(py),
+            Some(fused) => fused.0.get().is_unchanged(py),
         }
     }
 
-    /// The epilogue bound to a problem, with its operands as they are now.
+    /// The epilogue bound to a problem, with the current views of its operands.
     pub fn current_epilogue(
         &self,
         py: Python<'_>,
@@ -185,19 +186,18 @@ impl NativeArguments {
         self.fused.as_ref().map(|fused| fused.0.get().bind_current(py, problem, stream)).transpose()
     }
 
-    /// The epilogue bound to the problem as it was read.
+    /// The epilogue bound to the problem, with the views from construction.
     pub fn bound_epilogue(&self) -> Option<&BoundEpilogue> {
         self.fused.as_ref().map(|fused| &fused.1)
     }
 
-    /// The problem with the operands as they are now. If an address or shape changed, it is
-    /// validated again.
+    /// The problem with the current views of its operands. A changed problem is checked again.
     pub fn current_problem(&self, py: Python<'_>, stream: Option<u64>) -> PyResult<Problem> {
         self.problem_with(|_, operand| operand.reread(py, stream))
     }
 
-    /// The problem with the views that `view` returns, none of which may be a FakeTensor's. A
-    /// changed problem is validated again.
+    /// The problem with the views that `view` returns. A changed problem is checked again. Raises
+    /// for the view of a FakeTensor.
     pub fn problem_with(
         &self,
         view: impl Fn(usize, &Operand) -> PyResult<View>,
@@ -233,20 +233,20 @@ impl NativeArguments {
     }
 }
 
-/// `EpilogueArguments` before the problem is read.
-struct Fusing<'py> {
+/// `EpilogueArguments` that are not bound to a problem yet.
+struct UnboundEpilogue<'py> {
     epilogue: Bound<'py, EpilogueArguments>,
     /// The tensor passed for D: the output that the kernel writes.
     main_output: Bound<'py, PyAny>,
 }
 
-impl<'py> Fusing<'py> {
-    /// None for an epilogue of another class, which a kernel written in Python may take.
+impl<'py> UnboundEpilogue<'py> {
+    /// None for an epilogue of another class, which only a kernel written in Python can fuse.
     #[cold]
     fn of(
         epilogue: &Py<PyAny>,
         tensors: &[(&'static str, &Bound<'py, PyAny>)],
-    ) -> Option<PyResult<Fusing<'py>>> {
+    ) -> Option<PyResult<UnboundEpilogue<'py>>> {
         let (_, out) = tensors.iter().find(|(name, _)| *name == "out")?;
         let epilogue = epilogue.bind(out.py()).cast::<EpilogueArguments>().ok()?.clone();
         let main_output = || {
@@ -264,17 +264,17 @@ impl<'py> Fusing<'py> {
                 }
             }
         };
-        Some(main_output().map(|main_output| Fusing { epilogue, main_output }))
+        Some(main_output().map(|main_output| UnboundEpilogue { epilogue, main_output }))
     }
 
     #[cold]
-    fn behind(self, problem: &Problem) -> PyResult<Box<(Py<EpilogueArguments>, BoundEpilogue)>> {
+    fn bind(self, problem: &Problem) -> PyResult<Box<(Py<EpilogueArguments>, BoundEpilogue)>> {
         let bound = self.epilogue.get().bind(problem)?;
         Ok(Box::new((self.epilogue.unbind(), bound)))
     }
 }
 
-/// The operand in a tensor, a `DenseTensor` or a `ScaledTensor`, with which `scaled` is called.
+/// The operand in a tensor, a `DenseTensor` or a `ScaledTensor`. Calls `scaled` with the latter.
 fn unwrapped(
     name: &'static str,
     tensor: &Bound<'_, PyAny>,

@@ -31,7 +31,7 @@ pub fn set_launch_promotion(on: bool) {
 
 /// Whether kernels may round float32 operands to tf32. torch decides, if it is imported
 /// (`torch.backends.cuda.matmul.allow_tf32`, `torch.set_float32_matmul_precision`); without torch
-/// the answer is no.
+/// they must not.
 pub fn tf32_allowed(py: Python<'_>) -> PyResult<bool> {
     static PRECISION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let precision = match PRECISION.get(py) {

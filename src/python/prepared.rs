@@ -25,18 +25,18 @@ use crate::launch::{
 };
 use crate::problem::Problem;
 
-/// What `Kernel.bind` returns. A call enqueues the launch on the operands' memory as it is at that
-/// time.
+/// A prepared launch, as `Kernel.bind` returns it. Each call enqueues the launch on the operands'
+/// current memory.
 ///
 /// An operand passed by keyword replaces the bound operand in that call. It must have the same
-/// dtype, shape, strides and device. A bound FakeTensor must be replaced. Operands of an epilogue
-/// go by the names in its function (D is `out`); a number replaces a number. An epilogue's operand
-/// named A, B, out or stream cannot be replaced.
+/// dtype, shape, strides and device. A bound FakeTensor must be replaced. An epilogue's
+/// operand has its name in the epilogue function as keyword (D has `out`); a number replaces a
+/// number. An epilogue's operand named A, B, out or stream cannot be replaced.
 #[pyclass(name = "PreparedLaunch", module = "cutlass_api", frozen)]
 pub struct PyPreparedLaunch {
     position: usize,
     arguments: Py<RuntimeArguments>,
-    /// None for a kernel of the CPU.
+    /// None for a CPU kernel.
     program: Option<Arc<Program>>,
     /// None if each call allocates a workspace, or operands are FakeTensors.
     launch: Option<PreparedLaunch>,
@@ -46,11 +46,11 @@ pub struct PyPreparedLaunch {
 
 #[pymethods]
 impl PyKernel {
-    /// Prepares a launch for repeated calls: everything but the operands' addresses is computed
-    /// now. A kernel that needs a workspace allocates it at each call.
+    /// Prepares a launch for repeated calls: computes everything except the operands' addresses
+    /// now. A launch that needs a workspace allocates it at each call.
     ///
-    /// args, compiled_artifact, stream: as for `run`; a stream of None is the current one at each
-    /// call. The launch keeps the operands alive. Raises as `run` does.
+    /// args, compiled_artifact, stream: as for `run`; with stream None, each call uses its current
+    /// stream. The launch keeps the operands alive. Raises as `run` does.
     #[pyo3(signature = (args, compiled_artifact = None, stream = None))]
     fn bind(
         slf: &Bound<'_, Self>,
@@ -82,7 +82,7 @@ impl PyKernel {
 }
 
 impl PyPreparedLaunch {
-    /// Prepares the launch of arguments that the kernel supports, with the kernel's program.
+    /// Prepares the launch. The kernel supports the arguments, and the program is the kernel's.
     fn new(
         py: Python<'_>,
         position: usize,
@@ -169,7 +169,7 @@ impl PyPreparedLaunch {
                 )));
             }
         }
-        // `bind` has checked the owner of the bound stream.
+        // `bind` has checked that the bound stream belongs to the operands' device.
         let is_trusted = stream.is_none();
         let stream = match stream {
             Some(stream) => Some(stream_handle(stream)?),
@@ -183,7 +183,7 @@ impl PyPreparedLaunch {
         if let Some(launch) = &self.launch
             && replacements.iter().all(Option::is_none)
             && epilogue.is_none()
-            && native.are_as_read(py)?
+            && native.are_unchanged(py)?
         {
             launch.enqueue(&Interpreter(py), resolve()?)?;
             return Ok(());

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 
 use crate::operand::{self, View};
 
-/// The view of an operand, which must have memory: a FakeTensor has none.
+/// Returns the view, or an error if the operand has no memory (a FakeTensor).
 pub fn in_memory(name: &str, view: View) -> PyResult<View> {
     if view.fake {
         return Err(operand::without_memory(name));

@@ -21,22 +21,23 @@ use crate::reference;
 
 #[pymethods]
 impl PyKernel {
-    /// Computes the arguments: enqueues the launch on a stream, or computes at once on the CPU. A
-    /// kernel whose metadata have `packed` first enqueues a launch that copies operands.
+    /// Runs the kernel on the arguments. A GPU kernel enqueues its launch on a stream; a CPU kernel
+    /// returns after the computation. A kernel with `packed` operands in its metadata first
+    /// enqueues a launch that copies them.
     ///
     /// compiled_artifact: from `compile`; None compiles through the cache. stream: a
     /// `torch.cuda.Stream`, a CuPy stream, a `CUstream`, an integer handle; None: the current
     /// stream of the framework that owns the operands. workspace: device memory of
-    /// `get_workspace_size` bytes; None allocates it if the kernel needs any.
-    /// assume_supported_args: skip `supports` (a check that the kernel can address the operands
-    /// remains).
+    /// `get_workspace_size` bytes; None allocates it if the kernel needs it.
+    /// assume_supported_args: skips `supports`, but still checks that the kernel can address the
+    /// operands.
     ///
     /// A launch that the cost model estimates at 2 us or less and that repeats on one stream is
     /// promoted to a CUDA graph, which profilers show as a graph launch;
     /// `GlobalOptions().launch_graphs` switches this off.
     ///
-    /// Autograd does not know that `out` was written (it does after `cutlass_api.matmul`). If
-    /// autograd saved the tensor or a view of its memory, call
+    /// Unlike `cutlass_api.matmul`, `run` does not report the write to `out` to autograd. If
+    /// autograd saved `out` or a view of its memory, call
     /// `torch.autograd.graph.increment_version(out)`.
     ///
     /// Raises ValueError if the kernel does not serve the arguments, RuntimeError with CUDA's error
@@ -72,30 +73,30 @@ impl PyKernel {
         };
         let rounds_to_tf32 = rounds_to_tf32(position);
         let is_supported =
-            assume_supported_args || (native.known_supported(position) && !rounds_to_tf32);
+            assume_supported_args || (native.is_known_supported(position) && !rounds_to_tf32);
         if !is_supported && let Some(reason) = refusal(py, position, Some(native))? {
             return Err(LaunchError::unsupported(reason).into());
         }
         let stream =
             StreamArgument { handle: optional_handle(stream)?, is_trusted: assume_supported_args };
-        // The operands as they are now, if they are not as they were read.
-        let moved = match native.are_as_read(py)? {
+        // Operands whose memory or shape changed since construction are read again.
+        let reread = match native.are_unchanged(py)? {
             true => None,
             false => Some(native.current_problem(py, stream.handle)?),
         };
-        let moved_epilogue = match &moved {
+        let reread_epilogue = match &reread {
             Some(problem) => native.current_epilogue(py, problem, stream.handle)?,
             None => None,
         };
-        let problem = moved.as_ref().unwrap_or(&native.problem);
-        let epilogue = moved_epilogue.as_ref().or(native.bound_epilogue());
-        let is_checked = moved.is_none() && native.known_addressed(position);
+        let problem = reread.as_ref().unwrap_or(&native.problem);
+        let epilogue = reread_epilogue.as_ref().or(native.bound_epilogue());
+        let is_checked = reread.is_none() && native.last_ran(position);
         if kernel::at(position).runs_on_gpu() {
             let artifact = artifact_or_compile(slf, args, compiled_artifact)?;
             let program = program_of(slf, artifact.get())?;
             let last = &artifact.get().last;
             let request = LaunchRequest { position, problem, epilogue, program, last, is_checked };
-            // The second run on operands as they were read keeps the launch.
+            // The second run on unchanged operands keeps its launch for later runs.
             let keep = is_checked && compiled_artifact.is_some() && native.kept().is_none();
             let workspace = match workspace {
                 Some(workspace) if kernel::at(position).workspace_bytes(problem) > 0 => {
@@ -105,8 +106,8 @@ impl PyKernel {
             };
             let handle = stream.resolve(native.operands[0].object.bind(py), problem.device())?;
             let kept = request.enqueue(&Interpreter(py), handle, workspace.as_ref(), keep)?;
-            if moved.is_none() {
-                native.note_addressed(position);
+            if reread.is_none() {
+                native.note_run(position);
             }
             if let Some(launch) = kept {
                 native.keep(KeptLaunch {
@@ -129,7 +130,7 @@ impl PyKernel {
         Ok(())
     }
 
-    /// For subclasses: launches the compiled kernel.
+    /// Launches the compiled kernel. Subclasses define it.
     #[pyo3(signature = (args, compiled_artifact, stream, workspace = None))]
     #[allow(unused_variables)]
     fn _run(
@@ -142,7 +143,7 @@ impl PyKernel {
         Err(must_define(slf, "_run"))
     }
 
-    /// Bytes of device memory that `run` needs beside the operands; 0 if it needs none.
+    /// Bytes of workspace that `run` needs; 0 if it needs none.
     fn get_workspace_size(&self, args: &Bound<'_, PyAny>) -> PyResult<u64> {
         match (self.position, native(args)?) {
             (Some(position), Some(native)) => {
@@ -157,8 +158,8 @@ impl PyKernel {
     fn initialize_workspace(&self, args: &Bound<'_, PyAny>, workspace: &Bound<'_, PyAny>) {}
 }
 
-/// Repeats a launch: the one that the arguments keep, or the last one of the artifact with other
-/// addresses. None if neither serves this run.
+/// Repeats the launch that the arguments keep, or the artifact's last launch with new addresses.
+/// None if neither serves this run.
 pub fn repeat(
     kernel: &Bound<'_, PyAny>,
     native: &NativeArguments,
@@ -169,10 +170,10 @@ pub fn repeat(
     let Some(kept) = native.kept() else {
         return repeat_last(kernel, native, artifact, stream, assume_supported_args).transpose();
     };
-    // Whether a kernel supports unchanged arguments does not change, except by the user's choice of
-    // precision.
+    // For unchanged arguments, only torch's float32 precision setting can change the result of
+    // `supports`.
     let is_supported =
-        || native.known_supported(kept.launch.plan().position()) && !kept.rounds_to_tf32;
+        || native.is_known_supported(kept.launch.plan().position()) && !kept.rounds_to_tf32;
     let is_same = kept.kernel.is(kernel) && kept.artifact.is(artifact);
     if !is_same || !(assume_supported_args || is_supported()) {
         return None;
@@ -181,7 +182,7 @@ pub fn repeat(
     let enqueue = || {
         let stream =
             StreamArgument { handle: optional_handle(stream)?, is_trusted: assume_supported_args };
-        if !native.are_as_read(py)? {
+        if !native.are_unchanged(py)? {
             return Ok(None);
         }
         let tensor = native.operands[0].object.bind(py);
@@ -191,8 +192,8 @@ pub fn repeat(
     enqueue().transpose()
 }
 
-/// Repeats the last launch of an artifact for arguments that run for the first time, as in
-/// generated code, which makes new arguments at each call. None if it does not serve them.
+/// Repeats the artifact's last launch for arguments that run for the first time: generated code
+/// constructs new arguments at each call. None if that launch does not serve the arguments.
 #[inline(never)] // keeps `repeat` short
 fn repeat_last(
     kernel: &Bound<'_, PyAny>,
@@ -205,23 +206,23 @@ fn repeat_last(
         return Ok(None);
     }
     let Ok(artifact) = artifact.cast::<CompiledArtifact>() else { return Ok(None) };
-    // A subclass takes the stream as the user passed it.
+    // A subclass receives the user's stream object, so the fast path does not serve it.
     let is_built_in = kernel.cast::<PyKernel>().is_ok_and(|kernel| kernel.get().position.is_some());
     if !is_built_in || !artifact.get().is_for(kernel) {
         return Ok(None);
     }
     let py = kernel.py();
     let stream = StreamArgument { handle: optional_handle(stream)?, is_trusted: true };
-    if !native.are_as_read(py)? {
+    if !native.are_unchanged(py)? {
         return Ok(None);
     }
     let handle = stream.resolve(native.operands[0].object.bind(py), native.problem.device())?;
     let last = &artifact.get().last;
     let position = last.enqueue_like(&Interpreter(py), &native.problem, handle)?;
-    Ok(position.map(|position| native.note_addressed(position)))
+    Ok(position.map(|position| native.note_run(position)))
 }
 
-/// The run of a kernel written in Python.
+/// Runs a kernel written in Python.
 fn run_subclass(
     slf: &Bound<'_, PyKernel>,
     args: &Bound<'_, PyAny>,
@@ -252,11 +253,11 @@ pub fn run_reference(
     problem: &Problem,
     epilogue: Option<&BoundEpilogue>,
 ) -> PyResult<()> {
-    if problem.device() != operand::Device::Cpu {
+    if problem.device() != operand::DeviceId::Cpu {
         let reason = format!("out is on {}, the kernel runs on the CPU", problem.device());
         return Err(LaunchError::unsupported(reason).into());
     }
-    // SAFETY: the views are of tensors that the caller holds, on the CPU; none is fake.
+    // SAFETY: the caller holds the tensors of the views. All are on the CPU, and none is fake.
     let result = py.detach(|| unsafe { reference::run(problem, epilogue) });
     result.map_err(|reason| LaunchError::unsupported(reason).into())
 }

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt};
 
 use crate::driver;
-use crate::operand::{self, Device};
+use crate::operand::{self, DeviceId};
 
 /// The stream argument of a launch.
 #[derive(Clone, Copy)]
@@ -18,17 +18,17 @@ pub struct StreamArgument {
 }
 
 impl StreamArgument {
-    /// The handle of a stream on the device of the operands, of which `tensor` is one. For operands
-    /// on the CPU it has no meaning: the launch refuses them.
-    pub fn resolve(&self, tensor: &Bound<'_, PyAny>, device: Device) -> PyResult<u64> {
+    /// The handle of a stream on the operands' device. `tensor` is one of the operands. For CPU
+    /// operands the handle is never used.
+    pub fn resolve(&self, tensor: &Bound<'_, PyAny>, device: DeviceId) -> PyResult<u64> {
         match (self.handle, device) {
             (Some(handle), _) if self.is_trusted => Ok(handle),
-            (_, Device::Cpu) => Ok(0),
-            (Some(handle), Device::Cuda(ordinal)) => {
+            (_, DeviceId::Cpu) => Ok(0),
+            (Some(handle), DeviceId::Cuda(ordinal)) => {
                 check_owner(handle, ordinal)?;
                 Ok(handle)
             }
-            (None, Device::Cuda(ordinal)) => operand::current_stream(tensor, ordinal),
+            (None, DeviceId::Cuda(ordinal)) => operand::current_stream(tensor, ordinal),
         }
     }
 }
@@ -43,8 +43,8 @@ fn check_owner(handle: u64, ordinal: i32) -> PyResult<()> {
     )))
 }
 
-/// The CUDA handle of a stream: of a `torch.cuda.Stream`, a CuPy stream, a `CUstream` of
-/// `cuda.bindings`, any object with `__cuda_stream__`, or an integer, which is the handle.
+/// The CUDA handle of a `torch.cuda.Stream`, a CuPy stream, a `CUstream` of `cuda.bindings`, or any
+/// object with `__cuda_stream__`. An integer is the handle itself.
 #[pyfunction]
 pub fn stream_handle(stream: &Bound<'_, PyAny>) -> PyResult<u64> {
     if stream.is_instance_of::<PyInt>() {
@@ -62,7 +62,7 @@ pub fn stream_handle(stream: &Bound<'_, PyAny>) -> PyResult<u64> {
     } else {
         let name = stream.get_type().name()?;
         return Err(PyTypeError::new_err(format!(
-            "stream is a {name}; give a torch.cuda.Stream, a CuPy stream, a CUstream of \
+            "stream is a {name}; pass a torch.cuda.Stream, a CuPy stream, a CUstream of \
              cuda.bindings, the integer handle, or None for the current stream"
         )));
     };
@@ -71,18 +71,18 @@ pub fn stream_handle(stream: &Bound<'_, PyAny>) -> PyResult<u64> {
 
 fn number(handle: &Bound<'_, PyAny>) -> PyResult<u64> {
     handle.extract().map_err(|_| {
-        PyValueError::new_err(format!("stream has handle {handle}, which is no CUDA stream"))
+        PyValueError::new_err(format!("stream has handle {handle}, which is not a CUDA stream"))
     })
 }
 
-/// As `stream_handle`, of an optional argument.
+/// `stream_handle` of an optional argument, with a fast path for ints.
 pub fn optional_handle(stream: Option<&Bound<'_, PyAny>>) -> PyResult<Option<u64>> {
     let Some(stream) = stream else { return Ok(None) };
     if stream.is_exact_instance_of::<PyInt>() {
-        // SAFETY: the object is an int. For an int outside of u64 the result is u64::MAX, with an
-        // exception.
+        // SAFETY: the object is an int. For an int outside u64, the call returns u64::MAX and sets
+        // an exception.
         match unsafe { ffi::PyLong_AsUnsignedLongLong(stream.as_ptr()) } {
-            u64::MAX => drop(PyErr::take(stream.py())), // `stream_handle` words the error
+            u64::MAX => drop(PyErr::take(stream.py())), // `stream_handle` raises the error
             handle => return Ok(Some(handle)),
         }
     }

@@ -13,7 +13,7 @@ use crate::operand;
 
 #[pymethods]
 impl PyKernel {
-    /// A `Status`: truthy if the kernel computes these arguments, else with the reason.
+    /// A `Status`: truthy if the kernel supports these arguments, else with the reason.
     fn supports(slf: &Bound<'_, Self>, args: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let py = slf.py();
         if let Some(position) = slf.get().position {
@@ -30,7 +30,7 @@ impl PyKernel {
         Ok(slf.call_method1("_supports", (args,))?.unbind())
     }
 
-    /// For subclasses: what `supports` checks beyond the metadata.
+    /// The checks of `supports` beyond the metadata. Subclasses may define it.
     #[allow(unused_variables)]
     fn _supports(&self, args: &Bound<'_, PyAny>) -> Status {
         Status::ok()
@@ -51,7 +51,7 @@ pub fn refusal(
         return Ok(Some(reason.to_string()));
     }
     // A FakeTensor may be on a device that this machine does not have.
-    if let operand::Device::Cuda(ordinal) = native.problem.device()
+    if let operand::DeviceId::Cuda(ordinal) = native.problem.device()
         && let Ok(device) = Device::get(ordinal)
         && !kernel.runs_on(device.cc)
     {
@@ -66,9 +66,9 @@ pub fn refusal(
     policy(py, position, native, &mut None)
 }
 
-/// Why a built-in kernel that computes the problem must not serve the arguments: operands that
-/// carry more than the problem does, and the user's choice of precision. None if it may. `tf32`
-/// caches that choice, which takes a call into torch.
+/// Why a built-in kernel that supports the problem must not serve the arguments: an epilogue or
+/// scales that the problem does not contain, or torch's float32 precision setting. None if the
+/// kernel may serve them. `tf32` caches the setting, which costs a call into torch.
 pub fn policy(
     py: Python<'_>,
     position: usize,
@@ -77,11 +77,13 @@ pub fn policy(
 ) -> PyResult<Option<String>> {
     if let (Some(epilogue), None) = (&arguments.epilogue, &arguments.fused) {
         let class = epilogue.bind(py).get_type().name()?;
-        return Ok(Some(format!("the epilogue is a {class}, and it fuses EpilogueArguments only")));
+        return Ok(Some(format!(
+            "the epilogue is a {class}, and the kernel fuses EpilogueArguments only"
+        )));
     }
     if let Some((at, _)) = arguments.scaled.first() {
         return Ok(Some(format!(
-            "{} is a ScaledTensor, and it reads no scales",
+            "{} is a ScaledTensor, and the kernel reads no scales",
             arguments.operands[*at].name
         )));
     }
@@ -95,7 +97,7 @@ pub fn policy(
     if allowed {
         return Ok(None);
     }
-    let reason = "it rounds float32 operands to tf32, \
-                  which torch.set_float32_matmul_precision(\"high\") would allow";
+    let reason = "the kernel rounds float32 operands to tf32; \
+                  torch.set_float32_matmul_precision(\"high\") allows that";
     Ok(Some(reason.to_owned()))
 }

@@ -61,7 +61,7 @@ impl DenseTensor {
     }
 }
 
-/// The properties common to operands. A `ScaledTensor` has those of its base.
+/// The properties that all operand classes have. A `ScaledTensor` returns those of its base.
 macro_rules! operand_properties {
     ($class:ident) => {
         #[pymethods]
@@ -72,7 +72,7 @@ macro_rules! operand_properties {
                 PyTuple::new(py, self.dense(py).view().user_shape())
             }
 
-            /// The strides in elements; dimensions of extent 1 read 0.
+            /// The strides in elements; 0 for dimensions of extent 1.
             #[getter]
             fn stride<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
                 PyTuple::new(py, self.dense(py).view().user_stride())
@@ -84,7 +84,7 @@ macro_rules! operand_properties {
                 PyDType(self.dense(py).view().dtype)
             }
 
-            /// The address of the first element; 0 without memory (a FakeTensor, or no elements).
+            /// The address of the first element; 0 for a FakeTensor or a tensor without elements.
             #[getter]
             fn data_ptr(&self, py: Python<'_>) -> u64 {
                 self.dense(py).view().data
@@ -95,7 +95,7 @@ macro_rules! operand_properties {
                 self.dense(py).view().numel()
             }
 
-            /// The tensor for run time and compile time.
+            /// The tensor at run time and compile time.
             #[getter]
             fn tensor(&self, py: Python<'_>) -> TensorWrapper {
                 TensorWrapper { tensor: self.dense(py).operand.object.clone_ref(py) }
@@ -165,7 +165,7 @@ impl ScaledTensor {
     }
 }
 
-/// A tensor for run time and compile time, which are the same object in Rutlass.
+/// The tensors of run time and compile time, which are the same object in Rutlass.
 #[pyclass(module = "cutlass_api.utils", frozen)]
 pub struct TensorWrapper {
     tensor: Py<PyAny>,

@@ -1,4 +1,4 @@
-//! The functions of `cutlass_api.utils`, and helpers of this folder.
+//! The functions of `cutlass_api.utils`, and helpers of the PyO3 classes.
 
 use std::path::PathBuf;
 
@@ -16,7 +16,7 @@ pub fn shown(object: &Bound<'_, PyAny>) -> String {
 
 /// Makes the search for NVRTC cover the directories of `sys.path`.
 pub fn set_package_directories(py: Python<'_>) -> PyResult<()> {
-    // Like Python, ignore entries that are not paths.
+    // Like Python's import system, ignore entries that are not paths.
     let path = py
         .import("sys")?
         .getattr("path")?
@@ -91,7 +91,7 @@ pub fn stride_order(shape: Vec<i64>, stride: Vec<i64>) -> PyResult<Vec<usize>> {
     Ok(dims)
 }
 
-/// The position of each dimension in `stride_order`: 0 for the contiguous one.
+/// The position of each dimension in `stride_order`.
 #[pyfunction]
 pub fn stride_rank(shape: Vec<i64>, stride: Vec<i64>) -> PyResult<Vec<usize>> {
     let mut rank = vec![0; stride.len()];
@@ -118,8 +118,8 @@ pub fn leading_dim(shape: Vec<i64>, stride: Vec<i64>) -> PyResult<Option<usize>>
     Ok((trivial || stride[shape.len() - 1] == 1).then_some(shape.len() - 1))
 }
 
-/// One letter per operand: "t" for row-major, "n" for column-major. The last two strides of an
-/// operand are those of its rows and its columns.
+/// One letter per operand: "t" for row-major, "n" for column-major. The last two strides belong to
+/// rows and columns.
 #[pyfunction]
 pub fn strides_to_layout_string(strides: Vec<Vec<i64>>) -> PyResult<String> {
     strides

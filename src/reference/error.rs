@@ -1,14 +1,14 @@
-//! Why the reference refuses a problem.
+//! Errors of the reference.
 
 use thiserror::Error;
 
-use crate::operand::{DType, Device};
+use crate::operand::{DType, DeviceId};
 
 /// Why the reference refuses a problem. Returned before any output is written.
 #[derive(Debug, Error, PartialEq)]
 pub enum ReferenceError {
     #[error("{name} is on {device}, but the CPU reference needs CPU tensors; copy it to the CPU")]
-    Device { name: &'static str, device: Device },
+    Device { name: &'static str, device: DeviceId },
 
     #[error("{name} is a FakeTensor without memory; pass a real tensor to run a kernel")]
     Fake { name: &'static str },

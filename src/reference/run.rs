@@ -2,7 +2,7 @@
 
 use super::{ReferenceError, adds, elementwise, gemm, multiplies, pool};
 use crate::epilogue::{BoundEpilogue, Value};
-use crate::operand::{DType, Device};
+use crate::operand::{DType, DeviceId};
 use crate::problem::Problem;
 
 /// Computes a problem and its epilogue on all cores. Returns when all outputs are written.
@@ -29,7 +29,7 @@ unsafe fn compute(
     epilogue: Option<&BoundEpilogue>,
 ) -> Result<(), ReferenceError> {
     for (name, view) in problem.operands() {
-        if view.device != Device::Cpu {
+        if view.device != DeviceId::Cpu {
             return Err(ReferenceError::Device { name, device: view.device });
         }
         if view.fake {
@@ -43,7 +43,7 @@ unsafe fn compute(
         });
     let outputs = epilogue.into_iter().flat_map(|bound| bound.outputs.iter().flatten());
     for view in inputs.chain(outputs) {
-        if view.device != Device::Cpu {
+        if view.device != DeviceId::Cpu {
             return Err(ReferenceError::Device {
                 name: "an operand of the epilogue",
                 device: view.device,

@@ -16,7 +16,7 @@ pub struct Region {
 }
 
 /// The regions of at most `rows` by `columns` that cover `shape`, as a parallel iterator. The
-/// partition depends on the arguments alone, so that results do not depend on the number of
+/// partition depends only on the arguments, so that results do not depend on the number of
 /// threads.
 pub fn regions(
     shape: [i64; 3],

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::element::{Element, with_element};
 use super::*;
-use crate::operand::{DType, Device, View};
+use crate::operand::{DType, DeviceId, View};
 use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, Problem};
 
 /// SplitMix64.
@@ -72,7 +72,7 @@ impl Tensor {
         View {
             data,
             dtype,
-            device: Device::Cpu,
+            device: DeviceId::Cpu,
             rank: 3,
             shape,
             stride,
@@ -307,9 +307,9 @@ fn unsupported_problems_are_refused() {
     };
     assert_eq!(gemm(|_| (), DType::F16), Ok(()));
     assert_eq!(gemm(|view| view.fake = true, DType::F32), Err(ReferenceError::Fake { name: "A" }));
-    let cuda = Device::Cuda(1);
+    let cuda = DeviceId::Cuda(1);
     let error = ReferenceError::Device { name: "A", device: cuda };
-    assert_eq!(gemm(|view| view.device = Device::Cuda(1), DType::F32), Err(error));
+    assert_eq!(gemm(|view| view.device = DeviceId::Cuda(1), DType::F32), Err(error));
     let [f32, i8] = [DType::F32, DType::I8];
     assert_eq!(
         gemm(|_| (), i8),

@@ -36,7 +36,7 @@ def build() -> Path:
 
 
 def build_nvrtc(real: Path, folder: Path) -> None:
-    """Puts ``libnvrtc.so`` into a folder: the real library, given epilogues that do not compile."""
+    """Puts ``libnvrtc.so`` into a folder: the real library, with epilogues that do not compile."""
     flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     linked = [real, "-ldl", f"-Wl,-rpath,{real.parent}"]
     command = [
@@ -66,7 +66,7 @@ def run(script: str, *, counted: bool = False, **environment: str) -> str:
     known = {
         "LD_LIBRARY_PATH": str(folder),
         "STAND_IN": str(folder / "libcuda.so.1"),
-        # What is tested may lie on the path as well.
+        # The tested package may also be on the path.
         "PYTHONPATH": os.pathsep.join(
             [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         ),
@@ -87,7 +87,7 @@ def run(script: str, *, counted: bool = False, **environment: str) -> str:
     return result.stdout
 
 
-#: What scripts about a GEMM begin with: three tensors of float16, arguments, streams, a kernel.
+#: The common prefix of scripts about a GEMM: three float16 tensors, arguments, streams, a kernel.
 GEMM = textwrap.dedent(
     """
     import json, threading
@@ -114,5 +114,5 @@ GEMM = textwrap.dedent(
 
 
 def run_gemm(script: str, **kwargs: Any) -> str:
-    """What a script prints behind :data:`GEMM`."""
+    """The output of a script after :data:`GEMM`."""
     return run(GEMM + textwrap.dedent(script), **kwargs)

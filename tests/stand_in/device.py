@@ -68,7 +68,7 @@ class Tensor:
         code: int = FLOAT,
         bits: int = 16,
     ) -> None:
-        """Says anew what the tensor is, as torch's ``resize_`` and ``.data =`` do."""
+        """Changes the tensor's properties, like torch's ``resize_`` and ``.data =``."""
         strides = [1]
         for extent in reversed(shape[1:]):
             strides.insert(0, strides[0] * extent)
@@ -130,7 +130,7 @@ def torch_tensor(
 
 
 class Parameters(NamedTuple):
-    """GemmParams as the last launch had them."""
+    """The GemmParams of the last launch."""
 
     a: int
     b: int
@@ -185,10 +185,10 @@ class Sm90Parameters(NamedTuple):
     #: Rows of the boxes of K-major operands.
     boxes: tuple[int, ...]
     offsets: tuple[int, ...]
-    #: Of an A that threads load, which has no map.
+    #: Fields of an A that threads load, which has no tensor map.
     a_pointer: int
     a_stride: tuple[int, ...]
-    #: Where K is cut over the grid: the workspace, and how many parts there are.
+    #: Grid split: the workspace and the number of splits.
     parts: tuple[int, ...]
 
 
@@ -226,12 +226,12 @@ class Launch(NamedTuple):
     block: tuple[int, ...]
     cluster: tuple[int, ...]
     shared_bytes: int
-    #: Of each parameter, the 8 bytes that begin with it.
+    #: For each parameter, the 8 bytes that begin with it.
     words: tuple[int, ...]
 
 
 def last_launch(count: int) -> Launch:
-    """The last launch, of a kernel with so many parameters."""
+    """The last launch, of a kernel with this number of parameters."""
     extents = (tuple(library.stand_in_last_extents(of).contents) for of in range(3))
     words = struct.unpack(
         f"<{count}Q", ctypes.string_at(library.stand_in_last_parameters(), 8 * count)

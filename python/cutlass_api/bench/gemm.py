@@ -101,7 +101,7 @@ def table(path: Path | None) -> list[Shape]:
         named = [(label, group) for label, group in groups.items() if not isinstance(group, str)]
         shapes = [shape for label, group in named for shape in _group(label, group)]
         if not shapes:
-            raise ValueError("it has no groups; give it one with layout and mnk")
+            raise ValueError("it has no groups; add one with layout and mnk")
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:

@@ -151,7 +151,7 @@ def _ours(
     arguments = ours("GemmArguments(...)", make)
     yield ours("an empty statement", "pass")
     yield assumed
-    yield ours("run, checks, stream given", "kernel.run(args, artifact, stream=stream)")
+    yield ours("run, checks, stream passed", "kernel.run(args, artifact, stream=stream)")
     yield ours("run, checks, current stream", "kernel.run(args, artifact)")
     yield arguments
     yield ours("arguments and run, as generated code", generated)
@@ -182,7 +182,7 @@ def _graphs(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Iterator[Meth
             torch.cuda.synchronize()
 
         yield calls(
-            f"{name} {GRAPH_LAUNCHES} launches, replayed and waited for",
+            f"{name} {GRAPH_LAUNCHES} launches, replayed and synchronized",
             "replay()",
             {"replay": replay},
         )

@@ -25,7 +25,7 @@ const ROOTS: [&str; 11] = [
 ];
 
 impl<'py> Tracer<'_, 'py> {
-    /// Whether an attribute belongs to a value of the epilogue function, as in `accum.relu`.
+    /// Whether an attribute is a method of a value, as in `accum.relu`.
     pub fn is_method(&self, attribute: &Bound<'py, PyAny>) -> PyResult<bool> {
         let owner = attribute.getattr("value")?;
         match kind(&owner)?.as_str() {
@@ -69,9 +69,9 @@ impl<'py> Tracer<'_, 'py> {
         Err(self.error(node, &message))
     }
 
-    /// The canonical name of the called function. An alias resolves to the function's own name. A
-    /// user's function is refused, even if its name is that of a known one: the epilogue would
-    /// compute something else.
+    /// The canonical name of the called function. An alias resolves to the function's own name.
+    /// Refuses a user's function, even if it shares the name of a supported function: the epilogue
+    /// would compute a different result.
     pub fn called_function(&mut self, function: &Bound<'py, PyAny>) -> PyResult<String> {
         let is_name = kind(function)? == "Name";
         let name = text(function, if is_name { "id" } else { "attr" })?;

@@ -7,8 +7,8 @@ use crate::epilogue::Number;
 
 /// The number in a Python bool, int or float; None for any other object.
 ///
-/// Like torch, refuses an integer beyond 64 bits. The error message describes the value alone, so
-/// that a caller can put an operand's name or a source line beside it.
+/// Like torch, refuses an integer beyond 64 bits. The error message describes the value alone;
+/// the caller adds an operand's name or a source line.
 pub fn number(value: &Bound<'_, PyAny>) -> Result<Option<Number>, String> {
     if let Ok(truth) = value.cast::<PyBool>() {
         return Ok(Some(Number::Integer(truth.is_true().into())));

@@ -1,4 +1,4 @@
-//! Resolution of the names that an epilogue function takes from outside.
+//! Resolves the names that an epilogue function takes from outside.
 
 use pyo3::intern;
 use pyo3::prelude::*;

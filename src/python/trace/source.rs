@@ -36,7 +36,7 @@ pub struct Source<'py> {
     /// The user's string, or the whole file or notebook cell that defines the function.
     text: String,
     file: Option<String>,
-    /// None for a function that is passed as a string: its names refer to the known functions.
+    /// None for a function that is passed as a string: its names refer to the supported functions.
     pub scope: Option<Scope<'py>>,
 }
 
@@ -90,7 +90,7 @@ impl<'py> Source<'py> {
             raised.set_cause(py, Some(error));
             return raised;
         }
-        // The function once compiled, so a file that does not parse has changed since.
+        // The function was compiled, so a file that does not parse changed after its import.
         if self.scope.is_some() { self.stale() } else { error }
     }
 
@@ -166,7 +166,7 @@ impl<'py> Source<'py> {
     fn stale(&self) -> PyErr {
         let file = self.file.as_deref().unwrap_or_default();
         PyValueError::new_err(format!(
-            "the source of the epilogue function differs from what {file} holds now; reload the \
+            "the source of the epilogue function differs from the current text of {file}; reload the \
              module, or pass the source as a string"
         ))
     }

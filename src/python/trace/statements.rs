@@ -5,14 +5,17 @@ use pyo3::prelude::*;
 use super::scope::ResolvedName;
 use super::source::{kind, list, text};
 use super::tracer::{Tracer, describe_syntax};
-use crate::epilogue::{ACCUMULATOR, Graph, MAIN_OUTPUT, Meaning, Node, Output};
+use crate::epilogue::{ACCUMULATOR, ExpressionGraph, MAIN_OUTPUT, Meaning, Node, Output};
 
 const NO_RETURN: &str = "an epilogue function ends with a return of its output names";
 
 impl<'py> Tracer<'_, 'py> {
     /// Walks a function definition. Returns the graph, and the names that the function takes from
     /// outside.
-    pub fn trace(mut self, function: &Bound<'py, PyAny>) -> PyResult<(Graph, Vec<ResolvedName>)> {
+    pub fn trace(
+        mut self,
+        function: &Bound<'py, PyAny>,
+    ) -> PyResult<(ExpressionGraph, Vec<ResolvedName>)> {
         self.parameters(function)?;
         let body = list(function, "body")?;
         let Some((last, statements)) = body.split_last() else {

@@ -8,19 +8,19 @@ use pyo3::types::{PyDict, PyList, PyString};
 use super::scope::{ResolvedName, Scope};
 use super::source::{Source, plain_function};
 use super::tracer::Tracer;
-use crate::epilogue::Graph;
+use crate::epilogue::ExpressionGraph;
 
 /// An epilogue function as an expression graph: its inputs, operations and outputs.
 #[pyclass(module = "cutlass_api.fusion", frozen)]
 pub struct TracedEpilogue {
-    pub graph: Graph,
+    pub graph: ExpressionGraph,
     /// The names that the function takes from outside, such as torch's functions and dtypes, with
     /// the objects that they resolved to. Empty for a function that was passed as a string.
     resolved: Vec<ResolvedName>,
 }
 
 impl TracedEpilogue {
-    /// Whether the outside names resolve to the same objects for a function of the same code.
+    /// Whether the outside names of a function with the same code resolve to the same objects.
     fn is_valid_for(&self, function: &Bound<'_, PyAny>) -> PyResult<bool> {
         if self.resolved.is_empty() {
             return Ok(true);
@@ -63,8 +63,8 @@ impl TracedEpilogue {
 /// Translates an epilogue function into an expression graph. `epilogue_fn` is a Python function or
 /// its source as a string. The result is cached.
 ///
-/// Raises ValueError with the source line for what an epilogue function cannot do, and SyntaxError
-/// for source that does not parse.
+/// Raises ValueError with the source line for unsupported Python code, and SyntaxError for source
+/// that does not parse.
 #[pyfunction]
 pub fn trace_epilogue(
     py: Python<'_>,

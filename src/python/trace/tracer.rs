@@ -1,4 +1,4 @@
-//! The state of a walk through one epilogue function.
+//! `Tracer`: the state of a walk through one epilogue function.
 
 use std::collections::HashMap;
 
@@ -6,14 +6,14 @@ use pyo3::prelude::*;
 
 use super::scope::ResolvedName;
 use super::source::Source;
-use crate::epilogue::{Graph, Meaning};
+use crate::epilogue::{ExpressionGraph, Meaning};
 
 /// The state of a walk through one epilogue function. The files of this folder add its methods:
 /// `statements` (parameters, assignments, the return), `expressions` and `names`.
 pub struct Tracer<'a, 'py> {
     pub source: &'a Source<'py>,
-    pub graph: Graph,
-    /// The function's own names: its parameters and what it has assigned.
+    pub graph: ExpressionGraph,
+    /// The function's own names: parameters and assigned names.
     pub locals: HashMap<String, Meaning>,
     /// Dotted names from outside the function, with the objects that they resolved to.
     pub resolved: Vec<ResolvedName>,
@@ -25,7 +25,7 @@ impl<'a, 'py> Tracer<'a, 'py> {
     pub fn new(source: &'a Source<'py>) -> Tracer<'a, 'py> {
         Tracer {
             source,
-            graph: Graph::default(),
+            graph: ExpressionGraph::default(),
             locals: HashMap::new(),
             resolved: Vec::new(),
             depth: 0,
