@@ -27,7 +27,8 @@ const FITTED_LAUNCH: f64 = 1.5e-6;
 /// Fitted on an H100: bytes per second of device memory, fewer than sm90 kernels reach.
 const FITTED_MEMORY_RATE: f64 = 1.8e12;
 
-/// Estimates that each wave takes the longer of its arithmetic and its loads from L2.
+/// The launch, plus the longer of device memory and the waves, each of which takes the longer of
+/// its arithmetic and its loads from L2.
 pub fn estimate(tile: &Tile, types: Types, query: &CostQuery) -> Estimate {
     let (gemm, sms, element) = (query.problem, query.sms(), types.a.bytes() as f64);
     let [tile_m, tile_n, tile_k] = tile.extents;
