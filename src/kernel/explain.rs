@@ -142,7 +142,8 @@ impl fmt::Display for Explanation {
             let waves = estimate.waves;
             write!(
                 f,
-                "\n{rank:4} {total:7.2} {arithmetic:10.2} {memory:7.2} {cache:7.2} {launch:7.2} {waves:6.1}  {name}"
+                "\n{rank:4} {total:7.2} {arithmetic:10.2} {memory:7.2} {cache:7.2} \
+                 {launch:7.2} {waves:6.1}  {name}"
             )?;
         }
         Ok(())

@@ -188,8 +188,8 @@ impl<'a, 'py> Arguments<'a, 'py> {
             }
             if memory.numel > 0 && !memory.data.is_multiple_of(*alignment) {
                 return Err(PyValueError::new_err(format!(
-                    "{} points to {element}, which the kernel reads at multiples of {alignment} bytes, \
-                     and the tensor begins at {:#x}; pass a copy",
+                    "{} points to {element}, which the kernel reads at multiples of {alignment} \
+                     bytes, and the tensor begins at {:#x}; pass a copy",
                     name(),
                     memory.data
                 )));

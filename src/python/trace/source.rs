@@ -84,8 +84,8 @@ impl<'py> Source<'py> {
         let py = self.py;
         if error.is_instance_of::<PyRecursionError>(py) || error.is_instance_of::<PyMemoryError>(py)
         {
-            let message = "an expression is nested too deeply for Python's parser; assign parts of it \
-                           to names";
+            let message = "an expression is nested too deeply for Python's parser; assign parts of \
+                           it to names";
             let raised = PyValueError::new_err(message);
             raised.set_cause(py, Some(error));
             return raised;
@@ -166,8 +166,8 @@ impl<'py> Source<'py> {
     fn stale(&self) -> PyErr {
         let file = self.file.as_deref().unwrap_or_default();
         PyValueError::new_err(format!(
-            "the source of the epilogue function differs from the current text of {file}; reload the \
-             module, or pass the source as a string"
+            "the source of the epilogue function differs from the current text of {file}; reload \
+             the module, or pass the source as a string"
         ))
     }
 
