@@ -1,4 +1,4 @@
-//! Promotion: a short launch that repeats on one stream becomes a CUDA graph of one kernel node,
+//! Promotion: a short launch that repeats becomes a CUDA graph of one kernel node on one stream,
 //! whose launch takes the host less time than a kernel launch. This file decides which launches,
 //! when, and on which streams; `driver::Graph` creates and launches graphs.
 //! docs/design/launching.md explains the rules.
