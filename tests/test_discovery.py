@@ -602,9 +602,8 @@ def test_kernels_for_arguments(arguments):
 
 
 #: Bounds on the instructions of `get_kernels(args)`, on x86-64 with a release build: a fixed part,
-#: most of it corrections of the first twelve estimates, and a part per kernel found, to estimate
-#: its time, sort it and look up its object. Kernels that do not support the arguments cost next to
-#: nothing.
+#: and a part per kernel found, to estimate its time, sort it and look up its object. Kernels that
+#: do not support the arguments cost next to nothing.
 CALL, KERNEL = 12_000, 2_200
 
 
