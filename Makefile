@@ -1,4 +1,5 @@
-# Every target runs in a virtual environment in this checkout. PYTHON must be 3.10 or later.
+# Every target runs in a virtual environment in this checkout. PYTHON must be 3.10 or later, for the
+# tests 3.11.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,10 +7,16 @@ BIN := $(VENV)/bin
 export VIRTUAL_ENV := $(abspath $(VENV))
 unexport CONDA_PREFIX
 INSTALLED := $(VENV)/.installed-test
+# Installs extras of pyproject.toml. uv installs torch in a fraction of pip's time.
+REQUIRE := $(BIN)/uv pip install --quiet --requirements pyproject.toml
+# Two processes: tests of times run alone, behind the others.
+PYTEST := python -m pytest -q --dist worksteal
+# The environment of `test-torch`.
+TORCH_VENV = .venv-torch-$(or $(TORCH),$(error set TORCH to a version: make test-torch TORCH=2.11.0))
 SOURCES := $(shell find src kernels python -type f -not -name '*.so' -not -path '*/__pycache__/*') Cargo.toml Cargo.lock pyproject.toml
 CPP_SOURCES := $(shell find kernels tests -name '*.cuh' -o -name '*.cu' -o -name '*.cpp' -o -name '*.c')
 
-.PHONY: help demo test test-rust test-python test-gpu lint format wheel clean
+.PHONY: help demo test test-rust test-python test-gpu test-torch lint format wheel clean
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -22,10 +29,16 @@ test-rust: ## the tests of the Rust core
 	cargo test --quiet
 
 test-python: $(INSTALLED) ## pytest; without a GPU, tests that need one are skipped
-	$(BIN)/python -m pytest -q
+	$(BIN)/$(PYTEST) -n 2 -m "not timing"
+	$(BIN)/$(PYTEST) -m timing
 
 test-gpu: $(INSTALLED) ## the tests that need a GPU
-	$(BIN)/python -m pytest -q -m gpu
+	$(BIN)/$(PYTEST) -m gpu
+
+test-torch: ## pytest with another torch: make test-torch TORCH=2.11.0
+	@$(MAKE) --no-print-directory $(TORCH_VENV)/.installed
+	$(TORCH_VENV)/bin/$(PYTEST) -n 2 -m "not timing"
+	$(TORCH_VENV)/bin/$(PYTEST) -m timing
 
 lint: $(INSTALLED) ## rustfmt, clippy, clang-format, ruff, mypy, comments and Markdown
 	cargo fmt --check
@@ -46,20 +59,29 @@ wheel: $(VENV)/bin/maturin ## build the wheel into dist/
 	$(BIN)/maturin build --release --out dist
 
 clean: ## remove build outputs
-	rm -rf $(VENV) target dist python/cutlass_api/_core*.so
+	rm -rf $(VENV) .venv-torch-* target dist python/cutlass_api/_core*.so
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/bin/maturin: | $(VENV)/bin/python
-	$(BIN)/pip install --quiet 'maturin>=1.9,<2'
+	$(BIN)/pip install --quiet 'maturin>=1.9,<2' 'uv>=0.9,<1'
 
 # The package with NVRTC, and NumPy for the demo.
 $(VENV)/.built: $(SOURCES) | $(VENV)/bin/maturin
-	$(BIN)/maturin develop --release --quiet --extras cuda
-	$(BIN)/pip install --quiet numpy
+	$(BIN)/maturin develop --uv --release --quiet
+	$(REQUIRE) --extra cuda numpy
 	@touch $@
 
-$(INSTALLED): $(VENV)/.built
-	$(BIN)/maturin develop --release --quiet --extras cuda,test
+$(INSTALLED): pyproject.toml | $(VENV)/.built
+	$(REQUIRE) --extra cuda --extra test
+	@touch $@
+
+# The requirements of the tests with another torch. The package is this checkout's, with the
+# extension that `.built` builds.
+.venv-torch-%/.installed: pyproject.toml | $(VENV)/.built
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-torch-$*
+	echo 'torch==$*' | $(REQUIRE) --extra cuda --extra test --overrides - \
+		--python .venv-torch-$*/bin/python
+	cd .venv-torch-$*/lib/python3.*/site-packages && echo '$(CURDIR)/python' > rutlass.pth
 	@touch $@

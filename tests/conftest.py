@@ -2,6 +2,9 @@
 skipped.
 """
 
+import os
+from pathlib import Path
+
 import cutlass_api
 import pytest
 import torch
@@ -44,3 +47,19 @@ def tf32_allowed():
     torch.set_float32_matmul_precision("high")
     yield
     torch.set_float32_matmul_precision(before)
+
+
+@pytest.fixture
+def autoload(tmp_path: Path) -> dict[str, str]:
+    """An environment in which torch finds the entry points of pyproject.toml."""
+    tomllib = pytest.importorskip("tomllib")
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    points = project["entry-points"]["torch.backends"]
+    metadata = tmp_path / "rutlass_of_this_test-0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Name: rutlass-of-this-test\nVersion: 0\n")
+    (metadata / "entry_points.txt").write_text(
+        "\n".join(["[torch.backends]", *(f"{name} = {value}" for name, value in points.items())])
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {"PYTHONPATH": path}

@@ -34,6 +34,20 @@ DTYPES = {
     )
 }
 INTEGERS = (torch.int8, torch.uint8, torch.int32)
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+#: (A, B, accumulator, out) of the GEMMs that only simt and the reference serve.
+SELDOM_STORED = [
+    (torch.float16, torch.float16, torch.float16, torch.bfloat16),
+    *(
+        (half, half, torch.float32, out)
+        for half in (torch.float16, torch.bfloat16)
+        for out in (*FLOAT8, torch.int32)
+    ),
+    (torch.float32, torch.float32, torch.float32, torch.int32),
+    (torch.float64, torch.float64, torch.float64, torch.int32),
+    *((a, b, torch.float32, torch.int32) for a in FLOAT8 for b in FLOAT8),
+    *((a, a, torch.float32, out) for a, out in (FLOAT8, FLOAT8[::-1])),
+]
 #: The orders of A, B and out: t row-major, n column-major.
 LAYOUTS = ["".join(letters) for letters in product("tn", repeat=3)]
 

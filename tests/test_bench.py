@@ -24,7 +24,7 @@ def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests the message without a GPU")
-@pytest.mark.parametrize("what", ["latency", "gemm"])
+@pytest.mark.parametrize("what", ["latency", "gemm", "compile"])
 def test_without_a_gpu_it_says_so(what: str) -> None:
     ended = bench(what)
     assert ended.returncode == 1
