@@ -94,6 +94,10 @@ struct SimtGemm {
                                   : SUM_REGISTERS >= 32                 ? 2
                                                                         : 3;
 
+  // Steps of K that are unrolled. 64 sums in two CTAs leave 64 registers per thread; for 8.x, NVRTC
+  // 13.2 spills if it unrolls four steps.
+  static constexpr int UNROLL_K = !BLOCKED && SUM_REGISTERS >= 64 ? 2 : TILE_K;
+
   using Value = EpilogueValue<Accumulator>;
   using OperandA = SimtOperand<A, Accumulator, TILE_M, TILE_K>;
   using OperandB = SimtOperand<B, Accumulator, TILE_N, TILE_K>;
@@ -159,7 +163,7 @@ struct SimtGemm {
         b.fetch(k_left);
       }
       Accumulator block[PER_M][PER_N] = {}, chain[PER_M][PER_N] = {};
-#pragma unroll
+#pragma unroll UNROLL_K
       for (int k = 0; k < TILE_K; ++k) {
         Accumulator row[PER_M], column[PER_N];
         Runs<PER_M>::load(row, tiles[current].a.rows[k], thread_m);
