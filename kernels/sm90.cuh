@@ -165,6 +165,10 @@ struct Sm90Gemm {
         ptx::compute_here(tile.m);
         ptx::compute_here(tile.n);
         const int end = GROUPED ? tile.end : params.m;
+        const int m = tile.m + warp_m, n = tile.n + split * Config::EPILOGUE_N;
+        typename Store::Early early;
+        if constexpr (Registers::LOAD_EARLY)
+          Store::Rows::load_early(early, params, epilogue, tile.batch, m, n, end);
 
         // Multiply. In ping-pong, consumers take turns, and the others use the stages in between.
         if constexpr (PING_PONG) Pipeline::wait_for_turn(warpgroup);
@@ -175,14 +179,13 @@ struct Sm90Gemm {
         if constexpr (PING_PONG) slot.skip((CONSUMERS - 1) * blocks);
 
         // Store.
-        const int m = tile.m + warp_m, n = tile.n + split * Config::EPILOGUE_N;
         if constexpr (SPLIT == 1) {
           // `last`: the other consumer has no tile left to multiply. (Unknown if GROUPED: asking
           // for a tile moves the group walk.)
           bool last = false;
           if constexpr (PING_PONG && !GROUPED) last = !order.has(index + clusters);
-          Store::template store<Sums>(params, epilogue, slabs, slab, GROUPED ? 0 : tile.batch, m, n,
-                                      end, last);
+          Store::template store<Sums>(params, epilogue, early, slabs, slab,
+                                      GROUPED ? 0 : tile.batch, m, n, end, last);
         } else if constexpr (OVER_GRID) {
           GridSplit reduction(params, order.count * CLUSTER, cluster * CLUSTER + rank, split);
 #pragma unroll 1
@@ -191,7 +194,7 @@ struct Sm90Gemm {
                shares != 0; shares &= shares - 1) {
             const int share = __ffs(shares) - 1;
             reduction.add_up(share);
-            Store::template store<Totals>(params, epilogue, slabs, slab, tile.batch, m,
+            Store::template store<Totals>(params, epilogue, early, slabs, slab, tile.batch, m,
                                           tile.n + share * Config::EPILOGUE_N, params.m, true);
           }
           // One tile per CTA. A path from the polling loop back to wgmma would make the compiler
@@ -201,8 +204,8 @@ struct Sm90Gemm {
           ClusterSplit::add_up(split, rank, shared_memory, pipeline.split_word());
           ptx::launch_dependent_grids();
           if (split < Config::SHARES)
-            Store::template store<Totals>(params, epilogue, slabs, slab, tile.batch, m, n, params.m,
-                                          true);
+            Store::template store<Totals>(params, epilogue, early, slabs, slab, tile.batch, m, n,
+                                          params.m, true);
         }
       }
     }

@@ -38,10 +38,24 @@ template <class Config> struct Sm90Registers {
   static constexpr int REDUCTION =
       SPLIT_K ? SHARE_SUMS * (Config::OVER_GRID ? 1 + SPLITS_AT_ONCE : 1) : 0;
   static constexpr int OTHERS = 48;  // addresses, counters, the epilogue
-  static constexpr int PER_THREAD =
+  static constexpr int WITHOUT_OPERANDS =
       SUMS + FRAGMENTS + (REDUCTION > CHAIN_TOTALS ? REDUCTION : CHAIN_TOTALS) + OTHERS;
 
-  static constexpr int PER_MULTIPROCESSOR = 65536;
+  static constexpr int PER_MULTIPROCESSOR = 65536, PER_THREAD_LIMIT = 255;
+
+  // The epilogue's operands of one round of stores, for one half of its rows.
+  using Operands = typename Config::Epilogue::template Operands<2 * Memory::ROUND_OCTETS, 2>;
+  static constexpr bool HAS_OPERANDS = sizeof(Operands) > 1;  // C++: an empty struct has one byte
+  static constexpr int STORE_ROUNDS = M_BLOCKS * Memory::BOXES * Memory::ROUNDS;
+  static constexpr int TILE_OPERANDS = STORE_ROUNDS * 2 * (int(sizeof(Operands)) + 3) / 4;
+  // Where registers allow, the operands of the whole tile are loaded before its main loop, which
+  // hides their latency. In ping-pong, the other consumer hides it.
+  static constexpr bool LOAD_EARLY =
+      HAS_OPERANDS && !Config::PING_PONG && !Config::OUT_TRANSPOSED && !Config::GROUPED &&
+      !SPLIT_K && WITHOUT_OPERANDS + TILE_OPERANDS <= PER_THREAD_LIMIT &&
+      (WITHOUT_OPERANDS + TILE_OPERANDS) * Config::THREADS <= PER_MULTIPROCESSOR;
+  static constexpr int PER_THREAD = WITHOUT_OPERANDS + (LOAD_EARLY ? TILE_OPERANDS : 0);
+
   static constexpr int CTAS = PER_MULTIPROCESSOR / (Config::THREADS * PER_THREAD);
   static constexpr int MIN_CTAS = CTAS > 1 ? CTAS : 1;
   // If an equal share per thread does not suffice, the producer releases registers to the
@@ -56,7 +70,6 @@ template <class Config> struct Sm90Registers {
 
   // The operands of one round of stores are loaded a round ahead where registers allow. They are
   // held for two row halves in two rounds: 4 times sizeof / 4 registers.
-  using Operands = typename Config::Epilogue::template Operands<2 * Memory::ROUND_OCTETS, 2>;
   static constexpr bool LOAD_AHEAD = REDISTRIBUTE && SUMS + sizeof(Operands) + 64 <= CONSUMER;
 
   // Elements that the epilogue computes at once. In ping-pong, the other consumer multiplies

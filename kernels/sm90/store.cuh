@@ -12,16 +12,19 @@
 template <class Config> struct Sm90Store {
   using Epilogue = typename Config::Epilogue;
   using Transposed = Sm90StoreTransposed<Config>;
+  using Rows = Sm90StoreRows<Config>;
+  using Early = typename Rows::Early;
 
   // A warp's accumulators: M_BLOCKS strips of 16 rows, 64 rows apart, of EPILOGUE_N columns. The
   // first is at row m, column n. Rows from `end` on are not stored.
   //   Sums     ptx::Results: the accumulators, or the totals of a split tile
+  //   early    the epilogue's operands, if they are loaded before the main loop
   //   slabs    the warp's; `slab` is the one to fill next
   //   last     no other warpgroup of this CTA multiplies meanwhile
   template <class Sums>
   static __device__ __forceinline__ void store(const Sm90Params& params, Epilogue epilogue,
-                                               unsigned char* slabs, int& slab, int batch, int m,
-                                               int n, int end, bool last) {
+                                               const Early& early, unsigned char* slabs, int& slab,
+                                               int batch, int m, int n, int end, bool last) {
     if constexpr (Config::A_FROM_REGISTERS && Config::OUT_TRANSPOSED && is_same<Epilogue, Identity>)
       if (Transposed::template store_pairs<Sums>(params, batch, m, n)) return;
     if constexpr (Config::OUT_TRANSPOSED && Sm90Memory<Config>::BY_LINES)
@@ -29,7 +32,6 @@ template <class Config> struct Sm90Store {
     else if constexpr (Config::OUT_TRANSPOSED)
       Transposed::template store_elements<Sums>(params, epilogue, slabs, batch, m, n);
     else
-      Sm90StoreRows<Config>::template store<Sums>(params, epilogue, slabs, slab, batch, m, n, end,
-                                                  last);
+      Rows::template store<Sums>(params, epilogue, early, slabs, slab, batch, m, n, end, last);
   }
 };

@@ -26,41 +26,63 @@ template <class Config> struct Sm90StoreRows {
   using Registers = Sm90Registers<Config>;
   using Operands = typename Registers::Operands;
   static constexpr bool GROUPED = Config::GROUPED, CONVERT_ONLY = Memory::CONVERT_ONLY,
-                        LOAD_AHEAD = Registers::LOAD_AHEAD;
+                        LOAD_AHEAD = Registers::LOAD_AHEAD, LOAD_EARLY = Registers::LOAD_EARLY;
   static constexpr int M_BLOCKS = Config::M_BLOCKS, AT_A_TIME = Registers::AT_A_TIME;
   static constexpr int SLABS = Memory::SLABS, SLAB_BYTES = Memory::SLAB_BYTES,
                        BOXES = Memory::BOXES, BOX_BYTES = Memory::BOX_BYTES, BOX_N = Memory::BOX_N,
                        BOX_OCTETS = Memory::BOX_OCTETS, ROUNDS = Memory::ROUNDS,
                        ROUND_OCTETS = Memory::ROUND_OCTETS, SWIZZLE = Memory::SWIZZLE;
   struct alignas(2 * sizeof(Out)) Pair { Out elements[2]; };
+  static constexpr int STORE_ROUNDS = Registers::STORE_ROUNDS;
+
+  // The operands of a tile that are loaded before its main loop: of the upper and lower 8 rows.
+  struct Early { Operands rounds[LOAD_EARLY ? STORE_ROUNDS : 1][2]; };
+
+  // A round's first row and column in the output.
+  static __device__ __forceinline__ int row_of(int m, int round) {
+    return m + round / (BOXES * ROUNDS) * 64;
+  }
+  static __device__ __forceinline__ int column_of(int n, int round) {
+    return n + round / ROUNDS % BOXES * BOX_N;
+  }
+
+  // Loads the operands of one round.
+  static __device__ __forceinline__ void load(Operands (&operands)[2], const Sm90Params& params,
+                                              Epilogue epilogue, int round, int batch, int m, int n,
+                                              int end) {
+    const int lane = threadIdx.x % 32, first = column_of(n, round),
+              last = min(params.n, first + BOX_N),
+              column = first + round % ROUNDS * 32 + lane % 4 * 2;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = row_of(m, round) + strip_row<Config>(lane / 4 + 8 * half),
+                valid = row < end ? last - column : 0;
+      if (half == 0)
+        epilogue.load(operands[0], batch, row, column, valid);
+      else
+        epilogue.load_below(operands[1], operands[0], batch, row, column, valid);
+    }
+  }
+  static __device__ __forceinline__ void load_early(Early& early, const Sm90Params& params,
+                                                    Epilogue epilogue, int batch, int m, int n,
+                                                    int end) {
+#pragma unroll
+    for (int round = 0; round < STORE_ROUNDS; ++round)
+      load(early.rounds[round], params, epilogue, round, batch, m, n, end);
+  }
 
   template <class Sums>
   static __device__ __forceinline__ void store(const Sm90Params& params, Epilogue epilogue,
-                                               unsigned char* slabs, int& slab, int batch, int m,
-                                               int n, int end, bool last) {
+                                               const Early& early, unsigned char* slabs, int& slab,
+                                               int batch, int m, int n, int end, bool last) {
     const int lane = threadIdx.x % 32;
     unsigned char* rows = slabs;
     Operands operands[2], next[2];  // of the upper and lower 8 rows
-    auto row_of = [&](int round) { return m + round / (BOXES * ROUNDS) * 64; };
-    auto column_of = [&](int round) { return n + round / ROUNDS % BOXES * BOX_N; };
-    auto load = [&](int round) {
-      const int last = min(params.n, column_of(round) + BOX_N),
-                column = column_of(round) + round % ROUNDS * 32 + lane % 4 * 2;
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = row_of(round) + strip_row<Config>(lane / 4 + 8 * half),
-                  valid = row < end ? last - column : 0;
-        if (half == 0)
-          epilogue.load(next[0], batch, row, column, valid);
-        else
-          epilogue.load_below(next[1], next[0], batch, row, column, valid);
-      }
-    };
-    if constexpr (LOAD_AHEAD) load(0);
+    if constexpr (LOAD_AHEAD) load(next, params, epilogue, 0, batch, m, n, end);
     // Rolled, for compile time: only the code that selects registers is repeated for each round.
 #pragma unroll 1
-    for (int round = 0; round < M_BLOCKS * BOXES * ROUNDS; ++round) {
-      const int row = row_of(round), column = column_of(round);
+    for (int round = 0; round < STORE_ROUNDS; ++round) {
+      const int row = row_of(m, round), column = column_of(n, round);
       // Skip boxes outside the output, or below a group. With an epilogue, ungrouped, process all
       // boxes: it may store partial results for them.
       if ((GROUPED || CONVERT_ONLY) && row >= end) break;
@@ -80,8 +102,13 @@ template <class Config> struct Sm90StoreRows {
         if constexpr (LOAD_AHEAD) {
           operands[0] = next[0];
           operands[1] = next[1];
-          if (round + 1 < M_BLOCKS * BOXES * ROUNDS) load(round + 1);
+          if (round + 1 < STORE_ROUNDS) load(next, params, epilogue, round + 1, batch, m, n, end);
         }
+        if constexpr (LOAD_EARLY)
+          choose<0, STORE_ROUNDS>(round, [&](auto at) {
+            operands[0] = early.rounds[at.value][0];
+            operands[1] = early.rounds[at.value][1];
+          });
         write_octets<Sums>(params, epilogue, operands, round, rows, batch, row, column, end, last);
       }
       if (round % ROUNDS != ROUNDS - 1) continue;
@@ -177,7 +204,7 @@ template <class Config> struct Sm90StoreRows {
     for (int half = 0; half < 2; ++half) {
       const int row = m + strip_row<Config>(lane / 4 + 8 * half),
                 valid = row < end ? min(own, params.n - column) : 0;
-      if constexpr (!LOAD_AHEAD) {
+      if constexpr (!LOAD_AHEAD && !LOAD_EARLY) {
         if (half == 0)
           epilogue.load(operands[0], batch, row, column, valid);
         else
