@@ -4,9 +4,10 @@
 //   global memory --cp.async--> pipeline of STAGES tiles --mma.sync or FMA--> accumulators
 //     --shared memory--> sums over warps, then over the cluster --epilogue--> global memory
 //
-// Frame      M is the narrow side, at most TOKENS; A holds the few rows, B the large matrix. For a
-//            narrow N the host transposes the problem, and the epilogue sees transposed
-//            coordinates.
+// Frame      M is the narrow side; A holds the few rows, B the large matrix. For a narrow N the
+//            host transposes the problem, and the epilogue sees transposed coordinates. Each CTA
+//            computes TOKENS rows. Kernels are offered for at most as many, since further blocks of
+//            rows read B again.
 // Pipeline   Bandwidth requires 64 to 128 KB in flight per multiprocessor at 3 TB/s, hence many
 //            stages and small everything else.
 // Fragments  mma.sync is 16 x 8: B takes the side of 16, the few rows of A the side of 8.
@@ -19,7 +20,8 @@
 // Strides    1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N). The other stride, the batch
 //            stride and the base pointer are multiples of ALIGN bytes: 16, 8, 4 or the size of an
 //            element. Output strides are free.
-// Grid       SPLIT * ceil(n / TILE_N) * batch CTAs in clusters of SPLIT, which is 1 before sm_90.
+// Grid       SPLIT * ceil(n / TILE_N) * ceil(m / TOKENS) * batch CTAs, in clusters of SPLIT: 1
+//            before sm_90.
 #pragma once
 #include "common/cluster.cuh"
 #include "common/epilogue.cuh"
@@ -219,8 +221,15 @@ struct SkinnyGemm {
 #endif
 
     const int rank = blockIdx.x % SPLIT, tiles = (params.n + TILE_N - 1) / TILE_N;
-    const int batch = blockIdx.x / SPLIT / tiles,
-              start_n = (blockIdx.x / SPLIT - batch * tiles) * TILE_N;
+    const int strip = blockIdx.x / SPLIT / tiles,
+              start_n = (blockIdx.x / SPLIT - strip * tiles) * TILE_N;
+    int batch = strip, start_m = 0;
+    if (params.m > TOKENS) {
+      const int strips = (params.m + TOKENS - 1) / TOKENS;
+      batch = strip / strips;
+      start_m = (strip - batch * strips) * TOKENS;
+    }
+    const int rows = min(TOKENS, params.m - start_m);
 
     // This CTA's split of K: `share` blocks, fewer for the last CTAs.
     const int all_blocks = params.k / TILE_K + (params.k % TILE_K != 0);
@@ -232,7 +241,7 @@ struct SkinnyGemm {
         min(params.k - int(start_k), share * TILE_K);  // from the next block to be copied on
 
     CopierA copier_a(params.a, params.a_stride[0] * batch + params.a_stride[2] * start_k,
-                     params.a_stride[1], params.a_stride[2], 0, params.m);
+                     params.a_stride[1], params.a_stride[2], start_m, params.m);
     CopierB copier_b(params.b, params.b_stride[0] * batch + params.b_stride[1] * start_k,
                      params.b_stride[2], params.b_stride[1], start_n, params.n);
     typename CopierA::Staged staged_a;  // if not ASYNC
@@ -304,11 +313,11 @@ struct SkinnyGemm {
     };
     if constexpr (SPLIT == 1) {
 #pragma unroll 4
-      for (int index = threadIdx.x; index < params.m * (TILE_N / 4); index += THREADS) {
+      for (int index = threadIdx.x; index < rows * (TILE_N / 4); index += THREADS) {
         const int m = index / (TILE_N / 4), n = index % (TILE_N / 4) * 4;
         f32 values[4];
         warps_sum(values, m, n);
-        finish(params, epilogue, values, batch, m, start_n + n);
+        finish(params, epilogue, values, batch, start_m + m, start_n + n);
       }
     } else {
 #if __CUDA_ARCH__ >= 900
@@ -318,7 +327,7 @@ struct SkinnyGemm {
       const unsigned received_address = shared + WORK_BYTES;
       ptx::cluster_wait();
 #pragma unroll 4
-      for (int index = threadIdx.x; index < params.m * (TILE_N / 4); index += THREADS) {
+      for (int index = threadIdx.x; index < rows * (TILE_N / 4); index += THREADS) {
         const int m = index / (TILE_N / 4), n = index % (TILE_N / 4) * 4;
         f32 values[4];
         warps_sum(values, m, n);
@@ -328,11 +337,11 @@ struct SkinnyGemm {
       ptx::cluster_arrive();
       ptx::cluster_wait();
 #pragma unroll 4
-      for (int index = threadIdx.x; index < params.m * (OWN_N / 4); index += THREADS) {
+      for (int index = threadIdx.x; index < rows * (OWN_N / 4); index += THREADS) {
         const int m = index / (OWN_N / 4), n = index % (OWN_N / 4) * 4;
         f32 values[4];
         add_up<SPLIT>(values, received + m * OWN_N + n, TOKENS * OWN_N);
-        finish(params, epilogue, values, batch, m, start_n + rank * OWN_N + n);
+        finish(params, epilogue, values, batch, start_m + m, start_n + rank * OWN_N + n);
       }
 #endif
     }

@@ -36,7 +36,7 @@ pub fn estimate(config: &Skinny, types: Types, ctas_per_sm: u32, query: &CostQue
     let framed = config.framed(query.problem);
     let (element, [tile_n, tile_k]) = (types.a.bytes() as f64, config.tile.map(f64::from));
     let sms = query.sms();
-    let ctas = config.ctas(framed.n(), framed.batch()) as f64;
+    let ctas = config.ctas(&framed) as f64;
     let blocks = ((framed.k() as f64 / tile_k).ceil() / f64::from(config.split)).ceil();
     let is_unaligned = config.k_major()[1] && framed.k() * types.a.bytes() % 128 != 0;
     let unaligned = if config.align >= 8 && is_unaligned { FITTED_UNALIGNED_ROWS } else { 1.0 };

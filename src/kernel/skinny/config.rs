@@ -41,7 +41,7 @@ pub struct Skinny {
     /// Orders of the user's A and B. The output may have any strides.
     pub a: Major,
     pub b: Major,
-    /// The most rows that the narrow side may have.
+    /// Rows of a CTA's tile. The kernel is offered for at most as many.
     pub tokens: u32,
     /// Columns and K of a CTA's tile; K in elements.
     pub tile: [u32; 2],
@@ -119,28 +119,25 @@ impl Skinny {
         [Demand::aligned(self.a, self.align), Demand::aligned(self.b, self.align), Demand::NONE]
     }
 
-    pub fn check_extents(&self, problem: &GemmProblem) -> Result<(), Unsupported> {
-        let (dimension, few, wide) = match self.narrow {
-            Narrow::M => ("M", problem.m(), problem.n()),
-            Narrow::N => ("N", problem.n(), problem.m()),
+    /// Refuses a narrow side above `tokens`: the program would read the wide operand once for each
+    /// block of `tokens` rows.
+    pub fn check_range(&self, problem: &GemmProblem) -> Result<(), Unsupported> {
+        let (dimension, extent) = match self.narrow {
+            Narrow::M => ("M", problem.m()),
+            Narrow::N => ("N", problem.n()),
         };
-        if few > i64::from(self.tokens) {
-            return Err(Unsupported::Few { dimension, extent: few, limit: i64::from(self.tokens) });
+        let limit = i64::from(self.tokens);
+        match extent > limit {
+            true => Err(Unsupported::Few { dimension, extent, limit }),
+            false => Ok(()),
         }
-        let ctas = self.ctas(wide, problem.batch());
-        if ctas > i32::MAX as u64 {
-            return Err(Unsupported::Extent {
-                dimension: "M * N * L, in tiles,",
-                extent: ctas as i64,
-                limit: i32::MAX.into(),
-            });
-        }
-        Ok(())
     }
 
-    /// CTAs for a wide side of this extent.
-    pub fn ctas(&self, wide: i64, batch: i64) -> u64 {
-        u64::from(self.split) * (wide as u64).div_ceil(u64::from(self.tile[0])) * batch as u64
+    /// CTAs of a launch. `framed`: the problem in the program's frame. No rows count as one.
+    pub fn ctas(&self, framed: &GemmProblem) -> u64 {
+        let strips = (framed.m() as u64).div_ceil(u64::from(self.tokens)).max(1);
+        let columns = (framed.n() as u64).div_ceil(u64::from(self.tile[0]));
+        u64::from(self.split) * strips * columns * framed.batch() as u64
     }
 
     /// Neighbouring columns that the program passes to its epilogue at a time.

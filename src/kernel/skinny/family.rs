@@ -5,6 +5,7 @@ use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::demand::Demand;
 use crate::kernel::family::{Family, LaunchRequest};
 use crate::kernel::launch::{Launch, Params};
+use crate::kernel::limits::check_count;
 use crate::kernel::name::append;
 use crate::kernel::operation::Operation;
 use crate::kernel::params::GemmParams;
@@ -22,6 +23,10 @@ impl Family for Skinny {
     fn space() -> Vec<(Types, Skinny)> {
         let of = |types| Skinny::configs(types).into_iter().map(move |config| (types, config));
         Types::gemm().into_iter().flat_map(of).collect()
+    }
+
+    fn leading_place(&self) -> Option<usize> {
+        self.is_leading().then_some(0)
     }
 
     fn append_to(&self, _types: Types, name: &mut String) {
@@ -60,7 +65,16 @@ impl Family for Skinny {
         _is_fused: bool,
     ) -> Result<(), Unsupported> {
         match problem {
-            Problem::Gemm(problem) => Skinny::check_extents(self, problem),
+            Problem::Gemm(problem) => {
+                check_count("M * N * L, in tiles,", self.ctas(&self.framed(problem)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_range(&self, problem: &Problem) -> Result<(), Unsupported> {
+        match problem {
+            Problem::Gemm(problem) => Skinny::check_range(self, problem),
             _ => Ok(()),
         }
     }
@@ -81,7 +95,7 @@ impl Family for Skinny {
         request.gemm(|problem, _offsets| {
             let (types, target) = (request.types, request.target);
             let framed = self.framed(problem);
-            let ctas = self.ctas(framed.n(), framed.batch());
+            let ctas = self.ctas(&framed);
             let ctas_per_sm = Skinny::ctas_per_sm(self, types);
             // The CTAs of an overlapping grid start on SMs with free resources. If only some SMs
             // have any, the grid is unbalanced and ends later. Overlap pays if this grid fills the

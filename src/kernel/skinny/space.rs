@@ -90,19 +90,12 @@ impl Skinny {
         if types.a != types.b || types.accumulator != DType::F32 || !(halves || words) {
             return Vec::new();
         }
+        let method = if words { Method::Fma } else { Method::TensorCores };
         let mut configs = Vec::new();
         for narrow in [Narrow::M, Narrow::N] {
             for a in Major::BOTH {
                 for b in Major::BOTH {
-                    let [few_k_major, wide_k_major] = k_major(narrow, a, b);
-                    let (shapes, method) = match (words, few_k_major, wide_k_major) {
-                        (true, _, true) => (WORDS_K, Method::Fma),
-                        (true, _, false) => (WORDS_N, Method::Fma),
-                        (false, true, true) => (HALVES_K, Method::TensorCores),
-                        (false, true, false) => (HALVES_N, Method::TensorCores),
-                        (false, false, true) => (HALVES_M_K, Method::TensorCores),
-                        (false, false, false) => (HALVES_M_N, Method::TensorCores),
-                    };
+                    let shapes = shapes(method, k_major(narrow, a, b));
                     configs.extend(shapes.iter().map(
                         |&(align, tokens, tile, warps_n, stages, split)| Skinny {
                             narrow,
@@ -121,5 +114,27 @@ impl Skinny {
             }
         }
         configs
+    }
+
+    /// Whether the kernel leads the list without a problem (`kernel/listing.rs`): the first of its
+    /// orders for 16 rows of aligned operands, without a split. A kernel for 16 rows serves fewer
+    /// rows nearly as fast as one for 8.
+    pub(super) fn is_leading(&self) -> bool {
+        let is_aligned = |shape: &&Shape| matches!(shape, (16, 16, .., 1));
+        let Skinny { align, tokens, tile, warps_n, stages, split, method, .. } = *self;
+        shapes(method, self.k_major()).iter().find(is_aligned)
+            == Some(&(align, tokens, tile, warps_n, stages, split))
+    }
+}
+
+/// The shapes for a method and for whether the narrow and the wide operand are K-major.
+fn shapes(method: Method, [narrow_k_major, wide_k_major]: [bool; 2]) -> &'static [Shape] {
+    match (method, narrow_k_major, wide_k_major) {
+        (Method::Fma, _, true) => WORDS_K,
+        (Method::Fma, _, false) => WORDS_N,
+        (Method::TensorCores, true, true) => HALVES_K,
+        (Method::TensorCores, true, false) => HALVES_N,
+        (Method::TensorCores, false, true) => HALVES_M_K,
+        (Method::TensorCores, false, false) => HALVES_M_N,
     }
 }

@@ -48,9 +48,27 @@ fn skinny_kernels_serve_what_is_narrow_and_nothing_else() {
         skinny(&gemm(F16, 1, 4096, 512, Layout::all().next().unwrap()), Target::typical(90))[0];
     let limit = i64::from(config.tokens);
     assert_eq!(
-        config.check_extents(&wide),
+        config.check_range(&wide),
         Err(Unsupported::Few { dimension: "M", extent: 100, limit })
     );
+}
+
+#[test]
+fn skinny_launches_cover_more_rows_than_they_are_offered_for() {
+    for kernel in all().iter().filter(|kernel| kernel.types.a == F16 && kernel.types.out == F16) {
+        let Design::Skinny(config) = kernel.design else { continue };
+        let layout = Layout { a: config.a, b: config.b, out: Major::Row };
+        let (m, n) = match config.narrow {
+            Narrow::M => (4096, 5000),
+            Narrow::N => (5000, 4096),
+        };
+        let problem = gemm(F16, m, n, 256, layout);
+        assert!(matches!(kernel.supports(&problem), Err(Unsupported::Few { extent: 4096, .. })));
+        assert_eq!(kernel.addresses(&problem), Ok(()), "{}", kernel.name());
+        let launch = kernel.launch(&problem, Target::typical(90), 0).expect("there is an output");
+        let tiles = 4096u32.div_ceil(config.tokens) * 5000u32.div_ceil(config.tile[0]);
+        assert_eq!(launch.grid, tiles * config.split, "{}", kernel.name());
+    }
 }
 
 #[test]
