@@ -24,6 +24,7 @@ from helpers import (
     DTYPES,
     INTEGERS,
     LAYOUTS,
+    SELDOM_STORED,
     accumulator_of,
     fake,
     fake_gemm,
@@ -451,6 +452,33 @@ def test_unsupported_accumulators_find_nothing():
     found = cutlass_api.get_kernels(fake_gemm(dtype=torch.float16, accumulator=torch.float16))
     assert found
     assert all(kernel.metadata.operands.accumulator_type == torch.float16 for kernel in found)
+
+
+@pytest.mark.parametrize(
+    "types", SELDOM_STORED, ids=lambda types: "_".join(str(dtype)[6:] for dtype in types)
+)
+@pytest.mark.parametrize("grouped", [False, True], ids=["gemm", "grouped"])
+def test_outputs_that_are_seldom_stored_have_few_kernels(types, grouped):
+    a, b, accumulator, out = types
+    for device, family in (("cuda", "simt"), ("cpu", "reference")):
+
+        def tensor(*shape, dtype, device=device):
+            return fake(*shape, dtype=dtype, device=device)
+
+        if grouped:
+            args = GroupedGemmArguments(
+                tensor(64, 32, dtype=a),
+                tensor(2, 32, 16, dtype=b),
+                tensor(64, 16, dtype=out),
+                accumulator,
+                tensor(2, dtype=torch.int32),
+            )
+        else:
+            operands = tensor(64, 32, dtype=a), tensor(32, 16, dtype=b), tensor(64, 16, dtype=out)
+            args = GemmArguments(*operands, accumulator_type=accumulator)
+        (kernel,) = cutlass_api.get_kernels(args)
+        assert kernel.metadata.kernel_name.startswith(family)
+        assert kernel.supports(args)
 
 
 def test_tf32_is_the_users_to_allow():

@@ -41,5 +41,5 @@ macro_rules! families {
     };
 }
 
-// In the order of kernels listed without a problem: tensor cores first.
+// In the order of `all`: tensor cores first.
 families! { Sm90, Sm80, Skinny, Simt, Elementwise, Reference }

@@ -210,7 +210,9 @@ fn passed_checks(refusal: &Refusal) -> (u32, i64) {
             Unsupported::DType { name: "accumulator_type", .. } => 40,
             Unsupported::DType { name, .. } => 1 + operand(name),
             Unsupported::Device { .. } => 10,
-            Unsupported::Offsets { .. } | Unsupported::Extent { .. } => 20,
+            Unsupported::Rank { .. } | Unsupported::Offsets { .. } | Unsupported::Extent { .. } => {
+                20
+            }
             Unsupported::Few { .. } | Unsupported::Shallow { .. } | Unsupported::Uneven { .. } => {
                 21
             }

@@ -28,6 +28,13 @@ pub trait Family {
     where
         Self: Sized;
 
+    /// The place among the kernels that lead the list without a problem (`kernel/listing.rs`):
+    /// kernels of place 0, then for each combination of types and demands its kernels by place.
+    /// `None` for the kernels after them.
+    fn leading_place(&self) -> Option<usize> {
+        None
+    }
+
     /// Appends the configuration as kernel names spell it.
     fn append_to(&self, types: Types, name: &mut String);
 
@@ -66,13 +73,19 @@ pub trait Family {
         [Demand::NONE; 3]
     }
 
-    /// Checks that the configuration serves the problem's extents and that its counts fit 32 bits.
+    /// Checks that a launch computes a problem of these extents: its counts fit 32 bits.
     fn check_extents(
         &self,
         _types: Types,
         _problem: &Problem,
         _is_fused: bool,
     ) -> Result<(), Unsupported> {
+        Ok(())
+    }
+
+    /// Checks that the extents are in the range that the configuration is offered for. A launch
+    /// also computes extents beyond it, slower than other configurations do.
+    fn check_range(&self, _problem: &Problem) -> Result<(), Unsupported> {
         Ok(())
     }
 

@@ -119,16 +119,25 @@ impl Kernel {
         self.design.family().operation()
     }
 
-    /// Checks that this kernel computes a problem.
+    /// Checks that this kernel is offered for a problem.
     pub fn supports(&self, problem: &Problem) -> Result<(), Unsupported> {
-        self.addresses(problem)?;
+        self.check(problem, Kernel::check_range_and_extents)?;
         self.types.match_accumulator(problem)
     }
 
-    /// Checks that this kernel can read and write the operands of a problem; otherwise, a launch
-    /// would fail on the device or corrupt memory. The accumulator type is not checked, since it
-    /// affects values only.
+    /// Checks that this kernel computes a problem; otherwise, a launch would fail on the device,
+    /// corrupt memory or leave part of the output unwritten. Not checked: the accumulator type,
+    /// which affects values only, and [`Family::check_range`], which affects the time only.
     pub fn addresses(&self, problem: &Problem) -> Result<(), Unsupported> {
+        self.check(problem, Kernel::check_extents)
+    }
+
+    /// Checks operation, types and device, then the extents by `check_extents`, then the operands.
+    fn check(
+        &self,
+        problem: &Problem,
+        check_extents: impl Fn(&Kernel, &Problem) -> Result<(), Unsupported>,
+    ) -> Result<(), Unsupported> {
         let (computes, requested) = (self.operation(), Operation::of(problem));
         if computes != requested {
             let (computes, requested) = (computes.name(), requested.name());
@@ -144,7 +153,7 @@ impl Kernel {
             return Err(Unsupported::Device { name: "out", device: out.device, expected });
         }
         check_limits(problem)?;
-        self.check_extents(problem)?;
+        check_extents(self, problem)?;
         if let Problem::Gemm(gemm) = problem {
             self.packed_bytes(gemm)?;
         }
@@ -160,9 +169,14 @@ impl Kernel {
         self.design.family().demands(self.types)
     }
 
-    /// Checks that the configuration serves the problem's extents and that its counts fit 32 bits.
-    pub(super) fn check_extents(&self, problem: &Problem) -> Result<(), Unsupported> {
+    fn check_extents(&self, problem: &Problem) -> Result<(), Unsupported> {
         self.design.family().check_extents(self.types, problem, self.epilogue.is_some())
+    }
+
+    /// Checks [`Family::check_range`], which refuses more problems, then [`Family::check_extents`].
+    pub(super) fn check_range_and_extents(&self, problem: &Problem) -> Result<(), Unsupported> {
+        self.design.family().check_range(problem)?;
+        self.check_extents(problem)
     }
 
     /// Bytes of the packed operands. Equal for kernels of equal demands.

@@ -11,11 +11,15 @@ const MAX_EXTENT: i64 = i32::MAX as i64 - 1024;
 /// Checks that a problem fits 32 bits. On a GPU, M, N, K and L are 32-bit numbers (offsets are
 /// 64-bit), and a grid has one dimension of CTAs.
 pub fn check_limits(problem: &Problem) -> Result<(), Unsupported> {
-    if let Problem::GroupedGemm(grouped) = problem
-        && !grouped.offsets_fit()
-    {
-        let (offsets, groups) = (grouped.offsets.shape[2], grouped.groups());
-        return Err(Unsupported::Offsets { offsets, groups });
+    if let Problem::GroupedGemm(grouped) = problem {
+        if let Some((name, view, expected)) = grouped.misranked() {
+            let shape = view.user_shape().to_vec();
+            return Err(Unsupported::Rank { name, rank: view.rank, shape, expected });
+        }
+        if !grouped.offsets_fit() {
+            let (offsets, groups) = (grouped.offsets.shape[2], grouped.groups());
+            return Err(Unsupported::Offsets { offsets, groups });
+        }
     }
     let (DeviceId::Cuda(_), Some(product)) = (problem.device(), problem.product()) else {
         return Ok(());

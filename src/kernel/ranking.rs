@@ -81,7 +81,7 @@ pub fn ranked(problem: &Problem, target: Option<Target>, is_fused: bool) -> Vec<
             let kernel = &kernels[*position];
             let runs = target.is_none_or(|target| kernel.runs_on(target.cc))
                 && (!is_fused || kernel.takes_epilogues());
-            if runs && kernel.check_extents(problem).is_ok() {
+            if runs && kernel.check_range_and_extents(problem).is_ok() {
                 // Kernels on the CPU have no model and keep the order of [`all`].
                 let seconds = query.map_or(0.0, |query| {
                     let family = kernel.design.family();

@@ -8,8 +8,8 @@ use super::design::Design;
 use super::kernel::Kernel;
 use crate::epilogue::Epilogue;
 
-/// Every kernel of every family. Ordered for listings without a problem: tensor cores first, wide
-/// loads and large tiles before others.
+/// Every kernel of every family: tensor cores first, wide loads and large tiles before others. The
+/// ranking keeps this order among kernels of equal estimates.
 pub fn all() -> &'static [Kernel] {
     static KERNELS: LazyLock<Vec<Kernel>> = LazyLock::new(|| {
         let space = Design::space().into_iter();

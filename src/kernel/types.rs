@@ -4,6 +4,10 @@ use super::unsupported::Unsupported;
 use crate::operand::DType::{self, Bf16, E4m3, E5m2, F16, F32, F64, I8, I32, U8};
 use crate::problem::Problem;
 
+const HALVES: [DType; 2] = [F16, Bf16];
+const FLOAT8: [DType; 2] = [E4m3, E5m2];
+const INTEGER8: [DType; 2] = [I8, U8];
+
 /// Element types of one kernel. An elementwise kernel computes in `accumulator`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Types {
@@ -56,12 +60,9 @@ impl Types {
         }
     }
 
-    /// Every combination of types that a GEMM has kernels for. `simt` and the reference serve all
-    /// of them, the tensor-core families those of their instructions.
+    /// The combinations of types that every GEMM family chooses from: `simt` and the reference
+    /// serve all of them, the tensor-core families those of their instructions.
     pub fn gemm() -> Vec<Types> {
-        const HALVES: [DType; 2] = [F16, Bf16];
-        const FLOAT8: [DType; 2] = [E4m3, E5m2];
-        const INTEGER8: [DType; 2] = [I8, U8];
         let mut all = Vec::new();
         let mut add = |a, b, accumulator, outs: &[DType]| {
             all.extend(outs.iter().map(|out| Types { a, b, accumulator, out: *out }));
@@ -91,6 +92,30 @@ impl Types {
                 add(integer, float, F32, &[float, F32]);
             }
         }
+        all
+    }
+
+    /// Further combinations, for which only `simt` and the reference have kernels: outputs that
+    /// are seldom stored. Kernels of the tensor-core families for them would lengthen every
+    /// listing.
+    pub fn seldom_stored() -> Vec<Types> {
+        let mut all = Vec::new();
+        let mut add = |a, b, accumulator, outs: &[DType]| {
+            all.extend(outs.iter().map(|out| Types { a, b, accumulator, out: *out }));
+        };
+        add(F16, F16, F16, &[Bf16]);
+        for half in HALVES {
+            add(half, half, F32, &[E4m3, E5m2, I32]);
+        }
+        add(F32, F32, F32, &[I32]);
+        add(F64, F64, F64, &[I32]);
+        for a in FLOAT8 {
+            for b in FLOAT8 {
+                add(a, b, F32, &[I32]);
+            }
+        }
+        add(E4m3, E4m3, F32, &[E5m2]);
+        add(E5m2, E5m2, F32, &[E4m3]);
         all
     }
 

@@ -33,6 +33,8 @@ pub enum Unsupported {
     FusesNone { requested: String },
     #[error("it fuses the epilogue {fused}, and the arguments carry {requested}")]
     Epilogue { fused: String, requested: String },
+    #[error("{name} has rank {rank} (shape {shape:?}), and a grouped GEMM takes rank {expected}")]
+    Rank { name: &'static str, rank: usize, shape: Vec<i64>, expected: usize },
     #[error("offsets has {offsets} entries for {groups} groups; pass the end row of each group")]
     Offsets { offsets: i64, groups: i64 },
 }

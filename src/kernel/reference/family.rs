@@ -15,7 +15,9 @@ impl Family for Reference {
         let of = |operation| {
             let types = match operation {
                 Operation::Elementwise => Types::elementwise(),
-                Operation::Gemm | Operation::GroupedGemm => Types::gemm(),
+                Operation::Gemm | Operation::GroupedGemm => {
+                    [Types::gemm(), Types::seldom_stored()].concat()
+                }
             };
             types.into_iter().map(move |types| (types, Reference(operation)))
         };

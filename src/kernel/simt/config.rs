@@ -16,6 +16,12 @@ impl Simt {
     /// Threads of a CTA, in every configuration.
     pub const THREADS: u32 = 256;
 
+    /// The configurations for types of [`Types::seldom_stored`]: one tile of medium size.
+    pub fn few_configs(types: Types) -> impl Iterator<Item = Simt> {
+        let tile = [64, 64, if types.accumulator == DType::F64 { 8 } else { 16 }];
+        [false, true].into_iter().map(move |grouped| Simt { tile, grouped })
+    }
+
     /// The configurations for these types, largest tile first.
     pub fn configs(types: Types) -> impl Iterator<Item = Simt> {
         // A float64 sum takes two registers. The K of a tile is the length of a chain of products,

@@ -20,7 +20,9 @@ impl Family for Simt {
 
     fn space() -> Vec<(Types, Simt)> {
         let of = |types| Simt::configs(types).map(move |config| (types, config));
-        Types::gemm().into_iter().flat_map(of).collect()
+        let few = |types| Simt::few_configs(types).map(move |config| (types, config));
+        let usual = Types::gemm().into_iter().flat_map(of);
+        usual.chain(Types::seldom_stored().into_iter().flat_map(few)).collect()
     }
 
     fn append_to(&self, _types: Types, name: &mut String) {

@@ -24,6 +24,10 @@ impl Family for Sm90 {
         Types::gemm().into_iter().flat_map(of).collect()
     }
 
+    fn leading_place(&self) -> Option<usize> {
+        Sm90::leading_place(self)
+    }
+
     fn append_to(&self, types: Types, name: &mut String) {
         let ([m, n, k], [cluster_m, cluster_n, _]) = (self.user_tile(types), self.user_cluster());
         // Orders of A, B and out; "p" for a packed operand.
@@ -86,6 +90,13 @@ impl Family for Sm90 {
             Problem::Gemm(gemm) => Sm90::check_extents(self, types, gemm),
             Problem::GroupedGemm(grouped) => Sm90::check_extents(self, types, &grouped.stacked()),
             Problem::Elementwise(_) => Ok(()),
+        }
+    }
+
+    fn check_range(&self, problem: &Problem) -> Result<(), Unsupported> {
+        match problem {
+            Problem::Gemm(gemm) => Sm90::check_range(self, gemm),
+            Problem::GroupedGemm(_) | Problem::Elementwise(_) => Ok(()),
         }
     }
 

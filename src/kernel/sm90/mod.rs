@@ -5,6 +5,7 @@ mod config;
 mod family;
 mod grid;
 mod launch;
+mod leading;
 mod memory;
 mod params;
 mod placement;

@@ -32,7 +32,7 @@ const ROWS: [u32; 4] = [256, 192, 128, 64];
 /// FLOP, so it gains more from multicast; but clusters of eight leave 12 of an H100's 132 SMs idle.
 const SMALL_TILE: u32 = 128 * 112;
 
-const fn cooperative(tile: [u32; 2], cluster: [u32; 2]) -> Shape {
+pub(super) const fn cooperative(tile: [u32; 2], cluster: [u32; 2]) -> Shape {
     let consumers = match tile[0] {
         256 => 2,
         rows => rows / 64,
@@ -40,7 +40,7 @@ const fn cooperative(tile: [u32; 2], cluster: [u32; 2]) -> Shape {
     Shape { tile, consumers, schedule: Cooperative, cluster, split: 1 }
 }
 
-const fn ping_pong(columns: u32, cluster: [u32; 2]) -> Shape {
+pub(super) const fn ping_pong(columns: u32, cluster: [u32; 2]) -> Shape {
     Shape { tile: [128, columns], consumers: 2, schedule: PingPong, cluster, split: 1 }
 }
 
@@ -280,8 +280,9 @@ pub(super) fn over_grid() -> Vec<Shape> {
     shapes
 }
 
-/// Sorts shapes for a list of kernels without a problem to rank them by: first one kernel of each
-/// large tile, then ping-pong before cooperative and large tiles before small ones.
+/// Sorts shapes for lists without a problem: first one kernel of each large tile, then ping-pong
+/// before cooperative and large tiles before small ones. (`leading.rs` has the kernels before all
+/// of these.)
 fn sort(shapes: &mut [Shape]) {
     shapes.sort_by_key(|Shape { tile, schedule, cluster, split, .. }| {
         let large = tile.iter().all(|extent| extent % 64 == 0 && *extent >= 128);

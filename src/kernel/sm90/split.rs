@@ -25,11 +25,11 @@ impl Sm90 {
         }
         let blocks = (problem.k() * problem.a.dtype.bytes()) as u64 / u64::from(ROW_BYTES);
         let most = (blocks / LEAST_BLOCKS).clamp(1, MAX_SPLITS.into());
-        (self.over_grid_at_once() / self.tiles(problem).max(1)).clamp(1, most) as u32
+        (self.clusters_on_h100() / self.tiles(problem).max(1)).clamp(1, most) as u32
     }
 
-    /// Clusters of a grid split that an H100 runs at once, one CTA to a multiprocessor.
-    pub(super) fn over_grid_at_once(&self) -> u64 {
+    /// Clusters that an H100 runs at once, one CTA to a multiprocessor.
+    pub(super) fn clusters_on_h100(&self) -> u64 {
         u64::from(self.clusters_at_once(1, Target::H100.multiprocessors))
     }
 

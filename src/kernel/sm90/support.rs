@@ -1,6 +1,8 @@
 //! The problems that a configuration serves.
 
 use super::config::{ROW_BYTES, Sm90, stores_float32_sums};
+use super::split::MAX_SPLITS;
+use crate::kernel::cost::chips::Target;
 use crate::kernel::demand::Demand;
 use crate::kernel::layout::{Layout, Major};
 use crate::kernel::limits::check_count;
@@ -37,13 +39,10 @@ impl Sm90 {
         [input(0, a), input(1, b), out]
     }
 
-    /// Refuses extents that the kernel does not serve. CTAs must fit 32 bits. A grid split requires
-    /// tiles that leave at least half of the chip idle, and enough K blocks. A kernel that stores
-    /// float32 sums of 16-bit products requires N to be a multiple of 8: for other N, cuBLAS rounds
-    /// to nearest (docs/design/accuracy.md).
+    /// Refuses more CTAs than fit 32 bits. A kernel that stores float32 sums of 16-bit products
+    /// requires N to be a multiple of 8: for other N, cuBLAS rounds to nearest
+    /// (docs/design/accuracy.md).
     pub fn check_extents(&self, types: Types, problem: &GemmProblem) -> Result<(), Unsupported> {
-        /// Fewest K blocks of a grid split.
-        const LEAST_BLOCKS: u32 = 32;
         const EVEN: i64 = 8;
         if stores_float32_sums(types) && problem.n() % EVEN != 0 {
             return Err(Unsupported::Uneven { n: problem.n(), of: EVEN });
@@ -51,27 +50,42 @@ impl Sm90 {
         // Fast path without a division: there are at most as many tiles as outputs, and 8 CTAs a
         // cluster.
         let outputs = problem.m().saturating_mul(problem.n()).saturating_mul(problem.batch());
-        if !self.over_grid && !self.grouped && outputs <= i64::from(i32::MAX / 8) {
+        let most = if self.over_grid { MAX_SPLITS } else { 1 };
+        if !self.grouped && outputs <= i64::from(i32::MAX / 8) / i64::from(most) {
             return Ok(());
         }
-        let tiles = self.tiles(problem);
-        if self.over_grid {
-            let (extent, limit) =
-                (tiles.min(i64::MAX as u64) as i64, (self.over_grid_at_once() / 2) as i64);
-            if extent > limit {
-                return Err(Unsupported::Few {
-                    dimension: "M * N * L, in clusters' tiles,",
-                    extent,
-                    limit,
-                });
-            }
-            let least = i64::from(LEAST_BLOCKS * ROW_BYTES) / problem.a.dtype.bytes();
-            if problem.k() < least {
-                return Err(Unsupported::Shallow { k: problem.k(), least });
-            }
+        let ctas_of_tile = match (self.over_grid, self.split) {
+            (true, _) => self.cluster_size() * self.k_splits(problem),
+            (false, 1) => 1,
+            (false, _) => self.cluster_size(),
+        };
+        check_count("M * N * L, as tiles,", self.tiles(problem) * u64::from(ctas_of_tile))
+    }
+
+    /// Refuses problems for which a split of K is no use. A grid split requires tiles that leave at
+    /// least half of an H100 idle, and enough K blocks. A cluster split requires at most one and a
+    /// half tiles for each multiprocessor of an H100: more tiles fill the chip without a split.
+    pub fn check_range(&self, problem: &GemmProblem) -> Result<(), Unsupported> {
+        /// Fewest K blocks of a grid split.
+        const LEAST_BLOCKS: u32 = 32;
+        /// Most tiles of a cluster split.
+        const MOST_TILES: u64 = 3 * Target::H100.multiprocessors as u64 / 2;
+        // Packed and float32 operands have too few tiles to choose from to drop one.
+        let is_plain = !self.packed.contains(&true) && problem.a.dtype.bytes() == 2;
+        if self.split == 1 || !(self.over_grid || is_plain) {
+            return Ok(());
         }
-        let ctas = tiles * if self.split > 1 { u64::from(self.cluster_size()) } else { 1 };
-        check_count("M * N * L, as tiles,", ctas)
+        let limit = if self.over_grid { self.clusters_on_h100() / 2 } else { MOST_TILES };
+        let (extent, limit) = (self.tiles(problem).min(i64::MAX as u64) as i64, limit as i64);
+        if extent > limit {
+            let dimension = "M * N * L, in clusters' tiles,";
+            return Err(Unsupported::Few { dimension, extent, limit });
+        }
+        let least = i64::from(LEAST_BLOCKS * ROW_BYTES) / problem.a.dtype.bytes();
+        if self.over_grid && problem.k() < least {
+            return Err(Unsupported::Shallow { k: problem.k(), least });
+        }
+        Ok(())
     }
 
     /// Whether TMA can address the output. TMA writes all or none of a row's last 16 bytes.

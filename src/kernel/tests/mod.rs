@@ -8,6 +8,7 @@ use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, Proble
 
 mod explain;
 mod grouped;
+mod listing;
 mod ranking;
 mod skinny;
 
