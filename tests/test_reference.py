@@ -130,14 +130,26 @@ def test_what_is_not_finite_spreads_as_in_torch(dtype, value):
     assert torch.equal(out.nan_to_num(7, 8, 9), (a @ b).nan_to_num(7, 8, 9))
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2], ids=str
-)
-def test_overflow_is_as_in_torchs_casts(dtype):
-    a = torch.full((1, 1), 400.0).to(dtype)
-    largest = torch.full((1, 1), torch.finfo(dtype).max).to(dtype)
-    out = gemm(a, largest, unwritten(1, 1, dtype=dtype))
-    assert same(out, (a.to(torch.float64) @ largest.to(torch.float64)).to(dtype))
+#: For each type: the largest finite number, and what larger magnitudes round to: infinity, or NaN
+#: in a type without infinities. torch's casts to float8_e4m3fn saturate from torch 2.13 on.
+OVERFLOWS = {
+    torch.float16: (65504.0, torch.inf),
+    torch.bfloat16: (torch.finfo(torch.bfloat16).max, torch.inf),
+    torch.float8_e4m3fn: (448.0, torch.nan),
+    torch.float8_e5m2: (57344.0, torch.inf),
+}
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("dtype", OVERFLOWS, ids=str)
+def test_overflow_does_not_saturate(dtype, sign):
+    largest, beyond = OVERFLOWS[dtype]
+    assert largest == torch.finfo(dtype).max
+    a = torch.tensor([[largest]]).to(dtype)
+    factors = sign * torch.tensor([[1.0, 1.25, largest]])
+    out = gemm(a, factors.to(dtype), unwritten(1, 3, dtype=dtype)).to(torch.float64)
+    expected = sign * torch.tensor([[largest, beyond, beyond]], dtype=torch.float64)
+    torch.testing.assert_close(out, expected, rtol=0, atol=0, equal_nan=True)
 
 
 # Accuracy.
@@ -392,3 +404,12 @@ def test_a_forked_child(used_before):
         )
     """
     assert run_python(code, timeout=60) == "[0, 0] True\n"
+
+
+def test_float_sums_become_integers_as_on_a_gpu():
+    """Rounded towards zero, saturated, and 0 for NaN."""
+    a = torch.tensor([[0.75], [-0.75], [1.5], [-1.5], [3e9], [-3e9], [torch.nan], [torch.inf]])
+    out = torch.zeros(8, 1, dtype=torch.int32)
+    gemm(a, torch.ones(1, 1), out)
+    limits = torch.iinfo(torch.int32)
+    assert out.flatten().tolist() == [0, 0, 1, -1, limits.max, limits.min, 0, limits.max]

@@ -70,8 +70,8 @@ __device__ __forceinline__ f32 round_to_odd(s32 x) {
 }
 
 // The magnitude of a float as an 8-bit float with EXPONENT and MANTISSA bits and IEEE bias.
-// Overflow yields a code above that of the largest number, which the caller clamps. (The PTX
-// conversion to these types saturates; torch's does not.)
+// Overflow yields a code above that of the largest number, which the caller clamps. The PTX
+// conversion to these types saturates; these conversions must not (docs/design/accuracy.md).
 template <int EXPONENT, int MANTISSA>
 __device__ __forceinline__ unsigned encode_magnitude(unsigned magnitude) {
   constexpr unsigned BIAS = (1u << (EXPONENT - 1)) - 1;

@@ -6,7 +6,8 @@ use half::{bf16, f16};
 pub trait Element: Copy + 'static {
     fn decode(self) -> f64;
 
-    /// The nearest element. Integer types wrap integers below 2^63.
+    /// The nearest element. Integer types take the nearest int32 towards zero (0 for NaN), as a
+    /// GPU converts floats, and its low bits.
     fn encode(value: f64) -> Self;
 }
 
@@ -89,7 +90,7 @@ macro_rules! integer_element {
             }
 
             fn encode(value: f64) -> $T {
-                value as i64 as $T
+                value as i32 as $T
             }
         }
     )*};
@@ -156,8 +157,8 @@ impl<const M: u32> Element for F8<M> {
         Self::DECODED[usize::from(self.0)]
     }
 
-    /// Values that round beyond the largest number become infinity in e5m2 and NaN in e4m3fn, as in
-    /// torch's casts.
+    /// The non-saturating conversion of the OCP 8-bit Floating Point Specification: values that
+    /// round beyond the largest number become infinity in e5m2 and NaN in e4m3fn.
     fn encode(value: f64) -> F8<M> {
         let sign = u8::from(value.is_sign_negative()) << 7;
         if value.is_nan() {
@@ -259,8 +260,10 @@ mod tests {
     }
 
     #[test]
-    fn integers_wrap() {
-        assert_eq!([-129.0, 128.0, 511.0].map(i8::encode), [127, -128, -1]);
+    fn floats_become_int32_and_wrap() {
+        assert_eq!([-129.0, 128.0, 511.0, 0.9, -0.9].map(i8::encode), [127, -128, -1, 0, 0]);
         assert_eq!([-1.0, 256.0, 300.0].map(u8::encode), [255, 0, 44]);
+        assert_eq!([-1.9, 1.9, 3e9, -3e9].map(i32::encode), [-1, 1, i32::MAX, i32::MIN]);
+        assert_eq!(i32::encode(f64::NAN), 0);
     }
 }

@@ -21,6 +21,9 @@ pub enum ReferenceError {
     #[error("the CPU reference does not support A {a}, B {b} and out {out} in a sum")]
     SumTypes { a: DType, b: DType, out: DType },
 
+    #[error("{name} has rank {rank}, but a grouped GEMM takes rank {expected}")]
+    Rank { name: &'static str, rank: usize, expected: usize },
+
     #[error("offsets has {offsets} elements, but B has {groups} groups; pass one offset per group")]
     OffsetsLength { offsets: i64, groups: i64 },
 

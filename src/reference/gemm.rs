@@ -135,6 +135,9 @@ pub unsafe fn multiply_groups(
 /// The offsets are readable.
 unsafe fn read_offsets(problem: &GroupedGemmProblem) -> Result<Vec<i64>, ReferenceError> {
     let (offsets, groups, rows) = (&problem.offsets, problem.groups(), problem.a.shape[1]);
+    if let Some((name, view, expected)) = problem.misranked() {
+        return Err(ReferenceError::Rank { name, rank: view.rank, expected });
+    }
     if !problem.offsets_fit() {
         return Err(ReferenceError::OffsetsLength { offsets: offsets.shape[2], groups });
     }

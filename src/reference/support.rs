@@ -13,7 +13,9 @@ pub fn multiplies(a: DType, b: DType, accumulator: DType, out: DType) -> bool {
         DType::F16 => a == DType::F16 && b == DType::F16,
         _ => false,
     };
-    accumulates && adds(a, b, out)
+    // A float sum is stored as int32 as C++ casts it: rounded towards zero.
+    let truncates = a.is_float() && b.is_float() && out == DType::I32;
+    accumulates && (truncates || adds(a, b, out))
 }
 
 /// Whether the reference computes an elementwise sum of these types. Integer sums are int32, then

@@ -173,9 +173,9 @@ fn gemm_of_all_types_layouts_and_extents() {
             }
         }
     }
-    // Float pairs, float with integer either way, each with six outputs and two accumulators;
-    // float16's third accumulator; integers.
-    assert_eq!(combinations, (36 + 2 * 18) * 6 * 2 + 6 + 9 * 7);
+    // Float pairs with seven outputs and float with integer either way with six, each with two
+    // accumulators; float16's third accumulator; integers.
+    assert_eq!(combinations, (36 * 7 + 2 * 18 * 6) * 2 + 7 + 9 * 7);
 }
 
 #[test]
@@ -259,6 +259,12 @@ fn wrong_offsets_are_refused_before_anything_is_written() {
     let offsets = Tensor::new(random, DType::I32, [1, 1, 3], [0, 0, 1]);
     let error = ReferenceError::OffsetsLength { offsets: 3, groups: 2 };
     assert_eq!(unsafe { run(&grouped(&a, &b, &out, &offsets), None) }, Err(error));
+    let Problem::GroupedGemm(two_groups) = grouped(&a, &b, &out, &offsets) else { unreachable!() };
+    for rank in [1, 2] {
+        let problem = GroupedGemmProblem { b: View { rank, ..two_groups.b }, ..two_groups };
+        let error = ReferenceError::Rank { name: "B", rank, expected: 3 };
+        assert_eq!(unsafe { run(&Problem::GroupedGemm(problem), None) }, Err(error));
+    }
     assert!(out.bytes == before);
 }
 
