@@ -9,6 +9,7 @@ mod functions;
 mod graph;
 mod intern;
 mod operand_type;
+mod source;
 mod specialized;
 
 pub use bound::{BoundEpilogue, Value};

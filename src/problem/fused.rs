@@ -62,7 +62,6 @@ pub fn fuse(
         input_types.push(input);
         values.push(value);
     }
-    let mut written = vec![(MAIN_OUTPUT, *out)];
     let mut output_types = Vec::with_capacity(outputs.len());
     let mut reduced = Vec::with_capacity(outputs.len());
     let mut views = Vec::with_capacity(outputs.len());
@@ -106,33 +105,12 @@ pub fn fuse(
             return Err(ProblemError::SelfOverlap { name, shape, stride });
         }
         let view = View { rank: 3, ..*view };
-        if let Some((other, _)) = written.iter().find(|(_, earlier)| may_overlap(&view, earlier)) {
-            return Err(ProblemError::SharedOutputs { name, other });
-        }
-        let product = problem.operands();
-        let (_, factors) = product.split_last().unwrap_or((&("out", out), &[]));
-        if let Some((other, _)) = factors.iter().find(|(_, factor)| may_overlap(&view, factor)) {
-            return Err(ProblemError::OverwrittenInput { name, other });
-        }
-        written.push((name, view));
         output_types.push(if output.fold.is_some() {
             TensorType::any(view.dtype)
         } else {
             TensorType::of(&view)
         });
         views.push(Some(view));
-    }
-    // In place is safe per element: the same thread reads an element before writing it.
-    for ((other, _), value) in inputs.iter().zip(&values) {
-        let Value::Tensor(input) = value else { continue };
-        for (name, output) in &written {
-            let same = input.data == output.data
-                && input.stride == output.stride
-                && input.dtype == output.dtype;
-            if may_overlap(output, input) && !same {
-                return Err(ProblemError::OverwrittenInput { name, other });
-            }
-        }
     }
     if accumulator.is_integer() {
         for (node, _) in graph.nodes.iter().zip(graph.used()).filter(|(_, used)| *used) {
@@ -149,7 +127,76 @@ pub fn fuse(
         outputs: output_types,
         reduced,
     });
-    Ok(BoundEpilogue { epilogue, inputs: values, outputs: views })
+    let bound = BoundEpilogue { epilogue, inputs: values, outputs: views };
+    check_overlaps(problem, &bound).map(|()| bound)
+}
+
+/// Binds other operands to an epilogue of [`fuse`]. The problem, the inputs and the outputs must
+/// have the dtypes, shapes and strides of that call, and the epilogue no reduction. Costs less than
+/// `fuse`.
+pub fn rebind(
+    problem: &Problem,
+    epilogue: &'static Epilogue,
+    inputs: &[OperandValue],
+    outputs: &[OperandValue],
+) -> Result<BoundEpilogue, ProblemError> {
+    let shape = problem.out().shape;
+    let input = |value: &OperandValue| match value {
+        OperandValue::Tensor(view) => Value::Tensor(View { rank: 3, shape, ..*view }),
+        OperandValue::Number(number) => Value::Scalar(number.value()),
+    };
+    let mut views = Vec::with_capacity(outputs.len());
+    for (operand, output) in outputs.iter().zip(&epilogue.graph.outputs) {
+        views.push(match operand {
+            OperandValue::Tensor(view) if output.name != MAIN_OUTPUT => {
+                if view.read_only {
+                    return Err(ProblemError::ReadOnly { name: &output.name });
+                }
+                Some(View { rank: 3, ..*view })
+            }
+            _ => None,
+        });
+    }
+    let inputs = inputs.iter().map(input).collect();
+    let bound = BoundEpilogue { epilogue, inputs, outputs: views };
+    check_overlaps(problem, &bound).map(|()| bound)
+}
+
+/// Checks that no output overlaps another output or a factor of the product, and that an output
+/// that overlaps an input of the epilogue has the input's address, dtype and strides.
+fn check_overlaps(problem: &Problem, bound: &BoundEpilogue) -> Result<(), ProblemError> {
+    let out = problem.out();
+    let graph = &bound.epilogue.graph;
+    let written = |at: usize| -> (&'static str, &View) {
+        (&graph.outputs[at].name, bound.outputs[at].as_ref().unwrap_or(out))
+    };
+    for at in 0..bound.outputs.len() {
+        let (name, output) = written(at);
+        if bound.outputs[at].is_some() {
+            let is_earlier = |other: &usize| *other < at || bound.outputs[*other].is_none();
+            for (other, view) in (0..bound.outputs.len()).filter(is_earlier).map(written) {
+                if may_overlap(output, view) {
+                    return Err(ProblemError::SharedOutputs { name, other });
+                }
+            }
+            let operands = problem.operands();
+            let factors = &operands[..operands.len() - 1];
+            if let Some((other, _)) = factors.iter().find(|(_, view)| may_overlap(output, view)) {
+                return Err(ProblemError::OverwrittenInput { name, other });
+            }
+        }
+        // In place is safe per element: the same thread reads an element before writing it.
+        for (other, value) in graph.inputs.iter().zip(&bound.inputs) {
+            let Value::Tensor(input) = value else { continue };
+            let same = input.data == output.data
+                && input.stride == output.stride
+                && input.dtype == output.dtype;
+            if !same && may_overlap(output, input) {
+                return Err(ProblemError::OverwrittenInput { name, other });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Maps the user's dimensions, which index the output's shape, to batch, m and n.

@@ -28,7 +28,8 @@ impl GroupedGemmProblem {
         problem.check().map(|()| problem)
     }
 
-    /// Checks that the operands fit each other.
+    /// Checks that the operands fit each other. Kernels also require
+    /// [`GroupedGemmProblem::offsets_fit`], and no operand in [`GroupedGemmProblem::misranked`].
     pub fn check(&self) -> Result<(), ProblemError> {
         let GroupedGemmProblem { a, b, out, offsets, .. } = self;
         let rank = |name, view: &View, expected, fits: bool| {
@@ -46,11 +47,11 @@ impl GroupedGemmProblem {
             "2, or 3 with a leading 1",
             out.rank == 2 || (out.rank == 3 && out.shape[0] == 1),
         )?;
-        rank("B", b, "3", b.rank == 3)?;
-        rank("offsets", offsets, "1", offsets.rank == 1)?;
-        same_extent("K", ("A", a, 2), ("B", b, 1))?;
         same_extent("TotalM", ("out", out, 1), ("A", a, 1))?;
-        same_extent("N", ("out", out, 2), ("B", b, 2))?;
+        if b.rank == 3 {
+            same_extent("K", ("A", a, 2), ("B", b, 1))?;
+            same_extent("N", ("out", out, 2), ("B", b, 2))?;
+        }
         if offsets.dtype != DType::I32 {
             return Err(ProblemError::OffsetsType { dtype: offsets.dtype });
         }
@@ -65,6 +66,14 @@ impl GroupedGemmProblem {
     /// groups, B is a batch of one matrix per group.
     pub fn stacked(&self) -> GemmProblem {
         GemmProblem { a: self.a, b: self.b, out: self.out, accumulator: self.accumulator }
+    }
+
+    /// The operand of a rank that no kernel serves: its name, its view and the rank that kernels
+    /// require. As with a wrong number of offsets, discovery then finds no kernel and does not
+    /// raise.
+    pub fn misranked(&self) -> Option<(&'static str, &View, usize)> {
+        let ranks = [("B", &self.b, 3), ("offsets", &self.offsets, 1)];
+        ranks.into_iter().find(|(_, view, rank)| view.rank != *rank)
     }
 
     /// Whether there is one offset per group. If not, discovery finds no kernel and does not raise,

@@ -10,7 +10,7 @@ mod variants;
 
 pub use elementwise::ElementwiseProblem;
 pub use error::ProblemError;
-pub use fused::{OperandValue, fuse};
+pub use fused::{OperandValue, fuse, rebind};
 pub use gemm::GemmProblem;
 pub use grouped::GroupedGemmProblem;
 pub use variants::Problem;
