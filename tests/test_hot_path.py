@@ -19,8 +19,6 @@ BOUNDS = {
     "run with checks": 1650,
     "GemmArguments": 2980,
     "bound launch": 1170,
-    # A tenth is the check for a torch `out`, to report the write to autograd; the check is slow
-    # here, because `out` is not torch's.
     "matmul": 6390,
     "arguments and run, sm90": 5700,
 }

@@ -46,6 +46,90 @@ def test_memory_that_moved_to_a_worse_alignment_is_refused():
     )
 
 
+#: Few rows, for which kernels are compiled, and many, at which they run.
+FEW_AND_MANY = """
+        def rows(count, at=0):
+            shapes = [(count, 4096), (4096, 1024), (count, 1024)]
+            operands = (Tensor(p + at, shape) for p, shape in zip((A, B, OUT), shapes))
+            return GemmArguments(*operands, "float32")
+        few, many = rows(16), rows(4096)
+"""
+
+
+@pytest.mark.parametrize("family", ["skinny", "_split", "_swapped", "sm90", "sm80", "simt"])
+def test_a_kernel_compiled_for_few_rows_launches_on_many(family):
+    """As code that Inductor generated for one size does at another."""
+    run(
+        FEW_AND_MANY
+        + f"""
+        kernel = first(few, "{family}")
+        artifact = kernel.compile(few)
+        kernel.run(few, artifact, STREAM, assume_supported_args=True)
+        before = device.launches()
+        kernel.run(many, artifact, STREAM, assume_supported_args=True)
+        assert device.launches() == before + 1
+        if "{family}" == "skinny":
+            grid, design = device.library.stand_in_last_extents(0).contents, kernel.metadata.design
+            m, n, _ = design.tile_shape
+            assert grid[0] == 4096 // m * (1024 // n) * design.cluster_shape[2], list(grid)
+            status = kernel.supports(many)
+            assert "M is 4096, and the kernel serves at most 16" in str(status.error), status.error
+            try:
+                kernel.run(many, artifact, STREAM)
+            except ValueError as error:
+                assert "serves at most" in str(error), error
+            else:
+                raise AssertionError("a kernel for few rows took many without being told to")
+        """
+    )
+
+
+def test_a_workspace_for_few_rows_is_replaced_by_one_for_many():
+    run(
+        FEW_AND_MANY
+        + """
+        kernel = first(few, "gridsplit")
+        artifact, size = kernel.compile(few), kernel.get_workspace_size(few)
+        workspace = Tensor(0x40000000, (size // 2,))
+        kernel.run(few, artifact, STREAM, workspace=workspace, assume_supported_args=True)
+        kernel.run(many, artifact, STREAM, workspace=workspace, assume_supported_args=True)
+        needed = kernel.get_workspace_size(many)
+        assert needed > size and device.library.stand_in_last_allocation() == needed
+        # A caller who does not say that the size is that of other arguments made a mistake.
+        small = Tensor(0x40000000, (size // 4,))
+        try:
+            kernel.run(few, artifact, STREAM, workspace=small)
+        except ValueError as error:
+            assert f"and {size} contiguous bytes are needed" in str(error), error
+        else:
+            raise AssertionError("a small workspace was used")
+        """
+    )
+
+
+@pytest.mark.parametrize("family", ["skinny", "sm90", "sm80"])
+def test_operands_that_a_kernel_cannot_read_are_refused_whatever_is_assumed(family):
+    run(
+        FEW_AND_MANY
+        + f"""
+        kernel = first(few, "{family}")
+        artifact = kernel.compile(few)
+        kernel.run(few, artifact, STREAM, assume_supported_args=True)
+        before = device.launches()
+        # Addresses, and rows, that are not a multiple of 16 bytes.
+        narrow = [Tensor(A, (16, 4095)), Tensor(B, (4095, 1024)), Tensor(OUT, (16, 1024))]
+        for args in (rows(16, at=2), rows(4096, at=2), GemmArguments(*narrow, "float32")):
+            try:
+                kernel.run(args, artifact, STREAM, assume_supported_args=True)
+            except ValueError as error:
+                assert "A is aligned to 2 bytes" in str(error), error
+            else:
+                raise AssertionError("an unaligned A was launched on")
+        assert device.launches() == before
+        """
+    )
+
+
 def test_the_operands_device_is_used_and_the_current_one_left_alone():
     run(
         """
@@ -172,6 +256,20 @@ def test_streams():
             kernel.run(args, stream=stream)
             assert device.library.stand_in_last_stream() == handle, (stream, handle)
         device.library.stand_in_set_current_stream(device.ctypes.c_uint64(0x5060))
+
+        class Anything:
+            def supports(self, args):
+                return cutlass_api.Status()
+
+        class Mine(cutlass_api.Kernel):
+            def _run(self, args, compiled_artifact, stream, workspace=None):
+                seen.append(stream)
+
+        seen = []
+        mine = Mine(cutlass_api.KernelMetadata("mine", Mine, 80, Anything()))
+        for stream in (None, 0x5010):
+            mine.run(args, "artifact", stream=stream)
+        assert seen == [0x5060, 0x5010], seen
         kernel.run(args)
         assert device.library.stand_in_last_stream() == 0x5060
         before = device.launches()

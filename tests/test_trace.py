@@ -15,7 +15,8 @@ import numpy
 import pytest
 import torch
 from cutlass_api import fusion
-from epilogues import fake_fused, linear
+from cutlass_api.fusion import trace
+from epilogues import CASES, REDUCTIONS, fake_fused, linear
 from helpers import fake
 
 
@@ -53,6 +54,47 @@ EXPRESSIONS = {
     "max(accum, 0.5)": "maximum(accum, 0.5)",
     "accum + max(math.inf - math.inf, 0.5)": "(accum + NaN)",
 }
+
+
+@pytest.mark.parametrize(
+    "function", [case.function for case in [*CASES, *(case for case, _ in REDUCTIONS)]]
+)
+def test_the_source_of_a_traced_function_traces_to_the_same(function):
+    traced = trace(function)
+    again = trace(traced.source)
+    assert str(again) == str(traced)
+    assert (again.inputs, again.outputs) == (traced.inputs, traced.outputs)
+
+
+def test_the_source_of_unusual_names_and_numbers():
+    traced = trace(
+        """
+        def f(accum, x3, x4_):
+            y = where(x3 > math.inf, -accum, accum * 1e-300)
+            x4 = abs(y - (math.inf - math.inf)) + x4_
+            D = cast(x4, torch.bfloat16) * -math.inf
+            return x3, D, x4
+        """
+    )
+    assert str(trace(traced.source)) == str(traced)
+
+
+def test_nodes_and_results():
+    traced = trace(
+        "def f(accum, C):\n    D = relu(accum + C) * 0.5\n    S = sum(D, -1)\n    return D, S"
+    )
+    values = []
+    for name, *reads in traced.nodes:
+        values.append(
+            f"{name} {reads}"
+            if name in ("input", "number")
+            else f"{name}({', '.join(values[i] for i in reads)})"
+        )
+    expected = "multiply(maximum(add(accum(), input [0]), number [0]), number [0.5])"
+    assert [(name, values[at], reduced) for name, at, reduced in traced.results] == [
+        ("D", expected, False),
+        ("S", expected, True),
+    ]
 
 
 def test_reductions_are_read_in_every_spelling():

@@ -1,40 +1,72 @@
-//! The kernels that `cutlass_api.matmul` chose, by problem.
+//! The kernels that `cutlass_api.matmul` and the operators chose, by problem.
 
 use std::collections::HashMap;
+use std::mem::Discriminant;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use arrayvec::ArrayVec;
 use rustc_hash::FxBuildHasher;
 
 use super::LastLaunch;
 use crate::compile::Program;
+use crate::epilogue::{Epilogue, ExpressionGraph};
 use crate::operand::{DType, DeviceId, View};
-use crate::problem::GemmProblem;
+use crate::problem::{OperandValue, Problem};
 
 /// Everything that the choice of a kernel depends on. Includes the alignment of each address, not
 /// the address.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ChoiceKey {
-    operands: [OperandKey; 3],
+    operation: Discriminant<Problem>,
+    operands: ArrayVec<OperandKey, 4>,
     accumulator: DType,
-    device: DeviceId,
     allows_tf32: bool,
+    /// The position of the kernel that the caller prefers.
+    preferred: Option<usize>,
+    epilogue: Option<EpilogueKey>,
+}
+
+/// An epilogue and its operands.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct EpilogueKey {
+    /// The graph's address. Traced epilogues live as long as the process.
+    graph: usize,
+    inputs: Box<[OperandKey]>,
+    outputs: Box<[OperandKey]>,
 }
 
 impl ChoiceKey {
-    pub fn new(problem: &GemmProblem, allows_tf32: bool) -> ChoiceKey {
-        let GemmProblem { a, b, out, accumulator } = problem;
+    pub fn new(problem: &Problem, allows_tf32: bool, preferred: Option<usize>) -> ChoiceKey {
         ChoiceKey {
-            operands: [OperandKey::of(a), OperandKey::of(b), OperandKey::of(out)],
-            accumulator: *accumulator,
-            device: out.device,
+            operation: std::mem::discriminant(problem),
+            operands: problem.views().into_iter().map(OperandKey::of).collect(),
+            accumulator: problem.accumulator(),
             allows_tf32,
+            preferred,
+            epilogue: None,
         }
+    }
+
+    /// The same with an epilogue. `graph` must live as long as the process.
+    pub fn with_epilogue(
+        self,
+        graph: &ExpressionGraph,
+        inputs: &[OperandValue],
+        outputs: &[OperandValue],
+    ) -> ChoiceKey {
+        let keys = |operands: &[OperandValue]| operands.iter().map(OperandKey::of_value).collect();
+        let graph = std::ptr::from_ref(graph).addr();
+        let epilogue = EpilogueKey { graph, inputs: keys(inputs), outputs: keys(outputs) };
+        ChoiceKey { epilogue: Some(epilogue), ..self }
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct OperandKey {
-    dtype: DType,
+    /// None for a number.
+    dtype: Option<DType>,
+    device: DeviceId,
+    rank: usize,
     shape: [i64; 3],
     stride: [i64; 3],
     /// The address modulo 16 bytes, the widest load.
@@ -44,10 +76,19 @@ struct OperandKey {
 impl OperandKey {
     fn of(view: &View) -> OperandKey {
         OperandKey {
-            dtype: view.dtype,
+            dtype: Some(view.dtype),
+            device: view.device,
+            rank: view.rank,
             shape: view.shape,
             stride: view.stride,
             misalignment: view.data % 16,
+        }
+    }
+
+    fn of_value(value: &OperandValue) -> OperandKey {
+        match value {
+            OperandValue::Tensor(view) => OperandKey::of(view),
+            OperandValue::Number(_) => OperandKey { dtype: None, ..OperandKey::of(&View::UNREAD) },
         }
     }
 }
@@ -57,6 +98,7 @@ pub struct KernelChoice {
     /// The kernel's position, as `kernel::at` counts.
     pub position: usize,
     pub program: Option<Arc<Program>>,
+    pub epilogue: Option<&'static Epilogue>,
     pub last: LastLaunch,
 }
 
@@ -103,20 +145,18 @@ impl Choices {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::problem::GemmProblem;
 
     fn key(misalignment: u64) -> ChoiceKey {
-        let operand =
-            OperandKey { dtype: DType::F32, shape: [1, 2, 3], stride: [0, 3, 1], misalignment };
-        ChoiceKey {
-            operands: [operand; 3],
-            accumulator: DType::F32,
-            device: DeviceId::Cpu,
-            allows_tf32: false,
-        }
+        let view = View { data: misalignment, rank: 2, ..View::UNREAD };
+        let gemm = GemmProblem { a: view, b: view, out: view, accumulator: DType::F32 };
+        let key = ChoiceKey::new(&Problem::Gemm(gemm), false, None);
+        // Of an address, the key has the value modulo 16 only.
+        ChoiceKey { preferred: Some(misalignment as usize), ..key }
     }
 
     fn choice(position: usize) -> KernelChoice {
-        KernelChoice { position, program: None, last: LastLaunch::default() }
+        KernelChoice { position, program: None, epilogue: None, last: LastLaunch::default() }
     }
 
     #[test]

@@ -6,7 +6,8 @@ use std::sync::{LazyLock, Mutex};
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyType};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyCFunction, PyDict, PyList, PyTuple, PyType};
 
 use super::arguments::{RuntimeArguments, as_arguments};
 use super::kernel;
@@ -139,9 +140,11 @@ pub fn get_kernels<'py>(
     };
     let mut names = HashSet::new();
     for class in registered {
+        // Kernel classes call the filter, so they receive one in any case.
+        let filter = metadata_filter.map_or_else(|| accept_all(py), Ok)?;
         let mut generate = || -> PyResult<()> {
             let generated =
-                class.call_method1("generate_kernels", (metadata_filter, epilogue.clone(), cc))?;
+                class.call_method1("generate_kernels", (filter, epilogue.clone(), cc))?;
             let kernels = generated.try_iter().map_err(|_| not_a_kernel(&class, &generated))?;
             for kernel in kernels {
                 let kernel = kernel?;
@@ -207,6 +210,16 @@ fn with_note<'py>(error: PyErr, class: &Bound<'py, PyType>) -> PyErr {
     error
 }
 
+/// A metadata filter that every kernel passes.
+fn accept_all(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static FILTER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let accept = |_: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| true;
+    let make = || {
+        PyCFunction::new_closure(py, None, None, accept).map(|filter| filter.into_any().unbind())
+    };
+    FILTER.get_or_try_init(py, make).map(|filter| filter.bind(py))
+}
+
 /// Whether a kernel passes the metadata filter.
 fn keep(metadata_filter: Option<&Bound<'_, PyAny>>, kernel: &Bound<'_, PyAny>) -> PyResult<bool> {
     metadata_filter
@@ -225,11 +238,11 @@ fn built_in(
         let fits = |kernel: &kernels::Kernel| {
             cc.is_none_or(|cc| kernel.runs_on_gpu() && kernel.runs_on(cc))
         };
-        let all = kernels::all().iter().enumerate();
-        return Ok(all
-            .filter(|(_, kernel)| is_wanted(kernel) && fits(kernel))
-            .map(|(position, _)| position)
-            .collect());
+        let is_listed = |position: &usize| {
+            let kernel = kernels::at(*position);
+            is_wanted(kernel) && fits(kernel)
+        };
+        return Ok(kernels::listed().iter().copied().filter(is_listed).collect());
     };
     let Some(native) = &arguments.get().native else {
         return Ok(Vec::new());

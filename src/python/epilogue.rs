@@ -6,12 +6,13 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use pyo3::{PyTraverseError, PyVisit};
 
+use super::dtype;
 use super::replace::{in_memory, replacement};
-use super::tensors::DenseTensor;
+use super::tensors::{DenseTensor, TensorWrapper};
 use super::trace::{TracedEpilogue, number, trace_epilogue};
 use crate::epilogue::{BoundEpilogue, MAIN_OUTPUT, Number, intern_name};
-use crate::operand::{Operand, View};
-use crate::problem::{OperandValue, Problem, fuse};
+use crate::operand::{DType, Operand, View};
+use crate::problem::{ElementwiseProblem, GemmProblem, OperandValue, Problem, ProblemError, fuse};
 
 /// The operand of one parameter or output.
 enum Parameter {
@@ -129,19 +130,66 @@ impl EpilogueArguments {
         self.operands.iter().map(|(name, ..)| *name).collect()
     }
 
-    /// The tensors among `parameters`.
+    /// The tensors among `parameters`, by name.
     #[getter]
-    fn tensors(&self, py: Python<'_>) -> Vec<Py<PyAny>> {
-        let tensors = self
-            .operands
-            .iter()
-            .filter(|(.., parameter)| matches!(parameter, Parameter::Tensor(..)));
-        tensors.map(|(_, object, _)| object.clone_ref(py)).collect()
+    fn tensors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let tensors = PyDict::new(py);
+        for (name, object, parameter) in &self.operands {
+            if let Parameter::Tensor(..) = parameter {
+                tensors.set_item(name, object)?;
+            }
+        }
+        Ok(tensors)
+    }
+
+    /// The tensors among `parameters`, by name, each as a `TensorWrapper`.
+    fn to_tensor_wrappers<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let wrappers = PyDict::new(py);
+        for (name, object, parameter) in &self.operands {
+            if let Parameter::Tensor(..) = parameter {
+                wrappers.set_item(name, TensorWrapper::of(name, object.bind(py))?)?;
+            }
+        }
+        Ok(wrappers)
+    }
+
+    /// The expression graph of the function, the same object as `traced_epilogue`. The constructor
+    /// has traced the function; a call with parameters also checks the operands.
+    ///
+    /// accumulator_shape: the shape of the accumulated product; None: the shape of `D`.
+    /// accumulator_type: the dtype of the accumulator; None: float32.
+    ///
+    /// Raises ValueError if `D` has another shape or an operand does not broadcast to the shape,
+    /// TypeError if `accumulator_type` is no dtype.
+    #[pyo3(signature = (accumulator_shape = None, accumulator_type = None))]
+    fn trace(
+        &self,
+        py: Python<'_>,
+        accumulator_shape: Option<Vec<i64>>,
+        accumulator_type: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<TracedEpilogue>> {
+        if accumulator_shape.is_some() || accumulator_type.is_some() {
+            let accumulator = accumulator_type.map_or(Ok(DType::F32), dtype::accumulator_type)?;
+            let problem = self.problem(accumulator)?;
+            let out_shape = accumulator_shape.unwrap_or(problem.out().user_shape().to_vec());
+            if problem.out().user_shape() != out_shape {
+                let shape = problem.out().user_shape().to_vec();
+                return Err(
+                    ProblemError::OutputShape { name: MAIN_OUTPUT, shape, out_shape }.into()
+                );
+            }
+            self.bind(&problem)?;
+        }
+        Ok(self.traced_epilogue.clone_ref(py))
     }
 
     fn __repr__(&self) -> String {
         format!("<EpilogueArguments {}>", self.traced_epilogue.get().graph)
     }
+}
+
+fn main_output_is_no_tensor() -> PyErr {
+    PyValueError::new_err("D is the main output of the epilogue and must be a tensor")
 }
 
 fn parameter(name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Parameter> {
@@ -182,13 +230,37 @@ fn is_complex(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 impl EpilogueArguments {
+    /// A problem with the output D, from inputs without memory.
+    fn problem(&self, accumulator: DType) -> PyResult<Problem> {
+        let out = match self.operands.iter().find(|(name, ..)| *name == MAIN_OUTPUT) {
+            Some((.., Parameter::Tensor(_, view))) => *view,
+            _ => return Err(main_output_is_no_tensor()),
+        };
+        let input = |shape: [i64; 3]| View { fake: true, data: 0, shape, ..out };
+        let [batch, m, n] = out.shape;
+        Ok(match out.rank {
+            0 | 1 => {
+                let [a, b] = [input(out.shape); 2];
+                Problem::Elementwise(ElementwiseProblem { a, b, out })
+            }
+            _ => {
+                let [a, b] = [input([batch, m, 1]), input([batch, 1, n])];
+                Problem::Gemm(GemmProblem { a, b, out, accumulator })
+            }
+        })
+    }
+
+    /// The epilogue in words, as the metadata of kernels that fuse it has it: the outputs as
+    /// expressions of the inputs, with the types of both. Assumes a floating-point accumulator.
+    pub fn describe(&self) -> PyResult<String> {
+        Ok(self.bind(&self.problem(DType::F32)?)?.epilogue.to_string())
+    }
+
     /// The user's tensor for D.
     pub fn main_output<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self.operands.iter().find(|(name, ..)| *name == MAIN_OUTPUT) {
             Some((_, object, Parameter::Tensor(..))) => Ok(object.bind(py).clone()),
-            _ => Err(PyValueError::new_err(
-                "D is the main output of the epilogue and must be a tensor",
-            )),
+            _ => Err(main_output_is_no_tensor()),
         }
     }
 

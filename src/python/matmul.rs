@@ -1,160 +1,312 @@
 //! `cutlass_api.matmul`: chooses, compiles and caches a kernel, and runs it.
 
-use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyTuple, PyType};
 
-use super::arguments::accumulator_type as parse_accumulator;
-use super::discovery::target_of;
-use super::host::Interpreter;
-use super::kernel::rounds_to_tf32;
-use super::options::tf32_allowed;
-use super::run::run_reference;
-use super::stream::StreamArgument;
-use super::utils::set_package_directories;
-use crate::compile;
-use crate::driver;
-use crate::kernel as kernels;
-use crate::launch::{ChoiceKey, KernelChoice, LastLaunch, LaunchError, LaunchRequest, choices};
-use crate::operand::{self, DType, DeviceId, View};
+use super::dtype::{self, accumulator_type as parse_accumulator};
+use super::product::{EpilogueOperands, broadcast, natural_accumulator, run};
+use super::trace::trace_epilogue;
+use crate::operand::{self, DType, DeviceId, ObjectCache, View};
 use crate::problem::{GemmProblem, Problem};
 
-/// Returns A @ B, computed by the kernel that ranks first.
+/// Returns A @ B, or epilogue(A @ B, **operands), computed by the kernel that ranks first.
 ///
-/// A has shape (M, K) or (L, M, K), B (K, N) or (L, K, N). An operand of rank 2
-/// or of batch 1 is broadcast over the other's batch. out: the output; None allocates it in A's and
-/// B's common dtype (int32 for integers, bfloat16 for float8). accumulator_type: None means int32
-/// for integers, float64 if A or B is float64, else float32. The first call for each combination of
-/// shapes, strides and dtypes chooses and compiles a kernel, and later calls reuse it.
+/// A has shape (*, M, K), B (*, K, N); batch dimensions broadcast. out: the output; None allocates
+/// it in out_dtype, by default A's and B's common dtype (int32 for integers, bfloat16 for float8).
+/// accumulator_type: None means int32 for integers, float64 if A or B is float64, else float32.
+/// epilogue: an epilogue function or its source (cutlass_api.fusion). Its parameters are passed as
+/// keywords, tensors or numbers that broadcast to the output; so are its outputs except D, tensors
+/// that are written. The first call for each combination of shapes, strides and dtypes chooses and
+/// compiles a kernel, and later calls reuse it.
 ///
-/// Follows torch's autocast as `torch.mm` does, unless `out` is passed. Computes no gradients.
-/// Autograd sees the write to `out`.
+/// Of torch tensors: follows autocast as `torch.matmul` does, unless `out` is passed. If an operand
+/// requires grad, or torch traces or transforms the call (torch.compile, torch.export, make_fx,
+/// vmap, FakeTensors), `matmul` calls torch.ops.cutlass_api.mm, bmm or mm_epilogue. Autograd sees
+/// the write to `out`.
 ///
-/// Raises RuntimeError if a tensor requires grad or has a tangent, and while torch records a trace,
-/// because the trace would lack the product; ValueError if shapes do not match or no kernel serves
-/// the dtypes.
+/// Raises ValueError if shapes do not match or no kernel serves the dtypes; RuntimeError if a
+/// tensor has a tangent, and if `out` is passed and an operand requires grad.
 #[pyfunction]
-#[pyo3(signature = (A, B, out = None, accumulator_type = None))]
+#[pyo3(signature = (
+    A, B, out = None, accumulator_type = None, *, out_dtype = None, epilogue = None, **operands
+))]
 #[allow(non_snake_case)]
 pub fn matmul<'py>(
     A: &Bound<'py, PyAny>,
     B: &Bound<'py, PyAny>,
     out: Option<&Bound<'py, PyAny>>,
     accumulator_type: Option<&Bound<'py, PyAny>>,
+    out_dtype: Option<&Bound<'py, PyAny>>,
+    epilogue: Option<&Bound<'py, PyAny>>,
+    operands: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let py = A.py();
-    refuse_gradients(py, &[("A", Some(A)), ("B", Some(B)), ("out", out)])?;
-    let cast = if out.is_none() { autocast(A, B)? } else { None };
-    let user_out = out;
-    let (A, B) = match &cast {
-        Some((a, b)) => (a, b),
-        None => (A, B),
-    };
-    let mut gemm = GemmProblem {
-        a: View::UNREAD,
-        b: View::UNREAD,
-        out: View::UNREAD,
-        accumulator: DType::F32,
-    };
-    operand::read_into("A", A, &mut gemm.a)?;
-    operand::read_into("B", B, &mut gemm.b)?;
-    if operand::is_plain_torch(A) || operand::is_plain_torch(B) {
-        refuse_traces(py)?;
-    }
-    let batched = broadcast(&mut gemm.a, &mut gemm.b)?;
-    let out = match out {
-        Some(out) => out.clone(),
-        None => allocate(A, &gemm.a, &gemm.b, batched)?,
-    };
-    operand::read_into("out", &out, &mut gemm.out)?;
-    gemm.accumulator = match accumulator_type {
-        Some(object) => parse_accumulator(object)?,
-        None => natural_accumulator(gemm.a.dtype, gemm.b.dtype),
-    };
-    gemm.check()?;
-    let views = [("A", &gemm.a), ("B", &gemm.b), ("out", &gemm.out)];
-    if let Some((name, _)) = views.into_iter().find(|(_, view)| view.fake) {
-        return Err(operand::without_memory(name));
-    }
-    let allows_tf32 = gemm.a.dtype == DType::F32 && tf32_allowed(py)?;
-    let key = ChoiceKey::new(&gemm, allows_tf32);
-    let problem = Problem::Gemm(gemm);
-    let known = choices().get(&key);
-    let choice = match known {
-        Some(choice) => choice,
-        None => {
-            let choice = choose(py, &problem, allows_tf32)?;
-            let (choice, dropped) = choices().keep(key, choice);
-            // Dropping a choice frees its CUDA graphs. The driver may then block on a thread that
-            // waits for the GIL.
-            py.detach(|| drop(dropped));
-            choice
-        }
-    };
-    match &choice.program {
-        Some(program) => {
-            let request = LaunchRequest {
-                position: choice.position,
-                problem: &problem,
-                epilogue: None,
-                program,
-                last: &choice.last,
-                is_checked: true, // the kernel ranked first for a problem of this key
-            };
-            let stream = StreamArgument { handle: None, is_trusted: true };
-            let handle = stream.resolve(A, problem.device())?;
-            request.enqueue(&Interpreter(py), handle, None, false)?;
-        }
-        None => run_reference(py, &problem, None)?,
-    }
-    // The new version makes autograd raise if it saved the overwritten tensor for backward.
-    if let Some(out) = user_out
-        && is_torch(out)?
-    {
-        torch(py)?.increment_version.bind(py).call1(((out,),))?;
-    }
-    Ok(out)
+    Call { a: A, b: B, out, accumulator_type, out_dtype, epilogue, operands }.run()
 }
 
-/// Ranks the kernels and compiles the first.
-fn choose(py: Python<'_>, problem: &Problem, allows_tf32: bool) -> PyResult<KernelChoice> {
-    let device = match problem.device() {
-        DeviceId::Cpu => None,
-        DeviceId::Cuda(ordinal) => Some(driver::Device::get(ordinal)?),
-    };
-    let target = device.map(|_| target_of(problem, None)).transpose()?;
-    let allowed = |position: &usize| allows_tf32 || !rounds_to_tf32(*position);
-    let Some(position) = kernels::ranked(problem, target, false).into_iter().find(allowed) else {
-        let views = problem.views();
-        let [a, b, c] = [views[0].dtype, views[1].dtype, views[2].dtype];
-        let accumulator = problem.accumulator();
-        let reason = format!("no kernel computes {a} @ {b}, summed in {accumulator}, into {c}");
-        return Err(LaunchError::unsupported(reason).into());
-    };
-    let Some(device) = device else {
-        return Ok(KernelChoice { position, program: None, last: LastLaunch::default() });
-    };
-    set_package_directories(py)?;
-    // Load now: the first launch may happen under stream capture.
-    let program = py.detach(|| {
-        let kernel = &kernels::all()[position];
-        let program = compile::compile(kernel, device.cc)?;
-        program.load(kernel, device)?;
-        Ok::<_, compile::CompileError>(program)
-    })?;
-    Ok(KernelChoice { position, program: Some(program), last: LastLaunch::default() })
+/// The arguments of `matmul`.
+struct Call<'a, 'py> {
+    a: &'a Bound<'py, PyAny>,
+    b: &'a Bound<'py, PyAny>,
+    out: Option<&'a Bound<'py, PyAny>>,
+    accumulator_type: Option<&'a Bound<'py, PyAny>>,
+    out_dtype: Option<&'a Bound<'py, PyAny>>,
+    epilogue: Option<&'a Bound<'py, PyAny>>,
+    operands: Option<&'a Bound<'py, PyDict>>,
+}
+
+impl<'py> Call<'_, 'py> {
+    fn run(&self) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.a.py();
+        let classes = [TensorClass::of(self.a)?, TensorClass::of(self.b)?];
+        let has_torch = classes.iter().any(|class| *class != TensorClass::Foreign);
+        if self.wants_gradient(py)? || has_torch && is_traced(py)? {
+            return self.through("cutlass_api.ops");
+        }
+        let cast = match self.out {
+            Some(_) => None,
+            None => match autocast(self.a, self.b) {
+                Ok(cast) => cast,
+                Err(error) => return self.unread(error),
+            },
+        };
+        let (a, b) = match &cast {
+            Some((a, b)) => (a, b),
+            None => (self.a, self.b),
+        };
+        let mut gemm = GemmProblem {
+            a: View::UNREAD,
+            b: View::UNREAD,
+            out: View::UNREAD,
+            accumulator: DType::F32,
+        };
+        let read = operand::read_into("A", a, &mut gemm.a)
+            .and_then(|()| operand::read_into("B", b, &mut gemm.b));
+        if let Err(error) = read {
+            return self.unread(error);
+        }
+        if dispatch_in_python(classes) {
+            return self.through("cutlass_api.ops");
+        }
+        let batched = broadcast(&mut gemm.a, &mut gemm.b)?;
+        let dtype = self.out_dtype.map(dtype::parse).transpose()?;
+        let out = match self.out {
+            Some(out) => out.clone(),
+            None => allocate(a, &gemm.a, &gemm.b, batched, dtype)?,
+        };
+        operand::read_into("out", &out, &mut gemm.out)?;
+        if let Some(dtype) = dtype.filter(|dtype| *dtype != gemm.out.dtype) {
+            return Err(PyValueError::new_err(format!(
+                "out has dtype {}, but out_dtype is {dtype}; omit out_dtype",
+                gemm.out.dtype
+            )));
+        }
+        gemm.accumulator = match self.accumulator_type {
+            Some(object) => parse_accumulator(object)?,
+            None => natural_accumulator(gemm.a.dtype, gemm.b.dtype),
+        };
+        match self.epilogue {
+            None => {
+                self.refuse_operands()?;
+                run(a, &Problem::Gemm(gemm), None, None)?;
+            }
+            Some(epilogue) => {
+                let traced = trace_epilogue(py, epilogue)?;
+                let graph = &traced.get().graph;
+                let fused = EpilogueOperands::named(graph, &gemm.out, self.operands)?;
+                run(a, &Problem::Gemm(gemm), Some(&fused), None)?;
+            }
+        }
+        self.increment_versions(py)?;
+        Ok(out)
+    }
+
+    /// Calls the function `matmul` of a Python module with the same arguments.
+    #[cold]
+    fn through(&self, module: &str) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.a.py();
+        let kwargs = match self.operands {
+            Some(operands) => operands.copy()?,
+            None => PyDict::new(py),
+        };
+        kwargs.set_item("out_dtype", self.out_dtype)?;
+        kwargs.set_item("epilogue", self.epilogue)?;
+        let positional = (self.a, self.b, self.out, self.accumulator_type);
+        py.import(module)?.getattr("matmul")?.call(positional, Some(&kwargs))
+    }
+
+    /// Computes a product whose operands have no view: of more than one batch dimension, or of
+    /// torch tensors that the operators serve or refuse by kind. Otherwise returns the error.
+    #[cold]
+    fn unread(&self, error: PyErr) -> PyResult<Bound<'py, PyAny>> {
+        let classes = [TensorClass::of(self.a)?, TensorClass::of(self.b)?];
+        let has_subclass = dispatch_in_python(classes);
+        for tensor in [self.a, self.b] {
+            if let Some(rank) = tensor.getattr_opt(intern!(tensor.py(), "ndim"))?
+                && rank.extract::<usize>()? > 3
+                && !has_subclass
+            {
+                return self.through("cutlass_api._batches");
+            }
+        }
+        // torch exports no DLPack view of a sparse tensor, for example.
+        let is_refused = error.is_instance_of::<PyBufferError>(self.a.py());
+        match has_subclass || is_refused && !classes.contains(&TensorClass::Foreign) {
+            true => self.through("cutlass_api.ops"),
+            false => Err(error),
+        }
+    }
+
+    /// Whether autograd records the call. Refuses tensors with tangents, and gradients of a product
+    /// into `out`.
+    fn wants_gradient(&self, py: Python<'py>) -> PyResult<bool> {
+        let mut query = AutogradQuery::default();
+        query.add(py, "A", self.a)?;
+        query.add(py, "B", self.b)?;
+        for (name, operand) in self.operands.into_iter().flatten() {
+            query.add(py, &name.to_string(), &operand)?;
+        }
+        if let Some(out) = self.out {
+            query.add(py, "out", out)?;
+            if query.wants_gradient {
+                return Err(PyRuntimeError::new_err(
+                    "an operand of cutlass_api.matmul requires grad, and a product into out has no \
+                     gradient: omit out, or call matmul under torch.no_grad() or \
+                     torch.inference_mode()",
+                ));
+            }
+        }
+        Ok(query.wants_gradient)
+    }
+
+    fn refuse_operands(&self) -> PyResult<()> {
+        match self.operands.filter(|operands| !operands.is_empty()) {
+            None => Ok(()),
+            Some(operands) => Err(PyTypeError::new_err(format!(
+                "matmul() got an unexpected keyword argument '{}'; the operands of an epilogue \
+                 need epilogue=",
+                operands.keys().get_item(0)?
+            ))),
+        }
+    }
+
+    /// The new versions make autograd raise if it saved an overwritten tensor for backward.
+    fn increment_versions(&self, py: Python<'py>) -> PyResult<()> {
+        let increment = |tensor: &Bound<'py, PyAny>| -> PyResult<()> {
+            if TensorClass::of(tensor)? != TensorClass::Foreign {
+                torch(py)?.increment_version.bind(py).call1(((tensor,),))?;
+            }
+            Ok(())
+        };
+        if let Some(out) = self.out {
+            increment(out)?;
+        }
+        let (Some(epilogue), Some(operands)) = (self.epilogue, self.operands) else {
+            return Ok(());
+        };
+        for output in &trace_epilogue(py, epilogue)?.get().graph.outputs {
+            if let Some(tensor) = operands.get_item(&output.name)? {
+                increment(&tensor)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What torch knows about a tensor's class.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TensorClass {
+    /// torch's, without a `__torch_dispatch__` of its own.
+    Plain,
+    /// torch's, with its own `__torch_dispatch__`, as FakeTensor.
+    Dispatching,
+    /// Another framework's.
+    Foreign,
+}
+
+impl TensorClass {
+    fn of(tensor: &Bound<'_, PyAny>) -> PyResult<TensorClass> {
+        static CLASSES: ObjectCache<TensorClass> = ObjectCache::empty();
+        let class = tensor.get_type();
+        if let Some(known) = CLASSES.get(&class) {
+            return Ok(*known);
+        }
+        let found = TensorClass::find(&class)?;
+        CLASSES.insert(&class, found);
+        Ok(found)
+    }
+
+    fn find(class: &Bound<'_, PyType>) -> PyResult<TensorClass> {
+        let py = class.py();
+        // Do not import torch for other tensors.
+        let modules = py.import("sys")?.getattr("modules")?;
+        let torch = modules.call_method1("get", ("torch",))?;
+        let Some(base) = torch.getattr_opt("Tensor")? else { return Ok(TensorClass::Foreign) };
+        if !class.is_subclass(&base)? {
+            return Ok(TensorClass::Foreign);
+        }
+        let dispatch = "__torch_dispatch__";
+        match class.getattr(dispatch)?.is(&base.getattr(dispatch)?) {
+            true => Ok(TensorClass::Plain),
+            false => Ok(TensorClass::Dispatching),
+        }
+    }
+}
+
+/// Whether both operands are torch tensors, and one dispatches in Python.
+fn dispatch_in_python(classes: [TensorClass; 2]) -> bool {
+    classes.contains(&TensorClass::Dispatching) && !classes.contains(&TensorClass::Foreign)
+}
+
+/// What autograd says about the tensors of a call.
+#[derive(Default)]
+struct AutogradQuery {
+    /// Whether one requires grad, and grad mode is on.
+    wants_gradient: bool,
+    /// Whether a level of forward-mode differentiation is open; None before the first look. Without
+    /// a level, no tensor has a tangent.
+    has_dual_level: Option<bool>,
+}
+
+impl AutogradQuery {
+    /// Raises RuntimeError for a tensor with a tangent.
+    fn add(&mut self, py: Python<'_>, name: &str, tensor: &Bound<'_, PyAny>) -> PyResult<()> {
+        if TensorClass::of(tensor)? == TensorClass::Foreign {
+            return Ok(());
+        }
+        let torch = torch(py)?;
+        let requires_grad = tensor.getattr(intern!(py, "requires_grad"))?.is_truthy()?;
+        self.wants_gradient = self.wants_gradient
+            || requires_grad && torch.is_grad_enabled.bind(py).call0()?.is_truthy()?;
+        let forward_mode = torch.forward_mode.bind(py);
+        let has_dual_level = match self.has_dual_level {
+            Some(known) => known,
+            None => forward_mode.getattr(intern!(py, "_current_level"))?.extract::<i64>()? >= 0,
+        };
+        self.has_dual_level = Some(has_dual_level);
+        if has_dual_level
+            && !forward_mode.call_method1("unpack_dual", (tensor,))?.getattr("tangent")?.is_none()
+        {
+            return Err(PyRuntimeError::new_err(format!(
+                "{name} has a tangent, and cutlass_api.matmul computes none: \
+                 detach {name}, or use torch.matmul"
+            )));
+        }
+        Ok(())
+    }
 }
 
 /// torch's modules and functions, looked up at the first use with a torch tensor.
 struct Torch {
     module: Py<PyModule>,
-    tensor: Py<PyAny>,
     forward_mode: Py<PyModule>,
     increment_version: Py<PyAny>,
-    /// Returns the state of an active `torch.jit.trace`, or None.
-    tracing_state: Py<PyAny>,
+    is_grad_enabled: Py<PyAny>,
+    is_jit_tracing: Py<PyAny>,
+    /// Returns the level of the innermost transform of `torch.func`, or None.
+    transform_level: Py<PyAny>,
     /// Returns the number of active dispatch modes.
     dispatch_modes: Py<PyAny>,
 }
@@ -165,87 +317,25 @@ fn torch(py: Python<'_>) -> PyResult<&Torch> {
         let module = py.import("torch")?;
         let native = module.getattr("_C")?;
         Ok(Torch {
-            tensor: module.getattr("Tensor")?.unbind(),
             forward_mode: py.import("torch.autograd.forward_ad")?.unbind(),
             // `torch.autograd.graph.increment_version` calls this function from Python.
             increment_version: native.getattr("_increment_version")?.unbind(),
-            tracing_state: native.getattr("_get_tracing_state")?.unbind(),
+            is_grad_enabled: module.getattr("is_grad_enabled")?.unbind(),
+            is_jit_tracing: native.getattr("_is_tracing")?.unbind(),
+            transform_level: native.getattr("_functorch")?.getattr("maybe_current_level")?.unbind(),
             dispatch_modes: native.getattr("_len_torch_dispatch_stack")?.unbind(),
             module: module.unbind(),
         })
     })
 }
 
-/// Whether this is a torch tensor.
-fn is_torch(tensor: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let py = tensor.py();
-    // Do not import torch for other tensors.
-    Ok(operand::is_plain_torch(tensor)
-        || tensor.hasattr(intern!(py, "requires_grad"))?
-            && tensor.is_instance(torch(py)?.tensor.bind(py))?)
-}
-
-/// Refuses tensors that autograd differentiates.
-fn refuse_gradients(py: Python<'_>, tensors: &[(&str, Option<&Bound<'_, PyAny>>)]) -> PyResult<()> {
-    let mut forward = None;
-    for (name, tensor) in tensors {
-        let Some(tensor) = tensor else { continue };
-        let Some(flag) = tensor.getattr_opt(intern!(py, "requires_grad"))? else { continue };
-        if flag.is_truthy()?
-            && torch(py)?.module.bind(py).call_method0("is_grad_enabled")?.is_truthy()?
-        {
-            return Err(PyRuntimeError::new_err(format!(
-                "{name} requires grad, and cutlass_api.matmul computes no gradients: \
-                 call it under torch.no_grad() or torch.inference_mode(), \
-                 detach {name}, or use torch.matmul"
-            )));
-        }
-        let forward = match forward {
-            Some(forward) => forward,
-            None => *forward.insert(forward_mode(py)?),
-        };
-        let Some(forward) = forward else { continue };
-        if !forward.call_method1("unpack_dual", (tensor,))?.getattr("tangent")?.is_none() {
-            return Err(PyRuntimeError::new_err(format!(
-                "{name} has a tangent, and cutlass_api.matmul computes none: \
-                 detach {name}, or use torch.matmul"
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// Refuses to run while torch records a trace (`torch.jit.trace`, `make_fx`). The trace would
-/// record the allocation of `out`, and not the product.
-fn refuse_traces(py: Python<'_>) -> PyResult<()> {
+/// Whether torch traces or transforms calls: `torch.jit.trace`, a dispatch mode (make_fx,
+/// FakeTensorMode, FlopCounterMode), or `torch.func` (vmap).
+fn is_traced(py: Python<'_>) -> PyResult<bool> {
     let torch = torch(py)?;
-    let is_recording = || -> PyResult<bool> {
-        if !torch.tracing_state.bind(py).call0()?.is_none() {
-            return Ok(true);
-        }
-        if !torch.dispatch_modes.bind(py).call0()?.is_truthy()? {
-            return Ok(false);
-        }
-        // Other dispatch modes only observe, so results stay correct if they miss the product.
-        let modules = py.import("sys")?.getattr("modules")?;
-        let proxies = modules.call_method1("get", ("torch.fx.experimental.proxy_tensor",))?;
-        Ok(!proxies.is_none() && !proxies.call_method0("get_proxy_mode")?.is_none())
-    };
-    if is_recording()? {
-        return Err(PyRuntimeError::new_err(
-            "torch records a trace, in which cutlass_api.matmul would be missing: \
-             use torch.matmul in traced code",
-        ));
-    }
-    Ok(())
-}
-
-/// torch's module for forward-mode differentiation, if a dual level is open. Without a level, no
-/// tensor has a tangent.
-fn forward_mode(py: Python<'_>) -> PyResult<Option<&Bound<'_, PyModule>>> {
-    let module = torch(py)?.forward_mode.bind(py);
-    let level: i64 = module.getattr(intern!(py, "_current_level"))?.extract()?;
-    Ok((level >= 0).then_some(module))
+    Ok(torch.dispatch_modes.bind(py).call0()?.is_truthy()?
+        || !torch.transform_level.bind(py).call0()?.is_none()
+        || torch.is_jit_tracing.bind(py).call0()?.is_truthy()?)
 }
 
 /// A and B as torch's autocast casts them for `torch.mm`; None if autocast is off for their device.
@@ -268,7 +358,7 @@ fn autocast<'py>(
     }
     let to = torch.call_method1("get_autocast_dtype", (device,))?;
     let cast = |tensor: &Bound<'py, PyAny>| {
-        if !is_torch(tensor)? {
+        if TensorClass::of(tensor)? == TensorClass::Foreign {
             return Ok(tensor.clone());
         }
         // Like torch, cast floating-point tensors except float64.
@@ -279,54 +369,21 @@ fn autocast<'py>(
     Ok(Some((cast(a)?, cast(b)?)))
 }
 
-/// Broadcasts both operands to one rank and one batch; a repeated matrix has batch stride 0.
-/// Returns whether there is a batch.
-fn broadcast(a: &mut View, b: &mut View) -> PyResult<bool> {
-    for (name, view) in [("A", &*a), ("B", &*b)] {
-        if view.rank < 2 {
-            let (rank, shape) = (view.rank, view.user_shape());
-            return Err(PyValueError::new_err(format!(
-                "{name} must have rank 2 or 3, but has rank {rank} (shape {shape:?})"
-            )));
-        }
-    }
-    if a.rank == 2 && b.rank == 2 {
-        return Ok(false);
-    }
-    let batch = if a.shape[0] == 1 { b.shape[0] } else { a.shape[0] };
-    for view in [a, b] {
-        view.rank = 3;
-        if view.shape[0] == 1 {
-            view.shape[0] = batch;
-        }
-    }
-    Ok(true)
-}
-
-fn natural_accumulator(a: DType, b: DType) -> DType {
-    if a.is_integer() && b.is_integer() {
-        DType::I32
-    } else if a == DType::F64 || b == DType::F64 {
-        DType::F64
-    } else {
-        DType::F32
-    }
-}
-
 /// Allocates an output tensor of A's framework on A's device.
 fn allocate<'py>(
     tensor: &Bound<'py, PyAny>,
     a: &View,
     b: &View,
     batched: bool,
+    dtype: Option<DType>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let py = tensor.py();
-    let dtype = match (a.dtype, b.dtype) {
+    let dtype = dtype.unwrap_or(match (a.dtype, b.dtype) {
         (a, b) if a.is_integer() && b.is_integer() => DType::I32,
         (DType::E4m3 | DType::E5m2, DType::E4m3 | DType::E5m2) => DType::Bf16,
         (a, b) if a.is_integer() => b,
         (a, _) => a,
-    };
+    });
     let shape = if batched {
         PyTuple::new(py, [a.shape[0], a.shape[1], b.shape[2]])?
     } else {

@@ -20,6 +20,7 @@ mod metadata;
 mod native_arguments;
 mod options;
 mod prepared;
+mod product;
 mod replace;
 mod run;
 mod status;
@@ -62,13 +63,15 @@ mod _core {
     #[pymodule_export]
     use super::matmul::matmul;
     #[pymodule_export]
-    use super::metadata::operand_matches;
+    use super::metadata::{describe_epilogue, operand_matches};
     #[pymodule_export]
     use super::options::{
         get_launch_promotion, get_use_c_exchange, set_launch_promotion, set_use_c_exchange,
     };
     #[pymodule_export]
     use super::prepared::PyPreparedLaunch;
+    #[pymodule_export]
+    use super::product::{check_gemm, launch_gemm};
     #[pymodule_export]
     use super::status::Status;
     #[pymodule_export]
@@ -78,10 +81,7 @@ mod _core {
     #[pymodule_export]
     use super::trace::{TracedEpilogue, trace_epilogue};
     #[pymodule_export]
-    use super::utils::{
-        cache_directory, device_cc, leading_dim, nvrtc_info, stride_order, stride_rank,
-        strides_to_layout_string,
-    };
+    use super::utils::{cache_directory, device_cc, nvrtc_info};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

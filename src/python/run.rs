@@ -1,21 +1,22 @@
 //! `Kernel.run`: from arguments to a launch.
 
+use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use super::arguments::native;
+use super::arguments::{RuntimeArguments, native};
 use super::artifact::CompiledArtifact;
 use super::compilation::{artifact_or_compile, check_artifact, program_of};
 use super::host::Interpreter;
 use super::kernel::{PyKernel, must_define, rounds_to_tf32};
 use super::native_arguments::{KeptLaunch, NativeArguments};
-use super::stream::{StreamArgument, optional_handle};
+use super::stream::{StreamArgument, optional_handle, torch_stream};
 use super::support::refusal;
 use crate::epilogue::BoundEpilogue;
 use crate::kernel;
 use crate::launch::{self, LaunchError, LaunchRequest};
-use crate::operand;
+use crate::operand::{self, View};
 use crate::problem::Problem;
 use crate::reference;
 
@@ -29,8 +30,9 @@ impl PyKernel {
     /// `torch.cuda.Stream`, a CuPy stream, a `CUstream`, an integer handle; None: the current
     /// stream of the framework that owns the operands. workspace: device memory of
     /// `get_workspace_size` bytes; None allocates it if the kernel needs it.
-    /// assume_supported_args: skips `supports`, but still checks that the kernel can address the
-    /// operands.
+    /// assume_supported_args: skips `supports`, but still checks that the kernel computes the
+    /// arguments, if slowly: code compiled for one size may run at others. A workspace that is too
+    /// small for them is not used; `run` allocates one.
     ///
     /// A launch that the cost model estimates at 2 us or less and that repeats on one stream is
     /// promoted to a CUDA graph, which profilers show as a graph launch;
@@ -99,10 +101,10 @@ impl PyKernel {
             // The second run on unchanged operands keeps its launch for later runs.
             let keep = is_checked && compiled_artifact.is_some() && native.kept().is_none();
             let workspace = match workspace {
-                Some(workspace) if kernel::at(position).workspace_bytes(problem) > 0 => {
-                    Some(operand::read("workspace", workspace)?)
+                Some(workspace) => {
+                    usable_workspace(position, problem, workspace, assume_supported_args)?
                 }
-                _ => None,
+                None => None,
             };
             let handle = stream.resolve(native.operands[0].object.bind(py), problem.device())?;
             let kept = request.enqueue(&Interpreter(py), handle, workspace.as_ref(), keep)?;
@@ -130,7 +132,9 @@ impl PyKernel {
         Ok(())
     }
 
-    /// Launches the compiled kernel. Subclasses define it.
+    /// Launches the compiled kernel. Subclasses define it. `stream` is the object that `run`
+    /// received, or the handle of the current stream if that was None:
+    /// `cutlass_api.utils.to_cuda_stream` accepts both.
     #[pyo3(signature = (args, compiled_artifact, stream, workspace = None))]
     #[allow(unused_variables)]
     fn _run(
@@ -222,6 +226,24 @@ fn repeat_last(
     Ok(position.map(|position| native.note_run(position)))
 }
 
+/// The user's workspace; `None` if the kernel needs none. Generated code passes the size for the
+/// extents that it was compiled for: with `assume_supported_args`, also `None` if the workspace is
+/// too small, so that the launch allocates its own.
+fn usable_workspace(
+    position: usize,
+    problem: &Problem,
+    workspace: &Bound<'_, PyAny>,
+    assume_supported_args: bool,
+) -> PyResult<Option<View>> {
+    let needed = kernel::at(position).workspace_bytes(problem);
+    if needed == 0 {
+        return Ok(None);
+    }
+    let view: View = operand::read("workspace", workspace)?;
+    let is_short = ((view.numel() * view.dtype.bytes()) as u64) < needed;
+    Ok((!(assume_supported_args && is_short)).then_some(view))
+}
+
 /// Runs a kernel written in Python.
 fn run_subclass(
     slf: &Bound<'_, PyKernel>,
@@ -241,10 +263,27 @@ fn run_subclass(
         Some(artifact) => artifact.clone(),
         None => slf.call_method1("compile", (args,))?,
     };
-    let kwargs = PyDict::new(slf.py());
+    let py = slf.py();
+    let stream = match stream {
+        Some(stream) => stream.clone(),
+        None => current_stream(args)?.into_bound_py_any(py)?,
+    };
+    let kwargs = PyDict::new(py);
     kwargs.set_item("workspace", workspace)?;
     slf.call_method("_run", (args, artifact, stream), Some(&kwargs))?;
     Ok(())
+}
+
+/// The handle of the current stream of the framework that owns the operands; 0, the null stream,
+/// for operands on the CPU. For arguments of a class written in Python, torch's current stream if
+/// torch uses CUDA, else 0.
+fn current_stream(args: &Bound<'_, PyAny>) -> PyResult<u64> {
+    let arguments = args.cast::<RuntimeArguments>().ok();
+    let Some(native) = arguments.and_then(|arguments| arguments.get().native.as_deref()) else {
+        return torch_stream(args.py());
+    };
+    let tensor = native.operands[0].object.bind(args.py());
+    StreamArgument { handle: None, is_trusted: true }.resolve(tensor, native.problem.device())
 }
 
 /// Computes a problem on the CPU.

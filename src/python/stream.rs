@@ -33,6 +33,18 @@ impl StreamArgument {
     }
 }
 
+/// torch's current stream if torch is imported and has initialized CUDA, else 0, the null stream.
+pub fn torch_stream(py: Python<'_>) -> PyResult<u64> {
+    let modules = py.import("sys")?.getattr("modules")?;
+    let torch = modules.call_method1("get", ("torch",))?;
+    match torch.getattr_opt("cuda")? {
+        Some(cuda) if cuda.call_method0("is_initialized")?.is_truthy()? => {
+            cuda.call_method0("current_stream")?.getattr("cuda_stream")?.extract()
+        }
+        _ => Ok(0),
+    }
+}
+
 fn check_owner(handle: u64, ordinal: i32) -> PyResult<()> {
     if driver::Device::get(ordinal)?.owns_stream(handle)? {
         return Ok(());

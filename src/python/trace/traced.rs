@@ -3,12 +3,12 @@
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList, PyString};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use super::scope::{ResolvedName, Scope};
 use super::source::{Source, plain_function};
 use super::tracer::Tracer;
-use crate::epilogue::ExpressionGraph;
+use crate::epilogue::{ExpressionGraph, Node};
 
 /// An epilogue function as an expression graph: its inputs, operations and outputs.
 #[pyclass(module = "cutlass_api.fusion", frozen)]
@@ -48,6 +48,42 @@ impl TracedEpilogue {
     #[getter]
     fn outputs(&self) -> Vec<&str> {
         self.graph.outputs.iter().map(|output| output.name.as_str()).collect()
+    }
+
+    /// Source of a function that computes the same, which epilogue operators take as a string.
+    #[getter]
+    fn source(&self) -> String {
+        self.graph.source()
+    }
+
+    /// The operations in topological order, each as a tuple: its name, then the indices of the
+    /// operations that it reads. ("accum",), ("input", position of the parameter) and ("number",
+    /// value) read none; ("cast", dtype, index) has the dtype's name.
+    #[getter]
+    fn nodes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyTuple>>> {
+        let tuple = |node: &Node| match *node {
+            Node::Accumulator => ("accum",).into_pyobject(py),
+            Node::Input(at) => ("input", at).into_pyobject(py),
+            Node::Integer(value) => ("number", value).into_pyobject(py),
+            Node::Float(bits) => ("number", f64::from_bits(bits)).into_pyobject(py),
+            Node::Unary(operation, of) => (operation.name(), of).into_pyobject(py),
+            Node::Binary(operation, left, right) => {
+                (operation.name(), left, right).into_pyobject(py)
+            }
+            Node::Compare(comparison, left, right) => {
+                (comparison.symbol(), left, right).into_pyobject(py)
+            }
+            Node::Select { condition, yes, no } => ("where", condition, yes, no).into_pyobject(py),
+            Node::Cast(dtype, of) => ("cast", dtype.to_string(), of).into_pyobject(py),
+        };
+        self.graph.nodes.iter().map(tuple).collect()
+    }
+
+    /// Each output's name, the index of its operation in `nodes`, and whether it is reduced.
+    #[getter]
+    fn results(&self) -> Vec<(&str, u32, bool)> {
+        let outputs = self.graph.outputs.iter();
+        outputs.map(|output| (output.name.as_str(), output.node, output.fold.is_some())).collect()
     }
 
     /// The outputs as expressions of the inputs.

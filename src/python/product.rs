@@ -1,0 +1,465 @@
+//! Products whose kernel the core chooses: `matmul` and `launch_gemm`.
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple};
+
+use super::discovery::target_of;
+use super::dtype::accumulator_type as parse_accumulator;
+use super::host::Interpreter;
+use super::kernel::rounds_to_tf32;
+use super::options::tf32_allowed;
+use super::run::run_reference;
+use super::stream::StreamArgument;
+use super::trace::{number, trace_epilogue};
+use super::utils::set_package_directories;
+use crate::compile;
+use crate::driver;
+use crate::epilogue::{BoundEpilogue, ExpressionGraph, MAIN_OUTPUT, intern_name};
+use crate::kernel as kernels;
+use crate::launch::{ChoiceKey, KernelChoice, LastLaunch, LaunchError, LaunchRequest, choices};
+use crate::operand::{self, DType, DeviceId, View};
+use crate::problem::{GemmProblem, GroupedGemmProblem, OperandValue, Problem, fuse, rebind};
+
+/// Computes out = epilogue(A @ B, *operands) on the current stream of A's framework. The operators
+/// of `torch.ops.cutlass_api` and code that Inductor generates call this function.
+///
+/// A has shape (M, K) or (L, M, K), B (K, N) or (L, K, N); a batch of extent 1 is broadcast. With
+/// offsets, int32 of shape (G,), A is (TotalM, K), B (G, K, N), and the product is a grouped GEMM.
+/// operands: tensors or numbers, one per parameter of the epilogue after the accumulator. out: the
+/// output, or a tuple of the outputs in the order of the epilogue's return. epilogue: an epilogue
+/// function or its source; None: out = A @ B. kernel: the name of the kernel to run if it serves
+/// the operands; otherwise, and if None, the kernel that ranks first runs. Its first call for each
+/// combination of shapes, strides and dtypes compiles it.
+///
+/// Reads FakeTensors as an error, casts nothing, and records nothing for autograd.
+///
+/// Raises ValueError if the operands do not fit or no kernel serves them.
+#[pyfunction]
+#[pyo3(signature = (
+    A, B, *operands, out, epilogue = None, kernel = None, offsets = None, accumulator_type = None
+))]
+#[allow(non_snake_case, clippy::too_many_arguments)]
+pub fn launch_gemm(
+    A: &Bound<'_, PyAny>,
+    B: &Bound<'_, PyAny>,
+    operands: &Bound<'_, PyTuple>,
+    out: &Bound<'_, PyAny>,
+    epilogue: Option<&Bound<'_, PyAny>>,
+    kernel: Option<&Bound<'_, PyAny>>,
+    offsets: Option<&Bound<'_, PyAny>>,
+    accumulator_type: Option<&Bound<'_, PyAny>>,
+) -> PyResult<()> {
+    let preferred = kernel.map(|name| position_of_name(A.py(), name)).transpose()?.flatten();
+    let call = GemmCall { a: A, b: B, operands, out, epilogue, offsets, accumulator_type };
+    call.read(|problem, epilogue| run(A, problem, epilogue, preferred))
+}
+
+/// Checks the arguments of `launch_gemm` and launches nothing. The operands may be FakeTensors.
+///
+/// Raises what `launch_gemm` raises if the operands do not fit or no kernel serves them. On a
+/// machine without a GPU, operands on a CUDA device are checked for compute capability 9.0.
+#[pyfunction]
+#[pyo3(signature = (A, B, *operands, out, epilogue = None, offsets = None))]
+#[allow(non_snake_case)]
+pub fn check_gemm(
+    A: &Bound<'_, PyAny>,
+    B: &Bound<'_, PyAny>,
+    operands: &Bound<'_, PyTuple>,
+    out: &Bound<'_, PyAny>,
+    epilogue: Option<&Bound<'_, PyAny>>,
+    offsets: Option<&Bound<'_, PyAny>>,
+) -> PyResult<()> {
+    let call = GemmCall { a: A, b: B, operands, out, epilogue, offsets, accumulator_type: None };
+    call.read(|problem, epilogue| {
+        problem.check()?;
+        if let Some(operands) = epilogue {
+            operands.fuse(problem)?;
+        }
+        let allows_tf32 = tf32_allowed(A.py())?;
+        first_kernel(problem, epilogue.is_some(), allows_tf32, None).map(|_| ())
+    })
+}
+
+/// The arguments of `launch_gemm`.
+struct GemmCall<'a, 'py> {
+    a: &'a Bound<'py, PyAny>,
+    b: &'a Bound<'py, PyAny>,
+    operands: &'a Bound<'py, PyTuple>,
+    out: &'a Bound<'py, PyAny>,
+    epilogue: Option<&'a Bound<'py, PyAny>>,
+    offsets: Option<&'a Bound<'py, PyAny>>,
+    accumulator_type: Option<&'a Bound<'py, PyAny>>,
+}
+
+impl GemmCall<'_, '_> {
+    /// Passes the problem, and the operands of the epilogue, to `body`.
+    fn read(
+        &self,
+        body: impl FnOnce(&Problem, Option<&EpilogueOperands<'_>>) -> PyResult<()>,
+    ) -> PyResult<()> {
+        let traced = self.epilogue.map(|function| trace_epilogue(self.a.py(), function));
+        let traced = traced.transpose()?;
+        let graph = traced.as_ref().map(|traced| &traced.get().graph);
+        let (mut a, mut b) = (View::UNREAD, View::UNREAD);
+        operand::read_into("A", self.a, &mut a)?;
+        operand::read_into("B", self.b, &mut b)?;
+        let main;
+        let (out, outputs) = match (self.out.cast::<PyTuple>(), graph) {
+            (Ok(outs), Some(graph)) => {
+                let (at, values) = output_values(graph, outs)?;
+                main = outs.get_item(at)?;
+                (&main, values)
+            }
+            _ => (self.out, Vec::new()),
+        };
+        let out = operand::read("out", out)?;
+        let accumulator = match self.accumulator_type {
+            Some(object) => parse_accumulator(object)?,
+            None => natural_accumulator(a.dtype, b.dtype),
+        };
+        let problem = match self.offsets {
+            Some(offsets) => {
+                let offsets = operand::read("offsets", offsets)?;
+                Problem::GroupedGemm(GroupedGemmProblem { a, b, out, offsets, accumulator })
+            }
+            None => {
+                broadcast(&mut a, &mut b)?;
+                Problem::Gemm(GemmProblem { a, b, out, accumulator })
+            }
+        };
+        let Some(graph) = graph else {
+            if self.operands.is_empty() {
+                return body(&problem, None);
+            }
+            return Err(PyTypeError::new_err(
+                "operands are passed without an epilogue; pass epilogue=, a function of the \
+                 accumulator and the operands",
+            ));
+        };
+        let outputs = match outputs.is_empty() {
+            true => output_values_of_one(graph, &out)?,
+            false => outputs,
+        };
+        let inputs = input_values(graph, self.operands)?;
+        body(&problem, Some(&EpilogueOperands { graph, inputs, outputs }))
+    }
+}
+
+/// The operands of an epilogue, in the order of its graph.
+pub struct EpilogueOperands<'a> {
+    graph: &'a ExpressionGraph,
+    inputs: Vec<OperandValue>,
+    outputs: Vec<OperandValue>,
+}
+
+impl<'a> EpilogueOperands<'a> {
+    /// The operands from keywords: inputs, and outputs except D, which is `out`.
+    pub fn named(
+        graph: &'a ExpressionGraph,
+        out: &View,
+        keywords: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Self> {
+        let value = |name: &String| -> PyResult<OperandValue> {
+            let object = keywords.map(|keywords| keywords.get_item(name)).transpose()?.flatten();
+            let object = object.ok_or_else(|| {
+                PyTypeError::new_err(format!(
+                    "{name} is missing; pass each parameter of the epilogue, and each output except \
+                     D, as a keyword"
+                ))
+            })?;
+            operand_value(name, &object)
+        };
+        let inputs = graph.inputs.iter().map(value).collect::<PyResult<Vec<_>>>()?;
+        let output = |name: &String| match name.as_str() {
+            MAIN_OUTPUT => Ok(OperandValue::Tensor(*out)),
+            _ => value(name),
+        };
+        let outputs = graph.outputs.iter().map(|of| output(&of.name)).collect::<PyResult<_>>()?;
+        for key in keywords.into_iter().flat_map(|keywords| keywords.keys()) {
+            let key = key.to_string();
+            let is_known = graph.inputs.contains(&key)
+                || key != MAIN_OUTPUT && graph.outputs.iter().any(|output| output.name == key);
+            if !is_known {
+                return Err(PyTypeError::new_err(format!(
+                    "{key} is neither a parameter of the epilogue nor one of its outputs (D is \
+                     passed as out)"
+                )));
+            }
+        }
+        Ok(EpilogueOperands { graph, inputs, outputs })
+    }
+
+    /// Checks the operands and binds them to a problem.
+    fn fuse(&self, problem: &Problem) -> PyResult<BoundEpilogue> {
+        let named = |values: &[OperandValue], names: &mut dyn Iterator<Item = &String>| {
+            names.map(|name| intern_name(name)).zip(values.iter().copied()).collect::<Vec<_>>()
+        };
+        let inputs = named(&self.inputs, &mut self.graph.inputs.iter());
+        let mut outputs = self.graph.outputs.iter().map(|output| &output.name);
+        let outputs = named(&self.outputs, &mut outputs);
+        Ok(fuse(problem, problem.accumulator(), self.graph, &inputs, &outputs)?)
+    }
+}
+
+fn input_values(
+    graph: &ExpressionGraph,
+    operands: &Bound<'_, PyTuple>,
+) -> PyResult<Vec<OperandValue>> {
+    if operands.len() != graph.inputs.len() {
+        return Err(PyTypeError::new_err(format!(
+            "the epilogue takes {} operands ({}), and {} are passed",
+            graph.inputs.len(),
+            graph.inputs.join(", "),
+            operands.len()
+        )));
+    }
+    graph.inputs.iter().zip(operands).map(|(name, object)| operand_value(name, &object)).collect()
+}
+
+fn operand_value(name: &str, object: &Bound<'_, PyAny>) -> PyResult<OperandValue> {
+    let known =
+        number(object).map_err(|message| PyValueError::new_err(format!("{name}: {message}")))?;
+    Ok(match known {
+        Some(number) => OperandValue::Number(number),
+        None => OperandValue::Tensor(operand::read(name, object)?),
+    })
+}
+
+/// The values of a tuple of outputs, and the position of D among them.
+fn output_values(
+    graph: &ExpressionGraph,
+    outs: &Bound<'_, PyTuple>,
+) -> PyResult<(usize, Vec<OperandValue>)> {
+    let names: Vec<&str> = graph.outputs.iter().map(|output| output.name.as_str()).collect();
+    let main = names.iter().position(|name| *name == MAIN_OUTPUT);
+    let Some(main) = main.filter(|_| names.len() == outs.len()) else {
+        return Err(PyTypeError::new_err(format!(
+            "the epilogue returns {} outputs ({}), and out has {}",
+            names.len(),
+            names.join(", "),
+            outs.len()
+        )));
+    };
+    let values = names
+        .iter()
+        .zip(outs)
+        .map(|(name, out)| Ok(OperandValue::Tensor(operand::read(name, &out)?)));
+    Ok((main, values.collect::<PyResult<_>>()?))
+}
+
+fn output_values_of_one(graph: &ExpressionGraph, out: &View) -> PyResult<Vec<OperandValue>> {
+    if graph.outputs.len() != 1 {
+        let names: Vec<&str> = graph.outputs.iter().map(|output| output.name.as_str()).collect();
+        return Err(PyTypeError::new_err(format!(
+            "the epilogue returns {}; pass out as a tuple of as many tensors",
+            names.join(", ")
+        )));
+    }
+    Ok(vec![OperandValue::Tensor(*out)])
+}
+
+/// The position of the kernel of this name among all kernels. None if there is none.
+fn position_of_name(py: Python<'_>, name: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
+    static POSITIONS: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+    let positions = POSITIONS.get_or_try_init(py, || {
+        let positions = PyDict::new(py);
+        for (position, kernel) in kernels::all().iter().enumerate() {
+            positions.set_item(kernel.name(), position)?;
+        }
+        Ok::<_, PyErr>(positions.unbind())
+    })?;
+    positions.bind(py).get_item(name)?.map(|position| position.extract()).transpose()
+}
+
+/// Runs a product by the preferred kernel, or by the one that ranks first. `tensor` is an operand:
+/// its framework's current stream is used.
+pub fn run(
+    tensor: &Bound<'_, PyAny>,
+    problem: &Problem,
+    epilogue: Option<&EpilogueOperands<'_>>,
+    preferred: Option<usize>,
+) -> PyResult<()> {
+    let py = tensor.py();
+    problem.check()?;
+    refuse_fake(problem, epilogue)?;
+    let views = problem.views();
+    let allows_tf32 = views[0].dtype == DType::F32 && tf32_allowed(py)?;
+    let mut key = ChoiceKey::new(problem, allows_tf32, preferred);
+    if let Some(EpilogueOperands { graph, inputs, outputs }) = epilogue {
+        key = key.with_epilogue(graph, inputs, outputs);
+    }
+    let known = choices().get(&key);
+    let choice = match known {
+        Some(choice) => choice,
+        None => {
+            let choice = choose(py, problem, epilogue, allows_tf32, preferred)?;
+            let (choice, dropped) = choices().keep(key, choice);
+            // Dropping a choice frees its CUDA graphs. The driver may then block on a thread that
+            // waits for the GIL.
+            py.detach(|| drop(dropped));
+            choice
+        }
+    };
+    let bound = match (epilogue, choice.epilogue) {
+        (Some(operands), Some(known)) if can_rebind(problem, operands) => {
+            Some(rebind(problem, known, &operands.inputs, &operands.outputs)?)
+        }
+        (Some(operands), _) => Some(operands.fuse(problem)?),
+        (None, _) => None,
+    };
+    let Some(program) = &choice.program else {
+        return run_reference(py, problem, bound.as_ref());
+    };
+    let request = LaunchRequest {
+        position: choice.position,
+        problem,
+        epilogue: bound.as_ref(),
+        program,
+        last: &choice.last,
+        is_checked: true, // the kernel serves every problem of this key
+    };
+    let bytes = kernels::at(choice.position).workspace_bytes(problem);
+    let workspace = allocate_workspace(tensor, bytes)?;
+    let view = workspace.as_ref().map(|tensor| operand::read("workspace", tensor)).transpose()?;
+    let stream = StreamArgument { handle: None, is_trusted: true };
+    let handle = stream.resolve(tensor, problem.device())?;
+    request.enqueue(&Interpreter(py), handle, view.as_ref(), false)?;
+    Ok(())
+}
+
+/// Workspace from torch's allocator, which frees it in stream order and knows about stream capture.
+/// None for other frameworks: the launch then allocates from the driver's pool.
+fn allocate_workspace<'py>(
+    tensor: &Bound<'py, PyAny>,
+    bytes: u64,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    if bytes == 0 || !operand::is_plain_torch(tensor) {
+        return Ok(None);
+    }
+    static UINT8: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+    let py = tensor.py();
+    let kwargs = UINT8.get_or_try_init(py, || {
+        let kwargs = PyDict::new(py);
+        kwargs.set_item("dtype", py.import("torch")?.getattr("uint8")?)?;
+        Ok::<_, PyErr>(kwargs.unbind())
+    })?;
+    let new_empty = tensor.getattr(intern!(py, "new_empty"))?;
+    new_empty.call((bytes,), Some(kwargs.bind(py))).map(Some)
+}
+
+/// Whether `rebind` serves the operands: no reduction, and no number to check as an int32.
+fn can_rebind(problem: &Problem, operands: &EpilogueOperands<'_>) -> bool {
+    let has_number = operands.inputs.iter().any(|value| matches!(value, OperandValue::Number(_)));
+    operands.graph.outputs.iter().all(|output| output.fold.is_none())
+        && !(has_number && problem.accumulator().is_integer())
+}
+
+fn refuse_fake(problem: &Problem, epilogue: Option<&EpilogueOperands<'_>>) -> PyResult<()> {
+    if problem.views().iter().any(|view| view.fake) {
+        let operands = problem.operands();
+        let fake = operands.iter().find(|(_, view)| view.fake);
+        return Err(operand::without_memory(fake.map_or("A", |(name, _)| name)));
+    }
+    let Some(EpilogueOperands { graph, inputs, outputs }) = epilogue else { return Ok(()) };
+    let is_fake = |value: &OperandValue| matches!(value, OperandValue::Tensor(view) if view.fake);
+    if let Some(at) = inputs.iter().position(is_fake) {
+        return Err(operand::without_memory(&graph.inputs[at]));
+    }
+    match outputs.iter().position(is_fake) {
+        Some(at) => Err(operand::without_memory(&graph.outputs[at].name)),
+        None => Ok(()),
+    }
+}
+
+/// Chooses the preferred kernel if it serves the problem, else the one that ranks first, and
+/// compiles it.
+fn choose(
+    py: Python<'_>,
+    problem: &Problem,
+    epilogue: Option<&EpilogueOperands<'_>>,
+    allows_tf32: bool,
+    preferred: Option<usize>,
+) -> PyResult<KernelChoice> {
+    let bound = epilogue.map(|operands| operands.fuse(problem)).transpose()?;
+    let epilogue = bound.as_ref().map(|bound| bound.epilogue);
+    let position = first_kernel(problem, epilogue.is_some(), allows_tf32, preferred)?;
+    let position = epilogue.map_or(position, |epilogue| kernels::fused(position, epilogue));
+    let last = LastLaunch::default();
+    let DeviceId::Cuda(ordinal) = problem.device() else {
+        return Ok(KernelChoice { position, program: None, epilogue, last });
+    };
+    let device = driver::Device::get(ordinal)?;
+    set_package_directories(py)?;
+    // Load now: the first launch may happen under stream capture.
+    let program = py.detach(|| {
+        let kernel = kernels::at(position);
+        let program = compile::compile(kernel, device.cc)?;
+        program.load(kernel, device)?;
+        Ok::<_, compile::CompileError>(program)
+    })?;
+    Ok(KernelChoice { position, program: Some(program), epilogue, last })
+}
+
+/// The position of the preferred kernel if it serves the problem, else of the one that ranks first.
+fn first_kernel(
+    problem: &Problem,
+    is_fused: bool,
+    allows_tf32: bool,
+    preferred: Option<usize>,
+) -> PyResult<usize> {
+    let target = match problem.device() {
+        DeviceId::Cpu => None,
+        DeviceId::Cuda(_) => Some(target_of(problem, None)?),
+    };
+    let is_allowed = |position: &usize| allows_tf32 || !rounds_to_tf32(*position);
+    let ranked = kernels::ranked(problem, target, is_fused);
+    let preferred = preferred.filter(|position| is_allowed(position) && ranked.contains(position));
+    preferred.or_else(|| ranked.into_iter().find(is_allowed)).ok_or_else(|| {
+        let views = problem.views();
+        let [a, b, out] = [views[0].dtype, views[1].dtype, views[2].dtype];
+        let accumulator = problem.accumulator();
+        let reason = format!(
+            "no kernel computes {a} @ {b}, summed in {accumulator}, into {out}; cast the operands \
+             to dtypes that cutlass_api.get_kernels() serves"
+        );
+        LaunchError::unsupported(reason).into()
+    })
+}
+
+/// Broadcasts both operands to one rank and one batch; a repeated matrix has batch stride 0.
+/// Returns whether there is a batch.
+pub fn broadcast(a: &mut View, b: &mut View) -> PyResult<bool> {
+    for (name, view) in [("A", &*a), ("B", &*b)] {
+        if view.rank < 2 {
+            let (rank, shape) = (view.rank, view.user_shape());
+            return Err(PyValueError::new_err(format!(
+                "{name} must have rank 2 or 3, but has rank {rank} (shape {shape:?})"
+            )));
+        }
+    }
+    if a.rank == 2 && b.rank == 2 {
+        return Ok(false);
+    }
+    let batch = if a.shape[0] == 1 { b.shape[0] } else { a.shape[0] };
+    for view in [a, b] {
+        view.rank = 3;
+        if view.shape[0] == 1 {
+            view.shape[0] = batch;
+        }
+    }
+    Ok(true)
+}
+
+/// The accumulator type unless the caller names one.
+pub fn natural_accumulator(a: DType, b: DType) -> DType {
+    if a.is_integer() && b.is_integer() {
+        DType::I32
+    } else if a == DType::F64 || b == DType::F64 {
+        DType::F64
+    } else {
+        DType::F32
+    }
+}
