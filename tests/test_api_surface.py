@@ -1,6 +1,8 @@
 """The public names outside of kernels, arguments and metadata."""
 
+import enum
 import inspect
+import pickle
 
 import cutlass
 import cutlass_api
@@ -8,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 from cutlass_api import library, utils
-from cutlass_api.arguments import EpilogueArguments, GemmArguments
+from cutlass_api.arguments import DenseTensor, EpilogueArguments, GemmArguments
 from cutlass_api.library import ScaleMode, ScaleSwizzleMode
 from cutlass_api.status import Status
-from helpers import fake, run_python
+from helpers import DTYPES, fake, run_python
 
 # The top level.
 
@@ -22,10 +24,12 @@ SUBMODULES = [
     "artifact",
     "config",
     "fusion",
+    "kernel",
     "library",
     "manifest",
     "metadata",
     "providers",
+    "providers.provider",
     "status",
 ]
 
@@ -33,6 +37,16 @@ SUBMODULES = [
 @pytest.mark.parametrize("name", [*TOP_LEVEL, *SUBMODULES, "typing", "utils"])
 def test_names_reachable_after_one_import(name):
     assert run_python(f"import cutlass_api; cutlass_api.{name}") == ""
+
+
+def test_kernel_and_provider_modules():
+    from cutlass_api import providers
+    from cutlass_api.kernel import Kernel
+    from cutlass_api.providers import provider
+
+    assert Kernel is cutlass_api.Kernel
+    for name in ("ProviderBase", "available_providers", "register_provider"):
+        assert getattr(provider, name) is getattr(providers, name)
 
 
 def test_signatures():
@@ -98,13 +112,48 @@ def test_epilogue_arguments():
     args = EpilogueArguments(PLAIN, D=d, C=c, alpha=2.0, tmp=tmp)
     assert args.parameter_names == ["C", "alpha", "tmp", "D"]
     assert args.parameters == [c, 2.0, tmp, d]
-    assert [id(tensor) for tensor in args.tensors] == [id(c), id(tmp), id(d)]
+    assert [(name, id(tensor)) for name, tensor in args.tensors.items()] == [
+        ("C", id(c)),
+        ("tmp", id(tmp)),
+        ("D", id(d)),
+    ]
 
     def function(accum, C):
         D = accum + C
         return D
 
     assert EpilogueArguments(function, C=c, D=d).parameter_names == ["C", "D"]
+
+
+def test_the_tensors_of_an_epilogue_as_wrappers():
+    c, d, tmp = torch.ones(4, 1), torch.ones(4, 3), torch.ones(4, 3)
+    wrappers = EpilogueArguments(PLAIN, D=d, C=c, alpha=2.0, tmp=tmp).to_tensor_wrappers()
+    assert list(wrappers) == ["C", "tmp", "D"]
+    assert all(isinstance(wrapper, utils.TensorWrapper) for wrapper in wrappers.values())
+    assert wrappers["C"].runtime_tensor is c
+    assert (wrappers["D"].shape, wrappers["D"].element_type) == ((4, 3), torch.float32)
+    faked = EpilogueArguments("def f(accum):\n    D = accum\n    return D", D=fake(4, 3))
+    with pytest.raises(ValueError, match=r"^D is a FakeTensor"):
+        faked.to_tensor_wrappers()["D"].runtime_tensor  # noqa: B018
+
+
+@pytest.mark.parametrize("shape", [(3,), (4, 3), (2, 4, 3)])
+def test_an_epilogue_is_traced_against_a_shape(shape):
+    d, tmp = torch.ones(shape), torch.ones(shape)
+    args = EpilogueArguments(PLAIN, D=d, C=torch.ones(3), alpha=2.0, tmp=tmp)
+    for arguments in ((), (shape,), (shape, torch.float32), (None, "int32")):
+        assert args.trace(*arguments) is args.traced_epilogue
+    with pytest.raises(ValueError, match=r"D has shape .*\[7, 3\]"):
+        args.trace((7, 3))
+    with pytest.raises(TypeError, match=r"^accumulator_type: 'nonsense'"):
+        args.trace(accumulator_type="nonsense")
+    wrong = EpilogueArguments(PLAIN, D=d, C=torch.ones(5), alpha=2.0, tmp=tmp)
+    assert wrong.trace() is wrong.traced_epilogue
+    with pytest.raises(ValueError, match=r"C with shape .5. does not broadcast"):
+        wrong.trace(shape)
+    number = EpilogueArguments(PLAIN, D=1.0, C=1.0, alpha=2.0, tmp=tmp)
+    with pytest.raises(ValueError, match="D is the main output"):
+        number.trace(shape)
 
 
 @pytest.mark.parametrize(
@@ -152,49 +201,30 @@ def test_kernels_of_an_epilogue_are_others_than_those_without():
             one.run(args)
 
 
-# The stand-in for NVIDIA's cutlass.
+# Classes of cutlass.
 
 
-def test_the_stand_in_is_found_as_torch_looks_for_it():
-    code = """
-        import importlib.util
-        assert importlib.util.find_spec("cutlass_api") is not None
-        import cutlass_api
-        spec = importlib.util.find_spec("cutlass")
-        import cutlass
-        print(spec.name, cutlass.Float32.__name__, cutlass.Float32.__module__)
-    """
-    assert run_python(code) == "cutlass Float32 cutlass\n"
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        (torch.float16, "Float16"),
+        (torch.bfloat16, "BFloat16"),
+        (torch.float64, "Float64"),
+        (torch.float8_e4m3fn, "Float8E4M3FN"),
+        (torch.float4_e2m1fn_x2, "Float4E2M1FN"),
+        (torch.uint8, "Uint8"),
+        (torch.bool, "Boolean"),
+    ],
+    ids=str,
+)
+def test_the_class_for_a_torch_dtype(dtype, name):
+    assert utils.cutlass_type_from_torch_type(dtype) is getattr(cutlass, name)
 
 
-def test_classes_that_torch_names_are_there():
-    pytest.importorskip("torch._inductor.codegen.nv_universal_gemm")
-    for name in (
-        "Float32",
-        "Float16",
-        "BFloat16",
-        "Int8",
-        "Int32",
-        "Float8E4M3FN",
-        "Float8E5M2",
-        "Float64",
-    ):
-        assert isinstance(getattr(cutlass, name), type)
-
-
-@pytest.mark.parametrize("first", ["cutlass", "cutlass_api"])
-def test_a_real_cutlass_is_not_shadowed(tmp_path, first):
-    package = tmp_path / "cutlass"
-    package.mkdir()
-    (package / "__init__.py").write_text("real = True\nclass Float32: pass\n")
-    code = f"""
-        import sys
-        sys.path.insert(0, sys.argv[1])
-        import {first}
-        import cutlass, cutlass_api
-        print(cutlass.real, cutlass_api.DType(cutlass.Float32).name)
-    """
-    assert run_python(code, tmp_path) == "True float32\n"
+def test_a_torch_dtype_without_a_class():
+    # NVGEMM of torch 2.12 and 2.13 catches KeyError.
+    with pytest.raises(KeyError, match=r"no class for torch\.complex64; it has Boolean, Int8"):
+        utils.cutlass_type_from_torch_type(torch.complex64)
 
 
 # Status.
@@ -218,6 +248,20 @@ def test_status():
     assert cutlass_api.Status is Status
     with pytest.raises(TypeError):
         Status.fail(3)
+
+
+def test_status_from_its_constructor():
+    assert Status()
+    assert Status(None)
+    assert Status(error=None).error is None
+    bad, worse = Status("no"), Status(error=KeyError("k"))
+    assert not bad
+    assert isinstance(bad.error, ValueError)
+    assert str(bad.error) == "no"
+    with pytest.raises(KeyError):
+        worse.raise_on_error()
+    with pytest.raises(TypeError):
+        Status(3)
 
 
 # config.
@@ -254,7 +298,27 @@ def test_scale_modes():
     assert ScaleMode.Blockwise1x32 != (32, 1)
     assert ScaleMode.Blockwise1x16 != ScaleMode.Blockwise1x32
     assert hash(ScaleMode.Blockwise1x32) == hash(ScaleMode((1, 1, 32)))
+    assert {ScaleMode.Blockwise1x32: "found"}[1, 1, 32] == "found"
     assert {mode.name for mode in ScaleSwizzleMode} == {"SwizzleNone", "Swizzle32x4x4"}
+
+
+def test_scale_modes_behave_like_tuples():
+    mode = ScaleMode.Blockwise1x32
+    assert len(mode) == 3
+    assert (mode[0], mode[-1], mode[1:]) == (1, 32, (1, 32))
+    assert list(mode) == [1, 1, 32]
+    assert 32 in mode
+    batch, rows, columns = mode
+    assert (batch, rows, columns) == (1, 1, 32)
+    with pytest.raises(IndexError):
+        mode[3]
+    assert mode == (1, 1, 32)
+    assert ScaleMode.Blockwise1x16 < mode <= (1, 32) < (2, 1, 1)
+    assert mode > (1, 1, 1, 16)
+    assert mode != [1, 1, 32]
+    with pytest.raises(TypeError):
+        mode < 3  # noqa: B015
+    assert pickle.loads(pickle.dumps(mode)) is mode is ScaleMode((1, 1, 32))
 
 
 def test_tensor_like():
@@ -292,25 +356,44 @@ def test_kinds_of_tensors():
         ((2, 4, 8), (32, 8, 1), (2, 1, 0), (2, 1, 0), 2),
         ((2, 4, 8), (32, 1, 4), (1, 2, 0), (2, 0, 1), 1),
         ((4, 8), (16, 2), (1, 0), (1, 0), None),
+        ((4, 1), (8, 1), (1, 0), (1, 0), 1),
+        ((4, 8), (2, 2), (1, 0), (1, 0), None),
         ((5,), (1,), (0,), (0,), 0),
     ],
 )
 def test_stride_orders(shape, stride, order, rank, leading):
-    assert utils.get_stride_order(shape, stride) == order
-    assert utils.get_stride_rank(shape, stride) == rank
-    assert utils.leading_dim(shape, stride) == leading
+    assert utils.get_stride_order(stride) == order
+    assert utils.get_stride_order(stride, reverse=True) == order[::-1]
+    assert utils.get_stride_rank(stride) == rank
+    tensor = torch.empty_strided(shape, stride)
+    assert utils.leading_dim(tensor) == leading
+    assert utils.leading_dim(DenseTensor(tensor)) == leading
+    if leading is not None:
+        assert (
+            utils.leading_dim(np.lib.stride_tricks.as_strided(*strided(shape, stride))) == leading
+        )
 
 
-def test_strides_of_another_length():
-    for function in (utils.get_stride_order, utils.get_stride_rank, utils.leading_dim):
-        with pytest.raises(ValueError, match=r"\[4, 8\].*\[1\]"):
-            function((4, 8), (1,))
+def strided(shape, stride):
+    return np.zeros(256, np.float32), shape, [4 * step for step in stride]
+
+
+@pytest.mark.parametrize(
+    "tensor, error",
+    [(torch.ones(()), ValueError), (torch.ones(1, 1, 1, 1), ValueError), (3, TypeError)],
+)
+def test_tensors_without_a_leading_dimension(tensor, error):
+    with pytest.raises(error, match=r"^tensor "):
+        utils.leading_dim(tensor)
 
 
 def test_layout_strings():
-    assert utils.strides_to_layout_string([(8, 1), (1, 8), (64, 1, 8)]) == "tnn"
-    with pytest.raises(ValueError, match=r"\[4, 2\]"):
-        utils.strides_to_layout_string([(4, 2)])
+    assert utils.strides_to_layout_string((8, 1), (1, 8), (64, 1, 8)) == "tnn"
+    assert utils.strides_to_layout_string((0, 0, 1), (0, 1, 0)) == "tn"
+    assert utils.strides_to_layout_string() == ""
+    for wrong in ((4, 2), (1,), [(8, 1), (1, 8)]):
+        with pytest.raises(ValueError, match="neither row-major nor column-major; pass"):
+            utils.strides_to_layout_string(wrong)
 
 
 def test_tensor_wrapper():
@@ -318,6 +401,116 @@ def test_tensor_wrapper():
     wrapper = utils.TensorWrapper(tensor)
     assert wrapper.runtime_tensor is tensor
     assert wrapper.compile_time_tensor is tensor
+    with pytest.raises(TypeError, match=r"^tensor is a int"):
+        utils.TensorWrapper(3)
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda tensor: tensor, DenseTensor, utils.TensorWrapper, lambda x: np.asarray(x)]
+)
+def test_a_tensor_wrapper_describes_its_tensor(wrap):
+    tensor = torch.ones(4, 8)[:, 1:7].mT
+    wrapper = utils.TensorWrapper(wrap(tensor))
+    assert (wrapper.shape, wrapper.stride) == ((6, 4), (1, 8))
+    assert (wrapper.element_type, wrapper.data_ptr) == (torch.float32, tensor.data_ptr())
+    assert wrapper.numel() == 24
+    assert wrapper.alignment_bytes == 4
+    assert isinstance(wrapper.stride, tuple)
+
+
+def test_the_alignment_of_a_tensor_wrapper():
+    aligned = utils.TensorWrapper(torch.ones(8), alignment_bytes=16)
+    assert aligned.alignment_bytes == 16
+    assert utils.TensorWrapper(torch.ones(8)[1:], 4).alignment_bytes == 4
+    with pytest.raises(ValueError, match=r"tensor begins at address .* alignment_bytes = 16; pass"):
+        utils.TensorWrapper(torch.ones(8)[1:], 16)
+    with pytest.raises(ValueError, match="alignment_bytes is 0"):
+        utils.TensorWrapper(torch.ones(8), 0)
+    assert utils.TensorWrapper(fake(8), alignment_bytes=16).alignment_bytes == 16
+
+
+def test_a_wrapped_fake_tensor_has_no_runtime_tensor():
+    tensor = fake(4, 8)
+    wrapper = utils.TensorWrapper(tensor)
+    assert wrapper.compile_time_tensor is tensor
+    assert (wrapper.shape, wrapper.data_ptr, wrapper.numel()) == ((4, 8), 0, 32)
+    args = GemmArguments(fake(4, 8), fake(8, 4), fake(4, 4), accumulator_type="float32")
+    for fakes, name in ((wrapper, "tensor"), (args.B.tensor, "B")):
+        with pytest.raises(ValueError, match=f"^{name} is a FakeTensor without memory"):
+            fakes.runtime_tensor  # noqa: B018
+
+
+def test_available_packages():
+    assert utils.is_torch_available() is True
+    assert utils.is_numpy_available() is True
+    code = """
+        import sys
+        import cutlass_api
+        assert "torch" not in sys.modules and "numpy" not in sys.modules
+        found = cutlass_api.utils.is_torch_available(), cutlass_api.utils.is_numpy_available()
+        assert "torch" not in sys.modules and "numpy" not in sys.modules
+        sys.path[:] = [path for path in sys.path if "site-packages" not in path]
+        print(found, cutlass_api.utils.is_torch_available(), cutlass_api.utils.is_numpy_available())
+    """
+    assert run_python(code) == "(True, True) False False\n"
+
+
+# Types of NVIDIA's cutlass.
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_cutlass_types(name):
+    cls = utils.to_cutlass_type(name)
+    assert cls.__name__.lower() == name.replace("_", "")
+    assert cls is getattr(cutlass, cls.__name__)
+    assert cutlass_api.DType(cls) == name
+    for other in (DTYPES[name], cutlass_api.DType(name), cls):
+        assert utils.to_cutlass_type(other) is cls
+    assert utils.cutlass_type_from_torch_type(DTYPES[name]) is cls
+
+
+@pytest.mark.parametrize("wrong", ["nonsense", torch.int64, None, 3], ids=repr)
+def test_what_has_no_cutlass_type(wrong):
+    with pytest.raises(TypeError, match="does not name a supported element type"):
+        utils.to_cutlass_type(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["float32", np.float32, cutlass_api.DType("int8")], ids=repr)
+def test_what_is_no_torch_type(wrong):
+    with pytest.raises(TypeError, match=r"pass a torch\.dtype, or call to_cutlass_type"):
+        utils.cutlass_type_from_torch_type(wrong)
+
+
+def test_a_cutlass_without_a_type(tmp_path):
+    (tmp_path / "cutlass.py").write_text("class Float32: pass\n")
+    code = """
+        import sys
+        sys.path.insert(0, sys.argv[1])
+        import cutlass, cutlass_api
+        known, missing = map(cutlass_api.utils.to_cutlass_type, ("float32", "int8"))
+        print(known is cutlass.Float32, missing == "int8", type(missing).__name__)
+    """
+    assert run_python(code, tmp_path) == "True True DType\n"
+
+
+# Results of cuda.bindings.
+
+
+class CUresult(enum.IntEnum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_INVALID_VALUE = 1
+
+
+def test_cuda_errors():
+    fine = CUresult.CUDA_SUCCESS
+    assert utils.check_cuda_errors((fine,)) is None
+    assert utils.check_cuda_errors((fine, 3)) == 3
+    assert utils.check_cuda_errors((fine, 3, "x")) == (3, "x")
+    assert utils.check_cuda_errors((0, 3)) == 3
+    with pytest.raises(RuntimeError, match=r"CUDA_ERROR_INVALID_VALUE \(1\)"):
+        utils.check_cuda_errors((CUresult.CUDA_ERROR_INVALID_VALUE, None))
+    with pytest.raises(RuntimeError, match=r"\(719\)"):
+        utils.check_cuda_errors((719,))
 
 
 class Stream:
@@ -348,6 +541,14 @@ class CUstream:
 )
 def test_stream_handles(stream, handle):
     assert utils.to_cuda_stream(stream) == handle
+    assert utils.to_cuda_stream(stream, skip_if_ffi=False) == handle
+    assert utils.to_cuda_stream(stream, skip_if_ffi=True) is stream
+    options = cutlass_api.config.GlobalOptions()
+    options.use_tvm_ffi = False
+    try:
+        assert utils.to_cuda_stream(stream, skip_if_ffi=True) == handle
+    finally:
+        options.use_tvm_ffi = True
 
 
 @pytest.mark.parametrize("stream", [1.5, "0", object()], ids=lambda value: type(value).__name__)

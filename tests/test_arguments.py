@@ -23,6 +23,7 @@ from cutlass_api.arguments import (
     ScaledTensor,
 )
 from cutlass_api.library import ScaleMode, ScaleSwizzleMode
+from cutlass_api.metadata import DenseTensorAttributes, GroupedGemmOperandsMetadata
 from helpers import DTYPES, coarse, exact, fake, run_first
 
 
@@ -151,7 +152,9 @@ def test_accumulator_forms(form):
 
 
 @pytest.mark.parametrize(
-    "form", [None, 3, "float7", "", torch.int64, np.dtype("complex64"), object(), dict], ids=repr
+    "form",
+    [None, 3, "float7", "", torch.int64, np.dtype("complex64"), object(), dict],
+    ids=lambda form: "object" if type(form) is object else repr(form),
 )
 def test_bad_accumulators(form):
     with pytest.raises(TypeError, match=r"^accumulator_type") as error:
@@ -221,24 +224,20 @@ def test_grouped(a, out):
     [
         ({"a": (2, 8, 4)}, ["A", "rank", "[2, 8, 4]"]),
         ({"a": (8,)}, ["A", "rank", "[8]"]),
-        ({"b": (4, 3)}, ["B", "rank", "[4, 3]"]),
         ({"out": (8,)}, ["out", "rank", "[8]"]),
         ({"a": (8, 5)}, ["K", "A", "5", "[8, 5]", "B", "4", "[2, 4, 3]"]),
         ({"out": (7, 3)}, ["TotalM", "out", "7", "[7, 3]", "A", "8", "[8, 4]"]),
         ({"out": (8, 2)}, ["N", "out", "2", "[8, 2]", "B", "3", "[2, 4, 3]"]),
         ({"offsets": torch.tensor([3, 8])}, ["offsets", "int32", "int64"]),
-        ({"offsets": torch.tensor([[3, 8]], dtype=torch.int32)}, ["offsets", "rank", "[1, 2]"]),
     ],
     ids=[
         "A batched",
         "A rank",
-        "B rank",
         "out rank",
         "K",
         "TotalM",
         "N",
         "offsets dtype",
-        "offsets rank",
     ],
 )
 def test_grouped_mismatches(change, words):
@@ -246,6 +245,39 @@ def test_grouped_mismatches(change, words):
         grouped(**change)
     missing = [word for word in words if word not in str(error.value)]
     assert not missing, str(error.value)
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"b": (4, 3)}, "B has rank 2 (shape [4, 3])"),
+        ({"b": (3,)}, "B has rank 1 (shape [3])"),
+        ({"b": (7, 5)}, "B has rank 2 (shape [7, 5])"),
+        (
+            {"offsets": torch.tensor([[3, 8]], dtype=torch.int32)},
+            "offsets has rank 2 (shape [1, 2])",
+        ),
+        ({"offsets": torch.tensor(8, dtype=torch.int32)}, "offsets has rank 0 (shape [])"),
+    ],
+)
+def test_grouped_operands_of_another_rank_find_no_kernels(change, reason):
+    args = grouped(**change)
+    (operand,) = change
+    assert len(getattr(args, operand.replace("b", "B")).shape) == int(reason.split()[3])
+    for cc in (None, 90):
+        assert cutlass_api.get_kernels(args, cc=cc) == []
+    kernel = cutlass_api.get_kernels(grouped())[0]
+    assert reason in str(kernel.supports(args).error)
+    with pytest.raises(ValueError, match="has rank"):
+        kernel.run(args, assume_supported_args=True)
+    dense = DenseTensorAttributes("float32")
+    operands = GroupedGemmOperandsMetadata(
+        dense, dense, dense, DenseTensorAttributes("int32"), "float32"
+    )
+    assert operands.supports(grouped())
+    assert reason.replace("[", "(").split(" (")[0] in str(operands.supports(args).error)
+    with pytest.raises(IndexError, match="has rank"):
+        cutlass_api.get_kernels(args)[0]
 
 
 @pytest.mark.parametrize("length", [0, 1, 3])

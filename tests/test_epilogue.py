@@ -279,7 +279,7 @@ def test_grouped_and_elementwise_operations():
 def test_every_family_offers_kernels():
     args = fake_fused()
     plain_args = GemmArguments(
-        *(getattr(args, x).tensor.runtime_tensor for x in ("A", "B", "out")), torch.float32
+        *(getattr(args, x).tensor.compile_time_tensor for x in ("A", "B", "out")), torch.float32
     )
     with_epilogue, without = (
         cutlass_api.get_kernels(arguments, cc=90) for arguments in (args, plain_args)

@@ -11,8 +11,10 @@ from cutlass_api import metadata
 from cutlass_api.arguments import (
     DenseTensor,
     ElementwiseArguments,
+    EpilogueArguments,
     GemmArguments,
     GroupedGemmArguments,
+    RuntimeArguments,
     ScaledTensor,
 )
 from cutlass_api.library import ScaleMode, ScaleSwizzleMode
@@ -20,6 +22,7 @@ from cutlass_api.metadata import (
     BLASDesignMetadata,
     DenseTensorAttributes,
     ElementwiseOperandsMetadata,
+    EpilogueMetadata,
     GemmOperandsMetadata,
     GroupedGemmOperandsMetadata,
     KernelMetadata,
@@ -51,7 +54,17 @@ def fields(cls):
         "GroupedGemmOperandsMetadata": ["A", "B", "out", "offsets", "accumulator_type"],
         "ElementwiseOperandsMetadata": ["A", "B", "out"],
         "DenseTensorAttributes": ["dtype", "stride", "divisibility", "ptr_alignment_bytes"],
-        "ScaledTensorAttributes": ["base", "scale", "mode", "swizzle"],
+        "TensorAttributes": ["dtype", "stride", "divisibility", "ptr_alignment_bytes"],
+        "ScaledTensorAttributes": [
+            "dtype",
+            "stride",
+            "divisibility",
+            "ptr_alignment_bytes",
+            "base",
+            "scale",
+            "mode",
+            "swizzle",
+        ],
         "BLASDesignMetadata": ["tile_shape", "cluster_shape"],
         "Sm100DesignMetadata": ["tile_shape", "cluster_shape", "use_2cta_mma", "use_tma_store"],
         "SkinnyDesignMetadata": [
@@ -72,7 +85,7 @@ def test_fields_and_their_order(name, expected):
 def test_optional_fields():
     made = KernelMetadata("mine", cutlass_api.Kernel, 80, None)
     assert (made.design, made.epilogue) == (None, None)
-    assert DenseTensorAttributes("float16", ROW, 8).ptr_alignment_bytes is None
+    assert issubclass(metadata.GemmOperandsMetadata, metadata.OperandsMetadata)
     assert issubclass(DenseTensorAttributes, TensorAttributes)
     assert issubclass(ScaledTensorAttributes, TensorAttributes)
     assert issubclass(Sm100DesignMetadata, BLASDesignMetadata)
@@ -171,9 +184,171 @@ def test_attributes(attributes, tensor, reason, wrap):
         assert reason in str(status.error)
 
 
-def test_base_attributes_must_be_subclassed():
-    with pytest.raises(NotImplementedError, match="supports"):
-        TensorAttributes().supports(torch.ones(3))
+def test_tensor_attributes_have_fields():
+    attributes = TensorAttributes("float32", ROW, 4)
+    assert (attributes.dtype, attributes.stride, attributes.divisibility) == ("float32", ROW, 4)
+    assert attributes.ptr_alignment_bytes == 16
+    assert attributes.supports(torch.ones(4, 8))
+    assert "A has dtype float64" in str(attributes.supports(torch.ones(4, 8).double(), "A").error)
+    dense = DenseTensorAttributes("float8_e4m3fn", ROW, 16)
+    scaled = ScaledTensorAttributes(dense, "float32", ScaleMode.Blockwise1x32, None)
+    assert [getattr(scaled, name) for name in fields(TensorAttributes)] == [
+        "float8_e4m3fn",
+        ROW,
+        16,
+        16,
+    ]
+    assert dataclasses.replace(scaled, mode=None).base is dense
+
+
+@pytest.mark.parametrize(
+    "dtype, divisibility, alignment",
+    [
+        ("float16", 8, 16),
+        (torch.float32, 1, 4),
+        ("float8_e5m2", 16, 16),
+        (np.float64, 2, 16),
+        (type("Float4E2M1FN", (), {"width": 4}), 32, 16),
+        (type("Float4E2M1FN", (), {"width": 4}), 1, 1),
+        ("unknown", 8, 1),
+    ],
+)
+@pytest.mark.parametrize("cls", [TensorAttributes, DenseTensorAttributes])
+def test_the_default_alignment_is_that_of_divisible_elements(cls, dtype, divisibility, alignment):
+    assert cls(dtype, ROW, divisibility).ptr_alignment_bytes == alignment
+    assert cls(dtype, ROW, divisibility, 32).ptr_alignment_bytes == 32
+
+
+def test_a_misaligned_pointer_is_refused_by_default():
+    storage = torch.ones(9 * 8)
+    aligned, shifted = storage[:64].view(8, 8), storage[1:65].view(8, 8)
+    attributes = DenseTensorAttributes("float32", ROW, 4)
+    assert attributes.supports(aligned)
+    status = attributes.supports(shifted, "A")
+    assert str(status.error).startswith("A begins at address")
+    assert "not aligned to 16 bytes" in str(status.error)
+    assert DenseTensorAttributes("float32", ROW, 1).supports(shifted)
+    out = torch.zeros(8, 8)
+    kernel = KernelMetadata(
+        "mine",
+        cutlass_api.Kernel,
+        0,
+        GemmOperandsMetadata(attributes, attributes, attributes, "float32"),
+    )
+    assert kernel.supports(GemmArguments(aligned, aligned, out, accumulator_type="float32"))
+    refused = kernel.supports(GemmArguments(aligned, shifted, out, accumulator_type="float32"))
+    assert "B begins at address" in str(refused.error)
+
+
+# Metadata against metadata.
+
+
+@pytest.mark.parametrize(
+    "wanted, reason",
+    [
+        (("float16", ROW, 8), None),
+        ((torch.float16, ROW, 16), None),
+        (("float16", (0, 1), 8), None),
+        (("float16", ROW, 8, 32), None),
+        (("bfloat16", ROW, 8), "dtype bfloat16"),
+        (("float16", COLUMN, 8), "strides (0, 1, 0)"),
+        (("float16", None, 8), "strides None"),
+        (("float16", ROW, 12), "divisible by 12"),
+        (("float16", ROW, 8, 8), "aligned to 8 bytes"),
+    ],
+)
+def test_attributes_against_attributes(wanted, reason):
+    status = DenseTensorAttributes("float16", ROW, 8).supports(DenseTensorAttributes(*wanted), "A")
+    if reason is None:
+        assert status, status.error
+        assert DenseTensorAttributes("float16").supports(DenseTensorAttributes(*wanted))
+    else:
+        assert str(status.error).startswith("A is" if "is" in str(status.error) else "A has")
+        assert reason in str(status.error)
+
+
+def test_scaled_attributes_against_attributes():
+    dense = DenseTensorAttributes("float8_e4m3fn", ROW, 16)
+    swizzle = ScaleSwizzleMode.SwizzleNone
+    scaled = ScaledTensorAttributes(dense, "float32", ScaleMode.Blockwise1x32, swizzle)
+    same = ScaledTensorAttributes(dense, DenseTensorAttributes("float32"), (1, 32), swizzle)
+    assert scaled.supports(same)
+    assert same.supports(scaled)
+    other = ScaledTensorAttributes(dense, "float16", (1, 32), swizzle)
+    assert "the scale of A has dtype float16" in str(scaled.supports(other, "A").error)
+    assert "no scales" in str(scaled.supports(dense).error)
+    assert "has scales" in str(dense.supports(scaled).error)
+
+
+def test_operands_against_operands():
+    half, single = DenseTensorAttributes("float16", ROW, 8), DenseTensorAttributes("float32")
+    operands = GemmOperandsMetadata(half, half, single, "float32")
+    assert operands.supports(operands)
+    assert operands.supports(GemmOperandsMetadata(half, half, single, torch.float32))
+    for change, reason in (
+        ({"B": single}, "B has dtype float32"),
+        ({"accumulator_type": "float16"}, "accumulator_type is float16"),
+    ):
+        status = operands.supports(dataclasses.replace(operands, **change))
+        assert reason in str(status.error)
+    grouped = GroupedGemmOperandsMetadata(
+        half, half, single, DenseTensorAttributes("int32"), "float32"
+    )
+    assert "GemmOperandsMetadata" in str(operands.supports(grouped).error)
+    assert not grouped.supports(operands)
+    wanted = GemmOperandsMetadata(half, half, half, "float32")
+    found = cutlass_api.get_kernels(cc=90, metadata_filter=lambda m: m.operands.supports(wanted))
+    assert found
+    assert {kernel.metadata.operands.A.dtype.name for kernel in found} == {"float16"}
+    assert {kernel.metadata.operands.A.stride for kernel in found} <= {None, ROW}
+    assert all(kernel.metadata.operands.supports(fake_gemm()) for kernel in found)
+
+
+def test_designs_against_designs():
+    design = BLASDesignMetadata((128, 128, 64), (2, 1, 1))
+    assert design.supports(fake_gemm())
+    assert design.supports(BLASDesignMetadata((128, 128, 64), (2, 1, 1)))
+    assert design.supports(BLASDesignMetadata((128, 128, 64), None))
+    status = design.supports(BLASDesignMetadata((128, 256, 64), (2, 1, 1)))
+    assert str(status.error) == "tile_shape is (128, 128, 64), not (128, 256, 64)"
+    blackwell = Sm100DesignMetadata((128, 128, 64), (2, 1, 1), True, None)
+    assert blackwell.supports(design)
+    assert str(design.supports(blackwell).error) == "use_2cta_mma is missing, not True"
+    kernel = cutlass_api.get_kernels(cc=90)[0]
+    own = BLASDesignMetadata(kernel.metadata.design.tile_shape, None)
+    assert kernel.metadata.design.supports(own)
+
+
+SCALED = "def f(accum, C, alpha):\n    D = accum * alpha + C\n    return D"
+
+
+def test_epilogue_metadata_from_arguments():
+    a, c, out = torch.ones(4, 4), torch.ones(4), torch.zeros(4, 4)
+    epilogue = EpilogueArguments(SCALED, C=c, alpha=2.0, D=out)
+    args = GemmArguments(a, a, out, "float32", epilogue)
+    made = EpilogueMetadata.from_args(args)
+    assert made == EpilogueMetadata.from_args(epilogue)
+    assert made == cutlass_api.get_kernels(args)[0].metadata.epilogue
+    assert "C: float32" in made.epilogue
+    assert made.supports(args)
+    assert made.supports(EpilogueMetadata(made.epilogue))
+    assert "not other" in str(made.supports(EpilogueMetadata("other")).error)
+    assert "no epilogue" in str(made.supports(GemmArguments(a, a, out, "float32")).error)
+
+
+def test_epilogue_metadata_without_an_epilogue_of_ours():
+    a, out = torch.ones(4, 4), torch.zeros(4, 4)
+    assert EpilogueMetadata.from_args(GemmArguments(a, a, out, "float32")) is None
+    assert EpilogueMetadata.from_args(ElementwiseArguments(a, a, out)) is None
+    own = object()
+    made = EpilogueMetadata.from_args(GemmArguments(a, a, out, "float32", own))
+    assert made.epilogue is own
+
+    class Mine(RuntimeArguments):
+        epilogue = EpilogueArguments(SCALED, C=a, alpha=2.0, D=out)
+
+    assert EpilogueMetadata.from_args(Mine()) == EpilogueMetadata.from_args(Mine.epilogue)
+    assert EpilogueMetadata.from_args(RuntimeArguments()) is None
 
 
 def test_scaled_attributes():

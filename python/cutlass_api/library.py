@@ -1,36 +1,53 @@
 """Scale granularities and scale layouts of scaled operands."""
 
+from collections.abc import Iterator
 from enum import Enum
+from functools import total_ordering
 from typing import Any
 
 
+@total_ordering
 class ScaleMode(Enum):
     """The block of values that shares a scale, as extents of (batch, row, column).
 
-    A mode equals any tuple with the same extents after leading ones:
-    ``ScaleMode.Blockwise1x32 == (1, 32)``.
+    A mode behaves like the tuple of its three extents: it has a length, an index selects an extent,
+    and modes and tuples compare. Comparisons ignore leading ones:
+    ``ScaleMode.Blockwise1x32 == (1, 32)``. The order is that of the tuples, with leading ones in
+    front of the shorter one.
     """
 
     Blockwise1x16 = (1, 1, 16)
     Blockwise1x32 = (1, 1, 32)
 
-    def _extents(self) -> tuple[int, ...]:
-        return _without_leading_ones(self.value)
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.value[index]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.value)
 
     def __eq__(self, other: Any) -> bool:
-        if isinstance(other, ScaleMode):
-            return self is other
-        if isinstance(other, tuple):
-            return self._extents() == _without_leading_ones(other)
-        return NotImplemented
+        if not isinstance(other, (ScaleMode, tuple)):
+            return NotImplemented
+        mine, theirs = _of_equal_length(self, other)
+        return mine == theirs
+
+    def __lt__(self, other: Any) -> bool:
+        if not isinstance(other, (ScaleMode, tuple)):
+            return NotImplemented
+        mine, theirs = _of_equal_length(self, other)
+        return mine < theirs
 
     def __hash__(self) -> int:
-        return hash(self._extents())
+        return hash(self.value)
 
 
-def _without_leading_ones(extents: tuple[int, ...]) -> tuple[int, ...]:
-    first = next((at for at, extent in enumerate(extents) if extent != 1), len(extents))
-    return extents[first:]
+def _of_equal_length(*extents: Any) -> list[tuple[int, ...]]:
+    """The extents as tuples of one length, with ones in front."""
+    longest = max(map(len, extents))
+    return [(1,) * (longest - len(each)) + tuple(each) for each in extents]
 
 
 class ScaleSwizzleMode(Enum):

@@ -1,13 +1,14 @@
 """Descriptions of kernels: operands, configuration and epilogue."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from cutlass_api import _core
 from cutlass_api._core import (
     DType,
     ElementwiseArguments,
+    EpilogueArguments,
     GemmArguments,
     GroupedGemmArguments,
     RuntimeArguments,
@@ -18,25 +19,14 @@ from cutlass_api.typing import NumericLike
 
 @dataclass(frozen=True)
 class TensorAttributes:
-    """A kernel's requirements on one operand."""
-
-    def supports(self, operand: Any, name: str = "operand") -> Status:
-        """Whether an operand (a tensor, or an operand of arguments) meets the requirements.
-
-        ``name``: the operand's name in the reason of a failing Status.
-        """
-        raise NotImplementedError(f"{type(self).__name__} must define supports")
-
-
-@dataclass(frozen=True)
-class DenseTensorAttributes(TensorAttributes):
-    """Requirements on an operand without scales.
+    """A kernel's requirements on one operand.
 
     - ``dtype``: the element type.
     - ``stride``: 1 for the contiguous dimension, else 0, batch first. ``(0, 0, 1)`` is row-major,
       ``(0, 1, 0)`` column-major, None any strides.
     - ``divisibility``: the other strides are multiples of this, in elements.
-    - ``ptr_alignment_bytes``: the address of the first element is a multiple of this.
+    - ``ptr_alignment_bytes``: the address of the first element is a multiple of this. None: the
+      size of ``divisibility`` elements.
     """
 
     dtype: NumericLike
@@ -44,10 +34,69 @@ class DenseTensorAttributes(TensorAttributes):
     divisibility: int = 1
     ptr_alignment_bytes: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.ptr_alignment_bytes is None:
+            object.__setattr__(self, "ptr_alignment_bytes", self._default_alignment())
+
+    def _default_alignment(self) -> int | None:
+        try:
+            width = DType(self.dtype).width
+        except TypeError:
+            # Element types that no built-in kernel knows, such as four-bit floats of ``cutlass``.
+            width = getattr(self.dtype, "width", 0)
+        return max(self.divisibility * width // 8, 1)
+
     def supports(self, operand: Any, name: str = "operand") -> Status:
+        """Whether an operand meets the requirements.
+
+        ``operand``: a tensor, an operand of arguments, or other ``TensorAttributes``, which pass if
+        every operand that meets them meets these. ``name``: the operand's name in the reason of a
+        failing Status.
+        """
+        if isinstance(operand, TensorAttributes):
+            return self._implied_by(operand, name)
         return _core.operand_matches(
             name, operand, self.dtype, self.stride, self.divisibility, self.ptr_alignment_bytes
         )
+
+    def _implied_by(self, other: "TensorAttributes", name: str) -> Status:
+        if isinstance(other, ScaledTensorAttributes):
+            return Status.fail(f"{name} has scales; the kernel requires a DenseTensor")
+        if not _same_type(self.dtype, other.dtype):
+            return Status.fail(f"{name} has dtype {other.dtype}; the kernel requires {self.dtype}")
+        if self.stride is not None and not _same_stride(self.stride, other.stride):
+            return Status.fail(
+                f"{name} has strides {other.stride}; the kernel requires {self.stride}"
+            )
+        if other.divisibility % self.divisibility:
+            return Status.fail(
+                f"{name} is divisible by {other.divisibility} elements; the kernel requires "
+                f"{self.divisibility}"
+            )
+        if (other.ptr_alignment_bytes or 1) % (self.ptr_alignment_bytes or 1):
+            return Status.fail(
+                f"{name} is aligned to {other.ptr_alignment_bytes} bytes; the kernel requires "
+                f"{self.ptr_alignment_bytes}"
+            )
+        return Status.success()
+
+
+def _same_type(one: NumericLike, other: NumericLike) -> bool:
+    try:
+        return bool(DType(one) == other)
+    except TypeError:
+        return bool(one == other)
+
+
+def _same_stride(one: tuple[int, ...], other: tuple[int, ...] | None) -> bool:
+    """Whether strides are equal where both have a dimension. A matrix matches without its batch."""
+    shared = -min(len(one), len(other or ()))
+    return other is not None and one[shared:] == other[shared:]
+
+
+@dataclass(frozen=True)
+class DenseTensorAttributes(TensorAttributes):
+    """Requirements on an operand without scales: the fields of :class:`TensorAttributes`."""
 
 
 @dataclass(frozen=True)
@@ -58,57 +107,76 @@ class ScaledTensorAttributes(TensorAttributes):
     - ``scale``: the tensor of scales, or its element type.
     - ``mode``, ``swizzle``: a ``ScaleMode`` and a ``ScaleSwizzleMode`` of
       :mod:`cutlass_api.library`.
+
+    The fields of :class:`TensorAttributes` are those of ``base``.
     """
 
-    base: DenseTensorAttributes
-    scale: DenseTensorAttributes | NumericLike
+    dtype: NumericLike = field(init=False, repr=False, compare=False)
+    stride: tuple[int, ...] | None = field(init=False, repr=False, compare=False)
+    divisibility: int = field(init=False, repr=False, compare=False)
+    ptr_alignment_bytes: int | None = field(init=False, repr=False, compare=False)
+    base: TensorAttributes
+    scale: TensorAttributes | NumericLike
     mode: Any
     swizzle: Any
 
+    def __post_init__(self) -> None:
+        for inherited in fields(TensorAttributes):
+            object.__setattr__(self, inherited.name, getattr(self.base, inherited.name))
+
     def supports(self, operand: Any, name: str = "operand") -> Status:
-        if not isinstance(operand, _core.ScaledTensor):
+        if not isinstance(operand, (_core.ScaledTensor, ScaledTensorAttributes)):
             return Status.fail(f"{name} has no scales, the kernel takes a ScaledTensor")
         if self.mode != operand.mode or self.swizzle != operand.swizzle:
             return Status.fail(
                 f"{name} has {operand.mode} and {operand.swizzle}, "
                 f"not {self.mode} and {self.swizzle}"
             )
-        scale = (
-            self.scale
-            if isinstance(self.scale, TensorAttributes)
-            else DenseTensorAttributes(self.scale)
+        required, actual = _attributes(self.scale), operand.scale
+        if isinstance(operand, ScaledTensorAttributes):
+            actual = _attributes(actual)
+        return self.base.supports(operand.base, name) and required.supports(
+            actual, f"the scale of {name}"
         )
-        return self.base.supports(operand.base, name) and scale.supports(
-            operand.scale, f"the scale of {name}"
-        )
+
+
+def _attributes(scale: TensorAttributes | NumericLike) -> TensorAttributes:
+    return scale if isinstance(scale, TensorAttributes) else DenseTensorAttributes(scale)
 
 
 @dataclass(frozen=True)
-class _OperandsMetadata:
+class OperandsMetadata:
+    """The base of the operands' metadata: a field per operand, and the type of accumulators."""
+
     _arguments: ClassVar[type[RuntimeArguments]] = RuntimeArguments
 
     def _tensors(self) -> Iterator[tuple[str, TensorAttributes]]:
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for each in fields(self):
+            value = getattr(self, each.name)
             if isinstance(value, TensorAttributes):
-                yield field.name, value
+                yield each.name, value
 
-    def supports(self, args: RuntimeArguments) -> Status:
-        """Whether every operand meets its requirements and the accumulator types are equal."""
-        if not isinstance(args, self._arguments):
-            return Status.fail(f"it takes {self._arguments.__name__}, not {type(args).__name__}")
+    def supports(self, args: "RuntimeArguments | OperandsMetadata") -> Status:
+        """Whether every operand meets its requirements and the accumulator types are equal.
+
+        ``args``: arguments, or the metadata of other operands, which pass if all operands that meet
+        them meet these.
+        """
+        expected = type(self) if isinstance(args, OperandsMetadata) else self._arguments
+        if not isinstance(args, expected):
+            return Status.fail(f"it takes {expected.__name__}, not {type(args).__name__}")
         for name, attributes in self._tensors():
             status = attributes.supports(getattr(args, name), name)
             if not status:
                 return status
         required, actual = (getattr(each, "accumulator_type", None) for each in (self, args))
-        if required is not None and DType(required) != actual:
+        if required is not None and not _same_type(required, actual):
             return Status.fail(f"accumulator_type is {actual}, the kernel sums in {required}")
         return Status.success()
 
 
 @dataclass(frozen=True)
-class GemmOperandsMetadata(_OperandsMetadata):
+class GemmOperandsMetadata(OperandsMetadata):
     """The operands of a GEMM and the type of its accumulators."""
 
     _arguments = GemmArguments
@@ -120,7 +188,7 @@ class GemmOperandsMetadata(_OperandsMetadata):
 
 
 @dataclass(frozen=True)
-class GroupedGemmOperandsMetadata(_OperandsMetadata):
+class GroupedGemmOperandsMetadata(OperandsMetadata):
     """The operands of a grouped GEMM and the type of its accumulators."""
 
     _arguments = GroupedGemmArguments
@@ -131,9 +199,21 @@ class GroupedGemmOperandsMetadata(_OperandsMetadata):
     offsets: TensorAttributes
     accumulator_type: NumericLike
 
+    def supports(self, args: RuntimeArguments | OperandsMetadata) -> Status:
+        """As :meth:`OperandsMetadata.supports`. B must have rank 3, and ``offsets`` rank 1."""
+        if isinstance(args, GroupedGemmArguments):
+            for name, rank in (("B", 3), ("offsets", 1)):
+                shape = getattr(args, name).shape
+                if len(shape) != rank:
+                    return Status.fail(
+                        f"{name} has rank {len(shape)} (shape {shape}); "
+                        f"a grouped GEMM takes rank {rank}"
+                    )
+        return super().supports(args)
+
 
 @dataclass(frozen=True)
-class ElementwiseOperandsMetadata(_OperandsMetadata):
+class ElementwiseOperandsMetadata(OperandsMetadata):
     """The operands of an elementwise operation."""
 
     _arguments = ElementwiseArguments
@@ -146,6 +226,21 @@ class ElementwiseOperandsMetadata(_OperandsMetadata):
 @dataclass(frozen=True)
 class DesignMetadata:
     """A kernel's configuration: a point in the space of its family."""
+
+    def supports(self, args: "RuntimeArguments | DesignMetadata") -> Status:
+        """Whether this configuration serves arguments, or has the values of another one.
+
+        ``args``: arguments, which pass, because a configuration alone excludes none; or metadata of
+        a design, whose fields except None must have the same values here.
+        """
+        if not isinstance(args, DesignMetadata):
+            return Status.success()
+        for each in fields(args):
+            wanted = getattr(args, each.name)
+            if wanted is not None and getattr(self, each.name, None) != wanted:
+                actual = getattr(self, each.name, "missing")
+                return Status.fail(f"{each.name} is {actual}, not {wanted}")
+        return Status.success()
 
 
 @dataclass(frozen=True)
@@ -240,8 +335,31 @@ class EpilogueMetadata:
 
     epilogue: Any = None
 
-    def supports(self, args: RuntimeArguments) -> Status:
-        """Whether ``args`` has an epilogue. The kernel itself compares the epilogues."""
+    @staticmethod
+    def from_args(args: RuntimeArguments | EpilogueArguments) -> "EpilogueMetadata | None":
+        """The metadata of a kernel that fuses the epilogue of ``args``; None if there is none.
+
+        For :class:`~cutlass_api.arguments.EpilogueArguments`, ``epilogue`` is the text that
+        built-in kernels have, which for ``EpilogueArguments`` alone assumes a floating-point
+        accumulator. An epilogue of another class is kept as it is.
+        """
+        epilogue = args if isinstance(args, EpilogueArguments) else getattr(args, "epilogue", None)
+        if epilogue is None:
+            return None
+        text = _core.describe_epilogue(args)
+        if text is None and isinstance(epilogue, EpilogueArguments):
+            text = _core.describe_epilogue(epilogue)
+        return EpilogueMetadata(epilogue if text is None else text)
+
+    def supports(self, args: "RuntimeArguments | EpilogueMetadata") -> Status:
+        """Whether ``args`` has an epilogue. The kernel itself compares the epilogues.
+
+        ``args``: arguments, or the metadata of another epilogue, which must be equal.
+        """
+        if isinstance(args, EpilogueMetadata):
+            if args == self:
+                return Status.success()
+            return Status.fail(f"it fuses the epilogue {self.epilogue}, not {args.epilogue}")
         if getattr(args, "epilogue", None) is None:
             return Status.fail("the arguments carry no epilogue, and the kernel fuses one")
         return Status.success()
@@ -285,6 +403,7 @@ __all__ = [
     "GemmOperandsMetadata",
     "GroupedGemmOperandsMetadata",
     "KernelMetadata",
+    "OperandsMetadata",
     "ScaledTensorAttributes",
     "SkinnyDesignMetadata",
     "Sm80DesignMetadata",

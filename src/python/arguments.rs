@@ -6,7 +6,7 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use super::dtype::{self, PyDType};
 use super::native_arguments::NativeArguments;
-use crate::operand::{DType, View};
+use crate::operand::View;
 use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, Problem};
 
 /// The base of all arguments. A subclass for a kernel written in Python may hold anything.
@@ -56,17 +56,6 @@ impl RuntimeArguments {
         let arguments = RuntimeArguments { performance, native: Some(native) };
         Ok(PyClassInitializer::from(arguments))
     }
-}
-
-/// The dtype of the argument `accumulator_type`. Errors name the argument.
-#[inline(always)] // in every `GemmArguments`
-pub fn accumulator_type(object: &Bound<'_, PyAny>) -> PyResult<DType> {
-    if let Some(dtype) = dtype::known(object) {
-        return Ok(*dtype);
-    }
-    dtype::parse(object).map_err(|error| {
-        PyTypeError::new_err(format!("accumulator_type: {}", error.value(object.py())))
-    })
 }
 
 /// A class of arguments, with getters for its operands by their indices.
@@ -146,6 +135,8 @@ arguments!(
      GPU kernels read the offsets on the device, at each launch and each graph replay, so\n\
      they cannot raise for invalid offsets: they clamp each offset to the range from its\n\
      predecessor to TotalM. The CPU raises ValueError.\n\n\
+     No kernel serves B or offsets of another rank, or another number of offsets;\n\
+     get_kernels then returns an empty list.\n\n\
      Raises as GemmArguments does.",
     [A = 0, B = 1, out = 2, offsets = 3]
 );
@@ -169,7 +160,7 @@ impl GemmArguments {
         epilogue: Option<Py<PyAny>>,
         performance: Option<Py<PyAny>>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let accumulator = self::accumulator_type(accumulator_type)?;
+        let accumulator = dtype::accumulator_type(accumulator_type)?;
         let unread = Problem::Gemm(GemmProblem {
             a: View::UNREAD,
             b: View::UNREAD,
@@ -200,7 +191,7 @@ impl GroupedGemmArguments {
         epilogue: Option<Py<PyAny>>,
         performance: Option<Py<PyAny>>,
     ) -> PyResult<PyClassInitializer<Self>> {
-        let accumulator = self::accumulator_type(accumulator_type)?;
+        let accumulator = dtype::accumulator_type(accumulator_type)?;
         let [a, b, of_out, of_offsets] = [View::UNREAD; 4];
         let unread = GroupedGemmProblem { a, b, out: of_out, offsets: of_offsets, accumulator };
         let tensors = [("A", A), ("B", B), ("out", out), ("offsets", offsets)];

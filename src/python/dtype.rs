@@ -73,6 +73,17 @@ pub fn known(object: &Bound<'_, PyAny>) -> Option<&'static DType> {
     KNOWN.get(object)
 }
 
+/// The dtype of the argument `accumulator_type`. Errors name the argument.
+#[inline(always)] // in every `GemmArguments`
+pub fn accumulator_type(object: &Bound<'_, PyAny>) -> PyResult<DType> {
+    if let Some(dtype) = known(object) {
+        return Ok(*dtype);
+    }
+    parse(object).map_err(|error| {
+        PyTypeError::new_err(format!("accumulator_type: {}", error.value(object.py())))
+    })
+}
+
 fn parse_slowly(object: &Bound<'_, PyAny>) -> PyResult<DType> {
     if let Ok(dtype) = object.cast::<PyDType>() {
         return Ok(dtype.get().0);

@@ -173,7 +173,8 @@ impl PyKernel {
         Ok(metadata.bind(py).clone())
     }
 
-    /// The kernels of this class. Subclasses define it.
+    /// The kernels of this class. Subclasses define it. `get_kernels` passes a callable
+    /// `metadata_filter` in any case, `epilogue_args` and `cc` as its caller passed them.
     #[staticmethod]
     #[pyo3(signature = (metadata_filter = None, epilogue_args = None, cc = None))]
     #[allow(unused_variables)]

@@ -10,7 +10,10 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyTuple};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
+use super::arguments::native;
 use super::dtype::{PyDType, parse};
+use super::epilogue::EpilogueArguments;
+use super::native_arguments::NativeArguments;
 use super::status::Status;
 use super::tensors::{DenseTensor, ScaledTensor};
 use crate::kernel::{Demand, Design, Kernel, Layout, Major, Operation, Skinny, Sm80, Sm90, Types};
@@ -228,6 +231,18 @@ fn make_design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyA
             ],
         ),
     }
+}
+
+/// The epilogue of `args` in words, as the metadata of kernels that fuse it has it; None if `args`
+/// has none that built-in kernels fuse. args: arguments of an operation, or `EpilogueArguments`,
+/// which are assumed to follow a floating-point accumulator.
+#[pyfunction]
+pub fn describe_epilogue(args: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    if let Ok(epilogue) = args.cast::<EpilogueArguments>() {
+        return epilogue.get().describe().map(Some);
+    }
+    let bound = native(args)?.and_then(NativeArguments::bound_epilogue);
+    Ok(bound.map(|bound| bound.epilogue.to_string()))
 }
 
 /// Whether an operand has the dtype, stride order, divisibility and pointer alignment of a kernel's

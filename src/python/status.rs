@@ -28,6 +28,13 @@ impl Status {
 
 #[pymethods]
 impl Status {
+    /// A success without an error, else a failure as from `fail`.
+    #[new]
+    #[pyo3(signature = (error = None))]
+    fn new(error: Option<&Bound<'_, PyAny>>) -> PyResult<Status> {
+        error.map_or_else(|| Ok(Status::ok()), Status::fail)
+    }
+
     /// A successful status.
     #[staticmethod]
     fn success() -> Status {

@@ -1,11 +1,12 @@
 //! The operand classes of `cutlass_api.arguments`.
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use pyo3::{PyTraverseError, PyVisit};
 
 use super::dtype::PyDType;
-use crate::operand::{Operand, View};
+use crate::operand::{self, Operand, View};
 
 /// The base class of operands.
 #[pyclass(module = "cutlass_api.arguments", subclass, frozen)]
@@ -98,7 +99,13 @@ macro_rules! operand_properties {
             /// The tensor at run time and compile time.
             #[getter]
             fn tensor(&self, py: Python<'_>) -> TensorWrapper {
-                TensorWrapper { tensor: self.dense(py).operand.object.clone_ref(py) }
+                let DenseTensor { operand, view } = self.dense(py);
+                TensorWrapper {
+                    name: operand.name,
+                    tensor: operand.object.clone_ref(py),
+                    fake: view.fake,
+                    alignment_bytes: view.dtype.bytes() as u64,
+                }
             }
         }
     };
@@ -165,32 +172,122 @@ impl ScaledTensor {
     }
 }
 
-/// The tensors of run time and compile time, which are the same object in Rutlass.
+/// A tensor that stands for itself at run time and at compile time.
+///
+/// tensor: an object with `__dlpack__`, a torch FakeTensor, or an operand of arguments.
+/// alignment_bytes: the address of the first element is a multiple of this; None: the size of an
+/// element, unchecked.
+///
+/// Raises ValueError if the address is not a multiple of `alignment_bytes`, TypeError if `tensor`
+/// is no tensor.
 #[pyclass(module = "cutlass_api.utils", frozen)]
 pub struct TensorWrapper {
+    /// The operand's name in error messages.
+    name: &'static str,
     tensor: Py<PyAny>,
+    /// Whether the tensor is a FakeTensor.
+    fake: bool,
+    alignment_bytes: u64,
+}
+
+impl TensorWrapper {
+    /// Wraps a tensor or the tensor of an operand.
+    pub fn of(name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<TensorWrapper> {
+        let tensor = unwrapped(object);
+        let memory = operand::read_memory(name, &tensor)?;
+        let alignment_bytes = memory.dtype.bytes() as u64;
+        Ok(TensorWrapper { name, tensor: tensor.unbind(), fake: memory.fake, alignment_bytes })
+    }
+
+    fn view(&self, py: Python<'_>) -> PyResult<View> {
+        operand::read(self.name, self.tensor.bind(py))
+    }
+}
+
+/// The tensor of an operand or a wrapper; any other object unchanged.
+fn unwrapped<'py>(object: &Bound<'py, PyAny>) -> Bound<'py, PyAny> {
+    let py = object.py();
+    if let Ok(wrapper) = object.cast::<TensorWrapper>() {
+        return wrapper.get().tensor.bind(py).clone();
+    }
+    if let Ok(scaled) = object.cast::<ScaledTensor>() {
+        return scaled.get().dense(py).object(py);
+    }
+    object.cast::<DenseTensor>().map_or_else(|_| object.clone(), |dense| dense.get().object(py))
 }
 
 #[pymethods]
 impl TensorWrapper {
     #[new]
-    fn new(tensor: Py<PyAny>) -> Self {
-        TensorWrapper { tensor }
+    #[pyo3(signature = (tensor, alignment_bytes = None))]
+    fn new(tensor: &Bound<'_, PyAny>, alignment_bytes: Option<u64>) -> PyResult<Self> {
+        let wrapper = TensorWrapper::of("tensor", tensor)?;
+        let Some(alignment_bytes) = alignment_bytes else { return Ok(wrapper) };
+        let memory = operand::read_memory("tensor", wrapper.tensor.bind(tensor.py()))?;
+        if alignment_bytes == 0 {
+            return Err(PyValueError::new_err("alignment_bytes is 0; pass 1 or more, or None"));
+        }
+        if memory.data % alignment_bytes != 0 {
+            return Err(PyValueError::new_err(format!(
+                "tensor begins at address {:#x}, which is not aligned to alignment_bytes = \
+                 {alignment_bytes}; pass an aligned tensor or a smaller alignment",
+                memory.data
+            )));
+        }
+        Ok(TensorWrapper { alignment_bytes, ..wrapper })
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.tensor)
     }
 
-    /// The tensor that kernels run on.
+    /// The tensor that kernels run on. Raises ValueError for a FakeTensor, which has no memory.
     #[getter]
-    fn runtime_tensor<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
-        self.tensor.bind(py).clone()
+    fn runtime_tensor<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self.fake {
+            true => Err(operand::without_memory(self.name)),
+            false => Ok(self.tensor.bind(py).clone()),
+        }
     }
 
-    /// The tensor that kernels are compiled for.
+    /// The tensor that kernels are compiled for. It may be a FakeTensor.
     #[getter]
     fn compile_time_tensor<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
         self.tensor.bind(py).clone()
+    }
+
+    /// The extents. Raises ValueError for more than three dimensions.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.view(py)?.user_shape())
+    }
+
+    /// The strides in elements; 0 for dimensions of extent 1. Raises as `shape` does.
+    #[getter]
+    fn stride<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.view(py)?.user_stride())
+    }
+
+    /// The element type. Raises as `shape` does.
+    #[getter]
+    fn element_type(&self, py: Python<'_>) -> PyResult<PyDType> {
+        Ok(PyDType(self.view(py)?.dtype))
+    }
+
+    /// The address of the first element; 0 for a FakeTensor or a tensor without elements.
+    #[getter]
+    fn data_ptr(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(operand::read_memory(self.name, self.tensor.bind(py))?.data)
+    }
+
+    /// The address of the first element is a multiple of this many bytes.
+    #[getter]
+    fn alignment_bytes(&self) -> u64 {
+        self.alignment_bytes
+    }
+
+    /// The number of elements.
+    fn numel(&self, py: Python<'_>) -> PyResult<i64> {
+        Ok(operand::read_memory(self.name, self.tensor.bind(py))?.numel)
     }
 }

@@ -1,4 +1,4 @@
-"""Sources of kernels: ``nvrtc`` provides GPU kernels, ``reference`` CPU kernels."""
+"""Providers: the base class, and the registry."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, TypeVar
@@ -58,21 +58,4 @@ def register_provider(name: str) -> Callable[[ProviderType], ProviderType]:
     return register
 
 
-@register_provider("nvrtc")
-class NvrtcProvider(ProviderBase):
-    """CUDA C++ kernels, which NVRTC compiles. User kernels derive from :class:`CudaKernel`."""
-
-
-@register_provider("reference")
-class ReferenceProvider(ProviderBase):
-    """CPU kernels, written in Rust."""
-
-
-__all__ = [
-    "CudaKernel",
-    "NvrtcProvider",
-    "ProviderBase",
-    "ReferenceProvider",
-    "available_providers",
-    "register_provider",
-]
+__all__ = ["ProviderBase", "available_providers", "register_provider"]

@@ -1,0 +1,5 @@
+"""The base class of kernels."""
+
+from cutlass_api._core import Kernel
+
+__all__ = ["Kernel"]
