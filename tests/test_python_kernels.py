@@ -10,7 +10,7 @@ import torch
 from cutlass_api.arguments import GemmArguments
 from cutlass_api.artifact import CompiledArtifact
 from cutlass_api.metadata import DenseTensorAttributes, GemmOperandsMetadata, KernelMetadata
-from helpers import names, run_python
+from helpers import fake, names, run_python
 
 
 def describe(cls, name="mine_gemm_f32"):
@@ -74,6 +74,7 @@ def test_run_compiles_and_calls_run_of_the_class(kernel):
     assert compiled == ("compile", args, None)
     assert ran[1] is args
     assert ran[2].kernel_obj is kernel
+    assert cutlass_api.utils.to_cuda_stream(ran[3]) == 0
     assert ran[4] is None
 
 
@@ -185,6 +186,69 @@ def test_built_in_kernels_cannot_be_given_other_metadata():
     run_python(code)
 
 
+def fakes_on_a_gpu():
+    return GemmArguments(
+        *(fake(4, 4, dtype=torch.float32) for _ in range(3)), accumulator_type="float32"
+    )
+
+
+@pytest.mark.parametrize("make", [args_of, fakes_on_a_gpu])
+def test_a_run_without_a_stream_receives_the_current_one(make):
+    class Streams(TorchKernel):
+        def _run(self, args, compiled_artifact, stream, workspace=None):
+            self.calls.append(stream)
+
+    kernel = Streams(describe(Streams))
+    kernel.run(make(), stream=None)
+    assert cutlass_api.utils.to_cuda_stream(kernel.calls[-1]) == 0
+    kernel.run(make(), stream=77)
+    assert kernel.calls[-1] == 77
+
+
+class OwnArguments(cutlass_api.arguments.RuntimeArguments):
+    pass
+
+
+class TakesOwnArguments:
+    def supports(self, args):
+        return cutlass_api.Status()
+
+
+@pytest.mark.parametrize("initialized, handle", [(False, 0), (True, 4321)])
+def test_own_arguments_run_on_the_current_stream_of_torch(initialized, handle):
+    kernel = TorchKernel(KernelMetadata("mine", TorchKernel, 0, TakesOwnArguments()))
+    current = mock.Mock(cuda_stream=4321)
+    with (
+        mock.patch.object(TorchKernel, "_run") as ran,
+        mock.patch.object(torch.cuda, "is_initialized", return_value=initialized),
+        mock.patch.object(torch.cuda, "current_stream", return_value=current),
+    ):
+        kernel.run(OwnArguments(), assume_supported_args=True)
+    assert ran.call_args.args[2] == handle
+
+
+def test_own_arguments_run_without_torch():
+    code = """
+        import cutlass_api
+        from cutlass_api.metadata import KernelMetadata
+
+        class Anything:
+            def supports(self, args):
+                return cutlass_api.Status()
+
+        class Mine(cutlass_api.Kernel):
+            def compile(self, args, cc=None):
+                return None
+            def _run(self, args, compiled_artifact, stream, workspace=None):
+                print(stream)
+
+        Mine(KernelMetadata("mine", Mine, 0, Anything())).run(
+            cutlass_api.arguments.RuntimeArguments()
+        )
+    """
+    assert run_python(code) == "0\n"
+
+
 def test_arguments_of_ones_own(kernel):
     class Pair(cutlass_api.arguments.RuntimeArguments):
         def __init__(self, x):
@@ -293,7 +357,7 @@ class Numpy(cutlass_api.Kernel):
             metadata = KernelMetadata(
                 name, Numpy, min_cc, operands, BLASDesignMetadata((1, 1, 1), (1, 1, 1))
             )
-            if metadata_filter is None or metadata_filter(metadata):
+            if metadata_filter(metadata):
                 yield Numpy(metadata)
 
 def mine(*args, **kwargs):
@@ -316,7 +380,9 @@ CHECKS = {
     "by capability": """
         assert mine(cc=90) == ["mine_f32", "mine_f64"]
         assert mine(cc=80) == ["mine_f32"]
-        assert asked[-1] == (None, None, 80)
+        accept, epilogue, cc = asked[-1]
+        assert (epilogue, cc) == (None, 80)
+        assert accept(None) is True and accept(metadata=None) is True
     """,
     "by filter": """
         double = lambda metadata: metadata.operands.A.dtype == "float64"
@@ -370,7 +436,7 @@ CHECKS = {
             def generate_kernels(metadata_filter, epilogue_args=None, cc=None):
                 for name, operands in described.items():
                     metadata = KernelMetadata(name, More, 0, operands)
-                    if metadata_filter is None or metadata_filter(metadata):
+                    if metadata_filter(metadata):
                         yield More(metadata)
 
         zeros = lambda *shape: np.zeros(shape, np.float32)

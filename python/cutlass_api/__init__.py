@@ -15,12 +15,16 @@ A product in ten lines::
 The same calls work on CPU tensors: a reference backend computes them.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from cutlass_api import (
     _stand_in,
     arguments,
     artifact,
     config,
     fusion,
+    kernel,
     library,
     metadata,
     providers,
@@ -38,13 +42,36 @@ from cutlass_api._core import (
     get_kernels,
     matmul,
 )
+from cutlass_api._import_hooks import after_import
 from cutlass_api.cuda import CudaKernel, cuda_kernel
 from cutlass_api.explanation import explain
 from cutlass_api.manifest import Manifest
 from cutlass_api.metadata import KernelMetadata
 from cutlass_api.status import Status
 
+if TYPE_CHECKING:
+    from cutlass_api import ops as ops
+    from cutlass_api.ops import linear as linear
+
 _stand_in.install()
+
+
+def _import_ops() -> None:
+    global linear, ops
+    # Not `from cutlass_api import ops`, which calls __getattr__.
+    ops = import_module("cutlass_api.ops")
+    linear = ops.linear
+
+
+def __getattr__(name: str) -> Any:
+    """``linear`` and ``ops``, which import torch."""
+    if name not in ("linear", "ops"):
+        raise AttributeError(f"module 'cutlass_api' has no attribute '{name}'")
+    _import_ops()
+    return globals()[name]
+
+
+after_import("torch", _import_ops)
 
 __all__ = [
     "CudaFunction",
@@ -64,6 +91,7 @@ __all__ = [
     "explain",
     "fusion",
     "get_kernels",
+    "kernel",
     "library",
     "matmul",
     "metadata",

@@ -37,13 +37,15 @@ __all__ = [
     "TracedEpilogue",
     "__version__",
     "cache_directory",
+    "check_gemm",
+    "describe_epilogue",
     "device_cc",
     "explanation",
     "get_kernels",
     "get_launch_promotion",
     "get_use_c_exchange",
+    "launch_gemm",
     "launch_graphs",
-    "leading_dim",
     "matmul",
     "native_floor",
     "nvrtc_info",
@@ -52,9 +54,6 @@ __all__ = [
     "set_launch_promotion",
     "set_use_c_exchange",
     "stream_handle",
-    "stride_order",
-    "stride_rank",
-    "strides_to_layout_string",
     "trace_epilogue",
 ]
 
@@ -70,6 +69,7 @@ class DType:
 
 @final
 class Status:
+    def __new__(cls, error: str | BaseException | None = None) -> Status: ...
     @staticmethod
     def success() -> Status: ...
     @staticmethod
@@ -123,11 +123,26 @@ class ScaledTensor(KernelOperand):
 
 @final
 class TensorWrapper:
-    def __new__(cls, tensor: Any) -> TensorWrapper: ...
+    def __new__(
+        cls,
+        tensor: TensorLike | KernelOperand | TensorWrapper,
+        alignment_bytes: int | None = None,
+    ) -> TensorWrapper: ...
     @property
     def runtime_tensor(self) -> Any: ...
     @property
     def compile_time_tensor(self) -> Any: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def stride(self) -> tuple[int, ...]: ...
+    @property
+    def element_type(self) -> DType: ...
+    @property
+    def data_ptr(self) -> int: ...
+    @property
+    def alignment_bytes(self) -> int: ...
+    def numel(self) -> int: ...
 
 @disjoint_base
 class RuntimeArguments:
@@ -214,7 +229,13 @@ class EpilogueArguments:
     @property
     def parameter_names(self) -> list[str]: ...
     @property
-    def tensors(self) -> list[Any]: ...
+    def tensors(self) -> dict[str, Any]: ...
+    def to_tensor_wrappers(self) -> dict[str, TensorWrapper]: ...
+    def trace(
+        self,
+        accumulator_shape: Sequence[int] | None = None,
+        accumulator_type: NumericLike | None = None,
+    ) -> TracedEpilogue: ...
 
 @final
 class TracedEpilogue:
@@ -222,6 +243,12 @@ class TracedEpilogue:
     def inputs(self) -> list[str]: ...
     @property
     def outputs(self) -> list[str]: ...
+    @property
+    def nodes(self) -> list[tuple[Any, ...]]: ...
+    @property
+    def results(self) -> list[tuple[str, int, bool]]: ...
+    @property
+    def source(self) -> str: ...
 
 @final
 class Program:
@@ -377,6 +404,7 @@ def get_kernels(
 ) -> list[Kernel]: ...
 def explanation(args: RuntimeArguments, cc: int | None = None) -> str: ...
 def register_kernel_class(provider: str, kernel_class: type[Kernel]) -> None: ...
+def describe_epilogue(args: RuntimeArguments | EpilogueArguments) -> str | None: ...
 def operand_matches(
     name: str,
     operand: Any,
@@ -394,16 +422,34 @@ def stream_handle(stream: Any) -> int: ...
 def device_cc(device: int = 0) -> int: ...
 def nvrtc_info() -> tuple[PathLike[str], tuple[int, int]]: ...
 def cache_directory() -> PathLike[str] | None: ...
-def leading_dim(shape: Sequence[int], stride: Sequence[int]) -> int | None: ...
-def stride_order(shape: Sequence[int], stride: Sequence[int]) -> list[int]: ...
-def stride_rank(shape: Sequence[int], stride: Sequence[int]) -> list[int]: ...
-def strides_to_layout_string(strides: Sequence[Sequence[int]]) -> str: ...
 def matmul(
     A: TensorLike,
     B: TensorLike,
     out: TensorLike | None = None,
     accumulator_type: NumericLike | None = None,
+    *,
+    out_dtype: NumericLike | None = None,
+    epilogue: Callable[..., Any] | str | None = None,
+    **operands: TensorLike | float,
 ) -> Any: ...
+def launch_gemm(
+    A: TensorLike,
+    B: TensorLike,
+    *operands: TensorLike | float,
+    out: TensorLike | tuple[TensorLike, ...],
+    epilogue: Callable[..., Any] | str | None = None,
+    kernel: str | None = None,
+    offsets: TensorLike | None = None,
+    accumulator_type: NumericLike | None = None,
+) -> None: ...
+def check_gemm(
+    A: TensorLike,
+    B: TensorLike,
+    *operands: TensorLike | float,
+    out: TensorLike | tuple[TensorLike, ...],
+    epilogue: Callable[..., Any] | str | None = None,
+    offsets: TensorLike | None = None,
+) -> None: ...
 def launch_graphs() -> int: ...
 def native_floor(
     args: RuntimeArguments,

@@ -1,0 +1,28 @@
+"""The operators ``torch.ops.cutlass_api.*``: matrix products for autograd, compile and export.
+
+Importing this module imports torch and registers the operators. ``import cutlass_api`` does so if
+torch is imported, before or after.
+"""
+
+from importlib import import_module
+
+from cutlass_api._import_hooks import after_import
+from cutlass_api.ops import _autocast, _gradients, _vmap  # noqa: F401, register
+from cutlass_api.ops._library import LIBRARY
+from cutlass_api.ops._products import OPS
+from cutlass_api.ops._python import linear, matmul
+
+
+def register_flop_formulas() -> None:
+    import_module("cutlass_api.ops._flops")
+
+
+def register_with_dynamo() -> None:
+    import_module("cutlass_api.ops._dynamo")
+
+
+# `import torch` imports neither of these modules.
+after_import("torch.utils.flop_counter", register_flop_formulas)
+after_import("torch._dynamo", register_with_dynamo)
+
+__all__ = ["LIBRARY", "OPS", "linear", "matmul"]

@@ -1,0 +1,62 @@
+"""The epilogues of the operators, as source text."""
+
+from functools import cache
+
+from cutlass_api._core import trace_epilogue
+from cutlass_api.fusion import activation as activations
+
+SUM = "def epilogue(accum, input):\n    D = accum + input\n    return D"
+SCALED = "def epilogue(accum, alpha):\n    D = accum * alpha\n    return D"
+SCALED_SUM = """
+def epilogue(accum, input, beta, alpha):
+    D = accum * alpha + input * beta
+    return D
+"""
+#: Activations whose derivative depends on their argument. That of the others is a function of the
+#: output.
+PREACTIVATION_DERIVATIVES = ("gelu", "silu", "hardswish")
+COLUMN_SCALE = "def epilogue(accum, scale):\n    D = accum * scale\n    return D"
+
+
+@cache
+def linear(activation: str | None, has_bias: bool, returns_preactivation: bool = False) -> str:
+    """D = activation(accum + bias), and the argument of the activation as a second output."""
+    name = activation or "identity"
+    if name not in activations.__all__:
+        known = ", ".join(activations.__all__)
+        raise ValueError(
+            f"cutlass_api::linear: activation is {activation!r}; pass None or one of {known}"
+        )
+    bias, added = (", bias", " + bias") if has_bias else ("", "")
+    outputs = "D, preactivation" if returns_preactivation else "D"
+    return (
+        f"def epilogue(accum{bias}):\n"
+        f"    preactivation = accum{added}\n"
+        f"    D = {name}(preactivation)\n"
+        f"    return {outputs}\n"
+    )
+
+
+@cache
+def scaled(has_bias: bool, has_scale_result: bool) -> str:
+    """D = (accum * scale_a * scale_b + bias) * scale_result."""
+    parameters = ["accum", "scale_a", "scale_b"]
+    value = "accum * scale_a * scale_b"
+    if has_bias:
+        parameters.append("bias")
+        value = f"{value} + bias"
+    if has_scale_result:
+        parameters.append("scale_result")
+        value = f"({value}) * scale_result"
+    return f"def epilogue({', '.join(parameters)}):\n    D = {value}\n    return D\n"
+
+
+def check_outputs(operator: str, epilogue: str) -> None:
+    """Refuses an epilogue with outputs other than D, and with reductions."""
+    traced = trace_epilogue(epilogue)
+    if traced.results != [("D", traced.results[0][1], False)]:
+        raise ValueError(
+            f"cutlass_api::{operator}: the epilogue returns {', '.join(traced.outputs)}; the "
+            "operator returns D alone and reduces nothing: pass tensors for further outputs to "
+            "cutlass_api.matmul, outside of traces and autograd"
+        )

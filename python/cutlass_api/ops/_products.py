@@ -1,0 +1,403 @@
+"""The operators: their schemas, and what they compute. The functions run for real tensors and for
+FakeTensors.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from cutlass_api.ops import _epilogues
+from cutlass_api.ops._library import launch, operator
+
+#: The operators that this module defines.
+OPS: Any = torch.ops.cutlass_api
+
+INTEGERS = (torch.int8, torch.uint8, torch.int32)
+BYTES = (torch.int8, torch.uint8)
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def product_dtype(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    """The dtype of A @ B unless the caller passes one: that of ``cutlass_api.matmul``."""
+    if a in INTEGERS:
+        return torch.int32 if b in INTEGERS else b
+    return torch.bfloat16 if a in FLOAT8 and b in FLOAT8 else a
+
+
+def empty(A: Tensor, B: Tensor, shape: Sequence[int], out_dtype: torch.dtype | None) -> Tensor:
+    """A row-major tensor for A @ B."""
+    return A.new_empty(shape, dtype=out_dtype or product_dtype(A.dtype, B.dtype))
+
+
+def refuse(operator: str, reason: str) -> ValueError:
+    return ValueError(f"cutlass_api::{operator}: {reason}")
+
+
+@operator("mm(Tensor A, Tensor B, *, ScalarType? out_dtype=None) -> Tensor")
+def mm(
+    A: Tensor, B: Tensor, *, out_dtype: torch.dtype | None = None, out: Tensor | None = None
+) -> Tensor:
+    """A @ B for A (M, K) and B (K, N)."""
+    if out is None:
+        out = empty(A, B, (A.shape[0], B.shape[-1]), out_dtype)
+    return launch("mm", A, B, out=out)
+
+
+@operator("bmm(Tensor A, Tensor B, *, ScalarType? out_dtype=None) -> Tensor")
+def bmm(
+    A: Tensor, B: Tensor, *, out_dtype: torch.dtype | None = None, out: Tensor | None = None
+) -> Tensor:
+    """A @ B for A (L, M, K) and B (L, K, N)."""
+    check_batches("bmm", "A", A, "B", B)
+    if out is None:
+        out = empty(A, B, (A.shape[0], A.shape[1], B.shape[2]), out_dtype)
+    return launch("bmm", A, B, out=out)
+
+
+def check_batches(operator: str, a: str, A: Tensor, b: str, B: Tensor) -> None:
+    if A.dim() != 3 or B.dim() != 3 or A.shape[0] != B.shape[0]:
+        raise refuse(
+            operator,
+            f"{a} has shape {list(A.shape)} and {b} {list(B.shape)}; pass tensors of rank 3 and "
+            "of one batch size, or call cutlass_api.matmul, which broadcasts",
+        )
+
+
+@operator(
+    "addmm(Tensor input, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"
+)
+def addmm(
+    input: Tensor,
+    mat1: Tensor,
+    mat2: Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+    out: Tensor | None = None,
+) -> Tensor:
+    """beta * input + alpha * (mat1 @ mat2), in one launch. input broadcasts to (M, N)."""
+    if out is None:
+        out = empty(mat1, mat2, (mat1.shape[0], mat2.shape[-1]), None)
+    return add_product("addmm", input, mat1, mat2, beta, alpha, out)
+
+
+@operator(
+    "baddbmm(Tensor input, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) "
+    "-> Tensor"
+)
+def baddbmm(
+    input: Tensor,
+    batch1: Tensor,
+    batch2: Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+    out: Tensor | None = None,
+) -> Tensor:
+    """beta * input + alpha * (batch1 @ batch2), in one launch. input broadcasts to (L, M, N)."""
+    check_batches("baddbmm", "batch1", batch1, "batch2", batch2)
+    if out is None:
+        out = empty(batch1, batch2, (*batch1.shape[:2], batch2.shape[2]), None)
+    return add_product("baddbmm", input, batch1, batch2, beta, alpha, out)
+
+
+def add_product(
+    operator: str,
+    input: Tensor,
+    A: Tensor,
+    B: Tensor,
+    beta: float,
+    alpha: float,
+    out: Tensor,
+) -> Tensor:
+    # beta = 0: input may be uninitialized memory, and is not read.
+    if beta == 0:
+        return launch(operator, A, B, alpha, out=out, epilogue=_epilogues.SCALED)
+    if beta == 1 and alpha == 1:
+        return launch(operator, A, B, input, out=out, epilogue=_epilogues.SUM)
+    return launch(operator, A, B, input, beta, alpha, out=out, epilogue=_epilogues.SCALED_SUM)
+
+
+@operator("linear(Tensor input, Tensor weight, Tensor? bias=None, str? activation=None) -> Tensor")
+def linear(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """activation(input @ weight.T + bias), in one launch.
+
+    input (*, K), weight (N, K), bias (N,) or None, activation a name of
+    ``cutlass_api.fusion.activation`` or None.
+    """
+    out = linear_output(input, weight) if out is None else out
+    epilogue = None
+    if bias is not None or activation is not None:
+        epilogue = _epilogues.linear(activation, bias is not None)
+    launch_linear("linear", input, weight, bias, matrix(out), epilogue)
+    return out
+
+
+@operator(
+    "linear_forward(Tensor input, Tensor weight, Tensor? bias=None, str? activation=None) "
+    "-> (Tensor, Tensor)",
+    has_out=False,
+)
+def linear_forward(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """``linear`` where a gradient is needed: the output, and what its derivative depends on.
+
+    The second output is input @ weight.T + bias, stored by the same launch, or empty if the
+    derivative of the activation depends on the output alone.
+    """
+    if activation not in _epilogues.PREACTIVATION_DERIVATIVES:
+        return linear(input, weight, bias, activation), input.new_empty(0)
+    out, preactivation = linear_output(input, weight), linear_output(input, weight)
+    epilogue = _epilogues.linear(activation, bias is not None, returns_preactivation=True)
+    outs = (matrix(out), matrix(preactivation))
+    launch_linear("linear", input, weight, bias, outs, epilogue)
+    return out, preactivation
+
+
+def linear_output(input: Tensor, weight: Tensor) -> Tensor:
+    if input.dim() == 0 or weight.dim() != 2:
+        raise refuse(
+            "linear",
+            f"input has shape {list(input.shape)} and weight {list(weight.shape)}; pass an input "
+            "(*, K) and a weight (N, K)",
+        )
+    return empty(input, weight, (*input.shape[:-1], weight.shape[0]), None)
+
+
+def launch_linear(
+    operator: str,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    out: Tensor | tuple[Tensor, ...],
+    epilogue: str | None,
+) -> None:
+    operands = () if bias is None else (bias,)
+    launch(operator, rows_of(input), weight.t(), *operands, out=out, epilogue=epilogue)
+
+
+def rows_of(tensor: Tensor) -> Tensor:
+    """All rows of a tensor as a matrix, a view if the strides permit."""
+    if tensor.dim() == 2:
+        return tensor
+    return tensor.reshape(math.prod(tensor.shape[:-1]), tensor.shape[-1])
+
+
+def matrix(out: Tensor) -> Tensor:
+    """All rows of an output as a matrix. Raises RuntimeError if they do not form a view."""
+    return out if out.dim() == 2 else out.view(math.prod(out.shape[:-1]), out.shape[-1])
+
+
+@operator(
+    "grouped_mm(Tensor A, Tensor B, Tensor? offs=None, Tensor? bias=None, "
+    "ScalarType? out_dtype=None) -> Tensor",
+    has_out=False,
+)
+def grouped_mm(
+    A: Tensor,
+    B: Tensor,
+    offs: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Rows offs[g-1] to offs[g] of A (TotalM, K) times B[g], for B (G, K, N) and int32 offs (G,).
+
+    Rows of the output past offs[-1] are uninitialized, as those of ``torch._grouped_mm``.
+    """
+    if A.dim() != 2 or B.dim() != 3 or offs is None:
+        raise refuse(
+            "grouped_mm",
+            f"A has rank {A.dim()}, B rank {B.dim()}, and offs is "
+            f"{'missing' if offs is None else 'passed'}; pass A (TotalM, K), B (G, K, N) and offs "
+            "(G,), or call torch._grouped_mm, which computes other forms",
+        )
+    if bias is not None:
+        raise refuse("grouped_mm", "bias is not supported; add the rows of each group's bias")
+    check_offsets("grouped_mm", offs, B.shape[0])
+    out = empty(A, B, (A.shape[0], B.shape[2]), out_dtype)
+    return launch("grouped_mm", A, B, out=out, offsets=offs)
+
+
+def check_offsets(operator: str, offs: Tensor, groups: int) -> None:
+    if offs.dim() != 1 or offs.shape[0] != groups:
+        raise refuse(
+            operator,
+            f"offs has shape {list(offs.shape)}; pass the end row of each of {groups} groups",
+        )
+
+
+@operator("grouped_mm_weight_grad(Tensor A, Tensor grad, Tensor offs) -> Tensor", has_out=False)
+def grouped_mm_weight_grad(A: Tensor, grad: Tensor, offs: Tensor) -> Tensor:
+    """The gradient of grouped_mm's B: for each group, its rows of A, transposed, times its rows of
+    grad. The shape is (G, K, N).
+    """
+    groups, k, n = offs.shape[0], A.shape[1], grad.shape[1]
+    out = A.new_zeros(groups, k, n)
+    if isinstance(A, FakeTensor) or A.is_meta:
+        return out
+    # torch's kernel reads 16-byte rows of bfloat16, and the host need not know the offsets.
+    if A.is_cuda and A.dtype is grad.dtype is torch.bfloat16 and k % 8 == n % 8 == 0:
+        result: Tensor = torch.ops.aten._grouped_mm(A.mT, grad.contiguous(), offs=offs)
+        return result
+    start = 0
+    for group, end in enumerate(offs.tolist()):
+        if end > start:
+            rows = slice(start, end)
+            launch("grouped_mm_weight_grad", A[rows].mT, grad[rows], out=out[group])
+        start = end
+    return out
+
+
+@operator("int_mm(Tensor A, Tensor B) -> Tensor")
+def int_mm(A: Tensor, B: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """A @ B in int32, for A (M, K) and B (K, N) of int8 or uint8."""
+    if A.dtype not in BYTES or B.dtype not in BYTES:
+        raise refuse(
+            "int_mm", f"A is {A.dtype} and B {B.dtype}; pass int8 or uint8, or call cutlass_api.mm"
+        )
+    if out is None:
+        out = A.new_empty((A.shape[0], B.shape[-1]), dtype=torch.int32)
+    return launch("int_mm", A, B, out=out)
+
+
+@operator(
+    "mixed_mm(Tensor A, Tensor B, Tensor? scale=None, *, ScalarType? out_dtype=None) -> Tensor"
+)
+def mixed_mm(
+    A: Tensor,
+    B: Tensor,
+    scale: Tensor | None = None,
+    *,
+    out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """(A @ B) * scale, of one operand in float16 or bfloat16 and one in int8 or uint8.
+
+    scale: None, or one factor per column, (N,). The output has the dtype of the float operand.
+    """
+    check_mixed(A, B)
+    if out is None:
+        out = empty(A, B, (A.shape[0], B.shape[-1]), out_dtype)
+    if scale is None:
+        return launch("mixed_mm", A, B, out=out)
+    return launch("mixed_mm", A, B, scale, out=out, epilogue=_epilogues.COLUMN_SCALE)
+
+
+def check_mixed(A: Tensor, B: Tensor) -> None:
+    mixed = (A.dtype in HALVES and B.dtype in BYTES) or (A.dtype in BYTES and B.dtype in HALVES)
+    if not mixed:
+        raise refuse(
+            "mixed_mm",
+            f"A is {A.dtype} and B {B.dtype}; pass one in float16 or bfloat16 and the other in "
+            "int8 or uint8",
+        )
+
+
+@operator(
+    "scaled_mm(Tensor A, Tensor B, Tensor scale_a, Tensor scale_b, Tensor? bias=None, "
+    "Tensor? scale_result=None, ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor",
+)
+def scaled_mm(
+    A: Tensor,
+    B: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    bias: Tensor | None = None,
+    scale_result: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
+    *,
+    out: Tensor | None = None,
+) -> Tensor:
+    """(A @ B) * scale_a * scale_b + bias, for A (M, K) and B (K, N) of float8.
+
+    scale_a: one float32 factor, or one per row, (M, 1). scale_b: one, or one per column, (1, N).
+    scale_result: a factor of an output in float8. out_dtype: by default that of A.
+    use_fast_accum: ignored, sums are float32.
+    """
+    check_scaled(A, B, scale_a, scale_b)
+    if out is None:
+        out = A.new_empty((A.shape[0], B.shape[-1]), dtype=out_dtype)
+    if out.dtype not in FLOAT8:
+        scale_result = None
+    operands = [scale_a, scale_b, bias, scale_result]
+    return launch(
+        "scaled_mm",
+        A,
+        B,
+        *(scalar_as_vector(x) for x in operands if x is not None),
+        out=out,
+        epilogue=_epilogues.scaled(bias is not None, scale_result is not None),
+    )
+
+
+def scalar_as_vector(tensor: Tensor) -> Tensor:
+    """A factor of one element broadcasts, whatever its rank."""
+    return tensor.reshape(1) if tensor.numel() == 1 else tensor
+
+
+def check_scaled(A: Tensor, B: Tensor, scale_a: Tensor, scale_b: Tensor) -> None:
+    if A.dtype not in FLOAT8 or B.dtype not in FLOAT8:
+        raise refuse(
+            "scaled_mm", f"A is {A.dtype} and B {B.dtype}; pass float8_e4m3fn or float8_e5m2"
+        )
+    for name, scale, shape in (
+        ("scale_a", scale_a, (A.shape[0], 1)),
+        ("scale_b", scale_b, (1, B.shape[-1])),
+    ):
+        fits = scale.numel() == 1 or tuple(scale.shape) == shape
+        if not fits or scale.dtype is not torch.float32:
+            raise refuse(
+                "scaled_mm",
+                f"{name} is {scale.dtype} of shape {list(scale.shape)}; pass one float32 factor "
+                f"or shape {list(shape)}: an epilogue cannot apply a scale that varies along K",
+            )
+
+
+@operator(
+    "mm_epilogue(Tensor A, Tensor B, Tensor[] operands, str epilogue, *, "
+    "ScalarType? out_dtype=None) -> Tensor"
+)
+def mm_epilogue(
+    A: Tensor,
+    B: Tensor,
+    operands: Sequence[Tensor],
+    epilogue: str,
+    *,
+    out_dtype: torch.dtype | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """D = epilogue(A @ B, *operands), in one launch.
+
+    A (M, K) or (L, M, K), B (K, N) or (L, K, N); a batch of 1 broadcasts. epilogue: the source of
+    an epilogue function (:mod:`cutlass_api.fusion`) that returns D. The operands follow the order
+    of its parameters and broadcast to D.
+    """
+    if out is None:
+        out = empty(A, B, product_shape(A, B), out_dtype)
+    try:
+        return launch("mm_epilogue", A, B, *operands, out=out, epilogue=epilogue)
+    except (TypeError, ValueError):
+        _epilogues.check_outputs("mm_epilogue", epilogue)
+        raise
+
+
+def product_shape(A: Tensor, B: Tensor) -> tuple[int, ...]:
+    """The shape of A @ B: (M, N), or (L, M, N) if an operand has a batch."""
+    if A.dim() == 2 and B.dim() == 2:
+        return A.shape[0], B.shape[1]
+    batches = [x.shape[0] for x in (A, B) if x.dim() == 3 and x.shape[0] != 1]
+    return batches[0] if batches else 1, A.shape[-2], B.shape[-1]
