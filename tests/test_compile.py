@@ -21,7 +21,17 @@ from cutlass_api.metadata import (
     Sm90DesignMetadata,
 )
 from epilogues import fake_fused, linear
-from helpers import DTYPES, cuobjdump, fake, fake_gemm, names, run_python, served, spilled_bytes
+from helpers import (
+    DTYPES,
+    SELDOM_STORED,
+    cuobjdump,
+    fake,
+    fake_gemm,
+    names,
+    run_python,
+    served,
+    spilled_bytes,
+)
 
 ARCHITECTURES = {80: "sm_80", 86: "sm_86", 89: "sm_89", 90: "sm_90a", 100: "sm_100", 120: "sm_120"}
 PACKAGE = Path(cutlass_api.__file__).parent
@@ -81,10 +91,22 @@ def args_of(kernel):
     args = fake_gemm(*served(kernel, 256, 256, 256), layout=layout)
     a, b, out = (getattr(operands, name).dtype.name for name in ("A", "B", "out"))
     tensors = [
-        getattr(args, name).tensor.runtime_tensor.to(DTYPES[dtype])
+        getattr(args, name).tensor.compile_time_tensor.to(DTYPES[dtype])
         for name, dtype in zip(("A", "B", "out"), (a, b, out), strict=True)
     ]
     return cutlass_api.arguments.GemmArguments(*tensors, accumulator_type=operands.accumulator_type)
+
+
+@pytest.mark.parametrize(
+    "types", SELDOM_STORED, ids=lambda types: "_".join(str(dtype)[6:] for dtype in types)
+)
+def test_outputs_that_are_seldom_stored_compile(types):
+    a, b, accumulator, out = types
+    args = cutlass_api.arguments.GemmArguments(
+        fake(65, 33, dtype=a), fake(33, 17, dtype=b), fake(65, 17, dtype=out), accumulator
+    )
+    (kernel,) = cutlass_api.get_kernels(args, cc=90)
+    assert kernel.compile(args, cc=90).compiled_obj.cubin
 
 
 def fake_grouped_gemm(sides, layout, operands):
@@ -268,8 +290,9 @@ def test_fake_tensors_without_a_gpu_need_a_capability(artifact):
 
 
 def without_packages(tmp_path):
-    """The environment and the flags of a process that sees this package and no other."""
-    (tmp_path / "cutlass_api").symlink_to(PACKAGE)
+    """The environment and the flags of a process that sees no other distribution."""
+    for package in (PACKAGE, PACKAGE.with_name("rutlass_stand_in")):
+        (tmp_path / package.name).symlink_to(package)
     return {
         "flags": ("-S",),
         "PYTHONPATH": str(tmp_path),

@@ -4,6 +4,7 @@ kernels.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 from itertools import pairwise
 from unittest import mock
 
@@ -11,25 +12,17 @@ import cutlass_api
 import pytest
 import torch
 from gpu_helpers import Problem, Types, family_of
+from helpers import run_python
+from nvgemm import NVUniversalGemmKernelWrapper, backend, kernel_cache
+from test_inductor import render
 from torch._inductor import config as inductor_config
 from torch._inductor import utils as inductor_utils
-from torch._inductor.codegen.nv_universal_gemm import kernel_cache
-from torch._inductor.codegen.nv_universal_gemm import nv_universal_gemm as backend
-from torch._inductor.codegen.nv_universal_gemm.nv_universal_gemm_kernel import (
-    NVUniversalGemmKernelWrapper,
-)
+from torch._inductor.async_compile import AsyncCompile
 
 pytestmark = pytest.mark.gpu
 
 HALVES = [torch.float16, torch.bfloat16]
 MODES = ["max-autotune", "max-autotune-no-cudagraphs"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def pinned_torch() -> None:
-    assert torch.__version__.startswith("2.11"), (
-        f"written against torch 2.11, and this is torch {torch.__version__}"
-    )
 
 
 class Witness:
@@ -251,6 +244,68 @@ def test_shapes_that_change() -> None:
             b = torch.randn(k, n, device="cuda", dtype=torch.float16)
             assert_as_good_as_torch(a, b, compiled(a, b))
     assert witness.calls == 5
+
+
+def test_rows_that_grow_after_compilation() -> None:
+    """torch compiles for 16 rows first."""
+    torch.manual_seed(0)
+    weight = torch.randn(1024, 4096, device="cuda", dtype=torch.bfloat16)
+    with inductor("NVGEMM") as witness:
+        linear = torch.nn.functional.linear
+        compiled = torch.compile(linear, mode="max-autotune-no-cudagraphs", dynamic=True)
+        for rows in (16, 4096, 100, 2):
+            x = torch.randn(rows, 4096, device="cuda", dtype=torch.bfloat16)
+            assert_as_good_as_torch(x, weight.mT, compiled(x, weight))
+    assert witness.calls == 4
+
+
+def test_generated_code_for_few_rows_computes_many() -> None:
+    """The five kernels that NVGEMM times for 16 rows, in the code that it generates for them."""
+    torch.manual_seed(0)
+    half = {"device": "cuda", "dtype": torch.float16}
+    weight = torch.randn(1024, 4096, **half)
+
+    def operands(rows: int) -> list[torch.Tensor]:
+        out = torch.full((rows, 1024), torch.nan, **half)
+        return [torch.randn(rows, 4096, **half), weight.mT, out]
+
+    few = cutlass_api.arguments.GemmArguments(*operands(16), accumulator_type=torch.float32)
+    kernels = kernel_cache.get_compatible_kernels(few, 90)[:5]
+    assert "skinny" in {family_of(kernel) for kernel in kernels}
+    for kernel in kernels:
+        size = kernel.get_workspace_size(few)
+        workspaces = [torch.empty(size, device="cuda", dtype=torch.uint8)] if size else []
+        with inductor_config.patch(compile_threads=1):
+            source = render(kernel.metadata.kernel_name, workspace_size=size)
+            module = AsyncCompile().nv_universal_gemm("nv_universal_gemm_test", source)
+        for rows in (16, 4096, 1000, 1):
+            a, b, out = operands(rows)
+            module.run(a, b, out, *workspaces, stream=torch.cuda.current_stream().cuda_stream)
+            assert_as_good_as_torch(a, b, out)
+
+
+@pytest.mark.skipif(
+    "rutlass" not in {point.name for point in entry_points(group="torch.backends")},
+    reason="the package is not installed, so torch does not load its entry point",
+)
+def test_a_process_needs_to_import_only_torch(tmp_path) -> None:
+    """A first process compiles, a second one takes the code from Inductor's cache."""
+    code = """
+        import torch
+        import torch._inductor.config as inductor
+        from torch._dynamo.utils import counters
+
+        inductor.max_autotune_gemm_backends = "NVGEMM"
+        a, b = (torch.randn(256, 256, device="cuda", dtype=torch.float16) for _ in range(2))
+        product = torch.compile(torch.mm, mode="max-autotune-no-cudagraphs", dynamic=False)(a, b)
+        assert (product.double() - a.double() @ b.double()).norm() < 1e-3 * product.norm()
+        hits = counters["inductor"]["fxgraph_cache_hit"]
+        print(hits + counters["aot_autograd"]["autograd_cache_hit"])
+    """
+    first, second = (
+        int(run_python(code, timeout=300, TORCHINDUCTOR_CACHE_DIR=str(tmp_path))) for _ in range(2)
+    )
+    assert first == 0 and second > 0
 
 
 def test_a_patched_workspace_size_is_honoured() -> None:
