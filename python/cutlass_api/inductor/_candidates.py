@@ -1,0 +1,159 @@
+"""Our kernels as choices of Inductor's autotuner."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._inductor.autotune_process import ExternKernelGPUBenchmarkRequest
+from torch._inductor.ir import Layout
+from torch._inductor.select_algorithm import ExternKernelCaller, ExternKernelChoice, extern_kernels
+from torch._inductor.virtualized import V
+
+import cutlass_api
+from cutlass_api import _core
+
+#: out = beta * C + alpha * (A @ B), and the same for alpha = beta = 1.
+ADDMM = "def epilogue(accum, C):\n    D = accum + C\n    return D\n"
+SCALED_ADDMM = (
+    "def epilogue(accum, C, alpha, beta):\n    D = alpha * accum + beta * C\n    return D\n"
+)
+
+
+def addmm(
+    C: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    *,
+    out: torch.Tensor,
+    alpha: float = 1,
+    beta: float = 1,
+    kernel: str | None = None,
+) -> None:
+    """out = beta * C + alpha * (A @ B), with the operands in the order of ``aten.addmm``."""
+    if beta == 0:  # C is not read: it may hold NaN
+        scale = "def epilogue(accum, alpha):\n    D = alpha * accum\n    return D\n"
+        _core.launch_gemm(A, B, float(alpha), out=out, epilogue=scale, kernel=kernel)
+    elif alpha == beta == 1:
+        _core.launch_gemm(A, B, C, out=out, epilogue=ADDMM, kernel=kernel)
+    else:
+        _core.launch_gemm(
+            A, B, C, float(alpha), float(beta), out=out, epilogue=SCALED_ADDMM, kernel=kernel
+        )
+
+
+def grouped(
+    A: torch.Tensor,
+    B: torch.Tensor,
+    offsets: torch.Tensor,
+    *,
+    out: torch.Tensor,
+    kernel: str | None = None,
+) -> None:
+    """out = A @ B for groups of A's rows that end at the offsets, as in ``aten._grouped_mm``."""
+    _core.launch_gemm(A, B, out=out, offsets=offsets, kernel=kernel)
+
+
+class BenchmarkRequest(ExternKernelGPUBenchmarkRequest):
+    """A benchmark of one of our kernels. Unpickling it in Inductor's autotuning process imports
+    this module, which registers the functions that the request calls."""
+
+
+class Caller(ExternKernelCaller):
+    """One of our kernels for one product."""
+
+    def __init__(self, choice: ExternKernelChoice, nodes: Any, layout: Layout, **kwargs: Any):
+        #: The kernel and FakeTensor arguments to compile it for.
+        self.compilation = kwargs.pop("compilation", None)
+        super().__init__(choice, nodes, layout, kwargs, has_out_variant=True)
+        self.description = kwargs.get("kernel") or "chosen by shape"
+        if isinstance(self.bmreq, ExternKernelGPUBenchmarkRequest):
+            self.bmreq.__class__ = BenchmarkRequest
+
+    def precompile(self) -> None:
+        """Compiles the kernel, which Inductor does for all choices in parallel."""
+        if self.compilation is not None:
+            kernel, args = self.compilation
+            kernel.compile(args)
+
+
+class Choice(ExternKernelChoice):
+    """A function of this package that generated code calls as ``extern_kernels.<name>``."""
+
+    def bind(self, input_nodes: Any, layout: Layout, *_: Any, **kwargs: Any) -> Caller:
+        self.ordered_kwargs_for_cpp_kernel = ()
+        return Caller(self, input_nodes, layout, **kwargs)
+
+    def hash_key(self) -> str:
+        """Part of the key of Inductor's autotuning cache."""
+        return f"{self.name}-{_core.__version__}"
+
+
+def _choice(function: Any, name: str) -> Choice:
+    if hasattr(extern_kernels, name):  # this module is reloaded
+        delattr(extern_kernels, name)
+    return Choice(function, name=name)
+
+
+#: ``extern_kernels.cutlass_api_gemm(A, B, *operands, epilogue=..., kernel=..., out=...)``.
+GEMM = _choice(_core.launch_gemm, "cutlass_api_gemm")
+ADDMM_CHOICE = _choice(addmm, "cutlass_api_addmm")
+GROUPED = _choice(grouped, "cutlass_api_grouped_gemm")
+
+
+def fake(size: Sequence[Any], stride: Sequence[Any], dtype: Any, device: Any) -> torch.Tensor:
+    """A FakeTensor of the sizes that Inductor benchmarks."""
+    hints = V.graph.sizevars.optimization_hints
+    with V.fake_mode:
+        return torch.empty_strided(hints(size), hints(stride), dtype=dtype, device=device)
+
+
+def fake_of(node: Any) -> torch.Tensor:
+    """A FakeTensor like an IR node or a layout."""
+    if isinstance(node, Layout):
+        return fake(node.size, node.stride, node.dtype, node.device)
+    return fake(node.get_size(), node.get_stride(), node.get_dtype(), node.get_device())
+
+
+def accumulator(dtype: torch.dtype) -> str:
+    """The accumulator type of a product of this dtype."""
+    if not dtype.is_floating_point:
+        return "int32"
+    return "float64" if dtype == torch.float64 else "float32"
+
+
+def is_static(*nodes: Any) -> bool:
+    """Whether every extent of the nodes is a number."""
+    return not any(extent.free_symbols for node in nodes for extent in node.get_size())
+
+
+def are_wanted() -> bool:
+    """Whether the graph that is lowered autotunes and runs from Python."""
+    from torch._inductor import config
+
+    autotunes = config.max_autotune or config.max_autotune_gemm
+    return bool(autotunes and not V.graph.cpp_wrapper and not V.graph.aot_mode)
+
+
+def _plain_name(kernel: cutlass_api.Kernel) -> str:
+    """The name of a kernel without the epilogue that it fuses."""
+    return kernel.metadata.kernel_name.partition("_epilogue_")[0]
+
+
+def callers(
+    count: int,
+    choice: Choice,
+    nodes: Sequence[Any],
+    layout: Layout,
+    args: Any,
+    **kwargs: Any,
+) -> list[Caller]:
+    """The kernels that rank first for arguments of FakeTensors, as choices over IR nodes. With
+    dynamic shapes, one choice that picks a kernel by shape at each call. Empty if no kernel serves
+    the arguments."""
+    kernels = list(cutlass_api.get_kernels(args)[:count])
+    if kernels and not is_static(*nodes):
+        return [choice.bind(nodes, layout, compilation=(kernels[0], args), **kwargs)]
+    return [
+        choice.bind(nodes, layout, compilation=(kernel, args), kernel=_plain_name(kernel), **kwargs)
+        for kernel in kernels
+    ]

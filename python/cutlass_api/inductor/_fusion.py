@@ -1,0 +1,403 @@
+"""A post-grad pass: pointwise operations behind a product become one operator with an epilogue, and
+grouped products, for which Inductor's handler offers no choices, an operator of ours.
+
+The pass only proposes. The operator's lowering (`_lowering`) lets Inductor time the fused kernels
+beside the operations that they replace, and keeps what is faster.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch._inductor import config
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.virtualized import V
+
+from cutlass_api.inductor import _lowering
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+_RESHAPES = (aten.reshape.default, aten.view.default)
+_CAST = prims.convert_element_type.default
+
+#: Pointwise operations, and the expressions of the epilogue language that compute them.
+_EXPRESSIONS: dict[Any, Callable[..., str]] = {
+    aten.add.Tensor: lambda x, y, alpha=1: f"{x} + {y}" if alpha == 1 else f"{x} + {alpha} * {y}",
+    aten.sub.Tensor: lambda x, y, alpha=1: f"{x} - {y}" if alpha == 1 else f"{x} - {alpha} * {y}",
+    aten.mul.Tensor: lambda x, y: f"{x} * {y}",
+    aten.div.Tensor: lambda x, y: f"{x} / {y}",
+    aten.neg.default: lambda x: f"-{x}",
+    aten.exp.default: lambda x: f"exp({x})",
+    aten.abs.default: lambda x: f"abs({x})",
+    aten.sqrt.default: lambda x: f"sqrt({x})",
+    aten.rsqrt.default: lambda x: f"rsqrt({x})",
+    aten.relu.default: lambda x: f"relu({x})",
+    aten.sigmoid.default: lambda x: f"sigmoid({x})",
+    aten.tanh.default: lambda x: f"tanh({x})",
+    aten.maximum.default: lambda x, y: f"maximum({x}, {y})",
+    aten.minimum.default: lambda x, y: f"minimum({x}, {y})",
+}
+#: Operations that the pass replaces as part of a longer expression (`_gelu`) only.
+_PARTS = (aten.erf.default,)
+
+
+class ProductPass(CustomGraphPass):
+    """fuse: whether pointwise operations are fused. identity: what else compiled graphs depend on.
+    earlier: the pass or passes that were configured before, which run first."""
+
+    def __init__(self, fuse: bool, identity: tuple[Any, ...], earlier: Any) -> None:
+        self.fuse = fuse
+        self.identity = identity
+        self.earlier: Sequence[Any] = (
+            () if earlier is None else earlier if isinstance(earlier, list | tuple) else (earlier,)
+        )
+
+    def __call__(self, graph: fx.Graph) -> None:
+        for earlier in self.earlier:
+            earlier(graph)
+        if not (config.max_autotune or config.max_autotune_gemm):
+            return
+        # Our operators run from Python: ahead-of-time code cannot call them.
+        if config.cpp_wrapper or V.aot_compilation is True or torch.version.hip is not None:
+            return
+        for node in list(graph.nodes):
+            if _is_grouped_product(node):
+                _replace_grouped(graph, node)
+            # With emulated casts, Inductor rounds between operations; a fused epilogue does not.
+            elif self.fuse and _is_product(node) and not config.emulate_precision_casts:
+                _fuse(graph, node)
+
+    def uuid(self) -> Any:
+        """Part of Inductor's cache keys; None, which disables the cache, if an earlier pass has
+        none."""
+        earlier = [getattr(earlier, "uuid", lambda: None)() for earlier in self.earlier]
+        return None if None in earlier else ("cutlass_api", *self.identity, *earlier)
+
+
+def _value(node: Any) -> Any:
+    """The FakeTensor of a node, or None."""
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def _is_static(value: torch.Tensor) -> bool:
+    return all(isinstance(extent, int) for extent in (*value.shape, *value.stride()))
+
+
+_PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
+
+
+def _is_product(node: fx.Node) -> bool:
+    value = _value(node)
+    return (
+        node.op == "call_function"
+        and node.target in _PRODUCTS
+        and value is not None
+        and value.device.type == "cuda"
+        and value.dtype in _FLOATS
+        and value.numel() > 0
+        and _is_static(value)
+        and all(_value(arg).dtype == value.dtype for arg in node.args)
+    )
+
+
+def _inputs(node: fx.Node) -> list[Any]:
+    """A node's arguments: positional, then keywords."""
+    return [*node.args, *node.kwargs.values()]
+
+
+def _is_grouped_product(node: fx.Node) -> bool:
+    """Whether a node multiplies groups of rows by one matrix each, in 16-bit types."""
+    if node.op != "call_function" or node.target is not aten._grouped_mm.default:
+        return False
+    values = [_value(arg) for arg in _inputs(node)[:3]]
+    if any(value is None or not _is_static(value) for value in values) or any(_inputs(node)[3:]):
+        return False
+    return (
+        [value.dim() for value in values] == [2, 3, 1]
+        and values[0].device.type == "cuda"
+        and values[0].dtype == values[1].dtype == _value(node).dtype
+        and values[0].dtype in (torch.float16, torch.bfloat16)
+    )
+
+
+def _replace_grouped(graph: fx.Graph, node: fx.Node) -> None:
+    a, b, offsets = _inputs(node)[:3]
+    replaced = fx.Graph()
+    replaced.output(
+        replaced.call_function(node.target, tuple(replaced.placeholder(name) for name in "ABo"))
+    )
+    with graph.inserting_before(node):
+        ours = graph.call_function(torch.ops.cutlass_api.grouped_mm.default, (a, b, offsets))
+    ours.meta["val"] = node.meta["val"]
+    ours.meta[_lowering.REPLACED] = fx.GraphModule(torch.nn.Module(), replaced)
+    node.replace_all_uses_with(ours)
+    graph.erase_node(node)
+
+
+@dataclass
+class _Region:
+    """A product and pointwise operations behind it."""
+
+    product: fx.Node
+    #: In the order of the graph.
+    inside: list[fx.Node] = field(default_factory=list)
+
+    @property
+    def shape(self) -> torch.Size:
+        return _value(self.product).shape
+
+
+def _fuse(graph: fx.Graph, product: fx.Node) -> None:
+    region = _grow(product)
+    while len(region.inside) > 1:
+        if _ends_well(region):
+            epilogue = _Epilogue(region)
+            if epilogue.is_complete and epilogue.has_arithmetic:
+                epilogue.replace(graph)
+                return
+        region.inside.pop()
+
+
+def _grow(product: fx.Node) -> _Region:
+    """The largest set of operations that depend on the product and can be its epilogue."""
+    region = _Region(product, [product])
+    inside, tainted = {product}, set[fx.Node]()
+    node = product.next
+    while node.op != "root":
+        depends = [arg for arg in node.all_input_nodes if arg in inside or arg in tainted]
+        if depends:
+            if all(arg in inside for arg in depends) and _fits(node, region, inside):
+                inside.add(node)
+                region.inside.append(node)
+            else:
+                tainted.add(node)
+        node = node.next
+    return region
+
+
+def _fits(node: fx.Node, region: _Region, inside: set[fx.Node]) -> bool:
+    value = _value(node)
+    if node.op != "call_function" or value is None or not _is_static(value):
+        return False
+    if value.numel() != region.shape.numel() or value.dtype not in _FLOATS:
+        return False
+    if node.target in _RESHAPES:
+        return _is_unflattened(value.shape, region.shape) or value.shape == region.shape
+    if node.target is not _CAST and node.target not in _EXPRESSIONS and node.target not in _PARTS:
+        return False
+    for arg in node.args:
+        if isinstance(arg, fx.Node) and arg not in inside:
+            other = _value(arg)
+            if other is None or other.dtype not in _FLOATS or other.device != value.device:
+                return False
+            if not _is_static(other) or _operand_shape(other.shape, value, region.shape) is None:
+                return False
+        elif not isinstance(arg, fx.Node | int | float | torch.dtype):
+            return False
+    return all(isinstance(number, int | float) for number in node.kwargs.values())
+
+
+def _is_unflattened(shape: torch.Size, flat: torch.Size) -> bool:
+    """Whether the shape is that of a matrix whose rows are split into more dimensions."""
+    return len(flat) == 2 and len(shape) > 2 and shape[-1] == flat[-1]
+
+
+def _operand_shape(shape: torch.Size, result: torch.Tensor, flat: torch.Size) -> Any:
+    """The shape in which a tensor that is broadcast to `result` is an operand of the epilogue,
+    whose output has the shape `flat`. None if there is none."""
+    if result.shape == flat:
+        return shape
+    padded = (1,) * (result.dim() - len(shape)) + tuple(shape)
+    if all(extent == 1 for extent in padded[:-1]):
+        return (padded[-1],)
+    if padded[:-1] == tuple(result.shape[:-1]):
+        return (flat[0], padded[-1])
+    return None
+
+
+def _ends_well(region: _Region) -> bool:
+    """Whether only the last operation's result is used outside the region."""
+    inside = set(region.inside)
+    *others, _ = region.inside
+    return all(user in inside for node in others for user in node.users)
+
+
+class _Epilogue:
+    """A region as source of the epilogue language, and as a graph of its own."""
+
+    def __init__(self, region: _Region) -> None:
+        self.region = region
+        self.inside = set(region.inside)
+        self.last = region.inside[-1]
+        self.lines: list[str] = []
+        self.names: dict[fx.Node, str] = {}
+        #: External tensors, each with the shape that the epilogue takes.
+        self.operands: dict[tuple[fx.Node, tuple[int, ...]], str] = {}
+        self.is_complete = True
+        self.has_arithmetic = False
+        result = self._expression(self.last)
+        parameters = ", ".join(["accum", *self.operands.values()])
+        body = [*self.lines, f"D = {result}", "return D"]
+        self.source = f"def epilogue({parameters}):\n" + "".join(f"    {line}\n" for line in body)
+
+    def _expression(self, node: fx.Node) -> str:
+        if node not in self.names:
+            self.names[node] = self._compute(node)
+        return self.names[node]
+
+    def _compute(self, node: fx.Node) -> str:
+        if node is self.region.product:
+            return self._product(node)
+        if node.target in _RESHAPES or node.target is _CAST:
+            return self._expression(node.args[0])
+        self.has_arithmetic = True
+        for pattern, function in ((_silu, "silu"), (_gelu, "gelu")):
+            inner = pattern(node)
+            if inner is not None and inner in self.inside:
+                return self._assign(f"{function}({self._expression(inner)})")
+        if node.target not in _EXPRESSIONS:
+            self.is_complete = False
+            return "accum"
+        values = [self._argument(arg, node) for arg in node.args]
+        return self._assign(_EXPRESSIONS[node.target](*values, **node.kwargs))
+
+    def _product(self, node: fx.Node) -> str:
+        if node.target in (aten.mm.default, aten.bmm.default):
+            return "accum"
+        self.has_arithmetic = True
+        alpha, beta = (node.kwargs.get(name, 1) for name in ("alpha", "beta"))
+        added = self._argument(node.args[0], node)
+        scaled = "accum" if alpha == 1 else f"{_number(alpha)} * accum"
+        if beta == 0:
+            return self._assign(scaled)
+        return self._assign(f"{scaled} + {added if beta == 1 else f'{_number(beta)} * {added}'}")
+
+    def _argument(self, arg: Any, node: fx.Node) -> str:
+        if not isinstance(arg, fx.Node):
+            return _number(arg)
+        if arg in self.inside:
+            return self._expression(arg)
+        shape = _operand_shape(_value(arg).shape, _value(node), self.region.shape)
+        return self.operands.setdefault((arg, tuple(shape)), f"x{len(self.operands)}")
+
+    def _assign(self, expression: str) -> str:
+        name = f"t{len(self.lines)}"
+        self.lines.append(f"{name} = {expression}")
+        return name
+
+    def replace(self, graph: fx.Graph) -> None:
+        """Puts the operator in place of the region."""
+        product, last = self.region.product, self.last
+        factors = product.args[-2:]
+        operands = []
+        with graph.inserting_before(last):
+            for arg, shape in self.operands:
+                if tuple(_value(arg).shape) != shape:
+                    arg = _call(graph, aten.reshape.default, arg, list(shape))
+                operands.append(arg)
+            value = _value(last)
+            fused = graph.call_function(
+                torch.ops.cutlass_api.mm_epilogue.default,
+                (*factors, operands, self.source),
+                {"out_dtype": value.dtype},
+            )
+            fused.meta["val"] = torch.empty_like(
+                _value(product), dtype=value.dtype, memory_format=torch.contiguous_format
+            )
+            fused.meta[_lowering.REPLACED] = self._replaced()
+            result = fused
+            if value.shape != self.region.shape:
+                result = _call(graph, aten.reshape.default, fused, list(value.shape))
+        last.replace_all_uses_with(result)
+        for node in reversed(self.region.inside):
+            graph.erase_node(node)
+
+    def _replaced(self) -> fx.GraphModule:
+        """The region as a function of the factors and the operands."""
+        graph = fx.Graph()
+        copies: dict[Any, fx.Node] = {}
+        product = self.region.product
+        for at, factor in enumerate(product.args[-2:]):
+            copies.setdefault(factor, graph.placeholder("AB"[at]))
+        inputs = {key: graph.placeholder(name) for key, name in self.operands.items()}
+
+        def copied(arg: Any, node: fx.Node) -> Any:
+            if arg in self.inside:
+                return copies[arg]
+            if node is product and arg in product.args[-2:]:
+                return copies[arg]
+            own = tuple(_value(arg).shape)
+            shape = _operand_shape(own, _value(node), self.region.shape)
+            placeholder = inputs[(arg, tuple(shape))]
+            if tuple(shape) == own:
+                return placeholder
+            return graph.call_function(aten.reshape.default, (placeholder, list(own)))
+
+        for node in self.region.inside:
+            copies[node] = graph.call_function(
+                node.target,
+                fx.node.map_arg(node.args, lambda arg, node=node: copied(arg, node)),
+                dict(node.kwargs),
+            )
+        result = copies[self.last]
+        if _value(self.last).shape != self.region.shape:
+            result = graph.call_function(aten.reshape.default, (result, list(self.region.shape)))
+        graph.output(result)
+        return fx.GraphModule(torch.nn.Module(), graph)
+
+
+def _call(graph: fx.Graph, target: Any, *args: Any) -> fx.Node:
+    """Adds a call with its FakeTensor."""
+    node = graph.call_function(target, args)
+    node.meta["val"] = target(*fx.node.map_arg(args, lambda arg: arg.meta["val"]))
+    return node
+
+
+def _number(value: float) -> str:
+    """A number as source text. The epilogue language has no literal for infinity and NaN."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: "(1e308 * 10)", -math.inf: "(-1e308 * 10)"}.get(value, "(0 * 1e308 * 10)")
+    return repr(value)
+
+
+def _is(node: Any, target: Any) -> bool:
+    return isinstance(node, fx.Node) and node.target is target
+
+
+def _silu(node: fx.Node) -> fx.Node | None:
+    """x of x / (1 + exp(-x)), as which Inductor decomposes silu."""
+    if not _is(node, aten.div.Tensor):
+        return None
+    x, divisor = node.args[:2]
+    if not (_is(divisor, aten.add.Tensor) and divisor.args[1] == 1):
+        return None
+    power = divisor.args[0]
+    if _is(power, aten.exp.default) and _is(power.args[0], aten.neg.default):
+        return x if power.args[0].args[0] is x else None
+    return None
+
+
+def _gelu(node: fx.Node) -> fx.Node | None:
+    """x of (x * 0.5) * (1 + erf(x * sqrt(0.5))), as which Inductor decomposes exact GELU."""
+    if not _is(node, aten.mul.Tensor):
+        return None
+    half, shifted = node.args[:2]
+    if not (_is(half, aten.mul.Tensor) and half.args[1] == 0.5):
+        return None
+    if not (_is(shifted, aten.add.Tensor) and shifted.args[1] == 1):
+        return None
+    error = shifted.args[0]
+    if not (_is(error, aten.erf.default) and _is(error.args[0], aten.mul.Tensor)):
+        return None
+    x, factor = error.args[0].args[:2]
+    is_root = isinstance(factor, float) and math.isclose(factor, math.sqrt(0.5))
+    return x if is_root and half.args[0] is x else None
+
+
+__all__ = ["ProductPass"]

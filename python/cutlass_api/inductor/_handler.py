@@ -1,0 +1,100 @@
+"""Inductor's handler of choices, which offers our kernels for ``mm``, ``addmm``, ``bmm``,
+``baddbmm`` and ``_int_mm``."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._inductor.choices import InductorChoices
+from torch._inductor.virtualized import V
+
+from cutlass_api.arguments import EpilogueArguments, GemmArguments
+from cutlass_api.inductor import _candidates as ours
+from cutlass_api.inductor._timing import time_alike
+
+log = logging.getLogger(__name__)
+
+#: Inductor's names of the operations whose choices pass through its handler.
+_PRODUCTS = ("mm", "bmm", "int_mm")
+_SUMS = ("addmm", "baddbmm")
+
+
+class Choices(InductorChoices):
+    """Adds our kernels to the choices of a product. Other decisions are the parent's."""
+
+    candidates: int
+    #: The package's version and the options, which compiled graphs depend on.
+    identity: tuple[Any, ...]
+    #: The node whose choices were offered last, and whether they are timed by our timer.
+    _node: Any = None
+    _times_alike: bool = False
+
+    def uuid(self) -> Any:
+        """Part of Inductor's cache keys (PyTorch 2.12 on)."""
+        return ("cutlass_api", *self.identity)
+
+    def get_template_configs(
+        self, kernel_inputs: Any, templates: Any, op_name: str, *args: Any, **kwargs: Any
+    ) -> list[Any]:
+        """Inductor's choices for an operation, and ours."""
+        choices = list(
+            super().get_template_configs(kernel_inputs, templates, op_name, *args, **kwargs)
+        )
+        # Inductor may ask several times for one node: for ATEN, then for Triton (PyTorch 2.15).
+        node = V.graph.current_node
+        if node is not self._node:
+            self._node, self._times_alike = node, False
+            added = self._offered(kernel_inputs, op_name)
+            self._times_alike = bool(added) and time_alike(choices + added)
+            return choices + added
+        if self._times_alike:
+            time_alike(choices)
+        return choices
+
+    def _offered(self, kernel_inputs: Any, op_name: str) -> list[Any]:
+        """Our choices; none for a product that our kernels do not describe (a dtype, a layout):
+        such a product must still compile."""
+        try:
+            return self._ours(kernel_inputs, op_name)
+        except Exception:
+            log.debug("no kernels of ours for %s", op_name, exc_info=True)
+            return []
+
+    def _ours(self, kernel_inputs: Any, op_name: str) -> list[Any]:
+        is_sum = op_name in _SUMS
+        if not (is_sum or op_name in _PRODUCTS) or not ours.are_wanted():
+            return []
+        if kernel_inputs.device_type != "cuda" or torch.version.hip is not None:
+            return []
+        nodes = kernel_inputs.nodes()
+        layout = kernel_inputs.output_layout(flexible=False)
+        if any(extent == 0 for node in nodes for extent in node.get_size()):
+            return []
+        fakes = [ours.fake_of(node) for node in nodes]
+        out = ours.fake_of(layout)
+        a, b = fakes[-2:]
+        accumulator = ours.accumulator(a.dtype)
+        epilogue, scalars = None, {}
+        if is_sum:
+            scalars = {name: kernel_inputs.get_scalar(name) for name in ("alpha", "beta")}
+            epilogue = EpilogueArguments(ours.ADDMM, C=fakes[0], D=out)
+        arguments = GemmArguments(a, b, out, accumulator_type=accumulator, epilogue=epilogue)
+        choice = ours.ADDMM_CHOICE if is_sum else ours.GEMM
+        return list(ours.callers(self.candidates, choice, nodes, layout, arguments, **scalars))
+
+
+def make_choices(
+    *,
+    candidates: int,
+    identity: tuple[Any, ...],
+    base: Callable[[], InductorChoices] | None = None,
+) -> Choices:
+    """The handler. base: the factory that was configured before, whose class is the parent."""
+    parent = base() if base else InductorChoices()
+    # (Choices, InductorChoices) is no valid order of bases.
+    bases = (Choices,) if type(parent) is InductorChoices else (Choices, type(parent))
+    handler: Choices = object.__new__(type("Choices", bases, {}))
+    handler.__dict__.update(vars(parent))
+    handler.candidates, handler.identity = candidates, identity
+    return handler

@@ -1,0 +1,174 @@
+"""The lowering of our operators: Inductor times our kernels beside the operations they replace."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._inductor import config
+from torch._inductor.codegen.subgraph import SubgraphChoiceCaller, inline_subgraph_to_ir_nodes
+from torch._inductor.graph import GraphLowering
+from torch._inductor.ir import FixedLayout, FlexibleLayout
+from torch._inductor.lowering import fallback_handler, register_lowering
+from torch._inductor.select_algorithm import autotune_select_algorithm, realize_inputs
+from torch._inductor.virtualized import V
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import cutlass_api
+import cutlass_api.ops
+from cutlass_api.arguments import EpilogueArguments, GemmArguments, GroupedGemmArguments
+from cutlass_api.inductor import _candidates as ours
+from cutlass_api.inductor._timing import time_alike
+
+log = logging.getLogger(__name__)
+
+#: The key in a node's metadata of the operations that the node replaces: a GraphModule with the
+#: node's tensors as inputs.
+REPLACED = "cutlass_api_replaced"
+
+
+class ReplacedCaller(SubgraphChoiceCaller):
+    """The operations that an operator of ours replaces, as Inductor compiles them. If they are
+    faster, they are inlined.
+
+    backends: the backends of products in this comparison, beside our kernels; None: all that the
+    user configured.
+    """
+
+    def __init__(
+        self, replaced: fx.GraphModule, nodes: Any, layout: Any, boxes: Any, backends: str | None
+    ) -> None:
+        self._boxes = boxes
+        self._backends = backends
+
+        interpreter = fx.Interpreter(replaced)
+
+        super().__init__(
+            "cutlass_api_replaced_0", nodes, layout, "unfused", make_fx(interpreter.run)
+        )
+
+    def _compile_for_benchmarking(self) -> Any:
+        # The parent compiles without autotuning, hence without our kernels.
+        inputs: Any = getattr(self, "benchmark_inputs", self.example_inputs)
+        lowering = GraphLowering(
+            gm=self.gm,
+            example_inputs=inputs,
+            shape_env=V.graph._shape_env,
+            is_inference=V.graph.is_inference,
+            is_backward=V.graph.is_backward,
+            name="benchmark_cutlass_api_replaced",
+        )
+        settings: dict[str, Any] = {"pipeline_max_autotune_gemm": False}
+        if self._backends is not None:
+            settings["max_autotune_gemm_backends"] = self._backends
+        with V.set_graph_handler(lowering), config.patch(settings):
+            lowering.run(*inputs)
+            return lowering.compile_to_module()
+
+    def output_node(self) -> Any:
+        return inline_subgraph_to_ir_nodes(self.gm, self._boxes, self.name)
+
+
+def _replaced() -> fx.GraphModule | None:
+    """The operations that the node in lowering replaces."""
+    node = V.graph.current_node
+    return node.meta.get(REPLACED) if isinstance(node, fx.Node) else None
+
+
+def _lower(
+    operator: Any,
+    boxes: Sequence[Any],
+    layout: Any,
+    make_choices: Callable[[Sequence[Any]], list[Any]],
+    backends: str | None,
+    input_gen_fns: dict[int, Any] | None = None,
+) -> Any:
+    """The fastest of our kernels and the operations that the node in lowering replaces. None if
+    Inductor does not autotune, or there is nothing to choose from."""
+    replaced = _replaced()
+    nodes = list(realize_inputs(*boxes))
+    choices: list[Any] = []
+    if ours.are_wanted() and layout.device.type == "cuda":
+        try:
+            choices = make_choices(nodes)
+        except Exception:
+            if replaced is None:
+                raise
+            log.debug("no kernels of ours for %s", operator, exc_info=True)
+    if replaced is not None:
+        choices.append(ReplacedCaller(replaced, nodes, layout, boxes, backends))
+    if not choices:
+        return None
+    time_alike(choices)
+    result = autotune_select_algorithm(
+        operator.name().replace("::", "_"),
+        choices,
+        nodes,
+        layout,
+        input_gen_fns=input_gen_fns,
+        return_multi_template=False,
+    )
+    return result[0] if isinstance(result, tuple) else result
+
+
+def _contiguous(A: Any, size: Sequence[Any], dtype: torch.dtype | None) -> FixedLayout:
+    strides = FlexibleLayout.contiguous_strides(size)
+    return FixedLayout(A.get_device(), dtype or A.get_dtype(), list(size), strides)
+
+
+def _count() -> int:
+    return getattr(V.choices, "candidates", 4)
+
+
+@register_lowering(torch.ops.cutlass_api.mm_epilogue.default, type_promotion_kind=None)
+def mm_epilogue(
+    A: Any, B: Any, operands: Sequence[Any], epilogue: str, *, out_dtype: Any = None
+) -> Any:
+    """The fused kernels that rank first, or the operations they replace, whichever is faster.
+
+    For this comparison, the product is the fastest of ATEN's and ours. Triton's templates would
+    double the time of compilation; they take part once the operations are inlined.
+    """
+    layout = _contiguous(A, [*A.get_size()[:-1], B.get_size()[-1]], out_dtype)
+
+    def choices(nodes: Sequence[Any]) -> list[Any]:
+        a, b, *others = [ours.fake_of(node) for node in nodes]
+        out = ours.fake_of(layout)
+        names = cutlass_api._core.trace_epilogue(epilogue).inputs
+        fused = EpilogueArguments(epilogue, D=out, **dict(zip(names, others, strict=True)))
+        accumulator = ours.accumulator(a.dtype)
+        arguments = GemmArguments(a, b, out, accumulator_type=accumulator, epilogue=fused)
+        return list(ours.callers(_count(), ours.GEMM, nodes, layout, arguments, epilogue=epilogue))
+
+    operator = torch.ops.cutlass_api.mm_epilogue.default
+    result = _lower(operator, [A, B, *operands], layout, choices, "ATEN")
+    if result is None:
+        fallback = fallback_handler(operator, add_to_fallback_set=False)
+        return fallback(A, B, operands, epilogue, out_dtype=out_dtype)
+    return result
+
+
+@register_lowering(torch.ops.cutlass_api.grouped_mm.default, type_promotion_kind=None)
+def grouped_mm(A: Any, B: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    """The grouped kernels that rank first, or ``aten._grouped_mm``, whichever is faster."""
+    operator = torch.ops.cutlass_api.grouped_mm.default
+    layout = _contiguous(A, [A.get_size()[0], B.get_size()[-1]], out_dtype)
+
+    def choices(nodes: Sequence[Any]) -> list[Any]:
+        a, b, offsets = [ours.fake_of(node) for node in nodes]
+        arguments = GroupedGemmArguments(a, b, ours.fake_of(layout), "float32", offsets)
+        return list(ours.callers(_count(), ours.GROUPED, nodes, layout, arguments))
+
+    def even_groups(offsets: Any) -> torch.Tensor:
+        """Offsets of groups of one size: random ones would lie outside of A."""
+        rows, groups = V.graph.sizevars.optimization_hints([A.get_size()[0], *offsets.get_size()])
+        ends = torch.linspace(rows / groups, rows, groups).round()
+        return ends.to(dtype=offsets.get_dtype(), device=offsets.get_device())
+
+    result = None
+    if offs is not None and bias is None:
+        result = _lower(operator, [A, B, offs], layout, choices, None, {2: even_groups})
+    if result is None:
+        return fallback_handler(operator, add_to_fallback_set=False)(A, B, offs, bias, out_dtype)
+    return result

@@ -1,0 +1,114 @@
+"""The time of a call on a GPU, for choices that differ by a few microseconds.
+
+Inductor's own timer writes a buffer as large as L2 before each call. The GPU then writes these
+lines back to memory while the call runs, which adds about 8 us to a memory-bound product of 25 us
+on an H200 and hides differences of up to 4 us between kernels. It also times each choice once,
+after a pause in which the clocks fall.
+"""
+
+import functools
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._inductor.codegen.subgraph import SubgraphChoiceCaller
+
+#: The GPU time of a measurement in seconds, and the most repetitions of each call in it.
+_SECONDS = 1e-3
+_REPETITIONS = 8
+_ROUNDS = 7
+#: The most copies of an input.
+_COPIES = 16
+
+
+def time_alike(choices: Sequence[Any]) -> bool:
+    """Lets Inductor time these choices of one product by `milliseconds`, if it serves all of them.
+
+    Inductor keeps its own timer otherwise: times by different methods do not compare. Returns
+    whether the choices are timed by `milliseconds`.
+    """
+    if any(_run_function(choice) is None for choice in choices):
+        return False
+    for choice in choices:
+        choice.benchmark = functools.partial(_benchmark, choice)
+    return True
+
+
+def _run_function(choice: Any) -> Callable[..., Any] | None:
+    """A function of a choice's inputs and its output that returns the call to time."""
+    if isinstance(choice, SubgraphChoiceCaller):
+        return functools.partial(_subgraph_call, choice)
+    return getattr(getattr(choice, "bmreq", None), "make_run_fn", None)
+
+
+def _subgraph_call(choice: Any, *inputs: Any, out: torch.Tensor) -> Callable[[], Any]:
+    if choice._compiled_module is None:
+        choice._compiled_module = choice._compile_for_benchmarking()
+    call, sizes = choice._compiled_module.call, choice.sym_input_values
+    return lambda: call([*sizes, *inputs])
+
+
+def _benchmark(choice: Any, *inputs: Any, out: torch.Tensor) -> float:
+    run_function = _run_function(choice)
+    assert run_function is not None  # `time_alike` has checked it
+    sets = _input_sets(inputs)
+    return milliseconds(lambda: [run_function(*values, out=out) for values in sets])
+
+
+def _input_sets(inputs: Sequence[torch.Tensor]) -> list[Sequence[torch.Tensor]]:
+    """Sets of inputs with copies of the largest tensor, which together exceed the L2 cache. The
+    others stay in the cache, as activations do in a model."""
+    sizes = [value.untyped_storage().nbytes() for value in inputs]
+    largest = max(range(len(inputs)), key=sizes.__getitem__)
+    cache = torch.cuda.get_device_properties(inputs[0].device).L2_cache_size
+    copies = max(1, min(_COPIES, math.ceil(2 * cache / max(sizes[largest], 1))))
+    sets: list[Sequence[torch.Tensor]] = []
+    for _ in range(copies):
+        value = inputs[largest]
+        copy = torch.empty_strided(
+            value.shape, value.stride(), dtype=value.dtype, device=value.device
+        ).copy_(value)
+        sets.append([*inputs[:largest], copy, *inputs[largest + 1 :]])
+    return sets
+
+
+def milliseconds(make_calls: Callable[[], Sequence[Callable[[], Any]]]) -> float:
+    """The time of a call, in milliseconds: the mean of calls that follow each other.
+
+    make_calls returns the calls; it runs on the stream that captures, since a Triton launch is
+    bound to the stream on which it is made. The calls are captured in a CUDA graph, so that the
+    host's speed does not count. The median of several replays counts.
+    """
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        calls = make_calls()
+
+        def call_all() -> None:
+            for call in calls:
+                call()
+
+        call_all()  # loads programs, and reports errors outside of the capture
+        seconds = _timed(call_all) * 1e-3
+        repetitions = max(1, min(_REPETITIONS, round(_SECONDS / max(seconds, 1e-6))))
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        # Other threads may call the driver meanwhile: they compile kernels.
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            for _ in range(repetitions):
+                call_all()
+        # The first replay also raises the clocks of an idle GPU.
+        times = [_timed(graph.replay) for _ in range(_ROUNDS + 1)][1:]
+    return statistics.median(times) / (repetitions * len(calls))
+
+
+def _timed(run: Callable[[], Any]) -> float:
+    """Milliseconds between two events around the run."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    run()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))

@@ -1,0 +1,151 @@
+"""Inductor on a machine without a GPU: lowers graphs of CUDA FakeTensors, runs the code on the CPU.
+
+Lowering, scheduling and code generation are Inductor's own. The properties of the GPU and the
+timings of choices are simulated.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch._dynamo.device_interface import CudaInterface
+from torch._dynamo.source import ConstantSource
+from torch._inductor import config
+from torch._inductor import utils as inductor_utils
+from torch._inductor.codecache import PyCodeCache
+from torch._inductor.debug import DebugContext
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.fx_passes.post_grad import post_grad_passes
+from torch._inductor.graph import GraphLowering
+from torch._inductor.select_algorithm import AlgorithmSelectorCache
+from torch._inductor.virtualized import V
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+PROPERTIES = SimpleNamespace(
+    name="NVIDIA H100 80GB HBM3",
+    major=9,
+    minor=0,
+    multi_processor_count=132,
+    total_memory=80 << 30,
+    warp_size=32,
+    L2_cache_size=50 << 20,
+    regs_per_multiprocessor=65536,
+    max_threads_per_multi_processor=2048,
+)
+
+
+#: The setting's name up to PyTorch 2.14, and from 2.15 on.
+FUSION_TIMINGS = next(
+    name
+    for name in ("benchmark_template_fusion", "benchmark_epilogue_fusion")
+    if hasattr(config, name)
+)
+
+
+@dataclass
+class Lowered:
+    #: The graph that was lowered, after the post-grad passes.
+    graph: torch.fx.Graph
+    code: str
+    #: The choices of each autotuning, in the order of the autotunings.
+    choices: list[list[Any]] = field(default_factory=list)
+
+
+@contextmanager
+def pretended_h100(
+    choices: list[list[Any]], prefers: Callable[[Any], bool], **patches: Any
+) -> Iterator[None]:
+    """Simulates the GPU queries of Inductor; autotuning takes the first choice that `prefers`
+    names."""
+
+    def timings(_class: Any, offered: list[Any], *_args: Any, **_kwargs: Any) -> dict[Any, float]:
+        choices.append(list(offered))
+        return {
+            choice: place + (0 if prefers(choice) else 1000) for place, choice in enumerate(offered)
+        }
+
+    with ExitStack() as stack:
+        for target, name, value in [
+            (torch.cuda, "get_device_properties", lambda *_: PROPERTIES),
+            (CudaInterface, "get_device_properties", staticmethod(lambda *_: PROPERTIES)),
+            (inductor_utils, "is_big_gpu", lambda *_: True),
+            (AlgorithmSelectorCache, "benchmark_in_current_process", classmethod(timings)),
+        ]:
+            stack.enter_context(mock.patch.object(target, name, value))
+        # Triton reports itself as missing without a GPU, and has no active driver.
+        stack.enter_context(mock.patch("torch._inductor.scheduler.has_triton", lambda *_: True))
+        backend = SimpleNamespace(hash=lambda: "pretended")
+        stack.enter_context(mock.patch("torch.utils._triton.triton_backend", lambda: backend))
+        settings = {
+            "max_autotune": True,
+            "max_autotune_gemm_backends": "ATEN",
+            "autotune_in_subproc": False,
+            "force_disable_caches": True,
+            "compile_threads": 1,
+            # Fusion of templates is decided by timings of Triton kernels.
+            FUSION_TIMINGS: False,
+        }
+        stack.enter_context(config.patch(**(settings | patches)))
+        yield
+
+
+def symbol(environment: ShapeEnv, hint: int) -> Any:
+    """A symbolic extent."""
+    source = ConstantSource("rows")
+    created = environment.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC)
+    return environment.create_symintnode(created, hint=hint, source=source)
+
+
+def lower(
+    function: Callable[..., Any],
+    inputs: Sequence[torch.Tensor],
+    *,
+    prefers: Callable[[Any], bool] = lambda choice: True,
+    dynamic: bool = False,
+    **patches: Any,
+) -> Lowered:
+    """Inductor's code for a function of CUDA tensors like these. dynamic: the rows of the first
+    input are a symbol. patches: Inductor's settings."""
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    with mode:
+        fakes = [
+            torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cuda")
+            for value in inputs
+        ]
+        if dynamic:
+            first = inputs[0]
+            rows = symbol(mode.shape_env, first.shape[0])
+            fakes[0] = torch.empty(rows, *first.shape[1:], dtype=first.dtype, device="cuda")
+        traced = make_fx(function, decomposition_table=select_decomp_table())(*fakes)
+    choices: list[list[Any]] = []
+    with (
+        inductor_utils.fresh_cache(),
+        pretended_h100(choices, prefers, **patches),
+        V.set_fake_mode(mode),
+    ):
+        post_grad_passes(traced, is_inference=True)
+        graph = GraphLowering(traced, example_inputs=fakes, shape_env=mode.shape_env)
+        with V.set_graph_handler(graph), V.set_debug_handler(DebugContext()):
+            graph.run(*fakes)
+            code, _kernels = graph.codegen()
+    return Lowered(traced.graph, code.value, choices)
+
+
+def run_on_the_cpu(lowered: Lowered, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Runs generated code with its buffers on the CPU."""
+    code = lowered.code.replace("empty_strided_cuda(", "empty_strided_cpu(").replace(
+        "get_raw_stream(0)", "0"
+    )
+    with (
+        mock.patch.object(torch.cuda, "_DeviceGuard", lambda _index: nullcontext()),
+        mock.patch.object(torch.cuda, "set_device", lambda _index: None),
+        config.patch(compile_threads=1),
+    ):
+        (out,) = PyCodeCache.load(code).call(list(inputs))
+    return out

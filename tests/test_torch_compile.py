@@ -1,0 +1,380 @@
+"""`cutlass_api.inductor` against the installed PyTorch's Inductor, on a machine without a GPU."""
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import cutlass_api
+import cutlass_api.inductor
+import pytest
+import torch
+import torch.nn.functional as F
+from cutlass_api.inductor import _candidates, _integration, _lowering
+from pretended_gpu import Lowered, lower, run_on_the_cpu
+from torch._inductor import config
+from torch._inductor.choices import InductorChoices
+from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.virtualized import V
+
+HALVES = [torch.float16, torch.bfloat16]
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels of these tests run on the CPU."""
+    monkeypatch.setattr(_candidates.Caller, "precompile", lambda self: None)
+
+
+@pytest.fixture
+def enabled() -> Iterator[None]:
+    with cutlass_api.inductor.enabled():
+        yield
+
+
+def is_ours(choice: Any) -> bool:
+    return isinstance(choice, _candidates.Caller)
+
+
+def is_replaced(choice: Any) -> bool:
+    return isinstance(choice, _lowering.ReplacedCaller)
+
+
+def tensors(*shapes: tuple[int, ...], dtype: torch.dtype = torch.bfloat16) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
+
+
+def assert_close(out: torch.Tensor, function: Callable[..., Any], inputs: list[torch.Tensor]):
+    """Against float64, with the tolerance of a few roundings of the output's type."""
+    reference = function(*(value.double() for value in inputs))
+    assert out.shape == reference.shape
+    error = (out.double() - reference).norm() / reference.norm()
+    assert error < 2 * torch.finfo(out.dtype).eps
+
+
+# ---- candidates of a product ---------------------------------------------------------------------
+
+PRODUCTS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
+    "mm": (torch.mm, [(192, 256), (256, 320)]),
+    "linear": (lambda x, w: F.linear(x, w), [(192, 256), (320, 256)]),
+    "column-major A": (lambda a, b: a.mT @ b, [(256, 192), (256, 320)]),
+    "unaligned": (torch.mm, [(67, 131), (131, 37)]),
+    "bmm": (torch.bmm, [(3, 64, 128), (3, 128, 96)]),
+    "addmm, bias": (torch.addmm, [(320,), (192, 256), (256, 320)]),
+    "addmm, matrix": (torch.addmm, [(192, 320), (192, 256), (256, 320)]),
+    "addmm, scaled": (
+        lambda c, a, b: torch.addmm(c, a, b, alpha=0.5, beta=2),
+        [(320,), (192, 256), (256, 320)],
+    ),
+    "baddbmm": (torch.baddbmm, [(3, 64, 96), (3, 64, 128), (3, 128, 96)]),
+}
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, torch.float32], ids=str)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_our_kernels_are_timed_beside_aten_and_run(name: str, dtype: torch.dtype, enabled) -> None:
+    function, shapes = PRODUCTS[name]
+    inputs = tensors(*shapes, dtype=dtype)
+    lowered = lower(function, inputs, prefers=is_ours)
+    (choices,) = lowered.choices
+    ours = [choice for choice in choices if is_ours(choice)]
+    assert 1 <= len(ours) <= 4 and len(ours) < len(choices), "ATEN is offered, too"
+    # Those that rank first, by name; the code calls the fastest.
+    assert ours[0].kwargs["kernel"] in lowered.code
+    assert "extern_kernels.cutlass_api_" in lowered.code
+    assert_close(run_on_the_cpu(lowered, inputs), function, inputs)
+
+
+def test_a_product_that_aten_wins_is_aten_s(enabled) -> None:
+    inputs = tensors((192, 256), (256, 320))
+    lowered = lower(torch.mm, inputs, prefers=lambda choice: not is_ours(choice))
+    assert "extern_kernels.mm(" in lowered.code and "cutlass_api" not in lowered.code
+
+
+def test_the_options_bound_the_candidates() -> None:
+    inputs = tensors((192, 256), (256, 320))
+    for count in (1, 2):
+        with cutlass_api.inductor.enabled(candidates=count):
+            (choices,) = lower(torch.mm, inputs).choices
+        assert sum(is_ours(choice) for choice in choices) == count
+    with pytest.raises(ValueError, match="candidates is 0"):
+        cutlass_api.inductor.enable(candidates=0)
+
+
+def test_integers_have_candidates(enabled) -> None:
+    a = torch.randint(-9, 9, (64, 128), dtype=torch.int8)
+    b = torch.randint(-9, 9, (96, 128), dtype=torch.int8)
+    lowered = lower(lambda a, b: torch._int_mm(a, b.mT), [a, b], prefers=is_ours)
+    assert "extern_kernels.cutlass_api_gemm" in lowered.code
+    assert torch.equal(run_on_the_cpu(lowered, [a, b]), a.int() @ b.int().mT)
+
+
+@pytest.mark.parametrize(("precision", "family"), [("highest", "simt"), ("high", "sm90")])
+def test_float32_follows_torch_s_precision(precision: str, family: str, enabled) -> None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        (choices,) = lower(torch.mm, tensors((192, 256), (256, 320), dtype=torch.float32)).choices
+    finally:
+        torch.set_float32_matmul_precision(before)
+    first = next(choice for choice in choices if is_ours(choice))
+    assert first.kwargs["kernel"].startswith(family)
+
+
+@pytest.mark.parametrize(
+    "patches", [{"max_autotune": False}, {"cpp_wrapper": True}], ids=["no autotuning", "C++"]
+)
+def test_otherwise_graphs_stay_as_they_are(patches: dict[str, Any], enabled) -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.relu(F.linear(x, w))
+
+    inputs = tensors((192, 256), (320, 256))
+    with config.patch(**patches):
+        from torch._inductor.fx_passes.post_grad import post_grad_passes
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        traced = make_fx(function)(*inputs)
+        post_grad_passes(traced, is_inference=True)
+    assert "cutlass_api" not in str(traced.graph)
+    if "max_autotune" in patches:
+        lowered = lower(torch.mm, tensors((192, 256), (256, 320)), **patches)
+        assert "cutlass_api" not in lowered.code
+
+
+def test_one_graph_serves_every_size(enabled) -> None:
+    inputs = tensors((192, 256), (256, 320))
+    lowered = lower(torch.mm, inputs, prefers=is_ours, dynamic=True)
+    (choices,) = lowered.choices
+    (ours,) = [choice for choice in choices if is_ours(choice)]
+    assert ours.kwargs.get("kernel") is None, "the kernel is chosen by shape, at run time"
+    for rows in (1, 192, 1000):
+        inputs = tensors((rows, 256), (256, 320))
+        assert_close(run_on_the_cpu(lowered, inputs), torch.mm, inputs)
+
+
+def test_what_our_kernels_do_not_serve_still_compiles(enabled) -> None:
+    a, b = (torch.randint(-9, 9, (64, 64), dtype=torch.int64) for _ in range(2))
+    lowered = lower(torch.mm, [a, b])
+    assert "cutlass_api" not in lowered.code
+
+
+# ---- fused epilogues -----------------------------------------------------------------------------
+
+
+def mlp(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    return x + F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
+
+
+X, W = (64, 96), (128, 96)
+BLOCK = [(2, 32, 64), (96, 64), (96, 64), (64, 96)]
+EPILOGUES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], int]] = {
+    "relu": (lambda x, w: torch.relu(F.linear(x, w)), [X, W], 1),
+    "bias and exact gelu": (lambda x, w, b: F.gelu(F.linear(x, w, b)), [X, W, (128,)], 1),
+    "bias, gelu, residual": (
+        lambda x, w, b, r: F.gelu(F.linear(x, w, b)) + r,
+        [X, W, (128,), (64, 128)],
+        1,
+    ),
+    "gelu with tanh": (lambda x, w: F.gelu(F.linear(x, w), approximate="tanh"), [X, W], 1),
+    "silu and a product": (lambda x, w, u: F.silu(F.linear(x, w)) * u, [X, W, (64, 128)], 1),
+    "scale": (lambda x, w: F.linear(x, w) * 0.125, [X, W], 1),
+    "a column": (lambda x, w, c: F.linear(x, w) * c, [X, W, (64, 1)], 1),
+    "sigmoid and tanh": (lambda x, w: torch.sigmoid(F.linear(x, w)).tanh(), [X, W], 1),
+    "rows of a batch": (
+        lambda x, w, b, r: torch.relu(F.linear(x, w, b)) + r,
+        [(2, 32, 96), W, (128,), (2, 32, 128)],
+        1,
+    ),
+    "batched": (
+        lambda a, b, r: torch.relu(torch.bmm(a, b)) + r,
+        [(3, 32, 64), (3, 64, 96), (3, 32, 96)],
+        1,
+    ),
+    "a SwiGLU block": (mlp, BLOCK, 2),
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_pointwise_operations_become_an_epilogue(name: str, dtype: torch.dtype, enabled) -> None:
+    function, shapes, fused = EPILOGUES[name]
+    inputs = tensors(*shapes, dtype=dtype)
+    lowered = lower(function, inputs, prefers=is_ours)
+    assert lowered.code.count("epilogue='def epilogue") == fused
+    assert "triton" not in lowered.code.split("def call")[1], "nothing is left for Triton"
+    assert_close(run_on_the_cpu(lowered, inputs), function, inputs)
+
+
+def test_the_unfused_operations_are_timed_and_inlined_if_faster(enabled) -> None:
+    inputs = tensors(X, W, (128,))
+    lowered = lower(lambda x, w, b: F.gelu(F.linear(x, w, b)), inputs, prefers=is_replaced)
+    assert any(is_replaced(choice) for choices in lowered.choices for choice in choices)
+    call = lowered.code.split("def call")[1]
+    assert "epilogue=" not in call and "triton_" in call
+    # The inlined product is autotuned with our kernels, too.
+    assert any(
+        is_ours(choice) and "epilogue" not in choice.kwargs
+        for choices in lowered.choices
+        for choice in choices
+    )
+
+
+UNFUSED: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
+    "the product is used elsewhere": (
+        lambda x, w: (y := F.linear(x, w)).relu() + y.mT.contiguous().mT.sum(),
+        [X, W],
+    ),
+    "another shape": (lambda x, w: F.linear(x, w).mT.contiguous(), [X, W]),
+    "a reduction": (lambda x, w: F.linear(x, w).softmax(-1), [X, W]),
+    "nothing behind it": (lambda x, w: F.linear(x, w), [X, W]),
+}
+
+
+@pytest.mark.parametrize("name", UNFUSED)
+def test_other_operations_are_left_alone(name: str, enabled) -> None:
+    function, shapes = UNFUSED[name]
+    lowered = lower(function, tensors(*shapes))
+    assert "mm_epilogue" not in str(lowered.graph)
+
+
+def test_fusion_can_be_switched_off() -> None:
+    with cutlass_api.inductor.enabled(fuse=False):
+        lowered = lower(lambda x, w: torch.relu(F.linear(x, w)), tensors(X, W))
+    assert "mm_epilogue" not in str(lowered.graph)
+
+
+def test_an_operand_that_depends_on_the_product_is_no_operand(enabled) -> None:
+    """relu(y) * max(y): the maximum needs the whole product."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = F.linear(x, w)
+        return torch.relu(y) * y.amax()
+
+    lowered = lower(function, tensors(X, W))
+    assert "mm_epilogue" not in str(lowered.graph)
+
+
+# ---- grouped products ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefers", [is_ours, is_replaced], ids=["ours", "ATEN"])
+def test_a_grouped_product_is_timed_beside_aten(prefers: Callable[[Any], bool], enabled) -> None:
+    a, b = tensors((300, 64), (5, 96, 64))
+    offsets = torch.tensor([64, 64, 200, 256, 300], dtype=torch.int32)
+
+    def function(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return torch._grouped_mm(a, b.mT, offs=offsets)
+
+    lowered = lower(function, [a, b, offsets], prefers=prefers)
+    if prefers is is_replaced:
+        assert "extern_kernels._grouped_mm(" in lowered.code
+        return
+    assert "extern_kernels.cutlass_api_grouped_gemm(" in lowered.code
+    out = run_on_the_cpu(lowered, [a, b, offsets])
+    ends = [0, *offsets.tolist()]
+    for group, (start, end) in enumerate(pairwise(ends)):
+        if start < end:
+            assert_close(out[start:end], lambda x, w: x @ w.mT, [a[start:end], b[group]])
+
+
+# ---- switching on and off ------------------------------------------------------------------------
+
+
+class EarlierPass(CustomGraphPass):
+    calls = 0
+
+    def __call__(self, graph: torch.fx.Graph) -> None:
+        EarlierPass.calls += 1
+
+    def uuid(self) -> str:
+        return "earlier"
+
+
+class EarlierChoices(InductorChoices):
+    def uuid(self) -> str:
+        return "earlier"
+
+    def triton_kernel_kwargs(self, *args: Any) -> Any:
+        return "mine"
+
+
+def test_disable_restores_what_was_configured() -> None:
+    earlier = EarlierPass()
+    with config.patch(post_grad_custom_post_pass=earlier, inductor_choices_class=EarlierChoices):
+        with cutlass_api.inductor.enabled():
+            assert cutlass_api.inductor.is_enabled() == cutlass_api.inductor.Options(4, True)
+            lower(torch.mm, tensors((32, 32), (32, 32)))
+            assert EarlierPass.calls == 1
+            assert config.post_grad_custom_post_pass.uuid()[-1] == "earlier"
+            assert V.choices.triton_kernel_kwargs(None, None, None, {}) == "mine"
+            with cutlass_api.inductor.enabled(candidates=1, fuse=False):
+                assert cutlass_api.inductor.is_enabled() == cutlass_api.inductor.Options(1, False)
+                assert not config.post_grad_custom_post_pass.fuse
+            assert cutlass_api.inductor.is_enabled() == cutlass_api.inductor.Options(4, True)
+        assert cutlass_api.inductor.is_enabled() is None
+        assert config.post_grad_custom_post_pass is earlier
+        assert config.inductor_choices_class is EarlierChoices
+    cutlass_api.inductor.disable()  # does nothing
+    assert "cutlass_api" not in lower(torch.mm, tensors((32, 32), (32, 32))).code
+
+
+def cache_key() -> bytes:
+    """What Inductor's cache keys contain of the handler of choices."""
+    register = getattr(_integration.inductor_choices, "inductor_choices_cache_key", None)
+    if register is not None:
+        return pickle.dumps(register(config.inductor_choices_class))
+    return pickle.dumps(config.inductor_choices_class)
+
+
+def test_version_and_options_are_part_of_the_cache_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [cache_key()]
+    with cutlass_api.inductor.enabled():
+        keys.append(cache_key())
+        first = config.post_grad_custom_post_pass.uuid()
+    with cutlass_api.inductor.enabled(candidates=2):
+        keys.append(cache_key())
+    monkeypatch.setattr(_integration, "__version__", "99.0")
+    with cutlass_api.inductor.enabled():
+        keys.append(cache_key())
+    assert len(set(keys)) == 4
+    assert cutlass_api.__version__ in first
+
+
+def test_importing_the_package_does_not_import_inductor() -> None:
+    code = (
+        "import torch, sys, cutlass_api\n"
+        "assert 'torch._inductor.select_algorithm' not in sys.modules\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_compiled_function_on_the_cpu_is_unchanged(enabled) -> None:
+    """`torch.compile` before `enable`, and graphs without a CUDA tensor."""
+    compiled = torch.compile(lambda x, w: torch.relu(F.linear(x, w)), mode="max-autotune")
+    x, w = tensors((16, 32), (24, 32), dtype=torch.float32)
+    torch.testing.assert_close(compiled(x, w), torch.relu(F.linear(x, w)))
+
+
+def test_lowered_is_what_it_says() -> None:
+    """Without the integration, the same harness sees none of our kernels."""
+    lowered: Lowered = lower(torch.mm, tensors((64, 64), (64, 64)))
+    assert "extern_kernels.mm(" in lowered.code
+
+
+def test_inductor_s_autotuning_process_finds_our_functions(enabled, tmp_path) -> None:
+    """With `autotune_in_subproc`, a process that imported nothing of ours unpickles the request."""
+    (choices,) = lower(torch.mm, tensors((64, 64), (64, 64))).choices
+    first = next(choice for choice in choices if is_ours(choice))
+    (tmp_path / "request").write_bytes(pickle.dumps(first.bmreq))
+    code = (
+        "import pickle, sys, torch\n"
+        "request = pickle.loads(open(sys.argv[1], 'rb').read())\n"
+        "a, b, out = (torch.ones(64, 64, dtype=torch.bfloat16) for _ in range(3))\n"
+        "request.make_run_fn(a, b, out=out)()\n"
+        "assert (out == 64).all()\n"
+    )
+    subprocess.run([sys.executable, "-c", code, tmp_path / "request"], check=True, timeout=120)
