@@ -70,6 +70,14 @@ def gemm(table: str, *dtypes: str) -> list[str]:
     return [*BENCH, "gemm", "--dtype", *dtypes, *files]
 
 
+def compiled(model: str) -> Step:
+    """The benchmark of a compiled model."""
+    files = ["--json", f"{{out}}/compile_{model}.json"]
+    return Step(
+        f"{model} under torch.compile", [[*BENCH, "compile", "--models", model, *files]], 590, 60
+    )
+
+
 STEPS = {
     "tests": Step(
         "all GPU tests except those of times",
@@ -96,6 +104,10 @@ STEPS = {
         60,
         30,
     ),
+    **{
+        f"compile_{model}": compiled(model)
+        for model in ("mlp", "gelu_mlp", "llama", "epilogue", "nvgemm")
+    },
     "cold": Step(
         "compilation of single kernels",
         [[sys.executable, "scripts/gpu_machine.py", "cold"]] * 3,
@@ -230,7 +242,7 @@ def cold() -> None:
 
 
 def main() -> None:
-    steps = "\n".join(f"  {name:9} {step.about}" for name, step in STEPS.items())
+    steps = "\n".join(f"  {name:16} {step.about}" for name, step in STEPS.items())
     parser = argparse.ArgumentParser(
         description=(__doc__ or "").format(steps=steps),
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -208,9 +208,9 @@ def products(results: Results, part: str, batches: int) -> None:
             m, n, k = 72, 136, 80  # sm90 requires aligned extents for float32 outputs
         if family_of(kernel) == "sm90" and design.load_bytes < 16:
             k = 76  # rows are multiples of the load width
+        if family_of(kernel) == "sm90" and design.split > 1 and batches > 2:
+            continue  # splits of K serve few tiles
         if family_of(kernel) == "sm90" and design.over_grid:
-            if batches > 2:
-                continue  # grid splits serve few tiles
             k = 2064  # 33 or 65 blocks along K for 16 or 32 bits: four or eight splits
         narrow = getattr(design, "narrow", None)
         if narrow == "m":

@@ -1,12 +1,15 @@
-"""Benchmarks: ``python -m cutlass_api bench latency``, ``bench gemm`` and ``bench plot``."""
+"""Benchmarks: ``python -m cutlass_api bench latency``, ``gemm``, ``compile`` and ``plot``."""
 
 import argparse
 import json
 import os
+import time
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from cutlass_api.bench import compile as compile_bench
 from cutlass_api.bench.gemm import Shape, table
 
 
@@ -36,6 +39,45 @@ def main() -> None:
     )
     gemm.add_argument("--json", type=_output, metavar="FILE", help="write the results as JSON")
     gemm.add_argument("--plot", type=_plot, metavar="FILE", help="plot the results (matplotlib)")
+    compiled = bench.add_parser("compile", help="time of compiled models, beside torch's choices")
+    compiled.set_defaults(run=_compile)
+    compiled.add_argument(
+        "--models",
+        type=_models,
+        default=compile_bench.MODELS,
+        metavar="NAMES",
+        help=f"models, separated by commas ({','.join(compile_bench.MODELS)})",
+    )
+    compiled.add_argument(
+        "--tokens", type=_tokens, metavar="COUNTS", help="numbers of tokens, separated by commas"
+    )
+    blocks, few = compile_bench.BLOCKS, compile_bench.QUICK_BLOCKS
+    compiled.add_argument(
+        "--blocks",
+        type=_positive,
+        metavar="COUNT",
+        help=f"blocks of an MLP ({blocks}, with --quick {few})",
+    )
+    compiled.add_argument(
+        "--quick", action="store_true", help="fewer blocks, and torch's choice is compiled once"
+    )
+    compiled.add_argument(
+        "--cache",
+        type=_folder,
+        metavar="DIR",
+        help="keep compiled code between runs, for development: compile times mean nothing",
+    )
+    compiled.add_argument(
+        "--baseline-json",
+        type=_baseline,
+        default={},
+        metavar="FILE",
+        help="take torch's times from an earlier run, for development: results compare two runs",
+    )
+    compiled.add_argument(
+        "--code", type=_folder, metavar="DIR", help="write the generated code of each method"
+    )
+    compiled.add_argument("--json", type=_output, metavar="FILE", help="write the results as JSON")
     plot = bench.add_parser("plot", help="plot results that --json wrote; needs no GPU")
     plot.set_defaults(run=_replot)
     plot.add_argument("results", type=Path, help="a JSON file of `latency` or `gemm`")
@@ -67,6 +109,41 @@ def _plot(name: str) -> Path:
 def _shapes(name: str) -> list[Shape]:
     try:
         return table(Path(name))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _folder(name: str) -> Path:
+    path = Path(name)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path} is not a folder: {error.strerror}") from None
+    return path.absolute()
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a positive integer")
+    return int(text)
+
+
+def _tokens(text: str) -> list[int]:
+    return [_positive(part) for part in text.split(",")]
+
+
+def _models(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in compile_bench.MODELS:
+            known = ", ".join(compile_bench.MODELS)
+            raise argparse.ArgumentTypeError(f"there is no model {name!r}; choose from {known}")
+    return names
+
+
+def _baseline(name: str) -> dict[compile_bench.Case, compile_bench.Row]:
+    try:
+        return compile_bench.read_rows(Path(name))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -129,6 +206,62 @@ def _latency(arguments: argparse.Namespace) -> None:
         report.write_json(arguments.json, context, rows)
     if arguments.plot:
         report.write_bars(arguments.plot, _latency_title(device, extent), rows)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _compile(arguments: argparse.Namespace) -> None:
+    device = _device()
+    import torch
+
+    from cutlass_api.bench import report
+
+    begin = time.perf_counter()
+    rows: list[compile_bench.Row] = []
+    context = {
+        "device": device,
+        "torch": torch.__version__,
+        **{name: _version(name) for name in ("rutlass", "triton", "transformers")},
+        "development": bool(arguments.quick or arguments.cache or arguments.baseline_json),
+    }
+
+    def log(text: str) -> None:
+        print(f"[{time.perf_counter() - begin:6.1f} s] {text}", flush=True)
+
+    def show(row: compile_bench.Row) -> None:
+        rows.append(row)
+        log("  ".join(cell for cell in compile_bench.line(row) if cell))
+        # After each row, so that a time limit costs the unfinished row only.
+        if arguments.json:
+            compile_bench.write_json(arguments.json, context, rows)
+
+    options = compile_bench.Options(
+        rounds=compile_bench.QUICK_ROUNDS if arguments.quick else compile_bench.ROUNDS,
+        repeat_torch=not arguments.quick,
+        cache=arguments.cache,
+        baseline=arguments.baseline_json,
+        code=arguments.code,
+    )
+    blocks = compile_bench.QUICK_BLOCKS if arguments.quick else compile_bench.BLOCKS
+    cases = compile_bench.cases(arguments.models, arguments.tokens, arguments.blocks or blocks)
+    compile_bench.measure(cases, options, show, log)
+    title = f"Compiled models on {device}: microseconds of one block"
+    cells = [compile_bench.line(row) for row in rows]
+    report.print_cells(title, compile_bench.HEADER, cells)
+    for model, values in compile_bench.means(rows).items():
+        print(f"{model}: " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
+    for row in rows:
+        for method, failure in row.failures.items():
+            print(f"{row.name}: {method} failed: {failure}")
+        for note in row.notes:
+            print(f"{row.name}: {note}")
+    if any(row.failures for row in rows):
+        raise SystemExit(1)
 
 
 def _replot(arguments: argparse.Namespace) -> None:

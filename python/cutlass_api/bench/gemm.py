@@ -15,12 +15,12 @@ import json
 import math
 import reprlib
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import cutlass_api
 from cutlass_api.arguments import GemmArguments, GroupedGemmArguments
@@ -288,7 +288,15 @@ def sift(
     return rough, left
 
 
-def in_turns(methods: dict[str, Timed], rounds: int) -> None:
+class Turns(Protocol):
+    """A method that is timed in turns, and records their times."""
+
+    def warm_up(self) -> None: ...
+
+    def turn(self) -> float: ...
+
+
+def in_turns(methods: Mapping[str, Turns], rounds: int) -> None:
     """Times the methods in turns."""
     for timed in methods.values():
         timed.warm_up()
