@@ -325,6 +325,8 @@ class Problem:
             ROUNDOFF[self.types.accumulator] * max(self.k, 1) ** 0.5
             + (2 * TF32_ROUNDOFF if self.tf32 else 0)
         )
+        if out in INTEGERS:  # rounding towards zero drops less than one
+            return sums * self.scales + 1
         smallest_step = torch.finfo(out).smallest_normal * torch.finfo(out).eps
         return sums * self.scales + 1.01 * ROUNDOFF[out] * sum(self.parts).abs() + smallest_step
 

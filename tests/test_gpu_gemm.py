@@ -171,7 +171,7 @@ def test_tiles_that_follow_each_other(pad: int, artifacts) -> None:
         kernel
         for kernel in GROUPS.get(("sm90", types), [])
         if layouts_of(kernel) == ["ttt"]
-        and not kernel.metadata.design.over_grid  # which is for few tiles
+        and kernel.metadata.design.split == 1  # a split of K is for few tiles
     ]
     problem = make_problem(types, (1501, 8192, 64), Form(), Form())
     failures = [
@@ -547,6 +547,47 @@ def test_k_in_parts(types: Types, artifacts) -> None:
                 if not failure and not torch.equal(*outs):
                     failure = f"{kernel.metadata.kernel_name} {shape} {layout}: not the same bits"
                 failures += [failure] if failure else []
+    fail_with(failures)
+
+
+@pytest.mark.parametrize("layout", ["tt", "tn", "nt"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_a_kernel_for_few_rows_computes_every_row_of_many(dtype, layout: str, artifacts) -> None:
+    """Code compiled for one size runs at others with `assume_supported_args`."""
+    types = Types(dtype, dtype, torch.float32, dtype)
+
+    def problem_of(m: int) -> Problem:
+        return make_problem(types, (m, 1032, 2112), *(Form(order) for order in layout))
+
+    def arguments(problem: Problem) -> tuple[GemmArguments, Output]:
+        output = Output(problem.shape, dtype, Form())
+        return GemmArguments(problem.a, problem.b, output.tensor, torch.float32), output
+
+    few, _ = arguments(problem_of(16))
+    many = [problem_of(m) for m in (1000, 4096)]
+    kernels = [
+        kernel
+        for kernel in cutlass_api.get_kernels(few)
+        if any(not kernel.supports(arguments(problem)[0]) for problem in many)
+    ]
+    hopper = cutlass_api.utils.device_cc() // 10 == 9
+    assert len(kernels) >= (10 if hopper and dtype != torch.float32 else 3)
+    failures = []
+    for kernel, artifact in zip(kernels, artifacts.of(kernels), strict=True):
+        for problem in many:
+            args, output = arguments(problem)
+            size = kernel.get_workspace_size(few)
+            workspace = torch.empty(size, dtype=torch.uint8, device=gpu_helpers.DEVICE)
+            kernel.run(
+                args,
+                artifact,
+                workspace=workspace if size else None,
+                assume_supported_args=True,
+            )
+            torch.cuda.synchronize()
+            error = problem.error(output.tensor)
+            if not (error <= problem.limit and output.intact_around()):
+                failures.append(f"{kernel.metadata.kernel_name} {problem.shape}: {error:.3e}")
     fail_with(failures)
 
 

@@ -126,7 +126,10 @@ def wrong(kernel, artifact, problem: GroupedProblem, form: Form, what: str) -> s
         return f"{name}: {type(error).__name__}: {error}"
     grouped, spare = output.tensor[: problem.rows], output.tensor[problem.rows :]
     poison = torch.full((), output.poison, dtype=torch.uint8, device=spare.device)
-    if not output.intact_around() or not (spare.contiguous().view(torch.uint8) == poison).all():
+    if (
+        not output.intact_around()
+        or not (spare.contiguous().flatten().view(torch.uint8) == poison).all()
+    ):
         return f"{name}: wrote outside the groups"
     if problem.types.integer:
         differing = int((grouped != problem.exact).sum())
