@@ -23,31 +23,23 @@ def build() -> Path:
     a run.
     """
     folder = Path(tempfile.mkdtemp(prefix="rutlass-stand-in-"))
-    # The linker that Rust needs is a C compiler, so there is one.
-    compiler = os.environ.get("CC", "cc")
-    flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
-    for library, source in [("libcuda.so.1", "cuda.c"), ("allocations.so", "allocations.c")]:
-        subprocess.run(
-            [compiler, *flags, "-shared", "-fPIC", "-o", folder / library, HERE / source],
-            check=True,
-        )
-    subprocess.run([compiler, *flags, "-o", folder / "count", HERE / "count.c"], check=True)
+    _compile("cuda.c", folder / "libcuda.so.1")
+    _compile("allocations.c", folder / "allocations.so")
+    _compile("count.c", folder / "count", shared=False)
     return folder
+
+
+def _compile(source: str, output: Path, *libraries: Path | str, shared: bool = True) -> None:
+    # The linker that Rust needs is a C compiler, so there is one.
+    command = [os.environ.get("CC", "cc"), "-O2", "-Wall", "-Wextra", "-Werror"]
+    command += ["-shared", "-fPIC"] if shared else []
+    command += ["-o", str(output), str(HERE / source), "-Wl,--no-as-needed"]
+    subprocess.run([*command, *map(str, libraries), "-ldl"], check=True)
 
 
 def build_nvrtc(real: Path, folder: Path) -> None:
     """Puts ``libnvrtc.so`` into a folder: the real library, with epilogues that do not compile."""
-    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    linked = [real, "-ldl", f"-Wl,-rpath,{real.parent}"]
-    command = [
-        os.environ.get("CC", "cc"),
-        *flags,
-        "-o",
-        folder / "libnvrtc.so",
-        HERE / "nvrtc.c",
-        "-Wl,--no-as-needed",
-    ]
-    subprocess.run([*command, *linked], check=True)
+    _compile("nvrtc.c", folder / "libnvrtc.so", real, f"-Wl,-rpath,{real.parent}")
     for builtins in real.parent.glob("libnvrtc-builtins.so*"):
         (folder / builtins.name).symlink_to(builtins)
 

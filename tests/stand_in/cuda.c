@@ -53,6 +53,16 @@ static _Atomic int blocking_milliseconds;
 static _Atomic uint64_t allocations, last_allocation;
 static int capturing, strict;
 static unsigned driver_version = 13000;
+// The emulator's functions, if launches are executed (emulated.py): load a program, run a grid,
+// allow memory.
+static int64_t (*emulator_load)(const char*);
+static int (*emulator_launch)(int64_t, const unsigned*, const unsigned*, const unsigned*, unsigned,
+                              void* const*);
+static void (*emulator_allow)(uint64_t, uint64_t);
+// The emulator's programs by the number of their library.
+#define PROGRAMS 65536
+static int64_t programs[PROGRAMS];
+static _Atomic uint64_t library_numbers;
 static _Atomic uint64_t graphs_open, graph_launches, misused;
 
 uint64_t stand_in_launches(void) { return launches; }
@@ -67,6 +77,11 @@ uint64_t stand_in_open_graphs(void) { return graphs_open; }
 uint64_t stand_in_graph_launches(void) { return graph_launches; }
 // Calls that would invalidate a capture, or use a graph from two threads at once.
 uint64_t stand_in_misused(void) { return misused; }
+void stand_in_emulate(void* load, void* launch, void* allow) {
+  memcpy(&emulator_load, &load, sizeof load);
+  memcpy(&emulator_launch, &launch, sizeof launch);
+  memcpy(&emulator_allow, &allow, sizeof allow);
+}
 void stand_in_set_driver_version(unsigned version) { driver_version = version; }
 uint64_t stand_in_last_allocation(void) { return last_allocation; }
 // Whether a stream is being captured. During a capture, some calls are prohibited.
@@ -208,7 +223,14 @@ CUresult cuLibraryLoadData(uint64_t* library, const void* code, void* a, void* b
   CALLED();
   (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
   if (memcmp(code, "\177ELF", 4) != 0) return INVALID_VALUE;
-  *library = 0x1000 + ++libraries_loaded;
+  ++libraries_loaded;
+  *library = 0x1000 + ++library_numbers;
+  // nvrtc_ptx.c puts PTX where the section headers of a cubin would follow.
+  if (emulator_load != 0) {
+    if (library_numbers >= PROGRAMS) return OUT_OF_MEMORY;
+    programs[library_numbers] = emulator_load((const char*)code + 64);
+    if (programs[library_numbers] < 0) return INVALID_VALUE;
+  }
   return SUCCESS;
 }
 CUresult cuLibraryUnload(uint64_t library) {
@@ -286,6 +308,11 @@ CUresult cuMemAllocFromPoolAsync(uint64_t* address, size_t bytes, uint64_t pool,
   CALLED();
   (void)pool, (void)stream;
   *address = 0x70000000;
+  if (emulator_allow != 0) {
+    *address = (uint64_t)aligned_alloc(256, (bytes + 255) / 256 * 256);
+    memset((void*)*address, 0xff, bytes);
+    emulator_allow(*address, bytes);
+  }
   last_allocation = bytes;
   ++allocations;
   return SUCCESS;
@@ -293,7 +320,10 @@ CUresult cuMemAllocFromPoolAsync(uint64_t* address, size_t bytes, uint64_t pool,
 CUresult cuMemFreeAsync(uint64_t address, uint64_t stream) {
   CALLED();
   (void)stream;
-  if (address != 0x70000000) return INVALID_VALUE;
+  if (emulator_allow != 0)
+    free((void*)address);
+  else if (address != 0x70000000)
+    return INVALID_VALUE;
   --allocations;
   return SUCCESS;
 }
@@ -467,6 +497,11 @@ CUresult cuLaunchKernelEx(const LaunchConfig* config, uint64_t kernel, void** pa
   last.stream = config->stream;
   last.context = of_stream;
   last.kernel = kernel & UINT32_MAX;
+  if (emulator_launch != 0)
+    return emulator_launch(programs[last.kernel - 0x2000], last.grid, last.block, last.cluster,
+                           last.shared_bytes, parameters)
+               ? LAUNCH_FAILED
+               : SUCCESS;
   for (unsigned at = 0; at < parameter_words; ++at)
     memcpy(last.parameters + 8 * at, parameters[at], 8);
   if (parameter_words != 0) return SUCCESS;

@@ -49,12 +49,9 @@ class Tensor:
         self,
         data: int,
         shape: tuple[int, ...],
-        *,
-        device: int = 0,
-        code: int = FLOAT,
-        bits: int = 16,
+        **properties: Any,
     ):
-        self.describe(data, shape, device=device, code=code, bits=bits)
+        self.describe(data, shape, **properties)
 
     def __dlpack__(self, **_: Any) -> Any:
         raise AssertionError("the exchange table should have been used")
@@ -64,14 +61,19 @@ class Tensor:
         data: int,
         shape: tuple[int, ...],
         *,
+        strides: tuple[int, ...] | None = None,
         device: int = 0,
         code: int = FLOAT,
         bits: int = 16,
     ) -> None:
-        """Changes the tensor's properties, like torch's ``resize_`` and ``.data =``."""
-        strides = [1]
-        for extent in reversed(shape[1:]):
-            strides.insert(0, strides[0] * extent)
+        """Changes the tensor's properties, like torch's ``resize_`` and ``.data =``. ``strides``:
+        in elements; None if it is contiguous.
+        """
+        if strides is None:
+            contiguous = [1]
+            for extent in reversed(shape[1:]):
+                contiguous.insert(0, contiguous[0] * extent)
+            strides = tuple(contiguous)
         numbers = ctypes.c_int64 * len(shape)
         library.stand_in_describe(
             ctypes.c_void_p(id(self)),

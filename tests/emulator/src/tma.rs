@@ -1,0 +1,192 @@
+//! mbarriers, and copies that count at them.
+
+use crate::machine::{Fault, Run};
+use crate::ptx::{Arg, Space};
+
+type Result<T> = std::result::Result<T, Fault>;
+
+/// An mbarrier in its eight bytes of shared memory.
+#[derive(Clone, Copy)]
+struct Mbarrier {
+    phase: u64,
+    /// Arrivals of a phase, and those that are missing.
+    expected: u64,
+    pending: u64,
+    /// Bytes that are missing, plus [`BIAS`].
+    bytes: u64,
+}
+
+const BIAS: u64 = 1 << 30;
+
+impl Mbarrier {
+    fn load(run: &mut Run<'_>, at: u64) -> Result<Mbarrier> {
+        let word = run.read(Space::Shared, at, 8)?;
+        if word == u64::MAX {
+            return Err("an mbarrier that was not initialized".into());
+        }
+        Ok(Mbarrier {
+            phase: word >> 63,
+            bytes: word >> 32 & 0x7fff_ffff,
+            expected: word >> 16 & 0xffff,
+            pending: word & 0xffff,
+        })
+    }
+
+    fn store(mut self, run: &mut Run<'_>, at: u64) -> Result<()> {
+        if self.pending == 0 && self.bytes == BIAS {
+            self.phase ^= 1;
+            self.pending = self.expected;
+        }
+        let word = self.phase << 63 | self.bytes << 32 | self.expected << 16 | self.pending;
+        run.write(Space::Shared, at, 8, word)
+    }
+}
+
+pub fn init(run: &mut Run<'_>, at: u64, count: u64) -> Result<()> {
+    Mbarrier { phase: 0, expected: count, pending: count, bytes: BIAS }.store(run, at)
+}
+
+/// The phase that is not complete.
+pub fn phase(run: &mut Run<'_>, at: u64) -> Result<u64> {
+    Ok(Mbarrier::load(run, at)?.phase)
+}
+
+pub fn arrive(run: &mut Run<'_>, at: u64) -> Result<()> {
+    let mut barrier = Mbarrier::load(run, at)?;
+    barrier.pending = barrier.pending.checked_sub(1).ok_or("one arrival too many")?;
+    barrier.store(run, at)
+}
+
+pub fn expect(run: &mut Run<'_>, at: u64, bytes: i64) -> Result<()> {
+    let mut barrier = Mbarrier::load(run, at)?;
+    barrier.bytes = barrier.bytes.wrapping_add_signed(bytes);
+    // No look for the end of the phase: the arrival follows.
+    let word = barrier.phase << 63 | barrier.bytes << 32 | barrier.expected << 16 | barrier.pending;
+    run.write(Space::Shared, at, 8, word)
+}
+
+pub fn complete(run: &mut Run<'_>, at: u64, bytes: i64) -> Result<()> {
+    let mut barrier = Mbarrier::load(run, at)?;
+    barrier.bytes = barrier.bytes.wrapping_add_signed(-bytes);
+    barrier.store(run, at)
+}
+
+/// `st.async`.
+pub fn store_async(run: &mut Run<'_>, args: &[Arg]) -> Result<()> {
+    let (to, barrier) = (run.address(&args[0])?, run.address(&args[2])?);
+    let Arg::Vector(values) = &args[1] else { return Err("st.async of no vector".into()) };
+    for (at, value) in values.iter().enumerate() {
+        let value = run.value(value)?;
+        run.write(Space::Shared, to + 4 * at as u64, 4, value)?;
+    }
+    complete(run, barrier, 4 * values.len() as i64)
+}
+
+/// A tensor map as the stand-in for the driver encodes it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct TensorMap {
+    kind: i32,
+    swizzle: i32,
+    address: u64,
+    extents: [u64; 3],
+    strides: [u64; 2],
+    box_extents: [u32; 3],
+}
+
+impl TensorMap {
+    fn element_bytes(&self) -> Result<u64> {
+        // CUtensorMapDataType.
+        match self.kind {
+            0 => Ok(1),
+            1 | 6 | 9 => Ok(2),
+            2 | 3 | 7 | 10 | 11 | 12 => Ok(4),
+            4 | 5 | 8 => Ok(8),
+            kind => Err(format!("a tensor map of type {kind}")),
+        }
+    }
+}
+
+/// The address of an element after the swizzle: a permutation of 16-byte pieces.
+pub fn swizzled(address: u64, row_bytes: u64) -> u64 {
+    let mask = row_bytes / 16 - 1;
+    address ^ ((address >> 7) & mask) << 4
+}
+
+/// `cp.async.bulk.tensor` of three dimensions.
+pub fn copy(run: &mut Run<'_>, words: &[&str], args: &[Arg]) -> Result<()> {
+    let is_load = words.iter().position(|word| *word == "shared:cluster")
+        < words.iter().position(|word| *word == "global")
+        && words.contains(&"shared:cluster");
+    let (tensor, shared) = if is_load { (&args[1], &args[0]) } else { (&args[0], &args[1]) };
+    let Arg::Memory(inner, 0) = tensor else { return Err("no tensor".into()) };
+    let [map, Arg::Vector(coordinates)] = &**inner else { return Err("no coordinates".into()) };
+    let map_address = run.value(map)?;
+    // SAFETY: a kernel's parameter holds the tensor map.
+    let map: TensorMap =
+        unsafe { std::ptr::read(std::ptr::with_exposed_provenance(map_address as usize)) };
+    let mut first = [0i64; 3];
+    for (at, coordinate) in coordinates.iter().enumerate() {
+        first[at] = i64::from(run.value(coordinate)? as i32);
+    }
+    let shared = run.address(shared)?;
+    let targets: Vec<u64> = if !is_load {
+        vec![0]
+    } else if words.contains(&"multicast:cluster") {
+        let ctas = run.value(&args[3])?;
+        (0..16).filter(|cta| ctas >> cta & 1 == 1).collect()
+    } else {
+        vec![shared >> 24]
+    };
+    let bytes = map.element_bytes()?;
+    let [width, height, depth] = map.box_extents.map(u64::from);
+    let row_bytes = match map.swizzle {
+        0 => 16,
+        1 => 32,
+        2 => 64,
+        3 => 128,
+        swizzle => return Err(format!("a tensor map of swizzle {swizzle}")),
+    };
+    if map.swizzle > 0 && width * bytes > row_bytes {
+        return Err(format!("rows of {} bytes in a swizzle of {row_bytes}", width * bytes));
+    }
+    if shared % 128 != 0 {
+        return Err(format!("TMA at {shared:#x}, which is not aligned to 128 bytes"));
+    }
+    for (z, y) in (0..depth).flat_map(|z| (0..height).map(move |y| (z, y))) {
+        for x in 0..width {
+            let place = [first[0] + x as i64, first[1] + y as i64, first[2] + z as i64];
+            let inside = (0..3).all(|at| (0..map.extents[at] as i64).contains(&place[at]));
+            let linear = ((z * height + y) * width + x) * bytes;
+            let at = swizzled(shared + linear, row_bytes);
+            let global = map.address.wrapping_add_signed(
+                place[0] * bytes as i64
+                    + place[1] * map.strides[0] as i64
+                    + place[2] * map.strides[1] as i64,
+            );
+            if !is_load {
+                if inside {
+                    let value = run.read(Space::Shared, at, bytes as usize)?;
+                    run.write(Space::Global, global, bytes as usize, value)?;
+                }
+                continue;
+            }
+            let value = match inside {
+                true => run.read(Space::Global, global, bytes as usize)?,
+                false => 0,
+            };
+            for cta in &targets {
+                let at = at & 0xff_ffff | cta << 24;
+                run.write(Space::Shared, at, bytes as usize, value)?;
+            }
+        }
+    }
+    if is_load {
+        let barrier = run.address(&args[2])?;
+        for cta in targets {
+            let at = barrier & 0xff_ffff | cta << 24;
+            complete(run, at, (width * height * depth * bytes) as i64)?;
+        }
+    }
+    Ok(())
+}
