@@ -50,12 +50,12 @@ __device__ __forceinline__ void store_cluster(unsigned mapped, const f32 (&value
 
 // PTX ISA, "Data Movement and Conversion Instructions: st.async". Like store_cluster; the 16 bytes
 // count as completed transactions (complete_tx) at an mbarrier of the destination CTA.
-__device__ __forceinline__ void store_async(unsigned mapped, const f32 (&values)[4],
+__device__ __forceinline__ void store_async(unsigned mapped, const unsigned (&words)[4],
                                             unsigned mapped_barrier) {
   asm volatile(
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, "
       "[%5];" ::"r"(mapped),
-      "f"(values[0]), "f"(values[1]), "f"(values[2]), "f"(values[3]), "r"(mapped_barrier)
+      "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(mapped_barrier)
       : "memory");
 }
 

@@ -135,11 +135,6 @@ template <> struct Encode<e5m2> {
   }
 };
 
-// Two elements of a 16-bit type in a word, `low` in the lower half.
-template <class To> __device__ __forceinline__ unsigned encode_pair(f32 low, f32 high) {
-  return Encode<To>::pair(low, high);
-}
-
 // From f32, f64 or s32, the types of decoded numbers, to any element type. Narrowed integers wrap
 // around, as in torch.
 template <class To, class From> __device__ __forceinline__ To encode(From x) {
@@ -151,6 +146,15 @@ template <class To, class From> __device__ __forceinline__ To encode(From x) {
     return Encode<To>::from(x);
   else
     return Encode<To>::from(round_to_odd(x));
+}
+
+// Two elements of a 16-bit type in a word, `low` in the lower half.
+template <class To, class From>
+__device__ __forceinline__ unsigned encode_pair(From low, From high) {
+  if constexpr (is_same<From, f32>)
+    return Encode<To>::pair(low, high);
+  else
+    return encode<To>(low).bits | unsigned(encode<To>(high).bits) << 16;
 }
 
 template <class To, class From> __device__ __forceinline__ To convert(From x) {

@@ -36,22 +36,39 @@ template <int PENDING> __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
-// The operand types in the text of the instruction.
-template <class Element, class Accumulator> struct WgmmaTypes;
-template <> struct WgmmaTypes<f16, f32> { static constexpr char text[] = "k16.f32.f16.f16"; };
-template <> struct WgmmaTypes<f16, f16> { static constexpr char text[] = "k16.f16.f16.f16"; };
-template <> struct WgmmaTypes<bf16, f32> { static constexpr char text[] = "k16.f32.bf16.bf16"; };
-template <> struct WgmmaTypes<f32, f32> { static constexpr char text[] = "k8.f32.tf32.tf32"; };
+// The types of the accumulators, A and B in the text of the instruction.
+template <class A, class B, class Accumulator> struct WgmmaTypes;
+#define RUTLASS_WGMMA_TYPES(A, B, ACCUMULATOR, TEXT) \
+  template <> struct WgmmaTypes<A, B, ACCUMULATOR> { static constexpr char text[] = TEXT; };
+RUTLASS_WGMMA_TYPES(f16, f16, f32, "k16.f32.f16.f16")
+RUTLASS_WGMMA_TYPES(f16, f16, f16, "k16.f16.f16.f16")
+RUTLASS_WGMMA_TYPES(bf16, bf16, f32, "k16.f32.bf16.bf16")
+RUTLASS_WGMMA_TYPES(f32, f32, f32, "k8.f32.tf32.tf32")
+RUTLASS_WGMMA_TYPES(e4m3, e4m3, f32, "k32.f32.e4m3.e4m3")
+RUTLASS_WGMMA_TYPES(e4m3, e5m2, f32, "k32.f32.e4m3.e5m2")
+RUTLASS_WGMMA_TYPES(e5m2, e4m3, f32, "k32.f32.e5m2.e4m3")
+RUTLASS_WGMMA_TYPES(e5m2, e5m2, f32, "k32.f32.e5m2.e5m2")
+RUTLASS_WGMMA_TYPES(s8, s8, s32, "k32.s32.s8.s8")
+RUTLASS_WGMMA_TYPES(u8, u8, s32, "k32.s32.u8.u8")
+#undef RUTLASS_WGMMA_TYPES
 
-// The immediates in the text of the instruction: the signs of A and B ("1, 1": not negated) and,
-// for 16-bit elements, their majors: 0 for K-major, 1 for MN-major. Other elements are K-major
+// The immediates at the end of the instruction. Floating-point: the signs of A and B (1: not
+// negated). 16-bit elements: also their majors, 0 for K-major, 1 for MN-major; others are K-major
 // only.
-template <int SIZE, bool A_K_MAJOR, bool B_K_MAJOR> struct WgmmaModes;
-template <> struct WgmmaModes<4, true, true> { static constexpr char text[] = "1, 1"; };
-template <> struct WgmmaModes<2, true, true> { static constexpr char text[] = "1, 1, 0, 0"; };
-template <> struct WgmmaModes<2, true, false> { static constexpr char text[] = "1, 1, 0, 1"; };
-template <> struct WgmmaModes<2, false, true> { static constexpr char text[] = "1, 1, 1, 0"; };
-template <> struct WgmmaModes<2, false, false> { static constexpr char text[] = "1, 1, 1, 1"; };
+template <class Accumulator, int SIZE, bool A_K_MAJOR, bool B_K_MAJOR> struct WgmmaModes {
+  static_assert(A_K_MAJOR && B_K_MAJOR && SIZE != 2);
+  static constexpr char text[] = ", 1, 1";
+};
+template <> struct WgmmaModes<s32, 1, true, true> { static constexpr char text[] = ""; };
+#define RUTLASS_WGMMA_MODES(A_K_MAJOR, B_K_MAJOR, TEXT)                                  \
+  template <class Accumulator> struct WgmmaModes<Accumulator, 2, A_K_MAJOR, B_K_MAJOR> { \
+    static constexpr char text[] = TEXT;                                                 \
+  };
+RUTLASS_WGMMA_MODES(true, true, ", 1, 1, 0, 0")
+RUTLASS_WGMMA_MODES(true, false, ", 1, 1, 0, 1")
+RUTLASS_WGMMA_MODES(false, true, ", 1, 1, 1, 0")
+RUTLASS_WGMMA_MODES(false, false, ", 1, 1, 1, 1")
+#undef RUTLASS_WGMMA_MODES
 
 // A thread's accumulators are PTX registers with names: s0, s1 and so on. As C++ variables, up to
 // 128 of them would be operands of every asm statement, which costs up to a fifth of the compile
@@ -76,12 +93,14 @@ template <int FIRST, int END> __device__ __forceinline__ void clear_totals() {
   asm volatile("mov.f32 t%0, 0f00000000;" ::"n"(FIRST));
   if constexpr (FIRST + 1 < END) clear_totals<FIRST + 1, END>();
 }
-// Copies variables to the totals, where `Results` reads them.
-template <int FIRST, int END> __device__ __forceinline__ void write_totals(const f32* totals) {
+// Copies variables of 32 bits to the totals, where `Results` reads them.
+template <int FIRST, int END, class Value>
+__device__ __forceinline__ void write_totals(const Value* totals) {
   static_assert((END - FIRST) % 4 == 0);
+  auto bits = [&](int i) { return __builtin_bit_cast(unsigned, totals[i]); };
   asm volatile(
-      "mov.f32 t%4, %0;\nmov.f32 t%5, %1;\nmov.f32 t%6, %2;\nmov.f32 t%7, %3;" ::"f"(totals[0]),
-      "f"(totals[1]), "f"(totals[2]), "f"(totals[3]), "n"(FIRST), "n"(FIRST + 1), "n"(FIRST + 2),
+      "mov.b32 t%4, %0;\nmov.b32 t%5, %1;\nmov.b32 t%6, %2;\nmov.b32 t%7, %3;" ::"r"(bits(0)),
+      "r"(bits(1)), "r"(bits(2)), "r"(bits(3)), "n"(FIRST), "n"(FIRST + 1), "n"(FIRST + 2),
       "n"(FIRST + 3));
   if constexpr (FIRST + 4 < END) write_totals<FIRST + 4, END>(totals + 4);
 }
@@ -106,21 +125,26 @@ template <bool TRANSPOSED> struct MatrixMode { static constexpr char text[] = ""
 template <> struct MatrixMode<true> { static constexpr char text[] = ".trans"; };
 
 // A thread's results, BLOCK_VALUES for each block of 64 rows, in the accumulators (s) or the totals
-// (t). Code reads each one by register name at its use, after waiting for the wgmma that write it.
+// (t, as bits of the accumulator type if that is s32). Code reads each one by register name at its use, after waiting for the wgmma that write it.
 // Copying all of them to C++ variables takes a fifth of the compile time.
 template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
-  static_assert(is_same<Accumulator, f32> || !IN_TOTALS);
+  static_assert(sizeof(Accumulator) == 4 || !IN_TOTALS);
+  using Value = decltype(decode(Accumulator{}));
   static constexpr char NAME[] = {IN_TOTALS ? 't' : 's', 0};
   static constexpr int VALUES_PER_REGISTER = 4 / sizeof(Accumulator);
 
   // Reads COUNT consecutive values of a block.
   template <int BLOCK, int FIRST, int COUNT>
-  static __device__ __forceinline__ void read(f32* values) {
+  static __device__ __forceinline__ void read(Value* values) {
     static_assert(COUNT % 4 == 0 && FIRST + COUNT <= BLOCK_VALUES);
     constexpr int AT = (BLOCK * BLOCK_VALUES + FIRST) / VALUES_PER_REGISTER;
     if constexpr (is_same<Accumulator, f32>) {
       asm volatile("mov.b32 %0, %4%5;\nmov.b32 %1, %4%6;\nmov.b32 %2, %4%7;\nmov.b32 %3, %4%8;"
                    : "=f"(values[0]), "=f"(values[1]), "=f"(values[2]), "=f"(values[3])
+                   : "C"(NAME), "n"(AT), "n"(AT + 1), "n"(AT + 2), "n"(AT + 3));
+    } else if constexpr (is_same<Accumulator, s32>) {
+      asm volatile("mov.b32 %0, %4%5;\nmov.b32 %1, %4%6;\nmov.b32 %2, %4%7;\nmov.b32 %3, %4%8;"
+                   : "=r"(values[0]), "=r"(values[1]), "=r"(values[2]), "=r"(values[3])
                    : "C"(NAME), "n"(AT), "n"(AT + 1), "n"(AT + 2), "n"(AT + 3));
     } else {
       unsigned pairs[2];
@@ -176,11 +200,13 @@ template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
 
 // The 64 x N product of one warpgroup. "Register Fragments": lane 4 g + q of warp w holds, as value
 // 4 j + 2 h + c, the element of row 16 w + 8 h + g and column 8 j + 2 q + c.
-template <class Element, class Accumulator, int N, bool A_K_MAJOR, bool B_K_MAJOR, int B_ROW_BYTES>
+template <class A, class B, class Accumulator, int N, bool A_K_MAJOR, bool B_K_MAJOR,
+          int B_ROW_BYTES>
 struct Wgmma {
+  static_assert(!is_same<Accumulator, s32> || N % 16 == 0 || N == 8 || N == 24);
   static constexpr int SUMS = N / 2 * sizeof(Accumulator) / 4;  // registers; f16 is packed in pairs
-  using Types = WgmmaTypes<Element, Accumulator>;
-  using Modes = WgmmaModes<sizeof(Element), A_K_MAJOR, B_K_MAJOR>;
+  using Types = WgmmaTypes<A, B, Accumulator>;
+  using Modes = WgmmaModes<Accumulator, sizeof(A), A_K_MAJOR, B_K_MAJOR>;
 
   // One K block of 128 bytes, four instructions. Adds to the accumulators of a block of 64 rows; if
   // `accumulate` is 0, the first instruction overwrites them. The next 32 bytes of K lie 32 bytes
@@ -188,7 +214,7 @@ struct Wgmma {
   template <int BLOCK>
   static __device__ __forceinline__ void issue(unsigned long long a, unsigned long long b,
                                                int accumulate) {
-#define RUTLASS_WGMMA "wgmma.mma_async.sync.aligned.m64n%6%7 {%3}, a, b, p, %8;\n"
+#define RUTLASS_WGMMA "wgmma.mma_async.sync.aligned.m64n%6%7 {%3}, a, b, p%8;\n"
 #define RUTLASS_ADVANCE "add.s64 a, a, %4;\nadd.s64 b, b, %5;\n"
     // clang-format off
     asm volatile("{ .reg .pred p;\n.reg .b64 a, b;\nmov.b64 a, %0;\nmov.b64 b, %1;\n"

@@ -12,6 +12,7 @@
 
 template <class Config> struct Sm90ClusterSplit {
   using Sums = typename Sm90Registers<Config>::Sums;
+  using Value = typename Config::Value;
   static constexpr int SHARE_SUMS = Sm90Registers<Config>::SHARE_SUMS;
 
   // By one thread, before the CTAs of the cluster synchronize. `arrived` completes when the partial
@@ -27,7 +28,8 @@ template <class Config> struct Sm90ClusterSplit {
   static __device__ __forceinline__ void add_up(unsigned split, unsigned rank,
                                                 unsigned char* shared_memory, unsigned arrived) {
     constexpr int VECTORS = SHARE_SUMS / 4;
-    const float4* const received = reinterpret_cast<const float4*>(shared_memory) + threadIdx.x;
+    struct alignas(16) Vector { Value values[4]; };
+    const Vector* const received = reinterpret_cast<const Vector*>(shared_memory) + threadIdx.x;
     const unsigned place = ptx::shared_address(received) + split * Config::SHARE_BYTES,
                    peer = rank % Config::TILES_PER_CLUSTER;
     ptx::cluster_sync_relaxed();  // all CTAs have read their last stage
@@ -41,14 +43,14 @@ template <class Config> struct Sm90ClusterSplit {
       if (reducer >= Config::SHARES) continue;
       choose<0, Config::SHARES>(reducer, [&](auto share) {
         constexpr int COUNT = Config::SHARE_VECTORS * 4, FIRST = share.value * COUNT;
-        f32 sums[SHARE_SUMS];
+        Value sums[SHARE_SUMS];
         Sums::template read<0, FIRST, COUNT>(sums);
         if constexpr (Config::M_BLOCKS > 1) Sums::template read<1, FIRST, COUNT>(sums + COUNT);
 #pragma unroll
         for (int i = 0; i < VECTORS; ++i) {
-          const f32* const v = sums + i * 4;
-          ptx::store_async(target + i * (Config::CONSUMER_THREADS * 16), {v[0], v[1], v[2], v[3]},
-                           barrier);
+          auto bits = [&](int e) { return __builtin_bit_cast(unsigned, sums[i * 4 + e]); };
+          ptx::store_async(target + i * (Config::CONSUMER_THREADS * 16),
+                           {bits(0), bits(1), bits(2), bits(3)}, barrier);
         }
       });
     }
@@ -56,19 +58,16 @@ template <class Config> struct Sm90ClusterSplit {
     if (split >= Config::SHARES) return;
 
     // Add up.
-    f32 totals[SHARE_SUMS];
+    Value totals[SHARE_SUMS];
 #pragma unroll
-    for (int i = 0; i < VECTORS; ++i) {
-      f32* const total = totals + i * 4;
+    for (int i = 0; i < VECTORS; ++i)
 #pragma unroll
       for (int s = 0; s < Config::SPLIT; ++s) {
-        const float4 v = received[s * (Config::SHARE_BYTES / 16) + i * Config::CONSUMER_THREADS];
-        total[0] = s == 0 ? v.x : total[0] + v.x;
-        total[1] = s == 0 ? v.y : total[1] + v.y;
-        total[2] = s == 0 ? v.z : total[2] + v.z;
-        total[3] = s == 0 ? v.w : total[3] + v.w;
+        const Vector v = received[s * (Config::SHARE_BYTES / 16) + i * Config::CONSUMER_THREADS];
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          totals[4 * i + e] = s == 0 ? v.values[e] : totals[4 * i + e] + v.values[e];
       }
-    }
     ptx::write_totals<0, SHARE_SUMS>(totals);
   }
 };

@@ -54,7 +54,7 @@ struct Sm90Config {
 
   // ---- operands ----
 
-  static_assert(is_same<A, B>, "wgmma multiplies operands of one type");
+  static_assert(sizeof(A) == sizeof(B));
   // wgmma reads shared memory MN-major for 16-bit elements only. A can come from registers instead,
   // in any order.
   static_assert(sizeof(B) == 2 || B_K_MAJOR, "wgmma reads B from shared memory only");
@@ -65,7 +65,7 @@ struct Sm90Config {
   static constexpr bool A_BY_THREADS = A_ALIGN < 16;
   static_assert(!A_BY_THREADS || (A_K_MAJOR && sizeof(A) == 2 && CLUSTER_N == 1 && !GROUPED));
 
-  using Multiply = ptx::Wgmma<A, Accumulator, TILE_N, A_K_MAJOR, B_K_MAJOR, B_ROW_BYTES>;
+  using Multiply = ptx::Wgmma<A, B, Accumulator, TILE_N, A_K_MAJOR, B_K_MAJOR, B_ROW_BYTES>;
   using Value = EpilogueValue<Accumulator>;  // what the epilogue computes with
 
   // ---- clusters and split-K ----

@@ -16,14 +16,17 @@ template <class Config> struct Sm90Registers {
   static constexpr int SUMS = M_BLOCKS * Config::Multiply::SUMS;
   static constexpr int SHARE_SUMS = M_BLOCKS * Config::SHARE_VECTORS * 4;  // of a share (split-K)
   using Sums = ptx::Results<Accumulator, Config::TILE_N / 2, false>;
-  using Totals = ptx::Results<f32, Config::SHARE_VECTORS * 4, true>;
+  using Totals = ptx::Results<typename Config::Value, Config::SHARE_VECTORS * 4, true>;
 
-  // Tensor cores truncate each accumulation toward zero. With f32 output of 16-bit operands, where
-  // this would be visible, CHAIN K blocks (1024 elements) form a chain, and chains are added with
-  // rounding. Large tiles leave no registers for the totals of chains.
-  static constexpr bool CHAINED = sizeof(typename Config::A) == 2 && is_same<Accumulator, f32> &&
-                                  sizeof(typename Config::Out) == 4 && SUMS <= 80;
-  static constexpr int CHAIN = 16;
+  // Tensor cores truncate each accumulation toward zero. Where this would be visible, CHAIN K blocks
+  // form a chain, and chains are added with rounding:
+  //   8-bit    128 elements. Sums of 8-bit products keep 14 bits (docs/design/accuracy.md).
+  //   16-bit   1024 elements, with f32 output. Large tiles leave no registers for the totals.
+  static constexpr int SIZE = sizeof(typename Config::A);
+  static constexpr bool CHAINED =
+      is_same<Accumulator, f32> &&
+      (SIZE == 1 || (SIZE == 2 && sizeof(typename Config::Out) == 4 && SUMS <= 80));
+  static constexpr int CHAIN = SIZE == 1 ? 1 : 16;
   static constexpr int CHAIN_TOTALS = CHAINED ? SUMS : 0;
   static constexpr int TOTALS = CHAINED ? SUMS : SPLIT_K ? SHARE_SUMS : 0;  // to declare
 
@@ -75,5 +78,6 @@ template <class Config> struct Sm90Registers {
   // Elements that the epilogue computes at once. In ping-pong, the other consumer multiplies
   // meanwhile: four independent chains of FMAs, one issued per cycle, would keep the tensor cores
   // from the register file; two chains do not.
-  static constexpr int AT_A_TIME = Config::PING_PONG ? 2 : 2 * Memory::ROUND_OCTETS;
+  static constexpr int AT_A_TIME =
+      Config::PING_PONG && is_same<typename Config::Value, f32> ? 2 : 2 * Memory::ROUND_OCTETS;
 };

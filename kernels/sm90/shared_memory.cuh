@@ -55,7 +55,7 @@ template <class Config> struct Sm90Memory {
 
   // The epilogue is a conversion to 16 bits: stmatrix stores accumulators in the order of wgmma.
   static constexpr bool CONVERT_ONLY =
-      is_same<typename Config::Epilogue, Identity> && sizeof(Out) == 2;
+      is_same<typename Config::Epilogue, Identity> && sizeof(Out) == 2 && is_same<Value, f32>;
   // An octet is 8 columns, the unit of wgmma's accumulator fragments. Unless CONVERT_ONLY, a box is
   // processed in rounds of up to 4 octets.
   static constexpr int BOX_OCTETS = BOX_N / 8, ROUND_OCTETS = BOX_OCTETS < 4 ? BOX_OCTETS : 4;

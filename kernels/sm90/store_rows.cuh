@@ -190,7 +190,7 @@ template <class Config> struct Sm90StoreRows {
                                                       unsigned char* rows, int batch, int m, int n,
                                                       int end, bool last) {
     const int lane = threadIdx.x % 32, first = round % ROUNDS * 4;  // octet of the box
-    f32 sums[4 * ROUND_OCTETS] = {};
+    Value sums[4 * ROUND_OCTETS] = {};
     choose<0, M_BLOCKS * BOXES * ROUNDS>(round, [&](auto at) {
       constexpr int BOX = at.value / ROUNDS, FIRST = at.value % ROUNDS * 4,
                     COUNT = BOX_OCTETS - FIRST < 4 ? BOX_OCTETS - FIRST : ROUND_OCTETS;

@@ -104,7 +104,7 @@ template <class Config> struct Sm90StoreTransposed {
 #pragma unroll 1
     for (int round = 0; round < Config::M_BLOCKS * ROUNDS; ++round) {
       __syncwarp();  // the slab's previous values have been read
-      f32 sums[Memory::TRANSPOSED_N / 2] = {};
+      Value sums[Memory::TRANSPOSED_N / 2] = {};
       choose<0, Config::M_BLOCKS * ROUNDS>(round, [&](auto at) {
         constexpr int FIRST = at.value % ROUNDS * Memory::TRANSPOSED_N,
                       COUNT = Config::EPILOGUE_N - FIRST < Memory::TRANSPOSED_N

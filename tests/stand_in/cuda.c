@@ -277,6 +277,10 @@ CUresult cuTensorMapEncodeTiled(TensorMap* map, int type, unsigned rank, uint64_
     if (extents[at] == 0 || extents[at] > 1ull << 32 || box[at] == 0 || box[at] > 256 ||
         steps[at] != 1)
       return INVALID_VALUE;
+  // The bytes of an element of each CUtensorMapDataType.
+  static const unsigned char element[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
+  if (type < 0 || type >= (int)sizeof element || box[0] * element[type] % 16 != 0)
+    return INVALID_VALUE;
   for (unsigned at = 0; at < 2; ++at)
     if (strides[at] % 16 != 0 || strides[at] >= 1ull << 40) return INVALID_VALUE;
   map->type = type, map->swizzle = swizzle, map->promotion = promotion, map->address = address;

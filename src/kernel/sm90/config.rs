@@ -105,9 +105,9 @@ impl Sm90 {
     }
 
     /// Whether the program loads A into registers. From shared memory, `wgmma` reads an operand
-    /// that is not K-major only if its elements have 16 bits.
+    /// that is not K-major only if its elements have 16 bits; 8-bit operands are packed instead.
     pub fn a_from_registers(&self, types: Types) -> bool {
-        types.a.bytes() != 2 && !self.k_major()[0]
+        types.a.bytes() == 4 && !self.k_major()[0]
     }
 
     /// The required alignment of the user's A (0) or B (1) in bytes, unless it is packed.
@@ -146,6 +146,12 @@ impl Sm90 {
     pub fn in_cluster(&self) -> bool {
         self.split > 1 && !self.over_grid
     }
+}
+
+/// Whether the program adds up each K block of products in registers of its own. The tensor cores
+/// keep 14 bits of a sum of float8 products (docs/design/accuracy.md).
+pub fn promotes_sums(types: Types) -> bool {
+    types.a.bytes() == 1 && types.accumulator == DType::F32
 }
 
 /// Whether sums of 16-bit products are stored as float32, so that the output shows their rounding

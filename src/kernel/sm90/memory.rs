@@ -1,6 +1,6 @@
 //! Shared memory and registers. The program computes the same values.
 
-use super::config::{ROW_BYTES, Schedule, Sm90, stores_float32_sums};
+use super::config::{ROW_BYTES, Schedule, Sm90, promotes_sums, stores_float32_sums};
 use super::split::SPLITS_AT_ONCE;
 use crate::kernel::cost::chips::{REGISTERS_PER_SM, Target};
 use crate::kernel::types::Types;
@@ -114,7 +114,7 @@ impl Sm90 {
     fn chain_registers(&self, types: Types) -> u32 {
         let chained =
             stores_float32_sums(types) && types.accumulator == DType::F32 && self.sums() <= 80;
-        if chained { self.sums() } else { 0 }
+        if chained || promotes_sums(types) { self.sums() } else { 0 }
     }
 
     /// Whether the accumulators leave registers for an epilogue. With 192 accumulator registers,

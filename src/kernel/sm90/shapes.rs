@@ -258,6 +258,56 @@ pub(super) fn grouped() -> Vec<Shape> {
     ]
 }
 
+/// Tiles for 8-bit operands, K-major. A coarse choice: rows, then columns, from 256x128 to 64x64.
+/// Tiles beyond 160 columns, 128 for each 64 rows of a consumer, and ping-pong are for integers:
+/// float8 needs registers for two sets of sums (`space.rs`).
+pub(super) fn eight_bit() -> Vec<Shape> {
+    let mut shapes = vec![
+        ping_pong(128, [2, 1]),
+        ping_pong(160, [2, 1]),
+        ping_pong(192, [2, 1]),
+        ping_pong(192, [1, 2]),
+        cooperative([256, 128], [1, 2]),
+        cooperative([128, 256], [2, 1]),
+    ];
+    for tile in [[128, 160], [128, 128], [128, 96], [128, 64], [64, 160], [64, 128], [64, 64]] {
+        let [pair, ..] = least_traffic_clusters(tile);
+        shapes.extend([pair, [1, 1]].map(|cluster| cooperative(tile, cluster)));
+    }
+    shapes.extend(splits().into_iter().filter(|shape| shape.tile != [64, 32]));
+    shapes
+}
+
+/// The transposed product for up to 64 rows.
+pub(super) fn eight_bit_swapped() -> Vec<Shape> {
+    let mut shapes = few_rows();
+    for rows in [64, 128] {
+        shapes.extend([32, 48].map(|columns| cooperative([rows, columns], [1, 1])));
+    }
+    shapes
+}
+
+/// As `plain_packed`, for 8-bit operands.
+pub(super) fn eight_bit_packed() -> Vec<Shape> {
+    vec![
+        ping_pong(192, [2, 1]),
+        cooperative([128, 160], [2, 1]),
+        cooperative([128, 128], [1, 1]),
+        cooperative([64, 64], [1, 1]),
+        Shape { split: 8, ..cooperative([64, 64], [1, 1]) },
+    ]
+}
+
+pub(super) fn eight_bit_grouped() -> Vec<Shape> {
+    vec![
+        ping_pong(128, [1, 1]),
+        cooperative([128, 160], [2, 1]),
+        cooperative([128, 128], [1, 1]),
+        cooperative([64, 128], [1, 1]),
+        cooperative([64, 64], [1, 1]),
+    ]
+}
+
 /// Grid splits, for outputs of few tiles. Every CTA of the chip computes a slice of K, and four
 /// reducer CTAs add up the partial sums of a tile. A reducer CTA fetches eight partial sums of its
 /// columns at once; larger tiles would spill.
@@ -360,6 +410,6 @@ mod tests {
     fn the_list_of_all_kernels_stays_short() {
         // `get_kernels` checks every configuration of a problem's types and layout.
         assert!(plain().len() + swapped().len() + over_grid().len() <= 151);
-        assert!(all().len() <= 13_165, "{}", all().len());
+        assert!(all().len() <= 16_500, "{}", all().len());
     }
 }

@@ -9,7 +9,9 @@ pub fn program(config: &Sm90, types: Types, epilogue: &str) -> ProgramParts {
     let Sm90 { tile: [m, n], cluster: [cluster_m, cluster_n], stages, consumers, .. } = *config;
     let Sm90 { split, over_grid, swapped, grouped, align, .. } = *config;
     let [a_k_major, b_k_major] = config.k_major();
-    let (arguments, b_row_bytes) = (type_arguments(types), config.row_bytes(1));
+    // The operands' types in the program's order.
+    let ordered = if config.crossed() { types.transposed() } else { types };
+    let (arguments, b_row_bytes) = (type_arguments(ordered), config.row_bytes(1));
     let schedule = match config.schedule {
         Schedule::Cooperative => "COOPERATIVE",
         Schedule::PingPong => "PING_PONG",

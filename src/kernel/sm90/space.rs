@@ -1,7 +1,7 @@
 //! The space of the family: which shapes (`shapes.rs`) exist for which element types, layouts and
 //! kinds of kernels, each with as many stages as fit.
 
-use super::config::{Sm90, stores_float32_sums};
+use super::config::{Schedule, Sm90, promotes_sums, stores_float32_sums};
 use super::memory::SHARED_BYTES_PER_CTA;
 use super::shapes::{self, Shape};
 use crate::kernel::layout::{Layout, Major};
@@ -18,16 +18,13 @@ const MAX_STAGES: u32 = 12;
 impl Sm90 {
     /// The configurations for these types; none where `wgmma` does not multiply them.
     pub fn configs(types: Types) -> Vec<Sm90> {
-        let multiplied = matches!(types.a, DType::F16 | DType::Bf16 | DType::F32);
-        if types.a != types.b || !multiplied {
+        if !is_multiplied(types) {
             return Vec::new();
         }
         let mut configs = Vec::new();
         let mut offer = |shapes: Vec<Shape>, kind: Sm90| {
+            let shapes = shapes.into_iter().filter(|shape| serves_types(shape, kind, types));
             for Shape { tile, consumers, schedule, cluster, split } in shapes {
-                if !serves_types(tile, kind, types) {
-                    continue;
-                }
                 let with =
                     |stages| Sm90 { tile, stages, consumers, schedule, cluster, split, ..kind };
                 // As many stages as fit.
@@ -50,8 +47,20 @@ impl Sm90 {
                 {
                     continue;
                 }
+                if types.a.bytes() == 1 {
+                    // Operands that are not K-major are packed.
+                    if k_major == [true, true] {
+                        let (shapes, swapped) = match packed.contains(&true) {
+                            true => (shapes::eight_bit_packed(), shapes::swapped_packed()),
+                            false => (shapes::eight_bit(), shapes::eight_bit_swapped()),
+                        };
+                        offer(shapes, Sm90 { packed, ..Sm90::of(layout) });
+                        offer(swapped, Sm90 { packed, swapped: true, ..Sm90::of(layout) });
+                    }
+                    continue;
+                }
                 // `wgmma` reads a 4-byte operand that is not K-major from registers only, as A.
-                if types.a.bytes() != 2 && k_major != [true, true] {
+                if types.a.bytes() == 4 && k_major != [true, true] {
                     let shapes = if packed.contains(&true) {
                         shapes::from_registers_packed()
                     } else {
@@ -92,6 +101,10 @@ impl Sm90 {
                 }
             }
         }
+        if types.a.bytes() == 1 {
+            let layout = Layout { a: Major::Row, b: Major::Column, out: Major::Row };
+            offer(shapes::eight_bit_grouped(), Sm90 { grouped: true, ..Sm90::of(layout) });
+        }
         if types.a.bytes() == 2 {
             // A is row-major, since a group begins at any row, but a box begins at multiples of 16
             // bytes along the contiguous dimension.
@@ -109,8 +122,18 @@ impl Sm90 {
     }
 }
 
-/// Whether a tile is for kernels of these element types. A tile for some types only is cut here.
-fn serves_types([rows, columns]: [u32; 2], kind: Sm90, types: Types) -> bool {
+/// Whether `wgmma` multiplies elements of these types.
+fn is_multiplied(types: Types) -> bool {
+    match (types.a, types.b) {
+        (DType::E4m3 | DType::E5m2, DType::E4m3 | DType::E5m2) => true,
+        (DType::F16 | DType::Bf16 | DType::F32 | DType::I8 | DType::U8, b) => types.a == b,
+        _ => false,
+    }
+}
+
+/// Whether a shape is for kernels of these element types. A shape for some types only is cut here.
+fn serves_types(shape: &Shape, kind: Sm90, types: Types) -> bool {
+    let [rows, columns] = shape.tile;
     // Two float16 sums share a register, so columns come in multiples of 16.
     let is_paired = types.accumulator != DType::F16 || columns.is_multiple_of(16);
     let stores_words = types.out.bytes() == 4;
@@ -118,5 +141,19 @@ fn serves_types([rows, columns]: [u32; 2], kind: Sm90, types: Types) -> bool {
     let store_fits = !(stores_words && rows == 192 && (152..=160).contains(&columns));
     // 192 sums a thread and the group walk leave no registers for 4-byte elements.
     let groups_fit = !(stores_words && kind.grouped && columns == 192);
-    is_paired && store_fits && groups_fit
+    // Integers: N of an instruction is 8, 24 or a multiple of 16.
+    let is_integer = types.accumulator == DType::I32;
+    let has_instruction = !is_integer || columns.is_multiple_of(16) || [8, 24].contains(&columns);
+    // Two sets of sums, one of a K block and one of all. In ping-pong, the tensor cores would wait
+    // while the one consumer that multiplies adds up.
+    let promotion_fits = !promotes_sums(types)
+        || shape.schedule == Schedule::Cooperative && {
+            let sums = rows / shape.consumers / 64 * columns / 2;
+            sums <= if shape.consumers == 3 { 56 } else { 80 }
+        };
+    // TMA stores boxes whose rows are multiples of 16 bytes.
+    let Shape { tile, split, .. } = *shape;
+    let stored = Sm90 { tile, split, ..kind }.stored_columns();
+    let has_box = kind.swapped || (stored * types.out.bytes() as u32).is_multiple_of(16);
+    is_paired && store_fits && groups_fit && has_instruction && promotion_fits && has_box
 }
