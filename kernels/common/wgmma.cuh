@@ -56,7 +56,6 @@ RUTLASS_WGMMA_TYPES(u8, u8, s32, "k32.s32.u8.u8")
 // negated). 16-bit elements: also their majors, 0 for K-major, 1 for MN-major; others are K-major
 // only.
 template <class Accumulator, int SIZE, bool A_K_MAJOR, bool B_K_MAJOR> struct WgmmaModes {
-  static_assert(A_K_MAJOR && B_K_MAJOR && SIZE != 2);
   static constexpr char text[] = ", 1, 1";
 };
 template <> struct WgmmaModes<s32, 1, true, true> { static constexpr char text[] = ""; };
@@ -69,6 +68,12 @@ RUTLASS_WGMMA_MODES(true, false, ", 1, 1, 0, 1")
 RUTLASS_WGMMA_MODES(false, true, ", 1, 1, 1, 0")
 RUTLASS_WGMMA_MODES(false, false, ", 1, 1, 1, 1")
 #undef RUTLASS_WGMMA_MODES
+// The same with A in registers: 16-bit elements have B's major only.
+template <int SIZE, bool B_K_MAJOR> struct WgmmaRegisterModes {
+  static constexpr char text[] = ", 1, 1";
+};
+template <> struct WgmmaRegisterModes<2, true> { static constexpr char text[] = ", 1, 1, 0"; };
+template <> struct WgmmaRegisterModes<2, false> { static constexpr char text[] = ", 1, 1, 1"; };
 
 // A thread's accumulators are PTX registers with names: s0, s1 and so on. As C++ variables, up to
 // 128 of them would be operands of every asm statement, which costs up to a fifth of the compile
@@ -227,20 +232,21 @@ struct Wgmma {
     // clang-format on
   }
 
-  // Half a K block of tf32, two instructions, with A in registers, four for each instruction.
+  // 64 bytes of K of B, two instructions, with A in registers, four for each instruction.
   template <int BLOCK>
-  static __device__ __forceinline__ void issue_half(const unsigned (&a)[8], unsigned long long b,
+  static __device__ __forceinline__ void issue_pair(const unsigned (&a)[8], unsigned long long b,
                                                     int accumulate) {
+    using FromRegisters = WgmmaRegisterModes<sizeof(A), B_K_MAJOR>;
 #define RUTLASS_WGMMA_FROM_REGISTERS(A, B) \
-  "wgmma.mma_async.sync.aligned.m64n%11%12 {%10}, {" A "}, " B ", p, 1, 1;\n"
+  "wgmma.mma_async.sync.aligned.m64n%11%12 {%10}, {" A "}, " B ", p%13;\n"
     // clang-format off
     asm volatile("{ .reg .pred p;\n.reg .b64 b;\nsetp.ne.b32 p, %9, 0;\n"
                  RUTLASS_WGMMA_FROM_REGISTERS("%0, %1, %2, %3", "%8")
-                 "setp.eq.b32 p, %9, %9;\nadd.s64 b, %8, 2;\n"
+                 "setp.eq.b32 p, %9, %9;\nadd.s64 b, %8, %14;\n"
                  RUTLASS_WGMMA_FROM_REGISTERS("%4, %5, %6, %7", "b") "}"
                  ::"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(a[4]), "r"(a[5]), "r"(a[6]),
                    "r"(a[7]), "l"(b), "r"(accumulate), "C"(SumNames<BLOCK>::text), "n"(N),
-                   "C"(Types::text));
+                   "C"(Types::text), "C"(FromRegisters::text), "n"(B_K_MAJOR ? 2 : B_ROW_BYTES));
     // clang-format on
   }
 };
@@ -270,20 +276,50 @@ template <int M_BLOCKS> struct WgmmaFragments {
       addresses[i] = tile + warp / 2 * 4096 + k * 128 + (piece ^ k) * 16 + g % 2 * 8;
     }
   }
-  // `offset`: in bytes, from the tile's first element.
-  __device__ __forceinline__ void load(unsigned (&a)[M_BLOCKS][8], unsigned offset) const {
+  static constexpr int GROUPS = 2;  // of a K block: 16 k, rows of 128 bytes
+  // `offset`: of the stage, in bytes.
+  __device__ __forceinline__ void load(unsigned (&a)[M_BLOCKS][8], unsigned offset,
+                                       int group) const {
 #pragma unroll
     for (int i = 0; i < 2 * M_BLOCKS; ++i) {
       const int block = i / 2, instruction = i % 2;
       unsigned pairs[2][2];
 #pragma unroll
       for (int p = 0; p < 2; ++p)
-        load_shared(pairs[p], addresses[p] + offset + block * 8192 + instruction * 1024);
+        load_shared(pairs[p],
+                    addresses[p] + offset + group * 2048 + block * 8192 + instruction * 1024);
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
         a[block][4 * instruction + row] = other_first ? pairs[1][row] : pairs[0][row];
         a[block][4 * instruction + 2 + row] = other_first ? pairs[0][row] : pairs[1][row];
       }
+    }
+  }
+};
+
+// Loads A's fragments for two instructions from a K-major tile of 8-bit integers, of rows of 128
+// bytes with the 128-byte swizzle, and converts them to a 16-bit type.
+//
+// Lane 4 g + q passes rows g and g + 8 at K elements 2 q, 2 q + 1, 2 q + 8 and 2 q + 9 ("Register
+// Fragments for wgmma.mma_async.m64nNk16"): two loads of a pair for each row. An instruction's 16 k
+// are one 16-byte piece of a row. The swizzle puts this piece of 8 rows to different banks.
+template <int M_BLOCKS, class Wide, class Narrow> struct WidenedFragments {
+  static constexpr int GROUPS = 4;  // of a K block: 32 k
+  unsigned address, g;              // of the lane's first pair if the piece were 0
+  __device__ __forceinline__ WidenedFragments(unsigned tile) {
+    const unsigned warp = threadIdx.x / 32 % 4, q = threadIdx.x % 4;
+    g = threadIdx.x % 32 / 4;
+    address = tile + warp * 2048 + g * 128 + q * 2;
+  }
+  // `offset`: of the stage, in bytes.
+  __device__ __forceinline__ void load(unsigned (&a)[M_BLOCKS][8], unsigned offset,
+                                       int group) const {
+#pragma unroll
+    for (int i = 0; i < 8 * M_BLOCKS; ++i) {
+      const int block = i / 8, instruction = i / 4 % 2, half = i / 2 % 2, row = i % 2;
+      const unsigned piece = (2 * group + instruction) ^ g;
+      a[block][i % 8] = widen_pair<Wide, Narrow>(
+          load_shared_pair(address + offset + piece * 16 + (block * 8192 + row * 1024 + half * 8)));
     }
   }
 };

@@ -19,9 +19,13 @@
 #pragma once
 #include "common/tma.cuh"
 
-template <class Element, bool K_MAJOR, int TILE, int ROW_BYTES, int SHARED_BY, bool EVICT_FIRST>
+template <class Element, int TILE_K, bool K_MAJOR, int TILE, int ROW_BYTES, int SHARED_BY,
+          bool EVICT_FIRST>
 struct Sm90Boxes {
-  static constexpr int TILE_K = 128 / sizeof(Element);
+  // Bytes of a K block of one row (column). A K-major row of 256 bytes has two parts of 128 bytes,
+  // a box each; the second parts follow the first parts of the whole tile.
+  static constexpr int K_BYTES = TILE_K * sizeof(Element);
+  static constexpr int PARTS = K_MAJOR ? K_BYTES / 128 : 1;
   static constexpr int BOX_MN = ROW_BYTES / sizeof(Element);  // of an MN-major tile
   static constexpr int ATOMS = (K_MAJOR ? TILE : TILE_K) / 8;
   static constexpr int LONGER = ATOMS % SHARED_BY;  // the number of longer slices
@@ -45,12 +49,12 @@ struct Sm90Boxes {
       bytes = 0;
 #pragma unroll
       for (int s = 0; s < SHARED_BY; ++s)
-        bytes += inside > start(s) ? (start(s + 1) - start(s)) * 128 : s != slice;
+        bytes += inside > start(s) ? (start(s + 1) - start(s)) * K_BYTES : s != slice;
     } else {
       const int whole_slices = K_MAJOR ? inside / SLICE * SLICE : 0;  // in rows
       count = boxes_within(K_MAJOR ? min(end - mn, SLICE) : inside);
       const int slices = K_MAJOR ? (inside + SLICE - 1) / SLICE : inside > 0 ? SHARED_BY : 0;
-      bytes = (whole_slices + boxes_within(inside - whole_slices) * extent) * 128 +
+      bytes = (whole_slices + boxes_within(inside - whole_slices) * extent) * K_BYTES +
               (SHARED_BY - slices - (count == 0));
     }
   }
@@ -91,11 +95,17 @@ struct Sm90Boxes {
                                            int box, int k, int slice, unsigned ctas) const {
     const int along = mn + box * extent, x = K_MAJOR ? k : along,
               y = K_MAJOR ? along : k + slice * SLICE;
-    shared += (K_MAJOR ? start(slice) * 128 : slice * SLICE * ROW_BYTES) + box * extent * 128;
-    if constexpr (SHARED_BY == 1)
-      ptx::tma_load<EVICT_FIRST>(shared, map, barrier, x, y, batch);
-    else
-      ptx::tma_load<EVICT_FIRST>(shared, map, barrier, x, y, batch,
-                                 static_cast<unsigned short>(ctas));
+    shared += K_MAJOR ? (start(slice) + box * extent) * 128
+                      : slice * SLICE * ROW_BYTES + box * extent * K_BYTES;
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) {
+      const unsigned to = shared + part * (TILE * 128);
+      const int from = x + part * int(128 / sizeof(Element));
+      if constexpr (SHARED_BY == 1)
+        ptx::tma_load<EVICT_FIRST>(to, map, barrier, from, y, batch);
+      else
+        ptx::tma_load<EVICT_FIRST>(to, map, barrier, from, y, batch,
+                                   static_cast<unsigned short>(ctas));
+    }
   }
 };

@@ -54,18 +54,26 @@ struct Sm90Config {
 
   // ---- operands ----
 
-  static_assert(sizeof(A) == sizeof(B));
+  // MIXED: A is 8-bit integers, B 16-bit floating-point numbers. A is converted to B's type on its
+  // way to registers.
+  static constexpr bool MIXED = sizeof(A) == 1 && sizeof(B) == 2;
+  static_assert(MIXED || sizeof(A) == sizeof(B));
+  using Multiplied = typename Conditional<MIXED, B, A>::Type;
   // wgmma reads shared memory MN-major for 16-bit elements only. A can come from registers instead,
   // in any order.
   static_assert(sizeof(B) == 2 || B_K_MAJOR, "wgmma reads B from shared memory only");
   static_assert(!B_K_MAJOR || B_ROW_BYTES == 128);
-  static constexpr bool A_FROM_REGISTERS = sizeof(A) == 4 && !A_K_MAJOR;
+  static constexpr bool A_FROM_REGISTERS = MIXED || (sizeof(A) == 4 && !A_K_MAJOR);
+  static_assert(!MIXED || A_K_MAJOR);
+  // Whether rows r and r + 8 of wgmma's 16 rows are adjacent rows of the matrix (fragment_row).
+  static constexpr bool PAIRED_ROWS = A_FROM_REGISTERS && !MIXED;
   static_assert(!A_FROM_REGISTERS || !PING_PONG, "one consumer cannot hide its register loads");
   // The producer's threads load A with cp.async. TMA also rounds f32 to tf32; cp.async would not.
   static constexpr bool A_BY_THREADS = A_ALIGN < 16;
   static_assert(!A_BY_THREADS || (A_K_MAJOR && sizeof(A) == 2 && CLUSTER_N == 1 && !GROUPED));
 
-  using Multiply = ptx::Wgmma<A, B, Accumulator, TILE_N, A_K_MAJOR, B_K_MAJOR, B_ROW_BYTES>;
+  using Multiply =
+      ptx::Wgmma<Multiplied, B, Accumulator, TILE_N, A_K_MAJOR, B_K_MAJOR, B_ROW_BYTES>;
   using Value = EpilogueValue<Accumulator>;  // what the epilogue computes with
 
   // ---- clusters and split-K ----

@@ -15,6 +15,10 @@ template <class Config> struct Sm90Consumer {
   using Pipeline = Sm90Pipeline<Config>;
   using Slot = typename Pipeline::Slot;
   using Multiply = typename Config::Multiply;
+  using Fragments = typename Conditional<
+      Config::MIXED,
+      ptx::WidenedFragments<Config::M_BLOCKS, typename Config::B, typename Config::A>,
+      ptx::WgmmaFragments<Config::M_BLOCKS>>::Type;
 
   // Multiplies one tile. Two K blocks are in flight: block i + 1 is issued before block i is
   // complete; then the stage of block i is released.
@@ -63,37 +67,44 @@ template <class Config> struct Sm90Consumer {
   }
 
   // The same with A from registers, except for the last block, whose stage is returned unreleased.
-  // A's fragments of half a block are loaded while the previous half is multiplied.
+  // A's fragments of one group of instructions are loaded while the previous group is multiplied.
   static __device__ __forceinline__ unsigned multiply_from_registers(Slot& slot, int blocks,
                                                                      unsigned rank, int warpgroup,
                                                                      const Pipeline& pipeline) {
-    const ptx::WgmmaFragments<Config::M_BLOCKS> tile_a(
-        pipeline.stages + warpgroup * (Config::M_BLOCKS * Memory::BLOCK_BYTES));
+    constexpr int GROUPS = Fragments::GROUPS;
+    const Fragments tile_a(pipeline.stages + warpgroup * (Config::M_BLOCKS * Memory::BLOCK_BYTES));
     unsigned fragments[2][Config::M_BLOCKS][8];
-    auto load = [&](int half) {  // 16 k, rows of 128 bytes
-      tile_a.load(fragments[half], slot.stage * Memory::STAGE_BYTES + half * 2048);
+    auto load = [&](int group) {
+      tile_a.load(fragments[group % 2], slot.stage * Memory::STAGE_BYTES, group);
     };
     ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
     load(0);
     unsigned previous_stage = 0;
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
-      const auto b =
-          ptx::matrix_descriptor(pipeline.stage(slot) + Memory::A_BYTES, Memory::BLOCK_BYTES);
-      // Issues a half, 64 bytes of B's rows, and waits for the previous one, whose registers are
-      // loaded next. (Descriptors count 16 bytes.)
-      auto issue = [&](int half) {
+      const auto b = ptx::matrix_descriptor<Config::B_ROW_BYTES>(
+          pipeline.stage(slot) + Memory::A_BYTES, Config::TILE_K * Config::B_ROW_BYTES);
+      // Issues a group and waits for the previous one, whose registers are loaded next.
+      auto issue = [&](int group) {
+        // Descriptors count 16 bytes. A K-major row has two groups in each 128 bytes.
+        const int offset = !Config::B_K_MAJOR
+                               ? group * (32 * Config::B_ROW_BYTES / 16)
+                               : group / 2 * (Config::TILE_N * 128 / 16) + group % 2 * (64 / 16);
+        const bool adds = block + group > 0;
         ptx::wgmma_fence();
-        Multiply::template issue_half<0>(fragments[half][0], b + half * 4, block + half > 0);
+        Multiply::template issue_pair<0>(fragments[group % 2][0], b + offset, adds);
         if constexpr (Config::M_BLOCKS > 1)
-          Multiply::template issue_half<1>(fragments[half][1], b + half * 4, block + half > 0);
+          Multiply::template issue_pair<1>(fragments[group % 2][1], b + offset, adds);
         ptx::wgmma_commit();
         ptx::wgmma_wait<1>();
       };
       issue(0);
       if (block > 0) Pipeline::release(pipeline.empty + 8 * previous_stage, rank);
-      load(1);
-      issue(1);
+#pragma unroll
+      for (int group = 1; group < GROUPS; ++group) {
+        load(group);
+        issue(group);
+      }
       previous_stage = slot.stage;
       slot.advance();
       if (block + 1 < blocks) {

@@ -22,9 +22,9 @@ template <class Config> struct Sm90Registers {
   // form a chain, and chains are added with rounding:
   //   8-bit    128 elements. Sums of 8-bit products keep 14 bits (docs/design/accuracy.md).
   //   16-bit   1024 elements, with f32 output. Large tiles leave no registers for the totals.
-  static constexpr int SIZE = sizeof(typename Config::A);
+  static constexpr int SIZE = sizeof(typename Config::Multiplied);
   static constexpr bool CHAINED =
-      is_same<Accumulator, f32> &&
+      is_same<Accumulator, f32> && !Config::MIXED &&
       (SIZE == 1 || (SIZE == 2 && sizeof(typename Config::Out) == 4 && SUMS <= 80));
   static constexpr int CHAIN = SIZE == 1 ? 1 : 16;
   static constexpr int CHAIN_TOTALS = CHAINED ? SUMS : 0;

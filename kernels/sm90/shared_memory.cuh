@@ -1,6 +1,7 @@
 // The shared memory of an sm90 kernel:
 //
-//   STAGES stages    a tile of A, then a tile of B; both swizzled
+//   STAGES stages    a tile of A, then a tile of B; both swizzled. B of a mixed product, K-major:
+//                    the first 64 elements of K of all columns, then the other 64
 //   slabs            for each consumer warp, SLABS buffers through which it stores its accumulators
 //   barriers         full[STAGES], empty[STAGES], and for split-K one more word: the mbarrier of a
 //                    cluster split, or a message between the warps of a CTA of a grid split
@@ -35,7 +36,8 @@ template <class Config> struct Sm90Memory {
   static constexpr int A_BYTES = Config::TILE_M * 128;
   static constexpr int B_BOX = Config::B_ROW_BYTES / sizeof(B);  // columns of an MN-major box
   static constexpr int B_BYTES =
-      (Config::B_K_MAJOR ? Config::TILE_N : (Config::TILE_N + B_BOX - 1) / B_BOX * B_BOX) * 128;
+      (Config::B_K_MAJOR ? Config::TILE_N : (Config::TILE_N + B_BOX - 1) / B_BOX * B_BOX) *
+      Config::TILE_K * int(sizeof(B));
   static constexpr int STAGE_BYTES = A_BYTES + B_BYTES;
 
   // ---- slabs of an output whose rows lie along m ----
@@ -65,9 +67,9 @@ template <class Config> struct Sm90Memory {
 
   // BY_LINES: a warpgroup stores 32 output rows of its 64 m (128 bytes) at a time, alternating
   // between two slabs. Otherwise a warp stores 16 x 16 elements at a time: with an epilogue, for
-  // few rows, and for A from registers, where a lane's two rows are adjacent (fragment_row) and
-  // whole tiles are stored without a slab.
-  static constexpr bool BY_LINES = CONVERT_ONLY && EPILOGUE_N >= 32 && !Config::A_FROM_REGISTERS;
+  // few rows, and for PAIRED_ROWS, where a lane's two rows are adjacent and whole tiles are stored
+  // without a slab.
+  static constexpr bool BY_LINES = CONVERT_ONLY && EPILOGUE_N >= 32 && !Config::PAIRED_ROWS;
   static constexpr int LINES = 32, LINE_BYTES = 128;
   static constexpr int TRANSPOSED_N = 16;
   static constexpr int TRANSPOSED_PITCH = 16 + 4;  // 4 words of padding: rows in different banks

@@ -25,7 +25,7 @@ template <class Config> struct Sm90Store {
   static __device__ __forceinline__ void store(const Sm90Params& params, Epilogue epilogue,
                                                const Early& early, unsigned char* slabs, int& slab,
                                                int batch, int m, int n, int end, bool last) {
-    if constexpr (Config::A_FROM_REGISTERS && Config::OUT_TRANSPOSED && is_same<Epilogue, Identity>)
+    if constexpr (Config::PAIRED_ROWS && Config::OUT_TRANSPOSED && is_same<Epilogue, Identity>)
       if (Transposed::template store_pairs<Sums>(params, batch, m, n)) return;
     if constexpr (Config::OUT_TRANSPOSED && Sm90Memory<Config>::BY_LINES)
       Transposed::template store_lines<Sums>(params, slabs, slab, batch, m, n);

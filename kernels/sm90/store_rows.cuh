@@ -13,9 +13,9 @@
 #include "sm90/registers.cuh"
 #include "sm90/shared_memory.cuh"
 
-// With A from registers, two adjacent rows of the matrix are rows r and r + 8 of wgmma's 16.
+// The matrix row of row r of wgmma's 16.
 template <class Config> __device__ __forceinline__ constexpr int strip_row(int r) {
-  return Config::A_FROM_REGISTERS ? ptx::fragment_row(r) : r;
+  return Config::PAIRED_ROWS ? ptx::fragment_row(r) : r;
 }
 
 template <class Config> struct Sm90StoreRows {

@@ -1,7 +1,7 @@
 // Stores accumulators to an output whose rows lie along n (OUT_TRANSPOSED):
 //
 //   store_lines     conversion to 16 bits only: lines of 128 bytes, a warpgroup together
-//   store_pairs     A from registers, no epilogue, whole tiles: pairs, straight from registers
+//   store_pairs     PAIRED_ROWS, no epilogue, whole tiles: pairs, straight from registers
 //   store_elements  everything else: 16 rows of the output at a time
 #pragma once
 #include "common/choose.cuh"
@@ -155,7 +155,7 @@ template <class Config> struct Sm90StoreTransposed {
     }
   }
 
-  // A from registers: each lane holds pairs adjacent along m, and 8 lanes hold adjacent pairs.
+  // PAIRED_ROWS: each lane holds pairs adjacent along m, and 8 lanes hold adjacent pairs.
   // Returns false, having stored nothing, if the output is unaligned or the tile not whole.
   template <class Sums>
   static __device__ __forceinline__ bool store_pairs(const Sm90Params& params, int batch, int m,

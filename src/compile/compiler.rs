@@ -79,7 +79,7 @@ type Companion = (&'static str, &'static str, String);
 fn companions(kernel: &Kernel) -> [Option<Companion>; 2] {
     let reductions = kernel.reductions();
     [
-        kernel.packs().then(|| ("pack", PACK_ENTRY, pack_source(kernel.types.a.bytes()))),
+        kernel.packs().then(|| ("pack", PACK_ENTRY, pack_source(kernel.types))),
         (!reductions.is_empty()).then(|| ("reduce", REDUCE_ENTRY, reduce_source(&reductions))),
     ]
 }

@@ -5,6 +5,7 @@ use super::kernel::Kernel;
 use super::pack::{Pack, PackOperand};
 use super::program::ProgramParts;
 use super::reduction::{Reduce, ReduceOperand};
+use super::types::Types;
 use crate::epilogue::{Reduction, functor};
 
 /// The kernel functions of the main program, the packing program and the reducing program.
@@ -43,12 +44,14 @@ extern "C" __global__ void __launch_bounds__(Work::THREADS, Work::MIN_CTAS)
     ))
 }
 
-/// The program that packs operands with elements of this many bytes.
-pub fn pack_source(element_bytes: i64) -> String {
+/// The program that packs operands of these types. If their elements differ in size, the program's
+/// A has the smaller ones.
+pub fn pack_source(types: Types) -> String {
+    let (a, b) = (types.a.bytes().min(types.b.bytes()), types.a.bytes().max(types.b.bytes()));
     format!(
         r#"#include "pack.cuh"
 
-using Copy = Pack<{element_bytes}, {element_bytes}>;
+using Copy = Pack<{a}, {b}>;
 static_assert(Copy::THREADS == {threads} && sizeof(PackOperand) == {bytes},
               "host and kernel disagree");
 

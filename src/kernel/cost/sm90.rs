@@ -9,7 +9,9 @@ use super::sm90_rates::{
     FITTED_LAUNCH, FITTED_MEMORY_LATENCY, FITTED_MEMORY_RATE, alignment_penalty, epilogue_seconds,
 };
 use super::{sm90_grid_split, sm90_grouped};
-use crate::kernel::sm90::{FITTED_START_ALONE, Placed, Schedule, Sm90, TileGrid, placed};
+use crate::kernel::sm90::{
+    FITTED_START_ALONE, Placed, Schedule, Sm90, TileGrid, is_mixed, k_block, placed,
+};
 use crate::kernel::types::Types;
 
 // ---- rates, of one multiprocessor unless stated otherwise ----
@@ -138,10 +140,11 @@ fn estimate_tiles(
     let (waves, sharing) = ((tiles / slots).ceil(), (running * size / sms).max(1.0));
     let sharing_ends = sharing.sqrt();
 
-    // A K block is 128 bytes. wgmma takes equally long for all element types.
+    // A K block is 128 bytes, for which wgmma takes equally long for all element types; in a mixed
+    // product, 128 elements of 16 bits.
+    let block_bytes = if is_mixed(types) { 256.0 } else { 128.0 };
     let element = types.a.bytes() as f64;
-    let blocks =
-        ((problem.k() * types.a.bytes()).unsigned_abs().div_ceil(128) as f64 / split).ceil();
+    let blocks = (problem.k().unsigned_abs().div_ceil(k_block(types).into()) as f64 / split).ceil();
     // Bytes of a K block of A and B: as they arrive, and weighted by the L2 alignment penalty.
     let rows = config.rows_read(problem);
     let arriving = f64::from(rows[0].0 + rows[1].0) * 128.0;
@@ -155,7 +158,7 @@ fn estimate_tiles(
     };
     let share = (running * size * config.occupied(grid) / sms).min(1.0);
     let ping_pong = config.schedule == Schedule::PingPong;
-    let mut multiplied = (tile_m * tile_n * 128.0 / (FITTED_TENSOR_RATE * scale.tensor)
+    let mut multiplied = (tile_m * tile_n * block_bytes / (FITTED_TENSOR_RATE * scale.tensor)
         * if ping_pong { FITTED_PING_PONG } else { 1.0 })
     .max(FITTED_BLOCK);
     let (by_cluster, launch_of_cluster) = match (cluster_m * cluster_n) as u32 {

@@ -11,28 +11,34 @@ impl Sm90 {
     /// rows of a box outside the operand, and the alignment of the rows in bytes.
     pub fn rows_read(&self, problem: &GemmProblem) -> [(u32, u32); 2] {
         let (sides, k_major) = (self.sides(problem), self.k_major());
+        let narrower = problem.a.dtype.bytes().min(problem.b.dtype.bytes());
         [0, 1].map(|at| {
-            let side = &sides[at];
-            let inside = i64::from(self.tile[at]).min(side.view.shape[side.rows]).max(1) as u32;
-            if side.packed {
-                return (inside, ROW_BYTES);
-            }
-            let other = if k_major[at] { side.rows } else { side.k };
-            let step = (side.view.stride[other] * side.view.dtype.bytes()) | i64::from(ROW_BYTES);
-            let aligned = 1 << step.trailing_zeros();
-            if k_major[at] {
-                return (inside, aligned);
-            }
-            // A tile that is contiguous along M (N) is loaded in whole boxes. If the tile is not a
-            // multiple of the box, tiles begin inside cache lines. Box rows of 64 bytes cost more
-            // unless all rows of the operand begin at cache lines.
-            let row = self.row_bytes(at);
-            // The box extent is a power of two. No division: the cost model calls this for every
-            // kernel.
-            let last = (row >> (side.view.dtype.bytes() as u32).trailing_zeros()) - 1;
-            let whole = self.tile[at] & last == 0 && (row == ROW_BYTES || aligned == ROW_BYTES);
-            ((inside + last) & !last, if whole { aligned } else { 16 })
+            let (rows, aligned) = self.rows_of_side(&sides[at], k_major[at], at);
+            // The 16-bit operand of a mixed product has 256 bytes in a K block.
+            (rows * (sides[at].view.dtype.bytes() / narrower) as u32, aligned)
         })
+    }
+
+    fn rows_of_side(&self, side: &Side, k_major: bool, at: usize) -> (u32, u32) {
+        let inside = i64::from(self.tile[at]).min(side.view.shape[side.rows]).max(1) as u32;
+        if side.packed {
+            return (inside, ROW_BYTES);
+        }
+        let other = if k_major { side.rows } else { side.k };
+        let step = (side.view.stride[other] * side.view.dtype.bytes()) | i64::from(ROW_BYTES);
+        let aligned = 1 << step.trailing_zeros();
+        if k_major {
+            return (inside, aligned);
+        }
+        // A tile that is contiguous along M (N) is loaded in whole boxes. If the tile is not a
+        // multiple of the box, tiles begin inside cache lines. Box rows of 64 bytes cost more
+        // unless all rows of the operand begin at cache lines.
+        let row = self.row_bytes(at);
+        // The box extent is a power of two. No division: the cost model calls this for every
+        // kernel.
+        let last = (row >> (side.view.dtype.bytes() as u32).trailing_zeros()) - 1;
+        let whole = self.tile[at] & last == 0 && (row == ROW_BYTES || aligned == ROW_BYTES);
+        ((inside + last) & !last, if whole { aligned } else { 16 })
     }
 
     /// Bytes of a row of the boxes that TMA loads for the program's A (0) or B (1): 128, or 64 for

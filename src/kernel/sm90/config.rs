@@ -104,10 +104,11 @@ impl Sm90 {
         if self.crossed() { [b, a] } else { [a, b] }
     }
 
-    /// Whether the program loads A into registers. From shared memory, `wgmma` reads an operand
+    /// Whether the program loads A into registers: the integers of a mixed product, to convert
+    /// them, and 4-byte elements that are not K-major. From shared memory, `wgmma` reads an operand
     /// that is not K-major only if its elements have 16 bits; 8-bit operands are packed instead.
     pub fn a_from_registers(&self, types: Types) -> bool {
-        types.a.bytes() == 4 && !self.k_major()[0]
+        is_mixed(types) || types.a.bytes() == 4 && !self.k_major()[0]
     }
 
     /// The required alignment of the user's A (0) or B (1) in bytes, unless it is packed.
@@ -123,7 +124,7 @@ impl Sm90 {
     /// M, N and K of a tile in the user's frame.
     pub fn user_tile(&self, types: Types) -> [u32; 3] {
         let [m, n] = self.tile;
-        let k = ROW_BYTES / types.a.bytes() as u32;
+        let k = k_block(types);
         if self.crossed() { [n, m, k] } else { [m, n, k] }
     }
 
@@ -148,15 +149,25 @@ impl Sm90 {
     }
 }
 
+/// Elements of K in a block: a row of 128 bytes, in a mixed product of its 8-bit integers.
+pub fn k_block(types: Types) -> u32 {
+    ROW_BYTES / types.a.bytes().min(types.b.bytes()) as u32
+}
+
+/// Whether one operand has 8-bit integers and the other 16-bit floating-point numbers.
+pub fn is_mixed(types: Types) -> bool {
+    types.a.bytes() != types.b.bytes()
+}
+
 /// Whether the program adds up each K block of products in registers of its own. The tensor cores
 /// keep 14 bits of a sum of float8 products (docs/design/accuracy.md).
 pub fn promotes_sums(types: Types) -> bool {
-    types.a.bytes() == 1 && types.accumulator == DType::F32
+    types.a.bytes() == 1 && types.b.bytes() == 1 && types.accumulator == DType::F32
 }
 
 /// Whether sums of 16-bit products are stored as float32, so that the output shows their rounding
 /// errors. `wgmma` truncates at each accumulation. cuBLAS uses `wgmma` if rows begin and end
 /// aligned, and more exact kernels otherwise (docs/design/accuracy.md).
 pub fn stores_float32_sums(types: Types) -> bool {
-    types.a.bytes() == 2 && types.out == DType::F32
+    types.a.bytes() == 2 && types.b.bytes() == 2 && types.out == DType::F32
 }

@@ -1,6 +1,6 @@
 //! Launch parameters: packing, tensor maps, workspace, the grid.
 
-use super::config::{ROW_BYTES, Sm90};
+use super::config::{ROW_BYTES, Sm90, k_block};
 use super::params::{Sm90Params, Sm90Scalars};
 use super::placement::Placement;
 use crate::kernel::launch::{Launch, Params};
@@ -63,7 +63,7 @@ impl Sm90 {
     ) -> Launch {
         let pack = self.pack(problem, workspace);
         let sides = self.sides(problem);
-        let k_block = u64::from(ROW_BYTES) / types.a.bytes() as u64;
+        let k_block = k_block(types);
         let map = |at: usize| {
             let side = &sides[at];
             let (sharers, row) = (self.cluster[1 - at], self.row_bytes(at));
@@ -76,10 +76,10 @@ impl Sm90 {
             // block. For a row that begins inside a line, it would fetch four lines instead of two.
             // The row stride decides, not the address, which may change in a prepared launch.
             let whole_lines =
-                stride_bytes(view.stride[outer], types.a).is_multiple_of(u64::from(ROW_BYTES));
+                stride_bytes(view.stride[outer], view.dtype).is_multiple_of(u64::from(ROW_BYTES));
             let fetches_next_block = k_major && whole_lines;
             TensorMap {
-                data_type: TensorMap::data_type(types.a, true),
+                data_type: TensorMap::data_type(view.dtype, true),
                 // An operand without elements is never read, but its map needs a device address.
                 address: if view.numel() > 0 { view.data } else { problem.out.data & !15 },
                 // Extents of a map are at least 1, even if K is 0.
@@ -89,11 +89,11 @@ impl Sm90 {
                     batches as u64,
                 ],
                 strides: [view.stride[outer], view.stride[0]]
-                    .map(|step| stride_bytes(step, types.a)),
+                    .map(|step| stride_bytes(step, view.dtype)),
                 // The contiguous dimension first.
                 box_extents: [
-                    row / types.a.bytes() as u32,
-                    if k_major { self.box_rows(&sides, at) } else { k_block as u32 / sharers },
+                    row / view.dtype.bytes() as u32,
+                    if k_major { self.box_rows(&sides, at) } else { k_block / sharers },
                     1,
                 ],
                 swizzle: TensorMap::swizzle(row),

@@ -1,6 +1,6 @@
 //! Shared memory and registers. The program computes the same values.
 
-use super::config::{ROW_BYTES, Schedule, Sm90, promotes_sums, stores_float32_sums};
+use super::config::{ROW_BYTES, Schedule, Sm90, is_mixed, promotes_sums, stores_float32_sums};
 use super::split::SPLITS_AT_ONCE;
 use crate::kernel::cost::chips::{REGISTERS_PER_SM, Target};
 use crate::kernel::types::Types;
@@ -47,18 +47,19 @@ impl Sm90 {
     }
 
     /// Bytes of a stage: a tile of A and one of B.
-    pub(super) fn stage_bytes(&self) -> u32 {
+    pub(super) fn stage_bytes(&self, types: Types) -> u32 {
         let [m, n] = self.tile;
         // An N-major tile of B is loaded in boxes. The last box may overhang the tile.
         let b = if self.k_major()[1] { n } else { n.next_multiple_of(self.row_bytes(1) / 2) };
-        (m + b) * ROW_BYTES
+        // The 16-bit elements of a mixed product's B take two rows.
+        (m + if is_mixed(types) { 2 * b } else { b }) * ROW_BYTES
     }
 
     /// Dynamic shared memory in bytes: the stages; one or two slabs of 16 rows of sums for each
     /// consumer warp (with two, one is filled while TMA reads the other); two barriers a stage; one
     /// barrier for the partial sums of a split.
     pub fn shared_bytes(&self, types: Types) -> u32 {
-        let pipeline = self.stages * self.stage_bytes();
+        let pipeline = self.stages * self.stage_bytes(types);
         let (_, box_bytes) = self.box_bytes(types);
         let slab = match self.swapped {
             // 16 x 16 padded sums; or a quarter, for each warp, of two slabs of 32 rows of 64

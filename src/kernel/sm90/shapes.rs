@@ -298,6 +298,33 @@ pub(super) fn eight_bit_packed() -> Vec<Shape> {
     ]
 }
 
+/// Tiles of 8-bit integers, whose rows are the program's, by 16-bit columns. Few columns: memory
+/// bandwidth limits the product, and a split doubles the bytes in flight. Many columns: the more
+/// columns, the more products of each converted integer.
+pub(super) fn mixed() -> Vec<Shape> {
+    let mut shapes = Vec::new();
+    for columns in [8, 16, 32, 64] {
+        let shape = cooperative([64, columns], [1, 1]);
+        shapes.extend([1, 2, 4].map(|split| Shape { split, ..shape }));
+        shapes.push(cooperative([128, columns], [1, 1]));
+    }
+    for columns in [128, 192, 256] {
+        shapes.push(cooperative([128, columns], [1, 1]));
+    }
+    shapes.push(cooperative([64, 128], [1, 1]));
+    shapes.push(cooperative([256, 128], [1, 1]));
+    shapes
+}
+
+pub(super) fn mixed_packed() -> Vec<Shape> {
+    vec![
+        cooperative([128, 256], [1, 1]),
+        cooperative([128, 64], [1, 1]),
+        cooperative([64, 16], [1, 1]),
+        Shape { split: 4, ..cooperative([64, 64], [1, 1]) },
+    ]
+}
+
 pub(super) fn eight_bit_grouped() -> Vec<Shape> {
     vec![
         ping_pong(128, [1, 1]),

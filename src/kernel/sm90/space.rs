@@ -1,7 +1,7 @@
 //! The space of the family: which shapes (`shapes.rs`) exist for which element types, layouts and
 //! kinds of kernels, each with as many stages as fit.
 
-use super::config::{Schedule, Sm90, promotes_sums, stores_float32_sums};
+use super::config::{Schedule, Sm90, is_mixed, promotes_sums, stores_float32_sums};
 use super::memory::SHARED_BYTES_PER_CTA;
 use super::shapes::{self, Shape};
 use crate::kernel::layout::{Layout, Major};
@@ -32,7 +32,7 @@ impl Sm90 {
                     true => SHARED_BYTES_BESIDE_L1,
                     false => SHARED_BYTES_PER_CTA,
                 };
-                let stages = 2..=MAX_STAGES.min(most / with(1).stage_bytes());
+                let stages = 2..=MAX_STAGES.min(most / with(1).stage_bytes(types));
                 configs.extend(
                     stages.rev().map(with).find(|config| config.shared_bytes(types) <= most),
                 );
@@ -45,6 +45,19 @@ impl Sm90 {
                 if (0..2).any(|side| !k_major[side] && packed[side])
                     || (stores_float32_sums(types) && packed.contains(&true))
                 {
+                    continue;
+                }
+                if is_mixed(types) {
+                    // The integers are the program's A, K-major.
+                    let b_is_first = types.b.bytes() == 1;
+                    if k_major[usize::from(b_is_first)] {
+                        let shapes = match packed.contains(&true) {
+                            true => shapes::mixed_packed(),
+                            false => shapes::mixed(),
+                        };
+                        let swapped = b_is_first != (layout.out == Major::Column);
+                        offer(shapes, Sm90 { packed, swapped, ..Sm90::of(layout) });
+                    }
                     continue;
                 }
                 if types.a.bytes() == 1 {
@@ -101,11 +114,11 @@ impl Sm90 {
                 }
             }
         }
-        if types.a.bytes() == 1 {
+        if types.a.bytes() == 1 && !is_mixed(types) {
             let layout = Layout { a: Major::Row, b: Major::Column, out: Major::Row };
             offer(shapes::eight_bit_grouped(), Sm90 { grouped: true, ..Sm90::of(layout) });
         }
-        if types.a.bytes() == 2 {
+        if types.a.bytes() == 2 && !is_mixed(types) {
             // A is row-major, since a group begins at any row, but a box begins at multiples of 16
             // bytes along the contiguous dimension.
             for b in Major::BOTH {
@@ -126,6 +139,8 @@ impl Sm90 {
 fn is_multiplied(types: Types) -> bool {
     match (types.a, types.b) {
         (DType::E4m3 | DType::E5m2, DType::E4m3 | DType::E5m2) => true,
+        (DType::F16 | DType::Bf16, DType::I8 | DType::U8)
+        | (DType::I8 | DType::U8, DType::F16 | DType::Bf16) => true,
         (DType::F16 | DType::Bf16 | DType::F32 | DType::I8 | DType::U8, b) => types.a == b,
         _ => false,
     }
