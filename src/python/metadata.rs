@@ -165,7 +165,8 @@ fn tensor(py: Python<'_>, element: DType, demand: Demand) -> PyResult<Bound<'_, 
 fn design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> {
     static CACHE: Cache<(Design, i64)> = Mutex::new(FxHashMap::with_hasher(FxBuildHasher));
     // Kernels that differ only in the layouts of A and B share an object, because the operands'
-    // metadata holds the layouts. The element size is part of the key: tiles along K depend on it.
+    // metadata holds the layouts. The smaller element size is part of the key: tiles along K depend
+    // on it.
     let [a, b] = [Major::Row; 2];
     let design = match kernel.design {
         Design::Skinny(config) => Design::Skinny(Skinny { a, b, ..config }),
@@ -178,7 +179,8 @@ fn design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> 
         other => other,
     };
     let kernel = Kernel { design, ..*kernel };
-    shared(py, &CACHE, (design, kernel.types.a.bytes()), || make_design(py, &kernel))
+    let bytes = kernel.types.a.bytes().min(kernel.types.b.bytes());
+    shared(py, &CACHE, (design, bytes), || make_design(py, &kernel))
 }
 
 fn make_design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> {

@@ -64,7 +64,7 @@ impl Sm90 {
                     // Operands that are not K-major are packed.
                     if k_major == [true, true] {
                         let (shapes, swapped) = match packed.contains(&true) {
-                            true => (shapes::eight_bit_packed(), shapes::swapped_packed()),
+                            true => (shapes::eight_bit_packed(), Vec::new()),
                             false => (shapes::eight_bit(), shapes::eight_bit_swapped()),
                         };
                         offer(shapes, Sm90 { packed, ..Sm90::of(layout) });
@@ -139,8 +139,9 @@ impl Sm90 {
 fn is_multiplied(types: Types) -> bool {
     match (types.a, types.b) {
         (DType::E4m3 | DType::E5m2, DType::E4m3 | DType::E5m2) => true,
-        (DType::F16 | DType::Bf16, DType::I8 | DType::U8)
-        | (DType::I8 | DType::U8, DType::F16 | DType::Bf16) => true,
+        // Other outputs of a mixed product are seldom stored.
+        (half @ (DType::F16 | DType::Bf16), DType::I8 | DType::U8)
+        | (DType::I8 | DType::U8, half @ (DType::F16 | DType::Bf16)) => types.out == half,
         (DType::F16 | DType::Bf16 | DType::F32 | DType::I8 | DType::U8, b) => types.a == b,
         _ => false,
     }

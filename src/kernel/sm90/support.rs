@@ -70,8 +70,10 @@ impl Sm90 {
         const LEAST_BLOCKS: u32 = 32;
         /// Most tiles of a cluster split.
         const MOST_TILES: u64 = 3 * Target::H100.multiprocessors as u64 / 2;
-        // Packed and float32 operands have too few tiles to choose from to drop one.
-        let is_plain = !self.packed.contains(&true) && problem.a.dtype.bytes() == 2;
+        // Packed operands, and those of other than 16 bits, have too few tiles to choose from to
+        // drop one.
+        let is_plain = !self.packed.contains(&true)
+            && [&problem.a, &problem.b].iter().all(|view| view.dtype.bytes() == 2);
         if self.split == 1 || !(self.over_grid || is_plain) {
             return Ok(());
         }

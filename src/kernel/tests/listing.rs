@@ -96,7 +96,9 @@ fn every_leading_kernel_exists_in_every_layout() {
 fn split_kernels_refuse_problems_that_fill_the_chip() {
     let kernels = || {
         all().iter().filter_map(|kernel| match kernel.design {
-            Design::Sm90(config) if config.split > 1 && kernel.types.a == F16 => {
+            Design::Sm90(config)
+                if config.split > 1 && [kernel.types.a, kernel.types.b] == [F16; 2] =>
+            {
                 Some((kernel, config))
             }
             _ => None,
