@@ -161,6 +161,62 @@ def test_what_our_kernels_do_not_serve_still_compiles(enabled) -> None:
     assert "cutlass_api" not in lowered.code
 
 
+# ---- 8-bit products ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("integers", [torch.int8, torch.uint8], ids=str)
+@pytest.mark.parametrize(
+    "function",
+    {
+        "weight": lambda x, w: x @ w.to(x.dtype),
+        "transposed": lambda x, w: F.linear(x, w.mT.to(x.dtype)),
+        "first": lambda x, w: w.mT.to(x.dtype) @ x.mT,
+        "scaled": lambda x, w: (x @ w.to(x.dtype)) * 0.125,
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_a_cast_of_8_bit_integers_becomes_a_mixed_product(function, integers, dtype, enabled):
+    (x,) = tensors((48, 128), dtype=dtype)
+    w = torch.randint(0, 9, (128, 96)).to(integers)
+    lowered = lower(function[1], [x, w], prefers=is_ours)
+    assert "extern_kernels.cutlass_api_gemm" in lowered.code
+    assert [is_ours(choice) for choice in lowered.choices[0]].count(True) >= 1
+    assert is_replaced(lowered.choices[0][-1]), "the cast and ATEN's product are offered, too"
+    out = run_on_the_cpu(lowered, [x, w])
+    reference = function[1](x.double(), w)
+    assert (out.double() - reference).norm() < 2 * torch.finfo(dtype).eps * reference.norm()
+
+
+def test_a_mixed_product_that_is_slower_stays_torch_s(enabled) -> None:
+    (x,) = tensors((48, 128))
+    w = torch.randint(-9, 9, (128, 96), dtype=torch.int8)
+    lowered = lower(lambda x, w: x @ w.to(x.dtype), [x, w], prefers=is_replaced)
+    assert "extern_kernels.mm(" in lowered.code and "cutlass_api" not in lowered.code
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("kind", ["tensor", "rows"])
+def test_scaled_products_are_ours_where_faster(kind: str, has_bias: bool, enabled) -> None:
+    a, b, bias = tensors((48, 128), (96, 128), (96,))
+    a, b = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn)
+    scale_a = torch.tensor(0.5) if kind == "tensor" else torch.rand(48, 1) + 0.5
+    scale_b = torch.tensor(2.0) if kind == "tensor" else torch.rand(1, 96) + 0.5
+    inputs = [a, b, scale_a, scale_b, *([bias] if has_bias else [])]
+
+    def function(a, b, *others):
+        return torch._scaled_mm(a, b.mT, *others, out_dtype=torch.bfloat16)
+
+    lowered = lower(function, inputs, prefers=is_ours)
+    assert "extern_kernels.cutlass_api_gemm" in lowered.code
+    out = run_on_the_cpu(lowered, inputs)
+    reference = (a.double() @ b.double().mT) * scale_a.double() * scale_b.double()
+    reference = reference + bias.double() if has_bias else reference
+    assert (out.double() - reference).norm() < 2**-7 * reference.norm()
+    slower = lower(function, inputs, prefers=is_replaced)
+    assert "extern_kernels._scaled_mm" in slower.code or "aten._scaled_mm" in slower.code
+
+
 # ---- fused epilogues -----------------------------------------------------------------------------
 
 

@@ -114,11 +114,11 @@ def fake_of(node: Any) -> torch.Tensor:
     return fake(node.get_size(), node.get_stride(), node.get_dtype(), node.get_device())
 
 
-def accumulator(dtype: torch.dtype) -> str:
-    """The accumulator type of a product of this dtype."""
-    if not dtype.is_floating_point:
+def accumulator(*dtypes: torch.dtype) -> str:
+    """The accumulator type of a product of these dtypes."""
+    if not any(dtype.is_floating_point for dtype in dtypes):
         return "int32"
-    return "float64" if dtype == torch.float64 else "float32"
+    return "float64" if torch.float64 in dtypes else "float32"
 
 
 def is_static(*nodes: Any) -> bool:

@@ -1,5 +1,6 @@
 """A post-grad pass: pointwise operations behind a product become one operator with an epilogue, and
-grouped products, for which Inductor's handler offers no choices, an operator of ours.
+products for which Inductor's handler offers no choices an operator of ours: grouped and scaled
+products, and those of a float matrix and one that was cast from 8-bit integers.
 
 The pass only proposes. The operator's lowering (`_lowering`) lets Inductor time the fused kernels
 beside the operations that they replace, and keeps what is faster.
@@ -22,6 +23,8 @@ aten = torch.ops.aten
 prims = torch.ops.prims
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+_HALVES = (torch.float16, torch.bfloat16)
+_BYTES = (torch.int8, torch.uint8)
 _RESHAPES = (aten.reshape.default, aten.view.default)
 _CAST = prims.convert_element_type.default
 
@@ -67,9 +70,15 @@ class ProductPass(CustomGraphPass):
             return
         for node in list(graph.nodes):
             if _is_grouped_product(node):
-                _replace_grouped(graph, node)
+                _replace(graph, node, torch.ops.cutlass_api.grouped_mm.default, _inputs(node)[:3])
+                continue
+            if _is_scaled_product(node):
+                inputs = _scaled_inputs(graph, node)
+                _replace(graph, node, torch.ops.cutlass_api.scaled_mm.default, inputs)
+                continue
+            node = _replace_mixed(graph, node)
             # With emulated casts, Inductor rounds between operations; a fused epilogue does not.
-            elif self.fuse and _is_product(node) and not config.emulate_precision_casts:
+            if self.fuse and _is_product(node) and not config.emulate_precision_casts:
                 _fuse(graph, node)
 
     def uuid(self) -> Any:
@@ -89,7 +98,8 @@ def _is_static(value: torch.Tensor) -> bool:
     return all(isinstance(extent, int) for extent in (*value.shape, *value.stride()))
 
 
-_PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default)
+_MIXED = torch.ops.cutlass_api.mixed_mm.default
+_PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, _MIXED)
 
 
 def _is_product(node: fx.Node) -> bool:
@@ -102,7 +112,7 @@ def _is_product(node: fx.Node) -> bool:
         and value.dtype in _FLOATS
         and value.numel() > 0
         and _is_static(value)
-        and all(_value(arg).dtype == value.dtype for arg in node.args)
+        and (node.target is _MIXED or all(_value(arg).dtype == value.dtype for arg in node.args))
     )
 
 
@@ -126,18 +136,107 @@ def _is_grouped_product(node: fx.Node) -> bool:
     )
 
 
-def _replace_grouped(graph: fx.Graph, node: fx.Node) -> None:
-    a, b, offsets = _inputs(node)[:3]
-    replaced = fx.Graph()
-    replaced.output(
-        replaced.call_function(node.target, tuple(replaced.placeholder(name) for name in "ABo"))
+#: The parameters of ``aten._scaled_mm`` and of our operator.
+_SCALED_PARAMETERS = (
+    *("self", "mat2", "scale_a", "scale_b"),
+    *("bias", "scale_result", "out_dtype", "use_fast_accum"),
+)
+
+
+def _scaled_arguments(node: fx.Node) -> list[Any]:
+    values = dict(zip(_SCALED_PARAMETERS, node.args, strict=False)) | node.kwargs
+    return [values.get(name) for name in _SCALED_PARAMETERS]
+
+
+def _is_scaled_product(node: fx.Node) -> bool:
+    """Whether a node is ``aten._scaled_mm`` with a scale a tensor, or one a row and a column."""
+    if node.op != "call_function" or node.target is not aten._scaled_mm.default:
+        return False
+    values = [_value(arg) for arg in _scaled_arguments(node)[:4]]
+    if any(value is None or not _is_static(value) for value in values):
+        return False
+    a, b, *scales = values
+    shapes = ((a.shape[0], 1), (1, b.shape[1]))
+    return a.device.type == "cuda" and all(
+        scale.dtype == torch.float32 and (scale.numel() == 1 or tuple(scale.shape) == shape)
+        for scale, shape in zip(scales, shapes, strict=True)
     )
+
+
+def _scaled_inputs(graph: fx.Graph, node: fx.Node) -> list[Any]:
+    """The arguments for our operator: a scale of one element has the shape (1,), and the scale of a
+    result is for float8 only."""
+    inputs = _scaled_arguments(node)
     with graph.inserting_before(node):
-        ours = graph.call_function(torch.ops.cutlass_api.grouped_mm.default, (a, b, offsets))
+        for at in (2, 3):
+            if _value(inputs[at]).numel() == 1:
+                inputs[at] = _call(graph, aten.reshape.default, inputs[at], [1])
+    if _value(node).dtype not in (torch.float8_e4m3fn, torch.float8_e5m2):
+        inputs[5] = None
+    inputs[7] = bool(inputs[7])
+    return inputs
+
+
+def _replace(graph: fx.Graph, node: fx.Node, operator: Any, inputs: Sequence[Any]) -> None:
+    """Puts an operator of ours in place of a node. The tensors among the inputs, in their order,
+    are the inputs of the operation that is replaced."""
+    replaced = fx.Graph()
+    copies = [
+        replaced.placeholder(f"x{at}") if isinstance(arg, fx.Node) else arg
+        for at, arg in enumerate(inputs)
+    ]
+    replaced.output(replaced.call_function(node.target, tuple(copies)))
+    with graph.inserting_before(node):
+        ours = graph.call_function(operator, tuple(inputs))
+    _substitute(graph, node, ours, replaced)
+
+
+def _substitute(graph: fx.Graph, node: fx.Node, ours: fx.Node, replaced: fx.Graph) -> fx.Node:
     ours.meta["val"] = node.meta["val"]
     ours.meta[_lowering.REPLACED] = fx.GraphModule(torch.nn.Module(), replaced)
     node.replace_all_uses_with(ours)
     graph.erase_node(node)
+    return ours
+
+
+def _replace_mixed(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    """``mixed_mm`` in place of ``aten.mm``, if a factor was cast from 8-bit integers; else the
+    node."""
+    if node.op != "call_function" or node.target is not aten.mm.default or not _is_product(node):
+        return node
+    dtype = _value(node).dtype
+    chains = [_widened(factor, dtype) for factor in node.args]
+    # One factor of 8-bit integers: torch multiplies two of them as numbers, too.
+    if dtype not in _HALVES or sum(bool(chain) for chain in chains) != 1:
+        return node
+    inputs = []
+    with graph.inserting_before(node):
+        for factor, chain in zip(node.args, chains, strict=True):
+            source = chain[-1].args[0] if chain else factor
+            for step in reversed(chain[:-1]):
+                source = _call(graph, step.target, source, step.args[1])
+            inputs.append(source)
+    replaced = fx.Graph()
+    copies = [replaced.placeholder("A"), replaced.placeholder("B")]
+    for at, chain in enumerate(chains):
+        if chain:
+            copies[at] = replaced.call_function(_CAST, (copies[at], dtype))
+    replaced.output(replaced.call_function(node.target, tuple(copies)))
+    with graph.inserting_before(node):
+        ours = graph.call_function(_MIXED, tuple(inputs))
+    return _substitute(graph, node, ours, replaced)
+
+
+def _widened(node: Any, dtype: torch.dtype) -> list[fx.Node]:
+    """A cast from 8-bit integers and the permutations behind it, the last one first. Empty if the
+    node is none."""
+    chain = []
+    while _is(node, aten.permute.default):
+        chain.append(node)
+        node = node.args[0]
+    if not _is(node, _CAST) or _value(node.args[0]).dtype not in _BYTES or node.args[1] != dtype:
+        return []
+    return [*chain, node]
 
 
 @dataclass
@@ -268,7 +367,7 @@ class _Epilogue:
         return self._assign(_EXPRESSIONS[node.target](*values, **node.kwargs))
 
     def _product(self, node: fx.Node) -> str:
-        if node.target in (aten.mm.default, aten.bmm.default):
+        if node.target in (aten.mm.default, aten.bmm.default, _MIXED):
             return "accum"
         self.has_arithmetic = True
         alpha, beta = (node.kwargs.get(name, 1) for name in ("alpha", "beta"))
@@ -340,6 +439,12 @@ class _Epilogue:
             return graph.call_function(aten.reshape.default, (placeholder, list(own)))
 
         for node in self.region.inside:
+            before = node.meta.get(_lowering.REPLACED)
+            if before is not None:  # a mixed product
+                inner = [node for node in before.graph.nodes if node.op == "placeholder"]
+                values = (copied(arg, node) for arg in node.args)
+                copies[node] = graph.graph_copy(before.graph, dict(zip(inner, values, strict=True)))
+                continue
             copies[node] = graph.call_function(
                 node.target,
                 fx.node.map_arg(node.args, lambda arg, node=node: copied(arg, node)),

@@ -74,7 +74,7 @@ class Choices(InductorChoices):
         fakes = [ours.fake_of(node) for node in nodes]
         out = ours.fake_of(layout)
         a, b = fakes[-2:]
-        accumulator = ours.accumulator(a.dtype)
+        accumulator = ours.accumulator(a.dtype, b.dtype)
         epilogue, scalars = None, {}
         if is_sum:
             scalars = {name: kernel_inputs.get_scalar(name) for name in ("alpha", "beta")}

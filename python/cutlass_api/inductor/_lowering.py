@@ -20,6 +20,7 @@ import cutlass_api.ops
 from cutlass_api.arguments import EpilogueArguments, GemmArguments, GroupedGemmArguments
 from cutlass_api.inductor import _candidates as ours
 from cutlass_api.inductor._timing import time_alike
+from cutlass_api.ops import _epilogues
 
 log = logging.getLogger(__name__)
 
@@ -121,31 +122,86 @@ def _count() -> int:
     return getattr(V.choices, "candidates", 4)
 
 
-@register_lowering(torch.ops.cutlass_api.mm_epilogue.default, type_promotion_kind=None)
-def mm_epilogue(
-    A: Any, B: Any, operands: Sequence[Any], epilogue: str, *, out_dtype: Any = None
+def _fused(
+    operator: Any,
+    factors: Sequence[Any],
+    operands: Sequence[Any],
+    epilogue: str | None,
+    layout: Any,
 ) -> Any:
-    """The fused kernels that rank first, or the operations they replace, whichever is faster.
+    """The kernels that rank first, or the operations that the node replaces, whichever is faster;
+    None as for `_lower`.
 
     For this comparison, the product is the fastest of ATEN's and ours. Triton's templates would
     double the time of compilation; they take part once the operations are inlined.
     """
-    layout = _contiguous(A, [*A.get_size()[:-1], B.get_size()[-1]], out_dtype)
 
     def choices(nodes: Sequence[Any]) -> list[Any]:
         a, b, *others = [ours.fake_of(node) for node in nodes]
         out = ours.fake_of(layout)
+        accumulator = ours.accumulator(a.dtype, b.dtype)
+        if epilogue is None:
+            arguments = GemmArguments(a, b, out, accumulator_type=accumulator)
+            return list(ours.callers(_count(), ours.GEMM, nodes, layout, arguments))
         names = cutlass_api._core.trace_epilogue(epilogue).inputs
         fused = EpilogueArguments(epilogue, D=out, **dict(zip(names, others, strict=True)))
-        accumulator = ours.accumulator(a.dtype)
         arguments = GemmArguments(a, b, out, accumulator_type=accumulator, epilogue=fused)
         return list(ours.callers(_count(), ours.GEMM, nodes, layout, arguments, epilogue=epilogue))
 
+    return _lower(operator, [*factors, *operands], layout, choices, "ATEN")
+
+
+@register_lowering(torch.ops.cutlass_api.mm_epilogue.default, type_promotion_kind=None)
+def mm_epilogue(
+    A: Any, B: Any, operands: Sequence[Any], epilogue: str, *, out_dtype: Any = None
+) -> Any:
+    """A product with an epilogue (`_fused`)."""
     operator = torch.ops.cutlass_api.mm_epilogue.default
-    result = _lower(operator, [A, B, *operands], layout, choices, "ATEN")
+    layout = _contiguous(A, [*A.get_size()[:-1], B.get_size()[-1]], out_dtype)
+    result = _fused(operator, [A, B], operands, epilogue, layout)
     if result is None:
         fallback = fallback_handler(operator, add_to_fallback_set=False)
         return fallback(A, B, operands, epilogue, out_dtype=out_dtype)
+    return result
+
+
+@register_lowering(torch.ops.cutlass_api.mixed_mm.default, type_promotion_kind=None)
+def mixed_mm(A: Any, B: Any, scale: Any = None, *, out_dtype: Any = None) -> Any:
+    """A product of 16-bit numbers and 8-bit integers (`_fused`)."""
+    operator = torch.ops.cutlass_api.mixed_mm.default
+    dtype = next(x.get_dtype() for x in (A, B) if x.get_dtype().is_floating_point)
+    layout = _contiguous(A, [A.get_size()[0], B.get_size()[-1]], out_dtype or dtype)
+    operands, epilogue = ([], None) if scale is None else ([scale], _epilogues.COLUMN_SCALE)
+    result = _fused(operator, [A, B], operands, epilogue, layout)
+    if result is None:
+        fallback = fallback_handler(operator, add_to_fallback_set=False)
+        return fallback(A, B, scale, out_dtype=out_dtype)
+    return result
+
+
+@register_lowering(torch.ops.cutlass_api.scaled_mm.default, type_promotion_kind=None)
+def scaled_mm(
+    A: Any,
+    B: Any,
+    scale_a: Any,
+    scale_b: Any,
+    bias: Any = None,
+    scale_result: Any = None,
+    out_dtype: Any = None,
+    use_fast_accum: bool = False,
+) -> Any:
+    """A scaled product of float8 (`_fused`)."""
+    operator = torch.ops.cutlass_api.scaled_mm.default
+    layout = _contiguous(A, [A.get_size()[0], B.get_size()[-1]], out_dtype)
+    # As the operator: a scale of the result is for float8.
+    is_narrow = layout.dtype in (torch.float8_e4m3fn, torch.float8_e5m2)
+    operands = [scale_a, scale_b, bias, scale_result if is_narrow else None]
+    epilogue = _epilogues.scaled(bias is not None, operands[3] is not None)
+    present = [operand for operand in operands if operand is not None]
+    result = _fused(operator, [A, B], present, epilogue, layout)
+    if result is None:
+        fallback = fallback_handler(operator, add_to_fallback_set=False)
+        return fallback(A, B, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum)
     return result
 
 
