@@ -129,6 +129,12 @@ def casts(accum):
     return D
 
 
+def rounded(accum, C):
+    near = torch.round(accum * 0.5) + C
+    D = torch.clamp(near, -8, 7)
+    return D, near
+
+
 def scales(accum, row, column, one):
     D = accum * row * column + one
     return D
@@ -188,6 +194,7 @@ CASES = [
     Case(roots, {}, {}, ("L", "R")),
     Case(choices, {"C": FULL}, {}, ("E1", "E2", "E3")),
     Case(casts),
+    Case(rounded, {"C": FULL}, {}, ("near",)),
     Case(scales, {"row": ROW1, "column": COLUMN, "one": ONE}),
     Case(scales, {"row": ROW, "column": COLUMN, "one": NUMBER}),
     Case(normalize, {"mean": COLUMN, "scale": ROW, "C": FULL}),

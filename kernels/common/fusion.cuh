@@ -155,6 +155,10 @@ __device__ __forceinline__ f32 absolute(f32 x) { return fabsf(x); }
 __device__ __forceinline__ f64 absolute(f64 x) { return fabs(x); }
 __device__ __forceinline__ s32 absolute(s32 x) { return x < 0 ? negate(x) : x; }
 
+__device__ __forceinline__ f32 round(f32 x) { return ::rintf(x); }
+__device__ __forceinline__ f64 round(f64 x) { return ::rint(x); }
+__device__ __forceinline__ s32 round(s32 x) { return x; }
+
 __device__ __forceinline__ f32 exp(f32 x) { return ::expf(x); }
 __device__ __forceinline__ f64 exp(f64 x) { return ::exp(x); }
 __device__ __forceinline__ f32 log(f32 x) { return ::logf(x); }

@@ -130,8 +130,9 @@ template <bool TRANSPOSED> struct MatrixMode { static constexpr char text[] = ""
 template <> struct MatrixMode<true> { static constexpr char text[] = ".trans"; };
 
 // A thread's results, BLOCK_VALUES for each block of 64 rows, in the accumulators (s) or the totals
-// (t, as bits of the accumulator type if that is s32). Code reads each one by register name at its use, after waiting for the wgmma that write it.
-// Copying all of them to C++ variables takes a fifth of the compile time.
+// (t, which hold the bits of integers, too). Code reads each one by register name at its use, after
+// waiting for the wgmma that write it. Copying all of them to C++ variables takes a fifth of the
+// compile time.
 template <class Accumulator, int BLOCK_VALUES, bool IN_TOTALS> struct Results {
   static_assert(sizeof(Accumulator) == 4 || !IN_TOTALS);
   using Value = decltype(decode(Accumulator{}));

@@ -18,8 +18,8 @@ template <class Config> struct Sm90Registers {
   using Sums = ptx::Results<Accumulator, Config::TILE_N / 2, false>;
   using Totals = ptx::Results<typename Config::Value, Config::SHARE_VECTORS * 4, true>;
 
-  // Tensor cores truncate each accumulation toward zero. Where this would be visible, CHAIN K blocks
-  // form a chain, and chains are added with rounding:
+  // Tensor cores truncate each accumulation toward zero. Where this would be visible, CHAIN K
+  // blocks form a chain, and chains are added with rounding:
   //   8-bit    128 elements. Sums of 8-bit products keep 14 bits (docs/design/accuracy.md).
   //   16-bit   1024 elements, with f32 output. Large tiles leave no registers for the totals.
   static constexpr int SIZE = sizeof(typename Config::Multiplied);

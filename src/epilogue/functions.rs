@@ -26,8 +26,8 @@ pub enum Meaning {
 /// The functions that error messages list.
 pub const NAMES: &str = "abs, bfloat16, cast, clamp, clip, exp, float, gelu, half, hardswish, \
                          identity, leaky_relu, log, max, maximum, min, minimum, multiply_add, \
-                         relu, rsqrt, sigmoid, silu, sqrt, square, sum, swish, tanh, to, where, \
-                         and torch's add, amax, sub, mul, div, neg, lt, le, gt, ge, eq, ne";
+                         relu, round, rsqrt, sigmoid, silu, sqrt, square, sum, swish, tanh, to, \
+                         where, and torch's add, amax, sub, mul, div, neg, lt, le, gt, ge, eq, ne";
 
 impl ExpressionGraph {
     /// Adds a function call to the graph. The error describes an invalid call.
@@ -92,6 +92,7 @@ impl ExpressionGraph {
         let unary = match call.function {
             "neg" | "negative" => Some(Unary::Negate),
             "abs" | "absolute" => Some(Unary::Absolute),
+            "round" => Some(Unary::Round),
             "exp" => Some(Unary::Exp),
             "log" => Some(Unary::Log),
             "sqrt" => Some(Unary::Sqrt),

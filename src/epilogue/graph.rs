@@ -57,6 +57,8 @@ pub enum Node {
 pub enum Unary {
     Negate,
     Absolute,
+    /// To the nearest integer, ties to even.
+    Round,
     Exp,
     Log,
     Sqrt,
@@ -106,6 +108,7 @@ impl Unary {
         match self {
             Unary::Negate => "negate",
             Unary::Absolute => "absolute",
+            Unary::Round => "round",
             Unary::Exp => "exp",
             Unary::Log => "log",
             Unary::Sqrt => "sqrt",
@@ -272,7 +275,9 @@ impl ExpressionGraph {
                 Node::Input(at) => inputs[at as usize],
                 Node::Integer(value) if i32::try_from(value).is_ok() => Kind::Integer,
                 Node::Integer(_) | Node::Float(_) => Kind::Float,
-                Node::Unary(Unary::Negate | Unary::Absolute, value) => meet(value, value),
+                Node::Unary(Unary::Negate | Unary::Absolute | Unary::Round, value) => {
+                    meet(value, value)
+                }
                 Node::Unary(..) | Node::Binary(Binary::Divide, ..) => Kind::Float,
                 Node::Binary(_, left, right) => meet(left, right),
                 Node::Compare(..) => Kind::Truth,

@@ -231,6 +231,7 @@ fn unary(operation: Unary, x: f64) -> f64 {
     match operation {
         Unary::Negate => -x,
         Unary::Absolute => x.abs(),
+        Unary::Round => x.round_ties_even(),
         Unary::Exp => x.exp(),
         Unary::Log => x.ln(),
         Unary::Sqrt => x.sqrt(),

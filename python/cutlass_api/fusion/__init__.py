@@ -64,6 +64,11 @@ def exp(x: Any) -> Any:
     return torch_function("exp", x)
 
 
+def round(x: Any) -> Any:
+    """To the nearest integer, ties to even."""
+    return torch_function("round", x)
+
+
 def sum(x: Any, dim: int | tuple[int, ...] | list[int]) -> Any:
     """The sum along dimensions of the output: -1 sums each row, -2 each column.
 
@@ -88,6 +93,7 @@ __all__ = [
     "max",
     "maximum",
     "minimum",
+    "round",
     "sum",
     "trace",
     "trace_in_out",
