@@ -7,12 +7,15 @@ A script that :func:`run` starts loads the stand-in as ``libcuda.so.1``, and imp
 
 import functools
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import textwrap
 from pathlib import Path
 from typing import Any
+
+import cutlass_api
 
 HERE = Path(__file__).parent
 
@@ -44,12 +47,37 @@ def build_nvrtc(real: Path, folder: Path) -> None:
         (folder / builtins.name).symlink_to(builtins)
 
 
-def run(script: str, *, counted: bool = False, **environment: str) -> str:
+@functools.cache
+def build_emulator() -> dict[str, str]:
+    """The environment of processes whose launches the CPU executes. cargo builds the emulator, and
+    its lock lets several workers of pytest-xdist build at once.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="rutlass-emulator-"))
+    shutil.copytree(build(), folder, dirs_exist_ok=True)
+    _compile("nvrtc_ptx.c", folder / "libnvrtc.so.13")
+    command = ["cargo", "build", "--quiet", "--release", "--package", "emulator"]
+    root = HERE.parent.parent
+    subprocess.run(command, cwd=root, check=True)
+    target = Path(os.environ.get("CARGO_TARGET_DIR", root / "target"))
+    return {
+        "LD_LIBRARY_PATH": str(folder),
+        "STAND_IN": str(folder / "libcuda.so.1"),
+        "EMULATOR": str(target / "release" / "libemulator.so"),
+        "EMULATED_NVRTC": str(Path(cutlass_api._core.nvrtc_info()[0]).resolve()),
+        # Programs are PTX: the cache of other tests has machine code.
+        "CUTLASS_API_CACHE_DIR": str(folder / "programs"),
+        # The workers of pytest-xdist occupy the cores.
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def run(script: str, *, counted: bool = False, emulated: bool = False, **environment: str) -> str:
     """The output of a Python script in a process whose CUDA driver is the stand-in. Fails if the
     script fails.
 
     ``counted``: return the instruction counts between each ``begin()`` and ``end()`` instead of the
-    script's output.
+    script's output. ``emulated``: the CPU executes launches; the script imports
+    :mod:`stand_in.emulated` first.
     """
     folder = build()
     command = [sys.executable, "-c", script]
@@ -64,6 +92,7 @@ def run(script: str, *, counted: bool = False, **environment: str) -> str:
         ),
         # Hashes decide how long a dictionary look-up probes.
         "PYTHONHASHSEED": "0",
+        **(build_emulator() if emulated else {}),
     }
     result = subprocess.run(
         command,

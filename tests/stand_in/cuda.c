@@ -54,11 +54,13 @@ static _Atomic uint64_t allocations, last_allocation;
 static int capturing, strict;
 static unsigned driver_version = 13000;
 // The emulator's functions, if launches are executed (emulated.py): load a program, run a grid,
-// allow memory.
+// describe the last error, allow memory and forbid it.
 static int64_t (*emulator_load)(const char*);
 static int (*emulator_launch)(int64_t, const unsigned*, const unsigned*, const unsigned*, unsigned,
                               void* const*);
+static const char* (*emulator_fault)(void);
 static void (*emulator_allow)(uint64_t, uint64_t);
+static void (*emulator_forbid)(uint64_t);
 // The emulator's programs by the number of their library.
 #define PROGRAMS 65536
 static int64_t programs[PROGRAMS];
@@ -77,10 +79,12 @@ uint64_t stand_in_open_graphs(void) { return graphs_open; }
 uint64_t stand_in_graph_launches(void) { return graph_launches; }
 // Calls that would invalidate a capture, or use a graph from two threads at once.
 uint64_t stand_in_misused(void) { return misused; }
-void stand_in_emulate(void* load, void* launch, void* allow) {
+void stand_in_emulate(void* load, void* launch, void* fault, void* allow, void* forbid) {
   memcpy(&emulator_load, &load, sizeof load);
   memcpy(&emulator_launch, &launch, sizeof launch);
+  memcpy(&emulator_fault, &fault, sizeof fault);
   memcpy(&emulator_allow, &allow, sizeof allow);
+  memcpy(&emulator_forbid, &forbid, sizeof forbid);
 }
 void stand_in_set_driver_version(unsigned version) { driver_version = version; }
 uint64_t stand_in_last_allocation(void) { return last_allocation; }
@@ -229,7 +233,7 @@ CUresult cuLibraryLoadData(uint64_t* library, const void* code, void* a, void* b
   if (emulator_load != 0) {
     if (library_numbers >= PROGRAMS) return OUT_OF_MEMORY;
     programs[library_numbers] = emulator_load((const char*)code + 64);
-    if (programs[library_numbers] < 0) return INVALID_VALUE;
+    if (programs[library_numbers] < 0) return LAUNCH_FAILED;
   }
   return SUCCESS;
 }
@@ -324,10 +328,12 @@ CUresult cuMemAllocFromPoolAsync(uint64_t* address, size_t bytes, uint64_t pool,
 CUresult cuMemFreeAsync(uint64_t address, uint64_t stream) {
   CALLED();
   (void)stream;
-  if (emulator_allow != 0)
+  if (emulator_forbid != 0) {
+    emulator_forbid(address);
     free((void*)address);
-  else if (address != 0x70000000)
+  } else if (address != 0x70000000) {
     return INVALID_VALUE;
+  }
   --allocations;
   return SUCCESS;
 }
@@ -539,8 +545,8 @@ CUresult cuGetErrorName(CUresult error, const char** text) {
   return SUCCESS;
 }
 CUresult cuGetErrorString(CUresult error, const char** text) {
-  (void)error;
-  *text = "as the test asked";
+  const int described = error == LAUNCH_FAILED && emulator_fault != 0;
+  *text = described ? emulator_fault() : "as the test asked";
   return SUCCESS;
 }
 

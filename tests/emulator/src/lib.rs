@@ -10,16 +10,27 @@ mod matrix;
 mod ptx;
 mod tma;
 
-use std::ffi::{CStr, c_char, c_void};
-use std::sync::{LazyLock, Mutex};
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::sync::{Mutex, MutexGuard};
 
 use machine::{Launch, Parameters};
 
 static KERNELS: Mutex<Vec<&'static ptx::Kernel>> = Mutex::new(Vec::new());
 /// Memory that kernels may use, as pairs of start and end.
-static MEMORY: LazyLock<Mutex<Vec<(u64, u64)>>> = LazyLock::new(Mutex::default);
+static MEMORY: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
+/// Why the last call failed.
+static FAULT: Mutex<Option<CString>> = Mutex::new(None);
 
-/// Reads a program of one kernel. Returns its number, or -1 after printing why it is not understood.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+fn remember(fault: String) {
+    *lock(&FAULT) = CString::new(fault.replace('\0', "")).ok();
+}
+
+/// Reads a program of one kernel. Returns its number, or -1 and sets the fault if the text is not
+/// understood.
 ///
 /// # Safety
 /// `text` is a string that ends in a zero byte.
@@ -29,25 +40,39 @@ pub unsafe extern "C" fn emulator_load(text: *const c_char) -> i64 {
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
     match ptx::parse(&text) {
         Ok(kernel) => {
-            let mut kernels = KERNELS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let mut kernels = lock(&KERNELS);
             kernels.push(Box::leak(Box::new(kernel)));
             kernels.len() as i64 - 1
         }
         Err(error) => {
-            eprintln!("emulator: {error}");
+            remember(error);
             -1
         }
     }
 }
 
-/// Lets kernels use these addresses.
+/// Lets kernels use these addresses. Ranges may overlap and repeat.
 #[unsafe(no_mangle)]
 pub extern "C" fn emulator_allow(address: u64, bytes: u64) {
-    let mut memory = MEMORY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    memory.push((address, address + bytes));
+    lock(&MEMORY).push((address, address + bytes));
 }
 
-/// Runs a grid. Returns 0, or 1 after printing what failed.
+/// Ends what one call of [`emulator_allow`] with this address began.
+#[unsafe(no_mangle)]
+pub extern "C" fn emulator_forbid(address: u64) {
+    let mut memory = lock(&MEMORY);
+    if let Some(at) = memory.iter().position(|(start, _)| *start == address) {
+        memory.swap_remove(at);
+    }
+}
+
+/// Why the last call failed. Valid until the next call fails; null if none has.
+#[unsafe(no_mangle)]
+pub extern "C" fn emulator_fault() -> *const c_char {
+    lock(&FAULT).as_ref().map_or(std::ptr::null(), |fault| fault.as_ptr())
+}
+
+/// Runs a grid. Returns 0, or 1 and sets the fault.
 ///
 /// # Safety
 /// The extents are three numbers each; `parameters` points to the kernel's parameters, as for
@@ -61,14 +86,12 @@ pub unsafe extern "C" fn emulator_launch(
     shared_bytes: u32,
     parameters: *const *const c_void,
 ) -> i32 {
-    let kernel = {
-        let kernels = KERNELS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        match usize::try_from(kernel).ok().and_then(|at| kernels.get(at).copied()) {
-            Some(kernel) => kernel,
-            None => return 1,
-        }
+    let Some(kernel) = usize::try_from(kernel).ok().and_then(|at| lock(&KERNELS).get(at).copied())
+    else {
+        remember("no program of this number".into());
+        return 1;
     };
-    let memory = MEMORY.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+    let memory = lock(&MEMORY).clone();
     // SAFETY: guaranteed by the caller.
     let launch = unsafe {
         let three = |from: *const u32| [*from, *from.add(1), *from.add(2)];
@@ -85,7 +108,7 @@ pub unsafe extern "C" fn emulator_launch(
     match launch.run() {
         Ok(()) => 0,
         Err(fault) => {
-            eprintln!("emulator: {fault}");
+            remember(fault);
             1
         }
     }

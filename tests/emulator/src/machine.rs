@@ -63,7 +63,7 @@ pub struct Launch<'a> {
     pub cluster: [u32; 3],
     pub shared_bytes: usize,
     pub parameters: Parameters,
-    /// Addresses that the kernel may use, as pairs of start and end; empty: any.
+    /// Addresses that the kernel may use, as pairs of start and end.
     pub memory: &'a [(u64, u64)],
 }
 
@@ -782,7 +782,7 @@ impl Launch<'_> {
     pub fn check(&self, address: u64, bytes: usize) -> Result<()> {
         let end = address + bytes as u64;
         let allowed = |(start, stop): &(u64, u64)| *start <= address && end <= *stop;
-        match self.memory.is_empty() || self.memory.iter().any(allowed) {
+        match self.memory.iter().any(allowed) {
             true => Ok(()),
             false => Err(format!("bytes {address:#x}..{end:#x} are not allocated")),
         }
