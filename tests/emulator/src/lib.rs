@@ -3,17 +3,33 @@
 //! The stand-in for the driver (tests/stand_in) calls [`emulator_load`] with a program's PTX and
 //! [`emulator_launch`] for each launch. Device addresses are the host's. Results are those of the
 //! instructions; the order in which a GPU would execute them, and its speed, are not.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `ptx.rs` | the parser: text to instructions with resolved registers, labels and symbols |
+//! | `launch.rs` | a launch: CTAs, clusters, the order in which threads run, hangs |
+//! | `thread.rs` | a thread: operands, and the instructions of one thread |
+//! | `groups.rs` | warps and warpgroups: which threads an instruction waits for |
+//! | `matrix.rs` | instructions of a warp or warpgroup: shuffles, `ldmatrix`, `mma`, `wgmma` |
+//! | `memory.rs` | state spaces, checks of addresses, loads and stores |
+//! | `barriers.rs` | barriers of a CTA and of a cluster, mbarriers |
+//! | `tma.rs` | `cp.async`, `st.async`, TMA copies |
+//! | `arithmetic.rs` | number formats, arithmetic, comparison, conversion |
 
 mod arithmetic;
-mod machine;
+mod barriers;
+mod groups;
+mod launch;
 mod matrix;
+mod memory;
 mod ptx;
+mod thread;
 mod tma;
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::{Mutex, MutexGuard};
 
-use machine::{Launch, Parameters};
+use launch::{Launch, Parameters};
 
 static KERNELS: Mutex<Vec<&'static ptx::Kernel>> = Mutex::new(Vec::new());
 /// Memory that kernels may use, as pairs of start and end.

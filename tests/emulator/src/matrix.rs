@@ -8,11 +8,11 @@
 use crate::arithmetic::{
     f32_of, from_bf16, from_e4m3, from_e5m2, from_f16, signed, to_f16, unsigned,
 };
-use crate::machine::{Fault, Run};
+use crate::launch::Result;
+use crate::memory::of_cta;
 use crate::ptx::{Arg, Space, Type};
+use crate::thread::Run;
 use crate::tma::swizzled;
-
-type Result<T> = std::result::Result<T, Fault>;
 
 pub fn execute(run: &mut Run<'_>, words: &[&str], args: &[Arg], threads: &[usize]) -> Result<()> {
     match words[0] {
@@ -336,7 +336,7 @@ struct Operand {
 impl Operand {
     fn new(descriptor: u64, rank: u64, is_k_major: bool, element: Element) -> Result<Operand> {
         Ok(Operand {
-            start: (descriptor & 0x3fff) << 4 | rank << 24,
+            start: of_cta((descriptor & 0x3fff) << 4, rank),
             leading: (descriptor >> 16 & 0x3fff) << 4,
             stride: (descriptor >> 32 & 0x3fff) << 4,
             row_bytes: match descriptor >> 62 {

@@ -1,6 +1,6 @@
 //! Reads PTX into instructions with resolved registers, labels and symbols.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// The type of an operation or of a memory access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +85,18 @@ pub enum Space {
     Local,
 }
 
+impl Space {
+    fn parse(text: &str) -> Option<Space> {
+        Some(match text {
+            "global" => Space::Global,
+            "shared" | "shared:cta" | "shared:cluster" => Space::Shared,
+            "param" => Space::Param,
+            "local" => Space::Local,
+            _ => return None,
+        })
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub enum Special {
     Thread(usize),
@@ -100,8 +112,12 @@ pub struct Instruction {
     /// The predicate register and the value that executes the instruction.
     pub guard: Option<(usize, bool)>,
     /// The opcode and its modifiers.
-    pub words: Box<[Box<str>]>,
+    pub words: Box<[&'static str]>,
     pub args: Box<[Arg]>,
+    /// The last type among the words, which is the operation's.
+    pub kind: Option<Type>,
+    /// The state space of a memory access.
+    pub space: Space,
     /// The target of a branch.
     pub target: usize,
 }
@@ -134,6 +150,7 @@ struct Scope {
 #[derive(Default)]
 struct Parser {
     symbols: HashMap<String, (Space, u64)>,
+    words: HashSet<&'static str>,
     scopes: Vec<Scope>,
     registers: usize,
     instructions: Vec<Instruction>,
@@ -358,18 +375,32 @@ impl Parser {
             None => (None, text),
         };
         let (opcode, operands) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
-        let words: Box<[Box<str>]> = opcode.replace("::", ":").split('.').map(Box::from).collect();
+        let words: Box<[&'static str]> =
+            opcode.replace("::", ":").split('.').map(|word| self.intern(word)).collect();
+        let kind = words.iter().rev().find_map(|word| Type::parse(word));
+        let space = words.iter().find_map(|word| Space::parse(word)).unwrap_or(Space::Generic);
         let mut args = Vec::new();
         let at = self.instructions.len();
-        if &*words[0] == "bra" {
+        if words[0] == "bra" {
             self.scope().pending.push((at, operands.trim().to_string()));
         } else {
             for operand in split(operands) {
                 args.push(self.operand(operand)?);
             }
         }
-        self.instructions.push(Instruction { guard, words, args: args.into(), target: 0 });
+        let args = args.into();
+        self.instructions.push(Instruction { guard, words, args, kind, space, target: 0 });
         Ok(())
+    }
+
+    /// The word, which lives as long as the process: kernels are never freed either.
+    fn intern(&mut self, word: &str) -> &'static str {
+        if let Some(known) = self.words.get(word) {
+            return known;
+        }
+        let word: &'static str = Box::leak(Box::from(word));
+        self.words.insert(word);
+        word
     }
 
     fn register(&mut self, name: String) {

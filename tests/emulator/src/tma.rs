@@ -1,74 +1,45 @@
-//! mbarriers, and copies that count at them.
+//! Copies: `cp.async`, `st.async`, and TMA with the tensor maps of the stand-in for the driver.
 
-use crate::machine::{Fault, Run};
+use crate::barriers::{arrive, complete};
+use crate::launch::Result;
+use crate::memory::{RANK_BIT, of_cta};
 use crate::ptx::{Arg, Space};
+use crate::thread::{Next, Run};
 
-type Result<T> = std::result::Result<T, Fault>;
-
-/// An mbarrier in its eight bytes of shared memory.
-#[derive(Clone, Copy)]
-struct Mbarrier {
-    phase: u64,
-    /// Arrivals of a phase, and those that are missing.
-    expected: u64,
-    pending: u64,
-    /// Bytes that are missing, plus [`BIAS`].
-    bytes: u64,
-}
-
-const BIAS: u64 = 1 << 30;
-
-impl Mbarrier {
-    fn load(run: &mut Run<'_>, at: u64) -> Result<Mbarrier> {
-        let word = run.read(Space::Shared, at, 8)?;
-        if word == u64::MAX {
-            return Err("an mbarrier that was not initialized".into());
+impl Run<'_> {
+    pub fn copy_async(&mut self, words: &[&str], args: &[Arg]) -> Result<Next> {
+        if words.contains(&"mbarrier") {
+            let at = self.address(&args[0])?;
+            arrive(self, at)?;
+        } else if words.contains(&"bulk") {
+            if words.contains(&"tensor") {
+                copy(self, words, args)?;
+            } else if !words.iter().any(|word| matches!(*word, "commit_group" | "wait_group")) {
+                return Err("an unknown bulk copy".into());
+            }
+        } else if words.contains(&"shared") {
+            let (to, from) = (self.address(&args[0])?, self.address(&args[1])?);
+            let bytes = self.value(&args[2])? as usize;
+            let valid = match args.get(3) {
+                Some(valid) => self.value(valid)? as usize,
+                None => bytes,
+            };
+            let target = self.host(Space::Shared, to, bytes)?;
+            // SAFETY: `host` checks both addresses.
+            unsafe {
+                std::ptr::write_bytes(target, 0, bytes);
+                if valid > 0 {
+                    if from % bytes as u64 != 0 {
+                        return Err(format!("{from:#x} is not aligned to {bytes} bytes"));
+                    }
+                    self.launch.check(from, valid)?;
+                    let source: *const u8 = std::ptr::with_exposed_provenance(from as usize);
+                    std::ptr::copy_nonoverlapping(source, target, valid);
+                }
+            }
         }
-        Ok(Mbarrier {
-            phase: word >> 63,
-            bytes: word >> 32 & 0x7fff_ffff,
-            expected: word >> 16 & 0xffff,
-            pending: word & 0xffff,
-        })
+        Ok(Next::Continue)
     }
-
-    fn store(mut self, run: &mut Run<'_>, at: u64) -> Result<()> {
-        if self.pending == 0 && self.bytes == BIAS {
-            self.phase ^= 1;
-            self.pending = self.expected;
-        }
-        let word = self.phase << 63 | self.bytes << 32 | self.expected << 16 | self.pending;
-        run.write(Space::Shared, at, 8, word)
-    }
-}
-
-pub fn init(run: &mut Run<'_>, at: u64, count: u64) -> Result<()> {
-    Mbarrier { phase: 0, expected: count, pending: count, bytes: BIAS }.store(run, at)
-}
-
-/// The phase that is not complete.
-pub fn phase(run: &mut Run<'_>, at: u64) -> Result<u64> {
-    Ok(Mbarrier::load(run, at)?.phase)
-}
-
-pub fn arrive(run: &mut Run<'_>, at: u64) -> Result<()> {
-    let mut barrier = Mbarrier::load(run, at)?;
-    barrier.pending = barrier.pending.checked_sub(1).ok_or("one arrival too many")?;
-    barrier.store(run, at)
-}
-
-pub fn expect(run: &mut Run<'_>, at: u64, bytes: i64) -> Result<()> {
-    let mut barrier = Mbarrier::load(run, at)?;
-    barrier.bytes = barrier.bytes.wrapping_add_signed(bytes);
-    // No look for the end of the phase: the arrival follows.
-    let word = barrier.phase << 63 | barrier.bytes << 32 | barrier.expected << 16 | barrier.pending;
-    run.write(Space::Shared, at, 8, word)
-}
-
-pub fn complete(run: &mut Run<'_>, at: u64, bytes: i64) -> Result<()> {
-    let mut barrier = Mbarrier::load(run, at)?;
-    barrier.bytes = barrier.bytes.wrapping_add_signed(-bytes);
-    barrier.store(run, at)
 }
 
 /// `st.async`.
@@ -114,7 +85,7 @@ pub fn swizzled(address: u64, row_bytes: u64) -> u64 {
 }
 
 /// `cp.async.bulk.tensor` of three dimensions.
-pub fn copy(run: &mut Run<'_>, words: &[&str], args: &[Arg]) -> Result<()> {
+fn copy(run: &mut Run<'_>, words: &[&str], args: &[Arg]) -> Result<()> {
     let is_load = words.iter().position(|word| *word == "shared:cluster")
         < words.iter().position(|word| *word == "global")
         && words.contains(&"shared:cluster");
@@ -136,7 +107,7 @@ pub fn copy(run: &mut Run<'_>, words: &[&str], args: &[Arg]) -> Result<()> {
         let ctas = run.value(&args[3])?;
         (0..16).filter(|cta| ctas >> cta & 1 == 1).collect()
     } else {
-        vec![shared >> 24]
+        vec![shared >> RANK_BIT]
     };
     let bytes = map.element_bytes()?;
     let [width, height, depth] = map.box_extents.map(u64::from);
@@ -176,16 +147,14 @@ pub fn copy(run: &mut Run<'_>, words: &[&str], args: &[Arg]) -> Result<()> {
                 false => 0,
             };
             for cta in &targets {
-                let at = at & 0xff_ffff | cta << 24;
-                run.write(Space::Shared, at, bytes as usize, value)?;
+                run.write(Space::Shared, of_cta(at, *cta), bytes as usize, value)?;
             }
         }
     }
     if is_load {
         let barrier = run.address(&args[2])?;
         for cta in targets {
-            let at = barrier & 0xff_ffff | cta << 24;
-            complete(run, at, (width * height * depth * bytes) as i64)?;
+            complete(run, of_cta(barrier, cta), (width * height * depth * bytes) as i64)?;
         }
     }
     Ok(())
