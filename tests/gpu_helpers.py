@@ -19,14 +19,6 @@ from helpers import INTEGERS
 #: The device of operands. A variable, so that the harness itself can run on the CPU.
 DEVICE = torch.device("cuda")
 
-
-def operand(tensor: torch.Tensor) -> object:
-    """A tensor as kernels take it. A function of its own, so that tests without a GPU can replace
-    it.
-    """
-    return tensor
-
-
 #: The relative error of rounding once to the nearest.
 ROUNDOFF = {
     torch.float8_e5m2: 2.0**-3,
@@ -419,14 +411,14 @@ def check(
     name = kernel.metadata.kernel_name
     output = Output(problem.shape, problem.types.out, form)
     try:
-        operands = map(operand, (problem.a, problem.b, output.tensor))
-        args = GemmArguments(*operands, accumulator_type=problem.types.accumulator)
+        args = GemmArguments(
+            problem.a, problem.b, output.tensor, accumulator_type=problem.types.accumulator
+        )
         kernel.run(args, artifact)
         if DEVICE.type == "cuda":
             torch.cuda.synchronize()
     except Exception as error:  # one bad kernel must not hide the others
-        lost = isinstance(error, torch.AcceleratorError) or any(w in str(error) for w in FATAL)
-        if lost and DEVICE.type == "cuda":
+        if isinstance(error, torch.AcceleratorError) or any(word in str(error) for word in FATAL):
             # The context is lost, so all later tests would fail.
             pytest.exit(f"{name}, {what}: {error}", returncode=1)
         return f"{name}, {what}: {type(error).__name__}: {error}"

@@ -1,19 +1,26 @@
 """Launches that the CPU executes, in a process that ``stand_in.run(..., emulated=True)`` starts.
 
-The stand-in passes programs and launches to the emulator (tests/emulator). Kernels compute on torch
-tensors in host memory that :func:`operand` wraps. Import this module before torch: Rutlass takes
-the NVRTC that the process has loaded, and torch loads the real one.
+The stand-in passes programs and launches to the emulator (tests/emulator). Arguments of CPU tensors
+become arguments of tensors on the simulated device, with the same memory, so that the helpers of
+the GPU tests work with ``gpu_helpers.DEVICE = torch.device("cpu")``. A launch ends before ``run``
+returns.
+
+Import this module before torch and test modules: Rutlass uses the NVRTC that the process has
+loaded, and torch loads the real one.
 """
 
 import ctypes
 import os
 import weakref
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 _emulator = ctypes.CDLL(os.environ["EMULATOR"])
 _nvrtc = ctypes.CDLL("libnvrtc.so.13")
 
 import cutlass_api  # noqa: E402
+from cutlass_api import arguments  # noqa: E402
 
 _found = Path(cutlass_api._core.nvrtc_info()[0])
 assert _found.parent == Path(os.environ["STAND_IN"]).parent, f"import this first: uses {_found}"
@@ -44,25 +51,37 @@ _CODES = {
 }
 
 
-def operand(tensor: torch.Tensor) -> device.Tensor:
-    """The same memory as a tensor on the simulated device. Kernels may use the storage of the
-    tensor while the result lives.
+def operand(value: Any) -> Any:
+    """A CPU tensor as a tensor on the simulated device, with the same memory; any other value
+    unchanged. Kernels may use the tensor's storage while the result lives.
     """
-    wrapped = device.Tensor(
-        tensor.data_ptr(),
-        tuple(tensor.shape),
-        strides=tensor.stride(),
-        code=_CODES[tensor.dtype],
-        bits=8 * tensor.itemsize,
+    if not isinstance(value, torch.Tensor):
+        return value
+    storage = value.untyped_storage()
+    on_device = device.Tensor(
+        value.data_ptr(),
+        tuple(value.shape),
+        strides=value.stride(),
+        code=_CODES[value.dtype],
+        bits=8 * value.itemsize,
     )
-    storage = tensor.untyped_storage()
-    _emulator.emulator_allow(
-        ctypes.c_uint64(storage.data_ptr()), ctypes.c_uint64(storage.nbytes())
-    )
-    # The finalizer keeps the storage, and so the memory, alive.
-    weakref.finalize(wrapped, _forbid, storage)
-    return wrapped
+    _emulator.emulator_allow(ctypes.c_uint64(storage.data_ptr()), ctypes.c_uint64(storage.nbytes()))
+    # The finalizer also keeps the storage alive.
+    weakref.finalize(on_device, _forbid, storage)
+    return on_device
 
 
 def _forbid(storage: torch.UntypedStorage) -> None:
     _emulator.emulator_forbid(ctypes.c_uint64(storage.data_ptr()))
+
+
+def _on_device(kind: Callable[..., Any]) -> Callable[..., Any]:
+    def make(*positional: Any, **named: Any) -> Any:
+        return kind(*map(operand, positional), **{key: operand(of) for key, of in named.items()})
+
+    return make
+
+
+for _kind in ("Gemm", "GroupedGemm", "Elementwise", "Epilogue"):
+    setattr(arguments, f"{_kind}Arguments", _on_device(getattr(arguments, f"{_kind}Arguments")))
+torch.cuda.synchronize = lambda: None

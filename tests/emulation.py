@@ -1,0 +1,258 @@
+"""Tests of kernels in a process without a GPU, whose launches the emulator executes.
+
+test_emulated.py runs each function in a process of its own. The functions use the operands, limits
+and checks of the GPU tests, on smaller problems.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from itertools import product
+
+import cutlass_api
+import gpu_helpers
+import test_gpu_elementwise
+import test_gpu_epilogue
+import test_gpu_gemm
+import test_gpu_grouped
+import torch
+from cutlass_api import cuda_kernel
+from cutlass_api.metadata import (
+    GemmOperandsMetadata,
+    GroupedGemmOperandsMetadata,
+)
+from epilogues import CASES, REDUCTIONS
+from gpu_helpers import (
+    Form,
+    Output,
+    check,
+    fail_with,
+    family_of,
+    float32_precision,
+    from_registers,
+    just_aligned,
+    layouts_of,
+    random_operand,
+    rounds_to_tf32,
+    types_of,
+)
+from helpers import DTYPES, LAYOUTS, served
+from stand_in.emulated import operand
+from test_gpu_gemm import in_all_forms, make_problem
+from test_gpu_grouped import GroupedProblem
+
+gpu_helpers.DEVICE = torch.device("cpu")
+# A launch that fails leaves the emulator usable.
+gpu_helpers.FATAL = ()
+
+Kernel = cutlass_api.Kernel
+
+
+def parts(kernel: Kernel) -> Iterator[object]:
+    """What a sample has at least once, for each family: all types together, each layout for each
+    type of A, and each design. Stages and the tile's extent along K follow from the other
+    properties and the types; every tile of `sm90` appears with every extent.
+    """
+    family, types, design = family_of(kernel), types_of(kernel), kernel.metadata.design
+    tile = design.tile_shape
+    yield family, types
+    for layout in layouts_of(kernel):
+        yield family, types.a, layout
+    if family == "sm90":
+        yield tile, design.schedule, design.swapped, design.packed, from_registers(kernel)
+    if family in ("sm90", "skinny"):
+        design = dataclasses.replace(design, stages=0, tile_shape=tile[:2])
+    yield family, design
+
+
+def sample(kernels: Iterable[Kernel], parts: Callable[[Kernel], Iterable[object]]) -> list[Kernel]:
+    """A few kernels that together have every part: those first that bring many of them."""
+    chosen: list[Kernel] = []
+    covered: set[object] = set()
+    for least in (3, 2, 1):
+        for kernel in kernels:
+            fresh = set(parts(kernel)) - covered
+            if len(fresh) >= least:
+                chosen.append(kernel)
+                covered |= fresh
+    return chosen
+
+
+def kernels_of(operands: type) -> list[Kernel]:
+    """The kernels for an H100 whose operands' metadata are of a kind."""
+    kernels = cutlass_api.get_kernels(cc=90)
+    return [kernel for kernel in kernels if isinstance(kernel.metadata.operands, operands)]
+
+
+def layout_of(kernel: Kernel, at: int) -> str:
+    """One of a kernel's layouts."""
+    layouts = layouts_of(kernel)
+    return layouts[at % len(layouts)]
+
+
+def designs(part: int, count: int) -> None:
+    """One part of a sample of all kernels, with the alignment that a kernel requires and no more:
+    a problem with partial tiles, or a batch.
+    """
+    failures = []
+    kernels = sample(kernels_of(GemmOperandsMetadata), parts)
+    for at, kernel in list(enumerate(kernels))[part::count]:
+        types, operands = types_of(kernel), kernel.metadata.operands
+        wanted = (2, 67, 45, 39) if at % 4 == 0 else (131, 67, 75)
+        shape = (*wanted[:-3], *served(kernel, *wanted[-3:]))
+        load_bytes = (operands.A.ptr_alignment_bytes, operands.B.ptr_alignment_bytes)
+        layout = layout_of(kernel, at)
+        a_form, b_form = map(just_aligned, layout[:2], (types.a, types.b), load_bytes)
+        multiple = operands.out.divisibility
+        out_form = Form(layout[2], multiple=multiple, pad=0 if multiple > 1 else 3)
+        tf32 = rounds_to_tf32(kernel)
+        with float32_precision("high" if tf32 else "highest"):
+            problem = make_problem(types, shape, a_form, b_form, tf32)
+            failures.append(check(kernel, None, problem, out_form, f"{shape} {layout}"))
+    finish(failures)
+
+
+def finish(failures: list[str | None]) -> None:
+    """Fails with the failures, or prints the number of launches."""
+    fail_with([failure for failure in failures if failure])
+    assert failures
+    print(len(failures))
+
+
+class Uncompiled:
+    """In place of `gpu_helpers.Artifacts`: kernels compile when they run."""
+
+    def of(self, kernels: list[Kernel]) -> list[None]:
+        return [None] * len(kernels)
+
+
+def views() -> None:
+    """Strides and offsets that TMA cannot address, strides of 0, batches that overlap. float16 has
+    all of them, the other types some.
+    """
+    failures = []
+    half = test_gpu_gemm.THOROUGH[0]
+    assert half.a == torch.float16
+    forms = [
+        (shape, layout, name)
+        for shape in [(67, 131, 61), (3, 37, 53, 29)]
+        for at, name in enumerate(in_all_forms("ttt", len(shape) == 4))
+        for layout in [LAYOUTS[at % len(LAYOUTS)]]
+    ]
+    for at, (shape, layout, name) in enumerate(forms):
+        others = test_gpu_gemm.THOROUGH[1:]
+        for types in (half, others[at % len(others)]):
+            form = {name: in_all_forms(layout, len(shape) == 4)[name]}
+            tf32 = types.a == torch.float32 and at % 2 == 0
+            with float32_precision("high" if tf32 else "highest"):
+                failures += test_gpu_gemm.try_all(types, shape, form, layout, Uncompiled(), tf32)
+    fail_with(failures)
+
+
+def shapes() -> None:
+    """Extents of 0, 1 and 2, K = 0, long and thin matrices; infinities and NaN in the inputs."""
+    failures = []
+    small = [shape for shape in test_gpu_gemm.SHAPES if max(shape) < 270 and shape[-1] < 200]
+    for (at, shape), turn in product(enumerate(small), range(3)):
+        types = test_gpu_gemm.THOROUGH[(3 * at + turn) % len(test_gpu_gemm.THOROUGH)]
+        layout = LAYOUTS[(at + 3 * turn) % len(LAYOUTS)]
+        form = {"tight": in_all_forms(layout, len(shape) == 4)["tight"]}
+        failures += test_gpu_gemm.try_all(types, shape, form, layout, Uncompiled(), tf32=False)
+    fail_with(failures)
+    for dtype in (torch.float16, torch.float32):
+        test_gpu_gemm.test_infinities_and_nans_stay_in_their_rows(dtype)
+    for shape in [(0, 5, 7), (5, 0, 7), (0, 5, 6, 7)]:
+        test_gpu_gemm.test_nothing_to_compute_is_computed(shape)
+
+
+def grouped_parts(kernel: Kernel) -> Iterator[object]:
+    """What a sample of grouped kernels has at least once, for each family."""
+    family, types = family_of(kernel), types_of(kernel)
+    yield family, types.a, types.b
+    yield family, types.accumulator, types.out
+    yield family, kernel.metadata.design
+    yield from ((family, layout) for layout in layouts_of(kernel))
+
+
+def grouped() -> None:
+    """Empty groups, groups of one row, groups larger than a tile; rows after the last group."""
+    failures = []
+    cases = [([0, 1, 131, 0, 0, 64, 0], 72, 72), ([37, 0, 66], 67, 45), ([3, 70, 0], 72, 0)]
+    for at, kernel in enumerate(sample(kernels_of(GroupedGemmOperandsMetadata), grouped_parts)):
+        sizes, n, k = cases[at % len(cases)]
+        _, n, k = served(kernel, 1, n, k)
+        a_form, b_form, out_form = test_gpu_grouped.forms_of(kernel)
+        problem = GroupedProblem(types_of(kernel), sizes, n, k, a_form, b_form)
+        failures.append(test_gpu_grouped.wrong(kernel, None, problem, out_form, f"{sizes} {n} {k}"))
+    test_gpu_grouped.test_no_groups_and_no_rows()
+    finish(failures)
+
+
+class SmallTrial(test_gpu_epilogue.Trial):
+    """An epilogue with the kernels that rank first in their families."""
+
+    def kernels(self) -> list[Kernel]:
+        kernels = cutlass_api.get_kernels(self.args)
+        return list({family_of(kernel): kernel for kernel in reversed(kernels)}.values())
+
+
+def epilogues() -> None:
+    """Scaled sums, biases, activations, residuals, several outputs, reductions."""
+    failures = []
+    shapes = [((), 70, 72, 40), ((3,), 33, 40, 24), ((), 131, 67, 40), ((2,), 17, 33, 0)]
+    cases = [*((case, None) for case in CASES), *REDUCTIONS, *REDUCTIONS]
+    for seed, (case, reductions) in enumerate(cases):
+        trial = SmallTrial(case, *shapes[seed % 4], seed=seed, reductions=reductions)
+        for kernel in trial.kernels():
+            try:
+                trial.check(kernel)
+                failures.append(None)
+            except (AssertionError, RuntimeError) as error:
+                failures.append(f"{kernel.metadata.kernel_name}, {trial.said}: {error}")
+    finish(failures)
+
+
+def elementwise() -> None:
+    """Sums in several layouts."""
+    forms = [form for form in test_gpu_elementwise.FORMS if not form.broadcast]
+    generator = torch.Generator().manual_seed(0)
+    for dtype in DTYPES.values():
+        for at, shape in enumerate([(7, 131), (3, 17, 33), (64, 64)]):
+            left, right, out = (forms[(at + turn) % len(forms)] for turn in (0, 1, 3))
+            a, b = (random_operand(shape, dtype, form, generator) for form in (left, right))
+            what = f"{dtype} {shape} {left} {right} {out}"
+            test_gpu_elementwise.check(a, b, Output(shape, dtype, out), what)
+
+
+#: Kernels with a mistake, by name.
+MISTAKES = """
+__global__ void out_of_bounds(const float* x, float* out) {
+  out[threadIdx.x] = x[threadIdx.x + 1];
+}
+__global__ void misaligned(const float* x, float* out) {
+  out[0] = reinterpret_cast<const float4*>(x + 1)->x;
+}
+__global__ void hangs(const float* x, float* out) {
+  __shared__ unsigned long long barrier;
+  const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(&barrier));
+  unsigned done = 0;
+  asm volatile("mbarrier.init.shared.b64 [%0], 2;" ::"r"(at));
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(at));
+  while (!done)
+    asm volatile(
+        "{.reg .pred p;\n"
+        "mbarrier.try_wait.parity.shared.b64 p, [%1], 0;\n"
+        "selp.u32 %0, 1, 0, p;}"
+        : "=r"(done) : "r"(at));
+  out[0] = x[0];
+}
+"""
+
+
+def mistake(name: str) -> None:
+    """Prints the error of a kernel of :data:`MISTAKES`."""
+    x, out = torch.zeros(32), torch.zeros(32)
+    block = 1 if name == "hangs" else 32
+    try:
+        cuda_kernel(MISTAKES, name, grid=1, block=block)(operand(x), operand(out))
+    except RuntimeError as error:
+        print(error)
