@@ -25,8 +25,8 @@ demo: $(VENV)/.built ## build and tour: find, compile, run, check (on the CPU wi
 
 test: lint test-rust test-python ## lints, Rust tests, pytest
 
-test-rust: ## the tests of the Rust core
-	cargo test --quiet
+test-rust: ## the tests of the Rust core and of the emulator
+	cargo test --quiet --workspace
 
 test-python: $(INSTALLED) ## pytest; without a GPU, tests that need one are skipped
 	$(BIN)/$(PYTEST) -n 2 -m "not timing"
@@ -41,8 +41,8 @@ test-torch: ## pytest with another torch: make test-torch TORCH=2.11.0
 	$(TORCH_VENV)/bin/$(PYTEST) -m timing
 
 lint: $(INSTALLED) ## rustfmt, clippy, clang-format, ruff, mypy, comments and Markdown
-	cargo fmt --check
-	cargo clippy --quiet --all-targets -- -D warnings
+	cargo fmt --all --check
+	cargo clippy --quiet --workspace --all-targets -- -D warnings
 	$(BIN)/clang-format --dry-run -Werror $(CPP_SOURCES)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -50,7 +50,7 @@ lint: $(INSTALLED) ## rustfmt, clippy, clang-format, ruff, mypy, comments and Ma
 	$(BIN)/python scripts/lint_text.py
 
 format: $(INSTALLED) ## apply the formatters
-	cargo fmt
+	cargo fmt --all
 	$(BIN)/clang-format -i $(CPP_SOURCES)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format

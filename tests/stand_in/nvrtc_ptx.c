@@ -28,34 +28,32 @@ static void* real(const char* name) {
     memcpy(&function, &found, sizeof found);    \
     return function(__VA_ARGS__);               \
   }
-PASS_ON(nvrtcVersion, (int* major, int* minor), major, minor)
-PASS_ON(nvrtcGetNumSupportedArchs, (int* count), count)
-PASS_ON(nvrtcGetSupportedArchs, (int* list), list)
+PASS_ON(nvrtcVersion, (int* major, int* minor), major, minor);
+PASS_ON(nvrtcGetNumSupportedArchs, (int* count), count);
+PASS_ON(nvrtcGetSupportedArchs, (int* list), list);
 PASS_ON(nvrtcCreateProgram,
         (void** program, const char* source, const char* name, int count,
          const char* const* headers, const char* const* names),
-        program, source, name, count, headers, names)
-PASS_ON(nvrtcDestroyProgram, (void** program), program)
-PASS_ON(nvrtcGetProgramLogSize, (void* program, size_t* bytes), program, bytes)
-PASS_ON(nvrtcGetProgramLog, (void* program, char* log), program, log)
-PASS_ON(nvrtcAddNameExpression, (void* program, const char* name), program, name)
+        program, source, name, count, headers, names);
+PASS_ON(nvrtcDestroyProgram, (void** program), program);
+PASS_ON(nvrtcGetProgramLogSize, (void* program, size_t* bytes), program, bytes);
+PASS_ON(nvrtcGetProgramLog, (void* program, char* log), program, log);
+PASS_ON(nvrtcAddNameExpression, (void* program, const char* name), program, name);
 PASS_ON(nvrtcGetLoweredName, (void* program, const char* name, const char** lowered), program, name,
-        lowered)
+        lowered);
 static PASS_ON_AS(compile, "nvrtcCompileProgram",
-                  (void* program, int count, const char* const* options), program, count,
-                  options) static PASS_ON(nvrtcGetPTXSize, (void* program, size_t* bytes), program,
-                                          bytes) static PASS_ON(nvrtcGetPTX,
-                                                                (void* program, char* code),
-                                                                program, code)
+                  (void* program, int count, const char* const* options), program, count, options);
+static PASS_ON(nvrtcGetPTXSize, (void* program, size_t* bytes), program, bytes);
+static PASS_ON(nvrtcGetPTX, (void* program, char* code), program, code);
 
-    const char* nvrtcGetErrorString(int result) {
+const char* nvrtcGetErrorString(int result) {
   const char* (*function)(int);
   void* found = real("nvrtcGetErrorString");
   memcpy(&function, &found, sizeof found);
   return function(result);
 }
 
-// Compiles for the virtual architecture, which gives PTX and no machine code.
+// Compiles for the virtual architecture: the result is PTX without machine code.
 int nvrtcCompileProgram(void* program, int count, const char* const* options) {
   static const char machine[] = "--gpu-architecture=sm_", virtual[] = "--gpu-architecture=compute_";
   const char** changed = calloc((size_t)count + 1, sizeof *changed);

@@ -15,7 +15,7 @@ pub fn from_f16(bits: u16) -> f32 {
 }
 
 /// Rounds to nearest even, in a format of so many exponent and mantissa bits with IEEE bias.
-/// Overflow gives the code of infinity.
+/// Overflow becomes infinity.
 fn encode(x: f64, exponent_bits: u32, mantissa_bits: u32) -> u32 {
     let sign = u32::from(x.is_sign_negative()) << (exponent_bits + mantissa_bits);
     let infinity = ((1 << exponent_bits) - 1) << mantissa_bits;
@@ -132,18 +132,15 @@ pub fn binary(name: &str, kind: Type, a: u64, b: u64) -> Option<u64> {
             half(16)? << 16 | half(0)?
         }
         Type::F32 => u64::from(float(name, f32_of(a), f32_of(b))?.to_bits()),
-        Type::F64 => {
-            let (x, y) = (f64_of(a), f64_of(b));
-            let z = match name {
-                "add" => x + y,
-                "sub" => x - y,
-                "mul" => x * y,
-                "div" => x / y,
-                "min" => x.min(y),
-                "max" => x.max(y),
-                _ => return None,
-            };
-            z.to_bits()
+        Type::F64 => double(name, f64_of(a), f64_of(b))?.to_bits(),
+        Type::F16 | Type::Bf16 => {
+            let (decode, encode) = format_of(kind)?;
+            let [x, y] = [a, b].map(|bits| f64::from(decode(bits as u16)));
+            u64::from(encode(double(name, x, y)?))
+        }
+        Type::F16x2 | Type::Bf16x2 => {
+            let half = |shift: u32| binary(name, element_of(kind), a >> shift, b >> shift);
+            half(16)? << 16 | half(0)?
         }
         Type::Bits(bytes) | Type::Signed(bytes) => {
             let is_signed = matches!(kind, Type::Signed(_));
@@ -175,6 +172,62 @@ pub fn binary(name: &str, kind: Type, a: u64, b: u64) -> Option<u64> {
             let bytes = if name == "mul.wide" { 2 * bytes } else { bytes };
             unsigned(z as u64, bytes)
         }
+        _ => return None,
+    })
+}
+
+/// `fma` of scalars and of pairs.
+pub fn fma(kind: Type, a: u64, b: u64, c: u64) -> Option<u64> {
+    Some(match kind {
+        Type::F32 => {
+            let [a, b, c] = [a, b, c].map(f32_of);
+            u64::from(a.mul_add(b, c).to_bits())
+        }
+        Type::F64 => {
+            let [a, b, c] = [a, b, c].map(f64_of);
+            a.mul_add(b, c).to_bits()
+        }
+        Type::F16 | Type::Bf16 => {
+            let (decode, encode) = format_of(kind)?;
+            let [a, b, c] = [a, b, c].map(|bits| f64::from(decode(bits as u16)));
+            u64::from(encode(a.mul_add(b, c)))
+        }
+        Type::F16x2 | Type::Bf16x2 => {
+            let half = |shift: u32| fma(element_of(kind), a >> shift, b >> shift, c >> shift);
+            half(16)? << 16 | half(0)?
+        }
+        _ => return None,
+    })
+}
+
+/// How elements of a 16-bit format are decoded and encoded.
+type Format = (fn(u16) -> f32, fn(f64) -> u16);
+
+fn format_of(kind: Type) -> Option<Format> {
+    match kind {
+        Type::F16 => Some((from_f16, to_f16)),
+        Type::Bf16 => Some((from_bf16, to_bf16)),
+        _ => None,
+    }
+}
+
+/// The elements of a pair.
+fn element_of(pair: Type) -> Type {
+    match pair {
+        Type::F16x2 => Type::F16,
+        Type::Bf16x2 => Type::Bf16,
+        other => other,
+    }
+}
+
+fn double(name: &str, x: f64, y: f64) -> Option<f64> {
+    Some(match name {
+        "add" => x + y,
+        "sub" => x - y,
+        "mul" => x * y,
+        "div" => x / y,
+        "min" => x.min(y),
+        "max" => x.max(y),
         _ => return None,
     })
 }
@@ -404,6 +457,16 @@ mod tests {
         assert_eq!(to_f16(1.0 + 3.0 * 2f64.powi(-11)), 0x3c02);
         assert_eq!(to_f16(65520.0), 0x7c00);
         assert_eq!(to_bf16(1.0 + 2f64.powi(-8)), 0x3f80);
+    }
+
+    #[test]
+    fn pairs_are_computed_by_element() {
+        let (one, two, three) = (0x3c00, 0x4000, 0x4200);
+        let pair = |high: u64, low: u64| high << 16 | low;
+        let (a, b) = (pair(two, three), pair(one, two));
+        assert_eq!(binary("sub", Type::F16x2, a, b), Some(pair(one, one)));
+        // 2 * 1 + 1 and 3 * 2 - 4.
+        assert_eq!(fma(Type::F16x2, a, b, pair(one, 0xc400)), Some(pair(three, two)));
     }
 
     #[test]

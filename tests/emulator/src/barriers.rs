@@ -142,3 +142,86 @@ pub fn complete(run: &mut Run<'_>, at: u64, bytes: i64) -> Result<()> {
     barrier.bytes = barrier.bytes.wrapping_add_signed(-bytes);
     barrier.store(run, at)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_void;
+
+    use crate::launch::{Launch, Parameters, Result};
+    use crate::ptx;
+
+    /// Runs the body in one CTA with an mbarrier in `[bar]` and the predicate `%done`. Returns
+    /// which of four tests held, each with the phase parity of its `test_wait`.
+    fn run(body: &str, threads: u32) -> Result<[u32; 4]> {
+        let mut out = [9u32; 4];
+        let address = out.as_mut_ptr().expose_provenance() as u64;
+        let kernel = ptx::parse(&format!(
+            ".entry f(.param .u64 p) {{
+                .reg .b32 %r<8>; .reg .b64 %d<4>; .reg .pred %done;
+                .shared .align 8 .b8 bar[8];
+                ld.param.u64 %d0, [p];
+                {body}
+                ret; }}"
+        ))?;
+        let parameters = [(&raw const address).cast::<c_void>()];
+        let launch = Launch {
+            kernel: &kernel,
+            grid: [1, 1, 1],
+            block: [threads, 1, 1],
+            cluster: [1, 1, 1],
+            shared_bytes: 0,
+            // SAFETY: the kernel has one parameter of 8 bytes.
+            parameters: unsafe { Parameters::copy(&kernel, parameters.as_ptr()) },
+            memory: &[(address, address + 16)],
+        };
+        launch.run().map(|()| out)
+    }
+
+    /// Stores whether the phase of this parity is complete.
+    fn test(at: usize, parity: u32) -> String {
+        format!(
+            "mbarrier.test_wait.parity.shared.b64 %done, [bar], {parity};
+             selp.u32 %r0, 1, 0, %done; st.global.u32 [%d0+{}], %r0;",
+            4 * at
+        )
+    }
+
+    const INIT: &str = "mbarrier.init.shared.b64 [bar], 1;";
+
+    #[test]
+    fn a_phase_ends_with_the_last_arrival_and_the_last_byte() {
+        let body = [
+            INIT.into(),
+            test(0, 0),
+            "mbarrier.arrive.expect_tx.shared.b64 _, [bar], 16;".into(),
+            test(1, 0),
+            "mbarrier.complete_tx.shared.b64 [bar], 8;".into(),
+            test(2, 0),
+            "mbarrier.complete_tx.shared.b64 [bar], 8;".into(),
+            test(3, 0),
+        ];
+        assert_eq!(run(&body.concat(), 1), Ok([0, 0, 0, 1]));
+    }
+
+    #[test]
+    fn the_next_phase_waits_anew() {
+        let arrive = "mbarrier.arrive.shared.b64 _, [bar];";
+        let body = [INIT, arrive, &test(0, 0), &test(1, 1), arrive, &test(2, 0), &test(3, 1)];
+        assert_eq!(run(&body.concat(), 1), Ok([1, 0, 0, 1]));
+    }
+
+    #[test]
+    fn misuse_is_reported() {
+        let error = |body: &str, threads| run(body, threads).err().unwrap_or_default();
+        assert!(error("mbarrier.arrive.shared.b64 _, [bar];", 1).contains("not initialized"));
+        let twice = "mbarrier.init.shared.b64 [bar], 1;
+             mbarrier.expect_tx.shared.b64 [bar], 8;
+             mbarrier.arrive.shared.b64 _, [bar];
+             mbarrier.arrive.shared.b64 _, [bar];";
+        assert!(error(twice, 1).contains("one arrival too many"));
+        let wait = "AGAIN: mbarrier.try_wait.parity.shared.b64 %done, [bar], 0; @!%done bra AGAIN;";
+        let hang = error(&format!("{INIT}{wait}"), 2);
+        assert!(hang.contains("hangs") && hang.contains("2 at 2: mbarrier.try_wait"), "{hang}");
+        assert!(error("bar.sync 1, 96;", 64).contains("64 at 1: bar.sync waits at barrier 1"));
+    }
+}

@@ -4,7 +4,7 @@
 //! warpgroup wait for all its threads and take effect at once. Copies and matrix products take
 //! effect when they are issued, so that a missing wait for them is not noticed.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 
 use crate::groups::Groups;
@@ -135,18 +135,24 @@ impl Launch<'_> {
         }
     }
 
+    /// The instructions at which threads wait.
     fn describe_hang(&self, clusters: &[Cluster]) -> Fault {
-        let mut places: HashMap<(usize, String), usize> = HashMap::new();
+        let mut places: BTreeMap<(usize, String), usize> = BTreeMap::new();
         for thread in clusters.iter().flat_map(|c| &c.ctas).flat_map(|c| &c.threads) {
-            if thread.state != State::Exited {
-                let state = format!("{:?}", thread.state);
-                *places.entry((thread.pc, state)).or_default() += 1;
-            }
+            let (pc, waits) = match thread.state {
+                State::Exited => continue,
+                State::Ready => (thread.pc, "polls".to_string()),
+                State::AtCollective => (thread.pc, "waits for other lanes".to_string()),
+                // Threads wait behind the instruction.
+                State::AtBarrier(name, _) => (thread.pc - 1, format!("waits at barrier {name}")),
+                State::AtCluster(_) => (thread.pc - 1, "waits for the cluster".to_string()),
+            };
+            *places.entry((pc, waits)).or_default() += 1;
         }
-        let mut text = "the grid hangs:".to_string();
-        for ((pc, state), count) in places {
-            let instruction = &self.kernel.instructions[pc];
-            text += &format!("\n  {count} threads at {pc} {:?} ({state})", instruction.words);
+        let mut text = "the grid hangs; threads, place, instruction:".to_string();
+        for ((pc, waits), count) in places {
+            let words = self.kernel.instructions[pc].words.join(".");
+            text += &format!("\n  {count} at {pc}: {words} {waits}");
         }
         text
     }
@@ -159,7 +165,7 @@ impl Launch<'_> {
             Cta {
                 threads: (0..threads)
                     .map(|_| Thread {
-                        // Values that nobody wrote are conspicuous.
+                        // A conspicuous value: a kernel writes a register before it reads it.
                         registers: vec![0x7fff_dead_7fff_beef; self.kernel.registers],
                         pc: 0,
                         state: State::Ready,

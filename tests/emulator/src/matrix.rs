@@ -1,9 +1,10 @@
 //! Instructions of a whole warp or warpgroup.
 //!
-//! Fragments are those of the PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions" and
-//! "Asynchronous Warpgroup Level Matrix Instructions". In all of them lane 4 g + q holds, of an A or
-//! B whose rows (columns) are 32 bytes of K, words of row g or g + 8: the q-th of the first or of
-//! the second 16 bytes. Of a sum it holds rows g and g + 8, columns 2 q and 2 q + 1 of each 8.
+//! Fragments: PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions" and "Asynchronous
+//! Warpgroup Level Matrix Instructions". Lane 4 g + q holds
+//! - of A or B, whose rows (columns) are 32 bytes of K: the q-th word of the first and of the second
+//!   16 bytes, of row g and of row g + 8;
+//! - of a sum: rows g and g + 8, columns 2 q and 2 q + 1 of each 8.
 
 use crate::arithmetic::{
     f32_of, from_bf16, from_e4m3, from_e5m2, from_f16, signed, to_f16, unsigned,

@@ -512,3 +512,71 @@ fn number(text: &str) -> Result<u64> {
     };
     Ok(if negative { value.wrapping_neg() } else { value })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel(body: &str) -> Result<Kernel> {
+        parse(&format!(
+            ".version 8.0\n.target sm_90a\n.visible .entry f(.param .u64 p, .param .u32 q)\n{{{body}}}"
+        ))
+    }
+
+    #[test]
+    fn parameters_are_aligned() {
+        let kernel = parse(".entry f(.param .u32 a, .param .align 64 .b8 b[128]) { ret; }");
+        assert_eq!(kernel.map(|kernel| kernel.parameters), Ok(vec![(4, 0), (128, 64)]));
+    }
+
+    #[test]
+    fn a_scope_hides_registers_and_labels() -> Result<()> {
+        let kernel = kernel(
+            ".reg .b32 %r<2>; .reg .pred %p<1>;
+             AGAIN: mov.u32 %r1, 1;
+             { .reg .b32 %r1; AGAIN: mov.u32 %r1, 2; @!%p0 bra AGAIN; bra DONE; }
+             mov.u32 %r1, 3; @%p0 bra AGAIN;
+             DONE: ret;",
+        )?;
+        let [first, inner, again, done, last, outer, _] = &*kernel.instructions else {
+            return Err(format!("{} instructions", kernel.instructions.len()));
+        };
+        let target = |instruction: &Instruction| match instruction.args[0] {
+            Arg::Register(slot) => slot,
+            _ => usize::MAX,
+        };
+        assert_eq!(target(first), target(last));
+        assert_ne!(target(first), target(inner));
+        assert_eq!((again.target, done.target, outer.target), (1, 6, 0));
+        assert_eq!(again.guard.map(|(_, wanted)| wanted), Some(false));
+        Ok(())
+    }
+
+    #[test]
+    fn operands_are_resolved() -> Result<()> {
+        let kernel = kernel(
+            ".reg .b32 %r<4>; .reg .b64 %d<2>;
+             .shared .align 16 .b8 tile[64];
+             ld.shared.v2.f32 {%r0, %r1}, [%d1+-8];
+             st.global.u32 [tile+4], 0f3F800000;
+             cp.async.bulk.tensor.3d.x [%d0], [%d1, {%r0, %r1, 7}], [%r2];",
+        )?;
+        let [load, store, copy] = &*kernel.instructions else { return Err("count".into()) };
+        assert_eq!((load.kind, load.space), (Some(Type::F32), Space::Shared));
+        assert!(matches!(&load.args[0], Arg::Vector(parts) if parts.len() == 2));
+        assert!(matches!(load.args[1], Arg::Memory(_, -8)));
+        assert!(matches!(&store.args[0], Arg::Memory(base, 4)
+            if matches!(base[0], Arg::Symbol(Space::Shared, SHARED_BASE))));
+        assert!(matches!(store.args[1], Arg::Immediate(0x3f80_0000)));
+        assert!(matches!(&copy.args[1], Arg::Memory(parts, 0)
+            if matches!(&parts[1], Arg::Vector(coordinates) if coordinates.len() == 3)));
+        Ok(())
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let error = |body: &str| kernel(body).err().unwrap_or_default();
+        assert!(error("bra NOWHERE;").contains("no label NOWHERE"));
+        assert!(error("mov.u32 %r1, 1;").contains("%r1"));
+    }
+}

@@ -325,22 +325,7 @@ impl Run<'_> {
             _ => name.to_string(),
         };
         let result = match (words[0], &values[..]) {
-            ("fma", [a, b, c]) => match kind {
-                Type::F32 => {
-                    let [a, b, c] = [a, b, c].map(|bits| arithmetic::f32_of(*bits));
-                    Some(u64::from(a.mul_add(b, c).to_bits()))
-                }
-                Type::F64 => {
-                    let [a, b, c] = [a, b, c].map(|bits| arithmetic::f64_of(*bits));
-                    Some(a.mul_add(b, c).to_bits())
-                }
-                Type::F16 => {
-                    let [a, b, c] =
-                        [a, b, c].map(|bits| f64::from(arithmetic::from_f16(*bits as u16)));
-                    Some(u64::from(arithmetic::to_f16(a.mul_add(b, c))))
-                }
-                _ => None,
-            },
+            ("fma", [a, b, c]) => arithmetic::fma(kind, *a, *b, *c),
             ("mad", [a, b, c]) => {
                 let product = arithmetic::binary(&modified("mul"), kind, *a, *b);
                 let wide = match (words[1], kind) {
