@@ -113,6 +113,8 @@ pub struct Instruction {
     pub guard: Option<(usize, bool)>,
     /// The opcode and its modifiers.
     pub words: Box<[&'static str]>,
+    /// The opcode with the modifier that selects the operation, such as `mul.wide`.
+    pub name: &'static str,
     pub args: Box<[Arg]>,
     /// The last type among the words, which is the operation's.
     pub kind: Option<Type>,
@@ -377,6 +379,12 @@ impl Parser {
         let (opcode, operands) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
         let words: Box<[&'static str]> =
             opcode.replace("::", ":").split('.').map(|word| self.intern(word)).collect();
+        let name = match words.get(1) {
+            Some(&modifier @ ("lo" | "hi" | "wide" | "NaN" | "shiftamt")) => {
+                self.intern(&format!("{}.{modifier}", words[0]))
+            }
+            _ => words[0],
+        };
         let kind = words.iter().rev().find_map(|word| Type::parse(word));
         let space = words.iter().find_map(|word| Space::parse(word)).unwrap_or(Space::Generic);
         let mut args = Vec::new();
@@ -389,7 +397,7 @@ impl Parser {
             }
         }
         let args = args.into();
-        self.instructions.push(Instruction { guard, words, args, kind, space, target: 0 });
+        self.instructions.push(Instruction { guard, words, name, args, kind, space, target: 0 });
         Ok(())
     }
 

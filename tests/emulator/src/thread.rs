@@ -208,7 +208,7 @@ impl Run<'_> {
             "cp" => return self.copy_async(words, args),
             "griddepcontrol" | "fence" | "membar" | "setmaxnreg" | "prefetch" => {}
             "createpolicy" => self.set(&args[0], 0)?,
-            _ => self.compute(words, kind.ok_or("no type")?, args)?,
+            _ => self.compute(instruction, kind.ok_or("no type")?)?,
         }
         Ok(Next::Continue)
     }
@@ -314,20 +314,18 @@ impl Run<'_> {
         }
     }
 
-    fn compute(&mut self, words: &[&str], kind: Type, args: &[Arg]) -> Result<()> {
-        let values: Vec<u64> =
-            args[1..].iter().map(|arg| self.value(arg)).collect::<Result<_>>()?;
+    fn compute(&mut self, instruction: &Instruction, kind: Type) -> Result<()> {
+        let (words, args) = (&*instruction.words, &*instruction.args);
+        let mut values = [0; 4];
+        let count = args.len() - 1;
+        for (value, arg) in values.iter_mut().zip(&args[1..]) {
+            *value = self.value(arg)?;
+        }
         let unknown = || format!("unknown instruction {}", words.join("."));
-        let modified = |name: &str| match words.get(1) {
-            Some(&modifier @ ("lo" | "hi" | "wide" | "NaN" | "shiftamt")) => {
-                format!("{name}.{modifier}")
-            }
-            _ => name.to_string(),
-        };
-        let result = match (words[0], &values[..]) {
+        let result = match (words[0], &values[..count.min(4)]) {
             ("fma", [a, b, c]) => arithmetic::fma(kind, *a, *b, *c),
             ("mad", [a, b, c]) => {
-                let product = arithmetic::binary(&modified("mul"), kind, *a, *b);
+                let product = arithmetic::binary(product_name(words[1]), kind, *a, *b);
                 let wide = match (words[1], kind) {
                     ("wide", Type::Bits(bytes)) => Type::Bits(2 * bytes),
                     ("wide", Type::Signed(bytes)) => Type::Signed(2 * bytes),
@@ -369,10 +367,19 @@ impl Run<'_> {
                 };
                 Some((0..32).fold(0, |word, at| word | bit(at)))
             }
-            (name, [a, b]) => arithmetic::binary(&modified(name), kind, *a, *b),
-            (name, [a]) => arithmetic::unary(&modified(name), kind, *a),
+            (_, [a, b]) => arithmetic::binary(instruction.name, kind, *a, *b),
+            (_, [a]) => arithmetic::unary(instruction.name, kind, *a),
             _ => None,
         };
         self.set(&args[0], result.ok_or_else(unknown)?)
+    }
+}
+
+/// The product of `mad` with this modifier.
+fn product_name(modifier: &str) -> &'static str {
+    match modifier {
+        "hi" => "mul.hi",
+        "wide" => "mul.wide",
+        _ => "mul.lo",
     }
 }
