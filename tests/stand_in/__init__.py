@@ -49,8 +49,8 @@ def build_nvrtc(real: Path, folder: Path) -> None:
 
 @functools.cache
 def build_emulator() -> dict[str, str]:
-    """The environment of processes whose launches the CPU executes. cargo builds the emulator, and
-    its lock lets several workers of pytest-xdist build at once.
+    """The variables of processes whose launches the CPU executes. cargo builds the emulator; its
+    lock lets several workers of pytest-xdist build at once.
     """
     folder = Path(tempfile.mkdtemp(prefix="rutlass-emulator-"))
     shutil.copytree(build(), folder, dirs_exist_ok=True)
@@ -64,25 +64,21 @@ def build_emulator() -> dict[str, str]:
         "STAND_IN": str(folder / "libcuda.so.1"),
         "EMULATOR": str(target / "release" / "libemulator.so"),
         "EMULATED_NVRTC": str(Path(cutlass_api._core.nvrtc_info()[0]).resolve()),
-        # Programs are PTX: the cache of other tests has machine code.
-        "CUTLASS_API_CACHE_DIR": str(folder / "programs"),
+        # Other tests cache machine code under the same keys.
+        "CUTLASS_API_CACHE_DIR": str(
+            Path(os.environ.get("CUTLASS_API_CACHE_DIR", folder)) / "programs_for_emulator"
+        ),
         # The workers of pytest-xdist occupy the cores.
         "OMP_NUM_THREADS": "1",
     }
 
 
-def run(script: str, *, counted: bool = False, emulated: bool = False, **environment: str) -> str:
-    """The output of a Python script in a process whose CUDA driver is the stand-in. Fails if the
-    script fails.
+def environment(*, emulated: bool = False) -> dict[str, str]:
+    """The environment of a process whose CUDA driver is the stand-in.
 
-    ``counted``: return the instruction counts between each ``begin()`` and ``end()`` instead of the
-    script's output. ``emulated``: the CPU executes launches; the script imports
-    :mod:`stand_in.emulated` first.
+    ``emulated``: the CPU executes launches, if the process imports :mod:`stand_in.emulated` first.
     """
     folder = build()
-    command = [sys.executable, "-c", script]
-    if counted:
-        command.insert(0, str(folder / "count"))
     known = {
         "LD_LIBRARY_PATH": str(folder),
         "STAND_IN": str(folder / "libcuda.so.1"),
@@ -92,11 +88,25 @@ def run(script: str, *, counted: bool = False, emulated: bool = False, **environ
         ),
         # Hashes decide how long a dictionary look-up probes.
         "PYTHONHASHSEED": "0",
-        **(build_emulator() if emulated else {}),
     }
+    return {**os.environ, **known, **(build_emulator() if emulated else {})}
+
+
+def run(script: str, *, counted: bool = False, emulated: bool = False, **more: str) -> str:
+    """The output of a Python script in a process whose CUDA driver is the stand-in. Fails if the
+    script fails.
+
+    ``counted``: return the instruction counts between each ``begin()`` and ``end()`` instead of the
+    script's output. ``emulated``: the CPU executes launches. ``more``: environment variables.
+    """
+    command = [sys.executable, "-c", script]
+    if counted:
+        command.insert(0, str(build() / "count"))
+    if emulated:
+        command[-1] = f"import stand_in.emulated\n{script}"
     result = subprocess.run(
         command,
-        env={**os.environ, **known, **environment},
+        env={**environment(emulated=emulated), **more},
         capture_output=True,
         text=True,
         timeout=300,

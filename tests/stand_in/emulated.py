@@ -5,8 +5,8 @@ become arguments of tensors on the simulated device, with the same memory, so th
 the GPU tests work with ``gpu_helpers.DEVICE = torch.device("cpu")``. A launch ends before ``run``
 returns.
 
-Import this module before torch and test modules: Rutlass uses the NVRTC that the process has
-loaded, and torch loads the real one.
+Processes import this module before torch and test modules: Rutlass uses the NVRTC that the process
+has loaded, and torch loads the real one.
 """
 
 import ctypes

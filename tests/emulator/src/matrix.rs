@@ -2,8 +2,8 @@
 //!
 //! Fragments: PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions" and "Asynchronous
 //! Warpgroup Level Matrix Instructions". Lane 4 g + q holds
-//! - of A or B, whose rows (columns) are 32 bytes of K: the q-th word of the first and of the second
-//!   16 bytes, of row g and of row g + 8;
+//! - of A or B, whose rows (columns) are 32 bytes of K: the q-th word of the first 16 bytes and of
+//!   the second, of row g and of row g + 8;
 //! - of a sum: rows g and g + 8, columns 2 q and 2 q + 1 of each 8.
 
 use crate::arithmetic::{
