@@ -102,7 +102,7 @@ def designs(part: int, count: int) -> None:
     kernels = sample(kernels_of(GemmOperandsMetadata), parts)
     for at, kernel in list(enumerate(kernels))[part::count]:
         types, operands = types_of(kernel), kernel.metadata.operands
-        if family_of(kernel) == "simt":  # which takes more instructions
+        if family_of(kernel) == "simt":  # executes many instructions for each product
             wanted = (2, 35, 20, 17) if at % 4 == 0 else (67, 35, 41)
         else:
             wanted = (2, 67, 45, 39) if at % 4 == 0 else (131, 67, 75)
