@@ -118,19 +118,6 @@ pub fn binary(name: &str, kind: Type, a: u64, b: u64) -> Option<u64> {
             "xor" => a ^ b,
             _ => return None,
         },
-        Type::F16 => {
-            let number = |bits: u64| f64::from(from_f16(bits as u16));
-            u64::from(to_f16(f64_of(binary(
-                name,
-                Type::F64,
-                number(a).to_bits(),
-                number(b).to_bits(),
-            )?)))
-        }
-        Type::F16x2 => {
-            let half = |at: u32| binary(name, Type::F16, a >> at & 0xffff, b >> at & 0xffff);
-            half(16)? << 16 | half(0)?
-        }
         Type::F32 => u64::from(float(name, f32_of(a), f32_of(b))?.to_bits()),
         Type::F64 => double(name, f64_of(a), f64_of(b))?.to_bits(),
         Type::F16 | Type::Bf16 => {
