@@ -108,6 +108,15 @@ STEPS = {
         f"compile_{model}": compiled(model)
         for model in ("mlp", "gelu_mlp", "llama", "epilogue", "nvgemm")
     },
+    **{
+        f"llama_{kind}": Step(
+            f"8-bit products: {kind}",
+            [[*BENCH, "llama", "--dtype", kind, "--json", f"{{out}}/llama_{kind}.json"]],
+            400,
+            40,
+        )
+        for kind in ("int8", "mixed", "fp8", "fp8-row")
+    },
     "cold": Step(
         "compilation of single kernels",
         [[sys.executable, "scripts/gpu_machine.py", "cold"]] * 3,

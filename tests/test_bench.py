@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from cutlass_api import __main__
-from cutlass_api.bench import gemm, report
+from cutlass_api.bench import gemm, llama, report
 
 ROWS = [
     report.Row("bare", 2.0, 1.0, "a kernel"),
@@ -24,7 +24,7 @@ def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests the message without a GPU")
-@pytest.mark.parametrize("what", ["latency", "gemm", "compile"])
+@pytest.mark.parametrize("what", ["latency", "gemm", "llama", "compile"])
 def test_without_a_gpu_it_says_so(what: str) -> None:
     ended = bench(what)
     assert ended.returncode == 1
@@ -80,7 +80,9 @@ def test_other_files_are_not_plotted(tmp_path: Path) -> None:
     shapes = Path(__file__).parent.parent / "benchmarks/public_shapes.json"
     ended = bench("plot", shapes, tmp_path / "plot.png")
     assert ended.returncode == 1
-    assert "public_shapes.json holds no results of `bench latency` or `bench gemm`" in ended.stderr
+    assert (
+        "public_shapes.json holds no results of `bench latency`, `gemm` or `llama`" in ended.stderr
+    )
 
 
 @pytest.mark.parametrize("name", ["public", "random", "other"])
@@ -261,3 +263,28 @@ def test_the_fastest_are_found_on_a_chip_that_slows_down(monkeypatch) -> None:
     assert gemm.sift([], 5) == ({}, {})
     few = {"a": Clock(10), "b": Clock(11)}
     assert set(gemm.sift(few.items(), 5)[1]) == {"a", "b"}
+
+
+LLAMA = [
+    llama.Row("int8", 16, (4096, 4096), None, None, 8.0, 7.5, "a", "b", 4.0),
+    llama.Row("int8", 64, (12288, 4096), 30.0, 40.0, 20.0, 20.0, "a", "a", 15.0),
+    llama.Row("int8", 256, (12288, 4096), 80.0, None, 20.0, 20.0, "a", "a", 15.0),
+]
+
+
+def test_the_summary_of_8_bit_products() -> None:
+    # The small weight and the 256 rows are no reading of weights, and torch refuses 16 rows.
+    assert llama.summary(LLAMA)["int8"] == {
+        "torch / first": pytest.approx(math.sqrt(1.5 * 4)),
+        "lowest": 1.5,
+        "least share of reading the weights": 0.75,
+    }
+    assert llama.line(LLAMA[0])[:3] == ("int8 16x4096x4096", "", "")
+
+
+def test_8_bit_results_are_plotted_again(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    llama.write_json(tmp_path / "rows.json", {"device": "a GPU"}, LLAMA)
+    ended = bench("plot", tmp_path / "rows.json", tmp_path / "rows.png")
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")

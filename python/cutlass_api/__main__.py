@@ -1,4 +1,5 @@
-"""Benchmarks: ``python -m cutlass_api bench latency``, ``gemm``, ``compile`` and ``plot``."""
+"""Benchmarks: ``python -m cutlass_api bench`` with ``latency``, ``gemm``, ``llama``, ``compile``
+and ``plot``."""
 
 import argparse
 import json
@@ -10,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cutlass_api.bench import compile as compile_bench
+from cutlass_api.bench import llama as llama_bench
 from cutlass_api.bench.gemm import Shape, table
 
 
@@ -39,6 +41,22 @@ def main() -> None:
     )
     gemm.add_argument("--json", type=_output, metavar="FILE", help="write the results as JSON")
     gemm.add_argument("--plot", type=_plot, metavar="FILE", help="plot the results (matplotlib)")
+    llama = bench.add_parser("llama", help="GPU time of 8-bit products with a Llama's weights")
+    llama.set_defaults(run=_llama)
+    kinds = llama_bench.KINDS
+    llama.add_argument("--dtype", nargs="+", choices=kinds, default=["int8"], help="operands")
+    llama.add_argument(
+        "--rows",
+        type=_tokens,
+        default=llama_bench.ROWS,
+        metavar="COUNTS",
+        help="rows of the activations, separated by commas",
+    )
+    llama.add_argument(
+        "--triton", action="store_true", help="time torch.compile with Triton's kernels, too"
+    )
+    llama.add_argument("--json", type=_output, metavar="FILE", help="write the results as JSON")
+    llama.add_argument("--plot", type=_plot, metavar="FILE", help="plot the results (matplotlib)")
     compiled = bench.add_parser("compile", help="time of compiled models, beside torch's choices")
     compiled.set_defaults(run=_compile)
     compiled.add_argument(
@@ -80,7 +98,7 @@ def main() -> None:
     compiled.add_argument("--json", type=_output, metavar="FILE", help="write the results as JSON")
     plot = bench.add_parser("plot", help="plot results that --json wrote; needs no GPU")
     plot.set_defaults(run=_replot)
-    plot.add_argument("results", type=Path, help="a JSON file of `latency` or `gemm`")
+    plot.add_argument("results", type=Path, help="a JSON file of `latency`, `gemm` or `llama`")
     plot.add_argument("plot", type=_plot, help="the image to write")
     arguments = parser.parse_args()
     arguments.run(arguments)
@@ -183,6 +201,30 @@ def _gemm_title(device: str) -> str:
     return f"GEMM time of torch over Rutlass ({device})"
 
 
+def _llama_title(device: str) -> str:
+    return f"8-bit products with the weights of a Llama ({device})"
+
+
+def _llama(arguments: argparse.Namespace) -> None:
+    device = _device()
+    import torch
+
+    from cutlass_api.bench import report
+
+    def show(row: llama_bench.Row) -> None:
+        print("  ".join(llama_bench.line(row)), flush=True)
+
+    rows = llama_bench.measure(arguments.dtype, arguments.rows, show, with_triton=arguments.triton)
+    report.print_cells(_llama_title(device), llama_bench.HEADER, list(map(llama_bench.line, rows)))
+    for kind, values in llama_bench.summary(rows).items():
+        print(f"{kind}: " + ", ".join(f"{name} {value:.3f}" for name, value in values.items()))
+    if arguments.json:
+        context = {"device": device, "torch": torch.__version__}
+        llama_bench.write_json(arguments.json, context, rows)
+    if arguments.plot:
+        llama_bench.write_plot(arguments.plot, _llama_title(device), rows)
+
+
 def _latency_title(device: str, extent: int) -> str:
     return f"Host time of one float16 GEMM, {extent} cubed ({device})"
 
@@ -271,14 +313,17 @@ def _replot(arguments: argparse.Namespace) -> None:
     try:
         read = json.loads(path.read_text())
         device, rows = read["device"], read["rows"]
-        if "extent" in read:
+        if rows and "kind" in rows[0]:
+            title = _llama_title(device)
+            draw = partial(llama_bench.write_plot, rows=[llama_bench.Row(**row) for row in rows])
+        elif "extent" in read:
             title = _latency_title(device, read["extent"])
             draw = partial(report.write_bars, rows=[report.Row(**row) for row in rows])
         else:
             title = _gemm_title(device)
             draw = partial(gemm.write_plot, rows=[gemm.Row(**row) for row in rows])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        message = f"{path} holds no results of `bench latency` or `bench gemm`: {error!r}"
+        message = f"{path} holds no results of `bench latency`, `gemm` or `llama`: {error!r}"
         raise SystemExit(message) from None
     draw(arguments.plot, title)
 

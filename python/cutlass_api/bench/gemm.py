@@ -197,18 +197,7 @@ class Inputs:
         self.stream = torch.cuda.Stream()
 
     def graph(self, launches: Iterable[Callable[[], Any]]) -> "Timed":
-        """Captures the launches, one for each set. Kernels must be compiled and tuned already."""
-        import torch
-
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(self.stream):
-            launches = list(launches)
-            launches[0]()
-            self.stream.synchronize()
-            with torch.cuda.graph(graph, stream=self.stream):
-                for launch in launches:
-                    launch()
-        return Timed(graph, launches, self.stream)
+        return capture(self.stream, launches)
 
     def arguments(self) -> list[Any]:
         if self.groups:
@@ -257,6 +246,22 @@ class Timed:
     @property
     def median(self) -> float:
         return statistics.median(self.times)
+
+
+def capture(stream: Any, launches: Iterable[Callable[[], Any]]) -> Timed:
+    """Captures launches, one for each set of operands, on a stream. Runs the first one before, so
+    that what it calls is compiled and tuned."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        launches = list(launches)
+        launches[0]()
+        stream.synchronize()
+        with torch.cuda.graph(graph, stream=stream):
+            for launch in launches:
+                launch()
+    return Timed(graph, launches, stream)
 
 
 def sift(

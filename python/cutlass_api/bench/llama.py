@@ -1,0 +1,285 @@
+"""GPU time of 8-bit products with the weights of a Llama model: Rutlass, torch and Triton.
+
+The weights are those of a 7 B model (PyTorch pull request 119685). Times are taken as in
+:mod:`cutlass_api.bench.gemm`: operands larger than L2, CUDA graphs, methods in turns, medians.
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cutlass_api
+from cutlass_api.arguments import EpilogueArguments, GemmArguments
+from cutlass_api.bench.gemm import FINALISTS, L2_BYTES, ROUNDS, Timed, capture, in_turns, sift
+
+#: Output features and input features of the weights.
+WEIGHTS = ((4096, 11008), (12288, 4096), (22016, 4096), (4096, 4096), (65536, 4096))
+#: Rows of the activations.
+ROWS = (1, 16, 64, 256, 1024, 4096)
+#: The kinds of products:
+#: - int8: int8 times int8 into int32; torch: ``torch._int_mm``, which refuses up to 16 rows.
+#: - mixed: float16 times int8 into float16; torch: ``torch.mm(a, b.to(a.dtype))``.
+#: - fp8, fp8-row: e4m3 times e4m3 into bfloat16 with a scale a tensor, or one a row of A and a
+#:   column of B; torch: ``torch._scaled_mm``.
+KINDS = ("int8", "mixed", "fp8", "fp8-row")
+
+
+@dataclass
+class Row:
+    """The times of one product, in microseconds; None for a method that does not serve it."""
+
+    kind: str
+    rows: int
+    #: Output and input features.
+    weight: tuple[int, int]
+    torch: float | None
+    triton: float | None
+    #: The kernel that ranks first, and the fastest of all.
+    first: float
+    best: float
+    kernel: str
+    best_kernel: str
+    #: The time to read the weights at the rate of a copy on this GPU.
+    read: float
+
+
+class Operands:
+    """Sets of operands of one product, together larger than twice L2."""
+
+    def __init__(self, kind: str, rows: int, weight: tuple[int, int]) -> None:
+        import torch
+
+        self.kind = kind
+        n, k = weight
+        count = min(max(math.ceil(2.2 * L2_BYTES / (k * n)), 2), 200)
+        self.sets = [self._operands(rows, n, k) for _ in range(count)]
+        self.stream = torch.cuda.Stream()
+
+    def _operands(self, m: int, n: int, k: int) -> tuple[Any, ...]:
+        """A, B, the output, and the scales of A and B."""
+        import torch
+
+        random = partial(torch.randn, device="cuda")
+        integers = partial(torch.randint, -128, 128, device="cuda", dtype=torch.int8)
+        empty = partial(torch.empty, m, n, device="cuda")
+        if self.kind == "int8":
+            return integers((m, k)), integers((n, k)).mT, empty(dtype=torch.int32)
+        if self.kind == "mixed":
+            a = random(m, k, dtype=torch.float16)
+            return a, integers((n, k)).mT, empty(dtype=torch.float16)
+        a, b = (random(*shape).to(torch.float8_e4m3fn) for shape in ((m, k), (n, k)))
+        shapes = ((m, 1), (1, n)) if self.kind == "fp8-row" else ((1,), (1,))
+        scales = (torch.rand(*shape, device="cuda") + 0.5 for shape in shapes)
+        return a, b.mT, empty(dtype=torch.bfloat16), *scales
+
+    def torch_function(self) -> Callable[..., Any] | None:
+        """torch's product of a set of operands; None where torch refuses it."""
+        import torch
+
+        a = self.sets[0][0]
+        if self.kind == "int8":
+            return None if a.shape[0] <= 16 else lambda a, b, out: torch._int_mm(a, b)
+        if self.kind == "mixed":
+            return lambda a, b, out: torch.mm(a, b.to(a.dtype))
+        return lambda a, b, out, *scales: torch._scaled_mm(a, b, *scales, out_dtype=out.dtype)
+
+    def arguments(self) -> list[GemmArguments]:
+        accumulator = "int32" if self.kind == "int8" else "float32"
+        if not self.kind.startswith("fp8"):
+            return [GemmArguments(a, b, out, accumulator) for a, b, out in self.sets]
+        from cutlass_api.ops import _epilogues
+
+        source = _epilogues.scaled(False, False)
+        return [
+            GemmArguments(
+                *(a, b, out, accumulator),
+                EpilogueArguments(source, scale_a=scale_a, scale_b=scale_b, D=out),
+            )
+            for a, b, out, scale_a, scale_b in self.sets
+        ]
+
+
+def copy_rate() -> float:
+    """Bytes per second that a copy of 1 GiB reads and writes."""
+    import torch
+
+    source = torch.randint(0, 255, (1 << 29,), device="cuda", dtype=torch.uint8)
+    target = torch.empty_like(source)
+    timed = capture(torch.cuda.Stream(), [partial(target.copy_, source)])
+    timed.warm_up()
+    for _ in range(ROUNDS):
+        timed.turn()
+    return float(2 * source.numel() / (1e-6 * timed.median))
+
+
+def measure_row(
+    kind: str,
+    rows: int,
+    weight: tuple[int, int],
+    pool: ThreadPoolExecutor,
+    *,
+    rate: float,
+    with_triton: bool,
+) -> Row:
+    """Times one product with each method."""
+    import torch
+
+    operands = Operands(kind, rows, weight)
+    all_args = operands.arguments()
+    kernels = cutlass_api.get_kernels(all_args[0])
+    # CUDA cores take many times as long.
+    kernels = [k for k in kernels if "simt" not in k.metadata.kernel_name] or kernels
+    artifacts = list(pool.map(lambda kernel: kernel.compile(all_args[0]), kernels))
+
+    def ours(at: int) -> Timed:
+        size = kernels[at].get_workspace_size(all_args[0])
+        workspace = torch.empty(size, device="cuda", dtype=torch.uint8) if size else None
+        run = partial(kernels[at].run, workspace=workspace, assume_supported_args=True)
+        return capture(operands.stream, [partial(run, args, artifacts[at]) for args in all_args])
+
+    names = [kernel.metadata.kernel_name for kernel in kernels]
+    _, methods = sift(((name, ours(at)) for at, name in enumerate(names)), FINALISTS)
+    finalists = {names[0], *methods}
+    methods.setdefault(names[0], ours(0))
+    function = operands.torch_function()
+    if function:
+        methods["torch"] = capture(
+            operands.stream, [partial(function, *one_set) for one_set in operands.sets]
+        )
+        if with_triton:
+            methods["triton"] = _triton(operands, function)
+    in_turns(methods, ROUNDS)
+    best = min(finalists, key=lambda name: methods[name].median)
+    n, k = weight
+    element = operands.sets[0][1].element_size()
+    others = {name: methods[name].median for name in ("torch", "triton") if name in methods}
+    return Row(
+        kind=kind,
+        rows=rows,
+        weight=weight,
+        torch=others.get("torch"),
+        triton=others.get("triton"),
+        first=methods[names[0]].median,
+        best=methods[best].median,
+        kernel=names[0],
+        best_kernel=best,
+        read=1e6 * n * k * element / rate,
+    )
+
+
+def _triton(operands: Operands, function: Callable[..., Any]) -> Timed:
+    """torch's function, compiled with Triton's templates only."""
+    import torch
+    from torch._inductor import config
+
+    torch._dynamo.reset()
+    settings = {"max_autotune": True, "max_autotune_gemm_backends": "TRITON"}
+    with config.patch(settings):
+        compiled = torch.compile(function, dynamic=False)
+        return capture(operands.stream, [partial(compiled, *one_set) for one_set in operands.sets])
+
+
+def measure(
+    kinds: Sequence[str],
+    rows: Sequence[int],
+    show: Callable[[Row], None],
+    *,
+    with_triton: bool = False,
+) -> list[Row]:
+    """Times all weights with these numbers of rows. Calls ``show`` with each finished row."""
+    import torch
+
+    results = []
+    rate = copy_rate()
+    with ThreadPoolExecutor() as pool:
+        for kind in kinds:
+            for count in rows:
+                for weight in WEIGHTS:
+                    row = measure_row(kind, count, weight, pool, rate=rate, with_triton=with_triton)
+                    results.append(row)
+                    show(row)
+                    torch.cuda.empty_cache()
+    return results
+
+
+def summary(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """For each kind: torch's time over ours, its geometric mean and the lowest, for the kernel that
+    ranks first; and the share of the time to read the weights, up to 64 rows and from 40 MB on."""
+    found: dict[str, dict[str, float]] = {}
+    for kind in dict.fromkeys(row.kind for row in rows):
+        ratios = [row.torch / row.first for row in rows if row.kind == kind and row.torch]
+        shares = [
+            row.read / row.first
+            for row in rows
+            if row.kind == kind and row.rows <= 64 and math.prod(row.weight) >= 40e6
+        ]
+        found[kind] = {}
+        if ratios:
+            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+            found[kind] |= {"torch / first": mean, "lowest": min(ratios)}
+        if shares:
+            found[kind]["least share of reading the weights"] = min(shares)
+    return found
+
+
+HEADER = (
+    "product",
+    "torch us",
+    "Triton us",
+    "first us",
+    "best us",
+    "torch/first",
+    "read/first",
+    "",
+)
+
+
+def line(row: Row) -> tuple[str, ...]:
+    """The cells of a row of the table."""
+
+    def cell(time: float | None) -> str:
+        return "" if time is None else f"{time:.1f}"
+
+    n, k = row.weight
+    return (
+        f"{row.kind} {row.rows}x{n}x{k}",
+        *map(cell, (row.torch, row.triton, row.first, row.best)),
+        f"{row.torch / row.first:.2f}" if row.torch else "",
+        f"{row.read / row.first:.2f}",
+        row.kernel,
+    )
+
+
+def write_json(path: Path, context: dict[str, Any], rows: Sequence[Row]) -> None:
+    """Writes rows and their summary as JSON, after the entries of ``context``."""
+    document = {**context, "summary": summary(rows), "rows": [asdict(row) for row in rows]}
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def write_plot(path: Path, title: str, rows: Sequence[Row]) -> None:
+    """Plots the times: for each product one bar a backend. Needs matplotlib."""
+    import matplotlib.pyplot as plt
+
+    names = [f"{row.kind} {row.rows}x{row.weight[0]}x{row.weight[1]}" for row in rows]
+    backends = {"torch": "#bbbbbb", "triton": "#ccbb44", "first": "#4477aa"}
+    figure, axes = plt.subplots(figsize=(0.4 * len(rows) + 2, 4.8), layout="constrained")
+    for place, (backend, color) in enumerate(backends.items()):
+        times = [getattr(row, backend) or math.nan for row in rows]
+        label = "Rutlass, ranked first" if backend == "first" else backend
+        offsets = [at + 0.27 * (place - 1) for at in range(len(rows))]
+        axes.bar(offsets, times, width=0.27, color=color, label=label)
+    axes.set_yscale("log")
+    axes.set_xticks(range(len(rows)), names, rotation=90, fontsize=7)
+    axes.set_ylabel("microseconds")
+    axes.legend(loc="upper left")
+    figure.suptitle(title)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+__all__ = ["KINDS", "ROWS", "Row", "line", "measure", "summary", "write_json", "write_plot"]
