@@ -2,6 +2,7 @@
 
 use super::chips::Target;
 use crate::kernel::types::Types;
+use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
 
 /// The input of an estimate: a problem, the chip, and values that the kernels of a group share.
@@ -69,8 +70,8 @@ impl CostQuery<'_> {
 
 /// Bytes of a problem's operands and output.
 pub fn operand_bytes(types: Types, problem: &GemmProblem) -> f64 {
-    let [a, b, out] = [&problem.a, &problem.b, &problem.out].map(|view| view.numel() as f64);
-    types.a.bytes() as f64 * (a + b) + types.out.bytes() as f64 * out
+    let bytes = |view: &View, dtype: DType| (view.numel() * dtype.bytes()) as f64;
+    bytes(&problem.a, types.a) + bytes(&problem.b, types.b) + bytes(&problem.out, types.out)
 }
 
 /// An estimate and its terms. Terms overlap in time, so they do not add up to the total.

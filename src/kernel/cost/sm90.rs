@@ -143,7 +143,6 @@ fn estimate_tiles(
     // A K block is 128 bytes, for which wgmma takes equally long for all element types; in a mixed
     // product, 128 elements of 16 bits.
     let block_bytes = if is_mixed(types) { 256.0 } else { 128.0 };
-    let element = types.a.bytes() as f64;
     let blocks = (problem.k().unsigned_abs().div_ceil(k_block(types).into()) as f64 / split).ceil();
     // Bytes of a K block of A and B: as they arrive, and weighted by the L2 alignment penalty.
     let rows = config.rows_read(problem);
@@ -213,13 +212,17 @@ fn estimate_tiles(
     }
     let memory_rate = FITTED_MEMORY_RATE * scale.memory;
     // Concurrent clusters share their reads. Later clusters hit what the L2 cache keeps.
-    let again =
-        |rows_and_columns: f64| tiles / running * rows_and_columns * problem.k() as f64 * element;
+    let [of_row, of_column] = match config.crossed() {
+        true => [types.b, types.a],
+        false => [types.a, types.b],
+    }
+    .map(|dtype| (problem.k() * dtype.bytes()) as f64);
+    let again = |rows: f64, columns: f64| tiles / running * (rows * of_row + columns * of_column);
     let keeps = FITTED_L2_KEPT_BYTES * scale.l2_bytes;
-    let reread = if again(grid.extent[0] + grid.extent[1]) > keeps {
+    let reread = if again(grid.extent[0], grid.extent[1]) > keeps {
         let [rows, columns] = config.covered(grid, running);
         let apart = if ping_pong { FITTED_PING_PONG_REREAD } else { 1.0 };
-        FITTED_REREAD * apart * (again(rows + columns) - keeps).max(0.0) / memory_rate
+        FITTED_REREAD * apart * (again(rows, columns) - keeps).max(0.0) / memory_rate
     } else {
         0.0 // The cache keeps everything, even if each wave reads both operands whole.
     };
