@@ -61,40 +61,6 @@ struct ElementwiseCursor {
   }
 };
 
-template <int SIZE> struct ElementwiseBits;
-template <> struct ElementwiseBits<1> { using Type = unsigned char; };
-template <> struct ElementwiseBits<2> { using Type = unsigned short; };
-template <> struct ElementwiseBits<4> { using Type = unsigned; };
-
-// A chunk in registers, as words: the compiler would put an array of bytes into local memory.
-template <class Element> struct ElementwiseChunk {
-  static constexpr int SIZE = sizeof(Element);
-  ptx::Vector vector;
-
-  __device__ __forceinline__ Element get(int e) const {
-    if constexpr (SIZE == 8)
-      return __hiloint2double(vector.words[2 * e + 1], vector.words[2 * e]);
-    else {
-      using Bits = typename ElementwiseBits<SIZE>::Type;
-      return __builtin_bit_cast(Element, Bits(vector.words[e * SIZE / 4] >> e * SIZE % 4 * 8));
-    }
-  }
-  // Sets element e of a chunk that was zero there.
-  __device__ __forceinline__ void put(int e, Element element) {
-    if constexpr (SIZE == 8) {
-      vector.words[2 * e] = __double2loint(element);
-      vector.words[2 * e + 1] = __double2hiint(element);
-    } else {
-      using Bits = typename ElementwiseBits<SIZE>::Type;
-      vector.words[e * SIZE / 4] |= unsigned(__builtin_bit_cast(Bits, element)) << e * SIZE % 4 * 8;
-    }
-  }
-  __device__ __forceinline__ void load(const Element* first) {
-    vector = ptx::load_global(reinterpret_cast<const char*>(first));
-  }
-  __device__ __forceinline__ void store(Element* first) const { ptx::store_global(first, vector); }
-};
-
 template <class Element, class Accumulator, class Epilogue> struct ElementwiseAdd {
   static constexpr int THREADS = 256, SMEM_BYTES = 0;
   static constexpr int WIDTH = 16 / int(sizeof(Element));
@@ -105,7 +71,7 @@ template <class Element, class Accumulator, class Epilogue> struct ElementwiseAd
   static constexpr int MIN_CTAS = is_same<Epilogue, Identity> ? 4 : 2;
 
   using Value = EpilogueValue<Accumulator>;
-  using Chunk = ElementwiseChunk<Element>;
+  using Chunk = VectorOf<Element>;
 
   // The position of a chunk, and how many of its elements lie inside the row; 0 beyond the last
   // row.

@@ -1,4 +1,4 @@
-// Loads and stores of 16 bytes, aligned or not.
+// Vectors of 16 bytes: loads and stores, aligned or not, and their elements.
 #pragma once
 #include "common/ptx.cuh"
 
@@ -60,4 +60,39 @@ struct LooseVector {
       result.words[i] = __funnelshift_r(words[i], words[i + 1], shift % 4 * 8);
     return result;
   }
+};
+
+template <int SIZE> struct BitsOf;
+template <> struct BitsOf<1> { using Type = unsigned char; };
+template <> struct BitsOf<2> { using Type = unsigned short; };
+template <> struct BitsOf<4> { using Type = unsigned; };
+
+// The elements of 16 bytes in registers, as words: the compiler would put an array of bytes into
+// local memory.
+template <class Element> struct VectorOf {
+  static constexpr int SIZE = sizeof(Element);
+  ptx::Vector vector;
+
+  __device__ __forceinline__ Element get(int e) const {
+    if constexpr (SIZE == 8)
+      return __hiloint2double(vector.words[2 * e + 1], vector.words[2 * e]);
+    else {
+      using Bits = typename BitsOf<SIZE>::Type;
+      return __builtin_bit_cast(Element, Bits(vector.words[e * SIZE / 4] >> e * SIZE % 4 * 8));
+    }
+  }
+  // Sets an element that was zero.
+  __device__ __forceinline__ void put(int e, Element element) {
+    if constexpr (SIZE == 8) {
+      vector.words[2 * e] = __double2loint(element);
+      vector.words[2 * e + 1] = __double2hiint(element);
+    } else {
+      using Bits = typename BitsOf<SIZE>::Type;
+      vector.words[e * SIZE / 4] |= unsigned(__builtin_bit_cast(Bits, element)) << e * SIZE % 4 * 8;
+    }
+  }
+  __device__ __forceinline__ void load(const Element* first) {
+    vector = ptx::load_global(reinterpret_cast<const char*>(first));
+  }
+  __device__ __forceinline__ void store(Element* first) const { ptx::store_global(first, vector); }
 };
