@@ -37,6 +37,9 @@ __device__ __forceinline__ bool elect_one() {
 
 // No instruction: forces the value to be computed here instead of at its first use.
 __device__ __forceinline__ void compute_here(int& value) { asm volatile("" : "+r"(value)); }
+template <class T> __device__ __forceinline__ void compute_here(T*& pointer) {
+  asm volatile("" : "+l"(pointer));
+}
 
 // ---- "Asynchronous copy: cp.async" -----------------------------------------------------------
 

@@ -26,6 +26,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "common/wgmma.cuh",
     "elementwise.cuh",
     "pack.cuh",
+    "quantize.cuh",
     "reduce.cuh",
     "simt.cuh",
     "skinny.cuh",

@@ -14,7 +14,7 @@ from torch.autograd.function import _SingleLevelFunction
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from cutlass_api._core import trace_epilogue
-from cutlass_api.ops import _epilogues
+from cutlass_api.ops import _epilogues, _quantize  # noqa: F401, defines an operator
 from cutlass_api.ops._library import LIBRARY
 from cutlass_api.ops._products import OPS, rows_of
 
@@ -342,6 +342,7 @@ differentiate("mixed_mm", setup_mixed, mixed_backward)
 refuse_gradients(
     "scaled_mm", "has no derivative: detach the operands, or cast them and call cutlass_api.mm"
 )
+refuse_gradients("quantize", "has no derivative: detach the input")
 for name in ("mm", "bmm", "addmm", "baddbmm", "linear", "mixed_mm", "scaled_mm", "mm_epilogue"):
     refuse_gradients(
         f"{name}.out", "does not support autograd, but an operand requires grad: omit out"
