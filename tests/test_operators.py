@@ -637,7 +637,7 @@ REFUSALS = {
     "int_mm: A is torch.float32": lambda: OPS.int_mm(A, B),
     "mixed_mm: A is torch.float32": lambda: OPS.mixed_mm(A, B),
     "scaled_mm: A is torch.float32": lambda: OPS.scaled_mm(A, B, SCALED, SCALED),
-    "scaled_mm: scale_a .* varies along K": lambda: OPS.scaled_mm(
+    r"scaled_mm: scale_a has shape \[4, 2\]; pass one factor, .* \[4, 1\]": lambda: OPS.scaled_mm(
         A.to(F8), B.to(F8), torch.ones(4, 2), SCALED
     ),
     "mm_epilogue: the epilogue takes 1 operands": lambda: OPS.mm_epilogue(A, B, [], BIAS_RELU),
@@ -755,6 +755,17 @@ def test_import_order(first):
         print(torch.compile(cutlass_api.matmul, fullgraph=True, backend="eager")(a, a).sum().item())
     """
     assert run_python(script).splitlines() == ["8.0 8.0", "[]", "16", "8.0"]
+
+
+def test_operators_imported_before_torch():
+    script = """
+        import warnings
+        warnings.simplefilter("error")
+        from cutlass_api.ops import OPS
+        import cutlass_api
+        print(OPS.mm.default, cutlass_api.linear is cutlass_api.ops.linear)
+    """
+    assert run_python(script) == "cutlass_api.mm.default True\n"
 
 
 def test_linear_imports_torch():

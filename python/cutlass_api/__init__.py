@@ -51,24 +51,32 @@ from cutlass_api.status import Status
 
 if TYPE_CHECKING:
     from cutlass_api import ops as ops
+    from cutlass_api import quantize as quantize
+    from cutlass_api.ops import int8_mm as int8_mm
     from cutlass_api.ops import linear as linear
+    from cutlass_api.ops import mixed_mm as mixed_mm
+    from cutlass_api.ops import scaled_mm as scaled_mm
 
 _stand_in.install()
 
 
+#: The functions of ``cutlass_api.ops`` that this package exports.
+_FUNCTIONS = ("int8_mm", "linear", "mixed_mm", "scaled_mm")
+
+
 def _import_ops() -> None:
-    global linear, ops
-    # Not `from cutlass_api import ops`, which calls __getattr__.
-    ops = import_module("cutlass_api.ops")
-    linear = ops.linear
+    import_module("cutlass_api.ops")
 
 
 def __getattr__(name: str) -> Any:
-    """``linear`` and ``ops``, which import torch."""
-    if name not in ("linear", "ops"):
-        raise AttributeError(f"module 'cutlass_api' has no attribute '{name}'")
-    _import_ops()
-    return globals()[name]
+    """What imports torch: ``ops``, the functions that it exports, and ``quantize``."""
+    if name in ("ops", "quantize"):
+        # Not `from cutlass_api import ops`, which calls __getattr__.
+        return import_module(f"cutlass_api.{name}")
+    if name in _FUNCTIONS:
+        globals()[name] = getattr(import_module("cutlass_api.ops"), name)
+        return globals()[name]
+    raise AttributeError(f"module 'cutlass_api' has no attribute '{name}'")
 
 
 after_import("torch", _import_ops)

@@ -94,7 +94,7 @@ class Operands:
             return [GemmArguments(a, b, out, accumulator) for a, b, out in self.sets]
         from cutlass_api.ops import _epilogues
 
-        source = _epilogues.scaled(False, False)
+        source = _epilogues.scaled("scale_a", "scale_b")
         return [
             GemmArguments(
                 *(a, b, out, accumulator),

@@ -171,7 +171,7 @@ def mixed_mm(A: Any, B: Any, scale: Any = None, *, out_dtype: Any = None) -> Any
     operator = torch.ops.cutlass_api.mixed_mm.default
     dtype = next(x.get_dtype() for x in (A, B) if x.get_dtype().is_floating_point)
     layout = _contiguous(A, [A.get_size()[0], B.get_size()[-1]], out_dtype or dtype)
-    operands, epilogue = ([], None) if scale is None else ([scale], _epilogues.COLUMN_SCALE)
+    operands, epilogue = ([], None) if scale is None else ([scale], _epilogues.scaled("scale_b"))
     result = _fused(operator, [A, B], operands, epilogue, layout)
     if result is None:
         fallback = fallback_handler(operator, add_to_fallback_set=False)
@@ -195,10 +195,15 @@ def scaled_mm(
     layout = _contiguous(A, [A.get_size()[0], B.get_size()[-1]], out_dtype)
     # As the operator: a scale of the result is for float8.
     is_narrow = layout.dtype in (torch.float8_e4m3fn, torch.float8_e5m2)
-    operands = [scale_a, scale_b, bias, scale_result if is_narrow else None]
-    epilogue = _epilogues.scaled(bias is not None, operands[3] is not None)
-    present = [operand for operand in operands if operand is not None]
-    result = _fused(operator, [A, B], present, epilogue, layout)
+    operands = {
+        "scale_a": scale_a,
+        "scale_b": scale_b,
+        "bias": bias,
+        "scale_result": scale_result if is_narrow else None,
+    }
+    present = {name: operand for name, operand in operands.items() if operand is not None}
+    epilogue = _epilogues.scaled(*present)
+    result = _fused(operator, [A, B], list(present.values()), epilogue, layout)
     if result is None:
         fallback = fallback_handler(operator, add_to_fallback_set=False)
         return fallback(A, B, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum)

@@ -15,7 +15,6 @@ def epilogue(accum, input, beta, alpha):
 #: Activations whose derivative depends on their argument. That of the others is a function of the
 #: output.
 PREACTIVATION_DERIVATIVES = ("gelu", "silu", "hardswish")
-COLUMN_SCALE = "def epilogue(accum, scale):\n    D = accum * scale\n    return D"
 
 
 @cache
@@ -37,18 +36,17 @@ def linear(activation: str | None, has_bias: bool, returns_preactivation: bool =
     )
 
 
-@cache
-def scaled(has_bias: bool, has_scale_result: bool) -> str:
-    """D = (accum * scale_a * scale_b + bias) * scale_result."""
-    parameters = ["accum", "scale_a", "scale_b"]
-    value = "accum * scale_a * scale_b"
-    if has_bias:
-        parameters.append("bias")
+def scaled(*operands: str) -> str:
+    """D = (accum * scale_a * scale_b + bias) * scale_result, without what is not an operand.
+
+    Not cached: torch.compile warns of a cached function in a trace.
+    """
+    value = " * ".join(["accum", *(name for name in ("scale_a", "scale_b") if name in operands)])
+    if "bias" in operands:
         value = f"{value} + bias"
-    if has_scale_result:
-        parameters.append("scale_result")
+    if "scale_result" in operands:
         value = f"({value}) * scale_result"
-    return f"def epilogue({', '.join(parameters)}):\n    D = {value}\n    return D\n"
+    return f"def epilogue({', '.join(('accum', *operands))}):\n    D = {value}\n    return D\n"
 
 
 def check_outputs(operator: str, epilogue: str) -> None:

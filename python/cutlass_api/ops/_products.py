@@ -3,7 +3,7 @@ FakeTensors.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -264,13 +264,18 @@ def grouped_mm_weight_grad(A: Tensor, grad: Tensor, offs: Tensor) -> Tensor:
 @operator("int_mm(Tensor A, Tensor B) -> Tensor")
 def int_mm(A: Tensor, B: Tensor, *, out: Tensor | None = None) -> Tensor:
     """A @ B in int32, for A (M, K) and B (K, N) of int8 or uint8."""
-    if A.dtype not in BYTES or B.dtype not in BYTES:
-        raise refuse(
-            "int_mm", f"A is {A.dtype} and B {B.dtype}; pass int8 or uint8, or call cutlass_api.mm"
-        )
+    check_bytes("int_mm", A, B)
     if out is None:
         out = A.new_empty((A.shape[0], B.shape[-1]), dtype=torch.int32)
     return launch("int_mm", A, B, out=out)
+
+
+def check_bytes(operator: str, A: Tensor, B: Tensor) -> None:
+    if A.dtype not in BYTES or B.dtype not in BYTES:
+        raise refuse(
+            operator,
+            f"A is {A.dtype} and B {B.dtype}; pass int8 or uint8, or call cutlass_api.matmul",
+        )
 
 
 @operator(
@@ -286,17 +291,19 @@ def mixed_mm(
 ) -> Tensor:
     """(A @ B) * scale, of one operand in float16 or bfloat16 and one in int8 or uint8.
 
-    scale: None, or one factor per column, (N,). The output has the dtype of the float operand.
+    scale: None, one factor, one per column, (N,) or (1, N), or one per row, (M, 1). The output has
+    the dtype of the float operand.
     """
-    check_mixed(A, B)
+    check_mixed(A, B, scale)
     if out is None:
         out = empty(A, B, (A.shape[0], B.shape[-1]), out_dtype)
     if scale is None:
         return launch("mixed_mm", A, B, out=out)
-    return launch("mixed_mm", A, B, scale, out=out, epilogue=_epilogues.COLUMN_SCALE)
+    scale = scalar_as_vector(scale)
+    return launch("mixed_mm", A, B, scale, out=out, epilogue=_epilogues.scaled("scale_b"))
 
 
-def check_mixed(A: Tensor, B: Tensor) -> None:
+def check_mixed(A: Tensor, B: Tensor, scale: Tensor | None) -> None:
     mixed = (A.dtype in HALVES and B.dtype in BYTES) or (A.dtype in BYTES and B.dtype in HALVES)
     if not mixed:
         raise refuse(
@@ -304,6 +311,10 @@ def check_mixed(A: Tensor, B: Tensor) -> None:
             f"A is {A.dtype} and B {B.dtype}; pass one in float16 or bfloat16 and the other in "
             "int8 or uint8",
         )
+    if scale is not None:
+        n = B.shape[-1]
+        served = {"column": [(n,), (1, n)], "row": [(A.shape[0], 1)]}
+        check_factor("mixed_mm", "scale", scale, A, served, (*HALVES, torch.float32))
 
 
 @operator(
@@ -328,20 +339,41 @@ def scaled_mm(
     scale_result: a factor of an output in float8. out_dtype: by default that of A.
     use_fast_accum: ignored, sums are float32.
     """
-    check_scaled(A, B, scale_a, scale_b)
+    if A.dtype not in FLOAT8 or B.dtype not in FLOAT8:
+        raise refuse(
+            "scaled_mm", f"A is {A.dtype} and B {B.dtype}; pass float8_e4m3fn or float8_e5m2"
+        )
     if out is None:
         out = A.new_empty((A.shape[0], B.shape[-1]), dtype=out_dtype)
-    if out.dtype not in FLOAT8:
-        scale_result = None
-    operands = [scale_a, scale_b, bias, scale_result]
-    return launch(
-        "scaled_mm",
-        A,
-        B,
-        *(scalar_as_vector(x) for x in operands if x is not None),
-        out=out,
-        epilogue=_epilogues.scaled(bias is not None, scale_result is not None),
-    )
+    operands = scales_and_bias("scaled_mm", A, B, scale_a, scale_b, bias)
+    if scale_result is not None:
+        check_factor("scaled_mm", "scale_result", scale_result, A, {})
+        if out.dtype in FLOAT8:
+            operands["scale_result"] = scalar_as_vector(scale_result)
+    epilogue = _epilogues.scaled(*operands)
+    return launch("scaled_mm", A, B, *operands.values(), out=out, epilogue=epilogue)
+
+
+def scales_and_bias(
+    operator: str,
+    A: Tensor,
+    B: Tensor,
+    scale_a: Tensor | None,
+    scale_b: Tensor | None,
+    bias: Tensor | None,
+) -> dict[str, Tensor]:
+    """The operands of ``_epilogues.scaled`` by name, without those that are None."""
+    m, n = A.shape[0], B.shape[-1]
+    operands = {"scale_a": scale_a, "scale_b": scale_b, "bias": bias}
+    given = {name: value for name, value in operands.items() if value is not None}
+    served = {"scale_a": {"row": [(m, 1)]}, "scale_b": {"column": [(1, n)]}}
+    for name, scale in given.items():
+        if name in served:
+            check_factor(operator, name, scale, A, served[name])
+            given[name] = scalar_as_vector(scale)
+    if bias is not None and tuple(bias.shape) not in ((n,), (1, n)):
+        raise refuse(operator, f"bias has shape {list(bias.shape)}; pass shape [{n}]")
+    return given
 
 
 def scalar_as_vector(tensor: Tensor) -> Tensor:
@@ -349,22 +381,31 @@ def scalar_as_vector(tensor: Tensor) -> Tensor:
     return tensor.reshape(1) if tensor.numel() == 1 else tensor
 
 
-def check_scaled(A: Tensor, B: Tensor, scale_a: Tensor, scale_b: Tensor) -> None:
-    if A.dtype not in FLOAT8 or B.dtype not in FLOAT8:
-        raise refuse(
-            "scaled_mm", f"A is {A.dtype} and B {B.dtype}; pass float8_e4m3fn or float8_e5m2"
-        )
-    for name, scale, shape in (
-        ("scale_a", scale_a, (A.shape[0], 1)),
-        ("scale_b", scale_b, (1, B.shape[-1])),
-    ):
-        fits = scale.numel() == 1 or tuple(scale.shape) == shape
-        if not fits or scale.dtype is not torch.float32:
-            raise refuse(
-                "scaled_mm",
-                f"{name} is {scale.dtype} of shape {list(scale.shape)}; pass one float32 factor "
-                f"or shape {list(shape)}: an epilogue cannot apply a scale that varies along K",
-            )
+def check_factor(
+    operator: str,
+    name: str,
+    scale: Tensor,
+    A: Tensor,
+    served: Mapping[str, Sequence[tuple[int, ...]]],
+    dtypes: Sequence[torch.dtype] = (torch.float32,),
+) -> None:
+    """Refuses scales other than one element, or a shape in ``served``, by what has a factor each.
+
+    An epilogue applies the scales, so none may vary along K.
+    """
+    shapes = [shape for shapes in served.values() for shape in shapes]
+    if scale.numel() != 1 and tuple(scale.shape) not in shapes:
+        others = [
+            f"or one for each {each}, of shape {' or '.join(str(list(shape)) for shape in shapes)}"
+            for each, shapes in served.items()
+        ]
+        served_shapes = ", ".join(["one factor, of shape [] or [1]", *others])
+        raise refuse(operator, f"{name} has shape {list(scale.shape)}; pass {served_shapes}")
+    if scale.dtype not in dtypes:
+        expected = " or ".join(map(str, dtypes))
+        raise refuse(operator, f"{name} is {scale.dtype}; pass {expected}")
+    if scale.device != A.device:
+        raise refuse(operator, f"{name} is on {scale.device} and A on {A.device}; move {name}")
 
 
 @operator(

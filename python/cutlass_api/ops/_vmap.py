@@ -91,7 +91,7 @@ def mixed(
     if scale is None:
         return multiply(info, in_dims[:2], A, B, out_dtype=out_dtype)
     dims = (*in_dims[:2], in_dims[2:3])
-    return epilogue(info, dims, A, B, [scale], _epilogues.COLUMN_SCALE, out_dtype=out_dtype)
+    return epilogue(info, dims, A, B, [scale], _epilogues.scaled("scale_b"), out_dtype=out_dtype)
 
 
 def scaled(
@@ -109,12 +109,16 @@ def scaled(
     out_dtype = out_dtype or A.dtype
     if out_dtype not in FLOAT8:
         scale_result = None
-    operands = [scale_a, scale_b, bias, scale_result]
+    operands = dict(scale_a=scale_a, scale_b=scale_b, bias=bias, scale_result=scale_result)
     mapped = (*in_dims[2:], None, None)[:4]
-    used = [(x, dim) for x, dim in zip(operands, mapped, strict=True) if x is not None]
-    source = _epilogues.scaled(bias is not None, scale_result is not None)
-    dims = (*in_dims[:2], [dim for _, dim in used])
-    return epilogue(info, dims, A, B, [x for x, _ in used], source, out_dtype=out_dtype)
+    used = {
+        name: (operand, dim)
+        for (name, operand), dim in zip(operands.items(), mapped, strict=True)
+        if operand is not None
+    }
+    dims = (*in_dims[:2], [dim for _, dim in used.values()])
+    given = [operand for operand, _ in used.values()]
+    return epilogue(info, dims, A, B, given, _epilogues.scaled(*used), out_dtype=out_dtype)
 
 
 def linear(

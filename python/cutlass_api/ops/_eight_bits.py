@@ -1,0 +1,97 @@
+"""``cutlass_api.scaled_mm``, ``int8_mm`` and ``mixed_mm``: products of 8-bit operands."""
+
+import torch
+from torch import Tensor
+
+from cutlass_api.ops import _epilogues
+from cutlass_api.ops._products import OPS, check_bytes, refuse, scales_and_bias
+
+#: The output dtypes of integer products.
+INTEGER_OUTPUTS = (torch.int32, torch.float32, torch.float16, torch.bfloat16)
+
+
+def scaled_mm(
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    out_dtype: torch.dtype | None = torch.bfloat16,
+    bias: Tensor | None = None,
+    use_fast_accum: bool = False,
+    scale_result: Tensor | None = None,
+) -> Tensor:
+    """(a @ b) * scale_a * scale_b + bias, of float8 operands; ``torch._scaled_mm`` and more.
+
+    - ``a`` (M, K) and ``b`` (K, N): float8_e4m3fn or float8_e5m2, each; any sizes and strides.
+    - ``scale_a``: float32, one factor of shape () or (1,), or one for each row of shape (M, 1).
+    - ``scale_b``: the same, or one for each column, of shape (1, N).
+    - ``out_dtype``: bfloat16, float16, float32, float8_e4m3fn or float8_e5m2. None: that of ``a``.
+    - ``bias``: shape (N,), in any float dtype.
+    - ``scale_result``: one float32 factor of a float8 output, as on a GPU in torch. Other outputs
+      ignore it.
+    - ``use_fast_accum``: permits sums of lower precision. Ignored: sums are float32.
+
+    The sum, scales and bias are float32, and are rounded once. NaN scales pass through. float8
+    outputs do not saturate, like casts in torch. :mod:`cutlass_api.quantize` computes operands and
+    scales. The source of the operator ``torch.ops.cutlass_api.scaled_mm`` is ``ops/_products.py``.
+
+    Raises ValueError if a scale has another shape (scales of blocks of K are not served), dtype or
+    device, if the bias does not fit, or if no kernel serves the dtypes. Raises RuntimeError if an
+    operand requires grad.
+    """
+    return OPS.scaled_mm(a, b, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum)
+
+
+def int8_mm(
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor | None = None,
+    scale_b: Tensor | None = None,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """(a @ b) * scale_a * scale_b + bias, of int8 or uint8 operands; ``torch._int_mm`` and more.
+
+    - ``a`` (M, K) and ``b`` (K, N): int8 or uint8, each; any sizes and strides.
+    - ``scale_a``: None, or float32: one factor of shape () or (1,), or one for each row of shape
+      (M, 1). ``scale_b``: the same, or one for each column, of shape (1, N).
+    - ``bias``: None, or shape (N,).
+    - ``out_dtype``: int32, float32, float16 or bfloat16. None: bfloat16 if there are scales, else
+      int32.
+
+    The sum is int32. The same launch applies scales and bias in float32 and rounds once, to int32
+    towards zero. The sources of the operators are in ``ops/_products.py``.
+
+    Raises ValueError if the scales or the bias have another shape, dtype or device, or if no kernel
+    serves the dtypes.
+    """
+    if out_dtype is None:
+        out_dtype = torch.int32 if scale_a is None and scale_b is None else torch.bfloat16
+    if scale_a is scale_b is bias is None and out_dtype is torch.int32:
+        return OPS.int_mm(a, b)
+    check_bytes("int8_mm", a, b)
+    if out_dtype not in INTEGER_OUTPUTS:
+        served = ", ".join(map(str, INTEGER_OUTPUTS))
+        raise refuse("int8_mm", f"out_dtype is {out_dtype}; pass one of {served}")
+    operands = scales_and_bias("int8_mm", a, b, scale_a, scale_b, bias)
+    epilogue = _epilogues.scaled(*operands)
+    return OPS.mm_epilogue(a, b, list(operands.values()), epilogue, out_dtype=out_dtype)
+
+
+def mixed_mm(
+    a: Tensor, b: Tensor, scale: Tensor | None = None, out_dtype: torch.dtype | None = None
+) -> Tensor:
+    """(a @ b) * scale, of one operand in float16 or bfloat16 and one in int8 or uint8.
+
+    - ``a`` (M, K) and ``b`` (K, N): any sizes and strides. Integers are converted in registers.
+    - ``scale``: None, one factor, one for each column of shape (N,) or (1, N), or one for each row
+      of shape (M, 1), in float32, float16 or bfloat16.
+    - ``out_dtype``: by default that of the float operand.
+
+    The sum and the scale are float32, and are rounded once. The float operand has a gradient. The
+    source of the operator ``torch.ops.cutlass_api.mixed_mm`` is ``ops/_products.py``.
+
+    Raises ValueError if the scale has another shape, dtype or device, or if no kernel serves the
+    dtypes, and RuntimeError if the scale requires grad.
+    """
+    return OPS.mixed_mm(a, b, scale, out_dtype=out_dtype)

@@ -1,0 +1,225 @@
+"""`cutlass_api.scaled_mm`, `int8_mm` and `mixed_mm`: results, options and refusals."""
+
+import math
+
+import cutlass_api
+import pytest
+import torch
+from cutlass_api import int8_mm, mixed_mm, scaled_mm
+from torch.utils.flop_counter import FlopCounterMode
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+devices = pytest.mark.parametrize("device", DEVICES)
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+FLOATS = [torch.float32, torch.float16, torch.bfloat16]
+RELATIVE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3, E4M3: 0.07, E5M2: 0.13}
+
+
+def float8(*shape, dtype=E4M3, device="cpu"):
+    return torch.randn(shape, device=device).to(dtype)
+
+
+def integers(*shape, dtype=torch.int8, device="cpu"):
+    low = 0 if dtype is torch.uint8 else -128
+    return torch.randint(low, low + 256, shape, device=device).to(dtype)
+
+
+def factors(*shape, device="cpu"):
+    return torch.rand(shape, device=device) + 0.5
+
+
+#: The shapes of scale_a and scale_b for a product of 20 rows and 24 columns.
+SCALES = [((), ()), ((1,), (1,)), ((1, 1), (1, 1)), ((20, 1), (1, 24)), ((20, 1), ())]
+scales = pytest.mark.parametrize("shapes", SCALES, ids=str)
+
+
+# scaled_mm.
+
+
+@devices
+@scales
+@pytest.mark.parametrize("out_dtype", RELATIVE, ids=str)
+@pytest.mark.parametrize("a, b", [(E4M3, E4M3), (E4M3, E5M2), (E5M2, E4M3), (E5M2, E5M2)])
+def test_scaled_mm(shapes, out_dtype, a, b, device):
+    # K is no multiple of 16, which torch requires.
+    a, b = float8(20, 39, dtype=a, device=device), float8(39, 24, dtype=b, device=device)
+    scale_a, scale_b = (factors(*shape, device=device) for shape in shapes)
+    bias = torch.randn(24, device=device)
+    expected = (a.double() @ b.double()) * scale_a * scale_b
+    tolerance = {"rtol": RELATIVE[out_dtype], "atol": 2 * RELATIVE[out_dtype]}
+    out = scaled_mm(a, b, scale_a, scale_b, out_dtype)
+    assert out.dtype == out_dtype
+    torch.testing.assert_close(out.double(), expected, **tolerance)
+    result = torch.tensor(0.5, device=device)
+    out = scaled_mm(a, b, scale_a, scale_b, out_dtype, bias, True, result)
+    factor = 0.5 if out_dtype in (E4M3, E5M2) else 1
+    torch.testing.assert_close(out.double(), (expected + bias) * factor, **tolerance)
+
+
+@pytest.mark.parametrize("bias", [None, torch.randn(32).bfloat16()])
+def test_scaled_mm_as_torchs(bias):
+    a, b, one = float8(16, 64), float8(32, 64).mT, torch.tensor(0.5)
+    theirs = torch._scaled_mm(a, b, one, one, bias=bias, out_dtype=torch.bfloat16)
+    torch.testing.assert_close(scaled_mm(a, b, one, one, bias=bias), theirs)
+
+
+def test_dtypes_by_default():
+    a, b, one = float8(4, 8), float8(8, 6), torch.ones(())
+    assert scaled_mm(a, b, one, one).dtype == torch.bfloat16
+    assert scaled_mm(a, b, one, one, out_dtype=None).dtype == E4M3
+    a, b = integers(4, 8), integers(8, 6)
+    assert int8_mm(a, b).dtype == torch.int32
+    assert int8_mm(a, b, one).dtype == int8_mm(a, b, scale_b=one).dtype == torch.bfloat16
+    assert mixed_mm(a.half(), b).dtype == torch.float16
+    assert mixed_mm(a, b.bfloat16()).dtype == torch.bfloat16
+
+
+@devices
+def test_nan_scales_pass_through(device):
+    a, b = float8(4, 8, device=device), float8(8, 6, device=device)
+    scale_a, scale_b = factors(4, 1, device=device), factors(1, 6, device=device)
+    scale_a[1], scale_b[0, 2] = math.nan, math.inf
+    expected = (a.double() @ b.double()) * scale_a * scale_b
+    products = [
+        scaled_mm(a, b, scale_a, scale_b),
+        int8_mm(a.to(torch.int8), b.to(torch.int8), scale_a, scale_b),
+        mixed_mm(a.half(), b.to(torch.int8), scale_a),
+    ]
+    assert torch.equal(products[0].isnan(), expected.isnan())
+    assert all(product[1].isnan().all() and product[0, 0].isfinite() for product in products)
+
+
+# int8_mm.
+
+
+@devices
+@pytest.mark.parametrize("a", [torch.int8, torch.uint8])
+@pytest.mark.parametrize("b", [torch.int8, torch.uint8])
+def test_int8_mm(a, b, device):
+    a, b = integers(20, 39, dtype=a, device=device), integers(39, 24, dtype=b, device=device)
+    exact = (a.cpu().int() @ b.cpu().int()).to(device)
+    bias = torch.arange(24, device=device, dtype=torch.int32)
+    assert torch.equal(int8_mm(a, b), exact)
+    # float32 holds these sums.
+    assert torch.equal(int8_mm(a, b, bias=bias), exact + bias)
+    for dtype in FLOATS:
+        assert torch.equal(int8_mm(a, b, out_dtype=dtype), exact.to(dtype))
+
+
+@devices
+@scales
+@pytest.mark.parametrize("out_dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("bias_dtype", [None, torch.float32, torch.bfloat16])
+def test_int8_mm_with_scales(shapes, out_dtype, bias_dtype, device):
+    a, b = integers(20, 39, device=device), integers(39, 24, device=device)
+    scale_a, scale_b = (factors(*shape, device=device) / 100 for shape in shapes)
+    expected = (a.double() @ b.double()) * scale_a * scale_b
+    bias = None
+    if bias_dtype:
+        bias = torch.randn(24, device=device).to(bias_dtype)
+        expected = expected + bias
+    out = int8_mm(a, b, scale_a, scale_b, bias, out_dtype)
+    relative = RELATIVE[out_dtype]
+    torch.testing.assert_close(out.double(), expected, rtol=relative, atol=relative)
+
+
+# mixed_mm.
+
+
+@devices
+@pytest.mark.parametrize("shape", [(), (1,), (24,), (1, 24), (20, 1)])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("out_dtype", [None, torch.float32])
+def test_mixed_mm(shape, dtype, out_dtype, device):
+    x = torch.randn(20, 39, device=device).bfloat16()
+    weight = integers(39, 24, device=device)
+    scale = (factors(*shape, device=device) / 100).to(dtype)
+    expected = (x.double() @ weight.double()) * scale
+    out = mixed_mm(x, weight, scale, out_dtype)
+    relative = RELATIVE[out_dtype or torch.bfloat16]
+    torch.testing.assert_close(out.double(), expected, rtol=relative, atol=relative)
+
+
+# Traces and refusals.
+
+
+def test_compiled_and_counted():
+    def layer(x, weight, a, b, scale):
+        hidden = mixed_mm(x, weight, scale)
+        return (
+            hidden + int8_mm(a, b, scale, scale) + scaled_mm(a.to(E4M3), b.to(E4M3), scale, scale)
+        )
+
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
+    for rows in (4, 9):
+        x = torch.randn(rows, 8).bfloat16()
+        args = (x, integers(8, 6), integers(rows, 8), integers(8, 6), torch.tensor(0.5))
+        assert torch.equal(compiled(*args), layer(*args))
+        with FlopCounterMode(display=False) as counter:
+            layer(*args)
+        assert counter.get_total_flops() == 3 * 2 * rows * 8 * 6
+
+
+ONE, ROWS, COLUMNS = torch.ones(()), torch.ones(4, 1), torch.ones(1, 6)
+A8, B8, A, B = float8(4, 8), float8(8, 6), integers(4, 8), integers(8, 6)
+REFUSALS = {
+    # Blocks of K, a vector instead of a column, and the other operand's shape.
+    r"scaled_mm: scale_a has shape \[4, 2\]; pass one factor, of shape \[\] or \[1\], "
+    r"or one for each row, of shape \[4, 1\]": lambda: scaled_mm(A8, B8, torch.ones(4, 2), ONE),
+    r"scaled_mm: scale_a has shape \[4\]": lambda: scaled_mm(A8, B8, torch.ones(4), ONE),
+    r"scaled_mm: scale_b has shape \[4, 1\]; .*each column, of shape \[1, 6\]": lambda: scaled_mm(
+        A8, B8, ROWS, ROWS
+    ),
+    "scaled_mm: scale_a is torch.float16; pass torch.float32": lambda: scaled_mm(
+        A8, B8, ROWS.half(), COLUMNS
+    ),
+    "scaled_mm: scale_b is on meta and A on cpu": lambda: scaled_mm(
+        A8, B8, ONE, COLUMNS.to("meta")
+    ),
+    r"scaled_mm: scale_result has shape \[4, 1\]; pass one factor, of shape": lambda: scaled_mm(
+        A8, B8, ONE, ONE, E4M3, scale_result=ROWS
+    ),
+    r"scaled_mm: bias has shape \[4, 1\]; pass shape \[6\]": lambda: scaled_mm(
+        A8, B8, ONE, ONE, bias=ROWS
+    ),
+    "scaled_mm: A is torch.float8_e4m3fnuz .*; pass float8_e4m3fn or float8_e5m2": lambda: (
+        scaled_mm(A8.float().to(torch.float8_e4m3fnuz), B8, ONE, ONE)
+    ),
+    "scaled_mm: .*no kernel computes float8_e4m3fn @ float8_e4m3fn.* into int8": lambda: scaled_mm(
+        A8, B8, ONE, ONE, torch.int8
+    ),
+    "int_mm: A is torch.float8_e4m3fn": lambda: int8_mm(A8, B8),
+    "int8_mm: A is torch.float8_e4m3fn": lambda: int8_mm(A8, B8, ONE),
+    r"int8_mm: scale_a has shape \[1, 6\]": lambda: int8_mm(A, B, COLUMNS),
+    "int8_mm: scale_b is torch.bfloat16": lambda: int8_mm(A, B, None, COLUMNS.bfloat16()),
+    r"int8_mm: bias has shape \[4\]": lambda: int8_mm(A, B, bias=torch.ones(4)),
+    "int8_mm: out_dtype is torch.int8; pass one of torch.int32": lambda: int8_mm(
+        A, B, out_dtype=torch.int8
+    ),
+    "mixed_mm: A is torch.float8_e4m3fn": lambda: mixed_mm(A8, B),
+    r"mixed_mm: scale has shape \[2, 6\]; pass one factor, .*each column, of shape \[6\] or "
+    r"\[1, 6\], or one for each row, of shape \[4, 1\]": lambda: mixed_mm(
+        A.half(), B, torch.ones(2, 6)
+    ),
+    "mixed_mm: scale is torch.float64; pass torch.float16": lambda: mixed_mm(
+        A.half(), B, ONE.double()
+    ),
+}
+
+
+@pytest.mark.parametrize("message", REFUSALS)
+def test_refusals(message):
+    with pytest.raises(ValueError, match=f"^cutlass_api::{message}"):
+        REFUSALS[message]()
+
+
+def test_strided_scales():
+    scale_a, scale_b = factors(8, 2)[::2, 1:], factors(6, 1).mT
+    out = scaled_mm(A8, B8, scale_a, scale_b, torch.float32)
+    expected = (A8.double() @ B8.double()) * scale_a * scale_b
+    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_names():
+    for name in ("scaled_mm", "int8_mm", "mixed_mm"):
+        assert getattr(cutlass_api, name) is getattr(cutlass_api.ops, name)
