@@ -20,9 +20,10 @@
 // Grouped    A and the output are stacks of row groups, whose ends the device reads, with a matrix
 //            B each. A tile lies in one group; rows of the next group may be loaded and multiplied,
 //            but are not stored.
-// Elements   f16, bf16, or f32 as tf32, the same for A and B. Accumulators are f32, for f16 also
-//            f16. wgmma reads f32 operands K-major only, so an A of other order comes from
-//            registers.
+// Elements   A and B have the same type: f16, bf16, f32 as tf32, s8, u8; or each is e4m3 or e5m2;
+//            or MIXED: A is s8 or u8 and B f16 or bf16. Accumulators are f32, for f16 also f16, for
+//            s8 and u8 s32. wgmma reads operands of other than 16 bits K-major only, so an f32 A of
+//            other order comes from registers. An A of a mixed product does so to be converted.
 // Frame      A has `m` rows, B `n` columns. Rows of the output lie along m, or along n if
 //            OUT_TRANSPOSED. That serves outputs with few rows: they lie on wgmma's N, of which an
 //            instruction takes as few as 8, while it takes 64 of M. The epilogue and `out_stride`

@@ -188,11 +188,40 @@ def test_a_cast_of_8_bit_integers_becomes_a_mixed_product(function, integers, dt
     assert (out.double() - reference).norm() < 2 * torch.finfo(dtype).eps * reference.norm()
 
 
+def test_casts_that_are_needed_or_computed_stay_inductor_s(enabled) -> None:
+    (x,) = tensors((48, 128))
+    w = torch.randint(-9, 9, (128, 96), dtype=torch.int8)
+
+    def shared(x, w):
+        wide = w.to(x.dtype)
+        return x @ wide, (2 * x) @ wide
+
+    def computed(x, w):
+        return x @ ((w & 15) - 8).to(torch.int8).to(x.dtype)
+
+    for function in (shared, computed):
+        targets = [node.target for node in lower(function, [x, w]).graph.nodes]
+        assert torch.ops.cutlass_api.mixed_mm.default not in targets, function
+
+
 def test_a_mixed_product_that_is_slower_stays_torch_s(enabled) -> None:
     (x,) = tensors((48, 128))
     w = torch.randint(-9, 9, (128, 96), dtype=torch.int8)
     lowered = lower(lambda x, w: x @ w.to(x.dtype), [x, w], prefers=is_replaced)
     assert "extern_kernels.mm(" in lowered.code and "cutlass_api" not in lowered.code
+
+
+def test_a_scaled_product_of_one_row_has_scales_of_columns(enabled) -> None:
+    a, b = (x.to(torch.float8_e4m3fn) for x in tensors((1, 128), (96, 128)))
+    inputs = [a, b, torch.rand(1, 1) + 0.5, torch.rand(1, 96) + 0.5]
+
+    def function(a, b, scale_a, scale_b):
+        return torch._scaled_mm(a, b.mT, scale_a, scale_b, out_dtype=torch.bfloat16)
+
+    out = run_on_the_cpu(lower(function, inputs, prefers=is_ours), inputs)
+    reference = (a.double() @ b.double().mT) * inputs[2].double() * inputs[3].double()
+    assert (out.double() - reference).norm() < 2**-7 * reference.norm()
+    assert "_scaled_mm" in lower(function, inputs, prefers=is_replaced).code
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

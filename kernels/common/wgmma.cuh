@@ -88,7 +88,7 @@ template <int COUNT> __device__ __forceinline__ void declare_sums() {
   asm volatile(".reg .b32 s<%0>;" ::"n"(COUNT));
 }
 
-// Further f32 registers t0, t1 and so on: totals over chains of products, or over the splits of K.
+// Further registers t0, t1 and so on: totals over chains of products, or over the splits of K.
 // The tensor cores truncate each accumulation toward zero, so the error grows with the length of a
 // chain; adding chains up here rounds to nearest.
 template <int COUNT> __device__ __forceinline__ void declare_totals() {
@@ -252,8 +252,8 @@ struct Wgmma {
   }
 };
 
-// With A from registers, the matrix row that a warp passes as row r of its 16: rows g and g + 8,
-// which one lane holds, are adjacent rows of the matrix.
+// With an f32 A from registers, the matrix row that a warp passes as row r of its 16: rows g and
+// g + 8, which one lane holds, are adjacent rows of the matrix.
 __device__ __forceinline__ constexpr int fragment_row(int r) { return r % 8 * 2 + r / 8; }
 
 // Loads A's fragments for two instructions from an MN-major tile of tf32: M_BLOCKS times two

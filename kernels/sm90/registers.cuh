@@ -20,7 +20,7 @@ template <class Config> struct Sm90Registers {
 
   // Tensor cores truncate each accumulation toward zero. Where this would be visible, CHAIN K
   // blocks form a chain, and chains are added with rounding:
-  //   8-bit    128 elements. Sums of 8-bit products keep 14 bits (docs/design/accuracy.md).
+  //   float8   128 elements. Their sums keep 14 bits (docs/design/accuracy.md).
   //   16-bit   1024 elements, with f32 output. Large tiles leave no registers for the totals.
   static constexpr int SIZE = sizeof(typename Config::Multiplied);
   static constexpr bool CHAINED =
@@ -32,7 +32,7 @@ template <class Config> struct Sm90Registers {
 
   // ---- the budget ----
 
-  // A from registers: the fragments of two halves of K blocks, one being loaded, one being
+  // A from registers: the fragments of two groups of instructions, one being loaded, one being
   // multiplied.
   static constexpr int FRAGMENTS = Config::A_FROM_REGISTERS ? 2 * M_BLOCKS * 8 : 0;
   // Split-K: the sums of a share and, over the grid, the partial sums that are loaded at once. Not

@@ -149,7 +149,8 @@ def _scaled_arguments(node: fx.Node) -> list[Any]:
 
 
 def _is_scaled_product(node: fx.Node) -> bool:
-    """Whether a node is ``aten._scaled_mm`` with a scale a tensor, or one a row and a column."""
+    """Whether a node is ``aten._scaled_mm`` with one scale per tensor, or one per row of A and per
+    column of B."""
     if node.op != "call_function" or node.target is not aten._scaled_mm.default:
         return False
     values = [_value(arg) for arg in _scaled_arguments(node)[:4]]
@@ -164,12 +165,13 @@ def _is_scaled_product(node: fx.Node) -> bool:
 
 
 def _scaled_inputs(graph: fx.Graph, node: fx.Node) -> list[Any]:
-    """The arguments for our operator: a scale of one element has the shape (1,), and the scale of a
+    """The arguments for our operator: scales of a tensor have the shape (1,), and the scale of a
     result is for float8 only."""
     inputs = _scaled_arguments(node)
-    with graph.inserting_before(node):
-        for at in (2, 3):
-            if _value(inputs[at]).numel() == 1:
+    # Beside (1, N) or (M, 1), torch requires (1, 1) of a single row or column.
+    if all(_value(scale).numel() == 1 for scale in inputs[2:4]):
+        with graph.inserting_before(node):
+            for at in (2, 3):
                 inputs[at] = _call(graph, aten.reshape.default, inputs[at], [1])
     if _value(node).dtype not in (torch.float8_e4m3fn, torch.float8_e5m2):
         inputs[5] = None
@@ -194,6 +196,10 @@ def _replace(graph: fx.Graph, node: fx.Node, operator: Any, inputs: Sequence[Any
 def _substitute(graph: fx.Graph, node: fx.Node, ours: fx.Node, replaced: fx.Graph) -> fx.Node:
     ours.meta["val"] = node.meta["val"]
     ours.meta[_lowering.REPLACED] = fx.GraphModule(torch.nn.Module(), replaced)
+    if "eager_input_vals" in node.meta:
+        # Inductor keeps these strides for an operator that requires them, as aten._scaled_mm does.
+        values = tuple(_value(arg) if isinstance(arg, fx.Node) else arg for arg in ours.args)
+        ours.meta["eager_input_vals"] = (values, {})
     node.replace_all_uses_with(ours)
     graph.erase_node(node)
     return ours
@@ -228,15 +234,28 @@ def _replace_mixed(graph: fx.Graph, node: fx.Node) -> fx.Node:
 
 
 def _widened(node: Any, dtype: torch.dtype) -> list[fx.Node]:
-    """A cast from 8-bit integers and the permutations behind it, the last one first. Empty if the
-    node is none."""
+    """A cast of an input of the graph from 8-bit integers, and the permutations behind it, the last
+    one first. Empty if the node is none, or if the cast is needed elsewhere, too. Integers that the
+    graph computes stay part of Inductor's own kernels."""
     chain = []
-    while _is(node, aten.permute.default):
+    while _is(node, aten.permute.default) and _is_used_once(node):
         chain.append(node)
         node = node.args[0]
-    if not _is(node, _CAST) or _value(node.args[0]).dtype not in _BYTES or node.args[1] != dtype:
+    if not _is(node, _CAST) or not _is_used_once(node) or node.args[1] != dtype:
+        return []
+    source = node.args[0]
+    while _is(source, aten.permute.default):
+        source = source.args[0]
+    value = _value(node.args[0])
+    if source.op not in ("placeholder", "get_attr") or value is None or value.dtype not in _BYTES:
         return []
     return [*chain, node]
+
+
+def _is_used_once(node: fx.Node) -> bool:
+    """Whether one operation needs the node. The graph still contains operations that none needs."""
+    needed = [user for user in node.users if user.users or user.op == "output"]
+    return len(needed) == 1
 
 
 @dataclass

@@ -32,8 +32,9 @@ def scaled_mm(
     - ``use_fast_accum``: permits sums of lower precision. Ignored: sums are float32.
 
     The sum, scales and bias are float32, and are rounded once. NaN scales pass through. float8
-    outputs do not saturate, like casts in torch. :mod:`cutlass_api.quantize` computes operands and
-    scales. The source of the operator ``torch.ops.cutlass_api.scaled_mm`` is ``ops/_products.py``.
+    outputs do not saturate: what is too large becomes NaN (e4m3fn) or infinity (e5m2).
+    :mod:`cutlass_api.quantize` computes operands and scales. The source of the operator
+    ``torch.ops.cutlass_api.scaled_mm`` is ``ops/_products.py``.
 
     Raises ValueError if a scale has another shape (scales of blocks of K are not served), dtype or
     device, if the bias does not fit, or if no kernel serves the dtypes. Raises RuntimeError if an

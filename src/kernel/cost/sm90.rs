@@ -13,6 +13,7 @@ use crate::kernel::sm90::{
     FITTED_START_ALONE, Placed, Schedule, Sm90, TileGrid, is_mixed, k_block, placed,
 };
 use crate::kernel::types::Types;
+use crate::operand::DType;
 
 // ---- rates, of one multiprocessor unless stated otherwise ----
 
@@ -45,6 +46,10 @@ const FITTED_PING_PONG_REREAD: f64 = 4.24;
 
 /// The least time of a K block.
 const FITTED_BLOCK: f64 = 0.115e-6;
+/// The conversion of 64 rows of a K block of 8-bit integers, to bfloat16 and to float16: issue
+/// cycles of the instructions (SASS), half-rate ones counted twice. Not fitted.
+const CONVERSION_TO_BF16: f64 = 0.2e-6;
+const CONVERSION_TO_F16: f64 = 0.1e-6;
 /// Additional launch time of pairs of CTAs, and of larger clusters.
 const FITTED_PAIR_LAUNCH: f64 = 0.44e-6;
 const FITTED_CLUSTER_LAUNCH: f64 = 0.28e-6;
@@ -66,7 +71,8 @@ const FITTED_SPLIT_ELEMENT: f64 = 2.3e-10;
 /// A transposed output that needs more than a conversion to 16 bits is stored through registers in
 /// small pieces. Later waves do not overlap with this.
 const FITTED_SWAPPED: f64 = 1.2;
-/// The same for fused kernels with A from registers. Unfused, they store pairs of rows directly.
+/// The same for fused kernels with float32 from registers. Unfused, they store pairs of rows
+/// directly.
 const FITTED_FUSED_PAIRS: f64 = 1.04;
 /// Packing: seconds of its launch, bytes per second read and written, and a time factor of the
 /// kernel.
@@ -157,9 +163,15 @@ fn estimate_tiles(
     };
     let share = (running * size * config.occupied(grid) / sms).min(1.0);
     let ping_pong = config.schedule == Schedule::PingPong;
+    let conversion = match (is_mixed(types), [types.a, types.b].contains(&DType::Bf16)) {
+        (false, _) => 0.0,
+        (true, true) => tile_m / 64.0 * CONVERSION_TO_BF16 / scale.clock,
+        (true, false) => tile_m / 64.0 * CONVERSION_TO_F16 / scale.clock,
+    };
     let mut multiplied = (tile_m * tile_n * block_bytes / (FITTED_TENSOR_RATE * scale.tensor)
         * if ping_pong { FITTED_PING_PONG } else { 1.0 })
-    .max(FITTED_BLOCK);
+    .max(FITTED_BLOCK)
+    .max(conversion);
     let (by_cluster, launch_of_cluster) = match (cluster_m * cluster_n) as u32 {
         1 => (1.0, 0.0),
         2 => (FITTED_PAIR_LOADS, FITTED_PAIR_LAUNCH),
@@ -204,7 +216,7 @@ fn estimate_tiles(
             false => 0.0,
         };
     if config.swapped && waves > 1.0 {
-        work *= match config.a_from_registers(types) {
+        work *= match config.a_from_registers(types) && !is_mixed(types) {
             true if is_fused => FITTED_FUSED_PAIRS,
             false if is_fused || types.out.bytes() != 2 => FITTED_SWAPPED,
             _ => 1.0,

@@ -54,7 +54,7 @@ pub struct Sm90 {
     pub grouped: bool,
 }
 
-/// Bytes of a swizzled row: the K extent of a K block.
+/// Bytes of a swizzled row: the K extent of a K block, in a mixed product that of its integers.
 pub const ROW_BYTES: u32 = 128;
 
 /// An operand of the program: its view, and the indices of its row dimension (column dimension for

@@ -101,7 +101,7 @@ impl Sm90 {
         if self.a_from_registers(types) { self.tile[0] / self.consumers / 64 * 16 } else { 0 }
     }
 
-    /// Registers for the totals of a split tile, in float32 (`ADDING` of the program).
+    /// Registers for the totals of a split tile (`REDUCTION` of the program).
     fn total_registers(&self) -> u32 {
         if self.split == 1 {
             return 0;
@@ -111,7 +111,7 @@ impl Sm90 {
         self.tile[0] / self.consumers / 64 * self.stored_columns() / 8 * 4 * sets
     }
 
-    /// Registers for the totals of chains of products (`CHAINS` of the program).
+    /// Registers for the totals of chains of products (`CHAIN_TOTALS` of the program).
     fn chain_registers(&self, types: Types) -> u32 {
         let chained =
             stores_float32_sums(types) && types.accumulator == DType::F32 && self.sums() <= 80;

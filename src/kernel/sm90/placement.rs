@@ -142,7 +142,10 @@ impl Sm90 {
         if self.rows_read(problem).iter().any(|(_, aligned)| *aligned < ROW_BYTES) {
             return None;
         }
+        // The 128-byte rows of a K block: a mixed product's B has two for each column.
+        let sides = self.sides(problem).map(|side| side.view.dtype.bytes());
         let [m, n] = self.tile.map(f64::from);
+        let n = n * (sides[1] / sides[0]) as f64;
         let whole = tiles.map(|tiles| tiles as u32);
         let drawn = |band: u32| {
             let [rows, columns] = rows_and_columns_of_gpcs(whole, band);

@@ -7,7 +7,7 @@
 //!
 //! Candidates come from nested loops over rows, columns and clusters; a comment beside each filter
 //! states its reason. Rows and columns are those of the program's frame: `wgmma` multiplies blocks
-//! of 64 rows by any multiple of 8 columns.
+//! of 64 rows by any multiple of 8 columns (integers: 8, 24, or multiples of 16).
 
 use std::cmp::Reverse;
 

@@ -12,6 +12,12 @@ use crate::operand::DType;
 /// rest of an SM's 256 KiB; threads stall if loads in flight fill it.
 const SHARED_BYTES_BESIDE_L1: u32 = 163 * 1024;
 
+/// Most shared memory, in bytes, of a CTA of which an SM holds two: a mixed product of few columns
+/// needs the warps of two CTAs to convert integers at the rate of memory.
+const SHARED_BYTES_OF_TWO: u32 = 113 * 1024;
+/// Most columns of such a tile.
+const FEW_COLUMNS: u32 = 32;
+
 /// Most stages of a pipeline: further stages hide no more latency.
 const MAX_STAGES: u32 = 12;
 
@@ -28,9 +34,10 @@ impl Sm90 {
                 let with =
                     |stages| Sm90 { tile, stages, consumers, schedule, cluster, split, ..kind };
                 // As many stages as fit.
-                let most = match kind.loads_by_threads() {
-                    true => SHARED_BYTES_BESIDE_L1,
-                    false => SHARED_BYTES_PER_CTA,
+                let most = match () {
+                    () if kind.loads_by_threads() => SHARED_BYTES_BESIDE_L1,
+                    () if is_mixed(types) && tile[1] <= FEW_COLUMNS => SHARED_BYTES_OF_TWO,
+                    () => SHARED_BYTES_PER_CTA,
                 };
                 let stages = 2..=MAX_STAGES.min(most / with(1).stage_bytes(types));
                 configs.extend(
