@@ -31,12 +31,6 @@ RUTLASS_FIELD(PackOperand, source_stride, 16);
 RUTLASS_FIELD(PackOperand, pitch, 40);
 RUTLASS_FIELD(PackOperand, rows, 56);
 
-template <int SIZE> struct Bits;
-template <> struct Bits<1> { using Type = unsigned char; };
-template <> struct Bits<2> { using Type = unsigned short; };
-template <> struct Bits<4> { using Type = unsigned; };
-template <> struct Bits<8> { using Type = unsigned long long; };
-
 // The copy of one operand, whose elements have SIZE bytes: 1, 2, 4 or 8.
 template <int SIZE> struct PackSide {
   static constexpr int THREADS = 256;
@@ -51,7 +45,7 @@ template <int SIZE> struct PackSide {
                        LINE = LINE_VECTORS * PER_VECTOR;
   static constexpr int SMEM_BYTES = COPY_VECTORS * 16;  // of static shared memory
 
-  using Element = typename Bits<SIZE>::Type;
+  using Element = typename BitsOf<SIZE>::Type;
 
   static __device__ __forceinline__ void run(const PackOperand& operand, int index) {
     const int batch = index / operand.tiles, tile = index - batch * operand.tiles;

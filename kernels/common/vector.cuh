@@ -62,10 +62,12 @@ struct LooseVector {
   }
 };
 
+// The unsigned integer of SIZE bytes.
 template <int SIZE> struct BitsOf;
 template <> struct BitsOf<1> { using Type = unsigned char; };
 template <> struct BitsOf<2> { using Type = unsigned short; };
 template <> struct BitsOf<4> { using Type = unsigned; };
+template <> struct BitsOf<8> { using Type = unsigned long long; };
 
 // The elements of 16 bytes in registers, as words: the compiler would put an array of bytes into
 // local memory.

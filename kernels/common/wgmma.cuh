@@ -298,6 +298,31 @@ template <int M_BLOCKS> struct WgmmaFragments {
   }
 };
 
+// Two 8-bit integers as a pair of a 16-bit type, exactly. A byte becomes the low bits of the
+// mantissa of a number whose ulp is 1; subtracting that number leaves the integer. A signed byte is
+// first increased by 128. PTX ISA, "Half Precision Floating-Point Instructions: sub".
+template <class Wide, class Narrow>
+__device__ __forceinline__ unsigned widen_pair(unsigned short bytes) {
+  constexpr bool SIGNED = is_same<Narrow, s8>;
+  const unsigned pair = SIGNED ? bytes ^ 0x8080u : bytes;
+  if constexpr (is_same<Wide, f16>) {
+    // 1024, the binary16 number whose ulp is 1, is 0x6400; 1152 is 0x6480.
+    const unsigned sum = permute_bytes<0x4140>(pair, 0x64u);
+    unsigned difference;
+    asm("sub.rn.f16x2 %0, %1, %2;"
+        : "=r"(difference)
+        : "r"(sum), "r"(SIGNED ? 0x64806480u : 0x64006400u));
+    return difference;
+  } else {
+    // bfloat16 has too few bits. 2^23, the binary32 number whose ulp is 1, is 0x4b000000. The upper
+    // halves of the differences are the results: an 8-bit integer needs 8 bits.
+    constexpr f32 BASE = SIGNED ? 8388736.0f : 8388608.0f;
+    const f32 low = __uint_as_float(permute_bytes<0x7540>(pair, 0x4b000000u)) - BASE,
+              high = __uint_as_float(permute_bytes<0x7541>(pair, 0x4b000000u)) - BASE;
+    return permute_bytes<0x7632>(__float_as_uint(low), __float_as_uint(high));
+  }
+}
+
 // Loads A's fragments for two instructions from a K-major tile of 8-bit integers, of rows of 128
 // bytes with the 128-byte swizzle, and converts them to a 16-bit type.
 //
