@@ -166,8 +166,8 @@ impl<'a> EpilogueOperands<'a> {
             let object = keywords.map(|keywords| keywords.get_item(name)).transpose()?.flatten();
             let object = object.ok_or_else(|| {
                 PyTypeError::new_err(format!(
-                    "{name} is missing; pass each parameter of the epilogue, and each output except \
-                     D, as a keyword"
+                    "{name} is missing; pass each parameter of the epilogue, and each output \
+                     except D, as a keyword"
                 ))
             })?;
             operand_value(name, &object)

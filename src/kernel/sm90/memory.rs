@@ -7,7 +7,7 @@ use crate::kernel::types::Types;
 use crate::operand::DType;
 
 pub const SHARED_BYTES_PER_CTA: u32 = Target::H100.shared_bytes_per_cta;
-const SHARED_BYTES_PER_SM: u32 = Target::H100.shared_bytes_per_sm;
+pub(super) const SHARED_BYTES_PER_SM: u32 = Target::H100.shared_bytes_per_sm;
 
 impl Sm90 {
     /// Columns of a tile that each reducer CTA stores (`EPILOGUE_N` of the program). The last CTAs

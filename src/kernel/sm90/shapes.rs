@@ -286,6 +286,7 @@ pub(super) fn eight_bit_packed() -> Vec<Shape> {
     vec![cooperative([128, 128], [1, 1]), cooperative([64, 64], [1, 1])]
 }
 
+/// As `grouped`, for 8-bit operands.
 pub(super) fn eight_bit_grouped() -> Vec<Shape> {
     vec![
         ping_pong(128, [1, 1]),

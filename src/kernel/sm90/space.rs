@@ -2,7 +2,7 @@
 //! kinds of kernels, each with as many stages as fit.
 
 use super::config::{Schedule, Sm90, is_mixed, promotes_sums, stores_float32_sums};
-use super::memory::SHARED_BYTES_PER_CTA;
+use super::memory::{SHARED_BYTES_PER_CTA, SHARED_BYTES_PER_SM};
 use super::shapes::{self, Shape};
 use crate::kernel::layout::{Layout, Major};
 use crate::kernel::types::Types;
@@ -14,7 +14,7 @@ const SHARED_BYTES_BESIDE_L1: u32 = 163 * 1024;
 
 /// Most shared memory, in bytes, of a CTA of which an SM holds two: a mixed product of few columns
 /// needs the warps of two CTAs to convert integers at the rate of memory.
-const SHARED_BYTES_OF_TWO: u32 = 113 * 1024;
+const SHARED_BYTES_OF_TWO: u32 = SHARED_BYTES_PER_SM / 2 - 1024;
 /// Most columns of such a tile.
 const FEW_COLUMNS: u32 = 32;
 
@@ -34,10 +34,12 @@ impl Sm90 {
                 let with =
                     |stages| Sm90 { tile, stages, consumers, schedule, cluster, split, ..kind };
                 // As many stages as fit.
-                let most = match () {
-                    () if kind.loads_by_threads() => SHARED_BYTES_BESIDE_L1,
-                    () if is_mixed(types) && tile[1] <= FEW_COLUMNS => SHARED_BYTES_OF_TWO,
-                    () => SHARED_BYTES_PER_CTA,
+                let most = if kind.loads_by_threads() {
+                    SHARED_BYTES_BESIDE_L1
+                } else if is_mixed(types) && tile[1] <= FEW_COLUMNS {
+                    SHARED_BYTES_OF_TWO
+                } else {
+                    SHARED_BYTES_PER_CTA
                 };
                 let stages = 2..=MAX_STAGES.min(most / with(1).stage_bytes(types));
                 configs.extend(
@@ -167,8 +169,10 @@ fn serves_types(shape: &Shape, kind: Sm90, types: Types) -> bool {
     // Integers: N of an instruction is 8, 24 or a multiple of 16.
     let is_integer = types.accumulator == DType::I32;
     let has_instruction = !is_integer || columns.is_multiple_of(16) || [8, 24].contains(&columns);
-    // Two sets of sums, one of a K block and one of all. In ping-pong, the tensor cores would wait
-    // while the one consumer that multiplies adds up.
+    // Two sets of sums, one of a K block and one of all, and 48 other registers. A thread of three
+    // consumers has 160 registers: at most 56 sums. One of two has 232: at most 92, which a tile of
+    // 160 columns (80) comes closest to. In ping-pong, the tensor cores would wait while the one
+    // consumer that multiplies adds up.
     let promotion_fits = !promotes_sums(types)
         || shape.schedule == Schedule::Cooperative && {
             let sums = rows / shape.consumers / 64 * columns / 2;
