@@ -12,7 +12,7 @@ REQUIRE := $(BIN)/uv pip install --quiet --requirements pyproject.toml
 # Two processes: tests of times run alone, behind the others.
 PYTEST := python -m pytest -q --dist worksteal
 # The environment of `test-torch`.
-TORCH_VENV = .venv-torch-$(or $(TORCH),$(error set TORCH to a version: make test-torch TORCH=2.11.0))
+TORCH_VENV = .venv-torch-$(or $(TORCH),$(error set TORCH: make test-torch TORCH=2.11.0))
 SOURCES := $(shell find src kernels python -type f -not -name '*.so' -not -path '*/__pycache__/*') Cargo.toml Cargo.lock pyproject.toml
 CPP_SOURCES := $(shell find kernels tests -name '*.cuh' -o -name '*.cu' -o -name '*.cpp' -o -name '*.c')
 

@@ -25,8 +25,7 @@ def main() -> None:
     )
     latency = bench.add_parser("latency", help="host time of one small GEMM")
     latency.set_defaults(run=_latency)
-    latency.add_argument("--json", type=_output, metavar="FILE", help="write the results as JSON")
-    latency.add_argument("--plot", type=_plot, metavar="FILE", help="plot the results (matplotlib)")
+    _add_outputs(latency)
     gemm = bench.add_parser("gemm", help="GPU time of GEMMs, beside torch's")
     gemm.set_defaults(run=_gemm)
     gemm.add_argument(
@@ -39,8 +38,7 @@ def main() -> None:
     gemm.add_argument(
         "--dtype", nargs="+", choices=types, default=["float16"], help="type of A, B and the output"
     )
-    gemm.add_argument("--json", type=_output, metavar="FILE", help="write the results as JSON")
-    gemm.add_argument("--plot", type=_plot, metavar="FILE", help="plot the results (matplotlib)")
+    _add_outputs(gemm)
     llama = bench.add_parser("llama", help="GPU time of 8-bit products with a Llama's weights")
     llama.set_defaults(run=_llama)
     kinds = llama_bench.KINDS
@@ -55,8 +53,7 @@ def main() -> None:
     llama.add_argument(
         "--triton", action="store_true", help="time torch.compile with Triton's kernels, too"
     )
-    llama.add_argument("--json", type=_output, metavar="FILE", help="write the results as JSON")
-    llama.add_argument("--plot", type=_plot, metavar="FILE", help="plot the results (matplotlib)")
+    _add_outputs(llama)
     compiled = bench.add_parser("compile", help="time of compiled models, beside torch's choices")
     compiled.set_defaults(run=_compile)
     compiled.add_argument(
@@ -102,6 +99,13 @@ def main() -> None:
     plot.add_argument("plot", type=_plot, help="the image to write")
     arguments = parser.parse_args()
     arguments.run(arguments)
+
+
+def _add_outputs(benchmark: argparse.ArgumentParser) -> None:
+    benchmark.add_argument("--json", type=_output, metavar="FILE", help="write the results as JSON")
+    benchmark.add_argument(
+        "--plot", type=_plot, metavar="FILE", help="plot the results (matplotlib)"
+    )
 
 
 # Types of options: argparse refuses an unusable path before the benchmark runs.

@@ -196,9 +196,6 @@ class Inputs:
         ]
         self.stream = torch.cuda.Stream()
 
-    def graph(self, launches: Iterable[Callable[[], Any]]) -> "Timed":
-        return capture(self.stream, launches)
-
     def arguments(self) -> list[Any]:
         if self.groups:
             return [
@@ -334,14 +331,14 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
             )
 
     def ours(at: int) -> Timed:
-        return inputs.graph(launches(kernels[at], artifacts[at]))
+        return capture(inputs.stream, launches(kernels[at], artifacts[at]))
 
     names = [kernel.metadata.kernel_name for kernel in kernels]
     rough, methods = sift(((name, ours(at)) for at, name in enumerate(names)), FINALISTS)
     finalists = {names[0], *methods}
     if names[0] not in methods:
         methods[names[0]] = ours(0)
-    methods["torch"] = inputs.graph(inputs.torch_launches())
+    methods["torch"] = capture(inputs.stream, inputs.torch_launches())
     operators = None if shape.groups else _operators(inputs, all_args)
     if operators:
         methods["operators"] = operators
@@ -383,8 +380,9 @@ def _operators(inputs: Inputs, all_args: list[Any]) -> Timed | None:
     for operator in operators.get_operators(theirs[0]):
         try:
             artifact = operator.compile(theirs[0])
-            return inputs.graph(
-                [partial(operator.run, args, artifact, stream=inputs.stream) for args in theirs]
+            return capture(
+                inputs.stream,
+                [partial(operator.run, args, artifact, stream=inputs.stream) for args in theirs],
             )
         except Exception:  # a failure of another package must not end the benchmark
             continue

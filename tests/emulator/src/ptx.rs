@@ -527,7 +527,8 @@ mod tests {
 
     fn kernel(body: &str) -> Result<Kernel> {
         parse(&format!(
-            ".version 8.0\n.target sm_90a\n.visible .entry f(.param .u64 p, .param .u32 q)\n{{{body}}}"
+            ".version 8.0\n.target sm_90a\n\
+             .visible .entry f(.param .u64 p, .param .u32 q)\n{{{body}}}"
         ))
     }
 
