@@ -166,6 +166,10 @@ template <class To, class From> __device__ __forceinline__ To convert(From x) {
 
 // ---- accumulators ----------------------------------------------------------------------------
 
+// The sum of two partial sums. Integers wrap around, as below.
+__device__ __forceinline__ f32 add_sums(f32 a, f32 b) { return a + b; }
+__device__ __forceinline__ s32 add_sums(s32 a, s32 b) { return s32(unsigned(a) + unsigned(b)); }
+
 // accumulator + a * b in the accumulator's type, rounded once. Integers wrap around: unsigned
 // arithmetic, for which C++ defines overflow.
 __device__ __forceinline__ f64 multiply_add(f64 a, f64 b, f64 accumulator) {

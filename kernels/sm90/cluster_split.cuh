@@ -66,7 +66,7 @@ template <class Config> struct Sm90ClusterSplit {
         const Vector v = received[s * (Config::SHARE_BYTES / 16) + i * Config::CONSUMER_THREADS];
 #pragma unroll
         for (int e = 0; e < 4; ++e)
-          totals[4 * i + e] = s == 0 ? v.values[e] : totals[4 * i + e] + v.values[e];
+          totals[4 * i + e] = s == 0 ? v.values[e] : add_sums(totals[4 * i + e], v.values[e]);
       }
     ptx::write_totals<0, SHARE_SUMS>(totals);
   }
