@@ -32,6 +32,7 @@ template <class Element, class Accumulator, int TILE_MN, int TILE_K> struct Simt
   long long next_element;  // between consecutive elements of this thread
   long long next_block;    // from the end of this thread's elements to its first of the next block
   int k, k_step;           // K coordinate of the first element in the tile, and step to the next
+  int mn, mn_step;         // coordinate along MN of the first element, and step to the next
   int place, place_step;   // offset of the first element in shared memory, and step to the next
   unsigned inside_mn;      // bit i: the i-th element lies inside the operand along MN
   Accumulator staged[COUNT];
@@ -42,8 +43,8 @@ template <class Element, class Accumulator, int TILE_MN, int TILE_K> struct Simt
                                          int mn_extent) {
     const int thread = threadIdx.x;
     const bool along_k = k_stride == 1 && mn_stride != 1;
-    const int mn = mn_start + (along_k ? thread / TILE_K : thread % TILE_MN);
-    const int mn_step = along_k ? THREADS / TILE_K : 0;
+    mn = mn_start + (along_k ? thread / TILE_K : thread % TILE_MN);
+    mn_step = along_k ? THREADS / TILE_K : 0;
     k = along_k ? thread % TILE_K : thread / TILE_MN;
     k_step = along_k ? 0 : THREADS / TILE_MN;
     place = k * PITCH + mn - mn_start;
@@ -57,11 +58,13 @@ template <class Element, class Accumulator, int TILE_MN, int TILE_K> struct Simt
   }
 
   // Loads the block's elements to registers. `k_left`: extent along K from the block's start.
-  __device__ __forceinline__ void fetch(int k_left) {
+  // `scaled(x, mn, k)`: the value of element x, with k counted from the block's start.
+  template <class Scaled> __device__ __forceinline__ void fetch(int k_left, const Scaled& scaled) {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
       const bool inside = (inside_mn >> i & 1) && k + i * k_step < k_left;
-      staged[i] = inside ? convert<Accumulator>(*source) : Accumulator{};
+      staged[i] = inside ? scaled(convert<Accumulator>(*source), mn + i * mn_step, k + i * k_step)
+                         : Accumulator{};
       source += next_element;
     }
     source += next_block;
@@ -84,6 +87,7 @@ struct SimtGemm {
   static constexpr bool NARROW = is_same<Accumulator, f32> && sizeof(A) == 2 && sizeof(B) == 2;
   static constexpr int CHAIN = 4;
   static_assert(TILE_K % CHAIN == 0);
+  static_assert(!Epilogue::SCALES || is_same<Accumulator, f32>);
   static constexpr int SUM_REGISTERS = PER_M * PER_N * (sizeof(Accumulator) == 8 ? 2 : 1) *
                                        (NARROW    ? 3
                                         : BLOCKED ? 2
@@ -143,11 +147,29 @@ struct SimtGemm {
     OperandB b(params.b, params.b_stride[0] * position.batch, params.b_stride[2],
                params.b_stride[1], tile_n, params.n);
 
-    Accumulator sums[PER_M][PER_N] = {};
+    // Block scales apply to each element, so that blocks may have any extents.
     int k_left = params.k, current = 0;
+    const auto scaled_a = [&](Accumulator x, int m, int k) {
+      if constexpr (Epilogue::A_DEPTH > 0) {
+        const int block = (params.k - k_left + k) / Epilogue::A_DEPTH;
+        if constexpr (Epilogue::A_ZERO) x -= epilogue.zero_a(position.batch, m, block);
+        x *= epilogue.scale_a(position.batch, m, block);
+      }
+      return x;
+    };
+    const auto scaled_b = [&](Accumulator x, int n, int k) {
+      if constexpr (Epilogue::B_DEPTH > 0) {
+        const int block = (params.k - k_left + k) / Epilogue::B_DEPTH;
+        if constexpr (Epilogue::B_ZERO) x -= epilogue.zero_b(position.batch, n, block);
+        x *= epilogue.scale_b(position.batch, n, block);
+      }
+      return x;
+    };
+
+    Accumulator sums[PER_M][PER_N] = {};
     if (k_left > 0) {
-      a.fetch(k_left);
-      b.fetch(k_left);
+      a.fetch(k_left, scaled_a);
+      b.fetch(k_left, scaled_b);
       a.store(tiles[0].a);
       b.store(tiles[0].b);
     }
@@ -159,8 +181,8 @@ struct SimtGemm {
     while (k_left > 0) {
       k_left -= TILE_K;
       if (k_left > 0) {
-        a.fetch(k_left);
-        b.fetch(k_left);
+        a.fetch(k_left, scaled_a);
+        b.fetch(k_left, scaled_b);
       }
       Accumulator block[PER_M][PER_N] = {}, chain[PER_M][PER_N] = {};
 #pragma unroll UNROLL_K

@@ -10,6 +10,14 @@
 //   apply()            replaces the values, in place, by those of the main output; stores other
 //                      outputs; accumulates reductions in `Folded`.
 //   reduce()           reduces across the warp and stores partial results. Only if REDUCES.
+//   SCALES             whether the kernel scales blocks of A and B along K while it sums up: an
+//                      element x counts as (x - zero point) * scale.
+//   A_ROWS, A_DEPTH    rows of the program's A, and elements along K, that share a scale; 0 if A
+//                      has no scales. B_COLUMNS, B_DEPTH: the same of the program's B.
+//   A_ZERO, B_ZERO     whether the factor has zero points.
+//   scale_a(), zero_a()  scale and zero point of the block along K with this index, for row m of a
+//                      matrix or group `batch`. Both lie inside A. 1 if A has no scales, 0 if it
+//                      has no zero points. scale_b(), zero_b(): the same for column n of B.
 //   result()           the number that a value of the main output stands for.
 // A kernel stores encode<Out>(Epilogue::result(value)).
 //
@@ -76,6 +84,15 @@ __device__ __forceinline__ void finish_sums(const Epilogue& epilogue, Value (&va
 // No epilogue: the output is the accumulators.
 struct Identity {
   static constexpr bool REDUCES = false;
+  static constexpr bool SCALES = false;
+  static constexpr int A_ROWS = 0, A_DEPTH = 0;
+  static constexpr int B_COLUMNS = 0, B_DEPTH = 0;
+  static constexpr bool A_ZERO = false, B_ZERO = false;
+  __device__ __forceinline__ f32 scale_a(int batch, int m, int block) const { return 1.0f; }
+  __device__ __forceinline__ f32 scale_b(int batch, int n, int block) const { return 1.0f; }
+  __device__ __forceinline__ f32 zero_a(int batch, int m, int block) const { return 0.0f; }
+  __device__ __forceinline__ f32 zero_b(int batch, int n, int block) const { return 0.0f; }
+
   template <int WIDTH, int RUN> struct Operands {};
   template <int WIDTH> struct Folded {};
 

@@ -5,11 +5,13 @@
 #include "common/ptx.cuh"
 #include "common/types.cuh"
 
-// A tensor broadcast to the shape of the program's output. Mirrored in the Rust core
-// (src/epilogue/bound.rs).
+// A tensor broadcast to the shape of the program's output, or block scales. Mirrored in the Rust
+// core (src/epilogue/bound.rs).
 struct EpilogueTensor {
   void* data;
-  long long stride[3];  // along batch, m, n; in elements
+  // In elements, along batch, m, n. Of block scales: along batch, blocks of rows of A (columns of
+  // B), blocks of K. Of swizzled scales: along batch, tiles of 128 rows; the third is unused.
+  long long stride[3];
 };
 static_assert(sizeof(EpilogueTensor) == 32);
 RUTLASS_FIELD(EpilogueTensor, stride, 8);
@@ -113,6 +115,21 @@ __device__ __forceinline__ void store_operand(const Value (&values)[WIDTH],
     const int column = run_column<WIDTH, RUN>(e);
     if (column < place.valid) first[step * column] = encode<Element>(values[e]);
   }
+}
+
+// The scale, or zero point, of a block: `outer` counts blocks along rows of A (columns of B),
+// `block` along K. A tile of swizzled scales is 128 x 4, and rows 32 apart are adjacent (cuBLAS,
+// "1D Block Scaling Factors Layout").
+template <class Element, bool SWIZZLED>
+__device__ __forceinline__ f32 block_scale(const EpilogueTensor& scales, int batch, int outer,
+                                           int block) {
+  const Element* at = static_cast<const Element*>(scales.data) + scales.stride[0] * batch;
+  if constexpr (SWIZZLED)
+    at += scales.stride[1] * (outer / 128) + block / 4 * 512 + outer % 32 * 16 +
+          outer / 32 % 4 * 4 + block % 4;
+  else
+    at += scales.stride[1] * outer + scales.stride[2] * block;
+  return f32(decode(*at));
 }
 
 // ---- operations ------------------------------------------------------------------------------

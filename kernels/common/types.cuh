@@ -13,6 +13,7 @@ struct f16 { unsigned short bits; };   // IEEE binary16
 struct bf16 { unsigned short bits; };  // the upper half of an IEEE binary32
 struct e4m3 { unsigned char bits; };   // 8 bits, bias 7, no infinity, one NaN (torch.float8_e4m3fn)
 struct e5m2 { unsigned char bits; };   // 8 bits, the upper half of a binary16 (torch.float8_e5m2)
+struct e8m0 { unsigned char bits; };   // 2^(bits - 127), 255 is NaN: scales (torch.float8_e8m0fnu)
 
 template <class T, class U> inline constexpr bool is_same = false;
 template <class T> inline constexpr bool is_same<T, T> = true;
@@ -35,6 +36,12 @@ __device__ __forceinline__ f32 decode(f16 x) {
 }
 
 __device__ __forceinline__ f32 decode(bf16 x) { return __uint_as_float(unsigned(x.bits) << 16); }
+
+// The exponent field of a binary32; 2^-127 is a subnormal.
+__device__ __forceinline__ f32 decode(e8m0 x) {
+  if (x.bits == 0xff) return __uint_as_float(0x7fc00000u);
+  return __uint_as_float(x.bits == 0 ? 0x400000u : unsigned(x.bits) << 23);
+}
 
 __device__ __forceinline__ f32 decode(e5m2 x) {
   return decode(f16{static_cast<unsigned short>(x.bits << 8)});

@@ -6,7 +6,7 @@ use crate::operand::{DType, View};
 /// The operand bound to an input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
-    /// A tensor broadcast to the shape of the output.
+    /// A tensor broadcast to the shape of the output, or block scales.
     Tensor(View),
     Scalar(f64),
 }
@@ -71,15 +71,17 @@ impl Epilogue {
 }
 
 impl BoundEpilogue {
-    /// The same epilogue with each view replaced.
+    /// The same epilogue with each view replaced, except those of block scales.
     pub fn map_views(&self, change: impl Fn(&View) -> View) -> BoundEpilogue {
-        let input = |value: &Value| match value {
-            Value::Tensor(view) => Value::Tensor(change(view)),
-            Value::Scalar(number) => Value::Scalar(*number),
+        let scaling = self.epilogue.graph.scaling.as_ref();
+        let is_scale = |at: usize| scaling.is_some_and(|scaling| scaling.factor_of(at).is_some());
+        let input = |(at, value): (usize, &Value)| match value {
+            Value::Tensor(view) if !is_scale(at) => Value::Tensor(change(view)),
+            kept => *kept,
         };
         BoundEpilogue {
             epilogue: self.epilogue,
-            inputs: self.inputs.iter().map(input).collect(),
+            inputs: self.inputs.iter().enumerate().map(input).collect(),
             outputs: self.outputs.iter().map(|output| output.as_ref().map(&change)).collect(),
         }
     }
@@ -102,7 +104,8 @@ impl BoundEpilogue {
 
     /// The parameter block `EpilogueParams` of the generated code, in words of 8 bytes: first the
     /// tensors, each as address and strides along batch, m and n in elements; then one word per
-    /// scalar.
+    /// scalar. Block scales have strides along batch, the factor's rows or columns, and K; swizzled
+    /// ones along batch and tiles of 128 rows or columns.
     ///
     /// `transposed`: the program computes the transposed product. `partial`: the tensors that
     /// receive the partials of reduced outputs, in the program's frame.
@@ -112,11 +115,21 @@ impl BoundEpilogue {
             let (m, n) = if transposed { (n, m) } else { (m, n) };
             [view.data, batch as u64, m as u64, n as u64]
         };
+        // Scales of A step along M, then K; scales of B along N, then K; in any frame.
+        let scales = |view: &View, factor: &str, is_swizzled: bool| {
+            let [batch, first, second] = view.stride;
+            let (along, deep) =
+                if factor == "A" || is_swizzled { (first, second) } else { (second, first) };
+            [view.data, batch as u64, along as u64, deep as u64]
+        };
         let mut words = Vec::new();
-        for value in &self.inputs {
-            if let Value::Tensor(view) = value {
-                words.extend(tensor(view));
-            }
+        for (at, value) in self.inputs.iter().enumerate() {
+            let Value::Tensor(view) = value else { continue };
+            let scaling = self.epilogue.graph.scaling.as_ref();
+            words.extend(match scaling.and_then(|scaling| scaling.factor_of(at)) {
+                Some((factor, of)) => scales(view, factor, of.is_swizzled),
+                None => tensor(view),
+            });
         }
         let mut partial = partial.iter();
         for (output, view) in self.epilogue.graph.outputs.iter().zip(&self.outputs) {

@@ -6,12 +6,16 @@
 
 use std::fmt::Write;
 
-use super::{Epilogue, Id, Input, Kind, MAIN_OUTPUT, Node, Step, TensorType, compute_type};
+use super::{
+    BlockScale, Epilogue, Id, Input, Kind, MAIN_OUTPUT, Node, Scaling, Step, TensorType,
+    compute_type,
+};
 use crate::operand::DType;
 
 /// The definitions of `EpilogueParams` and `Epilogue` for a kernel with this accumulator.
 /// `transposed`: the kernel computes the transposed product, whose rows are the user's columns.
-pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool) -> String {
+/// `crossed`: the program's A is the user's B.
+pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool, crossed: bool) -> String {
     let functor = Functor::new(epilogue, accumulator, transposed);
     let (graph, used) = (&epilogue.graph, epilogue.graph.used());
     let (input_places, output_places) = (epilogue.input_places(), epilogue.output_places());
@@ -126,7 +130,7 @@ static_assert(sizeof(EpilogueParams) == {bytes}, {disagree:?});
 
 struct Epilogue {{
   static constexpr bool REDUCES = {reduces};
-  const EpilogueParams& params;
+{scaling}  const EpilogueParams& params;
 
   template <int WIDTH, int RUN> struct Operands {{
 {operands}  }};
@@ -169,9 +173,56 @@ struct Epilogue {{
 }};
 ",
         bytes = 8 * words,
+        scaling = scaling(epilogue, crossed, &input_places),
         reduces = !reduced.is_empty(),
         disagree = "host and kernel disagree"
     )
+}
+
+/// The members that apply block scales.
+fn scaling(epilogue: &Epilogue, crossed: bool, input_places: &[usize]) -> String {
+    let scaling = epilogue.graph.scaling;
+    let scales = scaling.is_some();
+    let Scaling { a, b } = scaling.unwrap_or_default().framed(crossed);
+    let dims = |of: Option<BlockScale>| of.map_or((0, 0), |of| (of.extent, of.depth));
+    let ((a_rows, a_depth), (b_columns, b_depth)) = (dims(a), dims(b));
+    let has_zero = |of: Option<BlockScale>| of.is_some_and(|of| of.zero.is_some());
+    let (a_zero, b_zero) = (has_zero(a), has_zero(b));
+    let mut text = format!(
+        "  static constexpr bool SCALES = {scales};
+  static constexpr int A_ROWS = {a_rows}, A_DEPTH = {a_depth};
+  static constexpr int B_COLUMNS = {b_columns}, B_DEPTH = {b_depth};
+  static constexpr bool A_ZERO = {a_zero}, B_ZERO = {b_zero};\n"
+    );
+    let function = |name: &str, coordinate: &str, of: Option<(u32, BlockScale)>, none: &str| {
+        let value = of.map(|(input, BlockScale { extent, is_swizzled, .. })| {
+            let Input::Tensor(tensor) = epilogue.inputs[input as usize] else {
+                return none.to_owned();
+            };
+            let (place, element) = (input_places[input as usize], scale_type(tensor.dtype));
+            format!(
+                "block_scale<{element}, {is_swizzled}>(params.tensors[{place}], batch, \
+                 {coordinate} / {extent}, block)"
+            )
+        });
+        let value = value.unwrap_or_else(|| none.to_owned());
+        format!(
+            "  __device__ __forceinline__ f32 {name}(int batch, int {coordinate}, int block) const \
+             {{\n    return {value};\n  }}\n"
+        )
+    };
+    let scale = |of: Option<BlockScale>| of.map(|of| (of.scale, of));
+    let zero = |of: Option<BlockScale>| of.and_then(|of| Some((of.zero?, of)));
+    text.push_str(&function("scale_a", "m", scale(a), "1.0f"));
+    text.push_str(&function("scale_b", "n", scale(b), "1.0f"));
+    text.push_str(&function("zero_a", "m", zero(a), "0.0f"));
+    text.push_str(&function("zero_b", "n", zero(b), "0.0f"));
+    text
+}
+
+/// The name of an element type of scales.
+fn scale_type(dtype: DType) -> &'static str {
+    if dtype == DType::E8M0 { "e8m0" } else { dtype.short_name() }
 }
 
 /// A tensor's steps along m and n of the program's frame.
@@ -227,7 +278,7 @@ impl Functor<'_> {
     fn expression(&self, id: Id, input_places: &[usize]) -> String {
         let kind = self.kind(id);
         match self.epilogue.graph.node(id) {
-            Node::Accumulator => "values[e]".to_owned(),
+            Node::Accumulator | Node::ScaledAccumulator => "values[e]".to_owned(),
             Node::Input(input) => match self.epilogue.inputs[input as usize] {
                 Input::Tensor(tensor) => {
                     let e = if program_steps(tensor, self.transposed)[1] == Step::Repeats {

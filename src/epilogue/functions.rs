@@ -26,7 +26,7 @@ pub enum Meaning {
 /// The functions that error messages list.
 pub const NAMES: &str = "abs, bfloat16, cast, clamp, clip, exp, float, gelu, half, hardswish, \
                          identity, leaky_relu, log, max, maximum, min, minimum, multiply_add, \
-                         relu, round, rsqrt, sigmoid, silu, sqrt, square, sum, swish, tanh, to, \
+                         relu, round, rsqrt, scale_blocks, sigmoid, silu, sqrt, square, sum, swish, tanh, to, \
                          where, and torch's add, amax, sub, mul, div, neg, lt, le, gt, ge, eq, ne";
 
 impl ExpressionGraph {
@@ -148,6 +148,7 @@ impl ExpressionGraph {
         }
         match call.function {
             "identity" => call.value(&["input", "x"]),
+            "scale_blocks" => self.parse_scale_blocks(call),
             "square" => {
                 let x = call.value(&["input", "x"])?;
                 Ok(self.binary(Binary::Multiply, x, x))
@@ -219,7 +220,7 @@ impl ExpressionGraph {
 }
 
 /// A function call whose arguments are consumed one by one.
-struct FunctionCall<'a> {
+pub(super) struct FunctionCall<'a> {
     function: &'a str,
     positional: Vec<Argument>,
     named: Vec<(String, Argument)>,
@@ -227,7 +228,7 @@ struct FunctionCall<'a> {
 
 impl FunctionCall<'_> {
     /// The next argument, by position or by one of these names.
-    fn take(&mut self, names: &[&str]) -> Option<Argument> {
+    pub(super) fn take(&mut self, names: &[&str]) -> Option<Argument> {
         if !self.positional.is_empty() {
             return Some(self.positional.remove(0));
         }
@@ -259,12 +260,12 @@ impl FunctionCall<'_> {
         }
     }
 
-    fn value(&mut self, names: &[&str]) -> Result<Id, String> {
+    pub(super) fn value(&mut self, names: &[&str]) -> Result<Id, String> {
         self.optional(names)?
             .ok_or_else(|| format!("{} is missing its argument '{}'", self.function, names[0]))
     }
 
-    fn optional(&mut self, names: &[&str]) -> Result<Option<Id>, String> {
+    pub(super) fn optional(&mut self, names: &[&str]) -> Result<Option<Id>, String> {
         match self.take(names) {
             Some(Argument::Value(id)) => Ok(Some(id)),
             Some(Argument::Nothing) | None => Ok(None),
@@ -277,7 +278,7 @@ impl FunctionCall<'_> {
         }
     }
 
-    fn word(&mut self, names: &[&str]) -> Result<Option<String>, String> {
+    pub(super) fn word(&mut self, names: &[&str]) -> Result<Option<String>, String> {
         match self.take(names) {
             Some(Argument::Word(word)) => Ok(Some(word)),
             Some(Argument::Nothing) | None => Ok(None),

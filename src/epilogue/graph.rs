@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::Scaling;
 use crate::operand::DType;
 
 /// The accumulator's name in the user's function.
@@ -34,6 +35,8 @@ impl Number {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Node {
     Accumulator,
+    /// The accumulator of factors that are scaled along K, by the graph's [`Scaling`].
+    ScaledAccumulator,
     /// An input, by index.
     Input(u32),
     /// A value beyond int32 becomes a float, which integer accumulators refuse.
@@ -187,6 +190,8 @@ pub struct ExpressionGraph {
     pub inputs: Vec<String>,
     /// In the order of the return statement.
     pub outputs: Vec<Output>,
+    /// Of [`Node::ScaledAccumulator`].
+    pub scaling: Option<Scaling>,
 }
 
 impl ExpressionGraph {
@@ -272,6 +277,7 @@ impl ExpressionGraph {
             let meet = |left: Id, right: Id| of(left).max(of(right)).max(Kind::Integer);
             kinds.push(match *node {
                 Node::Accumulator => accumulator,
+                Node::ScaledAccumulator => Kind::Float,
                 Node::Input(at) => inputs[at as usize],
                 Node::Integer(value) if i32::try_from(value).is_ok() => Kind::Integer,
                 Node::Integer(_) | Node::Float(_) => Kind::Float,
@@ -303,7 +309,11 @@ impl ExpressionGraph {
 
     fn operands(&self, id: Id) -> impl Iterator<Item = Id> + use<> {
         let operands = match self.node(id) {
-            Node::Accumulator | Node::Input(_) | Node::Integer(_) | Node::Float(_) => [None; 3],
+            Node::Accumulator
+            | Node::ScaledAccumulator
+            | Node::Input(_)
+            | Node::Integer(_)
+            | Node::Float(_) => [None; 3],
             Node::Unary(_, value) | Node::Cast(_, value) => [Some(value), None, None],
             Node::Binary(_, left, right) | Node::Compare(_, left, right) => {
                 [Some(left), Some(right), None]
@@ -322,6 +332,7 @@ impl ExpressionGraph {
         let of = |id: Id| self.expression(id, depth - 1);
         match self.node(id) {
             Node::Accumulator => ACCUMULATOR.to_owned(),
+            Node::ScaledAccumulator => self.scaled_accumulator(),
             Node::Input(at) => self.inputs[at as usize].clone(),
             Node::Integer(value) => value.to_string(),
             Node::Float(bits) => f64::from_bits(bits).to_string(),

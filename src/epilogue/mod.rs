@@ -9,6 +9,8 @@ mod functions;
 mod graph;
 mod intern;
 mod operand_type;
+mod scale_blocks;
+mod scaling;
 mod source;
 mod specialized;
 
@@ -21,4 +23,5 @@ pub use graph::{
 };
 pub use intern::{intern, intern_name};
 pub use operand_type::{Input, Step, TensorType};
+pub use scaling::{BlockScale, Scaling};
 pub use specialized::{Epilogue, Reduction, compute_type};

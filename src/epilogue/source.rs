@@ -1,6 +1,7 @@
 //! An expression graph as Python source that traces to the same operations.
 
-use super::{ACCUMULATOR, Binary, ExpressionGraph, Fold, Id, Node, Output, Unary};
+use super::scaling::SWIZZLE;
+use super::{ACCUMULATOR, Binary, BlockScale, ExpressionGraph, Fold, Id, Node, Output, Unary};
 
 impl ExpressionGraph {
     /// The source of an epilogue function, one assignment per operation. Its names resolve to the
@@ -64,10 +65,31 @@ impl ExpressionGraph {
         }
     }
 
+    /// The call of `scale_blocks`.
+    pub(super) fn scaled_accumulator(&self) -> String {
+        let mut arguments = vec![ACCUMULATOR.to_owned()];
+        let scaling = self.scaling.as_ref();
+        for (factor, of) in scaling.into_iter().flat_map(|scaling| scaling.factors()) {
+            let name = |index: u32| &self.inputs[index as usize];
+            let BlockScale { scale, zero, extent, depth, is_swizzled } = of;
+            let is_a = factor == "A";
+            let factor = factor.to_lowercase();
+            let block = if is_a { [extent, depth] } else { [depth, extent] };
+            arguments.push(format!("{factor}={}", name(scale)));
+            arguments.push(format!("{factor}_block=({}, {})", block[0], block[1]));
+            arguments.extend(zero.map(|zero| format!("{factor}_zero={}", name(zero))));
+            if is_swizzled {
+                arguments.push(format!("{factor}_swizzle=\"{SWIZZLE}\""));
+            }
+        }
+        format!("scale_blocks({})", arguments.join(", "))
+    }
+
     fn operation(&self, id: Id) -> String {
         let of = |id: Id| self.name(id);
         match self.node(id) {
             Node::Accumulator | Node::Input(_) | Node::Integer(_) | Node::Float(_) => of(id),
+            Node::ScaledAccumulator => self.scaled_accumulator(),
             Node::Unary(Unary::Negate, value) => format!("-{}", of(value)),
             Node::Unary(operation, value) => format!("{}({})", operation.name(), of(value)),
             Node::Binary(operation, left, right) => {

@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use super::cost::chips::Target;
 use super::cost::query::Estimate;
+use super::fusion::Fusion;
 use super::kernel::Kernel;
 use super::ranking::ranked;
 use super::space::all;
@@ -45,8 +46,6 @@ pub enum Refusal {
         cc % 10
     )]
     Chip { cc: u32, chips: String },
-    #[error("its accumulators leave no registers for an epilogue")]
-    NoEpilogues,
     /// A choice of the caller, such as no rounding to tf32.
     #[error("{0}")]
     Policy(String),
@@ -62,16 +61,17 @@ pub struct Candidate {
     pub estimate: Estimate,
 }
 
-/// Explains which kernels serve a problem on a target (`None`: on the CPU). `is_fused`: whether
-/// they must fuse an epilogue. `count`: kernels to list from the start of the ranking. `policy`:
+/// Explains which kernels serve a problem on a target (`None`: on the CPU). `fusion`: what they
+/// must fuse. `count`: kernels to list from the start of the ranking. `policy`:
 /// returns why the kernel at a position must not serve the problem although it can.
-pub fn explain(
+pub fn explain<'a>(
     problem: &Problem,
     target: Option<Target>,
-    is_fused: bool,
+    fusion: impl Into<Fusion<'a>>,
     count: usize,
     mut policy: impl FnMut(usize) -> Option<String>,
 ) -> Explanation {
+    let fusion = fusion.into();
     let mut families: Vec<(FamilyAnswer, Nearest)> = Vec::new();
     for (position, kernel) in all().iter().enumerate() {
         let name = kernel.family();
@@ -82,7 +82,7 @@ pub fn explain(
         }
         let Some((answer, nearest)) = families.last_mut() else { continue };
         answer.kernels += 1;
-        let refusal = refusal(kernel, problem, target, is_fused);
+        let refusal = refusal(kernel, problem, target, fusion);
         match refusal.or_else(|| policy(position).map(Refusal::Policy)) {
             None => answer.serving += 1,
             Some(refusal) => nearest.add(refusal),
@@ -93,15 +93,14 @@ pub fn explain(
         _ => answer,
     };
     let mut candidates: Vec<Candidate> = Vec::new();
-    let allowed = ranked(problem, target, is_fused)
-        .into_iter()
-        .filter(|position| policy(*position).is_none());
+    let allowed =
+        ranked(problem, target, fusion).into_iter().filter(|position| policy(*position).is_none());
     for (before, position) in allowed.enumerate() {
         let kernel = &all()[position];
         let listed = |known: &Candidate| all()[known.position].family() == kernel.family();
         if before < count || !candidates.iter().any(listed) {
             let estimate = target.map_or(Estimate::UNKNOWN, |target| {
-                kernel.estimate_fused(problem, target, is_fused)
+                kernel.estimate_fused(problem, target, fusion.is_fused())
             });
             candidates.push(Candidate { rank: before + 1, position, estimate });
         }
@@ -154,7 +153,7 @@ fn refusal(
     kernel: &Kernel,
     problem: &Problem,
     target: Option<Target>,
-    is_fused: bool,
+    fusion: Fusion<'_>,
 ) -> Option<Refusal> {
     if let Err(reason) = kernel.supports(problem) {
         return Some(reason.into());
@@ -162,7 +161,7 @@ fn refusal(
     if let Some(Target { cc, .. }) = target.filter(|target| !kernel.runs_on(target.cc)) {
         return Some(Refusal::Chip { cc, chips: kernel.chips() });
     }
-    (is_fused && !kernel.takes_epilogues()).then_some(Refusal::NoEpilogues)
+    kernel.check_fusion(fusion).err().map(Refusal::from)
 }
 
 /// The refusals of the kernels that passed the most checks, with their frequencies.
@@ -219,10 +218,11 @@ fn passed_checks(refusal: &Refusal) -> (u32, i64) {
             Unsupported::Layout { name, .. } => 30 + operand(name),
             Unsupported::Alignment { name, .. } => 31 + operand(name),
             Unsupported::FusesNone { .. } | Unsupported::Epilogue { .. } => 50,
+            Unsupported::NoEpilogues => 61,
+            Unsupported::NoScales => 62,
         },
         Refusal::Chip { .. } => 60,
-        Refusal::NoEpilogues => 61,
-        Refusal::Policy(_) => 62,
+        Refusal::Policy(_) => 63,
     };
     let closeness = match refusal {
         Refusal::Unsupported(Unsupported::Few { limit, .. }) => *limit,

@@ -9,6 +9,7 @@ use super::program::ProgramParts;
 use super::reduction::Partials;
 use super::types::Types;
 use super::unsupported::Unsupported;
+use crate::epilogue::Scaling;
 use crate::operand::View;
 use crate::problem::{GemmProblem, Problem};
 
@@ -66,6 +67,11 @@ pub trait Family {
     /// Whether kernels are offered with epilogues.
     fn takes_epilogues(&self, _types: Types) -> bool {
         true
+    }
+
+    /// Whether kernels are offered with an epilogue of these block scales, in the user's frame.
+    fn takes_scaling(&self, _types: Types, _scaling: &Scaling) -> bool {
+        false
     }
 
     /// Requirements on the memory layout of A, B and out.

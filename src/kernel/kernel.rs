@@ -5,6 +5,7 @@ use super::cost::query::{CostQuery, Estimate};
 use super::demand::Demand;
 use super::design::Design;
 use super::family::LaunchRequest;
+use super::fusion::Fusion;
 use super::launch::Launch;
 use super::limits::check_limits;
 use super::name::append;
@@ -57,9 +58,22 @@ impl Kernel {
         self.design.family().is_transposed()
     }
 
-    /// Whether the kernel is offered with epilogues.
-    pub fn takes_epilogues(&self) -> bool {
-        self.design.family().takes_epilogues(self.types)
+    /// Whether the program's A is the user's B.
+    pub fn is_crossed(&self) -> bool {
+        self.design.family().is_crossed()
+    }
+
+    /// Checks that the kernel is offered with an epilogue.
+    pub fn check_fusion(&self, fusion: Fusion<'_>) -> Result<(), Unsupported> {
+        let family = self.design.family();
+        match fusion {
+            Fusion::Nothing => Ok(()),
+            _ if !family.takes_epilogues(self.types) => Err(Unsupported::NoEpilogues),
+            Fusion::Scaled(scaling) if !family.takes_scaling(self.types, scaling) => {
+                Err(Unsupported::NoScales)
+            }
+            Fusion::Epilogue | Fusion::Scaled(_) => Ok(()),
+        }
     }
 
     /// Checks that this kernel fuses the requested epilogue, or none if none is requested.
@@ -243,7 +257,7 @@ impl Kernel {
         let views = problem.views();
         let [a, b, out, offsets] =
             [0, 1, 2, 3].map(|at: usize| views.get(at).map_or(0, |view| view.data));
-        if self.design.family().is_crossed() { [b, a, out, offsets] } else { [a, b, out, offsets] }
+        if self.is_crossed() { [b, a, out, offsets] } else { [a, b, out, offsets] }
     }
 
     /// Whether a launch may need workspace.

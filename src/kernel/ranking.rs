@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use super::cost::chips::Target;
 use super::cost::query::CostQuery;
 use super::demand::Demand;
+use super::fusion::Fusion;
 use super::limits::check_limits;
 use super::operation::Operation;
 use super::space::all;
@@ -50,8 +51,14 @@ fn index() -> &'static Index {
 }
 
 /// Positions in [`all`] of the kernels that serve a problem on a target (`None`: on the CPU), by
-/// estimated time. `is_fused`: whether they must fuse an epilogue.
-pub fn ranked(problem: &Problem, target: Option<Target>, is_fused: bool) -> Vec<usize> {
+/// estimated time. `fusion`: what they must fuse.
+pub fn ranked<'a>(
+    problem: &Problem,
+    target: Option<Target>,
+    fusion: impl Into<Fusion<'a>>,
+) -> Vec<usize> {
+    let fusion = fusion.into();
+    let is_fused = fusion.is_fused();
     let kernels = all();
     let views = problem.views();
     let types = Types {
@@ -80,7 +87,7 @@ pub fn ranked(problem: &Problem, target: Option<Target>, is_fused: bool) -> Vec<
         for Member { position, ctas_per_sm } in &group.members {
             let kernel = &kernels[*position];
             let runs = target.is_none_or(|target| kernel.runs_on(target.cc))
-                && (!is_fused || kernel.takes_epilogues());
+                && kernel.check_fusion(fusion).is_ok();
             if runs && kernel.check_range_and_extents(problem).is_ok() {
                 // Kernels on the CPU have no model and keep the order of [`all`].
                 let seconds = query.map_or(0.0, |query| {

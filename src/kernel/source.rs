@@ -25,7 +25,8 @@ pub fn source(kernel: &Kernel) -> Option<String> {
         None => ("", "Identity{}"),
     };
     let fusion = epilogue.map_or_else(String::new, |epilogue| {
-        let functor = functor(epilogue, types.accumulator, kernel.is_transposed());
+        let functor =
+            functor(epilogue, types.accumulator, kernel.is_transposed(), kernel.is_crossed());
         format!("#include \"common/fusion.cuh\"\n\n{functor}")
     });
     let ProgramParts { header, definitions, work, parameter, checks } = parts;

@@ -33,6 +33,10 @@ pub enum Unsupported {
     FusesNone { requested: String },
     #[error("it fuses the epilogue {fused}, and the arguments carry {requested}")]
     Epilogue { fused: String, requested: String },
+    #[error("its accumulators leave no registers for an epilogue")]
+    NoEpilogues,
+    #[error("it applies no scales of such blocks along K")]
+    NoScales,
     #[error("{name} has rank {rank} (shape {shape:?}), and a grouped GEMM takes rank {expected}")]
     Rank { name: &'static str, rank: usize, shape: Vec<i64>, expected: usize },
     #[error("offsets has {offsets} entries for {groups} groups; pass the end row of each group")]

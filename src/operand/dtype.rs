@@ -52,6 +52,11 @@ const OTHERS: [(&str, DLDataTypeCode, u8); 8] = [
 ];
 
 impl DType {
+    /// The powers of two that scale blocks in MX formats (torch.float8_e8m0fnu): only scales have
+    /// this type.
+    pub const E8M0: DType =
+        DType::Other { code: DLDataTypeCode::FLOAT8_E8M0FNU.0, bits: 8, lanes: 1 };
+
     /// Every supported type, in a fixed order.
     pub fn all() -> impl Iterator<Item = DType> {
         TABLE.iter().map(|row| row.0)

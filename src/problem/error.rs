@@ -121,6 +121,42 @@ pub enum ProblemError {
     )]
     OverwrittenInput { name: &'static str, other: &'static str },
 
+    #[error(
+        "the epilogue scales blocks of A or B along K, but the operation is no matrix product; \
+         pass the epilogue to a GEMM"
+    )]
+    ScaledSum,
+
+    #[error(
+        "the epilogue scales blocks of A or B along K, which requires accumulator_type float32, \
+         but it is {accumulator}"
+    )]
+    ScaleAccumulator { accumulator: DType },
+
+    #[error(
+        "the epilogue has zero points of {name}, which has dtype {dtype}; only int8 and uint8 \
+         operands have zero points"
+    )]
+    ZeroPoints { name: &'static str, dtype: DType },
+
+    #[error("{name} holds {what} and has dtype {dtype}; use one of: {known}")]
+    ScaleType { name: &'static str, what: &'static str, dtype: DType, known: String },
+
+    #[error("{name} holds scales or zero points of blocks, but a number was passed; pass a tensor")]
+    ScaleNumber { name: &'static str },
+
+    #[error(
+        "{name} has shape {shape:?}, but {factor} with shape {factor_shape:?} takes scales of \
+         shape {expected}"
+    )]
+    ScaleShape {
+        name: &'static str,
+        shape: Vec<i64>,
+        factor: &'static str,
+        factor_shape: Vec<i64>,
+        expected: String,
+    },
+
     #[error("offsets must have dtype int32, but has dtype {dtype}")]
     OffsetsType { dtype: DType },
 }

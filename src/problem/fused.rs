@@ -1,5 +1,6 @@
 //! A problem with an epilogue: checks the epilogue's operands against the output.
 
+use super::scaled::{check_factors, scale_view};
 use super::{Problem, ProblemError};
 use crate::epilogue::{
     BoundEpilogue, Epilogue, ExpressionGraph, Fold, Input, Kind, MAIN_OUTPUT, Node, Number,
@@ -36,10 +37,22 @@ pub fn fuse(
             limit: MAX_OPERANDS,
         });
     }
+    let scaling = graph.scaling.as_ref();
+    if let Some(scaling) = scaling {
+        check_factors(problem, scaling)?;
+    }
     let mut input_types = Vec::with_capacity(inputs.len());
     let mut values = Vec::with_capacity(inputs.len());
-    for (name, operand) in inputs {
+    for (at, (name, operand)) in inputs.iter().enumerate() {
+        let scales = scaling.and_then(|scaling| scaling.factor_of(at));
         let (input, value) = match operand {
+            OperandValue::Tensor(view) if let Some(scales) = scales => {
+                let view = scale_view(name, scales.1.scale as usize != at, view, problem, scales)?;
+                (Input::Tensor(TensorType::any(view.dtype)), Value::Tensor(view))
+            }
+            OperandValue::Number(_) if scales.is_some() => {
+                return Err(ProblemError::ScaleNumber { name });
+            }
             OperandValue::Tensor(view) => {
                 check_type_and_device(name, view, out)?;
                 let (shape, out_shape) = (view.user_shape().to_vec(), out.user_shape().to_vec());
@@ -141,9 +154,17 @@ pub fn rebind(
     outputs: &[OperandValue],
 ) -> Result<BoundEpilogue, ProblemError> {
     let shape = problem.out().shape;
-    let input = |value: &OperandValue| match value {
-        OperandValue::Tensor(view) => Value::Tensor(View { rank: 3, shape, ..*view }),
-        OperandValue::Number(number) => Value::Scalar(number.value()),
+    let graph = &epilogue.graph;
+    let input = |(at, value): (usize, &OperandValue)| {
+        let scales = graph.scaling.as_ref().and_then(|scaling| scaling.factor_of(at));
+        Ok(match (value, scales) {
+            (OperandValue::Tensor(view), Some(scales)) => {
+                let is_zero = scales.1.scale as usize != at;
+                Value::Tensor(scale_view(&graph.inputs[at], is_zero, view, problem, scales)?)
+            }
+            (OperandValue::Tensor(view), None) => Value::Tensor(View { rank: 3, shape, ..*view }),
+            (OperandValue::Number(number), _) => Value::Scalar(number.value()),
+        })
     };
     let mut views = Vec::with_capacity(outputs.len());
     for (operand, output) in outputs.iter().zip(&epilogue.graph.outputs) {
@@ -157,7 +178,7 @@ pub fn rebind(
             _ => None,
         });
     }
-    let inputs = inputs.iter().map(input).collect();
+    let inputs = inputs.iter().enumerate().map(input).collect::<Result<_, ProblemError>>()?;
     let bound = BoundEpilogue { epilogue, inputs, outputs: views };
     check_overlaps(problem, &bound).map(|()| bound)
 }
@@ -186,9 +207,12 @@ fn check_overlaps(problem: &Problem, bound: &BoundEpilogue) -> Result<(), Proble
             }
         }
         // In place is safe per element: the same thread reads an element before writing it.
-        for (other, value) in graph.inputs.iter().zip(&bound.inputs) {
+        for (input_at, (other, value)) in graph.inputs.iter().zip(&bound.inputs).enumerate() {
             let Value::Tensor(input) = value else { continue };
-            let same = input.data == output.data
+            let scaling = graph.scaling.as_ref();
+            let is_scale = scaling.is_some_and(|scaling| scaling.factor_of(input_at).is_some());
+            let same = !is_scale
+                && input.data == output.data
                 && input.stride == output.stride
                 && input.dtype == output.dtype;
             if !same && may_overlap(output, input) {

@@ -139,8 +139,8 @@ pub fn explanation(
     };
     let (problem, target) = problem_and_target(&native.problem, cc.map(|cc| cc.0))?;
     let (mut tf32, mut failed) = (None, None);
-    let is_fused = native.bound_epilogue().is_some();
-    let explanation = kernel::explain(&problem, target, is_fused, CANDIDATES, |position| {
+    let epilogue = native.bound_epilogue().map(|bound| bound.epilogue);
+    let explanation = kernel::explain(&problem, target, epilogue, CANDIDATES, |position| {
         policy(py, position, native, &mut tf32).unwrap_or_else(|error| {
             failed = Some(error);
             None

@@ -17,7 +17,7 @@ use super::trace::{number, trace_epilogue};
 use super::utils::set_package_directories;
 use crate::compile;
 use crate::driver;
-use crate::epilogue::{BoundEpilogue, ExpressionGraph, MAIN_OUTPUT, intern_name};
+use crate::epilogue::{BoundEpilogue, Epilogue, ExpressionGraph, MAIN_OUTPUT, intern_name};
 use crate::kernel as kernels;
 use crate::launch::{ChoiceKey, KernelChoice, LastLaunch, LaunchError, LaunchRequest, choices};
 use crate::operand::{self, DType, DeviceId, View};
@@ -75,11 +75,9 @@ pub fn check_gemm(
     let call = GemmCall { a: A, b: B, operands, out, epilogue, offsets, accumulator_type: None };
     call.read(|problem, epilogue| {
         problem.check()?;
-        if let Some(operands) = epilogue {
-            operands.fuse(problem)?;
-        }
-        let allows_tf32 = tf32_allowed(A.py())?;
-        first_kernel(problem, epilogue.is_some(), allows_tf32, None).map(|_| ())
+        let bound = epilogue.map(|operands| operands.fuse(problem)).transpose()?;
+        let epilogue = bound.map(|bound| bound.epilogue);
+        first_kernel(problem, epilogue, tf32_allowed(A.py())?, None).map(|_| ())
     })
 }
 
@@ -385,7 +383,7 @@ fn choose(
 ) -> PyResult<KernelChoice> {
     let bound = epilogue.map(|operands| operands.fuse(problem)).transpose()?;
     let epilogue = bound.as_ref().map(|bound| bound.epilogue);
-    let position = first_kernel(problem, epilogue.is_some(), allows_tf32, preferred)?;
+    let position = first_kernel(problem, epilogue, allows_tf32, preferred)?;
     let position = epilogue.map_or(position, |epilogue| kernels::fused(position, epilogue));
     let last = LastLaunch::default();
     let DeviceId::Cuda(ordinal) = problem.device() else {
@@ -406,7 +404,7 @@ fn choose(
 /// The position of the preferred kernel if it serves the problem, else of the one that ranks first.
 fn first_kernel(
     problem: &Problem,
-    is_fused: bool,
+    epilogue: Option<&'static Epilogue>,
     allows_tf32: bool,
     preferred: Option<usize>,
 ) -> PyResult<usize> {
@@ -415,7 +413,7 @@ fn first_kernel(
         DeviceId::Cuda(_) => Some(target_of(problem, None)?),
     };
     let is_allowed = |position: &usize| allows_tf32 || !rounds_to_tf32(*position);
-    let ranked = kernels::ranked(problem, target, is_fused);
+    let ranked = kernels::ranked(problem, target, epilogue);
     let preferred = preferred.filter(|position| is_allowed(position) && ranked.contains(position));
     preferred.or_else(|| ranked.into_iter().find(is_allowed)).ok_or_else(|| {
         let views = problem.views();

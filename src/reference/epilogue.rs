@@ -61,7 +61,7 @@ pub unsafe fn store_region(
         let as_common =
             |id: Id, common: Kind| of(id).iter().map(move |value| round(common, *value));
         match *node {
-            Node::Accumulator => {
+            Node::Accumulator | Node::ScaledAccumulator => {
                 values.extend(elements(sums, rows, columns).map(|value| round(kind, value)))
             }
             Node::Input(input) => match &bound.inputs[input as usize] {

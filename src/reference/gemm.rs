@@ -4,6 +4,7 @@ use rayon::prelude::*;
 
 use super::ReferenceError;
 use super::epilogue::{EpilogueScratch, store_reductions, store_region};
+use super::scales::{Origin, scale_factors};
 use super::scratch::{Region, ScratchMatrix, regions};
 use crate::epilogue::BoundEpilogue;
 use crate::operand::{DType, View};
@@ -19,6 +20,13 @@ const DEPTH: i64 = 1024;
 /// # Safety
 /// As for [`run`](super::run). [`multiplies`](super::multiplies) holds for the types.
 pub unsafe fn multiply(problem: &GemmProblem, epilogue: Option<&BoundEpilogue>) {
+    // SAFETY: guaranteed by the caller.
+    unsafe { multiply_at(problem, epilogue, Origin::default()) }
+}
+
+/// # Safety
+/// As for [`multiply`].
+unsafe fn multiply_at(problem: &GemmProblem, epilogue: Option<&BoundEpilogue>, origin: Origin) {
     let GemmProblem { a, b, out, accumulator } = problem;
     let integers = a.dtype.is_integer() && b.dtype.is_integer();
     // Products of 8-bit integers are below 2^16: float64 sums stay exact for any K that fits in
@@ -32,14 +40,14 @@ pub unsafe fn multiply(problem: &GemmProblem, epilogue: Option<&BoundEpilogue>) 
             sum.clear((rows.end - rows.start) as usize, (columns.end - columns.start) as usize);
             for start in (0..problem.k()).step_by(DEPTH as usize) {
                 let depth = start..(start + DEPTH).min(problem.k());
+                let across = Region { batch: *batch, rows: rows.clone(), columns: depth.clone() };
+                let down = Region { batch: *batch, rows: depth, columns: columns.clone() };
                 // SAFETY: rows, columns and depth lie within the operands' common extents, and the
                 // types are supported.
                 unsafe {
-                    left.load(
-                        a,
-                        &Region { batch: *batch, rows: rows.clone(), columns: depth.clone() },
-                    );
-                    right.load(b, &Region { batch: *batch, rows: depth, columns: columns.clone() });
+                    left.load(a, &across);
+                    right.load(b, &down);
+                    scale_factors(epilogue, origin, (left, &across), (right, &down));
                 }
                 accumulate(left, right, sum);
             }
@@ -120,9 +128,10 @@ pub unsafe fn multiply_groups(
         let epilogue = epilogue.map(|bound| bound.map_views(rows));
         // SAFETY: a group is a part of each operand, and groups share no row of the output.
         unsafe {
-            multiply(
+            multiply_at(
                 &GemmProblem { a: rows(&a), b, out: rows(&out), accumulator },
                 epilogue.as_ref(),
+                Origin { row: start, group: group as i64 },
             )
         }
     });

@@ -11,6 +11,7 @@ mod error;
 mod gemm;
 mod pool;
 mod run;
+mod scales;
 mod scratch;
 mod support;
 #[cfg(test)]

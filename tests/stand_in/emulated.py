@@ -48,6 +48,7 @@ _CODES = {
     torch.bfloat16: 4,
     torch.float8_e4m3fn: 10,
     torch.float8_e5m2: 12,
+    torch.float8_e8m0fnu: 14,
 }
 
 

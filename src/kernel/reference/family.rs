@@ -1,4 +1,5 @@
 use super::config::Reference;
+use crate::epilogue::Scaling;
 use crate::kernel::family::{Family, LaunchRequest};
 use crate::kernel::launch::Launch;
 use crate::kernel::operation::Operation;
@@ -40,6 +41,10 @@ impl Family for Reference {
 
     fn stores_partials(&self) -> bool {
         false
+    }
+
+    fn takes_scaling(&self, _types: Types, _scaling: &Scaling) -> bool {
+        true
     }
 
     fn partials(&self, _types: Types, framed: &GemmProblem) -> Partials {

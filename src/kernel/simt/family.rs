@@ -1,5 +1,6 @@
 use super::config::Simt;
 use super::source;
+use crate::epilogue::Scaling;
 use crate::kernel::cost;
 use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::family::{Family, LaunchRequest};
@@ -36,6 +37,10 @@ impl Family for Simt {
 
     fn min_cc(&self) -> u32 {
         80
+    }
+
+    fn takes_scaling(&self, _types: Types, _scaling: &Scaling) -> bool {
+        true
     }
 
     fn partials(&self, types: Types, framed: &GemmProblem) -> Partials {

@@ -1,5 +1,6 @@
 use super::config::Sm90;
 use super::{placement, source};
+use crate::epilogue::Scaling;
 use crate::kernel::cost;
 use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::demand::Demand;
@@ -74,6 +75,10 @@ impl Family for Sm90 {
 
     fn takes_epilogues(&self, types: Types) -> bool {
         self.leaves_registers_for_epilogues(types)
+    }
+
+    fn takes_scaling(&self, _types: Types, _scaling: &Scaling) -> bool {
+        false
     }
 
     fn demands(&self, types: Types) -> [Demand; 3] {

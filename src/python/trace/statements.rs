@@ -157,6 +157,6 @@ impl<'py> Tracer<'_, 'py> {
             let message = "Output node D is not found in the epilogue function";
             return Err(self.error(statement, message));
         }
-        Ok(())
+        self.graph.check_scaling().map_err(|message| self.error(statement, &message))
     }
 }

@@ -1,0 +1,58 @@
+//! Block scales: scales and zero points of the product's factors that vary along K, so that a
+//! kernel applies them while it sums up (`scale_blocks` in an epilogue function).
+
+use serde::{Deserialize, Serialize};
+
+/// The name of the only swizzle of scales.
+pub const SWIZZLE: &str = "32x4x4";
+
+/// The scales of both factors, A and B. In a graph, at least one factor has scales.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Scaling {
+    pub a: Option<BlockScale>,
+    pub b: Option<BlockScale>,
+}
+
+/// The scales of one factor: an element x counts as (x - zero point) * scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct BlockScale {
+    /// The scales, as an index of the graph's inputs.
+    pub scale: u32,
+    /// The zero points, as an index of the graph's inputs.
+    pub zero: Option<u32>,
+    /// Rows of A, or columns of B, that share a scale.
+    pub extent: u32,
+    /// Elements along K that share a scale.
+    pub depth: u32,
+    /// Whether the scales lie in tiles of 128 x 4, as `Swizzle32x4x4` orders them.
+    pub is_swizzled: bool,
+}
+
+impl Scaling {
+    /// The largest block along any dimension.
+    pub const MAX_BLOCK: i64 = 1 << 20;
+
+    /// The scales of the program's A and B. `crossed`: the program's A is the user's B.
+    pub fn framed(&self, crossed: bool) -> Scaling {
+        if crossed { Scaling { a: self.b, b: self.a } } else { *self }
+    }
+
+    /// The scales of the factors that have some, each with the factor's name.
+    pub fn factors(&self) -> impl Iterator<Item = (&'static str, BlockScale)> {
+        [("A", self.a), ("B", self.b)].into_iter().filter_map(|(name, of)| Some((name, of?)))
+    }
+
+    /// The indices of all scales and zero points among the graph's inputs.
+    pub fn inputs(&self) -> impl Iterator<Item = usize> {
+        self.factors().flat_map(|(_, BlockScale { scale, zero, .. })| {
+            std::iter::once(scale).chain(zero).map(|index| index as usize)
+        })
+    }
+
+    /// The factor whose scales or zero points an input holds.
+    pub fn factor_of(&self, input: usize) -> Option<(&'static str, BlockScale)> {
+        self.factors().find(|(_, BlockScale { scale, zero, .. })| {
+            std::iter::once(*scale).chain(*zero).any(|index| index as usize == input)
+        })
+    }
+}

@@ -1,0 +1,111 @@
+//! Block scales: checks scales and zero points of an epilogue against the factors of the product.
+
+use super::{Problem, ProblemError};
+use crate::epilogue::{BlockScale, Scaling};
+use crate::operand::{DType, View};
+
+/// Rows and columns of a tile of swizzled scales, and its elements.
+const TILE: [i64; 2] = [128, 4];
+
+/// The element types of scales, and of zero points.
+const SCALE_TYPES: [DType; 4] = [DType::F32, DType::F16, DType::Bf16, DType::E8M0];
+const ZERO_TYPES: [DType; 6] =
+    [DType::I8, DType::U8, DType::I32, DType::F32, DType::F16, DType::Bf16];
+
+/// Checks the problem of an epilogue with block scales: a float32 sum of products, and an integer
+/// factor where there are zero points.
+pub fn check_factors(problem: &Problem, scaling: &Scaling) -> Result<(), ProblemError> {
+    if problem.product().is_none() {
+        return Err(ProblemError::ScaledSum);
+    }
+    let accumulator = problem.accumulator();
+    if accumulator != DType::F32 {
+        return Err(ProblemError::ScaleAccumulator { accumulator });
+    }
+    for (name, of) in scaling.factors() {
+        let dtype = factor(problem, name).dtype;
+        if of.zero.is_some() && !matches!(dtype, DType::I8 | DType::U8) {
+            return Err(ProblemError::ZeroPoints { name, dtype });
+        }
+    }
+    Ok(())
+}
+
+/// The scales or zero points of a factor as kernels address them. Checks type, device and shape.
+///
+/// The view has the factor's order of dimensions, in blocks: (L, rows, depth) of A, (L, depth,
+/// columns) of B. The batch stride is 0 if all matrices share the scales. The view of swizzled
+/// scales holds a tile's 512 scales as columns: (L, tiles down, 512 * tiles across).
+pub fn scale_view(
+    name: &'static str,
+    is_zero: bool,
+    view: &View,
+    problem: &Problem,
+    (factor_name, of): (&'static str, BlockScale),
+) -> Result<View, ProblemError> {
+    let types = if is_zero { &ZERO_TYPES[..] } else { &SCALE_TYPES[..] };
+    if !types.contains(&view.dtype) {
+        let known: Vec<String> = types.iter().map(DType::to_string).collect();
+        let what = if is_zero { "zero points" } else { "scales" };
+        let known = known.join(", ");
+        return Err(ProblemError::ScaleType { name, what, dtype: view.dtype, known });
+    }
+    let out = problem.out();
+    if view.device != out.device {
+        let (device, out_device) = (view.device, out.device);
+        return Err(ProblemError::MixedDevices { name, device, out_device });
+    }
+    let scaled = factor(problem, factor_name);
+    let [depth, extent] = [of.depth, of.extent].map(i64::from);
+    let block = if factor_name == "A" { [extent, depth] } else { [depth, extent] };
+    let blocks = [0, 1].map(|dim: usize| ceil_div(scaled.shape[dim + 1], block[dim]));
+    let refuse = |expected: [i64; 2], layout: &str| ProblemError::ScaleShape {
+        name,
+        shape: view.user_shape().to_vec(),
+        factor: factor_name,
+        factor_shape: scaled.user_shape().to_vec(),
+        expected: format!("{expected:?}{layout}, one for each block of {block:?}"),
+    };
+    let matrices = scaled.shape[0];
+    if of.is_swizzled {
+        // Swizzled scales of B are those of its transpose.
+        let [down, across] = if factor_name == "A" { blocks } else { [blocks[1], blocks[0]] };
+        let tiles = [ceil_div(down, TILE[0]), ceil_div(across, TILE[1])];
+        let row = TILE[0] * TILE[1] * tiles[1];
+        let size = tiles[0] * row;
+        let is_shared = view.numel() == size;
+        if !is_row_major(view) || !(is_shared || view.numel() == size * matrices) {
+            let expected = [tiles[0] * TILE[0], tiles[1] * TILE[1]];
+            return Err(refuse(expected, ", contiguous and padded to tiles of 128 x 4"));
+        }
+        let step = if is_shared { 0 } else { size };
+        let shape = [matrices, tiles[0], row];
+        return Ok(View { rank: 3, shape, stride: [step, row, 1], ..*view });
+    }
+    let is_known_batch =
+        view.rank == 2 || (view.rank == 3 && [1, matrices].contains(&view.shape[0]));
+    if !is_known_batch || view.shape[1..] != blocks {
+        return Err(refuse(blocks, ""));
+    }
+    let shape = [matrices, blocks[0], blocks[1]];
+    Ok(View { rank: 3, shape, ..*view })
+}
+
+fn factor<'a>(problem: &'a Problem, name: &str) -> &'a View {
+    let views = problem.views();
+    if name == "A" { views[0] } else { views[1] }
+}
+
+fn ceil_div(extent: i64, block: i64) -> i64 {
+    (extent + block - 1) / block
+}
+
+/// Whether the last dimension is contiguous and each other dimension steps over the later ones.
+fn is_row_major(view: &View) -> bool {
+    let mut reach = 1;
+    (0..3).rev().all(|dim| {
+        let fits = view.shape[dim] == 1 || view.stride[dim] == reach;
+        reach *= view.shape[dim];
+        fits
+    })
+}
