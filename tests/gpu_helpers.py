@@ -158,6 +158,11 @@ def over_grid(args: GemmArguments) -> list[cutlass_api.Kernel]:
     return [kernel for kernel in kernels if getattr(kernel.metadata.design, "over_grid", False)]
 
 
+def splits_over_cluster(kernel: cutlass_api.Kernel) -> bool:
+    design = kernel.metadata.design
+    return getattr(design, "split", 1) > 1 and not getattr(design, "over_grid", False)
+
+
 @contextmanager
 def float32_precision(precision: str):
     """torch's tf32 setting, which our kernels follow."""
@@ -499,10 +504,15 @@ WORST: dict[tuple[str, str], tuple[float, str]] = {}
 
 
 def check(
-    kernel: cutlass_api.Kernel, artifact, problem: Problem, form: Form, what: str
+    kernel: cutlass_api.Kernel,
+    artifact,
+    problem: Problem,
+    form: Form,
+    what: str,
+    assume_supported: bool = False,
 ) -> str | None:
     """Runs a kernel on a problem, into an output of this form. Returns None, or a description of
-    the failure.
+    the failure. `assume_supported`: also outside the extents for which `get_kernels` offers it.
     """
     name = kernel.metadata.kernel_name
     if truncates(kernel):
@@ -512,7 +522,7 @@ def check(
         args = GemmArguments(
             problem.a, problem.b, output.tensor, accumulator_type=problem.types.accumulator
         )
-        kernel.run(args, artifact)
+        kernel.run(args, artifact, assume_supported_args=assume_supported)
         if DEVICE.type == "cuda":
             torch.cuda.synchronize()
     except Exception as error:  # one bad kernel must not hide the others
