@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from cutlass_api import __main__
-from cutlass_api.bench import gemm, llama, report
+from cutlass_api.bench import bandwidth, gemm, llama, report
 
 ROWS = [
     report.Row("bare", 2.0, 1.0, "a kernel"),
@@ -263,6 +263,29 @@ def test_the_fastest_are_found_on_a_chip_that_slows_down(monkeypatch) -> None:
     assert gemm.sift([], 5) == ({}, {})
     few = {"a": Clock(10), "b": Clock(11)}
     assert set(gemm.sift(few.items(), 5)[1]) == {"a", "b"}
+
+
+def test_the_rate_of_a_copy_is_that_of_the_faster_method(monkeypatch) -> None:
+    """On the CPU, with a clock for each method."""
+    monkeypatch.setattr(bandwidth, "COPIED_BYTES", 1 << 12)
+    for name in ("randint", "empty_like"):
+        create = getattr(torch, name)
+        monkeypatch.setattr(
+            torch,
+            name,
+            lambda *args, create=create, **options: create(
+                *args, **options | ({"device": "cpu"} if "device" in options else {})
+            ),
+        )
+    times = iter([3.0, 2.0])
+
+    def clock(launch) -> Clock:
+        launch()
+        return Clock(next(times))
+
+    monkeypatch.setattr(bandwidth, "_Stream", clock)
+    monkeypatch.setattr(Clock, "turns", 10_000)
+    assert bandwidth.copy_rate() == pytest.approx(2 * 4096 / (1.15 * 2e-6))
 
 
 LLAMA = [

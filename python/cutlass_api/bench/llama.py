@@ -15,6 +15,7 @@ from typing import Any
 
 import cutlass_api
 from cutlass_api.arguments import EpilogueArguments, GemmArguments
+from cutlass_api.bench.bandwidth import copy_rate
 from cutlass_api.bench.gemm import FINALISTS, L2_BYTES, ROUNDS, Timed, capture, in_turns, sift
 
 #: Output features and input features of the weights.
@@ -44,7 +45,7 @@ class Row:
     best: float
     kernel: str
     best_kernel: str
-    #: The time to read the weights at the rate of a copy on this GPU.
+    #: The time to read the weights at the rate of a copy on this GPU (:mod:`.bandwidth`).
     read: float
 
 
@@ -102,19 +103,6 @@ class Operands:
             )
             for a, b, out, scale_a, scale_b in self.sets
         ]
-
-
-def copy_rate() -> float:
-    """Bytes per second that a copy of 1 GiB reads and writes."""
-    import torch
-
-    source = torch.randint(0, 255, (1 << 29,), device="cuda", dtype=torch.uint8)
-    target = torch.empty_like(source)
-    timed = capture(torch.cuda.Stream(), [partial(target.copy_, source)])
-    timed.warm_up()
-    for _ in range(ROUNDS):
-        timed.turn()
-    return float(2 * source.numel() / (1e-6 * timed.median))
 
 
 def measure_row(
