@@ -50,6 +50,22 @@ def test_a_table_has_every_row(capsys, monkeypatch, with_rich: bool) -> None:
         assert all(cell in line for cell in cells) and "nan" not in line
 
 
+@pytest.mark.parametrize("with_rich", [True, False])
+def test_a_row_is_one_line(capsys, monkeypatch, with_rich: bool) -> None:
+    """Without a terminal, as here, rich assumes 80 columns."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if with_rich:
+        pytest.importorskip("rich")
+    else:
+        monkeypatch.setitem(sys.modules, "rich.console", None)
+    kernel = "sm90_gemm_e4m3xe4m3_f32_bf16_tnt_128x256x128_pingpong_4stages_cluster2x1_packedA"
+    row = llama.Row("fp8", 4096, (65536, 4096), 3e4, None, 2e4, 2e4, kernel, kernel, 15.0)
+    report.print_cells("8-bit [products]", llama.HEADER, [llama.line(row)] * 3)
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert len(lines) == 5 and lines[0] == "8-bit [products]"
+    assert all(line.endswith(kernel) and "fp8 4096x65536x4096" in line for line in lines[2:])
+
+
 def test_json(tmp_path: Path) -> None:
     report.write_json(tmp_path / "rows.json", {"device": "a GPU"}, ROWS[:2])
     read = json.loads((tmp_path / "rows.json").read_text())
