@@ -115,7 +115,7 @@ STEPS = {
             400,
             40,
         )
-        for kind in ("int8", "mixed", "fp8", "fp8-row")
+        for kind in ("int8", "mixed", "fp8", "fp8-row", "fp8-fast", "fp8-block")
     },
     "cold": Step(
         "compilation of single kernels",

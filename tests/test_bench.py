@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cutlass_api
 import pytest
 import torch
 from cutlass_api import __main__
 from cutlass_api.bench import bandwidth, gemm, llama, report
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 ROWS = [
     report.Row("bare", 2.0, 1.0, "a kernel"),
@@ -319,6 +321,58 @@ def test_the_summary_of_8_bit_products() -> None:
         "least share of reading the weights": 0.75,
     }
     assert llama.line(LLAMA[0])[:3] == ("int8 16x4096x4096", "", "")
+
+
+@pytest.mark.parametrize("rows", [1, 64])
+@pytest.mark.parametrize("kind", llama.KINDS)
+def test_operands_of_8_bit_products(monkeypatch, kind: str, rows: int) -> None:
+    """Tensors without memory, on a device that is not there."""
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
+    n, k = 384, 11008  # of which K has 86 blocks
+    with FakeTensorMode():
+        operands = llama.Operands(kind, rows, (n, k))
+        a, b, out, *scales = operands.sets[0]
+        assert (a.shape, b.shape, out.shape) == ((rows, k), (k, n), (rows, n))
+        assert b.stride() == (1, k)
+        if kind == "fp8-block":
+            assert [scale.shape for scale in scales] == [(rows, 86), (86, 3)]
+            assert [scale.stride() for scale in scales] == [(1, rows), (1, 88)]
+        theirs = operands.torch_method()
+        if kind == "int8" and rows == 1:
+            assert theirs is None
+        else:
+            function, sets = theirs
+            product = function(*sets[0])
+            assert (product.shape, product.dtype) == (out.shape, out.dtype)
+        try:
+            first, *_ = cutlass_api.get_kernels(operands.arguments()[0], cc=90)
+        except ValueError:
+            assert kind == "fp8-block"
+        else:
+            assert first.metadata.kernel_name.startswith(("sm90", "skinny"))
+
+
+@pytest.mark.parametrize("found", [[], ValueError("unknown operation 'scale_blocks'")])
+def test_an_8_bit_product_without_a_kernel_is_skipped(monkeypatch, found) -> None:
+    class NoOperands:
+        def __init__(self, *product) -> None: ...
+
+        def arguments(self) -> list[None]:
+            return [None]
+
+    def get_kernels(args: None) -> list[cutlass_api.Kernel]:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(llama, "Operands", NoOperands)
+    monkeypatch.setattr(llama, "copy_rate", lambda: 1e12)
+    monkeypatch.setattr(cutlass_api, "get_kernels", get_kernels)
+    skipped: list[str] = []
+    rows = llama.measure(["fp8-block"], [16], pytest.fail, skipped.append)
+    reason = str(found) if found else "no kernel serves these operands"
+    assert rows == [] and len(skipped) == len(llama.WEIGHTS)
+    assert skipped[0] == f"fp8-block 16x4096x11008: skipped: {reason}"
 
 
 def test_8_bit_results_are_plotted_again(tmp_path: Path) -> None:
