@@ -5,7 +5,8 @@
 
 `prepare` builds the wheel and collects it with the tests, benchmarks, notebooks and scripts. The
 GPU machine needs Linux on the same architecture, Python 3.10 or later, torch, pytest, pytest-xdist,
-hypothesis and, for `sanitize`, compute-sanitizer. Results go to $OUT, else to .gpu_machine/out.
+hypothesis and, for `sanitize`, compute-sanitizer. Results go to $OUT, else to .gpu_machine/out,
+with the full output of each step in STEP.log; the end of it is printed.
 
 Steps:
 {steps}
@@ -39,7 +40,7 @@ TABLES = ("public", "random", "other")
 #: Kernels whose compilation `cold` times: the largest tile, a common one and a small one.
 COLD = ("128x192x64_pingpong", "128x256x64_cooperative", "128x64x64")
 
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+PYTEST = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
 SANITIZE = [sys.executable, "scripts/sanitize.py", "--only", "sm90"]
 BENCH = [sys.executable, "-m", "cutlass_api", "bench"]
 
@@ -115,7 +116,7 @@ STEPS = {
             400,
             40,
         )
-        for kind in ("int8", "mixed", "fp8", "fp8-row")
+        for kind in ("int8", "mixed", "fp8", "fp8-row", "fp8-fast", "fp8-block")
     },
     "cold": Step(
         "compilation of single kernels",
@@ -203,18 +204,27 @@ def run(names: list[str]) -> None:
     environment = os.environ | {"PYTHONPATH": str(site), "CUTLASS_API_CACHE_DIR": str(programs)}
     for name in names:
         begin, step = time.monotonic(), STEPS[name]
+        log = out / f"{name}.log"
+        log.unlink(missing_ok=True)
         for command in step.commands:
             left = step.seconds - (time.monotonic() - begin)
             arguments = [part.replace("{out}", str(out)) for part in command]
-            outcome, printed = execute(arguments, environment, left)
+            outcome, printed = execute(arguments, environment, left, log)
             title = " ".join(command[1:4])
             print(f"== {name}: {title}: {outcome}, {time.monotonic() - begin:.0f} s")
             print("\n".join(printed.splitlines()[-step.lines :]), flush=True)
 
 
-def execute(command: list[str], environment: dict[str, str], seconds: float) -> tuple[str, str]:
-    """Runs a command. Returns how it ended and its output."""
-    with tempfile.TemporaryFile("w+") as output:
+def execute(
+    command: list[str], environment: dict[str, str], seconds: float, log: Path
+) -> tuple[str, str]:
+    """Runs a command. Returns how it ended and its output, which is appended to ``log``, also if
+    this process is stopped before the command ends.
+    """
+    with log.open("a+", errors="replace") as output:
+        output.write(f"== {' '.join(command)}\n")
+        output.flush()
+        begin = output.tell()
         pipes: dict[str, Any] = {"stdout": output, "stderr": subprocess.STDOUT}
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, start_new_session=True, **pipes
@@ -226,7 +236,7 @@ def execute(command: list[str], environment: dict[str, str], seconds: float) -> 
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             outcome = "time limit"
-        output.seek(0)
+        output.seek(begin)
         return outcome, output.read()
 
 

@@ -2,6 +2,7 @@
 writes, and errors relative to torch's.
 """
 
+import copy
 import os
 from collections import defaultdict
 from collections.abc import Sequence
@@ -29,6 +30,20 @@ ROUNDOFF = {
     torch.float64: 2.0**-53,
 }
 TF32_ROUNDOFF = 2.0**-11
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+#: The limit of the error of float8 sums on tensor cores, relative to `Problem.scales`. A wgmma
+#: instruction adds 32 products to a partial sum: it aligns these 33 terms to the largest one, keeps
+#: 14 bits and truncates the rest. Products have at most 8 significant bits, so few lose any. The
+#: error of an instruction is about one unit of the last bit, at most 2^-13 of the largest term.
+#: - The largest term is at most about `scales`, the root of the sum of all squared products, which
+#:   is also the root mean square of sums with random signs.
+#: - The errors of the 4 instructions of a chain of 128 products mostly have the same sign: 4 units.
+#: - Chains are added in float32. Their errors are independent, so that the total error and `scales`
+#:   both grow with the square root of the number of chains.
+TRUNCATION = 4 * 2.0**-13
+#: If all products of an element are equal, they lose the same bits: each of 33 terms up to one
+#: unit, in 4 instructions, relative to the sum.
+TRUNCATION_OF_EQUAL_TERMS = 33 * TRUNCATION
 #: Outputs with fewer distinct elements have errors that scatter too much to be compared as a ratio.
 ENOUGH_FOR_A_RATIO = 4096
 
@@ -111,6 +126,12 @@ def rounds_to_tf32(kernel: cutlass_api.Kernel) -> bool:
     return family_of(kernel) in ("sm80", "sm90") and types_of(kernel).a == torch.float32
 
 
+def truncates(kernel: cutlass_api.Kernel) -> bool:
+    """Whether tensor cores add up float8 products, of which they keep 14 bits."""
+    types = types_of(kernel)
+    return family_of(kernel) == "sm90" and types.a in FLOAT8 and types.b in FLOAT8
+
+
 def layouts_of(kernel: cutlass_api.Kernel) -> list[str]:
     """A kernel's layouts of A, B and out, such as "tnt": t row-major, n column-major."""
     operands = kernel.metadata.operands
@@ -135,6 +156,11 @@ def over_grid(args: GemmArguments) -> list[cutlass_api.Kernel]:
     """The kernels for these arguments that have a grid split."""
     kernels = cutlass_api.get_kernels(args)
     return [kernel for kernel in kernels if getattr(kernel.metadata.design, "over_grid", False)]
+
+
+def splits_over_cluster(kernel: cutlass_api.Kernel) -> bool:
+    design = kernel.metadata.design
+    return getattr(design, "split", 1) > 1 and not getattr(design, "over_grid", False)
 
 
 @contextmanager
@@ -273,13 +299,41 @@ def exact_integer_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.where(wrapped >= 2**31, wrapped - 2**32, wrapped).to(torch.int32)
 
 
+def float8_product(a: torch.Tensor, b: torch.Tensor, out: torch.dtype) -> torch.Tensor:
+    """torch's own product of two float8 matrices, with scales of one. Copies them as
+    torch._scaled_mm requires: A row-major, B column-major, K and N filled up with zeros to
+    multiples of 16.
+    """
+
+    def with_whole_rows(matrix: torch.Tensor, rows: int) -> torch.Tensor:
+        columns = -(-matrix.shape[1] // 16) * 16
+        copied = torch.zeros(rows, columns, dtype=torch.uint8, device=matrix.device)
+        copied[: matrix.shape[0], : matrix.shape[1]] = matrix.view(torch.uint8)
+        return copied.view(matrix.dtype)
+
+    n = b.shape[1]
+    one = torch.ones((), device=a.device)
+    left, right = with_whole_rows(a, a.shape[0]), with_whole_rows(b.mT, -(-n // 16) * 16)
+    return torch._scaled_mm(left, right.mT, one, one, out_dtype=out)[:, :n]
+
+
 class Problem:
     """Inputs, and the lazily computed, cached values that their product is compared with."""
 
     def __init__(self, types: Types, a: torch.Tensor, b: torch.Tensor, tf32: bool = False) -> None:
         self.types, self.a, self.b, self.tf32 = types, a, b, tf32
+        self.truncates = False
         self.shape = (*a.shape[:-1], b.shape[-1])
         self.k = a.shape[-1]
+
+    @cached_property
+    def on_float8_tensor_cores(self) -> "Problem":
+        """The same problem, with the limits for kernels that truncate sums of float8 products."""
+        other = copy.copy(self)
+        other.truncates = True
+        for name in ("allowance", "torch_error"):  # cached values that depend on it
+            vars(other).pop(name, None)
+        return other
 
     @cached_property
     def exact(self) -> torch.Tensor:
@@ -315,20 +369,34 @@ class Problem:
     def scale(self) -> float:
         return float(self.scales.norm())
 
+    @property
+    def has_equal_terms(self) -> bool:
+        """Whether both operands repeat along K, so that all products of an element are equal."""
+        return self.k > 1 and self.a.stride(-1) == 0 and self.b.stride(-2) == 0
+
+    @property
+    def truncations(self) -> torch.Tensor:
+        """What truncation on float8 tensor cores may add to the error of each element."""
+        if self.has_equal_terms:
+            return TRUNCATION_OF_EQUAL_TERMS * sum(self.parts).abs()
+        return TRUNCATION * self.scales
+
     @cached_property
     def allowance(self) -> torch.Tensor:
         """The error bound of each element. It is generous: it finds single wrong elements, which a
         norm over many elements hides.
         """
         out = self.types.out
-        sums = 8 * (
-            ROUNDOFF[self.types.accumulator] * max(self.k, 1) ** 0.5
-            + (2 * TF32_ROUNDOFF if self.tf32 else 0)
+        relative = ROUNDOFF[self.types.accumulator] * max(self.k, 1) ** 0.5 + (
+            2 * TF32_ROUNDOFF if self.tf32 else 0
         )
+        sums = 8 * relative * self.scales
+        if self.truncates:
+            sums = sums + 8 * self.truncations
         if out in INTEGERS:  # rounding towards zero drops less than one
-            return sums * self.scales + 1
+            return sums + 1
         smallest_step = torch.finfo(out).smallest_normal * torch.finfo(out).eps
-        return sums * self.scales + 1.01 * ROUNDOFF[out] * sum(self.parts).abs() + smallest_step
+        return sums + 1.01 * ROUNDOFF[out] * sum(self.parts).abs() + smallest_step
 
     @cached_property
     def rounding_error(self) -> float:
@@ -345,6 +413,8 @@ class Problem:
     def torch_error(self) -> float | None:
         """The error of torch's own product of these inputs; None where it has no such product."""
         types = self.types
+        if self.truncates:
+            return self.torch_float8_error
         if (
             types.a != types.b
             or types.a not in ROUNDOFF
@@ -352,7 +422,7 @@ class Problem:
             or self.k == 0
         ):
             return None
-        if types.out == types.a and types.a not in (torch.float8_e4m3fn, torch.float8_e5m2):
+        if types.out == types.a and types.a not in FLOAT8:
             return self.error(self.a @ self.b)
         if types.out == torch.float32 and types.a in (torch.float16, torch.bfloat16):
             multiply = torch.mm if self.a.dim() == 2 else torch.bmm
@@ -363,15 +433,33 @@ class Problem:
         return None
 
     @property
+    def torch_float8_error(self) -> float | None:
+        """The error of torch's product on float8 tensor cores. cuBLAS has none of two float8_e5m2,
+        and none that rounds to float8 without a scale of the result.
+        """
+        types = self.types
+        is_served = types.out in (torch.float32, torch.float16, torch.bfloat16) and (
+            torch.float8_e4m3fn in (types.a, types.b)
+        )
+        if not is_served or self.k == 0 or DEVICE.type != "cuda":
+            return None
+        batch = zip(self.a, self.b, strict=True) if self.a.dim() == 3 else [(self.a, self.b)]
+        try:
+            products = [float8_product(a, b, types.out) for a, b in batch]
+        except RuntimeError:
+            return None  # for the shapes that cuBLAS refuses
+        return self.error(torch.stack(products).view(self.shape))
+
+    @property
     def compares_with_torch(self) -> bool:
         """Whether the ratio to torch's error is meaningful: torch has an error, over enough
         elements, of the same kind.
         """
         if self.types.integer or self.different < ENOUGH_FOR_A_RATIO or not self.torch_error:
             return False
-        # Both operands repeat along K: all products of an element are equal, and its error depends
-        # on the order of additions alone, in the same way for every element.
-        if self.k > 1 and self.a.stride(-1) == 0 and self.b.stride(-2) == 0:
+        # With equal terms, the error depends on the order of additions alone, in the same way for
+        # every element.
+        if self.has_equal_terms:
             return False
         # cuBLAS has no tf32 for operands that are not aligned, and computes them in full float32.
         return not (self.tf32 and self.torch_error < TF32_ROUNDOFF / 8 * self.scale)
@@ -395,7 +483,20 @@ class Problem:
         if self.compares_with_torch:
             return 1.2 * self.torch_error
         inputs = 2 * TF32_ROUNDOFF * self.scale if self.tf32 else 0.0
+        if self.truncates:
+            inputs += float(self.truncations.norm())
         return 1.2 * max(self.torch_error or 0.0, self.rounding_error) + 2 * noise + inputs
+
+    def inaccuracy(self, out: torch.Tensor) -> str | None:
+        """None if the values of an output are within the limits, or a description."""
+        error = self.error(out)
+        far_off = int((self.difference(out).abs() > self.allowance).sum())
+        if error <= self.limit and not far_off:  # false for NaN
+            return None
+        return (
+            f"error {error:.3e}, limit {self.limit:.3e}, torch {self.torch_error}, "
+            f"scale {self.scale:.3e}, {far_off} elements far off"
+        )
 
 
 #: The worst ratio of error to torch's error by family and types, over the meaningful cases.
@@ -403,18 +504,25 @@ WORST: dict[tuple[str, str], tuple[float, str]] = {}
 
 
 def check(
-    kernel: cutlass_api.Kernel, artifact, problem: Problem, form: Form, what: str
+    kernel: cutlass_api.Kernel,
+    artifact,
+    problem: Problem,
+    form: Form,
+    what: str,
+    assume_supported: bool = False,
 ) -> str | None:
     """Runs a kernel on a problem, into an output of this form. Returns None, or a description of
-    the failure.
+    the failure. `assume_supported`: also outside the extents for which `get_kernels` offers it.
     """
     name = kernel.metadata.kernel_name
+    if truncates(kernel):
+        problem = problem.on_float8_tensor_cores
     output = Output(problem.shape, problem.types.out, form)
     try:
         args = GemmArguments(
             problem.a, problem.b, output.tensor, accumulator_type=problem.types.accumulator
         )
-        kernel.run(args, artifact)
+        kernel.run(args, artifact, assume_supported_args=assume_supported)
         if DEVICE.type == "cuda":
             torch.cuda.synchronize()
     except Exception as error:  # one bad kernel must not hide the others
@@ -429,19 +537,13 @@ def check(
         return (
             f"{name}, {what}: {wrong} of {output.tensor.numel()} elements differ" if wrong else None
         )
-    error = problem.error(output.tensor)
     if problem.compares_with_torch:
+        error = problem.error(output.tensor)
         family, ratio = family_of(kernel), error / problem.torch_error
         if not ratio <= WORST.get((family, str(problem.types)), (0.0, ""))[0]:
             WORST[family, str(problem.types)] = (ratio, f"{name}, {what}")
-    far_off = int((problem.difference(output.tensor).abs() > problem.allowance).sum())
-    if error <= problem.limit and not far_off:  # false for NaN
-        return None
-    return (
-        f"{name}, {what}: error {error:.3e}, limit {problem.limit:.3e}, "
-        f"torch {problem.torch_error}, "
-        f"scale {problem.scale:.3e}, {far_off} elements far off"
-    )
+    wrong = problem.inaccuracy(output.tensor)
+    return f"{name}, {what}: {wrong}" if wrong else None
 
 
 # ---- helpers for tests of many kernels -----------------------------------------------------------

@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cutlass_api
 import pytest
 import torch
 from cutlass_api import __main__
-from cutlass_api.bench import gemm, llama, report
+from cutlass_api.bench import bandwidth, gemm, llama, report
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 ROWS = [
     report.Row("bare", 2.0, 1.0, "a kernel"),
@@ -48,6 +50,22 @@ def test_a_table_has_every_row(capsys, monkeypatch, with_rich: bool) -> None:
     ]:
         (line,) = [line for line in lines if f" {name} " in line]
         assert all(cell in line for cell in cells) and "nan" not in line
+
+
+@pytest.mark.parametrize("with_rich", [True, False])
+def test_a_row_is_one_line(capsys, monkeypatch, with_rich: bool) -> None:
+    """Without a terminal, as here, rich assumes 80 columns."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if with_rich:
+        pytest.importorskip("rich")
+    else:
+        monkeypatch.setitem(sys.modules, "rich.console", None)
+    kernel = "sm90_gemm_e4m3xe4m3_f32_bf16_tnt_128x256x128_pingpong_4stages_cluster2x1_packedA"
+    row = llama.Row("fp8", 4096, (65536, 4096), 3e4, None, 2e4, 2e4, kernel, kernel, 15.0)
+    report.print_cells("8-bit [products]", llama.HEADER, [llama.line(row)] * 3)
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert len(lines) == 5 and lines[0] == "8-bit [products]"
+    assert all(line.endswith(kernel) and "fp8 4096x65536x4096" in line for line in lines[2:])
 
 
 def test_json(tmp_path: Path) -> None:
@@ -265,6 +283,29 @@ def test_the_fastest_are_found_on_a_chip_that_slows_down(monkeypatch) -> None:
     assert set(gemm.sift(few.items(), 5)[1]) == {"a", "b"}
 
 
+def test_the_rate_of_a_copy_is_that_of_the_faster_method(monkeypatch) -> None:
+    """On the CPU, with a clock for each method."""
+    monkeypatch.setattr(bandwidth, "COPIED_BYTES", 1 << 12)
+    for name in ("randint", "empty_like"):
+        create = getattr(torch, name)
+        monkeypatch.setattr(
+            torch,
+            name,
+            lambda *args, create=create, **options: create(
+                *args, **options | ({"device": "cpu"} if "device" in options else {})
+            ),
+        )
+    times = iter([3.0, 2.0])
+
+    def clock(launch) -> Clock:
+        launch()
+        return Clock(next(times))
+
+    monkeypatch.setattr(bandwidth, "_Stream", clock)
+    monkeypatch.setattr(Clock, "turns", 10_000)
+    assert bandwidth.copy_rate() == pytest.approx(2 * 4096 / (1.15 * 2e-6))
+
+
 LLAMA = [
     llama.Row("int8", 16, (4096, 4096), None, None, 8.0, 7.5, "a", "b", 4.0),
     llama.Row("int8", 64, (12288, 4096), 30.0, 40.0, 20.0, 20.0, "a", "a", 15.0),
@@ -280,6 +321,58 @@ def test_the_summary_of_8_bit_products() -> None:
         "least share of reading the weights": 0.75,
     }
     assert llama.line(LLAMA[0])[:3] == ("int8 16x4096x4096", "", "")
+
+
+@pytest.mark.parametrize("rows", [1, 64])
+@pytest.mark.parametrize("kind", llama.KINDS)
+def test_operands_of_8_bit_products(monkeypatch, kind: str, rows: int) -> None:
+    """Tensors without memory, on a device that is not there."""
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
+    n, k = 384, 11008  # of which K has 86 blocks
+    with FakeTensorMode():
+        operands = llama.Operands(kind, rows, (n, k))
+        a, b, out, *scales = operands.sets[0]
+        assert (a.shape, b.shape, out.shape) == ((rows, k), (k, n), (rows, n))
+        assert b.stride() == (1, k)
+        if kind == "fp8-block":
+            assert [scale.shape for scale in scales] == [(rows, 86), (86, 3)]
+            assert [scale.stride() for scale in scales] == [(1, rows), (1, 88)]
+        theirs = operands.torch_method()
+        if kind == "int8" and rows == 1:
+            assert theirs is None
+        else:
+            function, sets = theirs
+            product = function(*sets[0])
+            assert (product.shape, product.dtype) == (out.shape, out.dtype)
+        try:
+            first, *_ = cutlass_api.get_kernels(operands.arguments()[0], cc=90)
+        except ValueError:
+            assert kind == "fp8-block"
+        else:
+            assert first.metadata.kernel_name.startswith(("sm90", "skinny"))
+
+
+@pytest.mark.parametrize("found", [[], ValueError("unknown operation 'scale_blocks'")])
+def test_an_8_bit_product_without_a_kernel_is_skipped(monkeypatch, found) -> None:
+    class NoOperands:
+        def __init__(self, *product) -> None: ...
+
+        def arguments(self) -> list[None]:
+            return [None]
+
+    def get_kernels(args: None) -> list[cutlass_api.Kernel]:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(llama, "Operands", NoOperands)
+    monkeypatch.setattr(llama, "copy_rate", lambda: 1e12)
+    monkeypatch.setattr(cutlass_api, "get_kernels", get_kernels)
+    skipped: list[str] = []
+    rows = llama.measure(["fp8-block"], [16], pytest.fail, skipped.append)
+    reason = str(found) if found else "no kernel serves these operands"
+    assert rows == [] and len(skipped) == len(llama.WEIGHTS)
+    assert skipped[0] == f"fp8-block 16x4096x11008: skipped: {reason}"
 
 
 def test_8_bit_results_are_plotted_again(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from gpu_helpers import (
     generator_for,
     just_aligned,
     random_operand,
+    truncates,
 )
 from helpers import run_python, served
 
@@ -115,6 +116,8 @@ def wrong(kernel, artifact, problem: GroupedProblem, form: Form, what: str) -> s
     """Runs a kernel. Returns None, or a description of the failure."""
     output = Output(problem.shape, problem.types.out, form)
     name = f"{kernel.metadata.kernel_name}, {what}"
+    if truncates(kernel):
+        problem = problem.on_float8_tensor_cores
     try:
         kernel.run(problem.arguments(output.tensor), artifact)
         torch.cuda.synchronize()
@@ -134,11 +137,8 @@ def wrong(kernel, artifact, problem: GroupedProblem, form: Form, what: str) -> s
     if problem.types.integer:
         differing = int((grouped != problem.exact).sum())
         return f"{name}: {differing} of {grouped.numel()} elements differ" if differing else None
-    far_off = int((problem.difference(grouped).abs() > problem.allowance).sum())
-    error = problem.error(grouped)
-    if error <= problem.limit and not far_off:  # false for NaN
-        return None
-    return f"{name}: error {error:.3e}, limit {problem.limit:.3e}, {far_off} elements far off"
+    wrong = problem.inaccuracy(grouped)
+    return f"{name}: {wrong}" if wrong else None
 
 
 #: Group sizes, N and K: more groups than threads in a warp; empty groups first, last and in a row;

@@ -218,7 +218,12 @@ def _llama(arguments: argparse.Namespace) -> None:
     def show(row: llama_bench.Row) -> None:
         print("  ".join(llama_bench.line(row)), flush=True)
 
-    rows = llama_bench.measure(arguments.dtype, arguments.rows, show, with_triton=arguments.triton)
+    def skip(reason: str) -> None:
+        print(reason, flush=True)
+
+    rows = llama_bench.measure(
+        arguments.dtype, arguments.rows, show, skip, with_triton=arguments.triton
+    )
     report.print_cells(_llama_title(device), llama_bench.HEADER, list(map(llama_bench.line, rows)))
     for kind, values in llama_bench.summary(rows).items():
         print(f"{kind}: " + ", ".join(f"{name} {value:.3f}" for name, value in values.items()))

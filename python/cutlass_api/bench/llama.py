@@ -15,6 +15,7 @@ from typing import Any
 
 import cutlass_api
 from cutlass_api.arguments import EpilogueArguments, GemmArguments
+from cutlass_api.bench.bandwidth import copy_rate
 from cutlass_api.bench.gemm import FINALISTS, L2_BYTES, ROUNDS, Timed, capture, in_turns, sift
 
 #: Output features and input features of the weights.
@@ -26,7 +27,21 @@ ROWS = (1, 16, 64, 256, 1024, 4096)
 #: - mixed: float16 times int8 into float16; torch: ``torch.mm(a, b.to(a.dtype))``.
 #: - fp8, fp8-row: e4m3 times e4m3 into bfloat16 with a scale a tensor, or one a row of A and a
 #:   column of B; torch: ``torch._scaled_mm``.
-KINDS = ("int8", "mixed", "fp8", "fp8-row")
+#: - fp8-fast: as fp8; torch adds up in the registers of tensor cores alone (``use_fast_accum``).
+#: - fp8-block: e4m3 times e4m3 into bfloat16 with a scale each 128 elements of a row of A and each
+#:   128 x 128 block of B; torch: ``torch._scaled_mm``, which needs a multiple of 4 rows.
+KINDS = ("int8", "mixed", "fp8", "fp8-row", "fp8-fast", "fp8-block")
+
+#: The epilogue of fp8-block.
+BLOCK_SCALED = """
+def epilogue(accum, scale_a, scale_b):
+    D = scale_blocks(accum, scale_a, scale_b, a_block=(1, 128), b_block=(128, 128))
+    return D
+"""
+
+
+class Unserved(Exception):
+    """No kernel serves a product; the reason."""
 
 
 @dataclass
@@ -44,7 +59,7 @@ class Row:
     best: float
     kernel: str
     best_kernel: str
-    #: The time to read the weights at the rate of a copy on this GPU.
+    #: The time to read the weights at the rate of a copy on this GPU (:mod:`.bandwidth`).
     read: float
 
 
@@ -64,6 +79,8 @@ class Operands:
         """A, B, the output, and the scales of A and B."""
         import torch
 
+        from cutlass_api import quantize
+
         random = partial(torch.randn, device="cuda")
         integers = partial(torch.randint, -128, 128, device="cuda", dtype=torch.int8)
         empty = partial(torch.empty, m, n, device="cuda")
@@ -72,21 +89,44 @@ class Operands:
         if self.kind == "mixed":
             a = random(m, k, dtype=torch.float16)
             return a, integers((n, k)).mT, empty(dtype=torch.float16)
+        if self.kind == "fp8-block":
+            x, w = (random(*shape, dtype=torch.bfloat16) for shape in ((m, k), (n, k)))
+            a, scale_a = quantize.per_block(x, block=(1, 128))
+            b, scale_b = quantize.per_block(w, block=(128, 128))
+            return a, b.mT, empty(dtype=torch.bfloat16), scale_a, scale_b.mT
         a, b = (random(*shape).to(torch.float8_e4m3fn) for shape in ((m, k), (n, k)))
         shapes = ((m, 1), (1, n)) if self.kind == "fp8-row" else ((1,), (1,))
         scales = (torch.rand(*shape, device="cuda") + 0.5 for shape in shapes)
         return a, b.mT, empty(dtype=torch.bfloat16), *scales
 
-    def torch_function(self) -> Callable[..., Any] | None:
-        """torch's product of a set of operands; None where torch refuses it."""
+    def torch_method(self) -> tuple[Callable[..., Any], list[tuple[Any, ...]]] | None:
+        """torch's product of a set of operands, and the sets; None where torch refuses them."""
         import torch
 
-        a = self.sets[0][0]
         if self.kind == "int8":
-            return None if a.shape[0] <= 16 else lambda a, b, out: torch._int_mm(a, b)
+            if self.sets[0][0].shape[0] <= 16:
+                return None
+            return lambda a, b, out: torch._int_mm(a, b), self.sets
         if self.kind == "mixed":
-            return lambda a, b, out: torch.mm(a, b.to(a.dtype))
-        return lambda a, b, out, *scales: torch._scaled_mm(a, b, *scales, out_dtype=out.dtype)
+            return lambda a, b, out: torch.mm(a, b.to(a.dtype)), self.sets
+        is_fast = self.kind == "fp8-fast"
+
+        def scaled(a: Any, b: Any, out: Any, scale_a: Any, scale_b: Any) -> Any:
+            return torch._scaled_mm(
+                a, b, scale_a, scale_b, out_dtype=out.dtype, use_fast_accum=is_fast
+            )
+
+        if self.kind != "fp8-block":
+            return scaled, self.sets
+        # Versions of torch require a leading dimension of B's scales that is a multiple of 4, or
+        # one without padding.
+        for sets in (self.sets, [(*rest, b.mT.contiguous().mT) for *rest, b in self.sets]):
+            try:
+                scaled(*sets[0])
+            except (RuntimeError, ValueError):
+                continue
+            return scaled, sets
+        return None
 
     def arguments(self) -> list[GemmArguments]:
         accumulator = "int32" if self.kind == "int8" else "float32"
@@ -94,7 +134,8 @@ class Operands:
             return [GemmArguments(a, b, out, accumulator) for a, b, out in self.sets]
         from cutlass_api.ops import _epilogues
 
-        source = _epilogues.scaled("scale_a", "scale_b")
+        is_blocked = self.kind == "fp8-block"
+        source = BLOCK_SCALED if is_blocked else _epilogues.scaled("scale_a", "scale_b")
         return [
             GemmArguments(
                 *(a, b, out, accumulator),
@@ -102,19 +143,6 @@ class Operands:
             )
             for a, b, out, scale_a, scale_b in self.sets
         ]
-
-
-def copy_rate() -> float:
-    """Bytes per second that a copy of 1 GiB reads and writes."""
-    import torch
-
-    source = torch.randint(0, 255, (1 << 29,), device="cuda", dtype=torch.uint8)
-    target = torch.empty_like(source)
-    timed = capture(torch.cuda.Stream(), [partial(target.copy_, source)])
-    timed.warm_up()
-    for _ in range(ROUNDS):
-        timed.turn()
-    return float(2 * source.numel() / (1e-6 * timed.median))
 
 
 def measure_row(
@@ -126,12 +154,17 @@ def measure_row(
     rate: float,
     with_triton: bool,
 ) -> Row:
-    """Times one product with each method."""
+    """Times one product with each method. Raises :class:`Unserved` without a kernel."""
     import torch
 
     operands = Operands(kind, rows, weight)
-    all_args = operands.arguments()
-    kernels = cutlass_api.get_kernels(all_args[0])
+    try:
+        all_args = operands.arguments()
+        kernels = cutlass_api.get_kernels(all_args[0])
+    except ValueError as error:
+        raise Unserved(str(error)) from None
+    if not kernels:
+        raise Unserved("no kernel serves these operands")
     # CUDA cores take many times as long.
     kernels = [k for k in kernels if "simt" not in k.metadata.kernel_name] or kernels
     artifacts = list(pool.map(lambda kernel: kernel.compile(all_args[0]), kernels))
@@ -146,13 +179,12 @@ def measure_row(
     _, methods = sift(((name, ours(at)) for at, name in enumerate(names)), FINALISTS)
     finalists = {names[0], *methods}
     methods.setdefault(names[0], ours(0))
-    function = operands.torch_function()
-    if function:
-        methods["torch"] = capture(
-            operands.stream, [partial(function, *one_set) for one_set in operands.sets]
-        )
+    theirs = operands.torch_method()
+    if theirs:
+        function, sets = theirs
+        methods["torch"] = capture(operands.stream, [partial(function, *each) for each in sets])
         if with_triton:
-            methods["triton"] = _triton(operands, function)
+            methods["triton"] = _triton(operands.stream, function, sets)
     in_turns(methods, ROUNDS)
     best = min(finalists, key=lambda name: methods[name].median)
     n, k = weight
@@ -172,7 +204,7 @@ def measure_row(
     )
 
 
-def _triton(operands: Operands, function: Callable[..., Any]) -> Timed:
+def _triton(stream: Any, function: Callable[..., Any], sets: list[tuple[Any, ...]]) -> Timed:
     """torch's function, compiled with Triton's templates only."""
     import torch
     from torch._inductor import config
@@ -181,17 +213,20 @@ def _triton(operands: Operands, function: Callable[..., Any]) -> Timed:
     settings = {"max_autotune": True, "max_autotune_gemm_backends": "TRITON"}
     with config.patch(settings):
         compiled = torch.compile(function, dynamic=False)
-        return capture(operands.stream, [partial(compiled, *one_set) for one_set in operands.sets])
+        return capture(stream, [partial(compiled, *each) for each in sets])
 
 
 def measure(
     kinds: Sequence[str],
     rows: Sequence[int],
     show: Callable[[Row], None],
+    skip: Callable[[str], None],
     *,
     with_triton: bool = False,
 ) -> list[Row]:
-    """Times all weights with these numbers of rows. Calls ``show`` with each finished row."""
+    """Times all weights with these numbers of rows. Calls ``show`` with each finished row, and
+    ``skip`` with the product that no kernel serves, and the reason.
+    """
     import torch
 
     results = []
@@ -200,7 +235,13 @@ def measure(
         for kind in kinds:
             for count in rows:
                 for weight in WEIGHTS:
-                    row = measure_row(kind, count, weight, pool, rate=rate, with_triton=with_triton)
+                    try:
+                        row = measure_row(
+                            kind, count, weight, pool, rate=rate, with_triton=with_triton
+                        )
+                    except Unserved as reason:
+                        skip(f"{product(kind, count, weight)}: skipped: {reason}")
+                        continue
                     results.append(row)
                     show(row)
                     torch.cuda.empty_cache()
@@ -227,6 +268,12 @@ def summary(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
     return found
 
 
+def product(kind: str, rows: int, weight: tuple[int, int]) -> str:
+    """The name of a product: its kind, and M x N x K."""
+    n, k = weight
+    return f"{kind} {rows}x{n}x{k}"
+
+
 HEADER = (
     "product",
     "torch us",
@@ -245,9 +292,8 @@ def line(row: Row) -> tuple[str, ...]:
     def cell(time: float | None) -> str:
         return "" if time is None else f"{time:.1f}"
 
-    n, k = row.weight
     return (
-        f"{row.kind} {row.rows}x{n}x{k}",
+        product(row.kind, row.rows, row.weight),
         *map(cell, (row.torch, row.triton, row.first, row.best)),
         f"{row.torch / row.first:.2f}" if row.torch else "",
         f"{row.read / row.first:.2f}",
@@ -265,7 +311,7 @@ def write_plot(path: Path, title: str, rows: Sequence[Row]) -> None:
     """Plots the times: for each product one bar a backend. Needs matplotlib."""
     import matplotlib.pyplot as plt
 
-    names = [f"{row.kind} {row.rows}x{row.weight[0]}x{row.weight[1]}" for row in rows]
+    names = [product(row.kind, row.rows, row.weight) for row in rows]
     backends = {"torch": "#bbbbbb", "triton": "#ccbb44", "first": "#4477aa"}
     figure, axes = plt.subplots(figsize=(0.4 * len(rows) + 2, 4.8), layout="constrained")
     for place, (backend, color) in enumerate(backends.items()):

@@ -24,11 +24,16 @@ def print_table(title: str, rows: Sequence[Row], ratio_name: str) -> None:
 
 
 def print_cells(title: str, header: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    """Prints a table with right-aligned numbers, with rich if it is installed."""
+    """Prints a table with right-aligned numbers, with rich if it is installed.
+
+    A row is one line in full, also if the terminal is narrower or the output is no terminal, for
+    which rich assumes 80 columns.
+    """
     numeric = [name != "" and at > 0 for at, name in enumerate(header)]
     try:
         from rich.console import Console
         from rich.table import Table
+        from rich.text import Text
     except ImportError:
         widths = [max(len(line[at]) for line in [header, *cells]) for at in range(len(header))]
         print(title)
@@ -42,12 +47,15 @@ def print_cells(title: str, header: Sequence[str], cells: Sequence[Sequence[str]
                 )
             )
         return
-    table = Table(title=title)
+    # Text, because brackets in a plain string are markup.
+    table = Table(title=Text(title, style="table.title"), title_justify="left", box=None)
     for name, right in zip(header, numeric, strict=True):
-        table.add_column(name, justify="right" if right else "left")
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
     for line in cells:
-        table.add_row(*line)
-    Console(width=None).print(table)
+        table.add_row(*map(Text, line))
+    console = Console()
+    natural = console.measure(table, options=console.options.update(width=10_000)).maximum
+    Console(width=max(natural, len(title))).print(table)
 
 
 def _ratio(row: Row) -> str:
