@@ -37,6 +37,7 @@
 // sm90/boxes.cuh          the TMA boxes of an operand's tile
 // sm90/producer.cuh       the producer warpgroup
 // sm90/consumer.cuh       the consumers' main loop
+// sm90/scales.cuh         block scales of float8 products
 // sm90/cluster_split.cuh  split-K in a cluster
 // sm90/grid_split.cuh     split-K over the grid
 // sm90/store.cuh          from accumulators through the epilogue to the output
@@ -53,6 +54,7 @@
 #include "sm90/pipeline.cuh"
 #include "sm90/producer.cuh"
 #include "sm90/registers.cuh"
+#include "sm90/scales.cuh"
 #include "sm90/shared_memory.cuh"
 #include "sm90/store.cuh"
 #include "sm90/tile_order.cuh"
@@ -60,17 +62,18 @@
 template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR,
           int TILE_M, int TILE_N, int B_ROW_BYTES, int STAGES, int CONSUMERS, Schedule SCHEDULE,
           int CLUSTER_M, int CLUSTER_N, int SPLIT, bool OVER_GRID, bool OUT_TRANSPOSED,
-          bool GROUPED, int A_ALIGN, class Epilogue>
+          bool GROUPED, int A_ALIGN, bool FAST_SUMS, class Epilogue>
 struct Sm90Gemm {
   using Config = Sm90Config<A, B, Accumulator, Out, A_K_MAJOR, B_K_MAJOR, TILE_M, TILE_N,
                             B_ROW_BYTES, STAGES, CONSUMERS, SCHEDULE, CLUSTER_M, CLUSTER_N, SPLIT,
-                            OVER_GRID, OUT_TRANSPOSED, GROUPED, A_ALIGN, Epilogue>;
+                            OVER_GRID, OUT_TRANSPOSED, GROUPED, A_ALIGN, FAST_SUMS, Epilogue>;
   using Memory = Sm90Memory<Config>;
   using Registers = Sm90Registers<Config>;
   using TileOrder = Sm90TileOrder<Config>;
   using Pipeline = Sm90Pipeline<Config>;
   using Producer = Sm90Producer<Config>;
   using Consumer = Sm90Consumer<Config>;
+  using Scales = Sm90Scales<Config>;
   using ClusterSplit = Sm90ClusterSplit<Config>;
   using GridSplit = Sm90GridSplit<Config>;
   using Store = Sm90Store<Config>;
@@ -176,7 +179,9 @@ struct Sm90Gemm {
         if (Config::RELEASES_STAGES && (tile.m + warpgroup_m >= end || tile.n >= params.n))
           Consumer::release_stages(slot, blocks, rank, warpgroup, pipeline);
         else
-          Consumer::multiply(slot, blocks, rank, warpgroup, pipeline);
+          Consumer::multiply(slot, blocks, rank, warpgroup, pipeline,
+                             Scales(params, epilogue, tile.batch, m, tile.n),
+                             first_block * Config::TILE_K);
         if constexpr (PING_PONG) slot.skip((CONSUMERS - 1) * blocks);
 
         // Store.

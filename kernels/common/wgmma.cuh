@@ -120,6 +120,18 @@ template <int FIRST, int END> __device__ __forceinline__ void add_totals() {
   if constexpr (FIRST + 1 < END) add_totals<FIRST + 1, END>();
 }
 
+// The same with a factor for each sum: `factors.of<VALUE>()`.
+template <int FIRST, int END, class Factors>
+__device__ __forceinline__ void add_scaled_to_totals(const Factors& factors) {
+  asm volatile("fma.rn.f32 t%0, s%0, %1, t%0;" ::"n"(FIRST), "f"(factors.template of<FIRST>()));
+  if constexpr (FIRST + 1 < END) add_scaled_to_totals<FIRST + 1, END>(factors);
+}
+template <int FIRST, int END, class Factors>
+__device__ __forceinline__ void add_totals_scaled(const Factors& factors) {
+  asm volatile("fma.rn.f32 s%0, s%0, %1, t%0;" ::"n"(FIRST), "f"(factors.template of<FIRST>()));
+  if constexpr (FIRST + 1 < END) add_totals_scaled<FIRST + 1, END>(factors);
+}
+
 // PTX ISA, "Data Movement and Conversion Instructions: cvt": two accumulators as a pair of 16-bit
 // elements, the first source operand in the upper half.
 template <class Out> struct PairConversion;
@@ -214,23 +226,28 @@ struct Wgmma {
   using Types = WgmmaTypes<A, B, Accumulator>;
   using Modes = WgmmaModes<Accumulator, sizeof(A), A_K_MAJOR, B_K_MAJOR>;
 
-  // One K block of 128 bytes, four instructions. Adds to the accumulators of a block of 64 rows; if
+  // 32 * STEPS bytes of K, STEPS instructions. Adds to the accumulators of a block of 64 rows; if
   // `accumulate` is 0, the first instruction overwrites them. The next 32 bytes of K lie 32 bytes
   // further (K-major) or 16 rows further (MN-major); descriptors count in units of 16 bytes.
-  template <int BLOCK>
+  template <int BLOCK, int STEPS = 4>
   static __device__ __forceinline__ void issue(unsigned long long a, unsigned long long b,
                                                int accumulate) {
+    static_assert(STEPS == 1 || STEPS == 2 || STEPS == 4);
 #define RUTLASS_WGMMA "wgmma.mma_async.sync.aligned.m64n%6%7 {%3}, a, b, p%8;\n"
-#define RUTLASS_ADVANCE "add.s64 a, a, %4;\nadd.s64 b, b, %5;\n"
-    // clang-format off
-    asm volatile("{ .reg .pred p;\n.reg .b64 a, b;\nmov.b64 a, %0;\nmov.b64 b, %1;\n"
-                 "setp.ne.b32 p, %2, 0;\n" RUTLASS_WGMMA
-                 "setp.eq.b32 p, %2, %2;\n" RUTLASS_ADVANCE RUTLASS_WGMMA
-                 RUTLASS_ADVANCE RUTLASS_WGMMA RUTLASS_ADVANCE RUTLASS_WGMMA "}"
-                 ::"l"(a), "l"(b), "r"(accumulate), "C"(SumNames<BLOCK>::text),
-                   "n"(A_K_MAJOR ? 2 : 128), "n"(B_K_MAJOR ? 2 : B_ROW_BYTES), "n"(N),
-                   "C"(Types::text), "C"(Modes::text));
-    // clang-format on
+#define RUTLASS_NEXT "add.s64 a, a, %4;\nadd.s64 b, b, %5;\n" RUTLASS_WGMMA
+#define RUTLASS_ISSUE(NEXT)                                                                 \
+  asm volatile(                                                                             \
+      "{ .reg .pred p;\n.reg .b64 a, b;\nmov.b64 a, %0;\nmov.b64 b, %1;\n"                  \
+      "setp.ne.b32 p, %2, 0;\n" RUTLASS_WGMMA "setp.eq.b32 p, %2, %2;\n" NEXT "}" ::"l"(a), \
+      "l"(b), "r"(accumulate), "C"(SumNames<BLOCK>::text), "n"(A_K_MAJOR ? 2 : 128),        \
+      "n"(B_K_MAJOR ? 2 : B_ROW_BYTES), "n"(N), "C"(Types::text), "C"(Modes::text))
+    if constexpr (STEPS == 1)
+      RUTLASS_ISSUE("");
+    else if constexpr (STEPS == 2)
+      RUTLASS_ISSUE(RUTLASS_NEXT);
+    else
+      RUTLASS_ISSUE(RUTLASS_NEXT RUTLASS_NEXT RUTLASS_NEXT);
+#undef RUTLASS_ISSUE
   }
 
   // 64 bytes of K of B, two instructions, with A in registers, four for each instruction.

@@ -20,7 +20,7 @@ __host__ __device__ constexpr int reducer_columns(int tile_n, int split) {
 template <class A_, class B_, class Accumulator_, class Out_, bool A_K_MAJOR_, bool B_K_MAJOR_,
           int TILE_M_, int TILE_N_, int B_ROW_BYTES_, int STAGES_, int CONSUMERS_,
           Schedule SCHEDULE_, int CLUSTER_M_, int CLUSTER_N_, int SPLIT_, bool OVER_GRID_,
-          bool OUT_TRANSPOSED_, bool GROUPED_, int A_ALIGN_, class Epilogue_>
+          bool OUT_TRANSPOSED_, bool GROUPED_, int A_ALIGN_, bool FAST_SUMS_, class Epilogue_>
 struct Sm90Config {
   // ---- template parameters, by name ----
 
@@ -38,6 +38,7 @@ struct Sm90Config {
   static constexpr bool OVER_GRID = OVER_GRID_, OUT_TRANSPOSED = OUT_TRANSPOSED_,
                         GROUPED = GROUPED_;
   static constexpr int A_ALIGN = A_ALIGN_;  // bytes: 16, or 8 or 4 for an A that TMA cannot address
+  static constexpr bool FAST_SUMS = FAST_SUMS_;  // float8: one chain of products (registers.cuh)
 
   // ---- threads and tiles ----
 

@@ -7,12 +7,14 @@
 #include "sm90/config.cuh"
 #include "sm90/pipeline.cuh"
 #include "sm90/registers.cuh"
+#include "sm90/scales.cuh"
 #include "sm90/shared_memory.cuh"
 
 template <class Config> struct Sm90Consumer {
   using Memory = Sm90Memory<Config>;
   using Registers = Sm90Registers<Config>;
   using Pipeline = Sm90Pipeline<Config>;
+  using Scales = Sm90Scales<Config>;
   using Slot = typename Pipeline::Slot;
   using Multiply = typename Config::Multiply;
   using Fragments = typename Conditional<
@@ -21,9 +23,18 @@ template <class Config> struct Sm90Consumer {
       ptx::WgmmaFragments<Config::M_BLOCKS>>::Type;
 
   // Multiplies one tile. Two K blocks are in flight: block i + 1 is issued before block i is
-  // complete; then the stage of block i is released.
+  // complete; then the stage of block i is released. `first_k`: the first element of K.
   static __device__ __forceinline__ void multiply(Slot& slot, int blocks, unsigned rank,
-                                                  int warpgroup, const Pipeline& pipeline) {
+                                                  int warpgroup, const Pipeline& pipeline,
+                                                  const Scales& scales, int first_k) {
+    if constexpr (Registers::CHAINED && Registers::CHAIN == 1) {
+      multiply_promoted(slot, blocks, rank, warpgroup, pipeline, scales, first_k);
+      return;
+    }
+    // Two consumers end their chains at different K blocks: while one adds up, the other
+    // multiplies.
+    const int chained =
+        Config::PING_PONG ? 0 : warpgroup * Registers::CHAIN / Config::CONSUMERS_PER_TILE;
     unsigned previous_stage = 0;
     if constexpr (Registers::CHAINED) ptx::clear_totals<0, Registers::SUMS>();
     if constexpr (Config::A_FROM_REGISTERS)
@@ -43,7 +54,8 @@ template <class Config> struct Sm90Consumer {
         // cp.async writes through the generic proxy; wgmma reads through the async proxy.
         if constexpr (Config::A_BY_THREADS) ptx::fence_async_proxy();
         // The first block of a tile, or of a chain, overwrites the accumulators.
-        const bool adds = Registers::CHAINED ? block % Registers::CHAIN > 0 : block > 0;
+        const bool adds =
+            block > 0 && (!Registers::CHAINED || (chained + block) % Registers::CHAIN > 0);
         if constexpr (Registers::CHAINED)
           if (!adds && block > 0) {
             ptx::wgmma_wait<0>();
@@ -64,6 +76,55 @@ template <class Config> struct Sm90Consumer {
     ptx::wgmma_wait<0>();
     if constexpr (Registers::CHAINED) ptx::add_totals<0, Registers::SUMS>();
     Pipeline::release(pipeline.empty + 8 * previous_stage, rank);
+  }
+
+  // The same where the sums of each K block, or of each part with a factor of its own, start from
+  // zero and are added to the totals. While a consumer waits and adds up, the other one multiplies.
+  static __device__ __forceinline__ void multiply_promoted(Slot& slot, int blocks, unsigned rank,
+                                                           int warpgroup, const Pipeline& pipeline,
+                                                           const Scales& scales, int first_k) {
+    static_assert(Config::M_BLOCKS == 1 && !Config::PING_PONG && Config::A_K_MAJOR);
+    constexpr int PARTS = Scales::PARTS, SUMS = Registers::SUMS;
+    typename Scales::Factors factors, next;
+    if constexpr (Scales::PRESENT && Scales::AHEAD) scales.load(next, first_k);
+    ptx::clear_totals<0, SUMS>();
+#pragma unroll 1
+    for (int block = 0; block < blocks; ++block) {
+      const unsigned stage = pipeline.stage(slot);
+      const auto a = ptx::matrix_descriptor(stage + warpgroup * Memory::BLOCK_BYTES, 0);
+      const auto b = ptx::matrix_descriptor(stage + Memory::A_BYTES, 0);
+      ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
+#pragma unroll 1  // unrolled, the loads of all parts would be live at once
+      for (int part = 0; part < PARTS; ++part) {
+        // Descriptors count 16 bytes: a K block has 8.
+        ptx::wgmma_fence();
+        Multiply::template issue<0, 4 / PARTS>(a + part * (8 / PARTS), b + part * (8 / PARTS), 0);
+        ptx::wgmma_commit();
+        if constexpr (Scales::PRESENT) {
+          const int k = first_k + block * Config::TILE_K + part * Scales::DEPTH;
+          if constexpr (Scales::AHEAD) {
+            factors = next;
+            scales.load(next, k + Scales::DEPTH);
+          } else {
+            scales.load(factors, k);
+          }
+        }
+        ptx::wgmma_wait<0>();
+        if (part == PARTS - 1) {
+          Pipeline::release(pipeline.empty + 8 * slot.stage, rank);
+          slot.advance();
+          if (block + 1 == blocks) break;
+        }
+        if constexpr (Scales::PRESENT)
+          ptx::add_scaled_to_totals<0, SUMS>(factors);
+        else
+          ptx::add_to_totals<0, SUMS>();
+      }
+    }
+    if constexpr (Scales::PRESENT)
+      ptx::add_totals_scaled<0, SUMS>(factors);
+    else
+      ptx::add_totals<0, SUMS>();
   }
 
   // The same with A from registers, except for the last block, whose stage is returned unreleased.

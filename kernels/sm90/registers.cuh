@@ -3,10 +3,12 @@
 #pragma once
 #include "common/wgmma.cuh"
 #include "sm90/config.cuh"
+#include "sm90/scales.cuh"
 #include "sm90/shared_memory.cuh"
 
 template <class Config> struct Sm90Registers {
   using Memory = Sm90Memory<Config>;
+  using Scales = Sm90Scales<Config>;
   using Accumulator = typename Config::Accumulator;
   static constexpr int M_BLOCKS = Config::M_BLOCKS;
   static constexpr bool SPLIT_K = Config::SPLIT > 1;
@@ -20,13 +22,17 @@ template <class Config> struct Sm90Registers {
 
   // Tensor cores truncate each accumulation toward zero. Where this would be visible, CHAIN K
   // blocks form a chain, and chains are added with rounding:
-  //   float8   128 elements. Their sums keep 14 bits (docs/design/accuracy.md).
+  //   float8   Sums keep 14 bits (docs/design/accuracy.md). 128 elements; 512 where the output's
+  //            rounding is larger: bfloat16 and float8. Block scales differ for each K block.
   //   16-bit   1024 elements, with f32 output. Large tiles leave no registers for the totals.
   static constexpr int SIZE = sizeof(typename Config::Multiplied);
-  static constexpr bool CHAINED =
-      is_same<Accumulator, f32> && !Config::MIXED &&
-      (SIZE == 1 || (SIZE == 2 && sizeof(typename Config::Out) == 4 && SUMS <= 80));
-  static constexpr int CHAIN = SIZE == 1 ? 1 : 16;
+  using Out = typename Config::Out;
+  static constexpr bool CHAINED = is_same<Accumulator, f32> && !Config::MIXED &&
+                                  !Config::FAST_SUMS &&
+                                  (SIZE == 1 || (SIZE == 2 && sizeof(Out) == 4 && SUMS <= 80));
+  static constexpr bool ROUGH_OUTPUT = is_same<Out, bf16> || sizeof(Out) == 1;
+  static constexpr int CHAIN = SIZE != 1 ? 16 : ROUGH_OUTPUT && !Scales::PRESENT ? 4 : 1;
+  static_assert(CHAINED || !Scales::PRESENT, "scales apply to the sums of a chain");
   static constexpr int CHAIN_TOTALS = CHAINED ? SUMS : 0;
   static constexpr int TOTALS = CHAINED ? SUMS : SPLIT_K ? SHARE_SUMS : 0;  // to declare
 
@@ -41,8 +47,9 @@ template <class Config> struct Sm90Registers {
   static constexpr int REDUCTION =
       SPLIT_K ? SHARE_SUMS * (Config::OVER_GRID ? 1 + SPLITS_AT_ONCE : 1) : 0;
   static constexpr int OTHERS = 48;  // addresses, counters, the epilogue
-  static constexpr int WITHOUT_OPERANDS =
-      SUMS + FRAGMENTS + (REDUCTION > CHAIN_TOTALS ? REDUCTION : CHAIN_TOTALS) + OTHERS;
+  static constexpr int WITHOUT_OPERANDS = SUMS + FRAGMENTS +
+                                          (REDUCTION > CHAIN_TOTALS ? REDUCTION : CHAIN_TOTALS) +
+                                          Scales::REGISTERS + OTHERS;
 
   static constexpr int PER_MULTIPROCESSOR = 65536, PER_THREAD_LIMIT = 255;
 

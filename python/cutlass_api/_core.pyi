@@ -441,6 +441,7 @@ def launch_gemm(
     kernel: str | None = None,
     offsets: TensorLike | None = None,
     accumulator_type: NumericLike | None = None,
+    fast_sums: bool = False,
 ) -> None: ...
 def check_gemm(
     A: TensorLike,
@@ -449,6 +450,7 @@ def check_gemm(
     out: TensorLike | tuple[TensorLike, ...],
     epilogue: Callable[..., Any] | str | None = None,
     offsets: TensorLike | None = None,
+    fast_sums: bool = False,
 ) -> None: ...
 def launch_graphs() -> int: ...
 def native_floor(

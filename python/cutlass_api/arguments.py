@@ -16,7 +16,13 @@ from cutlass_api._core import (
 
 @dataclass(frozen=True)
 class PerformanceControls:
-    """Hints that affect speed but not results. Rutlass defines none."""
+    """What kernels may do to be faster.
+
+    fast_sums: whether sums of float8 products may keep 14 bits, as torch's ``use_fast_accum``
+    permits. The error then grows with K; without it, parts of the sum are added in float32.
+    """
+
+    fast_sums: bool = False
 
 
 __all__ = [

@@ -41,6 +41,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "sm90/pipeline.cuh",
     "sm90/producer.cuh",
     "sm90/registers.cuh",
+    "sm90/scales.cuh",
     "sm90/shared_memory.cuh",
     "sm90/store.cuh",
     "sm90/store_rows.cuh",

@@ -218,7 +218,7 @@ fn passed_checks(refusal: &Refusal) -> (u32, i64) {
             Unsupported::Layout { name, .. } => 30 + operand(name),
             Unsupported::Alignment { name, .. } => 31 + operand(name),
             Unsupported::FusesNone { .. } | Unsupported::Epilogue { .. } => 50,
-            Unsupported::NoEpilogues => 61,
+            Unsupported::NoEpilogues | Unsupported::FastSums => 61,
             Unsupported::NoScales => 62,
         },
         Refusal::Chip { .. } => 60,

@@ -74,6 +74,12 @@ pub trait Family {
         false
     }
 
+    /// Whether sums have fewer bits than the accumulator type. Such kernels serve problems that
+    /// permit fast sums only.
+    fn sums_fast(&self) -> bool {
+        false
+    }
+
     /// Requirements on the memory layout of A, B and out.
     fn demands(&self, _types: Types) -> [Demand; 3] {
         [Demand::NONE; 3]

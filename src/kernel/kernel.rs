@@ -136,12 +136,22 @@ impl Kernel {
     /// Checks that this kernel is offered for a problem.
     pub fn supports(&self, problem: &Problem) -> Result<(), Unsupported> {
         self.check(problem, Kernel::check_range_and_extents)?;
+        self.check_precision(problem)?;
         self.types.match_accumulator(problem)
     }
 
+    /// Checks that the problem permits the precision of this kernel's sums.
+    pub(super) fn check_precision(&self, problem: &Problem) -> Result<(), Unsupported> {
+        match problem {
+            Problem::Gemm(gemm) if gemm.permits_fast_sums => Ok(()),
+            _ if self.design.family().sums_fast() => Err(Unsupported::FastSums),
+            _ => Ok(()),
+        }
+    }
+
     /// Checks that this kernel computes a problem; otherwise, a launch would fail on the device,
-    /// corrupt memory or leave part of the output unwritten. Not checked: the accumulator type,
-    /// which affects values only, and [`Family::check_range`], which affects the time only.
+    /// corrupt memory or leave part of the output unwritten. Not checked: the accumulator type
+    /// and [`Kernel::check_precision`], which affect values only, and [`Family::check_range`], which affects the time only.
     pub fn addresses(&self, problem: &Problem) -> Result<(), Unsupported> {
         self.check(problem, Kernel::check_extents)
     }

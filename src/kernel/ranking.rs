@@ -87,7 +87,8 @@ pub fn ranked<'a>(
         for Member { position, ctas_per_sm } in &group.members {
             let kernel = &kernels[*position];
             let runs = target.is_none_or(|target| kernel.runs_on(target.cc))
-                && kernel.check_fusion(fusion).is_ok();
+                && kernel.check_fusion(fusion).is_ok()
+                && kernel.check_precision(problem).is_ok();
             if runs && kernel.check_range_and_extents(problem).is_ok() {
                 // Kernels on the CPU have no model and keep the order of [`all`].
                 let seconds = query.map_or(0.0, |query| {

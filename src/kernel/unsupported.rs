@@ -35,6 +35,11 @@ pub enum Unsupported {
     Epilogue { fused: String, requested: String },
     #[error("its accumulators leave no registers for an epilogue")]
     NoEpilogues,
+    #[error(
+        "it sums float8 products with 14 bits, which the arguments do not permit; pass \
+         performance=PerformanceControls(fast_sums=True)"
+    )]
+    FastSums,
     #[error("it applies no scales of such blocks along K")]
     NoScales,
     #[error("{name} has rank {rank} (shape {shape:?}), and a grouped GEMM takes rank {expected}")]

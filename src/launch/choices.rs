@@ -21,6 +21,7 @@ pub struct ChoiceKey {
     operands: ArrayVec<OperandKey, 4>,
     accumulator: DType,
     allows_tf32: bool,
+    permits_fast_sums: bool,
     /// The position of the kernel that the caller prefers.
     preferred: Option<usize>,
     epilogue: Option<EpilogueKey>,
@@ -42,6 +43,7 @@ impl ChoiceKey {
             operands: problem.views().into_iter().map(OperandKey::of).collect(),
             accumulator: problem.accumulator(),
             allows_tf32,
+            permits_fast_sums: matches!(problem, Problem::Gemm(gemm) if gemm.permits_fast_sums),
             preferred,
             epilogue: None,
         }
@@ -149,7 +151,13 @@ mod tests {
 
     fn key(misalignment: u64) -> ChoiceKey {
         let view = View { data: misalignment, rank: 2, ..View::UNREAD };
-        let gemm = GemmProblem { a: view, b: view, out: view, accumulator: DType::F32 };
+        let gemm = GemmProblem {
+            a: view,
+            b: view,
+            out: view,
+            accumulator: DType::F32,
+            permits_fast_sums: false,
+        };
         let key = ChoiceKey::new(&Problem::Gemm(gemm), false, None);
         // Of an address, the key has the value modulo 16 only.
         ChoiceKey { preferred: Some(misalignment as usize), ..key }

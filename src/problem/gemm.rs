@@ -11,11 +11,13 @@ pub struct GemmProblem {
     pub b: View,
     pub out: View,
     pub accumulator: DType,
+    /// Whether sums of float8 products may keep fewer bits than the accumulator type.
+    pub permits_fast_sums: bool,
 }
 
 impl GemmProblem {
     pub fn new(a: View, b: View, out: View, accumulator: DType) -> Result<Self, ProblemError> {
-        let problem = GemmProblem { a, b, out, accumulator };
+        let problem = GemmProblem { a, b, out, accumulator, permits_fast_sums: false };
         problem.check().map(|()| problem)
     }
 
@@ -69,11 +71,6 @@ impl GemmProblem {
             stride: [view.stride[0], view.stride[2], view.stride[1]],
             ..*view
         };
-        GemmProblem {
-            a: swap(&self.b),
-            b: swap(&self.a),
-            out: swap(&self.out),
-            accumulator: self.accumulator,
-        }
+        GemmProblem { a: swap(&self.b), b: swap(&self.a), out: swap(&self.out), ..*self }
     }
 }

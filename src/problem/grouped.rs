@@ -65,7 +65,8 @@ impl GroupedGemmProblem {
     /// The operands without the offsets, as kernels address them: A and out hold the rows of all
     /// groups, B is a batch of one matrix per group.
     pub fn stacked(&self) -> GemmProblem {
-        GemmProblem { a: self.a, b: self.b, out: self.out, accumulator: self.accumulator }
+        let GroupedGemmProblem { a, b, out, accumulator, .. } = *self;
+        GemmProblem { a, b, out, accumulator, permits_fast_sums: false }
     }
 
     /// The operand of a rank that no kernel serves: its name, its view and the rank that kernels

@@ -1,6 +1,7 @@
 //! The argument classes: the operands of a problem, with its accumulator type and epilogue.
 
 use pyo3::exceptions::PyTypeError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
@@ -55,6 +56,15 @@ impl RuntimeArguments {
         native.read(tensors)?;
         let arguments = RuntimeArguments { performance, native: Some(native) };
         Ok(PyClassInitializer::from(arguments))
+    }
+}
+
+/// Whether `PerformanceControls` permit sums of float8 products with fewer bits.
+fn permits_fast_sums(py: Python<'_>, performance: Option<&Py<PyAny>>) -> PyResult<bool> {
+    let Some(controls) = performance else { return Ok(false) };
+    match controls.bind(py).getattr_opt(intern!(py, "fast_sums"))? {
+        Some(value) => value.extract(),
+        None => Ok(false),
     }
 }
 
@@ -166,6 +176,7 @@ impl GemmArguments {
             b: View::UNREAD,
             out: View::UNREAD,
             accumulator,
+            permits_fast_sums: permits_fast_sums(A.py(), performance.as_ref())?,
         });
         let base = RuntimeArguments::of(
             unread,

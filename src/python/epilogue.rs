@@ -245,7 +245,8 @@ impl EpilogueArguments {
             }
             _ => {
                 let [a, b] = [input([batch, m, 1]), input([batch, 1, n])];
-                Problem::Gemm(GemmProblem { a, b, out, accumulator })
+                let permits_fast_sums = false;
+                Problem::Gemm(GemmProblem { a, b, out, accumulator, permits_fast_sums })
             }
         })
     }

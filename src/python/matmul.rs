@@ -81,6 +81,7 @@ impl<'py> Call<'_, 'py> {
             b: View::UNREAD,
             out: View::UNREAD,
             accumulator: DType::F32,
+            permits_fast_sums: false,
         };
         let read = operand::read_into("A", a, &mut gemm.a)
             .and_then(|()| operand::read_into("B", b, &mut gemm.b));

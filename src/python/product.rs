@@ -32,14 +32,16 @@ use crate::problem::{GemmProblem, GroupedGemmProblem, OperandValue, Problem, fus
 /// output, or a tuple of the outputs in the order of the epilogue's return. epilogue: an epilogue
 /// function or its source; None: out = A @ B. kernel: the name of the kernel to run if it serves
 /// the operands; otherwise, and if None, the kernel that ranks first runs. Its first call for each
-/// combination of shapes, strides and dtypes compiles it.
+/// combination of shapes, strides and dtypes compiles it. fast_sums: whether sums of float8 products
+/// may keep 14 bits, as with `PerformanceControls(fast_sums=True)`.
 ///
 /// Reads FakeTensors as an error, casts nothing, and records nothing for autograd.
 ///
 /// Raises ValueError if the operands do not fit or no kernel serves them.
 #[pyfunction]
 #[pyo3(signature = (
-    A, B, *operands, out, epilogue = None, kernel = None, offsets = None, accumulator_type = None
+    A, B, *operands, out, epilogue = None, kernel = None, offsets = None, accumulator_type = None,
+    fast_sums = false
 ))]
 #[allow(non_snake_case, clippy::too_many_arguments)]
 pub fn launch_gemm(
@@ -51,9 +53,11 @@ pub fn launch_gemm(
     kernel: Option<&Bound<'_, PyAny>>,
     offsets: Option<&Bound<'_, PyAny>>,
     accumulator_type: Option<&Bound<'_, PyAny>>,
+    fast_sums: bool,
 ) -> PyResult<()> {
     let preferred = kernel.map(|name| position_of_name(A.py(), name)).transpose()?.flatten();
-    let call = GemmCall { a: A, b: B, operands, out, epilogue, offsets, accumulator_type };
+    let call =
+        GemmCall { a: A, b: B, operands, out, epilogue, offsets, accumulator_type, fast_sums };
     call.read(|problem, epilogue| run(A, problem, epilogue, preferred))
 }
 
@@ -62,8 +66,8 @@ pub fn launch_gemm(
 /// Raises what `launch_gemm` raises if the operands do not fit or no kernel serves them. On a
 /// machine without a GPU, operands on a CUDA device are checked for compute capability 9.0.
 #[pyfunction]
-#[pyo3(signature = (A, B, *operands, out, epilogue = None, offsets = None))]
-#[allow(non_snake_case)]
+#[pyo3(signature = (A, B, *operands, out, epilogue = None, offsets = None, fast_sums = false))]
+#[allow(non_snake_case, clippy::too_many_arguments)]
 pub fn check_gemm(
     A: &Bound<'_, PyAny>,
     B: &Bound<'_, PyAny>,
@@ -71,8 +75,11 @@ pub fn check_gemm(
     out: &Bound<'_, PyAny>,
     epilogue: Option<&Bound<'_, PyAny>>,
     offsets: Option<&Bound<'_, PyAny>>,
+    fast_sums: bool,
 ) -> PyResult<()> {
-    let call = GemmCall { a: A, b: B, operands, out, epilogue, offsets, accumulator_type: None };
+    let accumulator_type = None;
+    let call =
+        GemmCall { a: A, b: B, operands, out, epilogue, offsets, accumulator_type, fast_sums };
     call.read(|problem, epilogue| {
         problem.check()?;
         let bound = epilogue.map(|operands| operands.fuse(problem)).transpose()?;
@@ -90,6 +97,7 @@ struct GemmCall<'a, 'py> {
     epilogue: Option<&'a Bound<'py, PyAny>>,
     offsets: Option<&'a Bound<'py, PyAny>>,
     accumulator_type: Option<&'a Bound<'py, PyAny>>,
+    fast_sums: bool,
 }
 
 impl GemmCall<'_, '_> {
@@ -125,7 +133,8 @@ impl GemmCall<'_, '_> {
             }
             None => {
                 broadcast(&mut a, &mut b)?;
-                Problem::Gemm(GemmProblem { a, b, out, accumulator })
+                let permits_fast_sums = self.fast_sums;
+                Problem::Gemm(GemmProblem { a, b, out, accumulator, permits_fast_sums })
             }
         };
         let Some(graph) = graph else {

@@ -27,7 +27,7 @@ pub unsafe fn multiply(problem: &GemmProblem, epilogue: Option<&BoundEpilogue>) 
 /// # Safety
 /// As for [`multiply`].
 unsafe fn multiply_at(problem: &GemmProblem, epilogue: Option<&BoundEpilogue>, origin: Origin) {
-    let GemmProblem { a, b, out, accumulator } = problem;
+    let GemmProblem { a, b, out, accumulator, .. } = problem;
     let integers = a.dtype.is_integer() && b.dtype.is_integer();
     // Products of 8-bit integers are below 2^16: float64 sums stay exact for any K that fits in
     // memory.
@@ -129,7 +129,13 @@ pub unsafe fn multiply_groups(
         // SAFETY: a group is a part of each operand, and groups share no row of the output.
         unsafe {
             multiply_at(
-                &GemmProblem { a: rows(&a), b, out: rows(&out), accumulator },
+                &GemmProblem {
+                    a: rows(&a),
+                    b,
+                    out: rows(&out),
+                    accumulator,
+                    permits_fast_sums: false,
+                },
                 epilogue.as_ref(),
                 Origin { row: start, group: group as i64 },
             )

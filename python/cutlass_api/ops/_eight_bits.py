@@ -29,7 +29,8 @@ def scaled_mm(
     - ``bias``: shape (N,), in any float dtype.
     - ``scale_result``: one float32 factor of a float8 output, as on a GPU in torch. Other outputs
       ignore it.
-    - ``use_fast_accum``: permits sums of lower precision. Ignored: sums are float32.
+    - ``use_fast_accum``: permits sums of 14 bits, whose error grows with K. Otherwise, parts of the
+      sum are added in float32.
 
     The sum, scales and bias are float32, and are rounded once. NaN scales pass through. float8
     outputs do not saturate: what is too large becomes NaN (e4m3fn) or infinity (e5m2).

@@ -62,16 +62,25 @@ def launch(
     out: Any,
     epilogue: str | None = None,
     offsets: torch.Tensor | None = None,
+    fast_sums: bool = False,
 ) -> Any:
     """Runs ``launch_gemm`` and returns ``out``. Errors name the operator.
 
     For FakeTensors, raises what the launch of real tensors would raise.
     """
     if isinstance(A, FakeTensor):
-        check(operator, A, B, *operands, out=out, epilogue=epilogue, offsets=offsets)
+        check(
+            *(operator, A, B, *operands),
+            out=out,
+            epilogue=epilogue,
+            offsets=offsets,
+            fast_sums=fast_sums,
+        )
         return out
     try:
-        launch_gemm(A, B, *operands, out=out, epilogue=epilogue, offsets=offsets)
+        launch_gemm(
+            A, B, *operands, out=out, epilogue=epilogue, offsets=offsets, fast_sums=fast_sums
+        )
     except (TypeError, ValueError, BufferError) as error:
         if not A.is_meta:
             raise type(error)(f"cutlass_api::{operator}: {error}") from None
@@ -86,13 +95,14 @@ def check(
     out: Any,
     epilogue: str | None,
     offsets: torch.Tensor | None,
+    fast_sums: bool = False,
 ) -> None:
     """Checks a launch of FakeTensors. A symbolic size counts as that of the example input."""
     try:
         a, b, *others = map(example, (A, B, *operands))
         outs = tuple(map(example, out)) if isinstance(out, tuple) else example(out)
         ends = None if offsets is None else example(offsets)
-        check_gemm(a, b, *others, out=outs, epilogue=epilogue, offsets=ends)
+        check_gemm(a, b, *others, out=outs, epilogue=epilogue, offsets=ends, fast_sums=fast_sums)
     except DataDependentSize:
         pass  # the launch checks the operands
     except (TypeError, ValueError, BufferError) as error:

@@ -337,7 +337,7 @@ def scaled_mm(
 
     scale_a: one float32 factor, or one per row, (M, 1). scale_b: one, or one per column, (1, N).
     scale_result: a factor of an output in float8. out_dtype: by default that of A.
-    use_fast_accum: ignored, sums are float32.
+    use_fast_accum: whether sums may keep 14 bits.
     """
     if A.dtype not in FLOAT8 or B.dtype not in FLOAT8:
         raise refuse(
@@ -351,7 +351,8 @@ def scaled_mm(
         if out.dtype in FLOAT8:
             operands["scale_result"] = scalar_as_vector(scale_result)
     epilogue = _epilogues.scaled(*operands)
-    return launch("scaled_mm", A, B, *operands.values(), out=out, epilogue=epilogue)
+    values = operands.values()
+    return launch("scaled_mm", A, B, *values, out=out, epilogue=epilogue, fast_sums=use_fast_accum)
 
 
 def scales_and_bias(

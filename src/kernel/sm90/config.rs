@@ -52,6 +52,9 @@ pub struct Sm90 {
     pub align: u32,
     /// Whether the kernel computes a grouped GEMM.
     pub grouped: bool,
+    /// float8: whether all products of a sum form one chain in the tensor cores, which keep 14 bits
+    /// (docs/design/accuracy.md).
+    pub fast_sums: bool,
 }
 
 /// Bytes of a swizzled row: the K extent of a K block, in a mixed product that of its integers.
@@ -83,6 +86,7 @@ impl Sm90 {
             packed: [false, false],
             align: 16,
             grouped: false,
+            fast_sums: false,
         }
     }
 
@@ -159,9 +163,10 @@ pub fn is_mixed(types: Types) -> bool {
     types.a.bytes() != types.b.bytes()
 }
 
-/// Whether the program adds up each K block of products in registers of its own. The tensor cores
-/// keep 14 bits of a sum of float8 products (docs/design/accuracy.md).
-pub fn promotes_sums(types: Types) -> bool {
+/// Whether both operands have float8 elements. The tensor cores keep 14 bits of a sum of their
+/// products, so the program adds up chains of products in registers of its own, unless fast sums
+/// are permitted (docs/design/accuracy.md).
+pub fn is_float8(types: Types) -> bool {
     types.a.bytes() == 1 && types.b.bytes() == 1 && types.accumulator == DType::F32
 }
 

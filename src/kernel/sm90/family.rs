@@ -51,6 +51,9 @@ impl Family for Sm90 {
         if self.loads_by_threads() {
             append!(name, "_align", self.align);
         }
+        if self.fast_sums {
+            append!(name, "_fast");
+        }
     }
 
     fn operation(&self) -> Operation {
@@ -77,8 +80,12 @@ impl Family for Sm90 {
         self.leaves_registers_for_epilogues(types)
     }
 
-    fn takes_scaling(&self, _types: Types, _scaling: &Scaling) -> bool {
-        false
+    fn takes_scaling(&self, types: Types, scaling: &Scaling) -> bool {
+        self.applies(types, scaling)
+    }
+
+    fn sums_fast(&self) -> bool {
+        self.fast_sums
     }
 
     fn demands(&self, types: Types) -> [Demand; 3] {

@@ -1,10 +1,16 @@
 //! Shared memory and registers. The program computes the same values.
 
-use super::config::{ROW_BYTES, Schedule, Sm90, is_mixed, promotes_sums, stores_float32_sums};
+use super::config::{ROW_BYTES, Schedule, Sm90, is_float8, is_mixed, stores_float32_sums};
 use super::split::SPLITS_AT_ONCE;
+use crate::epilogue::{BlockScale, Scaling};
 use crate::kernel::cost::chips::{REGISTERS_PER_SM, Target};
 use crate::kernel::types::Types;
 use crate::operand::DType;
+
+/// Registers for addresses, counters and the epilogue (`OTHERS` of the program).
+const OTHER_REGISTERS: u32 = 48;
+/// Most scales of a thread that are loaded one part of a K block ahead (`AHEAD` of the program).
+const MOST_SCALES_AHEAD: u32 = 18;
 
 pub const SHARED_BYTES_PER_CTA: u32 = Target::H100.shared_bytes_per_cta;
 pub(super) const SHARED_BYTES_PER_SM: u32 = Target::H100.shared_bytes_per_sm;
@@ -115,7 +121,47 @@ impl Sm90 {
     fn chain_registers(&self, types: Types) -> u32 {
         let chained =
             stores_float32_sums(types) && types.accumulator == DType::F32 && self.sums() <= 80;
-        if chained || promotes_sums(types) { self.sums() } else { 0 }
+        if chained || self.promotes_sums(types) { self.sums() } else { 0 }
+    }
+
+    /// Whether the program adds up chains of float8 products in registers of its own.
+    pub(super) fn promotes_sums(&self, types: Types) -> bool {
+        is_float8(types) && !self.fast_sums
+    }
+
+    /// Whether the program applies block scales: to float8 products, where the registers hold them
+    /// (`Sm90Scales` of the program).
+    pub(super) fn applies(&self, types: Types, scaling: &Scaling) -> bool {
+        if !self.promotes_sums(types) {
+            return false;
+        }
+        let Scaling { a, b } = scaling.framed(self.crossed());
+        // An instruction multiplies 32 elements of K.
+        let is_served = |scale: &BlockScale| {
+            scale.zero.is_none()
+                && ([32, 64].contains(&scale.depth) || scale.depth.is_multiple_of(128))
+        };
+        if !a.iter().chain(&b).all(is_served) {
+            return false;
+        }
+        let of_rows = match a {
+            Some(scale) if !scale.extent.is_multiple_of(64) || self.grouped => 2,
+            _ => 1,
+        };
+        let columns = self.tile[1];
+        let of_columns = match b.map_or(columns, |scale| common_divisor(columns, scale.extent)) {
+            shared if shared.is_multiple_of(8) => columns / shared,
+            _ => columns / 4,
+        };
+        // Few scales are loaded ahead, into registers of their own. The products of less than a K
+        // block do not hide the loads of many.
+        let is_ahead = of_rows + of_columns <= MOST_SCALES_AHEAD;
+        if !is_ahead && a.iter().chain(&b).any(|scale| scale.depth < 128) {
+            return false;
+        }
+        let scales = (of_rows + of_columns) * if is_ahead { 2 } else { 1 };
+        let most = if self.consumers == 3 { 160 } else { 232 };
+        2 * self.sums() + scales + OTHER_REGISTERS <= most
     }
 
     /// Whether the accumulators leave registers for an epilogue. With 192 accumulator registers,
@@ -126,10 +172,14 @@ impl Sm90 {
 
     /// CTAs that an SM holds, limited by registers and shared memory.
     pub fn ctas_per_sm(&self, types: Types) -> u32 {
-        // 48 registers for addresses, counters and the epilogue (`OTHERS` of the program).
         let totals = self.total_registers().max(self.chain_registers(types));
-        let registers = self.sum_registers(types) + self.fragment_registers(types) + totals + 48;
+        let registers =
+            self.sum_registers(types) + self.fragment_registers(types) + totals + OTHER_REGISTERS;
         let by_registers = REGISTERS_PER_SM / (self.threads() * registers);
         by_registers.min(SHARED_BYTES_PER_SM / (self.shared_bytes(types) + 1024)).max(1)
     }
+}
+
+fn common_divisor(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { common_divisor(b, a % b) }
 }

@@ -7,7 +7,7 @@ use crate::kernel::types::Types;
 
 pub fn program(config: &Sm90, types: Types, epilogue: &str) -> ProgramParts {
     let Sm90 { tile: [m, n], cluster: [cluster_m, cluster_n], stages, consumers, .. } = *config;
-    let Sm90 { split, over_grid, swapped, grouped, align, .. } = *config;
+    let Sm90 { split, over_grid, swapped, grouped, align, fast_sums, .. } = *config;
     let [a_k_major, b_k_major] = config.k_major();
     // The operands' types in the program's order.
     let ordered = if config.crossed() { types.transposed() } else { types };
@@ -22,7 +22,7 @@ pub fn program(config: &Sm90, types: Types, epilogue: &str) -> ProgramParts {
         work: format!(
             "Sm90Gemm<{arguments}, {a_k_major}, {b_k_major}, {m}, {n}, {b_row_bytes}, {stages}, \
              {consumers}, Schedule::{schedule}, {cluster_m}, {cluster_n}, {split}, {over_grid}, \
-             {swapped}, {grouped}, {align}, {epilogue}>"
+             {swapped}, {grouped}, {align}, {fast_sums}, {epilogue}>"
         ),
         parameter: "Sm90Params",
         checks: checks(config, types),

@@ -1,7 +1,7 @@
 //! The space of the family: which shapes (`shapes.rs`) exist for which element types, layouts and
 //! kinds of kernels, each with as many stages as fit.
 
-use super::config::{Schedule, Sm90, is_mixed, promotes_sums, stores_float32_sums};
+use super::config::{Schedule, Sm90, is_float8, is_mixed, stores_float32_sums};
 use super::memory::{SHARED_BYTES_PER_CTA, SHARED_BYTES_PER_SM};
 use super::shapes::{self, Shape};
 use crate::kernel::layout::{Layout, Major};
@@ -72,12 +72,16 @@ impl Sm90 {
                 if types.a.bytes() == 1 {
                     // Operands that are not K-major are packed.
                     if k_major == [true, true] {
-                        let (shapes, swapped) = match packed.contains(&true) {
-                            true => (shapes::eight_bit_packed(), Vec::new()),
-                            false => (shapes::eight_bit(), shapes::eight_bit_swapped()),
-                        };
-                        offer(shapes, Sm90 { packed, ..Sm90::of(layout) });
-                        offer(swapped, Sm90 { packed, swapped: true, ..Sm90::of(layout) });
+                        let kind = Sm90 { packed, ..Sm90::of(layout) };
+                        if packed.contains(&true) {
+                            offer(shapes::eight_bit_packed(), kind);
+                        } else {
+                            offer(shapes::eight_bit(), kind);
+                            offer(shapes::eight_bit_swapped(), Sm90 { swapped: true, ..kind });
+                            if is_float8(types) {
+                                offer(shapes::fast_sums(), Sm90 { fast_sums: true, ..kind });
+                            }
+                        }
                     }
                     continue;
                 }
@@ -173,7 +177,7 @@ fn serves_types(shape: &Shape, kind: Sm90, types: Types) -> bool {
     // consumers has 160 registers: at most 56 sums. One of two has 232: at most 92, which a tile of
     // 160 columns (80) comes closest to. In ping-pong, the tensor cores would wait while the one
     // consumer that multiplies adds up.
-    let promotion_fits = !promotes_sums(types)
+    let promotion_fits = !kind.promotes_sums(types)
         || shape.schedule == Schedule::Cooperative && {
             let sums = rows / shape.consumers / 64 * columns / 2;
             sums <= if shape.consumers == 3 { 56 } else { 80 }
