@@ -118,6 +118,12 @@ STEPS = {
         )
         for kind in ("int8", "mixed", "fp8", "fp8-row", "fp8-fast", "fp8-block")
     },
+    "quantize": Step(
+        "bandwidth of quantization",
+        [[*BENCH, "quantize", "--json", "{out}/quantize.json"]],
+        120,
+        44,
+    ),
     "cold": Step(
         "compilation of single kernels",
         [[sys.executable, "scripts/gpu_machine.py", "cold"]] * 3,

@@ -10,7 +10,7 @@ import cutlass_api
 import pytest
 import torch
 from cutlass_api import __main__
-from cutlass_api.bench import bandwidth, gemm, llama, report
+from cutlass_api.bench import bandwidth, gemm, llama, quantize, report
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 ROWS = [
@@ -26,7 +26,7 @@ def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests the message without a GPU")
-@pytest.mark.parametrize("what", ["latency", "gemm", "llama", "compile"])
+@pytest.mark.parametrize("what", ["latency", "gemm", "llama", "quantize", "compile"])
 def test_without_a_gpu_it_says_so(what: str) -> None:
     ended = bench(what)
     assert ended.returncode == 1
@@ -381,3 +381,68 @@ def test_8_bit_results_are_plotted_again(tmp_path: Path) -> None:
     ended = bench("plot", tmp_path / "rows.json", tmp_path / "rows.png")
     assert ended.returncode == 0, ended.stderr
     assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("helper", quantize.HELPERS)
+@pytest.mark.parametrize("output", quantize.OUTPUTS)
+def test_each_quantization_has_groups_of_these_extents(helper: str, output: str) -> None:
+    x = torch.randn(256, 384)
+    quantized, scales = quantize.call(helper, x, output)
+    assert quantized.dtype == getattr(torch, output) and quantized.shape == x.shape
+    extents = [
+        size if extent == -1 else extent
+        for size, extent in zip(x.shape, quantize.HELPERS[helper], strict=True)
+    ]
+    assert scales.numel() == (256 // extents[0]) * (384 // extents[1])
+    # In one pass: the input, the output and the scales. Only per_tensor has a second pass here.
+    passes = 2 if helper == "per_tensor" else 1
+    moved = quantize.moved_bytes(helper, tuple(x.shape), 4)
+    assert moved == (4 * passes + 1) * x.numel() + 4 * scales.numel()
+
+
+def test_what_does_not_fit_a_tile_is_read_again() -> None:
+    # Tiles hold 64 KiB of a row and 2048 rows of a column; the last one is kept.
+    assert quantize.moved_bytes("per_row", (10, 32768), 2) == 10 * (3 * 32768 + 4)
+    assert quantize.moved_bytes("per_row", (10, 32768), 4) == 10 * (5 * 32768 + 4 * 16384 + 4)
+    assert quantize.moved_bytes("per_column", (2048, 64), 2) == 64 * (3 * 2048 + 4)
+    assert quantize.moved_bytes("per_column", (5000, 64), 2) == 64 * (3 * 5000 + 2 * 4096 + 4)
+    smallest = min(rows * columns for rows, columns in quantize.SHAPES)
+    assert 2 * smallest >= 64 << 20, "an input does not fit into L2"
+
+
+class Turn:
+    """Replaces a graph of launches that run at half of a copy's rate."""
+
+    median = 100.0
+
+    def __init__(self, launches) -> None:
+        for launch in launches:
+            launch()
+
+    def warm_up(self) -> None: ...
+
+    def turn(self) -> None: ...
+
+
+def test_quantization_is_compared_with_a_copy(monkeypatch, capsys, tmp_path: Path) -> None:
+    """On the CPU, with small inputs and a constant time."""
+    randn = torch.randn
+    monkeypatch.setattr(torch, "randn", lambda *shape, device, dtype: randn(*shape, dtype=dtype))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
+    monkeypatch.setattr(quantize, "SHAPES", ((128, 256),))
+    monkeypatch.setattr(quantize, "capture", lambda stream, launches: Turn(launches))
+    monkeypatch.setattr(quantize, "copy_rate", lambda: 4e9)
+    monkeypatch.setattr(__main__, "_device", lambda: "a GPU")
+    path = tmp_path / "quantize.json"
+    monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", "quantize", "--json", str(path)])
+    __main__.main()
+    read = json.loads(path.read_text())
+    assert read["device"] == "a GPU" and read["copy_rate"] == 4e9
+    assert len(read["rows"]) == 5 * 2 * 2
+    row = next(row for row in read["rows"] if row["helper"] == "per_row")
+    assert row["bytes"] == 128 * (3 * 256 + 4)
+    assert row["share"] == pytest.approx(row["bytes"] / (1e-4 * 4e9))
+    table = capsys.readouterr().out.rpartition("Quantization on a GPU")[2]
+    assert "where a copy moves 0.00 TB/s" in table
+    (shown,) = [line for line in table.splitlines() if "per_row, float32 to int8" in line]
+    assert shown.split()[-4:] == ["256", "100.0", "0.000", f"{128 * (5 * 256 + 4) / 4e5:.1%}"]

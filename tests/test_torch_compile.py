@@ -188,6 +188,43 @@ def test_a_cast_of_8_bit_integers_becomes_a_mixed_product(function, integers, dt
     assert (out.double() - reference).norm() < 2 * torch.finfo(dtype).eps * reference.norm()
 
 
+ADDENDS: dict[str, tuple[Callable[..., torch.Tensor], tuple[int, ...]]] = {
+    "linear": (lambda c, x, w: F.linear(x, w.mT.to(x.dtype), c), (96,)),
+    "addmm": (lambda c, x, w: torch.addmm(c, x, w.to(x.dtype)), (96,)),
+    "matrix": (lambda c, x, w: torch.addmm(c, x, w.to(x.dtype), alpha=0.5, beta=2), (48, 96)),
+    "relu": (lambda c, x, w: torch.relu(F.linear(x, w.mT.to(x.dtype), c)), (96,)),
+    "first": (lambda c, x, w: torch.addmm(c, w.mT.to(x.dtype), x.mT), (48,)),
+}
+
+
+@pytest.mark.parametrize("fuse", [True, False], ids=["fuse", "no fusion"])
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("name", ADDENDS)
+def test_an_addend_of_a_mixed_product_is_fused(name: str, dtype: torch.dtype, fuse: bool) -> None:
+    function, shape = ADDENDS[name]
+    c, x = tensors(shape, (48, 128), dtype=dtype)
+    w = torch.randint(-9, 9, (128, 96), dtype=torch.int8)
+    with cutlass_api.inductor.enabled(fuse=fuse):
+        lowered = lower(function, [c, x, w], prefers=is_ours)
+        slower = lower(function, [c, x, w], prefers=is_replaced)
+    assert lowered.code.count("epilogue='def epilogue") == 1
+    has_pointwise = name == "relu" and not fuse
+    assert ("triton" in lowered.code.split("def call")[1]) == has_pointwise
+    assert "extern_kernels.addmm(" in slower.code and "cutlass_api" not in slower.code
+    if has_pointwise:  # which Triton does not run on the CPU
+        return
+    out, reference = run_on_the_cpu(lowered, [c, x, w]), function(c.double(), x.double(), w)
+    assert (out.double() - reference).norm() < 2 * torch.finfo(dtype).eps * reference.norm()
+
+
+def test_an_addend_that_does_not_count_stays_torch_s(enabled) -> None:
+    """torch does not read it, not even a NaN; an epilogue would."""
+    c, x = tensors((48, 96), (48, 128))
+    w = torch.randint(-9, 9, (128, 96), dtype=torch.int8)
+    lowered = lower(lambda c, x, w: torch.addmm(c, x, w.to(x.dtype), beta=0), [c, x, w])
+    assert "mm_epilogue" not in str(lowered.graph) and "epilogue=" not in lowered.code
+
+
 def test_casts_that_are_needed_or_computed_stay_inductor_s(enabled) -> None:
     (x,) = tensors((48, 128))
     w = torch.randint(-9, 9, (128, 96), dtype=torch.int8)

@@ -1,5 +1,5 @@
-"""Benchmarks: ``python -m cutlass_api bench`` with ``latency``, ``gemm``, ``llama``, ``compile``
-and ``plot``."""
+"""Benchmarks: ``python -m cutlass_api bench`` with ``latency``, ``gemm``, ``llama``,
+``quantize``, ``compile`` and ``plot``."""
 
 import argparse
 import json
@@ -54,6 +54,9 @@ def main() -> None:
         "--triton", action="store_true", help="time torch.compile with Triton's kernels, too"
     )
     _add_outputs(llama)
+    quantized = bench.add_parser("quantize", help="bandwidth of quantization to 8 bits")
+    quantized.set_defaults(run=_quantize)
+    quantized.add_argument("--json", type=_output, metavar="FILE", help="write the results as JSON")
     compiled = bench.add_parser("compile", help="time of compiled models, beside torch's choices")
     compiled.set_defaults(run=_compile)
     compiled.add_argument(
@@ -232,6 +235,23 @@ def _llama(arguments: argparse.Namespace) -> None:
         llama_bench.write_json(arguments.json, context, rows)
     if arguments.plot:
         llama_bench.write_plot(arguments.plot, _llama_title(device), rows)
+
+
+def _quantize(arguments: argparse.Namespace) -> None:
+    device = _device()
+    import torch
+
+    from cutlass_api.bench import quantize, report
+
+    def show(row: quantize.Row) -> None:
+        print("  ".join(quantize.line(row)), flush=True)
+
+    rate, rows = quantize.measure(show)
+    title = f"Quantization on {device}, where a copy moves {1e-12 * rate:.2f} TB/s"
+    report.print_cells(title, quantize.HEADER, [quantize.line(row) for row in rows])
+    if arguments.json:
+        context = {"device": device, "torch": torch.__version__}
+        quantize.write_json(arguments.json, context, rate, rows)
 
 
 def _latency_title(device: str, extent: int) -> str:

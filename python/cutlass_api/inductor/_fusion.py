@@ -77,9 +77,13 @@ class ProductPass(CustomGraphPass):
                 _replace(graph, node, torch.ops.cutlass_api.scaled_mm.default, inputs)
                 continue
             node = _replace_mixed(graph, node)
+            if not _is_product(node):
+                continue
             # With emulated casts, Inductor rounds between operations; a fused epilogue does not.
-            if self.fuse and _is_product(node) and not config.emulate_precision_casts:
-                _fuse(graph, node)
+            if self.fuse and not config.emulate_precision_casts:
+                _fuse(graph, _grow(node))
+            elif _is_mixed_addmm(node):
+                _fuse(graph, _Region(node, [node]))
 
     def uuid(self) -> Any:
         """Part of Inductor's cache keys; None, which disables the cache, if an earlier pass has
@@ -112,8 +116,17 @@ def _is_product(node: fx.Node) -> bool:
         and value.dtype in _FLOATS
         and value.numel() > 0
         and _is_static(value)
-        and (node.target is _MIXED or all(_value(arg).dtype == value.dtype for arg in node.args))
+        and (_is_mixed(node) or all(_value(arg).dtype == value.dtype for arg in node.args))
     )
+
+
+def _is_mixed(node: fx.Node) -> bool:
+    """Whether a product has a factor of 8-bit integers: `_replace_mixed` has replaced its cast."""
+    return node.target is _MIXED or _is_mixed_addmm(node)
+
+
+def _is_mixed_addmm(node: fx.Node) -> bool:
+    return _is(node, aten.addmm.default) and _lowering.REPLACED in node.meta
 
 
 def _inputs(node: fx.Node) -> list[Any]:
@@ -207,27 +220,37 @@ def _substitute(graph: fx.Graph, node: fx.Node, ours: fx.Node, replaced: fx.Grap
 
 def _replace_mixed(graph: fx.Graph, node: fx.Node) -> fx.Node:
     """``mixed_mm`` in place of ``aten.mm``, if a factor was cast from 8-bit integers; else the
-    node."""
-    if node.op != "call_function" or node.target is not aten.mm.default or not _is_product(node):
+    node. ``aten.addmm`` takes the integers themselves, which `_fuse` must replace by an operator.
+    """
+    if node.target not in (aten.mm.default, aten.addmm.default) or not _is_product(node):
+        return node
+    alpha, beta = (node.kwargs.get(name, 1) for name in ("alpha", "beta"))
+    # torch does not read an addend times zero, while an epilogue would.
+    if not all(isinstance(factor, int | float) for factor in (alpha, beta)) or beta == 0:
         return node
     dtype = _value(node).dtype
-    chains = [_widened(factor, dtype) for factor in node.args]
+    *added, first, second = node.args
+    chains = [_widened(factor, dtype) for factor in (first, second)]
     # One factor of 8-bit integers: torch multiplies two of them as numbers, too.
     if dtype not in _HALVES or sum(bool(chain) for chain in chains) != 1:
         return node
     inputs = []
     with graph.inserting_before(node):
-        for factor, chain in zip(node.args, chains, strict=True):
+        for factor, chain in zip((first, second), chains, strict=True):
             source = chain[-1].args[0] if chain else factor
             for step in reversed(chain[:-1]):
                 source = _call(graph, step.target, source, step.args[1])
             inputs.append(source)
     replaced = fx.Graph()
-    copies = [replaced.placeholder("A"), replaced.placeholder("B")]
-    for at, chain in enumerate(chains):
+    copies = [replaced.placeholder(name) for name in ("C", "A", "B")[-len(node.args) :]]
+    for at, chain in enumerate(chains, start=len(added)):
         if chain:
             copies[at] = replaced.call_function(_CAST, (copies[at], dtype))
-    replaced.output(replaced.call_function(node.target, tuple(copies)))
+    replaced.output(replaced.call_function(node.target, tuple(copies), dict(node.kwargs)))
+    if added:
+        node.args = (*added, *inputs)
+        node.meta[_lowering.REPLACED] = fx.GraphModule(torch.nn.Module(), replaced)
+        return node
     with graph.inserting_before(node):
         ours = graph.call_function(_MIXED, tuple(inputs))
     return _substitute(graph, node, ours, replaced)
@@ -271,9 +294,12 @@ class _Region:
         return _value(self.product).shape
 
 
-def _fuse(graph: fx.Graph, product: fx.Node) -> None:
-    region = _grow(product)
-    while len(region.inside) > 1:
+def _fuse(graph: fx.Graph, region: _Region) -> None:
+    """Replaces the product and as much of the region as an epilogue computes. A product without
+    further operations stays, except for ``aten.addmm`` of 8-bit integers, whose addend is computed
+    in an epilogue."""
+    least = 1 if _is_mixed_addmm(region.product) else 2
+    while len(region.inside) >= least:
         if _ends_well(region):
             epilogue = _Epilogue(region)
             if epilogue.is_complete and epilogue.has_arithmetic:
@@ -459,7 +485,7 @@ class _Epilogue:
 
         for node in self.region.inside:
             before = node.meta.get(_lowering.REPLACED)
-            if before is not None:  # a mixed product
+            if before is not None:  # a product of 8-bit integers
                 inner = [node for node in before.graph.nodes if node.op == "placeholder"]
                 values = (copied(arg, node) for arg in node.args)
                 copies[node] = graph.graph_copy(before.graph, dict(zip(inner, values, strict=True)))

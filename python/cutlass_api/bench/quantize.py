@@ -1,0 +1,135 @@
+"""Time of :mod:`cutlass_api.quantize`, as a share of the bandwidth of a copy.
+
+Inputs are larger than L2 and random. Launches run in CUDA graphs, the helpers take turns, and
+results are medians, as in :mod:`cutlass_api.bench.gemm`.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cutlass_api.bench.bandwidth import copy_rate
+from cutlass_api.bench.gemm import ROUNDS, capture, in_turns
+
+#: The helpers, with the extents of the groups that share a scale; -1: all rows or columns.
+HELPERS = {
+    "per_tensor": (-1, -1),
+    "per_row": (1, -1),
+    "per_column": (-1, 1),
+    "per_block 1x128": (1, 128),
+    "per_block 128x128": (128, 128),
+}
+INPUTS = ("bfloat16", "float32")
+OUTPUTS = ("float8_e4m3fn", "int8")
+#: Rows and columns. Inputs have 128 MiB in bfloat16. The columns of the first and, in float32, the
+#: rows of the second are longer than a tile.
+SHAPES = ((16384, 4096), (2048, 32768))
+#: Inputs of a helper, which take turns.
+SETS = 2
+
+
+@dataclass
+class Row:
+    """The time of one call of a helper."""
+
+    helper: str
+    input: str
+    output: str
+    #: Rows and columns.
+    shape: tuple[int, int]
+    microseconds: float
+    #: Bytes that all passes read and write: the input once or twice, the output and the scales.
+    bytes: int
+    #: ``bytes`` over the time, as a share of the rate of a copy.
+    share: float
+
+
+def moved_bytes(helper: str, shape: tuple[int, int], itemsize: int) -> int:
+    """Bytes that a helper reads and writes, for a row-major input of elements of this size."""
+    from cutlass_api.ops import _quantize
+    from cutlass_api.utils import ceil_div
+
+    rows, columns = shape
+    group = tuple(
+        size if extent == -1 else extent
+        for size, extent in zip(shape, HELPERS[helper], strict=True)
+    )
+    elements, again = rows * columns, 0
+    # A CTA reads all tiles for the scale, keeps the last one, and reads the others again.
+    if helper == "per_tensor":
+        again = elements
+    elif helper == "per_row":
+        tile = _quantize.row_tile(columns, itemsize).columns(itemsize)
+        again = rows * (ceil_div(columns, tile) - 1) * tile
+    elif helper == "per_column":
+        tile = _quantize.COLUMN_TILE.rows()
+        again = columns * (ceil_div(rows, tile) - 1) * tile
+    scales = ceil_div(rows, group[0]) * ceil_div(columns, group[1])
+    return (elements + again) * itemsize + elements + 4 * scales
+
+
+def call(helper: str, matrix: Any, dtype: str) -> tuple[Any, Any]:
+    """Calls a helper of :mod:`cutlass_api.quantize`."""
+    import torch
+
+    from cutlass_api import quantize
+
+    name, _, block = helper.partition(" ")
+    options = {"block": HELPERS[helper]} if block else {}
+    quantized: tuple[Any, Any] = getattr(quantize, name)(matrix, getattr(torch, dtype), **options)
+    return quantized
+
+
+def measure(show: Callable[[Row], None]) -> tuple[float, list[Row]]:
+    """The rate of a copy in bytes per second, and the times of all helpers. Calls ``show`` with
+    each finished row.
+    """
+    import torch
+
+    rate, stream, results = copy_rate(), torch.cuda.Stream(), []
+    for shape in SHAPES:
+        for input in INPUTS:
+            dtype = getattr(torch, input)
+            sets = [torch.randn(*shape, device="cuda", dtype=dtype) for _ in range(SETS)]
+            for output in OUTPUTS:
+                methods = {
+                    helper: capture(stream, [partial(call, helper, one, output) for one in sets])
+                    for helper in HELPERS
+                }
+                in_turns(methods, ROUNDS)
+                for helper, timed in methods.items():
+                    moved = moved_bytes(helper, shape, dtype.itemsize)
+                    share = moved / (1e-6 * timed.median * rate)
+                    row = Row(helper, input, output, shape, timed.median, moved, share)
+                    results.append(row)
+                    show(row)
+                del methods
+                torch.cuda.empty_cache()
+    return rate, results
+
+
+HEADER = ("helper", "rows x columns", "us", "GB", "share of a copy")
+
+
+def line(row: Row) -> tuple[str, ...]:
+    """The cells of a row of the table."""
+    rows, columns = row.shape
+    return (
+        f"{row.helper}, {row.input} to {row.output}",
+        f"{rows} x {columns}",
+        f"{row.microseconds:.1f}",
+        f"{1e-9 * row.bytes:.3f}",
+        f"{row.share:.1%}",
+    )
+
+
+def write_json(path: Path, context: dict[str, Any], rate: float, rows: Sequence[Row]) -> None:
+    """Writes the rate of a copy and rows as JSON, after the entries of ``context``."""
+    document = {**context, "copy_rate": rate, "rows": [asdict(row) for row in rows]}
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+__all__ = ["HEADER", "HELPERS", "Row", "call", "line", "measure", "moved_bytes", "write_json"]
