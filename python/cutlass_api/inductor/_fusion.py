@@ -112,7 +112,12 @@ def _is_product(node: fx.Node) -> bool:
         and value.dtype in _FLOATS
         and value.numel() > 0
         and _is_static(value)
-        and (node.target is _MIXED or all(_value(arg).dtype == value.dtype for arg in node.args))
+        and (
+            # Scales of a call by the user are no part of the epilogue.
+            len(_inputs(node)) == 2
+            if node.target is _MIXED
+            else all(_value(arg).dtype == value.dtype for arg in node.args)
+        )
     )
 
 
