@@ -55,13 +55,14 @@ if TYPE_CHECKING:
     from cutlass_api.ops import int8_mm as int8_mm
     from cutlass_api.ops import linear as linear
     from cutlass_api.ops import mixed_mm as mixed_mm
+    from cutlass_api.ops import scaled_grouped_mm as scaled_grouped_mm
     from cutlass_api.ops import scaled_mm as scaled_mm
 
 _stand_in.install()
 
 
 #: The functions of ``cutlass_api.ops`` that this package exports.
-_FUNCTIONS = ("int8_mm", "linear", "mixed_mm", "scaled_mm")
+_FUNCTIONS = ("int8_mm", "linear", "mixed_mm", "scaled_grouped_mm", "scaled_mm")
 
 
 def _import_ops() -> None:

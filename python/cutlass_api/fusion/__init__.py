@@ -10,6 +10,16 @@ the same names. Called on tensors, the function computes the same with torch::
         D = relu(biased)
         return D, biased
 
+:func:`scale_blocks` takes the place of ``accum`` if scales of A or B vary along K. The kernel then
+applies them while it sums up::
+
+    def epilogue(accum, scale_a, scale_b, bias):
+        product = scale_blocks(
+            accum, a=scale_a, b=scale_b, a_block=(1, 128), b_block=(128, 128)
+        )
+        D = product + bias
+        return D
+
 Names resolve in the scope of the function: to functions of torch, NumPy, ``math`` and this package,
 under any alias. Calls of other functions raise ValueError. Undefined names, and the builtins
 ``sum`` and ``max``, resolve to this module. So do all names in source that is a string.
@@ -85,6 +95,40 @@ def max(x: Any, dim: int | tuple[int, ...] | list[int]) -> Any:
     return torch_function("amax", x, dim=dim)
 
 
+def scale_blocks(
+    accum: Any,
+    a: Any = None,
+    b: Any = None,
+    a_block: tuple[int, int] | None = None,
+    b_block: tuple[int, int] | None = None,
+    a_zero: Any = None,
+    b_zero: Any = None,
+    a_swizzle: str | None = None,
+    b_swizzle: str | None = None,
+) -> Any:
+    """The accumulator of factors whose scales vary along K, in an epilogue function only.
+
+    The element ``A[m, k]`` counts as ``(A[m, k] - a_zero[i, j]) * a[i, j]``, with ``i, j`` the
+    block that holds ``m, k``. ``a_block`` is (rows, depth along K) and ``b_block`` (depth along K,
+    columns), as in :func:`cutlass_api.quantize.per_block`. The sum is float32.
+
+    - ``a``: None, or scales of shape (ceil(M / rows), ceil(K / depth)), of any strides, in float32,
+      float16, bfloat16 or float8_e8m0fnu. A leading batch dimension is optional. In a grouped GEMM,
+      M counts the rows of all groups.
+    - ``b``: None, or scales of shape (ceil(K / depth), ceil(N / columns)). The leading dimension,
+      optional, is the batch or the groups.
+    - ``a_zero``, ``b_zero``: None, or zero points of int8 or uint8 factors, of the same shape, in
+      int8, uint8, int32, float32, float16 or bfloat16.
+    - ``a_swizzle``, ``b_swizzle``: None, or ``"32x4x4"`` for scales that lie in tiles of 128 x 4,
+      padded, as ``ScaleSwizzleMode.Swizzle32x4x4`` orders them. Those of B are swizzled as its
+      transpose, with rows along N.
+
+    Scales and zero points are parameters of the epilogue function, which cannot use them, or
+    ``accum``, elsewhere. The extents of blocks are part of the kernel.
+    """
+    raise TypeError("scale_blocks is applied inside the sum over K; only a kernel can compute it")
+
+
 __all__ = [
     "EpilogueArguments",
     "TracedEpilogue",
@@ -94,6 +138,7 @@ __all__ = [
     "maximum",
     "minimum",
     "round",
+    "scale_blocks",
     "sum",
     "trace",
     "trace_in_out",

@@ -18,6 +18,7 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.virtualized import V
 
 from cutlass_api.inductor import _lowering
+from cutlass_api.utils import ceil_div
 
 aten = torch.ops.aten
 prims = torch.ops.prims
@@ -116,6 +117,10 @@ def _is_product(node: fx.Node) -> bool:
         and value.dtype in _FLOATS
         and value.numel() > 0
         and _is_static(value)
+        and (
+            # Scales of a call by the user are no part of the epilogue.
+            node.target is not _MIXED or len(_inputs(node)) == 2
+        )
         and (_is_mixed(node) or all(_value(arg).dtype == value.dtype for arg in node.args))
     )
 
@@ -162,18 +167,23 @@ def _scaled_arguments(node: fx.Node) -> list[Any]:
 
 
 def _is_scaled_product(node: fx.Node) -> bool:
-    """Whether a node is ``aten._scaled_mm`` with one scale per tensor, or one per row of A and per
-    column of B."""
+    """Whether a node is ``aten._scaled_mm`` with float32 scales: one per tensor, one per row of A
+    and per column of B, or one per block of 1 x 128 or 128 x 128."""
     if node.op != "call_function" or node.target is not aten._scaled_mm.default:
         return False
     values = [_value(arg) for arg in _scaled_arguments(node)[:4]]
     if any(value is None or not _is_static(value) for value in values):
         return False
     a, b, *scales = values
-    shapes = ((a.shape[0], 1), (1, b.shape[1]))
+    (m, k), n = a.shape, b.shape[1]
+    deep = ceil_div(k, 128)
+    shapes = (
+        ((m, 1), (m, deep), (ceil_div(m, 128), deep)),
+        ((1, n), (deep, n), (deep, ceil_div(n, 128))),
+    )
     return a.device.type == "cuda" and all(
-        scale.dtype == torch.float32 and (scale.numel() == 1 or tuple(scale.shape) == shape)
-        for scale, shape in zip(scales, shapes, strict=True)
+        scale.dtype == torch.float32 and (scale.numel() == 1 or tuple(scale.shape) in served)
+        for scale, served in zip(scales, shapes, strict=True)
     )
 
 

@@ -20,7 +20,7 @@ import cutlass_api.ops
 from cutlass_api.arguments import EpilogueArguments, GemmArguments, GroupedGemmArguments
 from cutlass_api.inductor import _candidates as ours
 from cutlass_api.inductor._timing import time_alike
-from cutlass_api.ops import _epilogues
+from cutlass_api.ops import _epilogues, _scales
 
 log = logging.getLogger(__name__)
 
@@ -165,17 +165,31 @@ def mm_epilogue(
     return result
 
 
+def _meta_of(node: Any) -> Any:
+    """A meta tensor of the shape and dtype of an IR node; None for None."""
+    if node is None:
+        return None
+    return torch.empty(list(map(int, node.get_size())), dtype=node.get_dtype(), device="meta")
+
+
 @register_lowering(torch.ops.cutlass_api.mixed_mm.default, type_promotion_kind=None)
-def mixed_mm(A: Any, B: Any, scale: Any = None, *, out_dtype: Any = None) -> Any:
+def mixed_mm(
+    A: Any, B: Any, scale: Any = None, zero_point: Any = None, *, out_dtype: Any = None
+) -> Any:
     """A product of 16-bit numbers and 8-bit integers (`_fused`)."""
     operator = torch.ops.cutlass_api.mixed_mm.default
     dtype = next(x.get_dtype() for x in (A, B) if x.get_dtype().is_floating_point)
     layout = _contiguous(A, [A.get_size()[0], B.get_size()[-1]], out_dtype or dtype)
-    operands, epilogue = ([], None) if scale is None else ([scale], _epilogues.scaled("scale_b"))
-    result = _fused(operator, [A, B], operands, epilogue, layout)
+    result = None
+    # Zero points may repeat along K: the operator expands them.
+    if zero_point is None and ours.is_static(A, B, *([] if scale is None else [scale])):
+        named, blocks = _scales.mixed_operands(*map(_meta_of, (A, B, scale)), None)
+        epilogue = _epilogues.scaled(*named, blocks=blocks) if named else None
+        operands = [] if scale is None else [scale]
+        result = _fused(operator, [A, B], operands, epilogue, layout)
     if result is None:
         fallback = fallback_handler(operator, add_to_fallback_set=False)
-        return fallback(A, B, scale, out_dtype=out_dtype)
+        return fallback(A, B, scale, zero_point, out_dtype=out_dtype)
     return result
 
 
@@ -202,8 +216,12 @@ def scaled_mm(
         "scale_result": scale_result if is_narrow else None,
     }
     present = {name: operand for name, operand in operands.items() if operand is not None}
-    epilogue = _epilogues.scaled(*present)
-    result = _fused(operator, [A, B], list(present.values()), epilogue, layout)
+    result = None
+    if ours.is_static(A, B, scale_a, scale_b):
+        factors = map(_meta_of, (A, B, scale_a, scale_b))
+        _, blocks = _scales.scaled_operands("scaled_mm", *factors, None)
+        epilogue = _epilogues.scaled(*present, blocks=blocks)
+        result = _fused(operator, [A, B], list(present.values()), epilogue, layout)
     if result is None:
         fallback = fallback_handler(operator, add_to_fallback_set=False)
         return fallback(A, B, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum)

@@ -8,7 +8,7 @@ from importlib import import_module
 
 from cutlass_api._import_hooks import after_import
 from cutlass_api.ops import _autocast, _gradients, _vmap  # noqa: F401, register
-from cutlass_api.ops._eight_bits import int8_mm, mixed_mm, scaled_mm
+from cutlass_api.ops._eight_bits import int8_mm, mixed_mm, scaled_grouped_mm, scaled_mm
 from cutlass_api.ops._library import LIBRARY
 from cutlass_api.ops._products import OPS
 from cutlass_api.ops._python import linear, matmul
@@ -26,4 +26,13 @@ def register_with_dynamo() -> None:
 after_import("torch.utils.flop_counter", register_flop_formulas)
 after_import("torch._dynamo", register_with_dynamo)
 
-__all__ = ["LIBRARY", "OPS", "int8_mm", "linear", "matmul", "mixed_mm", "scaled_mm"]
+__all__ = [
+    "LIBRARY",
+    "OPS",
+    "int8_mm",
+    "linear",
+    "matmul",
+    "mixed_mm",
+    "scaled_grouped_mm",
+    "scaled_mm",
+]

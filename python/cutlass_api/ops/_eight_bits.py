@@ -1,10 +1,14 @@
-"""``cutlass_api.scaled_mm``, ``int8_mm`` and ``mixed_mm``: products of 8-bit operands."""
+"""``cutlass_api.scaled_mm``, ``scaled_grouped_mm``, ``int8_mm`` and ``mixed_mm``: products of 8-bit
+operands.
+"""
 
 import torch
 from torch import Tensor
 
 from cutlass_api.ops import _epilogues
-from cutlass_api.ops._products import OPS, check_bytes, refuse, scales_and_bias
+from cutlass_api.ops._library import refuse
+from cutlass_api.ops._products import OPS, check_bytes
+from cutlass_api.ops._scales import scales_and_bias
 
 #: The output dtypes of integer products.
 INTEGER_OUTPUTS = (torch.int32, torch.float32, torch.float16, torch.bfloat16)
@@ -20,11 +24,17 @@ def scaled_mm(
     use_fast_accum: bool = False,
     scale_result: Tensor | None = None,
 ) -> Tensor:
-    """(a @ b) * scale_a * scale_b + bias, of float8 operands; ``torch._scaled_mm`` and more.
+    """(a * scale_a) @ (b * scale_b) + bias, of float8 operands; ``torch._scaled_mm`` and more.
 
     - ``a`` (M, K) and ``b`` (K, N): float8_e4m3fn or float8_e5m2, each; any sizes and strides.
-    - ``scale_a``: float32, one factor of shape () or (1,), or one for each row of shape (M, 1).
-    - ``scale_b``: the same, or one for each column, of shape (1, N).
+    - ``scale_a``: float32, one factor of shape () or (1,), one for each row of shape (M, 1), or one
+      for each block of (1, 128) or (128, 128) elements, of shape (M, ceil(K / 128)) or
+      (ceil(M / 128), ceil(K / 128)). The last blocks may be partial. Any strides.
+    - ``scale_b``: the same, or one for each column of shape (1, N), or one for each block of
+      (128, 1) or (128, 128), of shape (ceil(K / 128), N) or (ceil(K / 128), ceil(N / 128)).
+    - Either may be float8_e8m0fnu (MXFP8), with one scale for each 32 elements along K: as a matrix
+      (M, ceil(K / 32)), or (ceil(K / 32), N) for ``b``; or as a vector, swizzled and padded as
+      ``torch._scaled_mm`` takes it. A matrix is never swizzled: flatten it.
     - ``out_dtype``: bfloat16, float16, float32, float8_e4m3fn or float8_e5m2. None: that of ``a``.
     - ``bias``: shape (N,), in any float dtype.
     - ``scale_result``: one float32 factor of a float8 output, as on a GPU in torch. Other outputs
@@ -37,11 +47,37 @@ def scaled_mm(
     :mod:`cutlass_api.quantize` computes operands and scales. The source of the operator
     ``torch.ops.cutlass_api.scaled_mm`` is ``ops/_products.py``.
 
-    Raises ValueError if a scale has another shape (scales of blocks of K are not served), dtype or
-    device, if the bias does not fit, or if no kernel serves the dtypes. Raises RuntimeError if an
-    operand requires grad.
+    Scales of blocks apply inside the sum over K.
+
+    Raises ValueError if a scale has another shape, dtype or device, if the bias does not fit, or if
+    no kernel serves the dtypes. Raises RuntimeError if an operand requires grad.
     """
     return OPS.scaled_mm(a, b, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum)
+
+
+def scaled_grouped_mm(
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    offs: Tensor,
+    out_dtype: torch.dtype | None = torch.bfloat16,
+) -> Tensor:
+    """``scaled_mm`` of groups: rows ``offs[g - 1]`` to ``offs[g]`` of ``a`` times ``b[g]``.
+
+    - ``a`` (TotalM, K) and ``b`` (G, K, N): float8_e4m3fn or float8_e5m2, each; any strides.
+    - ``scale_a``: as for :func:`scaled_mm`, with M = TotalM. Blocks of (128, 128) count the rows of
+      all groups.
+    - ``scale_b``: float32, one factor, one for each group of shape (G,) or (G, 1, 1), one for each
+      column of shape (G, 1, N), or one for each block of (128, 1) or (128, 128) elements, of shape
+      (G, ceil(K / 128), N) or (G, ceil(K / 128), ceil(N / 128)).
+    - ``offs``: int32 of shape (G,), the end row of each group. Rows of the result past ``offs[-1]``
+      are uninitialized.
+    - ``out_dtype``: as for :func:`scaled_mm`.
+
+    Raises ValueError and RuntimeError as :func:`scaled_mm`.
+    """
+    return OPS.scaled_grouped_mm(a, b, scale_a, scale_b, offs, out_dtype)
 
 
 def int8_mm(
@@ -81,19 +117,29 @@ def int8_mm(
 
 
 def mixed_mm(
-    a: Tensor, b: Tensor, scale: Tensor | None = None, out_dtype: torch.dtype | None = None
+    a: Tensor,
+    b: Tensor,
+    scale: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    zero_point: Tensor | None = None,
 ) -> Tensor:
-    """(a @ b) * scale, of one operand in float16 or bfloat16 and one in int8 or uint8.
+    """a @ b of one operand in float16 or bfloat16, and one in int8 or uint8 that counts as
+    (operand - zero_point) * scale.
 
     - ``a`` (M, K) and ``b`` (K, N): any sizes and strides. Integers are converted in registers.
-    - ``scale``: None, one factor, one for each column of shape (N,) or (1, N), or one for each row
-      of shape (M, 1), in float32, float16 or bfloat16.
+    - ``scale``: None, one factor, one for each column of shape (N,) or (1, N), one for each row of
+      shape (M, 1), or one for each group along K of the integers, of shape (K / group, N) if they
+      are ``b`` and (M, K / group) if they are ``a``; in float32, float16 or bfloat16. The group is
+      a multiple of 16 that the shape implies. (1, N) and (M, 1) are columns and rows.
     - ``out_dtype``: by default that of the float operand.
+    - ``zero_point``: None, or of the shape of ``scale``, or one for each column of ``b`` (row of
+      ``a``); in int8, uint8, int32 or a dtype of scales. Requires ``scale``.
 
-    The sum and the scale are float32, and are rounded once. The float operand has a gradient. The
-    source of the operator ``torch.ops.cutlass_api.mixed_mm`` is ``ops/_products.py``.
+    The sum and the scale are float32, and are rounded once. The float operand has a gradient,
+    unless there are groups or zero points. The source of the operator
+    ``torch.ops.cutlass_api.mixed_mm`` is ``ops/_products.py``.
 
-    Raises ValueError if the scale has another shape, dtype or device, or if no kernel serves the
-    dtypes, and RuntimeError if the scale requires grad.
+    Raises ValueError if the scale or the zero point has another shape, dtype or device, or if no
+    kernel serves the dtypes, and RuntimeError if the scale requires grad.
     """
-    return OPS.mixed_mm(a, b, scale, out_dtype=out_dtype)
+    return OPS.mixed_mm(a, b, scale, zero_point, out_dtype=out_dtype)

@@ -1,5 +1,6 @@
 """The epilogues of the operators, as source text."""
 
+from collections.abc import Mapping
 from functools import cache
 
 from cutlass_api._core import trace_epilogue
@@ -36,12 +37,20 @@ def linear(activation: str | None, has_bias: bool, returns_preactivation: bool =
     )
 
 
-def scaled(*operands: str) -> str:
+def scaled(*operands: str, blocks: Mapping[str, str] | None = None) -> str:
     """D = (accum * scale_a * scale_b + bias) * scale_result, without what is not an operand.
+
+    ``blocks``: for each factor, ``a`` or ``b``, whose scales vary along K, the arguments of
+    ``scale_blocks`` that follow the scales.
 
     Not cached: torch.compile warns of a cached function in a trace.
     """
-    value = " * ".join(["accum", *(name for name in ("scale_a", "scale_b") if name in operands)])
+    value, blocks = "accum", blocks or {}
+    if blocks:
+        scales = [f"{factor}=scale_{factor}, {block}" for factor, block in blocks.items()]
+        value = f"scale_blocks({', '.join(['accum', *scales])})"
+    whole = [f"scale_{factor}" for factor in ("a", "b") if factor not in blocks]
+    value = " * ".join([value, *(name for name in whole if name in operands)])
     if "bias" in operands:
         value = f"{value} + bias"
     if "scale_result" in operands:

@@ -34,7 +34,7 @@ FORMULAS: dict[str, Callable[..., int]] = {
     **dict.fromkeys(("mm", "bmm", "int_mm", "mixed_mm", "scaled_mm", "mm_epilogue"), product),
     **dict.fromkeys(("addmm", "baddbmm"), product_of_rest),
     **dict.fromkeys(("linear", "linear_forward"), linear),
-    **dict.fromkeys(("grouped_mm", "grouped_mm_weight_grad"), grouped),
+    **dict.fromkeys(("grouped_mm", "grouped_mm_weight_grad", "scaled_grouped_mm"), grouped),
 }
 for name, formula in FORMULAS.items():
     register_flop_formula(getattr(OPS, name))(formula)

@@ -17,6 +17,7 @@ from cutlass_api._core import trace_epilogue
 from cutlass_api.ops import _epilogues, _quantize  # noqa: F401, defines an operator
 from cutlass_api.ops._library import LIBRARY
 from cutlass_api.ops._products import OPS, rows_of
+from cutlass_api.ops._scales import mixed_operands
 
 Gradients = tuple[Any, ...]
 aten = torch.ops.aten
@@ -321,7 +322,12 @@ def weight_gradient_backward(ctx: Any, grad_b: Tensor) -> Gradients:
 
 
 def setup_mixed(ctx: Any, args: Any, output: Any) -> None:
-    A, B, scale, _ = args
+    A, B, scale, zero_point, _ = args
+    if zero_point is not None or (scale is not None and mixed_operands(A, B, scale, None)[1]):
+        raise RuntimeError(
+            "cutlass_api::mixed_mm has no derivative with scales of groups or zero points: detach "
+            "the operands, or dequantize the integers and call cutlass_api.mm"
+        )
     if scale is not None and scale.requires_grad:
         raise RuntimeError(
             "cutlass_api::mixed_mm has no derivative for scale: detach it, or multiply the "
@@ -333,7 +339,7 @@ def setup_mixed(ctx: Any, args: Any, output: Any) -> None:
 def mixed_backward(ctx: Any, grad: Tensor) -> Gradients:
     A, B, scale = ctx.saved_tensors
     grad = grad if scale is None else (grad * scale).to(grad.dtype)
-    return *factor_gradients(ctx.needs, grad, A, B), None
+    return *factor_gradients(ctx.needs, grad, A, B), None, None
 
 
 differentiate("grouped_mm", setup_grouped, grouped_backward)
@@ -341,6 +347,10 @@ differentiate("grouped_mm_weight_grad", setup_weight_gradient, weight_gradient_b
 differentiate("mixed_mm", setup_mixed, mixed_backward)
 refuse_gradients(
     "scaled_mm", "has no derivative: detach the operands, or cast them and call cutlass_api.mm"
+)
+refuse_gradients(
+    "scaled_grouped_mm",
+    "has no derivative: detach the operands, or cast them and call cutlass_api's grouped_mm",
 )
 refuse_gradients("quantize", "has no derivative: detach the input")
 for name in ("mm", "bmm", "addmm", "baddbmm", "linear", "mixed_mm", "scaled_mm", "mm_epilogue"):
@@ -355,6 +365,11 @@ for name in ("mm", "bmm", "addmm", "baddbmm", "linear", "mixed_mm", "scaled_mm",
 def setup_epilogue(ctx: Any, args: Any, output: Any) -> None:
     A, B, operands, ctx.epilogue, _ = args
     check_differentiable("mm_epilogue", A, B)
+    if ("scale_blocks",) in trace_epilogue(ctx.epilogue).nodes:
+        raise RuntimeError(
+            "cutlass_api::mm_epilogue has no derivative for scale_blocks: detach the operands, or "
+            "scale the factors with torch"
+        )
     if not (A.is_floating_point() and B.is_floating_point()):
         raise RuntimeError(
             f"cutlass_api::mm_epilogue has no derivative for A of {A.dtype} and B of {B.dtype}: "

@@ -16,6 +16,10 @@ TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def refuse(operator: str, reason: str) -> ValueError:
+    return ValueError(f"cutlass_api::{operator}: {reason}")
+
+
 def operator(schema: str, *, has_out: bool = True) -> Callable[[Function], Function]:
     """Registers the decorated function as an operator, for CPU, CUDA and FakeTensors.
 

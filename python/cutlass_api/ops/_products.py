@@ -3,7 +3,7 @@ FakeTensors.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,15 +11,21 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cutlass_api.ops import _epilogues
-from cutlass_api.ops._library import launch, operator
+from cutlass_api.ops._library import launch, operator, refuse
+from cutlass_api.ops._scales import (
+    BYTES,
+    check_factor,
+    grouped_operands,
+    mixed_operands,
+    scalar_as_vector,
+    scaled_operands,
+)
 
 #: The operators that this module defines.
 OPS: Any = torch.ops.cutlass_api
 
 INTEGERS = (torch.int8, torch.uint8, torch.int32)
-BYTES = (torch.int8, torch.uint8)
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-HALVES = (torch.float16, torch.bfloat16)
 
 
 def product_dtype(a: torch.dtype, b: torch.dtype) -> torch.dtype:
@@ -32,10 +38,6 @@ def product_dtype(a: torch.dtype, b: torch.dtype) -> torch.dtype:
 def empty(A: Tensor, B: Tensor, shape: Sequence[int], out_dtype: torch.dtype | None) -> Tensor:
     """A row-major tensor for A @ B."""
     return A.new_empty(shape, dtype=out_dtype or product_dtype(A.dtype, B.dtype))
-
-
-def refuse(operator: str, reason: str) -> ValueError:
-    return ValueError(f"cutlass_api::{operator}: {reason}")
 
 
 @operator("mm(Tensor A, Tensor B, *, ScalarType? out_dtype=None) -> Tensor")
@@ -279,42 +281,33 @@ def check_bytes(operator: str, A: Tensor, B: Tensor) -> None:
 
 
 @operator(
-    "mixed_mm(Tensor A, Tensor B, Tensor? scale=None, *, ScalarType? out_dtype=None) -> Tensor"
+    "mixed_mm(Tensor A, Tensor B, Tensor? scale=None, Tensor? zero_point=None, *, "
+    "ScalarType? out_dtype=None) -> Tensor"
 )
 def mixed_mm(
     A: Tensor,
     B: Tensor,
     scale: Tensor | None = None,
+    zero_point: Tensor | None = None,
     *,
     out_dtype: torch.dtype | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """(A @ B) * scale, of one operand in float16 or bfloat16 and one in int8 or uint8.
+    """A @ B of one operand in float16 or bfloat16, and one in int8 or uint8 that counts as
+    (operand - zero_point) * scale.
 
-    scale: None, one factor, one per column, (N,) or (1, N), or one per row, (M, 1). The output has
-    the dtype of the float operand.
+    scale: None, one factor, one per column, (N,) or (1, N), one per row, (M, 1), or one per group
+    along K of the integers: (K / group, N) of B, (M, K / group) of A. zero_point: None, or of the
+    shape of scale, or one per column of B (row of A). The output has the dtype of the float
+    operand.
     """
-    check_mixed(A, B, scale)
+    operands, blocks = mixed_operands(A, B, scale, zero_point)
     if out is None:
         out = empty(A, B, (A.shape[0], B.shape[-1]), out_dtype)
-    if scale is None:
+    if not operands:
         return launch("mixed_mm", A, B, out=out)
-    scale = scalar_as_vector(scale)
-    return launch("mixed_mm", A, B, scale, out=out, epilogue=_epilogues.scaled("scale_b"))
-
-
-def check_mixed(A: Tensor, B: Tensor, scale: Tensor | None) -> None:
-    mixed = (A.dtype in HALVES and B.dtype in BYTES) or (A.dtype in BYTES and B.dtype in HALVES)
-    if not mixed:
-        raise refuse(
-            "mixed_mm",
-            f"A is {A.dtype} and B {B.dtype}; pass one in float16 or bfloat16 and the other in "
-            "int8 or uint8",
-        )
-    if scale is not None:
-        n = B.shape[-1]
-        served = {"column": [(n,), (1, n)], "row": [(A.shape[0], 1)]}
-        check_factor("mixed_mm", "scale", scale, A, served, (*HALVES, torch.float32))
+    epilogue = _epilogues.scaled(*operands, blocks=blocks)
+    return launch("mixed_mm", A, B, *operands.values(), out=out, epilogue=epilogue)
 
 
 @operator(
@@ -333,80 +326,64 @@ def scaled_mm(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """(A @ B) * scale_a * scale_b + bias, for A (M, K) and B (K, N) of float8.
+    """(A * scale_a) @ (B * scale_b) + bias, for A (M, K) and B (K, N) of float8.
 
-    scale_a: one float32 factor, or one per row, (M, 1). scale_b: one, or one per column, (1, N).
-    scale_result: a factor of an output in float8. out_dtype: by default that of A.
+    scale_a: one float32 factor, one per row, (M, 1), or one per block of 1 x 128 or 128 x 128
+    elements of A. scale_b: one, one per column, (1, N), or one per block of 128 x 1 or 128 x 128
+    elements of B. Either in float8_e8m0fnu: one per 32 elements along K, as a matrix, or swizzled,
+    as a vector. scale_result: a factor of an output in float8. out_dtype: by default that of A.
     use_fast_accum: whether sums may keep 14 bits.
     """
-    if A.dtype not in FLOAT8 or B.dtype not in FLOAT8:
-        raise refuse(
-            "scaled_mm", f"A is {A.dtype} and B {B.dtype}; pass float8_e4m3fn or float8_e5m2"
-        )
+    check_float8("scaled_mm", A, B)
     if out is None:
         out = A.new_empty((A.shape[0], B.shape[-1]), dtype=out_dtype)
-    operands = scales_and_bias("scaled_mm", A, B, scale_a, scale_b, bias)
+    operands, blocks = scaled_operands("scaled_mm", A, B, scale_a, scale_b, bias)
     if scale_result is not None:
         check_factor("scaled_mm", "scale_result", scale_result, A, {})
         if out.dtype in FLOAT8:
             operands["scale_result"] = scalar_as_vector(scale_result)
-    epilogue = _epilogues.scaled(*operands)
+    epilogue = _epilogues.scaled(*operands, blocks=blocks)
     values = operands.values()
     return launch("scaled_mm", A, B, *values, out=out, epilogue=epilogue, fast_sums=use_fast_accum)
 
 
-def scales_and_bias(
-    operator: str,
+def check_float8(operator: str, A: Tensor, B: Tensor) -> None:
+    if A.dtype not in FLOAT8 or B.dtype not in FLOAT8:
+        raise refuse(operator, f"A is {A.dtype} and B {B.dtype}; pass float8_e4m3fn or float8_e5m2")
+
+
+@operator(
+    "scaled_grouped_mm(Tensor A, Tensor B, Tensor scale_a, Tensor scale_b, Tensor offs, "
+    "ScalarType? out_dtype=None) -> Tensor",
+    has_out=False,
+)
+def scaled_grouped_mm(
     A: Tensor,
     B: Tensor,
-    scale_a: Tensor | None,
-    scale_b: Tensor | None,
-    bias: Tensor | None,
-) -> dict[str, Tensor]:
-    """The operands of ``_epilogues.scaled`` by name, without those that are None."""
-    m, n = A.shape[0], B.shape[-1]
-    operands = {"scale_a": scale_a, "scale_b": scale_b, "bias": bias}
-    given = {name: value for name, value in operands.items() if value is not None}
-    served = {"scale_a": {"row": [(m, 1)]}, "scale_b": {"column": [(1, n)]}}
-    for name, scale in given.items():
-        if name in served:
-            check_factor(operator, name, scale, A, served[name])
-            given[name] = scalar_as_vector(scale)
-    if bias is not None and tuple(bias.shape) not in ((n,), (1, n)):
-        raise refuse(operator, f"bias has shape {list(bias.shape)}; pass shape [{n}]")
-    return given
+    scale_a: Tensor,
+    scale_b: Tensor,
+    offs: Tensor,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Rows offs[g-1] to offs[g] of A * scale_a times (B * scale_b)[g], of float8 A (TotalM, K) and
+    B (G, K, N), and int32 offs (G,).
 
-
-def scalar_as_vector(tensor: Tensor) -> Tensor:
-    """A factor of one element broadcasts, whatever its rank."""
-    return tensor.reshape(1) if tensor.numel() == 1 else tensor
-
-
-def check_factor(
-    operator: str,
-    name: str,
-    scale: Tensor,
-    A: Tensor,
-    served: Mapping[str, Sequence[tuple[int, ...]]],
-    dtypes: Sequence[torch.dtype] = (torch.float32,),
-) -> None:
-    """Refuses scales other than one element, or a shape in ``served``, by what has a factor each.
-
-    An epilogue applies the scales, so none may vary along K.
+    scale_a: as of scaled_mm. scale_b: one, one per group, (G,) or (G, 1, 1), one per column,
+    (G, 1, N), or one per block of 128 x 1 or 128 x 128 elements of each B[g]. Rows of the output
+    past offs[-1] are uninitialized.
     """
-    shapes = [shape for shapes in served.values() for shape in shapes]
-    if scale.numel() != 1 and tuple(scale.shape) not in shapes:
-        others = [
-            f"or one for each {each}, of shape {' or '.join(str(list(shape)) for shape in shapes)}"
-            for each, shapes in served.items()
-        ]
-        served_shapes = ", ".join(["one factor, of shape [] or [1]", *others])
-        raise refuse(operator, f"{name} has shape {list(scale.shape)}; pass {served_shapes}")
-    if scale.dtype not in dtypes:
-        expected = " or ".join(map(str, dtypes))
-        raise refuse(operator, f"{name} is {scale.dtype}; pass {expected}")
-    if scale.device != A.device:
-        raise refuse(operator, f"{name} is on {scale.device} and A on {A.device}; move {name}")
+    check_float8("scaled_grouped_mm", A, B)
+    if A.dim() != 2 or B.dim() != 3:
+        raise refuse(
+            "scaled_grouped_mm",
+            f"A has rank {A.dim()} and B rank {B.dim()}; pass A (TotalM, K) and B (G, K, N)",
+        )
+    check_offsets("scaled_grouped_mm", offs, B.shape[0])
+    operands, blocks = grouped_operands("scaled_grouped_mm", A, B, scale_a, scale_b)
+    out = A.new_empty((A.shape[0], B.shape[2]), dtype=out_dtype)
+    epilogue = _epilogues.scaled(*operands, blocks=blocks)
+    values = operands.values()
+    return launch("scaled_grouped_mm", A, B, *values, out=out, epilogue=epilogue, offsets=offs)
 
 
 @operator(

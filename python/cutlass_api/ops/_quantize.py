@@ -10,8 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from cutlass_api._core import CudaFunction
 from cutlass_api.cuda import cuda_kernel
-from cutlass_api.ops._library import operator
-from cutlass_api.ops._products import refuse
+from cutlass_api.ops._library import operator, refuse
 from cutlass_api.utils import ceil_div, round_up
 
 Block: TypeAlias = tuple[int, int]

@@ -12,6 +12,7 @@ from cutlass_api.ops import _epilogues
 from cutlass_api.ops._broadcast import fused_product, product, sum_with_product
 from cutlass_api.ops._library import LIBRARY
 from cutlass_api.ops._products import FLOAT8, OPS
+from cutlass_api.ops._scales import mixed_operands, scaled_operands
 
 Dims = Sequence[Any]
 Result = tuple[Any, Any]
@@ -85,11 +86,16 @@ def mixed(
     A: Tensor,
     B: Tensor,
     scale: Tensor | None = None,
+    zero_point: Tensor | None = None,
     *,
     out_dtype: torch.dtype | None = None,
 ) -> Result:
-    if scale is None:
+    if scale is None and zero_point is None:
         return multiply(info, in_dims[:2], A, B, out_dtype=out_dtype)
+    example = examples(in_dims, A, B, scale, zero_point)
+    if scale is None or mixed_operands(*example)[1]:
+        rule = one_by_one("mixed_mm", out_dtype=out_dtype)
+        return rule(info, (*in_dims, None, None)[:4], A, B, scale, zero_point)
     dims = (*in_dims[:2], in_dims[2:3])
     return epilogue(info, dims, A, B, [scale], _epilogues.scaled("scale_b"), out_dtype=out_dtype)
 
@@ -106,6 +112,9 @@ def scaled(
     out_dtype: torch.dtype | None = None,
     use_fast_accum: bool = False,
 ) -> Result:
+    if scaled_operands("scaled_mm", *examples(in_dims, A, B, scale_a, scale_b), None)[1]:
+        rest = (scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum)
+        return one_by_one("scaled_mm")(info, (*in_dims, *(None,) * 8)[:8], A, B, *rest)
     out_dtype = out_dtype or A.dtype
     if out_dtype not in FLOAT8:
         scale_result = None
@@ -168,15 +177,23 @@ def linear_forward(
     return (out, preactivation if stores else input.new_empty(0)), out_dims
 
 
-def one_by_one(name: str) -> Callable[..., Result]:
-    """A rule that launches for each example, for groups whose sizes differ between examples."""
+def examples(in_dims: Dims, *tensors: Any) -> list[Any]:
+    """The tensors of the first example."""
+    pairs = zip(tensors, (*in_dims, *(None,) * len(tensors)), strict=False)
+    return [x if dim is None else x.select(dim, 0) for x, dim in pairs]
+
+
+def one_by_one(name: str, **options: Any) -> Callable[..., Result]:
+    """A rule that launches for each example: for groups whose sizes differ between examples, and
+    for scales of blocks.
+    """
     operator = getattr(OPS, name)
 
     def rule(info: Any, in_dims: Dims, *args: Any) -> Result:
         def of(example: int) -> Tensor:
             pairs = zip(args, in_dims, strict=True)
             result: Tensor = operator(
-                *(x if dim is None else x.select(dim, example) for x, dim in pairs)
+                *(x if dim is None else x.select(dim, example) for x, dim in pairs), **options
             )
             return result
 
@@ -192,5 +209,5 @@ register(mixed, "mixed_mm")
 register(scaled, "scaled_mm")
 register(linear, "linear")
 register(linear_forward, "linear_forward")
-for name in ("grouped_mm", "grouped_mm_weight_grad"):
+for name in ("grouped_mm", "grouped_mm_weight_grad", "scaled_grouped_mm"):
     register(one_by_one(name), name)
