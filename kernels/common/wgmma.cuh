@@ -298,9 +298,24 @@ template <int M_BLOCKS> struct WgmmaFragments {
   }
 };
 
-// Two 8-bit integers as a pair of a 16-bit type, exactly. A byte becomes the low bits of the
-// mantissa of a number whose ulp is 1; subtracting that number leaves the integer. A signed byte is
-// first increased by 128. PTX ISA, "Half Precision Floating-Point Instructions: sub".
+// Two bytes, in the low halves of 16 bits each, as a pair of bfloat16. The low seven bits become the
+// mantissa of a number whose ulp is 1: 128 (0x4300) plus these bits. For a signed byte, the eighth
+// bit, worth -128, becomes the last exponent bit of the second summand: -128 (0xc300) or -256
+// (0xc380). For an unsigned byte, worth 128, it selects the second summand from -128 and 0. PTX ISA,
+// "Half Precision Floating-Point Instructions: fma".
+template <bool SIGNED> __device__ __forceinline__ unsigned widen_to_bf16(unsigned bytes) {
+  const unsigned low = (bytes & 0x007f007fu) | 0x43004300u;
+  // 0x80 - 0x80 or 0: times 0xc300 / 0x80 = 0x186, the bits of -128 or of 0.
+  const unsigned high = SIGNED ? (bytes & 0x00800080u) | 0xc300c300u
+                               : (~bytes & 0x00800080u) * 0x186u;
+  unsigned sum;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(low), "r"(0x3f803f80u), "r"(high));
+  return sum;
+}
+
+// Two 8-bit integers as a pair of a 16-bit type, exactly. For float16, a byte becomes the low bits
+// of the mantissa of a number whose ulp is 1; subtracting that number leaves the integer. A signed
+// byte is first increased by 128. PTX ISA, "Half Precision Floating-Point Instructions: sub".
 template <class Wide, class Narrow>
 __device__ __forceinline__ unsigned widen_pair(unsigned short bytes) {
   constexpr bool SIGNED = is_same<Narrow, s8>;
@@ -314,12 +329,7 @@ __device__ __forceinline__ unsigned widen_pair(unsigned short bytes) {
         : "r"(sum), "r"(SIGNED ? 0x64806480u : 0x64006400u));
     return difference;
   } else {
-    // bfloat16 has too few bits. 2^23, the binary32 number whose ulp is 1, is 0x4b000000. The upper
-    // halves of the differences are the results: an 8-bit integer needs 8 bits.
-    constexpr f32 BASE = SIGNED ? 8388736.0f : 8388608.0f;
-    const f32 low = __uint_as_float(permute_bytes<0x7540>(pair, 0x4b000000u)) - BASE,
-              high = __uint_as_float(permute_bytes<0x7541>(pair, 0x4b000000u)) - BASE;
-    return permute_bytes<0x7632>(__float_as_uint(low), __float_as_uint(high));
+    return widen_to_bf16<SIGNED>(permute_bytes<0x4140>(bytes, 0u));
   }
 }
 
@@ -331,22 +341,28 @@ __device__ __forceinline__ unsigned widen_pair(unsigned short bytes) {
 // are one 16-byte piece of a row. The swizzle puts this piece of 8 rows to different banks.
 template <int M_BLOCKS, class Wide, class Narrow> struct WidenedFragments {
   static constexpr int GROUPS = 4;  // of a K block: 32 k
-  unsigned address, g;              // of the lane's first pair if the piece were 0
+  struct Fetched { unsigned short pairs[M_BLOCKS][8]; };
+  unsigned address;  // of the lane's first pair
   __device__ __forceinline__ WidenedFragments(unsigned tile) {
-    const unsigned warp = threadIdx.x / 32 % 4, q = threadIdx.x % 4;
-    g = threadIdx.x % 32 / 4;
-    address = tile + warp * 2048 + g * 128 + q * 2;
+    const unsigned warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+    address = tile + warp * 2048 + g * (128 + 16) + q * 2;
   }
   // `offset`: of the stage, in bytes.
-  __device__ __forceinline__ void load(unsigned (&a)[M_BLOCKS][8], unsigned offset,
-                                       int group) const {
+  __device__ __forceinline__ void fetch(Fetched& fetched, unsigned offset, int group) const {
 #pragma unroll
     for (int i = 0; i < 8 * M_BLOCKS; ++i) {
       const int block = i / 8, instruction = i / 4 % 2, half = i / 2 % 2, row = i % 2;
-      const unsigned piece = (2 * group + instruction) ^ g;
-      a[block][i % 8] = widen_pair<Wide, Narrow>(
-          load_shared_pair(address + offset + piece * 16 + (block * 8192 + row * 1024 + half * 8)));
+      // The index of the piece is XORed with the row's, g.
+      const unsigned piece = (address + offset) ^ (2 * group + instruction) * 16;
+      fetched.pairs[block][i % 8] =
+          load_shared_pair(piece + (block * 8192 + row * 1024 + half * 8));
     }
+  }
+  static __device__ __forceinline__ void convert(unsigned (&a)[M_BLOCKS][8],
+                                                 const Fetched& fetched) {
+#pragma unroll
+    for (int i = 0; i < 8 * M_BLOCKS; ++i)
+      a[i / 8][i % 8] = widen_pair<Wide, Narrow>(fetched.pairs[i / 8][i % 8]);
   }
 };
 
