@@ -4,6 +4,7 @@
 #pragma once
 #include "common/ptx.cuh"
 #include "common/types.cuh"
+#include "common/widen.cuh"
 
 namespace ptx {
 
@@ -297,41 +298,6 @@ template <int M_BLOCKS> struct WgmmaFragments {
     }
   }
 };
-
-// Two bytes, in the low halves of 16 bits each, as a pair of bfloat16. The low seven bits become the
-// mantissa of a number whose ulp is 1: 128 (0x4300) plus these bits. For a signed byte, the eighth
-// bit, worth -128, becomes the last exponent bit of the second summand: -128 (0xc300) or -256
-// (0xc380). For an unsigned byte, worth 128, it selects the second summand from -128 and 0. PTX ISA,
-// "Half Precision Floating-Point Instructions: fma".
-template <bool SIGNED> __device__ __forceinline__ unsigned widen_to_bf16(unsigned bytes) {
-  const unsigned low = (bytes & 0x007f007fu) | 0x43004300u;
-  // 0x80 - 0x80 or 0: times 0xc300 / 0x80 = 0x186, the bits of -128 or of 0.
-  const unsigned high = SIGNED ? (bytes & 0x00800080u) | 0xc300c300u
-                               : (~bytes & 0x00800080u) * 0x186u;
-  unsigned sum;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(low), "r"(0x3f803f80u), "r"(high));
-  return sum;
-}
-
-// Two 8-bit integers as a pair of a 16-bit type, exactly. For float16, a byte becomes the low bits
-// of the mantissa of a number whose ulp is 1; subtracting that number leaves the integer. A signed
-// byte is first increased by 128. PTX ISA, "Half Precision Floating-Point Instructions: sub".
-template <class Wide, class Narrow>
-__device__ __forceinline__ unsigned widen_pair(unsigned short bytes) {
-  constexpr bool SIGNED = is_same<Narrow, s8>;
-  const unsigned pair = SIGNED ? bytes ^ 0x8080u : bytes;
-  if constexpr (is_same<Wide, f16>) {
-    // 1024, the binary16 number whose ulp is 1, is 0x6400; 1152 is 0x6480.
-    const unsigned sum = permute_bytes<0x4140>(pair, 0x64u);
-    unsigned difference;
-    asm("sub.rn.f16x2 %0, %1, %2;"
-        : "=r"(difference)
-        : "r"(sum), "r"(SIGNED ? 0x64806480u : 0x64006400u));
-    return difference;
-  } else {
-    return widen_to_bf16<SIGNED>(permute_bytes<0x4140>(bytes, 0u));
-  }
-}
 
 // Loads A's fragments for two instructions from a K-major tile of 8-bit integers, of rows of 128
 // bytes with the 128-byte swizzle, and converts them to a 16-bit type.
