@@ -287,9 +287,8 @@ struct SkinnyGemm {
     }
   };
 
-  using Sums =
-      typename Conditional<MIXED, MixedSums,
-                           typename Conditional<METHOD == Method::FMA, FmaSums, MmaSums>::Type>::Type;
+  using Sums = typename Conditional<
+      MIXED, MixedSums, typename Conditional<METHOD == Method::FMA, FmaSums, MmaSums>::Type>::Type;
 
   static __device__ __forceinline__ void run(const GemmParams& params, Epilogue epilogue) {
     extern __shared__ __align__(1024) unsigned char shared_memory[];
@@ -359,6 +358,8 @@ struct SkinnyGemm {
 
     const int warp = threadIdx.x / 32;
     Sums sums(warp);
+    if constexpr (MIXED)
+      if (blockIdx.x < FIRST_WAVE) prefetch(params, batch, start_n, start_k, k_left);
     ptx::wait_for_prior_grids();
     if constexpr (ASYNC) {
 #pragma unroll 1
@@ -424,6 +425,22 @@ struct SkinnyGemm {
         finish(params, epilogue, values, batch, start_m + m, start_n + rank * OWN_N + n);
       }
 #endif
+    }
+  }
+
+  // Prefetches the CTA's first stages of B into L2. As the CTA waits for the preceding grid, memory
+  // would idle otherwise. Later CTAs find that grid complete.
+  static constexpr int FIRST_WAVE = 132 * MIN_CTAS;  // CTAs that an H100 or H200 holds
+  static __device__ __forceinline__ void prefetch(const GemmParams& params, int batch, int start_n,
+                                                  long long start_k, int k_left) {
+    constexpr int LINE = 128, LINES = (STAGES - 1) * TILE_K * int(sizeof(B)) / LINE;  // of a row
+    const B* first = static_cast<const B*>(params.b) + params.b_stride[0] * batch +
+                     params.b_stride[2] * start_n + start_k;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < TILE_N * LINES; i += THREADS) {
+      const int row = i / LINES, k = i % LINES * (LINE / int(sizeof(B)));
+      if (start_n + row < params.n && k < k_left)
+        ptx::prefetch_to_l2(first + params.b_stride[2] * row + k);
     }
   }
 

@@ -25,8 +25,8 @@ template <class Narrow> __device__ __forceinline__ unsigned subtract_base(unsign
 template <class Narrow> __device__ __forceinline__ unsigned add_high_bits(unsigned bytes) {
   const unsigned low = (bytes & 0x007f007fu) | 0x43004300u;
   // 0x80 * 0x186 is 0xc300.
-  const unsigned high = is_same<Narrow, s8> ? (bytes & 0x00800080u) | 0xc300c300u
-                                            : (~bytes & 0x00800080u) * 0x186u;
+  const unsigned high =
+      is_same<Narrow, s8> ? (bytes & 0x00800080u) | 0xc300c300u : (~bytes & 0x00800080u) * 0x186u;
   unsigned sum;
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(low), "r"(0x3f803f80u), "r"(high));
   return sum;

@@ -101,7 +101,9 @@ template <class Config> struct Sm90Consumer {
     for (int block = 0; block < blocks; ++block) {
       const auto b = ptx::matrix_descriptor<Config::B_ROW_BYTES>(
           pipeline.stage(slot) + Memory::A_BYTES, Config::TILE_K * Config::B_ROW_BYTES);
-      auto issue = [&](int group) { issue_group(fragments[group % 2], b, group, block + group > 0); };
+      auto issue = [&](int group) {
+        issue_group(fragments[group % 2], b, group, block + group > 0);
+      };
       issue(0);
       if (block > 0) Pipeline::release(pipeline.empty + 8 * previous_stage, rank);
 #pragma unroll
@@ -143,8 +145,7 @@ template <class Config> struct Sm90Consumer {
       for (int group = 0; group + 1 < GROUPS; ++group) {
         tile_a.fetch(fetched, stage * Memory::STAGE_BYTES, group + 1);
         issue_group(fragments[group % 2], b, group, block + group > 0);
-        if (group == 0 && block > 0)
-          Pipeline::release(pipeline.empty + 8 * previous_stage, rank);
+        if (group == 0 && block > 0) Pipeline::release(pipeline.empty + 8 * previous_stage, rank);
         Fragments::convert(fragments[(group + 1) % 2], fetched);
       }
       slot.advance();
