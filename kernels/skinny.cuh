@@ -15,8 +15,8 @@
 //            split K again, so that all multiprocessors read even a small matrix. The partial sums
 //            are added in shared memory, in a fixed order: first those of the CTA's warps, then
 //            those of the cluster's CTAs, each of which reduces a share of the columns.
-// Elements   f16, bf16 or f32, the same for A and B; f32 accumulators. Method::MMA rounds f32 to
-//            tf32; Method::FMA, for f32 only, does not.
+// Elements   f16, bf16 or f32, the same for A and B; or MIXED: A is f16 or bf16, and B s8 or u8.
+//            f32 accumulators. Method::MMA rounds f32 to tf32; Method::FMA, for f32 only, does not.
 // Strides    1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N). The other stride, the batch
 //            stride and the base pointer are multiples of ALIGN bytes: 16, 8, 4 or the size of an
 //            element. Output strides are free.
@@ -30,12 +30,17 @@
 #include "common/ptx.cuh"
 #include "common/types.cuh"
 #include "common/vector.cuh"
+#include "common/widen.cuh"
 
 enum class Method { MMA, FMA };
 
-template <class Element, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TOKENS, int TILE_N,
+template <class A, class B, class Out, bool A_K_MAJOR, bool B_K_MAJOR, int TOKENS, int TILE_N,
           int TILE_K, int WARPS_N, int STAGES, int SPLIT, int ALIGN, Method METHOD, class Epilogue>
 struct SkinnyGemm {
+  // MIXED: B is 8-bit integers, converted to A's type in registers.
+  static constexpr bool MIXED = sizeof(A) == 2 && sizeof(B) == 1;
+  static_assert(MIXED ? A_K_MAJOR && B_K_MAJOR : is_same<A, B>);
+  using Element = A;  // what is multiplied
   static constexpr int WARPS = 8, THREADS = 32 * WARPS;
   static constexpr int WARPS_K = WARPS / WARPS_N;  // warps that split the tile along K
   static constexpr bool ASYNC = ALIGN >= 4;        // cp.async copies at least 4 bytes
@@ -54,10 +59,10 @@ struct SkinnyGemm {
   static constexpr int TILE_M = TOKENS > MIN_M ? TOKENS : MIN_M;
   static constexpr int WARP_N = TILE_N / WARPS_N;
 
-  using TileA = OperandTile<Element, A_K_MAJOR, TILE_M, TILE_K>;
-  using TileB = OperandTile<Element, B_K_MAJOR, TILE_N, TILE_K>;
-  using CopierA = TileCopier<Element, A_K_MAJOR, TILE_M, TILE_K, THREADS, ALIGN>;
-  using CopierB = TileCopier<Element, B_K_MAJOR, TILE_N, TILE_K, THREADS, ALIGN>;
+  using TileA = OperandTile<A, A_K_MAJOR, TILE_M, TILE_K>;
+  using TileB = OperandTile<B, B_K_MAJOR, TILE_N, TILE_K>;
+  using CopierA = TileCopier<A, A_K_MAJOR, TILE_M, TILE_K, THREADS, ALIGN>;
+  using CopierB = TileCopier<B, B_K_MAJOR, TILE_N, TILE_K, THREADS, ALIGN>;
 
   static constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
   // Partial sums in shared memory: a slab of TOKENS rows of TILE_N for each of the WARPS_K warps
@@ -77,7 +82,7 @@ struct SkinnyGemm {
   // its 65536 registers allow. Copying through registers needs up to 255 registers per thread for
   // many rows, 128 for few rows, 80 for few rows and a small tile.
   static constexpr int BY_MEMORY = 227 * 1024 / (SMEM_BYTES + 1024);
-  static constexpr int BY_REGISTERS = ASYNC ? 2 : TOKENS > 16 ? 1 : TILE_N > 32 ? 2 : 3;
+  static constexpr int BY_REGISTERS = MIXED ? 3 : ASYNC ? 2 : TOKENS > 16 ? 1 : TILE_N > 32 ? 2 : 3;
   static constexpr int MIN_CTAS = BY_MEMORY < 1              ? 1
                                   : BY_MEMORY < BY_REGISTERS ? BY_MEMORY
                                                              : BY_REGISTERS;
@@ -144,6 +149,81 @@ struct SkinnyGemm {
     }
   };
 
+  // The same for MIXED. mma.sync sums over K in any order if both operands agree on it, so that a
+  // lane loads 16 bytes at a time. A step is 64 elements of K, four instructions. Lane 4 g + j has
+  // one chunk of 16 bytes of row g of B; four neighbouring bytes of it are the lane's share of an
+  // instruction: elements 2j, 2j + 1, 2j + 8 and 2j + 9 of its K.
+  //
+  // Two steps take the eight chunks of 128 bytes. Lane j has chunks 2j and 2j + 1: first the even
+  // one if j < 2, else the odd one. The elements of A are chunks twice as far, in pairs. Eight lanes
+  // of a phase, two rows, thus touch all banks of either tile: the chunks of B differ in two bits
+  // above the last one, those of A in the last two bits before they are doubled.
+  struct MixedSums {
+    static constexpr int K_STEP = 64, STEPS = TILE_K / K_STEP / WARPS_K;
+    static_assert(STEPS >= 1 && WARP_N % 16 == 0 && TOKENS % 8 == 0);
+    using Mma = ptx::Mma<Element, f32>;
+
+    int warp_n;
+    unsigned a_offset, b_offset;
+    ptx::WidenWord<A, B> widen;
+    typename Mma::Sums sums[WARP_N / 16][TOKENS / 8];
+
+    // The chunks of a step, relative to those of step 0, in B. All of these are XORed.
+    static __device__ __forceinline__ constexpr unsigned chunk(int step) {
+      return step % 2 + step / 2 * 8;
+    }
+
+    __device__ __forceinline__ explicit MixedSums(int warp)
+        : warp_n(warp % WARPS_N * WARP_N), sums{} {
+      const int lane = threadIdx.x % 32, g = lane / 4, j = lane % 4;
+      const unsigned first = (2 * j + j / 2) ^ chunk(warp / WARPS_N * STEPS);
+      b_offset = ptx::opaque(TileB::offset(warp_n + g, first));
+      a_offset = ptx::opaque(TileA::offset(g, 2 * first));
+    }
+
+    __device__ __forceinline__ void add(unsigned a_tile, unsigned b_tile) {
+#pragma unroll
+      for (int step = 0; step < STEPS; ++step) {
+        unsigned b[WARP_N / 8][4], a[TOKENS / 8][2][4];
+#pragma unroll
+        for (int i = 0; i < WARP_N / 8; ++i)
+          ptx::load_shared(b[i], b_tile + (b_offset ^ chunk(step) * 16) + i * 8 * TileB::ROW_BYTES);
+#pragma unroll
+        for (int i = 0; i < TOKENS / 8; ++i)
+#pragma unroll
+          for (int half = 0; half < 2; ++half)
+            ptx::load_shared(a[i][half], a_tile + (a_offset ^ (chunk(step) * 32 + half * 16)) +
+                                             i * 8 * TileA::ROW_BYTES);
+#pragma unroll
+        for (int word = 0; word < 4; ++word)
+#pragma unroll
+          for (int i = 0; i < WARP_N / 16; ++i) {
+            unsigned low[2], high[2];  // rows g and g + 8
+            widen(low, b[2 * i][word]);
+            widen(high, b[2 * i + 1][word]);
+#pragma unroll
+            for (int j = 0; j < TOKENS / 8; ++j)
+              Mma::accumulate(sums[i][j], low[0], high[0], low[1], high[1],
+                              a[j][word / 2][word % 2 * 2], a[j][word / 2][word % 2 * 2 + 1]);
+          }
+      }
+    }
+
+    __device__ __forceinline__ void store(f32* slab) const {
+      const int lane = threadIdx.x % 32, group = lane / 4, pair = lane % 4 * 2;
+#pragma unroll
+      for (int i = 0; i < WARP_N / 16; ++i)
+#pragma unroll
+        for (int j = 0; j < TOKENS / 8; ++j)
+#pragma unroll
+          for (int half = 0; half < 2; ++half)
+#pragma unroll
+            for (int c = 0; c < 2; ++c)
+              slab[(8 * j + pair + c) * SUM_PITCH + warp_n + 16 * i + 8 * half + group] =
+                  Mma::get(sums[i][j], half, c);
+    }
+  };
+
   // The same with FMA: a lane has WARP_N / 32 columns of B and reads four elements along K at a
   // time; A's elements are the same for all lanes.
   struct FmaSums {
@@ -207,9 +287,8 @@ struct SkinnyGemm {
     }
   };
 
-  template <Method, class Mma, class Fma> struct Choose { using Type = Mma; };
-  template <class Mma, class Fma> struct Choose<Method::FMA, Mma, Fma> { using Type = Fma; };
-  using Sums = typename Choose<METHOD, MmaSums, FmaSums>::Type;
+  using Sums = typename Conditional<
+      MIXED, MixedSums, typename Conditional<METHOD == Method::FMA, FmaSums, MmaSums>::Type>::Type;
 
   static __device__ __forceinline__ void run(const GemmParams& params, Epilogue epilogue) {
     extern __shared__ __align__(1024) unsigned char shared_memory[];
@@ -279,6 +358,8 @@ struct SkinnyGemm {
 
     const int warp = threadIdx.x / 32;
     Sums sums(warp);
+    if constexpr (MIXED)
+      if (blockIdx.x < FIRST_WAVE) prefetch(params, batch, start_n, start_k, k_left);
     ptx::wait_for_prior_grids();
     if constexpr (ASYNC) {
 #pragma unroll 1
@@ -344,6 +425,22 @@ struct SkinnyGemm {
         finish(params, epilogue, values, batch, start_m + m, start_n + rank * OWN_N + n);
       }
 #endif
+    }
+  }
+
+  // Prefetches the CTA's first stages of B into L2. As the CTA waits for the preceding grid, memory
+  // would idle otherwise. Later CTAs find that grid complete.
+  static constexpr int FIRST_WAVE = 132 * MIN_CTAS;  // CTAs that an H100 or H200 holds
+  static __device__ __forceinline__ void prefetch(const GemmParams& params, int batch, int start_n,
+                                                  long long start_k, int k_left) {
+    constexpr int LINE = 128, LINES = (STAGES - 1) * TILE_K * int(sizeof(B)) / LINE;  // of a row
+    const B* first = static_cast<const B*>(params.b) + params.b_stride[0] * batch +
+                     params.b_stride[2] * start_n + start_k;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < TILE_N * LINES; i += THREADS) {
+      const int row = i / LINES, k = i % LINES * (LINE / int(sizeof(B)));
+      if (start_n + row < params.n && k < k_left)
+        ptx::prefetch_to_l2(first + params.b_stride[2] * row + k);
     }
   }
 

@@ -41,6 +41,12 @@ template <class T> __device__ __forceinline__ void compute_here(T*& pointer) {
   asm volatile("" : "+l"(pointer));
 }
 
+// "prefetch": fetches a line into L2. Not a read: it may precede the wait for the grid that writes
+// the line, since all multiprocessors share L2.
+__device__ __forceinline__ void prefetch_to_l2(const void* global) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+}
+
 // ---- "Asynchronous copy: cp.async" -----------------------------------------------------------
 
 // Copies BYTES (4, 8 or 16), to which both addresses are aligned, without using registers.

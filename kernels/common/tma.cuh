@@ -38,6 +38,13 @@ __device__ __forceinline__ void tma_load(unsigned shared, const TensorMap* map, 
     asm volatile(RUTLASS_TMA_LOAD " [%0], [%1, {%3, %4, %5}], [%2];" ::RUTLASS_BOX : "memory");
 }
 
+// "cp.async.bulk.prefetch.tensor": fetches the box into L2. Not a read (see prefetch_to_l2).
+__device__ __forceinline__ void tma_prefetch(const TensorMap* map, int x, int y, int z) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(map),
+               "r"(x), "r"(y), "r"(z)
+               : "memory");
+}
+
 // Multicast: loads the box to the same shared address in every CTA of the cluster whose bit in
 // `ctas` is set. The bytes count at the mbarrier of the same address in each of those CTAs.
 template <bool EVICT_FIRST = false>

@@ -4,6 +4,7 @@
 #pragma once
 #include "common/ptx.cuh"
 #include "common/types.cuh"
+#include "common/widen.cuh"
 
 namespace ptx {
 
@@ -315,31 +316,6 @@ template <int M_BLOCKS> struct WgmmaFragments {
   }
 };
 
-// Two 8-bit integers as a pair of a 16-bit type, exactly. A byte becomes the low bits of the
-// mantissa of a number whose ulp is 1; subtracting that number leaves the integer. A signed byte is
-// first increased by 128. PTX ISA, "Half Precision Floating-Point Instructions: sub".
-template <class Wide, class Narrow>
-__device__ __forceinline__ unsigned widen_pair(unsigned short bytes) {
-  constexpr bool SIGNED = is_same<Narrow, s8>;
-  const unsigned pair = SIGNED ? bytes ^ 0x8080u : bytes;
-  if constexpr (is_same<Wide, f16>) {
-    // 1024, the binary16 number whose ulp is 1, is 0x6400; 1152 is 0x6480.
-    const unsigned sum = permute_bytes<0x4140>(pair, 0x64u);
-    unsigned difference;
-    asm("sub.rn.f16x2 %0, %1, %2;"
-        : "=r"(difference)
-        : "r"(sum), "r"(SIGNED ? 0x64806480u : 0x64006400u));
-    return difference;
-  } else {
-    // bfloat16 has too few bits. 2^23, the binary32 number whose ulp is 1, is 0x4b000000. The upper
-    // halves of the differences are the results: an 8-bit integer needs 8 bits.
-    constexpr f32 BASE = SIGNED ? 8388736.0f : 8388608.0f;
-    const f32 low = __uint_as_float(permute_bytes<0x7540>(pair, 0x4b000000u)) - BASE,
-              high = __uint_as_float(permute_bytes<0x7541>(pair, 0x4b000000u)) - BASE;
-    return permute_bytes<0x7632>(__float_as_uint(low), __float_as_uint(high));
-  }
-}
-
 // Loads A's fragments for two instructions from a K-major tile of 8-bit integers, of rows of 128
 // bytes with the 128-byte swizzle, and converts them to a 16-bit type.
 //
@@ -348,22 +324,28 @@ __device__ __forceinline__ unsigned widen_pair(unsigned short bytes) {
 // are one 16-byte piece of a row. The swizzle puts this piece of 8 rows to different banks.
 template <int M_BLOCKS, class Wide, class Narrow> struct WidenedFragments {
   static constexpr int GROUPS = 4;  // of a K block: 32 k
-  unsigned address, g;              // of the lane's first pair if the piece were 0
+  struct Fetched { unsigned short pairs[M_BLOCKS][8]; };
+  unsigned address;  // of the lane's first pair
   __device__ __forceinline__ WidenedFragments(unsigned tile) {
-    const unsigned warp = threadIdx.x / 32 % 4, q = threadIdx.x % 4;
-    g = threadIdx.x % 32 / 4;
-    address = tile + warp * 2048 + g * 128 + q * 2;
+    const unsigned warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+    address = tile + warp * 2048 + g * (128 + 16) + q * 2;
   }
   // `offset`: of the stage, in bytes.
-  __device__ __forceinline__ void load(unsigned (&a)[M_BLOCKS][8], unsigned offset,
-                                       int group) const {
+  __device__ __forceinline__ void fetch(Fetched& fetched, unsigned offset, int group) const {
 #pragma unroll
     for (int i = 0; i < 8 * M_BLOCKS; ++i) {
       const int block = i / 8, instruction = i / 4 % 2, half = i / 2 % 2, row = i % 2;
-      const unsigned piece = (2 * group + instruction) ^ g;
-      a[block][i % 8] = widen_pair<Wide, Narrow>(
-          load_shared_pair(address + offset + piece * 16 + (block * 8192 + row * 1024 + half * 8)));
+      // The index of the piece is XORed with the row's, g.
+      const unsigned piece = (address + offset) ^ (2 * group + instruction) * 16;
+      fetched.pairs[block][i % 8] =
+          load_shared_pair(piece + (block * 8192 + row * 1024 + half * 8));
     }
+  }
+  static __device__ __forceinline__ void convert(unsigned (&a)[M_BLOCKS][8],
+                                                 const Fetched& fetched) {
+#pragma unroll
+    for (int i = 0; i < 8 * M_BLOCKS; ++i)
+      a[i / 8][i % 8] = widen_pair<Wide, Narrow>(fetched.pairs[i / 8][i % 8]);
   }
 };
 

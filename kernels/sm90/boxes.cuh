@@ -90,6 +90,12 @@ struct Sm90Boxes {
 #pragma unroll 1
     for (int box = 0; box < count; ++box) load_box(shared, map, barrier, box, k, slice, ctas);
   }
+  // Fetches the boxes into L2. For a K-major tile with one box of K.
+  __device__ __forceinline__ void prefetch(const TensorMap* map, int k) const {
+    static_assert(K_MAJOR && PARTS == 1);
+#pragma unroll 1
+    for (int box = 0; box < count; ++box) ptx::tma_prefetch(map, k, mn + box * extent, batch);
+  }
   // `shared`: the tile's address. `ctas`: the multicast mask.
   __device__ __forceinline__ void load_box(unsigned shared, const TensorMap* map, unsigned barrier,
                                            int box, int k, int slice, unsigned ctas) const {

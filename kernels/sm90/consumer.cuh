@@ -37,7 +37,9 @@ template <class Config> struct Sm90Consumer {
         Config::PING_PONG ? 0 : warpgroup * Registers::CHAIN / Config::CONSUMERS_PER_TILE;
     unsigned previous_stage = 0;
     if constexpr (Registers::CHAINED) ptx::clear_totals<0, Registers::SUMS>();
-    if constexpr (Config::A_FROM_REGISTERS)
+    if constexpr (Config::MIXED)
+      previous_stage = multiply_widened(slot, blocks, rank, warpgroup, pipeline);
+    else if constexpr (Config::A_FROM_REGISTERS)
       previous_stage = multiply_from_registers(slot, blocks, rank, warpgroup, pipeline);
     else
 #pragma unroll 1
@@ -127,6 +129,21 @@ template <class Config> struct Sm90Consumer {
       ptx::add_totals<0, SUMS>();
   }
 
+  // Issues a group of instructions with A from registers. Waits for the previous group, whose
+  // registers are filled next. `b`: descriptor of the stage's tile of B.
+  static __device__ __forceinline__ void issue_group(const unsigned (&a)[Config::M_BLOCKS][8],
+                                                     unsigned long long b, int group, bool adds) {
+    // Descriptors count 16 bytes. A K-major row has two groups in each 128 bytes.
+    const int offset = !Config::B_K_MAJOR
+                           ? group * (32 * Config::B_ROW_BYTES / 16)
+                           : group / 2 * (Config::TILE_N * 128 / 16) + group % 2 * (64 / 16);
+    ptx::wgmma_fence();
+    Multiply::template issue_pair<0>(a[0], b + offset, adds);
+    if constexpr (Config::M_BLOCKS > 1) Multiply::template issue_pair<1>(a[1], b + offset, adds);
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<1>();
+  }
+
   // The same with A from registers, except for the last block, whose stage is returned unreleased.
   // A's fragments of one group of instructions are loaded while the previous group is multiplied.
   static __device__ __forceinline__ unsigned multiply_from_registers(Slot& slot, int blocks,
@@ -145,19 +162,8 @@ template <class Config> struct Sm90Consumer {
     for (int block = 0; block < blocks; ++block) {
       const auto b = ptx::matrix_descriptor<Config::B_ROW_BYTES>(
           pipeline.stage(slot) + Memory::A_BYTES, Config::TILE_K * Config::B_ROW_BYTES);
-      // Issues a group and waits for the previous one, whose registers are loaded next.
       auto issue = [&](int group) {
-        // Descriptors count 16 bytes. A K-major row has two groups in each 128 bytes.
-        const int offset = !Config::B_K_MAJOR
-                               ? group * (32 * Config::B_ROW_BYTES / 16)
-                               : group / 2 * (Config::TILE_N * 128 / 16) + group % 2 * (64 / 16);
-        const bool adds = block + group > 0;
-        ptx::wgmma_fence();
-        Multiply::template issue_pair<0>(fragments[group % 2][0], b + offset, adds);
-        if constexpr (Config::M_BLOCKS > 1)
-          Multiply::template issue_pair<1>(fragments[group % 2][1], b + offset, adds);
-        ptx::wgmma_commit();
-        ptx::wgmma_wait<1>();
+        issue_group(fragments[group % 2], b, group, block + group > 0);
       };
       issue(0);
       if (block > 0) Pipeline::release(pipeline.empty + 8 * previous_stage, rank);
@@ -172,6 +178,45 @@ template <class Config> struct Sm90Consumer {
         ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
         load(0);
       }
+    }
+    return previous_stage;
+  }
+
+  // The same for a mixed product, whose A is converted in registers. While a group is multiplied, the
+  // next one is converted; the loads of the next one precede the instructions of the current one,
+  // which hides their latency.
+  static __device__ __forceinline__ unsigned multiply_widened(Slot& slot, int blocks, unsigned rank,
+                                                              int warpgroup,
+                                                              const Pipeline& pipeline) {
+    constexpr int GROUPS = Fragments::GROUPS;
+    static_assert(GROUPS % 2 == 0);
+    const Fragments tile_a(pipeline.stages + warpgroup * (Config::M_BLOCKS * Memory::BLOCK_BYTES));
+    typename Fragments::Fetched fetched;
+    unsigned fragments[2][Config::M_BLOCKS][8];
+    ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
+    tile_a.fetch(fetched, slot.stage * Memory::STAGE_BYTES, 0);
+    Fragments::convert(fragments[0], fetched);
+    unsigned previous_stage = 0;
+#pragma unroll 1
+    for (int block = 0; block < blocks; ++block) {
+      const unsigned stage = slot.stage;
+      const auto b = ptx::matrix_descriptor<Config::B_ROW_BYTES>(
+          pipeline.stage(slot) + Memory::A_BYTES, Config::TILE_K * Config::B_ROW_BYTES);
+#pragma unroll
+      for (int group = 0; group + 1 < GROUPS; ++group) {
+        tile_a.fetch(fetched, stage * Memory::STAGE_BYTES, group + 1);
+        issue_group(fragments[group % 2], b, group, block + group > 0);
+        if (group == 0 && block > 0) Pipeline::release(pipeline.empty + 8 * previous_stage, rank);
+        Fragments::convert(fragments[(group + 1) % 2], fetched);
+      }
+      slot.advance();
+      previous_stage = stage;
+      if (block + 1 < blocks) {
+        ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
+        tile_a.fetch(fetched, slot.stage * Memory::STAGE_BYTES, 0);
+      }
+      issue_group(fragments[(GROUPS - 1) % 2], b, GROUPS - 1, true);
+      Fragments::convert(fragments[0], fetched);
     }
     return previous_stage;
   }

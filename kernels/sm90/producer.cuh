@@ -64,7 +64,10 @@ template <class Config> struct Sm90Producer {
       // would take as long as a K block to report to all CTAs.
       const unsigned others = (boxes_a.count == 0 ? row : 0) | (boxes_b.count == 0 ? column : 0);
       const bool reports = TILES_PER_CLUSTER > 1 && lane != rank && (others >> lane & 1);
-      if (!GROUPED && index == cluster) sm90_begin<Config>();
+      if (!GROUPED && index == cluster) {
+        if constexpr (Config::MIXED) prefetch(params, boxes_a, first_block, blocks);
+        sm90_begin<Config>();
+      }
 #pragma unroll 1
       for (int block = 0; block < blocks; ++block) {
         const int k = (first_block + block) * Config::TILE_K;
@@ -98,6 +101,16 @@ template <class Config> struct Sm90Producer {
 #pragma unroll 1
       for (int stage = 0; stage < Config::STAGES; ++stage, slot.advance())
         ptx::barrier_wait(pipeline.empty + 8 * slot.stage, slot.phase ^ 1);
+  }
+
+  // Prefetches the CTA's first tiles of A, the large operand of a mixed product of few rows, into L2.
+  // As the CTA waits for the preceding grid, memory would idle otherwise.
+  static __device__ __forceinline__ void prefetch(const Sm90Params& params, const BoxesA& boxes,
+                                                  int first_block, int blocks) {
+    if (ptx::elect_one())
+#pragma unroll 1
+      for (int block = 0; block < min(blocks, Config::STAGES); ++block)
+        boxes.prefetch(&params.a, (first_block + block) * Config::TILE_K);
   }
 
   // Loads A's tile with all threads of the producer, in pieces of A_ALIGN bytes. Elements beyond K

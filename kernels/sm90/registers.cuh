@@ -39,14 +39,16 @@ template <class Config> struct Sm90Registers {
   // ---- the budget ----
 
   // A from registers: the fragments of two groups of instructions, one being loaded, one being
-  // multiplied.
-  static constexpr int FRAGMENTS = Config::A_FROM_REGISTERS ? 2 * M_BLOCKS * 8 : 0;
+  // multiplied. A mixed product: also the integers from which the former are converted.
+  static constexpr int FRAGMENTS =
+      Config::A_FROM_REGISTERS ? (Config::MIXED ? 3 : 2) * M_BLOCKS * 8 : 0;
   // Split-K: the sums of a share and, over the grid, the partial sums that are loaded at once. Not
   // live at the same time as CHAIN_TOTALS.
   static constexpr int SPLITS_AT_ONCE = 8;
   static constexpr int REDUCTION =
       SPLIT_K ? SHARE_SUMS * (Config::OVER_GRID ? 1 + SPLITS_AT_ONCE : 1) : 0;
-  static constexpr int OTHERS = 48;  // addresses, counters, the epilogue
+  // Addresses, counters, the epilogue. A mixed product's integers are dead in the epilogue.
+  static constexpr int OTHERS = Config::MIXED ? 20 : 48;
   static constexpr int WITHOUT_OPERANDS = SUMS + FRAGMENTS +
                                           (REDUCTION > CHAIN_TOTALS ? REDUCTION : CHAIN_TOTALS) +
                                           Scales::REGISTERS + OTHERS;
@@ -67,7 +69,9 @@ template <class Config> struct Sm90Registers {
   static constexpr int PER_THREAD = WITHOUT_OPERANDS + (LOAD_EARLY ? TILE_OPERANDS : 0);
 
   static constexpr int CTAS = PER_MULTIPROCESSOR / (Config::THREADS * PER_THREAD);
-  static constexpr int MIN_CTAS = CTAS > 1 ? CTAS : 1;
+  // The stages of a mixed product leave shared memory for two CTAs at most.
+  static constexpr int MOST = Config::MIXED ? 228 * 1024 / (Memory::BYTES + 1024) : CTAS;
+  static constexpr int MIN_CTAS = CTAS < 1 || MOST < 1 ? 1 : CTAS < MOST ? CTAS : MOST;
   // If an equal share per thread does not suffice, the producer releases registers to the
   // consumers.
   static constexpr bool REDISTRIBUTE = CTAS == 0;

@@ -24,6 +24,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "common/types.cuh",
     "common/vector.cuh",
     "common/wgmma.cuh",
+    "common/widen.cuh",
     "elementwise.cuh",
     "pack.cuh",
     "quantize.cuh",

@@ -34,15 +34,16 @@ fn fitted_load_penalty(config: &Skinny) -> f64 {
 
 pub fn estimate(config: &Skinny, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
     let framed = config.framed(query.problem);
-    let (element, [tile_n, tile_k]) = (types.a.bytes() as f64, config.tile.map(f64::from));
+    let [narrow, element] = config.operand_types(types).map(|dtype| dtype.bytes() as f64);
+    let [tile_n, tile_k] = config.tile.map(f64::from);
     let sms = query.sms();
     let ctas = config.ctas(&framed) as f64;
     let blocks = ((framed.k() as f64 / tile_k).ceil() / f64::from(config.split)).ceil();
-    let is_unaligned = config.k_major()[1] && framed.k() * types.a.bytes() % 128 != 0;
+    let is_unaligned = config.k_major()[1] && framed.k() * element as i64 % 128 != 0;
     let unaligned = if config.align >= 8 && is_unaligned { FITTED_UNALIGNED_ROWS } else { 1.0 };
     let penalty = fitted_load_penalty(config);
     let bytes_of_cta =
-        (tile_n + FITTED_NARROW * framed.m() as f64) * blocks * tile_k * element * penalty;
+        (tile_n * element + FITTED_NARROW * framed.m() as f64 * narrow) * blocks * tile_k * penalty;
     let memory = ctas * bytes_of_cta * unaligned / (FITTED_MEMORY_RATE * query.scale.memory);
     let most = (ctas / sms).ceil();
     let resident = most.min(f64::from(ctas_per_sm));

@@ -5,6 +5,7 @@ use crate::kernel::demand::Demand;
 use crate::kernel::layout::Major;
 use crate::kernel::types::Types;
 use crate::kernel::unsupported::Unsupported;
+use crate::operand::DType;
 use crate::problem::GemmProblem;
 
 /// The narrow side of the output.
@@ -27,7 +28,7 @@ impl Narrow {
 /// The instructions that multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// `mma.sync`, for 16-bit elements.
+    /// `mma.sync`, for 16-bit elements. 8-bit integers of the wide operand are converted.
     TensorCores,
     /// Multiply-adds, for float32 without rounding to tf32.
     Fma,
@@ -65,6 +66,14 @@ impl Skinny {
         k_major(self.narrow, self.a, self.b)
     }
 
+    /// Types of the narrow and the wide operand.
+    pub fn operand_types(&self, types: Types) -> [DType; 2] {
+        match self.narrow {
+            Narrow::M => [types.a, types.b],
+            Narrow::N => [types.b, types.a],
+        }
+    }
+
     /// M, N and K of a tile in the user's frame.
     pub fn user_tile(&self) -> [u32; 3] {
         let [n, k] = self.tile;
@@ -87,7 +96,8 @@ impl Skinny {
     /// memory the sums of the warps that share columns, each row padded by four words; then the
     /// partial sums received from the other CTAs of a cluster.
     pub fn shared_bytes(&self, types: Types) -> u32 {
-        let (size, [n, k]) = (types.a.bytes() as u32, self.tile);
+        let [n, k] = self.tile;
+        let [size, wide_size] = self.operand_types(types).map(|dtype| dtype.bytes() as u32);
         // Rows of the narrow tile have at least 64 bytes (128 of float32), and every thread copies
         // 16 bytes of the tile.
         let least = match (self.k_major()[0], size) {
@@ -96,7 +106,7 @@ impl Skinny {
             (false, _) => 64 / size,
         };
         let rows = self.tokens.max(least).max(Skinny::THREADS * 16 / (k * size));
-        let pipeline = self.stages * (rows + n) * k * size;
+        let pipeline = self.stages * (rows * size + n * wide_size) * k;
         let sums = Skinny::WARPS / self.warps_n * self.tokens * (n + 4) * 4;
         let received = if self.split > 1 { self.tokens * n * 4 } else { 0 };
         pipeline.max(sums) + received

@@ -5,8 +5,8 @@ use crate::kernel::program::{ProgramParts, launch_checks, params_check};
 use crate::kernel::types::Types;
 
 pub fn program(config: &Skinny, types: Types, epilogue: &str) -> ProgramParts {
-    // A and B have one type, so it is the same in both frames.
-    let (element, out) = (types.a.short_name(), types.out.short_name());
+    let [a, b] = config.operand_types(types).map(|dtype| dtype.short_name());
+    let out = types.out.short_name();
     let [a_k_major, b_k_major] = config.k_major();
     let Skinny { tokens, tile: [tile_n, tile_k], warps_n, stages, split, align, .. } = *config;
     let method = match config.method {
@@ -18,7 +18,7 @@ pub fn program(config: &Skinny, types: Types, epilogue: &str) -> ProgramParts {
         header: "skinny.cuh",
         definitions: String::new(),
         work: format!(
-            "SkinnyGemm<{element}, {out}, {a_k_major}, {b_k_major}, {tokens}, {tile_n}, {tile_k}, \
+            "SkinnyGemm<{a}, {b}, {out}, {a_k_major}, {b_k_major}, {tokens}, {tile_n}, {tile_k}, \
              {warps_n}, {stages}, {split}, {align}, Method::{method}, {epilogue}>"
         ),
         parameter: "GemmParams",

@@ -81,13 +81,31 @@ const WORDS_N: &[Shape] = &[
     (4, 16, [64, 64], 2, 4, 1),
 ];
 
+/// 8-bit integers as the wide operand, beside 16-bit elements; both operands K-major. Splits fill the
+/// chip with whole waves: two CTAs to a multiprocessor with K of 256, three with K of 128.
+const MIXED: &[Shape] = &[
+    (16, 8, [16, 512], 1, 6, 1),
+    (16, 16, [16, 512], 1, 4, 1),
+    (16, 16, [32, 512], 1, 7, 1),
+    (16, 16, [32, 256], 2, 4, 1),
+    (16, 16, [32, 256], 2, 6, 2),
+    (16, 16, [64, 256], 2, 4, 1),
+    (16, 16, [64, 256], 2, 4, 2),
+    (16, 16, [64, 256], 2, 4, 4),
+    (16, 16, [64, 128], 4, 5, 1),
+    (16, 16, [64, 128], 4, 5, 2),
+    (16, 16, [64, 512], 2, 4, 2),
+];
+
 impl Skinny {
     /// The configurations for these types. None for 16-bit operands with float32 output, which
     /// shows rounding errors: other families accumulate more accurately.
     pub fn configs(types: Types) -> Vec<Skinny> {
         let halves = matches!(types.a, DType::F16 | DType::Bf16) && types.out != DType::F32;
         let words = types.a == DType::F32;
-        if types.a != types.b || types.accumulator != DType::F32 || !(halves || words) {
+        let mixed = Skinny::mixed_side(types);
+        let is_uniform = types.a == types.b && (halves || words);
+        if types.accumulator != DType::F32 || !(is_uniform || mixed.is_some()) {
             return Vec::new();
         }
         let method = if words { Method::Fma } else { Method::TensorCores };
@@ -95,7 +113,12 @@ impl Skinny {
         for narrow in [Narrow::M, Narrow::N] {
             for a in Major::BOTH {
                 for b in Major::BOTH {
-                    let shapes = shapes(method, k_major(narrow, a, b));
+                    let k_major = k_major(narrow, a, b);
+                    let shapes = match mixed {
+                        None => shapes(method, k_major),
+                        Some(side) if side == narrow && k_major == [true, true] => MIXED,
+                        Some(_) => &[],
+                    };
                     configs.extend(shapes.iter().map(
                         |&(align, tokens, tile, warps_n, stages, split)| Skinny {
                             narrow,
@@ -114,6 +137,19 @@ impl Skinny {
             }
         }
         configs
+    }
+
+    /// The narrow side of a mixed product, whose wide operand is the one of 8-bit integers. None for
+    /// other types, and for outputs of another type than the narrow operand.
+    fn mixed_side(types: Types) -> Option<Narrow> {
+        let (narrow, wide, side) = match types.a.bytes() > types.b.bytes() {
+            true => (types.a, types.b, Narrow::M),
+            false => (types.b, types.a, Narrow::N),
+        };
+        let is_mixed = matches!(narrow, DType::F16 | DType::Bf16)
+            && matches!(wide, DType::I8 | DType::U8)
+            && types.out == narrow;
+        is_mixed.then_some(side)
     }
 
     /// Whether the kernel leads the list without a problem (`kernel/listing.rs`): the first of its

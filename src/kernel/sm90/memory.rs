@@ -9,6 +9,7 @@ use crate::operand::DType;
 
 /// Registers for addresses, counters and the epilogue (`OTHERS` of the program).
 const OTHER_REGISTERS: u32 = 48;
+const OTHER_REGISTERS_OF_MIXED: u32 = 20;
 /// Most scales of a thread that are loaded one part of a K block ahead (`AHEAD` of the program).
 const MOST_SCALES_AHEAD: u32 = 18;
 
@@ -101,10 +102,15 @@ impl Sm90 {
         self.sums() * types.accumulator.bytes() as u32 / 4
     }
 
-    /// Registers for the fragments of A: those in use and those being loaded (`FRAGMENTS` of the
-    /// program).
+    /// Registers for the fragments of A: those in use, those being loaded and the integers of a
+    /// mixed product (`FRAGMENTS` of the program).
     fn fragment_registers(&self, types: Types) -> u32 {
-        if self.a_from_registers(types) { self.tile[0] / self.consumers / 64 * 16 } else { 0 }
+        let sets = match self.a_from_registers(types) {
+            true if is_mixed(types) => 3,
+            true => 2,
+            false => 0,
+        };
+        sets * self.tile[0] / self.consumers / 64 * 8
     }
 
     /// Registers for the totals of a split tile (`REDUCTION` of the program).
@@ -172,9 +178,10 @@ impl Sm90 {
 
     /// CTAs that an SM holds, limited by registers and shared memory.
     pub fn ctas_per_sm(&self, types: Types) -> u32 {
+        let others = if is_mixed(types) { OTHER_REGISTERS_OF_MIXED } else { OTHER_REGISTERS };
         let totals = self.total_registers().max(self.chain_registers(types));
         let registers =
-            self.sum_registers(types) + self.fragment_registers(types) + totals + OTHER_REGISTERS;
+            self.sum_registers(types) + self.fragment_registers(types) + totals + others;
         let by_registers = REGISTERS_PER_SM / (self.threads() * registers);
         by_registers.min(SHARED_BYTES_PER_SM / (self.shared_bytes(types) + 1024)).max(1)
     }

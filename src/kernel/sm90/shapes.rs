@@ -311,9 +311,18 @@ pub(super) fn eight_bit_grouped() -> Vec<Shape> {
 /// columns: the more columns, the more products of each converted integer.
 pub(super) fn mixed() -> Vec<Shape> {
     let mut shapes = Vec::new();
-    for (columns, splits) in [(8, [1, 2]), (16, [1, 2]), (32, [1, 2]), (64, [1, 4])] {
-        let shape = cooperative([64, columns], [1, 1]);
-        shapes.extend(splits.map(|split| Shape { split, ..shape }));
+    for (tile, splits) in [
+        ([64, 8], &[1, 2][..]),
+        ([64, 16], &[1, 2]),
+        ([64, 32], &[1, 2]),
+        ([64, 64], &[1, 2, 4]),
+        ([128, 16], &[2, 4]),
+        ([192, 16], &[1, 2, 4]),
+        ([128, 64], &[2, 4]),
+        ([192, 64], &[1, 2, 4]),
+    ] {
+        let shape = cooperative(tile, [1, 1]);
+        shapes.extend(splits.iter().map(|split| Shape { split: *split, ..shape }));
     }
     let large = [[128, 64], [128, 128], [256, 128]];
     shapes.extend(large.map(|tile| cooperative(tile, [1, 1])));

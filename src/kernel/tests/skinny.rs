@@ -55,7 +55,9 @@ fn skinny_kernels_serve_what_is_narrow_and_nothing_else() {
 
 #[test]
 fn skinny_launches_cover_more_rows_than_they_are_offered_for() {
-    for kernel in all().iter().filter(|kernel| kernel.types.a == F16 && kernel.types.out == F16) {
+    let is_half =
+        |kernel: &&Kernel| [kernel.types.a, kernel.types.b, kernel.types.out] == [F16, F16, F16];
+    for kernel in all().iter().filter(is_half) {
         let Design::Skinny(config) = kernel.design else { continue };
         let layout = Layout { a: config.a, b: config.b, out: Major::Row };
         let (m, n) = match config.narrow {

@@ -12,7 +12,9 @@ impl Run<'_> {
             let at = self.address(&args[0])?;
             arrive(self, at)?;
         } else if words.contains(&"bulk") {
-            if words.contains(&"tensor") {
+            if words.contains(&"prefetch") {
+                // There is no L2 cache.
+            } else if words.contains(&"tensor") {
                 copy(self, words, args)?;
             } else if !words.iter().any(|word| matches!(*word, "commit_group" | "wait_group")) {
                 return Err("an unknown bulk copy".into());
