@@ -36,9 +36,7 @@ impl Sm90 {
                 // As many stages as fit.
                 let most = if kind.loads_by_threads() {
                     SHARED_BYTES_BESIDE_L1
-                } else if is_mixed(types)
-                    && consumers <= 2
-                    && (tile[1] <= FEW_COLUMNS || split > 2)
+                } else if is_mixed(types) && consumers <= 2 && (tile[1] <= FEW_COLUMNS || split > 2)
                 {
                     SHARED_BYTES_OF_TWO
                 } else {
