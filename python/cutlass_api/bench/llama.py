@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import cutlass_api
-from cutlass_api.arguments import EpilogueArguments, GemmArguments
+from cutlass_api.arguments import EpilogueArguments, GemmArguments, PerformanceControls
 from cutlass_api.bench.bandwidth import copy_rate
 from cutlass_api.bench.gemm import FINALISTS, L2_BYTES, ROUNDS, Timed, capture, in_turns, sift
 
@@ -136,10 +136,12 @@ class Operands:
 
         is_blocked = self.kind == "fp8-block"
         source = BLOCK_SCALED if is_blocked else _epilogues.scaled("scale_a", "scale_b")
+        controls = PerformanceControls(fast_sums=self.kind == "fp8-fast")
         return [
             GemmArguments(
                 *(a, b, out, accumulator),
                 EpilogueArguments(source, scale_a=scale_a, scale_b=scale_b, D=out),
+                controls,
             )
             for a, b, out, scale_a, scale_b in self.sets
         ]
