@@ -38,6 +38,7 @@
 // sm90/producer.cuh       the producer warpgroup
 // sm90/consumer.cuh       the consumers' main loop
 // sm90/scales.cuh         block scales of float8 products
+// sm90/factors.cuh        factors of the output's rows and columns
 // sm90/cluster_split.cuh  split-K in a cluster
 // sm90/grid_split.cuh     split-K over the grid
 // sm90/store.cuh          from accumulators through the epilogue to the output
@@ -49,6 +50,7 @@
 #include "sm90/cluster_split.cuh"
 #include "sm90/config.cuh"
 #include "sm90/consumer.cuh"
+#include "sm90/factors.cuh"
 #include "sm90/grid_split.cuh"
 #include "sm90/params.cuh"
 #include "sm90/pipeline.cuh"
@@ -74,6 +76,7 @@ struct Sm90Gemm {
   using Producer = Sm90Producer<Config>;
   using Consumer = Sm90Consumer<Config>;
   using Scales = Sm90Scales<Config>;
+  using Factors = Sm90Factors<Config>;
   using ClusterSplit = Sm90ClusterSplit<Config>;
   using GridSplit = Sm90GridSplit<Config>;
   using Store = Sm90Store<Config>;
@@ -182,6 +185,8 @@ struct Sm90Gemm {
           Consumer::multiply(slot, blocks, rank, warpgroup, pipeline,
                              Scales(params, epilogue, tile.batch, m, tile.n),
                              first_block * Config::TILE_K);
+        if constexpr (Factors::PRESENT)
+          Factors::apply(params, epilogue, GROUPED ? 0 : tile.batch, m, tile.n, end);
         if constexpr (PING_PONG) slot.skip((CONSUMERS - 1) * blocks);
 
         // Store.

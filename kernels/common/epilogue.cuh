@@ -88,6 +88,9 @@ struct Identity {
   static constexpr int A_ROWS = 0, A_DEPTH = 0;
   static constexpr int B_COLUMNS = 0, B_DEPTH = 0;
   static constexpr bool A_ZERO = false, B_ZERO = false;
+  static constexpr bool PLAIN = true, ROW_FACTORS = false, COLUMN_FACTORS = false;
+  __device__ __forceinline__ f32 row_factor(int batch, int m) const { return 1.0f; }
+  __device__ __forceinline__ f32 column_factor(int batch, int n) const { return 1.0f; }
   __device__ __forceinline__ f32 scale_a(int batch, int m, int block) const { return 1.0f; }
   __device__ __forceinline__ f32 scale_b(int batch, int n, int block) const { return 1.0f; }
   __device__ __forceinline__ f32 zero_a(int batch, int m, int block) const { return 0.0f; }

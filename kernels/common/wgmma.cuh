@@ -133,6 +133,16 @@ __device__ __forceinline__ void add_totals_scaled(const Factors& factors) {
   if constexpr (FIRST + 1 < END) add_totals_scaled<FIRST + 1, END>(factors);
 }
 
+// Multiplies four sums by factors.
+template <int FIRST>
+__device__ __forceinline__ void multiply_sums(f32 first, f32 second, f32 third, f32 fourth) {
+  asm volatile(
+      "mul.f32 s%4, s%4, %0;\nmul.f32 s%5, s%5, %1;\nmul.f32 s%6, s%6, %2;\nmul.f32 s%7, s%7, "
+      "%3;" ::"f"(first),
+      "f"(second), "f"(third), "f"(fourth), "n"(FIRST), "n"(FIRST + 1), "n"(FIRST + 2),
+      "n"(FIRST + 3));
+}
+
 // PTX ISA, "Data Movement and Conversion Instructions: cvt": two accumulators as a pair of 16-bit
 // elements, the first source operand in the upper half.
 template <class Out> struct PairConversion;

@@ -57,7 +57,8 @@ template <class Config> struct Sm90Registers {
 
   // The epilogue's operands of one round of stores, for one half of its rows.
   using Operands = typename Config::Epilogue::template Operands<2 * Memory::ROUND_OCTETS, 2>;
-  static constexpr bool HAS_OPERANDS = sizeof(Operands) > 1;  // C++: an empty struct has one byte
+  // C++: an empty struct has one byte. A conversion reads no operands.
+  static constexpr bool HAS_OPERANDS = sizeof(Operands) > 1 && !Memory::CONVERT_ONLY;
   static constexpr int STORE_ROUNDS = M_BLOCKS * Memory::BOXES * Memory::ROUNDS;
   static constexpr int TILE_OPERANDS = STORE_ROUNDS * 2 * (int(sizeof(Operands)) + 3) / 4;
   // Where registers allow, the operands of the whole tile are loaded before its main loop, which
@@ -84,7 +85,8 @@ template <class Config> struct Sm90Registers {
 
   // The operands of one round of stores are loaded a round ahead where registers allow. They are
   // held for two row halves in two rounds: 4 times sizeof / 4 registers.
-  static constexpr bool LOAD_AHEAD = REDISTRIBUTE && SUMS + sizeof(Operands) + 64 <= CONSUMER;
+  static constexpr bool LOAD_AHEAD =
+      REDISTRIBUTE && !Memory::CONVERT_ONLY && SUMS + sizeof(Operands) + 64 <= CONSUMER;
 
   // Elements that the epilogue computes at once. In ping-pong, the other consumer multiplies
   // meanwhile: four independent chains of FMAs, one issued per cycle, would keep the tensor cores

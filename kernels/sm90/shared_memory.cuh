@@ -56,8 +56,9 @@ template <class Config> struct Sm90Memory {
   static constexpr int BOX_N = BOX_BYTES / sizeof(Out), BOXES = ROW_BYTES / BOX_BYTES;
 
   // The epilogue is a conversion to 16 bits: stmatrix stores accumulators in the order of wgmma.
+  // Factors of rows and columns are applied before (sm90/factors.cuh).
   static constexpr bool CONVERT_ONLY =
-      is_same<typename Config::Epilogue, Identity> && sizeof(Out) == 2 && is_same<Value, f32>;
+      Config::Epilogue::PLAIN && sizeof(Out) == 2 && is_same<Value, f32>;
   // An octet is 8 columns, the unit of wgmma's accumulator fragments. Unless CONVERT_ONLY, a box is
   // processed in rounds of up to 4 octets.
   static constexpr int BOX_OCTETS = BOX_N / 8, ROUND_OCTETS = BOX_OCTETS < 4 ? BOX_OCTETS : 4;

@@ -130,7 +130,7 @@ static_assert(sizeof(EpilogueParams) == {bytes}, {disagree:?});
 
 struct Epilogue {{
   static constexpr bool REDUCES = {reduces};
-{scaling}  const EpilogueParams& params;
+{scaling}{factors}  const EpilogueParams& params;
 
   template <int WIDTH, int RUN> struct Operands {{
 {operands}  }};
@@ -174,6 +174,7 @@ struct Epilogue {{
 ",
         bytes = 8 * words,
         scaling = scaling(epilogue, crossed, &input_places),
+        factors = factors(epilogue, accumulator, transposed, &input_places),
         reduces = !reduced.is_empty(),
         disagree = "host and kernel disagree"
     )
@@ -218,6 +219,47 @@ fn scaling(epilogue: &Epilogue, crossed: bool, input_places: &[usize]) -> String
     text.push_str(&function("zero_a", "m", zero(a), "0.0f"));
     text.push_str(&function("zero_b", "n", zero(b), "0.0f"));
     text
+}
+
+/// The members of an epilogue that multiplies by factors of a row or a column, or by none: a kernel
+/// may multiply its sums by them and store the products without `apply`.
+fn factors(
+    epilogue: &Epilogue,
+    accumulator: DType,
+    transposed: bool,
+    input_places: &[usize],
+) -> String {
+    let inputs = (compute_type(accumulator) == DType::F32).then(|| epilogue.factors()).flatten();
+    let (mut rows, mut columns) = (Vec::new(), Vec::new());
+    for input in inputs.iter().flatten() {
+        let Input::Tensor(tensor) = epilogue.inputs[*input as usize] else { continue };
+        let place = input_places[*input as usize];
+        let steps @ [along_m, along_n] = program_steps(tensor, transposed);
+        let [m, n] = steps.map(step_name);
+        let value = format!(
+            "f32(decode(*element_at<{m}, {n}, const {}>(params.tensors[{place}], batch, m, n)))",
+            tensor.dtype.short_name()
+        );
+        match (along_m, along_n) {
+            (_, Step::Repeats) => rows.push(value),
+            _ => columns.push(value),
+        }
+    }
+    let function = |name: &str, own: &str, other: &str, values: &[String]| {
+        let value = if values.is_empty() { "1.0f".to_owned() } else { values.join(" * ") };
+        format!(
+            "  __device__ __forceinline__ f32 {name}(int batch, int {own}) const {{\n    constexpr \
+             int {other} = 0;\n    return {value};\n  }}\n"
+        )
+    };
+    format!(
+        "  static constexpr bool PLAIN = {}, ROW_FACTORS = {}, COLUMN_FACTORS = {};\n{}{}",
+        inputs.is_some(),
+        !rows.is_empty(),
+        !columns.is_empty(),
+        function("row_factor", "m", "n", &rows),
+        function("column_factor", "n", "m", &columns),
+    )
 }
 
 /// The name of an element type of scales.

@@ -4,7 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ExpressionGraph, Fold, Input, Kind, MAIN_OUTPUT, Output, TensorType};
+use super::{
+    Binary, ExpressionGraph, Fold, Input, Kind, MAIN_OUTPUT, Node, Output, Step, TensorType,
+};
 use crate::operand::DType;
 
 /// A graph and the properties of its operands that the code depends on: types and known steps.
@@ -45,6 +47,29 @@ impl Epilogue {
         let of_accumulator = if accumulator.is_integer() { Kind::Integer } else { Kind::Float };
         let inputs: Vec<Kind> = self.inputs.iter().map(|input| input.kind()).collect();
         self.graph.kinds(of_accumulator, &inputs)
+    }
+
+    /// The inputs that D multiplies the accumulator by, if D is nothing else and the only output,
+    /// and each input is one number for a row or a column of the output.
+    pub fn factors(&self) -> Option<Vec<u32>> {
+        let [Output { node, fold: None, .. }] = self.graph.outputs.as_slice() else { return None };
+        let (mut inputs, mut accumulators, mut left) = (Vec::new(), 0, vec![*node]);
+        while let Some(id) = left.pop() {
+            match self.graph.node(id) {
+                Node::Accumulator | Node::ScaledAccumulator => accumulators += 1,
+                Node::Binary(Binary::Multiply, one, other) => left.extend([one, other]),
+                Node::Input(at) => match self.inputs[at as usize] {
+                    Input::Tensor(tensor)
+                        if !tensor.dtype.is_integer() && tensor.steps.contains(&Step::Repeats) =>
+                    {
+                        inputs.push(at);
+                    }
+                    _ => return None,
+                },
+                _ => return None,
+            }
+        }
+        (accumulators == 1).then_some(inputs)
     }
 
     /// The reduced outputs. `transposed`: the kernel's program computes the transposed product.

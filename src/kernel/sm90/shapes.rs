@@ -264,7 +264,6 @@ pub(super) fn eight_bit() -> Vec<Shape> {
     let mut shapes = vec![
         ping_pong(192, [2, 1]),
         cooperative([128, 256], [2, 1]),
-        cooperative([192, 112], [1, 2]),
         cooperative([128, 128], [2, 1]),
     ];
     let single = [[128, 128], [128, 64], [64, 128], [64, 64]];
