@@ -182,9 +182,9 @@ struct Sm90Gemm {
         if (Config::RELEASES_STAGES && (tile.m + warpgroup_m >= end || tile.n >= params.n))
           Consumer::release_stages(slot, blocks, rank, warpgroup, pipeline);
         else
-          Consumer::multiply(slot, blocks, rank, warpgroup, pipeline,
-                             Scales(params, epilogue, tile.batch, m, tile.n),
-                             first_block * Config::TILE_K);
+          Consumer::multiply(
+              slot, blocks, rank, warpgroup, pipeline,
+              Scales(params, epilogue, tile.batch, m, tile.n, first_block * Config::TILE_K));
         if constexpr (Factors::PRESENT)
           Factors::apply(params, epilogue, GROUPED ? 0 : tile.batch, m, tile.n, end);
         if constexpr (PING_PONG) slot.skip((CONSUMERS - 1) * blocks);

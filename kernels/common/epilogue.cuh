@@ -84,7 +84,7 @@ __device__ __forceinline__ void finish_sums(const Epilogue& epilogue, Value (&va
 // No epilogue: the output is the accumulators.
 struct Identity {
   static constexpr bool REDUCES = false;
-  static constexpr bool SCALES = false;
+  static constexpr bool SCALES = false, A_LINEAR = true, B_LINEAR = true;
   static constexpr int A_ROWS = 0, A_DEPTH = 0;
   static constexpr int B_COLUMNS = 0, B_DEPTH = 0;
   static constexpr bool A_ZERO = false, B_ZERO = false;

@@ -23,12 +23,12 @@ template <class Config> struct Sm90Consumer {
       ptx::WgmmaFragments<Config::M_BLOCKS>>::Type;
 
   // Multiplies one tile. Two K blocks are in flight: block i + 1 is issued before block i is
-  // complete; then the stage of block i is released. `first_k`: the first element of K.
+  // complete; then the stage of block i is released.
   static __device__ __forceinline__ void multiply(Slot& slot, int blocks, unsigned rank,
                                                   int warpgroup, const Pipeline& pipeline,
-                                                  const Scales& scales, int first_k) {
+                                                  Scales scales) {
     if constexpr (Registers::CHAINED && Registers::CHAIN == 1) {
-      multiply_promoted(slot, blocks, rank, warpgroup, pipeline, scales, first_k);
+      multiply_promoted(slot, blocks, rank, warpgroup, pipeline, scales);
       return;
     }
     // Two consumers end their chains at different K blocks: while one adds up, the other
@@ -84,11 +84,12 @@ template <class Config> struct Sm90Consumer {
   // zero and are added to the totals. While a consumer waits and adds up, the other one multiplies.
   static __device__ __forceinline__ void multiply_promoted(Slot& slot, int blocks, unsigned rank,
                                                            int warpgroup, const Pipeline& pipeline,
-                                                           const Scales& scales, int first_k) {
+                                                           Scales& scales) {
     static_assert(Config::M_BLOCKS == 1 && !Config::PING_PONG && Config::A_K_MAJOR);
     constexpr int PARTS = Scales::PARTS, SUMS = Registers::SUMS;
     typename Scales::Factors factors, next;
-    if constexpr (Scales::PRESENT && Scales::AHEAD) scales.load(next, first_k);
+    if constexpr (Scales::PRESENT) scales.prefetch(blocks * PARTS);
+    if constexpr (Scales::PRESENT && Scales::AHEAD) scales.load_next(next);
     ptx::clear_totals<0, SUMS>();
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
@@ -103,12 +104,11 @@ template <class Config> struct Sm90Consumer {
         Multiply::template issue<0, 4 / PARTS>(a + part * (8 / PARTS), b + part * (8 / PARTS), 0);
         ptx::wgmma_commit();
         if constexpr (Scales::PRESENT) {
-          const int k = first_k + block * Config::TILE_K + part * Scales::DEPTH;
           if constexpr (Scales::AHEAD) {
             factors = next;
-            scales.load(next, k + Scales::DEPTH);
+            scales.load_next(next);
           } else {
-            scales.load(factors, k);
+            scales.load_next(factors);
           }
         }
         ptx::wgmma_wait<0>();

@@ -1,6 +1,7 @@
 // Block scales of float8 products (Epilogue::SCALES): what the sums over a part of a K block are
 // multiplied by before they are added to the totals.
 #pragma once
+#include "common/ptx.cuh"
 #include "common/types.cuh"
 #include "sm90/config.cuh"
 #include "sm90/params.cuh"
@@ -44,6 +45,12 @@ template <class Config> struct Sm90Scales {
   // The scales of one part of a K block.
   struct Factors {
     f32 a[A_COUNT], b[B_COUNT];
+    __device__ __forceinline__ Factors() {
+#pragma unroll
+      for (f32& scale : a) scale = 1.0f;
+#pragma unroll
+      for (f32& scale : b) scale = 1.0f;
+    }
     // The factor of value VALUE of a block of 64 rows (see Wgmma).
     template <int VALUE> __device__ __forceinline__ f32 of() const {
       constexpr int OCTET = VALUE / 4, HALF = VALUE / 2 % 2, COLUMN = VALUE % 2;
@@ -52,33 +59,81 @@ template <class Config> struct Sm90Scales {
     }
   };
 
+  // Whether the scales of successive parts lie at equal distances: pointers replace indices, whose
+  // arithmetic would delay the wgmma behind it.
+  static constexpr bool BY_POINTERS = PRESENT && Epilogue::A_LINEAR && Epilogue::B_LINEAR &&
+                                      (A_DEPTH == 0 || A_DEPTH == DEPTH) &&
+                                      (B_DEPTH == 0 || B_DEPTH == DEPTH);
+
   const Sm90Params& params;
   const Epilogue& epilogue;
-  int batch, m, n;  // m: the lane's first row. n: the tile's first column.
+  int batch, m, n;               // m: the lane's first row. n: the lane's first column.
+  int k;                         // the first element of the part to load next
+  const f32 *rows[2], *columns;  // BY_POINTERS: the next scales of rows m and m + 8, of column n
 
-  // `m`: the warp's first row. `batch`: the matrix or the group.
+  // `m`: the warp's first row. `n`: the tile's first column. `batch`: the matrix or the group. `k`:
+  // the first element of K.
   __device__ __forceinline__ Sm90Scales(const Sm90Params& params, const Epilogue& epilogue,
-                                        int batch, int m, int n)
-      : params(params), epilogue(epilogue), batch(batch), m(m + threadIdx.x % 32 / 4), n(n) {}
-
-  // Loads the scales of the part that begins at element k of K. Outside the operands, factors are
-  // 1: beyond K sums are 0, and other sums are not stored.
-  __device__ __forceinline__ void load(Factors& factors, int k) const {
-    const bool inside = k < params.k;
+                                        int batch, int m, int n, int k)
+      : params(params),
+        epilogue(epilogue),
+        batch(batch),
+        m(m + threadIdx.x % 32 / 4),
+        n(n + (COLUMNS_SHARE ? 0 : threadIdx.x % 4 * 2)),
+        k(k) {
+    if constexpr (BY_POINTERS) {
+      const int part = k / DEPTH;
 #pragma unroll
-    for (int i = 0; i < A_COUNT; ++i) {
-      factors.a[i] = 1.0f;
-      if constexpr (A_DEPTH > 0)
-        if (inside && m + 8 * i < params.m)
-          factors.a[i] = epilogue.scale_a(batch, m + 8 * i, k / A_DEPTH);
+      for (int i = 0; i < 2; ++i)
+        rows[i] = epilogue.a_scales(batch, min(this->m + 8 * i, params.m - 1)) +
+                  epilogue.a_scale_step() * part;
+      columns =
+          epilogue.b_scales(batch, min(this->n, params.n - 1)) + epilogue.b_scale_step() * part;
     }
+  }
+
+  // Fetches the scales of the first `parts` parts into L2, one part a lane: the first CTA that reads
+  // a scale would wait for device memory at each part.
+  __device__ __forceinline__ void prefetch(int parts) const {
+    if constexpr (PRESENT && BY_POINTERS)
+#pragma unroll 1
+      for (int part = threadIdx.x % 32; part < parts && k + part * DEPTH < params.k; part += 32) {
+        if constexpr (A_DEPTH > 0)
 #pragma unroll
-    for (int i = 0; i < B_COUNT; ++i) {
-      factors.b[i] = 1.0f;
-      const int column = n + (COLUMNS_SHARE ? i * SHARED : i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2);
-      if constexpr (B_DEPTH > 0)
-        if (inside && column < params.n)
+          for (int i = 0; i < A_COUNT; ++i)
+            ptx::prefetch_to_l2(rows[i] + epilogue.a_scale_step() * part);
+        if constexpr (B_DEPTH > 0) ptx::prefetch_to_l2(columns + epilogue.b_scale_step() * part);
+      }
+  }
+
+  // Loads the scales of the next part. Beyond K, where sums are 0, they stay as they are. Rows and
+  // columns outside the output, which are not stored, have the scales of others.
+  __device__ __forceinline__ void load_next(Factors& factors) {
+    if (k < params.k) {
+#pragma unroll
+      for (int i = 0; i < A_COUNT; ++i) {
+        if constexpr (A_DEPTH > 0 && BY_POINTERS)
+          factors.a[i] = *rows[i];
+        else if constexpr (A_DEPTH > 0)
+          factors.a[i] = epilogue.scale_a(batch, min(m + 8 * i, params.m - 1), k / A_DEPTH);
+      }
+#pragma unroll
+      for (int i = 0; i < B_COUNT; ++i) {
+        const int offset = COLUMNS_SHARE ? i * SHARED : i / 2 * 8 + i % 2,
+                  column = min(n + offset, params.n - 1);
+        if constexpr (B_DEPTH > 0 && BY_POINTERS && B_COUNT == 1)
+          factors.b[i] = *columns;
+        else if constexpr (B_DEPTH > 0 && BY_POINTERS && B_COLUMNS == 1)
+          factors.b[i] = columns[epilogue.b_scale_stride() * (column - n)];
+        else if constexpr (B_DEPTH > 0)
           factors.b[i] = epilogue.scale_b(batch, column, k / B_DEPTH);
+      }
+    }
+    k += DEPTH;
+    if constexpr (BY_POINTERS) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) rows[i] += epilogue.a_scale_step();
+      columns += epilogue.b_scale_step();
     }
   }
 };

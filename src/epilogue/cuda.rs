@@ -214,6 +214,38 @@ fn scaling(epilogue: &Epilogue, crossed: bool, input_places: &[usize]) -> String
     };
     let scale = |of: Option<BlockScale>| of.map(|of| (of.scale, of));
     let zero = |of: Option<BlockScale>| of.and_then(|of| Some((of.zero?, of)));
+    // Scales in f32 that are not swizzled lie at equal distances along K.
+    let linear = |name: &str, coordinate: &str, of: Option<BlockScale>| {
+        let found = of.filter(|of| !of.is_swizzled).and_then(|of| {
+            match epilogue.inputs[of.scale as usize] {
+                Input::Tensor(tensor) if tensor.dtype == DType::F32 => Some((of.extent, of.scale)),
+                _ => None,
+            }
+        });
+        let (at, step, stride) = match found {
+            Some((extent, input)) => {
+                let tensor = format!("params.tensors[{}]", input_places[input as usize]);
+                let at = format!(
+                    "static_cast<const f32*>({tensor}.data) + {tensor}.stride[0] * batch + \
+                     {tensor}.stride[1] * ({coordinate} / {extent})"
+                );
+                (at, format!("{tensor}.stride[2]"), format!("{tensor}.stride[1]"))
+            }
+            None => ("nullptr".to_owned(), "0".to_owned(), "0".to_owned()),
+        };
+        format!(
+            "  static constexpr bool {upper}_LINEAR = {is_linear};
+  __device__ __forceinline__ const f32* {name}_scales(int batch, int {coordinate}) const {{
+    return {at};
+  }}
+  __device__ __forceinline__ long long {name}_scale_step() const {{ return {step}; }}
+  __device__ __forceinline__ long long {name}_scale_stride() const {{ return {stride}; }}\n",
+            upper = name.to_uppercase(),
+            is_linear = of.is_none() || found.is_some(),
+        )
+    };
+    text.push_str(&linear("a", "m", a));
+    text.push_str(&linear("b", "n", b));
     text.push_str(&function("scale_a", "m", scale(a), "1.0f"));
     text.push_str(&function("scale_b", "n", scale(b), "1.0f"));
     text.push_str(&function("zero_a", "m", zero(a), "0.0f"));
