@@ -127,7 +127,7 @@ class ScaledTensorAttributes(TensorAttributes):
     def supports(self, operand: Any, name: str = "operand") -> Status:
         if not isinstance(operand, (_core.ScaledTensor, ScaledTensorAttributes)):
             return Status.fail(f"{name} has no scales, the kernel takes a ScaledTensor")
-        if self.mode != operand.mode or self.swizzle != operand.swizzle:
+        if not _same_mode(self.mode, operand.mode) or self.swizzle != operand.swizzle:
             return Status.fail(
                 f"{name} has {operand.mode} and {operand.swizzle}, "
                 f"not {self.mode} and {self.swizzle}"
@@ -138,6 +138,12 @@ class ScaledTensorAttributes(TensorAttributes):
         return self.base.supports(operand.base, name) and required.supports(
             actual, f"the scale of {name}"
         )
+
+
+def _same_mode(one: Any, other: Any) -> bool:
+    """Whether blocks have the same extents, but for leading ones."""
+    one, other = ((1,) * (3 - len(mode)) + tuple(mode) for mode in (one, other))
+    return bool(one == other)
 
 
 def _attributes(scale: TensorAttributes | NumericLike) -> TensorAttributes:

@@ -184,7 +184,7 @@ struct Epilogue {{
 fn scaling(epilogue: &Epilogue, crossed: bool, input_places: &[usize]) -> String {
     let scaling = epilogue.graph.scaling;
     let scales = scaling.is_some();
-    let Scaling { a, b } = scaling.unwrap_or_default().framed(crossed);
+    let Scaling { a, b, .. } = scaling.unwrap_or_default().framed(crossed);
     let dims = |of: Option<BlockScale>| of.map_or((0, 0), |of| (of.extent, of.depth));
     let ((a_rows, a_depth), (b_columns, b_depth)) = (dims(a), dims(b));
     let has_zero = |of: Option<BlockScale>| of.is_some_and(|of| of.zero.is_some());

@@ -53,7 +53,7 @@ impl ExpressionGraph {
             }
             Ok(Some(BlockScale { scale, zero, extent, depth, is_swizzled }))
         };
-        let scaling = Scaling { a: factor(0)?, b: factor(1)? };
+        let scaling = Scaling { a: factor(0)?, b: factor(1)?, is_of_operands: false };
         if scaling.factors().next().is_none() {
             return Err("scale_blocks has no scales; pass a=, b= or both".to_owned());
         }
@@ -65,6 +65,33 @@ impl ExpressionGraph {
         }
         self.scaling = Some(scaling);
         Ok(self.add(Node::ScaledAccumulator))
+    }
+
+    /// The graph with the accumulator of scaled operands in place of the accumulator. `parameters`:
+    /// the names of the scales, the last inputs. `None` if the function scales blocks itself.
+    pub fn with_scaled_operands(
+        &self,
+        scaling: Scaling,
+        parameters: &[&'static str],
+    ) -> Option<ExpressionGraph> {
+        if self.scaling.is_some() {
+            return None;
+        }
+        let mut graph = ExpressionGraph { scaling: Some(scaling), ..self.clone() };
+        for node in &mut graph.nodes {
+            if *node == Node::Accumulator {
+                *node = Node::ScaledAccumulator;
+            }
+        }
+        graph.inputs.extend(parameters.iter().map(|&name| name.to_owned()));
+        Some(graph)
+    }
+
+    /// Whether the graph applies scales of operands and nothing else.
+    pub fn only_scales_operands(&self) -> bool {
+        self.scaling.is_some_and(|scaling| scaling.is_of_operands)
+            && self.nodes == [Node::ScaledAccumulator]
+            && self.outputs.len() == 1
     }
 
     /// Checks a finished graph: with block scales, an output depends neither on the plain

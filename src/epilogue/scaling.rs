@@ -11,6 +11,9 @@ pub const SWIZZLE: &str = "32x4x4";
 pub struct Scaling {
     pub a: Option<BlockScale>,
     pub b: Option<BlockScale>,
+    /// Whether the scales belong to the operands A and B (`ScaledTensor`), not to the epilogue
+    /// function.
+    pub is_of_operands: bool,
 }
 
 /// The scales of one factor: an element x counts as (x - zero point) * scale.
@@ -34,7 +37,7 @@ impl Scaling {
 
     /// The scales of the program's A and B. `crossed`: the program's A is the user's B.
     pub fn framed(&self, crossed: bool) -> Scaling {
-        if crossed { Scaling { a: self.b, b: self.a } } else { *self }
+        if crossed { Scaling { a: self.b, b: self.a, ..*self } } else { *self }
     }
 
     /// The scales of the factors that have some, each with the factor's name.

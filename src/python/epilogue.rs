@@ -8,9 +8,12 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use super::dtype;
 use super::replace::{in_memory, replacement};
-use super::tensors::{DenseTensor, TensorWrapper};
+use super::tensors::{DenseTensor, ScaledTensor, TensorWrapper};
 use super::trace::{TracedEpilogue, number, trace_epilogue};
-use crate::epilogue::{BoundEpilogue, MAIN_OUTPUT, Number, intern_name};
+use crate::epilogue::{
+    BlockScale, BoundEpilogue, ExpressionGraph, MAIN_OUTPUT, Node, Number, Output, Scaling,
+    intern_name,
+};
 use crate::operand::{DType, Operand, View};
 use crate::problem::{ElementwiseProblem, GemmProblem, OperandValue, Problem, ProblemError, fuse};
 
@@ -18,6 +21,15 @@ use crate::problem::{ElementwiseProblem, GemmProblem, OperandValue, Problem, Pro
 enum Parameter {
     Tensor(Operand, View),
     Number(Number),
+}
+
+impl Parameter {
+    fn clone_ref(&self, py: Python<'_>) -> Parameter {
+        match self {
+            Parameter::Tensor(operand, view) => Parameter::Tensor(operand.clone_ref(py), *view),
+            Parameter::Number(number) => Parameter::Number(*number),
+        }
+    }
 }
 
 /// An epilogue function with its operands.
@@ -230,6 +242,57 @@ fn is_complex(object: &Bound<'_, PyAny>) -> PyResult<bool> {
 }
 
 impl EpilogueArguments {
+    /// The epilogue of scaled operands: `user`, or none, behind the scaled accumulator. `scaled`:
+    /// index among the problem's operands, 0 for A and 1 for B, and the operand. The error says why
+    /// kernels do not read the scales.
+    pub fn of_scaled(
+        py: Python<'_>,
+        user: Option<&EpilogueArguments>,
+        scaled: &[(usize, Py<ScaledTensor>)],
+    ) -> PyResult<Result<EpilogueArguments, String>> {
+        let mut graph = ExpressionGraph::default();
+        if user.is_none() {
+            let node = graph.add(Node::Accumulator);
+            let name = MAIN_OUTPUT.to_owned();
+            graph.outputs.push(Output { name, node, fold: None });
+        }
+        let graph = user.map_or(&graph, |user| &user.traced_epilogue.get().graph);
+        let mut operands = Vec::new();
+        for (name, object, parameter) in user.into_iter().flat_map(|user| &user.operands) {
+            operands.push((*name, object.clone_ref(py), parameter.clone_ref(py)));
+        }
+        let mut scaling = Scaling { is_of_operands: true, ..Scaling::default() };
+        let mut parameters = Vec::new();
+        for (at, tensor) in scaled {
+            let tensor = tensor.get();
+            let (mut name, of) = match at {
+                0 => ("scale_a".to_owned(), &mut scaling.a),
+                1 => ("scale_b".to_owned(), &mut scaling.b),
+                _ => return Ok(Err("kernels scale A and B only".to_owned())),
+            };
+            let ([extent, depth], is_swizzled) = match tensor.layout(py)? {
+                Ok(layout) => layout,
+                Err(reason) => return Ok(Err(reason)),
+            };
+            while graph.inputs.contains(&name)
+                || graph.outputs.iter().any(|output| output.name == name)
+            {
+                name.push('_');
+            }
+            let scale = (graph.inputs.len() + parameters.len()) as u32;
+            *of = Some(BlockScale { scale, zero: None, extent, depth, is_swizzled });
+            let (name, object) = (intern_name(&name), tensor.scales(py));
+            operands.push((name, object.clone().unbind(), parameter(name, &object)?));
+            parameters.push(name);
+        }
+        let Some(graph) = graph.with_scaled_operands(scaling, &parameters) else {
+            return Ok(Err("the epilogue calls scale_blocks, too".to_owned()));
+        };
+        let epilogue_fn = user.map_or(py.None(), |user| user.epilogue_fn.clone_ref(py));
+        let traced_epilogue = Py::new(py, TracedEpilogue::of(graph))?;
+        Ok(Ok(EpilogueArguments { epilogue_fn, traced_epilogue, operands }))
+    }
+
     /// A problem with the output D, from inputs without memory.
     fn problem(&self, accumulator: DType) -> PyResult<Problem> {
         let out = match self.operands.iter().find(|(name, ..)| *name == MAIN_OUTPUT) {

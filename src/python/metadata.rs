@@ -16,6 +16,7 @@ use super::epilogue::EpilogueArguments;
 use super::native_arguments::NativeArguments;
 use super::status::Status;
 use super::tensors::{DenseTensor, ScaledTensor};
+use crate::epilogue::{BlockScale, Epilogue, Input, Scaling};
 use crate::kernel::{Demand, Design, Kernel, Layout, Major, Operation, Skinny, Sm80, Sm90, Types};
 use crate::operand::{self, DType};
 
@@ -77,11 +78,18 @@ pub fn describe<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     static METADATA: Dataclass = Dataclass::named("KernelMetadata");
     static EPILOGUE: Dataclass = Dataclass::named("EpilogueMetadata");
-    let epilogue = match kernel.epilogue {
+    // The scales of operands are no epilogue of the user.
+    let of_user = kernel.epilogue.filter(|epilogue| !epilogue.graph.only_scales_operands());
+    let epilogue = match of_user {
         Some(epilogue) => EPILOGUE.object(py, [any(py, epilogue.to_string())?])?,
         None => py.None().into_bound(py),
     };
-    let operands = operands(py, kernel.operation(), kernel.types, kernel.demands())?;
+    let mut operands = operands(py, kernel.operation(), kernel.types, kernel.demands())?;
+    if let Some(epilogue) = kernel.epilogue
+        && let Some(scaling) = epilogue.graph.scaling.filter(|scaling| scaling.is_of_operands)
+    {
+        operands = with_scales(py, &operands, epilogue, scaling)?;
+    }
     let (name, min_cc) = (any(py, kernel.name())?, any(py, kernel.min_cc())?);
     METADATA.object(py, [name, class.clone(), min_cc, operands, design(py, kernel)?, epilogue])
 }
@@ -135,6 +143,28 @@ fn operands<'py>(
             Operation::Elementwise => ELEMENTWISE.object(py, [a, b, out]),
         }
     })
+}
+
+/// The metadata of operands with scales.
+fn with_scales<'py>(
+    py: Python<'py>,
+    operands: &Bound<'py, PyAny>,
+    epilogue: &Epilogue,
+    scaling: Scaling,
+) -> PyResult<Bound<'py, PyAny>> {
+    let (metadata, library) =
+        (py.import("cutlass_api.metadata")?, py.import("cutlass_api.library")?);
+    let changed = PyDict::new(py);
+    for (name, BlockScale { scale, extent, depth, is_swizzled, .. }) in scaling.factors() {
+        let Input::Tensor(tensor) = epilogue.inputs[scale as usize] else { continue };
+        let block = (1, extent, depth).into_pyobject(py)?.into_any();
+        let mode = library.getattr("ScaleMode")?.call1((&block,)).unwrap_or(block);
+        let swizzle = if is_swizzled { "Swizzle32x4x4" } else { "SwizzleNone" };
+        let swizzle = library.getattr("ScaleSwizzleMode")?.getattr(swizzle)?;
+        let values = (operands.getattr(name)?, dtype(py, tensor.dtype)?, mode, swizzle);
+        changed.set_item(name, metadata.getattr("ScaledTensorAttributes")?.call1(values)?)?;
+    }
+    py.import("dataclasses")?.getattr("replace")?.call((operands,), Some(&changed))
 }
 
 fn dtype(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {

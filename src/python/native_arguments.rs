@@ -20,10 +20,10 @@ pub struct NativeArguments {
     pub problem: Problem,
     /// The epilogue as the user passed it.
     pub epilogue: Option<Py<PyAny>>,
-    /// The epilogue bound to the problem, if it is `EpilogueArguments`.
+    /// The epilogue bound to the problem, if it is `EpilogueArguments` or operands have scales.
     pub fused: Option<Box<(Py<EpilogueArguments>, BoundEpilogue)>>,
-    /// The operands with scales: index among the operands, and the user's `ScaledTensor`.
-    pub scaled: Vec<(usize, Py<ScaledTensor>)>,
+    /// The operands with scales.
+    pub scaled: Option<Box<ScaledOperands>>,
     /// The kernel of the last run on unchanged operands.
     last_run: LastKernel,
     /// The kernel of the last successful `supports`.
@@ -31,6 +31,15 @@ pub struct NativeArguments {
     /// The launch that later runs on unchanged operands repeat. Boxed, so that arguments that run
     /// once do not allocate it.
     kept: OnceLock<Box<KeptLaunch>>,
+}
+
+/// Operands with scales, which `NativeArguments::fused` applies unless no kernel reads them.
+#[derive(Default)]
+pub struct ScaledOperands {
+    /// Index among the operands, and the user's `ScaledTensor`.
+    pub tensors: Vec<(usize, Py<ScaledTensor>)>,
+    /// Why no built-in kernel reads the scales.
+    pub refusal: Option<String>,
 }
 
 /// A launch on unchanged operands, with its kernel and artifact, which are compared by identity.
@@ -68,7 +77,7 @@ impl NativeArguments {
             problem,
             epilogue,
             fused: None,
-            scaled: Vec::new(),
+            scaled: None,
             last_run: LastKernel::none(),
             last_supported: LastKernel::none(),
             kept: OnceLock::new(),
@@ -83,7 +92,7 @@ impl NativeArguments {
         if let Some(fused) = &self.fused {
             visit.call(&fused.0)?;
         }
-        for (_, wrapped) in &self.scaled {
+        for (_, wrapped) in self.scaled.iter().flat_map(|scaled| &scaled.tensors) {
             visit.call(wrapped)?;
         }
         if let Some(kept) = self.kept() {
@@ -98,6 +107,7 @@ impl NativeArguments {
         &mut self,
         tensors: [(&'static str, &Bound<'_, PyAny>); N],
     ) -> PyResult<()> {
+        let py = tensors[0].1.py();
         let unbound = self
             .epilogue
             .as_ref()
@@ -113,7 +123,9 @@ impl NativeArguments {
                     plain
                 }
                 None => {
-                    let scaled = |wrapped| self.scaled.push((self.operands.len(), wrapped));
+                    let at = self.operands.len();
+                    let scaled =
+                        |wrapped| self.scaled.get_or_insert_default().tensors.push((at, wrapped));
                     let (operand, read) = unwrapped(name, tensor, scaled)?;
                     *view = read;
                     operand
@@ -123,6 +135,27 @@ impl NativeArguments {
         }
         self.problem.check()?;
         self.fused = unbound.map(|unbound| unbound.bind(&self.problem)).transpose()?;
+        if self.scaled.is_some() {
+            self.bind_scales(py)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the scales of operands in front of the epilogue, or records why no kernel reads them.
+    #[cold]
+    fn bind_scales(&mut self, py: Python<'_>) -> PyResult<()> {
+        let Some(scaled) = &mut self.scaled else { return Ok(()) };
+        let user = self.fused.as_ref().map(|fused| fused.0.get());
+        scaled.refusal = match EpilogueArguments::of_scaled(py, user, &scaled.tensors)? {
+            Err(reason) => Some(reason),
+            Ok(epilogue) => match epilogue.bind(&self.problem) {
+                Ok(bound) => {
+                    self.fused = Some(Box::new((Py::new(py, epilogue)?, bound)));
+                    None
+                }
+                Err(error) => Some(error.value(py).to_string()),
+            },
+        };
         Ok(())
     }
 
@@ -217,7 +250,8 @@ impl NativeArguments {
     }
 
     pub fn operand(&self, py: Python<'_>, position: usize) -> PyResult<Py<PyAny>> {
-        if let Some((_, wrapped)) = self.scaled.iter().find(|(at, _)| *at == position) {
+        let mut scaled = self.scaled.iter().flat_map(|scaled| &scaled.tensors);
+        if let Some((_, wrapped)) = scaled.find(|(at, _)| *at == position) {
             return Ok(wrapped.clone_ref(py).into_any());
         }
         let (operand, view) = (&self.operands[position], *self.problem.views()[position]);

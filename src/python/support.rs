@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 
 use super::arguments::native;
 use super::kernel::{PyKernel, rounds_to_tf32};
-use super::native_arguments::NativeArguments;
+use super::native_arguments::{NativeArguments, ScaledOperands};
 use super::options::tf32_allowed;
 use super::status::Status;
 use crate::driver::Device;
@@ -60,10 +60,22 @@ pub fn refusal(
             "cuda:{ordinal} has compute capability {major}.{minor}, the kernel runs on {chips}"
         )));
     }
+    let is_scaled = kernel.epilogue.is_some_and(|epilogue| epilogue.graph.scaling.is_some());
+    if let Some(scaled) = native.scaled.as_ref().filter(|_| !is_scaled) {
+        return Ok(Some(format!(
+            "{} is a ScaledTensor, and the kernel reads no scales",
+            scaled_name(native, scaled)
+        )));
+    }
     if let Err(reason) = kernel.fuses(native.bound_epilogue()) {
         return Ok(Some(reason.to_string()));
     }
     policy(py, position, native, &mut None)
+}
+
+/// The name of the first operand with scales.
+fn scaled_name(arguments: &NativeArguments, scaled: &ScaledOperands) -> &'static str {
+    scaled.tensors.first().map_or("A", |(at, _)| arguments.operands[*at].name)
 }
 
 /// Why a built-in kernel that supports the problem must not serve the arguments: an epilogue or
@@ -81,11 +93,10 @@ pub fn policy(
             "the epilogue is a {class}, and the kernel fuses EpilogueArguments only"
         )));
     }
-    if let Some((at, _)) = arguments.scaled.first() {
-        return Ok(Some(format!(
-            "{} is a ScaledTensor, and the kernel reads no scales",
-            arguments.operands[*at].name
-        )));
+    if let Some(scaled) = &arguments.scaled
+        && let Some(reason) = &scaled.refusal
+    {
+        return Ok(Some(format!("{} is a ScaledTensor: {reason}", scaled_name(arguments, scaled))));
     }
     if !rounds_to_tf32(position) {
         return Ok(None);

@@ -6,6 +6,7 @@ use pyo3::types::PyTuple;
 use pyo3::{PyTraverseError, PyVisit};
 
 use super::dtype::PyDType;
+use crate::epilogue::{SWIZZLE, Scaling};
 use crate::operand::{self, Operand, View};
 
 /// The base class of operands.
@@ -121,12 +122,49 @@ impl DenseTensor {
 }
 
 impl ScaledTensor {
+    /// The user's tensor of scales.
+    pub fn scales<'py>(&self, py: Python<'py>) -> Bound<'py, PyAny> {
+        self.scale.get().object(py)
+    }
+
+    /// The block, as rows of A (columns of B) and elements along K, and whether the scales are
+    /// swizzled. The error describes another mode or swizzle.
+    pub fn layout(&self, py: Python<'_>) -> PyResult<Result<([u32; 2], bool), String>> {
+        let (mode, swizzle) = (self.mode.bind(py), self.swizzle.bind(py));
+        let extents = mode.try_iter().and_then(|extents| {
+            extents.map(|extent| extent?.extract::<i64>()).collect::<PyResult<Vec<_>>>()
+        });
+        let block = extents.ok().and_then(|extents| {
+            let [leading @ .., along, deep] = extents.as_slice() else { return None };
+            let fits = |extent: &i64| (1..=Scaling::MAX_BLOCK).contains(extent);
+            let is_block = leading.iter().all(|extent| *extent == 1) && fits(along) && fits(deep);
+            is_block.then_some([*along as u32, *deep as u32])
+        });
+        let Some(block) = block else {
+            let message = format!("its mode is {}, which kernels do not read", mode.repr()?);
+            return Ok(Err(message));
+        };
+        let name = swizzle.getattr_opt("value")?.unwrap_or_else(|| swizzle.clone()).to_string();
+        Ok(match name.as_str() {
+            "none" | "None" => Ok((block, false)),
+            SWIZZLE => Ok((block, true)),
+            _ => Err(format!("its swizzle is {}, which kernels do not read", swizzle.repr()?)),
+        })
+    }
+
     fn dense<'a>(&'a self, py: Python<'a>) -> &'a DenseTensor {
         self.base.bind(py).get()
     }
 }
 
 /// A tensor with a tensor of scales, each shared by a block of values.
+///
+/// Built-in GEMM kernels read the scales of A and of B, in float32, float16, bfloat16 or
+/// float8_e8m0fnu, for blocks of any extents. A mode is (rows of A or columns of B, elements along
+/// K), with optional leading ones. The scales have the order of the operand's dimensions:
+/// (ceil(M / rows), ceil(K / elements)) for A, (ceil(K / elements), ceil(N / columns)) for B, with
+/// an optional batch. `Swizzle32x4x4`: contiguous, in tiles of 128 x 4 and padded; those of B as of
+/// its transpose.
 #[pyclass(module = "cutlass_api.arguments", extends = KernelOperand, frozen, get_all)]
 pub struct ScaledTensor {
     /// The values.

@@ -183,7 +183,8 @@ def mixed_mm(
     result = None
     # Zero points may repeat along K: the operator expands them.
     if zero_point is None and ours.is_static(A, B, *([] if scale is None else [scale])):
-        named, blocks = _scales.mixed_operands(*map(_meta_of, (A, B, scale)), None)
+        a, b, factors = map(_meta_of, (A, B, scale))
+        named, blocks = _scales.mixed_operands(a, b, factors, None)
         epilogue = _epilogues.scaled(*named, blocks=blocks) if named else None
         operands = [] if scale is None else [scale]
         result = _fused(operator, [A, B], operands, epilogue, layout)
@@ -218,8 +219,8 @@ def scaled_mm(
     present = {name: operand for name, operand in operands.items() if operand is not None}
     result = None
     if ours.is_static(A, B, scale_a, scale_b):
-        factors = map(_meta_of, (A, B, scale_a, scale_b))
-        _, blocks = _scales.scaled_operands("scaled_mm", *factors, None)
+        a, b, of_a, of_b = map(_meta_of, (A, B, scale_a, scale_b))
+        _, blocks = _scales.scaled_operands("scaled_mm", a, b, of_a, of_b, None)
         epilogue = _epilogues.scaled(*present, blocks=blocks)
         result = _fused(operator, [A, B], list(present.values()), epilogue, layout)
     if result is None:

@@ -190,12 +190,12 @@ def mixed_operands(
     if is_vector:
         groups = None
     elif groups is None:
-        shape = f"[{outer}, K / group]" if is_a else f"[K / group, {outer}]"
+        of_groups = f"[{outer}, K / group]" if is_a else f"[K / group, {outer}]"
         raise refuse(
             "mixed_mm",
             f"scale has shape {list(scale.shape)}; pass one factor, of shape [] or [1]"
             f"{listed(vectors)}, or one for each group of a multiple of {LEAST_GROUP} along K = "
-            f"{depth}, of shape {shape}",
+            f"{depth}, of shape {of_groups}",
         )
     if groups is None and zero_point is None:
         return {"scale_b": scalar_as_vector(scale)}, {}

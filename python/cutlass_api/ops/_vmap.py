@@ -112,7 +112,8 @@ def scaled(
     out_dtype: torch.dtype | None = None,
     use_fast_accum: bool = False,
 ) -> Result:
-    if scaled_operands("scaled_mm", *examples(in_dims, A, B, scale_a, scale_b), None)[1]:
+    a, b, of_a, of_b = examples(in_dims, A, B, scale_a, scale_b)
+    if scaled_operands("scaled_mm", a, b, of_a, of_b, None)[1]:
         rest = (scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum)
         return one_by_one("scaled_mm")(info, (*in_dims, *(None,) * 8)[:8], A, B, *rest)
     out_dtype = out_dtype or A.dtype

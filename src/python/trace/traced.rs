@@ -20,6 +20,11 @@ pub struct TracedEpilogue {
 }
 
 impl TracedEpilogue {
+    /// A graph that depends on no names from outside.
+    pub fn of(graph: ExpressionGraph) -> TracedEpilogue {
+        TracedEpilogue { graph, resolved: Vec::new() }
+    }
+
     /// Whether the outside names of a function with the same code resolve to the same objects.
     fn is_valid_for(&self, function: &Bound<'_, PyAny>) -> PyResult<bool> {
         if self.resolved.is_empty() {
