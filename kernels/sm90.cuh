@@ -212,8 +212,10 @@ struct Sm90Gemm {
           // lose track of the warps' convergence.
           break;
         } else {
+          // CTAs of the next grid that find room prefetch its weights while this grid adds up.
+          if constexpr (Config::MIXED) ptx::launch_dependent_grids();
           ClusterSplit::add_up(split, rank, shared_memory, pipeline.split_word());
-          ptx::launch_dependent_grids();
+          if constexpr (!Config::MIXED) ptx::launch_dependent_grids();
           if (split < Config::SHARES)
             Store::template store<Totals>(params, epilogue, early, slabs, slab, tile.batch, m, n,
                                           params.m, true);

@@ -48,7 +48,9 @@ pub fn estimate(config: &Skinny, types: Types, ctas_per_sm: u32, query: &CostQue
     let most = (ctas / sms).ceil();
     let resident = most.min(f64::from(ctas_per_sm));
     let in_flight = resident * f64::from(config.stages - 1) * tile_n * tile_k * element;
-    let busiest = most * bytes_of_cta * FITTED_LATENCY / in_flight;
+    // A CTA that has an SM to itself fills its pipeline while nothing else is in flight.
+    let starts = if ctas_per_sm == 1 { most - 1.0 } else { 0.0 };
+    let busiest = (most * bytes_of_cta / in_flight + starts) * FITTED_LATENCY;
     let arithmetic = match config.method {
         Method::TensorCores => 0.0,
         Method::Fma => {

@@ -13,7 +13,6 @@ use crate::kernel::sm90::{
     FITTED_START_ALONE, Placed, Schedule, Sm90, TileGrid, is_mixed, k_block, placed,
 };
 use crate::kernel::types::Types;
-use crate::operand::DType;
 
 // ---- rates, of one multiprocessor unless stated otherwise ----
 
@@ -46,10 +45,13 @@ const FITTED_PING_PONG_REREAD: f64 = 4.24;
 
 /// The least time of a K block.
 const FITTED_BLOCK: f64 = 0.115e-6;
-/// The conversion of 64 rows of a K block of 8-bit integers, to bfloat16 and to float16: issue
-/// cycles of the instructions (SASS), half-rate ones counted twice. Not fitted.
-const CONVERSION_TO_BF16: f64 = 0.2e-6;
-const CONVERSION_TO_F16: f64 = 0.1e-6;
+/// The conversion of 64 rows of a K block of 8-bit integers: issue cycles of the instructions
+/// (SASS), and the time of a consumer whose instructions wait for one another. Not fitted.
+const CONVERSION: f64 = 0.1e-6;
+const CONVERSION_ALONE: f64 = 0.22e-6;
+/// Additional launch time of a mixed product. Other terms do not cover it where memory bandwidth
+/// limits the kernel: float8 kernels of the same bytes take 4.3 us more than their bytes on an H200.
+const LAUNCH_OF_MIXED: f64 = 2.0e-6;
 /// Additional launch time of pairs of CTAs, and of larger clusters.
 const FITTED_PAIR_LAUNCH: f64 = 0.44e-6;
 const FITTED_CLUSTER_LAUNCH: f64 = 0.28e-6;
@@ -111,7 +113,8 @@ fn estimate_placed(config: &Sm90, types: Types, placed: &Placed, query: &CostQue
     let (bytes, clock) = (query.bytes(types), query.scale.clock);
     let memory = FITTED_MEMORY_LATENCY + bytes / (FITTED_MEMORY_RATE * query.scale.memory);
     let work = placed.work_seconds / clock;
-    let seconds = FITTED_LAUNCH + (work * work + memory * memory).sqrt() + FITTED_START_ALONE;
+    let launch = launch_seconds(types) + FITTED_START_ALONE;
+    let seconds = launch + (work * work + memory * memory).sqrt();
     let epilogue = match query.is_fused {
         true => epilogue_seconds(config.schedule, config.sums_of_thread(), 1.0),
         false => 0.0,
@@ -122,9 +125,14 @@ fn estimate_placed(config: &Sm90, types: Types, placed: &Placed, query: &CostQue
         arithmetic_seconds: placed.arithmetic_seconds / clock,
         memory_seconds: memory,
         cache_seconds: placed.cache_seconds / clock,
-        launch_seconds: FITTED_LAUNCH + FITTED_START_ALONE,
+        launch_seconds: launch,
         total_seconds: FITTED_PLACED * (seconds + epilogue),
     }
+}
+
+/// Seconds of a launch on a chip that is not empty, without clusters.
+fn launch_seconds(types: Types) -> f64 {
+    FITTED_LAUNCH + if is_mixed(types) { LAUNCH_OF_MIXED } else { 0.0 }
 }
 
 fn estimate_tiles(
@@ -163,15 +171,15 @@ fn estimate_tiles(
     };
     let share = (running * size * config.occupied(grid) / sms).min(1.0);
     let ping_pong = config.schedule == Schedule::PingPong;
-    let conversion = match (is_mixed(types), [types.a, types.b].contains(&DType::Bf16)) {
-        (false, _) => 0.0,
-        (true, true) => tile_m / 64.0 * CONVERSION_TO_BF16 / scale.clock,
-        (true, false) => tile_m / 64.0 * CONVERSION_TO_F16 / scale.clock,
+    let conversion = match is_mixed(types) {
+        true => tile_m / 64.0 * CONVERSION / scale.clock,
+        false => 0.0,
     };
     let mut multiplied = (tile_m * tile_n * block_bytes / (FITTED_TENSOR_RATE * scale.tensor)
         * if ping_pong { FITTED_PING_PONG } else { 1.0 })
     .max(FITTED_BLOCK)
     .max(conversion);
+    let launch = launch_seconds(types);
     let (by_cluster, launch_of_cluster) = match (cluster_m * cluster_n) as u32 {
         1 => (1.0, 0.0),
         2 => (FITTED_PAIR_LOADS, FITTED_PAIR_LAUNCH),
@@ -191,6 +199,10 @@ fn estimate_tiles(
     }
     multiplied *= sharing;
     loaded *= sharing;
+    if is_mixed(types) {
+        let blocks_of_consumer = f64::from(config.m_blocks());
+        multiplied = multiplied.max(blocks_of_consumer * CONVERSION_ALONE / scale.clock);
+    }
     // A cluster of a cluster split computes one tile: it exchanges all partial sums before it
     // stores, and the next wave begins after its end.
     let ends = (FITTED_TILE_END + FITTED_SUM_END * config.sums_of_thread() * split) * sharing_ends;
@@ -262,7 +274,7 @@ fn estimate_tiles(
         arithmetic_seconds: waves * blocks * multiplied,
         memory_seconds: memory,
         cache_seconds: (waves * blocks * loaded).max(from_cache + reread),
-        launch_seconds: FITTED_LAUNCH + launch_of_cluster + packing + ends_of_all,
-        total_seconds: (FITTED_LAUNCH + launch_of_cluster + together.sqrt() + packing) * packed,
+        launch_seconds: launch + launch_of_cluster + packing + ends_of_all,
+        total_seconds: (launch + launch_of_cluster + together.sqrt() + packing) * packed,
     }
 }

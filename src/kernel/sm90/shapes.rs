@@ -306,19 +306,19 @@ pub(super) fn eight_bit_grouped() -> Vec<Shape> {
 }
 
 /// Tiles of a mixed product: 8-bit integers, whose rows are the program's, by 16-bit columns. Few
-/// columns: memory bandwidth limits the product, and a split doubles the bytes in flight. Many
+/// columns: memory bandwidth limits the product. Two or three consumers convert integers at that
+/// rate, and more rows reread the columns less often; a split lets more multiprocessors read. Many
 /// columns: the more columns, the more products of each converted integer.
 pub(super) fn mixed() -> Vec<Shape> {
     let mut shapes = Vec::new();
     for (tile, splits) in [
-        ([64, 8], &[1, 2][..]),
-        ([64, 16], &[1, 2]),
+        ([64, 16], &[1, 2][..]),
         ([64, 32], &[1, 2]),
-        ([64, 64], &[1, 2, 4]),
-        ([128, 16], &[2, 4]),
-        ([192, 16], &[1, 2, 4]),
-        ([128, 64], &[2, 4]),
-        ([192, 64], &[1, 2, 4]),
+        ([64, 64], &[1, 2]),
+        ([192, 16], &[1, 2]),
+        ([192, 64], &[1, 2]),
+        // 32 clusters, for 4096 rows, fit an H100 as pairs of CTAs on a multiprocessor.
+        ([128, 64], &[4]),
     ] {
         let shape = cooperative(tile, [1, 1]);
         shapes.extend(splits.iter().map(|split| Shape { split: *split, ..shape }));

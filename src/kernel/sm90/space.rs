@@ -12,11 +12,17 @@ use crate::operand::DType;
 /// rest of an SM's 256 KiB; threads stall if loads in flight fill it.
 const SHARED_BYTES_BESIDE_L1: u32 = 163 * 1024;
 
-/// Most shared memory, in bytes, of a CTA of which an SM holds two: a mixed product of few columns
-/// needs the warps of two CTAs to convert integers at the rate of memory.
+/// Most shared memory, in bytes, of a CTA of which an SM holds two: for a mixed product of few
+/// columns or a cluster split by four.
 const SHARED_BYTES_OF_TWO: u32 = SHARED_BYTES_PER_SM / 2 - 1024;
-/// Most columns of such a tile.
-const FEW_COLUMNS: u32 = 32;
+
+/// Whether an SM holds two CTAs of a mixed product. One or two consumers alone convert integers more
+/// slowly than memory delivers them, unless they have many products for each integer. Of clusters
+/// of four, 30 fit an H100 if a CTA has a multiprocessor to itself, else 66.
+fn shares_sm(shape: &Shape) -> bool {
+    const FEW_COLUMNS: u32 = 32;
+    shape.consumers <= 2 && (shape.tile[1] <= FEW_COLUMNS || shape.split >= 4)
+}
 
 /// Most stages of a pipeline: further stages hide no more latency.
 const MAX_STAGES: u32 = 12;
@@ -30,14 +36,14 @@ impl Sm90 {
         let mut configs = Vec::new();
         let mut offer = |shapes: Vec<Shape>, kind: Sm90| {
             let shapes = shapes.into_iter().filter(|shape| serves_types(shape, kind, types));
-            for Shape { tile, consumers, schedule, cluster, split } in shapes {
+            for shape in shapes {
+                let Shape { tile, consumers, schedule, cluster, split } = shape;
                 let with =
                     |stages| Sm90 { tile, stages, consumers, schedule, cluster, split, ..kind };
                 // As many stages as fit.
                 let most = if kind.loads_by_threads() {
                     SHARED_BYTES_BESIDE_L1
-                } else if is_mixed(types) && consumers <= 2 && (tile[1] <= FEW_COLUMNS || split > 2)
-                {
+                } else if is_mixed(types) && shares_sm(&shape) {
                     SHARED_BYTES_OF_TWO
                 } else {
                     SHARED_BYTES_PER_CTA
