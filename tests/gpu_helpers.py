@@ -14,7 +14,7 @@ from functools import cached_property
 import cutlass_api
 import pytest
 import torch
-from cutlass_api.arguments import GemmArguments
+from cutlass_api.arguments import GemmArguments, PerformanceControls
 from helpers import INTEGERS
 
 #: The device of operands. A variable, so that the harness itself can run on the CPU.
@@ -132,6 +132,11 @@ def truncates(kernel: cutlass_api.Kernel) -> bool:
     return family_of(kernel) == "sm90" and types.a in FLOAT8 and types.b in FLOAT8
 
 
+def sums_fast(kernel: cutlass_api.Kernel) -> bool:
+    """Whether a kernel adds up float8 products in one chain."""
+    return getattr(kernel.metadata.design, "fast_sums", False)
+
+
 def layouts_of(kernel: cutlass_api.Kernel) -> list[str]:
     """A kernel's layouts of A, B and out, such as "tnt": t row-major, n column-major."""
     operands = kernel.metadata.operands
@@ -245,6 +250,8 @@ def random_values(
         # A grid that lets `Reference` split numbers into two halves, whose products are exact.
         values = torch.round(values * 2.0**33) * 2.0**-33
         return values
+    if small:
+        values = values / 2
     return values.float().to(dtype)
 
 
@@ -299,7 +306,9 @@ def exact_integer_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.where(wrapped >= 2**31, wrapped - 2**32, wrapped).to(torch.int32)
 
 
-def float8_product(a: torch.Tensor, b: torch.Tensor, out: torch.dtype) -> torch.Tensor:
+def float8_product(
+    a: torch.Tensor, b: torch.Tensor, out: torch.dtype, fast_sums: bool
+) -> torch.Tensor:
     """torch's own product of two float8 matrices, with scales of one. Copies them as
     torch._scaled_mm requires: A row-major, B column-major, K and N filled up with zeros to
     multiples of 16.
@@ -314,7 +323,8 @@ def float8_product(a: torch.Tensor, b: torch.Tensor, out: torch.dtype) -> torch.
     n = b.shape[1]
     one = torch.ones((), device=a.device)
     left, right = with_whole_rows(a, a.shape[0]), with_whole_rows(b.mT, -(-n // 16) * 16)
-    return torch._scaled_mm(left, right.mT, one, one, out_dtype=out)[:, :n]
+    product = torch._scaled_mm(left, right.mT, one, one, out_dtype=out, use_fast_accum=fast_sums)
+    return product[:, :n]
 
 
 class Problem:
@@ -322,15 +332,23 @@ class Problem:
 
     def __init__(self, types: Types, a: torch.Tensor, b: torch.Tensor, tf32: bool = False) -> None:
         self.types, self.a, self.b, self.tf32 = types, a, b, tf32
-        self.truncates = False
+        self.truncates = self.fast_sums = False
         self.shape = (*a.shape[:-1], b.shape[-1])
         self.k = a.shape[-1]
 
     @cached_property
     def on_float8_tensor_cores(self) -> "Problem":
         """The same problem, with the limits for kernels that truncate sums of float8 products."""
+        return self._truncated(fast_sums=False)
+
+    @cached_property
+    def with_fast_sums(self) -> "Problem":
+        """The same, for kernels that add up all products in one chain."""
+        return self._truncated(fast_sums=True)
+
+    def _truncated(self, fast_sums: bool) -> "Problem":
         other = copy.copy(self)
-        other.truncates = True
+        other.truncates, other.fast_sums = True, fast_sums
         for name in ("allowance", "torch_error"):  # cached values that depend on it
             vars(other).pop(name, None)
         return other
@@ -377,9 +395,11 @@ class Problem:
     @property
     def truncations(self) -> torch.Tensor:
         """What truncation on float8 tensor cores may add to the error of each element."""
+        # In one chain, the errors of all instructions mostly have the same sign.
+        chains = max(1, self.k / 128) if self.fast_sums else 1
         if self.has_equal_terms:
-            return TRUNCATION_OF_EQUAL_TERMS * sum(self.parts).abs()
-        return TRUNCATION * self.scales
+            return chains * TRUNCATION_OF_EQUAL_TERMS * sum(self.parts).abs()
+        return chains * TRUNCATION * self.scales
 
     @cached_property
     def allowance(self) -> torch.Tensor:
@@ -445,7 +465,7 @@ class Problem:
             return None
         batch = zip(self.a, self.b, strict=True) if self.a.dim() == 3 else [(self.a, self.b)]
         try:
-            products = [float8_product(a, b, types.out) for a, b in batch]
+            products = [float8_product(a, b, types.out, self.fast_sums) for a, b in batch]
         except RuntimeError:
             return None  # for the shapes that cuBLAS refuses
         return self.error(torch.stack(products).view(self.shape))
@@ -515,12 +535,16 @@ def check(
     the failure. `assume_supported`: also outside the extents for which `get_kernels` offers it.
     """
     name = kernel.metadata.kernel_name
-    if truncates(kernel):
+    controls = None
+    if sums_fast(kernel):
+        problem, controls = problem.with_fast_sums, PerformanceControls(fast_sums=True)
+    elif truncates(kernel):
         problem = problem.on_float8_tensor_cores
     output = Output(problem.shape, problem.types.out, form)
     try:
         args = GemmArguments(
-            problem.a, problem.b, output.tensor, accumulator_type=problem.types.accumulator
+            *(problem.a, problem.b, output.tensor, problem.types.accumulator),
+            performance=controls,
         )
         kernel.run(args, artifact, assume_supported_args=assume_supported)
         if DEVICE.type == "cuda":

@@ -87,9 +87,10 @@ def make_problem(types: Types, shape, a_form: Form, b_form: Form, tf32: bool = F
     """Random inputs for `shape`, which is (M, N, K) or (L, M, N, K)."""
     *batch, m, n, k = shape
     generator = generator_for(types, shape, a_form, b_form)
-    # Sums of 8-bit integers can exceed float16's range; sums of small values stay within it for
-    # these K.
-    small = types.integer and types.out == torch.float16
+    # Sums of 8-bit integers can exceed float16's range, and sums of any type float8's; sums of small
+    # values stay within them for these K.
+    has_integers = types.a in INTEGERS or types.b in INTEGERS
+    small = (has_integers and types.out == torch.float16) or types.out in FLOAT8
     a = random_operand((*batch, m, k), types.a, a_form, generator, small)
     b = random_operand((*batch, k, n), types.b, b_form, generator, small)
     return Problem(types, a, b, tf32)

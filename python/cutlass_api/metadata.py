@@ -311,6 +311,8 @@ class Sm90DesignMetadata(BLASDesignMetadata):
       alignment and strides.
     - ``load_bytes``: 16, or 8 or 4 if threads load A in place of TMA (B, if ``out`` is
       column-major). The operand's address, strides and row length in bytes are multiples of it.
+    - ``fast_sums``: float8 products are summed with 14 bits. The kernel serves arguments with
+      ``PerformanceControls(fast_sums=True)``.
     """
 
     stages: int
@@ -321,6 +323,7 @@ class Sm90DesignMetadata(BLASDesignMetadata):
     swapped: bool
     packed: tuple[bool, bool]
     load_bytes: int
+    fast_sums: bool
 
 
 @dataclass(frozen=True)

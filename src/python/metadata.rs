@@ -260,6 +260,7 @@ fn make_design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyA
                 any(py, config.swapped)?,
                 any(py, (config.packed[0], config.packed[1]))?,
                 any(py, config.align)?,
+                any(py, config.fast_sums)?,
             ],
         ),
     }

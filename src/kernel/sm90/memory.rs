@@ -141,7 +141,7 @@ impl Sm90 {
         if !self.promotes_sums(types) {
             return false;
         }
-        let Scaling { a, b } = scaling.framed(self.crossed());
+        let Scaling { a, b, .. } = scaling.framed(self.crossed());
         // An instruction multiplies 32 elements of K.
         let is_served = |scale: &BlockScale| {
             scale.zero.is_none()
