@@ -16,6 +16,8 @@ from cutlass_api import cuda_kernel
 from cutlass_api.arguments import GemmArguments
 from cutlass_api.metadata import GemmOperandsMetadata
 from gpu_helpers import (
+    FLOAT8,
+    INTEGERS,
     WORST,
     Artifacts,
     Form,
