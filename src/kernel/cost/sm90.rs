@@ -49,8 +49,8 @@ const FITTED_BLOCK: f64 = 0.115e-6;
 /// (SASS), and the time of a consumer whose instructions wait for one another. Not fitted.
 const CONVERSION: f64 = 0.1e-6;
 const CONVERSION_ALONE: f64 = 0.22e-6;
-/// Additional launch time of a mixed product. Other terms do not cover it where memory bandwidth
-/// limits the kernel: float8 kernels of the same bytes take 4.3 us more than their bytes on an H200.
+/// Additional launch time of a mixed product, which the other terms do not cover where memory
+/// bandwidth limits the kernel. On an H200, float8 kernels take 4.3 us more than their bytes.
 const LAUNCH_OF_MIXED: f64 = 2.0e-6;
 /// Additional launch time of pairs of CTAs, and of larger clusters.
 const FITTED_PAIR_LAUNCH: f64 = 0.44e-6;
