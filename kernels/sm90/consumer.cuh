@@ -121,8 +121,8 @@ template <class Config> struct Sm90Consumer {
     return previous_stage;
   }
 
-  // The same for a mixed product, whose A is converted in registers. The next group is loaded before
-  // the instructions of a group are issued, and converted while they multiply.
+  // The same for a mixed product, whose A is converted in registers. The next group is loaded
+  // before the instructions of a group are issued, and converted while they multiply.
   static __device__ __forceinline__ unsigned multiply_widened(Slot& slot, int blocks, unsigned rank,
                                                               int warpgroup,
                                                               const Pipeline& pipeline) {
