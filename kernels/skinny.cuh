@@ -155,9 +155,9 @@ struct SkinnyGemm {
   // instruction: elements 2j, 2j + 1, 2j + 8 and 2j + 9 of its K.
   //
   // Two steps take the eight chunks of 128 bytes. Lane j has chunks 2j and 2j + 1: first the even
-  // one if j < 2, else the odd one. The elements of A are chunks twice as far, in pairs. Eight lanes
-  // of a phase, two rows, thus touch all banks of either tile: the chunks of B differ in two bits
-  // above the last one, those of A in the last two bits before they are doubled.
+  // one if j < 2, else the odd one. The elements of A for chunk c are chunks 2c and 2c + 1. The
+  // eight lanes of a phase, two rows, thus touch all banks of either tile: their chunks of B differ
+  // in c / 2, and their chunks of A in c % 4.
   struct MixedSums {
     static constexpr int K_STEP = 64, STEPS = TILE_K / K_STEP / WARPS_K;
     static_assert(STEPS >= 1 && WARP_N % 16 == 0 && TOKENS % 8 == 0);

@@ -182,9 +182,8 @@ template <class Config> struct Sm90Consumer {
     return previous_stage;
   }
 
-  // The same for a mixed product, whose A is converted in registers. While a group is multiplied, the
-  // next one is converted; the loads of the next one precede the instructions of the current one,
-  // which hides their latency.
+  // The same for a mixed product, whose A is converted in registers. The next group is loaded
+  // before the instructions of a group are issued, and converted while they multiply.
   static __device__ __forceinline__ unsigned multiply_widened(Slot& slot, int blocks, unsigned rank,
                                                               int warpgroup,
                                                               const Pipeline& pipeline) {

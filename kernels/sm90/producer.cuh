@@ -103,8 +103,8 @@ template <class Config> struct Sm90Producer {
         ptx::barrier_wait(pipeline.empty + 8 * slot.stage, slot.phase ^ 1);
   }
 
-  // Prefetches the CTA's first tiles of A, the large operand of a mixed product of few rows, into L2.
-  // As the CTA waits for the preceding grid, memory would idle otherwise.
+  // Prefetches the CTA's first tiles of A into L2: A is the large operand of a mixed product of few
+  // rows. As the CTA waits for the preceding grid, memory would idle otherwise.
   static __device__ __forceinline__ void prefetch(const Sm90Params& params, const BoxesA& boxes,
                                                   int first_block, int blocks) {
     if (ptx::elect_one())

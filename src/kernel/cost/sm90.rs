@@ -49,8 +49,8 @@ const FITTED_BLOCK: f64 = 0.115e-6;
 /// (SASS), and the time of a consumer whose instructions wait for one another. Not fitted.
 const CONVERSION: f64 = 0.1e-6;
 const CONVERSION_ALONE: f64 = 0.22e-6;
-/// Additional launch time of a mixed product. Other terms do not cover it where memory bandwidth
-/// limits the kernel: float8 kernels of the same bytes take 4.3 us more than their bytes on an H200.
+/// Additional launch time of a mixed product, which the other terms do not cover where memory
+/// bandwidth limits the kernel. On an H200, float8 kernels take 4.3 us more than their bytes.
 const LAUNCH_OF_MIXED: f64 = 2.0e-6;
 /// Additional launch time of pairs of CTAs, and of larger clusters.
 const FITTED_PAIR_LAUNCH: f64 = 0.44e-6;
@@ -113,7 +113,8 @@ fn estimate_placed(config: &Sm90, types: Types, placed: &Placed, query: &CostQue
     let (bytes, clock) = (query.bytes(types), query.scale.clock);
     let memory = FITTED_MEMORY_LATENCY + bytes / (FITTED_MEMORY_RATE * query.scale.memory);
     let work = placed.work_seconds / clock;
-    let launch = launch_seconds(types) + FITTED_START_ALONE;
+    let mixed = if is_mixed(types) { LAUNCH_OF_MIXED } else { 0.0 };
+    let launch = FITTED_LAUNCH + mixed + FITTED_START_ALONE;
     let seconds = launch + (work * work + memory * memory).sqrt();
     let epilogue = match query.is_fused {
         true => epilogue_seconds(config.schedule, config.sums_of_thread(), 1.0),
@@ -128,11 +129,6 @@ fn estimate_placed(config: &Sm90, types: Types, placed: &Placed, query: &CostQue
         launch_seconds: launch,
         total_seconds: FITTED_PLACED * (seconds + epilogue),
     }
-}
-
-/// Seconds of a launch on a chip that is not empty, without clusters.
-fn launch_seconds(types: Types) -> f64 {
-    FITTED_LAUNCH + if is_mixed(types) { LAUNCH_OF_MIXED } else { 0.0 }
 }
 
 fn estimate_tiles(
@@ -156,7 +152,8 @@ fn estimate_tiles(
 
     // A K block is 128 bytes, for which wgmma takes equally long for all element types; in a mixed
     // product, 128 elements of 16 bits.
-    let block_bytes = if is_mixed(types) { 256.0 } else { 128.0 };
+    let mixed = is_mixed(types);
+    let block_bytes = if mixed { 256.0 } else { 128.0 };
     let blocks = (problem.k().unsigned_abs().div_ceil(k_block(types).into()) as f64 / split).ceil();
     // Bytes of a K block of A and B: as they arrive, and weighted by the L2 alignment penalty.
     let rows = config.rows_read(problem);
@@ -171,15 +168,10 @@ fn estimate_tiles(
     };
     let share = (running * size * config.occupied(grid) / sms).min(1.0);
     let ping_pong = config.schedule == Schedule::PingPong;
-    let conversion = match is_mixed(types) {
-        true => tile_m / 64.0 * CONVERSION / scale.clock,
-        false => 0.0,
-    };
     let mut multiplied = (tile_m * tile_n * block_bytes / (FITTED_TENSOR_RATE * scale.tensor)
         * if ping_pong { FITTED_PING_PONG } else { 1.0 })
-    .max(FITTED_BLOCK)
-    .max(conversion);
-    let launch = launch_seconds(types);
+    .max(FITTED_BLOCK);
+    let launch = FITTED_LAUNCH + if mixed { LAUNCH_OF_MIXED } else { 0.0 };
     let (by_cluster, launch_of_cluster) = match (cluster_m * cluster_n) as u32 {
         1 => (1.0, 0.0),
         2 => (FITTED_PAIR_LOADS, FITTED_PAIR_LAUNCH),
@@ -199,9 +191,11 @@ fn estimate_tiles(
     }
     multiplied *= sharing;
     loaded *= sharing;
-    if is_mixed(types) {
-        let blocks_of_consumer = f64::from(config.m_blocks());
-        multiplied = multiplied.max(blocks_of_consumer * CONVERSION_ALONE / scale.clock);
+    if mixed {
+        // All consumers of the multiprocessor issue their conversions in turns.
+        let issued = tile_m / 64.0 * CONVERSION * sharing;
+        let alone = f64::from(config.m_blocks()) * CONVERSION_ALONE;
+        multiplied = multiplied.max(issued.max(alone) / scale.clock);
     }
     // A cluster of a cluster split computes one tile: it exchanges all partial sums before it
     // stores, and the next wave begins after its end.
@@ -228,7 +222,7 @@ fn estimate_tiles(
             false => 0.0,
         };
     if config.swapped && waves > 1.0 {
-        work *= match config.a_from_registers(types) && !is_mixed(types) {
+        work *= match config.a_from_registers(types) && !mixed {
             true if is_fused => FITTED_FUSED_PAIRS,
             false if is_fused || types.out.bytes() != 2 => FITTED_SWAPPED,
             _ => 1.0,

@@ -81,8 +81,8 @@ const WORDS_N: &[Shape] = &[
     (4, 16, [64, 64], 2, 4, 1),
 ];
 
-/// 8-bit integers as the wide operand, beside 16-bit elements; both operands K-major. Few columns of
-/// the wide operand reread the narrow one more often, many need a split to fill the chip.
+/// 8-bit integers as the wide operand, beside 16-bit elements; both operands K-major. Few columns
+/// of the wide operand reread the narrow one more often, many need a split to fill the chip.
 const MIXED: &[Shape] = &[
     (16, 8, [16, 512], 1, 6, 1),
     (16, 16, [32, 512], 1, 7, 1),
@@ -134,8 +134,8 @@ impl Skinny {
         configs
     }
 
-    /// The narrow side of a mixed product, whose wide operand is the one of 8-bit integers. None for
-    /// other types, and for outputs of another type than the narrow operand.
+    /// The narrow side of a mixed product, whose wide operand is the one of 8-bit integers. `None`
+    /// for other types, and for outputs of another type than the narrow operand.
     fn mixed_side(types: Types) -> Option<Narrow> {
         let (narrow, wide, side) = match types.a.bytes() > types.b.bytes() {
             true => (types.a, types.b, Narrow::M),

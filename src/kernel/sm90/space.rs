@@ -16,9 +16,9 @@ const SHARED_BYTES_BESIDE_L1: u32 = 163 * 1024;
 /// columns or a cluster split by four.
 const SHARED_BYTES_OF_TWO: u32 = SHARED_BYTES_PER_SM / 2 - 1024;
 
-/// Whether an SM holds two CTAs of a mixed product. One or two consumers alone convert integers more
-/// slowly than memory delivers them, unless they have many products for each integer. Of clusters
-/// of four, 30 fit an H100 if a CTA has a multiprocessor to itself, else 66.
+/// Whether an SM holds two CTAs of a mixed product. One or two consumers alone convert integers
+/// more slowly than memory delivers them, unless they have many products for each integer. Of
+/// clusters of four, 30 fit an H100 if a CTA has a multiprocessor to itself; 4096 rows take 32.
 fn shares_sm(shape: &Shape) -> bool {
     const FEW_COLUMNS: u32 = 32;
     shape.consumers <= 2 && (shape.tile[1] <= FEW_COLUMNS || shape.split >= 4)
