@@ -283,6 +283,37 @@ def test_scaled_products_are_ours_where_faster(kind: str, has_bias: bool, enable
     assert "extern_kernels._scaled_mm" in slower.code or "aten._scaled_mm" in slower.code
 
 
+@pytest.mark.parametrize("rows, columns", [(1, 128), (1, 1), (128, 1)])
+def test_scaled_products_of_blocks_are_ours_where_faster(rows: int, columns: int, enabled) -> None:
+    a, b = (x.to(torch.float8_e4m3fn) for x in tensors((144, 256), (160, 256)))
+    scale_a = torch.rand(-(-144 // rows), 2) + 0.5
+    scale_b = (torch.rand(-(-160 // columns), 2) + 0.5).t()
+    inputs = [a, b, scale_a, scale_b]
+
+    def function(a, b, scale_a, scale_b):
+        return torch._scaled_mm(a, b.mT, scale_a, scale_b, out_dtype=torch.bfloat16)
+
+    lowered = lower(function, inputs, prefers=is_ours)
+    assert "scale_blocks" in lowered.code
+    out = run_on_the_cpu(lowered, inputs)
+    left = a.double() * scale_a.repeat_interleave(rows, 0)[:144].repeat_interleave(128, 1)
+    right = scale_b.repeat_interleave(128, 0).repeat_interleave(columns, 1)[:, :160]
+    reference = left @ (b.double().mT * right)
+    assert (out.double() - reference).norm() < 2**-7 * reference.norm()
+
+
+@pytest.mark.parametrize("shape", [(96,), (4, 96)], ids=["columns", "groups"])
+def test_scales_of_mixed_products_stay_with_their_consumers(shape, enabled) -> None:
+    (x,) = tensors((48, 128))
+    w, scale = torch.randint(-9, 9, (128, 96), dtype=torch.int8), torch.rand(shape) + 0.5
+    lowered = lower(lambda *args: torch.relu(cutlass_api.mixed_mm(*args)) * 2, [x, w, scale])
+    targets = {node.target: node for node in lowered.graph.nodes}
+    assert len(targets[torch.ops.cutlass_api.mixed_mm.default].args) == 3
+    assert torch.ops.cutlass_api.mm_epilogue.default not in targets
+    assert ("scale_blocks" in lowered.code) == (len(shape) == 2)
+    assert "scale_b" in lowered.code
+
+
 # ---- fused epilogues -----------------------------------------------------------------------------
 
 

@@ -418,3 +418,71 @@ impl Functor<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::epilogue::{ExpressionGraph, Output};
+
+    #[test]
+    fn scales_follow_their_factor_into_the_program() {
+        let block = |scale, zero, extent, is_swizzled| {
+            Some(BlockScale { scale, zero, extent, depth: 128, is_swizzled })
+        };
+        let mut graph = ExpressionGraph {
+            inputs: ["x", "scale_b", "scale_a", "zero_a"].map(str::to_owned).to_vec(),
+            scaling: Some(Scaling {
+                a: block(2, Some(3), 1, false),
+                b: block(1, None, 64, true),
+                is_of_operands: false,
+            }),
+            ..ExpressionGraph::default()
+        };
+        let (sums, x) = (graph.add(Node::ScaledAccumulator), graph.add(Node::Input(0)));
+        let node = graph.binary(crate::epilogue::Binary::Multiply, sums, x);
+        graph.outputs.push(Output { name: MAIN_OUTPUT.to_owned(), node, fold: None });
+        assert_eq!(graph.check_scaling(), Ok(()));
+        let tensor = |dtype| Input::Tensor(TensorType::any(dtype));
+        let epilogue = Epilogue {
+            graph,
+            inputs: vec![
+                Input::Scalar(Kind::Float),
+                tensor(DType::E8M0),
+                tensor(DType::Bf16),
+                tensor(DType::I8),
+            ],
+            outputs: vec![TensorType::any(DType::F32)],
+            reduced: vec![[false; 3]],
+        };
+        let has = |text: &str, parts: &[&str]| {
+            for part in parts {
+                assert!(text.contains(part), "{part} is missing in {text}");
+            }
+        };
+        let plain = functor(&epilogue, DType::F32, false, false);
+        has(
+            &plain,
+            &[
+                "SCALES = true;",
+                "A_ROWS = 1, A_DEPTH = 128;",
+                "B_COLUMNS = 64, B_DEPTH = 128;",
+                "A_ZERO = true, B_ZERO = false;",
+                "block_scale<bf16, false>(params.tensors[1], batch, m / 1, block)",
+                "block_scale<s8, false>(params.tensors[2], batch, m / 1, block)",
+                "block_scale<e8m0, true>(params.tensors[0], batch, n / 64, block)",
+                "return 0.0f;",
+            ],
+        );
+        let crossed = functor(&epilogue, DType::F32, true, true);
+        has(
+            &crossed,
+            &[
+                "A_ROWS = 64, A_DEPTH = 128;",
+                "B_COLUMNS = 1, B_DEPTH = 128;",
+                "A_ZERO = false, B_ZERO = true;",
+                "block_scale<e8m0, true>(params.tensors[0], batch, m / 64, block)",
+                "block_scale<bf16, false>(params.tensors[1], batch, n / 1, block)",
+            ],
+        );
+    }
+}
