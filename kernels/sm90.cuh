@@ -181,12 +181,15 @@ struct Sm90Gemm {
         if constexpr (PING_PONG) Pipeline::wait_for_turn(warpgroup);
         if (Config::RELEASES_STAGES && (tile.m + warpgroup_m >= end || tile.n >= params.n))
           Consumer::release_stages(slot, blocks, rank, warpgroup, pipeline);
-        else
+        else {
           Consumer::multiply(
               slot, blocks, rank, warpgroup, pipeline,
               Scales(params, epilogue, tile.batch, m, tile.n, first_block * Config::TILE_K));
-        if constexpr (Factors::PRESENT)
-          Factors::apply(params, epilogue, GROUPED ? 0 : tile.batch, m, tile.n, end);
+          // On this path only: where both paths meet, ptxas would complete each wgmma before the
+          // next.
+          if constexpr (Factors::PRESENT)
+            Factors::apply(params, epilogue, GROUPED ? 0 : tile.batch, m, tile.n, end);
+        }
         if constexpr (PING_PONG) slot.skip((CONSUMERS - 1) * blocks);
 
         // Store.
