@@ -221,7 +221,8 @@ fn estimate_tiles(
             true => epilogue_seconds(config.schedule, config.sums_of_thread(), waves),
             false => 0.0,
         };
-    if config.swapped && waves > 1.0 {
+    // Up to 16 columns, a tile's store is one step.
+    if config.swapped && waves > 1.0 && tile_n > 16.0 {
         work *= match config.a_from_registers(types) && !mixed {
             true if is_fused => FITTED_FUSED_PAIRS,
             false if is_fused || types.out.bytes() != 2 => FITTED_SWAPPED,
