@@ -548,3 +548,65 @@ def test_where_nvrtc_was_found():
     path, version = cutlass_api._core.nvrtc_info()
     assert Path(path).name.startswith("libnvrtc.so")
     assert version >= (12, 0)
+
+
+def scaled_arguments(kind):
+    """Arguments of a float8 product with scales of a kind."""
+    m, n, k = 1024, 1024, 1024
+    a, b = (
+        fake(m, k, dtype=torch.float8_e4m3fn),
+        fake(k, n, dtype=torch.float8_e4m3fn, layout="n"),
+    )
+    out = fake(m, n, dtype=torch.bfloat16)
+    plain = "accum * scale_a * scale_b"
+    source, *shapes = {
+        "tensor": (plain, (1,), (1,)),
+        "rows": (plain, (m, 1), (1, n)),
+        "fast": (plain, (m, 1), (1, n)),
+        "blocks": (
+            "scale_blocks(accum, scale_a, scale_b, (1, 128), (128, 128))",
+            (m, k // 128),
+            (k // 128, n // 128),
+        ),
+        "columns": (
+            "scale_blocks(accum, scale_a, scale_b, (1, 128), (128, 1))",
+            (m, k // 128),
+            (k // 128, n),
+        ),
+        "mx": (
+            "scale_blocks(accum, scale_a, scale_b, (1, 32), (32, 1))",
+            (m, k // 32),
+            (k // 32, n),
+        ),
+    }[kind]
+    dtype = torch.float8_e8m0fnu if kind == "mx" else torch.float32
+    scale_a, scale_b = (fake(*shape, dtype=dtype) for shape in shapes)
+    epilogue = cutlass_api.arguments.EpilogueArguments(
+        f"def epilogue(accum, scale_a, scale_b):\n    D = {source}\n    return D\n",
+        scale_a=scale_a,
+        scale_b=scale_b,
+        D=out,
+    )
+    return cutlass_api.arguments.GemmArguments(
+        *(a, b, out, "float32", epilogue),
+        performance=cutlass_api.arguments.PerformanceControls(fast_sums=kind == "fast"),
+    )
+
+
+@pytest.mark.skipif(not cuobjdump(), reason="needs cuobjdump of the package nvidia-cuda-cuobjdump")
+@pytest.mark.parametrize("kind", ["tensor", "rows", "fast", "blocks", "columns", "mx"])
+def test_scaled_float8_kernels_neither_spill_nor_serialize(kind, tmp_path, cache_directory):
+    """ptxas warns of wgmma that it serializes."""
+    args = scaled_arguments(kind)
+    kernels = [k for k in cutlass_api.get_kernels(args, cc=90) if "sm90" in k.metadata.kernel_name]
+    if kind == "fast":
+        kernels = [kernel for kernel in kernels if kernel.metadata.design.fast_sums]
+    # Packed operands change the launch, not the program's main loop.
+    kernels = [kernel for kernel in kernels if not any(kernel.metadata.design.packed)]
+    assert kernels
+    with ThreadPoolExecutor() as pool:
+        artifacts = list(pool.map(lambda kernel: kernel.compile(args, 90), kernels))
+    for kernel, artifact in zip(kernels, artifacts, strict=True):
+        program = artifact.compiled_obj
+        assert program.log == "", kernel.metadata.kernel_name
+        assert spilled_bytes(program, tmp_path) == 0, kernel.metadata.kernel_name

@@ -268,20 +268,20 @@ fn factors(
         let place = input_places[*input as usize];
         let steps @ [along_m, along_n] = program_steps(tensor, transposed);
         let [m, n] = steps.map(step_name);
-        let value = format!(
-            "f32(decode(*element_at<{m}, {n}, const {}>(params.tensors[{place}], batch, m, n)))",
+        let (values, at) = match (along_m, along_n) {
+            (_, Step::Repeats) => (&mut rows, "m, 0"),
+            _ => (&mut columns, "0, n"),
+        };
+        values.push(format!(
+            "f32(decode(*element_at<{m}, {n}, const {}>(params.tensors[{place}], batch, {at})))",
             tensor.dtype.short_name()
-        );
-        match (along_m, along_n) {
-            (_, Step::Repeats) => rows.push(value),
-            _ => columns.push(value),
-        }
+        ));
     }
-    let function = |name: &str, own: &str, other: &str, values: &[String]| {
+    let function = |name: &str, own: &str, values: &[String]| {
         let value = if values.is_empty() { "1.0f".to_owned() } else { values.join(" * ") };
         format!(
-            "  __device__ __forceinline__ f32 {name}(int batch, int {own}) const {{\n    constexpr \
-             int {other} = 0;\n    return {value};\n  }}\n"
+            "  __device__ __forceinline__ f32 {name}(int batch, int {own}) const {{\n    return \
+             {value};\n  }}\n"
         )
     };
     format!(
@@ -289,8 +289,8 @@ fn factors(
         inputs.is_some(),
         !rows.is_empty(),
         !columns.is_empty(),
-        function("row_factor", "m", "n", &rows),
-        function("column_factor", "n", "m", &columns),
+        function("row_factor", "m", &rows),
+        function("column_factor", "n", &columns),
     )
 }
 
