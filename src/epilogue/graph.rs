@@ -36,6 +36,8 @@ pub enum Node {
     Accumulator,
     /// An input, by index.
     Input(u32),
+    /// The product of A and an input, by index: the second accumulator of a dual GEMM.
+    Product(u32),
     /// A value beyond int32 becomes a float, which integer accumulators refuse.
     Integer(i64),
     /// The bits of a float64, because `f64` is neither `Eq` nor `Hash`.
@@ -271,7 +273,7 @@ impl ExpressionGraph {
             // Arithmetic on truths uses the integers 0 and 1.
             let meet = |left: Id, right: Id| of(left).max(of(right)).max(Kind::Integer);
             kinds.push(match *node {
-                Node::Accumulator => accumulator,
+                Node::Accumulator | Node::Product(_) => accumulator,
                 Node::Input(at) => inputs[at as usize],
                 Node::Integer(value) if i32::try_from(value).is_ok() => Kind::Integer,
                 Node::Integer(_) | Node::Float(_) => Kind::Float,
@@ -289,6 +291,14 @@ impl ExpressionGraph {
         kinds
     }
 
+    /// The input that A is multiplied by in addition to B, by index: that of `product`.
+    pub fn factor(&self) -> Option<usize> {
+        self.nodes.iter().find_map(|node| match node {
+            Node::Product(at) => Some(*at as usize),
+            _ => None,
+        })
+    }
+
     /// Whether each node contributes to an output.
     pub fn used(&self) -> Vec<bool> {
         let mut used = vec![false; self.nodes.len()];
@@ -303,7 +313,11 @@ impl ExpressionGraph {
 
     fn operands(&self, id: Id) -> impl Iterator<Item = Id> + use<> {
         let operands = match self.node(id) {
-            Node::Accumulator | Node::Input(_) | Node::Integer(_) | Node::Float(_) => [None; 3],
+            Node::Accumulator
+            | Node::Input(_)
+            | Node::Product(_)
+            | Node::Integer(_)
+            | Node::Float(_) => [None; 3],
             Node::Unary(_, value) | Node::Cast(_, value) => [Some(value), None, None],
             Node::Binary(_, left, right) | Node::Compare(_, left, right) => {
                 [Some(left), Some(right), None]
@@ -323,6 +337,7 @@ impl ExpressionGraph {
         match self.node(id) {
             Node::Accumulator => ACCUMULATOR.to_owned(),
             Node::Input(at) => self.inputs[at as usize].clone(),
+            Node::Product(at) => format!("product({})", self.inputs[at as usize]),
             Node::Integer(value) => value.to_string(),
             Node::Float(bits) => f64::from_bits(bits).to_string(),
             Node::Unary(Unary::Negate, value) => format!("-{}", of(value)),

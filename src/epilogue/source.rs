@@ -68,6 +68,7 @@ impl ExpressionGraph {
         let of = |id: Id| self.name(id);
         match self.node(id) {
             Node::Accumulator | Node::Input(_) | Node::Integer(_) | Node::Float(_) => of(id),
+            Node::Product(at) => format!("product({})", self.inputs[at as usize]),
             Node::Unary(Unary::Negate, value) => format!("-{}", of(value)),
             Node::Unary(operation, value) => format!("{}({})", operation.name(), of(value)),
             Node::Binary(operation, left, right) => {

@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use super::cost::chips::Target;
 use super::cost::query::Estimate;
+use super::fusion::Fusion;
 use super::kernel::Kernel;
 use super::ranking::ranked;
 use super::space::all;
@@ -47,6 +48,8 @@ pub enum Refusal {
     Chip { cc: u32, chips: String },
     #[error("its accumulators leave no registers for an epilogue")]
     NoEpilogues,
+    #[error("it multiplies A by one matrix, and product(...) in the epilogue asks for two")]
+    NoProducts,
     /// A choice of the caller, such as no rounding to tf32.
     #[error("{0}")]
     Policy(String),
@@ -62,16 +65,17 @@ pub struct Candidate {
     pub estimate: Estimate,
 }
 
-/// Explains which kernels serve a problem on a target (`None`: on the CPU). `is_fused`: whether
-/// they must fuse an epilogue. `count`: kernels to list from the start of the ranking. `policy`:
+/// Explains which kernels serve a problem on a target (`None`: on the CPU). `fusion`: what they must
+/// fuse. `count`: kernels to list from the start of the ranking. `policy`:
 /// returns why the kernel at a position must not serve the problem although it can.
 pub fn explain(
     problem: &Problem,
     target: Option<Target>,
-    is_fused: bool,
+    fusion: impl Into<Fusion>,
     count: usize,
     mut policy: impl FnMut(usize) -> Option<String>,
 ) -> Explanation {
+    let fusion = fusion.into();
     let mut families: Vec<(FamilyAnswer, Nearest)> = Vec::new();
     for (position, kernel) in all().iter().enumerate() {
         let name = kernel.family();
@@ -82,7 +86,7 @@ pub fn explain(
         }
         let Some((answer, nearest)) = families.last_mut() else { continue };
         answer.kernels += 1;
-        let refusal = refusal(kernel, problem, target, is_fused);
+        let refusal = refusal(kernel, problem, target, fusion);
         match refusal.or_else(|| policy(position).map(Refusal::Policy)) {
             None => answer.serving += 1,
             Some(refusal) => nearest.add(refusal),
@@ -93,16 +97,14 @@ pub fn explain(
         _ => answer,
     };
     let mut candidates: Vec<Candidate> = Vec::new();
-    let allowed = ranked(problem, target, is_fused)
-        .into_iter()
-        .filter(|position| policy(*position).is_none());
+    let allowed =
+        ranked(problem, target, fusion).into_iter().filter(|position| policy(*position).is_none());
     for (before, position) in allowed.enumerate() {
         let kernel = &all()[position];
         let listed = |known: &Candidate| all()[known.position].family() == kernel.family();
         if before < count || !candidates.iter().any(listed) {
-            let estimate = target.map_or(Estimate::UNKNOWN, |target| {
-                kernel.estimate_fused(problem, target, is_fused)
-            });
+            let estimate = target
+                .map_or(Estimate::UNKNOWN, |target| kernel.estimate_fused(problem, target, fusion));
             candidates.push(Candidate { rank: before + 1, position, estimate });
         }
     }
@@ -154,15 +156,19 @@ fn refusal(
     kernel: &Kernel,
     problem: &Problem,
     target: Option<Target>,
-    is_fused: bool,
+    fusion: Fusion,
 ) -> Option<Refusal> {
-    if let Err(reason) = kernel.supports(problem) {
+    if let Err(reason) = kernel.with(fusion).supports(problem) {
         return Some(reason.into());
     }
     if let Some(Target { cc, .. }) = target.filter(|target| !kernel.runs_on(target.cc)) {
         return Some(Refusal::Chip { cc, chips: kernel.chips() });
     }
-    (is_fused && !kernel.takes_epilogues()).then_some(Refusal::NoEpilogues)
+    let refusal = match fusion {
+        Fusion::Dual => Refusal::NoProducts,
+        _ => Refusal::NoEpilogues,
+    };
+    (!kernel.serves(fusion)).then_some(refusal)
 }
 
 /// The refusals of the kernels that passed the most checks, with their frequencies.
@@ -213,15 +219,18 @@ fn passed_checks(refusal: &Refusal) -> (u32, i64) {
             Unsupported::Rank { .. } | Unsupported::Offsets { .. } | Unsupported::Extent { .. } => {
                 20
             }
-            Unsupported::Few { .. } | Unsupported::Shallow { .. } | Unsupported::Uneven { .. } => {
-                21
-            }
+            Unsupported::Few { .. }
+            | Unsupported::Shallow { .. }
+            | Unsupported::Uneven { .. }
+            | Unsupported::UnevenDual { .. } => 21,
             Unsupported::Layout { name, .. } => 30 + operand(name),
             Unsupported::Alignment { name, .. } => 31 + operand(name),
-            Unsupported::FusesNone { .. } | Unsupported::Epilogue { .. } => 50,
+            Unsupported::FusesNone { .. }
+            | Unsupported::Epilogue { .. }
+            | Unsupported::Distant { .. } => 50,
         },
         Refusal::Chip { .. } => 60,
-        Refusal::NoEpilogues => 61,
+        Refusal::NoEpilogues | Refusal::NoProducts => 61,
         Refusal::Policy(_) => 62,
     };
     let closeness = match refusal {

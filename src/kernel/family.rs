@@ -68,6 +68,11 @@ pub trait Family {
         true
     }
 
+    /// Whether kernels are offered with epilogues that take a second product (dual GEMM).
+    fn serves_dual(&self, _types: Types) -> bool {
+        false
+    }
+
     /// Requirements on the memory layout of A, B and out.
     fn demands(&self, _types: Types) -> [Demand; 3] {
         [Demand::NONE; 3]
@@ -156,6 +161,8 @@ pub struct LaunchRequest<'a> {
     pub target: Target,
     /// The address of the workspace.
     pub workspace: u64,
+    /// The second matrix B of a dual GEMM.
+    pub factor: Option<&'a View>,
 }
 
 impl LaunchRequest<'_> {

@@ -10,6 +10,7 @@ mod elementwise;
 mod explain;
 mod family;
 mod fields;
+mod fusion;
 #[allow(clippy::module_inception)]
 mod kernel;
 mod launch;
@@ -44,6 +45,7 @@ pub use demand::Demand;
 pub use design::Design;
 pub use elementwise::{Elementwise, ElementwiseParams};
 pub use explain::{Candidate, Explanation, FamilyAnswer, Refusal, explain};
+pub use fusion::Fusion;
 pub use kernel::Kernel;
 pub use launch::{Launch, Params};
 pub use layout::{Layout, Major};

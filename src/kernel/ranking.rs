@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use super::cost::chips::Target;
 use super::cost::query::CostQuery;
 use super::demand::Demand;
+use super::fusion::Fusion;
 use super::limits::check_limits;
 use super::operation::Operation;
 use super::space::all;
@@ -50,8 +51,9 @@ fn index() -> &'static Index {
 }
 
 /// Positions in [`all`] of the kernels that serve a problem on a target (`None`: on the CPU), by
-/// estimated time. `is_fused`: whether they must fuse an epilogue.
-pub fn ranked(problem: &Problem, target: Option<Target>, is_fused: bool) -> Vec<usize> {
+/// estimated time. `fusion`: what they must fuse.
+pub fn ranked(problem: &Problem, target: Option<Target>, fusion: impl Into<Fusion>) -> Vec<usize> {
+    let fusion = fusion.into();
     let kernels = all();
     let views = problem.views();
     let types = Types {
@@ -67,7 +69,7 @@ pub fn ranked(problem: &Problem, target: Option<Target>, is_fused: bool) -> Vec<
     let product = problem.product();
     let query = target
         .zip(product.as_deref())
-        .map(|(target, product)| CostQuery::new(product, target, is_fused, 0));
+        .map(|(target, product)| CostQuery::new(product, target, fusion.is_fused(), 0));
     let mut found: Vec<u64> = Vec::new();
     for group in groups
         .iter()
@@ -79,8 +81,17 @@ pub fn ranked(problem: &Problem, target: Option<Target>, is_fused: bool) -> Vec<
         let query = query.map(|query| CostQuery { packed_bytes, ..query });
         for Member { position, ctas_per_sm } in &group.members {
             let kernel = &kernels[*position];
-            let runs = target.is_none_or(|target| kernel.runs_on(target.cc))
-                && (!is_fused || kernel.takes_epilogues());
+            let runs =
+                target.is_none_or(|target| kernel.runs_on(target.cc)) && kernel.serves(fusion);
+            let (dual, ctas_of_dual);
+            let (kernel, ctas_per_sm) = match fusion {
+                Fusion::Dual if runs => {
+                    dual = kernel.with(fusion);
+                    ctas_of_dual = dual.ctas_per_sm();
+                    (&dual, &ctas_of_dual)
+                }
+                _ => (kernel, ctas_per_sm),
+            };
             if runs && kernel.check_range_and_extents(problem).is_ok() {
                 // Kernels on the CPU have no model and keep the order of [`all`].
                 let seconds = query.map_or(0.0, |query| {

@@ -1,6 +1,6 @@
 //! A problem with an epilogue: checks the epilogue's operands against the output.
 
-use super::{Problem, ProblemError};
+use super::{GemmProblem, Problem, ProblemError};
 use crate::epilogue::{
     BoundEpilogue, Epilogue, ExpressionGraph, Fold, Input, Kind, MAIN_OUTPUT, Node, Number,
     TensorType, Value, intern,
@@ -38,8 +38,17 @@ pub fn fuse(
     }
     let mut input_types = Vec::with_capacity(inputs.len());
     let mut values = Vec::with_capacity(inputs.len());
-    for (name, operand) in inputs {
+    let factor = graph.factor();
+    for (at, (name, operand)) in inputs.iter().enumerate() {
         let (input, value) = match operand {
+            OperandValue::Tensor(view) if factor == Some(at) => {
+                check_type_and_device(name, view, out)?;
+                check_reads(name, graph)?;
+                (Input::Factor(view.dtype), Value::Factor(factor_like_b(name, view, problem)?))
+            }
+            OperandValue::Number(_) if factor == Some(at) => {
+                return Err(ProblemError::FactorNotTensor { name });
+            }
             OperandValue::Tensor(view) => {
                 check_type_and_device(name, view, out)?;
                 let (shape, out_shape) = (view.user_shape().to_vec(), out.user_shape().to_vec());
@@ -85,6 +94,7 @@ pub fn fuse(
                 reduced.push([false; 3]);
                 *view
             }
+            Some(_) if factor.is_some() => return Err(ProblemError::ReducedProduct { name }),
             Some((fold, dims)) => {
                 let along = resolve_dims(name, dims, problem)?;
                 if *fold == Fold::Maximum && (0..3).any(|dim| along[dim] && out.shape[dim] == 0) {
@@ -140,10 +150,13 @@ pub fn rebind(
     inputs: &[OperandValue],
     outputs: &[OperandValue],
 ) -> Result<BoundEpilogue, ProblemError> {
-    let shape = problem.out().shape;
-    let input = |value: &OperandValue| match value {
-        OperandValue::Tensor(view) => Value::Tensor(View { rank: 3, shape, ..*view }),
-        OperandValue::Number(number) => Value::Scalar(number.value()),
+    let (shape, of_b) = (problem.out().shape, problem.views()[1].shape);
+    let input = |(value, known): (&OperandValue, &Input)| match (value, known) {
+        (OperandValue::Tensor(view), Input::Factor(_)) => {
+            Value::Factor(View { rank: 3, shape: of_b, ..*view })
+        }
+        (OperandValue::Tensor(view), _) => Value::Tensor(View { rank: 3, shape, ..*view }),
+        (OperandValue::Number(number), _) => Value::Scalar(number.value()),
     };
     let mut views = Vec::with_capacity(outputs.len());
     for (operand, output) in outputs.iter().zip(&epilogue.graph.outputs) {
@@ -157,7 +170,7 @@ pub fn rebind(
             _ => None,
         });
     }
-    let inputs = inputs.iter().map(input).collect();
+    let inputs = inputs.iter().zip(&epilogue.inputs).map(input).collect();
     let bound = BoundEpilogue { epilogue, inputs, outputs: views };
     check_overlaps(problem, &bound).map(|()| bound)
 }
@@ -187,8 +200,13 @@ fn check_overlaps(problem: &Problem, bound: &BoundEpilogue) -> Result<(), Proble
         }
         // In place is safe per element: the same thread reads an element before writing it.
         for (other, value) in graph.inputs.iter().zip(&bound.inputs) {
-            let Value::Tensor(input) = value else { continue };
-            let same = input.data == output.data
+            let (input, is_factor) = match value {
+                Value::Tensor(input) => (input, false),
+                Value::Factor(input) => (input, true),
+                Value::Scalar(_) => continue,
+            };
+            let same = !is_factor
+                && input.data == output.data
                 && input.stride == output.stride
                 && input.dtype == output.dtype;
             if !same && may_overlap(output, input) {
@@ -252,6 +270,44 @@ fn view_of_reduction(
         (shape[dim], stride[dim]) = (*extent, *step);
     }
     Ok(View { rank: 3, shape, stride, ..*view })
+}
+
+/// Checks that an epilogue does not read the elements of the matrix that A is multiplied by.
+fn check_reads(name: &'static str, graph: &ExpressionGraph) -> Result<(), ProblemError> {
+    let reads = |(node, used): (&Node, bool)| {
+        used && matches!(node, Node::Input(at) if Some(*at as usize) == graph.factor())
+    };
+    match graph.nodes.iter().zip(graph.used()).any(reads) {
+        true => Err(ProblemError::FactorRead { name }),
+        false => Ok(()),
+    }
+}
+
+/// The view of the matrix that A is multiplied by in addition to B, with B's shape.
+fn factor_like_b(name: &'static str, view: &View, problem: &Problem) -> Result<View, ProblemError> {
+    let Problem::Gemm(GemmProblem { b, .. }) = problem else {
+        return Err(ProblemError::NoProduct { name });
+    };
+    let broadcast = view.broadcast(b.shape).filter(|view| {
+        let strides = view.stride.iter().zip(b.stride).zip(b.shape);
+        view.dtype == b.dtype
+            && strides.into_iter().all(|((ours, of_b), extent)| *ours == of_b || extent <= 1)
+    });
+    match broadcast {
+        Some(factor) if factor.data == b.data && !factor.fake && factor.numel() > 0 => {
+            Err(ProblemError::FactorIsB { name })
+        }
+        Some(factor) => Ok(factor),
+        None => Err(ProblemError::UnlikeB {
+            name,
+            dtype: view.dtype,
+            shape: view.user_shape().to_vec(),
+            stride: view.user_stride().to_vec(),
+            b_dtype: b.dtype,
+            b_shape: b.user_shape().to_vec(),
+            b_stride: b.user_stride().to_vec(),
+        }),
+    }
 }
 
 /// Whether writing one view may change the other. Views without memory never overlap.

@@ -249,7 +249,7 @@ fn built_in(
     };
     let (problem, target) = problem_and_target(&native.problem, cc)?;
     let epilogue = native.bound_epilogue().map(|bound| bound.epilogue);
-    let ranked = kernels::ranked(&problem, target, epilogue.is_some());
+    let ranked = kernels::ranked(&problem, target, kernels::Fusion::of(epilogue));
     let (mut positions, mut tf32) = (Vec::with_capacity(ranked.len()), None);
     for position in ranked {
         // The epilogue affects neither condition.

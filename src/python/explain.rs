@@ -9,7 +9,7 @@ use super::discovery::problem_and_target;
 use super::kernel::PyKernel;
 use super::support::policy;
 use super::utils::ComputeCapability;
-use crate::kernel::{self, Estimate};
+use crate::kernel::{self, Estimate, Fusion};
 
 /// The terms of the cost model for one kernel and one problem. Terms overlap in time, so they do
 /// not add up to `total_seconds`.
@@ -105,7 +105,10 @@ impl PyKernel {
         let kernel = kernel::at(position);
         let refused = match kernel.supports(&problem) {
             Err(reason) => Some(reason.to_string()),
-            Ok(()) => kernel.fuses(native.bound_epilogue()).err().map(|reason| reason.to_string()),
+            Ok(()) => kernel
+                .fuses(&native.problem, native.bound_epilogue())
+                .err()
+                .map(|reason| reason.to_string()),
         };
         if let Some(reason) = refused {
             return Err(PyValueError::new_err(format!(
@@ -139,8 +142,8 @@ pub fn explanation(
     };
     let (problem, target) = problem_and_target(&native.problem, cc.map(|cc| cc.0))?;
     let (mut tf32, mut failed) = (None, None);
-    let is_fused = native.bound_epilogue().is_some();
-    let explanation = kernel::explain(&problem, target, is_fused, CANDIDATES, |position| {
+    let fusion = Fusion::of(native.bound_epilogue().map(|bound| bound.epilogue));
+    let explanation = kernel::explain(&problem, target, fusion, CANDIDATES, |position| {
         policy(py, position, native, &mut tf32).unwrap_or_else(|error| {
             failed = Some(error);
             None

@@ -75,11 +75,10 @@ pub fn check_gemm(
     let call = GemmCall { a: A, b: B, operands, out, epilogue, offsets, accumulator_type: None };
     call.read(|problem, epilogue| {
         problem.check()?;
-        if let Some(operands) = epilogue {
-            operands.fuse(problem)?;
-        }
+        let bound = epilogue.map(|operands| operands.fuse(problem)).transpose()?;
+        let fusion = kernels::Fusion::of(bound.as_ref().map(|bound| bound.epilogue));
         let allows_tf32 = tf32_allowed(A.py())?;
-        first_kernel(problem, epilogue.is_some(), allows_tf32, None).map(|_| ())
+        first_kernel(problem, fusion, allows_tf32, None).map(|_| ())
     })
 }
 
@@ -385,7 +384,7 @@ fn choose(
 ) -> PyResult<KernelChoice> {
     let bound = epilogue.map(|operands| operands.fuse(problem)).transpose()?;
     let epilogue = bound.as_ref().map(|bound| bound.epilogue);
-    let position = first_kernel(problem, epilogue.is_some(), allows_tf32, preferred)?;
+    let position = first_kernel(problem, kernels::Fusion::of(epilogue), allows_tf32, preferred)?;
     let position = epilogue.map_or(position, |epilogue| kernels::fused(position, epilogue));
     let last = LastLaunch::default();
     let DeviceId::Cuda(ordinal) = problem.device() else {
@@ -406,7 +405,7 @@ fn choose(
 /// The position of the preferred kernel if it serves the problem, else of the one that ranks first.
 fn first_kernel(
     problem: &Problem,
-    is_fused: bool,
+    fusion: kernels::Fusion,
     allows_tf32: bool,
     preferred: Option<usize>,
 ) -> PyResult<usize> {
@@ -415,7 +414,7 @@ fn first_kernel(
         DeviceId::Cuda(_) => Some(target_of(problem, None)?),
     };
     let is_allowed = |position: &usize| allows_tf32 || !rounds_to_tf32(*position);
-    let ranked = kernels::ranked(problem, target, is_fused);
+    let ranked = kernels::ranked(problem, target, fusion);
     let preferred = preferred.filter(|position| is_allowed(position) && ranked.contains(position));
     preferred.or_else(|| ranked.into_iter().find(is_allowed)).ok_or_else(|| {
         let views = problem.views();

@@ -60,7 +60,7 @@ pub fn refusal(
             "cuda:{ordinal} has compute capability {major}.{minor}, the kernel runs on {chips}"
         )));
     }
-    if let Err(reason) = kernel.fuses(native.bound_epilogue()) {
+    if let Err(reason) = kernel.fuses(&native.problem, native.bound_epilogue()) {
         return Ok(Some(reason.to_string()));
     }
     policy(py, position, native, &mut None)

@@ -26,7 +26,8 @@ pub struct EpilogueScratch {
 /// The partials of one region: for each reduced output one row, one column or one element.
 pub type Partial = Vec<ScratchMatrix>;
 
-/// Writes sums to a region of the output, through the epilogue if there is one. Returns the
+/// Writes sums to a region of the output, through the epilogue if there is one. `products`: the
+/// sums of a dual GEMM's second product, which nothing reads in other epilogues. Returns the
 /// partials of reduced outputs, which [`store_reductions`] combines. `wrap`: the sums are integers;
 /// store their low 32 bits.
 ///
@@ -34,6 +35,7 @@ pub type Partial = Vec<ScratchMatrix>;
 /// As for [`ScratchMatrix::store`], for the output and for the epilogue's tensors.
 pub unsafe fn store_region(
     sums: &ScratchMatrix,
+    products: &ScratchMatrix,
     accumulator: DType,
     epilogue: Option<&BoundEpilogue>,
     out: &View,
@@ -64,7 +66,12 @@ pub unsafe fn store_region(
             Node::Accumulator => {
                 values.extend(elements(sums, rows, columns).map(|value| round(kind, value)))
             }
+            Node::Product(_) => {
+                values.extend(elements(products, rows, columns).map(|value| round(kind, value)))
+            }
             Node::Input(input) => match &bound.inputs[input as usize] {
+                // `fuse` refuses an epilogue that reads the elements of a factor.
+                Value::Factor(_) => values.resize(rows * columns, 0.0),
                 Value::Scalar(number) => values.resize(rows * columns, round(kind, *number)),
                 Value::Tensor(view) => {
                     // SAFETY: guaranteed by the caller; the input has the output's shape.

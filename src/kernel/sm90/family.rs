@@ -76,6 +76,10 @@ impl Family for Sm90 {
         self.leaves_registers_for_epilogues(types)
     }
 
+    fn serves_dual(&self, types: Types) -> bool {
+        Sm90::serves_dual(self, types)
+    }
+
     fn demands(&self, types: Types) -> [Demand; 3] {
         Sm90::demands(self, types)
     }
@@ -87,7 +91,7 @@ impl Family for Sm90 {
         _is_fused: bool,
     ) -> Result<(), Unsupported> {
         match problem {
-            Problem::Gemm(gemm) => Sm90::check_extents(self, types, gemm),
+            Problem::Gemm(gemm) => Sm90::check_extents(self, types, &self.widened(gemm)),
             Problem::GroupedGemm(grouped) => Sm90::check_extents(self, types, &grouped.stacked()),
             Problem::Elementwise(_) => Ok(()),
         }
@@ -95,7 +99,7 @@ impl Family for Sm90 {
 
     fn check_range(&self, problem: &Problem) -> Result<(), Unsupported> {
         match problem {
-            Problem::Gemm(gemm) => Sm90::check_range(self, gemm),
+            Problem::Gemm(gemm) => Sm90::check_range(self, &self.widened(gemm)),
             Problem::GroupedGemm(_) | Problem::Elementwise(_) => Ok(()),
         }
     }
@@ -131,17 +135,29 @@ impl Family for Sm90 {
     fn launch(&self, request: &LaunchRequest) -> Option<Launch> {
         let (types, multiprocessors) = (request.types, request.target.multiprocessors);
         request.gemm(|problem, offsets| {
+            let problem = &self.widened(problem);
             let (grid, ctas_per_sm) = (self.grid(problem), Sm90::ctas_per_sm(self, types));
             let placed =
                 placement::placed(self, types, problem, &grid, ctas_per_sm, multiprocessors);
             let placement = placed.as_ref().map(|placed| &placed.placement);
             let workspace = request.workspace;
-            Sm90::launch(self, types, problem, offsets, placement, multiprocessors, workspace)
+            let factor = request.factor;
+            Sm90::launch(
+                self,
+                types,
+                problem,
+                offsets,
+                factor,
+                placement,
+                multiprocessors,
+                workspace,
+            )
         })
     }
 
     fn estimate(&self, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
-        cost::sm90::estimate(self, types, ctas_per_sm, query)
+        let problem = &self.widened(query.problem);
+        cost::sm90::estimate(self, types, ctas_per_sm, &CostQuery { problem, ..*query })
     }
 
     fn program(&self, types: Types, epilogue: &str) -> Option<ProgramParts> {

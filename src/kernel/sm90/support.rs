@@ -6,9 +6,10 @@ use crate::kernel::cost::chips::Target;
 use crate::kernel::demand::Demand;
 use crate::kernel::layout::{Layout, Major};
 use crate::kernel::limits::check_count;
+use crate::kernel::tensor_map::TensorMap;
 use crate::kernel::types::Types;
 use crate::kernel::unsupported::Unsupported;
-use crate::operand::View;
+use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
 
 impl Sm90 {
@@ -39,13 +40,33 @@ impl Sm90 {
         [input(0, a), input(1, b), out]
     }
 
-    /// Refuses more CTAs than fit 32 bits. A kernel that stores float32 sums of 16-bit products
+    /// Whether the configuration also multiplies A by two matrices B: 16-bit operands and output,
+    /// B K-major, no packing, no loads by threads, no grid split, no groups. The CTAs of a cluster
+    /// load equal slices with whole blocks of both matrices.
+    pub fn serves_dual(&self, types: Types) -> bool {
+        let of_b = self.side_of_b();
+        let [slice, shorter] = self.slices(of_b);
+        [types.a, types.b, types.out].iter().all(|dtype| dtype.bytes() == 2)
+            && types.accumulator == DType::F32
+            && (self.layout.b, self.layout.out) == (Major::Column, Major::Row)
+            && self.packed == [false, false]
+            && !(self.loads_by_threads() || self.over_grid || self.grouped)
+            && slice == shorter
+            && slice.is_multiple_of(2 * TensorMap::DUAL_ROWS)
+            && self.leaves_registers_for_epilogues(types)
+    }
+
+    /// Refuses more CTAs than fit 32 bits, and for a dual GEMM an N that is no multiple of 8. A kernel that stores float32 sums of 16-bit products
     /// requires N to be a multiple of 8: for other N, cuBLAS rounds to nearest
     /// (docs/design/accuracy.md).
     pub fn check_extents(&self, types: Types, problem: &GemmProblem) -> Result<(), Unsupported> {
         const EVEN: i64 = 8;
         if stores_float32_sums(types) && problem.n() % EVEN != 0 {
             return Err(Unsupported::Uneven { n: problem.n(), of: EVEN });
+        }
+        if self.dual && problem.b.shape[2] % (2 * i64::from(TensorMap::DUAL_ROWS)) != 0 {
+            let (n, of) = (problem.out.shape[2], TensorMap::DUAL_ROWS.into());
+            return Err(Unsupported::UnevenDual { n, of });
         }
         // Fast path without a division: there are at most as many tiles as outputs, and 8 CTAs a
         // cluster.

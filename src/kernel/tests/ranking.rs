@@ -50,8 +50,9 @@ fn few_tiles_of_deep_k_are_split() {
             continue;
         }
         // A cluster split multiplies the CTAs of a cluster, a grid split the clusters.
-        let launch =
-            kernel.launch(&problem, Target::typical(90), 1 << 30).expect("there is an output");
+        let launch = kernel
+            .launch(&problem, Target::typical(90), 1 << 30, None)
+            .expect("there is an output");
         let clusters = [(m, 0), (n, 1)]
             .map(|(extent, at)| (extent as u32).div_ceil(config.tile[at] * config.cluster[at]));
         let tiles = clusters[0] * clusters[1] * config.cluster[0] * config.cluster[1];
@@ -188,8 +189,8 @@ fn ranked_one_by_one(problem: &Problem, target: Option<Target>, fused: bool) -> 
         family.estimate(kernel.types, kernel.ctas_per_sm(), &query).total_seconds
     };
     let serves = |kernel: &Kernel| {
-        let runs = target.is_none_or(|target| kernel.runs_on(target.cc))
-            && (!fused || kernel.takes_epilogues());
+        let runs =
+            target.is_none_or(|target| kernel.runs_on(target.cc)) && kernel.serves(fused.into());
         runs && kernel.supports(problem).is_ok()
     };
     let serving = all().iter().enumerate().filter(|(_, kernel)| serves(kernel));
@@ -378,8 +379,9 @@ fn tiles_of_one_round_are_placed_gpc_by_gpc() {
             for kernel in ranked(&problem, H100, false).into_iter().map(|position| &all()[position])
             {
                 let Design::Sm90(config) = &kernel.design else { continue };
-                let launch =
-                    kernel.launch(&problem, Target::typical(90), 0).expect("there is an output");
+                let launch = kernel
+                    .launch(&problem, Target::typical(90), 0, None)
+                    .expect("there is an output");
                 let Params::Sm90(params) = &launch.params else { panic!("not its parameters") };
                 if launch.overlapping {
                     continue;
