@@ -175,11 +175,18 @@ pub fn rebind(
     check_overlaps(problem, &bound).map(|()| bound)
 }
 
-/// Checks that no output overlaps another output or a factor of the product, and that an output
+/// Checks that A is multiplied by two different matrices, that no output overlaps another output or a factor of the product, and that an output
 /// that overlaps an input of the epilogue has the input's address, dtype and strides.
 fn check_overlaps(problem: &Problem, bound: &BoundEpilogue) -> Result<(), ProblemError> {
     let out = problem.out();
     let graph = &bound.epilogue.graph;
+    if let (Some((name, factor)), Problem::Gemm(gemm)) = (bound.factor(), problem)
+        && factor.data == gemm.b.data
+        && !(factor.fake || gemm.b.fake)
+        && factor.numel() > 0
+    {
+        return Err(ProblemError::FactorIsB { name });
+    }
     let written = |at: usize| -> (&'static str, &View) {
         (&graph.outputs[at].name, bound.outputs[at].as_ref().unwrap_or(out))
     };
@@ -294,9 +301,6 @@ fn factor_like_b(name: &'static str, view: &View, problem: &Problem) -> Result<V
             && strides.into_iter().all(|((ours, of_b), extent)| *ours == of_b || extent <= 1)
     });
     match broadcast {
-        Some(factor) if factor.data == b.data && !factor.fake && factor.numel() > 0 => {
-            Err(ProblemError::FactorIsB { name })
-        }
         Some(factor) => Ok(factor),
         None => Err(ProblemError::UnlikeB {
             name,
