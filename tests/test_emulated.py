@@ -27,7 +27,9 @@ def test_every_design(part):
     assert int(emulate(f"designs({part}, {PARTS})")) > 200
 
 
-@pytest.mark.parametrize("group", ["views", "shapes", "grouped", "epilogues", "elementwise"])
+@pytest.mark.parametrize(
+    "group", ["views", "shapes", "grouped", "epilogues", "dual", "elementwise"]
+)
 def test_operands(group):
     assert int(emulate(f"{group}()")) > 20
 

@@ -385,9 +385,7 @@ def epilogue_backward(ctx: Any, grad: Tensor) -> Gradients:
     of_a, of_b = factor_gradients(ctx.needs, of_accumulator, A, B)
     if factor is not None:
         needs = (ctx.needs[0], ctx.needs[2 + factor])
-        other, of_operands[factor] = factor_gradients(
-            needs, of_inputs[factor], A, operands[factor]
-        )
+        other, of_operands[factor] = factor_gradients(needs, of_inputs[factor], A, operands[factor])
         of_a = of_a + other if of_a is not None else None
     return of_a, of_b, *of_operands, None
 
