@@ -18,8 +18,9 @@ impl EncodedTensorMap {
     pub const UNUSED: EncodedTensorMap = EncodedTensorMap([0; 16]);
 
     /// Encodes a tensor of three to five dimensions, contiguous dimension first. Strides are in
-    /// bytes, one fewer than extents, of which there are as many as box extents; elements out of bounds read as zero. `data_type`, `swizzle` and `l2_promotion` are values of
-    /// CUDA's enumerations (CUDA driver API, "Tensor Map Object Management").
+    /// bytes, one fewer than extents, of which there are as many as box extents; elements out of
+    /// bounds read as zero. `data_type`, `swizzle` and `l2_promotion` are values of CUDA's
+    /// enumerations (CUDA driver API, "Tensor Map Object Management").
     pub fn encode(
         data_type: u32,
         address: u64,

@@ -65,9 +65,9 @@ pub struct Candidate {
     pub estimate: Estimate,
 }
 
-/// Explains which kernels serve a problem on a target (`None`: on the CPU). `fusion`: what they must
-/// fuse. `count`: kernels to list from the start of the ranking. `policy`:
-/// returns why the kernel at a position must not serve the problem although it can.
+/// Explains which kernels serve a problem on a target (`None`: on the CPU). `fusion`: what they
+/// must fuse. `count`: kernels to list from the start of the ranking. `policy`: returns why the
+/// kernel at a position must not serve the problem although it can.
 pub fn explain(
     problem: &Problem,
     target: Option<Target>,

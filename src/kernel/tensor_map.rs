@@ -2,8 +2,9 @@
 
 use crate::operand::DType;
 
-/// A tensor map of three dimensions: the contiguous one first, the batch last. Or one of two K-major
-/// matrices of the same strides, whose rows alternate in blocks of [`TensorMap::DUAL_ROWS`].
+/// A tensor map of three dimensions: the contiguous one first, the batch last. Or one of two
+/// K-major matrices of the same strides, whose rows alternate in blocks of
+/// [`TensorMap::DUAL_ROWS`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TensorMap {
     /// A `CUtensorMapDataType`.

@@ -16,8 +16,8 @@ pub struct Sm90Block {
 }
 const _: () = assert!(size_of::<Sm90Block>() == 640 && offset_of!(Sm90Block, b_shorter) == 512);
 
-/// The parameter of an sm90 kernel of two matrices B. A tensor map spans both, so that it is encoded
-/// again when one of them moves.
+/// The parameter of an sm90 kernel of two matrices B. A tensor map spans both, so that it is
+/// encoded again when one of them moves.
 #[repr(C, align(64))]
 #[derive(Clone)]
 pub struct DualBlock {
@@ -72,8 +72,8 @@ impl ParameterBlock {
     }
 
     /// Replaces the addresses of the operands, in the order of `Kernel::addresses_in`, and the
-    /// address of the workspace if the kernel has one. `factor`: the address of a dual GEMM's second
-    /// matrix B. Requires a current context.
+    /// address of the workspace if the kernel has one. `factor`: the address of a dual GEMM's
+    /// second matrix B. Requires a current context.
     ///
     /// # Errors
     /// If the driver rejects an address.

@@ -175,8 +175,9 @@ pub fn rebind(
     check_overlaps(problem, &bound).map(|()| bound)
 }
 
-/// Checks that A is multiplied by two different matrices, that no output overlaps another output or a factor of the product, and that an output
-/// that overlaps an input of the epilogue has the input's address, dtype and strides.
+/// Checks that A is multiplied by two different matrices, that no output overlaps another output or
+/// a factor of the product, and that an output that overlaps an input of the epilogue has the
+/// input's address, dtype and strides.
 fn check_overlaps(problem: &Problem, bound: &BoundEpilogue) -> Result<(), ProblemError> {
     let out = problem.out();
     let graph = &bound.epilogue.graph;

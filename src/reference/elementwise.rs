@@ -31,7 +31,7 @@ pub unsafe fn add(problem: &ElementwiseProblem, epilogue: Option<&BoundEpilogue>
             }
             // SAFETY: as above; regions of the output are disjoint.
             unsafe {
-                store_region(left, left, accumulator, epilogue, out, &region, integers, scratch)
+                store_region([left, left], accumulator, epilogue, out, &region, integers, scratch)
             };
         },
     );

@@ -26,16 +26,15 @@ pub struct EpilogueScratch {
 /// The partials of one region: for each reduced output one row, one column or one element.
 pub type Partial = Vec<ScratchMatrix>;
 
-/// Writes sums to a region of the output, through the epilogue if there is one. `products`: the
-/// sums of a dual GEMM's second product, which nothing reads in other epilogues. Returns the
+/// Writes sums to a region of the output, through the epilogue if there is one. The second sums are
+/// those of a dual GEMM's second product; other epilogues do not read them. Returns the
 /// partials of reduced outputs, which [`store_reductions`] combines. `wrap`: the sums are integers;
 /// store their low 32 bits.
 ///
 /// # Safety
 /// As for [`ScratchMatrix::store`], for the output and for the epilogue's tensors.
 pub unsafe fn store_region(
-    sums: &ScratchMatrix,
-    products: &ScratchMatrix,
+    [sums, products]: [&ScratchMatrix; 2],
     accumulator: DType,
     epilogue: Option<&BoundEpilogue>,
     out: &View,

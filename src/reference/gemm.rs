@@ -55,7 +55,15 @@ pub unsafe fn multiply(problem: &GemmProblem, epilogue: Option<&BoundEpilogue>) 
             }
             // SAFETY: as above; regions of the output are disjoint.
             let partial = unsafe {
-                store_region(sum, products, *accumulator, epilogue, out, &region, integers, scratch)
+                store_region(
+                    [&*sum, &*products],
+                    *accumulator,
+                    epilogue,
+                    out,
+                    &region,
+                    integers,
+                    scratch,
+                )
             };
             (region, partial)
         },

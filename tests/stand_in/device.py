@@ -224,6 +224,14 @@ def last_sm90_parameters() -> Sm90Parameters:
     )
 
 
+def last_is_reversed() -> bool:
+    """Whether the second matrix B of the last launch, of a dual GEMM, comes first. Call
+    ``expect(512)`` before the launch.
+    """
+    block = ctypes.string_at(library.stand_in_last_parameters(), 512)
+    return bool(struct.unpack_from("<i", block, 508)[0])
+
+
 class Launch(NamedTuple):
     """The last launch of a user's kernel. Call ``expect_words(count)`` before the launch."""
 

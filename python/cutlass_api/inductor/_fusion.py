@@ -307,7 +307,7 @@ def _seconds(product: fx.Node) -> list[fx.Node]:
     if n % 8 or k % 8 or _value(b).stride() != (1, k):
         return []
 
-    def fits(other: fx.Node) -> bool:
+    def fits(other: Any) -> bool:
         if other is product or other.target not in plain or not _is_product(other):
             return False
         factor = other.args[-1]
@@ -345,10 +345,10 @@ def _grow(product: fx.Node, second: fx.Node | None = None) -> _Region:
     """The largest set of operations that depend on the products and can be their epilogue."""
     region = _Region(product, second, [product])
     inside, tainted = {product}, set[fx.Node]()
-    # A second product before the first is the first one's second.
-    node = product.next
+    node: Any = product.next
     while node.op != "root":
-        if node is second and not any(arg in tainted for arg in node.all_input_nodes):
+        is_second = second is not None and node is second
+        if is_second and not any(arg in tainted for arg in node.all_input_nodes):
             inside.add(node)
             region.inside.append(node)
             node = node.next
@@ -459,7 +459,7 @@ class _Epilogue:
 
     def _product(self, node: fx.Node) -> str:
         accum = "accum"
-        if node is self.region.second:
+        if self.region.second is not None and node is self.region.second:
             factor = node.args[-1]
             key = (factor, tuple(_value(factor).shape))
             name = self.operands.setdefault(key, f"x{len(self.operands)}")

@@ -10,8 +10,8 @@ pub const SHARED_BYTES_PER_CTA: u32 = Target::H100.shared_bytes_per_cta;
 pub(super) const SHARED_BYTES_PER_SM: u32 = Target::H100.shared_bytes_per_sm;
 
 impl Sm90 {
-    /// Columns of a tile whose sums each reducer CTA adds up (`EPILOGUE_N` of the program). The last
-    /// CTAs may add up none.
+    /// Columns of a tile whose sums each reducer CTA adds up (`EPILOGUE_N` of the program). The
+    /// last CTAs may add up none.
     pub(super) fn stored_columns(&self) -> u32 {
         // The columns of a dual GEMM are combined in pairs of blocks.
         let unit = if self.dual && !self.swapped { 16 } else { 8 };

@@ -56,9 +56,9 @@ impl Sm90 {
             && self.leaves_registers_for_epilogues(types)
     }
 
-    /// Refuses more CTAs than fit 32 bits, and for a dual GEMM an N that is no multiple of 8. A kernel that stores float32 sums of 16-bit products
-    /// requires N to be a multiple of 8: for other N, cuBLAS rounds to nearest
-    /// (docs/design/accuracy.md).
+    /// Refuses more CTAs than fit 32 bits, and for a dual GEMM an N that is no multiple of 8. A
+    /// kernel that stores float32 sums of 16-bit products requires N to be a multiple of 8: for
+    /// other N, cuBLAS rounds to nearest (docs/design/accuracy.md).
     pub fn check_extents(&self, types: Types, problem: &GemmProblem) -> Result<(), Unsupported> {
         const EVEN: i64 = 8;
         if stores_float32_sums(types) && problem.n() % EVEN != 0 {

@@ -58,7 +58,8 @@ impl TracedEpilogue {
 
     /// The operations in topological order, each as a tuple: its name, then the indices of the
     /// operations that it reads. ("accum",), ("input", position of the parameter), ("product",
-    /// position of the parameter) and ("number", value) read none; ("cast", dtype, index) has the dtype's name.
+    /// position of the parameter) and ("number", value) read none; ("cast", dtype, index) has the
+    /// dtype's name.
     #[getter]
     fn nodes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyTuple>>> {
         let tuple = |node: &Node| match *node {
