@@ -225,9 +225,14 @@ template <class Config> struct Sm90StoreRows {
       }
       const Place place{
           batch, row, column, valid, m / 8 + half, n / BOX_N * ROUNDS + round % ROUNDS, true, own};
-      if constexpr (Config::DUAL)
-        finish_dual_sums<AT_A_TIME>(epilogue, values[half], products[half], operands[half], place);
-      else if (AT_A_TIME < 2 * ROUND_OCTETS && last)
+      const bool at_once = AT_A_TIME < 2 * ROUND_OCTETS && last;
+      if constexpr (Config::DUAL) {
+        if (at_once)
+          finish_dual_sums(epilogue, values[half], products[half], operands[half], place);
+        else
+          finish_dual_sums<AT_A_TIME>(epilogue, values[half], products[half], operands[half],
+                                      place);
+      } else if (at_once)
         finish_sums<8, 4>(epilogue, values[half], operands[half], place);
       else
         finish_sums<8, 4, AT_A_TIME>(epilogue, values[half], operands[half], place);

@@ -61,11 +61,10 @@ impl Kernel {
 
     /// Whether the kernel is offered with epilogues of this kind.
     pub fn serves(&self, fusion: Fusion) -> bool {
-        let family = self.design.family();
         match fusion {
             Fusion::None => true,
-            Fusion::Epilogue => family.takes_epilogues(self.types),
-            Fusion::Dual => family.serves_dual(self.types),
+            Fusion::Epilogue => self.design.family().takes_epilogues(self.types),
+            Fusion::Dual => self.design.family().serves_dual(self.types),
         }
     }
 

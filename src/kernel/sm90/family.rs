@@ -91,7 +91,10 @@ impl Family for Sm90 {
         _is_fused: bool,
     ) -> Result<(), Unsupported> {
         match problem {
-            Problem::Gemm(gemm) => Sm90::check_extents(self, types, &self.widened(gemm)),
+            Problem::Gemm(gemm) => {
+                let widened = self.widened(gemm);
+                Sm90::check_extents(self, types, widened.as_ref().unwrap_or(gemm))
+            }
             Problem::GroupedGemm(grouped) => Sm90::check_extents(self, types, &grouped.stacked()),
             Problem::Elementwise(_) => Ok(()),
         }
@@ -99,7 +102,10 @@ impl Family for Sm90 {
 
     fn check_range(&self, problem: &Problem) -> Result<(), Unsupported> {
         match problem {
-            Problem::Gemm(gemm) => Sm90::check_range(self, &self.widened(gemm)),
+            Problem::Gemm(gemm) => {
+                let widened = self.widened(gemm);
+                Sm90::check_range(self, widened.as_ref().unwrap_or(gemm))
+            }
             Problem::GroupedGemm(_) | Problem::Elementwise(_) => Ok(()),
         }
     }
@@ -135,13 +141,13 @@ impl Family for Sm90 {
     fn launch(&self, request: &LaunchRequest) -> Option<Launch> {
         let (types, multiprocessors) = (request.types, request.target.multiprocessors);
         request.gemm(|problem, offsets| {
-            let problem = &self.widened(problem);
+            let widened = self.widened(problem);
+            let problem = widened.as_ref().unwrap_or(problem);
             let (grid, ctas_per_sm) = (self.grid(problem), Sm90::ctas_per_sm(self, types));
             let placed =
                 placement::placed(self, types, problem, &grid, ctas_per_sm, multiprocessors);
             let placement = placed.as_ref().map(|placed| &placed.placement);
-            let workspace = request.workspace;
-            let factor = request.factor;
+            let (factor, workspace) = (request.factor, request.workspace);
             Sm90::launch(
                 self,
                 types,
@@ -156,8 +162,9 @@ impl Family for Sm90 {
     }
 
     fn estimate(&self, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
-        let problem = &self.widened(query.problem);
-        cost::sm90::estimate(self, types, ctas_per_sm, &CostQuery { problem, ..*query })
+        let widened = self.widened(query.problem);
+        let of_both = widened.as_ref().map(|problem| CostQuery { problem, ..*query });
+        cost::sm90::estimate(self, types, ctas_per_sm, of_both.as_ref().unwrap_or(query))
     }
 
     fn program(&self, types: Types, epilogue: &str) -> Option<ProgramParts> {

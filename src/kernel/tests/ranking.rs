@@ -418,3 +418,29 @@ fn tiles_of_one_round_are_placed_gpc_by_gpc() {
     }
     assert!(bands.len() >= 4, "{bands:?}");
 }
+
+#[test]
+fn a_dual_gemm_costs_as_a_product_of_twice_the_columns() {
+    const WEIGHTS: Layout = Layout { a: Major::Row, b: Major::Column, out: Major::Row };
+    for m in [1, 16, 64, 256, 2048] {
+        let of = |n| gemm(DType::Bf16, m, n, 4096, WEIGHTS);
+        let (problem, wide) = (of(11008), of(22016));
+        let found = ranked(&problem, H100, Fusion::Dual);
+        assert!(found.len() > 50, "{m} rows: {} kernels", found.len());
+        for kernel in found.into_iter().map(|position| &all()[position]) {
+            assert!(matches!(kernel.design, Design::Sm90(_)), "{}", kernel.name());
+            let target = Target::typical(90);
+            let dual = kernel.estimate_fused(&problem, target, Fusion::Dual);
+            let one = kernel.estimate_fused(&wide, target, Fusion::Epilogue);
+            // The output has half the columns.
+            let ratio = dual.total_seconds / one.total_seconds;
+            assert!((0.9..1.01).contains(&ratio), "{}: {ratio} for {m} rows", kernel.name());
+            assert_eq!(one.bytes - dual.bytes, (2 * m * 11008) as f64);
+        }
+        // N in blocks of 8 columns, and no other layouts.
+        assert!(ranked(&of(11004), H100, Fusion::Dual).is_empty());
+        let row_major = Layout { b: Major::Row, ..WEIGHTS };
+        let other = gemm(DType::Bf16, m, 11008, 4096, row_major);
+        assert!(ranked(&other, H100, Fusion::Dual).is_empty());
+    }
+}
