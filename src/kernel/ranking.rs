@@ -53,7 +53,10 @@ fn index() -> &'static Index {
 /// Positions in [`all`] of the kernels that serve a problem on a target (`None`: on the CPU), by
 /// estimated time. `fusion`: what they must fuse.
 pub fn ranked(problem: &Problem, target: Option<Target>, fusion: impl Into<Fusion>) -> Vec<usize> {
-    let fusion = fusion.into();
+    rank(problem, target, fusion.into())
+}
+
+fn rank(problem: &Problem, target: Option<Target>, fusion: Fusion) -> Vec<usize> {
     let kernels = all();
     let views = problem.views();
     let types = Types {
@@ -79,19 +82,15 @@ pub fn ranked(problem: &Problem, target: Option<Target>, fusion: impl Into<Fusio
         let packed_bytes = product.as_deref().map_or(Ok(0), |product| first.packed_bytes(product));
         let Ok(packed_bytes) = packed_bytes else { continue };
         let query = query.map(|query| CostQuery { packed_bytes, ..query });
+        if fusion == Fusion::Dual {
+            let key = |member: &Member| dual_key(member.position, problem, query.as_ref());
+            found.extend(group.members.iter().filter_map(key));
+            continue;
+        }
         for Member { position, ctas_per_sm } in &group.members {
             let kernel = &kernels[*position];
-            let runs =
-                target.is_none_or(|target| kernel.runs_on(target.cc)) && kernel.serves(fusion);
-            let (dual, ctas_of_dual);
-            let (kernel, ctas_per_sm) = match fusion {
-                Fusion::Dual if runs => {
-                    dual = kernel.with(fusion);
-                    ctas_of_dual = dual.ctas_per_sm();
-                    (&dual, &ctas_of_dual)
-                }
-                _ => (kernel, ctas_per_sm),
-            };
+            let runs = target.is_none_or(|target| kernel.runs_on(target.cc))
+                && (fusion == Fusion::None || kernel.serves(fusion));
             if runs && kernel.check_range_and_extents(problem).is_ok() {
                 // Kernels on the CPU have no model and keep the order of [`all`].
                 let seconds = query.map_or(0.0, |query| {
@@ -105,6 +104,24 @@ pub fn ranked(problem: &Problem, target: Option<Target>, fusion: impl Into<Fusio
     }
     found.sort_unstable();
     found.into_iter().map(|key| key as u32 as usize).collect()
+}
+
+/// The key of the kernel at a position for a dual GEMM; `None` if it does not serve it. Apart from
+/// the loop over kernels, where each instruction counts.
+#[inline(never)]
+fn dual_key(position: usize, problem: &Problem, query: Option<&CostQuery>) -> Option<u64> {
+    let kernel = &all()[position];
+    let runs = query.is_none_or(|query| kernel.runs_on(query.target.cc));
+    if !runs || !kernel.serves(Fusion::Dual) {
+        return None;
+    }
+    let dual = kernel.with(Fusion::Dual);
+    dual.check_range_and_extents(problem).ok()?;
+    let seconds = query.map_or(0.0, |query| {
+        let family = dual.design.family();
+        family.estimate(dual.types, dual.ctas_per_sm(), query).total_seconds
+    });
+    Some(sort_key(seconds, position))
 }
 
 /// Orders by seconds, then by position, so that the ranking is deterministic. The bits of

@@ -95,15 +95,13 @@ impl Sm90 {
         (self.layout.out == Major::Column) != self.swapped
     }
 
-    /// The problem with the columns of both matrices B of a dual GEMM; its output keeps its own.
-    /// `None` for other kernels, without a copy: the ranking calls this for every kernel.
-    #[inline(always)]
-    pub(super) fn widened(&self, problem: &GemmProblem) -> Option<GemmProblem> {
-        self.dual.then(|| {
-            let mut widened = *problem;
+    /// The problem with the columns of both matrices B of a dual GEMM. Its output keeps its own.
+    pub(super) fn widened(&self, problem: &GemmProblem) -> GemmProblem {
+        let mut widened = *problem;
+        if self.dual {
             widened.b.shape[2] *= 2;
-            widened
-        })
+        }
+        widened
     }
 
     /// The place of the user's B among the program's operands.

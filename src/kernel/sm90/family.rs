@@ -91,10 +91,8 @@ impl Family for Sm90 {
         _is_fused: bool,
     ) -> Result<(), Unsupported> {
         match problem {
-            Problem::Gemm(gemm) => {
-                let widened = self.widened(gemm);
-                Sm90::check_extents(self, types, widened.as_ref().unwrap_or(gemm))
-            }
+            Problem::Gemm(gemm) if self.dual => self.check_extents_of_both(types, gemm),
+            Problem::Gemm(gemm) => Sm90::check_extents(self, types, gemm),
             Problem::GroupedGemm(grouped) => Sm90::check_extents(self, types, &grouped.stacked()),
             Problem::Elementwise(_) => Ok(()),
         }
@@ -102,10 +100,8 @@ impl Family for Sm90 {
 
     fn check_range(&self, problem: &Problem) -> Result<(), Unsupported> {
         match problem {
-            Problem::Gemm(gemm) => {
-                let widened = self.widened(gemm);
-                Sm90::check_range(self, widened.as_ref().unwrap_or(gemm))
-            }
+            Problem::Gemm(gemm) if self.dual => self.check_range_of_both(gemm),
+            Problem::Gemm(gemm) => Sm90::check_range(self, gemm),
             Problem::GroupedGemm(_) | Problem::Elementwise(_) => Ok(()),
         }
     }
@@ -141,8 +137,7 @@ impl Family for Sm90 {
     fn launch(&self, request: &LaunchRequest) -> Option<Launch> {
         let (types, multiprocessors) = (request.types, request.target.multiprocessors);
         request.gemm(|problem, offsets| {
-            let widened = self.widened(problem);
-            let problem = widened.as_ref().unwrap_or(problem);
+            let problem = &self.widened(problem);
             let (grid, ctas_per_sm) = (self.grid(problem), Sm90::ctas_per_sm(self, types));
             let placed =
                 placement::placed(self, types, problem, &grid, ctas_per_sm, multiprocessors);
@@ -162,12 +157,36 @@ impl Family for Sm90 {
     }
 
     fn estimate(&self, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
-        let widened = self.widened(query.problem);
-        let of_both = widened.as_ref().map(|problem| CostQuery { problem, ..*query });
-        cost::sm90::estimate(self, types, ctas_per_sm, of_both.as_ref().unwrap_or(query))
+        if self.dual {
+            return self.estimate_both(types, ctas_per_sm, query);
+        }
+        cost::sm90::estimate(self, types, ctas_per_sm, query)
     }
 
     fn program(&self, types: Types, epilogue: &str) -> Option<ProgramParts> {
         Some(source::program(self, types, epilogue))
+    }
+}
+
+/// The same for a dual GEMM, with the columns of both matrices. These are functions of their own:
+/// the ranking calls the others for all kernels.
+impl Sm90 {
+    #[cold]
+    #[inline(never)]
+    fn check_extents_of_both(&self, types: Types, gemm: &GemmProblem) -> Result<(), Unsupported> {
+        self.check_dual_extents(types, gemm)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check_range_of_both(&self, gemm: &GemmProblem) -> Result<(), Unsupported> {
+        Sm90::check_range(self, &self.widened(gemm))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn estimate_both(&self, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
+        let problem = &self.widened(query.problem);
+        cost::sm90::estimate(self, types, ctas_per_sm, &CostQuery { problem, ..*query })
     }
 }

@@ -56,17 +56,26 @@ impl Sm90 {
             && self.leaves_registers_for_epilogues(types)
     }
 
-    /// Refuses more CTAs than fit 32 bits, and for a dual GEMM an N that is no multiple of 8. A
-    /// kernel that stores float32 sums of 16-bit products requires N to be a multiple of 8: for
-    /// other N, cuBLAS rounds to nearest (docs/design/accuracy.md).
+    /// For a dual GEMM: refuses an N that is no multiple of 8, and what `check_extents` refuses.
+    pub fn check_dual_extents(
+        &self,
+        types: Types,
+        problem: &GemmProblem,
+    ) -> Result<(), Unsupported> {
+        let of = i64::from(TensorMap::DUAL_ROWS);
+        match problem.n() % of {
+            0 => self.check_extents(types, &self.widened(problem)),
+            _ => Err(Unsupported::UnevenDual { n: problem.n(), of }),
+        }
+    }
+
+    /// Refuses more CTAs than fit 32 bits. A kernel that stores float32 sums of 16-bit products
+    /// requires N to be a multiple of 8: for other N, cuBLAS rounds to nearest
+    /// (docs/design/accuracy.md).
     pub fn check_extents(&self, types: Types, problem: &GemmProblem) -> Result<(), Unsupported> {
         const EVEN: i64 = 8;
         if stores_float32_sums(types) && problem.n() % EVEN != 0 {
             return Err(Unsupported::Uneven { n: problem.n(), of: EVEN });
-        }
-        if self.dual && problem.b.shape[2] % (2 * i64::from(TensorMap::DUAL_ROWS)) != 0 {
-            let (n, of) = (problem.out.shape[2], TensorMap::DUAL_ROWS.into());
-            return Err(Unsupported::UnevenDual { n, of });
         }
         // Fast path without a division: there are at most as many tiles as outputs, and 8 CTAs a
         // cluster.
