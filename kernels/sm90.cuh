@@ -24,6 +24,8 @@
 //            or MIXED: A is s8 or u8 and B f16 or bf16. Accumulators are f32, for f16 also f16, for
 //            s8 and u8 s32. wgmma reads operands of other than 16 bits K-major only, so an f32 A of
 //            other order comes from registers. An A of a mixed product does so to be converted.
+// Dual       The epilogue takes the sums of two products of one operand. The tile of the other
+//            operand holds rows of both matrices (Sm90Config::DUAL).
 // Frame      A has `m` rows, B `n` columns. Rows of the output lie along m, or along n if
 //            OUT_TRANSPOSED. That serves outputs with few rows: they lie on wgmma's N, of which an
 //            instruction takes as few as 8, while it takes 64 of M. The epilogue and `out_stride`
@@ -172,7 +174,8 @@ struct Sm90Gemm {
         ptx::compute_here(tile.m);
         ptx::compute_here(tile.n);
         const int end = GROUPED ? tile.end : params.m;
-        const int m = tile.m + warp_m, n = tile.n + split * Config::EPILOGUE_N;
+        const int m = tile.m + warp_m,
+                  n = Config::output_column(tile.n + split * Config::EPILOGUE_N);
         typename Store::Early early;
         if constexpr (Registers::LOAD_EARLY)
           Store::Rows::load_early(early, params, epilogue, tile.batch, m, n, end);

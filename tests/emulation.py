@@ -288,6 +288,30 @@ def block_scales() -> None:
     finish(failures)
 
 
+def dual_parts(kernel: Kernel) -> Iterator[object]:
+    """What a sample of dual GEMMs has at least once."""
+    design = kernel.metadata.design
+    yield layouts_of(kernel)[0], design.swapped
+    yield design.tile_shape, design.schedule, design.swapped
+    yield design.cluster_shape, design.split, design.swapped
+
+
+def dual() -> None:
+    """Two matrices B in either order: partial tiles along M, N and K, batches, further operands and
+    outputs.
+    """
+    failures = []
+    for seed, case in enumerate(test_gpu_epilogue.DUAL):
+        trial = test_gpu_epilogue.DualTrial(*case, seed=seed)
+        kernels = [kernel for kernel in trial.kernels() if family_of(kernel) == "sm90"]
+        for kernel in sample(kernels, dual_parts) if seed < 2 else kernels[:4]:
+            try:
+                trial.check(kernel)
+            except (AssertionError, RuntimeError) as error:
+                failures.append(f"{kernel.metadata.kernel_name}, {trial.said}: {error}")
+    finish(failures)
+
+
 def elementwise() -> None:
     """Sums in several layouts."""
     forms = [form for form in test_gpu_elementwise.FORMS if not form.broadcast]

@@ -1,5 +1,7 @@
 """Kernels with a fused epilogue, compiled for every architecture without a GPU."""
 
+from math import prod
+
 import cutlass_api
 import pytest
 import torch
@@ -97,6 +99,39 @@ def test_hopper_s_large_tiles_spill_nothing(case, layout, tmp_path):
     for kernel in large[:: len(large) // 4]:
         program = kernel.compile(fused(a, b, out, case.function, **operands), cc=90).compiled_obj
         assert spilled_bytes(program, tmp_path) == 0, kernel
+
+
+SWIGLU = "def epilogue(accum, up):\n    D = silu(accum) * product(up)\n    return D\n"
+
+
+def dual_arguments(m, n=11008, k=4096, dtype=torch.bfloat16):
+    b, up = (fake(k, n, dtype=dtype, layout="n") for _ in range(2))
+    return fused(fake(m, k, dtype=dtype), b, fake(m, n, dtype=dtype), SWIGLU, up=up)
+
+
+@pytest.mark.skipif(not cuobjdump(), reason="needs cuobjdump of the package nvidia-cuda-cuobjdump")
+@pytest.mark.parametrize("m", [16, 2048])
+def test_kernels_of_two_products_spill_nothing(m, tmp_path):
+    args = dual_arguments(m)
+    kernels = cutlass_api.get_kernels(args, cc=90)
+    designs = {}
+    for kernel in kernels:
+        design = kernel.metadata.design
+        designs.setdefault((design.swapped, design.tile_shape, design.split), kernel)
+    assert len(designs) > 20 and {design[0] for design in designs} == {False, True}
+    # Those with the most sums a thread first.
+    chosen = sorted(designs.values(), key=lambda kernel: -prod(kernel.metadata.design.tile_shape))
+    for kernel in [*chosen[:4], *chosen[4::6]]:
+        program = kernel.compile(args, cc=90).compiled_obj
+        assert spilled_bytes(program, tmp_path) == 0, kernel
+
+
+def test_an_artifact_of_two_products_finds_its_kernel():
+    args = dual_arguments(64)
+    kernel = cutlass_api.get_kernels(args, cc=90)[0]
+    artifact = kernel.compile(args, cc=90)
+    restored = cutlass_api.artifact.CompiledArtifact.from_bytes(artifact.to_bytes())
+    assert restored.kernel_obj is kernel
 
 
 def test_an_artifact_brings_its_epilogue_along(tmp_path):

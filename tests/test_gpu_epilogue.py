@@ -167,6 +167,88 @@ def test_reductions_behind_every_layout(case, kinds):
     )
 
 
+def swiglu(accum, up):
+    D = silu(accum) * product(up)  # noqa: F821, resolved by the tracer
+    return D
+
+
+def gated(accum, bias, up, C, scale):
+    gate = accum * scale + bias
+    other = product(up)  # noqa: F821
+    D = gelu(gate) * other + C * other  # noqa: F821
+    return D, gate
+
+
+#: Batch, M, N, K and dtype of dual GEMMs: partial tiles along M, N and K, few rows, several
+#: matrices, an empty product.
+DUAL = [
+    ((), 131, 136, 200, BF16),
+    ((), 37, 72, 136, F16),
+    ((), 5, 264, 520, BF16),
+    ((), 300, 520, 72, F16),
+    ((3,), 70, 104, 72, BF16),
+    ((2,), 1, 8, 8, F16),
+    ((), 33, 48, 0, BF16),
+]
+
+
+class DualTrial(Trial):
+    """An epilogue with the product of a second matrix, which lies behind B or, for odd seeds, in
+    front of it.
+    """
+
+    def __init__(self, batch, m, n, k, dtype, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        letter, shape = "tn"[seed // 2 % 2], (*batch, m, n)
+
+        def values(*extents):
+            return coarse(*extents, dtype=dtype, generator=generator)
+
+        a = values(*batch, m, k)
+        self.a = in_form(a, Form(order=letter, multiple=8)) if k else a.to(gpu_helpers.DEVICE)
+        both = values(2, *batch, n, k).to(gpu_helpers.DEVICE).mT
+        self.b, up = (both[1], both[0]) if seed % 2 else (both[0], both[1])
+        self.out, self.others = Output(shape, dtype, Form(multiple=[8, 1][seed % 2])), {}
+        accum, product = ((self.a.double() @ x.double()).float().cpu() for x in (self.b, up))
+        if seed % 3 < 2:
+            function, self.given = swiglu, {"up": up}
+            self.wanted = {"D": torch.nn.functional.silu(accum) * product}
+        else:
+            bias, C = (values(*extents).to(gpu_helpers.DEVICE) for extents in ((n,), shape))
+            function, self.given = gated, {"bias": bias, "up": up, "C": C, "scale": 0.5}
+            gate = accum * 0.5 + bias.float().cpu()
+            self.others = {"gate": Output(shape, F32, Form())}
+            gelu = torch.nn.functional.gelu(gate)
+            self.wanted = {"D": gelu * product + C.float().cpu() * product, "gate": gate}
+        others = {name: output.tensor for name, output in self.others.items()}
+        self.args = fused(self.a, self.b, self.out.tensor, function, F32, **self.given, **others)
+        self.wanted = {name: x.to(gpu_helpers.DEVICE) for name, x in self.wanted.items()}
+        self.said = f"dual {shape} k={k} {letter} {dtype} seed {seed}"
+
+    def kernels(self):
+        return list(cutlass_api.get_kernels(self.args))
+
+
+@pytest.mark.parametrize("case", DUAL, ids=str)
+def test_two_products(case):
+    if cutlass_api.utils.device_cc() // 10 != 9:
+        pytest.skip("sm90 is for Hopper")
+    trials = [DualTrial(*case, seed=seed) for seed in range(3)]
+    assert all(trial.kernels() for trial in trials)
+    check_all(trials)
+
+
+def test_two_products_of_moving_operands():
+    if cutlass_api.utils.device_cc() // 10 != 9:
+        pytest.skip("sm90 is for Hopper")
+    x, *weights = torch.randn(5, 264, 512, device=gpu_helpers.DEVICE, dtype=BF16)
+    source = "def epilogue(accum, up):\n    D = silu(accum) * product(up)\n    return D\n"
+    for i, j in [(0, 1), (2, 3), (3, 2), (1, 0)] * 3:
+        gate, up = (x.double() @ weights[at].double().mT for at in (i, j))
+        out = torch.ops.cutlass_api.mm_epilogue(x, weights[i].mT, [weights[j].mT], source)
+        assert_close(out, torch.nn.functional.silu(gate) * up, f"{i} {j}")
+
+
 REDUCED_TYPES = [
     (F16, F16, F16),
     (BF16, F32, F32),

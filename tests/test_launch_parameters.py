@@ -52,6 +52,106 @@ def test_a_column_major_output_is_the_transposed_product():
     )
 
 
+#: K-major weights at two addresses, and the arguments of a dual GEMM.
+DUAL = """
+import ctypes
+
+def k_major(tensor, data, k, n):
+    two = ctypes.c_int64 * 2
+    device.library.stand_in_describe(
+        ctypes.c_void_p(id(tensor)), ctypes.c_uint64(data), 0, 2, 2, 16, two(k, n), two(1, k)
+    )
+
+def dual(gate, up, k=256, n=64):
+    k_major(b, gate, k, n)
+    k_major(second, up, k, n)
+    return GemmArguments(a, b, out, "float32", EpilogueArguments(source, D=out, up=second))
+
+device.expect(512)
+second = Tensor(0, (256, 64))
+source = "def f(accum, up):\\n    D = silu(accum) * product(up)\\n    return D"
+"""
+
+
+def test_a_dual_gemm_has_one_map_of_both_matrices():
+    run(
+        DUAL
+        + textwrap.dedent(
+            """
+            for gate, up in [(B, B + 4096), (B + 65536, B)]:
+                args = dual(gate, up)
+                kernels = cutlass_api.get_kernels(args)
+                for swapped in (False, True):
+                    kernel = next(
+                        kernel
+                        for kernel in kernels
+                        if kernel.metadata.design.swapped == swapped
+                        and kernel.metadata.design.cluster_shape == (1, 1, 1)
+                    )
+                    kernel.run(args, stream=STREAM)
+                    p = device.last_sm90_parameters()
+                    tile_n = kernel.metadata.design.tile_shape[1]
+                    weights = p.a if swapped else p.b
+                    # Along K, rows of a block, the matrices, blocks, batch.
+                    assert weights.address == B and device.last_is_reversed() == (up < gate)
+                    assert weights.extents == (256, 8, 2, 8, 1), weights
+                    assert weights.strides[:3] == (512, abs(up - gate), 4096), weights
+                    assert weights.box == (64, 8, 2, min(tile_n, 128) // 16, 1), (weights, tile_n)
+                    # Extents count the columns of both; the output has those of one.
+                    assert p.extents == ((128, 128, 256, 1)), p
+                    if not swapped:
+                        assert p.out.extents == (64, 128, 1), p
+            """
+        )
+    )
+
+
+def test_the_map_of_both_matrices_follows_either():
+    run(
+        DUAL
+        + textwrap.dedent(
+            """
+            args = dual(B, B + 4096)
+            kernel = next(
+                kernel
+                for kernel in cutlass_api.get_kernels(args)
+                if not kernel.metadata.design.swapped
+            )
+            artifact = kernel.compile(args)
+            kernel.run(args, artifact, stream=STREAM)
+            fresh = device.last_sm90_parameters()
+            launch = kernel.bind(args, artifact, STREAM)
+            for gate, up in [(B, B + 8192), (B + 8192, B + 4096), (B + 64, B), (B, B + 4096)]:
+                moved = dual(gate, up)
+                wanted = fresh.b._replace(
+                    address=min(gate, up),
+                    strides=(512, abs(up - gate), *fresh.b.strides[2:]),
+                )
+                for call in (lambda: kernel.run(moved, artifact, stream=STREAM), launch):
+                    call()
+                    p = device.last_sm90_parameters()
+                    assert p == fresh._replace(b=wanted), (p, wanted)
+                    assert device.last_is_reversed() == (up < gate)
+            # A moves alone.
+            a.describe(A + 512, (128, 256))
+            device.fail("cuTensorMapEncodeTiled")
+            kernel.run(dual(B, B + 4096), artifact, stream=STREAM)
+            p = device.last_sm90_parameters()
+            assert p == fresh._replace(a=fresh.a._replace(address=A + 512)), p
+            device.fail("")
+            far = dual(B, B + (1 << 40))
+            assert not cutlass_api.get_kernels(far)[0].supports(far)
+            try:
+                kernel.run(far, artifact, stream=STREAM)
+            except (ValueError, RuntimeError) as error:
+                assert "up begins 1099511627776 bytes from B" in str(error), error
+            else:
+                raise AssertionError("no error")
+            """
+        )
+    )
+
+
 def test_an_epilogue_travels_as_a_second_parameter():
     run(
         """

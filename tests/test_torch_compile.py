@@ -346,7 +346,14 @@ EPILOGUES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], int]] = {
         [(3, 32, 64), (3, 64, 96), (3, 32, 96)],
         1,
     ),
+    # The first layers of a SwiGLU in one kernel, the last with the residual.
     "a SwiGLU block": (mlp, BLOCK, 2),
+    "a SwiGLU of biased layers": (
+        lambda x, g, b, u, c: F.silu(F.linear(x, g, b)) * F.linear(x, u, c),
+        [X, W, (128,), W, (128,)],
+        1,
+    ),
+    "the factor first": (lambda x, g, u: F.linear(x, u) * F.gelu(F.linear(x, g)), [X, W, W], 1),
 }
 
 
@@ -373,6 +380,76 @@ def test_the_unfused_operations_are_timed_and_inlined_if_faster(enabled) -> None
         for choices in lowered.choices
         for choice in choices
     )
+
+
+def is_dual(choice: Any) -> bool:
+    return is_ours(choice) and "product(" in choice.kwargs.get("epilogue", "")
+
+
+def swiglu(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    return F.silu(F.linear(x, gate)) * F.linear(x, up)
+
+
+@pytest.mark.parametrize("shape", [X, (2, 32, 96)], ids=str)
+def test_two_products_that_meet_are_offered_as_one_kernel_as_two_and_unfused(shape, enabled):
+    inputs = tensors(shape, W, W)
+    dual = lower(swiglu, inputs, prefers=is_dual)
+    (choices,) = dual.choices
+    assert [choice.name for choice in choices if is_replaced(choice)] == [
+        "cutlass_api_replaced_0",
+        "cutlass_api_replaced_1",
+    ]
+    assert sum(map(is_dual, choices)) == 4
+    assert dual.code.count("extern_kernels.cutlass_api_gemm(") == 1
+    assert_close(run_on_the_cpu(dual, inputs), swiglu, inputs)
+    # The product of `up`, then that of `gate` with the rest as its epilogue.
+    two = lower(
+        swiglu,
+        inputs,
+        prefers=lambda choice: (
+            choice.name == "cutlass_api_replaced_1" or (is_ours(choice) and not is_dual(choice))
+        ),
+    )
+    assert two.code.count("extern_kernels.cutlass_api_gemm(") == 2
+    assert two.code.count("epilogue=") == 1 and "product(" not in two.code
+    assert "triton" not in two.code.split("def call")[1]
+    error = run_on_the_cpu(two, inputs).double() - run_on_the_cpu(dual, inputs).double()
+    assert error.norm() < 2**-7 * run_on_the_cpu(dual, inputs).double().norm()
+    unfused = lower(swiglu, inputs, prefers=lambda choice: choice.name == "cutlass_api_replaced_0")
+    call = unfused.code.split("def call")[1]
+    assert "epilogue=" not in call and "triton_" in call
+
+
+APART: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
+    "different inputs": (
+        lambda x, y, g, u: F.silu(F.linear(x, g)) * F.linear(y, u),
+        [X, X, W, W],
+    ),
+    "an odd number of columns": (swiglu, [X, (100, 96), (100, 96)]),
+    "row-major weights": (lambda x, g, u: F.silu(x @ g) * (x @ u), [X, (96, 128), (96, 128)]),
+    "one product is needed elsewhere": (
+        lambda x, g, u: (F.silu(F.linear(x, g)) * (y := F.linear(x, u)), y.sum()),
+        [X, W, W],
+    ),
+    "different columns": (
+        lambda x, g, u: F.silu(F.linear(x, g)) * F.linear(x, u)[:, :1],
+        [X, W, W],
+    ),
+    "queries and keys": (
+        lambda x, g, u: torch.cat([F.linear(x, g), F.linear(x, u)], 1),
+        [X, W, W],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_other_pairs_of_products_stay_apart(name: str, enabled) -> None:
+    function, shapes = APART[name]
+    assert "product(" not in str(lower(function, tensors(*shapes)).graph)
+
+
+def test_float32_products_stay_apart(enabled) -> None:
+    assert "product(" not in str(lower(swiglu, tensors(X, W, W, dtype=torch.float32)).graph)
 
 
 UNFUSED: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {

@@ -3,6 +3,8 @@
 // An epilogue is a functor type with these members; `Identity` below is the smallest example, and
 // src/epilogue/cuda.rs generates the others.
 //   REDUCES            whether the epilogue has reductions among its outputs.
+//   DUAL               whether the epilogue takes the values of a second product (dual GEMM), which
+//                      apply() then has as a second array. Such an epilogue does not reduce.
 //   Operands           the tensor operands of one call, in registers.
 //   load()             reads the operands of one call. A kernel may call it well ahead of apply().
 //   load_below()       the same for a row below: operands that repeat along m are copied from the
@@ -81,9 +83,20 @@ __device__ __forceinline__ void finish_sums(const Epilogue& epilogue, Value (&va
     epilogue.template reduce<LANES_M, LANES_N>(operands, folded, place);
 }
 
+// The same with the values of a second product.
+template <int AT_A_TIME = 1024, class Epilogue, class Value, int WIDTH, class Operands>
+__device__ __forceinline__ void finish_dual_sums(const Epilogue& epilogue, Value (&values)[WIDTH],
+                                                 const Value (&products)[WIDTH],
+                                                 const Operands& operands, const Place& place) {
+  static_assert(!Epilogue::REDUCES);
+  typename Epilogue::template Folded<WIDTH> folded;
+  if (place.valid > 0)
+    epilogue.template apply<AT_A_TIME>(values, products, operands, folded, place);
+}
+
 // No epilogue: the output is the accumulators.
 struct Identity {
-  static constexpr bool REDUCES = false;
+  static constexpr bool REDUCES = false, DUAL = false;
   static constexpr bool SCALES = false, A_LINEAR = true, B_LINEAR = true;
   static constexpr int A_ROWS = 0, A_DEPTH = 0;
   static constexpr int B_COLUMNS = 0, B_DEPTH = 0;

@@ -65,6 +65,26 @@ __device__ __forceinline__ void tma_load(unsigned shared, const TensorMap* map, 
 #undef RUTLASS_TMA_LOAD
 }
 
+// The same for two K-major matrices in one tensor map of five dimensions: along K, 8 rows, the
+// matrices, blocks of 8 rows, batch. The box begins at a block.
+template <bool MULTICAST>
+__device__ __forceinline__ void tma_load_dual(unsigned shared, const TensorMap* map,
+                                              unsigned barrier, int k, int block, int batch,
+                                              unsigned short ctas) {
+#define RUTLASS_TMA_LOAD_DUAL \
+  "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+  if constexpr (MULTICAST)
+    asm volatile(RUTLASS_TMA_LOAD_DUAL
+                 ".multicast::cluster [%0], [%1, {%3, %6, %6, %4, %5}], [%2], %7;" ::"r"(shared),
+                 "l"(map), "r"(barrier), "r"(k), "r"(block), "r"(batch), "r"(0), "h"(ctas)
+                 : "memory");
+  else
+    asm volatile(RUTLASS_TMA_LOAD_DUAL " [%0], [%1, {%3, %6, %6, %4, %5}], [%2];" ::"r"(shared),
+                 "l"(map), "r"(barrier), "r"(k), "r"(block), "r"(batch), "r"(0)
+                 : "memory");
+#undef RUTLASS_TMA_LOAD_DUAL
+}
+
 __device__ __forceinline__ void tma_store(const TensorMap* map, unsigned shared, int x, int y,
                                           int z) {
   asm volatile(

@@ -19,8 +19,9 @@
 #pragma once
 #include "common/tma.cuh"
 
+// DUAL: rows of two matrices alternate in blocks of 8, in the tile and in the box.
 template <class Element, int TILE_K, bool K_MAJOR, int TILE, int ROW_BYTES, int SHARED_BY,
-          bool EVICT_FIRST>
+          bool EVICT_FIRST, bool DUAL>
 struct Sm90Boxes {
   // Bytes of a K block of one row (column). A K-major row of 256 bytes has two parts of 128 bytes,
   // a box each; the second parts follow the first parts of the whole tile.
@@ -32,6 +33,7 @@ struct Sm90Boxes {
   // Rows of a shorter slice, and of the longest slice.
   static constexpr int SHORT = ATOMS / SHARED_BY * 8, SLICE = SHORT + (LONGER > 0 ? 8 : 0);
   static_assert(SHORT > 0 && (K_MAJOR || LONGER == 0));
+  static_assert(!DUAL || (K_MAJOR && LONGER == 0 && SLICE % 16 == 0));
   // Boxes of a slice: of an MN-major tile inside the operand; of a K-major tile in most launches.
   static constexpr int ALL = K_MAJOR ? 1 : (TILE + BOX_MN - 1) / BOX_MN;
 
@@ -107,7 +109,10 @@ struct Sm90Boxes {
     for (int part = 0; part < PARTS; ++part) {
       const unsigned to = shared + part * (TILE * 128);
       const int from = x + part * int(128 / sizeof(Element));
-      if constexpr (SHARED_BY == 1)
+      if constexpr (DUAL)
+        ptx::tma_load_dual<(SHARED_BY > 1)>(to, map, barrier, from, y / 16, batch,
+                                            static_cast<unsigned short>(ctas));
+      else if constexpr (SHARED_BY == 1)
         ptx::tma_load<EVICT_FIRST>(to, map, barrier, from, y, batch);
       else
         ptx::tma_load<EVICT_FIRST>(to, map, barrier, from, y, batch,

@@ -8,11 +8,11 @@
 // COOPERATIVE: the consumer warpgroups share a tile. PING_PONG: each has a tile of its own.
 enum class Schedule { COOPERATIVE, PING_PONG };
 
-// Columns of a tile that each reducer CTA stores, if SPLIT CTAs share the tile: the smallest
-// multiple of 8 that divides the tile and needs at most SPLIT reducers.
-__host__ __device__ constexpr int reducer_columns(int tile_n, int split) {
-  int columns = 8;
-  while (columns * split < tile_n || tile_n % columns != 0) columns += 8;
+// Columns of a tile that each reducer CTA adds up, if SPLIT CTAs share the tile: the smallest
+// multiple of `unit` that divides the tile and needs at most SPLIT reducers.
+__host__ __device__ constexpr int reducer_columns(int tile_n, int split, int unit) {
+  int columns = unit;
+  while (columns * split < tile_n || tile_n % columns != 0) columns += unit;
   return columns;
 }
 
@@ -39,6 +39,18 @@ struct Sm90Config {
                         GROUPED = GROUPED_;
   static constexpr int A_ALIGN = A_ALIGN_;  // bytes: 16, or 8 or 4 for an A that TMA cannot address
   static constexpr bool FAST_SUMS = FAST_SUMS_;  // float8: one chain of products (registers.cuh)
+
+  // ---- dual GEMM ----
+
+  // Rows of A (columns of B) of two matrices alternate in blocks of 8: the first matrix's rows 0 to
+  // 7, the second's, the first's rows 8 to 15, and so on. Each thread then holds both sums of an
+  // output. `m` (`n`) counts the rows (columns) of both, as do tiles.
+  static constexpr bool DUAL = Epilogue::DUAL, DUAL_ROWS = DUAL && OUT_TRANSPOSED,
+                        DUAL_COLUMNS = DUAL && !OUT_TRANSPOSED;
+  static_assert(!DUAL || (sizeof(A) == 2 && sizeof(B) == 2 && is_same<Accumulator, f32> &&
+                          !OVER_GRID && !GROUPED && A_ALIGN == 16));
+  // A column of the output, and the output's number of them, as columns of both matrices.
+  static __host__ __device__ constexpr int output_column(int n) { return DUAL_COLUMNS ? n / 2 : n; }
 
   // ---- threads and tiles ----
 
@@ -87,7 +99,9 @@ struct Sm90Config {
   // A tile's columns are divided into shares. A reducer CTA adds up the partial sums of a share and
   // stores it. Partial sums travel in the threads' order, in vectors of 16 bytes: a thread's 2 x 2
   // accumulators of 8 columns.
-  static constexpr int EPILOGUE_N = reducer_columns(TILE_N, SPLIT);  // columns of a share
+  static constexpr int EPILOGUE_N =
+      reducer_columns(TILE_N, SPLIT, DUAL_COLUMNS ? 16 : 8);  // columns of a share
+  static constexpr int OUTPUT_N = output_column(EPILOGUE_N);  // of the output
   static constexpr int TILE_VECTORS = TILE_N / 8, SHARE_VECTORS = EPILOGUE_N / 8;  // of 64 rows
   static constexpr int SHARES = TILE_VECTORS / SHARE_VECTORS;
   // Bytes of one CTA's partial sums of a share.

@@ -5,7 +5,8 @@
 #include "common/tma.cuh"
 
 // Mirrored field by field in the Rust core (src/kernel/sm90/params.rs). Tensor maps have three
-// dimensions: contiguous first, batch last. They hold valid addresses even where k is 0.
+// dimensions: contiguous first, batch last; that of two matrices has five (sm90/boxes.cuh). They
+// hold valid addresses even where k is 0.
 struct alignas(64) Sm90Params {
   TensorMap a, b, out;
   void* out_pointer;              // used if OUT_TRANSPOSED, or if out_by_tma is 0
@@ -20,6 +21,7 @@ struct alignas(64) Sm90Params {
   long long a_stride[2];          // along batch, rows; in elements
   unsigned long long* workspace;  // if OVER_GRID (sm90/grid_split.cuh)
   int splits;                     // of K, if OVER_GRID
+  int reversed;                   // if DUAL: whether the epilogue's `products` come first
   TensorMap b_shorter;            // of the shorter slices of B, where slices are unequal
 };
 static_assert(sizeof(Sm90Params) == 640);

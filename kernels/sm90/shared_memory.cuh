@@ -23,7 +23,7 @@ template <class Config> struct Sm90Memory {
   using Out = typename Config::Out;
   using Value = typename Config::Value;
   static constexpr int WARPS = Config::CONSUMER_THREADS / 32;  // of consumers
-  static constexpr int EPILOGUE_N = Config::EPILOGUE_N;
+  static constexpr int OUTPUT_N = Config::OUTPUT_N;
 
   // ---- stages ----
 
@@ -42,10 +42,10 @@ template <class Config> struct Sm90Memory {
 
   // ---- slabs of an output whose rows lie along m ----
 
-  // A warp stores 16 rows of EPILOGUE_N columns as boxes of 16 rows, one TMA store each. Rows of a
+  // A warp stores 16 rows of OUTPUT_N columns as boxes of 16 rows, one TMA store each. Rows of a
   // slab must spread over the banks: by TMA's swizzle, for rows of a power of two bytes, or because
   // a row has an odd number of 16-byte pieces.
-  static constexpr int ROW_BYTES = EPILOGUE_N * sizeof(Out);
+  static constexpr int ROW_BYTES = OUTPUT_N * sizeof(Out);
   static constexpr int ROW_POWER = (ROW_BYTES & -ROW_BYTES) < 128 ? (ROW_BYTES & -ROW_BYTES) : 128;
   static constexpr int BOX_BYTES = ROW_POWER < 16 ? ROW_BYTES
                                    : ROW_POWER >= 64 || ROW_POWER == ROW_BYTES || sizeof(Out) >= 4
@@ -60,9 +60,12 @@ template <class Config> struct Sm90Memory {
   static constexpr bool CONVERT_ONLY =
       Config::Epilogue::PLAIN && sizeof(Out) == 2 && is_same<Value, f32>;
   // An octet is 8 columns, the unit of wgmma's accumulator fragments. Unless CONVERT_ONLY, a box is
-  // processed in rounds of up to 4 octets.
-  static constexpr int BOX_OCTETS = BOX_N / 8, ROUND_OCTETS = BOX_OCTETS < 4 ? BOX_OCTETS : 4;
-  static constexpr int ROUNDS = CONVERT_ONLY ? 1 : (BOX_OCTETS + 3) / 4;  // of a box
+  // processed in rounds of up to 4 octets; of a dual GEMM, 2 octets of each product.
+  static constexpr int MOST_OCTETS = Config::DUAL ? 2 : 4;
+  static constexpr int BOX_OCTETS = BOX_N / 8,
+                       ROUND_OCTETS = BOX_OCTETS < MOST_OCTETS ? BOX_OCTETS : MOST_OCTETS;
+  static constexpr int ROUNDS =  // of a box
+      CONVERT_ONLY ? 1 : (BOX_OCTETS + MOST_OCTETS - 1) / MOST_OCTETS;
 
   // ---- slabs of an output whose rows lie along n (OUT_TRANSPOSED) ----
 
@@ -70,13 +73,13 @@ template <class Config> struct Sm90Memory {
   // between two slabs. Otherwise a warp stores 16 x 16 elements at a time: with an epilogue, for
   // few rows, and for PAIRED_ROWS, where a lane's two rows are adjacent and whole tiles are stored
   // without a slab.
-  static constexpr bool BY_LINES = CONVERT_ONLY && EPILOGUE_N >= 32 && !Config::PAIRED_ROWS;
+  static constexpr bool BY_LINES = CONVERT_ONLY && OUTPUT_N >= 32 && !Config::PAIRED_ROWS;
   static constexpr int LINES = 32, LINE_BYTES = 128;
   static constexpr int TRANSPOSED_N = 16;
   static constexpr int TRANSPOSED_PITCH = 16 + 4;  // 4 words of padding: rows in different banks
   static constexpr int TRANSPOSED_BYTES =
-      EPILOGUE_N >= 32 ? 2 * LINES * LINE_BYTES / 4  // a warp's quarter of two slabs
-                       : TRANSPOSED_N * TRANSPOSED_PITCH * int(sizeof(Value));
+      OUTPUT_N >= 32 ? 2 * LINES * LINE_BYTES / 4  // a warp's quarter of two slabs
+                     : TRANSPOSED_N * TRANSPOSED_PITCH * int(sizeof(Value));
 
   // ---- the whole ----
 

@@ -31,7 +31,8 @@ template <class Config> struct Sm90StoreRows {
   static constexpr int SLABS = Memory::SLABS, SLAB_BYTES = Memory::SLAB_BYTES,
                        BOXES = Memory::BOXES, BOX_BYTES = Memory::BOX_BYTES, BOX_N = Memory::BOX_N,
                        BOX_OCTETS = Memory::BOX_OCTETS, ROUNDS = Memory::ROUNDS,
-                       ROUND_OCTETS = Memory::ROUND_OCTETS, SWIZZLE = Memory::SWIZZLE;
+                       MOST_OCTETS = Memory::MOST_OCTETS, ROUND_OCTETS = Memory::ROUND_OCTETS,
+                       SWIZZLE = Memory::SWIZZLE;
   struct alignas(2 * sizeof(Out)) Pair { Out elements[2]; };
   static constexpr int STORE_ROUNDS = Registers::STORE_ROUNDS;
 
@@ -51,8 +52,8 @@ template <class Config> struct Sm90StoreRows {
                                               Epilogue epilogue, int round, int batch, int m, int n,
                                               int end) {
     const int lane = threadIdx.x % 32, first = column_of(n, round),
-              last = min(params.n, first + BOX_N),
-              column = first + round % ROUNDS * 32 + lane % 4 * 2;
+              last = min(Config::output_column(params.n), first + BOX_N),
+              column = first + round % ROUNDS * (8 * MOST_OCTETS) + lane % 4 * 2;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = row_of(m, round) + strip_row<Config>(lane / 4 + 8 * half),
@@ -75,7 +76,7 @@ template <class Config> struct Sm90StoreRows {
   static __device__ __forceinline__ void store(const Sm90Params& params, Epilogue epilogue,
                                                const Early& early, unsigned char* slabs, int& slab,
                                                int batch, int m, int n, int end, bool last) {
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x % 32, columns = Config::output_column(params.n);
     unsigned char* rows = slabs;
     Operands operands[2], next[2];  // of the upper and lower 8 rows
     if constexpr (LOAD_AHEAD) load(next, params, epilogue, 0, batch, m, n, end);
@@ -86,7 +87,7 @@ template <class Config> struct Sm90StoreRows {
       // Skip boxes outside the output, or below a group. With an epilogue, ungrouped, process all
       // boxes: it may store partial results for them.
       if ((GROUPED || CONVERT_ONLY) && row >= end) break;
-      if (CONVERT_ONLY && column >= params.n) continue;
+      if (CONVERT_ONLY && column >= columns) continue;
 
       // Wait until TMA has read the slab.
       if (round % ROUNDS == 0) {
@@ -127,7 +128,7 @@ template <class Config> struct Sm90StoreRows {
 #pragma unroll 2
         for (int index = lane; index < 16 * BOX_N; index += 32) {
           const int r = index / BOX_N, c = index % BOX_N;
-          if (row + r < end && column + c < params.n)
+          if (row + r < end && column + c < columns)
             out[params.out_stride[1] * (row + r) + params.out_stride[2] * (column + c)] =
                 *reinterpret_cast<const Out*>(rows + slab_offset(r, c * int(sizeof(Out))));
         }
@@ -189,21 +190,33 @@ template <class Config> struct Sm90StoreRows {
                                                       Operands (&operands)[2], int round,
                                                       unsigned char* rows, int batch, int m, int n,
                                                       int end, bool last) {
-    const int lane = threadIdx.x % 32, first = round % ROUNDS * 4;  // octet of the box
-    Value sums[4 * ROUND_OCTETS] = {};
+    const int lane = threadIdx.x % 32, first = round % ROUNDS * MOST_OCTETS;  // octet of the box
+    constexpr int PRODUCTS = Config::DUAL ? 2 : 1;  // of which the octets alternate
+    Value sums[4 * PRODUCTS * ROUND_OCTETS] = {};
     choose<0, M_BLOCKS * BOXES * ROUNDS>(round, [&](auto at) {
-      constexpr int BOX = at.value / ROUNDS, FIRST = at.value % ROUNDS * 4,
-                    COUNT = BOX_OCTETS - FIRST < 4 ? BOX_OCTETS - FIRST : ROUND_OCTETS;
-      Sums::template read<BOX / BOXES, 4 * (BOX % BOXES * BOX_OCTETS + FIRST), 4 * COUNT>(sums);
+      constexpr int BOX = at.value / ROUNDS, FIRST = at.value % ROUNDS * MOST_OCTETS,
+                    COUNT = BOX_OCTETS - FIRST < MOST_OCTETS ? BOX_OCTETS - FIRST : ROUND_OCTETS;
+      Sums::template read<BOX / BOXES, 4 * PRODUCTS*(BOX % BOXES * BOX_OCTETS + FIRST),
+                          4 * PRODUCTS * COUNT>(sums);
     });
-    Value values[2][2 * ROUND_OCTETS];
+    Value values[2][2 * ROUND_OCTETS], products[2][2 * ROUND_OCTETS];
 #pragma unroll
-    for (int i = 0; i < 4 * ROUND_OCTETS; ++i) values[i / 2 % 2][i / 4 * 2 + i % 2] = sums[i];
+    for (int i = 0; i < 4 * ROUND_OCTETS; ++i) {
+      Value &value = values[i / 2 % 2][i / 4 * 2 + i % 2],
+            &product = products[i / 2 % 2][i / 4 * 2 + i % 2];
+      if constexpr (Config::DUAL) {
+        const Value upper = sums[i / 4 * 8 + i % 4], lower = sums[i / 4 * 8 + 4 + i % 4];
+        value = params.reversed ? lower : upper;
+        product = params.reversed ? upper : lower;
+      } else {
+        value = sums[i];
+      }
+    }
     const int column = n + first * 8 + lane % 4 * 2, own = n + BOX_N - column;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int row = m + strip_row<Config>(lane / 4 + 8 * half),
-                valid = row < end ? min(own, params.n - column) : 0;
+                valid = row < end ? min(own, Config::output_column(params.n) - column) : 0;
       if constexpr (!LOAD_AHEAD && !LOAD_EARLY) {
         if (half == 0)
           epilogue.load(operands[0], batch, row, column, valid);
@@ -212,7 +225,14 @@ template <class Config> struct Sm90StoreRows {
       }
       const Place place{
           batch, row, column, valid, m / 8 + half, n / BOX_N * ROUNDS + round % ROUNDS, true, own};
-      if (AT_A_TIME < 2 * ROUND_OCTETS && last)
+      const bool at_once = AT_A_TIME < 2 * ROUND_OCTETS && last;
+      if constexpr (Config::DUAL) {
+        if (at_once)
+          finish_dual_sums(epilogue, values[half], products[half], operands[half], place);
+        else
+          finish_dual_sums<AT_A_TIME>(epilogue, values[half], products[half], operands[half],
+                                      place);
+      } else if (at_once)
         finish_sums<8, 4>(epilogue, values[half], operands[half], place);
       else
         finish_sums<8, 4, AT_A_TIME>(epilogue, values[half], operands[half], place);

@@ -88,19 +88,22 @@ template <class Config> struct Sm90StoreTransposed {
   }
 
   // 16 rows of the output at a time pass through the warp's slab; each lane takes 8 elements
-  // adjacent along m.
+  // adjacent along m. Of a dual GEMM, the strip's first 8 sums along m belong to one product, the
+  // others to the other, and each lane takes 4 of both.
   template <class Sums>
   static __device__ __forceinline__ void store_elements(const Sm90Params& params, Epilogue epilogue,
                                                         unsigned char* slab, int batch, int m,
                                                         int n) {
     constexpr int ROUNDS = (Config::EPILOGUE_N + Memory::TRANSPOSED_N - 1) / Memory::TRANSPOSED_N;
-    const int lane = threadIdx.x % 32;
+    constexpr bool DUAL = Config::DUAL;
+    constexpr int WIDTH = DUAL ? 4 : 8;
+    const int lane = threadIdx.x % 32, columns = DUAL ? params.m / 2 : params.m;
     Value* const values = reinterpret_cast<Value*>(slab);
     Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[0] * batch;
     const bool wide =
         params.out_stride[2] == 1 &&
-        ((reinterpret_cast<unsigned long long>(out) | params.out_stride[1] * sizeof(Out)) & 15) ==
-            0;
+        ((reinterpret_cast<unsigned long long>(out) | params.out_stride[1] * sizeof(Out)) &
+         (2 * WIDTH - 1)) == 0;
 #pragma unroll 1
     for (int round = 0; round < Config::M_BLOCKS * ROUNDS; ++round) {
       __syncwarp();  // the slab's previous values have been read
@@ -121,35 +124,54 @@ template <class Config> struct Sm90StoreTransposed {
       // read from different banks.
       const int slab_row = (lane / 2 & 9) + (lane / 4 & 2) + (lane & 4),
                 first = round % ROUNDS * Memory::TRANSPOSED_N + slab_row;
-      const int block = m + round / ROUNDS * 64, row = n + first, column = block + lane % 2 * 8;
+      const int block = m + round / ROUNDS * 64, row = n + first,
+                column = (DUAL ? block / 2 : block) + lane % 2 * WIDTH;
       const bool own = first < Config::EPILOGUE_N;
-      const int valid = own && row < params.n ? min(8, params.m - column) : 0;
+      const int valid = own && row < params.n ? min(WIDTH, columns - column) : 0;
       if (!Epilogue::REDUCES && valid <= 0) continue;
-      Value eight[8];
+      Value sums_of_lane[WIDTH], products[WIDTH];
 #pragma unroll
-      for (int e = 0; e < 8; ++e)
-        eight[e] = values[slab_row * Memory::TRANSPOSED_PITCH + lane % 2 * 8 + e];
-      typename Epilogue::template Operands<8, 8> operands;
+      for (int e = 0; e < WIDTH; ++e) {
+        const int at = slab_row * Memory::TRANSPOSED_PITCH + lane % 2 * WIDTH + e;
+        if constexpr (DUAL) {
+          sums_of_lane[e] = values[at + (params.reversed ? 8 : 0)];
+          products[e] = values[at + (params.reversed ? 0 : 8)];
+        } else {
+          sums_of_lane[e] = values[at];
+        }
+      }
+      typename Epilogue::template Operands<WIDTH, WIDTH> operands;
       epilogue.load(operands, batch, row, column, valid);
       const Place place{
           batch,      row, column, valid, n / Config::EPILOGUE_N * ROUNDS + round % ROUNDS,
-          block / 16, own, 8};
-      finish_sums<16, 2>(epilogue, eight, operands, place);
+          block / 16, own, WIDTH};
+      if constexpr (DUAL)
+        finish_dual_sums(epilogue, sums_of_lane, products, operands, place);
+      else
+        finish_sums<16, 2>(epilogue, sums_of_lane, operands, place);
       if (valid <= 0) continue;
       Out* const target = out + params.out_stride[1] * row + params.out_stride[2] * column;
       union {
-        Out elements[8];
+        Out elements[WIDTH];
         ptx::Vector vectors[(sizeof(Out) + 1) / 2];
+        uint2 four;  // of 16 bits
       } packed;
 #pragma unroll
-      for (int e = 0; e < 8; ++e) packed.elements[e] = encode<Out>(Epilogue::result(eight[e]));
-      if (sizeof(Out) > 1 && wide && valid == 8) {
+      for (int e = 0; e < WIDTH; ++e)
+        packed.elements[e] = encode<Out>(Epilogue::result(sums_of_lane[e]));
+      if constexpr (DUAL && sizeof(Out) == 2) {
+        if (wide && valid == WIDTH) {
+          *reinterpret_cast<uint2*>(target) = packed.four;
+          continue;
+        }
+      }
+      if (!DUAL && sizeof(Out) > 1 && wide && valid == WIDTH) {
 #pragma unroll
         for (int i = 0; i < int(sizeof(Out)) / 2; ++i)
           ptx::store_global(reinterpret_cast<ptx::Vector*>(target) + i, packed.vectors[i]);
       } else {
 #pragma unroll
-        for (int e = 0; e < 8; ++e)
+        for (int e = 0; e < WIDTH; ++e)
           if (e < valid) target[params.out_stride[2] * e] = packed.elements[e];
       }
     }

@@ -17,15 +17,16 @@ impl EncodedTensorMap {
     /// A placeholder that no kernel reads.
     pub const UNUSED: EncodedTensorMap = EncodedTensorMap([0; 16]);
 
-    /// Encodes a tensor of three dimensions, contiguous dimension first. Strides are in bytes;
-    /// elements out of bounds read as zero. `data_type`, `swizzle` and `l2_promotion` are values of
-    /// CUDA's enumerations (CUDA driver API, "Tensor Map Object Management").
+    /// Encodes a tensor of three to five dimensions, contiguous dimension first. Strides are in
+    /// bytes, one fewer than extents, of which there are as many as box extents; elements out of
+    /// bounds read as zero. `data_type`, `swizzle` and `l2_promotion` are values of CUDA's
+    /// enumerations (CUDA driver API, "Tensor Map Object Management").
     pub fn encode(
         data_type: u32,
         address: u64,
-        extents: &[u64; 3],
-        strides: &[u64; 2],
-        box_extents: &[u32; 3],
+        extents: &[u64],
+        strides: &[u64],
+        box_extents: &[u32],
         swizzle: u32,
         l2_promotion: u32,
     ) -> Result<EncodedTensorMap, DriverError> {
@@ -50,18 +51,20 @@ impl EncodedTensorMap {
             _ => L2Promotion::CU_TENSOR_MAP_L2_PROMOTION_NONE,
         };
         let mut map = CUtensorMap { opaque: [0; 16] };
-        // SAFETY: the driver reads the extents, strides and box of three dimensions and writes the
+        let rank = extents.len();
+        assert!(rank <= 5 && strides.len() + 1 == rank && box_extents.len() == rank);
+        // SAFETY: the driver reads the extents, strides and box of `rank` dimensions and writes the
         // map. It does not access the address.
         unsafe {
             let result = sys::cuTensorMapEncodeTiled(
                 &mut map,
                 data_type,
-                3,
+                rank as u32,
                 address as *mut _,
                 extents.as_ptr(),
                 strides.as_ptr(),
                 box_extents.as_ptr(),
-                [1u32; 3].as_ptr(),
+                [1u32; 5].as_ptr(),
                 CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
                 swizzle,
                 l2_promotion,

@@ -9,6 +9,8 @@ pub enum Value {
     /// A tensor broadcast to the shape of the output, or block scales.
     Tensor(View),
     Scalar(f64),
+    /// A matrix of B's shape, dtype and strides.
+    Factor(View),
 }
 
 /// An epilogue with its operands.
@@ -29,6 +31,8 @@ impl Epilogue {
             let next = match input {
                 Input::Tensor(_) => &mut tensors,
                 Input::Scalar(_) => &mut scalars,
+                // Not in the block: the kernel's own parameter has it.
+                Input::Factor(_) => return 0,
             };
             *next += 1;
             *next - 1
@@ -77,6 +81,7 @@ impl BoundEpilogue {
         let is_scale = |at: usize| scaling.is_some_and(|scaling| scaling.factor_of(at).is_some());
         let input = |(at, value): (usize, &Value)| match value {
             Value::Tensor(view) if !is_scale(at) => Value::Tensor(change(view)),
+            Value::Factor(view) => Value::Factor(change(view)),
             kept => *kept,
         };
         BoundEpilogue {
@@ -86,12 +91,21 @@ impl BoundEpilogue {
         }
     }
 
+    /// The second matrix that A is multiplied by, and its name.
+    pub fn factor(&self) -> Option<(&'static str, &View)> {
+        let names = self.epilogue.graph.inputs.iter();
+        names.zip(&self.inputs).find_map(|(name, value)| match value {
+            Value::Factor(view) => Some((name.as_str(), view)),
+            _ => None,
+        })
+    }
+
     /// The tensors and their names: inputs, then outputs without D.
     pub fn tensors(&self) -> Vec<(&'static str, &View)> {
         let graph = &self.epilogue.graph;
         let inputs =
             graph.inputs.iter().zip(&self.inputs).filter_map(|(name, value)| match value {
-                Value::Tensor(view) => Some((name.as_str(), view)),
+                Value::Tensor(view) | Value::Factor(view) => Some((name.as_str(), view)),
                 Value::Scalar(_) => None,
             });
         let outputs = graph.outputs.iter().zip(&self.outputs);

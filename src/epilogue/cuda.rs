@@ -129,7 +129,7 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool, crosse
 static_assert(sizeof(EpilogueParams) == {bytes}, {disagree:?});
 
 struct Epilogue {{
-  static constexpr bool REDUCES = {reduces};
+  static constexpr bool REDUCES = {reduces}, DUAL = {dual};
 {scaling}{factors}  const EpilogueParams& params;
 
   template <int WIDTH, int RUN> struct Operands {{
@@ -156,8 +156,8 @@ struct Epilogue {{
 
   template <int AT_A_TIME, class Value, int WIDTH, int RUN>
   __device__ __forceinline__ void apply(
-      Value (&values)[WIDTH], const Operands<WIDTH, RUN>& operands, Folded<WIDTH>& folded,
-      const Place& place) const {{
+      Value (&values)[WIDTH], {products}const Operands<WIDTH, RUN>& operands,
+      Folded<WIDTH>& folded, const Place& place) const {{
 {results}#pragma unroll
     for (int e = 0; e < WIDTH; ++e) {{
       in_turn<AT_A_TIME>(values, e, place);
@@ -176,6 +176,8 @@ struct Epilogue {{
         scaling = scaling(epilogue, crossed, &input_places),
         factors = factors(epilogue, accumulator, transposed, &input_places),
         reduces = !reduced.is_empty(),
+        dual = epilogue.is_dual(),
+        products = if epilogue.is_dual() { "const Value (&products)[WIDTH], " } else { "" },
         disagree = "host and kernel disagree"
     )
 }
@@ -353,6 +355,7 @@ impl Functor<'_> {
         let kind = self.kind(id);
         match self.epilogue.graph.node(id) {
             Node::Accumulator | Node::ScaledAccumulator => "values[e]".to_owned(),
+            Node::Product(_) => "products[e]".to_owned(),
             Node::Input(input) => match self.epilogue.inputs[input as usize] {
                 Input::Tensor(tensor) => {
                     let e = if program_steps(tensor, self.transposed)[1] == Step::Repeats {
@@ -363,6 +366,8 @@ impl Functor<'_> {
                     format!("{}(decode(operands.input{input}.elements[{e}]))", self.type_name(kind))
                 }
                 Input::Scalar(_) => format!("params.scalar{}", input_places[input as usize]),
+                // `fuse` refuses an epilogue that also reads the elements of a factor.
+                Input::Factor(_) => format!("{}(0)", self.type_name(kind)),
             },
             Node::Integer(value) if kind == Kind::Float => self.float_literal(value as f64),
             // C++ parses -2147483648 as the negation of a literal that overflows int.

@@ -26,7 +26,7 @@ pub enum Meaning {
 /// The functions that error messages list.
 pub const NAMES: &str = "abs, bfloat16, cast, clamp, clip, exp, float, gelu, half, hardswish, \
                          identity, leaky_relu, log, max, maximum, min, minimum, multiply_add, \
-                         relu, round, rsqrt, scale_blocks, sigmoid, silu, sqrt, square, sum, swish, tanh, to, \
+                         product, relu, round, rsqrt, scale_blocks, sigmoid, silu, sqrt, square, sum, swish, tanh, to, \
                          where, and torch's add, amax, sub, mul, div, neg, lt, le, gt, ge, eq, ne";
 
 impl ExpressionGraph {
@@ -157,6 +157,20 @@ impl ExpressionGraph {
                 let (x, y, z) = (call.value(&["x"])?, call.value(&["y"])?, call.value(&["z"])?);
                 let product = self.binary(Binary::Multiply, x, y);
                 Ok(self.binary(Binary::Add, product, z))
+            }
+            "product" => {
+                let of = call.value(&["B"])?;
+                let Node::Input(at) = self.node(of) else {
+                    return Err("product takes a parameter of the epilogue function, which A is \
+                                multiplied by"
+                        .to_owned());
+                };
+                match self.factor() {
+                    None => Ok(self.add(Node::Product(at))),
+                    Some(_) => Err("product can be called once in an epilogue function; assign \
+                                    its result to a name"
+                        .to_owned()),
+                }
             }
             "relu" => {
                 let x = call.value(&["input", "x"])?;

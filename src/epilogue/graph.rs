@@ -39,6 +39,8 @@ pub enum Node {
     ScaledAccumulator,
     /// An input, by index.
     Input(u32),
+    /// The product of A and an input, by index: the second accumulator of a dual GEMM.
+    Product(u32),
     /// A value beyond int32 becomes a float, which integer accumulators refuse.
     Integer(i64),
     /// The bits of a float64, because `f64` is neither `Eq` nor `Hash`.
@@ -276,7 +278,7 @@ impl ExpressionGraph {
             // Arithmetic on truths uses the integers 0 and 1.
             let meet = |left: Id, right: Id| of(left).max(of(right)).max(Kind::Integer);
             kinds.push(match *node {
-                Node::Accumulator => accumulator,
+                Node::Accumulator | Node::Product(_) => accumulator,
                 Node::ScaledAccumulator => Kind::Float,
                 Node::Input(at) => inputs[at as usize],
                 Node::Integer(value) if i32::try_from(value).is_ok() => Kind::Integer,
@@ -293,6 +295,14 @@ impl ExpressionGraph {
             });
         }
         kinds
+    }
+
+    /// The input that A is multiplied by in addition to B, by index: that of `product`.
+    pub fn factor(&self) -> Option<usize> {
+        self.nodes.iter().find_map(|node| match node {
+            Node::Product(at) => Some(*at as usize),
+            _ => None,
+        })
     }
 
     /// Whether each node contributes to an output.
@@ -312,6 +322,7 @@ impl ExpressionGraph {
             Node::Accumulator
             | Node::ScaledAccumulator
             | Node::Input(_)
+            | Node::Product(_)
             | Node::Integer(_)
             | Node::Float(_) => [None; 3],
             Node::Unary(_, value) | Node::Cast(_, value) => [Some(value), None, None],
@@ -334,6 +345,7 @@ impl ExpressionGraph {
             Node::Accumulator => ACCUMULATOR.to_owned(),
             Node::ScaledAccumulator => self.scaled_accumulator(),
             Node::Input(at) => self.inputs[at as usize].clone(),
+            Node::Product(at) => format!("product({})", self.inputs[at as usize]),
             Node::Integer(value) => value.to_string(),
             Node::Float(bits) => f64::from_bits(bits).to_string(),
             Node::Unary(Unary::Negate, value) => format!("-{}", of(value)),

@@ -82,13 +82,16 @@ pub enum Input {
     Tensor(TensorType),
     /// A number, passed as a launch parameter.
     Scalar(Kind),
+    /// A matrix like B that A is multiplied by, too: the argument of `product`.
+    Factor(DType),
 }
 
 impl Input {
     pub fn kind(self) -> Kind {
         match self {
             Input::Tensor(tensor) if tensor.dtype.is_integer() => Kind::Integer,
-            Input::Tensor(_) => Kind::Float,
+            Input::Factor(dtype) if dtype.is_integer() => Kind::Integer,
+            Input::Tensor(_) | Input::Factor(_) => Kind::Float,
             Input::Scalar(kind) => kind,
         }
     }

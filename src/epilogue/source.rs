@@ -90,6 +90,7 @@ impl ExpressionGraph {
         match self.node(id) {
             Node::Accumulator | Node::Input(_) | Node::Integer(_) | Node::Float(_) => of(id),
             Node::ScaledAccumulator => self.scaled_accumulator(),
+            Node::Product(at) => format!("product({})", self.inputs[at as usize]),
             Node::Unary(Unary::Negate, value) => format!("-{}", of(value)),
             Node::Unary(operation, value) => format!("{}({})", operation.name(), of(value)),
             Node::Binary(operation, left, right) => {

@@ -86,6 +86,11 @@ impl Epilogue {
         self.graph.outputs.iter().enumerate().filter_map(of).collect()
     }
 
+    /// Whether the epilogue takes the product of A with a second matrix: a dual GEMM.
+    pub fn is_dual(&self) -> bool {
+        self.graph.factor().is_some()
+    }
+
     /// Eight hexadecimal digits that identify the epilogue in kernel names.
     pub fn digest(&self) -> String {
         // Serializing plain data into memory cannot fail.
@@ -100,6 +105,7 @@ impl fmt::Display for Epilogue {
         write!(f, "{}", self.graph)?;
         let inputs = self.graph.inputs.iter().zip(&self.inputs).map(|(name, input)| match input {
             Input::Tensor(tensor) => format!("{name}: {tensor}"),
+            Input::Factor(dtype) => format!("{name}: {dtype} like B"),
             Input::Scalar(Kind::Float) => format!("{name}: a number"),
             Input::Scalar(_) => format!("{name}: an integer"),
         });

@@ -41,5 +41,16 @@ macro_rules! families {
     };
 }
 
+impl Design {
+    /// This configuration for epilogues that take a second product. Unchanged in families whose
+    /// programs are the same, and in those that serve no such epilogue.
+    pub fn dual(self) -> Design {
+        match self {
+            Design::Sm90(config) => Design::Sm90(Sm90 { dual: true, ..config }),
+            other => other,
+        }
+    }
+}
+
 // In the order of `all`: tensor cores first.
 families! { Sm90, Sm80, Skinny, Simt, Elementwise, Reference }

@@ -62,8 +62,8 @@ pub struct Candidate {
 }
 
 /// Explains which kernels serve a problem on a target (`None`: on the CPU). `fusion`: what they
-/// must fuse. `count`: kernels to list from the start of the ranking. `policy`:
-/// returns why the kernel at a position must not serve the problem although it can.
+/// must fuse. `count`: kernels to list from the start of the ranking. `policy`: returns why the
+/// kernel at a position must not serve the problem although it can.
 pub fn explain<'a>(
     problem: &Problem,
     target: Option<Target>,
@@ -99,9 +99,8 @@ pub fn explain<'a>(
         let kernel = &all()[position];
         let listed = |known: &Candidate| all()[known.position].family() == kernel.family();
         if before < count || !candidates.iter().any(listed) {
-            let estimate = target.map_or(Estimate::UNKNOWN, |target| {
-                kernel.estimate_fused(problem, target, fusion.is_fused())
-            });
+            let estimate = target
+                .map_or(Estimate::UNKNOWN, |target| kernel.estimate_fused(problem, target, fusion));
             candidates.push(Candidate { rank: before + 1, position, estimate });
         }
     }
@@ -155,7 +154,7 @@ fn refusal(
     target: Option<Target>,
     fusion: Fusion<'_>,
 ) -> Option<Refusal> {
-    if let Err(reason) = kernel.supports(problem) {
+    if let Err(reason) = kernel.with(fusion).supports(problem) {
         return Some(reason.into());
     }
     if let Some(Target { cc, .. }) = target.filter(|target| !kernel.runs_on(target.cc)) {
@@ -212,13 +211,16 @@ fn passed_checks(refusal: &Refusal) -> (u32, i64) {
             Unsupported::Rank { .. } | Unsupported::Offsets { .. } | Unsupported::Extent { .. } => {
                 20
             }
-            Unsupported::Few { .. } | Unsupported::Shallow { .. } | Unsupported::Uneven { .. } => {
-                21
-            }
+            Unsupported::Few { .. }
+            | Unsupported::Shallow { .. }
+            | Unsupported::Uneven { .. }
+            | Unsupported::UnevenDual { .. } => 21,
             Unsupported::Layout { name, .. } => 30 + operand(name),
             Unsupported::Alignment { name, .. } => 31 + operand(name),
-            Unsupported::FusesNone { .. } | Unsupported::Epilogue { .. } => 50,
-            Unsupported::NoEpilogues | Unsupported::FastSums => 61,
+            Unsupported::FusesNone { .. }
+            | Unsupported::Epilogue { .. }
+            | Unsupported::Distant { .. } => 50,
+            Unsupported::NoEpilogues | Unsupported::NoProducts | Unsupported::FastSums => 61,
             Unsupported::NoScales => 62,
         },
         Refusal::Chip { .. } => 60,

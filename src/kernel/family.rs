@@ -74,6 +74,11 @@ pub trait Family {
         false
     }
 
+    /// Whether kernels are offered with epilogues that take a second product (dual GEMM).
+    fn serves_dual(&self, _types: Types) -> bool {
+        false
+    }
+
     /// Whether sums have fewer bits than the accumulator type. Such kernels serve problems that
     /// permit fast sums only.
     fn sums_fast(&self) -> bool {
@@ -168,6 +173,8 @@ pub struct LaunchRequest<'a> {
     pub target: Target,
     /// The address of the workspace.
     pub workspace: u64,
+    /// The second matrix B of a dual GEMM.
+    pub factor: Option<&'a View>,
 }
 
 impl LaunchRequest<'_> {

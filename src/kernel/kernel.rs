@@ -11,10 +11,11 @@ use super::limits::check_limits;
 use super::name::append;
 use super::operation::Operation;
 use super::reduction::{Partials, Reduce};
+use super::tensor_map::TensorMap;
 use super::types::Types;
 use super::unsupported::Unsupported;
 use crate::epilogue::{BoundEpilogue, Epilogue, Reduction};
-use crate::operand::DeviceId;
+use crate::operand::{DeviceId, View};
 use crate::problem::{GemmProblem, Problem};
 
 /// A kernel. Its name, metadata, source and cache key derive from this value.
@@ -68,19 +69,38 @@ impl Kernel {
         let family = self.design.family();
         match fusion {
             Fusion::Nothing => Ok(()),
-            _ if !family.takes_epilogues(self.types) => Err(Unsupported::NoEpilogues),
+            Fusion::Dual if !family.serves_dual(self.types) => Err(Unsupported::NoProducts),
+            Fusion::Epilogue | Fusion::Scaled(_) if !family.takes_epilogues(self.types) => {
+                Err(Unsupported::NoEpilogues)
+            }
             Fusion::Scaled(scaling) if !family.takes_scaling(self.types, scaling) => {
                 Err(Unsupported::NoScales)
             }
-            Fusion::Epilogue | Fusion::Scaled(_) => Ok(()),
+            Fusion::Epilogue | Fusion::Scaled(_) | Fusion::Dual => Ok(()),
         }
     }
 
-    /// Checks that this kernel fuses the requested epilogue, or none if none is requested.
-    pub fn fuses(&self, requested: Option<&BoundEpilogue>) -> Result<(), Unsupported> {
+    /// The kernel as its program computes with epilogues of this kind.
+    pub(super) fn with(&self, fusion: Fusion<'_>) -> Kernel {
+        match fusion {
+            Fusion::Dual => Kernel { design: self.design.dual(), ..*self },
+            _ => *self,
+        }
+    }
+
+    /// Checks that this kernel fuses the epilogue requested for a problem, or none if none is
+    /// requested.
+    pub fn fuses(
+        &self,
+        problem: &Problem,
+        requested: Option<&BoundEpilogue>,
+    ) -> Result<(), Unsupported> {
         match (self.epilogue, requested) {
             (None, None) => Ok(()),
-            (Some(fused), Some(requested)) if fused.serves(requested) => Ok(()),
+            (Some(fused), Some(requested)) if fused.serves(requested) => match requested.factor() {
+                Some((name, factor)) => self.check_factor(name, factor, problem),
+                None => Ok(()),
+            },
             (None, Some(requested)) => {
                 Err(Unsupported::FusesNone { requested: requested.epilogue.to_string() })
             }
@@ -90,6 +110,25 @@ impl Kernel {
                     .map_or("none".to_owned(), |requested| requested.epilogue.to_string()),
             }),
         }
+    }
+
+    /// Checks the address of a dual GEMM's second matrix B, which has the strides of the first.
+    fn check_factor(
+        &self,
+        name: &'static str,
+        factor: &View,
+        problem: &Problem,
+    ) -> Result<(), Unsupported> {
+        if !self.runs_on_gpu() {
+            return Ok(());
+        }
+        let b = problem.views()[1];
+        self.demands()[1].check(name, factor)?;
+        let (bytes, limit) = (factor.data.abs_diff(b.data), TensorMap::LONGEST_STRIDE);
+        if bytes > limit && !factor.fake && !b.fake {
+            return Err(Unsupported::Distant { name, bytes, limit });
+        }
+        Ok(())
     }
 
     /// The least compute capability that runs the kernel, ten times major plus minor; 0 for a
@@ -219,20 +258,21 @@ impl Kernel {
     /// The estimated cost of a problem that this kernel addresses; [`Estimate::UNKNOWN`] if no
     /// model covers the kernel.
     pub fn estimate(&self, problem: &Problem, target: Target) -> Estimate {
-        self.estimate_fused(problem, target, self.epilogue.is_some())
+        self.estimate_fused(problem, target, self.epilogue.into())
     }
 
-    /// As [`Kernel::estimate`], for this kernel with or without an epilogue.
+    /// As [`Kernel::estimate`], for this kernel with an epilogue of this kind.
     pub(super) fn estimate_fused(
         &self,
         problem: &Problem,
         target: Target,
-        is_fused: bool,
+        fusion: Fusion<'_>,
     ) -> Estimate {
         let Some(problem) = problem.product() else { return Estimate::UNKNOWN };
         let packed_bytes = self.packed_bytes(&problem).unwrap_or_default();
-        let query = CostQuery::new(&problem, target, is_fused, packed_bytes);
-        self.design.family().estimate(self.types, self.ctas_per_sm(), &query)
+        let query = CostQuery::new(&problem, target, fusion.is_fused(), packed_bytes);
+        let kernel = self.with(fusion);
+        kernel.design.family().estimate(self.types, kernel.ctas_per_sm(), &query)
     }
 
     /// The estimated seconds; infinite if no model covers the kernel.
@@ -252,12 +292,20 @@ impl Kernel {
 
     /// The launch of this kernel for a problem; `None` if the output is empty or the kernel runs on
     /// the CPU. `workspace`: the address of [`Kernel::workspace_bytes`] bytes.
-    pub fn launch(&self, problem: &Problem, target: Target, workspace: u64) -> Option<Launch> {
+    /// `epilogue`: what the kernel fuses, with its operands.
+    pub fn launch(
+        &self,
+        problem: &Problem,
+        target: Target,
+        workspace: u64,
+        epilogue: Option<&BoundEpilogue>,
+    ) -> Option<Launch> {
         if problem.out().numel() == 0 {
             return None;
         }
         let (types, is_fused) = (self.types, self.epilogue.is_some());
-        let request = LaunchRequest { types, problem, is_fused, target, workspace };
+        let factor = epilogue.and_then(|bound| bound.factor()).map(|(_, view)| view);
+        let request = LaunchRequest { types, problem, is_fused, target, workspace, factor };
         self.design.family().launch(&request)
     }
 

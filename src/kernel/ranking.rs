@@ -58,7 +58,6 @@ pub fn ranked<'a>(
     fusion: impl Into<Fusion<'a>>,
 ) -> Vec<usize> {
     let fusion = fusion.into();
-    let is_fused = fusion.is_fused();
     let kernels = all();
     let views = problem.views();
     let types = Types {
@@ -74,7 +73,7 @@ pub fn ranked<'a>(
     let product = problem.product();
     let query = target
         .zip(product.as_deref())
-        .map(|(target, product)| CostQuery::new(product, target, is_fused, 0));
+        .map(|(target, product)| CostQuery::new(product, target, fusion.is_fused(), 0));
     let mut found: Vec<u64> = Vec::new();
     for group in groups
         .iter()
@@ -84,10 +83,15 @@ pub fn ranked<'a>(
         let packed_bytes = product.as_deref().map_or(Ok(0), |product| first.packed_bytes(product));
         let Ok(packed_bytes) = packed_bytes else { continue };
         let query = query.map(|query| CostQuery { packed_bytes, ..query });
+        if fusion == Fusion::Dual {
+            let key = |member: &Member| dual_key(member.position, problem, query.as_ref());
+            found.extend(group.members.iter().filter_map(key));
+            continue;
+        }
         for Member { position, ctas_per_sm } in &group.members {
             let kernel = &kernels[*position];
             let runs = target.is_none_or(|target| kernel.runs_on(target.cc))
-                && kernel.check_fusion(fusion).is_ok()
+                && (fusion == Fusion::Nothing || kernel.check_fusion(fusion).is_ok())
                 && kernel.check_precision(problem).is_ok();
             if runs && kernel.check_range_and_extents(problem).is_ok() {
                 // Kernels on the CPU have no model and keep the order of [`all`].
@@ -102,6 +106,24 @@ pub fn ranked<'a>(
     }
     found.sort_unstable();
     found.into_iter().map(|key| key as u32 as usize).collect()
+}
+
+/// The key of the kernel at a position for a dual GEMM; `None` if it does not serve it. Apart from
+/// the loop over kernels, where each instruction counts.
+#[inline(never)]
+fn dual_key(position: usize, problem: &Problem, query: Option<&CostQuery>) -> Option<u64> {
+    let kernel = &all()[position];
+    let runs = query.is_none_or(|query| kernel.runs_on(query.target.cc));
+    if !runs || kernel.check_fusion(Fusion::Dual).is_err() {
+        return None;
+    }
+    let dual = kernel.with(Fusion::Dual);
+    dual.check_range_and_extents(problem).ok()?;
+    let seconds = query.map_or(0.0, |query| {
+        let family = dual.design.family();
+        family.estimate(dual.types, dual.ctas_per_sm(), query).total_seconds
+    });
+    Some(sort_key(seconds, position))
 }
 
 /// Orders by seconds, then by position, so that the ranking is deterministic. The bits of

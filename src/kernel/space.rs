@@ -35,7 +35,9 @@ pub fn fused(position: usize, epilogue: &'static Epilogue) -> usize {
     let Fused { kernels, positions } = fused.get_or_insert_default();
     let address = std::ptr::from_ref(epilogue).addr();
     *positions.entry((position, address)).or_insert_with(|| {
-        kernels.push(Box::leak(Box::new(Kernel { epilogue: Some(epilogue), ..all()[position] })));
+        let plain = all()[position];
+        let design = if epilogue.is_dual() { plain.design.dual() } else { plain.design };
+        kernels.push(Box::leak(Box::new(Kernel { design, epilogue: Some(epilogue), ..plain })));
         all().len() + kernels.len() - 1
     })
 }

@@ -29,6 +29,10 @@ pub enum Unsupported {
         "N is {n}; with 16-bit operands and float32 output, the kernel requires multiples of {of}"
     )]
     Uneven { n: i64, of: i64 },
+    #[error("N is {n}; a kernel of two matrices B takes them in blocks of {of} columns")]
+    UnevenDual { n: i64, of: i64 },
+    #[error("{name} begins {bytes} bytes from B; a kernel of both reaches {limit} bytes")]
+    Distant { name: &'static str, bytes: u64, limit: u64 },
     #[error("the arguments carry the epilogue {requested}, and it fuses none")]
     FusesNone { requested: String },
     #[error("it fuses the epilogue {fused}, and the arguments carry {requested}")]
@@ -40,6 +44,8 @@ pub enum Unsupported {
          performance=PerformanceControls(fast_sums=True)"
     )]
     FastSums,
+    #[error("it multiplies A by one matrix, and product(...) in the epilogue asks for two")]
+    NoProducts,
     #[error("it applies no scales of such blocks along K")]
     NoScales,
     #[error("{name} has rank {rank} (shape {shape:?}), and a grouped GEMM takes rank {expected}")]

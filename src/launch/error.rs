@@ -40,15 +40,16 @@ pub fn check(
     epilogue: Option<&BoundEpilogue>,
 ) -> Result<(), LaunchError> {
     kernel.addresses(problem).map_err(LaunchError::unsupported)?;
-    check_epilogue(kernel, epilogue)
+    check_epilogue(kernel, problem, epilogue)
 }
 
 /// Checks that a kernel fuses the epilogue.
 pub(super) fn check_epilogue(
     kernel: &Kernel,
+    problem: &Problem,
     epilogue: Option<&BoundEpilogue>,
 ) -> Result<(), LaunchError> {
-    kernel.fuses(epilogue).map_err(LaunchError::unsupported)
+    kernel.fuses(problem, epilogue).map_err(LaunchError::unsupported)
 }
 
 /// Checks that a program runs on a device.

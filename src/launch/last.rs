@@ -6,7 +6,7 @@ use super::error::{LaunchError, check, check_epilogue, device_of};
 use super::workspace::{allocate, check_workspace};
 use super::{Host, LaunchPlan, PreparedLaunch};
 use crate::compile::Program;
-use crate::epilogue::BoundEpilogue;
+use crate::epilogue::{BoundEpilogue, Epilogue};
 use crate::kernel::at;
 use crate::operand::View;
 use crate::problem::Problem;
@@ -120,7 +120,7 @@ impl LaunchRequest<'_> {
     ) -> Result<&'a PreparedLaunch, LaunchError> {
         let launch = match last.take() {
             Some(mut launch) if launch.plan().fits(self.problem) => {
-                check_epilogue(at(self.position), self.epilogue)?;
+                check_epilogue(at(self.position), self.problem, self.epilogue)?;
                 launch.move_to(self.problem, workspace, self.epilogue)?;
                 launch
             }
@@ -135,6 +135,10 @@ impl LaunchRequest<'_> {
 
     fn check(&self) -> Result<(), LaunchError> {
         match self.is_checked {
+            // Which kernel serves a problem does not depend on how far apart two matrices B are.
+            true if at(self.position).epilogue.is_some_and(Epilogue::is_dual) => {
+                check_epilogue(at(self.position), self.problem, self.epilogue)
+            }
             true => Ok(()),
             false => check(at(self.position), self.problem, self.epilogue),
         }

@@ -16,12 +16,24 @@ pub struct Sm90Block {
 }
 const _: () = assert!(size_of::<Sm90Block>() == 640 && offset_of!(Sm90Block, b_shorter) == 512);
 
+/// The parameter of an sm90 kernel of two matrices B. A tensor map spans both, so that it is
+/// encoded again when one of them moves.
+#[repr(C, align(64))]
+#[derive(Clone)]
+pub struct DualBlock {
+    block: Sm90Block,
+    /// The map of both matrices, and its place among the maps.
+    map: TensorMap,
+    at: usize,
+}
+
 /// The first parameter of a kernel, in the layout that the kernel declares.
 #[derive(Clone)]
 #[allow(clippy::large_enum_variant)] // as in `kernel::Params`
 pub enum ParameterBlock {
     Gemm(GemmParams),
     Sm90(Sm90Block),
+    Dual(DualBlock),
     Elementwise(ElementwiseParams),
 }
 
@@ -36,11 +48,16 @@ impl ParameterBlock {
             Params::Elementwise(params) => ParameterBlock::Elementwise(*params),
             Params::Sm90(params) => {
                 let [a, b, out] = params.maps;
-                ParameterBlock::Sm90(Sm90Block {
+                let block = Sm90Block {
                     maps: [encode(a)?, encode(b)?, encode(out)?],
                     scalars: params.scalars,
                     b_shorter: encode(params.b_shorter)?,
-                })
+                };
+                let dual = [a, b].into_iter().flatten().enumerate().find(|(_, map)| map.second > 0);
+                match dual {
+                    Some((at, map)) => ParameterBlock::Dual(DualBlock { block, map, at }),
+                    None => ParameterBlock::Sm90(block),
+                }
             }
         })
     }
@@ -49,12 +66,14 @@ impl ParameterBlock {
         match self {
             ParameterBlock::Gemm(params) => std::ptr::from_ref(params).cast(),
             ParameterBlock::Sm90(params) => std::ptr::from_ref(params).cast(),
+            ParameterBlock::Dual(params) => std::ptr::from_ref(&params.block).cast(),
             ParameterBlock::Elementwise(params) => std::ptr::from_ref(params).cast(),
         }
     }
 
     /// Replaces the addresses of the operands, in the order of `Kernel::addresses_in`, and the
-    /// address of the workspace if the kernel has one. Requires a current context.
+    /// address of the workspace if the kernel has one. `factor`: the address of a dual GEMM's
+    /// second matrix B. Requires a current context.
     ///
     /// # Errors
     /// If the driver rejects an address.
@@ -63,32 +82,56 @@ impl ParameterBlock {
         before: [u64; 4],
         now: [u64; 4],
         workspace: u64,
+        factor: u64,
     ) -> Result<(), DriverError> {
         match self {
             ParameterBlock::Gemm(params) => {
                 [params.a, params.b, params.out, params.offsets.ends] = now;
             }
             ParameterBlock::Elementwise(params) => [params.a, params.b, params.out, _] = now,
-            ParameterBlock::Sm90(Sm90Block { maps, scalars, b_shorter }) => {
-                [_, _, scalars.out, scalars.offsets.ends] = now;
-                if scalars.workspace != 0 {
-                    scalars.workspace = workspace;
+            ParameterBlock::Sm90(block) => block.move_to(before, now, workspace)?,
+            ParameterBlock::Dual(DualBlock { block, map, at }) => {
+                // The map of the other operand and that of the output move alone.
+                let (mut others_before, mut others_now) = (before, now);
+                (others_before[*at], others_now[*at]) = (0, 0);
+                block.move_to(others_before, others_now, workspace)?;
+                let (moved, reversed) = map.with_matrices(now[*at], factor);
+                if moved != *map {
+                    block.maps[*at] = encode(Some(moved))?;
+                    *map = moved;
                 }
-                // An A that threads load and an output that threads store have no map.
-                let a_has_map = scalars.a == 0;
-                if !a_has_map {
-                    scalars.a = now[0];
-                }
-                let has_map = [a_has_map, true, scalars.out_by_copy_engine != 0];
-                for (at, map) in maps.iter_mut().enumerate() {
-                    if has_map[at] && now[at] != before[at] {
-                        map.move_to(now[at])?;
-                    }
-                }
-                if now[1] != before[1] && b_shorter.is_used() {
-                    b_shorter.move_to(now[1])?;
-                }
+                block.scalars.reversed = i32::from(reversed);
             }
+        }
+        Ok(())
+    }
+}
+
+impl Sm90Block {
+    fn move_to(
+        &mut self,
+        before: [u64; 4],
+        now: [u64; 4],
+        workspace: u64,
+    ) -> Result<(), DriverError> {
+        let Sm90Block { maps, scalars, b_shorter } = self;
+        [_, _, scalars.out, scalars.offsets.ends] = now;
+        if scalars.workspace != 0 {
+            scalars.workspace = workspace;
+        }
+        // An A that threads load and an output that threads store have no map.
+        let a_has_map = scalars.a == 0;
+        if !a_has_map {
+            scalars.a = now[0];
+        }
+        let has_map = [a_has_map, true, scalars.out_by_copy_engine != 0];
+        for (at, map) in maps.iter_mut().enumerate() {
+            if has_map[at] && now[at] != before[at] {
+                map.move_to(now[at])?;
+            }
+        }
+        if now[1] != before[1] && b_shorter.is_used() {
+            b_shorter.move_to(now[1])?;
         }
         Ok(())
     }
@@ -96,13 +139,29 @@ impl ParameterBlock {
 
 fn encode(map: Option<TensorMap>) -> Result<EncodedTensorMap, DriverError> {
     let Some(map) = map else { return Ok(EncodedTensorMap::UNUSED) };
-    EncodedTensorMap::encode(
-        map.data_type,
-        map.address,
-        &map.extents,
-        &map.strides,
-        &map.box_extents,
-        map.swizzle,
-        map.l2_promotion,
+    let TensorMap { data_type, address, swizzle, l2_promotion, .. } = map;
+    let ([k, rows, batch], [row, matrix]) = (map.extents, map.strides);
+    let [box_k, box_rows, box_batch] = map.box_extents;
+    let encode = |extents: &[u64], strides: &[u64], box_extents: &[u32]| {
+        EncodedTensorMap::encode(
+            data_type,
+            address,
+            extents,
+            strides,
+            box_extents,
+            swizzle,
+            l2_promotion,
+        )
+    };
+    if map.second == 0 {
+        return encode(&map.extents, &map.strides, &map.box_extents);
+    }
+    // Along K, rows of a block, the two matrices, blocks, batch. A box then holds a block of the
+    // first matrix, one of the second, the next one of the first and so on.
+    const ROWS: u32 = TensorMap::DUAL_ROWS;
+    encode(
+        &[k, ROWS.into(), 2, rows / u64::from(2 * ROWS), batch],
+        &[row, map.second, row * u64::from(ROWS), matrix],
+        &[box_k, ROWS, 2, box_rows / (2 * ROWS), box_batch],
     )
 }

@@ -15,6 +15,8 @@ pub struct LaunchPlan {
     /// The kernel's position, as `kernel::at` counts.
     position: usize,
     problem: Problem,
+    /// The address of a dual GEMM's second matrix B, else 0.
+    factor: u64,
     /// None if the output is empty: there is nothing to launch.
     main: Option<MainLaunch>,
     /// The parameter block of the epilogue; empty without one.
@@ -85,12 +87,13 @@ impl LaunchPlan {
             };
             (config.into(), reduce.operands)
         });
-        let launch = kernel.launch(problem, target(device), workspace);
+        let launch = kernel.launch(problem, target(device), workspace, epilogue);
         let _current = device.make_current()?; // for `ParameterBlock::new`
         Ok(LaunchPlan {
             device,
             position,
             problem: *problem,
+            factor: factor_address(epilogue),
             main: launch.map(|launch| MainLaunch::new(&launch)).transpose()?,
             epilogue: epilogue_block,
             reduce,
@@ -158,12 +161,13 @@ impl LaunchPlan {
     ) -> Result<bool, DriverError> {
         let kernel = at(self.position);
         let (before, now) = (kernel.addresses_in(&self.problem), kernel.addresses_in(problem));
-        let mut moved = before != now || workspace != 0;
+        let factor = factor_address(epilogue);
+        let mut moved = before != now || workspace != 0 || factor != self.factor;
         if moved && let Some(main) = &mut self.main {
             let _current = self.device.make_current()?;
-            main.block.move_to(before, now, workspace)?;
+            main.block.move_to(before, now, workspace, factor)?;
         }
-        self.problem = *problem;
+        (self.problem, self.factor) = (*problem, factor);
         let epilogue_block = epilogue_params(kernel, epilogue, &[]);
         if epilogue_block != self.epilogue {
             self.epilogue = epilogue_block;
@@ -207,6 +211,11 @@ impl LaunchPlan {
         }
         Ok(())
     }
+}
+
+/// The address of a dual GEMM's second matrix B, else 0.
+fn factor_address(epilogue: Option<&BoundEpilogue>) -> u64 {
+    epilogue.and_then(BoundEpilogue::factor).map_or(0, |(_, view)| view.data)
 }
 
 /// The parameter block of an epilogue, empty without one. `partials`: the tensors of its

@@ -95,6 +95,51 @@ pub enum ProblemError {
     )]
     NotReduced { name: &'static str },
 
+    #[error(
+        "product({name}) multiplies A by a second matrix, which only the epilogue of a GEMM \
+         without groups can do; compute the product by a launch of its own"
+    )]
+    NoProduct { name: &'static str },
+
+    #[error(
+        "{name} is the argument of product(...) in an epilogue with scale_blocks(...); use one of \
+         them"
+    )]
+    ScaledFactor { name: &'static str },
+    #[error(
+        "product({name}) multiplies A by {name}, but a number was passed; pass a matrix like B"
+    )]
+    FactorNotTensor { name: &'static str },
+
+    #[error(
+        "A is multiplied by {name}, so the epilogue cannot read its elements, too; pass the tensor \
+         a second time, as another parameter"
+    )]
+    FactorRead { name: &'static str },
+
+    #[error(
+        "{name} is {dtype} with shape {shape:?} and strides {stride:?}, but product({name}) \
+         requires B's: {b_dtype} with shape {b_shape:?} and strides {b_stride:?}"
+    )]
+    UnlikeB {
+        name: &'static str,
+        dtype: DType,
+        shape: Vec<i64>,
+        stride: Vec<i64>,
+        b_dtype: DType,
+        b_shape: Vec<i64>,
+        b_stride: Vec<i64>,
+    },
+
+    #[error("{name} is B itself; write accum in place of product({name})")]
+    FactorIsB { name: &'static str },
+
+    #[error(
+        "{name} is a reduction, which an epilogue with product(...) cannot return; reduce the \
+         stored output instead"
+    )]
+    ReducedProduct { name: &'static str },
+
     #[error("{name} has dtype {dtype}, which epilogues do not support; use one of: {known}")]
     EpilogueType { name: &'static str, dtype: DType, known: String },
 

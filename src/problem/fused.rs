@@ -1,7 +1,7 @@
 //! A problem with an epilogue: checks the epilogue's operands against the output.
 
 use super::scaled::{check_factors, scale_view};
-use super::{Problem, ProblemError};
+use super::{GemmProblem, Problem, ProblemError};
 use crate::epilogue::{
     BoundEpilogue, Epilogue, ExpressionGraph, Fold, Input, Kind, MAIN_OUTPUT, Node, Number,
     TensorType, Value, intern,
@@ -43,6 +43,10 @@ pub fn fuse(
     }
     let mut input_types = Vec::with_capacity(inputs.len());
     let mut values = Vec::with_capacity(inputs.len());
+    let factor = graph.factor();
+    if let (Some(at), Some(_)) = (factor, scaling) {
+        return Err(ProblemError::ScaledFactor { name: inputs[at].0 });
+    }
     for (at, (name, operand)) in inputs.iter().enumerate() {
         let scales = scaling.and_then(|scaling| scaling.factor_of(at));
         let (input, value) = match operand {
@@ -52,6 +56,14 @@ pub fn fuse(
             }
             OperandValue::Number(_) if scales.is_some() => {
                 return Err(ProblemError::ScaleNumber { name });
+            }
+            OperandValue::Tensor(view) if factor == Some(at) => {
+                check_type_and_device(name, view, out)?;
+                check_reads(name, graph)?;
+                (Input::Factor(view.dtype), Value::Factor(factor_like_b(name, view, problem)?))
+            }
+            OperandValue::Number(_) if factor == Some(at) => {
+                return Err(ProblemError::FactorNotTensor { name });
             }
             OperandValue::Tensor(view) => {
                 check_type_and_device(name, view, out)?;
@@ -98,6 +110,7 @@ pub fn fuse(
                 reduced.push([false; 3]);
                 *view
             }
+            Some(_) if factor.is_some() => return Err(ProblemError::ReducedProduct { name }),
             Some((fold, dims)) => {
                 let along = resolve_dims(name, dims, problem)?;
                 if *fold == Fold::Maximum && (0..3).any(|dim| along[dim] && out.shape[dim] == 0) {
@@ -153,17 +166,22 @@ pub fn rebind(
     inputs: &[OperandValue],
     outputs: &[OperandValue],
 ) -> Result<BoundEpilogue, ProblemError> {
-    let shape = problem.out().shape;
+    let (shape, of_b) = (problem.out().shape, problem.views()[1].shape);
     let graph = &epilogue.graph;
     let input = |(at, value): (usize, &OperandValue)| {
         let scales = graph.scaling.as_ref().and_then(|scaling| scaling.factor_of(at));
-        Ok(match (value, scales) {
-            (OperandValue::Tensor(view), Some(scales)) => {
+        Ok(match (value, scales, epilogue.inputs[at]) {
+            (OperandValue::Tensor(view), Some(scales), _) => {
                 let is_zero = scales.1.scale as usize != at;
                 Value::Tensor(scale_view(&graph.inputs[at], is_zero, view, problem, scales)?)
             }
-            (OperandValue::Tensor(view), None) => Value::Tensor(View { rank: 3, shape, ..*view }),
-            (OperandValue::Number(number), _) => Value::Scalar(number.value()),
+            (OperandValue::Tensor(view), None, Input::Factor(_)) => {
+                Value::Factor(View { rank: 3, shape: of_b, ..*view })
+            }
+            (OperandValue::Tensor(view), None, _) => {
+                Value::Tensor(View { rank: 3, shape, ..*view })
+            }
+            (OperandValue::Number(number), ..) => Value::Scalar(number.value()),
         })
     };
     let mut views = Vec::with_capacity(outputs.len());
@@ -183,11 +201,19 @@ pub fn rebind(
     check_overlaps(problem, &bound).map(|()| bound)
 }
 
-/// Checks that no output overlaps another output or a factor of the product, and that an output
-/// that overlaps an input of the epilogue has the input's address, dtype and strides.
+/// Checks that A is multiplied by two different matrices, that no output overlaps another output or
+/// a factor of the product, and that an output that overlaps an input of the epilogue has the
+/// input's address, dtype and strides.
 fn check_overlaps(problem: &Problem, bound: &BoundEpilogue) -> Result<(), ProblemError> {
     let out = problem.out();
     let graph = &bound.epilogue.graph;
+    if let (Some((name, factor)), Problem::Gemm(gemm)) = (bound.factor(), problem)
+        && factor.data == gemm.b.data
+        && !(factor.fake || gemm.b.fake)
+        && factor.numel() > 0
+    {
+        return Err(ProblemError::FactorIsB { name });
+    }
     let written = |at: usize| -> (&'static str, &View) {
         (&graph.outputs[at].name, bound.outputs[at].as_ref().unwrap_or(out))
     };
@@ -208,10 +234,15 @@ fn check_overlaps(problem: &Problem, bound: &BoundEpilogue) -> Result<(), Proble
         }
         // In place is safe per element: the same thread reads an element before writing it.
         for (input_at, (other, value)) in graph.inputs.iter().zip(&bound.inputs).enumerate() {
-            let Value::Tensor(input) = value else { continue };
+            let (input, is_factor) = match value {
+                Value::Tensor(input) => (input, false),
+                Value::Factor(input) => (input, true),
+                Value::Scalar(_) => continue,
+            };
             let scaling = graph.scaling.as_ref();
             let is_scale = scaling.is_some_and(|scaling| scaling.factor_of(input_at).is_some());
-            let same = !is_scale
+            let same = !is_factor
+                && !is_scale
                 && input.data == output.data
                 && input.stride == output.stride
                 && input.dtype == output.dtype;
@@ -276,6 +307,41 @@ fn view_of_reduction(
         (shape[dim], stride[dim]) = (*extent, *step);
     }
     Ok(View { rank: 3, shape, stride, ..*view })
+}
+
+/// Checks that an epilogue does not read the elements of the matrix that A is multiplied by.
+fn check_reads(name: &'static str, graph: &ExpressionGraph) -> Result<(), ProblemError> {
+    let reads = |(node, used): (&Node, bool)| {
+        used && matches!(node, Node::Input(at) if Some(*at as usize) == graph.factor())
+    };
+    match graph.nodes.iter().zip(graph.used()).any(reads) {
+        true => Err(ProblemError::FactorRead { name }),
+        false => Ok(()),
+    }
+}
+
+/// The view of the matrix that A is multiplied by in addition to B, with B's shape.
+fn factor_like_b(name: &'static str, view: &View, problem: &Problem) -> Result<View, ProblemError> {
+    let Problem::Gemm(GemmProblem { b, .. }) = problem else {
+        return Err(ProblemError::NoProduct { name });
+    };
+    let broadcast = view.broadcast(b.shape).filter(|view| {
+        let strides = view.stride.iter().zip(b.stride).zip(b.shape);
+        view.dtype == b.dtype
+            && strides.into_iter().all(|((ours, of_b), extent)| *ours == of_b || extent <= 1)
+    });
+    match broadcast {
+        Some(factor) => Ok(factor),
+        None => Err(ProblemError::UnlikeB {
+            name,
+            dtype: view.dtype,
+            shape: view.user_shape().to_vec(),
+            stride: view.user_stride().to_vec(),
+            b_dtype: b.dtype,
+            b_shape: b.user_shape().to_vec(),
+            b_stride: b.user_stride().to_vec(),
+        }),
+    }
 }
 
 /// Whether writing one view may change the other. Views without memory never overlap.

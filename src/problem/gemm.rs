@@ -52,11 +52,11 @@ impl GemmProblem {
     }
 
     pub fn m(&self) -> i64 {
-        self.out.shape[1]
+        self.a.shape[1]
     }
 
     pub fn n(&self) -> i64 {
-        self.out.shape[2]
+        self.b.shape[2]
     }
 
     pub fn k(&self) -> i64 {

@@ -307,7 +307,15 @@ impl EpilogueArguments {
                 Problem::Elementwise(ElementwiseProblem { a, b, out })
             }
             _ => {
-                let [a, b] = [input([batch, m, 1]), input([batch, 1, n])];
+                // The argument of `product` has B's shape, dtype and strides.
+                let factor = self.traced_epilogue.get().graph.factor();
+                let factor = factor.and_then(|at| match &self.operands.get(at)?.2 {
+                    Parameter::Tensor(_, view) => Some(*view),
+                    Parameter::Number(_) => None,
+                });
+                let (depth, of_b) = factor.map_or((1, None), |view| (view.shape[1], Some(view)));
+                let a = input([batch, m, depth]);
+                let b = of_b.map_or(input([batch, 1, n]), |view| View { fake: true, ..view });
                 let permits_fast_sums = false;
                 Problem::Gemm(GemmProblem { a, b, out, accumulator, permits_fast_sums })
             }

@@ -105,7 +105,10 @@ impl PyKernel {
         let kernel = kernel::at(position);
         let refused = match kernel.supports(&problem) {
             Err(reason) => Some(reason.to_string()),
-            Ok(()) => kernel.fuses(native.bound_epilogue()).err().map(|reason| reason.to_string()),
+            Ok(()) => kernel
+                .fuses(&native.problem, native.bound_epilogue())
+                .err()
+                .map(|reason| reason.to_string()),
         };
         if let Some(reason) = refused {
             return Err(PyValueError::new_err(format!(

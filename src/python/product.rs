@@ -428,6 +428,15 @@ fn first_kernel(
         let views = problem.views();
         let [a, b, out] = [views[0].dtype, views[1].dtype, views[2].dtype];
         let accumulator = problem.accumulator();
+        if epilogue.is_some_and(Epilogue::is_dual) {
+            return LaunchError::unsupported(
+                "no kernel multiplies A by two such matrices: kernels require a chip of compute \
+                 capability 9.0, float16 or bfloat16, both matrices column-major with rows of a \
+                 multiple of 16 bytes, N a multiple of 8 and a row-major output; compute the \
+                 second product by a launch of its own",
+            )
+            .into();
+        }
         let reason = format!(
             "no kernel computes {a} @ {b}, summed in {accumulator}, into {out}; cast the operands \
              to dtypes that cutlass_api.get_kernels() serves"

@@ -67,7 +67,7 @@ pub fn refusal(
             scaled_name(native, scaled)
         )));
     }
-    if let Err(reason) = kernel.fuses(native.bound_epilogue()) {
+    if let Err(reason) = kernel.fuses(&native.problem, native.bound_epilogue()) {
         return Ok(Some(reason.to_string()));
     }
     policy(py, position, native, &mut None)

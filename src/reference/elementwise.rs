@@ -30,7 +30,9 @@ pub unsafe fn add(problem: &ElementwiseProblem, epilogue: Option<&BoundEpilogue>
                 }
             }
             // SAFETY: as above; regions of the output are disjoint.
-            unsafe { store_region(left, accumulator, epilogue, out, &region, integers, scratch) };
+            unsafe {
+                store_region([left, left], accumulator, epilogue, out, &region, integers, scratch)
+            };
         },
     );
 }

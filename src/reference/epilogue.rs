@@ -26,14 +26,15 @@ pub struct EpilogueScratch {
 /// The partials of one region: for each reduced output one row, one column or one element.
 pub type Partial = Vec<ScratchMatrix>;
 
-/// Writes sums to a region of the output, through the epilogue if there is one. Returns the
+/// Writes sums to a region of the output, through the epilogue if there is one. The second sums are
+/// those of a dual GEMM's second product; other epilogues do not read them. Returns the
 /// partials of reduced outputs, which [`store_reductions`] combines. `wrap`: the sums are integers;
 /// store their low 32 bits.
 ///
 /// # Safety
 /// As for [`ScratchMatrix::store`], for the output and for the epilogue's tensors.
 pub unsafe fn store_region(
-    sums: &ScratchMatrix,
+    [sums, products]: [&ScratchMatrix; 2],
     accumulator: DType,
     epilogue: Option<&BoundEpilogue>,
     out: &View,
@@ -64,7 +65,12 @@ pub unsafe fn store_region(
             Node::Accumulator | Node::ScaledAccumulator => {
                 values.extend(elements(sums, rows, columns).map(|value| round(kind, value)))
             }
+            Node::Product(_) => {
+                values.extend(elements(products, rows, columns).map(|value| round(kind, value)))
+            }
             Node::Input(input) => match &bound.inputs[input as usize] {
+                // `fuse` refuses an epilogue that reads the elements of a factor.
+                Value::Factor(_) => values.resize(rows * columns, 0.0),
                 Value::Scalar(number) => values.resize(rows * columns, round(kind, *number)),
                 Value::Tensor(view) => {
                     // SAFETY: guaranteed by the caller; the input has the output's shape.

@@ -32,12 +32,17 @@ unsafe fn multiply_at(problem: &GemmProblem, epilogue: Option<&BoundEpilogue>, o
     // Products of 8-bit integers are below 2^16: float64 sums stay exact for any K that fits in
     // memory.
     let wide = integers && (a.dtype == DType::I32 || b.dtype == DType::I32);
+    let factor = epilogue.and_then(|bound| bound.factor()).map(|(_, view)| view);
     let accumulate = if wide { accumulate_wrapping } else { accumulate };
     let partials = regions(out.shape, TILE, TILE).map_init(
-        <([ScratchMatrix; 3], EpilogueScratch)>::default,
-        |([left, right, sum], scratch), region| {
+        <([ScratchMatrix; 4], EpilogueScratch)>::default,
+        |([left, right, sum, products], scratch), region| {
             let Region { batch, rows, columns } = &region;
-            sum.clear((rows.end - rows.start) as usize, (columns.end - columns.start) as usize);
+            let extents = [rows, columns].map(|range| (range.end - range.start) as usize);
+            sum.clear(extents[0], extents[1]);
+            if factor.is_some() {
+                products.clear(extents[0], extents[1]);
+            }
             for start in (0..problem.k()).step_by(DEPTH as usize) {
                 let depth = start..(start + DEPTH).min(problem.k());
                 let across = Region { batch: *batch, rows: rows.clone(), columns: depth.clone() };
@@ -50,10 +55,23 @@ unsafe fn multiply_at(problem: &GemmProblem, epilogue: Option<&BoundEpilogue>, o
                     scale_factors(epilogue, origin, (left, &across), (right, &down));
                 }
                 accumulate(left, right, sum);
+                if let Some(factor) = factor {
+                    // SAFETY: as above; a factor has B's shape.
+                    unsafe { right.load(factor, &down) };
+                    accumulate(left, right, products);
+                }
             }
             // SAFETY: as above; regions of the output are disjoint.
             let partial = unsafe {
-                store_region(sum, *accumulator, epilogue, out, &region, integers, scratch)
+                store_region(
+                    [&*sum, &*products],
+                    *accumulator,
+                    epilogue,
+                    out,
+                    &region,
+                    integers,
+                    scratch,
+                )
             };
             (region, partial)
         },

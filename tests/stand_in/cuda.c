@@ -31,10 +31,12 @@ enum {
 // A tensor map as the stand-in encodes it: the plain arguments, 128 bytes.
 typedef struct {
   int32_t type, swizzle;
-  uint64_t address, extents[3], strides[2];
-  uint32_t box[3];
+  // 1 beyond the rank, as the box; strides are 0 there.
+  uint64_t address, extents[5], strides[4];
+  uint32_t box[5];
   int32_t promotion;
-  unsigned char padding[56];
+  uint32_t rank;
+  unsigned char padding[12];
 } TensorMap;
 _Static_assert(sizeof(TensorMap) == 128, "CUtensorMap");
 
@@ -276,8 +278,8 @@ CUresult cuTensorMapEncodeTiled(TensorMap* map, int type, unsigned rank, uint64_
   (void)interleave, (void)fill;
   // The errors of the real driver.
   if (depth == 0) return INVALID_CONTEXT;
-  if (rank != 3 || address % 16 != 0) return INVALID_VALUE;
-  for (unsigned at = 0; at < 3; ++at)
+  if (rank < 3 || rank > 5 || address % 16 != 0) return INVALID_VALUE;
+  for (unsigned at = 0; at < rank; ++at)
     if (extents[at] == 0 || extents[at] > 1ull << 32 || box[at] == 0 || box[at] > 256 ||
         steps[at] != 1)
       return INVALID_VALUE;
@@ -285,12 +287,16 @@ CUresult cuTensorMapEncodeTiled(TensorMap* map, int type, unsigned rank, uint64_
   static const unsigned char element[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
   if (type < 0 || type >= (int)sizeof element || box[0] * element[type] % 16 != 0)
     return INVALID_VALUE;
-  for (unsigned at = 0; at < 2; ++at)
-    if (strides[at] % 16 != 0 || strides[at] >= 1ull << 40) return INVALID_VALUE;
+  for (unsigned at = 0; at + 1 < rank; ++at)
+    if (strides[at] == 0 || strides[at] % 16 != 0 || strides[at] >= 1ull << 40)
+      return INVALID_VALUE;
   map->type = type, map->swizzle = swizzle, map->promotion = promotion, map->address = address;
-  memcpy(map->extents, extents, sizeof map->extents);
-  memcpy(map->strides, strides, sizeof map->strides);
-  memcpy(map->box, box, sizeof map->box);
+  map->rank = rank;
+  for (unsigned at = 0; at < 5; ++at) {
+    map->extents[at] = at < rank ? extents[at] : 1;
+    map->box[at] = at < rank ? box[at] : 1;
+    if (at < 4) map->strides[at] = at + 1 < rank ? strides[at] : 0;
+  }
   return SUCCESS;
 }
 CUresult cuTensorMapReplaceAddress(TensorMap* map, uint64_t address) {

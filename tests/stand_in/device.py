@@ -199,9 +199,12 @@ def last_sm90_parameters() -> Sm90Parameters:
     block = ctypes.string_at(library.stand_in_last_parameters(), 508)
 
     def tensor_map(at: int) -> TensorMap:
-        fields = struct.unpack_from("<2i6Q3Ii", block, 128 * at)
+        kind, swizzle, address, *fields, promotion, rank = struct.unpack_from(
+            "<2i10Q5IiI", block, 128 * at
+        )
+        extents, strides, box = fields[:rank], fields[5 : 4 + rank], fields[9 : 9 + rank]
         return TensorMap(
-            fields[0], fields[1], fields[2], fields[3:6], fields[6:8], fields[8:11], fields[11]
+            kind, swizzle, address, tuple(extents), tuple(strides), tuple(box), promotion
         )
 
     fields = struct.unpack_from("<4Q4i2iii2iQqQ2qQi", block, 384)
@@ -219,6 +222,14 @@ def last_sm90_parameters() -> Sm90Parameters:
         fields[17:19],
         fields[19:],
     )
+
+
+def last_is_reversed() -> bool:
+    """Whether the second matrix B of the last launch, of a dual GEMM, comes first. Call
+    ``expect(512)`` before the launch.
+    """
+    block = ctypes.string_at(library.stand_in_last_parameters(), 512)
+    return bool(struct.unpack_from("<i", block, 508)[0])
 
 
 class Launch(NamedTuple):

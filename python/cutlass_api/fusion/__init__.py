@@ -79,6 +79,21 @@ def round(x: Any) -> Any:
     return torch_function("round", x)
 
 
+def product(B: Any) -> Any:
+    """The product of A and a second matrix of B's shape, dtype and strides, by the same kernel.
+
+    `B` is a parameter of the epilogue function, which may read it in no other way and call
+    `product` once::
+
+        def epilogue(accum, up):
+            D = silu(accum) * product(up)
+            return D
+
+    The function is traced only: without A, a call raises RuntimeError.
+    """
+    raise RuntimeError("product(B) stands for A @ B in an epilogue function, which is traced")
+
+
 def sum(x: Any, dim: int | tuple[int, ...] | list[int]) -> Any:
     """The sum along dimensions of the output: -1 sums each row, -2 each column.
 
@@ -137,6 +152,7 @@ __all__ = [
     "max",
     "maximum",
     "minimum",
+    "product",
     "round",
     "scale_blocks",
     "sum",

@@ -70,6 +70,8 @@ class ProductPass(CustomGraphPass):
         if config.cpp_wrapper or V.aot_compilation is True or torch.version.hip is not None:
             return
         for node in list(graph.nodes):
+            if node._erased:  # the second product of a region
+                continue
             if _is_grouped_product(node):
                 _replace(graph, node, torch.ops.cutlass_api.grouped_mm.default, _inputs(node)[:3])
                 continue
@@ -82,9 +84,9 @@ class ProductPass(CustomGraphPass):
                 continue
             # With emulated casts, Inductor rounds between operations; a fused epilogue does not.
             if self.fuse and not config.emulate_precision_casts:
-                _fuse(graph, _grow(node))
+                _fuse(graph, node)
             elif _is_mixed_addmm(node):
-                _fuse(graph, _Region(node, [node]))
+                _fuse_region(graph, _Region(node, None, [node]))
 
     def uuid(self) -> Any:
         """Part of Inductor's cache keys; None, which disables the cache, if an earlier pass has
@@ -293,9 +295,11 @@ def _is_used_once(node: fx.Node) -> bool:
 
 @dataclass
 class _Region:
-    """A product and pointwise operations behind it."""
+    """A product and pointwise operations behind it; of a dual GEMM, two products."""
 
     product: fx.Node
+    #: The second product, of the same first factor.
+    second: fx.Node | None = None
     #: In the order of the graph.
     inside: list[fx.Node] = field(default_factory=list)
 
@@ -304,26 +308,88 @@ class _Region:
         return _value(self.product).shape
 
 
-def _fuse(graph: fx.Graph, region: _Region) -> None:
-    """Replaces the product and as much of the region as an epilogue computes. A product without
-    further operations stays, except for ``aten.addmm`` of 8-bit integers, whose addend is computed
-    in an epilogue."""
+def _fuse(graph: fx.Graph, product: fx.Node) -> None:
+    for second in _seconds(product):
+        if _fuse_region(graph, _grow(product, second)):
+            return
+    _fuse_region(graph, _grow(product))
+
+
+def _fuse_region(graph: fx.Graph, region: _Region) -> bool:
+    """Replaces the products and as much of the region as an epilogue computes. Returns whether it
+    did. A product without further operations stays, except for ``aten.addmm`` of 8-bit integers,
+    whose addend is computed in an epilogue."""
     least = 1 if _is_mixed_addmm(region.product) else 2
-    while len(region.inside) >= least:
+    while len(region.inside) >= least and (
+        region.second is None or region.second in region.inside
+    ):
         if _ends_well(region):
             epilogue = _Epilogue(region)
-            if epilogue.is_complete and epilogue.has_arithmetic:
+            if epilogue.is_complete and epilogue.has_arithmetic and epilogue.has_products:
                 epilogue.replace(graph)
-                return
+                return True
         region.inside.pop()
+    return False
 
 
-def _grow(product: fx.Node) -> _Region:
-    """The largest set of operations that depend on the product and can be its epilogue."""
-    region = _Region(product, [product])
+def _seconds(product: fx.Node) -> list[fx.Node]:
+    """The products that a kernel of two matrices B may compute together with this one: of the same
+    first factor, and a second factor of the same shape, dtype and strides."""
+    plain = (aten.mm.default, aten.addmm.default)
+    a, b = product.args[-2:]
+    if product.target not in plain or _value(b).dtype not in _HALVES:
+        return []
+    # N in blocks of 8 columns, and rows of K that TMA can address.
+    k, n = _value(b).shape
+    if n % 8 or k % 8 or _value(b).stride() != (1, k):
+        return []
+
+    def fits(other: Any) -> bool:
+        if other is product or other.target not in plain or not _is_product(other):
+            return False
+        factor = other.args[-1]
+        return (
+            factor is not b
+            and _is_same(other.args[-2], a)
+            and _value(factor).shape == _value(b).shape
+            and _value(factor).dtype == _value(b).dtype
+            and _value(factor).stride() == _value(b).stride()
+        )
+
+    views = [a]
+    if a.all_input_nodes:
+        views += [
+            node for node in a.all_input_nodes[0].users if node is not a and _is_same(node, a)
+        ]
+    return [node for view in views for node in view.users if fits(node)]
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two nodes are one node, or equal views of one."""
+    if one is other:
+        return True
+    views = (*_RESHAPES, aten.permute.default)
+    return (
+        isinstance(one, fx.Node)
+        and isinstance(other, fx.Node)
+        and one.target in views
+        and (one.target, one.args[1:], one.kwargs) == (other.target, other.args[1:], other.kwargs)
+        and _is_same(one.args[0], other.args[0])
+    )
+
+
+def _grow(product: fx.Node, second: fx.Node | None = None) -> _Region:
+    """The largest set of operations that depend on the products and can be their epilogue."""
+    region = _Region(product, second, [product])
     inside, tainted = {product}, set[fx.Node]()
-    node = product.next
+    node: Any = product.next
     while node.op != "root":
+        is_second = second is not None and node is second
+        if is_second and not any(arg in tainted for arg in node.all_input_nodes):
+            inside.add(node)
+            region.inside.append(node)
+            node = node.next
+            continue
         depends = [arg for arg in node.all_input_nodes if arg in inside or arg in tainted]
         if depends:
             if all(arg in inside for arg in depends) and _fits(node, region, inside):
@@ -395,10 +461,16 @@ class _Epilogue:
         self.operands: dict[tuple[fx.Node, tuple[int, ...]], str] = {}
         self.is_complete = True
         self.has_arithmetic = False
+        self.used_products: set[fx.Node] = set()
         result = self._expression(self.last)
         parameters = ", ".join(["accum", *self.operands.values()])
         body = [*self.lines, f"D = {result}", "return D"]
         self.source = f"def epilogue({parameters}):\n" + "".join(f"    {line}\n" for line in body)
+
+    @property
+    def has_products(self) -> bool:
+        """Whether the result depends on each product of the region."""
+        return self.region.second is None or len(self.used_products) == 2
 
     def _expression(self, node: fx.Node) -> str:
         if node not in self.names:
@@ -406,7 +478,8 @@ class _Epilogue:
         return self.names[node]
 
     def _compute(self, node: fx.Node) -> str:
-        if node is self.region.product:
+        if node is self.region.product or node is self.region.second:
+            self.used_products.add(node)
             return self._product(node)
         if node.target in _RESHAPES or node.target is _CAST:
             return self._expression(node.args[0])
@@ -422,12 +495,18 @@ class _Epilogue:
         return self._assign(_EXPRESSIONS[node.target](*values, **node.kwargs))
 
     def _product(self, node: fx.Node) -> str:
+        accum = "accum"
+        if self.region.second is not None and node is self.region.second:
+            factor = node.args[-1]
+            key = (factor, tuple(_value(factor).shape))
+            name = self.operands.setdefault(key, f"x{len(self.operands)}")
+            accum = self._assign(f"product({name})")
         if node.target in (aten.mm.default, aten.bmm.default, _MIXED):
-            return "accum"
+            return accum
         self.has_arithmetic = True
         alpha, beta = (node.kwargs.get(name, 1) for name in ("alpha", "beta"))
         added = self._argument(node.args[0], node)
-        scaled = "accum" if alpha == 1 else f"{_number(alpha)} * accum"
+        scaled = accum if alpha == 1 else f"{_number(alpha)} * {accum}"
         if beta == 0:
             return self._assign(scaled)
         return self._assign(f"{scaled} + {added if beta == 1 else f'{_number(beta)} * {added}'}")
@@ -465,6 +544,8 @@ class _Epilogue:
                 _value(product), dtype=value.dtype, memory_format=torch.contiguous_format
             )
             fused.meta[_lowering.REPLACED] = self._replaced()
+            if self.region.second is not None:
+                fused.meta[_lowering.PARTLY_REPLACED] = self._partly_replaced()
             result = fused
             if value.shape != self.region.shape:
                 result = _call(graph, aten.reshape.default, fused, list(value.shape))
@@ -472,26 +553,46 @@ class _Epilogue:
         for node in reversed(self.region.inside):
             graph.erase_node(node)
 
+    def _partly_replaced(self) -> fx.GraphModule:
+        """The same with the epilogue fused into one of the two products."""
+        module = self._replaced()
+        product = next(node for node in module.graph.nodes if node.op == "call_function")
+        _fuse_region(module.graph, _grow(product))
+        return fx.GraphModule(torch.nn.Module(), module.graph)
+
     def _replaced(self) -> fx.GraphModule:
         """The region as a function of the factors and the operands."""
         graph = fx.Graph()
         copies: dict[Any, fx.Node] = {}
-        product = self.region.product
+        product, second = self.region.product, self.region.second
+
+        def placeholder(name: str, value: torch.Tensor) -> fx.Node:
+            node = graph.placeholder(name)
+            node.meta["val"] = value
+            return node
+
         for at, factor in enumerate(product.args[-2:]):
-            copies.setdefault(factor, graph.placeholder("AB"[at]))
-        inputs = {key: graph.placeholder(name) for key, name in self.operands.items()}
+            copies.setdefault(factor, placeholder("AB"[at], _value(factor)))
+        inputs = {
+            (arg, shape): placeholder(name, _value(arg).reshape(shape))
+            for (arg, shape), name in self.operands.items()
+        }
 
         def copied(arg: Any, node: fx.Node) -> Any:
             if arg in self.inside:
                 return copies[arg]
             if node is product and arg in product.args[-2:]:
                 return copies[arg]
+            if node is second and arg is second.args[-2]:
+                return copies[product.args[-2]]
+            if node is second and arg is second.args[-1]:
+                return inputs[arg, tuple(_value(arg).shape)]
             own = tuple(_value(arg).shape)
             shape = _operand_shape(own, _value(node), self.region.shape)
-            placeholder = inputs[(arg, tuple(shape))]
+            operand = inputs[(arg, tuple(shape))]
             if tuple(shape) == own:
-                return placeholder
-            return graph.call_function(aten.reshape.default, (placeholder, list(own)))
+                return operand
+            return _call(graph, aten.reshape.default, operand, list(own))
 
         for node in self.region.inside:
             before = node.meta.get(_lowering.REPLACED)
@@ -499,15 +600,17 @@ class _Epilogue:
                 inner = [node for node in before.graph.nodes if node.op == "placeholder"]
                 values = (copied(arg, node) for arg in node.args)
                 copies[node] = graph.graph_copy(before.graph, dict(zip(inner, values, strict=True)))
+                copies[node].meta["val"] = _value(node)
                 continue
             copies[node] = graph.call_function(
                 node.target,
                 fx.node.map_arg(node.args, lambda arg, node=node: copied(arg, node)),
                 dict(node.kwargs),
             )
+            copies[node].meta["val"] = _value(node)
         result = copies[self.last]
         if _value(self.last).shape != self.region.shape:
-            result = graph.call_function(aten.reshape.default, (result, list(self.region.shape)))
+            result = _call(graph, aten.reshape.default, result, list(self.region.shape))
         graph.output(result)
         return fx.GraphModule(torch.nn.Module(), graph)
 

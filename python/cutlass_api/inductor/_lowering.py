@@ -27,18 +27,26 @@ log = logging.getLogger(__name__)
 #: The key in a node's metadata of the operations that the node replaces: a GraphModule with the
 #: node's tensors as inputs.
 REPLACED = "cutlass_api_replaced"
+#: The key of the same with some of the operations fused: a further alternative.
+PARTLY_REPLACED = "cutlass_api_partly_replaced"
 
 
 class ReplacedCaller(SubgraphChoiceCaller):
     """The operations that an operator of ours replaces, as Inductor compiles them. If they are
     faster, they are inlined.
 
-    backends: the backends of products in this comparison, beside our kernels; None: all that the
-    user configured.
+    at: the place among the alternatives of one operator. backends: the backends of products in this
+    comparison, beside our kernels; None: all that the user configured.
     """
 
     def __init__(
-        self, replaced: fx.GraphModule, nodes: Any, layout: Any, boxes: Any, backends: str | None
+        self,
+        at: int,
+        replaced: fx.GraphModule,
+        nodes: Any,
+        layout: Any,
+        boxes: Any,
+        backends: str | None,
     ) -> None:
         self._boxes = boxes
         self._backends = backends
@@ -46,7 +54,7 @@ class ReplacedCaller(SubgraphChoiceCaller):
         interpreter = fx.Interpreter(replaced)
 
         super().__init__(
-            "cutlass_api_replaced_0", nodes, layout, "unfused", make_fx(interpreter.run)
+            f"cutlass_api_replaced_{at}", nodes, layout, "unfused", make_fx(interpreter.run)
         )
 
     def _compile_for_benchmarking(self) -> Any:
@@ -71,10 +79,11 @@ class ReplacedCaller(SubgraphChoiceCaller):
         return inline_subgraph_to_ir_nodes(self.gm, self._boxes, self.name)
 
 
-def _replaced() -> fx.GraphModule | None:
-    """The operations that the node in lowering replaces."""
+def _replaced() -> list[fx.GraphModule]:
+    """The operations that the node in lowering replaces, in one or two forms."""
     node = V.graph.current_node
-    return node.meta.get(REPLACED) if isinstance(node, fx.Node) else None
+    meta = node.meta if isinstance(node, fx.Node) else {}
+    return [meta[key] for key in (REPLACED, PARTLY_REPLACED) if key in meta]
 
 
 def _lower(
@@ -94,11 +103,11 @@ def _lower(
         try:
             choices = make_choices(nodes)
         except Exception:
-            if replaced is None:
+            if not replaced:
                 raise
             log.debug("no kernels of ours for %s", operator, exc_info=True)
-    if replaced is not None:
-        choices.append(ReplacedCaller(replaced, nodes, layout, boxes, backends))
+    for at, module in enumerate(replaced):
+        choices.append(ReplacedCaller(at, module, nodes, layout, boxes, backends))
     if not choices:
         return None
     time_alike(choices)

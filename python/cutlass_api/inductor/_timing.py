@@ -58,20 +58,26 @@ def _benchmark(choice: Any, *inputs: Any, out: torch.Tensor) -> float:
 
 
 def _input_sets(inputs: Sequence[torch.Tensor]) -> list[Sequence[torch.Tensor]]:
-    """Sets of inputs with copies of the largest tensor, which together exceed the L2 cache. The
-    others stay in the cache, as activations do in a model."""
+    """Sets of inputs with copies of the largest tensor and of those of its size, which together
+    exceed the L2 cache. The others stay in the cache, as activations do in a model."""
     sizes = [value.untyped_storage().nbytes() for value in inputs]
-    largest = max(range(len(inputs)), key=sizes.__getitem__)
+    largest = max(sizes)
     cache = torch.cuda.get_device_properties(inputs[0].device).L2_cache_size
-    copies = max(1, min(_COPIES, math.ceil(2 * cache / max(sizes[largest], 1))))
-    sets: list[Sequence[torch.Tensor]] = []
-    for _ in range(copies):
-        value = inputs[largest]
-        copy = torch.empty_strided(
+    bytes_of_set = max(largest * sizes.count(largest), 1)
+    copies = max(1, min(_COPIES, math.ceil(2 * cache / bytes_of_set)))
+
+    def copy(value: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(
             value.shape, value.stride(), dtype=value.dtype, device=value.device
         ).copy_(value)
-        sets.append([*inputs[:largest], copy, *inputs[largest + 1 :]])
-    return sets
+
+    return [
+        [
+            copy(value) if size == largest else value
+            for value, size in zip(inputs, sizes, strict=True)
+        ]
+        for _ in range(copies)
+    ]
 
 
 def milliseconds(make_calls: Callable[[], Sequence[Callable[[], Any]]]) -> float:

@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 
+from cutlass_api.ops import _epilogues
 from cutlass_api.ops._library import LIBRARY
 from cutlass_api.ops._products import OPS
 
-#: The number of leading operands that are cast. An epilogue reads its operands in any dtype.
+#: The number of leading operands that are cast. An epilogue reads its operands in any dtype, except
+#: for a second matrix B.
 CAST = {
     "mm": 2,
     "bmm": 2,
@@ -30,7 +32,11 @@ def autocast(name: str, count: int, device: str) -> None:
         dtype = torch.get_autocast_dtype(device)
         with torch._C._ExcludeDispatchKeyGuard(keys):
             operands = [cast(value, device, dtype) for value in args[:count]]
-            return operator(*operands, *args[count:], **options)
+            others = list(args[count:])
+            if name == "mm_epilogue" and (at := _epilogues.factor(args[3])) is not None:
+                others[0] = list(others[0])
+                others[0][at] = cast(others[0][at], device, dtype)
+            return operator(*operands, *others, **options)
 
     LIBRARY.impl(name, kernel, f"Autocast{device.upper()}")
 

@@ -58,6 +58,12 @@ def scaled(*operands: str, blocks: Mapping[str, str] | None = None) -> str:
     return f"def epilogue({', '.join(('accum', *operands))}):\n    D = {value}\n    return D\n"
 
 
+def factor(epilogue: str) -> int | None:
+    """The position of the operand that A is multiplied by, too: the argument of `product`."""
+    nodes = trace_epilogue(epilogue).nodes
+    return next((reads[0] for name, *reads in nodes if name == "product"), None)
+
+
 def check_outputs(operator: str, epilogue: str) -> None:
     """Refuses an epilogue with outputs other than D, and with reductions."""
     traced = trace_epilogue(epilogue)

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch.utils.flop_counter import register_flop_formula
 
+from cutlass_api.ops import _epilogues
 from cutlass_api.ops._products import OPS
 
 Shape = tuple[int, ...]
@@ -15,6 +16,11 @@ def product(a: Shape, b: Shape, *args: Any, **options: Any) -> int:
     """A (*, M, K) @ B (*, K, N)."""
     batch = max(math.prod(a[:-2]), math.prod(b[:-2]))
     return 2 * batch * a[-2] * a[-1] * b[-1]
+
+
+def fused(a: Shape, b: Shape, operands: Any, epilogue: str, *args: Any, **options: Any) -> int:
+    """One product, or two if the epilogue multiplies A by a second matrix."""
+    return product(a, b) * (1 if _epilogues.factor(epilogue) is None else 2)
 
 
 def product_of_rest(input: Shape, a: Shape, b: Shape, *args: Any, **options: Any) -> int:
@@ -31,7 +37,8 @@ def grouped(a: Shape, b: Shape, *args: Any, **options: Any) -> int:
 
 
 FORMULAS: dict[str, Callable[..., int]] = {
-    **dict.fromkeys(("mm", "bmm", "int_mm", "mixed_mm", "scaled_mm", "mm_epilogue"), product),
+    **dict.fromkeys(("mm", "bmm", "int_mm", "mixed_mm", "scaled_mm"), product),
+    "mm_epilogue": fused,
     **dict.fromkeys(("addmm", "baddbmm"), product_of_rest),
     **dict.fromkeys(("linear", "linear_forward"), linear),
     **dict.fromkeys(("grouped_mm", "grouped_mm_weight_grad", "scaled_grouped_mm"), grouped),

@@ -383,7 +383,12 @@ def epilogue_backward(ctx: Any, grad: Tensor) -> Gradients:
     A, B, *operands = ctx.saved_tensors
     dtype = torch.float64 if A.dtype is torch.float64 else torch.float32
     accumulator = multiply(A, B, dtype)
-    inputs = [tensor.to(dtype) for tensor in operands]
+    factor = _epilogues.factor(ctx.epilogue)
+    # In the place of a second matrix B, its product.
+    inputs = [
+        multiply(A, tensor, dtype) if at == factor else tensor.to(dtype)
+        for at, tensor in enumerate(operands)
+    ]
     _, pullback = torch.func.vjp(
         lambda accum, *inputs: evaluate(ctx.epilogue, accum, inputs), accumulator, *inputs
     )
@@ -392,7 +397,12 @@ def epilogue_backward(ctx: Any, grad: Tensor) -> Gradients:
         gradient.to(tensor.dtype) if needed else None
         for gradient, tensor, needed in zip(of_inputs, operands, ctx.needs[2:], strict=False)
     ]
-    return *factor_gradients(ctx.needs, of_accumulator, A, B), *of_operands, None
+    of_a, of_b = factor_gradients(ctx.needs, of_accumulator, A, B)
+    if factor is not None:
+        needs = (ctx.needs[0], ctx.needs[2 + factor])
+        other, of_operands[factor] = factor_gradients(needs, of_inputs[factor], A, operands[factor])
+        of_a = of_a + other if of_a is not None else None
+    return of_a, of_b, *of_operands, None
 
 
 UNARY: dict[str, Callable[[Tensor], Tensor]] = {
@@ -419,13 +429,14 @@ COMPARISONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def evaluate(epilogue: str, accum: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
-    """D of an epilogue without further outputs, computed by torch in the accumulator's dtype."""
+    """D of an epilogue without further outputs, computed by torch in the accumulator's dtype. The
+    input of `product` is the product."""
     traced = trace_epilogue(epilogue)
     values: list[Tensor] = []
     for name, *reads in traced.nodes:
         if name == "accum":
             value = accum
-        elif name == "input":
+        elif name in ("input", "product"):
             value = inputs[reads[0]]
         elif name == "number":
             value = accum.new_full((), reads[0])

@@ -39,6 +39,10 @@ impl Family for Reference {
         false
     }
 
+    fn serves_dual(&self, _types: Types) -> bool {
+        self.0 == Operation::Gemm
+    }
+
     fn stores_partials(&self) -> bool {
         false
     }

@@ -80,9 +80,11 @@ impl Sm90 {
         if rows < u64::from(slice) {
             return rows as u32;
         }
+        // A box of a dual GEMM holds as many rows of each matrix.
+        let unit = if self.dual && at == self.side_of_b() { 2 * ATOM } else { ATOM };
         let loaded = |of_box: u32| rows.next_multiple_of(u64::from(of_box));
         (2..=4)
-            .filter(|boxes| slice.is_multiple_of(boxes * ATOM))
+            .filter(|boxes| slice.is_multiple_of(boxes * unit))
             .map(|boxes| slice / boxes)
             .filter(|of_box| {
                 *of_box >= FEWEST_ROWS

@@ -55,6 +55,9 @@ pub struct Sm90 {
     /// float8: whether all products of a sum form one chain in the tensor cores, which keep 14 bits
     /// (docs/design/accuracy.md).
     pub fast_sums: bool,
+    /// Whether the kernel multiplies A by two matrices B (dual GEMM), whose columns alternate in
+    /// blocks of 8 in the tile. `tile` counts the columns of both.
+    pub dual: bool,
 }
 
 /// Bytes of a swizzled row: the K extent of a K block, in a mixed product that of its integers.
@@ -87,12 +90,27 @@ impl Sm90 {
             align: 16,
             grouped: false,
             fast_sums: false,
+            dual: false,
         }
     }
 
     /// Whether the program's A is the user's B.
     pub fn crossed(&self) -> bool {
         (self.layout.out == Major::Column) != self.swapped
+    }
+
+    /// The problem with the columns of both matrices B of a dual GEMM. Its output keeps its own.
+    pub(super) fn widened(&self, problem: &GemmProblem) -> GemmProblem {
+        let mut widened = *problem;
+        if self.dual {
+            widened.b.shape[2] *= 2;
+        }
+        widened
+    }
+
+    /// The place of the user's B among the program's operands.
+    pub(super) fn side_of_b(&self) -> usize {
+        usize::from(!self.crossed())
     }
 
     /// The program's two operands, A first.

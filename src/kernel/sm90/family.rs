@@ -84,6 +84,10 @@ impl Family for Sm90 {
         self.applies(types, scaling)
     }
 
+    fn serves_dual(&self, types: Types) -> bool {
+        Sm90::serves_dual(self, types)
+    }
+
     fn sums_fast(&self) -> bool {
         self.fast_sums
     }
@@ -99,6 +103,7 @@ impl Family for Sm90 {
         _is_fused: bool,
     ) -> Result<(), Unsupported> {
         match problem {
+            Problem::Gemm(gemm) if self.dual => self.check_extents_of_both(types, gemm),
             Problem::Gemm(gemm) => Sm90::check_extents(self, types, gemm),
             Problem::GroupedGemm(grouped) => Sm90::check_extents(self, types, &grouped.stacked()),
             Problem::Elementwise(_) => Ok(()),
@@ -107,6 +112,7 @@ impl Family for Sm90 {
 
     fn check_range(&self, problem: &Problem) -> Result<(), Unsupported> {
         match problem {
+            Problem::Gemm(gemm) if self.dual => self.check_range_of_both(gemm),
             Problem::Gemm(gemm) => Sm90::check_range(self, gemm),
             Problem::GroupedGemm(_) | Problem::Elementwise(_) => Ok(()),
         }
@@ -143,20 +149,56 @@ impl Family for Sm90 {
     fn launch(&self, request: &LaunchRequest) -> Option<Launch> {
         let (types, multiprocessors) = (request.types, request.target.multiprocessors);
         request.gemm(|problem, offsets| {
+            let problem = &self.widened(problem);
             let (grid, ctas_per_sm) = (self.grid(problem), Sm90::ctas_per_sm(self, types));
             let placed =
                 placement::placed(self, types, problem, &grid, ctas_per_sm, multiprocessors);
             let placement = placed.as_ref().map(|placed| &placed.placement);
-            let workspace = request.workspace;
-            Sm90::launch(self, types, problem, offsets, placement, multiprocessors, workspace)
+            let (factor, workspace) = (request.factor, request.workspace);
+            Sm90::launch(
+                self,
+                types,
+                problem,
+                offsets,
+                factor,
+                placement,
+                multiprocessors,
+                workspace,
+            )
         })
     }
 
     fn estimate(&self, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
+        if self.dual {
+            return self.estimate_both(types, ctas_per_sm, query);
+        }
         cost::sm90::estimate(self, types, ctas_per_sm, query)
     }
 
     fn program(&self, types: Types, epilogue: &str) -> Option<ProgramParts> {
         Some(source::program(self, types, epilogue))
+    }
+}
+
+/// The same for a dual GEMM, with the columns of both matrices. These are functions of their own:
+/// the ranking calls the others for all kernels.
+impl Sm90 {
+    #[cold]
+    #[inline(never)]
+    fn check_extents_of_both(&self, types: Types, gemm: &GemmProblem) -> Result<(), Unsupported> {
+        self.check_dual_extents(types, gemm)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check_range_of_both(&self, gemm: &GemmProblem) -> Result<(), Unsupported> {
+        Sm90::check_range(self, &self.widened(gemm))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn estimate_both(&self, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
+        let problem = &self.widened(query.problem);
+        cost::sm90::estimate(self, types, ctas_per_sm, &CostQuery { problem, ..*query })
     }
 }

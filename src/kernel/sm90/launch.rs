@@ -50,13 +50,15 @@ impl Sm90 {
         }
     }
 
-    /// The launch of the kernel. `placement`: the tile order of a grid that starts on an empty
-    /// chip.
+    /// The launch of the kernel for a `widened` problem. `factor`: the second matrix B of a dual
+    /// GEMM. `placement`: the tile order of a grid that starts on an empty chip.
+    #[allow(clippy::too_many_arguments)]
     pub fn launch(
         &self,
         types: Types,
         problem: &GemmProblem,
         offsets: Option<&View>,
+        factor: Option<&View>,
         placement: Option<&Placement>,
         multiprocessors: u32,
         workspace: u64,
@@ -82,6 +84,7 @@ impl Sm90 {
                 data_type: TensorMap::data_type(view.dtype, true),
                 // An operand without elements is never read, but its map needs a device address.
                 address: if view.numel() > 0 { view.data } else { problem.out.data & !15 },
+                second: if self.dual && at == self.side_of_b() { 16 } else { 0 },
                 // Extents of a map are at least 1, even if K is 0.
                 extents: [
                     view.shape[inner].max(1) as u64,
@@ -104,6 +107,13 @@ impl Sm90 {
                 },
             }
         };
+        let mut maps = [(!self.loads_by_threads()).then(|| map(0)), Some(map(1))];
+        let (of_b, mut reversed) = (self.side_of_b(), false);
+        if let (Some(factor), Some(map)) = (factor.filter(|_| self.dual), &mut maps[of_b])
+            && factor.numel() > 0
+        {
+            (*map, reversed) = map.with_matrices(problem.b.data, factor.data);
+        }
         let (m, n) = (sides[0].view.shape[sides[0].rows], sides[1].view.shape[sides[1].rows]);
         let batched = |at: usize| i32::from(sides[at].view.stride[0] != 0);
         let out = &problem.out;
@@ -117,6 +127,7 @@ impl Sm90 {
         let out_map = TensorMap {
             data_type: TensorMap::data_type(types.out, false),
             address: out.data,
+            second: 0,
             extents: [out.shape[columns] as u64, out.shape[rows] as u64, out.shape[0] as u64],
             strides: [out.stride[rows], out.stride[0]].map(|step| stride_bytes(step, types.out)),
             box_extents: [self.box_n(types), 16, 1],
@@ -145,7 +156,7 @@ impl Sm90 {
             a_stride: [0, sides[0].rows].map(|dimension| sides[0].view.stride[dimension]),
             workspace: if self.over_grid { workspace } else { 0 },
             k_splits: self.k_splits(problem) as i32,
-            padding: 0,
+            reversed: i32::from(reversed),
         };
         let (tiles, size) = (self.tiles(problem), self.cluster_size());
         let active_clusters =
@@ -158,8 +169,7 @@ impl Sm90 {
             _ => tiles,
         };
         let out_map = stored_by_copy_engine.then_some(out_map);
-        let (b, [slice, shorter], b_along_k) =
-            (map(1), self.slices(1), sides[1].packed || self.k_major()[1]);
+        let ([slice, shorter], b_along_k) = (self.slices(1), sides[1].packed || self.k_major()[1]);
         Launch {
             grid: clusters as u32 * size,
             block: self.threads(),
@@ -168,9 +178,9 @@ impl Sm90 {
             // The hardware places CTAs GPC by GPC only if no other grid runs.
             overlapping: placement.is_none(),
             params: Params::Sm90(Sm90Params {
-                maps: [(!self.loads_by_threads()).then(|| map(0)), Some(b), out_map],
+                maps: [maps[0], maps[1], out_map],
                 scalars,
-                b_shorter: (shorter < slice && b_along_k).then(|| {
+                b_shorter: maps[1].filter(|_| shorter < slice && b_along_k).map(|b| {
                     let [k, _, batch] = b.box_extents;
                     TensorMap { box_extents: [k, shorter, batch], ..b }
                 }),

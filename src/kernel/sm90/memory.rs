@@ -17,13 +17,21 @@ pub const SHARED_BYTES_PER_CTA: u32 = Target::H100.shared_bytes_per_cta;
 pub(super) const SHARED_BYTES_PER_SM: u32 = Target::H100.shared_bytes_per_sm;
 
 impl Sm90 {
-    /// Columns of a tile that each reducer CTA stores (`EPILOGUE_N` of the program). The last CTAs
-    /// may store none.
+    /// Columns of a tile whose sums each reducer CTA adds up (`EPILOGUE_N` of the program). The
+    /// last CTAs may add up none.
     pub(super) fn stored_columns(&self) -> u32 {
-        let groups = self.tile[1] / 8;
-        8 * (groups.div_ceil(self.split)..=groups)
+        // The columns of a dual GEMM are combined in pairs of blocks.
+        let unit = if self.dual && !self.swapped { 16 } else { 8 };
+        let groups = self.tile[1] / unit;
+        unit * (groups.div_ceil(self.split)..=groups)
             .find(|stored| groups.is_multiple_of(*stored))
             .unwrap_or(groups)
+    }
+
+    /// Columns of the output that a share has (`OUTPUT_N` of the program): of a dual GEMM, half as
+    /// many as sums.
+    fn output_columns(&self) -> u32 {
+        self.stored_columns() / if self.dual && !self.swapped { 2 } else { 1 }
     }
 
     /// First, the largest power of two, up to 128, that divides the bytes of an epilogue row.
@@ -31,7 +39,7 @@ impl Sm90 {
     /// program).
     pub(super) fn box_bytes(&self, types: Types) -> (u32, u32) {
         let size = types.out.bytes() as u32;
-        let row = self.stored_columns() * size;
+        let row = self.output_columns() * size;
         let power = (1 << row.trailing_zeros()).min(128);
         let bytes = match power {
             0..16 => row,

@@ -44,7 +44,8 @@ pub struct Sm90Scalars {
     pub workspace: u64,
     /// Slices of K.
     pub k_splits: i32,
-    pub padding: i32,
+    /// 1 if the second matrix B of a dual GEMM comes first in the tile: it has the lower address.
+    pub reversed: i32,
 }
 
 /// Bytes of the tensor maps in front of the scalars, and of a tensor map.

@@ -6,9 +6,10 @@ use crate::kernel::cost::chips::Target;
 use crate::kernel::demand::Demand;
 use crate::kernel::layout::{Layout, Major};
 use crate::kernel::limits::check_count;
+use crate::kernel::tensor_map::TensorMap;
 use crate::kernel::types::Types;
 use crate::kernel::unsupported::Unsupported;
-use crate::operand::View;
+use crate::operand::{DType, View};
 use crate::problem::GemmProblem;
 
 impl Sm90 {
@@ -37,6 +38,35 @@ impl Sm90 {
             false => Demand::aligned(out, 1),
         };
         [input(0, a), input(1, b), out]
+    }
+
+    /// Whether the configuration also multiplies A by two matrices B: 16-bit operands and output,
+    /// B K-major, no packing, no loads by threads, no grid split, no groups. The CTAs of a cluster
+    /// load equal slices with whole blocks of both matrices.
+    pub fn serves_dual(&self, types: Types) -> bool {
+        let of_b = self.side_of_b();
+        let [slice, shorter] = self.slices(of_b);
+        [types.a, types.b, types.out].iter().all(|dtype| dtype.bytes() == 2)
+            && types.accumulator == DType::F32
+            && (self.layout.b, self.layout.out) == (Major::Column, Major::Row)
+            && self.packed == [false, false]
+            && !(self.loads_by_threads() || self.over_grid || self.grouped)
+            && slice == shorter
+            && slice.is_multiple_of(2 * TensorMap::DUAL_ROWS)
+            && self.leaves_registers_for_epilogues(types)
+    }
+
+    /// For a dual GEMM: refuses an N that is no multiple of 8, and what `check_extents` refuses.
+    pub fn check_dual_extents(
+        &self,
+        types: Types,
+        problem: &GemmProblem,
+    ) -> Result<(), Unsupported> {
+        let of = i64::from(TensorMap::DUAL_ROWS);
+        match problem.n() % of {
+            0 => self.check_extents(types, &self.widened(problem)),
+            _ => Err(Unsupported::UnevenDual { n: problem.n(), of }),
+        }
     }
 
     /// Refuses more CTAs than fit 32 bits. A kernel that stores float32 sums of 16-bit products

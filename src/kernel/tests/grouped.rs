@@ -45,7 +45,7 @@ fn a_grouped_launch_has_the_offsets_and_a_tile_for_every_strip() {
         let found = ranked(&problem, Some(target), false);
         assert!(found.len() >= 10);
         for kernel in found.into_iter().map(|position| &all()[position]) {
-            let launch = kernel.launch(&problem, target, 0).expect("there is an output");
+            let launch = kernel.launch(&problem, target, 0, None).expect("there is an output");
             let (offsets, batch, [height, width]) = match (launch.params, &kernel.design) {
                 (Params::Sm90(params), Design::Sm90(config)) => {
                     params.maps.iter().flatten().for_each(|map| assert_valid(map, &kernel.name()));
@@ -87,11 +87,9 @@ fn without_groups_or_rows_nothing_is_launched() {
         let problem = grouped(Bf16, rows, n, 64, groups, Major::Row, 1);
         let found = ranked(&problem, H100, false);
         assert!(!found.is_empty());
-        assert!(
-            found.iter().all(|position| all()[*position]
-                .launch(&problem, Target::typical(90), 0)
-                .is_none())
-        );
+        assert!(found.iter().all(|position| {
+            all()[*position].launch(&problem, Target::typical(90), 0, None).is_none()
+        }));
     }
 }
 

@@ -187,7 +187,7 @@ fn every_sm90_launch_has_valid_maps_and_whole_clusters() {
                     let Design::Sm90(config) = kernel.design else { continue };
                     seen.insert(position);
                     let launch = kernel
-                        .launch(&problem, Target::typical(90), 1 << 30)
+                        .launch(&problem, Target::typical(90), 1 << 30, None)
                         .expect("there is an output");
                     let Params::Sm90(params) = launch.params else { panic!("not its parameters") };
                     params.maps.iter().flatten().for_each(|map| assert_valid(map, &kernel.name()));
@@ -278,8 +278,9 @@ fn float32_packs_only_operands_that_tma_cannot_address() {
         let kernel = &all()[ranked(&problem, H100, false)[0]];
         let Design::Sm90(config) = kernel.design else { panic!("{layout}: {}", kernel.name()) };
         assert_eq!(config.packed.iter().filter(|packed| **packed).count(), copies, "{layout}");
-        let launch =
-            kernel.launch(&problem, Target::typical(90), 1 << 30).expect("there is an output");
+        let launch = kernel
+            .launch(&problem, Target::typical(90), 1 << 30, None)
+            .expect("there is an output");
         let Params::Sm90(Sm90Params { maps: [Some(a), Some(b), _], .. }) = launch.params else {
             panic!("two maps")
         };

@@ -50,8 +50,9 @@ fn few_tiles_of_deep_k_are_split() {
             continue;
         }
         // A cluster split multiplies the CTAs of a cluster, a grid split the clusters.
-        let launch =
-            kernel.launch(&problem, Target::typical(90), 1 << 30).expect("there is an output");
+        let launch = kernel
+            .launch(&problem, Target::typical(90), 1 << 30, None)
+            .expect("there is an output");
         let clusters = [(m, 0), (n, 1)]
             .map(|(extent, at)| (extent as u32).div_ceil(config.tile[at] * config.cluster[at]));
         let tiles = clusters[0] * clusters[1] * config.cluster[0] * config.cluster[1];
@@ -378,8 +379,9 @@ fn tiles_of_one_round_are_placed_gpc_by_gpc() {
             for kernel in ranked(&problem, H100, false).into_iter().map(|position| &all()[position])
             {
                 let Design::Sm90(config) = &kernel.design else { continue };
-                let launch =
-                    kernel.launch(&problem, Target::typical(90), 0).expect("there is an output");
+                let launch = kernel
+                    .launch(&problem, Target::typical(90), 0, None)
+                    .expect("there is an output");
                 let Params::Sm90(params) = &launch.params else { panic!("not its parameters") };
                 if launch.overlapping {
                     continue;
@@ -415,4 +417,30 @@ fn tiles_of_one_round_are_placed_gpc_by_gpc() {
         }
     }
     assert!(bands.len() >= 4, "{bands:?}");
+}
+
+#[test]
+fn a_dual_gemm_costs_as_a_product_of_twice_the_columns() {
+    const WEIGHTS: Layout = Layout { a: Major::Row, b: Major::Column, out: Major::Row };
+    for m in [1, 16, 64, 256, 2048] {
+        let of = |n| gemm(DType::Bf16, m, n, 4096, WEIGHTS);
+        let (problem, wide) = (of(11008), of(22016));
+        let found = ranked(&problem, H100, Fusion::Dual);
+        assert!(found.len() > 50, "{m} rows: {} kernels", found.len());
+        for kernel in found.into_iter().map(|position| &all()[position]) {
+            assert!(matches!(kernel.design, Design::Sm90(_)), "{}", kernel.name());
+            let target = Target::typical(90);
+            let dual = kernel.estimate_fused(&problem, target, Fusion::Dual);
+            let one = kernel.estimate_fused(&wide, target, Fusion::Epilogue);
+            // The output has half the columns.
+            let ratio = dual.total_seconds / one.total_seconds;
+            assert!((0.9..1.01).contains(&ratio), "{}: {ratio} for {m} rows", kernel.name());
+            assert_eq!(one.bytes - dual.bytes, (2 * m * 11008) as f64);
+        }
+        // N in blocks of 8 columns, and no other layouts.
+        assert!(ranked(&of(11004), H100, Fusion::Dual).is_empty());
+        let row_major = Layout { b: Major::Row, ..WEIGHTS };
+        let other = gemm(DType::Bf16, m, 11008, 4096, row_major);
+        assert!(ranked(&other, H100, Fusion::Dual).is_empty());
+    }
 }

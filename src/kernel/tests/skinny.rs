@@ -67,7 +67,8 @@ fn skinny_launches_cover_more_rows_than_they_are_offered_for() {
         let problem = gemm(F16, m, n, 256, layout);
         assert!(matches!(kernel.supports(&problem), Err(Unsupported::Few { extent: 4096, .. })));
         assert_eq!(kernel.addresses(&problem), Ok(()), "{}", kernel.name());
-        let launch = kernel.launch(&problem, Target::typical(90), 0).expect("there is an output");
+        let launch =
+            kernel.launch(&problem, Target::typical(90), 0, None).expect("there is an output");
         let tiles = 4096u32.div_ceil(config.tokens) * 5000u32.div_ceil(config.tile[0]);
         assert_eq!(launch.grid, tiles * config.split, "{}", kernel.name());
     }
@@ -99,7 +100,7 @@ fn skinny_launches_read_all_of_the_wide_operand() {
         for (kernel, config) in found {
             assert_eq!(config.narrow, narrow);
             let launch =
-                kernel.launch(&problem, Target::typical(90), 0).expect("there is an output");
+                kernel.launch(&problem, Target::typical(90), 0, None).expect("there is an output");
             let Params::Gemm(params) = launch.params else { panic!("not its parameters") };
             assert_eq!((params.m, params.n, params.k), (8, 5000, 4096));
             assert_eq!(launch.grid, 5000u32.div_ceil(config.tile[0]) * config.split);
@@ -108,16 +109,16 @@ fn skinny_launches_read_all_of_the_wide_operand() {
             assert!(config.split == 1 || kernel.min_cc() == 90);
             // Grids overlap on Hopper, where the grid fills the chip or an SM holds one CTA.
             let elsewhere =
-                kernel.launch(&problem, Target::typical(100), 0).expect("there is an output");
+                kernel.launch(&problem, Target::typical(100), 0, None).expect("there is an output");
             assert!(!elsewhere.overlapping);
             let many = Target { multiprocessors: 5000, ..Target::typical(90) };
             let alone = config.ctas_per_sm(kernel.types) == 1;
             assert_eq!(
-                kernel.launch(&problem, many, 0).expect("there is an output").overlapping,
+                kernel.launch(&problem, many, 0, None).expect("there is an output").overlapping,
                 alone
             );
             let few = Target { multiprocessors: 10, ..Target::typical(90) };
-            assert!(kernel.launch(&problem, few, 0).expect("there is an output").overlapping);
+            assert!(kernel.launch(&problem, few, 0, None).expect("there is an output").overlapping);
         }
     }
 }

@@ -63,13 +63,15 @@ impl TracedEpilogue {
 
     /// The operations in topological order, each as a tuple: its name, then the indices of the
     /// operations that it reads. ("accum",), ("scale_blocks",), ("input", position of the
-    /// parameter) and ("number", value) read none; ("cast", dtype, index) has the dtype's name.
+    /// parameter), ("product", position of the parameter) and ("number", value) read none; ("cast",
+    /// dtype, index) has the dtype's name.
     #[getter]
     fn nodes<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyTuple>>> {
         let tuple = |node: &Node| match *node {
             Node::Accumulator => ("accum",).into_pyobject(py),
             Node::ScaledAccumulator => ("scale_blocks",).into_pyobject(py),
             Node::Input(at) => ("input", at).into_pyobject(py),
+            Node::Product(at) => ("product", at).into_pyobject(py),
             Node::Integer(value) => ("number", value).into_pyobject(py),
             Node::Float(bits) => ("number", f64::from_bits(bits)).into_pyobject(py),
             Node::Unary(operation, of) => (operation.name(), of).into_pyobject(py),

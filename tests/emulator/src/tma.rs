@@ -62,9 +62,10 @@ struct TensorMap {
     kind: i32,
     swizzle: i32,
     address: u64,
-    extents: [u64; 3],
-    strides: [u64; 2],
-    box_extents: [u32; 3],
+    /// 1 beyond the tensor's dimensions, as box extents. Strides are 0 there.
+    extents: [u64; 5],
+    strides: [u64; 4],
+    box_extents: [u32; 5],
 }
 
 impl TensorMap {
@@ -86,7 +87,7 @@ pub fn swizzled(address: u64, row_bytes: u64) -> u64 {
     address ^ ((address >> 7) & mask) << 4
 }
 
-/// `cp.async.bulk.tensor` of three dimensions.
+/// `cp.async.bulk.tensor`.
 fn copy(run: &mut Run<'_>, words: &[&str], args: &[Arg]) -> Result<()> {
     let is_load = words.iter().position(|word| *word == "shared:cluster")
         < words.iter().position(|word| *word == "global")
@@ -98,7 +99,7 @@ fn copy(run: &mut Run<'_>, words: &[&str], args: &[Arg]) -> Result<()> {
     // SAFETY: a kernel's parameter holds the tensor map.
     let map: TensorMap =
         unsafe { std::ptr::read(std::ptr::with_exposed_provenance(map_address as usize)) };
-    let mut first = [0i64; 3];
+    let mut first = [0i64; 5];
     for (at, coordinate) in coordinates.iter().enumerate() {
         first[at] = i64::from(run.value(coordinate)? as i32);
     }
@@ -112,7 +113,8 @@ fn copy(run: &mut Run<'_>, words: &[&str], args: &[Arg]) -> Result<()> {
         vec![shared >> RANK_BIT]
     };
     let bytes = map.element_bytes()?;
-    let [width, height, depth] = map.box_extents.map(u64::from);
+    let [width, outer @ ..] = map.box_extents.map(u64::from);
+    let rows: u64 = outer.iter().product();
     let row_bytes = match map.swizzle {
         0 => 16,
         1 => 32,
@@ -126,17 +128,21 @@ fn copy(run: &mut Run<'_>, words: &[&str], args: &[Arg]) -> Result<()> {
     if shared % 128 != 0 {
         return Err(format!("TMA at {shared:#x}, which is not aligned to 128 bytes"));
     }
-    for (z, y) in (0..depth).flat_map(|z| (0..height).map(move |y| (z, y))) {
+    for row in 0..rows {
+        // The row's place along the outer dimensions, and its address.
+        let (mut rest, mut row_inside, mut row_address) = (row, true, map.address);
+        for (at, extent) in outer.iter().enumerate() {
+            let place = first[at + 1] + (rest % extent) as i64;
+            rest /= extent;
+            row_inside &= (0..map.extents[at + 1] as i64).contains(&place);
+            row_address = row_address.wrapping_add_signed(place * map.strides[at] as i64);
+        }
         for x in 0..width {
-            let place = [first[0] + x as i64, first[1] + y as i64, first[2] + z as i64];
-            let inside = (0..3).all(|at| (0..map.extents[at] as i64).contains(&place[at]));
-            let linear = ((z * height + y) * width + x) * bytes;
+            let place = first[0] + x as i64;
+            let inside = row_inside && (0..map.extents[0] as i64).contains(&place);
+            let linear = (row * width + x) * bytes;
             let at = swizzled(shared + linear, row_bytes);
-            let global = map.address.wrapping_add_signed(
-                place[0] * bytes as i64
-                    + place[1] * map.strides[0] as i64
-                    + place[2] * map.strides[1] as i64,
-            );
+            let global = row_address.wrapping_add_signed(place * bytes as i64);
             if !is_load {
                 if inside {
                     let value = run.read(Space::Shared, at, bytes as usize)?;
@@ -156,7 +162,7 @@ fn copy(run: &mut Run<'_>, words: &[&str], args: &[Arg]) -> Result<()> {
     if is_load {
         let barrier = run.address(&args[2])?;
         for cta in targets {
-            complete(run, of_cta(barrier, cta), (width * height * depth * bytes) as i64)?;
+            complete(run, of_cta(barrier, cta), (width * rows * bytes) as i64)?;
         }
     }
     Ok(())
