@@ -418,7 +418,11 @@ def test_scaled_mm_of_blocks(rows, columns, k, out_dtype, device):
     left = a.double() * spread(scale_a, rows, 128, (M, k))
     expected = left @ (b.double() * spread(scale_b, 128, columns, (k, N))) + bias
     relative = 1e-5 if out_dtype is torch.float32 else 8e-3
-    torch.testing.assert_close(out.double(), expected, rtol=relative, atol=1e-3)
+    if device == "cpu":
+        torch.testing.assert_close(out.double(), expected, rtol=relative, atol=1e-3)
+    else:  # the tensor cores keep 14 bits of a sum: gpu_helpers.TRUNCATION, and bfloat16 8 bits
+        error = (out.double() - expected).norm() / expected.norm()
+        assert error < (5e-4 if out_dtype is torch.float32 else 3e-3)
 
 
 @devices

@@ -234,7 +234,8 @@ def test_two_products(case):
     if cutlass_api.utils.device_cc() // 10 != 9:
         pytest.skip("sm90 is for Hopper")
     trials = [DualTrial(*case, seed=seed) for seed in range(3)]
-    assert all(trial.kernels() for trial in trials)
+    # torch's strides of a matrix without elements are those of unaligned rows.
+    assert all(trial.kernels() for trial in trials) or case[3] == 0
     check_all(trials)
 
 
