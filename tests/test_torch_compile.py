@@ -283,6 +283,22 @@ def test_scaled_products_are_ours_where_faster(kind: str, has_bias: bool, enable
     assert "extern_kernels._scaled_mm" in slower.code or "aten._scaled_mm" in slower.code
 
 
+@pytest.mark.parametrize("use_fast_accum", [False, True])
+def test_fast_sums_are_offered_where_torch_may_use_them(use_fast_accum: bool, enabled) -> None:
+    a, b = (x.to(torch.float8_e4m3fn) for x in tensors((4096, 512), (4096, 512)))
+    one = torch.ones(())
+
+    def function(a, b, scale_a, scale_b):
+        return torch._scaled_mm(
+            a, b.mT, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=use_fast_accum
+        )
+
+    lowered = lower(function, [a, b, one, one], prefers=is_ours)
+    assert ("fast_sums=True" in lowered.code) == use_fast_accum
+    names = [getattr(choice, "description", "") for of in lowered.choices for choice in of]
+    assert any("_fast" in name for name in names) == use_fast_accum
+
+
 @pytest.mark.parametrize("rows, columns", [(1, 128), (1, 1), (128, 1)])
 def test_scaled_products_of_blocks_are_ours_where_faster(rows: int, columns: int, enabled) -> None:
     a, b = (x.to(torch.float8_e4m3fn) for x in tensors((144, 256), (160, 256)))

@@ -320,9 +320,7 @@ def _fuse_region(graph: fx.Graph, region: _Region) -> bool:
     did. A product without further operations stays, except for ``aten.addmm`` of 8-bit integers,
     whose addend is computed in an epilogue."""
     least = 1 if _is_mixed_addmm(region.product) else 2
-    while len(region.inside) >= least and (
-        region.second is None or region.second in region.inside
-    ):
+    while len(region.inside) >= least and (region.second is None or region.second in region.inside):
         if _ends_well(region):
             epilogue = _Epilogue(region)
             if epilogue.is_complete and epilogue.has_arithmetic and epilogue.has_products:

@@ -17,7 +17,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import cutlass_api
 import cutlass_api.ops
-from cutlass_api.arguments import EpilogueArguments, GemmArguments, GroupedGemmArguments
+from cutlass_api.arguments import (
+    EpilogueArguments,
+    GemmArguments,
+    GroupedGemmArguments,
+    PerformanceControls,
+)
 from cutlass_api.inductor import _candidates as ours
 from cutlass_api.inductor._timing import time_alike
 from cutlass_api.ops import _epilogues, _scales
@@ -137,6 +142,7 @@ def _fused(
     operands: Sequence[Any],
     epilogue: str | None,
     layout: Any,
+    fast_sums: bool = False,
 ) -> Any:
     """The kernels that rank first, or the operations that the node replaces, whichever is faster;
     None as for `_lower`.
@@ -154,8 +160,13 @@ def _fused(
             return list(ours.callers(_count(), ours.GEMM, nodes, layout, arguments))
         names = cutlass_api._core.trace_epilogue(epilogue).inputs
         fused = EpilogueArguments(epilogue, D=out, **dict(zip(names, others, strict=True)))
-        arguments = GemmArguments(a, b, out, accumulator_type=accumulator, epilogue=fused)
-        return list(ours.callers(_count(), ours.GEMM, nodes, layout, arguments, epilogue=epilogue))
+        arguments = GemmArguments(
+            *(a, b, out, accumulator, fused), performance=PerformanceControls(fast_sums)
+        )
+        options: dict[str, Any] = {"epilogue": epilogue}
+        if fast_sums:
+            options["fast_sums"] = True
+        return list(ours.callers(_count(), ours.GEMM, nodes, layout, arguments, **options))
 
     return _lower(operator, [*factors, *operands], layout, choices, "ATEN")
 
@@ -231,7 +242,8 @@ def scaled_mm(
         a, b, of_a, of_b = map(_meta_of, (A, B, scale_a, scale_b))
         _, blocks = _scales.scaled_operands("scaled_mm", a, b, of_a, of_b, None)
         epilogue = _epilogues.scaled(*present, blocks=blocks)
-        result = _fused(operator, [A, B], list(present.values()), epilogue, layout)
+        values = list(present.values())
+        result = _fused(operator, [A, B], values, epilogue, layout, fast_sums=use_fast_accum)
     if result is None:
         fallback = fallback_handler(operator, add_to_fallback_set=False)
         return fallback(A, B, scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum)
