@@ -189,8 +189,9 @@ impl Kernel {
     }
 
     /// Checks that this kernel computes a problem; otherwise, a launch would fail on the device,
-    /// corrupt memory or leave part of the output unwritten. Not checked: the accumulator type
-    /// and [`Kernel::check_precision`], which affect values only, and [`Family::check_range`], which affects the time only.
+    /// corrupt memory or leave part of the output unwritten. Not checked: the accumulator type and
+    /// [`Kernel::check_precision`], which affect values only, and [`Family::check_range`], which
+    /// affects the time only.
     pub fn addresses(&self, problem: &Problem) -> Result<(), Unsupported> {
         self.check(problem, Kernel::check_extents)
     }

@@ -32,8 +32,8 @@ use crate::problem::{GemmProblem, GroupedGemmProblem, OperandValue, Problem, fus
 /// output, or a tuple of the outputs in the order of the epilogue's return. epilogue: an epilogue
 /// function or its source; None: out = A @ B. kernel: the name of the kernel to run if it serves
 /// the operands; otherwise, and if None, the kernel that ranks first runs. Its first call for each
-/// combination of shapes, strides and dtypes compiles it. fast_sums: whether sums of float8 products
-/// may keep 14 bits, as with `PerformanceControls(fast_sums=True)`.
+/// combination of shapes, strides and dtypes compiles it. fast_sums: whether sums of float8
+/// products may keep 14 bits, as with `PerformanceControls(fast_sums=True)`.
 ///
 /// Reads FakeTensors as an error, casts nothing, and records nothing for autograd.
 ///
