@@ -40,6 +40,7 @@
 // sm90/producer.cuh       the producer warpgroup
 // sm90/consumer.cuh       the consumers' main loop
 // sm90/scales.cuh         block scales of float8 products
+// sm90/integer_scales.cuh  block scales and zero points of mixed products
 // sm90/factors.cuh        factors of the output's rows and columns
 // sm90/cluster_split.cuh  split-K in a cluster
 // sm90/grid_split.cuh     split-K over the grid
@@ -54,11 +55,11 @@
 #include "sm90/consumer.cuh"
 #include "sm90/factors.cuh"
 #include "sm90/grid_split.cuh"
+#include "sm90/integer_scales.cuh"
 #include "sm90/params.cuh"
 #include "sm90/pipeline.cuh"
 #include "sm90/producer.cuh"
 #include "sm90/registers.cuh"
-#include "sm90/scales.cuh"
 #include "sm90/shared_memory.cuh"
 #include "sm90/store.cuh"
 #include "sm90/tile_order.cuh"
@@ -77,7 +78,7 @@ struct Sm90Gemm {
   using Pipeline = Sm90Pipeline<Config>;
   using Producer = Sm90Producer<Config>;
   using Consumer = Sm90Consumer<Config>;
-  using Scales = Sm90Scales<Config>;
+  using Scales = typename Consumer::Scales;
   using Factors = Sm90Factors<Config>;
   using ClusterSplit = Sm90ClusterSplit<Config>;
   using GridSplit = Sm90GridSplit<Config>;

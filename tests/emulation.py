@@ -312,6 +312,67 @@ def dual() -> None:
     finish(failures)
 
 
+#: Types of A and B, of the scales and of the zero points; the rows (columns) and the elements of K
+#: that share a scale; extents of a batch and of the product.
+INTEGER_SCALES = [
+    ((torch.float16, torch.int8), torch.float32, torch.int8, (1, 32), (), (70, 190, 400)),
+    ((torch.float16, torch.uint8), torch.float16, torch.uint8, (1, 128), (2,), (130, 70, 272)),
+    ((torch.bfloat16, torch.int8), torch.bfloat16, torch.float32, (1, 64), (), (24, 200, 336)),
+    ((torch.bfloat16, torch.uint8), torch.float32, torch.int32, (3, 96), (), (70, 136, 400)),
+    ((torch.int8, torch.float16), torch.float32, torch.float16, (1, 256), (), (200, 24, 784)),
+    ((torch.uint8, torch.float16), torch.bfloat16, None, (64, 32), (2,), (70, 72, 144)),
+    ((torch.int8, torch.bfloat16), torch.float32, None, (1, 128), (), (136, 136, 16)),
+    ((torch.uint8, torch.bfloat16), torch.float32, torch.bfloat16, (1, 32), (), (72, 264, 152)),
+]
+
+
+def integer_scales() -> None:
+    """Scales and zero points of the integers of mixed products, by the kernels that convert them in
+    registers: partial blocks along K, rows outside the operands.
+    """
+    failures = []
+    for at, (types, dtype, zeros, (rows, depth), batch, (m, n, k)) in enumerate(INTEGER_SCALES):
+        is_a = not types[0].is_floating_point
+        narrow, wide = types if is_a else types[::-1]
+        shape, block = ((m, k), (rows, depth)) if is_a else ((k, n), (depth, rows))
+        low = -128 if narrow == torch.int8 else 0
+        integers = torch.randint(low, low + 256, (*batch, *shape)).to(narrow)
+        if not is_a:
+            integers = integers.mT.contiguous().mT  # K-major
+        other = torch.randn(*batch, *((k, n) if is_a else (m, k))).to(wide)
+        scale = (factors(*batch, *blocks(shape, block)) / 100).to(dtype)
+        operands, more, dequantized = {"x": scale}, "", integers.double()
+        side = "a" if is_a else "b"
+        if zeros is not None:
+            zero = low + 256 * torch.rand(scale.shape)
+            operands["z"] = zero = zero.to(zeros)
+            more = f", {side}_zero=z"
+            dequantized = dequantized - spread(zero, *block, shape)
+        dequantized = dequantized * spread(scale, *block, shape)
+        # Rounded once, as torch computes in float32.
+        dequantized = dequantized.float().to(wide).double()
+        right = other.double()
+        expected = dequantized @ right if is_a else right @ dequantized
+        source = (
+            f"def f(accum, {', '.join(operands)}):\n"
+            f"    D = scale_blocks(accum, {side}=x, {side}_block={block}{more})\n    return D\n"
+        )
+        out = torch.empty(*batch, m, n, dtype=wide)
+        epilogue = arguments.EpilogueArguments(source, D=out, **operands)
+        a, b = (integers, other) if is_a else (other, integers)
+        args = arguments.GemmArguments(a, b, out, "float32", epilogue=epilogue)
+        kernels = [k for k in cutlass_api.get_kernels(args) if family_of(k) == "sm90"]
+        assert kernels, at
+        # All designs with the first types, a third of them with each of the others.
+        for kernel in kernels if at == 0 else kernels[at % 3 :: 3]:
+            out.fill_(float("nan"))
+            kernel.run(args)
+            limit = expected.abs() * torch.finfo(wide).eps / 2 + 2e-5 * expected.abs().max()
+            if not ((out - expected).abs() <= limit).all():
+                failures.append(f"{kernel.metadata.kernel_name}, {at}")
+    finish(failures)
+
+
 def elementwise() -> None:
     """Sums in several layouts."""
     forms = [form for form in test_gpu_elementwise.FORMS if not form.broadcast]

@@ -3,6 +3,7 @@ against float64.
 """
 
 import math
+import re
 
 import cutlass_api
 import pytest
@@ -298,6 +299,24 @@ def test_families_without_block_scales_say_so():
     assert "it applies no scales of such blocks along K" in text
 
 
+@pytest.mark.parametrize("depth, is_served", [(16, False), (32, True), (64, True), (128, True)])
+@pytest.mark.parametrize("scaled", ["a", "b"])
+def test_hopper_scales_the_integers_of_mixed_products(scaled, depth, is_served):
+    a, b = fake(64, 256, dtype=torch.int8), fake(256, 64, dtype=torch.float16)
+    scale, block = (64, 256 // depth), (1, depth)
+    if scaled == "b":
+        scale, block, is_served = scale[::-1], block[::-1], False
+    source = f"def f(accum, s):\n    D = scale_blocks(accum, {scaled}=s, {scaled}_block={block})"
+    out = fake(64, 64, dtype=torch.float16)
+    arguments = fused(a, b, out, f"{source}\n    return D", s=fake(*scale))
+    kernels = cutlass_api.get_kernels(arguments, cc=90)
+    families = {kernel.metadata.kernel_name.split("_")[0] for kernel in kernels}
+    assert families == ({"simt", "sm90"} if is_served else {"simt"})
+    if not is_served:
+        text = cutlass_api._core.explanation(arguments, 90)
+        assert re.search("sm90 .*it applies no scales of such blocks along K", text)
+
+
 # ScaledTensor.
 
 
@@ -484,6 +503,28 @@ def test_mixed_mm_of_groups(weights, group, zeros, dtype, device):
         given = given if given is None or given.dim() == 1 else given.t()
         out = mixed_mm(weight.t(), x.t(), scale.t(), torch.float32, given).t()
     torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-3)
+
+
+@devices
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", [torch.int8, torch.uint8])
+@pytest.mark.parametrize("group", [32, 128])
+@pytest.mark.parametrize("zeros", [None, torch.int8, torch.int32, torch.float32])
+@pytest.mark.parametrize("rows", [1, 33, 300])
+def test_mixed_mm_rounds_dequantized_weights_once(rows, zeros, group, kind, dtype, device):
+    """As torch multiplies by weights that it dequantizes to the dtype of the float operand."""
+    x, weight = torch.randn(rows, 512, device=device).to(dtype), integers(264, 512, dtype=kind).t()
+    weight, scale = weight.to(device), factors(512 // group, 264, device=device) / 100
+    zero, wide = None, weight.double()
+    if zeros is not None:
+        zero = (20 * torch.rand(scale.shape, device=device)).to(zeros)
+        wide = wide - spread(zero, group, 1, weight.shape)
+    wide = wide * spread(scale, group, 1, weight.shape)
+    out = mixed_mm(x, weight, scale, zero_point=zero)
+    expected, eps = x.double() @ wide, torch.finfo(dtype).eps
+    # Of 512 rounding errors of weights, and of the output.
+    error = (out.double() - expected).abs().max() / expected.abs().max()
+    assert out.dtype is dtype and error <= eps
 
 
 @devices

@@ -610,3 +610,47 @@ def test_scaled_float8_kernels_neither_spill_nor_serialize(kind, tmp_path, cache
         program = artifact.compiled_obj
         assert program.log == "", kernel.metadata.kernel_name
         assert spilled_bytes(program, tmp_path) == 0, kernel.metadata.kernel_name
+
+
+#: Types of A and B, of scales and of zero points, and the elements of K that share a scale.
+SCALED_INTEGERS = [
+    (torch.float16, torch.int8, torch.float32, torch.int8, 32),
+    (torch.uint8, torch.float16, torch.float16, torch.float16, 96),
+    (torch.int8, torch.bfloat16, torch.bfloat16, torch.int32, 128),
+    (torch.bfloat16, torch.uint8, torch.float32, torch.float32, 64),
+]
+
+
+@pytest.mark.skipif(not cuobjdump(), reason="needs cuobjdump of the package nvidia-cuda-cuobjdump")
+@pytest.mark.parametrize("a_type, b_type, scales, zeros, depth", SCALED_INTEGERS, ids=str)
+def test_scaled_mixed_kernels_neither_spill_nor_serialize(
+    a_type, b_type, scales, zeros, depth, tmp_path, cache_directory
+):
+    """With zero points, a bias and a residual."""
+    m, n, k = 1024, 1024, 768
+    side, shape, block = "b", (k // depth, n), (depth, 1)
+    if not a_type.is_floating_point:
+        side, shape, block = "a", (m, k // depth), (1, depth)
+    dtype = a_type if a_type.is_floating_point else b_type
+    out = fake(m, n, dtype=dtype)
+    epilogue = cutlass_api.arguments.EpilogueArguments(
+        f"def epilogue(accum, s, z, bias, c):\n"
+        f"    sums = scale_blocks(accum, {side}=s, {side}_block={block}, {side}_zero=z)\n"
+        f"    D = relu(sums + bias) + c\n    return D\n",
+        s=fake(*shape, dtype=scales),
+        z=fake(*shape, dtype=zeros),
+        bias=fake(n, dtype=dtype),
+        c=fake(m, n, dtype=dtype),
+        D=out,
+    )
+    a, b = fake(m, k, dtype=a_type), fake(k, n, dtype=b_type, layout="n")
+    args = cutlass_api.arguments.GemmArguments(a, b, out, "float32", epilogue)
+    kernels = [k for k in cutlass_api.get_kernels(args, cc=90) if "sm90" in k.metadata.kernel_name]
+    kernels = [kernel for kernel in kernels if not any(kernel.metadata.design.packed)]
+    assert len(kernels) >= 12
+    with ThreadPoolExecutor() as pool:
+        artifacts = list(pool.map(lambda kernel: kernel.compile(args, 90), kernels))
+    for kernel, artifact in zip(kernels, artifacts, strict=True):
+        program = artifact.compiled_obj
+        assert program.log == "", kernel.metadata.kernel_name
+        assert spilled_bytes(program, tmp_path) == 0, kernel.metadata.kernel_name

@@ -28,7 +28,11 @@ def test_every_design(part):
 
 
 @pytest.mark.parametrize(
-    "group", ["views", "shapes", "grouped", "epilogues", "block_scales", "dual", "elementwise"]
+    "group",
+    [
+        *("views", "shapes", "grouped", "epilogues", "block_scales", "integer_scales"),
+        *("dual", "elementwise"),
+    ],
 )
 def test_operands(group):
     assert int(emulate(f"{group}()")) > 20

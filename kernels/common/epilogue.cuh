@@ -20,6 +20,12 @@
 //   scale_a(), zero_a()  scale and zero point of the block along K with this index, for row m of a
 //                      matrix or group `batch`. Both lie inside A. 1 if A has no scales, 0 if it
 //                      has no zero points. scale_b(), zero_b(): the same for column n of B.
+//   A_LINEAR, B_LINEAR whether scales and zero points lie at equal distances along K.
+//   AScale, AZero      their types in memory; f32 if there are none. Of B: BScale, BZero.
+//   a_scales()         if A_LINEAR, the address of the first scale of row m of a matrix or group
+//                      `batch`. a_scale_step(), a_scale_stride(): the distance of the next scale
+//                      along K, along m. a_zeros(), a_zero_step(), a_zero_stride(): the same of
+//                      zero points. b_scales() and so on: the same for column n of B.
 //   result()           the number that a value of the main output stands for.
 // A kernel stores encode<Out>(Epilogue::result(value)).
 //
@@ -101,6 +107,10 @@ struct Identity {
   static constexpr int A_ROWS = 0, A_DEPTH = 0;
   static constexpr int B_COLUMNS = 0, B_DEPTH = 0;
   static constexpr bool A_ZERO = false, B_ZERO = false;
+  using AScale = f32;
+  using BScale = f32;
+  using AZero = f32;
+  using BZero = f32;
   static constexpr bool PLAIN = true, ROW_FACTORS = false, COLUMN_FACTORS = false;
   __device__ __forceinline__ f32 row_factor(int batch, int m) const { return 1.0f; }
   __device__ __forceinline__ f32 column_factor(int batch, int n) const { return 1.0f; }

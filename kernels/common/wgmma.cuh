@@ -326,6 +326,16 @@ template <int M_BLOCKS> struct WgmmaFragments {
   }
 };
 
+// What the integers of a lane's rows are multiplied by, after a zero point is subtracted.
+template <int M_BLOCKS, class Narrow, bool FRACTIONS_> struct RowFactors {
+  static constexpr bool FRACTIONS = FRACTIONS_;  // whether a zero point can have a fraction
+  f32 scales[M_BLOCKS][2], zeros[M_BLOCKS][2];
+  __device__ __forceinline__ void set(int i, f32 scale, f32 zero) {
+    scales[i / 2][i % 2] = scale;
+    zeros[i / 2][i % 2] = FRACTIONS ? zero : FLOAT_BASE<Narrow> + zero;
+  }
+};
+
 // Loads A's fragments for two instructions from a K-major tile of 8-bit integers, of rows of 128
 // bytes with the 128-byte swizzle, and converts them to a 16-bit type.
 //
@@ -356,6 +366,19 @@ template <int M_BLOCKS, class Wide, class Narrow> struct WidenedFragments {
 #pragma unroll
     for (int i = 0; i < 8 * M_BLOCKS; ++i)
       a[i / 8][i % 8] = widen_pair<Wide, Narrow>(fetched.pairs[i / 8][i % 8]);
+  }
+  template <class Factors>
+  static __device__ __forceinline__ void convert_scaled(unsigned (&a)[M_BLOCKS][8],
+                                                        const Fetched& fetched,
+                                                        const Factors& factors) {
+#pragma unroll
+    for (int i = 0; i < 8 * M_BLOCKS; ++i) {
+      const int block = i / 8, row = i % 2;
+      const f32 zero = factors.zeros[block][row];
+      a[block][i % 8] = widen_pair_scaled<Wide, Narrow, Factors::FRACTIONS>(
+          fetched.pairs[block][i % 8], Factors::FRACTIONS ? FLOAT_BASE<Narrow> : zero, zero,
+          factors.scales[block][row]);
+    }
   }
 };
 

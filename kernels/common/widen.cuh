@@ -44,6 +44,23 @@ __device__ __forceinline__ unsigned widen_pair(unsigned short bytes) {
   }
 }
 
+// Two bytes in a pair, each less a zero point and times a scale, rounded once. A byte becomes the
+// low bits of the mantissa of 2^23 (0x4b000000), a binary32 number whose ulp is 1; a signed byte is
+// first increased by 128. `base`: that number plus the zero point. `rest`: what is left of the zero
+// point.
+template <class Narrow>
+inline constexpr f32 FLOAT_BASE = is_same<Narrow, s8> ? 8388736.0f : 8388608.0f;
+
+template <class Wide, class Narrow, bool FRACTIONS>
+__device__ __forceinline__ unsigned widen_pair_scaled(unsigned short bytes, f32 base, f32 rest,
+                                                      f32 scale) {
+  const unsigned both = is_same<Narrow, s8> ? bytes ^ 0x4b008080u : bytes | 0x4b000000u;
+  f32 low = __uint_as_float(permute_bytes<0x3220>(both, 0u)) - base,
+      high = __uint_as_float(permute_bytes<0x3221>(both, 0u)) - base;
+  if constexpr (FRACTIONS) low -= rest, high -= rest;
+  return encode_pair<Wide>(low * scale, high * scale);
+}
+
 // The four bytes of a word in two pairs.
 template <class Wide, class Narrow> struct WidenWord {
   // Hidden from the compiler: as a constant, prmt would need a move for its selector each time.

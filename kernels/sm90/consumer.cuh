@@ -5,6 +5,7 @@
 #include "common/tma.cuh"
 #include "common/wgmma.cuh"
 #include "sm90/config.cuh"
+#include "sm90/integer_scales.cuh"
 #include "sm90/pipeline.cuh"
 #include "sm90/registers.cuh"
 #include "sm90/scales.cuh"
@@ -14,7 +15,8 @@ template <class Config> struct Sm90Consumer {
   using Memory = Sm90Memory<Config>;
   using Registers = Sm90Registers<Config>;
   using Pipeline = Sm90Pipeline<Config>;
-  using Scales = Sm90Scales<Config>;
+  using Scales =
+      typename Conditional<Config::MIXED, Sm90IntegerScales<Config>, Sm90Scales<Config>>::Type;
   using Slot = typename Pipeline::Slot;
   using Multiply = typename Config::Multiply;
   using Fragments = typename Conditional<
@@ -38,7 +40,7 @@ template <class Config> struct Sm90Consumer {
     unsigned previous_stage = 0;
     if constexpr (Registers::CHAINED) ptx::clear_totals<0, Registers::SUMS>();
     if constexpr (Config::MIXED)
-      previous_stage = multiply_widened(slot, blocks, rank, warpgroup, pipeline);
+      previous_stage = multiply_widened(slot, blocks, rank, warpgroup, pipeline, scales);
     else if constexpr (Config::A_FROM_REGISTERS)
       previous_stage = multiply_from_registers(slot, blocks, rank, warpgroup, pipeline);
     else
@@ -183,18 +185,38 @@ template <class Config> struct Sm90Consumer {
   }
 
   // The same for a mixed product, whose A is converted in registers. The next group is loaded
-  // before the instructions of a group are issued, and converted while they multiply.
+  // before the instructions of a group are issued, and converted while they multiply. Scales and
+  // zero points are loaded one part of a K block ahead.
   static __device__ __forceinline__ unsigned multiply_widened(Slot& slot, int blocks, unsigned rank,
                                                               int warpgroup,
-                                                              const Pipeline& pipeline) {
+                                                              const Pipeline& pipeline,
+                                                              Scales& scales) {
     constexpr int GROUPS = Fragments::GROUPS;
     static_assert(GROUPS % 2 == 0);
     const Fragments tile_a(pipeline.stages + warpgroup * (Config::M_BLOCKS * Memory::BLOCK_BYTES));
     typename Fragments::Fetched fetched;
     unsigned fragments[2][Config::M_BLOCKS][8];
+    typename Scales::Factors factors;
+    typename Scales::Stored stored;
+    if constexpr (Scales::PRESENT) {
+      Scales::clear(stored);
+      scales.load_next(stored);
+      scales.prefetch(blocks * (Config::TILE_K / Scales::DEPTH) - 1);
+    }
+    auto convert = [&](int group) {
+      if constexpr (Scales::PRESENT) {
+        if (group % Scales::GROUPS == 0) {
+          Scales::decode_into(factors, stored);
+          scales.load_next(stored);
+        }
+        Fragments::convert_scaled(fragments[group % 2], fetched, factors);
+      } else {
+        Fragments::convert(fragments[group % 2], fetched);
+      }
+    };
     ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
     tile_a.fetch(fetched, slot.stage * Memory::STAGE_BYTES, 0);
-    Fragments::convert(fragments[0], fetched);
+    convert(0);
     unsigned previous_stage = 0;
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
@@ -206,7 +228,7 @@ template <class Config> struct Sm90Consumer {
         tile_a.fetch(fetched, stage * Memory::STAGE_BYTES, group + 1);
         issue_group(fragments[group % 2], b, group, block + group > 0);
         if (group == 0 && block > 0) Pipeline::release(pipeline.empty + 8 * previous_stage, rank);
-        Fragments::convert(fragments[(group + 1) % 2], fetched);
+        convert(group + 1);
       }
       slot.advance();
       previous_stage = stage;
@@ -215,7 +237,7 @@ template <class Config> struct Sm90Consumer {
         tile_a.fetch(fetched, slot.stage * Memory::STAGE_BYTES, 0);
       }
       issue_group(fragments[(GROUPS - 1) % 2], b, GROUPS - 1, true);
-      Fragments::convert(fragments[0], fetched);
+      convert(0);
     }
     return previous_stage;
   }

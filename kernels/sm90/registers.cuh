@@ -3,6 +3,7 @@
 #pragma once
 #include "common/wgmma.cuh"
 #include "sm90/config.cuh"
+#include "sm90/integer_scales.cuh"
 #include "sm90/scales.cuh"
 #include "sm90/shared_memory.cuh"
 
@@ -53,6 +54,9 @@ template <class Config> struct Sm90Registers {
                                           (REDUCTION > CHAIN_TOTALS ? REDUCTION : CHAIN_TOTALS) +
                                           Scales::REGISTERS + OTHERS;
 
+  // Not live in the epilogue, as the integers that they scale.
+  static constexpr int INTEGER_SCALES = Config::MIXED ? Sm90IntegerScales<Config>::REGISTERS : 0;
+
   static constexpr int PER_MULTIPROCESSOR = 65536, PER_THREAD_LIMIT = 255;
 
   // The epilogue's operands of one round of stores, for one half of its rows.
@@ -65,8 +69,8 @@ template <class Config> struct Sm90Registers {
   // hides their latency. In ping-pong, the other consumer hides it.
   static constexpr bool LOAD_EARLY =
       HAS_OPERANDS && !Config::PING_PONG && !Config::OUT_TRANSPOSED && !Config::GROUPED &&
-      !SPLIT_K && WITHOUT_OPERANDS + TILE_OPERANDS <= PER_THREAD_LIMIT &&
-      (WITHOUT_OPERANDS + TILE_OPERANDS) * Config::THREADS <= PER_MULTIPROCESSOR;
+      !SPLIT_K && WITHOUT_OPERANDS + INTEGER_SCALES + TILE_OPERANDS <= PER_THREAD_LIMIT &&
+      (WITHOUT_OPERANDS + INTEGER_SCALES + TILE_OPERANDS) * Config::THREADS <= PER_MULTIPROCESSOR;
   static constexpr int PER_THREAD = WITHOUT_OPERANDS + (LOAD_EARLY ? TILE_OPERANDS : 0);
 
   static constexpr int CTAS = PER_MULTIPROCESSOR / (Config::THREADS * PER_THREAD);

@@ -24,7 +24,7 @@ template <class Config> struct Sm90Scales {
       PRESENT ? shorter(A_DEPTH, shorter(B_DEPTH, Config::TILE_K)) : Config::TILE_K;
   static constexpr int PARTS = Config::TILE_K / DEPTH;  // of a K block
   static_assert(DEPTH % 32 == 0 && Config::TILE_K % DEPTH == 0, "wgmma multiplies 32 of K");
-  static_assert(A_DEPTH % DEPTH == 0 && B_DEPTH % DEPTH == 0);
+  static_assert(!PRESENT || (A_DEPTH % DEPTH == 0 && B_DEPTH % DEPTH == 0));
 
   // A's scales: one for the 64 rows of a warpgroup, or one for each of a lane's two rows (see
   // Wgmma: rows g and g + 8). A group begins at any row.
@@ -61,9 +61,10 @@ template <class Config> struct Sm90Scales {
 
   // Whether the scales of successive parts lie at equal distances: pointers replace indices, whose
   // arithmetic would delay the wgmma behind it.
-  static constexpr bool BY_POINTERS = PRESENT && Epilogue::A_LINEAR && Epilogue::B_LINEAR &&
-                                      (A_DEPTH == 0 || A_DEPTH == DEPTH) &&
-                                      (B_DEPTH == 0 || B_DEPTH == DEPTH);
+  static constexpr bool BY_POINTERS =
+      PRESENT && Epilogue::A_LINEAR && Epilogue::B_LINEAR &&
+      is_same<typename Epilogue::AScale, f32> && is_same<typename Epilogue::BScale, f32> &&
+      (A_DEPTH == 0 || A_DEPTH == DEPTH) && (B_DEPTH == 0 || B_DEPTH == DEPTH);
 
   const Sm90Params& params;
   const Epilogue& epilogue;

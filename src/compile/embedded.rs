@@ -39,6 +39,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "sm90/consumer.cuh",
     "sm90/factors.cuh",
     "sm90/grid_split.cuh",
+    "sm90/integer_scales.cuh",
     "sm90/params.cuh",
     "sm90/pipeline.cuh",
     "sm90/producer.cuh",

@@ -216,38 +216,47 @@ fn scaling(epilogue: &Epilogue, crossed: bool, input_places: &[usize]) -> String
     };
     let scale = |of: Option<BlockScale>| of.map(|of| (of.scale, of));
     let zero = |of: Option<BlockScale>| of.and_then(|of| Some((of.zero?, of)));
-    // Scales in f32 that are not swizzled lie at equal distances along K.
-    let linear = |name: &str, coordinate: &str, of: Option<BlockScale>| {
-        let found = of.filter(|of| !of.is_swizzled).and_then(|of| {
-            match epilogue.inputs[of.scale as usize] {
-                Input::Tensor(tensor) if tensor.dtype == DType::F32 => Some((of.extent, of.scale)),
-                _ => None,
+    // Scales that are not swizzled lie at equal distances along K.
+    let linear = |name: &str, coordinate: &str, of: Option<(u32, BlockScale)>| {
+        let found = of.and_then(|(input, BlockScale { extent, .. })| {
+            match epilogue.inputs[input as usize] {
+                Input::Tensor(tensor) => Some((scale_type(tensor.dtype), extent, input)),
+                Input::Scalar(_) | Input::Factor(_) => None,
             }
         });
-        let (at, step, stride) = match found {
-            Some((extent, input)) => {
+        let (element, at, step, stride) = match found {
+            Some((element, extent, input)) => {
                 let tensor = format!("params.tensors[{}]", input_places[input as usize]);
                 let at = format!(
-                    "static_cast<const f32*>({tensor}.data) + {tensor}.stride[0] * batch + \
+                    "static_cast<const {element}*>({tensor}.data) + {tensor}.stride[0] * batch + \
                      {tensor}.stride[1] * ({coordinate} / {extent})"
                 );
-                (at, format!("{tensor}.stride[2]"), format!("{tensor}.stride[1]"))
+                (element, at, format!("{tensor}.stride[2]"), format!("{tensor}.stride[1]"))
             }
-            None => ("nullptr".to_owned(), "0".to_owned(), "0".to_owned()),
+            None => ("f32", "nullptr".to_owned(), "0".to_owned(), "0".to_owned()),
         };
+        let (side, kind) = name.split_at(1);
         format!(
-            "  static constexpr bool {upper}_LINEAR = {is_linear};
-  __device__ __forceinline__ const f32* {name}_scales(int batch, int {coordinate}) const {{
+            "  using {side}{kind} = {element};
+  __device__ __forceinline__ const {element}* {lower}s(int batch, int {coordinate}) const {{
     return {at};
   }}
-  __device__ __forceinline__ long long {name}_scale_step() const {{ return {step}; }}
-  __device__ __forceinline__ long long {name}_scale_stride() const {{ return {stride}; }}\n",
-            upper = name.to_uppercase(),
-            is_linear = of.is_none() || found.is_some(),
+  __device__ __forceinline__ long long {lower}_step() const {{ return {step}; }}
+  __device__ __forceinline__ long long {lower}_stride() const {{ return {stride}; }}\n",
+            lower = format!("{}_{}", side.to_lowercase(), kind.to_lowercase()),
         )
     };
-    text.push_str(&linear("a", "m", a));
-    text.push_str(&linear("b", "n", b));
+    let is_linear = |of: Option<BlockScale>| !of.is_some_and(|of| of.is_swizzled);
+    let _ = writeln!(
+        text,
+        "  static constexpr bool A_LINEAR = {}, B_LINEAR = {};",
+        is_linear(a),
+        is_linear(b)
+    );
+    text.push_str(&linear("AScale", "m", scale(a)));
+    text.push_str(&linear("BScale", "n", scale(b)));
+    text.push_str(&linear("AZero", "m", zero(a)));
+    text.push_str(&linear("BZero", "n", zero(b)));
     text.push_str(&function("scale_a", "m", scale(a), "1.0f"));
     text.push_str(&function("scale_b", "n", scale(b), "1.0f"));
     text.push_str(&function("zero_a", "m", zero(a), "0.0f"));
@@ -476,6 +485,11 @@ mod tests {
                 "block_scale<s8, false>(params.tensors[2], batch, m / 1, block)",
                 "block_scale<e8m0, true>(params.tensors[0], batch, n / 64, block)",
                 "return 0.0f;",
+                "A_LINEAR = true, B_LINEAR = false;",
+                "using AScale = bf16;",
+                "using AZero = s8;",
+                "using BZero = f32;",
+                "static_cast<const s8*>(params.tensors[2].data)",
             ],
         );
         let crossed = functor(&epilogue, DType::F32, true, true);

@@ -135,8 +135,9 @@ def mixed_mm(
     - ``zero_point``: None, or of the shape of ``scale``, or one for each column of ``b`` (row of
       ``a``); in int8, uint8, int32 or a dtype of scales. Requires ``scale``.
 
-    The sum and the scale are float32, and are rounded once. The float operand has a gradient,
-    unless there are groups or zero points. The source of the operator
+    The sum and the scale are float32, and are rounded once. With groups or zero points, a kernel
+    may first round (operand - zero_point) * scale to the dtype of the float operand, once. The
+    float operand has a gradient, unless there are groups or zero points. The source of the operator
     ``torch.ops.cutlass_api.mixed_mm`` is ``ops/_products.py``.
 
     Raises ValueError if the scale or the zero point has another shape, dtype or device, or if no

@@ -144,8 +144,15 @@ impl Sm90 {
     }
 
     /// Whether the program applies block scales: to float8 products, where the registers hold them
-    /// (`Sm90Scales` of the program).
+    /// (`Sm90Scales` of the program), and to the integers of a mixed product
+    /// (`Sm90IntegerScales`).
     pub(super) fn applies(&self, types: Types, scaling: &Scaling) -> bool {
+        if is_mixed(types) {
+            // The integers are the program's A, and are converted 32 elements of K at a time.
+            let Scaling { a, b, .. } = scaling.framed(self.crossed());
+            return b.is_none()
+                && a.is_some_and(|scale| scale.depth.is_multiple_of(32) && !scale.is_swizzled);
+        }
         if !self.promotes_sums(types) {
             return false;
         }

@@ -1,0 +1,122 @@
+// Block scales and zero points of the integers of a mixed product (Epilogue::SCALES): an integer
+// counts as (integer - zero point) * scale, in float32, rounded once to the type of B.
+#pragma once
+#include "common/ptx.cuh"
+#include "common/types.cuh"
+#include "common/widen.cuh"
+#include "sm90/config.cuh"
+#include "sm90/params.cuh"
+#include "sm90/scales.cuh"
+
+template <class Config> struct Sm90IntegerScales {
+  using Epilogue = typename Config::Epilogue;
+  using Scale = typename Epilogue::AScale;
+  using Zero = typename Epilogue::AZero;
+  static constexpr bool PRESENT = Epilogue::SCALES && Config::MIXED;
+  static constexpr int M_BLOCKS = Config::M_BLOCKS, TILE_K = Config::TILE_K;
+  static constexpr int A_ROWS = Epilogue::A_ROWS, A_DEPTH = Epilogue::A_DEPTH;
+
+  // Elements of K whose integers of one row have one scale: 32, 64 or a whole K block.
+  static constexpr int DEPTH = PRESENT ? greatest_common_divisor(TILE_K, A_DEPTH) : TILE_K;
+  static constexpr int GROUPS = DEPTH / 32;  // of two instructions
+  static_assert(!PRESENT || (Epilogue::A_LINEAR && A_DEPTH > 0 && DEPTH % 32 == 0));
+  static_assert(!PRESENT || Epilogue::B_DEPTH == 0, "the integers are A");
+
+  static constexpr bool HAS_ZEROS = Epilogue::A_ZERO,
+                        FRACTIONS = HAS_ZEROS && (is_same<Zero, f32> || is_same<Zero, f16> ||
+                                                  is_same<Zero, bf16>);
+  using Factors = ptx::RowFactors<M_BLOCKS, typename Config::A, FRACTIONS>;
+
+  // The scales and zero points of one part of a K block, as they are stored: they are decoded when
+  // they are needed, so that no decoding waits for its load.
+  struct Stored {
+    Scale scales[M_BLOCKS][2];
+    Zero zeros[M_BLOCKS][2];
+  };
+
+  // Whether the scales of successive parts lie at equal distances: pointers replace indices.
+  static constexpr bool BY_POINTERS = PRESENT && A_DEPTH == DEPTH && A_ROWS == 1;
+  // Scales and zero points that are in use and that are loaded ahead.
+  static constexpr int REGISTERS = PRESENT ? M_BLOCKS * 2 * (HAS_ZEROS ? 4 : 2) : 0;
+
+  const Sm90Params& params;
+  const Epilogue& epilogue;
+  int batch, m;         // m: the lane's first row
+  int k;                // the first element of the part to load next
+  const Scale* scales;  // BY_POINTERS: the next scale of row m
+  const Zero* zeros;
+
+  // `m`: the warp's first row. `k`: the first element of K.
+  __device__ __forceinline__ Sm90IntegerScales(const Sm90Params& params, const Epilogue& epilogue,
+                                               int batch, int m, int, int k)
+      : params(params), epilogue(epilogue), batch(batch), m(m + threadIdx.x % 32 / 4), k(k) {
+    if constexpr (BY_POINTERS) {
+      scales = epilogue.a_scales(batch, this->m) + epilogue.a_scale_step() * (k / DEPTH);
+      zeros = epilogue.a_zeros(batch, this->m) + epilogue.a_zero_step() * (k / DEPTH);
+    }
+  }
+
+  // A lane's row i is m + row(i): two of each block of 64 (see WidenedFragments).
+  static __device__ __forceinline__ constexpr int row(int i) { return i / 2 * 64 + i % 2 * 8; }
+
+  // Fetches the scales of the next `parts` parts into L2, one part a lane: the first CTA that reads
+  // a scale would wait for device memory at each part.
+  __device__ __forceinline__ void prefetch(int parts) const {
+    if constexpr (BY_POINTERS)
+#pragma unroll 1
+      for (int part = threadIdx.x % 32; part < parts && k + part * DEPTH < params.k; part += 32) {
+#pragma unroll
+        for (int i = 0; i < 2 * M_BLOCKS; ++i)
+          if (m + row(i) < params.m) {
+            ptx::prefetch_to_l2(scales + epilogue.a_scale_step() * part +
+                                epilogue.a_scale_stride() * row(i));
+            if constexpr (HAS_ZEROS)
+              ptx::prefetch_to_l2(zeros + epilogue.a_zero_step() * part +
+                                  epilogue.a_zero_stride() * row(i));
+          }
+      }
+  }
+
+  // Loads the scales of the next part. Beyond K, where B is 0, they stay as they are: a product of
+  // 0 and a scale that is not finite would be NaN.
+  __device__ __forceinline__ void load_next(Stored& stored) {
+    if (k < params.k) {
+#pragma unroll
+      for (int i = 0; i < 2 * M_BLOCKS; ++i)
+        if (m + row(i) < params.m) {
+          const int block = BY_POINTERS ? 0 : k / A_DEPTH;
+          const Scale* scale =
+              BY_POINTERS ? scales + epilogue.a_scale_stride() * row(i)
+                          : epilogue.a_scales(batch, m + row(i)) + epilogue.a_scale_step() * block;
+          stored.scales[i / 2][i % 2] = *scale;
+          if constexpr (HAS_ZEROS) {
+            const Zero* zero =
+                BY_POINTERS ? zeros + epilogue.a_zero_stride() * row(i)
+                            : epilogue.a_zeros(batch, m + row(i)) + epilogue.a_zero_step() * block;
+            stored.zeros[i / 2][i % 2] = *zero;
+          }
+        }
+    }
+    k += DEPTH;
+    if constexpr (BY_POINTERS) {
+      scales += epilogue.a_scale_step();
+      zeros += epilogue.a_zero_step();
+    }
+  }
+
+  // The scales of rows outside A, and of all rows of a slice of K that lies beyond K.
+  static __device__ __forceinline__ void clear(Stored& stored) {
+#pragma unroll
+    for (int i = 0; i < 2 * M_BLOCKS; ++i) {
+      stored.scales[i / 2][i % 2] = {};
+      stored.zeros[i / 2][i % 2] = {};
+    }
+  }
+
+  static __device__ __forceinline__ void decode_into(Factors& factors, const Stored& stored) {
+#pragma unroll
+    for (int i = 0; i < 2 * M_BLOCKS; ++i)
+      factors.set(i, f32(decode(stored.scales[i / 2][i % 2])),
+                  HAS_ZEROS ? f32(decode(stored.zeros[i / 2][i % 2])) : 0.0f);
+  }
+};
