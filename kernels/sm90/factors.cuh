@@ -1,5 +1,6 @@
 // Factors of the output's rows and columns (Epilogue::PLAIN), such as the scales of quantized
-// operands. The sums are multiplied by them behind the main loop, and stored as without an epilogue.
+// operands. The sums are multiplied by them behind the main loop and stored as without an
+// epilogue.
 #pragma once
 #include "common/types.cuh"
 #include "common/wgmma.cuh"

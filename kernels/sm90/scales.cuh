@@ -93,8 +93,8 @@ template <class Config> struct Sm90Scales {
     }
   }
 
-  // Fetches the scales of the first `parts` parts into L2, one part a lane. The first CTA that reads
-  // a scale would otherwise wait for device memory at each part.
+  // Fetches the scales of the first `parts` parts into L2, one part a lane. The first CTA that
+  // reads a scale would otherwise wait for device memory at each part.
   __device__ __forceinline__ void prefetch(int parts) const {
     if constexpr (PRESENT && BY_POINTERS)
 #pragma unroll 1
