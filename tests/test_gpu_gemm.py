@@ -88,8 +88,8 @@ def make_problem(types: Types, shape, a_form: Form, b_form: Form, tf32: bool = F
     """Random inputs for `shape`, which is (M, N, K) or (L, M, N, K)."""
     *batch, m, n, k = shape
     generator = generator_for(types, shape, a_form, b_form)
-    # Sums of 8-bit integers can exceed float16's range, and sums of any type that of float8. Sums of
-    # small values stay within both for these K.
+    # Sums of 8-bit integers can exceed float16's range, and sums of any type that of float8. Sums
+    # of small values stay within both for these K.
     has_integers = types.a in INTEGERS or types.b in INTEGERS
     small = (has_integers and types.out == torch.float16) or types.out in FLOAT8
     a = random_operand((*batch, m, k), types.a, a_form, generator, small)

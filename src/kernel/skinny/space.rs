@@ -85,7 +85,8 @@ const WORDS_N: &[Shape] = &[
 /// of the wide operand reread the narrow one more often, many need a split to fill the chip.
 const MIXED: &[Shape] = &[
     (16, 8, [16, 512], 1, 6, 1),
-    (16, 16, [32, 512], 1, 7, 1),
+    (16, 16, [16, 512], 1, 4, 1),
+    (16, 16, [32, 256], 2, 6, 2),
     (16, 16, [32, 256], 2, 4, 1),
     (16, 16, [64, 256], 2, 4, 1),
     (16, 16, [64, 256], 2, 4, 4),
