@@ -94,7 +94,11 @@ def args_of(kernel):
         getattr(args, name).tensor.compile_time_tensor.to(DTYPES[dtype])
         for name, dtype in zip(("A", "B", "out"), (a, b, out), strict=True)
     ]
-    return cutlass_api.arguments.GemmArguments(*tensors, accumulator_type=operands.accumulator_type)
+    permits_fast_sums = getattr(kernel.metadata.design, "fast_sums", False)
+    return cutlass_api.arguments.GemmArguments(
+        *(*tensors, operands.accumulator_type),
+        performance=cutlass_api.arguments.PerformanceControls(permits_fast_sums),
+    )
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,12 @@ template <bool> void tma_load(unsigned, const TensorMap*, unsigned, int, int, in
 template <bool> void tma_load(unsigned, const TensorMap*, unsigned, int, int, int, unsigned short) {
   ++boxes_loaded;
 }
+// Not part of the model.
+template <bool>
+void tma_load_dual(unsigned, const TensorMap*, unsigned, int, int, int, unsigned short) {
+  std::abort();
+}
+inline void tma_prefetch(const TensorMap*, int, int, int) { std::abort(); }
 }  // namespace ptx
 
 #include "sm90/boxes.cuh"
@@ -34,7 +40,7 @@ template <bool> void tma_load(unsigned, const TensorMap*, unsigned, int, int, in
 // CTA of a slice multicasts (sent), and the bytes that it expects of the tile (expected).
 template <bool K_MAJOR, int TILE_, int ROW_BYTES, int SHARED_BY_> struct Operand {
   static constexpr int TILE = TILE_, SHARED_BY = SHARED_BY_;
-  using Boxes = Sm90Boxes<short, 64, K_MAJOR, TILE, ROW_BYTES, SHARED_BY, false>;
+  using Boxes = Sm90Boxes<short, 64, K_MAJOR, TILE, ROW_BYTES, SHARED_BY, false, false>;
   // Boxes of half a slice where possible, as the host may choose.
   static constexpr int BOX_ROWS =
       Boxes::LONGER == 0 && Boxes::SLICE % 16 == 0 ? Boxes::SLICE / 2 : Boxes::SLICE;
