@@ -19,7 +19,7 @@ from cutlass_api.inductor._integration import Options, disable, enable, is_enabl
 
 
 @contextmanager
-def enabled(*, candidates: int = 4, fuse: bool = True) -> Iterator[None]:
+def enabled(*, candidates: int = 6, fuse: bool = True) -> Iterator[None]:
     """Offers our kernels to Inductor inside a ``with`` block, as `enable` does.
 
     What counts is the first call of a compiled function, which compiles it. Code that was compiled

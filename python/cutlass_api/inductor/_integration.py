@@ -22,7 +22,7 @@ class Options:
     """candidates: kernels that Inductor times for each product. fuse: whether pointwise operations
     behind a product are offered as fused epilogues."""
 
-    candidates: int = 4
+    candidates: int = 6
     fuse: bool = True
 
 
@@ -43,7 +43,7 @@ def is_enabled() -> Options | None:
     return _state.options if _state else None
 
 
-def enable(*, candidates: int = 4, fuse: bool = True) -> None:
+def enable(*, candidates: int = 6, fuse: bool = True) -> None:
     """Offers our kernels to Inductor's autotuner, for functions that compile from now on.
 
     candidates: how many kernels Inductor times for each product, those that rank first for its

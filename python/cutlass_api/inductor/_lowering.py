@@ -133,7 +133,7 @@ def _contiguous(A: Any, size: Sequence[Any], dtype: torch.dtype | None) -> Fixed
 
 
 def _count() -> int:
-    return getattr(V.choices, "candidates", 4)
+    return getattr(V.choices, "candidates", 6)
 
 
 def _fused(

@@ -82,15 +82,13 @@ const WORDS_N: &[Shape] = &[
 ];
 
 /// 8-bit integers as the wide operand, beside 16-bit elements; both operands K-major. Few columns
-/// of the wide operand reread the narrow one more often, many need a split to fill the chip.
+/// of the wide operand, or a split, fill the chip where the wide operand has few columns.
 const MIXED: &[Shape] = &[
     (16, 8, [16, 512], 1, 6, 1),
     (16, 16, [16, 512], 1, 4, 1),
     (16, 16, [32, 256], 2, 6, 2),
     (16, 16, [32, 256], 2, 4, 1),
     (16, 16, [64, 256], 2, 4, 1),
-    (16, 16, [64, 256], 2, 4, 4),
-    (16, 16, [64, 128], 4, 5, 2),
 ];
 
 impl Skinny {
