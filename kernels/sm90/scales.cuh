@@ -125,7 +125,7 @@ template <class Config> struct Sm90Scales {
         if constexpr (B_DEPTH > 0 && BY_POINTERS && B_COUNT == 1)
           factors.b[i] = *columns;
         else if constexpr (B_DEPTH > 0 && BY_POINTERS && B_COLUMNS == 1)
-          factors.b[i] = columns[epilogue.b_scale_stride() * (column - n)];
+          factors.b[i] = columns[epilogue.b_scale_stride() * (column - min(n, params.n - 1))];
         else if constexpr (B_DEPTH > 0)
           factors.b[i] = epilogue.scale_b(batch, column, k / B_DEPTH);
       }
