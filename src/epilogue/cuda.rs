@@ -6,10 +6,8 @@
 
 use std::fmt::Write;
 
-use super::{
-    BlockScale, Epilogue, Id, Input, Kind, MAIN_OUTPUT, Node, Scaling, Step, TensorType,
-    compute_type,
-};
+use super::cuda_scales::{factors, scaling};
+use super::{Epilogue, Id, Input, Kind, MAIN_OUTPUT, Node, Step, compute_type};
 use crate::operand::DType;
 
 /// The definitions of `EpilogueParams` and `Epilogue` for a kernel with this accumulator.
@@ -49,11 +47,11 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool, crosse
             && let Input::Tensor(tensor) = epilogue.inputs[*input as usize]
         {
             let (place, element) = (input_places[*input as usize], tensor.dtype.short_name());
-            let [along_m, along_n] = program_steps(tensor, transposed);
+            let [along_m, along_n] = tensor.program_steps(transposed);
             // One element serves all columns of the row.
             let width = if along_n == Step::Repeats { "1, 1" } else { "WIDTH, RUN" };
             let _ = writeln!(operands, "    RowElements<{element}, {width}> input{input};");
-            let (along_m_name, along_n) = (step_name(along_m), step_name(along_n));
+            let (along_m_name, along_n) = (along_m.name(), along_n.name());
             let load = format!(
                 "    load_operand<{along_m_name}, {along_n}>(operands.input{input}, \
                  params.tensors[{place}], batch, m, n, valid);"
@@ -100,14 +98,14 @@ pub fn functor(epilogue: &Epilogue, accumulator: DType, transposed: bool, crosse
         } else if let Some(place) = place {
             let (value, tensor) = (type_of(kind.max(Kind::Integer)), epilogue.outputs[index]);
             let (element, [_, along_n]) =
-                (tensor.dtype.short_name(), program_steps(tensor, transposed));
+                (tensor.dtype.short_name(), tensor.program_steps(transposed));
             let _ = writeln!(results, "    {value} output{index}[WIDTH];");
             let _ = writeln!(body, "      output{index}[e] = v{node};");
             let _ = writeln!(
                 stores,
                 "    store_operand<{}, {element}, WIDTH, RUN>(output{index}, \
                  params.tensors[{place}], place);",
-                step_name(along_n)
+                along_n.name()
             );
         } else if output.name == MAIN_OUTPUT {
             as_float = integers && kind == Kind::Float;
@@ -182,148 +180,6 @@ struct Epilogue {{
     )
 }
 
-/// The members that apply block scales.
-fn scaling(epilogue: &Epilogue, crossed: bool, input_places: &[usize]) -> String {
-    let scaling = epilogue.graph.scaling;
-    let scales = scaling.is_some();
-    let Scaling { a, b, .. } = scaling.unwrap_or_default().framed(crossed);
-    let dims = |of: Option<BlockScale>| of.map_or((0, 0), |of| (of.extent, of.depth));
-    let ((a_rows, a_depth), (b_columns, b_depth)) = (dims(a), dims(b));
-    let has_zero = |of: Option<BlockScale>| of.is_some_and(|of| of.zero.is_some());
-    let (a_zero, b_zero) = (has_zero(a), has_zero(b));
-    let mut text = format!(
-        "  static constexpr bool SCALES = {scales};
-  static constexpr int A_ROWS = {a_rows}, A_DEPTH = {a_depth};
-  static constexpr int B_COLUMNS = {b_columns}, B_DEPTH = {b_depth};
-  static constexpr bool A_ZERO = {a_zero}, B_ZERO = {b_zero};\n"
-    );
-    let function = |name: &str, coordinate: &str, of: Option<(u32, BlockScale)>, none: &str| {
-        let value = of.map(|(input, BlockScale { extent, is_swizzled, .. })| {
-            let Input::Tensor(tensor) = epilogue.inputs[input as usize] else {
-                return none.to_owned();
-            };
-            let (place, element) = (input_places[input as usize], scale_type(tensor.dtype));
-            format!(
-                "block_scale<{element}, {is_swizzled}>(params.tensors[{place}], batch, \
-                 {coordinate} / {extent}, block)"
-            )
-        });
-        let value = value.unwrap_or_else(|| none.to_owned());
-        format!(
-            "  __device__ __forceinline__ f32 {name}(int batch, int {coordinate}, int block) const \
-             {{\n    return {value};\n  }}\n"
-        )
-    };
-    let scale = |of: Option<BlockScale>| of.map(|of| (of.scale, of));
-    let zero = |of: Option<BlockScale>| of.and_then(|of| Some((of.zero?, of)));
-    // Scales that are not swizzled lie at equal distances along K.
-    let linear = |name: &str, coordinate: &str, of: Option<(u32, BlockScale)>| {
-        let found = of.and_then(|(input, BlockScale { extent, .. })| {
-            match epilogue.inputs[input as usize] {
-                Input::Tensor(tensor) => Some((scale_type(tensor.dtype), extent, input)),
-                Input::Scalar(_) | Input::Factor(_) => None,
-            }
-        });
-        let (element, at, step, stride) = match found {
-            Some((element, extent, input)) => {
-                let tensor = format!("params.tensors[{}]", input_places[input as usize]);
-                let at = format!(
-                    "static_cast<const {element}*>({tensor}.data) + {tensor}.stride[0] * batch + \
-                     {tensor}.stride[1] * ({coordinate} / {extent})"
-                );
-                (element, at, format!("{tensor}.stride[2]"), format!("{tensor}.stride[1]"))
-            }
-            None => ("f32", "nullptr".to_owned(), "0".to_owned(), "0".to_owned()),
-        };
-        let (side, kind) = name.split_at(1);
-        format!(
-            "  using {side}{kind} = {element};
-  __device__ __forceinline__ const {element}* {lower}s(int batch, int {coordinate}) const {{
-    return {at};
-  }}
-  __device__ __forceinline__ long long {lower}_step() const {{ return {step}; }}
-  __device__ __forceinline__ long long {lower}_stride() const {{ return {stride}; }}\n",
-            lower = format!("{}_{}", side.to_lowercase(), kind.to_lowercase()),
-        )
-    };
-    let is_linear = |of: Option<BlockScale>| !of.is_some_and(|of| of.is_swizzled);
-    let _ = writeln!(
-        text,
-        "  static constexpr bool A_LINEAR = {}, B_LINEAR = {};",
-        is_linear(a),
-        is_linear(b)
-    );
-    text.push_str(&linear("AScale", "m", scale(a)));
-    text.push_str(&linear("BScale", "n", scale(b)));
-    text.push_str(&linear("AZero", "m", zero(a)));
-    text.push_str(&linear("BZero", "n", zero(b)));
-    text.push_str(&function("scale_a", "m", scale(a), "1.0f"));
-    text.push_str(&function("scale_b", "n", scale(b), "1.0f"));
-    text.push_str(&function("zero_a", "m", zero(a), "0.0f"));
-    text.push_str(&function("zero_b", "n", zero(b), "0.0f"));
-    text
-}
-
-/// The members of an epilogue that multiplies by factors of a row or a column, or by none: a kernel
-/// may multiply its sums by them and store the products without `apply`.
-fn factors(
-    epilogue: &Epilogue,
-    accumulator: DType,
-    transposed: bool,
-    input_places: &[usize],
-) -> String {
-    let inputs = (compute_type(accumulator) == DType::F32).then(|| epilogue.factors()).flatten();
-    let (mut rows, mut columns) = (Vec::new(), Vec::new());
-    for input in inputs.iter().flatten() {
-        let Input::Tensor(tensor) = epilogue.inputs[*input as usize] else { continue };
-        let place = input_places[*input as usize];
-        let steps @ [along_m, along_n] = program_steps(tensor, transposed);
-        let [m, n] = steps.map(step_name);
-        let (values, at) = match (along_m, along_n) {
-            (_, Step::Repeats) => (&mut rows, "m, 0"),
-            _ => (&mut columns, "0, n"),
-        };
-        values.push(format!(
-            "f32(decode(*element_at<{m}, {n}, const {}>(params.tensors[{place}], batch, {at})))",
-            tensor.dtype.short_name()
-        ));
-    }
-    let function = |name: &str, own: &str, values: &[String]| {
-        let value = if values.is_empty() { "1.0f".to_owned() } else { values.join(" * ") };
-        format!(
-            "  __device__ __forceinline__ f32 {name}(int batch, int {own}) const {{\n    return \
-             {value};\n  }}\n"
-        )
-    };
-    format!(
-        "  static constexpr bool PLAIN = {}, ROW_FACTORS = {}, COLUMN_FACTORS = {};\n{}{}",
-        inputs.is_some(),
-        !rows.is_empty(),
-        !columns.is_empty(),
-        function("row_factor", "m", &rows),
-        function("column_factor", "n", &columns),
-    )
-}
-
-/// The name of an element type of scales.
-fn scale_type(dtype: DType) -> &'static str {
-    if dtype == DType::E8M0 { "e8m0" } else { dtype.short_name() }
-}
-
-/// A tensor's steps along m and n of the program's frame.
-fn program_steps(tensor: TensorType, transposed: bool) -> [Step; 2] {
-    let [along_m, along_n] = tensor.steps;
-    if transposed { [along_n, along_m] } else { [along_m, along_n] }
-}
-
-fn step_name(step: Step) -> &'static str {
-    match step {
-        Step::Repeats => "Step::REPEATS",
-        Step::One => "Step::ONE",
-        Step::Any => "Step::ANY",
-    }
-}
-
 struct Functor<'a> {
     epilogue: &'a Epilogue,
     kinds: Vec<Kind>,
@@ -367,7 +223,7 @@ impl Functor<'_> {
             Node::Product(_) => "products[e]".to_owned(),
             Node::Input(input) => match self.epilogue.inputs[input as usize] {
                 Input::Tensor(tensor) => {
-                    let e = if program_steps(tensor, self.transposed)[1] == Step::Repeats {
+                    let e = if tensor.program_steps(self.transposed)[1] == Step::Repeats {
                         "0"
                     } else {
                         "e"
@@ -436,7 +292,7 @@ impl Functor<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::epilogue::{ExpressionGraph, Output};
+    use crate::epilogue::{BlockScale, ExpressionGraph, Output, Scaling, TensorType};
 
     #[test]
     fn scales_follow_their_factor_into_the_program() {

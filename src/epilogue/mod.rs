@@ -5,6 +5,7 @@
 
 mod bound;
 mod cuda;
+mod cuda_scales;
 mod functions;
 mod graph;
 mod intern;

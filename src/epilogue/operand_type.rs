@@ -26,6 +26,15 @@ pub enum Step {
 }
 
 impl Step {
+    /// The name in generated code.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Step::Repeats => "Step::REPEATS",
+            Step::One => "Step::ONE",
+            Step::Any => "Step::ANY",
+        }
+    }
+
     fn of(extent: i64, stride: i64) -> Step {
         match (extent, stride) {
             (..=1, _) => Step::Any,
@@ -53,6 +62,12 @@ impl TensorType {
     /// A type without known steps.
     pub fn any(dtype: DType) -> TensorType {
         TensorType { dtype, steps: [Step::Any; 2] }
+    }
+
+    /// The steps along m and n of the program, which may compute the transposed product.
+    pub(super) fn program_steps(self, transposed: bool) -> [Step; 2] {
+        let [along_m, along_n] = self.steps;
+        if transposed { [along_n, along_m] } else { [along_m, along_n] }
     }
 
     /// Whether code for this type serves a view.
