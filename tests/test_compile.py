@@ -597,23 +597,35 @@ def scaled_arguments(kind):
     )
 
 
-@pytest.mark.skipif(not cuobjdump(), reason="needs cuobjdump of the package nvidia-cuda-cuobjdump")
-@pytest.mark.parametrize("kind", ["tensor", "rows", "fast", "blocks", "columns", "mx"])
-def test_scaled_float8_kernels_neither_spill_nor_serialize(kind, tmp_path, cache_directory):
-    """ptxas warns of wgmma that it serializes."""
-    args = scaled_arguments(kind)
-    kernels = [k for k in cutlass_api.get_kernels(args, cc=90) if "sm90" in k.metadata.kernel_name]
-    if kind == "fast":
-        kernels = [kernel for kernel in kernels if kernel.metadata.design.fast_sums]
-    # Packed operands change the launch, not the program's main loop.
-    kernels = [kernel for kernel in kernels if not any(kernel.metadata.design.packed)]
-    assert kernels
+def sm90_kernels(args):
+    """Those that pack no operand: packing changes the launch, not the program's main loop."""
+    return [
+        kernel
+        for kernel in cutlass_api.get_kernels(args, cc=90)
+        if "sm90" in kernel.metadata.kernel_name and not any(kernel.metadata.design.packed)
+    ]
+
+
+def check_code(kernels, args, tmp_path):
+    """Asserts that the kernels compile without a warning and spill no register."""
     with ThreadPoolExecutor() as pool:
         artifacts = list(pool.map(lambda kernel: kernel.compile(args, 90), kernels))
     for kernel, artifact in zip(kernels, artifacts, strict=True):
         program = artifact.compiled_obj
         assert program.log == "", kernel.metadata.kernel_name
         assert spilled_bytes(program, tmp_path) == 0, kernel.metadata.kernel_name
+
+
+@pytest.mark.skipif(not cuobjdump(), reason="needs cuobjdump of the package nvidia-cuda-cuobjdump")
+@pytest.mark.parametrize("kind", ["tensor", "rows", "fast", "blocks", "columns", "mx"])
+def test_scaled_float8_kernels_neither_spill_nor_serialize(kind, tmp_path, cache_directory):
+    """ptxas warns of wgmma that it serializes."""
+    args = scaled_arguments(kind)
+    kernels = sm90_kernels(args)
+    if kind == "fast":
+        kernels = [kernel for kernel in kernels if kernel.metadata.design.fast_sums]
+    assert kernels
+    check_code(kernels, args, tmp_path)
 
 
 #: Types of A and B, of scales and of zero points, and the elements of K that share a scale.
@@ -649,12 +661,6 @@ def test_scaled_mixed_kernels_neither_spill_nor_serialize(
     )
     a, b = fake(m, k, dtype=a_type), fake(k, n, dtype=b_type, layout="n")
     args = cutlass_api.arguments.GemmArguments(a, b, out, "float32", epilogue)
-    kernels = [k for k in cutlass_api.get_kernels(args, cc=90) if "sm90" in k.metadata.kernel_name]
-    kernels = [kernel for kernel in kernels if not any(kernel.metadata.design.packed)]
+    kernels = sm90_kernels(args)
     assert len(kernels) >= 12
-    with ThreadPoolExecutor() as pool:
-        artifacts = list(pool.map(lambda kernel: kernel.compile(args, 90), kernels))
-    for kernel, artifact in zip(kernels, artifacts, strict=True):
-        program = artifact.compiled_obj
-        assert program.log == "", kernel.metadata.kernel_name
-        assert spilled_bytes(program, tmp_path) == 0, kernel.metadata.kernel_name
+    check_code(kernels, args, tmp_path)
