@@ -19,6 +19,7 @@ from torch._inductor import utils as inductor_utils
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.debug import DebugContext
 from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.fx_passes.joint_graph import joint_graph_passes
 from torch._inductor.fx_passes.post_grad import post_grad_passes
 from torch._inductor.graph import GraphLowering
 from torch._inductor.select_algorithm import AlgorithmSelectorCache
@@ -26,6 +27,7 @@ from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.traceback import preserve_node_meta
 
 PROPERTIES = SimpleNamespace(
     name="NVIDIA H100 80GB HBM3",
@@ -122,13 +124,16 @@ def lower(
             first = inputs[0]
             rows = symbol(mode.shape_env, first.shape[0])
             fakes[0] = torch.empty(rows, *first.shape[1:], dtype=first.dtype, device="cuda")
-        traced = make_fx(function, decomposition_table=select_decomp_table())(*fakes)
+        # As AOTAutograd: nodes name the operation that they are a decomposition of.
+        with config.patch(**patches), preserve_node_meta():
+            traced = make_fx(function, decomposition_table=select_decomp_table())(*fakes)
     choices: list[list[Any]] = []
     with (
         inductor_utils.fresh_cache(),
         pretended_h100(choices, prefers, **patches),
         V.set_fake_mode(mode),
     ):
+        joint_graph_passes(traced)
         post_grad_passes(traced, is_inference=True)
         graph = GraphLowering(traced, example_inputs=fakes, shape_env=mode.shape_env)
         with V.set_graph_handler(graph), V.set_debug_handler(DebugContext()):

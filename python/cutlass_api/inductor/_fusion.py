@@ -1,6 +1,5 @@
 """A post-grad pass: pointwise operations behind a product become one operator with an epilogue, and
-products for which Inductor's handler offers no choices an operator of ours: grouped and scaled
-products, and those of a float matrix and one that was cast from 8-bit integers.
+products for which Inductor's handler offers no choices an operator of ours (`_products`).
 
 The pass only proposes. The operator's lowering (`_lowering`) lets Inductor time the fused kernels
 beside the operations that they replace, and keeps what is faster.
@@ -18,16 +17,32 @@ from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.virtualized import V
 
 from cutlass_api.inductor import _lowering
-from cutlass_api.utils import ceil_div
+from cutlass_api.inductor._nodes import (
+    CAST,
+    FLOATS,
+    HALVES,
+    RESHAPES,
+    add_call,
+    inputs_of,
+    is_call,
+    is_static,
+    value_of,
+)
+from cutlass_api.inductor._products import (
+    MIXED,
+    add_product,
+    is_grouped,
+    is_mixed_addmm,
+    is_product,
+    is_scaled,
+    is_vector_product,
+    replace,
+    replace_mixed,
+    restore_vector_products,
+    scaled_inputs,
+)
 
 aten = torch.ops.aten
-prims = torch.ops.prims
-
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
-_HALVES = (torch.float16, torch.bfloat16)
-_BYTES = (torch.int8, torch.uint8)
-_RESHAPES = (aten.reshape.default, aten.view.default)
-_CAST = prims.convert_element_type.default
 
 #: Pointwise operations, and the expressions of the epilogue language that compute them.
 _EXPRESSIONS: dict[Any, Callable[..., str]] = {
@@ -69,228 +84,33 @@ class ProductPass(CustomGraphPass):
         # Our operators run from Python: ahead-of-time code cannot call them.
         if config.cpp_wrapper or V.aot_compilation is True or torch.version.hip is not None:
             return
+        restore_vector_products(graph)
         for node in list(graph.nodes):
             if node._erased:  # the second product of a region
                 continue
-            if _is_grouped_product(node):
-                _replace(graph, node, torch.ops.cutlass_api.grouped_mm.default, _inputs(node)[:3])
+            if is_grouped(node):
+                replace(graph, node, torch.ops.cutlass_api.grouped_mm.default, inputs_of(node)[:3])
                 continue
-            if _is_scaled_product(node):
-                inputs = _scaled_inputs(graph, node)
-                _replace(graph, node, torch.ops.cutlass_api.scaled_mm.default, inputs)
+            if is_scaled(node):
+                inputs = scaled_inputs(graph, node)
+                replace(graph, node, torch.ops.cutlass_api.scaled_mm.default, inputs)
                 continue
-            node = _replace_mixed(graph, node)
-            if not _is_product(node):
+            node = replace_mixed(graph, node)
+            if not is_product(node):
                 continue
             # With emulated casts, Inductor rounds between operations; a fused epilogue does not.
             if self.fuse and not config.emulate_precision_casts:
                 _fuse(graph, node)
-            elif _is_mixed_addmm(node):
+            elif is_mixed_addmm(node):
                 _fuse_region(graph, _Region(node, None, [node]))
+            if not node._erased and is_vector_product(node):
+                replace(graph, node, torch.ops.cutlass_api.mm.default, inputs_of(node))
 
     def uuid(self) -> Any:
         """Part of Inductor's cache keys; None, which disables the cache, if an earlier pass has
         none."""
         earlier = [getattr(earlier, "uuid", lambda: None)() for earlier in self.earlier]
         return None if None in earlier else ("cutlass_api", *self.identity, *earlier)
-
-
-def _value(node: Any) -> Any:
-    """The FakeTensor of a node, or None."""
-    value = node.meta.get("val") if isinstance(node, fx.Node) else None
-    return value if isinstance(value, torch.Tensor) else None
-
-
-def _is_static(value: torch.Tensor) -> bool:
-    return all(isinstance(extent, int) for extent in (*value.shape, *value.stride()))
-
-
-_MIXED = torch.ops.cutlass_api.mixed_mm.default
-_PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, _MIXED)
-
-
-def _is_product(node: fx.Node) -> bool:
-    value = _value(node)
-    return (
-        node.op == "call_function"
-        and node.target in _PRODUCTS
-        and value is not None
-        and value.device.type == "cuda"
-        and value.dtype in _FLOATS
-        and value.numel() > 0
-        and _is_static(value)
-        and (
-            # Scales of a call by the user are no part of the epilogue.
-            node.target is not _MIXED or len(_inputs(node)) == 2
-        )
-        and (_is_mixed(node) or all(_value(arg).dtype == value.dtype for arg in node.args))
-    )
-
-
-def _is_mixed(node: fx.Node) -> bool:
-    """Whether a product has a factor of 8-bit integers: `_replace_mixed` has replaced its cast."""
-    return node.target is _MIXED or _is_mixed_addmm(node)
-
-
-def _is_mixed_addmm(node: fx.Node) -> bool:
-    return _is(node, aten.addmm.default) and _lowering.REPLACED in node.meta
-
-
-def _inputs(node: fx.Node) -> list[Any]:
-    """A node's arguments: positional, then keywords."""
-    return [*node.args, *node.kwargs.values()]
-
-
-def _is_grouped_product(node: fx.Node) -> bool:
-    """Whether a node multiplies groups of rows by one matrix each, in 16-bit types."""
-    if node.op != "call_function" or node.target is not aten._grouped_mm.default:
-        return False
-    values = [_value(arg) for arg in _inputs(node)[:3]]
-    if any(value is None or not _is_static(value) for value in values) or any(_inputs(node)[3:]):
-        return False
-    return (
-        [value.dim() for value in values] == [2, 3, 1]
-        and values[0].device.type == "cuda"
-        and values[0].dtype == values[1].dtype == _value(node).dtype
-        and values[0].dtype in (torch.float16, torch.bfloat16)
-    )
-
-
-#: The parameters of ``aten._scaled_mm`` and of our operator.
-_SCALED_PARAMETERS = (
-    *("self", "mat2", "scale_a", "scale_b"),
-    *("bias", "scale_result", "out_dtype", "use_fast_accum"),
-)
-
-
-def _scaled_arguments(node: fx.Node) -> list[Any]:
-    values = dict(zip(_SCALED_PARAMETERS, node.args, strict=False)) | node.kwargs
-    return [values.get(name) for name in _SCALED_PARAMETERS]
-
-
-def _is_scaled_product(node: fx.Node) -> bool:
-    """Whether a node is ``aten._scaled_mm`` with float32 scales: one per tensor, one per row of A
-    and per column of B, or one per block of 1 x 128 or 128 x 128."""
-    if node.op != "call_function" or node.target is not aten._scaled_mm.default:
-        return False
-    values = [_value(arg) for arg in _scaled_arguments(node)[:4]]
-    if any(value is None or not _is_static(value) for value in values):
-        return False
-    a, b, *scales = values
-    (m, k), n = a.shape, b.shape[1]
-    deep = ceil_div(k, 128)
-    shapes = (
-        ((m, 1), (m, deep), (ceil_div(m, 128), deep)),
-        ((1, n), (deep, n), (deep, ceil_div(n, 128))),
-    )
-    return a.device.type == "cuda" and all(
-        scale.dtype == torch.float32 and (scale.numel() == 1 or tuple(scale.shape) in served)
-        for scale, served in zip(scales, shapes, strict=True)
-    )
-
-
-def _scaled_inputs(graph: fx.Graph, node: fx.Node) -> list[Any]:
-    """The arguments for our operator: scales of a tensor have the shape (1,), and the scale of a
-    result is for float8 only."""
-    inputs = _scaled_arguments(node)
-    # Beside (1, N) or (M, 1), torch requires (1, 1) of a single row or column.
-    if all(_value(scale).numel() == 1 for scale in inputs[2:4]):
-        with graph.inserting_before(node):
-            for at in (2, 3):
-                inputs[at] = _call(graph, aten.reshape.default, inputs[at], [1])
-    if _value(node).dtype not in (torch.float8_e4m3fn, torch.float8_e5m2):
-        inputs[5] = None
-    inputs[7] = bool(inputs[7])
-    return inputs
-
-
-def _replace(graph: fx.Graph, node: fx.Node, operator: Any, inputs: Sequence[Any]) -> None:
-    """Puts an operator of ours in place of a node. The tensors among the inputs, in their order,
-    are the inputs of the operation that is replaced."""
-    replaced = fx.Graph()
-    copies = [
-        replaced.placeholder(f"x{at}") if isinstance(arg, fx.Node) else arg
-        for at, arg in enumerate(inputs)
-    ]
-    replaced.output(replaced.call_function(node.target, tuple(copies)))
-    with graph.inserting_before(node):
-        ours = graph.call_function(operator, tuple(inputs))
-    _substitute(graph, node, ours, replaced)
-
-
-def _substitute(graph: fx.Graph, node: fx.Node, ours: fx.Node, replaced: fx.Graph) -> fx.Node:
-    ours.meta["val"] = node.meta["val"]
-    ours.meta[_lowering.REPLACED] = fx.GraphModule(torch.nn.Module(), replaced)
-    if "eager_input_vals" in node.meta:
-        # Inductor keeps these strides for an operator that requires them, as aten._scaled_mm does.
-        values = tuple(_value(arg) if isinstance(arg, fx.Node) else arg for arg in ours.args)
-        ours.meta["eager_input_vals"] = (values, {})
-    node.replace_all_uses_with(ours)
-    graph.erase_node(node)
-    return ours
-
-
-def _replace_mixed(graph: fx.Graph, node: fx.Node) -> fx.Node:
-    """``mixed_mm`` in place of ``aten.mm``, if a factor was cast from 8-bit integers; else the
-    node. ``aten.addmm`` takes the integers themselves, which `_fuse` must replace by an operator.
-    """
-    if node.target not in (aten.mm.default, aten.addmm.default) or not _is_product(node):
-        return node
-    alpha, beta = (node.kwargs.get(name, 1) for name in ("alpha", "beta"))
-    # torch does not read an addend times zero, while an epilogue would.
-    if not all(isinstance(factor, int | float) for factor in (alpha, beta)) or beta == 0:
-        return node
-    dtype = _value(node).dtype
-    *added, first, second = node.args
-    chains = [_widened(factor, dtype) for factor in (first, second)]
-    # One factor of 8-bit integers: torch multiplies two of them as numbers, too.
-    if dtype not in _HALVES or sum(bool(chain) for chain in chains) != 1:
-        return node
-    inputs = []
-    with graph.inserting_before(node):
-        for factor, chain in zip((first, second), chains, strict=True):
-            source = chain[-1].args[0] if chain else factor
-            for step in reversed(chain[:-1]):
-                source = _call(graph, step.target, source, step.args[1])
-            inputs.append(source)
-    replaced = fx.Graph()
-    copies = [replaced.placeholder(name) for name in ("C", "A", "B")[-len(node.args) :]]
-    for at, chain in enumerate(chains, start=len(added)):
-        if chain:
-            copies[at] = replaced.call_function(_CAST, (copies[at], dtype))
-    replaced.output(replaced.call_function(node.target, tuple(copies), dict(node.kwargs)))
-    if added:
-        node.args = (*added, *inputs)
-        node.meta[_lowering.REPLACED] = fx.GraphModule(torch.nn.Module(), replaced)
-        return node
-    with graph.inserting_before(node):
-        ours = graph.call_function(_MIXED, tuple(inputs))
-    return _substitute(graph, node, ours, replaced)
-
-
-def _widened(node: Any, dtype: torch.dtype) -> list[fx.Node]:
-    """A cast of an input of the graph from 8-bit integers, and the permutations behind it, the last
-    one first. Empty if the node is none, or if the cast is needed elsewhere, too. Integers that the
-    graph computes stay part of Inductor's own kernels."""
-    chain = []
-    while _is(node, aten.permute.default) and _is_used_once(node):
-        chain.append(node)
-        node = node.args[0]
-    if not _is(node, _CAST) or not _is_used_once(node) or node.args[1] != dtype:
-        return []
-    source = node.args[0]
-    while _is(source, aten.permute.default):
-        source = source.args[0]
-    value = _value(node.args[0])
-    if source.op not in ("placeholder", "get_attr") or value is None or value.dtype not in _BYTES:
-        return []
-    return [*chain, node]
-
-
-def _is_used_once(node: fx.Node) -> bool:
-    """Whether one operation needs the node. The graph still contains operations that none needs."""
-    needed = [user for user in node.users if user.users or user.op == "output"]
-    return len(needed) == 1
 
 
 @dataclass
@@ -305,7 +125,7 @@ class _Region:
 
     @property
     def shape(self) -> torch.Size:
-        return _value(self.product).shape
+        return value_of(self.product).shape
 
 
 def _fuse(graph: fx.Graph, product: fx.Node) -> None:
@@ -319,7 +139,7 @@ def _fuse_region(graph: fx.Graph, region: _Region) -> bool:
     """Replaces the products and as much of the region as an epilogue computes. Returns whether it
     did. A product without further operations stays, except for ``aten.addmm`` of 8-bit integers,
     whose addend is computed in an epilogue."""
-    least = 1 if _is_mixed_addmm(region.product) else 2
+    least = 1 if is_mixed_addmm(region.product) else 2
     while len(region.inside) >= least and (region.second is None or region.second in region.inside):
         if _ends_well(region):
             epilogue = _Epilogue(region)
@@ -335,23 +155,23 @@ def _seconds(product: fx.Node) -> list[fx.Node]:
     first factor, and a second factor of the same shape, dtype and strides."""
     plain = (aten.mm.default, aten.addmm.default)
     a, b = product.args[-2:]
-    if product.target not in plain or _value(b).dtype not in _HALVES:
+    if product.target not in plain or value_of(b).dtype not in HALVES:
         return []
     # N in blocks of 8 columns, and rows of K that TMA can address.
-    k, n = _value(b).shape
-    if n % 8 or k % 8 or _value(b).stride() != (1, k):
+    k, n = value_of(b).shape
+    if n % 8 or k % 8 or value_of(b).stride() != (1, k):
         return []
 
     def fits(other: Any) -> bool:
-        if other is product or other.target not in plain or not _is_product(other):
+        if other is product or other.target not in plain or not is_product(other):
             return False
         factor = other.args[-1]
         return (
             factor is not b
             and _is_same(other.args[-2], a)
-            and _value(factor).shape == _value(b).shape
-            and _value(factor).dtype == _value(b).dtype
-            and _value(factor).stride() == _value(b).stride()
+            and value_of(factor).shape == value_of(b).shape
+            and value_of(factor).dtype == value_of(b).dtype
+            and value_of(factor).stride() == value_of(b).stride()
         )
 
     views = [a]
@@ -366,7 +186,7 @@ def _is_same(one: Any, other: Any) -> bool:
     """Whether two nodes are one node, or equal views of one."""
     if one is other:
         return True
-    views = (*_RESHAPES, aten.permute.default)
+    views = (*RESHAPES, aten.permute.default)
     return (
         isinstance(one, fx.Node)
         and isinstance(other, fx.Node)
@@ -400,21 +220,21 @@ def _grow(product: fx.Node, second: fx.Node | None = None) -> _Region:
 
 
 def _fits(node: fx.Node, region: _Region, inside: set[fx.Node]) -> bool:
-    value = _value(node)
-    if node.op != "call_function" or value is None or not _is_static(value):
+    value = value_of(node)
+    if node.op != "call_function" or value is None or not is_static(value):
         return False
-    if value.numel() != region.shape.numel() or value.dtype not in _FLOATS:
+    if value.numel() != region.shape.numel() or value.dtype not in FLOATS:
         return False
-    if node.target in _RESHAPES:
+    if node.target in RESHAPES:
         return _is_unflattened(value.shape, region.shape) or value.shape == region.shape
-    if node.target is not _CAST and node.target not in _EXPRESSIONS and node.target not in _PARTS:
+    if node.target is not CAST and node.target not in _EXPRESSIONS and node.target not in _PARTS:
         return False
     for arg in node.args:
         if isinstance(arg, fx.Node) and arg not in inside:
-            other = _value(arg)
-            if other is None or other.dtype not in _FLOATS or other.device != value.device:
+            other = value_of(arg)
+            if other is None or other.dtype not in FLOATS or other.device != value.device:
                 return False
-            if not _is_static(other) or _operand_shape(other.shape, value, region.shape) is None:
+            if not is_static(other) or _operand_shape(other.shape, value, region.shape) is None:
                 return False
         elif not isinstance(arg, fx.Node | int | float | torch.dtype):
             return False
@@ -479,7 +299,7 @@ class _Epilogue:
         if node is self.region.product or node is self.region.second:
             self.used_products.add(node)
             return self._product(node)
-        if node.target in _RESHAPES or node.target is _CAST:
+        if node.target in RESHAPES or node.target is CAST:
             return self._expression(node.args[0])
         self.has_arithmetic = True
         for pattern, function in ((_silu, "silu"), (_gelu, "gelu")):
@@ -496,10 +316,10 @@ class _Epilogue:
         accum = "accum"
         if self.region.second is not None and node is self.region.second:
             factor = node.args[-1]
-            key = (factor, tuple(_value(factor).shape))
+            key = (factor, tuple(value_of(factor).shape))
             name = self.operands.setdefault(key, f"x{len(self.operands)}")
             accum = self._assign(f"product({name})")
-        if node.target in (aten.mm.default, aten.bmm.default, _MIXED):
+        if node.target in (aten.mm.default, aten.bmm.default, MIXED):
             return accum
         self.has_arithmetic = True
         alpha, beta = (node.kwargs.get(name, 1) for name in ("alpha", "beta"))
@@ -514,7 +334,7 @@ class _Epilogue:
             return _number(arg)
         if arg in self.inside:
             return self._expression(arg)
-        shape = _operand_shape(_value(arg).shape, _value(node), self.region.shape)
+        shape = _operand_shape(value_of(arg).shape, value_of(node), self.region.shape)
         return self.operands.setdefault((arg, tuple(shape)), f"x{len(self.operands)}")
 
     def _assign(self, expression: str) -> str:
@@ -529,24 +349,24 @@ class _Epilogue:
         operands = []
         with graph.inserting_before(last):
             for arg, shape in self.operands:
-                if tuple(_value(arg).shape) != shape:
-                    arg = _call(graph, aten.reshape.default, arg, list(shape))
+                if tuple(value_of(arg).shape) != shape:
+                    arg = add_call(graph, aten.reshape.default, arg, list(shape))
                 operands.append(arg)
-            value = _value(last)
+            value = value_of(last)
             fused = graph.call_function(
                 torch.ops.cutlass_api.mm_epilogue.default,
                 (*factors, operands, self.source),
                 {"out_dtype": value.dtype},
             )
             fused.meta["val"] = torch.empty_like(
-                _value(product), dtype=value.dtype, memory_format=torch.contiguous_format
+                value_of(product), dtype=value.dtype, memory_format=torch.contiguous_format
             )
             fused.meta[_lowering.REPLACED] = self._replaced()
-            if self.region.second is not None:
+            if self.region.second is not None and not is_vector_product(product):
                 fused.meta[_lowering.PARTLY_REPLACED] = self._partly_replaced()
             result = fused
             if value.shape != self.region.shape:
-                result = _call(graph, aten.reshape.default, fused, list(value.shape))
+                result = add_call(graph, aten.reshape.default, fused, list(value.shape))
         last.replace_all_uses_with(result)
         for node in reversed(self.region.inside):
             graph.erase_node(node)
@@ -570,9 +390,9 @@ class _Epilogue:
             return node
 
         for at, factor in enumerate(product.args[-2:]):
-            copies.setdefault(factor, placeholder("AB"[at], _value(factor)))
+            copies.setdefault(factor, placeholder("AB"[at], value_of(factor)))
         inputs = {
-            (arg, shape): placeholder(name, _value(arg).reshape(shape))
+            (arg, shape): placeholder(name, value_of(arg).reshape(shape))
             for (arg, shape), name in self.operands.items()
         }
 
@@ -584,13 +404,13 @@ class _Epilogue:
             if node is second and arg is second.args[-2]:
                 return copies[product.args[-2]]
             if node is second and arg is second.args[-1]:
-                return inputs[arg, tuple(_value(arg).shape)]
-            own = tuple(_value(arg).shape)
-            shape = _operand_shape(own, _value(node), self.region.shape)
+                return inputs[arg, tuple(value_of(arg).shape)]
+            own = tuple(value_of(arg).shape)
+            shape = _operand_shape(own, value_of(node), self.region.shape)
             operand = inputs[(arg, tuple(shape))]
             if tuple(shape) == own:
                 return operand
-            return _call(graph, aten.reshape.default, operand, list(own))
+            return add_call(graph, aten.reshape.default, operand, list(own))
 
         for node in self.region.inside:
             before = node.meta.get(_lowering.REPLACED)
@@ -598,26 +418,16 @@ class _Epilogue:
                 inner = [node for node in before.graph.nodes if node.op == "placeholder"]
                 values = (copied(arg, node) for arg in node.args)
                 copies[node] = graph.graph_copy(before.graph, dict(zip(inner, values, strict=True)))
-                copies[node].meta["val"] = _value(node)
+                copies[node].meta["val"] = value_of(node)
                 continue
-            copies[node] = graph.call_function(
-                node.target,
-                fx.node.map_arg(node.args, lambda arg, node=node: copied(arg, node)),
-                dict(node.kwargs),
-            )
-            copies[node].meta["val"] = _value(node)
+            arguments = fx.node.map_arg(node.args, lambda arg, node=node: copied(arg, node))
+            copies[node] = add_product(graph, node, arguments)
+            copies[node].meta["val"] = value_of(node)
         result = copies[self.last]
-        if _value(self.last).shape != self.region.shape:
-            result = _call(graph, aten.reshape.default, result, list(self.region.shape))
+        if value_of(self.last).shape != self.region.shape:
+            result = add_call(graph, aten.reshape.default, result, list(self.region.shape))
         graph.output(result)
         return fx.GraphModule(torch.nn.Module(), graph)
-
-
-def _call(graph: fx.Graph, target: Any, *args: Any) -> fx.Node:
-    """Adds a call with its FakeTensor."""
-    node = graph.call_function(target, args)
-    node.meta["val"] = target(*fx.node.map_arg(args, lambda arg: arg.meta["val"]))
-    return node
 
 
 def _number(value: float) -> str:
@@ -627,34 +437,30 @@ def _number(value: float) -> str:
     return repr(value)
 
 
-def _is(node: Any, target: Any) -> bool:
-    return isinstance(node, fx.Node) and node.target is target
-
-
 def _silu(node: fx.Node) -> fx.Node | None:
     """x of x / (1 + exp(-x)), as which Inductor decomposes silu."""
-    if not _is(node, aten.div.Tensor):
+    if not is_call(node, aten.div.Tensor):
         return None
     x, divisor = node.args[:2]
-    if not (_is(divisor, aten.add.Tensor) and divisor.args[1] == 1):
+    if not (is_call(divisor, aten.add.Tensor) and divisor.args[1] == 1):
         return None
     power = divisor.args[0]
-    if _is(power, aten.exp.default) and _is(power.args[0], aten.neg.default):
+    if is_call(power, aten.exp.default) and is_call(power.args[0], aten.neg.default):
         return x if power.args[0].args[0] is x else None
     return None
 
 
 def _gelu(node: fx.Node) -> fx.Node | None:
     """x of (x * 0.5) * (1 + erf(x * sqrt(0.5))), as which Inductor decomposes exact GELU."""
-    if not _is(node, aten.mul.Tensor):
+    if not is_call(node, aten.mul.Tensor):
         return None
     half, shifted = node.args[:2]
-    if not (_is(half, aten.mul.Tensor) and half.args[1] == 0.5):
+    if not (is_call(half, aten.mul.Tensor) and half.args[1] == 0.5):
         return None
-    if not (_is(shifted, aten.add.Tensor) and shifted.args[1] == 1):
+    if not (is_call(shifted, aten.add.Tensor) and shifted.args[1] == 1):
         return None
     error = shifted.args[0]
-    if not (_is(error, aten.erf.default) and _is(error.args[0], aten.mul.Tensor)):
+    if not (is_call(error, aten.erf.default) and is_call(error.args[0], aten.mul.Tensor)):
         return None
     x, factor = error.args[0].args[:2]
     is_root = isinstance(factor, float) and math.isclose(factor, math.sqrt(0.5))

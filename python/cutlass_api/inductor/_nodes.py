@@ -1,0 +1,40 @@
+"""Nodes of a post-grad graph: what they hold, and how the pass adds them."""
+
+from typing import Any
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+HALVES = (torch.float16, torch.bfloat16)
+BYTES = (torch.int8, torch.uint8)
+RESHAPES = (aten.reshape.default, aten.view.default)
+CAST = torch.ops.prims.convert_element_type.default
+
+
+def value_of(node: Any) -> Any:
+    """The FakeTensor of a node, or None."""
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return value if isinstance(value, torch.Tensor) else None
+
+
+def is_static(value: torch.Tensor) -> bool:
+    return all(isinstance(extent, int) for extent in (*value.shape, *value.stride()))
+
+
+def inputs_of(node: fx.Node) -> list[Any]:
+    """A node's arguments: positional, then keywords."""
+    return [*node.args, *node.kwargs.values()]
+
+
+def is_call(node: Any, target: Any) -> bool:
+    return isinstance(node, fx.Node) and node.target is target
+
+
+def add_call(graph: fx.Graph, target: Any, *args: Any) -> fx.Node:
+    """Adds a call with its FakeTensor."""
+    node = graph.call_function(target, args)
+    node.meta["val"] = target(*fx.node.map_arg(args, lambda arg: arg.meta["val"]))
+    return node

@@ -1,0 +1,302 @@
+"""Products in a post-grad graph for which Inductor's handler offers no choices: grouped and scaled
+products, those of a float matrix and one that was cast from 8-bit integers, and those of a single
+row or column. Each becomes an operator of ours, whose lowering (`_lowering`) also times the
+operations that it replaces.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from cutlass_api.inductor import _lowering
+from cutlass_api.inductor._nodes import (
+    BYTES,
+    CAST,
+    FLOATS,
+    HALVES,
+    add_call,
+    inputs_of,
+    is_call,
+    is_static,
+    value_of,
+)
+from cutlass_api.utils import ceil_div
+
+aten = torch.ops.aten
+
+MIXED = torch.ops.cutlass_api.mixed_mm.default
+#: The key in the metadata of an ``aten.mm`` that Inductor decomposed (`restore_vector_products`).
+_DECOMPOSED = "cutlass_api_decomposed"
+
+_PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, MIXED)
+
+
+def is_product(node: fx.Node) -> bool:
+    value = value_of(node)
+    return (
+        node.op == "call_function"
+        and node.target in _PRODUCTS
+        and value is not None
+        and value.device.type == "cuda"
+        and value.dtype in FLOATS
+        and value.numel() > 0
+        and is_static(value)
+        and (
+            # Scales of a call by the user are no part of the epilogue.
+            node.target is not MIXED or len(inputs_of(node)) == 2
+        )
+        and (is_mixed(node) or all(value_of(arg).dtype == value.dtype for arg in node.args))
+    )
+
+
+def is_mixed(node: fx.Node) -> bool:
+    """Whether a product has a factor of 8-bit integers: `replace_mixed` has replaced its cast."""
+    return node.target is MIXED or is_mixed_addmm(node)
+
+
+def is_mixed_addmm(node: fx.Node) -> bool:
+    return is_call(node, aten.addmm.default) and _lowering.REPLACED in node.meta
+
+
+def is_vector_product(node: fx.Node) -> bool:
+    """Whether a node is an ``aten.mm`` that Inductor decomposed."""
+    return _DECOMPOSED in node.meta
+
+
+def restore_vector_products(graph: fx.Graph) -> None:
+    """Puts ``aten.mm`` in place of the multiplications and sums into which Inductor decomposes a
+    product of a single row or column if it tunes by coordinate descent, as max-autotune does."""
+    for node in list(graph.nodes):
+        if not node._erased:
+            _restore_vector_product(graph, node)
+
+
+def _restore_vector_product(graph: fx.Graph, total: fx.Node) -> None:
+    if not _is_of_mm(total, aten.sum.dim_IntList) or total.args[1:] != ([1],):
+        return
+    product = total.args[0]
+    if not _is_of_mm(product, aten.mul.Tensor) or len(product.users) != 1:
+        return
+    factors = []
+    for view, dim in zip(product.args, (2, 0), strict=True):
+        if not _is_of_mm(view, aten.unsqueeze.default) or view.args[1] != dim:
+            return
+        factors.append(view.args[0])
+    # The decomposition casts factors of 16 bits to float32. Inductor may have merged this cast with
+    # an earlier one of the same factor, but not with that of the other factor, too.
+    is_cast = [is_call(factor, CAST) for factor in factors]
+    dtypes = {
+        value_of(factor.args[0]).dtype
+        for factor in factors
+        if _is_of_mm(factor, CAST) and value_of(factor.args[0]).dtype in HALVES
+    }
+    if len(dtypes) > 1 or (not dtypes and any(is_cast)):
+        return
+    with graph.inserting_before(total):
+        if dtypes:
+            (dtype,) = dtypes
+            factors = [
+                factor.args[0] if cast else factor
+                for factor, cast in zip(factors, is_cast, strict=True)
+            ]
+            factors = [
+                factor if value_of(factor).dtype == dtype else add_call(graph, CAST, factor, dtype)
+                for factor in factors
+            ]
+        restored = add_call(graph, aten.mm.default, *factors)
+        restored.meta[_DECOMPOSED] = True
+        widened = add_call(graph, CAST, restored, torch.float32) if dtypes else restored
+    for user in list(total.users):
+        if dtypes and is_call(user, CAST) and user.args[1] in dtypes:
+            user.replace_all_uses_with(restored)
+            graph.erase_node(user)
+    total.replace_all_uses_with(widened)
+    _erase_unused(graph, total)
+
+
+def _erase_unused(graph: fx.Graph, node: fx.Node) -> None:
+    """Removes a node without users, and what only this node uses of Inductor's decomposition."""
+    inputs = node.all_input_nodes
+    graph.erase_node(node)
+    for before in inputs:
+        if not before.users and _is_part_of_mm(before):
+            _erase_unused(graph, before)
+
+
+def _is_of_mm(node: Any, target: Any) -> bool:
+    """Whether a node calls this operation as a part of the decomposition of ``aten.mm``."""
+    return is_call(node, target) and _is_part_of_mm(node)
+
+
+def _is_part_of_mm(node: fx.Node) -> bool:
+    # By name: passes of Inductor copy the operator together with the metadata.
+    return str(node.meta.get("original_aten")) == "aten.mm.default"
+
+
+def add_product(graph: fx.Graph, node: fx.Node, inputs: Sequence[Any]) -> fx.Node:
+    """Adds the operation of a product, of other inputs; decomposed if Inductor had decomposed
+    it."""
+    if not is_vector_product(node):
+        return graph.call_function(node.target, tuple(inputs), dict(node.kwargs))
+    dtype = value_of(node).dtype
+    views = []
+    for factor, dim in zip(inputs, (2, 0), strict=True):
+        wide = graph.call_function(CAST, (factor, torch.float32)) if dtype in HALVES else factor
+        views.append(graph.call_function(aten.unsqueeze.default, (wide, dim)))
+    product = graph.call_function(aten.mul.Tensor, tuple(views))
+    total = graph.call_function(aten.sum.dim_IntList, (product, [1]))
+    return graph.call_function(CAST, (total, dtype)) if dtype in HALVES else total
+
+
+def is_grouped(node: fx.Node) -> bool:
+    """Whether a node multiplies groups of rows by one matrix each, in 16-bit types."""
+    if node.op != "call_function" or node.target is not aten._grouped_mm.default:
+        return False
+    values = [value_of(arg) for arg in inputs_of(node)[:3]]
+    if any(value is None or not is_static(value) for value in values) or any(inputs_of(node)[3:]):
+        return False
+    return (
+        [value.dim() for value in values] == [2, 3, 1]
+        and values[0].device.type == "cuda"
+        and values[0].dtype == values[1].dtype == value_of(node).dtype
+        and values[0].dtype in (torch.float16, torch.bfloat16)
+    )
+
+
+#: The parameters of ``aten._scaled_mm`` and of our operator.
+_SCALED_PARAMETERS = (
+    *("self", "mat2", "scale_a", "scale_b"),
+    *("bias", "scale_result", "out_dtype", "use_fast_accum"),
+)
+
+
+def _scaled_arguments(node: fx.Node) -> list[Any]:
+    values = dict(zip(_SCALED_PARAMETERS, node.args, strict=False)) | node.kwargs
+    return [values.get(name) for name in _SCALED_PARAMETERS]
+
+
+def is_scaled(node: fx.Node) -> bool:
+    """Whether a node is ``aten._scaled_mm`` with float32 scales: one per tensor, one per row of A
+    and per column of B, or one per block of 1 x 128 or 128 x 128."""
+    if node.op != "call_function" or node.target is not aten._scaled_mm.default:
+        return False
+    values = [value_of(arg) for arg in _scaled_arguments(node)[:4]]
+    if any(value is None or not is_static(value) for value in values):
+        return False
+    a, b, *scales = values
+    (m, k), n = a.shape, b.shape[1]
+    deep = ceil_div(k, 128)
+    shapes = (
+        ((m, 1), (m, deep), (ceil_div(m, 128), deep)),
+        ((1, n), (deep, n), (deep, ceil_div(n, 128))),
+    )
+    return a.device.type == "cuda" and all(
+        scale.dtype == torch.float32 and (scale.numel() == 1 or tuple(scale.shape) in served)
+        for scale, served in zip(scales, shapes, strict=True)
+    )
+
+
+def scaled_inputs(graph: fx.Graph, node: fx.Node) -> list[Any]:
+    """The arguments for our operator: scales of a tensor have the shape (1,), and the scale of a
+    result is for float8 only."""
+    inputs = _scaled_arguments(node)
+    # Beside (1, N) or (M, 1), torch requires (1, 1) of a single row or column.
+    if all(value_of(scale).numel() == 1 for scale in inputs[2:4]):
+        with graph.inserting_before(node):
+            for at in (2, 3):
+                inputs[at] = add_call(graph, aten.reshape.default, inputs[at], [1])
+    if value_of(node).dtype not in (torch.float8_e4m3fn, torch.float8_e5m2):
+        inputs[5] = None
+    inputs[7] = bool(inputs[7])
+    return inputs
+
+
+def replace(graph: fx.Graph, node: fx.Node, operator: Any, inputs: Sequence[Any]) -> None:
+    """Puts an operator of ours in place of a node. The tensors among the inputs, in their order,
+    are the inputs of the operation that is replaced."""
+    replaced = fx.Graph()
+    copies = [
+        replaced.placeholder(f"x{at}") if isinstance(arg, fx.Node) else arg
+        for at, arg in enumerate(inputs)
+    ]
+    replaced.output(add_product(replaced, node, copies))
+    with graph.inserting_before(node):
+        ours = graph.call_function(operator, tuple(inputs))
+    _substitute(graph, node, ours, replaced)
+
+
+def _substitute(graph: fx.Graph, node: fx.Node, ours: fx.Node, replaced: fx.Graph) -> fx.Node:
+    ours.meta["val"] = node.meta["val"]
+    ours.meta[_lowering.REPLACED] = fx.GraphModule(torch.nn.Module(), replaced)
+    if "eager_input_vals" in node.meta:
+        # Inductor keeps these strides for an operator that requires them, as aten._scaled_mm does.
+        values = tuple(value_of(arg) if isinstance(arg, fx.Node) else arg for arg in ours.args)
+        ours.meta["eager_input_vals"] = (values, {})
+    node.replace_all_uses_with(ours)
+    graph.erase_node(node)
+    return ours
+
+
+def replace_mixed(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    """``mixed_mm`` in place of ``aten.mm``, if a factor was cast from 8-bit integers; else the
+    node. ``aten.addmm`` takes the integers themselves, which `_fuse` must replace by an operator.
+    """
+    if node.target not in (aten.mm.default, aten.addmm.default) or not is_product(node):
+        return node
+    alpha, beta = (node.kwargs.get(name, 1) for name in ("alpha", "beta"))
+    # torch does not read an addend times zero, while an epilogue would.
+    if not all(isinstance(factor, int | float) for factor in (alpha, beta)) or beta == 0:
+        return node
+    dtype = value_of(node).dtype
+    *added, first, second = node.args
+    chains = [_widened(factor, dtype) for factor in (first, second)]
+    # One factor of 8-bit integers: torch multiplies two of them as numbers, too.
+    if dtype not in HALVES or sum(bool(chain) for chain in chains) != 1:
+        return node
+    inputs = []
+    with graph.inserting_before(node):
+        for factor, chain in zip((first, second), chains, strict=True):
+            source = chain[-1].args[0] if chain else factor
+            for step in reversed(chain[:-1]):
+                source = add_call(graph, step.target, source, step.args[1])
+            inputs.append(source)
+    replaced = fx.Graph()
+    copies = [replaced.placeholder(name) for name in ("C", "A", "B")[-len(node.args) :]]
+    for at, chain in enumerate(chains, start=len(added)):
+        if chain:
+            copies[at] = replaced.call_function(CAST, (copies[at], dtype))
+    replaced.output(add_product(replaced, node, copies))
+    if added:
+        node.args = (*added, *inputs)
+        node.meta[_lowering.REPLACED] = fx.GraphModule(torch.nn.Module(), replaced)
+        return node
+    with graph.inserting_before(node):
+        ours = graph.call_function(MIXED, tuple(inputs))
+    return _substitute(graph, node, ours, replaced)
+
+
+def _widened(node: Any, dtype: torch.dtype) -> list[fx.Node]:
+    """A cast of an input of the graph from 8-bit integers, and the permutations behind it, the last
+    one first. Empty if the node is none, or if the cast is needed elsewhere, too. Integers that the
+    graph computes stay part of Inductor's own kernels."""
+    chain = []
+    while is_call(node, aten.permute.default) and _is_used_once(node):
+        chain.append(node)
+        node = node.args[0]
+    if not is_call(node, CAST) or not _is_used_once(node) or node.args[1] != dtype:
+        return []
+    source = node.args[0]
+    while is_call(source, aten.permute.default):
+        source = source.args[0]
+    value = value_of(node.args[0])
+    if source.op not in ("placeholder", "get_attr") or value is None or value.dtype not in BYTES:
+        return []
+    return [*chain, node]
+
+
+def _is_used_once(node: fx.Node) -> bool:
+    """Whether one operation needs the node. The graph still contains operations that none needs."""
+    needed = [user for user in node.users if user.users or user.op == "output"]
+    return len(needed) == 1
