@@ -1,15 +1,17 @@
 """Host time of one small GEMM, for Rutlass, torch and, if installed, Triton, CuPy and CUTLASS.
 
-A turn of a method is 10 launches to warm up, a synchronization, and 100 timed launches. The methods
-take turns for 30 rounds; the result is the median. The timed statement is inlined into the loop
-(`timeit`), as in user code. The native floor is the same kernel, launched by a Rust loop around
-``cuLaunchKernelEx``; it takes a turn before each turn of a method.
+A turn of a method is 10 launches to warm up, a synchronization, and 100 timed launches, each with
+operands of its own, as the layers of a model have them. The methods take turns for 30 rounds; the
+result is the median. The timed statement is inlined into a loop over the operands, as in user code.
+The native floor is the same kernel, launched by a Rust loop around ``cuLaunchKernelEx``; it takes a
+turn before each turn of a method.
 """
 
 import statistics
 import timeit
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,6 +21,7 @@ from cutlass_api.bench.report import Row
 
 #: Calls before the timed ones in each turn, to fill the CPU caches that other methods evicted.
 WARMUP = 10
+#: Calls of a turn, each with a set of operands of its own.
 LAUNCHES = 100
 ROUNDS = 30
 GRAPH_LAUNCHES = 20
@@ -34,17 +37,44 @@ class Method:
     note: str = ""
 
 
-def calls(name: str, statement: str, names: dict[str, Any], note: str = "") -> Method:
-    """A method that times a Python statement, with ``names`` as its globals."""
+@dataclass(frozen=True)
+class Operands:
+    """What a statement uses of one set of operands: A, B, the output, their arguments, and a bound
+    launch."""
+
+    a: Any
+    b: Any
+    c: Any
+    args: Any
+    launch: Any
+
+
+def calls(
+    name: str,
+    statement: str,
+    names: dict[str, Any],
+    note: str = "",
+    sets: Sequence[Operands] = (),
+) -> Method:
+    """A method that times a Python statement, with ``names`` as its globals, and the fields of one
+    of the sets of operands, each set in its turn."""
 
     import torch
 
-    timer = timeit.Timer(statement, globals=names)
+    values = [(each.a, each.b, each.c, each.args, each.launch) for each in sets]
+    loop = f"for a, b, c, args, launch in sets:\n    {statement}"
+
+    def timer(count: int) -> Callable[[], float]:
+        if not sets:
+            return partial(timeit.Timer(statement, globals=names).timeit, count)
+        return partial(timeit.Timer(loop, globals=names | {"sets": values[:count]}).timeit, 1)
+
+    warm_up, timed = timer(WARMUP), timer(LAUNCHES)
 
     def turn() -> float:
-        timer.timeit(WARMUP)
+        warm_up()
         torch.cuda.synchronize()
-        return timer.timeit(LAUNCHES) / LAUNCHES
+        return timed() / LAUNCHES
 
     return Method(name, turn, note)
 
@@ -83,13 +113,20 @@ def measure() -> list[Row]:
 
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        a, b, out = (
-            torch.randn(EXTENT, EXTENT, device="cuda", dtype=torch.float16) for _ in range(3)
-        )
-        args = cutlass_api.arguments.GemmArguments(a, b, out, accumulator_type=torch.float32)
+        handle = stream.cuda_stream
+        tensors = torch.randn(LAUNCHES, 3, EXTENT, EXTENT, device="cuda", dtype=torch.float16)
+        every_args = [
+            cutlass_api.arguments.GemmArguments(a, b, out, accumulator_type=torch.float32)
+            for a, b, out in tensors
+        ]
+        a, b, out = tensors[0]
+        args = every_args[0]
         kernel = cutlass_api.get_kernels(args)[0]
         artifact = kernel.compile(args)
-        handle = stream.cuda_stream
+        sets = [
+            Operands(a, b, c, each, kernel.bind(each, artifact, handle))
+            for (a, b, c), each in zip(tensors, every_args, strict=True)
+        ]
 
         def floor() -> float:
             _core.native_floor(args, artifact, handle, WARMUP, 1)
@@ -97,16 +134,14 @@ def measure() -> list[Row]:
 
         methods = [
             Method("native floor: cuLaunchKernelEx in a loop", floor, kernel.metadata.kernel_name),
-            *_ours(a, b, out, args, kernel, artifact, handle),
+            *_ours(sets, kernel, artifact, handle),
             *_peers(a, b, out),
         ]
         methods += _graphs(lambda: kernel.run(args, artifact), lambda: torch.mm(a, b, out=out))
         return in_turns(methods, floor)
 
 
-def _ours(
-    a: Any, b: Any, out: Any, args: Any, kernel: Any, artifact: Any, handle: int
-) -> Iterator[Method]:
+def _ours(sets: Sequence[Operands], kernel: Any, artifact: Any, handle: int) -> Iterator[Method]:
     import torch
 
     options = cutlass_api.config.GlobalOptions()
@@ -115,20 +150,16 @@ def _ours(
         "torch": torch,
         "GemmArguments": cutlass_api.arguments.GemmArguments,
         "float32": torch.float32,
-        "launch": kernel.bind(args, artifact, handle),
-        **{
-            "a": a,
-            "b": b,
-            "c": out,
-            "args": args,
-            "kernel": kernel,
-            "artifact": artifact,
-            "stream": handle,
-        },
+        "launch_gemm": _core.launch_gemm,
+        "kernel": kernel,
+        "name": kernel.metadata.kernel_name,
+        "artifact": artifact,
+        "stream": handle,
+        "torch_stream": torch.cuda.current_stream(),
     }
 
     def ours(name: str, statement: str, note: str = "") -> Method:
-        return calls(name, statement, names, note)
+        return calls(name, statement, names, note, sets)
 
     def by_protocol(method: Method) -> Method:
         def turn() -> float:
@@ -152,9 +183,12 @@ def _ours(
     yield ours("an empty statement", "pass")
     yield assumed
     yield ours("run, checks, stream passed", "kernel.run(args, artifact, stream=stream)")
+    yield ours("run, checks, torch.cuda.Stream", "kernel.run(args, artifact, stream=torch_stream)")
     yield ours("run, checks, current stream", "kernel.run(args, artifact)")
+    yield ours("run(args) alone", "kernel.run(args)")
     yield arguments
-    yield ours("arguments and run, as generated code", generated)
+    yield ours("arguments and run, as NVGEMM's code", generated)
+    yield ours("call in code of torch.compile", "launch_gemm(a, b, out=c, kernel=name)")
     yield ours("bound launch()", "launch()")
     yield ours("bound launch(A=...)", "launch(A=a)")
     yield ours("get_kernels(args)", "cutlass_api.get_kernels(args)")
