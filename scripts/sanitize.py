@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 # In a memory pool, accesses past the end of an operand would go unnoticed.
 os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
@@ -45,6 +46,18 @@ def reducing(accum, C):
     rows = sum(D, -1)
     columns = max(D, -2)
     return D, rows, columns
+"""
+
+BLOCK_SCALED = """
+def block_scaled(accum, scale_a, scale_b):
+    D = scale_blocks(accum, scale_a, scale_b, a_block=(1, 128), b_block=(128, 128))
+    return D
+"""
+
+GROUP_SCALED = """
+def group_scaled(accum, scale, zero):
+    D = scale_blocks(accum, b=scale, b_block=(64, 1), b_zero=zero)
+    return D
 """
 
 
@@ -227,7 +240,7 @@ def products(results: Results, part: str, batches: int) -> None:
         results.compare(f"{name} {layout}", on_cpu(out), rounded.to(types[2]))
 
 
-# Elementwise sums, grouped GEMMs, reductions.
+# Elementwise sums, grouped GEMMs, reductions, block scales.
 
 
 def sums(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> None:
@@ -300,6 +313,39 @@ def reductions(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -
                     results.compare(f"{name} columns", columns, expected.amax(-2, keepdim=True))
 
 
+def scales(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> None:
+    """Scales of blocks of float8 operands, and of groups of 8-bit integers."""
+    m, n, k = 67, 136, 320  # the last blocks are partial
+
+    def repeated(scale: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+        wide = scale.double().repeat_interleave(rows, 0).repeat_interleave(columns, 1)
+        return wide[:m, :k] if rows == 1 else wide[:k, :n]
+
+    def run(a: torch.Tensor, b: torch.Tensor, epilogue: str, expected: torch.Tensor, **scales: Any):
+        out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
+        on_gpu = {name: scale.cuda() for name, scale in scales.items()}
+        fused = EpilogueArguments(epilogue, D=out, **on_gpu)
+        args = GemmArguments(a.cuda(), b.cuda(), out, "float32", fused)
+        for kernel in filter(wanted, cutlass_api.get_kernels(args)):
+            out.copy_(torch.full(out.shape, torch.nan))
+            kernel.run(args)
+            torch.cuda.synchronize()
+            results.compare(kernel.metadata.kernel_name, out, expected)
+
+    a, b = torch.randn(m, k), torch.randn(n, k).T
+    e4m3_a, e4m3_b = (x.to(torch.float8_e4m3fn) for x in (a, b))
+    scale_a, scale_b = torch.rand(m, 3) + 0.5, torch.rand(3, 2) + 0.5
+    expected = (e4m3_a.double() * repeated(scale_a, 1, 128)) @ (
+        e4m3_b.double() * repeated(scale_b, 128, 128)
+    )
+    run(e4m3_a, e4m3_b, BLOCK_SCALED, expected, scale_a=scale_a, scale_b=scale_b)
+
+    a, b = a.bfloat16(), torch.randint(-100, 100, (n, k), dtype=torch.int8).T
+    scale, zero = torch.rand(5, n) + 0.5, torch.randint(-9, 9, (5, n), dtype=torch.int8)
+    weight = (b.double() - repeated(zero, 64, 1)) * repeated(scale, 64, 1)
+    run(a, b, GROUP_SCALED, a.double() @ weight, scale=scale, zero=zero)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -308,9 +354,7 @@ def main() -> int:
         "--only", default="", metavar="PART", help="run only kernels with PART in their name"
     )
     parser.add_argument("--batches", type=int, default=2, help="batches of each product")
-    parser.add_argument(
-        "--skip-products", action="store_true", help="run only sums, groups and reductions"
-    )
+    parser.add_argument("--skip-products", action="store_true", help="run all but plain products")
     arguments = parser.parse_args()
     start, results = time.time(), Results()
     torch.manual_seed(0)
@@ -318,7 +362,7 @@ def main() -> int:
     if not arguments.skip_products:
         products(results, arguments.only, arguments.batches)
     if arguments.batches == 2:
-        for more in (sums, groups, reductions):
+        for more in (sums, groups, reductions, scales):
             more(results, lambda kernel: arguments.only in kernel.metadata.kernel_name)
     total, seconds = results.families.total(), time.time() - start
     print(f"{total} results in {seconds:.1f} s: {dict(results.families)}", flush=True)
