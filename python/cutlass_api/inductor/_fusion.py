@@ -31,6 +31,7 @@ from cutlass_api.inductor._nodes import (
 from cutlass_api.inductor._products import (
     MIXED,
     add_product,
+    decompose_again,
     is_grouped,
     is_mixed_addmm,
     is_product,
@@ -104,7 +105,7 @@ class ProductPass(CustomGraphPass):
             elif is_mixed_addmm(node):
                 _fuse_region(graph, _Region(node, None, [node]))
             if not node._erased and is_vector_product(node):
-                replace(graph, node, torch.ops.cutlass_api.mm.default, inputs_of(node))
+                decompose_again(graph, node)
 
     def uuid(self) -> Any:
         """Part of Inductor's cache keys; None, which disables the cache, if an earlier pass has

@@ -185,17 +185,6 @@ def mm_epilogue(
     return result
 
 
-@register_lowering(torch.ops.cutlass_api.mm.default, type_promotion_kind=None)
-def mm(A: Any, B: Any, *, out_dtype: Any = None) -> Any:
-    """A product (`_fused`)."""
-    operator = torch.ops.cutlass_api.mm.default
-    layout = _contiguous(A, [A.get_size()[0], B.get_size()[1]], out_dtype)
-    result = _fused(operator, [A, B], [], None, layout)
-    if result is None:
-        return fallback_handler(operator, add_to_fallback_set=False)(A, B, out_dtype=out_dtype)
-    return result
-
-
 def _meta_of(node: Any) -> Any:
     """A meta tensor of the shape and dtype of an IR node; None for None."""
     if node is None:

@@ -1,10 +1,11 @@
 """Products in a post-grad graph for which Inductor's handler offers no choices: grouped and scaled
-products, those of a float matrix and one that was cast from 8-bit integers, and those of a single
-row or column. Each becomes an operator of ours, whose lowering (`_lowering`) also times the
-operations that it replaces.
+products, and those of a float matrix and one that was cast from 8-bit integers, become operators of
+ours, whose lowering (`_lowering`) also times the operations that they replace. Products of a single
+row or column, which Inductor decomposes, are restored so that what follows them can be fused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -92,7 +93,7 @@ def _restore_vector_product(graph: fx.Graph, total: fx.Node) -> None:
         for factor in factors
         if _is_of_mm(factor, CAST) and value_of(factor.args[0]).dtype in HALVES
     }
-    if len(dtypes) > 1 or (not dtypes and any(is_cast)):
+    if len(dtypes) > 1 or (not dtypes and any(is_cast)) or any(map(_is_of_integers, factors)):
         return
     with graph.inserting_before(total):
         if dtypes:
@@ -113,41 +114,47 @@ def _restore_vector_product(graph: fx.Graph, total: fx.Node) -> None:
             user.replace_all_uses_with(restored)
             graph.erase_node(user)
     total.replace_all_uses_with(widened)
-    _erase_unused(graph, total)
-
-
-def _erase_unused(graph: fx.Graph, node: fx.Node) -> None:
-    """Removes a node without users, and what only this node uses of Inductor's decomposition."""
-    inputs = node.all_input_nodes
-    graph.erase_node(node)
-    for before in inputs:
-        if not before.users and _is_part_of_mm(before):
-            _erase_unused(graph, before)
 
 
 def _is_of_mm(node: Any, target: Any) -> bool:
     """Whether a node calls this operation as a part of the decomposition of ``aten.mm``."""
-    return is_call(node, target) and _is_part_of_mm(node)
-
-
-def _is_part_of_mm(node: fx.Node) -> bool:
     # By name: passes of Inductor copy the operator together with the metadata.
-    return str(node.meta.get("original_aten")) == "aten.mm.default"
+    return is_call(node, target) and str(node.meta.get("original_aten")) == "aten.mm.default"
+
+
+def _is_of_integers(node: Any) -> bool:
+    """Whether a node is integers behind casts and permutations, which Inductor's own kernel reads
+    without storing the numbers."""
+    while value_of(node).dtype.is_floating_point:
+        if not (is_call(node, CAST) or is_call(node, aten.permute.default)):
+            return False
+        node = node.args[0]
+    return True
+
+
+def decompose_again(graph: fx.Graph, node: fx.Node) -> None:
+    """Puts the decomposition back in place of a product that `restore_vector_products` restored."""
+    with graph.inserting_before(node):
+        node.replace_all_uses_with(_decomposed(node, node.args, partial(add_call, graph)))
+    graph.erase_node(node)
 
 
 def add_product(graph: fx.Graph, node: fx.Node, inputs: Sequence[Any]) -> fx.Node:
     """Adds the operation of a product, of other inputs; decomposed if Inductor had decomposed
     it."""
-    if not is_vector_product(node):
-        return graph.call_function(node.target, tuple(inputs), dict(node.kwargs))
+    if is_vector_product(node):
+        return _decomposed(node, inputs, lambda target, *args: graph.call_function(target, args))
+    return graph.call_function(node.target, tuple(inputs), dict(node.kwargs))
+
+
+def _decomposed(node: fx.Node, factors: Sequence[Any], add: Callable[..., fx.Node]) -> fx.Node:
+    """The product of a node as Inductor decomposes it. add: adds a call of an operator."""
     dtype = value_of(node).dtype
-    views = []
-    for factor, dim in zip(inputs, (2, 0), strict=True):
-        wide = graph.call_function(CAST, (factor, torch.float32)) if dtype in HALVES else factor
-        views.append(graph.call_function(aten.unsqueeze.default, (wide, dim)))
-    product = graph.call_function(aten.mul.Tensor, tuple(views))
-    total = graph.call_function(aten.sum.dim_IntList, (product, [1]))
-    return graph.call_function(CAST, (total, dtype)) if dtype in HALVES else total
+    is_half = dtype in HALVES
+    row, column = (add(CAST, each, torch.float32) if is_half else each for each in factors)
+    views = add(aten.unsqueeze.default, row, 2), add(aten.unsqueeze.default, column, 0)
+    total = add(aten.sum.dim_IntList, add(aten.mul.Tensor, *views), [1])
+    return add(CAST, total, dtype) if is_half else total
 
 
 def is_grouped(node: fx.Node) -> bool:
