@@ -78,11 +78,10 @@ template <class Config> struct Sm90Registers {
   static constexpr int MOST = Config::MIXED ? 228 * 1024 / (Memory::BYTES + 1024) : CTAS;
   static constexpr int MIN_CTAS = CTAS < 1 || MOST < 1 ? 1 : CTAS < MOST ? CTAS : MOST;
   // If an equal share per thread does not suffice, the producer releases registers to the
-  // consumers. Of two CTAs with two consumers each, a thread's equal share is 80 registers.
-  static constexpr bool TWO_OF_TWO = MIN_CTAS == 2 && Config::CONSUMERS == 2 && Config::MIXED;
-  static constexpr bool REDISTRIBUTE = CTAS == 0 || TWO_OF_TWO;
+  // consumers.
+  static constexpr bool REDISTRIBUTE = CTAS == 0;
   static constexpr int PRODUCER = Config::CONSUMERS == 2 ? 40 : 32;
-  static constexpr int CONSUMER = TWO_OF_TWO ? 96 : Config::CONSUMERS == 2 ? 232 : 160;
+  static constexpr int CONSUMER = Config::CONSUMERS == 2 ? 232 : 160;
   static_assert(!REDISTRIBUTE ||
                 MIN_CTAS * (PRODUCER + Config::CONSUMERS * CONSUMER) * 128 <= PER_MULTIPROCESSOR);
 

@@ -13,15 +13,14 @@ use crate::operand::DType;
 const SHARED_BYTES_BESIDE_L1: u32 = 163 * 1024;
 
 /// Most shared memory, in bytes, of a CTA of which an SM holds two: for a mixed product of few
-/// columns or a cluster split by four.
+/// columns.
 const SHARED_BYTES_OF_TWO: u32 = SHARED_BYTES_PER_SM / 2 - 1024;
 
-/// Whether an SM holds two CTAs of a mixed product. One or two consumers alone convert integers
-/// more slowly than memory delivers them, unless they have many products for each integer. Of
-/// clusters of four, 30 fit an H100 if a CTA has a multiprocessor to itself; 4096 rows take 32.
+/// Whether an SM holds two CTAs of a mixed product. One consumer alone converts integers more
+/// slowly than memory delivers them, unless it has many products for each integer.
 fn shares_sm(shape: &Shape) -> bool {
     const FEW_COLUMNS: u32 = 32;
-    shape.consumers <= 2 && (shape.tile[1] <= FEW_COLUMNS || shape.split >= 4)
+    shape.consumers == 1 && shape.tile[1] <= FEW_COLUMNS
 }
 
 /// Most stages of a pipeline: further stages hide no more latency.
