@@ -197,6 +197,28 @@ template <class Tile, Group GROUP> struct Maxima {
       for (int e = 0; e < Tile::WIDTH; ++e)
         bits[index(i, e)] = max(bits[index(i, e)], magnitude_bits(tile.vectors[i].get(e)));
   }
+  // Groups of rows that lie in COLUMN_THREADS lanes each, COUNT of them: combines their maxima and
+  // returns that of group lane / LANES_OF_GROUP. At each step, a lane sends half of its maxima and
+  // keeps the other half.
+  static constexpr bool IN_LANES = GROUP == ROW && Tile::STACKED;
+  static constexpr int LANES_OF_GROUP = Tile::COLUMN_THREADS / COUNT;
+  __device__ __forceinline__ unsigned reduce_by_halving() {
+    static_assert(IN_LANES && LANES_OF_GROUP >= 1 && Tile::COLUMN_THREADS <= 32);
+    int count = COUNT;
+#pragma unroll
+    for (int lanes = Tile::COLUMN_THREADS / 2; lanes > 0; lanes /= 2) {
+      const bool keeps_upper = count > 1 && (threadIdx.x & lanes);
+      const int half = count > 1 ? count / 2 : 0;
+      count -= half;
+#pragma unroll
+      for (int k = 0; k < count; ++k) {
+        const unsigned sent = keeps_upper ? bits[k] : bits[k + half];
+        if (keeps_upper) bits[k] = bits[k + half];
+        bits[k] = max(bits[k], __shfl_xor_sync(0xffffffffu, sent, lanes));
+      }
+    }
+    return bits[0];
+  }
   // Combines the maxima of the CTA's threads. Call once in a kernel.
   __device__ __forceinline__ void reduce() {
     // The lanes of a group differ in the bits FIRST to LAST / 2.
@@ -263,22 +285,33 @@ __global__ void __launch_bounds__(ROW_THREADS* COLUMN_THREADS)
     tile.load(x, place(t));
     maxima.add(tile);
   }
-  maxima.reduce();
-
   f32 inverse[Maxima::COUNT];
+  if constexpr (Maxima::IN_LANES) {
+    const f32 scale = scale_of<Out>(from_magnitude_bits<In>(maxima.reduce_by_halving())),
+              own = __frcp_rn(scale);
+    constexpr int LANES = Maxima::LANES_OF_GROUP;
+    const int lane = threadIdx.x % COLUMN_THREADS;
+    const long long row = first_row + Tile::thread_row() + lane / LANES * Tile::ROW_STEP;
+    if (lane % LANES == 0 && row < row_end) *scales.at(row, cta_column) = scale;
 #pragma unroll
-  for (int k = 0; k < Maxima::COUNT; ++k) {
-    const f32 scale = scale_of<Out>(from_magnitude_bits<In>(maxima.bits[k]));
-    inverse[k] = __frcp_rn(scale);
-    // One thread of each group stores the scale.
-    const long long row = first_row + Tile::thread_row() + k * Tile::ROW_STEP,
-                    column = first_column + Tile::thread_column() + k;
-    if constexpr (GROUP == ROW) {
-      if (Tile::thread_column() == 0 && row < row_end) *scales.at(row, cta_column) = scale;
-    } else if constexpr (GROUP == COLUMN) {
-      if (Tile::thread_row() == 0 && column < column_end) *scales.at(cta_row, column) = scale;
-    } else {
-      if (threadIdx.x == 0) *scales.at(cta_row, cta_column) = scale;
+    for (int k = 0; k < Maxima::COUNT; ++k)
+      inverse[k] = __shfl_sync(0xffffffffu, own, k * LANES, COLUMN_THREADS);
+  } else {
+    maxima.reduce();
+#pragma unroll
+    for (int k = 0; k < Maxima::COUNT; ++k) {
+      const f32 scale = scale_of<Out>(from_magnitude_bits<In>(maxima.bits[k]));
+      inverse[k] = __frcp_rn(scale);
+      // One thread of each group stores the scale.
+      const long long row = first_row + Tile::thread_row() + k * Tile::ROW_STEP,
+                      column = first_column + Tile::thread_column() + k;
+      if constexpr (GROUP == ROW) {
+        if (Tile::thread_column() == 0 && row < row_end) *scales.at(row, cta_column) = scale;
+      } else if constexpr (GROUP == COLUMN) {
+        if (Tile::thread_row() == 0 && column < column_end) *scales.at(cta_row, column) = scale;
+      } else {
+        if (threadIdx.x == 0) *scales.at(cta_row, cta_column) = scale;
+      }
     }
   }
 #pragma unroll 1

@@ -147,8 +147,11 @@ class Tile(NamedTuple):
         return f"{across}, {str(self.stacked).lower()}, {str(is_aligned).lower()}"
 
 
-#: Tiles of whole rows: a row is held by a warp or a CTA.
-ROW_TILES = (Tile(8, 32, 4, False), Tile(1, 256, 4, False), Tile(1, 256, 16, False))
+#: Tiles of whole rows. A CTA has 16 KiB in flight, also with short rows.
+ROW_TILES = (
+    *(Tile(8 // warps, 32 * warps, 4, False) for warps in (1, 2, 4, 8)),
+    Tile(1, 256, 16, False),
+)
 #: Of whole columns: 64 bytes of 2048 rows.
 COLUMN_TILE = Tile(128, 4, 16, True)
 #: Of a contiguous matrix that has one scale.
