@@ -231,6 +231,12 @@ def test_other_products_of_one_row_stay_inductor_s(name: str, fuse: bool) -> Non
     assert "extern_kernels" not in call and "triton_" in call and not lowered.choices
 
 
+def test_a_row_of_float64_stays_inductor_s(enabled) -> None:
+    inputs = tensors((1, 256), (320, 256), dtype=torch.float64)
+    lowered = lower(lambda x, w: torch.relu(F.linear(x, w)), inputs, prefers=is_ours, **TUNED)
+    assert "extern_kernels" not in lowered.code.split("def call")[1]
+
+
 # ---- 8-bit products ------------------------------------------------------------------------------
 
 

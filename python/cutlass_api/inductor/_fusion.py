@@ -85,7 +85,10 @@ class ProductPass(CustomGraphPass):
         # Our operators run from Python: ahead-of-time code cannot call them.
         if config.cpp_wrapper or V.aot_compilation is True or torch.version.hip is not None:
             return
-        restore_vector_products(graph)
+        # With emulated casts, Inductor rounds between operations; a fused epilogue does not.
+        fuses = self.fuse and not config.emulate_precision_casts
+        if fuses:
+            restore_vector_products(graph)
         for node in list(graph.nodes):
             if node._erased:  # the second product of a region
                 continue
@@ -99,8 +102,7 @@ class ProductPass(CustomGraphPass):
             node = replace_mixed(graph, node)
             if not is_product(node):
                 continue
-            # With emulated casts, Inductor rounds between operations; a fused epilogue does not.
-            if self.fuse and not config.emulate_precision_casts:
+            if fuses:
                 _fuse(graph, node)
             elif is_mixed_addmm(node):
                 _fuse_region(graph, _Region(node, None, [node]))

@@ -40,15 +40,22 @@ def is_product(node: fx.Node) -> bool:
         node.op == "call_function"
         and node.target in _PRODUCTS
         and value is not None
-        and value.device.type == "cuda"
-        and value.dtype in FLOATS
-        and value.numel() > 0
-        and is_static(value)
+        and _is_served(value)
         and (
             # Scales of a call by the user are no part of the epilogue.
             node.target is not MIXED or len(inputs_of(node)) == 2
         )
         and (is_mixed(node) or all(value_of(arg).dtype == value.dtype for arg in node.args))
+    )
+
+
+def _is_served(value: torch.Tensor) -> bool:
+    """Whether an output may be that of a product with an epilogue."""
+    return (
+        value.device.type == "cuda"
+        and value.dtype in FLOATS
+        and is_static(value)
+        and value.numel() > 0
     )
 
 
@@ -77,6 +84,9 @@ def restore_vector_products(graph: fx.Graph) -> None:
 def _restore_vector_product(graph: fx.Graph, total: fx.Node) -> None:
     if not _is_of_mm(total, aten.sum.dim_IntList) or total.args[1:] != ([1],):
         return
+    value = value_of(total)
+    if value is None or value.dtype != torch.float32 or not _is_served(value):
+        return
     product = total.args[0]
     if not _is_of_mm(product, aten.mul.Tensor) or len(product.users) != 1:
         return
@@ -85,6 +95,8 @@ def _restore_vector_product(graph: fx.Graph, total: fx.Node) -> None:
         if not _is_of_mm(view, aten.unsqueeze.default) or view.args[1] != dim:
             return
         factors.append(view.args[0])
+    if any(value_of(factor) is None for factor in factors):
+        return
     # The decomposition casts factors of 16 bits to float32. Inductor may have merged this cast with
     # an earlier one of the same factor, but not with that of the other factor, too.
     is_cast = [is_call(factor, CAST) for factor in factors]
