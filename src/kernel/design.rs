@@ -29,7 +29,7 @@ macro_rules! families {
             /// Every configuration of every family, with its element types.
             pub fn space() -> Vec<(Types, Design)> {
                 // Above the number of kernels, so that the list never reallocates.
-                let mut space = Vec::with_capacity(14_000);
+                let mut space = Vec::with_capacity(16_000);
                 $(space.extend(
                     $family::space()
                         .into_iter()

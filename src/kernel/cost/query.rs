@@ -1,8 +1,7 @@
 //! Input and output of the cost model.
 
 use super::chips::Target;
-use crate::kernel::types::Types;
-use crate::operand::{DType, View};
+use crate::operand::View;
 use crate::problem::GemmProblem;
 
 /// The input of an estimate: a problem, the chip, and values that the kernels of a group share.
@@ -14,6 +13,8 @@ pub struct CostQuery<'a> {
     pub is_fused: bool,
     /// Bytes of the packed operands.
     pub packed_bytes: u64,
+    /// Bytes of the operands and the output.
+    pub bytes: f64,
     pub scale: Scale,
 }
 
@@ -54,24 +55,20 @@ impl CostQuery<'_> {
         is_fused: bool,
         packed_bytes: u64,
     ) -> CostQuery<'_> {
-        CostQuery { problem, target, is_fused, packed_bytes, scale: Scale::of(&target) }
+        let (bytes, scale) = (operand_bytes(problem), Scale::of(&target));
+        CostQuery { problem, target, is_fused, packed_bytes, bytes, scale }
     }
 
     /// Multiprocessors of the chip.
     pub fn sms(&self) -> f64 {
         f64::from(self.target.multiprocessors)
     }
-
-    /// Bytes of the operands and the output.
-    pub fn bytes(&self, types: Types) -> f64 {
-        operand_bytes(types, self.problem)
-    }
 }
 
 /// Bytes of a problem's operands and output.
-pub fn operand_bytes(types: Types, problem: &GemmProblem) -> f64 {
-    let bytes = |view: &View, dtype: DType| (view.numel() * dtype.bytes()) as f64;
-    bytes(&problem.a, types.a) + bytes(&problem.b, types.b) + bytes(&problem.out, types.out)
+pub fn operand_bytes(problem: &GemmProblem) -> f64 {
+    let bytes = |view: &View| (view.numel() * view.dtype.bytes()) as f64;
+    bytes(&problem.a) + bytes(&problem.b) + bytes(&problem.out)
 }
 
 /// An estimate and its terms. Terms overlap in time, so they do not add up to the total.

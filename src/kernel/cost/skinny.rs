@@ -76,7 +76,7 @@ pub fn estimate(config: &Skinny, types: Types, ctas_per_sm: u32, query: &CostQue
     let launch = split + if mixed { LAUNCH_OF_MIXED } else { FITTED_LAUNCH };
     Estimate {
         waves: (most / f64::from(ctas_per_sm)).ceil(),
-        bytes: query.bytes(types),
+        bytes: query.bytes,
         arithmetic_seconds: arithmetic,
         memory_seconds: memory,
         cache_seconds: busiest,

@@ -113,7 +113,7 @@ pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery
 
 /// Estimates a placed kernel: one wave on an empty chip.
 fn estimate_placed(config: &Sm90, types: Types, placed: &Placed, query: &CostQuery) -> Estimate {
-    let (bytes, clock) = (query.bytes(types), query.scale.clock);
+    let (bytes, clock) = (query.bytes, query.scale.clock);
     let memory = FITTED_MEMORY_LATENCY + bytes / (FITTED_MEMORY_RATE * query.scale.memory);
     let work = placed.work_seconds / clock;
     let mixed = if is_mixed(types) { LAUNCH_OF_MIXED } else { 0.0 };
@@ -141,7 +141,7 @@ fn estimate_tiles(
     grid: &TileGrid,
     query: &CostQuery,
 ) -> Estimate {
-    let CostQuery { problem, target, is_fused, packed_bytes, scale } = *query;
+    let CostQuery { problem, target, is_fused, packed_bytes, bytes, scale } = *query;
     let [tile_m, tile_n] = config.tile.map(f64::from);
     let [cluster_m, cluster_n] = config.cluster.map(f64::from);
     let (size, split) = (f64::from(config.cluster_size()), f64::from(config.split));
@@ -255,7 +255,6 @@ fn estimate_tiles(
     let inside = a_rows * a_inside / cluster_n + b_rows * b_inside / cluster_m;
     let from_cache = tiles * size * blocks * inside / (FITTED_L2_RATE_OF_CHIP * scale.clock);
 
-    let bytes = query.bytes(types);
     let memory = FITTED_MEMORY_LATENCY + bytes / memory_rate;
     let (packing, packed) = match packed_bytes {
         0 => (0.0, 1.0),

@@ -26,7 +26,7 @@ const FITTED_SUM_ADDED: f64 = 12.7e-9;
 const FITTED_WAIT: f64 = 50e-6;
 
 pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
-    let CostQuery { problem, target, is_fused, scale, .. } = *query;
+    let CostQuery { problem, target, is_fused, bytes, scale, .. } = *query;
     let [tile_m, tile_n] = config.tile.map(f64::from);
     let [cluster_m, cluster_n] = config.cluster.map(f64::from);
     let (reducers, splits) = (f64::from(config.split), f64::from(config.k_splits(problem)));
@@ -45,7 +45,6 @@ pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery
         * splits
         * config.occupied(&config.grid(problem));
     let from_cache = ctas * blocks * operands / (FITTED_L2_RATE_OF_CHIP * scale.clock);
-    let bytes = query.bytes(types);
     let memory = bytes / (FITTED_MEMORY_RATE * scale.memory);
     let together =
         [work, from_cache, memory].map(|seconds| seconds * seconds).into_iter().sum::<f64>();

@@ -52,7 +52,7 @@ pub fn estimate(tile: &Tile, types: Types, query: &CostQuery) -> Estimate {
     let work = waves * (arithmetic.max(loads) + FITTED_TILE_OVERHEAD);
     Estimate {
         waves,
-        bytes: query.bytes(types),
+        bytes: query.bytes,
         arithmetic_seconds: waves * arithmetic,
         memory_seconds: memory,
         cache_seconds: waves * loads,

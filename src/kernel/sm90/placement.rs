@@ -93,7 +93,7 @@ pub fn placed(
     let multiplied = tile_m * tile_n * if is_mixed(types) { 256.0 } else { 128.0 }
         / FITTED_TENSOR_RATE
         * if has_one_consumer { FITTED_ONE_CONSUMER } else { 1.0 };
-    let memory = FITTED_MEMORY_LATENCY + operand_bytes(types, problem) / FITTED_MEMORY_RATE;
+    let memory = FITTED_MEMORY_LATENCY + operand_bytes(problem) / FITTED_MEMORY_RATE;
     let loaded = |drawn: f64| (arriving / FITTED_ARRIVING_RATE).max(drawn * 128.0);
     let work = |loaded: f64| {
         let block = multiplied.max(loaded).max(FITTED_BLOCK);
