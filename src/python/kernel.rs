@@ -20,8 +20,8 @@ use crate::operand::DType;
 /// `_supports(args)`, and a static `generate_kernels(metadata_filter, epilogue_args=None,
 /// cc=None)`. The `register` method of a provider adds the subclass to `get_kernels`.
 // No `dict`: Python 3.11 and 3.12 would make one for each of thousands of kernels. Subclasses
-// written in Python have one. No `__traverse__`: the garbage collector would track thousands of
-// objects. The metadata of a subclass must not refer to its kernel.
+// written in Python have one. No `__traverse__`: the metadata of a subclass must not refer to its
+// kernel.
 #[pyclass(name = "Kernel", module = "cutlass_api", subclass, frozen)]
 pub struct PyKernel {
     /// The position of a built-in kernel, as `kernel::at` counts; None for a kernel written in
@@ -94,6 +94,7 @@ fn new_object(py: Python<'_>, position: usize) -> PyResult<Py<PyKernel>> {
             Bound::new(py, base.add_subclass(ElementwiseKernel))?.into_super()
         }
     };
+    metadata::untrack(object.as_any());
     Ok(object.unbind())
 }
 

@@ -4,7 +4,7 @@ use std::hash::Hash;
 use std::sync::Mutex;
 
 use pyo3::IntoPyObjectExt;
-use pyo3::intern;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyTuple};
@@ -53,8 +53,8 @@ impl Dataclass {
         })
     }
 
-    /// An object with the values of all fields, in the order of the fields. Like pickle, skips
-    /// `__init__`, which is slow for a frozen dataclass; discovery makes thousands of objects.
+    /// An object with the values of all fields, in the order of the fields. Skips `__init__` and the
+    /// `__setattr__` of a frozen dataclass, which are slow; discovery makes thousands of objects.
     fn object<'py, const N: usize>(
         &self,
         py: Python<'py>,
@@ -62,9 +62,16 @@ impl Dataclass {
     ) -> PyResult<Bound<'py, PyAny>> {
         let Constructor { new, class, fields } = self.constructor(py)?;
         let object = new.bind(py).call1(class.bind(py))?;
-        let attributes = object.getattr(intern!(py, "__dict__"))?.cast_into::<PyDict>()?;
         for (field, value) in fields.iter().zip(values) {
-            attributes.set_item(field, value)?;
+            // Attributes that are set one by one need no dict object, which would take half of the
+            // object's memory and of the garbage collector's time.
+            // SAFETY: three live objects. This is what `object.__setattr__` calls.
+            let status = unsafe {
+                ffi::PyObject_GenericSetAttr(object.as_ptr(), field.as_ptr(), value.as_ptr())
+            };
+            if status != 0 {
+                return Err(PyErr::fetch(py));
+            }
         }
         Ok(object)
     }
@@ -91,7 +98,15 @@ pub fn describe<'py>(
         operands = with_scales(py, &operands, epilogue, scaling)?;
     }
     let (name, min_cc) = (any(py, kernel.name())?, any(py, kernel.min_cc())?);
-    METADATA.object(py, [name, class.clone(), min_cc, operands, design(py, kernel)?, epilogue])
+    let values = [name, class.clone(), min_cc, operands, design(py, kernel)?, epilogue];
+    METADATA.object(py, values).inspect(untrack)
+}
+
+/// Removes an object that lives as long as the process from the garbage collector, which would
+/// traverse thousands of kernels and their metadata several times while a client lists them.
+pub fn untrack(object: &Bound<'_, PyAny>) {
+    // SAFETY: a live object of a type with support for garbage collection.
+    unsafe { ffi::PyObject_GC_UnTrack(object.as_ptr().cast()) }
 }
 
 /// A value as a Python object.
