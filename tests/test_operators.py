@@ -1,7 +1,10 @@
 """`torch.ops.cutlass_api`: results, gradients, traces and refusals."""
 
 from contextlib import nullcontext
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
+from unittest import mock
 
 import cutlass_api.ops
 import pytest
@@ -93,6 +96,41 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, tor
 
 def operator_of(case):
     return getattr(OPS, case.partition(",")[0])
+
+
+#: For each operator: arguments, of each kind that it takes.
+EVERY = {
+    **{name: make for name, (make, _) in CASES.items() if hasattr(OPS, name)},
+    "linear_forward": lambda t: (t(4, 8), t(6, 8), t(6), "gelu"),
+    "grouped_mm_weight_grad": lambda t: (t(9, 8), t(9, 6), ends(4, 4, 9)),
+    "int_mm": lambda t: (integers(4, 8), integers(8, 6)),
+    "mixed_mm": lambda t: (t(4, 8).half(), integers(8, 6), t(6).abs(), integers(6)),
+    "scaled_mm": lambda t: (t(4, 8).to(F8), t(8, 6).to(F8), t(4, 1).abs(), t(1).abs(), t(6)),
+    "scaled_grouped_mm": lambda t: (
+        *(t(9, 8).to(F8), t(3, 8, 6).to(F8)),
+        *(t(9, 1).abs(), t(3).abs(), ends(4, 4, 9)),
+    ),
+}
+every = pytest.mark.parametrize("name", EVERY)
+
+
+def each_operand(args, kind):
+    """The arguments with each tensor in turn, also in a list, replaced by one of another kind."""
+    flat, spec = torch.utils._pytree.tree_flatten(args)
+    for at, value in enumerate(flat):
+        if isinstance(value, torch.Tensor):
+            others = [*flat[:at], kind(value), *flat[at + 1 :]]
+            yield torch.utils._pytree.tree_unflatten(others, spec)
+
+
+def each_call(name, kind):
+    """Calls of an operator and of its overload `out`, each with one tensor of another kind."""
+    operator, args = operator_of(name), EVERY[name](randn)
+    for given in each_operand(args, kind):
+        yield name, partial(operator, *given)
+    if hasattr(operator, "out"):
+        for *given, out in each_operand((*args, operator(*args)), kind):
+            yield f"{name}.out", partial(operator.out, *given, out=out)
 
 
 @devices
@@ -687,6 +725,29 @@ def test_refusal_of_symbolic_sizes():
         compiled(A, A)
 
 
+def sparse(tensor):
+    where = torch.zeros(tensor.dim(), 1, dtype=torch.int64)
+    return torch.sparse_coo_tensor(where, tensor.flatten()[:1], tensor.shape, check_invariants=True)
+
+
+def nested(tensor):
+    return torch.nested.nested_tensor_from_jagged(
+        tensor[None, None].flatten(0, 1), ends(0, 1).long()
+    )
+
+
+KINDS = {"layout torch.sparse_coo": sparse, "nested tensors": nested}
+
+
+@every
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_operator_refuses_other_kinds_by_name(name, kind):
+    for overload, call in each_call(name, KINDS[kind]):
+        message = f"^cutlass_api::{overload} does not serve {kind}"
+        with pytest.raises(NotImplementedError, match=message):
+            call()
+
+
 def test_tensors_of_other_kinds_are_refused():
     nested = torch.nested.nested_tensor([A, A], layout=torch.jagged)
     kinds = {
@@ -707,22 +768,36 @@ def test_tensors_of_other_kinds_are_refused():
 
 def test_distributed_tensors_are_refused():
     script = """
-        import torch, cutlass_api
+        import sys, torch, cutlass_api
         from torch.distributed import HashStore, init_process_group
-        from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+        from torch.distributed.tensor import DTensor, Replicate, init_device_mesh
         init_process_group("gloo", rank=0, world_size=1, store=HashStore())
-        a = distribute_tensor(torch.ones(4, 4), init_device_mesh("cpu", (1,)), [Shard(0)])
-        for call in (torch.ops.cutlass_api.mm, cutlass_api.matmul, cutlass_api.linear):
+        mesh = init_device_mesh("cpu", (1,))
+        def distributed(tensor):
+            return DTensor.from_local(tensor, mesh, [Replicate()])
+        a = distributed(torch.ones(4, 4))
+        for call in (cutlass_api.matmul, cutlass_api.linear):
             try:
                 call(a, a)
             except NotImplementedError as error:
                 print(error)
+        sys.path.insert(0, sys.argv[1])
+        from test_operators import EVERY, each_call
+        for name in EVERY:
+            for overload, call in each_call(name, distributed):
+                try:
+                    call()
+                except NotImplementedError as error:
+                    is_named = f"cutlass_api::{overload} does not serve DTensor" in str(error)
+                    print("refused" if is_named else error)
+                else:
+                    print(overload, "computes")
     """
-    lines = run_python(script).splitlines()
-    assert [line.partition(" ")[0] for line in lines] == ["cutlass_api::mm"] * 2 + [
-        "cutlass_api::linear"
-    ]
-    assert all("does not serve DTensor (to_local() returns the shard)" in line for line in lines)
+    first, second, *lines = run_python(script, Path(__file__).parent).splitlines()
+    reason = "does not serve DTensor (to_local() returns the shard)"
+    assert first.startswith(f"cutlass_api::mm {reason}")
+    assert second.startswith(f"cutlass_api::linear {reason}")
+    assert len(lines) > 60 and set(lines) == {"refused"}
 
 
 def test_gradients_that_do_not_exist_are_refused():
