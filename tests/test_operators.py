@@ -352,6 +352,42 @@ def test_autocast(case, dtype, device):
     assert operator_of(case)(*args).dtype == torch.float32
 
 
+@every
+def test_autocast_of_every_operator(name):
+    unchanged = {"int_mm": torch.int32, "scaled_mm": F8, "scaled_grouped_mm": F8}
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        result = operator_of(name)(*EVERY[name](randn))
+    out = result[0] if isinstance(result, tuple) else result
+    assert out.dtype is unchanged.get(name, torch.bfloat16)
+
+
+def test_autocast_of_mixed_mm():
+    x, weight, scale = randn(4, 8), integers(8, 6), randn(6).abs() / 100
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = OPS.mixed_mm(x, weight, scale)
+        public = cutlass_api.mixed_mm(
+            weight.t(), x.t(), scale=scale[:, None], out_dtype=torch.float32
+        )
+        with pytest.raises(ValueError, match="mixed_mm: A is torch"):  # which torch does not cast
+            OPS.mixed_mm(x.double(), weight)
+    assert torch.equal(out, OPS.mixed_mm(x.bfloat16(), weight, scale))
+    torch.testing.assert_close(public.t(), out.float(), rtol=1e-2, atol=1e-2)
+
+
+def test_autocast_of_scaled_products_as_torchs():
+    """torch casts neither the operands nor the bias of `_scaled_mm`."""
+    a, b, one, bias = randn(16, 16).to(F8), randn(16, 16).to(F8).t(), torch.tensor(0.5), randn(16)
+    args = (a, b, one, one, bias, None, torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours, theirs = OPS.scaled_mm(*args), torch._scaled_mm(*args)
+    assert ours.dtype is theirs.dtype is torch.float32
+    assert torch.equal(ours, OPS.scaled_mm(*args))
+    torch.testing.assert_close(ours, theirs)
+    integer = integers(32, 32), integers(32, 32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(OPS.int_mm(*integer), torch._int_mm(*integer))
+
+
 def test_autocast_as_torchs():
     a, b, c = randn(4, 8), randn(8, 6), randn(4, 6)
     with torch.autocast("cpu", dtype=torch.bfloat16):
