@@ -573,14 +573,13 @@ def of_blocks(scale, shape):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_operators_trace():
     a, b, ends = float8(20, 256), float8(24, 256).t(), torch.tensor([4, 20], dtype=torch.int32)
-    utils = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     ops = torch.ops.cutlass_api
     arguments = (a, b, factors(20, 2), factors(2, 24), None, None, torch.float32)
-    opcheck(ops.scaled_mm.default, arguments, test_utils=utils)
+    opcheck(ops.scaled_mm.default, arguments)
     x, w = torch.randn(20, 256).half(), integers(256, 24)
     opcheck(ops.mixed_mm.default, (x, w, factors(4, 24), integers(4, 24)))
     arguments = (a, float8(2, 256, 24), factors(20, 2), factors(2, 2, 1), ends, torch.float32)
-    opcheck(ops.scaled_grouped_mm.default, arguments, test_utils=utils)
+    opcheck(ops.scaled_grouped_mm.default, arguments)
 
 
 def test_compiled_and_counted():

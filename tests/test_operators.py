@@ -13,7 +13,7 @@ from cutlass_api.ops import OPS
 from helpers import run_python
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.library import opcheck
+from torch.library import opcheck as check_operator
 from torch.utils.flop_counter import FlopCounterMode
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -167,11 +167,37 @@ def moved(value, device):
     return value.to(device) if isinstance(value, torch.Tensor) else value
 
 
+def opcheck(operator, args, options=None):
+    """torch's `opcheck`. Its comparison, `torch.allclose`, does not take float8 tensors."""
+
+    def allclose(x, y, **options):
+        return torch.isclose(x.double(), y.double(), **options).all().item()
+
+    with mock.patch.object(torch, "allclose", allclose):
+        check_operator(operator, args, options)
+
+
 @cases
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_opcheck(case, dtype):
     args = CASES[case][0](lambda *shape: randn(*shape, dtype=dtype))
     opcheck(operator_of(case).default, args)
+
+
+@every
+def test_opcheck_of_every_operator(name):
+    args = EVERY[name](randn)
+    opcheck(operator_of(name).default, args)
+    if hasattr(operator_of(name), "out"):
+        out = torch.zeros_like(operator_of(name)(*args))
+        opcheck(operator_of(name).out, args, {"out": out})
+
+
+@pytest.mark.parametrize("activation", cutlass_api.fusion.activation.__all__)
+def test_opcheck_of_activations(activation):
+    args = [randn(*shape, requires_grad=True) for shape in ((4, 8), (6, 8), (6,))]
+    opcheck(OPS.linear.default, (*args, activation))
+    opcheck(OPS.linear_forward.default, (*args, activation))
 
 
 @cases
@@ -320,11 +346,9 @@ def test_scaled_mm(scales, out_dtype, device):
     expected = ((expected + bias) * factor).clamp(-448, 448)
     torch.testing.assert_close(out.double(), expected, rtol=relative, atol=0.05)
     if device == "cpu":
-        # torch compares no float8 tensors, as `test_schema` does.
-        utils = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
-        utils = utils if out_dtype else utils[:2]
-        arguments = (a, b.mT, scale_a, scale_b, bias, result, out_dtype)
-        opcheck(OPS.scaled_mm.default, arguments, test_utils=utils)
+        # Small enough for float8: NaN differs from NaN.
+        arguments = (a, b.mT, scale_a / 64, scale_b, bias, result, out_dtype)
+        opcheck(OPS.scaled_mm.default, arguments)
 
 
 def test_scaled_mm_as_torchs():
@@ -542,17 +566,30 @@ class Module(torch.nn.Module):
 
 
 def all_operators(a, b, weight, bias):
-    """A function that calls each operator for float tensors. a (M, 8), b (8, 6)."""
+    """A function that calls each operator. a (M, 8), b (8, 6)."""
     batch = OPS.bmm(a.expand(2, *a.shape), b.expand(2, 8, 6)) + OPS.baddbmm(
         bias, a[None], b[None], beta=0.5
     )
-    rows = torch.arange(1, 3, dtype=torch.int32) * a.shape[0] // 2
+    rows = (torch.arange(1, 3, dtype=torch.int32) * a.shape[0] // 2).to(torch.int32)
+    one, scale = torch.ones(()), torch.full((1, 6), 0.5)
+    # These have no gradients, except for the float operand of mixed_mm.
+    x, y = a.detach(), b.detach()
+    integer, narrow = (y * 8).to(torch.int8), y.to(F8)
+    eight_bits = (
+        OPS.int_mm((x * 8).to(torch.int8), integer)
+        + OPS.mixed_mm(a.half(), integer, scale).float()
+        + OPS.scaled_mm(x.to(F8), narrow, one, scale, out_dtype=torch.float32)
+        + OPS.scaled_grouped_mm(
+            x.to(F8), narrow.expand(2, 8, 6), one, scale.expand(2, 1, 6), rows, torch.float32
+        )
+    )
     return (
-        OPS.mm(a, b)
+        eight_bits
+        + OPS.mm(a, b)
         + OPS.addmm(bias, a, b, alpha=2)
         + batch.sum(0)
         + OPS.linear(a, weight, bias, "gelu")
-        + OPS.grouped_mm(a, b.expand(2, 8, 6), rows.to(torch.int32))
+        + OPS.grouped_mm(a, b.expand(2, 8, 6), rows)
         + OPS.mm_epilogue(a, b, [bias], BIAS_RELU)
     )
 
@@ -615,7 +652,8 @@ def test_export(strict):
     shapes = {"args": ({0: rows * 2}, None, None, None)}
     program = torch.export.export(Module(all_operators), args, strict=strict, dynamic_shapes=shapes)
     names = {str(node.target) for node in program.graph.nodes}
-    assert {"cutlass_api.mm.default", "cutlass_api.linear.default"} <= names
+    internal = {"linear_forward", "grouped_mm_weight_grad"}
+    assert names >= {f"cutlass_api.{name}.default" for name in EVERY if name not in internal}
     args = inputs(10)
     torch.testing.assert_close(program.module()(*args), all_operators(*args))
 
