@@ -822,6 +822,34 @@ def test_every_operator_refuses_other_kinds_by_name(name, kind):
             call()
 
 
+@every
+def test_every_operator_refuses_complex_operands(name):
+    for overload, call in each_call(name, lambda tensor: tensor.to(C64)):
+        named = "linear" if name == "linear_forward" else overload.removesuffix(".out")
+        with pytest.raises(ValueError, match=f"^cutlass_api::{named}: .*complex64"):
+            call()
+
+
+@every
+@pytest.mark.usefixtures("dynamo")
+@pytest.mark.parametrize("device", ["xpu", "mps"])
+def test_every_operator_refuses_other_devices(name, device):
+    operator, args = operator_of(name), EVERY[name](randn)
+    message = f"cutlass_api::{name} does not serve device {device}:0; pass dense tensors on the CPU"
+
+    def described(value):
+        if not isinstance(value, torch.Tensor):
+            return value
+        return torch.empty(value.shape, dtype=value.dtype, device=device)
+
+    with FakeTensorMode():
+        args = torch.utils._pytree.tree_map(described, args)
+        with pytest.raises(NotImplementedError, match=f"^{message}"):
+            operator(*args)
+        with pytest.raises(torch._dynamo.exc.Unsupported, match=message):
+            torch.compile(operator, fullgraph=True, backend="eager")(*args)
+
+
 def test_tensors_of_other_kinds_are_refused():
     nested = torch.nested.nested_tensor([A, A], layout=torch.jagged)
     kinds = {

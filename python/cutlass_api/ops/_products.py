@@ -246,9 +246,13 @@ def grouped_mm_weight_grad(A: Tensor, grad: Tensor, offs: Tensor) -> Tensor:
     """The gradient of grouped_mm's B: for each group, its rows of A, transposed, times its rows of
     grad. The shape is (G, K, N).
     """
+    if offs.dtype is not torch.int32:
+        raise refuse("grouped_mm_weight_grad", f"offs is {offs.dtype}; pass torch.int32")
     groups, k, n = offs.shape[0], A.shape[1], grad.shape[1]
     out = A.new_zeros(groups, k, n)
     if isinstance(A, FakeTensor) or A.is_meta:
+        if groups > 0:  # check a group of all rows
+            launch("grouped_mm_weight_grad", A.mT, grad, out=out[0])
         return out
     # torch's kernel reads 16-byte rows of bfloat16, and the host need not know the offsets.
     if A.is_cuda and A.dtype is grad.dtype is torch.bfloat16 and k % 8 == n % 8 == 0:
