@@ -140,6 +140,92 @@ def test_mixed_mm(shape, dtype, out_dtype, device):
     torch.testing.assert_close(out.double(), expected, rtol=relative, atol=relative)
 
 
+# Batches.
+
+
+def of_each(function, batch, *args):
+    """The function of the products of a batch, one by one."""
+    return torch.stack(
+        [
+            function(*(x[at % len(x)] if x is not None and x.dim() == 3 else x for x in args))
+            for at in range(batch)
+        ]
+    )
+
+
+#: The shapes of a and b.
+BATCHES = [
+    ((3, 20, 48), (3, 48, 24)),
+    ((3, 20, 48), (48, 24)),
+    ((20, 48), (3, 48, 24)),
+    ((1, 20, 48), (3, 48, 24)),
+]
+batches = pytest.mark.parametrize("shapes", BATCHES, ids=str)
+
+
+@devices
+@batches
+@pytest.mark.parametrize("scale_a", [(), (20, 1), (3, 20, 1), (3, 1, 1)], ids=str)
+@pytest.mark.parametrize("scale_b", [(1,), (1, 24), (1, 1, 24), (3, 1, 24)], ids=str)
+def test_batches_of_scaled_products(shapes, scale_a, scale_b, device):
+    scales = [factors(*shape, device=device) for shape in (scale_a, scale_b)]
+    bias = torch.randn(24, device=device)
+
+    def scaled(a, b, scale_a, scale_b):
+        return scaled_mm(a, b, scale_a, scale_b, torch.float32, bias)
+
+    a, b = (float8(*shape, device=device) for shape in shapes)
+    torch.testing.assert_close(scaled(a, b, *scales), of_each(scaled, 3, a, b, *scales))
+    a, b = (integers(*shape, device=device) for shape in shapes)
+    out = int8_mm(a, b, *scales, bias)
+    torch.testing.assert_close(out, of_each(int8_mm, 3, a, b, *scales, bias))
+
+
+@devices
+@batches
+def test_batches_of_integer_and_mixed_products(shapes, device):
+    a, b = (integers(*shape, device=device) for shape in shapes)
+    out = int8_mm(a, b)
+    assert out.dtype is torch.int32 and torch.equal(out, of_each(int8_mm, 3, a, b))
+    x = torch.randn(shapes[0], device=device).half()
+    for scale, zero in [
+        (None, None),
+        ((24,), None),
+        ((20, 1), None),
+        ((3, 20, 1), None),
+        ((3, 1, 24), (24,)),
+        ((3, 24), (1, 24)),
+        ((3, 3, 24), (3, 1, 24)),
+        ((3, 3, 24), (3, 3, 24)),
+    ]:
+        scale = None if scale is None else factors(*scale, device=device) / 100
+        zero = None if zero is None else integers(*zero, device=device)
+
+        def mixed(x, b, scale, zero):
+            return mixed_mm(x, b, scale, torch.float32, zero)
+
+        out = mixed(x, b, scale, zero)
+        torch.testing.assert_close(out, of_each(mixed, 3, x, b, scale, zero))
+        if zero is not None:  # integers on the left
+            scale, zero = ((s.mT if s.dim() > 1 else s[:, None]) for s in (scale, zero))
+            out = mixed(b.mT, x.mT, scale, zero)
+            torch.testing.assert_close(out, of_each(mixed, 3, b.mT, x.mT, scale, zero))
+
+
+def test_batches_are_compiled():
+    def layer(a, b, scale_a, scale_b, x, scale):
+        return scaled_mm(a, b, scale_a, scale_b) + mixed_mm(x, b.to(torch.int8), scale)
+
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
+    for batch, rows in ((3, 4), (5, 9)):
+        a, b, x = float8(batch, rows, 8), float8(8, 6), torch.randn(batch, rows, 8).bfloat16()
+        args = (a, b, factors(batch, rows, 1), factors(1, 6), x, factors(batch, 1, 6))
+        assert torch.equal(compiled(*args), layer(*args))
+        with FlopCounterMode(display=False) as counter:
+            layer(*args)
+        assert counter.get_total_flops() == 2 * 2 * batch * rows * 8 * 6
+
+
 # Traces and refusals.
 
 

@@ -322,6 +322,29 @@ def test_mixed_mm(order, dtype, kind, device):
         opcheck(OPS.mixed_mm.default, (*args, scale))
 
 
+@pytest.mark.parametrize("order", ["float @ integer", "integer @ float"])
+@pytest.mark.parametrize("scale", [None, (1,), (8,), (1, 8), (8, 1)], ids=str)
+@pytest.mark.parametrize("batch", [(), (2,)], ids=str)
+def test_mixed_mm_differentiates_twice(order, scale, batch):
+    wide, narrow = randn(*batch, 8, 8, dtype=torch.bfloat16), integers(8, 8)
+    factor = None if scale is None else randn(*scale).abs() / 50
+
+    def gradients(product, x):
+        x = x.detach().requires_grad_()
+        pair = (x, narrow) if order == "float @ integer" else (narrow, x)
+        out = product(*pair, factor).float()
+        (first,) = torch.autograd.grad(out.square().sum(), x, create_graph=True)
+        return first, *torch.autograd.grad(first.float().square().sum(), x)
+
+    def reference(a, b, factor):
+        return (a.double() @ b.double()) * (1 if factor is None else factor)
+
+    ours = gradients(OPS.mixed_mm, wide)
+    for mine, theirs in zip(ours, gradients(reference, wide.double()), strict=True):
+        assert mine.dtype is torch.bfloat16
+        assert (mine - theirs).norm() <= 2e-2 * theirs.norm()
+
+
 def test_mixed_mm_has_no_gradient_for_its_scale():
     a, b = randn(8, 8, dtype=torch.float16), integers(8, 8)
     with pytest.raises(RuntimeError, match="cutlass_api::mixed_mm has no derivative for scale"):
@@ -526,9 +549,32 @@ def test_vmap_of_eight_bit_and_grouped_products():
     )
     expected = (e.double() @ b.to(F8).double()) * scale_a * scale_b[:, None, None]
     torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+    both = torch.vmap(  # vmap in vmap, of a batch
+        torch.vmap(lambda x, s, t: OPS.scaled_mm(x, b.to(F8), s, t, out_dtype=torch.float32)),
+        (0, None, None),
+    )(torch.stack([e, e])[:, :, None].expand(2, V, 5, 4, 8), scale_a, scale_b)
+    assert torch.equal(both, out[None, :, None].expand(2, V, 5, 4, 6))
+    with pytest.raises(ValueError, match="int_mm: A is torch"):
+        torch.vmap(OPS.int_mm, (0, None))(randn(V, 4, 8), b)
     a, b, rows = randn(V, 9, 8), randn(2, 8, 6), torch.stack([ends(3, 9), ends(0, 9), ends(9, 9)])
     out = torch.vmap(OPS.grouped_mm, (0, None, 0))(a, b, rows)
     torch.testing.assert_close(out, torch.stack([groups(a[i], b, rows[i]) for i in range(V)]))
+
+
+@pytest.mark.parametrize("scale", [(), (4, 1), (4, 2)], ids=str)
+def test_vmap_of_scaled_mm_permits_fast_sums(scale, monkeypatch):
+    launch, permitted = cutlass_api.ops._products.launch, []
+
+    def recorded(*args, fast_sums=False, **options):
+        permitted.append(fast_sums)
+        return launch(*args, fast_sums=fast_sums, **options)
+
+    monkeypatch.setattr(cutlass_api.ops._products, "launch", recorded)
+    a, b, scale_a = randn(V, 4, 256).to(F8), randn(256, 6).to(F8), randn(*scale).abs()
+    for fast in (False, True):
+        options = (torch.ones(()), None, None, torch.float32, fast)
+        torch.vmap(lambda x, options=options: OPS.scaled_mm(x, b, scale_a, *options))(a)
+    assert permitted == [False, True]
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "gelu"])

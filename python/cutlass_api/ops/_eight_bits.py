@@ -27,6 +27,8 @@ def scaled_mm(
     """(a * scale_a) @ (b * scale_b) + bias, of float8 operands; ``torch._scaled_mm`` and more.
 
     - ``a`` (M, K) and ``b`` (K, N): float8_e4m3fn or float8_e5m2, each; any sizes and strides.
+      Either or both may have a batch dimension in front; matrices of scales then may, too. A matrix
+      without it is part of all products.
     - ``scale_a``: float32, one factor of shape () or (1,), one for each row of shape (M, 1), or one
       for each block of (1, 128) or (128, 128) elements, of shape (M, ceil(K / 128)) or
       (ceil(M / 128), ceil(K / 128)). The last blocks may be partial. Any strides.
@@ -34,7 +36,8 @@ def scaled_mm(
       (128, 1) or (128, 128), of shape (ceil(K / 128), N) or (ceil(K / 128), ceil(N / 128)).
     - Either may be float8_e8m0fnu (MXFP8), with one scale for each 32 elements along K: as a matrix
       (M, ceil(K / 32)), or (ceil(K / 32), N) for ``b``; or as a vector, swizzled and padded as
-      ``torch._scaled_mm`` takes it. A matrix is never swizzled: flatten it.
+      ``torch._scaled_mm`` takes it. A matrix is never swizzled: flatten it. A batch of L vectors
+      has shape (L, 1, length).
     - ``out_dtype``: bfloat16, float16, float32, float8_e4m3fn or float8_e5m2. None: that of ``a``.
     - ``bias``: shape (N,), in any float dtype.
     - ``scale_result``: one float32 factor of a float8 output, as on a GPU in torch. Other outputs
@@ -90,7 +93,8 @@ def int8_mm(
 ) -> Tensor:
     """(a @ b) * scale_a * scale_b + bias, of int8 or uint8 operands; ``torch._int_mm`` and more.
 
-    - ``a`` (M, K) and ``b`` (K, N): int8 or uint8, each; any sizes and strides.
+    - ``a`` (M, K) and ``b`` (K, N): int8 or uint8, each; any sizes and strides. Batch dimensions as
+      for :func:`scaled_mm`.
     - ``scale_a``: None, or float32: one factor of shape () or (1,), or one for each row of shape
       (M, 1). ``scale_b``: the same, or one for each column, of shape (1, N).
     - ``bias``: None, or shape (N,).
@@ -127,6 +131,7 @@ def mixed_mm(
     (operand - zero_point) * scale.
 
     - ``a`` (M, K) and ``b`` (K, N): any sizes and strides. Integers are converted in registers.
+      Batch dimensions as for :func:`scaled_mm`, also of ``zero_point``.
     - ``scale``: None, one factor, one for each column of shape (N,) or (1, N), one for each row of
       shape (M, 1), or one for each group along K of the integers, of shape (K / group, N) if they
       are ``b`` and (M, K / group) if they are ``a``; in float32, float16 or bfloat16. The group is
