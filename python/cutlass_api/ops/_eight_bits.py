@@ -8,10 +8,12 @@ from torch import Tensor
 from cutlass_api.ops import _epilogues
 from cutlass_api.ops._library import refuse
 from cutlass_api.ops._products import OPS, check_bytes
-from cutlass_api.ops._scales import scales_and_bias
+from cutlass_api.ops._scales import output_zero_point, scales_and_bias
 
+#: The integer output dtypes that saturate, and their range.
+SATURATING = {torch.int8: (-128, 127), torch.uint8: (0, 255)}
 #: The output dtypes of integer products.
-INTEGER_OUTPUTS = (torch.int32, torch.float32, torch.float16, torch.bfloat16)
+INTEGER_OUTPUTS = (torch.int32, torch.float32, torch.float16, torch.bfloat16, *SATURATING)
 
 
 def scaled_mm(
@@ -90,6 +92,7 @@ def int8_mm(
     scale_b: Tensor | None = None,
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
+    zero_point: Tensor | None = None,
 ) -> Tensor:
     """(a @ b) * scale_a * scale_b + bias, of int8 or uint8 operands; ``torch._int_mm`` and more.
 
@@ -98,25 +101,34 @@ def int8_mm(
     - ``scale_a``: None, or float32: one factor of shape () or (1,), or one for each row of shape
       (M, 1). ``scale_b``: the same, or one for each column, of shape (1, N).
     - ``bias``: None, or shape (N,).
-    - ``out_dtype``: int32, float32, float16 or bfloat16. None: bfloat16 if there are scales, else
-      int32.
+    - ``out_dtype``: int32, float32, float16, bfloat16, int8 or uint8. None: bfloat16 if there are
+      scales, else int32.
+    - ``zero_point``: None, or of an output in int8 or uint8: one element, or shape (N,), in int8,
+      uint8 or int32.
 
     The sum is int32. The same launch applies scales and bias in float32 and rounds once, to int32
-    towards zero. The sources of the operators are in ``ops/_products.py``.
+    towards zero. Outputs in int8 and uint8 are rounded to nearest, ties to even, and saturate after
+    the zero point is added: for an output with a scale, divide ``scale_a`` and ``bias`` by it. An
+    operand's zero point is a bias: that of ``a`` subtracts ``zero_point * scale_a * scale_b *
+    b.sum(0)``. The sources of the operators are in ``ops/_products.py``.
 
-    Raises ValueError if the scales or the bias have another shape, dtype or device, or if no kernel
-    serves the dtypes.
+    Raises ValueError if the scales, the bias or the zero point have another shape, dtype or device,
+    or if no kernel serves the dtypes.
     """
     if out_dtype is None:
         out_dtype = torch.int32 if scale_a is None and scale_b is None else torch.bfloat16
-    if scale_a is scale_b is bias is None and out_dtype is torch.int32:
+    if scale_a is scale_b is bias is zero_point is None and out_dtype is torch.int32:
         return OPS.int_mm(a, b)
     check_bytes("int8_mm", a, b)
     if out_dtype not in INTEGER_OUTPUTS:
         served = ", ".join(map(str, INTEGER_OUTPUTS))
         raise refuse("int8_mm", f"out_dtype is {out_dtype}; pass one of {served}")
     operands = scales_and_bias("int8_mm", a, b, scale_a, scale_b, bias)
-    epilogue = _epilogues.scaled(*operands)
+    if zero_point is not None:
+        if out_dtype not in SATURATING:
+            raise refuse("int8_mm", f"zero_point is for int8 and uint8; out_dtype is {out_dtype}")
+        operands["zero_point"] = output_zero_point("int8_mm", a, b, zero_point)
+    epilogue = _epilogues.scaled(*operands, bounds=SATURATING.get(out_dtype))
     return OPS.mm_epilogue(a, b, list(operands.values()), epilogue, out_dtype=out_dtype)
 
 

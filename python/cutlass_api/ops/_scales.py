@@ -52,6 +52,18 @@ def scales_and_bias(
     return given
 
 
+def output_zero_point(operator: str, A: Tensor, B: Tensor, zero_point: Tensor) -> Tensor:
+    """The zero point of an integer output, as an operand of an epilogue."""
+    n = B.shape[-1]
+    if zero_point.numel() != 1 and tuple(zero_point.shape) not in ((n,), (1, n)):
+        raise refuse(
+            operator,
+            f"zero_point has shape {list(zero_point.shape)}; pass one element, or shape [{n}]",
+        )
+    check_kind(operator, "zero_point", zero_point, A, (*BYTES, torch.int32))
+    return scalar_as_vector(zero_point)
+
+
 def shape_of_one(tensor: Tensor, batch: int | None) -> tuple[int, ...]:
     """The shape of scales for one product: without the batch dimension, if there is one."""
     shape = tuple(tensor.shape)
