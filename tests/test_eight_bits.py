@@ -310,8 +310,12 @@ REFUSALS = {
     "scaled_mm: A is torch.float8_e4m3fnuz .*; pass float8_e4m3fn or float8_e5m2": lambda: (
         scaled_mm(A8.float().to(torch.float8_e4m3fnuz), B8, ONE, ONE)
     ),
-    "scaled_mm: .*no kernel computes float8_e4m3fn @ float8_e4m3fn.* into int8": lambda: scaled_mm(
+    "scaled_mm: .*no kernel computes float8_e4m3fn @ float8_e4m3fn.* into int8; pass an output in "
+    "float32 or float16 or bfloat16 or float8_e4m3fn": lambda: scaled_mm(
         A8, B8, ONE, ONE, torch.int8
+    ),
+    "mixed_mm: .* into float8_e5m2; pass an output in float16 or float32$": lambda: mixed_mm(
+        A.half(), B, out_dtype=E5M2
     ),
     "int_mm: A is torch.float8_e4m3fn": lambda: int8_mm(A8, B8),
     "int8_mm: A is torch.float8_e4m3fn": lambda: int8_mm(A8, B8, ONE),

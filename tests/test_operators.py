@@ -798,6 +798,10 @@ REFUSALS = {
     "mm: A, B and out must have the same rank": lambda: OPS.mm(A[None], B),
     "mm: .*no kernel computes complex64 @ complex64.*cast": lambda: OPS.mm(A.to(C64), B.to(C64)),
     "mm: .*no kernel computes int64 @ int64.*cast": lambda: OPS.mm(A.long(), B.long()),
+    "mm: .*no kernel computes float8_e4m3fnuz .*; cast A to float16 or": lambda: OPS.mm(
+        A.to(torch.float8_e4m3fnuz), B
+    ),
+    "mm: .*no kernel computes float32 @ float16.*; cast B to float32": lambda: OPS.mm(A, B.half()),
     "bmm: A has shape .*; pass tensors of rank 3": lambda: OPS.bmm(A[None], B.expand(2, 8, 6)),
     "addmm: input with shape .* does not broadcast": lambda: OPS.addmm(A, A, B),
     "linear: input has shape .* and weight": lambda: OPS.linear(A, W[0]),
