@@ -896,7 +896,7 @@ def test_every_operator_refuses_other_devices(name, device):
         args = torch.utils._pytree.tree_map(described, args)
         with pytest.raises(NotImplementedError, match=f"^{message}"):
             operator(*args)
-        with pytest.raises(torch._dynamo.exc.Unsupported, match=message):
+        with pytest.raises(Exception, match=message):
             torch.compile(operator, fullgraph=True, backend="eager")(*args)
 
 
