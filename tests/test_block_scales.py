@@ -479,6 +479,31 @@ def test_scaled_mm_of_mxfp8(device):
     assert torch.equal(scaled_mm(a, b, *tiles, torch.float32), plain)
 
 
+@devices
+@pytest.mark.parametrize("batch_a, batch_b", [((3,), ()), ((), (3,)), ((3,), (3,))])
+def test_scaled_mm_of_batches(batch_a, batch_b, device):
+    a, b = float8(3, M, K, device=device), float8(3, N, K, device=device).mT
+    extents = [((M, 3), (3, 2)), ((2, 3), (3, N))]
+    scales = [
+        (factors(*batch_a, *of_a, device=device), factors(*batch_b, *of_b, device=device))
+        for of_a, of_b in extents
+    ]
+    x = factors(*batch_a, M, 10, dtype=E8M0, device=device)
+    y = factors(*batch_b, 10, N, dtype=E8M0, device=device)
+    for scale_a, scale_b in (*scales, (x, y)):
+        out = scaled_mm(a, b, scale_a, scale_b, torch.float32)
+        for at in range(3):
+            of_a, of_b = (s[at] if s.dim() == 3 else s for s in (scale_a, scale_b))
+            assert torch.equal(out[at], scaled_mm(a[at], b[at], of_a, of_b, torch.float32))
+
+    def vector(scale):
+        if scale.dim() == 2:
+            return swizzled(scale)
+        return torch.stack([swizzled(of.contiguous()) for of in scale])[:, None]
+
+    assert torch.equal(scaled_mm(a, b, vector(x), vector(y.mT.contiguous()), torch.float32), out)
+
+
 # mixed_mm.
 
 
@@ -573,14 +598,13 @@ def of_blocks(scale, shape):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_operators_trace():
     a, b, ends = float8(20, 256), float8(24, 256).t(), torch.tensor([4, 20], dtype=torch.int32)
-    utils = ("test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
     ops = torch.ops.cutlass_api
     arguments = (a, b, factors(20, 2), factors(2, 24), None, None, torch.float32)
-    opcheck(ops.scaled_mm.default, arguments, test_utils=utils)
+    opcheck(ops.scaled_mm.default, arguments)
     x, w = torch.randn(20, 256).half(), integers(256, 24)
     opcheck(ops.mixed_mm.default, (x, w, factors(4, 24), integers(4, 24)))
     arguments = (a, float8(2, 256, 24), factors(20, 2), factors(2, 2, 1), ends, torch.float32)
-    opcheck(ops.scaled_grouped_mm.default, arguments, test_utils=utils)
+    opcheck(ops.scaled_grouped_mm.default, arguments)
 
 
 def test_compiled_and_counted():
@@ -607,6 +631,16 @@ def test_vmap():
     )
     each = [scaled_mm(x, b, s, scale_b, torch.float32) for x, s in zip(a, scale_a, strict=True)]
     assert torch.equal(ours, torch.stack(each))
+    scale = factors(3, 20, 8, dtype=E8M0)
+    tiles = torch.stack([swizzled(each) for each in scale])
+    one = torch.ones(())
+    plain, tiled = (
+        torch.vmap(lambda a, s: scaled_mm(a, b, s, one, torch.float32))(a, given)
+        for given in (scale, tiles)
+    )
+    assert torch.equal(plain, tiled)
+    each = [scaled_mm(x, b, s, one, torch.float32) for x, s in zip(a, scale, strict=True)]
+    assert torch.equal(plain, torch.stack(each))
     x, w, scale = torch.randn(3, 20, 64).half(), integers(64, 24), factors(4, 24)
     ours = torch.vmap(lambda x: mixed_mm(x, w, scale))(x)
     assert torch.equal(ours, torch.stack([mixed_mm(each, w, scale) for each in x]))
@@ -645,6 +679,13 @@ REFUSALS = {
     r"scaled_mm: scale_a has shape \[4, 9\]; pass one for each block of 1 x 32, of shape "
     r"\[4, 10\], or swizzled in tiles of 128 x 4, of shape \[1536\]": lambda: scaled_mm(
         A8, B8, factors(4, 9, dtype=E8M0), ONE
+    ),
+    r"scaled_mm: scale_a has shape \[1536\], but A with shape \[4, 300\] takes scales of shape "
+    r"\[128, 12\], contiguous and padded to tiles of 128 x 4": lambda: scaled_mm(
+        A8, B8, factors(2 * 1536, dtype=E8M0)[::2], ONE
+    ),
+    r"scaled_mm: scale_b has shape \[1536\], .*contiguous and padded": lambda: scaled_mm(
+        A8, B8, ONE, factors(2 * 1536, dtype=E8M0)[::2]
     ),
     r"mixed_mm: scale has shape \[4, 6\]; .*group of a multiple of 16 along K = 96, of shape "
     r"\[K / group, 6\]": lambda: mixed_mm(X, W, torch.ones(4, 6)),

@@ -123,6 +123,43 @@ def test_int8_mm_with_scales(shapes, out_dtype, bias_dtype, device):
     torch.testing.assert_close(out.double(), expected, rtol=relative, atol=relative)
 
 
+@devices
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
+@pytest.mark.parametrize("k_major", [True, False])
+def test_int8_mm_into_eight_bits(dtype, k_major, device):
+    """To exact integers: the scales are powers of two, and many quotients are ties."""
+    low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    a, b = integers(33, 48, device=device), integers(18, 48, device=device).t()
+    if not k_major:
+        a, b = a.t().contiguous().t(), b.contiguous()
+    rows = torch.tensor([2.0**-5, 2.0**-7], device=device).repeat(17)[:33, None]
+    columns = torch.tensor([0.25, 0.5], device=device).repeat(9)[None]
+    bias, zeros = torch.arange(18.0, device=device), torch.arange(-9, 9, device=device)
+    exact = (a.double() @ b.double()).long()
+
+    def saturated(quotient, zero):
+        assert (quotient % 1 == 0.5).any() or quotient.dtype is torch.int64
+        return (quotient.round().long() + zero).clamp(low, high).to(dtype)
+
+    scaled = exact.double() * rows * columns
+    for zero in (None, torch.tensor(7, dtype=torch.int32, device=device), zeros.to(torch.int8)):
+        out = int8_mm(a, b, rows, columns, out_dtype=dtype, zero_point=zero)
+        assert torch.equal(out, saturated(scaled, 0 if zero is None else zero.long()))
+        out = int8_mm(a, b, rows, columns, bias, dtype, zero)
+        assert torch.equal(out, saturated(scaled + bias, 0 if zero is None else zero.long()))
+    assert torch.equal(int8_mm(a, b, out_dtype=dtype), exact.clamp(low, high).to(dtype))
+
+
+def test_int8_mm_of_operands_with_zero_points():
+    """The correction of the docstring: a zero point of `a` is a bias."""
+    a, b = integers(20, 39, dtype=torch.uint8), integers(39, 24)
+    scale_a, scale_b = factors() / 100, factors(1, 24)
+    expected = ((a.double() - 131) @ b.double()) * scale_a * scale_b
+    bias = -(131 * scale_a * scale_b * b.sum(0))[0]
+    out = int8_mm(a, b, scale_a, scale_b, bias, torch.float32)
+    torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-2)
+
+
 # mixed_mm.
 
 
@@ -138,6 +175,94 @@ def test_mixed_mm(shape, dtype, out_dtype, device):
     out = mixed_mm(x, weight, scale, out_dtype)
     relative = RELATIVE[out_dtype or torch.bfloat16]
     torch.testing.assert_close(out.double(), expected, rtol=relative, atol=relative)
+
+
+# Batches.
+
+
+def of_each(function, batch, *args):
+    """The function of the products of a batch, one by one."""
+    return torch.stack(
+        [
+            function(*(x[at % len(x)] if x is not None and x.dim() == 3 else x for x in args))
+            for at in range(batch)
+        ]
+    )
+
+
+#: The shapes of a and b.
+BATCHES = [
+    ((3, 20, 48), (3, 48, 24)),
+    ((3, 20, 48), (48, 24)),
+    ((20, 48), (3, 48, 24)),
+    ((1, 20, 48), (3, 48, 24)),
+]
+batches = pytest.mark.parametrize("shapes", BATCHES, ids=str)
+
+
+@devices
+@batches
+@pytest.mark.parametrize("scale_a", [(), (20, 1), (3, 20, 1), (3, 1, 1)], ids=str)
+@pytest.mark.parametrize("scale_b", [(1,), (1, 24), (1, 1, 24), (3, 1, 24)], ids=str)
+def test_batches_of_scaled_products(shapes, scale_a, scale_b, device):
+    scales = [factors(*shape, device=device) for shape in (scale_a, scale_b)]
+    bias = torch.randn(24, device=device)
+
+    def scaled(a, b, scale_a, scale_b):
+        return scaled_mm(a, b, scale_a, scale_b, torch.float32, bias)
+
+    a, b = (float8(*shape, device=device) for shape in shapes)
+    torch.testing.assert_close(scaled(a, b, *scales), of_each(scaled, 3, a, b, *scales))
+    a, b = (integers(*shape, device=device) for shape in shapes)
+    out = int8_mm(a, b, *scales, bias)
+    torch.testing.assert_close(out, of_each(int8_mm, 3, a, b, *scales, bias))
+
+
+@devices
+@batches
+def test_batches_of_integer_and_mixed_products(shapes, device):
+    a, b = (integers(*shape, device=device) for shape in shapes)
+    out = int8_mm(a, b)
+    assert out.dtype is torch.int32 and torch.equal(out, of_each(int8_mm, 3, a, b))
+    eight = int8_mm(a, b, out_dtype=torch.int8)
+    assert torch.equal(eight, out.clamp(-128, 127).to(torch.int8))
+    x = torch.randn(shapes[0], device=device).half()
+    for scale, zero in [
+        (None, None),
+        ((24,), None),
+        ((20, 1), None),
+        ((3, 20, 1), None),
+        ((3, 1, 24), (24,)),
+        ((3, 24), (1, 24)),
+        ((3, 3, 24), (3, 1, 24)),
+        ((3, 3, 24), (3, 3, 24)),
+    ]:
+        scale = None if scale is None else factors(*scale, device=device) / 100
+        zero = None if zero is None else integers(*zero, device=device)
+
+        def mixed(x, b, scale, zero):
+            return mixed_mm(x, b, scale, torch.float32, zero)
+
+        out = mixed(x, b, scale, zero)
+        torch.testing.assert_close(out, of_each(mixed, 3, x, b, scale, zero))
+        if zero is not None:  # integers on the left
+            scale, zero = ((s.mT if s.dim() > 1 else s[:, None]) for s in (scale, zero))
+            out = mixed(b.mT, x.mT, scale, zero)
+            torch.testing.assert_close(out, of_each(mixed, 3, b.mT, x.mT, scale, zero))
+
+
+def test_batches_are_compiled():
+    def layer(a, b, scale_a, scale_b, x, scale):
+        return scaled_mm(a, b, scale_a, scale_b) + mixed_mm(x, b.to(torch.int8), scale)
+
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager", dynamic=True)
+    for batch, rows in ((3, 4), (5, 9)):
+        a, b, x = float8(batch, rows, 8), float8(8, 6), torch.randn(batch, rows, 8).bfloat16()
+        args = (a, b, factors(batch, rows, 1), factors(1, 6), x, factors(batch, 1, 6))
+        assert torch.equal(compiled(*args), layer(*args))
+        with FlopCounterMode(display=False) as counter:
+            layer(*args)
+        assert counter.get_total_flops() == 2 * 2 * batch * rows * 8 * 6
 
 
 # Traces and refusals.
@@ -185,17 +310,40 @@ REFUSALS = {
     "scaled_mm: A is torch.float8_e4m3fnuz .*; pass float8_e4m3fn or float8_e5m2": lambda: (
         scaled_mm(A8.float().to(torch.float8_e4m3fnuz), B8, ONE, ONE)
     ),
-    "scaled_mm: .*no kernel computes float8_e4m3fn @ float8_e4m3fn.* into int8": lambda: scaled_mm(
+    "scaled_mm: .*no kernel computes float8_e4m3fn @ float8_e4m3fn.* into int8; pass an output in "
+    "float32 or float16 or bfloat16 or float8_e4m3fn": lambda: scaled_mm(
         A8, B8, ONE, ONE, torch.int8
+    ),
+    "mixed_mm: .* into float8_e5m2; pass an output in float16 or float32$": lambda: mixed_mm(
+        A.half(), B, out_dtype=E5M2
     ),
     "int_mm: A is torch.float8_e4m3fn": lambda: int8_mm(A8, B8),
     "int8_mm: A is torch.float8_e4m3fn": lambda: int8_mm(A8, B8, ONE),
     r"int8_mm: scale_a has shape \[1, 6\]": lambda: int8_mm(A, B, COLUMNS),
     "int8_mm: scale_b is torch.bfloat16": lambda: int8_mm(A, B, None, COLUMNS.bfloat16()),
     r"int8_mm: bias has shape \[4\]": lambda: int8_mm(A, B, bias=torch.ones(4)),
-    "int8_mm: out_dtype is torch.int8; pass one of torch.int32": lambda: int8_mm(
-        A, B, out_dtype=torch.int8
+    "int8_mm: out_dtype is torch.int16; pass one of torch.int32": lambda: int8_mm(
+        A, B, out_dtype=torch.int16
     ),
+    "int8_mm: zero_point is for int8 and uint8; out_dtype is torch.int32": lambda: int8_mm(
+        A, B, zero_point=ONE
+    ),
+    r"int8_mm: zero_point has shape \[4\]; pass one element, or shape \[6\]": lambda: int8_mm(
+        A, B, out_dtype=torch.int8, zero_point=torch.ones(4)
+    ),
+    "int8_mm: zero_point is torch.float32; pass torch.int8": lambda: int8_mm(
+        A, B, out_dtype=torch.int8, zero_point=ONE
+    ),
+    # Batches.
+    r"int8_mm: scale_a has shape \[2, 4, 1\]; .*of shape \[4, 1\], for all products or behind a "
+    "dimension of 3": lambda: int8_mm(A.expand(3, 4, 8), B, ROWS.expand(2, 4, 1)),
+    r"scaled_mm: A has shape \[1, 1, 4, 8\] and B \[8, 6\]; pass tensors of rank 2 or 3": lambda: (
+        scaled_mm(A8[None, None], B8, ONE, ONE)
+    ),
+    r"mixed_mm: A has shape \[8\] and B": lambda: mixed_mm(A[0].half(), B),
+    r"int_mm: A has shape \[8\] and B": lambda: int8_mm(A[0], B),
+    r"int8_mm: A has shape \[8\] and B": lambda: int8_mm(A[0], B, ONE),
+    "int_mm: dimension L differs": lambda: int8_mm(A.expand(3, 4, 8), B.expand(2, 8, 6)),
     "mixed_mm: A is torch.float8_e4m3fn": lambda: mixed_mm(A8, B),
     r"mixed_mm: scale has shape \[2, 6\]; pass one factor, .*each column, of shape \[6\] or "
     r"\[1, 6\], or one for each row, of shape \[4, 1\]": lambda: mixed_mm(

@@ -60,6 +60,32 @@ impl Types {
         }
     }
 
+    /// What to change if no kernel has these types: the first of A, B, accumulator and output that
+    /// none has together with those before. None if a kernel has them. `served`: types of kernels.
+    pub fn remedy(&self, served: impl Iterator<Item = Types>) -> Option<String> {
+        type Field = fn(&Types) -> DType;
+        let fields: [(&str, Field); 4] = [
+            ("cast A to", |types| types.a),
+            ("cast B to", |types| types.b),
+            ("pass accumulator_type as", |types| types.accumulator),
+            ("pass an output in", |types| types.out),
+        ];
+        let mut served: Vec<Types> = served.collect();
+        for (remedy, field) in fields {
+            let mut dtypes: Vec<String> = Vec::new();
+            for dtype in served.iter().map(|types| field(types).to_string()) {
+                if !dtypes.contains(&dtype) {
+                    dtypes.push(dtype);
+                }
+            }
+            served.retain(|types| field(types) == field(self));
+            if served.is_empty() {
+                return Some(format!("{remedy} {}", dtypes.join(" or ")));
+            }
+        }
+        None
+    }
+
     /// The combinations of types that every GEMM family chooses from: `simt` and the reference
     /// serve all of them, the tensor-core families those of their instructions.
     pub fn gemm() -> Vec<Types> {
@@ -132,5 +158,25 @@ impl Types {
                 Types { a: dtype, b: dtype, accumulator, out: dtype }
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_type_that_no_kernel_has_is_named() {
+        let remedy = |a, b, accumulator, out| {
+            Types { a, b, accumulator, out }.remedy(Types::gemm().into_iter())
+        };
+        assert_eq!(remedy(F16, F16, F32, F16), None);
+        assert_eq!(remedy(F64, F16, F64, F64).unwrap(), "cast B to float64");
+        assert_eq!(remedy(F32, F32, F16, F32).unwrap(), "pass accumulator_type as float32");
+        assert_eq!(
+            remedy(F16, F16, F32, I8).unwrap(),
+            "pass an output in float16 or float32 or bfloat16"
+        );
+        assert!(remedy(DType::E8M0, F16, F32, F16).unwrap().starts_with("cast A to float16 or"));
     }
 }

@@ -437,10 +437,14 @@ fn first_kernel(
             )
             .into();
         }
-        let reason = format!(
-            "no kernel computes {a} @ {b}, summed in {accumulator}, into {out}; cast the operands \
-             to dtypes that cutlass_api.get_kernels() serves"
-        );
+        let operation = kernels::Operation::of(problem);
+        let served = kernels::all().iter().filter(|kernel| kernel.operation() == operation);
+        let types = kernels::Types { a, b, accumulator, out };
+        let remedy = types.remedy(served.map(|kernel| kernel.types)).unwrap_or_else(|| {
+            "cast the operands to dtypes that cutlass_api.get_kernels() serves".to_string()
+        });
+        let reason =
+            format!("no kernel computes {a} @ {b}, summed in {accumulator}, into {out}; {remedy}");
         LaunchError::unsupported(reason).into()
     })
 }

@@ -1,5 +1,7 @@
-"""Autocast: the operators cast their operands as torch's products do. Integer and scaled products
-are left alone.
+"""Autocast: the operators cast their operands as torch's products do.
+
+``int_mm``, ``scaled_mm`` and ``scaled_grouped_mm`` cast nothing, not even the bias, as
+``torch._int_mm`` and ``torch._scaled_mm``. Nor do the overloads ``out``, as those of torch.
 """
 
 from typing import Any
@@ -10,15 +12,18 @@ from cutlass_api.ops import _epilogues
 from cutlass_api.ops._library import LIBRARY
 from cutlass_api.ops._products import OPS
 
-#: The number of leading operands that are cast. An epilogue reads its operands in any dtype, except
-#: for a second matrix B.
+#: The number of leading operands that are cast if they hold floats. An epilogue reads its operands
+#: in any dtype, except for a second matrix B.
 CAST = {
     "mm": 2,
     "bmm": 2,
     "addmm": 3,
     "baddbmm": 3,
     "linear": 3,
+    "linear_forward": 3,
     "grouped_mm": 2,
+    "grouped_mm_weight_grad": 2,
+    "mixed_mm": 2,
     "mm_epilogue": 2,
 }
 

@@ -8,10 +8,12 @@ from torch import Tensor
 from cutlass_api.ops import _epilogues
 from cutlass_api.ops._library import refuse
 from cutlass_api.ops._products import OPS, check_bytes
-from cutlass_api.ops._scales import scales_and_bias
+from cutlass_api.ops._scales import output_zero_point, scales_and_bias
 
+#: The integer output dtypes that saturate, and their range.
+SATURATING = {torch.int8: (-128, 127), torch.uint8: (0, 255)}
 #: The output dtypes of integer products.
-INTEGER_OUTPUTS = (torch.int32, torch.float32, torch.float16, torch.bfloat16)
+INTEGER_OUTPUTS = (torch.int32, torch.float32, torch.float16, torch.bfloat16, *SATURATING)
 
 
 def scaled_mm(
@@ -27,6 +29,8 @@ def scaled_mm(
     """(a * scale_a) @ (b * scale_b) + bias, of float8 operands; ``torch._scaled_mm`` and more.
 
     - ``a`` (M, K) and ``b`` (K, N): float8_e4m3fn or float8_e5m2, each; any sizes and strides.
+      Either or both may have a batch dimension in front; matrices of scales then may, too. A matrix
+      without it is part of all products.
     - ``scale_a``: float32, one factor of shape () or (1,), one for each row of shape (M, 1), or one
       for each block of (1, 128) or (128, 128) elements, of shape (M, ceil(K / 128)) or
       (ceil(M / 128), ceil(K / 128)). The last blocks may be partial. Any strides.
@@ -34,7 +38,8 @@ def scaled_mm(
       (128, 1) or (128, 128), of shape (ceil(K / 128), N) or (ceil(K / 128), ceil(N / 128)).
     - Either may be float8_e8m0fnu (MXFP8), with one scale for each 32 elements along K: as a matrix
       (M, ceil(K / 32)), or (ceil(K / 32), N) for ``b``; or as a vector, swizzled and padded as
-      ``torch._scaled_mm`` takes it. A matrix is never swizzled: flatten it.
+      ``torch._scaled_mm`` takes it. A matrix is never swizzled: flatten it. A batch of L vectors
+      has shape (L, 1, length).
     - ``out_dtype``: bfloat16, float16, float32, float8_e4m3fn or float8_e5m2. None: that of ``a``.
     - ``bias``: shape (N,), in any float dtype.
     - ``scale_result``: one float32 factor of a float8 output, as on a GPU in torch. Other outputs
@@ -87,32 +92,43 @@ def int8_mm(
     scale_b: Tensor | None = None,
     bias: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
+    zero_point: Tensor | None = None,
 ) -> Tensor:
     """(a @ b) * scale_a * scale_b + bias, of int8 or uint8 operands; ``torch._int_mm`` and more.
 
-    - ``a`` (M, K) and ``b`` (K, N): int8 or uint8, each; any sizes and strides.
+    - ``a`` (M, K) and ``b`` (K, N): int8 or uint8, each; any sizes and strides. Batch dimensions as
+      for :func:`scaled_mm`.
     - ``scale_a``: None, or float32: one factor of shape () or (1,), or one for each row of shape
       (M, 1). ``scale_b``: the same, or one for each column, of shape (1, N).
     - ``bias``: None, or shape (N,).
-    - ``out_dtype``: int32, float32, float16 or bfloat16. None: bfloat16 if there are scales, else
-      int32.
+    - ``out_dtype``: int32, float32, float16, bfloat16, int8 or uint8. None: bfloat16 if there are
+      scales, else int32.
+    - ``zero_point``: None, or of an output in int8 or uint8: one element, or shape (N,), in int8,
+      uint8 or int32.
 
     The sum is int32. The same launch applies scales and bias in float32 and rounds once, to int32
-    towards zero. The sources of the operators are in ``ops/_products.py``.
+    towards zero. Outputs in int8 and uint8 are rounded to nearest, ties to even, and saturate after
+    the zero point is added: for an output with a scale, divide ``scale_a`` and ``bias`` by it. An
+    operand's zero point is a bias: that of ``a`` subtracts ``zero_point * scale_a * scale_b *
+    b.sum(0)``. The sources of the operators are in ``ops/_products.py``.
 
-    Raises ValueError if the scales or the bias have another shape, dtype or device, or if no kernel
-    serves the dtypes.
+    Raises ValueError if the scales, the bias or the zero point have another shape, dtype or device,
+    or if no kernel serves the dtypes.
     """
     if out_dtype is None:
         out_dtype = torch.int32 if scale_a is None and scale_b is None else torch.bfloat16
-    if scale_a is scale_b is bias is None and out_dtype is torch.int32:
+    if scale_a is scale_b is bias is zero_point is None and out_dtype is torch.int32:
         return OPS.int_mm(a, b)
     check_bytes("int8_mm", a, b)
     if out_dtype not in INTEGER_OUTPUTS:
         served = ", ".join(map(str, INTEGER_OUTPUTS))
         raise refuse("int8_mm", f"out_dtype is {out_dtype}; pass one of {served}")
     operands = scales_and_bias("int8_mm", a, b, scale_a, scale_b, bias)
-    epilogue = _epilogues.scaled(*operands)
+    if zero_point is not None:
+        if out_dtype not in SATURATING:
+            raise refuse("int8_mm", f"zero_point is for int8 and uint8; out_dtype is {out_dtype}")
+        operands["zero_point"] = output_zero_point("int8_mm", a, b, zero_point)
+    epilogue = _epilogues.scaled(*operands, bounds=SATURATING.get(out_dtype))
     return OPS.mm_epilogue(a, b, list(operands.values()), epilogue, out_dtype=out_dtype)
 
 
@@ -127,6 +143,7 @@ def mixed_mm(
     (operand - zero_point) * scale.
 
     - ``a`` (M, K) and ``b`` (K, N): any sizes and strides. Integers are converted in registers.
+      Batch dimensions as for :func:`scaled_mm`, also of ``zero_point``.
     - ``scale``: None, one factor, one for each column of shape (N,) or (1, N), one for each row of
       shape (M, 1), or one for each group along K of the integers, of shape (K / group, N) if they
       are ``b`` and (M, K / group) if they are ``a``; in float32, float16 or bfloat16. The group is

@@ -37,9 +37,14 @@ def linear(activation: str | None, has_bias: bool, returns_preactivation: bool =
     )
 
 
-def scaled(*operands: str, blocks: Mapping[str, str] | None = None) -> str:
+def scaled(
+    *operands: str,
+    blocks: Mapping[str, str] | None = None,
+    bounds: tuple[int, int] | None = None,
+) -> str:
     """D = (accum * scale_a * scale_b + bias) * scale_result, without what is not an operand.
 
+    ``bounds``: of an integer output that saturates, D = clamp(round(D) + zero_point, *bounds).
     ``blocks``: for each factor, ``a`` or ``b``, whose scales vary along K, the arguments of
     ``scale_blocks`` that follow the scales.
 
@@ -55,6 +60,9 @@ def scaled(*operands: str, blocks: Mapping[str, str] | None = None) -> str:
         value = f"{value} + bias"
     if "scale_result" in operands:
         value = f"({value}) * scale_result"
+    if bounds is not None:
+        zero = " + zero_point" if "zero_point" in operands else ""
+        value = f"clamp(round({value}){zero}, {bounds[0]}, {bounds[1]})"
     return f"def epilogue({', '.join(('accum', *operands))}):\n    D = {value}\n    return D\n"
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from cutlass_api._core import trace_epilogue
 from cutlass_api.ops import _epilogues, _quantize  # noqa: F401, defines an operator
@@ -41,7 +41,7 @@ def differentiate(
 
     def kernel(keyset: Any, *args: Any, **options: Any) -> Any:
         if forward_ad._current_level >= 0:
-            refuse_tangents(name, args)
+            refuse_tangents(name, args, options)
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
             return function()(keyset, args, options)
         return below_autograd(operator, keyset, *args, **options)
@@ -92,7 +92,7 @@ def refuse_gradients(overload: str, reason: str) -> None:
 
     def kernel(keyset: Any, *args: Any, **options: Any) -> Any:
         if forward_ad._current_level >= 0:
-            refuse_tangents(overload, args)
+            refuse_tangents(overload, args, options)
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*args, *options.values()):
             raise RuntimeError(f"cutlass_api::{overload} {reason}")
         return below_autograd(operator, keyset, *args, **options)
@@ -105,14 +105,13 @@ def below_autograd(operator: Any, keyset: Any, *args: Any, **options: Any) -> An
         return operator.redispatch(keyset & torch._C._after_autograd_keyset, *args, **options)
 
 
-def refuse_tangents(name: str, args: tuple[Any, ...]) -> None:
-    for value in args:
-        for tensor in value if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(tensor, Tensor) and forward_ad.unpack_dual(tensor).tangent is not None:
-                raise RuntimeError(
-                    f"cutlass_api::{name}: an operand has a tangent, and the operator has no "
-                    "forward-mode derivative: detach the operand, or use torch's operator"
-                )
+def refuse_tangents(name: str, *arguments: Any) -> None:
+    for tensor in tree_leaves(arguments):
+        if isinstance(tensor, Tensor) and forward_ad.unpack_dual(tensor).tangent is not None:
+            raise RuntimeError(
+                f"cutlass_api::{name}: an operand has a tangent, and the operator has no "
+                "forward-mode derivative: detach the operand, or use torch's operator"
+            )
 
 
 def guarded(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,9 +120,9 @@ def guarded(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
     def call(keyset: Any, *args: Any, **options: Any) -> Any:
         try:
             return kernel(keyset, *args, **options)
-        except (NotImplementedError, RuntimeError) as error:
-            kinds = [unserved(tensor) for tensor in args if isinstance(tensor, Tensor)]
-            found = next((kind for kind in kinds if kind), None)
+        except Exception as error:
+            tensors = (x for x in tree_leaves((args, options)) if isinstance(x, Tensor))
+            found = next((kind for kind in map(unserved, tensors) if kind), None)
             if found is None:
                 raise
             raise NotImplementedError(
@@ -326,7 +325,7 @@ def setup_mixed(ctx: Any, args: Any, output: Any) -> None:
     if zero_point is not None or (scale is not None and mixed_operands(A, B, scale, None)[1]):
         raise RuntimeError(
             "cutlass_api::mixed_mm has no derivative with scales of groups or zero points: detach "
-            "the operands, or dequantize the integers and call cutlass_api.mm"
+            "the operands, or dequantize the integers and call cutlass_api.matmul"
         )
     if scale is not None and scale.requires_grad:
         raise RuntimeError(
@@ -345,15 +344,17 @@ def mixed_backward(ctx: Any, grad: Tensor) -> Gradients:
 differentiate("grouped_mm", setup_grouped, grouped_backward)
 differentiate("grouped_mm_weight_grad", setup_weight_gradient, weight_gradient_backward)
 differentiate("mixed_mm", setup_mixed, mixed_backward)
+refuse_gradients("int_mm", "has no derivative: cast the operands and call cutlass_api.matmul")
 refuse_gradients(
-    "scaled_mm", "has no derivative: detach the operands, or cast them and call cutlass_api.mm"
+    "scaled_mm", "has no derivative: detach the operands, or cast them and call cutlass_api.matmul"
 )
 refuse_gradients(
     "scaled_grouped_mm",
     "has no derivative: detach the operands, or cast them and call cutlass_api's grouped_mm",
 )
 refuse_gradients("quantize", "has no derivative: detach the input")
-for name in ("mm", "bmm", "addmm", "baddbmm", "linear", "mixed_mm", "scaled_mm", "mm_epilogue"):
+WITH_OUT = ("mm", "bmm", "addmm", "baddbmm", "linear", "int_mm", "mixed_mm", "scaled_mm")
+for name in (*WITH_OUT, "mm_epilogue"):
     refuse_gradients(
         f"{name}.out", "does not support autograd, but an operand requires grad: omit out"
     )

@@ -20,6 +20,25 @@ def refuse(operator: str, reason: str) -> ValueError:
     return ValueError(f"cutlass_api::{operator}: {reason}")
 
 
+def batch_of(A: torch.Tensor, B: torch.Tensor) -> Any:
+    """The number of products that A @ B is; None for two matrices."""
+    batches = [x.shape[0] for x in (A, B) if x.dim() == 3]
+    return next((size for size in batches if size != 1), batches[0] if batches else None)
+
+
+def product_shape(operator: str, A: torch.Tensor, B: torch.Tensor) -> tuple[Any, ...]:
+    """The shape of A @ B: (M, N), or (L, M, N) if an operand has a batch."""
+    if A.dim() == 2 and B.dim() == 2:
+        return A.shape[0], B.shape[1]
+    if not {A.dim(), B.dim()} <= {2, 3}:
+        raise refuse(
+            operator,
+            f"A has shape {list(A.shape)} and B {list(B.shape)}; pass tensors of rank 2 or 3 "
+            "(flatten several batch dimensions to one)",
+        )
+    return batch_of(A, B), A.shape[-2], B.shape[-1]
+
+
 def operator(schema: str, *, has_out: bool = True) -> Callable[[Function], Function]:
     """Registers the decorated function as an operator, for CPU, CUDA and FakeTensors.
 

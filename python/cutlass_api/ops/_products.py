@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cutlass_api.ops import _epilogues
-from cutlass_api.ops._library import launch, operator, refuse
+from cutlass_api.ops._library import batch_of, launch, operator, product_shape, refuse
 from cutlass_api.ops._scales import (
     BYTES,
     check_factor,
@@ -246,9 +246,13 @@ def grouped_mm_weight_grad(A: Tensor, grad: Tensor, offs: Tensor) -> Tensor:
     """The gradient of grouped_mm's B: for each group, its rows of A, transposed, times its rows of
     grad. The shape is (G, K, N).
     """
+    if offs.dtype is not torch.int32:
+        raise refuse("grouped_mm_weight_grad", f"offs is {offs.dtype}; pass torch.int32")
     groups, k, n = offs.shape[0], A.shape[1], grad.shape[1]
     out = A.new_zeros(groups, k, n)
     if isinstance(A, FakeTensor) or A.is_meta:
+        if groups > 0:  # check a group of all rows
+            launch("grouped_mm_weight_grad", A.mT, grad, out=out[0])
         return out
     # torch's kernel reads 16-byte rows of bfloat16, and the host need not know the offsets.
     if A.is_cuda and A.dtype is grad.dtype is torch.bfloat16 and k % 8 == n % 8 == 0:
@@ -265,10 +269,11 @@ def grouped_mm_weight_grad(A: Tensor, grad: Tensor, offs: Tensor) -> Tensor:
 
 @operator("int_mm(Tensor A, Tensor B) -> Tensor")
 def int_mm(A: Tensor, B: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """A @ B in int32, for A (M, K) and B (K, N) of int8 or uint8."""
+    """A @ B in int32, for A (M, K) or (L, M, K) and B (K, N) or (L, K, N) of int8 or uint8."""
     check_bytes("int_mm", A, B)
+    shape = product_shape("int_mm", A, B)
     if out is None:
-        out = A.new_empty((A.shape[0], B.shape[-1]), dtype=torch.int32)
+        out = A.new_empty(shape, dtype=torch.int32)
     return launch("int_mm", A, B, out=out)
 
 
@@ -296,14 +301,16 @@ def mixed_mm(
     """A @ B of one operand in float16 or bfloat16, and one in int8 or uint8 that counts as
     (operand - zero_point) * scale.
 
-    scale: None, one factor, one per column, (N,) or (1, N), one per row, (M, 1), or one per group
-    along K of the integers: (K / group, N) of B, (M, K / group) of A. zero_point: None, or of the
-    shape of scale, or one per column of B (row of A). The output has the dtype of the float
-    operand.
+    A (M, K) or (L, M, K), B (K, N) or (L, K, N). scale: None, one factor, one per column, (N,) or
+    (1, N), one per row, (M, 1), or one per group along K of the integers: (K / group, N) of B,
+    (M, K / group) of A. zero_point: None, or of the shape of scale, or one per column of B (row of
+    A). Matrices of scales and zero points may have the batch dimension. The output has the dtype
+    of the float operand.
     """
+    shape = product_shape("mixed_mm", A, B)
     operands, blocks = mixed_operands(A, B, scale, zero_point)
     if out is None:
-        out = empty(A, B, (A.shape[0], B.shape[-1]), out_dtype)
+        out = empty(A, B, shape, out_dtype)
     if not operands:
         return launch("mixed_mm", A, B, out=out)
     epilogue = _epilogues.scaled(*operands, blocks=blocks)
@@ -326,20 +333,22 @@ def scaled_mm(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """(A * scale_a) @ (B * scale_b) + bias, for A (M, K) and B (K, N) of float8.
+    """(A * scale_a) @ (B * scale_b) + bias, of float8 A (M, K) or (L, M, K), B (K, N) or (L, K, N).
 
     scale_a: one float32 factor, one per row, (M, 1), or one per block of 1 x 128 or 128 x 128
     elements of A. scale_b: one, one per column, (1, N), or one per block of 128 x 1 or 128 x 128
     elements of B. Either in float8_e8m0fnu: one per 32 elements along K, as a matrix, or swizzled,
-    as a vector. scale_result: a factor of an output in float8. out_dtype: by default that of A.
-    use_fast_accum: whether sums may keep 14 bits.
+    as a vector. Matrices of scales may have the batch dimension. scale_result: a factor of an
+    output in float8. out_dtype: by default that of A. use_fast_accum: whether sums may keep 14
+    bits.
     """
     check_float8("scaled_mm", A, B)
+    shape = product_shape("scaled_mm", A, B)
     if out is None:
-        out = A.new_empty((A.shape[0], B.shape[-1]), dtype=out_dtype)
+        out = A.new_empty(shape, dtype=out_dtype)
     operands, blocks = scaled_operands("scaled_mm", A, B, scale_a, scale_b, bias)
     if scale_result is not None:
-        check_factor("scaled_mm", "scale_result", scale_result, A, {})
+        check_factor("scaled_mm", "scale_result", scale_result, A, {}, batch_of(A, B))
         if out.dtype in FLOAT8:
             operands["scale_result"] = scalar_as_vector(scale_result)
     epilogue = _epilogues.scaled(*operands, blocks=blocks)
@@ -406,17 +415,9 @@ def mm_epilogue(
     of its parameters and broadcast to D.
     """
     if out is None:
-        out = empty(A, B, product_shape(A, B), out_dtype)
+        out = empty(A, B, product_shape("mm_epilogue", A, B), out_dtype)
     try:
         return launch("mm_epilogue", A, B, *operands, out=out, epilogue=epilogue)
     except (TypeError, ValueError):
         _epilogues.check_outputs("mm_epilogue", epilogue)
         raise
-
-
-def product_shape(A: Tensor, B: Tensor) -> tuple[int, ...]:
-    """The shape of A @ B: (M, N), or (L, M, N) if an operand has a batch."""
-    if A.dim() == 2 and B.dim() == 2:
-        return A.shape[0], B.shape[1]
-    batches = [x.shape[0] for x in (A, B) if x.dim() == 3 and x.shape[0] != 1]
-    return batches[0] if batches else 1, A.shape[-2], B.shape[-1]

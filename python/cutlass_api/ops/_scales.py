@@ -4,12 +4,13 @@ Scales of a tensor, a row of A or a column of B multiply the sum over K. Those o
 arguments of ``scale_blocks`` (:mod:`cutlass_api.fusion`).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from cutlass_api.ops._library import refuse
+from cutlass_api.ops._library import batch_of, product_shape, refuse
 from cutlass_api.utils import ceil_div, round_up
 
 BYTES = (torch.int8, torch.uint8)
@@ -38,20 +39,40 @@ def scales_and_bias(
     bias: Tensor | None,
 ) -> Operands:
     """The operands of an epilogue that scales the sum, by name, without those that are None."""
-    m, n = A.shape[0], B.shape[-1]
+    *_, m, n = product_shape(operator, A, B)
+    batch = batch_of(A, B)
     operands = {"scale_a": scale_a, "scale_b": scale_b, "bias": bias}
     given = {name: value for name, value in operands.items() if value is not None}
     served = {"scale_a": {"row": [(m, 1)]}, "scale_b": {"column": [(1, n)]}}
     for name, scale in given.items():
         if name in served:
-            check_factor(operator, name, scale, A, served[name])
+            check_factor(operator, name, scale, A, served[name], batch)
             given[name] = scalar_as_vector(scale)
-    check_bias(operator, bias, n)
+    check_bias(operator, bias, n, batch)
     return given
 
 
-def check_bias(operator: str, bias: Tensor | None, n: int) -> None:
-    if bias is not None and tuple(bias.shape) not in ((n,), (1, n)):
+def output_zero_point(operator: str, A: Tensor, B: Tensor, zero_point: Tensor) -> Tensor:
+    """The zero point of an integer output, as an operand of an epilogue."""
+    n = B.shape[-1]
+    if zero_point.numel() != 1 and tuple(zero_point.shape) not in ((n,), (1, n)):
+        raise refuse(
+            operator,
+            f"zero_point has shape {list(zero_point.shape)}; pass one element, or shape [{n}]",
+        )
+    check_kind(operator, "zero_point", zero_point, A, (*BYTES, torch.int32))
+    return scalar_as_vector(zero_point)
+
+
+def shape_of_one(tensor: Tensor, batch: int | None) -> tuple[int, ...]:
+    """The shape of scales for one product: without the batch dimension, if there is one."""
+    shape = tuple(tensor.shape)
+    has_batch = batch is not None and len(shape) == 3 and shape[0] in (1, batch)
+    return shape[1:] if has_batch else shape
+
+
+def check_bias(operator: str, bias: Tensor | None, n: int, batch: int | None) -> None:
+    if bias is not None and shape_of_one(bias, batch) not in ((n,), (1, n)):
         raise refuse(operator, f"bias has shape {list(bias.shape)}; pass shape [{n}]")
 
 
@@ -66,21 +87,26 @@ def check_factor(
     scale: Tensor,
     A: Tensor,
     served: Served,
-    dtypes: Sequence[torch.dtype] = (torch.float32,),
+    batch: int | None = None,
 ) -> None:
-    """Refuses scales other than one element, or a shape in ``served``."""
+    """Refuses scales other than one element, or a shape in ``served``, for each product."""
     shapes = [shape for shapes in served.values() for shape in shapes]
-    if scale.numel() != 1 and tuple(scale.shape) not in shapes:
-        served_shapes = "one factor, of shape [] or [1]" + listed(served)
+    one = shape_of_one(scale, batch)
+    if math.prod(one) != 1 and one not in shapes:
+        served_shapes = "one factor, of shape [] or [1]" + listed(served, batch)
         raise refuse(operator, f"{name} has shape {list(scale.shape)}; pass {served_shapes}")
-    check_kind(operator, name, scale, A, dtypes)
+    check_kind(operator, name, scale, A, (torch.float32,))
 
 
-def listed(served: Served) -> str:
+def listed(served: Served, batch: int | None) -> str:
     return "".join(
         f", or one for each {each}, of shape {' or '.join(str(list(shape)) for shape in shapes)}"
         for each, shapes in served.items()
-    )
+    ) + behind_batch(batch)
+
+
+def behind_batch(batch: int | None) -> str:
+    return "" if batch is None else f", for all products or behind a dimension of {batch}"
 
 
 def check_kind(
@@ -100,26 +126,30 @@ def scaled_operands(
     operator: str, A: Tensor, B: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None
 ) -> tuple[Operands, Blocks]:
     """The operands of ``_epilogues.scaled``, and the blocks of those scales that vary along K."""
-    n = B.shape[-1]
+    n, batch = B.shape[-1], batch_of(A, B)
     operands: Operands = {}
     blocks: Blocks = {}
     for factor, scale, matrix in (("a", scale_a, A), ("b", scale_b, B)):
-        block = block_of(operator, factor, scale, matrix, A)
+        block = block_of(operator, factor, scale, matrix, A, batch)
         if block is not None:
             blocks[factor] = block
         operands[f"scale_{factor}"] = scale if block else scalar_as_vector(scale)
-    check_bias(operator, bias, n)
+    check_bias(operator, bias, n, batch)
     if bias is not None:
         operands["bias"] = bias
     return operands, blocks
 
 
-def block_of(operator: str, factor: str, scale: Tensor, matrix: Tensor, A: Tensor) -> str | None:
+def block_of(
+    operator: str, factor: str, scale: Tensor, matrix: Tensor, A: Tensor, batch: int | None
+) -> str | None:
     """The arguments of ``scale_blocks`` for the scales of a factor; None if they do not vary along
     K. Refuses scales of other shapes, dtypes and devices.
     """
     name, is_a = f"scale_{factor}", factor == "a"
-    outer, depth = (matrix.shape[0], matrix.shape[1]) if is_a else matrix.shape[::-1]
+    *_, rows, columns = matrix.shape
+    outer, depth = (rows, columns) if is_a else (columns, rows)
+    one = shape_of_one(scale, batch)
 
     def oriented(along: int, deep: int) -> tuple[int, int]:
         return (along, deep) if is_a else (deep, along)
@@ -130,13 +160,14 @@ def block_of(operator: str, factor: str, scale: Tensor, matrix: Tensor, A: Tenso
     if scale.dtype is E8M0:
         deep = ceil_div(depth, MX_DEPTH)
         plain, padded = oriented(outer, deep), round_up(outer, 128) * round_up(deep, 4)
-        is_flat = scale.dim() == 1 and scale.numel() == padded
-        if not is_flat and tuple(scale.shape) != plain:
+        is_flat = one == (padded,) or (scale.dim() == 3 and one == (1, padded))
+        if not is_flat and one != plain:
             raise refuse(
                 operator,
                 f"{name} has shape {list(scale.shape)}; pass one for each block of "
                 f"{block_name(oriented(1, MX_DEPTH))}, of shape {list(plain)}, or swizzled in "
-                f"tiles of 128 x 4, of shape [{padded}]",
+                f"tiles of 128 x 4, of shape [{padded}]"
+                + ("" if batch is None else f", or [{batch}, 1, {padded}]"),
             )
         check_kind(operator, name, scale, A, (E8M0,))
         return block(1, MX_DEPTH) + (f', {factor}_swizzle="32x4x4"' if is_flat else "")
@@ -145,11 +176,11 @@ def block_of(operator: str, factor: str, scale: Tensor, matrix: Tensor, A: Tenso
     served = {"row" if is_a else "column": [whole]}
     for extent, shape in along.items():
         served[f"block of {block_name(oriented(extent, DEPTH))}"] = [shape]
-    check_factor(operator, name, scale, A, served)
+    check_factor(operator, name, scale, A, served, batch)
     # A block that holds all of K multiplies the sum, which is cheaper.
-    if scale.numel() == 1 or tuple(scale.shape) == whole:
+    if math.prod(one) == 1 or one == whole:
         return None
-    extent = next(extent for extent, shape in along.items() if tuple(scale.shape) == shape)
+    extent = next(extent for extent, shape in along.items() if shape == one)
     return block(extent, DEPTH)
 
 
@@ -181,12 +212,13 @@ def mixed_operands(
         return {}, {}
     is_a = A.dtype in BYTES
     factor, weight = ("a", A) if is_a else ("b", B)
-    outer, depth = (A.shape[0], A.shape[1]) if is_a else (B.shape[-1], B.shape[0])
+    m, n, depth, batch = A.shape[-2], B.shape[-1], A.shape[-1], batch_of(A, B)
+    outer = m if is_a else n
     check_kind("mixed_mm", "scale", scale, A, (*HALVES, torch.float32))
-    groups = groups_of(scale, outer, depth, is_a)
-    n = B.shape[-1]
-    vectors = {"column": [(n,), (1, n)], "row": [(A.shape[0], 1)]}
-    is_vector = scale.numel() == 1 or any(tuple(scale.shape) in of for of in vectors.values())
+    one = shape_of_one(scale, batch)
+    groups = groups_of(one, outer, depth, is_a)
+    vectors = {"column": [(n,), (1, n)], "row": [(m, 1)]}
+    is_vector = math.prod(one) == 1 or any(one in of for of in vectors.values())
     if is_vector:
         groups = None
     elif groups is None:
@@ -194,23 +226,24 @@ def mixed_operands(
         raise refuse(
             "mixed_mm",
             f"scale has shape {list(scale.shape)}; pass one factor, of shape [] or [1]"
-            f"{listed(vectors)}, or one for each group of a multiple of {LEAST_GROUP} along K = "
-            f"{depth}, of shape {of_groups}",
+            f"{listed(vectors, None)}, or one for each group of a multiple of {LEAST_GROUP} along "
+            f"K = {depth}, of shape {of_groups}{behind_batch(batch)}",
         )
     if groups is None and zero_point is None:
         return {"scale_b": scalar_as_vector(scale)}, {}
     if zero_point is None:
         return {f"scale_{factor}": scale}, {factor: group_block(factor, depth, groups)}
     of_all = [(outer,), (1, outer)] if not is_a else [(outer, 1)]
-    if zero_point.numel() != 1 and tuple(zero_point.shape) not in (*of_all, tuple(scale.shape)):
-        shapes = " or ".join(str(list(shape)) for shape in (tuple(scale.shape), *of_all))
+    zero = shape_of_one(zero_point, batch)
+    if math.prod(zero) != 1 and zero not in (*of_all, one):
+        shapes = " or ".join(str(list(shape)) for shape in (one, *of_all))
         raise refuse(
             "mixed_mm",
             f"zero_point has shape {list(zero_point.shape)}; pass the shape of scale, or one for "
-            f"each {'row' if is_a else 'column'}: {shapes}",
+            f"each {'row' if is_a else 'column'}: {shapes}{behind_batch(batch)}",
         )
     check_kind("mixed_mm", "zero_point", zero_point, A, (*BYTES, torch.int32, *FLOATS))
-    if is_vector and scale.numel() != 1 and tuple(scale.shape) not in of_all:
+    if is_vector and math.prod(one) != 1 and one not in of_all:
         raise refuse(
             "mixed_mm",
             f"scale has shape {list(scale.shape)}; with zero_point, pass one factor or one for "
@@ -219,7 +252,10 @@ def mixed_operands(
     # Scales and zero points of a whole row or column repeat along K.
     count = ceil_div(depth, DEPTH) if groups is None else groups
     shape = (outer, count) if is_a else (count, outer)
-    expanded = {f"scale_{factor}": scale.expand(shape), f"zero_{factor}": zero_point.expand(shape)}
+    expanded = {
+        name: tensor.expand(*tensor.shape[:-2], *shape)
+        for name, tensor in ((f"scale_{factor}", scale), (f"zero_{factor}", zero_point))
+    }
     block = group_block(factor, depth, groups)
     return expanded, {factor: f"{block}, {factor}_zero=zero_{factor}"}
 
@@ -228,11 +264,11 @@ def mixed_operands(
 FLOATS = (*HALVES, torch.float32)
 
 
-def groups_of(scale: Tensor, outer: int, depth: int, is_a: bool) -> int | None:
+def groups_of(shape: tuple[int, ...], outer: int, depth: int, is_a: bool) -> int | None:
     """The number of groups along K of scales of groups; None if the shape is another."""
-    if scale.dim() != 2 or scale.shape[0 if is_a else 1] != outer:
+    if len(shape) != 2 or shape[0 if is_a else 1] != outer:
         return None
-    groups: int = scale.shape[1 if is_a else 0]
+    groups = shape[1 if is_a else 0]
     fits = groups > 0 and depth % groups == 0 and depth // groups % LEAST_GROUP == 0
     return groups if fits and depth > 0 else None
 
@@ -254,7 +290,7 @@ def grouped_operands(
     groups, depth, n = B.shape
     operands: Operands = {}
     blocks: Blocks = {}
-    block = block_of(operator, "a", scale_a, A, A)
+    block = block_of(operator, "a", scale_a, A, A, None)
     operands["scale_a"] = scale_a if block else scalar_as_vector(scale_a)
     if block is not None:
         blocks["a"] = block

@@ -9,10 +9,16 @@ from torch import Tensor
 
 from cutlass_api.fusion import activation as activations
 from cutlass_api.ops import _epilogues
-from cutlass_api.ops._broadcast import fused_product, product, sum_with_product
+from cutlass_api.ops._broadcast import (
+    batch_shape,
+    fused_product,
+    one_batch,
+    operand_of,
+    product,
+    sum_with_product,
+)
 from cutlass_api.ops._library import LIBRARY
-from cutlass_api.ops._products import FLOAT8, OPS
-from cutlass_api.ops._scales import mixed_operands, scaled_operands
+from cutlass_api.ops._products import OPS
 
 Dims = Sequence[Any]
 Result = tuple[Any, Any]
@@ -80,55 +86,20 @@ def epilogue(
     return fused_product(a, b, mapped, epilogue, out_dtype), 0
 
 
-def mixed(
-    info: Any,
-    in_dims: Dims,
-    A: Tensor,
-    B: Tensor,
-    scale: Tensor | None = None,
-    zero_point: Tensor | None = None,
-    *,
-    out_dtype: torch.dtype | None = None,
-) -> Result:
-    if scale is None and zero_point is None:
-        return multiply(info, in_dims[:2], A, B, out_dtype=out_dtype)
-    example = examples(in_dims, A, B, scale, zero_point)
-    if scale is None or mixed_operands(*example)[1]:
-        rule = one_by_one("mixed_mm", out_dtype=out_dtype)
-        return rule(info, (*in_dims, None, None)[:4], A, B, scale, zero_point)
-    dims = (*in_dims[:2], in_dims[2:3])
-    return epilogue(info, dims, A, B, [scale], _epilogues.scaled("scale_b"), out_dtype=out_dtype)
+def batched(operator: Any) -> Callable[..., Result]:
+    """A rule for an operator of A, B and tensors for the product, all of which may have a batch."""
 
+    def rule(info: Any, in_dims: Dims, A: Tensor, B: Tensor, *rest: Any, **options: Any) -> Result:
+        a, b, rank = factors(info, in_dims[:2], A, B)
+        batch = batch_shape(a, b)
+        others = [
+            operand_of(front(x, dim, rank), batch) if isinstance(x, Tensor) else x
+            for x, dim in zip(rest, in_dims[2:], strict=True)
+        ]
+        out = operator(one_batch(a, batch), one_batch(b, batch), *others, **options)
+        return out.view(*batch, *out.shape[1:]), 0
 
-def scaled(
-    info: Any,
-    in_dims: Dims,
-    A: Tensor,
-    B: Tensor,
-    scale_a: Tensor,
-    scale_b: Tensor,
-    bias: Tensor | None = None,
-    scale_result: Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
-    use_fast_accum: bool = False,
-) -> Result:
-    a, b, of_a, of_b = examples(in_dims, A, B, scale_a, scale_b)
-    if scaled_operands("scaled_mm", a, b, of_a, of_b, None)[1]:
-        rest = (scale_a, scale_b, bias, scale_result, out_dtype, use_fast_accum)
-        return one_by_one("scaled_mm")(info, (*in_dims, *(None,) * 8)[:8], A, B, *rest)
-    out_dtype = out_dtype or A.dtype
-    if out_dtype not in FLOAT8:
-        scale_result = None
-    operands = dict(scale_a=scale_a, scale_b=scale_b, bias=bias, scale_result=scale_result)
-    mapped = (*in_dims[2:], None, None)[:4]
-    used = {
-        name: (operand, dim)
-        for (name, operand), dim in zip(operands.items(), mapped, strict=True)
-        if operand is not None
-    }
-    dims = (*in_dims[:2], [dim for _, dim in used.values()])
-    given = [operand for operand, _ in used.values()]
-    return epilogue(info, dims, A, B, given, _epilogues.scaled(*used), out_dtype=out_dtype)
+    return rule
 
 
 def linear(
@@ -178,23 +149,15 @@ def linear_forward(
     return (out, preactivation if stores else input.new_empty(0)), out_dims
 
 
-def examples(in_dims: Dims, *tensors: Any) -> list[Any]:
-    """The tensors of the first example."""
-    pairs = zip(tensors, (*in_dims, *(None,) * len(tensors)), strict=False)
-    return [x if dim is None else x.select(dim, 0) for x, dim in pairs]
-
-
-def one_by_one(name: str, **options: Any) -> Callable[..., Result]:
-    """A rule that launches for each example: for groups whose sizes differ between examples, and
-    for scales of blocks.
-    """
+def one_by_one(name: str) -> Callable[..., Result]:
+    """A rule that launches for each example: the sizes of groups differ between examples."""
     operator = getattr(OPS, name)
 
     def rule(info: Any, in_dims: Dims, *args: Any) -> Result:
         def of(example: int) -> Tensor:
             pairs = zip(args, in_dims, strict=True)
             result: Tensor = operator(
-                *(x if dim is None else x.select(dim, example) for x, dim in pairs), **options
+                *(x if dim is None else x.select(dim, example) for x, dim in pairs)
             )
             return result
 
@@ -203,11 +166,11 @@ def one_by_one(name: str, **options: Any) -> Callable[..., Result]:
     return rule
 
 
-register(multiply, "mm", "bmm", "int_mm")
+register(multiply, "mm", "bmm")
 register(add, "addmm", "baddbmm")
 register(epilogue, "mm_epilogue")
-register(mixed, "mixed_mm")
-register(scaled, "scaled_mm")
+for name in ("int_mm", "mixed_mm", "scaled_mm"):
+    register(batched(getattr(OPS, name)), name)
 register(linear, "linear")
 register(linear_forward, "linear_forward")
 for name in ("grouped_mm", "grouped_mm_weight_grad", "scaled_grouped_mm"):
