@@ -544,10 +544,11 @@ def check_kernels(run, input, output):
 
 
 def emulated(*arguments):
-    """The results of ``OPS.quantize`` by the kernels, in the emulator.
+    """The results of ``OPS.quantize`` by the kernels, in the emulator, and the number of launches.
 
     For a process of ``stand_in.run(..., emulated=True)``.
     """
+    from stand_in import device
     from stand_in.emulated import operand
 
     class Emulated:
@@ -564,17 +565,27 @@ def emulated(*arguments):
         _quantize.launch(input, out, block)
 
     program, compute = _quantize.program, _quantize.compute
+    before = device.library.stand_in_launches()
     _quantize.program, _quantize.compute = Emulated, launch
     try:
-        return OPS.quantize(*arguments)
+        return OPS.quantize(*arguments), device.library.stand_in_launches() - before
     finally:
         _quantize.program, _quantize.compute = program, compute
 
 
 def check_in_emulator(input, output):
     """For a process of ``stand_in.run(..., emulated=True)``."""
-    check_kernels(emulated, getattr(torch, input), getattr(torch, output))
+    check_kernels(lambda *args: emulated(*args)[0], getattr(torch, input), getattr(torch, output))
     print("done")
+
+
+def count_launches():
+    """For a process of ``stand_in.run(..., emulated=True)``: prints the launches of each group."""
+    x = randn(130, 304)
+    for output, blocks in BLOCKS.items():
+        for block in blocks:
+            for view in (x, x[:, ::2], x.mT):
+                print(*block[0], emulated(view, output, *block)[1])
 
 
 @pytest.mark.skipif(not shutil.which("cargo"), reason="needs cargo for the emulator")
@@ -584,6 +595,17 @@ def test_kernels_in_the_emulator(input, output):
     script = "import stand_in.emulated, test_quantize\n"
     script += f"test_quantize.check_in_emulator({input!r}, {output!r})"
     assert stand_in.run(script, emulated=True) == "done\n"
+
+
+@pytest.mark.skipif(not shutil.which("cargo"), reason="needs cargo for the emulator")
+def test_each_function_is_one_kernel():
+    """A scale of the whole matrix takes two."""
+    script = "import stand_in.emulated, test_quantize\ntest_quantize.count_launches()"
+    lines = stand_in.run(script, emulated=True).splitlines()
+    assert len(lines) == 3 * sum(map(len, BLOCKS.values()))
+    for line in lines:
+        *extents, launches = map(int, line.split())
+        assert launches == (2 if extents == [-1, -1] else 1), line
 
 
 @pytest.mark.gpu
