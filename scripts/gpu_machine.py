@@ -123,8 +123,8 @@ STEPS = {
     "quantize": Step(
         "bandwidth of quantization",
         [[*BENCH, "quantize", "--json", "{out}/quantize.json"]],
-        120,
-        44,
+        200,
+        70,
     ),
     "cold": Step(
         "compilation of single kernels",

@@ -549,21 +549,25 @@ def test_8_bit_results_are_plotted_again(tmp_path: Path) -> None:
     assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("helper", quantize.HELPERS)
-@pytest.mark.parametrize("output", quantize.OUTPUTS)
+QUANTIZED = [(name, output) for name, of in quantize.HELPERS.items() for output in of.outputs]
+
+
+@pytest.mark.parametrize(("helper", "output"), QUANTIZED)
 def test_each_quantization_has_groups_of_these_extents(helper: str, output: str) -> None:
     x = torch.randn(256, 384)
-    quantized, scales = quantize.call(helper, x, output)
+    quantized, scales, *zeros = quantize.call(helper, x, output)
     assert quantized.dtype == getattr(torch, output) and quantized.shape == x.shape
     extents = [
         size if extent == -1 else extent
-        for size, extent in zip(x.shape, quantize.HELPERS[helper], strict=True)
+        for size, extent in zip(x.shape, quantize.HELPERS[helper].extents, strict=True)
     ]
     assert scales.numel() == (256 // extents[0]) * (384 // extents[1])
+    assert [zero.numel() for zero in zeros] == [scales.numel()] * (output == "uint8")
     # In one pass: the input, the output and the scales. Only per_tensor has a second pass here.
     passes = 2 if helper == "per_tensor" else 1
     moved = quantize.moved_bytes(helper, tuple(x.shape), 4)
-    assert moved == (4 * passes + 1) * x.numel() + 4 * scales.numel()
+    written = sum(each.nbytes for each in (quantized, scales, *zeros))
+    assert moved == 4 * passes * x.numel() + written
 
 
 def test_what_does_not_fit_a_tile_is_read_again() -> None:
@@ -590,7 +594,8 @@ def test_quantization_is_compared_with_a_copy(monkeypatch, capsys, tmp_path: Pat
     __main__.main()
     read = json.loads(path.read_text())
     assert read["device"] == "a GPU" and read["copy_rate"] == 4e9
-    assert len(read["rows"]) == 5 * 2 * 2
+    assert len(read["rows"]) == 2 * len(QUANTIZED)
+    assert {row["output"] for row in read["rows"]} == set(quantize.OUTPUTS)
     row = next(row for row in read["rows"] if row["helper"] == "per_row")
     assert row["bytes"] == 128 * (3 * 256 + 4)
     assert row["share"] == pytest.approx(row["bytes"] / (1e-4 * 4e9))
