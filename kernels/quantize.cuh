@@ -1,10 +1,17 @@
 // Quantization to 8 bits: out = x / scale, with a scale for each group of elements. A group is a
 // part of a row, a part of a column, a block, or the whole matrix. Bound by memory bandwidth.
 //
-// The scale of a group is its largest magnitude over the largest finite number of the output type,
-// and at least the smallest normal float, so that its reciprocal is finite. A quotient exceeds the
-// largest number by at most the rounding errors of a float, which disappear in the output type:
-// nothing overflows. A NaN or infinity becomes the scale of its group.
+// - A float scale is the largest magnitude of its group over the largest finite number of the
+//   output type. A quotient exceeds the largest number by at most the rounding errors of a float,
+//   which disappear in the output type: nothing overflows.
+// - An e8m0 scale is the largest power of two that is at most the largest magnitude, over the
+//   largest power of two of the output type (OCP Microscaling Formats 1.0, section 6.3). Quotients
+//   reach twice that power of two, and saturate.
+// - With zero points (u8), the scale is the range of the group, which includes 0, over 255, and
+//   out = x / scale + zero.
+//
+// Float scales are at least the smallest normal float, so that the reciprocal is finite. A group
+// with NaN or infinity has one of them as its scale (e8m0: NaN).
 //
 // A CTA holds a tile in registers: COUNT vectors of 16 bytes in each thread. Groups within a tile
 // are read once. Longer rows and columns are read again, except for their last tile, in reverse
@@ -33,14 +40,22 @@ template <class In> __device__ __forceinline__ f32 from_magnitude_bits(unsigned 
   else
     return decode(In{static_cast<unsigned short>(bits)});
 }
+template <class In> __device__ __forceinline__ bool has_sign(In x) {
+  if constexpr (is_same<In, f32>)
+    return __float_as_uint(x) >> 31;
+  else
+    return x.bits >> 15;
+}
 
-// LARGEST: the largest finite number. pair(): two elements, `low` in the lower byte.
+// LARGEST: the largest finite number. EXPONENT: of the largest power of two. pair(): two elements,
+// `low` in the lower byte, saturated.
 template <class Out> struct Narrow;
 
 // PTX ISA, "Data Movement and Conversion Instructions: cvt".
-#define RUTLASS_NARROW(ELEMENT, MAXIMUM)                                 \
+#define RUTLASS_NARROW(ELEMENT, MAXIMUM, MAXIMUM_EXPONENT)               \
   template <> struct Narrow<ELEMENT> {                                   \
     static constexpr f32 LARGEST = MAXIMUM;                              \
+    static constexpr int EXPONENT = MAXIMUM_EXPONENT;                    \
     static __device__ __forceinline__ unsigned pair(f32 low, f32 high) { \
       RUTLASS_NARROW_PAIR(ELEMENT)                                       \
     }                                                                    \
@@ -51,11 +66,14 @@ template <class Out> struct Narrow;
   asm("cvt.rn.satfinite." #ELEMENT "x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low)); \
   return pair;
 #else
-#define RUTLASS_NARROW_PAIR(ELEMENT) \
-  return encode<ELEMENT>(low).bits | unsigned(encode<ELEMENT>(high).bits) << 8;
+// Comparisons keep NaN.
+#define RUTLASS_NARROW_PAIR(ELEMENT)                                                            \
+  auto saturated = [](f32 x) { return x > LARGEST ? LARGEST : x < -LARGEST ? -LARGEST : x; };   \
+  return encode<ELEMENT>(saturated(low)).bits | unsigned(encode<ELEMENT>(saturated(high)).bits) \
+                                                    << 8;
 #endif
-RUTLASS_NARROW(e4m3, 448.0f)
-RUTLASS_NARROW(e5m2, 57344.0f)
+RUTLASS_NARROW(e4m3, 448.0f, 8)
+RUTLASS_NARROW(e5m2, 57344.0f, 15)
 #undef RUTLASS_NARROW
 #undef RUTLASS_NARROW_PAIR
 
@@ -67,11 +85,57 @@ template <> struct Narrow<s8> {
   }
 };
 
-template <class Out> __device__ __forceinline__ f32 scale_of(f32 largest) {
+template <> struct Narrow<u8> {
+  // NaN becomes 0.
+  static __device__ __forceinline__ unsigned byte(f32 x) {
+    return min(max(__float2int_rn(x), 0), 255);
+  }
+  static __device__ __forceinline__ unsigned pair(f32 low, f32 high) {
+    return byte(low) | byte(high) << 8;
+  }
+};
+
+template <class Out> constexpr bool HAS_ZERO = is_same<Out, u8>;
+
+__device__ __forceinline__ f32 at_least_normal(f32 scale) {
   constexpr f32 SMALLEST = 0x1p-126f;
-  const f32 scale = __fdiv_rn(largest, Narrow<Out>::LARGEST);
   return scale < SMALLEST ? SMALLEST : scale;  // fmaxf would drop a NaN
 }
+
+// How the elements of a group become outputs.
+template <class Out, class Scale> struct Factor {
+  Scale scale;
+  f32 inverse;
+  f32 zero;  // only with HAS_ZERO
+
+  // positive, negative: the largest magnitudes of elements of either sign, with HAS_ZERO. Otherwise
+  // `positive` is that of all elements.
+  static __device__ __forceinline__ Factor of(f32 positive, f32 negative = 0) {
+    Factor factor;
+    if constexpr (is_same<Scale, e8m0>) {
+      const int exponent = __float_as_uint(positive) >> 23;
+      const int bits = exponent == 255 ? 255 : max(exponent - Narrow<Out>::EXPONENT, 0);
+      factor.scale = {static_cast<unsigned char>(bits)};
+      // 2^(127 - bits), a normal float: bits is less than 254.
+      factor.inverse = __uint_as_float(bits == 255 ? 0x7fffffffu : (254u - bits) << 23);
+    } else if constexpr (HAS_ZERO<Out>) {
+      // Half of the range over half of 255: the range itself can overflow.
+      factor.scale = at_least_normal(__fdiv_rn(0.5f * positive + 0.5f * negative, 127.5f));
+      factor.inverse = __frcp_rn(factor.scale);
+      factor.zero = rintf(negative * factor.inverse);
+    } else {
+      factor.scale = at_least_normal(__fdiv_rn(positive, Narrow<Out>::LARGEST));
+      factor.inverse = __frcp_rn(factor.scale);
+    }
+    return factor;
+  }
+  __device__ __forceinline__ f32 operator()(f32 x) const {
+    if constexpr (HAS_ZERO<Out>)
+      return rintf(x * inverse) + zero;
+    else
+      return x * inverse;
+  }
+};
 
 // ---- tiles -----------------------------------------------------------------------------------
 
@@ -148,10 +212,10 @@ struct Tile {
     }
   }
 
-  // inverse(i, e): the reciprocal of the scale of element e of vector i.
-  template <class Out, class Inverse>
+  // factor(i, e): the Factor of element e of vector i.
+  template <class Out, class FactorOf>
   __device__ __forceinline__ void store(const Matrix<Out>& out, const Place& place,
-                                        Inverse inverse) const {
+                                        FactorOf factor) const {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i) {
       const int count = valid(place, i);
@@ -161,7 +225,7 @@ struct Tile {
       for (int e = 0; e < WIDTH; e += 4) {
         f32 values[4];
 #pragma unroll
-        for (int j = 0; j < 4; ++j) values[j] = decode(vectors[i].get(e + j)) * inverse(i, e + j);
+        for (int j = 0; j < 4; ++j) values[j] = factor(i, e + j)(decode(vectors[i].get(e + j)));
         words[e / 4] =
             Narrow<Out>::pair(values[0], values[1]) | Narrow<Out>::pair(values[2], values[3]) << 16;
       }
@@ -178,13 +242,15 @@ struct Tile {
   }
 };
 
-// The largest magnitudes, as bits, of the groups that a thread has elements of.
-template <class Tile, Group GROUP> struct Maxima {
+// The largest magnitudes, as bits, of the groups that a thread has elements of. SIDES: 2 to keep
+// those of positive and of negative elements apart. ACROSS: the groups side by side in a row of a
+// stacked tile.
+template <class Tile, Group GROUP, int SIDES = 1, int ACROSS = 1> struct Maxima {
   static constexpr int COUNT = GROUP == COLUMN                 ? Tile::WIDTH
                                : GROUP == ROW && Tile::STACKED ? Tile::COUNT
                                                                : 1;
   static_assert(GROUP != COLUMN || Tile::STACKED);
-  unsigned bits[COUNT] = {};
+  unsigned bits[SIDES][COUNT] = {};
 
   // Which of the thread's groups contains element e of vector i.
   static __device__ __forceinline__ constexpr int index(int i, int e) {
@@ -194,56 +260,79 @@ template <class Tile, Group GROUP> struct Maxima {
 #pragma unroll
     for (int i = 0; i < Tile::COUNT; ++i)
 #pragma unroll
-      for (int e = 0; e < Tile::WIDTH; ++e)
-        bits[index(i, e)] = max(bits[index(i, e)], magnitude_bits(tile.vectors[i].get(e)));
+      for (int e = 0; e < Tile::WIDTH; ++e) {
+        const auto element = tile.vectors[i].get(e);
+        const unsigned magnitude = magnitude_bits(element);
+#pragma unroll
+        for (int side = 0; side < SIDES; ++side) {
+          unsigned& largest = bits[side][index(i, e)];
+          if (SIDES == 1 || has_sign(element) == (side == 1)) largest = max(largest, magnitude);
+        }
+      }
   }
-  // Groups of rows that lie in COLUMN_THREADS lanes each, COUNT of them: combines their maxima and
-  // returns that of group lane / LANES_OF_GROUP. At each step, a lane sends half of its maxima and
-  // keeps the other half.
+  // The factor of the thread's group k, after a reduction.
+  template <class In, class Out, class Scale>
+  __device__ __forceinline__ Factor<Out, Scale> factor(int k) const {
+    return Factor<Out, Scale>::of(from_magnitude_bits<In>(bits[0][k]),
+                                  from_magnitude_bits<In>(bits[SIDES - 1][k]));
+  }
+  // Groups of rows that lie in LANES lanes each, COUNT of them: combines their maxima. Those of
+  // group lane / LANES_OF_GROUP are in bits[side][0] then. At each step, a lane sends half of its
+  // maxima and keeps the other half.
   static constexpr bool IN_LANES = GROUP == ROW && Tile::STACKED;
-  static constexpr int LANES_OF_GROUP = Tile::COLUMN_THREADS / COUNT;
-  __device__ __forceinline__ unsigned reduce_by_halving() {
-    static_assert(IN_LANES && LANES_OF_GROUP >= 1 && Tile::COLUMN_THREADS <= 32);
-    int count = COUNT;
+  static constexpr int LANES = Tile::COLUMN_THREADS / ACROSS, LANES_OF_GROUP = LANES / COUNT;
+  __device__ __forceinline__ void reduce_by_halving() {
+    static_assert(IN_LANES && LANES_OF_GROUP >= 1 && LANES <= 32);
 #pragma unroll
-    for (int lanes = Tile::COLUMN_THREADS / 2; lanes > 0; lanes /= 2) {
-      const bool keeps_upper = count > 1 && (threadIdx.x & lanes);
-      const int half = count > 1 ? count / 2 : 0;
-      count -= half;
+    for (int side = 0; side < SIDES; ++side) {
+      unsigned (&maxima)[COUNT] = bits[side];
+      int count = COUNT;
 #pragma unroll
-      for (int k = 0; k < count; ++k) {
-        const unsigned sent = keeps_upper ? bits[k] : bits[k + half];
-        if (keeps_upper) bits[k] = bits[k + half];
-        bits[k] = max(bits[k], __shfl_xor_sync(0xffffffffu, sent, lanes));
+      for (int lanes = LANES / 2; lanes > 0; lanes /= 2) {
+        const bool keeps_upper = count > 1 && (threadIdx.x & lanes);
+        const int half = count > 1 ? count / 2 : 0;
+        count -= half;
+#pragma unroll
+        for (int k = 0; k < count; ++k) {
+          const unsigned sent = keeps_upper ? maxima[k] : maxima[k + half];
+          if (keeps_upper) maxima[k] = maxima[k + half];
+          maxima[k] = max(maxima[k], __shfl_xor_sync(0xffffffffu, sent, lanes));
+        }
       }
     }
-    return bits[0];
   }
   // Combines the maxima of the CTA's threads. Call once in a kernel.
   __device__ __forceinline__ void reduce() {
+    static_assert(GROUP != ROW || ACROSS == 1);
     // The lanes of a group differ in the bits FIRST to LAST / 2.
     constexpr int FIRST = GROUP == COLUMN ? Tile::COLUMN_THREADS : 1;
     constexpr int LAST = GROUP == ROW && Tile::COLUMN_THREADS < 32 ? Tile::COLUMN_THREADS : 32;
 #pragma unroll
-    for (int k = 0; k < COUNT; ++k)
+    for (int side = 0; side < SIDES; ++side)
 #pragma unroll
-      for (int lanes = FIRST; lanes < LAST; lanes *= 2)
-        bits[k] = max(bits[k], __shfl_xor_sync(0xffffffffu, bits[k], lanes));
+      for (int k = 0; k < COUNT; ++k)
+#pragma unroll
+        for (int lanes = FIRST; lanes < LAST; lanes *= 2)
+          bits[side][k] = max(bits[side][k], __shfl_xor_sync(0xffffffffu, bits[side][k], lanes));
     if constexpr (GROUP != ROW || Tile::COLUMN_THREADS > 32) {
       constexpr int SLOTS = GROUP == COLUMN ? Tile::COLUMNS : GROUP == ROW ? Tile::ROWS : 1;
-      __shared__ unsigned slots[SLOTS];
+      __shared__ unsigned slots[SIDES][SLOTS];
       const int thread = threadIdx.x, first = GROUP == COLUMN ? Tile::thread_column()
                                               : GROUP == ROW  ? Tile::thread_row()
                                                               : 0;
       constexpr int STEP = GROUP == ROW ? Tile::ROW_STEP : 1;
-      for (int slot = thread; slot < SLOTS; slot += Tile::THREADS) slots[slot] = 0;
+      for (int slot = thread; slot < SIDES * SLOTS; slot += Tile::THREADS) slots[0][slot] = 0;
       __syncthreads();
       if ((thread & (LAST - 1) & -FIRST) == 0)
 #pragma unroll
-        for (int k = 0; k < COUNT; ++k) atomicMax(&slots[first + k * STEP], bits[k]);
+        for (int side = 0; side < SIDES; ++side)
+#pragma unroll
+          for (int k = 0; k < COUNT; ++k) atomicMax(&slots[side][first + k * STEP], bits[side][k]);
       __syncthreads();
 #pragma unroll
-      for (int k = 0; k < COUNT; ++k) bits[k] = slots[first + k * STEP];
+      for (int side = 0; side < SIDES; ++side)
+#pragma unroll
+        for (int k = 0; k < COUNT; ++k) bits[side][k] = slots[side][first + k * STEP];
     }
   }
 };
@@ -252,29 +341,50 @@ template <class Tile, Group GROUP> struct Maxima {
 
 __device__ __forceinline__ long long ceil_div(long long a, int b) { return (a + b - 1) / b; }
 
+// The scales, or zero points, of groups. `outer` counts along the rows or columns that hold the
+// groups, `deep` the groups of a row or column. SWIZZLED: in tiles of 128 x 4, as the layout
+// `Swizzle32x4x4`; the steps are those of tiles.
+template <class Element, bool SWIZZLED> struct Scales {
+  Element* data;
+  long long outer_step, deep_step;  // in elements
+
+  __device__ __forceinline__ void store(long long outer, int deep, Element element) const {
+    if constexpr (SWIZZLED) {
+      const int row = outer % 128;
+      data[outer / 128 * outer_step + deep / 4 * deep_step + row % 32 * 16 + row / 32 * 4 +
+           deep % 4] = element;
+    } else
+      data[outer * outer_step + deep * deep_step] = element;
+  }
+};
+
 // A scale for each group. A CTA serves cta_rows x cta_columns elements, which are whole groups; the
-// matrix is column_ctas of them wide. The extent across a group's direction is the tile's.
-template <class In, class Out, Group GROUP, int ROW_THREADS, int COLUMN_THREADS, int COUNT,
-          bool STACKED, bool ALIGNED>
+// matrix is column_ctas of them wide. The extent across a group's direction is the tile's. TILED: a
+// CTA serves one tile, with whole groups: GROUP == ROW has ACROSS of them side by side. Otherwise a
+// row or column is one group, of any length. There are outer x deep scales (GROUP == BLOCK: along
+// rows and columns), including those that pad tiles of swizzled scales, which are the scales of
+// zeros. zeros_data: the zero points, only with HAS_ZERO, in the layout of the scales.
+template <class In, class Out, class Scale, bool SWIZZLED, Group GROUP, bool TILED, int ACROSS,
+          int ROW_THREADS, int COLUMN_THREADS, int COUNT, bool STACKED, bool ALIGNED>
 __global__ void __launch_bounds__(ROW_THREADS* COLUMN_THREADS)
-    groups(const In* x_data, Out* out_data, f32* scales_data, long long rows, long long columns,
-           long long x_row_step, long long x_column_step, long long out_row_step,
-           long long scale_row_step, long long scale_column_step, long long cta_rows,
+    groups(const In* x_data, Out* out_data, void* scales_data, u8* zeros_data, long long rows,
+           long long columns, long long x_row_step, long long x_column_step, long long out_row_step,
+           long long outer_step, long long deep_step, long long outer, int deep, long long cta_rows,
            long long cta_columns, int column_ctas) {
   using Tile = Tile<In, ROW_THREADS, COLUMN_THREADS, COUNT, STACKED, ALIGNED>;
-  using Maxima = Maxima<Tile, GROUP>;
+  using Maxima = Maxima<Tile, GROUP, HAS_ZERO<Out> ? 2 : 1, ACROSS>;
+  using Factor = Factor<Out, Scale>;
   const Matrix<const In> x{x_data, x_row_step, x_column_step};
   const Matrix<Out> out{out_data, out_row_step, 1};
-  const Matrix<f32> scales{scales_data, scale_row_step, scale_column_step};
   const int cta_row = int(blockIdx.x) / column_ctas,
             cta_column = int(blockIdx.x) - cta_row * column_ctas;
   const long long first_row = cta_row * cta_rows, first_column = cta_column * cta_columns,
                   row_end = min(rows, first_row + cta_rows),
                   column_end = min(columns, first_column + cta_columns);
   constexpr int ROWS = GROUP == COLUMN ? Tile::ROWS : 0, COLUMNS = GROUP == ROW ? Tile::COLUMNS : 0;
-  const long long tiles = GROUP == COLUMN ? ceil_div(row_end - first_row, Tile::ROWS)
-                          : GROUP == ROW  ? ceil_div(column_end - first_column, Tile::COLUMNS)
-                                          : 1;
+  const long long tiles = TILED             ? 1
+                          : GROUP == COLUMN ? ceil_div(rows, Tile::ROWS)
+                                            : ceil_div(columns, Tile::COLUMNS);
   Tile tile;
   Maxima maxima;
   auto place = [&](long long t) {
@@ -285,38 +395,51 @@ __global__ void __launch_bounds__(ROW_THREADS* COLUMN_THREADS)
     tile.load(x, place(t));
     maxima.add(tile);
   }
-  f32 inverse[Maxima::COUNT];
+  auto store_factor = [&](long long at_outer, int at_deep, const Factor& factor) {
+    // Of a row, a tile can hold fewer groups than ACROSS.
+    if (at_outer >= outer || (GROUP == ROW && at_deep >= deep)) return;
+    Scales<Scale, SWIZZLED>{static_cast<Scale*>(scales_data), outer_step, deep_step}.store(
+        at_outer, at_deep, factor.scale);
+    if constexpr (HAS_ZERO<Out>)
+      Scales<u8, SWIZZLED>{zeros_data, outer_step, deep_step}.store(
+          at_outer, at_deep, u8(Narrow<u8>::byte(factor.zero)));
+  };
+  Factor factors[Maxima::COUNT];
   if constexpr (Maxima::IN_LANES) {
-    const f32 scale = scale_of<Out>(from_magnitude_bits<In>(maxima.reduce_by_halving())),
-              own = __frcp_rn(scale);
-    constexpr int LANES = Maxima::LANES_OF_GROUP;
-    const int lane = threadIdx.x % COLUMN_THREADS;
-    const long long row = first_row + Tile::thread_row() + lane / LANES * Tile::ROW_STEP;
-    if (lane % LANES == 0 && row < row_end) *scales.at(row, cta_column) = scale;
+    maxima.reduce_by_halving();
+    const Factor own = maxima.template factor<In, Out, Scale>(0);
+    constexpr int LANES = Maxima::LANES, LANES_OF_GROUP = Maxima::LANES_OF_GROUP;
+    const int column_thread = threadIdx.x % COLUMN_THREADS, lane = column_thread % LANES;
+    if (lane % LANES_OF_GROUP == 0)
+      store_factor(first_row + Tile::thread_row() + lane / LANES_OF_GROUP * Tile::ROW_STEP,
+                   cta_column * ACROSS + column_thread / LANES, own);
 #pragma unroll
-    for (int k = 0; k < Maxima::COUNT; ++k)
-      inverse[k] = __shfl_sync(0xffffffffu, own, k * LANES, COLUMN_THREADS);
+    for (int k = 0; k < Maxima::COUNT; ++k) {
+      const int source = k * LANES_OF_GROUP;
+      factors[k].inverse = __shfl_sync(0xffffffffu, own.inverse, source, LANES);
+      if constexpr (HAS_ZERO<Out>)
+        factors[k].zero = __shfl_sync(0xffffffffu, own.zero, source, LANES);
+    }
   } else {
     maxima.reduce();
 #pragma unroll
     for (int k = 0; k < Maxima::COUNT; ++k) {
-      const f32 scale = scale_of<Out>(from_magnitude_bits<In>(maxima.bits[k]));
-      inverse[k] = __frcp_rn(scale);
+      factors[k] = maxima.template factor<In, Out, Scale>(k);
       // One thread of each group stores the scale.
-      const long long row = first_row + Tile::thread_row() + k * Tile::ROW_STEP,
-                      column = first_column + Tile::thread_column() + k;
       if constexpr (GROUP == ROW) {
-        if (Tile::thread_column() == 0 && row < row_end) *scales.at(row, cta_column) = scale;
+        if (Tile::thread_column() == 0)
+          store_factor(first_row + Tile::thread_row() + k * Tile::ROW_STEP, cta_column, factors[k]);
       } else if constexpr (GROUP == COLUMN) {
-        if (Tile::thread_row() == 0 && column < column_end) *scales.at(cta_row, column) = scale;
+        if (Tile::thread_row() == 0)
+          store_factor(first_column + Tile::thread_column() + k, cta_row, factors[k]);
       } else {
-        if (threadIdx.x == 0) *scales.at(cta_row, cta_column) = scale;
+        if (threadIdx.x == 0) store_factor(cta_row, cta_column, factors[k]);
       }
     }
   }
 #pragma unroll 1
   for (long long t = tiles - 1;; tile.load(x, place(--t))) {
-    tile.store(out, place(t), [&](int i, int e) { return inverse[Maxima::index(i, e)]; });
+    tile.store(out, place(t), [&](int i, int e) { return factors[Maxima::index(i, e)]; });
     if (t == 0) break;
   }
 }
@@ -338,7 +461,7 @@ __global__ void __launch_bounds__(ROW_THREADS* COLUMN_THREADS)
     maxima.add(tile);
   }
   maxima.reduce();
-  if (threadIdx.x == 0) partials[blockIdx.x] = from_magnitude_bits<In>(maxima.bits[0]);
+  if (threadIdx.x == 0) partials[blockIdx.x] = from_magnitude_bits<In>(maxima.bits[0][0]);
 }
 
 // The second launch: each CTA quantizes a tile, the last first, since the first launch left these
@@ -357,11 +480,11 @@ __global__ void __launch_bounds__(ROW_THREADS* COLUMN_THREADS)
   tile.load({x_data, x_row_step, x_column_step}, place);
   Maxima<Tile, BLOCK> maxima;
   for (int i = threadIdx.x; i < partial_count; i += Tile::THREADS)
-    maxima.bits[0] = max(maxima.bits[0], __float_as_uint(partials[i]));
+    maxima.bits[0][0] = max(maxima.bits[0][0], __float_as_uint(partials[i]));
   maxima.reduce();
-  const f32 scale = scale_of<Out>(__uint_as_float(maxima.bits[0])), inverse = __frcp_rn(scale);
-  if (t == 0 && threadIdx.x == 0) *scale_data = scale;
-  tile.store(Matrix<Out>{out_data, out_row_step, 1}, place, [&](int, int) { return inverse; });
+  const auto factor = Factor<Out, f32>::of(__uint_as_float(maxima.bits[0][0]));
+  if (t == 0 && threadIdx.x == 0) *scale_data = factor.scale;
+  tile.store(Matrix<Out>{out_data, out_row_step, 1}, place, [&](int, int) { return factor; });
 }
 
 }  // namespace quantize

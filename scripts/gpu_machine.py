@@ -79,6 +79,13 @@ def compiled(model: str) -> Step:
     )
 
 
+def llama(kind: str) -> Step:
+    """The benchmark of a kind of 8-bit products."""
+    out = f"{{out}}/llama_{kind}"
+    files = ["--json", f"{out}.json", "--plot", f"{out}.png"]
+    return Step(f"8-bit products: {kind}", [[*BENCH, "llama", "--dtype", kind, *files]], 590, 60)
+
+
 STEPS = {
     "tests": Step(
         "all GPU tests except those of times",
@@ -110,19 +117,14 @@ STEPS = {
         for model in ("mlp", "gelu_mlp", "llama", "epilogue", "nvgemm")
     },
     **{
-        f"llama_{kind}": Step(
-            f"8-bit products: {kind}",
-            [[*BENCH, "llama", "--dtype", kind, "--json", f"{{out}}/llama_{kind}.json"]],
-            400,
-            40,
-        )
+        f"llama_{kind}": llama(kind)
         for kind in ("int8", "mixed", "fp8", "fp8-row", "fp8-fast", "fp8-block")
     },
     "quantize": Step(
         "bandwidth of quantization",
         [[*BENCH, "quantize", "--json", "{out}/quantize.json"]],
-        120,
-        44,
+        200,
+        70,
     ),
     "cold": Step(
         "compilation of single kernels",

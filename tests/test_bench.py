@@ -4,7 +4,11 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import cutlass_api
 import pytest
@@ -62,7 +66,7 @@ def test_a_row_is_one_line(capsys, monkeypatch, with_rich: bool) -> None:
         monkeypatch.setitem(sys.modules, "rich.console", None)
     kernel = "sm90_gemm_e4m3xe4m3_f32_bf16_tnt_128x256x128_pingpong_4stages_cluster2x1_packedA"
     row = llama.Row("fp8", 4096, (65536, 4096), 3e4, None, 2e4, 2e4, kernel, kernel, 15.0)
-    report.print_cells("8-bit [products]", llama.HEADER, [llama.line(row)] * 3)
+    report.print_cells("8-bit [products]", *llama.table([row] * 3))
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
     assert len(lines) == 5 and lines[0] == "8-bit [products]"
     assert all(line.endswith(kernel) and "fp8 4096x65536x4096" in line for line in lines[2:])
@@ -320,7 +324,141 @@ def test_the_summary_of_8_bit_products() -> None:
         "lowest": 1.5,
         "least share of reading the weights": 0.75,
     }
-    assert llama.line(LLAMA[0])[:3] == ("int8 16x4096x4096", "", "")
+
+
+def test_the_table_of_8_bit_products_has_the_backends_that_were_timed() -> None:
+    ours = ("first us", "best us", "torch/first", "read/first", "")
+    header, cells = llama.table(LLAMA)
+    assert header == ("product", "torch us", "Triton us", *ours)
+    assert cells[0] == ("int8 16x4096x4096", "", "", "8.0", "7.5", "", "0.50", "a")
+    assert cells[1][:5] == ("int8 64x12288x4096", "30.0", "40.0", "20.0", "20.0")
+    assert llama.table([LLAMA[0], LLAMA[2]])[0] == ("product", "torch us", *ours)
+    assert llama.table(LLAMA[:1])[0] == ("product", *ours)
+    theirs = replace(LLAMA[0], operators=9.0)
+    header, cells = llama.table([theirs])
+    assert header[:3] == ("product", "cutlass.operators us", "first us") and cells[0][1] == "9.0"
+
+
+class Turn:
+    """Replaces a graph of launches that run at half of a copy's rate."""
+
+    median = 100.0
+
+    def __init__(self, launches) -> None:
+        for launch in launches:
+            launch()
+
+    def warm_up(self, seconds: float = 0) -> None: ...
+
+    def turn(self) -> float:
+        return self.median
+
+
+@pytest.fixture
+def on_the_cpu(monkeypatch):
+    """Runs ``bench llama`` on the CPU: small weights, each launch once, a constant time."""
+
+    def on_cpu(create, *args, device=None, **options):
+        return create(*args, **options)
+
+    for name in ("empty", "rand", "randint", "randn"):
+        monkeypatch.setattr(torch, name, partial(on_cpu, getattr(torch, name)))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
+    monkeypatch.setattr(llama, "WEIGHTS", ((256, 128), (128, 256)))
+    monkeypatch.setattr(llama, "L2_BYTES", 1 << 15)
+    monkeypatch.setattr(llama, "capture", lambda stream, launches: Turn(launches))
+    monkeypatch.setattr(llama, "copy_rate", lambda: 1e12)
+    monkeypatch.setattr(__main__, "_device", lambda: "a GPU")
+
+
+def run_llama(monkeypatch, *arguments: str | Path) -> None:
+    monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", "llama", *map(str, arguments)])
+    __main__.main()
+
+
+@pytest.mark.parametrize("kind", llama.KINDS)
+def test_8_bit_products_are_timed_by_each_backend(
+    monkeypatch, on_the_cpu, capsys, tmp_path: Path, kind: str
+) -> None:
+    """All launches run on the CPU, with the reference and without Inductor."""
+    pytest.importorskip("matplotlib")
+    compiled = []
+
+    def scaled_mm(a, b, scale_a, scale_b, out_dtype, use_fast_accum):
+        # Refuses scales of blocks, which do not broadcast. torch serves other scales by version.
+        return ((a.float() * scale_a) @ (b.float() * scale_b)).to(out_dtype)
+
+    def compile(function, dynamic):
+        compiled.append(function)
+        return function
+
+    monkeypatch.setattr(torch, "compile", compile)
+    monkeypatch.setattr(torch, "_scaled_mm", scaled_mm)
+    monkeypatch.setattr(llama, "find_spec", lambda name: name == "triton")
+    path, plot = tmp_path / "rows.json", tmp_path / "rows.png"
+    run_llama(monkeypatch, "--dtype", kind, "--rows", "4,20", "--json", path, "--plot", plot)
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    rows = json.loads(path.read_text())["rows"]
+    assert [(row["kind"], row["rows"], tuple(row["weight"])) for row in rows] == [
+        (kind, count, weight) for count in (4, 20) for weight in llama.WEIGHTS
+    ]
+    for row in rows:
+        served = kind != "fp8-block" and (kind != "int8" or row["rows"] > 16)
+        assert (row["torch"] is not None) == served
+        assert row["triton"] == row["torch"]
+        assert row["first"] == row["best"] == 100.0 and "reference" in row["kernel"]
+        assert row["operators"] is None
+    assert len(compiled) == sum(row["torch"] is not None for row in rows)
+    shown = capsys.readouterr().out
+    assert ("Triton us" in shown) == bool(compiled) and "cutlass.operators" not in shown
+
+
+def test_triton_is_left_out_of_8_bit_products(monkeypatch, on_the_cpu, capsys) -> None:
+    monkeypatch.setattr(torch, "compile", lambda *args, **options: pytest.fail("timed Triton"))
+    run_llama(monkeypatch, "--rows", "20", "--no-triton")
+    assert "Triton" not in capsys.readouterr().out
+    monkeypatch.setattr(llama, "find_spec", lambda name: None)
+    run_llama(monkeypatch, "--rows", "20")
+    assert "Triton" not in capsys.readouterr().out
+
+
+def test_a_failure_of_triton_is_reported(monkeypatch, on_the_cpu, capsys) -> None:
+    def compile(*args, **options):
+        raise RuntimeError("no choices\nin many lines")
+
+    monkeypatch.setattr(torch, "compile", compile)
+    monkeypatch.setattr(llama, "find_spec", lambda name: True)
+    run_llama(monkeypatch, "--rows", "20")
+    shown = capsys.readouterr().out
+    assert "int8 20x256x128: Triton fails: RuntimeError: no choices\n" in shown
+    assert "Triton us" not in shown and "torch us" in shown
+
+
+def test_operators_time_8_bit_products(monkeypatch, on_the_cpu, capsys) -> None:
+    """A package that serves int8, in place of ``cutlass.operators``."""
+
+    class Operator:
+        def compile(self, args):
+            return "artifact"
+
+        def run(self, args, artifact, stream):
+            assert artifact == "artifact"
+            torch.mm(args.a.int(), args.b.int(), out=args.out)
+
+    def arguments(a, b, out, accumulator_type):
+        if accumulator_type is not torch.int32:
+            raise TypeError(accumulator_type)
+        return SimpleNamespace(a=a, b=b, out=out)
+
+    package, parent = ModuleType("cutlass.operators"), ModuleType("cutlass")
+    package.GemmArguments, package.get_operators = arguments, lambda args: [Operator()]
+    parent.operators = package
+    monkeypatch.setitem(sys.modules, "cutlass", parent)
+    monkeypatch.setitem(sys.modules, "cutlass.operators", package)
+    monkeypatch.setattr(gemm, "capture", lambda stream, launches: Turn(launches))
+    for kind in ("int8", "mixed", "fp8"):
+        run_llama(monkeypatch, "--dtype", kind, "--rows", "20", "--no-triton")
+        assert ("cutlass.operators us" in capsys.readouterr().out) == (kind == "int8")
 
 
 @pytest.mark.parametrize("rows", [1, 64])
@@ -375,6 +513,34 @@ def test_an_8_bit_product_without_a_kernel_is_skipped(monkeypatch, found) -> Non
     assert skipped[0] == f"fp8-block 16x4096x11008: skipped: {reason}"
 
 
+@pytest.mark.parametrize(
+    ("rows", "labels"),
+    [
+        (LLAMA, ["torch", "Triton", "Rutlass, ranked first"]),
+        (LLAMA[::2], ["torch", "Rutlass, ranked first"]),
+        ([replace(LLAMA[0], operators=9.0)], ["cutlass.operators", "Rutlass, ranked first"]),
+    ],
+)
+def test_a_plot_of_8_bit_products_has_a_bar_for_each_backend(
+    monkeypatch, tmp_path: Path, rows, labels
+) -> None:
+    figures = pytest.importorskip("matplotlib.pyplot")
+    monkeypatch.setattr(figures, "close", lambda figure: None)
+    llama.write_plot(tmp_path / "rows.png", "8-bit products", rows)
+    axes = figures.gcf().axes[0]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == labels
+    assert [len(bars) for bars in axes.containers] == [len(rows)] * len(labels)
+    # The bars of a product lie side by side, around its tick.
+    places = sorted(
+        bar.get_x() + bar.get_width() / 2 for bars in axes.containers for bar in bars[:1]
+    )
+    assert sum(places) == pytest.approx(0, abs=1e-9)
+    widths = {round(b - a, 6) for a, b in pairwise(places)}
+    assert widths == {round(axes.containers[0][0].get_width(), 6)}
+    monkeypatch.undo()
+    figures.close("all")
+
+
 def test_8_bit_results_are_plotted_again(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     llama.write_json(tmp_path / "rows.json", {"device": "a GPU"}, LLAMA)
@@ -383,21 +549,25 @@ def test_8_bit_results_are_plotted_again(tmp_path: Path) -> None:
     assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("helper", quantize.HELPERS)
-@pytest.mark.parametrize("output", quantize.OUTPUTS)
+QUANTIZED = [(name, output) for name, of in quantize.HELPERS.items() for output in of.outputs]
+
+
+@pytest.mark.parametrize(("helper", "output"), QUANTIZED)
 def test_each_quantization_has_groups_of_these_extents(helper: str, output: str) -> None:
     x = torch.randn(256, 384)
-    quantized, scales = quantize.call(helper, x, output)
+    quantized, scales, *zeros = quantize.call(helper, x, output)
     assert quantized.dtype == getattr(torch, output) and quantized.shape == x.shape
     extents = [
         size if extent == -1 else extent
-        for size, extent in zip(x.shape, quantize.HELPERS[helper], strict=True)
+        for size, extent in zip(x.shape, quantize.HELPERS[helper].extents, strict=True)
     ]
     assert scales.numel() == (256 // extents[0]) * (384 // extents[1])
+    assert [zero.numel() for zero in zeros] == [scales.numel()] * (output == "uint8")
     # In one pass: the input, the output and the scales. Only per_tensor has a second pass here.
     passes = 2 if helper == "per_tensor" else 1
     moved = quantize.moved_bytes(helper, tuple(x.shape), 4)
-    assert moved == (4 * passes + 1) * x.numel() + 4 * scales.numel()
+    written = sum(each.nbytes for each in (quantized, scales, *zeros))
+    assert moved == 4 * passes * x.numel() + written
 
 
 def test_what_does_not_fit_a_tile_is_read_again() -> None:
@@ -408,20 +578,6 @@ def test_what_does_not_fit_a_tile_is_read_again() -> None:
     assert quantize.moved_bytes("per_column", (5000, 64), 2) == 64 * (3 * 5000 + 2 * 4096 + 4)
     smallest = min(rows * columns for rows, columns in quantize.SHAPES)
     assert 2 * smallest >= 64 << 20, "an input does not fit into L2"
-
-
-class Turn:
-    """Replaces a graph of launches that run at half of a copy's rate."""
-
-    median = 100.0
-
-    def __init__(self, launches) -> None:
-        for launch in launches:
-            launch()
-
-    def warm_up(self) -> None: ...
-
-    def turn(self) -> None: ...
 
 
 def test_quantization_is_compared_with_a_copy(monkeypatch, capsys, tmp_path: Path) -> None:
@@ -438,7 +594,8 @@ def test_quantization_is_compared_with_a_copy(monkeypatch, capsys, tmp_path: Pat
     __main__.main()
     read = json.loads(path.read_text())
     assert read["device"] == "a GPU" and read["copy_rate"] == 4e9
-    assert len(read["rows"]) == 5 * 2 * 2
+    assert len(read["rows"]) == 2 * len(QUANTIZED)
+    assert {row["output"] for row in read["rows"]} == set(quantize.OUTPUTS)
     row = next(row for row in read["rows"] if row["helper"] == "per_row")
     assert row["bytes"] == 128 * (3 * 256 + 4)
     assert row["share"] == pytest.approx(row["bytes"] / (1e-4 * 4e9))

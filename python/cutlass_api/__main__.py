@@ -51,7 +51,7 @@ def main() -> None:
         help="rows of the activations, separated by commas",
     )
     llama.add_argument(
-        "--triton", action="store_true", help="time torch.compile with Triton's kernels, too"
+        "--no-triton", action="store_true", help="do not time torch.compile with Triton's kernels"
     )
     _add_outputs(llama)
     quantized = bench.add_parser("quantize", help="bandwidth of quantization to 8 bits")
@@ -218,21 +218,27 @@ def _llama(arguments: argparse.Namespace) -> None:
 
     from cutlass_api.bench import report
 
+    rows: list[llama_bench.Row] = []
+
     def show(row: llama_bench.Row) -> None:
-        print("  ".join(llama_bench.line(row)), flush=True)
+        header, (cells,) = llama_bench.table([row])
+        named = zip(header, cells, strict=True)
+        print("  ".join(f"{name} {cell}".strip() for name, cell in named if cell), flush=True)
+        rows.append(row)
+        # After each row, so that a time limit costs the unfinished row only.
+        if arguments.json:
+            context = {"device": device, "torch": torch.__version__}
+            llama_bench.write_json(arguments.json, context, rows)
 
     def skip(reason: str) -> None:
         print(reason, flush=True)
 
-    rows = llama_bench.measure(
-        arguments.dtype, arguments.rows, show, skip, with_triton=arguments.triton
+    llama_bench.measure(
+        arguments.dtype, arguments.rows, show, skip, with_triton=not arguments.no_triton
     )
-    report.print_cells(_llama_title(device), llama_bench.HEADER, list(map(llama_bench.line, rows)))
+    report.print_cells(_llama_title(device), *llama_bench.table(rows))
     for kind, values in llama_bench.summary(rows).items():
         print(f"{kind}: " + ", ".join(f"{name} {value:.3f}" for name, value in values.items()))
-    if arguments.json:
-        context = {"device": device, "torch": torch.__version__}
-        llama_bench.write_json(arguments.json, context, rows)
     if arguments.plot:
         llama_bench.write_plot(arguments.plot, _llama_title(device), rows)
 

@@ -1,4 +1,4 @@
-"""Quantization to 8 bits, with scales in the layouts that ``torch._scaled_mm`` takes.
+"""Quantization to 8 bits, with scales in the layouts that products take.
 
 Each function returns ``(quantized, scales)`` with ``input`` close to ``quantized * scales``, and is
 one kernel on a GPU (two for :func:`per_tensor`)::
@@ -16,6 +16,7 @@ one kernel on a GPU (two for :func:`per_tensor`)::
   magnitude of a group becomes the largest finite number of ``dtype``, unless the scale is 2^-126.
 - A group that contains NaN or infinity has this value as its scale, and ``quantized * scales`` is
   NaN in the whole group.
+- :func:`per_mx_block` and :func:`per_group_asymmetric` compute other scales, and describe them.
 - ``quantized`` is row-major, or column-major if ``input`` is.
 - The functions trace and compile with ``fullgraph=True``. They have no gradients.
 
@@ -25,14 +26,22 @@ The kernels are in ``kernels/quantize.cuh``. Importing this module imports torch
 import torch
 from torch import Tensor
 
+from cutlass_api.library import ScaleSwizzleMode
+from cutlass_api.ops._library import refuse
 from cutlass_api.ops._products import OPS
-from cutlass_api.ops._quantize import WHOLE
+from cutlass_api.ops._quantize import FLOAT8, WHOLE, names
+from cutlass_api.ops._scales import MX_DEPTH
 
 E4M3 = torch.float8_e4m3fn
+#: What :func:`per_block` and the functions of groups serve.
+BLOCKS = ((1, 128), (128, 1), (128, 128))
+GROUPS = (32, 64, 128)
 
 
-def _quantize(input: Tensor, dtype: torch.dtype, block: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    quantized, scales = OPS.quantize(input, dtype, block)
+def _quantize(
+    input: Tensor, dtype: torch.dtype, block: tuple[int, int], swizzle: bool = False
+) -> tuple[Tensor, Tensor]:
+    quantized, scales = OPS.quantize(input, dtype, block, swizzle)
     return quantized, scales
 
 
@@ -72,7 +81,101 @@ def per_block(
 
     Raises ValueError for other blocks, and as :func:`per_tensor`.
     """
+    if block not in BLOCKS:
+        raise refuse("quantize", f"block is {block}; pass one of {names(BLOCKS)}")
     return _quantize(input, dtype, block)
 
 
-__all__ = ["per_block", "per_column", "per_row", "per_tensor"]
+def per_mx_block(
+    input: Tensor,
+    dtype: torch.dtype = E4M3,
+    swizzle: ScaleSwizzleMode = ScaleSwizzleMode.SwizzleNone,
+) -> tuple[Tensor, Tensor]:
+    """A scale in float8_e8m0fnu for each 32 elements of a row: MXFP8, for ``scaled_mm``.
+
+    - ``dtype``: float8_e4m3fn or float8_e5m2.
+    - ``swizzle``: the layout of the scales of an input (M, K). ``SwizzleNone``: a matrix
+      (M, ceil(K / 32)). ``Swizzle32x4x4``: a vector of round_up(M, 128) * round_up(ceil(K / 32), 4)
+      elements in tiles of 128 x 4, as ``torch._scaled_mm`` takes it. The scales of padding are
+      2^-127. The last block of a row may be partial.
+
+    The arithmetic is that of the OCP Microscaling Formats (MX) Specification 1.0, section 6.3:
+
+    - A scale is the largest power of two that is at most the largest magnitude of the block,
+      divided by the largest power of two of ``dtype``: 2^8 (float8_e4m3fn) or 2^15 (float8_e5m2).
+      It is at least 2^-127. A block of zeros or subnormal float32 has 2^-127.
+    - ``quantized`` is ``input / scale``, rounded to nearest even. Magnitudes of the quotient are
+      less than 512 or 65536. Those beyond the largest finite number, 448 or 57344, become this
+      number.
+    - A block that contains NaN or infinity has the scale NaN, and all its elements are NaN.
+
+    Raises ValueError for other dtypes and swizzles, and as :func:`per_tensor`.
+    """
+    if dtype not in FLOAT8:
+        raise refuse("quantize", f"the output dtype is {dtype}; pass one of {names(FLOAT8)}")
+    if not isinstance(swizzle, ScaleSwizzleMode):
+        raise refuse("quantize", f"swizzle is {swizzle!r}; pass a ScaleSwizzleMode")
+    is_swizzled = swizzle is ScaleSwizzleMode.Swizzle32x4x4
+    return _quantize(input, dtype, (1, MX_DEPTH), is_swizzled)
+
+
+def per_group(input: Tensor, group: int = 128) -> tuple[Tensor, Tensor]:
+    """int8, with a scale for each ``group`` elements of a row, for ``mixed_mm``.
+
+    ``group``: 32, 64 or 128; divides the columns. The scales of an input (M, K) have shape
+    (M, K / group), and are column-major::
+
+        b, scale = cutlass_api.quantize.per_group(weight)  # (N, K)
+        out = cutlass_api.mixed_mm(x, b.t(), scale.t())
+
+    Raises ValueError for other groups, and as :func:`per_tensor`.
+    """
+    _check_group(input, group)
+    return _quantize(input, torch.int8, (1, group))
+
+
+def per_group_asymmetric(input: Tensor, group: int = 128) -> tuple[Tensor, Tensor, Tensor]:
+    """uint8, with a scale and a zero point for each ``group`` elements of a row, for ``mixed_mm``.
+
+    Returns ``(quantized, scales, zero_points)`` with ``input`` close to
+    ``(quantized - zero_points) * scales``. Groups and shapes are those of :func:`per_group`; zero
+    points are uint8::
+
+        b, scale, zero = cutlass_api.quantize.per_group_asymmetric(weight)  # (N, K)
+        out = cutlass_api.mixed_mm(x, b.t(), scale.t(), zero_point=zero.t())
+
+    - ``scale = (max - min) / 255`` in float32, at least 2^-126. ``max`` is at least 0 and ``min``
+      at most 0, so that zeros are exact and a zero point fits into uint8.
+    - ``zero_point`` is ``-min * (1 / scale)``, rounded to nearest even. ``quantized`` is
+      ``input * (1 / scale)``, rounded to nearest even, plus the zero point, between 0 and 255.
+    - The error is half a scale at most, besides the rounding errors of float32.
+    - A group that contains NaN or infinity has NaN or infinity as its scale, zeros as elements and
+      zero point, and dequantizes to NaN.
+
+    Raises ValueError as :func:`per_group`.
+    """
+    _check_group(input, group)
+    quantized, scales, zero_points = OPS.quantize(input, torch.uint8, (1, group))
+    return quantized, scales, zero_points
+
+
+def _check_group(input: Tensor, group: int) -> None:
+    if group not in GROUPS:
+        raise refuse("quantize", f"group is {group}; pass one of {names(GROUPS)}")
+    if input.dim() == 2 and input.shape[1] % group:
+        raise refuse(
+            "quantize",
+            f"the input has {input.shape[1]} columns, which a group of {group} does not divide; "
+            "pad the columns or pass another group",
+        )
+
+
+__all__ = [
+    "per_block",
+    "per_column",
+    "per_group",
+    "per_group_asymmetric",
+    "per_mx_block",
+    "per_row",
+    "per_tensor",
+]

@@ -15,7 +15,7 @@ import json
 import math
 import reprlib
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -339,7 +339,8 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
     if names[0] not in methods:
         methods[names[0]] = ours(0)
     methods["torch"] = capture(inputs.stream, inputs.torch_launches())
-    operators = None if shape.groups else _operators(inputs, all_args)
+    accumulator = torch.float32
+    operators = None if shape.groups else time_operators(inputs.sets, inputs.stream, accumulator)
     if operators:
         methods["operators"] = operators
     in_turns(methods, ROUNDS)
@@ -366,25 +367,28 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
     )
 
 
-def _operators(inputs: Inputs, all_args: list[Any]) -> Timed | None:
-    """The first kernel of ``cutlass.operators`` that runs, if the package is installed."""
+def time_operators(sets: Sequence[Any], stream: Any, accumulator: Any) -> Timed | None:
+    """The first kernel of ``cutlass.operators`` that runs; None if the package is not installed or
+    does not serve the product.
+
+    ``sets``: sets of A, B and the output. ``accumulator``: a dtype of torch.
+    """
     try:
         import cutlass.operators as operators
     except ImportError:
         return None
-    import torch
-
-    theirs = [
-        operators.GemmArguments(a, b, c, accumulator_type=torch.float32) for a, b, c in inputs.sets
-    ]
-    for operator in operators.get_operators(theirs[0]):
+    # A failure of another package must not end the benchmark.
+    try:
+        theirs = [operators.GemmArguments(*each, accumulator_type=accumulator) for each in sets]
+        found = operators.get_operators(theirs[0])
+    except Exception:
+        return None
+    for operator in found:
         try:
             artifact = operator.compile(theirs[0])
-            return capture(
-                inputs.stream,
-                [partial(operator.run, args, artifact, stream=inputs.stream) for args in theirs],
-            )
-        except Exception:  # a failure of another package must not end the benchmark
+            launches = [partial(operator.run, args, artifact, stream=stream) for args in theirs]
+            return capture(stream, launches)
+        except Exception:
             continue
     return None
 

@@ -1,4 +1,5 @@
-"""GPU time of 8-bit products with the weights of a Llama model: Rutlass, torch and Triton.
+"""GPU time of 8-bit products with the weights of a Llama model: Rutlass, torch, Triton and, if
+installed, ``cutlass.operators``.
 
 The weights are those of a 7 B model (PyTorch pull request 119685). Times are taken as in
 :mod:`cutlass_api.bench.gemm`: operands larger than L2, CUDA graphs, methods in turns, medians.
@@ -10,13 +11,23 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import cutlass_api
 from cutlass_api.arguments import EpilogueArguments, GemmArguments, PerformanceControls
 from cutlass_api.bench.bandwidth import copy_rate
-from cutlass_api.bench.gemm import FINALISTS, L2_BYTES, ROUNDS, Timed, capture, in_turns, sift
+from cutlass_api.bench.gemm import (
+    FINALISTS,
+    L2_BYTES,
+    ROUNDS,
+    Timed,
+    capture,
+    in_turns,
+    sift,
+    time_operators,
+)
 
 #: Output features and input features of the weights.
 WEIGHTS = ((4096, 11008), (12288, 4096), (22016, 4096), (4096, 4096), (65536, 4096))
@@ -31,6 +42,15 @@ ROWS = (1, 16, 64, 256, 1024, 4096)
 #: - fp8-block: e4m3 times e4m3 into bfloat16 with a scale each 128 elements of a row of A and each
 #:   128 x 128 block of B; torch: ``torch._scaled_mm``, which needs a multiple of 4 rows.
 KINDS = ("int8", "mixed", "fp8", "fp8-row", "fp8-fast", "fp8-block")
+
+#: The backends, by the field of a row that holds the time: the column's title and the bar's label,
+#: and the bar's color.
+BACKENDS = {
+    "torch": ("torch", "#bbbbbb"),
+    "triton": ("Triton", "#ccbb44"),
+    "operators": ("cutlass.operators", "#66ccee"),
+    "first": ("Rutlass, ranked first", "#4477aa"),
+}
 
 #: The epilogue of fp8-block.
 BLOCK_SCALED = """
@@ -61,6 +81,7 @@ class Row:
     best_kernel: str
     #: The time to read the weights at the rate of a copy on this GPU (:mod:`.bandwidth`).
     read: float
+    operators: float | None = None
 
 
 class Operands:
@@ -155,8 +176,11 @@ def measure_row(
     *,
     rate: float,
     with_triton: bool,
+    skip: Callable[[str], None],
 ) -> Row:
-    """Times one product with each method. Raises :class:`Unserved` without a kernel."""
+    """Times one product with each method. Calls ``skip`` with the reason if Triton fails. Raises
+    :class:`Unserved` without a kernel.
+    """
     import torch
 
     operands = Operands(kind, rows, weight)
@@ -186,12 +210,23 @@ def measure_row(
         function, sets = theirs
         methods["torch"] = capture(operands.stream, [partial(function, *each) for each in sets])
         if with_triton:
-            methods["triton"] = _triton(operands.stream, function, sets)
+            try:
+                methods["triton"] = _triton(operands.stream, function, sets)
+            except Exception as error:  # inductor has no template, or none of them compiles
+                reason = str(error).partition("\n")[0]
+                name = product(kind, rows, weight)
+                skip(f"{name}: Triton fails: {type(error).__name__}: {reason}")
+    # cutlass.operators takes no scales of tensors, rows or blocks in float32.
+    if not kind.startswith("fp8"):
+        accumulator = torch.int32 if kind == "int8" else torch.float32
+        found = time_operators(operands.sets, operands.stream, accumulator)
+        if found:
+            methods["operators"] = found
     in_turns(methods, ROUNDS)
     best = min(finalists, key=lambda name: methods[name].median)
     n, k = weight
     element = operands.sets[0][1].element_size()
-    others = {name: methods[name].median for name in ("torch", "triton") if name in methods}
+    others = {name: methods[name].median for name in BACKENDS if name in methods}
     return Row(
         kind=kind,
         rows=rows,
@@ -203,6 +238,7 @@ def measure_row(
         kernel=names[0],
         best_kernel=best,
         read=1e6 * n * k * element / rate,
+        operators=others.get("operators"),
     )
 
 
@@ -224,25 +260,32 @@ def measure(
     show: Callable[[Row], None],
     skip: Callable[[str], None],
     *,
-    with_triton: bool = False,
+    with_triton: bool = True,
 ) -> list[Row]:
     """Times all weights with these numbers of rows. Calls ``show`` with each finished row, and
-    ``skip`` with the product that no kernel serves, and the reason.
+    ``skip`` with the product that no kernel serves or Triton fails on, and the reason.
+
+    ``with_triton``: whether to time Triton, if it is installed.
     """
     import torch
 
+    with_triton = with_triton and find_spec("triton") is not None
     results = []
     rate = copy_rate()
     with ThreadPoolExecutor() as pool:
         for kind in kinds:
             for count in rows:
                 for weight in WEIGHTS:
+                    name = product(kind, count, weight)
                     try:
                         row = measure_row(
-                            kind, count, weight, pool, rate=rate, with_triton=with_triton
+                            *(kind, count, weight, pool),
+                            rate=rate,
+                            with_triton=with_triton,
+                            skip=skip,
                         )
                     except Unserved as reason:
-                        skip(f"{product(kind, count, weight)}: skipped: {reason}")
+                        skip(f"{name}: skipped: {reason}")
                         continue
                     results.append(row)
                     show(row)
@@ -276,27 +319,28 @@ def product(kind: str, rows: int, weight: tuple[int, int]) -> str:
     return f"{kind} {rows}x{n}x{k}"
 
 
-HEADER = (
-    "product",
-    "torch us",
-    "Triton us",
-    "first us",
-    "best us",
-    "torch/first",
-    "read/first",
-    "",
-)
+def backends(rows: Sequence[Row]) -> list[str]:
+    """The backends that have a time in a row."""
+    return [name for name in BACKENDS if any(getattr(row, name) is not None for row in rows)]
 
 
-def line(row: Row) -> tuple[str, ...]:
-    """The cells of a row of the table."""
+def table(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The titles of the columns and the cells of each row, with a column for each backend."""
+    others = [name for name in backends(rows) if name != "first"]
+    titles = [f"{BACKENDS[name][0]} us" for name in others]
+    header = ("product", *titles, "first us", "best us", "torch/first", "read/first", "")
+    return header, [line(row, others) for row in rows]
+
+
+def line(row: Row, others: Sequence[str]) -> tuple[str, ...]:
+    """The cells of a row of the table. ``others``: the backends beside ours."""
 
     def cell(time: float | None) -> str:
         return "" if time is None else f"{time:.1f}"
 
     return (
         product(row.kind, row.rows, row.weight),
-        *map(cell, (row.torch, row.triton, row.first, row.best)),
+        *(cell(getattr(row, name)) for name in (*others, "first", "best")),
         f"{row.torch / row.first:.2f}" if row.torch else "",
         f"{row.read / row.first:.2f}",
         row.kernel,
@@ -314,13 +358,14 @@ def write_plot(path: Path, title: str, rows: Sequence[Row]) -> None:
     import matplotlib.pyplot as plt
 
     names = [product(row.kind, row.rows, row.weight) for row in rows]
-    backends = {"torch": "#bbbbbb", "triton": "#ccbb44", "first": "#4477aa"}
+    present = backends(rows)
     figure, axes = plt.subplots(figsize=(0.4 * len(rows) + 2, 4.8), layout="constrained")
-    for place, (backend, color) in enumerate(backends.items()):
+    width = 0.8 / max(len(present), 1)
+    for place, backend in enumerate(present):
+        label, color = BACKENDS[backend]
         times = [getattr(row, backend) or math.nan for row in rows]
-        label = "Rutlass, ranked first" if backend == "first" else backend
-        offsets = [at + 0.27 * (place - 1) for at in range(len(rows))]
-        axes.bar(offsets, times, width=0.27, color=color, label=label)
+        offsets = [at + width * (place - (len(present) - 1) / 2) for at in range(len(rows))]
+        axes.bar(offsets, times, width=width, color=color, label=label)
     axes.set_yscale("log")
     axes.set_xticks(range(len(rows)), names, rotation=90, fontsize=7)
     axes.set_ylabel("microseconds")
@@ -330,4 +375,4 @@ def write_plot(path: Path, title: str, rows: Sequence[Row]) -> None:
     plt.close(figure)
 
 
-__all__ = ["KINDS", "ROWS", "Row", "line", "measure", "summary", "write_json", "write_plot"]
+__all__ = ["KINDS", "ROWS", "Row", "measure", "summary", "table", "write_json", "write_plot"]

@@ -6,24 +6,53 @@ results are medians, as in :mod:`cutlass_api.bench.gemm`.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cutlass_api.bench.bandwidth import copy_rate
 from cutlass_api.bench.gemm import ROUNDS, capture, in_turns
+from cutlass_api.library import ScaleSwizzleMode
 
-#: The helpers, with the extents of the groups that share a scale; -1: all rows or columns.
+
+@dataclass(frozen=True)
+class Helper:
+    """A call of a function of :mod:`cutlass_api.quantize`.
+
+    - ``extents``: of the groups that share a scale; -1: all rows or columns.
+    - ``options``: the arguments behind the matrix and, with ``takes_dtype``, the output's dtype.
+    - ``scale_bytes``: of the scale and the zero point of a group.
+    """
+
+    function: str
+    extents: tuple[int, int]
+    outputs: tuple[str, ...] = ("float8_e4m3fn", "int8")
+    options: tuple[Any, ...] = ()
+    takes_dtype: bool = True
+    scale_bytes: int = 4
+
+
+def _group(name: str, output: str, group: int, scale_bytes: int) -> Helper:
+    return Helper(name, (1, group), (output,), (group,), False, scale_bytes)
+
+
+MX = Helper("per_mx_block", (1, 32), ("float8_e4m3fn",), scale_bytes=1)
 HELPERS = {
-    "per_tensor": (-1, -1),
-    "per_row": (1, -1),
-    "per_column": (-1, 1),
-    "per_block 1x128": (1, 128),
-    "per_block 128x128": (128, 128),
+    "per_tensor": Helper("per_tensor", (-1, -1)),
+    "per_row": Helper("per_row", (1, -1)),
+    "per_column": Helper("per_column", (-1, 1)),
+    "per_block 1x128": Helper("per_block", (1, 128), options=((1, 128),)),
+    "per_block 128x128": Helper("per_block", (128, 128), options=((128, 128),)),
+    "per_mx_block": MX,
+    "per_mx_block swizzled": replace(MX, options=(ScaleSwizzleMode.Swizzle32x4x4,)),
+    "per_group 32": _group("per_group", "int8", 32, 4),
+    "per_group 128": _group("per_group", "int8", 128, 4),
+    "per_group_asymmetric 32": _group("per_group_asymmetric", "uint8", 32, 5),
+    "per_group_asymmetric 128": _group("per_group_asymmetric", "uint8", 128, 5),
 }
 INPUTS = ("bfloat16", "float32")
-OUTPUTS = ("float8_e4m3fn", "int8")
+OUTPUTS = ("float8_e4m3fn", "int8", "uint8")
 #: Rows and columns. Inputs have 128 MiB in bfloat16. The columns of the first and, in float32, the
 #: rows of the second are longer than a tile.
 SHAPES = ((16384, 4096), (2048, 32768))
@@ -55,7 +84,7 @@ def moved_bytes(helper: str, shape: tuple[int, int], itemsize: int) -> int:
     rows, columns = shape
     group = tuple(
         size if extent == -1 else extent
-        for size, extent in zip(shape, HELPERS[helper], strict=True)
+        for size, extent in zip(shape, HELPERS[helper].extents, strict=True)
     )
     elements, again = rows * columns, 0
     # A CTA reads all tiles for the scale, keeps the last one, and reads the others again.
@@ -68,18 +97,18 @@ def moved_bytes(helper: str, shape: tuple[int, int], itemsize: int) -> int:
         tile = _quantize.COLUMN_TILE.rows()
         again = columns * (ceil_div(rows, tile) - 1) * tile
     scales = ceil_div(rows, group[0]) * ceil_div(columns, group[1])
-    return (elements + again) * itemsize + elements + 4 * scales
+    return (elements + again) * itemsize + elements + HELPERS[helper].scale_bytes * scales
 
 
-def call(helper: str, matrix: Any, dtype: str) -> tuple[Any, Any]:
+def call(helper: str, matrix: Any, dtype: str) -> tuple[Any, ...]:
     """Calls a helper of :mod:`cutlass_api.quantize`."""
     import torch
 
     from cutlass_api import quantize
 
-    name, _, block = helper.partition(" ")
-    options = {"block": HELPERS[helper]} if block else {}
-    quantized: tuple[Any, Any] = getattr(quantize, name)(matrix, getattr(torch, dtype), **options)
+    of = HELPERS[helper]
+    dtypes = (getattr(torch, dtype),) if of.takes_dtype else ()
+    quantized: tuple[Any, ...] = getattr(quantize, of.function)(matrix, *dtypes, *of.options)
     return quantized
 
 
@@ -97,7 +126,8 @@ def measure(show: Callable[[Row], None]) -> tuple[float, list[Row]]:
             for output in OUTPUTS:
                 methods = {
                     helper: capture(stream, [partial(call, helper, one, output) for one in sets])
-                    for helper in HELPERS
+                    for helper, of in HELPERS.items()
+                    if output in of.outputs
                 }
                 in_turns(methods, ROUNDS)
                 for helper, timed in methods.items():
