@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
@@ -628,13 +629,71 @@ def test_disable_restores_what_was_configured() -> None:
             assert V.choices.triton_kernel_kwargs(None, None, None, {}) == "mine"
             with cutlass_api.inductor.enabled(candidates=1, fuse=False):
                 assert cutlass_api.inductor.is_enabled() == cutlass_api.inductor.Options(1, False)
-                assert not config.post_grad_custom_post_pass.fuse
+                assert not config.post_grad_custom_post_pass.cutlass_api_options.fuse
             assert cutlass_api.inductor.is_enabled() == cutlass_api.inductor.Options()
         assert cutlass_api.inductor.is_enabled() is None
         assert config.post_grad_custom_post_pass is earlier
         assert config.inductor_choices_class is EarlierChoices
     cutlass_api.inductor.disable()  # does nothing
     assert "cutlass_api" not in lower(torch.mm, tensors((32, 32), (32, 32))).code
+
+
+def in_a_thread(function: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
+
+
+def relu_of_linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.relu(F.linear(x, w))
+
+
+def names_ours() -> bool:
+    """Whether the calling thread offers a plain product of ours, or fuses one."""
+    product, fused = lower(torch.mm, tensors(X, W[::-1])), lower(relu_of_linear, tensors(X, W))
+    offers = any(is_ours(choice) for choices in product.choices for choice in choices)
+    assert offers == ("mm_epilogue" in str(fused.graph)), "half of the integration is in force"
+    return offers
+
+
+def test_a_thread_reports_what_is_in_force_in_it(enabled) -> None:
+    options = cutlass_api.inductor.Options()
+
+    def report() -> tuple[bool, bool]:
+        return cutlass_api.inductor.is_enabled() == options, names_ours()
+
+    def report_with_a_handler() -> tuple[bool, bool]:
+        V.set_choices_handler(InductorChoices())  # as in a thread that has compiled before
+        return report()
+
+    # Up to PyTorch 2.11, the configuration belongs to the process.
+    is_global = torch.__version__.startswith("2.11.")
+    assert in_a_thread(report) == (is_global, is_global)
+    assert in_a_thread(report_with_a_handler) == (False, False)
+    assert report() == (True, True)
+
+
+def test_a_thread_enables_for_itself() -> None:
+    def enable_and_disable() -> list[Any]:
+        found = []
+        with cutlass_api.inductor.enabled(candidates=2):
+            found += [cutlass_api.inductor.is_enabled(), names_ours()]
+        return [*found, cutlass_api.inductor.is_enabled(), names_ours()]
+
+    options = cutlass_api.inductor.Options(candidates=2)
+    assert in_a_thread(enable_and_disable) == [options, True, None, False]
+    assert cutlass_api.inductor.is_enabled() is None and not names_ours()
+
+
+@pytest.mark.parametrize("missing", ["pass", "handler"])
+def test_half_of_the_integration_is_none(missing: str, enabled) -> None:
+    """Another extension replaces our pass or our handler after `enable`."""
+    if missing == "pass":
+        with config.patch(post_grad_custom_post_pass=None):
+            assert cutlass_api.inductor.is_enabled() is None and not names_ours()
+    else:
+        with V.set_choices_handler(InductorChoices()):
+            assert cutlass_api.inductor.is_enabled() is None and not names_ours()
+    assert cutlass_api.inductor.is_enabled() is not None and names_ours()
 
 
 def cache_key() -> bytes:

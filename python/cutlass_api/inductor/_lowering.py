@@ -24,6 +24,7 @@ from cutlass_api.arguments import (
     PerformanceControls,
 )
 from cutlass_api.inductor import _candidates as ours
+from cutlass_api.inductor._options import Options, options_in_force
 from cutlass_api.inductor._timing import time_alike
 from cutlass_api.ops import _epilogues, _scales
 
@@ -133,7 +134,7 @@ def _contiguous(A: Any, size: Sequence[Any], dtype: torch.dtype | None) -> Fixed
 
 
 def _count() -> int:
-    return getattr(V.choices, "candidates", 6)
+    return (options_in_force() or Options()).candidates
 
 
 def _fused(
