@@ -110,10 +110,12 @@ def lower(
     *,
     prefers: Callable[[Any], bool] = lambda choice: True,
     dynamic: bool = False,
+    ahead_of_time: bool = False,
     **patches: Any,
 ) -> Lowered:
     """Inductor's code for a function of CUDA tensors like these. dynamic: the rows of the first
-    input are a symbol. patches: Inductor's settings."""
+    input are a symbol. ahead_of_time: as AOTInductor. patches: Inductor's settings. C++ is not
+    generated: it contains compiled Triton kernels."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
     with mode:
         fakes = [
@@ -132,14 +134,21 @@ def lower(
         inductor_utils.fresh_cache(),
         pretended_h100(choices, prefers, **patches),
         V.set_fake_mode(mode),
+        V.set_aot_compilation(ahead_of_time),
     ):
         joint_graph_passes(traced)
         post_grad_passes(traced, is_inference=True)
-        graph = GraphLowering(traced, example_inputs=fakes, shape_env=mode.shape_env)
+        graph = GraphLowering(
+            traced,
+            example_inputs=fakes,
+            shape_env=mode.shape_env,
+            cpp_wrapper=config.cpp_wrapper,
+            aot_mode=ahead_of_time,
+        )
         with V.set_graph_handler(graph), V.set_debug_handler(DebugContext()):
             graph.run(*fakes)
-            code, _kernels = graph.codegen()
-    return Lowered(traced.graph, code.value, choices)
+            code = "" if graph.cpp_wrapper else graph.codegen()[0].value
+    return Lowered(traced.graph, code, choices)
 
 
 def run_on_the_cpu(lowered: Lowered, inputs: Sequence[torch.Tensor]) -> torch.Tensor:

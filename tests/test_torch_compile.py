@@ -45,6 +45,12 @@ def is_replaced(choice: Any) -> bool:
     return isinstance(choice, _lowering.ReplacedCaller)
 
 
+def has_ours(lowered: Lowered) -> bool:
+    """Whether the graph or a choice is ours."""
+    ours = any(is_ours(choice) for choices in lowered.choices for choice in choices)
+    return ours or "cutlass_api" in str(lowered.graph)
+
+
 def tensors(*shapes: tuple[int, ...], dtype: torch.dtype = torch.bfloat16) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     return [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
@@ -127,24 +133,33 @@ def test_float32_follows_torch_s_precision(precision: str, family: str, enabled)
     assert first.kwargs["kernel"].startswith(family)
 
 
-@pytest.mark.parametrize(
-    "patches", [{"max_autotune": False}, {"cpp_wrapper": True}], ids=["no autotuning", "C++"]
-)
-def test_otherwise_graphs_stay_as_they_are(patches: dict[str, Any], enabled) -> None:
-    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return torch.relu(F.linear(x, w))
+WITHDRAWN: dict[str, dict[str, Any]] = {
+    "no autotuning": {"max_autotune": False},
+    "C++": {"cpp_wrapper": True},
+    "AOTInductor": {"cpp_wrapper": True, "ahead_of_time": True},
+    "AOTInductor without C++": {"ahead_of_time": True},
+}
 
-    inputs = tensors((192, 256), (320, 256))
-    with config.patch(**patches):
-        from torch._inductor.fx_passes.post_grad import post_grad_passes
-        from torch.fx.experimental.proxy_tensor import make_fx
 
-        traced = make_fx(function)(*inputs)
-        post_grad_passes(traced, is_inference=True)
-    assert "cutlass_api" not in str(traced.graph)
-    if "max_autotune" in patches:
-        lowered = lower(torch.mm, tensors((192, 256), (256, 320)), **patches)
-        assert "cutlass_api" not in lowered.code
+OFFERED_PRODUCTS: dict[str, Callable[..., torch.Tensor]] = {
+    "mm": torch.mm,
+    "addmm": lambda a, b: torch.addmm(b[0], a, b),
+    "fused": lambda a, b: torch.relu(a @ b),
+    "mixed": lambda a, b: a @ b.to(a.dtype),
+    "grouped": lambda a, b, offsets: torch._grouped_mm(a, b[None], offs=offsets),
+}
+
+
+@pytest.mark.parametrize("name", OFFERED_PRODUCTS)
+def test_otherwise_graphs_stay_as_they_are(name: str, enabled) -> None:
+    a, b = tensors((192, 256), (256, 320))
+    inputs = [a, b.to(torch.int8) if name == "mixed" else b]
+    if name == "grouped":
+        inputs.append(torch.tensor([192], dtype=torch.int32))
+    function = OFFERED_PRODUCTS[name]
+    assert has_ours(lower(function, inputs)), "with autotuning, from Python"
+    for mode, settings in WITHDRAWN.items():
+        assert not has_ours(lower(function, inputs, **settings)), mode
 
 
 def test_one_graph_serves_every_size(enabled) -> None:
