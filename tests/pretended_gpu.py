@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.device_interface import CudaInterface
 from torch._dynamo.source import ConstantSource
 from torch._inductor import config
@@ -124,10 +125,12 @@ def lower(
         ]
         if dynamic:
             first = inputs[0]
-            rows = symbol(mode.shape_env, first.shape[0])
-            fakes[0] = torch.empty(rows, *first.shape[1:], dtype=first.dtype, device="cuda")
-        # As AOTAutograd: nodes name the operation that they are a decomposition of.
-        with config.patch(**patches), preserve_node_meta():
+            *batch, rows, columns = first.shape
+            rows = symbol(mode.shape_env, rows)
+            fakes[0] = torch.empty(*batch, rows, columns, dtype=first.dtype, device="cuda")
+        # As AOTAutograd: nodes name the operation that they are a decomposition of, and operations
+        # on symbolic shapes use the Python dispatcher.
+        with config.patch(**patches), preserve_node_meta(), enable_python_dispatcher():
             traced = make_fx(function, decomposition_table=select_decomp_table())(*fakes)
     choices: list[list[Any]] = []
     with (

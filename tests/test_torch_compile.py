@@ -64,6 +64,10 @@ def assert_close(out: torch.Tensor, function: Callable[..., Any], inputs: list[t
     assert error < 2 * torch.finfo(out.dtype).eps
 
 
+def relu_of_linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.relu(F.linear(x, w))
+
+
 # ---- candidates of a product ---------------------------------------------------------------------
 
 PRODUCTS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
@@ -146,7 +150,7 @@ OFFERED_PRODUCTS: dict[str, Callable[..., torch.Tensor]] = {
     "addmm": lambda a, b: torch.addmm(b[0], a, b),
     "fused": lambda a, b: torch.relu(a @ b),
     "mixed": lambda a, b: a @ b.to(a.dtype),
-    "grouped": lambda a, b, offsets: torch._grouped_mm(a, b[None], offs=offsets),
+    "grouped": lambda a, b, offsets: grouped(a, b[None], offsets),
 }
 
 
@@ -162,15 +166,59 @@ def test_otherwise_graphs_stay_as_they_are(name: str, enabled) -> None:
         assert not has_ours(lower(function, inputs, **settings)), mode
 
 
-def test_one_graph_serves_every_size(enabled) -> None:
-    inputs = tensors((192, 256), (256, 320))
-    lowered = lower(torch.mm, inputs, prefers=is_ours, dynamic=True)
+#: The rows of the first input are dynamic.
+DYNAMIC: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
+    "mm": PRODUCTS["mm"],
+    "linear": PRODUCTS["linear"],
+    "linear, bias": (F.linear, [(192, 256), (320, 256), (320,)]),
+    "bmm": PRODUCTS["bmm"],
+    "addmm": (lambda a, b, c: torch.addmm(c, a, b), [(192, 256), (256, 320), (320,)]),
+    "addmm, scaled": (
+        lambda a, b, c: torch.addmm(c, a, b, alpha=0.5, beta=2),
+        [(192, 256), (256, 320), (320,)],
+    ),
+    "baddbmm": (
+        lambda a, b, c: torch.baddbmm(c, a, b),
+        [(3, 64, 128), (3, 128, 96), (3, 1, 96)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_one_graph_serves_every_size(name: str, enabled) -> None:
+    function, (first, *others) = DYNAMIC[name]
+    lowered = lower(function, tensors(first, *others), prefers=is_ours, dynamic=True)
     (choices,) = lowered.choices
     (ours,) = [choice for choice in choices if is_ours(choice)]
     assert ours.kwargs.get("kernel") is None, "the kernel is chosen by shape, at run time"
+    *batch, _, columns = first
     for rows in (1, 192, 1000):
-        inputs = tensors((rows, 256), (256, 320))
-        assert_close(run_on_the_cpu(lowered, inputs), torch.mm, inputs)
+        inputs = tensors((*batch, rows, columns), *others)
+        assert_close(run_on_the_cpu(lowered, inputs), function, inputs)
+
+
+def scaled(a: torch.Tensor, b: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return torch._scaled_mm(a, b.mT, scale, scale, out_dtype=torch.bfloat16)
+
+
+def grouped(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    return torch._grouped_mm(a, b, offs=offsets)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", ["fused", "mixed", "grouped", "scaled"])
+def test_only_products_alone_are_ours_with_dynamic_shapes(name: str, dynamic, enabled) -> None:
+    a, b = tensors((192, 256), (320, 256))
+    float8 = [value.to(torch.float8_e4m3fn) for value in (a, b)]
+    function, inputs = {
+        "fused": (relu_of_linear, [a, b]),
+        "mixed": (lambda a, b: F.linear(a, b.to(a.dtype)), [a, b.to(torch.int8)]),
+        "grouped": (grouped, [a, b.mT[None], torch.tensor([192], dtype=torch.int32)]),
+        "scaled": (scaled, [*float8, torch.ones(())]),
+    }[name]
+    lowered = lower(function, inputs, dynamic=dynamic)
+    assert ("cutlass_api" in str(lowered.graph)) != dynamic
+    assert lowered.code, "it compiles"
 
 
 def test_what_our_kernels_do_not_serve_still_compiles(enabled) -> None:
@@ -656,10 +704,6 @@ def test_disable_restores_what_was_configured() -> None:
 def in_a_thread(function: Callable[[], Any]) -> Any:
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function).result()
-
-
-def relu_of_linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return torch.relu(F.linear(x, w))
 
 
 def names_ours() -> bool:
