@@ -1,5 +1,6 @@
 """`cutlass_api.inductor` against the installed PyTorch's Inductor, on a machine without a GPU."""
 
+import os
 import pickle
 import re
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import cutlass_api
@@ -15,6 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cutlass_api.inductor import _candidates, _integration, _lowering
+from cutlass_api.inductor._fusion import ProductPass
 from pretended_gpu import Lowered, lower, run_on_the_cpu
 from torch._inductor import config
 from torch._inductor.choices import InductorChoices
@@ -775,6 +778,39 @@ def test_version_and_options_are_part_of_the_cache_key(monkeypatch: pytest.Monke
         keys.append(cache_key())
     assert len(set(keys)) == 4
     assert cutlass_api.__version__ in first
+
+
+def test_the_autotuning_cache_knows_kernels_and_versions(enabled, monkeypatch) -> None:
+    (choices,) = lower(torch.mm, tensors((64, 64), (64, 64))).choices
+    ours = [choice for choice in choices if is_ours(choice)]
+    keys = {choice.hash_key() for choice in ours}
+    monkeypatch.setattr(_candidates._core, "__version__", "99.0")
+    assert len(keys | {choice.hash_key() for choice in ours}) == 2 * len(ours)
+
+
+def test_a_warm_cache_serves_the_same_version_only(tmp_path: Path) -> None:
+    """The second process imports only torch, and the package after its first compilation."""
+    found = []
+    for settings in (["enabled", "enabled"], ["torch", "enabled", "other"]):
+        command = [sys.executable, str(Path(__file__).with_name("warm_cache.py")), *settings]
+        environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+        found += subprocess.check_output(command, env=environment, text=True, timeout=300).split()
+    assert found == ["False", "True", "False", "True", "False"]
+
+
+def test_code_of_before_is_replaced_after_a_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[torch.fx.Graph] = []
+    monkeypatch.setattr(ProductPass, "__call__", lambda self, graph: graphs.append(graph))
+    inputs = tensors((8, 16), (16, 8), dtype=torch.float32)
+    compiled = torch.compile(lambda a, b: a @ b)
+    with config.patch(force_disable_caches=True):
+        compiled(*inputs)
+        with cutlass_api.inductor.enabled():
+            compiled(*inputs)
+            assert not graphs, "the code of before serves"
+            torch.compiler.reset()
+            compiled(*inputs)
+            assert len(graphs) == 1
 
 
 def test_importing_the_package_does_not_import_inductor() -> None:
