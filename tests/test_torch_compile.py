@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from cutlass_api.inductor import _candidates, _integration, _lowering
 from cutlass_api.inductor._fusion import ProductPass
-from pretended_gpu import Lowered, lower, run_on_the_cpu
+from pretended_gpu import Lowered, lower, lower_training, run_on_the_cpu
 from torch._inductor import config
 from torch._inductor.choices import InductorChoices
 from torch._inductor.custom_graph_pass import CustomGraphPass
@@ -128,16 +128,22 @@ def test_integers_have_candidates(enabled) -> None:
     assert torch.equal(run_on_the_cpu(lowered, [a, b]), a.int() @ b.int().mT)
 
 
-@pytest.mark.parametrize(("precision", "family"), [("highest", "simt"), ("high", "sm90")])
-def test_float32_follows_torch_s_precision(precision: str, family: str, enabled) -> None:
+@pytest.mark.parametrize("function", [F.linear, relu_of_linear], ids=["product", "fused"])
+@pytest.mark.parametrize(
+    ("precision", "family"), [("highest", "simt"), ("high", "sm90"), ("medium", "sm90")]
+)
+def test_float32_follows_torch_s_precision(precision: str, family: str, function, enabled) -> None:
+    inputs = tensors((192, 256), (320, 256), dtype=torch.float32)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
-        (choices,) = lower(torch.mm, tensors((192, 256), (256, 320), dtype=torch.float32)).choices
+        lowered = lower(function, inputs, prefers=is_ours)
     finally:
         torch.set_float32_matmul_precision(before)
-    first = next(choice for choice in choices if is_ours(choice))
+    first = next(choice for choice in lowered.choices[0] if is_ours(choice))
     assert first.kwargs["kernel"].startswith(family)
+    assert ("epilogue=" in lowered.code) == (function is relu_of_linear)
+    assert_close(run_on_the_cpu(lowered, inputs), function, inputs)
 
 
 WITHDRAWN: dict[str, dict[str, Any]] = {
@@ -527,6 +533,59 @@ def test_pointwise_operations_become_an_epilogue(name: str, dtype: torch.dtype, 
     assert lowered.code.count("epilogue='def epilogue") == fused
     assert "triton" not in lowered.code.split("def call")[1], "nothing is left for Triton"
     assert_close(run_on_the_cpu(lowered, inputs), function, inputs)
+
+
+CASTS: dict[str, tuple[Callable[..., Any], torch.dtype, torch.dtype]] = {
+    "to float32": (lambda x, w: torch.relu(F.linear(x, w)).float(), torch.bfloat16, torch.float32),
+    "between halves": (
+        lambda x, w: torch.relu(F.linear(x, w)).to(torch.float16),
+        torch.bfloat16,
+        torch.float16,
+    ),
+    "to a half": (
+        lambda x, w: torch.relu(F.linear(x, w)).to(torch.bfloat16),
+        torch.float32,
+        torch.bfloat16,
+    ),
+    "in the middle": (
+        lambda x, w: torch.tanh(F.linear(x, w).float()).to(torch.bfloat16),
+        torch.bfloat16,
+        torch.bfloat16,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASTS)
+def test_casts_are_part_of_the_epilogue(name: str, enabled) -> None:
+    function, dtype, stored = CASTS[name]
+    inputs = tensors(X, W, dtype=dtype)
+    lowered = lower(function, inputs, prefers=is_ours)
+    assert lowered.code.count("epilogue='def epilogue") == 1
+    assert "triton" not in lowered.code.split("def call")[1]
+    out = run_on_the_cpu(lowered, inputs)
+    assert out.dtype == stored
+    reference = torch.tanh if name == "in the middle" else torch.relu
+    assert_close(out, lambda x, w: reference(F.linear(x, w)), inputs)
+
+
+def trained(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.gelu(F.linear(x, w, b))
+
+
+def test_training_has_ours_forward_and_backward(enabled) -> None:
+    """The backward pass needs the sum before GELU: only what follows it can be fused."""
+    inputs = tensors(X, W, (128,))
+    forward, backward = lower_training(trained, inputs, prefers=is_ours)
+    for lowered, products in (forward, 1), (backward, 2):
+        calls = lowered.code.split("def call")[1].count("extern_kernels.cutlass_api_")
+        assert len(lowered.choices) == calls == products
+        assert all(any(map(is_ours, choices)) for choices in lowered.choices)
+
+
+def test_training_fuses_what_the_backward_pass_does_not_need(enabled) -> None:
+    """The gradient of ReLU needs its result, and that of the scale nothing."""
+    forward, _ = lower_training(lambda x, w: relu_of_linear(x, w), tensors(X, W), prefers=is_ours)
+    assert forward.code.count("epilogue='def epilogue") == 1
 
 
 def test_the_unfused_operations_are_timed_and_inlined_if_faster(enabled) -> None:
