@@ -290,7 +290,8 @@ def test_what_follows_a_product_of_one_row_or_column_is_fused(name: str, dtype, 
 ROWS: dict[str, Callable[..., Any]] = {
     "alone": F.linear,
     "of casts to float32": lambda x, w: torch.relu(F.linear(x.float(), w.float())),
-    "of integers": lambda x, w: torch.relu(F.linear(x, w.to(torch.int8).to(x.dtype))),
+    "of computed integers": lambda x, w: torch.relu(F.linear(x, w.to(torch.int8).to(x.dtype))),
+    "of wide integers": lambda x, w: torch.relu(F.linear(x, w.to(x.dtype))),
 }
 
 
@@ -298,10 +299,36 @@ ROWS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", [*ROWS, "followed by a reduction"])
 def test_other_products_of_one_row_stay_inductor_s(name: str, fuse: bool) -> None:
     function = ROWS.get(name, lambda x, w: F.linear(x, w).sum())
+    x, w = tensors((1, 256), (320, 256))
+    inputs = [x, w.to(torch.int32) if name == "of wide integers" else w]
     with cutlass_api.inductor.enabled(fuse=fuse):
-        lowered = lower(function, tensors((1, 256), (320, 256)), prefers=is_ours, **TUNED)
+        lowered = lower(function, inputs, prefers=is_ours, **TUNED)
     call = lowered.code.split("def call")[1]
     assert "extern_kernels" not in call and "triton_" in call and not lowered.choices
+
+
+INTEGER_ROWS: dict[str, Callable[..., torch.Tensor]] = {
+    "row": lambda x, w: x @ w.to(x.dtype),
+    "linear": lambda x, w: F.linear(x, w.mT.to(x.dtype)),
+    "transposed cast": lambda x, w: F.linear(x, w.to(x.dtype).mT),
+    "scaled": lambda x, w: torch.relu(x @ w.to(x.dtype)) * 0.125,
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("integers", [torch.int8, torch.uint8], ids=str)
+@pytest.mark.parametrize("name", INTEGER_ROWS)
+def test_a_row_by_8_bit_integers_is_ours_where_faster(name, integers, dtype, enabled) -> None:
+    function = INTEGER_ROWS[name]
+    (x,) = tensors((1, 128), dtype=dtype)
+    w = torch.randint(0, 9, (128, 96)).to(integers)
+    lowered = lower(function, [x, w], prefers=is_ours, **TUNED)
+    call = lowered.code.split("def call")[1]
+    assert call.count("extern_kernels.cutlass_api_gemm(") == 1 and "triton" not in call
+    out, reference = run_on_the_cpu(lowered, [x, w]), function(x.double(), w)
+    assert (out.double() - reference).norm() < 2 * torch.finfo(dtype).eps * reference.norm()
+    call = lower(function, [x, w], prefers=is_replaced, **TUNED).code.split("def call")[1]
+    assert "extern_kernels" not in call and "triton_" in call, "the decomposition is inlined"
 
 
 def test_a_row_of_float64_stays_inductor_s(enabled) -> None:

@@ -110,13 +110,13 @@ def _restore_vector_product(graph: fx.Graph, total: fx.Node) -> None:
     with graph.inserting_before(total):
         if dtypes:
             (dtype,) = dtypes
-            factors = [
+            sources = [
                 factor.args[0] if cast else factor
                 for factor, cast in zip(factors, is_cast, strict=True)
             ]
             factors = [
-                factor if value_of(factor).dtype == dtype else add_call(graph, CAST, factor, dtype)
-                for factor in factors
+                source if value_of(source).dtype == dtype else add_call(graph, CAST, source, dtype)
+                for source in sources
             ]
         restored = add_call(graph, aten.mm.default, *factors)
         restored.meta[_DECOMPOSED] = True
@@ -126,6 +126,17 @@ def _restore_vector_product(graph: fx.Graph, total: fx.Node) -> None:
             user.replace_all_uses_with(restored)
             graph.erase_node(user)
     total.replace_all_uses_with(widened)
+    _erase_unused(graph, total)
+
+
+def _erase_unused(graph: fx.Graph, node: fx.Node) -> None:
+    """Erases a node that nothing uses, and what only this node used."""
+    if node.op != "call_function" or node.users:
+        return
+    inputs = node.all_input_nodes
+    graph.erase_node(node)
+    for each in inputs:
+        _erase_unused(graph, each)
 
 
 def _is_of_mm(node: Any, target: Any) -> bool:
@@ -136,12 +147,19 @@ def _is_of_mm(node: Any, target: Any) -> bool:
 
 def _is_of_integers(node: Any) -> bool:
     """Whether a node is integers behind casts and permutations, which Inductor's own kernel reads
-    without storing the numbers."""
+    without storing the numbers. Inputs of 8 bits do not count: kernels of ours read them, too."""
     while value_of(node).dtype.is_floating_point:
         if not (is_call(node, CAST) or is_call(node, aten.permute.default)):
             return False
         node = node.args[0]
-    return True
+    return not (_is_input(node) and value_of(node).dtype in BYTES)
+
+
+def _is_input(node: fx.Node) -> bool:
+    """Whether a node is an input of the graph, or a permutation of one."""
+    while is_call(node, aten.permute.default):
+        node = node.args[0]
+    return node.op in ("placeholder", "get_attr")
 
 
 def decompose_again(graph: fx.Graph, node: fx.Node) -> None:
@@ -306,11 +324,8 @@ def _widened(node: Any, dtype: torch.dtype) -> list[fx.Node]:
         node = node.args[0]
     if not is_call(node, CAST) or not _is_used_once(node) or node.args[1] != dtype:
         return []
-    source = node.args[0]
-    while is_call(source, aten.permute.default):
-        source = source.args[0]
     value = value_of(node.args[0])
-    if source.op not in ("placeholder", "get_attr") or value is None or value.dtype not in BYTES:
+    if not _is_input(node.args[0]) or value is None or value.dtype not in BYTES:
         return []
     return [*chain, node]
 
