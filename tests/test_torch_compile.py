@@ -496,6 +496,33 @@ def test_scaled_products_of_blocks_are_ours_where_faster(rows: int, columns: int
     assert (out.double() - reference).norm() < 2**-7 * reference.norm()
 
 
+@pytest.mark.parametrize("shape", [(-1,), (256, 8)], ids=["vector", "matrix"])
+def test_mxfp8_products_are_ours_where_faster(shape: tuple[int, ...], enabled) -> None:
+    """torch takes swizzled scales of this number in any shape."""
+    a, b = (x.to(torch.float8_e4m3fn) for x in tensors((256, 256), (160, 256)))
+    plain = [torch.randint(120, 130, (rows, 8), dtype=torch.uint8) for rows in (256, 160)]
+    padded = [F.pad(scale, (0, 0, 0, 256 - len(scale))) for scale in plain]
+    swizzled = [
+        scale.view(2, 4, 32, 2, 4).permute(0, 3, 2, 1, 4).reshape(shape).contiguous()
+        for scale in padded
+    ]
+    inputs = [a, b, *(scale.view(torch.float8_e8m0fnu) for scale in swizzled)]
+
+    def function(a, b, scale_a, scale_b):
+        return torch._scaled_mm(a, b.mT, scale_a, scale_b, out_dtype=torch.bfloat16)
+
+    lowered = lower(function, inputs, prefers=is_ours)
+    assert "32x4x4" in lowered.code
+    left, right = (
+        value.double() * 2.0 ** (scale.double() - 127).repeat_interleave(32, 1)
+        for value, scale in zip((a, b), plain, strict=True)
+    )
+    reference = left @ right.mT
+    error = (run_on_the_cpu(lowered, inputs).double() - reference).norm()
+    assert error < 2**-7 * reference.norm()
+    assert "_scaled_mm(" in lower(function, inputs, prefers=is_replaced).code
+
+
 @pytest.mark.parametrize("shape", [(96,), (4, 96)], ids=["columns", "groups"])
 def test_scales_of_mixed_products_stay_with_their_consumers(shape, enabled) -> None:
     (x,) = tensors((48, 128))

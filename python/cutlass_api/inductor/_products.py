@@ -15,6 +15,7 @@ from cutlass_api.inductor import _lowering
 from cutlass_api.inductor._nodes import (
     BYTES,
     CAST,
+    FLOAT8,
     FLOATS,
     HALVES,
     add_call,
@@ -23,6 +24,7 @@ from cutlass_api.inductor._nodes import (
     is_static,
     value_of,
 )
+from cutlass_api.ops._scales import E8M0
 from cutlass_api.utils import ceil_div
 
 aten = torch.ops.aten
@@ -215,36 +217,48 @@ def _scaled_arguments(node: fx.Node) -> list[Any]:
 
 
 def is_scaled(node: fx.Node) -> bool:
-    """Whether a node is ``aten._scaled_mm`` with float32 scales: one per tensor, one per row of A
-    and per column of B, or one per block of 1 x 128 or 128 x 128."""
+    """Whether a node is ``aten._scaled_mm`` of float8 with scales in float32, one per tensor, one
+    per row of A and per column of B, or one per block of 1 x 128 or 128 x 128; or in float8_e8m0fnu
+    (MXFP8), one per block of 1 x 32, swizzled."""
     if node.op != "call_function" or node.target is not aten._scaled_mm.default:
         return False
     values = [value_of(arg) for arg in _scaled_arguments(node)[:4]]
     if any(value is None or not is_static(value) for value in values):
         return False
     a, b, *scales = values
+    if a.device.type != "cuda" or a.dtype not in FLOAT8 or b.dtype not in FLOAT8:
+        return False
+    if _is_mx(scales):
+        return all(scale.is_contiguous() for scale in scales)
     (m, k), n = a.shape, b.shape[1]
     deep = ceil_div(k, 128)
     shapes = (
         ((m, 1), (m, deep), (ceil_div(m, 128), deep)),
         ((1, n), (deep, n), (deep, ceil_div(n, 128))),
     )
-    return a.device.type == "cuda" and all(
+    return all(
         scale.dtype == torch.float32 and (scale.numel() == 1 or tuple(scale.shape) in served)
         for scale, served in zip(scales, shapes, strict=True)
     )
 
 
+def _is_mx(scales: Sequence[torch.Tensor]) -> bool:
+    """Whether scales are those of MX formats."""
+    return all(scale.dtype == E8M0 for scale in scales)
+
+
 def scaled_inputs(graph: fx.Graph, node: fx.Node) -> list[Any]:
-    """The arguments for our operator: scales of a tensor have the shape (1,), and the scale of a
-    result is for float8 only."""
+    """The arguments for our operator: scales of a tensor have the shape (1,), swizzled scales are
+    vectors, and the scale of a result is for float8 only."""
     inputs = _scaled_arguments(node)
-    # Beside (1, N) or (M, 1), torch requires (1, 1) of a single row or column.
-    if all(value_of(scale).numel() == 1 for scale in inputs[2:4]):
+    scales = [value_of(scale) for scale in inputs[2:4]]
+    # Beside (1, N) or (M, 1), torch requires (1, 1) of a single row or column. It takes swizzled
+    # scales by their number, in any shape.
+    if _is_mx(scales) or all(scale.numel() == 1 for scale in scales):
         with graph.inserting_before(node):
             for at in (2, 3):
-                inputs[at] = add_call(graph, aten.reshape.default, inputs[at], [1])
-    if value_of(node).dtype not in (torch.float8_e4m3fn, torch.float8_e5m2):
+                inputs[at] = add_call(graph, aten.reshape.default, inputs[at], [-1])
+    if value_of(node).dtype not in FLOAT8:
         inputs[5] = None
     inputs[7] = bool(inputs[7])
     return inputs
