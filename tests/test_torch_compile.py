@@ -128,6 +128,48 @@ def test_integers_have_candidates(enabled) -> None:
     assert torch.equal(run_on_the_cpu(lowered, [a, b]), a.int() @ b.int().mT)
 
 
+INTEGERS: dict[str, Callable[..., torch.Tensor]] = {
+    "scales": lambda y, r, c, b: (y * r * c).to(torch.bfloat16),
+    "scales and bias": lambda y, r, c, b: (y * (r * c) + b).to(torch.bfloat16),
+    "casts": lambda y, r, c, b: (y.float() * 2**-10 * r * c + b).half(),
+    "quotient": lambda y, r, c, b: torch.relu(y / 127),
+    "float32": lambda y, r, c, b: y * c - b,
+}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_what_scales_a_product_of_integers_is_fused(name: str, enabled) -> None:
+    follow = INTEGERS[name]
+    # Sums beyond the integers that float16 and bfloat16 represent.
+    a, b = (torch.randint(-128, 128, shape, dtype=torch.int8) for shape in ((64, 512), (96, 512)))
+    row, column, bias = tensors((64, 1), (1, 96), (96,), dtype=torch.float32)
+
+    def function(a, b, *others):
+        return follow(torch._int_mm(a, b.mT), *others)
+
+    inputs = [a, b, row, column, bias]
+    lowered = lower(function, inputs, prefers=is_ours)
+    assert lowered.code.count("epilogue='def epilogue") == 1
+    assert ("triton" in lowered.code.split("def call")[1]) == (name == "scales and bias")
+    slower = lower(function, inputs, prefers=is_replaced).code.split("def call")[1]
+    assert "epilogue=" not in slower and "triton_" in slower
+    if name == "scales and bias":  # Triton multiplies the scales
+        return
+    out = run_on_the_cpu(lowered, inputs)
+    reference = follow((a.double() @ b.double().mT), *(x.double() for x in inputs[2:]))
+    assert (out.double() - reference.double()).norm() < 2**-7 * reference.double().norm()
+
+
+def test_integers_behind_a_product_of_integers_are_not_fused(enabled) -> None:
+    a, b = (torch.randint(-9, 9, shape, dtype=torch.int8) for shape in ((64, 128), (96, 128)))
+    for function in (
+        lambda a, b: torch.relu(torch._int_mm(a, b.mT)),
+        lambda a, b: torch._int_mm(a, b.mT) * 3,
+        lambda a, b: torch._int_mm(a, b.mT).to(torch.bfloat16),
+    ):
+        assert "mm_epilogue" not in str(lower(function, [a, b]).graph)
+
+
 @pytest.mark.parametrize("function", [F.linear, relu_of_linear], ids=["product", "fused"])
 @pytest.mark.parametrize(
     ("precision", "family"), [("highest", "simt"), ("high", "sm90"), ("medium", "sm90")]
@@ -494,6 +536,23 @@ def test_scaled_products_of_blocks_are_ours_where_faster(rows: int, columns: int
     right = scale_b.repeat_interleave(128, 0).repeat_interleave(columns, 1)[:, :160]
     reference = left @ (b.double().mT * right)
     assert (out.double() - reference).norm() < 2**-7 * reference.norm()
+
+
+def test_other_8_bit_products_stay_torch_s(enabled) -> None:
+    a, b = (x.to(torch.float8_e4m3fn) for x in tensors((48, 128), (96, 128)))
+    row, column = torch.rand(48, 1), torch.rand(1, 96)
+    offsets = torch.tensor([48], dtype=torch.int32)
+
+    def of_groups(a, b, row, column, offsets):
+        return torch._scaled_grouped_mm(
+            a, b[None].mT, row[:, 0], column, offs=offsets, out_dtype=torch.bfloat16
+        )
+
+    assert not has_ours(lower(of_groups, [a, b, row, column, offsets]))
+    (x,) = tensors((2, 48, 128))
+    w = torch.ones(2, 128, 96, dtype=torch.int8)
+    lowered = lower(lambda x, w: torch.bmm(x, w.to(x.dtype)), [x, w], prefers=is_ours)
+    assert "triton_poi" in lowered.code and has_ours(lowered), "the cast is a kernel of its own"
 
 
 @pytest.mark.parametrize("shape", [(-1,), (256, 8)], ids=["vector", "matrix"])

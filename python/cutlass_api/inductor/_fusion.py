@@ -30,6 +30,7 @@ from cutlass_api.inductor._nodes import (
 )
 from cutlass_api.inductor._options import Options, identity, options_in_force
 from cutlass_api.inductor._products import (
+    INT_MM,
     MIXED,
     add_product,
     decompose_again,
@@ -332,6 +333,9 @@ class _Epilogue:
             accum = self._assign(f"product({name})")
         if node.target in (aten.mm.default, aten.bmm.default, MIXED):
             return accum
+        if node.target is INT_MM:
+            # What follows computes in floats: `_fits` admits no integers.
+            return self._assign(f"1.0 * {accum}")
         self.has_arithmetic = True
         alpha, beta = (node.kwargs.get(name, 1) for name in ("alpha", "beta"))
         added = self._argument(node.args[0], node)

@@ -33,11 +33,16 @@ MIXED = torch.ops.cutlass_api.mixed_mm.default
 #: The key in the metadata of an ``aten.mm`` that Inductor decomposed (`restore_vector_products`).
 _DECOMPOSED = "cutlass_api_decomposed"
 
+INT_MM = aten._int_mm.default
+
 _PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, MIXED)
 
 
 def is_product(node: fx.Node) -> bool:
+    """Whether a node is a product that an epilogue can follow."""
     value = value_of(node)
+    if is_call(node, INT_MM):
+        return value is not None and _is_served(value, (torch.int32,))
     return (
         node.op == "call_function"
         and node.target in _PRODUCTS
@@ -51,11 +56,11 @@ def is_product(node: fx.Node) -> bool:
     )
 
 
-def _is_served(value: torch.Tensor) -> bool:
+def _is_served(value: torch.Tensor, dtypes: Sequence[torch.dtype] = FLOATS) -> bool:
     """Whether an output may be that of a product with an epilogue."""
     return (
         value.device.type == "cuda"
-        and value.dtype in FLOATS
+        and value.dtype in dtypes
         and is_static(value)
         and value.numel() > 0
     )
