@@ -12,8 +12,11 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.device_interface import CudaInterface
 from torch._dynamo.source import ConstantSource
+from torch._functorch.aot_autograd import aot_function, make_boxed_func
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor import config
 from torch._inductor import utils as inductor_utils
 from torch._inductor.codecache import PyCodeCache
@@ -110,36 +113,101 @@ def lower(
     *,
     prefers: Callable[[Any], bool] = lambda choice: True,
     dynamic: bool = False,
+    ahead_of_time: bool = False,
     **patches: Any,
 ) -> Lowered:
     """Inductor's code for a function of CUDA tensors like these. dynamic: the rows of the first
-    input are a symbol. patches: Inductor's settings."""
+    input are a symbol. ahead_of_time: as AOTInductor. patches: Inductor's settings. C++ is not
+    generated: it contains compiled Triton kernels."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
     with mode:
-        fakes = [
-            torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cuda")
-            for value in inputs
-        ]
+        fakes = [like_on_gpu(value) for value in inputs]
         if dynamic:
             first = inputs[0]
-            rows = symbol(mode.shape_env, first.shape[0])
-            fakes[0] = torch.empty(rows, *first.shape[1:], dtype=first.dtype, device="cuda")
-        # As AOTAutograd: nodes name the operation that they are a decomposition of.
-        with config.patch(**patches), preserve_node_meta():
+            *batch, rows, columns = first.shape
+            rows = symbol(mode.shape_env, rows)
+            fakes[0] = torch.empty(*batch, rows, columns, dtype=first.dtype, device="cuda")
+        # As AOTAutograd: nodes name the operation that they are a decomposition of, and operations
+        # on symbolic shapes use the Python dispatcher.
+        with config.patch(**patches), preserve_node_meta(), enable_python_dispatcher():
             traced = make_fx(function, decomposition_table=select_decomp_table())(*fakes)
+    return _lower_graph(traced, fakes, mode, prefers, patches, ahead_of_time=ahead_of_time)
+
+
+def lower_training(
+    function: Callable[..., torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    *,
+    prefers: Callable[[Any], bool] = lambda choice: True,
+) -> list[Lowered]:
+    """Inductor's code for the forward and the backward pass, as AOTAutograd separates them. All
+    inputs require gradients."""
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    graphs: list[tuple[Any, list[torch.Tensor]]] = []
+
+    def keep(captured: Any, inputs: Sequence[torch.Tensor]) -> Any:
+        # Autograd needs a device that exists: the graph is captured on the CPU, and moved.
+        fakes = [like_on_gpu(value) for value in inputs]
+        with preserve_node_meta():
+            graphs.append((make_fx(torch.fx.Interpreter(captured).run)(*fakes), fakes))
+        return make_boxed_func(captured.forward)
+
+    with mode:
+        values = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) for x in inputs]
+        out = aot_function(
+            function,
+            keep,
+            keep,
+            partition_fn=min_cut_rematerialization_partition,
+            decompositions=select_decomp_table(),
+        )(*(value.requires_grad_() for value in values))
+        out.backward(torch.empty_like(out))
+    forward, backward = graphs
+    return [
+        _lower_graph(*forward, mode, prefers, {}, is_inference=False),
+        _lower_graph(*backward, mode, prefers, {}, is_inference=False, is_backward=True),
+    ]
+
+
+def like_on_gpu(value: torch.Tensor) -> torch.Tensor:
+    """A CUDA tensor like this one, fake in a FakeTensorMode."""
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="cuda")
+
+
+def _lower_graph(
+    traced: Any,
+    fakes: Sequence[Any],
+    mode: FakeTensorMode,
+    prefers: Callable[[Any], bool],
+    patches: dict[str, Any],
+    *,
+    ahead_of_time: bool = False,
+    is_inference: bool = True,
+    is_backward: bool = False,
+) -> Lowered:
     choices: list[list[Any]] = []
     with (
         inductor_utils.fresh_cache(),
         pretended_h100(choices, prefers, **patches),
         V.set_fake_mode(mode),
+        V.set_aot_compilation(ahead_of_time),
     ):
-        joint_graph_passes(traced)
-        post_grad_passes(traced, is_inference=True)
-        graph = GraphLowering(traced, example_inputs=fakes, shape_env=mode.shape_env)
+        if not is_backward:  # AOTAutograd runs these on the joint graph
+            joint_graph_passes(traced)
+        post_grad_passes(traced, is_inference=is_inference)
+        graph = GraphLowering(
+            traced,
+            example_inputs=fakes,
+            shape_env=mode.shape_env,
+            cpp_wrapper=config.cpp_wrapper,
+            aot_mode=ahead_of_time,
+            is_inference=is_inference,
+            is_backward=is_backward,
+        )
         with V.set_graph_handler(graph), V.set_debug_handler(DebugContext()):
             graph.run(*fakes)
-            code, _kernels = graph.codegen()
-    return Lowered(traced.graph, code.value, choices)
+            code = "" if graph.cpp_wrapper else graph.codegen()[0].value
+    return Lowered(traced.graph, code, choices)
 
 
 def run_on_the_cpu(lowered: Lowered, inputs: Sequence[torch.Tensor]) -> torch.Tensor:

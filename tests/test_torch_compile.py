@@ -1,11 +1,14 @@
 """`cutlass_api.inductor` against the installed PyTorch's Inductor, on a machine without a GPU."""
 
+import os
 import pickle
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import cutlass_api
@@ -14,7 +17,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from cutlass_api.inductor import _candidates, _integration, _lowering
-from pretended_gpu import Lowered, lower, run_on_the_cpu
+from cutlass_api.inductor._fusion import ProductPass
+from pretended_gpu import Lowered, lower, lower_training, run_on_the_cpu
 from torch._inductor import config
 from torch._inductor.choices import InductorChoices
 from torch._inductor.custom_graph_pass import CustomGraphPass
@@ -44,6 +48,12 @@ def is_replaced(choice: Any) -> bool:
     return isinstance(choice, _lowering.ReplacedCaller)
 
 
+def has_ours(lowered: Lowered) -> bool:
+    """Whether the graph or a choice is ours."""
+    ours = any(is_ours(choice) for choices in lowered.choices for choice in choices)
+    return ours or "cutlass_api" in str(lowered.graph)
+
+
 def tensors(*shapes: tuple[int, ...], dtype: torch.dtype = torch.bfloat16) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     return [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
@@ -55,6 +65,10 @@ def assert_close(out: torch.Tensor, function: Callable[..., Any], inputs: list[t
     assert out.shape == reference.shape
     error = (out.double() - reference).norm() / reference.norm()
     assert error < 2 * torch.finfo(out.dtype).eps
+
+
+def relu_of_linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.relu(F.linear(x, w))
 
 
 # ---- candidates of a product ---------------------------------------------------------------------
@@ -114,47 +128,148 @@ def test_integers_have_candidates(enabled) -> None:
     assert torch.equal(run_on_the_cpu(lowered, [a, b]), a.int() @ b.int().mT)
 
 
-@pytest.mark.parametrize(("precision", "family"), [("highest", "simt"), ("high", "sm90")])
-def test_float32_follows_torch_s_precision(precision: str, family: str, enabled) -> None:
+INTEGERS: dict[str, Callable[..., torch.Tensor]] = {
+    "scales": lambda y, r, c, b: (y * r * c).to(torch.bfloat16),
+    "scales and bias": lambda y, r, c, b: (y * (r * c) + b).to(torch.bfloat16),
+    "casts": lambda y, r, c, b: (y.float() * 2**-10 * r * c + b).half(),
+    "quotient": lambda y, r, c, b: torch.relu(y / 127),
+    "float32": lambda y, r, c, b: y * c - b,
+}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_what_scales_a_product_of_integers_is_fused(name: str, enabled) -> None:
+    follow = INTEGERS[name]
+    # Sums beyond the integers that float16 and bfloat16 represent.
+    a, b = (torch.randint(-128, 128, shape, dtype=torch.int8) for shape in ((64, 512), (96, 512)))
+    row, column, bias = tensors((64, 1), (1, 96), (96,), dtype=torch.float32)
+
+    def function(a, b, *others):
+        return follow(torch._int_mm(a, b.mT), *others)
+
+    inputs = [a, b, row, column, bias]
+    lowered = lower(function, inputs, prefers=is_ours)
+    assert lowered.code.count("epilogue='def epilogue") == 1
+    assert ("triton" in lowered.code.split("def call")[1]) == (name == "scales and bias")
+    slower = lower(function, inputs, prefers=is_replaced).code.split("def call")[1]
+    assert "epilogue=" not in slower and "triton_" in slower
+    if name == "scales and bias":  # Triton multiplies the scales
+        return
+    out = run_on_the_cpu(lowered, inputs)
+    reference = follow((a.double() @ b.double().mT), *(x.double() for x in inputs[2:]))
+    assert (out.double() - reference.double()).norm() < 2**-7 * reference.double().norm()
+
+
+def test_integers_behind_a_product_of_integers_are_not_fused(enabled) -> None:
+    a, b = (torch.randint(-9, 9, shape, dtype=torch.int8) for shape in ((64, 128), (96, 128)))
+    for function in (
+        lambda a, b: torch.relu(torch._int_mm(a, b.mT)),
+        lambda a, b: torch._int_mm(a, b.mT) * 3,
+        lambda a, b: torch._int_mm(a, b.mT).to(torch.bfloat16),
+    ):
+        assert "mm_epilogue" not in str(lower(function, [a, b]).graph)
+
+
+@pytest.mark.parametrize("function", [F.linear, relu_of_linear], ids=["product", "fused"])
+@pytest.mark.parametrize(
+    ("precision", "family"), [("highest", "simt"), ("high", "sm90"), ("medium", "sm90")]
+)
+def test_float32_follows_torch_s_precision(precision: str, family: str, function, enabled) -> None:
+    inputs = tensors((192, 256), (320, 256), dtype=torch.float32)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
-        (choices,) = lower(torch.mm, tensors((192, 256), (256, 320), dtype=torch.float32)).choices
+        lowered = lower(function, inputs, prefers=is_ours)
     finally:
         torch.set_float32_matmul_precision(before)
-    first = next(choice for choice in choices if is_ours(choice))
+    first = next(choice for choice in lowered.choices[0] if is_ours(choice))
     assert first.kwargs["kernel"].startswith(family)
+    assert ("epilogue=" in lowered.code) == (function is relu_of_linear)
+    assert_close(run_on_the_cpu(lowered, inputs), function, inputs)
 
 
-@pytest.mark.parametrize(
-    "patches", [{"max_autotune": False}, {"cpp_wrapper": True}], ids=["no autotuning", "C++"]
-)
-def test_otherwise_graphs_stay_as_they_are(patches: dict[str, Any], enabled) -> None:
-    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return torch.relu(F.linear(x, w))
-
-    inputs = tensors((192, 256), (320, 256))
-    with config.patch(**patches):
-        from torch._inductor.fx_passes.post_grad import post_grad_passes
-        from torch.fx.experimental.proxy_tensor import make_fx
-
-        traced = make_fx(function)(*inputs)
-        post_grad_passes(traced, is_inference=True)
-    assert "cutlass_api" not in str(traced.graph)
-    if "max_autotune" in patches:
-        lowered = lower(torch.mm, tensors((192, 256), (256, 320)), **patches)
-        assert "cutlass_api" not in lowered.code
+WITHDRAWN: dict[str, dict[str, Any]] = {
+    "no autotuning": {"max_autotune": False},
+    "C++": {"cpp_wrapper": True},
+    "AOTInductor": {"cpp_wrapper": True, "ahead_of_time": True},
+    "AOTInductor without C++": {"ahead_of_time": True},
+}
 
 
-def test_one_graph_serves_every_size(enabled) -> None:
-    inputs = tensors((192, 256), (256, 320))
-    lowered = lower(torch.mm, inputs, prefers=is_ours, dynamic=True)
+OFFERED_PRODUCTS: dict[str, Callable[..., torch.Tensor]] = {
+    "mm": torch.mm,
+    "addmm": lambda a, b: torch.addmm(b[0], a, b),
+    "fused": lambda a, b: torch.relu(a @ b),
+    "mixed": lambda a, b: a @ b.to(a.dtype),
+    "grouped": lambda a, b, offsets: grouped(a, b[None], offsets),
+}
+
+
+@pytest.mark.parametrize("name", OFFERED_PRODUCTS)
+def test_otherwise_graphs_stay_as_they_are(name: str, enabled) -> None:
+    a, b = tensors((192, 256), (256, 320))
+    inputs = [a, b.to(torch.int8) if name == "mixed" else b]
+    if name == "grouped":
+        inputs.append(torch.tensor([192], dtype=torch.int32))
+    function = OFFERED_PRODUCTS[name]
+    assert has_ours(lower(function, inputs)), "with autotuning, from Python"
+    for mode, settings in WITHDRAWN.items():
+        assert not has_ours(lower(function, inputs, **settings)), mode
+
+
+#: The rows of the first input are dynamic.
+DYNAMIC: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
+    "mm": PRODUCTS["mm"],
+    "linear": PRODUCTS["linear"],
+    "linear, bias": (F.linear, [(192, 256), (320, 256), (320,)]),
+    "bmm": PRODUCTS["bmm"],
+    "addmm": (lambda a, b, c: torch.addmm(c, a, b), [(192, 256), (256, 320), (320,)]),
+    "addmm, scaled": (
+        lambda a, b, c: torch.addmm(c, a, b, alpha=0.5, beta=2),
+        [(192, 256), (256, 320), (320,)],
+    ),
+    "baddbmm": (
+        lambda a, b, c: torch.baddbmm(c, a, b),
+        [(3, 64, 128), (3, 128, 96), (3, 1, 96)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_one_graph_serves_every_size(name: str, enabled) -> None:
+    function, (first, *others) = DYNAMIC[name]
+    lowered = lower(function, tensors(first, *others), prefers=is_ours, dynamic=True)
     (choices,) = lowered.choices
     (ours,) = [choice for choice in choices if is_ours(choice)]
     assert ours.kwargs.get("kernel") is None, "the kernel is chosen by shape, at run time"
+    *batch, _, columns = first
     for rows in (1, 192, 1000):
-        inputs = tensors((rows, 256), (256, 320))
-        assert_close(run_on_the_cpu(lowered, inputs), torch.mm, inputs)
+        inputs = tensors((*batch, rows, columns), *others)
+        assert_close(run_on_the_cpu(lowered, inputs), function, inputs)
+
+
+def scaled(a: torch.Tensor, b: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return torch._scaled_mm(a, b.mT, scale, scale, out_dtype=torch.bfloat16)
+
+
+def grouped(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    return torch._grouped_mm(a, b, offs=offsets)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", ["fused", "mixed", "grouped", "scaled"])
+def test_only_products_alone_are_ours_with_dynamic_shapes(name: str, dynamic, enabled) -> None:
+    a, b = tensors((192, 256), (320, 256))
+    float8 = [value.to(torch.float8_e4m3fn) for value in (a, b)]
+    function, inputs = {
+        "fused": (relu_of_linear, [a, b]),
+        "mixed": (lambda a, b: F.linear(a, b.to(a.dtype)), [a, b.to(torch.int8)]),
+        "grouped": (grouped, [a, b.mT[None], torch.tensor([192], dtype=torch.int32)]),
+        "scaled": (scaled, [*float8, torch.ones(())]),
+    }[name]
+    lowered = lower(function, inputs, dynamic=dynamic)
+    assert ("cutlass_api" in str(lowered.graph)) != dynamic
+    assert lowered.code, "it compiles"
 
 
 def test_what_our_kernels_do_not_serve_still_compiles(enabled) -> None:
@@ -217,7 +332,8 @@ def test_what_follows_a_product_of_one_row_or_column_is_fused(name: str, dtype, 
 ROWS: dict[str, Callable[..., Any]] = {
     "alone": F.linear,
     "of casts to float32": lambda x, w: torch.relu(F.linear(x.float(), w.float())),
-    "of integers": lambda x, w: torch.relu(F.linear(x, w.to(torch.int8).to(x.dtype))),
+    "of computed integers": lambda x, w: torch.relu(F.linear(x, w.to(torch.int8).to(x.dtype))),
+    "of wide integers": lambda x, w: torch.relu(F.linear(x, w.to(x.dtype))),
 }
 
 
@@ -225,10 +341,36 @@ ROWS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", [*ROWS, "followed by a reduction"])
 def test_other_products_of_one_row_stay_inductor_s(name: str, fuse: bool) -> None:
     function = ROWS.get(name, lambda x, w: F.linear(x, w).sum())
+    x, w = tensors((1, 256), (320, 256))
+    inputs = [x, w.to(torch.int32) if name == "of wide integers" else w]
     with cutlass_api.inductor.enabled(fuse=fuse):
-        lowered = lower(function, tensors((1, 256), (320, 256)), prefers=is_ours, **TUNED)
+        lowered = lower(function, inputs, prefers=is_ours, **TUNED)
     call = lowered.code.split("def call")[1]
     assert "extern_kernels" not in call and "triton_" in call and not lowered.choices
+
+
+INTEGER_ROWS: dict[str, Callable[..., torch.Tensor]] = {
+    "row": lambda x, w: x @ w.to(x.dtype),
+    "linear": lambda x, w: F.linear(x, w.mT.to(x.dtype)),
+    "transposed cast": lambda x, w: F.linear(x, w.to(x.dtype).mT),
+    "scaled": lambda x, w: torch.relu(x @ w.to(x.dtype)) * 0.125,
+}
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize("integers", [torch.int8, torch.uint8], ids=str)
+@pytest.mark.parametrize("name", INTEGER_ROWS)
+def test_a_row_by_8_bit_integers_is_ours_where_faster(name, integers, dtype, enabled) -> None:
+    function = INTEGER_ROWS[name]
+    (x,) = tensors((1, 128), dtype=dtype)
+    w = torch.randint(0, 9, (128, 96)).to(integers)
+    lowered = lower(function, [x, w], prefers=is_ours, **TUNED)
+    call = lowered.code.split("def call")[1]
+    assert call.count("extern_kernels.cutlass_api_gemm(") == 1 and "triton" not in call
+    out, reference = run_on_the_cpu(lowered, [x, w]), function(x.double(), w)
+    assert (out.double() - reference).norm() < 2 * torch.finfo(dtype).eps * reference.norm()
+    call = lower(function, [x, w], prefers=is_replaced, **TUNED).code.split("def call")[1]
+    assert "extern_kernels" not in call and "triton_" in call, "the decomposition is inlined"
 
 
 def test_a_row_of_float64_stays_inductor_s(enabled) -> None:
@@ -396,6 +538,50 @@ def test_scaled_products_of_blocks_are_ours_where_faster(rows: int, columns: int
     assert (out.double() - reference).norm() < 2**-7 * reference.norm()
 
 
+def test_other_8_bit_products_stay_torch_s(enabled) -> None:
+    a, b = (x.to(torch.float8_e4m3fn) for x in tensors((48, 128), (96, 128)))
+    row, column = torch.rand(48, 1), torch.rand(1, 96)
+    offsets = torch.tensor([48], dtype=torch.int32)
+
+    def of_groups(a, b, row, column, offsets):
+        return torch._scaled_grouped_mm(
+            a, b[None].mT, row[:, 0], column, offs=offsets, out_dtype=torch.bfloat16
+        )
+
+    assert not has_ours(lower(of_groups, [a, b, row, column, offsets]))
+    (x,) = tensors((2, 48, 128))
+    w = torch.ones(2, 128, 96, dtype=torch.int8)
+    lowered = lower(lambda x, w: torch.bmm(x, w.to(x.dtype)), [x, w], prefers=is_ours)
+    assert "triton_poi" in lowered.code and has_ours(lowered), "the cast is a kernel of its own"
+
+
+@pytest.mark.parametrize("shape", [(-1,), (256, 8)], ids=["vector", "matrix"])
+def test_mxfp8_products_are_ours_where_faster(shape: tuple[int, ...], enabled) -> None:
+    """torch takes swizzled scales of this number in any shape."""
+    a, b = (x.to(torch.float8_e4m3fn) for x in tensors((256, 256), (160, 256)))
+    plain = [torch.randint(120, 130, (rows, 8), dtype=torch.uint8) for rows in (256, 160)]
+    padded = [F.pad(scale, (0, 0, 0, 256 - len(scale))) for scale in plain]
+    swizzled = [
+        scale.view(2, 4, 32, 2, 4).permute(0, 3, 2, 1, 4).reshape(shape).contiguous()
+        for scale in padded
+    ]
+    inputs = [a, b, *(scale.view(torch.float8_e8m0fnu) for scale in swizzled)]
+
+    def function(a, b, scale_a, scale_b):
+        return torch._scaled_mm(a, b.mT, scale_a, scale_b, out_dtype=torch.bfloat16)
+
+    lowered = lower(function, inputs, prefers=is_ours)
+    assert "32x4x4" in lowered.code
+    left, right = (
+        value.double() * 2.0 ** (scale.double() - 127).repeat_interleave(32, 1)
+        for value, scale in zip((a, b), plain, strict=True)
+    )
+    reference = left @ right.mT
+    error = (run_on_the_cpu(lowered, inputs).double() - reference).norm()
+    assert error < 2**-7 * reference.norm()
+    assert "_scaled_mm(" in lower(function, inputs, prefers=is_replaced).code
+
+
 @pytest.mark.parametrize("shape", [(96,), (4, 96)], ids=["columns", "groups"])
 def test_scales_of_mixed_products_stay_with_their_consumers(shape, enabled) -> None:
     (x,) = tensors((48, 128))
@@ -460,6 +646,59 @@ def test_pointwise_operations_become_an_epilogue(name: str, dtype: torch.dtype, 
     assert lowered.code.count("epilogue='def epilogue") == fused
     assert "triton" not in lowered.code.split("def call")[1], "nothing is left for Triton"
     assert_close(run_on_the_cpu(lowered, inputs), function, inputs)
+
+
+CASTS: dict[str, tuple[Callable[..., Any], torch.dtype, torch.dtype]] = {
+    "to float32": (lambda x, w: torch.relu(F.linear(x, w)).float(), torch.bfloat16, torch.float32),
+    "between halves": (
+        lambda x, w: torch.relu(F.linear(x, w)).to(torch.float16),
+        torch.bfloat16,
+        torch.float16,
+    ),
+    "to a half": (
+        lambda x, w: torch.relu(F.linear(x, w)).to(torch.bfloat16),
+        torch.float32,
+        torch.bfloat16,
+    ),
+    "in the middle": (
+        lambda x, w: torch.tanh(F.linear(x, w).float()).to(torch.bfloat16),
+        torch.bfloat16,
+        torch.bfloat16,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASTS)
+def test_casts_are_part_of_the_epilogue(name: str, enabled) -> None:
+    function, dtype, stored = CASTS[name]
+    inputs = tensors(X, W, dtype=dtype)
+    lowered = lower(function, inputs, prefers=is_ours)
+    assert lowered.code.count("epilogue='def epilogue") == 1
+    assert "triton" not in lowered.code.split("def call")[1]
+    out = run_on_the_cpu(lowered, inputs)
+    assert out.dtype == stored
+    reference = torch.tanh if name == "in the middle" else torch.relu
+    assert_close(out, lambda x, w: reference(F.linear(x, w)), inputs)
+
+
+def trained(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.gelu(F.linear(x, w, b))
+
+
+def test_training_has_ours_forward_and_backward(enabled) -> None:
+    """The backward pass needs the sum before GELU: only what follows it can be fused."""
+    inputs = tensors(X, W, (128,))
+    forward, backward = lower_training(trained, inputs, prefers=is_ours)
+    for lowered, products in (forward, 1), (backward, 2):
+        calls = lowered.code.split("def call")[1].count("extern_kernels.cutlass_api_")
+        assert len(lowered.choices) == calls == products
+        assert all(any(map(is_ours, choices)) for choices in lowered.choices)
+
+
+def test_training_fuses_what_the_backward_pass_does_not_need(enabled) -> None:
+    """The gradient of ReLU needs its result, and that of the scale nothing."""
+    forward, _ = lower_training(lambda x, w: relu_of_linear(x, w), tensors(X, W), prefers=is_ours)
+    assert forward.code.count("epilogue='def epilogue") == 1
 
 
 def test_the_unfused_operations_are_timed_and_inlined_if_faster(enabled) -> None:
@@ -628,13 +867,67 @@ def test_disable_restores_what_was_configured() -> None:
             assert V.choices.triton_kernel_kwargs(None, None, None, {}) == "mine"
             with cutlass_api.inductor.enabled(candidates=1, fuse=False):
                 assert cutlass_api.inductor.is_enabled() == cutlass_api.inductor.Options(1, False)
-                assert not config.post_grad_custom_post_pass.fuse
+                assert not config.post_grad_custom_post_pass.cutlass_api_options.fuse
             assert cutlass_api.inductor.is_enabled() == cutlass_api.inductor.Options()
         assert cutlass_api.inductor.is_enabled() is None
         assert config.post_grad_custom_post_pass is earlier
         assert config.inductor_choices_class is EarlierChoices
     cutlass_api.inductor.disable()  # does nothing
     assert "cutlass_api" not in lower(torch.mm, tensors((32, 32), (32, 32))).code
+
+
+def in_a_thread(function: Callable[[], Any]) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function).result()
+
+
+def names_ours() -> bool:
+    """Whether the calling thread offers a plain product of ours, or fuses one."""
+    product, fused = lower(torch.mm, tensors(X, W[::-1])), lower(relu_of_linear, tensors(X, W))
+    offers = any(is_ours(choice) for choices in product.choices for choice in choices)
+    assert offers == ("mm_epilogue" in str(fused.graph)), "half of the integration is in force"
+    return offers
+
+
+def test_a_thread_reports_what_is_in_force_in_it(enabled) -> None:
+    options = cutlass_api.inductor.Options()
+
+    def report() -> tuple[bool, bool]:
+        return cutlass_api.inductor.is_enabled() == options, names_ours()
+
+    def report_with_a_handler() -> tuple[bool, bool]:
+        V.set_choices_handler(InductorChoices())  # as in a thread that has compiled before
+        return report()
+
+    # Up to PyTorch 2.11, the configuration belongs to the process.
+    is_global = torch.__version__.startswith("2.11.")
+    assert in_a_thread(report) == (is_global, is_global)
+    assert in_a_thread(report_with_a_handler) == (False, False)
+    assert report() == (True, True)
+
+
+def test_a_thread_enables_for_itself() -> None:
+    def enable_and_disable() -> list[Any]:
+        found = []
+        with cutlass_api.inductor.enabled(candidates=2):
+            found += [cutlass_api.inductor.is_enabled(), names_ours()]
+        return [*found, cutlass_api.inductor.is_enabled(), names_ours()]
+
+    options = cutlass_api.inductor.Options(candidates=2)
+    assert in_a_thread(enable_and_disable) == [options, True, None, False]
+    assert cutlass_api.inductor.is_enabled() is None and not names_ours()
+
+
+@pytest.mark.parametrize("missing", ["pass", "handler"])
+def test_half_of_the_integration_is_none(missing: str, enabled) -> None:
+    """Another extension replaces our pass or our handler after `enable`."""
+    if missing == "pass":
+        with config.patch(post_grad_custom_post_pass=None):
+            assert cutlass_api.inductor.is_enabled() is None and not names_ours()
+    else:
+        with V.set_choices_handler(InductorChoices()):
+            assert cutlass_api.inductor.is_enabled() is None and not names_ours()
+    assert cutlass_api.inductor.is_enabled() is not None and names_ours()
 
 
 def cache_key() -> bytes:
@@ -657,6 +950,39 @@ def test_version_and_options_are_part_of_the_cache_key(monkeypatch: pytest.Monke
         keys.append(cache_key())
     assert len(set(keys)) == 4
     assert cutlass_api.__version__ in first
+
+
+def test_the_autotuning_cache_knows_kernels_and_versions(enabled, monkeypatch) -> None:
+    (choices,) = lower(torch.mm, tensors((64, 64), (64, 64))).choices
+    ours = [choice for choice in choices if is_ours(choice)]
+    keys = {choice.hash_key() for choice in ours}
+    monkeypatch.setattr(_candidates._core, "__version__", "99.0")
+    assert len(keys | {choice.hash_key() for choice in ours}) == 2 * len(ours)
+
+
+def test_a_warm_cache_serves_the_same_version_only(tmp_path: Path) -> None:
+    """The second process imports only torch, and the package after its first compilation."""
+    found = []
+    for settings in (["enabled", "enabled"], ["torch", "enabled", "other"]):
+        command = [sys.executable, str(Path(__file__).with_name("warm_cache.py")), *settings]
+        environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+        found += subprocess.check_output(command, env=environment, text=True, timeout=300).split()
+    assert found == ["False", "True", "False", "True", "False"]
+
+
+def test_code_of_before_is_replaced_after_a_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs: list[torch.fx.Graph] = []
+    monkeypatch.setattr(ProductPass, "__call__", lambda self, graph: graphs.append(graph))
+    inputs = tensors((8, 16), (16, 8), dtype=torch.float32)
+    compiled = torch.compile(lambda a, b: a @ b)
+    with config.patch(force_disable_caches=True):
+        compiled(*inputs)
+        with cutlass_api.inductor.enabled():
+            compiled(*inputs)
+            assert not graphs, "the code of before serves"
+            torch.compiler.reset()
+            compiled(*inputs)
+            assert len(graphs) == 1
 
 
 def test_importing_the_package_does_not_import_inductor() -> None:

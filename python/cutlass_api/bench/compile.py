@@ -2,8 +2,8 @@
 
 Methods: ``eager``; ``compiled``, ATEN and Triton with max-autotune; ``again``, the same compiled
 once more; ``ours``, the same with `cutlass_api.inductor` enabled. The difference of ``compiled``
-and ``again`` is the spread of Inductor's own choices. The model ``nvgemm`` has two methods:
-``eager`` and ``ours``, which is Inductor's NVGEMM backend alone.
+and ``again`` is the spread of Inductor's own choices. In the model ``nvgemm``, ``ours`` is
+Inductor's NVGEMM backend alone, and ``added`` is ATEN, Triton and NVGEMM.
 
 Every method compiles with empty caches of its own, except that ``again`` uses the Triton programs
 of ``compiled``: it repeats the choices, and its compile time is not reported. Programs of our own
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 MODELS = ("mlp", "gelu_mlp", "llama", "epilogue", "nvgemm")
 METHODS = ("eager", "compiled", "again", "ours")
+NVGEMM_METHODS = ("eager", "compiled", "again", "added", "ours")
+#: Inductor's backends of the methods that differ from ATEN and Triton.
+NVGEMM_BACKENDS = {"added": "ATEN,TRITON,NVGEMM", "ours": "NVGEMM"}
 TOKENS: dict[str, Sequence[int]] = {"llama": (1, 16, 512)}
 MLP_TOKENS = (1, 4, 16, 64, 256, 2048)
 BLOCKS, QUICK_BLOCKS = 8, 2
@@ -236,9 +239,10 @@ def method_settings(model: str, method: str) -> Iterator[None]:
     from torch._inductor import config
 
     with ExitStack() as stack:
-        if model == "nvgemm":
+        if model == "nvgemm" and method in NVGEMM_BACKENDS:
             _forget_nvgemm()
-            stack.enter_context(config.patch(max_autotune_gemm_backends="NVGEMM"))
+            backends = NVGEMM_BACKENDS[method]
+            stack.enter_context(config.patch(max_autotune_gemm_backends=backends))
         else:
             stack.enter_context(config.patch(max_autotune_gemm_backends="ATEN,TRITON"))
             if method == "ours":
@@ -376,9 +380,10 @@ class Measurement:
         self._time()
 
     def _to_compile(self) -> list[str]:
-        if self.case.model == "nvgemm" or self.case in self.options.baseline:
-            return ["ours"]
-        return ["compiled", "again", "ours"] if self.options.repeat_torch else ["compiled", "ours"]
+        _, *methods = NVGEMM_METHODS if self.case.model == "nvgemm" else METHODS
+        if self.case in self.options.baseline:
+            return [method for method in methods if method not in ("compiled", "again")]
+        return [method for method in methods if method != "again" or self.options.repeat_torch]
 
     def _add(self, method: str, function: Callable[..., Any]) -> None:
         import torch
@@ -550,6 +555,7 @@ HEADER = (
     "eager us",
     "compiled us",
     "again us",
+    "added us",
     "ours us",
     "ratio",
     "spread",
@@ -571,7 +577,7 @@ def line(row: Row) -> tuple[str, ...]:
         row.name,
         *(
             "failed" if method in row.failures else number(row.microseconds.get(method), ".1f")
-            for method in METHODS
+            for method in NVGEMM_METHODS
         ),
         number(row.ratio, ".3f"),
         number(row.spread, ".1%"),

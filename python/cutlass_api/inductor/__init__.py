@@ -15,7 +15,8 @@ max-autotune, compiled graphs stay as they are. Requires PyTorch 2.11 to 2.15 an
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cutlass_api.inductor._integration import Options, disable, enable, is_enabled
+from cutlass_api.inductor._integration import disable, enable, is_enabled
+from cutlass_api.inductor._options import Options
 
 
 @contextmanager

@@ -28,7 +28,9 @@ from cutlass_api.inductor._nodes import (
     is_static,
     value_of,
 )
+from cutlass_api.inductor._options import Options, identity, options_in_force
 from cutlass_api.inductor._products import (
+    INT_MM,
     MIXED,
     add_product,
     decompose_again,
@@ -67,26 +69,32 @@ _PARTS = (aten.erf.default,)
 
 
 class ProductPass(CustomGraphPass):
-    """fuse: whether pointwise operations are fused. identity: what else compiled graphs depend on.
-    earlier: the pass or passes that were configured before, which run first."""
+    """version: of the package. replaced: the pass or passes that were configured before, which run
+    first."""
 
-    def __init__(self, fuse: bool, identity: tuple[Any, ...], earlier: Any) -> None:
-        self.fuse = fuse
-        self.identity = identity
-        self.earlier: Sequence[Any] = (
-            () if earlier is None else earlier if isinstance(earlier, list | tuple) else (earlier,)
-        )
+    def __init__(self, options: Options, version: str, replaced: Any) -> None:
+        self.cutlass_api_options = options
+        self.version = version
+        self.replaced = replaced
+
+    @property
+    def earlier(self) -> Sequence[Any]:
+        """The passes that run first."""
+        if self.replaced is None:
+            return ()
+        return self.replaced if isinstance(self.replaced, list | tuple) else (self.replaced,)
 
     def __call__(self, graph: fx.Graph) -> None:
         for earlier in self.earlier:
             earlier(graph)
-        if not (config.max_autotune or config.max_autotune_gemm):
+        options = options_in_force()
+        if options is None or not (config.max_autotune or config.max_autotune_gemm):
             return
         # Our operators run from Python: ahead-of-time code cannot call them.
         if config.cpp_wrapper or V.aot_compilation is True or torch.version.hip is not None:
             return
         # With emulated casts, Inductor rounds between operations; a fused epilogue does not.
-        fuses = self.fuse and not config.emulate_precision_casts
+        fuses = options.fuse and not config.emulate_precision_casts
         if fuses:
             restore_vector_products(graph)
         for node in list(graph.nodes):
@@ -113,7 +121,8 @@ class ProductPass(CustomGraphPass):
         """Part of Inductor's cache keys; None, which disables the cache, if an earlier pass has
         none."""
         earlier = [getattr(earlier, "uuid", lambda: None)() for earlier in self.earlier]
-        return None if None in earlier else ("cutlass_api", *self.identity, *earlier)
+        own = identity(self.cutlass_api_options, self.version)
+        return None if None in earlier else (*own, *earlier)
 
 
 @dataclass
@@ -324,6 +333,9 @@ class _Epilogue:
             accum = self._assign(f"product({name})")
         if node.target in (aten.mm.default, aten.bmm.default, MIXED):
             return accum
+        if node.target is INT_MM:
+            # What follows computes in floats: `_fits` admits no integers.
+            return self._assign(f"1.0 * {accum}")
         self.has_arithmetic = True
         alpha, beta = (node.kwargs.get(name, 1) for name in ("alpha", "beta"))
         added = self._argument(node.args[0], node)

@@ -11,6 +11,7 @@ from torch._inductor.virtualized import V
 
 from cutlass_api.arguments import EpilogueArguments, GemmArguments
 from cutlass_api.inductor import _candidates as ours
+from cutlass_api.inductor._options import Options, identity, options_in_force
 from cutlass_api.inductor._timing import time_alike
 
 log = logging.getLogger(__name__)
@@ -23,16 +24,16 @@ _SUMS = ("addmm", "baddbmm")
 class Choices(InductorChoices):
     """Adds our kernels to the choices of a product. Other decisions are the parent's."""
 
-    candidates: int
-    #: The package's version and the options, which compiled graphs depend on.
-    identity: tuple[Any, ...]
+    cutlass_api_options: Options
+    #: Of the package: compiled graphs depend on it.
+    cutlass_api_version: str
     #: The node whose choices were offered last, and whether they are timed by our timer.
     _node: Any = None
     _times_alike: bool = False
 
     def uuid(self) -> Any:
         """Part of Inductor's cache keys (PyTorch 2.12 on)."""
-        return ("cutlass_api", *self.identity)
+        return identity(self.cutlass_api_options, self.cutlass_api_version)
 
     def get_template_configs(
         self, kernel_inputs: Any, templates: Any, op_name: str, *args: Any, **kwargs: Any
@@ -65,6 +66,9 @@ class Choices(InductorChoices):
         is_sum = op_name in _SUMS
         if not (is_sum or op_name in _PRODUCTS) or not ours.are_wanted():
             return []
+        options = options_in_force()
+        if options is None:
+            return []
         if kernel_inputs.device_type != "cuda" or torch.version.hip is not None:
             return []
         nodes = kernel_inputs.nodes()
@@ -81,14 +85,11 @@ class Choices(InductorChoices):
             epilogue = EpilogueArguments(ours.ADDMM, C=fakes[0], D=out)
         arguments = GemmArguments(a, b, out, accumulator_type=accumulator, epilogue=epilogue)
         choice = ours.ADDMM_CHOICE if is_sum else ours.GEMM
-        return list(ours.callers(self.candidates, choice, nodes, layout, arguments, **scalars))
+        return list(ours.callers(options.candidates, choice, nodes, layout, arguments, **scalars))
 
 
 def make_choices(
-    *,
-    candidates: int,
-    identity: tuple[Any, ...],
-    base: Callable[[], InductorChoices] | None = None,
+    *, options: Options, version: str, base: Callable[[], InductorChoices] | None
 ) -> Choices:
     """The handler. base: the factory that was configured before, whose class is the parent."""
     parent = base() if base else InductorChoices()
@@ -96,5 +97,5 @@ def make_choices(
     bases = (Choices,) if type(parent) is InductorChoices else (Choices, type(parent))
     handler: Choices = object.__new__(type("Choices", bases, {}))
     handler.__dict__.update(vars(parent))
-    handler.candidates, handler.identity = candidates, identity
+    handler.cutlass_api_options, handler.cutlass_api_version = options, version
     return handler

@@ -24,6 +24,8 @@ from cutlass_api.arguments import (
     PerformanceControls,
 )
 from cutlass_api.inductor import _candidates as ours
+from cutlass_api.inductor._nodes import FLOAT8
+from cutlass_api.inductor._options import Options, options_in_force
 from cutlass_api.inductor._timing import time_alike
 from cutlass_api.ops import _epilogues, _scales
 
@@ -133,7 +135,7 @@ def _contiguous(A: Any, size: Sequence[Any], dtype: torch.dtype | None) -> Fixed
 
 
 def _count() -> int:
-    return getattr(V.choices, "candidates", 6)
+    return (options_in_force() or Options()).candidates
 
 
 def _fused(
@@ -229,7 +231,7 @@ def scaled_mm(
     operator = torch.ops.cutlass_api.scaled_mm.default
     layout = _contiguous(A, [A.get_size()[0], B.get_size()[-1]], out_dtype)
     # As the operator: a scale of the result is for float8.
-    is_narrow = layout.dtype in (torch.float8_e4m3fn, torch.float8_e5m2)
+    is_narrow = layout.dtype in FLOAT8
     operands = {
         "scale_a": scale_a,
         "scale_b": scale_b,

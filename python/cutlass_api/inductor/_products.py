@@ -15,6 +15,7 @@ from cutlass_api.inductor import _lowering
 from cutlass_api.inductor._nodes import (
     BYTES,
     CAST,
+    FLOAT8,
     FLOATS,
     HALVES,
     add_call,
@@ -23,6 +24,7 @@ from cutlass_api.inductor._nodes import (
     is_static,
     value_of,
 )
+from cutlass_api.ops._scales import E8M0
 from cutlass_api.utils import ceil_div
 
 aten = torch.ops.aten
@@ -31,11 +33,16 @@ MIXED = torch.ops.cutlass_api.mixed_mm.default
 #: The key in the metadata of an ``aten.mm`` that Inductor decomposed (`restore_vector_products`).
 _DECOMPOSED = "cutlass_api_decomposed"
 
+INT_MM = aten._int_mm.default
+
 _PRODUCTS = (aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, MIXED)
 
 
 def is_product(node: fx.Node) -> bool:
+    """Whether a node is a product that an epilogue can follow."""
     value = value_of(node)
+    if is_call(node, INT_MM):
+        return value is not None and _is_served(value, (torch.int32,))
     return (
         node.op == "call_function"
         and node.target in _PRODUCTS
@@ -49,11 +56,11 @@ def is_product(node: fx.Node) -> bool:
     )
 
 
-def _is_served(value: torch.Tensor) -> bool:
+def _is_served(value: torch.Tensor, dtypes: Sequence[torch.dtype] = FLOATS) -> bool:
     """Whether an output may be that of a product with an epilogue."""
     return (
         value.device.type == "cuda"
-        and value.dtype in FLOATS
+        and value.dtype in dtypes
         and is_static(value)
         and value.numel() > 0
     )
@@ -110,13 +117,13 @@ def _restore_vector_product(graph: fx.Graph, total: fx.Node) -> None:
     with graph.inserting_before(total):
         if dtypes:
             (dtype,) = dtypes
-            factors = [
+            sources = [
                 factor.args[0] if cast else factor
                 for factor, cast in zip(factors, is_cast, strict=True)
             ]
             factors = [
-                factor if value_of(factor).dtype == dtype else add_call(graph, CAST, factor, dtype)
-                for factor in factors
+                source if value_of(source).dtype == dtype else add_call(graph, CAST, source, dtype)
+                for source in sources
             ]
         restored = add_call(graph, aten.mm.default, *factors)
         restored.meta[_DECOMPOSED] = True
@@ -126,6 +133,17 @@ def _restore_vector_product(graph: fx.Graph, total: fx.Node) -> None:
             user.replace_all_uses_with(restored)
             graph.erase_node(user)
     total.replace_all_uses_with(widened)
+    _erase_unused(graph, total)
+
+
+def _erase_unused(graph: fx.Graph, node: fx.Node) -> None:
+    """Erases a node that nothing uses, and what only this node used."""
+    if node.op != "call_function" or node.users:
+        return
+    inputs = node.all_input_nodes
+    graph.erase_node(node)
+    for each in inputs:
+        _erase_unused(graph, each)
 
 
 def _is_of_mm(node: Any, target: Any) -> bool:
@@ -136,12 +154,19 @@ def _is_of_mm(node: Any, target: Any) -> bool:
 
 def _is_of_integers(node: Any) -> bool:
     """Whether a node is integers behind casts and permutations, which Inductor's own kernel reads
-    without storing the numbers."""
+    without storing the numbers. Inputs of 8 bits do not count: kernels of ours read them, too."""
     while value_of(node).dtype.is_floating_point:
         if not (is_call(node, CAST) or is_call(node, aten.permute.default)):
             return False
         node = node.args[0]
-    return True
+    return not (_is_input(node) and value_of(node).dtype in BYTES)
+
+
+def _is_input(node: fx.Node) -> bool:
+    """Whether a node is an input of the graph, or a permutation of one."""
+    while is_call(node, aten.permute.default):
+        node = node.args[0]
+    return node.op in ("placeholder", "get_attr")
 
 
 def decompose_again(graph: fx.Graph, node: fx.Node) -> None:
@@ -197,36 +222,48 @@ def _scaled_arguments(node: fx.Node) -> list[Any]:
 
 
 def is_scaled(node: fx.Node) -> bool:
-    """Whether a node is ``aten._scaled_mm`` with float32 scales: one per tensor, one per row of A
-    and per column of B, or one per block of 1 x 128 or 128 x 128."""
+    """Whether a node is ``aten._scaled_mm`` of float8 with scales in float32, one per tensor, one
+    per row of A and per column of B, or one per block of 1 x 128 or 128 x 128; or in float8_e8m0fnu
+    (MXFP8), one per block of 1 x 32, swizzled."""
     if node.op != "call_function" or node.target is not aten._scaled_mm.default:
         return False
     values = [value_of(arg) for arg in _scaled_arguments(node)[:4]]
     if any(value is None or not is_static(value) for value in values):
         return False
     a, b, *scales = values
+    if a.device.type != "cuda" or a.dtype not in FLOAT8 or b.dtype not in FLOAT8:
+        return False
+    if _is_mx(scales):
+        return all(scale.is_contiguous() for scale in scales)
     (m, k), n = a.shape, b.shape[1]
     deep = ceil_div(k, 128)
     shapes = (
         ((m, 1), (m, deep), (ceil_div(m, 128), deep)),
         ((1, n), (deep, n), (deep, ceil_div(n, 128))),
     )
-    return a.device.type == "cuda" and all(
+    return all(
         scale.dtype == torch.float32 and (scale.numel() == 1 or tuple(scale.shape) in served)
         for scale, served in zip(scales, shapes, strict=True)
     )
 
 
+def _is_mx(scales: Sequence[torch.Tensor]) -> bool:
+    """Whether scales are those of MX formats."""
+    return all(scale.dtype == E8M0 for scale in scales)
+
+
 def scaled_inputs(graph: fx.Graph, node: fx.Node) -> list[Any]:
-    """The arguments for our operator: scales of a tensor have the shape (1,), and the scale of a
-    result is for float8 only."""
+    """The arguments for our operator: scales of a tensor have the shape (1,), swizzled scales are
+    vectors, and the scale of a result is for float8 only."""
     inputs = _scaled_arguments(node)
-    # Beside (1, N) or (M, 1), torch requires (1, 1) of a single row or column.
-    if all(value_of(scale).numel() == 1 for scale in inputs[2:4]):
+    scales = [value_of(scale) for scale in inputs[2:4]]
+    # Beside (1, N) or (M, 1), torch requires (1, 1) of a single row or column. It takes swizzled
+    # scales by their number, in any shape.
+    if _is_mx(scales) or all(scale.numel() == 1 for scale in scales):
         with graph.inserting_before(node):
             for at in (2, 3):
-                inputs[at] = add_call(graph, aten.reshape.default, inputs[at], [1])
-    if value_of(node).dtype not in (torch.float8_e4m3fn, torch.float8_e5m2):
+                inputs[at] = add_call(graph, aten.reshape.default, inputs[at], [-1])
+    if value_of(node).dtype not in FLOAT8:
         inputs[5] = None
     inputs[7] = bool(inputs[7])
     return inputs
@@ -306,11 +343,8 @@ def _widened(node: Any, dtype: torch.dtype) -> list[fx.Node]:
         node = node.args[0]
     if not is_call(node, CAST) or not _is_used_once(node) or node.args[1] != dtype:
         return []
-    source = node.args[0]
-    while is_call(source, aten.permute.default):
-        source = source.args[0]
     value = value_of(node.args[0])
-    if source.op not in ("placeholder", "get_attr") or value is None or value.dtype not in BYTES:
+    if not _is_input(node.args[0]) or value is None or value.dtype not in BYTES:
         return []
     return [*chain, node]
 
