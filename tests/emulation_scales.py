@@ -240,6 +240,32 @@ def sums_with_factors() -> None:
     finish(failures)
 
 
+def infinite_factors() -> None:
+    """Kernels that split K multiply the whole sum by an infinite factor: their partial sums differ
+    in sign.
+    """
+    failures = []
+    for dtype, k in ((E4M3, 512), (F16, 2176)):
+        a, b = torch.randn(20, k).to(dtype), torch.randn(24, k).to(dtype).mT
+        x, y = torch.full((20, 1), torch.inf), factors(1, 24)
+        out = torch.empty(20, 24, dtype=BF16 if dtype is E4M3 else dtype)
+        source = "def f(accum, x, y):\n    D = accum * x * y\n    return D\n"
+        epilogue = arguments.EpilogueArguments(source, D=out, x=x, y=y)
+        args = arguments.GemmArguments(a, b, out, "float32", epilogue=epilogue)
+        expected = (a.double() @ b.double()) * x * y
+        kernels = [
+            kernel
+            for kernel in cutlass_api.get_kernels(args)
+            if family_of(kernel) == "sm90" and kernel.metadata.design.split > 1
+        ]
+        for kernel in kernels if dtype is E4M3 else kernels[::4]:
+            out.zero_()
+            kernel.run(args)
+            if not torch.equal(out.double(), expected):
+                failures.append(kernel.metadata.kernel_name)
+    finish(failures)
+
+
 #: Types of A and B, of the scales and of the zero points; the rows (columns) and the elements of K
 #: that share a scale; whether the integers are K-major, otherwise they are packed; extents of a
 #: batch and of the product.
