@@ -18,7 +18,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 # In a memory pool, accesses past the end of an operand would go unnoticed.
 os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
@@ -50,7 +49,7 @@ def reducing(accum, C):
 
 BLOCK_SCALED = """
 def block_scaled(accum, scale_a, scale_b):
-    D = scale_blocks(accum, scale_a, scale_b, a_block=(1, 128), b_block=(128, 128))
+    D = scale_blocks(accum, scale_a, scale_b, a_block=(1, 128), b_block=(128, {}))
     return D
 """
 
@@ -314,31 +313,46 @@ def reductions(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -
 
 
 def scales(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> None:
-    """Scales of blocks of float8 operands, and of groups of 8-bit integers."""
+    """Scales of blocks of float8 operands, also in groups, and scales of 8-bit integers."""
     m, n, k = 67, 136, 320  # the last blocks are partial
 
     def repeated(scale: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-        wide = scale.double().repeat_interleave(rows, 0).repeat_interleave(columns, 1)
-        return wide[:m, :k] if rows == 1 else wide[:k, :n]
+        wide = scale.double().repeat_interleave(rows, -2).repeat_interleave(columns, -1)
+        return wide[:m, :k] if rows == 1 else wide[..., :k, :n]
 
-    def run(a: torch.Tensor, b: torch.Tensor, epilogue: str, expected: torch.Tensor, **scales: Any):
+    def run(
+        a: torch.Tensor,
+        b: torch.Tensor,
+        epilogue: str,
+        expected: torch.Tensor,
+        ends: torch.Tensor | None = None,
+        **scales: torch.Tensor,
+    ) -> None:
         out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
         on_gpu = {name: scale.cuda() for name, scale in scales.items()}
-        fused = EpilogueArguments(epilogue, D=out, **on_gpu)
-        args = GemmArguments(a.cuda(), b.cuda(), out, "float32", fused)
+        fused, operands = EpilogueArguments(epilogue, D=out, **on_gpu), (a.cuda(), b.cuda(), out)
+        if ends is None:
+            args = GemmArguments(*operands, "float32", fused)
+        else:
+            args = GroupedGemmArguments(*operands, "float32", ends.cuda(), fused)
         for kernel in filter(wanted, cutlass_api.get_kernels(args)):
             out.copy_(torch.full(out.shape, torch.nan))
             kernel.run(args)
             torch.cuda.synchronize()
             results.compare(kernel.metadata.kernel_name, out, expected)
 
-    a, b = torch.randn(m, k), torch.randn(n, k).T
+    ends = torch.tensor([0, 5, m], dtype=torch.int32)
+    a, b = torch.randn(m, k), torch.randn(3, n, k).mT
     e4m3_a, e4m3_b = (x.to(torch.float8_e4m3fn) for x in (a, b))
-    scale_a, scale_b = torch.rand(m, 3) + 0.5, torch.rand(3, 2) + 0.5
-    expected = (e4m3_a.double() * repeated(scale_a, 1, 128)) @ (
-        e4m3_b.double() * repeated(scale_b, 128, 128)
-    )
-    run(e4m3_a, e4m3_b, BLOCK_SCALED, expected, scale_a=scale_a, scale_b=scale_b)
+    scale_a = torch.rand(m, 3) + 0.5
+    left = e4m3_a.double() * repeated(scale_a, 1, 128)
+    for columns in (128, 1):  # of a block of B
+        scale_b = torch.rand(3, 3, -(-n // columns)) + 0.5
+        right = e4m3_b.double() * repeated(scale_b, 128, columns)
+        epilogue = BLOCK_SCALED.format(columns)
+        run(e4m3_a, e4m3_b[0], epilogue, left @ right[0], scale_a=scale_a, scale_b=scale_b[0])
+        expected = torch.cat([left[:5] @ right[1], left[5:] @ right[2]])
+        run(e4m3_a, e4m3_b, epilogue, expected, ends, scale_a=scale_a, scale_b=scale_b)
 
     a, b = a.bfloat16(), torch.randint(-100, 100, (n, k), dtype=torch.int8).T
     scale, zero = torch.rand(5, n) + 0.5, torch.randint(-9, 9, (5, n), dtype=torch.int8)

@@ -18,7 +18,7 @@ import test_gpu_epilogue
 import test_gpu_gemm
 import test_gpu_grouped
 import torch
-from cutlass_api import arguments, cuda_kernel
+from cutlass_api import cuda_kernel
 from cutlass_api.metadata import (
     GemmOperandsMetadata,
     GroupedGemmOperandsMetadata,
@@ -41,7 +41,6 @@ from gpu_helpers import (
 from helpers import DTYPES, LAYOUTS, served
 from stand_in import device
 from stand_in.emulated import operand
-from test_block_scales import blocks, factors, spread
 from test_gpu_gemm import in_all_forms, make_problem
 from test_gpu_grouped import GroupedProblem
 
@@ -52,7 +51,6 @@ gpu_helpers.DEVICE = torch.device("cpu")
 gpu_helpers.FATAL = ()
 
 Kernel = cutlass_api.Kernel
-Block = tuple[int, int]
 
 
 def parts(kernel: Kernel) -> Iterator[object]:
@@ -220,74 +218,6 @@ def epilogues() -> None:
     finish(failures)
 
 
-#: Types of B and of the scales, blocks of A and of B, whether B has zero points, and the layouts of
-#: A, B and the output.
-SCALES: list[tuple[torch.dtype, torch.dtype, Block | None, Block, bool, str]] = [
-    (torch.float8_e4m3fn, torch.float32, (1, 128), (128, 128), False, "tnt"),
-    (torch.float8_e4m3fn, torch.float32, (1, 128), (128, 1), False, "tnn"),
-    (torch.float8_e4m3fn, torch.float32, (128, 128), (128, 1), False, "ttt"),
-    (torch.float8_e4m3fn, torch.float8_e8m0fnu, (1, 32), (32, 1), False, "tnt"),
-    (torch.int8, torch.bfloat16, None, (48, 1), True, "tnt"),
-    (torch.uint8, torch.float16, (3, 7), (5, 11), True, "ttn"),
-]
-
-
-def block_scales() -> None:
-    """Scales and zero points of blocks along K, by every kernel that serves them: blocks larger and
-    smaller than tiles, partial blocks, matrices, batches and groups.
-    """
-    failures = []
-    for at, (narrow, dtype, a_block, b_block, has_zeros, layout) in enumerate(SCALES):
-        for kind in ("matrix", "batch", "groups"):
-            m, n, k = 70, 90, 150
-            batch = () if kind == "matrix" else (2,)
-            of_a = () if kind == "groups" else batch
-            a, b, out = (
-                torch.randn(*leading, *shape)
-                for leading, shape in ((of_a, (m, k)), (batch, (k, n)), (of_a, (m, n)))
-            )
-            a, b = (a, b) if narrow.is_floating_point else (a, 40 * b + 60)
-            a = a.to(narrow if narrow.is_floating_point else torch.float16)
-            b = b.clamp(0, 120).to(narrow) if has_zeros else b.to(narrow)
-            a, b, out = (
-                x if order == "t" else x.mT.contiguous().mT
-                for x, order in zip((a, b, out), layout, strict=True)
-            )
-            left, right = a.double(), b.double()
-            operands: dict[str, torch.Tensor] = {}
-            calls = []
-            if a_block is not None:
-                operands["x"] = scale = factors(*of_a, *blocks((m, k), a_block), dtype=dtype)
-                calls.append(f"a=x, a_block={a_block}")
-                left = left * spread(scale, *a_block, (m, k))
-            operands["y"] = scale = factors(*batch, *blocks((k, n), b_block), dtype=dtype)
-            calls.append(f"b=y, b_block={b_block}")
-            if has_zeros:
-                operands["z"] = zero = torch.randint(0, 9, scale.shape).to(torch.int8)
-                calls.append("b_zero=z")
-                right = right - spread(zero, *b_block, (k, n))
-            right = right * spread(scale, *b_block, (k, n))
-            source = (
-                f"def f(accum, {', '.join(operands)}):\n"
-                f"    D = scale_blocks(accum, {', '.join(calls)})\n    return D\n"
-            )
-            epilogue = arguments.EpilogueArguments(source, D=out, **operands)
-            if kind == "groups":
-                ends = torch.tensor([33, m], dtype=torch.int32)
-                args = arguments.GroupedGemmArguments(a, b, out, "float32", ends, epilogue=epilogue)
-                expected = torch.cat([left[:33] @ right[0], left[33:] @ right[1]])
-            else:
-                args = arguments.GemmArguments(a, b, out, "float32", epilogue=epilogue)
-                expected = left @ right
-            for kernel in cutlass_api.get_kernels(args):
-                out.fill_(float("nan"))
-                kernel.run(args)
-                error = (out - expected).abs().max() / expected.abs().max()
-                if not error <= 1e-5:
-                    failures.append(f"{kernel.metadata.kernel_name}, {kind} {at}: {error:.1e}")
-    finish(failures)
-
-
 def dual_parts(kernel: Kernel) -> Iterator[object]:
     """What a sample of dual GEMMs has at least once."""
     design = kernel.metadata.design
@@ -309,67 +239,6 @@ def dual() -> None:
                 trial.check(kernel)
             except (AssertionError, RuntimeError) as error:
                 failures.append(f"{kernel.metadata.kernel_name}, {trial.said}: {error}")
-    finish(failures)
-
-
-#: Types of A and B, of the scales and of the zero points; the rows (columns) and the elements of K
-#: that share a scale; extents of a batch and of the product.
-INTEGER_SCALES = [
-    ((torch.float16, torch.int8), torch.float32, torch.int8, (1, 32), (), (70, 190, 400)),
-    ((torch.float16, torch.uint8), torch.float16, torch.uint8, (1, 128), (2,), (130, 70, 272)),
-    ((torch.bfloat16, torch.int8), torch.bfloat16, torch.float32, (1, 64), (), (24, 200, 336)),
-    ((torch.bfloat16, torch.uint8), torch.float32, torch.int32, (3, 96), (), (70, 136, 400)),
-    ((torch.int8, torch.float16), torch.float32, torch.float16, (1, 256), (), (200, 24, 784)),
-    ((torch.uint8, torch.float16), torch.bfloat16, None, (64, 32), (2,), (70, 72, 144)),
-    ((torch.int8, torch.bfloat16), torch.float32, None, (1, 128), (), (136, 136, 16)),
-    ((torch.uint8, torch.bfloat16), torch.float32, torch.bfloat16, (1, 32), (), (72, 264, 152)),
-]
-
-
-def integer_scales() -> None:
-    """Scales and zero points of the integers of mixed products, by the kernels that convert them in
-    registers: partial blocks along K, rows outside the operands.
-    """
-    failures = []
-    for at, (types, dtype, zeros, (rows, depth), batch, (m, n, k)) in enumerate(INTEGER_SCALES):
-        is_a = not types[0].is_floating_point
-        narrow, wide = types if is_a else types[::-1]
-        shape, block = ((m, k), (rows, depth)) if is_a else ((k, n), (depth, rows))
-        low = -128 if narrow == torch.int8 else 0
-        integers = torch.randint(low, low + 256, (*batch, *shape)).to(narrow)
-        if not is_a:
-            integers = integers.mT.contiguous().mT  # K-major
-        other = torch.randn(*batch, *((k, n) if is_a else (m, k))).to(wide)
-        scale = (factors(*batch, *blocks(shape, block)) / 100).to(dtype)
-        operands, more, dequantized = {"x": scale}, "", integers.double()
-        side = "a" if is_a else "b"
-        if zeros is not None:
-            zero = low + 256 * torch.rand(scale.shape)
-            operands["z"] = zero = zero.to(zeros)
-            more = f", {side}_zero=z"
-            dequantized = dequantized - spread(zero, *block, shape)
-        dequantized = dequantized * spread(scale, *block, shape)
-        # Rounded once, as torch computes in float32.
-        dequantized = dequantized.float().to(wide).double()
-        right = other.double()
-        expected = dequantized @ right if is_a else right @ dequantized
-        source = (
-            f"def f(accum, {', '.join(operands)}):\n"
-            f"    D = scale_blocks(accum, {side}=x, {side}_block={block}{more})\n    return D\n"
-        )
-        out = torch.empty(*batch, m, n, dtype=wide)
-        epilogue = arguments.EpilogueArguments(source, D=out, **operands)
-        a, b = (integers, other) if is_a else (other, integers)
-        args = arguments.GemmArguments(a, b, out, "float32", epilogue=epilogue)
-        kernels = [k for k in cutlass_api.get_kernels(args) if family_of(k) == "sm90"]
-        assert kernels, at
-        # All designs with the first types, a third of them with each of the others.
-        for kernel in kernels if at == 0 else kernels[at % 3 :: 3]:
-            out.fill_(float("nan"))
-            kernel.run(args)
-            limit = expected.abs() * torch.finfo(wide).eps / 2 + 2e-5 * expected.abs().max()
-            if not ((out - expected).abs() <= limit).all():
-                failures.append(f"{kernel.metadata.kernel_name}, {at}")
     finish(failures)
 
 

@@ -8,7 +8,7 @@ import re
 import cutlass_api
 import pytest
 import torch
-from cutlass_api import mixed_mm, scaled_grouped_mm, scaled_mm
+from cutlass_api import int8_mm, mixed_mm, scaled_grouped_mm, scaled_mm
 from cutlass_api.arguments import (
     ElementwiseArguments,
     EpilogueArguments,
@@ -30,6 +30,9 @@ E4M3, E8M0 = torch.float8_e4m3fn, torch.float8_e8m0fnu
 CLOSE = {"rtol": 1e-5, "atol": 1e-4}
 #: M, N and K of products with partial blocks.
 M, N, K = 140, 150, 300
+#: A K of which sm90 need not pack the operands, so that sm90 ranks first on Hopper.
+ALIGNED = 304
+depths = pytest.mark.parametrize("k", [K, ALIGNED])
 
 
 def spread(scales, rows, columns, shape):
@@ -58,6 +61,17 @@ def float8(*shape, device="cpu"):
 def integers(*shape, dtype=torch.int8, device="cpu"):
     low = 0 if dtype is torch.uint8 else -128
     return torch.randint(low, low + 256, shape, device=device).to(dtype)
+
+
+def assert_close(out, expected):
+    """Compares sums of float8 products, or their rounded values, with exact sums."""
+    is_float32 = out.dtype is torch.float32
+    if out.device.type == "cpu":
+        relative, absolute = 1e-5 if is_float32 else 8e-3, 1e-5 * float(expected.abs().max())
+        torch.testing.assert_close(out.double(), expected, rtol=relative, atol=absolute)
+    else:  # the tensor cores keep 14 bits of a sum: gpu_helpers.TRUNCATION, and bfloat16 8 bits
+        error = (out.double() - expected).norm() / expected.norm()
+        assert error < (5e-4 if is_float32 else 3e-3)
 
 
 def blocks(shape, block):
@@ -436,20 +450,16 @@ def test_scaled_mm_of_blocks(rows, columns, k, out_dtype, device):
     out = scaled_mm(a, b, scale_a, scale_b, out_dtype, bias)
     left = a.double() * spread(scale_a, rows, 128, (M, k))
     expected = left @ (b.double() * spread(scale_b, 128, columns, (k, N))) + bias
-    relative = 1e-5 if out_dtype is torch.float32 else 8e-3
-    if device == "cpu":
-        torch.testing.assert_close(out.double(), expected, rtol=relative, atol=1e-3)
-    else:  # the tensor cores keep 14 bits of a sum: gpu_helpers.TRUNCATION, and bfloat16 8 bits
-        error = (out.double() - expected).norm() / expected.norm()
-        assert error < (5e-4 if out_dtype is torch.float32 else 3e-3)
+    assert_close(out, expected)
 
 
 @devices
-def test_scales_of_blocks_beside_others(device):
-    a, b = float8(M, K, device=device), float8(K, N, device=device)
+@depths
+def test_scales_of_blocks_beside_others(k, device):
+    a, b = float8(M, k, device=device), float8(N, k, device=device).t()
     block_a, block_b = factors(M, 3, device=device), factors(3, 2, device=device)
-    left = a.double() * spread(block_a, 1, 128, (M, K))
-    right = b.double() * spread(block_b, 128, 128, (K, N))
+    left = a.double() * spread(block_a, 1, 128, (M, k))
+    right = b.double() * spread(block_b, 128, 128, (k, N))
     half, column, row = (
         torch.tensor(0.5, device=device),
         factors(1, N, device=device),
@@ -460,21 +470,20 @@ def test_scales_of_blocks_beside_others(device):
         ((block_a, column), (left @ b.double()) * column),
         ((row, block_b), (a.double() @ right) * row),
     ]:
-        torch.testing.assert_close(
-            scaled_mm(a, b, *scales, torch.float32).double(), expected, **CLOSE
-        )
+        assert_close(scaled_mm(a, b, *scales, torch.float32), expected)
 
 
 @devices
-def test_scaled_mm_of_mxfp8(device):
-    a, b = float8(M, K, device=device), float8(N, K, device=device).t()
+@depths
+def test_scaled_mm_of_mxfp8(k, device):
+    a, b = float8(M, k, device=device), float8(N, k, device=device).t()
     scale_a = factors(M, 10, dtype=E8M0, device=device)
     scale_b = factors(10, N, dtype=E8M0, device=device)
-    expected = (a.double() * spread(scale_a, 1, 32, (M, K))) @ (
-        b.double() * spread(scale_b, 32, 1, (K, N))
+    expected = (a.double() * spread(scale_a, 1, 32, (M, k))) @ (
+        b.double() * spread(scale_b, 32, 1, (k, N))
     )
     plain = scaled_mm(a, b, scale_a, scale_b, torch.float32)
-    torch.testing.assert_close(plain.double(), expected, rtol=1e-5, atol=1e-2)
+    assert_close(plain, expected)
     tiles = swizzled(scale_a), swizzled(scale_b.t().contiguous())
     assert torch.equal(scaled_mm(a, b, *tiles, torch.float32), plain)
 
@@ -566,19 +575,20 @@ def test_zero_points_of_columns(shape, device):
 
 
 @devices
+@depths
 @pytest.mark.parametrize("a", [(), (M, 1), (M, 3), (2, 3)], ids=str)
 @pytest.mark.parametrize("b", [(), (3,), (3, 1, 1), (3, 1, N), (3, 3, 2), (3, 3, N)], ids=str)
-def test_scaled_grouped_mm(a, b, device):
-    A, B = float8(M, K, device=device), float8(3, N, K, device=device).mT
+def test_scaled_grouped_mm(a, b, k, device):
+    A, B = float8(M, k, device=device), float8(3, N, k, device=device).mT
     ends = torch.tensor([20, 20, 131], dtype=torch.int32, device=device)
     scale_a, scale_b = factors(*a, device=device), factors(*b, device=device)
     out = scaled_grouped_mm(A, B, scale_a, scale_b, ends, torch.float32)
     assert out.dtype is torch.float32 and out.shape == (M, N)
-    left = A.double() * of_blocks(scale_a, (M, K))
+    left = A.double() * of_blocks(scale_a, (M, k))
     scale_b = scale_b.view(-1, 1, 1) if scale_b.dim() == 1 else scale_b
-    right = B.double() * of_blocks(scale_b, (K, N))
+    right = B.double() * of_blocks(scale_b, (k, N))
     expected = torch.cat([left[:20] @ right[0], left[20:131] @ right[2]])
-    torch.testing.assert_close(out[:131].double(), expected, **CLOSE)
+    assert_close(out[:131], expected)
 
 
 def of_blocks(scale, shape):
@@ -590,6 +600,46 @@ def of_blocks(scale, shape):
         for count, size in zip(scale.shape[-2:], shape, strict=True)
     ]
     return spread(scale, *extents, shape)
+
+
+# Factors of rows, of columns and of all elements.
+
+
+@devices
+@pytest.mark.parametrize("a, b", [((), ()), ((M, 1), (1, N)), ((M, 1), ())], ids=str)
+@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16])
+def test_factors_of_aligned_operands(a, b, out_dtype, device):
+    """test_eight_bits.py has products of which simt ranks first on Hopper, here sm90 does."""
+    scale_a, scale_b = factors(*a, device=device), factors(*b, device=device)
+    A, B = float8(M, ALIGNED, device=device), float8(N, ALIGNED, device=device).t()
+    expected = (A.double() @ B.double()) * scale_a * scale_b
+    assert_close(scaled_mm(A, B, scale_a, scale_b, out_dtype), expected)
+    A, B = integers(M, ALIGNED, device=device), integers(N, ALIGNED, device=device).t()
+    expected = (A.double() @ B.double()) * scale_a * scale_b
+    assert_close(int8_mm(A, B, scale_a, scale_b, out_dtype=out_dtype), expected)
+    A = torch.randn(M, ALIGNED, device=device).bfloat16()
+    expected = (A.double() @ B.double()) * scale_b
+    assert_close(mixed_mm(A, B, scale_b, out_dtype), expected)
+
+
+def test_hopper_multiplies_aligned_operands_by_tensor_cores():
+    a, f32 = fake(M, ALIGNED, dtype=E4M3), torch.float32
+    b, groups = (fake(*of, ALIGNED, N, dtype=E4M3, layout="n") for of in ((), (3,)))
+    narrow = [fake(*x.shape, dtype=torch.int8, layout=y) for x, y in ((a, "t"), (b, "n"))]
+    wide, out = fake(M, ALIGNED, dtype=torch.bfloat16), fake(M, N)
+    sums = "def f(accum, x, y):\n    D = accum * x * y\n    return D"
+    vectors = EpilogueArguments(sums, D=out, x=fake(M, 1, dtype=f32), y=fake(1, N, dtype=f32))
+    mx = {"left": fake(M, 10, dtype=E8M0), "right": fake(10, N, dtype=E8M0)}
+    products = [
+        GemmArguments(a, b, out, "float32", epilogue=vectors),
+        GemmArguments(*narrow, out, "int32", epilogue=vectors),
+        GemmArguments(wide, narrow[1], fake(M, N, dtype=torch.bfloat16), "float32"),
+        fused(a, b, out, BOTH.format((1, 32), (32, 1)), **mx),
+        GroupedGemmArguments(a, groups, out, "float32", fake(3, dtype=torch.int32)),
+    ]
+    for arguments in products:
+        first = cutlass_api.get_kernels(arguments, cc=90)[0]
+        assert first.metadata.kernel_name.startswith("sm90_")
 
 
 # Traces, batches, gradients and refusals.

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.skipif(not shutil.which("cargo"), reason="needs cargo f
 PARTS = 2
 
 
-def emulate(call: str) -> str:
-    """The output of a function of emulation.py in a process whose launches the CPU executes."""
-    return stand_in.run(f"import emulation\nemulation.{call}", emulated=True)
+def emulate(call: str, module: str = "emulation") -> str:
+    """The output of a function of a module in a process whose launches the CPU executes."""
+    return stand_in.run(f"import {module}\n{module}.{call}", emulated=True)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -28,14 +28,21 @@ def test_every_design(part):
 
 
 @pytest.mark.parametrize(
-    "group",
-    [
-        *("views", "shapes", "grouped", "epilogues", "block_scales", "integer_scales"),
-        *("dual", "elementwise"),
-    ],
+    "group", ["views", "shapes", "grouped", "epilogues", "dual", "elementwise"]
 )
 def test_operands(group):
     assert int(emulate(f"{group}()")) > 20
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        *("block_scales", "grouped_scales", "integer_scales"),
+        *("sums_with_factors", "infinite_factors"),
+    ],
+)
+def test_scales(group):
+    assert int(emulate(f"{group}()", "emulation_scales")) > 10
 
 
 @pytest.fixture(scope="module")
