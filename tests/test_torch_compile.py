@@ -594,6 +594,33 @@ def test_scales_of_mixed_products_stay_with_their_consumers(shape, enabled) -> N
     assert "scale_b" in lowered.code
 
 
+@pytest.mark.parametrize("ranks", [(3, 3), (3, 2), (2, 3)], ids=str)
+def test_batches_of_8_bit_products_compile(ranks: tuple[int, int], enabled) -> None:
+    def operand(rank: int, *extents: int) -> torch.Tensor:
+        return tensors(((2,) if rank == 3 else ()) + extents)[0]
+
+    x, w = operand(ranks[0], 48, 128), operand(ranks[1], 128, 96)
+    integers, scale = (8 * w).to(torch.int8), torch.rand(96) + 0.5
+    inputs = [x, integers, scale]
+    out = run_on_the_cpu(lower(lambda *args: cutlass_api.mixed_mm(*args), inputs), inputs)
+    assert_close(out, lambda x, w, scale: x @ (w * scale), inputs)
+
+    a, b, one = x.to(torch.float8_e4m3fn), w.to(torch.float8_e4m3fn), torch.ones(())
+
+    def scaled(a, b, one):
+        return cutlass_api.scaled_mm(a, b, one, one, out_dtype=torch.bfloat16)
+
+    out = run_on_the_cpu(lower(scaled, [a, b, one]), [a, b, one])
+    assert_close(out, lambda a, b, one: a @ b, [a, b, one])
+
+    def integer(a, b, scale):
+        return cutlass_api.int8_mm(a, b, scale_b=scale[None], out_dtype=torch.float16)
+
+    inputs = [(8 * x).to(torch.int8), integers, scale]
+    out = run_on_the_cpu(lower(integer, inputs), inputs)
+    assert_close(out, lambda a, b, scale: a @ b * scale, inputs)
+
+
 # ---- fused epilogues -----------------------------------------------------------------------------
 
 

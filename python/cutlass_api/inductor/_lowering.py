@@ -28,6 +28,7 @@ from cutlass_api.inductor._nodes import FLOAT8
 from cutlass_api.inductor._options import Options, options_in_force
 from cutlass_api.inductor._timing import time_alike
 from cutlass_api.ops import _epilogues, _scales
+from cutlass_api.ops._products import product_dtype
 
 log = logging.getLogger(__name__)
 
@@ -129,9 +130,19 @@ def _lower(
     return result[0] if isinstance(result, tuple) else result
 
 
-def _contiguous(A: Any, size: Sequence[Any], dtype: torch.dtype | None) -> FixedLayout:
+def _row_major(A: Any, size: Sequence[Any], dtype: torch.dtype) -> FixedLayout:
+    """The layout of a row-major output on A's device."""
     strides = FlexibleLayout.contiguous_strides(size)
-    return FixedLayout(A.get_device(), dtype or A.get_dtype(), list(size), strides)
+    return FixedLayout(A.get_device(), dtype, list(size), strides)
+
+
+def _layout_of_product(A: Any, B: Any, dtype: torch.dtype | None) -> FixedLayout:
+    """The layout of A @ B, each a matrix or a batch (`_library.product_shape`)."""
+    a, b = A.get_size(), B.get_size()
+    batches = [size[0] for size in (a, b) if len(size) == 3]
+    batch = [next((size for size in batches if size != 1), 1)] if batches else []
+    dtype = dtype or product_dtype(A.get_dtype(), B.get_dtype())
+    return _row_major(A, [*batch, a[-2], b[-1]], dtype)
 
 
 def _count() -> int:
@@ -156,6 +167,9 @@ def _fused(
     def choices(nodes: Sequence[Any]) -> list[Any]:
         a, b, *others = [ours.fake_of(node) for node in nodes]
         out = ours.fake_of(layout)
+        if out.dim() == 3:
+            # A matrix is a factor of each product of the batch.
+            a, b = (factor.expand(out.shape[0], *factor.shape[-2:]) for factor in (a, b))
         accumulator = ours.accumulator(a.dtype, b.dtype)
         if epilogue is None:
             arguments = GemmArguments(a, b, out, accumulator_type=accumulator)
@@ -179,7 +193,7 @@ def mm_epilogue(
 ) -> Any:
     """A product with an epilogue (`_fused`)."""
     operator = torch.ops.cutlass_api.mm_epilogue.default
-    layout = _contiguous(A, [*A.get_size()[:-1], B.get_size()[-1]], out_dtype)
+    layout = _layout_of_product(A, B, out_dtype)
     result = _fused(operator, [A, B], operands, epilogue, layout)
     if result is None:
         fallback = fallback_handler(operator, add_to_fallback_set=False)
@@ -200,8 +214,7 @@ def mixed_mm(
 ) -> Any:
     """A product of 16-bit numbers and 8-bit integers (`_fused`)."""
     operator = torch.ops.cutlass_api.mixed_mm.default
-    dtype = next(x.get_dtype() for x in (A, B) if x.get_dtype().is_floating_point)
-    layout = _contiguous(A, [A.get_size()[0], B.get_size()[-1]], out_dtype or dtype)
+    layout = _layout_of_product(A, B, out_dtype)
     result = None
     # Zero points may repeat along K: the operator expands them.
     if zero_point is None and ours.is_static(A, B, *([] if scale is None else [scale])):
@@ -229,7 +242,7 @@ def scaled_mm(
 ) -> Any:
     """A scaled product of float8 (`_fused`)."""
     operator = torch.ops.cutlass_api.scaled_mm.default
-    layout = _contiguous(A, [A.get_size()[0], B.get_size()[-1]], out_dtype)
+    layout = _layout_of_product(A, B, out_dtype or A.get_dtype())
     # As the operator: a scale of the result is for float8.
     is_narrow = layout.dtype in FLOAT8
     operands = {
@@ -256,7 +269,8 @@ def scaled_mm(
 def grouped_mm(A: Any, B: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
     """The grouped kernels that rank first, or ``aten._grouped_mm``, whichever is faster."""
     operator = torch.ops.cutlass_api.grouped_mm.default
-    layout = _contiguous(A, [A.get_size()[0], B.get_size()[-1]], out_dtype)
+    dtype = out_dtype or product_dtype(A.get_dtype(), B.get_dtype())
+    layout = _row_major(A, [A.get_size()[0], B.get_size()[-1]], dtype)
 
     def choices(nodes: Sequence[Any]) -> list[Any]:
         a, b, offsets = [ours.fake_of(node) for node in nodes]
