@@ -53,8 +53,9 @@ impl Dataclass {
         })
     }
 
-    /// An object with the values of all fields, in the order of the fields. Skips `__init__` and the
-    /// `__setattr__` of a frozen dataclass, which are slow; discovery makes thousands of objects.
+    /// An object with the values of all fields, in the order of the fields. Skips `__init__` and
+    /// the `__setattr__` of a frozen dataclass, which are slow; discovery makes thousands of
+    /// objects.
     fn object<'py, const N: usize>(
         &self,
         py: Python<'py>,
