@@ -59,6 +59,11 @@ impl CostQuery<'_> {
         CostQuery { problem, target, is_fused, packed_bytes, bytes, scale }
     }
 
+    /// The same for another problem.
+    pub fn with_problem<'a>(&self, problem: &'a GemmProblem) -> CostQuery<'a> {
+        CostQuery { problem, bytes: operand_bytes(problem), ..*self }
+    }
+
     /// Multiprocessors of the chip.
     pub fn sms(&self) -> f64 {
         f64::from(self.target.multiprocessors)

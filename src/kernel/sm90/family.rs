@@ -199,6 +199,6 @@ impl Sm90 {
     #[inline(never)]
     fn estimate_both(&self, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
         let problem = &self.widened(query.problem);
-        cost::sm90::estimate(self, types, ctas_per_sm, &CostQuery { problem, ..*query })
+        cost::sm90::estimate(self, types, ctas_per_sm, &query.with_problem(problem))
     }
 }
