@@ -1,5 +1,6 @@
 //! CUDA devices and their primary contexts, which torch and every other runtime client share.
 
+use std::ffi::{CStr, c_char};
 use std::sync::{Mutex, OnceLock};
 
 use cudarc::driver::sys::{self, CUcontext, CUdevice_attribute, CUmemoryPool};
@@ -10,6 +11,8 @@ use super::error::check;
 /// One CUDA device. Its primary context is retained for the life of the process.
 pub struct Device {
     pub ordinal: i32,
+    /// As the driver names it: "NVIDIA H200".
+    pub name: String,
     /// Compute capability times ten: 90 for sm_90.
     pub cc: u32,
     pub multiprocessors: u32,
@@ -121,6 +124,10 @@ impl Device {
                 return Err(DriverError::NoDevice { ordinal, count });
             }
             check("cuDeviceGet", sys::cuDeviceGet(&mut handle, ordinal))?;
+            let mut name = [0 as c_char; 256];
+            let named = sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, handle);
+            check("cuDeviceGetName", named)?;
+            let name = CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned();
             let attribute = |which| {
                 let mut value = 0;
                 check(
@@ -140,6 +147,7 @@ impl Device {
             let pool = Mutex::new(None);
             Ok(Device {
                 ordinal,
+                name,
                 cc: 10 * major + minor,
                 multiprocessors,
                 attributes,

@@ -138,7 +138,7 @@ fn is_success(result: CUresult) -> bool {
 
 /// Whether a stream is under capture, or another capture makes the driver refuse the query. A graph
 /// launch would invalidate the capture.
-fn is_captured(stream: u64) -> bool {
+pub fn is_captured(stream: u64) -> bool {
     let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: the pointer is to a local; the driver rejects unknown handles.
     let result = unsafe { sys::cuStreamIsCapturing(stream as CUstream, &mut status) };

@@ -6,9 +6,11 @@ mod error;
 mod graph;
 mod library;
 mod tensor_map;
+mod timing;
 
 pub use device::{ContextGuard, Device};
 pub use error::DriverError;
-pub use graph::{Graph, PER_THREAD_STREAM, is_green_context_stream};
+pub use graph::{Graph, PER_THREAD_STREAM, is_captured, is_green_context_stream};
 pub use library::{EncodedConfig, Function, KernelCall, LaunchConfig, Library};
 pub use tensor_map::EncodedTensorMap;
+pub use timing::{Memory, Recording, Stream};

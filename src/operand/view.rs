@@ -80,7 +80,7 @@ impl View {
     }
 
     /// The half-open address range from the first element to the end of the last one.
-    fn byte_range(&self) -> (u64, u64) {
+    pub fn byte_range(&self) -> (u64, u64) {
         if self.numel() == 0 {
             return (self.data, self.data);
         }

@@ -68,6 +68,9 @@ static void (*emulator_forbid)(uint64_t);
 static int64_t programs[PROGRAMS];
 static _Atomic uint64_t library_numbers;
 static _Atomic uint64_t graphs_open, graph_launches, misused;
+// The device's clock, which launches advance; streams, events and memory that exist.
+static _Atomic uint64_t nanoseconds, streams_open, events_open, memory_open;
+static uint64_t memory_left = UINT64_MAX;
 
 uint64_t stand_in_launches(void) { return launches; }
 uint64_t stand_in_calls(void) { return calls; }
@@ -81,6 +84,11 @@ uint64_t stand_in_open_graphs(void) { return graphs_open; }
 uint64_t stand_in_graph_launches(void) { return graph_launches; }
 // Calls that would invalidate a capture, or use a graph from two threads at once.
 uint64_t stand_in_misused(void) { return misused; }
+uint64_t stand_in_open_streams(void) { return streams_open; }
+uint64_t stand_in_open_events(void) { return events_open; }
+// Blocks of memory of cuMemAlloc that exist, and how many more there may be.
+uint64_t stand_in_open_memory(void) { return memory_open; }
+void stand_in_limit_memory(uint64_t blocks) { memory_left = blocks; }
 void stand_in_emulate(void* load, void* launch, void* fault, void* allow, void* forbid) {
   memcpy(&emulator_load, &load, sizeof load);
   memcpy(&emulator_launch, &launch, sizeof launch);
@@ -357,6 +365,9 @@ typedef struct {
   Launch launch;
   int nodes;
   _Atomic int launching;
+  // A capture: its launches take this long.
+  int captured;
+  uint64_t nanoseconds;
 } Graph;
 // As the driver API declares a kernel node.
 typedef struct {
@@ -425,7 +436,7 @@ CUresult cuGraphInstantiateWithFlags(Graph** executable, const Graph* graph,
                                      unsigned long long flags) {
   CALLED();
   if (prohibited()) return CAPTURE_UNSUPPORTED;
-  if (flags != 0 || graph->nodes != 1) return INVALID_VALUE;
+  if (flags != 0 || (graph->nodes != 1 && !graph->captured)) return INVALID_VALUE;
   *executable = new_graph();
   memcpy(*executable, graph, sizeof *graph);
   return SUCCESS;
@@ -475,6 +486,11 @@ CUresult cuGraphLaunch(Graph* graph, uint64_t stream) {
   if (capturing) return CAPTURE_UNSUPPORTED;
   misused += graph->launching++ != 0;
   block();
+  nanoseconds += graph->nanoseconds;
+  if (graph->captured) {
+    --graph->launching;
+    return SUCCESS;
+  }
   const CUresult result = context_of(stream) != graph->launch.context ? INVALID_CONTEXT : SUCCESS;
   if (result == SUCCESS) {
     ++launches;
@@ -487,6 +503,111 @@ CUresult cuGraphLaunch(Graph* graph, uint64_t stream) {
   --graph->launching;
   return result;
 }
+// ---- streams, memory and times ----
+
+static Graph* capture;
+static uint64_t captured_stream;
+
+CUresult cuDeviceGetName(char* name, int length, int device) {
+  CALLED();
+  snprintf(name, (size_t)length, "stand-in %d", device);
+  return SUCCESS;
+}
+CUresult cuStreamCreate(uint64_t* stream, unsigned flags) {
+  CALLED();
+  if (flags != 1 || current_context() == 0) return INVALID_VALUE;
+  *stream = (current_context() == CONTEXT[0] ? 0x5800 : 0x6800) + streams_open++ % 0x80;
+  return SUCCESS;
+}
+CUresult cuStreamDestroy_v2(uint64_t stream) {
+  (void)stream;
+  --streams_open;
+  return SUCCESS;
+}
+CUresult cuStreamSynchronize(uint64_t stream) {
+  CALLED();
+  (void)stream;
+  return SUCCESS;
+}
+CUresult cuMemAlloc_v2(uint64_t* address, size_t bytes) {
+  CALLED();
+  if (current_context() == 0 || bytes == 0) return INVALID_VALUE;
+  if (memory_open >= memory_left) return OUT_OF_MEMORY;
+  // Half a gibibyte for each block.
+  *address = 0x100000000000 + (++memory_open << 29);
+  return SUCCESS;
+}
+CUresult cuMemFree_v2(uint64_t address) {
+  (void)address;
+  --memory_open;
+  return SUCCESS;
+}
+CUresult cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, uint64_t stream) {
+  CALLED();
+  (void)to, (void)from, (void)bytes, (void)stream;
+  return SUCCESS;
+}
+CUresult cuStreamBeginCapture_v2(uint64_t stream, int mode) {
+  CALLED();
+  if (mode != 2 || capture != 0) return INVALID_VALUE;
+  capture = new_graph();
+  capture->captured = 1;
+  captured_stream = stream;
+  return SUCCESS;
+}
+CUresult cuStreamEndCapture(uint64_t stream, Graph** graph) {
+  CALLED();
+  if (capture == 0 || stream != captured_stream) return INVALID_VALUE;
+  *graph = capture;
+  capture = 0;
+  captured_stream = 0;
+  return SUCCESS;
+}
+// A launch takes longer the more shared memory and the more CTAs it has.
+static uint64_t duration(const LaunchConfig* config) {
+  return 1000 + config->shared_bytes / 64 + config->grid[0];
+}
+CUresult cuEventCreate(uint64_t** event, unsigned flags) {
+  CALLED();
+  if (flags != 0) return INVALID_VALUE;
+  *event = calloc(1, sizeof **event);
+  ++events_open;
+  return SUCCESS;
+}
+CUresult cuEventDestroy_v2(uint64_t* event) {
+  free(event);
+  --events_open;
+  return SUCCESS;
+}
+CUresult cuEventRecord(uint64_t* event, uint64_t stream) {
+  CALLED();
+  (void)stream;
+  *event = nanoseconds;
+  return SUCCESS;
+}
+CUresult cuEventSynchronize(uint64_t* event) {
+  CALLED();
+  (void)event;
+  return SUCCESS;
+}
+CUresult cuEventElapsedTime(float* milliseconds, const uint64_t* begin, const uint64_t* end) {
+  CALLED();
+  *milliseconds = (float)(*end - *begin) * 1e-6f;
+  return SUCCESS;
+}
+CUresult cuGetProcAddress_v2(const char* name, void** function, int version, uint64_t flags,
+                             int* status) {
+  CALLED();
+  if (strcmp(name, "cuEventElapsedTime") != 0 || version != 12000 || flags != 0)
+    return INVALID_VALUE;
+  CUresult (*found)(float*, const uint64_t*, const uint64_t*) = cuEventElapsedTime;
+  memcpy(function, &found, sizeof found);
+  *status = 0;
+  return SUCCESS;
+}
+
+// ---- launches ----
+
 CUresult cuLaunchKernelEx(const LaunchConfig* config, uint64_t kernel, void** parameters,
                           void** extra) {
   CALLED();
@@ -497,6 +618,11 @@ CUresult cuLaunchKernelEx(const LaunchConfig* config, uint64_t kernel, void** pa
   if (of_stream == 0 || (strict && current_context() == 0)) return INVALID_CONTEXT;
   if (strict && of_stream != current_context()) return INVALID_HANDLE;
   if (of_stream != kernel >> 32) return INVALID_HANDLE;
+  if (capture != 0 && stream == captured_stream) {
+    capture->nanoseconds += duration(config);
+    return SUCCESS;
+  }
+  nanoseconds += duration(config);
   ++launches;
   memcpy(last.grid, config->grid, sizeof last.grid);
   memcpy(last.block, config->block, sizeof last.block);

@@ -20,6 +20,9 @@ for _name in (
     "open_graphs",
     "misused",
     "graph_launches",
+    "open_streams",
+    "open_events",
+    "open_memory",
 ):
     getattr(library, f"stand_in_{_name}").restype = ctypes.c_uint64
 library.stand_in_exchange_table.restype = ctypes.c_void_p
