@@ -3,6 +3,8 @@
 
 pub mod python;
 
+pub mod tune;
+
 pub mod launch;
 
 pub mod compile;

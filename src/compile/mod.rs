@@ -18,7 +18,7 @@ mod user_source;
 pub use crate::kernel::source;
 pub use architecture::Architecture;
 pub use cache::directory;
-pub use compiler::{compile, from_bytes, is_of, to_bytes};
+pub use compiler::{compile, fingerprint, from_bytes, is_of, to_bytes};
 pub use error::CompileError;
 pub use locate::set_package_directories;
 pub use nvrtc::Nvrtc;

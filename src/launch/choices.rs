@@ -123,6 +123,11 @@ impl Choices {
         self.0.get(key).cloned()
     }
 
+    /// Removes and returns all choices: results of the tuner may rank other kernels first.
+    pub fn take(&mut self) -> Vec<Arc<KernelChoice>> {
+        self.0.drain().map(|(_, choice)| choice).collect()
+    }
+
     /// Inserts a choice unless the key has one. Returns the choice of the key, and the evicted
     /// choices: the caller must drop them without the interpreter's lock, since they free CUDA
     /// graphs.

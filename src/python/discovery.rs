@@ -12,6 +12,7 @@ use pyo3::types::{PyCFunction, PyDict, PyList, PyTuple, PyType};
 use super::arguments::{RuntimeArguments, as_arguments};
 use super::kernel;
 use super::support::policy;
+use super::tuning::ranked;
 use super::utils::{ComputeCapability, shown};
 use crate::driver::{Device, DriverError};
 use crate::kernel as kernels;
@@ -249,7 +250,7 @@ fn built_in(
     };
     let (problem, target) = problem_and_target(&native.problem, cc)?;
     let epilogue = native.bound_epilogue().map(|bound| bound.epilogue);
-    let ranked = kernels::ranked(&problem, target, epilogue);
+    let ranked = ranked(py, &problem, target, epilogue, cc.is_none())?.positions;
     let (mut positions, mut tf32) = (Vec::with_capacity(ranked.len()), None);
     for position in ranked {
         // The epilogue affects neither condition.

@@ -23,11 +23,13 @@ mod prepared;
 mod product;
 mod replace;
 mod run;
+mod serving;
 mod status;
 mod stream;
 mod support;
 mod tensors;
 mod trace;
+mod tuning;
 mod utils;
 
 use pyo3::prelude::*;
@@ -80,6 +82,11 @@ mod _core {
     use super::tensors::{DenseTensor, KernelOperand, ScaledTensor, TensorWrapper};
     #[pymodule_export]
     use super::trace::{TracedEpilogue, trace_epilogue};
+    #[pymodule_export]
+    use super::tuning::{
+        TimedLaunches, TuningBenchmark, add_tuning_results, clear_tuning_results,
+        register_tuning_key, tuning_identity, tuning_mode, tuning_results,
+    };
     #[pymodule_export]
     use super::utils::{cache_directory, device_cc, nvrtc_info};
 

@@ -6,20 +6,20 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 
-use super::discovery::target_of;
 use super::dtype::accumulator_type as parse_accumulator;
 use super::host::Interpreter;
-use super::kernel::rounds_to_tf32;
 use super::options::tf32_allowed;
 use super::run::run_reference;
+use super::serving::{may_record, serving};
 use super::stream::StreamArgument;
 use super::trace::{number, trace_epilogue};
+use super::tuning::record;
 use super::utils::set_package_directories;
 use crate::compile;
 use crate::driver;
-use crate::epilogue::{BoundEpilogue, Epilogue, ExpressionGraph, MAIN_OUTPUT, intern_name};
+use crate::epilogue::{BoundEpilogue, ExpressionGraph, MAIN_OUTPUT, intern_name};
 use crate::kernel as kernels;
-use crate::launch::{ChoiceKey, KernelChoice, LastLaunch, LaunchError, LaunchRequest, choices};
+use crate::launch::{ChoiceKey, KernelChoice, LastLaunch, LaunchRequest, choices};
 use crate::operand::{self, DType, DeviceId, View};
 use crate::problem::{GemmProblem, GroupedGemmProblem, OperandValue, Problem, fuse, rebind};
 
@@ -84,7 +84,7 @@ pub fn check_gemm(
         problem.check()?;
         let bound = epilogue.map(|operands| operands.fuse(problem)).transpose()?;
         let epilogue = bound.map(|bound| bound.epilogue);
-        first_kernel(problem, epilogue, tf32_allowed(A.py())?, None).map(|_| ())
+        serving(A.py(), problem, epilogue, tf32_allowed(A.py())?).map(|_| ())
     })
 }
 
@@ -302,7 +302,7 @@ pub fn run(
     let choice = match known {
         Some(choice) => choice,
         None => {
-            let choice = choose(py, problem, epilogue, allows_tf32, preferred)?;
+            let choice = choose(tensor, problem, epilogue, allows_tf32, preferred)?;
             let (choice, dropped) = choices().keep(key, choice);
             // Dropping a choice frees its CUDA graphs. The driver may then block on a thread that
             // waits for the GIL.
@@ -382,17 +382,25 @@ fn refuse_fake(problem: &Problem, epilogue: Option<&EpilogueOperands<'_>>) -> Py
 }
 
 /// Chooses the preferred kernel if it serves the problem, else the one that ranks first, and
-/// compiles it.
+/// compiles it. With `CUTLASS_API_TUNE=record`, a problem without results is tuned first.
 fn choose(
-    py: Python<'_>,
+    tensor: &Bound<'_, PyAny>,
     problem: &Problem,
     epilogue: Option<&EpilogueOperands<'_>>,
     allows_tf32: bool,
     preferred: Option<usize>,
 ) -> PyResult<KernelChoice> {
+    let py = tensor.py();
     let bound = epilogue.map(|operands| operands.fuse(problem)).transpose()?;
     let epilogue = bound.as_ref().map(|bound| bound.epilogue);
-    let position = first_kernel(problem, epilogue, allows_tf32, preferred)?;
+    let mut ranked = serving(py, problem, epilogue, allows_tf32)?;
+    if ranked.measured == 0 && preferred.is_none() && may_record(tensor, problem)? {
+        let fused = |at: &usize| epilogue.map_or(*at, |epilogue| kernels::fused(*at, epilogue));
+        record(py, problem, bound.as_ref(), ranked.positions.iter().map(fused))?;
+        ranked = serving(py, problem, epilogue, allows_tf32)?;
+    }
+    let preferred = preferred.filter(|position| ranked.positions.contains(position));
+    let position = preferred.unwrap_or(ranked.positions[0]);
     let position = epilogue.map_or(position, |epilogue| kernels::fused(position, epilogue));
     let last = LastLaunch::default();
     let DeviceId::Cuda(ordinal) = problem.device() else {
@@ -408,45 +416,6 @@ fn choose(
         Ok::<_, compile::CompileError>(program)
     })?;
     Ok(KernelChoice { position, program: Some(program), epilogue, last })
-}
-
-/// The position of the preferred kernel if it serves the problem, else of the one that ranks first.
-fn first_kernel(
-    problem: &Problem,
-    epilogue: Option<&'static Epilogue>,
-    allows_tf32: bool,
-    preferred: Option<usize>,
-) -> PyResult<usize> {
-    let target = match problem.device() {
-        DeviceId::Cpu => None,
-        DeviceId::Cuda(_) => Some(target_of(problem, None)?),
-    };
-    let is_allowed = |position: &usize| allows_tf32 || !rounds_to_tf32(*position);
-    let ranked = kernels::ranked(problem, target, epilogue);
-    let preferred = preferred.filter(|position| is_allowed(position) && ranked.contains(position));
-    preferred.or_else(|| ranked.into_iter().find(is_allowed)).ok_or_else(|| {
-        let views = problem.views();
-        let [a, b, out] = [views[0].dtype, views[1].dtype, views[2].dtype];
-        let accumulator = problem.accumulator();
-        if epilogue.is_some_and(Epilogue::is_dual) {
-            return LaunchError::unsupported(
-                "no kernel multiplies A by two such matrices: kernels require a chip of compute \
-                 capability 9.0, float16 or bfloat16, both matrices column-major with rows of a \
-                 multiple of 16 bytes, N a multiple of 8 and a row-major output; compute the \
-                 second product by a launch of its own",
-            )
-            .into();
-        }
-        let operation = kernels::Operation::of(problem);
-        let served = kernels::all().iter().filter(|kernel| kernel.operation() == operation);
-        let types = kernels::Types { a, b, accumulator, out };
-        let remedy = types.remedy(served.map(|kernel| kernel.types)).unwrap_or_else(|| {
-            "cast the operands to dtypes that cutlass_api.get_kernels() serves".to_string()
-        });
-        let reason =
-            format!("no kernel computes {a} @ {b}, summed in {accumulator}, into {out}; {remedy}");
-        LaunchError::unsupported(reason).into()
-    })
 }
 
 /// Broadcasts both operands to one rank and one batch; a repeated matrix has batch stride 0.

@@ -1,0 +1,70 @@
+//! The kernels that serve a product whose kernel the core chooses, and why none does.
+
+use pyo3::prelude::*;
+
+use super::discovery::target_of;
+use super::kernel::rounds_to_tf32;
+use super::stream::StreamArgument;
+use super::tuning::{is_recording, ranked};
+use crate::driver;
+use crate::epilogue::Epilogue;
+use crate::kernel as kernels;
+use crate::launch::LaunchError;
+use crate::operand::DeviceId;
+use crate::problem::Problem;
+use crate::tune::Tuned;
+
+/// Whether the first call of a product on a tensor's current stream tunes it: tuning allocates
+/// memory, which a stream capture prohibits.
+pub fn may_record(tensor: &Bound<'_, PyAny>, problem: &Problem) -> PyResult<bool> {
+    if problem.device() == DeviceId::Cpu || !is_recording()? {
+        return Ok(false);
+    }
+    let stream = StreamArgument { handle: None, is_trusted: true };
+    Ok(!driver::is_captured(stream.resolve(tensor, problem.device())?))
+}
+
+/// The kernels that serve a problem, by rank: at least one.
+pub fn serving(
+    py: Python<'_>,
+    problem: &Problem,
+    epilogue: Option<&'static Epilogue>,
+    allows_tf32: bool,
+) -> PyResult<Tuned> {
+    let target = match problem.device() {
+        DeviceId::Cpu => None,
+        DeviceId::Cuda(_) => Some(target_of(problem, None)?),
+    };
+    let mut ranked = ranked(py, problem, target, epilogue, true)?;
+    if !allows_tf32 {
+        ranked.retain(|position| !rounds_to_tf32(position));
+    }
+    if !ranked.positions.is_empty() {
+        return Ok(ranked);
+    }
+    Err(unserved(problem, epilogue).into())
+}
+
+/// Why no kernel serves a problem.
+fn unserved(problem: &Problem, epilogue: Option<&Epilogue>) -> LaunchError {
+    let views = problem.views();
+    let [a, b, out] = [views[0].dtype, views[1].dtype, views[2].dtype];
+    let accumulator = problem.accumulator();
+    if epilogue.is_some_and(Epilogue::is_dual) {
+        return LaunchError::unsupported(
+            "no kernel multiplies A by two such matrices: kernels require a chip of compute \
+             capability 9.0, float16 or bfloat16, both matrices column-major with rows of a \
+             multiple of 16 bytes, N a multiple of 8 and a row-major output; compute the second \
+             product by a launch of its own",
+        );
+    }
+    let operation = kernels::Operation::of(problem);
+    let served = kernels::all().iter().filter(|kernel| kernel.operation() == operation);
+    let types = kernels::Types { a, b, accumulator, out };
+    let remedy = types.remedy(served.map(|kernel| kernel.types)).unwrap_or_else(|| {
+        "cast the operands to dtypes that cutlass_api.get_kernels() serves".to_owned()
+    });
+    LaunchError::unsupported(format!(
+        "no kernel computes {a} @ {b}, summed in {accumulator}, into {out}; {remedy}"
+    ))
+}

@@ -1,0 +1,153 @@
+//! Problems as keys of the store: text that two processes write alike, and that a person reads.
+
+use std::fmt::Write;
+
+use crate::epilogue::Epilogue;
+use crate::kernel::Operation;
+use crate::operand::View;
+use crate::problem::Problem;
+
+/// Batch, M, N and K. For a grouped GEMM: groups, rows of all groups, N and K.
+pub type Extents = [i64; 4];
+
+/// How a key counts extents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rounding {
+    /// As they are.
+    Exact,
+    /// Rounded up to powers of two: problems of similar sizes share a result.
+    PowersOfTwo,
+}
+
+impl Rounding {
+    /// In the order of look-ups.
+    pub const ALL: [Rounding; 2] = [Rounding::Exact, Rounding::PowersOfTwo];
+
+    /// The name, as `autotune(key=)` takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Rounding::Exact => "exact",
+            Rounding::PowersOfTwo => "pow2",
+        }
+    }
+
+    /// The extents as this key counts them.
+    pub fn round(self, extents: Extents) -> Extents {
+        match self {
+            Rounding::Exact => extents,
+            Rounding::PowersOfTwo => {
+                extents.map(|extent| extent.max(1).unsigned_abs().next_power_of_two() as i64)
+            }
+        }
+    }
+}
+
+/// The extents of a problem; `None` for an elementwise sum, which has one kernel a layout.
+pub fn extents(problem: &Problem) -> Option<Extents> {
+    match problem {
+        Problem::Gemm(gemm) => Some([gemm.batch(), gemm.m(), gemm.n(), gemm.k()]),
+        Problem::GroupedGemm(grouped) => {
+            let stacked = grouped.stacked();
+            Some([grouped.b.shape[0], stacked.m(), stacked.n(), stacked.k()])
+        }
+        Problem::Elementwise(_) => None,
+    }
+}
+
+/// The key of a problem: name of the rounding, operation, operands (dtype, order, alignment in
+/// bytes), accumulator, extents, epilogue. `extents`: as the rounding, or a function of the user,
+/// counts them.
+pub fn key(problem: &Problem, epilogue: Option<&Epilogue>, name: &str, extents: Extents) -> String {
+    let mut text = String::with_capacity(128);
+    let [batch, m, n, k] = extents;
+    let operation = Operation::of(problem).name();
+    let fast = matches!(problem, Problem::Gemm(gemm) if gemm.permits_fast_sums);
+    let accumulator = problem.accumulator();
+    // Writing to a String cannot fail.
+    let _ = write!(text, "{name} {operation} {batch}x{m}x{n}x{k}");
+    for view in problem.views().iter().take(3) {
+        let (order, alignment) = order_and_alignment(view);
+        let _ = write!(text, " {}{order}{alignment}", view.dtype.short_name());
+    }
+    let _ = write!(text, " sums {}", accumulator.short_name());
+    if fast {
+        text.push_str(" fast");
+    }
+    if let Some(epilogue) = epilogue {
+        let _ = write!(text, " epilogue {}", epilogue.digest());
+    }
+    text
+}
+
+/// t for a row-major matrix, n for a column-major one, s for other strides; and the alignment of
+/// rows (columns) in bytes, 16 at most.
+fn order_and_alignment(view: &View) -> (char, i64) {
+    let (row, column) = (view.alignment(2), view.alignment(1));
+    match view.stride {
+        [_, _, 0 | 1] => ('t', row),
+        [_, 0 | 1, _] => ('n', column),
+        _ => ('s', row.min(column)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operand::{DType, DeviceId};
+    use crate::problem::GemmProblem;
+
+    fn view(rows: i64, columns: i64, stride: [i64; 3]) -> View {
+        let device = DeviceId::Cuda(0);
+        let shape = [1, rows, columns];
+        View { data: 256, dtype: DType::F16, device, rank: 2, shape, stride, ..View::UNREAD }
+    }
+
+    fn problem(m: i64, n: i64, k: i64) -> Problem {
+        Problem::Gemm(GemmProblem {
+            a: view(m, k, [0, k, 1]),
+            b: view(k, n, [0, 1, k]),
+            out: view(m, n, [0, n, 1]),
+            accumulator: DType::F32,
+            permits_fast_sums: false,
+        })
+    }
+
+    fn named(problem: &Problem, rounding: Rounding) -> String {
+        let extents = extents(problem).expect("a product");
+        key(problem, None, rounding.name(), rounding.round(extents))
+    }
+
+    #[test]
+    fn keys_are_readable() {
+        let text = named(&problem(60, 4096, 1000), Rounding::Exact);
+        assert_eq!(text, "exact gemm 1x60x4096x1000 f16t16 f16n16 f16t16 sums f32");
+        let text = named(&problem(60, 4096, 1000), Rounding::PowersOfTwo);
+        assert_eq!(text, "pow2 gemm 1x64x4096x1024 f16t16 f16n16 f16t16 sums f32");
+    }
+
+    #[test]
+    fn keys_hold_orders_and_alignments() {
+        let aligned = problem(64, 64, 64);
+        let rounded = |problem: &Problem| named(problem, Rounding::PowersOfTwo);
+        let mut moved = aligned;
+        moved.views_mut()[0].data += 8;
+        assert_ne!(rounded(&aligned), rounded(&moved));
+        // The same power of two, but rows of 126 bytes.
+        assert_ne!(rounded(&aligned), rounded(&problem(64, 64, 63)));
+        let mut other = aligned;
+        other.views_mut()[1].stride = [0, 64, 1];
+        assert_ne!(rounded(&aligned), rounded(&other));
+        let mut fast = aligned;
+        if let Problem::Gemm(gemm) = &mut fast {
+            gemm.permits_fast_sums = true;
+        }
+        assert_ne!(rounded(&aligned), rounded(&fast));
+    }
+
+    #[test]
+    fn other_addresses_share_a_key() {
+        let mut moved = problem(64, 64, 64);
+        moved.views_mut().into_iter().for_each(|view| view.data += 4096);
+        assert_eq!(named(&moved, Rounding::Exact), named(&problem(64, 64, 64), Rounding::Exact));
+    }
+}

@@ -1,0 +1,14 @@
+//! The tuner: problems as keys, timed kernels, and the store of results. Reorders what `kernel`
+//! ranks. Independent of Python: `cutlass_api.tuning` searches and reports.
+
+mod benchmark;
+mod key;
+mod mode;
+mod ranking;
+mod store;
+
+pub use benchmark::{Benchmark, TimedKernel};
+pub use key::{Extents, Rounding, extents, key};
+pub use mode::{Mode, ModeError};
+pub use ranking::{Tuned, ranked};
+pub use store::{Measurement, Store, driver_of};

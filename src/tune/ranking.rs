@@ -1,0 +1,96 @@
+//! The kernels that serve a problem: measured ones first, by time, then the others by the cost
+//! model.
+
+use super::key::{Extents, Rounding, extents, key};
+use super::mode::{Mode, ModeError};
+use super::store::{Measurement, Store};
+use crate::compile::fingerprint;
+use crate::driver::Device;
+use crate::epilogue::Epilogue;
+use crate::kernel::{self, Target};
+use crate::operand::DeviceId;
+use crate::problem::Problem;
+
+/// Kernels by rank.
+pub struct Tuned {
+    pub positions: Vec<usize>,
+    /// How many of the first are measured.
+    pub measured: usize,
+    /// Whether the store has warnings.
+    pub warns: bool,
+}
+
+impl Tuned {
+    /// Ranks a kernel behind the measured ones so far. A kernel of a problem with the same key, but
+    /// not of this problem, is left out.
+    fn rank_next(&mut self, position: usize) {
+        let others = &mut self.positions[self.measured..];
+        if let Some(at) = others.iter().position(|other| *other == position) {
+            others[..=at].rotate_right(1);
+            self.measured += 1;
+        }
+    }
+
+    /// Keeps the kernels for which `keeps` is true.
+    pub fn retain(&mut self, keeps: impl Fn(usize) -> bool) {
+        self.measured = self.positions[..self.measured].iter().filter(|at| keeps(**at)).count();
+        self.positions.retain(|position| keeps(*position));
+    }
+}
+
+/// Positions in [`kernel::all`] of the kernels that serve a problem on a target (`None`: on the
+/// CPU). `is_of_device`: whether the target is the operands' device. `others`: names and results of
+/// the user's functions of extents.
+///
+/// # Errors
+/// If `CUTLASS_API_TUNE` has an unknown value.
+pub fn ranked(
+    problem: &Problem,
+    target: Option<Target>,
+    epilogue: Option<&'static Epilogue>,
+    is_of_device: bool,
+    others: &[(String, Extents)],
+) -> Result<Tuned, ModeError> {
+    let positions = kernel::ranked(problem, target, epilogue);
+    let mut tuned = Tuned { positions, measured: 0, warns: false };
+    let device = match problem.device() {
+        DeviceId::Cuda(ordinal) if is_of_device && Mode::current()? != Mode::Off => {
+            Device::get(ordinal).ok()
+        }
+        _ => None,
+    };
+    let (Some(device), Some(extents)) = (device, extents(problem)) else { return Ok(tuned) };
+    let mut store = Store::get();
+    tuned.warns = store.warns();
+    if !store.knows(device) {
+        return Ok(tuned);
+    }
+    let own = Rounding::ALL.iter().map(|rounding| (rounding.name(), rounding.round(extents)));
+    for (name, extents) in own.chain(others.iter().map(|(name, of)| (name.as_str(), *of))) {
+        let key = key(problem, epilogue, name, extents);
+        let look_up =
+            |measurements: &[Measurement]| measured(&tuned.positions, measurements, epilogue);
+        if let Some(first) = store.positions(device, &key, look_up) {
+            first.iter().for_each(|position| tuned.rank_next(*position));
+            break;
+        }
+    }
+    Ok(tuned)
+}
+
+/// The kernels of measurements among those that serve a problem. A measurement of a kernel whose
+/// program has changed since does not count.
+fn measured(
+    positions: &[usize],
+    measurements: &[Measurement],
+    epilogue: Option<&'static Epilogue>,
+) -> Vec<usize> {
+    let position = |measurement: &Measurement| {
+        let named = |position: &usize| kernel::at(*position).name() == measurement.kernel;
+        let position = positions.iter().copied().find(named)?;
+        let fused = epilogue.map_or(position, |epilogue| kernel::fused(position, epilogue));
+        let is_same = fingerprint(kernel::at(fused)).as_ref() == Some(&measurement.program);
+        is_same.then_some(position)
+    };
+    measurements.iter().filter_map(position).collect()
+}
