@@ -52,17 +52,22 @@ from cutlass_api.status import Status
 if TYPE_CHECKING:
     from cutlass_api import ops as ops
     from cutlass_api import quantize as quantize
+    from cutlass_api import tuning as tuning
     from cutlass_api.ops import int8_mm as int8_mm
     from cutlass_api.ops import linear as linear
     from cutlass_api.ops import mixed_mm as mixed_mm
     from cutlass_api.ops import scaled_grouped_mm as scaled_grouped_mm
     from cutlass_api.ops import scaled_mm as scaled_mm
+    from cutlass_api.tuning import autotune as autotune
 
 _stand_in.install()
 
 
-#: The functions of ``cutlass_api.ops`` that this package exports.
-_FUNCTIONS = ("int8_mm", "linear", "mixed_mm", "scaled_grouped_mm", "scaled_mm")
+#: The functions that this package exports from modules that it imports at first use.
+_FUNCTIONS = {
+    **dict.fromkeys(("int8_mm", "linear", "mixed_mm", "scaled_grouped_mm", "scaled_mm"), "ops"),
+    "autotune": "tuning",
+}
 
 
 def _import_ops() -> None:
@@ -70,12 +75,14 @@ def _import_ops() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """What imports torch: ``ops``, the functions that it exports, and ``quantize``."""
-    if name in ("ops", "quantize"):
+    """What is imported at first use: ``ops`` and ``quantize``, which import torch, and ``tuning``;
+    and the functions of these modules."""
+    if name in ("ops", "quantize", "tuning"):
         # Not `from cutlass_api import ops`, which calls __getattr__.
         return import_module(f"cutlass_api.{name}")
     if name in _FUNCTIONS:
-        globals()[name] = getattr(import_module("cutlass_api.ops"), name)
+        module = import_module(f"cutlass_api.{_FUNCTIONS[name]}")
+        globals()[name] = getattr(module, name)
         return globals()[name]
     raise AttributeError(f"module 'cutlass_api' has no attribute '{name}'")
 

@@ -4,7 +4,8 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from cutlass_api.bench.gemm import ROUNDS, in_turns
+from cutlass_api.bench.gemm import ROUNDS
+from cutlass_api.tuning._search import in_turns
 
 #: Bytes of the source. The target has as many, so that next to nothing of either stays in L2.
 COPIED_BYTES = 2 << 30

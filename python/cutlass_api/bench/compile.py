@@ -36,7 +36,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from cutlass_api.bench.gemm import in_turns
+from cutlass_api.tuning._search import in_turns
 
 if TYPE_CHECKING:
     from cutlass_api.bench.models import Workload

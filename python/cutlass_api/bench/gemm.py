@@ -14,29 +14,27 @@ Grouped GEMMs run in bfloat16 only, the one type that ``torch._grouped_mm`` comp
 import json
 import math
 import reprlib
-import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import cutlass_api
 from cutlass_api.arguments import GemmArguments, GroupedGemmArguments
+from cutlass_api.tuning._search import Timed, in_turns, sift
 
 #: Sustained rates of an H100 SXM, in FLOP/s and bytes/s. A product's floor is the time of its
 #: arithmetic or of its memory traffic at these rates, whichever is larger.
 FLOOR_FLOPS = {"float16": 798e12, "bfloat16": 798e12, "tf32": 399e12, "float32": 60e12}
 FLOOR_BYTES = 3.0e12
 L2_BYTES = 50 << 20
-#: Rounds of turns, and the shortest duration of a turn.
+#: Rounds of turns.
 ROUNDS = 15
-TURN_SECONDS = 2e-3
 #: Kernels that all rounds time.
 FINALISTS = 5
-#: Kernels that take this many times the best time drop out after their first turns.
-HOPELESS = 1.6
 
 
 @dataclass(frozen=True)
@@ -161,13 +159,14 @@ BUILT_IN: dict[str, Any] = {
 
 
 class Inputs:
-    """Sets of operands of one shape, together larger than L2, and CUDA graphs that run all sets."""
+    """Sets of operands of one shape. ``sets``: their number; None: together larger than L2."""
 
-    def __init__(self, shape: Shape, dtype: str) -> None:
+    def __init__(self, shape: Shape, dtype: str, sets: int | None = None) -> None:
         import torch
 
         element = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
-        count = min(max(math.ceil(2.2 * L2_BYTES / (element.itemsize * shape.elements)), 2), 200)
+        count = math.ceil(2.2 * L2_BYTES / (element.itemsize * shape.elements))
+        count = sets or min(max(count, 2), 200)
 
         def matrix(*extents: int, order: str) -> Any:
             *batch, rows, columns = extents
@@ -211,40 +210,6 @@ class Inputs:
         return [partial(torch.mm, a, b, out=c) for a, b, c in self.sets]
 
 
-class Timed:
-    """A captured graph with its times. Keeps the launches, whose memory the graph uses, alive."""
-
-    def __init__(self, graph: Any, launches: list[Callable[[], Any]], stream: Any) -> None:
-        self._graph, self._launches, self._stream = graph, launches, stream
-        self.times: list[float] = []
-        self._replays = 1
-
-    def warm_up(self, seconds: float = TURN_SECONDS) -> None:
-        """Replays the graph twice and sets the number of replays of a turn to last ``seconds``."""
-        self.turn()
-        least = self.turn()
-        self._replays = max(1, math.ceil(seconds / (1e-6 * least * len(self._launches))))
-        self.times.clear()
-
-    def turn(self) -> float:
-        """Replays the graph for one turn. Returns and records the microseconds of one launch."""
-        import torch
-
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        with torch.cuda.stream(self._stream):
-            begin.record()
-            for _ in range(self._replays):
-                self._graph.replay()
-            end.record()
-        end.synchronize()
-        self.times.append(1e3 * begin.elapsed_time(end) / (self._replays * len(self._launches)))
-        return self.times[-1]
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.times)
-
-
 def capture(stream: Any, launches: Iterable[Callable[[], Any]]) -> Timed:
     """Captures launches, one for each set of operands, on a stream. Runs the first one before, so
     that what it calls is compiled and tuned."""
@@ -258,54 +223,19 @@ def capture(stream: Any, launches: Iterable[Callable[[], Any]]) -> Timed:
         with torch.cuda.graph(graph, stream=stream):
             for launch in launches:
                 launch()
-    return Timed(graph, launches, stream)
 
+    def microseconds(replays: int) -> float:
+        # Refers to the launches, whose memory the graph uses.
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.stream(stream):
+            begin.record()
+            for _ in range(replays):
+                graph.replay()
+            end.record()
+        end.synchronize()
+        return float(1e3 * begin.elapsed_time(end) / (replays * len(launches)))
 
-def sift(
-    kernels: Iterable[tuple[str, Timed]], keep: int
-) -> tuple[dict[str, float], dict[str, Timed]]:
-    """The rough time of each kernel in microseconds, and the fastest ``keep`` kernels.
-
-    An idle GPU clocks higher at first than under load. So the kernels take turns, forwards and
-    backwards, and the slower half drops out until ``keep`` remain.
-    """
-    rough: dict[str, float] = {}
-    left = {}
-    for name, timed in kernels:
-        # The minimum of three, as single replays can take several times as long.
-        rough[name] = min(timed.turn() for _ in range(3))
-        if rough[name] < HOPELESS * min(rough.values()):
-            left[name] = timed
-    left = {
-        name: timed for name, timed in left.items() if rough[name] < HOPELESS * min(rough.values())
-    }
-    for timed in left.values():
-        timed.warm_up(TURN_SECONDS / 2)
-    while len(left) > keep:
-        for timed in (*left.values(), *reversed(left.values())):
-            timed.turn()
-        rough |= {name: timed.median for name, timed in left.items()}
-        fastest = sorted(left, key=rough.__getitem__)[: max(keep, len(left) // 2)]
-        left = {name: left[name] for name in fastest}
-    return rough, left
-
-
-class Turns(Protocol):
-    """A method that is timed in turns, and records their times."""
-
-    def warm_up(self) -> None: ...
-
-    def turn(self) -> float: ...
-
-
-def in_turns(methods: Mapping[str, Turns], rounds: int) -> None:
-    """Times the methods in turns."""
-    for timed in methods.values():
-        timed.warm_up()
-    for round_ in range(rounds):
-        # Every other round runs backwards, so that no method always follows the same one.
-        for timed in list(methods.values())[:: 1 if round_ % 2 else -1]:
-            timed.turn()
+    return Timed(microseconds, len(launches))
 
 
 def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
@@ -393,22 +323,31 @@ def time_operators(sets: Sequence[Any], stream: Any, accumulator: Any) -> Timed 
     return None
 
 
+@contextmanager
+def float32_precision(dtype: str) -> Iterator[None]:
+    """Whether torch, and the kernels that follow it, round float32 operands: for "tf32"."""
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def measure(shapes: list[Shape], dtypes: list[str], show: Callable[[Row], None]) -> list[Row]:
     """Times all shapes in all types. Calls ``show`` with each finished row."""
     import torch
 
     rows = []
-    before = torch.get_float32_matmul_precision()
     with ThreadPoolExecutor() as pool:
         for dtype in dtypes:
-            torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
-            try:
+            with float32_precision(dtype):
                 for shape in (shape for shape in shapes if not shape.groups or dtype == "bfloat16"):
                     rows.append(measure_row(shape, dtype, pool))
                     show(rows[-1])
                     torch.cuda.empty_cache()
-            finally:
-                torch.set_float32_matmul_precision(before)
     return rows
 
 
@@ -500,8 +439,10 @@ def write_plot(path: Path, title: str, rows: list[Row]) -> None:
 
 __all__ = [
     "HEADER",
+    "Inputs",
     "Row",
     "Shape",
+    "float32_precision",
     "geometric_means",
     "line",
     "measure",

@@ -22,12 +22,10 @@ from cutlass_api.bench.gemm import (
     FINALISTS,
     L2_BYTES,
     ROUNDS,
-    Timed,
     capture,
-    in_turns,
-    sift,
     time_operators,
 )
+from cutlass_api.tuning._search import Timed, in_turns, sift
 
 #: Output features and input features of the weights.
 WEIGHTS = ((4096, 11008), (12288, 4096), (22016, 4096), (4096, 4096), (65536, 4096))

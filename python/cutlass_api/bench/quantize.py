@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from cutlass_api.bench.bandwidth import copy_rate
-from cutlass_api.bench.gemm import ROUNDS, capture, in_turns
+from cutlass_api.bench.gemm import ROUNDS, capture
 from cutlass_api.library import ScaleSwizzleMode
+from cutlass_api.tuning._search import in_turns
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,122 @@
+"""Timing by turns, and the search for the fastest of many candidates.
+
+An idle GPU clocks higher at first than under load, and neighbors share the machine: candidates take
+turns, forwards and backwards, so that each meets the same conditions.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol, TypeVar
+
+#: The shortest duration of a turn.
+TURN_SECONDS = 2e-3
+#: Candidates that take this many times the best time drop out after their first turns.
+HOPELESS = 1.6
+
+
+class Turns(Protocol):
+    """A method that is timed in turns, and records their times."""
+
+    def warm_up(self) -> None: ...
+
+    def turn(self) -> float: ...
+
+
+class Timed:
+    """A method with its times, in microseconds of one launch.
+
+    ``measure(replays)`` returns the microseconds of one launch, the mean over this many replays of
+    ``launches`` launches.
+    """
+
+    def __init__(self, measure: Callable[[int], float], launches: int) -> None:
+        self._measure, self._launches = measure, launches
+        self._replays = 1
+        self.times: list[float] = []
+
+    def warm_up(self, seconds: float = TURN_SECONDS) -> None:
+        """Runs twice, and sets the replays of a turn so that it lasts ``seconds``."""
+        self.turn()
+        least = self.turn()
+        self._replays = max(1, math.ceil(seconds / (1e-6 * max(least, 1e-3) * self._launches)))
+        self.times.clear()
+
+    def turn(self) -> float:
+        """Runs for one turn. Returns and records the microseconds of one launch."""
+        self.times.append(self._measure(self._replays))
+        return self.times[-1]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.times)
+
+
+Method = TypeVar("Method", bound=Timed)
+
+
+class Deadline:
+    """The end of a search's budget of seconds; never without a budget."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._end = math.inf if seconds is None else time.monotonic() + seconds
+
+    def has_passed(self) -> bool:
+        return time.monotonic() >= self._end
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.0, self._end - time.monotonic())
+
+
+def sift(
+    candidates: Iterable[tuple[str, Method]],
+    keep: int,
+    deadline: Deadline | None = None,
+    show: Callable[[str, dict[str, float]], None] | None = None,
+) -> tuple[dict[str, float], dict[str, Method]]:
+    """The rough time of each candidate in microseconds, and the fastest ``keep`` candidates.
+
+    Candidates take turns, and the slower half drops out until ``keep`` remain. After the deadline,
+    no further candidate is taken, and the fastest so far are kept. ``show``: called with the name
+    and all rough times after each candidate's first turns.
+    """
+    deadline = deadline or Deadline(None)
+    rough: dict[str, float] = {}
+    left: dict[str, Method] = {}
+    for name, timed in candidates:
+        # The minimum of three, as single replays can take several times as long.
+        rough[name] = min(timed.turn() for _ in range(3))
+        if rough[name] < HOPELESS * min(rough.values()):
+            left[name] = timed
+        if show:
+            show(name, rough)
+        if deadline.has_passed():
+            break
+    left = {
+        name: timed for name, timed in left.items() if rough[name] < HOPELESS * min(rough.values())
+    }
+    for timed in left.values():
+        timed.warm_up(TURN_SECONDS / 2)
+    while len(left) > keep:
+        if not deadline.has_passed():
+            for timed in (*left.values(), *reversed(left.values())):
+                timed.turn()
+            rough |= {name: timed.median for name, timed in left.items()}
+        fastest = sorted(left, key=rough.__getitem__)[: max(keep, len(left) // 2)]
+        left = {name: left[name] for name in fastest}
+    return rough, left
+
+
+def in_turns(methods: Mapping[str, Turns], rounds: int) -> None:
+    """Times the methods in turns."""
+    for timed in methods.values():
+        timed.warm_up()
+    for round_ in range(rounds):
+        # Every other round runs backwards, so that no method always follows the same one.
+        for timed in list(methods.values())[:: 1 if round_ % 2 else -1]:
+            timed.turn()
+
+
+__all__ = ["HOPELESS", "TURN_SECONDS", "Deadline", "Timed", "Turns", "in_turns", "sift"]
