@@ -1,14 +1,16 @@
-"""Benchmarks: ``python -m cutlass_api bench`` with ``latency``, ``gemm``, ``llama``,
-``quantize``, ``compile`` and ``plot``."""
+"""``python -m cutlass_api bench`` with ``latency``, ``gemm``, ``llama``, ``quantize``, ``compile``
+and ``plot``: benchmarks. ``python -m cutlass_api tune``: the autotuner and its store."""
 
 import argparse
 import json
 import os
 import time
+from dataclasses import asdict
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from cutlass_api.bench import compile as compile_bench
 from cutlass_api.bench import llama as llama_bench
@@ -17,7 +19,7 @@ from cutlass_api.bench.gemm import Shape, table
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m cutlass_api", description="Benchmarks of cutlass_api (rutlass)."
+        prog="python -m cutlass_api", description="Tools of cutlass_api (rutlass)."
     )
     commands = parser.add_subparsers(required=True, metavar="command")
     bench = commands.add_parser("bench", help="measure on this machine's GPU").add_subparsers(
@@ -34,10 +36,7 @@ def main() -> None:
         metavar="FILE",
         help="a table of shapes in JSON, such as benchmarks/public_shapes.json",
     )
-    types = ("float16", "bfloat16", "tf32", "float32")
-    gemm.add_argument(
-        "--dtype", nargs="+", choices=types, default=["float16"], help="type of A, B and the output"
-    )
+    _add_types(gemm)
     _add_outputs(gemm)
     llama = bench.add_parser("llama", help="GPU time of 8-bit products with a Llama's weights")
     llama.set_defaults(run=_llama)
@@ -100,8 +99,53 @@ def main() -> None:
     plot.set_defaults(run=_replot)
     plot.add_argument("results", type=Path, help="a JSON file of `latency`, `gemm` or `llama`")
     plot.add_argument("plot", type=_plot, help="the image to write")
+    _add_tune(commands)
     arguments = parser.parse_args()
     arguments.run(arguments)
+
+
+def _add_tune(commands: Any) -> None:
+    tune = commands.add_parser(
+        "tune", help="time kernels on this machine's GPU and store the fastest"
+    )
+    tune.set_defaults(run=_tune)
+    what = tune.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--shapes",
+        type=_shapes,
+        metavar="FILE",
+        help="tune a table of shapes in JSON, such as benchmarks/public_shapes.json",
+    )
+    what.add_argument("--list", action="store_true", help="print the stored results")
+    what.add_argument("--export", type=_output, metavar="FILE", help="write the stored results")
+    what.add_argument(
+        "--import",
+        dest="merge",
+        type=Path,
+        metavar="FILE",
+        help="merge results that --export wrote into the store",
+    )
+    what.add_argument("--clear", action="store_true", help="remove all stored results")
+    _add_types(tune)
+    tune.add_argument("--search", choices=("halving", "exhaustive"), default="halving")
+    tune.add_argument(
+        "--key",
+        choices=("exact", "pow2"),
+        default="exact",
+        help="whether a result is for its extents, or for all that round up to the same powers of "
+        "two",
+    )
+    tune.add_argument(
+        "--budget", type=float, metavar="SECONDS", help="for each shape; further kernels are left"
+    )
+    tune.add_argument("--json", type=_output, metavar="FILE", help="write what was measured")
+
+
+def _add_types(command: argparse.ArgumentParser) -> None:
+    types = ("float16", "bfloat16", "tf32", "float32")
+    command.add_argument(
+        "--dtype", nargs="+", choices=types, default=["float16"], help="type of A, B and the output"
+    )
 
 
 def _add_outputs(benchmark: argparse.ArgumentParser) -> None:
@@ -339,6 +383,59 @@ def _compile(arguments: argparse.Namespace) -> None:
             print(f"{row.name}: {note}")
     if any(row.failures for row in rows):
         raise SystemExit(1)
+
+
+def _tune(arguments: argparse.Namespace) -> None:
+    from cutlass_api import tuning
+    from cutlass_api.bench import report
+
+    if arguments.clear:
+        tuning.clear()
+    elif arguments.export:
+        print(f"{tuning.export_results(arguments.export)} results written to {arguments.export}")
+    elif arguments.merge:
+        try:
+            print(tuning.import_results(arguments.merge))
+        except (OSError, ValueError) as error:
+            raise SystemExit(str(error)) from None
+    elif arguments.list:
+        results = tuning.stored_results()
+        if arguments.json:
+            arguments.json.write_text(json.dumps([asdict(each) for each in results], indent=1))
+        cells = [(each.key, f"{1e6 * each.seconds:.2f}", each.kernel) for each in results]
+        for device in dict.fromkeys(each.device for each in results):
+            own = [of for of, each in zip(cells, results, strict=True) if each.device == device]
+            report.print_cells(device, ("problem", "us", ""), own)
+    else:
+        _tune_shapes(arguments)
+
+
+def _tune_shapes(arguments: argparse.Namespace) -> None:
+    _device()
+    from cutlass_api.tuning import TuningResult
+    from cutlass_api.tuning._shapes import tune_shapes
+
+    results: list[TuningResult] = []
+
+    def show(result: TuningResult) -> None:
+        best = f"{result.microseconds:9.2f} us  {result.winner.metadata.kernel_name}"
+        print(f"{best}  {result.key}", flush=True)
+        results.append(result)
+        # After each shape, so that Ctrl-C keeps what was measured.
+        if arguments.json:
+            arguments.json.write_text(json.dumps([json.loads(each.to_json()) for each in results]))
+
+    try:
+        tune_shapes(
+            arguments.shapes,
+            arguments.dtype,
+            show,
+            search=arguments.search,
+            key=arguments.key,
+            budget=arguments.budget,
+        )
+    except KeyboardInterrupt:
+        raise SystemExit(f"stopped: the results of {len(results)} shapes are stored") from None
 
 
 def _replot(arguments: argparse.Namespace) -> None:
