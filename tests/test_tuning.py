@@ -1,0 +1,525 @@
+"""The autotuner, with a simulated driver whose launches take a time that depends on the grid and on
+shared memory; and its store.
+"""
+
+import json
+import math
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import stand_in
+from cutlass_api import tuning
+from cutlass_api.tuning import _search
+from stand_in import GEMM, environment
+
+#: Keeps warnings in a list.
+CAUGHT = """
+import warnings
+caught = []
+warnings.simplefilter("always")
+warnings.showwarning = lambda message, *more, **others: caught.append(str(message))
+"""
+#: Names of what `get_kernels(args)` returns, the number of open handles, and times of kernels.
+HELPERS = """
+    from cutlass_api import tuning
+
+    def names(args=args):
+        return [kernel.metadata.kernel_name for kernel in cutlass_api.get_kernels(args)]
+
+    def handles():
+        library = device.library
+        open_ = (library.stand_in_open_memory, library.stand_in_open_streams)
+        open_ += (library.stand_in_open_events, library.stand_in_open_graphs)
+        return [count() for count in open_]
+
+    def times(kernels=None):
+        benchmark = cutlass_api._core.TuningBenchmark(args)
+        kernels = kernels or cutlass_api.get_kernels(args)[:6]
+        return {
+            kernel.metadata.kernel_name: benchmark.record(benchmark.compile(kernel)).turn(3)
+            for kernel in kernels
+        }
+"""
+
+
+@pytest.fixture
+def tuned(tmp_path):
+    """Runs a script about a GEMM in a process with the test's store."""
+
+    def run(script, counted=False, **variables):
+        known = {"CUTLASS_API_CACHE_DIR": str(tmp_path), "CUTLASS_API_TUNE": "use"}
+        script = CAUGHT + GEMM + textwrap.dedent(HELPERS) + textwrap.dedent(script)
+        if "caught" not in script.removeprefix(CAUGHT):
+            script += "\nassert not caught, caught\n"
+        return stand_in.run(script, counted=counted, **{**known, **variables})
+
+    return run
+
+
+# The search.
+
+
+def test_the_winner_ranks_first_from_then_on(tuned):
+    script = """
+        before = names()
+        slow_first = cutlass_api.get_kernels(args)[10:14]
+        result = cutlass_api.autotune(args, kernels=slow_first, progress=False)
+        after = names()
+        assert after[0] == result.winner.metadata.kernel_name != before[0]
+        assert after[:4] == [trial.kernel for trial in result.trials]
+        assert sorted(after) == sorted(before)
+        measured = times(slow_first)
+        assert [trial.kernel for trial in result.trials] == sorted(measured, key=measured.get)
+        for trial in result.trials:
+            assert abs(trial.microseconds - 1e6 * measured[trial.kernel]) < 1e-3
+        print(after[0])
+    """
+    winner = tuned(script)
+    # Another process, with other tensors of the same kind.
+    other = """
+        a.describe(A + 4096, (128, 256)); out.describe(OUT + 256, (128, 64))
+        print(names(GemmArguments(a, b, out, "float32"))[0])
+        # Another alignment, layout or shape has its own ranking.
+        a.describe(A + 8, (128, 256))
+        assert names(GemmArguments(a, b, out, "float32"))[0] != names()[0]
+    """
+    assert tuned("print(names()[0])") == winner
+    assert tuned(other) == winner
+    assert tuned("print(names()[0])", CUTLASS_API_TUNE="off") != winner
+
+
+def test_an_exhaustive_search_finds_the_fastest(tuned):
+    script = """
+        kernels = cutlass_api.get_kernels(args)[:30]
+        result = cutlass_api.autotune(args, kernels=kernels, search="exhaustive", progress=False)
+        assert len(result.trials) == 30 and result.untried == 0
+        measured = times(kernels)
+        assert measured[result.winner.metadata.kernel_name] == min(measured.values())
+        del result
+        import gc; gc.collect()
+        print(handles())
+    """
+    assert json.loads(tuned(script)) == [0, 0, 0, 0]
+
+
+def test_a_halving_search_takes_the_first_by_the_model(tuned):
+    tuned("""
+        before = names()
+        result = cutlass_api.autotune(args, progress=False)
+        assert {trial.kernel for trial in result.trials} == set(before[:24])
+        assert result.untried == len([n for n in before if "simt" not in n]) - 24
+        result = cutlass_api.autotune(args, budget=3, progress=False)
+        assert len(result.trials) == 3
+        result = cutlass_api.autotune(args, budget=1e-9, progress=False)
+        assert len(result.trials) == 1
+    """)
+
+
+def test_kernels_that_fail_are_reported(tuned):
+    tuned("""
+        column_major = Tensor(B, (256, 64), strides=(1, 256))
+        other = cutlass_api.get_kernels(GemmArguments(a, column_major, out, "float32"))[:1]
+        good = cutlass_api.get_kernels(args)[:2]
+        result = cutlass_api.autotune(args, kernels=[*other, *good], progress=False)
+        failed = result.trials[-1]
+        assert failed.kernel == other[0].metadata.kernel_name
+        assert "is not column-major" in failed.error
+        assert failed.microseconds != failed.microseconds, "NaN"
+        assert "is not column-major" in str(result)
+        assert json.loads(result.to_json())["trials"][-1]["error"] == failed.error
+        assert failed.kernel not in {stored.kernel for stored in tuning.stored_results()}
+        device.fail("cuLaunchKernelEx")
+        try:
+            cutlass_api.autotune(args, kernels=good, progress=False)
+        except RuntimeError as error:
+            assert "no kernel could be timed" in str(error) and "LAUNCH_FAILED" in str(error)
+        else:
+            raise AssertionError
+        device.fail("")
+        assert len(tuning.stored_results()) == 2
+    """)
+
+
+def test_too_little_memory_makes_fewer_copies_or_an_error(tuned):
+    tuned("""
+        library = device.library
+        library.stand_in_limit_memory.argtypes = [__import__("ctypes").c_uint64]
+        library.stand_in_limit_memory(7)
+        cutlass_api.autotune(args, budget=2, progress=False)
+        library.stand_in_limit_memory(2)
+        try:
+            cutlass_api.autotune(args, budget=2, progress=False)
+        except RuntimeError as error:
+            assert "OUT_OF_MEMORY" in str(error)
+        else:
+            raise AssertionError
+        assert handles() == [0, 0, 0, 0]
+    """)
+
+
+def test_an_epilogue_has_results_of_its_own(tuned):
+    tuned("""
+        bias = Tensor(0x40000000, (64,), code=2, bits=32)
+        source = "def f(accum, bias):\\n    D = relu(accum + bias)\\n    return D"
+        fused = GemmArguments(
+            a, b, out, "float32", epilogue=EpilogueArguments(source, bias=bias, D=out)
+        )
+        before = names(), names(fused)
+        kernels = cutlass_api.get_kernels(fused)[5:8]
+        result = cutlass_api.autotune(fused, kernels=kernels, progress=False)
+        assert names() == before[0]
+        assert names(fused)[0] == result.winner.metadata.kernel_name != before[1][0]
+        assert "epilogue" in result.key
+    """)
+
+
+def test_results_of_a_key_apply_to_its_problems(tuned):
+    tuned("""
+        kernels = cutlass_api.get_kernels(args)[10:12]
+        result = cutlass_api.autotune(args, kernels=kernels, key="pow2", progress=False)
+        assert result.key.startswith("pow2 gemm 1x128x64x256 ")
+        close = Tensor(A, (104, 200)), Tensor(B, (200, 56)), Tensor(OUT, (104, 56))
+        assert names(GemmArguments(*close, "float32"))[0] == result.winner.metadata.kernel_name
+        far = Tensor(A, (136, 200)), Tensor(B, (200, 56)), Tensor(OUT, (136, 56))
+        assert names(GemmArguments(*far, "float32"))[0] != result.winner.metadata.kernel_name
+
+        tuning.clear()
+        def rows_alone(extents):
+            batch, m, n, k = extents
+            return batch, m, 0, 0
+        result = cutlass_api.autotune(args, kernels=kernels, key=rows_alone, progress=False)
+        wide = a, Tensor(B, (256, 512)), Tensor(OUT, (128, 512))
+        assert names(GemmArguments(*wide, "float32"))[0] == result.winner.metadata.kernel_name
+        # An exact result comes before.
+        exact = cutlass_api.autotune(
+            args, kernels=cutlass_api.get_kernels(args)[20:22], progress=False
+        )
+        assert names()[0] == exact.winner.metadata.kernel_name
+    """)
+
+
+def test_devices_do_not_mix(tuned):
+    tuned("""
+        kernels = cutlass_api.get_kernels(args)[10:12]
+        there = [Tensor(at, shape, device=1) for at, shape in
+                 ((A, (128, 256)), (B, (256, 64)), (OUT, (128, 64)))]
+        there = GemmArguments(*there, "float32")
+        before = names(there)
+        cutlass_api.autotune(args, kernels=kernels, progress=False)
+        assert names(there) == before
+        result = cutlass_api.autotune(there, kernels=kernels[::-1], progress=False)
+        assert result.device == "stand-in 1" and names(there)[0] != before[0]
+        assert {stored.device for stored in tuning.stored_results()} == {"stand-in 0", "stand-in 1"}
+    """)
+
+
+def test_a_result_of_another_program_does_not_count(tuned):
+    tuned("""
+        before = names()
+        kernels = cutlass_api.get_kernels(args)[10:12]
+        cutlass_api.autotune(args, kernels=kernels, progress=False)
+        rows = cutlass_api._core.tuning_results()
+        assert names()[0] != before[0]
+        cutlass_api._core.add_tuning_results([(*row[:4], "0" * 64, row[5]) for row in rows])
+        assert names() == before
+    """)
+
+
+def test_matmul_follows_new_results(tuned):
+    tuned("""
+        cutlass_api.matmul(a, b, out)
+        shared = lambda: device.library.stand_in_last_shared_bytes()
+        before = shared()
+        kernels = [k for k in cutlass_api.get_kernels(args) if "sm80" in k.metadata.kernel_name]
+        result = cutlass_api.autotune(args, kernels=kernels[:2], progress=False)
+        cutlass_api.matmul(a, b, out)
+        program = result.winner.compile(args).compiled_obj
+        assert shared() == program.shared_bytes != before
+    """)
+
+
+def test_record_tunes_new_products_once(tuned):
+    script = """
+        device.library.stand_in_capture(1)
+        cutlass_api.matmul(a, b, out)
+        assert not tuning.stored_results(), "a capture prohibits allocations"
+        device.library.stand_in_capture(0)
+        c = Tensor(0x40000000, (128, 128)), Tensor(0x50000000, (128, 64)), Tensor(OUT, (128, 64))
+        cutlass_api.matmul(*c)
+        stored = tuning.stored_results()
+        assert stored and handles()[:3] == [0, 0, 0]
+        calls = device.launches()
+        cutlass_api.matmul(*c)
+        assert device.launches() == calls + 1 and tuning.stored_results() == stored
+        print(cutlass_api._core.tuning_mode())
+    """
+    assert tuned(script, CUTLASS_API_TUNE="record") == "record\n"
+    # A later process finds the results.
+    later = """
+        c = Tensor(0x40000000, (128, 128)), Tensor(0x50000000, (128, 64)), Tensor(OUT, (128, 64))
+        cutlass_api.matmul(*c)
+        print(device.launches())
+    """
+    assert tuned(later, CUTLASS_API_TUNE="record") == "1\n"
+
+
+def test_look_ups_are_cheap(tuned):
+    """Instructions of a ranking with a result beyond those of the same ranking without one."""
+    script = """
+        if tune:
+            cutlass_api.autotune(args, budget=4, progress=False)
+        for _ in range(20):
+            names()
+        device.begin(); cutlass_api.get_kernels(args); device.end()
+    """
+    without = int(tuned("tune = False\n" + textwrap.dedent(script), counted=True))
+    tuned("cutlass_api.autotune(args, budget=4, progress=False)")
+    with_result = int(tuned("tune = False\n" + textwrap.dedent(script), counted=True))
+    print(f"{with_result - without} instructions")
+    assert with_result - without < 15_000
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        ("autotune(args, search='all')", "search is 'all'; pass"),
+        ("autotune(args, budget=0)", "budget is 0; pass a positive number"),
+        ("autotune(args, budget=True)", "budget is True"),
+        ("autotune(args, key='round')", "key is 'round'; pass"),
+        ("autotune(args, kernels=[])", "kernels is empty"),
+        ("autotune(None)", "args"),
+        (
+            "autotune(cutlass_api.arguments.ElementwiseArguments(a, a, a))",
+            "an elementwise sum has nothing to tune",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused(call, message, tuned):
+    out = tuned(f"""
+        try:
+            cutlass_api.{call}
+        except (ValueError, TypeError) as error:
+            print(error)
+    """)
+    assert message in out
+
+
+def test_an_unknown_mode_is_refused(tuned):
+    with pytest.raises(AssertionError, match='CUTLASS_API_TUNE is "always"; set it to off, use'):
+        tuned("names()", CUTLASS_API_TUNE="always")
+
+
+def test_operands_on_the_cpu_are_refused():
+    import torch
+    from cutlass_api.arguments import GemmArguments
+
+    a = torch.ones(8, 8)
+    with pytest.raises(ValueError, match="operands are on the CPU"):
+        tuning.autotune(GemmArguments(a, a, torch.empty(8, 8), "float32"))
+
+
+def test_a_search_stops_at_its_deadline():
+    class Clock:
+        def __init__(self, microseconds):
+            self.microseconds, self.times = microseconds, []
+
+        def turn(self):
+            self.times.append(self.microseconds)
+            return self.microseconds
+
+        def warm_up(self, seconds=0.0):
+            self.times.clear()
+
+        @property
+        def median(self):
+            return self.times[-1] if self.times else math.nan
+
+    def slow():
+        for at in range(20):
+            time.sleep(0.02)
+            yield str(at), Clock(20 - at)
+
+    rough, left = _search.sift(slow(), 2, _search.Deadline(0.1))
+    assert 1 <= len(rough) < 20 and len(left) <= 2
+    assert next(iter(left)) == list(rough)[-1]
+
+
+# Results.
+
+
+def test_results_print_as_text_html_and_json(tuned):
+    out = tuned("""
+        result = cutlass_api.autotune(args, budget=3, progress=False)
+        print(result)
+        print(result._repr_html_())
+        print(json.dumps(json.loads(result.to_json())))
+        figure = result.plot()
+        assert len(figure.axes[0].patches) == 3
+    """)
+    assert "on stand-in 0" in out and out.count("1.000") == 2 and "<table>" in out
+    document = json.loads(out.splitlines()[-1])
+    assert document["winner"] == document["trials"][0]["kernel"] and len(document["trials"]) == 3
+
+
+# The store.
+
+
+def rows_of(path):
+    with sqlite3.connect(path) as connection:
+        return connection.execute("SELECT key, kernel, seconds FROM results").fetchall()
+
+
+def test_damaged_foreign_and_later_stores_are_set_aside(tuned, tmp_path):
+    store = tmp_path / "tuning.sqlite3"
+    script = """
+        names()
+        cutlass_api.autotune(args, budget=2, progress=False)
+        print(caught)
+    """
+
+    def damaged():
+        store.write_bytes(b"no database " * 500)
+
+    def foreign():
+        with sqlite3.connect(store) as connection:
+            connection.execute("CREATE TABLE other (a)")
+
+    def later():
+        with sqlite3.connect(store) as connection:
+            connection.execute("PRAGMA user_version = 99")
+
+    def torn():
+        content = store.read_bytes()
+        store.write_bytes(content[:4096] + b"\0" * 100 + content[4196:6000])
+
+    reasons = {damaged: "not a database", foreign: "not a store", later: "version 99", torn: ""}
+    for count, (make, reason) in enumerate(reasons.items(), start=1):
+        store.unlink(missing_ok=True)
+        if make in (later, torn):
+            assert tuned(script) == "[]\n"
+        make()
+        out = tuned(script)
+        assert "set aside" in out and reason in out, (make, out)
+        assert (tmp_path / f"tuning.aside-{count}.sqlite3").exists()
+        assert len(rows_of(store)) == 2
+        assert tuned(script) == "[]\n"
+
+
+def test_an_unwritable_store_keeps_results_in_memory(tuned, tmp_path):
+    (tmp_path / "file").touch()
+    out = tuned(
+        """
+        for _ in range(2):
+            result = cutlass_api.autotune(
+                args, kernels=cutlass_api.get_kernels(args)[10:12], progress=False
+            )
+        assert names()[0] == result.winner.metadata.kernel_name
+        print(len(caught), caught[0])
+        """,
+        CUTLASS_API_CACHE_DIR=str(tmp_path / "file" / "folder"),
+    )
+    assert out.startswith("1 ") and "stay in memory" in out
+
+
+ADD = """
+    import sys
+    from cutlass_api import _core
+    for at in range(int(sys.argv[2])):
+        key = f"{sys.argv[1]} {at}"
+        _core.add_tuning_results([("a device", 13, key, "a kernel", "a program", 1e-6)])
+"""
+
+
+def adding(tmp_path, name, count):
+    """A process that adds results, each by a write of its own."""
+    command = [sys.executable, "-c", textwrap.dedent(ADD), name, str(count)]
+    return subprocess.Popen(command, env={**environment(), "CUTLASS_API_CACHE_DIR": str(tmp_path)})
+
+
+def test_processes_write_at_once(tmp_path):
+    processes = [adding(tmp_path, str(name), 25) for name in range(4)]
+    assert [process.wait(120) for process in processes] == [0] * 4
+    assert len(rows_of(tmp_path / "tuning.sqlite3")) == 100
+    assert not list(tmp_path.glob("*aside*"))
+
+
+def test_a_process_that_dies_leaves_a_whole_store(tmp_path):
+    store = tmp_path / "tuning.sqlite3"
+    for at in range(5):
+        process = adding(tmp_path, str(at), 1_000_000)
+        before = len(rows_of(store)) if store.exists() and at else 0
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            time.sleep(0.05)
+            try:
+                if len(rows_of(store)) > before + 3:
+                    break
+            except sqlite3.OperationalError:
+                continue  # no table yet, or locked
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with sqlite3.connect(store) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert adding(tmp_path, "last", 1).wait(60) == 0
+    assert len(rows_of(store)) > 15
+
+
+# Export and import, in this process and from the command line.
+
+
+def command(tmp_path, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "cutlass_api", "tune", *map(str, arguments)],
+        env={**environment(), "CUTLASS_API_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_fleet_ships_one_file(tmp_path):
+    one, other, file = tmp_path / "one", tmp_path / "other", tmp_path / "results.json"
+    assert adding(one, "a", 3).wait(60) == 0
+    assert adding(other, "b", 2).wait(60) == 0
+    assert command(one, "--export", file) == (0, f"3 results written to {file}\n")
+    assert command(other, "--import", file) == (0, "3 results added\n")
+    assert len(rows_of(other / "tuning.sqlite3")) == 5
+    code, out = command(other, "--import", file)
+    assert (code, out) == (
+        0,
+        "0 results added\n3 skipped: they are not faster than those in the store\n",
+    )
+    code, out = command(other, "--list")
+    assert code == 0 and "a device" in out and "b 1" in out and "a kernel" in out
+    document = json.loads(file.read_text())
+    document["results"][0] |= {"seconds": 5e-7}
+    document["results"][1] |= {"seconds": "fast"}
+    del document["results"][2]["device"]
+    file.write_text(json.dumps(document))
+    code, out = command(other, "--import", file)
+    assert code == 0 and out.startswith("1 results added\n2 skipped: they lack a field")
+    assert command(other, "--clear") == (0, "")
+    assert rows_of(other / "tuning.sqlite3") == []
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("{", "is no JSON file"),
+        ("[]", "holds no tuning results"),
+        ('{"format": "rutlass tuning results", "version": 9}', "has version 9"),
+        (None, "No such file"),
+    ],
+)
+def test_other_files_are_not_imported(content, message, tmp_path):
+    file = tmp_path / "results.json"
+    if content is not None:
+        file.write_text(content)
+    code, out = command(tmp_path, "--import", file)
+    assert code == 1 and message in out
