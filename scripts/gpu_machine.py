@@ -43,6 +43,7 @@ COLD = ("128x192x64_pingpong", "128x256x64_cooperative", "128x64x64")
 PYTEST = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
 SANITIZE = [sys.executable, "scripts/sanitize.py", "--only", "sm90"]
 BENCH = [sys.executable, "-m", "cutlass_api", "bench"]
+TUNE = [sys.executable, "-m", "cutlass_api", "tune"]
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,15 @@ STEPS = {
         [[*BENCH, "quantize", "--json", "{out}/quantize.json"]],
         200,
         70,
+    ),
+    "tune": Step(
+        "the public table tuned, then timed with the stored results",
+        [
+            [*TUNE, "--shapes", "benchmarks/public_shapes.json", "--json", "{out}/tuned.json"],
+            gemm("public", "float16"),
+        ],
+        500,
+        150,
     ),
     "cold": Step(
         "compilation of single kernels",
