@@ -119,9 +119,11 @@ class ProductPass(CustomGraphPass):
 
     def uuid(self) -> Any:
         """Part of Inductor's cache keys; None, which disables the cache, if an earlier pass has
-        none."""
+        none. A thread without the handler compiles other code, and PyTorch 2.11 has no other part
+        of the key for that."""
         earlier = [getattr(earlier, "uuid", lambda: None)() for earlier in self.earlier]
-        own = identity(self.cutlass_api_options, self.version)
+        options = options_in_force()
+        own = identity(options, self.version) if options else ("cutlass_api", "not in force")
         return None if None in earlier else (*own, *earlier)
 
 
