@@ -132,7 +132,7 @@ def test_int8_mm_into_eight_bits(dtype, k_major, device):
     a, b = integers(33, 48, device=device), integers(18, 48, device=device).t()
     if not k_major:
         a, b = a.t().contiguous().t(), b.contiguous()
-    rows = torch.tensor([2.0**-5, 2.0**-7], device=device).repeat(17)[:33, None]
+    rows = torch.tensor([2.0**-2, 2.0**-7], device=device).repeat(17)[:33, None]
     columns = torch.tensor([0.25, 0.5], device=device).repeat(9)[None]
     bias, zeros = torch.arange(18.0, device=device), torch.arange(-9, 9, device=device)
     exact = (a.double() @ b.double()).long()
@@ -178,6 +178,17 @@ def test_mixed_mm(shape, dtype, out_dtype, device):
 
 
 # Batches.
+
+
+def test_each_product_of_a_batch_may_have_zero_points():
+    a, b = integers(3, 20, 39), integers(3, 39, 24)
+    zeros, scale = torch.arange(72, dtype=torch.int32).view(3, 1, 24), factors() / 100
+    out = int8_mm(a, b, scale, out_dtype=torch.int8, zero_point=zeros)
+    for of, *operands, zero in zip(out, a, b, zeros, strict=True):
+        expected = int8_mm(*operands, scale, out_dtype=torch.int8, zero_point=zero)
+        assert torch.equal(of, expected)
+    with pytest.raises(ValueError, match=r"behind a dimension of 3"):
+        int8_mm(a, b, out_dtype=torch.int8, zero_point=zeros[:2])
 
 
 def of_each(function, batch, *args):

@@ -123,7 +123,7 @@ def test_layouts():
         assert scales.shape == (200, 1) and scales.is_contiguous()
         q, scales = quantize.per_column(of)
         assert scales.shape == (1, 300) and scales.is_contiguous()
-        _, scales = quantize.per_block(of)
+        _, scales = quantize.per_block(of, block=[1, 128])
         assert scales.shape == (200, 3) and scales.stride() == (1, 200)
         _, scales = quantize.per_block(of, block=(128, 1))
         assert scales.shape == (2, 300) and scales.stride() == (300, 1)

@@ -81,9 +81,10 @@ def per_block(
 
     Raises ValueError for other blocks, and as :func:`per_tensor`.
     """
-    if block not in BLOCKS:
+    rows, columns = block
+    if (rows, columns) not in BLOCKS:
         raise refuse("quantize", f"block is {block}; pass one of {names(BLOCKS)}")
-    return _quantize(input, dtype, block)
+    return _quantize(input, dtype, (rows, columns))
 
 
 def per_mx_block(

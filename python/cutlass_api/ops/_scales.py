@@ -54,18 +54,20 @@ def scales_and_bias(
 
 def output_zero_point(operator: str, A: Tensor, B: Tensor, zero_point: Tensor) -> Tensor:
     """The zero point of an integer output, as an operand of an epilogue."""
-    n = B.shape[-1]
-    if zero_point.numel() != 1 and tuple(zero_point.shape) not in ((n,), (1, n)):
+    n, batch = B.shape[-1], batch_of(A, B)
+    one = shape_of_one(zero_point, batch)
+    if math.prod(one) != 1 and one not in ((n,), (1, n)):
         raise refuse(
             operator,
-            f"zero_point has shape {list(zero_point.shape)}; pass one element, or shape [{n}]",
+            f"zero_point has shape {list(zero_point.shape)}; pass one element, or shape [{n}]"
+            + behind_batch(batch),
         )
     check_kind(operator, "zero_point", zero_point, A, (*BYTES, torch.int32))
     return scalar_as_vector(zero_point)
 
 
 def shape_of_one(tensor: Tensor, batch: int | None) -> tuple[int, ...]:
-    """The shape of scales for one product: without the batch dimension, if there is one."""
+    """The shape of a tensor for one product: without the batch dimension, if there is one."""
     shape = tuple(tensor.shape)
     has_batch = batch is not None and len(shape) == 3 and shape[0] in (1, batch)
     return shape[1:] if has_batch else shape
