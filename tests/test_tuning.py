@@ -72,6 +72,7 @@ def test_the_winner_ranks_first_from_then_on(tuned):
         after = names()
         assert after[0] == result.winner.metadata.kernel_name != before[0]
         assert after[:4] == [trial.kernel for trial in result.trials]
+        assert all(trial.is_finalist for trial in result.trials)
         assert sorted(after) == sorted(before)
         measured = times(slow_first)
         assert [trial.kernel for trial in result.trials] == sorted(measured, key=measured.get)
@@ -113,6 +114,9 @@ def test_a_halving_search_takes_the_first_by_the_model(tuned):
         result = cutlass_api.autotune(args, progress=False)
         assert {trial.kernel for trial in result.trials} == set(before[:24])
         assert result.untried == len([n for n in before if "simt" not in n]) - 24
+        assert sum(trial.is_finalist for trial in result.trials) == 4
+        assert names()[:4] == [trial.kernel for trial in result.trials[:4]]
+        assert len(tuning.stored_results()) == 4
         result = cutlass_api.autotune(args, budget=3, progress=False)
         assert len(result.trials) == 3
         result = cutlass_api.autotune(args, budget=1e-9, progress=False)
@@ -195,11 +199,101 @@ def test_results_of_a_key_apply_to_its_problems(tuned):
         result = cutlass_api.autotune(args, kernels=kernels, key=rows_alone, progress=False)
         wide = a, Tensor(B, (256, 512)), Tensor(OUT, (128, 512))
         assert names(GemmArguments(*wide, "float32"))[0] == result.winner.metadata.kernel_name
+        # It stays in this process.
+        file = cutlass_api._core.cache_directory() / "tuning.sqlite3"
+        with __import__("sqlite3").connect(file) as connection:
+            assert not connection.execute("SELECT key FROM results").fetchall()
         # An exact result comes before.
         exact = cutlass_api.autotune(
             args, kernels=cutlass_api.get_kernels(args)[20:22], progress=False
         )
         assert names()[0] == exact.winner.metadata.kernel_name
+    """)
+
+
+def test_a_later_search_replaces_results(tuned):
+    tuned("""
+        kernels = cutlass_api.get_kernels(args)
+        cutlass_api.autotune(args, kernels=kernels[:3], progress=False)
+        result = cutlass_api.autotune(args, kernels=kernels[20:22], progress=False)
+        assert {each.kernel for each in tuning.stored_results()} == {
+            trial.kernel for trial in result.trials
+        }
+        assert names()[0] == result.winner.metadata.kernel_name
+    """)
+
+
+def test_ctrl_c_keeps_what_was_measured(tuned):
+    script = """
+        class Interrupting(tuning.Timed):
+            count = 0
+
+            def turn(self):
+                Interrupting.count += 1
+                if Interrupting.count > 8:
+                    raise KeyboardInterrupt
+                return super().turn()
+
+        tuning.Timed = Interrupting
+        kernels = cutlass_api.get_kernels(args)[:6]
+        try:
+            cutlass_api.autotune(args, kernels=kernels, progress=False)
+        except KeyboardInterrupt:
+            print(len(tuning.stored_results()))
+        import gc, time
+        for _ in range(100):  # until the compilations under way are done
+            gc.collect()
+            if handles()[:3] == [0, 0, 0]:
+                break
+            time.sleep(0.1)
+        assert handles()[:3] == [0, 0, 0]
+    """
+    assert tuned(script) == "2\n"
+    # An interrupted search does not replace results.
+    before = tuned("cutlass_api.autotune(args, progress=False); print(tuning.stored_results())")
+    assert tuned(script) == "4\n"
+    assert tuned("print(tuning.stored_results())") == before
+
+
+def test_a_rounded_result_serves_where_the_exact_one_is_void(tuned):
+    tuned("""
+        kernels = cutlass_api.get_kernels(args)[10:12]
+        rounded = cutlass_api.autotune(args, kernels=kernels, key="pow2", progress=False)
+        cutlass_api.autotune(args, kernels=kernels[::-1], progress=False)
+        rows = [(*row[:4], "0" * 64, row[5]) for row in cutlass_api._core.tuning_results()
+                if row[2].startswith("exact")]
+        cutlass_api._core.add_tuning_results(rows)
+        assert names()[0] == rounded.winner.metadata.kernel_name
+    """)
+
+
+def test_a_repeated_operand_does_not_void_results(tuned):
+    """TMA kernels do not serve rows of stride 0, whose problem has the same key."""
+    tuned("""
+        kernels = [k for k in cutlass_api.get_kernels(args) if "sm90" in k.metadata.kernel_name]
+        result = cutlass_api.autotune(args, kernels=kernels[4:6], progress=False)
+        repeated = Tensor(A, (128, 256), strides=(0, 1))
+        assert result.winner.metadata.kernel_name not in names(
+            GemmArguments(repeated, b, out, "float32")
+        )
+        assert names()[0] == result.winner.metadata.kernel_name
+    """)
+
+
+def test_results_follow_the_permitted_precision(tuned):
+    tuned("""
+        import torch
+        single = [Tensor(at, shape, bits=32) for at, shape in
+                  ((A, (128, 256)), (B, (256, 64)), (OUT, (128, 64)))]
+        single = GemmArguments(*single, "float32")
+        exact = cutlass_api.autotune(single, budget=2, progress=False)
+        torch.set_float32_matmul_precision("high")
+        rounded = cutlass_api.autotune(single, budget=2, progress=False)
+        assert rounded.key == exact.key + " tf32"
+        assert names(single)[0] == rounded.winner.metadata.kernel_name
+        torch.set_float32_matmul_precision("highest")
+        assert names(single)[0] == exact.winner.metadata.kernel_name
+        assert exact.winner is not rounded.winner
     """)
 
 
@@ -259,6 +353,13 @@ def test_record_tunes_new_products_once(tuned):
         print(cutlass_api._core.tuning_mode())
     """
     assert tuned(script, CUTLASS_API_TUNE="record") == "record\n"
+    failing = """
+        device.fail("cuMemAlloc_v2", 2)
+        cutlass_api.matmul(a, b, out)
+        assert "was not tuned: " in caught[0] and "CUDA_ERROR_OUT_OF_MEMORY" in caught[0]
+        print(len(caught), device.launches())
+    """
+    assert tuned(failing, CUTLASS_API_TUNE="record") == "1 1\n"
     # A later process finds the results.
     later = """
         c = Tensor(0x40000000, (128, 128)), Tensor(0x50000000, (128, 64)), Tensor(OUT, (128, 64))
@@ -281,7 +382,7 @@ def test_look_ups_are_cheap(tuned):
     tuned("cutlass_api.autotune(args, budget=4, progress=False)")
     with_result = int(tuned("tune = False\n" + textwrap.dedent(script), counted=True))
     print(f"{with_result - without} instructions")
-    assert with_result - without < 15_000
+    assert with_result - without < 6_000
 
 
 @pytest.mark.parametrize(

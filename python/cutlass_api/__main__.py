@@ -136,7 +136,10 @@ def _add_tune(commands: Any) -> None:
         "two",
     )
     tune.add_argument(
-        "--budget", type=float, metavar="SECONDS", help="for each shape; further kernels are left"
+        "--budget",
+        type=float,
+        metavar="SECONDS",
+        help="stop timing new kernels after SECONDS, per shape",
     )
     tune.add_argument("--json", type=_output, metavar="FILE", help="write what was measured")
 
@@ -389,6 +392,8 @@ def _tune(arguments: argparse.Namespace) -> None:
     from cutlass_api import tuning
     from cutlass_api.bench import report
 
+    if arguments.json and not (arguments.shapes or arguments.list):
+        raise SystemExit("--json writes what --shapes measures or --list prints; omit it")
     if arguments.clear:
         tuning.clear()
     elif arguments.export:

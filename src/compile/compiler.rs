@@ -140,8 +140,8 @@ pub fn is_of(program: &Program, kernel: &Kernel) -> bool {
     own && others.all(same)
 }
 
-/// A hash of everything that determines a kernel's program but the compiler: its text and the
-/// headers. `None` for a kernel that is not compiled.
+/// A hash of the text of a kernel's program and of the headers. `None` for a kernel that is not
+/// compiled.
 pub fn fingerprint(kernel: &Kernel) -> Option<String> {
     source(kernel).map(|text| cache::key(&text, &[], (0, 0)))
 }

@@ -181,6 +181,14 @@ impl Device {
         unsafe { check("cuStreamSynchronize", sys::cuStreamSynchronize(stream as sys::CUstream)) }
     }
 
+    /// Waits until all work on this device's primary context has completed. Fails during a stream
+    /// capture.
+    pub fn synchronize_all(&self) -> Result<(), DriverError> {
+        let _current = self.make_current()?;
+        // SAFETY: takes no arguments.
+        unsafe { check("cuCtxSynchronize", sys::cuCtxSynchronize()) }
+    }
+
     /// Creates the pool that `allocate` uses. A pool cannot be created during stream capture.
     pub fn prepare_to_allocate(&self) -> Result<(), DriverError> {
         let _current = self.make_current()?;

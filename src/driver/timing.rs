@@ -154,14 +154,16 @@ impl Recording {
             }
             check("cuEventRecord", sys::cuEventRecord(end, stream.handle))?;
             check("cuEventSynchronize", sys::cuEventSynchronize(end))?;
-            let elapsed = elapsed_time()?(&mut milliseconds, begin, end);
-            check("cuEventElapsedTime", elapsed)?;
+            if let Some(elapsed_time) = elapsed_time()? {
+                let elapsed = elapsed_time(&mut milliseconds, begin, end);
+                check("cuEventElapsedTime", elapsed)?;
+            }
         }
         Ok(f64::from(milliseconds) * 1e-3)
     }
 }
 
-type ElapsedTime = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
+type ElapsedTime = Option<unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult>;
 
 /// `cuEventElapsedTime`, as CUDA 12.0 declares it. The bindings declare the function of CUDA 12.8
 /// alone.

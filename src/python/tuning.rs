@@ -1,24 +1,28 @@
 //! The tuner's benchmark and store for `cutlass_api.tuning`, and the ranking that uses the store.
 
+use std::ffi::CString;
 use std::sync::{Arc, Mutex};
 
-use pyo3::exceptions::{PyUserWarning, PyValueError};
+use pyo3::exceptions::{PyException, PyUserWarning, PyValueError};
 use pyo3::prelude::*;
 
 use super::arguments::{RuntimeArguments, as_arguments};
 use super::artifact::{CompiledArtifact, PyProgram};
 use super::kernel::{self, PyKernel, position_of};
+use super::options::tf32_allowed;
 use super::utils::set_package_directories;
 use crate::compile;
 use crate::epilogue::{BoundEpilogue, Epilogue};
 use crate::kernel::{self as kernels, Target};
 use crate::launch::choices;
+use crate::operand::DType;
 use crate::problem::Problem;
 use crate::tune::{
     self, Benchmark, Extents, Measurement, Mode, Rounding, Store, TimedKernel, Tuned,
 };
 
-/// Kernels by rank, as [`tune::ranked`]. Raises warnings of the store.
+/// Kernels by rank, as [`tune::ranked`]. `is_of_device`: whether the target is the operands' device.
+/// Raises warnings of the store, and ValueError if `CUTLASS_API_TUNE` has an unknown value.
 pub fn ranked(
     py: Python<'_>,
     problem: &Problem,
@@ -26,16 +30,19 @@ pub fn ranked(
     epilogue: Option<&'static Epilogue>,
     is_of_device: bool,
 ) -> PyResult<Tuned> {
-    let others = match is_of_device {
-        true => keys_of_functions(py, problem)?,
-        false => Vec::new(),
-    };
-    let tuned = tune::ranked(problem, target, epilogue, is_of_device, &others)
-        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let uses_store = is_of_device && mode()? != Mode::Off;
+    let user_keys = if uses_store { user_keys(py, problem)? } else { Vec::new() };
+    let allows_tf32 = allows_tf32(py, problem)?;
+    let tuned = tune::ranked(problem, target, epilogue, allows_tf32, uses_store, &user_keys);
     if tuned.warns {
         warn(py)?;
     }
     Ok(tuned)
+}
+
+/// Whether kernels may round the operands to tf32.
+fn allows_tf32(py: Python<'_>, problem: &Problem) -> PyResult<bool> {
+    Ok(problem.views()[0].dtype == DType::F32 && tf32_allowed(py)?)
 }
 
 /// Functions of extents that `autotune(key=)` was passed, and their names.
@@ -51,7 +58,7 @@ pub fn register_tuning_key(name: String, function: Py<PyAny>) {
 }
 
 /// For each registered function, its name and its result for a problem.
-fn keys_of_functions(py: Python<'_>, problem: &Problem) -> PyResult<Vec<(String, Extents)>> {
+fn user_keys(py: Python<'_>, problem: &Problem) -> PyResult<Vec<(String, Extents)>> {
     let functions: Vec<_> = {
         let functions = FUNCTIONS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         functions.iter().map(|(name, of)| (name.clone(), of.clone_ref(py))).collect()
@@ -67,17 +74,26 @@ fn keys_of_functions(py: Python<'_>, problem: &Problem) -> PyResult<Vec<(String,
 }
 
 /// Tunes a problem whose kernel the core chooses, if `CUTLASS_API_TUNE` is record: times the
-/// kernels at these positions and stores the results.
+/// kernels at these positions and stores the results. A failure leaves the ranking to the cost
+/// model, with a warning.
 pub fn record(
     py: Python<'_>,
     problem: &Problem,
     epilogue: Option<&BoundEpilogue>,
     positions: impl Iterator<Item = usize>,
 ) -> PyResult<()> {
-    let benchmark = py.detach(|| Benchmark::new(problem, epilogue))?;
-    let kernels = positions.map(|at| kernel::object(py, at)).collect::<PyResult<Vec<_>>>()?;
-    let benchmark = TuningBenchmark(Arc::new(benchmark));
-    py.import("cutlass_api.tuning")?.call_method1("_record", (benchmark, kernels)).map(drop)
+    let tune = || {
+        let benchmark = TuningBenchmark::of(py, problem, epilogue)?;
+        let kernels = positions.map(|at| kernel::object(py, at)).collect::<PyResult<Vec<_>>>()?;
+        py.import("cutlass_api.tuning")?.call_method1("_record", (benchmark, kernels)).map(drop)
+    };
+    match tune() {
+        Err(error) if error.is_instance_of::<PyException>(py) => {
+            let text = CString::new(format!("a product was not tuned: {error}").replace('\0', ""))?;
+            PyErr::warn(py, &py.get_type::<PyUserWarning>(), &text, 2)
+        }
+        result => result,
+    }
 }
 
 /// Whether products whose kernel the core chooses are tuned at their first call.
@@ -92,10 +108,9 @@ fn mode() -> PyResult<Mode> {
 /// Raises the store's warnings as UserWarning.
 fn warn(py: Python<'_>) -> PyResult<()> {
     let warnings = Store::get().take_warnings();
-    let class = py.get_type::<PyUserWarning>();
     for warning in warnings {
-        let text = std::ffi::CString::new(warning.replace('\0', ""))?;
-        PyErr::warn(py, &class, &text, 2)?;
+        let text = CString::new(warning.replace('\0', ""))?;
+        PyErr::warn(py, &py.get_type::<PyUserWarning>(), &text, 2)?;
     }
     Ok(())
 }
@@ -105,7 +120,44 @@ fn warn(py: Python<'_>) -> PyResult<()> {
 /// args: GemmArguments or GroupedGemmArguments on a GPU. Raises ValueError for other arguments and
 /// for FakeTensors, RuntimeError if the device has too little memory.
 #[pyclass(module = "cutlass_api.tuning", frozen)]
-pub struct TuningBenchmark(Arc<Benchmark>);
+pub struct TuningBenchmark {
+    benchmark: Unlocked<Arc<Benchmark>>,
+    allows_tf32: bool,
+}
+
+impl TuningBenchmark {
+    fn of(
+        py: Python<'_>,
+        problem: &Problem,
+        epilogue: Option<&BoundEpilogue>,
+    ) -> PyResult<TuningBenchmark> {
+        let allows_tf32 = allows_tf32(py, problem)?;
+        let benchmark = py.detach(|| Benchmark::new(problem, epilogue))?;
+        Ok(TuningBenchmark { benchmark: Unlocked::new(Arc::new(benchmark)), allows_tf32 })
+    }
+}
+
+/// A value that is dropped without the GIL: freeing device memory and graphs waits for work on the
+/// device, which may call Python.
+struct Unlocked<T: Send>(Option<T>);
+
+impl<T: Send> Unlocked<T> {
+    fn new(value: T) -> Unlocked<T> {
+        Unlocked(Some(value))
+    }
+
+    fn get(&self) -> PyResult<&T> {
+        self.0.as_ref().ok_or_else(|| PyValueError::new_err("the benchmark is freed"))
+    }
+}
+
+impl<T: Send> Drop for Unlocked<T> {
+    fn drop(&mut self) {
+        if let Some(value) = self.0.take() {
+            Python::attach(|py| py.detach(|| drop(value)));
+        }
+    }
+}
 
 #[pymethods]
 impl TuningBenchmark {
@@ -124,45 +176,48 @@ impl TuningBenchmark {
                  GroupedGemmArguments",
             ));
         }
-        let (problem, bound) = (native.problem, native.bound_epilogue());
-        let benchmark = py.detach(|| Benchmark::new(&problem, bound))?;
-        Ok(TuningBenchmark(Arc::new(benchmark)))
+        TuningBenchmark::of(py, &native.problem, native.bound_epilogue())
     }
 
     /// The device's name, as the driver reports it.
     #[getter]
-    fn device(&self) -> &str {
-        &self.0.device().name
+    fn device(&self) -> PyResult<&str> {
+        Ok(&self.benchmark.get()?.device().name)
     }
 
     /// The driver's major version, as CUDA counts.
     #[getter]
-    fn driver(&self) -> i32 {
-        tune::driver_of(self.0.device())
+    fn driver(&self) -> PyResult<i32> {
+        Ok(tune::driver_of(self.benchmark.get()?.device()))
     }
 
     /// Batch (or groups), M, N and K.
     #[getter]
-    fn extents(&self) -> (i64, i64, i64, i64) {
-        let [batch, m, n, k] = tune::extents(self.0.problem()).unwrap_or_default();
-        (batch, m, n, k)
+    fn extents(&self) -> PyResult<(i64, i64, i64, i64)> {
+        let [batch, m, n, k] = tune::extents(self.benchmark.get()?.problem()).unwrap_or_default();
+        Ok((batch, m, n, k))
     }
 
     /// The key of the problem in the store. name: "exact", "pow2", or the name of a function, whose
     /// result is passed as extents.
     #[pyo3(signature = (name, extents = None))]
-    fn key(&self, name: &str, extents: Option<Extents>) -> String {
+    fn key(&self, name: &str, extents: Option<Extents>) -> PyResult<String> {
+        let benchmark = self.benchmark.get()?;
         let rounding = Rounding::ALL.into_iter().find(|rounding| rounding.name() == name);
-        let own = tune::extents(self.0.problem()).unwrap_or_default();
-        let rounded = rounding.map_or(own, |rounding| rounding.round(own));
-        tune::key(self.0.problem(), self.0.epilogue(), name, extents.unwrap_or(rounded))
+        let own = tune::extents(benchmark.problem()).unwrap_or_default();
+        let extents = extents.unwrap_or(rounding.map_or(own, |rounding| rounding.round(own)));
+        let (problem, epilogue) = (benchmark.problem(), benchmark.epilogue());
+        Ok(tune::key(problem, epilogue, self.allows_tf32, name, extents))
     }
 
     /// Compiles a kernel for the benchmark's device. Several threads may do so at once.
     fn compile(&self, py: Python<'_>, kernel: &Bound<'_, PyKernel>) -> PyResult<CompiledArtifact> {
         let of_kernel = kernels::at(position_of(kernel.as_any())?);
         set_package_directories(py)?;
-        let program = py.detach(|| compile::compile(of_kernel, self.0.device().cc))?;
+        let program = {
+            let cc = self.benchmark.get()?.device().cc;
+            py.detach(|| compile::compile(of_kernel, cc))?
+        };
         let program = Py::new(py, PyProgram(program))?.into_any();
         Ok(CompiledArtifact::of(program, kernel.clone().into_any().unbind()))
     }
@@ -177,26 +232,29 @@ impl TuningBenchmark {
         let program = artifact.get().program(py).cloned().ok_or_else(|| {
             PyValueError::new_err("the artifact holds no program for a GPU; compile its kernel")
         })?;
-        Ok(TimedLaunches(py.detach(|| self.0.record(position, &program))?))
+        let benchmark = self.benchmark.get()?;
+        let timed = py.detach(|| benchmark.record(position, &program))?;
+        Ok(TimedLaunches(Unlocked::new(timed)))
     }
 }
 
 /// The launches of one kernel on every set of operands of a benchmark.
 #[pyclass(module = "cutlass_api.tuning", frozen)]
-pub struct TimedLaunches(TimedKernel);
+pub struct TimedLaunches(Unlocked<TimedKernel>);
 
 #[pymethods]
 impl TimedLaunches {
     /// Seconds of one launch: the mean of this many replays on all sets of operands.
     #[pyo3(signature = (replays = 1))]
     fn turn(&self, py: Python<'_>, replays: u32) -> PyResult<f64> {
-        Ok(py.detach(|| self.0.turn(replays))?)
+        let timed = self.0.get()?;
+        Ok(py.detach(|| timed.turn(replays))?)
     }
 
     /// Launches of one replay.
     #[getter]
-    fn launches(&self) -> usize {
-        self.0.launches()
+    fn launches(&self) -> PyResult<usize> {
+        Ok(self.0.get()?.launches())
     }
 }
 
@@ -212,9 +270,16 @@ pub fn tuning_results(py: Python<'_>) -> PyResult<Vec<Row>> {
     Ok(all.into_iter().map(row).collect())
 }
 
-/// Adds results to the store.
+/// Adds results to the store. replaces: whether earlier results of the same problems are removed.
+/// persists: whether they are written to the file, beyond this process.
 #[pyfunction]
-pub fn add_tuning_results(py: Python<'_>, rows: Vec<Row>) -> PyResult<()> {
+#[pyo3(signature = (rows, replaces = false, persists = true))]
+pub fn add_tuning_results(
+    py: Python<'_>,
+    rows: Vec<Row>,
+    replaces: bool,
+    persists: bool,
+) -> PyResult<()> {
     let measurement = |(device, driver, key, kernel, program, seconds)| Measurement {
         device,
         driver,
@@ -224,7 +289,7 @@ pub fn add_tuning_results(py: Python<'_>, rows: Vec<Row>) -> PyResult<()> {
         seconds,
     };
     let rows: Vec<_> = rows.into_iter().map(measurement).collect();
-    py.detach(|| Store::get().add(&rows));
+    py.detach(|| Store::get().add(&rows, replaces, persists));
     forget_choices(py);
     warn(py)
 }

@@ -49,8 +49,8 @@ impl Benchmark {
     /// Copies the operands of a problem. The user's tensors are read and not written.
     ///
     /// # Errors
-    /// If the operands are not on a GPU, have no memory, or do not fit into the device's memory
-    /// twice.
+    /// If the operands are not on a GPU or have no memory, if the device lacks memory for a copy of
+    /// them, or during a stream capture.
     pub fn new(
         problem: &Problem,
         epilogue: Option<&BoundEpilogue>,
@@ -66,12 +66,14 @@ impl Benchmark {
         let wanted =
             (L2_CACHES * f64::from(device.attributes.l2_bytes) / bytes.max(1) as f64).ceil();
         let count = (wanted as u64).clamp(2, MOST_SETS);
+        // The operands may still be computed on other streams.
+        device.synchronize_all()?;
         let stream = Stream::new(device)?;
         let mut sets = Vec::new();
         for _ in 0..count {
             match Operands::copy(&stream, problem, epilogue) {
                 Ok(operands) => sets.push(operands),
-                // Fewer sets serve.
+                // Continue with the sets that fit.
                 Err(error) if error.means_no_memory() && !sets.is_empty() => break,
                 Err(error) => return Err(error.into()),
             }
@@ -157,6 +159,10 @@ impl Operands {
         let mut memory = Vec::new();
         let mut copied: Vec<((u64, u64), u64)> = Vec::new();
         for view in views(problem, epilogue).into_iter().filter(|view| view.numel() > 0) {
+            // Operands of one address range are one tensor: they share a copy.
+            if copied.iter().any(|(from, _)| *from == view.byte_range()) {
+                continue;
+            }
             let new = Memory::allocate(stream.device(), span(view) + LINE_BYTES)?;
             let address = new.address() + view.data % LINE_BYTES;
             // SAFETY: the caller holds the tensors; the new memory has the bytes of the view.
@@ -164,7 +170,6 @@ impl Operands {
             copied.push((view.byte_range(), address));
             memory.push(new);
         }
-        // Operands of one address range are one tensor: they share the first copy.
         let moved = |view: &View| {
             let known = copied.iter().find(|(from, _)| *from == view.byte_range());
             known.map_or(*view, |(_, to)| View { data: *to, ..*view })

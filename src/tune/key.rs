@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::epilogue::Epilogue;
 use crate::kernel::Operation;
-use crate::operand::View;
+use crate::operand::{DType, View};
 use crate::problem::Problem;
 
 /// Batch, M, N and K. For a grouped GEMM: groups, rows of all groups, N and K.
@@ -31,7 +31,7 @@ impl Rounding {
         }
     }
 
-    /// The extents as this key counts them.
+    /// The rounded extents.
     pub fn round(self, extents: Extents) -> Extents {
         match self {
             Rounding::Exact => extents,
@@ -42,7 +42,7 @@ impl Rounding {
     }
 }
 
-/// The extents of a problem; `None` for an elementwise sum, which has one kernel a layout.
+/// The extents of a problem. `None` for an elementwise sum: each layout has one kernel.
 pub fn extents(problem: &Problem) -> Option<Extents> {
     match problem {
         Problem::Gemm(gemm) => Some([gemm.batch(), gemm.m(), gemm.n(), gemm.k()]),
@@ -54,10 +54,16 @@ pub fn extents(problem: &Problem) -> Option<Extents> {
     }
 }
 
-/// The key of a problem: name of the rounding, operation, operands (dtype, order, alignment in
-/// bytes), accumulator, extents, epilogue. `extents`: as the rounding, or a function of the user,
-/// counts them.
-pub fn key(problem: &Problem, epilogue: Option<&Epilogue>, name: &str, extents: Extents) -> String {
+/// The key of a problem: name of the rounding, operation, extents, operands (dtype, order, alignment
+/// in bytes), accumulator, permitted precision, epilogue. `extents`: rounded, or the result of a
+/// user's function.
+pub fn key(
+    problem: &Problem,
+    epilogue: Option<&Epilogue>,
+    allows_tf32: bool,
+    name: &str,
+    extents: Extents,
+) -> String {
     let mut text = String::with_capacity(128);
     let [batch, m, n, k] = extents;
     let operation = Operation::of(problem).name();
@@ -72,6 +78,9 @@ pub fn key(problem: &Problem, epilogue: Option<&Epilogue>, name: &str, extents: 
     let _ = write!(text, " sums {}", accumulator.short_name());
     if fast {
         text.push_str(" fast");
+    }
+    if allows_tf32 && problem.views()[0].dtype == DType::F32 {
+        text.push_str(" tf32");
     }
     if let Some(epilogue) = epilogue {
         let _ = write!(text, " epilogue {}", epilogue.digest());
@@ -93,7 +102,7 @@ fn order_and_alignment(view: &View) -> (char, i64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operand::{DType, DeviceId};
+    use crate::operand::DeviceId;
     use crate::problem::GemmProblem;
 
     fn view(rows: i64, columns: i64, stride: [i64; 3]) -> View {
@@ -114,7 +123,7 @@ mod tests {
 
     fn named(problem: &Problem, rounding: Rounding) -> String {
         let extents = extents(problem).expect("a product");
-        key(problem, None, rounding.name(), rounding.round(extents))
+        key(problem, None, false, rounding.name(), rounding.round(extents))
     }
 
     #[test]
@@ -142,6 +151,11 @@ mod tests {
             gemm.permits_fast_sums = true;
         }
         assert_ne!(rounded(&aligned), rounded(&fast));
+        let mut float = aligned;
+        float.views_mut().into_iter().for_each(|view| view.dtype = DType::F32);
+        let of = |tf32| key(&float, None, tf32, "exact", [1, 64, 64, 64]);
+        assert_ne!(of(false), of(true));
+        assert_eq!(key(&aligned, None, true, "a", [0; 4]), key(&aligned, None, false, "a", [0; 4]));
     }
 
     #[test]

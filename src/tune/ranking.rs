@@ -2,7 +2,6 @@
 //! model.
 
 use super::key::{Extents, Rounding, extents, key};
-use super::mode::{Mode, ModeError};
 use super::store::{Measurement, Store};
 use crate::compile::fingerprint;
 use crate::driver::Device;
@@ -39,58 +38,62 @@ impl Tuned {
 }
 
 /// Positions in [`kernel::all`] of the kernels that serve a problem on a target (`None`: on the
-/// CPU). `is_of_device`: whether the target is the operands' device. `others`: names and results of
-/// the user's functions of extents.
-///
-/// # Errors
-/// If `CUTLASS_API_TUNE` has an unknown value.
+/// CPU). `uses_store`: whether measured kernels come first; the target must then be the operands'
+/// device. `user_keys`: names and results of the user's functions of extents.
 pub fn ranked(
     problem: &Problem,
     target: Option<Target>,
     epilogue: Option<&'static Epilogue>,
-    is_of_device: bool,
-    others: &[(String, Extents)],
-) -> Result<Tuned, ModeError> {
+    allows_tf32: bool,
+    uses_store: bool,
+    user_keys: &[(String, Extents)],
+) -> Tuned {
     let positions = kernel::ranked(problem, target, epilogue);
     let mut tuned = Tuned { positions, measured: 0, warns: false };
     let device = match problem.device() {
-        DeviceId::Cuda(ordinal) if is_of_device && Mode::current()? != Mode::Off => {
-            Device::get(ordinal).ok()
-        }
+        DeviceId::Cuda(ordinal) if uses_store => Device::get(ordinal).ok(),
         _ => None,
     };
-    let (Some(device), Some(extents)) = (device, extents(problem)) else { return Ok(tuned) };
+    let (Some(device), Some(extents)) = (device, extents(problem)) else { return tuned };
     let mut store = Store::get();
     tuned.warns = store.warns();
     if !store.knows(device) {
-        return Ok(tuned);
+        return tuned;
     }
     let own = Rounding::ALL.iter().map(|rounding| (rounding.name(), rounding.round(extents)));
-    for (name, extents) in own.chain(others.iter().map(|(name, of)| (name.as_str(), *of))) {
-        let key = key(problem, epilogue, name, extents);
+    for (name, extents) in own.chain(user_keys.iter().map(|(name, of)| (name.as_str(), *of))) {
+        let key = key(problem, epilogue, allows_tf32, name, extents);
         let look_up =
             |measurements: &[Measurement]| measured(&tuned.positions, measurements, epilogue);
         if let Some(first) = store.positions(device, &key, look_up) {
             first.iter().for_each(|position| tuned.rank_next(*position));
+        }
+        // All results may be of other programs.
+        if tuned.measured > 0 {
             break;
         }
     }
-    Ok(tuned)
+    tuned
 }
 
-/// The kernels of measurements among those that serve a problem. A measurement of a kernel whose
-/// program has changed since does not count.
+/// The kernels of measurements among those that serve a problem, and whether all kernels serve it. A
+/// measurement of a kernel whose program has changed since does not count.
 fn measured(
     positions: &[usize],
     measurements: &[Measurement],
     epilogue: Option<&'static Epilogue>,
-) -> Vec<usize> {
-    let position = |measurement: &Measurement| {
-        let named = |position: &usize| kernel::at(*position).name() == measurement.kernel;
-        let position = positions.iter().copied().find(named)?;
+) -> (Vec<usize>, bool) {
+    let (mut found, mut all_serve) = (Vec::new(), true);
+    for measurement in measurements {
+        let named = |position: &&usize| kernel::at(**position).name() == measurement.kernel;
+        let Some(position) = positions.iter().find(named).copied() else {
+            all_serve = false;
+            continue;
+        };
         let fused = epilogue.map_or(position, |epilogue| kernel::fused(position, epilogue));
-        let is_same = fingerprint(kernel::at(fused)).as_ref() == Some(&measurement.program);
-        is_same.then_some(position)
-    };
-    measurements.iter().filter_map(position).collect()
+        if fingerprint(kernel::at(fused)).as_ref() == Some(&measurement.program) {
+            found.push(position);
+        }
+    }
+    (found, all_serve)
 }

@@ -5,6 +5,7 @@
 //! that is damaged, not ours, or of a later version is set aside under another name. Without a
 //! writable file, results live in memory.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
@@ -42,7 +43,7 @@ pub enum StoreError {
 const APPLICATION: i32 = 0x5255_544c;
 const VERSION: i32 = 1;
 /// How long a process waits for another one that writes.
-const PATIENCE: Duration = Duration::from_secs(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What is known of one problem on one device.
 #[derive(Default)]
@@ -101,16 +102,23 @@ impl Store {
     }
 
     /// Positions of the kernels that are measured for a key, fastest first; `None` if none is.
-    /// `look_up` finds the positions of measurements, once for each key.
+    /// `look_up` finds the positions of measurements, and returns whether to remember them.
     pub fn positions(
         &mut self,
         device: &Device,
         key: &str,
-        look_up: impl FnOnce(&[Measurement]) -> Vec<usize>,
-    ) -> Option<&[usize]> {
+        look_up: impl FnOnce(&[Measurement]) -> (Vec<usize>, bool),
+    ) -> Option<Cow<'_, [usize]>> {
         let at = self.of(device)?;
         let known = self.devices[at].by_key.get_mut(key)?;
-        Some(known.positions.get_or_insert_with(|| look_up(&known.measurements)))
+        if known.positions.is_none() {
+            let (found, remember) = look_up(&known.measurements);
+            if !remember {
+                return Some(Cow::Owned(found));
+            }
+            known.positions = Some(found);
+        }
+        known.positions.as_deref().map(Cow::Borrowed)
     }
 
     /// All measurements, of all devices.
@@ -123,30 +131,41 @@ impl Store {
         self.devices.iter().flat_map(of_device).collect()
     }
 
-    /// Adds measurements. Those of a kernel that the key has replace the earlier ones. Results that
-    /// cannot be written stay in memory, with a warning.
-    pub fn add(&mut self, new: &[Measurement]) {
-        let written = self.change(|connection| {
+    /// Adds measurements. Those of a kernel that the key has replace the earlier ones; `replaces`:
+    /// all earlier ones of their keys. Results that cannot be written stay in memory, with a
+    /// warning. `persists`: whether to write them.
+    pub fn add(&mut self, new: &[Measurement], replaces: bool, persists: bool) {
+        let write = |connection: &mut Connection| {
             let transaction = connection.transaction()?;
-            let mut insert = transaction.prepare(
-                "INSERT OR REPLACE INTO results (device, driver, key, kernel, program, seconds) \
-                 VALUES (?, ?, ?, ?, ?, ?)",
-            )?;
-            for Measurement { device, driver, key, kernel, program, seconds } in new {
-                insert.execute(params![device, driver, key, kernel, program, seconds])?;
+            for Measurement { device, driver, key, .. } in new.iter().filter(|_| replaces) {
+                let of_key = "DELETE FROM results WHERE device = ? AND driver = ? AND key = ?";
+                transaction.execute(of_key, params![device, driver, key])?;
             }
-            drop(insert);
+            for Measurement { device, driver, key, kernel, program, seconds } in new {
+                let insert = "INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, ?)";
+                let row = params![device, driver, key, kernel, program, seconds];
+                transaction.execute(insert, row)?;
+            }
             transaction.commit()
-        });
-        self.note(written);
+        };
+        if persists {
+            let written = self.with_connection(write);
+            self.fall_back_to_memory(written);
+        }
+        for Measurement { device, driver, key, .. } in new.iter().filter(|_| replaces) {
+            let is = |of: &&mut OfDevice| of.driver == *driver && of.device == *device;
+            if let Some(of_device) = self.devices.iter_mut().find(is) {
+                of_device.by_key.remove(key);
+            }
+        }
         new.iter().for_each(|measurement| self.remember(measurement.clone()));
     }
 
     /// Removes all results, of all devices.
     pub fn clear(&mut self) {
         let delete = |connection: &mut Connection| connection.execute("DELETE FROM results", ());
-        let cleared = self.change(delete);
-        self.note(cleared.map(drop));
+        let cleared = self.with_connection(delete);
+        self.fall_back_to_memory(cleared.map(drop));
         self.devices.clear();
     }
 
@@ -168,7 +187,7 @@ impl Store {
         if !self.path.as_ref().is_some_and(|path| path.exists()) {
             return;
         }
-        let read = self.change(|connection| {
+        let read = self.with_connection(|connection| {
             let mut select = connection
                 .prepare("SELECT device, driver, key, kernel, program, seconds FROM results")?;
             let rows = select.query_map((), |row| {
@@ -185,12 +204,12 @@ impl Store {
         });
         match read {
             Ok(rows) => rows.into_iter().for_each(|row| self.remember(row)),
-            Err(error) => self.note(Err(error)),
+            Err(error) => self.fall_back_to_memory(Err(error)),
         }
     }
 
     /// Warns of an error, once, after which results stay in memory.
-    fn note(&mut self, result: Result<(), StoreError>) {
+    fn fall_back_to_memory(&mut self, result: Result<(), StoreError>) {
         if let Err(error) = result
             && self.path.take().is_some()
         {
@@ -200,7 +219,7 @@ impl Store {
 
     /// Works on the file, which is made if it is missing. A file that is damaged, not ours, or of a
     /// later version is set aside, and the work begins anew on an empty one.
-    fn change<T: Default>(
+    fn with_connection<T: Default>(
         &mut self,
         work: impl Fn(&mut Connection) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
@@ -208,15 +227,20 @@ impl Store {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
         }
-        let reason = match open(&path).and_then(|opened| match opened {
-            Ok(mut connection) => work(&mut connection).map(Ok),
-            Err(foreign) => Ok(Err(foreign)),
-        }) {
-            Ok(Ok(result)) => return Ok(result),
-            Ok(Err(foreign)) => foreign,
-            Err(error) if is_damage(&error) => error.to_string(),
-            Err(error) => return Err(error.into()),
-        };
+        // Another process may have begun a file, or set one aside, since: look twice.
+        let mut reason = String::new();
+        for _ in 0..2 {
+            let result = open(&path).and_then(|opened| match opened {
+                Ok(mut connection) => work(&mut connection).map(Ok),
+                Err(foreign) => Ok(Err(foreign)),
+            });
+            reason = match result {
+                Ok(Ok(result)) => return Ok(result),
+                Ok(Err(foreign)) => foreign,
+                Err(error) if is_damage(&error) => error.to_string(),
+                Err(error) => return Err(error.into()),
+            };
+        }
         let aside = set_aside(&path)?;
         self.warnings.push(format!(
             "the store of tuning results {} was set aside as {} ({reason}); a new one is begun",
@@ -240,11 +264,14 @@ fn open(path: &Path) -> rusqlite::Result<Result<Connection, String>> {
     let flags = OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let for_writing = flags | OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
     let connection = Connection::open_with_flags(path, for_writing)?;
-    connection.busy_timeout(PATIENCE)?;
-    let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    // One transaction: another process may be making the tables.
+    let reading = connection.unchecked_transaction()?;
+    let number = |name: &str| reading.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
     let (application, version) = (number("application_id")?, number("user_version")?);
     let tables: i64 =
-        connection.query_row("SELECT count(*) FROM sqlite_schema", (), |row| row.get(0))?;
+        reading.query_row("SELECT count(*) FROM sqlite_schema", (), |row| row.get(0))?;
+    reading.commit()?;
     if (application, version, tables) == (0, 0, 0) {
         connection.execute_batch(&format!(
             "BEGIN IMMEDIATE; \
@@ -268,6 +295,14 @@ fn is_damage(error: &rusqlite::Error) -> bool {
     matches!(code, Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt))
 }
 
+/// The path of the file that SQLite keeps beside a database: "tuning.sqlite3-journal".
+fn dashed(path: &Path, name: &str) -> PathBuf {
+    let mut text = path.as_os_str().to_owned();
+    text.push("-");
+    text.push(name);
+    PathBuf::from(text)
+}
+
 /// Renames the file to the first free name. Returns the name.
 fn set_aside(path: &Path) -> std::io::Result<PathBuf> {
     let free = (1..)
@@ -275,5 +310,7 @@ fn set_aside(path: &Path) -> std::io::Result<PathBuf> {
         .find(|name| !name.exists());
     let aside = free.unwrap_or_else(|| path.with_extension("aside.sqlite3"));
     std::fs::rename(path, &aside)?;
+    // SQLite would apply the journal of an interrupted write to the new file.
+    let _ = std::fs::rename(dashed(path, "journal"), dashed(&aside, "journal"));
     Ok(aside)
 }

@@ -524,6 +524,10 @@ CUresult cuStreamDestroy_v2(uint64_t stream) {
   --streams_open;
   return SUCCESS;
 }
+CUresult cuCtxSynchronize(void) {
+  CALLED();
+  return capturing ? CAPTURE_UNSUPPORTED : SUCCESS;
+}
 CUresult cuStreamSynchronize(uint64_t stream) {
   CALLED();
   (void)stream;

@@ -3,18 +3,19 @@
 :func:`autotune` times the kernels that serve arguments and keeps the results in a SQLite file in
 the cache directory. From then on ``get_kernels``, ``matmul``, the operators and
 :mod:`cutlass_api.inductor` rank the measured kernels of such a problem first, in every process on
-such a device. The environment variable ``CUTLASS_API_TUNE`` is ``use`` by default; ``off`` ignores
-the file, and ``record`` also tunes each new problem of ``matmul`` and the operators at its first
-call.
+such a device. The environment variable ``CUTLASS_API_TUNE`` is ``use`` by default. With ``off``,
+rankings ignore the results. With ``record``, the first call of ``matmul`` or an operator on a new
+problem tunes it.
 """
 
 import json
 import math
 import os
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, fields
+from contextlib import closing
+from dataclasses import asdict, astuple, dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,6 @@ from cutlass_api.tuning._search import Deadline, Timed, in_turns, sift
 CANDIDATES = 24
 #: Kernels that all rounds time, and the rounds.
 FINALISTS, ROUNDS = 4, 9
-#: Results that the store keeps of one problem.
-KEPT = 8
 
 #: Batch (or groups), M, N and K.
 Extents = tuple[int, int, int, int]
@@ -39,14 +38,15 @@ class Trial:
     """What was measured of one kernel.
 
     - ``kernel``: its name.
-    - ``microseconds``: the median time of one launch; NaN if ``error`` says why there is none.
-    - ``turns``: how often it was timed.
+    - ``microseconds``: the time of one launch: the median over all rounds of a finalist, a rough
+      time of other kernels; NaN if ``error`` says why there is none.
+    - ``is_finalist``: whether all rounds timed it.
     - ``error``: why it could not be timed, or None.
     """
 
     kernel: str
     microseconds: float
-    turns: int
+    is_finalist: bool = False
     error: str | None = None
 
 
@@ -66,7 +66,6 @@ class TuningResult:
     key: str
     trials: tuple[Trial, ...]
     untried: int = 0
-    kernels: tuple[Kernel, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def microseconds(self) -> float:
@@ -144,19 +143,20 @@ def autotune(
       The operands are read, not written. Several copies, together larger than the L2 cache, are
       made in device memory.
     - ``kernels``: the candidates; None: those that ``get_kernels(args)`` returns.
-    - ``search``: ``"halving"`` times the first 24 candidates and drops the slower half in each
-      round; ``"exhaustive"`` times all of them.
+    - ``search``: ``"halving"`` times the first 24 candidates, as ``get_kernels`` ranks them, and
+      drops the slower half in each round; ``"exhaustive"`` times all of them.
     - ``budget``: an int is the most candidates to time, a float the seconds after which no further
       candidate is timed.
     - ``key``: to which problems the result applies. ``"exact"``: those of the same extents;
       ``"pow2"``: those whose extents round up to the same powers of two; a function from (batch,
-      M, N, K), or (groups, M, N, K), to four numbers: problems for which it returns the same, in
-      this process. Dtypes, layouts, alignments, epilogue and device always belong to the key.
+      M, N, K), or (groups, M, N, K), to four numbers: problems for which it returns the same. Such
+      a result stays in this process. Dtypes, layouts, alignments, epilogue and device always belong
+      to the key.
     - ``progress``: whether to show progress, if rich is installed and the output is a terminal or a
       notebook.
 
-    A kernel that fails is reported in the result and never chosen. After Ctrl-C, what has been
-    measured is in the store.
+    The result replaces earlier ones of the same key. A kernel that fails is reported in the result
+    and never chosen. Ctrl-C keeps what has been measured, unless the store has a result of the key.
 
     Raises ValueError for other arguments, FakeTensors and unknown options, and RuntimeError if no
     candidate could be timed.
@@ -172,7 +172,8 @@ def autotune(
             "there is no kernel to tune: "
             + ("get_kernels(args) is empty" if kernels is None else "kernels is empty")
         )
-    return _tune(benchmark, candidates, search, budget, _key_of(benchmark, key), progress)
+    text, persists = _key_of(benchmark, key)
+    return _tune(benchmark, candidates, search, budget, text, persists, progress)
 
 
 def _get_kernels(args: Any) -> list[Kernel]:
@@ -185,25 +186,32 @@ def _is_simt(kernel: Kernel) -> bool:
     return isinstance(kernel, _core.SimtGemmKernel)
 
 
-def _key_of(benchmark: TuningBenchmark, key: "str | Callable[[Extents], Extents]") -> str:
+def _key_of(
+    benchmark: TuningBenchmark, key: "str | Callable[[Extents], Extents]"
+) -> tuple[str, bool]:
+    """The key of a problem, and whether its results are written to the file."""
     if isinstance(key, str):
         if key not in ("exact", "pow2"):
             raise ValueError(f'key is {key!r}; pass "exact", "pow2" or a function of the extents')
-        return benchmark.key(key)
-    name = f"{getattr(key, '__module__', '')}.{getattr(key, '__qualname__', type(key).__name__)}"
+        return benchmark.key(key), True
+    # Another process may give this name to another function.
+    name = f"{getattr(key, '__qualname__', type(key).__name__)}@{id(key):x}"
     text = benchmark.key(name, tuple(key(benchmark.extents)))
     # From now on, rankings of this process look for keys of this function, too.
     _core.register_tuning_key(name, key)
-    return text
+    return text, False
 
 
 def _record(benchmark: TuningBenchmark, kernels: list[Kernel]) -> None:
     """Tunes a problem of ``matmul`` or an operator at its first call, with
-    ``CUTLASS_API_TUNE=record``. A failure leaves the ranking to the cost model, with a warning."""
-    try:
-        _tune(benchmark, kernels, "halving", None, benchmark.key("exact"), progress=False)
-    except RuntimeError as error:
-        warnings.warn(f"{benchmark.key('exact')} was not tuned: {error}", stacklevel=2)
+    ``CUTLASS_API_TUNE=record``; once in a process, whether it succeeds or not."""
+    key = benchmark.key("exact")
+    if key not in _recorded_keys:
+        _recorded_keys.add(key)
+        _tune(benchmark, kernels, "halving", None, key, persists=True, progress=False)
+
+
+_recorded_keys: set[str] = set()
 
 
 def _tune(
@@ -212,12 +220,13 @@ def _tune(
     search: str,
     budget: float | None,
     key: str,
+    persists: bool,
     progress: bool,
 ) -> TuningResult:
     most = len(candidates) if search == "exhaustive" else CANDIDATES
     seconds = None
-    if isinstance(budget, int):
-        most = min(most, budget)
+    if isinstance(budget, Integral):
+        most = min(most, int(budget))
     elif budget is not None:
         seconds = budget
     chosen = candidates[:most]
@@ -226,7 +235,6 @@ def _tune(
     rough: dict[str, float] = {}
     left: dict[str, Timed] = {}
     deadline = Deadline(seconds)
-    trials: list[Trial] = []
     with progress_bar(progress, key, len(chosen)) as bar:
 
         def show(name: str, times: dict[str, float]) -> None:
@@ -234,13 +242,17 @@ def _tune(
             bar.step(name, min(times.values()))
 
         try:
-            recorded = _recorded(benchmark, chosen, errors)
-            times, left = sift(recorded, FINALISTS, deadline, show)
+            with closing(_recorded(benchmark, chosen, errors)) as recorded:
+                times, left = sift(recorded, FINALISTS, deadline, show)
             rough.update(times)
             in_turns(left, 1 if deadline.has_passed() else ROUNDS)
-        finally:
-            trials = _trials(rough, left, errors)
-            _store(benchmark, key, [trial for trial in trials if trial.error is None], names)
+        except BaseException:  # Ctrl-C, or a launch that fails after its first
+            timed = [trial for trial in _trials(rough, {}, {}) if _is_new(benchmark, key)]
+            _store(benchmark, key, persists, timed[:FINALISTS], names)
+            raise
+    trials = _trials(rough, left, errors)
+    finalists = [trial for trial in trials if trial.is_finalist]
+    _store(benchmark, key, persists, finalists, names)
     if not trials or trials[0].error is not None:
         reasons = "; ".join(sorted(set(errors.values()))) or "the budget allowed none"
         raise RuntimeError(f"no kernel could be timed: {reasons}")
@@ -250,13 +262,12 @@ def _tune(
         key=key,
         trials=tuple(trials),
         untried=len(candidates) - len(trials),
-        kernels=tuple(names[trial.kernel] for trial in trials),
     )
 
 
 def _recorded(
     benchmark: TuningBenchmark, kernels: Iterable[Kernel], errors: dict[str, str]
-) -> Iterator[tuple[str, Timed]]:
+) -> Generator[tuple[str, Timed], None, None]:
     """The candidates, compiled on all cores and recorded one by one, in their order. Writes the
     reasons of those that fail into ``errors``."""
     pool = ThreadPoolExecutor(os.cpu_count())
@@ -280,12 +291,13 @@ def _microseconds(launches: Any) -> Callable[[int], float]:
     return lambda replays: 1e6 * float(launches.turn(replays))
 
 
-def _trials(rough: dict[str, float], left: dict[str, Timed], errors: dict[str, str]) -> list[Trial]:
-    """Everything measured, fastest first. The finalists' medians come before rough times."""
-    finalists = {name: timed for name, timed in left.items() if timed.times}
-    final = [Trial(name, timed.median, len(timed.times)) for name, timed in finalists.items()]
-    others = [Trial(name, time, 3) for name, time in rough.items() if name not in finalists]
-    failed = [Trial(name, math.nan, 0, error) for name, error in errors.items()]
+def _trials(
+    rough: dict[str, float], finalists: dict[str, Timed], errors: dict[str, str]
+) -> list[Trial]:
+    """Everything measured: finalists, other kernels, kernels that failed; each fastest first."""
+    final = [Trial(name, timed.median, is_finalist=True) for name, timed in finalists.items()]
+    others = [Trial(name, time) for name, time in rough.items() if name not in finalists]
+    failed = [Trial(name, math.nan, error=error) for name, error in errors.items()]
     return (
         sorted(final, key=lambda trial: trial.microseconds)
         + sorted(others, key=lambda trial: trial.microseconds)
@@ -293,17 +305,26 @@ def _trials(rough: dict[str, float], left: dict[str, Timed], errors: dict[str, s
     )
 
 
+def _is_new(benchmark: TuningBenchmark, key: str) -> bool:
+    """Whether the store has no result of a key."""
+    of_device = (benchmark.device, benchmark.driver, key)
+    return all((of.device, of.driver, of.key) != of_device for of in stored_results())
+
+
 def _store(
-    benchmark: TuningBenchmark, key: str, trials: list[Trial], kernels: dict[str, Kernel]
+    benchmark: TuningBenchmark,
+    key: str,
+    persists: bool,
+    trials: list[Trial],
+    kernels: dict[str, Kernel],
 ) -> None:
     rows = []
-    for trial in trials[:KEPT]:
+    for trial in trials:
         name, program = _core.tuning_identity(kernels[trial.kernel])
-        rows.append(
-            (benchmark.device, benchmark.driver, key, name, program, 1e-6 * trial.microseconds)
-        )
+        seconds = 1e-6 * trial.microseconds
+        rows.append((benchmark.device, benchmark.driver, key, name, program, seconds))
     if rows:
-        _core.add_tuning_results(rows)
+        _core.add_tuning_results(rows, replaces=True, persists=persists)
 
 
 @dataclass(frozen=True)
@@ -386,42 +407,49 @@ def import_results(path: "str | os.PathLike[str]") -> ImportReport:
             f"{path} has version {document.get('version')!r}, and this package reads {VERSION}; "
             "export the results with this version"
         )
-    known = {(r.device, r.driver, r.key, r.kernel): r for r in stored_results()}
-    rows, damaged, slower = [], 0, 0
-    for entry in document.get("results") or []:
+    entries = document.get("results")
+    if not isinstance(entries, list):
+        raise ValueError(f"{path} has no list of results; export them again")
+    fastest = {_place(result): result for result in stored_results()}
+    added: dict[tuple[Any, ...], StoredResult] = {}
+    damaged, slower = 0, 0
+    for entry in entries:
         result = _parsed(entry)
         if result is None:
             damaged += 1
             continue
-        own = known.get((result.device, result.driver, result.key, result.kernel))
+        place = _place(result)
+        own = fastest.get(place)
         if own and own.program == result.program and own.seconds <= result.seconds:
             slower += 1
             continue
-        rows.append(tuple(asdict(result).values()))
-    if rows:
-        _core.add_tuning_results(rows)
+        fastest[place] = added[place] = result
+    if added:
+        _core.add_tuning_results([astuple(result) for result in added.values()])
     reasons = [
         (damaged, "lack a field, or have one of the wrong type"),
         (slower, "are not faster than those in the store"),
     ]
     return ImportReport(
-        len(rows), tuple(f"{count} skipped: they {why}" for count, why in reasons if count)
+        len(added), tuple(f"{count} skipped: they {why}" for count, why in reasons if count)
     )
+
+
+def _place(result: StoredResult) -> tuple[Any, ...]:
+    return result.device, result.driver, result.key, result.kernel
 
 
 def _parsed(entry: Any) -> StoredResult | None:
     """An entry of a file as a result; None if a field is missing or of the wrong type."""
-    types = {each.name: _TYPES[str(each.type)] for each in fields(StoredResult)}
+    types: dict[str, type] = dict.fromkeys(("device", "key", "kernel", "program"), str)
+    types |= {"driver": int, "seconds": float}
     if not isinstance(entry, dict) or any(
         type(entry.get(name)) is not expected for name, expected in types.items()
     ):
         return None
     result = StoredResult(**{name: entry[name] for name in types})
-    return result if 0 < result.seconds < math.inf else None
-
-
-#: The types of a result's fields by their annotations.
-_TYPES = {str(each): each for each in (str, int, float)}
+    fits = 0 <= result.driver < 2**31 and 0 < result.seconds < math.inf
+    return result if fits else None
 
 
 __all__ = [

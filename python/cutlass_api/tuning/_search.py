@@ -65,10 +65,6 @@ class Deadline:
     def has_passed(self) -> bool:
         return time.monotonic() >= self._end
 
-    @property
-    def seconds_left(self) -> float:
-        return max(0.0, self._end - time.monotonic())
-
 
 def sift(
     candidates: Iterable[tuple[str, Method]],
