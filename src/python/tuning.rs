@@ -21,8 +21,8 @@ use crate::tune::{
     self, Benchmark, Extents, Measurement, Mode, Rounding, Store, TimedKernel, Tuned,
 };
 
-/// Kernels by rank, as [`tune::ranked`]. `is_of_device`: whether the target is the operands' device.
-/// Raises warnings of the store, and ValueError if `CUTLASS_API_TUNE` has an unknown value.
+/// Kernels by rank, as [`tune::ranked`]. `is_of_device`: whether the target is the operands'
+/// device. Raises warnings of the store, and ValueError if `CUTLASS_API_TUNE` has an unknown value.
 pub fn ranked(
     py: Python<'_>,
     problem: &Problem,

@@ -54,9 +54,9 @@ pub fn extents(problem: &Problem) -> Option<Extents> {
     }
 }
 
-/// The key of a problem: name of the rounding, operation, extents, operands (dtype, order, alignment
-/// in bytes), accumulator, permitted precision, epilogue. `extents`: rounded, or the result of a
-/// user's function.
+/// The key of a problem: name of the rounding, operation, extents, operands (dtype, order,
+/// alignment in bytes), accumulator, permitted precision, epilogue. `extents`: rounded, or the
+/// result of a user's function.
 pub fn key(
     problem: &Problem,
     epilogue: Option<&Epilogue>,

@@ -76,8 +76,8 @@ pub fn ranked(
     tuned
 }
 
-/// The kernels of measurements among those that serve a problem, and whether all kernels serve it. A
-/// measurement of a kernel whose program has changed since does not count.
+/// The kernels of measurements among those that serve a problem, and whether all of them serve it.
+/// A measurement of a kernel whose program has changed since does not count.
 fn measured(
     positions: &[usize],
     measurements: &[Measurement],

@@ -194,7 +194,7 @@ def _key_of(
         if key not in ("exact", "pow2"):
             raise ValueError(f'key is {key!r}; pass "exact", "pow2" or a function of the extents')
         return benchmark.key(key), True
-    # Another process may give this name to another function.
+    # Another process may have another function of this name.
     name = f"{getattr(key, '__qualname__', type(key).__name__)}@{id(key):x}"
     text = benchmark.key(name, tuple(key(benchmark.extents)))
     # From now on, rankings of this process look for keys of this function, too.
