@@ -977,10 +977,9 @@ def test_version_and_options_are_part_of_the_cache_key(monkeypatch: pytest.Monke
         keys.append(cache_key())
     assert len(set(keys)) == 4
     assert cutlass_api.__version__ in first
-    with cutlass_api.inductor.enabled():
-        # A thread with the pass alone offers nothing, and must not share a graph.
-        with V.set_choices_handler(InductorChoices()):
-            assert config.post_grad_custom_post_pass.uuid() != first
+    # A thread with the pass alone offers nothing, and must not share a graph.
+    with cutlass_api.inductor.enabled(), V.set_choices_handler(InductorChoices()):
+        assert config.post_grad_custom_post_pass.uuid() != first
 
 
 def test_the_autotuning_cache_knows_kernels_and_versions(enabled, monkeypatch) -> None:
