@@ -1,7 +1,8 @@
 """Quantization to 8 bits, with scales in the layouts that products take.
 
-Each function returns ``(quantized, scales)`` with ``input`` close to ``quantized * scales``, and is
-one kernel on a GPU (two for :func:`per_tensor`)::
+Each function returns ``(quantized, scales)`` with ``input`` close to ``quantized * scales``
+(:func:`per_group_asymmetric` also zero points), and is one kernel on a GPU (two for
+:func:`per_tensor`)::
 
     a, scale_a = cutlass_api.quantize.per_row(x)
     b, scale_b = cutlass_api.quantize.per_row(weight)  # (N, K)
@@ -9,12 +10,13 @@ one kernel on a GPU (two for :func:`per_tensor`)::
 
 - ``input``: a matrix in float32, float16 or bfloat16 on the CPU or a CUDA device, with any strides.
   Contiguous rows or columns that begin at multiples of 16 bytes are fast.
-- ``dtype``: float8_e4m3fn, float8_e5m2, or int8 (symmetric: -127 to 127).
+- ``dtype``, of scales of tensors, rows, columns and blocks: float8_e4m3fn, float8_e5m2, or int8
+  (symmetric: -127 to 127).
 - A scale is float32: the largest magnitude of its group, divided by the largest finite number of
   ``dtype``. A group of zeros has the scale 2^-126, the smallest normal float32.
 - ``quantized`` is ``input * (1 / scale)`` in float32, rounded to nearest even. The largest
   magnitude of a group becomes the largest finite number of ``dtype``, unless the scale is 2^-126.
-- A group that contains NaN or infinity has this value as its scale, and ``quantized * scales`` is
+- A group that contains NaN or infinity has such a value as its scale, and ``quantized * scales`` is
   NaN in the whole group.
 - :func:`per_mx_block` and :func:`per_group_asymmetric` compute other scales, and describe them.
 - ``quantized`` is row-major, or column-major if ``input`` is.

@@ -41,7 +41,7 @@ def scaled_mm(
       ``torch._scaled_mm`` takes it. A matrix is never swizzled: flatten it. A batch of L vectors
       has shape (L, 1, length).
     - ``out_dtype``: bfloat16, float16, float32, float8_e4m3fn or float8_e5m2. None: that of ``a``.
-    - ``bias``: shape (N,), in any float dtype.
+    - ``bias``: shape (N,) or (1, N), in any float dtype; behind a batch dimension, one a product.
     - ``scale_result``: one float32 factor of a float8 output, as on a GPU in torch. Other outputs
       ignore it.
     - ``use_fast_accum``: permits sums of 14 bits, whose error grows with K. Otherwise, parts of the
@@ -100,7 +100,7 @@ def int8_mm(
       for :func:`scaled_mm`.
     - ``scale_a``: None, or float32: one factor of shape () or (1,), or one for each row of shape
       (M, 1). ``scale_b``: the same, or one for each column, of shape (1, N).
-    - ``bias``: None, or shape (N,).
+    - ``bias``: None, or as for :func:`scaled_mm`.
     - ``out_dtype``: int32, float32, float16, bfloat16, int8 or uint8. None: bfloat16 if there are
       scales, else int32.
     - ``zero_point``: None, or of an output in int8 or uint8: one element, or shape (N,), in int8,

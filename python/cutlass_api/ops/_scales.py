@@ -75,7 +75,9 @@ def shape_of_one(tensor: Tensor, batch: int | None) -> tuple[int, ...]:
 
 def check_bias(operator: str, bias: Tensor | None, n: int, batch: int | None) -> None:
     if bias is not None and shape_of_one(bias, batch) not in ((n,), (1, n)):
-        raise refuse(operator, f"bias has shape {list(bias.shape)}; pass shape [{n}]")
+        raise refuse(
+            operator, f"bias has shape {list(bias.shape)}; pass shape [{n}]{behind_batch(batch)}"
+        )
 
 
 def scalar_as_vector(tensor: Tensor) -> Tensor:
