@@ -233,7 +233,6 @@ def _tune(
     names = {kernel.metadata.kernel_name: kernel for kernel in chosen}
     errors: dict[str, str] = {}
     rough: dict[str, float] = {}
-    left: dict[str, Timed] = {}
     deadline = Deadline(seconds)
     with progress_bar(progress, key, len(chosen)) as bar:
 
@@ -247,8 +246,8 @@ def _tune(
             rough.update(times)
             in_turns(left, 1 if deadline.has_passed() else ROUNDS)
         except BaseException:  # Ctrl-C, or a launch that fails after its first
-            timed = [trial for trial in _trials(rough, {}, {}) if _is_new(benchmark, key)]
-            _store(benchmark, key, persists, timed[:FINALISTS], names)
+            if _is_new(benchmark, key):
+                _store(benchmark, key, persists, _trials(rough, {}, {})[:FINALISTS], names)
             raise
     trials = _trials(rough, left, errors)
     finalists = [trial for trial in trials if trial.is_finalist]
