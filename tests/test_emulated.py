@@ -45,6 +45,17 @@ def test_scales(group):
     assert int(emulate(f"{group}()", "emulation_scales")) > 10
 
 
+def test_the_stand_in_forgets_the_tensor_described_longest_ago():
+    """It has room for 64 tensors. Here 68 have been described, the first of 60 twice."""
+    script = """
+        known = [Tensor(A + 128 * at, (8, 8)) for at in range(60)]
+        known[0].describe(B, (8, 8))
+        others = [Tensor(OUT + 128 * at, (8, 8)) for at in range(5)]
+        print(hex(GemmArguments(known[0], others[0], others[4], "float32").A.data_ptr))
+    """
+    assert stand_in.run_gemm(script) == "0x20000000\n"
+
+
 @pytest.fixture(scope="module")
 def errors():
     """The errors of kernels with mistakes, by the mistake."""

@@ -701,22 +701,29 @@ typedef struct {
   uint64_t byte_offset;
 } Tensor;
 
-// Tensors by the address of the test's Python object.
+// The tensors that were described last, by the address of the test's Python object.
 #define TENSORS 64
 static struct {
   void* object;
+  uint64_t described;  // the number of this description; 0 for none
   Tensor tensor;
   int64_t shape[3], strides[3];
 } tensors[TENSORS];
-static int tensor_count;
+static uint64_t descriptions;
 static uint64_t current_stream;
 
 void stand_in_describe(void* object, uint64_t data, int device, int rank, int code, int bits,
                        const int64_t* shape, const int64_t* strides) {
   int at = 0;
-  while (at < tensor_count && tensors[at].object != object) ++at;
-  if (at == tensor_count) tensor_count = (tensor_count + 1) % TENSORS;
+  for (int other = 0; other < TENSORS; ++other) {
+    if (tensors[other].object == object) {
+      at = other;
+      break;
+    }
+    if (tensors[other].described < tensors[at].described) at = other;
+  }
   tensors[at].object = object;
+  tensors[at].described = ++descriptions;
   memcpy(tensors[at].shape, shape, sizeof(int64_t) * (size_t)rank);
   memcpy(tensors[at].strides, strides, sizeof(int64_t) * (size_t)rank);
   Tensor* tensor = &tensors[at].tensor;
