@@ -143,7 +143,7 @@ pub unsafe fn multiply_groups(
             ..starting_at(view, 1, start)
         };
         let b = View { shape: [1, b.shape[1], b.shape[2]], ..starting_at(&b, 0, group as i64) };
-        let epilogue = epilogue.map(|bound| bound.map_views(rows));
+        let epilogue = epilogue.map(|bound| bound.map_unscaled_views(rows));
         // SAFETY: a group is a part of each operand, and groups share no row of the output.
         unsafe {
             multiply_at(

@@ -4,6 +4,7 @@
 //! once to the output's type. Integer products are exact modulo 2^32, like a GPU's wrapping int32
 //! accumulator. Memory per thread is bounded, and results do not depend on the number of threads.
 
+mod compare;
 mod element;
 mod elementwise;
 mod epilogue;
@@ -17,6 +18,7 @@ mod support;
 #[cfg(test)]
 mod tests;
 
+pub use compare::{Difference, Tolerance, first_difference};
 pub use error::ReferenceError;
 pub use run::run;
 pub use support::{adds, multiplies};
