@@ -4,6 +4,7 @@ shared memory; and its store.
 
 import json
 import math
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -147,6 +148,68 @@ def test_kernels_that_fail_are_reported(tuned):
         device.fail("")
         assert len(tuning.stored_results()) == 2
     """)
+
+
+@pytest.mark.skipif(not shutil.which("cargo"), reason="needs cargo for the emulator")
+def test_kernels_that_differ_from_the_reference_are_reported():
+    """In the emulator, which computes what kernels compute."""
+    script = """
+        import cutlass_api, pytest, torch
+        from cutlass_api import tuning
+        from cutlass_api.arguments import EpilogueArguments, GemmArguments, GroupedGemmArguments
+        from stand_in import device
+
+        generator = torch.Generator().manual_seed(1)
+
+        def random(*shape, dtype=torch.float16):
+            return torch.randn(shape, generator=generator).to(dtype)
+
+        def tune(args, check=True, kernels=1):
+            kernels = cutlass_api.get_kernels(args)[:kernels]
+            return cutlass_api.autotune(args, kernels=kernels, check=check, progress=False)
+
+        def errors(result):
+            return [trial.error for trial in result.trials]
+
+        tuning.clear()
+        a, b, out = random(70, 64), random(64, 48), torch.empty(70, 48, dtype=torch.float16)
+        args = GemmArguments(a, b, out, "float32")
+        assert errors(tune(args, kernels=2)) == [None, None]
+        # A kernel that writes nothing.
+        device.library.stand_in_skip_launch(0)
+        result = tune(args, kernels=2)
+        assert result.winner is cutlass_api.get_kernels(args)[0]
+        assert result.trials[0].error is None and len(result.trials) == 2
+        unwritten = "out has NaN at [0, 0, 0] where the CPU reference has "
+        assert result.trials[1].error.startswith(unwritten), result.trials[1].error
+        assert len(tuning.stored_results()) == 1
+        # Sums in float32, by a tolerance that only float64 would hold.
+        single = GemmArguments(a, b, torch.empty(70, 48), "float32")
+        assert errors(tune(single)) == [None]
+        with pytest.raises(RuntimeError, match="no kernel could be timed: out has .* at .*0, "):
+            tune(single, check=1e-12)
+        # Outputs of an epilogue; one that is an input, too; groups; exact integers.
+        bias, total = random(48, dtype=torch.float32), torch.empty(70, 1, dtype=torch.float32)
+
+        summed = (
+            "def summed(accum, C, bias):\\n"
+            "    D = relu(accum + C + bias)\\n"
+            "    total = sum(D, dim=-1)\\n"
+            "    return D, total\\n"
+        )
+        epilogue = EpilogueArguments(summed, C=out, bias=bias, D=out, total=total)
+        out.copy_(random(70, 48))
+        assert errors(tune(GemmArguments(a, b, out, "float32", epilogue=epilogue))) == [None]
+        rows, weights = random(40, 32), random(3, 32, 16)
+        ends = torch.tensor([10, 10, 37], dtype=torch.int32)
+        sums = torch.empty(40, 16, dtype=torch.float16)
+        grouped = GroupedGemmArguments(rows, weights, sums, "float32", ends)
+        assert errors(tune(grouped)) == [None]
+        digits = torch.randint(-128, 127, (70, 64), generator=generator).to(torch.int8)
+        integers = torch.empty(70, 70, dtype=torch.int32)
+        assert errors(tune(GemmArguments(digits, digits.t(), integers, "int32"))) == [None]
+    """
+    stand_in.run(textwrap.dedent(script), emulated=True)
 
 
 def test_too_little_memory_makes_fewer_copies_or_an_error(tuned):
@@ -312,6 +375,73 @@ def test_devices_do_not_mix(tuned):
     """)
 
 
+def test_devices_share_the_candidates(tuned):
+    tuned("""
+        device.library.stand_in_name_alike()
+        kernels = cutlass_api.get_kernels(args)[:12]
+        one = cutlass_api.autotune(args, kernels=kernels, progress=False)
+        seen = []
+
+        class Seen(tuning.Timed):
+            def turn(self):
+                seen.append((threading.get_ident(), self))
+                return super().turn()
+
+        tuning.Timed = Seen
+        all_ = cutlass_api.autotune(args, kernels=kernels, devices="all", progress=False)
+        threads = {thread for thread, _ in seen}
+        assert len(threads) == 3 and threading.get_ident() in threads
+        assert all_.winner is one.winner and all_.device == one.device == "stand-in 0"
+        assert {trial.kernel for trial in all_.trials} == {trial.kernel for trial in one.trials}
+        assert [trial.is_finalist for trial in all_.trials[:4]] == [True] * 4
+        other = cutlass_api.autotune(args, kernels=kernels, devices=[1], progress=False)
+        assert other.winner is one.winner and other.key == one.key
+        assert len(tuning.stored_results()) == 4
+        del seen[:]
+        import gc
+        gc.collect()
+        assert handles()[:3] == [0, 0, 0]
+    """)
+
+
+def test_devices_of_other_names_do_not_take_part(tuned):
+    tuned("""
+        result = cutlass_api.autotune(args, budget=4, devices="all", progress=False)
+        assert {stored.device for stored in tuning.stored_results()} == {"stand-in 0"}
+        try:
+            cutlass_api.autotune(args, devices=[0, 1], progress=False)
+        except ValueError as error:
+            assert "devices has 1, and the GPUs of the name of" in str(error)
+            assert "are [0]; times of other GPUs do not compare" in str(error)
+        else:
+            raise AssertionError
+    """)
+
+
+def test_ctrl_c_ends_the_search_on_all_devices(tuned):
+    tuned("""
+        device.library.stand_in_name_alike()
+
+        class Interrupting(tuning.Timed):
+            count = 0
+
+            def turn(self):
+                Interrupting.count += 1
+                if Interrupting.count == 8:
+                    raise KeyboardInterrupt
+                return super().turn()
+
+        tuning.Timed = Interrupting
+        try:
+            cutlass_api.autotune(args, search="exhaustive", devices="all", progress=False)
+        except KeyboardInterrupt:
+            assert 0 < len(tuning.stored_results()) <= 4
+            assert Interrupting.count < 40
+        else:
+            raise AssertionError
+    """)
+
+
 def test_a_result_of_another_program_does_not_count(tuned):
     tuned("""
         before = names()
@@ -393,6 +523,11 @@ def test_look_ups_are_cheap(tuned):
         ("autotune(args, budget=True)", "budget is True"),
         ("autotune(args, key='round')", "key is 'round'; pass"),
         ("autotune(args, kernels=[])", "kernels is empty"),
+        ("autotune(args, check=0.0)", "check is 0.0; pass True, False or a positive tolerance"),
+        ("autotune(args, check=float('nan'))", "check is nan"),
+        ("autotune(args, devices='both')", "devices is 'both'; pass \"all\""),
+        ("autotune(args, devices=[])", "devices is empty"),
+        ("autotune(args, devices=[0, 7])", "devices has 7"),
         ("autotune(None)", "args"),
         (
             "autotune(cutlass_api.arguments.ElementwiseArguments(a, a, a))",

@@ -141,6 +141,16 @@ def _add_tune(commands: Any) -> None:
         metavar="SECONDS",
         help="stop timing new kernels after SECONDS, per shape",
     )
+    tune.add_argument(
+        "--check",
+        action="store_true",
+        help="compare each kernel's output with the CPU reference before it is timed",
+    )
+    tune.add_argument(
+        "--all-devices",
+        action="store_true",
+        help="share the kernels among all GPUs of the name of the first",
+    )
     tune.add_argument("--json", type=_output, metavar="FILE", help="write what was measured")
 
 
@@ -438,6 +448,8 @@ def _tune_shapes(arguments: argparse.Namespace) -> None:
             search=arguments.search,
             key=arguments.key,
             budget=arguments.budget,
+            check=arguments.check,
+            devices="all" if arguments.all_devices else None,
         )
     except KeyboardInterrupt:
         raise SystemExit(f"stopped: the results of {len(results)} shapes are stored") from None

@@ -20,7 +20,7 @@ pub struct Device {
     /// The driver's version: 12060 for CUDA 12.6.
     pub driver_version: i32,
     pub(super) handle: sys::CUdevice,
-    context: CUcontext,
+    pub(super) context: CUcontext,
     pool: Mutex<Option<Pool>>,
 }
 
@@ -157,6 +157,19 @@ impl Device {
                 pool,
             })
         }
+    }
+
+    /// All devices of the name of this one, this one first. A device that cannot be opened is left
+    /// out.
+    pub fn alike(&'static self) -> Vec<&'static Device> {
+        let mut count = 0;
+        // SAFETY: the pointer is to a local. The driver is initialized, as there is a device.
+        if unsafe { sys::cuDeviceGetCount(&mut count) } != sys::CUresult::CUDA_SUCCESS {
+            count = 0;
+        }
+        let others = (0..count).filter(|ordinal| *ordinal != self.ordinal);
+        let opened = others.filter_map(|ordinal| Device::get(ordinal).ok());
+        std::iter::once(self).chain(opened.filter(|other| other.name == self.name)).collect()
     }
 
     /// Makes this device's primary context current on the calling thread until the guard is

@@ -1,5 +1,5 @@
-//! What timing launches takes: a stream of our own, device memory, and recordings (CUDA graphs of
-//! captured launches) that events time.
+//! What timing launches takes: a stream of our own, device memory and copies, and recordings (CUDA
+//! graphs of captured launches) that events time.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -42,16 +42,67 @@ impl Stream {
         self.device
     }
 
-    /// Enqueues a copy between two places in device memory.
+    /// Enqueues a copy from device memory, on `source`, into memory of the stream's device.
     ///
     /// # Safety
     /// Both ranges of `bytes` bytes stay valid until the copy has run.
-    pub unsafe fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), DriverError> {
+    pub unsafe fn copy(
+        &self,
+        to: u64,
+        source: &Device,
+        from: u64,
+        bytes: u64,
+    ) -> Result<(), DriverError> {
+        let _current = self.device.make_current()?;
+        let bytes = bytes as usize;
+        // SAFETY: guaranteed by the caller; each context is that of its address.
+        unsafe {
+            if source.ordinal == self.device.ordinal {
+                let result = sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.handle);
+                return check("cuMemcpyDtoDAsync", result);
+            }
+            let (to_context, from_context) = (self.device.context, source.context);
+            let result =
+                sys::cuMemcpyPeerAsync(to, to_context, from, from_context, bytes, self.handle);
+            check("cuMemcpyPeerAsync", result)
+        }
+    }
+
+    /// Copies device memory of the stream's device to the host, after the work on the stream.
+    ///
+    /// # Safety
+    /// The range of `bytes` bytes is valid device memory.
+    ///
+    /// # Panics
+    /// If `to` has fewer than `bytes` bytes.
+    pub unsafe fn download(
+        &self,
+        to: &mut [u64],
+        from: u64,
+        bytes: u64,
+    ) -> Result<(), DriverError> {
+        assert!(size_of_val(to) as u64 >= bytes, "a buffer of fewer bytes than the copy");
+        {
+            let _current = self.device.make_current()?;
+            let (to, bytes) = (to.as_mut_ptr().cast(), bytes as usize);
+            // SAFETY: `to` has the bytes and outlives the copy, which ends before this function
+            // does; the source is guaranteed by the caller.
+            let result = unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, bytes, self.handle) };
+            check("cuMemcpyDtoHAsync", result)?;
+        }
+        self.synchronize()
+    }
+
+    /// Enqueues a fill of device memory with a byte.
+    ///
+    /// # Safety
+    /// The range of `bytes` bytes stays valid until the fill has run.
+    pub unsafe fn fill(&self, address: u64, byte: u8, bytes: u64) -> Result<(), DriverError> {
         let _current = self.device.make_current()?;
         // SAFETY: guaranteed by the caller.
         unsafe {
-            let result = sys::cuMemcpyDtoDAsync_v2(to, from, bytes as usize, self.handle);
-            check("cuMemcpyDtoDAsync", result)
+            let result = sys::cuMemsetD8Async(address, byte, bytes as usize, self.handle);
+            check("cuMemsetD8Async", result)
         }
     }
 

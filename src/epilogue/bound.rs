@@ -75,19 +75,31 @@ impl Epilogue {
 }
 
 impl BoundEpilogue {
-    /// The same epilogue with each view replaced, except those of block scales.
+    /// The same epilogue with each view replaced.
     pub fn map_views(&self, change: impl Fn(&View) -> View) -> BoundEpilogue {
+        self.map(|_, view| change(view))
+    }
+
+    /// The same epilogue with each view replaced, except those of block scales.
+    pub fn map_unscaled_views(&self, change: impl Fn(&View) -> View) -> BoundEpilogue {
+        self.map(|is_scale, view| if is_scale { *view } else { change(view) })
+    }
+
+    /// The same epilogue with each view replaced. `change`: from whether the view is of block
+    /// scales, and the view.
+    fn map(&self, change: impl Fn(bool, &View) -> View) -> BoundEpilogue {
         let scaling = self.epilogue.graph.scaling.as_ref();
         let is_scale = |at: usize| scaling.is_some_and(|scaling| scaling.factor_of(at).is_some());
         let input = |(at, value): (usize, &Value)| match value {
-            Value::Tensor(view) if !is_scale(at) => Value::Tensor(change(view)),
-            Value::Factor(view) => Value::Factor(change(view)),
-            kept => *kept,
+            Value::Tensor(view) => Value::Tensor(change(is_scale(at), view)),
+            Value::Factor(view) => Value::Factor(change(false, view)),
+            Value::Scalar(number) => Value::Scalar(*number),
         };
+        let output = |view: &Option<View>| view.as_ref().map(|view| change(false, view));
         BoundEpilogue {
             epilogue: self.epilogue,
             inputs: self.inputs.iter().enumerate().map(input).collect(),
-            outputs: self.outputs.iter().map(|output| output.as_ref().map(&change)).collect(),
+            outputs: self.outputs.iter().map(output).collect(),
         }
     }
 

@@ -8,6 +8,7 @@ use crate::compile::CompileError;
 use crate::driver::DriverError;
 use crate::launch::LaunchError;
 use crate::problem::ProblemError;
+use crate::tune::TuneError;
 
 impl From<ProblemError> for PyErr {
     fn from(error: ProblemError) -> PyErr {
@@ -49,6 +50,16 @@ impl From<LaunchError> for PyErr {
         match error {
             LaunchError::Driver(error) => error.into(),
             refusal => PyValueError::new_err(refusal.to_string()),
+        }
+    }
+}
+
+impl From<TuneError> for PyErr {
+    fn from(error: TuneError) -> PyErr {
+        match error {
+            TuneError::Launch(error) => error.into(),
+            TuneError::Reference(error) => PyValueError::new_err(error.to_string()),
+            TuneError::Differs { .. } => PyRuntimeError::new_err(error.to_string()),
         }
     }
 }

@@ -12,13 +12,14 @@ use super::kernel::{self, PyKernel, position_of};
 use super::options::tf32_allowed;
 use super::utils::set_package_directories;
 use crate::compile;
+use crate::driver::Device;
 use crate::epilogue::{BoundEpilogue, Epilogue};
 use crate::kernel::{self as kernels, Target};
 use crate::launch::choices;
 use crate::operand::DType;
 use crate::problem::Problem;
 use crate::tune::{
-    self, Benchmark, Extents, Measurement, Mode, Rounding, Store, TimedKernel, Tuned,
+    self, Benchmark, CheckOptions, Extents, Measurement, Mode, Rounding, Store, TimedKernel, Tuned,
 };
 
 /// Kernels by rank, as [`tune::ranked`]. `is_of_device`: whether the target is the operands'
@@ -83,7 +84,7 @@ pub fn record(
     positions: impl Iterator<Item = usize>,
 ) -> PyResult<()> {
     let tune = || {
-        let benchmark = TuningBenchmark::of(py, problem, epilogue)?;
+        let benchmark = TuningBenchmark::of(py, problem, epilogue, None, None)?;
         let kernels = positions.map(|at| kernel::object(py, at)).collect::<PyResult<Vec<_>>>()?;
         py.import("cutlass_api.tuning")?.call_method1("_record", (benchmark, kernels)).map(drop)
     };
@@ -117,8 +118,12 @@ fn warn(py: Python<'_>) -> PyResult<()> {
 
 /// Times kernels on copies of the operands of arguments.
 ///
-/// args: GemmArguments or GroupedGemmArguments on a GPU. Raises ValueError for other arguments and
-/// for FakeTensors, RuntimeError if the device has too little memory.
+/// args: GemmArguments or GroupedGemmArguments on a GPU. device: the ordinal of the GPU that times;
+/// None: the one of the operands. checks: whether `record` compares outputs with the CPU reference.
+/// tolerance: of this comparison, relative to the element's magnitude plus the root mean square of
+/// the output; None: by types and K. Raises ValueError for other arguments, for FakeTensors, and
+/// for problems that the reference does not compute, RuntimeError if the device does not exist or
+/// has too little memory.
 #[pyclass(module = "cutlass_api.tuning", frozen)]
 pub struct TuningBenchmark {
     benchmark: Unlocked<Arc<Benchmark>>,
@@ -130,9 +135,13 @@ impl TuningBenchmark {
         py: Python<'_>,
         problem: &Problem,
         epilogue: Option<&BoundEpilogue>,
+        device: Option<i32>,
+        tolerance: Option<Option<f64>>,
     ) -> PyResult<TuningBenchmark> {
         let allows_tf32 = allows_tf32(py, problem)?;
-        let benchmark = py.detach(|| Benchmark::new(problem, epilogue))?;
+        let device = device.map(Device::get).transpose()?;
+        let check = tolerance.map(|tolerance| CheckOptions { tolerance, allows_tf32 });
+        let benchmark = py.detach(|| Benchmark::new(problem, epilogue, device, check))?;
         Ok(TuningBenchmark { benchmark: Unlocked::new(Arc::new(benchmark)), allows_tf32 })
     }
 }
@@ -162,7 +171,14 @@ impl<T: Send> Drop for Unlocked<T> {
 #[pymethods]
 impl TuningBenchmark {
     #[new]
-    fn new(py: Python<'_>, args: &Bound<'_, PyAny>) -> PyResult<TuningBenchmark> {
+    #[pyo3(signature = (args, *, device = None, checks = false, tolerance = None))]
+    fn new(
+        py: Python<'_>,
+        args: &Bound<'_, PyAny>,
+        device: Option<i32>,
+        checks: bool,
+        tolerance: Option<f64>,
+    ) -> PyResult<TuningBenchmark> {
         let arguments: &Bound<'_, RuntimeArguments> = as_arguments(args)?;
         let Some(native) = arguments.get().native.as_deref() else {
             return Err(PyValueError::new_err(
@@ -176,13 +192,20 @@ impl TuningBenchmark {
                  GroupedGemmArguments",
             ));
         }
-        TuningBenchmark::of(py, &native.problem, native.bound_epilogue())
+        let (problem, epilogue) = (&native.problem, native.bound_epilogue());
+        TuningBenchmark::of(py, problem, epilogue, device, checks.then_some(tolerance))
     }
 
     /// The device's name, as the driver reports it.
     #[getter]
     fn device(&self) -> PyResult<&str> {
         Ok(&self.benchmark.get()?.device().name)
+    }
+
+    /// The ordinals of all GPUs of this name, the benchmark's first.
+    fn alike(&self) -> PyResult<Vec<i32>> {
+        let alike = self.benchmark.get()?.device().alike();
+        Ok(alike.into_iter().map(|device| device.ordinal).collect())
     }
 
     /// The driver's major version, as CUDA counts.
@@ -222,7 +245,8 @@ impl TuningBenchmark {
         Ok(CompiledArtifact::of(program, kernel.clone().into_any().unbind()))
     }
 
-    /// Records the launches of an artifact's kernel. Raises what its launch raises.
+    /// Records the launches of an artifact's kernel. Raises what its launch raises, and
+    /// RuntimeError if an output differs from the CPU reference's.
     fn record(
         &self,
         py: Python<'_>,

@@ -2,12 +2,15 @@
 //! ranks. Independent of Python: `cutlass_api.tuning` searches and reports.
 
 mod benchmark;
+mod check;
 mod key;
 mod mode;
+mod operands;
 mod ranking;
 mod store;
 
-pub use benchmark::{Benchmark, TimedKernel};
+pub use benchmark::{Benchmark, CheckOptions, TimedKernel};
+pub use check::TuneError;
 pub use key::{Extents, Rounding, extents, key};
 pub use mode::{Mode, ModeError};
 pub use ranking::{Tuned, ranked};

@@ -68,9 +68,11 @@ static void (*emulator_forbid)(uint64_t);
 static int64_t programs[PROGRAMS];
 static _Atomic uint64_t library_numbers;
 static _Atomic uint64_t graphs_open, graph_launches, misused;
-// The device's clock, which launches advance; streams, events and memory that exist.
-static _Atomic uint64_t nanoseconds, streams_open, events_open, memory_open;
+// Each device's clock, which launches advance; streams, events and memory that exist.
+static _Atomic uint64_t nanoseconds[DEVICES], streams_open, events_open, memory_open;
 static uint64_t memory_left = UINT64_MAX;
+static int names_alike;
+static uint64_t skipped_launch = UINT64_MAX;
 
 uint64_t stand_in_launches(void) { return launches; }
 uint64_t stand_in_calls(void) { return calls; }
@@ -89,6 +91,10 @@ uint64_t stand_in_open_events(void) { return events_open; }
 // Blocks of memory of cuMemAlloc that exist, and how many more there may be.
 uint64_t stand_in_open_memory(void) { return memory_open; }
 void stand_in_limit_memory(uint64_t blocks) { memory_left = blocks; }
+// Names all devices alike.
+void stand_in_name_alike(void) { names_alike = 1; }
+// The next launch but this many does nothing: a kernel that writes no output.
+void stand_in_skip_launch(uint64_t after) { skipped_launch = launches + after; }
 void stand_in_emulate(void* load, void* launch, void* fault, void* allow, void* forbid) {
   memcpy(&emulator_load, &load, sizeof load);
   memcpy(&emulator_launch, &launch, sizeof launch);
@@ -480,13 +486,14 @@ static void block(void) {
 static uint64_t context_of(uint64_t stream) {
   return stream >= 0x5000 && stream < 0x7000 ? CONTEXT[stream >= 0x6000] : current_context();
 }
+static int device_of(uint64_t stream) { return context_of(stream) == CONTEXT[1]; }
 CUresult cuGraphLaunch(Graph* graph, uint64_t stream) {
   CALLED();
   misused += (uint64_t)capturing;
   if (capturing) return CAPTURE_UNSUPPORTED;
   misused += graph->launching++ != 0;
   block();
-  nanoseconds += graph->nanoseconds;
+  nanoseconds[device_of(stream)] += graph->nanoseconds;
   if (graph->captured) {
     --graph->launching;
     return SUCCESS;
@@ -505,12 +512,15 @@ CUresult cuGraphLaunch(Graph* graph, uint64_t stream) {
 }
 // ---- streams, memory and times ----
 
-static Graph* capture;
-static uint64_t captured_stream;
+// The capture on each device, if there is one.
+static struct {
+  Graph* graph;
+  uint64_t stream;
+} captures[DEVICES];
 
 CUresult cuDeviceGetName(char* name, int length, int device) {
   CALLED();
-  snprintf(name, (size_t)length, "stand-in %d", device);
+  snprintf(name, (size_t)length, "stand-in %d", names_alike ? 0 : device);
   return SUCCESS;
 }
 CUresult cuStreamCreate(uint64_t* stream, unsigned flags) {
@@ -539,32 +549,61 @@ CUresult cuMemAlloc_v2(uint64_t* address, size_t bytes) {
   if (memory_open >= memory_left) return OUT_OF_MEMORY;
   // Half a gibibyte for each block.
   *address = 0x100000000000 + (++memory_open << 29);
+  if (emulator_allow != 0) {
+    *address = (uint64_t)aligned_alloc(256, (bytes + 255) / 256 * 256);
+    emulator_allow(*address, bytes);
+  }
   return SUCCESS;
 }
 CUresult cuMemFree_v2(uint64_t address) {
-  (void)address;
+  if (emulator_forbid != 0) {
+    emulator_forbid(address);
+    free((void*)address);
+  }
   --memory_open;
   return SUCCESS;
 }
+// Only the emulator has memory to copy.
 CUresult cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, uint64_t stream) {
   CALLED();
-  (void)to, (void)from, (void)bytes, (void)stream;
+  (void)stream;
+  if (emulator_allow != 0) memcpy((void*)to, (const void*)from, bytes);
+  return SUCCESS;
+}
+CUresult cuMemcpyPeerAsync(uint64_t to, uint64_t to_context, uint64_t from, uint64_t from_context,
+                           size_t bytes, uint64_t stream) {
+  CALLED();
+  (void)to, (void)from, (void)bytes;
+  return to_context == from_context || to_context != context_of(stream) ? INVALID_VALUE : SUCCESS;
+}
+CUresult cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t bytes, uint64_t stream) {
+  CALLED();
+  (void)stream;
+  if (emulator_allow != 0) memcpy(to, (const void*)from, bytes);
+  return SUCCESS;
+}
+CUresult cuMemsetD8Async(uint64_t address, unsigned char byte, size_t bytes, uint64_t stream) {
+  CALLED();
+  (void)stream;
+  if (emulator_allow != 0) memset((void*)address, byte, bytes);
   return SUCCESS;
 }
 CUresult cuStreamBeginCapture_v2(uint64_t stream, int mode) {
   CALLED();
-  if (mode != 2 || capture != 0) return INVALID_VALUE;
-  capture = new_graph();
-  capture->captured = 1;
-  captured_stream = stream;
+  const int at = device_of(stream);
+  if (mode != 2 || captures[at].graph != 0) return INVALID_VALUE;
+  captures[at].graph = new_graph();
+  captures[at].graph->captured = 1;
+  captures[at].stream = stream;
   return SUCCESS;
 }
 CUresult cuStreamEndCapture(uint64_t stream, Graph** graph) {
   CALLED();
-  if (capture == 0 || stream != captured_stream) return INVALID_VALUE;
-  *graph = capture;
-  capture = 0;
-  captured_stream = 0;
+  const int at = device_of(stream);
+  if (captures[at].graph == 0 || stream != captures[at].stream) return INVALID_VALUE;
+  *graph = captures[at].graph;
+  captures[at].graph = 0;
+  captures[at].stream = 0;
   return SUCCESS;
 }
 // A launch takes longer the more shared memory and the more CTAs it has.
@@ -585,8 +624,7 @@ CUresult cuEventDestroy_v2(uint64_t* event) {
 }
 CUresult cuEventRecord(uint64_t* event, uint64_t stream) {
   CALLED();
-  (void)stream;
-  *event = nanoseconds;
+  *event = nanoseconds[device_of(stream)];
   return SUCCESS;
 }
 CUresult cuEventSynchronize(uint64_t* event) {
@@ -622,12 +660,13 @@ CUresult cuLaunchKernelEx(const LaunchConfig* config, uint64_t kernel, void** pa
   if (of_stream == 0 || (strict && current_context() == 0)) return INVALID_CONTEXT;
   if (strict && of_stream != current_context()) return INVALID_HANDLE;
   if (of_stream != kernel >> 32) return INVALID_HANDLE;
-  if (capture != 0 && stream == captured_stream) {
-    capture->nanoseconds += duration(config);
+  const int at_device = device_of(stream);
+  if (captures[at_device].graph != 0 && stream == captures[at_device].stream) {
+    captures[at_device].graph->nanoseconds += duration(config);
     return SUCCESS;
   }
-  nanoseconds += duration(config);
-  ++launches;
+  nanoseconds[at_device] += duration(config);
+  if (launches++ == skipped_launch) return SUCCESS;
   memcpy(last.grid, config->grid, sizeof last.grid);
   memcpy(last.block, config->block, sizeof last.block);
   last.shared_bytes = config->shared_bytes;

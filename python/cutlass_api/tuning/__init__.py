@@ -11,7 +11,7 @@ problem tunes it.
 import json
 import math
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, astuple, dataclass
@@ -21,7 +21,7 @@ from typing import Any
 
 from cutlass_api import _core
 from cutlass_api._core import Kernel, TuningBenchmark
-from cutlass_api.tuning._progress import progress_bar
+from cutlass_api.tuning._progress import Progress, progress_bar
 from cutlass_api.tuning._search import Deadline, Timed, in_turns, sift
 
 #: Kernels that a halving search times: the first by the cost model.
@@ -135,6 +135,8 @@ def autotune(
     search: str = "halving",
     budget: float | None = None,
     key: "str | Callable[[Extents], Extents]" = "exact",
+    check: bool | float = False,
+    devices: "str | Sequence[int] | None" = None,
     progress: bool = True,
 ) -> TuningResult:
     """Times kernels on copies of the operands, and stores the results.
@@ -152,6 +154,14 @@ def autotune(
       M, N, K), or (groups, M, N, K), to four numbers: problems for which it returns the same. Such
       a result stays in this process. Dtypes, layouts, alignments, epilogue and device always belong
       to the key.
+    - ``check``: whether to compare all outputs of each candidate with the CPU reference before the
+      candidate is timed. An element may differ by ``tolerance * (abs(expected) + rms)``, where rms
+      is the root mean square of the reference's output. A number is the tolerance; with True, the
+      tolerance follows from dtypes and K. Integers are equal, or differ by at most 1 behind an
+      epilogue.
+    - ``devices``: the GPUs that share the candidates: ``"all"`` of the name of the operands' GPU,
+      or ordinals of such GPUs. The first, for ``"all"`` the operands' own, times the fastest of all
+      once more. None: the operands' GPU alone.
     - ``progress``: whether to show progress, if rich is installed and the output is a terminal or a
       notebook.
 
@@ -165,15 +175,46 @@ def autotune(
         raise ValueError(f'search is {search!r}; pass "halving" or "exhaustive"')
     if isinstance(budget, bool) or (budget is not None and not budget > 0):
         raise ValueError(f"budget is {budget!r}; pass a positive number of candidates or seconds")
-    benchmark = TuningBenchmark(args)
+    if isinstance(check, bool):
+        checks: dict[str, Any] = {"checks": check}
+    elif 0 < check < math.inf:
+        checks = {"checks": True, "tolerance": float(check)}
+    else:
+        raise ValueError(f"check is {check!r}; pass True, False or a positive tolerance")
+    benchmarks = _benchmarks(args, devices, checks)
     candidates = list(_get_kernels(args) if kernels is None else kernels)
     if not candidates:
         raise ValueError(
             "there is no kernel to tune: "
             + ("get_kernels(args) is empty" if kernels is None else "kernels is empty")
         )
-    text, persists = _key_of(benchmark, key)
-    return _tune(benchmark, candidates, search, budget, text, persists, progress)
+    text, persists = _key_of(benchmarks[0], key)
+    return _tune(benchmarks, candidates, search, budget, text, persists, progress)
+
+
+def _benchmarks(
+    args: Any, devices: "str | Sequence[int] | None", checks: dict[str, Any]
+) -> list[TuningBenchmark]:
+    """A benchmark on each device: all of one name, because other times do not compare."""
+    if devices is None:
+        return [TuningBenchmark(args, **checks)]
+    if isinstance(devices, str):
+        if devices != "all":
+            raise ValueError(f'devices is {devices!r}; pass "all", or a list of ordinals')
+        first = TuningBenchmark(args, **checks)
+        others = [TuningBenchmark(args, device=other, **checks) for other in first.alike()[1:]]
+        return [first, *others]
+    ordinals = list(dict.fromkeys(devices))
+    if not ordinals:
+        raise ValueError("devices is empty; pass ordinals, or None for the operands' GPU")
+    alike = TuningBenchmark(args).alike()
+    for ordinal in ordinals:
+        if ordinal not in alike:
+            raise ValueError(
+                f"devices has {ordinal}, and the GPUs of the name of the operands' GPU are "
+                f"{alike}; times of other GPUs do not compare"
+            )
+    return [TuningBenchmark(args, device=ordinal, **checks) for ordinal in ordinals]
 
 
 def _get_kernels(args: Any) -> list[Kernel]:
@@ -208,14 +249,14 @@ def _record(benchmark: TuningBenchmark, kernels: list[Kernel]) -> None:
     key = benchmark.key("exact")
     if key not in _recorded_keys:
         _recorded_keys.add(key)
-        _tune(benchmark, kernels, "halving", None, key, persists=True, progress=False)
+        _tune([benchmark], kernels, "halving", None, key, persists=True, progress=False)
 
 
 _recorded_keys: set[str] = set()
 
 
 def _tune(
-    benchmark: TuningBenchmark,
+    benchmarks: list[TuningBenchmark],
     candidates: list[Kernel],
     search: str,
     budget: float | None,
@@ -231,29 +272,19 @@ def _tune(
         seconds = budget
     chosen = candidates[:most]
     names = {kernel.metadata.kernel_name: kernel for kernel in chosen}
-    errors: dict[str, str] = {}
-    rough: dict[str, float] = {}
-    deadline = Deadline(seconds)
+    benchmark = benchmarks[0]
+    found = _Search(Deadline(seconds))
     with progress_bar(progress, key, len(chosen)) as bar:
-
-        def show(name: str, times: dict[str, float]) -> None:
-            rough.update(times)
-            bar.step(name, min(times.values()))
-
         try:
-            with closing(_recorded(benchmark, chosen, errors)) as recorded:
-                times, left = sift(recorded, FINALISTS, deadline, show)
-            rough.update(times)
-            in_turns(left, 1 if deadline.has_passed() else ROUNDS)
+            finalists = found.run(benchmarks, chosen, bar)
         except BaseException:  # Ctrl-C, or a launch that fails after its first
             if _is_new(benchmark, key):
-                _store(benchmark, key, persists, _trials(rough, {}, {})[:FINALISTS], names)
+                _store(benchmark, key, persists, _trials(found.rough, {}, {})[:FINALISTS], names)
             raise
-    trials = _trials(rough, left, errors)
-    finalists = [trial for trial in trials if trial.is_finalist]
-    _store(benchmark, key, persists, finalists, names)
+    trials = _trials(found.rough, finalists, found.errors)
+    _store(benchmark, key, persists, [trial for trial in trials if trial.is_finalist], names)
     if not trials or trials[0].error is not None:
-        reasons = "; ".join(sorted(set(errors.values()))) or "the budget allowed none"
+        reasons = "; ".join(sorted(set(found.errors.values()))) or "the budget allowed none"
         raise RuntimeError(f"no kernel could be timed: {reasons}")
     return TuningResult(
         winner=names[trials[0].kernel],
@@ -264,26 +295,76 @@ def _tune(
     )
 
 
-def _recorded(
-    benchmark: TuningBenchmark, kernels: Iterable[Kernel], errors: dict[str, str]
-) -> Generator[tuple[str, Timed], None, None]:
-    """The candidates, compiled on all cores and recorded one by one, in their order. Writes the
-    reasons of those that fail into ``errors``."""
-    pool = ThreadPoolExecutor(os.cpu_count())
-    try:
-        futures: list[tuple[Kernel, Future[Any]]] = [
-            (kernel, pool.submit(benchmark.compile, kernel)) for kernel in kernels
-        ]
-        for kernel, future in futures:
-            name = kernel.metadata.kernel_name
+class _Search:
+    """A search, with what is measured so far."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        self._deadline = deadline
+        #: Microseconds by kernel, and the reasons of kernels that fail.
+        self.rough: dict[str, float] = {}
+        self.errors: dict[str, str] = {}
+
+    def run(
+        self, benchmarks: list[TuningBenchmark], kernels: list[Kernel], bar: Progress
+    ) -> dict[str, Timed]:
+        """The fastest kernels, timed by the first benchmark. The benchmarks share the others."""
+
+        def sift_on(benchmark: TuningBenchmark, share: Sequence[Kernel]) -> dict[str, Timed]:
+            def show(name: str, times: dict[str, float]) -> None:
+                self.rough.update(times)
+                bar.step(name, min(self.rough.values()))
+
+            with closing(_recorded(benchmark, compiling, share, self.errors)) as recorded:
+                times, left = sift(recorded, FINALISTS, self._deadline, show)
+            self.rough.update(times)
+            return left
+
+        pool = ThreadPoolExecutor(os.cpu_count())
+        try:
+            compiling = {kernel: pool.submit(benchmarks[0].compile, kernel) for kernel in kernels}
+            left = self._sift(benchmarks, kernels, sift_on)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        in_turns(left, 1 if self._deadline.has_passed() else ROUNDS)
+        return left
+
+    def _sift(
+        self,
+        benchmarks: list[TuningBenchmark],
+        kernels: list[Kernel],
+        sift_on: Callable[[TuningBenchmark, Sequence[Kernel]], dict[str, Timed]],
+    ) -> dict[str, Timed]:
+        if len(benchmarks) == 1:
+            return sift_on(benchmarks[0], kernels)
+        count = len(benchmarks)
+        shares = [kernels[at::count] for at in range(count)]
+        with ThreadPoolExecutor(count) as pool:
             try:
-                launches = benchmark.record(future.result())
-            except (ValueError, RuntimeError) as error:
-                errors[name] = str(error).partition("\n")[0]
-                continue
-            yield name, Timed(_microseconds(launches), launches.launches)
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+                names = {name for left in pool.map(sift_on, benchmarks, shares) for name in left}
+            except BaseException:
+                self._deadline.end()
+                raise
+        best = sorted(names, key=self.rough.__getitem__)
+        by_name = {kernel.metadata.kernel_name: kernel for kernel in kernels}
+        return sift_on(benchmarks[0], [by_name[name] for name in best])
+
+
+def _recorded(
+    benchmark: TuningBenchmark,
+    compiling: Mapping[Kernel, Future[Any]],
+    kernels: Iterable[Kernel],
+    errors: dict[str, str],
+) -> Generator[tuple[str, Timed], None, None]:
+    """The candidates recorded one by one, in their order. Writes the reasons of those that fail
+    into ``errors``."""
+    for kernel in kernels:
+        name = kernel.metadata.kernel_name
+        try:
+            launches = benchmark.record(compiling[kernel].result())
+        except (ValueError, RuntimeError) as error:
+            errors[name] = str(error).partition("\n")[0]
+            continue
+        yield name, Timed(_microseconds(launches), launches.launches)
 
 
 def _microseconds(launches: Any) -> Callable[[int], float]:

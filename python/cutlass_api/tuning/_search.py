@@ -62,6 +62,10 @@ class Deadline:
     def __init__(self, seconds: float | None) -> None:
         self._end = math.inf if seconds is None else time.monotonic() + seconds
 
+    def end(self) -> None:
+        """Ends the search now."""
+        self._end = -math.inf
+
     def has_passed(self) -> bool:
         return time.monotonic() >= self._end
 
