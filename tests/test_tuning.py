@@ -28,6 +28,7 @@ warnings.showwarning = lambda message, *more, **others: caught.append(str(messag
 #: Names of what `get_kernels(args)` returns, the number of open handles, and times of kernels.
 HELPERS = """
     from cutlass_api import tuning
+    from cutlass_api.tuning import _tuner
 
     def names(args=args):
         return [kernel.metadata.kernel_name for kernel in cutlass_api.get_kernels(args)]
@@ -158,6 +159,7 @@ def test_kernels_that_differ_from_the_reference_are_reported():
         from cutlass_api import tuning
         from cutlass_api.arguments import EpilogueArguments, GemmArguments, GroupedGemmArguments
         from stand_in import device
+        from stand_in.emulated import operand
 
         generator = torch.Generator().manual_seed(1)
 
@@ -208,6 +210,27 @@ def test_kernels_that_differ_from_the_reference_are_reported():
         digits = torch.randint(-128, 127, (70, 64), generator=generator).to(torch.int8)
         integers = torch.empty(70, 70, dtype=torch.int32)
         assert errors(tune(GemmArguments(digits, digits.t(), integers, "int32"))) == [None]
+
+        # A user's kernel is tuned on copies, also where its output is its input.
+        @cutlass_api.autotuned(configs=[{"threads": 32}, {"threads": 64}], key=[])
+        def double(threads):
+            return cutlass_api.cuda_kernel(
+                "__global__ void twice(const float* x, float* out, int n) {"
+                "  int i = blockIdx.x * blockDim.x + threadIdx.x;"
+                "  if (i < n) out[i] = 2 * x[i];"
+                "}",
+                "twice",
+                grid=lambda x, out, n: cutlass_api.utils.ceil_div(n, threads),
+                block=threads,
+            )
+
+        x = torch.arange(100.0)
+        shared, other = operand(x), torch.zeros(100)
+        double.tune(shared, operand(other), 100, progress=False)
+        double.tune(shared, shared, 100, progress=False)
+        assert torch.equal(x, torch.arange(100.0)) and not other.any()
+        double(shared, operand(other), 100)
+        assert torch.equal(other, 2 * x)
     """
     stand_in.run(textwrap.dedent(script), emulated=True)
 
@@ -288,7 +311,7 @@ def test_a_later_search_replaces_results(tuned):
 
 def test_ctrl_c_keeps_what_was_measured(tuned):
     script = """
-        class Interrupting(tuning.Timed):
+        class Interrupting(_tuner.Timed):
             count = 0
 
             def turn(self):
@@ -297,7 +320,7 @@ def test_ctrl_c_keeps_what_was_measured(tuned):
                     raise KeyboardInterrupt
                 return super().turn()
 
-        tuning.Timed = Interrupting
+        _tuner.Timed = Interrupting
         kernels = cutlass_api.get_kernels(args)[:6]
         try:
             cutlass_api.autotune(args, kernels=kernels, progress=False)
@@ -380,24 +403,31 @@ def test_devices_share_the_candidates(tuned):
         device.library.stand_in_name_alike()
         kernels = cutlass_api.get_kernels(args)[:12]
         one = cutlass_api.autotune(args, kernels=kernels, progress=False)
-        seen = []
+        benchmarks_of = tuning._benchmarks
+        recorded = []
 
-        class Seen(tuning.Timed):
-            def turn(self):
-                seen.append((threading.get_ident(), self))
-                return super().turn()
+        class Seen:
+            def __init__(self, benchmark):
+                self.benchmark, self.at = benchmark, len(recorded)
+                recorded.append(0)
 
-        tuning.Timed = Seen
+            def record(self, compiled):
+                recorded[self.at] += 1
+                return self.benchmark.record(compiled)
+
+            def __getattr__(self, name):
+                return getattr(self.benchmark, name)
+
+        tuning._benchmarks = lambda *given: [Seen(of) for of in benchmarks_of(*given)]
         all_ = cutlass_api.autotune(args, kernels=kernels, devices="all", progress=False)
-        threads = {thread for thread, _ in seen}
-        assert len(threads) == 3 and threading.get_ident() in threads
+        assert recorded == [6 + 8, 6], "a share on each, and the finalists of both on the first"
+        tuning._benchmarks = benchmarks_of
         assert all_.winner is one.winner and all_.device == one.device == "stand-in 0"
         assert {trial.kernel for trial in all_.trials} == {trial.kernel for trial in one.trials}
         assert [trial.is_finalist for trial in all_.trials[:4]] == [True] * 4
         other = cutlass_api.autotune(args, kernels=kernels, devices=[1], progress=False)
         assert other.winner is one.winner and other.key == one.key
         assert len(tuning.stored_results()) == 4
-        del seen[:]
         import gc
         gc.collect()
         assert handles()[:3] == [0, 0, 0]
@@ -422,7 +452,7 @@ def test_ctrl_c_ends_the_search_on_all_devices(tuned):
     tuned("""
         device.library.stand_in_name_alike()
 
-        class Interrupting(tuning.Timed):
+        class Interrupting(_tuner.Timed):
             count = 0
 
             def turn(self):
@@ -431,7 +461,7 @@ def test_ctrl_c_ends_the_search_on_all_devices(tuned):
                     raise KeyboardInterrupt
                 return super().turn()
 
-        tuning.Timed = Interrupting
+        _tuner.Timed = Interrupting
         try:
             cutlass_api.autotune(args, search="exhaustive", devices="all", progress=False)
         except KeyboardInterrupt:
@@ -759,3 +789,190 @@ def test_other_files_are_not_imported(content, message, tmp_path):
         file.write_text(content)
     code, out = command(tmp_path, "--import", file)
     assert code == 1 and message in out
+
+
+# The tuner of users' kernels.
+
+#: A kernel and its tensors. More threads make fewer CTAs, and in the stand-in faster launches. The
+#: last config has too many threads.
+SQUARE = """
+    from cutlass_api import cuda_kernel
+
+    device.expect_words(3)
+    made = []
+
+    def square(threads):
+        made.append(threads)
+        return cuda_kernel(
+            "__global__ void square(const float* x, float* out, int n) {"
+            "  int i = blockIdx.x * THREADS + threadIdx.x;"
+            "  if (i < n) out[i] = x[i] * x[i];"
+            "}",
+            "square",
+            grid=lambda x, out, n: cutlass_api.utils.ceil_div(n, threads),
+            block=threads,
+            options=[f"-DTHREADS={threads}"],
+        )
+
+    configs = [{"threads": threads} for threads in (64, 512, 128, 2048)]
+    x, out = Tensor(A, (64, 64), bits=32), Tensor(OUT, (64, 64), bits=32)
+
+    def threads_of_launch():
+        assert device.last_launch(3).words[:2] == (A, OUT)
+        return device.last_launch(3).block[0]
+"""
+
+
+@pytest.fixture
+def tuned_square(tuned):
+    def run(script, **variables):
+        return tuned(textwrap.dedent(SQUARE) + textwrap.dedent(script), **variables)
+
+    return run
+
+
+def test_a_users_kernel_is_tuned_at_its_first_launch(tuned_square):
+    script = """
+        kernel = cutlass_api.autotuned(configs=configs, key=["n"])(square)
+        assert kernel.__name__ == "square"
+        kernel(x, out, 4096)
+        assert threads_of_launch() == 512
+        first = device.launches()
+        kernel(x, out, 4096, stream=0x5020)
+        assert (device.launches(), device.library.stand_in_last_stream()) == (first + 1, 0x5020)
+        assert kernel.fastest(x, out, 4096) == {"threads": 512}
+        print(made, len(tuning.stored_results()))
+        # Another n has results of its own.
+        kernel(x, out, 256)
+        assert threads_of_launch() == 512
+        print(made, len(tuning.stored_results()))
+        import gc
+        gc.collect()
+        assert handles() == [0, 0, 0, 0]
+    """
+    # Each config is made once; the one that cannot be made is tried for each search.
+    assert tuned_square(script) == ("[64, 512, 128, 2048] 3\n[64, 512, 128, 2048, 2048] 6\n")
+    # A later process takes the store's results and makes only the fastest, and the first for its
+    # parameters.
+    later = tuned_square("""
+        kernel = cutlass_api.autotuned(configs=configs, key=["n"])(square)
+        kernel(x, out, 4096)
+        assert threads_of_launch() == 512
+        print(made, device.launches())
+    """)
+    assert later == "[64, 512] 1\n"
+
+
+def test_the_result_of_a_users_kernel(tuned_square):
+    tuned_square("""
+        kernel = cutlass_api.autotuned(configs=configs)(square)
+        result = kernel.tune(x, out, 4096, progress=False)
+        assert result.winner == {"threads": 512} and "AutotunedKernel square of 4" in repr(kernel)
+        assert [trial.kernel for trial in result.trials] == [
+            f"threads={threads}" for threads in (512, 128, 64, 2048)
+        ]
+        assert "2048 threads; CUDA allows 1 to 1024" in result.trials[-1].error
+        assert "threads=512" in str(result)
+        assert json.loads(result.to_json())["winner"] == "threads=512"
+        assert result.key == (
+            "own __main__.square float32[4096] float32[4096] 4096 configs " + result.key[-16:]
+        )
+    """)
+
+
+def test_which_launches_share_a_result(tuned_square):
+    tuned_square("""
+        def searches(key, *launches):
+            kernel = cutlass_api.autotuned(configs=configs, key=key)(square)
+            tuning.clear()
+            for launch in launches:
+                kernel(*launch)
+            return len({result.key for result in tuning.stored_results()})
+
+        small = Tensor(A, (32,), bits=32)
+        there = [Tensor(A, (64, 64), bits=32, device=1), Tensor(OUT, (64, 64), bits=32, device=1)]
+        launches = (x, out, 4096), (x, out, 2048), (small, out, 2048)
+        assert searches(None, *launches) == 3
+        assert searches(["n"], *launches) == 2
+        assert searches([], *launches) == 1
+        assert searches(lambda x, out, n: n > 1, *launches) == 1
+        assert searches(["n"], (x, out, 4096), (*there, 4096)) == 1, "one key, on two devices"
+        assert {result.device for result in tuning.stored_results()} == {"stand-in 0", "stand-in 1"}
+    """)
+
+
+def test_other_sources_and_configs_are_tuned_anew(tuned_square):
+    tuned_square("""
+        cutlass_api.autotuned(configs=configs, key=["n"])(square)(x, out, 4096)
+        cutlass_api.autotuned(configs=configs[:2], key=["n"])(square)(x, out, 4096)
+        assert len({result.key for result in tuning.stored_results()}) == 2
+        before = device.launches()
+        def other(threads):
+            return cuda_kernel(
+                "__global__ void square(const float* x, float* out, int n) { out[n] = x[n]; }",
+                "square", grid=lambda x, out, n: threads, block=threads)
+        other.__qualname__ = "square"
+        cutlass_api.autotuned(configs=configs, key=["n"])(other)(x, out, 4096)
+        assert device.launches() > before + 1
+        assert threads_of_launch() == 64, "the fewest CTAs"
+        assert len({result.key for result in tuning.stored_results()}) == 2
+    """)
+
+
+def test_without_the_tuner_the_first_config_is_launched(tuned_square):
+    script = """
+        kernel = cutlass_api.autotuned(configs=configs)(square)
+        kernel(x, out, 4096)
+        assert (threads_of_launch(), device.launches(), made) == (64, 1, [64])
+    """
+    tuned_square(script, CUTLASS_API_TUNE="off")
+
+
+def test_a_users_kernel_is_not_tuned_during_a_capture(tuned_square):
+    tuned_square("""
+        kernel = cutlass_api.autotuned(configs=configs, key=["n"])(square)
+        device.library.stand_in_capture(1)
+        try:
+            kernel(x, out, 4096)
+        except RuntimeError as error:
+            assert "square cannot be tuned during a stream capture; call it once" in str(error)
+        else:
+            raise AssertionError
+        device.library.stand_in_capture(0)
+        kernel(x, out, 4096)
+        device.library.stand_in_capture(1)
+        kernel(x, out, 4096)
+        assert device.library.stand_in_misused() == 0
+    """)
+
+
+@pytest.mark.parametrize(
+    "script, message",
+    [
+        ("autotuned(configs=[])(square)", "configs is empty or has equal configs"),
+        ("autotuned(configs=[{'threads': 64}] * 2)(square)", "has equal configs"),
+        ("autotuned(configs=configs, key='n')(square)", "pass a list of parameter names: ['n']"),
+        (
+            "autotuned(configs=configs, key=['m'])(square)(x, out, 1)",
+            "key has 'm', and the parameters of square are ['x', 'out', 'n']",
+        ),
+        ("autotuned(configs=configs[3:])(square)(x, out, 1)", "2048 threads"),
+        (
+            "autotuned(configs=configs)(lambda threads: None)(x, out, 1)",
+            "returned None; return a cutlass_api.cuda_kernel",
+        ),
+        ("autotuned(configs=configs)(square)(x, out)", "square takes 3 arguments (x, out, n)"),
+        (
+            "autotuned(configs=configs)(square)(x, None, 0)",
+            "grid is [0, 1, 1], so the launch would compute nothing",
+        ),
+    ],
+)
+def test_mistakes_of_a_users_kernel(script, message, tuned_square):
+    out = tuned_square(f"""
+        try:
+            cutlass_api.{script}
+        except (ValueError, TypeError, RuntimeError) as error:
+            print(error)
+    """)
+    assert message in out

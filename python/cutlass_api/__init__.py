@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from cutlass_api.ops import scaled_grouped_mm as scaled_grouped_mm
     from cutlass_api.ops import scaled_mm as scaled_mm
     from cutlass_api.tuning import autotune as autotune
+    from cutlass_api.tuning import autotuned as autotuned
 
 _stand_in.install()
 
@@ -66,7 +67,7 @@ _stand_in.install()
 #: The functions that this package exports from modules that it imports at first use.
 _FUNCTIONS = {
     **dict.fromkeys(("int8_mm", "linear", "mixed_mm", "scaled_grouped_mm", "scaled_mm"), "ops"),
-    "autotune": "tuning",
+    **dict.fromkeys(("autotune", "autotuned"), "tuning"),
 }
 
 

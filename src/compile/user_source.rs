@@ -1,5 +1,6 @@
 //! A user's own CUDA C++ source.
 
+use super::cache;
 use super::scan::{kernels_in, last_word, split_at_commas, strip_comments};
 use super::signature;
 
@@ -32,6 +33,13 @@ impl UserSource {
             .into_iter()
             .map(|parameter| last_word(parameter).to_owned())
             .collect()
+    }
+
+    /// A hash of the text, the headers of this package, the function's name and the options: which
+    /// program results of the tuner belong to.
+    pub fn fingerprint(&self) -> String {
+        let options = [self.options.as_slice(), std::slice::from_ref(&self.function)].concat();
+        cache::key(&self.text, &options, (0, 0))
     }
 
     /// The program text that NVRTC compiles.

@@ -17,6 +17,8 @@ pub struct Memory {
     pub contiguous: bool,
     pub read_only: bool,
     pub fake: bool,
+    /// Bytes from the lowest address to `data`, and from `data` to the end of the last element.
+    reach: [u64; 2],
     /// Whether the stride of every dimension of extent other than 1 is even.
     has_even_strides: bool,
 }
@@ -30,6 +32,7 @@ impl TensorRecord for Memory {
         contiguous: false,
         read_only: false,
         fake: false,
+        reach: [0; 2],
         has_even_strides: false,
     };
 
@@ -38,12 +41,16 @@ impl TensorRecord for Memory {
             description;
         let numel = shape.iter().product();
         let (mut contiguous, mut has_even_strides, mut reach) = (true, strides.is_some(), 1);
+        // In elements, below and above the first element.
+        let (mut below, mut above) = (0, if strides.is_some() { 0 } else { numel - 1 });
         for (extent, step) in
             shape.iter().zip(strides.unwrap_or_default()).rev().filter(|(extent, _)| **extent != 1)
         {
             contiguous &= *step == reach;
             has_even_strides &= step % 2 == 0;
             reach *= extent;
+            below += (-step).max(0) * (extent - 1);
+            above += (*step).max(0) * (extent - 1);
         }
         *self = Memory {
             data,
@@ -53,6 +60,7 @@ impl TensorRecord for Memory {
             contiguous: contiguous || numel == 0,
             read_only,
             fake,
+            reach: if numel == 0 { [0; 2] } else { [below, above + 1].map(|of| bytes(of, dtype)) },
             has_even_strides,
         };
         Ok(())
@@ -69,6 +77,18 @@ impl TensorRecord for Memory {
 
     fn may_be_negated(&self) -> bool {
         self.has_even_strides
+    }
+}
+
+fn bytes(elements: i64, dtype: DType) -> u64 {
+    (elements * dtype.bytes()) as u64
+}
+
+impl Memory {
+    /// The half-open range of the addresses of all elements.
+    pub fn byte_range(&self) -> (u64, u64) {
+        let [below, above] = self.reach;
+        (self.data - below, self.data + above)
     }
 }
 
@@ -105,5 +125,14 @@ mod tests {
         assert!(!memory(&[4], Some(&[2])).contiguous);
         assert!(!memory(&[4], Some(&[0])).contiguous);
         assert_eq!(memory(&[2, 3, 4, 5], None).numel, 120);
+    }
+
+    #[test]
+    fn byte_ranges_cover_all_elements() {
+        assert_eq!(memory(&[2, 3], None).byte_range(), (256, 280));
+        assert_eq!(memory(&[2, 3], Some(&[8, 2])).byte_range(), (256, 256 + 4 * 13));
+        assert_eq!(memory(&[2, 3], Some(&[-8, 2])).byte_range(), (256 - 32, 256 + 20));
+        assert_eq!(memory(&[0, 3], Some(&[8, 2])).byte_range(), (256, 256));
+        assert_eq!(memory(&[], None).byte_range(), (256, 260));
     }
 }

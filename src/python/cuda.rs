@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use pyo3::{PyTraverseError, PyVisit};
@@ -13,9 +13,10 @@ use super::cuda_arguments::{Arguments, Target};
 use super::stream::{StreamArgument, optional_handle};
 use super::utils::{ComputeCapability, set_package_directories};
 use crate::compile::{self, Parameter, Program, UserSource};
-use crate::driver::{Device, LaunchConfig};
+use crate::driver::{self, Device, LaunchConfig};
 use crate::launch::check_architecture;
 use crate::operand;
+use crate::tune::{OwnBenchmark, TimedKernel};
 
 /// A user's `__global__` function with its launch configuration. `cutlass_api.cuda_kernel` and the
 /// subclasses of `cutlass_api.providers.CudaKernel` construct it.
@@ -171,29 +172,11 @@ impl CudaFunction {
         }
         let program = &compiled.program;
         check_architecture(program, device)?;
-        if self.cluster != [1; 3] && device.cc < 90 {
-            return Err(PyValueError::new_err(format!(
-                "cluster is {:?}, and cuda:{} of compute capability {}.{} has no clusters; \
-                 clusters need 9.0 or later",
-                self.cluster,
-                device.ordinal,
-                device.cc / 10,
-                device.cc % 10
-            )));
-        }
-        let words = arguments.words(&compiled.parameters)?;
+        let words = arguments.words(&compiled.parameters, |memory| memory.data)?;
         let stream = StreamArgument { handle: optional_handle(stream)?, is_trusted: false };
         let stream = stream.resolve(arguments.tensor()?, arguments.device()?)?;
-        let computed = if grid.is_callable() { Some(grid.call1(args)?) } else { None };
-        let Some(ctas) = self.ctas(computed.as_ref().unwrap_or(grid), &arguments)? else {
+        let Some(config) = self.config(args, grid, &arguments, device)? else {
             return Ok(());
-        };
-        let config = LaunchConfig {
-            ctas,
-            threads: self.block,
-            cluster: self.cluster,
-            shared_bytes: self.source.shared_bytes,
-            overlapping: false,
         };
         py.detach(|| {
             // SAFETY: each word holds a value of the type that the compiler reports for its
@@ -205,6 +188,31 @@ impl CudaFunction {
             }
         })?;
         Ok(())
+    }
+
+    /// What a result of the autotuner depends on, for each argument: dtype and number of elements
+    /// of a tensor, the value of a number.
+    #[pyo3(signature = (*args))]
+    fn signature(&self, args: &Bound<'_, PyTuple>) -> PyResult<Vec<String>> {
+        Arguments::read(&self.target, args)?.signature()
+    }
+
+    /// The index of the CUDA device that holds the tensors among the arguments.
+    #[pyo3(signature = (*args))]
+    fn device_index(&self, args: &Bound<'_, PyTuple>) -> PyResult<i32> {
+        Arguments::read(&self.target, args)?.ordinal()
+    }
+
+    /// The names of the function's parameters; empty if its declaration was not found.
+    #[getter]
+    fn parameters(&self) -> Vec<String> {
+        self.target.names.clone()
+    }
+
+    /// A hash of the source, the function's name and the options.
+    #[getter]
+    fn fingerprint(&self) -> String {
+        self.source.fingerprint()
     }
 
     /// Why the tensors' device or layout prevents a launch; None if it does not.
@@ -234,6 +242,81 @@ impl CudaFunction {
         let compiled = Arc::new(Compiled { program, parameters });
         lock().push((cc, compiled.clone()));
         Ok(compiled)
+    }
+
+    /// The launch configuration for these arguments. None if there is nothing to launch.
+    fn config(
+        &self,
+        args: &Bound<'_, PyTuple>,
+        grid: &Bound<'_, PyAny>,
+        arguments: &Arguments<'_, '_>,
+        device: &Device,
+    ) -> PyResult<Option<LaunchConfig>> {
+        if self.cluster != [1; 3] && device.cc < 90 {
+            return Err(PyValueError::new_err(format!(
+                "cluster is {:?}, and cuda:{} of compute capability {}.{} has no clusters; \
+                 clusters need 9.0 or later",
+                self.cluster,
+                device.ordinal,
+                device.cc / 10,
+                device.cc % 10
+            )));
+        }
+        let computed = if grid.is_callable() { Some(grid.call1(args)?) } else { None };
+        let ctas = self.ctas(computed.as_ref().unwrap_or(grid), arguments)?;
+        Ok(ctas.map(|ctas| LaunchConfig {
+            ctas,
+            threads: self.block,
+            cluster: self.cluster,
+            shared_bytes: self.source.shared_bytes,
+            overlapping: false,
+        }))
+    }
+
+    /// The device of the tensors among the arguments, and their address ranges.
+    pub fn device_and_ranges(
+        &self,
+        args: &Bound<'_, PyTuple>,
+    ) -> PyResult<(&'static Device, Vec<(u64, u64)>)> {
+        let arguments = Arguments::read(&self.target, args)?;
+        let device = Device::get(arguments.ordinal()?)?;
+        let stream = StreamArgument { handle: None, is_trusted: true };
+        if driver::is_captured(stream.resolve(arguments.tensor()?, arguments.device()?)?) {
+            return Err(PyRuntimeError::new_err(format!(
+                "{} cannot be tuned during a stream capture; call it once before",
+                self.source.function
+            )));
+        }
+        Ok((device, arguments.byte_ranges()?))
+    }
+
+    /// Records launches of the function on every set of copies of a benchmark of these arguments.
+    pub fn record(
+        &self,
+        args: &Bound<'_, PyTuple>,
+        benchmark: &Arc<OwnBenchmark>,
+    ) -> PyResult<TimedKernel> {
+        let (py, device) = (args.py(), benchmark.device());
+        let arguments = Arguments::read(&self.target, args)?;
+        let compiled = self.compiled(py, device.cc)?;
+        let words_of = |set| {
+            arguments.words(&compiled.parameters, |memory| {
+                benchmark.address(set, memory.byte_range(), memory.data)
+            })
+        };
+        let words = (0..benchmark.sets()).map(words_of).collect::<PyResult<Vec<_>>>()?;
+        let Some(config) = self.config(args, self.grid.bind(py), &arguments, device)? else {
+            return Err(PyValueError::new_err("the grid is empty, so there is nothing to time"));
+        };
+        let config = config.into();
+        let timed = py.detach(|| {
+            let function = compiled.program.function(device)?;
+            benchmark.record(|set, stream| {
+                // SAFETY: as in `launch`; the addresses are those of the benchmark's copies.
+                unsafe { function.launch_words(device, stream, &config, &words[set]) }
+            })
+        })?;
+        Ok(timed)
     }
 
     /// The grid, checked against CUDA's limits. None if the grid and a tensor are empty: there is

@@ -118,8 +118,32 @@ impl<'a, 'py> Arguments<'a, 'py> {
         Some(self.target.not_contiguous(at))
     }
 
-    /// The values of the parameters, each in the first bytes of a word.
-    pub fn words(&self, parameters: &[Parameter]) -> PyResult<Vec<u64>> {
+    /// The address ranges of the tensors. Refuses a FakeTensor, which has none.
+    pub fn byte_ranges(&self) -> PyResult<Vec<(u64, u64)>> {
+        let range = |(at, memory, _): (usize, &Memory, _)| match memory.fake {
+            true => Err(operand::without_memory(&self.target.name_of(at))),
+            false => Ok(memory.byte_range()),
+        };
+        self.tensors().map(range).collect()
+    }
+
+    /// What a result of the autotuner depends on, for each argument: dtype and number of elements
+    /// of a tensor, the value of a number.
+    pub fn signature(&self) -> PyResult<Vec<String>> {
+        let describe = |value: &Argument<'_>| match value {
+            Argument::Tensor(memory, _) => Ok(format!("{}[{}]", memory.dtype, memory.numel)),
+            Argument::None => Ok("None".to_owned()),
+            Argument::Other(object) => Ok(object.repr()?.to_string()),
+        };
+        self.values.iter().map(describe).collect()
+    }
+
+    /// The values of the parameters, each in the first bytes of a word. `address`: of a tensor.
+    pub fn words(
+        &self,
+        parameters: &[Parameter],
+        address: impl Fn(&Memory) -> u64,
+    ) -> PyResult<Vec<u64>> {
         if parameters.len() != self.values.len() {
             let Target { function, names, .. } = self.target;
             let named = match names.len() == parameters.len() {
@@ -133,15 +157,21 @@ impl<'a, 'py> Arguments<'a, 'py> {
             )));
         }
         let pairs = parameters.iter().zip(&self.values).enumerate();
-        pairs.map(|(at, (parameter, value))| self.word(at, parameter, value)).collect()
+        pairs.map(|(at, (parameter, value))| self.word(at, parameter, value, &address)).collect()
     }
 
-    fn word(&self, at: usize, parameter: &Parameter, value: &Argument<'_>) -> PyResult<u64> {
+    fn word(
+        &self,
+        at: usize,
+        parameter: &Parameter,
+        value: &Argument<'_>,
+        address: impl Fn(&Memory) -> u64,
+    ) -> PyResult<u64> {
         let name = || self.target.name_of(at);
         match (parameter, value) {
             (Parameter::Pointer { to, constant }, Argument::Tensor(memory, _)) => {
                 self.check_memory(at, to, *constant, memory)?;
-                Ok(memory.data)
+                Ok(address(memory))
             }
             (Parameter::Pointer { .. }, Argument::None) => Ok(0),
             (Parameter::Pointer { .. }, Argument::Other(object)) => {

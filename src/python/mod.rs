@@ -84,7 +84,7 @@ mod _core {
     use super::trace::{TracedEpilogue, trace_epilogue};
     #[pymodule_export]
     use super::tuning::{
-        TimedLaunches, TuningBenchmark, add_tuning_results, clear_tuning_results,
+        CudaBenchmark, TimedLaunches, TuningBenchmark, add_tuning_results, clear_tuning_results,
         register_tuning_key, tuning_identity, tuning_mode, tuning_results,
     };
     #[pymodule_export]

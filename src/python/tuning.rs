@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use pyo3::exceptions::{PyException, PyUserWarning, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
 use super::arguments::{RuntimeArguments, as_arguments};
 use super::artifact::{CompiledArtifact, PyProgram};
+use super::cuda::CudaFunction;
 use super::kernel::{self, PyKernel, position_of};
 use super::options::tf32_allowed;
 use super::utils::set_package_directories;
@@ -19,7 +21,8 @@ use crate::launch::choices;
 use crate::operand::DType;
 use crate::problem::Problem;
 use crate::tune::{
-    self, Benchmark, CheckOptions, Extents, Measurement, Mode, Rounding, Store, TimedKernel, Tuned,
+    self, Benchmark, CheckOptions, Extents, Measurement, Mode, OwnBenchmark, Rounding, Store,
+    TimedKernel, Tuned,
 };
 
 /// Kernels by rank, as [`tune::ranked`]. `is_of_device`: whether the target is the operands'
@@ -279,6 +282,52 @@ impl TimedLaunches {
     #[getter]
     fn launches(&self) -> PyResult<usize> {
         Ok(self.0.get()?.launches())
+    }
+}
+
+/// Times users' functions on copies of the tensors among these arguments.
+///
+/// function: one that takes the arguments. Raises RuntimeError during a stream capture, and if the
+/// device has too little memory.
+#[pyclass(module = "cutlass_api.tuning", frozen)]
+pub struct CudaBenchmark {
+    benchmark: Unlocked<Arc<OwnBenchmark>>,
+    args: Py<PyTuple>,
+}
+
+#[pymethods]
+impl CudaBenchmark {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        function: &Bound<'_, CudaFunction>,
+        args: Bound<'_, PyTuple>,
+    ) -> PyResult<CudaBenchmark> {
+        let (device, ranges) = function.get().device_and_ranges(&args)?;
+        let benchmark = py.detach(|| OwnBenchmark::new(device, &ranges))?;
+        Ok(CudaBenchmark { benchmark: Unlocked::new(Arc::new(benchmark)), args: args.unbind() })
+    }
+
+    /// The device's name, as the driver reports it.
+    #[getter]
+    fn device(&self) -> PyResult<&str> {
+        Ok(&self.benchmark.get()?.device().name)
+    }
+
+    /// The driver's major version, as CUDA counts.
+    #[getter]
+    fn driver(&self) -> PyResult<i32> {
+        Ok(tune::driver_of(self.benchmark.get()?.device()))
+    }
+
+    /// Records launches of a function with the arguments. Raises what its launch raises.
+    fn record(
+        &self,
+        py: Python<'_>,
+        function: &Bound<'_, CudaFunction>,
+    ) -> PyResult<TimedLaunches> {
+        let timed = function.get().record(self.args.bind(py), self.benchmark.get()?)?;
+        Ok(TimedLaunches(Unlocked::new(timed)))
     }
 }
 

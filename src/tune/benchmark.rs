@@ -1,10 +1,11 @@
 //! Timing of kernels on one problem: several sets of operands, together larger than the L2 cache,
 //! and a recording of launches for each kernel.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use super::check::{Check, TuneError};
 use super::operands::{Operands, span, views};
+use super::timed::{TimedKernel, TimingStream, sets};
 use crate::compile::Program;
 use crate::driver::{Device, DriverError, Memory, Recording, Stream};
 use crate::epilogue::{BoundEpilogue, Epilogue};
@@ -12,16 +13,10 @@ use crate::kernel;
 use crate::launch::{LaunchError, LaunchPlan, check, check_architecture, device_of};
 use crate::problem::Problem;
 
-/// The operands' bytes of all sets over those of the L2 cache.
-const L2_CACHES: f64 = 2.2;
-/// Most sets of operands: small problems launch so often that L2 matters less than the launch.
-const MOST_SETS: u64 = 100;
-
 /// Copies of a problem's operands, and the stream that launches on them.
 pub struct Benchmark {
     device: &'static Device,
-    /// Locked while a thread captures or times launches.
-    stream: Mutex<Stream>,
+    stream: TimingStream,
     sets: Vec<Operands<Memory>>,
     problem: Problem,
     epilogue: Option<&'static Epilogue>,
@@ -37,16 +32,6 @@ pub struct CheckOptions {
     pub tolerance: Option<f64>,
     /// Whether kernels may round float32 inputs to tf32.
     pub allows_tf32: bool,
-}
-
-/// The launches of one kernel on every set of operands, in a CUDA graph.
-pub struct TimedKernel {
-    recording: Mutex<Recording>,
-    launches: usize,
-    /// Its operands are those of the recorded launches.
-    benchmark: Arc<Benchmark>,
-    /// The workspace that the recorded launches use.
-    _workspace: Option<Memory>,
 }
 
 impl Benchmark {
@@ -71,10 +56,7 @@ impl Benchmark {
                 "an operand is a FakeTensor, which has no memory; tune with real tensors",
             )));
         }
-        let bytes: u64 = views.iter().map(|view| span(view)).sum();
-        let wanted =
-            (L2_CACHES * f64::from(device.attributes.l2_bytes) / bytes.max(1) as f64).ceil();
-        let count = (wanted as u64).clamp(2, MOST_SETS);
+        let count = sets(device, views.iter().map(|view| span(view)).sum());
         // The operands may still be computed on other streams.
         source.synchronize_all()?;
         let stream = Stream::new(device)?;
@@ -96,7 +78,8 @@ impl Benchmark {
         }
         stream.synchronize()?;
         let (problem, epilogue) = (sets[0].problem, epilogue.map(|bound| bound.epilogue));
-        Ok(Benchmark { device, stream: Mutex::new(stream), sets, problem, epilogue, check })
+        let stream = TimingStream::new(stream);
+        Ok(Benchmark { device, stream, sets, problem, epilogue, check })
     }
 
     pub fn device(&self) -> &'static Device {
@@ -134,7 +117,7 @@ impl Benchmark {
         };
         let plans = self.sets.iter().map(plan).collect::<Result<Vec<_>, _>>()?;
         program.load(kernel, device)?;
-        let stream = lock(&self.stream);
+        let stream = self.stream.lock();
         let enqueue = |plans: &[LaunchPlan]| -> Result<(), DriverError> {
             // SAFETY: the program is the kernel's. Operands and workspace live as long as the
             // `TimedKernel`; `Check::run` holds its own until the launch has completed.
@@ -147,30 +130,8 @@ impl Benchmark {
         enqueue(&plans)?;
         stream.synchronize()?;
         let recording = Recording::of(&stream, || enqueue(&plans))?;
-        let (recording, benchmark) = (Mutex::new(recording), self.clone());
-        Ok(TimedKernel { recording, launches: plans.len(), benchmark, _workspace: workspace })
+        drop(stream);
+        let memory = Box::new((self.clone(), workspace));
+        Ok(TimedKernel::new(recording, &self.stream, plans.len(), memory))
     }
-}
-
-impl TimedKernel {
-    /// Seconds of one launch: the mean of this many replays on all sets of operands.
-    ///
-    /// # Errors
-    /// If a launch fails.
-    pub fn turn(&self, replays: u32) -> Result<f64, DriverError> {
-        let replays = replays.max(1);
-        let (recording, stream) = (lock(&self.recording), lock(&self.benchmark.stream));
-        // SAFETY: `self` holds the memory of the recorded launches.
-        let seconds = unsafe { recording.seconds(&stream, replays)? };
-        Ok(seconds / (f64::from(replays) * self.launches.max(1) as f64))
-    }
-
-    /// Launches of one replay.
-    pub fn launches(&self) -> usize {
-        self.launches
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -6,12 +6,16 @@ mod check;
 mod key;
 mod mode;
 mod operands;
+mod own;
 mod ranking;
 mod store;
+mod timed;
 
-pub use benchmark::{Benchmark, CheckOptions, TimedKernel};
+pub use benchmark::{Benchmark, CheckOptions};
 pub use check::TuneError;
 pub use key::{Extents, Rounding, extents, key};
 pub use mode::{Mode, ModeError};
+pub use own::OwnBenchmark;
 pub use ranking::{Tuned, ranked};
 pub use store::{Measurement, Store, driver_of};
+pub use timed::TimedKernel;
