@@ -14,9 +14,9 @@ from unittest import mock
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.device_interface import CudaInterface
-from torch._dynamo.source import ConstantSource
 from torch._functorch.aot_autograd import aot_function, make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import TracingContext
 from torch._inductor import config
 from torch._inductor import utils as inductor_utils
 from torch._inductor.codecache import PyCodeCache
@@ -29,7 +29,7 @@ from torch._inductor.select_algorithm import AlgorithmSelectorCache
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.traceback import preserve_node_meta
 
 PROPERTIES = SimpleNamespace(
@@ -100,38 +100,54 @@ def pretended_h100(
         yield
 
 
-def symbol(environment: ShapeEnv, hint: int) -> Any:
-    """A symbolic extent."""
-    source = ConstantSource("rows")
-    created = environment.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC)
-    return environment.create_symintnode(created, hint=hint, source=source)
-
-
 def lower(
     function: Callable[..., Any],
     inputs: Sequence[torch.Tensor],
     *,
     prefers: Callable[[Any], bool] = lambda choice: True,
-    dynamic: bool = False,
     ahead_of_time: bool = False,
     **patches: Any,
 ) -> Lowered:
-    """Inductor's code for a function of CUDA tensors like these. dynamic: the rows of the first
-    input are a symbol. ahead_of_time: as AOTInductor. patches: Inductor's settings. C++ is not
-    generated: it contains compiled Triton kernels."""
+    """Inductor's code for a function of CUDA tensors like these. ahead_of_time: as AOTInductor.
+    patches: Inductor's settings. C++ is not generated: it contains compiled Triton kernels."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
+    traced, fakes = _trace(function, inputs, mode, patches)
+    return _lower_graph(traced, fakes, mode, prefers, patches, ahead_of_time=ahead_of_time)
+
+
+def compiled(
+    function: Callable[..., torch.Tensor],
+    *,
+    prefers: Callable[[Any], bool] = lambda choice: True,
+    runs: bool = True,
+) -> tuple[Callable[..., Any], list[Lowered]]:
+    """A function of CPU tensors that Dynamo compiles, as for CUDA tensors, and its graphs: one more
+    for each call that the guards of the others refuse. runs: whether a call runs the code."""
+    graphs: list[Lowered] = []
+
+    def backend(captured: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
+        inputs = [
+            node.meta["example_value"] for node in captured.graph.nodes if node.op == "placeholder"
+        ]
+        mode = TracingContext.get().fake_mode
+        traced, fakes = _trace(torch.fx.Interpreter(captured).run, inputs, mode, {})
+        graphs.append(_lower_graph(traced, fakes, mode, prefers, {}))
+        return lambda *values: (run_on_the_cpu(graphs[-1], values) if runs else None,)
+
+    torch.compiler.reset()
+    return torch.compile(function, backend=backend), graphs
+
+
+def _trace(
+    function: Callable[..., Any], inputs: Sequence[Any], mode: FakeTensorMode, patches: Any
+) -> tuple[Any, list[Any]]:
+    """The graph of a function of CUDA tensors like these, and the FakeTensors."""
     with mode:
-        fakes = [like_on_gpu(value) for value in inputs]
-        if dynamic:
-            first = inputs[0]
-            *batch, rows, columns = first.shape
-            rows = symbol(mode.shape_env, rows)
-            fakes[0] = torch.empty(*batch, rows, columns, dtype=first.dtype, device="cuda")
+        fakes = [like_on_gpu(x) if isinstance(x, torch.Tensor) else x for x in inputs]
         # As AOTAutograd: nodes name the operation that they are a decomposition of, and operations
         # on symbolic shapes use the Python dispatcher.
         with config.patch(**patches), preserve_node_meta(), enable_python_dispatcher():
-            traced = make_fx(function, decomposition_table=select_decomp_table())(*fakes)
-    return _lower_graph(traced, fakes, mode, prefers, patches, ahead_of_time=ahead_of_time)
+            return make_fx(function, decomposition_table=select_decomp_table())(*fakes), fakes
 
 
 def lower_training(
@@ -210,7 +226,7 @@ def _lower_graph(
     return Lowered(traced.graph, code, choices)
 
 
-def run_on_the_cpu(lowered: Lowered, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+def run_on_the_cpu(lowered: Lowered, inputs: Sequence[Any]) -> torch.Tensor:
     """Runs generated code with its buffers on the CPU."""
     code = lowered.code.replace("empty_strided_cuda(", "empty_strided_cpu(").replace(
         "get_raw_stream(0)", "0"

@@ -18,10 +18,11 @@ import torch
 import torch.nn.functional as F
 from cutlass_api.inductor import _candidates, _integration, _lowering
 from cutlass_api.inductor._fusion import ProductPass
-from pretended_gpu import Lowered, lower, lower_training, run_on_the_cpu
+from pretended_gpu import Lowered, compiled, lower, lower_training, run_on_the_cpu
 from torch._inductor import config
 from torch._inductor.choices import InductorChoices
 from torch._inductor.custom_graph_pass import CustomGraphPass
+from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
 
 HALVES = [torch.float16, torch.bfloat16]
@@ -48,6 +49,10 @@ def is_replaced(choice: Any) -> bool:
     return isinstance(choice, _lowering.ReplacedCaller)
 
 
+def is_dual(choice: Any) -> bool:
+    return is_ours(choice) and "product(" in choice.kwargs.get("epilogue", "")
+
+
 def has_ours(lowered: Lowered) -> bool:
     """Whether the graph or a choice is ours."""
     ours = any(is_ours(choice) for choices in lowered.choices for choice in choices)
@@ -69,6 +74,10 @@ def assert_close(out: torch.Tensor, function: Callable[..., Any], inputs: list[t
 
 def relu_of_linear(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.relu(F.linear(x, w))
+
+
+def swiglu(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    return F.silu(F.linear(x, gate)) * F.linear(x, up)
 
 
 # ---- candidates of a product ---------------------------------------------------------------------
@@ -201,7 +210,7 @@ OFFERED_PRODUCTS: dict[str, Callable[..., torch.Tensor]] = {
     "addmm": lambda a, b: torch.addmm(b[0], a, b),
     "fused": lambda a, b: torch.relu(a @ b),
     "mixed": lambda a, b: a @ b.to(a.dtype),
-    "grouped": lambda a, b, offsets: grouped(a, b[None], offsets),
+    "grouped": lambda a, b, offsets: grouped(a, b.mT[None], offsets),
 }
 
 
@@ -217,59 +226,178 @@ def test_otherwise_graphs_stay_as_they_are(name: str, enabled) -> None:
         assert not has_ours(lower(function, inputs, **settings)), mode
 
 
-#: The rows of the first input are dynamic.
-DYNAMIC: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
-    "mm": PRODUCTS["mm"],
-    "linear": PRODUCTS["linear"],
-    "linear, bias": (F.linear, [(192, 256), (320, 256), (320,)]),
-    "bmm": PRODUCTS["bmm"],
-    "addmm": (lambda a, b, c: torch.addmm(c, a, b), [(192, 256), (256, 320), (320,)]),
+# ---- dynamic shapes ------------------------------------------------------------------------------
+
+
+def scaled(a: torch.Tensor, b: torch.Tensor, *scales: torch.Tensor) -> torch.Tensor:
+    return torch._scaled_mm(a, b.mT, *scales, out_dtype=torch.bfloat16)
+
+
+def scaled_reference(a, b, scale_a, scale_b) -> torch.Tensor:
+    """`scaled` in float64, of scales of a tensor, rows and columns, or blocks."""
+
+    def expanded(scale: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        for dim, extent in enumerate(like.shape if scale.dim() else ()):
+            repeats = -(-extent // scale.shape[dim])
+            scale = scale.repeat_interleave(repeats, dim).narrow(dim, 0, extent)
+        return scale
+
+    return (a * expanded(scale_a, a)) @ (b.mT * expanded(scale_b, b.mT))
+
+
+def grouped(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+    return torch._grouped_mm(a, b.mT, offs=offsets)
+
+
+def grouped_reference(a, b, offsets) -> torch.Tensor:
+    ends = [0, *offsets.int().tolist()]
+    return torch.cat([a[i:j] @ w.mT for w, (i, j) in zip(b, pairwise(ends), strict=True)])
+
+
+def float8(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    return [value.to(torch.float8_e4m3fn) for value in tensors(*shapes)]
+
+
+def scales(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    return [value.abs() + 0.5 for value in tensors(*shapes, dtype=torch.float32)]
+
+
+def integers(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    return [(9 * value).to(torch.int8) for value in tensors(*shapes)]
+
+
+def int_mm(a: torch.Tensor, b: torch.Tensor, *factors: torch.Tensor) -> torch.Tensor:
+    out = torch._int_mm(a, b.mT) if a.dtype == torch.int8 else a @ b.mT
+    for factor in factors:
+        out = out * factor
+    return out
+
+
+#: A function, and its inputs for a number of rows.
+DYNAMIC: dict[str, tuple[Callable[..., Any], Callable[[int], list[torch.Tensor]]]] = {
+    "mm": (torch.mm, lambda m: tensors((m, 256), (256, 320))),
+    "bmm": (torch.bmm, lambda m: tensors((3, m, 128), (3, 128, 96))),
+    "addmm": (F.linear, lambda m: tensors((m, 256), (320, 256), (320,))),
     "addmm, scaled": (
         lambda a, b, c: torch.addmm(c, a, b, alpha=0.5, beta=2),
-        [(192, 256), (256, 320), (320,)],
+        lambda m: tensors((m, 256), (256, 320), (320,)),
     ),
     "baddbmm": (
         lambda a, b, c: torch.baddbmm(c, a, b),
-        [(3, 64, 128), (3, 128, 96), (3, 1, 96)],
+        lambda m: tensors((3, m, 128), (3, 128, 96), (3, 1, 96)),
+    ),
+    "column-major A": (
+        lambda x, w, y: x.mT @ w + y,
+        lambda m: tensors((256, m), (256, 320), (m, 320)),
+    ),
+    "activation": (relu_of_linear, lambda m: tensors((m, 256), (320, 256))),
+    "batches": (
+        lambda x, w, b, y, s: (y + F.silu(F.linear(x, w, b))) * s,
+        lambda m: tensors((m, 3, 256), (320, 256), (320,), (m, 3, 320), (m, 3, 1)),
+    ),
+    "batches of any size": (
+        lambda x, w, y: F.gelu(F.linear(x, w)) + y,
+        lambda m: tensors((m, m + 1, 64), (32, 64), (m, m + 1, 32)),
+    ),
+    "pair": (swiglu, lambda m: tensors((m, 256), (320, 256), (320, 256))),
+    "mixed": (
+        lambda x, w: x @ w.to(x.dtype),
+        lambda m: [*tensors((m, 128)), *integers((128, 96))],
+    ),
+    "mixed, fused": (
+        lambda x, w, b: torch.relu(F.linear(x, w.to(x.dtype), b)),
+        lambda m: [*tensors((m, 3, 128)), *integers((96, 128)), *tensors((96,))],
+    ),
+    "integers": (
+        lambda a, b, row, column: int_mm(a, b, row, column),
+        lambda m: [*integers((m, 128), (96, 128)), *scales((m, 1), (1, 96))],
+    ),
+    "grouped": (
+        grouped,
+        lambda m: [
+            *tensors((m, 64), (3, 96, 64)),
+            torch.tensor([m // 3, m // 2, m], dtype=torch.int32),
+        ],
+    ),
+    "scaled": (scaled, lambda m: [*float8((m, 128), (96, 128)), *scales((), ())]),
+    "scaled rows": (scaled, lambda m: [*float8((m, 128), (96, 128)), *scales((m, 1), (1, 96))]),
+    "scaled blocks": (
+        scaled,
+        lambda m: [*float8((m, 256), (256, 256)), *scales((m, 2), (2, 2))],
     ),
 }
+FUSED = ("activation", "batches", "batches of any size", "pair", "mixed, fused", "integers")
+REFERENCES = {scaled: scaled_reference, grouped: grouped_reference}
 
 
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_one_graph_serves_every_size(name: str, enabled) -> None:
-    function, (first, *others) = DYNAMIC[name]
-    lowered = lower(function, tensors(first, *others), prefers=is_ours, dynamic=True)
-    (choices,) = lowered.choices
-    (ours,) = [choice for choice in choices if is_ours(choice)]
-    assert ours.kwargs.get("kernel") is None, "the kernel is chosen by shape, at run time"
-    *batch, _, columns = first
-    for rows in (1, 192, 1000):
-        inputs = tensors((*batch, rows, columns), *others)
-        assert_close(run_on_the_cpu(lowered, inputs), function, inputs)
+    function, inputs = DYNAMIC[name]
+    call, graphs = compiled(function, prefers=is_ours)
+    for rows in (48, 7, 201):
+        values = inputs(rows)
+        mark_dynamic(values, inputs(rows + 1))
+        assert_close(call(*values), REFERENCES.get(function, function), values)
+    (lowered,) = graphs
+    code = lowered.code.split("def call")[1]
+    assert code.count("extern_kernels.") == 1 and "extern_kernels.cutlass_api_" in code
+    assert "kernel=" not in code, "the kernel is chosen by shape, at run time"
+    assert "triton" not in code
+    assert (name in FUSED) == ("mm_epilogue" in str(lowered.graph))
 
 
-def scaled(a: torch.Tensor, b: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    return torch._scaled_mm(a, b.mT, scale, scale, out_dtype=torch.bfloat16)
+def mark_dynamic(inputs: list[torch.Tensor], others: list[torch.Tensor]) -> None:
+    """Requires symbols for the extents in which the inputs differ from others."""
+    for value, other in zip(inputs, others, strict=True):
+        for dim, (extent, of_other) in enumerate(zip(value.shape, other.shape, strict=True)):
+            if extent != of_other:
+                torch._dynamo.mark_dynamic(value, dim)
 
 
-def grouped(a: torch.Tensor, b: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-    return torch._grouped_mm(a, b, offs=offsets)
+@pytest.mark.parametrize(
+    "name", ["batches of any size", "pair", "mixed, fused", "integers", "grouped", "scaled rows"]
+)
+def test_what_a_graph_of_every_size_replaces_is_inlined_if_faster(
+    name: str, enabled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function, inputs = DYNAMIC[name]
+    to_time: list[str] = []
+    monkeypatch.setattr(GraphLowering, "compile_to_module", lambda graph: graph.codegen()[0].value)
+
+    def prefers(choice: Any) -> bool:
+        if is_replaced(choice):
+            to_time.append(choice._compile_for_benchmarking())
+        return is_replaced(choice)
+
+    call, graphs = compiled(function, prefers=prefers, runs=False)
+    for rows in (48, 7, 201):
+        values = inputs(rows)
+        mark_dynamic(values, inputs(rows + 1))
+        call(*values)
+    (lowered,) = graphs
+    assert any(is_ours(choice) for choice in lowered.choices[0])
+    assert "cutlass_api" not in lowered.code.split("def call")[1]
+    assert to_time and not any(re.search(r"\bs\d+\b", code) for code in to_time), "of 48 rows"
+    assert re.search(r"\bs\d+\b", lowered.code), "of any number"
 
 
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize("name", ["fused", "mixed", "grouped", "scaled"])
-def test_only_products_alone_are_ours_with_dynamic_shapes(name: str, dynamic, enabled) -> None:
-    a, b = tensors((192, 256), (320, 256))
-    float8 = [value.to(torch.float8_e4m3fn) for value in (a, b)]
-    function, inputs = {
-        "fused": (relu_of_linear, [a, b]),
-        "mixed": (lambda a, b: F.linear(a, b.to(a.dtype)), [a, b.to(torch.int8)]),
-        "grouped": (grouped, [a, b.mT[None], torch.tensor([192], dtype=torch.int32)]),
-        "scaled": (scaled, [*float8, torch.ones(())]),
-    }[name]
-    lowered = lower(function, inputs, dynamic=dynamic)
-    assert ("cutlass_api" in str(lowered.graph)) != dynamic
-    assert lowered.code, "it compiles"
+def test_a_pair_that_no_kernel_serves_at_odd_sizes_stays_two_products(enabled) -> None:
+    """Kernels of pairs need 16-byte aligned columns of A, here of a dynamic number of elements."""
+
+    def function(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        return swiglu(x.mT, gate, up)
+
+    call, graphs = compiled(
+        function, prefers=lambda choice: is_ours(choice) or choice.name == "cutlass_api_replaced_1"
+    )
+    for rows in (48, 7):
+        values = tensors((256, rows), (320, 256), (320, 256))
+        torch._dynamo.mark_dynamic(values[0], 1)
+        assert_close(call(*values), function, values)
+    (lowered,) = graphs
+    assert not any(is_dual(choice) for choices in lowered.choices for choice in choices)
+    x, *weights = tensors((256, 48), (320, 256), (320, 256))
+    assert is_dual(lower(function, [x, *weights], prefers=is_ours).choices[0][0]), "of 48 rows"
 
 
 def test_what_our_kernels_do_not_serve_still_compiles(enabled) -> None:
@@ -282,14 +410,6 @@ def test_what_our_kernels_do_not_serve_still_compiles(enabled) -> None:
 
 #: What max-autotune sets: Inductor then decomposes products of one row or column.
 TUNED = {"coordinate_descent_tuning": True}
-
-
-def is_dual(choice: Any) -> bool:
-    return is_ours(choice) and "product(" in choice.kwargs.get("epilogue", "")
-
-
-def swiglu(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-    return F.silu(F.linear(x, gate)) * F.linear(x, up)
 
 
 VECTORS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {

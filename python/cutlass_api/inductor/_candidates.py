@@ -1,12 +1,14 @@
 """Our kernels as choices of Inductor's autotuner."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch._inductor.autotune_process import ExternKernelGPUBenchmarkRequest
-from torch._inductor.ir import Layout
+from torch._inductor.ir import Layout, ir_node_to_tensor
 from torch._inductor.select_algorithm import ExternKernelCaller, ExternKernelChoice, extern_kernels
+from torch._inductor.utils import sympy_subs
 from torch._inductor.virtualized import V
 
 import cutlass_api
@@ -100,18 +102,37 @@ ADDMM_CHOICE = _choice(addmm, "cutlass_api_addmm")
 GROUPED = _choice(grouped, "cutlass_api_grouped_gemm")
 
 
-def fake(size: Sequence[Any], stride: Sequence[Any], dtype: Any, device: Any) -> torch.Tensor:
-    """A FakeTensor of the sizes that Inductor benchmarks."""
-    hints = V.graph.sizevars.optimization_hints
-    with V.fake_mode:
-        return torch.empty_strided(hints(size), hints(stride), dtype=dtype, device=device)
+def hints(sizes: Sequence[Any]) -> tuple[int, ...]:
+    """The sizes that Inductor benchmarks."""
+    return tuple(V.graph.sizevars.optimization_hints(sizes))
 
 
-def fake_of(node: Any) -> torch.Tensor:
-    """A FakeTensor like an IR node or a layout."""
+def _odd_hints(sizes: Sequence[Any]) -> tuple[int, ...]:
+    """The same, with the next odd number for each symbol that is even."""
+    symbols = _symbols(sizes)
+    odd = {symbol: hint | 1 for symbol, hint in zip(symbols, hints(symbols), strict=True)}
+    return tuple(int(sympy_subs(sympy.sympify(size), odd)) for size in sizes)
+
+
+def _symbols(sizes: Sequence[Any]) -> list[Any]:
+    return list({symbol for size in sizes for symbol in sympy.sympify(size).free_symbols})
+
+
+def fake_of(node: Any, numbers: Callable[[Sequence[Any]], tuple[int, ...]] = hints) -> torch.Tensor:
+    """A FakeTensor like an IR node or a layout, with numbers in place of symbols."""
     if isinstance(node, Layout):
-        return fake(node.size, node.stride, node.dtype, node.device)
-    return fake(node.get_size(), node.get_stride(), node.get_dtype(), node.get_device())
+        size, stride, dtype, device = node.size, node.stride, node.dtype, node.device
+    else:
+        size, stride = node.get_size(), node.get_stride()
+        dtype, device = node.get_dtype(), node.get_device()
+    with V.fake_mode:
+        return torch.empty_strided(numbers(size), numbers(stride), dtype=dtype, device=device)
+
+
+def symbolic(node: Any) -> torch.Tensor | None:
+    """A FakeTensor like an IR node, symbols included; None for None."""
+    with V.fake_mode:
+        return ir_node_to_tensor(node)
 
 
 def accumulator(*dtypes: torch.dtype) -> str:
@@ -122,8 +143,8 @@ def accumulator(*dtypes: torch.dtype) -> str:
 
 
 def is_static(*nodes: Any) -> bool:
-    """Whether every extent of the nodes is a number."""
-    return not any(extent.free_symbols for node in nodes for extent in node.get_size())
+    """Whether every extent and stride of the nodes is a number."""
+    return not any(_symbols([*node.get_size(), *node.get_stride()]) for node in nodes)
 
 
 def are_wanted() -> bool:
@@ -144,14 +165,27 @@ def callers(
     choice: Choice,
     nodes: Sequence[Any],
     layout: Layout,
-    args: Any,
+    make_arguments: Callable[..., Any],
     **kwargs: Any,
 ) -> list[Caller]:
-    """The kernels that rank first for arguments of FakeTensors, as choices over IR nodes. With
-    dynamic shapes, one choice that picks a kernel by shape at each call. Empty if no kernel serves
-    the arguments."""
-    kernels = list(cutlass_api.get_kernels(args)[:count])
-    if kernels and not is_static(*nodes):
+    """The kernels that rank first, as choices over IR nodes. With dynamic shapes, one choice that
+    picks a kernel by shape at each call. Empty if no kernel serves the shapes.
+
+    make_arguments: makes arguments of FakeTensors, of the output and the nodes.
+    """
+
+    def served(numbers: Callable[[Sequence[Any]], tuple[int, ...]]) -> tuple[Any, list[Any]]:
+        args = make_arguments(*(fake_of(each, numbers) for each in (layout, *nodes)))
+        return args, list(cutlass_api.get_kernels(args)[:count])
+
+    args, kernels = served(hints)
+    if not is_static(*nodes):
+        try:
+            # Kernels differ in the alignment that they need: what serves odd sizes serves all.
+            if not kernels or not served(_odd_hints)[1]:
+                return []
+        except ValueError:  # symbols depend on each other, as K and a number of groups
+            return []
         return [choice.bind(nodes, layout, compilation=(kernels[0], args), **kwargs)]
     return [
         choice.bind(nodes, layout, compilation=(kernel, args), kernel=_plain_name(kernel), **kwargs)

@@ -23,8 +23,10 @@ from cutlass_api.inductor._nodes import (
     HALVES,
     RESHAPES,
     add_call,
+    has_hints,
     inputs_of,
     is_call,
+    is_known_as,
     is_static,
     value_of,
 )
@@ -169,7 +171,7 @@ def _seconds(product: fx.Node) -> list[fx.Node]:
     first factor, and a second factor of the same shape, dtype and strides."""
     plain = (aten.mm.default, aten.addmm.default)
     a, b = product.args[-2:]
-    if product.target not in plain or value_of(b).dtype not in HALVES:
+    if product.target not in plain or value_of(b).dtype not in HALVES or not is_static(value_of(b)):
         return []
     # N in blocks of 8 columns, and rows of K that TMA can address.
     k, n = value_of(b).shape
@@ -183,9 +185,9 @@ def _seconds(product: fx.Node) -> list[fx.Node]:
         return (
             factor is not b
             and _is_same(other.args[-2], a)
-            and value_of(factor).shape == value_of(b).shape
             and value_of(factor).dtype == value_of(b).dtype
-            and value_of(factor).stride() == value_of(b).stride()
+            and is_known_as(value_of(factor).shape, value_of(b).shape)
+            and is_known_as(value_of(factor).stride(), value_of(b).stride())
         )
 
     views = [a]
@@ -235,12 +237,12 @@ def _grow(product: fx.Node, second: fx.Node | None = None) -> _Region:
 
 def _fits(node: fx.Node, region: _Region, inside: set[fx.Node]) -> bool:
     value = value_of(node)
-    if node.op != "call_function" or value is None or not is_static(value):
+    if node.op != "call_function" or value is None or value.dtype not in FLOATS:
         return False
-    if value.numel() != region.shape.numel() or value.dtype not in FLOATS:
+    if not is_known_as([value.numel()], [value_of(region.product).numel()]):
         return False
     if node.target in RESHAPES:
-        return _is_unflattened(value.shape, region.shape) or value.shape == region.shape
+        return _is_unflattened(value.shape, region.shape) or is_known_as(value.shape, region.shape)
     if node.target is not CAST and node.target not in _EXPRESSIONS and node.target not in _PARTS:
         return False
     for arg in node.args:
@@ -248,7 +250,7 @@ def _fits(node: fx.Node, region: _Region, inside: set[fx.Node]) -> bool:
             other = value_of(arg)
             if other is None or other.dtype not in FLOATS or other.device != value.device:
                 return False
-            if not is_static(other) or _operand_shape(other.shape, value, region.shape) is None:
+            if not has_hints(other) or _flattened(other.shape, value.shape, region.shape) is None:
                 return False
         elif not isinstance(arg, fx.Node | int | float | torch.dtype):
             return False
@@ -257,19 +259,20 @@ def _fits(node: fx.Node, region: _Region, inside: set[fx.Node]) -> bool:
 
 def _is_unflattened(shape: torch.Size, flat: torch.Size) -> bool:
     """Whether the shape is that of a matrix whose rows are split into more dimensions."""
-    return len(flat) == 2 and len(shape) > 2 and shape[-1] == flat[-1]
+    return len(flat) == 2 and len(shape) > 2 and is_known_as(shape[-1:], flat[-1:])
 
 
-def _operand_shape(shape: torch.Size, result: torch.Tensor, flat: torch.Size) -> Any:
-    """The shape in which a tensor that is broadcast to `result` is an operand of the epilogue,
-    whose output has the shape `flat`. None if there is none."""
-    if result.shape == flat:
-        return shape
-    padded = (1,) * (result.dim() - len(shape)) + tuple(shape)
-    if all(extent == 1 for extent in padded[:-1]):
-        return (padded[-1],)
-    if padded[:-1] == tuple(result.shape[:-1]):
-        return (flat[0], padded[-1])
+def _flattened(shape: torch.Size, result: torch.Size, flat: torch.Size) -> list[int] | None:
+    """The sizes to which a tensor that is broadcast to the shape `result` is reshaped to be an
+    operand of the epilogue, whose output has the shape `flat`; none if it is an operand as it is.
+    None if it cannot be one."""
+    if is_known_as(result, flat) or len(shape) < 2:
+        return []
+    padded = (1,) * (len(result) - len(shape)) + tuple(shape)
+    if is_known_as(padded[:-1], [1] * len(padded[:-1])):
+        return [-1]
+    if is_known_as(padded[:-1], result[:-1]) and isinstance(padded[-1], int):
+        return [-1, padded[-1]]
     return None
 
 
@@ -289,9 +292,12 @@ class _Epilogue:
         self.last = region.inside[-1]
         self.lines: list[str] = []
         self.names: dict[fx.Node, str] = {}
-        #: External tensors, each with the shape that the epilogue takes.
-        self.operands: dict[tuple[fx.Node, tuple[int, ...]], str] = {}
-        self.is_complete = True
+        #: External tensors, and the sizes to which they are reshaped (`_flattened`).
+        self.operands: dict[fx.Node, str] = {}
+        self.reshaped: dict[fx.Node, list[int]] = {}
+        #: The reshape of the output to the shape of the last result; None if it has that shape.
+        self.reshape = self._reshape()
+        self.is_complete = self.reshape is not None or self._is_flat(self.last)
         self.has_arithmetic = False
         self.used_products: set[fx.Node] = set()
         result = self._expression(self.last)
@@ -303,6 +309,17 @@ class _Epilogue:
     def has_products(self) -> bool:
         """Whether the result depends on each product of the region."""
         return self.region.second is None or len(self.used_products) == 2
+
+    def _is_flat(self, node: fx.Node) -> bool:
+        return is_known_as(value_of(node).shape, self.region.shape)
+
+    def _reshape(self) -> fx.Node | None:
+        """A reshape in the region to the shape of the last result, whose sizes may be nodes."""
+        if self._is_flat(self.last):
+            return None
+        shape = value_of(self.last).shape
+        reshapes = (node for node in self.region.inside if node.target in RESHAPES)
+        return next((node for node in reshapes if is_known_as(value_of(node).shape, shape)), None)
 
     def _expression(self, node: fx.Node) -> str:
         if node not in self.names:
@@ -329,10 +346,7 @@ class _Epilogue:
     def _product(self, node: fx.Node) -> str:
         accum = "accum"
         if self.region.second is not None and node is self.region.second:
-            factor = node.args[-1]
-            key = (factor, tuple(value_of(factor).shape))
-            name = self.operands.setdefault(key, f"x{len(self.operands)}")
-            accum = self._assign(f"product({name})")
+            accum = self._assign(f"product({self._operand(node.args[-1], node)})")
         if node.target in (aten.mm.default, aten.bmm.default, MIXED):
             return accum
         if node.target is INT_MM:
@@ -351,8 +365,15 @@ class _Epilogue:
             return _number(arg)
         if arg in self.inside:
             return self._expression(arg)
-        shape = _operand_shape(value_of(arg).shape, value_of(node), self.region.shape)
-        return self.operands.setdefault((arg, tuple(shape)), f"x{len(self.operands)}")
+        return self._operand(arg, node)
+
+    def _operand(self, arg: fx.Node, node: fx.Node) -> str:
+        if arg not in self.operands:
+            sizes = _flattened(value_of(arg).shape, value_of(node).shape, self.region.shape)
+            if sizes:
+                self.reshaped[arg] = sizes
+            self.operands[arg] = f"x{len(self.operands)}"
+        return self.operands[arg]
 
     def _assign(self, expression: str) -> str:
         name = f"t{len(self.lines)}"
@@ -365,9 +386,9 @@ class _Epilogue:
         factors = product.args[-2:]
         operands = []
         with graph.inserting_before(last):
-            for arg, shape in self.operands:
-                if tuple(value_of(arg).shape) != shape:
-                    arg = add_call(graph, aten.reshape.default, arg, list(shape))
+            for arg in self.operands:
+                if arg in self.reshaped:
+                    arg = add_call(graph, aten.reshape.default, arg, self.reshaped[arg])
                 operands.append(arg)
             value = value_of(last)
             fused = graph.call_function(
@@ -382,8 +403,8 @@ class _Epilogue:
             if self.region.second is not None and not is_vector_product(product):
                 fused.meta[_lowering.PARTLY_REPLACED] = self._partly_replaced()
             result = fused
-            if value.shape != self.region.shape:
-                result = add_call(graph, aten.reshape.default, fused, list(value.shape))
+            if self.reshape is not None:
+                result = add_call(graph, aten.reshape.default, fused, self.reshape.args[1])
         last.replace_all_uses_with(result)
         for node in reversed(self.region.inside):
             graph.erase_node(node)
@@ -396,7 +417,8 @@ class _Epilogue:
         return fx.GraphModule(torch.nn.Module(), module.graph)
 
     def _replaced(self) -> fx.GraphModule:
-        """The region as a function of the factors and the operands."""
+        """The region as a function of the factors and the operands, without its reshapes: each
+        result has the shape of the product."""
         graph = fx.Graph()
         copies: dict[Any, fx.Node] = {}
         product, second = self.region.product, self.region.second
@@ -408,10 +430,11 @@ class _Epilogue:
 
         for at, factor in enumerate(product.args[-2:]):
             copies.setdefault(factor, placeholder("AB"[at], value_of(factor)))
-        inputs = {
-            (arg, shape): placeholder(name, value_of(arg).reshape(shape))
-            for (arg, shape), name in self.operands.items()
-        }
+        inputs = {}
+        for arg, name in self.operands.items():
+            value = value_of(arg)
+            reshaped = value.reshape(self.reshaped[arg]) if arg in self.reshaped else value
+            inputs[arg] = placeholder(name, reshaped)
 
         def copied(arg: Any, node: fx.Node) -> Any:
             if arg in self.inside:
@@ -420,16 +443,12 @@ class _Epilogue:
                 return copies[arg]
             if node is second and arg is second.args[-2]:
                 return copies[product.args[-2]]
-            if node is second and arg is second.args[-1]:
-                return inputs[arg, tuple(value_of(arg).shape)]
-            own = tuple(value_of(arg).shape)
-            shape = _operand_shape(own, value_of(node), self.region.shape)
-            operand = inputs[(arg, tuple(shape))]
-            if tuple(shape) == own:
-                return operand
-            return add_call(graph, aten.reshape.default, operand, list(own))
+            return inputs[arg]
 
         for node in self.region.inside:
+            if node.target in RESHAPES:
+                copies[node] = copies[node.args[0]]
+                continue
             before = node.meta.get(_lowering.REPLACED)
             if before is not None:  # a product of 8-bit integers
                 inner = [node for node in before.graph.nodes if node.op == "placeholder"]
@@ -439,11 +458,9 @@ class _Epilogue:
                 continue
             arguments = fx.node.map_arg(node.args, lambda arg, node=node: copied(arg, node))
             copies[node] = add_product(graph, node, arguments)
-            copies[node].meta["val"] = value_of(node)
-        result = copies[self.last]
-        if value_of(self.last).shape != self.region.shape:
-            result = add_call(graph, aten.reshape.default, result, list(self.region.shape))
-        graph.output(result)
+            dtype = value_of(node).dtype
+            copies[node].meta["val"] = torch.empty_like(value_of(product), dtype=dtype)
+        graph.output(copies[self.last])
         return fx.GraphModule(torch.nn.Module(), graph)
 
 

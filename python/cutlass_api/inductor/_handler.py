@@ -75,15 +75,15 @@ class Choices(InductorChoices):
         layout = kernel_inputs.output_layout(flexible=False)
         if any(extent == 0 for node in nodes for extent in node.get_size()):
             return []
-        fakes = [ours.fake_of(node) for node in nodes]
-        out = ours.fake_of(layout)
-        a, b = fakes[-2:]
-        accumulator = ours.accumulator(a.dtype, b.dtype)
-        epilogue, scalars = None, {}
-        if is_sum:
-            scalars = {name: kernel_inputs.get_scalar(name) for name in ("alpha", "beta")}
-            epilogue = EpilogueArguments(ours.ADDMM, C=fakes[0], D=out)
-        arguments = GemmArguments(a, b, out, accumulator_type=accumulator, epilogue=epilogue)
+
+        def arguments(out: torch.Tensor, *inputs: torch.Tensor) -> GemmArguments:
+            *added, a, b = inputs
+            accumulator = ours.accumulator(a.dtype, b.dtype)
+            epilogue = EpilogueArguments(ours.ADDMM, C=added[0], D=out) if is_sum else None
+            return GemmArguments(a, b, out, accumulator_type=accumulator, epilogue=epilogue)
+
+        names = ("alpha", "beta") if is_sum else ()
+        scalars = {name: kernel_inputs.get_scalar(name) for name in names}
         choice = ours.ADDMM_CHOICE if is_sum else ours.GEMM
         return list(ours.callers(options.candidates, choice, nodes, layout, arguments, **scalars))
 

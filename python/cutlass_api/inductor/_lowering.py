@@ -9,7 +9,7 @@ from torch import fx
 from torch._inductor import config
 from torch._inductor.codegen.subgraph import SubgraphChoiceCaller, inline_subgraph_to_ir_nodes
 from torch._inductor.graph import GraphLowering
-from torch._inductor.ir import FixedLayout, FlexibleLayout
+from torch._inductor.ir import FixedLayout, FlexibleLayout, gm_original_output_strides
 from torch._inductor.lowering import fallback_handler, register_lowering
 from torch._inductor.select_algorithm import autotune_select_algorithm, realize_inputs
 from torch._inductor.virtualized import V
@@ -24,7 +24,7 @@ from cutlass_api.arguments import (
     PerformanceControls,
 )
 from cutlass_api.inductor import _candidates as ours
-from cutlass_api.inductor._nodes import FLOAT8
+from cutlass_api.inductor._nodes import FLOAT8, has_hints
 from cutlass_api.inductor._options import Options, options_in_force
 from cutlass_api.inductor._timing import time_alike
 from cutlass_api.ops import _epilogues, _scales
@@ -40,8 +40,8 @@ PARTLY_REPLACED = "cutlass_api_partly_replaced"
 
 
 class ReplacedCaller(SubgraphChoiceCaller):
-    """The operations that an operator of ours replaces, as Inductor compiles them. If they are
-    faster, they are inlined.
+    """The operations that an operator of ours replaces, as Inductor compiles them for the sizes
+    that it benchmarks. If they are faster, they are inlined, for all sizes.
 
     at: the place among the alternatives of one operator. backends: the backends of products in this
     comparison, beside our kernels; None: all that the user configured.
@@ -58,18 +58,19 @@ class ReplacedCaller(SubgraphChoiceCaller):
     ) -> None:
         self._boxes = boxes
         self._backends = backends
+        self._trace = make_fx(fx.Interpreter(replaced).run)
+        super().__init__(f"cutlass_api_replaced_{at}", nodes, layout, "unfused", self._trace)
 
-        interpreter = fx.Interpreter(replaced)
-
-        super().__init__(
-            f"cutlass_api_replaced_{at}", nodes, layout, "unfused", make_fx(interpreter.run)
-        )
+    def _compute_sym_input_values(self) -> list[int]:
+        return []  # the compiled module has numbers in place of symbols
 
     def _compile_for_benchmarking(self) -> Any:
         # The parent compiles without autotuning, hence without our kernels.
-        inputs: Any = getattr(self, "benchmark_inputs", self.example_inputs)
+        inputs = [ours.fake_of(node) for node in self.input_nodes]
+        module = self._trace(*inputs)
+        gm_original_output_strides(module)
         lowering = GraphLowering(
-            gm=self.gm,
+            gm=module,
             example_inputs=inputs,
             shape_env=V.graph._shape_env,
             is_inference=V.graph.is_inference,
@@ -164,24 +165,25 @@ def _fused(
     double the time of compilation; they take part once the operations are inlined.
     """
 
-    def choices(nodes: Sequence[Any]) -> list[Any]:
-        a, b, *others = [ours.fake_of(node) for node in nodes]
-        out = ours.fake_of(layout)
+    def arguments(out: torch.Tensor, *inputs: torch.Tensor) -> Any:
+        a, b, *others = inputs
         if out.dim() == 3:
             # A matrix is a factor of each product of the batch.
             a, b = (factor.expand(out.shape[0], *factor.shape[-2:]) for factor in (a, b))
         accumulator = ours.accumulator(a.dtype, b.dtype)
         if epilogue is None:
-            arguments = GemmArguments(a, b, out, accumulator_type=accumulator)
-            return list(ours.callers(_count(), ours.GEMM, nodes, layout, arguments))
+            return GemmArguments(a, b, out, accumulator_type=accumulator)
         names = cutlass_api._core.trace_epilogue(epilogue).inputs
         fused = EpilogueArguments(epilogue, D=out, **dict(zip(names, others, strict=True)))
-        arguments = GemmArguments(
+        return GemmArguments(
             *(a, b, out, accumulator, fused), performance=PerformanceControls(fast_sums)
         )
-        options: dict[str, Any] = {"epilogue": epilogue}
-        if fast_sums:
-            options["fast_sums"] = True
+
+    options: dict[str, Any] = {} if epilogue is None else {"epilogue": epilogue}
+    if fast_sums:
+        options["fast_sums"] = True
+
+    def choices(nodes: Sequence[Any]) -> list[Any]:
         return list(ours.callers(_count(), ours.GEMM, nodes, layout, arguments, **options))
 
     return _lower(operator, [*factors, *operands], layout, choices, "ATEN")
@@ -201,13 +203,6 @@ def mm_epilogue(
     return result
 
 
-def _meta_of(node: Any) -> Any:
-    """A meta tensor of the shape and dtype of an IR node; None for None."""
-    if node is None:
-        return None
-    return torch.empty(list(map(int, node.get_size())), dtype=node.get_dtype(), device="meta")
-
-
 @register_lowering(torch.ops.cutlass_api.mixed_mm.default, type_promotion_kind=None)
 def mixed_mm(
     A: Any, B: Any, scale: Any = None, zero_point: Any = None, *, out_dtype: Any = None
@@ -216,9 +211,9 @@ def mixed_mm(
     operator = torch.ops.cutlass_api.mixed_mm.default
     layout = _layout_of_product(A, B, out_dtype)
     result = None
+    a, b, factors = map(ours.symbolic, (A, B, scale))
     # Zero points may repeat along K: the operator expands them.
-    if zero_point is None and ours.is_static(A, B, *([] if scale is None else [scale])):
-        a, b, factors = map(_meta_of, (A, B, scale))
+    if zero_point is None and all(value is None or has_hints(value) for value in (a, b, factors)):
         named, blocks = _scales.mixed_operands(a, b, factors, None)
         epilogue = _epilogues.scaled(*named, blocks=blocks) if named else None
         operands = [] if scale is None else [scale]
@@ -253,8 +248,8 @@ def scaled_mm(
     }
     present = {name: operand for name, operand in operands.items() if operand is not None}
     result = None
-    if ours.is_static(A, B, scale_a, scale_b):
-        a, b, of_a, of_b = map(_meta_of, (A, B, scale_a, scale_b))
+    a, b, of_a, of_b = map(ours.symbolic, (A, B, scale_a, scale_b))
+    if all(map(has_hints, (a, b, of_a, of_b))):
         _, blocks = _scales.scaled_operands("scaled_mm", a, b, of_a, of_b, None)
         epilogue = _epilogues.scaled(*present, blocks=blocks)
         values = list(present.values())
@@ -272,14 +267,15 @@ def grouped_mm(A: Any, B: Any, offs: Any = None, bias: Any = None, out_dtype: An
     dtype = out_dtype or product_dtype(A.get_dtype(), B.get_dtype())
     layout = _row_major(A, [A.get_size()[0], B.get_size()[-1]], dtype)
 
+    def arguments(out: torch.Tensor, a: torch.Tensor, b: torch.Tensor, ends: torch.Tensor) -> Any:
+        return GroupedGemmArguments(a, b, out, "float32", ends)
+
     def choices(nodes: Sequence[Any]) -> list[Any]:
-        a, b, offsets = [ours.fake_of(node) for node in nodes]
-        arguments = GroupedGemmArguments(a, b, ours.fake_of(layout), "float32", offsets)
         return list(ours.callers(_count(), ours.GROUPED, nodes, layout, arguments))
 
     def even_groups(offsets: Any) -> torch.Tensor:
         """Offsets of groups of one size: random ones would lie outside of A."""
-        rows, groups = V.graph.sizevars.optimization_hints([A.get_size()[0], *offsets.get_size()])
+        rows, groups = ours.hints([A.get_size()[0], *offsets.get_size()])
         ends = torch.linspace(rows / groups, rows, groups).round()
         return ends.to(dtype=offsets.get_dtype(), device=offsets.get_device())
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
 
 aten = torch.ops.aten
 
@@ -23,6 +24,25 @@ def value_of(node: Any) -> Any:
 
 def is_static(value: torch.Tensor) -> bool:
     return all(isinstance(extent, int) for extent in (*value.shape, *value.stride()))
+
+
+def has_hints(value: torch.Tensor) -> bool:
+    """Whether each size is a number, or a symbol with the size of an example. Sizes that depend on
+    data have none."""
+    return not free_unbacked_symbols(value)
+
+
+def is_known_as(sizes: Any, expected: Any) -> bool:
+    """Whether sizes have these values in every call of the compiled graph. A comparison by ``==``
+    would add a guard, and the graph would serve fewer sizes."""
+    return len(sizes) == len(expected) and all(
+        statically_known_true(one == other) for one, other in zip(sizes, expected, strict=True)
+    )
+
+
+def has_one_element(value: torch.Tensor) -> bool:
+    """Whether a tensor is known to have one element."""
+    return is_known_as([value.numel()], [1])
 
 
 def inputs_of(node: fx.Node) -> list[Any]:

@@ -19,9 +19,11 @@ from cutlass_api.inductor._nodes import (
     FLOATS,
     HALVES,
     add_call,
+    has_hints,
+    has_one_element,
     inputs_of,
     is_call,
-    is_static,
+    is_known_as,
     value_of,
 )
 from cutlass_api.ops._scales import E8M0
@@ -53,6 +55,7 @@ def is_product(node: fx.Node) -> bool:
             node.target is not MIXED or len(inputs_of(node)) == 2
         )
         and (is_mixed(node) or all(value_of(arg).dtype == value.dtype for arg in node.args))
+        and not any(isinstance(factor, fx.Node) for factor in node.kwargs.values())
     )
 
 
@@ -61,8 +64,8 @@ def _is_served(value: torch.Tensor, dtypes: Sequence[torch.dtype] = FLOATS) -> b
     return (
         value.device.type == "cuda"
         and value.dtype in dtypes
-        and is_static(value)
-        and value.numel() > 0
+        and has_hints(value)
+        and not is_known_as([value.numel()], [0])
     )
 
 
@@ -199,7 +202,7 @@ def is_grouped(node: fx.Node) -> bool:
     if node.op != "call_function" or node.target is not aten._grouped_mm.default:
         return False
     values = [value_of(arg) for arg in inputs_of(node)[:3]]
-    if any(value is None or not is_static(value) for value in values) or any(inputs_of(node)[3:]):
+    if any(value is None or not has_hints(value) for value in values) or any(inputs_of(node)[3:]):
         return False
     return (
         [value.dim() for value in values] == [2, 3, 1]
@@ -228,7 +231,7 @@ def is_scaled(node: fx.Node) -> bool:
     if node.op != "call_function" or node.target is not aten._scaled_mm.default:
         return False
     values = [value_of(arg) for arg in _scaled_arguments(node)[:4]]
-    if any(value is None or not is_static(value) for value in values):
+    if any(value is None or not has_hints(value) for value in values):
         return False
     a, b, *scales = values
     if a.device.type != "cuda" or a.dtype not in FLOAT8 or b.dtype not in FLOAT8:
@@ -242,7 +245,8 @@ def is_scaled(node: fx.Node) -> bool:
         ((1, n), (deep, n), (deep, ceil_div(n, 128))),
     )
     return all(
-        scale.dtype == torch.float32 and (scale.numel() == 1 or tuple(scale.shape) in served)
+        scale.dtype == torch.float32
+        and (has_one_element(scale) or any(is_known_as(scale.shape, shape) for shape in served))
         for scale, served in zip(scales, shapes, strict=True)
     )
 
@@ -259,7 +263,7 @@ def scaled_inputs(graph: fx.Graph, node: fx.Node) -> list[Any]:
     scales = [value_of(scale) for scale in inputs[2:4]]
     # Beside (1, N) or (M, 1), torch requires (1, 1) of a single row or column. It takes swizzled
     # scales by their number, in any shape.
-    if _is_mx(scales) or all(scale.numel() == 1 for scale in scales):
+    if _is_mx(scales) or all(map(has_one_element, scales)):
         with graph.inserting_before(node):
             for at in (2, 3):
                 inputs[at] = add_call(graph, aten.reshape.default, inputs[at], [-1])
@@ -301,9 +305,8 @@ def replace_mixed(graph: fx.Graph, node: fx.Node) -> fx.Node:
     """
     if node.target not in (aten.mm.default, aten.addmm.default) or not is_product(node):
         return node
-    alpha, beta = (node.kwargs.get(name, 1) for name in ("alpha", "beta"))
     # torch does not read an addend times zero, while an epilogue would.
-    if not all(isinstance(factor, int | float) for factor in (alpha, beta)) or beta == 0:
+    if node.kwargs.get("beta", 1) == 0:
         return node
     dtype = value_of(node).dtype
     *added, first, second = node.args
