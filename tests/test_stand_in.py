@@ -104,8 +104,9 @@ def test_a_process_that_imports_only_torch_finds_the_stand_in(autoload):
         # Other libraries find NVIDIA's package or none.
         assert importlib.util.find_spec("cutlass") is None
         from torch._inductor.utils import ensure_cute_available, ensure_nv_universal_gemm_available
-        assert ensure_cute_available() and ensure_nv_universal_gemm_available()
+        assert ensure_cute_available()
         assert "cutlass" not in sys.modules and "cutlass_api" not in sys.modules
+        assert ensure_nv_universal_gemm_available()  # imports cutlass_api in some versions
         import cutlass
         import cutlass_api
         assert cutlass_api.DType(cutlass.Float32) == "float32"
