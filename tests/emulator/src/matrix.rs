@@ -4,6 +4,7 @@
 //! Warpgroup Level Matrix Instructions". Lane 4 g + q holds
 //! - of A or B, whose rows (columns) are 32 bytes of K: the q-th word of the first 16 bytes and of
 //!   the second, of row g and of row g + 8;
+//! - of A or B of float64: elements q, q + 4 and so on along K, of row g and of row g + 8;
 //! - of a sum: rows g and g + 8, columns 2 q and 2 q + 1 of each 8.
 
 use crate::arithmetic::{
@@ -219,8 +220,11 @@ impl Element {
         }
     }
 
-    /// The elements in four bytes.
+    /// The elements in four bytes, or one float64.
     fn decode_word(self, word: u64, into: &mut Vec<f64>) {
+        if self == Element::F64 {
+            into.push(self.decode(word));
+        }
         for at in 0..4 / self.bytes() {
             let bits = word >> (8 * self.bytes() * at);
             into.push(self.decode(unsigned(bits, self.bytes() as u8)));
@@ -243,23 +247,26 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Rows of A from fragments: for each warp 16 rows of 32 bytes.
+/// Rows of A from fragments: for each warp `count` rows, 8 or 16. Their registers alternate between
+/// the first 8 rows and the others.
 fn rows_from_registers(
     run: &mut Run<'_>,
     arg: &Arg,
     element: Element,
+    count: usize,
     threads: &[usize],
 ) -> Result<Vec<Vec<f64>>> {
     let words: Vec<Vec<u64>> =
         elements(arg)?.iter().map(|arg| gather(run, arg, threads)).collect::<Result<_>>()?;
     let mut rows = Vec::new();
-    for (warp, row) in (0..threads.len() / 32).flat_map(|warp| (0..16).map(move |row| (warp, row)))
+    for (warp, row) in
+        (0..threads.len() / 32).flat_map(|warp| (0..count).map(move |row| (warp, row)))
     {
         let mut values = Vec::new();
-        for half in 0..words.len() / 2 {
+        for along_k in words.chunks(count / 8) {
             for q in 0..4 {
                 let lane = 32 * warp + 4 * (row % 8) + q;
-                element.decode_word(words[2 * half + row / 8][lane], &mut values);
+                element.decode_word(along_k[row / 8][lane], &mut values);
             }
         }
         rows.push(values);
@@ -275,10 +282,17 @@ fn mma(run: &mut Run<'_>, words: &[&str], args: &[Arg], threads: &[usize]) -> Re
         Element::parse(kinds[1]).ok_or("mma of an unknown A")?,
         Element::parse(kinds[2]).ok_or("mma of an unknown B")?,
     );
-    if a_type == Element::F64 || !words[3].starts_with("m16n8") {
-        return Err(format!("mma of the shape {}", words[3]));
-    }
-    let rows = rows_from_registers(run, &args[1], a_type, threads)?;
+    let counts = [0, 1, 2, 3].map(|at| elements(&args[at]).map_or(0, <[Arg]>::len));
+    let count = match (a_type, words[3]) {
+        // Registers of the sums, of A and of B.
+        (Element::F64, "m8n8k4") if counts == [2, 1, 1, 2] => 8,
+        (Element::F64, "m16n8k4") if counts == [4, 2, 1, 4] => 16,
+        (Element::F64, "m16n8k8") if counts == [4, 4, 2, 4] => 16,
+        (Element::F64, "m16n8k16") if counts == [4, 8, 4, 4] => 16,
+        (element, shape) if element != Element::F64 && shape.starts_with("m16n8") => 16,
+        (_, shape) => return Err(format!("mma of the shape {shape} with {counts:?} registers")),
+    };
+    let rows = rows_from_registers(run, &args[1], a_type, count, threads)?;
     let b: Vec<Vec<u64>> =
         elements(&args[2])?.iter().map(|arg| gather(run, arg, threads)).collect::<Result<_>>()?;
     let column = |n: usize| {
@@ -412,7 +426,7 @@ fn wgmma(run: &mut Run<'_>, words: &[&str], args: &[Arg], threads: &[usize]) -> 
     }
     let rank = u64::from(run.cluster.ctas[run.cta].rank);
     let rows = if from_registers {
-        rows_from_registers(run, &args[1], a_type, threads)?
+        rows_from_registers(run, &args[1], a_type, 16, threads)?
     } else {
         let descriptor = uniform(run, &args[1], threads)?;
         let operand = Operand::new(descriptor, rank, transposed[0] == 0, a_type)?;
