@@ -8,8 +8,8 @@
 // flight. Within a block, the fragments of a step are loaded while those of the previous step are
 // multiplied.
 //
-// Elements      f16, bf16, s8, u8, or f32 (rounded to tf32), the same for A and B.
-// Accumulators  f32; s32 for integers; f16 also for f16.
+// Elements      f16, bf16, s8, u8, f64, or f32 (rounded to tf32), the same for A and B.
+// Accumulators  f32; s32 for integers; f64 for f64; f16 also for f16.
 // Strides       1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N). The other stride, the batch
 //               stride and the base pointer are multiples of ALIGN bytes: 16, 8, 4 or the size of
 //               an element. Output strides are free.
@@ -48,13 +48,18 @@ struct Sm80Gemm {
   static constexpr bool ROUNDS_STEPS =
       is_same<Accumulator, f32> && is_same<Out, f32> && sizeof(A) == 2;
 
+  // ptxas moves mma.sync across a barrier but not across a branch. Those of f64 are so long that it
+  // would issue all of a block before the barrier, and none would be left to hide the latency of
+  // the loads behind it.
+  static constexpr bool BRANCHES_AT_BARRIER = is_same<A, f64>;
+
   static constexpr int STEPS = TILE_K / TileA::K_STEP;  // of mma.sync in a K block
   static_assert(STEPS % 2 == 0, "fragments are double-buffered");
   static constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
 
   // The epilogue moves 16 rows of a warp's accumulators at a time through a slab of shared memory.
-  // Eight words of padding: the four rows that one phase of 8-byte stores touches lie in different
-  // banks.
+  // Eight values of padding: the four rows that one phase of 8-byte stores touches (f64: the two
+  // rows of 16-byte stores) lie in different banks.
   static constexpr int SLAB_PITCH = WARP_N + 8;
   static constexpr int SLAB_BYTES = 16 * SLAB_PITCH * int(sizeof(Value));
 
@@ -63,8 +68,12 @@ struct Sm80Gemm {
                                         : WARPS_M * WARPS_N * SLAB_BYTES;
   // A multiprocessor has 65536 registers. 128 accumulators per thread need up to 255 registers (256
   // threads), 64 need 168 (384 threads), fewer need 128 (512 threads). Copies of less than 16 bytes
-  // need about as many registers again.
-  static constexpr int SUMS = TILE_M * TILE_N / THREADS * (ALIGN == 16 ? 1 : 2);
+  // need about as many registers again. f64 has two registers per accumulator, and fragments need
+  // as many.
+  static constexpr int SUMS = TILE_M * TILE_N / THREADS *
+                              (sizeof(Value) == 8 ? 4
+                               : ALIGN == 16      ? 1
+                                                  : 2);
   static constexpr int THREADS_PER_SM = SUMS >= 128 ? 256 : SUMS >= 64 ? 384 : 512;
   static constexpr int MIN_CTAS = THREADS_PER_SM > THREADS ? THREADS_PER_SM / THREADS : 1;
 
@@ -145,13 +154,14 @@ struct Sm80Gemm {
       }
       __syncthreads();
       load_fragments(0);
+      if constexpr (BRANCHES_AT_BARRIER) copy_ragged();
     }
 
-    // After copy_ragged, an iteration has no branches, so that the compiler can interleave loads
-    // and copies with mma.sync.
+    // Between the calls of copy_ragged, there are no branches, so that the compiler can interleave
+    // loads and copies with mma.sync.
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
-      if constexpr (ASYNC) copy_ragged();
+      if constexpr (ASYNC && !BRANCHES_AT_BARRIER) copy_ragged();
 #pragma unroll
       for (int step = 0; step < STEPS; ++step) {
         if (step == STEPS - 1) {
@@ -165,6 +175,7 @@ struct Sm80Gemm {
           next_block();
           __syncthreads();
           read = advance(read);
+          if constexpr (BRANCHES_AT_BARRIER) copy_ragged();  // of the next iteration
         }
         load_fragments((step + 1) % STEPS);
         if constexpr (ASYNC) {

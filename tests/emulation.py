@@ -95,28 +95,43 @@ def layout_of(kernel: Kernel, at: int) -> str:
 
 
 def designs(part: int, count: int) -> None:
-    """One part of a sample of all kernels, with the alignment that a kernel requires and no more:
-    a problem with partial tiles, or a batch.
-    """
-    failures = []
+    """One part of a sample of all kernels."""
     kernels = sample(kernels_of(GemmOperandsMetadata), parts)
-    for at, kernel in list(enumerate(kernels))[part::count]:
-        types, operands = types_of(kernel), kernel.metadata.operands
-        if family_of(kernel) == "simt":  # executes many instructions for each product
-            wanted = (2, 35, 20, 17) if at % 4 == 0 else (67, 35, 41)
-        else:
-            wanted = (2, 67, 45, 39) if at % 4 == 0 else (131, 67, 75)
-        shape = (*wanted[:-3], *served(kernel, *wanted[-3:]))
-        load_bytes = (operands.A.ptr_alignment_bytes, operands.B.ptr_alignment_bytes)
-        layout = layout_of(kernel, at)
-        a_form, b_form = map(just_aligned, layout[:2], (types.a, types.b), load_bytes)
-        multiple = operands.out.divisibility
-        out_form = Form(layout[2], multiple=multiple, pad=0 if multiple > 1 else 3)
-        tf32 = rounds_to_tf32(kernel)
-        with float32_precision("high" if tf32 else "highest"):
-            problem = make_problem(types, shape, a_form, b_form, tf32)
-            failures.append(check(kernel, None, problem, out_form, f"{shape} {layout}"))
-    finish(failures)
+    finish([check_design(kernel, at) for at, kernel in list(enumerate(kernels))[part::count]])
+
+
+def check_design(kernel: Kernel, at: int) -> str | None:
+    """The failure of a kernel on a problem with partial tiles, or on a batch. Operands have the
+    alignment that the kernel requires and no more.
+    """
+    types, operands = types_of(kernel), kernel.metadata.operands
+    if family_of(kernel) == "simt":  # executes many instructions for each product
+        wanted = (2, 35, 20, 17) if at % 4 == 0 else (67, 35, 41)
+    else:
+        wanted = (2, 67, 45, 39) if at % 4 == 0 else (131, 67, 75)
+    shape = (*wanted[:-3], *served(kernel, *wanted[-3:]))
+    load_bytes = (operands.A.ptr_alignment_bytes, operands.B.ptr_alignment_bytes)
+    layout = layout_of(kernel, at)
+    a_form, b_form = map(just_aligned, layout[:2], (types.a, types.b), load_bytes)
+    multiple = operands.out.divisibility
+    out_form = Form(layout[2], multiple=multiple, pad=0 if multiple > 1 else 3)
+    tf32 = rounds_to_tf32(kernel)
+    with float32_precision("high" if tf32 else "highest"):
+        problem = make_problem(types, shape, a_form, b_form, tf32)
+        return check(kernel, None, problem, out_form, f"{shape} {layout}")
+
+
+def float64_on_ampere() -> None:
+    """float64 kernels of sm80 on 8.0, whose tensor cores have another instruction than those of
+    9.0.
+    """
+    device.library.stand_in_set_capability(80)
+    kernels = [
+        kernel
+        for kernel in cutlass_api.get_kernels(cc=80)
+        if family_of(kernel) == "sm80" and types_of(kernel).a == torch.float64
+    ]
+    finish([check_design(kernel, at) for at, kernel in enumerate(sample(kernels, parts))])
 
 
 def finish(failures: list[str | None]) -> None:

@@ -27,6 +27,10 @@ def test_every_design(part):
     assert int(emulate(f"designs({part}, {PARTS})")) > 200
 
 
+def test_float64_on_ampere():
+    assert int(emulate("float64_on_ampere()")) >= 10
+
+
 @pytest.mark.parametrize(
     "group", ["views", "shapes", "grouped", "epilogues", "dual", "elementwise"]
 )

@@ -2,8 +2,8 @@
 // the copy from global memory (TileCopier), and the reads of a warp for mma.sync (FragmentReader).
 //
 // "MN" is M for A and N for B. Both operands have the same code, since the fragments of both
-// consist of matrices of 8 MN by 16 bytes of K. A tile keeps the order of global memory: TILE_MN
-// rows of TILE_K elements if K_MAJOR, else TILE_K rows of TILE_MN elements.
+// consist of matrices of 8 MN by 16 bytes of K (f64: 32 bytes). A tile keeps the order of global
+// memory: TILE_MN rows of TILE_K elements if K_MAJOR, else TILE_K rows of TILE_MN elements.
 //
 // Swizzle: row r stores its 16-byte chunk c at position c ^ swizzle(r), so that the eight chunks
 // that one phase of a shared-memory access touches lie in different banks. Tile sides are powers of
@@ -19,14 +19,23 @@ template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K> struct OperandTi
   static constexpr int ROWS = K_MAJOR ? TILE_MN : TILE_K;
   static constexpr int ROW_BYTES = (K_MAJOR ? TILE_K : TILE_MN) * SIZE;
   static constexpr int BYTES = ROWS * ROW_BYTES;
-  static constexpr int K_STEP = 32 / SIZE;  // elements of K that one mma.sync consumes
-  static_assert(is_power_of_two(TILE_MN) && is_power_of_two(TILE_K) && ROW_BYTES >= 64);
+  // Elements of K that one mma.sync consumes: two matrices.
+  static constexpr int K_STEP = SIZE == 8 ? 8 : 32 / SIZE;
+  static_assert(is_power_of_two(TILE_MN) && is_power_of_two(TILE_K) &&
+                ROW_BYTES >= (SIZE == 8 ? 128 : 64));
 
   // Linear over XOR: swizzle(r ^ s) == swizzle(r) ^ swizzle(s). Two rows of 64 bytes share the 128
   // bytes of all banks, and the row's last bit selects the half.
+  //
+  // f64: ldmatrix cannot load it, and a phase of a load serves 128 bytes: 16 lanes of 8 bytes, or 8
+  // of 16. Lane 4 g + j reads K index j and MN index g. With K along the rows of the tile, a phase
+  // reads 4 elements (2 chunks) of each of 4 rows g; with MN along the rows, 4 elements g, or 2
+  // chunks of UNIT elements, of each of 4 rows j. Rows have at least 128 bytes, all banks, so these
+  // rows must displace their 2 chunks by 0, 2, 4 and 6.
   static __host__ __device__ constexpr int swizzle(int row) {
-    if (!K_MAJOR && SIZE == 4) return (row & 3) << 1;  // read: 2 chunks of 4 consecutive rows
-    if (!K_MAJOR && SIZE == 1)                         // read: rows 0, 1, 4, 5, 8, 9, 12, 13
+    if (SIZE == 8 || (!K_MAJOR && SIZE == 4))
+      return (row & 3) << 1;    // read: 2 chunks of 4 consecutive rows
+    if (!K_MAJOR && SIZE == 1)  // read: rows 0, 1, 4, 5, 8, 9, 12, 13
       return ROW_BYTES >= 128 ? (row & 1) | (row >> 1 & 6) : row >> 2 & 3;
     return ROW_BYTES >= 128 ? row & 7 : row >> 1 & 3;  // read: 8 consecutive rows
   }
@@ -187,11 +196,12 @@ struct TileCopier {
 // registers afterwards would cost an instruction each.
 enum class Adjacent { SLOTS, HALVES };
 
-// Reads a warp's fragments of one step of K: WARP_MN / 8 slots, each with one word per lane for the
-// first and for the second 16 bytes of K. Lane 4 g + j holds, in slot s, MN coordinate(s, g). That
-// is 8 s + g, except where K is strided and elements are not 16 bits wide: ldmatrix cannot
-// transpose them, so a lane reads UNIT elements adjacent along MN, which go to different slots.
-// This permutes the rows or columns of the product, and the epilogue stores by coordinate().
+// Reads a warp's fragments of one step of K: WARP_MN / 8 slots, each with one word (f64: element)
+// per lane for the first and for the second half of K. Lane 4 g + j holds, in slot s, MN
+// coordinate(s, g). That is 8 s + g, except where K is strided and elements are not 16 bits wide:
+// ldmatrix cannot transpose them, so a lane reads UNIT elements adjacent along MN, which go to
+// different slots. This permutes the rows or columns of the product, and the epilogue stores by
+// coordinate().
 template <class Element, bool K_MAJOR, int TILE_MN, int TILE_K, int WARP_MN, Adjacent ADJACENT>
 struct FragmentReader {
   using Tile = OperandTile<Element, K_MAJOR, TILE_MN, TILE_K>;
@@ -202,7 +212,8 @@ struct FragmentReader {
   static constexpr int SLOTS = WARP_MN / 8;
   static_assert(is_power_of_two(WARP_MN) && WARP_MN >= 16 && SLOTS % UNIT == 0);
 
-  struct Fragments { unsigned words[SLOTS][2]; };  // [slot][first or second 16 bytes of K]
+  using Word = typename Conditional<is_same<Element, f64>, f64, unsigned>::Type;
+  struct Fragments { Word words[SLOTS][2]; };  // [slot][first or second half of K]
 
   unsigned lane_offset;
 
@@ -216,7 +227,11 @@ struct FragmentReader {
     int q = lane / 8, r = lane % 8;  // ldmatrix: this lane passes the address of row r of matrix q
     int slot = ADJACENT == Adjacent::SLOTS ? q & 1 : q >> 1;
     int half = ADJACENT == Adjacent::SLOTS ? q >> 1 : q & 1;
-    if constexpr (K_MAJOR)
+    if constexpr (SIZE == 8) {
+      int g = lane / 4 * UNIT, j = lane % 4;
+      lane_offset = K_MAJOR ? Tile::offset(mn_start + g, j / 2) + j % 2 * 8
+                            : Tile::offset(j, (mn_start + g) / 2) + g % 2 * 8;
+    } else if constexpr (K_MAJOR)
       lane_offset = Tile::offset(mn_start + slot * 8 + r, half);
     else if constexpr (SIZE == 2)
       lane_offset = Tile::offset(half * 8 + r, mn_start / 8 + slot);
@@ -231,14 +246,16 @@ struct FragmentReader {
   }
 
   __device__ __forceinline__ void load(Fragments& fragments, unsigned tile, int step) const {
-    if constexpr (!K_MAJOR && SIZE == 4) {
+    if constexpr (SIZE == 8 || (!K_MAJOR && SIZE == 4)) {
 #pragma unroll
       for (int slot = 0; slot < SLOTS; slot += UNIT) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          unsigned words[UNIT];
-          ptx::load_shared(words, tile + (lane_offset ^ slot * 32) +
-                                      (step * Tile::K_STEP + half * 4) * Tile::ROW_BYTES);
+          const int k = step * Tile::K_STEP + half * 4;
+          Word words[UNIT];
+          ptx::load_shared(
+              words, tile + (K_MAJOR ? (lane_offset ^ k * SIZE) + slot * 8 * Tile::ROW_BYTES
+                                     : (lane_offset ^ slot * 8 * SIZE) + k * Tile::ROW_BYTES));
 #pragma unroll
           for (int i = 0; i < UNIT; ++i) fragments.words[slot + i][half] = words[i];
         }

@@ -99,6 +99,17 @@ __device__ __forceinline__ void load_shared(unsigned (&words)[2], unsigned share
                : "memory");
 }
 
+__device__ __forceinline__ void load_shared(f64 (&values)[1], unsigned shared) {
+  asm volatile("ld.shared.f64 %0, [%1];" : "=d"(values[0]) : "r"(shared) : "memory");
+}
+
+__device__ __forceinline__ void load_shared(f64 (&values)[2], unsigned shared) {
+  asm volatile("ld.shared.v2.f64 {%0, %1}, [%2];"
+               : "=d"(values[0]), "=d"(values[1])
+               : "r"(shared)
+               : "memory");
+}
+
 // Two bytes.
 __device__ __forceinline__ unsigned short load_shared_pair(unsigned shared) {
   unsigned short pair;
@@ -265,6 +276,39 @@ template <> struct Mma<f16, f16> {
         "{%0, %1};"
         : "+r"(sums.values[0]), "+r"(sums.values[1])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  }
+};
+
+// f64: 8 elements of K. Fragments of lane 4 g + j:
+//   A     elements of {row g, row g + 8} x {K j, j + 4}, rows varying fastest
+//   B     elements {K j, j + 4} of column g
+//   sums  as above
+// 9.0 has an instruction of this shape. Other chips have one of 8 x 8 over 4 elements of K, whose
+// fragments are parts of these; NVRTC would translate the larger shape into it.
+template <> struct Mma<f64, f64> {
+  struct Sums { f64 values[4]; };
+  static __device__ __forceinline__ f64 get(const Sums& sums, int row_half, int column) {
+    return sums.values[2 * row_half + column];
+  }
+  static __device__ __forceinline__ void accumulate(Sums& sums, f64 a0, f64 a1, f64 a2, f64 a3,
+                                                    f64 b0, f64 b1) {
+#if __CUDA_ARCH__ == 900
+    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+d"(sums.values[0]), "+d"(sums.values[1]), "+d"(sums.values[2]), "+d"(sums.values[3])
+        : "d"(a0), "d"(a1), "d"(a2), "d"(a3), "d"(b0), "d"(b1));
+#else
+    accumulate_half(sums.values[0], sums.values[1], a0, b0);
+    accumulate_half(sums.values[2], sums.values[3], a1, b0);
+    accumulate_half(sums.values[0], sums.values[1], a2, b1);
+    accumulate_half(sums.values[2], sums.values[3], a3, b1);
+#endif
+  }
+  // 8 rows, 4 elements of K.
+  static __device__ __forceinline__ void accumulate_half(f64& first, f64& second, f64 a, f64 b) {
+    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+        : "+d"(first), "+d"(second)
+        : "d"(a), "d"(b));
   }
 };
 

@@ -17,6 +17,9 @@ pub struct Target {
     pub mma_sync_flop_per_clock: f64,
     /// float32 FLOP per clock of one multiprocessor. A multiply-add counts as two.
     pub fma_flop_per_clock: f64,
+    /// float64 FLOP per clock of one multiprocessor, by FMA and through `mma.sync`.
+    pub float64_fma_flop_per_clock: f64,
+    pub float64_mma_flop_per_clock: f64,
     /// Most shared memory of a CTA and of an SM. The hardware reserves 1 KiB for each CTA (CUDA C++
     /// Programming Guide, "Technical Specifications per Compute Capability").
     pub shared_bytes_per_cta: u32,
@@ -31,6 +34,8 @@ struct Architecture {
     tensor_flop_per_clock: f64,
     mma_sync_flop_per_clock: f64,
     fma_flop_per_clock: f64,
+    float64_fma_flop_per_clock: f64,
+    float64_mma_flop_per_clock: f64,
     shared_kib_per_cta: u32,
     shared_kib_per_sm: u32,
 }
@@ -45,10 +50,21 @@ impl Architecture {
             120.. => (1024.0, 1024.0, 256.0, 99, 100),
             _ => (1024.0, 1024.0, 256.0, 99, 100),
         };
+        // CUDA C++ Programming Guide, "Arithmetic Instructions", and the whitepapers of A100, H100
+        // and B200. Other chips have two float64 units per multiprocessor, on which `mma.sync` is
+        // the slower way: half the rate is the model's assumption.
+        let (float64_fma, float64_mma) = match cc {
+            80 => (64.0, 128.0),
+            90 => (128.0, 256.0),
+            100 => (128.0, 128.0),
+            _ => (4.0, 2.0),
+        };
         Architecture {
             tensor_flop_per_clock: tensor,
             mma_sync_flop_per_clock: mma_sync,
             fma_flop_per_clock: fma,
+            float64_fma_flop_per_clock: float64_fma,
+            float64_mma_flop_per_clock: float64_mma,
             shared_kib_per_cta: cta,
             shared_kib_per_sm: sm,
         }
@@ -75,6 +91,8 @@ const fn chip(
         tensor_flop_per_clock: architecture.tensor_flop_per_clock,
         mma_sync_flop_per_clock: architecture.mma_sync_flop_per_clock,
         fma_flop_per_clock: architecture.fma_flop_per_clock,
+        float64_fma_flop_per_clock: architecture.float64_fma_flop_per_clock,
+        float64_mma_flop_per_clock: architecture.float64_mma_flop_per_clock,
         shared_bytes_per_cta: architecture.shared_kib_per_cta << 10,
         shared_bytes_per_sm: architecture.shared_kib_per_sm << 10,
     }
@@ -146,6 +164,11 @@ impl Target {
     /// float32 FLOP per second of one multiprocessor.
     pub fn fma_rate(&self) -> f64 {
         self.fma_flop_per_clock * self.clock_hz
+    }
+
+    /// float64 FLOP per second of one multiprocessor.
+    pub fn float64_fma_rate(&self) -> f64 {
+        self.float64_fma_flop_per_clock * self.clock_hz
     }
 }
 

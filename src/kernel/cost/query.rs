@@ -28,6 +28,7 @@ pub struct Scale {
     pub tensor: f64,
     pub mma_sync: f64,
     pub fma: f64,
+    pub float64_fma: f64,
     /// Bandwidth of device memory.
     pub memory: f64,
     /// Size of the L2 cache.
@@ -42,6 +43,7 @@ impl Scale {
             tensor: target.tensor_rate() / fitted_on.tensor_rate(),
             mma_sync: target.mma_sync_rate() / fitted_on.mma_sync_rate(),
             fma: target.fma_rate() / fitted_on.fma_rate(),
+            float64_fma: target.float64_fma_rate() / fitted_on.float64_fma_rate(),
             memory: target.memory_bytes_per_second / fitted_on.memory_bytes_per_second,
             l2_bytes: target.l2_bytes / fitted_on.l2_bytes,
         }

@@ -1,32 +1,36 @@
 //! The cost of `simt` kernels.
 
 use super::query::{CostQuery, Estimate};
-use super::tiled::{self, Tile};
+use super::tiled::{self, FITTED_MEMORY_RATE, Tile};
 use crate::kernel::operation::Operation;
 use crate::kernel::simt::Simt;
 use crate::kernel::types::Types;
 use crate::operand::DType;
 
-/// Fitted on an H100: FLOP per second of one multiprocessor, by accumulator type.
-fn fitted_rate(accumulator: DType) -> f64 {
+/// Fitted on an H100: FLOP per second of one multiprocessor with float64 accumulators, and others.
+const FITTED_FLOAT64_RATE: f64 = 0.25e12;
+const FITTED_RATE: f64 = 0.5e12;
+
+/// FLOP per second of one multiprocessor.
+fn rate(accumulator: DType, query: &CostQuery) -> f64 {
     match accumulator {
-        DType::F64 => 0.25e12,
-        _ => 0.5e12,
+        DType::F64 => FITTED_FLOAT64_RATE * query.scale.float64_fma,
+        _ => FITTED_RATE * query.scale.fma,
     }
 }
 
-/// Fitted: the share of [`fitted_rate`] that a tile reaches.
+/// Fitted: the share of [`rate`] that a tile reaches.
 fn fitted_efficiency([m, n, _]: [u32; 3]) -> f64 {
     if m * n >= 128 * 64 { 0.7 } else { 0.4 }
 }
 
 pub fn estimate(config: &Simt, types: Types, query: &CostQuery) -> Estimate {
-    let rate = fitted_rate(types.accumulator) * fitted_efficiency(config.tile);
     let tile = Tile {
         extents: config.tile,
         operation: Operation::gemm(config.grouped),
-        rate: rate * query.scale.fma,
+        rate: rate(types.accumulator, query) * fitted_efficiency(config.tile),
         load_penalty: 1.0,
+        memory_rate: FITTED_MEMORY_RATE,
     };
     tiled::estimate(&tile, types, query)
 }

@@ -1,7 +1,7 @@
 //! The cost of `sm80` kernels.
 
 use super::query::{CostQuery, Estimate};
-use super::tiled::{self, Tile};
+use super::tiled::{self, FITTED_MEMORY_RATE, Tile};
 use crate::kernel::operation::Operation;
 use crate::kernel::sm80::Sm80;
 use crate::kernel::types::Types;
@@ -31,23 +31,54 @@ fn fitted_efficiency([m, n, k]: [u32; 3], element: f64) -> f64 {
     }
 }
 
+/// Assumed, not measured: clocks in which no warp of a CTA multiplies because of a barrier.
+const BARRIER_CLOCKS: f64 = 50.0;
+/// Assumed, not measured: time factor of 8-byte copies of float64.
+const NARROW_FLOAT64: f64 = 1.25;
+/// Assumed, not measured: bytes per second of an H100's device memory. The stages in flight on 132
+/// multiprocessors are 8 MB and more; 2 MB cover the latency.
+const FLOAT64_MEMORY_RATE: f64 = 2.8e12;
+
+/// Bytes per clock of a multiprocessor's shared memory.
+const SHARED_BYTES_PER_CLOCK: f64 = 128.0;
+
+/// FLOP per second of one multiprocessor in the main loop of a float64 tile. An element of K takes
+/// the longer of the products and the traffic of shared memory: copies write the tile, and each
+/// warp reads its rows of A and columns of B.
+fn float64_rate(config: &Sm80, query: &CostQuery) -> f64 {
+    let ([m, n, k], [warps_m, warps_n]) = (config.tile.map(f64::from), config.warps.map(f64::from));
+    let tensor_clocks = 2.0 * m * n / query.target.float64_mma_flop_per_clock;
+    let bytes = 8.0 * (m + n + m * warps_n + n * warps_m);
+    let clocks = tensor_clocks.max(bytes / SHARED_BYTES_PER_CLOCK) + BARRIER_CLOCKS / k;
+    2.0 * m * n / clocks * query.target.clock_hz
+}
+
 /// Fitted: time factor of narrow loads, which take more instructions for the same bytes. `cp.async`
 /// copies at least 4 bytes, so smaller elements pass through registers.
 fn fitted_load_penalty(align: u32) -> f64 {
     match align {
         16 => 1.0,
+        8 => NARROW_FLOAT64,
         4 => 1.5,
         _ => 2.5,
     }
 }
 
 pub fn estimate(config: &Sm80, types: Types, query: &CostQuery) -> Estimate {
-    let rate = fitted_rate(types.a) * fitted_efficiency(config.tile, types.a.bytes() as f64);
+    let element = types.a.bytes() as f64;
+    let (rate, memory_rate) = match types.a {
+        DType::F64 => (float64_rate(config, query), FLOAT64_MEMORY_RATE),
+        dtype => {
+            let rate = fitted_rate(dtype) * fitted_efficiency(config.tile, element);
+            (rate * query.scale.mma_sync, FITTED_MEMORY_RATE)
+        }
+    };
     let tile = Tile {
         extents: config.tile,
         operation: Operation::gemm(config.grouped),
-        rate: rate * query.scale.mma_sync,
+        rate,
         load_penalty: fitted_load_penalty(config.align),
+        memory_rate,
     };
     tiled::estimate(&tile, types, query)
 }

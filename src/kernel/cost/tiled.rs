@@ -15,6 +15,8 @@ pub struct Tile {
     pub rate: f64,
     /// Time factor of the tile's loads over loads of 16 bytes.
     pub load_penalty: f64,
+    /// Bytes per second of an H100's device memory, as far as the kernel reaches it.
+    pub memory_rate: f64,
 }
 
 /// Fitted on an H100: bytes per second that one multiprocessor loads from L2.
@@ -25,7 +27,7 @@ const FITTED_UNALIGNED_ROWS: f64 = 1.6;
 const FITTED_TILE_OVERHEAD: f64 = 1.5e-6;
 const FITTED_LAUNCH: f64 = 1.5e-6;
 /// Fitted on an H100: bytes per second of device memory, fewer than sm90 kernels reach.
-const FITTED_MEMORY_RATE: f64 = 1.8e12;
+pub const FITTED_MEMORY_RATE: f64 = 1.8e12;
 
 /// The launch, plus the longer of device memory and the waves, each of which takes the longer of
 /// its arithmetic and its loads from L2.
@@ -48,7 +50,7 @@ pub fn estimate(tile: &Tile, types: Types, query: &CostQuery) -> Estimate {
     let loads = (m + n) * depth * element / l2_rate * tile.load_penalty * unaligned;
     let waves = (tiles / sms).ceil();
     let inputs = element * (gemm.a.numel() + gemm.b.numel()) as f64;
-    let memory = inputs / (FITTED_MEMORY_RATE * query.scale.memory);
+    let memory = inputs / (tile.memory_rate * query.scale.memory);
     let work = waves * (arithmetic.max(loads) + FITTED_TILE_OVERHEAD);
     Estimate {
         waves,

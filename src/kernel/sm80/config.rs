@@ -27,11 +27,13 @@ impl Sm80 {
     }
 
     /// Dynamic shared memory in bytes: the stages, each a tile of A and one of B. The epilogue
-    /// reuses the memory for 16 rows of every warp's sums, each row padded by 8 words.
+    /// reuses the memory for 16 rows of every warp's sums, each row padded by 8 sums. float16 sums
+    /// are widened.
     pub fn shared_bytes(&self, types: Types) -> u32 {
         let Sm80 { tile: [m, n, k], warps: [warps_m, warps_n], stages, .. } = self.program();
         let pipeline = stages * (m + n) * k * types.a.bytes() as u32;
-        let sums = warps_m * warps_n * 16 * (n / warps_n + 8) * 4;
+        let sum_bytes = types.accumulator.bytes().max(4) as u32;
+        let sums = warps_m * warps_n * 16 * (n / warps_n + 8) * sum_bytes;
         pipeline.max(sums)
     }
 

@@ -5,7 +5,11 @@ use crate::kernel::layout::{Layout, Major};
 use crate::kernel::types::Types;
 use crate::operand::DType;
 
-/// Tile (K in elements of two bytes), warps and stages.
+/// Types that `mma.sync` multiplies.
+const MULTIPLIED: [DType; 6] =
+    [DType::F16, DType::Bf16, DType::F32, DType::F64, DType::I8, DType::U8];
+
+/// Tile (K in elements of two bytes; of float64 shapes, in elements), warps and stages.
 type Shape = ([u32; 3], [u32; 2], u32);
 
 /// For loads of 16 bytes, sorted by speed on large problems (docs/design/sm80-simt.md).
@@ -39,6 +43,22 @@ const ALIGN_4_WORDS: [Shape; 2] = [([128, 64, 32], [2, 2], 4), ([64, 64, 32], [2
 /// For loads of elements smaller than 4 bytes, through registers and two stages.
 const ALIGN_ELEMENT: [Shape; 2] = [([128, 64, 32], [2, 2], 2), ([64, 64, 32], [2, 2], 2)];
 
+/// For loads of 16 bytes of float64, each shape the fastest for fewer tiles than the one before. A
+/// stage of 128x128 takes 32 KiB, and three fit every chip.
+const FLOAT64: [Shape; 7] = [
+    ([128, 128, 16], [2, 4], 3),
+    ([128, 64, 16], [4, 2], 4),
+    ([64, 128, 16], [2, 4], 4),
+    ([64, 64, 32], [2, 2], 3),
+    ([64, 32, 32], [2, 2], 4),
+    ([32, 64, 32], [2, 2], 4),
+    ([32, 32, 32], [2, 2], 4),
+];
+
+/// For loads of one float64 element. Twice the copies leave no registers for 128 of sums.
+const FLOAT64_ALIGN_8: [Shape; 3] =
+    [([128, 64, 16], [4, 2], 4), ([64, 128, 16], [2, 4], 4), ([64, 64, 32], [2, 2], 3)];
+
 /// For a grouped GEMM of 16-bit elements: loads of 16 bytes, of 4, and of one element.
 const GROUPED: [(u32, &[Shape]); 3] = [
     (16, &[([128, 128, 64], [2, 4], 3), ([64, 128, 64], [2, 2], 3), ([32, 64, 64], [2, 2], 3)]),
@@ -49,15 +69,14 @@ const GROUPED: [(u32, &[Shape]); 3] = [
 impl Sm80 {
     /// The configurations for these types; none where the tensor cores do not multiply them.
     pub fn configs(types: Types) -> Vec<Sm80> {
-        let multiplied =
-            matches!(types.a, DType::F16 | DType::Bf16 | DType::F32 | DType::I8 | DType::U8);
-        if types.a != types.b || !multiplied {
+        if types.a != types.b || !MULTIPLIED.contains(&types.a) {
             return Vec::new();
         }
         let element = types.a.bytes() as u32;
         let stores_float32_sums =
             element == 2 && types.accumulator == DType::F32 && types.out == DType::F32;
         let shapes: [(u32, &[Shape]); 3] = match element {
+            8 => [(16, &FLOAT64), (8, &FLOAT64_ALIGN_8), (8, &[])],
             4 => [(16, &ALIGN_16), (4, &ALIGN_4_WORDS), (4, &[])],
             _ if stores_float32_sums => {
                 [(16, &ALIGN_16_FLOAT32_OUT), (4, &ALIGN_4), (element, &ALIGN_ELEMENT)]
@@ -72,7 +91,8 @@ impl Sm80 {
                     if m.min(n) * element < 64 {
                         continue;
                     }
-                    let tile = [m, n, k * 2 / element];
+                    let k = if element == 8 { k } else { k * 2 / element };
+                    let tile = [m, n, k];
                     configs.push(Sm80 { layout, tile, warps, stages, align, grouped: false });
                 }
             }

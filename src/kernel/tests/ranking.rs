@@ -15,6 +15,36 @@ fn large_squares_get_the_largest_efficient_tile() {
     }
 }
 
+/// A float64 product and its first kernel on a chip.
+fn first_of_float64([m, n, k]: [i64; 3], target: Target) -> &'static Kernel {
+    let Problem::Gemm(plain) = gemm(DType::F64, m, n, k, TNT) else { panic!("not a GEMM") };
+    let problem = Problem::Gemm(GemmProblem { accumulator: DType::F64, ..plain });
+    &all()[ranked(&problem, Some(target), false)[0]]
+}
+
+#[test]
+fn float64_runs_on_tensor_cores_that_are_faster_than_fma() {
+    for extents in [[512; 3], [1024; 3], [4096; 3], [64, 4096, 4096]] {
+        for cc in [80, 90, 100] {
+            let kernel = first_of_float64(extents, Target::typical(cc));
+            assert_eq!(kernel.family(), "sm80", "{cc}: {extents:?}");
+        }
+    }
+    for cc in [86, 89, 120] {
+        let kernel = first_of_float64([4096; 3], Target::typical(cc));
+        assert_eq!(kernel.family(), "simt", "{cc}");
+    }
+}
+
+#[test]
+fn float64_tiles_fit_the_number_of_multiprocessors() {
+    for (extent, tile) in [(4096, [128, 128]), (2048, [128, 128]), (1024, [128, 64])] {
+        let kernel = first_of_float64([extent; 3], Target::H100);
+        let Design::Sm80(config) = kernel.design else { panic!("{}", kernel.name()) };
+        assert_eq!(config.tile[..2], tile, "{extent}");
+    }
+}
+
 /// How the first kernel splits K.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Cut {
