@@ -108,8 +108,9 @@ def chosen(part: str) -> Iterator[tuple[cutlass_api.Kernel, str]]:
     """The kernels to run, each with a layout of A, B and out.
 
     For each family, types, layout and load width: the kernel with the smallest tile and, with full
-    loads, the one with the largest. For sm90 in float16 also each schedule, split and orientation,
-    by `loads_of_b`. simt has one program for all layouts: all in float32, three in other types.
+    loads, the one with the largest. For sm80 also each split; for sm90 in float16 each schedule,
+    split and orientation, by `loads_of_b`. simt has one program for all layouts: all in float32,
+    three in other types.
     """
     groups: dict[tuple, list[cutlass_api.Kernel]] = {}
     for kernel in cutlass_api.get_kernels(cc=cutlass_api.utils.device_cc()):
@@ -129,6 +130,8 @@ def chosen(part: str) -> Iterator[tuple[cutlass_api.Kernel, str]]:
         few = ("ttt", "tnt", "nnn")
         if family == "simt" and types[0] != "float32":
             layouts = list(few)
+        if family == "sm80" and design.cluster_shape[2] > 1:
+            kind = design.cluster_shape
         if family == "sm90":
             whole = types == ("float16", "float16", "float16", "float32")
             layouts = [layout for layout in layouts if whole or layout in few]

@@ -48,6 +48,14 @@ __device__ __forceinline__ void store_cluster(unsigned mapped, const f32 (&value
                : "memory");
 }
 
+// PTX ISA, "Data Movement and Conversion Instructions: ld".
+__device__ __forceinline__ void load_cluster(f64 (&values)[2], unsigned mapped) {
+  asm volatile("ld.shared::cluster.v2.f64 {%0, %1}, [%2];"
+               : "=d"(values[0]), "=d"(values[1])
+               : "r"(mapped)
+               : "memory");
+}
+
 // PTX ISA, "Data Movement and Conversion Instructions: st.async". Like store_cluster; the 16 bytes
 // count as completed transactions (complete_tx) at an mbarrier of the destination CTA.
 __device__ __forceinline__ void store_async(unsigned mapped, const unsigned (&words)[4],

@@ -140,7 +140,9 @@ struct TileCopier {
     }
   }
 
-  __device__ __forceinline__ void advance() { source = ptx::opaque(source + block_bytes); }
+  __device__ __forceinline__ void advance(int blocks = 1) {
+    source = ptx::opaque(source + block_bytes * blocks);
+  }
 
   // Plain loads, not __ldg: with dependent launches, the preceding grid may write the operands
   // while this grid runs, so they are not constant for its lifetime.

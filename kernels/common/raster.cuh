@@ -13,11 +13,12 @@ struct TilePosition {
 // cover about BAND x W/BAND tiles and read that many strips of A and of B. With 132 to 264
 // concurrent CTAs, BAND = 8 makes that region about as high as it is wide.
 //
-// The grid has one dimension, tiles_m * tiles_n * batch. For a grouped GEMM that is an upper bound;
-// surplus CTAs get no rows (m >= end).
-template <int TILE_M, int TILE_N, bool GROUPED>
+// The grid has one dimension, tiles_m * tiles_n * batch * SPLIT: SPLIT adjacent CTAs share a tile.
+// For a grouped GEMM that is an upper bound; surplus CTAs get no rows (m >= end).
+template <int TILE_M, int TILE_N, bool GROUPED, int SPLIT = 1>
 __device__ __forceinline__ TilePosition tile_position(const GemmParams& params) {
   constexpr int BAND = 8;
+  static_assert(!GROUPED || SPLIT == 1);
   const int tiles_n = (params.n + TILE_N - 1) / TILE_N;
   int batch, index, start = 0, end = params.m;
   if constexpr (GROUPED) {
@@ -29,8 +30,8 @@ __device__ __forceinline__ TilePosition tile_position(const GemmParams& params) 
   const int tiles_m = (end - start + TILE_M - 1) / TILE_M;
   if constexpr (!GROUPED) {
     const int tiles = tiles_m * tiles_n;
-    batch = blockIdx.x / tiles;
-    index = blockIdx.x - batch * tiles;
+    batch = blockIdx.x / SPLIT / tiles;
+    index = blockIdx.x / SPLIT - batch * tiles;
   }
   // The band's first tile row; the last band may be lower.
   const int first = index / (BAND * tiles_n) * BAND;

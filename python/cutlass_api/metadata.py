@@ -268,6 +268,8 @@ class Sm80DesignMetadata(BLASDesignMetadata):
     - ``warp_shape``: warps of a CTA along M, N and K.
     - ``stages``: pipeline stages of A and B tiles in shared memory.
     - ``load_bytes``: the size of one load. Addresses and leading strides are multiples of it.
+
+    The CTAs of a cluster split K and add up their partial sums in a fixed order.
     """
 
     warp_shape: tuple[int, int, int]

@@ -257,7 +257,7 @@ fn make_design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyA
             py,
             [
                 triple(config.tile)?,
-                triple([1, 1, 1])?,
+                triple([1, 1, config.split])?,
                 triple([config.warps[0], config.warps[1], 1])?,
                 any(py, config.stages)?,
                 any(py, config.align)?,

@@ -76,6 +76,7 @@ pub fn estimate(config: &Sm80, types: Types, query: &CostQuery) -> Estimate {
     let tile = Tile {
         extents: config.tile,
         operation: Operation::gemm(config.grouped),
+        split: config.split,
         rate,
         load_penalty: fitted_load_penalty(config.align),
         memory_rate,

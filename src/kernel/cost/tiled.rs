@@ -1,5 +1,6 @@
 //! The model that simt and sm80 share: whole waves of tiles, one CTA per multiprocessor.
 
+use super::chips::hopper::ACTIVE_CLUSTERS;
 use super::query::{CostQuery, Estimate};
 use crate::kernel::operation::Operation;
 use crate::kernel::tiles::expected_tiles;
@@ -11,6 +12,8 @@ pub struct Tile {
     /// M, N and K.
     pub extents: [u32; 3],
     pub operation: Operation,
+    /// CTAs of a cluster that share the tile, each with a part of K.
+    pub split: u32,
     /// FLOP per second of one multiprocessor.
     pub rate: f64,
     /// Time factor of the tile's loads over loads of 16 bytes.
@@ -26,6 +29,10 @@ const FITTED_UNALIGNED_ROWS: f64 = 1.6;
 /// Fitted: seconds to fill the pipeline and to store a tile, and seconds of a launch.
 const FITTED_TILE_OVERHEAD: f64 = 1.5e-6;
 const FITTED_LAUNCH: f64 = 1.5e-6;
+/// Adding up the partial sums of a cluster: constant, and for each byte that a CTA reads from
+/// another. Taken from the cluster splits of sm90, which are fitted on an H100.
+const FITTED_SPLIT: f64 = 0.95e-6;
+const FITTED_SPLIT_BYTE: f64 = 0.6e-10;
 /// Fitted on an H100: bytes per second of device memory, fewer than sm90 kernels reach.
 pub const FITTED_MEMORY_RATE: f64 = 1.8e12;
 
@@ -36,7 +43,8 @@ pub fn estimate(tile: &Tile, types: Types, query: &CostQuery) -> Estimate {
     let [tile_m, tile_n, tile_k] = tile.extents;
     let grouped = tile.operation == Operation::GroupedGemm;
     let tiles = expected_tiles(gemm, grouped, tile_m, tile_n);
-    let steps = (gemm.k() as f64 / f64::from(tile_k)).ceil();
+    let split = f64::from(tile.split);
+    let steps = ((gemm.k() as f64 / f64::from(tile_k)).ceil() / split).ceil();
     let depth = steps * f64::from(tile_k);
     let (m, n) = (f64::from(tile_m), f64::from(tile_n));
     let arithmetic = 2.0 * m * n * depth / tile.rate;
@@ -48,17 +56,27 @@ pub fn estimate(tile: &Tile, types: Types, query: &CostQuery) -> Estimate {
         if starts_lines(&gemm.a) && starts_lines(&gemm.b) { 1.0 } else { FITTED_UNALIGNED_ROWS };
     let l2_rate = FITTED_L2_RATE * query.scale.clock;
     let loads = (m + n) * depth * element / l2_rate * tile.load_penalty * unaligned;
-    let waves = (tiles / sms).ceil();
+    // The GPCs leave some multiprocessors without a whole cluster.
+    let slots = (sms * ACTIVE_CLUSTERS[tile.split as usize] / ACTIVE_CLUSTERS[1]).floor().max(1.0);
+    let waves = (tiles / slots).ceil();
+    let adding = match tile.split {
+        1 => 0.0,
+        _ => {
+            let bytes = m * n * types.accumulator.bytes() as f64 * (split - 1.0) / split;
+            FITTED_SPLIT + FITTED_SPLIT_BYTE * bytes
+        }
+    };
+    let tile_overhead = FITTED_TILE_OVERHEAD + adding;
     let inputs = element * (gemm.a.numel() + gemm.b.numel()) as f64;
     let memory = inputs / (tile.memory_rate * query.scale.memory);
-    let work = waves * (arithmetic.max(loads) + FITTED_TILE_OVERHEAD);
+    let work = waves * (arithmetic.max(loads) + tile_overhead);
     Estimate {
         waves,
         bytes: query.bytes,
         arithmetic_seconds: waves * arithmetic,
         memory_seconds: memory,
         cache_seconds: waves * loads,
-        launch_seconds: FITTED_LAUNCH + waves * FITTED_TILE_OVERHEAD,
+        launch_seconds: FITTED_LAUNCH + waves * tile_overhead,
         total_seconds: FITTED_LAUNCH + work.max(memory),
     }
 }

@@ -3,6 +3,7 @@
 use crate::kernel::demand::Demand;
 use crate::kernel::layout::{Layout, Major};
 use crate::kernel::reduction::Partials;
+use crate::kernel::tiles::tiles;
 use crate::kernel::types::Types;
 use crate::problem::GemmProblem;
 
@@ -17,6 +18,8 @@ pub struct Sm80 {
     pub stages: u32,
     /// Bytes that one load of A or B moves; addresses and leading dimensions are multiples of it.
     pub align: u32,
+    /// CTAs of a cluster that share one tile, each with a part of K.
+    pub split: u32,
     /// Whether the kernel computes a grouped GEMM.
     pub grouped: bool,
 }
@@ -26,14 +29,20 @@ impl Sm80 {
         32 * self.warps[0] * self.warps[1]
     }
 
+    /// CTAs of a launch.
+    pub fn ctas(&self, problem: &GemmProblem) -> u64 {
+        tiles(problem, self.grouped, self.tile[0], self.tile[1]) * u64::from(self.split)
+    }
+
     /// Dynamic shared memory in bytes: the stages, each a tile of A and one of B. The epilogue
-    /// reuses the memory for 16 rows of every warp's sums, each row padded by 8 sums. float16 sums
-    /// are widened.
+    /// reuses the memory for 16 rows of every warp's sums, with a split for all rows, each row
+    /// padded by 8 sums. float16 sums are widened.
     pub fn shared_bytes(&self, types: Types) -> u32 {
-        let Sm80 { tile: [m, n, k], warps: [warps_m, warps_n], stages, .. } = self.program();
+        let Sm80 { tile: [m, n, k], warps: [warps_m, warps_n], stages, split, .. } = self.program();
         let pipeline = stages * (m + n) * k * types.a.bytes() as u32;
         let sum_bytes = types.accumulator.bytes().max(4) as u32;
-        let sums = warps_m * warps_n * 16 * (n / warps_n + 8) * sum_bytes;
+        let rows = if split > 1 { m } else { warps_m * 16 };
+        let sums = warps_n * rows * (n / warps_n + 8) * sum_bytes;
         pipeline.max(sums)
     }
 

@@ -16,22 +16,22 @@ fn large_squares_get_the_largest_efficient_tile() {
 }
 
 /// A float64 product and its first kernel on a chip.
-fn first_of_float64([m, n, k]: [i64; 3], target: Target) -> &'static Kernel {
+fn float64_on([m, n, k]: [i64; 3], target: Target) -> (Problem, &'static Kernel) {
     let Problem::Gemm(plain) = gemm(DType::F64, m, n, k, TNT) else { panic!("not a GEMM") };
     let problem = Problem::Gemm(GemmProblem { accumulator: DType::F64, ..plain });
-    &all()[ranked(&problem, Some(target), false)[0]]
+    (problem, &all()[ranked(&problem, Some(target), false)[0]])
 }
 
 #[test]
 fn float64_runs_on_tensor_cores_that_are_faster_than_fma() {
     for extents in [[512; 3], [1024; 3], [4096; 3], [64, 4096, 4096]] {
         for cc in [80, 90, 100] {
-            let kernel = first_of_float64(extents, Target::typical(cc));
+            let (_, kernel) = float64_on(extents, Target::typical(cc));
             assert_eq!(kernel.family(), "sm80", "{cc}: {extents:?}");
         }
     }
     for cc in [86, 89, 120] {
-        let kernel = first_of_float64([4096; 3], Target::typical(cc));
+        let (_, kernel) = float64_on([4096; 3], Target::typical(cc));
         assert_eq!(kernel.family(), "simt", "{cc}");
     }
 }
@@ -39,10 +39,19 @@ fn float64_runs_on_tensor_cores_that_are_faster_than_fma() {
 #[test]
 fn float64_tiles_fit_the_number_of_multiprocessors() {
     for (extent, tile) in [(4096, [128, 128]), (2048, [128, 128]), (1024, [128, 64])] {
-        let kernel = first_of_float64([extent; 3], Target::H100);
+        let (_, kernel) = float64_on([extent; 3], Target::H100);
         let Design::Sm80(config) = kernel.design else { panic!("{}", kernel.name()) };
-        assert_eq!(config.tile[..2], tile, "{extent}");
+        assert_eq!((&config.tile[..2], config.split), (&tile[..], 1), "{extent}");
     }
+    // 64 tiles leave half of the multiprocessors idle.
+    let extents = [64, 4096, 4096];
+    let (problem, kernel) = float64_on(extents, Target::H100);
+    let Design::Sm80(config) = kernel.design else { panic!("{}", kernel.name()) };
+    assert_eq!((config.tile, config.split), ([64, 64, 32], 2));
+    let launch = kernel.launch(&problem, Target::H100, 0, None).expect("there is an output");
+    assert_eq!((launch.grid, launch.cluster), (128, 2));
+    let (_, kernel) = float64_on(extents, Target::A100);
+    assert!(matches!(kernel.design, Design::Sm80(config) if config.split == 1));
 }
 
 /// How the first kernel splits K.
