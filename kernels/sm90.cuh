@@ -41,7 +41,7 @@
 // sm90/consumer.cuh       the consumers' main loop
 // sm90/scales.cuh         block scales of float8 products
 // sm90/integer_scales.cuh  block scales and zero points of mixed products
-// sm90/factors.cuh        factors of the output's rows and columns
+// sm90/factors.cuh        factors of the sums' rows and columns
 // sm90/cluster_split.cuh  split-K in a cluster
 // sm90/grid_split.cuh     split-K over the grid
 // sm90/store.cuh          from accumulators through the epilogue to the output
@@ -192,7 +192,7 @@ struct Sm90Gemm {
           // On this path only: where both paths meet, ptxas would complete each wgmma before the
           // next.
           if constexpr (Factors::PRESENT)
-            Factors::apply(params, epilogue, GROUPED ? 0 : tile.batch, m, tile.n, end);
+            Factors::apply(params, epilogue, tile.batch, m, tile.n, end);
         }
         if constexpr (PING_PONG) slot.skip((CONSUMERS - 1) * blocks);
 

@@ -19,7 +19,8 @@ Block = tuple[int, int]
 KINDS = ("matrix", "batch", "groups")
 
 #: Types of B, of the scales and of the output; blocks of A and of B; layouts of A, B and out. B has
-#: zero points if its elements are integers. Every second problem swizzles scales of type E8M0.
+#: zero points if its elements are integers. A depth of -1 is all of K. Every second problem
+#: swizzles scales of type E8M0.
 SCALES: list[tuple[tuple[torch.dtype, ...], Block | None, Block, str]] = [
     ((E4M3, F32, F32), (1, 128), (128, 128), "tnt"),
     ((E4M3, F32, BF16), (1, 128), (128, 1), "tnn"),
@@ -27,6 +28,7 @@ SCALES: list[tuple[tuple[torch.dtype, ...], Block | None, Block, str]] = [
     ((E4M3, E8M0, F32), (1, 32), (32, 1), "tnt"),
     ((E5M2, E8M0, BF16), (1, 32), (32, 1), "tnn"),
     ((E4M3, F32, BF16), (64, 256), (64, 24), "tnt"),
+    ((E5M2, F32, F32), (1, -1), (-1, 128), "tnn"),
     ((S8, BF16, F32), None, (48, 1), "tnt"),
     ((U8, F16, F32), (3, 7), (5, 11), "ttn"),
 ]

@@ -37,6 +37,7 @@ depths = pytest.mark.parametrize("k", [K, ALIGNED])
 
 def spread(scales, rows, columns, shape):
     """Scales of blocks, repeated to one for each element, in float64."""
+    rows, columns = extents_of(shape, (rows, columns))
     wide = number(scales).repeat_interleave(rows, -2).repeat_interleave(columns, -1)
     return wide[..., : shape[0], : shape[1]]
 
@@ -74,8 +75,15 @@ def assert_close(out, expected):
         assert error < (5e-4 if is_float32 else 3e-3)
 
 
+def extents_of(shape, block):
+    """The extents of a block; -1 is a whole dimension."""
+    return tuple(
+        size if extent == -1 else extent for size, extent in zip(shape, block, strict=True)
+    )
+
+
 def blocks(shape, block):
-    return tuple(map(ceil_div, shape, block))
+    return tuple(map(ceil_div, shape, extents_of(shape, block)))
 
 
 def swizzled(scales):
@@ -111,7 +119,7 @@ def epilogue(accum, left, right):
 
 
 @pytest.mark.parametrize("a_block", [(1, 128), (128, 128), (3, 7)])
-@pytest.mark.parametrize("b_block", [(128, 1), (128, 128), (48, 5)])
+@pytest.mark.parametrize("b_block", [(128, 1), (128, 128), (48, 5), (-1, 5)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, E8M0])
 @pytest.mark.parametrize("batch", [(), (3,)])
 def test_both_factors(a_block, b_block, dtype, batch):
@@ -216,7 +224,11 @@ def test_the_graph_names_the_scales():
         D = scale_blocks(accum, b=s, b_block=(32, 1), b_swizzle="32x4x4")
         return D
 
-    for each in (function, swizzled):
+    def whole(accum, s):
+        D = scale_blocks(accum, a=s, a_block=(1, -1))
+        return D
+
+    for each in (function, swizzled, whole):
         assert str(trace(trace(each).source)) == str(trace(each))
     with pytest.raises(TypeError, match="only a kernel can compute it"):
         scale_blocks(torch.ones(2, 2))
@@ -233,6 +245,9 @@ CODE = {
     "must be a tuple of two integers": one("scale_blocks(accum, a=s, a_block=128)"),
     r"a_block of scale_blocks is \[0, 128\]; pass two extents": one(
         "scale_blocks(accum, a=s, a_block=(0, 128))"
+    ),
+    r"a_block of scale_blocks is \[-1, 128\]; .* or -1 for all of K": one(
+        "scale_blocks(accum, a=s, a_block=(-1, 128))"
     ),
     "must be a parameter of the epilogue function": one(
         "scale_blocks(accum, a=s * 2, a_block=(1, 32))"

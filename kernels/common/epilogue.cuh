@@ -16,6 +16,8 @@
 //                      element x counts as (x - zero point) * scale.
 //   A_ROWS, A_DEPTH    rows of the program's A, and elements along K, that share a scale; 0 if A
 //                      has no scales. B_COLUMNS, B_DEPTH: the same of the program's B.
+//   A_WHOLE, B_WHOLE   whether the factor's scales hold for all of K. A_DEPTH (B_DEPTH) then
+//                      exceeds every K.
 //   A_ZERO, B_ZERO     whether the factor has zero points.
 //   scale_a(), zero_a()  scale and zero point of the block along K with this index, for row m of a
 //                      matrix or group `batch`. Both lie inside A. 1 if A has no scales, 0 if it
@@ -106,6 +108,7 @@ struct Identity {
   static constexpr bool SCALES = false, A_LINEAR = true, B_LINEAR = true;
   static constexpr int A_ROWS = 0, A_DEPTH = 0;
   static constexpr int B_COLUMNS = 0, B_DEPTH = 0;
+  static constexpr bool A_WHOLE = false, B_WHOLE = false;
   static constexpr bool A_ZERO = false, B_ZERO = false;
   using AScale = f32;
   using BScale = f32;

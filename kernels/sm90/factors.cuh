@@ -1,38 +1,55 @@
-// Factors of the output's rows and columns (Epilogue::PLAIN), such as the scales of quantized
-// operands. The sums are multiplied by them behind the main loop and stored as without an
-// epilogue.
+// Factors of the sums, by which they are multiplied behind the main loop:
+//   - factors of the output's rows and columns (Epilogue::PLAIN), such as the scales of quantized
+//     operands. The sums are then stored as without an epilogue.
+//   - scales of float8 operands that hold for all of K (Sm90Scales::A_BEHIND).
 #pragma once
 #include "common/types.cuh"
 #include "common/wgmma.cuh"
 #include "sm90/config.cuh"
 #include "sm90/params.cuh"
+#include "sm90/scales.cuh"
 #include "sm90/shared_memory.cuh"
 
 template <class Config> struct Sm90Factors {
   using Epilogue = typename Config::Epilogue;
   using Memory = Sm90Memory<Config>;
+  using Scales = Sm90Scales<Config>;
   // Whether the sums are stored without calling the epilogue.
-  static constexpr bool PRESENT =
-      (Epilogue::ROW_FACTORS || Epilogue::COLUMN_FACTORS) &&
-      (Config::OUT_TRANSPOSED ? Memory::BY_LINES : Memory::CONVERT_ONLY);
+  static constexpr bool PLAIN = (Epilogue::ROW_FACTORS || Epilogue::COLUMN_FACTORS) &&
+                                (Config::OUT_TRANSPOSED ? Memory::BY_LINES : Memory::CONVERT_ONLY);
   // In the program's frame, whose rows are the output's columns if OUT_TRANSPOSED.
-  static constexpr bool OF_ROWS = Config::OUT_TRANSPOSED ? Epilogue::COLUMN_FACTORS
-                                                         : Epilogue::ROW_FACTORS,
-                        OF_COLUMNS = Config::OUT_TRANSPOSED ? Epilogue::ROW_FACTORS
-                                                            : Epilogue::COLUMN_FACTORS;
+  static constexpr bool PLAIN_ROWS = PLAIN && (Config::OUT_TRANSPOSED ? Epilogue::COLUMN_FACTORS
+                                                                      : Epilogue::ROW_FACTORS),
+                        PLAIN_COLUMNS =
+                            PLAIN && (Config::OUT_TRANSPOSED ? Epilogue::ROW_FACTORS
+                                                             : Epilogue::COLUMN_FACTORS);
+  static constexpr bool OF_ROWS = PLAIN_ROWS || Scales::A_BEHIND,
+                        OF_COLUMNS = PLAIN_COLUMNS || Scales::B_BEHIND;
+  static constexpr bool PRESENT = OF_ROWS || OF_COLUMNS;
   static constexpr int BLOCK_SUMS = Config::TILE_N / 2;
 
+  // `batch`: the matrix or the group. A group has the output's rows.
   static __device__ __forceinline__ f32 of_row(const Epilogue& epilogue, int batch, int m) {
-    return Config::OUT_TRANSPOSED ? epilogue.column_factor(batch, m)
-                                  : epilogue.row_factor(batch, m);
+    f32 factor = 1.0f;
+    const int matrix = Config::GROUPED ? 0 : batch;
+    if constexpr (PLAIN_ROWS)
+      factor = Config::OUT_TRANSPOSED ? epilogue.column_factor(matrix, m)
+                                      : epilogue.row_factor(matrix, m);
+    if constexpr (Scales::A_BEHIND) factor *= epilogue.scale_a(batch, m, 0);
+    return factor;
   }
   static __device__ __forceinline__ f32 of_column(const Epilogue& epilogue, int batch, int n) {
-    return Config::OUT_TRANSPOSED ? epilogue.row_factor(batch, n)
-                                  : epilogue.column_factor(batch, n);
+    f32 factor = 1.0f;
+    const int matrix = Config::GROUPED ? 0 : batch;
+    if constexpr (PLAIN_COLUMNS)
+      factor = Config::OUT_TRANSPOSED ? epilogue.row_factor(matrix, n)
+                                      : epilogue.column_factor(matrix, n);
+    if constexpr (Scales::B_BEHIND) factor *= epilogue.scale_b(batch, n, 0);
+    return factor;
   }
 
-  // Multiplies the sums of a tile. `m`: the warp's first row, `n`: the tile's first column, `end`:
-  // the end of the rows.
+  // Multiplies the sums of a tile. `batch`: the matrix or the group, `m`: the warp's first row,
+  // `n`: the tile's first column, `end`: the end of the rows.
   static __device__ __forceinline__ void apply(const Sm90Params& params, const Epilogue& epilogue,
                                                int batch, int m, int n, int end) {
     const int lane = threadIdx.x % 32;

@@ -1,5 +1,6 @@
 // Block scales of float8 products (Epilogue::SCALES): what the sums over a part of a K block are
-// multiplied by before they are added to the totals.
+// multiplied by before they are added to the totals. Scales of all of K multiply the whole sums
+// (sm90/factors.cuh), except those of a split tile.
 #pragma once
 #include "common/ptx.cuh"
 #include "common/types.cuh"
@@ -12,9 +13,12 @@ __host__ __device__ constexpr int greatest_common_divisor(int a, int b) {
 
 template <class Config> struct Sm90Scales {
   using Epilogue = typename Config::Epilogue;
-  static constexpr bool PRESENT = Epilogue::SCALES && !Config::MIXED;
-  static constexpr int A_ROWS = Epilogue::A_ROWS, A_DEPTH = Epilogue::A_DEPTH,
-                       B_COLUMNS = Epilogue::B_COLUMNS, B_DEPTH = Epilogue::B_DEPTH;
+  static constexpr bool BEHIND = !Config::MIXED && Config::SPLIT == 1,
+                        A_BEHIND = BEHIND && Epilogue::A_WHOLE,
+                        B_BEHIND = BEHIND && Epilogue::B_WHOLE;
+  static constexpr int A_ROWS = Epilogue::A_ROWS, A_DEPTH = A_BEHIND ? 0 : Epilogue::A_DEPTH,
+                       B_COLUMNS = Epilogue::B_COLUMNS, B_DEPTH = B_BEHIND ? 0 : Epilogue::B_DEPTH;
+  static constexpr bool PRESENT = !Config::MIXED && (A_DEPTH > 0 || B_DEPTH > 0);
 
   // Elements of K whose products have one factor: 32, 64 or a whole K block.
   static constexpr int shorter(int depth, int other) {

@@ -13,12 +13,15 @@ pub(super) fn scaling(epilogue: &Epilogue, crossed: bool, input_places: &[usize]
     let Scaling { a, b, .. } = scaling.unwrap_or_default().framed(crossed);
     let dims = |of: Option<BlockScale>| of.map_or((0, 0), |of| (of.extent, of.depth));
     let ((a_rows, a_depth), (b_columns, b_depth)) = (dims(a), dims(b));
+    let is_whole = |of: Option<BlockScale>| of.is_some_and(|of| of.is_whole());
+    let (a_whole, b_whole) = (is_whole(a), is_whole(b));
     let has_zero = |of: Option<BlockScale>| of.is_some_and(|of| of.zero.is_some());
     let (a_zero, b_zero) = (has_zero(a), has_zero(b));
     let mut text = format!(
         "  static constexpr bool SCALES = {scales};
   static constexpr int A_ROWS = {a_rows}, A_DEPTH = {a_depth};
   static constexpr int B_COLUMNS = {b_columns}, B_DEPTH = {b_depth};
+  static constexpr bool A_WHOLE = {a_whole}, B_WHOLE = {b_whole};
   static constexpr bool A_ZERO = {a_zero}, B_ZERO = {b_zero};\n"
     );
     let function = |name: &str, coordinate: &str, of: Option<(u32, BlockScale)>, none: &str| {

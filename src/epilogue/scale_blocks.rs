@@ -18,7 +18,7 @@ impl ExpressionGraph {
             return Err("scale_blocks is called twice; an epilogue may call it once".to_owned());
         }
         let scales = [call.optional(&["a"])?, call.optional(&["b"])?];
-        let blocks = [block("a_block", call)?, block("b_block", call)?];
+        let blocks = [block("a_block", 1, call)?, block("b_block", 0, call)?];
         let zeros = [call.optional(&["a_zero"])?, call.optional(&["b_zero"])?];
         let swizzles = [swizzle("a_swizzle", call)?, swizzle("b_swizzle", call)?];
         let factor = |at: usize| -> Result<Option<BlockScale>, String> {
@@ -120,22 +120,35 @@ impl ExpressionGraph {
     }
 }
 
-/// The two extents of a block, in the order of the factor's dimensions.
-fn block(name: &str, call: &mut FunctionCall<'_>) -> Result<Option<[u32; 2]>, String> {
+/// The two extents of a block, in the order of the factor's dimensions. The one at `along_k` may be
+/// -1: all of K.
+fn block(
+    name: &str,
+    along_k: usize,
+    call: &mut FunctionCall<'_>,
+) -> Result<Option<[u32; 2]>, String> {
     let extents = match call.take(&[name]) {
         None | Some(Argument::Nothing) => return Ok(None),
         Some(Argument::Integers(extents)) => extents,
         Some(_) => return Err(format!("{name} of scale_blocks must be a tuple of two integers")),
     };
-    match extents.as_slice() {
-        [first @ 1..=Scaling::MAX_BLOCK, second @ 1..=Scaling::MAX_BLOCK] => {
-            Ok(Some([*first as u32, *second as u32]))
-        }
-        _ => Err(format!(
-            "{name} of scale_blocks is {extents:?}; pass two extents from 1 to {}",
-            Scaling::MAX_BLOCK
-        )),
+    let extent = |at: usize| match extents[at] {
+        extent @ 1..=Scaling::MAX_BLOCK => Some(extent as u32),
+        -1 if at == along_k => Some(BlockScale::WHOLE),
+        _ => None,
+    };
+    match extents.len() {
+        2 => extent(0).zip(extent(1)).map(|(first, second)| [first, second]),
+        _ => None,
     }
+    .map(Some)
+    .ok_or_else(|| {
+        format!(
+            "{name} of scale_blocks is {extents:?}; pass two extents from 1 to {}, or -1 for all \
+             of K",
+            Scaling::MAX_BLOCK
+        )
+    })
 }
 
 fn swizzle(name: &str, call: &mut FunctionCall<'_>) -> Result<bool, String> {

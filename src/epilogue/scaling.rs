@@ -25,10 +25,20 @@ pub struct BlockScale {
     pub zero: Option<u32>,
     /// Rows of A, or columns of B, that share a scale.
     pub extent: u32,
-    /// Elements along K that share a scale.
+    /// Elements along K that share a scale; [`BlockScale::WHOLE`] for all of K.
     pub depth: u32,
     /// Whether the scales lie in tiles of 128 x 4, as `Swizzle32x4x4` orders them.
     pub is_swizzled: bool,
+}
+
+impl BlockScale {
+    /// The depth of scales that do not vary along K: no K is larger, and a multiple of all depths.
+    pub const WHOLE: u32 = 1 << 30;
+
+    /// Whether one scale holds for all of K.
+    pub fn is_whole(&self) -> bool {
+        self.depth == BlockScale::WHOLE
+    }
 }
 
 impl Scaling {

@@ -74,6 +74,8 @@ impl ExpressionGraph {
             let BlockScale { scale, zero, extent, depth, is_swizzled } = of;
             let is_a = factor == "A";
             let factor = factor.to_lowercase();
+            let depth = if of.is_whole() { -1 } else { i64::from(depth) };
+            let extent = i64::from(extent);
             let block = if is_a { [extent, depth] } else { [depth, extent] };
             arguments.push(format!("{factor}={}", name(scale)));
             arguments.push(format!("{factor}_block=({}, {})", block[0], block[1]));

@@ -125,7 +125,9 @@ def scale_blocks(
 
     The element ``A[m, k]`` counts as ``(A[m, k] - a_zero[i, j]) * a[i, j]``, with ``i, j`` the
     block that holds ``m, k``. ``a_block`` is (rows, depth along K) and ``b_block`` (depth along K,
-    columns), as in :func:`cutlass_api.quantize.per_block`. The sum is float32.
+    columns), as in :func:`cutlass_api.quantize.per_block`. A depth of -1 is all of K: such scales
+    may differ between the groups of a grouped GEMM, which other operands of an epilogue cannot. The
+    sum is float32.
 
     - ``a``: None, or scales of shape (ceil(M / rows), ceil(K / depth)), of any strides, in float32,
       float16, bfloat16 or float8_e8m0fnu. A leading batch dimension is optional. In a grouped GEMM,

@@ -19,6 +19,8 @@ E8M0 = torch.float8_e8m0fnu
 
 #: The extent along K of a block of float32 scales, and of a block of MX formats.
 DEPTH, MX_DEPTH = 128, 32
+#: The extent along K of a block that has all of K.
+WHOLE = -1
 #: The least extent along K of a group of ``mixed_mm``.
 LEAST_GROUP = 16
 
@@ -313,11 +315,12 @@ def grouped_operands(
     shape = tuple(scale_b.shape)
     # An operand of the epilogue cannot differ between groups. Scales of blocks can.
     if shape in served["group"]:
-        scale_b, columns = scale_b.reshape(groups, 1, 1).expand(wide), DEPTH
-    elif shape == (groups, 1, n) or shape == narrow:
-        scale_b, columns = scale_b.expand(narrow), 1
+        scale_b = scale_b.reshape(groups, 1, 1).expand(groups, 1, ceil_div(n, DEPTH))
+        of_b = WHOLE, DEPTH
+    elif shape == (groups, 1, n):
+        of_b = WHOLE, 1
     else:
-        columns = DEPTH
+        of_b = DEPTH, 1 if shape == narrow else DEPTH
     operands["scale_b"] = scale_b
-    blocks["b"] = f"b_block=({DEPTH}, {columns})"
+    blocks["b"] = f"b_block={of_b}"
     return operands, blocks

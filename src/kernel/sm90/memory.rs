@@ -10,6 +10,8 @@ use crate::operand::DType;
 /// Registers for addresses, counters and the epilogue (`OTHERS` of the program).
 const OTHER_REGISTERS: u32 = 48;
 const OTHER_REGISTERS_OF_MIXED: u32 = 20;
+/// Registers that scales behind the main loop take, beside those of an epilogue.
+const REGISTERS_BEHIND: u32 = 32;
 /// Most scales of a thread that are loaded one part of a K block ahead (`AHEAD` of the program).
 const MOST_SCALES_AHEAD: u32 = 18;
 
@@ -144,8 +146,8 @@ impl Sm90 {
     }
 
     /// Whether the program applies block scales: to float8 products, where the registers hold them
-    /// (`Sm90Scales` of the program), and to the integers of a mixed product
-    /// (`Sm90IntegerScales`).
+    /// (`Sm90Scales` of the program) or behind the main loop (`Sm90Factors`), and to the integers
+    /// of a mixed product (`Sm90IntegerScales`).
     pub(super) fn applies(&self, types: Types, scaling: &Scaling) -> bool {
         if is_mixed(types) {
             // The integers are the program's A, and are converted 32 elements of K at a time.
@@ -153,16 +155,20 @@ impl Sm90 {
             return b.is_none()
                 && a.is_some_and(|scale| scale.depth.is_multiple_of(32) && !scale.is_swizzled);
         }
-        if !self.promotes_sums(types) {
-            return false;
-        }
         let Scaling { a, b, .. } = scaling.framed(self.crossed());
         // An instruction multiplies 32 elements of K.
         let is_served = |scale: &BlockScale| {
             scale.zero.is_none()
                 && ([32, 64].contains(&scale.depth) || scale.depth.is_multiple_of(128))
         };
-        if !a.iter().chain(&b).all(is_served) {
+        if !is_float8(types) || !a.iter().chain(&b).all(is_served) {
+            return false;
+        }
+        // Scales of all of K multiply the whole sums, or the partial sums of a split.
+        let is_inside = |scale: &BlockScale| !scale.is_whole() || self.split > 1;
+        let behind = if a.iter().chain(&b).all(is_inside) { 0 } else { REGISTERS_BEHIND };
+        let (a, b) = (a.filter(is_inside), b.filter(is_inside));
+        if self.fast_sums && (a.is_some() || b.is_some()) {
             return false;
         }
         let of_rows = match a {
@@ -182,7 +188,8 @@ impl Sm90 {
         }
         let scales = (of_rows + of_columns) * if is_ahead { 2 } else { 1 };
         let most = if self.consumers == 3 { 160 } else { 232 };
-        2 * self.sums() + scales + OTHER_REGISTERS <= most
+        let sums = self.sum_registers(types) + self.chain_registers(types);
+        sums + scales.max(behind) + OTHER_REGISTERS <= most
     }
 
     /// Whether the accumulators leave registers for an epilogue. With 192 accumulator registers,
