@@ -131,10 +131,11 @@ def block_scales() -> None:
 
 
 def grouped_scales() -> None:
-    """The scales of `scaled_grouped_mm`, by the kernels of sm90: one for all, scales of rows,
-    columns, groups and blocks; an empty group, rows after the last group.
+    """The scales of `scaled_grouped_mm`, by the kernels of sm90, also those of fast sums: one for
+    all, scales of rows, columns, groups and blocks; an empty group, rows after the last group.
     """
     failures = []
+    controls = arguments.PerformanceControls(fast_sums=True)
     m, n, k, ends = 140, 152, 304, [20, 20, 131]
     a, b = torch.randn(m, k).to(E4M3), torch.randn(3, n, k).to(E4M3).mT
     of_a = [(), (m, 1), (m, 3), (2, 3)]
@@ -146,7 +147,7 @@ def grouped_scales() -> None:
         source = _epilogues.scaled(*operands, blocks=calls)
         epilogue = arguments.EpilogueArguments(source, D=out, **operands)
         offsets = torch.tensor(ends, dtype=S32)
-        args = arguments.GroupedGemmArguments(a, b, out, "float32", offsets, epilogue=epilogue)
+        args = arguments.GroupedGemmArguments(a, b, out, "float32", offsets, epilogue, controls)
         left = a.double() * of_blocks(scale_a, (m, k))
         right = b.double() * of_blocks(scale_b, (k, n))
         expected = torch.cat([left[:20] @ right[0], left[20:131] @ right[2]])
@@ -223,11 +224,11 @@ def sums_with_factors() -> None:
         source = f"def f(accum, {', '.join(operands)}):\n    D = {formula}\n    return D\n"
         epilogue = arguments.EpilogueArguments(source, D=out, **operands)
         accumulator = "int32" if is_integer else "float32"
+        controls = arguments.PerformanceControls(fast_sums=True)
         if kind == "groups":
             ends = torch.tensor([33, m], dtype=S32)
-            args = arguments.GroupedGemmArguments(a, b, out, accumulator, ends, epilogue=epilogue)
+            args = arguments.GroupedGemmArguments(a, b, out, accumulator, ends, epilogue, controls)
         else:
-            controls = arguments.PerformanceControls(fast_sums=True)
             args = arguments.GemmArguments(a, b, out, accumulator, epilogue, controls)
         kernels = [
             kernel

@@ -14,6 +14,7 @@ from cutlass_api.arguments import (
     EpilogueArguments,
     GemmArguments,
     GroupedGemmArguments,
+    PerformanceControls,
     ScaledTensor,
 )
 from cutlass_api.fusion import scale_blocks, trace
@@ -591,19 +592,43 @@ def test_zero_points_of_columns(shape, device):
 
 @devices
 @depths
-@pytest.mark.parametrize("a", [(), (M, 1), (M, 3), (2, 3)], ids=str)
-@pytest.mark.parametrize("b", [(), (3,), (3, 1, 1), (3, 1, N), (3, 3, 2), (3, 3, N)], ids=str)
+@pytest.mark.parametrize("a", [(), (M,), (M, 1), (M, 3), (2, 3)], ids=str)
+@pytest.mark.parametrize(
+    "b", [(), (3,), (3, 1, 1), (3, N), (3, 1, N), (3, 3, 2), (3, 3, N)], ids=str
+)
 def test_scaled_grouped_mm(a, b, k, device):
     A, B = float8(M, k, device=device), float8(3, N, k, device=device).mT
     ends = torch.tensor([20, 20, 131], dtype=torch.int32, device=device)
     scale_a, scale_b = factors(*a, device=device), factors(*b, device=device)
     out = scaled_grouped_mm(A, B, scale_a, scale_b, ends, torch.float32)
     assert out.dtype is torch.float32 and out.shape == (M, N)
+    scale_a = scale_a[:, None] if a == (M,) else scale_a
     left = A.double() * of_blocks(scale_a, (M, k))
-    scale_b = scale_b.view(-1, 1, 1) if scale_b.dim() == 1 else scale_b
+    scale_b = scale_b.view(3, 1, -1) if scale_b.dim() in (1, 2) else scale_b
     right = B.double() * of_blocks(scale_b, (k, N))
     expected = torch.cat([left[:20] @ right[0], left[20:131] @ right[2]])
     assert_close(out[:131], expected)
+
+
+def test_fast_sums_of_groups_are_on_request():
+    """With scales of rows, groups and columns, but not with scales that vary along K."""
+    m, n, k = 256, 256, 512
+    a, b = fake(m, k, dtype=E4M3), fake(4, k, n, dtype=E4M3, layout="n")
+    out, ends = fake(m, n, dtype=torch.bfloat16), fake(4, dtype=torch.int32)
+
+    def names(block, scales, fast_sums):
+        source = f"def f(accum, x, s):\n    D = scale_blocks(accum, b=s, b_block={block}) * x\n"
+        operands = {"x": fake(m, 1, dtype=torch.float32), "s": fake(*scales, dtype=torch.float32)}
+        epilogue = EpilogueArguments(f"{source}    return D\n", D=out, **operands)
+        controls = PerformanceControls(fast_sums=fast_sums)
+        args = GroupedGemmArguments(a, b, out, "float32", ends, epilogue, controls)
+        return {kernel.metadata.kernel_name for kernel in cutlass_api.get_kernels(args, cc=90)}
+
+    for block, scales in (((-1, 128), (4, 1, 2)), ((-1, 1), (4, 1, n))):
+        slow, fast = (names(block, scales, permitted) for permitted in (False, True))
+        more = fast - slow
+        assert slow < fast and len(more) == 3 and all("_fast" in name for name in more)
+    assert names((128, 1), (4, 4, n), False) == names((128, 1), (4, 4, n), True)
 
 
 def of_blocks(scale, shape):

@@ -84,20 +84,19 @@ def args_of(kernel):
     layout = "".join(
         "n" if getattr(operands, name).stride == (0, 1, 0) else "t" for name in ("A", "B", "out")
     )
+    permits_fast_sums = getattr(kernel.metadata.design, "fast_sums", False)
+    controls = cutlass_api.arguments.PerformanceControls(permits_fast_sums)
     if isinstance(operands, GroupedGemmOperandsMetadata):
-        return fake_grouped_gemm(
-            [getattr(operands, name) for name in ("A", "B", "out")], layout, operands
-        )
+        sides = [getattr(operands, name) for name in ("A", "B", "out")]
+        return fake_grouped_gemm(sides, layout, operands, controls)
     args = fake_gemm(*served(kernel, 256, 256, 256), layout=layout)
     a, b, out = (getattr(operands, name).dtype.name for name in ("A", "B", "out"))
     tensors = [
         getattr(args, name).tensor.compile_time_tensor.to(DTYPES[dtype])
         for name, dtype in zip(("A", "B", "out"), (a, b, out), strict=True)
     ]
-    permits_fast_sums = getattr(kernel.metadata.design, "fast_sums", False)
     return cutlass_api.arguments.GemmArguments(
-        *(*tensors, operands.accumulator_type),
-        performance=cutlass_api.arguments.PerformanceControls(permits_fast_sums),
+        *(*tensors, operands.accumulator_type), performance=controls
     )
 
 
@@ -113,7 +112,7 @@ def test_outputs_that_are_seldom_stored_compile(types):
     assert kernel.compile(args, cc=90).compiled_obj.cubin
 
 
-def fake_grouped_gemm(sides, layout, operands):
+def fake_grouped_gemm(sides, layout, operands, controls):
     a, b, out = (DTYPES[side.dtype.name] for side in sides)
     return GroupedGemmArguments(
         fake(256, 256, dtype=a, layout=layout[0]),
@@ -121,6 +120,7 @@ def fake_grouped_gemm(sides, layout, operands):
         fake(256, 256, dtype=out, layout=layout[2]),
         operands.accumulator_type,
         fake(3, dtype=torch.int32),
+        performance=controls,
     )
 
 
@@ -625,6 +625,31 @@ def test_scaled_float8_kernels_neither_spill_nor_serialize(kind, tmp_path, cache
     if kind == "fast":
         kernels = [kernel for kernel in kernels if kernel.metadata.design.fast_sums]
     assert kernels
+    check_code(kernels, args, tmp_path)
+
+
+@pytest.mark.skipif(not cuobjdump(), reason="needs cuobjdump of the package nvidia-cuda-cuobjdump")
+def test_scaled_grouped_kernels_neither_spill_nor_serialize(tmp_path, cache_directory):
+    """Scales of groups and columns behind the main loop, then an epilogue."""
+    m, n, k, groups = 1024, 1024, 512, 4
+    a = fake(m, k, dtype=torch.float8_e4m3fn)
+    b = fake(groups, k, n, dtype=torch.float8_e4m3fn, layout="n")
+    out = fake(m, n, dtype=torch.float32)
+    epilogue = cutlass_api.arguments.EpilogueArguments(
+        "def epilogue(accum, s, x, bias, c):\n"
+        "    D = relu(scale_blocks(accum, b=s, b_block=(-1, 1)) * x + bias) + c\n    return D\n",
+        s=fake(groups, 1, n, dtype=torch.float32),
+        x=fake(m, 1, dtype=torch.float32),
+        bias=fake(n, dtype=torch.bfloat16),
+        c=fake(m, n, dtype=torch.bfloat16),
+        D=out,
+    )
+    args = GroupedGemmArguments(
+        *(a, b, out, "float32", fake(groups, dtype=torch.int32), epilogue),
+        performance=cutlass_api.arguments.PerformanceControls(fast_sums=True),
+    )
+    kernels = sm90_kernels(args)
+    assert sum(kernel.metadata.design.fast_sums for kernel in kernels) == 3
     check_code(kernels, args, tmp_path)
 
 

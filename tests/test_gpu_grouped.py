@@ -13,7 +13,7 @@ import cutlass_api
 import gpu_helpers
 import pytest
 import torch
-from cutlass_api.arguments import EpilogueArguments, GroupedGemmArguments
+from cutlass_api.arguments import EpilogueArguments, GroupedGemmArguments, PerformanceControls
 from cutlass_api.metadata import GroupedGemmOperandsMetadata
 from gpu_helpers import (
     Artifacts,
@@ -28,6 +28,7 @@ from gpu_helpers import (
     generator_for,
     just_aligned,
     random_operand,
+    sums_fast,
     truncates,
 )
 from helpers import run_python, served
@@ -68,7 +69,10 @@ class GroupedProblem(Problem):
 
     def arguments(self, out: torch.Tensor, epilogue=None) -> GroupedGemmArguments:
         a, out = (self.a[None], out[None]) if self.leading_one else (self.a, out)
-        return GroupedGemmArguments(a, self.b, out, self.types.accumulator, self.offsets, epilogue)
+        return GroupedGemmArguments(
+            *(a, self.b, out, self.types.accumulator, self.offsets, epilogue),
+            performance=PerformanceControls(fast_sums=self.fast_sums),
+        )
 
     def each(self, product) -> torch.Tensor:
         """The results of a function of each group's A and B, stacked."""
@@ -116,7 +120,9 @@ def wrong(kernel, artifact, problem: GroupedProblem, form: Form, what: str) -> s
     """Runs a kernel. Returns None, or a description of the failure."""
     output = Output(problem.shape, problem.types.out, form)
     name = f"{kernel.metadata.kernel_name}, {what}"
-    if truncates(kernel):
+    if sums_fast(kernel):
+        problem = problem.with_fast_sums
+    elif truncates(kernel):
         problem = problem.on_float8_tensor_cores
     try:
         kernel.run(problem.arguments(output.tensor), artifact)

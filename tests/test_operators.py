@@ -563,6 +563,25 @@ def test_vmap_of_eight_bit_and_grouped_products():
 
 @pytest.mark.parametrize("scale", [(), (4, 1), (4, 2)], ids=str)
 def test_vmap_of_scaled_mm_permits_fast_sums(scale, monkeypatch):
+    permitted = recorded_permissions(monkeypatch)
+    a, b, scale_a = randn(V, 4, 256).to(F8), randn(256, 6).to(F8), randn(*scale).abs()
+    for fast in (False, True):
+        options = (torch.ones(()), None, None, torch.float32, fast)
+        torch.vmap(lambda x, options=options: OPS.scaled_mm(x, b, scale_a, *options))(a)
+    assert permitted == [False, True]
+
+
+@pytest.mark.parametrize("scale", [(), (2,), (2, 1, 6)], ids=str)
+def test_scaled_grouped_mm_permits_fast_sums(scale, monkeypatch):
+    permitted = recorded_permissions(monkeypatch)
+    a, b, scale_b = randn(4, 256).to(F8), randn(2, 256, 6).to(F8), randn(*scale).abs()
+    for fast in (False, True):
+        cutlass_api.scaled_grouped_mm(a, b, torch.ones(()), scale_b, ends(1, 4), None, fast)
+    assert permitted == [False, True]
+
+
+def recorded_permissions(monkeypatch):
+    """Whether each launch from now on permits fast sums."""
     launch, permitted = cutlass_api.ops._products.launch, []
 
     def recorded(*args, fast_sums=False, **options):
@@ -570,11 +589,7 @@ def test_vmap_of_scaled_mm_permits_fast_sums(scale, monkeypatch):
         return launch(*args, fast_sums=fast_sums, **options)
 
     monkeypatch.setattr(cutlass_api.ops._products, "launch", recorded)
-    a, b, scale_a = randn(V, 4, 256).to(F8), randn(256, 6).to(F8), randn(*scale).abs()
-    for fast in (False, True):
-        options = (torch.ones(()), None, None, torch.float32, fast)
-        torch.vmap(lambda x, options=options: OPS.scaled_mm(x, b, scale_a, *options))(a)
-    assert permitted == [False, True]
+    return permitted
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "gelu"])

@@ -181,10 +181,9 @@ impl Kernel {
 
     /// Checks that the problem permits the precision of this kernel's sums.
     pub(super) fn check_precision(&self, problem: &Problem) -> Result<(), Unsupported> {
-        match problem {
-            Problem::Gemm(gemm) if gemm.permits_fast_sums => Ok(()),
-            _ if self.design.family().sums_fast() => Err(Unsupported::FastSums),
-            _ => Ok(()),
+        match self.design.family().sums_fast() && !problem.permits_fast_sums() {
+            true => Err(Unsupported::FastSums),
+            false => Ok(()),
         }
     }
 

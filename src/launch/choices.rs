@@ -43,7 +43,7 @@ impl ChoiceKey {
             operands: problem.views().into_iter().map(OperandKey::of).collect(),
             accumulator: problem.accumulator(),
             allows_tf32,
-            permits_fast_sums: matches!(problem, Problem::Gemm(gemm) if gemm.permits_fast_sums),
+            permits_fast_sums: problem.permits_fast_sums(),
             preferred,
             epilogue: None,
         }

@@ -14,6 +14,8 @@ pub struct GroupedGemmProblem {
     pub out: View,
     pub offsets: View,
     pub accumulator: DType,
+    /// As [`GemmProblem::permits_fast_sums`].
+    pub permits_fast_sums: bool,
 }
 
 impl GroupedGemmProblem {
@@ -24,7 +26,8 @@ impl GroupedGemmProblem {
         offsets: View,
         accumulator: DType,
     ) -> Result<Self, ProblemError> {
-        let problem = GroupedGemmProblem { a, b, out, offsets, accumulator };
+        let permits_fast_sums = false;
+        let problem = GroupedGemmProblem { a, b, out, offsets, accumulator, permits_fast_sums };
         problem.check().map(|()| problem)
     }
 
@@ -65,8 +68,8 @@ impl GroupedGemmProblem {
     /// The operands without the offsets, as kernels address them: A and out hold the rows of all
     /// groups, B is a batch of one matrix per group.
     pub fn stacked(&self) -> GemmProblem {
-        let GroupedGemmProblem { a, b, out, accumulator, .. } = *self;
-        GemmProblem { a, b, out, accumulator, permits_fast_sums: false }
+        let GroupedGemmProblem { a, b, out, accumulator, permits_fast_sums, .. } = *self;
+        GemmProblem { a, b, out, accumulator, permits_fast_sums }
     }
 
     /// The operand of a rank that no kernel serves: its name, its view and the rank that kernels

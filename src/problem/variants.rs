@@ -78,6 +78,15 @@ impl Problem {
         }
     }
 
+    /// Whether sums of float8 products may keep fewer bits than the accumulator type.
+    pub fn permits_fast_sums(&self) -> bool {
+        match self {
+            Problem::Gemm(p) => p.permits_fast_sums,
+            Problem::GroupedGemm(p) => p.permits_fast_sums,
+            Problem::Elementwise(_) => false,
+        }
+    }
+
     /// The matrix product; [`GroupedGemmProblem::stacked`] for a grouped GEMM, `None` for a sum.
     pub fn product(&self) -> Option<Cow<'_, GemmProblem>> {
         match self {

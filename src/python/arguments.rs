@@ -204,7 +204,15 @@ impl GroupedGemmArguments {
     ) -> PyResult<PyClassInitializer<Self>> {
         let accumulator = dtype::accumulator_type(accumulator_type)?;
         let [a, b, of_out, of_offsets] = [View::UNREAD; 4];
-        let unread = GroupedGemmProblem { a, b, out: of_out, offsets: of_offsets, accumulator };
+        let permits_fast_sums = permits_fast_sums(A.py(), performance.as_ref())?;
+        let unread = GroupedGemmProblem {
+            a,
+            b,
+            out: of_out,
+            offsets: of_offsets,
+            accumulator,
+            permits_fast_sums,
+        };
         let tensors = [("A", A), ("B", B), ("out", out), ("offsets", offsets)];
         let base =
             RuntimeArguments::of(Problem::GroupedGemm(unread), tensors, epilogue, performance)?;

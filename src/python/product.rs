@@ -126,14 +126,21 @@ impl GemmCall<'_, '_> {
             Some(object) => parse_accumulator(object)?,
             None => natural_accumulator(a.dtype, b.dtype),
         };
+        let permits_fast_sums = self.fast_sums;
         let problem = match self.offsets {
             Some(offsets) => {
                 let offsets = operand::read("offsets", offsets)?;
-                Problem::GroupedGemm(GroupedGemmProblem { a, b, out, offsets, accumulator })
+                Problem::GroupedGemm(GroupedGemmProblem {
+                    a,
+                    b,
+                    out,
+                    offsets,
+                    accumulator,
+                    permits_fast_sums,
+                })
             }
             None => {
                 broadcast(&mut a, &mut b)?;
-                let permits_fast_sums = self.fast_sums;
                 Problem::Gemm(GemmProblem { a, b, out, accumulator, permits_fast_sums })
             }
         };

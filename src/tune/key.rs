@@ -67,7 +67,6 @@ pub fn key(
     let mut text = String::with_capacity(128);
     let [batch, m, n, k] = extents;
     let operation = Operation::of(problem).name();
-    let fast = matches!(problem, Problem::Gemm(gemm) if gemm.permits_fast_sums);
     let accumulator = problem.accumulator();
     // Writing to a String cannot fail.
     let _ = write!(text, "{name} {operation} {batch}x{m}x{n}x{k}");
@@ -76,7 +75,7 @@ pub fn key(
         let _ = write!(text, " {}{order}{alignment}", view.dtype.short_name());
     }
     let _ = write!(text, " sums {}", accumulator.short_name());
-    if fast {
+    if problem.permits_fast_sums() {
         text.push_str(" fast");
     }
     if allows_tf32 && problem.views()[0].dtype == DType::F32 {

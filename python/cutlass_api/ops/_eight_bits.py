@@ -67,22 +67,23 @@ def scaled_grouped_mm(
     scale_b: Tensor,
     offs: Tensor,
     out_dtype: torch.dtype | None = torch.bfloat16,
+    use_fast_accum: bool = False,
 ) -> Tensor:
     """``scaled_mm`` of groups: rows ``offs[g - 1]`` to ``offs[g]`` of ``a`` times ``b[g]``.
 
     - ``a`` (TotalM, K) and ``b`` (G, K, N): float8_e4m3fn or float8_e5m2, each; any strides.
-    - ``scale_a``: as for :func:`scaled_mm`, with M = TotalM. Blocks of (128, 128) count the rows of
-      all groups.
+    - ``scale_a``: as for :func:`scaled_mm`, with M = TotalM; one for each row also of shape (M,).
+      Blocks of (128, 128) count the rows of all groups.
     - ``scale_b``: float32, one factor, one for each group of shape (G,) or (G, 1, 1), one for each
-      column of shape (G, 1, N), or one for each block of (128, 1) or (128, 128) elements, of shape
-      (G, ceil(K / 128), N) or (G, ceil(K / 128), ceil(N / 128)).
+      column of shape (G, 1, N) or (G, N), or one for each block of (128, 1) or (128, 128) elements,
+      of shape (G, ceil(K / 128), N) or (G, ceil(K / 128), ceil(N / 128)).
     - ``offs``: int32 of shape (G,), the end row of each group. Rows of the result past ``offs[-1]``
       are uninitialized.
-    - ``out_dtype``: as for :func:`scaled_mm`.
+    - ``out_dtype`` and ``use_fast_accum``: as for :func:`scaled_mm`.
 
     Raises ValueError and RuntimeError as :func:`scaled_mm`.
     """
-    return OPS.scaled_grouped_mm(a, b, scale_a, scale_b, offs, out_dtype)
+    return OPS.scaled_grouped_mm(a, b, scale_a, scale_b, offs, out_dtype, use_fast_accum)
 
 
 def int8_mm(

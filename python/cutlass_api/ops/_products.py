@@ -363,7 +363,7 @@ def check_float8(operator: str, A: Tensor, B: Tensor) -> None:
 
 @operator(
     "scaled_grouped_mm(Tensor A, Tensor B, Tensor scale_a, Tensor scale_b, Tensor offs, "
-    "ScalarType? out_dtype=None) -> Tensor",
+    "ScalarType? out_dtype=None, bool use_fast_accum=False) -> Tensor",
     has_out=False,
 )
 def scaled_grouped_mm(
@@ -373,13 +373,14 @@ def scaled_grouped_mm(
     scale_b: Tensor,
     offs: Tensor,
     out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
 ) -> Tensor:
     """Rows offs[g-1] to offs[g] of A * scale_a times (B * scale_b)[g], of float8 A (TotalM, K) and
     B (G, K, N), and int32 offs (G,).
 
-    scale_a: as of scaled_mm. scale_b: one, one per group, (G,) or (G, 1, 1), one per column,
-    (G, 1, N), or one per block of 128 x 1 or 128 x 128 elements of each B[g]. Rows of the output
-    past offs[-1] are uninitialized.
+    scale_a: as of scaled_mm, also (TotalM,). scale_b: one, one per group, (G,) or (G, 1, 1), one
+    per column, (G, 1, N) or (G, N), or one per block of 128 x 1 or 128 x 128 elements of each
+    B[g]. use_fast_accum: as of scaled_mm. Rows of the output past offs[-1] are uninitialized.
     """
     check_float8("scaled_grouped_mm", A, B)
     if A.dim() != 2 or B.dim() != 3:
@@ -391,8 +392,13 @@ def scaled_grouped_mm(
     operands, blocks = grouped_operands("scaled_grouped_mm", A, B, scale_a, scale_b)
     out = A.new_empty((A.shape[0], B.shape[2]), dtype=out_dtype)
     epilogue = _epilogues.scaled(*operands, blocks=blocks)
-    values = operands.values()
-    return launch("scaled_grouped_mm", A, B, *values, out=out, epilogue=epilogue, offsets=offs)
+    return launch(
+        *("scaled_grouped_mm", A, B, *operands.values()),
+        out=out,
+        epilogue=epilogue,
+        offsets=offs,
+        fast_sums=use_fast_accum,
+    )
 
 
 @operator(

@@ -296,6 +296,8 @@ def grouped_operands(
     groups, depth, n = B.shape
     operands: Operands = {}
     blocks: Blocks = {}
+    if tuple(scale_a.shape) == (A.shape[0],):  # as torch's operator takes scales of rows
+        scale_a = scale_a[:, None]
     block = block_of(operator, "a", scale_a, A, A, None)
     operands["scale_a"] = scale_a if block else scalar_as_vector(scale_a)
     if block is not None:
@@ -304,7 +306,7 @@ def grouped_operands(
     wide, narrow = (groups, deep, ceil_div(n, DEPTH)), (groups, deep, n)
     served = {
         "group": [(groups,), (groups, 1, 1)],
-        "group and column": [(groups, 1, n)],
+        "group and column": [(groups, 1, n), (groups, n)],
         "block of 128 x 128": [wide],
         "block of 128 x 1": [narrow],
     }
@@ -317,7 +319,8 @@ def grouped_operands(
     if shape in served["group"]:
         scale_b = scale_b.reshape(groups, 1, 1).expand(groups, 1, ceil_div(n, DEPTH))
         of_b = WHOLE, DEPTH
-    elif shape == (groups, 1, n):
+    elif shape in served["group and column"]:
+        scale_b = scale_b.reshape(groups, 1, n)
         of_b = WHOLE, 1
     else:
         of_b = DEPTH, 1 if shape == narrow else DEPTH

@@ -305,6 +305,17 @@ pub(super) fn eight_bit_grouped() -> Vec<Shape> {
     ]
 }
 
+/// As `eight_bit_grouped`, for float8 without totals. In ping-pong, the group walk and the scales
+/// of groups leave no registers for more than 144 columns.
+pub(super) fn fast_sums_grouped() -> Vec<Shape> {
+    vec![
+        ping_pong(144, [2, 1]),
+        ping_pong(128, [1, 1]),
+        // A pair along N does not increase the rows by which tiles overhang a group.
+        cooperative([128, 256], [1, 2]),
+    ]
+}
+
 /// Tiles of a mixed product: 8-bit integers, whose rows are the program's, by 16-bit columns. Few
 /// columns: memory bandwidth limits the product. Two or three consumers convert integers at that
 /// rate, and more rows reread the columns less often; a split lets more multiprocessors read. Many

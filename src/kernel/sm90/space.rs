@@ -135,7 +135,11 @@ impl Sm90 {
         }
         if types.a.bytes() == 1 && !is_mixed(types) {
             let layout = Layout { a: Major::Row, b: Major::Column, out: Major::Row };
-            offer(shapes::eight_bit_grouped(), Sm90 { grouped: true, ..Sm90::of(layout) });
+            let kind = Sm90 { grouped: true, ..Sm90::of(layout) };
+            offer(shapes::eight_bit_grouped(), kind);
+            if is_float8(types) {
+                offer(shapes::fast_sums_grouped(), Sm90 { fast_sums: true, ..kind });
+            }
         }
         if types.a.bytes() == 2 && !is_mixed(types) {
             // A is row-major, since a group begins at any row, but a box begins at multiples of 16
