@@ -658,17 +658,33 @@ def test_scaled_products_of_blocks_are_ours_where_faster(rows: int, columns: int
     assert (out.double() - reference).norm() < 2**-7 * reference.norm()
 
 
-def test_other_8_bit_products_stay_torch_s(enabled) -> None:
-    a, b = (x.to(torch.float8_e4m3fn) for x in tensors((48, 128), (96, 128)))
-    row, column = torch.rand(48, 1), torch.rand(1, 96)
-    offsets = torch.tensor([48], dtype=torch.int32)
+@pytest.mark.parametrize("use_fast_accum", [False, True])
+def test_scaled_grouped_products_are_ours_where_faster(use_fast_accum: bool, enabled) -> None:
+    a, b = (x.to(torch.float8_e4m3fn) for x in tensors((256, 512), (2, 512, 512)))
+    rows, columns = torch.rand(256) + 0.5, torch.rand(2, 512) + 0.5
+    inputs = [a, b, rows, columns, torch.tensor([100, 256], dtype=torch.int32)]
 
-    def of_groups(a, b, row, column, offsets):
+    def function(a, b, rows, columns, offsets):
         return torch._scaled_grouped_mm(
-            a, b[None].mT, row[:, 0], column, offs=offsets, out_dtype=torch.bfloat16
+            *(a, b.mT, rows, columns, offsets),
+            out_dtype=torch.bfloat16,
+            use_fast_accum=use_fast_accum,
         )
 
-    assert not has_ours(lower(of_groups, [a, b, row, column, offsets]))
+    lowered = lower(function, inputs, prefers=is_ours)
+    assert "extern_kernels.cutlass_api_scaled_grouped_gemm" in lowered.code
+    names = [getattr(choice, "description", "") for of in lowered.choices for choice in of]
+    assert any("_fast" in name for name in names) == use_fast_accum
+    out = run_on_the_cpu(lowered, inputs)
+    left, right = a.double() * rows[:, None], b.double().mT * columns[:, None]
+    reference = torch.cat([left[:100] @ right[0], left[100:] @ right[1]])
+    assert (out.double() - reference).norm() < 2**-7 * reference.norm()
+    slower = lower(function, inputs, prefers=is_replaced)
+    assert "_scaled_grouped_mm" in slower.code
+    assert "extern_kernels.cutlass_api" not in slower.code
+
+
+def test_other_8_bit_products_stay_torch_s(enabled) -> None:
     (x,) = tensors((2, 48, 128))
     w = torch.ones(2, 128, 96, dtype=torch.int8)
     lowered = lower(lambda x, w: torch.bmm(x, w.to(x.dtype)), [x, w], prefers=is_ours)

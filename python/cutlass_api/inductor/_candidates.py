@@ -13,6 +13,7 @@ from torch._inductor.virtualized import V
 
 import cutlass_api
 from cutlass_api import _core
+from cutlass_api.ops import _scales
 
 #: out = beta * C + alpha * (A @ B), and the same for alpha = beta = 1.
 ADDMM = "def epilogue(accum, C):\n    D = accum + C\n    return D\n"
@@ -53,6 +54,30 @@ def grouped(
 ) -> None:
     """out = A @ B for groups of A's rows that end at the offsets, as in ``aten._grouped_mm``."""
     _core.launch_gemm(A, B, out=out, offsets=offsets, kernel=kernel)
+
+
+def scaled_grouped(
+    A: torch.Tensor,
+    B: torch.Tensor,
+    scale_a: torch.Tensor,
+    scale_b: torch.Tensor,
+    offsets: torch.Tensor,
+    *,
+    out: torch.Tensor,
+    epilogue: str,
+    fast_sums: bool,
+    kernel: str | None = None,
+) -> None:
+    """The same for float8, with the scales of ``aten._scaled_grouped_mm``."""
+    operands, _ = _scales.grouped_operands("scaled_grouped_mm", A, B, scale_a, scale_b)
+    _core.launch_gemm(
+        *(A, B, *operands.values()),
+        out=out,
+        epilogue=epilogue,
+        kernel=kernel,
+        offsets=offsets,
+        fast_sums=fast_sums,
+    )
 
 
 class BenchmarkRequest(ExternKernelGPUBenchmarkRequest):
@@ -100,6 +125,7 @@ def _choice(function: Any, name: str) -> Choice:
 GEMM = _choice(_core.launch_gemm, "cutlass_api_gemm")
 ADDMM_CHOICE = _choice(addmm, "cutlass_api_addmm")
 GROUPED = _choice(grouped, "cutlass_api_grouped_gemm")
+SCALED_GROUPED = _choice(scaled_grouped, "cutlass_api_scaled_grouped_gemm")
 
 
 def hints(sizes: Sequence[Any]) -> tuple[int, ...]:

@@ -40,10 +40,13 @@ from cutlass_api.inductor._products import (
     is_mixed_addmm,
     is_product,
     is_scaled,
+    is_scaled_grouped,
     is_vector_product,
     replace,
     replace_mixed,
     restore_vector_products,
+    scaled_grouped_arguments,
+    scaled_grouped_inputs,
     scaled_inputs,
 )
 
@@ -104,6 +107,11 @@ class ProductPass(CustomGraphPass):
                 continue
             if is_grouped(node):
                 replace(graph, node, torch.ops.cutlass_api.grouped_mm.default, inputs_of(node)[:3])
+                continue
+            if is_scaled_grouped(node):
+                operator = torch.ops.cutlass_api.scaled_grouped_mm.default
+                inputs = scaled_grouped_inputs(node)
+                replace(graph, node, operator, inputs, scaled_grouped_arguments)
                 continue
             if is_scaled(node):
                 inputs = scaled_inputs(graph, node)

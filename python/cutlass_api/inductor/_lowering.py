@@ -260,6 +260,17 @@ def scaled_mm(
     return result
 
 
+def _even_groups(A: Any) -> Callable[[Any], torch.Tensor]:
+    """Offsets of groups of one size, for timings: random ones would lie outside of A."""
+
+    def offsets_like(offsets: Any) -> torch.Tensor:
+        rows, groups = ours.hints([A.get_size()[0], *offsets.get_size()])
+        ends = torch.linspace(rows / groups, rows, groups).round()
+        return ends.to(dtype=offsets.get_dtype(), device=offsets.get_device())
+
+    return offsets_like
+
+
 @register_lowering(torch.ops.cutlass_api.grouped_mm.default, type_promotion_kind=None)
 def grouped_mm(A: Any, B: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
     """The grouped kernels that rank first, or ``aten._grouped_mm``, whichever is faster."""
@@ -273,15 +284,52 @@ def grouped_mm(A: Any, B: Any, offs: Any = None, bias: Any = None, out_dtype: An
     def choices(nodes: Sequence[Any]) -> list[Any]:
         return list(ours.callers(_count(), ours.GROUPED, nodes, layout, arguments))
 
-    def even_groups(offsets: Any) -> torch.Tensor:
-        """Offsets of groups of one size: random ones would lie outside of A."""
-        rows, groups = ours.hints([A.get_size()[0], *offsets.get_size()])
-        ends = torch.linspace(rows / groups, rows, groups).round()
-        return ends.to(dtype=offsets.get_dtype(), device=offsets.get_device())
-
     result = None
     if offs is not None and bias is None:
-        result = _lower(operator, [A, B, offs], layout, choices, None, {2: even_groups})
+        result = _lower(operator, [A, B, offs], layout, choices, None, {2: _even_groups(A)})
     if result is None:
         return fallback_handler(operator, add_to_fallback_set=False)(A, B, offs, bias, out_dtype)
+    return result
+
+
+@register_lowering(torch.ops.cutlass_api.scaled_grouped_mm.default, type_promotion_kind=None)
+def scaled_grouped_mm(
+    A: Any,
+    B: Any,
+    scale_a: Any,
+    scale_b: Any,
+    offs: Any,
+    out_dtype: Any = None,
+    use_fast_accum: bool = False,
+) -> Any:
+    """The grouped kernels of float8 that rank first, or ``aten._scaled_grouped_mm``, whichever is
+    faster."""
+    operator = torch.ops.cutlass_api.scaled_grouped_mm.default
+    layout = _row_major(A, [A.get_size()[0], B.get_size()[-1]], out_dtype or A.get_dtype())
+
+    inputs = [A, B, scale_a, scale_b, offs]
+    result = None
+    shapes = list(map(ours.symbolic, inputs))
+    if all(map(has_hints, shapes)):
+        named, blocks = _scales.grouped_operands("scaled_grouped_mm", *shapes[:4])
+        epilogue = _epilogues.scaled(*named, blocks=blocks)
+
+        def arguments(out: torch.Tensor, *values: torch.Tensor) -> Any:
+            operands, _ = _scales.grouped_operands("scaled_grouped_mm", *values[:4])
+            return GroupedGemmArguments(
+                *(*values[:2], out, "float32", values[4]),
+                EpilogueArguments(epilogue, D=out, **operands),
+                performance=PerformanceControls(use_fast_accum),
+            )
+
+        def choices(nodes: Sequence[Any]) -> list[Any]:
+            options = {"epilogue": epilogue, "fast_sums": use_fast_accum}
+            return list(
+                ours.callers(_count(), ours.SCALED_GROUPED, nodes, layout, arguments, **options)
+            )
+
+        result = _lower(operator, inputs, layout, choices, None, {4: _even_groups(A)})
+    if result is None:
+        fallback = fallback_handler(operator, add_to_fallback_set=False)
+        return fallback(*inputs, out_dtype, use_fast_accum)
     return result

@@ -219,9 +219,49 @@ _SCALED_PARAMETERS = (
 )
 
 
-def _scaled_arguments(node: fx.Node) -> list[Any]:
-    values = dict(zip(_SCALED_PARAMETERS, node.args, strict=False)) | node.kwargs
-    return [values.get(name) for name in _SCALED_PARAMETERS]
+#: The parameters of ``aten._scaled_grouped_mm``.
+_SCALED_GROUPED_PARAMETERS = (*_SCALED_PARAMETERS[:4], "offs", *_SCALED_PARAMETERS[4:])
+
+
+def _scaled_arguments(node: fx.Node, names: Sequence[str] = _SCALED_PARAMETERS) -> list[Any]:
+    values = dict(zip(names, node.args, strict=False)) | node.kwargs
+    return [values.get(name) for name in names]
+
+
+def is_scaled_grouped(node: fx.Node) -> bool:
+    """Whether a node is ``aten._scaled_grouped_mm`` of groups of rows of float8, with scales in
+    float32, one per row of A and per column of each B, and without a bias."""
+    if node.op != "call_function" or node.target is not aten._scaled_grouped_mm.default:
+        return False
+    *tensors, bias, scale_result, _, _ = _scaled_arguments(node, _SCALED_GROUPED_PARAMETERS)
+    values = [value_of(arg) for arg in tensors]
+    if any(value is None or not has_hints(value) for value in values):
+        return False
+    a, b, *scales, _ = values
+    return (
+        bias is None
+        and scale_result is None
+        and [a.dim(), b.dim()] == [2, 3]
+        and a.device.type == "cuda"
+        and a.dtype in FLOAT8
+        and b.dtype in FLOAT8
+        and is_known_as(scales[0].shape, a.shape[:1])
+        and is_known_as(scales[1].shape, [b.shape[0], b.shape[2]])
+        and all(scale.dtype == torch.float32 for scale in scales)
+    )
+
+
+def scaled_grouped_inputs(node: fx.Node) -> list[Any]:
+    """The arguments for our operator: those of ``aten._scaled_grouped_mm`` without the bias and the
+    scale of a result."""
+    *inputs, _, _, out_dtype, fast = _scaled_arguments(node, _SCALED_GROUPED_PARAMETERS)
+    return [*inputs, out_dtype, bool(fast)]
+
+
+def scaled_grouped_arguments(inputs: Sequence[Any]) -> list[Any]:
+    """The reverse of `scaled_grouped_inputs`."""
+    *inputs, out_dtype, fast = inputs
+    return [*inputs, None, None, out_dtype, fast]
 
 
 def is_scaled(node: fx.Node) -> bool:
@@ -273,15 +313,22 @@ def scaled_inputs(graph: fx.Graph, node: fx.Node) -> list[Any]:
     return inputs
 
 
-def replace(graph: fx.Graph, node: fx.Node, operator: Any, inputs: Sequence[Any]) -> None:
+def replace(
+    graph: fx.Graph,
+    node: fx.Node,
+    operator: Any,
+    inputs: Sequence[Any],
+    arguments: Callable[[Sequence[Any]], list[Any]] = list,
+) -> None:
     """Puts an operator of ours in place of a node. The tensors among the inputs, in their order,
-    are the inputs of the operation that is replaced."""
+    are the inputs of the operation that is replaced. arguments: the positional arguments of that
+    operation, from the inputs."""
     replaced = fx.Graph()
     copies = [
         replaced.placeholder(f"x{at}") if isinstance(arg, fx.Node) else arg
         for at, arg in enumerate(inputs)
     ]
-    replaced.output(add_product(replaced, node, copies))
+    replaced.output(add_product(replaced, node, arguments(copies)))
     with graph.inserting_before(node):
         ours = graph.call_function(operator, tuple(inputs))
     _substitute(graph, node, ours, replaced)
