@@ -329,7 +329,7 @@ def test_families_without_block_scales_say_so():
     assert "it applies no scales of such blocks along K" in text
 
 
-@pytest.mark.parametrize("depth, is_served", [(16, False), (32, True), (64, True), (128, True)])
+@pytest.mark.parametrize("depth, is_served", [(8, False), (16, True), (64, True), (128, True)])
 @pytest.mark.parametrize("scaled", ["a", "b"])
 def test_hopper_scales_the_integers_of_mixed_products(scaled, depth, is_served):
     a, b = fake(64, 256, dtype=torch.int8), fake(256, 64, dtype=torch.float16)

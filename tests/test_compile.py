@@ -658,7 +658,7 @@ SCALED_INTEGERS = [
     (torch.float16, torch.int8, torch.float32, torch.int8, 32),
     (torch.uint8, torch.float16, torch.float16, torch.float16, 96),
     (torch.int8, torch.bfloat16, torch.bfloat16, torch.int32, 128),
-    (torch.bfloat16, torch.uint8, torch.float32, torch.float32, 64),
+    (torch.bfloat16, torch.uint8, torch.float32, torch.float32, 16),
 ]
 
 

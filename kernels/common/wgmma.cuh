@@ -367,12 +367,14 @@ template <int M_BLOCKS, class Wide, class Narrow> struct WidenedFragments {
     for (int i = 0; i < 8 * M_BLOCKS; ++i)
       a[i / 8][i % 8] = widen_pair<Wide, Narrow>(fetched.pairs[i / 8][i % 8]);
   }
-  template <class Factors>
+  // Converts both instructions' fragments, or those of one instruction, `part`, if PARTS is 2.
+  template <int PARTS, class Factors>
   static __device__ __forceinline__ void convert_scaled(unsigned (&a)[M_BLOCKS][8],
                                                         const Fetched& fetched,
-                                                        const Factors& factors) {
+                                                        const Factors& factors, int part) {
 #pragma unroll
     for (int i = 0; i < 8 * M_BLOCKS; ++i) {
+      if (PARTS > 1 && i / 4 % 2 != part) continue;
       const int block = i / 8, row = i % 2;
       const f32 zero = factors.zeros[block][row];
       a[block][i % 8] = widen_pair_scaled<Wide, Narrow, Factors::FRACTIONS>(

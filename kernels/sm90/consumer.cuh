@@ -201,15 +201,19 @@ template <class Config> struct Sm90Consumer {
     if constexpr (Scales::PRESENT) {
       Scales::clear(stored);
       scales.load_next(stored);
-      scales.prefetch(blocks * (Config::TILE_K / Scales::DEPTH) - 1);
+      scales.prefetch(blocks * (Config::TILE_K / Scales::DEPTH) - Scales::PARTS);
     }
     auto convert = [&](int group) {
       if constexpr (Scales::PRESENT) {
-        if (group % Scales::GROUPS == 0) {
-          Scales::decode_into(factors, stored);
-          scales.load_next(stored);
+#pragma unroll
+        for (int part = 0; part < Scales::PARTS; ++part) {
+          if (group % Scales::GROUPS == 0) {
+            Scales::decode_into(factors, stored, part);
+            if (part + 1 == Scales::PARTS) scales.load_next(stored);
+          }
+          Fragments::template convert_scaled<Scales::PARTS>(fragments[group % 2], fetched, factors,
+                                                            part);
         }
-        Fragments::convert_scaled(fragments[group % 2], fetched, factors);
       } else {
         Fragments::convert(fragments[group % 2], fetched);
       }

@@ -16,10 +16,13 @@ template <class Config> struct Sm90IntegerScales {
   static constexpr int M_BLOCKS = Config::M_BLOCKS, TILE_K = Config::TILE_K;
   static constexpr int A_ROWS = Epilogue::A_ROWS, A_DEPTH = Epilogue::A_DEPTH;
 
-  // Elements of K whose integers of one row have one scale: 32, 64 or a whole K block.
+  // Elements of K whose integers of one row have one scale: 16, 32, 64 or a whole K block. An
+  // instruction multiplies 16.
   static constexpr int DEPTH = PRESENT ? greatest_common_divisor(TILE_K, A_DEPTH) : TILE_K;
-  static constexpr int GROUPS = DEPTH / 32;  // of two instructions
-  static_assert(!PRESENT || (Epilogue::A_LINEAR && A_DEPTH > 0 && DEPTH % 32 == 0));
+  static_assert(!PRESENT || (Epilogue::A_LINEAR && A_DEPTH > 0 && DEPTH % 16 == 0));
+  // Groups of two instructions that share scales; parts of a group with a scale each, which are
+  // loaded together.
+  static constexpr int GROUPS = DEPTH < 32 ? 1 : DEPTH / 32, PARTS = DEPTH < 32 ? 2 : 1;
   static_assert(!PRESENT || Epilogue::B_DEPTH == 0, "the integers are A");
 
   static constexpr bool HAS_ZEROS = Epilogue::A_ZERO,
@@ -27,17 +30,17 @@ template <class Config> struct Sm90IntegerScales {
                                                   is_same<Zero, bf16>);
   using Factors = ptx::RowFactors<M_BLOCKS, typename Config::A, FRACTIONS>;
 
-  // The scales and zero points of one part of a K block, as they are stored: they are decoded when
-  // they are needed, so that no decoding waits for its load.
+  // The scales and zero points of PARTS parts of a K block, as they are stored: they are decoded
+  // when they are needed, so that no decoding waits for its load.
   struct Stored {
-    Scale scales[M_BLOCKS][2];
-    Zero zeros[M_BLOCKS][2];
+    Scale scales[PARTS][M_BLOCKS][2];
+    Zero zeros[PARTS][M_BLOCKS][2];
   };
 
   // Whether the scales of successive parts lie at equal distances: pointers replace indices.
   static constexpr bool BY_POINTERS = PRESENT && A_DEPTH == DEPTH && A_ROWS == 1;
   // Scales and zero points that are in use and that are loaded ahead.
-  static constexpr int REGISTERS = PRESENT ? M_BLOCKS * 2 * (HAS_ZEROS ? 4 : 2) : 0;
+  static constexpr int REGISTERS = PRESENT ? M_BLOCKS * 2 * (HAS_ZEROS ? 2 : 1) * (1 + PARTS) : 0;
 
   const Sm90Params& params;
   const Epilogue& epilogue;
@@ -77,9 +80,15 @@ template <class Config> struct Sm90IntegerScales {
       }
   }
 
-  // Loads the scales of the next part. Beyond K, where B is 0, they stay as they are: a product of
-  // 0 and a scale that is not finite would be NaN.
+  // Loads the scales of the next PARTS parts.
   __device__ __forceinline__ void load_next(Stored& stored) {
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) load_part(stored, part);
+  }
+
+  // Beyond K, where B is 0, the scales stay as they are: a product of 0 and a scale that is not
+  // finite would be NaN.
+  __device__ __forceinline__ void load_part(Stored& stored, int part) {
     if (k < params.k) {
 #pragma unroll
       for (int i = 0; i < 2 * M_BLOCKS; ++i)
@@ -88,12 +97,12 @@ template <class Config> struct Sm90IntegerScales {
           const Scale* scale =
               BY_POINTERS ? scales + epilogue.a_scale_stride() * row(i)
                           : epilogue.a_scales(batch, m + row(i)) + epilogue.a_scale_step() * block;
-          stored.scales[i / 2][i % 2] = *scale;
+          stored.scales[part][i / 2][i % 2] = *scale;
           if constexpr (HAS_ZEROS) {
             const Zero* zero =
                 BY_POINTERS ? zeros + epilogue.a_zero_stride() * row(i)
                             : epilogue.a_zeros(batch, m + row(i)) + epilogue.a_zero_step() * block;
-            stored.zeros[i / 2][i % 2] = *zero;
+            stored.zeros[part][i / 2][i % 2] = *zero;
           }
         }
     }
@@ -107,16 +116,19 @@ template <class Config> struct Sm90IntegerScales {
   // The scales of rows outside A, and of all rows of a slice of K that lies beyond K.
   static __device__ __forceinline__ void clear(Stored& stored) {
 #pragma unroll
-    for (int i = 0; i < 2 * M_BLOCKS; ++i) {
-      stored.scales[i / 2][i % 2] = {};
-      stored.zeros[i / 2][i % 2] = {};
-    }
+    for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+      for (int i = 0; i < 2 * M_BLOCKS; ++i) {
+        stored.scales[part][i / 2][i % 2] = {};
+        stored.zeros[part][i / 2][i % 2] = {};
+      }
   }
 
-  static __device__ __forceinline__ void decode_into(Factors& factors, const Stored& stored) {
+  static __device__ __forceinline__ void decode_into(Factors& factors, const Stored& stored,
+                                                     int part) {
 #pragma unroll
     for (int i = 0; i < 2 * M_BLOCKS; ++i)
-      factors.set(i, f32(decode(stored.scales[i / 2][i % 2])),
-                  HAS_ZEROS ? f32(decode(stored.zeros[i / 2][i % 2])) : 0.0f);
+      factors.set(i, f32(decode(stored.scales[part][i / 2][i % 2])),
+                  HAS_ZEROS ? f32(decode(stored.zeros[part][i / 2][i % 2])) : 0.0f);
   }
 };

@@ -150,10 +150,10 @@ impl Sm90 {
     /// of a mixed product (`Sm90IntegerScales`).
     pub(super) fn applies(&self, types: Types, scaling: &Scaling) -> bool {
         if is_mixed(types) {
-            // The integers are the program's A, and are converted 32 elements of K at a time.
+            // The integers are the program's A. An instruction multiplies 16 elements of K.
             let Scaling { a, b, .. } = scaling.framed(self.crossed());
             return b.is_none()
-                && a.is_some_and(|scale| scale.depth.is_multiple_of(32) && !scale.is_swizzled);
+                && a.is_some_and(|scale| scale.depth.is_multiple_of(16) && !scale.is_swizzled);
         }
         let Scaling { a, b, .. } = scaling.framed(self.crossed());
         // An instruction multiplies 32 elements of K.
