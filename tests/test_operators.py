@@ -102,6 +102,7 @@ def operator_of(case):
 EVERY = {
     **{name: make for name, (make, _) in CASES.items() if hasattr(OPS, name)},
     "linear_forward": lambda t: (t(4, 8), t(6, 8), t(6), "gelu"),
+    "linear_weight_grad": lambda t: (t(2, 4, 6), t(2, 4, 8)),
     "grouped_mm_weight_grad": lambda t: (t(9, 8), t(9, 6), ends(4, 4, 9)),
     "int_mm": lambda t: (integers(4, 8), integers(8, 6)),
     "mixed_mm": lambda t: (t(4, 8).half(), integers(8, 6), t(6).abs(), integers(6)),
@@ -698,7 +699,7 @@ def test_export(strict):
     shapes = {"args": ({0: rows * 2}, None, None, None)}
     program = torch.export.export(Module(all_operators), args, strict=strict, dynamic_shapes=shapes)
     names = {str(node.target) for node in program.graph.nodes}
-    internal = {"linear_forward", "grouped_mm_weight_grad"}
+    internal = {"linear_forward", "linear_weight_grad", "grouped_mm_weight_grad"}
     assert names >= {f"cutlass_api.{name}.default" for name in EVERY if name not in internal}
     args = inputs(10)
     torch.testing.assert_close(program.module()(*args), all_operators(*args))

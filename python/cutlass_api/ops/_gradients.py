@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from cutlass_api._core import trace_epilogue
 from cutlass_api.ops import _epilogues, _quantize  # noqa: F401, defines an operator
 from cutlass_api.ops._library import LIBRARY
-from cutlass_api.ops._products import OPS, rows_of
+from cutlass_api.ops._products import OPS
 from cutlass_api.ops._scales import mixed_operands
 
 Gradients = tuple[Any, ...]
@@ -266,18 +266,30 @@ def linear_backward(ctx: Any, grad: Tensor | None, grad_preactivation: Tensor | 
     if grad is None:
         return None, None, None, None
     wants_input, wants_weight, wants_bias = ctx.needs[:3]
-    rows = rows_of(grad)
     of_input = of_weight = of_bias = None
+    # Nothing is flattened: a DTensor may be sharded along any dimension.
     if wants_input:
-        of_input = OPS.mm(rows.to(weight.dtype), weight).reshape(input.shape).to(input.dtype)
+        of_input = OPS.linear(grad.to(weight.dtype), weight.t()).to(input.dtype)
     if wants_weight:
-        of_weight = OPS.mm(rows.mT.to(input.dtype), rows_of(input))
+        of_weight = OPS.linear_weight_grad(grad.to(input.dtype), input)
     if wants_bias:
-        of_bias = rows.sum(0).to(ctx.bias_dtype)
+        of_bias = grad.sum_to_size(grad.shape[-1:]).to(ctx.bias_dtype)
     return of_input, of_weight, of_bias, None
 
 
+def setup_linear_weight_gradient(ctx: Any, args: Any, output: Any) -> None:
+    ctx.save_for_backward(*args)
+
+
+def linear_weight_gradient_backward(ctx: Any, of_weight: Tensor) -> Gradients:
+    grad, input = ctx.saved_tensors
+    of_grad = OPS.linear(input, of_weight) if ctx.needs[0] else None
+    of_input = OPS.linear(grad, of_weight.t()) if ctx.needs[1] else None
+    return of_grad, of_input
+
+
 differentiate("linear_forward", setup_linear, linear_backward)
+differentiate("linear_weight_grad", setup_linear_weight_gradient, linear_weight_gradient_backward)
 
 
 def linear_kernel(keyset: Any, *args: Any) -> Any:
