@@ -66,7 +66,7 @@ impl GroupedGemmProblem {
     /// groups, B is a batch of one matrix per group.
     pub fn stacked(&self) -> GemmProblem {
         let GroupedGemmProblem { a, b, out, accumulator, .. } = *self;
-        GemmProblem { a, b, out, accumulator, permits_fast_sums: false }
+        GemmProblem { a, b, out, accumulator, permits_fast_sums: false, free_multiprocessors: 0 }
     }
 
     /// The operand of a rank that no kernel serves: its name, its view and the rank that kernels
