@@ -5,6 +5,7 @@ from functools import partial
 import cutlass_api
 import cutlass_api.inductor
 import torch
+from cutlass_api import distributed as distributed_layers
 from cutlass_api.ops import OPS, _epilogues
 from cutlass_api.ops._sharding import RULES, placements
 from distributed import EXIT
@@ -447,6 +448,38 @@ def expert_parallel(world, tokens, expert, weights):
     out = OPS.grouped_mm(rows[grouped], weights, offsets)
     back = exchange(out[grouped.argsort()], *splits[::-1])
     return back[order.argsort()]
+
+
+def check_overlap(world):
+    """Layers in chunks: results and gradients are those of whole products."""
+    rows, width, columns = 5, 16, 8
+    x = rand(world.size * rows, width).to(world.device).requires_grad_()
+    up = rand(world.size * columns, width).to(world.device).requires_grad_()
+    down = rand(12, world.size * columns).to(world.device).requires_grad_()
+    hidden = functional.linear(x, up)
+    y = functional.linear(hidden, down)
+    grad = rand(*y.shape, seed=1).to(world.device)
+    y.backward(grad)
+
+    own = slice(world.rank * rows, (world.rank + 1) * rows)
+    part = slice(world.rank * columns, (world.rank + 1) * columns)
+    leaves = (x[own], up[part], down[:, part])
+    mine, first, second = (each.detach().clone().requires_grad_() for each in leaves)
+    for chunks in (1, 3, 8):
+        for each in (mine, first, second):
+            each.grad = None
+        found = distributed_layers.all_gather_linear(mine, first, chunks=chunks)
+        assert_equal(found.detach(), hidden[:, part], "gathered")
+        out = distributed_layers.linear_reduce_scatter(found, second, chunks=chunks)
+        assert_equal(out.detach(), y[own], "scattered")
+        out.backward(grad[own])
+        assert_equal(mine.grad, x.grad[own], "input")
+        assert_equal(first.grad, up.grad[part], "column-parallel weight")
+        assert_equal(second.grad, down.grad[:, part], "row-parallel weight")
+    bias = rand(columns).to(world.device)
+    with torch.no_grad():
+        found = distributed_layers.all_gather_linear(mine, first, bias, "gelu")
+        assert_equal(found, functional.gelu(hidden[:, part] + bias), "activation")
 
 
 def check_a_rank_that_dies(world):
