@@ -194,7 +194,11 @@ def measure(
     os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
     with tempfile.TemporaryDirectory() as folder:
         arguments = (ranks, kind, extents, list(tokens), rounds, folder)
-        torch.multiprocessing.spawn(run_rank, arguments, nprocs=ranks)
+        # CUDA does not survive a fork; without it, a fork saves the import of torch.
+        method = "fork" if kind == "cpu" else "spawn"
+        torch.multiprocessing.start_processes(
+            run_rank, arguments, nprocs=ranks, start_method=method
+        )
         rows = json.loads(Path(folder, "rows.json").read_text())
     return [Row(**row) for row in rows]
 
