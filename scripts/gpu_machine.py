@@ -95,7 +95,13 @@ STEPS = {
         40,
     ),
     "timing": Step("GPU tests of times", [[*PYTEST, "-m", "gpu and timing"]], 120, 20),
-    "devices": Step("tests that need two GPUs", [[*PYTEST, "tests/test_gpu_devices.py"]], 90),
+    "devices": Step("tests that need two GPUs", [[*PYTEST, "-m", "multi_gpu"]], 240),
+    "tensor_parallel": Step(
+        "an MLP split between two GPUs",
+        [[*BENCH, "tensor_parallel", "--json", "{out}/tensor_parallel.json"]],
+        240,
+        30,
+    ),
     "sanitize": Step(
         "memcheck and racecheck of sm90",
         [SANITIZE, sanitizer("memcheck"), sanitizer("racecheck")],

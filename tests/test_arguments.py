@@ -119,6 +119,14 @@ def test_performance_controls_are_kept():
     assert RuntimeArguments(performance=controls).performance is controls
 
 
+@pytest.mark.parametrize("count", [-1, "two"])
+def test_free_multiprocessors_are_a_count(count):
+    controls = PerformanceControls(free_multiprocessors=count)
+    with pytest.raises(ValueError, match=f"^free_multiprocessors is {count}; pass an integer"):
+        gemm((3, 4), (4, 6), (3, 6), performance=controls)
+    gemm((3, 4), (4, 6), (3, 6), performance=PerformanceControls(free_multiprocessors=8))
+
+
 def test_required_parameters_by_name():
     with pytest.raises(TypeError, match="accumulator_type"):
         GemmArguments(torch.ones(3, 3), torch.ones(3, 3), torch.ones(3, 3))

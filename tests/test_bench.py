@@ -30,7 +30,9 @@ def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests the message without a GPU")
-@pytest.mark.parametrize("what", ["latency", "gemm", "llama", "quantize", "compile"])
+@pytest.mark.parametrize(
+    "what", ["latency", "gemm", "llama", "quantize", "compile", "tensor_parallel"]
+)
 def test_without_a_gpu_it_says_so(what: str) -> None:
     ended = bench(what)
     assert ended.returncode == 1
@@ -603,3 +605,20 @@ def test_quantization_is_compared_with_a_copy(monkeypatch, capsys, tmp_path: Pat
     assert "where a copy moves 0.00 TB/s" in table
     (shown,) = [line for line in table.splitlines() if "per_row, float32 to int8" in line]
     assert shown.split()[-4:] == ["256", "100.0", "0.000", f"{128 * (5 * 256 + 4) / 4e5:.1%}"]
+
+
+def test_a_tensor_parallel_mlp_on_the_cpu(tmp_path: Path, monkeypatch) -> None:
+    options = ["--device", "cpu", "--tokens", "1,3", "--extents", "32,64", "--rounds", "2"]
+    ended = bench("tensor_parallel", *options, "--json", tmp_path / "rows.json")
+    assert ended.returncode == 0, ended.stderr
+    assert "MLP 32 x 64 in bfloat16, 2 ranks (the CPU)" in ended.stdout
+    document = json.loads((tmp_path / "rows.json").read_text())
+    rows = document["rows"]
+    assert [row["tokens"] for row in rows] == [1, 3] and all(row["kernel"] > 0 for row in rows)
+    ratios = [row["torch"] / row["ours"] for row in rows]
+    assert document["summary"]["torch / ours"] == pytest.approx(math.sqrt(math.prod(ratios)))
+    assert document["summary"]["lowest"] == min(ratios)
+    refused = ["cutlass_api", "bench", "tensor_parallel", "--device", "cpu", "--extents", "32,63"]
+    monkeypatch.setattr(sys, "argv", refused)
+    with pytest.raises(SystemExit, match="the second a multiple of 2 ranks"):
+        __main__.main()

@@ -16,6 +16,7 @@ from cutlass_api.arguments import (
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.multi_gpu,
     pytest.mark.skipif(torch.cuda.device_count() < 2, reason="asks for two GPUs"),
 ]
 

@@ -102,6 +102,7 @@ def operator_of(case):
 EVERY = {
     **{name: make for name, (make, _) in CASES.items() if hasattr(OPS, name)},
     "linear_forward": lambda t: (t(4, 8), t(6, 8), t(6), "gelu"),
+    "linear_weight_grad": lambda t: (t(2, 4, 6), t(2, 4, 8)),
     "grouped_mm_weight_grad": lambda t: (t(9, 8), t(9, 6), ends(4, 4, 9)),
     "int_mm": lambda t: (integers(4, 8), integers(8, 6)),
     "mixed_mm": lambda t: (t(4, 8).half(), integers(8, 6), t(6).abs(), integers(6)),
@@ -713,7 +714,7 @@ def test_export(strict):
     shapes = {"args": ({0: rows * 2}, None, None, None)}
     program = torch.export.export(Module(all_operators), args, strict=strict, dynamic_shapes=shapes)
     names = {str(node.target) for node in program.graph.nodes}
-    internal = {"linear_forward", "grouped_mm_weight_grad"}
+    internal = {"linear_forward", "linear_weight_grad", "grouped_mm_weight_grad"}
     assert names >= {f"cutlass_api.{name}.default" for name in EVERY if name not in internal}
     args = inputs(10)
     torch.testing.assert_close(program.module()(*args), all_operators(*args))
@@ -933,7 +934,8 @@ def test_tensors_of_other_kinds_are_refused():
         cutlass_api.linear(nested, W)
 
 
-def test_distributed_tensors_are_refused():
+def test_distributed_tensors_beside_others_are_refused():
+    """`test_distributed.py` computes with DTensors alone."""
     script = """
         import sys, torch, cutlass_api
         from torch.distributed import HashStore, init_process_group
@@ -942,28 +944,30 @@ def test_distributed_tensors_are_refused():
         mesh = init_device_mesh("cpu", (1,))
         def distributed(tensor):
             return DTensor.from_local(tensor, mesh, [Replicate()])
-        a = distributed(torch.ones(4, 4))
+        ones = torch.ones(4, 4)
         for call in (cutlass_api.matmul, cutlass_api.linear):
             try:
-                call(a, a)
-            except NotImplementedError as error:
+                call(distributed(ones), ones)
+            except TypeError as error:
                 print(error)
         sys.path.insert(0, sys.argv[1])
         from test_operators import EVERY, each_call
         for name in EVERY:
             for overload, call in each_call(name, distributed):
+                is_out = overload.endswith(".out")
+                reason = " does not serve DTensor" if is_out else ": some operands are DTensors"
                 try:
                     call()
-                except NotImplementedError as error:
-                    is_named = f"cutlass_api::{overload} does not serve DTensor" in str(error)
+                except NotImplementedError if is_out else TypeError as error:
+                    is_named = f"cutlass_api::{overload}{reason}" in str(error)
                     print("refused" if is_named else error)
                 else:
                     print(overload, "computes")
     """
     first, second, *lines = run_python(script, Path(__file__).parent).splitlines()
-    reason = "does not serve DTensor (to_local() returns the shard)"
-    assert first.startswith(f"cutlass_api::mm {reason}")
-    assert second.startswith(f"cutlass_api::linear {reason}")
+    reason = "some operands are DTensors and others are not; distribute the others, too"
+    assert first.startswith(f"cutlass_api::mm: {reason}")
+    assert second.startswith(f"cutlass_api::linear: {reason}")
     assert len(lines) > 60 and set(lines) == {"refused"}
 
 

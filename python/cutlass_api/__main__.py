@@ -1,5 +1,6 @@
-"""``python -m cutlass_api bench`` with ``latency``, ``gemm``, ``llama``, ``quantize``, ``compile``
-and ``plot``: benchmarks. ``python -m cutlass_api tune``: the autotuner and its store."""
+"""``python -m cutlass_api bench`` with ``latency``, ``gemm``, ``llama``, ``quantize``, ``compile``,
+``tensor_parallel`` and ``plot``: benchmarks. ``python -m cutlass_api tune``: the autotuner and its
+store."""
 
 import argparse
 import json
@@ -14,6 +15,7 @@ from typing import Any
 
 from cutlass_api.bench import compile as compile_bench
 from cutlass_api.bench import llama as llama_bench
+from cutlass_api.bench import tensor_parallel as parallel_bench
 from cutlass_api.bench.gemm import Shape, table
 
 
@@ -95,6 +97,33 @@ def main() -> None:
         "--code", type=_folder, metavar="DIR", help="write the generated code of each method"
     )
     compiled.add_argument("--json", type=_output, metavar="FILE", help="write the results as JSON")
+    parallel = bench.add_parser(
+        "tensor_parallel", help="time of an MLP whose weights are split between GPUs"
+    )
+    parallel.set_defaults(run=_tensor_parallel)
+    parallel.add_argument("--ranks", type=_positive, default=2, help="GPUs, one a process (2)")
+    parallel.add_argument(
+        "--tokens",
+        type=_tokens,
+        default=parallel_bench.TOKENS,
+        metavar="COUNTS",
+        help="numbers of tokens, separated by commas",
+    )
+    parallel.add_argument(
+        "--extents",
+        type=_tokens,
+        default=parallel_bench.EXTENTS,
+        metavar="HIDDEN,INTERMEDIATE",
+        help="extents of the MLP",
+    )
+    parallel.add_argument(
+        "--device",
+        choices=("cuda", "cpu"),
+        default="cuda",
+        help="cpu: gloo and the reference, to test this benchmark",
+    )
+    parallel.add_argument("--rounds", type=_positive, default=parallel_bench.ROUNDS)
+    parallel.add_argument("--json", type=_output, metavar="FILE", help="write the results as JSON")
     plot = bench.add_parser("plot", help="plot results that --json wrote; needs no GPU")
     plot.set_defaults(run=_replot)
     plot.add_argument("results", type=Path, help="a JSON file of `latency`, `gemm` or `llama`")
@@ -396,6 +425,34 @@ def _compile(arguments: argparse.Namespace) -> None:
             print(f"{row.name}: {note}")
     if any(row.failures for row in rows):
         raise SystemExit(1)
+
+
+def _tensor_parallel(arguments: argparse.Namespace) -> None:
+    device = "the CPU" if arguments.device == "cpu" else _device()
+    import torch
+
+    from cutlass_api.bench import report
+
+    ranks = arguments.ranks
+    if arguments.device == "cuda" and torch.cuda.device_count() < ranks:
+        found = torch.cuda.device_count()
+        raise SystemExit(f"{ranks} ranks need as many GPUs, but torch finds {found}: --ranks")
+    extents = tuple(arguments.extents)
+    if len(extents) != 2 or extents[1] % ranks:
+        raise SystemExit(
+            f"--extents is {','.join(map(str, extents))}; pass two, the second a multiple of "
+            f"{ranks} ranks"
+        )
+    rows = parallel_bench.measure(
+        ranks, arguments.device, extents, arguments.tokens, arguments.rounds
+    )
+    title = f"MLP {extents[0]} x {extents[1]} in bfloat16, {ranks} ranks ({device})"
+    report.print_cells(title, parallel_bench.HEADER, [parallel_bench.line(row) for row in rows])
+    for name, value in parallel_bench.summary(rows).items():
+        print(f"{name}: {value:.3f}")
+    if arguments.json:
+        context = {"device": device, "ranks": ranks, "torch": torch.__version__}
+        parallel_bench.write_json(arguments.json, context, rows)
 
 
 def _tune(arguments: argparse.Namespace) -> None:

@@ -506,6 +506,7 @@ def launch_gemm(
     offsets: TensorLike | None = None,
     accumulator_type: NumericLike | None = None,
     fast_sums: bool = False,
+    free_multiprocessors: int = 0,
 ) -> None: ...
 def check_gemm(
     A: TensorLike,

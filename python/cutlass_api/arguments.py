@@ -20,9 +20,12 @@ class PerformanceControls:
 
     fast_sums: whether sums of float8 products may keep 14 bits, as torch's ``use_fast_accum``
     permits. The error then grows with K; without it, parts of the sum are added in float32.
+    free_multiprocessors: how many multiprocessors persistent kernels of a GEMM leave to work on
+    other streams, such as communication. Kernels that start a CTA for each tile use what is free.
     """
 
     fast_sums: bool = False
+    free_multiprocessors: int = 0
 
 
 __all__ = [

@@ -22,6 +22,7 @@ pub struct ChoiceKey {
     accumulator: DType,
     allows_tf32: bool,
     permits_fast_sums: bool,
+    free_multiprocessors: u32,
     /// The position of the kernel that the caller prefers.
     preferred: Option<usize>,
     epilogue: Option<EpilogueKey>,
@@ -44,6 +45,7 @@ impl ChoiceKey {
             accumulator: problem.accumulator(),
             allows_tf32,
             permits_fast_sums: problem.permits_fast_sums(),
+            free_multiprocessors: problem.free_multiprocessors(),
             preferred,
             epilogue: None,
         }
@@ -162,6 +164,7 @@ mod tests {
             out: view,
             accumulator: DType::F32,
             permits_fast_sums: false,
+            free_multiprocessors: 0,
         };
         let key = ChoiceKey::new(&Problem::Gemm(gemm), false, None);
         // Of an address, the key has the value modulo 16 only.

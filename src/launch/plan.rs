@@ -137,6 +137,7 @@ impl LaunchPlan {
         // `move_to` replaces no addresses in a pack or a reduction. An operand without elements has
         // a null address in its tensor map.
         same_operation
+            && self.problem.free_multiprocessors() == problem.free_multiprocessors()
             && self.reduce.is_none()
             && self.main.as_ref().is_none_or(|main| main.pack.is_none())
             && self

@@ -75,7 +75,8 @@ impl TensorRecord for View {
         }
         if data == 0 && !fake && self.numel() > 0 {
             return Err(PyValueError::new_err(
-                "has a null data pointer; allocate the tensor first",
+                "has a null data pointer; allocate the tensor first, or pass the shard of a \
+                 DTensor (to_local())",
             ));
         }
         Ok(())

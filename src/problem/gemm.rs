@@ -13,11 +13,20 @@ pub struct GemmProblem {
     pub accumulator: DType,
     /// Whether sums of float8 products may keep fewer bits than the accumulator type.
     pub permits_fast_sums: bool,
+    /// Multiprocessors that persistent kernels leave to other work, such as communication.
+    pub free_multiprocessors: u32,
 }
 
 impl GemmProblem {
     pub fn new(a: View, b: View, out: View, accumulator: DType) -> Result<Self, ProblemError> {
-        let problem = GemmProblem { a, b, out, accumulator, permits_fast_sums: false };
+        let problem = GemmProblem {
+            a,
+            b,
+            out,
+            accumulator,
+            permits_fast_sums: false,
+            free_multiprocessors: 0,
+        };
         problem.check().map(|()| problem)
     }
 
@@ -45,6 +54,11 @@ impl GemmProblem {
         same_extent("L", ("B", b, 0), ("A", a, 0))?;
         same_extent("L", ("out", out, 0), ("A", a, 0))?;
         check_operands(&[("A", a), ("B", b)], out)
+    }
+
+    /// The multiprocessors of a chip that the product may use, at least one.
+    pub fn multiprocessors(&self, of_chip: u32) -> u32 {
+        of_chip.saturating_sub(self.free_multiprocessors).max(1)
     }
 
     pub fn batch(&self) -> i64 {

@@ -69,7 +69,7 @@ impl GroupedGemmProblem {
     /// groups, B is a batch of one matrix per group.
     pub fn stacked(&self) -> GemmProblem {
         let GroupedGemmProblem { a, b, out, accumulator, permits_fast_sums, .. } = *self;
-        GemmProblem { a, b, out, accumulator, permits_fast_sums }
+        GemmProblem { a, b, out, accumulator, permits_fast_sums, free_multiprocessors: 0 }
     }
 
     /// The operand of a rank that no kernel serves: its name, its view and the rank that kernels

@@ -27,6 +27,14 @@ impl Problem {
         }
     }
 
+    /// How many multiprocessors persistent kernels leave to other work.
+    pub fn free_multiprocessors(&self) -> u32 {
+        match self {
+            Problem::Gemm(gemm) => gemm.free_multiprocessors,
+            Problem::GroupedGemm(_) | Problem::Elementwise(_) => 0,
+        }
+    }
+
     /// The views in the order of the constructors' parameters.
     #[inline(always)] // in every launch and every `GemmArguments`
     pub fn views(&self) -> ArrayVec<&View, 4> {

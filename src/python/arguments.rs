@@ -1,6 +1,6 @@
 //! The argument classes: the operands of a problem, with its accumulator type and epilogue.
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
@@ -66,6 +66,18 @@ fn permits_fast_sums(py: Python<'_>, performance: Option<&Py<PyAny>>) -> PyResul
         Some(value) => value.extract(),
         None => Ok(false),
     }
+}
+
+/// How many multiprocessors `PerformanceControls` leave to other work.
+fn free_multiprocessors(py: Python<'_>, performance: Option<&Py<PyAny>>) -> PyResult<u32> {
+    let Some(controls) = performance else { return Ok(0) };
+    let name = intern!(py, "free_multiprocessors");
+    let Some(value) = controls.bind(py).getattr_opt(name)? else { return Ok(0) };
+    value.extract().map_err(|_| {
+        PyValueError::new_err(format!(
+            "free_multiprocessors is {value}; pass an integer that is not negative"
+        ))
+    })
 }
 
 /// A class of arguments, with getters for its operands by their indices.
@@ -177,6 +189,7 @@ impl GemmArguments {
             out: View::UNREAD,
             accumulator,
             permits_fast_sums: permits_fast_sums(A.py(), performance.as_ref())?,
+            free_multiprocessors: free_multiprocessors(A.py(), performance.as_ref())?,
         });
         let base = RuntimeArguments::of(
             unread,

@@ -82,6 +82,7 @@ impl<'py> Call<'_, 'py> {
             out: View::UNREAD,
             accumulator: DType::F32,
             permits_fast_sums: false,
+            free_multiprocessors: 0,
         };
         let read = operand::read_into("A", a, &mut gemm.a)
             .and_then(|()| operand::read_into("B", b, &mut gemm.b));

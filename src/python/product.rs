@@ -33,7 +33,8 @@ use crate::problem::{GemmProblem, GroupedGemmProblem, OperandValue, Problem, fus
 /// function or its source; None: out = A @ B. kernel: the name of the kernel to run if it serves
 /// the operands; otherwise, and if None, the kernel that ranks first runs. Its first call for each
 /// combination of shapes, strides and dtypes compiles it. fast_sums: whether sums of float8
-/// products may keep 14 bits, as with `PerformanceControls(fast_sums=True)`.
+/// products may keep 14 bits. free_multiprocessors: how many multiprocessors persistent kernels
+/// leave to other work. `PerformanceControls` describes both.
 ///
 /// Reads FakeTensors as an error, casts nothing, and records nothing for autograd.
 ///
@@ -41,7 +42,7 @@ use crate::problem::{GemmProblem, GroupedGemmProblem, OperandValue, Problem, fus
 #[pyfunction]
 #[pyo3(signature = (
     A, B, *operands, out, epilogue = None, kernel = None, offsets = None, accumulator_type = None,
-    fast_sums = false
+    fast_sums = false, free_multiprocessors = 0
 ))]
 #[allow(non_snake_case, clippy::too_many_arguments)]
 pub fn launch_gemm(
@@ -54,10 +55,20 @@ pub fn launch_gemm(
     offsets: Option<&Bound<'_, PyAny>>,
     accumulator_type: Option<&Bound<'_, PyAny>>,
     fast_sums: bool,
+    free_multiprocessors: u32,
 ) -> PyResult<()> {
     let preferred = kernel.map(|name| position_of_name(A.py(), name)).transpose()?.flatten();
-    let call =
-        GemmCall { a: A, b: B, operands, out, epilogue, offsets, accumulator_type, fast_sums };
+    let call = GemmCall {
+        a: A,
+        b: B,
+        operands,
+        out,
+        epilogue,
+        offsets,
+        accumulator_type,
+        fast_sums,
+        free_multiprocessors,
+    };
     call.read(|problem, epilogue| run(A, problem, epilogue, preferred))
 }
 
@@ -77,9 +88,17 @@ pub fn check_gemm(
     offsets: Option<&Bound<'_, PyAny>>,
     fast_sums: bool,
 ) -> PyResult<()> {
-    let accumulator_type = None;
-    let call =
-        GemmCall { a: A, b: B, operands, out, epilogue, offsets, accumulator_type, fast_sums };
+    let call = GemmCall {
+        a: A,
+        b: B,
+        operands,
+        out,
+        epilogue,
+        offsets,
+        accumulator_type: None,
+        fast_sums,
+        free_multiprocessors: 0,
+    };
     call.read(|problem, epilogue| {
         problem.check()?;
         let bound = epilogue.map(|operands| operands.fuse(problem)).transpose()?;
@@ -98,6 +117,7 @@ struct GemmCall<'a, 'py> {
     offsets: Option<&'a Bound<'py, PyAny>>,
     accumulator_type: Option<&'a Bound<'py, PyAny>>,
     fast_sums: bool,
+    free_multiprocessors: u32,
 }
 
 impl GemmCall<'_, '_> {
@@ -141,7 +161,14 @@ impl GemmCall<'_, '_> {
             }
             None => {
                 broadcast(&mut a, &mut b)?;
-                Problem::Gemm(GemmProblem { a, b, out, accumulator, permits_fast_sums })
+                Problem::Gemm(GemmProblem {
+                    a,
+                    b,
+                    out,
+                    accumulator,
+                    permits_fast_sums,
+                    free_multiprocessors: self.free_multiprocessors,
+                })
             }
         };
         let Some(graph) = graph else {

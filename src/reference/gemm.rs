@@ -153,6 +153,7 @@ pub unsafe fn multiply_groups(
                     out: rows(&out),
                     accumulator,
                     permits_fast_sums: false,
+                    free_multiprocessors: 0,
                 },
                 epilogue.as_ref(),
                 Origin { row: start, group: group as i64 },

@@ -67,6 +67,7 @@ pub fn key(
     let mut text = String::with_capacity(128);
     let [batch, m, n, k] = extents;
     let operation = Operation::of(problem).name();
+    let free = problem.free_multiprocessors();
     let accumulator = problem.accumulator();
     // Writing to a String cannot fail.
     let _ = write!(text, "{name} {operation} {batch}x{m}x{n}x{k}");
@@ -77,6 +78,9 @@ pub fn key(
     let _ = write!(text, " sums {}", accumulator.short_name());
     if problem.permits_fast_sums() {
         text.push_str(" fast");
+    }
+    if free > 0 {
+        let _ = write!(text, " free {free}");
     }
     if allows_tf32 && problem.views()[0].dtype == DType::F32 {
         text.push_str(" tf32");
@@ -117,6 +121,7 @@ mod tests {
             out: view(m, n, [0, n, 1]),
             accumulator: DType::F32,
             permits_fast_sums: false,
+            free_multiprocessors: 0,
         })
     }
 
@@ -150,6 +155,11 @@ mod tests {
             gemm.permits_fast_sums = true;
         }
         assert_ne!(rounded(&aligned), rounded(&fast));
+        let mut shared = aligned;
+        if let Problem::Gemm(gemm) = &mut shared {
+            gemm.free_multiprocessors = 16;
+        }
+        assert_ne!(rounded(&aligned), rounded(&shared));
         let mut float = aligned;
         float.views_mut().into_iter().for_each(|view| view.dtype = DType::F32);
         let of = |tf32| key(&float, None, tf32, "exact", [1, 64, 64, 64]);

@@ -22,9 +22,14 @@ def register_with_dynamo() -> None:
     import_module("cutlass_api.ops._dynamo")
 
 
-# `import torch` imports neither of these modules.
+def register_sharding_rules() -> None:
+    import_module("cutlass_api.ops._sharding")
+
+
+# `import torch` imports none of these modules.
 after_import("torch.utils.flop_counter", register_flop_formulas)
 after_import("torch._dynamo", register_with_dynamo)
+after_import("torch.distributed.tensor", register_sharding_rules)
 
 __all__ = [
     "LIBRARY",

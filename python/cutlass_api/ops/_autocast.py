@@ -21,6 +21,7 @@ CAST = {
     "baddbmm": 3,
     "linear": 3,
     "linear_forward": 3,
+    "linear_weight_grad": 2,
     "grouped_mm": 2,
     "grouped_mm_weight_grad": 2,
     "mixed_mm": 2,

@@ -72,6 +72,46 @@ def factor(epilogue: str) -> int | None:
     return next((reads[0] for name, *reads in nodes if name == "product"), None)
 
 
+def scales_blocks(epilogue: str) -> bool:
+    return ("scale_blocks",) in trace_epilogue(epilogue).nodes
+
+
+def addends(epilogue: str) -> list[int] | None:
+    """The operands that D adds to a multiple of the accumulator; None if D is no such sum.
+
+    Then D of a product is the sum of D over parts of K, where one part alone adds the operands.
+    """
+    traced = trace_epilogue(epilogue)
+    leaves = ("input", "number")
+    readers = [at for name, *reads in traced.nodes if name not in leaves for at in reads]
+    # Of each node: whether it grows with the accumulator, None if not linearly.
+    grows: list[bool | None] = []
+    found: list[int] = []
+    for name, *reads in traced.nodes:
+        if name in leaves:
+            grows.append(False)
+            continue
+        kinds = [grows[at] for at in reads]
+        if name == "accum":
+            grows.append(True)
+        elif name in ("product", "scale_blocks") or None in kinds:
+            grows.append(None)
+        elif not any(kinds):
+            grows.append(False)
+        elif all(kinds):
+            grows.append(True if name in ("add", "subtract", "negate") else None)
+        elif name == "multiply" or (name == "divide" and kinds[0]):
+            grows.append(True)
+        elif name in ("add", "subtract"):
+            other = reads[kinds.index(False)]
+            is_addend = traced.nodes[other][0] == "input" and readers.count(other) == 1
+            found += [traced.nodes[other][1]] if is_addend else []
+            grows.append(True if is_addend else None)
+        else:
+            grows.append(None)
+    return found if grows[traced.results[0][1]] else None
+
+
 def check_outputs(operator: str, epilogue: str) -> None:
     """Refuses an epilogue with outputs other than D, and with reductions."""
     traced = trace_epilogue(epilogue)

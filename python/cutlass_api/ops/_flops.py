@@ -31,6 +31,10 @@ def linear(input: Shape, weight: Shape, *args: Any, **options: Any) -> int:
     return 2 * math.prod(input) * weight[0]
 
 
+def linear_weight_gradient(grad: Shape, input: Shape, *args: Any, **options: Any) -> int:
+    return 2 * math.prod(grad) * input[-1]
+
+
 def grouped(a: Shape, b: Shape, *args: Any, **options: Any) -> int:
     """Each row of A (TotalM, K) times one matrix of (G, K, N), or of grad (TotalM, N)."""
     return 2 * a[0] * a[1] * b[-1]
@@ -41,6 +45,7 @@ FORMULAS: dict[str, Callable[..., int]] = {
     "mm_epilogue": fused,
     **dict.fromkeys(("addmm", "baddbmm"), product_of_rest),
     **dict.fromkeys(("linear", "linear_forward"), linear),
+    "linear_weight_grad": linear_weight_gradient,
     **dict.fromkeys(("grouped_mm", "grouped_mm_weight_grad", "scaled_grouped_mm"), grouped),
 }
 for name, formula in FORMULAS.items():

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from cutlass_api._core import trace_epilogue
 from cutlass_api.ops import _epilogues, _quantize  # noqa: F401, defines an operator
 from cutlass_api.ops._library import LIBRARY
-from cutlass_api.ops._products import OPS, rows_of
+from cutlass_api.ops._products import OPS
 from cutlass_api.ops._scales import mixed_operands
 
 Gradients = tuple[Any, ...]
@@ -121,31 +121,59 @@ def guarded(name: str, kernel: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return kernel(keyset, *args, **options)
         except Exception as error:
-            tensors = (x for x in tree_leaves((args, options)) if isinstance(x, Tensor))
-            found = next((kind for kind in map(unserved, tensors) if kind), None)
-            if found is None:
-                raise
-            raise NotImplementedError(
-                f"cutlass_api::{name} does not serve {found}; pass dense tensors on the CPU or a "
-                "CUDA device, or use torch's operator"
-            ) from error
+            tensors = [x for x in tree_leaves((args, options)) if isinstance(x, Tensor)]
+            kinds = (unserved(name, tensor) for tensor in tensors)
+            found = next((kind for kind in kinds if kind), None)
+            if found is not None:
+                raise NotImplementedError(
+                    f"cutlass_api::{name} does not serve {found}; pass dense tensors on the CPU or "
+                    "a CUDA device, or use torch's operator"
+                ) from error
+            if any(map(is_distributed, tensors)):
+                raise distributed_error(name, error) from error
+            raise
 
     return call
 
 
-def unserved(tensor: Tensor) -> str | None:
-    """What a tensor is, if no operator serves its kind."""
+def unserved(name: str, tensor: Tensor) -> str | None:
+    """What a tensor is, if the operator does not serve its kind."""
     if tensor.is_nested:
         return "nested tensors (unbind() returns dense ones)"
     if tensor.layout is not torch.strided:
         return f"layout {tensor.layout} (to_dense() returns a dense tensor)"
     if tensor.is_quantized:
         return "quantized tensors (dequantize() returns floats, int_repr() integers)"
-    if type(tensor).__name__ == "DTensor":
-        return "DTensor (to_local() returns the shard)"
+    if is_distributed(tensor) and name.endswith(".out"):
+        return "DTensor (to_local() returns the shard; without out, the operator takes DTensors)"
     if tensor.device.type not in ("cpu", "cuda", "meta"):
         return f"device {tensor.device}"
     return None
+
+
+def is_distributed(tensor: Tensor) -> bool:
+    return type(tensor).__name__ == "DTensor"
+
+
+def distributed_error(name: str, error: Exception) -> Exception:
+    """An error of a call with DTensors that names the operator and what to do."""
+    # DTensor calls the operator for its output's shape, and turns errors into RuntimeError.
+    cause = error.__cause__
+    if isinstance(cause, (TypeError, ValueError, BufferError)):
+        error = cause
+    if str(error).startswith("cutlass_api::") or not is_of_runtime(error):
+        return error
+    if "mixed torch.Tensor and DTensor" in str(error):
+        return TypeError(
+            f"cutlass_api::{name}: some operands are DTensors and others are not; distribute the "
+            "others, too (distribute_tensor, DTensor.from_local), or pass shards (to_local())"
+        )
+    return RuntimeError(f"cutlass_api::{name} on DTensors: {error}")
+
+
+def is_of_runtime(error: Exception) -> bool:
+    """Whether an error is no subclass of RuntimeError that torch.compile reacts to."""
+    return type(error) is RuntimeError or isinstance(error, torch.distributed.DistError)
 
 
 # ---- mm, bmm, addmm, baddbmm ---------------------------------------------------------------------
@@ -266,18 +294,30 @@ def linear_backward(ctx: Any, grad: Tensor | None, grad_preactivation: Tensor | 
     if grad is None:
         return None, None, None, None
     wants_input, wants_weight, wants_bias = ctx.needs[:3]
-    rows = rows_of(grad)
     of_input = of_weight = of_bias = None
+    # Nothing is flattened: a DTensor may be sharded along any dimension.
     if wants_input:
-        of_input = OPS.mm(rows.to(weight.dtype), weight).reshape(input.shape).to(input.dtype)
+        of_input = OPS.linear(grad.to(weight.dtype), weight.t()).to(input.dtype)
     if wants_weight:
-        of_weight = OPS.mm(rows.mT.to(input.dtype), rows_of(input))
+        of_weight = OPS.linear_weight_grad(grad.to(input.dtype), input)
     if wants_bias:
-        of_bias = rows.sum(0).to(ctx.bias_dtype)
+        of_bias = grad.sum_to_size(grad.shape[-1:]).to(ctx.bias_dtype)
     return of_input, of_weight, of_bias, None
 
 
+def setup_linear_weight_gradient(ctx: Any, args: Any, output: Any) -> None:
+    ctx.save_for_backward(*args)
+
+
+def linear_weight_gradient_backward(ctx: Any, of_weight: Tensor) -> Gradients:
+    grad, input = ctx.saved_tensors
+    of_grad = OPS.linear(input, of_weight) if ctx.needs[0] else None
+    of_input = OPS.linear(grad, of_weight.t()) if ctx.needs[1] else None
+    return of_grad, of_input
+
+
 differentiate("linear_forward", setup_linear, linear_backward)
+differentiate("linear_weight_grad", setup_linear_weight_gradient, linear_weight_gradient_backward)
 
 
 def linear_kernel(keyset: Any, *args: Any) -> Any:
@@ -366,7 +406,7 @@ for name in (*WITH_OUT, "mm_epilogue"):
 def setup_epilogue(ctx: Any, args: Any, output: Any) -> None:
     A, B, operands, ctx.epilogue, _ = args
     check_differentiable("mm_epilogue", A, B)
-    if ("scale_blocks",) in trace_epilogue(ctx.epilogue).nodes:
+    if _epilogues.scales_blocks(ctx.epilogue):
         raise RuntimeError(
             "cutlass_api::mm_epilogue has no derivative for scale_blocks: detach the operands, or "
             "scale the factors with torch"

@@ -169,6 +169,22 @@ def linear_forward(
     return out, preactivation
 
 
+@operator("linear_weight_grad(Tensor grad, Tensor input) -> Tensor", has_out=False)
+def linear_weight_grad(grad: Tensor, input: Tensor) -> Tensor:
+    """The gradient of linear's weight: the sum of the outer products of the rows of grad (*, N) and
+    input (*, K). The shape is (N, K).
+    """
+    if grad.dim() == 0 or grad.shape[:-1] != input.shape[:-1]:
+        raise refuse(
+            "linear_weight_grad",
+            f"grad has shape {list(grad.shape)} and input {list(input.shape)}; pass tensors that "
+            "agree in all dimensions but the last",
+        )
+    rows, factors = rows_of(grad).mT, rows_of(input)
+    out = empty(rows, factors, (rows.shape[0], factors.shape[1]), None)
+    return launch("linear_weight_grad", rows, factors, out=out)
+
+
 def linear_output(input: Tensor, weight: Tensor) -> Tensor:
     if input.dim() == 0 or weight.dim() != 2:
         raise refuse(

@@ -149,6 +149,14 @@ def linear_forward(
     return (out, preactivation if stores else input.new_empty(0)), out_dims
 
 
+def linear_weight_gradient(info: Any, in_dims: Dims, grad: Tensor, input: Tensor) -> Result:
+    batches = [
+        (x.expand(info.batch_size, *x.shape) if dim is None else front(x, dim, 0)).flatten(1, -2)
+        for x, dim in zip((grad, input), in_dims, strict=True)
+    ]
+    return product(batches[0].mT, batches[1]), 0
+
+
 def one_by_one(name: str) -> Callable[..., Result]:
     """A rule that launches for each example: the sizes of groups differ between examples."""
     operator = getattr(OPS, name)
@@ -173,5 +181,6 @@ for name in ("int_mm", "mixed_mm", "scaled_mm"):
     register(batched(getattr(OPS, name)), name)
 register(linear, "linear")
 register(linear_forward, "linear_forward")
+register(linear_weight_gradient, "linear_weight_grad")
 for name in ("grouped_mm", "grouped_mm_weight_grad", "scaled_grouped_mm"):
     register(one_by_one(name), name)

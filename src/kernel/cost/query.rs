@@ -58,6 +58,8 @@ impl CostQuery<'_> {
         packed_bytes: u64,
     ) -> CostQuery<'_> {
         let (bytes, scale) = (operand_bytes(problem), Scale::of(&target));
+        let multiprocessors = problem.multiprocessors(target.multiprocessors);
+        let target = Target { multiprocessors, ..target };
         CostQuery { problem, target, is_fused, packed_bytes, bytes, scale }
     }
 

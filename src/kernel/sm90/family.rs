@@ -147,9 +147,10 @@ impl Family for Sm90 {
     }
 
     fn launch(&self, request: &LaunchRequest) -> Option<Launch> {
-        let (types, multiprocessors) = (request.types, request.target.multiprocessors);
+        let types = request.types;
         request.gemm(|problem, offsets| {
             let problem = &self.widened(problem);
+            let multiprocessors = problem.multiprocessors(request.target.multiprocessors);
             let (grid, ctas_per_sm) = (self.grid(problem), Sm90::ctas_per_sm(self, types));
             let placed =
                 placement::placed(self, types, problem, &grid, ctas_per_sm, multiprocessors);

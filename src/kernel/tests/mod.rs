@@ -328,3 +328,26 @@ fn grids_beyond_32_bits_are_refused() {
     }
     assert!(refused > 0);
 }
+
+#[test]
+fn persistent_kernels_leave_multiprocessors_free() {
+    let layout = Layout::all().next().expect("there are layouts");
+    let problem = gemm(F16, 8192, 8192, 8192, layout);
+    let Problem::Gemm(plain) = problem else { unreachable!() };
+    let shared = Problem::Gemm(GemmProblem { free_multiprocessors: 32, ..plain });
+    let mut persistent = 0;
+    for position in ranked(&problem, H100, false) {
+        let kernel = &all()[position];
+        let Design::Sm90(config) = &kernel.design else { continue };
+        let launch = |problem| kernel.launch(problem, Target::typical(90), 1 << 40, None);
+        let (before, after) = (launch(&problem).expect("a grid"), launch(&shared).expect("a grid"));
+        if config.split == 1 && !config.over_grid {
+            let most = config.clusters_at_once(before.grid.div_ceil(132), 100) * after.cluster;
+            assert!(after.grid <= most, "{}: {}", kernel.name(), after.grid);
+            assert!(after.grid < before.grid, "{}", kernel.name());
+            persistent += 1;
+        }
+        assert!(after.overlapping, "{}", kernel.name());
+    }
+    assert!(persistent > 10);
+}
