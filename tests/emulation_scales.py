@@ -1,5 +1,6 @@
 """As emulation.py: tests of scales, zero points and factors of 8-bit operands."""
 
+import re
 from itertools import product
 from math import prod
 
@@ -9,7 +10,7 @@ from cutlass_api import arguments
 from cutlass_api.ops import _epilogues
 from cutlass_api.ops._scales import grouped_operands
 from emulation import Kernel, finish
-from gpu_helpers import family_of, random_values
+from gpu_helpers import family_of, over_grid, random_values
 from test_block_scales import blocks, factors, of_blocks, spread, swizzled
 
 E4M3, E5M2, E8M0 = torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu
@@ -240,6 +241,54 @@ def sums_with_factors() -> None:
         for kernel in kernels[(at + turn) % 7 :: 7]:
             if is_wrong(kernel, args, out, expected):
                 failures.append(f"{kernel.metadata.kernel_name}, {kind} {at}")
+    finish(failures)
+
+
+#: Types of A, B and the output of grid splits, and the epilogue.
+GRID_SPLITS = [
+    ((E5M2, E4M3, BF16), "accum * x * y"),
+    ((E4M3, E4M3, F16), "scale_blocks(accum, a=u, b=v, a_block=(1, 128), b_block=(128, 1)) * x"),
+    ((S8, S8, S32), None),
+    ((U8, U8, F32), "accum * x * y"),
+]
+
+
+def grid_splits() -> None:
+    """Partial sums of 8-bit operands that meet in workspace: several slices of K, clusters that
+    overhang, integers whose partial sums are -1, 0 and large.
+    """
+    failures = []
+    m, n, k = 70, 90, 4112
+    for at, ((type_a, type_b, to), formula) in enumerate(GRID_SPLITS):
+        generator = torch.Generator().manual_seed(at)
+        a = random_values(m * k, type_a, generator, small=False).view(m, k)
+        b = random_values(n * k, type_b, generator, small=False).view(n, k).mT
+        if type_a is S8:
+            # Rows of -1 in one element, and of the least integers.
+            a[:5] = 0
+            a[:5, 7], b[7] = -1, 1
+            a[5:9], b[:, 3] = -128, 127
+        out = torch.empty(m, n, dtype=to)
+        left, right = a.double(), b.double()
+        values = {"x": factors(m, 1), "y": factors(1, n), "u": factors(m, 33), "v": factors(33, n)}
+        names = [name for name in values if re.search(rf"\b{name}\b", formula or "")]
+        operands, epilogue = {name: values[name] for name in names}, None
+        if formula is not None:
+            source = f"def f(accum, {', '.join(operands)}):\n    D = {formula}\n    return D\n"
+            epilogue = arguments.EpilogueArguments(source, D=out, **operands)
+        if "u" in operands:
+            left = left * spread(operands["u"], 1, 128, (m, k))
+            right = right * spread(operands["v"], 128, 1, (k, n))
+        expected = left @ right * operands.get("x", 1.0) * operands.get("y", 1.0)
+        accumulator = "float32" if type_a.is_floating_point else "int32"
+        args = arguments.GemmArguments(a, b, out, accumulator, epilogue=epilogue)
+        kernels = over_grid(args)
+        assert len(kernels) == 3
+        failures += [
+            f"{kernel.metadata.kernel_name}, {at}"
+            for kernel in kernels
+            if is_wrong(kernel, args, out, expected)
+        ]
     finish(failures)
 
 

@@ -42,7 +42,7 @@ def test_operands(group):
     "group",
     [
         *("block_scales", "grouped_scales", "integer_scales"),
-        *("sums_with_factors", "infinite_factors"),
+        *("sums_with_factors", "infinite_factors", "grid_splits"),
     ],
 )
 def test_scales(group):

@@ -1,9 +1,9 @@
 // Split-K over the grid: the CTAs that share a tile combine their partial sums through workspace.
 //
-// Each CTA multiplies one split of K and stores its partial sums in workspace, as float32, in the
-// threads' order. The tile's columns are divided into shares. A reducer CTA adds up the splits of a
-// share in the order of K and stores the output; the result does not depend on which CTA reduces
-// it.
+// Each CTA multiplies one split of K and stores its partial sums in workspace, as float32 or int32,
+// in the threads' order. The tile's columns are divided into shares. A reducer CTA adds up the
+// splits of a share in the order of K and stores the output; the result does not depend on which
+// CTA reduces it.
 //
 // Reducer CTAs poll the workspace for each partial sum; no flag is exchanged.
 //   1. While the consumers multiply, one warp of each CTA fills the place of the CTA's partial sums
@@ -40,14 +40,17 @@ struct GridSplitWord {
 
 template <class Config> struct Sm90GridSplit : GridSplitWord {
   using Sums = typename Sm90Registers<Config>::Sums;
+  using Value = typename Config::Value;
   static constexpr int M_BLOCKS = Config::M_BLOCKS, TILE_VECTORS = Config::TILE_VECTORS,
                        SHARE_VECTORS = Config::SHARE_VECTORS, SHARES = Config::SHARES;
   static constexpr int THREADS = Config::CONSUMER_THREADS;
   static constexpr int PREPARED = 15, STORED = 14;  // named barriers
   static constexpr int PATIENCE = 100;              // polls of the word, at about 0.5 us each
-  // The bits of a missing partial sum: a NaN other than 0x7fffffff, the NaN that arithmetic
-  // produces.
-  static constexpr unsigned MISSING = 0xffffffff;
+  // The bits of a missing partial sum. float32: a NaN other than 0x7fffffff, the NaN that
+  // arithmetic produces. int32: the least integer, which the host's limit of K
+  // (`MOST_K_OF_INTEGERS`) keeps out of reach.
+  static constexpr bool INTEGERS = is_same<Value, s32>;
+  static constexpr unsigned MISSING = INTEGERS ? 0x80000000 : 0xffffffff;
 
   static_assert(SHARES <= MAX_SPLITS);
 
@@ -128,7 +131,7 @@ template <class Config> struct Sm90GridSplit : GridSplitWord {
     Word* const found = reinterpret_cast<Word*>(shared);
     const Word turn = *found;
     float4* const target = partials(split, threadIdx.x);
-    f32 own[M_BLOCKS * TILE_VECTORS * 4];
+    Value own[M_BLOCKS * TILE_VECTORS * 4];
     Sums::template read<0, 0, TILE_VECTORS * 4>(own);
     if constexpr (M_BLOCKS > 1) Sums::template read<1, 0, TILE_VECTORS * 4>(own + TILE_VECTORS * 4);
 #pragma unroll
@@ -150,9 +153,10 @@ template <class Config> struct Sm90GridSplit : GridSplitWord {
     return (arrived(*found) | 1u << split) == all();
   }
 
-  // Replaces a partial sum equal to MISSING by another NaN.
-  static __device__ __forceinline__ float present(float sum) {
-    return __uint_as_float(min(__float_as_uint(sum), MISSING - 1));
+  // The bits of a partial sum. Replaces a NaN equal to MISSING by another NaN.
+  static __device__ __forceinline__ float present(Value sum) {
+    const unsigned bits = __builtin_bit_cast(unsigned, sum);
+    return __uint_as_float(INTEGERS ? bits : min(bits, MISSING - 1));
   }
   static __device__ __forceinline__ bool is_missing(float sum) {
     return __float_as_uint(sum) == MISSING;
@@ -173,7 +177,8 @@ template <class Config> struct Sm90GridSplit : GridSplitWord {
   __device__ __forceinline__ void add_up(int share) const {
     constexpr int AT_ONCE = Sm90Registers<Config>::SPLITS_AT_ONCE,
                   VECTORS = Sm90Registers<Config>::SHARE_SUMS / 4;
-    f32 totals[VECTORS * 4];
+    Value totals[VECTORS * 4];
+    auto value = [](float bits) { return __builtin_bit_cast(Value, bits); };
 #pragma unroll
     for (int at = 0; at < VECTORS * 4; ++at) totals[at] = 0;
 #pragma unroll 1
@@ -212,11 +217,11 @@ template <class Config> struct Sm90GridSplit : GridSplitWord {
       for (int i = 0; i < AT_ONCE; ++i)
 #pragma unroll
         for (int at = 0; at < VECTORS; ++at) {
-          f32* const total = totals + at * 4;
-          total[0] += values[i][at].x;
-          total[1] += values[i][at].y;
-          total[2] += values[i][at].z;
-          total[3] += values[i][at].w;
+          Value* const total = totals + at * 4;
+          total[0] = add_sums(total[0], value(values[i][at].x));
+          total[1] = add_sums(total[1], value(values[i][at].y));
+          total[2] = add_sums(total[2], value(values[i][at].z));
+          total[3] = add_sums(total[3], value(values[i][at].w));
         }
     }
     ptx::write_totals<0, VECTORS * 4>(totals);

@@ -6,7 +6,8 @@
 use super::chips::hopper::{FULL_GPCS, SMS_OF_SMALL_GPC};
 use super::query::{CostQuery, Estimate};
 use super::sm90_rates::{
-    FITTED_LAUNCH, FITTED_MEMORY_LATENCY, FITTED_MEMORY_RATE, alignment_penalty, epilogue_seconds,
+    FITTED_LAUNCH, FITTED_MEMORY_LATENCY, FITTED_MEMORY_RATE, SPLIT_OF_EIGHT_BITS,
+    alignment_penalty, epilogue_seconds,
 };
 use super::{sm90_grid_split, sm90_grouped};
 use crate::kernel::sm90::{
@@ -67,9 +68,6 @@ const FITTED_PING_PONG_END: f64 = 0.02;
 /// Reduction of a cluster split: constant, and for each partial sum that a CTA sends.
 const FITTED_SPLIT: f64 = 0.95e-6;
 const FITTED_SPLIT_ELEMENT: f64 = 2.3e-10;
-/// What a cluster split of 8-bit operands takes longer than that of 16-bit operands. Measured on an
-/// H200.
-const SPLIT_OF_EIGHT_BITS: f64 = 1.3e-6;
 
 // ---- factors of all work ----
 

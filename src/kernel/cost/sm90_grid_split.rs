@@ -4,7 +4,9 @@
 //! Fitted on an H100 to timings of problems with few tiles in float16.
 
 use super::query::{CostQuery, Estimate};
-use super::sm90_rates::{FITTED_ONE_CONSUMER, alignment_penalty, epilogue_seconds};
+use super::sm90_rates::{
+    FITTED_ONE_CONSUMER, SPLIT_OF_EIGHT_BITS, alignment_penalty, epilogue_seconds,
+};
 use crate::kernel::sm90::{Schedule, Sm90};
 use crate::kernel::types::Types;
 
@@ -56,7 +58,8 @@ pub fn estimate(config: &Sm90, types: Types, ctas_per_sm: u32, query: &CostQuery
     };
     let exchange = FITTED_EXCHANGE
         + FITTED_SUM_STORED * config.sums_of_thread() * reducers
-        + FITTED_SUM_ADDED * splits * added;
+        + FITTED_SUM_ADDED * splits * added
+        + if types.a.bytes() == 1 { SPLIT_OF_EIGHT_BITS } else { 0.0 };
     let clusters = config.tiles(problem) as f64 * splits;
     let at_once = f64::from(config.clusters_at_once(ctas_per_sm, target.multiprocessors));
     let wait = if clusters > at_once { FITTED_WAIT } else { 0.0 };

@@ -358,6 +358,13 @@ pub(super) fn over_grid() -> Vec<Shape> {
     shapes
 }
 
+/// The same for 8-bit operands.
+pub(super) fn eight_bit_over_grid() -> Vec<Shape> {
+    [([128, 64], [2, 4]), ([128, 128], [1, 2]), ([64, 64], [1, 1])]
+        .map(|(tile, cluster)| Shape { split: 4, ..cooperative(tile, cluster) })
+        .into()
+}
+
 /// Sorts shapes for lists without a problem: first one kernel of each large tile, then ping-pong
 /// before cooperative and large tiles before small ones. (`leading.rs` has the kernels before all
 /// of these.)

@@ -84,6 +84,8 @@ impl Sm90 {
                         } else {
                             offer(shapes::eight_bit(), kind);
                             offer(shapes::eight_bit_swapped(), Sm90 { swapped: true, ..kind });
+                            let over_grid = Sm90 { over_grid: true, ..kind };
+                            offer(shapes::eight_bit_over_grid(), over_grid);
                             if is_float8(types) {
                                 offer(shapes::fast_sums(), Sm90 { fast_sums: true, ..kind });
                             }

@@ -10,6 +10,9 @@ use crate::problem::GemmProblem;
 pub const MAX_SPLITS: u32 = 16;
 /// Partial sums that a reducer CTA fetches before it adds them up.
 pub const SPLITS_AT_ONCE: u32 = 8;
+/// Most K of a grid split of 8-bit integers: their sums are then greater than the least int32, the
+/// program's mark of a missing partial sum (`MISSING`).
+pub const MOST_K_OF_INTEGERS: i64 = 1 << 15;
 /// Distance between the words of two tiles in workspace, in 64-bit words. Many CTAs poll a word, so
 /// each word has its own cache lines.
 pub const WORD_STRIDE: u32 = 32;
@@ -40,7 +43,7 @@ impl Sm90 {
         ((share * f64::from(multiprocessors * ctas_per_sm)) as u32).max(1)
     }
 
-    /// Bytes of workspace of a grid split: a word for each tile, then the float32 sums of each
+    /// Bytes of workspace of a grid split: a word for each tile, then the 32-bit sums of each
     /// slice of each tile. 0 for other kernels.
     pub(super) fn split_workspace_bytes(&self, problem: &GemmProblem) -> u64 {
         if !self.over_grid {

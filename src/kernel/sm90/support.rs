@@ -1,7 +1,7 @@
 //! The problems that a configuration serves.
 
 use super::config::{ROW_BYTES, Sm90, stores_float32_sums};
-use super::split::MAX_SPLITS;
+use super::split::{MAX_SPLITS, MOST_K_OF_INTEGERS};
 use crate::kernel::cost::chips::Target;
 use crate::kernel::demand::Demand;
 use crate::kernel::layout::{Layout, Major};
@@ -69,13 +69,17 @@ impl Sm90 {
         }
     }
 
-    /// Refuses more CTAs than fit 32 bits. A kernel that stores float32 sums of 16-bit products
-    /// requires N to be a multiple of 8: for other N, cuBLAS rounds to nearest
-    /// (docs/design/accuracy.md).
+    /// Refuses more CTAs than fit 32 bits, and integers whose sums a grid split might take for its
+    /// mark. A kernel that stores float32 sums of 16-bit products requires N to be a multiple of 8:
+    /// for other N, cuBLAS rounds to nearest (docs/design/accuracy.md).
     pub fn check_extents(&self, types: Types, problem: &GemmProblem) -> Result<(), Unsupported> {
         const EVEN: i64 = 8;
         if stores_float32_sums(types) && problem.n() % EVEN != 0 {
             return Err(Unsupported::Uneven { n: problem.n(), of: EVEN });
+        }
+        if self.over_grid && types.accumulator == DType::I32 && problem.k() > MOST_K_OF_INTEGERS {
+            let (dimension, extent, limit) = ("K", problem.k(), MOST_K_OF_INTEGERS);
+            return Err(Unsupported::Few { dimension, extent, limit });
         }
         // Fast path without a division: there are at most as many tiles as outputs, and 8 CTAs a
         // cluster.

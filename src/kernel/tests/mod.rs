@@ -140,8 +140,20 @@ fn sm90_refuses_extents_with_the_limit() {
     let few = gemm(F16, 4096, 4096, 2048, layout);
     assert!(matches!(over_grid.supports(&few), Err(Unsupported::Few { .. })));
 
+    let along_k = Layout { b: Major::Column, ..layout };
+    let integers = |k| {
+        let Problem::Gemm(problem) = gemm(DType::I8, 64, 64, k, along_k) else {
+            panic!("not a GEMM")
+        };
+        let out = View { dtype: DType::I32, ..problem.out };
+        Problem::Gemm(GemmProblem { out, accumulator: DType::I32, ..problem })
+    };
+    let kernel = kernel_of(&integers(32768), true);
+    let refusal = Err(Unsupported::Few { dimension: "K", extent: 32784, limit: 32768 });
+    assert_eq!(kernel.supports(&integers(32784)), refusal);
+    assert_eq!(kernel.addresses(&integers(32784)), refusal);
+
     let in_float32 = |n| {
-        let along_k = Layout { b: Major::Column, ..layout };
         let Problem::Gemm(problem) = gemm(F16, 256, n, 512, along_k) else { panic!("not a GEMM") };
         let out = View { dtype: DType::F32, ..problem.out };
         Problem::Gemm(GemmProblem { out, ..problem })
