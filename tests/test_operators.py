@@ -33,6 +33,11 @@ SWIGLU = "def epilogue(accum, up):\n    D = silu(accum) * product(up)\n    retur
 F8 = torch.float8_e4m3fn
 
 
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
 def randn(*shape, dtype=torch.float32, device="cpu", requires_grad=False):
     tensor = torch.randn(shape, device=device).to(dtype)
     return tensor.requires_grad_(requires_grad)
