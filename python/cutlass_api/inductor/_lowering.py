@@ -315,10 +315,11 @@ def scaled_grouped_mm(
         epilogue = _epilogues.scaled(*named, blocks=blocks)
 
         def arguments(out: torch.Tensor, *values: torch.Tensor) -> Any:
-            operands, _ = _scales.grouped_operands("scaled_grouped_mm", *values[:4])
+            a, b, of_a, of_b, offsets = values
+            operands, _ = _scales.grouped_operands("scaled_grouped_mm", a, b, of_a, of_b)
+            fused = EpilogueArguments(epilogue, D=out, **operands)
             return GroupedGemmArguments(
-                *(*values[:2], out, "float32", values[4]),
-                EpilogueArguments(epilogue, D=out, **operands),
+                *(a, b, out, "float32", offsets, fused),
                 performance=PerformanceControls(use_fast_accum),
             )
 
