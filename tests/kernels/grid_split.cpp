@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <climits>
 #include <cmath>
 #include <condition_variable>
 #include <cstdio>
@@ -21,6 +22,8 @@
 #define __device__
 #define __forceinline__ inline
 using f32 = float;
+using s32 = int;
+template <class A, class B> constexpr bool is_same = std::is_same_v<A, B>;
 struct float4 { float x, y, z, w; };
 struct Index { unsigned x; };
 static thread_local Index threadIdx;
@@ -32,6 +35,8 @@ struct Sm90Params {
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline unsigned __reduce_or_sync(unsigned, unsigned value) { return value; }
 inline void __syncwarp() {}
+inline float add_sums(float a, float b) { return a + b; }
+inline int add_sums(int a, int b) { return unsigned(a) + unsigned(b); }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 using std::min;
@@ -95,43 +100,53 @@ inline float4 load_relaxed(const float4* from) {
 }  // namespace ptx
 
 // A thread's registers: accumulators and totals.
-static thread_local float sums[2 * 16], totals[2 * 4];
+template <class Value> static thread_local Value sums[2 * 16];
+template <class Value> static thread_local Value totals[2 * 4];
 namespace ptx {
-template <int FIRST, int END> void write_totals(const float* values) {
-  std::copy(values, values + END - FIRST, totals + FIRST);
+template <int FIRST, int END, class Value> void write_totals(const Value* values) {
+  std::copy(values, values + END - FIRST, ::totals<Value> + FIRST);
 }
 }  // namespace ptx
 
-struct Results {
-  template <int BLOCK, int FIRST, int COUNT> static void read(float* values) {
-    std::copy(sums + BLOCK * 16 + FIRST, sums + BLOCK * 16 + FIRST + COUNT, values);
+template <class Value> struct Results {
+  template <int BLOCK, int FIRST, int COUNT> static void read(Value* values) {
+    std::copy(sums<Value> + BLOCK * 16 + FIRST, sums<Value> + BLOCK * 16 + FIRST + COUNT, values);
   }
 };
-struct Config {
+template <class T> struct Config {
+  using Value = T;
   static constexpr int M_BLOCKS = 2, TILE_VECTORS = 4, SHARE_VECTORS = 1, SHARES = 4,
                        CONSUMER_THREADS = 64;
 };
-template <class> struct Sm90Registers {
-  using Sums = Results;
+template <class Config> struct Sm90Registers {
+  using Sums = Results<typename Config::Value>;
   static constexpr int SHARE_SUMS = 8, SPLITS_AT_ONCE = 8;
 };
 
 #include "sm90/grid_split.cuh"
-using GridSplit = Sm90GridSplit<Config>;
 
-// Partial sums of such different magnitudes that the total depends on the order. They differ
-// between launches.
-static float number(unsigned launch, unsigned split, unsigned warp, int block, int i) {
-  // Also infinities, and the NaN that marks a partial sum as missing.
-  if ((launch + warp * 7 + i) % 16 == 3)
-    return split % 2 == 0 ? INFINITY : std::bit_cast<float>(0xffffffffu);
-  const float sizes[] = {1e8f, 1, -1e8f, 3e-3f, 7e4f};
-  return sizes[(split * 7 + i) % 5] *
-         (1 + split + 10 * warp + 100 * block + i + launch % 1000 * 0.001f);
+// Partial sums that differ between launches. Floats have such different magnitudes that the total
+// depends on the order; among them are infinities and the NaN that marks a partial sum as missing.
+// Integers are never the least one, which marks one as missing; among them are the bits of that NaN.
+template <class Value>
+static Value number(unsigned launch, unsigned split, unsigned warp, int block, int i) {
+  const bool special = (launch + warp * 7 + i) % 16 == 3;
+  if constexpr (std::is_same_v<Value, int>) {
+    if (special) return split % 2 == 0 ? INT_MAX : -1;
+    return int((launch + split * 7 + warp * 5 + block * 3 + i) * 0x9e3779b9u) | 1;
+  } else {
+    if (special) return split % 2 == 0 ? INFINITY : std::bit_cast<float>(0xffffffffu);
+    const float sizes[] = {1e8f, 1, -1e8f, 3e-3f, 7e4f};
+    return sizes[(split * 7 + i) % 5] *
+           (1 + split + 10 * warp + 100 * block + i + launch % 1000 * 0.001f);
+  }
 }
 
+template <class Value>
 static bool launch(std::mt19937& random, std::vector<unsigned long long>& memory, unsigned tiles,
                    int splits, unsigned at_once) {
+  using Config = ::Config<Value>;
+  using GridSplit = Sm90GridSplit<Config>;
   Sm90Params params{memory.data(), splits};
   std::vector<std::atomic<int>> stored(tiles * Config::SHARES * 2);
   std::atomic<int> wrong(0);
@@ -152,7 +167,8 @@ static bool launch(std::mt19937& random, std::vector<unsigned long long>& memory
         barriers = &of_cta;
         for (unsigned i = 0; i < pause * (warp + 1); ++i) std::this_thread::yield();
         for (int block = 0; block < Config::M_BLOCKS; ++block)
-          for (int i = 0; i < 16; ++i) sums[block * 16 + i] = number(seed, split, warp, block, i);
+          for (int i = 0; i < 16; ++i)
+            sums<Value>[block * 16 + i] = number<Value>(seed, split, warp, block, i);
         GridSplit work(params, tiles, tile, split);
         unsigned shares = work.publish(shared);
         (*work.word & GridSplit::LAST_REDUCES ? last_reduced : polled) += shares != 0;
@@ -162,10 +178,10 @@ static bool launch(std::mt19937& random, std::vector<unsigned long long>& memory
           ++stored[(tile * Config::SHARES + share) * 2 + warp];
           for (int block = 0; block < Config::M_BLOCKS; ++block)
             for (int e = 0; e < 4; ++e) {
-              volatile float expected = 0;
+              volatile Value expected = 0;
               for (int s = 0; s < splits; ++s)
-                expected = expected + number(seed, s, warp, block, share * 4 + e);
-              const float total = totals[block * 4 + e];
+                expected = add_sums(expected, number<Value>(seed, s, warp, block, share * 4 + e));
+              const Value total = totals<Value>[block * 4 + e];
               wrong += !(total == expected || (total != total && expected != expected));
             }
         }
@@ -202,12 +218,14 @@ int main(int, char** arguments) {
       for (auto& word : memory) word = random() * 0x100000001ull;
     if (kind == 1)
       for (unsigned tile = 0; tile < tiles; ++tile) {
-        unsigned long long* const word = memory.data() + tile * GridSplit::WORD_STRIDE;
-        word[0] = GridSplit::MARK | 1ull * splits << GridSplit::SPLITS_AT |
+        unsigned long long* const word = memory.data() + tile * GridSplitWord::WORD_STRIDE;
+        word[0] = GridSplitWord::MARK | 1ull * splits << GridSplitWord::SPLITS_AT |
                   (random() & ((1ull << splits) - 1)) * 0x10001;
         word[1] = 0;
       }
-    if (!launch(random, memory, tiles, splits, 1 + random() % (2 * splits))) return 1;
+    const unsigned at_once = 1 + random() % (2 * splits);
+    const auto each = round % 4 == 0 ? launch<int> : launch<float>;
+    if (!each(random, memory, tiles, splits, at_once)) return 1;
   }
   if (polled == 0 || last_reduced == 0)
     std::printf("one way of reduction never occurred: %ld polled, %ld by the last CTA\n",
