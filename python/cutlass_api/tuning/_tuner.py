@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -140,7 +140,9 @@ class _Search:
         shares = [names[at::count] for at in range(count)]
         with ThreadPoolExecutor(count) as pool:
             try:
-                best = {name for left in pool.map(sift_on, benchmarks, shares) for name in left}
+                sifted = [pool.submit(sift_on, *each) for each in zip(benchmarks, shares, strict=True)]
+                # As they end, so that one that fails ends the others.
+                best = {name for done in as_completed(sifted) for name in done.result()}
             except BaseException:
                 self._deadline.end()
                 raise
