@@ -2,12 +2,14 @@
 
     python tests/distributed.py MODULE BACKEND RESULTS SIZE...
 
-imports torch once, and forks SIZE ranks for each SIZE. Each rank calls each function of MODULE
-whose name begins with `check_`, and writes the tracebacks to RESULTS, a folder.
+starts SIZE ranks for each SIZE. Each rank calls each function of MODULE whose name begins with
+`check_`, and writes the tracebacks to RESULTS, a folder. The ranks of gloo are forks of a process
+that has imported torch; CUDA does not survive a fork, so those of NCCL import it themselves.
 """
 
 import importlib
 import json
+import multiprocessing
 import os
 import sys
 import traceback
@@ -38,21 +40,23 @@ class World:
         return init_device_mesh(self.kind, (2, self.size // 2), mesh_dim_names=("data", "tensor"))
 
 
-def run_rank(module, backend, results, size, rank):
+def run_rank(name, backend, results, size, rank):
+    module = importlib.import_module(name)
     torch.set_num_threads(1)
     if backend == "nccl":
+        os.environ.setdefault("NCCL_NVLS_ENABLE", "0")  # no NVLink multicast
         torch.cuda.set_device(rank)
     store = torch.distributed.FileStore(str(results / f"store_{size}"), size)
     torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
     world = World(rank, size, backend)
     found = {}
-    for name in names_of_checks(module):
+    for check in names_of_checks(module):
         ends = None
         try:
-            ends = getattr(module, name)(world)
-            found[name] = ""
+            ends = getattr(module, check)(world)
+            found[check] = ""
         except BaseException:
-            found[name] = traceback.format_exc()
+            found[check] = traceback.format_exc()
         # After each check: the other ranks may hang in the next one.
         (results / f"{size}_{rank}.json").write_text(json.dumps(found))
         if ends == EXIT:
@@ -65,20 +69,16 @@ def names_of_checks(module):
 
 
 def main():
-    module, backend, results, *sizes = sys.argv[1:]
-    imported = importlib.import_module(module)
+    name, backend, results, *sizes = sys.argv[1:]
+    importlib.import_module(name)
+    processes = multiprocessing.get_context("spawn" if backend == "nccl" else "fork")
     for size in map(int, sizes):
-        ranks = []
-        for rank in range(size):
-            if (child := os.fork()) == 0:
-                try:
-                    run_rank(imported, backend, Path(results), size, rank)
-                finally:
-                    sys.stdout.flush()
-                    os._exit(0)
-            ranks.append(child)
-        for child in ranks:
-            os.waitpid(child, 0)
+        each = [(name, backend, Path(results), size, rank) for rank in range(size)]
+        ranks = [processes.Process(target=run_rank, args=arguments) for arguments in each]
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join()
 
 
 if __name__ == "__main__":
