@@ -1,6 +1,7 @@
 """The limits of the GPU tests: what tensor cores round passes, and a wrong sum fails."""
 
 import gpu_helpers
+import numpy as np
 import pytest
 import torch
 from gpu_helpers import ENOUGH_FOR_A_RATIO, FLOAT8, Form, Problem, Types
@@ -94,6 +95,32 @@ def test_mistakes_in_float8_sums_fail(mistake, beside_torch: bool) -> None:
         assert problem.compares_with_torch and problem.limit == 1.2 * problem.torch_error
     assert problem.inaccuracy(out) is None
     assert problem.inaccuracy(mistake(problem, out))
+
+
+@pytest.mark.parametrize("k", [61, 256])
+def test_a_chain_of_float64_products_passes(k: int) -> None:
+    """Also where torch adds up in several chains, and so with half the error or less."""
+    double = torch.float64
+    types = Types(double, double, double, double)
+    problem = make_problem(types, (M, N, k), Form("t"), Form("n"))
+    a, b = problem.a.numpy().astype(np.longdouble), problem.b.numpy().astype(np.longdouble)
+    total = np.zeros((M, N))
+    for at in range(k):  # a fused multiply-add rounds once
+        total = (a[:, at, None] * b[at] + total).astype(np.float64)
+    out = torch.from_numpy(total)
+    problem.torch_error = problem.error(out) / 2
+    assert problem.compares_with_torch
+    assert problem.inaccuracy(out) is None
+    assert problem.inaccuracy(out + 2 * problem.difference(out))
+    assert problem.inaccuracy(with_one_missing_product(problem, out))
+
+
+def test_integer_sums_round_once() -> None:
+    tie = 2**26 + 2**18  # between two bfloat16; float32 rounds the sums beside it to it
+    sums = torch.tensor([tie - 1, tie, tie + 1, -tie - 1, 2**31 - 1, -(2**31), 5])
+    rounded = gpu_helpers.rounded_once(sums.int(), torch.bfloat16).double().tolist()
+    above = 2**26 + 2**19
+    assert rounded == [2**26, 2**26, above, -above, 2**31, -(2**31), 5]
 
 
 @pytest.mark.parametrize("k", [16, 45])
