@@ -140,7 +140,8 @@ class _Search:
         shares = [names[at::count] for at in range(count)]
         with ThreadPoolExecutor(count) as pool:
             try:
-                sifted = [pool.submit(sift_on, *each) for each in zip(benchmarks, shares, strict=True)]
+                both = zip(benchmarks, shares, strict=True)
+                sifted = [pool.submit(sift_on, *each) for each in both]
                 # As they end, so that one that fails ends the others.
                 best = {name for done in as_completed(sifted) for name in done.result()}
             except BaseException:
