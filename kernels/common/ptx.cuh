@@ -47,6 +47,19 @@ __device__ __forceinline__ void prefetch_to_l2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
 }
 
+// "ld": reads a value if `present`, else leaves it as it is. With a branch around the load, ptxas
+// loads into another register and waits for it, in order to copy it.
+__device__ __forceinline__ void load_if(bool present, f32& value, const f32* global) {
+  asm volatile(
+      "{\n"
+      "  .reg .pred p;\n"
+      "  setp.ne.s32 p, %2, 0;\n"
+      "  @p ld.global.f32 %0, [%1];\n"
+      "}"
+      : "+f"(value)
+      : "l"(global), "r"(int(present)));
+}
+
 // ---- "Asynchronous copy: cp.async" -----------------------------------------------------------
 
 // Copies BYTES (4, 8 or 16), to which both addresses are aligned, without using registers.

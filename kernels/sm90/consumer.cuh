@@ -89,44 +89,61 @@ template <class Config> struct Sm90Consumer {
                                                            Scales& scales) {
     static_assert(Config::M_BLOCKS == 1 && !Config::PING_PONG && Config::A_K_MAJOR);
     constexpr int PARTS = Scales::PARTS, SUMS = Registers::SUMS;
-    typename Scales::Factors factors, next;
+    constexpr int AHEAD = Scales::PRESENT ? Scales::AHEAD : 0, AT_ONCE = AHEAD > 0 ? AHEAD : 1;
+    typename Scales::Factors factors[AT_ONCE], next[AT_ONCE];
+    auto load = [&](auto& sets) {
+#pragma unroll
+      for (auto& set : sets) scales.load_next(set);
+    };
     if constexpr (Scales::PRESENT) scales.prefetch(blocks * PARTS);
-    if constexpr (Scales::PRESENT && Scales::AHEAD) scales.load_next(next);
+    if constexpr (AHEAD > 0) load(next);
     ptx::clear_totals<0, SUMS>();
+    int next_part = 0, left = blocks * PARTS;
+    unsigned long long a, b;
+    // Unrolled no further: the loads of all parts would be live at once.
 #pragma unroll 1
-    for (int block = 0; block < blocks; ++block) {
-      const unsigned stage = pipeline.stage(slot);
-      const auto a = ptx::matrix_descriptor(stage + warpgroup * Memory::BLOCK_BYTES, 0);
-      const auto b = ptx::matrix_descriptor(stage + Memory::A_BYTES, 0);
-      ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
-#pragma unroll 1  // unrolled, the loads of all parts would be live at once
-      for (int part = 0; part < PARTS; ++part) {
+    while (left > 0) {
+#pragma unroll
+      for (int set = 0; set < AT_ONCE; ++set) {
+        // Of the K block. A constant, unless a K block has more parts than are loaded at a time.
+        const int part = AT_ONCE % PARTS == 0 ? set % PARTS : next_part;
+        if (part == 0) {
+          const unsigned stage = pipeline.stage(slot);
+          a = ptx::matrix_descriptor(stage + warpgroup * Memory::BLOCK_BYTES, 0);
+          b = ptx::matrix_descriptor(stage + Memory::A_BYTES, 0);
+          ptx::barrier_wait(pipeline.full + 8 * slot.stage, slot.phase);
+        }
         // Descriptors count 16 bytes: a K block has 8.
         ptx::wgmma_fence();
         Multiply::template issue<0, 4 / PARTS>(a + part * (8 / PARTS), b + part * (8 / PARTS), 0);
         ptx::wgmma_commit();
-        if constexpr (Scales::PRESENT) {
-          if constexpr (Scales::AHEAD) {
-            factors = next;
-            scales.load_next(next);
-          } else {
-            scales.load_next(factors);
+        if constexpr (AHEAD > 0) {
+          if (set == 0) {
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) factors[i] = next[i];
+            load(next);
           }
+        } else if constexpr (Scales::PRESENT) {
+          load(factors);
         }
         ptx::wgmma_wait<0>();
-        if (part == PARTS - 1) {
+        next_part = (part + 1) % PARTS;
+        if (next_part == 0) {
           Pipeline::release(pipeline.empty + 8 * slot.stage, rank);
           slot.advance();
-          if (block + 1 == blocks) break;
+        }
+        if (--left == 0) {
+          factors[0] = factors[set];
+          break;
         }
         if constexpr (Scales::PRESENT)
-          ptx::add_scaled_to_totals<0, SUMS>(factors);
+          ptx::add_scaled_to_totals<0, SUMS>(factors[set]);
         else
           ptx::add_to_totals<0, SUMS>();
       }
     }
     if constexpr (Scales::PRESENT)
-      ptx::add_totals_scaled<0, SUMS>(factors);
+      ptx::add_totals_scaled<0, SUMS>(factors[0]);
     else
       ptx::add_totals<0, SUMS>();
   }

@@ -41,10 +41,14 @@ template <class Config> struct Sm90Scales {
   static constexpr bool COLUMNS_SHARE = SHARED % 8 == 0;
   static constexpr int B_COUNT = COLUMNS_SHARE ? Config::TILE_N / SHARED : Config::TILE_N / 4;
 
-  // Whether the scales are loaded one part ahead. Otherwise they are loaded while wgmma multiplies,
-  // which takes longer for a tile of many columns than the load.
-  static constexpr bool AHEAD = A_COUNT + B_COUNT <= 18;
-  static constexpr int REGISTERS = PRESENT ? (A_COUNT + B_COUNT) * (AHEAD ? 2 : 1) : 0;
+  // The scales of AHEAD parts are loaded at a time, AHEAD parts before their use: beside the loads
+  // of operands, a load from L2 takes up to 0.4 us, a part of a small tile half of that. With 0 the
+  // loads overlap the wgmma of their own part, which takes longer for a tile of many columns.
+  static constexpr int COUNT = A_COUNT + B_COUNT, AHEAD = COUNT <= 5    ? 4
+                                                          : COUNT <= 9  ? 2
+                                                          : COUNT <= 18 ? 1
+                                                                        : 0;
+  static constexpr int REGISTERS = PRESENT ? COUNT * (AHEAD > 0 ? 2 * AHEAD : 1) : 0;
 
   // The scales of one part of a K block.
   struct Factors {
@@ -114,31 +118,38 @@ template <class Config> struct Sm90Scales {
   // Loads the scales of the next part. Beyond K, where sums are 0, they stay as they are. Rows and
   // columns outside the output, which are not stored, have the scales of others.
   __device__ __forceinline__ void load_next(Factors& factors) {
-    if (k < params.k) {
-#pragma unroll
-      for (int i = 0; i < A_COUNT; ++i) {
-        if constexpr (A_DEPTH > 0 && BY_POINTERS)
-          factors.a[i] = *rows[i];
-        else if constexpr (A_DEPTH > 0)
-          factors.a[i] = epilogue.scale_a(batch, min(m + 8 * i, params.m - 1), k / A_DEPTH);
-      }
-#pragma unroll
-      for (int i = 0; i < B_COUNT; ++i) {
-        const int offset = COLUMNS_SHARE ? i * SHARED : i / 2 * 8 + i % 2,
-                  column = min(n + offset, params.n - 1);
-        if constexpr (B_DEPTH > 0 && BY_POINTERS && B_COUNT == 1)
-          factors.b[i] = *columns;
-        else if constexpr (B_DEPTH > 0 && BY_POINTERS && B_COLUMNS == 1)
-          factors.b[i] = columns[epilogue.b_scale_stride() * (column - min(n, params.n - 1))];
-        else if constexpr (B_DEPTH > 0)
-          factors.b[i] = epilogue.scale_b(batch, column, k / B_DEPTH);
-      }
-    }
-    k += DEPTH;
+    const bool present = k < params.k;
     if constexpr (BY_POINTERS) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) rows[i] += epilogue.a_scale_step();
+      for (int i = 0; i < A_COUNT; ++i) {
+        if constexpr (A_DEPTH > 0) ptx::load_if(present, factors.a[i], rows[i]);
+        rows[i] += epilogue.a_scale_step();
+      }
+#pragma unroll
+      for (int i = 0; i < B_COUNT; ++i)
+        if constexpr (B_DEPTH > 0) ptx::load_if(present, factors.b[i], columns + column_offset(i));
       columns += epilogue.b_scale_step();
+    } else if (present) {
+#pragma unroll
+      for (int i = 0; i < A_COUNT; ++i)
+        if constexpr (A_DEPTH > 0)
+          factors.a[i] = epilogue.scale_a(batch, min(m + 8 * i, params.m - 1), k / A_DEPTH);
+#pragma unroll
+      for (int i = 0; i < B_COUNT; ++i)
+        if constexpr (B_DEPTH > 0) factors.b[i] = epilogue.scale_b(batch, column(i), k / B_DEPTH);
     }
+    k += DEPTH;
+  }
+
+  // The column of scale `i` of B.
+  __device__ __forceinline__ int column(int i) const {
+    return min(n + (COLUMNS_SHARE ? i * SHARED : i / 2 * 8 + i % 2), params.n - 1);
+  }
+  // How far its scale lies behind that of column 0.
+  __device__ __forceinline__ long long column_offset(int i) const {
+    if constexpr (B_COUNT == 1)
+      return 0;
+    else
+      return epilogue.b_scale_stride() * (column(i) / B_COLUMNS - column(0) / B_COLUMNS);
   }
 };

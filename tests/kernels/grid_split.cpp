@@ -127,7 +127,7 @@ template <class Config> struct Sm90Registers {
 
 // Partial sums that differ between launches. Floats have such different magnitudes that the total
 // depends on the order; among them are infinities and the NaN that marks a partial sum as missing.
-// Integers are never the least one, which marks one as missing; among them are the bits of that NaN.
+// Integers are never the least one, which marks one as missing; among them are that NaN's bits.
 template <class Value>
 static Value number(unsigned launch, unsigned split, unsigned warp, int block, int i) {
   const bool special = (launch + warp * 7 + i) % 16 == 3;

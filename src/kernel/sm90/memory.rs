@@ -12,9 +12,6 @@ const OTHER_REGISTERS: u32 = 48;
 const OTHER_REGISTERS_OF_MIXED: u32 = 20;
 /// Registers that scales behind the main loop take, beside those of an epilogue.
 const REGISTERS_BEHIND: u32 = 32;
-/// Most scales of a thread that are loaded one part of a K block ahead (`AHEAD` of the program).
-const MOST_SCALES_AHEAD: u32 = 18;
-
 pub const SHARED_BYTES_PER_CTA: u32 = Target::H100.shared_bytes_per_cta;
 pub(super) const SHARED_BYTES_PER_SM: u32 = Target::H100.shared_bytes_per_sm;
 
@@ -180,13 +177,17 @@ impl Sm90 {
             shared if shared.is_multiple_of(8) => columns / shared,
             _ => columns / 4,
         };
-        // Few scales are loaded ahead, into registers of their own. The products of less than a K
-        // block do not hide the loads of many.
-        let is_ahead = of_rows + of_columns <= MOST_SCALES_AHEAD;
-        if !is_ahead && a.iter().chain(&b).any(|scale| scale.depth < 128) {
-            return false;
-        }
-        let scales = (of_rows + of_columns) * if is_ahead { 2 } else { 1 };
+        // Few scales are loaded ahead (`AHEAD` of the program). The products of less than a K block
+        // do not hide the loads of many.
+        let count = of_rows + of_columns;
+        let sets = match count {
+            ..=5 => 8,
+            ..=9 => 4,
+            ..=18 => 2,
+            _ if a.iter().chain(&b).any(|scale| scale.depth < 128) => return false,
+            _ => 1,
+        };
+        let scales = count * sets;
         let most = if self.consumers == 3 { 160 } else { 232 };
         let sums = self.sum_registers(types) + self.chain_registers(types);
         sums + scales.max(behind) + OTHER_REGISTERS <= most
