@@ -17,6 +17,7 @@ BOUNDS = {
     # Such a launch is not promoted to a graph.
     "run of a kernel that takes long": 1640,
     "run with checks": 1650,
+    "run without an artifact": 1650,
     "GemmArguments": 2980,
     "bound launch": 1170,
     "matmul": 6390,
@@ -59,6 +60,7 @@ def test_instructions_of_the_hot_path():
             lambda: kernel.run(args, artifact, stream=STREAM, assume_supported_args=True),
             lambda: kernel.run(long, artifact, stream=STREAM, assume_supported_args=True),
             lambda: kernel.run(args, artifact, stream=STREAM),
+            lambda: kernel.run(args, stream=STREAM),
             lambda: GemmArguments(a, b, out, "float32"),
             launch,
             lambda: cutlass_api.matmul(a, b, out=out),

@@ -41,6 +41,11 @@ impl PreparedLaunch {
         self.plan.device()
     }
 
+    /// Whether the launch runs this program.
+    pub fn runs(&self, program: &Arc<Program>) -> bool {
+        Arc::ptr_eq(&self.program, program)
+    }
+
     pub fn plan(&self) -> &LaunchPlan {
         &self.plan
     }

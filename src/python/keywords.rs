@@ -127,9 +127,9 @@ unsafe fn repeat_run(
             return None;
         }
         let native = arguments.cast_unchecked::<RuntimeArguments>().get().native.as_deref()?;
-        let (slf, artifact, stream) =
-            (Borrowed::from_ptr(py, slf), present(py, artifact)?, present(py, stream));
-        repeat(&slf, native, &artifact, stream.as_deref(), flag(assume)?)
+        let slf = Borrowed::from_ptr(py, slf);
+        let [artifact, stream] = [artifact, stream].map(|object| present(py, object));
+        repeat(&slf, native, artifact.as_deref(), stream.as_deref(), flag(assume)?)
     }
 }
 

@@ -99,7 +99,7 @@ impl PyKernel {
             let last = &artifact.get().last;
             let request = LaunchRequest { position, problem, epilogue, program, last, is_checked };
             // The second run on unchanged operands keeps its launch for later runs.
-            let keep = is_checked && compiled_artifact.is_some() && native.kept().is_none();
+            let keep = is_checked && native.kept().is_none();
             let workspace = match workspace {
                 Some(workspace) => {
                     usable_workspace(position, problem, workspace, assume_supported_args)?
@@ -167,18 +167,19 @@ impl PyKernel {
 pub fn repeat(
     kernel: &Bound<'_, PyAny>,
     native: &NativeArguments,
-    artifact: &Bound<'_, PyAny>,
+    artifact: Option<&Bound<'_, PyAny>>,
     stream: Option<&Bound<'_, PyAny>>,
     assume_supported_args: bool,
 ) -> Option<PyResult<()>> {
     let Some(kept) = native.kept() else {
+        let artifact = artifact?;
         return repeat_last(kernel, native, artifact, stream, assume_supported_args).transpose();
     };
     // For unchanged arguments, only torch's float32 precision setting can change the result of
     // `supports`.
     let is_supported =
         || native.is_known_supported(kept.launch.plan().position()) && !kept.rounds_to_tf32;
-    let is_same = kept.kernel.is(kernel) && kept.artifact.is(artifact);
+    let is_same = kept.kernel.is(kernel) && artifact.is_none_or(|artifact| kept.serves(artifact));
     if !is_same || !(assume_supported_args || is_supported()) {
         return None;
     }

@@ -181,9 +181,9 @@ impl Sm90 {
         // do not hide the loads of many.
         let count = of_rows + of_columns;
         let sets = match count {
-            ..=5 => 8,
-            ..=9 => 4,
-            ..=18 => 2,
+            0..=5 => 8,
+            6..=9 => 4,
+            10..=18 => 2,
             _ if a.iter().chain(&b).any(|scale| scale.depth < 128) => return false,
             _ => 1,
         };
