@@ -15,6 +15,7 @@ Steps:
 import argparse
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -24,6 +25,7 @@ import tarfile
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -209,8 +211,9 @@ def compile_tables() -> None:
         list(pool.map(lambda pair: pair[0].compile(pair[1], 90), programs.values()))
 
 
-def run(names: list[str]) -> None:
-    """Runs steps on the GPU machine."""
+def run(names: list[str], seconds: float) -> None:
+    """Runs steps on the GPU machine, in that many seconds in all."""
+    end = time.monotonic() + seconds
     # One folder for each wheel: a machine may see several.
     (wheel,) = ROOT.glob("wheels/rutlass-*.whl")
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
@@ -231,7 +234,7 @@ def run(names: list[str]) -> None:
         log = out / f"{name}.log"
         log.unlink(missing_ok=True)
         for command in step.commands:
-            left = step.seconds - (time.monotonic() - begin)
+            left = min(begin + step.seconds, end) - time.monotonic()
             arguments = [part.replace("{out}", str(out)) for part in command]
             outcome, printed = execute(arguments, environment, left, log)
             title = " ".join(command[1:4])
@@ -256,12 +259,22 @@ def execute(
         try:
             outcome = f"exit status {process.wait(max(seconds, 1))}"
         except subprocess.TimeoutExpired:
-            # Workers of the command must not run beside the next one.
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
             outcome = "time limit"
+            stop(process)
         output.seek(begin)
         return outcome, output.read()
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Ends a command and its workers, which must not run beside the next command. pytest prints its
+    failures when it is interrupted.
+    """
+    process.send_signal(signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(15)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def cold() -> None:
@@ -304,7 +317,10 @@ def main() -> None:
     )
     running = commands.add_parser("run", help="run steps on the GPU machine")
     running.add_argument("steps", nargs="+", choices=STEPS, metavar="STEP")
-    running.set_defaults(run=lambda options: run(options.steps))
+    running.add_argument(
+        "--seconds", type=float, default=math.inf, help="the time limit of all steps together"
+    )
+    running.set_defaults(run=lambda options: run(options.steps, options.seconds))
     commands.add_parser("cold", help="time compilations").set_defaults(run=lambda _: cold())
     options = parser.parse_args()
     options.run(options)
