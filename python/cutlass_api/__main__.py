@@ -1,6 +1,6 @@
-"""``python -m cutlass_api bench`` with ``latency``, ``gemm``, ``llama``, ``quantize``, ``compile``,
-``tensor_parallel`` and ``plot``: benchmarks. ``python -m cutlass_api tune``: the autotuner and its
-store."""
+"""``python -m cutlass_api env``: what a bug report needs. ``kernels``: the kernels of this package.
+``bench`` with ``latency``, ``gemm``, ``llama``, ``quantize``, ``compile``,
+``tensor_parallel`` and ``plot``: benchmarks. ``tune``: the autotuner and its store."""
 
 import argparse
 import json
@@ -8,11 +8,11 @@ import os
 import time
 from dataclasses import asdict
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from cutlass_api import _core, inspection
 from cutlass_api.bench import compile as compile_bench
 from cutlass_api.bench import llama as llama_bench
 from cutlass_api.bench import tensor_parallel as parallel_bench
@@ -23,7 +23,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m cutlass_api", description="Tools of cutlass_api (rutlass)."
     )
+    parser.add_argument("--version", action="version", version=f"rutlass {_core.__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
+    env = commands.add_parser("env", help="print what a bug report needs: versions, GPUs, caches")
+    env.set_defaults(run=_env)
+    env.add_argument("--json", type=_output, metavar="FILE", help="write it as JSON")
+    kernels = commands.add_parser("kernels", help="list the kernels of this package")
+    kernels.set_defaults(run=_kernels)
+    kernels.add_argument(
+        "patterns",
+        nargs="*",
+        metavar="PATTERN",
+        help="what a name must contain, such as sm90, f16xf16 or 128x*pingpong",
+    )
+    kernels.add_argument("--cc", type=_positive, help="for this compute capability: 90 for an H100")
+    kernels.add_argument("--json", type=_output, metavar="FILE", help="write the list as JSON")
     bench = commands.add_parser("bench", help="measure on this machine's GPU").add_subparsers(
         required=True, metavar="what"
     )
@@ -186,7 +200,12 @@ def _add_tune(commands: Any) -> None:
 def _add_types(command: argparse.ArgumentParser) -> None:
     types = ("float16", "bfloat16", "tf32", "float32")
     command.add_argument(
-        "--dtype", nargs="+", choices=types, default=["float16"], help="type of A, B and the output"
+        "--dtype",
+        nargs="+",
+        type=lambda name: name if name in types else str(_core.DType(name)),
+        choices=types,
+        default=["float16"],
+        help="type of A, B and the output",
     )
 
 
@@ -268,6 +287,25 @@ def _device() -> str:
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a CUDA GPU, but torch finds none")
     return str(torch.cuda.get_device_name())
+
+
+def _env(arguments: argparse.Namespace) -> None:
+    facts = inspection.environment()
+    for name, fact in facts.items():
+        print(f"{name}: {fact}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def _kernels(arguments: argparse.Namespace) -> None:
+    from cutlass_api.bench import report
+
+    kernels = inspection.matching_kernels(arguments.patterns, arguments.cc)
+    cells = inspection.kernel_cells(kernels)
+    report.print_cells(f"{len(kernels)} kernels", inspection.HEADER, cells)
+    if arguments.json:
+        rows = [dict(zip(inspection.HEADER, line, strict=True)) for line in cells]
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def _gemm(arguments: argparse.Namespace) -> None:
@@ -371,13 +409,6 @@ def _latency(arguments: argparse.Namespace) -> None:
         report.write_bars(arguments.plot, _latency_title(device, extent), rows)
 
 
-def _version(distribution: str) -> str | None:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
-
-
 def _compile(arguments: argparse.Namespace) -> None:
     device = _device()
     import torch
@@ -389,7 +420,9 @@ def _compile(arguments: argparse.Namespace) -> None:
     context = {
         "device": device,
         "torch": torch.__version__,
-        **{name: _version(name) for name in ("rutlass", "triton", "transformers")},
+        **{
+            name: inspection.package_version(name) for name in ("rutlass", "triton", "transformers")
+        },
         "development": bool(arguments.quick or arguments.cache or arguments.baseline_json),
     }
 

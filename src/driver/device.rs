@@ -114,15 +114,27 @@ impl Device {
         Ok(device)
     }
 
+    /// How many devices the machine has.
+    ///
+    /// # Errors
+    /// If there is no driver, or it does not start.
+    pub fn count() -> Result<i32, DriverError> {
+        initialize()?;
+        let mut count = 0;
+        // SAFETY: the pointer is to a local.
+        unsafe { check("cuDeviceGetCount", sys::cuDeviceGetCount(&mut count))? };
+        Ok(count)
+    }
+
     fn open(ordinal: i32) -> Result<Device, DriverError> {
         let driver_version = initialize()?;
-        let (mut count, mut handle, mut context) = (0, 0, std::ptr::null_mut());
+        let count = Device::count()?;
+        if ordinal < 0 || ordinal >= count {
+            return Err(DriverError::NoDevice { ordinal, count });
+        }
+        let (mut handle, mut context) = (0, std::ptr::null_mut());
         // SAFETY: the pointers are to locals that outlive the calls.
         unsafe {
-            check("cuDeviceGetCount", sys::cuDeviceGetCount(&mut count))?;
-            if ordinal < 0 || ordinal >= count {
-                return Err(DriverError::NoDevice { ordinal, count });
-            }
             check("cuDeviceGet", sys::cuDeviceGet(&mut handle, ordinal))?;
             let mut name = [0 as c_char; 256];
             let named = sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, handle);
@@ -162,11 +174,7 @@ impl Device {
     /// All devices of the name of this one, this one first. A device that cannot be opened is left
     /// out.
     pub fn alike(&'static self) -> Vec<&'static Device> {
-        let mut count = 0;
-        // SAFETY: the pointer is to a local. The driver is initialized, as there is a device.
-        if unsafe { sys::cuDeviceGetCount(&mut count) } != sys::CUresult::CUDA_SUCCESS {
-            count = 0;
-        }
+        let count = Device::count().unwrap_or(0);
         let others = (0..count).filter(|ordinal| *ordinal != self.ordinal);
         let opened = others.filter_map(|ordinal| Device::get(ordinal).ok());
         std::iter::once(self).chain(opened.filter(|other| other.name == self.name)).collect()

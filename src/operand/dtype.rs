@@ -109,9 +109,12 @@ impl DType {
         let key: String =
             tail.chars().filter(|c| *c != '_').map(|c| c.to_ascii_lowercase()).collect();
         let key = match key.as_str() {
-            "double" => "float64",
-            "float" => "float32",
-            "half" => "float16",
+            "double" | "fp64" | "f64" => "float64",
+            "float" | "fp32" | "f32" => "float32",
+            "half" | "fp16" | "f16" => "float16",
+            "bf16" => "bfloat16",
+            "fp8e4m3" => "float8e4m3fn",
+            "fp8e5m2" => "float8e5m2",
             other => other,
         };
         TABLE.iter().find(|row| row.1.replace('_', "") == key).map(|row| row.0)
@@ -207,7 +210,18 @@ mod tests {
         assert_eq!(DType::from_name("Float8E4M3FN"), Some(DType::E4m3));
         assert_eq!(DType::from_name("BFloat16"), Some(DType::Bf16));
         assert_eq!(DType::from_name("Uint8"), Some(DType::U8));
+        for (short, dtype) in [
+            ("fp64", DType::F64),
+            ("f32", DType::F32),
+            ("fp16", DType::F16),
+            ("bf16", DType::Bf16),
+            ("fp8_e4m3", DType::E4m3),
+            ("fp8_e5m2", DType::E5m2),
+        ] {
+            assert_eq!(DType::from_name(short), Some(dtype));
+        }
         assert_eq!(DType::from_name("complex64"), None);
+        assert_eq!(DType::from_name("fp8"), None);
     }
 
     #[test]

@@ -88,7 +88,7 @@ mod _core {
         register_tuning_key, tuning_identity, tuning_mode, tuning_results,
     };
     #[pymodule_export]
-    use super::utils::{cache_directory, device_cc, nvrtc_info};
+    use super::utils::{cache_directory, device_cc, device_count, device_facts, nvrtc_info};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -63,6 +63,21 @@ pub fn device_cc(device: i32) -> PyResult<u32> {
     Ok(Device::get(device)?.cc)
 }
 
+/// The name, compute capability and number of multiprocessors of a CUDA device, and the version of
+/// the driver's interface, 1000 times major plus 10 times minor: 13000 for CUDA 13.0. Raises
+/// RuntimeError if there is no such device.
+#[pyfunction]
+pub fn device_facts(device: i32) -> PyResult<(&'static str, u32, u32, i32)> {
+    let device = Device::get(device)?;
+    Ok((&device.name, device.cc, device.multiprocessors, device.driver_version))
+}
+
+/// How many CUDA devices the machine has. Raises RuntimeError without a driver.
+#[pyfunction]
+pub fn device_count() -> PyResult<i32> {
+    Ok(Device::count()?)
+}
+
 /// The path and version of the NVRTC library in use. Raises RuntimeError if none is found.
 #[pyfunction]
 pub fn nvrtc_info(py: Python<'_>) -> PyResult<(PathBuf, (i32, i32))> {

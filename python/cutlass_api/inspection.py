@@ -1,0 +1,111 @@
+"""What is there: this machine and installation, and the kernels of this package."""
+
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from cutlass_api import _core
+from cutlass_api._core import Kernel, get_kernels
+
+#: Distributions whose versions matter to a bug report.
+PACKAGES = ("rutlass", "torch", "triton", "numpy", "cupy-cuda12x", "cupy-cuda13x", "jax")
+#: Environment variables that this package or the CUDA driver reads begin with one of these.
+VARIABLES = ("CUTLASS_API_", "CUDA_VISIBLE_DEVICES", "CUDA_CACHE_", "CUDA_MODULE_LOADING")
+
+
+def environment() -> dict[str, str]:
+    """The facts that a bug report needs, by name: versions, GPUs, driver, NVRTC, caches, settings.
+
+    A fact that cannot be had is the reason. Imports no other package. Opens every GPU, which takes
+    some device memory until the process ends.
+    """
+    facts = {name: found for name in PACKAGES if (found := package_version(name))}
+    facts |= {"Python": platform.python_version(), "platform": platform.platform()}
+    try:
+        facts |= _gpus()
+    except RuntimeError as error:
+        facts["GPU"] = f"none: {error}"
+    try:
+        path, (major, minor) = _core.nvrtc_info()
+        facts["NVRTC"] = f"{major}.{minor} ({path})"
+    except RuntimeError as error:
+        facts["NVRTC"] = f"none: {error}"
+    facts["compiled programs"] = _cache()
+    facts["tuning"] = f"{_core.tuning_mode()}, {len(_core.tuning_results())} stored results"
+    facts |= {name: os.environ[name] for name in sorted(os.environ) if name.startswith(VARIABLES)}
+    return facts
+
+
+def package_version(distribution: str) -> str | None:
+    """The version of an installed distribution; None without it."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _gpus() -> dict[str, str]:
+    count = _core.device_count()
+    facts = {} if count else {"GPU": "none"}
+    for ordinal in range(count):
+        try:
+            name, cc, multiprocessors, driver = _core.device_facts(ordinal)
+        except RuntimeError as error:
+            facts[f"GPU {ordinal}"] = f"unusable: {error}"
+            continue
+        cc_text = f"compute capability {cc // 10}.{cc % 10}"
+        facts[f"GPU {ordinal}"] = f"{name}, {cc_text}, {multiprocessors} multiprocessors"
+        facts["CUDA driver"] = f"{driver // 1000}.{driver % 1000 // 10}"
+    return facts
+
+
+def _cache() -> str:
+    folder = _core.cache_directory()
+    if folder is None:
+        return "not cached"
+    sizes = []
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # another process may remove it
+                sizes.append(os.path.getsize(os.path.join(path, name)))
+    return f"{folder}, {len(sizes)} files, {sum(sizes) / 2**20:.1f} MiB"
+
+
+def matching_kernels(patterns: Sequence[str], cc: int | None = None) -> list[Kernel]:
+    """The built-in kernels for a GPU of a compute capability (90: an H100; None: any) whose name
+    contains each of the patterns, in which ``*`` and ``?`` stand for any characters.
+    """
+
+    def matches(name: str) -> bool:
+        return all(fnmatchcase(name, f"*{pattern}*") for pattern in patterns)
+
+    return [each for each in get_kernels(cc=cc) if matches(each.metadata.kernel_name)]
+
+
+#: The titles of `kernel_cells`.
+HEADER = ("kernel", "from", "tile", "cluster", "stages")
+
+
+def kernel_cells(kernels: Iterable[Kernel]) -> list[tuple[str, ...]]:
+    """A row of a table for each kernel: name, least compute capability, tile, cluster, stages."""
+
+    def extents(design: Any, name: str) -> str:
+        return "x".join(map(str, getattr(design, name, None) or ()))
+
+    return [
+        (
+            each.metadata.kernel_name,
+            f"{each.metadata.min_cc // 10}.{each.metadata.min_cc % 10}",
+            extents(each.metadata.design, "tile_shape"),
+            extents(each.metadata.design, "cluster_shape"),
+            str(getattr(each.metadata.design, "stages", "")),
+        )
+        for each in kernels
+    ]
+
+
+__all__ = ["HEADER", "environment", "kernel_cells", "matching_kernels", "package_version"]
