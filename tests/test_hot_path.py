@@ -18,6 +18,7 @@ BOUNDS = {
     "run of a kernel that takes long": 1640,
     "run with checks": 1650,
     "run without an artifact": 1650,
+    "run with another artifact": 1650,
     "GemmArguments": 2980,
     "bound launch": 1170,
     "matmul": 6390,
@@ -49,7 +50,7 @@ def check_instructions(script, bounds):
 def test_instructions_of_the_hot_path():
     check_instructions(
         """
-        artifact = kernel.compile(args)
+        artifact, other = kernel.compile(args), kernel.compile(args)
         launch = kernel.bind(args, artifact, STREAM)
         hopper = first(args, "sm90")
         maps = hopper.compile(args)
@@ -61,6 +62,7 @@ def test_instructions_of_the_hot_path():
             lambda: kernel.run(long, artifact, stream=STREAM, assume_supported_args=True),
             lambda: kernel.run(args, artifact, stream=STREAM),
             lambda: kernel.run(args, stream=STREAM),
+            lambda: kernel.run(args, other, stream=STREAM),
             lambda: GemmArguments(a, b, out, "float32"),
             launch,
             lambda: cutlass_api.matmul(a, b, out=out),

@@ -649,6 +649,8 @@ def test_what_is_kept_of_a_run_is_for_the_same_again_only():
             for _ in range(3):
                 again(args=args)
                 again(args=args, assume_supported_args=True)
+                again(args=args, artifact=None)
+                again(args=args, artifact=kernel.compile(args))
             again(args=args, stream=STREAM + 16)
             assert device.library.stand_in_last_stream() == STREAM + 16
             refused(ValueError, "compiled_artifact is of another kernel", args=args, artifact=maps)

@@ -7,7 +7,6 @@ use arrayvec::ArrayVec;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
-use super::artifact::CompiledArtifact;
 use super::epilogue::EpilogueArguments;
 use super::tensors::{DenseTensor, ScaledTensor};
 use crate::epilogue::{BoundEpilogue, MAIN_OUTPUT};
@@ -49,22 +48,6 @@ pub struct KeptLaunch {
     pub artifact: Py<PyAny>,
     pub rounds_to_tf32: bool,
     pub launch: PreparedLaunch,
-}
-
-impl KeptLaunch {
-    /// Whether a run with this artifact may repeat the launch: with its own, or with another one of
-    /// the same program, as each run without an artifact makes one.
-    #[inline(always)] // in every repeated launch
-    pub fn serves(&self, artifact: &Bound<'_, PyAny>) -> bool {
-        self.artifact.is(artifact) || self.has_program_of(artifact)
-    }
-
-    #[cold]
-    fn has_program_of(&self, artifact: &Bound<'_, PyAny>) -> bool {
-        let Ok(artifact) = artifact.cast::<CompiledArtifact>() else { return false };
-        artifact.get().is_for(self.kernel.bind(artifact.py()))
-            && artifact.get().program(artifact.py()).is_some_and(|of| self.launch.runs(of))
-    }
 }
 
 /// The position of a built-in kernel, as `kernel::at` counts, or `NONE`.

@@ -179,7 +179,7 @@ pub fn repeat(
     // `supports`.
     let is_supported =
         || native.is_known_supported(kept.launch.plan().position()) && !kept.rounds_to_tf32;
-    let is_same = kept.kernel.is(kernel) && artifact.is_none_or(|artifact| kept.serves(artifact));
+    let is_same = kept.kernel.is(kernel) && artifact.is_none_or(|artifact| serves(kept, artifact));
     if !is_same || !(assume_supported_args || is_supported()) {
         return None;
     }
@@ -195,6 +195,21 @@ pub fn repeat(
         Ok(Some(kept.launch.enqueue(&Interpreter(py), handle)?))
     };
     enqueue().transpose()
+}
+
+/// Whether a run with this artifact may repeat a kept launch: with that launch's own, or with
+/// another one of the same program, as each run without an artifact makes one.
+#[inline(always)] // in every repeated launch
+fn serves(kept: &KeptLaunch, artifact: &Bound<'_, PyAny>) -> bool {
+    kept.artifact.is(artifact) || has_program_of(kept, artifact)
+}
+
+#[cold]
+fn has_program_of(kept: &KeptLaunch, artifact: &Bound<'_, PyAny>) -> bool {
+    let Ok(artifact) = artifact.cast::<CompiledArtifact>() else { return false };
+    let py = artifact.py();
+    artifact.get().is_for(kept.kernel.bind(py))
+        && artifact.get().program(py).is_some_and(|program| kept.launch.runs(program))
 }
 
 /// Repeats the artifact's last launch for arguments that run for the first time: generated code
