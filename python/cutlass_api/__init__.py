@@ -51,6 +51,7 @@ from cutlass_api.status import Status
 
 if TYPE_CHECKING:
     from cutlass_api import ops as ops
+    from cutlass_api import profiling as profiling
     from cutlass_api import quantize as quantize
     from cutlass_api import tuning as tuning
     from cutlass_api.ops import int8_mm as int8_mm
@@ -76,9 +77,9 @@ def _import_ops() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """What is imported at first use: ``ops`` and ``quantize``, which import torch, and ``tuning``;
-    and the functions of these modules."""
-    if name in ("ops", "quantize", "tuning"):
+    """What is imported at first use: ``ops`` and ``quantize``, which import torch, ``profiling``,
+    ``tuning``, and the functions of these modules."""
+    if name in ("ops", "profiling", "quantize", "tuning"):
         # Not `from cutlass_api import ops`, which calls __getattr__.
         return import_module(f"cutlass_api.{name}")
     if name in _FUNCTIONS:

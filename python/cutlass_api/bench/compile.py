@@ -36,6 +36,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from cutlass_api.profiling import keep_gpu_busy
 from cutlass_api.tuning._search import in_turns
 
 if TYPE_CHECKING:
@@ -55,9 +56,6 @@ ROUNDS, QUICK_ROUNDS = 15, 7
 #: The duration of a turn, and its largest number of calls.
 TURN_SECONDS = 10e-3
 TURN_CALLS = 20
-#: An upper bound of a GPU's clock rate, which turns seconds into cycles of the leading kernel.
-CYCLES_PER_SECOND = 2e9
-LONGEST_LEAD_SECONDS = 30e-3
 
 
 @dataclass(frozen=True)
@@ -303,7 +301,7 @@ class Repeated:
         synchronize(self.device)
         seconds = (time.perf_counter() - begin) / 3
         self._calls = min(max(math.ceil(TURN_SECONDS / seconds), 2), TURN_CALLS)
-        self._lead = min(self.host * self._calls, LONGEST_LEAD_SECONDS)
+        self._lead = self.host * self._calls
         self.turn()
         self.times.clear()
 
@@ -317,8 +315,7 @@ class Repeated:
         import torch
 
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        # The GPU spins while the host enqueues the calls.
-        torch.cuda._sleep(int(self._lead * CYCLES_PER_SECOND))
+        keep_gpu_busy(self._lead)  # while the host enqueues the calls
         begin.record()
         for _ in range(self._calls):
             self.call()
