@@ -180,7 +180,10 @@ impl Store {
         known.positions = None;
         known.measurements.retain(|measurement| measurement.kernel != new.kernel);
         known.measurements.push(new);
-        known.measurements.sort_by(|one, other| one.seconds.total_cmp(&other.seconds));
+        // Equal times in the order of names, so that all processes have the same order.
+        known.measurements.sort_by(|one, other| {
+            one.seconds.total_cmp(&other.seconds).then_with(|| one.kernel.cmp(&other.kernel))
+        });
     }
 
     fn read(&mut self) {

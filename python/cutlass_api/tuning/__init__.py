@@ -29,7 +29,7 @@ from cutlass_api.tuning._store import (
 from cutlass_api.tuning._tuner import Candidate, Key, tune
 
 #: Kernels that a halving search times: the first by the cost model.
-CANDIDATES = 24
+CANDIDATES = 16
 
 #: Batch (or groups), M, N and K.
 Extents = tuple[int, int, int, int]
@@ -52,7 +52,7 @@ def autotune(
       The operands are read, not written. Several copies, together larger than the L2 cache, are
       made in device memory.
     - ``kernels``: the candidates; None: those that ``get_kernels(args)`` returns.
-    - ``search``: ``"halving"`` times the first 24 candidates, as ``get_kernels`` ranks them, and
+    - ``search``: ``"halving"`` times the first 16 candidates, as ``get_kernels`` ranks them, and
       drops the slower half in each round; ``"exhaustive"`` times all of them.
     - ``budget``: an int is the most candidates to time, a float the seconds after which no further
       candidate is timed.
