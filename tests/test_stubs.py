@@ -9,12 +9,15 @@ import cutlass_api
 import pytest
 
 PACKAGE = Path(cutlass_api.__file__).parent
+#: mypy's settings, by which it does not read the sources of torch.
+SETTINGS = Path(__file__).parents[1] / "pyproject.toml"
 pytest.importorskip("mypy")
 
 
 def test_the_stub_agrees_with_the_extension(tmp_path):
     # Outside the repository, so that the installed package is checked; mypy's cache goes there too.
     command = [sys.executable, "-m", "mypy.stubtest", "cutlass_api._core"]
+    command += ["--mypy-config-file", str(SETTINGS)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -36,7 +39,7 @@ def test_a_users_program_is_checked_against_the_types(tmp_path):
             return len(args.A.shape) if status else kernels[0].get_workspace_size(args)
         """
     (tmp_path / "program.py").write_text(inspect.cleandoc(program))
-    command = [sys.executable, "-m", "mypy", "--strict", "program.py"]
+    command = [sys.executable, "-m", "mypy", "--config-file", str(SETTINGS), "program.py"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
     errors = [line for line in done.stdout.splitlines() if ": error:" in line]
     assert len(errors) == 1, done.stdout

@@ -98,7 +98,7 @@ impl Parameters {
 /// CTAs that are resident at once, as on an H100.
 const RESIDENT: usize = 132;
 /// Rounds over all threads without progress before a launch counts as hung.
-const IDLE_ROUNDS: usize = 200;
+const IDLE_ROUNDS: usize = 2_000;
 
 impl Launch<'_> {
     /// Runs the grid to its end.

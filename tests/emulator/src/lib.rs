@@ -7,6 +7,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `ptx.rs` | the parser: text to instructions with resolved registers, labels and symbols |
+//! | `registers.rs` | the register allocation |
 //! | `launch.rs` | a launch: CTAs, clusters, the order in which threads run, hangs |
 //! | `thread.rs` | a thread: operands, and the instructions of one thread |
 //! | `groups.rs` | warps and warpgroups: which threads an instruction waits for |
@@ -23,6 +24,7 @@ mod launch;
 mod matrix;
 mod memory;
 mod ptx;
+mod registers;
 mod thread;
 mod tma;
 
@@ -54,7 +56,7 @@ fn remember(fault: String) {
 pub unsafe extern "C" fn emulator_load(text: *const c_char) -> i64 {
     // SAFETY: guaranteed by the caller.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
-    match ptx::parse(&text) {
+    match ptx::parse(&text).map(registers::allocate) {
         Ok(kernel) => {
             let mut kernels = lock(&KERNELS);
             kernels.push(Box::leak(Box::new(kernel)));

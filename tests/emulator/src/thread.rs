@@ -7,7 +7,7 @@ use crate::ptx::{Arg, Instruction, Space, Special, Type};
 use crate::tma;
 
 /// Instructions of a thread before the next thread runs, so that a thread may poll.
-const SLICE: usize = 20_000;
+const SLICE: usize = 2_000;
 
 /// A thread that runs.
 pub struct Run<'a> {
