@@ -180,10 +180,7 @@ impl Store {
         known.positions = None;
         known.measurements.retain(|measurement| measurement.kernel != new.kernel);
         known.measurements.push(new);
-        // Equal times in the order of names, so that all processes have the same order.
-        known.measurements.sort_by(|one, other| {
-            one.seconds.total_cmp(&other.seconds).then_with(|| one.kernel.cmp(&other.kernel))
-        });
+        known.measurements.sort_by(|one, other| one.seconds.total_cmp(&other.seconds));
     }
 
     fn read(&mut self) {
