@@ -56,7 +56,8 @@ Kernel = cutlass_api.Kernel
 def parts(kernel: Kernel) -> Iterator[object]:
     """What a sample has at least once, for each family: all types together, each layout for each
     type of A, and each design. Its stages and the tile's extent along K follow from the other
-    properties and the types.
+    properties and the types. Of sm90's designs, it has each tile with some cluster, and each cluster
+    with some tile, along with all other properties.
     """
     family, types, design = family_of(kernel), types_of(kernel), kernel.metadata.design
     yield family, types
@@ -64,7 +65,11 @@ def parts(kernel: Kernel) -> Iterator[object]:
         yield family, types.a, layout
     if family in ("sm90", "skinny"):
         design = dataclasses.replace(design, stages=0, tile_shape=design.tile_shape[:2])
-    yield family, design
+    if family == "sm90":
+        yield family, dataclasses.replace(design, cluster_shape=())
+        yield family, dataclasses.replace(design, tile_shape=())
+    else:
+        yield family, design
     if from_registers(kernel):
         yield design.tile_shape, design.swapped
 

@@ -660,15 +660,15 @@ def programs():
 
 @pytest.mark.skipif(not cuobjdump(), reason="needs cuobjdump of the package nvidia-cuda-cuobjdump")
 @pytest.mark.usefixtures("cache_directory")
-@pytest.mark.parametrize("cc", [80, 90])
-def test_no_register_spills(cc, tmp_path):
+@pytest.mark.parametrize("cc, step", [(80, 3), (90, 1)])
+def test_no_register_spills(cc, step, tmp_path):
     # One of the programs that differ in types of the same width alone: they differ in conversions.
     sample = {}
     for name, threads in programs():
         alike = name.replace("bf16", "f16").replace("e5m2", "e4m3").replace("u8", "s8")
         sample[alike] = (name, threads)
     assert len(sample) > 60
-    for name, threads in sample.values():
+    for name, threads in list(sample.values())[::step]:
         program = _quantize.program(name, threads).compile(cc=cc)
         assert program.log == "", name
         assert spilled_bytes(program, tmp_path) == 0, name
