@@ -16,14 +16,18 @@ TORCH_VENV = .venv-torch-$(or $(TORCH),$(error set TORCH: make test-torch TORCH=
 SOURCES := $(shell find src kernels python -type f -not -name '*.so' -not -path '*/__pycache__/*') Cargo.toml Cargo.lock pyproject.toml
 CPP_SOURCES := $(shell find kernels tests -name '*.cuh' -o -name '*.cu' -o -name '*.cpp' -o -name '*.c')
 
-.PHONY: help demo test test-rust test-python test-gpu test-torch lint format wheel clean
+.PHONY: help demo test test-rust test-python test-gpu test-torch lint lint-rust lint-others format wheel clean
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: $(VENV)/.built ## build and tour: find, compile, run, check (on the CPU without a GPU)
 	$(BIN)/python scripts/demo.py
 
-test: lint test-rust test-python ## lints, Rust tests, pytest
+# The release build ends with a minute of link-time optimization on one core: the debug builds run
+# beside it.
+test: ## lints, Rust tests, pytest
+	@$(MAKE) --no-print-directory -j 2 lint test-rust
+	@$(MAKE) --no-print-directory test-python
 
 test-rust: ## the tests of the Rust core and of the emulator
 	cargo test --quiet --workspace
@@ -40,9 +44,13 @@ test-torch: ## pytest with another torch: make test-torch TORCH=2.11.0
 	$(TORCH_VENV)/bin/$(PYTEST) -n 2 -m "not timing"
 	$(TORCH_VENV)/bin/$(PYTEST) -m timing
 
-lint: $(INSTALLED) ## rustfmt, clippy, clang-format, ruff, mypy, comments and Markdown
+lint: lint-rust lint-others ## rustfmt, clippy, clang-format, ruff, mypy, comments and Markdown
+
+lint-rust:
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
+
+lint-others: $(INSTALLED)
 	$(BIN)/clang-format --dry-run -Werror $(CPP_SOURCES)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check

@@ -42,6 +42,9 @@ TABLES = ("public", "random", "other")
 #: Kernels whose compilation `cold` times: the largest tile, a common one and a small one.
 COLD = ("128x192x64_pingpong", "128x256x64_cooperative", "128x64x64")
 
+#: What an interrupted command has to print its results.
+GRACE_SECONDS = 15
+
 PYTEST = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
 SANITIZE = [sys.executable, "scripts/sanitize.py", "--only", "sm90"]
 BENCH = [sys.executable, "-m", "cutlass_api", "bench"]
@@ -232,9 +235,13 @@ def run(names: list[str], seconds: float) -> None:
     for name in names:
         begin, step = time.monotonic(), STEPS[name]
         log = out / f"{name}.log"
-        log.unlink(missing_ok=True)
+        if begin < end:
+            log.unlink(missing_ok=True)
         for command in step.commands:
-            left = min(begin + step.seconds, end) - time.monotonic()
+            left = min(begin + step.seconds, end) - time.monotonic() - GRACE_SECONDS
+            if left <= 0:
+                print(f"== {name}: no time left", flush=True)
+                break
             arguments = [part.replace("{out}", str(out)) for part in command]
             outcome, printed = execute(arguments, environment, left, log)
             title = " ".join(command[1:4])
@@ -257,7 +264,7 @@ def execute(
             command, cwd=ROOT, env=environment, start_new_session=True, **pipes
         )
         try:
-            outcome = f"exit status {process.wait(max(seconds, 1))}"
+            outcome = f"exit status {process.wait(seconds)}"
         except subprocess.TimeoutExpired:
             outcome = "time limit"
             stop(process)
@@ -271,7 +278,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     """
     process.send_signal(signal.SIGINT)
     with suppress(subprocess.TimeoutExpired):
-        process.wait(15)
+        process.wait(GRACE_SECONDS)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

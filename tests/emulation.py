@@ -56,8 +56,8 @@ Kernel = cutlass_api.Kernel
 def parts(kernel: Kernel) -> Iterator[object]:
     """What a sample has at least once, for each family: all types together, each layout for each
     type of A, and each design. Its stages and the tile's extent along K follow from the other
-    properties and the types. Of sm90's designs, it has each tile with some cluster, and each cluster
-    with some tile, along with all other properties.
+    properties and the types. Of sm90's designs, it has each tile with some cluster, and each
+    cluster with some tile, along with all other properties.
     """
     family, types, design = family_of(kernel), types_of(kernel), kernel.metadata.design
     yield family, types

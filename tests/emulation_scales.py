@@ -32,13 +32,15 @@ SCALES: list[tuple[tuple[torch.dtype, ...], Block | None, Block, str]] = [
     ((E5M2, F32, F32), (1, -1), (-1, 128), "tnn"),
     ((S8, BF16, F32), None, (48, 1), "tnt"),
     ((U8, F16, F32), (3, 7), (5, 11), "ttn"),
+    ((E4M3, F32, F32), (1, 128), (128, 32), "tnt"),
 ]
 #: The kinds of problems and their K. sm90 packs float8 operands with the first K, has a partial K
-#: block with the second, and whole ones with the third.
-PACKED, PARTIAL, WHOLE = 150, 304, 384
+#: block with the second, whole ones with the third, and several times as many as it loads scales
+#: ahead with the fourth, which is for the first scales and for the last.
+PACKED, PARTIAL, WHOLE, DEEP = 150, 304, 384, 1168
 PROBLEMS = [
     *((kind, PACKED) for kind in KINDS),
-    *[("matrix", PARTIAL), ("batch", WHOLE), ("groups", PARTIAL)],
+    *[("matrix", PARTIAL), ("batch", WHOLE), ("groups", PARTIAL), ("matrix", DEEP)],
 ]
 
 
@@ -81,6 +83,8 @@ def block_scales() -> None:
         is_integer = not narrow.is_floating_point
         if k != PACKED and (is_integer or layout[1] == "t"):
             continue  # the same kernels serve every K
+        if at == len(SCALES) - 1 if k != DEEP else at not in (0, len(SCALES) - 1):
+            continue
         m, n = 70, 90
         batch = () if kind == "matrix" else (2,)
         of_a = () if kind == "groups" else batch
@@ -125,7 +129,8 @@ def block_scales() -> None:
         if k != PACKED:
             kernels = [x for x in kernels if family_of(x) == "sm90" and not packs(x)]
             assert kernels, (at, kind, k)
-        for kernel in kernels if at == 0 and k != PACKED else kernels[(at + turn) % 3 :: 3]:
+        every = at == 0 and k in (PARTIAL, WHOLE)
+        for kernel in kernels if every else kernels[(at + turn) % 3 :: 3]:
             if is_wrong(kernel, args, out, expected):
                 failures.append(f"{kernel.metadata.kernel_name}, {kind} {k} {at}")
     finish(failures)

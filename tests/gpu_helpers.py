@@ -512,7 +512,7 @@ class Problem:
         """The largest acceptable error."""
         noise = ROUNDOFF[self.types.accumulator] * max(self.k, 1) ** 0.5 * self.scale
         if self.compares_with_torch:
-            # cuBLAS adds up few float64 products in several chains, the kernels all in one. Each of
+            # For small K, cuBLAS adds up float64 products in several chains, ours in one. Each of
             # the K roundings of a chain is off by up to ROUNDOFF of the sum so far, evenly spread:
             # the variances, of sums that grow to `scale`, add up to K / 2 / 3 of ROUNDOFF squared.
             chain = noise / 6**0.5 if self.types.out == torch.float64 else 0.0

@@ -105,7 +105,7 @@ def test_a_chain_of_float64_products_passes(k: int) -> None:
     problem = make_problem(types, (M, N, k), Form("t"), Form("n"))
     a, b = problem.a.numpy().astype(np.longdouble), problem.b.numpy().astype(np.longdouble)
     total = np.zeros((M, N))
-    for at in range(k):  # a fused multiply-add rounds once
+    for at in range(k):  # close to a fused multiply-add, which rounds once
         total = (a[:, at, None] * b[at] + total).astype(np.float64)
     out = torch.from_numpy(total)
     problem.torch_error = problem.error(out) / 2

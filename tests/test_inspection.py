@@ -61,6 +61,14 @@ def test_a_gpu_that_cannot_be_opened_is_named(monkeypatch):
     assert facts["CUDA driver"] == "12.8"
 
 
+def test_an_invalid_setting_is_named(monkeypatch):
+    def mode():
+        raise ValueError("CUTLASS_API_TUNE is bogus")
+
+    monkeypatch.setattr(inspection._core, "tuning_mode", mode)
+    assert inspection.environment()["tuning"] == "none: CUTLASS_API_TUNE is bogus"
+
+
 def test_the_cache_is_counted(monkeypatch, tmp_path):
     (tmp_path / "programs").mkdir()
     (tmp_path / "programs/one").write_bytes(bytes(3 << 19))
@@ -104,12 +112,14 @@ def test_short_names_of_dtypes(short, name):
     assert cutlass_api.DType(short) == cutlass_api.DType(name)
 
 
-def test_short_names_of_dtypes_on_the_command_line(monkeypatch):
+def test_short_names_of_dtypes_on_the_command_line(monkeypatch, capsys):
     seen = []
     monkeypatch.setattr(__main__, "_gemm", lambda arguments: seen.extend(arguments.dtype))
     monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", "gemm", "--dtype", "fp16", "tf32"])
     __main__.main()
     assert seen == ["float16", "tf32"]
-    monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", "gemm", "--dtype", "int8"])
-    with pytest.raises(SystemExit):
-        __main__.main()
+    for unserved in ("int8", "fp8"):
+        monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", "gemm", "--dtype", unserved])
+        with pytest.raises(SystemExit):
+            __main__.main()
+        assert f"invalid choice: '{unserved}'" in capsys.readouterr().err

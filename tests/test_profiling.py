@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import cutlass_api
@@ -9,6 +10,7 @@ import pytest
 import torch
 from cutlass_api import profiling
 from cutlass_api.profiling import Comparison, Timing, compare, time_kernel
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 def test_each_timed_call_is_a_sample():
@@ -81,11 +83,15 @@ def test_a_comparison_is_a_table():
     assert json.loads(COMPARED.to_json())["<ours>"]["ratio"] == 1.5
 
 
+class Enqueued(list):
+    """What is enqueued, and the devices that are current."""
+
+
 @pytest.fixture
 def pretended_gpu(monkeypatch):
     """Records what is enqueued on a GPU that does not exist: an event counts 1 ms more than the one
     before."""
-    enqueued = []
+    enqueued = Enqueued()
 
     class Event:
         def __init__(self, enable_timing):
@@ -103,7 +109,15 @@ def pretended_gpu(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: enqueued.append(("sleep", cycles)))
-    monkeypatch.setattr(torch.cuda, "device", lambda device: torch.device("cpu"))
+    current = []
+
+    @contextmanager
+    def make_current(device):
+        current.append(device)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "device", make_current)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"pretended {device}")
@@ -122,11 +136,16 @@ def pretended_gpu(monkeypatch):
         return reading(buffer, **more)
 
     monkeypatch.setattr(torch, "sum", read)
+    enqueued.current = current
     return enqueued
 
 
 def test_a_gpu_call_lies_between_two_events(pretended_gpu):
-    timing = time_kernel(lambda: pretended_gpu.append("call"), warmup=0, repeat=1)
+    def call():
+        assert pretended_gpu.current == [torch.device("cuda:0")]
+        pretended_gpu.append("call")
+
+    timing = time_kernel(call, warmup=0, repeat=1)
     assert (timing.samples, timing.device) == ((1000.0,), "pretended cuda:0")
     *host, (sleep, cycles), read, begin, call, end, wait = pretended_gpu
     assert host == ["call"] * 3 and sleep == "sleep" and 0 <= cycles <= 30e-3 * 2e9
@@ -142,6 +161,14 @@ def test_the_cache_may_stay_warm(pretended_gpu):
 def test_the_cpu_is_timed_where_the_arguments_are_there(pretended_gpu):
     assert time_kernel(lambda x: None, torch.ones(1), repeat=1).device == "CPU"
     assert pretended_gpu == []
+
+
+def test_the_first_cuda_tensor_decides():
+    with FakeTensorMode():
+        there = torch.empty(2, device="cuda:1")
+    here = torch.ones(())
+    assert profiling._device((here, there)) == torch.device("cuda:1")
+    assert profiling._device((here, 3)) is None
 
 
 def test_it_works_without_torch(monkeypatch):
@@ -168,7 +195,8 @@ def test_a_gpu_s_time_excludes_the_host():
 
 @pytest.mark.gpu
 def test_clearing_the_cache_lengthens_a_read():
-    small = torch.ones(4 << 20, dtype=torch.float32, device="cuda")  # 16 MiB stay in L2
+    cache = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+    small = torch.ones(cache // 12, dtype=torch.float32, device="cuda")  # a third of the cache
     total = torch.empty((), device="cuda")
 
     def read():

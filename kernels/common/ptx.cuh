@@ -47,8 +47,9 @@ __device__ __forceinline__ void prefetch_to_l2(const void* global) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
 }
 
-// "ld": reads a value if `present`, else leaves it as it is. With a branch around the load, ptxas
-// loads into another register and waits for it, in order to copy it.
+// "ld": loads `*global` into `value` if `present`; otherwise `value` is unchanged and no address is
+// read. With a branch around the load, ptxas loads into another register and waits for it, in order
+// to copy it.
 __device__ __forceinline__ void load_if(bool present, f32& value, const f32* global) {
   asm volatile(
       "{\n"

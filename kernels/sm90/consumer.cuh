@@ -90,23 +90,23 @@ template <class Config> struct Sm90Consumer {
     static_assert(Config::M_BLOCKS == 1 && !Config::PING_PONG && Config::A_K_MAJOR);
     constexpr int PARTS = Scales::PARTS, SUMS = Registers::SUMS;
     constexpr int AHEAD = Scales::PRESENT ? Scales::AHEAD : 0, AT_ONCE = AHEAD > 0 ? AHEAD : 1;
-    typename Scales::Factors factors[AT_ONCE], next[AT_ONCE];
-    auto load = [&](auto& sets) {
+    typename Scales::Factors factors[AT_ONCE], ahead[AT_ONCE];
+    auto load = [&](auto& parts) {
 #pragma unroll
-      for (auto& set : sets) scales.load_next(set);
+      for (auto& part : parts) scales.load_next(part);
     };
     if constexpr (Scales::PRESENT) scales.prefetch(blocks * PARTS);
-    if constexpr (AHEAD > 0) load(next);
+    if constexpr (AHEAD > 0) load(ahead);
     ptx::clear_totals<0, SUMS>();
     int next_part = 0, left = blocks * PARTS;
     unsigned long long a, b;
-    // Unrolled no further: the loads of all parts would be live at once.
+    // Not unrolled: the loads of several iterations would be live at once.
 #pragma unroll 1
     while (left > 0) {
 #pragma unroll
-      for (int set = 0; set < AT_ONCE; ++set) {
-        // Of the K block. A constant, unless a K block has more parts than are loaded at a time.
-        const int part = AT_ONCE % PARTS == 0 ? set % PARTS : next_part;
+      for (int i = 0; i < AT_ONCE; ++i) {
+        // The part's index in its K block: a constant, unless a K block has more than AT_ONCE.
+        const int part = AT_ONCE % PARTS == 0 ? i % PARTS : next_part;
         if (part == 0) {
           const unsigned stage = pipeline.stage(slot);
           a = ptx::matrix_descriptor(stage + warpgroup * Memory::BLOCK_BYTES, 0);
@@ -118,10 +118,10 @@ template <class Config> struct Sm90Consumer {
         Multiply::template issue<0, 4 / PARTS>(a + part * (8 / PARTS), b + part * (8 / PARTS), 0);
         ptx::wgmma_commit();
         if constexpr (AHEAD > 0) {
-          if (set == 0) {
+          if (i == 0) {
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) factors[i] = next[i];
-            load(next);
+            for (int at = 0; at < AT_ONCE; ++at) factors[at] = ahead[at];
+            load(ahead);
           }
         } else if constexpr (Scales::PRESENT) {
           load(factors);
@@ -133,11 +133,11 @@ template <class Config> struct Sm90Consumer {
           slot.advance();
         }
         if (--left == 0) {
-          factors[0] = factors[set];
+          factors[0] = factors[i];
           break;
         }
         if constexpr (Scales::PRESENT)
-          ptx::add_scaled_to_totals<0, SUMS>(factors[set]);
+          ptx::add_scaled_to_totals<0, SUMS>(factors[i]);
         else
           ptx::add_to_totals<0, SUMS>();
       }

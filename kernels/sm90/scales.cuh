@@ -41,13 +41,18 @@ template <class Config> struct Sm90Scales {
   static constexpr bool COLUMNS_SHARE = SHARED % 8 == 0;
   static constexpr int B_COUNT = COLUMNS_SHARE ? Config::TILE_N / SHARED : Config::TILE_N / 4;
 
-  // The scales of AHEAD parts are loaded at a time, AHEAD parts before their use: beside the loads
-  // of operands, a load from L2 takes up to 0.4 us, a part of a small tile half of that. With 0 the
-  // loads overlap the wgmma of their own part, which takes longer for a tile of many columns.
-  static constexpr int COUNT = A_COUNT + B_COUNT, AHEAD = COUNT <= 5    ? 4
-                                                          : COUNT <= 9  ? 2
-                                                          : COUNT <= 18 ? 1
-                                                                        : 0;
+  // The scales of AHEAD parts are loaded at a time, AHEAD parts before their use, as far as they
+  // fit beside sums, totals and other registers: beside the loads of operands, a load from L2 takes
+  // up to 0.4 us, and multiplying one part of a small tile half of that. AHEAD = 0: scales are
+  // loaded while wgmma multiplies their own part; with many columns, wgmma takes longer.
+  static constexpr int COUNT = A_COUNT + B_COUNT, MOST = 40;
+  static constexpr int LEFT =
+      (Config::CONSUMERS == 3 ? 160 : 232) - 48 - 2 * Config::Multiply::SUMS;
+  static constexpr int FOR_SETS = LEFT < MOST ? LEFT : MOST;
+  static constexpr int AHEAD = COUNT * 8 <= FOR_SETS   ? 4
+                               : COUNT * 4 <= FOR_SETS ? 2
+                               : COUNT * 2 <= MOST     ? 1
+                                                       : 0;
   static constexpr int REGISTERS = PRESENT ? COUNT * (AHEAD > 0 ? 2 * AHEAD : 1) : 0;
 
   // The scales of one part of a K block.
@@ -138,14 +143,14 @@ template <class Config> struct Sm90Scales {
       for (int i = 0; i < B_COUNT; ++i)
         if constexpr (B_DEPTH > 0) factors.b[i] = epilogue.scale_b(batch, column(i), k / B_DEPTH);
     }
-    k += DEPTH;
+    if (present) k += DEPTH;
   }
 
   // The column of scale `i` of B.
   __device__ __forceinline__ int column(int i) const {
     return min(n + (COLUMNS_SHARE ? i * SHARED : i / 2 * 8 + i % 2), params.n - 1);
   }
-  // How far its scale lies behind that of column 0.
+  // The distance from the scale of column(0), where `columns` points, to that of column(i).
   __device__ __forceinline__ long long column_offset(int i) const {
     if constexpr (B_COUNT == 1)
       return 0;

@@ -202,7 +202,7 @@ def _add_types(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--dtype",
         nargs="+",
-        type=lambda name: name if name in types else str(_core.DType(name)),
+        type=_dtype,
         choices=types,
         default=["float16"],
         help="type of A, B and the output",
@@ -214,6 +214,14 @@ def _add_outputs(benchmark: argparse.ArgumentParser) -> None:
     benchmark.add_argument(
         "--plot", type=_plot, metavar="FILE", help="plot the results (matplotlib)"
     )
+
+
+def _dtype(name: str) -> str:
+    """The full name of a dtype; other names as they are."""
+    try:
+        return str(_core.DType(name))
+    except TypeError:
+        return name
 
 
 # Types of options: argparse refuses an unusable path before the benchmark runs.

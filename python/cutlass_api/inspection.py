@@ -1,4 +1,4 @@
-"""What is there: this machine and installation, and the kernels of this package."""
+"""Facts about this machine and installation, and the list of built-in kernels."""
 
 import os
 import platform
@@ -12,18 +12,20 @@ from cutlass_api import _core
 from cutlass_api._core import Kernel, get_kernels
 
 #: Distributions whose versions matter to a bug report.
-PACKAGES = ("rutlass", "torch", "triton", "numpy", "cupy-cuda12x", "cupy-cuda13x", "jax")
-#: Environment variables that this package or the CUDA driver reads begin with one of these.
-VARIABLES = ("CUTLASS_API_", "CUDA_VISIBLE_DEVICES", "CUDA_CACHE_", "CUDA_MODULE_LOADING")
+PACKAGES = ("torch", "triton", "numpy", "cupy-cuda12x", "cupy-cuda13x", "jax")
+#: How the names of the environment variables begin that decide what this package, the loader and
+#: the CUDA driver find and do.
+VARIABLES = ("CUTLASS_API_", "CUDA_", "LD_LIBRARY_PATH")
 
 
 def environment() -> dict[str, str]:
     """The facts that a bug report needs, by name: versions, GPUs, driver, NVRTC, caches, settings.
 
-    A fact that cannot be had is the reason. Imports no other package. Opens every GPU, which takes
-    some device memory until the process ends.
+    If a fact is unavailable, its value is the reason. Imports no other package. Opens every GPU,
+    which takes some device memory until the process ends.
     """
-    facts = {name: found for name in PACKAGES if (found := package_version(name))}
+    facts = {"rutlass": _core.__version__}
+    facts |= {name: found for name in PACKAGES if (found := package_version(name))}
     facts |= {"Python": platform.python_version(), "platform": platform.platform()}
     try:
         facts |= _gpus()
@@ -35,7 +37,10 @@ def environment() -> dict[str, str]:
     except RuntimeError as error:
         facts["NVRTC"] = f"none: {error}"
     facts["compiled programs"] = _cache()
-    facts["tuning"] = f"{_core.tuning_mode()}, {len(_core.tuning_results())} stored results"
+    try:
+        facts["tuning"] = f"{_core.tuning_mode()}, {len(_core.tuning_results())} stored results"
+    except (RuntimeError, ValueError) as error:
+        facts["tuning"] = f"none: {error}"
     facts |= {name: os.environ[name] for name in sorted(os.environ) if name.startswith(VARIABLES)}
     return facts
 

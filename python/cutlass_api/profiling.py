@@ -1,11 +1,11 @@
 """Times of functions, alone and compared: :func:`time_kernel` and :func:`compare`.
 
 On a GPU, each call lies between two CUDA events, behind a kernel that keeps the GPU busy until the
-host has enqueued the call: the host's speed does not count unless the function waits for the GPU.
+host has enqueued the call. So the host's speed does not count, unless the function waits for the
+GPU or takes longer than 30 ms to enqueue.
 """
 
 import json
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -109,12 +109,13 @@ def time_kernel(
     repeat: int = 100,
     clear_l2: bool = True,
 ) -> Timing:
-    """Times ``fn(*args)``: ``warmup`` calls that do not count, then ``repeat`` timed ones.
+    """Times ``fn(*args)``: ``warmup`` calls that do not count, then ``repeat`` timed ones. On a
+    GPU, three more calls before these measure the host's time.
 
-    The device is that of the first torch tensor among the arguments; without one, torch's current
-    CUDA device if there is a GPU, else the CPU, which a clock times. On a GPU, ``fn`` launches work
-    on the current stream. ``clear_l2``: evict what the L2 cache holds before each call, as the work
-    between two calls of a model does.
+    The device is that of the first CUDA tensor of torch among the arguments; without one, the CPU,
+    which a clock times, if there are other tensors or no GPU, else torch's current CUDA device.
+    There, ``fn`` launches work on the current stream. ``clear_l2``: evict what the L2 cache holds
+    before each call, as the work between two calls of a model does.
 
     Raises ValueError for fewer than one timed call. What ``fn`` raises passes through.
     """
@@ -159,10 +160,11 @@ def _device(args: tuple[Any, ...]) -> Any:
         import torch
     except ImportError:
         return None
-    for tensor in args:
-        if isinstance(tensor, torch.Tensor):
-            return tensor.device if tensor.is_cuda else None
-    if not torch.cuda.is_available():
+    tensors = [each for each in args if isinstance(each, torch.Tensor)]
+    for tensor in tensors:
+        if tensor.is_cuda:
+            return tensor.device
+    if tensors or not torch.cuda.is_available():
         return None
     return torch.device("cuda", torch.cuda.current_device())
 
@@ -198,13 +200,13 @@ class _Method:
         """Makes the calls that do not count, and finds out how long the host takes for one."""
         for _ in range(self._warmup):
             self.turn()
-        host = math.inf
-        for _ in range(3 if self._device is not None else 0):
-            begin = time.perf_counter()
-            self._fn(*self._args)
-            host = min(host, time.perf_counter() - begin)
-        # Twice as long, as single calls of the host take longer.
-        self._lead = 2 * host if math.isfinite(host) else 0.0
+        if self._device is not None:
+            import torch
+
+            with torch.cuda.device(self._device):
+                host = min(self._host_seconds() for _ in range(3))
+            # Twice the least: a single call takes the host longer than repeated ones.
+            self._lead = 2 * host
         self._samples.clear()
 
     def turn(self) -> float:

@@ -58,7 +58,9 @@ struct Barriers {
   }
 };
 static thread_local Barriers* barriers;
-static std::atomic<long> polled, last_reduced;  // warps that reduced, by the way of reduction
+// Warps that reduced, by the way of reduction.
+template <class Value> static std::atomic<long> polled;
+template <class Value> static std::atomic<long> last_reduced;
 
 namespace ptx {
 inline void wait_for_prior_grids() {}
@@ -171,7 +173,7 @@ static bool launch(std::mt19937& random, std::vector<unsigned long long>& memory
             sums<Value>[block * 16 + i] = number<Value>(seed, split, warp, block, i);
         GridSplit work(params, tiles, tile, split);
         unsigned shares = work.publish(shared);
-        (*work.word & GridSplit::LAST_REDUCES ? last_reduced : polled) += shares != 0;
+        (*work.word & GridSplit::LAST_REDUCES ? last_reduced<Value> : polled<Value>) += shares != 0;
         for (; shares != 0; shares &= shares - 1) {
           const int share = __builtin_ctz(shares);
           work.add_up(share);
@@ -206,6 +208,14 @@ static bool launch(std::mt19937& random, std::vector<unsigned long long>& memory
   return wrong == 0;
 }
 
+template <class Value> static bool both_ways() {
+  const long by_polling = polled<Value>, by_last = last_reduced<Value>;
+  if (by_polling == 0 || by_last == 0)
+    std::printf("one way of reduction never occurred: %ld polled, %ld by the last CTA\n",
+                by_polling, by_last);
+  return by_polling > 0 && by_last > 0;
+}
+
 int main(int, char** arguments) {
   std::mt19937 random(1);
   std::vector<unsigned long long> memory(1 << 16);
@@ -227,8 +237,5 @@ int main(int, char** arguments) {
     const auto each = round % 4 == 0 ? launch<int> : launch<float>;
     if (!each(random, memory, tiles, splits, at_once)) return 1;
   }
-  if (polled == 0 || last_reduced == 0)
-    std::printf("one way of reduction never occurred: %ld polled, %ld by the last CTA\n",
-                long(polled), long(last_reduced));
-  return polled == 0 || last_reduced == 0;
+  return !both_ways<float>() + !both_ways<int>();
 }

@@ -140,9 +140,9 @@ class _Search:
         shares = [names[at::count] for at in range(count)]
         with ThreadPoolExecutor(count) as pool:
             try:
-                both = zip(benchmarks, shares, strict=True)
-                sifted = [pool.submit(sift_on, *each) for each in both]
-                # As they end, so that one that fails ends the others.
+                pairs = zip(benchmarks, shares, strict=True)
+                sifted = [pool.submit(sift_on, *each) for each in pairs]
+                # In the order of their ends: the first that fails ends the others.
                 best = {name for done in as_completed(sifted) for name in done.result()}
             except BaseException:
                 self._deadline.end()

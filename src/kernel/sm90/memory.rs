@@ -12,6 +12,8 @@ const OTHER_REGISTERS: u32 = 48;
 const OTHER_REGISTERS_OF_MIXED: u32 = 20;
 /// Registers that scales behind the main loop take, beside those of an epilogue.
 const REGISTERS_BEHIND: u32 = 32;
+/// Most registers for scales that are loaded ahead.
+const MOST_SCALE_REGISTERS: u32 = 40;
 pub const SHARED_BYTES_PER_CTA: u32 = Target::H100.shared_bytes_per_cta;
 pub(super) const SHARED_BYTES_PER_SM: u32 = Target::H100.shared_bytes_per_sm;
 
@@ -177,20 +179,20 @@ impl Sm90 {
             shared if shared.is_multiple_of(8) => columns / shared,
             _ => columns / 4,
         };
-        // Few scales are loaded ahead (`AHEAD` of the program). The products of less than a K block
-        // do not hide the loads of many.
         let count = of_rows + of_columns;
-        let sets = match count {
-            0..=5 => 8,
-            6..=9 => 4,
-            10..=18 => 2,
-            _ if a.iter().chain(&b).any(|scale| scale.depth < 128) => return false,
-            _ => 1,
-        };
-        let scales = count * sets;
         let most = if self.consumers == 3 { 160 } else { 232 };
         let sums = self.sum_registers(types) + self.chain_registers(types);
-        sums + scales.max(behind) + OTHER_REGISTERS <= most
+        let left = (most - OTHER_REGISTERS).saturating_sub(sums);
+        // Sets of scales: twice the parts that are loaded ahead (`AHEAD` of the program), or one.
+        let fits = |sets: &u32| count * sets <= left.min(MOST_SCALE_REGISTERS);
+        let sets = match [8, 4].into_iter().find(fits) {
+            Some(sets) => sets,
+            None if 2 * count <= MOST_SCALE_REGISTERS => 2,
+            // The products of less than a K block do not hide the loads of many.
+            None if a.iter().chain(&b).any(|scale| scale.depth < 128) => return false,
+            None => 1,
+        };
+        (count * sets).max(behind) <= left
     }
 
     /// Whether the accumulators leave registers for an epilogue. With 192 accumulator registers,
