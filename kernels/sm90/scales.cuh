@@ -45,6 +45,9 @@ template <class Config> struct Sm90Scales {
   // fit beside sums, totals and other registers: beside the loads of operands, a load from L2 takes
   // up to 0.4 us, and multiplying one part of a small tile half of that. AHEAD = 0: scales are
   // loaded while wgmma multiplies their own part; with many columns, wgmma takes longer.
+  // COUNT: scales of a part. MOST: registers for scales that are loaded ahead. LEFT: what sums,
+  // totals and 48 others (Sm90Registers::OTHERS) leave of a consumer's registers. The host decides
+  // by the same numbers whether the scales fit (Sm90::applies).
   static constexpr int COUNT = A_COUNT + B_COUNT, MOST = 40;
   static constexpr int LEFT =
       (Config::CONSUMERS == 3 ? 160 : 232) - 48 - 2 * Config::Multiply::SUMS;
