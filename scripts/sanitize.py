@@ -108,9 +108,9 @@ def chosen(part: str) -> Iterator[tuple[cutlass_api.Kernel, str]]:
     """The kernels to run, each with a layout of A, B and out.
 
     For each family, types, layout and load width: the kernel with the smallest tile and, with full
-    loads, the one with the largest. For sm80 also each split; for sm90 in float16 each schedule,
-    split and orientation, by `loads_of_b`. simt has one program for all layouts: all in float32,
-    three in other types.
+    loads, the one with the largest. For sm80 and simt also each split; for sm90 in float16 each
+    schedule, split and orientation, by `loads_of_b`. simt has one program for all layouts but in
+    float32: three layouts in other types.
     """
     groups: dict[tuple, list[cutlass_api.Kernel]] = {}
     for kernel in cutlass_api.get_kernels(cc=cutlass_api.utils.device_cc()):
@@ -130,7 +130,7 @@ def chosen(part: str) -> Iterator[tuple[cutlass_api.Kernel, str]]:
         few = ("ttt", "tnt", "nnn")
         if family == "simt" and types[0] != "float32":
             layouts = list(few)
-        if family == "sm80" and design.cluster_shape[2] > 1:
+        if family in ("sm80", "simt") and design.cluster_shape[2] > 1:
             kind = design.cluster_shape
         if family == "sm90":
             whole = types == ("float16", "float16", "float16", "float32")

@@ -19,9 +19,11 @@ import test_gpu_gemm
 import test_gpu_grouped
 import torch
 from cutlass_api import cuda_kernel
+from cutlass_api.arguments import GemmArguments
 from cutlass_api.metadata import (
     GemmOperandsMetadata,
     GroupedGemmOperandsMetadata,
+    SimtDesignMetadata,
 )
 from epilogues import CASES, REDUCTIONS
 from gpu_helpers import (
@@ -110,7 +112,9 @@ def check_design(kernel: Kernel, at: int) -> str | None:
     alignment that the kernel requires and no more.
     """
     types, operands = types_of(kernel), kernel.metadata.operands
-    if family_of(kernel) == "simt":  # executes many instructions for each product
+    if isinstance(kernel.metadata.design, SimtDesignMetadata):  # several K blocks for each split
+        wanted = (2, 35, 20, 137) if at % 4 == 0 else (67, 35, 203)
+    elif family_of(kernel) == "simt":  # executes many instructions for each product
         wanted = (2, 35, 20, 17) if at % 4 == 0 else (67, 35, 41)
     else:
         wanted = (2, 67, 45, 39) if at % 4 == 0 else (131, 67, 75)
@@ -137,6 +141,30 @@ def float64_on_ampere() -> None:
         if family_of(kernel) == "sm80" and types_of(kernel).a == torch.float64
     ]
     finish([check_design(kernel, at) for at, kernel in enumerate(sample(kernels, parts))])
+
+
+def float32_sums() -> None:
+    """The error of float32 sums, without and with slices of K: chains of 32 products. One chain
+    over K (or over a slice) has twice the error.
+    """
+    kernels = {
+        kernel.metadata.design.tile_shape: kernel
+        for kernel in kernels_of(GemmOperandsMetadata)
+        if isinstance(kernel.metadata.design, SimtDesignMetadata)
+        and types_of(kernel).out == torch.float32
+        and kernel.metadata.design.cluster_shape[2] == 1
+    }
+    failures = []
+    for tile, k in [((128, 128, 16), 256), ((64, 64, 64), 1024)]:
+        kernel, shape = kernels[tile], (tile[0], tile[1], k)
+        forms = [Form(order) for order in layout_of(kernel, 0)]
+        problem = make_problem(types_of(kernel), shape, *forms[:2], False)
+        out = Output(shape[:2], torch.float32, forms[2]).tensor
+        kernel.run(GemmArguments(problem.a, problem.b, out, torch.float32))
+        error = problem.error(out) / problem.scale
+        if not error < 1.5e-7:
+            failures.append(f"{kernel.metadata.kernel_name}: {error}")
+    finish(failures)
 
 
 def finish(failures: list[str | None]) -> None:

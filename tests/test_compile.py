@@ -18,6 +18,7 @@ from cutlass_api.artifact import CompiledArtifact
 from cutlass_api.metadata import (
     ElementwiseOperandsMetadata,
     GroupedGemmOperandsMetadata,
+    SimtDesignMetadata,
     Sm90DesignMetadata,
 )
 from epilogues import fake_fused, linear
@@ -185,6 +186,25 @@ def test_operands_from_registers_spill_none(function, layout, tmp_path):
     for kernel, artifact in zip(from_registers, artifacts, strict=True):
         assert artifact.compiled_obj.log == "", kernel
         assert spilled_bytes(artifact.compiled_obj, tmp_path) == 0, kernel
+
+
+@pytest.mark.skipif(not cuobjdump(), reason="needs cuobjdump of the package nvidia-cuda-cuobjdump")
+@pytest.mark.usefixtures("cache_directory")
+@pytest.mark.parametrize("function", [None, linear], ids=["plain", "linear"])
+def test_float32_kernels_spill_none(function, tmp_path):
+    """Both operands pass through registers, which needs the most; with and without an epilogue."""
+    if function:
+        args = fake_fused(function, dtype=torch.float32, layout="tnt")
+    else:
+        args = fake_gemm(dtype=torch.float32, layout="tnt")
+    kernels = [
+        kernel
+        for kernel in cutlass_api.get_kernels(args, cc=90)
+        if isinstance(kernel.metadata.design, SimtDesignMetadata)
+        and kernel.metadata.design.load_bytes == 16
+    ]
+    assert len(kernels) == 6
+    check_code(kernels, args, tmp_path)
 
 
 def test_the_sample_covers_all():

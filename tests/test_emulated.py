@@ -31,6 +31,10 @@ def test_float64_on_ampere():
     assert int(emulate("float64_on_ampere()")) >= 10
 
 
+def test_float32_sums():
+    assert int(emulate("float32_sums()")) == 2
+
+
 @pytest.mark.parametrize(
     "group", ["views", "shapes", "grouped", "epilogues", "dual", "elementwise"]
 )

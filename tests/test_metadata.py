@@ -67,6 +67,7 @@ def fields(cls):
         ],
         "BLASDesignMetadata": ["tile_shape", "cluster_shape"],
         "Sm100DesignMetadata": ["tile_shape", "cluster_shape", "use_2cta_mma", "use_tma_store"],
+        "SimtDesignMetadata": ["tile_shape", "cluster_shape", "slices", "stages", "load_bytes"],
         "SkinnyDesignMetadata": [
             "tile_shape",
             "cluster_shape",

@@ -56,6 +56,13 @@ __device__ __forceinline__ void load_cluster(f64 (&values)[2], unsigned mapped) 
                : "memory");
 }
 
+__device__ __forceinline__ void load_cluster(unsigned (&words)[4], unsigned mapped) {
+  asm volatile("ld.shared::cluster.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(mapped)
+               : "memory");
+}
+
 // PTX ISA, "Data Movement and Conversion Instructions: st.async". Like store_cluster; the 16 bytes
 // count as completed transactions (complete_tx) at an mbarrier of the destination CTA.
 __device__ __forceinline__ void store_async(unsigned mapped, const unsigned (&words)[4],

@@ -262,6 +262,22 @@ class BLASDesignMetadata(DesignMetadata):
 
 
 @dataclass(frozen=True)
+class SimtDesignMetadata(BLASDesignMetadata):
+    """The configuration of a simt kernel for float32 operands with a contiguous dimension.
+
+    - ``slices``: equal parts of a tile along K, each multiplied by other warps.
+    - ``stages``: pipeline stages of A and B tiles in shared memory.
+    - ``load_bytes``: the size of one load. Addresses and leading strides are multiples of it.
+
+    The CTAs of a cluster split K. Partial sums are added up in a fixed order.
+    """
+
+    slices: int
+    stages: int
+    load_bytes: int
+
+
+@dataclass(frozen=True)
 class Sm80DesignMetadata(BLASDesignMetadata):
     """The configuration of an sm80 kernel.
 
@@ -416,6 +432,7 @@ __all__ = [
     "KernelMetadata",
     "OperandsMetadata",
     "ScaledTensorAttributes",
+    "SimtDesignMetadata",
     "SkinnyDesignMetadata",
     "Sm80DesignMetadata",
     "Sm90DesignMetadata",

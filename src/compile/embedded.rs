@@ -29,6 +29,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "pack.cuh",
     "quantize.cuh",
     "reduce.cuh",
+    "sgemm.cuh",
     "simt.cuh",
     "skinny.cuh",
     "sm80.cuh",

@@ -3,6 +3,7 @@
 use super::elementwise::Elementwise;
 use super::family::Family;
 use super::reference::Reference;
+use super::sgemm::Sgemm;
 use super::simt::Simt;
 use super::skinny::Skinny;
 use super::sm80::Sm80;
@@ -53,4 +54,4 @@ impl Design {
 }
 
 // In the order of `all`: tensor cores first.
-families! { Sm90, Sm80, Skinny, Simt, Elementwise, Reference }
+families! { Sm90, Sm80, Skinny, Sgemm, Simt, Elementwise, Reference }

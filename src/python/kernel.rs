@@ -86,7 +86,9 @@ fn new_object(py: Python<'_>, position: usize) -> PyResult<Py<PyKernel>> {
     let base = PyClassInitializer::from(base);
     let object = match kernel::at(position).design {
         Design::Reference(_) => Bound::new(py, base.add_subclass(ReferenceKernel))?.into_super(),
-        Design::Simt(_) => Bound::new(py, base.add_subclass(SimtGemmKernel))?.into_super(),
+        Design::Sgemm(_) | Design::Simt(_) => {
+            Bound::new(py, base.add_subclass(SimtGemmKernel))?.into_super()
+        }
         Design::Skinny(_) => Bound::new(py, base.add_subclass(SkinnyGemmKernel))?.into_super(),
         Design::Sm80(_) => Bound::new(py, base.add_subclass(Sm80GemmKernel))?.into_super(),
         Design::Sm90(_) => Bound::new(py, base.add_subclass(Sm90GemmKernel))?.into_super(),

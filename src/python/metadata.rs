@@ -17,7 +17,9 @@ use super::native_arguments::NativeArguments;
 use super::status::Status;
 use super::tensors::{DenseTensor, ScaledTensor};
 use crate::epilogue::{BlockScale, Epilogue, Input, Scaling};
-use crate::kernel::{Demand, Design, Kernel, Layout, Major, Operation, Skinny, Sm80, Sm90, Types};
+use crate::kernel::{
+    Demand, Design, Kernel, Layout, Major, Operation, Sgemm, Skinny, Sm80, Sm90, Types,
+};
 use crate::operand::{self, DType};
 
 /// A dataclass of `cutlass_api.metadata`.
@@ -216,6 +218,9 @@ fn design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> 
     let [a, b] = [Major::Row; 2];
     let design = match kernel.design {
         Design::Skinny(config) => Design::Skinny(Skinny { a, b, ..config }),
+        Design::Sgemm(config) => {
+            Design::Sgemm(Sgemm { layout: Layout { a, b, ..config.layout }, ..config })
+        }
         Design::Sm80(config) => {
             Design::Sm80(Sm80 { layout: Layout { a, b, ..config.layout }, ..config })
         }
@@ -231,6 +236,7 @@ fn design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> 
 
 fn make_design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyAny>> {
     static BLAS: Dataclass = Dataclass::named("BLASDesignMetadata");
+    static SIMT: Dataclass = Dataclass::named("SimtDesignMetadata");
     static SKINNY: Dataclass = Dataclass::named("SkinnyDesignMetadata");
     static SM80: Dataclass = Dataclass::named("Sm80DesignMetadata");
     static SM90: Dataclass = Dataclass::named("Sm90DesignMetadata");
@@ -239,6 +245,16 @@ fn make_design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyA
     match &kernel.design {
         Design::Reference(_) => Ok(py.None().into_bound(py)),
         Design::Simt(config) => BLAS.object(py, [triple(config.tile)?, triple([1, 1, 1])?]),
+        Design::Sgemm(config) => SIMT.object(
+            py,
+            [
+                triple(config.tile)?,
+                triple([1, 1, config.split])?,
+                any(py, config.slices())?,
+                any(py, config.stages)?,
+                any(py, config.align)?,
+            ],
+        ),
         Design::Elementwise(config) => {
             BLAS.object(py, [triple(config.tile(types))?, triple([1, 1, 1])?])
         }

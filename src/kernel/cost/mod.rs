@@ -3,6 +3,7 @@
 
 pub mod chips;
 pub mod query;
+pub mod sgemm;
 pub mod simt;
 pub mod skinny;
 pub mod sm80;

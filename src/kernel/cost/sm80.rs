@@ -1,7 +1,7 @@
 //! The cost of `sm80` kernels.
 
 use super::query::{CostQuery, Estimate};
-use super::tiled::{self, FITTED_MEMORY_RATE, Tile};
+use super::tiled::{self, BARRIER_CLOCKS, DEEP_PIPELINE_MEMORY_RATE, FITTED_MEMORY_RATE, Tile};
 use crate::kernel::operation::Operation;
 use crate::kernel::sm80::Sm80;
 use crate::kernel::types::Types;
@@ -31,14 +31,8 @@ fn fitted_efficiency([m, n, k]: [u32; 3], element: f64) -> f64 {
     }
 }
 
-/// Assumed, not measured: clocks in which no warp of a CTA multiplies because of a barrier.
-const BARRIER_CLOCKS: f64 = 50.0;
 /// Assumed, not measured: time factor of 8-byte copies of float64.
 const NARROW_FLOAT64: f64 = 1.25;
-/// Assumed: bytes per second of an H100's device memory. The stages in flight on 132
-/// multiprocessors are 8 MB and more; 2 MB cover the latency. 64 x 4096 x 4096 reaches 2.3e12 at
-/// best (docs/design/sm80-simt.md).
-const FLOAT64_MEMORY_RATE: f64 = 2.8e12;
 
 /// Bytes per clock of a multiprocessor's shared memory.
 const SHARED_BYTES_PER_CLOCK: f64 = 128.0;
@@ -68,7 +62,7 @@ fn fitted_load_penalty(align: u32) -> f64 {
 pub fn estimate(config: &Sm80, types: Types, query: &CostQuery) -> Estimate {
     let element = types.a.bytes() as f64;
     let (rate, memory_rate) = match types.a {
-        DType::F64 => (float64_rate(config, query), FLOAT64_MEMORY_RATE),
+        DType::F64 => (float64_rate(config, query), DEEP_PIPELINE_MEMORY_RATE),
         dtype => {
             let rate = fitted_rate(dtype) * fitted_efficiency(config.tile, element);
             (rate * query.scale.mma_sync, FITTED_MEMORY_RATE)

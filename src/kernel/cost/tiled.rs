@@ -36,6 +36,12 @@ const FITTED_SPLIT_BYTE: f64 = 0.6e-10;
 /// Fitted on an H100: bytes per second of device memory, fewer than sm90 kernels reach.
 pub const FITTED_MEMORY_RATE: f64 = 1.8e12;
 
+/// Assumed, not measured: the same if the stages in flight on 132 multiprocessors are 4 MB and
+/// more; 2 MB cover the latency.
+pub const DEEP_PIPELINE_MEMORY_RATE: f64 = 2.8e12;
+/// Assumed, not measured: clocks in which no warp of a CTA multiplies because of a barrier.
+pub const BARRIER_CLOCKS: f64 = 50.0;
+
 /// The launch, plus the longer of device memory and the waves, each of which takes the longer of
 /// its arithmetic and its loads from L2.
 pub fn estimate(tile: &Tile, types: Types, query: &CostQuery) -> Estimate {

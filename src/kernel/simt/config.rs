@@ -16,7 +16,7 @@ impl Simt {
     /// Threads of a CTA, in every configuration.
     pub const THREADS: u32 = 256;
 
-    /// The configurations for types of [`Types::seldom_stored`]: one tile of medium size.
+    /// The configurations for types that seldom need this family: one tile of medium size.
     pub fn few_configs(types: Types) -> impl Iterator<Item = Simt> {
         let tile = [64, 64, if types.accumulator == DType::F64 { 8 } else { 16 }];
         [false, true].into_iter().map(move |grouped| Simt { tile, grouped })

@@ -32,7 +32,10 @@ fn groups_are_for_the_tensor_cores_where_they_can_be() {
             }
         }
     }
-    assert!(matches!(family(&grouped(F32, 100, 64, 64, 3, Major::Row, 1), 90), Design::Simt(_)));
+    for (k, align) in [(64, 16), (63, 4)] {
+        let design = family(&grouped(F32, 100, 64, k, 3, Major::Row, 1), 90);
+        assert!(matches!(design, Design::Sgemm(config) if config.align == align), "{design:?}");
+    }
 }
 
 #[test]
@@ -57,7 +60,9 @@ fn a_grouped_launch_has_the_offsets_and_a_tile_for_every_strip() {
                 }
                 (
                     Params::Gemm(params),
-                    Design::Sm80(Sm80 { tile, .. }) | Design::Simt(Simt { tile, .. }),
+                    Design::Sm80(Sm80 { tile, .. })
+                    | Design::Sgemm(Sgemm { tile, .. })
+                    | Design::Simt(Simt { tile, .. }),
                 ) => (params.offsets, params.batch, [i64::from(tile[0]), i64::from(tile[1])]),
                 _ => panic!("no grouped kernel: {}", kernel.name()),
             };

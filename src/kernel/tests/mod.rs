@@ -92,11 +92,21 @@ fn every_layout_has_tensor_core_kernels_first() {
 #[test]
 fn column_major_outputs_run_the_transposed_program() {
     for kernel in all() {
-        let Design::Sm80(config) = kernel.design else { continue };
-        let program = config.program();
-        assert_eq!(program.layout.out, Major::Row);
-        assert_eq!(program.tile[0] * program.tile[1], config.tile[0] * config.tile[1]);
-        assert_eq!(program.program(), program);
+        match kernel.design {
+            Design::Sm80(config) => {
+                let program = config.program();
+                assert_eq!(program.layout.out, Major::Row);
+                assert_eq!(program.tile[0] * program.tile[1], config.tile[0] * config.tile[1]);
+                assert_eq!(program.program(), program);
+            }
+            Design::Sgemm(config) => {
+                let program = config.program();
+                assert_eq!(program.layout.out, Major::Row);
+                assert_eq!(program.tile[0] * program.tile[1], config.tile[0] * config.tile[1]);
+                assert_eq!(program.program(), program);
+            }
+            _ => {}
+        }
     }
 }
 
@@ -105,8 +115,8 @@ fn shared_memory_fits_every_chip() {
     // A CTA has at most 99 KiB on sm_86, sm_89 and sm_120 (CUDA C++ Programming Guide, "Technical
     // Specifications per Compute Capability").
     for kernel in all() {
-        if let Design::Sm80(config) = kernel.design {
-            assert!(config.shared_bytes(kernel.types) <= 99 * 1024, "{}", kernel.name());
+        if matches!(kernel.design, Design::Sm80(_) | Design::Sgemm(_)) {
+            assert!(kernel.shared_bytes() <= 99 * 1024, "{}", kernel.name());
         }
     }
 }

@@ -1,0 +1,114 @@
+//! The configurations of the float32 kernels.
+
+use crate::kernel::demand::Demand;
+use crate::kernel::layout::{Layout, Major};
+use crate::kernel::tiles::tiles;
+use crate::kernel::types::Types;
+use crate::operand::DType;
+use crate::problem::GemmProblem;
+
+/// A configuration in the user's frame: `tile` refers to the user's M and N.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sgemm {
+    pub layout: Layout,
+    /// M, N and K of the tile that one CTA computes.
+    pub tile: [u32; 3],
+    pub stages: u32,
+    /// Bytes that one load of A or B moves; addresses and leading dimensions are multiples of it.
+    pub align: u32,
+    /// CTAs of a cluster that share one tile, each with a part of K.
+    pub split: u32,
+    /// Whether the kernel computes a grouped GEMM.
+    pub grouped: bool,
+}
+
+/// Tile and stages. In each K block, a thread multiplies 8 x 8 sums by 16 indices of K. The stages
+/// fit the shared memory of every chip.
+type Shape = ([u32; 3], u32);
+
+const LARGE: Shape = ([128, 128, 16], 4);
+const SMALL: Shape = ([64, 64, 64], 2);
+const ALIGN_16: [Shape; 4] = [LARGE, ([128, 64, 32], 3), ([64, 128, 32], 3), SMALL];
+const ALIGN_4: [Shape; 2] = [LARGE, SMALL];
+
+/// Splits of K of the smallest tile: 2 for up to 66 tiles on an H100, 4 for up to 30.
+const SPLITS: [u32; 2] = [2, 4];
+
+impl Sgemm {
+    /// Threads of a CTA, in every configuration.
+    pub const THREADS: u32 = 256;
+
+    /// Neighbouring columns that the program passes to its epilogue at a time.
+    pub const COLUMNS_OF_CALL: u64 = 4;
+
+    /// The configurations for these types; none unless both operands are float32.
+    pub fn configs(types: Types) -> Vec<Sgemm> {
+        let mut configs = Vec::new();
+        if (types.a, types.b) != (DType::F32, DType::F32) {
+            return configs;
+        }
+        let shapes: [(u32, &[Shape]); 2] = [(16, &ALIGN_16), (4, &ALIGN_4)];
+        for (layout, (align, shapes)) in
+            Layout::all().flat_map(|layout| shapes.map(|shapes| (layout, shapes)))
+        {
+            let config = |(tile, stages): Shape, split, grouped| Sgemm {
+                layout,
+                tile,
+                stages,
+                align,
+                split,
+                grouped,
+            };
+            configs.extend(shapes.iter().map(|shape| config(*shape, 1, false)));
+            configs.extend(SPLITS.map(|split| config(SMALL, split, false)));
+            // A group begins at any row. If A is contiguous along rows, groups have element
+            // alignment only.
+            if layout.out == Major::Row && (layout.a == Major::Row || align == 4) {
+                configs.extend(ALIGN_4.map(|shape| config(shape, 1, true)));
+            }
+        }
+        configs
+    }
+
+    /// CTAs of a launch.
+    pub fn ctas(&self, problem: &GemmProblem) -> u64 {
+        tiles(problem, self.grouped, self.tile[0], self.tile[1]) * u64::from(self.split)
+    }
+
+    /// Slices of K in a K block, each with warps of its own that compute 32x64 of the tile.
+    pub fn slices(&self) -> u32 {
+        Sgemm::THREADS / 32 * 32 * 64 / (self.tile[0] * self.tile[1])
+    }
+
+    /// Dynamic shared memory in bytes: the stages, each a tile of A and one of B with padded rows.
+    /// The epilogue reuses the memory for 64 sums of every thread.
+    pub fn shared_bytes(&self) -> u32 {
+        let [m, n, k] = self.tile;
+        let stage = k * (m + 4 + n + 4) * 4;
+        (self.stages * stage).max(Sgemm::THREADS * 64 * 4)
+    }
+
+    /// The configuration in the frame of the program, which writes row-major: a column-major output
+    /// is the row-major output of the transposed product.
+    pub fn program(&self) -> Sgemm {
+        let [m, n, k] = self.tile;
+        match self.layout.out {
+            Major::Row => *self,
+            Major::Column => Sgemm {
+                layout: Layout {
+                    a: self.layout.b.transposed(),
+                    b: self.layout.a.transposed(),
+                    out: Major::Row,
+                },
+                tile: [n, m, k],
+                ..*self
+            },
+        }
+    }
+
+    /// Requirements on A, B and out.
+    pub fn demands(&self) -> [Demand; 3] {
+        let Layout { a, b, out } = self.layout;
+        [Demand::aligned(a, self.align), Demand::aligned(b, self.align), Demand::aligned(out, 1)]
+    }
+}
