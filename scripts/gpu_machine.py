@@ -118,6 +118,10 @@ STEPS = {
     ),
     "random": Step("random shapes in float16", [gemm("random", "float16")], 240, 80),
     "other": Step("other shapes in float16", [gemm("other", "float16")], 120, 50),
+    "weak": Step("weak shapes in bfloat16", [gemm("weak", "bfloat16")], 300, 60),
+    "exact": Step(
+        "float32 without rounding, and float64", [gemm("exact", "float32", "float64")], 240, 40
+    ),
     "latency": Step(
         "host time of a launch",
         [[*BENCH, "latency", "--json", "{out}/latency.json", "--plot", "{out}/latency.png"]],

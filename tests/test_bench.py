@@ -177,7 +177,7 @@ ROW = "it must be [m, n, k] in positive integers"
         ),
         (
             '{"a": {"mkn": [[1, 2, 3]]}}',
-            "group 'a' has no shapes; list them as mnk or total_m_n_k_groups",
+            "group 'a' has no shapes; list them as mnk, lmnk or total_m_n_k_groups",
         ),
         (
             '{"a": {"layout": "tx"}}',

@@ -198,7 +198,7 @@ def _add_tune(commands: Any) -> None:
 
 
 def _add_types(command: argparse.ArgumentParser) -> None:
-    types = ("float16", "bfloat16", "tf32", "float32")
+    types = ("float16", "bfloat16", "tf32", "float32", "float64")
     command.add_argument(
         "--dtype",
         nargs="+",

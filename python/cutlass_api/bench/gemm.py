@@ -28,7 +28,13 @@ from cutlass_api.tuning._search import Timed, in_turns, sift
 
 #: Sustained rates of an H100 SXM, in FLOP/s and bytes/s. A product's floor is the time of its
 #: arithmetic or of its memory traffic at these rates, whichever is larger.
-FLOOR_FLOPS = {"float16": 798e12, "bfloat16": 798e12, "tf32": 399e12, "float32": 60e12}
+FLOOR_FLOPS = {
+    "float16": 798e12,
+    "bfloat16": 798e12,
+    "tf32": 399e12,
+    "float32": 60e12,
+    "float64": 60e12,
+}
 FLOOR_BYTES = 3.0e12
 L2_BYTES = 50 << 20
 #: Rounds of turns.
@@ -42,6 +48,7 @@ class Shape:
     """One product: C (m, n) = A (m, k) @ B (k, n).
 
     - ``layout``: of A and B, t row-major, n column-major.
+    - ``batch``: the number of products, each with operands of its own.
     - ``groups``: the number of groups of a grouped GEMM, or 0. Each group of rows of A has its B.
     - ``uneven``: whether the sizes of groups are random, instead of as equal as possible.
     """
@@ -53,11 +60,13 @@ class Shape:
     layout: str = "tt"
     groups: int = 0
     uneven: bool = False
+    batch: int = 1
 
     @property
     def elements(self) -> int:
         """The number of elements of all operands."""
-        return self.m * self.k + max(self.groups, 1) * self.k * self.n + self.m * self.n
+        one = self.m * self.k + max(self.groups, 1) * self.k * self.n + self.m * self.n
+        return self.batch * one
 
 
 @dataclass
@@ -81,6 +90,7 @@ class Row:
     kernels: int
     operators: float | None = None
     groups: int = 0
+    batch: int = 1
     #: The rough time of each kernel: the median of a few turns, or the minimum if it dropped out.
     rough: dict[str, float] = field(default_factory=dict)
 
@@ -88,9 +98,10 @@ class Row:
 def table(path: Path | None) -> list[Shape]:
     """The shapes in a JSON file, or a built-in table for None.
 
-    The file is an object of named groups. A group has a ``layout`` and a list ``mnk`` of products
-    or ``total_m_n_k_groups`` of grouped GEMMs; the latter are timed with equal and with uneven
-    groups. Strings beside the groups are notes. Raises ValueError if the file has another form.
+    The file is an object of named groups. A group has a ``layout`` and a list ``mnk`` of products,
+    ``lmnk`` of batched products or ``total_m_n_k_groups`` of grouped GEMMs; the last are timed with
+    equal and with uneven groups. Strings beside the groups are notes. Raises ValueError if the file
+    has another form.
     """
     try:
         groups = json.loads(path.read_text()) if path else BUILT_IN
@@ -134,11 +145,15 @@ def _group(label: str, group: Any) -> list[Shape]:
             yield row
 
     shapes = [Shape(label, m, n, k, layout) for m, n, k in rows("mnk", "m", "n", "k")]
+    for batch, m, n, k in rows("lmnk", "l", "m", "n", "k"):
+        shapes.append(Shape(label, m, n, k, layout, batch=batch))
     for m, n, k, groups in rows("total_m_n_k_groups", "total m", "n", "k", "groups"):
         shapes.append(Shape(label, m, n, k, layout, groups))
         shapes.append(Shape(f"{label}, uneven", m, n, k, layout, groups, uneven=True))
     if not shapes:
-        raise ValueError(f"group {label!r} has no shapes; list them as mnk or total_m_n_k_groups")
+        raise ValueError(
+            f"group {label!r} has no shapes; list them as mnk, lmnk or total_m_n_k_groups"
+        )
     return shapes
 
 
@@ -185,11 +200,13 @@ class Inputs:
             dealt.bincount(minlength=groups).cumsum(0).to(device="cuda", dtype=torch.int32)
         )
         self.groups = (shape.groups,) if shape.groups else ()
+        batch = (shape.batch,) if shape.batch > 1 else ()
+        self.accumulator = "float64" if dtype == "float64" else "float32"
         self.sets = [
             (
-                matrix(shape.m, shape.k, order=shape.layout[0]),
-                matrix(*self.groups, shape.k, shape.n, order=shape.layout[1]),
-                torch.empty(shape.m, shape.n, device="cuda", dtype=element),
+                matrix(*batch, shape.m, shape.k, order=shape.layout[0]),
+                matrix(*batch, *self.groups, shape.k, shape.n, order=shape.layout[1]),
+                torch.empty(*batch, shape.m, shape.n, device="cuda", dtype=element),
             )
             for _ in range(count)
         ]
@@ -200,14 +217,14 @@ class Inputs:
             return [
                 GroupedGemmArguments(*one_set, "float32", self.offsets) for one_set in self.sets
             ]
-        return [GemmArguments(*one_set, accumulator_type="float32") for one_set in self.sets]
+        return [GemmArguments(*one_set, accumulator_type=self.accumulator) for one_set in self.sets]
 
     def torch_launches(self) -> list[Callable[[], Any]]:
         import torch
 
         if self.groups:
             return [partial(torch._grouped_mm, a, b, offs=self.offsets) for a, b, _ in self.sets]
-        return [partial(torch.mm, a, b, out=c) for a, b, c in self.sets]
+        return [partial(torch.matmul, a, b, out=c) for a, b, c in self.sets]
 
 
 def capture(stream: Any, launches: Iterable[Callable[[], Any]]) -> Timed:
@@ -244,12 +261,13 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
 
     inputs = Inputs(shape, dtype)
     all_args = inputs.arguments()
+    offered = cutlass_api.get_kernels(all_args[0])
+    # simt kernels of large products run for seconds.
     kernels = [
-        k
-        for k in cutlass_api.get_kernels(all_args[0])
-        if "simt" not in k.metadata.kernel_name or shape.m == 1
+        kernel
+        for kernel in offered
+        if kernel is offered[0] or "simt" not in kernel.metadata.kernel_name or shape.m == 1
     ]
-    kernels = kernels or cutlass_api.get_kernels(all_args[0])
     artifacts = list(pool.map(lambda kernel: kernel.compile(all_args[0]), kernels))
 
     def launches(kernel: Any, artifact: Any) -> Iterator[Callable[[], Any]]:
@@ -269,16 +287,15 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
     if names[0] not in methods:
         methods[names[0]] = ours(0)
     methods["torch"] = capture(inputs.stream, inputs.torch_launches())
-    accumulator = torch.float32
+    accumulator = getattr(torch, inputs.accumulator)
     operators = None if shape.groups else time_operators(inputs.sets, inputs.stream, accumulator)
     if operators:
         methods["operators"] = operators
     in_turns(methods, ROUNDS)
     best = min(finalists, key=lambda name: methods[name].median)
-    element = 4 if dtype in ("tf32", "float32") else 2
-    floor = max(
-        2 * shape.m * shape.n * shape.k / FLOOR_FLOPS[dtype], element * shape.elements / FLOOR_BYTES
-    )
+    flop = 2 * shape.batch * shape.m * shape.n * shape.k
+    byte_count = inputs.sets[0][2].itemsize * shape.elements
+    floor = max(flop / FLOOR_FLOPS[dtype], byte_count / FLOOR_BYTES)
     return Row(
         label=shape.label,
         dtype=dtype,
@@ -293,6 +310,7 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
         kernels=len(kernels),
         operators=methods["operators"].median if operators else None,
         groups=shape.groups,
+        batch=shape.batch,
         rough={name: round(time, 3) for name, time in rough.items()},
     )
 
@@ -370,7 +388,7 @@ def geometric_means(rows: list[Row]) -> dict[str, float]:
 def line(row: Row) -> tuple[str, ...]:
     """The cells of a row of the table."""
     m, n, k = row.mnk
-    tflops = 2 * m * n * k / row.first / 1e6
+    tflops = 2 * row.batch * m * n * k / row.first / 1e6
     return (
         f"{_name(row)} {row.dtype}",
         f"{row.torch:.1f}",
@@ -385,7 +403,8 @@ def line(row: Row) -> tuple[str, ...]:
 
 def _name(row: Row) -> str:
     m, n, k = row.mnk
-    return f"{row.label} {m}x{n}x{k}{f' in {row.groups}' if row.groups else ''} {row.layout}"
+    batch = f"{row.batch}x" if row.batch > 1 else ""
+    return f"{row.label} {batch}{m}x{n}x{k}{f' in {row.groups}' if row.groups else ''} {row.layout}"
 
 
 HEADER = (
