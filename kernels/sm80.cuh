@@ -13,11 +13,7 @@
 // Strides       1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N). The other stride, the batch
 //               stride and the base pointer are multiples of ALIGN bytes: 16, 8, 4 or the size of
 //               an element. Output strides are free.
-// Split-K       The SPLIT CTAs of a cluster share a tile, each with a part of the blocks of K. Each
-//               then adds up all partial sums of a share of the rows, and stores them. f64 only, on
-//               9.0 and later.
 #pragma once
-#include "common/cluster.cuh"
 #include "common/epilogue.cuh"
 #include "common/operand_tile.cuh"
 #include "common/params.cuh"
@@ -27,14 +23,12 @@
 
 template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR,
           int TILE_M, int TILE_N, int TILE_K, int WARPS_M, int WARPS_N, int STAGES, int ALIGN,
-          int SPLIT, bool GROUPED, class Epilogue>
+          bool GROUPED, class Epilogue>
 struct Sm80Gemm {
   static_assert(is_same<A, B>, "mma.sync multiplies operands of one type");
   static_assert(!GROUPED || A_K_MAJOR || ALIGN == sizeof(A), "a group may begin at any row");
   static constexpr bool ASYNC = ALIGN >= 4;  // cp.async copies at least 4 bytes
   static_assert(ASYNC ? STAGES >= 2 : STAGES == 2, "copies through registers are double-buffered");
-
-  static_assert(SPLIT == 1 || (is_same<A, f64> && !GROUPED && 16 % SPLIT == 0));
 
   static constexpr int WARP_M = TILE_M / WARPS_M, WARP_N = TILE_N / WARPS_N;
   static constexpr int THREADS = 32 * WARPS_M * WARPS_N;
@@ -69,9 +63,7 @@ struct Sm80Gemm {
   static constexpr int SLAB_PITCH = WARP_N + 8;
   static constexpr int SLAB_BYTES = 16 * SLAB_PITCH * int(sizeof(Value));
 
-  // With a split, the slabs of a warp for all of its rows exist at once.
-  static constexpr int SLABS = SPLIT > 1 ? WARP_M / 16 : 1;
-  static constexpr int ALL_SLABS_BYTES = WARPS_M * WARPS_N * SLABS * SLAB_BYTES;
+  static constexpr int ALL_SLABS_BYTES = WARPS_M * WARPS_N * SLAB_BYTES;
 
   static constexpr int SMEM_BYTES =
       STAGES * STAGE_BYTES > ALL_SLABS_BYTES ? STAGES * STAGE_BYTES : ALL_SLABS_BYTES;
@@ -92,7 +84,7 @@ struct Sm80Gemm {
     const int warp = threadIdx.x / 32;
     const int warp_m = warp % WARPS_M * WARP_M, warp_n = warp / WARPS_M * WARP_N;  // in the tile
 
-    const TilePosition position = tile_position<TILE_M, TILE_N, GROUPED, SPLIT>(params);
+    const TilePosition position = tile_position<TILE_M, TILE_N, GROUPED>(params);
     const int tile_m = position.m, tile_n = position.n;
     if (GROUPED && tile_m >= position.end) return;
     CopierA copier_a(params.a, params.a_stride[0] * position.batch, params.a_stride[1],
@@ -108,15 +100,8 @@ struct Sm80Gemm {
     typename CopierA::Staged staged_a;  // if not ASYNC
     typename CopierB::Staged staged_b;
 
-    int blocks = params.k / TILE_K + (params.k % TILE_K != 0);
+    const int blocks = params.k / TILE_K + (params.k % TILE_K != 0);
     int k_left = params.k;  // from the next block to be copied on
-    if constexpr (SPLIT > 1) {
-      const int share = (blocks + SPLIT - 1) / SPLIT, first = min(split_rank() * share, blocks);
-      blocks = min(share, blocks - first);
-      k_left = min(k_left - first * TILE_K, blocks * TILE_K);
-      copier_a.advance(first);
-      copier_b.advance(first);
-    }
     unsigned filled = shared, read = shared;  // the stage to fill next, the stage to read next
     auto advance = [&](unsigned stage) {
       stage += STAGE_BYTES;
@@ -222,47 +207,9 @@ struct Sm80Gemm {
 
     if constexpr (ASYNC) ptx::copy_async_wait<0>();
     __syncthreads();  // the stages may be overwritten by the slabs
-    Value* slab = reinterpret_cast<Value*>(shared_memory + warp * SLABS * SLAB_BYTES);
+    Value* slab = reinterpret_cast<Value*>(shared_memory + warp * SLAB_BYTES);
     store_sums(params, epilogue, sums, slab, GROUPED ? 0 : position.batch, tile_m + warp_m,
                tile_n + warp_n, position.end);
-  }
-
-  // This CTA's part of K.
-  static __device__ __forceinline__ int split_rank() { return blockIdx.x % SPLIT; }
-
-  // Rows of a slab that this CTA stores, from first_row() on.
-  static constexpr int OWN_ROWS = 16 / SPLIT;
-  static __device__ __forceinline__ int first_row() {
-    return SPLIT > 1 ? split_rank() * OWN_ROWS : 0;
-  }
-
-  // Adds up the partial sums of the cluster's CTAs in the rows that this CTA stores, in the order
-  // of K. All loads of a lane are in flight at once.
-  static __device__ __forceinline__ void add_up(Value* slab) {
-    constexpr int VECTORS = WARP_N / 2, COUNT = SLABS * OWN_ROWS * VECTORS / 32;
-    static_assert(SLABS * OWN_ROWS * VECTORS % 32 == 0);
-    const int lane = threadIdx.x % 32;
-    auto vector = [&](int i) {
-      const int index = i * 32 + lane, row = index / VECTORS;
-      return slab + (row / OWN_ROWS * 16 + first_row() + row % OWN_ROWS) * SLAB_PITCH +
-             index % VECTORS * 2;
-    };
-    Value totals[COUNT][2] = {};
-#pragma unroll
-    for (int split = 0; split < SPLIT; ++split) {
-#pragma unroll
-      for (int i = 0; i < COUNT; ++i) {
-        Value sums[2];
-        ptx::load_cluster(sums, ptx::map_shared(ptx::shared_address(vector(i)), split));
-#pragma unroll
-        for (int e = 0; e < 2; ++e) totals[i][e] += sums[e];
-      }
-    }
-    // No other CTA reads these rows of this CTA.
-#pragma unroll
-    for (int i = 0; i < COUNT; ++i)
-#pragma unroll
-      for (int e = 0; e < 2; ++e) vector(i)[e] = totals[i][e];
   }
 
   // Stores a warp's accumulators, 16 rows at a time, through the warp's slab of shared memory, so
@@ -274,7 +221,7 @@ struct Sm80Gemm {
       int start_m, int start_n, int end) {
     constexpr int WIDTH = 16 / sizeof(Out);  // elements of a 16-byte store
     constexpr int LANES = WARP_N / WIDTH;    // per row
-    static_assert(32 / LANES <= OWN_ROWS, "the lanes of a warp have no more rows than a slab");
+    static_assert(32 / LANES <= 16, "the lanes of a warp have no more rows than a slab");
     const int lane = threadIdx.x % 32;
     const int group = lane / 4, pair = lane % 4 * 2;
     Out* out = static_cast<Out*>(params.out) + params.out_stride[0] * batch;
@@ -294,38 +241,21 @@ struct Sm80Gemm {
             slab[(half * 8 + group) * SLAB_PITCH + ReaderB::coordinate(j, pair + c)] =
                 decode(Mma::get(rows[j], half, c));
     };
-    if constexpr (SPLIT > 1) {
-      Value* const first_slab = slab;
-#pragma unroll
-      for (int i = 0; i < SLABS; ++i, slab += 16 * SLAB_PITCH) write_slab(sums[i]);
-      slab = first_slab;
-      ptx::cluster_arrive();
-      ptx::cluster_wait();
-      add_up(slab);
-      __syncwarp();
-      ptx::cluster_arrive();  // this CTA has read the others' sums
-    }
-
     // Rolled, for compile time: only the code that selects registers is repeated for each i.
 #pragma unroll 1
     for (int i = 0; i < WARP_M / 16; ++i) {
-      if constexpr (SPLIT > 1) {
-        if (i > 0) slab += 16 * SLAB_PITCH;
-      } else {
-        __syncwarp();  // the slab's previous rows have been read
+      __syncwarp();  // the slab's previous rows have been read
 #pragma unroll
-        for (int at = 0; at < WARP_M / 16; ++at)
-          if (at == i) write_slab(sums[at]);
-        __syncwarp();
-      }
+      for (int at = 0; at < WARP_M / 16; ++at)
+        if (at == i) write_slab(sums[at]);
+      __syncwarp();
       auto row_of = [&](int row) {
         return start_m + ReaderA::coordinate(2 * i + row / 8, row % 8);
       };
 
       if (wide) {
 #pragma unroll 1
-        for (int row = first_row() + lane / LANES; row < first_row() + OWN_ROWS;
-             row += 32 / LANES) {
+        for (int row = lane / LANES; row < 16; row += 32 / LANES) {
           const int m = row_of(row), n = start_n + lane % LANES * WIDTH;
           const int valid = m < end ? min(WIDTH, params.n - n) : 0;
           if (!Epilogue::REDUCES && valid <= 0) continue;
@@ -358,9 +288,8 @@ struct Sm80Gemm {
         }
       } else {
 #pragma unroll 1
-        for (int index = lane; index < OWN_ROWS * WARP_N; index += 32) {
-          const int row = first_row() + index / WARP_N, m = row_of(row),
-                    n = start_n + index % WARP_N;
+        for (int index = lane; index < 16 * WARP_N; index += 32) {
+          const int row = index / WARP_N, m = row_of(row), n = start_n + index % WARP_N;
           if (m >= end || n >= params.n) continue;
           Value value[1] = {slab[row * SLAB_PITCH + index % WARP_N]};
           typename Epilogue::template Operands<1, 1> operands;
@@ -369,10 +298,6 @@ struct Sm80Gemm {
           out[stride_m * m + stride_n * n] = encode<Out>(Epilogue::result(value[0]));
         }
       }
-    }
-    if constexpr (SPLIT > 1) {
-      __syncwarp();
-      ptx::cluster_wait();  // the others have read this CTA's sums
     }
   }
 };

@@ -49,13 +49,6 @@ __device__ __forceinline__ void store_cluster(unsigned mapped, const f32 (&value
 }
 
 // PTX ISA, "Data Movement and Conversion Instructions: ld".
-__device__ __forceinline__ void load_cluster(f64 (&values)[2], unsigned mapped) {
-  asm volatile("ld.shared::cluster.v2.f64 {%0, %1}, [%2];"
-               : "=d"(values[0]), "=d"(values[1])
-               : "r"(mapped)
-               : "memory");
-}
-
 __device__ __forceinline__ void load_cluster(unsigned (&words)[4], unsigned mapped) {
   asm volatile("ld.shared::cluster.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])

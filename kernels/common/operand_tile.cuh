@@ -140,9 +140,7 @@ struct TileCopier {
     }
   }
 
-  __device__ __forceinline__ void advance(int blocks = 1) {
-    source = ptx::opaque(source + block_bytes * blocks);
-  }
+  __device__ __forceinline__ void advance() { source = ptx::opaque(source + block_bytes); }
 
   // Plain loads, not __ldg: with dependent launches, the preceding grid may write the operands
   // while this grid runs, so they are not constant for its lifetime.

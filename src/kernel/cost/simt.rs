@@ -29,6 +29,7 @@ pub fn estimate(config: &Simt, types: Types, query: &CostQuery) -> Estimate {
         extents: config.tile,
         operation: Operation::gemm(config.grouped),
         split: 1,
+        ctas_per_sm: 1,
         rate: rate(types.accumulator, query) * fitted_efficiency(config.tile),
         load_penalty: 1.0,
         memory_rate: FITTED_MEMORY_RATE,

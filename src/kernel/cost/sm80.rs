@@ -61,17 +61,21 @@ fn fitted_load_penalty(align: u32) -> f64 {
 
 pub fn estimate(config: &Sm80, types: Types, query: &CostQuery) -> Estimate {
     let element = types.a.bytes() as f64;
-    let (rate, memory_rate) = match types.a {
-        DType::F64 => (float64_rate(config, query), DEEP_PIPELINE_MEMORY_RATE),
+    let (rate, memory_rate, ctas_per_sm) = match types.a {
+        DType::F64 => {
+            let ctas = config.float64_ctas_per_sm(types);
+            (float64_rate(config, query), DEEP_PIPELINE_MEMORY_RATE, ctas)
+        }
         dtype => {
             let rate = fitted_rate(dtype) * fitted_efficiency(config.tile, element);
-            (rate * query.scale.mma_sync, FITTED_MEMORY_RATE)
+            (rate * query.scale.mma_sync, FITTED_MEMORY_RATE, 1)
         }
     };
     let tile = Tile {
         extents: config.tile,
         operation: Operation::gemm(config.grouped),
-        split: config.split,
+        split: 1,
+        ctas_per_sm,
         rate,
         load_penalty: fitted_load_penalty(config.align),
         memory_rate,

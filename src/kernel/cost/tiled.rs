@@ -1,4 +1,4 @@
-//! The model that simt and sm80 share: whole waves of tiles, one CTA per multiprocessor.
+//! The model that simt and sm80 share: whole waves of tiles.
 
 use super::chips::hopper::ACTIVE_CLUSTERS;
 use super::query::{CostQuery, Estimate};
@@ -14,6 +14,9 @@ pub struct Tile {
     pub operation: Operation,
     /// CTAs of a cluster that share the tile, each with a part of K.
     pub split: u32,
+    /// CTAs that share a multiprocessor: their overheads overlap. 1 where `rate` is fitted, which
+    /// contains this.
+    pub ctas_per_sm: u32,
     /// FLOP per second of one multiprocessor.
     pub rate: f64,
     /// Time factor of the tile's loads over loads of 16 bytes.
@@ -75,14 +78,15 @@ pub fn estimate(tile: &Tile, types: Types, query: &CostQuery) -> Estimate {
     let tile_overhead = FITTED_TILE_OVERHEAD + adding;
     let inputs = element * (gemm.a.numel() + gemm.b.numel()) as f64;
     let memory = inputs / (tile.memory_rate * query.scale.memory);
-    let work = waves * (arithmetic.max(loads) + tile_overhead);
+    let rounds = (waves / f64::from(tile.ctas_per_sm)).ceil();
+    let work = waves * arithmetic.max(loads) + rounds * tile_overhead;
     Estimate {
         waves,
         bytes: query.bytes,
         arithmetic_seconds: waves * arithmetic,
         memory_seconds: memory,
         cache_seconds: waves * loads,
-        launch_seconds: FITTED_LAUNCH + waves * tile_overhead,
+        launch_seconds: FITTED_LAUNCH + rounds * tile_overhead,
         total_seconds: FITTED_LAUNCH + work.max(memory),
     }
 }

@@ -1,5 +1,6 @@
 //! A configuration of the family.
 
+use crate::kernel::cost::chips::Target;
 use crate::kernel::demand::Demand;
 use crate::kernel::layout::{Layout, Major};
 use crate::kernel::reduction::Partials;
@@ -18,8 +19,6 @@ pub struct Sm80 {
     pub stages: u32,
     /// Bytes that one load of A or B moves; addresses and leading dimensions are multiples of it.
     pub align: u32,
-    /// CTAs of a cluster that share one tile, each with a part of K.
-    pub split: u32,
     /// Whether the kernel computes a grouped GEMM.
     pub grouped: bool,
 }
@@ -31,19 +30,30 @@ impl Sm80 {
 
     /// CTAs of a launch.
     pub fn ctas(&self, problem: &GemmProblem) -> u64 {
-        tiles(problem, self.grouped, self.tile[0], self.tile[1]) * u64::from(self.split)
+        tiles(problem, self.grouped, self.tile[0], self.tile[1])
     }
 
     /// Dynamic shared memory in bytes: the stages, each a tile of A and one of B. The epilogue
-    /// reuses the memory for 16 rows of every warp's sums, with a split for all rows, each row
-    /// padded by 8 sums. float16 sums are widened.
+    /// reuses the memory for 16 rows of every warp's sums, each row padded by 8 sums. float16 sums
+    /// are widened.
     pub fn shared_bytes(&self, types: Types) -> u32 {
-        let Sm80 { tile: [m, n, k], warps: [warps_m, warps_n], stages, split, .. } = self.program();
+        let Sm80 { tile: [m, n, k], warps: [warps_m, warps_n], stages, .. } = self.program();
         let pipeline = stages * (m + n) * k * types.a.bytes() as u32;
         let sum_bytes = types.accumulator.bytes().max(4) as u32;
-        let rows = if split > 1 { m } else { warps_m * 16 };
-        let sums = warps_n * rows * (n / warps_n + 8) * sum_bytes;
+        let sums = warps_n * warps_m * 16 * (n / warps_n + 8) * sum_bytes;
         pipeline.max(sums)
+    }
+
+    /// CTAs of a float64 kernel that share a multiprocessor of Hopper, by registers
+    /// (`THREADS_PER_SM` of the program) and shared memory.
+    pub fn float64_ctas_per_sm(&self, types: Types) -> u32 {
+        let threads = match self.tile[0] * self.tile[1] / self.threads() {
+            32.. => 256,
+            16.. => 384,
+            _ => 512,
+        };
+        let shared = Target::H100.shared_bytes_per_cta / (self.shared_bytes(types) + 1024);
+        (threads / self.threads()).min(shared).max(1)
     }
 
     /// The configuration in the frame of the program, which writes row-major: a column-major output

@@ -6,15 +6,13 @@ use crate::kernel::demand::Demand;
 use crate::kernel::family::{Family, LaunchRequest};
 use crate::kernel::launch::{Launch, Params};
 use crate::kernel::layout::{Layout, Major};
-use crate::kernel::limits::check_count;
 use crate::kernel::name::append;
 use crate::kernel::operation::Operation;
 use crate::kernel::params::GemmParams;
 use crate::kernel::program::ProgramParts;
 use crate::kernel::reduction::Partials;
 use crate::kernel::types::Types;
-use crate::kernel::unsupported::Unsupported;
-use crate::problem::{GemmProblem, Problem};
+use crate::problem::GemmProblem;
 
 impl Family for Sm80 {
     fn family(&self) -> &'static str {
@@ -31,9 +29,6 @@ impl Family for Sm80 {
         let [warps_m, warps_n] = self.warps;
         append!(name, a, b, out, "_", m, "x", n, "x", k, "_", warps_m, "x", warps_n, "warps_");
         append!(name, stages, "stages_align", align);
-        if self.split > 1 {
-            append!(name, "_split", self.split);
-        }
     }
 
     fn operation(&self) -> Operation {
@@ -41,8 +36,7 @@ impl Family for Sm80 {
     }
 
     fn min_cc(&self) -> u32 {
-        // A split needs clusters, which Hopper introduced.
-        if self.split > 1 { 90 } else { 80 }
+        80
     }
 
     fn is_transposed(&self) -> bool {
@@ -51,20 +45,6 @@ impl Family for Sm80 {
 
     fn demands(&self, _types: Types) -> [Demand; 3] {
         Sm80::demands(self)
-    }
-
-    fn check_extents(
-        &self,
-        _types: Types,
-        problem: &Problem,
-        _is_fused: bool,
-    ) -> Result<(), Unsupported> {
-        match problem {
-            Problem::Gemm(problem) if self.split > 1 => {
-                check_count("M * N * L, in tiles,", self.ctas(problem))
-            }
-            _ => Ok(()),
-        }
     }
 
     fn shared_bytes(&self, types: Types) -> u32 {
@@ -83,10 +63,7 @@ impl Family for Sm80 {
             };
             let ctas = self.ctas(problem);
             let shared_bytes = Sm80::shared_bytes(self, request.types);
-            Launch {
-                cluster: self.split,
-                ..Launch::simple(ctas, self.threads(), shared_bytes, Params::Gemm(params))
-            }
+            Launch::simple(ctas, self.threads(), shared_bytes, Params::Gemm(params))
         })
     }
 

@@ -9,7 +9,7 @@ pub fn program(config: &Sm80, types: Types, epilogue: &str) -> ProgramParts {
     let program = config.program();
     let types = if program == *config { types } else { types.transposed() };
     let ([m, n, k], [warps_m, warps_n]) = (program.tile, program.warps);
-    let Sm80 { stages, align, split, grouped, .. } = program;
+    let Sm80 { stages, align, grouped, .. } = program;
     let (a_k_major, b_k_major) =
         (program.layout.a == Major::Row, program.layout.b == Major::Column);
     let arguments = type_arguments(types);
@@ -19,7 +19,7 @@ pub fn program(config: &Sm80, types: Types, epilogue: &str) -> ProgramParts {
         definitions: String::new(),
         work: format!(
             "Sm80Gemm<{arguments}, {a_k_major}, {b_k_major}, {m}, {n}, {k}, {warps_m}, {warps_n}, \
-             {stages}, {align}, {split}, {grouped}, {epilogue}>"
+             {stages}, {align}, {grouped}, {epilogue}>"
         ),
         parameter: "GemmParams",
         checks: format!("{checks} && {}", params_check()),

@@ -59,13 +59,6 @@ const FLOAT64: [Shape; 7] = [
 const FLOAT64_ALIGN_8: [Shape; 3] =
     [([128, 64, 16], [4, 2], 4), ([64, 128, 16], [2, 4], 4), ([64, 64, 32], [2, 2], 3)];
 
-/// With a split of K, for fewer tiles than half of the multiprocessors. 64x64 reads half as much as
-/// the smaller tiles that would also fill the chip: a split of 2 for 66 tiles of an H100, of 4 for
-/// 30. In both shapes that were timed on an H100, 32x32 without a split is faster
-/// (docs/design/sm80-simt.md).
-const FLOAT64_SPLIT: Shape = ([64, 64, 32], [2, 2], 3);
-const FLOAT64_SPLITS: [u32; 2] = [2, 4];
-
 /// For a grouped GEMM of 16-bit elements: loads of 16 bytes, of 4, and of one element.
 const GROUPED: [(u32, &[Shape]); 3] = [
     (16, &[([128, 128, 64], [2, 4], 3), ([64, 128, 64], [2, 2], 3), ([32, 64, 64], [2, 2], 3)]),
@@ -100,28 +93,8 @@ impl Sm80 {
                     }
                     let k = if element == 8 { k } else { k * 2 / element };
                     let tile = [m, n, k];
-                    configs.push(Sm80 {
-                        layout,
-                        tile,
-                        warps,
-                        stages,
-                        align,
-                        split: 1,
-                        grouped: false,
-                    });
+                    configs.push(Sm80 { layout, tile, warps, stages, align, grouped: false });
                 }
-            }
-            if element == 8 {
-                let (tile, warps, stages) = FLOAT64_SPLIT;
-                configs.extend(FLOAT64_SPLITS.map(|split| Sm80 {
-                    layout,
-                    tile,
-                    warps,
-                    stages,
-                    align: 16,
-                    split,
-                    grouped: false,
-                }));
             }
         }
         if element == 2 {
@@ -134,15 +107,7 @@ impl Sm80 {
                     }
                     for (tile, warps, stages) in shapes.iter().copied() {
                         let grouped = true;
-                        configs.push(Sm80 {
-                            layout,
-                            tile,
-                            warps,
-                            stages,
-                            align,
-                            grouped,
-                            split: 1,
-                        });
+                        configs.push(Sm80 { layout, tile, warps, stages, align, grouped });
                     }
                 }
             }
