@@ -1,7 +1,7 @@
 //! The cost of `sm80` kernels.
 
 use super::query::{CostQuery, Estimate};
-use super::tiled::{self, BARRIER_CLOCKS, DEEP_PIPELINE_MEMORY_RATE, FITTED_MEMORY_RATE, Tile};
+use super::tiled::{self, DEEP_PIPELINE_MEMORY_RATE, FITTED_MEMORY_RATE, Tile};
 use crate::kernel::operation::Operation;
 use crate::kernel::sm80::Sm80;
 use crate::kernel::types::Types;
@@ -31,44 +31,55 @@ fn fitted_efficiency([m, n, k]: [u32; 3], element: f64) -> f64 {
     }
 }
 
-/// Assumed, not measured: time factor of 8-byte copies of float64.
-const NARROW_FLOAT64: f64 = 1.25;
+/// Fitted: the share of its rate that a float64 tile reaches with at least eight warps on the
+/// multiprocessor, and with the four of a CTA that has it alone.
+const FITTED_FLOAT64: f64 = 0.87;
+const FITTED_FLOAT64_ALONE: f64 = 0.6;
+/// Assumed: clocks of a barrier, which other CTAs of the multiprocessor fill in part.
+const BARRIER_SHARED_CLOCKS: f64 = 50.0;
+const BARRIER_ALONE_CLOCKS: f64 = 100.0;
 
 /// Bytes per clock of a multiprocessor's shared memory.
 const SHARED_BYTES_PER_CLOCK: f64 = 128.0;
 
 /// FLOP per second of one multiprocessor in the main loop of a float64 tile. An element of K takes
 /// the longer of the products and the traffic of shared memory: copies write the tile, and each
-/// warp reads its rows of A and columns of B.
-fn float64_rate(config: &Sm80, query: &CostQuery) -> f64 {
+/// warp reads its rows of A and columns of B. `shares`: whether several CTAs share it.
+fn float64_rate(config: &Sm80, shares: bool, query: &CostQuery) -> f64 {
     let ([m, n, k], [warps_m, warps_n]) = (config.tile.map(f64::from), config.warps.map(f64::from));
     let tensor_clocks = 2.0 * m * n / query.target.float64_mma_flop_per_clock;
     let bytes = 8.0 * (m + n + m * warps_n + n * warps_m);
-    let clocks = tensor_clocks.max(bytes / SHARED_BYTES_PER_CLOCK) + BARRIER_CLOCKS / k;
-    2.0 * m * n / clocks * query.target.clock_hz
+    let barrier = if shares { BARRIER_SHARED_CLOCKS } else { BARRIER_ALONE_CLOCKS };
+    let clocks = tensor_clocks.max(bytes / SHARED_BYTES_PER_CLOCK) + barrier / k;
+    let reached =
+        if shares || config.threads() >= 256 { FITTED_FLOAT64 } else { FITTED_FLOAT64_ALONE };
+    2.0 * m * n / clocks * query.target.clock_hz * reached
 }
 
 /// Fitted: time factor of narrow loads, which take more instructions for the same bytes. `cp.async`
 /// copies at least 4 bytes, so smaller elements pass through registers.
-fn fitted_load_penalty(align: u32) -> f64 {
-    match align {
-        16 => 1.0,
-        8 => NARROW_FLOAT64,
-        4 => 1.5,
+fn fitted_load_penalty(types: Types, align: u32) -> f64 {
+    match (types.a, align) {
+        (DType::F64, 16) => 0.85,
+        (DType::F64, _) => 1.3,
+        (_, 16) => 1.0,
+        (_, 4) => 1.5,
         _ => 2.5,
     }
 }
 
 pub fn estimate(config: &Sm80, types: Types, query: &CostQuery) -> Estimate {
     let element = types.a.bytes() as f64;
-    let (rate, memory_rate, ctas_per_sm) = match types.a {
+    let ctas_per_sm = config.ctas_per_sm(types);
+    let (rate, memory_rate) = match types.a {
         DType::F64 => {
-            let ctas = config.float64_ctas_per_sm(types);
-            (float64_rate(config, query), DEEP_PIPELINE_MEMORY_RATE, ctas)
+            let shares = ctas_per_sm > 1
+                && config.ctas(query.problem) > u64::from(query.target.multiprocessors);
+            (float64_rate(config, shares, query), DEEP_PIPELINE_MEMORY_RATE)
         }
         dtype => {
             let rate = fitted_rate(dtype) * fitted_efficiency(config.tile, element);
-            (rate * query.scale.mma_sync, FITTED_MEMORY_RATE, 1)
+            (rate * query.scale.mma_sync, FITTED_MEMORY_RATE)
         }
     };
     let tile = Tile {
@@ -77,7 +88,7 @@ pub fn estimate(config: &Sm80, types: Types, query: &CostQuery) -> Estimate {
         split: 1,
         ctas_per_sm,
         rate,
-        load_penalty: fitted_load_penalty(config.align),
+        load_penalty: fitted_load_penalty(types, config.align),
         memory_rate,
     };
     tiled::estimate(&tile, types, query)

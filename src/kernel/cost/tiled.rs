@@ -42,8 +42,6 @@ pub const FITTED_MEMORY_RATE: f64 = 1.8e12;
 /// Assumed, not measured: the same if the stages in flight on 132 multiprocessors are 4 MB and
 /// more; 2 MB cover the latency.
 pub const DEEP_PIPELINE_MEMORY_RATE: f64 = 2.8e12;
-/// Assumed, not measured: clocks in which no warp of a CTA multiplies because of a barrier.
-pub const BARRIER_CLOCKS: f64 = 50.0;
 
 /// The launch, plus the longer of device memory and the waves, each of which takes the longer of
 /// its arithmetic and its loads from L2.
@@ -76,8 +74,7 @@ pub fn estimate(tile: &Tile, types: Types, query: &CostQuery) -> Estimate {
         }
     };
     let tile_overhead = FITTED_TILE_OVERHEAD + adding;
-    let inputs = element * (gemm.a.numel() + gemm.b.numel()) as f64;
-    let memory = inputs / (tile.memory_rate * query.scale.memory);
+    let memory = query.bytes / (tile.memory_rate * query.scale.memory);
     let rounds = (waves / f64::from(tile.ctas_per_sm)).ceil();
     let work = waves * arithmetic.max(loads) + rounds * tile_overhead;
     Estimate {

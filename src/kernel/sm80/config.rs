@@ -6,6 +6,7 @@ use crate::kernel::layout::{Layout, Major};
 use crate::kernel::reduction::Partials;
 use crate::kernel::tiles::tiles;
 use crate::kernel::types::Types;
+use crate::operand::DType;
 use crate::problem::GemmProblem;
 
 /// A configuration in the user's frame: `tile` and `warps` refer to the user's M and N.
@@ -44,12 +45,17 @@ impl Sm80 {
         pipeline.max(sums)
     }
 
-    /// CTAs of a float64 kernel that share a multiprocessor of Hopper, by registers
-    /// (`THREADS_PER_SM` of the program) and shared memory.
-    pub fn float64_ctas_per_sm(&self, types: Types) -> u32 {
-        let threads = match self.tile[0] * self.tile[1] / self.threads() {
-            32.. => 256,
-            16.. => 384,
+    /// CTAs that share a multiprocessor of Hopper, by registers (`THREADS_PER_SM` of the program)
+    /// and shared memory.
+    pub fn ctas_per_sm(&self, types: Types) -> u32 {
+        let per_sum = match (types.a, self.align) {
+            (DType::F64, _) => 4,
+            (_, 16) => 1,
+            _ => 2,
+        };
+        let threads = match self.tile[0] * self.tile[1] / self.threads() * per_sum {
+            128.. => 256,
+            64.. => 384,
             _ => 512,
         };
         let shared = Target::H100.shared_bytes_per_cta / (self.shared_bytes(types) + 1024);
