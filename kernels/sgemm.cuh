@@ -32,16 +32,24 @@ template <bool K_MAJOR, int TILE_MN, int TILE_K, int THREADS, int ALIGN> struct 
   static_assert(ALIGN == 16 || ALIGN == 4);
   static constexpr int PER_PIECE = ALIGN / 4;
   static constexpr bool BY_REGISTERS = K_MAJOR && PER_PIECE > 1;
-  // Bytes between the tile's rows of one K index. A warp writes at most two elements to one bank.
+  // Bytes between the tile's rows of one K index.
   static constexpr int PITCH = (TILE_MN + 4) * 4;
   static constexpr int BYTES = TILE_K * PITCH;
-  // Pieces that the CTA copies at once: ALONG the contiguous dimension (64 bytes along K), and
-  // ACROSS. K_STEP and MN_STEP elements along K and along MN.
-  static constexpr int ALONG = (K_MAJOR ? 16 : TILE_MN) / PER_PIECE, ACROSS = THREADS / ALONG;
-  static constexpr int K_STEP = K_MAJOR ? 16 : ACROSS, MN_STEP = K_MAJOR ? ACROSS : TILE_MN;
+  // Lanes of adjacent pieces. 32 bytes along K: the elements that a warp transposes at once lie in
+  // different banks.
+  static constexpr int LANES_ALONG = (K_MAJOR ? 8 : TILE_MN) / PER_PIECE;
+  // Pieces that the CTA copies at once: ALONG the contiguous dimension, and ACROSS. K_STEP and
+  // MN_STEP elements along K and along MN.
+  static constexpr int ACROSS =
+      K_MAJOR && TILE_MN < THREADS / LANES_ALONG ? TILE_MN : THREADS / LANES_ALONG;
+  static constexpr int ALONG = THREADS / ACROSS;
+  static constexpr int K_STEP = K_MAJOR ? ALONG * PER_PIECE : ACROSS;
+  static constexpr int MN_STEP = K_MAJOR ? ACROSS : TILE_MN;
   // A thread's pieces along K and along MN.
   static constexpr int K_COUNT = TILE_K / K_STEP, MN_COUNT = TILE_MN / MN_STEP;
-  static_assert(THREADS % ALONG == 0 && TILE_K % K_STEP == 0 && TILE_MN % MN_STEP == 0);
+  static constexpr int PIECES = K_COUNT * MN_COUNT;
+  static_assert(ALONG * ACROSS == THREADS && ALONG % LANES_ALONG == 0);
+  static_assert(TILE_K % K_STEP == 0 && TILE_MN % MN_STEP == 0);
 
   const char* source;     // this thread's first piece of the next K block
   long long row_bytes;    // between pieces of this thread that are adjacent across
@@ -53,7 +61,8 @@ template <bool K_MAJOR, int TILE_MN, int TILE_K, int THREADS, int ALIGN> struct 
   __device__ __forceinline__ SgemmCopier(const void* operand, long long batch_offset,
                                          long long mn_stride, long long k_stride, int mn_start,
                                          int mn_extent) {
-    const int along = threadIdx.x % ALONG * PER_PIECE, across = threadIdx.x / ALONG;
+    const int lanes = threadIdx.x / LANES_ALONG, across = lanes % ACROSS;
+    const int along = (lanes / ACROSS * LANES_ALONG + threadIdx.x % LANES_ALONG) * PER_PIECE;
     k = K_MAJOR ? along : across;
     mn = K_MAJOR ? across : along;
     mn_left = mn_extent - mn_start - mn;
@@ -85,7 +94,8 @@ template <bool K_MAJOR, int TILE_MN, int TILE_K, int THREADS, int ALIGN> struct 
     for (int i = 0; i < (K_MAJOR ? MN_COUNT : K_COUNT); ++i) {
 #pragma unroll
       for (int j = 0; j < (K_MAJOR ? K_COUNT : MN_COUNT); ++j)
-        if ((K_MAJOR ? i * MN_STEP : 0) < limit) copy(i, j, address + (K_MAJOR ? j * 64 : 0));
+        if ((K_MAJOR ? i * MN_STEP : 0) < limit)
+          copy(i, j, address + (K_MAJOR ? j * K_STEP * 4 : 0));
       address = ptx::opaque(address + row_bytes);
     }
   }
@@ -104,17 +114,16 @@ template <bool K_MAJOR, int TILE_MN, int TILE_K, int THREADS, int ALIGN> struct 
     });
   }
 
-  __device__ __forceinline__ void store(const Staged& staged, unsigned tile, int k_left) const {
+  // Stores the piece of that number, unless the block is ragged.
+  __device__ __forceinline__ void store(const Staged& staged, int piece, unsigned tile,
+                                        int k_left) const {
+    const int i = piece / K_COUNT, j = piece % K_COUNT;
     const bool whole = !is_ragged(k_left);
 #pragma unroll
-    for (int i = 0; i < MN_COUNT; ++i)
-#pragma unroll
-      for (int j = 0; j < K_COUNT; ++j)
-#pragma unroll
-        for (int e = 0; e < PER_PIECE; ++e)
-          if (whole)
-            ptx::store_shared(tile + (j * K_STEP + e) * PITCH + i * MN_STEP * 4,
-                              staged.pieces[i][j].words[e]);
+    for (int e = 0; e < PER_PIECE; ++e)
+      if (whole)
+        ptx::store_shared(tile + (j * K_STEP + e) * PITCH + i * MN_STEP * 4,
+                          staged.pieces[i][j].words[e]);
   }
 
   // Copies element by element, in rolled loops: ragged blocks are rare.
@@ -238,9 +247,14 @@ struct Sgemm {
         copier_b.copy_whole(filled + write_b, k_left);
       ptx::copy_async_commit();  // an empty group beyond the last block: one group per iteration
     };
-    auto store_staged = [&] {
-      if constexpr (CopierA::BY_REGISTERS) copier_a.store(staged_a, filled + write_a, k_left);
-      if constexpr (CopierB::BY_REGISTERS) copier_b.store(staged_b, filled + write_b, k_left);
+    constexpr int PIECES_A = CopierA::BY_REGISTERS ? CopierA::PIECES : 0;
+    constexpr int PIECES = PIECES_A + (CopierB::BY_REGISTERS ? CopierB::PIECES : 0);
+    static_assert(PIECES <= STEPS - 4, "a piece is stored after it is fetched");
+    auto store_piece = [&](int piece) {
+      if (piece < PIECES_A)
+        copier_a.store(staged_a, piece, filled + write_a, k_left);
+      else
+        copier_b.store(staged_b, piece - PIECES_A, filled + write_b, k_left);
     };
     auto next_block = [&] {
       copier_a.advance();
@@ -282,7 +296,8 @@ struct Sgemm {
         copy_ragged();
         copy_a();
         copy_b();
-        store_staged();
+#pragma unroll
+        for (int piece = 0; piece < PIECES; ++piece) store_piece(piece);
         next_block();
       }
       ptx::copy_async_wait<STAGES - 2>();
@@ -307,7 +322,10 @@ struct Sgemm {
         load((step + 1) % STEPS);
         if (step == 1) copy_a();
         if (step == 2) copy_b();
-        if (step == STEPS - 2) store_staged();
+        // One piece a step, the last ones before the barrier: more at once would delay the loads of
+        // all warps.
+        const int piece = step - (STEPS - 1 - PIECES);
+        if (piece >= 0 && piece < PIECES) store_piece(piece);
         if (step == 0 && block % CHAIN_BLOCKS == 0) {
           add_chain();
           multiply(step, true);
