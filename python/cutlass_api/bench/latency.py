@@ -1,7 +1,8 @@
 """Host time of one small GEMM, for Rutlass, torch and, if installed, Triton, CuPy and CUTLASS.
 
-A turn of a method is 10 launches to warm up, a synchronization, and 100 timed launches, each with
-operands of its own, as the layers of a model have them. The methods take turns for 30 rounds; the
+A turn of a method is 100 launches to warm up, a synchronization, and the same 100 launches timed,
+each with operands of its own, as the layers of a model have them. Launches that become CUDA graphs
+have done so before most turns. The methods take turns for 30 rounds; the
 result is the median. The timed statement is inlined into a loop over the operands, as in user code.
 The native floor is the same kernel, launched by a Rust loop around ``cuLaunchKernelEx``; it takes a
 turn before each turn of a method.
@@ -19,9 +20,8 @@ import cutlass_api
 from cutlass_api import _core
 from cutlass_api.bench.report import Row
 
-#: Calls before the timed ones in each turn, to fill the CPU caches that other methods evicted.
-WARMUP = 10
-#: Calls of a turn, each with a set of operands of its own.
+#: Calls of a turn, each with a set of operands of its own. As many come before the timed ones, to
+#: fill the CPU caches that other methods evicted.
 LAUNCHES = 100
 ROUNDS = 30
 GRAPH_LAUNCHES = 20
@@ -69,12 +69,12 @@ def calls(
             return partial(timeit.Timer(statement, globals=names).timeit, count)
         return partial(timeit.Timer(loop, globals=names | {"sets": values[:count]}).timeit, 1)
 
-    warm_up, timed = timer(WARMUP), timer(LAUNCHES)
+    walk = timer(LAUNCHES)
 
     def turn() -> float:
-        warm_up()
+        walk()
         torch.cuda.synchronize()
-        return timed() / LAUNCHES
+        return walk() / LAUNCHES
 
     return Method(name, turn, note)
 
@@ -129,7 +129,7 @@ def measure() -> list[Row]:
         ]
 
         def floor() -> float:
-            _core.native_floor(args, artifact, handle, WARMUP, 1)
+            _core.native_floor(args, artifact, handle, LAUNCHES, 1)
             return _core.native_floor(args, artifact, handle, LAUNCHES, 1)
 
         methods = [
