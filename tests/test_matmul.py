@@ -23,6 +23,19 @@ def close(result, a, b):
 
 
 @devices
+@pytest.mark.parametrize("is_inference", [False, True])
+@pytest.mark.parametrize("shape", [(2, 3, 4), (0, 3, 4), (2, 3, 0), (5, 2, 3, 4), (5, 0, 3, 0)])
+def test_the_output_is_allocated_as_by_torch(device, shape, is_inference):
+    *batch, m, k, n = shape
+    with torch.inference_mode(is_inference):
+        a, b = torch.randn(*batch, m, k, device=device), torch.randn(*batch, k, n, device=device)
+        out, expected = cutlass_api.matmul(a, b), torch.matmul(a, b)
+    for fact in ("shape", "dtype", "device", "requires_grad"):
+        assert getattr(out, fact) == getattr(expected, fact)
+    assert out.stride() == expected.stride() and out.is_inference() == is_inference
+
+
+@devices
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
     ("a_shape", "b_shape"),

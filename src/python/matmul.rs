@@ -65,17 +65,6 @@ impl<'py> Call<'_, 'py> {
         if self.wants_gradient(py)? || has_torch && is_traced(py)? {
             return self.through("cutlass_api.ops");
         }
-        let cast = match self.out {
-            Some(_) => None,
-            None => match autocast(self.a, self.b) {
-                Ok(cast) => cast,
-                Err(error) => return self.unread(error),
-            },
-        };
-        let (a, b) = match &cast {
-            Some((a, b)) => (a, b),
-            None => (self.a, self.b),
-        };
         let mut gemm = GemmProblem {
             a: View::UNREAD,
             b: View::UNREAD,
@@ -84,11 +73,26 @@ impl<'py> Call<'_, 'py> {
             permits_fast_sums: false,
             free_multiprocessors: 0,
         };
-        let read = operand::read_into("A", a, &mut gemm.a)
-            .and_then(|()| operand::read_into("B", b, &mut gemm.b));
-        if let Err(error) = read {
-            return self.unread(error);
-        }
+        let mut read = |a, b| {
+            operand::read_into("A", a, &mut gemm.a)
+                .and_then(|()| operand::read_into("B", b, &mut gemm.b))
+                .map(|()| gemm.a.device)
+        };
+        let device = match read(self.a, self.b) {
+            Ok(device) => device,
+            Err(error) => return self.unread(error),
+        };
+        let cast = match self.out {
+            None if operand::has_current_stream("A", self.a)? => autocast(self.a, self.b, device)?,
+            _ => None,
+        };
+        let a = match &cast {
+            Some((a, b)) => {
+                read(a, b)?;
+                a
+            }
+            None => self.a,
+        };
         if dispatch_in_python(classes) {
             return self.through("cutlass_api.ops");
         }
@@ -305,7 +309,11 @@ struct Torch {
     module: Py<PyModule>,
     forward_mode: Py<PyModule>,
     increment_version: Py<PyAny>,
+    is_autocast_enabled: Py<PyAny>,
     is_grad_enabled: Py<PyAny>,
+    /// The function by which Inductor's code allocates on the current CUDA device, without torch's
+    /// dispatcher, and the one that tells the current device. None in builds without them.
+    empty_cuda: Option<(Py<PyAny>, Py<PyAny>)>,
     is_jit_tracing: Py<PyAny>,
     /// Returns the level of the innermost transform of `torch.func`, or None.
     transform_level: Py<PyAny>,
@@ -318,7 +326,14 @@ fn torch(py: Python<'_>) -> PyResult<&Torch> {
     TORCH.get_or_try_init(py, || {
         let module = py.import("torch")?;
         let native = module.getattr("_C")?;
+        let inductors = || -> PyResult<(Py<PyAny>, Py<PyAny>)> {
+            let guards = native.getattr("_dynamo")?.getattr("guards")?;
+            let empty = guards.getattr("_empty_strided_cuda")?;
+            Ok((empty.unbind(), native.getattr("_cuda_getDevice")?.unbind()))
+        };
         Ok(Torch {
+            is_autocast_enabled: module.getattr("is_autocast_enabled")?.unbind(),
+            empty_cuda: inductors().ok(),
             forward_mode: py.import("torch.autograd.forward_ad")?.unbind(),
             // `torch.autograd.graph.increment_version` calls this function from Python.
             increment_version: native.getattr("_increment_version")?.unbind(),
@@ -345,19 +360,18 @@ fn is_traced(py: Python<'_>) -> PyResult<bool> {
 fn autocast<'py>(
     a: &Bound<'py, PyAny>,
     b: &Bound<'py, PyAny>,
+    device: DeviceId,
 ) -> PyResult<Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
     let py = a.py();
-    if !operand::has_current_stream("A", a)? {
-        return Ok(None);
-    }
-    let torch = torch(py)?.module.bind(py);
-    let device = match operand::read("A", a)?.device {
+    let functions = torch(py)?;
+    let device = match device {
         DeviceId::Cpu => intern!(py, "cpu"),
         DeviceId::Cuda(_) => intern!(py, "cuda"),
     };
-    if !torch.call_method1(intern!(py, "is_autocast_enabled"), (device,))?.is_truthy()? {
+    if !functions.is_autocast_enabled.bind(py).call1((device,))?.is_truthy()? {
         return Ok(None);
     }
+    let torch = functions.module.bind(py);
     let to = torch.call_method1("get_autocast_dtype", (device,))?;
     let cast = |tensor: &Bound<'py, PyAny>| {
         if TensorClass::of(tensor)? == TensorClass::Foreign {
@@ -369,6 +383,19 @@ fn autocast<'py>(
         if is_float && !is_double { tensor.call_method1("to", (&to,)) } else { Ok(tensor.clone()) }
     };
     Ok(Some((cast(a)?, cast(b)?)))
+}
+
+/// `_empty_strided_cuda`, if it allocates on the tensor's device.
+fn empty_cuda<'py>(
+    tensor: &Bound<'py, PyAny>,
+    device: DeviceId,
+) -> PyResult<Option<&'py Bound<'py, PyAny>>> {
+    let (DeviceId::Cuda(ordinal), true) = (device, operand::is_plain_torch(tensor)) else {
+        return Ok(None);
+    };
+    let Some((empty, current_device)) = &torch(tensor.py())?.empty_cuda else { return Ok(None) };
+    let is_current = current_device.bind(tensor.py()).call0()?.extract::<i32>()? == ordinal;
+    Ok(is_current.then(|| empty.bind(tensor.py())))
 }
 
 /// Allocates an output tensor of A's framework on A's device.
@@ -386,6 +413,18 @@ fn allocate<'py>(
         (a, b) if a.is_integer() => b,
         (a, _) => a,
     });
+    if dtype == a.dtype
+        && let Some(empty) = empty_cuda(tensor, a.device)?
+    {
+        let dtype = tensor.getattr(intern!(py, "dtype"))?;
+        let (l, m, n) = (a.shape[0], a.shape[1], b.shape[2]);
+        // As torch, count empty dimensions as 1 in strides.
+        let (of_m, of_l) = (n.max(1), m.max(1) * n.max(1));
+        return match batched {
+            true => empty.call1(((l, m, n), (of_l, of_m, 1), dtype)),
+            false => empty.call1(((m, n), (of_m, 1), dtype)),
+        };
+    }
     let shape = if batched {
         PyTuple::new(py, [a.shape[0], a.shape[1], b.shape[2]])?
     } else {
