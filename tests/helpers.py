@@ -3,7 +3,6 @@ subprocesses.
 """
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -153,16 +152,10 @@ def cuobjdump():
     return str(found[-1]) if found else shutil.which("cuobjdump")
 
 
-def spilled_bytes(program, folder):
+def spilled_bytes(program):
     """Bytes of local memory per thread of a compiled program: stack and register spills."""
-    file = folder / "program.cubin"
-    file.write_bytes(program.cubin)
-    done = subprocess.run(
-        [cuobjdump(), "--dump-resource-usage", file], capture_output=True, text=True, check=True
-    )
-    usage = re.findall(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", done.stdout)
-    assert usage, done.stdout + done.stderr
-    return sum(int(stack) + int(local) for _, stack, local in usage)
+    assert program.resources.registers
+    return program.resources.stack_bytes
 
 
 def run_first(args, **kwargs):

@@ -6,7 +6,7 @@ import cutlass_api
 import pytest
 import torch
 from epilogues import CASES, REDUCTIONS, fake_fused, fused, shape_of
-from helpers import cuobjdump, fake, run_python, spilled_bytes
+from helpers import fake, run_python, spilled_bytes
 
 #: Types with code paths of their own in the epilogue: how values are held, how many neighbours are
 #: processed at once.
@@ -25,7 +25,7 @@ COMPILED = [
 @pytest.mark.usefixtures("tf32_allowed")
 @pytest.mark.parametrize("cc", [80, 86, 89, 90, 100, 120])
 @pytest.mark.parametrize("dtype, out_dtype, accumulator", COMPILED, ids=str)
-def test_every_family_compiles_with_an_epilogue(dtype, out_dtype, accumulator, cc, tmp_path):
+def test_every_family_compiles_with_an_epilogue(dtype, out_dtype, accumulator, cc):
     case = CASES[COMPILED.index((dtype, out_dtype, accumulator)) + 5]
     families = {}
     for m, n in [(64, 48), (4, 48), (64, 4)]:
@@ -82,10 +82,9 @@ def test_every_family_compiles_with_reductions(dtype, accumulator, cc):
         assert restored.kernel_obj is kernel
 
 
-@pytest.mark.skipif(not cuobjdump(), reason="needs cuobjdump of the package nvidia-cuda-cuobjdump")
 @pytest.mark.parametrize("layout", ["ttt", "tnn"])
 @pytest.mark.parametrize("case", [CASES[1], CASES[2], CASES[5]], ids=lambda case: case.name)
-def test_hopper_s_large_tiles_spill_nothing(case, layout, tmp_path):
+def test_hopper_s_large_tiles_spill_nothing(case, layout):
     m, n = 4096, 4096
     operands = {name: fake(*shape_of(kind, (m, n))) for name, kind in case.tensors.items()}
     operands |= {name: fake(m, n) for name in case.others} | case.numbers
@@ -98,7 +97,7 @@ def test_hopper_s_large_tiles_spill_nothing(case, layout, tmp_path):
     ]
     for kernel in large[:: len(large) // 4]:
         program = kernel.compile(fused(a, b, out, case.function, **operands), cc=90).compiled_obj
-        assert spilled_bytes(program, tmp_path) == 0, kernel
+        assert spilled_bytes(program) == 0, kernel
 
 
 SWIGLU = "def epilogue(accum, up):\n    D = silu(accum) * product(up)\n    return D\n"
@@ -109,9 +108,8 @@ def dual_arguments(m, n=11008, k=4096, dtype=torch.bfloat16):
     return fused(fake(m, k, dtype=dtype), b, fake(m, n, dtype=dtype), SWIGLU, up=up)
 
 
-@pytest.mark.skipif(not cuobjdump(), reason="needs cuobjdump of the package nvidia-cuda-cuobjdump")
 @pytest.mark.parametrize("m", [16, 2048])
-def test_kernels_of_two_products_spill_nothing(m, tmp_path):
+def test_kernels_of_two_products_spill_nothing(m):
     args = dual_arguments(m)
     kernels = cutlass_api.get_kernels(args, cc=90)
     designs = {}
@@ -123,7 +121,7 @@ def test_kernels_of_two_products_spill_nothing(m, tmp_path):
     chosen = sorted(designs.values(), key=lambda kernel: -prod(kernel.metadata.design.tile_shape))
     for kernel in [*chosen[:4], *chosen[4::6]]:
         program = kernel.compile(args, cc=90).compiled_obj
-        assert spilled_bytes(program, tmp_path) == 0, kernel
+        assert spilled_bytes(program) == 0, kernel
 
 
 def test_an_artifact_of_two_products_finds_its_kernel():

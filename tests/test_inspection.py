@@ -1,12 +1,19 @@
-"""`python -m cutlass_api env`, `kernels` and `--version`."""
+"""What users see of compiled kernels and of the installation: PTX, SASS, resources, `python -m
+cutlass_api env`, `kernels` and `--version`.
+"""
 
 import json
+import re
+import subprocess
 import sys
 
 import cutlass_api
 import pytest
 import stand_in
+import torch
 from cutlass_api import __main__, inspection
+from cutlass_api.arguments import GemmArguments
+from helpers import cuobjdump, fake_gemm
 
 
 def run_main(monkeypatch, capsys, *arguments):
@@ -123,3 +130,100 @@ def test_short_names_of_dtypes_on_the_command_line(monkeypatch, capsys):
         with pytest.raises(SystemExit):
             __main__.main()
         assert f"invalid choice: '{unserved}'" in capsys.readouterr().err
+
+
+def first(part):
+    """The first kernel of a float16 product with this part of a name, and its artifact."""
+    args = fake_gemm(m=16 if part == "skinny" else 512)
+    kernels = cutlass_api.get_kernels(args, cc=90)
+    kernel = next(each for each in kernels if part in each.metadata.kernel_name)
+    return kernel, kernel.compile(args, 90)
+
+
+@pytest.mark.skipif(not cuobjdump(), reason="needs cuobjdump of the package nvidia-cuda-cuobjdump")
+@pytest.mark.parametrize("part", ["sm90", "skinny", "sm80", "simt"])
+def test_an_artifact_shows_its_program(part, tmp_path):
+    kernel, artifact = first(part)
+    program, resources = artifact.compiled_obj, artifact.resources
+    assert kernel.source == program.source and "__global__" in kernel.source
+    assert ".target sm_90a" in artifact.ptx and ".entry " in artifact.ptx
+    assert f".maxntid {resources.threads}" in artifact.ptx
+    (tmp_path / "cubin").write_bytes(program.cubin)
+    listing = subprocess.run(
+        [cuobjdump(), "--dump-resource-usage", tmp_path / "cubin"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    pattern = r"REG:(\d+) STACK:(\d+) SHARED:(\d+)"
+    (usage,) = re.findall(pattern, listing.stdout)
+    reserved = 1024  # of shared memory, which the hardware takes for each CTA
+    assert tuple(map(int, usage)) == (
+        resources.registers,
+        resources.stack_bytes,
+        resources.static_shared_bytes + reserved,
+    )
+    assert resources.spill_store_bytes == resources.spill_load_bytes == 0
+    assert resources.shared_bytes == program.shared_bytes
+    assert 1 <= resources.ctas_per_sm <= 2048 // resources.threads
+    assert f"registers={resources.registers}, " in repr(resources)
+    # Resources survive the disk cache and serialization.
+    restored = type(artifact).from_bytes(artifact.to_bytes())
+    assert restored.resources == resources and restored.ptx == artifact.ptx
+
+
+def test_a_spilling_kernel_says_so():
+    """A user's kernel, whose launches decide its threads."""
+    source = """
+extern "C" __global__ void spill(float* x, int n) {
+  __shared__ float shared[16];
+  float values[64];
+  for (int i = 0; i < 64; ++i) values[i] = x[i * n];
+  shared[threadIdx.x] = values[n];
+  __syncthreads();
+  for (int i = 0; i < 64; ++i) x[i] = values[(i * n) % 64] + shared[n];
+}
+"""
+    resources = cutlass_api.cuda_kernel(source, "spill", grid=1).compile(cc=90).resources
+    assert resources.stack_bytes >= 256 and resources.static_shared_bytes == 64
+    assert resources.threads is None and resources.ctas_per_sm is None
+
+
+def test_sass_is_printed_or_the_remedy(monkeypatch, tmp_path):
+    artifact = first("sm90")[1]
+    if inspection.nvdisasm():
+        assert "HGMMA" in artifact.sass
+    monkeypatch.setattr(inspection, "nvdisasm", lambda: None)
+    with pytest.raises(RuntimeError, match="pip install nvidia-cuda-nvdisasm"):
+        _ = artifact.sass
+    tool = tmp_path / "nvdisasm"
+    tool.write_text("#!/bin/sh\necho wrong format >&2\nexit 1\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(inspection, "nvdisasm", lambda: str(tool))
+    with pytest.raises(RuntimeError, match="nvdisasm failed: wrong format"):
+        _ = artifact.sass
+
+
+def test_nvdisasm_is_found_where_it_is_installed(monkeypatch, tmp_path):
+    for place in ("packages/nvidia/cu13/bin", "packages/triton/backends/nvidia/bin", "cuda/bin"):
+        (tmp_path / place).mkdir(parents=True)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    paths = {"purelib": str(tmp_path / "packages")}
+    monkeypatch.setattr(inspection.sysconfig, "get_paths", lambda: paths)
+    assert inspection.nvdisasm() is None
+    order = ("packages/triton/backends/nvidia/bin", "packages/nvidia/cu13/bin", "cuda/bin", ".")
+    for place in order:
+        tool = tmp_path / place / "nvdisasm"
+        tool.touch(0o755)
+        assert inspection.nvdisasm() == str(tool)
+
+
+def test_the_reference_has_no_program():
+    args = GemmArguments(*(torch.ones(4, 4) for _ in range(3)), accumulator_type=torch.float32)
+    kernel = cutlass_api.get_kernels(args)[0]
+    artifact = kernel.compile(args)
+    assert kernel.source is None
+    for name in ("ptx", "sass", "resources"):
+        with pytest.raises(ValueError, match="holds no compiled program"):
+            getattr(artifact, name)

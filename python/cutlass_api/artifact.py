@@ -1,5 +1,5 @@
 """Compiled kernels."""
 
-from cutlass_api._core import CompiledArtifact, Program
+from cutlass_api._core import CompiledArtifact, Program, Resources
 
-__all__ = ["CompiledArtifact", "Program"]
+__all__ = ["CompiledArtifact", "Program", "Resources"]

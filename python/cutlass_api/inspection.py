@@ -2,10 +2,15 @@
 
 import os
 import platform
+import shutil
+import subprocess
+import sysconfig
+import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from cutlass_api import _core
@@ -91,6 +96,39 @@ def matching_kernels(patterns: Sequence[str], cc: int | None = None) -> list[Ker
     return [each for each in get_kernels(cc=cc) if matches(each.metadata.kernel_name)]
 
 
+def nvdisasm() -> str | None:
+    """The disassembler of a CUDA toolkit, of its package or of Triton; None without one."""
+    toolkit = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin"
+    found = shutil.which("nvdisasm") or shutil.which("nvdisasm", path=toolkit)
+    if found:
+        return found
+    packages = Path(sysconfig.get_paths()["purelib"])
+    places = ("nvidia/*/bin/nvdisasm", "triton/backends/nvidia/bin/nvdisasm")
+    inside = [path for place in places for path in sorted(packages.glob(place), reverse=True)]
+    return str(inside[0]) if inside else None
+
+
+def disassemble(cubin: bytes) -> str:
+    """The instructions of a cubin, as nvdisasm prints them.
+
+    Raises RuntimeError if no nvdisasm is found, with the package to install, or if it fails.
+    """
+    tool = nvdisasm()
+    if tool is None:
+        raise RuntimeError(
+            "no nvdisasm was found on PATH, in $CUDA_HOME/bin and in the installed packages; "
+            "pip install nvidia-cuda-nvdisasm"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "program.cubin"
+        file.write_bytes(cubin)
+        command = [tool, "--print-code", str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{tool} failed: {done.stderr.strip()}")
+    return done.stdout
+
+
 #: The titles of `kernel_cells`.
 HEADER = ("kernel", "from", "tile", "cluster", "stages")
 
@@ -113,4 +151,12 @@ def kernel_cells(kernels: Iterable[Kernel]) -> list[tuple[str, ...]]:
     ]
 
 
-__all__ = ["HEADER", "environment", "kernel_cells", "matching_kernels", "package_version"]
+__all__ = [
+    "HEADER",
+    "disassemble",
+    "environment",
+    "kernel_cells",
+    "matching_kernels",
+    "nvdisasm",
+    "package_version",
+]

@@ -14,7 +14,7 @@ use thiserror::Error;
 use super::{Program, embedded};
 
 /// The first bytes of every file. The last byte is the version of the format.
-const MAGIC: &[u8; 8] = b"rutlass\x08";
+const MAGIC: &[u8; 8] = b"rutlass\x09";
 const DIGEST: usize = blake3::OUT_LEN;
 
 #[derive(Debug, Error)]

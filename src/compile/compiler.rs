@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use super::nvrtc::{Compiled, Task};
-use super::{Architecture, CompileError, Nvrtc, Program, cache};
+use super::{Architecture, CompileError, Nvrtc, Program, cache, resources};
 use crate::kernel::{ENTRY, Kernel, PACK_ENTRY, REDUCE_ENTRY, pack_source, reduce_source, source};
 
 /// Returns the program of a kernel for a compute capability: from memory, from disk, or compiled by
@@ -106,16 +106,29 @@ fn compile_companion(
 fn compile_or_load(program: Program, nvrtc: &Nvrtc) -> Result<Program, CompileError> {
     let options = program.architecture.options(nvrtc.version());
     let key = cache::key(&program.source, &options, nvrtc.version());
-    if let Some(Program { cubin, log, .. }) = cache::load(&key) {
+    if let Some(Program { cubin, log, resources, .. }) = cache::load(&key) {
         // Kernels with the same text share a file, so the file may name another kernel.
-        return Ok(Program { key, cubin, log, ..program });
+        return Ok(Program { key, options, cubin, log, resources, ..program });
     }
     let task = Task { text: &program.source, file: "rutlass.cu", options: &options, names: &[] };
     let Compiled { cubin, log, .. } =
         nvrtc.compile(&task).map_err(|failure| failure.of_program(&program))?;
-    let program = Program { key, cubin, log, ..program };
+    let (resources, log) = resources::split(&log, &program.entry);
+    let program = Program { key, options, cubin, log, resources, ..program };
     cache::store(&program);
     Ok(program)
+}
+
+/// The PTX of a program: compiles its source once more, and the headers that it includes as they
+/// are now.
+///
+/// # Errors
+/// If NVRTC is missing, or the source does not compile.
+pub fn ptx(program: &Program) -> Result<String, CompileError> {
+    let task =
+        Task { text: &program.source, file: "rutlass.cu", options: &program.options, names: &[] };
+    let compiled = Nvrtc::get()?.compile(&task).map_err(|failure| failure.of_program(program))?;
+    Ok(compiled.ptx)
 }
 
 /// Serializes a program for another process.

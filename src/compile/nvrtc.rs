@@ -9,6 +9,7 @@ use libloading::Library;
 
 use super::error::Failure;
 use super::locate::{candidates, preload_builtins, version_by_name};
+use super::resources::REPORT;
 use super::{Architecture, CompileError, embedded};
 
 type RawProgram = *mut c_void;
@@ -37,6 +38,8 @@ struct Functions {
     log: unsafe extern "C" fn(RawProgram, *mut c_char) -> c_int,
     cubin_size: unsafe extern "C" fn(RawProgram, *mut usize) -> c_int,
     cubin: unsafe extern "C" fn(RawProgram, *mut c_char) -> c_int,
+    ptx_size: unsafe extern "C" fn(RawProgram, *mut usize) -> c_int,
+    ptx: unsafe extern "C" fn(RawProgram, *mut c_char) -> c_int,
     add_name: unsafe extern "C" fn(RawProgram, *const c_char) -> c_int,
     lowered_name: unsafe extern "C" fn(RawProgram, *const c_char, *mut *const c_char) -> c_int,
     error_string: unsafe extern "C" fn(c_int) -> *const c_char,
@@ -53,9 +56,10 @@ pub(super) struct Task<'a> {
     pub names: &'a [String],
 }
 
-/// Machine code, NVRTC's messages, and the lowered (mangled) names of `Task::names`.
+/// Machine code and PTX, NVRTC's messages, and the lowered (mangled) names of `Task::names`.
 pub(super) struct Compiled {
     pub cubin: Vec<u8>,
+    pub ptx: String,
     pub log: String,
     pub lowered: Vec<String>,
 }
@@ -224,6 +228,8 @@ impl Functions {
                 log: function!(b"nvrtcGetProgramLog"),
                 cubin_size: function!(b"nvrtcGetCUBINSize"),
                 cubin: function!(b"nvrtcGetCUBIN"),
+                ptx_size: function!(b"nvrtcGetPTXSize"),
+                ptx: function!(b"nvrtcGetPTX"),
                 add_name: function!(b"nvrtcAddNameExpression"),
                 lowered_name: function!(b"nvrtcGetLoweredName"),
                 error_string: function!(b"nvrtcGetErrorString"),
@@ -250,7 +256,8 @@ impl Functions {
             .iter()
             .map(|(_, text)| c_string(text))
             .collect::<Result<Vec<_>, _>>()?;
-        let (options, names) = (c_strings(task.options)?, c_strings(task.names)?);
+        let (mut options, names) = (c_strings(task.options)?, c_strings(task.names)?);
+        options.push(c_string(REPORT)?);
         let pointers = |strings: &[CString]| strings.iter().map(|s| s.as_ptr()).collect::<Vec<_>>();
         let (headers, contents, options) =
             (pointers(&headers), pointers(&contents), pointers(&options));
@@ -300,7 +307,9 @@ impl Functions {
                 self.check("nvrtcGetLoweredName", call)?;
                 lowered.push(CStr::from_ptr(found).to_string_lossy().into_owned());
             }
-            Ok(Compiled { cubin, log, lowered })
+            let ptx = self.fetch("nvrtcGetPTX", guard.program, self.ptx_size, self.ptx)?;
+            let ptx = String::from_utf8_lossy(&ptx).trim_end_matches('\0').to_owned();
+            Ok(Compiled { cubin, ptx, log, lowered })
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 
-use super::Architecture;
+use super::{Architecture, Resources};
 use crate::driver::{Device, DriverError, Function, Library};
 use crate::epilogue::Epilogue;
 use crate::kernel::Kernel;
@@ -29,8 +29,11 @@ pub struct Program {
     pub reduce: Option<Arc<Program>>,
     pub nvrtc: (i32, i32),
     pub source: String,
+    /// NVRTC's options.
+    pub(super) options: Vec<String>,
     /// NVRTC's warnings.
     pub log: String,
+    pub resources: Resources,
     pub cubin: Vec<u8>,
     #[serde(skip)]
     pub(super) library: OnceLock<Library>,
@@ -92,7 +95,9 @@ impl Program {
             reduce: None,
             nvrtc,
             source,
+            options: Vec::new(),
             log: String::new(),
+            resources: Resources::default(),
             cubin: Vec::new(),
             library: OnceLock::new(),
         }

@@ -8,7 +8,7 @@ use super::headers::{Headers, toolkit_includes};
 use super::nvrtc::{Compiled, Task};
 use super::scan::{kernels_in, strip_comments};
 use super::signature::{self, Parameter};
-use super::{Architecture, CompileError, Nvrtc, Program, UserSource, cache};
+use super::{Architecture, CompileError, Nvrtc, Program, UserSource, cache, resources};
 
 /// Returns the program of a user's source for a compute capability, and the function's parameters.
 ///
@@ -72,12 +72,14 @@ fn compile_uncached(
     let uncompiled = Program {
         key,
         shared_bytes,
+        options: options.to_vec(),
         ..Program::uncompiled(function.clone(), "", text, architecture, nvrtc.version())
     };
     if headers.all_seen
-        && let Some(Program { entry, signature, log, cubin, .. }) = cache::load(&uncompiled.key)
+        && let Some(Program { entry, signature, log, resources, cubin, .. }) =
+            cache::load(&uncompiled.key)
     {
-        return Ok(Program { entry, signature, log, cubin, ..uncompiled });
+        return Ok(Program { entry, signature, log, resources, cubin, ..uncompiled });
     }
     let names = [function.clone(), signature::expression(&function)];
     let task = Task { text: &uncompiled.source, file: &source.file, options, names: &names };
@@ -85,9 +87,10 @@ fn compile_uncached(
         Failure::Program(log) => explain_rejection(source, log, &uncompiled),
         failure => failure.of_program(&uncompiled),
     })?;
-    let Compiled { cubin, log, mut lowered } = compiled;
+    let Compiled { cubin, log, mut lowered, .. } = compiled;
     let (signature, entry) = (lowered.pop().unwrap_or_default(), lowered.pop().unwrap_or_default());
-    let program = Program { entry, signature, log, cubin, ..uncompiled };
+    let (resources, log) = resources::split(&log, &entry);
+    let program = Program { entry, signature, log, resources, cubin, ..uncompiled };
     if headers.all_seen {
         cache::store(&program);
     }

@@ -124,6 +124,9 @@ pub trait Family {
         0
     }
 
+    /// Threads of a CTA; 0 for a kernel that runs on the CPU.
+    fn threads(&self) -> u32;
+
     /// CTAs that an SM holds at once, an input of the cost model.
     fn ctas_per_sm(&self, _types: Types) -> u32 {
         1

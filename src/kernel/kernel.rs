@@ -1,6 +1,6 @@
 //! One kernel: element types, configuration and fused epilogue.
 
-use super::cost::chips::{Target, max_shared_bytes_per_cta, min_shared_bytes_per_cta};
+use super::cost::chips::{Target, ctas_per_sm, max_shared_bytes_per_cta, min_shared_bytes_per_cta};
 use super::cost::query::{CostQuery, Estimate};
 use super::demand::Demand;
 use super::design::Design;
@@ -248,6 +248,18 @@ impl Kernel {
     /// If a 32-bit count of the packing kernel overflows.
     pub(super) fn packed_bytes(&self, problem: &GemmProblem) -> Result<u64, Unsupported> {
         self.design.family().packed_bytes(problem)
+    }
+
+    /// CTAs that an SM holds at once, computed from what ptxas reports: registers of a thread, and
+    /// static shared memory.
+    pub fn occupancy(&self, cc: u32, registers: u32, static_shared_bytes: u32) -> u32 {
+        let shared_bytes = static_shared_bytes + self.shared_bytes();
+        ctas_per_sm(cc, self.threads(), registers, shared_bytes)
+    }
+
+    /// Threads of a CTA; 0 for a kernel that runs on the CPU.
+    pub fn threads(&self) -> u32 {
+        self.design.family().threads()
     }
 
     /// CTAs that an SM holds at once, an input of the cost model.

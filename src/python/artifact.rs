@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use pyo3::{PyTraverseError, PyVisit};
@@ -30,6 +31,14 @@ impl CompiledArtifact {
 
     pub fn kernel<'a, 'py>(&'a self, py: Python<'py>) -> &'a Bound<'py, PyAny> {
         self.kernel_obj.bind(py)
+    }
+
+    fn program_or_raise<'a>(&'a self, py: Python<'a>) -> PyResult<&'a Arc<compile::Program>> {
+        self.program(py).ok_or_else(|| {
+            PyValueError::new_err(
+                "this artifact holds no compiled program: its kernel needs no compilation",
+            )
+        })
     }
 
     pub fn program<'a>(&'a self, py: Python<'a>) -> Option<&'a Arc<compile::Program>> {
@@ -72,14 +81,38 @@ impl CompiledArtifact {
         self.kernel_obj.bind(py).clone()
     }
 
+    /// The PTX of the program. Compiles the source once more. Raises ValueError for a kernel that
+    /// has no program.
+    #[getter]
+    fn ptx(&self, py: Python<'_>) -> PyResult<String> {
+        PyProgram(self.program_or_raise(py)?.clone()).ptx(py)
+    }
+
+    /// The instructions of the program, as nvdisasm prints them. Raises ValueError for a kernel
+    /// that has no program, and RuntimeError without nvdisasm, with the package to install.
+    #[getter]
+    fn sass<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        PyProgram(self.program_or_raise(py)?.clone()).sass(py)
+    }
+
+    /// What the program uses: registers, shared memory, spills, and the occupancy. Raises
+    /// ValueError for a kernel that has no program.
+    #[getter]
+    fn resources(&self, py: Python<'_>) -> PyResult<Resources> {
+        let program = self.program_or_raise(py)?;
+        let mut resources = Resources::of(program);
+        if let Ok(kernel) = kernel::kernel_of(self.kernel_obj.bind(py)) {
+            let (cc, used) = (program.architecture.cc, program.resources);
+            let ctas = kernel.occupancy(cc, used.registers, used.static_shared_bytes);
+            (resources.threads, resources.ctas_per_sm) = (Some(kernel.threads()), Some(ctas));
+        }
+        Ok(resources)
+    }
+
     /// This artifact as bytes, for `from_bytes` in another process or on another machine
     /// (ahead-of-time compilation). Raises ValueError for a kernel that has no program.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let program = self.program(py).ok_or_else(|| {
-            PyValueError::new_err(
-                "this artifact holds no compiled program: its kernel needs no compilation",
-            )
-        })?;
+        let program = self.program_or_raise(py)?;
         if kernel::kernel_of(self.kernel_obj.bind(py)).is_err() {
             return Err(PyValueError::new_err(
                 "the kernel of this artifact is written in Python, which bytes cannot hold; \
@@ -158,7 +191,29 @@ impl PyProgram {
         PyBytes::new(py, &self.0.cubin)
     }
 
-    /// NVRTC's log; may be empty.
+    /// The PTX. Compiles the source once more.
+    #[getter]
+    fn ptx(&self, py: Python<'_>) -> PyResult<String> {
+        let program = self.0.clone();
+        Ok(py.detach(|| compile::ptx(&program))?)
+    }
+
+    /// The instructions, as nvdisasm prints them. Raises RuntimeError without nvdisasm, with the
+    /// package to install.
+    #[getter]
+    fn sass<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let disassemble =
+            py.import(intern!(py, "cutlass_api.inspection"))?.getattr("disassemble")?;
+        disassemble.call1((self.cubin(py),))
+    }
+
+    /// What the program uses: registers, shared memory, spills.
+    #[getter]
+    fn resources(&self) -> Resources {
+        Resources::of(&self.0)
+    }
+
+    /// NVRTC's messages, such as warnings; may be empty.
     #[getter]
     fn log(&self) -> &str {
         &self.0.log
@@ -178,5 +233,63 @@ impl PyProgram {
 
     fn __repr__(&self) -> String {
         format!("<{} for {}, {} bytes>", self.0.kernel, self.0.architecture, self.0.cubin.len())
+    }
+}
+
+/// What a compiled kernel uses, as ptxas reports it.
+#[pyclass(module = "cutlass_api.artifact", frozen, get_all, eq)]
+#[derive(PartialEq)]
+pub struct Resources {
+    /// Registers of a thread.
+    registers: u32,
+    /// Bytes of local memory of a thread: arrays that are indexed at run time, and spilled
+    /// registers.
+    stack_bytes: u32,
+    /// Bytes of a thread that spilled registers are stored to.
+    spill_store_bytes: u32,
+    /// Bytes of a thread that spilled registers are loaded from.
+    spill_load_bytes: u32,
+    /// Shared memory of a CTA that the program declares, in bytes.
+    static_shared_bytes: u32,
+    /// Dynamic shared memory of a launch, in bytes.
+    shared_bytes: u32,
+    /// Threads of a CTA; None for a user's kernel, whose launches decide.
+    threads: Option<u32>,
+    /// CTAs that a multiprocessor holds at once; None for a user's kernel.
+    ctas_per_sm: Option<u32>,
+}
+
+impl Resources {
+    fn of(program: &compile::Program) -> Resources {
+        let used = program.resources;
+        Resources {
+            registers: used.registers,
+            stack_bytes: used.stack_bytes,
+            spill_store_bytes: used.spill_store_bytes,
+            spill_load_bytes: used.spill_load_bytes,
+            static_shared_bytes: used.static_shared_bytes,
+            shared_bytes: program.shared_bytes,
+            threads: None,
+            ctas_per_sm: None,
+        }
+    }
+}
+
+#[pymethods]
+impl Resources {
+    fn __repr__(&self) -> String {
+        let shown = |number: Option<u32>| number.map_or("None".to_owned(), |it| it.to_string());
+        format!(
+            "Resources(registers={}, stack_bytes={}, spill_store_bytes={}, spill_load_bytes={}, \
+             static_shared_bytes={}, shared_bytes={}, threads={}, ctas_per_sm={})",
+            self.registers,
+            self.stack_bytes,
+            self.spill_store_bytes,
+            self.spill_load_bytes,
+            self.static_shared_bytes,
+            self.shared_bytes,
+            shown(self.threads),
+            shown(self.ctas_per_sm),
+        )
     }
 }

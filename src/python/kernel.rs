@@ -155,6 +155,13 @@ impl PyKernel {
         set.map_err(|_| PyValueError::new_err("a kernel's metadata is set once, by its __init__"))
     }
 
+    /// The CUDA C++ text of the program; of a `CudaKernel`, its class's text or file. None for a
+    /// kernel that needs no compilation. The package holds the headers that the text includes.
+    #[getter]
+    fn source(&self) -> Option<String> {
+        self.position.and_then(|position| kernel::source(kernel::at(position)))
+    }
+
     /// The `KernelMetadata`: operands, design and epilogue.
     #[getter]
     pub fn metadata<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {

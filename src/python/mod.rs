@@ -44,7 +44,7 @@ mod _core {
         ElementwiseArguments, GemmArguments, GroupedGemmArguments, RuntimeArguments,
     };
     #[pymodule_export]
-    use super::artifact::{CompiledArtifact, PyProgram};
+    use super::artifact::{CompiledArtifact, PyProgram, Resources};
     #[pymodule_export]
     use super::cuda::CudaFunction;
     #[pymodule_export]

@@ -43,8 +43,8 @@ PASS_ON(nvrtcGetLoweredName, (void* program, const char* name, const char** lowe
         lowered);
 static PASS_ON_AS(compile, "nvrtcCompileProgram",
                   (void* program, int count, const char* const* options), program, count, options);
-static PASS_ON(nvrtcGetPTXSize, (void* program, size_t* bytes), program, bytes);
-static PASS_ON(nvrtcGetPTX, (void* program, char* code), program, code);
+PASS_ON(nvrtcGetPTXSize, (void* program, size_t* bytes), program, bytes);
+PASS_ON(nvrtcGetPTX, (void* program, char* code), program, code);
 
 const char* nvrtcGetErrorString(int result) {
   const char* (*function)(int);

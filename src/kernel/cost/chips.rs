@@ -26,8 +26,17 @@ pub struct Target {
     pub shared_bytes_per_sm: u32,
 }
 
-/// 32-bit registers of an SM, on every chip.
+/// 32-bit registers of an SM, on every chip. A thread has a multiple of 8.
 pub const REGISTERS_PER_SM: u32 = 65536;
+
+/// CTAs of at least 128 threads that an SM holds at once (CUDA C++ Programming Guide, "Technical
+/// Specifications per Compute Capability"). `registers`: of a thread. `shared_bytes`: of a CTA.
+pub fn ctas_per_sm(cc: u32, threads: u32, registers: u32, shared_bytes: u32) -> u32 {
+    let threads_per_sm = if matches!(cc, 86 | 87 | 89 | 120..) { 1536 } else { 2048 };
+    let by_registers = REGISTERS_PER_SM / (threads * registers.max(1).next_multiple_of(8));
+    let by_shared = Target::typical(cc).shared_bytes_per_sm / (shared_bytes + 1024);
+    (threads_per_sm / threads).min(by_registers).min(by_shared)
+}
 
 /// Facts that all chips of a compute capability share.
 struct Architecture {

@@ -68,9 +68,8 @@ fn fitted_load_penalty(types: Types, align: u32) -> f64 {
     }
 }
 
-pub fn estimate(config: &Sm80, types: Types, query: &CostQuery) -> Estimate {
+pub fn estimate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
     let element = types.a.bytes() as f64;
-    let ctas_per_sm = config.ctas_per_sm(types);
     let (rate, memory_rate) = match types.a {
         DType::F64 => {
             let shares = ctas_per_sm > 1

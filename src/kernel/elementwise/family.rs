@@ -28,6 +28,10 @@ impl Family for Elementwise {
         append!(name, m, "x", n, "x", k);
     }
 
+    fn threads(&self) -> u32 {
+        Elementwise::THREADS
+    }
+
     fn operation(&self) -> Operation {
         Operation::Elementwise
     }

@@ -27,6 +27,10 @@ impl Family for Reference {
 
     fn append_to(&self, _types: Types, _name: &mut String) {}
 
+    fn threads(&self) -> u32 {
+        0
+    }
+
     fn operation(&self) -> Operation {
         self.0
     }

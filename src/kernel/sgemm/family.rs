@@ -34,6 +34,10 @@ impl Family for Sgemm {
         }
     }
 
+    fn threads(&self) -> u32 {
+        Sgemm::THREADS
+    }
+
     fn operation(&self) -> Operation {
         Operation::gemm(self.grouped)
     }

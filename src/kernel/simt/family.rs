@@ -35,6 +35,10 @@ impl Family for Simt {
         append!(name, m, "x", n, "x", k);
     }
 
+    fn threads(&self) -> u32 {
+        Simt::THREADS
+    }
+
     fn operation(&self) -> Operation {
         Operation::gemm(self.grouped)
     }

@@ -41,6 +41,10 @@ impl Family for Skinny {
         append!(name, "_align", align);
     }
 
+    fn threads(&self) -> u32 {
+        Skinny::THREADS
+    }
+
     fn operation(&self) -> Operation {
         Operation::Gemm
     }

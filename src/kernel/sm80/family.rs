@@ -31,6 +31,10 @@ impl Family for Sm80 {
         append!(name, stages, "stages_align", align);
     }
 
+    fn threads(&self) -> u32 {
+        Sm80::threads(self)
+    }
+
     fn operation(&self) -> Operation {
         Operation::gemm(self.grouped)
     }
@@ -67,8 +71,12 @@ impl Family for Sm80 {
         })
     }
 
-    fn estimate(&self, types: Types, _ctas_per_sm: u32, query: &CostQuery) -> Estimate {
-        cost::sm80::estimate(self, types, query)
+    fn ctas_per_sm(&self, types: Types) -> u32 {
+        Sm80::ctas_per_sm(self, types)
+    }
+
+    fn estimate(&self, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
+        cost::sm80::estimate(self, types, ctas_per_sm, query)
     }
 
     fn program(&self, types: Types, epilogue: &str) -> Option<ProgramParts> {

@@ -56,6 +56,10 @@ impl Family for Sm90 {
         }
     }
 
+    fn threads(&self) -> u32 {
+        Sm90::threads(self)
+    }
+
     fn operation(&self) -> Operation {
         Operation::gemm(self.grouped)
     }

@@ -6,6 +6,7 @@ use crate::operand::DType::{Bf16, F16, F32};
 use crate::operand::{DType, DeviceId, View};
 use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, Problem};
 
+mod exact;
 mod explain;
 mod grouped;
 mod listing;
