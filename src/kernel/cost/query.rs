@@ -15,6 +15,8 @@ pub struct CostQuery<'a> {
     pub packed_bytes: u64,
     /// Bytes of the operands and the output.
     pub bytes: f64,
+    /// Whether rows (columns) of an operand begin inside a cache line of 128 bytes.
+    pub splits_lines: bool,
     pub scale: Scale,
 }
 
@@ -60,12 +62,25 @@ impl CostQuery<'_> {
         let (bytes, scale) = (operand_bytes(problem), Scale::of(&target));
         let multiprocessors = problem.multiprocessors(target.multiprocessors);
         let target = Target { multiprocessors, ..target };
-        CostQuery { problem, target, is_fused, packed_bytes, bytes, scale }
+        CostQuery {
+            problem,
+            target,
+            is_fused,
+            packed_bytes,
+            bytes,
+            splits_lines: splits_lines(problem),
+            scale,
+        }
     }
 
     /// The same for another problem.
     pub fn with_problem<'a>(&self, problem: &'a GemmProblem) -> CostQuery<'a> {
-        CostQuery { problem, bytes: operand_bytes(problem), ..*self }
+        CostQuery {
+            problem,
+            bytes: operand_bytes(problem),
+            splits_lines: splits_lines(problem),
+            ..*self
+        }
     }
 
     /// Multiprocessors of the chip.
@@ -78,6 +93,13 @@ impl CostQuery<'_> {
 pub fn operand_bytes(problem: &GemmProblem) -> f64 {
     let bytes = |view: &View| (view.numel() * view.dtype.bytes()) as f64;
     bytes(&problem.a) + bytes(&problem.b) + bytes(&problem.out)
+}
+
+fn splits_lines(problem: &GemmProblem) -> bool {
+    let starts_lines = |view: &View| {
+        view.stride.iter().all(|step| *step <= 1 || step * view.dtype.bytes() % 128 == 0)
+    };
+    !(starts_lines(&problem.a) && starts_lines(&problem.b))
 }
 
 /// An estimate and its terms. Terms overlap in time, so they do not add up to the total.

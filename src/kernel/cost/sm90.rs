@@ -139,7 +139,7 @@ fn estimate_tiles(
     grid: &TileGrid,
     query: &CostQuery,
 ) -> Estimate {
-    let CostQuery { problem, target, is_fused, packed_bytes, bytes, scale } = *query;
+    let CostQuery { problem, target, is_fused, packed_bytes, bytes, scale, .. } = *query;
     let [tile_m, tile_n] = config.tile.map(f64::from);
     let [cluster_m, cluster_n] = config.cluster.map(f64::from);
     let (size, split) = (f64::from(config.cluster_size()), f64::from(config.split));

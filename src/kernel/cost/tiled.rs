@@ -5,7 +5,6 @@ use super::query::{CostQuery, Estimate};
 use crate::kernel::operation::Operation;
 use crate::kernel::tiles::expected_tiles;
 use crate::kernel::types::Types;
-use crate::operand::View;
 
 /// The cost parameters of a tile.
 pub struct Tile {
@@ -56,11 +55,7 @@ pub fn estimate(tile: &Tile, types: Types, query: &CostQuery) -> Estimate {
     let (m, n) = (f64::from(tile_m), f64::from(tile_n));
     let arithmetic = 2.0 * m * n * depth / tile.rate;
     // A row that begins inside a cache line touches one line more.
-    let starts_lines = |view: &View| {
-        view.stride.iter().all(|step| *step <= 1 || step * view.dtype.bytes() % 128 == 0)
-    };
-    let unaligned =
-        if starts_lines(&gemm.a) && starts_lines(&gemm.b) { 1.0 } else { FITTED_UNALIGNED_ROWS };
+    let unaligned = if query.splits_lines { FITTED_UNALIGNED_ROWS } else { 1.0 };
     let l2_rate = FITTED_L2_RATE * query.scale.clock;
     let loads = (m + n) * depth * element / l2_rate * tile.load_penalty * unaligned;
     // The GPCs leave some multiprocessors without a whole cluster.
