@@ -14,9 +14,9 @@
 // with NaN or infinity has one of them as its scale (e8m0: NaN).
 //
 // A CTA holds a tile in registers: COUNT vectors of 16 bytes in each thread. Groups within a tile
-// are read once. Longer rows and columns are read again, except for their last tile, in reverse
-// order, because the tiles that were read last are in L2. A scale of the whole matrix takes two
-// launches.
+// are read once. Longer rows are read again, except for their last tile, in reverse order, because
+// the tiles that were read last are in L2. Longer columns and a scale of the whole matrix take two
+// launches: narrow tiles of whole columns would have few CTAs and short stores.
 #pragma once
 #include "common/types.cuh"
 #include "common/vector.cuh"
@@ -40,11 +40,16 @@ template <class In> __device__ __forceinline__ f32 from_magnitude_bits(unsigned 
   else
     return decode(In{static_cast<unsigned short>(bits)});
 }
-template <class In> __device__ __forceinline__ bool has_sign(In x) {
+// The bits of x, with the sign in the highest bit.
+template <class In> __device__ __forceinline__ unsigned signed_bits(In x) {
   if constexpr (is_same<In, f32>)
-    return __float_as_uint(x) >> 31;
+    return __float_as_uint(x);
   else
-    return x.bits >> 15;
+    return unsigned(x.bits) << 16;
+}
+// The same of a magnitude's bits.
+template <class In> __device__ __forceinline__ unsigned from_signed_bits(unsigned bits) {
+  return is_same<In, f32> ? bits : bits >> 16;
 }
 
 // LARGEST: the largest finite number. EXPONENT: of the largest power of two. pair(): two elements,
@@ -158,6 +163,7 @@ struct Place {
 // contiguous, a multiple of a vector long, and begin at a multiple of a vector.
 template <class In, int ROW_THREADS_, int COLUMN_THREADS_, int COUNT_, bool STACKED_, bool ALIGNED>
 struct Tile {
+  using Element = In;
   static constexpr int ROW_THREADS = ROW_THREADS_, COLUMN_THREADS = COLUMN_THREADS_;
   static constexpr int THREADS = ROW_THREADS * COLUMN_THREADS, COUNT = COUNT_;
   static constexpr bool STACKED = STACKED_;
@@ -257,18 +263,39 @@ template <class Tile, Group GROUP, int SIDES = 1, int ACROSS = 1> struct Maxima 
     return GROUP == COLUMN ? e : GROUP == ROW && Tile::STACKED ? i : 0;
   }
   __device__ __forceinline__ void add(const Tile& tile) {
+    if constexpr (SIDES == 2) {
+      add_sides(tile);
+    } else {
+#pragma unroll
+      for (int i = 0; i < Tile::COUNT; ++i)
+#pragma unroll
+        for (int e = 0; e < Tile::WIDTH; ++e) {
+          unsigned& largest = bits[0][index(i, e)];
+          largest = max(largest, magnitude_bits(tile.vectors[i].get(e)));
+        }
+    }
+  }
+  // As signed integers, the bits of positive elements are the largest; as unsigned, those of
+  // negative ones.
+  __device__ __forceinline__ void add_sides(const Tile& tile) {
+    using In = typename Tile::Element;
+    int positive[COUNT] = {};
+    unsigned negative[COUNT] = {};
 #pragma unroll
     for (int i = 0; i < Tile::COUNT; ++i)
 #pragma unroll
       for (int e = 0; e < Tile::WIDTH; ++e) {
-        const auto element = tile.vectors[i].get(e);
-        const unsigned magnitude = magnitude_bits(element);
-#pragma unroll
-        for (int side = 0; side < SIDES; ++side) {
-          unsigned& largest = bits[side][index(i, e)];
-          if (SIDES == 1 || has_sign(element) == (side == 1)) largest = max(largest, magnitude);
-        }
+        const unsigned element = signed_bits(tile.vectors[i].get(e));
+        const int k = index(i, e);
+        positive[k] = max(positive[k], int(element));
+        negative[k] = max(negative[k], element);
       }
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) {
+      const unsigned below = negative[k] >> 31 ? negative[k] & 0x7fffffffu : 0;
+      bits[0][k] = max(bits[0][k], from_signed_bits<In>(unsigned(positive[k])));
+      bits[1][k] = max(bits[1][k], from_signed_bits<In>(below));
+    }
   }
   // The factor of the thread's group k, after a reduction.
   template <class In, class Out, class Scale>
@@ -442,6 +469,66 @@ __global__ void __launch_bounds__(ROW_THREADS* COLUMN_THREADS)
     tile.store(out, place(t), [&](int i, int e) { return factors[Maxima::index(i, e)]; });
     if (t == 0) break;
   }
+}
+
+// The first launch for scales of long columns: the largest magnitudes of each CTA's tiles, which
+// are one below the other. partials: a row for each of the row_ctas CTAs of a column.
+template <class In, int ROW_THREADS, int COLUMN_THREADS, int COUNT, bool STACKED, bool ALIGNED>
+__global__ void __launch_bounds__(ROW_THREADS* COLUMN_THREADS)
+    largest_of_columns(const In* x_data, f32* partials, long long rows, long long columns,
+                       long long x_row_step, long long x_column_step, int row_ctas) {
+  using Tile = Tile<In, ROW_THREADS, COLUMN_THREADS, COUNT, STACKED, ALIGNED>;
+  const int cta_column = int(blockIdx.x) / row_ctas,
+            cta_row = int(blockIdx.x) - cta_column * row_ctas;
+  const long long column = (long long)cta_column * Tile::COLUMNS;
+  Maxima<Tile, COLUMN> maxima;
+#pragma unroll 1
+  for (long long row = (long long)cta_row * Tile::ROWS; row < rows;
+       row += (long long)row_ctas * Tile::ROWS) {
+    Tile tile;
+    tile.load({x_data, x_row_step, x_column_step}, Tile::place(row, column, rows, columns));
+    maxima.add(tile);
+  }
+  maxima.reduce();
+  if (Tile::thread_row() != 0) return;
+  const long long first = column + Tile::thread_column();
+#pragma unroll
+  for (int e = 0; e < Tile::WIDTH; ++e)
+    if (first + e < columns)
+      partials[cta_row * columns + first + e] = from_magnitude_bits<In>(maxima.bits[0][e]);
+}
+
+// The second launch: each CTA quantizes a tile, the last first, since the first launch left these
+// in L2.
+template <class In, class Out, int ROW_THREADS, int COLUMN_THREADS, int COUNT, bool STACKED,
+          bool ALIGNED>
+__global__ void __launch_bounds__(ROW_THREADS* COLUMN_THREADS)
+    long_columns(const In* x_data, Out* out_data, f32* scales, const f32* partials, int row_ctas,
+                 long long rows, long long columns, long long x_row_step, long long x_column_step,
+                 long long out_row_step, long long scale_step, int column_tiles) {
+  using Tile = Tile<In, ROW_THREADS, COLUMN_THREADS, COUNT, STACKED, ALIGNED>;
+  const int t = gridDim.x - 1 - blockIdx.x, row = t / column_tiles, column = t - row * column_tiles;
+  const Place place =
+      Tile::place((long long)row * Tile::ROWS, (long long)column * Tile::COLUMNS, rows, columns);
+  Tile tile;
+  tile.load({x_data, x_row_step, x_column_step}, place);
+  const long long first = place.column + Tile::thread_column();
+  Maxima<Tile, COLUMN> maxima;
+  for (int i = Tile::thread_row(); i < row_ctas; i += ROW_THREADS)
+#pragma unroll
+    for (int e = 0; e < Tile::WIDTH; ++e)
+      if (first + e < columns)
+        maxima.bits[0][e] =
+            max(maxima.bits[0][e], __float_as_uint(partials[i * columns + first + e]));
+  maxima.reduce();
+  Factor<Out, f32> factors[Tile::WIDTH];
+#pragma unroll
+  for (int e = 0; e < Tile::WIDTH; ++e) {
+    factors[e] = Factor<Out, f32>::of(__uint_as_float(maxima.bits[0][e]));
+    if (row == 0 && Tile::thread_row() == 0 && first + e < columns)
+      scales[(first + e) * scale_step] = factors[e].scale;
+  }
+  tile.store(Matrix<Out>{out_data, out_row_step, 1}, place, [&](int, int e) { return factors[e]; });
 }
 
 // The first launch for a scale of the whole matrix: the largest magnitude of each CTA's tiles.

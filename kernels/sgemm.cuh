@@ -196,6 +196,8 @@ struct Sgemm {
   static __device__ __forceinline__ int split_rank() { return blockIdx.x % SPLIT; }
 
   static __device__ __forceinline__ void run(const GemmParams& params, Epilogue epilogue) {
+    ptx::launch_dependent_grids();
+    if constexpr (GROUPED) ptx::wait_for_prior_grids();  // before the offsets are read
     extern __shared__ __align__(128) unsigned char shared_memory[];
     const unsigned shared = ptx::shared_address(shared_memory);
     const int warp = threadIdx.x / 32, slice = warp / (WARPS_M * WARPS_N);
@@ -290,6 +292,7 @@ struct Sgemm {
         for (int j = 0; j < 8; ++j) totals[i][j] += chain[i][j];
     };
 
+    if constexpr (!GROUPED) ptx::wait_for_prior_grids();
     if (blocks > 0) {
 #pragma unroll 1
       for (int stage = 0; stage < STAGES - 1; ++stage) {

@@ -14,6 +14,7 @@
 //               stride and the base pointer are multiples of ALIGN bytes: 16, 8, 4 or the size of
 //               an element. Output strides are free.
 #pragma once
+#include "common/cluster.cuh"
 #include "common/epilogue.cuh"
 #include "common/operand_tile.cuh"
 #include "common/params.cuh"
@@ -79,6 +80,8 @@ struct Sm80Gemm {
   static constexpr int MIN_CTAS = THREADS_PER_SM > THREADS ? THREADS_PER_SM / THREADS : 1;
 
   static __device__ __forceinline__ void run(const GemmParams& params, Epilogue epilogue) {
+    ptx::launch_dependent_grids();
+    if constexpr (GROUPED) ptx::wait_for_prior_grids();  // before the offsets are read
     extern __shared__ __align__(128) unsigned char shared_memory[];
     const unsigned shared = ptx::shared_address(shared_memory);
     const int warp = threadIdx.x / 32;
@@ -101,7 +104,7 @@ struct Sm80Gemm {
     typename CopierB::Staged staged_b;
 
     const int blocks = params.k / TILE_K + (params.k % TILE_K != 0);
-    int k_left = params.k;  // from the next block to be copied on
+    int k_left = params.k;                    // from the next block to be copied on
     unsigned filled = shared, read = shared;  // the stage to fill next, the stage to read next
     auto advance = [&](unsigned stage) {
       stage += STAGE_BYTES;
@@ -138,6 +141,7 @@ struct Sm80Gemm {
       reader_b.load(b[step % 2], read + TileA::BYTES, step);
     };
 
+    if constexpr (!GROUPED) ptx::wait_for_prior_grids();
     if (blocks > 0) {
       if constexpr (ASYNC) {
 #pragma unroll 1

@@ -1,5 +1,6 @@
 //! A launch as plain data.
 
+use super::cost::chips::Target;
 use super::elementwise::ElementwiseParams;
 use super::pack::Pack;
 use super::params::GemmParams;
@@ -47,4 +48,12 @@ impl Launch {
             pack: None,
         }
     }
+}
+
+/// Whether it pays that a grid overlaps with the previous one. The CTAs of an overlapping grid
+/// start on SMs with free resources. If only some SMs have any, the grid is unbalanced and ends
+/// later. Overlap pays if the grid fills the chip, or if an SM holds one CTA.
+pub fn overlap_pays(target: Target, ctas: u64, ctas_per_sm: u32) -> bool {
+    let fills = 10 * ctas >= 9 * u64::from(target.multiprocessors * ctas_per_sm);
+    target.cc == 90 && (fills || ctas_per_sm == 1)
 }

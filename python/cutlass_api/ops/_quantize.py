@@ -244,11 +244,11 @@ ROW_TILES = (
     *(Tile(8 // warps, 32 * warps, 4, False) for warps in (1, 2, 4, 8)),
     Tile(1, 256, 16, False),
 )
-#: Of whole columns: 64 bytes of 2048 rows.
-COLUMN_TILE = Tile(128, 4, 16, True)
+#: Of whole columns: 64 bytes of 2048 rows. Of longer columns: 256 bytes of 128 rows.
+COLUMN_TILE, LONG_COLUMN_TILE = Tile(128, 4, 16, True), Tile(16, 16, 8, True)
 #: Of a contiguous matrix that has one scale.
 FLAT_TILE = Tile(1, 256, 8, False)
-#: CTAs of the first launch for a matrix that has one scale.
+#: CTAs of the first launch for a matrix that has one scale, or long columns.
 PARTIALS = 512
 
 
@@ -280,10 +280,12 @@ def launch(input: Tensor, out: Quantized, block: Block) -> None:
     elif block[1] == WHOLE:
         tile = row_tile(columns, itemsize)
     elif block[0] == WHOLE:
-        tile = COLUMN_TILE
+        tile = COLUMN_TILE if rows <= COLUMN_TILE.rows() else LONG_COLUMN_TILE
     elif block[0] == 1:
-        # At most as many vectors as a group has lanes: a lane computes the scale of one row.
-        tile = block_tile(itemsize, min(8, block[1] * itemsize // 16))
+        # At most as many vectors as a group has lanes: a lane computes the scale of one row. Zero
+        # points take registers, so that fewer vectors fit.
+        most = 8 if out.zeros is None else 4
+        tile = block_tile(itemsize, min(most, block[1] * itemsize // 16))
     else:
         tile = block_tile(itemsize, block[0] // 16)
     # A matrix of one row has any row stride.
@@ -296,6 +298,8 @@ def launch(input: Tensor, out: Quantized, block: Block) -> None:
     layout = (rows, columns, row_step, input.stride(1))
     if is_whole:
         launch_whole(input, out, tile, is_aligned, layout)
+    elif tile is LONG_COLUMN_TILE:
+        launch_long_columns(input, out, tile, is_aligned, layout)
     else:
         launch_groups(input, out, block, tile, is_aligned, layout)
 
@@ -345,6 +349,29 @@ def launch_groups(
     counts = (*steps, outer, deep)
     extents = (cta_rows, cta_columns, column_ctas)
     kernel.launch((input, *out, *layout, columns, *counts, *extents), row_ctas * column_ctas)
+
+
+def launch_long_columns(
+    input: Tensor,
+    out: Quantized,
+    tile: Tile,
+    is_aligned: bool,
+    layout: tuple[int, int, int, int],
+) -> None:
+    """Enqueues the two kernels for a scale of each column that exceeds a tile of whole columns."""
+    rows, columns, *_ = layout
+    row_tiles = ceil_div(rows, tile.rows())
+    column_tiles = ceil_div(columns, tile.columns(input.element_size()))
+    row_ctas = min(row_tiles, ceil_div(PARTIALS, column_tiles))
+    partials = input.new_empty(row_ctas, columns, dtype=torch.float32)
+    source, parameters = INPUTS[input.dtype], tile.parameters(is_aligned)
+    first = program(f"largest_of_columns<{source}, {parameters}>", tile.threads)
+    first.launch((input, partials, *layout, row_ctas), row_ctas * column_tiles)
+    types = f"{source}, {OUTPUTS[out.values.dtype][0]}"
+    second = program(f"long_columns<{types}, {parameters}>", tile.threads)
+    tensors = (input, out.values, out.scales, partials, row_ctas)
+    steps = (columns, out.scales.stride(1), column_tiles)
+    second.launch((*tensors, *layout, *steps), row_tiles * column_tiles)
 
 
 def launch_whole(

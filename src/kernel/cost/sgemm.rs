@@ -37,7 +37,7 @@ pub fn estimate(config: &Sgemm, types: Types, query: &CostQuery) -> Estimate {
         extents: config.tile,
         operation: Operation::gemm(config.grouped),
         split: config.split,
-        ctas_per_sm: 1,
+        ctas_per_sm: Sgemm::CTAS_PER_SM,
         rate: rate(config, query),
         load_penalty: load_penalty(config.align),
         memory_rate: DEEP_PIPELINE_MEMORY_RATE,

@@ -38,6 +38,9 @@ impl Sgemm {
     /// Threads of a CTA, in every configuration.
     pub const THREADS: u32 = 256;
 
+    /// CTAs that share a multiprocessor, limited by registers.
+    pub const CTAS_PER_SM: u32 = 1;
+
     /// Neighbouring columns that the program passes to its epilogue at a time.
     pub const COLUMNS_OF_CALL: u64 = 4;
 

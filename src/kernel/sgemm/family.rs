@@ -4,7 +4,7 @@ use crate::kernel::cost;
 use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::demand::Demand;
 use crate::kernel::family::{Family, LaunchRequest};
-use crate::kernel::launch::{Launch, Params};
+use crate::kernel::launch::{Launch, Params, overlap_pays};
 use crate::kernel::layout::{Layout, Major};
 use crate::kernel::limits::check_count;
 use crate::kernel::name::append;
@@ -87,6 +87,7 @@ impl Family for Sgemm {
             let shared_bytes = Sgemm::shared_bytes(self);
             Launch {
                 cluster: self.split,
+                overlapping: overlap_pays(request.target, ctas, Sgemm::CTAS_PER_SM),
                 ..Launch::simple(ctas, Sgemm::THREADS, shared_bytes, Params::Gemm(params))
             }
         })

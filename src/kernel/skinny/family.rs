@@ -4,7 +4,7 @@ use crate::kernel::cost;
 use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::demand::Demand;
 use crate::kernel::family::{Family, LaunchRequest};
-use crate::kernel::launch::{Launch, Params};
+use crate::kernel::launch::{Launch, Params, overlap_pays};
 use crate::kernel::limits::check_count;
 use crate::kernel::name::append;
 use crate::kernel::operation::Operation;
@@ -101,14 +101,10 @@ impl Family for Skinny {
             let framed = self.framed(problem);
             let ctas = self.ctas(&framed);
             let ctas_per_sm = Skinny::ctas_per_sm(self, types);
-            // The CTAs of an overlapping grid start on SMs with free resources. If only some SMs
-            // have any, the grid is unbalanced and ends later. Overlap pays if this grid fills the
-            // chip, or if an SM holds one CTA.
-            let fills = 10 * ctas >= 9 * u64::from(target.multiprocessors * ctas_per_sm);
             let params = Params::Gemm(GemmParams::new(&framed, None));
             Launch {
                 cluster: self.split,
-                overlapping: target.cc == 90 && (fills || ctas_per_sm == 1),
+                overlapping: overlap_pays(target, ctas, ctas_per_sm),
                 ..Launch::simple(ctas, Skinny::THREADS, Skinny::shared_bytes(self, types), params)
             }
         })

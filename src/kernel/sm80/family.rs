@@ -4,7 +4,7 @@ use crate::kernel::cost;
 use crate::kernel::cost::query::{CostQuery, Estimate};
 use crate::kernel::demand::Demand;
 use crate::kernel::family::{Family, LaunchRequest};
-use crate::kernel::launch::{Launch, Params};
+use crate::kernel::launch::{Launch, Params, overlap_pays};
 use crate::kernel::layout::{Layout, Major};
 use crate::kernel::name::append;
 use crate::kernel::operation::Operation;
@@ -13,6 +13,10 @@ use crate::kernel::program::ProgramParts;
 use crate::kernel::reduction::Partials;
 use crate::kernel::types::Types;
 use crate::problem::GemmProblem;
+
+/// K blocks of a launch that starts early even if its CTAs may then share few multiprocessors. Not
+/// measured.
+const SHORT_BLOCKS: i64 = 4;
 
 impl Family for Sm80 {
     fn family(&self) -> &'static str {
@@ -67,7 +71,14 @@ impl Family for Sm80 {
             };
             let ctas = self.ctas(problem);
             let shared_bytes = Sm80::shared_bytes(self, request.types);
-            Launch::simple(ctas, self.threads(), shared_bytes, Params::Gemm(params))
+            let target = request.target;
+            // A short launch gains more by its early start than it loses by an uneven one.
+            let is_short = target.cc == 90 && problem.k() <= SHORT_BLOCKS * i64::from(self.tile[2]);
+            let ctas_per_sm = Sm80::ctas_per_sm(self, request.types);
+            Launch {
+                overlapping: is_short || overlap_pays(target, ctas, ctas_per_sm),
+                ..Launch::simple(ctas, self.threads(), shared_bytes, Params::Gemm(params))
+            }
         })
     }
 

@@ -35,7 +35,8 @@ const ALIGN_16_FLOAT32_OUT: [Shape; 5] = [
 ];
 
 /// For loads of 4 bytes, the minimum of `cp.async`.
-const ALIGN_4: [Shape; 2] = [([128, 64, 32], [2, 2], 3), ([64, 64, 32], [2, 2], 4)];
+const ALIGN_4: [Shape; 3] =
+    [([128, 64, 32], [2, 2], 3), ([64, 64, 32], [2, 2], 4), ([32, 32, 64], [2, 2], 3)];
 
 /// For loads of one 4-byte element, whose fragments take more registers.
 const ALIGN_4_WORDS: [Shape; 2] = [([128, 64, 32], [2, 2], 4), ([64, 64, 32], [2, 2], 4)];

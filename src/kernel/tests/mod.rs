@@ -374,3 +374,27 @@ fn persistent_kernels_leave_multiprocessors_free() {
     }
     assert!(persistent > 10);
 }
+
+#[test]
+fn full_and_short_grids_of_sm80_overlap_on_hopper() {
+    let [hopper, ampere] = [90, 80].map(Target::typical);
+    // M, N, K and whether kernels of several CTAs per SM overlap.
+    for (m, n, k, expected) in
+        [(100, 100, 100, true), (100, 100, 500, false), (9000, 9000, 500, true)]
+    {
+        let problem = gemm(F16, m, n, k, TNT);
+        let mut sharing = 0;
+        for position in ranked(&problem, Some(hopper), false) {
+            let kernel = &all()[position];
+            let Design::Sm80(config) = &kernel.design else { continue };
+            let overlaps = |target| {
+                kernel.launch(&problem, target, 0, None).expect("there is an output").overlapping
+            };
+            let shares = config.ctas_per_sm(kernel.types) > 1;
+            sharing += usize::from(shares);
+            assert_eq!(overlaps(hopper), expected || !shares, "{}: {m}x{n}x{k}", kernel.name());
+            assert!(!overlaps(ampere), "{}", kernel.name());
+        }
+        assert!(sharing > 0);
+    }
+}
