@@ -66,7 +66,8 @@ def per_row(input: Tensor, dtype: torch.dtype = E4M3) -> tuple[Tensor, Tensor]:
 def per_column(input: Tensor, dtype: torch.dtype = E4M3) -> tuple[Tensor, Tensor]:
     """A scale for each column: shape (1, N) for an input (K, N).
 
-    Columns of a row-major input are read once up to 2048 rows. Raises as :func:`per_tensor`.
+    Columns of a row-major input are read once up to 2048 rows, longer ones twice. Raises as
+    :func:`per_tensor`.
     """
     return _quantize(input, dtype, (WHOLE, 1))
 

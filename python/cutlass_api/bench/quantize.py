@@ -88,15 +88,12 @@ def moved_bytes(helper: str, shape: tuple[int, int], itemsize: int) -> int:
         for size, extent in zip(shape, HELPERS[helper].extents, strict=True)
     )
     elements, again = rows * columns, 0
-    # A CTA reads all tiles for the scale, keeps the last one, and reads the others again.
-    if helper == "per_tensor":
+    if helper == "per_tensor" or (helper == "per_column" and rows > _quantize.COLUMN_TILE.rows()):
         again = elements
+    # A CTA reads all tiles for the scale, keeps the last one, and reads the others again.
     elif helper == "per_row":
         tile = _quantize.row_tile(columns, itemsize).columns(itemsize)
         again = rows * (ceil_div(columns, tile) - 1) * tile
-    elif helper == "per_column":
-        tile = _quantize.COLUMN_TILE.rows()
-        again = columns * (ceil_div(rows, tile) - 1) * tile
     scales = ceil_div(rows, group[0]) * ceil_div(columns, group[1])
     return (elements + again) * itemsize + elements + HELPERS[helper].scale_bytes * scales
 
