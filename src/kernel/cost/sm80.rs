@@ -57,25 +57,25 @@ fn float64_rate(config: &Sm80, shares: bool, query: &CostQuery) -> f64 {
 }
 
 /// Fitted: time factor of narrow loads, which take more instructions for the same bytes. `cp.async`
-/// copies at least 4 bytes, so smaller elements pass through registers.
-fn fitted_load_penalty(types: Types, align: u32) -> f64 {
+/// copies at least 4 bytes, so smaller elements pass through registers. `shares`: whether several
+/// CTAs share the multiprocessor and hide the latency of one another's instructions.
+fn fitted_load_penalty(types: Types, align: u32, shares: bool) -> f64 {
+    let alone = if shares { 1.0 } else { 1.6 };
     match (types.a, align) {
         (DType::F64, 16) => 0.85,
         (DType::F64, _) => 1.3,
         (_, 16) => 1.0,
-        (_, 4) => 1.5,
-        _ => 2.5,
+        (_, 4) => 2.2 * alone,
+        _ => 3.3 * alone,
     }
 }
 
 pub fn estimate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
     let element = types.a.bytes() as f64;
+    let shares =
+        ctas_per_sm > 1 && config.ctas(query.problem) > u64::from(query.target.multiprocessors);
     let (rate, memory_rate) = match types.a {
-        DType::F64 => {
-            let shares = ctas_per_sm > 1
-                && config.ctas(query.problem) > u64::from(query.target.multiprocessors);
-            (float64_rate(config, shares, query), DEEP_PIPELINE_MEMORY_RATE)
-        }
+        DType::F64 => (float64_rate(config, shares, query), DEEP_PIPELINE_MEMORY_RATE),
         dtype => {
             let rate = fitted_rate(dtype) * fitted_efficiency(config.tile, element);
             (rate * query.scale.mma_sync, FITTED_MEMORY_RATE)
@@ -87,7 +87,7 @@ pub fn estimate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery
         split: 1,
         ctas_per_sm,
         rate,
-        load_penalty: fitted_load_penalty(types, config.align),
+        load_penalty: fitted_load_penalty(types, config.align, shares),
         memory_rate,
     };
     tiled::estimate(&tile, types, query)

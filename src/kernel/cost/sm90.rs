@@ -69,6 +69,10 @@ const FITTED_PING_PONG_END: f64 = 0.02;
 const FITTED_SPLIT: f64 = 0.95e-6;
 const FITTED_SPLIT_ELEMENT: f64 = 2.3e-10;
 
+/// Time factor of the ends of tiles whose output rows TMA cannot address: threads store single
+/// elements.
+const FITTED_UNALIGNED_END: f64 = 1.6;
+
 // ---- factors of all work ----
 
 /// A transposed output that needs more than a conversion to 16 bits is stored through registers in
@@ -149,7 +153,8 @@ fn estimate_tiles(
     // Clamp to one tile, so that an empty problem has no NaN times.
     let running = tiles.clamp(1.0, slots);
     let (waves, sharing) = ((tiles / slots).ceil(), (running * size / sms).max(1.0));
-    let sharing_ends = sharing.sqrt();
+    let stores_elements = !config.out_is_aligned(types, &problem.out);
+    let sharing_ends = sharing.sqrt() * if stores_elements { FITTED_UNALIGNED_END } else { 1.0 };
 
     // A K block is 128 bytes, for which wgmma takes equally long for all element types; in a mixed
     // product, 128 elements of 16 bits.

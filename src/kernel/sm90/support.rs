@@ -125,7 +125,7 @@ impl Sm90 {
     }
 
     /// Whether TMA can address the output. TMA writes all or none of a row's last 16 bytes.
-    pub(super) fn out_is_aligned(&self, types: Types, out: &View) -> bool {
+    pub fn out_is_aligned(&self, types: Types, out: &View) -> bool {
         let unit = self.layout.out.unit();
         self.layout.out.fits(out)
             && out.alignment(unit) >= 16
