@@ -7,8 +7,8 @@
 // warp computes 32 x 64 of the tile, a thread 8 x 8. Tiles with fewer than eight such parts have
 // SLICES of K: each K block is cut into SLICES equal parts, and each part has warps of its own.
 //
-// Sums          Chains of 32 products are summed separately and added to the total, because the
-//               error of one sum grows with its length (see simt.cuh).
+// Sums          Each K block's 16 products are summed separately and added to the total, because
+//               the error of one sum grows with its length (see simt.cuh).
 // Strides       1 along K if A_K_MAJOR (B_K_MAJOR), else along M (N). The other stride, the batch
 //               stride and the base pointer are multiples of ALIGN bytes: 16 or 4. Output strides
 //               are free.
@@ -154,11 +154,10 @@ struct Sgemm {
   static constexpr int WARP_M = 32, WARP_N = 64;
   static constexpr int WARPS_M = TILE_M / WARP_M, WARPS_N = TILE_N / WARP_N;
   static constexpr int SLICES = THREADS / 32 / (WARPS_M * WARPS_N);
-  static constexpr int STEPS = TILE_K / SLICES;    // K indices of a slice in a block
-  static constexpr int CHAIN_BLOCKS = 32 / STEPS;  // K blocks of a chain
+  static constexpr int STEPS = TILE_K / SLICES;  // K indices of a slice in a block
   static_assert(THREADS == 32 * WARPS_M * WARPS_N * SLICES && TILE_K % SLICES == 0);
   static_assert(STEPS % 2 == 0, "fragments are double-buffered");
-  static_assert(STEPS * CHAIN_BLOCKS == 32);
+  static_assert(STEPS == 16, "the length of the chains");
   static_assert(!GROUPED || A_K_MAJOR || ALIGN == 4, "a group may begin at any row");
   static_assert(!GROUPED || SPLIT == 1);
 
@@ -275,14 +274,14 @@ struct Sgemm {
         load_vector(&next.b[4 * run], read + read_b + step * CopierB::PITCH + run * 128);
       }
     };
-    auto multiply = [&](int step, bool starts_chain) {
+    auto multiply = [&](int step) {
       const Fragments& current = fragments[step % 2];
 #pragma unroll
       for (int i = 0; i < 8; ++i)
 #pragma unroll
         for (int index = 0; index < 8; ++index) {
           const int j = i % 2 ? 7 - index : index;  // each product shares a factor with the last
-          chain[i][j] = multiply_add(current.a[i], current.b[j], starts_chain ? 0.0f : chain[i][j]);
+          chain[i][j] = multiply_add(current.a[i], current.b[j], step == 0 ? 0.0f : chain[i][j]);
         }
     };
     auto add_chain = [&] {
@@ -329,12 +328,8 @@ struct Sgemm {
         // all warps.
         const int piece = step - (STEPS - 1 - PIECES);
         if (piece >= 0 && piece < PIECES) store_piece(piece);
-        if (step == 0 && block % CHAIN_BLOCKS == 0) {
-          add_chain();
-          multiply(step, true);
-        } else {
-          multiply(step, false);
-        }
+        if (step == 0) add_chain();
+        multiply(step);
       }
     }
     add_chain();

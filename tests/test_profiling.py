@@ -194,6 +194,7 @@ def test_a_gpu_s_time_excludes_the_host():
 
 
 @pytest.mark.gpu
+@pytest.mark.timing
 def test_clearing_the_cache_lengthens_a_read():
     cache = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
     small = torch.ones(cache // 12, dtype=torch.float32, device="cuda")  # a third of the cache

@@ -59,12 +59,15 @@ fn float64_rate(config: &Sm80, shares: bool, query: &CostQuery) -> f64 {
 /// Fitted: time factor of narrow loads, which take more instructions for the same bytes. `cp.async`
 /// copies at least 4 bytes, so smaller elements pass through registers. `shares`: whether several
 /// CTAs share the multiprocessor and hide the latency of one another's instructions.
-fn fitted_load_penalty(types: Types, align: u32, shares: bool) -> f64 {
+fn fitted_load_penalty(config: &Sm80, types: Types, shares: bool) -> f64 {
     let alone = if shares { 1.0 } else { 1.6 };
-    match (types.a, align) {
+    match (types.a, config.align) {
         (DType::F64, 16) => 0.85,
         (DType::F64, _) => 1.3,
         (_, 16) => 1.0,
+        // Fitted to other timings.
+        (_, 4) if config.grouped => 1.5,
+        _ if config.grouped => 2.5,
         (_, 4) => 2.2 * alone,
         _ => 3.3 * alone,
     }
@@ -87,7 +90,7 @@ pub fn estimate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery
         split: 1,
         ctas_per_sm,
         rate,
-        load_penalty: fitted_load_penalty(types, config.align, shares),
+        load_penalty: fitted_load_penalty(config, types, shares),
         memory_rate,
     };
     tiled::estimate(&tile, types, query)
