@@ -312,7 +312,7 @@ struct Torch {
     is_autocast_enabled: Py<PyAny>,
     is_grad_enabled: Py<PyAny>,
     /// The function by which Inductor's code allocates on the current CUDA device, without torch's
-    /// dispatcher, and the one that tells the current device. None in builds without them.
+    /// dispatcher, and the one that returns the current device. None in builds without them.
     empty_cuda: Option<(Py<PyAny>, Py<PyAny>)>,
     is_jit_tracing: Py<PyAny>,
     /// Returns the level of the innermost transform of `torch.func`, or None.
