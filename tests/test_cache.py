@@ -1,8 +1,10 @@
 """The cache of compiled programs on disk, used by separate processes."""
 
+import os
 import shutil
 import statistics
 import textwrap
+import time
 from collections import namedtuple
 
 import cutlass_api
@@ -49,8 +51,8 @@ def files_in(folder):
 
 
 def writings(folder):
-    """Which file was written when: compilations show in it, and reading does not."""
-    return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files_in(folder)}
+    """The inodes of files: compilations show in them, and reading does not."""
+    return {path: path.stat().st_ino for path in files_in(folder)}
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +103,21 @@ def test_reading_from_disk_opens_no_compiler(cache):
         result(run_python(script, KERNEL, 90, "now", CUTLASS_API_CACHE_DIR=str(folder))).digest
         == digest
     )
+
+
+def test_a_compilation_removes_what_was_used_longest_ago(cache):
+    """The first program that a process stores makes it look at the size."""
+    folder, file, _ = cache
+    old = folder / "0a" / "old.cubin"
+    old.parent.mkdir(exist_ok=True)
+    old.write_bytes(bytes(1 << 20))
+    for path, age in ((file, 1000), (old, 500)):
+        os.utime(path, (time.time() - age,) * 2)
+    limit = {"CUTLASS_API_CACHE_LIMIT": "1"}
+    compile_in_a_process(folder, **limit)  # stores nothing
+    assert old.exists() and time.time() - file.stat().st_mtime < 100
+    compile_in_a_process(folder, cc=80, **limit)
+    assert not old.exists() and file.exists() and len(files_in(folder)) == 2
 
 
 def test_kernels_and_architectures_have_files_of_their_own(cache):

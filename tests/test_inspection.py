@@ -3,9 +3,11 @@ cutlass_api env`, `kernels` and `--version`.
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
+import time
 
 import cutlass_api
 import pytest
@@ -76,13 +78,59 @@ def test_an_invalid_setting_is_named(monkeypatch):
     assert inspection.environment()["tuning"] == "none: CUTLASS_API_TUNE is bogus"
 
 
+def cached(folder, name, bytes_, age):
+    """A file of the cache that was used so many seconds ago."""
+    file = folder / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(bytes(bytes_))
+    os.utime(file, (time.time() - age,) * 2)
+    return file
+
+
 def test_the_cache_is_counted(monkeypatch, tmp_path):
-    (tmp_path / "programs").mkdir()
-    (tmp_path / "programs/one").write_bytes(bytes(3 << 19))
-    monkeypatch.setattr(inspection._core, "cache_directory", lambda: tmp_path)
+    monkeypatch.setenv("CUTLASS_API_CACHE_DIR", str(tmp_path))
+    cached(tmp_path, "0a/one.cubin", 3 << 19, 0)
     assert inspection.environment()["compiled programs"] == f"{tmp_path}, 1 files, 1.5 MiB"
     monkeypatch.setattr(inspection._core, "cache_directory", lambda: None)
     assert inspection.environment()["compiled programs"] == "not cached"
+
+
+def test_the_cache_is_reduced(monkeypatch, capsys, tmp_path):
+    """What was used longest ago goes first; files of others stay."""
+    monkeypatch.setenv("CUTLASS_API_CACHE_DIR", str(tmp_path))
+    files = [cached(tmp_path, f"{at:02x}/{at}.cubin", 1 << 20, 100 - at) for at in range(4)]
+    store = cached(tmp_path, "../store", 1 << 20, 1000).rename(tmp_path / "tuning.sqlite3")
+    writing = cached(tmp_path, "00/.tmpnew", 10, 10)
+    killed = cached(tmp_path, "00/.tmpold", 10, 7200)
+    printed = run_main(monkeypatch, capsys, "cache", "--limit", 2, "--json", tmp_path / "json")
+    # The file that is being written counts.
+    assert [file.exists() for file in files] == [False, False, False, True]
+    assert writing.exists() and not killed.exists() and store.exists()
+    assert printed.splitlines() == [
+        "removed 4 files, 3.0 MiB",
+        f"{tmp_path}: 2 files, 1.0 MiB",
+        "limit: 1024 MiB (CUTLASS_API_CACHE_LIMIT)",
+    ]
+    numbers = json.loads((tmp_path / "json").read_text())
+    assert numbers["removed"] == 4 and numbers["bytes"] == (1 << 20) + 10
+    assert numbers["limit"] == 1 << 30 and numbers["folder"] == str(tmp_path)
+    monkeypatch.setenv("CUTLASS_API_CACHE_LIMIT", "7")
+    printed = run_main(monkeypatch, capsys, "cache", "--clear")
+    assert "0 files, 0.0 MiB\nlimit: 7 MiB" in printed and not writing.exists()
+    assert store.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, limit, message",
+    [
+        (["--limit", "-1"], "", "--limit is -1; it must be at least 0"),
+        ([], "2G", 'CUTLASS_API_CACHE_LIMIT is "2G"; it must be the size of the cache in MiB'),
+    ],
+)
+def test_a_wrong_limit_is_refused(monkeypatch, capsys, arguments, limit, message):
+    monkeypatch.setenv("CUTLASS_API_CACHE_LIMIT", limit)
+    with pytest.raises(SystemExit, match=message):
+        run_main(monkeypatch, capsys, "cache", *arguments)
 
 
 def test_kernels_are_listed_by_patterns(monkeypatch, capsys, tmp_path):

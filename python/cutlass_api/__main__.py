@@ -27,6 +27,17 @@ def main() -> None:
     commands = parser.add_subparsers(required=True, metavar="command")
     env = commands.add_parser("env", help="print what a bug report needs: versions, GPUs, caches")
     env.set_defaults(run=_env)
+    cache = commands.add_parser("cache", help="print or reduce the cache of compiled programs")
+    cache.set_defaults(run=_cache)
+    reduce = cache.add_mutually_exclusive_group()
+    reduce.add_argument("--clear", action="store_true", help="remove all programs")
+    reduce.add_argument(
+        "--limit",
+        type=int,
+        metavar="MIB",
+        help="remove the programs that were used longest ago, until MIB mebibytes are left",
+    )
+    cache.add_argument("--json", type=_output, metavar="FILE", help="write the numbers as JSON")
     env.add_argument("--json", type=_output, metavar="FILE", help="write it as JSON")
     kernels = commands.add_parser("kernels", help="list the kernels of this package")
     kernels.set_defaults(run=_kernels)
@@ -295,6 +306,27 @@ def _device() -> str:
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a CUDA GPU, but torch finds none")
     return str(torch.cuda.get_device_name())
+
+
+def _cache(arguments: argparse.Namespace) -> None:
+    folder = _core.cache_directory()
+    if folder is None:
+        raise SystemExit("programs are not cached: this system has no folder for caches")
+    if arguments.limit is not None and arguments.limit < 0:
+        raise SystemExit(f"--limit is {arguments.limit}; it must be at least 0")
+    try:
+        limit = _core.cache_limit()
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+    numbers = {"folder": str(folder), "limit": limit}
+    if arguments.clear or arguments.limit is not None:
+        numbers["removed"], freed = _core.trim_cache((arguments.limit or 0) << 20)
+        print(f"removed {numbers['removed']} files, {freed / 2**20:.1f} MiB")
+    numbers["files"], numbers["bytes"] = _core.cache_usage()
+    print(f"{folder}: {numbers['files']} files, {numbers['bytes'] / 2**20:.1f} MiB")
+    print(f"limit: {limit >> 20} MiB (CUTLASS_API_CACHE_LIMIT)")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(numbers, indent=1) + "\n")
 
 
 def _env(arguments: argparse.Namespace) -> None:

@@ -42,6 +42,8 @@ __all__ = [
     "__version__",
     "add_tuning_results",
     "cache_directory",
+    "cache_limit",
+    "cache_usage",
     "check_gemm",
     "clear_tuning_results",
     "describe_epilogue",
@@ -64,6 +66,7 @@ __all__ = [
     "set_use_c_exchange",
     "stream_handle",
     "trace_epilogue",
+    "trim_cache",
     "tuning_identity",
     "tuning_mode",
     "tuning_results",
@@ -524,6 +527,9 @@ def device_facts(device: int) -> tuple[str, int, int, int]: ...
 def device_count() -> int: ...
 def nvrtc_info() -> tuple[PathLike[str], tuple[int, int]]: ...
 def cache_directory() -> PathLike[str] | None: ...
+def cache_limit() -> int: ...
+def cache_usage() -> tuple[int, int]: ...
+def trim_cache(limit: int) -> tuple[int, int]: ...
 def matmul(
     A: TensorLike,
     B: TensorLike,

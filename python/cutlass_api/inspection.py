@@ -7,7 +7,6 @@ import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -77,12 +76,8 @@ def _cache() -> str:
     folder = _core.cache_directory()
     if folder is None:
         return "not cached"
-    sizes = []
-    for path, _, names in os.walk(folder):
-        for name in names:
-            with suppress(OSError):  # another process may remove it
-                sizes.append(os.path.getsize(os.path.join(path, name)))
-    return f"{folder}, {len(sizes)} files, {sum(sizes) / 2**20:.1f} MiB"
+    files, size = _core.cache_usage()
+    return f"{folder}, {files} files, {size / 2**20:.1f} MiB"
 
 
 def matching_kernels(patterns: Sequence[str], cc: int | None = None) -> list[Kernel]:

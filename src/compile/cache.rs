@@ -2,7 +2,7 @@
 //!
 //! - Key: a hash of program text, headers, options and NVRTC version. The key names the file.
 //! - Owner: this file. Other processes may share the directory.
-//! - Lifetime: unbounded. Users delete the directory.
+//! - Lifetime: until the cache exceeds its limit and others were used more recently (eviction.rs).
 //! - Invalidation: by key. A file of another format, or with a wrong checksum or key, is a miss and
 //!   gets overwritten.
 
@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+use super::eviction::{touch, trim_now_and_then};
 use super::{Program, embedded};
 
 /// The first bytes of every file. The last byte is the version of the format.
@@ -77,8 +78,11 @@ fn path(base: &Path, key: &str) -> PathBuf {
 
 /// Reads the program of a key. Anything but an intact program of this key is a miss.
 pub(super) fn load(key: &str) -> Option<Program> {
-    let bytes = std::fs::read(path(&directory()?, key)).ok()?;
-    decode(&bytes).ok().filter(|program| program.key == key)
+    let path = path(&directory()?, key);
+    let bytes = std::fs::read(&path).ok()?;
+    let program = decode(&bytes).ok().filter(|program| program.key == key)?;
+    touch(&path);
+    Some(program)
 }
 
 /// A temporary file with the permissions of the user's umask, so that users may share a cache.
@@ -102,5 +106,7 @@ pub(super) fn store(program: &Program) {
         file.persist(&target)?;
         Ok(())
     };
-    let _ = write();
+    if write().is_ok() {
+        trim_now_and_then();
+    }
 }

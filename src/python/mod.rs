@@ -88,7 +88,10 @@ mod _core {
         register_tuning_key, tuning_identity, tuning_mode, tuning_results,
     };
     #[pymodule_export]
-    use super::utils::{cache_directory, device_cc, device_count, device_facts, nvrtc_info};
+    use super::utils::{
+        cache_directory, cache_limit, cache_usage, device_cc, device_count, device_facts,
+        nvrtc_info, trim_cache,
+    };
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

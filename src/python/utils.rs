@@ -86,6 +86,28 @@ pub fn nvrtc_info(py: Python<'_>) -> PyResult<(PathBuf, (i32, i32))> {
     Ok((nvrtc.path().to_owned(), nvrtc.version()))
 }
 
+/// How many files the cache of compiled programs has, and their bytes.
+#[pyfunction]
+pub fn cache_usage(py: Python<'_>) -> (u64, u64) {
+    let usage = py.detach(compile::usage);
+    (usage.files, usage.bytes)
+}
+
+/// The most bytes of the cache of compiled programs (CUTLASS_API_CACHE_LIMIT, in MiB). Raises
+/// ValueError if the variable is no number.
+#[pyfunction]
+pub fn cache_limit() -> PyResult<u64> {
+    compile::limit().map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+/// Removes the programs that were used longest ago, until the others take at most `limit` bytes.
+/// Returns how many files were removed, and their bytes.
+#[pyfunction]
+pub fn trim_cache(py: Python<'_>, limit: u64) -> (u64, u64) {
+    let removed = py.detach(|| compile::trim(limit));
+    (removed.files, removed.bytes)
+}
+
 /// The directory of compiled programs; None if the disk cache is off.
 #[pyfunction]
 pub fn cache_directory() -> Option<PathBuf> {
