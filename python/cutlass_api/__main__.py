@@ -318,7 +318,7 @@ def _cache(arguments: argparse.Namespace) -> None:
         limit = _core.cache_limit()
     except ValueError as error:
         raise SystemExit(str(error)) from None
-    numbers = {"folder": str(folder), "limit": limit}
+    numbers: dict[str, Any] = {"folder": str(folder), "limit": limit}
     if arguments.clear or arguments.limit is not None:
         numbers["removed"], freed = _core.trim_cache((arguments.limit or 0) << 20)
         print(f"removed {numbers['removed']} files, {freed / 2**20:.1f} MiB")

@@ -2,7 +2,7 @@
 //!
 //! - Key: a hash of program text, headers, options and NVRTC version. The key names the file.
 //! - Owner: this file. Other processes may share the directory.
-//! - Lifetime: until the cache exceeds its limit and others were used more recently (eviction.rs).
+//! - Lifetime: until the cache exceeds its limit and others were used more recently (folder.rs).
 //! - Invalidation: by key. A file of another format, or with a wrong checksum or key, is a miss and
 //!   gets overwritten.
 
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use super::eviction::{touch, trim_now_and_then};
+use super::folder::{directory, touch, trim_now_and_then};
 use super::{Program, embedded};
 
 /// The first bytes of every file. The last byte is the version of the format.
@@ -26,16 +26,6 @@ pub(super) enum DecodeError {
     Checksum,
     #[error("{0}")]
     Format(#[from] postcard::Error),
-}
-
-/// The directory of the cache: `CUTLASS_API_CACHE_DIR`, else `rutlass` in the user's cache
-/// directory. `None` if the system names no such directory; programs are then cached in memory
-/// only.
-pub fn directory() -> Option<PathBuf> {
-    match std::env::var_os("CUTLASS_API_CACHE_DIR") {
-        Some(path) if !path.is_empty() => Some(PathBuf::from(path)),
-        _ => dirs::cache_dir().map(|base| base.join("rutlass")),
-    }
 }
 
 /// Hashes everything that determines NVRTC's output: text, headers, options, NVRTC version.

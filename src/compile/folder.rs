@@ -1,4 +1,5 @@
-//! The size of the disk cache: the programs that were used longest ago are removed.
+//! The folder of the disk cache: its place, and its size. The programs that were used longest ago
+//! are removed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -6,8 +7,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use thiserror::Error;
-
-use super::cache::directory;
 
 /// The environment variable of the limit, in MiB, and the limit without it.
 const VARIABLE: &str = "CUTLASS_API_CACHE_LIMIT";
@@ -42,6 +41,16 @@ struct CacheFile {
     used: SystemTime,
     bytes: u64,
     path: PathBuf,
+}
+
+/// The directory of the cache: `CUTLASS_API_CACHE_DIR`, else `rutlass` in the user's cache
+/// directory. `None` if the system names no such directory; programs are then cached in memory
+/// only.
+pub fn directory() -> Option<PathBuf> {
+    match std::env::var_os("CUTLASS_API_CACHE_DIR") {
+        Some(path) if !path.is_empty() => Some(PathBuf::from(path)),
+        _ => dirs::cache_dir().map(|base| base.join("rutlass")),
+    }
 }
 
 /// The most bytes of the cache on disk.
@@ -87,12 +96,12 @@ pub fn trim(limit: u64) -> Usage {
     removed
 }
 
-/// Trims the cache now and then. Call after each store. A limit that is no number counts as none
-/// given: a compilation must not fail for it.
+/// Trims the cache now and then. Call after each store. A limit that is no number counts as no
+/// limit: a compilation must not fail for it.
 pub(super) fn trim_now_and_then() {
     static STORES: AtomicU32 = AtomicU32::new(0);
     if STORES.fetch_add(1, Ordering::Relaxed).is_multiple_of(STORES_BETWEEN) {
-        let limit = limit().unwrap_or(DEFAULT_MIB << 20);
+        let limit = limit().unwrap_or(u64::MAX);
         if usage().bytes > limit {
             trim((limit as f64 * KEPT) as u64);
         }
