@@ -194,7 +194,11 @@ class CudaKernel(Kernel):
         inherited = CudaKernel.generate_kernels.__func__  # type: ignore[attr-defined]
         if cls.generate_kernels.__func__ is not inherited:  # type: ignore[attr-defined]
             return
-        missing = [name for name in ("source", "function", "operands") if not hasattr(cls, name)]
+        missing = [
+            name
+            for name in ("source", "function", "operands")
+            if getattr(cls, name, None) is getattr(Kernel, name, None)
+        ]
         if missing:
             raise TypeError(
                 f"{cls.__qualname__} lacks {', '.join(missing)}: define them as class attributes"

@@ -249,7 +249,7 @@ fn make_design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyA
             py,
             [
                 triple(config.tile)?,
-                triple([1, 1, 1])?,
+                triple([1, 1, config.split])?,
                 any(py, config.slices())?,
                 any(py, config.stages)?,
                 any(py, config.align)?,
@@ -262,7 +262,7 @@ fn make_design<'py>(py: Python<'py>, kernel: &Kernel) -> PyResult<Bound<'py, PyA
             py,
             [
                 triple(config.user_tile())?,
-                triple([1, 1, 1])?,
+                triple([1, 1, config.split])?,
                 triple(config.user_warps())?,
                 any(py, config.stages)?,
                 any(py, config.align)?,
