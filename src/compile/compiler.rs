@@ -7,6 +7,9 @@ use super::nvrtc::{Compiled, Task};
 use super::{Architecture, CompileError, Nvrtc, Program, cache, resources};
 use crate::kernel::{ENTRY, Kernel, PACK_ENTRY, REDUCE_ENTRY, pack_source, reduce_source, source};
 
+/// The name of a program's text in NVRTC's messages.
+const FILE: &str = "rutlass.cu";
+
 /// Returns the program of a kernel for a compute capability: from memory, from disk, or compiled by
 /// NVRTC.
 ///
@@ -110,7 +113,7 @@ fn compile_or_load(program: Program, nvrtc: &Nvrtc) -> Result<Program, CompileEr
         // Kernels with the same text share a file, so the file may name another kernel.
         return Ok(Program { key, options, cubin, log, resources, ..program });
     }
-    let task = Task { text: &program.source, file: "rutlass.cu", options: &options, names: &[] };
+    let task = Task { text: &program.source, file: FILE, options: &options, ..Task::default() };
     let Compiled { cubin, log, .. } =
         nvrtc.compile(&task).map_err(|failure| failure.of_program(&program))?;
     let (resources, log) = resources::split(&log, &program.entry);
@@ -125,8 +128,13 @@ fn compile_or_load(program: Program, nvrtc: &Nvrtc) -> Result<Program, CompileEr
 /// # Errors
 /// If NVRTC is missing, or the source does not compile.
 pub fn ptx(program: &Program) -> Result<String, CompileError> {
-    let task =
-        Task { text: &program.source, file: "rutlass.cu", options: &program.options, names: &[] };
+    let task = Task {
+        text: &program.source,
+        file: FILE,
+        options: &program.options,
+        wants_ptx: true,
+        ..Task::default()
+    };
     let compiled = Nvrtc::get()?.compile(&task).map_err(|failure| failure.of_program(program))?;
     Ok(compiled.ptx)
 }

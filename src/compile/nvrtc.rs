@@ -54,9 +54,12 @@ pub(super) struct Task<'a> {
     pub file: &'a str,
     pub options: &'a [String],
     pub names: &'a [String],
+    /// Whether to return the PTX.
+    pub wants_ptx: bool,
 }
 
-/// Machine code and PTX, NVRTC's messages, and the lowered (mangled) names of `Task::names`.
+/// Machine code, the PTX if wanted, NVRTC's messages, and the lowered (mangled) names of
+/// `Task::names`.
 pub(super) struct Compiled {
     pub cubin: Vec<u8>,
     pub ptx: String,
@@ -307,7 +310,10 @@ impl Functions {
                 self.check("nvrtcGetLoweredName", call)?;
                 lowered.push(CStr::from_ptr(found).to_string_lossy().into_owned());
             }
-            let ptx = self.fetch("nvrtcGetPTX", guard.program, self.ptx_size, self.ptx)?;
+            let ptx = match task.wants_ptx {
+                true => self.fetch("nvrtcGetPTX", guard.program, self.ptx_size, self.ptx)?,
+                false => Vec::new(),
+            };
             let ptx = String::from_utf8_lossy(&ptx).trim_end_matches('\0').to_owned();
             Ok(Compiled { cubin, ptx, log, lowered })
         }

@@ -82,7 +82,8 @@ fn compile_uncached(
         return Ok(Program { entry, signature, log, resources, cubin, ..uncompiled });
     }
     let names = [function.clone(), signature::expression(&function)];
-    let task = Task { text: &uncompiled.source, file: &source.file, options, names: &names };
+    let (text, file) = (&uncompiled.source, &source.file);
+    let task = Task { text, file, options, names: &names, ..Task::default() };
     let compiled = nvrtc.compile(&task).map_err(|failure| match failure {
         Failure::Program(log) => explain_rejection(source, log, &uncompiled),
         failure => failure.of_program(&uncompiled),
