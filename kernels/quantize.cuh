@@ -47,7 +47,7 @@ template <class In> __device__ __forceinline__ unsigned signed_bits(In x) {
   else
     return unsigned(x.bits) << 16;
 }
-// The same of a magnitude's bits.
+// The bits of a magnitude, from signed_bits() of a positive element.
 template <class In> __device__ __forceinline__ unsigned from_signed_bits(unsigned bits) {
   return is_same<In, f32> ? bits : bits >> 16;
 }

@@ -2,10 +2,10 @@
 
 A turn of a method is 100 launches to warm up, a synchronization, and the same 100 launches timed,
 each with operands of its own, as the layers of a model have them. Launches that become CUDA graphs
-have done so before most turns. The methods take turns for 30 rounds; the
-result is the median. The timed statement is inlined into a loop over the operands, as in user code.
-The native floor is the same kernel, launched by a Rust loop around ``cuLaunchKernelEx``; it takes a
-turn before each turn of a method.
+have done so before most turns. The methods take turns for 30 rounds; the result is the median. The
+timed statement is inlined into a loop over the operands, as in user code. The native floor is the
+same kernel, launched by a Rust loop around ``cuLaunchKernelEx``; it takes a turn before each turn
+of a method.
 """
 
 import statistics
@@ -64,12 +64,11 @@ def calls(
     values = [(each.a, each.b, each.c, each.args, each.launch) for each in sets]
     loop = f"for a, b, c, args, launch in sets:\n    {statement}"
 
-    def timer(count: int) -> Callable[[], float]:
-        if not sets:
-            return partial(timeit.Timer(statement, globals=names).timeit, count)
-        return partial(timeit.Timer(loop, globals=names | {"sets": values[:count]}).timeit, 1)
-
-    walk = timer(LAUNCHES)
+    if sets:
+        timer, repeats = timeit.Timer(loop, globals=names | {"sets": values}), 1
+    else:
+        timer, repeats = timeit.Timer(statement, globals=names), LAUNCHES
+    walk = partial(timer.timeit, repeats)
 
     def turn() -> float:
         walk()
