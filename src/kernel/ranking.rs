@@ -8,6 +8,7 @@ use super::cost::chips::Target;
 use super::cost::query::CostQuery;
 use super::demand::Demand;
 use super::fusion::Fusion;
+use super::kernel::Kernel;
 use super::limits::check_limits;
 use super::operation::Operation;
 use super::space::all;
@@ -25,6 +26,9 @@ struct Group {
 }
 
 struct Member {
+    /// A copy, so that a group's kernels lie side by side in memory: loads from [`all`] would miss
+    /// the caches.
+    kernel: Kernel,
     /// Index into [`all`].
     position: usize,
     ctas_per_sm: u32,
@@ -38,7 +42,8 @@ fn index() -> &'static Index {
             let groups =
                 index.entry((kernel.runs_on_gpu(), kernel.operation(), kernel.types)).or_default();
             let demands = kernel.demands();
-            let member = Member { position, ctas_per_sm: kernel.ctas_per_sm() };
+            let ctas_per_sm = kernel.ctas_per_sm();
+            let member = Member { kernel: *kernel, position, ctas_per_sm };
             // The last group is the most likely match.
             match groups.iter_mut().rev().find(|group| group.demands == demands) {
                 Some(group) => group.members.push(member),
@@ -58,7 +63,6 @@ pub fn ranked<'a>(
     fusion: impl Into<Fusion<'a>>,
 ) -> Vec<usize> {
     let fusion = fusion.into();
-    let kernels = all();
     let views = problem.views();
     let types = Types {
         a: views[0].dtype,
@@ -79,7 +83,7 @@ pub fn ranked<'a>(
         .iter()
         .filter(|group| group.demands.iter().zip(&views).all(|(demand, view)| demand.is_met(view)))
     {
-        let first = &kernels[group.members[0].position];
+        let first = &group.members[0].kernel;
         let packed_bytes = product.as_deref().map_or(Ok(0), |product| first.packed_bytes(product));
         let Ok(packed_bytes) = packed_bytes else { continue };
         let query = query.map(|query| CostQuery { packed_bytes, ..query });
@@ -88,8 +92,7 @@ pub fn ranked<'a>(
             found.extend(group.members.iter().filter_map(key));
             continue;
         }
-        for Member { position, ctas_per_sm } in &group.members {
-            let kernel = &kernels[*position];
+        for Member { kernel, position, ctas_per_sm } in &group.members {
             let runs = target.is_none_or(|target| kernel.runs_on(target.cc))
                 && (fusion == Fusion::Nothing || kernel.check_fusion(fusion).is_ok())
                 && kernel.check_precision(problem).is_ok();

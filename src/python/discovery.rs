@@ -115,9 +115,8 @@ pub fn get_kernels<'py>(
 
     let mut found = Vec::new();
     let (on_gpu, on_cpu) = (wanted("nvrtc"), wanted("reference"));
-    for position in
-        built_in(py, arguments, cc, |kernel| if kernel.runs_on_gpu() { on_gpu } else { on_cpu })?
-    {
+    let is_wanted = |runs_on_gpu: bool| if runs_on_gpu { on_gpu } else { on_cpu };
+    for position in built_in(py, arguments, cc, is_wanted)? {
         let object = kernel::object(py, position)?;
         if keep(metadata_filter, object.as_any())? {
             found.push(object.into_any());
@@ -228,12 +227,12 @@ fn keep(metadata_filter: Option<&Bound<'_, PyAny>>, kernel: &Bound<'_, PyAny>) -
 }
 
 /// Positions of the built-in kernels for some arguments and a compute capability, ranked.
-/// `is_wanted` selects kernels by provider.
+/// `is_wanted`: whether kernels are wanted that run on a GPU, or those that do not.
 fn built_in(
     py: Python<'_>,
     arguments: Option<&Bound<'_, RuntimeArguments>>,
     cc: Option<u32>,
-    is_wanted: impl Fn(&kernels::Kernel) -> bool,
+    is_wanted: impl Fn(bool) -> bool,
 ) -> PyResult<Vec<usize>> {
     let Some(arguments) = arguments else {
         let fits = |kernel: &kernels::Kernel| {
@@ -241,7 +240,7 @@ fn built_in(
         };
         let is_listed = |position: &usize| {
             let kernel = kernels::at(*position);
-            is_wanted(kernel) && fits(kernel)
+            is_wanted(kernel.runs_on_gpu()) && fits(kernel)
         };
         return Ok(kernels::listed().iter().copied().filter(is_listed).collect());
     };
@@ -249,12 +248,15 @@ fn built_in(
         return Ok(Vec::new());
     };
     let (problem, target) = problem_and_target(&native.problem, cc)?;
+    if !is_wanted(problem.device() != operand::DeviceId::Cpu) {
+        return Ok(Vec::new());
+    }
     let epilogue = native.bound_epilogue().map(|bound| bound.epilogue);
     let ranked = ranked(py, &problem, target, epilogue, cc.is_none())?.positions;
     let (mut positions, mut tf32) = (Vec::with_capacity(ranked.len()), None);
     for position in ranked {
-        // The epilogue affects neither condition.
-        if is_wanted(kernels::at(position)) && policy(py, position, native, &mut tf32)?.is_none() {
+        // The epilogue does not affect the policy.
+        if policy(py, position, native, &mut tf32)?.is_none() {
             positions
                 .push(epilogue.map_or(position, |epilogue| kernels::fused(position, epilogue)));
         }
