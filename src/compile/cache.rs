@@ -8,6 +8,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use thiserror::Error;
 
@@ -83,7 +84,8 @@ fn temporary() -> tempfile::Builder<'static, 'static> {
     builder
 }
 
-/// Writes a program. Errors are ignored: an unwritable cache must not fail a compilation.
+/// Writes a program. The first error of the process is logged: an unwritable cache must not fail a
+/// compilation.
 pub(super) fn store(program: &Program) {
     let Some(base) = directory() else { return };
     let target = path(&base, &program.key);
@@ -96,7 +98,17 @@ pub(super) fn store(program: &Program) {
         file.persist(&target)?;
         Ok(())
     };
-    if write().is_ok() {
-        trim_now_and_then();
+    match write() {
+        Ok(()) => trim_now_and_then(),
+        Err(error) => {
+            static WARN: Once = Once::new();
+            WARN.call_once(|| {
+                log::warn!(
+                    "compiled programs cannot be cached in {}: {error}; each process compiles them \
+                     again. Set CUTLASS_API_CACHE_DIR to a folder that can be written",
+                    base.display()
+                );
+            });
+        }
     }
 }

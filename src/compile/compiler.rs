@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use super::nvrtc::{Compiled, Task};
 use super::{Architecture, CompileError, Nvrtc, Program, cache, resources};
@@ -33,6 +34,7 @@ pub fn compile(kernel: &Kernel, cc: u32) -> Result<Arc<Program>, CompileError> {
     let lookup = (*kernel, architecture);
     let lock = || MEMORY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(program) = lock().get_or_insert_default().get(&lookup) {
+        log::debug!("{} for {architecture}: from memory", kernel.name());
         return Ok(program.clone());
     }
     // Compile without the lock. Threads that compile the same kernel at once duplicate work, but do
@@ -107,17 +109,21 @@ fn compile_companion(
 
 /// Adds the machine code to a program: from disk, or compiled by NVRTC.
 fn compile_or_load(program: Program, nvrtc: &Nvrtc) -> Result<Program, CompileError> {
+    let start = Instant::now();
     let options = program.architecture.options(nvrtc.version());
     let key = cache::key(&program.source, &options, nvrtc.version());
     if let Some(Program { cubin, log, resources, .. }) = cache::load(&key) {
         // Kernels with the same text share a file, so the file may name another kernel.
-        return Ok(Program { key, options, cubin, log, resources, ..program });
+        let program = Program { key, options, cubin, log, resources, ..program };
+        program.log_origin("from the disk cache", start);
+        return Ok(program);
     }
     let task = Task { text: &program.source, file: FILE, options: &options, ..Task::default() };
     let Compiled { cubin, log, .. } =
         nvrtc.compile(&task).map_err(|failure| failure.of_program(&program))?;
     let (resources, log) = resources::split(&log, &program.entry);
     let program = Program { key, options, cubin, log, resources, ..program };
+    program.log_origin("compiled by NVRTC", start);
     cache::store(&program);
     Ok(program)
 }

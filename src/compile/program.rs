@@ -1,6 +1,7 @@
 //! `Program`: a compiled kernel.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +73,12 @@ impl Program {
         }
         let loaded = Library::load(&self.cubin, &self.entry, self.shared_bytes, device)?;
         self.library.get_or_init(|| loaded).function(device)
+    }
+
+    /// Logs where the machine code came from, and how long that took.
+    pub(super) fn log_origin(&self, origin: &str, start: Instant) {
+        let milliseconds = 1e3 * start.elapsed().as_secs_f64();
+        log::info!("{} for {}: {origin} in {milliseconds:.1} ms", self.kernel, self.architecture);
     }
 
     /// A program with its source text and without machine code.

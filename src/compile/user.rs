@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use super::error::Failure;
 use super::headers::{Headers, toolkit_includes};
@@ -63,6 +64,7 @@ fn compile_uncached(
     options: &[String],
     headers: &Headers,
 ) -> Result<Program, CompileError> {
+    let start = Instant::now();
     let text = source.program();
     let function = source.function.clone();
     let identity = format!("{text}\0{function}\0{}", blake3::Hash::from(headers.digest).to_hex());
@@ -79,7 +81,9 @@ fn compile_uncached(
         && let Some(Program { entry, signature, log, resources, cubin, .. }) =
             cache::load(&uncompiled.key)
     {
-        return Ok(Program { entry, signature, log, resources, cubin, ..uncompiled });
+        let program = Program { entry, signature, log, resources, cubin, ..uncompiled };
+        program.log_origin("from the disk cache", start);
+        return Ok(program);
     }
     let names = [function.clone(), signature::expression(&function)];
     let (text, file) = (&uncompiled.source, &source.file);
@@ -92,6 +96,7 @@ fn compile_uncached(
     let (signature, entry) = (lowered.pop().unwrap_or_default(), lowered.pop().unwrap_or_default());
     let (resources, log) = resources::split(&log, &entry);
     let program = Program { entry, signature, log, resources, cubin, ..uncompiled };
+    program.log_origin("compiled by NVRTC", start);
     if headers.all_seen {
         cache::store(&program);
     }

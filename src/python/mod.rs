@@ -15,6 +15,7 @@ mod host;
 mod instruments;
 mod kernel;
 mod keywords;
+mod log;
 mod matmul;
 mod metadata;
 mod native_arguments;
@@ -96,6 +97,7 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        super::log::install();
         crate::launch::promotion::read_environment();
         super::keywords::install(module.py())?;
         super::utils::set_package_directories(module.py())

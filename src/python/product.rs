@@ -10,7 +10,7 @@ use super::dtype::accumulator_type as parse_accumulator;
 use super::host::Interpreter;
 use super::options::tf32_allowed;
 use super::run::run_reference;
-use super::serving::{may_record, serving};
+use super::serving::{log_choice, may_record, serving};
 use super::stream::StreamArgument;
 use super::trace::{number, trace_epilogue};
 use super::tuning::record;
@@ -435,6 +435,7 @@ fn choose(
     }
     let preferred = preferred.filter(|position| ranked.positions.contains(position));
     let position = preferred.unwrap_or(ranked.positions[0]);
+    log_choice(problem, epilogue, allows_tf32, &ranked, position);
     let position = epilogue.map_or(position, |epilogue| kernels::fused(position, epilogue));
     let last = LastLaunch::default();
     let DeviceId::Cuda(ordinal) = problem.device() else {

@@ -12,7 +12,7 @@ use crate::kernel as kernels;
 use crate::launch::LaunchError;
 use crate::operand::DeviceId;
 use crate::problem::Problem;
-use crate::tune::Tuned;
+use crate::tune::{Rounding, Tuned, extents, key};
 
 /// Whether the first call of a product on a tensor's current stream tunes it: tuning allocates
 /// memory, which a stream capture prohibits.
@@ -43,6 +43,41 @@ pub fn serving(
         return Ok(ranked);
     }
     Err(unserved(problem, epilogue).into())
+}
+
+/// Logs which kernel was chosen for a problem and why; for debugging, also the families' answers
+/// and the estimates of the first kernels.
+pub fn log_choice(
+    problem: &Problem,
+    epilogue: Option<&'static Epilogue>,
+    allows_tf32: bool,
+    ranked: &Tuned,
+    chosen: usize,
+) {
+    const CANDIDATES: usize = 5;
+    let Some(extents) = extents(problem).filter(|_| log::log_enabled!(log::Level::Info)) else {
+        return;
+    };
+    let target = target_of(problem, None).ok().filter(|_| problem.device() != DeviceId::Cpu);
+    let kernel = kernels::at(epilogue.map_or(chosen, |epilogue| kernels::fused(chosen, epilogue)));
+    let reason = match (ranked.positions.iter().position(|at| *at == chosen), target) {
+        (Some(place), _) if place < ranked.measured => {
+            format!("place {} of {} measured kernels", place + 1, ranked.measured)
+        }
+        (Some(place), Some(target)) => format!(
+            "place {} of {} kernels, estimated at {:.1} us",
+            place + 1,
+            ranked.positions.len(),
+            1e6 * kernel.estimate(problem, target).total_seconds
+        ),
+        _ => "on the CPU".to_owned(),
+    };
+    let problem_text = key(problem, epilogue, allows_tf32, Rounding::Exact.name(), extents);
+    log::info!("{}: {}, {reason}", problem_text.trim_start_matches("exact "), kernel.name());
+    if log::log_enabled!(log::Level::Debug) {
+        let policy = |at: usize| (!allows_tf32 && rounds_to_tf32(at)).then(|| "tf32".to_owned());
+        log::debug!("{}", kernels::explain(problem, target, epilogue, CANDIDATES, policy));
+    }
 }
 
 /// Why no kernel serves a problem.
