@@ -1,5 +1,6 @@
 """The types in _core.pyi against the extension, the package's own types, and docstrings."""
 
+import ast
 import inspect
 import subprocess
 import sys
@@ -7,6 +8,9 @@ from pathlib import Path
 
 import cutlass_api
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+import stub_docstrings
 
 PACKAGE = Path(cutlass_api.__file__).parent
 #: mypy's settings, by which it does not read the sources of torch.
@@ -52,6 +56,21 @@ def test_types_ship():
 
 
 # Docstrings.
+
+
+def words(docstring):
+    # The stub wraps lines anew.
+    return (docstring or "").split()
+
+
+def test_the_stub_has_the_docstrings_of_the_extension():
+    stub = stub_docstrings.STUB.read_text()
+    different = [
+        name
+        for name, node, value in stub_docstrings.documented(stub)
+        if words(ast.get_docstring(node)) != words(stub_docstrings.docstring(value))
+    ]
+    assert not different, "run scripts/stub_docstrings.py"
 
 
 def public_objects():

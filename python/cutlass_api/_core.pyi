@@ -74,100 +74,174 @@ __all__ = [
 
 @final
 class DType:
+    """An element type. It equals every object that names the same type: dtypes of torch and
+    NumPy, classes of NVIDIA's `cutlass`, and strings such as `"float16"`.
+    """
+
     def __new__(cls, dtype: NumericLike) -> DType: ...
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The canonical name: `"float16"`, `"float8_e4m3fn"`, `"int8"`."""
     @property
-    def width(self) -> int: ...
+    def width(self) -> int:
+        """Bits in one element."""
     def __eq__(self, value: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
 @final
 class Status:
+    """Success or failure. A success is truthy; the `.error` of a failure is an exception with
+    the reason.
+    """
+
     def __new__(cls, error: str | BaseException | None = None) -> Status: ...
     @staticmethod
-    def success() -> Status: ...
+    def success() -> Status:
+        """A successful status."""
     @staticmethod
-    def fail(error: str | BaseException) -> Status: ...
+    def fail(error: str | BaseException) -> Status:
+        """A failed status. `error` is an exception, or a message, which becomes a ValueError."""
     @property
-    def error(self) -> BaseException | None: ...
-    def raise_on_error(self) -> None: ...
+    def error(self) -> BaseException | None:
+        """None for a success, else the exception with the reason."""
+    def raise_on_error(self) -> None:
+        """Raises `.error` if it is not None."""
     def __bool__(self) -> bool: ...
 
-class KernelOperand: ...
+class KernelOperand:
+    """The base class of operands."""
 
 @final
 class DenseTensor(KernelOperand):
+    """A tensor without scales."""
+
     def __new__(cls, tensor: TensorLike) -> DenseTensor: ...
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the user's tensor."""
     @property
-    def stride(self) -> tuple[int, ...]: ...
+    def stride(self) -> tuple[int, ...]:
+        """The strides in elements; 0 for dimensions of extent 1."""
     @property
-    def element_type(self) -> DType: ...
+    def element_type(self) -> DType:
+        """The element type."""
     @property
-    def data_ptr(self) -> int: ...
-    def numel(self) -> int: ...
+    def data_ptr(self) -> int:
+        """The address of the first element; 0 for a FakeTensor or a tensor without elements."""
+    def numel(self) -> int:
+        """The number of elements."""
     @property
-    def tensor(self) -> TensorWrapper: ...
+    def tensor(self) -> TensorWrapper:
+        """The tensor at run time and compile time."""
 
 @final
 class ScaledTensor(KernelOperand):
+    """A tensor with a tensor of scales, each shared by a block of values.
+
+    Built-in GEMM kernels read the scales of A and of B, in float32, float16, bfloat16 or
+    float8_e8m0fnu, for blocks of any extents. A mode is (rows of A or columns of B, elements
+    along K), with optional leading ones. The scales have the order of the operand's
+    dimensions: (ceil(M / rows), ceil(K / elements)) for A, (ceil(K / elements), ceil(N /
+    columns)) for B, with an optional batch. `Swizzle32x4x4`: contiguous, in tiles of 128 x 4
+    and padded; those of B as of its transpose.
+    """
+
     def __new__(
         cls, base: TensorLike, scale: TensorLike, mode: Any, swizzle: Any
     ) -> ScaledTensor: ...
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the user's tensor."""
     @property
-    def stride(self) -> tuple[int, ...]: ...
+    def stride(self) -> tuple[int, ...]:
+        """The strides in elements; 0 for dimensions of extent 1."""
     @property
-    def element_type(self) -> DType: ...
+    def element_type(self) -> DType:
+        """The element type."""
     @property
-    def data_ptr(self) -> int: ...
-    def numel(self) -> int: ...
+    def data_ptr(self) -> int:
+        """The address of the first element; 0 for a FakeTensor or a tensor without elements."""
+    def numel(self) -> int:
+        """The number of elements."""
     @property
-    def tensor(self) -> TensorWrapper: ...
+    def tensor(self) -> TensorWrapper:
+        """The tensor at run time and compile time."""
     @property
-    def base(self) -> DenseTensor: ...
+    def base(self) -> DenseTensor:
+        """The values."""
     @property
-    def scale(self) -> DenseTensor: ...
+    def scale(self) -> DenseTensor:
+        """Their scales."""
     @property
-    def mode(self) -> Any: ...
+    def mode(self) -> Any:
+        """The `ScaleMode`: the block of values that shares a scale."""
     @property
-    def swizzle(self) -> Any: ...
+    def swizzle(self) -> Any:
+        """The `ScaleSwizzleMode`: the memory layout of the scales."""
 
 @final
 class TensorWrapper:
+    """A tensor that stands for itself at run time and at compile time.
+
+    tensor: an object with `__dlpack__`, a torch FakeTensor, or an operand of arguments.
+    alignment_bytes: the address of the first element is a multiple of this; None: the size of
+    an element, unchecked.
+
+    Raises ValueError if the address is not a multiple of `alignment_bytes`, TypeError if
+    `tensor` is no tensor.
+    """
+
     def __new__(
         cls,
         tensor: TensorLike | KernelOperand | TensorWrapper,
         alignment_bytes: int | None = None,
     ) -> TensorWrapper: ...
     @property
-    def runtime_tensor(self) -> Any: ...
+    def runtime_tensor(self) -> Any:
+        """The tensor that kernels run on. Raises ValueError for a FakeTensor, which has no
+        memory.
+        """
     @property
-    def compile_time_tensor(self) -> Any: ...
+    def compile_time_tensor(self) -> Any:
+        """The tensor that kernels are compiled for. It may be a FakeTensor."""
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """The extents. Raises ValueError for more than three dimensions."""
     @property
-    def stride(self) -> tuple[int, ...]: ...
+    def stride(self) -> tuple[int, ...]:
+        """The strides in elements; 0 for dimensions of extent 1. Raises as `shape` does."""
     @property
-    def element_type(self) -> DType: ...
+    def element_type(self) -> DType:
+        """The element type. Raises as `shape` does."""
     @property
-    def data_ptr(self) -> int: ...
+    def data_ptr(self) -> int:
+        """The address of the first element; 0 for a FakeTensor or a tensor without elements."""
     @property
-    def alignment_bytes(self) -> int: ...
-    def numel(self) -> int: ...
+    def alignment_bytes(self) -> int:
+        """The address of the first element is a multiple of this many bytes."""
+    def numel(self) -> int:
+        """The number of elements."""
 
 @disjoint_base
 class RuntimeArguments:
+    """The base of all arguments. A subclass for a kernel written in Python may hold anything."""
+
     def __new__(
         cls, *args: Any, performance: Any | None = None, **kwargs: Any
     ) -> RuntimeArguments: ...
     @property
-    def performance(self) -> Any | None: ...
+    def performance(self) -> Any | None:
+        """Hints on how to compute, or None."""
 
 class GemmArguments(RuntimeArguments):
+    """out = A @ B.
+
+    A has shape (M, K), B (K, N), out (M, N); or all three have a leading batch dimension L.
+    Any strides. accumulator_type is the dtype of the accumulator. Raises ValueError if the
+    shapes do not match or the operands are on different devices, BufferError if out is
+    read-only.
+    """
+
     def __new__(
         cls,
         A: TensorLike | KernelOperand,
@@ -178,17 +252,38 @@ class GemmArguments(RuntimeArguments):
         performance: Any | None = None,
     ) -> GemmArguments: ...
     @property
-    def A(self) -> DenseTensor | ScaledTensor: ...
+    def A(self) -> DenseTensor | ScaledTensor:
+        """The operand A: a DenseTensor, or the ScaledTensor that was passed."""
     @property
-    def B(self) -> DenseTensor | ScaledTensor: ...
+    def B(self) -> DenseTensor | ScaledTensor:
+        """The operand B: a DenseTensor, or the ScaledTensor that was passed."""
     @property
-    def out(self) -> DenseTensor | ScaledTensor: ...
+    def out(self) -> DenseTensor | ScaledTensor:
+        """The operand out: a DenseTensor, or the ScaledTensor that was passed."""
     @property
-    def accumulator_type(self) -> DType: ...
+    def accumulator_type(self) -> DType:
+        """The dtype of the accumulator; None for an elementwise operation."""
     @property
-    def epilogue(self) -> Any | None: ...
+    def epilogue(self) -> Any | None:
+        """The fused epilogue, or None."""
 
 class GroupedGemmArguments(RuntimeArguments):
+    """One GEMM per group; A stacks the rows of all groups.
+
+    A has shape (TotalM, K) or (1, TotalM, K), B (G, K, N), out (TotalM, N) or (1, TotalM, N);
+    offsets is int32 of shape (G,): the end row of each group. Offsets rise from 0 to at most
+    TotalM. A group may be empty; rows after the last group are not written.
+
+    GPU kernels read the offsets on the device, at each launch and each graph replay, so they
+    cannot raise for invalid offsets: they clamp each offset to the range from its predecessor
+    to TotalM. The CPU raises ValueError.
+
+    No kernel serves B or offsets of another rank, or another number of offsets; get_kernels
+    then returns an empty list.
+
+    Raises as GemmArguments does.
+    """
+
     def __new__(
         cls,
         A: TensorLike | KernelOperand,
@@ -200,19 +295,29 @@ class GroupedGemmArguments(RuntimeArguments):
         performance: Any | None = None,
     ) -> GroupedGemmArguments: ...
     @property
-    def A(self) -> DenseTensor | ScaledTensor: ...
+    def A(self) -> DenseTensor | ScaledTensor:
+        """The operand A: a DenseTensor, or the ScaledTensor that was passed."""
     @property
-    def B(self) -> DenseTensor | ScaledTensor: ...
+    def B(self) -> DenseTensor | ScaledTensor:
+        """The operand B: a DenseTensor, or the ScaledTensor that was passed."""
     @property
-    def out(self) -> DenseTensor | ScaledTensor: ...
+    def out(self) -> DenseTensor | ScaledTensor:
+        """The operand out: a DenseTensor, or the ScaledTensor that was passed."""
     @property
-    def offsets(self) -> DenseTensor | ScaledTensor: ...
+    def offsets(self) -> DenseTensor | ScaledTensor:
+        """The operand offsets: a DenseTensor, or the ScaledTensor that was passed."""
     @property
-    def accumulator_type(self) -> DType: ...
+    def accumulator_type(self) -> DType:
+        """The dtype of the accumulator; None for an elementwise operation."""
     @property
-    def epilogue(self) -> Any | None: ...
+    def epilogue(self) -> Any | None:
+        """The fused epilogue, or None."""
 
 class ElementwiseArguments(RuntimeArguments):
+    """out = A + B, element by element. All three have the same shape, of rank 1 to 3. out may be
+    A or B.
+    """
+
     def __new__(
         cls,
         A: TensorLike | KernelOperand,
@@ -222,110 +327,226 @@ class ElementwiseArguments(RuntimeArguments):
         performance: Any | None = None,
     ) -> ElementwiseArguments: ...
     @property
-    def A(self) -> DenseTensor | ScaledTensor: ...
+    def A(self) -> DenseTensor | ScaledTensor:
+        """The operand A: a DenseTensor, or the ScaledTensor that was passed."""
     @property
-    def B(self) -> DenseTensor | ScaledTensor: ...
+    def B(self) -> DenseTensor | ScaledTensor:
+        """The operand B: a DenseTensor, or the ScaledTensor that was passed."""
     @property
-    def out(self) -> DenseTensor | ScaledTensor: ...
+    def out(self) -> DenseTensor | ScaledTensor:
+        """The operand out: a DenseTensor, or the ScaledTensor that was passed."""
     @property
-    def accumulator_type(self) -> None: ...
+    def accumulator_type(self) -> None:
+        """The dtype of the accumulator; None for an elementwise operation."""
     @property
-    def epilogue(self) -> Any | None: ...
+    def epilogue(self) -> Any | None:
+        """The fused epilogue, or None."""
 
 @disjoint_base
 class EpilogueArguments:
+    """An epilogue function with its operands.
+
+    epilogue_fn: a Python function, or its source as a string. Its first parameter is `accum`,
+    the accumulated product. One of the names that it returns is `D`, the main output. Every
+    other parameter and every returned name is a keyword of this constructor.
+
+    A parameter takes a number, which each launch passes to the kernel, or a tensor of any
+    dtype and strides. The tensor has the output's shape, or extent 1 in the dimensions along
+    which it is broadcast: (1, N), (N,), (M, 1), or a single element. An output takes a
+    writable tensor of the output's shape. Behind a GEMM, the tensor of a reduction such as
+    `sum(x, dim)` or `max(x, dim)` has extent 1 in the reduced dimensions, or omits them: (M,
+    1) or (M,) for dim=-1. `D` is normally the tensor that the operation's arguments call
+    `out`. If the two differ, the kernel writes `D`.
+
+    A kernel is specialized for each tensor's dtype, and for broadcast and contiguity along
+    the output's last two dimensions. Other strides are launch parameters. `supports` returns
+    whether a kernel can run with other tensors.
+
+    The epilogue computes in float32, in float64 for a float64 accumulator, and in int32 for
+    operations among integers. It rounds once, when it stores a value. The summation order of
+    a reduction depends only on the kernel and the shape.
+
+    Raises ValueError if a name is missing or unknown. Raises ValueError with the source line
+    for unsupported Python code, and SyntaxError for source that does not parse.
+    """
+
     def __new__(cls, epilogue_fn: Callable[..., Any] | str, **kwargs: Any) -> EpilogueArguments: ...
     @property
-    def epilogue_fn(self) -> Callable[..., Any] | str: ...
+    def epilogue_fn(self) -> Callable[..., Any] | str:
+        """The function or source that was passed."""
     @property
-    def traced_epilogue(self) -> TracedEpilogue: ...
+    def traced_epilogue(self) -> TracedEpilogue:
+        """The function as an expression graph."""
     @property
-    def parameters(self) -> list[Any]: ...
+    def parameters(self) -> list[Any]:
+        """The operands: inputs in the order of the parameters, then outputs in the order of the
+        return.
+        """
     @property
-    def parameter_names(self) -> list[str]: ...
+    def parameter_names(self) -> list[str]:
+        """The names of `parameters`."""
     @property
-    def tensors(self) -> dict[str, Any]: ...
-    def to_tensor_wrappers(self) -> dict[str, TensorWrapper]: ...
+    def tensors(self) -> dict[str, Any]:
+        """The tensors among `parameters`, by name."""
+    def to_tensor_wrappers(self) -> dict[str, TensorWrapper]:
+        """The tensors among `parameters`, by name, each as a `TensorWrapper`."""
     def trace(
         self,
         accumulator_shape: Sequence[int] | None = None,
         accumulator_type: NumericLike | None = None,
-    ) -> TracedEpilogue: ...
+    ) -> TracedEpilogue:
+        """The expression graph of the function, the same object as `traced_epilogue`. The
+        constructor has traced the function; a call with parameters also checks the operands.
+
+        accumulator_shape: the shape of the accumulated product; None: the shape of `D`.
+        accumulator_type: the dtype of the accumulator; None: float32.
+
+        Raises ValueError if `D` has another shape or an operand does not broadcast to the
+        shape, TypeError if `accumulator_type` is no dtype.
+        """
 
 @final
 class TracedEpilogue:
+    """An epilogue function as an expression graph: its inputs, operations and outputs."""
+
     @property
-    def inputs(self) -> list[str]: ...
+    def inputs(self) -> list[str]:
+        """The parameters without the accumulator, in the function's order."""
     @property
-    def outputs(self) -> list[str]: ...
+    def outputs(self) -> list[str]:
+        """The returned names, in the order of the return."""
     @property
-    def nodes(self) -> list[tuple[Any, ...]]: ...
+    def nodes(self) -> list[tuple[Any, ...]]:
+        """The operations in topological order, each as a tuple: its name, then the indices of
+        the operations that it reads. ("accum",), ("scale_blocks",), ("input", position of the
+        parameter), ("product", position of the parameter) and ("number", value) read none;
+        ("cast", dtype, index) has the dtype's name.
+        """
     @property
-    def results(self) -> list[tuple[str, int, bool]]: ...
+    def results(self) -> list[tuple[str, int, bool]]:
+        """Each output's name, the index of its operation in `nodes`, and whether it is reduced."""
     @property
-    def source(self) -> str: ...
+    def source(self) -> str:
+        """Source of a function that computes the same, which epilogue operators take as a
+        string.
+        """
 
 @final
 class Program:
+    """A program that NVRTC compiled."""
+
     @property
-    def kernel_name(self) -> str: ...
+    def kernel_name(self) -> str:
+        """The name of the kernel."""
     @property
-    def architecture(self) -> str: ...
+    def architecture(self) -> str:
+        """The architecture of the machine code, such as "sm_90a"."""
     @property
-    def source(self) -> str: ...
+    def source(self) -> str:
+        """The CUDA C++ source. The headers that it includes are in the package."""
     @property
-    def cubin(self) -> bytes: ...
+    def cubin(self) -> bytes:
+        """The machine code: an ELF image that `cuobjdump` can read."""
     @property
-    def ptx(self) -> str: ...
+    def ptx(self) -> str:
+        """The PTX. Compiles the source once more."""
     @property
-    def sass(self) -> str: ...
+    def sass(self) -> str:
+        """The instructions, as nvdisasm prints them. Raises RuntimeError without nvdisasm, with
+        the package to install.
+        """
     @property
-    def resources(self) -> Resources: ...
+    def resources(self) -> Resources:
+        """What the program uses: registers, shared memory, spills."""
     @property
-    def log(self) -> str: ...
+    def log(self) -> str:
+        """NVRTC's messages, such as warnings; may be empty."""
     @property
-    def nvrtc_version(self) -> tuple[int, int]: ...
+    def nvrtc_version(self) -> tuple[int, int]:
+        """Major and minor version of NVRTC."""
     @property
-    def shared_bytes(self) -> int: ...
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a launch, in bytes."""
 
 @final
 class CompiledArtifact:
+    """A compiled kernel, as `Kernel.compile` returns it: the kernel and its program."""
+
     def __new__(cls, compiled_obj: Any, kernel_obj: Kernel) -> CompiledArtifact: ...
     @property
-    def compiled_obj(self) -> Any: ...
+    def compiled_obj(self) -> Any:
+        """The `Program` of a kernel that NVRTC compiled; None for a kernel that needs no
+        compilation.
+        """
     @property
-    def kernel_obj(self) -> Kernel: ...
+    def kernel_obj(self) -> Kernel:
+        """The kernel that was compiled."""
     @property
-    def ptx(self) -> str: ...
+    def ptx(self) -> str:
+        """The PTX of the program. Compiles the source once more. Raises ValueError for a kernel
+        that has no program.
+        """
     @property
-    def sass(self) -> str: ...
+    def sass(self) -> str:
+        """The instructions of the program, as nvdisasm prints them. Raises ValueError for a
+        kernel that has no program, and RuntimeError without nvdisasm, with the package to
+        install.
+        """
     @property
-    def resources(self) -> Resources: ...
-    def to_bytes(self) -> bytes: ...
+    def resources(self) -> Resources:
+        """What the program uses: registers, shared memory, spills, and the occupancy. Raises
+        ValueError for a kernel that has no program.
+        """
+    def to_bytes(self) -> bytes:
+        """This artifact as bytes, for `from_bytes` in another process or on another machine
+        (ahead-of-time compilation). Raises ValueError for a kernel that has no program.
+        """
     @staticmethod
-    def from_bytes(data: bytes) -> CompiledArtifact: ...
+    def from_bytes(data: bytes) -> CompiledArtifact:
+        """The artifact in bytes that `to_bytes` returned. The first `run`, or `bind` to tensors
+        with memory, loads the program onto the device: call either before stream capture.
+
+        Raises ValueError for invalid or corrupt bytes, and for a kernel that this version
+        lacks. `run` raises ValueError for a program of another architecture.
+        """
 
 @final
 class Resources:
+    """What a compiled kernel uses, as ptxas reports it."""
+
     @property
-    def registers(self) -> int: ...
+    def registers(self) -> int:
+        """Registers of a thread."""
     @property
-    def stack_bytes(self) -> int: ...
+    def stack_bytes(self) -> int:
+        """Bytes of local memory of a thread: arrays that are indexed at run time, and spilled
+        registers.
+        """
     @property
-    def spill_store_bytes(self) -> int: ...
+    def spill_store_bytes(self) -> int:
+        """Bytes of a thread that spilled registers are stored to."""
     @property
-    def spill_load_bytes(self) -> int: ...
+    def spill_load_bytes(self) -> int:
+        """Bytes of a thread that spilled registers are loaded from."""
     @property
-    def static_shared_bytes(self) -> int: ...
+    def static_shared_bytes(self) -> int:
+        """Shared memory of a CTA that the program declares, in bytes."""
     @property
-    def shared_bytes(self) -> int: ...
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a launch, in bytes."""
     @property
-    def threads(self) -> int | None: ...
+    def threads(self) -> int | None:
+        """Threads of a CTA; None for a user's kernel, whose launches decide."""
     @property
-    def ctas_per_sm(self) -> int | None: ...
+    def ctas_per_sm(self) -> int | None:
+        """CTAs that a multiprocessor holds at once; None for a user's kernel."""
 
 @final
 class CudaFunction:
+    """A user's `__global__` function with its launch configuration. `cutlass_api.cuda_kernel`
+    and the subclasses of `cutlass_api.providers.CudaKernel` construct it.
+    """
+
     def __new__(
         cls,
         source: str,
@@ -341,52 +562,107 @@ class CudaFunction:
         line: int,
     ) -> CudaFunction: ...
     def __call__(self, *args: Any, stream: Any | None = None) -> None: ...
-    def compile(self, *args: Any, cc: int | None = None) -> Program: ...
+    def compile(self, *args: Any, cc: int | None = None) -> Program:
+        """Compiles the function, or loads its program from the cache. Loads the program onto the
+        device if there is one, so that the first call may happen under stream capture.
+        Returns the `Program`.
+
+        args: as for a call. The program is for the arguments' device; without arguments, for
+        the first CUDA device. cc: compile for this compute capability instead (90 for an
+        H100); no such GPU is needed. Raises RuntimeError with the compiler's messages.
+        """
     def launch(
         self,
         args: tuple[Any, ...],
         grid: int | Sequence[int] | Callable[..., int | Sequence[int]],
         stream: Any | None = None,
         program: Program | None = None,
-    ) -> None: ...
-    def refusal(self, args: tuple[Any, ...]) -> str | None: ...
-    def signature(self, *args: Any) -> list[str]: ...
-    def device_index(self, *args: Any) -> int: ...
+    ) -> None:
+        """Launches the function with another grid. program: the program that `compile` returned;
+        None: the program for the arguments' device.
+        """
+    def refusal(self, args: tuple[Any, ...]) -> str | None:
+        """Why the tensors' device or layout prevents a launch; None if it does not."""
+    def signature(self, *args: Any) -> list[str]:
+        """What a result of the autotuner depends on, for each argument: dtype and number of
+        elements of a tensor, the value of a number.
+        """
+    def device_index(self, *args: Any) -> int:
+        """The index of the CUDA device that holds the tensors among the arguments."""
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name of the `__global__` function."""
     @property
-    def parameters(self) -> list[str]: ...
+    def parameters(self) -> list[str]:
+        """The names of the function's parameters; empty if its declaration was not found."""
     @property
-    def fingerprint(self) -> str: ...
+    def fingerprint(self) -> str:
+        """A hash of the source, the function's name and the options."""
 
 @final
 class Estimate:
+    """The terms of the cost model for one kernel and one problem. Terms overlap in time, so they
+    do not add up to `total_seconds`.
+    """
+
     @property
-    def waves(self) -> float: ...
+    def waves(self) -> float:
+        """Rounds of CTAs (clusters, for sm90) over the chip."""
     @property
-    def bytes(self) -> float: ...
+    def bytes(self) -> float:
+        """Bytes that move between device memory and the chip."""
     @property
-    def arithmetic_seconds(self) -> float: ...
+    def arithmetic_seconds(self) -> float:
+        """Seconds of arithmetic."""
     @property
-    def memory_seconds(self) -> float: ...
+    def memory_seconds(self) -> float:
+        """Seconds of device memory traffic."""
     @property
-    def cache_seconds(self) -> float: ...
+    def cache_seconds(self) -> float:
+        """Seconds of loads from the L2 cache."""
     @property
-    def launch_seconds(self) -> float: ...
+    def launch_seconds(self) -> float:
+        """Seconds of the launch, of packing, of tile stores, and of the exchange of partial
+        sums.
+        """
     @property
-    def total_seconds(self) -> float: ...
+    def total_seconds(self) -> float:
+        """Seconds of the kernel: `get_kernels` ranks by this number."""
 
 @disjoint_base
 class Kernel:
+    """A kernel. `metadata` describes it; `supports`, `compile` and `run` check, compile and
+    launch it.
+
+    Built-in kernels come from `cutlass_api.get_kernels`. A subclass defines
+    `__init__(metadata)`, `compile`, `_run(args, compiled_artifact, stream, workspace=None)`,
+    optionally `_supports(args)`, and a static `generate_kernels(metadata_filter,
+    epilogue_args=None, cc=None)`. The `register` method of a provider adds the subclass to
+    `get_kernels`.
+    """
+
     def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
     def __init__(self, metadata: KernelMetadata) -> None: ...
     @property
-    def metadata(self) -> KernelMetadata: ...
+    def metadata(self) -> KernelMetadata:
+        """The `KernelMetadata`: operands, design and epilogue."""
     @property
-    def source(self) -> str | PathLike[str] | None: ...
+    def source(self) -> str | PathLike[str] | None:
+        """The CUDA C++ text of the program; of a `CudaKernel`, its class's text or file. None
+        for a kernel that needs no compilation. The package holds the headers that the text
+        includes.
+        """
     @final
-    def supports(self, args: RuntimeArguments) -> Status: ...
-    def compile(self, args: RuntimeArguments, cc: int | None = None) -> CompiledArtifact: ...
+    def supports(self, args: RuntimeArguments) -> Status:
+        """A `Status`: truthy if the kernel supports these arguments, else with the reason."""
+    def compile(self, args: RuntimeArguments, cc: int | None = None) -> CompiledArtifact:
+        """Compiles the kernel with NVRTC, or loads its program from the cache in the process or
+        on disk.
+
+        cc: the compute capability to compile for, which needs no GPU; None: the compute
+        capability of the operands' device. Raises RuntimeError with NVRTC's log if
+        compilation fails, or with the package to install if NVRTC is missing.
+        """
     @final
     def run(
         self,
@@ -395,33 +671,88 @@ class Kernel:
         stream: Any | None = None,
         workspace: Any | None = None,
         assume_supported_args: bool = False,
-    ) -> None: ...
+    ) -> None:
+        """Runs the kernel on the arguments. A GPU kernel enqueues its launch on a stream; a CPU
+        kernel returns after the computation. A kernel with `packed` operands in its metadata
+        first enqueues a launch that copies them.
+
+        compiled_artifact: from `compile`; None compiles through the cache. stream: a
+        `torch.cuda.Stream`, a CuPy stream, a `CUstream`, an integer handle; None: the current
+        stream of the framework that owns the operands. workspace: device memory of
+        `get_workspace_size` bytes; None allocates it if the kernel needs it.
+        assume_supported_args: skips `supports`, but still checks that the kernel computes the
+        arguments, if slowly: code compiled for one size may run at others. A workspace that
+        is too small for them is not used; `run` allocates one.
+
+        A launch that the cost model estimates at 2 us or less and that repeats on one stream
+        is promoted to a CUDA graph, which profilers show as a graph launch;
+        `GlobalOptions().launch_graphs` switches this off.
+
+        Unlike `cutlass_api.matmul`, `run` does not report the write to `out` to autograd. If
+        autograd saved `out` or a view of its memory, call
+        `torch.autograd.graph.increment_version(out)`.
+
+        Raises ValueError if the kernel does not serve the arguments, RuntimeError with CUDA's
+        error name if the launch fails.
+        """
     def bind(
         self,
         args: RuntimeArguments,
         compiled_artifact: CompiledArtifact | None = None,
         stream: Any | None = None,
-    ) -> PreparedLaunch: ...
-    def estimate(self, args: RuntimeArguments, cc: int | None = None) -> Estimate: ...
-    def get_workspace_size(self, args: RuntimeArguments) -> int: ...
-    def initialize_workspace(self, args: RuntimeArguments, workspace: Any) -> None: ...
+    ) -> PreparedLaunch:
+        """Prepares a launch for repeated calls: computes everything except the operands'
+        addresses now. A launch that needs a workspace allocates it at each call.
+
+        args, compiled_artifact, stream: as for `run`; with stream None, each call uses its
+        current stream. The launch keeps the operands alive. Raises as `run` does.
+        """
+    def estimate(self, args: RuntimeArguments, cc: int | None = None) -> Estimate:
+        """The cost model's estimate for the kernel on these arguments.
+
+        cc: the compute capability of a chip to estimate for (90: an H100); None: the
+        operands' device. Raises ValueError if the kernel does not support the arguments, if
+        the operands are on the CPU and cc is None, and for kernels without a cost model
+        (written in Python, elementwise, reference).
+        """
+    def get_workspace_size(self, args: RuntimeArguments) -> int:
+        """Bytes of workspace that `run` needs; 0 if it needs none."""
+    def initialize_workspace(self, args: RuntimeArguments, workspace: Any) -> None:
+        """Prepares workspace for its first use. Built-in kernels need no preparation."""
     def _run(
         self,
         args: RuntimeArguments,
         compiled_artifact: CompiledArtifact,
         stream: Any,
         workspace: Any | None = None,
-    ) -> None: ...
-    def _supports(self, args: RuntimeArguments) -> Status: ...
+    ) -> None:
+        """Launches the compiled kernel. Subclasses define it. `stream` is the object that `run`
+        received, or the handle of the current stream if that was None:
+        `cutlass_api.utils.to_cuda_stream` accepts both.
+        """
+    def _supports(self, args: RuntimeArguments) -> Status:
+        """The checks of `supports` beyond the metadata. Subclasses may define it."""
     @staticmethod
     def generate_kernels(
         metadata_filter: Callable[[KernelMetadata], bool] | None = None,
         epilogue_args: Any | None = None,
         cc: int | None = None,
-    ) -> Iterable[Kernel]: ...
+    ) -> Iterable[Kernel]:
+        """The kernels of this class. Subclasses define it. `get_kernels` passes a callable
+        `metadata_filter` in any case, `epilogue_args` and `cc` as its caller passed them.
+        """
 
 @final
 class PreparedLaunch:
+    """A prepared launch, as `Kernel.bind` returns it. Each call enqueues the launch on the
+    operands' current memory.
+
+    An operand passed by keyword replaces the bound operand in that call. It must have the
+    same dtype, shape, strides and device. A bound FakeTensor must be replaced. An epilogue's
+    operand has its name in the epilogue function as keyword (D has `out`); a number replaces
+    a number. An epilogue's operand named A, B, out or stream cannot be replaced.
+    """
+
     def __call__(
         self,
         *args: Never,
@@ -433,32 +764,68 @@ class PreparedLaunch:
     ) -> None: ...
 
 @final
-class SimtGemmKernel(Kernel): ...
+class SimtGemmKernel(Kernel):
+    """CUDA cores: any dtypes, any strides. Compute capability 8.0 and later."""
 
 @final
-class SkinnyGemmKernel(Kernel): ...
+class SkinnyGemmKernel(Kernel):
+    """Few rows or few columns, bound by the memory bandwidth of the other operand. Compute
+    capability 8.0 and later.
+    """
 
 @final
-class Sm80GemmKernel(Kernel): ...
+class Sm80GemmKernel(Kernel):
+    """Tensor cores through `mma.sync` and `cp.async`. Compute capability 8.0 and later."""
 
 @final
-class Sm90GemmKernel(Kernel): ...
+class Sm90GemmKernel(Kernel):
+    """Hopper tensor cores through `wgmma` and TMA. Compute capability 9.0 only."""
 
 @final
-class ElementwiseKernel(Kernel): ...
+class ElementwiseKernel(Kernel):
+    """A + B, element by element, bound by memory bandwidth. Compute capability 8.0 and later."""
 
 @final
-class ReferenceKernel(Kernel): ...
+class ReferenceKernel(Kernel):
+    """The CPU: sums in float64 (integers exactly), rounded once. The oracle of the tests."""
 
 def get_kernels(
     args: RuntimeArguments | None = None,
     metadata_filter: Callable[[KernelMetadata], bool] | None = None,
     cc: int | None = None,
     providers: Sequence[str] | None = None,
-) -> list[Kernel]: ...
-def explanation(args: RuntimeArguments, cc: int | None = None) -> str: ...
-def register_kernel_class(provider: str, kernel_class: type[Kernel]) -> None: ...
-def describe_epilogue(args: RuntimeArguments | EpilogueArguments) -> str | None: ...
+) -> list[Kernel]:
+    """Kernels, ranked by estimated time, fastest first.
+
+    args: return the kernels that support these arguments; None: return all kernels.
+    metadata_filter: a predicate over `KernelMetadata`. cc: return GPU kernels for this
+    compute capability (90 for an H100), regardless of the operands' device; None: return
+    kernels for the operands' device. providers: names of providers; None: all.
+
+    If no kernel serves the arguments, the list is empty, and indexing it raises IndexError
+    with the reasons that `cutlass_api.explain` prints.
+
+    Raises ValueError for an unknown provider, and for two kernels of the same name.
+    Exceptions of a registered class propagate.
+    """
+
+def explanation(args: RuntimeArguments, cc: int | None = None) -> str:
+    """A text that explains for each family why it serves the arguments or not, and lists the
+    first kernels with their estimates. cc: as for `get_kernels`.
+    """
+
+def register_kernel_class(provider: str, kernel_class: type[Kernel]) -> None:
+    """Adds a kernel class to a provider, so that `get_kernels` finds its kernels. Replaces a
+    class of the same provider, module and qualified name. Raises TypeError unless the class
+    derives from `Kernel`.
+    """
+
+def describe_epilogue(args: RuntimeArguments | EpilogueArguments) -> str | None:
+    """The epilogue of `args` in words, as the metadata of kernels that fuse it has it; None if
+    `args` has none that built-in kernels fuse. args: arguments of an operation, or
+    `EpilogueArguments`, which are assumed to follow a floating-point accumulator.
+    """
+
 def operand_matches(
     name: str,
     operand: Any,
@@ -466,15 +833,47 @@ def operand_matches(
     stride: Sequence[int] | None = None,
     divisibility: int = 1,
     ptr_alignment_bytes: int | None = None,
-) -> Status: ...
-def trace_epilogue(epilogue_fn: Callable[..., Any] | str) -> TracedEpilogue: ...
-def get_launch_promotion() -> bool: ...
+) -> Status:
+    """Whether an operand has the dtype, stride order, divisibility and pointer alignment of a
+    kernel's metadata. `name` is the operand's name in the message of the status.
+
+    `stride` starts with the batch and is 1 for the contiguous dimension, as in `(0, 0, 1)`;
+    None accepts any order. A matrix matches without its batch. A dimension of extent 1
+    matches any stride. `divisibility` applies to all strides but the contiguous one, in
+    elements.
+    """
+
+def trace_epilogue(epilogue_fn: Callable[..., Any] | str) -> TracedEpilogue:
+    """Translates an epilogue function into an expression graph. `epilogue_fn` is a Python
+    function or its source as a string. The result is cached.
+
+    Raises ValueError with the source line for unsupported Python code, and SyntaxError for
+    source that does not parse.
+    """
+
+def get_launch_promotion() -> bool:
+    """Whether short launches that repeat are promoted to CUDA graphs."""
+
 def set_launch_promotion(on: bool) -> None: ...
-def get_use_c_exchange() -> bool: ...
+def get_use_c_exchange() -> bool:
+    """Whether operands are read through DLPack's C exchange table (True) or through `__dlpack__`
+    at each call (False).
+    """
+
 def set_use_c_exchange(on: bool) -> None: ...
 
 @final
 class TuningBenchmark:
+    """Times kernels on copies of the operands of arguments.
+
+    args: GemmArguments or GroupedGemmArguments on a GPU. device: the ordinal of the GPU that
+    times; None: the one of the operands. checks: whether `record` compares outputs with the
+    CPU reference. tolerance: of this comparison, relative to the element's magnitude plus the
+    root mean square of the output; None: by types and K. Raises ValueError for other
+    arguments, for FakeTensors, and for problems that the reference does not compute,
+    RuntimeError if the device does not exist or has too little memory.
+    """
+
     def __new__(
         cls,
         args: RuntimeArguments,
@@ -484,52 +883,123 @@ class TuningBenchmark:
         tolerance: float | None = None,
     ) -> Self: ...
     @property
-    def device(self) -> str: ...
-    def alike(self) -> list[int]: ...
+    def device(self) -> str:
+        """The device's name, as the driver reports it."""
+    def alike(self) -> list[int]:
+        """The ordinals of all GPUs of this name, the benchmark's first."""
     @property
-    def driver(self) -> int: ...
+    def driver(self) -> int:
+        """The driver's major version, as CUDA counts."""
     @property
-    def extents(self) -> tuple[int, int, int, int]: ...
-    def key(self, name: str, extents: Sequence[int] | None = None) -> str: ...
-    def compile(self, kernel: Kernel) -> CompiledArtifact: ...
-    def record(self, artifact: CompiledArtifact) -> TimedLaunches: ...
+    def extents(self) -> tuple[int, int, int, int]:
+        """Batch (or groups), M, N and K."""
+    def key(self, name: str, extents: Sequence[int] | None = None) -> str:
+        """The key of the problem in the store. name: "exact", "pow2", or the name of a function,
+        whose result is passed as extents.
+        """
+    def compile(self, kernel: Kernel) -> CompiledArtifact:
+        """Compiles a kernel for the benchmark's device. Several threads may do so at once."""
+    def record(self, artifact: CompiledArtifact) -> TimedLaunches:
+        """Records the launches of an artifact's kernel. Raises what its launch raises, and
+        RuntimeError if an output differs from the CPU reference's.
+        """
 
 @final
 class CudaBenchmark:
+    """Times users' functions on copies of the tensors among these arguments.
+
+    function: one that takes the arguments. Raises RuntimeError during a stream capture, and
+    if the device has too little memory.
+    """
+
     def __new__(cls, function: CudaFunction, args: tuple[Any, ...]) -> Self: ...
     @property
-    def device(self) -> str: ...
+    def device(self) -> str:
+        """The device's name, as the driver reports it."""
     @property
-    def driver(self) -> int: ...
-    def record(self, function: CudaFunction) -> TimedLaunches: ...
+    def driver(self) -> int:
+        """The driver's major version, as CUDA counts."""
+    def record(self, function: CudaFunction) -> TimedLaunches:
+        """Records launches of a function with the arguments. Raises what its launch raises."""
 
 @final
 class TimedLaunches:
-    @property
-    def launches(self) -> int: ...
-    def turn(self, replays: int = 1) -> float: ...
+    """The launches of one kernel on every set of operands of a benchmark."""
 
-def tuning_mode() -> str: ...
-def tuning_identity(kernel: Kernel) -> tuple[str, str]: ...
-def tuning_results() -> list[tuple[str, int, str, str, str, float]]: ...
+    @property
+    def launches(self) -> int:
+        """Launches of one replay."""
+    def turn(self, replays: int = 1) -> float:
+        """Seconds of one launch: the mean of this many replays on all sets of operands."""
+
+def tuning_mode() -> str:
+    """Off, use or record: the value of CUTLASS_API_TUNE. Raises ValueError for another value."""
+
+def tuning_identity(kernel: Kernel) -> tuple[str, str]:
+    """The name of a kernel without its epilogue, and the fingerprint of its program: how the
+    store names it.
+    """
+
+def tuning_results() -> list[tuple[str, int, str, str, str, float]]:
+    """All results of the store."""
+
 def add_tuning_results(
     rows: Sequence[tuple[str, int, str, str, str, float]],
     replaces: bool = False,
     persists: bool = True,
-) -> None: ...
-def clear_tuning_results() -> None: ...
+) -> None:
+    """Adds results to the store. replaces: whether earlier results of the same problems are
+    removed. persists: whether they are written to the file, beyond this process.
+    """
+
+def clear_tuning_results() -> None:
+    """Removes all results of the store."""
+
 def register_tuning_key(
     name: str, function: Callable[[tuple[int, int, int, int]], Sequence[int]]
-) -> None: ...
-def stream_handle(stream: Any) -> int: ...
-def device_cc(device: int = 0) -> int: ...
-def device_facts(device: int) -> tuple[str, int, int, int]: ...
-def device_count() -> int: ...
-def nvrtc_info() -> tuple[PathLike[str], tuple[int, int]]: ...
-def cache_directory() -> PathLike[str] | None: ...
-def cache_limit() -> int: ...
-def cache_usage() -> tuple[int, int]: ...
-def trim_cache(limit: int) -> tuple[int, int]: ...
+) -> None:
+    """Lets rankings of this process look for keys of a function of (batch, M, N, K). A function
+    of the same name replaces the earlier one.
+    """
+
+def stream_handle(stream: Any) -> int:
+    """The CUDA handle of a `torch.cuda.Stream`, a CuPy stream, a `CUstream` of `cuda.bindings`,
+    or any object with `__cuda_stream__`. An integer is the handle itself.
+    """
+
+def device_cc(device: int = 0) -> int:
+    """The compute capability of a CUDA device, ten times major plus minor: 90 for an H100.
+    Raises RuntimeError if there is no such device.
+    """
+
+def device_facts(device: int) -> tuple[str, int, int, int]:
+    """The name, compute capability and number of multiprocessors of a CUDA device, and the
+    version of the driver's interface, 1000 times major plus 10 times minor: 13000 for CUDA
+    13.0. Raises RuntimeError if there is no such device.
+    """
+
+def device_count() -> int:
+    """How many CUDA devices the machine has. Raises RuntimeError without a driver."""
+
+def nvrtc_info() -> tuple[PathLike[str], tuple[int, int]]:
+    """The path and version of the NVRTC library in use. Raises RuntimeError if none is found."""
+
+def cache_directory() -> PathLike[str] | None:
+    """The directory of compiled programs; None if the disk cache is off."""
+
+def cache_limit() -> int:
+    """The most bytes of the cache of compiled programs (CUTLASS_API_CACHE_LIMIT, in MiB). Raises
+    ValueError if the variable is no number.
+    """
+
+def cache_usage() -> tuple[int, int]:
+    """How many files the cache of compiled programs has, and their bytes."""
+
+def trim_cache(limit: int) -> tuple[int, int]:
+    """Removes the programs that were used longest ago, until the others take at most `limit`
+    bytes. Returns how many files were removed, and their bytes.
+    """
+
 def matmul(
     A: TensorLike,
     B: TensorLike,
@@ -539,7 +1009,27 @@ def matmul(
     out_dtype: NumericLike | None = None,
     epilogue: Callable[..., Any] | str | None = None,
     **operands: TensorLike | float,
-) -> Any: ...
+) -> Any:
+    """Returns A @ B, or epilogue(A @ B, **operands), computed by the kernel that ranks first.
+
+    A has shape (*, M, K), B (*, K, N); batch dimensions broadcast. out: the output; None
+    allocates it in out_dtype, by default A's and B's common dtype (int32 for integers,
+    bfloat16 for float8). accumulator_type: None means int32 for integers, float64 if A or B
+    is float64, else float32. epilogue: an epilogue function or its source
+    (cutlass_api.fusion). Its parameters are passed as keywords, tensors or numbers that
+    broadcast to the output; so are its outputs except D, tensors that are written. The first
+    call for each combination of shapes, strides and dtypes chooses and compiles a kernel, and
+    later calls reuse it.
+
+    Of torch tensors: follows autocast as `torch.matmul` does, unless `out` is passed. If an
+    operand requires grad, or torch traces or transforms the call (torch.compile,
+    torch.export, make_fx, vmap, FakeTensors), `matmul` calls torch.ops.cutlass_api.mm, bmm or
+    mm_epilogue. Autograd sees the write to `out`.
+
+    Raises ValueError if shapes do not match or no kernel serves the dtypes; RuntimeError if a
+    tensor has a tangent, and if `out` is passed and an operand requires grad.
+    """
+
 def launch_gemm(
     A: TensorLike,
     B: TensorLike,
@@ -551,7 +1041,26 @@ def launch_gemm(
     accumulator_type: NumericLike | None = None,
     fast_sums: bool = False,
     free_multiprocessors: int = 0,
-) -> None: ...
+) -> None:
+    """Computes out = epilogue(A @ B, *operands) on the current stream of A's framework. The
+    operators of `torch.ops.cutlass_api` and code that Inductor generates call this function.
+
+    A has shape (M, K) or (L, M, K), B (K, N) or (L, K, N); a batch of extent 1 is broadcast.
+    With offsets, int32 of shape (G,), A is (TotalM, K), B (G, K, N), and the product is a
+    grouped GEMM. operands: tensors or numbers, one per parameter of the epilogue after the
+    accumulator. out: the output, or a tuple of the outputs in the order of the epilogue's
+    return. epilogue: an epilogue function or its source; None: out = A @ B. kernel: the name
+    of the kernel to run if it serves the operands; otherwise, and if None, the kernel that
+    ranks first runs. Its first call for each combination of shapes, strides and dtypes
+    compiles it. fast_sums: whether sums of float8 products may keep 14 bits.
+    free_multiprocessors: how many multiprocessors persistent kernels leave to other work.
+    `PerformanceControls` describes both.
+
+    Reads FakeTensors as an error, casts nothing, and records nothing for autograd.
+
+    Raises ValueError if the operands do not fit or no kernel serves them.
+    """
+
 def check_gemm(
     A: TensorLike,
     B: TensorLike,
@@ -560,12 +1069,25 @@ def check_gemm(
     epilogue: Callable[..., Any] | str | None = None,
     offsets: TensorLike | None = None,
     fast_sums: bool = False,
-) -> None: ...
-def launch_graphs() -> int: ...
+) -> None:
+    """Checks the arguments of `launch_gemm` and launches nothing. The operands may be
+    FakeTensors.
+
+    Raises what `launch_gemm` raises if the operands do not fit or no kernel serves them. On a
+    machine without a GPU, operands on a CUDA device are checked for compute capability 9.0.
+    """
+
+def launch_graphs() -> int:
+    """The number of launches in this process that are promoted to CUDA graphs."""
+
 def native_floor(
     args: RuntimeArguments,
     compiled_artifact: CompiledArtifact,
     stream: Any,
     launches: int = 100,
     rounds: int = 30,
-) -> float: ...
+) -> float:
+    """Seconds that the host spends on one bare driver launch, the native floor of benchmarks:
+    the median over `rounds` loops of `launches` driver calls with no other code around them.
+    The stream is synchronized between loops.
+    """
