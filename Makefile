@@ -16,7 +16,7 @@ TORCH_VENV = .venv-torch-$(or $(TORCH),$(error set TORCH: make test-torch TORCH=
 SOURCES := $(shell find src kernels python -type f -not -name '*.so' -not -path '*/__pycache__/*') Cargo.toml Cargo.lock pyproject.toml
 CPP_SOURCES := $(shell find kernels tests -name '*.cuh' -o -name '*.cu' -o -name '*.cpp' -o -name '*.c')
 
-.PHONY: help demo test test-rust test-python test-gpu test-torch lint lint-rust lint-others format wheel clean
+.PHONY: help demo test test-rust test-python test-gpu test-torch lint lint-rust lint-others format docs look wheel clean
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -63,11 +63,19 @@ format: $(INSTALLED) ## apply the formatters
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+docs: $(VENV)/.installed-docs ## build the documentation site into site/; broken links are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+look: docs ## open each page of the site in a headless browser (CHROMIUM, else playwright's)
+	$(REQUIRE) --extra docs playwright
+	$(if $(CHROMIUM),,$(BIN)/playwright install --only-shell chromium)
+	$(BIN)/python scripts/look_at_docs.py $(if $(CHROMIUM),--chromium $(CHROMIUM))
+
 wheel: $(VENV)/bin/maturin ## build the wheel into dist/
 	$(BIN)/maturin build --release --out dist
 
 clean: ## remove build outputs
-	rm -rf $(VENV) .venv-torch-* target dist python/cutlass_api/_core*.so
+	rm -rf $(VENV) .venv-torch-* target dist site site-pictures python/cutlass_api/_core*.so
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -83,6 +91,11 @@ $(VENV)/.built: $(SOURCES) | $(VENV)/bin/maturin
 
 $(INSTALLED): pyproject.toml | $(VENV)/.built
 	$(REQUIRE) --extra cuda --extra test
+	@touch $@
+
+# The site is built from sources and the stub: without the extension.
+$(VENV)/.installed-docs: pyproject.toml | $(VENV)/bin/maturin
+	$(REQUIRE) --extra docs
 	@touch $@
 
 # The requirements of the tests with another torch. The package is this checkout's, with the

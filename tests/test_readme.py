@@ -1,11 +1,13 @@
 """The Python snippets of the pages run as they stand."""
 
+import pkgutil
 import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import cutlass_api
 import pytest
 import torch
 
@@ -57,3 +59,16 @@ def test_links_and_paths_exist(page):
     paths = {page.parent / path for path in linked} | {ROOT / path for path in named}
     missing = sorted(str(path.relative_to(ROOT)) for path in paths if not path.exists())
     assert not missing
+
+
+def test_the_reference_has_every_public_module():
+    public = {
+        f"cutlass_api.{module.name}"
+        for module in pkgutil.iter_modules(cutlass_api.__path__)
+        if not module.name.startswith("_")
+    }
+    # Tools of `python -m cutlass_api`.
+    public -= {"cutlass_api.bench", "cutlass_api.inspection"}
+    pages = "".join(page.read_text() for page in (ROOT / "docs/api").glob("*.md"))
+    described = re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE)
+    assert not [name for name in public if not any(each.startswith(name) for each in described)]

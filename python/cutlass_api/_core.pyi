@@ -561,7 +561,8 @@ class CudaFunction:
         file: str,
         line: int,
     ) -> CudaFunction: ...
-    def __call__(self, *args: Any, stream: Any | None = None) -> None: ...
+    def __call__(self, *args: Any, stream: Any | None = None) -> None:
+        """Launches the function on the current stream, or on `stream`."""
     def compile(self, *args: Any, cc: int | None = None) -> Program:
         """Compiles the function, or loads its program from the cache. Loads the program onto the
         device if there is one, so that the first call may happen under stream capture.
@@ -761,7 +762,10 @@ class PreparedLaunch:
         out: TensorLike | None = None,
         stream: Any | None = None,
         **epilogue: TensorLike | float,
-    ) -> None: ...
+    ) -> None:
+        """Enqueues the launch on `stream`, else on the stream that `bind` received, else on the
+        current one.
+        """
 
 @final
 class SimtGemmKernel(Kernel):

@@ -1,0 +1,53 @@
+"""Hooks of MkDocs: pages from outside of docs/, and links that leave docs/.
+
+Links of the pages are those of the repository. A link to a page of the site becomes a link inside
+the site; another file of the repository is linked at `repo_url` (mkdocs.yml), or becomes plain text
+without it.
+"""
+
+import posixpath
+import re
+from typing import Any
+
+from mkdocs.structure.files import File
+
+#: Files of the repository outside of docs/, by their place in the site.
+FROM_REPOSITORY = {
+    "benchmarks/index.md": "benchmarks/README.md",
+    "benchmarks/gemm_h200.png": "benchmarks/gemm_h200.png",
+    "benchmarks/latency_h200.png": "benchmarks/latency_h200.png",
+    "changelog.md": "CHANGELOG.md",
+    "contributing.md": "CONTRIBUTING.md",
+}
+LINK = re.compile(r"(?P<text>!?\[[^\]]*\])\((?P<path>[^)#:\s]+)(?P<anchor>#[^)\s]*)?\)")
+
+
+def root(config: Any) -> str:
+    return posixpath.dirname(config.config_file_path)
+
+
+def on_files(files: Any, config: Any) -> Any:
+    for place, source in FROM_REPOSITORY.items():
+        path = posixpath.join(root(config), source)
+        files.append(File.generated(config, place, abs_src_path=path))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    places = {source: place for place, source in FROM_REPOSITORY.items()}
+    here = page.file.src_uri
+    folder = posixpath.dirname(FROM_REPOSITORY.get(here, f"docs/{here}"))
+
+    def rewrite(link: re.Match[str]) -> str:
+        text, anchor = link["text"], link["anchor"] or ""
+        path = posixpath.normpath(posixpath.join(folder, link["path"]))
+        place = places.get(path, path.removeprefix("docs/"))
+        if files.get_file_from_path(place) is not None:
+            return f"{text}({posixpath.relpath(place, posixpath.dirname(here))}{anchor})"
+        if not posixpath.exists(posixpath.join(root(config), path)):
+            return link[0]  # an error of the build, or no link
+        if config.repo_url:
+            return f"{text}({config.repo_url.rstrip('/')}/blob/HEAD/{path}{anchor})"
+        return text[1:-1]
+
+    return LINK.sub(rewrite, markdown)
