@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cutlass_api import (
+    _core,
     _stand_in,
     arguments,
     artifact,
@@ -73,6 +74,7 @@ _FUNCTIONS = {
 
 
 def _import_ops() -> None:
+    _core.watch_torch_profiler(vars(import_module("torch.autograd.profiler")))
     import_module("cutlass_api.ops")
 
 

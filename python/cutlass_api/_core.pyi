@@ -70,6 +70,7 @@ __all__ = [
     "tuning_identity",
     "tuning_mode",
     "tuning_results",
+    "watch_torch_profiler",
 ]
 
 @final
@@ -865,6 +866,10 @@ def get_use_c_exchange() -> bool:
     """
 
 def set_use_c_exchange(on: bool) -> None: ...
+def watch_torch_profiler(profiler: dict[str, Any]) -> None:
+    """Lets calls look whether torch's profilers record. profiler: the globals of
+    `torch.autograd.profiler`.
+    """
 
 @final
 class TuningBenchmark:

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::nvrtc::{Compiled, Task};
 use super::{Architecture, CompileError, Nvrtc, Program, cache, resources};
-use crate::kernel::{ENTRY, Kernel, PACK_ENTRY, REDUCE_ENTRY, pack_source, reduce_source, source};
+use crate::kernel::{Kernel, PACK_ENTRY, REDUCE_ENTRY, pack_source, reduce_source, source};
 
 /// The name of a program's text in NVRTC's messages.
 const FILE: &str = "rutlass.cu";
@@ -49,12 +49,12 @@ fn compile_uncached(
     nvrtc: &Nvrtc,
 ) -> Result<Program, CompileError> {
     let name = kernel.name();
-    let Some(text) = source(kernel) else { return Err(CompileError::NotCompiled(name)) };
+    let Some((entry, text)) = source(kernel) else { return Err(CompileError::NotCompiled(name)) };
     let program = Program {
         base: Kernel { epilogue: None, ..*kernel }.name(),
         epilogue: kernel.epilogue.cloned(),
         shared_bytes: kernel.shared_bytes(),
-        ..Program::uncompiled(name, ENTRY, text, architecture, nvrtc.version())
+        ..Program::uncompiled(name, &entry, text, architecture, nvrtc.version())
     };
     // Companions compile in parallel; most are already cached. No thread pool: a forked child would
     // inherit the pool without its threads.
@@ -156,7 +156,7 @@ pub fn is_of(program: &Program, kernel: &Kernel) -> bool {
     let key = |program: &Program, text: &str| {
         cache::key(text, &program.architecture.options(program.nvrtc), program.nvrtc)
     };
-    let own = source(kernel).is_some_and(|text| key(program, &text) == program.key);
+    let own = source(kernel).is_some_and(|(_, text)| key(program, &text) == program.key);
     let mut others = [&program.pack, &program.reduce].into_iter().zip(companions(kernel));
     let same =
         |(other, companion): (&Option<Arc<Program>>, Option<Companion>)| match (other, companion) {
@@ -170,7 +170,7 @@ pub fn is_of(program: &Program, kernel: &Kernel) -> bool {
 /// A hash of the text of a kernel's program and of the headers. `None` for a kernel that is not
 /// compiled.
 pub fn fingerprint(kernel: &Kernel) -> Option<String> {
-    source(kernel).map(|text| cache::key(&text, &[], (0, 0)))
+    source(kernel).map(|(_, text)| cache::key(&text, &[], (0, 0)))
 }
 
 /// Restores a program from the bytes of [`to_bytes`].

@@ -61,7 +61,7 @@ pub use simt::Simt;
 pub use skinny::{Method, Narrow, Skinny};
 pub use sm80::Sm80;
 pub use sm90::{Schedule, Sm90, Sm90Params, Sm90Scalars};
-pub use source::{ENTRY, PACK_ENTRY, REDUCE_ENTRY, pack_source, reduce_source, source};
+pub use source::{PACK_ENTRY, REDUCE_ENTRY, pack_source, reduce_source, source};
 pub use space::{all, at, fused};
 pub use tensor_map::TensorMap;
 pub use types::Types;

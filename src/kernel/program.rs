@@ -1,10 +1,14 @@
 //! The parts of a program's text that a family writes.
 
+use super::operation::Operation;
 use super::params::GemmParams;
 use super::types::Types;
 
 /// What a family contributes to the text of a program.
 pub struct ProgramParts {
+    /// What profilers show after the family: derived from the values in `work`, so that kernels
+    /// whose `work` is equal share a program.
+    pub name: String,
     /// The header that defines the class named in `work`.
     pub header: &'static str,
     /// Definitions that precede the use of `work`.
@@ -20,6 +24,23 @@ pub struct ProgramParts {
 /// The condition that the host launches the threads and shared memory that the program expects.
 pub fn launch_checks(threads: u32, shared_bytes: u32) -> String {
     format!("Work::THREADS == {threads} && Work::SMEM_BYTES == {shared_bytes}")
+}
+
+/// The start of a GEMM program's name: operation and element types.
+pub fn name_of_gemm(grouped: bool, types: Types) -> String {
+    let Types { a, b, accumulator, out } = types;
+    let [a, b, accumulator, out] = [a, b, accumulator, out].map(|dtype| dtype.short_name());
+    format!("{}_{a}x{b}_{accumulator}_{out}", Operation::gemm(grouped).name())
+}
+
+/// The orders of A and B in memory: t for row-major, n for column-major, as in names of kernels.
+pub fn orders([a_k_major, b_k_major]: [bool; 2]) -> &'static str {
+    match (a_k_major, b_k_major) {
+        (true, true) => "tn",
+        (true, false) => "tt",
+        (false, true) => "nn",
+        (false, false) => "nt",
+    }
 }
 
 /// A GEMM's element types as template arguments.

@@ -8,15 +8,15 @@ use super::reduction::{Reduce, ReduceOperand};
 use super::types::Types;
 use crate::epilogue::{Reduction, functor};
 
-/// The kernel functions of the main program, the packing program and the reducing program.
-pub const ENTRY: &str = "rutlass_gemm";
+/// The kernel functions of the packing program and of the reducing program.
 pub const PACK_ENTRY: &str = "rutlass_pack";
 pub const REDUCE_ENTRY: &str = "rutlass_reduce";
 
-/// The program of a kernel; `None` for kernels that are not compiled. Kernels that differ only in
-/// the mapping of the user's operands to the program (a column-major output and its transpose) have
-/// the same text and share a cubin.
-pub fn source(kernel: &Kernel) -> Option<String> {
+/// The name of a kernel's function, which profilers show, and the program that contains it; `None`
+/// for kernels that are not compiled. Kernels that differ only in the mapping of the user's
+/// operands to the program (a column-major output and its transpose) have the same text and share a
+/// cubin.
+pub fn source(kernel: &Kernel) -> Option<(String, String)> {
     let Kernel { types, epilogue, .. } = *kernel;
     let functor_type = if epilogue.is_some() { "Epilogue" } else { "Identity" };
     let parts = kernel.design.family().program(types, functor_type)?;
@@ -29,8 +29,10 @@ pub fn source(kernel: &Kernel) -> Option<String> {
             functor(epilogue, types.accumulator, kernel.is_transposed(), kernel.is_crossed());
         format!("#include \"common/fusion.cuh\"\n\n{functor}")
     });
-    let ProgramParts { header, definitions, work, parameter, checks } = parts;
-    Some(format!(
+    let ProgramParts { name, header, definitions, work, parameter, checks } = parts;
+    let fused = if epilogue.is_some() { "_fused" } else { "" };
+    let entry = format!("rutlass_{}_{name}{fused}", kernel.family());
+    let text = format!(
         r#"#include "{header}"
 {definitions}{fusion}
 using Work = {work};
@@ -38,11 +40,12 @@ using Work = {work};
 static_assert({checks}, "host and kernel disagree");
 
 extern "C" __global__ void __launch_bounds__(Work::THREADS, Work::MIN_CTAS)
-{ENTRY}(const __grid_constant__ {parameter} params{declared}) {{
+{entry}(const __grid_constant__ {parameter} params{declared}) {{
     Work::run(params, {passed});
 }}
 "#
-    ))
+    );
+    Some((entry, text))
 }
 
 /// The program that packs operands of these types. If their elements differ in size, the program's

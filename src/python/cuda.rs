@@ -10,6 +10,7 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use super::artifact::PyProgram;
 use super::cuda_arguments::{Arguments, Target};
+use super::ranges::Range;
 use super::stream::{StreamArgument, optional_handle};
 use super::utils::{ComputeCapability, set_package_directories};
 use crate::compile::{self, Parameter, Program, UserSource};
@@ -110,6 +111,8 @@ impl CudaFunction {
         args: &Bound<'_, PyTuple>,
         stream: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
+        let name = || Ok((args.clone(), Some(self.source.function.clone())));
+        let _range = Range::of_call(args.py(), "cutlass_api::cuda_kernel", name);
         self.launch(args, self.grid.bind(args.py()), stream, None)
     }
 

@@ -120,6 +120,14 @@ pub fn position_of(object: &Bound<'_, PyAny>) -> PyResult<usize> {
     position.ok_or_else(|| PyValueError::new_err("this is no built-in kernel"))
 }
 
+/// The name of a Python object's kernel; None if it is no kernel or has no name.
+pub fn name_of(object: &Bound<'_, PyAny>) -> Option<String> {
+    match object.cast::<PyKernel>().ok()?.get().position {
+        Some(position) => Some(kernel::at(position).name()),
+        None => object.getattr("metadata").ok()?.getattr("kernel_name").ok()?.extract().ok(),
+    }
+}
+
 /// The built-in kernel of a Python object.
 pub fn kernel_of(object: &Bound<'_, PyAny>) -> PyResult<&'static kernel::Kernel> {
     position_of(object).map(kernel::at)
@@ -159,7 +167,7 @@ impl PyKernel {
     /// kernel that needs no compilation. The package holds the headers that the text includes.
     #[getter]
     fn source(&self) -> Option<String> {
-        self.position.and_then(|position| kernel::source(kernel::at(position)))
+        self.position.and_then(|at| kernel::source(kernel::at(at))).map(|(_, text)| text)
     }
 
     /// The `KernelMetadata`: operands, design and epilogue.

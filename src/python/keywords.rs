@@ -14,9 +14,10 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
 use super::arguments::{
-    ElementwiseArguments, GemmArguments, GroupedGemmArguments, RuntimeArguments,
+    ElementwiseArguments, GemmArguments, GroupedGemmArguments, RuntimeArguments, native,
 };
-use super::kernel::PyKernel;
+use super::kernel::{PyKernel, name_of};
+use super::ranges::Range;
 use super::run::repeat;
 
 /// The Python objects that `run` compares and calls.
@@ -75,7 +76,8 @@ pub fn install(py: Python<'_>) -> PyResult<()> {
         .map_err(|_| PyValueError::new_err("two threads initialize the module at once"))
 }
 
-/// The C function behind `run`. `repeat_run` must not panic: no PyO3 wrapper catches a panic here.
+/// The C function behind `run`. `repeat_run` and the range must not panic: no PyO3 wrapper catches
+/// a panic here.
 ///
 /// # Safety
 /// Python's vectorcall convention: `args` holds `count` positional arguments, then one for each
@@ -89,6 +91,13 @@ unsafe extern "C" fn run(
     // SAFETY: guaranteed by the caller; Python calls methods with the GIL held.
     unsafe {
         let py = Python::assume_attached();
+        let _range = Range::of_call(py, "cutlass_api::run", || {
+            let named = RUN.get(py).and_then(|method| values(method, args, count, keywords));
+            let arguments = named.and_then(|[arguments, ..]| present(py, arguments));
+            let native = arguments.as_deref().map(native).transpose()?.flatten();
+            let inputs = native.map_or_else(Vec::new, |native| native.objects(py));
+            Ok((PyTuple::new(py, inputs)?, name_of(&Borrowed::from_ptr(py, slf))))
+        });
         match repeat_run(py, slf, args, count, keywords) {
             Some(Ok(())) => py.None().into_ptr(),
             Some(Err(error)) => raise(error),

@@ -8,6 +8,7 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 
 use super::dtype::{self, accumulator_type as parse_accumulator};
 use super::product::{EpilogueOperands, broadcast, natural_accumulator, run};
+use super::ranges::Range;
 use super::trace::trace_epilogue;
 use crate::operand::{self, DType, DeviceId, ObjectCache, View};
 use crate::problem::{GemmProblem, Problem};
@@ -43,6 +44,8 @@ pub fn matmul<'py>(
     epilogue: Option<&Bound<'py, PyAny>>,
     operands: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let _range =
+        Range::of_call(A.py(), "cutlass_api::matmul", || Ok((PyTuple::new(A.py(), [A, B])?, None)));
     Call { a: A, b: B, out, accumulator_type, out_dtype, epilogue, operands }.run()
 }
 

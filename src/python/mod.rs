@@ -22,6 +22,7 @@ mod native_arguments;
 mod options;
 mod prepared;
 mod product;
+mod ranges;
 mod replace;
 mod run;
 mod serving;
@@ -76,6 +77,8 @@ mod _core {
     #[pymodule_export]
     use super::product::{check_gemm, launch_gemm};
     #[pymodule_export]
+    use super::ranges::watch_torch_profiler;
+    #[pymodule_export]
     use super::status::Status;
     #[pymodule_export]
     use super::stream::stream_handle;
@@ -98,6 +101,7 @@ mod _core {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         super::log::install();
+        super::ranges::read_environment();
         crate::launch::promotion::read_environment();
         super::keywords::install(module.py())?;
         super::utils::set_package_directories(module.py())

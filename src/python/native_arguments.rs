@@ -84,6 +84,11 @@ impl NativeArguments {
         }
     }
 
+    /// The operands.
+    pub fn objects<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyAny>> {
+        self.operands.iter().map(|operand| operand.object.bind(py).clone()).collect()
+    }
+
     pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         for operand in &self.operands {
             visit.call(&operand.object)?;

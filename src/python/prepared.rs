@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyTuple};
 use pyo3::{PyTraverseError, PyVisit};
 
 use super::arguments::{RuntimeArguments, as_arguments};
@@ -12,6 +12,7 @@ use super::compilation::{artifact_or_compile, check_artifact, program_of};
 use super::host::Interpreter;
 use super::kernel::PyKernel;
 use super::native_arguments::NativeArguments;
+use super::ranges::Range;
 use super::replace::replacement;
 use super::run::run_reference;
 use super::stream::{StreamArgument, optional_handle, stream_handle};
@@ -157,6 +158,11 @@ impl PyPreparedLaunch {
         epilogue: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
         let native = self.native()?;
+        let _range = Range::of_call(py, "cutlass_api::PreparedLaunch", || {
+            let bound = native.objects(py).into_iter();
+            let inputs = bound.zip([A, B, out]).map(|(bound, new)| new.cloned().unwrap_or(bound));
+            Ok((PyTuple::new(py, inputs.collect::<Vec<_>>())?, Some(at(self.position).name())))
+        });
         if let Some(fused) = &native.fused {
             let keywords = [("A", A), ("B", B), ("out", out), ("stream", stream)];
             let is_ambiguous = |(name, value): &&(&str, Option<&Bound<'_, PyAny>>)| {

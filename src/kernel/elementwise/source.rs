@@ -10,6 +10,7 @@ pub fn program(config: Elementwise, types: Types, epilogue: &str) -> ProgramPart
     let [_, n, _] = config.tile(types);
     let (checks, bytes) = (launch_checks(Elementwise::THREADS, 0), size_of::<ElementwiseParams>());
     ProgramParts {
+        name: format!("add_{element}_{accumulator}"),
         header: "elementwise.cuh",
         definitions: String::new(),
         work: format!("ElementwiseAdd<{element}, {accumulator}, {epilogue}>"),

@@ -2,7 +2,9 @@
 
 use super::config::Sm80;
 use crate::kernel::layout::Major;
-use crate::kernel::program::{ProgramParts, launch_checks, params_check, type_arguments};
+use crate::kernel::program::{
+    ProgramParts, launch_checks, name_of_gemm, orders, params_check, type_arguments,
+};
 use crate::kernel::types::Types;
 
 pub fn program(config: &Sm80, types: Types, epilogue: &str) -> ProgramParts {
@@ -14,7 +16,11 @@ pub fn program(config: &Sm80, types: Types, epilogue: &str) -> ProgramParts {
         (program.layout.a == Major::Row, program.layout.b == Major::Column);
     let arguments = type_arguments(types);
     let checks = launch_checks(program.threads(), program.shared_bytes(types));
+    let (name, orders) = (name_of_gemm(grouped, types), orders([a_k_major, b_k_major]));
     ProgramParts {
+        name: format!(
+            "{name}_{orders}_{m}x{n}x{k}_{warps_m}x{warps_n}warps_{stages}stages_align{align}"
+        ),
         header: "sm80.cuh",
         definitions: String::new(),
         work: format!(

@@ -2,7 +2,7 @@
 
 use super::config::{Schedule, Sm90};
 use super::split::{MAX_SPLITS, SPLITS_AT_ONCE, WORD_STRIDE};
-use crate::kernel::program::{ProgramParts, launch_checks, type_arguments};
+use crate::kernel::program::{ProgramParts, launch_checks, name_of_gemm, orders, type_arguments};
 use crate::kernel::types::Types;
 
 pub fn program(config: &Sm90, types: Types, epilogue: &str) -> ProgramParts {
@@ -17,6 +17,7 @@ pub fn program(config: &Sm90, types: Types, epilogue: &str) -> ProgramParts {
         Schedule::PingPong => "PING_PONG",
     };
     ProgramParts {
+        name: name(config, ordered),
         header: "sm90.cuh",
         definitions: sum_names(config, types),
         work: format!(
@@ -27,6 +28,30 @@ pub fn program(config: &Sm90, types: Types, epilogue: &str) -> ProgramParts {
         parameter: "Sm90Params",
         checks: checks(config, types),
     }
+}
+
+/// The name of the program. `types`: in the program's order.
+fn name(config: &Sm90, types: Types) -> String {
+    let Sm90 { tile: [m, n], cluster: [cluster_m, cluster_n], stages, consumers, .. } = *config;
+    let (schedule, orders) = (config.schedule.name(), orders(config.k_major()));
+    let mut name = name_of_gemm(config.grouped, types);
+    name += &format!(
+        "_{orders}_{m}x{n}_{schedule}{consumers}_{stages}stages_cluster{cluster_m}x{cluster_n}"
+    );
+    if config.split > 1 {
+        let split = if config.over_grid { "gridsplit" } else { "split" };
+        name += &format!("_{split}{}", config.split);
+    }
+    if config.swapped {
+        name += "_swapped";
+    }
+    if config.loads_by_threads() {
+        name += &format!("_align{}", config.align);
+    }
+    if config.fast_sums {
+        name += "_fast";
+    }
+    name
 }
 
 /// Conditions that the host and the program compute the same values.

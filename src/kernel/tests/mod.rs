@@ -1,4 +1,4 @@
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::cost::query::CostQuery;
 use super::*;
@@ -108,6 +108,22 @@ fn column_major_outputs_run_the_transposed_program() {
             }
             _ => {}
         }
+    }
+}
+
+#[test]
+fn names_of_functions_follow_from_their_programs() {
+    let mut names = HashMap::new();
+    for kernel in all() {
+        let Some((entry, text)) = source(kernel) else { continue };
+        let is_named = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        assert!(entry.starts_with("rutlass_") && entry.chars().all(is_named), "{entry}");
+        // A name that the rest of the text does not determine would keep kernels from sharing a
+        // program.
+        let (program, declaration) = text.rsplit_once("__launch_bounds__").expect("a function");
+        assert!(declaration.contains(&format!("\n{entry}(")));
+        let work = program.rsplit_once("using Work = ").expect("a class").1.to_owned();
+        assert_eq!(*names.entry(work).or_insert_with(|| entry.clone()), entry);
     }
 }
 
