@@ -53,7 +53,7 @@ def _find_nvtx() -> tuple[Callable[[str], Any], Callable[[], Any]]:
     if torch is not None and torch.version.cuda:
         return torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop
     try:
-        import nvtx  # type: ignore[import-not-found, unused-ignore]
+        import nvtx
     except ImportError:
         warnings.warn(
             "CUTLASS_API_NVTX=1 has no effect without a CUDA build of torch or the package nvtx: "
