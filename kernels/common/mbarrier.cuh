@@ -77,3 +77,16 @@ __device__ __forceinline__ void barrier_wait_cluster(unsigned barrier, unsigned 
 }
 
 }  // namespace ptx
+
+// A pipeline slot: a stage, and the phase bit of its barriers, which flips at each wrap-around.
+template <int STAGES> struct PipelineSlot {
+  unsigned stage = 0, phase = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == STAGES) stage = 0, phase ^= 1;
+  }
+  __device__ __forceinline__ void skip(unsigned count) {
+    stage += count;
+    phase ^= stage / STAGES & 1;
+    stage %= STAGES;
+  }
+};

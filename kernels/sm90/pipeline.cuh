@@ -7,19 +7,6 @@
 #include "sm90/config.cuh"
 #include "sm90/shared_memory.cuh"
 
-// A pipeline slot: a stage, and the phase bit of its barriers, which flips at each wrap-around.
-template <int STAGES> struct PipelineSlot {
-  unsigned stage = 0, phase = 0;
-  __device__ __forceinline__ void advance() {
-    if (++stage == STAGES) stage = 0, phase ^= 1;
-  }
-  __device__ __forceinline__ void skip(unsigned count) {
-    stage += count;
-    phase ^= stage / STAGES & 1;
-    stage %= STAGES;
-  }
-};
-
 template <class Config> struct Sm90Pipeline {
   using Memory = Sm90Memory<Config>;
   using Slot = PipelineSlot<Config::STAGES>;
