@@ -65,6 +65,24 @@ __device__ __forceinline__ void tma_load(unsigned shared, const TensorMap* map, 
 #undef RUTLASS_TMA_LOAD
 }
 
+// The same for a tensor map of two dimensions, without and with multicast.
+#define RUTLASS_TMA_LOAD_2D \
+  "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+__device__ __forceinline__ void tma_load_2d(unsigned shared, const TensorMap* map, unsigned barrier,
+                                            int x, int y) {
+  asm volatile(RUTLASS_TMA_LOAD_2D " [%0], [%1, {%3, %4}], [%2];" ::"r"(shared), "l"(map),
+               "r"(barrier), "r"(x), "r"(y)
+               : "memory");
+}
+__device__ __forceinline__ void tma_load_2d(unsigned shared, const TensorMap* map, unsigned barrier,
+                                            int x, int y, unsigned short ctas) {
+  asm volatile(RUTLASS_TMA_LOAD_2D
+               ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared),
+               "l"(map), "r"(barrier), "r"(x), "r"(y), "h"(ctas)
+               : "memory");
+}
+#undef RUTLASS_TMA_LOAD_2D
+
 // The same for two K-major matrices in one tensor map of five dimensions: along K, 8 rows, the
 // matrices, blocks of 8 rows, batch. The box begins at a block.
 template <bool MULTICAST>

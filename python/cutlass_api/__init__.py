@@ -44,7 +44,7 @@ from cutlass_api._core import (
     matmul,
 )
 from cutlass_api._import_hooks import after_import
-from cutlass_api.cuda import CudaKernel, cuda_kernel
+from cutlass_api.cuda import CudaKernel, TensorMap, cuda_kernel
 from cutlass_api.explanation import explain
 from cutlass_api.manifest import Manifest
 from cutlass_api.metadata import KernelMetadata
@@ -103,6 +103,7 @@ __all__ = [
     "Manifest",
     "PreparedLaunch",
     "Status",
+    "TensorMap",
     "__version__",
     "arguments",
     "artifact",

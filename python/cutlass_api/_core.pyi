@@ -35,6 +35,7 @@ __all__ = [
     "Sm80GemmKernel",
     "Sm90GemmKernel",
     "Status",
+    "TensorMap",
     "TensorWrapper",
     "TimedLaunches",
     "TracedEpilogue",
@@ -600,6 +601,30 @@ class CudaFunction:
     @property
     def fingerprint(self) -> str:
         """A hash of the source, the function's name and the options."""
+
+@final
+class TensorMap:
+    """A tensor as the Tensor Memory Accelerator of Hopper and later sees it: the argument for a
+    parameter `const __grid_constant__ TensorMap` ("common/tma.cuh") or `CUtensorMap` of a
+    `cuda_kernel`.
+
+    tensor: of rank 1 to 3, or an operand of `cutlass_api.arguments`. Its last dimension is
+    contiguous; its address and the strides of its other dimensions are multiples of 16 bytes.
+    A launch reads its address, so that the map follows a tensor whose memory moves.
+
+    box: the extents of the boxes that the kernel copies, in the order of the tensor's
+    dimensions, each from 1 to 256. A row of a box is a multiple of 16 bytes. Coordinates in
+    the kernel have the opposite order: the contiguous dimension is first. Elements outside
+    the tensor read as zero and are not written.
+
+    swizzle: the bytes of the swizzle in shared memory: 0 (none), 32, 64 or 128. A row of a
+    box then has at most that many bytes.
+
+    Raises TypeError for something other than a tensor and ValueError for a tensor or a box
+    that TMA cannot address.
+    """
+
+    def __new__(cls, tensor: Any, box: Sequence[int], *, swizzle: int = 0) -> TensorMap: ...
 
 @final
 class Estimate:

@@ -6,7 +6,14 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, TypeAlias
 
-from cutlass_api._core import CompiledArtifact, CudaFunction, Kernel, RuntimeArguments, Status
+from cutlass_api._core import (
+    CompiledArtifact,
+    CudaFunction,
+    Kernel,
+    RuntimeArguments,
+    Status,
+    TensorMap,
+)
 from cutlass_api.metadata import DesignMetadata, KernelMetadata
 
 #: A number of blocks or threads along x, or one to three numbers along x, y and z.
@@ -49,6 +56,10 @@ def cuda_kernel(
             grid=lambda x, out, n: cutlass_api.utils.ceil_div(n, 256),
         )
         square(x, out, x.numel())
+
+    A kernel for Hopper that copies with TMA takes tensor maps as parameters
+    ``const __grid_constant__ TensorMap map`` (of ``"common/tma.cuh"``, or CUDA's ``CUtensorMap``).
+    A call passes a :class:`TensorMap` for each.
 
     Each call checks the arguments against the parameters of the compiled function: dtypes of
     tensors, ranges of numbers, one CUDA device for all tensors. Mismatches raise TypeError or
@@ -220,4 +231,4 @@ class CudaKernel(Kernel):
             yield kernel
 
 
-__all__ = ["CudaKernel", "Extents", "cuda_kernel"]
+__all__ = ["CudaKernel", "Extents", "TensorMap", "cuda_kernel"]

@@ -20,8 +20,13 @@ pub(super) fn expression(function: &str) -> String {
 /// A kernel's parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Parameter {
-    Pointer { to: Pointee, constant: bool },
+    Pointer {
+        to: Pointee,
+        constant: bool,
+    },
     Number(ScalarType),
+    /// A tensor map by value: `TensorMap` of common/tma.cuh, or CUDA's `CUtensorMap`.
+    TensorMap,
 }
 
 /// The type behind a pointer, as far as tensors can match it.
@@ -68,7 +73,10 @@ pub(super) fn parse(lowered: &str) -> Result<Vec<Parameter>, String> {
 impl Parameter {
     fn of(parameter: Type, place: usize) -> Result<Parameter, String> {
         let refuse = |what: &str| {
-            Err(format!("its parameter {place} is {what}; only pointers and numbers are supported"))
+            Err(format!(
+                "its parameter {place} is {what}; only pointers, numbers and tensor maps are \
+                 supported"
+            ))
         };
         match parameter {
             Type::Number(number) => Ok(Parameter::Number(number)),
@@ -85,6 +93,9 @@ impl Parameter {
                                     cast)",
                     ),
                 }
+            }
+            Type::Class(name) if name == "TensorMap" || name == "CUtensorMap_st" => {
+                Ok(Parameter::TensorMap)
             }
             Type::Class(name) => refuse(&format!("the class {name}")),
             Type::Other(what) => refuse(what),
@@ -347,6 +358,13 @@ mod tests {
         assert_eq!(dtypes, &[DType::I32]);
         let all = parse("_Z17rutlass_signatureIPFvPVKfS1_EE").unwrap();
         assert_eq!(all[0], all[1]);
+    }
+
+    #[test]
+    fn tensor_maps_are_passed_by_value() {
+        let all = parse("_Z17rutlass_signatureIPFv9TensorMap14CUtensorMap_stEE").unwrap();
+        assert_eq!(all, [Parameter::TensorMap, Parameter::TensorMap]);
+        assert!(parse("_Z17rutlass_signatureIPFvP9TensorMapEE").is_err());
     }
 
     #[test]

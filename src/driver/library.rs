@@ -12,7 +12,7 @@ use cudarc::driver::sys::{
 
 use super::device::is_default_stream;
 use super::error::check;
-use super::{Device, DriverError};
+use super::{Device, DriverError, EncodedTensorMap};
 
 /// A cubin loaded with `cuLibraryLoadData`, and its kernel. Serves every device of its
 /// architecture.
@@ -45,6 +45,22 @@ unsafe impl Send for Library {}
 unsafe impl Sync for Library {}
 unsafe impl Send for Function {}
 unsafe impl Sync for Function {}
+
+/// The value of a parameter of a user's kernel.
+pub enum ParameterValue {
+    /// A pointer or a number, in the first bytes of the word.
+    Word(u64),
+    TensorMap(Box<EncodedTensorMap>),
+}
+
+impl ParameterValue {
+    fn pointer(&self) -> *mut c_void {
+        match self {
+            ParameterValue::Word(word) => std::ptr::from_ref(word).cast_mut().cast(),
+            ParameterValue::TensorMap(map) => std::ptr::from_ref(&**map).cast_mut().cast(),
+        }
+    }
+}
 
 /// The shape of a launch: CTAs, threads per CTA and CTAs per cluster along x, y and z, and dynamic
 /// shared memory in bytes.
@@ -288,22 +304,20 @@ impl Library {
 }
 
 impl Function {
-    /// Launches a kernel whose parameters are one word each. A parameter occupies the first bytes
-    /// of its word.
+    /// Launches a kernel with the value of each parameter.
     ///
     /// # Safety
-    /// `words` holds the value of each parameter that the kernel declares, none larger than a word.
-    /// Every address among them stays valid on the device until the launch has completed.
-    pub unsafe fn launch_words(
+    /// `values` holds the value of each parameter that the kernel declares, in the parameter's
+    /// type. Every address among them stays valid on the device until the launch has completed.
+    pub unsafe fn launch_values(
         self,
         device: &Device,
         stream: u64,
         config: &EncodedConfig,
-        words: &[u64],
+        values: &[ParameterValue],
     ) -> Result<(), DriverError> {
         let _current = device.make_current()?;
-        let mut arguments: Vec<*mut c_void> =
-            words.iter().map(|word| std::ptr::from_ref(word).cast_mut().cast()).collect();
+        let mut arguments: Vec<_> = values.iter().map(ParameterValue::pointer).collect();
         // SAFETY: guaranteed by the caller.
         check("cuLaunchKernelEx", unsafe { self.call(stream, config, &mut arguments) })
     }

@@ -17,7 +17,7 @@ impl EncodedTensorMap {
     /// A placeholder that no kernel reads.
     pub const UNUSED: EncodedTensorMap = EncodedTensorMap([0; 16]);
 
-    /// Encodes a tensor of three to five dimensions, contiguous dimension first. Strides are in
+    /// Encodes a tensor of one to five dimensions, contiguous dimension first. Strides are in
     /// bytes, one fewer than extents, of which there are as many as box extents; elements out of
     /// bounds read as zero. `data_type`, `swizzle` and `l2_promotion` are values of CUDA's
     /// enumerations (CUDA driver API, "Tensor Map Object Management").

@@ -99,7 +99,7 @@ impl CudaFunction {
 
     /// Launches the function on `stream`, or on the current stream. The arguments follow the order
     /// of the function's parameters: a tensor for a pointer, None for a null pointer, a number for
-    /// a scalar.
+    /// a scalar, a `TensorMap` for a tensor map.
     ///
     /// The first call for each compute capability compiles the function. Raises ValueError or
     /// TypeError with the parameter's name for an unsuitable argument, OverflowError for a number
@@ -175,19 +175,19 @@ impl CudaFunction {
         }
         let program = &compiled.program;
         check_architecture(program, device)?;
-        let words = arguments.words(&compiled.parameters, |memory| memory.data)?;
+        let values = arguments.values(&compiled.parameters, device, |memory| memory.data)?;
         let stream = StreamArgument { handle: optional_handle(stream)?, is_trusted: false };
         let stream = stream.resolve(arguments.tensor()?, arguments.device()?)?;
         let Some(config) = self.config(args, grid, &arguments, device)? else {
             return Ok(());
         };
         py.detach(|| {
-            // SAFETY: each word holds a value of the type that the compiler reports for its
-            // parameter. The addresses belong to tensors on this device, which the caller holds. As
-            // for any CUDA launch, the caller keeps their memory valid until the launch completes.
-            // The kernel's author is responsible for its memory accesses.
+            // SAFETY: each value has the type that the compiler reports for its parameter. The
+            // addresses belong to tensors on this device, which the caller holds. As for any CUDA
+            // launch, the caller keeps their memory valid until the launch completes. The kernel's
+            // author is responsible for its memory accesses.
             unsafe {
-                program.function(device)?.launch_words(device, stream, &config.into(), &words)
+                program.function(device)?.launch_values(device, stream, &config.into(), &values)
             }
         })?;
         Ok(())
@@ -302,12 +302,12 @@ impl CudaFunction {
         let (py, device) = (args.py(), benchmark.device());
         let arguments = Arguments::read(&self.target, args)?;
         let compiled = self.compiled(py, device.cc)?;
-        let words_of = |set| {
-            arguments.words(&compiled.parameters, |memory| {
+        let values_of = |set| {
+            arguments.values(&compiled.parameters, device, |memory| {
                 benchmark.address(set, memory.byte_range(), memory.data)
             })
         };
-        let words = (0..benchmark.sets()).map(words_of).collect::<PyResult<Vec<_>>>()?;
+        let values = (0..benchmark.sets()).map(values_of).collect::<PyResult<Vec<_>>>()?;
         let Some(config) = self.config(args, self.grid.bind(py), &arguments, device)? else {
             return Err(PyValueError::new_err("the grid is empty, so there is nothing to time"));
         };
@@ -316,7 +316,7 @@ impl CudaFunction {
             let function = compiled.program.function(device)?;
             benchmark.record(|set, stream| {
                 // SAFETY: as in `launch`; the addresses are those of the benchmark's copies.
-                unsafe { function.launch_words(device, stream, &config, &words[set]) }
+                unsafe { function.launch_values(device, stream, &config, &values[set]) }
             })
         })?;
         Ok(timed)

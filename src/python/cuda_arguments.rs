@@ -4,8 +4,11 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyTuple};
 
+use super::tensor_map::PyTensorMap;
 use super::tensors::DenseTensor;
+use super::utils::shown;
 use crate::compile::{Parameter, Pointee, ScalarType};
+use crate::driver::{Device, ParameterValue};
 use crate::operand::{self, DType, Memory};
 
 /// The properties of a user's function that its arguments are checked against.
@@ -39,8 +42,22 @@ impl Target {
 /// One argument.
 enum Argument<'py> {
     Tensor(Memory, Bound<'py, PyAny>),
+    /// A tensor map with the memory of its tensor, and the tensor.
+    TensorMap(Bound<'py, PyTensorMap>, Memory, Bound<'py, PyAny>),
     None,
     Other(Bound<'py, PyAny>),
+}
+
+impl Argument<'_> {
+    /// What the argument is, for messages.
+    fn kind(&self) -> String {
+        match self {
+            Argument::Tensor(..) => "a tensor".to_owned(),
+            Argument::TensorMap(..) => "a TensorMap".to_owned(),
+            Argument::None => "None".to_owned(),
+            Argument::Other(object) => shown(object),
+        }
+    }
 }
 
 /// The arguments of a call.
@@ -58,7 +75,9 @@ impl<'a, 'py> Arguments<'a, 'py> {
 
     fn tensors(&self) -> impl Iterator<Item = (usize, &Memory, &Bound<'py, PyAny>)> {
         self.values.iter().enumerate().filter_map(|(at, value)| match value {
-            Argument::Tensor(memory, tensor) => Some((at, memory, tensor)),
+            Argument::Tensor(memory, tensor) | Argument::TensorMap(_, memory, tensor) => {
+                Some((at, memory, tensor))
+            }
             _ => None,
         })
     }
@@ -113,8 +132,12 @@ impl<'a, 'py> Arguments<'a, 'py> {
         if let Err(error) = self.ordinal() {
             return Some(error.value(py).to_string());
         }
-        let scattered = self.tensors().find(|(_, memory, _)| !memory.contiguous);
-        let (at, ..) = scattered.filter(|_| self.target.contiguous)?;
+        // A tensor map holds the strides of its tensor.
+        let is_scattered = |value: &Argument<'_>| match value {
+            Argument::Tensor(memory, _) => !memory.contiguous,
+            _ => false,
+        };
+        let at = self.values.iter().position(is_scattered).filter(|_| self.target.contiguous)?;
         Some(self.target.not_contiguous(at))
     }
 
@@ -132,18 +155,20 @@ impl<'a, 'py> Arguments<'a, 'py> {
     pub fn signature(&self) -> PyResult<Vec<String>> {
         let describe = |value: &Argument<'_>| match value {
             Argument::Tensor(memory, _) => Ok(format!("{}[{}]", memory.dtype, memory.numel)),
+            Argument::TensorMap(map, ..) => Ok(map.get().describe()),
             Argument::None => Ok("None".to_owned()),
             Argument::Other(object) => Ok(object.repr()?.to_string()),
         };
         self.values.iter().map(describe).collect()
     }
 
-    /// The values of the parameters, each in the first bytes of a word. `address`: of a tensor.
-    pub fn words(
+    /// The values of the parameters. `address`: of a tensor.
+    pub fn values(
         &self,
         parameters: &[Parameter],
+        device: &Device,
         address: impl Fn(&Memory) -> u64,
-    ) -> PyResult<Vec<u64>> {
+    ) -> PyResult<Vec<ParameterValue>> {
         if parameters.len() != self.values.len() {
             let Target { function, names, .. } = self.target;
             let named = match names.len() == parameters.len() {
@@ -157,7 +182,15 @@ impl<'a, 'py> Arguments<'a, 'py> {
             )));
         }
         let pairs = parameters.iter().zip(&self.values).enumerate();
-        pairs.map(|(at, (parameter, value))| self.word(at, parameter, value, &address)).collect()
+        let of_pair = |(at, (parameter, value)): (usize, (&Parameter, &Argument<'py>))| {
+            if let (Parameter::TensorMap, Argument::TensorMap(map, memory, _)) = (parameter, value)
+            {
+                let name = || self.target.name_of(at);
+                return map.get().encode(map.py(), name, memory, device, address(memory));
+            }
+            self.word(at, parameter, value, &address).map(ParameterValue::Word)
+        };
+        pairs.map(of_pair).collect()
     }
 
     fn word(
@@ -190,7 +223,20 @@ impl<'a, 'py> Arguments<'a, 'py> {
                  pass a Python number (tensor.item() reads one)",
                 name(),
                 number.dtype(),
-                if matches!(value, Argument::None) { "None" } else { "a tensor" }
+                value.kind()
+            ))),
+            (Parameter::Pointer { .. }, value @ Argument::TensorMap(..)) => {
+                Err(PyTypeError::new_err(format!(
+                    "{} is a pointer, and the argument is {}; pass the tensor",
+                    name(),
+                    value.kind()
+                )))
+            }
+            (Parameter::TensorMap, value) => Err(PyTypeError::new_err(format!(
+                "{} is a tensor map, and the argument is {}; \
+                 pass cutlass_api.TensorMap(tensor, box)",
+                name(),
+                value.kind()
             ))),
         }
     }
@@ -248,6 +294,11 @@ fn read_argument<'py>(
     }
     if object.is_instance_of::<PyInt>() || object.is_instance_of::<PyFloat>() {
         return Ok(Argument::Other(object));
+    }
+    if let Ok(map) = object.cast::<PyTensorMap>() {
+        let tensor = map.get().tensor(object.py());
+        let memory = operand::read_memory(&name(), &tensor)?;
+        return Ok(Argument::TensorMap(map.clone(), memory, tensor));
     }
     // After a `resize_`, the operand in `cutlass_api.arguments` (a `DenseTensor`) may be larger
     // than its tensor.

@@ -29,6 +29,7 @@ mod serving;
 mod status;
 mod stream;
 mod support;
+mod tensor_map;
 mod tensors;
 mod trace;
 mod tuning;
@@ -82,6 +83,8 @@ mod _core {
     use super::status::Status;
     #[pymodule_export]
     use super::stream::stream_handle;
+    #[pymodule_export]
+    use super::tensor_map::PyTensorMap;
     #[pymodule_export]
     use super::tensors::{DenseTensor, KernelOperand, ScaledTensor, TensorWrapper};
     #[pymodule_export]

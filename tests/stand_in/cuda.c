@@ -292,7 +292,7 @@ CUresult cuTensorMapEncodeTiled(TensorMap* map, int type, unsigned rank, uint64_
   (void)interleave, (void)fill;
   // The errors of the real driver.
   if (depth == 0) return INVALID_CONTEXT;
-  if (rank < 3 || rank > 5 || address % 16 != 0) return INVALID_VALUE;
+  if (rank < 1 || rank > 5 || address % 16 != 0) return INVALID_VALUE;
   for (unsigned at = 0; at < rank; ++at)
     if (extents[at] == 0 || extents[at] > 1ull << 32 || box[at] == 0 || box[at] > 256 ||
         steps[at] != 1)

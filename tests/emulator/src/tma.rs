@@ -66,6 +66,8 @@ struct TensorMap {
     extents: [u64; 5],
     strides: [u64; 4],
     box_extents: [u32; 5],
+    promotion: i32,
+    rank: u32,
 }
 
 impl TensorMap {
@@ -99,6 +101,10 @@ fn copy(run: &mut Run<'_>, words: &[&str], args: &[Arg]) -> Result<()> {
     // SAFETY: a kernel's parameter holds the tensor map.
     let map: TensorMap =
         unsafe { std::ptr::read(std::ptr::with_exposed_provenance(map_address as usize)) };
+    if coordinates.len() != map.rank as usize {
+        let (count, rank) = (coordinates.len(), map.rank);
+        return Err(format!("{count} coordinates for a tensor map of rank {rank}"));
+    }
     let mut first = [0i64; 5];
     for (at, coordinate) in coordinates.iter().enumerate() {
         first[at] = i64::from(run.value(coordinate)? as i32);
