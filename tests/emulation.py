@@ -20,6 +20,7 @@ import test_gpu_grouped
 import torch
 from cutlass_api import cuda_kernel
 from cutlass_api.arguments import GemmArguments
+from cutlass_api.bench import ladder as steps
 from cutlass_api.metadata import (
     GemmOperandsMetadata,
     GroupedGemmOperandsMetadata,
@@ -348,3 +349,27 @@ def mistakes() -> None:
         except RuntimeError as error:
             errors[name] = str(error)
     print(json.dumps(errors))
+
+
+def ladder() -> None:
+    """The steps of ``bench ladder``. Persistent kernels have fewer CTAs than tiles."""
+    steps.multiprocessors = lambda: 2
+    generator = torch.Generator().manual_seed(0)
+    failures = []
+    for step in steps.STEPS:
+        rows, columns = step.tile
+        # Partial tiles and a partial block of K; whole tiles and blocks; several tiles for each
+        # CTA.
+        shapes = [(72, 136, 104), (rows, columns, 128)]
+        shapes += [(2 * rows + 8, columns + 8, 328)] if step.persistent else []
+        for m, n, k in shapes:
+            a, b = (torch.randn(x, k, generator=generator).half() for x in (m, n))
+            # Outputs behind the last row would show in the padding.
+            memory = torch.full((m + 1, n), torch.nan).half()
+            out = memory[:m]
+            step.bind(operand(a), operand(b), operand(out), (m, n, k))()
+            expected = a.double() @ b.double().T
+            error = float((out.double() - expected).norm() / expected.norm())
+            if not (error < 4e-4 and memory[m].isnan().all()):
+                failures.append(f"{step.file} {(m, n, k)}: {error:.1e}")
+    finish(failures)

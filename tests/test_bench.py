@@ -31,7 +31,7 @@ def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests the message without a GPU")
 @pytest.mark.parametrize(
-    "what", ["latency", "gemm", "llama", "quantize", "compile", "tensor_parallel"]
+    "what", ["latency", "gemm", "ladder", "llama", "quantize", "compile", "tensor_parallel"]
 )
 def test_without_a_gpu_it_says_so(what: str) -> None:
     ended = bench(what)
@@ -105,7 +105,8 @@ def test_other_files_are_not_plotted(tmp_path: Path) -> None:
     ended = bench("plot", shapes, tmp_path / "plot.png")
     assert ended.returncode == 1
     assert (
-        "public_shapes.json holds no results of `bench latency`, `gemm` or `llama`" in ended.stderr
+        "public_shapes.json holds no results of `bench latency`, `gemm`, `ladder` or `llama`"
+        in ended.stderr
     )
 
 

@@ -1,11 +1,12 @@
 """``python -m cutlass_api env``: what a bug report needs. ``kernels``: the kernels of this package.
-``bench`` with ``latency``, ``gemm``, ``llama``, ``quantize``, ``compile``,
+``bench`` with ``latency``, ``gemm``, ``ladder``, ``llama``, ``quantize``, ``compile``,
 ``tensor_parallel`` and ``plot``: benchmarks. ``tune``: the autotuner and its store."""
 
 import argparse
 import json
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib.util import find_spec
@@ -14,6 +15,7 @@ from typing import Any
 
 from cutlass_api import _core, inspection
 from cutlass_api.bench import compile as compile_bench
+from cutlass_api.bench import ladder as ladder_bench
 from cutlass_api.bench import llama as llama_bench
 from cutlass_api.bench import tensor_parallel as parallel_bench
 from cutlass_api.bench.gemm import Shape, table
@@ -65,6 +67,18 @@ def main() -> None:
     )
     _add_types(gemm)
     _add_outputs(gemm)
+    ladder = bench.add_parser(
+        "ladder", help="a float16 GEMM in eight steps, from basic tiling to clusters"
+    )
+    ladder.set_defaults(run=_ladder)
+    ladder.add_argument(
+        "--shape",
+        type=_extents,
+        default=ladder_bench.DEFAULT_EXTENTS,
+        metavar="M,N,K",
+        help="extents; N and K are multiples of 8 (4096,4096,4096)",
+    )
+    _add_outputs(ladder)
     llama = bench.add_parser("llama", help="GPU time of 8-bit products with a Llama's weights")
     llama.set_defaults(run=_llama)
     kinds = llama_bench.KINDS
@@ -151,7 +165,9 @@ def main() -> None:
     parallel.add_argument("--json", type=_output, metavar="FILE", help="write the results as JSON")
     plot = bench.add_parser("plot", help="plot results that --json wrote; needs no GPU")
     plot.set_defaults(run=_replot)
-    plot.add_argument("results", type=Path, help="a JSON file of `latency`, `gemm` or `llama`")
+    plot.add_argument(
+        "results", type=Path, help="a JSON file of `latency`, `gemm`, `ladder` or `llama`"
+    )
     plot.add_argument("plot", type=_plot, help="the image to write")
     _add_tune(commands)
     arguments = parser.parse_args()
@@ -281,6 +297,15 @@ def _tokens(text: str) -> list[int]:
     return [_positive(part) for part in text.split(",")]
 
 
+def _extents(text: str) -> tuple[int, int, int]:
+    extents = _tokens(text)
+    if len(extents) != 3 or extents[1] % 8 or extents[2] % 8:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be M,N,K, where N and K are multiples of 8"
+        )
+    return extents[0], extents[1], extents[2]
+
+
 def _models(text: str) -> list[str]:
     names = text.split(",")
     for name in names:
@@ -370,6 +395,31 @@ def _gemm(arguments: argparse.Namespace) -> None:
 
 def _gemm_title(device: str) -> str:
     return f"GEMM time of torch over Rutlass ({device})"
+
+
+def _ladder(arguments: argparse.Namespace) -> None:
+    device = _device()
+    import torch
+
+    from cutlass_api.bench import report
+
+    rows = ladder_bench.measure(arguments.shape)
+    title = _ladder_title(device, arguments.shape)
+    report.print_cells(title, ladder_bench.HEADER, [ladder_bench.line(row) for row in rows])
+    timed = {row.name for row in rows}
+    missing = [step.name for step in ladder_bench.STEPS if step.name not in timed]
+    if missing:
+        print(f"not timed: {', '.join(missing)}, which need compute capability 9.0")
+    rates = ladder_bench.chip_rates()
+    if arguments.json:
+        context = {"device": device, "torch": torch.__version__, "mnk": arguments.shape}
+        ladder_bench.write_json(arguments.json, {**context, "rates": rates}, rows)
+    if arguments.plot:
+        ladder_bench.write_plot(arguments.plot, title, rates, rows)
+
+
+def _ladder_title(device: str, extents: Sequence[int]) -> str:
+    return f"The ladder: {'x'.join(map(str, extents))} in float16 on {device}"
 
 
 def _llama_title(device: str) -> str:
@@ -595,6 +645,10 @@ def _replot(arguments: argparse.Namespace) -> None:
         if rows and "kind" in rows[0]:
             title = _llama_title(device)
             draw = partial(llama_bench.write_plot, rows=[llama_bench.Row(**row) for row in rows])
+        elif "rates" in read:
+            title = _ladder_title(device, read["mnk"])
+            steps = [ladder_bench.Row(**row) for row in rows]
+            draw = partial(ladder_bench.write_plot, rates=read["rates"], rows=steps)
         elif "extent" in read:
             title = _latency_title(device, read["extent"])
             draw = partial(report.write_bars, rows=[report.Row(**row) for row in rows])
@@ -602,7 +656,8 @@ def _replot(arguments: argparse.Namespace) -> None:
             title = _gemm_title(device)
             draw = partial(gemm.write_plot, rows=[gemm.Row(**row) for row in rows])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        message = f"{path} holds no results of `bench latency`, `gemm` or `llama`: {error!r}"
+        benches = "`bench latency`, `gemm`, `ladder` or `llama`"
+        message = f"{path} holds no results of {benches}: {error!r}"
         raise SystemExit(message) from None
     draw(arguments.plot, title)
 

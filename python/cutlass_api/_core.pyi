@@ -46,6 +46,7 @@ __all__ = [
     "cache_limit",
     "cache_usage",
     "check_gemm",
+    "chip_rates",
     "clear_tuning_results",
     "describe_epilogue",
     "device_cc",
@@ -55,6 +56,7 @@ __all__ = [
     "get_kernels",
     "get_launch_promotion",
     "get_use_c_exchange",
+    "header",
     "launch_gemm",
     "launch_graphs",
     "matmul",
@@ -1010,6 +1012,18 @@ def device_facts(device: int) -> tuple[str, int, int, int]:
     """The name, compute capability and number of multiprocessors of a CUDA device, and the
     version of the driver's interface, 1000 times major plus 10 times minor: 13000 for CUDA
     13.0. Raises RuntimeError if there is no such device.
+    """
+
+def chip_rates(cc: int | None = None) -> dict[str, float]:
+    """The peak rates of the first CUDA device, by name: multiprocessors, their clock in Hz, the
+    FLOP per clock of one of them (by tensor cores, by tensor cores through `mma.sync`, by
+    float32 units), and bytes per second of memory. cc: of a typical chip of this compute
+    capability instead. Raises RuntimeError without a device.
+    """
+
+def header(name: str) -> str:
+    """The text of one of this package's CUDA headers, by its name in `#include` directives.
+    Raises ValueError if there is no such header.
     """
 
 def device_count() -> int:

@@ -6,6 +6,11 @@ macro_rules! headers {
     };
 }
 
+/// The text of a CUDA header, by its name in `#include` directives.
+pub fn header(name: &str) -> Option<&'static str> {
+    HEADERS.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+}
+
 /// The CUDA headers, by the names in `#include` directives.
 pub(super) const HEADERS: &[(&str, &str)] = headers![
     "common/choose.cuh",
@@ -26,6 +31,16 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "common/wgmma.cuh",
     "common/widen.cuh",
     "elementwise.cuh",
+    "ladder/1_basic_tiling.cuh",
+    "ladder/2_shared_memory.cuh",
+    "ladder/3_tensor_cores.cuh",
+    "ladder/4_swizzle.cuh",
+    "ladder/5_async_copies.cuh",
+    "ladder/6_wgmma_tma.cuh",
+    "ladder/7_warp_specialization.cuh",
+    "ladder/8_clusters.cuh",
+    "ladder/matrix.cuh",
+    "ladder/wgmma_tile.cuh",
     "pack.cuh",
     "quantize.cuh",
     "reduce.cuh",

@@ -20,6 +20,7 @@ mod user_source;
 pub use crate::kernel::source;
 pub use architecture::Architecture;
 pub use compiler::{compile, fingerprint, from_bytes, is_of, ptx, to_bytes};
+pub use embedded::header;
 pub use error::CompileError;
 pub use folder::{LimitError, Usage, directory, limit, trim, usage};
 pub use locate::set_package_directories;

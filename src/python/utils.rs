@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyBool;
+use pyo3::types::{PyBool, PyDict};
 
 use crate::compile::{self, Nvrtc};
 use crate::driver::Device;
+use crate::kernel::Target;
 
 /// The `repr` of an object, for error messages.
 pub fn shown(object: &Bound<'_, PyAny>) -> String {
@@ -70,6 +71,35 @@ pub fn device_cc(device: i32) -> PyResult<u32> {
 pub fn device_facts(device: i32) -> PyResult<(&'static str, u32, u32, i32)> {
     let device = Device::get(device)?;
     Ok((&device.name, device.cc, device.multiprocessors, device.driver_version))
+}
+
+/// The peak rates of the first CUDA device, by name: multiprocessors, their clock in Hz, the FLOP
+/// per clock of one of them (by tensor cores, by tensor cores through `mma.sync`, by float32
+/// units), and bytes per second of memory. cc: of a typical chip of this compute capability
+/// instead. Raises RuntimeError without a device.
+#[pyfunction]
+#[pyo3(signature = (cc = None))]
+pub fn chip_rates(py: Python<'_>, cc: Option<ComputeCapability>) -> PyResult<Bound<'_, PyDict>> {
+    let chip = match cc {
+        Some(cc) => Target::typical(cc.0),
+        None => Target::from(Device::get(0)?),
+    };
+    let rates = PyDict::new(py);
+    rates.set_item("multiprocessors", chip.multiprocessors)?;
+    rates.set_item("clock_hz", chip.clock_hz)?;
+    rates.set_item("tensor_flop_per_clock", chip.tensor_flop_per_clock)?;
+    rates.set_item("mma_sync_flop_per_clock", chip.mma_sync_flop_per_clock)?;
+    rates.set_item("fma_flop_per_clock", chip.fma_flop_per_clock)?;
+    rates.set_item("memory_bytes_per_second", chip.memory_bytes_per_second)?;
+    Ok(rates)
+}
+
+/// The text of one of this package's CUDA headers, by its name in `#include` directives. Raises
+/// ValueError if there is no such header.
+#[pyfunction]
+pub fn header(name: &str) -> PyResult<&'static str> {
+    let missing = || PyValueError::new_err(format!("the package has no header {name:?}"));
+    compile::header(name).ok_or_else(missing)
 }
 
 /// How many CUDA devices the machine has. Raises RuntimeError without a driver.

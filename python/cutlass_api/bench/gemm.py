@@ -255,6 +255,18 @@ def capture(stream: Any, launches: Iterable[Callable[[], Any]]) -> Timed:
     return Timed(microseconds, len(launches))
 
 
+def run_launches(
+    kernel: Any, artifact: Any, all_args: Sequence[Any]
+) -> Iterator[Callable[[], Any]]:
+    """A launch of the kernel for each of the arguments, which share a workspace."""
+    import torch
+
+    size = kernel.get_workspace_size(all_args[0])
+    workspace = torch.empty(size, device="cuda", dtype=torch.uint8) if size else None
+    for args in all_args:
+        yield partial(kernel.run, args, artifact, workspace=workspace, assume_supported_args=True)
+
+
 def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
     """Times torch, the kernel that ranks first and the fastest kernel."""
     import torch
@@ -270,16 +282,8 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
     ]
     artifacts = list(pool.map(lambda kernel: kernel.compile(all_args[0]), kernels))
 
-    def launches(kernel: Any, artifact: Any) -> Iterator[Callable[[], Any]]:
-        size = kernel.get_workspace_size(all_args[0])
-        workspace = torch.empty(size, device="cuda", dtype=torch.uint8) if size else None
-        for args in all_args:
-            yield partial(
-                kernel.run, args, artifact, workspace=workspace, assume_supported_args=True
-            )
-
     def ours(at: int) -> Timed:
-        return capture(inputs.stream, launches(kernels[at], artifacts[at]))
+        return capture(inputs.stream, run_launches(kernels[at], artifacts[at], all_args))
 
     names = [kernel.metadata.kernel_name for kernel in kernels]
     rough, methods = sift(((name, ours(at)) for at, name in enumerate(names)), FINALISTS)
@@ -465,6 +469,7 @@ __all__ = [
     "geometric_means",
     "line",
     "measure",
+    "run_launches",
     "table",
     "write_json",
     "write_plot",
