@@ -46,7 +46,7 @@ COLD = ("128x192x64_pingpong", "128x256x64_cooperative", "128x64x64")
 GRACE_SECONDS = 15
 
 PYTEST = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
-SANITIZE = [sys.executable, "scripts/sanitize.py", "--only", "sm90"]
+SANITIZE = [sys.executable, "scripts/sanitize.py", "--only"]
 BENCH = [sys.executable, "-m", "cutlass_api", "bench"]
 TUNE = [sys.executable, "-m", "cutlass_api", "tune"]
 
@@ -65,8 +65,10 @@ class Step:
     lines: int = 12
 
 
-def sanitizer(tool: str) -> list[str]:
-    return ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *SANITIZE]
+def sanitized(part: str) -> list[list[str]]:
+    """Kernels with this part in their name: without a tool, by memcheck, by racecheck."""
+    command, check = [*SANITIZE, part], ["compute-sanitizer", "--error-exitcode", "9", "--tool"]
+    return [command, *([*check, tool, *command] for tool in ("memcheck", "racecheck"))]
 
 
 def gemm(table: str, *dtypes: str) -> list[str]:
@@ -107,10 +109,16 @@ STEPS = {
         240,
         30,
     ),
-    "sanitize": Step(
-        "memcheck and racecheck of sm90",
-        [SANITIZE, sanitizer("memcheck"), sanitizer("racecheck")],
+    "sanitize": Step("memcheck and racecheck of sm90", sanitized("sm90"), 240),
+    "ladder": Step(
+        "the ladder: tests, memcheck and racecheck, times",
+        [
+            [*PYTEST, "-m", "gpu", "tests/test_ladder.py"],
+            *sanitized("ladder"),
+            [*BENCH, "ladder", "--json", "{out}/ladder.json", "--plot", "{out}/ladder.png"],
+        ],
         240,
+        20,
     ),
     "table": Step("the public table in float16", [gemm("public", "float16")], 300, 60),
     "types": Step(

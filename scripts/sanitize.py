@@ -1,4 +1,4 @@
-"""Runs every family, schedule, type, layout and load width on small odd shapes.
+"""Runs every family, schedule, type, layout and load width on small odd shapes, and the ladder.
 
     python scripts/sanitize.py                      # first without a tool: fills the disk cache
     compute-sanitizer --tool memcheck --error-exitcode 9 python scripts/sanitize.py
@@ -31,6 +31,7 @@ from cutlass_api.arguments import (
     GemmArguments,
     GroupedGemmArguments,
 )
+from cutlass_api.bench.ladder import STEPS
 from cutlass_api.metadata import GemmOperandsMetadata, Sm90DesignMetadata
 
 # Several small tiles, a part of a large tile, several blocks along K, remainders in each dimension.
@@ -363,6 +364,20 @@ def scales(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> No
     run(a, b, GROUP_SCALED, a.double() @ weight, scale=scale, zero=zero)
 
 
+def ladder(results: Results, part: str) -> None:
+    """The steps of ``bench ladder``, whose persistent kernels also get more tiles than CTAs."""
+    for step in STEPS:
+        name = f"ladder_{step.file}"
+        if part not in name or not step.runs_on(cutlass_api.utils.device_cc()):
+            continue
+        for m, n, k in [(67, 136, 72), *([(2056, 2568, 328)] if step.persistent else [])]:
+            a, b = (torch.randn(rows, k).half() for rows in (m, n))
+            out = torch.full((m, n), torch.nan, dtype=torch.float16).cuda()
+            step.bind(a.cuda(), b.cuda(), out, (m, n, k))()
+            torch.cuda.synchronize()
+            results.compare(name, out, a.double() @ b.double().T)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -379,6 +394,7 @@ def main() -> int:
     if not arguments.skip_products:
         products(results, arguments.only, arguments.batches)
     if arguments.batches == 2:
+        ladder(results, arguments.only)
         for more in (sums, groups, reductions, scales):
             more(results, lambda kernel: arguments.only in kernel.metadata.kernel_name)
     total, seconds = results.families.total(), time.time() - start
