@@ -894,7 +894,7 @@ def get_use_c_exchange() -> bool:
 
 def set_use_c_exchange(on: bool) -> None: ...
 def watch_torch_profiler(profiler: dict[str, Any]) -> None:
-    """Lets calls look whether torch's profilers record. profiler: the globals of
+    """Makes calls check whether a profiler of torch records. profiler: the globals of
     `torch.autograd.profiler`.
     """
 

@@ -25,7 +25,7 @@ impl Log for PythonLogger {
         }
         let level = record.level().as_str();
         let text = record.args().to_string();
-        // At the end of the process there is no interpreter, and no one to read the message.
+        // After the interpreter has ended, messages are dropped.
         Python::try_attach(|py| {
             let write = || py.import("cutlass_api._log")?.call_method1("write", (level, text));
             if let Err(error) = write() {
@@ -43,7 +43,7 @@ pub fn install() {
     static INSTALL: Once = Once::new();
     INSTALL.call_once(|| {
         if log::set_logger(&PythonLogger).is_err() {
-            return; // Another logger has the messages of this library.
+            return; // Another logger is installed.
         }
         log::set_max_level(LevelFilter::Warn);
         match std::env::var(VARIABLE).unwrap_or_default().as_str() {

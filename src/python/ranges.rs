@@ -21,7 +21,7 @@ pub fn read_environment() {
     NVTX.store(is_on, Ordering::Relaxed);
 }
 
-/// Lets calls look whether torch's profilers record. profiler: the globals of
+/// Makes calls check whether a profiler of torch records. profiler: the globals of
 /// `torch.autograd.profiler`.
 #[pyfunction]
 pub fn watch_torch_profiler(py: Python<'_>, profiler: Py<PyDict>) {
@@ -48,8 +48,8 @@ fn torch_records(globals: &Bound<'_, PyDict>) -> bool {
 pub struct Range<'py>(Bound<'py, PyAny>);
 
 impl<'py> Range<'py> {
-    /// Begins a range if a profiler records. `inputs`: what it shows the shapes of. `kernel`: the
-    /// kernel's name, if it is known.
+    /// Begins a range if a profiler records. `describe` returns the operands, whose shapes the
+    /// range shows, and the kernel's name if it is known.
     #[inline]
     pub fn of_call(
         py: Python<'py>,

@@ -98,7 +98,7 @@ pub fn policy(
     {
         return Ok(Some(format!("{} is a ScaledTensor: {reason}", scaled_name(arguments, scaled))));
     }
-    // The operand's type first: a load of the kernel misses the caches.
+    // Check the operand's type first: loading the kernel misses the caches.
     if arguments.problem.views()[0].dtype != DType::F32 || !rounds_to_tf32(position) {
         return Ok(None);
     }
