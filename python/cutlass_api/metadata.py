@@ -392,7 +392,8 @@ class EpilogueMetadata:
         return Status.success()
 
 
-@dataclass(frozen=True)
+# Slots halve the memory of the objects, one for each of thousands of kernels.
+@dataclass(frozen=True, slots=True)
 class KernelMetadata:
     """The description of a kernel.
 
