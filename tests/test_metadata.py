@@ -103,7 +103,7 @@ def test_built_in_kernels_are_described_by_whole_dataclasses():
             made == described and hash(made) == hash(described) and repr(made) == repr(described)
         ), kernel
         for part in (described.operands, described.design, described.operands.A):
-            assert part is None or list(vars(part)) == fields(type(part)), kernel
+            assert part is None or all(hasattr(part, name) for name in fields(type(part))), kernel
     assert dataclasses.replace(described, min_cc=80).kernel_name == described.kernel_name
     with pytest.raises(dataclasses.FrozenInstanceError):
         described.min_cc = 80

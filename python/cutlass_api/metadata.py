@@ -1,4 +1,8 @@
-"""Descriptions of kernels: operands, configuration and epilogue."""
+"""Descriptions of kernels: operands, configuration and epilogue.
+
+The dataclasses have slots: these halve the memory of thousands of objects, and the Rust core fills
+them without the classes' ``__init__``.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
@@ -17,7 +21,7 @@ from cutlass_api._core import (
 from cutlass_api.typing import NumericLike
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TensorAttributes:
     """A kernel's requirements on one operand.
 
@@ -94,12 +98,12 @@ def _same_stride(one: tuple[int, ...], other: tuple[int, ...] | None) -> bool:
     return other is not None and one[shared:] == other[shared:]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class DenseTensorAttributes(TensorAttributes):
     """Requirements on an operand without scales: the fields of :class:`TensorAttributes`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ScaledTensorAttributes(TensorAttributes):
     """Requirements on an operand with scales.
 
@@ -150,7 +154,7 @@ def _attributes(scale: TensorAttributes | NumericLike) -> TensorAttributes:
     return scale if isinstance(scale, TensorAttributes) else DenseTensorAttributes(scale)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class OperandsMetadata:
     """The base of the operands' metadata: a field per operand, and the type of accumulators."""
 
@@ -181,7 +185,7 @@ class OperandsMetadata:
         return Status.success()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class GemmOperandsMetadata(OperandsMetadata):
     """The operands of a GEMM and the type of its accumulators."""
 
@@ -193,7 +197,7 @@ class GemmOperandsMetadata(OperandsMetadata):
     accumulator_type: NumericLike
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class GroupedGemmOperandsMetadata(OperandsMetadata):
     """The operands of a grouped GEMM and the type of its accumulators."""
 
@@ -215,10 +219,10 @@ class GroupedGemmOperandsMetadata(OperandsMetadata):
                         f"{name} has rank {len(shape)} (shape {shape}); "
                         f"a grouped GEMM takes rank {rank}"
                     )
-        return super().supports(args)
+        return OperandsMetadata.supports(self, args)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ElementwiseOperandsMetadata(OperandsMetadata):
     """The operands of an elementwise operation."""
 
@@ -229,7 +233,7 @@ class ElementwiseOperandsMetadata(OperandsMetadata):
     out: TensorAttributes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class DesignMetadata:
     """A kernel's configuration: a point in the space of its family."""
 
@@ -249,7 +253,7 @@ class DesignMetadata:
         return Status.success()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class BLASDesignMetadata(DesignMetadata):
     """The configuration of a tiled kernel.
 
@@ -261,7 +265,7 @@ class BLASDesignMetadata(DesignMetadata):
     cluster_shape: tuple[int, int, int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SimtDesignMetadata(BLASDesignMetadata):
     """The configuration of a simt kernel for float32 operands with a contiguous dimension.
 
@@ -277,7 +281,7 @@ class SimtDesignMetadata(BLASDesignMetadata):
     load_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sm80DesignMetadata(BLASDesignMetadata):
     """The configuration of an sm80 kernel.
 
@@ -293,7 +297,7 @@ class Sm80DesignMetadata(BLASDesignMetadata):
     load_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SkinnyDesignMetadata(BLASDesignMetadata):
     """The configuration of a skinny kernel, for outputs with few rows or columns.
 
@@ -311,7 +315,7 @@ class SkinnyDesignMetadata(BLASDesignMetadata):
     narrow: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sm90DesignMetadata(BLASDesignMetadata):
     """The configuration of an sm90 kernel (Hopper only).
 
@@ -344,7 +348,7 @@ class Sm90DesignMetadata(BLASDesignMetadata):
     fast_sums: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Sm100DesignMetadata(BLASDesignMetadata):
     """The configuration of a Blackwell kernel. For user kernels: Rutlass has no sm100 family."""
 
@@ -352,7 +356,7 @@ class Sm100DesignMetadata(BLASDesignMetadata):
     use_tma_store: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class EpilogueMetadata:
     """The epilogue that a kernel fuses.
 
@@ -392,7 +396,6 @@ class EpilogueMetadata:
         return Status.success()
 
 
-# Slots halve the memory of the objects, one for each of thousands of kernels.
 @dataclass(frozen=True, slots=True)
 class KernelMetadata:
     """The description of a kernel.

@@ -25,7 +25,7 @@ pub trait Family {
 
     /// Every configuration for every combination of element types, in the order of kernels listed
     /// without a problem.
-    fn space() -> Vec<(Types, Self)>
+    fn space() -> impl Iterator<Item = (Types, Self)>
     where
         Self: Sized;
 

@@ -12,8 +12,14 @@ use crate::epilogue::Epilogue;
 /// ranking keeps this order among kernels of equal estimates.
 pub fn all() -> &'static [Kernel] {
     static KERNELS: LazyLock<Vec<Kernel>> = LazyLock::new(|| {
-        let space = Design::space().into_iter();
-        space.map(|(types, design)| Kernel { types, design, epilogue: None }).collect()
+        // Above the number of kernels, so that the list never reallocates.
+        let mut kernels = Vec::with_capacity(16_000);
+        kernels.extend(Design::space().map(|(types, design)| Kernel {
+            types,
+            design,
+            epilogue: None,
+        }));
+        kernels
     });
     &KERNELS
 }

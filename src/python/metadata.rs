@@ -1,13 +1,16 @@
 //! Kernels described by the Python dataclasses of `cutlass_api.metadata`.
 
+use std::ffi::c_void;
 use std::hash::Hash;
+use std::ptr::null_mut;
 use std::sync::Mutex;
 
 use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyString, PyTuple};
+use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use super::arguments::native;
@@ -22,18 +25,23 @@ use crate::kernel::{
 };
 use crate::operand::{self, DType};
 
-/// A dataclass of `cutlass_api.metadata`.
+/// A dataclass of `cutlass_api.metadata`, with slots.
 struct Dataclass {
     name: &'static str,
     constructor: PyOnceLock<Constructor>,
 }
 
 struct Constructor {
-    /// The class's `__new__`.
-    new: Py<PyAny>,
-    /// The class as the argument tuple of `new`.
-    class: Py<PyTuple>,
-    fields: Vec<Py<PyString>>,
+    class: Py<PyType>,
+    new: ffi::newfunc,
+    no_arguments: Py<PyTuple>,
+    slots: Vec<Slot>,
+}
+
+/// The slot of a field.
+struct Slot {
+    descriptor: Py<PyAny>,
+    set: ffi::descrsetfunc,
 }
 
 impl Dataclass {
@@ -45,12 +53,32 @@ impl Dataclass {
         self.constructor.get_or_try_init(py, || {
             let class = py.import("cutlass_api.metadata")?.getattr(self.name)?;
             let fields = py.import("dataclasses")?.call_method1("fields", (&class,))?.try_iter()?;
-            let names =
-                fields.map(|field| Ok(field?.getattr("name")?.cast_into::<PyString>()?.unbind()));
+            let class = class.cast_into::<PyType>()?;
+            let slots = fields.map(|field| {
+                let descriptor = class.getattr(field?.getattr("name")?.cast_into::<PyString>()?)?;
+                // SAFETY: this slot holds a `descrsetfunc` or null, which is None.
+                let set = unsafe {
+                    let set = ffi::PyType_GetSlot(
+                        descriptor.get_type().as_type_ptr(),
+                        ffi::Py_tp_descr_set,
+                    );
+                    std::mem::transmute::<*mut c_void, Option<ffi::descrsetfunc>>(set)
+                };
+                let set = set.ok_or_else(|| no_slots(self.name))?;
+                Ok(Slot { descriptor: descriptor.unbind(), set })
+            });
+            let slots = slots.collect::<PyResult<_>>()?;
+            // SAFETY: this slot holds a `newfunc`; every Python class inherits one.
+            let new = unsafe {
+                let new = ffi::PyType_GetSlot(class.as_type_ptr(), ffi::Py_tp_new);
+                std::mem::transmute::<*mut c_void, Option<ffi::newfunc>>(new)
+            };
+            let new = new.ok_or_else(|| no_slots(self.name))?;
             Ok(Constructor {
-                new: class.getattr("__new__")?.unbind(),
-                fields: names.collect::<PyResult<_>>()?,
-                class: PyTuple::new(py, [class])?.unbind(),
+                class: class.unbind(),
+                new,
+                no_arguments: PyTuple::empty(py).unbind(),
+                slots,
             })
         })
     }
@@ -63,21 +91,30 @@ impl Dataclass {
         py: Python<'py>,
         values: [Bound<'py, PyAny>; N],
     ) -> PyResult<Bound<'py, PyAny>> {
-        let Constructor { new, class, fields } = self.constructor(py)?;
-        let object = new.bind(py).call1(class.bind(py))?;
-        for (field, value) in fields.iter().zip(values) {
-            // Attributes that are set one by one need no dict object, which would take half of the
-            // object's memory and of the garbage collector's time.
-            // SAFETY: three live objects. This is what `object.__setattr__` calls.
-            let status = unsafe {
-                ffi::PyObject_GenericSetAttr(object.as_ptr(), field.as_ptr(), value.as_ptr())
-            };
+        let Constructor { class, new, no_arguments, slots } = self.constructor(py)?;
+        // SAFETY: the class's own `__new__`, with no arguments. It returns a new reference, or null
+        // with an exception.
+        let object = unsafe {
+            let class = class.as_ptr().cast();
+            Bound::from_owned_ptr_or_err(py, new(class, no_arguments.as_ptr(), null_mut()))?
+        };
+        for (slot, value) in slots.iter().zip(values) {
+            // SAFETY: the `__set__` of the descriptor's type, with three live objects.
+            let status =
+                unsafe { (slot.set)(slot.descriptor.as_ptr(), object.as_ptr(), value.as_ptr()) };
             if status != 0 {
                 return Err(PyErr::fetch(py));
             }
         }
         Ok(object)
     }
+}
+
+/// The error for a dataclass whose objects this module cannot fill.
+fn no_slots(class: &str) -> PyErr {
+    PyTypeError::new_err(format!(
+        "the class {class} of cutlass_api.metadata has no slots; keep it as the package has it"
+    ))
 }
 
 /// The `KernelMetadata` of a built-in kernel.

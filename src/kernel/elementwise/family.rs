@@ -19,8 +19,8 @@ impl Family for Elementwise {
         "simt"
     }
 
-    fn space() -> Vec<(Types, Elementwise)> {
-        Types::elementwise().into_iter().map(|types| (types, Elementwise)).collect()
+    fn space() -> impl Iterator<Item = (Types, Elementwise)> {
+        Types::elementwise().into_iter().map(|types| (types, Elementwise))
     }
 
     fn append_to(&self, types: Types, name: &mut String) {

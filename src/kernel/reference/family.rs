@@ -12,7 +12,7 @@ impl Family for Reference {
         "reference"
     }
 
-    fn space() -> Vec<(Types, Reference)> {
+    fn space() -> impl Iterator<Item = (Types, Reference)> {
         let of = |operation| {
             let types = match operation {
                 Operation::Elementwise => Types::elementwise(),
@@ -22,7 +22,7 @@ impl Family for Reference {
             };
             types.into_iter().map(move |types| (types, Reference(operation)))
         };
-        Operation::ALL.into_iter().flat_map(of).collect()
+        Operation::ALL.into_iter().flat_map(of)
     }
 
     fn append_to(&self, _types: Types, _name: &mut String) {}

@@ -21,9 +21,9 @@ impl Family for Sgemm {
         "simt"
     }
 
-    fn space() -> Vec<(Types, Sgemm)> {
+    fn space() -> impl Iterator<Item = (Types, Sgemm)> {
         let of = |types| Sgemm::configs(types).into_iter().map(move |config| (types, config));
-        Types::gemm().into_iter().flat_map(of).collect()
+        Types::gemm().into_iter().flat_map(of)
     }
 
     fn append_to(&self, _types: Types, name: &mut String) {

@@ -20,14 +20,14 @@ impl Family for Simt {
         "simt"
     }
 
-    fn space() -> Vec<(Types, Simt)> {
+    fn space() -> impl Iterator<Item = (Types, Simt)> {
         let of = |types| Simt::configs(types).map(move |config| (types, config));
         let few = |types| Simt::few_configs(types).map(move |config| (types, config));
         // `Sgemm` serves float32, unless no dimension is contiguous.
         let is_float32 = |types: &Types| (types.a, types.b) == (DType::F32, DType::F32);
         let (float32, usual): (Vec<_>, Vec<_>) = Types::gemm().into_iter().partition(is_float32);
         let seldom = float32.into_iter().chain(Types::seldom_stored());
-        usual.into_iter().flat_map(of).chain(seldom.flat_map(few)).collect()
+        usual.into_iter().flat_map(of).chain(seldom.flat_map(few))
     }
 
     fn append_to(&self, _types: Types, name: &mut String) {

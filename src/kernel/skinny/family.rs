@@ -20,9 +20,9 @@ impl Family for Skinny {
         "skinny"
     }
 
-    fn space() -> Vec<(Types, Skinny)> {
+    fn space() -> impl Iterator<Item = (Types, Skinny)> {
         let of = |types| Skinny::configs(types).into_iter().map(move |config| (types, config));
-        Types::gemm().into_iter().flat_map(of).collect()
+        Types::gemm().into_iter().flat_map(of)
     }
 
     fn leading_place(&self) -> Option<usize> {

@@ -22,9 +22,9 @@ impl Family for Sm80 {
         "sm80"
     }
 
-    fn space() -> Vec<(Types, Sm80)> {
+    fn space() -> impl Iterator<Item = (Types, Sm80)> {
         let of = |types| Sm80::configs(types).into_iter().map(move |config| (types, config));
-        Types::gemm().into_iter().flat_map(of).collect()
+        Types::gemm().into_iter().flat_map(of)
     }
 
     fn append_to(&self, _types: Types, name: &mut String) {

@@ -20,9 +20,9 @@ impl Family for Sm90 {
         "sm90"
     }
 
-    fn space() -> Vec<(Types, Sm90)> {
+    fn space() -> impl Iterator<Item = (Types, Sm90)> {
         let of = |types| Sm90::configs(types).into_iter().map(move |config| (types, config));
-        Types::gemm().into_iter().flat_map(of).collect()
+        Types::gemm().into_iter().flat_map(of)
     }
 
     fn leading_place(&self) -> Option<usize> {
