@@ -14,6 +14,7 @@ import cutlass_api
 import pytest
 import torch
 from cutlass_api import __main__
+from cutlass_api._commands import common
 from cutlass_api.bench import bandwidth, gemm, llama, quantize, report
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -128,7 +129,7 @@ def test_a_table_of_shapes_is_read(tmp_path: Path) -> None:
 def refusal(capsys, monkeypatch, *arguments: str | Path) -> str:
     """The last line of the error for arguments that the command refuses before it needs a GPU."""
     monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", *map(str, arguments)])
-    monkeypatch.setattr(__main__, "_device", lambda: pytest.fail("it went on to measure"))
+    monkeypatch.setattr(common, "device", lambda: pytest.fail("it went on to measure"))
     with pytest.raises(SystemExit) as ended:
         __main__.main()
     assert ended.value.code == 2
@@ -370,7 +371,7 @@ def on_the_cpu(monkeypatch):
     monkeypatch.setattr(llama, "L2_BYTES", 1 << 15)
     monkeypatch.setattr(llama, "capture", lambda stream, launches: Turn(launches))
     monkeypatch.setattr(llama, "copy_rate", lambda: 1e12)
-    monkeypatch.setattr(__main__, "_device", lambda: "a GPU")
+    monkeypatch.setattr(common, "device", lambda: "a GPU")
 
 
 def run_llama(monkeypatch, *arguments: str | Path) -> None:
@@ -591,7 +592,7 @@ def test_quantization_is_compared_with_a_copy(monkeypatch, capsys, tmp_path: Pat
     monkeypatch.setattr(quantize, "SHAPES", ((128, 256),))
     monkeypatch.setattr(quantize, "capture", lambda stream, launches: Turn(launches))
     monkeypatch.setattr(quantize, "copy_rate", lambda: 4e9)
-    monkeypatch.setattr(__main__, "_device", lambda: "a GPU")
+    monkeypatch.setattr(common, "device", lambda: "a GPU")
     path = tmp_path / "quantize.json"
     monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", "quantize", "--json", str(path)])
     __main__.main()

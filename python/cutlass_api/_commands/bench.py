@@ -1,0 +1,206 @@
+"""``bench`` with ``latency``, ``gemm``, ``llama``, ``quantize`` and ``plot``.
+
+The models, which ``torch.compile`` or several GPUs run, are in :mod:`.bench_models`. A new
+benchmark has a function that adds its parser, which `add` calls.
+"""
+
+import argparse
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cutlass_api._commands import bench_models, common
+from cutlass_api.bench import llama as llama_bench
+from cutlass_api.bench.gemm import table
+
+
+def add(commands: Any) -> None:
+    bench = commands.add_parser("bench", help="measure on this machine's GPU").add_subparsers(
+        required=True, metavar="what"
+    )
+    _add_latency(bench)
+    _add_gemm(bench)
+    _add_llama(bench)
+    _add_quantize(bench)
+    bench_models.add_compile(bench)
+    bench_models.add_tensor_parallel(bench)
+    _add_plot(bench)
+
+
+def _add_latency(bench: Any) -> None:
+    latency = bench.add_parser("latency", help="host time of one small GEMM")
+    latency.set_defaults(run=_latency)
+    common.add_outputs(latency)
+
+
+def _add_gemm(bench: Any) -> None:
+    gemm = bench.add_parser("gemm", help="GPU time of GEMMs, beside torch's")
+    gemm.set_defaults(run=_gemm)
+    gemm.add_argument(
+        "--shapes",
+        type=common.shapes,
+        metavar="FILE",
+        help="a table of shapes in JSON, such as benchmarks/public_shapes.json",
+    )
+    common.add_types(gemm)
+    common.add_outputs(gemm)
+
+
+def _add_llama(bench: Any) -> None:
+    llama = bench.add_parser("llama", help="GPU time of 8-bit products with a Llama's weights")
+    llama.set_defaults(run=_llama)
+    kinds = llama_bench.KINDS
+    llama.add_argument("--dtype", nargs="+", choices=kinds, default=["int8"], help="operands")
+    llama.add_argument(
+        "--rows",
+        type=common.counts,
+        default=llama_bench.ROWS,
+        metavar="COUNTS",
+        help="rows of the activations, separated by commas",
+    )
+    llama.add_argument(
+        "--no-triton", action="store_true", help="do not time torch.compile with Triton's kernels"
+    )
+    common.add_outputs(llama)
+
+
+def _add_quantize(bench: Any) -> None:
+    quantized = bench.add_parser("quantize", help="bandwidth of quantization to 8 bits")
+    quantized.set_defaults(run=_quantize)
+    quantized.add_argument(
+        "--json", type=common.output, metavar="FILE", help="write the results as JSON"
+    )
+
+
+def _add_plot(bench: Any) -> None:
+    plot = bench.add_parser("plot", help="plot results that --json wrote; needs no GPU")
+    plot.set_defaults(run=_replot)
+    plot.add_argument("results", type=Path, help="a JSON file of `latency`, `gemm` or `llama`")
+    plot.add_argument("plot", type=common.plot, help="the image to write")
+
+
+def _gemm(arguments: argparse.Namespace) -> None:
+    device = common.device()
+    import torch
+
+    from cutlass_api.bench import gemm, report
+
+    def show(row: gemm.Row) -> None:
+        print("  ".join(gemm.line(row)), flush=True)
+
+    rows = gemm.measure(arguments.shapes or table(None), arguments.dtype, show)
+    means = gemm.geometric_means(rows)
+    report.print_cells(f"GEMM on {device}", gemm.HEADER, [gemm.line(row) for row in rows])
+    for name, value in means.items():
+        print(f"{name}: {value:.3f}")
+    if arguments.json:
+        gemm.write_json(arguments.json, {"device": device, "torch": torch.__version__}, rows)
+    if arguments.plot:
+        gemm.write_plot(arguments.plot, _gemm_title(device), rows)
+
+
+def _gemm_title(device: str) -> str:
+    return f"GEMM time of torch over Rutlass ({device})"
+
+
+def _llama_title(device: str) -> str:
+    return f"8-bit products with the weights of a Llama ({device})"
+
+
+def _llama(arguments: argparse.Namespace) -> None:
+    device = common.device()
+    import torch
+
+    from cutlass_api.bench import report
+
+    rows: list[llama_bench.Row] = []
+
+    def show(row: llama_bench.Row) -> None:
+        header, (cells,) = llama_bench.table([row])
+        named = zip(header, cells, strict=True)
+        print("  ".join(f"{name} {cell}".strip() for name, cell in named if cell), flush=True)
+        rows.append(row)
+        # After each row, so that a time limit costs the unfinished row only.
+        if arguments.json:
+            context = {"device": device, "torch": torch.__version__}
+            llama_bench.write_json(arguments.json, context, rows)
+
+    def skip(reason: str) -> None:
+        print(reason, flush=True)
+
+    llama_bench.measure(
+        arguments.dtype, arguments.rows, show, skip, with_triton=not arguments.no_triton
+    )
+    report.print_cells(_llama_title(device), *llama_bench.table(rows))
+    for kind, values in llama_bench.summary(rows).items():
+        print(f"{kind}: " + ", ".join(f"{name} {value:.3f}" for name, value in values.items()))
+    if arguments.plot:
+        llama_bench.write_plot(arguments.plot, _llama_title(device), rows)
+
+
+def _quantize(arguments: argparse.Namespace) -> None:
+    device = common.device()
+    import torch
+
+    from cutlass_api.bench import quantize, report
+
+    def show(row: quantize.Row) -> None:
+        print("  ".join(quantize.line(row)), flush=True)
+
+    rate, rows = quantize.measure(show)
+    title = f"Quantization on {device}, where a copy moves {1e-12 * rate:.2f} TB/s"
+    report.print_cells(title, quantize.HEADER, [quantize.line(row) for row in rows])
+    if arguments.json:
+        context = {"device": device, "torch": torch.__version__}
+        quantize.write_json(arguments.json, context, rate, rows)
+
+
+def _latency_title(device: str, extent: int) -> str:
+    return f"Host time of one float16 GEMM, {extent} cubed ({device})"
+
+
+def _latency(arguments: argparse.Namespace) -> None:
+    device = common.device()
+    import torch
+
+    from cutlass_api.bench import latency, report
+
+    rows = latency.measure()
+    extent = latency.EXTENT
+    report.print_table(_latency_title(device, extent), rows, "x floor")
+    if arguments.json:
+        context = {
+            "device": device,
+            "torch": torch.__version__,
+            "extent": extent,
+            "dtype": "float16",
+        }
+        report.write_json(arguments.json, context, rows)
+    if arguments.plot:
+        report.write_bars(arguments.plot, _latency_title(device, extent), rows)
+
+
+def _replot(arguments: argparse.Namespace) -> None:
+    from cutlass_api.bench import gemm, report
+
+    path = arguments.results
+    try:
+        read = json.loads(path.read_text())
+        device, rows = read["device"], read["rows"]
+        if rows and "kind" in rows[0]:
+            title = _llama_title(device)
+            draw = partial(llama_bench.write_plot, rows=[llama_bench.Row(**row) for row in rows])
+        elif "extent" in read:
+            title = _latency_title(device, read["extent"])
+            draw = partial(report.write_bars, rows=[report.Row(**row) for row in rows])
+        else:
+            title = _gemm_title(device)
+            draw = partial(gemm.write_plot, rows=[gemm.Row(**row) for row in rows])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        message = f"{path} holds no results of `bench latency`, `gemm` or `llama`: {error!r}"
+        raise SystemExit(message) from None
+    draw(arguments.plot, title)
+
+
+__all__ = ["add"]
