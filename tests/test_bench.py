@@ -15,7 +15,7 @@ import pytest
 import torch
 from cutlass_api import __main__
 from cutlass_api._commands import common
-from cutlass_api.bench import bandwidth, gemm, llama, quantize, report
+from cutlass_api.bench import bandwidth, gemm, limits, llama, quantize, report
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 ROWS = [
@@ -32,7 +32,7 @@ def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests the message without a GPU")
 @pytest.mark.parametrize(
-    "what", ["latency", "gemm", "llama", "quantize", "compile", "tensor_parallel"]
+    "what", ["limits", "latency", "gemm", "llama", "quantize", "compile", "tensor_parallel"]
 )
 def test_without_a_gpu_it_says_so(what: str) -> None:
     ended = bench(what)
@@ -304,11 +304,11 @@ def test_the_rate_of_a_copy_is_that_of_the_faster_method(monkeypatch) -> None:
         )
     times = iter([3.0, 2.0])
 
-    def clock(launch) -> Clock:
+    def clock(launch, calls: int) -> Clock:
         launch()
         return Clock(next(times))
 
-    monkeypatch.setattr(bandwidth, "_Stream", clock)
+    monkeypatch.setattr(bandwidth, "Stream", clock)
     monkeypatch.setattr(Clock, "turns", 10_000)
     assert bandwidth.copy_rate() == pytest.approx(2 * 4096 / (1.15 * 2e-6))
 
@@ -346,6 +346,7 @@ class Turn:
     """Replaces a graph of launches that run at half of a copy's rate."""
 
     median = 100.0
+    times = (100.0, 100.0, 100.0)
 
     def __init__(self, launches) -> None:
         for launch in launches:
@@ -368,7 +369,7 @@ def on_the_cpu(monkeypatch):
         monkeypatch.setattr(torch, name, partial(on_cpu, getattr(torch, name)))
     monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
     monkeypatch.setattr(llama, "WEIGHTS", ((256, 128), (128, 256)))
-    monkeypatch.setattr(llama, "L2_BYTES", 1 << 15)
+    monkeypatch.setattr(limits, "l2_bytes", lambda: 1 << 15)
     monkeypatch.setattr(llama, "capture", lambda stream, launches: Turn(launches))
     monkeypatch.setattr(llama, "copy_rate", lambda: 1e12)
     monkeypatch.setattr(common, "device", lambda: "a GPU")
@@ -469,6 +470,7 @@ def test_operators_time_8_bit_products(monkeypatch, on_the_cpu, capsys) -> None:
 def test_operands_of_8_bit_products(monkeypatch, kind: str, rows: int) -> None:
     """Tensors without memory, on a device that is not there."""
     monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
+    monkeypatch.setattr(limits, "l2_bytes", lambda: 50 << 20)
     n, k = 384, 11008  # of which K has 86 blocks
     with FakeTensorMode():
         operands = llama.Operands(kind, rows, (n, k))

@@ -19,6 +19,7 @@ def add(commands: Any) -> None:
     bench = commands.add_parser("bench", help="measure on this machine's GPU").add_subparsers(
         required=True, metavar="what"
     )
+    _add_limits(bench)
     _add_latency(bench)
     _add_gemm(bench)
     _add_llama(bench)
@@ -26,6 +27,12 @@ def add(commands: Any) -> None:
     bench_models.add_compile(bench)
     bench_models.add_tensor_parallel(bench)
     _add_plot(bench)
+
+
+def _add_limits(bench: Any) -> None:
+    limits = bench.add_parser("limits", help="the GPU's memory, L2 cache and arithmetic rates")
+    limits.set_defaults(run=_limits)
+    limits.add_argument("--json", type=common.output, metavar="FILE", help="write them as JSON")
 
 
 def _add_latency(bench: Any) -> None:
@@ -80,22 +87,47 @@ def _add_plot(bench: Any) -> None:
     plot.add_argument("plot", type=common.plot, help="the image to write")
 
 
+def _limits(arguments: argparse.Namespace) -> None:
+    device = common.device()
+    import torch
+
+    from cutlass_api.bench import gemm, limits, report
+
+    found = limits.Limits()
+    for dtype in limits.DTYPES:
+        with gemm.float32_precision(dtype):
+            found.product_rate(dtype)
+    smi = limits.smi_facts()
+    report.print_cells(f"Limits of {device}", limits.HEADER, limits.cells(found))
+    for name, fact in smi.items():
+        print(f"{name}: {fact}")
+    if arguments.json:
+        document = {"device": device, "torch": torch.__version__, **found.entries(), "smi": smi}
+        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
 def _gemm(arguments: argparse.Namespace) -> None:
     device = common.device()
     import torch
 
     from cutlass_api.bench import gemm, report
+    from cutlass_api.bench.limits import Limits
+
+    limits, rows = Limits(), []
 
     def show(row: gemm.Row) -> None:
         print("  ".join(gemm.line(row)), flush=True)
+        rows.append(row)
+        # After each row, so that a time limit costs the unfinished row only.
+        if arguments.json:
+            context = {"device": device, "torch": torch.__version__, "limits": limits.entries()}
+            gemm.write_json(arguments.json, context, rows)
 
-    rows = gemm.measure(arguments.shapes or table(None), arguments.dtype, show)
+    gemm.measure(arguments.shapes or table(None), arguments.dtype, show, limits)
     means = gemm.geometric_means(rows)
     report.print_cells(f"GEMM on {device}", gemm.HEADER, [gemm.line(row) for row in rows])
     for name, value in means.items():
         print(f"{name}: {value:.3f}")
-    if arguments.json:
-        gemm.write_json(arguments.json, {"device": device, "torch": torch.__version__}, rows)
     if arguments.plot:
         gemm.write_plot(arguments.plot, _gemm_title(device), rows)
 

@@ -24,21 +24,11 @@ from typing import Any
 
 import cutlass_api
 from cutlass_api.arguments import GemmArguments, GroupedGemmArguments
+from cutlass_api.bench import ROUNDS
+from cutlass_api.bench.limits import Limits, sets_beyond_l2
+from cutlass_api.profiling import quartiles
 from cutlass_api.tuning._search import Timed, in_turns, sift
 
-#: Sustained rates of an H100 SXM, in FLOP/s and bytes/s. A product's floor is the time of its
-#: arithmetic or of its memory traffic at these rates, whichever is larger.
-FLOOR_FLOPS = {
-    "float16": 798e12,
-    "bfloat16": 798e12,
-    "tf32": 399e12,
-    "float32": 60e12,
-    "float64": 60e12,
-}
-FLOOR_BYTES = 3.0e12
-L2_BYTES = 50 << 20
-#: Rounds of turns.
-ROUNDS = 15
 #: Kernels that all rounds time.
 FINALISTS = 5
 
@@ -93,6 +83,8 @@ class Row:
     batch: int = 1
     #: The rough time of each kernel: the median of a few turns, or the minimum if it dropped out.
     rough: dict[str, float] = field(default_factory=dict)
+    #: The quartiles of the turns of ``torch``, ``first`` and ``best``.
+    quartiles: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def table(path: Path | None) -> list[Shape]:
@@ -180,8 +172,7 @@ class Inputs:
         import torch
 
         element = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
-        count = math.ceil(2.2 * L2_BYTES / (element.itemsize * shape.elements))
-        count = sets or min(max(count, 2), 200)
+        count = sets or sets_beyond_l2(element.itemsize * shape.elements)
 
         def matrix(*extents: int, order: str) -> Any:
             *batch, rows, columns = extents
@@ -255,7 +246,7 @@ def capture(stream: Any, launches: Iterable[Callable[[], Any]]) -> Timed:
     return Timed(microseconds, len(launches))
 
 
-def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
+def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor, limits: Limits) -> Row:
     """Times torch, the kernel that ranks first and the fastest kernel."""
     import torch
 
@@ -295,7 +286,6 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
     best = min(finalists, key=lambda name: methods[name].median)
     flop = 2 * shape.batch * shape.m * shape.n * shape.k
     byte_count = inputs.sets[0][2].itemsize * shape.elements
-    floor = max(flop / FLOOR_FLOPS[dtype], byte_count / FLOOR_BYTES)
     return Row(
         label=shape.label,
         dtype=dtype,
@@ -304,7 +294,7 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
         torch=methods["torch"].median,
         first=methods[names[0]].median,
         best=methods[best].median,
-        floor=1e6 * floor,
+        floor=limits.floor(dtype, flop, byte_count),
         kernel=names[0],
         best_kernel=best,
         kernels=len(kernels),
@@ -312,6 +302,10 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
         groups=shape.groups,
         batch=shape.batch,
         rough={name: round(time, 3) for name, time in rough.items()},
+        quartiles={
+            of: quartiles(methods[name].times)
+            for of, name in (("torch", "torch"), ("first", names[0]), ("best", best))
+        },
     )
 
 
@@ -354,7 +348,9 @@ def float32_precision(dtype: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def measure(shapes: list[Shape], dtypes: list[str], show: Callable[[Row], None]) -> list[Row]:
+def measure(
+    shapes: list[Shape], dtypes: list[str], show: Callable[[Row], None], limits: Limits
+) -> list[Row]:
     """Times all shapes in all types. Calls ``show`` with each finished row."""
     import torch
 
@@ -363,7 +359,7 @@ def measure(shapes: list[Shape], dtypes: list[str], show: Callable[[Row], None])
         for dtype in dtypes:
             with float32_precision(dtype):
                 for shape in (shape for shape in shapes if not shape.groups or dtype == "bfloat16"):
-                    rows.append(measure_row(shape, dtype, pool))
+                    rows.append(measure_row(shape, dtype, pool, limits))
                     show(rows[-1])
                     torch.cuda.empty_cache()
     return rows

@@ -19,6 +19,7 @@ from typing import Any
 import cutlass_api
 from cutlass_api import _core
 from cutlass_api.bench.report import Row
+from cutlass_api.profiling import quartiles
 
 #: Calls of a turn, each with a set of operands of its own. As many come before the timed ones, to
 #: fill the CPU caches that other methods evicted.
@@ -101,7 +102,13 @@ def in_turns(methods: list[Method], floor: Callable[[], float]) -> list[Row]:
                 ratios[at].append(seconds / least)
     torch.cuda.synchronize()
     return [
-        Row(method.name, statistics.median(time), statistics.median(ratio), method.note)
+        Row(
+            method.name,
+            statistics.median(time),
+            statistics.median(ratio),
+            method.note,
+            quartiles(ratio),
+        )
         for method, time, ratio in zip(methods, times, ratios, strict=True)
     ]
 

@@ -9,12 +9,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a result. ``ratio``: the time over the floor's time, or NaN."""
+    """One row of a result.
+
+    - ``ratio``: the time over the floor's time, or NaN.
+    - ``quartiles``: of the ratio of each turn.
+    """
 
     name: str
     microseconds: float
     ratio: float
     note: str = ""
+    quartiles: tuple[float, float] | None = None
 
 
 def print_table(title: str, rows: Sequence[Row], ratio_name: str) -> None:
