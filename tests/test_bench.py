@@ -106,7 +106,8 @@ def test_other_files_are_not_plotted(tmp_path: Path) -> None:
     ended = bench("plot", shapes, tmp_path / "plot.png")
     assert ended.returncode == 1
     assert (
-        "public_shapes.json holds no results of `bench latency`, `gemm` or `llama`" in ended.stderr
+        "public_shapes.json: no results of `bench latency`, `bench gemm`, `bench llama`"
+        in ended.stderr
     )
 
 
@@ -605,7 +606,7 @@ def test_quantization_is_compared_with_a_copy(monkeypatch, capsys, tmp_path: Pat
     row = next(row for row in read["rows"] if row["helper"] == "per_row")
     assert row["bytes"] == 128 * (3 * 256 + 4)
     assert row["share"] == pytest.approx(row["bytes"] / (1e-4 * 4e9))
-    table = capsys.readouterr().out.rpartition("Quantization on a GPU")[2]
+    table = capsys.readouterr().out.rpartition("Quantization (a GPU)")[2]
     assert "where a copy moves 0.00 TB/s" in table
     (shown,) = [line for line in table.splitlines() if "per_row, float32 to int8" in line]
     assert shown.split()[-4:] == ["256", "100.0", "0.000", f"{128 * (5 * 256 + 4) / 4e5:.1%}"]

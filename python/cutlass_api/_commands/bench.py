@@ -6,7 +6,6 @@ benchmark has a function that adds its parser, which `add` calls.
 
 import argparse
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +82,7 @@ def _add_quantize(bench: Any) -> None:
 def _add_plot(bench: Any) -> None:
     plot = bench.add_parser("plot", help="plot results that --json wrote; needs no GPU")
     plot.set_defaults(run=_replot)
-    plot.add_argument("results", type=Path, help="a JSON file of `latency`, `gemm` or `llama`")
+    plot.add_argument("results", type=Path, help="a JSON file of a benchmark")
     plot.add_argument("plot", type=common.plot, help="the image to write")
 
 
@@ -125,19 +124,11 @@ def _gemm(arguments: argparse.Namespace) -> None:
 
     gemm.measure(arguments.shapes or table(None), arguments.dtype, show, limits)
     means = gemm.geometric_means(rows)
-    report.print_cells(f"GEMM on {device}", gemm.HEADER, [gemm.line(row) for row in rows])
+    report.print_cells(f"{gemm.TITLE} ({device})", gemm.HEADER, [gemm.line(row) for row in rows])
     for name, value in means.items():
         print(f"{name}: {value:.3f}")
     if arguments.plot:
-        gemm.write_plot(arguments.plot, _gemm_title(device), rows)
-
-
-def _gemm_title(device: str) -> str:
-    return f"GEMM time of torch over Rutlass ({device})"
-
-
-def _llama_title(device: str) -> str:
-    return f"8-bit products with the weights of a Llama ({device})"
+        gemm.write_plot(arguments.plot, f"{gemm.TITLE} ({device})", rows)
 
 
 def _llama(arguments: argparse.Namespace) -> None:
@@ -164,11 +155,11 @@ def _llama(arguments: argparse.Namespace) -> None:
     llama_bench.measure(
         arguments.dtype, arguments.rows, show, skip, with_triton=not arguments.no_triton
     )
-    report.print_cells(_llama_title(device), *llama_bench.table(rows))
+    report.print_cells(f"{llama_bench.TITLE} ({device})", *llama_bench.table(rows))
     for kind, values in llama_bench.summary(rows).items():
         print(f"{kind}: " + ", ".join(f"{name} {value:.3f}" for name, value in values.items()))
     if arguments.plot:
-        llama_bench.write_plot(arguments.plot, _llama_title(device), rows)
+        llama_bench.write_plot(arguments.plot, f"{llama_bench.TITLE} ({device})", rows)
 
 
 def _quantize(arguments: argparse.Namespace) -> None:
@@ -181,15 +172,11 @@ def _quantize(arguments: argparse.Namespace) -> None:
         print("  ".join(quantize.line(row)), flush=True)
 
     rate, rows = quantize.measure(show)
-    title = f"Quantization on {device}, where a copy moves {1e-12 * rate:.2f} TB/s"
+    title = f"{quantize.TITLE} ({device}), where a copy moves {1e-12 * rate:.2f} TB/s"
     report.print_cells(title, quantize.HEADER, [quantize.line(row) for row in rows])
     if arguments.json:
         context = {"device": device, "torch": torch.__version__}
         quantize.write_json(arguments.json, context, rate, rows)
-
-
-def _latency_title(device: str, extent: int) -> str:
-    return f"Host time of one float16 GEMM, {extent} cubed ({device})"
 
 
 def _latency(arguments: argparse.Namespace) -> None:
@@ -199,40 +186,27 @@ def _latency(arguments: argparse.Namespace) -> None:
     from cutlass_api.bench import latency, report
 
     rows = latency.measure()
-    extent = latency.EXTENT
-    report.print_table(_latency_title(device, extent), rows, "x floor")
+    report.print_table(f"{latency.TITLE} ({device})", rows, latency.RATIO)
     if arguments.json:
         context = {
             "device": device,
             "torch": torch.__version__,
-            "extent": extent,
+            "extent": latency.EXTENT,
             "dtype": "float16",
         }
         report.write_json(arguments.json, context, rows)
     if arguments.plot:
-        report.write_bars(arguments.plot, _latency_title(device, extent), rows)
+        report.write_bars(arguments.plot, f"{latency.TITLE} ({device})", rows)
 
 
 def _replot(arguments: argparse.Namespace) -> None:
-    from cutlass_api.bench import gemm, report
+    from cutlass_api.bench import results
 
-    path = arguments.results
     try:
-        read = json.loads(path.read_text())
-        device, rows = read["device"], read["rows"]
-        if rows and "kind" in rows[0]:
-            title = _llama_title(device)
-            draw = partial(llama_bench.write_plot, rows=[llama_bench.Row(**row) for row in rows])
-        elif "extent" in read:
-            title = _latency_title(device, read["extent"])
-            draw = partial(report.write_bars, rows=[report.Row(**row) for row in rows])
-        else:
-            title = _gemm_title(device)
-            draw = partial(gemm.write_plot, rows=[gemm.Row(**row) for row in rows])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        message = f"{path} holds no results of `bench latency`, `gemm` or `llama`: {error!r}"
-        raise SystemExit(message) from None
-    draw(arguments.plot, title)
+        found = results.parse(results.load(arguments.results))
+    except ValueError as error:
+        raise SystemExit(f"{arguments.results}: {error}") from None
+    found.plot(arguments.plot)
 
 
 __all__ = ["add"]

@@ -111,7 +111,7 @@ def _compile(arguments: argparse.Namespace) -> None:
     blocks = compile_bench.QUICK_BLOCKS if arguments.quick else compile_bench.BLOCKS
     cases = compile_bench.cases(arguments.models, arguments.tokens, arguments.blocks or blocks)
     compile_bench.measure(cases, options, show, log)
-    title = f"Compiled models on {device}: microseconds of one block"
+    title = f"{compile_bench.TITLE} ({device}): microseconds of one block"
     cells = [compile_bench.line(row) for row in rows]
     report.print_cells(title, compile_bench.HEADER, cells)
     for model, values in compile_bench.means(rows).items():

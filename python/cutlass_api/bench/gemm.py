@@ -29,6 +29,7 @@ from cutlass_api.bench.limits import Limits, sets_beyond_l2
 from cutlass_api.profiling import quartiles
 from cutlass_api.tuning._search import Timed, in_turns, sift
 
+TITLE = "GEMM time of torch over Rutlass"
 #: Kernels that all rounds time.
 FINALISTS = 5
 
@@ -386,7 +387,7 @@ def line(row: Row) -> tuple[str, ...]:
     m, n, k = row.mnk
     tflops = 2 * row.batch * m * n * k / row.first / 1e6
     return (
-        f"{_name(row)} {row.dtype}",
+        f"{name(row)} {row.dtype}",
         f"{row.torch:.1f}",
         f"{row.first:.1f}",
         f"{row.best:.1f}",
@@ -397,7 +398,8 @@ def line(row: Row) -> tuple[str, ...]:
     )
 
 
-def _name(row: Row) -> str:
+def name(row: Row) -> str:
+    """The name of a product: its label, extents and layout."""
     m, n, k = row.mnk
     batch = f"{row.batch}x" if row.batch > 1 else ""
     return f"{row.label} {batch}{m}x{n}x{k}{f' in {row.groups}' if row.groups else ''} {row.layout}"
@@ -430,7 +432,7 @@ def write_plot(path: Path, title: str, rows: list[Row]) -> None:
     import matplotlib.pyplot as plt
 
     several = len({row.dtype for row in rows}) > 1
-    names = [f"{_name(row)} {row.dtype}" if several else _name(row) for row in rows]
+    names = [f"{name(row)} {row.dtype}" if several else name(row) for row in rows]
     places = range(len(rows))
     figure, axes = plt.subplots(figsize=(0.22 * len(rows) + 2, 4.8), layout="constrained")
     first = [row.torch / row.first for row in rows]
@@ -461,6 +463,7 @@ __all__ = [
     "geometric_means",
     "line",
     "measure",
+    "name",
     "table",
     "write_json",
     "write_plot",

@@ -28,6 +28,7 @@ from cutlass_api.bench.limits import sets_beyond_l2
 from cutlass_api.profiling import quartiles
 from cutlass_api.tuning._search import Timed, in_turns, sift
 
+TITLE = "8-bit products with the weights of a Llama"
 #: Output features and input features of the weights.
 WEIGHTS = ((4096, 11008), (12288, 4096), (22016, 4096), (4096, 4096), (65536, 4096))
 #: Rows of the activations.
