@@ -32,7 +32,7 @@ def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests the message without a GPU")
 @pytest.mark.parametrize(
-    "what", ["limits", "latency", "gemm", "llama", "quantize", "compile", "tensor_parallel"]
+    "what", ["limits", "latency", "gemm", "llama", "quantize", "compile", "tensor_parallel", "all"]
 )
 def test_without_a_gpu_it_says_so(what: str) -> None:
     ended = bench(what)

@@ -1,15 +1,17 @@
-"""``bench`` with ``latency``, ``gemm``, ``llama``, ``quantize`` and ``plot``.
+"""``bench`` with ``limits``, ``latency``, ``gemm``, ``llama`` and ``quantize``.
 
-The models, which ``torch.compile`` or several GPUs run, are in :mod:`.bench_models`. A new
-benchmark has a function that adds its parser, which `add` calls.
+The models, which ``torch.compile`` or several GPUs run, are in :mod:`.bench_models`; what reads
+results, in :mod:`.bench_results`. A new benchmark has a function that adds its parser, which `add`
+calls. `bench plot`, `all` and `compare` serve it with an entry in `BENCHES`
+(:mod:`cutlass_api.bench.results`), and `all` with one in `SECTIONS`
+(:mod:`cutlass_api.bench.suite`).
 """
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
-from cutlass_api._commands import bench_models, common
+from cutlass_api._commands import bench_models, bench_results, common
 from cutlass_api.bench import llama as llama_bench
 from cutlass_api.bench.gemm import table
 
@@ -25,7 +27,9 @@ def add(commands: Any) -> None:
     _add_quantize(bench)
     bench_models.add_compile(bench)
     bench_models.add_tensor_parallel(bench)
-    _add_plot(bench)
+    bench_results.add_all(bench)
+    bench_results.add_compare(bench)
+    bench_results.add_plot(bench)
 
 
 def _add_limits(bench: Any) -> None:
@@ -77,13 +81,6 @@ def _add_quantize(bench: Any) -> None:
     quantized.add_argument(
         "--json", type=common.output, metavar="FILE", help="write the results as JSON"
     )
-
-
-def _add_plot(bench: Any) -> None:
-    plot = bench.add_parser("plot", help="plot results that --json wrote; needs no GPU")
-    plot.set_defaults(run=_replot)
-    plot.add_argument("results", type=Path, help="a JSON file of a benchmark")
-    plot.add_argument("plot", type=common.plot, help="the image to write")
 
 
 def _limits(arguments: argparse.Namespace) -> None:
@@ -197,16 +194,6 @@ def _latency(arguments: argparse.Namespace) -> None:
         report.write_json(arguments.json, context, rows)
     if arguments.plot:
         report.write_bars(arguments.plot, f"{latency.TITLE} ({device})", rows)
-
-
-def _replot(arguments: argparse.Namespace) -> None:
-    from cutlass_api.bench import results
-
-    try:
-        found = results.parse(results.load(arguments.results))
-    except ValueError as error:
-        raise SystemExit(f"{arguments.results}: {error}") from None
-    found.plot(arguments.plot)
 
 
 __all__ = ["add"]
