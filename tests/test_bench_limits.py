@@ -144,11 +144,14 @@ def test_the_command(gpu, monkeypatch, tmp_path, capsys) -> None:
 
 
 def test_gemm_passes_its_limits_on(gpu, monkeypatch) -> None:
-    """The floor of a row is that of this device."""
+    """The floor of a row is that of this device, whose rates are measured before."""
     seen = []
+    monkeypatch.setattr(limits, "product_rate", lambda dtype: 7e14)
+    monkeypatch.setattr(limits, "copy_rate", lambda: 3e12)
     monkeypatch.setattr(gemm, "measure_row", lambda *arguments: seen.append(arguments))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     found = limits.Limits()
     shape = gemm.Shape("small", 1, 2, 3)
     gemm.measure([shape], ["float16"], lambda row: None, found)
     assert seen[0][0] is shape and seen[0][-1] is found
+    assert found.entries()["product_rates"] == {"float16": 7e14}

@@ -359,6 +359,7 @@ def measure(
     with ThreadPoolExecutor() as pool:
         for dtype in dtypes:
             with float32_precision(dtype):
+                limits.measure(dtype)
                 for shape in (shape for shape in shapes if not shape.groups or dtype == "bfloat16"):
                     rows.append(measure_row(shape, dtype, pool, limits))
                     show(rows[-1])

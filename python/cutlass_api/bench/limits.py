@@ -153,6 +153,13 @@ class Limits:
             self.product_rates[dtype] = product_rate(dtype)
         return self.product_rates[dtype]
 
+    def measure(self, dtype: str) -> None:
+        """Measures the rates that `floor` uses, and frees their operands."""
+        import torch
+
+        _ = self.copy_rate, self.product_rate(dtype)
+        torch.cuda.empty_cache()
+
     def floor(self, dtype: str, flop: float, byte_count: float) -> float:
         """Microseconds of the arithmetic or of the memory traffic, whichever takes longer."""
         return 1e6 * max(flop / self.product_rate(dtype), byte_count / self.copy_rate)
