@@ -14,7 +14,8 @@ import cutlass_api
 import pytest
 import torch
 from cutlass_api import __main__
-from cutlass_api.bench import bandwidth, gemm, llama, quantize, report
+from cutlass_api._commands import common
+from cutlass_api.bench import bandwidth, gemm, limits, llama, quantize, report
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 ROWS = [
@@ -31,7 +32,18 @@ def bench(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="tests the message without a GPU")
 @pytest.mark.parametrize(
-    "what", ["latency", "gemm", "ladder", "llama", "quantize", "compile", "tensor_parallel"]
+    "what",
+    [
+        "limits",
+        "latency",
+        "gemm",
+        "ladder",
+        "llama",
+        "quantize",
+        "compile",
+        "tensor_parallel",
+        "all",
+    ],
 )
 def test_without_a_gpu_it_says_so(what: str) -> None:
     ended = bench(what)
@@ -105,7 +117,7 @@ def test_other_files_are_not_plotted(tmp_path: Path) -> None:
     ended = bench("plot", shapes, tmp_path / "plot.png")
     assert ended.returncode == 1
     assert (
-        "public_shapes.json holds no results of `bench latency`, `gemm`, `ladder` or `llama`"
+        "public_shapes.json: no results of `bench latency`, `bench gemm`, `bench ladder`"
         in ended.stderr
     )
 
@@ -129,7 +141,7 @@ def test_a_table_of_shapes_is_read(tmp_path: Path) -> None:
 def refusal(capsys, monkeypatch, *arguments: str | Path) -> str:
     """The last line of the error for arguments that the command refuses before it needs a GPU."""
     monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", *map(str, arguments)])
-    monkeypatch.setattr(__main__, "_device", lambda: pytest.fail("it went on to measure"))
+    monkeypatch.setattr(common, "device", lambda: pytest.fail("it went on to measure"))
     with pytest.raises(SystemExit) as ended:
         __main__.main()
     assert ended.value.code == 2
@@ -304,11 +316,11 @@ def test_the_rate_of_a_copy_is_that_of_the_faster_method(monkeypatch) -> None:
         )
     times = iter([3.0, 2.0])
 
-    def clock(launch) -> Clock:
+    def clock(launch, calls: int) -> Clock:
         launch()
         return Clock(next(times))
 
-    monkeypatch.setattr(bandwidth, "_Stream", clock)
+    monkeypatch.setattr(bandwidth, "Stream", clock)
     monkeypatch.setattr(Clock, "turns", 10_000)
     assert bandwidth.copy_rate() == pytest.approx(2 * 4096 / (1.15 * 2e-6))
 
@@ -346,6 +358,7 @@ class Turn:
     """Replaces a graph of launches that run at half of a copy's rate."""
 
     median = 100.0
+    times = (100.0, 100.0, 100.0)
 
     def __init__(self, launches) -> None:
         for launch in launches:
@@ -368,10 +381,10 @@ def on_the_cpu(monkeypatch):
         monkeypatch.setattr(torch, name, partial(on_cpu, getattr(torch, name)))
     monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
     monkeypatch.setattr(llama, "WEIGHTS", ((256, 128), (128, 256)))
-    monkeypatch.setattr(llama, "L2_BYTES", 1 << 15)
+    monkeypatch.setattr(limits, "l2_bytes", lambda: 1 << 15)
     monkeypatch.setattr(llama, "capture", lambda stream, launches: Turn(launches))
     monkeypatch.setattr(llama, "copy_rate", lambda: 1e12)
-    monkeypatch.setattr(__main__, "_device", lambda: "a GPU")
+    monkeypatch.setattr(common, "device", lambda: "a GPU")
 
 
 def run_llama(monkeypatch, *arguments: str | Path) -> None:
@@ -469,6 +482,7 @@ def test_operators_time_8_bit_products(monkeypatch, on_the_cpu, capsys) -> None:
 def test_operands_of_8_bit_products(monkeypatch, kind: str, rows: int) -> None:
     """Tensors without memory, on a device that is not there."""
     monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
+    monkeypatch.setattr(limits, "l2_bytes", lambda: 50 << 20)
     n, k = 384, 11008  # of which K has 86 blocks
     with FakeTensorMode():
         operands = llama.Operands(kind, rows, (n, k))
@@ -592,7 +606,7 @@ def test_quantization_is_compared_with_a_copy(monkeypatch, capsys, tmp_path: Pat
     monkeypatch.setattr(quantize, "SHAPES", ((128, 256),))
     monkeypatch.setattr(quantize, "capture", lambda stream, launches: Turn(launches))
     monkeypatch.setattr(quantize, "copy_rate", lambda: 4e9)
-    monkeypatch.setattr(__main__, "_device", lambda: "a GPU")
+    monkeypatch.setattr(common, "device", lambda: "a GPU")
     path = tmp_path / "quantize.json"
     monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", "quantize", "--json", str(path)])
     __main__.main()
@@ -603,7 +617,7 @@ def test_quantization_is_compared_with_a_copy(monkeypatch, capsys, tmp_path: Pat
     row = next(row for row in read["rows"] if row["helper"] == "per_row")
     assert row["bytes"] == 128 * (3 * 256 + 4)
     assert row["share"] == pytest.approx(row["bytes"] / (1e-4 * 4e9))
-    table = capsys.readouterr().out.rpartition("Quantization on a GPU")[2]
+    table = capsys.readouterr().out.rpartition("Quantization (a GPU)")[2]
     assert "where a copy moves 0.00 TB/s" in table
     (shown,) = [line for line in table.splitlines() if "per_row, float32 to int8" in line]
     assert shown.split()[-4:] == ["256", "100.0", "0.000", f"{128 * (5 * 256 + 4) / 4e5:.1%}"]

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 import torch
 from cutlass_api import __main__
+from cutlass_api._commands import common
 from cutlass_api.bench import compile as bench
 from cutlass_api.bench import models
 from torch.nn import functional
@@ -283,7 +284,7 @@ def test_nvgemm_meets_no_addmm() -> None:
 )
 def test_wrong_options_are_refused_first(capsys, monkeypatch, arguments, expected: str) -> None:
     monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", "compile", *arguments])
-    monkeypatch.setattr(__main__, "_device", lambda: pytest.fail("it went on to measure"))
+    monkeypatch.setattr(common, "device", lambda: pytest.fail("it went on to measure"))
     with pytest.raises(SystemExit) as ended:
         __main__.main()
     assert ended.value.code == 2
@@ -302,7 +303,7 @@ def test_the_command_writes_each_row(capsys, monkeypatch, tmp_path: Path) -> Non
         assert list(bench.read_rows(path).values()) == [fine]
         show(failed)
 
-    monkeypatch.setattr(__main__, "_device", lambda: "a GPU")
+    monkeypatch.setattr(common, "device", lambda: "a GPU")
     monkeypatch.setattr(bench, "measure", measure)
     arguments = ["--models", "mlp", "--tokens", "4,8", "--quick", "--json", str(path)]
     monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", "compile", *arguments])

@@ -12,8 +12,9 @@ import pytest
 import stand_in
 import torch
 from cutlass_api import __main__
+from cutlass_api._commands import common
 from cutlass_api.arguments import GemmArguments
-from cutlass_api.bench import ladder
+from cutlass_api.bench import ladder, limits
 
 STEPS = pytest.mark.parametrize("step", ladder.STEPS, ids=lambda step: step.name)
 
@@ -134,9 +135,9 @@ def on_the_cpu(monkeypatch):
     """`bench ladder` on the CPU: no step is launched, and times are :data:`TIMES`."""
 
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(__main__, "_device", lambda: "a GPU")
-    rates = ladder.chip_rates(90)
-    monkeypatch.setattr(ladder, "chip_rates", lambda: rates)
+    monkeypatch.setattr(common, "device", lambda: "a GPU")
+    rates = limits.peak_rates(90)
+    monkeypatch.setattr(limits, "peak_rates", lambda: rates)
     monkeypatch.setattr(ladder, "Inputs", Inputs)
     monkeypatch.setattr(ladder.Step, "bind", lambda *_: lambda: None)
     monkeypatch.setattr(ladder, "_check", lambda *_: None)
@@ -159,7 +160,7 @@ def test_the_report(monkeypatch, capsys, tmp_path, on_the_cpu, with_rich):
     path = tmp_path / "rows.json"
     run_ladder(monkeypatch, 90, "--shape", "64,128,256", "--json", path)
     title, _, *lines = capsys.readouterr().out.splitlines()
-    assert title.strip() == "The ladder: 64x128x256 in float16 on a GPU"
+    assert title.strip() == "The ladder: a float16 GEMM in eight steps, 64x128x256 (a GPU)"
     assert len(lines) == 10 and not any("\x1b" in line for line in lines)
     for line, name in zip(lines, TIMES, strict=True):
         assert line.strip().startswith(name)

@@ -1014,11 +1014,12 @@ def device_facts(device: int) -> tuple[str, int, int, int]:
     13.0. Raises RuntimeError if there is no such device.
     """
 
-def chip_rates(cc: int | None = None) -> dict[str, float]:
-    """The peak rates of the first CUDA device, by name: multiprocessors, their clock in Hz, the
-    FLOP per clock of one of them (by tensor cores, by tensor cores through `mma.sync`, by
-    float32 units), and bytes per second of memory. cc: of a typical chip of this compute
-    capability instead. Raises RuntimeError without a device.
+def chip_rates(device: int = 0, cc: int | None = None) -> dict[str, float]:
+    """The peak rates of a CUDA device, by name: multiprocessors, their highest clock in Hz, the
+    dense FLOP per clock of one of them (16-bit products by tensor cores, the same through
+    `mma.sync`, float32, and float64 by the faster unit), bytes of the L2 cache, and bytes per
+    second of memory. They come from the driver and the compute capability. cc: of a typical
+    chip of this compute capability instead. Raises RuntimeError without such a device.
     """
 
 def header(name: str) -> str:

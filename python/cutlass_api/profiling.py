@@ -8,7 +8,7 @@ GPU or takes longer than 30 ms to enqueue.
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,6 +17,14 @@ from cutlass_api.tuning._search import in_turns
 #: An upper bound of a GPU's clock rate, which turns seconds into cycles of the leading kernel.
 CYCLES_PER_SECOND = 2e9
 LONGEST_LEAD_SECONDS = 30e-3
+
+
+def quartiles(samples: Sequence[float]) -> tuple[float, float]:
+    """What a quarter and three quarters of the samples do not exceed."""
+    if len(samples) == 1:
+        return samples[0], samples[0]
+    first, _, third = statistics.quantiles(samples, n=4, method="inclusive")
+    return first, third
 
 
 @dataclass(frozen=True)
@@ -38,10 +46,7 @@ class Timing:
     @property
     def quartiles(self) -> tuple[float, float]:
         """Microseconds that a quarter and three quarters of the calls do not exceed."""
-        if len(self.samples) == 1:
-            return (self.samples[0], self.samples[0])
-        first, _, third = statistics.quantiles(self.samples, n=4, method="inclusive")
-        return first, third
+        return quartiles(self.samples)
 
     def to_json(self) -> str:
         """The times as JSON."""

@@ -73,23 +73,31 @@ pub fn device_facts(device: i32) -> PyResult<(&'static str, u32, u32, i32)> {
     Ok((&device.name, device.cc, device.multiprocessors, device.driver_version))
 }
 
-/// The peak rates of the first CUDA device, by name: multiprocessors, their clock in Hz, the FLOP
-/// per clock of one of them (by tensor cores, by tensor cores through `mma.sync`, by float32
-/// units), and bytes per second of memory. cc: of a typical chip of this compute capability
-/// instead. Raises RuntimeError without a device.
+/// The peak rates of a CUDA device, by name: multiprocessors, their highest clock in Hz, the dense
+/// FLOP per clock of one of them (16-bit products by tensor cores, the same through `mma.sync`,
+/// float32, and float64 by the faster unit), bytes of the L2 cache, and bytes per second of memory.
+/// They come from the driver and the compute capability. cc: of a typical chip of this compute
+/// capability instead. Raises RuntimeError without such a device.
 #[pyfunction]
-#[pyo3(signature = (cc = None))]
-pub fn chip_rates(py: Python<'_>, cc: Option<ComputeCapability>) -> PyResult<Bound<'_, PyDict>> {
+#[pyo3(signature = (device = 0, cc = None))]
+pub fn chip_rates(
+    py: Python<'_>,
+    device: i32,
+    cc: Option<ComputeCapability>,
+) -> PyResult<Bound<'_, PyDict>> {
     let chip = match cc {
         Some(cc) => Target::typical(cc.0),
-        None => Target::from(Device::get(0)?),
+        None => Target::from(Device::get(device)?),
     };
+    let float64 = chip.float64_fma_flop_per_clock.max(chip.float64_mma_flop_per_clock);
     let rates = PyDict::new(py);
     rates.set_item("multiprocessors", chip.multiprocessors)?;
     rates.set_item("clock_hz", chip.clock_hz)?;
     rates.set_item("tensor_flop_per_clock", chip.tensor_flop_per_clock)?;
     rates.set_item("mma_sync_flop_per_clock", chip.mma_sync_flop_per_clock)?;
     rates.set_item("fma_flop_per_clock", chip.fma_flop_per_clock)?;
+    rates.set_item("float64_flop_per_clock", float64)?;
+    rates.set_item("l2_bytes", chip.l2_bytes)?;
     rates.set_item("memory_bytes_per_second", chip.memory_bytes_per_second)?;
     Ok(rates)
 }

@@ -1,3 +1,6 @@
 """Benchmarks. ``python -m cutlass_api bench --help`` lists them."""
 
-__all__: list[str] = []
+#: Rounds in which the methods of a benchmark take turns.
+ROUNDS = 15
+
+__all__ = ["ROUNDS"]

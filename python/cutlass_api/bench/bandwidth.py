@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from cutlass_api.bench.gemm import ROUNDS
+from cutlass_api.bench import ROUNDS
 from cutlass_api.tuning._search import in_turns
 
 #: Bytes of the source. The target has as many, so that next to nothing of either stays in L2.
@@ -13,11 +13,14 @@ COPIED_BYTES = 2 << 30
 COPIES = 3
 
 
-class _Stream:
-    """A launch that is repeated on a stream without a graph, with its times in microseconds."""
+class Stream:
+    """A launch that is repeated on a stream without a graph, with its times in microseconds.
 
-    def __init__(self, launch: Callable[[], Any]) -> None:
-        self._launch = launch
+    ``calls``: launches of a turn.
+    """
+
+    def __init__(self, launch: Callable[[], Any], calls: int) -> None:
+        self._launch, self._calls = launch, calls
         self.times: list[float] = []
 
     def warm_up(self) -> None:
@@ -31,11 +34,11 @@ class _Stream:
 
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        for _ in range(COPIES):
+        for _ in range(self._calls):
             self._launch()
         end.record()
         end.synchronize()
-        self.times.append(1e3 * begin.elapsed_time(end) / COPIES)
+        self.times.append(1e3 * begin.elapsed_time(end) / self._calls)
         return self.times[-1]
 
     @property
@@ -56,11 +59,11 @@ def copy_rate() -> float:
     target = torch.empty_like(source)
     numbers, copied = source.view(torch.float32), target.view(torch.float32)
     methods = {
-        "memcpy": _Stream(lambda: target.copy_(source)),
-        "kernel": _Stream(lambda: torch.add(numbers, 0, out=copied)),
+        "memcpy": Stream(lambda: target.copy_(source), COPIES),
+        "kernel": Stream(lambda: torch.add(numbers, 0, out=copied), COPIES),
     }
     in_turns(methods, ROUNDS)
     return 2 * COPIED_BYTES / (1e-6 * min(timed.median for timed in methods.values()))
 
 
-__all__ = ["copy_rate"]
+__all__ = ["Stream", "copy_rate"]

@@ -36,6 +36,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from cutlass_api.bench import report
 from cutlass_api.profiling import keep_gpu_busy
 from cutlass_api.tuning._search import in_turns
 
@@ -87,6 +88,11 @@ class Case:
         return f"{self.model} {'x'.join(map(str, self.size))}"
 
 
+def baseline(model: str) -> str:
+    """The method that ours is compared with: eager for NVGEMM, else torch's choices."""
+    return "eager" if model == "nvgemm" else "compiled"
+
+
 @dataclass
 class Row:
     """The results of one case, by method. Times are in microseconds and of one block."""
@@ -115,8 +121,8 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """The time of torch over ours, or NaN. Torch is eager for NVGEMM, else compiled."""
-        torch = self.microseconds.get("eager" if self.model == "nvgemm" else "compiled", math.nan)
+        """The time of torch over ours, or NaN."""
+        torch = self.microseconds.get(baseline(self.model), math.nan)
         return torch / self.microseconds.get("ours", math.nan)
 
     @property
@@ -547,6 +553,7 @@ def means(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
     return found
 
 
+TITLE = "Compiled models"
 HEADER = (
     "model",
     "eager us",
@@ -591,12 +598,21 @@ def write_json(path: Path, context: dict[str, Any], rows: Sequence[Row]) -> None
     path.write_text(json.dumps({**context, "means": means(rows), "rows": entries}, indent=1) + "\n")
 
 
+def write_plot(path: Path, title: str, rows: Sequence[Row]) -> None:
+    """Plots torch's time over ours. Needs matplotlib."""
+    compared = [row for row in rows if not math.isnan(row.ratio)]
+    names = [row.name for row in compared]
+    ratios = [row.ratio for row in compared]
+    report.write_ratios(path, title, names, ratios, "torch's time / ours")
+
+
 __all__ = [
     "HEADER",
     "Case",
     "Extents",
     "Options",
     "Row",
+    "baseline",
     "called_kernels",
     "cases",
     "line",
@@ -604,4 +620,5 @@ __all__ = [
     "measure",
     "read_rows",
     "write_json",
+    "write_plot",
 ]

@@ -24,21 +24,12 @@ from typing import Any
 
 import cutlass_api
 from cutlass_api.arguments import GemmArguments, GroupedGemmArguments
+from cutlass_api.bench import ROUNDS
+from cutlass_api.bench.limits import Limits, sets_beyond_l2
+from cutlass_api.profiling import quartiles
 from cutlass_api.tuning._search import Timed, in_turns, sift
 
-#: Sustained rates of an H100 SXM, in FLOP/s and bytes/s. A product's floor is the time of its
-#: arithmetic or of its memory traffic at these rates, whichever is larger.
-FLOOR_FLOPS = {
-    "float16": 798e12,
-    "bfloat16": 798e12,
-    "tf32": 399e12,
-    "float32": 60e12,
-    "float64": 60e12,
-}
-FLOOR_BYTES = 3.0e12
-L2_BYTES = 50 << 20
-#: Rounds of turns.
-ROUNDS = 15
+TITLE = "GEMM time of torch over Rutlass"
 #: Kernels that all rounds time.
 FINALISTS = 5
 
@@ -93,6 +84,8 @@ class Row:
     batch: int = 1
     #: The rough time of each kernel: the median of a few turns, or the minimum if it dropped out.
     rough: dict[str, float] = field(default_factory=dict)
+    #: The quartiles of the turns of ``torch``, ``first`` and ``best``.
+    quartiles: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def table(path: Path | None) -> list[Shape]:
@@ -180,8 +173,7 @@ class Inputs:
         import torch
 
         element = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
-        count = math.ceil(2.2 * L2_BYTES / (element.itemsize * shape.elements))
-        count = sets or min(max(count, 2), 200)
+        count = sets or sets_beyond_l2(element.itemsize * shape.elements)
 
         def matrix(*extents: int, order: str) -> Any:
             *batch, rows, columns = extents
@@ -267,7 +259,7 @@ def run_launches(
         yield partial(kernel.run, args, artifact, workspace=workspace, assume_supported_args=True)
 
 
-def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
+def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor, limits: Limits) -> Row:
     """Times torch, the kernel that ranks first and the fastest kernel."""
     import torch
 
@@ -299,7 +291,6 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
     best = min(finalists, key=lambda name: methods[name].median)
     flop = 2 * shape.batch * shape.m * shape.n * shape.k
     byte_count = inputs.sets[0][2].itemsize * shape.elements
-    floor = max(flop / FLOOR_FLOPS[dtype], byte_count / FLOOR_BYTES)
     return Row(
         label=shape.label,
         dtype=dtype,
@@ -308,7 +299,7 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
         torch=methods["torch"].median,
         first=methods[names[0]].median,
         best=methods[best].median,
-        floor=1e6 * floor,
+        floor=limits.floor(dtype, flop, byte_count),
         kernel=names[0],
         best_kernel=best,
         kernels=len(kernels),
@@ -316,6 +307,10 @@ def measure_row(shape: Shape, dtype: str, pool: ThreadPoolExecutor) -> Row:
         groups=shape.groups,
         batch=shape.batch,
         rough={name: round(time, 3) for name, time in rough.items()},
+        quartiles={
+            of: quartiles(methods[name].times)
+            for of, name in (("torch", "torch"), ("first", names[0]), ("best", best))
+        },
     )
 
 
@@ -358,7 +353,9 @@ def float32_precision(dtype: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def measure(shapes: list[Shape], dtypes: list[str], show: Callable[[Row], None]) -> list[Row]:
+def measure(
+    shapes: list[Shape], dtypes: list[str], show: Callable[[Row], None], limits: Limits
+) -> list[Row]:
     """Times all shapes in all types. Calls ``show`` with each finished row."""
     import torch
 
@@ -366,8 +363,9 @@ def measure(shapes: list[Shape], dtypes: list[str], show: Callable[[Row], None])
     with ThreadPoolExecutor() as pool:
         for dtype in dtypes:
             with float32_precision(dtype):
+                limits.measure(dtype)
                 for shape in (shape for shape in shapes if not shape.groups or dtype == "bfloat16"):
-                    rows.append(measure_row(shape, dtype, pool))
+                    rows.append(measure_row(shape, dtype, pool, limits))
                     show(rows[-1])
                     torch.cuda.empty_cache()
     return rows
@@ -394,7 +392,7 @@ def line(row: Row) -> tuple[str, ...]:
     m, n, k = row.mnk
     tflops = 2 * row.batch * m * n * k / row.first / 1e6
     return (
-        f"{_name(row)} {row.dtype}",
+        f"{name(row)} {row.dtype}",
         f"{row.torch:.1f}",
         f"{row.first:.1f}",
         f"{row.best:.1f}",
@@ -405,7 +403,8 @@ def line(row: Row) -> tuple[str, ...]:
     )
 
 
-def _name(row: Row) -> str:
+def name(row: Row) -> str:
+    """The name of a product: its label, extents and layout."""
     m, n, k = row.mnk
     batch = f"{row.batch}x" if row.batch > 1 else ""
     return f"{row.label} {batch}{m}x{n}x{k}{f' in {row.groups}' if row.groups else ''} {row.layout}"
@@ -438,7 +437,7 @@ def write_plot(path: Path, title: str, rows: list[Row]) -> None:
     import matplotlib.pyplot as plt
 
     several = len({row.dtype for row in rows}) > 1
-    names = [f"{_name(row)} {row.dtype}" if several else _name(row) for row in rows]
+    names = [f"{name(row)} {row.dtype}" if several else name(row) for row in rows]
     places = range(len(rows))
     figure, axes = plt.subplots(figsize=(0.22 * len(rows) + 2, 4.8), layout="constrained")
     first = [row.torch / row.first for row in rows]
@@ -469,6 +468,7 @@ __all__ = [
     "geometric_means",
     "line",
     "measure",
+    "name",
     "run_launches",
     "table",
     "write_json",

@@ -15,8 +15,8 @@ from typing import Any
 
 import cutlass_api
 from cutlass_api import _core
-from cutlass_api._core import chip_rates
-from cutlass_api.bench.gemm import ROUNDS, Inputs, Shape, capture, run_launches
+from cutlass_api.bench import ROUNDS, limits
+from cutlass_api.bench.gemm import Inputs, Shape, capture, run_launches
 from cutlass_api.tuning._search import in_turns
 from cutlass_api.utils import ceil_div
 
@@ -112,8 +112,8 @@ def _kernel(step: Step) -> _core.CudaFunction:
 
 @cache
 def multiprocessors() -> int:
-    """The number of multiprocessors of the first CUDA device."""
-    return int(chip_rates()["multiprocessors"])
+    """The number of multiprocessors of torch's current CUDA device."""
+    return int(limits.peak_rates()["multiprocessors"])
 
 
 _FMA, _MMA, _WGMMA = "fma_flop_per_clock", "mma_sync_flop_per_clock", "tensor_flop_per_clock"
@@ -278,6 +278,12 @@ def rows(times: Mapping[str, float], extents: Extents, notes: Mapping[str, str])
     ]
 
 
+def shown(extents: Sequence[int]) -> str:
+    """M, N and K in a title."""
+    return "x".join(map(str, extents))
+
+
+TITLE = "The ladder: a float16 GEMM in eight steps"
 HEADER = ("step", "us", "TFLOP/s", "of torch", "speed-up", "")
 
 
@@ -292,14 +298,13 @@ def write_json(path: Path, context: dict[str, Any], rows: Sequence[Row]) -> None
     path.write_text(json.dumps({**context, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
 
 
-def peaks(rates: Mapping[str, float]) -> dict[str, float]:
+def peaks(rates: limits.Rates) -> dict[str, float]:
     """The peak FLOP per second of a chip at its highest clock, by the unit that multiplies.
 
     ``rates``: of ``chip_rates``.
     """
-    clocks = rates["multiprocessors"] * rates["clock_hz"]
-    names = {"FP32 units": _FMA, "mma.sync": _MMA, "tensor cores": _WGMMA}
-    return {name: clocks * rates[key] for name, key in names.items()}
+    units = {"FP32 units": _FMA, "mma.sync": _MMA, "tensor cores": _WGMMA}
+    return {name: limits.peak(rates, unit) for name, unit in units.items()}
 
 
 def draw_bars(axes: Any, rows: Sequence[Row]) -> None:
@@ -312,7 +317,7 @@ def draw_bars(axes: Any, rows: Sequence[Row]) -> None:
     axes.set_xlabel("TFLOP/s")
 
 
-def draw_roofline(axes: Any, rates: Mapping[str, float], rows: Sequence[Row]) -> None:
+def draw_roofline(axes: Any, rates: limits.Rates, rows: Sequence[Row]) -> None:
     """Draws each step's TFLOP/s over the FLOP for each byte that its CTAs load, below the roofs:
     the peaks of the units that multiply, and memory's bandwidth times the intensity.
 
@@ -337,10 +342,9 @@ def draw_roofline(axes: Any, rates: Mapping[str, float], rows: Sequence[Row]) ->
         axes.plot([low, high], [peak / 1e12] * 2, color="black", linestyle="--", linewidth=0.8)
         label = f"{name}, {peak / 1e12:.0f} TFLOP/s"
         axes.annotate(label, (high, peak / 1e12), fontsize=8, ha="right", va="bottom")
-    clocks = rates["multiprocessors"] * rates["clock_hz"]
     points: dict[tuple[float, float], list[str]] = {}
     for at, step in enumerate(STEPS, 1):
-        roof = min(clocks * rates[step.rate], step.intensity * bandwidth)
+        roof = min(limits.peak(rates, step.rate), step.intensity * bandwidth)
         tflops = measured.get(step.name, None if rows else roof / 1e12)
         if tflops is not None:
             points.setdefault((step.intensity, tflops), []).append(str(at))
@@ -354,12 +358,15 @@ def draw_roofline(axes: Any, rates: Mapping[str, float], rows: Sequence[Row]) ->
     axes.set_ylabel("TFLOP/s")
 
 
-def write_plot(path: Path, title: str, rates: Mapping[str, float], rows: Sequence[Row]) -> None:
+def write_plot(
+    path: Path, title: str, extents: Sequence[int], rates: limits.Rates, rows: Sequence[Row]
+) -> None:
     """Plots the TFLOP/s of the rows and the roofline of the steps. Needs matplotlib."""
     import matplotlib.pyplot as plt
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.2), layout="constrained")
     draw_bars(left, rows)
+    left.set_title(shown(extents))
     draw_roofline(right, rates, rows)
     figure.suptitle(title)
     figure.savefig(path, dpi=110)
@@ -369,16 +376,19 @@ def write_plot(path: Path, title: str, rates: Mapping[str, float], rows: Sequenc
 __all__ = [
     "DEFAULT_EXTENTS",
     "HEADER",
+    "LIBRARY",
     "STEPS",
+    "TITLE",
+    "TORCH",
     "Row",
     "Step",
-    "chip_rates",
     "draw_bars",
     "draw_roofline",
     "line",
     "measure",
     "peaks",
     "rows",
+    "shown",
     "write_json",
     "write_plot",
 ]

@@ -19,6 +19,7 @@ from typing import Any
 import cutlass_api
 from cutlass_api import _core
 from cutlass_api.bench.report import Row
+from cutlass_api.profiling import quartiles
 
 #: Calls of a turn, each with a set of operands of its own. As many come before the timed ones, to
 #: fill the CPU caches that other methods evicted.
@@ -26,6 +27,28 @@ LAUNCHES = 100
 ROUNDS = 30
 GRAPH_LAUNCHES = 20
 EXTENT = 128
+TITLE = f"Host time of one float16 GEMM, {EXTENT} cubed"
+#: The title of the column of ratios.
+RATIO = "x floor"
+#: How the names of rows begin that time no code of ours.
+THEIRS = (
+    "native floor",
+    "an empty statement",
+    "torch.mm",
+    "a @ b",
+    "Triton",
+    "CuPy",
+    "cutlass.operators",
+    "CUDA graph of torch.mm",
+)
+#: Rows of torch that do the same as a row of ours.
+COUNTERPARTS = {
+    "cutlass_api.matmul(a, b, out=c)": "torch.mm(a, b, out=c)",
+    "cutlass_api.matmul(a, b)": "a @ b",
+    f"CUDA graph of {GRAPH_LAUNCHES} launches, replayed and synchronized": (
+        f"CUDA graph of torch.mm, {GRAPH_LAUNCHES} launches, replayed and synchronized"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -101,9 +124,20 @@ def in_turns(methods: list[Method], floor: Callable[[], float]) -> list[Row]:
                 ratios[at].append(seconds / least)
     torch.cuda.synchronize()
     return [
-        Row(method.name, statistics.median(time), statistics.median(ratio), method.note)
+        Row(
+            method.name,
+            statistics.median(time),
+            statistics.median(ratio),
+            method.note,
+            quartiles(ratio),
+        )
         for method, time, ratio in zip(methods, times, ratios, strict=True)
     ]
+
+
+def is_ours(name: str) -> bool:
+    """Whether a row times code of ours."""
+    return not name.startswith(THEIRS)
 
 
 def measure() -> list[Row]:
@@ -264,4 +298,4 @@ def _peers(a: Any, b: Any, out: Any) -> Iterator[Method]:
     yield calls("cutlass.operators run, assume_supported_args", run, names)
 
 
-__all__ = ["Method", "calls", "in_turns", "measure"]
+__all__ = ["COUNTERPARTS", "RATIO", "TITLE", "Method", "calls", "in_turns", "is_ours", "measure"]

@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,16 +17,18 @@ from typing import Any
 
 import cutlass_api
 from cutlass_api.arguments import EpilogueArguments, GemmArguments, PerformanceControls
+from cutlass_api.bench import ROUNDS
 from cutlass_api.bench.bandwidth import copy_rate
 from cutlass_api.bench.gemm import (
     FINALISTS,
-    L2_BYTES,
-    ROUNDS,
     capture,
     time_operators,
 )
+from cutlass_api.bench.limits import sets_beyond_l2
+from cutlass_api.profiling import quartiles
 from cutlass_api.tuning._search import Timed, in_turns, sift
 
+TITLE = "8-bit products with the weights of a Llama"
 #: Output features and input features of the weights.
 WEIGHTS = ((4096, 11008), (12288, 4096), (22016, 4096), (4096, 4096), (65536, 4096))
 #: Rows of the activations.
@@ -80,6 +82,8 @@ class Row:
     #: The time to read the weights at the rate of a copy on this GPU (:mod:`.bandwidth`).
     read: float
     operators: float | None = None
+    #: The quartiles of the turns of ``torch`` and ``first``.
+    quartiles: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 class Operands:
@@ -90,8 +94,7 @@ class Operands:
 
         self.kind = kind
         n, k = weight
-        count = min(max(math.ceil(2.2 * L2_BYTES / (k * n)), 2), 200)
-        self.sets = [self._operands(rows, n, k) for _ in range(count)]
+        self.sets = [self._operands(rows, n, k) for _ in range(sets_beyond_l2(k * n))]
         self.stream = torch.cuda.Stream()
 
     def _operands(self, m: int, n: int, k: int) -> tuple[Any, ...]:
@@ -237,6 +240,11 @@ def measure_row(
         best_kernel=best,
         read=1e6 * n * k * element / rate,
         operators=others.get("operators"),
+        quartiles={
+            backend: quartiles(methods[name].times)
+            for backend, name in (("torch", "torch"), ("first", names[0]))
+            if name in methods
+        },
     )
 
 

@@ -11,9 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cutlass_api.bench import ROUNDS, report
 from cutlass_api.bench.bandwidth import copy_rate
-from cutlass_api.bench.gemm import ROUNDS, capture
+from cutlass_api.bench.gemm import capture
 from cutlass_api.library import ScaleSwizzleMode
+from cutlass_api.profiling import quartiles
 from cutlass_api.tuning._search import in_turns
 
 
@@ -75,6 +77,8 @@ class Row:
     bytes: int
     #: ``bytes`` over the time, as a share of the rate of a copy.
     share: float
+    #: The quartiles of the turns.
+    quartiles: tuple[float, float] | None = None
 
 
 def moved_bytes(helper: str, shape: tuple[int, int], itemsize: int) -> int:
@@ -131,7 +135,8 @@ def measure(show: Callable[[Row], None]) -> tuple[float, list[Row]]:
                 for helper, timed in methods.items():
                     moved = moved_bytes(helper, shape, dtype.itemsize)
                     share = moved / (1e-6 * timed.median * rate)
-                    row = Row(helper, input, output, shape, timed.median, moved, share)
+                    spread = quartiles(timed.times)
+                    row = Row(helper, input, output, shape, timed.median, moved, share, spread)
                     results.append(row)
                     show(row)
                 del methods
@@ -139,6 +144,7 @@ def measure(show: Callable[[Row], None]) -> tuple[float, list[Row]]:
     return rate, results
 
 
+TITLE = "Quantization"
 HEADER = ("helper", "rows x columns", "us", "GB", "share of a copy")
 
 
@@ -154,10 +160,26 @@ def line(row: Row) -> tuple[str, ...]:
     )
 
 
+def write_plot(path: Path, title: str, rows: Sequence[Row]) -> None:
+    """Plots the shares of a copy's rate. Needs matplotlib."""
+    names = [" ".join(line(row)[:2]) for row in rows]
+    report.write_ratios(path, title, names, [row.share for row in rows], "share of a copy's rate")
+
+
 def write_json(path: Path, context: dict[str, Any], rate: float, rows: Sequence[Row]) -> None:
     """Writes the rate of a copy and rows as JSON, after the entries of ``context``."""
     document = {**context, "copy_rate": rate, "rows": [asdict(row) for row in rows]}
     path.write_text(json.dumps(document, indent=1) + "\n")
 
 
-__all__ = ["HEADER", "HELPERS", "Row", "call", "line", "measure", "moved_bytes", "write_json"]
+__all__ = [
+    "HEADER",
+    "HELPERS",
+    "Row",
+    "call",
+    "line",
+    "measure",
+    "moved_bytes",
+    "write_json",
+    "write_plot",
+]

@@ -9,18 +9,28 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a result. ``ratio``: the time over the floor's time, or NaN."""
+    """One row of a result.
+
+    - ``ratio``: the time over the floor's time, or NaN.
+    - ``quartiles``: of the ratio of each turn.
+    """
 
     name: str
     microseconds: float
     ratio: float
     note: str = ""
+    quartiles: tuple[float, float] | None = None
 
 
 def print_table(title: str, rows: Sequence[Row], ratio_name: str) -> None:
     """Prints rows as a table. ``ratio_name`` is the title of the column of ratios."""
+    print_cells(title, *table(rows, ratio_name))
+
+
+def table(rows: Sequence[Row], ratio_name: str) -> tuple[Sequence[str], list[tuple[str, ...]]]:
+    """The titles of the columns, and the cells of each row."""
     cells = [(row.name, f"{row.microseconds:.2f}", _ratio(row), row.note) for row in rows]
-    print_cells(title, ("", "us", ratio_name, ""), cells)
+    return ("", "us", ratio_name, ""), list[tuple[str, ...]](cells)
 
 
 def print_cells(title: str, header: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
@@ -85,4 +95,23 @@ def write_bars(path: Path, title: str, rows: Sequence[Row]) -> None:
     plt.close(figure)
 
 
-__all__ = ["Row", "print_cells", "print_table", "write_bars", "write_json"]
+def write_ratios(
+    path: Path, title: str, names: Sequence[str], ratios: Sequence[float], axis: str
+) -> None:
+    """Plots ratios as horizontal bars beside a line at 1. Needs matplotlib."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(9, 0.25 * len(names) + 1.2), layout="constrained")
+    bars = axes.barh(range(len(names)), ratios, color="#4477aa")
+    axes.bar_label(bars, labels=[f"{ratio:.2f}" for ratio in ratios], padding=3, fontsize=8)
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.invert_yaxis()
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.margins(x=0.1)
+    axes.set_xlabel(axis)
+    figure.suptitle(title)
+    figure.savefig(path)
+    plt.close(figure)
+
+
+__all__ = ["Row", "print_cells", "print_table", "table", "write_bars", "write_json", "write_ratios"]

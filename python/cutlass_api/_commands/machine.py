@@ -1,0 +1,84 @@
+"""``env``, ``cache`` and ``kernels``: this machine and installation."""
+
+import argparse
+import json
+from typing import Any
+
+from cutlass_api import _core, inspection
+from cutlass_api._commands import common
+
+
+def add(commands: Any) -> None:
+    env = commands.add_parser("env", help="print what a bug report needs: versions, GPUs, caches")
+    env.set_defaults(run=_env)
+    cache = commands.add_parser("cache", help="print or reduce the cache of compiled programs")
+    cache.set_defaults(run=_cache)
+    reduce = cache.add_mutually_exclusive_group()
+    reduce.add_argument("--clear", action="store_true", help="remove all programs")
+    reduce.add_argument(
+        "--limit",
+        type=int,
+        metavar="MIB",
+        help="remove the programs that were used longest ago, until MIB mebibytes are left",
+    )
+    cache.add_argument(
+        "--json", type=common.output, metavar="FILE", help="write the numbers as JSON"
+    )
+    env.add_argument("--json", type=common.output, metavar="FILE", help="write it as JSON")
+    kernels = commands.add_parser("kernels", help="list the kernels of this package")
+    kernels.set_defaults(run=_kernels)
+    kernels.add_argument(
+        "patterns",
+        nargs="*",
+        metavar="PATTERN",
+        help="what a name must contain, such as sm90, f16xf16 or 128x*pingpong",
+    )
+    kernels.add_argument(
+        "--cc", type=common.positive, help="for this compute capability: 90 for an H100"
+    )
+    kernels.add_argument(
+        "--json", type=common.output, metavar="FILE", help="write the list as JSON"
+    )
+
+
+def _cache(arguments: argparse.Namespace) -> None:
+    folder = _core.cache_directory()
+    if folder is None:
+        raise SystemExit("programs are not cached: this system has no folder for caches")
+    if arguments.limit is not None and arguments.limit < 0:
+        raise SystemExit(f"--limit is {arguments.limit}; it must be at least 0")
+    try:
+        limit = _core.cache_limit()
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+    numbers: dict[str, Any] = {"folder": str(folder), "limit": limit}
+    if arguments.clear or arguments.limit is not None:
+        numbers["removed"], freed = _core.trim_cache((arguments.limit or 0) << 20)
+        print(f"removed {numbers['removed']} files, {freed / 2**20:.1f} MiB")
+    numbers["files"], numbers["bytes"] = _core.cache_usage()
+    print(f"{folder}: {numbers['files']} files, {numbers['bytes'] / 2**20:.1f} MiB")
+    print(f"limit: {limit >> 20} MiB (CUTLASS_API_CACHE_LIMIT)")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(numbers, indent=1) + "\n")
+
+
+def _env(arguments: argparse.Namespace) -> None:
+    facts = inspection.environment()
+    for name, fact in facts.items():
+        print(f"{name}: {fact}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(facts, indent=1) + "\n")
+
+
+def _kernels(arguments: argparse.Namespace) -> None:
+    from cutlass_api.bench import report
+
+    kernels = inspection.matching_kernels(arguments.patterns, arguments.cc)
+    cells = inspection.kernel_cells(kernels)
+    report.print_cells(f"{len(kernels)} kernels", inspection.HEADER, cells)
+    if arguments.json:
+        rows = [dict(zip(inspection.HEADER, line, strict=True)) for line in cells]
+        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+__all__ = ["add"]

@@ -1,0 +1,121 @@
+"""``tune``: the autotuner and its store."""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cutlass_api._commands import common
+
+
+def add(commands: Any) -> None:
+    tune = commands.add_parser(
+        "tune", help="time kernels on this machine's GPU and store the fastest"
+    )
+    tune.set_defaults(run=_tune)
+    what = tune.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--shapes",
+        type=common.shapes,
+        metavar="FILE",
+        help="tune a table of shapes in JSON, such as benchmarks/public_shapes.json",
+    )
+    what.add_argument("--list", action="store_true", help="print the stored results")
+    what.add_argument(
+        "--export", type=common.output, metavar="FILE", help="write the stored results"
+    )
+    what.add_argument(
+        "--import",
+        dest="merge",
+        type=Path,
+        metavar="FILE",
+        help="merge results that --export wrote into the store",
+    )
+    what.add_argument("--clear", action="store_true", help="remove all stored results")
+    common.add_types(tune)
+    tune.add_argument("--search", choices=("halving", "exhaustive"), default="halving")
+    tune.add_argument(
+        "--key",
+        choices=("exact", "pow2"),
+        default="exact",
+        help="whether a result is for its extents, or for all that round up to the same powers of "
+        "two",
+    )
+    tune.add_argument(
+        "--budget",
+        type=float,
+        metavar="SECONDS",
+        help="stop timing new kernels after SECONDS, per shape",
+    )
+    tune.add_argument(
+        "--check",
+        action="store_true",
+        help="compare each kernel's output with the CPU reference before it is timed",
+    )
+    tune.add_argument(
+        "--all-devices",
+        action="store_true",
+        help="share the kernels among all GPUs of the name of the first",
+    )
+    tune.add_argument("--json", type=common.output, metavar="FILE", help="write what was measured")
+
+
+def _tune(arguments: argparse.Namespace) -> None:
+    from cutlass_api import tuning
+    from cutlass_api.bench import report
+
+    if arguments.json and not (arguments.shapes or arguments.list):
+        raise SystemExit("--json writes what --shapes measures or --list prints; omit it")
+    if arguments.clear:
+        tuning.clear()
+    elif arguments.export:
+        print(f"{tuning.export_results(arguments.export)} results written to {arguments.export}")
+    elif arguments.merge:
+        try:
+            print(tuning.import_results(arguments.merge))
+        except (OSError, ValueError) as error:
+            raise SystemExit(str(error)) from None
+    elif arguments.list:
+        results = tuning.stored_results()
+        if arguments.json:
+            arguments.json.write_text(json.dumps([asdict(each) for each in results], indent=1))
+        cells = [(each.key, f"{1e6 * each.seconds:.2f}", each.kernel) for each in results]
+        for device in dict.fromkeys(each.device for each in results):
+            own = [of for of, each in zip(cells, results, strict=True) if each.device == device]
+            report.print_cells(device, ("problem", "us", ""), own)
+    else:
+        _tune_shapes(arguments)
+
+
+def _tune_shapes(arguments: argparse.Namespace) -> None:
+    common.device()
+    from cutlass_api.tuning import TuningResult
+    from cutlass_api.tuning._shapes import tune_shapes
+
+    results: list[TuningResult] = []
+
+    def show(result: TuningResult) -> None:
+        best = f"{result.microseconds:9.2f} us  {result.winner.metadata.kernel_name}"
+        print(f"{best}  {result.key}", flush=True)
+        results.append(result)
+        # After each shape, so that Ctrl-C keeps what was measured.
+        if arguments.json:
+            arguments.json.write_text(json.dumps([json.loads(each.to_json()) for each in results]))
+
+    try:
+        tune_shapes(
+            arguments.shapes,
+            arguments.dtype,
+            show,
+            search=arguments.search,
+            key=arguments.key,
+            budget=arguments.budget,
+            check=arguments.check,
+            devices="all" if arguments.all_devices else None,
+        )
+    except KeyboardInterrupt:
+        raise SystemExit(f"stopped: the results of {len(results)} shapes are stored") from None
+
+
+__all__ = ["add"]

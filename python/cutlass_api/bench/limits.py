@@ -1,0 +1,197 @@
+"""What a GPU does at most: its memory, its L2 cache and its arithmetic units.
+
+Peak rates follow from what the driver reports (``chip_rates``); `Limits` also measures the rates
+that the GPU sustains: of a copy, and of a large product by torch.
+"""
+
+import math
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
+from typing import Any
+
+from cutlass_api import _core
+from cutlass_api.bench import ROUNDS
+from cutlass_api.bench.bandwidth import Stream, copy_rate
+from cutlass_api.tuning._search import in_turns
+
+#: What multiplies each dtype, as `chip_rates` names it, and the share of that rate: tensor cores
+#: multiply tf32 at half the rate of 16 bits.
+UNITS = {
+    "float16": ("tensor_flop_per_clock", 1.0),
+    "bfloat16": ("tensor_flop_per_clock", 1.0),
+    "tf32": ("tensor_flop_per_clock", 0.5),
+    "float32": ("fma_flop_per_clock", 1.0),
+    "float64": ("float64_flop_per_clock", 1.0),
+}
+DTYPES = tuple(UNITS)
+#: M, N and K of the product that measures a rate: on tensor cores, and on slower units.
+TENSOR_EXTENT, EXTENT = 8192, 4096
+#: The duration of a turn of products.
+TURN_SECONDS = 30e-3
+#: What nvidia-smi reports of a GPU, by the name of its query.
+SMI_FACTS = {
+    "driver_version": "driver",
+    "clocks.max.sm": "highest clock",
+    "clocks.sm": "clock after the products",
+    "clocks.mem": "memory clock",
+    "power.limit": "power limit",
+}
+
+
+Rates = Mapping[str, float]
+
+
+def peak_rates(cc: int | None = None) -> dict[str, float]:
+    """The peak rates of torch's current CUDA device (``chip_rates``).
+
+    ``cc``: of a typical chip of this compute capability instead.
+    """
+    import torch
+
+    return _core.chip_rates(torch.cuda.current_device() if cc is None else 0, cc)
+
+
+def peak(rates: Rates, unit: str) -> float:
+    """FLOP/s of all multiprocessors at the highest clock. Sustained clocks are lower.
+
+    ``unit``: the key in ``rates`` of what multiplies.
+    """
+    return rates["multiprocessors"] * rates["clock_hz"] * rates[unit]
+
+
+def l2_bytes() -> int:
+    """Bytes of the L2 cache of torch's current CUDA device."""
+    return int(peak_rates()["l2_bytes"])
+
+
+def sets_beyond_l2(one_set_bytes: int) -> int:
+    """How many sets of operands exceed twice the L2 cache: at least 2, at most 200."""
+    return min(max(math.ceil(2.2 * l2_bytes() / one_set_bytes), 2), 200)
+
+
+def product_rate(dtype: str) -> float:
+    """FLOP/s of a large product of random operands by torch, in turns of 30 ms.
+
+    For "tf32" and "float32", torch's float32 precision must be set
+    (:func:`cutlass_api.bench.gemm.float32_precision`).
+    """
+    import torch
+
+    extent = EXTENT if dtype in ("float32", "float64") else TENSOR_EXTENT
+    element = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
+    a, b = (torch.randn(extent, extent, device="cuda", dtype=element) for _ in range(2))
+    launch = partial(torch.matmul, a, b, out=torch.empty_like(a))
+    launch()
+    calls = max(1, math.ceil(TURN_SECONDS / _seconds(launch)))
+    timed = Stream(launch, calls)
+    in_turns({"product": timed}, ROUNDS)
+    return 2 * extent**3 / (1e-6 * timed.median)
+
+
+def _seconds(launch: Callable[[], Any]) -> float:
+    """The time of one launch on the clock of the host."""
+    import torch
+
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    launch()
+    torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+class Limits:
+    """The limits of torch's current CUDA device. Rates are measured at their first use."""
+
+    def __init__(self) -> None:
+        self.rates = peak_rates()
+        #: FLOP/s that torch's products sustain, by dtype, as far as measured.
+        self.product_rates: dict[str, float] = {}
+
+    @cached_property
+    def copy_rate(self) -> float:
+        """Bytes per second that a copy reads and writes (:mod:`.bandwidth`)."""
+        return copy_rate()
+
+    def product_rate(self, dtype: str) -> float:
+        """FLOP/s that torch's products sustain (`product_rate`)."""
+        if dtype not in self.product_rates:
+            self.product_rates[dtype] = product_rate(dtype)
+        return self.product_rates[dtype]
+
+    def measure(self, dtype: str) -> None:
+        """Measures the rates that `floor` uses, and frees their operands."""
+        import torch
+
+        _ = self.copy_rate, self.product_rate(dtype)
+        torch.cuda.empty_cache()
+
+    def floor(self, dtype: str, flop: float, byte_count: float) -> float:
+        """Microseconds of the arithmetic or of the memory traffic, whichever takes longer."""
+        return 1e6 * max(flop / self.product_rate(dtype), byte_count / self.copy_rate)
+
+    def entries(self) -> dict[str, Any]:
+        """The peak and the measured rates, as JSON."""
+        return {**self.rates, "copy_rate": self.copy_rate, "product_rates": self.product_rates}
+
+
+HEADER = ("limit", "peak", "measured", "unit")
+
+
+def cells(limits: Limits) -> list[tuple[str, ...]]:
+    """A row of a table for each limit."""
+    rates = limits.rates
+    bandwidths = rates["memory_bytes_per_second"], limits.copy_rate
+    found: list[tuple[str, ...]] = [
+        ("multiprocessors", f"{rates['multiprocessors']:.0f}", "", ""),
+        ("clock", f"{1e-6 * rates['clock_hz']:.0f}", "", "MHz"),
+        ("L2 cache", f"{rates['l2_bytes'] / 2**20:.0f}", "", "MiB"),
+        ("memory", *(f"{1e-12 * rate:.2f}" for rate in bandwidths), "TB/s"),
+    ]
+    for dtype, measured in limits.product_rates.items():
+        unit, share = UNITS[dtype]
+        both = share * peak(rates, unit), measured
+        found.append((f"{dtype} products", *(f"{1e-12 * rate:.0f}" for rate in both), "TFLOP/s"))
+    return found
+
+
+def smi_facts() -> dict[str, str]:
+    """What nvidia-smi reports of torch's current CUDA device; nothing if it cannot."""
+    import torch
+
+    tool = shutil.which("nvidia-smi")
+    uuid = getattr(torch.cuda.get_device_properties(), "uuid", None)
+    if tool is None or uuid is None:
+        return {}
+    query = [f"--query-gpu={','.join(SMI_FACTS)}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(
+            [tool, f"--id=GPU-{uuid}", *query], capture_output=True, text=True, timeout=30
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    values = [value.strip() for value in done.stdout.strip().split(",")]
+    if done.returncode or len(values) != len(SMI_FACTS):
+        return {}
+    return {
+        name: value
+        for name, value in zip(SMI_FACTS.values(), values, strict=True)
+        if not value.startswith("[")  # [N/A], [Not Supported]
+    }
+
+
+__all__ = [
+    "DTYPES",
+    "HEADER",
+    "Limits",
+    "Rates",
+    "cells",
+    "l2_bytes",
+    "peak",
+    "peak_rates",
+    "product_rate",
+    "sets_beyond_l2",
+    "smi_facts",
+]

@@ -1,0 +1,171 @@
+"""The page of `bench all`: Markdown, and a plot for each section, from the JSON document alone."""
+
+import re
+import statistics
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cutlass_api.bench import results, suite
+
+COLUMNS = 100
+#: Facts of the environment that the page shows, beside variables that begin with CUTLASS_API_.
+FACTS = (*suite.SHARED_FACTS, "Python", "platform", "tuning")
+
+
+def write(document: dict[str, Any], out: Path) -> None:
+    """Writes the page, and its plots into a folder beside it of the same name. Needs matplotlib."""
+    folder = out.with_suffix("")
+    plots = {}
+    for name, found in _parsed(document).items():
+        if found.entries():
+            folder.mkdir(exist_ok=True)
+            found.plot(folder / f"{name}.png")
+            plots[name] = f"{folder.name}/{name}.png"
+    out.write_text(render(document, plots), "utf-8")
+
+
+def _parsed(document: dict[str, Any]) -> dict[str, results.Results]:
+    """The results of each section that has rows."""
+    return {
+        name: results.parse(section["results"])
+        for name, section in document["sections"].items()
+        if section["results"] and section["results"].get("rows")
+    }
+
+
+def render(document: dict[str, Any], plots: dict[str, str]) -> str:
+    """The page. ``plots``: the address of each section's plot."""
+    parsed = _parsed(document)
+    slower, uncompared = _slower(document, parsed)
+    intro = (
+        "Times of Rutlass beside those of torch, on one GPU. A ratio is the time of torch over "
+        "ours, that of the kernel that ranks first: above 1, Rutlass is faster. Sections run in "
+        "processes of their own, in which both take turns. `python -m cutlass_api bench all` "
+        "writes this page, and `benchmarks/README.md` describes the columns."
+    )
+    parts = ["# Benchmarks", _wrapped(intro)]
+    if document["quick"]:
+        note = "The option `--quick` leaves out shapes and methods: these are no figures to report."
+        parts.append(_wrapped(note))
+    parts += [_table(("", "value"), _machine(document)), _fence(*document["commands"])]
+    parts.append("## Slower than torch")
+    if slower:
+        titles = ("product", "section", "torch us", "ours us", "ratio")
+        parts.append(_table(titles, slower, code=titles[:2]))
+    else:
+        parts.append("No row.")
+    if uncompared:
+        parts.append("Without a comparison to torch: " + ", ".join(uncompared) + ".")
+        parts[-1] = _wrapped(parts[-1])
+    for name, section in document["sections"].items():
+        parts.append(f"## {section['title']}")
+        parts.append(_fence(section["command"]))
+        if section["failure"]:
+            parts += ["The benchmark failed:", _fence(section["failure"])]
+        if name in parsed:
+            parts.append(_wrapped(mean(parsed[name])))
+            if name in plots:
+                parts.append(f"![{section['title']}]({plots[name]})")
+            header, cells = parsed[name].table()
+            # The first column, and one without a title, hold names.
+            parts.append(_table(header, cells, code=("", header[0])))
+        elif section["results"] and "product_rates" in section["results"]:
+            parts.append(_table(("limit", "measured"), _rates(section["results"])))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def mean(found: results.Results) -> str:
+    """A sentence with the geometric mean of torch's time over ours, or of the control's."""
+    entries = found.entries()
+    compared = [(each.torch, each.ours) for each in entries if each.torch]
+    other = "torch"
+    if not compared:
+        compared = [(each.control, each.ours) for each in entries if each.control]
+        other = found.control
+    if not compared:
+        return ""
+    ratios = [theirs / ours for theirs, ours in compared]
+    return (
+        f"Geometric mean of the time of {other} over ours: {statistics.geometric_mean(ratios):.3f} "
+        f"in {len(ratios)} rows, from {min(ratios):.3f} to {max(ratios):.3f}."
+    )
+
+
+def _slower(
+    document: dict[str, Any], parsed: dict[str, results.Results]
+) -> tuple[list[tuple[str, ...]], list[str]]:
+    """A row of a table for each row in which torch is faster, the slowest first, and the sections
+    that are not compared, with the reason."""
+    found, uncompared = [], []
+    for name, section in document["sections"].items():
+        entries = parsed[name].entries() if name in parsed else []
+        found += [(each.torch / each.ours, name, each) for each in entries if each.torch]
+        if section["failure"]:
+            uncompared.append(f"`{name}` (failed{' in part' if entries else ''})")
+        elif name != "limits" and not any(each.torch for each in entries):
+            uncompared.append(f"`{name}` (torch has no counterpart)")
+    slower = sorted((each for each in found if each[0] < 1), key=lambda each: each[:2])
+    cells: list[tuple[str, ...]] = [
+        (each.name, name, f"{each.torch:.2f}", f"{each.ours:.2f}", f"{ratio:.3f}")
+        for ratio, name, each in slower
+    ]
+    return cells, uncompared
+
+
+def _machine(document: dict[str, Any]) -> list[tuple[str, ...]]:
+    """The GPU, the versions and the clocks."""
+    facts = document["environment"]
+    # NVRTC's path says nothing about another machine.
+    rows = [(name, facts[name].partition(" (")[0]) for name in FACTS if name in facts]
+    rows += [
+        (name, value)
+        for name, value in facts.items()
+        if name.startswith("CUTLASS_API_") and not name.endswith("_DIR")
+    ]
+    limits = (document["sections"].get("limits") or {}).get("results") or {}
+    return [*rows, *limits.get("smi", {}).items()]
+
+
+def _rates(limits: dict[str, Any]) -> list[tuple[str, ...]]:
+    return [
+        ("L2 cache", f"{limits['l2_bytes'] / 2**20:.0f} MiB"),
+        ("copy", f"{1e-12 * limits['copy_rate']:.2f} TB/s"),
+        *(
+            (f"{dtype} products of torch", f"{1e-12 * rate:.0f} TFLOP/s")
+            for dtype, rate in limits["product_rates"].items()
+        ),
+    ]
+
+
+def _wrapped(text: str) -> str:
+    # Inline code stays on one line.
+    joined = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\0"), text)
+    filled = textwrap.fill(joined, COLUMNS, break_long_words=False, break_on_hyphens=False)
+    return filled.replace("\0", " ")
+
+
+def _fence(*lines: str) -> str:
+    """Lines as they are. A fence without a language is output, of any width."""
+    return "\n".join(["```", *(line.replace("```", "'''") for line in lines), "```"])
+
+
+def _table(header: Sequence[str], cells: Sequence[Sequence[str]], code: Sequence[str] = ()) -> str:
+    """A Markdown table. Columns of numbers are right-aligned; ``code``: titles of columns of names,
+    which are no prose."""
+
+    def cell(text: str, title: str) -> str:
+        text = re.sub(r"\s+", " ", text).replace("|", "\\|")
+        return f"`{text.replace('`', '')}`" if text and title in code else text
+
+    is_number = [
+        at > 0 and title != "" and title not in code and title != "value"
+        for at, title in enumerate(header)
+    ]
+    lines: list[Sequence[str]] = [header, ["---:" if number else "---" for number in is_number]]
+    lines += [[cell(*pair) for pair in zip(line, header, strict=True)] for line in cells]
+    return "\n".join(re.sub(r"\|  (?=\|)", "| ", f"| {' | '.join(line)} |") for line in lines)
+
+
+__all__ = ["mean", "render", "write"]
