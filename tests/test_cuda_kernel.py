@@ -384,7 +384,7 @@ def test_a_tensor_map_describes_its_tensor():
         from cutlass_api import TensorMap
         half = Tensor(X, (6, 128))
         assert repr(TensorMap(half, (4, 64))) == (
-            "TensorMap(float16, shape=[6, 128], box=[4, 64], swizzle=0)"
+            "<TensorMap float16[6, 128], box=[4, 64], swizzle=0, on cuda:0>"
         )
         # CUDA's float16 is type 6, and its swizzle of 128 bytes is 3.
         assert described(TensorMap(half, [4, 64], swizzle=128)) == (

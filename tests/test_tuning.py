@@ -881,6 +881,17 @@ def test_the_result_of_a_users_kernel(tuned_square):
     """)
 
 
+def test_benchmarks_print_what_they_time(tuned_square):
+    tuned_square("""
+        own = cutlass_api._core.CudaBenchmark(square(512), (x, out, 4096))
+        assert repr(own) == f"<CudaBenchmark on {own.device}>"
+        assert repr(own.record(square(512))).startswith("<TimedLaunches of ")
+        benchmark = cutlass_api._core.TuningBenchmark(args)
+        problem = repr(args).removeprefix("<GemmArguments ")
+        assert repr(benchmark) == f"<TuningBenchmark on {own.device}: {problem}"
+    """)
+
+
 def test_which_launches_share_a_result(tuned_square):
     tuned_square("""
         def searches(key, *launches):

@@ -657,6 +657,8 @@ class Estimate:
     @property
     def total_seconds(self) -> float:
         """Seconds of the kernel: `get_kernels` ranks by this number."""
+    def _repr_html_(self) -> str:
+        """The terms as a table in HTML, for notebooks."""
 
 @disjoint_base
 class Kernel:
@@ -833,6 +835,8 @@ def get_kernels(
     metadata_filter: a predicate over `KernelMetadata`. cc: return GPU kernels for this
     compute capability (90 for an H100), regardless of the operands' device; None: return
     kernels for the operands' device. providers: names of providers; None: all.
+
+    A notebook shows the list as a table: `cutlass_api.explanation.KernelList`.
 
     If no kernel serves the arguments, the list is empty, and indexing it raises IndexError
     with the reasons that `cutlass_api.explain` prints.

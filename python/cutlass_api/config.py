@@ -54,5 +54,10 @@ class GlobalOptions:
         self.use_tvm_ffi = options["use_tvm_ffi"]
         self.launch_graphs = options.get("launch_graphs", self.launch_graphs)
 
+    def __repr__(self) -> str:
+        options: dict[str, Any] = {}
+        self.save(options)
+        return f"GlobalOptions({', '.join(f'{name}={on}' for name, on in options.items())})"
+
 
 __all__ = ["GlobalOptions"]

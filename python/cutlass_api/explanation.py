@@ -1,9 +1,11 @@
-"""Why kernels serve arguments or not: :func:`explain`, and the result of an empty search."""
+"""The results of a search, and why kernels serve arguments or not: :func:`explain`."""
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, SupportsIndex
 
 from cutlass_api import _core
 from cutlass_api._core import Kernel, RuntimeArguments
+from cutlass_api._tables import Listing
 
 
 def explain(args: RuntimeArguments, cc: int | None = None) -> None:
@@ -16,7 +18,40 @@ def explain(args: RuntimeArguments, cc: int | None = None) -> None:
     print(_core.explanation(args, cc))
 
 
-class NoKernels(list[Kernel]):
+class KernelList(Listing[Kernel]):
+    """The list that :func:`get_kernels` returns. Notebooks show its first 50 kernels as a table,
+    and so do they show its slices and ``KernelList(kernels)`` of other kernels.
+
+    ``seconds``: the estimated time of a kernel, None if it is unknown.
+    """
+
+    def __init__(
+        self,
+        kernels: Iterable[Kernel] = (),
+        seconds: Callable[[Kernel], float | None] | None = None,
+    ) -> None:
+        super().__init__(kernels)
+        self._seconds = seconds
+
+    def _with(self, elements: list[Kernel]) -> "KernelList":
+        return KernelList(elements, self._seconds)
+
+    def _titles(self) -> Sequence[str]:
+        from cutlass_api.inspection import HEADER
+
+        return HEADER if self._seconds is None else (*HEADER, "us, estimated")
+
+    def _cells(self, element: Kernel) -> Sequence[str]:
+        from cutlass_api.inspection import kernel_cells
+
+        cells = kernel_cells(element)
+        if self._seconds is None:
+            return cells
+        seconds = self._seconds(element)
+        return (*cells, "" if seconds is None else f"{1e6 * seconds:.2f}")
+
+
+class NoKernels(KernelList):
     """The empty list that :func:`get_kernels` returns if no kernel serves the arguments.
 
     Indexing it raises IndexError with the reasons.
@@ -25,6 +60,14 @@ class NoKernels(list[Kernel]):
     def __init__(self, args: RuntimeArguments, cc: int | None) -> None:
         super().__init__()
         self._args, self._cc = args, cc
+
+    def __repr__(self) -> str:
+        return f"<NoKernels for {self._args!r}; cutlass_api.explain prints the reasons>"
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<p>{escape(repr(self))}</p>"
 
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
         if isinstance(index, slice):
@@ -36,4 +79,4 @@ class NoKernels(list[Kernel]):
         raise IndexError(f"get_kernels found no kernel for these arguments:\n{reasons}")
 
 
-__all__ = ["NoKernels", "explain"]
+__all__ = ["KernelList", "NoKernels", "explain"]

@@ -6,11 +6,10 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from cutlass_api import _core
 from cutlass_api._core import Kernel, get_kernels
@@ -125,25 +124,25 @@ def disassemble(cubin: bytes) -> str:
 
 
 #: The titles of `kernel_cells`.
-HEADER = ("kernel", "from", "tile", "cluster", "stages")
+HEADER = ("kernel", "family", "from", "tile", "cluster", "stages")
 
 
-def kernel_cells(kernels: Iterable[Kernel]) -> list[tuple[str, ...]]:
-    """A row of a table for each kernel: name, least compute capability, tile, cluster, stages."""
+def kernel_cells(kernel: Kernel) -> tuple[str, ...]:
+    """A kernel as a row of a table: its name, its class, the least compute capability, then tile,
+    cluster and stages of its design, empty if the design has none."""
+    metadata = kernel.metadata
 
-    def extents(design: Any, name: str) -> str:
-        return "x".join(map(str, getattr(design, name, None) or ()))
+    def extents(name: str) -> str:
+        return "x".join(map(str, getattr(metadata.design, name, None) or ()))
 
-    return [
-        (
-            each.metadata.kernel_name,
-            f"{each.metadata.min_cc // 10}.{each.metadata.min_cc % 10}",
-            extents(each.metadata.design, "tile_shape"),
-            extents(each.metadata.design, "cluster_shape"),
-            str(getattr(each.metadata.design, "stages", "")),
-        )
-        for each in kernels
-    ]
+    return (
+        metadata.kernel_name,
+        type(kernel).__name__,
+        f"{metadata.min_cc // 10}.{metadata.min_cc % 10}",
+        extents("tile_shape"),
+        extents("cluster_shape"),
+        str(getattr(metadata.design, "stages", "")),
+    )
 
 
 __all__ = [

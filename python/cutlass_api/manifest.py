@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from cutlass_api import _core
 from cutlass_api._core import Kernel, RuntimeArguments
+from cutlass_api.explanation import KernelList
 from cutlass_api.metadata import KernelMetadata
 
 
@@ -16,7 +17,7 @@ class Manifest:
     @property
     def kernels(self) -> list[Kernel]:
         """The collected kernels in order of discovery. Each name appears once."""
-        return list(self._kernels)
+        return KernelList(self._kernels)
 
     def add_kernels(
         self,
@@ -40,6 +41,12 @@ class Manifest:
     ) -> list[Kernel]:
         """The same as :func:`cutlass_api.get_kernels`."""
         return _core.get_kernels(args, metadata_filter, cc, providers)
+
+    def __repr__(self) -> str:
+        return f"<Manifest of {len(self._kernels)} kernels>"
+
+    def _repr_html_(self) -> str:
+        return KernelList(self._kernels)._repr_html_()
 
 
 __all__ = ["Manifest"]

@@ -5,7 +5,7 @@ them without the classes' ``__init__``.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from typing import Any, ClassVar
 
 from cutlass_api import _core
@@ -18,6 +18,7 @@ from cutlass_api._core import (
     RuntimeArguments,
     Status,
 )
+from cutlass_api._tables import html_table
 from cutlass_api.typing import NumericLike
 
 
@@ -423,6 +424,20 @@ class KernelMetadata:
         if status and getattr(args, "epilogue", None) is not None:
             return Status.fail("the arguments carry an epilogue, and the kernel fuses none")
         return status
+
+    def _repr_html_(self) -> str:
+        rows = [("kernel_class", getattr(self.kernel_class, "__name__", repr(self.kernel_class)))]
+        rows.append(("min_cc", str(self.min_cc)))
+        for name in ("operands", "design", "epilogue"):
+            value = getattr(self, name)
+            parts = {each.name: getattr(value, each.name) for each in _fields_of(value)}
+            rows += ((part, repr(content)) for part, content in (parts or {name: value}).items())
+        return html_table(("field", "value"), rows, len(rows), self.kernel_name)
+
+
+def _fields_of(value: Any) -> "tuple[Field[Any], ...]":
+    """The fields of an instance of a dataclass; none of anything else."""
+    return fields(value) if is_dataclass(value) else ()
 
 
 __all__ = [

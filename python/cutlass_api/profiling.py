@@ -10,8 +10,9 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from cutlass_api._tables import html_table
 from cutlass_api.tuning._search import in_turns
 
 #: An upper bound of a GPU's clock rate, which turns seconds into cycles of the leading kernel.
@@ -53,6 +54,8 @@ class Timing:
         return json.dumps({**asdict(self), "median": self.median, "quartiles": self.quartiles})
 
     def __repr__(self) -> str:
+        if not self.samples:
+            return f"<no calls on {self.device}>"
         first, third = self.quartiles
         calls = f"{len(self.samples)} calls on {self.device}"
         return f"<{self.median:.2f} us, quartiles {first:.2f} to {third:.2f}, {calls}>"
@@ -63,6 +66,8 @@ class Comparison:
     """Times of functions that took turns, by name. The first is the baseline of the ratios."""
 
     timings: dict[str, Timing]
+
+    _TITLES: ClassVar[tuple[str, ...]] = ("us", "quartiles", "ratio", "")
 
     def ratio(self, name: str) -> float:
         """The median time of the first function over that of this one: above 1, this is faster."""
@@ -78,6 +83,9 @@ class Comparison:
             }
         )
 
+    def _first(self) -> list[Timing]:
+        return list(self.timings.values())[:1]
+
     def _rows(self) -> Iterator[tuple[str, str, str, str]]:
         for name, timing in self.timings.items():
             first, third = timing.quartiles
@@ -85,9 +93,8 @@ class Comparison:
             yield f"{timing.median:.2f}", spread, f"{self.ratio(name):.3f}", name
 
     def __str__(self) -> str:
-        first = next(iter(self.timings.values()))
-        lines = [f"{len(first.samples)} calls on {first.device}"]
-        rows = [("us", "quartiles", "ratio", ""), *self._rows()]
+        lines = [f"{len(each.samples)} calls on {each.device}" for each in self._first()]
+        rows = [self._TITLES, *self._rows()]
         widths = [max(len(row[at]) for row in rows) for at in range(3)]
         for *cells, name in rows:
             padded = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
@@ -97,14 +104,7 @@ class Comparison:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from html import escape
-
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in self._rows()
-        )
-        titles = "<tr><th>us</th><th>quartiles</th><th>ratio</th><th></th></tr>"
-        return f"<table>{titles}{rows}</table>"
+        return html_table(self._TITLES, self._rows(), len(self.timings))
 
 
 def time_kernel(

@@ -64,6 +64,21 @@ impl View {
         &self.stride[3 - self.rank..]
     }
 
+    /// Whether the last dimension is contiguous and each other dimension steps over the later ones.
+    pub fn is_row_major(&self) -> bool {
+        let mut reach = 1;
+        (0..3).rev().all(|dim| {
+            let fits = self.shape[dim] == 1 || self.stride[dim] == reach;
+            reach *= self.shape[dim];
+            fits
+        })
+    }
+
+    /// The device in words: `on cuda:0`.
+    pub fn place(&self) -> String {
+        format!("on {}{}", self.device, if self.fake { " (FakeTensor)" } else { "" })
+    }
+
     /// Whether the views are equal except for the address, and the addresses are equal modulo 16.
     pub fn differs_only_in_address(&self, other: &View) -> bool {
         (self.data ^ other.data).is_multiple_of(16) && View { data: self.data, ..*other } == *self
@@ -176,6 +191,17 @@ impl View {
             }
         }
         1 << bits.trailing_zeros()
+    }
+}
+
+/// `float16[64, 32]`; unless it is row-major, with its strides: `float16[64, 32] strides [1, 64]`.
+impl fmt::Display for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{:?}", self.dtype, self.user_shape())?;
+        match self.numel() == 0 || self.is_row_major() {
+            true => Ok(()),
+            false => write!(f, " strides {:?}", self.user_stride()),
+        }
     }
 }
 

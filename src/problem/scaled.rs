@@ -74,7 +74,7 @@ pub fn scale_view(
         let row = TILE[0] * TILE[1] * tiles[1];
         let size = tiles[0] * row;
         let is_shared = view.numel() == size;
-        if !is_row_major(view) || !(is_shared || view.numel() == size * matrices) {
+        if !view.is_row_major() || !(is_shared || view.numel() == size * matrices) {
             let expected = [tiles[0] * TILE[0], tiles[1] * TILE[1]];
             return Err(refuse(expected, ", contiguous and padded to tiles of 128 x 4"));
         }
@@ -98,14 +98,4 @@ fn factor<'a>(problem: &'a Problem, name: &str) -> &'a View {
 
 fn ceil_div(extent: i64, block: i64) -> i64 {
     (extent + block - 1) / block
-}
-
-/// Whether the last dimension is contiguous and each other dimension steps over the later ones.
-fn is_row_major(view: &View) -> bool {
-    let mut reach = 1;
-    (0..3).rev().all(|dim| {
-        let fits = view.shape[dim] == 1 || view.stride[dim] == reach;
-        reach *= view.shape[dim];
-        fits
-    })
 }

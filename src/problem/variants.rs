@@ -1,6 +1,7 @@
 //! `Problem`: one variant for each operation.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use arrayvec::ArrayVec;
 
@@ -120,5 +121,19 @@ impl Problem {
     /// Whether any operand has no memory, so that the problem can be compiled for but not run.
     pub fn is_fake(&self) -> bool {
         self.operands().iter().any(|(_, view)| view.fake)
+    }
+}
+
+/// `A=float16[8, 4], B=float16[4, 6], out=float16[8, 6], accumulator_type=float32, on cuda:0`.
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, view) in self.operands() {
+            write!(f, "{name}={view}, ")?;
+        }
+        if !matches!(self, Problem::Elementwise(_)) {
+            write!(f, "accumulator_type={}, ", self.accumulator())?;
+        }
+        let views = self.views();
+        f.write_str(&views.iter().find(|view| view.fake).unwrap_or(&self.out()).place())
     }
 }

@@ -7,6 +7,7 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use super::dtype::{self, PyDType};
 use super::native_arguments::NativeArguments;
+use super::utils::{brief, class_name};
 use crate::operand::View;
 use crate::problem::{ElementwiseProblem, GemmProblem, GroupedGemmProblem, Problem};
 
@@ -40,9 +41,34 @@ impl RuntimeArguments {
         visit.call(&self.performance)?;
         self.native.as_ref().map_or(Ok(()), |native| native.traverse(&visit))
     }
+
+    fn __repr__(slf: &Bound<'_, Self>) -> String {
+        let facts = slf.get().facts(slf.py());
+        let space = if facts.is_empty() { "" } else { " " };
+        format!("<{}{space}{facts}>", class_name(slf.as_any()))
+    }
 }
 
 impl RuntimeArguments {
+    /// The operands, as they were at construction, and the options, for a `repr`.
+    pub fn facts(&self, py: Python<'_>) -> String {
+        let mut facts = Vec::new();
+        if let Some(native) = &self.native {
+            facts.push(native.problem.to_string());
+            for (at, tensor) in native.scaled.iter().flat_map(|scaled| &scaled.tensors) {
+                let name = native.operands[*at].name;
+                facts.push(format!("scales of {name}: {}", tensor.get().facts_of_scales(py)));
+            }
+            if let Some(epilogue) = &native.epilogue {
+                facts.push(format!("epilogue={}", brief(epilogue.bind(py))));
+            }
+        }
+        if let Some(performance) = &self.performance {
+            facts.push(format!("performance={}", brief(performance.bind(py))));
+        }
+        facts.join(", ")
+    }
+
     /// Arguments of a built-in kernel. `unread`: the problem with unread views. `tensors` follow
     /// the order of the views.
     #[inline(always)] // constructs the problem in place
@@ -127,8 +153,7 @@ pub fn as_arguments<'a, 'py>(
     object: &'a Bound<'py, PyAny>,
 ) -> PyResult<&'a Bound<'py, RuntimeArguments>> {
     object.cast::<RuntimeArguments>().map_err(|_| {
-        let class = object.get_type().name();
-        let name = class.map_or_else(|_| "an object".to_owned(), |name| name.to_string());
+        let name = class_name(object);
         PyTypeError::new_err(format!(
             "args is a {name}; pass GemmArguments or another class of cutlass_api.arguments"
         ))

@@ -9,6 +9,7 @@ use pyo3::types::PyBytes;
 use pyo3::{PyTraverseError, PyVisit};
 
 use super::kernel;
+use super::utils::brief;
 use crate::compile;
 use crate::launch::LastLaunch;
 
@@ -155,9 +156,11 @@ impl CompiledArtifact {
         Ok((restore, (self.to_bytes(py)?,)))
     }
 
-    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        let compiled = self.compiled_obj.bind(py).repr()?;
-        Ok(format!("CompiledArtifact({compiled})"))
+    fn __repr__(&self, py: Python<'_>) -> String {
+        match self.program(py) {
+            Some(program) => format!("<CompiledArtifact of {}>", facts(program)),
+            None => format!("<CompiledArtifact of {}>", brief(self.kernel_obj.bind(py))),
+        }
     }
 }
 
@@ -232,8 +235,20 @@ impl PyProgram {
     }
 
     fn __repr__(&self) -> String {
-        format!("<{} for {}, {} bytes>", self.0.kernel, self.0.architecture, self.0.cubin.len())
+        format!("<Program of {}>", facts(&self.0))
     }
+}
+
+/// A program in the `repr` of an object.
+fn facts(program: &compile::Program) -> String {
+    let compile::Program { kernel, architecture, cubin, resources, .. } = program;
+    let spills = resources.spill_store_bytes + resources.spill_load_bytes;
+    format!(
+        "{kernel} for {architecture}: {} bytes, {} registers, {}",
+        cubin.len(),
+        resources.registers,
+        if spills == 0 { "no spills".to_owned() } else { format!("{spills} bytes of spills") }
+    )
 }
 
 /// What a compiled kernel uses, as ptxas reports it.

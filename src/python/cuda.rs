@@ -229,8 +229,27 @@ impl CudaFunction {
         &self.source.function
     }
 
-    fn __repr__(&self) -> String {
-        format!("<CudaFunction {} of {}>", self.source.function, self.source.file)
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let UserSource { file, line, function, options, shared_bytes, .. } = &self.source;
+        let grid = match self.grid.bind(py) {
+            function if function.is_callable() => "computed".to_owned(),
+            extents => triple("grid", extents).map_or("unknown".to_owned(), |of| format!("{of:?}")),
+        };
+        let mut text = format!(
+            "<CudaFunction {function}({}) of {file}:{line}, grid={grid}, block={:?}",
+            self.target.names.join(", "),
+            self.block
+        );
+        if self.cluster != [1; 3] {
+            text += &format!(", cluster={:?}", self.cluster);
+        }
+        if *shared_bytes > 0 {
+            text += &format!(", shared_bytes={shared_bytes}");
+        }
+        if !options.is_empty() {
+            text += &format!(", options={options:?}");
+        }
+        text + ">"
     }
 }
 

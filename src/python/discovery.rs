@@ -74,6 +74,8 @@ pub fn register_kernel_class(provider: String, class: &Bound<'_, PyAny>) -> PyRe
 /// device; None: return kernels for the operands' device.
 /// providers: names of providers; None: all.
 ///
+/// A notebook shows the list as a table: `cutlass_api.explanation.KernelList`.
+///
 /// If no kernel serves the arguments, the list is empty, and indexing it raises IndexError with the
 /// reasons that `cutlass_api.explain` prints.
 ///
@@ -116,7 +118,8 @@ pub fn get_kernels<'py>(
     let mut found = Vec::new();
     let (on_gpu, on_cpu) = (wanted("nvrtc"), wanted("reference"));
     let is_wanted = |runs_on_gpu: bool| if runs_on_gpu { on_gpu } else { on_cpu };
-    for position in built_in(py, arguments, cc, is_wanted)? {
+    let (positions, ranked_for) = built_in(py, arguments, cc, is_wanted)?;
+    for position in positions {
         let object = kernel::object(py, position)?;
         if keep(metadata_filter, object.as_any())? {
             found.push(object.into_any());
@@ -174,13 +177,29 @@ pub fn get_kernels<'py>(
         };
         generate().map_err(|error| with_note(error, &class))?;
     }
-    match args {
-        Some(args) if found.is_empty() => {
-            let no_kernels = py.import("cutlass_api.explanation")?.getattr("NoKernels")?;
-            no_kernels.call1((args, cc))
-        }
-        _ => Ok(PyList::new(py, found)?.into_any()),
+    if let Some(args) = args.filter(|_| found.is_empty()) {
+        return py.import("cutlass_api.explanation")?.getattr("NoKernels")?.call1((args, cc));
     }
+    static KERNEL_LIST: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let class = KERNEL_LIST.import(py, "cutlass_api.explanation", "KernelList")?;
+    let seconds = ranked_for.map(|of| seconds_of(py, of)).transpose()?;
+    class.call1((PyList::new(py, found)?, seconds))
+}
+
+/// A problem, and the chip that its kernels are ranked for.
+type RankedFor = (Problem, kernels::Target);
+
+/// A function from a kernel to its estimated seconds, or None. It holds the problem, not the
+/// operands: a list of kernels must not keep the memory of tensors.
+fn seconds_of(py: Python<'_>, (problem, target): RankedFor) -> PyResult<Bound<'_, PyCFunction>> {
+    let seconds = move |args: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
+        let kernel = kernel::kernel_of(&args.get_item(0)?).ok();
+        // Clients may add kernels of other problems to the list.
+        let serving = kernel.filter(|kernel| kernel.supports(&problem).is_ok());
+        let seconds = serving.map(|kernel| kernel.seconds(&problem, target));
+        PyResult::Ok(seconds.filter(|seconds| seconds.is_finite()))
+    };
+    PyCFunction::new_closure(py, None, None, seconds)
 }
 
 /// The names of the built-in kernels.
@@ -226,14 +245,15 @@ fn keep(metadata_filter: Option<&Bound<'_, PyAny>>, kernel: &Bound<'_, PyAny>) -
         .map_or(Ok(true), |filter| filter.call1((kernel.getattr("metadata")?,))?.is_truthy())
 }
 
-/// Positions of the built-in kernels for some arguments and a compute capability, ranked.
-/// `is_wanted`: whether kernels are wanted that run on a GPU, or those that do not.
+/// Positions of the built-in kernels for some arguments and a compute capability, ranked, and the
+/// problem and chip that the ranking is for. `is_wanted`: whether kernels are wanted that run on a
+/// GPU, or those that do not.
 fn built_in(
     py: Python<'_>,
     arguments: Option<&Bound<'_, RuntimeArguments>>,
     cc: Option<u32>,
     is_wanted: impl Fn(bool) -> bool,
-) -> PyResult<Vec<usize>> {
+) -> PyResult<(Vec<usize>, Option<RankedFor>)> {
     let Some(arguments) = arguments else {
         let fits = |kernel: &kernels::Kernel| {
             cc.is_none_or(|cc| kernel.runs_on_gpu() && kernel.runs_on(cc))
@@ -242,14 +262,14 @@ fn built_in(
             let kernel = kernels::at(*position);
             is_wanted(kernel.runs_on_gpu()) && fits(kernel)
         };
-        return Ok(kernels::listed().iter().copied().filter(is_listed).collect());
+        return Ok((kernels::listed().iter().copied().filter(is_listed).collect(), None));
     };
     let Some(native) = &arguments.get().native else {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), None));
     };
     let (problem, target) = problem_and_target(&native.problem, cc)?;
     if !is_wanted(problem.device() != operand::DeviceId::Cpu) {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), None));
     }
     let epilogue = native.bound_epilogue().map(|bound| bound.epilogue);
     let ranked = ranked(py, &problem, target, epilogue, cc.is_none())?.positions;
@@ -261,7 +281,7 @@ fn built_in(
                 .push(epilogue.map_or(position, |epilogue| kernels::fused(position, epilogue)));
         }
     }
-    Ok(positions)
+    Ok((positions, target.map(|target| (problem, target))))
 }
 
 /// The problem, on a GPU if a compute capability is set, and the chip to rank kernels for; None on

@@ -34,7 +34,7 @@ impl PyDType {
     }
 
     fn __repr__(&self) -> String {
-        format!("cutlass_api.{}", self.0)
+        format!("DType('{}')", self.0)
     }
 
     fn __str__(&self) -> String {

@@ -10,6 +10,7 @@ use super::dtype;
 use super::replace::{in_memory, replacement};
 use super::tensors::{DenseTensor, ScaledTensor, TensorWrapper};
 use super::trace::{TracedEpilogue, number, trace_epilogue};
+use super::utils::class_name;
 use crate::epilogue::{
     BlockScale, BoundEpilogue, ExpressionGraph, MAIN_OUTPUT, Node, Number, Output, Scaling,
     intern_name,
@@ -195,8 +196,21 @@ impl EpilogueArguments {
         Ok(self.traced_epilogue.clone_ref(py))
     }
 
-    fn __repr__(&self) -> String {
-        format!("<EpilogueArguments {}>", self.traced_epilogue.get().graph)
+    fn __repr__(slf: &Bound<'_, Self>) -> String {
+        let (class, this) = (class_name(slf.as_any()), slf.get());
+        let mut text = format!("<{class} {}:", this.traced_epilogue.get().graph);
+        let mut place = String::new();
+        for (name, _, parameter) in &this.operands {
+            text += &match parameter {
+                Parameter::Tensor(_, view) => {
+                    place = view.place();
+                    format!(" {name}={view},")
+                }
+                Parameter::Number(Number::Integer(value)) => format!(" {name}={value},"),
+                Parameter::Number(Number::Float(value)) => format!(" {name}={value:?},"),
+            };
+        }
+        format!("{} {place}>", text.trim_end_matches(','))
     }
 }
 

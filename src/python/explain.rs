@@ -74,6 +74,23 @@ impl PyEstimate {
              launch_seconds={launch:.3e}, waves={waves:.2}, bytes={bytes:.0})"
         )
     }
+
+    /// The terms as a table in HTML, for notebooks.
+    fn _repr_html_<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let terms = [
+            ("total", self.0.total_seconds),
+            ("arithmetic", self.0.arithmetic_seconds),
+            ("memory", self.0.memory_seconds),
+            ("cache", self.0.cache_seconds),
+            ("launch", self.0.launch_seconds),
+        ];
+        let row = |(name, seconds): (&str, f64)| (name.to_owned(), format!("{:.2}", 1e6 * seconds));
+        let rows: Vec<_> = terms.into_iter().map(row).collect();
+        let (titles, total) = (("term", "us, estimated"), rows.len());
+        let caption = format!("{:.2} waves, {:.0} bytes", self.0.waves, self.0.bytes);
+        let table = py.import("cutlass_api._tables")?.getattr("html_table")?;
+        table.call1((titles, rows, total, caption))
+    }
 }
 
 #[pymethods]

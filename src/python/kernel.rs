@@ -9,6 +9,7 @@ use pyo3::types::{PyDict, PyTuple};
 use rustc_hash::FxHashMap;
 
 use super::metadata;
+use super::utils::class_name;
 use crate::epilogue::{Epilogue, intern};
 use crate::kernel::{self, Design};
 use crate::operand::DType;
@@ -141,9 +142,7 @@ pub fn rounds_to_tf32(position: usize) -> bool {
 
 /// The error of a method that a subclass must define.
 pub fn must_define(kernel: &Bound<'_, PyKernel>, method: &str) -> PyErr {
-    let class =
-        kernel.get_type().name().map_or_else(|_| "the class".to_owned(), |name| name.to_string());
-    PyNotImplementedError::new_err(format!("{class} must define {method}"))
+    PyNotImplementedError::new_err(format!("{} must define {method}", class_name(kernel.as_any())))
 }
 
 #[pymethods]
@@ -204,11 +203,16 @@ impl PyKernel {
         Vec::new()
     }
 
-    fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
-        let class = slf.get_type().name()?;
-        match slf.get().position {
-            Some(position) => Ok(format!("<{class} {}>", kernel::at(position).name())),
-            None => Ok(format!("<{class} {}>", PyKernel::metadata(slf)?.getattr("kernel_name")?)),
-        }
+    fn __repr__(slf: &Bound<'_, Self>) -> String {
+        let class = class_name(slf.as_any());
+        let name = match (slf.get().position, slf.get().metadata.get()) {
+            (Some(position), _) => kernel::at(position).name(),
+            (None, Some(metadata)) => metadata
+                .bind(slf.py())
+                .getattr("kernel_name")
+                .map_or_else(|_| "without a name".to_owned(), |name| name.to_string()),
+            (None, None) => "without metadata".to_owned(),
+        };
+        format!("<{class} {name}>")
     }
 }

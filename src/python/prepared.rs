@@ -221,7 +221,8 @@ impl PyPreparedLaunch {
         visit.call(&self.arguments)
     }
 
-    fn __repr__(&self) -> String {
-        format!("<PreparedLaunch of {}>", at(self.position).name())
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let facts = self.arguments.get().facts(py);
+        format!("<PreparedLaunch of {}: {facts}>", at(self.position).name())
     }
 }

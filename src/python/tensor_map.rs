@@ -69,7 +69,8 @@ impl PyTensorMap {
     }
 
     fn __repr__(&self) -> String {
-        self.describe()
+        let PyTensorMap { view, box_extents, swizzle, .. } = self;
+        format!("<TensorMap {view}, box={box_extents:?}, swizzle={swizzle}, {}>", view.place())
     }
 }
 
@@ -78,6 +79,7 @@ impl PyTensorMap {
         self.operand.object.bind(py).clone()
     }
 
+    /// What results of the autotuner depend on.
     pub fn describe(&self) -> String {
         let PyTensorMap { view, box_extents, swizzle, .. } = self;
         let (dtype, shape) = (view.dtype, view.user_shape());

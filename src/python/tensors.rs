@@ -6,8 +6,9 @@ use pyo3::types::PyTuple;
 use pyo3::{PyTraverseError, PyVisit};
 
 use super::dtype::PyDType;
+use super::utils::class_name;
 use crate::epilogue::{SWIZZLE, Scaling};
-use crate::operand::{self, Operand, View};
+use crate::operand::{self, DType, DeviceId, Memory, Operand, View};
 
 /// The base class of operands.
 #[pyclass(module = "cutlass_api.arguments", subclass, frozen)]
@@ -52,14 +53,7 @@ impl DenseTensor {
     }
 
     fn __repr__(&self) -> String {
-        let view = self.view();
-        format!(
-            "DenseTensor({}, shape={:?}, stride={:?}, {})",
-            view.dtype,
-            view.user_shape(),
-            view.user_stride(),
-            view.device
-        )
+        format!("<DenseTensor {} {}>", self.view, self.view.place())
     }
 }
 
@@ -104,6 +98,9 @@ macro_rules! operand_properties {
                 TensorWrapper {
                     name: operand.name,
                     tensor: operand.object.clone_ref(py),
+                    dtype: view.dtype,
+                    device: view.device,
+                    numel: view.numel(),
                     fake: view.fake,
                     alignment_bytes: view.dtype.bytes() as u64,
                 }
@@ -150,6 +147,12 @@ impl ScaledTensor {
             SWIZZLE => Ok((block, true)),
             _ => Err(format!("its swizzle is {}, which kernels do not read", swizzle.repr()?)),
         })
+    }
+
+    /// The tensor of scales, the mode and the swizzle, for a `repr`.
+    pub fn facts_of_scales(&self, py: Python<'_>) -> String {
+        let (scale, mode) = (self.scale.get().view(), text_of(self.mode.bind(py)));
+        format!("{scale}, mode={mode}, swizzle={}", text_of(self.swizzle.bind(py)))
     }
 
     fn dense<'a>(&'a self, py: Python<'a>) -> &'a DenseTensor {
@@ -208,6 +211,17 @@ impl ScaledTensor {
         visit.call(&self.mode)?;
         visit.call(&self.swizzle)
     }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let view = self.base.get().view();
+        let (scales, place) = (self.facts_of_scales(py), view.place());
+        format!("<ScaledTensor {view}, scales {scales}, {place}>")
+    }
+}
+
+/// A mode or a swizzle: a member of an enumeration, a tuple or a string.
+fn text_of(object: &Bound<'_, PyAny>) -> String {
+    object.str().map_or_else(|_| class_name(object), |text| text.to_string())
 }
 
 /// A tensor that stands for itself at run time and at compile time.
@@ -223,6 +237,9 @@ pub struct TensorWrapper {
     /// The operand's name in error messages.
     name: &'static str,
     tensor: Py<PyAny>,
+    dtype: DType,
+    device: DeviceId,
+    numel: i64,
     /// Whether the tensor is a FakeTensor.
     fake: bool,
     alignment_bytes: u64,
@@ -232,9 +249,9 @@ impl TensorWrapper {
     /// Wraps a tensor or the tensor of an operand.
     pub fn of(name: &'static str, object: &Bound<'_, PyAny>) -> PyResult<TensorWrapper> {
         let tensor = unwrapped(object);
-        let memory = operand::read_memory(name, &tensor)?;
-        let alignment_bytes = memory.dtype.bytes() as u64;
-        Ok(TensorWrapper { name, tensor: tensor.unbind(), fake: memory.fake, alignment_bytes })
+        let Memory { dtype, device, numel, fake, .. } = operand::read_memory(name, &tensor)?;
+        let (tensor, alignment_bytes) = (tensor.unbind(), dtype.bytes() as u64);
+        Ok(TensorWrapper { name, tensor, dtype, device, numel, fake, alignment_bytes })
     }
 
     fn view(&self, py: Python<'_>) -> PyResult<View> {
@@ -327,5 +344,15 @@ impl TensorWrapper {
     /// The number of elements.
     fn numel(&self, py: Python<'_>) -> PyResult<i64> {
         Ok(operand::read_memory(self.name, self.tensor.bind(py))?.numel)
+    }
+
+    /// The tensor as it was at construction: a foreign array may wait for the GPU when it is read.
+    fn __repr__(&self) -> String {
+        let TensorWrapper { dtype, device, numel, fake, alignment_bytes, .. } = self;
+        let fake = if *fake { " (FakeTensor)" } else { "" };
+        format!(
+            "<TensorWrapper of {numel} elements {dtype} on {device}{fake}, aligned to \
+             {alignment_bytes} bytes>"
+        )
     }
 }

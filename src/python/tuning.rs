@@ -263,6 +263,11 @@ impl TuningBenchmark {
         let timed = py.detach(|| benchmark.record(position, &program))?;
         Ok(TimedLaunches(Unlocked::new(timed)))
     }
+
+    fn __repr__(&self) -> PyResult<String> {
+        let benchmark = self.benchmark.get()?;
+        Ok(format!("<TuningBenchmark on {}: {}>", benchmark.device().name, benchmark.problem()))
+    }
 }
 
 /// The launches of one kernel on every set of operands of a benchmark.
@@ -282,6 +287,10 @@ impl TimedLaunches {
     #[getter]
     fn launches(&self) -> PyResult<usize> {
         Ok(self.0.get()?.launches())
+    }
+
+    fn __repr__(&self) -> PyResult<String> {
+        Ok(format!("<TimedLaunches of {} launches>", self.0.get()?.launches()))
     }
 }
 
@@ -328,6 +337,10 @@ impl CudaBenchmark {
     ) -> PyResult<TimedLaunches> {
         let timed = function.get().record(self.args.bind(py), self.benchmark.get()?)?;
         Ok(TimedLaunches(Unlocked::new(timed)))
+    }
+
+    fn __repr__(&self) -> PyResult<String> {
+        Ok(format!("<CudaBenchmark on {}>", self.benchmark.get()?.device().name))
     }
 }
 

@@ -15,6 +15,22 @@ pub fn shown(object: &Bound<'_, PyAny>) -> String {
     object.repr().map_or_else(|_| "an object".to_owned(), |text| text.to_string())
 }
 
+/// The name of an object's class.
+pub fn class_name(object: &Bound<'_, PyAny>) -> String {
+    object.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string())
+}
+
+/// An object in the `repr` of another one: its `repr` if its class is of this package, else its
+/// class. A foreign `repr` may print the elements of a tensor, which waits for the GPU.
+pub fn brief(object: &Bound<'_, PyAny>) -> String {
+    let module = object.get_type().module();
+    let is_own = module.is_ok_and(|name| name.to_string().starts_with("cutlass_api"));
+    match object.repr() {
+        Ok(text) if is_own => text.to_string(),
+        _ => format!("<{}>", class_name(object)),
+    }
+}
+
 /// Makes the search for NVRTC cover the directories of `sys.path`.
 pub fn set_package_directories(py: Python<'_>) -> PyResult<()> {
     // Like Python's import system, ignore entries that are not paths.

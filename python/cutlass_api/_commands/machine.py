@@ -74,7 +74,7 @@ def _kernels(arguments: argparse.Namespace) -> None:
     from cutlass_api.bench import report
 
     kernels = inspection.matching_kernels(arguments.patterns, arguments.cc)
-    cells = inspection.kernel_cells(kernels)
+    cells = [inspection.kernel_cells(kernel) for kernel in kernels]
     report.print_cells(f"{len(kernels)} kernels", inspection.HEADER, cells)
     if arguments.json:
         rows = [dict(zip(inspection.HEADER, line, strict=True)) for line in cells]

@@ -42,6 +42,9 @@ class ProviderBase:
         """The kernels of this provider whose metadata passes the filter."""
         return _core.get_kernels(None, metadata_filter, cc, [cls.name])
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {getattr(self, 'name', 'without a name')!r}>"
+
 
 def register_provider(name: str) -> Callable[[ProviderType], ProviderType]:
     """A class decorator that registers a provider. Raises ValueError if the name is taken."""

@@ -58,6 +58,7 @@ class AutotunedKernel:
         configs: Sequence[Config],
         key: "Sequence[str] | Callable[..., Any] | None" = None,
     ) -> None:
+        self._name = make.__name__
         if isinstance(key, str):
             raise ValueError(f"key is {key!r}; pass a list of parameter names: {[key]}")
         self.configs = {_name(config): config for config in configs}
@@ -69,7 +70,6 @@ class AutotunedKernel:
         self._search = threading.Lock()
         # Threads of a search make and compile functions.
         self._making = threading.Lock()
-        self._name = make.__name__
         update_wrapper(self, make)
 
     def __call__(self, *args: Any, stream: Any = None) -> None:

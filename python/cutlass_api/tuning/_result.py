@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from cutlass_api._tables import html_table
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -74,17 +76,11 @@ class TuningResult:
             lines.append(f"{self.untried} further kernels were not timed")
         return "\n".join(lines)
 
-    def _repr_html_(self) -> str:
-        from html import escape
+    __repr__ = __str__
 
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in self._rows()
-        )
-        return (
-            f"<p>{escape(self.key)} on {escape(self.device)}</p><table>"
-            f"<tr><th>us</th><th>to best</th><th>kernel</th></tr>{rows}</table>"
-        )
+    def _repr_html_(self) -> str:
+        titles, caption = ("us", "to best", "kernel"), f"{self.key} on {self.device}"
+        return html_table(titles, self._rows(), len(self.trials), caption)
 
     def plot(self) -> Any:
         """A matplotlib figure with a bar for each kernel's time. Raises ImportError without

@@ -3,11 +3,13 @@
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
 from cutlass_api import _core
+from cutlass_api._tables import Listing
 
 
 @dataclass(frozen=True)
@@ -29,9 +31,20 @@ class StoredResult:
     seconds: float
 
 
+class StoredResults(Listing[StoredResult]):
+    """A list of results, which notebooks show as a table."""
+
+    def _titles(self) -> Sequence[str]:
+        return "us", "kernel", "problem", "device"
+
+    def _cells(self, element: StoredResult) -> Sequence[str]:
+        return f"{1e6 * element.seconds:.2f}", element.kernel, element.key, element.device
+
+
 def stored_results() -> list[StoredResult]:
-    """All results in the store, of all devices, the fastest of each problem first."""
-    return [StoredResult(*row) for row in _core.tuning_results()]
+    """All results in the store, of all devices, the fastest of each problem first. Notebooks show
+    the list as a table."""
+    return StoredResults(StoredResult(*row) for row in _core.tuning_results())
 
 
 def clear() -> None:
