@@ -47,8 +47,9 @@ GRACE_SECONDS = 15
 
 PYTEST = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
 SANITIZE = [sys.executable, "scripts/sanitize.py", "--only"]
-BENCH = [sys.executable, "-m", "cutlass_api", "bench"]
-TUNE = [sys.executable, "-m", "cutlass_api", "tune"]
+PROGRAM = [sys.executable, "-m", "cutlass_api"]
+BENCH = [*PROGRAM, "bench"]
+TUNE = [*PROGRAM, "tune"]
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,15 @@ STEPS = {
         ],
         240,
         20,
+    ),
+    "profile": Step(
+        "counters of a kernel, and what profilers show",
+        [
+            [*PYTEST, "-m", "gpu", "tests/test_counters.py", "tests/test_profilers.py"],
+            [*PROGRAM, "profile", "--shape", "4096,4096,4096", "--json", "{out}/counters.json"],
+        ],
+        120,
+        15,
     ),
     "table": Step("the public table in float16", [gemm("public", "float16")], 300, 60),
     "types": Step(

@@ -1,11 +1,12 @@
 """``python -m cutlass_api env``: what a bug report needs. ``kernels``: the kernels of this package.
-``cache``: the compiled programs. ``bench``: benchmarks. ``tune``: the autotuner and its store.
+``cache``: the compiled programs. ``bench``: benchmarks. ``profile``: what limits a kernel.
+``tune``: the autotuner and its store.
 """
 
 import argparse
 
 from cutlass_api import _core
-from cutlass_api._commands import bench, machine, tune
+from cutlass_api._commands import bench, machine, profile, tune
 
 
 def main() -> None:
@@ -16,6 +17,7 @@ def main() -> None:
     commands = parser.add_subparsers(required=True, metavar="command")
     machine.add(commands)
     bench.add(commands)
+    profile.add(commands)
     tune.add(commands)
     arguments = parser.parse_args()
     arguments.run(arguments)

@@ -75,12 +75,10 @@ def _add_ladder(bench: Any) -> None:
 
 
 def _extents(text: str) -> tuple[int, int, int]:
-    extents = common.counts(text)
-    if len(extents) != 3 or extents[1] % 8 or extents[2] % 8:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} must be M,N,K, where N and K are multiples of 8"
-        )
-    return extents[0], extents[1], extents[2]
+    m, n, k = common.extents(text)
+    if n % 8 or k % 8:
+        raise argparse.ArgumentTypeError(f"{text!r}: N and K must be multiples of 8")
+    return m, n, k
 
 
 def _add_llama(bench: Any) -> None:

@@ -9,14 +9,14 @@ from cutlass_api import _core
 from cutlass_api.bench.gemm import Shape, table
 
 
-def add_types(command: argparse.ArgumentParser) -> None:
-    types = ("float16", "bfloat16", "tf32", "float32", "float64")
+def add_types(command: argparse.ArgumentParser, several: bool = True) -> None:
+    """Adds ``--dtype``, a list of names, or one if not ``several``."""
     command.add_argument(
         "--dtype",
-        nargs="+",
+        nargs="+" if several else None,
         type=dtype,
-        choices=types,
-        default=["float16"],
+        choices=("float16", "bfloat16", "tf32", "float32", "float64"),
+        default=["float16"] if several else "float16",
         help="type of A, B and the output",
     )
 
@@ -81,6 +81,13 @@ def counts(text: str) -> list[int]:
     return [positive(part) for part in text.split(",")]
 
 
+def extents(text: str) -> tuple[int, int, int]:
+    found = counts(text)
+    if len(found) != 3:
+        raise argparse.ArgumentTypeError(f"{text!r} must be M,N,K")
+    return found[0], found[1], found[2]
+
+
 def device() -> str:
     """The name of the GPU. Exits without torch or a GPU."""
     try:
@@ -98,6 +105,7 @@ __all__ = [
     "counts",
     "device",
     "dtype",
+    "extents",
     "folder",
     "output",
     "plot",

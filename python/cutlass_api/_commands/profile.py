@@ -1,0 +1,59 @@
+"""``profile``: what limits a kernel, by Nsight Compute's counters."""
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import Any
+
+from cutlass_api._commands import common
+
+
+def add(commands: Any) -> None:
+    profile = commands.add_parser(
+        "profile", help="what limits a kernel: counters of a GEMM by Nsight Compute (ncu)"
+    )
+    profile.set_defaults(run=_profile)
+    profile.add_argument(
+        "--shape", type=common.extents, required=True, metavar="M,N,K", help="extents of the GEMM"
+    )
+    common.add_types(profile, several=False)
+    profile.add_argument(
+        "--layout",
+        choices=("tt", "tn", "nt", "nn"),
+        default="tt",
+        help="orders of A and B: t row-major, n column-major",
+    )
+    profile.add_argument(
+        "--kernel",
+        default="",
+        metavar="TEXT",
+        help="the first kernel of the ranking whose name contains TEXT; any",
+    )
+    profile.add_argument(
+        "--json", type=common.output, metavar="FILE", help="write all counters as JSON"
+    )
+
+
+def _profile(arguments: argparse.Namespace) -> None:
+    from cutlass_api.bench import counters, limits, report
+
+    device = common.device()
+    m, n, k = arguments.shape
+    product = counters.Product(m, n, k, arguments.layout, arguments.dtype, arguments.kernel)
+    try:
+        measured = counters.measure(product)
+    except RuntimeError as error:
+        raise SystemExit(str(error)) from None
+    rates, rows = limits.peak_rates(), []
+    for one in measured:
+        # The GEMM alone multiplies. Other kernels of a run pack operands or add partial sums.
+        is_gemm = "gemm" in one.name
+        share = one.share_of_peak(product.flop, product.dtype, rates) if is_gemm else None
+        report.print_cells(f"{one.name} ({device})", counters.HEADER, counters.cells(one, share))
+        rows.append({**asdict(one), "share_of_peak": share})
+    if arguments.json:
+        document = {"device": device, "product": asdict(product), "kernels": rows}
+        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+
+
+__all__ = ["add"]
