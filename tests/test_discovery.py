@@ -635,20 +635,23 @@ CALL, KERNEL = 12_000, 2_200
 
 
 def test_discovery_spends_its_time_on_what_it_finds():
-    shapes = [
-        (128, 128, 128),
-        (4096, 4096, 4096),
-        (300, 5000, 700),
-        (301, 5001, 701),
-        (1, 4096, 4096),
-        (1, 1, 1),  # which kernels of every layout support
+    problems = [
+        (128, 128, 128, 16),
+        (4096, 4096, 4096, 16),
+        (300, 5000, 700, 16),
+        (301, 5001, 701, 16),
+        (1, 4096, 4096, 16),
+        # Kernels of every layout support one element. float64 has fewer than float16: each of a
+        # million instructions is a stop of the counted process.
+        (1, 1, 1, 64),
     ]
     # Counts instructions: times vary on a busy machine.
     counts = run_gemm(
         f"""
-        for m, n, k in {shapes}:
-            a, b, out = Tensor(A, (m, k)), Tensor(B, (k, n)), Tensor(OUT, (m, n))
-            args = GemmArguments(a, b, out, "float32")
+        for m, n, k, bits in {problems}:
+            pairs = (A, (m, k)), (B, (k, n)), (OUT, (m, n))
+            a, b, out = (Tensor(*pair, bits=bits) for pair in pairs)
+            args = GemmArguments(a, b, out, f"float{{max(bits, 32)}}")
             for _ in range(20):
                 cutlass_api.get_kernels(args, cc=90)
                 device.begin
@@ -656,7 +659,8 @@ def test_discovery_spends_its_time_on_what_it_finds():
         """,
         counted=True,
     )
-    for shape, count in zip(shapes, map(int, counts.split()), strict=True):
-        found = len(cutlass_api.get_kernels(fake_gemm(*shape), cc=90))
+    for (*shape, bits), count in zip(problems, map(int, counts.split()), strict=True):
+        args = fake_gemm(*shape, dtype=torch.float16 if bits == 16 else torch.float64)
+        found = len(cutlass_api.get_kernels(args, cc=90))
         print(f"{shape}: {count} instructions, {found} kernels")
         assert count < CALL + KERNEL * found
