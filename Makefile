@@ -56,6 +56,7 @@ lint-others: $(INSTALLED)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python scripts/lint_text.py
+	$(BIN)/python scripts/check_crates.py
 
 format: $(INSTALLED) ## apply the formatters
 	cargo fmt --all
