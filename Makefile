@@ -14,9 +14,11 @@ PYTEST := python -m pytest -q --dist worksteal
 # The environment of `test-torch`.
 TORCH_VENV = .venv-torch-$(or $(TORCH),$(error set TORCH: make test-torch TORCH=2.11.0))
 SOURCES := $(shell find src kernels python -type f -not -name '*.so' -not -path '*/__pycache__/*') Cargo.toml Cargo.lock pyproject.toml
+WHEEL_TARGETS := x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
 CPP_SOURCES := $(shell find kernels tests -name '*.cuh' -o -name '*.cu' -o -name '*.cpp' -o -name '*.c')
 
-.PHONY: help demo test test-rust test-python test-gpu test-torch lint lint-rust lint-others format docs look wheel clean
+.PHONY: help demo test test-rust test-python test-gpu test-torch lint lint-rust lint-others format \
+	docs look wheel wheels clean
 help: ## list these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
@@ -56,6 +58,7 @@ lint-others: $(INSTALLED)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python scripts/lint_text.py
+	$(BIN)/python scripts/check_crates.py
 
 format: $(INSTALLED) ## apply the formatters
 	cargo fmt --all
@@ -73,6 +76,24 @@ look: docs ## open each page of the site in a headless browser (CHROMIUM, else p
 
 wheel: $(VENV)/bin/maturin ## build the wheel into dist/
 	$(BIN)/maturin build --release --out dist
+
+# zig links against the glibc of manylinux_2_28, for both architectures. The last two lines install
+# the wheel of this machine, then build and install the source distribution, each in an empty
+# environment, and run the demo outside of the checkout.
+wheels: export CARGO_ZIGBUILD_PYTHON_PATH := $(abspath $(BIN))/python
+wheels: $(VENV)/.installed-release ## wheels for x86_64 and aarch64 and the sdist, checked
+	rm -rf dist
+	rustup target add $(WHEEL_TARGETS)
+	for target in $(WHEEL_TARGETS); do \
+		$(BIN)/maturin build --release --zig --target $$target --compatibility manylinux_2_28 \
+			--out dist || exit 1; \
+	done
+	$(BIN)/maturin sdist --out dist
+	for wheel in dist/*.whl; do $(BIN)/auditwheel show $$wheel || exit 1; done
+	$(BIN)/abi3audit --strict --report dist/*.whl
+	$(BIN)/twine check --strict dist/*
+	scripts/check_install.sh dist/*_$$(uname -m).whl
+	scripts/check_install.sh dist/*.tar.gz
 
 clean: ## remove build outputs
 	rm -rf $(VENV) .venv-torch-* target dist site site-pictures python/cutlass_api/_core*.so
@@ -96,6 +117,10 @@ $(INSTALLED): pyproject.toml | $(VENV)/.built
 # The site is built from sources and the stub: without the extension.
 $(VENV)/.installed-docs: pyproject.toml | $(VENV)/bin/maturin
 	$(REQUIRE) --extra docs
+	@touch $@
+
+$(VENV)/.installed-release: pyproject.toml | $(VENV)/bin/maturin
+	$(REQUIRE) --extra release
 	@touch $@
 
 # The requirements of the tests with another torch. The package is this checkout's, with the
