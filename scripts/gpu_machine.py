@@ -110,6 +110,12 @@ STEPS = {
         240,
         30,
     ),
+    "fuzz": Step(
+        "kernels on random problems, which differ in each run",
+        [[sys.executable, "-m", "tests.fuzz", "--seconds", "500", "--workers", "8"]],
+        590,
+        40,
+    ),
     "sanitize": Step("memcheck and racecheck of sm90", sanitized("sm90"), 240),
     "ladder": Step(
         "the ladder: tests, memcheck and racecheck, times",

@@ -128,8 +128,10 @@ def rounds_to_tf32(kernel: cutlass_api.Kernel) -> bool:
 
 def truncates(kernel: cutlass_api.Kernel) -> bool:
     """Whether tensor cores add up float8 products, of which they keep 14 bits."""
+    if family_of(kernel) != "sm90":
+        return False
     types = types_of(kernel)
-    return family_of(kernel) == "sm90" and types.a in FLOAT8 and types.b in FLOAT8
+    return types.a in FLOAT8 and types.b in FLOAT8
 
 
 def sums_fast(kernel: cutlass_api.Kernel) -> bool:
@@ -360,7 +362,7 @@ class Problem:
     def _truncated(self, fast_sums: bool) -> "Problem":
         other = copy.copy(self)
         other.truncates, other.fast_sums = True, fast_sums
-        for name in ("allowance", "torch_error"):  # cached values that depend on it
+        for name in ("sum_allowance", "torch_error"):  # cached values that depend on it
             vars(other).pop(name, None)
         return other
 
@@ -412,22 +414,29 @@ class Problem:
             return chains * TRUNCATION_OF_EQUAL_TERMS * sum(self.parts).abs()
         return chains * TRUNCATION * self.scales
 
+    @property
+    def input_roundoff(self) -> float:
+        """The relative error of products of rounded inputs."""
+        return 2 * TF32_ROUNDOFF if self.tf32 else 0.0
+
     @cached_property
-    def allowance(self) -> torch.Tensor:
-        """The error bound of each element. It is generous: it finds single wrong elements, which a
-        norm over many elements hides.
+    def sum_allowance(self) -> torch.Tensor:
+        """The error bound of each sum. It is generous: it finds single wrong elements, which a norm
+        over many elements hides.
         """
-        out = self.types.out
-        relative = ROUNDOFF[self.types.accumulator] * max(self.k, 1) ** 0.5 + (
-            2 * TF32_ROUNDOFF if self.tf32 else 0
-        )
+        relative = ROUNDOFF[self.types.accumulator] * max(self.k, 1) ** 0.5 + self.input_roundoff
         sums = 8 * relative * self.scales
-        if self.truncates:
-            sums = sums + 8 * self.truncations
+        return sums + 8 * self.truncations if self.truncates else sums
+
+    @property
+    def allowance(self) -> torch.Tensor:
+        """The error bound of each element: of the sum and of rounding to the output's type."""
+        out = self.types.out
         if out in INTEGERS:  # rounding towards zero drops less than one
-            return sums + 1
+            return self.sum_allowance + 1
         smallest_step = torch.finfo(out).smallest_normal * torch.finfo(out).eps
-        return sums + 1.01 * ROUNDOFF[out] * sum(self.parts).abs() + smallest_step
+        rounding = 1.01 * ROUNDOFF[out] * sum(self.parts).abs()
+        return self.sum_allowance + rounding + smallest_step
 
     @cached_property
     def rounding_error(self) -> float:
@@ -517,7 +526,7 @@ class Problem:
             # the variances, of sums that grow to `scale`, add up to K / 2 / 3 of ROUNDOFF squared.
             chain = noise / 6**0.5 if self.types.out == torch.float64 else 0.0
             return max(1.2 * self.torch_error, chain)
-        inputs = 2 * TF32_ROUNDOFF * self.scale if self.tf32 else 0.0
+        inputs = self.input_roundoff * self.scale
         if self.truncates:
             inputs += float(self.truncations.norm())
         return 1.2 * max(self.torch_error or 0.0, self.rounding_error) + 2 * noise + inputs

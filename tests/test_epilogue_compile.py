@@ -49,6 +49,22 @@ def test_every_family_compiles_with_an_epilogue(dtype, out_dtype, accumulator, c
         assert restored.kernel_obj is kernel
 
 
+@pytest.mark.parametrize("factor", [(1, 48), (64, 1)], ids=["row", "column"])
+def test_factors_behind_float16_accumulators_compile(factor):
+    """A register of `sm90` holds two of these accumulators, which it does not multiply as one."""
+    a, b, out = fake(64, 64), fake(64, 48), fake(64, 48)
+    source = "def scaled(accum, factor):\n    D = accum * factor\n    return D\n"
+    args = fused(a, b, out, source, torch.float16, factor=fake(*factor))
+    kernels = {
+        (type(kernel), kernel.metadata.design.swapped): kernel
+        for kernel in cutlass_api.get_kernels(args, cc=90)
+        if kernel.metadata.kernel_name.startswith("sm90")
+    }
+    assert len(kernels) == 2
+    for kernel in kernels.values():
+        assert kernel.compile(args, cc=90).compiled_obj.log == ""
+
+
 REDUCED = [
     (torch.float16, torch.float32),
     (torch.float32, torch.float32),

@@ -56,11 +56,14 @@ template <class Config> struct Sm90Memory {
   static constexpr int BOX_N = BOX_BYTES / sizeof(Out), BOXES = ROW_BYTES / BOX_BYTES;
 
   // The epilogue is a conversion to 16 bits: stmatrix stores accumulators in the order of wgmma.
-  // Factors of rows and columns are applied before (sm90/factors.cuh), except to a split tile:
-  // partial sums times an infinite factor may add up to NaN.
+  // Factors of rows and columns are applied before (sm90/factors.cuh), except to a split tile,
+  // where partial sums times an infinite factor may add up to NaN, and to float16 accumulators, of
+  // which a register holds two.
+  static constexpr bool TAKES_FACTORS =
+      Config::SPLIT == 1 && is_same<typename Config::Accumulator, f32>;
   static constexpr bool CONVERT_ONLY =
       Config::Epilogue::PLAIN && sizeof(Out) == 2 && is_same<Value, f32> &&
-      (Config::SPLIT == 1 || !(Config::Epilogue::ROW_FACTORS || Config::Epilogue::COLUMN_FACTORS));
+      (TAKES_FACTORS || !(Config::Epilogue::ROW_FACTORS || Config::Epilogue::COLUMN_FACTORS));
   // An octet is 8 columns, the unit of wgmma's accumulator fragments. Unless CONVERT_ONLY, a box is
   // processed in rounds of up to 4 octets; of a dual GEMM, 2 octets of each product.
   static constexpr int MOST_OCTETS = Config::DUAL ? 2 : 4;

@@ -215,6 +215,7 @@ fn double(name: &str, x: f64, y: f64) -> Option<f64> {
         "div" => x / y,
         "min" => x.min(y),
         "max" => x.max(y),
+        "copysign" => y.copysign(x),
         _ => return None,
     })
 }
@@ -263,6 +264,7 @@ pub fn unary(name: &str, kind: Type, a: u64) -> Option<u64> {
                 "abs" => x.abs(),
                 "rcp" => 1.0 / x,
                 "sqrt" => x.sqrt(),
+                "rsqrt" => 1.0 / x.sqrt(),
                 _ => return None,
             };
             y.to_bits()
@@ -350,13 +352,13 @@ pub fn convert(to: Type, from: Type, rounding: &str, saturate: bool, a: u64) -> 
         "rpi" => x.ceil(),
         _ => x.trunc(),
     };
+    let value = if rounding.ends_with('i') { integral(value) } else { value };
     Some(match to {
         Type::Signed(bytes) | Type::Bits(bytes) => {
             let value = if value.is_nan() { 0 } else { integral(value) as i128 };
             unsigned(clamp(value, to) as u64, bytes)
         }
         Type::F32 => {
-            let value = if rounding.ends_with('i') { integral(value) } else { value };
             let mut near = value as f32;
             if rounding == "rz" && f64::from(near).abs() > value.abs() {
                 near = f32::from_bits(near.to_bits() - 1);
@@ -366,6 +368,7 @@ pub fn convert(to: Type, from: Type, rounding: &str, saturate: bool, a: u64) -> 
         Type::F64 => value.to_bits(),
         Type::F16 => u64::from(to_f16(value)),
         Type::Bf16 => u64::from(to_bf16(value)),
+        Type::Tf32 if value.is_nan() => 0x7fff_e000,
         Type::Tf32 => {
             let bits = (value as f32).to_bits();
             let odd = bits >> 13 & 1;
@@ -436,6 +439,16 @@ mod tests {
                 assert_eq!(to_e5m2(f64::from(y)), code);
             }
         }
+    }
+
+    #[test]
+    fn conversions_round_to_integers_and_to_tf32() {
+        let to_tf32 = |bits| convert(Type::Tf32, Type::F32, "", false, bits);
+        assert_eq!(to_tf32(0x3f80_1000), Some(0x3f80_0000));
+        assert_eq!(to_tf32(0x3f80_3000), Some(0x3f80_4000));
+        assert_eq!(to_tf32(0xffff_ffff), Some(0x7fff_e000));
+        let integral = convert(Type::F64, Type::F64, "rni", false, 2.5f64.to_bits());
+        assert_eq!(integral, Some(2f64.to_bits()));
     }
 
     #[test]

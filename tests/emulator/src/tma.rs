@@ -1,9 +1,10 @@
 //! Copies: `cp.async`, `st.async`, and TMA with the tensor maps of the stand-in for the driver.
 
+use crate::arithmetic::convert;
 use crate::barriers::{arrive, complete};
 use crate::launch::Result;
 use crate::memory::{RANK_BIT, of_cta};
-use crate::ptx::{Arg, Space};
+use crate::ptx::{Arg, Space, Type};
 use crate::thread::{Next, Run};
 
 impl Run<'_> {
@@ -79,6 +80,14 @@ impl TensorMap {
             2 | 3 | 7 | 10 | 11 | 12 => Ok(4),
             4 | 5 | 8 => Ok(8),
             kind => Err(format!("a tensor map of type {kind}")),
+        }
+    }
+
+    /// An element as a load writes it to shared memory: `CU_TENSOR_MAP_DATA_TYPE_TFLOAT32` rounds.
+    fn loaded(&self, element: u64) -> u64 {
+        match self.kind {
+            11 => convert(Type::Tf32, Type::F32, "", false, element).unwrap_or(element),
+            _ => element,
         }
     }
 }
@@ -157,7 +166,7 @@ fn copy(run: &mut Run<'_>, words: &[&str], args: &[Arg]) -> Result<()> {
                 continue;
             }
             let value = match inside {
-                true => run.read(Space::Global, global, bytes as usize)?,
+                true => map.loaded(run.read(Space::Global, global, bytes as usize)?),
                 false => 0,
             };
             for cta in &targets {
