@@ -37,21 +37,28 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    fn read(read: impl Fn(CUdevice_attribute) -> Result<u32, DriverError>) -> Attributes {
+    /// # Errors
+    /// If a query fails, except for an attribute that the driver does not know.
+    fn read(
+        read: impl Fn(CUdevice_attribute) -> Result<u32, DriverError>,
+    ) -> Result<Attributes, DriverError> {
         use CUdevice_attribute as Attribute;
-        let known = |attribute| read(attribute).unwrap_or(0);
-        Attributes {
-            clock_khz: known(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE),
-            memory_clock_khz: known(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE),
-            memory_bus_bits: known(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH),
-            l2_bytes: known(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE),
+        let known = |attribute| match read(attribute) {
+            Err(error) if error.means_unknown() => Ok(0),
+            result => result,
+        };
+        Ok(Attributes {
+            clock_khz: known(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+            memory_clock_khz: known(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+            memory_bus_bits: known(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
+            l2_bytes: known(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
             shared_bytes_per_cta: known(
                 Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
-            ),
+            )?,
             shared_bytes_per_sm: known(
                 Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
-            ),
-        }
+            )?,
+        })
     }
 }
 
@@ -70,30 +77,37 @@ unsafe impl Sync for Device {}
 
 /// Loads and initializes the driver. Returns its version.
 ///
-/// The result, success or error, is kept for the life of the process and never invalidated.
+/// - Key: none, one driver per process.
+/// - Owner: this function.
+/// - Lifetime: the process.
+/// - Invalidation: none. A failed call is not stored, so that a later call tries again; that there
+///   is no driver, an old one or no device is.
 fn initialize() -> Result<i32, DriverError> {
     static STATE: OnceLock<Result<i32, DriverError>> = OnceLock::new();
-    STATE
-        .get_or_init(|| {
-            // SAFETY: probing only loads libcuda; the calls take valid pointers.
-            unsafe {
-                if !sys::is_culib_present() {
-                    return Err(DriverError::NotFound);
-                }
-                check("cuInit", sys::cuInit(0))?;
-                let mut version = 0;
-                check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
-                // CUDA 12.0 introduced context-independent libraries (cuLibraryLoadData).
-                if version < 12000 {
-                    return Err(DriverError::TooOld {
-                        major: version / 1000,
-                        minor: version % 1000 / 10,
-                    });
-                }
-                Ok(version)
-            }
-        })
-        .clone()
+    if let Some(known) = STATE.get() {
+        return known.clone();
+    }
+    match start() {
+        Err(error @ DriverError::Call { .. }) if !error.means_no_gpu() => Err(error),
+        result => STATE.get_or_init(|| result).clone(),
+    }
+}
+
+fn start() -> Result<i32, DriverError> {
+    // SAFETY: probing only loads libcuda; the calls take valid pointers.
+    unsafe {
+        if !sys::is_culib_present() {
+            return Err(DriverError::NotFound);
+        }
+        check("cuInit", sys::cuInit(0))?;
+        let mut version = 0;
+        check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
+        // CUDA 12.0 introduced context-independent libraries (cuLibraryLoadData).
+        if version < 12000 {
+            return Err(DriverError::TooOld { major: version / 1000, minor: version % 1000 / 10 });
+        }
+        Ok(version)
+    }
 }
 
 impl Device {
@@ -154,7 +168,7 @@ impl Device {
                 attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
             let multiprocessors =
                 attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-            let attributes = Attributes::read(attribute);
+            let attributes = Attributes::read(attribute)?;
             check("cuDevicePrimaryCtxRetain", sys::cuDevicePrimaryCtxRetain(&mut context, handle))?;
             let pool = Mutex::new(None);
             Ok(Device {

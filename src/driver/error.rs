@@ -58,13 +58,23 @@ impl DriverError {
         match self {
             DriverError::NotFound | DriverError::NoDevice { .. } => true,
             DriverError::TooOld { .. } => false,
-            DriverError::Call { name, .. } => name == "CUDA_ERROR_NO_DEVICE",
+            DriverError::Call { .. } => self.is_call_with("CUDA_ERROR_NO_DEVICE"),
         }
     }
 
     /// Whether the device is out of memory.
     pub fn means_no_memory(&self) -> bool {
-        matches!(self, DriverError::Call { name, .. } if name == "CUDA_ERROR_OUT_OF_MEMORY")
+        self.is_call_with("CUDA_ERROR_OUT_OF_MEMORY")
+    }
+
+    /// Whether the driver does not know what was queried.
+    pub(super) fn means_unknown(&self) -> bool {
+        self.is_call_with("CUDA_ERROR_INVALID_VALUE")
+            || self.is_call_with("CUDA_ERROR_NOT_SUPPORTED")
+    }
+
+    fn is_call_with(&self, error: &str) -> bool {
+        matches!(self, DriverError::Call { name, .. } if name == error)
     }
 }
 
