@@ -282,7 +282,10 @@ impl Device {
                 attribute,
                 std::ptr::from_mut(&mut keep).cast(),
             );
-            check("cuMemPoolSetAttribute", set)?;
+            if let Err(error) = check("cuMemPoolSetAttribute", set) {
+                sys::cuMemPoolDestroy(created);
+                return Err(error);
+            }
         }
         *pool = Some(Pool(created));
         Ok(created)
