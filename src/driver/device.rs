@@ -230,9 +230,9 @@ impl Device {
         self.pool().map(|_| ())
     }
 
-    /// Stream-ordered device memory, valid for work enqueued on the stream until `free`.
-    pub fn allocate(&self, stream: u64, bytes: u64) -> Result<u64, DriverError> {
-        let _current = self.make_current()?;
+    /// Stream-ordered device memory, valid for work enqueued on the stream until it is freed.
+    pub fn allocate(&self, stream: u64, bytes: u64) -> Result<PoolMemory, DriverError> {
+        let current = self.make_current()?;
         let pool = self.pool()?;
         let mut address = 0;
         // SAFETY: the pool lives as long as the process; the pointer is to a local.
@@ -245,14 +245,7 @@ impl Device {
             );
             check("cuMemAllocFromPoolAsync", result)?;
         }
-        Ok(address)
-    }
-
-    /// Frees memory from `allocate` in stream order.
-    pub fn free(&self, stream: u64, address: u64) -> Result<(), DriverError> {
-        let _current = self.make_current()?;
-        // SAFETY: the address came from `allocate` and is freed once.
-        unsafe { check("cuMemFreeAsync", sys::cuMemFreeAsync(address, stream as sys::CUstream)) }
+        Ok(PoolMemory { address, stream, _current: current })
     }
 
     /// The device's memory pool, created on first use.
@@ -310,6 +303,27 @@ impl Device {
 /// or `CU_STREAM_PER_THREAD` (2).
 pub(super) fn is_default_stream(stream: u64) -> bool {
     stream <= 2
+}
+
+/// Memory of a device's pool. The device's context is current on this thread while the value lives,
+/// so that nothing but the driver's refusal keeps the memory from being freed.
+pub struct PoolMemory {
+    address: u64,
+    stream: u64,
+    _current: ContextGuard,
+}
+
+impl PoolMemory {
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Frees the memory in stream order.
+    pub fn free(self) -> Result<(), DriverError> {
+        // SAFETY: `self` owns the memory and is consumed.
+        let freed = unsafe { sys::cuMemFreeAsync(self.address, self.stream as sys::CUstream) };
+        check("cuMemFreeAsync", freed)
+    }
 }
 
 /// Keeps a device's primary context current on this thread while it lives.
