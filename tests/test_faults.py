@@ -1,5 +1,5 @@
-"""Faults: each call of the driver fails in turn. Each ends in an exception that names the cause,
-leaks nothing, and does not keep the next call from working.
+"""Faults: each call of the driver and of NVRTC fails in turn. Each ends in an exception that names
+the cause, leaks nothing, and does not keep the next call from working.
 """
 
 import json
@@ -121,3 +121,16 @@ def test_a_product_is_not_tuned_if_the_stream_is_unknown() -> None:
         """,
         CUTLASS_API_TUNE="record",
     )
+
+
+# NVRTC and the host. tests/host_faults.py has what is expected.
+
+
+def test_each_call_of_nvrtc_fails_in_turn(tmp_path: Path) -> None:
+    variables = stand_in.build_faulty_nvrtc(tmp_path)
+    variables["LD_LIBRARY_PATH"] += f":{stand_in.build()}"
+    out = stand_in.run("import host_faults; host_faults.check_nvrtc()", **variables)
+    source = Path(__file__).parents[1] / "src" / "compile" / "nvrtc.rs"
+    assert {*json.loads(out), "nvrtcGetErrorString"} == set(
+        re.findall(r'b"(nvrtc\w+)"', source.read_text())
+    ) | {"nvrtcGetProgramLogSize"}
