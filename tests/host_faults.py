@@ -1,14 +1,26 @@
-"""Faults outside of the driver, in processes of the stand-in: NVRTC."""
+"""Faults outside of the driver, in processes of the stand-in: NVRTC, memory and threads of the
+host.
+"""
 
 import ctypes
 import itertools
 import json
 import os
+import resource
+import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import cutlass_api
 import faults
+import numpy as np
+from cutlass_api.arguments import GemmArguments
+
+# Processes are aborted, and write no core files.
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
 
 # NVRTC, replaced by nvrtc_faults.c.
 
@@ -66,3 +78,105 @@ def check_nvrtc() -> None:
     codes = itertools.cycle(NVRTC_ERRORS)
     failed |= {with_fault(at, next(codes)) for at in range(1, len(later) + 1)}
     json.dump(sorted(failed), sys.stdout)
+
+
+# Memory and threads of the host, refused by allocations.c.
+
+
+def check_heap() -> None:
+    """Refuses allocations of a first run, one in 24 in a process of its own. Prints how many
+    processes ended in which way.
+    """
+    heap = ctypes.CDLL(os.environ["LD_PRELOAD"])
+    heap.allocations.restype = ctypes.c_long
+    path = faults.PATHS["run"]["first run with tensor maps"]
+    prepare = path.share()
+    faults.forked(faults.without_fault, path, prepare)  # fills the cache on disk
+
+    def count() -> int:
+        call, before = prepare(), heap.allocations()
+        call()
+        return heap.allocations() - before
+
+    def refuse(number: int) -> str:
+        sys.stderr.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        call = prepare()
+        heap.refuse_allocation(ctypes.c_long(number))
+        try:
+            call()
+            outcome = "served"
+        except (MemoryError, RuntimeError) as error:
+            outcome = f"raised {type(error).__name__}"
+        call()
+        return outcome
+
+    outcomes = Counter[str]()
+    for number in range(1, faults.forked(count) + 1, 24):
+        try:
+            outcomes[faults.forked(refuse, number)] += 1
+        except faults.ProcessEnded as ended:
+            # Rust's message, then abort(3); the dynamic linker exits.
+            assert ended.status in (signal.SIGABRT, 127 << 8), ended
+            outcomes["aborted"] += 1
+    # Nothing that is wrong was stored.
+    assert faults.forked(count) > 0
+    json.dump(outcomes, sys.stdout)
+
+
+def check_interpreter() -> None:
+    """Refuses each allocation of Python objects by calls of the library. Prints how many were
+    refused, by call.
+    """
+    import _testcapi
+
+    a, b, out = faults.operands()
+    args = GemmArguments(a, b, out, "float32")
+    kernel = faults.kernel_of("_tt", args)
+    artifact = kernel.compile(args)
+    calls: dict[str, Callable[[], Any]] = {
+        "arguments": lambda: GemmArguments(a, b, out, "float32"),
+        "kernels": lambda: cutlass_api.get_kernels(args),
+        "compile": lambda: kernel.compile(args),
+        "run": lambda: kernel.run(args, artifact, stream=faults.STREAM),
+        "bind": lambda: kernel.bind(args, artifact, faults.STREAM)(),
+        "matmul": lambda: cutlass_api.matmul(a, b, out=out),
+    }
+    refused = Counter[str]()
+    for name, call in calls.items():
+        call()
+        served = 0
+        for at in itertools.count(1):
+            _testcapi.set_nomemory(at, at + 1)
+            try:
+                call()
+                served += 1
+            except BaseException as error:
+                raised = error
+                served = 0
+            finally:
+                _testcapi.remove_mem_hooks()
+            if served == 0:
+                # PyO3 panics where it makes an object that Python has no memory for.
+                is_panic = type(raised).__name__ == "PanicException"
+                assert is_panic or isinstance(raised, (MemoryError, RuntimeError)), raised
+                refused[name] += 1
+            call()
+            if served == 10:  # beyond the call's last allocation
+                break
+    json.dump(refused, sys.stdout)
+
+
+def check_threads() -> None:
+    """Companions of a kernel compile, and the CPU reference computes, where the system starts no
+    thread.
+    """
+    heap = ctypes.CDLL(os.environ["LD_PRELOAD"])
+    heap.refuse_threads(1)
+    args = faults.gemm(*faults.PACKED)
+    program = faults.kernel_of("_pp", args).compile(args).compiled_obj
+    assert program.cubin
+    ones = np.ones((300, 300), np.float32)
+    for refused in (1, 1, 0):
+        heap.refuse_threads(refused)
+        assert (cutlass_api.matmul(ones, ones) == 300).all()

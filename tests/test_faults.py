@@ -1,5 +1,6 @@
-"""Faults: each call of the driver and of NVRTC fails in turn. Each ends in an exception that names
-the cause, leaks nothing, and does not keep the next call from working.
+"""Faults: each call of the driver and of NVRTC fails, allocations and threads are refused. Each
+ends in an exception that names the cause, leaks nothing, and does not keep the next call from
+working.
 """
 
 import json
@@ -134,3 +135,24 @@ def test_each_call_of_nvrtc_fails_in_turn(tmp_path: Path) -> None:
     assert {*json.loads(out), "nvrtcGetErrorString"} == set(
         re.findall(r'b"(nvrtc\w+)"', source.read_text())
     ) | {"nvrtcGetProgramLogSize"}
+
+
+def run_preloaded(function: str) -> str:
+    """Runs a check of tests/host_faults.py whose allocations and threads can be refused."""
+    preloaded = str(stand_in.build() / "allocations.so")
+    return stand_in.run(f"import host_faults; host_faults.{function}()", LD_PRELOAD=preloaded)
+
+
+def test_a_refused_allocation_aborts_the_process_or_raises() -> None:
+    outcomes = json.loads(run_preloaded("check_heap"))
+    assert outcomes["aborted"] > 10, outcomes
+
+
+def test_a_refused_python_object_raises() -> None:
+    pytest.importorskip("_testcapi")
+    refused = json.loads(stand_in.run("import host_faults; host_faults.check_interpreter()"))
+    assert refused["kernels"] > 0 and refused["compile"] > 0, refused
+
+
+def test_no_thread_is_needed() -> None:
+    run_preloaded("check_threads")

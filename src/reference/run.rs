@@ -15,11 +15,7 @@ pub unsafe fn run(
     epilogue: Option<&BoundEpilogue>,
 ) -> Result<(), ReferenceError> {
     // SAFETY: guaranteed by the caller.
-    let compute = || unsafe { compute(problem, epilogue) };
-    match pool::current() {
-        Some(threads) => threads.install(compute),
-        None => compute(),
-    }
+    pool::run(|| unsafe { compute(problem, epilogue) })
 }
 
 /// # Safety
