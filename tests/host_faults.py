@@ -16,7 +16,8 @@ from typing import Any
 import cutlass_api
 import faults
 import numpy as np
-from cutlass_api.arguments import GemmArguments
+from cutlass_api import _core
+from cutlass_api.arguments import EpilogueArguments, GemmArguments
 
 # Processes are aborted, and write no core files.
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -165,6 +166,39 @@ def check_interpreter() -> None:
             if served == 10:  # beyond the call's last allocation
                 break
     json.dump(refused, sys.stdout)
+
+
+def check_large_buffers() -> None:
+    """Buffers of the size of the user's tensors raise MemoryError."""
+    heap = ctypes.CDLL(os.environ["LD_PRELOAD"])
+    least = 1 << 20
+
+    def refused(call: Callable[[], Any]) -> None:
+        heap.refuse_allocations_from(ctypes.c_size_t(least))
+        try:
+            call()
+        except MemoryError as error:
+            assert "the host lacks" in str(error) and "bytes of memory for" in str(error), error
+        else:
+            raise AssertionError("nothing was raised")
+        finally:
+            heap.refuse_allocations_from(ctypes.c_size_t(2**64 - 1))
+
+    a, b = np.ones((1, 2), np.float32), np.ones((2, least // 4), np.float32)
+    out, largest = np.empty((1, least // 4), np.float32), np.empty(least // 4, np.float32)
+    source = "def f(accum):\n    D = accum\n    largest = max(accum, 0)\n    return D, largest"
+    args = GemmArguments(a, b, out, "float32", EpilogueArguments(source, D=out, largest=largest))
+    (kernel,) = cutlass_api.get_kernels(args)
+    kernel.run(args)  # starts the threads
+    largest[:] = 0
+    refused(lambda: kernel.run(args))
+    kernel.run(args)
+    assert (largest == 2).all()
+
+    faults.few_copies()
+    args = faults.gemm(16, 64, least // 2)
+    _core.TuningBenchmark(args, checks=False)
+    refused(lambda: _core.TuningBenchmark(args, checks=True))
 
 
 def check_threads() -> None:

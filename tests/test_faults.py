@@ -154,5 +154,9 @@ def test_a_refused_python_object_raises() -> None:
     assert refused["kernels"] > 0 and refused["compile"] > 0, refused
 
 
+def test_buffers_of_the_operands_size_raise_memory_errors() -> None:
+    run_preloaded("check_large_buffers")
+
+
 def test_no_thread_is_needed() -> None:
     run_preloaded("check_threads")

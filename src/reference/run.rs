@@ -60,7 +60,7 @@ unsafe fn compute(
     match problem {
         Problem::Gemm(p) => {
             product(p.a.dtype, p.b.dtype, p.accumulator, p.out.dtype)?;
-            unsafe { gemm::multiply(p, epilogue) };
+            unsafe { gemm::multiply(p, epilogue) }?;
         }
         Problem::GroupedGemm(p) => {
             product(p.a.dtype, p.b.dtype, p.accumulator, p.out.dtype)?;
