@@ -1,10 +1,17 @@
-"""Faults: each call of the driver and of NVRTC fails, allocations and threads are refused. Each
-ends in an exception that names the cause, leaks nothing, and does not keep the next call from
+"""Faults: each call of the driver and of NVRTC fails, allocations and threads are refused, the disk
+fills, files are torn, processes are killed while they write. Each ends in an exception that names
+the cause, leaks nothing, leaves nothing wrong in a cache, and does not keep the next call from
 working.
 """
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -160,3 +167,69 @@ def test_buffers_of_the_operands_size_raise_memory_errors() -> None:
 
 def test_no_thread_is_needed() -> None:
     run_preloaded("check_threads")
+
+
+# Files.
+
+#: Compiles kernels. `limit` limits the size of the files that the process writes, as a full disk
+#: does. Where a signal is not ignored, as Python does, it kills the process at the limit.
+COMPILE = """
+    import os, resource, signal, sys
+    import cutlass_api
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+    def limit(bytes_, kills=False):
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL if kills else signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_, resource.RLIM_INFINITY))
+
+    def compiled(number):
+        source = f"__global__ void f(float* x) {{ *x = {number}; }}"
+        return cutlass_api.cuda_kernel(source, "f", grid=1).compile(cc=90)
+"""
+
+
+def files_in(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def compile_(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(COMPILE) + textwrap.dedent(script)],
+        env={**os.environ, "CUTLASS_API_CACHE_DIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_a_full_disk_costs_the_file_alone(tmp_path: Path) -> None:
+    done = compile_(
+        """
+        limit(1000)
+        compiled(1), compiled(2)
+        limit(resource.RLIM_INFINITY)
+        compiled(3)
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(f"compiled programs cannot be cached in {tmp_path}") == 1, done.stderr
+    (file,) = files_in(tmp_path)
+    assert file.suffix == ".cubin"
+
+
+def test_what_a_killed_writer_leaves_is_not_used_and_is_removed(tmp_path: Path) -> None:
+    for _ in range(2):
+        killed = compile_("limit(1000, kills=True); compiled(1)", tmp_path)
+        assert killed.returncode == -signal.SIGXFSZ, killed
+    left = files_in(tmp_path)
+    assert [path.suffix for path in left] == ["", ""] and left[0].stat().st_size == 1000
+    # Another process may be writing the later one.
+    os.utime(left[0], (time.time() - 7200,) * 2)
+    assert compile_("compiled(1)", tmp_path).returncode == 0
+    (file,) = set(files_in(tmp_path)) - {left[1]}
+    assert file.suffix == ".cubin"
+    # The file is whole: another process uses it.
+    inode = file.stat().st_ino
+    assert compile_("limit(0, kills=True); compiled(1)", tmp_path).returncode == 0
+    assert file.stat().st_ino == inode
