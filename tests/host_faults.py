@@ -1,16 +1,19 @@
 """Faults outside of the driver, in processes of the stand-in: NVRTC, memory and threads of the
-host.
+host, the file of the tuner's results.
 """
 
 import ctypes
 import itertools
 import json
 import os
+import random
 import resource
 import signal
 import sys
+import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import cutlass_api
@@ -214,3 +217,108 @@ def check_threads() -> None:
     for refused in (1, 1, 0):
         heap.refuse_threads(refused)
         assert (cutlass_api.matmul(ones, ones) == 300).all()
+
+
+# The file of the tuner's results.
+
+
+def rows(count: int) -> list[tuple[Any, ...]]:
+    return [
+        ("a device", 13, f"exact {at} float16", f"kernel {at % 7}", "a program", 1e-6 * (at + 1))
+        for at in range(count)
+    ]
+
+
+ADDED = ("a device", 13, "exact added", "a kernel", "a program", 1e-6)
+
+
+def damages(whole: bytes) -> Iterator[bytes]:
+    """The content of a store, cut, with flipped bits (in the header, in the table's declaration,
+    anywhere), and with sectors of zeros.
+    """
+    random_ = random.Random(20)
+    for _ in range(10):
+        yield whole[: random_.randrange(len(whole))]
+    for begin, end, count in ((0, 100, 10), (3700, 4096, 30), (0, len(whole), 20)):
+        for _ in range(count):
+            content = bytearray(whole)
+            content[random_.randrange(begin, end)] ^= 1 << random_.randrange(8)
+            yield bytes(content)
+    for _ in range(10):
+        at = random_.randrange(len(whole) // 512) * 512
+        yield whole[:at] + bytes(512) + whole[at + 512 :]
+
+
+def visit(folder: Path, added: tuple[Any, ...] | None) -> tuple[list[Any], list[str]]:
+    """The results in a folder, and the warnings of reading them and of adding one."""
+    os.environ["CUTLASS_API_CACHE_DIR"] = str(folder)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = _core.tuning_results()
+        if added:
+            _core.add_tuning_results([added])
+        return found, [str(warning.message) for warning in caught]
+
+
+def whole_store(folder: Path) -> bytes:
+    os.environ["CUTLASS_API_CACHE_DIR"] = str(folder)
+    faults.forked(_core.add_tuning_results, rows(300))
+    return (folder / "tuning.sqlite3").read_bytes()
+
+
+def check_damaged_store(folder: Path) -> None:
+    """Reads damaged stores. Prints how many were set aside."""
+    aside = 0
+    for number, content in enumerate(damages(whole_store(folder / "whole"))):
+        damaged = folder / str(number)
+        damaged.mkdir()
+        (damaged / "tuning.sqlite3").write_bytes(content)
+        _, warned = faults.forked(visit, damaged, ADDED)
+        found, later = faults.forked(visit, damaged, None)
+        is_aside = (damaged / "tuning.aside-1.sqlite3").exists()
+        assert len(warned) == is_aside and all("was set aside as" in text for text in warned), (
+            warned
+        )
+        # The next process reads a whole store.
+        assert list(ADDED) in found and later == [], (number, warned, later)
+        aside += is_aside
+    print(aside)
+
+
+def check_interrupted_store(folder: Path) -> None:
+    """Writes to stores on a disk that fills, and is killed while it writes. Prints how often a
+    write failed, and how often it was killed.
+    """
+    content, more = whole_store(folder / "whole"), rows(900)[300:]
+    failed = killed = 0
+
+    def write(limit: int, action: signal.Handlers) -> tuple[int, list[str]]:
+        signal.signal(signal.SIGXFSZ, action)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            _core.add_tuning_results(more)
+            return len(_core.tuning_results()), [str(warning.message) for warning in caught]
+
+    for limit in range(256, 3 * len(content), 6000):
+        for action in (signal.SIG_IGN, signal.SIG_DFL):
+            interrupted = folder / f"{limit} {action.name}"
+            interrupted.mkdir()
+            (interrupted / "tuning.sqlite3").write_bytes(content)
+            os.environ["CUTLASS_API_CACHE_DIR"] = str(interrupted)
+            is_whole = False
+            try:
+                known, warned = faults.forked(write, limit, action)
+                # What cannot be written stays in memory.
+                assert known == 900 and len(warned) <= 1, (known, warned)
+                assert all("results of this process stay in memory" in text for text in warned), (
+                    warned
+                )
+                is_whole = warned == []
+                failed += not is_whole
+            except faults.ProcessEnded as ended:
+                assert ended.status == signal.SIGXFSZ and action == signal.SIG_DFL, ended
+                killed += 1
+            found, warned = faults.forked(visit, interrupted, ADDED)
+            assert len(found) == (900 if is_whole else 300) and warned == [], (limit, warned)
+    json.dump([failed, killed], sys.stdout)

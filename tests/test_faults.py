@@ -8,14 +8,17 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import stand_in
+from helpers import run_python, start_python
 
 # The driver. tests/faults.py has the paths, and what is expected of each.
 
@@ -233,3 +236,38 @@ def test_what_a_killed_writer_leaves_is_not_used_and_is_removed(tmp_path: Path) 
     inode = file.stat().st_ino
     assert compile_("limit(0, kills=True); compiled(1)", tmp_path).returncode == 0
     assert file.stat().st_ino == inode
+
+
+def test_a_torn_store_is_set_aside(tmp_path: Path) -> None:
+    script = f"import host_faults as h; h.check_damaged_store(h.Path({str(tmp_path)!r}))"
+    assert int(stand_in.run(script)) > 20
+
+
+def test_an_interrupted_write_leaves_the_store_as_before(tmp_path: Path) -> None:
+    script = f"import host_faults as h; h.check_interrupted_store(h.Path({str(tmp_path)!r}))"
+    failed, killed = json.loads(stand_in.run(script))
+    assert failed > 5 and killed > 5, (failed, killed)
+
+
+def test_a_locked_store_keeps_results_in_memory(tmp_path: Path) -> None:
+    script = """
+        import sys, warnings
+        from cutlass_api import _core
+        warnings.simplefilter("always")
+        _core.add_tuning_results([("a device", 13, sys.argv[1], "a kernel", "a program", 1e-6)])
+        assert sys.argv[1] in {key for _, _, key, *_ in _core.tuning_results()}
+    """
+    folder = {"CUTLASS_API_CACHE_DIR": str(tmp_path)}
+    run_python(script, "one", **folder)
+    with closing(sqlite3.connect(tmp_path / "tuning.sqlite3")) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        locked_out = start_python(script, "two", **folder)  # waits for five seconds
+        _, warned = locked_out.communicate(timeout=60)
+        assert locked_out.returncode == 0, warned
+        warning = "database is locked; results of this process stay in memory"
+        assert warned.count(warning) == 1, warned
+        connection.rollback()
+    run_python(script, "three", **folder)
+    with closing(sqlite3.connect(tmp_path / "tuning.sqlite3")) as connection:
+        keys = connection.execute("SELECT key FROM results").fetchall()
+    assert sorted(keys) == [("one",), ("three",)]
