@@ -58,20 +58,28 @@ fn compile_uncached(
     };
     // Companions compile in parallel; most are already cached. No thread pool: a forked child would
     // inherit the pool without its threads.
-    let [pack, reduce] = companions(kernel);
+    let companions = companions(kernel);
+    let compile_companion =
+        |companion: &Companion| compile_companion(companion, architecture, nvrtc);
     std::thread::scope(|scope| {
-        let others = [pack, reduce].map(|text| {
-            text.map(|text| scope.spawn(|| compile_companion(text, architecture, nvrtc)))
+        let threads = companions.each_ref().map(|companion| {
+            companion.as_ref().map(|companion| {
+                let work = || compile_companion(companion);
+                std::thread::Builder::new().spawn_scoped(scope, work).map_err(|_| companion)
+            })
         });
         let program = compile_or_load(program, nvrtc);
-        let joined = others.map(|thread| {
-            thread
-                .map(|thread| {
+        let compiled = threads.map(|thread| {
+            let result = thread.map(|thread| match thread {
+                Ok(thread) => {
                     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                })
-                .transpose()
+                }
+                // The system does not start a thread.
+                Err(companion) => compile_companion(companion),
+            });
+            result.transpose()
         });
-        let [pack, reduce] = joined;
+        let [pack, reduce] = compiled;
         Ok(Program { pack: pack?, reduce: reduce?, ..program? })
     })
 }
@@ -90,19 +98,19 @@ fn companions(kernel: &Kernel) -> [Option<Companion>; 2] {
 }
 
 fn compile_companion(
-    (name, entry, text): Companion,
+    (name, entry, text): &Companion,
     architecture: Architecture,
     nvrtc: &Nvrtc,
 ) -> Result<Arc<Program>, CompileError> {
     type Programs = HashMap<(String, Architecture), Arc<Program>>;
     static MEMORY: Mutex<Option<Programs>> = Mutex::new(None);
     let lock = || MEMORY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let key = (text, architecture);
+    let key = (text.clone(), architecture);
     if let Some(program) = lock().get_or_insert_default().get(&key) {
         return Ok(program.clone());
     }
-    let program =
-        Program::uncompiled(name.to_owned(), entry, key.0.clone(), architecture, nvrtc.version());
+    let (name, version) = ((*name).to_owned(), nvrtc.version());
+    let program = Program::uncompiled(name, entry, text.clone(), architecture, version);
     let program = Arc::new(compile_or_load(program, nvrtc)?);
     Ok(lock().get_or_insert_default().entry(key).or_insert(program).clone())
 }

@@ -102,9 +102,9 @@ pub(super) fn trim_now_and_then() {
     static STORES: AtomicU32 = AtomicU32::new(0);
     if STORES.fetch_add(1, Ordering::Relaxed).is_multiple_of(STORES_BETWEEN) {
         let limit = limit().unwrap_or(u64::MAX);
-        if usage().bytes > limit {
-            trim((limit as f64 * KEPT) as u64);
-        }
+        let exceeds = usage().bytes > limit;
+        // Also removes what killed writers left.
+        trim(if exceeds { (limit as f64 * KEPT) as u64 } else { limit });
     }
 }
 

@@ -21,6 +21,8 @@ pub struct Nvrtc {
     functions: OnceLock<Functions>,
 }
 
+type ErrorString = unsafe extern "C" fn(c_int) -> *const c_char;
+
 /// Functions of libnvrtc: <https://docs.nvidia.com/cuda/nvrtc/index.html>.
 struct Functions {
     architectures: Vec<u32>,
@@ -42,7 +44,7 @@ struct Functions {
     ptx: unsafe extern "C" fn(RawProgram, *mut c_char) -> c_int,
     add_name: unsafe extern "C" fn(RawProgram, *const c_char) -> c_int,
     lowered_name: unsafe extern "C" fn(RawProgram, *const c_char, *mut *const c_char) -> c_int,
-    error_string: unsafe extern "C" fn(c_int) -> *const c_char,
+    error_string: ErrorString,
     /// Keeps the functions above valid.
     _library: Library,
 }
@@ -214,14 +216,16 @@ impl Functions {
                 function!(b"nvrtcGetNumSupportedArchs");
             let list: unsafe extern "C" fn(*mut c_int) -> c_int =
                 function!(b"nvrtcGetSupportedArchs");
+            let error_string = function!(b"nvrtcGetErrorString");
+            let checked = |call: &str, result: c_int| match result {
+                0 => Ok(()),
+                error => Err(format!("{call} failed with {}", describe(error_string, error))),
+            };
             let (mut major, mut minor, mut architectures) = (0, 0, 0);
-            if version(&mut major, &mut minor) != 0 || count(&mut architectures) != 0 {
-                return Err("nvrtcVersion failed".into());
-            }
+            checked("nvrtcVersion", version(&mut major, &mut minor))?;
+            checked("nvrtcGetNumSupportedArchs", count(&mut architectures))?;
             let mut known = vec![0; architectures.max(0) as usize];
-            if list(known.as_mut_ptr()) != 0 {
-                return Err("nvrtcGetSupportedArchs failed".into());
-            }
+            checked("nvrtcGetSupportedArchs", list(known.as_mut_ptr()))?;
             let functions = Functions {
                 architectures: known.into_iter().map(|arch| arch as u32).collect(),
                 create: function!(b"nvrtcCreateProgram"),
@@ -235,7 +239,7 @@ impl Functions {
                 ptx: function!(b"nvrtcGetPTX"),
                 add_name: function!(b"nvrtcAddNameExpression"),
                 lowered_name: function!(b"nvrtcGetLoweredName"),
-                error_string: function!(b"nvrtcGetErrorString"),
+                error_string,
                 _library: library,
             };
             Ok(((major, minor), functions))
@@ -286,16 +290,19 @@ impl Functions {
                 )?;
             }
             let compiled = (self.compile)(guard.program, options.len() as c_int, options.as_ptr());
-            let log = self.fetch("nvrtcGetProgramLog", guard.program, self.log_size, self.log)?;
-            let log = String::from_utf8_lossy(&log).trim_end_matches(['\0', '\n']).to_owned();
+            let log = self.fetch("nvrtcGetProgramLog", guard.program, self.log_size, self.log);
+            let text = |log: Vec<u8>| {
+                String::from_utf8_lossy(&log).trim_end_matches(['\0', '\n']).to_owned()
+            };
             if compiled != 0 {
                 let error = self.describe(compiled);
-                return Err(Failure::Program(if log.is_empty() {
-                    error
-                } else {
-                    format!("{log}\n({error})")
-                }));
+                let log = log.map(text).unwrap_or_default();
+                return Err(match log.is_empty() {
+                    true => Failure::Call("nvrtcCompileProgram", error),
+                    false => Failure::Program(format!("{log}\n({error})")),
+                });
             }
+            let log = text(log?);
             let cubin = self.fetch("nvrtcGetCUBIN", guard.program, self.cubin_size, self.cubin)?;
             // In an ELF header, byte 16 starts the type; 1 is a relocatable object.
             if !cubin.starts_with(b"\x7fELF") || cubin.get(16..18) == Some(&[1, 0]) {
@@ -345,13 +352,21 @@ impl Functions {
     }
 
     fn describe(&self, result: c_int) -> String {
-        // SAFETY: takes any code and returns a static string.
-        let text = unsafe { (self.error_string)(result) };
-        if text.is_null() {
-            return format!("NVRTC error {result}");
+        // SAFETY: the function is nvrtcGetErrorString, and `_library` keeps it loaded.
+        unsafe { describe(self.error_string, result) }
+    }
+}
+
+/// # Safety
+/// The function is nvrtcGetErrorString of a loaded library.
+unsafe fn describe(error_string: ErrorString, result: c_int) -> String {
+    // SAFETY: takes any code and returns a static string, terminated with NUL, or null.
+    unsafe {
+        let text = error_string(result);
+        match text.is_null() {
+            true => format!("NVRTC error {result}"),
+            false => CStr::from_ptr(text).to_string_lossy().into_owned(),
         }
-        // SAFETY: not null; NVRTC terminates the string with NUL.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 }
 

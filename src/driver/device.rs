@@ -37,21 +37,28 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    fn read(read: impl Fn(CUdevice_attribute) -> Result<u32, DriverError>) -> Attributes {
+    /// # Errors
+    /// If a query fails, except for an attribute that the driver does not know.
+    fn read(
+        read: impl Fn(CUdevice_attribute) -> Result<u32, DriverError>,
+    ) -> Result<Attributes, DriverError> {
         use CUdevice_attribute as Attribute;
-        let known = |attribute| read(attribute).unwrap_or(0);
-        Attributes {
-            clock_khz: known(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE),
-            memory_clock_khz: known(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE),
-            memory_bus_bits: known(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH),
-            l2_bytes: known(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE),
+        let known = |attribute| match read(attribute) {
+            Err(error) if error.means_unknown() => Ok(0),
+            result => result,
+        };
+        Ok(Attributes {
+            clock_khz: known(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE)?,
+            memory_clock_khz: known(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+            memory_bus_bits: known(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
+            l2_bytes: known(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?,
             shared_bytes_per_cta: known(
                 Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
-            ),
+            )?,
             shared_bytes_per_sm: known(
                 Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
-            ),
-        }
+            )?,
+        })
     }
 }
 
@@ -70,30 +77,37 @@ unsafe impl Sync for Device {}
 
 /// Loads and initializes the driver. Returns its version.
 ///
-/// The result, success or error, is kept for the life of the process and never invalidated.
+/// - Key: none, one driver per process.
+/// - Owner: this function.
+/// - Lifetime: the process.
+/// - Invalidation: none. A failed call is not stored, so that a later call tries again; that there
+///   is no driver, an old one or no device is.
 fn initialize() -> Result<i32, DriverError> {
     static STATE: OnceLock<Result<i32, DriverError>> = OnceLock::new();
-    STATE
-        .get_or_init(|| {
-            // SAFETY: probing only loads libcuda; the calls take valid pointers.
-            unsafe {
-                if !sys::is_culib_present() {
-                    return Err(DriverError::NotFound);
-                }
-                check("cuInit", sys::cuInit(0))?;
-                let mut version = 0;
-                check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
-                // CUDA 12.0 introduced context-independent libraries (cuLibraryLoadData).
-                if version < 12000 {
-                    return Err(DriverError::TooOld {
-                        major: version / 1000,
-                        minor: version % 1000 / 10,
-                    });
-                }
-                Ok(version)
-            }
-        })
-        .clone()
+    if let Some(known) = STATE.get() {
+        return known.clone();
+    }
+    match start() {
+        Err(error @ DriverError::Call { .. }) if !error.means_no_gpu() => Err(error),
+        result => STATE.get_or_init(|| result).clone(),
+    }
+}
+
+fn start() -> Result<i32, DriverError> {
+    // SAFETY: probing only loads libcuda; the calls take valid pointers.
+    unsafe {
+        if !sys::is_culib_present() {
+            return Err(DriverError::NotFound);
+        }
+        check("cuInit", sys::cuInit(0))?;
+        let mut version = 0;
+        check("cuDriverGetVersion", sys::cuDriverGetVersion(&mut version))?;
+        // CUDA 12.0 introduced context-independent libraries (cuLibraryLoadData).
+        if version < 12000 {
+            return Err(DriverError::TooOld { major: version / 1000, minor: version % 1000 / 10 });
+        }
+        Ok(version)
+    }
 }
 
 impl Device {
@@ -154,7 +168,7 @@ impl Device {
                 attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
             let multiprocessors =
                 attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-            let attributes = Attributes::read(attribute);
+            let attributes = Attributes::read(attribute)?;
             check("cuDevicePrimaryCtxRetain", sys::cuDevicePrimaryCtxRetain(&mut context, handle))?;
             let pool = Mutex::new(None);
             Ok(Device {
@@ -216,9 +230,9 @@ impl Device {
         self.pool().map(|_| ())
     }
 
-    /// Stream-ordered device memory, valid for work enqueued on the stream until `free`.
-    pub fn allocate(&self, stream: u64, bytes: u64) -> Result<u64, DriverError> {
-        let _current = self.make_current()?;
+    /// Stream-ordered device memory, valid for work enqueued on the stream until it is freed.
+    pub fn allocate(&self, stream: u64, bytes: u64) -> Result<PoolMemory, DriverError> {
+        let current = self.make_current()?;
         let pool = self.pool()?;
         let mut address = 0;
         // SAFETY: the pool lives as long as the process; the pointer is to a local.
@@ -231,14 +245,7 @@ impl Device {
             );
             check("cuMemAllocFromPoolAsync", result)?;
         }
-        Ok(address)
-    }
-
-    /// Frees memory from `allocate` in stream order.
-    pub fn free(&self, stream: u64, address: u64) -> Result<(), DriverError> {
-        let _current = self.make_current()?;
-        // SAFETY: the address came from `allocate` and is freed once.
-        unsafe { check("cuMemFreeAsync", sys::cuMemFreeAsync(address, stream as sys::CUstream)) }
+        Ok(PoolMemory { address, stream, _current: current })
     }
 
     /// The device's memory pool, created on first use.
@@ -268,7 +275,10 @@ impl Device {
                 attribute,
                 std::ptr::from_mut(&mut keep).cast(),
             );
-            check("cuMemPoolSetAttribute", set)?;
+            if let Err(error) = check("cuMemPoolSetAttribute", set) {
+                sys::cuMemPoolDestroy(created);
+                return Err(error);
+            }
         }
         *pool = Some(Pool(created));
         Ok(created)
@@ -293,6 +303,27 @@ impl Device {
 /// or `CU_STREAM_PER_THREAD` (2).
 pub(super) fn is_default_stream(stream: u64) -> bool {
     stream <= 2
+}
+
+/// Memory of a device's pool. The device's context is current on this thread while the value lives,
+/// so that nothing but the driver's refusal keeps the memory from being freed.
+pub struct PoolMemory {
+    address: u64,
+    stream: u64,
+    _current: ContextGuard,
+}
+
+impl PoolMemory {
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Frees the memory in stream order.
+    pub fn free(self) -> Result<(), DriverError> {
+        // SAFETY: `self` owns the memory and is consumed.
+        let freed = unsafe { sys::cuMemFreeAsync(self.address, self.stream as sys::CUstream) };
+        check("cuMemFreeAsync", freed)
+    }
 }
 
 /// Keeps a device's primary context current on this thread while it lives.

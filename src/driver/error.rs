@@ -19,8 +19,37 @@ pub enum DriverError {
     TooOld { major: i32, minor: i32 },
     #[error("CUDA device {ordinal} does not exist: the driver reports {count} devices")]
     NoDevice { ordinal: i32, count: i32 },
-    #[error("{call} failed with {name}: {text}")]
+    #[error("{call} failed with {name}: {text}{}", remedy(name))]
     Call { call: &'static str, name: String, text: String },
+}
+
+/// Errors after which every CUDA call of the process fails (CUDA driver API, "CUresult"), and
+/// errors of the hardware that end all contexts on the GPU.
+const CONTEXT_IS_LOST: [&str; 13] = [
+    "CUDA_ERROR_ASSERT",
+    "CUDA_ERROR_CONTAINED",
+    "CUDA_ERROR_ECC_UNCORRECTABLE",
+    "CUDA_ERROR_HARDWARE_STACK_ERROR",
+    "CUDA_ERROR_ILLEGAL_ADDRESS",
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+    "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+    "CUDA_ERROR_INVALID_PC",
+    "CUDA_ERROR_LAUNCH_FAILED",
+    "CUDA_ERROR_LAUNCH_TIMEOUT",
+    "CUDA_ERROR_MISALIGNED_ADDRESS",
+    "CUDA_ERROR_NVLINK_UNCORRECTABLE",
+    "CUDA_ERROR_TENSOR_MEMORY_LEAK",
+];
+
+/// What to do about an error that no other arguments avoid, as the end of a message.
+fn remedy(name: &str) -> &'static str {
+    if CONTEXT_IS_LOST.contains(&name) {
+        "; the CUDA context is lost: a kernel that ran before, of this or another library, failed \
+         on the GPU, and each CUDA call of this process fails from now on. Restart the process; \
+         CUDA_LAUNCH_BLOCKING=1 shows which launch fails"
+    } else {
+        ""
+    }
 }
 
 impl DriverError {
@@ -29,13 +58,23 @@ impl DriverError {
         match self {
             DriverError::NotFound | DriverError::NoDevice { .. } => true,
             DriverError::TooOld { .. } => false,
-            DriverError::Call { name, .. } => name == "CUDA_ERROR_NO_DEVICE",
+            DriverError::Call { .. } => self.is_call_with("CUDA_ERROR_NO_DEVICE"),
         }
     }
 
     /// Whether the device is out of memory.
     pub fn means_no_memory(&self) -> bool {
-        matches!(self, DriverError::Call { name, .. } if name == "CUDA_ERROR_OUT_OF_MEMORY")
+        self.is_call_with("CUDA_ERROR_OUT_OF_MEMORY")
+    }
+
+    /// Whether the driver does not know what was queried.
+    pub(super) fn means_unknown(&self) -> bool {
+        self.is_call_with("CUDA_ERROR_INVALID_VALUE")
+            || self.is_call_with("CUDA_ERROR_NOT_SUPPORTED")
+    }
+
+    fn is_call_with(&self, error: &str) -> bool {
+        matches!(self, DriverError::Call { name, .. } if name == error)
     }
 }
 

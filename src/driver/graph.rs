@@ -9,7 +9,8 @@ use cudarc::driver::sys::{
 };
 
 use super::device::is_default_stream;
-use super::{Device, KernelCall};
+use super::error::check;
+use super::{Device, DriverError, KernelCall};
 
 /// A graph of one kernel launch.
 pub struct Graph {
@@ -95,7 +96,8 @@ impl Graph {
         let current = if needs_context { device.make_current().map(Some) } else { Ok(None) };
         // SAFETY: guaranteed by the caller; no other thread uses the graph.
         let launched = current.is_ok()
-            && !is_captured(stream)
+            // A graph launch would invalidate a capture.
+            && capture_status(stream) == (CUresult::CUDA_SUCCESS, NO_CAPTURE)
             && changed.is_none_or(|call| self.update(call))
             && is_success(unsafe { sys::cuGraphLaunch(self.executable, stream as CUstream) });
         self.is_in_use.store(false, Ordering::Release);
@@ -136,13 +138,25 @@ fn is_success(result: CUresult) -> bool {
     result == CUresult::CUDA_SUCCESS
 }
 
-/// Whether a stream is under capture, or another capture makes the driver refuse the query. A graph
-/// launch would invalidate the capture.
-pub fn is_captured(stream: u64) -> bool {
-    let mut status = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+/// Whether a stream is under capture. True if another capture makes the driver refuse the query, as
+/// for the legacy default stream.
+///
+/// # Errors
+/// If the query fails for another reason.
+pub fn is_captured(stream: u64) -> Result<bool, DriverError> {
+    match capture_status(stream) {
+        (CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, _) => Ok(true),
+        (result, status) => check("cuStreamIsCapturing", result).map(|()| status != NO_CAPTURE),
+    }
+}
+
+const NO_CAPTURE: CUstreamCaptureStatus = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+
+fn capture_status(stream: u64) -> (CUresult, CUstreamCaptureStatus) {
+    let mut status = NO_CAPTURE;
     // SAFETY: the pointer is to a local; the driver rejects unknown handles.
     let result = unsafe { sys::cuStreamIsCapturing(stream as CUstream, &mut status) };
-    !is_success(result) || status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
+    (result, status)
 }
 
 /// Whether a stream belongs to a green context, which owns some of the device's multiprocessors.

@@ -8,7 +8,7 @@ mod library;
 mod tensor_map;
 mod timing;
 
-pub use device::{ContextGuard, Device};
+pub use device::{ContextGuard, Device, PoolMemory};
 pub use error::DriverError;
 pub use graph::{Graph, PER_THREAD_STREAM, is_captured, is_green_context_stream};
 pub use library::{EncodedConfig, Function, KernelCall, LaunchConfig, Library, ParameterValue};

@@ -141,10 +141,10 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        if let Ok(_current) = self.device.make_current() {
-            // SAFETY: `self` owns the memory. The driver waits for work that uses it.
-            unsafe { sys::cuMemFree_v2(self.address) };
-        }
+        // An address belongs to one device, so that another current context serves as well.
+        let _current = self.device.make_current();
+        // SAFETY: `self` owns the memory. The driver waits for work that uses it.
+        unsafe { sys::cuMemFree_v2(self.address) };
     }
 }
 
@@ -234,7 +234,7 @@ fn elapsed_time() -> Result<ElapsedTime, DriverError> {
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        let Ok(_current) = self.device.make_current() else { return };
+        let _current = self.device.make_current(); // the handles have their context
         // SAFETY: `self` owns the handles. The driver frees an executable graph and an event after
         // their last use on the device.
         unsafe {

@@ -85,9 +85,9 @@ impl LaunchRequest<'_> {
             return self.enqueue_with(host, stream, address, false);
         }
         let device = device_of(self.problem)?;
-        let address = allocate(host, device, stream, bytes)?;
-        let enqueued = self.enqueue_with(host, stream, address, false);
-        let freed = host.unlocked(|| device.free(stream, address));
+        let memory = allocate(host, device, stream, bytes)?;
+        let enqueued = self.enqueue_with(host, stream, memory.address(), false);
+        let freed = host.unlocked(|| memory.free());
         enqueued?;
         freed?;
         Ok(None)

@@ -2,7 +2,7 @@
 
 use super::Host;
 use super::error::LaunchError;
-use crate::driver::{Device, DriverError};
+use crate::driver::{Device, DriverError, PoolMemory};
 use crate::epilogue::BoundEpilogue;
 use crate::operand::View;
 use crate::problem::Problem;
@@ -53,7 +53,7 @@ pub fn allocate(
     device: &Device,
     stream: u64,
     bytes: u64,
-) -> Result<u64, DriverError> {
+) -> Result<PoolMemory, DriverError> {
     let attempt = || device.allocate(stream, bytes);
     match host.unlocked(attempt) {
         Err(error) if error.means_no_memory() && host.release_cached_memory() => {

@@ -303,7 +303,7 @@ impl CudaFunction {
         let arguments = Arguments::read(&self.target, args)?;
         let device = Device::get(arguments.ordinal()?)?;
         let stream = StreamArgument { handle: None, is_trusted: true };
-        if driver::is_captured(stream.resolve(arguments.tensor()?, arguments.device()?)?) {
+        if driver::is_captured(stream.resolve(arguments.tensor()?, arguments.device()?)?)? {
             return Err(PyRuntimeError::new_err(format!(
                 "{} cannot be tuned during a stream capture; call it once before",
                 self.source.function

@@ -1,13 +1,15 @@
 //! Converts Rust errors to Python exceptions: ValueError for errors that other arguments avoid,
-//! RuntimeError for failures of the machine, such as a missing library or a CUDA error.
+//! MemoryError if the host lacks memory, RuntimeError for other failures of the machine, such as a
+//! missing library or a CUDA error.
 
 use pyo3::PyErr;
-use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyMemoryError, PyRuntimeError, PyValueError};
 
 use crate::compile::CompileError;
 use crate::driver::DriverError;
 use crate::launch::LaunchError;
 use crate::problem::ProblemError;
+use crate::reference::ReferenceError;
 use crate::tune::TuneError;
 
 impl From<ProblemError> for PyErr {
@@ -54,11 +56,22 @@ impl From<LaunchError> for PyErr {
     }
 }
 
+impl From<ReferenceError> for PyErr {
+    #[cold]
+    fn from(error: ReferenceError) -> PyErr {
+        match error {
+            ReferenceError::Memory { .. } => PyMemoryError::new_err(error.to_string()),
+            refusal => PyValueError::new_err(refusal.to_string()),
+        }
+    }
+}
+
 impl From<TuneError> for PyErr {
     fn from(error: TuneError) -> PyErr {
         match error {
             TuneError::Launch(error) => error.into(),
-            TuneError::Reference(error) => PyValueError::new_err(error.to_string()),
+            TuneError::Reference(error) => error.into(),
+            TuneError::Memory { .. } => PyMemoryError::new_err(error.to_string()),
             TuneError::Differs { .. } => PyRuntimeError::new_err(error.to_string()),
         }
     }

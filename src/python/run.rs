@@ -18,7 +18,7 @@ use crate::kernel;
 use crate::launch::{self, LaunchError, LaunchRequest};
 use crate::operand::{self, View};
 use crate::problem::Problem;
-use crate::reference;
+use crate::reference::{self, ReferenceError};
 
 #[pymethods]
 impl PyKernel {
@@ -314,5 +314,8 @@ pub fn run_reference(
     }
     // SAFETY: the caller holds the tensors of the views. All are on the CPU, and none is fake.
     let result = py.detach(|| unsafe { reference::run(problem, epilogue) });
-    result.map_err(|reason| LaunchError::unsupported(reason).into())
+    result.map_err(|error| match error {
+        lack @ ReferenceError::Memory { .. } => lack.into(),
+        refusal => LaunchError::unsupported(refusal).into(),
+    })
 }

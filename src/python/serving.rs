@@ -21,7 +21,7 @@ pub fn may_record(tensor: &Bound<'_, PyAny>, problem: &Problem) -> PyResult<bool
         return Ok(false);
     }
     let stream = StreamArgument { handle: None, is_trusted: true };
-    Ok(!driver::is_captured(stream.resolve(tensor, problem.device())?))
+    Ok(!driver::is_captured(stream.resolve(tensor, problem.device())?)?)
 }
 
 /// The kernels that serve a problem, by rank: at least one.

@@ -50,15 +50,19 @@ pub fn refusal(
     if let Err(reason) = kernel.supports(&native.problem) {
         return Ok(Some(reason.to_string()));
     }
-    // A FakeTensor may be on a device that this machine does not have.
-    if let operand::DeviceId::Cuda(ordinal) = native.problem.device()
-        && let Ok(device) = Device::get(ordinal)
-        && !kernel.runs_on(device.cc)
-    {
-        let (major, minor, chips) = (device.cc / 10, device.cc % 10, kernel.chips());
-        return Ok(Some(format!(
-            "cuda:{ordinal} has compute capability {major}.{minor}, the kernel runs on {chips}"
-        )));
+    if let operand::DeviceId::Cuda(ordinal) = native.problem.device() {
+        match Device::get(ordinal) {
+            Ok(device) if !kernel.runs_on(device.cc) => {
+                let (major, minor, chips) = (device.cc / 10, device.cc % 10, kernel.chips());
+                return Ok(Some(format!(
+                    "cuda:{ordinal} has compute capability {major}.{minor}, the kernel runs on \
+                     {chips}"
+                )));
+            }
+            // A FakeTensor may be on a device that this machine does not have.
+            Err(error) if !error.means_no_gpu() => return Err(error.into()),
+            _ => {}
+        }
     }
     let is_scaled = kernel.epilogue.is_some_and(|epilogue| epilogue.graph.scaling.is_some());
     if let Some(scaled) = native.scaled.as_ref().filter(|_| !is_scaled) {

@@ -35,12 +35,9 @@ pub unsafe fn first_difference(
     tolerance: Tolerance,
 ) -> Option<Difference> {
     // SAFETY: guaranteed by the caller.
-    let compare =
-        || with_element!(expected.dtype, T => unsafe { compare::<T>(actual, expected, tolerance) });
-    match pool::current() {
-        Some(threads) => threads.install(compare),
-        None => compare(),
-    }
+    pool::run(
+        || with_element!(expected.dtype, T => unsafe { compare::<T>(actual, expected, tolerance) }),
+    )
 }
 
 /// # Safety

@@ -7,8 +7,9 @@
 
 use std::ops::Range;
 
+use super::ReferenceError;
 use super::element::{Element, with_element};
-use super::scratch::{Region, ScratchMatrix};
+use super::scratch::{Region, ScratchMatrix, room};
 use crate::epilogue::{
     Binary, BoundEpilogue, Comparison, Fold, Id, Kind, Node, Unary, Value, compute_type,
 };
@@ -172,6 +173,42 @@ fn combine(fold: Fold, x: f64, y: f64) -> f64 {
     }
 }
 
+/// Buffers of the size of a reduced output: its totals, and one of its matrices.
+pub struct Totals {
+    values: Vec<f64>,
+    matrix: ScratchMatrix,
+}
+
+/// A reduced output: how it is combined, its view, the dimensions that it combines, and whether its
+/// values are integers.
+type Reduction<'a> = (Fold, &'a View, [bool; 3], bool);
+
+fn reductions(bound: &BoundEpilogue, accumulator: DType) -> impl Iterator<Item = Reduction<'_>> {
+    let kinds = bound.epilogue.kinds(accumulator);
+    let outputs =
+        bound.epilogue.graph.outputs.iter().zip(&bound.outputs).zip(&bound.epilogue.reduced);
+    outputs.filter_map(move |((output, view), along)| {
+        let ((fold, _), view) = (output.fold.as_ref()?, view.as_ref()?);
+        Some((*fold, view, *along, kinds[output.node as usize] != Kind::Float))
+    })
+}
+
+/// The buffers of an epilogue's reductions, for [`store_reductions`].
+///
+/// # Errors
+/// If the host lacks the memory: the outputs' shapes are the user's.
+pub fn totals(
+    epilogue: Option<&BoundEpilogue>,
+    accumulator: DType,
+) -> Result<Vec<Totals>, ReferenceError> {
+    let reductions = epilogue.into_iter().flat_map(|bound| reductions(bound, accumulator));
+    let buffers = reductions.map(|(_, view, ..)| {
+        let [batches, m, n] = view.shape.map(|extent| extent as usize);
+        Ok(Totals { values: room(batches * m * n)?, matrix: ScratchMatrix::with_room(m * n)? })
+    });
+    buffers.collect()
+}
+
 /// Writes the reduced outputs. Combines the partials in the order of the regions.
 ///
 /// # Safety
@@ -180,34 +217,29 @@ pub unsafe fn store_reductions(
     epilogue: Option<&BoundEpilogue>,
     accumulator: DType,
     partials: &[(Region, Partial)],
+    totals: Vec<Totals>,
 ) {
     let Some(bound) = epilogue else { return };
-    let kinds = bound.epilogue.kinds(accumulator);
-    let outputs =
-        bound.epilogue.graph.outputs.iter().zip(&bound.outputs).zip(&bound.epilogue.reduced);
-    let reductions = outputs.filter_map(|((output, view), along)| {
-        let ((fold, _), view) = (output.fold.as_ref()?, view.as_ref()?);
-        Some((*fold, view, *along, kinds[output.node as usize] != Kind::Float))
-    });
-    for (at, (fold, view, [along_batch, along_m, along_n], wrap)) in reductions.enumerate() {
+    let reductions = reductions(bound, accumulator).zip(totals).enumerate();
+    for (at, ((fold, view, [along_batch, along_m, along_n], wrap), totals)) in reductions {
+        let Totals { mut values, mut matrix } = totals;
         let [batches, m, n] = view.shape.map(|extent| extent as usize);
-        let mut totals = vec![identity(fold); batches * m * n];
+        values.resize(batches * m * n, identity(fold));
         for (region, partial) in partials {
             let start =
                 |along: bool, range: &Range<i64>| if along { 0 } else { range.start as usize };
             let batch = if along_batch { 0 } else { region.batch as usize };
             let (row, column) = (start(along_m, &region.rows), start(along_n, &region.columns));
-            let matrix = &partial[at];
-            for (index, value) in matrix.values.iter().enumerate() {
-                let (down, across) = (index / matrix.columns, index % matrix.columns);
-                let total = &mut totals[(batch * m + row + down) * n + column + across];
+            let partial = &partial[at];
+            for (index, value) in partial.values.iter().enumerate() {
+                let (down, across) = (index / partial.columns, index % partial.columns);
+                let total = &mut values[(batch * m + row + down) * n + column + across];
                 *total = combine(fold, *total, *value);
             }
         }
-        let mut matrix = ScratchMatrix::default();
         for batch in 0..batches {
             matrix.clear(m, n);
-            matrix.values.copy_from_slice(&totals[batch * m * n..][..m * n]);
+            matrix.values.copy_from_slice(&values[batch * m * n..][..m * n]);
             let region =
                 Region { batch: batch as i64, rows: 0..view.shape[1], columns: 0..view.shape[2] };
             // SAFETY: guaranteed by the caller; the region covers a matrix of the view.

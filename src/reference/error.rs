@@ -4,7 +4,8 @@ use thiserror::Error;
 
 use crate::operand::{DType, DeviceId};
 
-/// Why the reference refuses a problem. Returned before any output is written.
+/// Why the reference refuses a problem. Returned before any output is written, except that other
+/// groups of a grouped GEMM may have been when memory lacks.
 #[derive(Debug, Error, PartialEq)]
 pub enum ReferenceError {
     #[error("{name} is on {device}, but the CPU reference needs CPU tensors; copy it to the CPU")]
@@ -32,4 +33,7 @@ pub enum ReferenceError {
          spans rows {start} to {end}"
     )]
     OffsetsOrder { group: i64, start: i64, end: i64, rows: i64 },
+
+    #[error("the host lacks {bytes} bytes of memory for a reduced output of the CPU reference")]
+    Memory { bytes: usize },
 }

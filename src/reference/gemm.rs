@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::ReferenceError;
-use super::epilogue::{EpilogueScratch, store_reductions, store_region};
+use super::epilogue::{EpilogueScratch, store_reductions, store_region, totals};
 use super::scales::{Origin, scale_factors};
 use super::scratch::{Region, ScratchMatrix, regions};
 use crate::epilogue::BoundEpilogue;
@@ -19,14 +19,21 @@ const DEPTH: i64 = 1024;
 
 /// # Safety
 /// As for [`run`](super::run). [`multiplies`](super::multiplies) holds for the types.
-pub unsafe fn multiply(problem: &GemmProblem, epilogue: Option<&BoundEpilogue>) {
+pub unsafe fn multiply(
+    problem: &GemmProblem,
+    epilogue: Option<&BoundEpilogue>,
+) -> Result<(), ReferenceError> {
     // SAFETY: guaranteed by the caller.
     unsafe { multiply_at(problem, epilogue, Origin::default()) }
 }
 
 /// # Safety
 /// As for [`multiply`].
-unsafe fn multiply_at(problem: &GemmProblem, epilogue: Option<&BoundEpilogue>, origin: Origin) {
+unsafe fn multiply_at(
+    problem: &GemmProblem,
+    epilogue: Option<&BoundEpilogue>,
+    origin: Origin,
+) -> Result<(), ReferenceError> {
     let GemmProblem { a, b, out, accumulator, .. } = problem;
     let integers = a.dtype.is_integer() && b.dtype.is_integer();
     // Products of 8-bit integers are below 2^16: float64 sums stay exact for any K that fits in
@@ -34,6 +41,7 @@ unsafe fn multiply_at(problem: &GemmProblem, epilogue: Option<&BoundEpilogue>, o
     let wide = integers && (a.dtype == DType::I32 || b.dtype == DType::I32);
     let factor = epilogue.and_then(|bound| bound.factor()).map(|(_, view)| view);
     let accumulate = if wide { accumulate_wrapping } else { accumulate };
+    let totals = totals(epilogue, *accumulator)?;
     let partials = regions(out.shape, TILE, TILE).map_init(
         <([ScratchMatrix; 4], EpilogueScratch)>::default,
         |([left, right, sum, products], scratch), region| {
@@ -76,15 +84,13 @@ unsafe fn multiply_at(problem: &GemmProblem, epilogue: Option<&BoundEpilogue>, o
             (region, partial)
         },
     );
-    let reduces = epilogue.is_some_and(|bound| {
-        bound.epilogue.graph.outputs.iter().any(|output| output.fold.is_some())
-    });
-    if reduces {
-        // SAFETY: guaranteed by the caller.
-        unsafe { store_reductions(epilogue, *accumulator, &partials.collect::<Vec<_>>()) };
-    } else {
+    if totals.is_empty() {
         partials.for_each(drop);
+    } else {
+        // SAFETY: guaranteed by the caller.
+        unsafe { store_reductions(epilogue, *accumulator, &partials.collect::<Vec<_>>(), totals) };
     }
+    Ok(())
 }
 
 /// sum += left @ right in float64.
@@ -137,7 +143,7 @@ pub unsafe fn multiply_groups(
     let ends = unsafe { read_offsets(problem) }?;
     let starts = std::iter::once(0).chain(ends.iter().copied());
     let groups: Vec<_> = starts.zip(&ends).enumerate().collect();
-    groups.into_par_iter().for_each(|(group, (start, end))| {
+    groups.into_par_iter().try_for_each(|(group, (start, end))| {
         let rows = |view: &View| View {
             shape: [1, end - start, view.shape[2]],
             ..starting_at(view, 1, start)
@@ -159,8 +165,7 @@ pub unsafe fn multiply_groups(
                 Origin { row: start, group: group as i64 },
             )
         }
-    });
-    Ok(())
+    })
 }
 
 /// The end row of each group. Checks that the offsets do not decrease and stay within A's rows.

@@ -1,8 +1,22 @@
-//! The thread pool of the reference.
+//! The threads of the reference.
 
 use std::sync::Mutex;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
+
+/// Runs work that is parallel by rayon, on all cores, or on the calling thread if the system starts
+/// no others.
+pub fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    if let Some(threads) = current() {
+        return threads.install(work);
+    }
+    // rayon would start its global pool, and panic. As the only thread of a pool, the calling
+    // thread works alone. The pool belongs to the thread from then on: a later build fails.
+    if let Ok(alone) = ThreadPoolBuilder::new().num_threads(1).use_current_thread().build() {
+        std::mem::forget(alone);
+    }
+    work()
+}
 
 /// The thread pool, created on first use.
 ///
@@ -13,8 +27,8 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 ///   before Python 3.14) inherits the pool's memory without its threads and would wait for them
 ///   forever. The child creates its own pool and leaks the inherited one.
 ///
-/// `None` if no thread can be started: the calling thread then does the work.
-pub fn current() -> Option<&'static ThreadPool> {
+/// `None` if the system starts no threads.
+fn current() -> Option<&'static ThreadPool> {
     static POOL: Mutex<Option<(u32, &'static ThreadPool)>> = Mutex::new(None);
     let mut pool = POOL.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let process = std::process::id();

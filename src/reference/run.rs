@@ -15,11 +15,7 @@ pub unsafe fn run(
     epilogue: Option<&BoundEpilogue>,
 ) -> Result<(), ReferenceError> {
     // SAFETY: guaranteed by the caller.
-    let compute = || unsafe { compute(problem, epilogue) };
-    match pool::current() {
-        Some(threads) => threads.install(compute),
-        None => compute(),
-    }
+    pool::run(|| unsafe { compute(problem, epilogue) })
 }
 
 /// # Safety
@@ -64,7 +60,7 @@ unsafe fn compute(
     match problem {
         Problem::Gemm(p) => {
             product(p.a.dtype, p.b.dtype, p.accumulator, p.out.dtype)?;
-            unsafe { gemm::multiply(p, epilogue) };
+            unsafe { gemm::multiply(p, epilogue) }?;
         }
         Problem::GroupedGemm(p) => {
             product(p.a.dtype, p.b.dtype, p.accumulator, p.out.dtype)?;

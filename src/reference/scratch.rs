@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
+use super::ReferenceError;
 use super::element::{Element, with_element};
 use crate::operand::View;
 
@@ -47,6 +48,11 @@ pub struct ScratchMatrix {
 }
 
 impl ScratchMatrix {
+    /// An empty matrix with room for so many elements.
+    pub fn with_room(elements: usize) -> Result<ScratchMatrix, ReferenceError> {
+        Ok(ScratchMatrix { values: room(elements)?, ..ScratchMatrix::default() })
+    }
+
     /// Resizes to a row-major matrix of zeros.
     pub fn clear(&mut self, rows: usize, columns: usize) {
         self.values.clear();
@@ -99,6 +105,14 @@ impl ScratchMatrix {
             }
         })
     }
+}
+
+/// An empty vector with room for so many elements.
+pub fn room(elements: usize) -> Result<Vec<f64>, ReferenceError> {
+    let mut values = Vec::new();
+    let bytes = elements.saturating_mul(size_of::<f64>());
+    values.try_reserve_exact(elements).map_err(|_| ReferenceError::Memory { bytes })?;
+    Ok(values)
 }
 
 /// The low 32 bits of an integer below 2^63.

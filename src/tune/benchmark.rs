@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use super::check::{Check, TuneError};
+use super::check::Check;
+use super::error::TuneError;
 use super::operands::{Operands, span, views};
 use super::timed::{TimedKernel, TimingStream, sets};
 use crate::compile::Program;

@@ -1,34 +1,12 @@
 //! Compares what kernels compute with the CPU reference.
 
-use thiserror::Error;
-
-use super::operands::{HostOperands, Operands, span};
-use crate::driver::{DriverError, Memory, Stream};
+use super::error::TuneError;
+use super::operands::{HostOperands, Operands, host_buffer, span};
+use crate::driver::{Memory, Stream};
 use crate::epilogue::BoundEpilogue;
-use crate::launch::LaunchError;
 use crate::operand::{DType, DeviceId, View};
 use crate::problem::Problem;
-use crate::reference::{self, Difference, ReferenceError, Tolerance, first_difference};
-
-/// Why a candidate is not timed.
-#[derive(Debug, Error)]
-pub enum TuneError {
-    #[error(transparent)]
-    Launch(#[from] LaunchError),
-    #[error(transparent)]
-    Reference(#[from] ReferenceError),
-    #[error(
-        "{name} has {} at {:?} where the CPU reference has {}",
-        of.actual, of.index, of.expected
-    )]
-    Differs { name: &'static str, of: Difference },
-}
-
-impl From<DriverError> for TuneError {
-    fn from(error: DriverError) -> TuneError {
-        LaunchError::from(error).into()
-    }
-}
+use crate::reference::{self, Tolerance, first_difference};
 
 /// The bytes that outputs hold before a kernel runs: NaN in float types, -1 in signed integers.
 const UNWRITTEN: u8 = 0xff;
@@ -84,7 +62,7 @@ impl Check {
         launch(&operands)?;
         stream.synchronize()?;
         for ((name, actual), (_, expected)) in operands.outputs().zip(self.expected.outputs()) {
-            let mut buffer = vec![0; span(actual).div_ceil(8) as usize];
+            let mut buffer = host_buffer(actual)?;
             // SAFETY: `operands` holds the memory.
             unsafe { stream.download(&mut buffer, actual.data, span(actual))? };
             let data = buffer.as_ptr().expose_provenance() as u64;

@@ -3,6 +3,7 @@
 
 mod benchmark;
 mod check;
+mod error;
 mod key;
 mod mode;
 mod operands;
@@ -12,7 +13,7 @@ mod store;
 mod timed;
 
 pub use benchmark::{Benchmark, CheckOptions};
-pub use check::TuneError;
+pub use error::TuneError;
 pub use key::{Extents, Rounding, extents, key};
 pub use mode::{Mode, ModeError};
 pub use own::OwnBenchmark;

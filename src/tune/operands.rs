@@ -1,5 +1,6 @@
 //! Copies of a problem's operands, in device memory or on the host.
 
+use super::error::TuneError;
 use crate::driver::{Device, DriverError, Memory, Stream};
 use crate::epilogue::{BoundEpilogue, Value};
 use crate::operand::{DeviceId, View};
@@ -16,7 +17,16 @@ pub struct Operands<M> {
 }
 
 /// Operands in host memory.
-pub type HostOperands = Operands<Box<[u64]>>;
+pub type HostOperands = Operands<Vec<u64>>;
+
+/// Zeros with room for a copy of a view.
+pub fn host_buffer(view: &View) -> Result<Vec<u64>, TuneError> {
+    let (bytes, mut buffer) = (span(view), Vec::new());
+    let words = bytes.div_ceil(8) as usize;
+    buffer.try_reserve_exact(words).map_err(|_| TuneError::Memory { bytes })?;
+    buffer.resize(words, 0);
+    Ok(buffer)
+}
 
 impl Operands<Memory> {
     /// Copies operands on `source` to the stream's device. The copy has ended once the stream is
@@ -44,9 +54,9 @@ impl HostOperands {
         stream: &Stream,
         problem: &Problem,
         epilogue: Option<&BoundEpilogue>,
-    ) -> Result<HostOperands, DriverError> {
+    ) -> Result<HostOperands, TuneError> {
         relocate(problem, epilogue, DeviceId::Cpu, |view| {
-            let mut buffer = vec![0; span(view).div_ceil(8) as usize].into_boxed_slice();
+            let mut buffer = host_buffer(view)?;
             // SAFETY: the caller holds the operands.
             unsafe { stream.download(&mut buffer, view.data, span(view))? };
             let address = buffer.as_mut_ptr().expose_provenance() as u64;
@@ -93,12 +103,12 @@ pub fn span(view: &View) -> u64 {
 
 /// Places each operand on a device. `place` returns the new memory of a view and the address of
 /// its first element. Operands of one address range are one tensor and share their memory.
-fn relocate<M>(
+fn relocate<M, E>(
     problem: &Problem,
     epilogue: Option<&BoundEpilogue>,
     device: DeviceId,
-    mut place: impl FnMut(&View) -> Result<(M, u64), DriverError>,
-) -> Result<Operands<M>, DriverError> {
+    mut place: impl FnMut(&View) -> Result<(M, u64), E>,
+) -> Result<Operands<M>, E> {
     let mut memory = Vec::new();
     let mut placed: Vec<((u64, u64), u64)> = Vec::new();
     for view in views(problem, epilogue).into_iter().filter(|view| view.numel() > 0) {

@@ -290,9 +290,21 @@ fn open(path: &Path) -> rusqlite::Result<Result<Connection, String>> {
     }
 }
 
+/// Whether an error means that the file is no database, that its tables are not those of this
+/// version (the statements are correct), or that a value has another type than its column.
 fn is_damage(error: &rusqlite::Error) -> bool {
-    let code = error.sqlite_error_code();
-    matches!(code, Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt))
+    use rusqlite::Error;
+    match error {
+        Error::FromSqlConversionFailure(..)
+        | Error::IntegralValueOutOfRange(..)
+        | Error::InvalidColumnType(..)
+        | Error::SqlInputError { .. }
+        | Error::Utf8Error(..) => true,
+        error => {
+            let code = error.sqlite_error_code();
+            matches!(code, Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt))
+        }
+    }
 }
 
 /// The path of the file that SQLite keeps beside a database: "tuning.sqlite3-journal".

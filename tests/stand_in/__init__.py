@@ -43,6 +43,23 @@ def _compile(source: str, output: Path, *libraries: Path | str, shared: bool = T
 def build_nvrtc(real: Path, folder: Path) -> None:
     """Puts ``libnvrtc.so`` into a folder: the real library, with epilogues that do not compile."""
     _compile("nvrtc.c", folder / "libnvrtc.so", real, f"-Wl,-rpath,{real.parent}")
+    _link_builtins(real, folder)
+
+
+def build_faulty_nvrtc(folder: Path) -> dict[str, str]:
+    """Puts ``libnvrtc.so.13`` into a folder: the real library, whose calls fail on demand. Returns
+    the variables of processes that use it.
+    """
+    _compile("nvrtc_faults.c", folder / "libnvrtc.so.13")
+    _link_builtins(_real_nvrtc(), folder)
+    return {"LD_LIBRARY_PATH": str(folder), "REAL_NVRTC": str(_real_nvrtc())}
+
+
+def _real_nvrtc() -> Path:
+    return Path(cutlass_api._core.nvrtc_info()[0]).resolve()
+
+
+def _link_builtins(real: Path, folder: Path) -> None:
     for builtins in real.parent.glob("libnvrtc-builtins.so*"):
         (folder / builtins.name).symlink_to(builtins)
 
@@ -63,7 +80,7 @@ def build_emulator() -> dict[str, str]:
         "LD_LIBRARY_PATH": str(folder),
         "STAND_IN": str(folder / "libcuda.so.1"),
         "EMULATOR": str(target / "release" / "libemulator.so"),
-        "EMULATED_NVRTC": str(Path(cutlass_api._core.nvrtc_info()[0]).resolve()),
+        "REAL_NVRTC": str(_real_nvrtc()),
         # Other tests cache machine code under the same keys.
         "CUTLASS_API_CACHE_DIR": str(
             Path(os.environ.get("CUTLASS_API_CACHE_DIR", folder)) / "programs_for_emulator"

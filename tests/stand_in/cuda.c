@@ -19,6 +19,8 @@ enum {
   INVALID_CONTEXT = 201,
   INVALID_HANDLE = 400,
   NOT_SUPPORTED = 801,
+  DEVICE_UNAVAILABLE = 46,
+  ILLEGAL_ADDRESS = 700,
   LAUNCH_FAILED = 719,
   CAPTURE_UNSUPPORTED = 900
 };
@@ -49,6 +51,14 @@ static Launch last;
 static _Atomic uint64_t launches, calls, contexts_pushed, libraries_loaded;
 static char failing_call[64];
 static int failing_code;
+// The fault: calls are numbered from 1, and this one fails, and so do all later ones if it lasts.
+#define NUMBERED 8192
+static _Atomic uint64_t numbered;
+static const char* names[NUMBERED];
+static uint64_t faulty_call;
+static int faulty_code, fault_lasts;
+// Whether calls are numbered, or calls of some names fail.
+static int watched;
 static unsigned capability = 90;
 static unsigned parameter_bytes = 128, more_bytes = 0, parameter_words = 0;
 static _Atomic int blocking_milliseconds;
@@ -68,9 +78,11 @@ static void (*emulator_forbid)(uint64_t);
 static int64_t programs[PROGRAMS];
 static _Atomic uint64_t library_numbers;
 static _Atomic uint64_t graphs_open, graph_launches, misused;
+static _Atomic uint64_t pools_open, contexts_retained;
 // Each device's clock, which launches advance; streams, events and memory that exist.
 static _Atomic uint64_t nanoseconds[DEVICES], streams_open, events_open, memory_open;
 static uint64_t memory_left = UINT64_MAX;
+static int l2_bytes = 50 << 20;
 static int names_alike;
 static uint64_t skipped_launch = UINT64_MAX;
 
@@ -88,6 +100,9 @@ uint64_t stand_in_graph_launches(void) { return graph_launches; }
 uint64_t stand_in_misused(void) { return misused; }
 uint64_t stand_in_open_streams(void) { return streams_open; }
 uint64_t stand_in_open_events(void) { return events_open; }
+uint64_t stand_in_open_pools(void) { return pools_open; }
+uint64_t stand_in_retained_contexts(void) { return contexts_retained; }
+void stand_in_set_l2(int bytes) { l2_bytes = bytes; }
 // Blocks of memory of cuMemAlloc that exist, and how many more there may be.
 uint64_t stand_in_open_memory(void) { return memory_open; }
 void stand_in_limit_memory(uint64_t blocks) { memory_left = blocks; }
@@ -133,10 +148,30 @@ void stand_in_block(int milliseconds) { blocking_milliseconds = milliseconds; }
 void stand_in_fail(const char* call, int code) {
   snprintf(failing_call, sizeof failing_call, "%s", call);
   failing_code = code;
+  watched = call[0] != 0;
+}
+// Numbers the calls from now on. The one of this number fails with this code, and so does every
+// later one if the fault lasts; 0 for none.
+void stand_in_fault(uint64_t call, int code, int lasts) {
+  faulty_call = call, faulty_code = code, fault_lasts = lasts;
+  numbered = 0;
+  watched = 1;
+}
+// Ends the fault. Returns how many calls were numbered; `stand_in_numbered` names them.
+uint64_t stand_in_end_fault(void) {
+  faulty_call = 0;
+  watched = failing_call[0] != 0;
+  return numbered;
+}
+const char* stand_in_numbered(uint64_t call) {
+  return call >= 1 && call <= numbered && call < NUMBERED ? names[call] : "";
 }
 
-static CUresult called(const char* name) {
-  ++calls;
+static CUresult watch(const char* name) {
+  const uint64_t number = ++numbered;
+  if (number < NUMBERED) names[number] = name;
+  if (faulty_call != 0 && (number == faulty_call || (fault_lasts && number > faulty_call)))
+    return faulty_code;
   if (failing_call[0] == 0) return SUCCESS;
   const size_t length = strlen(name);
   for (const char* at = failing_call; (at = strstr(at, name)) != 0; at += length)
@@ -144,10 +179,21 @@ static CUresult called(const char* name) {
       return failing_code;
   return SUCCESS;
 }
+static CUresult called(const char* name) {
+  ++calls;
+  return watched ? watch(name) : SUCCESS;
+}
+// At the start of each call of the driver.
 #define CALLED()                            \
   do {                                      \
     CUresult result_ = called(__func__);    \
     if (result_ != SUCCESS) return result_; \
+  } while (0)
+// At the start of a call that releases something, which `stand_in_calls` leaves out.
+#define RELEASING()                                         \
+  do {                                                      \
+    CUresult result_ = watched ? watch(__func__) : SUCCESS; \
+    if (result_ != SUCCESS) return result_;                 \
   } while (0)
 
 // ---- the driver ----
@@ -204,7 +250,7 @@ CUresult cuDeviceGetAttribute(int* value, int attribute, int device) {
       *value = 5120;
       break;  // memory bus in bits
     case 38:
-      *value = 50 << 20;
+      *value = l2_bytes;
       break;  // L2 cache in bytes
     case 97:
       *value = 227 << 10;
@@ -220,6 +266,7 @@ CUresult cuDeviceGetAttribute(int* value, int attribute, int device) {
 CUresult cuDevicePrimaryCtxRetain(uint64_t* context, int device) {
   CALLED();
   *context = CONTEXT[device];
+  ++contexts_retained;
   return SUCCESS;
 }
 CUresult cuCtxGetCurrent(uint64_t* context) {
@@ -234,6 +281,7 @@ CUresult cuCtxPushCurrent_v2(uint64_t context) {
   return SUCCESS;
 }
 CUresult cuCtxPopCurrent_v2(uint64_t* context) {
+  RELEASING();
   *context = stack[--depth];
   --contexts_pushed;
   return SUCCESS;
@@ -254,6 +302,7 @@ CUresult cuLibraryLoadData(uint64_t* library, const void* code, void* a, void* b
   return SUCCESS;
 }
 CUresult cuLibraryUnload(uint64_t library) {
+  RELEASING();
   (void)library;
   --libraries_loaded;
   return SUCCESS;
@@ -325,7 +374,13 @@ CUresult cuMemPoolCreate(uint64_t* pool, const void* properties) {
   if (capturing) return CAPTURE_UNSUPPORTED;
   (void)properties;
   *pool = 0x9000;
+  ++pools_open;
   return SUCCESS;
+}
+CUresult cuMemPoolDestroy(uint64_t pool) {
+  RELEASING();
+  --pools_open;
+  return pool == 0x9000 ? SUCCESS : INVALID_VALUE;
 }
 CUresult cuMemPoolSetAttribute(uint64_t pool, int attribute, void* value) {
   CALLED();
@@ -530,6 +585,7 @@ CUresult cuStreamCreate(uint64_t* stream, unsigned flags) {
   return SUCCESS;
 }
 CUresult cuStreamDestroy_v2(uint64_t stream) {
+  RELEASING();
   (void)stream;
   --streams_open;
   return SUCCESS;
@@ -556,6 +612,7 @@ CUresult cuMemAlloc_v2(uint64_t* address, size_t bytes) {
   return SUCCESS;
 }
 CUresult cuMemFree_v2(uint64_t address) {
+  RELEASING();
   if (emulator_forbid != 0) {
     emulator_forbid(address);
     free((void*)address);
@@ -598,13 +655,15 @@ CUresult cuStreamBeginCapture_v2(uint64_t stream, int mode) {
   return SUCCESS;
 }
 CUresult cuStreamEndCapture(uint64_t stream, Graph** graph) {
-  CALLED();
+  const CUresult result = called(__func__);
   const int at = device_of(stream);
   if (captures[at].graph == 0 || stream != captures[at].stream) return INVALID_VALUE;
-  *graph = captures[at].graph;
+  // A capture that fails has ended, too, without a graph.
+  *graph = result == SUCCESS ? captures[at].graph : 0;
+  if (result != SUCCESS) free_graph(captures[at].graph);
   captures[at].graph = 0;
   captures[at].stream = 0;
-  return SUCCESS;
+  return result;
 }
 // A launch takes longer the more shared memory and the more CTAs it has.
 static uint64_t duration(const LaunchConfig* config) {
@@ -618,6 +677,7 @@ CUresult cuEventCreate(uint64_t** event, unsigned flags) {
   return SUCCESS;
 }
 CUresult cuEventDestroy_v2(uint64_t* event) {
+  RELEASING();
   free(event);
   --events_open;
   return SUCCESS;
@@ -707,6 +767,12 @@ CUresult cuGetErrorName(CUresult error, const char** text) {
       break;
     case INVALID_HANDLE:
       *text = "CUDA_ERROR_INVALID_HANDLE";
+      break;
+    case DEVICE_UNAVAILABLE:
+      *text = "CUDA_ERROR_DEVICE_UNAVAILABLE";
+      break;
+    case ILLEGAL_ADDRESS:
+      *text = "CUDA_ERROR_ILLEGAL_ADDRESS";
       break;
     case CAPTURE_UNSUPPORTED:
       *text = "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED";

@@ -23,6 +23,9 @@ for _name in (
     "open_streams",
     "open_events",
     "open_memory",
+    "open_pools",
+    "retained_contexts",
+    "end_fault",
 ):
     getattr(library, f"stand_in_{_name}").restype = ctypes.c_uint64
 library.stand_in_exchange_table.restype = ctypes.c_void_p
@@ -262,6 +265,36 @@ expect_words = library.stand_in_expect_words
 def fail(call: str, code: int = 719) -> None:
     """Makes further calls of these names fail, by default with CUDA_ERROR_LAUNCH_FAILED."""
     library.stand_in_fail(call.encode(), code)
+
+
+def fault(call: int, code: int, *, lasts: bool = False) -> None:
+    """Numbers the calls of the driver from now on, beginning with 1. The one of this number fails,
+    and if the fault lasts, so does every later one. 0: no call fails.
+    """
+    library.stand_in_fault(ctypes.c_uint64(call), code, lasts)
+
+
+def end_fault() -> list[str]:
+    """Ends the fault. Returns the names of the calls since."""
+    count = library.stand_in_end_fault()
+    library.stand_in_numbered.restype = ctypes.c_char_p
+    return [library.stand_in_numbered(ctypes.c_uint64(at)).decode() for at in range(1, count + 1)]
+
+
+def handles() -> dict[str, int]:
+    """How many handles of each kind exist."""
+    kinds = {
+        "libraries": "libraries",
+        "pools": "open_pools",
+        "primary contexts": "retained_contexts",
+        "current contexts": "open_contexts",
+        "blocks of the pool": "allocations",
+        "blocks": "open_memory",
+        "streams": "open_streams",
+        "events": "open_events",
+        "graphs": "open_graphs",
+    }
+    return {kind: getattr(library, f"stand_in_{name}")() for kind, name in kinds.items()}
 
 
 launches = library.stand_in_launches
