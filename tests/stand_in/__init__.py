@@ -126,7 +126,7 @@ def run(script: str, *, counted: bool = False, emulated: bool = False, **more: s
         env={**environment(emulated=emulated), **more},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     if result.returncode != 0:
         raise AssertionError(
