@@ -214,7 +214,7 @@ def main(arguments: Sequence[str]) -> None:
         raise SystemExit(str(error)) from None
 
 
+__all__ = ["HEADER", "INSTALL", "PERMISSION", "Measured", "Product", "cells", "measure", "parse"]
+
 if __name__ == "__main__":
     main(sys.argv[1:])
-
-__all__ = ["HEADER", "INSTALL", "PERMISSION", "Measured", "Product", "cells", "measure", "parse"]
