@@ -195,6 +195,24 @@ def test_empty_products():
         assert not out.any()
 
 
+@devices
+def test_scales_of_all_of_k_without_k(device):
+    a, b = float8(4, 0, device=device), float8(2, 0, 6, device=device)
+    scales = factors(4, 1, device=device), factors(2, 1, 6, device=device)
+    ends = torch.tensor([1, 4], dtype=torch.int32, device=device)
+    assert not scaled_grouped_mm(a, b, *scales, ends).any()
+    message = r"takes scales of shape \[1, 6\], one for each block of \[-1, 1\]"
+    with pytest.raises(ValueError, match=message):
+        fused(
+            a,
+            b[0],
+            torch.empty(4, 6),
+            BOTH.format((1, -1), (-1, 1)),
+            left=scales[0],
+            right=scales[1][0, :0],
+        )
+
+
 def test_scales_move_with_a_bound_launch():
     a, b, out = float8(M, K), float8(K, N), torch.empty(M, N)
     scale_a, scale_b = factors(M, 3), factors(3, N)

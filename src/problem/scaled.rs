@@ -56,9 +56,15 @@ pub fn scale_view(
         return Err(ProblemError::MixedDevices { name, device, out_device });
     }
     let scaled = factor(problem, factor_name);
-    let [depth, extent] = [of.depth, of.extent].map(i64::from);
-    let block = if factor_name == "A" { [extent, depth] } else { [depth, extent] };
-    let blocks = [0, 1].map(|dim: usize| ceil_div(scaled.shape[dim + 1], block[dim]));
+    let is_a = factor_name == "A";
+    let [_, rows, columns] = scaled.shape;
+    let (outer, k) = if is_a { (rows, columns) } else { (columns, rows) };
+    let oriented = |outer: i64, deep: i64| if is_a { [outer, deep] } else { [deep, outer] };
+    let (extent, depth) = (i64::from(of.extent), i64::from(of.depth));
+    // Kernels read the scale of all of K, also if K is 0.
+    let (depth, deep) = if of.is_whole() { (-1, 1) } else { (depth, ceil_div(k, depth)) };
+    let block = oriented(extent, depth);
+    let blocks = oriented(ceil_div(outer, extent), deep);
     let refuse = |expected: [i64; 2], layout: &str| ProblemError::ScaleShape {
         name,
         shape: view.user_shape().to_vec(),
@@ -69,7 +75,7 @@ pub fn scale_view(
     let matrices = scaled.shape[0];
     if of.is_swizzled {
         // Swizzled scales of B are those of its transpose.
-        let [down, across] = if factor_name == "A" { blocks } else { [blocks[1], blocks[0]] };
+        let [down, across] = if is_a { blocks } else { [blocks[1], blocks[0]] };
         let tiles = [ceil_div(down, TILE[0]), ceil_div(across, TILE[1])];
         let row = TILE[0] * TILE[1] * tiles[1];
         let size = tiles[0] * row;

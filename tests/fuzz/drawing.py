@@ -64,7 +64,7 @@ def draw(seed: int, limits: Limits) -> Case:
         fast_sums=types[0] in FLOAT8 and program.random() < 0.4,
         choice=program.getrandbits(31),
     )
-    is_plain = not any(scales.zeros for scales in case.scales.values())
+    is_plain = not any(scales.zeros or scales.depth == -1 for scales in case.scales.values())
     scaled_tensors = bool(case.scales) and is_plain and program.random() < 0.3
     case = replace(_within(case, limits), scaled_tensors=scaled_tensors)
     if 0 in case.shape:

@@ -90,7 +90,10 @@ class Operands:
     def _scale(self, factor: str, scales: Scales) -> None:
         """Scales and zero points of "a" or "b"."""
         tensor = {"a": self.a, "b": self.b}[factor]
-        shape = (*tensor.shape[:-2], *blocks(tensor.shape[-2:], self.block_of(factor)))
+        # One scale along K for all of K, also without elements.
+        k = max(self.case.k, 1) if scales.depth == -1 else self.case.k
+        extents = (tensor.shape[-2], k) if factor == "a" else (k, tensor.shape[-1])
+        shape = (*tensor.shape[:-2], *blocks(extents, self.block_of(factor)))
         draw = {"generator": self.generator, "device": gpu_helpers.DEVICE}
         if scales.dtype == "float8_e8m0fnu":
             values = torch.randint(125, 130, shape, dtype=torch.uint8, **draw).view(E8M0)

@@ -146,7 +146,7 @@ def differing(stored: torch.Tensor, x: Bounded) -> torch.Tensor:
         )
         return (stored.to(torch.int64) - low) % 2 ** (8 * dtype.itemsize) > high - low
     info = torch.finfo(dtype)
-    magnitude = x.value.abs()
-    allowed = x.error + 1.01 * ROUNDOFF[dtype] * magnitude + info.smallest_normal * info.eps
+    largest = x.value.abs() + x.error
+    allowed = x.error + 1.01 * ROUNDOFF[dtype] * largest + info.smallest_normal * info.eps
     # What overflows may become infinite, NaN or the largest number.
-    return ~(((stored.double() - x.value).abs() <= allowed) | (magnitude + x.error > info.max))
+    return ~(((stored.double() - x.value).abs() <= allowed) | (largest > info.max))

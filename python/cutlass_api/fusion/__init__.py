@@ -130,8 +130,8 @@ def scale_blocks(
     sum is float32.
 
     - ``a``: None, or scales of shape (ceil(M / rows), ceil(K / depth)), of any strides, in float32,
-      float16, bfloat16 or float8_e8m0fnu. A leading batch dimension is optional. In a grouped GEMM,
-      M counts the rows of all groups.
+      float16, bfloat16 or float8_e8m0fnu. One scale along K holds for all of K, also if K is 0. A
+      leading batch dimension is optional. In a grouped GEMM, M counts the rows of all groups.
     - ``b``: None, or scales of shape (ceil(K / depth), ceil(N / columns)). The leading dimension,
       optional, is the batch or the groups.
     - ``a_zero``, ``b_zero``: None, or zero points of int8 or uint8 factors, of the same shape, in
