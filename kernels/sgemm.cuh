@@ -164,6 +164,11 @@ struct Sgemm {
   using CopierA = SgemmCopier<A_K_MAJOR, TILE_M, TILE_K, THREADS, ALIGN>;
   using CopierB = SgemmCopier<B_K_MAJOR, TILE_N, TILE_K, THREADS, ALIGN>;
   static constexpr int STAGE_BYTES = CopierA::BYTES + CopierB::BYTES;
+  // Loads to registers in a branch of their own, for which ptxas takes a scoreboard of their own.
+  // Between loads from shared memory they may share one, and then FMA waits for global memory. Not
+  // grouped: on 8.x, ptxas would spill.
+  static constexpr bool FETCH_A = CopierA::BY_REGISTERS && !GROUPED,
+                        FETCH_B = CopierB::BY_REGISTERS && !GROUPED;
 
   // The epilogue exchanges all sums through shared memory: a thread has 16 vectors of 4 adjacent
   // columns, and the CTA's vectors with one index are adjacent.
@@ -229,23 +234,37 @@ struct Sgemm {
       stage += STAGE_BYTES;
       return stage == shared + STAGES * STAGE_BYTES ? shared : stage;
     };
-    auto copy_ragged = [&] {
-      if (k_left > 0 && copier_a.is_ragged(k_left)) copier_a.copy_ragged(filled + write_a, k_left);
-      if (k_left > 0 && copier_b.is_ragged(k_left)) copier_b.copy_ragged(filled + write_b, k_left);
-    };
     typename CopierA::Staged staged_a;  // if BY_REGISTERS
     typename CopierB::Staged staged_b;
+    auto ragged_a = [&] {
+      if (k_left > 0 && copier_a.is_ragged(k_left)) copier_a.copy_ragged(filled + write_a, k_left);
+    };
+    auto ragged_b = [&] {
+      if (k_left > 0 && copier_b.is_ragged(k_left)) copier_b.copy_ragged(filled + write_b, k_left);
+    };
+    // The copies that branch.
+    auto begin_copy = [&] {
+      if (!FETCH_A) ragged_a();
+      if (!FETCH_B) ragged_b();
+      if (k_left >= TILE_K) {
+        if constexpr (FETCH_A) copier_a.fetch(staged_a, TILE_K);
+        if constexpr (FETCH_B) copier_b.fetch(staged_b, TILE_K);
+      } else {
+        if (FETCH_A) ragged_a();
+        if (FETCH_B) ragged_b();
+      }
+    };
     auto copy_a = [&] {
-      if constexpr (CopierA::BY_REGISTERS)
-        copier_a.fetch(staged_a, k_left);
-      else
+      if constexpr (!CopierA::BY_REGISTERS)
         copier_a.copy_whole(filled + write_a, k_left);
+      else if constexpr (!FETCH_A)
+        copier_a.fetch(staged_a, k_left);
     };
     auto copy_b = [&] {
-      if constexpr (CopierB::BY_REGISTERS)
-        copier_b.fetch(staged_b, k_left);
-      else
+      if constexpr (!CopierB::BY_REGISTERS)
         copier_b.copy_whole(filled + write_b, k_left);
+      else if constexpr (!FETCH_B)
+        copier_b.fetch(staged_b, k_left);
       ptx::copy_async_commit();  // an empty group beyond the last block: one group per iteration
     };
     constexpr int PIECES_A = CopierA::BY_REGISTERS ? CopierA::PIECES : 0;
@@ -295,7 +314,7 @@ struct Sgemm {
     if (blocks > 0) {
 #pragma unroll 1
       for (int stage = 0; stage < STAGES - 1; ++stage) {
-        copy_ragged();
+        begin_copy();
         copy_a();
         copy_b();
 #pragma unroll
@@ -309,7 +328,7 @@ struct Sgemm {
 
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
-      copy_ragged();
+      begin_copy();
 #pragma unroll
       for (int step = 0; step < STEPS; ++step) {
         if (step == STEPS - 1) {
