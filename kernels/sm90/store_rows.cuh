@@ -5,6 +5,7 @@
 #include "common/epilogue.cuh"
 #include "common/ptx.cuh"
 #include "common/stmatrix.cuh"
+#include "common/store_singly.cuh"
 #include "common/tma.cuh"
 #include "common/types.cuh"
 #include "common/wgmma.cuh"
@@ -124,14 +125,13 @@ template <class Config> struct Sm90StoreRows {
         store_vectors(params, rows, row, column, end);
       } else {
         __syncwarp();
-        Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[0] * batch;
-#pragma unroll 2
-        for (int index = lane; index < 16 * BOX_N; index += 32) {
-          const int r = index / BOX_N, c = index % BOX_N;
-          if (row + r < end && column + c < columns)
-            out[params.out_stride[1] * (row + r) + params.out_stride[2] * (column + c)] =
-                *reinterpret_cast<const Out*>(rows + slab_offset(r, c * int(sizeof(Out))));
-        }
+        Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[0] * batch +
+                         params.out_stride[1] * row + params.out_stride[2] * column;
+        store_singly<16, BOX_N, 32>(
+            out, params.out_stride[1], params.out_stride[2], end - row, columns - column, lane,
+            [&](int r, int c) {
+              return *reinterpret_cast<const Out*>(rows + slab_offset(r, c * int(sizeof(Out))));
+            });
       }
       // Without a TMA store, an empty group: one group per slab.
       if (lane == 0) ptx::tma_store_commit();

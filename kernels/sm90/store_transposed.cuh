@@ -7,6 +7,7 @@
 #include "common/choose.cuh"
 #include "common/epilogue.cuh"
 #include "common/ptx.cuh"
+#include "common/store_singly.cuh"
 #include "common/types.cuh"
 #include "sm90/config.cuh"
 #include "sm90/params.cuh"
@@ -66,13 +67,12 @@ template <class Config> struct Sm90StoreTransposed {
             line += 16 * params.out_stride[1];
           }
         } else {
-#pragma unroll 2
-          for (int index = thread; index < Memory::LINES * 64; index += Config::WARPGROUP) {
-            const int r = index / 64, c = index % 64;
-            if (first + r < rows && left + c < params.m)
-              out[params.out_stride[1] * (n + first + r) + params.out_stride[2] * (left + c)] =
-                  *reinterpret_cast<const Out*>(slabs + used + offset(r, c / 8) + c % 8 * 2);
-          }
+          store_singly<Memory::LINES, 64, Config::WARPGROUP>(
+              out + params.out_stride[1] * (n + first) + params.out_stride[2] * left,
+              params.out_stride[1], params.out_stride[2], rows - first, params.m - left, thread,
+              [&](int r, int c) {
+                return *reinterpret_cast<const Out*>(slabs + used + offset(r, c / 8) + c % 8 * 2);
+              });
         }
       }
     }

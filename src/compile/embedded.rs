@@ -25,6 +25,7 @@ pub(super) const HEADERS: &[(&str, &str)] = headers![
     "common/ptx.cuh",
     "common/raster.cuh",
     "common/stmatrix.cuh",
+    "common/store_singly.cuh",
     "common/tma.cuh",
     "common/types.cuh",
     "common/vector.cuh",
