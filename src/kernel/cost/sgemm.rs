@@ -41,6 +41,7 @@ pub fn estimate(config: &Sgemm, types: Types, query: &CostQuery) -> Estimate {
         rate: rate(config, query),
         load_penalty: load_penalty(config.align),
         memory_rate: DEEP_PIPELINE_MEMORY_RATE,
+        block_latency: 0.0,
     };
     tiled::estimate(&tile, types, query)
 }

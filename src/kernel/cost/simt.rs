@@ -11,6 +11,10 @@ use crate::operand::DType;
 const FITTED_FLOAT64_RATE: f64 = 0.25e12;
 const FITTED_RATE: f64 = 0.5e12;
 
+/// Measured on an H200: seconds of a K block of one CTA, whose elements arrive from the L2 cache
+/// while the block before is multiplied.
+const BLOCK_LATENCY: f64 = 0.35e-6;
+
 /// FLOP per second of one multiprocessor.
 fn rate(accumulator: DType, query: &CostQuery) -> f64 {
     match accumulator {
@@ -33,6 +37,7 @@ pub fn estimate(config: &Simt, types: Types, query: &CostQuery) -> Estimate {
         rate: rate(types.accumulator, query) * fitted_efficiency(config.tile),
         load_penalty: 1.0,
         memory_rate: FITTED_MEMORY_RATE,
+        block_latency: BLOCK_LATENCY,
     };
     tiled::estimate(&tile, types, query)
 }

@@ -92,6 +92,7 @@ pub fn estimate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery
         rate,
         load_penalty: fitted_load_penalty(config, types, shares),
         memory_rate,
+        block_latency: 0.0,
     };
     tiled::estimate(&tile, types, query)
 }

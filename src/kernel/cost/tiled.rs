@@ -22,6 +22,8 @@ pub struct Tile {
     pub load_penalty: f64,
     /// Bytes per second of an H100's device memory, as far as the kernel reaches it.
     pub memory_rate: f64,
+    /// The least seconds of a CTA's K block. CTAs that share a multiprocessor overlap them.
+    pub block_latency: f64,
 }
 
 /// Fitted on an H100: bytes per second that one multiprocessor loads from L2.
@@ -71,7 +73,8 @@ pub fn estimate(tile: &Tile, types: Types, query: &CostQuery) -> Estimate {
     let tile_overhead = FITTED_TILE_OVERHEAD + adding;
     let memory = query.bytes / (tile.memory_rate * query.scale.memory);
     let rounds = (waves / f64::from(tile.ctas_per_sm)).ceil();
-    let work = waves * arithmetic.max(loads) + rounds * tile_overhead;
+    let busy = (waves * arithmetic.max(loads)).max(steps * tile.block_latency);
+    let work = busy + rounds * tile_overhead;
     Estimate {
         waves,
         bytes: query.bytes,
