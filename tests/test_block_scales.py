@@ -206,7 +206,7 @@ def test_scales_of_all_of_k_without_k(device):
         fused(
             a,
             b[0],
-            torch.empty(4, 6),
+            torch.empty(4, 6, device=device),
             BOTH.format((1, -1), (-1, 1)),
             left=scales[0],
             right=scales[1][0, :0],
