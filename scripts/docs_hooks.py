@@ -19,23 +19,11 @@ FROM_REPOSITORY = {
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
 }
-#: What `python -m cutlass_api bench all` writes into docs/, for one GPU. It is not part of each
-#: checkout.
-RESULTS = "benchmarks.md"
 LINK = re.compile(r"(?P<text>!?\[[^\]]*\])\((?P<path>[^)#:\s]+)(?P<anchor>#[^)\s]*)?\)")
 
 
 def root(config: Any) -> str:
     return posixpath.dirname(config.config_file_path)
-
-
-def on_config(config: Any) -> Any:
-    """Lists the page of results, if there is one, beside the page about benchmarks."""
-    if posixpath.exists(posixpath.join(config.docs_dir, RESULTS)):
-        page = {"Benchmarks": "benchmarks/index.md"}
-        both = [{"Results": RESULTS}, {"Tables and files": page["Benchmarks"]}]
-        config.nav = [{"Benchmarks": both} if each == page else each for each in config.nav]
-    return config
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -53,7 +53,10 @@ def test_it_runs(path):
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("matplotlib")
     notebook = nbformat.read(path, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    folder = {"metadata": {"path": path.parent}}
+    nbclient.NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources=folder
+    ).execute()
 
 
 def needs_a_gpu(path):
@@ -61,11 +64,14 @@ def needs_a_gpu(path):
     return states(path, "It needs a CUDA GPU")
 
 
-#: Runs the code of a notebook cell by cell, with sources that `inspect` and tracebacks find.
+#: Runs the code of a notebook cell by cell, in its folder, with sources that `inspect` and
+#: tracebacks find.
 EXECUTE = """
-    import json, linecache, sys
+    import json, linecache, os, sys
     names = {"__name__": "__main__"}
-    for at, cell in enumerate(json.load(open(sys.argv[1]))["cells"]):
+    cells = json.load(open(sys.argv[1]))["cells"]
+    os.chdir(os.path.dirname(sys.argv[1]))
+    for at, cell in enumerate(cells):
         if cell["cell_type"] == "code":
             source, file = "".join(cell["source"]), f"<cell {at}>"
             linecache.cache[file] = (len(source), None, source.splitlines(True), file)
