@@ -664,3 +664,20 @@ def test_discovery_spends_its_time_on_what_it_finds():
         found = len(cutlass_api.get_kernels(args, cc=90))
         print(f"{shape}: {count} instructions, {found} kernels")
         assert count < CALL + KERNEL * found
+
+
+def test_tma_takes_no_steps_of_a_terabyte():
+    def arguments(batch_stride):
+        a = fake(2, 512, 512)
+        a = a.new_empty_strided(a.shape, (batch_stride, 512, 1))
+        return GemmArguments(
+            a, fake(2, 512, 512), fake(2, 512, 512), accumulator_type=torch.float32
+        )
+
+    near, far = arguments(2**39 - 8), arguments(2**39)
+    first = cutlass_api.get_kernels(near, cc=90)[0]
+    assert first.metadata.kernel_name.startswith("sm90_gemm_f16xf16_f32_f16_ttt_")
+    reason = "A has strides [549755813888, 512, 1]; TMA takes steps of less than 2^40 bytes"
+    assert reason in str(first.supports(far).error)
+    others = cutlass_api.get_kernels(far, cc=90)
+    assert first not in others and others

@@ -14,9 +14,9 @@ pub struct Demand {
     pub align: u32,
     /// Whether the extents of dimensions 1 and 2, in bytes, must be multiples of `align`, too.
     pub whole: [bool; 2],
-    /// Whether the stride of the dimension that is not contiguous must be positive, as TMA
-    /// requires.
-    pub steps: bool,
+    /// Whether TMA reads the operand. The stride of the dimension that is not contiguous must be
+    /// positive, and all strides in TMA's reach.
+    pub by_tma: bool,
     /// Whether the operand is packed first, whatever its layout.
     pub copied: bool,
 }
@@ -24,7 +24,7 @@ pub struct Demand {
 impl Demand {
     /// Any strides, any alignment.
     pub const NONE: Demand =
-        Demand { order: None, align: 1, whole: [false; 2], steps: false, copied: false };
+        Demand { order: None, align: 1, whole: [false; 2], by_tma: false, copied: false };
 
     /// This order, aligned to `align` bytes.
     pub fn aligned(order: Major, align: u32) -> Demand {
@@ -38,7 +38,9 @@ impl Demand {
 
     pub fn is_met(&self, view: &View) -> bool {
         self.order.is_none_or(|order| {
-            self.is_ordered(order, view) && self.alignment(order, view) >= self.align.into()
+            self.is_ordered(order, view)
+                && self.is_in_reach(view)
+                && self.alignment(order, view) >= self.align.into()
         })
     }
 
@@ -49,6 +51,9 @@ impl Demand {
         if !self.is_ordered(order, view) {
             let expected = order.describe();
             return Err(Unsupported::Layout { name, shape: shape(), stride: stride(), expected });
+        }
+        if !self.is_in_reach(view) {
+            return Err(Unsupported::Far { name, stride: stride() });
         }
         let (actual, expected) = (self.alignment(order, view), self.align.into());
         if actual < expected {
@@ -65,7 +70,11 @@ impl Demand {
 
     fn is_ordered(&self, order: Major, view: &View) -> bool {
         let other = order.transposed().unit();
-        order.fits(view) && !(self.steps && view.stride[other] == 0 && view.shape[other] > 1)
+        order.fits(view) && !(self.by_tma && view.stride[other] == 0 && view.shape[other] > 1)
+    }
+
+    fn is_in_reach(&self, view: &View) -> bool {
+        !self.by_tma || view.is_in_reach_of_tma()
     }
 
     /// The alignment in bytes of the address, the strides, and the extents that `whole` selects; at

@@ -216,7 +216,9 @@ fn passed_checks(refusal: &Refusal) -> (u32, i64) {
             | Unsupported::Uneven { .. }
             | Unsupported::UnevenDual { .. } => 21,
             Unsupported::Layout { name, .. } => 30 + operand(name),
-            Unsupported::Alignment { name, .. } => 31 + operand(name),
+            Unsupported::Far { name, .. } | Unsupported::Alignment { name, .. } => {
+                31 + operand(name)
+            }
             Unsupported::FusesNone { .. }
             | Unsupported::Epilogue { .. }
             | Unsupported::Distant { .. } => 50,

@@ -19,6 +19,8 @@ pub enum Unsupported {
          kernel reads {expected} at a time"
     )]
     Alignment { name: &'static str, address: u64, stride: Vec<i64>, actual: i64, expected: i64 },
+    #[error("{name} has strides {stride:?}; TMA takes steps of less than 2^40 bytes")]
+    Far { name: &'static str, stride: Vec<i64> },
     #[error("dimension {dimension} is {extent}; kernels index up to {limit}")]
     Extent { dimension: &'static str, extent: i64, limit: i64 },
     #[error("{dimension} is {extent}, and the kernel serves at most {limit}")]

@@ -192,6 +192,13 @@ impl View {
         }
         1 << bits.trailing_zeros()
     }
+
+    /// Whether TMA can step along all dimensions: byte strides below 2^40 (CUDA Driver API,
+    /// `cuTensorMapEncodeTiled`).
+    pub fn is_in_reach_of_tma(&self) -> bool {
+        let bits = self.stride.iter().fold(0, |bits, stride| bits | (stride * self.dtype.bytes()));
+        bits >> 40 == 0
+    }
 }
 
 /// `float16[64, 32]`; unless it is row-major, with its strides: `float16[64, 32] strides [1, 64]`.

@@ -27,7 +27,7 @@ impl Sm90 {
             } else {
                 [false; 2]
             };
-            Demand { whole, steps: !threads, ..Demand::aligned(order, align) }
+            Demand { whole, by_tma: !threads, ..Demand::aligned(order, align) }
         };
         let Layout { a, b, out } = self.layout;
         let out = match stores_float32_sums(types) {
@@ -128,6 +128,7 @@ impl Sm90 {
     pub fn out_is_aligned(&self, types: Types, out: &View) -> bool {
         let unit = self.layout.out.unit();
         self.layout.out.fits(out)
+            && out.is_in_reach_of_tma()
             && out.alignment(unit) >= 16
             && out.shape[unit] * types.out.bytes() % 16 == 0
     }

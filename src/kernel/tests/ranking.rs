@@ -275,7 +275,7 @@ fn groups_find_what_checks_of_every_kernel_find() {
 #[test]
 fn demands_are_met_by_the_views_they_describe() {
     let aligned = Demand::aligned(Major::Row, 16);
-    let steps = Demand { steps: true, ..aligned };
+    let by_tma = Demand { by_tma: true, ..aligned };
     let whole = Demand { whole: Demand::whole_along(Major::Row), ..aligned };
     let column = Demand::aligned(Major::Column, 4);
     // A float16 operand of 100 rows: columns, address, strides; whether each demand is met.
@@ -285,6 +285,7 @@ fn demands_are_met_by_the_views_they_describe() {
         ((60, 0x1000, [60, 1]), [false, false, false, false]), // rows of 120 bytes
         ((60, 0x1000, [64, 1]), [true, true, false, false]), // of 120, 128 apart
         ((64, 0x1000, [0, 1]), [true, false, true, false]), // one row, repeated
+        ((64, 0x1000, [1 << 39, 1]), [true, false, true, false]), // rows 2^40 bytes apart
         ((64, 0x1000, [64, 2]), [false, false, false, false]), // every other column
         ((64, 0x1000, [1, 100]), [false, false, false, true]), // column-major, columns of 200 bytes
         ((64, 0x1002, [1, 100]), [false, false, false, false]), // an address of 2
@@ -297,10 +298,10 @@ fn demands_are_met_by_the_views_they_describe() {
             stride: [0, row, column_step],
             ..matrix(F16, DeviceId::Cuda(0), 100, columns, Major::Row)
         };
-        let met = [aligned, steps, whole, column].map(|demand| demand.is_met(&view));
+        let met = [aligned, by_tma, whole, column].map(|demand| demand.is_met(&view));
         assert_eq!(met, expected, "{columns} columns at {data:#x}, strides {row}, {column_step}");
         assert!(Demand::NONE.is_met(&view));
-        for (demand, met) in [aligned, steps, whole, column].into_iter().zip(met) {
+        for (demand, met) in [aligned, by_tma, whole, column].into_iter().zip(met) {
             assert_eq!(demand.check("A", &view).is_ok(), met);
         }
     }
