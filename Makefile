@@ -1,5 +1,5 @@
-# Every target runs in a virtual environment in this checkout. PYTHON must be 3.10 or later, for the
-# tests 3.11.
+# Every target runs in a virtual environment in this checkout. PYTHON must be 3.10 or later. `make
+# test` installs a PyTorch that needs 3.11; `make test-torch TORCH=2.14.1` does not.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("tomllib", reason="needs Python 3.11")
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 import check_crates
 
