@@ -243,8 +243,7 @@ class GemmArguments(RuntimeArguments):
 
     A has shape (M, K), B (K, N), out (M, N); or all three have a leading batch dimension L.
     Any strides. accumulator_type is the dtype of the accumulator. Raises ValueError if the
-    shapes do not match or the operands are on different devices, BufferError if out is
-    read-only.
+    shapes do not match, the operands are on different devices, or out is read-only.
     """
 
     def __new__(
