@@ -18,6 +18,7 @@ FROM_REPOSITORY = {
     "benchmarks/latency_h200.png": "benchmarks/latency_h200.png",
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
+    "security.md": "SECURITY.md",
 }
 LINK = re.compile(r"(?P<text>!?\[[^\]]*\])\((?P<path>[^)#:\s]+)(?P<anchor>#[^)\s]*)?\)")
 

@@ -1,14 +1,17 @@
 """The cache of compiled programs on disk, used by separate processes."""
 
 import os
+import re
 import shutil
 import statistics
 import textwrap
 import time
 from collections import namedtuple
+from pathlib import Path
 
 import cutlass_api
 import pytest
+from cutlass_api import inspection
 from helpers import run_python, start_python
 
 #: Compiles one kernel and prints the duration and a hash of the result.
@@ -30,6 +33,9 @@ COMPILE = """
         hashlib.sha256(program.cubin).hexdigest(),
     )
 """
+#: The fact about the cache in `inspection.environment`.
+PROGRAMS = "compiled programs"
+
 Result = namedtuple("Result", "seconds name architecture digest")
 
 KERNEL, OTHER = (kernel.metadata.kernel_name for kernel in cutlass_api.get_kernels(cc=90)[-2:])
@@ -207,18 +213,137 @@ def test_the_users_cache_directory(tmp_path, value):
     assert file.is_relative_to(tmp_path / "rutlass")
 
 
-def test_a_file_may_be_read_by_whom_the_mask_lets(tmp_path):
-    for mask, rights in ((0o022, 0o644), (0o077, 0o600)):
-        folder = tmp_path / f"{mask:o}"
-        run_python(
-            f"import os; os.umask({mask})\n" + textwrap.dedent(COMPILE),
-            KERNEL,
-            90,
-            "now",
-            CUTLASS_API_CACHE_DIR=str(folder),
-        )
-        (file,) = files_in(folder)
-        assert file.stat().st_mode & 0o777 == rights
+def mode(path):
+    return path.stat().st_mode & 0o7777
+
+
+def logged(folder):
+    """The messages of a process that compiles a kernel."""
+    settings = {"CUTLASS_API_CACHE_DIR": str(folder), "CUTLASS_API_LOG": "info"}
+    process = start_python(COMPILE, KERNEL, 90, "now", **settings)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    return err.splitlines()
+
+
+def test_folders_and_files_are_for_the_user_alone(tmp_path):
+    folder = tmp_path / "new" / "cache"
+    script = f"import os; os.umask(0)\n{textwrap.dedent(COMPILE)}"
+    run_python(script, KERNEL, 90, "now", CUTLASS_API_CACHE_DIR=str(folder))
+    (file,) = files_in(folder)
+    assert [mode(path) for path in (folder, file.parent, file)] == [0o700, 0o700, 0o600]
+
+
+def test_a_cache_that_others_may_read_or_write_is_tightened(cache):
+    """Others may have left files in it: a file that they may write is compiled again."""
+    folder, file, digest = cache
+    (folder / "tuning.sqlite3").touch()
+    before = writings(folder)
+    for path in (folder, file.parent):
+        path.chmod(0o777)
+    assert compile_in_a_process(folder).digest == digest
+    assert mode(folder) == 0o700 and writings(folder) == before
+    file.chmod(0o666)
+    assert compile_in_a_process(folder).digest == digest
+    assert [mode(path) for path in (file.parent, file)] == [0o700, 0o600]
+    assert writings(folder) != before
+
+
+def with_other_files(folder):
+    folder.mkdir()
+    (folder / "letter.txt").touch()
+    folder.chmod(0o777)
+    return folder
+
+
+def shared(folder):
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return folder
+
+
+def of_another_user(folder):
+    """Only root can create one. Other users find those of root."""
+    if os.geteuid():
+        return Path("/usr")
+    folder.mkdir()
+    os.chown(folder, 12345, 12345)
+    return folder
+
+
+def linked_to_another_user(folder):
+    folder.symlink_to(of_another_user(folder.with_name("target")))
+    return folder
+
+
+def linked_by_another_user(folder):
+    if os.geteuid():
+        pytest.skip("only root can create a link of another user")
+    folder.symlink_to(folder.parent)
+    os.chown(folder, 12345, 12345, follow_symlinks=False)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "make, reason",
+    [
+        (with_other_files, r"other users may write to the folder \(mode 0777\).* chmod go-w "),
+        (shared, r"other users may write to the folder \(mode 1777\).* chmod go-w "),
+        (of_another_user, r"the folder belongs to user \d+, .* chown -R \d+ "),
+        (linked_to_another_user, r"the folder belongs to user \d+, "),
+        (linked_by_another_user, r"the symbolic link belongs to user 12345, "),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_folder_of_others_is_refused(monkeypatch, tmp_path, make, reason):
+    folder = make(tmp_path / "cache")
+    entries, rights = sorted(folder.iterdir()), mode(folder)
+    monkeypatch.setenv("CUTLASS_API_CACHE_DIR", str(folder))
+    assert re.match(reason, cutlass_api._core.cache_refusal())
+    assert cutlass_api._core.trim_cache(0) == (0, 0)
+    assert re.match(f"not cached in {folder}: {reason}", inspection.environment()[PROGRAMS])
+    assert (sorted(folder.iterdir()), mode(folder)) == (entries, rights)
+
+
+def test_a_home_folder_keeps_its_rights(cache, monkeypatch):
+    folder, file, _ = cache
+    (folder / "letter.txt").touch()
+    for path in (folder, file.parent):
+        path.chmod(0o755)
+    monkeypatch.setenv("CUTLASS_API_CACHE_DIR", str(folder))
+    assert cutlass_api._core.cache_refusal() is None
+    assert mode(folder) == 0o755
+
+
+def test_a_refused_folder_is_logged_once(tmp_path):
+    folder = shared(tmp_path / "cache")
+    compiled, warning = sorted(logged(folder), key=lambda line: "cannot be cached" in line)
+    assert "compiled by NVRTC" in compiled
+    assert re.search(f"cached in {folder}: other users .* Set CUTLASS_API_CACHE_DIR", warning)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_damaged_file_is_logged(cache):
+    folder, file, _ = cache
+    flip(file, -1)
+    damaged, compiled = logged(folder)
+    assert f"{file} is not loaded: the checksum does not match" in damaged
+    assert "compiled by NVRTC" in compiled
+
+
+def test_only_files_of_the_cache_are_removed(cache, monkeypatch, tmp_path):
+    folder, file, _ = cache
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    kept = [file.with_name("letter.txt"), elsewhere / "old.cubin"]
+    for path in kept:
+        path.touch()
+        os.utime(path, (0, 0))
+    link = "0b" if file.parent.name == "0a" else "0a"
+    (folder / link).symlink_to(elsewhere)
+    monkeypatch.setenv("CUTLASS_API_CACHE_DIR", str(folder))
+    assert cutlass_api._core.trim_cache(0)[0] == 1
+    assert not file.exists() and all(path.exists() for path in kept)
 
 
 def test_the_cache_directory_is_told(tmp_path):

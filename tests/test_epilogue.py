@@ -717,7 +717,7 @@ WRONG = {
         ValueError,
         "E with shape .* overlaps itself",
     ),
-    "read-only output": ({"E": read_only()}, BufferError, "E is read-only"),
+    "read-only output": ({"E": read_only()}, ValueError, "E is read-only"),
 }
 
 

@@ -1,5 +1,7 @@
 """Tensors of every framework as operands: their views, and errors that name the operand."""
 
+import functools
+
 import cutlass_api
 import ml_dtypes
 import numpy as np
@@ -236,15 +238,28 @@ def test_a_lazily_negated_output_is_written_right_or_refused():
 def test_read_only_outputs(dtype):
     a, out = np.eye(3, dtype=dtype), np.zeros((3, 3), dtype)
     out.flags.writeable = False
-    with pytest.raises(BufferError, match=r"^out is read-only"):
+    with pytest.raises(ValueError, match=r"^out is read-only"):
         GemmArguments(a, a, out, accumulator_type="float32")
+
+
+@pytest.mark.parametrize("name", ["A", "B", "out"])
+def test_masked_arrays_are_refused(name):
+    class Subclass(np.ma.MaskedArray):
+        pass
+
+    arguments = functools.partial(GemmArguments, accumulator_type="float64")
+    for masked in (np.ma.ones((3, 3)), np.ma.ones((3, 3)).view(Subclass)):
+        operands = {"A": np.eye(3), "B": np.eye(3), "out": np.zeros((3, 3))} | {name: masked}
+        for call in (cutlass_api.matmul, arguments):
+            with pytest.raises(TypeError, match=rf"^{name} is a MaskedArray .* \.filled\(value\)"):
+                call(**operands)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float8_e4m3fn", "int8"])
 def test_jax_outputs_are_immutable(dtype):
     jnp = pytest.importorskip("jax").numpy
     a = jnp.eye(3, dtype=dtype)
-    with pytest.raises(BufferError, match=r"^out "):
+    with pytest.raises(ValueError, match=r"^out "):
         GemmArguments(a, a, jnp.zeros((3, 3), dtype), accumulator_type="float32")
 
 

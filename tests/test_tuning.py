@@ -677,8 +677,13 @@ def test_damaged_foreign_and_later_stores_are_set_aside(tuned, tmp_path):
         assert tuned(script) == "[]\n"
 
 
-def test_an_unwritable_store_keeps_results_in_memory(tuned, tmp_path):
+@pytest.mark.parametrize(
+    "folder, reason", [("file/folder", "Not a directory"), ("shared", "other users may write")]
+)
+def test_an_unusable_store_keeps_results_in_memory(tuned, tmp_path, folder, reason):
     (tmp_path / "file").touch()
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o1777)
     out = tuned(
         """
         for _ in range(2):
@@ -688,9 +693,9 @@ def test_an_unwritable_store_keeps_results_in_memory(tuned, tmp_path):
         assert names()[0] == result.winner.metadata.kernel_name
         print(len(caught), caught[0])
         """,
-        CUTLASS_API_CACHE_DIR=str(tmp_path / "file" / "folder"),
+        CUTLASS_API_CACHE_DIR=str(tmp_path / folder),
     )
-    assert out.startswith("1 ") and "stay in memory" in out
+    assert out.startswith("1 ") and "stay in memory" in out and reason in out
 
 
 ADD = """

@@ -44,6 +44,7 @@ __all__ = [
     "add_tuning_results",
     "cache_directory",
     "cache_limit",
+    "cache_refusal",
     "cache_usage",
     "check_gemm",
     "chip_rates",
@@ -242,8 +243,7 @@ class GemmArguments(RuntimeArguments):
 
     A has shape (M, K), B (K, N), out (M, N); or all three have a leading batch dimension L.
     Any strides. accumulator_type is the dtype of the accumulator. Raises ValueError if the
-    shapes do not match or the operands are on different devices, BufferError if out is
-    read-only.
+    shapes do not match, the operands are on different devices, or out is read-only.
     """
 
     def __new__(
@@ -1043,6 +1043,11 @@ def cache_directory() -> PathLike[str] | None:
 def cache_limit() -> int:
     """The most bytes of the cache of compiled programs (CUTLASS_API_CACHE_LIMIT, in MiB). Raises
     ValueError if the variable is no number.
+    """
+
+def cache_refusal() -> str | None:
+    """Why the directory of compiled programs is not used: other users may have written to it.
+    None if it is used.
     """
 
 def cache_usage() -> tuple[int, int]:

@@ -33,6 +33,9 @@ def cuda_kernel(
 ) -> CudaFunction:
     """A ``__global__`` function as a Python callable that takes tensors and numbers.
 
+    The source is compiled and runs with the rights of the caller's process: never pass source that
+    you do not trust.
+
     - ``source``: CUDA C++ source, or the path of a file (a ``pathlib.Path``).
     - ``name``: the function in C++, such as ``"f"``, ``"ns::f"`` or ``"f<float>"``.
     - ``grid``: the number of blocks, an int or one to three ints, or a function of the arguments

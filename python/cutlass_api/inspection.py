@@ -75,6 +75,8 @@ def _cache() -> str:
     folder = _core.cache_directory()
     if folder is None:
         return "not cached"
+    if refusal := _core.cache_refusal():
+        return f"not cached in {folder}: {refusal}"
     files, size = _core.cache_usage()
     return f"{folder}, {files} files, {size / 2**20:.1f} MiB"
 

@@ -1,19 +1,20 @@
 //! The disk cache of compiled programs.
 //!
 //! - Key: a hash of program text, headers, options and NVRTC version. The key names the file.
-//! - Owner: this file. Other processes may share the directory.
+//! - Owner: this file. Other processes of the user may share the directory (trust.rs).
 //! - Lifetime: until the cache exceeds its limit and others were used more recently (folder.rs).
 //! - Invalidation: by key. A file of another format, or with a wrong checksum or key, is a miss and
 //!   gets overwritten.
 
+use std::fmt::Display;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use thiserror::Error;
 
-use super::folder::{directory, touch, trim_now_and_then};
-use super::{Program, embedded};
+use super::folder::{touch, trim_now_and_then};
+use super::{Program, embedded, trust};
 
 /// The first bytes of every file. The last byte is the version of the format.
 const MAGIC: &[u8; 8] = b"rutlass\x09";
@@ -69,46 +70,60 @@ fn path(base: &Path, key: &str) -> PathBuf {
 
 /// Reads the program of a key. Anything but an intact program of this key is a miss.
 pub(super) fn load(key: &str) -> Option<Program> {
-    let path = path(&directory()?, key);
-    let bytes = std::fs::read(&path).ok()?;
-    let program = decode(&bytes).ok().filter(|program| program.key == key)?;
-    touch(&path);
-    Some(program)
+    let path = path(&trusted_directory()?, key);
+    let bytes = trust::read(&path)?;
+    let reason = match decode(&bytes) {
+        Ok(program) if program.key == key => {
+            touch(&path);
+            return Some(program);
+        }
+        Ok(_) => "it holds the program of another key".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    log::info!("{} is not loaded: {reason}; the program is compiled again", path.display());
+    None
 }
 
-/// A temporary file with the permissions of the user's umask, so that users may share a cache.
-fn temporary() -> tempfile::Builder<'static, 'static> {
-    let mut builder = tempfile::Builder::new();
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder
-}
-
-/// Writes a program. The first error of the process is logged: an unwritable cache must not fail a
-/// compilation.
+/// Writes a program. An unwritable cache must not fail a compilation.
 pub(super) fn store(program: &Program) {
-    let Some(base) = directory() else { return };
+    let Some(base) = trusted_directory() else { return };
     let target = path(&base, &program.key);
     let Some(folder) = target.parent() else { return };
     let write = || -> std::io::Result<()> {
-        std::fs::create_dir_all(folder)?;
+        trust::create_directory(&base)?;
+        trust::create_directory(folder)?;
         // Renaming is atomic: readers and concurrent writers see a whole file or none.
-        let mut file = temporary().tempfile_in(folder)?;
+        let mut file = tempfile::NamedTempFile::new_in(folder)?;
         file.write_all(&encode(program))?;
         file.persist(&target)?;
         Ok(())
     };
     match write() {
         Ok(()) => trim_now_and_then(),
-        Err(error) => {
-            static WARN: Once = Once::new();
-            WARN.call_once(|| {
-                log::warn!(
-                    "compiled programs cannot be cached in {}: {error}; each process compiles them \
-                     again. Set CUTLASS_API_CACHE_DIR to a folder that can be written",
-                    base.display()
-                );
-            });
+        Err(error) => warn_once(&base, &error),
+    }
+}
+
+/// The folder of the cache. A folder that is not trusted is logged.
+fn trusted_directory() -> Option<PathBuf> {
+    match trust::trusted_directory() {
+        Ok(folder) => folder,
+        Err(refusal) => {
+            warn_once(&trust::directory()?, &refusal);
+            None
         }
     }
+}
+
+/// Logs why programs are not cached. The first call of the process logs.
+fn warn_once(folder: &Path, reason: &dyn Display) {
+    static WARN: Once = Once::new();
+    WARN.call_once(|| {
+        log::warn!(
+            "compiled programs cannot be cached in {}: {reason}; each process compiles them \
+             again. Set CUTLASS_API_CACHE_DIR to a folder that this user can write and others \
+             cannot",
+            folder.display()
+        );
+    });
 }

@@ -1,5 +1,4 @@
-//! The folder of the disk cache: its place, and its size. The programs that were used longest ago
-//! are removed.
+//! The size of the disk cache. The programs that were used longest ago are removed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -7,6 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use thiserror::Error;
+
+use super::trust::{directory, is_folder, is_program, is_temporary, trusted_directory};
 
 /// The environment variable of the limit, in MiB, and the limit without it.
 const VARIABLE: &str = "CUTLASS_API_CACHE_LIMIT";
@@ -43,16 +44,6 @@ struct CacheFile {
     path: PathBuf,
 }
 
-/// The directory of the cache: `CUTLASS_API_CACHE_DIR`, else `rutlass` in the user's cache
-/// directory. `None` if the system names no such directory; programs are then cached in memory
-/// only.
-pub fn directory() -> Option<PathBuf> {
-    match std::env::var_os("CUTLASS_API_CACHE_DIR") {
-        Some(path) if !path.is_empty() => Some(PathBuf::from(path)),
-        _ => dirs::cache_dir().map(|base| base.join("rutlass")),
-    }
-}
-
 /// The most bytes of the cache on disk.
 ///
 /// # Errors
@@ -75,16 +66,16 @@ pub fn usage() -> Usage {
 }
 
 /// Removes the programs that were used longest ago, until the others take at most `limit` bytes,
-/// and what killed writers left. Returns what was removed.
+/// and what killed writers left. Returns what was removed: nothing in a folder that is not trusted.
 pub fn trim(limit: u64) -> Usage {
     let mut removed = Usage::default();
-    let Some(base) = directory() else { return removed };
+    let Ok(Some(base)) = trusted_directory() else { return removed };
     let mut files = files(&base);
     files.sort_by_key(|file| file.used);
     let mut bytes: u64 = files.iter().map(|file| file.bytes).sum();
     let now = SystemTime::now();
     for file in files {
-        let is_program = file.path.extension().is_some_and(|extension| extension == "cubin");
+        let is_program = file.path.file_name().is_some_and(is_program);
         let age = now.duration_since(file.used).unwrap_or_default();
         let goes = if is_program { bytes > limit } else { limit == 0 || age > ABANDONED };
         // Another process may have removed it.
@@ -108,22 +99,19 @@ pub(super) fn trim_now_and_then() {
     }
 }
 
-/// Records that a file was used now. A file of another user keeps its time.
+/// Records that a file was used now. A file that cannot be written keeps its time.
 pub(super) fn touch(path: &Path) {
     let _ = File::options().append(true).open(path).and_then(|f| f.set_modified(SystemTime::now()));
 }
 
-/// The files in the folders of the cache, whose names are two digits of a key.
+/// The programs and temporary files in the folders of the cache. Links are not followed.
 fn files(base: &Path) -> Vec<CacheFile> {
-    let is_folder = |path: &PathBuf| {
-        path.file_name().and_then(|name| name.to_str()).is_some_and(|name| {
-            name.len() == 2 && name.bytes().all(|digit| digit.is_ascii_hexdigit())
-        })
-    };
     let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
-    let folders = entries(base).map(|entry| entry.path()).filter(is_folder);
-    folders
-        .flat_map(|folder| entries(&folder).collect::<Vec<_>>())
+    entries(base)
+        .filter(|entry| is_folder(&entry.file_name()))
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .flat_map(|folder| entries(&folder.path()).collect::<Vec<_>>())
+        .filter(|entry| is_program(&entry.file_name()) || is_temporary(&entry.file_name()))
         .filter_map(|entry| {
             let metadata = entry.metadata().ok().filter(|metadata| metadata.is_file())?;
             let (used, bytes) = (metadata.modified().ok()?, metadata.len());

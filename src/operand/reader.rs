@@ -54,7 +54,11 @@ fn reader_of(tensor: &Bound<'_, PyAny>) -> PyResult<TensorReader> {
     if let Some(reader) = READERS.get(&tensor_type) {
         return Ok(*reader);
     }
-    let reader = if is_fake(&tensor_type)? {
+    let reader = if derives_from(&tensor_type, "MaskedArray")? {
+        return Err(PyTypeError::new_err(
+            "is a MaskedArray of NumPy, whose mask a kernel ignores; pass .filled(value) or .data",
+        ));
+    } else if derives_from(&tensor_type, "FakeTensor")? {
         TensorReader::FakeTensor
     } else if let Some(api) = ExchangeApi::of_type(&tensor_type)? {
         Torch::of_type(&tensor_type, api, tensor)
@@ -71,10 +75,11 @@ fn reader_of(tensor: &Bound<'_, PyAny>) -> PyResult<TensorReader> {
     Ok(reader)
 }
 
-/// Whether this is torch's `FakeTensor` or a subclass. Checked by name: torch is no dependency.
-fn is_fake(tensor_type: &Bound<'_, PyType>) -> PyResult<bool> {
+/// Whether this is a class of this name or a subclass. Checked by name: torch and NumPy are no
+/// dependencies.
+fn derives_from(tensor_type: &Bound<'_, PyType>, class: &str) -> PyResult<bool> {
     for base in tensor_type.mro() {
-        if base.getattr("__name__")?.extract::<&str>().is_ok_and(|name| name == "FakeTensor") {
+        if base.getattr("__name__")?.extract::<&str>().is_ok_and(|name| name == class) {
             return Ok(true);
         }
     }

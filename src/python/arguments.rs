@@ -169,8 +169,8 @@ arguments!(
     GemmArguments,
     "out = A @ B.\n\nA has shape (M, K), B (K, N), out (M, N); or all three have a leading batch\n\
      dimension L. Any strides. accumulator_type is the dtype of the accumulator. Raises\n\
-     ValueError if the shapes do not match or the operands are on different devices, BufferError\n\
-     if out is read-only.",
+     ValueError if the shapes do not match, the operands are on different devices, or out is\n\
+     read-only.",
     [A = 0, B = 1, out = 2]
 );
 arguments!(

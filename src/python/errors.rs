@@ -3,7 +3,7 @@
 //! missing library or a CUDA error.
 
 use pyo3::PyErr;
-use pyo3::exceptions::{PyBufferError, PyMemoryError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyRuntimeError, PyValueError};
 
 use crate::compile::CompileError;
 use crate::driver::DriverError;
@@ -14,10 +14,7 @@ use crate::tune::TuneError;
 
 impl From<ProblemError> for PyErr {
     fn from(error: ProblemError) -> PyErr {
-        match error {
-            ProblemError::ReadOnly { .. } => PyBufferError::new_err(error.to_string()),
-            _ => PyValueError::new_err(error.to_string()),
-        }
+        PyValueError::new_err(error.to_string())
     }
 }
 

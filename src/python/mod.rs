@@ -96,8 +96,8 @@ mod _core {
     };
     #[pymodule_export]
     use super::utils::{
-        cache_directory, cache_limit, cache_usage, chip_rates, device_cc, device_count,
-        device_facts, header, nvrtc_info, trim_cache,
+        cache_directory, cache_limit, cache_refusal, cache_usage, chip_rates, device_cc,
+        device_count, device_facts, header, nvrtc_info, trim_cache,
     };
 
     #[pymodule_init]

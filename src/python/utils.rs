@@ -167,3 +167,10 @@ pub fn trim_cache(py: Python<'_>, limit: u64) -> (u64, u64) {
 pub fn cache_directory() -> Option<PathBuf> {
     compile::directory()
 }
+
+/// Why the directory of compiled programs is not used: other users may have written to it. None if
+/// it is used.
+#[pyfunction]
+pub fn cache_refusal() -> Option<String> {
+    compile::trusted_directory().err().map(|refusal| refusal.to_string())
+}

@@ -14,7 +14,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, params};
 use rustc_hash::FxHashMap;
 use thiserror::Error;
 
-use crate::compile::directory;
+use crate::compile::{create_directory, directory};
 use crate::driver::Device;
 
 /// The time of one kernel for one key.
@@ -225,7 +225,7 @@ impl Store {
     ) -> Result<T, StoreError> {
         let Some(path) = self.path.clone() else { return Ok(T::default()) };
         if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder)?;
+            create_directory(folder)?;
         }
         // Another process may have begun a file, or set one aside, since: look twice.
         let mut reason = String::new();

@@ -45,6 +45,8 @@ def _cache(arguments: argparse.Namespace) -> None:
     folder = _core.cache_directory()
     if folder is None:
         raise SystemExit("programs are not cached: this system has no folder for caches")
+    if refusal := _core.cache_refusal():
+        raise SystemExit(f"programs are not cached in {folder}: {refusal}")
     if arguments.limit is not None and arguments.limit < 0:
         raise SystemExit(f"--limit is {arguments.limit}; it must be at least 0")
     try:
