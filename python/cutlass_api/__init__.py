@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from cutlass_api import (
+    _checks,
     _core,
     _stand_in,
     arguments,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from cutlass_api.tuning import autotune as autotune
     from cutlass_api.tuning import autotuned as autotuned
 
+_checks.warn_of_other_owners()
 _stand_in.install()
 
 
