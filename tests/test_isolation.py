@@ -77,3 +77,36 @@ def test_a_hundred_distributions_take_3_ms(tmp_path: Path) -> None:
         times.append((time.process_time() - start) / pace)
     print(f"{min(times) * 1e3:.2f} ms")
     assert min(times) < 3e-3
+
+
+# Subinterpreters.
+
+
+@pytest.mark.parametrize("first", ["main", "sub"])
+def test_a_subinterpreter_is_refused(first: str) -> None:
+    """Whichever interpreter imports first."""
+    code = f"""
+        import sys
+        try:
+            import _interpreters as interpreters
+        except ImportError:
+            import _xxsubinterpreters as interpreters
+        run = getattr(interpreters, "exec", None) or interpreters.run_string
+        code = '''
+        import os, sys
+        sys.path[:] = {sys.path!r}
+        try:
+            import cutlass_api
+        except ImportError as error:
+            os.write(1, f"{{error.name}}: {{error}}".encode())
+        '''
+        if {first!r} == "main":
+            import cutlass_api
+        run(interpreters.create(), __import__("textwrap").dedent(code))
+        import cutlass_api
+    """
+    message = run_python(code)
+    assert message.startswith(
+        "cutlass_api: cutlass_api (the distribution rutlass) does not support"
+    )
+    assert "import it in the main interpreter" in message

@@ -1,12 +1,32 @@
-"""Checks of the installation, when ``cutlass_api`` is imported."""
+"""Checks of the interpreter and of the installation, when ``cutlass_api`` is imported."""
 
 import os
+import sys
 import warnings
+from importlib import import_module
 
 #: The distribution that this package belongs to.
 _DISTRIBUTION = "rutlass"
 #: What is read of a RECORD at once.
 _BLOCK_BYTES = 1 << 16
+
+
+def refuse_subinterpreters() -> None:
+    """Raises ImportError in a subinterpreter.
+
+    The Rust core has one copy of its state, with objects of the first interpreter.
+    """
+    name = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+    try:
+        interpreters = import_module(name)
+    except ImportError:  # an interpreter that has no others
+        return
+    if interpreters.get_current() != interpreters.get_main():
+        raise ImportError(
+            "cutlass_api (the distribution rutlass) does not support subinterpreters: import it in "
+            "the main interpreter, and use threads, or processes of multiprocessing",
+            name="cutlass_api",
+        )
 
 
 def other_owners(folder: str) -> list[str]:
@@ -56,3 +76,7 @@ def warn_of_other_owners() -> None:
             f"`pip install --force-reinstall --no-deps {_DISTRIBUTION}`",
             stacklevel=3,
         )
+
+
+# The import of the core follows, which a subinterpreter refuses without naming the package.
+refuse_subinterpreters()
