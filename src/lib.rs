@@ -19,3 +19,5 @@ pub mod epilogue;
 pub mod operand;
 
 pub mod driver;
+
+pub mod process;

@@ -79,6 +79,87 @@ def test_a_hundred_distributions_take_3_ms(tmp_path: Path) -> None:
     assert min(times) < 3e-3
 
 
+# Forks.
+
+#: A compilation of another text for each number, and a product on the CPU.
+WORK = """
+import os, signal, sys, threading, time
+import numpy as np
+import cutlass_api
+
+def compile(number):
+    source = f'extern "C" __global__ void f(float* x) {{ *x = {number}; }}'
+    return cutlass_api.cuda_kernel(source, "f", grid=1).compile(cc=90)
+
+def multiply():
+    a = np.eye(100, dtype=np.float32)
+    out = np.full((100, 100), np.nan, np.float32)
+    args = cutlass_api.arguments.GemmArguments(a, a * 3, out, accumulator_type="float32")
+    cutlass_api.get_kernels(args)[0].run(args)
+    assert np.array_equal(out, a * 3)
+
+def fork(work):
+    child = os.fork()
+    if child:
+        return child
+    signal.alarm(60)  # ends a child that waits for a lock
+    try:
+        work()
+    except BaseException:
+        import traceback
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+def ended(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_fork_waits_for_a_compilation(tmp_path: Path) -> None:
+    """NVRTC has locks, which a child would find locked."""
+    variables = stand_in.build_locked_nvrtc(tmp_path)
+    script = """
+        import ctypes, sys
+        nvrtc = ctypes.CDLL("libnvrtc.so.13")
+        exec(sys.argv[1])
+        compile(0)
+        assert ended(fork(lambda: compile(1))) == 0  # after a compilation
+        other = threading.Thread(target=compile, args=(2,))
+        other.start()
+        while nvrtc.compilations() < 2:
+            time.sleep(0.001)
+        assert ended(fork(lambda: (compile(3), multiply()))) == 0
+        other.join()
+        compile(4)  # the parent goes on
+        print(nvrtc.compilations())
+    """
+    variables["CUTLASS_API_CACHE_DIR"] = str(tmp_path / "cache")
+    assert run_python(script, WORK, timeout=180, **variables) == "3\n"
+
+
+def test_forks_beside_busy_threads() -> None:
+    """Each lock is free in the child: of the programs in memory, of the thread pool."""
+    script = """
+        import sys
+        exec(sys.argv[1])
+        compile(0)
+        done = threading.Event()
+
+        def again(work):
+            while not done.is_set():
+                work()
+
+        busy = [threading.Thread(target=again, args=(of,)) for of in (lambda: compile(0), multiply)]
+        [thread.start() for thread in busy]
+        statuses = {ended(fork(lambda: (compile(0), multiply()))) for _ in range(20)}
+        done.set()
+        [thread.join() for thread in busy]
+        print(statuses)
+    """
+    assert run_python(script, WORK, timeout=180) == "{0}\n"
+
+
 # Subinterpreters.
 
 
@@ -110,3 +191,53 @@ def test_a_subinterpreter_is_refused(first: str) -> None:
         "cutlass_api: cutlass_api (the distribution rutlass) does not support"
     )
     assert "import it in the main interpreter" in message
+
+
+# The end of the process.
+
+
+@pytest.mark.parametrize("daemon", [True, False])
+def test_the_process_ends_while_threads_launch(daemon: bool) -> None:
+    stand_in.run_gemm(
+        f"""
+        import time
+        artifact = kernel.compile(args)
+        launch = kernel.bind(args, artifact, STREAM)
+        device.library.stand_in_block(5)
+
+        def many(call):
+            for _ in range({1000 if daemon else 20}):
+                call()
+
+        calls = [
+            lambda: kernel.run(args, artifact, STREAM),
+            lambda: cutlass_api.matmul(a, b, out=out),
+            launch,
+        ]
+        for call in calls:
+            threading.Thread(target=many, args=(call,), daemon={daemon}).start()
+        while device.launches() < 5:
+            time.sleep(0.001)
+        """
+    )
+
+
+def test_the_process_ends_while_threads_compile(tmp_path: Path) -> None:
+    """`exit` destroys NVRTC's state."""
+    code = """
+        import sys
+        exec(sys.argv[1])
+
+        def many(first):
+            for number in range(first, first + 1000):
+                compile(number)
+                compiled.append(number)
+
+        compiled = []
+        for first in (0, 1000):
+            threading.Thread(target=many, args=(first,), daemon=True).start()
+        while not compiled:
+            time.sleep(0.001)
+    """
+    for _ in range(3):  # one run in two crashes if the process does not wait
+        run_python(code, WORK, CUTLASS_API_CACHE_DIR=str(tmp_path / "cache"))

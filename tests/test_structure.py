@@ -10,7 +10,7 @@ SRC = Path(__file__).parent.parent / "src"
 MAX_LINES = 500
 #: The folders from the top: each imports only later ones.
 FLOORS = ["python", "tune", "launch", "compile", "kernel"]
-FLOORS += ["reference", "problem", "epilogue", "operand", "driver"]
+FLOORS += ["reference", "problem", "epilogue", "operand", "driver", "process"]
 
 #: Comments and strings, which contain no imports.
 TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|r(\#*)".*?"\1|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\\n])\'', re.S)

@@ -1,12 +1,13 @@
 //! The programs of kernels: from memory, from disk, or compiled by NVRTC.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::nvrtc::{Compiled, Task};
 use super::{Architecture, CompileError, Nvrtc, Program, cache, resources};
 use crate::kernel::{Kernel, PACK_ENTRY, REDUCE_ENTRY, pack_source, reduce_source, source};
+use crate::process::Shared;
 
 /// The name of a program's text in NVRTC's messages.
 const FILE: &str = "rutlass.cu";
@@ -25,22 +26,23 @@ const FILE: &str = "rutlass.cu";
 /// If NVRTC is missing or too old, the kernel does not run on the capability, or compilation fails.
 pub fn compile(kernel: &Kernel, cc: u32) -> Result<Arc<Program>, CompileError> {
     type Programs = HashMap<(Kernel, Architecture), Arc<Program>>;
-    static MEMORY: Mutex<Option<Programs>> = Mutex::new(None);
+    static MEMORY: Shared<Option<Programs>> = Shared::new(None);
     let nvrtc = Nvrtc::get()?;
     let architecture = nvrtc.architecture_for(cc)?;
     if kernel.runs_on_gpu() && !kernel.runs_on(cc) {
         return Err(CompileError::WrongChip { kernel: kernel.name(), cc, chips: kernel.chips() });
     }
     let lookup = (*kernel, architecture);
-    let lock = || MEMORY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some(program) = lock().get_or_insert_default().get(&lookup) {
+    let known = MEMORY.with(|programs| programs.get_or_insert_default().get(&lookup).cloned());
+    if let Some(program) = known {
         log::debug!("{} for {architecture}: from memory", kernel.name());
-        return Ok(program.clone());
+        return Ok(program);
     }
     // Compile without the lock. Threads that compile the same kernel at once duplicate work, but do
     // not block other threads.
     let program = Arc::new(compile_uncached(kernel, architecture, nvrtc)?);
-    Ok(lock().get_or_insert_default().entry(lookup).or_insert(program).clone())
+    Ok(MEMORY
+        .with(|programs| programs.get_or_insert_default().entry(lookup).or_insert(program).clone()))
 }
 
 fn compile_uncached(
@@ -103,16 +105,17 @@ fn compile_companion(
     nvrtc: &Nvrtc,
 ) -> Result<Arc<Program>, CompileError> {
     type Programs = HashMap<(String, Architecture), Arc<Program>>;
-    static MEMORY: Mutex<Option<Programs>> = Mutex::new(None);
-    let lock = || MEMORY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    static MEMORY: Shared<Option<Programs>> = Shared::new(None);
     let key = (text.clone(), architecture);
-    if let Some(program) = lock().get_or_insert_default().get(&key) {
-        return Ok(program.clone());
+    let known = MEMORY.with(|programs| programs.get_or_insert_default().get(&key).cloned());
+    if let Some(program) = known {
+        return Ok(program);
     }
     let (name, version) = ((*name).to_owned(), nvrtc.version());
     let program = Program::uncompiled(name, entry, text.clone(), architecture, version);
     let program = Arc::new(compile_or_load(program, nvrtc)?);
-    Ok(lock().get_or_insert_default().entry(key).or_insert(program).clone())
+    Ok(MEMORY
+        .with(|programs| programs.get_or_insert_default().entry(key).or_insert(program).clone()))
 }
 
 /// Adds the machine code to a program: from disk, or compiled by NVRTC.

@@ -1,24 +1,25 @@
 //! Finds NVRTC on this machine.
 
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 
 use libloading::Library;
+
+use crate::process::Shared;
 
 const BUILTINS: &str = "libnvrtc-builtins.so";
 
 /// The folders of `sys.path`, which hold installed Python packages. The Python layer sets them.
-static PACKAGES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static PACKAGES: Shared<Vec<PathBuf>> = Shared::new(Vec::new());
 
 pub fn set_package_directories(directories: Vec<PathBuf>) {
-    *PACKAGES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = directories;
+    PACKAGES.with(|packages| *packages = directories);
 }
 
 /// Paths and names to try in order: libraries loaded in this process, the package
 /// `nvidia-cuda-nvrtc`, torch's copy, the toolkit, the system's library path.
 pub(super) fn candidates() -> Vec<PathBuf> {
     let mut found = loaded();
-    for packages in PACKAGES.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).iter() {
+    for packages in PACKAGES.with(|packages| packages.clone()) {
         // nvidia/cu13/lib for CUDA 13, nvidia/cuda_nvrtc/lib for CUDA 12.
         let components = sorted_entries(&packages.join("nvidia")).into_iter();
         let mut packaged: Vec<_> =

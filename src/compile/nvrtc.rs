@@ -11,6 +11,7 @@ use super::error::Failure;
 use super::locate::{candidates, preload_builtins, version_by_name};
 use super::resources::REPORT;
 use super::{Architecture, CompileError, embedded};
+use crate::process::{delay_forks, is_ending};
 
 type RawProgram = *mut c_void;
 
@@ -194,6 +195,13 @@ impl Nvrtc {
     /// Compiles a program to a cubin.
     pub(super) fn compile(&self, task: &Task<'_>) -> Result<Compiled, Failure> {
         let functions = self.functions().map_err(|error| Failure::Call("dlopen", error))?;
+        // NVRTC and the loader have locks.
+        let _delay = delay_forks();
+        // `exit` destroys NVRTC's state, under which a compilation in another thread crashes.
+        if is_ending() {
+            let ending = "the interpreter is shutting down".to_owned();
+            return Err(Failure::Call("nvrtcCompileProgram", ending));
+        }
         preload_builtins(&self.path);
         functions.compile(task)
     }
@@ -201,6 +209,7 @@ impl Nvrtc {
 
 impl Functions {
     fn open(path: &Path) -> Result<((i32, i32), Functions), String> {
+        let _delay = delay_forks(); // the loader has locks
         // SAFETY: runs the constructors of NVIDIA's libnvrtc. nvrtc.h declares each symbol with
         // this type, and `_library` keeps the library loaded as long as the functions.
         unsafe {

@@ -1,7 +1,7 @@
 //! Compiles a user's own `__global__` function.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::error::Failure;
@@ -10,6 +10,7 @@ use super::nvrtc::{Compiled, Task};
 use super::scan::{kernels_in, strip_comments};
 use super::signature::{self, Parameter};
 use super::{Architecture, CompileError, Nvrtc, Program, UserSource, cache, resources};
+use crate::process::Shared;
 
 /// Returns the program of a user's source for a compute capability, and the function's parameters.
 ///
@@ -28,7 +29,7 @@ pub fn compile_user(
     cc: u32,
 ) -> Result<(Arc<Program>, Vec<Parameter>), CompileError> {
     type Programs = HashMap<(UserSource, Architecture, Vec<u8>), Arc<Program>>;
-    static MEMORY: Mutex<Option<Programs>> = Mutex::new(None);
+    static MEMORY: Shared<Option<Programs>> = Shared::new(None);
     let nvrtc = Nvrtc::get()?;
     let architecture = nvrtc.architecture_for(cc)?;
     let mut options = architecture.common_options();
@@ -42,18 +43,20 @@ pub fn compile_user(
             .map_err(|reason| CompileError::Signature { function: source.function.clone(), reason })
     };
     let lookup = (source.clone(), architecture, headers.digest.to_vec());
-    let lock = || MEMORY.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    let known = || MEMORY.with(|programs| programs.get_or_insert_default().get(&lookup).cloned());
     if headers.all_seen
-        && let Some(program) = lock().get_or_insert_default().get(&lookup)
+        && let Some(program) = known()
     {
-        return Ok((program.clone(), parameters_of(program)?));
+        let parameters = parameters_of(&program)?;
+        return Ok((program, parameters));
     }
     let program = Arc::new(compile_uncached(source, architecture, nvrtc, &options, &headers)?);
     let parameters = parameters_of(&program)?;
     if !headers.all_seen {
         return Ok((program, parameters));
     }
-    let program = lock().get_or_insert_default().entry(lookup).or_insert(program).clone();
+    let program = MEMORY
+        .with(|programs| programs.get_or_insert_default().entry(lookup).or_insert(program).clone());
     Ok((program, parameters))
 }
 

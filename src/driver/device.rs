@@ -7,6 +7,7 @@ use cudarc::driver::sys::{self, CUcontext, CUdevice_attribute, CUmemoryPool};
 
 use super::DriverError;
 use super::error::check;
+use crate::process::delay_forks;
 
 /// One CUDA device. Its primary context is retained for the life of the process.
 pub struct Device {
@@ -119,8 +120,17 @@ impl Device {
     /// - Invalidation: none. Errors are not stored.
     pub fn get(ordinal: i32) -> Result<&'static Device, DriverError> {
         static DEVICES: Mutex<Vec<&'static Device>> = Mutex::new(Vec::new());
-        let mut devices = DEVICES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(device) = devices.iter().find(|device| device.ordinal == ordinal) {
+        let lock = || DEVICES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let known = |devices: &[&'static Device]| {
+            devices.iter().copied().find(|device| device.ordinal == ordinal)
+        };
+        if let Some(device) = known(&lock()) {
+            return Ok(device);
+        }
+        // A child forked meanwhile would wait for the lock forever.
+        let _delay = delay_forks();
+        let mut devices = lock();
+        if let Some(device) = known(&devices) {
             return Ok(device);
         }
         let device: &'static Device = Box::leak(Box::new(Device::open(ordinal)?));

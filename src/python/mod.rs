@@ -21,6 +21,7 @@ mod metadata;
 mod native_arguments;
 mod options;
 mod prepared;
+mod process;
 mod product;
 mod ranges;
 mod replace;
@@ -106,6 +107,7 @@ mod _core {
         super::log::install();
         super::ranges::read_environment();
         crate::launch::promotion::read_environment();
+        super::process::install(module.py())?;
         super::keywords::install(module.py())?;
         super::utils::set_package_directories(module.py())
     }

@@ -20,6 +20,7 @@ use crate::kernel::{self as kernels, Target};
 use crate::launch::choices;
 use crate::operand::DType;
 use crate::problem::Problem;
+use crate::process::delay_forks;
 use crate::tune::{
     self, Benchmark, CheckOptions, Extents, Measurement, Mode, OwnBenchmark, Rounding, Store,
     TimedKernel, Tuned,
@@ -375,7 +376,10 @@ pub fn add_tuning_results(
         seconds,
     };
     let rows: Vec<_> = rows.into_iter().map(measurement).collect();
-    py.detach(|| Store::get().add(&rows, replaces, persists));
+    py.detach(|| {
+        let _delay = delay_forks();
+        Store::get().add(&rows, replaces, persists);
+    });
     forget_choices(py);
     warn(py)
 }
@@ -383,7 +387,10 @@ pub fn add_tuning_results(
 /// Removes all results of the store.
 #[pyfunction]
 pub fn clear_tuning_results(py: Python<'_>) -> PyResult<()> {
-    py.detach(|| Store::get().clear());
+    py.detach(|| {
+        let _delay = delay_forks();
+        Store::get().clear();
+    });
     forget_choices(py);
     warn(py)
 }

@@ -1,8 +1,8 @@
 //! The threads of the reference.
 
-use std::sync::Mutex;
-
 use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use crate::process::Shared;
 
 /// Runs work that is parallel by rayon, on all cores, or on the calling thread if the system starts
 /// no others.
@@ -29,16 +29,18 @@ pub fn run<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 ///
 /// `None` if the system starts no threads.
 fn current() -> Option<&'static ThreadPool> {
-    static POOL: Mutex<Option<(u32, &'static ThreadPool)>> = Mutex::new(None);
-    let mut pool = POOL.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let process = std::process::id();
-    if let Some((owner, threads)) = *pool
-        && owner == process
-    {
-        return Some(threads);
-    }
-    // Failure is not cached.
-    let threads: &'static ThreadPool = Box::leak(Box::new(ThreadPoolBuilder::new().build().ok()?));
-    *pool = Some((process, threads));
-    Some(threads)
+    static POOL: Shared<Option<(u32, &'static ThreadPool)>> = Shared::new(None);
+    POOL.with(|pool| {
+        let process = std::process::id();
+        if let Some((owner, threads)) = *pool
+            && owner == process
+        {
+            return Some(threads);
+        }
+        // Failure is not cached.
+        let threads: &'static ThreadPool =
+            Box::leak(Box::new(ThreadPoolBuilder::new().build().ok()?));
+        *pool = Some((process, threads));
+        Some(threads)
+    })
 }

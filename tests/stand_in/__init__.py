@@ -50,7 +50,16 @@ def build_faulty_nvrtc(folder: Path) -> dict[str, str]:
     """Puts ``libnvrtc.so.13`` into a folder: the real library, whose calls fail on demand. Returns
     the variables of processes that use it.
     """
-    _compile("nvrtc_faults.c", folder / "libnvrtc.so.13")
+    return _build_wrapper("nvrtc_faults.c", folder)
+
+
+def build_locked_nvrtc(folder: Path) -> dict[str, str]:
+    """As :func:`build_faulty_nvrtc`, with compilations that hold a lock."""
+    return _build_wrapper("nvrtc_locked.c", folder)
+
+
+def _build_wrapper(source: str, folder: Path) -> dict[str, str]:
+    _compile(source, folder / "libnvrtc.so.13")
     _link_builtins(_real_nvrtc(), folder)
     return {"LD_LIBRARY_PATH": str(folder), "REAL_NVRTC": str(_real_nvrtc())}
 

@@ -1,0 +1,47 @@
+//! Forks by Python (`os.fork`, which `multiprocessing` calls, and `subprocess` with `preexec_fn`),
+//! and the interpreter's exit.
+
+use std::cell::Cell;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::process::{self, Forking};
+
+thread_local! {
+    /// The fork that this thread makes.
+    static CURRENT: Cell<Option<Forking>> = const { Cell::new(None) };
+}
+
+#[pyfunction]
+fn before_fork(py: Python<'_>) {
+    // A compilation may take seconds, during which other threads run.
+    py.detach(|| drop(Forking::begin()));
+    // A thread that delays forks never waits for the interpreter's lock, which this one holds. The
+    // lock keeps threads from delaying the fork again, except for those that run without it.
+    CURRENT.set(Some(Forking::begin()));
+}
+
+/// In the parent and in the child.
+#[pyfunction]
+fn after_fork() {
+    drop(CURRENT.take());
+}
+
+/// Python calls this when all threads but daemons have ended, and the interpreter is intact.
+#[pyfunction]
+fn before_exit(py: Python<'_>) {
+    py.detach(process::end);
+}
+
+/// Makes Python call this module at each fork and at exit.
+pub fn install(py: Python<'_>) -> PyResult<()> {
+    let after = wrap_pyfunction!(after_fork, py)?;
+    let hooks = PyDict::new(py);
+    hooks.set_item("before", wrap_pyfunction!(before_fork, py)?)?;
+    hooks.set_item("after_in_parent", &after)?;
+    hooks.set_item("after_in_child", after)?;
+    py.import("os")?.call_method("register_at_fork", (), Some(&hooks))?;
+    py.import("atexit")?.call_method1("register", (wrap_pyfunction!(before_exit, py)?,))?;
+    Ok(())
+}
