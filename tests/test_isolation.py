@@ -160,6 +160,49 @@ def test_forks_beside_busy_threads() -> None:
     assert run_python(script, WORK, timeout=180) == "{0}\n"
 
 
+#: The prefix of scripts about a GEMM, without the look for a kernel, which opens the device.
+UNOPENED, OPENING = stand_in.GEMM.rstrip().rsplit("\n", 1)
+
+
+def test_a_launch_in_a_fork_says_that_cuda_does_not_survive_it() -> None:
+    script = """
+        device.library.stand_in_end_in_forks()
+        # Before the parent uses CUDA, a child may.
+        assert ended(fork(lambda: first(args, "sm80").run(args, stream=STREAM))) == 0
+
+        kernel = first(args, "sm80")
+        artifact = kernel.compile(args)
+        calls = [
+            lambda: kernel.run(args, artifact, STREAM),
+            lambda: kernel.run(args, artifact),
+            kernel.bind(args, artifact, STREAM),
+            lambda: cutlass_api.matmul(a, b, out=out),
+        ]
+        for _ in range(30):  # some become graphs
+            [call() for call in calls]
+
+        def child():
+            compile(0)
+            multiply()
+            first(args, "skinny").compile(args, cc=90)
+            for call in (*calls, *calls, lambda: first(args, "simt").run(args)):
+                try:
+                    call()
+                except RuntimeError as error:
+                    assert "CUDA does not survive a fork" in str(error), error
+                    assert 'multiprocessing.set_start_method("spawn")' in str(error), error
+                else:
+                    raise AssertionError("nothing was raised")
+
+        assert ended(fork(child)) == 0
+        before = device.launches()
+        [call() for call in calls]
+        assert device.launches() == before + len(calls)
+    """
+    assert OPENING.startswith("kernel = ")
+    stand_in.run(UNOPENED + WORK + textwrap.dedent(script))
+
+
 # Subinterpreters.
 
 
@@ -241,3 +284,40 @@ def test_the_process_ends_while_threads_compile(tmp_path: Path) -> None:
     """
     for _ in range(3):  # one run in two crashes if the process does not wait
         run_python(code, WORK, CUTLASS_API_CACHE_DIR=str(tmp_path / "cache"))
+
+
+# A device that other code resets.
+
+
+def test_the_reset_of_a_device_is_named() -> None:
+    stand_in.run_gemm(
+        """
+        artifact = kernel.compile(args)
+        calls = [
+            kernel.bind(args, artifact, STREAM),
+            kernel.bind(args, artifact, 0),
+            lambda: kernel.run(args, artifact, STREAM),
+            lambda: cutlass_api.matmul(a, b, out=out),
+            lambda: first(args, "simt").run(args),
+        ]
+        for _ in range(30):  # some become graphs
+            [call() for call in calls]
+        x, y, z = (Tensor(at, (64, 64), device=1) for at in (A, B, OUT))
+        there = GemmArguments(x, y, z, "float32")
+        on_other = kernel.bind(there, artifact, OTHER_DEVICE)
+        device.library.stand_in_reset(0)
+        for call in (*calls, *calls):
+            try:
+                call()
+            except RuntimeError as error:
+                assert "CUDA_ERROR_CONTEXT_IS_DESTROYED" in str(error), error
+                assert "the CUDA context is lost: other code" in str(error), error
+                assert "has reset the device" in str(error), error
+            else:
+                raise AssertionError("nothing was raised")
+        assert device.library.stand_in_open_contexts() == 0
+        before = device.launches()
+        on_other()
+        assert device.launches() == before + 1
+        """
+    )

@@ -138,6 +138,16 @@ impl Device {
         Ok(device)
     }
 
+    /// The device of this ordinal, if this process can use it: the machine has it, and the process
+    /// is not a fork of one that has used CUDA.
+    pub fn usable(ordinal: i32) -> Option<&'static Device> {
+        let device = Device::get(ordinal).ok()?;
+        match device.make_current() {
+            Err(error) if error.means_fork() => None,
+            _ => Some(device),
+        }
+    }
+
     /// How many devices the machine has.
     ///
     /// # Errors

@@ -41,9 +41,25 @@ const CONTEXT_IS_LOST: [&str; 13] = [
     "CUDA_ERROR_TENSOR_MEMORY_LEAK",
 ];
 
+/// Errors after the reset of a device, or the end of its primary context.
+const CONTEXT_IS_RESET: [&str; 2] =
+    ["CUDA_ERROR_CONTEXT_IS_DESTROYED", "CUDA_ERROR_INVALID_CONTEXT"];
+
+/// The driver's answer to each call of a forked process whose parent has used CUDA. In other
+/// processes, `cuInit` precedes all calls.
+const IS_FORKED: &str = "CUDA_ERROR_NOT_INITIALIZED";
+
 /// What to do about an error that no other arguments avoid, as the end of a message.
 fn remedy(name: &str) -> &'static str {
-    if CONTEXT_IS_LOST.contains(&name) {
+    if name == IS_FORKED {
+        "; this process is a fork of one that has used CUDA, and CUDA does not survive a fork. \
+         Start processes that use a GPU with multiprocessing.set_start_method(\"spawn\"), or fork \
+         before the first use of CUDA"
+    } else if CONTEXT_IS_RESET.contains(&name) {
+        "; the CUDA context is lost: other code of this process has reset the device \
+         (cudaDeviceReset, cuDevicePrimaryCtxReset) or destroyed the context of the stream. \
+         Restart the process, and remove the reset"
+    } else if CONTEXT_IS_LOST.contains(&name) {
         "; the CUDA context is lost: a kernel that ran before, of this or another library, failed \
          on the GPU, and each CUDA call of this process fails from now on. Restart the process; \
          CUDA_LAUNCH_BLOCKING=1 shows which launch fails"
@@ -65,6 +81,11 @@ impl DriverError {
     /// Whether the device is out of memory.
     pub fn means_no_memory(&self) -> bool {
         self.is_call_with("CUDA_ERROR_OUT_OF_MEMORY")
+    }
+
+    /// Whether this process is a fork of one that has used CUDA.
+    pub(super) fn means_fork(&self) -> bool {
+        self.is_call_with(IS_FORKED)
     }
 
     /// Whether the driver does not know what was queried.

@@ -41,7 +41,7 @@ impl PyKernel {
         let device = match native(args)?.map(|native| native.problem.device()) {
             // A FakeTensor may be on a device that this machine does not have.
             Some(operand::DeviceId::Cuda(ordinal)) if cc.is_none() => Some(Device::get(ordinal)?),
-            Some(operand::DeviceId::Cuda(ordinal)) => Device::get(ordinal).ok(),
+            Some(operand::DeviceId::Cuda(ordinal)) => Device::usable(ordinal),
             _ => None,
         };
         let Some(cc) = cc.map(|cc| cc.0).or(device.map(|device| device.cc)) else {

@@ -133,10 +133,10 @@ impl CudaFunction {
         let device = match (cc, args.is_empty()) {
             (None, true) => Some(Device::get(0)?),
             (None, false) => Some(Device::get(arguments.ordinal()?)?),
-            (Some(_), true) => Device::get(0).ok(),
+            (Some(_), true) => Device::usable(0),
             // A FakeTensor may be on a device that this machine does not have.
             (Some(_), false) => match arguments.device()? {
-                operand::DeviceId::Cuda(ordinal) => Device::get(ordinal).ok(),
+                operand::DeviceId::Cuda(ordinal) => Device::usable(ordinal),
                 operand::DeviceId::Cpu => None,
             },
         };

@@ -4,6 +4,7 @@
 // `run()` to the launch runs on any machine.
 //
 // The declarations follow the documentation of the CUDA driver API and of DLPack, as far as needed.
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -16,11 +17,13 @@ enum {
   SUCCESS = 0,
   INVALID_VALUE = 1,
   OUT_OF_MEMORY = 2,
+  NOT_INITIALIZED = 3,
   INVALID_CONTEXT = 201,
   INVALID_HANDLE = 400,
   NOT_SUPPORTED = 801,
   DEVICE_UNAVAILABLE = 46,
   ILLEGAL_ADDRESS = 700,
+  CONTEXT_IS_DESTROYED = 709,
   LAUNCH_FAILED = 719,
   CAPTURE_UNSUPPORTED = 900
 };
@@ -57,8 +60,12 @@ static _Atomic uint64_t numbered;
 static const char* names[NUMBERED];
 static uint64_t faulty_call;
 static int faulty_code, fault_lasts;
-// Whether calls are numbered, or calls of some names fail.
+// Whether calls are numbered, or calls of some names or of this process fail.
 static int watched;
+// Whether this process is a fork of one that has called cuInit.
+static int is_forked;
+// The devices that were reset, as bits.
+static _Atomic unsigned reset_devices;
 static unsigned capability = 90;
 static unsigned parameter_bytes = 128, more_bytes = 0, parameter_words = 0;
 static _Atomic int blocking_milliseconds;
@@ -167,7 +174,19 @@ const char* stand_in_numbered(uint64_t call) {
   return call >= 1 && call <= numbered && call < NUMBERED ? names[call] : "";
 }
 
+static _Atomic int initialized;
+static void mark_child(void) {
+  is_forked = initialized;
+  watched |= is_forked;
+}
+// From now on, the driver does not survive a fork, as the real one. Without it, tests fork after
+// they have opened a device.
+void stand_in_end_in_forks(void) { pthread_atfork(0, 0, mark_child); }
+// Another library resets a device.
+void stand_in_reset(int device) { reset_devices |= 1u << device; }
+
 static CUresult watch(const char* name) {
+  if (is_forked) return NOT_INITIALIZED;
   const uint64_t number = ++numbered;
   if (number < NUMBERED) names[number] = name;
   if (faulty_call != 0 && (number == faulty_call || (fault_lasts && number > faulty_call)))
@@ -201,9 +220,11 @@ static CUresult called(const char* name) {
 static const uint64_t CONTEXT[DEVICES] = {0xC0, 0xC1};
 static _Thread_local uint64_t stack[8];
 static _Thread_local int depth;
+static int is_reset(uint64_t context) { return reset_devices >> (context == CONTEXT[1]) & 1; }
 
 CUresult cuInit(unsigned flags) {
   CALLED();
+  initialized = 1;
   return flags == 0 ? SUCCESS : INVALID_VALUE;
 }
 // NVRTC queries private functions of the driver and does without them.
@@ -276,6 +297,7 @@ CUresult cuCtxGetCurrent(uint64_t* context) {
 }
 CUresult cuCtxPushCurrent_v2(uint64_t context) {
   CALLED();
+  if (is_reset(context)) return CONTEXT_IS_DESTROYED;
   stack[depth++] = context;
   ++contexts_pushed;
   return SUCCESS;
@@ -718,6 +740,7 @@ CUresult cuLaunchKernelEx(const LaunchConfig* config, uint64_t kernel, void** pa
   const uint64_t stream = config->stream;
   const uint64_t of_stream = context_of(stream);
   if (of_stream == 0 || (strict && current_context() == 0)) return INVALID_CONTEXT;
+  if (is_reset(of_stream)) return CONTEXT_IS_DESTROYED;
   if (strict && of_stream != current_context()) return INVALID_HANDLE;
   if (of_stream != kernel >> 32) return INVALID_HANDLE;
   const int at_device = device_of(stream);
@@ -761,6 +784,12 @@ CUresult cuGetErrorName(CUresult error, const char** text) {
       break;
     case OUT_OF_MEMORY:
       *text = "CUDA_ERROR_OUT_OF_MEMORY";
+      break;
+    case NOT_INITIALIZED:
+      *text = "CUDA_ERROR_NOT_INITIALIZED";
+      break;
+    case CONTEXT_IS_DESTROYED:
+      *text = "CUDA_ERROR_CONTEXT_IS_DESTROYED";
       break;
     case INVALID_CONTEXT:
       *text = "CUDA_ERROR_INVALID_CONTEXT";
