@@ -286,6 +286,64 @@ def test_the_process_ends_while_threads_compile(tmp_path: Path) -> None:
         run_python(code, WORK, CUTLASS_API_CACHE_DIR=str(tmp_path / "cache"))
 
 
+# Threads, streams and devices.
+
+
+def test_threads_on_streams_of_several_devices() -> None:
+    """The CPU executes the launches. Each thread has operands of its own, and shares kernels."""
+    script = """
+        import threading
+        import torch
+        from cutlass_api import _core, get_kernels
+        from stand_in import device, emulated
+
+        def on(ordinal, tensor):
+            operand = device.Tensor(tensor.data_ptr(), tuple(tensor.shape), device=ordinal)
+            operand.memory = emulated.operand(tensor)  # lets kernels use it
+            return operand
+
+        def arguments(ordinal, seed):
+            generator = torch.Generator().manual_seed(seed)
+            a, b = (torch.randint(-4, 5, of, generator=generator).half() for of in SHAPES)
+            out = torch.full((32, 24), torch.nan).half()
+            tensors = (a, b, out)
+            args = _core.GemmArguments(*(on(ordinal, tensor) for tensor in tensors), "float32")
+            return tensors, args
+
+        SHAPES = ((32, 40), (40, 24))
+        tensors, args = arguments(0, 0)
+        families = ("simt", "sm80", "sm90")
+        kernels = [
+            next(of for of in get_kernels(args) if family in of.metadata.kernel_name)
+            for family in families
+        ]
+        artifacts = [kernel.compile(args) for kernel in kernels]
+        begin, wrong, done = threading.Barrier(8), [], []
+
+        def work(number):
+            ordinal = number % 2
+            stream = (0x5010, 0x6010)[ordinal] + 16 * (number // 4)
+            begin.wait()
+            for turn in range(4):
+                (a, b, out), args = arguments(ordinal, 100 * number + turn)
+                for kernel, artifact in zip(kernels, artifacts, strict=True):
+                    out.fill_(torch.nan)
+                    kernel.run(args, artifact, stream)
+                    if not torch.equal(out, (a.float() @ b.float()).half()):
+                        wrong.append((number, turn, kernel))
+                done.append(number)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert not wrong, wrong
+        assert len(done) == 8 * 4, done
+        assert device.library.stand_in_retained_contexts() == 2
+        assert device.library.stand_in_open_contexts() == 0
+    """
+    stand_in.run(textwrap.dedent(script), emulated=True)
+
+
 # A device that other code resets.
 
 
