@@ -39,7 +39,7 @@ mod utils;
 use pyo3::prelude::*;
 
 /// Rutlass's Rust core. Users import `cutlass_api`, which re-exports these classes.
-#[pymodule]
+#[pymodule(gil_used = true)]
 mod _core {
     use pyo3::prelude::*;
 
