@@ -268,7 +268,15 @@ def test_the_process_ends_while_threads_launch(daemon: bool) -> None:
 def test_the_process_ends_while_threads_compile(tmp_path: Path) -> None:
     """`exit` destroys NVRTC's state."""
     code = """
-        import sys
+        import atexit, sys
+
+        def late():  # Python calls it after the function that this package registers
+            try:
+                compile(-1)
+            except RuntimeError as error:
+                print(error)
+
+        atexit.register(late)
         exec(sys.argv[1])
 
         def many(first):
@@ -283,7 +291,9 @@ def test_the_process_ends_while_threads_compile(tmp_path: Path) -> None:
             time.sleep(0.001)
     """
     for _ in range(3):  # one run in two crashes if the process does not wait
-        run_python(code, WORK, CUTLASS_API_CACHE_DIR=str(tmp_path / "cache"))
+        out = run_python(code, WORK, CUTLASS_API_CACHE_DIR=str(tmp_path / "cache"))
+        assert out.startswith("NVRTC could not compile kernel f for sm_90a:")
+        assert "the interpreter is shutting down" in out
 
 
 # Threads, streams and devices.

@@ -199,8 +199,7 @@ impl Nvrtc {
         let _delay = delay_forks();
         // `exit` destroys NVRTC's state, under which a compilation in another thread crashes.
         if is_ending() {
-            let ending = "the interpreter is shutting down".to_owned();
-            return Err(Failure::Call("nvrtcCompileProgram", ending));
+            return Err(Failure::Program("the interpreter is shutting down".to_owned()));
         }
         preload_builtins(&self.path);
         functions.compile(task)
