@@ -4,6 +4,7 @@ mod dlpack;
 mod dtype;
 mod memory;
 mod object_cache;
+mod once;
 mod reader;
 mod torch;
 mod view;
@@ -11,6 +12,7 @@ mod view;
 pub use dtype::DType;
 pub use memory::Memory;
 pub use object_cache::ObjectCache;
+pub use once::OnceValue;
 pub use reader::{
     Operand, current_stream, has_current_stream, is_plain_torch, read, read_into, read_memory,
     set_c_exchange, uses_c_exchange, without_memory,

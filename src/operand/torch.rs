@@ -8,10 +8,10 @@ use std::mem::MaybeUninit;
 use libloading::Library;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
 use super::dlpack::{ExchangeApi, TensorDescription, TensorRecord, has_shape_and_strides};
+use super::once::OnceValue;
 use super::{DType, DeviceId, View};
 
 /// `AtenTensorHandle`: the address of an `at::Tensor`.
@@ -55,7 +55,7 @@ impl Torch {
         exchange: ExchangeApi,
         tensor: &Bound<'_, PyAny>,
     ) -> Option<&'static Torch> {
-        static TORCH: PyOnceLock<Option<Torch>> = PyOnceLock::new();
+        static TORCH: OnceValue<Option<Torch>> = OnceValue::new();
         let py = tensor.py();
         let class = py
             .import("sys")

@@ -6,7 +6,6 @@ use std::sync::{LazyLock, Mutex};
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyCFunction, PyDict, PyList, PyTuple, PyType};
 
 use super::arguments::{RuntimeArguments, as_arguments};
@@ -17,6 +16,7 @@ use super::utils::{ComputeCapability, shown};
 use crate::driver::{Device, DriverError};
 use crate::kernel as kernels;
 use crate::operand;
+use crate::operand::OnceValue;
 use crate::problem::Problem;
 
 /// Kernel classes written in Python.
@@ -180,7 +180,7 @@ pub fn get_kernels<'py>(
     if let Some(args) = args.filter(|_| found.is_empty()) {
         return py.import("cutlass_api.explanation")?.getattr("NoKernels")?.call1((args, cc));
     }
-    static KERNEL_LIST: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static KERNEL_LIST: OnceValue<Py<PyType>> = OnceValue::new();
     let class = KERNEL_LIST.import(py, "cutlass_api.explanation", "KernelList")?;
     let seconds = ranked_for.map(|of| seconds_of(py, of)).transpose()?;
     class.call1((PyList::new(py, found)?, seconds))
@@ -231,7 +231,7 @@ fn with_note<'py>(error: PyErr, class: &Bound<'py, PyType>) -> PyErr {
 
 /// A metadata filter that every kernel passes.
 fn accept_all(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
-    static FILTER: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static FILTER: OnceValue<Py<PyAny>> = OnceValue::new();
     let accept = |_: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| true;
     let make = || {
         PyCFunction::new_closure(py, None, None, accept).map(|filter| filter.into_any().unbind())

@@ -28,7 +28,6 @@ pub struct PyKernel {
     /// The position of a built-in kernel, as `kernel::at` counts; None for a kernel written in
     /// Python.
     pub position: Option<usize>,
-    /// Not a `PyOnceLock`: setting one releases the GIL.
     metadata: OnceLock<Py<PyAny>>,
 }
 

@@ -10,7 +10,6 @@ use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::impl_::trampoline::get_trampoline_function;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 
 use super::arguments::{
@@ -19,6 +18,7 @@ use super::arguments::{
 use super::kernel::{PyKernel, name_of};
 use super::ranges::Range;
 use super::run::repeat;
+use crate::operand::OnceValue;
 
 /// The Python objects that `run` compares and calls.
 struct Method {
@@ -35,7 +35,7 @@ const PARAMETERS: usize = 5;
 /// The value of each parameter; null if omitted.
 type Values = [*mut ffi::PyObject; PARAMETERS];
 
-static RUN: PyOnceLock<Method> = PyOnceLock::new();
+static RUN: OnceValue<Method> = OnceValue::new();
 
 /// Replaces PyO3's `run`, with the same name, signature and documentation.
 pub fn install(py: Python<'_>) -> PyResult<()> {

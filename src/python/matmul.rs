@@ -3,14 +3,13 @@
 use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
 use super::dtype::{self, accumulator_type as parse_accumulator};
 use super::product::{EpilogueOperands, broadcast, natural_accumulator, run};
 use super::ranges::Range;
 use super::trace::trace_epilogue;
-use crate::operand::{self, DType, DeviceId, ObjectCache, View};
+use crate::operand::{self, DType, DeviceId, ObjectCache, OnceValue, View};
 use crate::problem::{GemmProblem, Problem};
 
 /// Returns A @ B, or epilogue(A @ B, **operands), computed by the kernel that ranks first.
@@ -325,7 +324,7 @@ struct Torch {
 }
 
 fn torch(py: Python<'_>) -> PyResult<&Torch> {
-    static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
+    static TORCH: OnceValue<Torch> = OnceValue::new();
     TORCH.get_or_try_init(py, || {
         let module = py.import("torch")?;
         let native = module.getattr("_C")?;

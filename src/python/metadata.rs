@@ -9,7 +9,6 @@ use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 use rustc_hash::{FxBuildHasher, FxHashMap};
 
@@ -23,12 +22,12 @@ use crate::epilogue::{BlockScale, Epilogue, Input, Scaling};
 use crate::kernel::{
     Demand, Design, Kernel, Layout, Major, Operation, Sgemm, Skinny, Sm80, Sm90, Types,
 };
-use crate::operand::{self, DType};
+use crate::operand::{self, DType, OnceValue};
 
 /// A dataclass of `cutlass_api.metadata`, with slots.
 struct Dataclass {
     name: &'static str,
-    constructor: PyOnceLock<Constructor>,
+    constructor: OnceValue<Constructor>,
 }
 
 struct Constructor {
@@ -46,7 +45,7 @@ struct Slot {
 
 impl Dataclass {
     const fn named(name: &'static str) -> Dataclass {
-        Dataclass { name, constructor: PyOnceLock::new() }
+        Dataclass { name, constructor: OnceValue::new() }
     }
 
     fn constructor(&self, py: Python<'_>) -> PyResult<&Constructor> {

@@ -1,10 +1,10 @@
 //! Process-wide options.
 
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 
 use crate::launch::promotion;
 use crate::operand;
+use crate::operand::OnceValue;
 
 /// Whether operands are read through DLPack's C exchange table (True) or through `__dlpack__` at
 /// each call (False).
@@ -33,7 +33,7 @@ pub fn set_launch_promotion(on: bool) {
 /// (`torch.backends.cuda.matmul.allow_tf32`, `torch.set_float32_matmul_precision`); without torch
 /// they must not.
 pub fn tf32_allowed(py: Python<'_>) -> PyResult<bool> {
-    static PRECISION: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    static PRECISION: OnceValue<Py<PyAny>> = OnceValue::new();
     let precision = match PRECISION.get(py) {
         Some(known) => known,
         None => {

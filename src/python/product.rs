@@ -3,7 +3,6 @@
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 
 use super::dtype::accumulator_type as parse_accumulator;
@@ -21,7 +20,7 @@ use crate::driver;
 use crate::epilogue::{BoundEpilogue, ExpressionGraph, MAIN_OUTPUT, intern_name};
 use crate::kernel as kernels;
 use crate::launch::{ChoiceKey, KernelChoice, LastLaunch, LaunchRequest, choices};
-use crate::operand::{self, DType, DeviceId, View};
+use crate::operand::{self, DType, DeviceId, OnceValue, View};
 use crate::problem::{GemmProblem, GroupedGemmProblem, OperandValue, Problem, fuse, rebind};
 
 /// Computes out = epilogue(A @ B, *operands) on the current stream of A's framework. The operators
@@ -310,7 +309,7 @@ fn output_values_of_one(graph: &ExpressionGraph, out: &View) -> PyResult<Vec<Ope
 
 /// The position of the kernel of this name among all kernels. None if there is none.
 fn position_of_name(py: Python<'_>, name: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
-    static POSITIONS: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+    static POSITIONS: OnceValue<Py<PyDict>> = OnceValue::new();
     let positions = POSITIONS.get_or_try_init(py, || {
         let positions = PyDict::new(py);
         for (position, kernel) in kernels::all().iter().enumerate() {
@@ -386,7 +385,7 @@ fn allocate_workspace<'py>(
     if bytes == 0 || !operand::is_plain_torch(tensor) {
         return Ok(None);
     }
-    static UINT8: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+    static UINT8: OnceValue<Py<PyDict>> = OnceValue::new();
     let py = tensor.py();
     let kwargs = UINT8.get_or_try_init(py, || {
         let kwargs = PyDict::new(py);

@@ -3,16 +3,16 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::operand::OnceValue;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict, PyTuple};
 
 const VARIABLE: &str = "CUTLASS_API_NVTX";
 
 /// The globals of `torch.autograd.profiler`, whose `_is_profiler_enabled` is True while a profiler
 /// of torch records: a variable that torch keeps for fast checks.
-static TORCH: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+static TORCH: OnceValue<Py<PyDict>> = OnceValue::new();
 static NVTX: AtomicBool = AtomicBool::new(false);
 
 /// Reads the environment variable. Call once, when the module is imported.

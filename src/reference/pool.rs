@@ -40,6 +40,9 @@ fn current() -> Option<&'static ThreadPool> {
         // Failure is not cached.
         let threads: &'static ThreadPool =
             Box::leak(Box::new(ThreadPoolBuilder::new().build().ok()?));
+        // Each thread of the pool initializes global state of rayon's queues, which a child forked
+        // meanwhile would wait for.
+        threads.broadcast(|_| ());
         *pool = Some((process, threads));
         Some(threads)
     })

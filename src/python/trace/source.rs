@@ -3,16 +3,16 @@
 use pyo3::exceptions::{PyMemoryError, PyRecursionError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyType};
 
 use super::scope::Scope;
+use crate::operand::OnceValue;
 
 /// Checks that `epilogue_fn` is a function defined in Python, and not the result of a decorator.
 pub fn plain_function<'a, 'py>(
     epilogue_fn: &'a Bound<'py, PyAny>,
 ) -> PyResult<&'a Bound<'py, PyAny>> {
-    static FUNCTION: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static FUNCTION: OnceValue<Py<PyType>> = OnceValue::new();
     let py = epilogue_fn.py();
     if !epilogue_fn.is_instance(FUNCTION.import(py, "types", "FunctionType")?)? {
         let name = epilogue_fn.get_type().name()?;

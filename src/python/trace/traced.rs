@@ -2,13 +2,13 @@
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use super::scope::{ResolvedName, Scope};
 use super::source::{Source, plain_function};
 use super::tracer::Tracer;
 use crate::epilogue::{ExpressionGraph, Node};
+use crate::operand::OnceValue;
 
 /// An epilogue function as an expression graph: its inputs, operations and outputs.
 #[pyclass(module = "cutlass_api.fusion", frozen)]
@@ -117,7 +117,7 @@ pub fn trace_epilogue(
     // Keyed by source string or code object. Code objects are equal for functions of the same text
     // at the same place in a file. Each key has a list, because such functions differ if their
     // outside names resolve to different objects.
-    static CACHE: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+    static CACHE: OnceValue<Py<PyDict>> = OnceValue::new();
     let cache = CACHE.get_or_init(py, || PyDict::new(py).unbind()).bind(py);
     let is_text = epilogue_fn.is_instance_of::<PyString>();
     let key = match is_text {
