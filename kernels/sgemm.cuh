@@ -164,9 +164,9 @@ struct Sgemm {
   using CopierA = SgemmCopier<A_K_MAJOR, TILE_M, TILE_K, THREADS, ALIGN>;
   using CopierB = SgemmCopier<B_K_MAJOR, TILE_N, TILE_K, THREADS, ALIGN>;
   static constexpr int STAGE_BYTES = CopierA::BYTES + CopierB::BYTES;
-  // Loads to registers in a branch of their own, for which ptxas takes a scoreboard of their own.
-  // Between loads from shared memory they may share one, and then FMA waits for global memory. Not
-  // grouped: on 8.x, ptxas would spill.
+  // Whether the loads to registers begin in a branch of their own. ptxas then assigns them a
+  // scoreboard of their own; among loads from shared memory they may share one, and FMA waits for
+  // global memory. Not in grouped kernels, where ptxas would spill on 8.x.
   static constexpr bool FETCH_A = CopierA::BY_REGISTERS && !GROUPED,
                         FETCH_B = CopierB::BY_REGISTERS && !GROUPED;
 
@@ -242,7 +242,7 @@ struct Sgemm {
     auto ragged_b = [&] {
       if (k_left > 0 && copier_b.is_ragged(k_left)) copier_b.copy_ragged(filled + write_b, k_left);
     };
-    // The copies that branch.
+    // The copies that contain branches, ahead of the FMA of a block.
     auto begin_copy = [&] {
       if (!FETCH_A) ragged_a();
       if (!FETCH_B) ragged_b();

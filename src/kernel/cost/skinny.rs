@@ -15,8 +15,9 @@ const FITTED_MEMORY_RATE: f64 = 3.0e12;
 const FITTED_LAUNCH: f64 = 3.3e-6;
 const FITTED_LATENCY: f64 = 0.85e-6;
 const FITTED_SPLIT: f64 = 1.7e-6;
-/// Measured on an H200: seconds of a CTA besides its loads.
-const CTA: f64 = 1.2e-6;
+/// Measured on an H200, with CTAs of one K block: seconds of a CTA in addition to its loads. CTAs
+/// that share an SM overlap.
+const CTA_OVERHEAD: f64 = 1.2e-6;
 /// Measured on an H200 with mixed products: a launch, whose weights are prefetched; a split, whose
 /// sums meet while weights still arrive; and the bytes per second that one SM draws from device
 /// memory.
@@ -61,7 +62,7 @@ pub fn estimate(config: &Skinny, types: Types, ctas_per_sm: u32, query: &CostQue
     let starts = if ctas_per_sm == 1 { most - 1.0 } else { 0.0 };
     let later_rounds = (most / f64::from(ctas_per_sm)).ceil() - 1.0;
     let mut busiest =
-        (most * bytes_of_cta / in_flight + starts) * FITTED_LATENCY + later_rounds * CTA;
+        (most * bytes_of_cta / in_flight + starts) * FITTED_LATENCY + later_rounds * CTA_OVERHEAD;
     let mixed = narrow != element;
     if mixed {
         busiest = busiest.max(most * bytes_of_cta / SM_RATE);
