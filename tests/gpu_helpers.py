@@ -134,6 +134,13 @@ def truncates(kernel: cutlass_api.Kernel) -> bool:
     return types.a in FLOAT8 and types.b in FLOAT8
 
 
+def chains_16_bits(kernel: cutlass_api.Kernel) -> bool:
+    """Whether tensor cores add up 16-bit products in long chains (docs/design/accuracy.md)."""
+    types = types_of(kernel)
+    wide = max(types.a.itemsize, types.b.itemsize)
+    return family_of(kernel) == "sm90" and wide == 2 and types.accumulator == torch.float32
+
+
 def sums_fast(kernel: cutlass_api.Kernel) -> bool:
     """Whether a kernel adds up float8 products in one chain."""
     return getattr(kernel.metadata.design, "fast_sums", False)
@@ -359,6 +366,11 @@ class Problem:
         """The same, for kernels that add up all products in one chain."""
         return self._truncated(fast_sums=True)
 
+    @cached_property
+    def in_one_chain(self) -> "Problem":
+        """The same, for kernels that add up all products of 16-bit numbers in one chain."""
+        return self._truncated(fast_sums=False)
+
     def _truncated(self, fast_sums: bool) -> "Problem":
         other = copy.copy(self)
         other.truncates, other.fast_sums = True, fast_sums
@@ -406,8 +418,17 @@ class Problem:
         return self.k > 1 and self.a.stride(-1) == 0 and self.b.stride(-2) == 0
 
     @property
+    def has_float8(self) -> bool:
+        return self.types.a in FLOAT8 or self.types.b in FLOAT8
+
+    @property
     def truncations(self) -> torch.Tensor:
-        """What truncation on float8 tensor cores may add to the error of each element."""
+        """What truncation on tensor cores may add to the error of each element."""
+        if not self.has_float8:
+            # Each instruction adds 16 products to the sum so far, and truncates it to float32: by
+            # half of a last bit on average, always towards zero.
+            sums = sum(self.parts).abs() if self.has_equal_terms else self.scales
+            return self.k / 16 * ROUNDOFF[torch.float32] * sums
         # In one chain, the errors of all instructions mostly have the same sign.
         chains = max(1, self.k / 128) if self.fast_sums else 1
         if self.has_equal_terms:
@@ -453,7 +474,7 @@ class Problem:
     def torch_error(self) -> float | None:
         """The error of torch's own product of these inputs; None where it has no such product."""
         types = self.types
-        if self.truncates:
+        if self.truncates and self.has_float8:
             return self.torch_float8_error
         if (
             types.a != types.b
@@ -521,10 +542,17 @@ class Problem:
         """The largest acceptable error."""
         noise = ROUNDOFF[self.types.accumulator] * max(self.k, 1) ** 0.5 * self.scale
         if self.compares_with_torch:
-            # For small K, cuBLAS adds up float64 products in several chains, ours in one. Each of
-            # the K roundings of a chain is off by up to ROUNDOFF of the sum so far, evenly spread:
-            # the variances, of sums that grow to `scale`, add up to K / 2 / 3 of ROUNDOFF squared.
-            chain = noise / 6**0.5 if self.types.out == torch.float64 else 0.0
+            # Outputs of the accumulator's type show the order of additions: cuBLAS adds up some
+            # products in several chains, ours in one. Each of the K roundings of a chain is off by
+            # up to ROUNDOFF of the sum so far, evenly spread: the variances, of sums that grow to
+            # `scale`, add up to K / 2 / 3 of ROUNDOFF squared. For 16-bit operands, tensor cores
+            # round once for 16 products.
+            depth = 16 if self.types.a.itemsize == 2 else 1
+            is_wide = self.types.out in (torch.float32, torch.float64)
+            chain = noise / (6 * depth) ** 0.5 if is_wide else 0.0
+            if self.truncates and not self.has_float8:
+                # The sum so far grows to `scale`, and changes its sign.
+                chain += float(self.truncations.norm()) / 2
             return max(1.2 * self.torch_error, chain)
         inputs = self.input_roundoff * self.scale
         if self.truncates:

@@ -33,6 +33,8 @@ _NAMES = {
     **{name: getattr(fusion, name) for name in ("maximum", "minimum", "exp", "round")},
     **{name: getattr(activation, name) for name in activation.__all__},
     **{name: getattr(torch, name) for name in ("where", "clamp", "sqrt", "rsqrt", "log")},
+    # torch divides float64 by 6 in float32 on a GPU.
+    "hardswish": lambda x: x * (x + 3).clamp(0, 6) / 6,
     "product": lambda c: c,
 }
 
@@ -89,7 +91,11 @@ class Bounded:
         return Bounded(value, torch.where(is_exact, 0, ROUNDOFF[torch.float32] * value.abs()))
 
     def corners(self) -> list[torch.Tensor]:
-        return [self.value - self.error, self.value + self.error]
+        """The smallest and the largest value, and the one nearest to zero, where functions of
+        abs(x) have their smallest one.
+        """
+        low, high = self.value - self.error, self.value + self.error
+        return [low, high, torch.zeros_like(low).clamp(low, high)]
 
 
 def wrapped(value: torch.Tensor) -> torch.Tensor:
@@ -142,7 +148,7 @@ def differing(stored: torch.Tensor, x: Bounded) -> torch.Tensor:
         return stored != rounded_once(x.value.to(torch.int32), dtype)
     if dtype in INTEGERS:  # towards zero, saturated as int32, then the low bits
         low, high = (
-            corner.trunc().clamp(-(2**31), 2**31 - 1).to(torch.int64) for corner in x.corners()
+            corner.trunc().clamp(-(2**31), 2**31 - 1).to(torch.int64) for corner in x.corners()[:2]
         )
         return (stored.to(torch.int64) - low) % 2 ** (8 * dtype.itemsize) > high - low
     info = torch.finfo(dtype)

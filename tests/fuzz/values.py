@@ -7,6 +7,7 @@ import torch
 from gpu_helpers import (
     ROUNDOFF,
     Problem,
+    chains_16_bits,
     exact_integer_product,
     rounds_to_tf32,
     sums_fast,
@@ -80,6 +81,8 @@ class Expected:
             return [problem.with_fast_sums for problem in problems]
         if truncates(self.kernel):
             return [problem.on_float8_tensor_cores for problem in problems]
+        if chains_16_bits(self.kernel):
+            return [problem.in_one_chain for problem in problems]
         return problems
 
     def _scaled(self, factor: str, tensor: torch.Tensor) -> torch.Tensor:
