@@ -2,15 +2,16 @@
 
     python scripts/sanitize.py                      # first without a tool: fills the disk cache
     compute-sanitizer --tool memcheck --error-exitcode 9 python scripts/sanitize.py
-    compute-sanitizer --tool racecheck --error-exitcode 9 python scripts/sanitize.py
 
-Every operand is an allocation that ends with its last element, so that memcheck sees any access
-past it. Values are generated and compared on the CPU: only kernels of Rutlass run. `--only PART`
-selects kernels by a part of their name. `--batches 150` makes each CTA of the persistent sm90 grids
-compute several tiles.
+`scripts/sanitizers.py` runs this script by each tool and prints a table. Every operand is an
+allocation that ends with its last element, so that memcheck sees any access past it. Values are
+generated and compared on the CPU: only kernels of Rutlass run. `--only PART` selects kernels by a
+part of their name. `--batches 150` makes each CTA of the persistent sm90 grids compute several
+tiles.
 """
 
 import argparse
+import json
 import math
 import os
 import sys
@@ -30,6 +31,7 @@ from cutlass_api.arguments import (
     EpilogueArguments,
     GemmArguments,
     GroupedGemmArguments,
+    PerformanceControls,
 )
 from cutlass_api.bench.ladder import STEPS
 from cutlass_api.metadata import GemmOperandsMetadata, Sm90DesignMetadata
@@ -62,11 +64,21 @@ def group_scaled(accum, scale, zero):
 
 
 class Results:
-    """The number of results by family, and the names of wrong ones."""
+    """The number of results by family, and the names of wrong ones.
 
-    def __init__(self) -> None:
+    Of several processes, each calls the kernels of its ``share``: a number, and how many there are.
+    """
+
+    def __init__(self, share: tuple[int, int]) -> None:
         self.families: Counter[str] = Counter()
         self.wrong: list[str] = []
+        self.first, self.shares = share
+        self.calls = 0
+
+    def are_mine(self) -> bool:
+        """Whether this process makes the next call."""
+        self.calls += 1
+        return self.calls % self.shares == self.first
 
     def compare(self, name: str, result: torch.Tensor, expected: torch.Tensor) -> None:
         self.families[name.split("_")[0]] += 1
@@ -86,6 +98,14 @@ def by_family(kernels: list[cutlass_api.Kernel]) -> list[list[cutlass_api.Kernel
     for kernel in kernels:
         families.setdefault(family_of(kernel), []).append(kernel)
     return list(families.values())
+
+
+def run(kernel: cutlass_api.Kernel, args: cutlass_api.arguments.RuntimeArguments) -> None:
+    """Launches a kernel, and waits. Workspace may hold anything, which grid splits of sm90 read."""
+    size = kernel.get_workspace_size(args)
+    workspace = torch.full((size,), 0xA5, dtype=torch.uint8).cuda() if size else None
+    kernel.run(args, workspace=workspace)
+    torch.cuda.synchronize()
 
 
 # Products.
@@ -150,9 +170,9 @@ def chosen(part: str) -> Iterator[tuple[cutlass_api.Kernel, str]]:
             yield kernel, layout
 
 
-def compile_all(kernels: list[cutlass_api.Kernel]) -> None:
+def compile_all(kernels: list[cutlass_api.Kernel], shares: int) -> None:
     """Compiles in parallel. Row-major outputs first: column-major ones use the same programs."""
-    cc = cutlass_api.utils.device_cc()
+    cc, threads = cutlass_api.utils.device_cc(), max((os.cpu_count() or 1) // shares, 1)
 
     def compile_one(kernel: cutlass_api.Kernel) -> None:
         operands = kernel.metadata.operands
@@ -162,7 +182,7 @@ def compile_all(kernels: list[cutlass_api.Kernel]) -> None:
         )
         kernel.compile(GemmArguments(*tensors, accumulator_type=operands.accumulator_type), cc=cc)
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         for stride in LETTERS:
             list(
                 pool.map(
@@ -204,8 +224,8 @@ def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def products(results: Results, part: str, batches: int) -> None:
-    work = list(chosen(part))
-    compile_all(list(dict.fromkeys(kernel for kernel, _ in work)))
+    work = [each for each in chosen(part) if results.are_mine()]
+    compile_all(list(dict.fromkeys(kernel for kernel, _ in work)), results.shares)
     for kernel, layout in work:
         name, operands, design = (
             kernel.metadata.kernel_name,
@@ -236,8 +256,13 @@ def products(results: Results, part: str, batches: int) -> None:
         a, a_cpu = operand((batches, m, k), types[0], layout[0], loads[0])
         b, b_cpu = operand((batches, k, n), types[1], layout[1], loads[1])
         out, _ = operand((batches, m, n), types[2], layout[2], loads[2], fill=99)
-        kernel.run(GemmArguments(a, b, out, accumulator_type=operands.accumulator_type))
-        torch.cuda.synchronize()
+        controls = PerformanceControls(fast_sums=getattr(design, "fast_sums", False))
+        run(
+            kernel,
+            GemmArguments(
+                a, b, out, accumulator_type=operands.accumulator_type, performance=controls
+            ),
+        )
         expected = a_cpu.double() @ b_cpu.double()
         rounded = expected.to(torch.int64) if types[2] in INTEGERS else expected.float()
         results.compare(f"{name} {layout}", on_cpu(out), rounded.to(types[2]))
@@ -262,8 +287,9 @@ def sums(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> None
             a, b, out = (each.to("cuda").as_strided(shape, strides, offset) for each in flat)
             a_cpu, b_cpu, _ = (each.as_strided(shape, strides, offset) for each in flat)
             for kernel in filter(wanted, cutlass_api.get_kernels(ElementwiseArguments(a, b, out))):
-                kernel.run(ElementwiseArguments(a, b, out))
-                torch.cuda.synchronize()
+                if not results.are_mine():
+                    continue
+                run(kernel, ElementwiseArguments(a, b, out))
                 results.compare(
                     f"{kernel.metadata.kernel_name} {shape} {offset} {step}",
                     on_cpu(out),
@@ -288,9 +314,10 @@ def groups(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> No
         args = GroupedGemmArguments(a.cuda(), b.cuda().transpose(1, 2), out, "float32", ends.cuda())
         for kernels in by_family(list(filter(wanted, cutlass_api.get_kernels(args)))):
             for kernel in dict.fromkeys([kernels[0], kernels[-1]]):
+                if not results.are_mine():
+                    continue
                 out.copy_(torch.full(out.shape, torch.nan, dtype=dtype))
-                kernel.run(args)
-                torch.cuda.synchronize()
+                run(kernel, args)
                 results.compare(kernel.metadata.kernel_name, out, torch.cat(pieces))
 
 
@@ -306,10 +333,11 @@ def reductions(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -
             args = GemmArguments(a.cuda(), b.cuda(), out, "float32", fused)
             for kernels in by_family(list(filter(wanted, cutlass_api.get_kernels(args)))):
                 for kernel in dict.fromkeys([kernels[0], kernels[len(kernels) // 2], kernels[-1]]):
+                    if not results.are_mine():
+                        continue
                     for tensor in (out, rows, columns):
                         tensor.copy_(torch.full(tensor.shape, torch.nan))
-                    kernel.run(args)
-                    torch.cuda.synchronize()
+                    run(kernel, args)
                     name = kernel.metadata.kernel_name
                     results.compare(f"{name} D", on_cpu(out), expected)
                     results.compare(f"{name} rows", rows, expected.sum(-1, keepdim=True))
@@ -324,7 +352,7 @@ def scales(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> No
         wide = scale.double().repeat_interleave(rows, -2).repeat_interleave(columns, -1)
         return wide[:m, :k] if rows == 1 else wide[..., :k, :n]
 
-    def run(
+    def check(
         a: torch.Tensor,
         b: torch.Tensor,
         epilogue: str,
@@ -340,9 +368,10 @@ def scales(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> No
         else:
             args = GroupedGemmArguments(*operands, "float32", ends.cuda(), fused)
         for kernel in filter(wanted, cutlass_api.get_kernels(args)):
+            if not results.are_mine():
+                continue
             out.copy_(torch.full(out.shape, torch.nan))
-            kernel.run(args)
-            torch.cuda.synchronize()
+            run(kernel, args)
             results.compare(kernel.metadata.kernel_name, out, expected)
 
     ends = torch.tensor([0, 5, m], dtype=torch.int32)
@@ -354,14 +383,14 @@ def scales(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> No
         scale_b = torch.rand(3, 3, -(-n // columns)) + 0.5
         right = e4m3_b.double() * repeated(scale_b, 128, columns)
         epilogue = BLOCK_SCALED.format(columns)
-        run(e4m3_a, e4m3_b[0], epilogue, left @ right[0], scale_a=scale_a, scale_b=scale_b[0])
+        check(e4m3_a, e4m3_b[0], epilogue, left @ right[0], scale_a=scale_a, scale_b=scale_b[0])
         expected = torch.cat([left[:5] @ right[1], left[5:] @ right[2]])
-        run(e4m3_a, e4m3_b, epilogue, expected, ends, scale_a=scale_a, scale_b=scale_b)
+        check(e4m3_a, e4m3_b, epilogue, expected, ends, scale_a=scale_a, scale_b=scale_b)
 
     a, b = a.bfloat16(), torch.randint(-100, 100, (n, k), dtype=torch.int8).T
     scale, zero = torch.rand(5, n) + 0.5, torch.randint(-9, 9, (5, n), dtype=torch.int8)
     weight = (b.double() - repeated(zero, 64, 1)) * repeated(scale, 64, 1)
-    run(a, b, GROUP_SCALED, a.double() @ weight, scale=scale, zero=zero)
+    check(a, b, GROUP_SCALED, a.double() @ weight, scale=scale, zero=zero)
 
 
 def ladder(results: Results, part: str) -> None:
@@ -371,6 +400,8 @@ def ladder(results: Results, part: str) -> None:
         if part not in name or not step.runs_on(cutlass_api.utils.device_cc()):
             continue
         for m, n, k in [(67, 136, 72), *([(2056, 2568, 328)] if step.persistent else [])]:
+            if not results.are_mine():
+                continue
             a, b = (torch.randn(rows, k).half() for rows in (m, n))
             out = torch.full((m, n), torch.nan, dtype=torch.float16).cuda()
             step.bind(a.cuda(), b.cuda(), out, (m, n, k))()
@@ -387,8 +418,10 @@ def main() -> int:
     )
     parser.add_argument("--batches", type=int, default=2, help="batches of each product")
     parser.add_argument("--skip-products", action="store_true", help="run all but plain products")
+    parser.add_argument("--share", default="0/1", help="0/4: the first of four processes")
     arguments = parser.parse_args()
-    start, results = time.time(), Results()
+    first, shares = map(int, arguments.share.split("/"))
+    start, results = time.time(), Results((first, shares))
     torch.manual_seed(0)
     torch.set_float32_matmul_precision("high")  # tf32 kernels refuse to run otherwise
     if not arguments.skip_products:
@@ -398,10 +431,10 @@ def main() -> int:
         for more in (sums, groups, reductions, scales):
             more(results, lambda kernel: arguments.only in kernel.metadata.kernel_name)
     total, seconds = results.families.total(), time.time() - start
-    print(f"{total} results in {seconds:.1f} s: {dict(results.families)}", flush=True)
+    print(f"{total} results in {seconds:.1f} s: {json.dumps(results.families)}", flush=True)
     for name in results.wrong:
         print(f"WRONG: {name}")
-    return 1 if results.wrong or not results.families else 0
+    return 1 if results.wrong or not results.calls else 0
 
 
 if __name__ == "__main__":
