@@ -3,6 +3,7 @@ writes, and errors relative to torch's.
 """
 
 import copy
+import math
 import os
 from collections import defaultdict
 from collections.abc import Sequence
@@ -353,27 +354,37 @@ class Problem:
     def __init__(self, types: Types, a: torch.Tensor, b: torch.Tensor, tf32: bool = False) -> None:
         self.types, self.a, self.b, self.tf32 = types, a, b, tf32
         self.truncates = self.fast_sums = False
+        self.chain = math.inf
         self.shape = (*a.shape[:-1], b.shape[-1])
         self.k = a.shape[-1]
 
     @cached_property
     def on_float8_tensor_cores(self) -> "Problem":
-        """The same problem, with the limits for kernels that truncate sums of float8 products."""
-        return self._truncated(fast_sums=False)
+        """The same problem, with the limits for kernels that truncate sums of float8 products, in
+        chains of 128.
+        """
+        return self._truncated(chain=128)
+
+    @cached_property
+    def before_rounding(self) -> "Problem":
+        """The same, for what an epilogue gets if the output is bfloat16 or float8, whose rounding
+        hides the error of chains of 512.
+        """
+        return self._truncated(chain=512)
 
     @cached_property
     def with_fast_sums(self) -> "Problem":
         """The same, for kernels that add up all products in one chain."""
-        return self._truncated(fast_sums=True)
+        return self._truncated(chain=math.inf, fast_sums=True)
 
     @cached_property
     def in_one_chain(self) -> "Problem":
         """The same, for kernels that add up all products of 16-bit numbers in one chain."""
-        return self._truncated(fast_sums=False)
+        return self._truncated(chain=math.inf)
 
-    def _truncated(self, fast_sums: bool) -> "Problem":
+    def _truncated(self, chain: float, fast_sums: bool = False) -> "Problem":
         other = copy.copy(self)
-        other.truncates, other.fast_sums = True, fast_sums
+        other.truncates, other.chain, other.fast_sums = True, chain, fast_sums
         for name in ("sum_allowance", "torch_error"):  # cached values that depend on it
             vars(other).pop(name, None)
         return other
@@ -430,7 +441,7 @@ class Problem:
             sums = sum(self.parts).abs() if self.has_equal_terms else self.scales
             return self.k / 16 * ROUNDOFF[torch.float32] * sums
         # In one chain, the errors of all instructions mostly have the same sign.
-        chains = max(1, self.k / 128) if self.fast_sums else 1
+        chains = max(1, min(self.k, self.chain) / 128)
         if self.has_equal_terms:
             return chains * TRUNCATION_OF_EQUAL_TERMS * sum(self.parts).abs()
         return chains * TRUNCATION * self.scales

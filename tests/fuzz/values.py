@@ -5,6 +5,7 @@ from itertools import pairwise
 import cutlass_api
 import torch
 from gpu_helpers import (
+    FLOAT8,
     ROUNDOFF,
     Problem,
     chains_16_bits,
@@ -79,6 +80,8 @@ class Expected:
                 problem.dequantized_roundoff = ROUNDOFF[types.b if types.a in INTEGERS else types.a]
         if sums_fast(self.kernel):
             return [problem.with_fast_sums for problem in problems]
+        if truncates(self.kernel) and self.case.stages and types.out in (torch.bfloat16, *FLOAT8):
+            return [problem.before_rounding for problem in problems]
         if truncates(self.kernel):
             return [problem.on_float8_tensor_cores for problem in problems]
         if chains_16_bits(self.kernel):
