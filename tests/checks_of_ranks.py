@@ -61,7 +61,8 @@ def grouped(m, g, n, k):
 SUM = "def epilogue(accum, scale, bias):\n    D = accum * scale + bias\n    return D"
 BIAS_RELU = "def epilogue(accum, bias):\n    D = relu(accum + bias)\n    return D"
 SWIGLU = "def epilogue(accum, other):\n    D = silu(accum) * product(other)\n    return D"
-FACTOR = rand(16, 32, dtype=BF16)
+#: Column-major: a GPU has no kernel of two products for others.
+FACTOR = rand(32, 16, dtype=BF16).mT
 SCALED = _epilogues.scaled("scale_a", "scale_b", blocks={"a": "a_block=(1, 128)"})
 
 #: Calls of each operator by the dimensions of the product that shard them on the mesh: `+` stands
@@ -196,6 +197,9 @@ def place(world, tensor, placement):
         bytes = place(world, tensor.view(torch.uint8), placement)
         local = bytes.to_local().view(E8M0)
         return DTensor.from_local(local, world.mesh, [placement], run_check=False)
+    if tensor.dim() == 2 and not tensor.is_contiguous():  # torch makes shards contiguous
+        across = Shard(1 - placement.dim) if isinstance(placement, Shard) else placement
+        return place(world, tensor.mT, across).mT
     return distribute_tensor(tensor, world.mesh, [placement], src_data_rank=None)
 
 
@@ -242,7 +246,7 @@ def check_gradients(world):
         return
     for name, calls in GRADIENTS.items():
         for args in calls:
-            dense = on(world.device, with_gradients(args))
+            dense = with_gradients(on(world.device, args))
             out = getattr(OPS, name)(*dense)
             grad = rand(*out.shape, dtype=out.dtype, seed=3).to(world.device)
             out.backward(grad)
