@@ -291,15 +291,41 @@ struct Sm80Gemm {
           }
         }
       } else {
+        store_singly(params, epilogue, slab, batch, start_m + 16 * i, start_n, end);
+      }
+    }
+  }
+
+  // Stores 16 rows of a warp, one element at a time. A lane reads several elements before it stores
+  // them: the compiler assumes that a store may change the slab.
+  static __device__ __forceinline__ void store_singly(const GemmParams& params, Epilogue epilogue,
+                                                      const Value* slab, int batch, int start_m,
+                                                      int start_n, int end) {
+    constexpr int ACROSS = WARP_N < 32 ? WARP_N : 32, DOWN = 32 / ACROSS, ELEMENTS = 4;
+    const int lane = threadIdx.x % 32, first = lane / ACROSS;
+    const int columns = min(WARP_N, params.n - start_n);
+    const long long stride_m = params.out_stride[1], stride_n = params.out_stride[2];
 #pragma unroll 1
-        for (int index = lane; index < 16 * WARP_N; index += 32) {
-          const int row = index / WARP_N, m = row_of(row), n = start_n + index % WARP_N;
-          if (m >= end || n >= params.n) continue;
-          Value value[1] = {slab[row * SLAB_PITCH + index % WARP_N]};
-          typename Epilogue::template Operands<1, 1> operands;
-          epilogue.load(operands, batch, m, n, 1);
-          finish_sums<1, 1>(epilogue, value, operands, {batch, m, n, 1});
-          out[stride_m * m + stride_n * n] = encode<Out>(Epilogue::result(value[0]));
+    for (int column = lane % ACROSS; column < columns; column += ACROSS) {
+      const int n = start_n + column;
+      Out* target = static_cast<Out*>(params.out) + params.out_stride[0] * batch +
+                    stride_m * (start_m + first) + stride_n * n;
+#pragma unroll 1
+      for (int m = first; m < 16; m += ELEMENTS * DOWN) {
+        Value values[ELEMENTS][1];
+#pragma unroll
+        for (int e = 0; e < ELEMENTS; ++e)
+          values[e][0] = slab[ReaderA::place_of(m + e * DOWN) * SLAB_PITCH + column];
+#pragma unroll
+        for (int e = 0; e < ELEMENTS; ++e) {
+          const int row = start_m + m + e * DOWN;
+          if (row < end) {
+            typename Epilogue::template Operands<1, 1> operands;
+            epilogue.load(operands, batch, row, n, 1);
+            finish_sums<1, 1>(epilogue, values[e], operands, {batch, row, n, 1});
+            *target = encode<Out>(Epilogue::result(values[e][0]));
+          }
+          target += stride_m * DOWN;
         }
       }
     }

@@ -220,6 +220,10 @@ struct FragmentReader {
   static __host__ __device__ constexpr int coordinate(int slot, int group) {
     return slot / UNIT * (8 * UNIT) + group * UNIT + slot % UNIT;
   }
+  // Of two slots with 16 coordinates: the place, slot times 8 plus group, of the next coordinate.
+  static __host__ __device__ constexpr int place_of(int coordinate) {
+    return coordinate % UNIT * 8 + coordinate / UNIT;
+  }
 
   // `mn_start`: the warp's first MN in the tile.
   __device__ __forceinline__ explicit FragmentReader(int mn_start) {

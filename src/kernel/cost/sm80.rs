@@ -68,7 +68,7 @@ fn fitted_load_penalty(config: &Sm80, types: Types, shares: bool) -> f64 {
         // Fitted to other timings.
         (_, 4) if config.grouped => 1.5,
         _ if config.grouped => 2.5,
-        (_, 4) => 2.2 * alone,
+        (_, 4) => 1.9 * alone,
         _ => 3.3 * alone,
     }
 }
