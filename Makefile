@@ -59,6 +59,8 @@ lint-others: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/python scripts/lint_text.py
 	$(BIN)/python scripts/check_crates.py
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
 
 format: $(INSTALLED) ## apply the formatters
 	cargo fmt --all
