@@ -148,6 +148,11 @@ def test_a_source_made_at_run_time_goes_by_the_function_s_name():
             "the source's own class e5m2",
         ),
         (
+            "namespace mine { struct f16 { float x; }; } __global__ void f(mine::f16* x) {}",
+            "f",
+            r"a pointer to the class mine::f16, which no tensor holds \(declare void\* and cast\)",
+        ),
+        (
             "struct TensorMap { void* x; }; __global__ void f(const TensorMap x) {}",
             "f",
             'parameter 1 is the source.s own class TensorMap, not TensorMap of "common/tma.cuh"',

@@ -313,6 +313,14 @@ impl<'a> Demangler<'a> {
         } else if self.rest.starts_with(|c: char| c.is_ascii_digit()) {
             let name = self.name()?;
             self.class(name)
+        } else if self.consume("N") {
+            // A name in namespaces or classes. Each prefix is a candidate for substitution, too.
+            let mut name = self.name()?;
+            while !self.consume("E") {
+                self.substitutions.push(None);
+                name = format!("{name}::{}", self.name()?);
+            }
+            Type::Class(name)
         } else {
             return self.built_in();
         };
@@ -452,6 +460,9 @@ mod tests {
             assert!(parse(&lowered(parameters)).is_err(), "{parameters}");
         }
         assert!(parse(&lowered("iRf")).unwrap_err().contains("parameter 2 is a reference"));
+        // f(mine::inner::f16*, float*, mine::inner::f16*, float*).
+        let nested = parse(&lowered("PN4mine5inner3f16EPfS3_S4_")).unwrap_err();
+        assert!(nested.contains("parameter 1 is a pointer to the class mine::inner::f16,"));
     }
 
     #[test]
