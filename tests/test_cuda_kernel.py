@@ -126,7 +126,37 @@ def test_a_source_made_at_run_time_goes_by_the_function_s_name():
         ("template <class T> __global__ void f(T* x) {}", "f", "A template needs its arguments"),
         ("__global__ void f(float x, int& y) {}", "f", "parameter 2 is a reference"),
         ("struct S { int x; }; __global__ void f(S x) {}", "f", "parameter 1 is the class S"),
-        ("struct S { int x; }; __global__ void f(S* x) {}", "f", "declare void. and cast"),
+        (
+            "struct S { int x; }; __global__ void f(S* x) {}",
+            "f",
+            "pointer to the class S, .*declare void. and cast",
+        ),
+        (
+            "struct f16 { float x; }; __global__ void f(float* x, const f16* y) {}",
+            "f",
+            r'2 is a pointer to the source.s own class f16, not f16 of "common/types.cuh", which '
+            r"no tensor holds \(declare void\* and cast\)",
+        ),
+        (
+            "typedef struct { int x; } bf16; __global__ void f(bf16* x) {}",
+            "f",
+            "the source's own class bf16",
+        ),
+        (
+            "struct e4m3 { char x; }; struct e5m2 { e4m3 x; }; __global__ void f(e5m2* x) {}",
+            "f",
+            "the source's own class e5m2",
+        ),
+        (
+            "namespace mine { struct f16 { float x; }; } __global__ void f(mine::f16* x) {}",
+            "f",
+            r"a pointer to the class mine::f16, which no tensor holds \(declare void\* and cast\)",
+        ),
+        (
+            "struct TensorMap { void* x; }; __global__ void f(const TensorMap x) {}",
+            "f",
+            'parameter 1 is the source.s own class TensorMap, not TensorMap of "common/tma.cuh"',
+        ),
         ("__global__ void f(float** x) {}", "f", "a pointer to a type that no tensor holds"),
     ],
 )
@@ -335,6 +365,26 @@ def test_a_launch_carries_every_parameter():
         kernel(x, out, 1, 0, 1, 2, False, 0, None, None, stream=0x5020)
         assert device.library.stand_in_last_stream() == 0x5020
         assert as_float(device.last_launch(10).words[4]) == 1, "an int is a number, too"
+        """
+    )
+
+
+def test_a_typedef_may_have_the_name_of_an_element_type():
+    run(
+        """
+        half = Tensor(X, (6, 128))
+        mine = cuda_kernel("using f16 = float; __global__ void f(f16* x) {}", "f", grid=1)
+        mine(x)
+        with raises(TypeError, "x of f points to float32, and the tensor has dtype float16"):
+            mine(half)
+        source = '#include "common/types.cuh"\\n__global__ void f(f16* x) {}'
+        own = cuda_kernel(source, "f", grid=1)
+        own(half)
+        with raises(TypeError, "x of f points to f16, and the tensor has dtype float32"):
+            own(x)
+        # A struct that is cast to takes a tensor of any element type.
+        source = "struct f16 { float x; }; __global__ void f(void* x) { ((f16*)x)->x = 1; }"
+        cuda_kernel(source, "f", grid=1)(x)
         """
     )
 

@@ -6,6 +6,7 @@
 
 struct alignas(64) TensorMap { unsigned char opaque[128]; };  // CUtensorMap
 static_assert(sizeof(TensorMap) == 128);
+#define RUTLASS_HAS_TENSOR_MAP true  // the name is not a user's (src/compile/signature.rs)
 
 namespace ptx {
 

@@ -7,10 +7,19 @@
 
 use crate::operand::DType;
 
-/// The variable template, appended to the user's source.
+/// The variable template, appended to the user's source. The default arguments say whether the
+/// source includes common/types.cuh and common/tma.cuh: otherwise, a class with the name of one in
+/// these headers is the user's.
 pub(super) const TEMPLATE: &str = "
 #line 1 \"appended to the source\"
-template <class Type> __device__ int rutlass_signature;
+#ifndef RUTLASS_HAS_TYPES
+#define RUTLASS_HAS_TYPES false
+#endif
+#ifndef RUTLASS_HAS_TENSOR_MAP
+#define RUTLASS_HAS_TENSOR_MAP false
+#endif
+template <class Type, bool = RUTLASS_HAS_TYPES, bool = RUTLASS_HAS_TENSOR_MAP>
+__device__ int rutlass_signature;
 ";
 
 pub(super) fn expression(function: &str) -> String {
@@ -58,15 +67,16 @@ enum Type {
     Class(String),
     Pointer(Box<Type>),
     Const(Box<Type>),
-    /// A type that no argument can have: a reference, function or array.
-    Other(&'static str),
+    /// A type that no argument can have: a reference, function, array or the user's class that has
+    /// the name of a class in this package's headers.
+    Other(String),
 }
 
 /// The parameters of the function whose type a lowered name of [`expression`] spells.
 pub(super) fn parse(lowered: &str) -> Result<Vec<Parameter>, String> {
-    let mut demangler = Demangler { rest: lowered, substitutions: Vec::new() };
-    let types =
-        demangler.signature().ok_or_else(|| format!("its type cannot be parsed ({lowered})"))?;
+    let types = Demangler::new(lowered)
+        .and_then(|mut demangler| demangler.signature())
+        .ok_or_else(|| format!("its type cannot be parsed ({lowered})"))?;
     types.into_iter().enumerate().map(|(at, parameter)| Parameter::of(parameter, at + 1)).collect()
 }
 
@@ -88,17 +98,23 @@ impl Parameter {
                 };
                 match Pointee::of(&to) {
                     Some(to) => Ok(Parameter::Pointer { to, constant }),
-                    None => refuse(
-                        "a pointer to a type that no tensor holds (declare void* and \
-                                    cast)",
-                    ),
+                    None => {
+                        let what = match to {
+                            Type::Class(name) => format!("the class {name}, which"),
+                            Type::Other(what) => format!("{what}, which"),
+                            _ => "a type that".to_owned(),
+                        };
+                        refuse(&format!(
+                            "a pointer to {what} no tensor holds (declare void* and cast)"
+                        ))
+                    }
                 }
             }
             Type::Class(name) if name == "TensorMap" || name == "CUtensorMap_st" => {
                 Ok(Parameter::TensorMap)
             }
             Type::Class(name) => refuse(&format!("the class {name}")),
-            Type::Other(what) => refuse(what),
+            Type::Other(what) => refuse(&what),
             Type::Void | Type::Const(_) => refuse("void"),
         }
     }
@@ -188,14 +204,46 @@ impl ScalarType {
     }
 }
 
+/// Splits a template argument of type bool off the end of a mangled name.
+fn split_bool(mangled: &str) -> Option<(&str, bool)> {
+    let of = |argument, value| Some((mangled.strip_suffix(argument)?, value));
+    of("Lb0E", false).or_else(|| of("Lb1E", true))
+}
+
 /// Parses a mangled name from the left. `None`: the name is not the type of a kernel parameter.
 struct Demangler<'a> {
     rest: &'a str,
     /// Substitutions `S_`, `S0_`, ... in order of appearance; `None` for names that are not types.
     substitutions: Vec<Option<Type>>,
+    /// Whether the source includes common/types.cuh.
+    has_types: bool,
+    /// Whether the source includes common/tma.cuh.
+    has_tensor_map: bool,
 }
 
-impl Demangler<'_> {
+impl<'a> Demangler<'a> {
+    /// A demangler for a lowered name of [`expression`], which ends with the default arguments of
+    /// [`TEMPLATE`].
+    fn new(lowered: &'a str) -> Option<Demangler<'a>> {
+        let (rest, has_tensor_map) = split_bool(lowered.strip_suffix('E')?)?;
+        let (rest, has_types) = split_bool(rest)?;
+        Some(Demangler { rest, substitutions: Vec::new(), has_types, has_tensor_map })
+    }
+
+    fn class(&self, name: String) -> Type {
+        let (header, is_included) = match name.as_str() {
+            "f16" | "bf16" | "e4m3" | "e5m2" => ("common/types.cuh", self.has_types),
+            "TensorMap" => ("common/tma.cuh", self.has_tensor_map),
+            _ => return Type::Class(name),
+        };
+        match is_included {
+            true => Type::Class(name),
+            false => {
+                Type::Other(format!("the source's own class {name}, not {name} of \"{header}\""))
+            }
+        }
+    }
+
     fn consume(&mut self, prefix: &str) -> bool {
         let rest = self.rest.strip_prefix(prefix);
         self.rest = rest.unwrap_or(self.rest);
@@ -248,12 +296,12 @@ impl Demangler<'_> {
             }
         } else if self.consume("R") || self.consume("O") {
             self.parse_type()?;
-            Type::Other("a reference")
+            Type::Other("a reference".to_owned())
         } else if self.consume("F") {
             while !self.consume("E") {
                 self.parse_type()?;
             }
-            Type::Other("a function")
+            Type::Other("a function".to_owned())
         } else if self.consume("S") {
             let number = if self.consume("_") {
                 0
@@ -263,7 +311,16 @@ impl Demangler<'_> {
             };
             return self.substitutions.get(number)?.clone();
         } else if self.rest.starts_with(|c: char| c.is_ascii_digit()) {
-            Type::Class(self.name()?)
+            let name = self.name()?;
+            self.class(name)
+        } else if self.consume("N") {
+            // A name in namespaces or classes. Each prefix is a candidate for substitution, too.
+            let mut name = self.name()?;
+            while !self.consume("E") {
+                self.substitutions.push(None);
+                name = format!("{name}::{}", self.name()?);
+            }
+            Type::Class(name)
         } else {
             return self.built_in();
         };
@@ -301,6 +358,11 @@ impl Demangler<'_> {
 mod tests {
     use super::*;
 
+    /// The lowered name for these parameters, of a source that includes both headers.
+    fn lowered(parameters: &str) -> String {
+        format!("_Z17rutlass_signatureIPFv{parameters}ELb1ELb1EE")
+    }
+
     fn one(lowered: &str) -> Parameter {
         parse(lowered).unwrap().remove(0)
     }
@@ -308,7 +370,7 @@ mod tests {
     /// Names from NVRTC 13.0.
     #[test]
     fn mangled_names_are_parsed() {
-        let all = parse("_Z17rutlass_signatureIPFvPKfPfS1_xmbPK6float4PvP6__halfPKS7_fEE").unwrap();
+        let all = parse(&lowered("PKfPfS1_xmbPK6float4PvP6__halfPKS7_f")).unwrap();
         assert_eq!(all.len(), 11);
         let floats = |constant| Parameter::Pointer {
             to: Pointee::Elements {
@@ -343,40 +405,64 @@ mod tests {
             assert_eq!((dtypes.as_slice(), *is), ([DType::F16].as_slice(), constant));
         }
         assert_eq!(all[10], Parameter::Number(ScalarType::F32));
-        assert!(parse("_Z17rutlass_signatureIPFvvEE").unwrap().is_empty());
+        assert!(parse(&lowered("v")).unwrap().is_empty());
     }
 
     #[test]
     fn adjacent_qualifiers_are_one_substitution() {
         // f(const volatile float*, int*, int*), then f(const volatile float*, const volatile
         // float*).
-        let all = parse("_Z17rutlass_signatureIPFvPVKfPiS2_EE").unwrap();
+        let all = parse(&lowered("PVKfPiS2_")).unwrap();
         assert_eq!(all[1], all[2]);
         let Parameter::Pointer { to: Pointee::Elements { dtypes, .. }, .. } = &all[2] else {
             panic!("{all:?}")
         };
         assert_eq!(dtypes, &[DType::I32]);
-        let all = parse("_Z17rutlass_signatureIPFvPVKfS1_EE").unwrap();
+        let all = parse(&lowered("PVKfS1_")).unwrap();
         assert_eq!(all[0], all[1]);
     }
 
     #[test]
     fn tensor_maps_are_passed_by_value() {
-        let all = parse("_Z17rutlass_signatureIPFv9TensorMap14CUtensorMap_stEE").unwrap();
+        let all = parse(&lowered("9TensorMap14CUtensorMap_st")).unwrap();
         assert_eq!(all, [Parameter::TensorMap, Parameter::TensorMap]);
-        assert!(parse("_Z17rutlass_signatureIPFvP9TensorMapEE").is_err());
+        assert!(parse(&lowered("P9TensorMap")).is_err());
+    }
+
+    #[test]
+    fn classes_are_the_users_unless_a_header_is_included() {
+        for (name, dtype) in [
+            ("f16", "float16"),
+            ("bf16", "bfloat16"),
+            ("e4m3", "float8_e4m3fn"),
+            ("e5m2", "float8_e5m2"),
+        ] {
+            let mangled = format!("P{}{name}", name.len());
+            let Parameter::Pointer { to: Pointee::Elements { dtypes, .. }, .. } =
+                one(&lowered(&mangled))
+            else {
+                panic!("{name}");
+            };
+            assert_eq!(dtypes, [DType::describe(dtype)]);
+            let refused = parse(&lowered(&mangled).replace("ELb1ELb1", "ELb0ELb1")).unwrap_err();
+            assert!(refused.contains(&format!("own class {name}, not")), "{refused}");
+        }
+        let own_map = lowered("9TensorMap").replace("ELb1ELb1", "ELb1ELb0");
+        let refused = parse(&own_map).unwrap_err();
+        assert!(refused.contains("own class TensorMap, not"), "{refused}");
+        // Substitutions are the same class.
+        assert!(parse("_Z17rutlass_signatureIPFvPfP3f16PKS1_ELb0ELb0EE").is_err());
     }
 
     #[test]
     fn unsupported_parameter_types_are_refused() {
-        for lowered in ["PFviE", "Ri", "P1S", "1S", "PPf", "PN4mine1SE"] {
-            assert!(parse(&format!("_Z17rutlass_signatureIPFv{lowered}EE")).is_err(), "{lowered}");
+        for parameters in ["PFviE", "Ri", "P1S", "1S", "PPf", "PN4mine1SE"] {
+            assert!(parse(&lowered(parameters)).is_err(), "{parameters}");
         }
-        assert!(
-            parse("_Z17rutlass_signatureIPFviRfEE")
-                .unwrap_err()
-                .contains("parameter 2 is a reference")
-        );
+        assert!(parse(&lowered("iRf")).unwrap_err().contains("parameter 2 is a reference"));
+        // f(mine::inner::f16*, float*, mine::inner::f16*, float*).
+        let nested = parse(&lowered("PN4mine5inner3f16EPfS3_S4_")).unwrap_err();
+        assert!(nested.contains("parameter 1 is a pointer to the class mine::inner::f16,"));
     }
 
     #[test]
@@ -385,7 +471,7 @@ mod tests {
             [("6float2", 8), ("6float3", 4), ("7double4", 16), ("5uint4", 16), ("7__half2", 4)]
         {
             let Parameter::Pointer { to: Pointee::Elements { alignment, .. }, .. } =
-                one(&format!("_Z17rutlass_signatureIPFvP{class}EE"))
+                one(&lowered(&format!("P{class}")))
             else {
                 panic!("{class}");
             };

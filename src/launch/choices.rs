@@ -125,14 +125,15 @@ impl Choices {
         self.0.get(key).cloned()
     }
 
-    /// Removes and returns all choices: results of the tuner may rank other kernels first.
+    /// Removes and returns all choices, for the caller to drop as those of [`Choices::keep`]:
+    /// results of the tuner may rank other kernels first.
     pub fn take(&mut self) -> Vec<Arc<KernelChoice>> {
         self.0.drain().map(|(_, choice)| choice).collect()
     }
 
     /// Inserts a choice unless the key has one. Returns the choice of the key, and the evicted
-    /// choices: the caller must drop them without the interpreter's lock, since they free CUDA
-    /// graphs.
+    /// choices: the caller must drop them after releasing [`choices`], since they free CUDA graphs
+    /// without the interpreter's lock.
     pub fn keep(
         &mut self,
         key: ChoiceKey,

@@ -10,6 +10,7 @@ use super::LaunchPlan;
 use crate::driver::{
     Device, DriverError, Graph, KernelCall, PER_THREAD_STREAM, is_green_context_stream,
 };
+use crate::process::drop_unlocked;
 
 /// Launches before promotion, on any streams; the graph is for the stream of the last of them. If
 /// repetition stops right after promotion, the cost is one graph instantiation.
@@ -137,6 +138,16 @@ impl Promotion {
                 }
             }
             None => self.launches_left.store(LAUNCHES_BEFORE_RETRY, Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for Promotion {
+    /// Frees the graph without the interpreter's lock: the driver may block on another thread,
+    /// which may wait for the lock.
+    fn drop(&mut self) {
+        if let Some(graph) = self.graph.take() {
+            drop_unlocked(graph);
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Forks by Python (`os.fork`, which `multiprocessing` calls, and `subprocess` with `preexec_fn`),
-//! and the interpreter's exit.
+//! the interpreter's exit, and its lock.
 
 use std::cell::Cell;
 
@@ -34,8 +34,17 @@ fn before_exit(py: Python<'_>) {
     py.detach(process::end);
 }
 
-/// Makes Python call this module at each fork and at exit.
+/// Runs work without the interpreter's lock. A thread that cannot attach to the interpreter, as
+/// after its end, runs the work all the same.
+fn unlock(work: &mut (dyn FnMut() + Send)) {
+    if Python::try_attach(|py| py.detach(&mut *work)).is_none() {
+        work();
+    }
+}
+
+/// Makes Python call this module at each fork and at exit, and the core release Python's lock.
 pub fn install(py: Python<'_>) -> PyResult<()> {
+    process::set_unlock(unlock);
     let after = wrap_pyfunction!(after_fork, py)?;
     let hooks = PyDict::new(py);
     hooks.set_item("before", wrap_pyfunction!(before_fork, py)?)?;

@@ -22,6 +22,7 @@ use crate::kernel as kernels;
 use crate::launch::{ChoiceKey, KernelChoice, LastLaunch, LaunchRequest, choices};
 use crate::operand::{self, DType, DeviceId, OnceValue, View};
 use crate::problem::{GemmProblem, GroupedGemmProblem, OperandValue, Problem, fuse, rebind};
+use crate::process::drop_unlocked;
 
 /// Computes out = epilogue(A @ B, *operands) on the current stream of A's framework. The operators
 /// of `torch.ops.cutlass_api` and code that Inductor generates call this function.
@@ -343,9 +344,8 @@ pub fn run(
         None => {
             let choice = choose(tensor, problem, epilogue, allows_tf32, preferred)?;
             let (choice, dropped) = choices().keep(key, choice);
-            // Dropping a choice frees its CUDA graphs. The driver may then block on a thread that
-            // waits for the GIL.
-            py.detach(|| drop(dropped));
+            // Each choice frees a CUDA graph.
+            drop_unlocked(dropped);
             choice
         }
     };

@@ -20,7 +20,7 @@ use crate::kernel::{self as kernels, Target};
 use crate::launch::choices;
 use crate::operand::DType;
 use crate::problem::Problem;
-use crate::process::delay_forks;
+use crate::process::{delay_forks, drop_unlocked};
 use crate::tune::{
     self, Benchmark, CheckOptions, Extents, Measurement, Mode, OwnBenchmark, Rounding, Store,
     TimedKernel, Tuned,
@@ -167,7 +167,7 @@ impl<T: Send> Unlocked<T> {
 impl<T: Send> Drop for Unlocked<T> {
     fn drop(&mut self) {
         if let Some(value) = self.0.take() {
-            Python::attach(|py| py.detach(|| drop(value)));
+            drop_unlocked(value);
         }
     }
 }
@@ -380,7 +380,7 @@ pub fn add_tuning_results(
         let _delay = delay_forks();
         Store::get().add(&rows, replaces, persists);
     });
-    forget_choices(py);
+    forget_choices();
     warn(py)
 }
 
@@ -391,15 +391,15 @@ pub fn clear_tuning_results(py: Python<'_>) -> PyResult<()> {
         let _delay = delay_forks();
         Store::get().clear();
     });
-    forget_choices(py);
+    forget_choices();
     warn(py)
 }
 
 /// Lets the next call of each product choose its kernel anew.
-fn forget_choices(py: Python<'_>) {
+fn forget_choices() {
     let forgotten = choices().take();
-    // Dropping a choice frees its CUDA graphs, which may wait for another thread.
-    py.detach(|| drop(forgotten));
+    // Each choice frees a CUDA graph.
+    drop_unlocked(forgotten);
 }
 
 /// The name of a kernel without its epilogue, and the fingerprint of its program: how the store

@@ -5,6 +5,7 @@
 //
 // The declarations follow the documentation of the CUDA driver API and of DLPack, as far as needed.
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -69,6 +70,8 @@ static _Atomic unsigned reset_devices;
 static unsigned capability = 90;
 static unsigned parameter_bytes = 128, more_bytes = 0, parameter_words = 0;
 static _Atomic int blocking_milliseconds;
+// Whether the next destruction of a graph waits, or one waits.
+static _Atomic int hold_next, is_holding;
 static _Atomic uint64_t allocations, last_allocation;
 static int capturing, strict;
 static unsigned driver_version = 13000;
@@ -150,6 +153,11 @@ void stand_in_expect_more(unsigned bytes) { more_bytes = bytes; }
 void stand_in_set_capability(unsigned cc) { capability = cc; }
 // Makes each launch take this long, as when the stream's queue is full.
 void stand_in_block(int milliseconds) { blocking_milliseconds = milliseconds; }
+// Makes the next destruction of an executable graph wait until it is released. After 5 seconds, the
+// wait ends as a misuse.
+void stand_in_hold_destruction(void) { hold_next = 1; }
+int stand_in_is_holding(void) { return is_holding; }
+void stand_in_release_destruction(void) { is_holding = 0; }
 
 // Calls of these names, separated by spaces, fail with this code; an empty string ends that.
 void stand_in_fail(const char* call, int code) {
@@ -536,8 +544,16 @@ CUresult cuGraphDestroy(Graph* graph) {
   CALLED();
   return free_graph(graph);
 }
+static void hold(void) {
+  if (!atomic_exchange(&hold_next, 0)) return;
+  is_holding = 1;
+  const struct timespec millisecond = {0, 1000000};
+  for (int waited = 0; is_holding && waited < 5000; ++waited) nanosleep(&millisecond, 0);
+  misused += (uint64_t)atomic_exchange(&is_holding, 0);
+}
 CUresult cuGraphExecDestroy(Graph* executable) {
   CALLED();
+  hold();
   return free_graph(executable);
 }
 // Stream handles that end in 0xE0 and up are a green context's.
