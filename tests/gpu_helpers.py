@@ -551,7 +551,9 @@ class Problem:
     @property
     def limit(self) -> float:
         """The largest acceptable error."""
-        noise = ROUNDOFF[self.types.accumulator] * max(self.k, 1) ** 0.5 * self.scale
+        # Equal products have equal signs.
+        size = float(sum(self.parts).norm()) if self.has_equal_terms else self.scale
+        noise = ROUNDOFF[self.types.accumulator] * max(self.k, 1) ** 0.5 * size
         if self.compares_with_torch:
             # Outputs of the accumulator's type show the order of additions: cuBLAS adds up some
             # products in several chains, ours in one. Each of the K roundings of a chain is off by

@@ -22,10 +22,17 @@ from .operands import Operands
 from .stages import PRODUCT, Bounded, apply, folded, results_of
 
 
-class ScaledProblem(Problem):
-    """A product of factors with scales along K, in float64. torch has no such product."""
+class Uncompared(Problem):
+    """A product that torch has not, or adds up otherwise: cuBLAS splits some chains of fast float8
+    sums.
+    """
 
     torch_error = None
+
+
+class ScaledProblem(Uncompared):
+    """A product of factors with scales along K, in float64."""
+
     #: The error of a scaled integer as kernels for tensor cores round it.
     dequantized_roundoff = 0.0
 
@@ -68,7 +75,8 @@ class Expected:
 
     def _problems(self, b: torch.Tensor) -> list[Problem]:
         """The product with B, or that of each group, with the limits for the kernel."""
-        a, types, kind = self.operands.a, self.types, Problem
+        a, types = self.operands.a, self.types
+        kind = Uncompared if sums_fast(self.kernel) else Problem
         if self.case.scales:
             a, b, kind = self._scaled("a", a), self._scaled("b", b), ScaledProblem
         pairs = [(a, b)]
