@@ -456,8 +456,11 @@ class Problem:
         """The error bound of each sum. It is generous: it finds single wrong elements, which a norm
         over many elements hides.
         """
-        relative = ROUNDOFF[self.types.accumulator] * max(self.k, 1) ** 0.5 + self.input_roundoff
-        sums = 8 * relative * self.scales
+        accumulator, roundings = self.types.accumulator, max(self.k, 1) ** 0.5
+        relative = ROUNDOFF[accumulator] * roundings + self.input_roundoff
+        # Sums of subnormal numbers of the accumulator's type have a fixed step.
+        info = torch.finfo(accumulator)
+        sums = 8 * relative * self.scales + info.smallest_normal * info.eps * roundings
         return sums + 8 * self.truncations if self.truncates else sums
 
     @property

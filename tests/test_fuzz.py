@@ -8,9 +8,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+import torch
 from fuzz.cases import Case
 from fuzz.drawing import Limits, draw
 from fuzz.shrinking import smaller
+from fuzz.stages import EXPRESSIONS, Bounded, apply
 from gpu_helpers import Form
 
 ROOT = Path(__file__).parents[1]
@@ -45,6 +48,25 @@ def test_a_case_gets_smaller_until_it_is_the_smallest():
             case, steps = candidate, steps + 1
             assert steps < 200
         assert max(case.m, case.n, case.k) <= 1 and not case.stages and not case.scales
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+@pytest.mark.parametrize("error", [1e-3, 0.5, 3.0])
+def test_bounds_hold_for_each_value_within_those_of_the_argument(expression, error):
+    value = torch.linspace(-6, 6, 97, dtype=torch.float64)
+    x, c = Bounded(value, torch.full_like(value, error)), Bounded.of(torch.tensor(0.75))
+    found = apply(expression, x, c, torch.float32)
+    for share in torch.linspace(-1, 1, 33, dtype=torch.float64):
+        inside = apply(expression, Bounded.of(value + share * error), c, torch.float32)
+        outside = (inside.value - found.value).abs() > found.error + 1e-6
+        assert not outside.any(), (expression, float(share), value[outside])
+
+
+def test_integers_stay_integers_without_another_operand():
+    x = Bounded(torch.tensor([2**31 - 1, -7]), torch.zeros((), dtype=torch.float64))
+    nothing = Bounded.of(torch.tensor(0.0))
+    assert apply("round(x)", x, nothing, torch.float32).is_whole
+    assert not apply("x + c", x, nothing, torch.float32).is_whole
 
 
 def test_the_reference_has_no_findings():

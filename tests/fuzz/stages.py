@@ -29,6 +29,8 @@ EXPRESSIONS = (
     *("sqrt(abs(x) + 0.5)", "rsqrt(abs(x) + 0.5)", "log(abs(x) + 0.5)", "(x * 0.0625) ** 2"),
     *("x.bfloat16()", "x * 0.75 - 1"),
 )
+#: Arguments at which functions of abs(x), gelu, silu and hardswish turn.
+TURNS = (0.0, -0.7518, -1.2785, -1.5)
 _NAMES = {
     **{name: getattr(fusion, name) for name in ("maximum", "minimum", "exp", "round")},
     **{name: getattr(activation, name) for name in activation.__all__},
@@ -95,13 +97,10 @@ class Bounded:
         return [self.value - self.error, self.value + self.error]
 
     def samples(self) -> list[torch.Tensor]:
-        """Values between the smallest and the largest one. With the one nearest to zero, where
-        functions of abs(x) turn; gelu, silu and hardswish turn more slowly.
-        """
+        """The smallest and the largest value, and those nearest to where expressions turn."""
         low, high = self.corners()
-        nearest_to_zero = torch.zeros_like(low).clamp(low, high)
-        halves = [self.value - self.error / 2, self.value + self.error / 2]
-        return [low, *halves, high, nearest_to_zero]
+        turns = (torch.full_like(low, turn).clamp(low, high) for turn in TURNS)
+        return [low, high, *turns]
 
 
 def wrapped(value: torch.Tensor) -> torch.Tensor:
@@ -115,7 +114,7 @@ def apply(expression: str, x: Bounded, c: Bounded, compute: torch.dtype) -> Boun
     def evaluate(x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
         return eval(expression, _NAMES, {"x": x, "c": c})
 
-    if x.is_whole and c.is_whole and expression in WHOLE:
+    if x.is_whole and expression in WHOLE and (c.is_whole or not re.search(r"\bc\b", expression)):
         return Bounded(wrapped(evaluate(x.value, c.value)), x.error)
     x, c = x.as_floats(), c.as_floats()
     if "bfloat16" in expression:  # from float64, torch rounds to float32 on the way
