@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 # maturin installs into the active environment: make this one active, whatever the shell uses.
 export VIRTUAL_ENV := $(abspath $(VENV))
 unexport CONDA_PREFIX
+# uv installs no bytecode. If Python may not write any, each process of the tests compiles torch's
+# sources once more, which takes 2 s.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := $(VENV)/.installed-test
 # Installs extras of pyproject.toml. uv installs torch in a fraction of pip's time.
 REQUIRE := $(BIN)/uv pip install --quiet --requirements pyproject.toml
