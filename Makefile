@@ -6,11 +6,16 @@ BIN := $(VENV)/bin
 # maturin installs into the active environment: make this one active, whatever the shell uses.
 export VIRTUAL_ENV := $(abspath $(VENV))
 unexport CONDA_PREFIX
+# uv installs no bytecode. If Python may not write any, each process of the tests compiles torch's
+# sources once more, which takes 2 s.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALLED := $(VENV)/.installed-test
 # Installs extras of pyproject.toml. uv installs torch in a fraction of pip's time.
 REQUIRE := $(BIN)/uv pip install --quiet --requirements pyproject.toml
 # Two processes: tests of times run alone, behind the others.
 PYTEST := python -m pytest -q --dist worksteal
+# The files with tests of times. To collect all files takes 15 s.
+TIMING = $(shell grep -l mark.timing tests/test_*.py)
 # The environment of `test-torch`.
 TORCH_VENV = .venv-torch-$(or $(TORCH),$(error set TORCH: make test-torch TORCH=2.11.0))
 SOURCES := $(shell find src kernels python -type f -not -name '*.so' -not -path '*/__pycache__/*') Cargo.toml Cargo.lock pyproject.toml
@@ -36,7 +41,7 @@ test-rust: ## the tests of the Rust core and of the emulator
 
 test-python: $(INSTALLED) ## pytest; without a GPU, tests that need one are skipped
 	$(BIN)/$(PYTEST) -n 2 -m "not timing"
-	$(BIN)/$(PYTEST) -m timing
+	$(BIN)/$(PYTEST) -m timing $(TIMING)
 
 test-gpu: $(INSTALLED) ## the tests that need a GPU
 	$(BIN)/$(PYTEST) -m gpu
@@ -44,7 +49,7 @@ test-gpu: $(INSTALLED) ## the tests that need a GPU
 test-torch: ## pytest with another torch: make test-torch TORCH=2.11.0
 	@$(MAKE) --no-print-directory $(TORCH_VENV)/.installed
 	$(TORCH_VENV)/bin/$(PYTEST) -n 2 -m "not timing"
-	$(TORCH_VENV)/bin/$(PYTEST) -m timing
+	$(TORCH_VENV)/bin/$(PYTEST) -m timing $(TIMING)
 
 lint: lint-rust lint-others ## rustfmt, clippy, clang-format, ruff, mypy, comments and Markdown
 

@@ -39,7 +39,8 @@ PACKAGE = Path(cutlass_api.__file__).parent
 
 def parts(kernel, cc):
     """What a sample must contain at least once: all types, layouts and configurations on Hopper,
-    fewer elsewhere.
+    fewer elsewhere. Each configuration of sm90 with some cluster stores row-major and column-major
+    outputs, by different code.
     """
     operands, family = kernel.metadata.operands, type(kernel)
     types = {name: getattr(operands, name).dtype.name for name in ("A", "B", "out")}
@@ -49,22 +50,39 @@ def parts(kernel, cc):
         return {(family, types["A"]), (family, operation, layout)}
     types["accumulator"] = getattr(operands, "accumulator_type", operands.out.dtype).name
     by_place = {(family, place, dtype) for place, dtype in types.items()}
+    design = kernel.metadata.design
     # The accumulator type also affects a configuration's register use.
-    configuration = (family, operation, types["accumulator"], kernel.metadata.design)
-    return by_place | {(family, types["A"], types["B"]), (family, layout), configuration}
+    configuration = (family, operation, types["accumulator"])
+    found = {(*configuration, design), (family, types["A"], types["B"]), (family, layout)}
+    if isinstance(design, Sm90DesignMetadata):
+        with_some_cluster = dataclasses.replace(design, cluster_shape=())
+        found.add((*configuration, with_some_cluster, operands.out.stride))
+    return by_place | found
 
 
 def sample(cc):
-    """A few kernels that together have every part: those first that bring many of them."""
-    kernels = cutlass_api.get_kernels(cc=cc)
-    chosen, covered = [], set()
-    for least in (3, 2, 1):
-        for kernel in kernels:
-            fresh = parts(kernel, cc) - covered
-            if len(fresh) >= least:
-                chosen.append(kernel)
-                covered |= fresh
-    return chosen
+    """Kernels that together have every part, of few programs: those first that bring many parts.
+    Kernels that share a program with an earlier one are last, when that one is in the cache.
+    """
+    programs = {}
+    for kernel in cutlass_api.get_kernels(cc=cc):
+        # A fingerprint takes 0.2 ms. Samples for other capabilities are small anyway.
+        program = cutlass_api._core.tuning_identity(kernel)[1] if cc == 90 else kernel
+        programs.setdefault(program, []).append((kernel, parts(kernel, cc)))
+    brings = {program: set().union(*(of for _, of in ks)) for program, ks in programs.items()}
+    firsts, others, covered = [], [], set()
+    for least in (8, 4, 2, 1):
+        for program, kernels in programs.items():
+            if len(brings[program] - covered) < least:
+                continue
+            fresh = []
+            for kernel, of_kernel in kernels:
+                if of_kernel - covered:
+                    fresh.append(kernel)
+                    covered |= of_kernel
+            firsts.append(fresh[0])
+            others += fresh[1:]
+    return firsts + others
 
 
 PLAN = [(cc, kernel) for cc in ARCHITECTURES for kernel in sample(cc)]

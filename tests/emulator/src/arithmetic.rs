@@ -1,15 +1,22 @@
 //! Instructions of one thread: arithmetic, comparison and conversion.
 
+use crate::decode::{Binary, Comparison};
 use crate::ptx::Type;
+
+/// A power of two that is a normal number.
+fn power_of_two(exponent: i32) -> f64 {
+    f64::from_bits(((exponent + 1023) as u64) << 52)
+}
 
 /// Binary16 to a number.
 pub fn from_f16(bits: u16) -> f32 {
     let (sign, exponent, mantissa) = (bits >> 15, bits >> 10 & 0x1f, bits & 0x3ff);
     let magnitude = match exponent {
-        0 => f32::from(mantissa) * 2f32.powi(-24),
+        0 => f32::from(mantissa) * power_of_two(-24) as f32,
         0x1f if mantissa == 0 => f32::INFINITY,
         0x1f => f32::NAN,
-        _ => (1.0 + f32::from(mantissa) / 1024.0) * 2f32.powi(i32::from(exponent) - 15),
+        // The exponent's bias is 15 in binary16 and 127 in float32.
+        _ => f32::from_bits((u32::from(exponent) + 112) << 23 | u32::from(mantissa) << 13),
     };
     if sign == 1 { -magnitude } else { magnitude }
 }
@@ -29,7 +36,7 @@ fn encode(x: f64, exponent_bits: u32, mantissa_bits: u32) -> u32 {
     }
     let exponent = ((magnitude.to_bits() >> 52) as i32 - 1023).max(1 - bias);
     // In units of the last place.
-    let scaled = magnitude * 2f64.powi(mantissa_bits as i32 - exponent);
+    let scaled = magnitude * power_of_two(mantissa_bits as i32 - exponent);
     let rounded = scaled.round_ties_even() as u32;
     // A carry out of the mantissa increments the exponent.
     let normal = rounded >= 1 << mantissa_bits;
@@ -56,8 +63,8 @@ pub fn from_bf16(bits: u16) -> f32 {
 pub fn from_e4m3(bits: u8) -> f32 {
     let magnitude = match bits & 0x7f {
         0x7f => f32::NAN,
-        code if code < 8 => f32::from(code) * 2f32.powi(-9),
-        code => (1.0 + f32::from(code & 7) / 8.0) * 2f32.powi(i32::from(code >> 3) - 7),
+        code if code < 8 => f32::from(code) * power_of_two(-9) as f32,
+        code => (1.0 + f32::from(code & 7) / 8.0) * power_of_two(i32::from(code >> 3) - 7) as f32,
     };
     if bits >> 7 == 1 { -magnitude } else { magnitude }
 }
@@ -110,55 +117,68 @@ pub fn unsigned(value: u64, bytes: u8) -> u64 {
 }
 
 /// Instructions of two operands.
-pub fn binary(name: &str, kind: Type, a: u64, b: u64) -> Option<u64> {
+#[inline]
+pub fn binary(operation: Binary, kind: Type, a: u64, b: u64) -> Option<u64> {
     Some(match kind {
-        Type::Pred => match name {
-            "and" => a & b,
-            "or" => a | b,
-            "xor" => a ^ b,
+        Type::Pred => match operation {
+            Binary::And => a & b,
+            Binary::Or => a | b,
+            Binary::Xor => a ^ b,
             _ => return None,
         },
-        Type::F32 => u64::from(float(name, f32_of(a), f32_of(b))?.to_bits()),
-        Type::F64 => double(name, f64_of(a), f64_of(b))?.to_bits(),
+        Type::F32 => u64::from(float(operation, f32_of(a), f32_of(b))?.to_bits()),
+        Type::F64 => double(operation, f64_of(a), f64_of(b))?.to_bits(),
         Type::F16 | Type::Bf16 => {
             let (decode, encode) = format_of(kind)?;
             let [x, y] = [a, b].map(|bits| f64::from(decode(bits as u16)));
-            u64::from(encode(double(name, x, y)?))
+            u64::from(encode(double(operation, x, y)?))
         }
         Type::F16x2 | Type::Bf16x2 => {
-            let half = |shift: u32| binary(name, element_of(kind), a >> shift, b >> shift);
+            let half = |shift: u32| binary(operation, element_of(kind), a >> shift, b >> shift);
             half(16)? << 16 | half(0)?
         }
-        Type::Bits(bytes) | Type::Signed(bytes) => {
-            let is_signed = matches!(kind, Type::Signed(_));
-            let (x, y) = match is_signed {
-                true => (i128::from(signed(a, bytes)), i128::from(signed(b, bytes))),
-                false => (i128::from(unsigned(a, bytes)), i128::from(unsigned(b, bytes))),
+        Type::Bits(bytes) => {
+            let (x, y) = (unsigned(a, bytes), unsigned(b, bytes));
+            let z = match operation {
+                Binary::Div => x.checked_div(y).unwrap_or(u64::MAX),
+                Binary::Rem => x.checked_rem(y).unwrap_or(u64::MAX),
+                Binary::Min => x.min(y),
+                Binary::Max => x.max(y),
+                Binary::MulHi => ((u128::from(x) * u128::from(y)) >> (8 * bytes)) as u64,
+                Binary::Shr => x.checked_shr(b as u32).unwrap_or(0),
+                _ => wrapping(operation, bytes, x, y, b)?,
             };
-            let width = 8 * i128::from(bytes);
-            let amount = i128::from(b & 0xffff_ffff);
-            let z = match name {
-                "add" => x + y,
-                "sub" => x - y,
-                "mul.lo" | "mul.wide" => x * y,
-                "mul.hi" => (x * y) >> width,
-                "div" if y == 0 => -1,
-                "div" => x / y,
-                "rem" if y == 0 => -1,
-                "rem" => x % y,
-                "min" => x.min(y),
-                "max" => x.max(y),
-                "and" => x & y,
-                "or" => x | y,
-                "xor" => x ^ y,
-                "shl" if amount >= width => 0,
-                "shl" => x << amount,
-                "shr" => x >> amount.min(width),
-                _ => return None,
-            };
-            let bytes = if name == "mul.wide" { 2 * bytes } else { bytes };
-            unsigned(z as u64, bytes)
+            unsigned(z, if operation == Binary::MulWide { 2 * bytes } else { bytes })
         }
+        Type::Signed(bytes) => {
+            let (x, y) = (signed(a, bytes), signed(b, bytes));
+            let z = match operation {
+                Binary::Div | Binary::Rem if y == 0 => -1,
+                Binary::Div => x.wrapping_div(y),
+                Binary::Rem => x.wrapping_rem(y),
+                Binary::Min => x.min(y),
+                Binary::Max => x.max(y),
+                Binary::MulHi => ((i128::from(x) * i128::from(y)) >> (8 * bytes)) as i64,
+                Binary::Shr => x >> (b as u32).min(63),
+                _ => wrapping(operation, bytes, x as u64, y as u64, b)? as i64,
+            };
+            unsigned(z as u64, if operation == Binary::MulWide { 2 * bytes } else { bytes })
+        }
+        _ => return None,
+    })
+}
+
+/// Operations whose lower bits are the same for integers with and without a sign.
+fn wrapping(operation: Binary, bytes: u8, x: u64, y: u64, amount: u64) -> Option<u64> {
+    Some(match operation {
+        Binary::Add => x.wrapping_add(y),
+        Binary::Sub => x.wrapping_sub(y),
+        Binary::MulLo | Binary::MulWide => x.wrapping_mul(y),
+        Binary::And => x & y,
+        Binary::Or => x | y,
+        Binary::Xor => x ^ y,
+        Binary::Shl if amount as u32 >= 8 * u32::from(bytes) => 0,
+        Binary::Shl => x << (amount as u32),
         _ => return None,
     })
 }
@@ -207,31 +227,31 @@ fn element_of(pair: Type) -> Type {
     }
 }
 
-fn double(name: &str, x: f64, y: f64) -> Option<f64> {
-    Some(match name {
-        "add" => x + y,
-        "sub" => x - y,
-        "mul" => x * y,
-        "div" => x / y,
-        "min" => x.min(y),
-        "max" => x.max(y),
-        "copysign" => y.copysign(x),
+fn double(operation: Binary, x: f64, y: f64) -> Option<f64> {
+    Some(match operation {
+        Binary::Add => x + y,
+        Binary::Sub => x - y,
+        Binary::Mul => x * y,
+        Binary::Div => x / y,
+        Binary::Min => x.min(y),
+        Binary::Max => x.max(y),
+        Binary::CopySign => y.copysign(x),
         _ => return None,
     })
 }
 
-fn float(name: &str, x: f32, y: f32) -> Option<f32> {
-    Some(match name {
-        "add" => x + y,
-        "sub" => x - y,
-        "mul" => x * y,
-        "div" => x / y,
-        "min" => x.min(y),
-        "max" => x.max(y),
-        "max.NaN" | "min.NaN" if x.is_nan() || y.is_nan() => f32::NAN,
-        "max.NaN" => x.max(y),
-        "min.NaN" => x.min(y),
-        "copysign" => y.copysign(x),
+fn float(operation: Binary, x: f32, y: f32) -> Option<f32> {
+    Some(match operation {
+        Binary::Add => x + y,
+        Binary::Sub => x - y,
+        Binary::Mul => x * y,
+        Binary::Div => x / y,
+        Binary::Min => x.min(y),
+        Binary::Max => x.max(y),
+        Binary::MaxNan | Binary::MinNan if x.is_nan() || y.is_nan() => f32::NAN,
+        Binary::MaxNan => x.max(y),
+        Binary::MinNan => x.min(y),
+        Binary::CopySign => y.copysign(x),
         _ => return None,
     })
 }
@@ -297,7 +317,7 @@ pub fn unary(name: &str, kind: Type, a: u64) -> Option<u64> {
 }
 
 /// Whether a comparison holds.
-pub fn compare(name: &str, kind: Type, a: u64, b: u64) -> Option<bool> {
+pub fn compare(comparison: Comparison, kind: Type, a: u64, b: u64) -> Option<bool> {
     use std::cmp::Ordering::{Equal, Greater, Less};
     let order = match kind {
         Type::F32 => f32_of(a).partial_cmp(&f32_of(b)),
@@ -308,22 +328,21 @@ pub fn compare(name: &str, kind: Type, a: u64, b: u64) -> Option<bool> {
         _ => return None,
     };
     let ordered = order.is_some();
-    Some(match name {
-        "eq" => order == Some(Equal),
-        "ne" => ordered && order != Some(Equal),
-        "lt" | "lo" => order == Some(Less),
-        "le" | "ls" => matches!(order, Some(Less | Equal)),
-        "gt" | "hi" => order == Some(Greater),
-        "ge" | "hs" => matches!(order, Some(Greater | Equal)),
-        "equ" => !ordered || order == Some(Equal),
-        "neu" => order != Some(Equal),
-        "ltu" => !ordered || order == Some(Less),
-        "leu" => order != Some(Greater),
-        "gtu" => !ordered || order == Some(Greater),
-        "geu" => order != Some(Less),
-        "num" => ordered,
-        "nan" => !ordered,
-        _ => return None,
+    Some(match comparison {
+        Comparison::Eq => order == Some(Equal),
+        Comparison::Ne => ordered && order != Some(Equal),
+        Comparison::Lt => order == Some(Less),
+        Comparison::Le => matches!(order, Some(Less | Equal)),
+        Comparison::Gt => order == Some(Greater),
+        Comparison::Ge => matches!(order, Some(Greater | Equal)),
+        Comparison::Equ => !ordered || order == Some(Equal),
+        Comparison::Neu => order != Some(Equal),
+        Comparison::Ltu => !ordered || order == Some(Less),
+        Comparison::Leu => order != Some(Greater),
+        Comparison::Gtu => !ordered || order == Some(Greater),
+        Comparison::Geu => order != Some(Less),
+        Comparison::Num => ordered,
+        Comparison::Nan => !ordered,
     })
 }
 
@@ -401,6 +420,14 @@ pub fn convert_pair(to: Type, high: f64, low: f64) -> Option<u64> {
     })
 }
 
+/// `lop3`: the table holds the result for each combination of three bits.
+pub fn logic(a: u64, b: u64, c: u64, table: u64) -> u64 {
+    let select = |word: u64, is_set: bool| if is_set { word } else { !word };
+    let row = |at: u32| select(a, at & 4 != 0) & select(b, at & 2 != 0) & select(c, at & 1 != 0);
+    let word = (0..8).filter(|at| table >> at & 1 == 1).fold(0, |word, at| word | row(at));
+    unsigned(word, 4)
+}
+
 /// `prmt` in its default mode.
 pub fn permute(low: u32, high: u32, selector: u32) -> u32 {
     let bytes = u64::from(high) << 32 | u64::from(low);
@@ -464,7 +491,7 @@ mod tests {
         let (one, two, three) = (0x3c00, 0x4000, 0x4200);
         let pair = |high: u64, low: u64| high << 16 | low;
         let (a, b) = (pair(two, three), pair(one, two));
-        assert_eq!(binary("sub", Type::F16x2, a, b), Some(pair(one, one)));
+        assert_eq!(binary(Binary::Sub, Type::F16x2, a, b), Some(pair(one, one)));
         // 2 * 1 + 1 and 3 * 2 - 4.
         assert_eq!(fma(Type::F16x2, a, b, pair(one, 0xc400)), Some(pair(three, two)));
     }

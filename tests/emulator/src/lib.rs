@@ -7,6 +7,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `ptx.rs` | the parser: text to instructions with resolved registers, labels and symbols |
+//! | `decode.rs` | what an instruction does, from its words |
 //! | `registers.rs` | the register allocation |
 //! | `launch.rs` | a launch: CTAs, clusters, the order in which threads run, hangs |
 //! | `thread.rs` | a thread: operands, and the instructions of one thread |
@@ -19,6 +20,7 @@
 
 mod arithmetic;
 mod barriers;
+mod decode;
 mod groups;
 mod launch;
 mod matrix;

@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::decode::Operation;
+
 /// The type of an operation or of a memory access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
@@ -115,6 +117,7 @@ pub struct Instruction {
     pub words: Box<[&'static str]>,
     /// The opcode with the modifier that selects the operation, such as `mul.wide`.
     pub name: &'static str,
+    pub operation: Operation,
     pub args: Box<[Arg]>,
     /// The last type among the words, which is the operation's.
     pub kind: Option<Type>,
@@ -397,7 +400,18 @@ impl Parser {
             }
         }
         let args = args.into();
-        self.instructions.push(Instruction { guard, words, name, args, kind, space, target: 0 });
+        let operation = Operation::decode(&words, name, kind);
+        let target = 0;
+        self.instructions.push(Instruction {
+            guard,
+            words,
+            name,
+            operation,
+            args,
+            kind,
+            space,
+            target,
+        });
         Ok(())
     }
 

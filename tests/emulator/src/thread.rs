@@ -1,6 +1,7 @@
 //! A thread that runs: its registers, and the instructions that it executes alone.
 
 use crate::arithmetic::{self, unsigned};
+use crate::decode::{Binary, Comparison, Conversion, Operation};
 use crate::launch::{Cluster, Fault, Launch, Result, State, Thread};
 use crate::memory::{SHARED_WINDOW, of_cta};
 use crate::ptx::{Arg, Instruction, Space, Special, Type};
@@ -91,11 +92,19 @@ impl Run<'_> {
 
     // ---- operands ----
 
+    #[inline]
     pub fn value(&self, arg: &Arg) -> Result<u64> {
+        match arg {
+            Arg::Register(slot) => Ok(self.current().registers[*slot]),
+            Arg::Immediate(value) => Ok(*value),
+            _ => self.other_value(arg),
+        }
+    }
+
+    #[inline(never)]
+    fn other_value(&self, arg: &Arg) -> Result<u64> {
         Ok(match arg {
-            Arg::Register(slot) => self.current().registers[*slot],
             Arg::Not(slot) => self.current().registers[*slot] & 1 ^ 1,
-            Arg::Immediate(value) => *value,
             Arg::Symbol(Space::Shared, at) => self.own_shared(*at),
             Arg::Symbol(Space::Param, at) => {
                 self.launch.parameters.bytes().as_ptr().addr() as u64 + at
@@ -126,6 +135,7 @@ impl Run<'_> {
         }
     }
 
+    #[inline]
     pub fn set(&mut self, arg: &Arg, value: u64) -> Result<()> {
         match arg {
             Arg::Register(slot) => {
@@ -138,6 +148,7 @@ impl Run<'_> {
     }
 
     /// The address of `[base + offset]`.
+    #[inline]
     pub fn address(&self, arg: &Arg) -> Result<u64> {
         match arg {
             Arg::Memory(inner, offset) => Ok(self.value(&inner[0])?.wrapping_add_signed(*offset)),
@@ -147,24 +158,65 @@ impl Run<'_> {
 
     // ---- instructions ----
 
+    #[inline]
     fn execute(&mut self, instruction: &Instruction) -> Result<Next> {
+        let args = &*instruction.args;
+        let kind = || instruction.kind.ok_or("no type");
+        match instruction.operation {
+            Operation::Branch => return Ok(Next::Jump(instruction.target)),
+            Operation::Move => self.copy(kind()?, &args[0], &args[1])?,
+            Operation::Load => self.load(instruction.space, kind()?, args)?,
+            Operation::Store => self.store(instruction.space, kind()?, args)?,
+            Operation::Convert(conversion) => self.convert(conversion, args)?,
+            Operation::Compare(comparison) => {
+                self.set_predicate(comparison, kind()?, &instruction.words, args)?;
+            }
+            Operation::Select => {
+                let taken = if self.value(&args[3])? & 1 == 1 { 1 } else { 2 };
+                let value = self.value(&args[taken])?;
+                self.set(&args[0], value)?;
+            }
+            Operation::Binary(operation) => {
+                self.compute(instruction, |kind, [a, b]| {
+                    arithmetic::binary(operation, kind, a, b)
+                })?;
+            }
+            Operation::Fma => {
+                self.compute(instruction, |kind, [a, b, c]| arithmetic::fma(kind, a, b, c))?;
+            }
+            Operation::MultiplyAdd(product, sum) => {
+                self.compute(instruction, |kind, [a, b, c]| {
+                    let product = arithmetic::binary(product, kind, a, b)?;
+                    arithmetic::binary(Binary::Add, sum, product, c)
+                })?;
+            }
+            Operation::Logic => {
+                self.compute(instruction, |_, [a, b, c, table]| {
+                    Some(arithmetic::logic(a, b, c, table))
+                })?;
+            }
+            Operation::Permute => {
+                self.compute(instruction, |_, [a, b, selector]| {
+                    Some(u64::from(arithmetic::permute(a as u32, b as u32, selector as u32)))
+                })?;
+            }
+            Operation::Collective => return Ok(Next::Wait(State::AtCollective)),
+            Operation::Nothing => {}
+            Operation::Other => return self.execute_other(instruction),
+        }
+        Ok(Next::Continue)
+    }
+
+    /// Executes an instruction that its words name.
+    #[inline(never)]
+    fn execute_other(&mut self, instruction: &Instruction) -> Result<Next> {
         let (words, args, kind) = (&*instruction.words, &*instruction.args, instruction.kind);
         let has = |word: &str| words.contains(&word);
         match words[0] {
-            "bra" => return Ok(Next::Jump(instruction.target)),
             "ret" | "exit" => return Ok(Next::Jump(usize::MAX)),
             "trap" => return Err("trap".into()),
-            "mov" => self.copy(kind.ok_or("mov without a type")?, &args[0], &args[1])?,
-            "ld" => self.load(instruction.space, kind.ok_or("ld without a type")?, args)?,
-            "st" => {
-                if has("async") {
-                    tma::store_async(self, args)?;
-                } else {
-                    self.store(instruction.space, kind.ok_or("st without a type")?, args)?;
-                }
-            }
+            "st" if has("async") => tma::store_async(self, args)?,
             "atom" | "red" => self.atomic(instruction, kind.ok_or("no type")?)?,
-            "cvt" => self.convert(words, args)?,
             "cvta" => {
                 let value = self.value(&args[1])?;
                 let value = match (has("to"), has("shared")) {
@@ -178,37 +230,19 @@ impl Run<'_> {
                 let (address, rank) = (self.value(&args[1])?, self.value(&args[2])?);
                 self.set(&args[0], of_cta(address, rank))?;
             }
-            "setp" => self.set_predicate(words, args)?,
-            "selp" => {
-                let taken = if self.value(&args[3])? & 1 == 1 { 1 } else { 2 };
-                let value = self.value(&args[taken])?;
-                self.set(&args[0], value)?;
-            }
             "elect" => {
                 let Arg::Pair(pair) = &args[0] else { return Err("elect".into()) };
                 self.set(&pair[0], 0)?;
                 self.set(&pair[1], u64::from(self.thread.is_multiple_of(32)))?;
             }
-            "shfl" | "vote" | "redux" | "ldmatrix" | "stmatrix" | "mma" | "activemask" => {
-                return Ok(Next::Wait(State::AtCollective));
-            }
-            "wgmma" => {
-                // The fences order what this machine does in order anyway.
-                return Ok(match words[1] {
-                    "mma_async" => Next::Wait(State::AtCollective),
-                    _ => Next::Continue,
-                });
-            }
-            "bar" if words[1] == "warp" => return Ok(Next::Wait(State::AtCollective)),
             "bar" | "barrier" if words[1] == "cluster" => {
                 return self.cluster_barrier(has("arrive"));
             }
             "bar" | "barrier" => return self.named_barrier(has("arrive"), args),
             "mbarrier" => return self.mbarrier(words, args),
             "cp" => return self.copy_async(words, args),
-            "griddepcontrol" | "fence" | "membar" | "setmaxnreg" | "prefetch" => {}
             "createpolicy" => self.set(&args[0], 0)?,
-            _ => self.compute(instruction, kind.ok_or("no type")?)?,
+            _ => self.compute_other(instruction, kind.ok_or("no type")?)?,
         }
         Ok(Next::Continue)
     }
@@ -254,23 +288,19 @@ impl Run<'_> {
         } else if words.contains(&"exch") {
             operand
         } else {
-            let name = ["add", "min", "max", "and", "or", "xor"]
+            let operation = ["add", "min", "max", "and", "or", "xor"]
                 .into_iter()
                 .find(|name| words.contains(name))
+                .and_then(Binary::parse)
                 .ok_or("an unknown atomic operation")?;
-            arithmetic::binary(name, kind, before, operand).ok_or("an unknown atomic type")?
+            arithmetic::binary(operation, kind, before, operand).ok_or("an unknown atomic type")?
         };
         self.write(space, address, bytes, after)?;
         target.map_or(Ok(()), |target| self.set(target, before))
     }
 
-    fn convert(&mut self, words: &[&str], args: &[Arg]) -> Result<()> {
-        let kinds: Vec<Type> = words.iter().filter_map(|word| Type::parse(word)).collect();
-        let [to, from] = kinds[..] else { return Err("cvt needs two types".into()) };
-        let rounding = ["rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi"]
-            .into_iter()
-            .find(|name| words.contains(name))
-            .unwrap_or("");
+    fn convert(&mut self, conversion: Conversion, args: &[Arg]) -> Result<()> {
+        let Conversion { to, from, rounding, saturates } = conversion;
         let unknown = || format!("cvt.{to:?}.{from:?}");
         let first = self.value(&args[1])?;
         let result = if args.len() == 3 {
@@ -285,16 +315,20 @@ impl Run<'_> {
             let (high, low) = (f64::from(decode(first >> 8)), f64::from(decode(first)));
             arithmetic::convert_pair(to, high, low).ok_or_else(unknown)?
         } else {
-            let saturate = words.contains(&"sat");
-            arithmetic::convert(to, from, rounding, saturate, first).ok_or_else(unknown)?
+            arithmetic::convert(to, from, rounding, saturates, first).ok_or_else(unknown)?
         };
         self.set(&args[0], result)
     }
 
-    fn set_predicate(&mut self, words: &[&str], args: &[Arg]) -> Result<()> {
-        let kind = Type::parse(words[words.len() - 1]).ok_or("setp without a type")?;
+    fn set_predicate(
+        &mut self,
+        comparison: Comparison,
+        kind: Type,
+        words: &[&str],
+        args: &[Arg],
+    ) -> Result<()> {
         let (a, b) = (self.value(&args[1])?, self.value(&args[2])?);
-        let mut holds = arithmetic::compare(words[1], kind, a, b)
+        let mut holds = arithmetic::compare(comparison, kind, a, b)
             .ok_or_else(|| format!("setp.{}.{kind:?}", words[1]))?;
         if let Some(third) = args.get(3) {
             let other = self.value(third)? & 1 == 1;
@@ -314,7 +348,27 @@ impl Run<'_> {
         }
     }
 
-    fn compute(&mut self, instruction: &Instruction, kind: Type) -> Result<()> {
+    /// Sets the result to a function of the operation's type and of its operands.
+    #[inline]
+    fn compute<const COUNT: usize>(
+        &mut self,
+        instruction: &Instruction,
+        function: impl FnOnce(Type, [u64; COUNT]) -> Option<u64>,
+    ) -> Result<()> {
+        let unknown = || format!("unknown instruction {}", instruction.words.join("."));
+        let args = &*instruction.args;
+        let kind = instruction.kind.ok_or("no type")?;
+        if args.len() != COUNT + 1 {
+            return Err(unknown());
+        }
+        let mut values = [0; COUNT];
+        for (value, arg) in values.iter_mut().zip(&args[1..]) {
+            *value = self.value(arg)?;
+        }
+        self.set(&args[0], function(kind, values).ok_or_else(unknown)?)
+    }
+
+    fn compute_other(&mut self, instruction: &Instruction, kind: Type) -> Result<()> {
         let (words, args) = (&*instruction.words, &*instruction.args);
         let mut values = [0; 4];
         let count = args.len() - 1;
@@ -323,19 +377,6 @@ impl Run<'_> {
         }
         let unknown = || format!("unknown instruction {}", words.join("."));
         let result = match (words[0], &values[..count.min(4)]) {
-            ("fma", [a, b, c]) => arithmetic::fma(kind, *a, *b, *c),
-            ("mad", [a, b, c]) => {
-                let product = arithmetic::binary(product_name(words[1]), kind, *a, *b);
-                let wide = match (words[1], kind) {
-                    ("wide", Type::Bits(bytes)) => Type::Bits(2 * bytes),
-                    ("wide", Type::Signed(bytes)) => Type::Signed(2 * bytes),
-                    _ => kind,
-                };
-                product.and_then(|product| arithmetic::binary("add", wide, product, *c))
-            }
-            ("prmt", [a, b, selector]) => {
-                Some(u64::from(arithmetic::permute(*a as u32, *b as u32, *selector as u32)))
-            }
             ("shf", [low, high, amount]) => {
                 let both = high << 32 | unsigned(*low, 4);
                 let amount = match words[2] {
@@ -360,26 +401,9 @@ impl Run<'_> {
                 let bits = if negative { bits | !mask } else { bits & mask };
                 Some(unsigned(bits, kind.bytes() as u8))
             }
-            ("lop3", [a, b, c, table]) => {
-                let bit = |at: u64| {
-                    let row = (a >> at & 1) << 2 | (b >> at & 1) << 1 | (c >> at & 1);
-                    (table >> row & 1) << at
-                };
-                Some((0..32).fold(0, |word, at| word | bit(at)))
-            }
-            (_, [a, b]) => arithmetic::binary(instruction.name, kind, *a, *b),
             (_, [a]) => arithmetic::unary(instruction.name, kind, *a),
             _ => None,
         };
         self.set(&args[0], result.ok_or_else(unknown)?)
-    }
-}
-
-/// The product of `mad` with this modifier.
-fn product_name(modifier: &str) -> &'static str {
-    match modifier {
-        "hi" => "mul.hi",
-        "wide" => "mul.wide",
-        _ => "mul.lo",
     }
 }
