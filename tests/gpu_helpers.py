@@ -137,9 +137,11 @@ def truncates(kernel: cutlass_api.Kernel) -> bool:
 
 def chains_16_bits(kernel: cutlass_api.Kernel) -> bool:
     """Whether tensor cores add up 16-bit products in long chains (docs/design/accuracy.md)."""
+    if family_of(kernel) != "sm90":
+        return False
     types = types_of(kernel)
     wide = max(types.a.itemsize, types.b.itemsize)
-    return family_of(kernel) == "sm90" and wide == 2 and types.accumulator == torch.float32
+    return wide == 2 and types.accumulator == torch.float32
 
 
 def sums_fast(kernel: cutlass_api.Kernel) -> bool:
