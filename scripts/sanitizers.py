@@ -24,7 +24,7 @@ from pathlib import Path
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 SCRIPT = Path(__file__).with_name("sanitize.py")
 #: The last line of a tool's report. Racecheck counts hazards, of errors and warnings.
-SUMMARY = re.compile(r"(?:ERROR SUMMARY: |RACECHECK SUMMARY: )(\d+) (?:error|hazard)")
+SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:errors?$|hazards? displayed)", re.M)
 RESULTS = re.compile(r"^\d+ results in .* s: (\{.*\})$", re.MULTILINE)
 #: Lines of a report to print.
 FINDINGS = re.compile(r"^=========\s+(?:Error|Warning|Invalid|Uninit|Barrier|Program hit|\s*at ).*")
