@@ -106,7 +106,7 @@ STEPS = {
     ),
     "fuzz": Step(
         "kernels on random problems, which differ in each run",
-        [[sys.executable, "-m", "tests.fuzz", "--seconds", "500", "--workers", "8"]],
+        [[sys.executable, "-m", "tests.fuzz", "--seconds", "500", "--workers", "14"]],
         590,
         40,
     ),
