@@ -135,15 +135,6 @@ def truncates(kernel: cutlass_api.Kernel) -> bool:
     return types.a in FLOAT8 and types.b in FLOAT8
 
 
-def chains_16_bits(kernel: cutlass_api.Kernel) -> bool:
-    """Whether tensor cores add up 16-bit products in long chains (docs/design/accuracy.md)."""
-    if family_of(kernel) != "sm90":
-        return False
-    types = types_of(kernel)
-    wide = max(types.a.itemsize, types.b.itemsize)
-    return wide == 2 and types.accumulator == torch.float32
-
-
 def sums_fast(kernel: cutlass_api.Kernel) -> bool:
     """Whether a kernel adds up float8 products in one chain."""
     return getattr(kernel.metadata.design, "fast_sums", False)
@@ -379,11 +370,6 @@ class Problem:
         """The same, for kernels that add up all products in one chain."""
         return self._truncated(chain=math.inf, fast_sums=True)
 
-    @cached_property
-    def in_one_chain(self) -> "Problem":
-        """The same, for kernels that add up all products of 16-bit numbers in one chain."""
-        return self._truncated(chain=math.inf)
-
     def _truncated(self, chain: float, fast_sums: bool = False) -> "Problem":
         other = copy.copy(self)
         other.truncates, other.chain, other.fast_sums = True, chain, fast_sums
@@ -431,17 +417,8 @@ class Problem:
         return self.k > 1 and self.a.stride(-1) == 0 and self.b.stride(-2) == 0
 
     @property
-    def has_float8(self) -> bool:
-        return self.types.a in FLOAT8 or self.types.b in FLOAT8
-
-    @property
     def truncations(self) -> torch.Tensor:
-        """What truncation on tensor cores may add to the error of each element."""
-        if not self.has_float8:
-            # Each instruction adds 16 products to the sum so far, and truncates it to float32: by
-            # half of a last bit on average, always towards zero.
-            sums = sum(self.parts).abs() if self.has_equal_terms else self.scales
-            return self.k / 16 * ROUNDOFF[torch.float32] * sums
+        """What truncation on float8 tensor cores may add to the error of each element."""
         # In one chain, the errors of all instructions mostly have the same sign.
         chains = max(1, min(self.k, self.chain) / 128)
         if self.has_equal_terms:
@@ -458,11 +435,8 @@ class Problem:
         """The error bound of each sum. It is generous: it finds single wrong elements, which a norm
         over many elements hides.
         """
-        accumulator, roundings = self.types.accumulator, max(self.k, 1) ** 0.5
-        relative = ROUNDOFF[accumulator] * roundings + self.input_roundoff
-        # Sums of subnormal numbers of the accumulator's type have a fixed step.
-        info = torch.finfo(accumulator)
-        sums = 8 * relative * self.scales + info.smallest_normal * info.eps * roundings
+        relative = ROUNDOFF[self.types.accumulator] * max(self.k, 1) ** 0.5 + self.input_roundoff
+        sums = 8 * relative * self.scales
         return sums + 8 * self.truncations if self.truncates else sums
 
     @property
@@ -490,7 +464,7 @@ class Problem:
     def torch_error(self) -> float | None:
         """The error of torch's own product of these inputs; None where it has no such product."""
         types = self.types
-        if self.truncates and self.has_float8:
+        if self.truncates:
             return self.torch_float8_error
         if (
             types.a != types.b
@@ -554,28 +528,23 @@ class Problem:
         return batches * apart(self.a, -2) * apart(self.b, -1)
 
     @property
+    def noise(self) -> float:
+        """The norm of errors of one rounding for each product, with random signs."""
+        return ROUNDOFF[self.types.accumulator] * max(self.k, 1) ** 0.5 * self.scale
+
+    @property
     def limit(self) -> float:
         """The largest acceptable error."""
-        # Equal products have equal signs.
-        size = float(sum(self.parts).norm()) if self.has_equal_terms else self.scale
-        noise = ROUNDOFF[self.types.accumulator] * max(self.k, 1) ** 0.5 * size
         if self.compares_with_torch:
-            # Outputs of the accumulator's type show the order of additions: cuBLAS adds up some
-            # products in several chains, ours in one. Each of the K roundings of a chain is off by
-            # up to ROUNDOFF of the sum so far, evenly spread: the variances, of sums that grow to
-            # `scale`, add up to K / 2 / 3 of ROUNDOFF squared. For 16-bit operands, tensor cores
-            # round once for 16 products.
-            depth = 16 if self.types.a.itemsize == 2 else 1
-            is_wide = self.types.out in (torch.float32, torch.float64)
-            chain = noise / (6 * depth) ** 0.5 if is_wide else 0.0
-            if self.truncates and not self.has_float8:
-                # The sum so far grows to `scale`, and changes its sign.
-                chain += float(self.truncations.norm()) / 2
+            # For small K, cuBLAS adds up float64 products in several chains, ours in one. Each of
+            # the K roundings of a chain is off by up to ROUNDOFF of the sum so far, evenly spread:
+            # the variances, of sums that grow to `scale`, add up to K / 2 / 3 of ROUNDOFF squared.
+            chain = self.noise / 6**0.5 if self.types.out == torch.float64 else 0.0
             return max(1.2 * self.torch_error, chain)
         inputs = self.input_roundoff * self.scale
         if self.truncates:
             inputs += float(self.truncations.norm())
-        return 1.2 * max(self.torch_error or 0.0, self.rounding_error) + 2 * noise + inputs
+        return 1.2 * max(self.torch_error or 0.0, self.rounding_error) + 2 * self.noise + inputs
 
     def inaccuracy(self, out: torch.Tensor) -> str | None:
         """None if the values of an output are within the limits, or a description."""

@@ -1,5 +1,6 @@
 """What a kernel has to compute for a case: float64 values and error bounds."""
 
+from functools import cached_property
 from itertools import pairwise
 
 import cutlass_api
@@ -8,11 +9,12 @@ from gpu_helpers import (
     FLOAT8,
     ROUNDOFF,
     Problem,
-    chains_16_bits,
     exact_integer_product,
+    family_of,
     rounds_to_tf32,
     sums_fast,
     truncates,
+    types_of,
 )
 from helpers import INTEGERS
 from test_block_scales import number, spread
@@ -22,16 +24,67 @@ from .operands import Operands
 from .stages import PRODUCT, Bounded, apply, folded, results_of
 
 
-class Uncompared(Problem):
-    """A product that torch has not, or adds up otherwise: cuBLAS splits some chains of fast float8
-    sums.
+def chains_16_bits(kernel: cutlass_api.Kernel) -> bool:
+    """Whether tensor cores add up 16-bit products in long chains (docs/design/accuracy.md)."""
+    if family_of(kernel) != "sm90":
+        return False
+    types = types_of(kernel)
+    return max(types.a.itemsize, types.b.itemsize) == 2 and types.accumulator == torch.float32
+
+
+class AnyKernelProblem(Problem):
+    """A product by any kernel, with limits for those that do not split K of deep products with few
+    tiles, as torch does and as the kernels do that rank first (docs/design/accuracy.md).
     """
+
+    #: Whether tensor cores add up 16-bit products in long chains.
+    chains_16_bits = False
+
+    @property
+    def truncations_of_16_bits(self) -> torch.Tensor:
+        """Each instruction adds 16 products to the sum so far, and truncates it to float32: by half
+        of a last bit on average, always towards zero.
+        """
+        sums = sum(self.parts).abs() if self.has_equal_terms else self.scales
+        return self.k / 16 * ROUNDOFF[torch.float32] * sums
+
+    @cached_property
+    def sum_allowance(self) -> torch.Tensor:
+        # Sums of subnormal numbers of the accumulator's type have a fixed step.
+        info = torch.finfo(self.types.accumulator)
+        step = info.smallest_normal * info.eps * max(self.k, 1) ** 0.5
+        allowed = super().sum_allowance + step
+        return allowed + 8 * self.truncations_of_16_bits if self.chains_16_bits else allowed
+
+    @property
+    def noise(self) -> float:
+        if not self.has_equal_terms:
+            return super().noise
+        # Equal products have equal signs.
+        size = float(sum(self.parts).norm())
+        return ROUNDOFF[self.types.accumulator] * max(self.k, 1) ** 0.5 * size
+
+    @property
+    def limit(self) -> float:
+        limit = super().limit
+        if self.types.out == torch.float32 and self.types.a not in FLOAT8:
+            # One chain (`Problem.limit`); for 16-bit operands, tensor cores round once for 16
+            # products.
+            limit = max(limit, self.noise / (6 * (16 if self.types.a.itemsize == 2 else 1)) ** 0.5)
+        if self.chains_16_bits:
+            # The sum so far grows to `scale`, and changes its sign.
+            limit += float(self.truncations_of_16_bits.norm()) / 2
+        return limit
+
+
+class UncomparedProblem(AnyKernelProblem):
+    """A product that is not compared with torch's: torch has none, or splits fast float8 sums."""
 
     torch_error = None
 
 
-class ScaledProblem(Uncompared):
-    """A product of factors with scales along K, in float64."""
+class ScaledProblem(UncomparedProblem):
+    """A product of factors with scales along K, in float64. torch has no such product."""
 
     #: The error of a scaled integer as kernels for tensor cores round it.
     dequantized_roundoff = 0.0
@@ -76,7 +129,7 @@ class Expected:
     def _problems(self, b: torch.Tensor) -> list[Problem]:
         """The product with B, or that of each group, with the limits for the kernel."""
         a, types = self.operands.a, self.types
-        kind = Uncompared if sums_fast(self.kernel) else Problem
+        kind = UncomparedProblem if sums_fast(self.kernel) else AnyKernelProblem
         if self.case.scales:
             a, b, kind = self._scaled("a", a), self._scaled("b", b), ScaledProblem
         pairs = [(a, b)]
@@ -92,8 +145,8 @@ class Expected:
             return [problem.before_rounding for problem in problems]
         if truncates(self.kernel):
             return [problem.on_float8_tensor_cores for problem in problems]
-        if chains_16_bits(self.kernel):
-            return [problem.in_one_chain for problem in problems]
+        for problem in problems:
+            problem.chains_16_bits = chains_16_bits(self.kernel)
         return problems
 
     def _scaled(self, factor: str, tensor: torch.Tensor) -> torch.Tensor:
