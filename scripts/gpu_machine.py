@@ -112,7 +112,7 @@ STEPS = {
     ),
     "sanitize": Step("all kernels by all tools of compute-sanitizer", [SANITIZE], 590, 60),
     "ladder": Step(
-        "the ladder: tests, memcheck and racecheck, times",
+        "the ladder: tests, all tools of compute-sanitizer, times",
         [
             [*PYTEST, "-m", "gpu", "tests/test_ladder.py"],
             [*SANITIZE, "--only", "ladder"],

@@ -17,8 +17,9 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 # In a memory pool, accesses past the end of an operand would go unnoticed.
 os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
@@ -35,6 +36,8 @@ from cutlass_api.arguments import (
 )
 from cutlass_api.bench.ladder import STEPS
 from cutlass_api.metadata import GemmOperandsMetadata, Sm90DesignMetadata
+
+T = TypeVar("T")
 
 # Several small tiles, a part of a large tile, several blocks along K, remainders in each dimension.
 M, N, K = 67, 131, 77
@@ -66,7 +69,7 @@ def group_scaled(accum, scale, zero):
 class Results:
     """The number of results by family, and the names of wrong ones.
 
-    Of several processes, each calls the kernels of its ``share``: a number, and how many there are.
+    ``share``: the number of this process, and of how many that each make a part of the calls.
     """
 
     def __init__(self, share: tuple[int, int]) -> None:
@@ -75,10 +78,12 @@ class Results:
         self.first, self.shares = share
         self.calls = 0
 
-    def are_mine(self) -> bool:
-        """Whether this process makes the next call."""
-        self.calls += 1
-        return self.calls % self.shares == self.first
+    def mine(self, calls: Iterable[T]) -> Iterator[T]:
+        """Those calls that this process makes."""
+        for call in calls:
+            self.calls += 1
+            if self.calls % self.shares == self.first:
+                yield call
 
     def compare(self, name: str, result: torch.Tensor, expected: torch.Tensor) -> None:
         self.families[name.split("_")[0]] += 1
@@ -224,7 +229,7 @@ def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def products(results: Results, part: str, batches: int) -> None:
-    work = [each for each in chosen(part) if results.are_mine()]
+    work = list(results.mine(chosen(part)))
     compile_all(list(dict.fromkeys(kernel for kernel, _ in work)), results.shares)
     for kernel, layout in work:
         name, operands, design = (
@@ -286,10 +291,9 @@ def sums(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> None
             ]
             a, b, out = (each.to("cuda").as_strided(shape, strides, offset) for each in flat)
             a_cpu, b_cpu, _ = (each.as_strided(shape, strides, offset) for each in flat)
-            for kernel in filter(wanted, cutlass_api.get_kernels(ElementwiseArguments(a, b, out))):
-                if not results.are_mine():
-                    continue
-                run(kernel, ElementwiseArguments(a, b, out))
+            args = ElementwiseArguments(a, b, out)
+            for kernel in results.mine(filter(wanted, cutlass_api.get_kernels(args))):
+                run(kernel, args)
                 results.compare(
                     f"{kernel.metadata.kernel_name} {shape} {offset} {step}",
                     on_cpu(out),
@@ -313,9 +317,7 @@ def groups(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> No
         out = torch.empty(131, n, dtype=dtype, device="cuda")
         args = GroupedGemmArguments(a.cuda(), b.cuda().transpose(1, 2), out, "float32", ends.cuda())
         for kernels in by_family(list(filter(wanted, cutlass_api.get_kernels(args)))):
-            for kernel in dict.fromkeys([kernels[0], kernels[-1]]):
-                if not results.are_mine():
-                    continue
+            for kernel in results.mine(dict.fromkeys([kernels[0], kernels[-1]])):
                 out.copy_(torch.full(out.shape, torch.nan, dtype=dtype))
                 run(kernel, args)
                 results.compare(kernel.metadata.kernel_name, out, torch.cat(pieces))
@@ -332,9 +334,8 @@ def reductions(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -
             fused = EpilogueArguments(REDUCING, C=c.cuda(), D=out, rows=rows, columns=columns)
             args = GemmArguments(a.cuda(), b.cuda(), out, "float32", fused)
             for kernels in by_family(list(filter(wanted, cutlass_api.get_kernels(args)))):
-                for kernel in dict.fromkeys([kernels[0], kernels[len(kernels) // 2], kernels[-1]]):
-                    if not results.are_mine():
-                        continue
+                few = dict.fromkeys([kernels[0], kernels[len(kernels) // 2], kernels[-1]])
+                for kernel in results.mine(few):
                     for tensor in (out, rows, columns):
                         tensor.copy_(torch.full(tensor.shape, torch.nan))
                     run(kernel, args)
@@ -367,9 +368,7 @@ def scales(results: Results, wanted: Callable[[cutlass_api.Kernel], bool]) -> No
             args = GemmArguments(*operands, "float32", fused)
         else:
             args = GroupedGemmArguments(*operands, "float32", ends.cuda(), fused)
-        for kernel in filter(wanted, cutlass_api.get_kernels(args)):
-            if not results.are_mine():
-                continue
+        for kernel in results.mine(filter(wanted, cutlass_api.get_kernels(args))):
             out.copy_(torch.full(out.shape, torch.nan))
             run(kernel, args)
             results.compare(kernel.metadata.kernel_name, out, expected)
@@ -399,9 +398,8 @@ def ladder(results: Results, part: str) -> None:
         name = f"ladder_{step.file}"
         if part not in name or not step.runs_on(cutlass_api.utils.device_cc()):
             continue
-        for m, n, k in [(67, 136, 72), *([(2056, 2568, 328)] if step.persistent else [])]:
-            if not results.are_mine():
-                continue
+        shapes = [(67, 136, 72), *([(2056, 2568, 328)] if step.persistent else [])]
+        for m, n, k in results.mine(shapes):
             a, b = (torch.randn(rows, k).half() for rows in (m, n))
             out = torch.full((m, n), torch.nan, dtype=torch.float16).cuda()
             step.bind(a.cuda(), b.cuda(), out, (m, n, k))()
