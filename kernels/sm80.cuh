@@ -291,16 +291,17 @@ struct Sm80Gemm {
           }
         }
       } else {
-        store_singly(params, epilogue, slab, batch, start_m + 16 * i, start_n, end);
+        finish_singly(params, epilogue, slab, batch, start_m + 16 * i, start_n, end);
       }
     }
   }
 
-  // Stores 16 rows of a warp, one element at a time. A lane reads several elements before it stores
-  // them: the compiler assumes that a store may change the slab.
-  static __device__ __forceinline__ void store_singly(const GemmParams& params, Epilogue epilogue,
-                                                      const Value* slab, int batch, int start_m,
-                                                      int start_n, int end) {
+  // Finishes and stores 16 rows of a warp, one element at a time. A lane reads several sums before
+  // it stores: the compiler assumes that a store may change the slab. common/store_singly.cuh does
+  // the same for elements that are finished before they reach shared memory.
+  static __device__ __forceinline__ void finish_singly(const GemmParams& params, Epilogue epilogue,
+                                                       const Value* slab, int batch, int start_m,
+                                                       int start_n, int end) {
     constexpr int ACROSS = WARP_N < 32 ? WARP_N : 32, DOWN = 32 / ACROSS, ELEMENTS = 4;
     const int lane = threadIdx.x % 32, first = lane / ACROSS;
     const int columns = min(WARP_N, params.n - start_n);

@@ -220,7 +220,7 @@ struct FragmentReader {
   static __host__ __device__ constexpr int coordinate(int slot, int group) {
     return slot / UNIT * (8 * UNIT) + group * UNIT + slot % UNIT;
   }
-  // Of two slots with 16 coordinates: the place, slot times 8 plus group, of the next coordinate.
+  // The inverse, for the 16 coordinates of two slots: 8 slot + group.
   static __host__ __device__ constexpr int place_of(int coordinate) {
     return coordinate % UNIT * 8 + coordinate / UNIT;
   }
