@@ -78,10 +78,18 @@ struct SkinnyGemm {
   static constexpr int OWN_N = TILE_N / SPLIT;
   static constexpr int SMEM_BYTES = WORK_BYTES + (SPLIT > 1 ? TOKENS * TILE_N * 4 : 0);
   static_assert(TILE_N % (4 * SPLIT) == 0);
-  // CTAs per multiprocessor: as many as its 227 KB of shared memory (1 KB is reserved per CTA) and
-  // its 65536 registers allow. Copying through registers needs up to 255 registers per thread for
-  // many rows, 128 for few rows, 80 for few rows and a small tile.
-  static constexpr int BY_MEMORY = 227 * 1024 / (SMEM_BYTES + 1024);
+  // CTAs per multiprocessor: as many as its shared memory (CUDA Programming Guide, "Compute
+  // Capabilities"; 1 KB is reserved per CTA) and its 65536 registers allow. Copying through
+  // registers needs up to 255 registers per thread for many rows, 128 for few rows, 80 for few rows
+  // and a small tile.
+#if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
+  static constexpr int SMEM_KB_PER_SM = 99;
+#elif __CUDA_ARCH__ < 900
+  static constexpr int SMEM_KB_PER_SM = 163;
+#else
+  static constexpr int SMEM_KB_PER_SM = 227;
+#endif
+  static constexpr int BY_MEMORY = SMEM_KB_PER_SM * 1024 / (SMEM_BYTES + 1024);
   static constexpr int BY_REGISTERS = MIXED ? 3 : ASYNC ? 2 : TOKENS > 16 ? 1 : TILE_N > 32 ? 2 : 3;
   static constexpr int MIN_CTAS = BY_MEMORY < 1              ? 1
                                   : BY_MEMORY < BY_REGISTERS ? BY_MEMORY
@@ -332,8 +340,6 @@ struct SkinnyGemm {
       return at == shared + STAGES * STAGE_BYTES ? shared : at;
     };
     auto next_block = [&] {
-      copier_a.advance();
-      copier_b.advance();
       k_left -= TILE_K;
       filled = advance(filled);
     };

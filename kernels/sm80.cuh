@@ -20,6 +20,7 @@
 #include "common/params.cuh"
 #include "common/ptx.cuh"
 #include "common/raster.cuh"
+#include "common/store_singly.cuh"
 #include "common/types.cuh"
 
 template <class A, class B, class Accumulator, class Out, bool A_K_MAJOR, bool B_K_MAJOR,
@@ -56,6 +57,19 @@ struct Sm80Gemm {
 
   static constexpr int STEPS = TILE_K / TileA::K_STEP;  // of mma.sync in a K block
   static_assert(STEPS % 2 == 0, "fragments are double-buffered");
+
+  // With ROUNDS_STEPS, ptxas multiplies so far ahead of the additions that the sums of a block's
+  // steps do not fit the registers. A branch divides the block: the store of a block ends its first
+  // half, or the copies of ragged blocks begin its second half. sm_90 needs no such copies.
+#if __CUDA_ARCH__ == 900
+  static constexpr bool DIVIDES_BLOCK = ROUNDS_STEPS && !ASYNC;
+#else
+  static constexpr bool DIVIDES_BLOCK = ROUNDS_STEPS && (STEPS > 2 || !ASYNC);
+#endif
+  // The steps that copy A and B. The last step is behind the barrier.
+  static constexpr int COPY_A_STEP = DIVIDES_BLOCK && ASYNC ? STEPS / 2 : 0;
+  static constexpr int COPY_B_STEP = COPY_A_STEP + 2 < STEPS ? COPY_A_STEP + 1 : COPY_A_STEP;
+
   static constexpr int STAGE_BYTES = TileA::BYTES + TileB::BYTES;
 
   // The epilogue moves 16 rows of a warp's accumulators at a time through a slab of shared memory.
@@ -70,12 +84,12 @@ struct Sm80Gemm {
       STAGES * STAGE_BYTES > ALL_SLABS_BYTES ? STAGES * STAGE_BYTES : ALL_SLABS_BYTES;
   // A multiprocessor has 65536 registers. 128 accumulators per thread need up to 255 registers (256
   // threads), 64 need 168 (384 threads), fewer need 128 (512 threads). Copies of less than 16 bytes
-  // need about as many registers again. f64 has two registers per accumulator, and fragments need
-  // as many.
+  // need about as many registers again, and so do separate sums of steps, except on sm_90. f64 has
+  // two registers per accumulator, and fragments need as many.
   static constexpr int SUMS = TILE_M * TILE_N / THREADS *
-                              (sizeof(Value) == 8 ? 4
-                               : ALIGN == 16      ? 1
-                                                  : 2);
+                              (sizeof(Value) == 8              ? 4
+                               : ALIGN == 16 && !DIVIDES_BLOCK ? 1
+                                                               : 2);
   static constexpr int THREADS_PER_SM = SUMS >= 128 ? 256 : SUMS >= 64 ? 384 : 512;
   static constexpr int MIN_CTAS = THREADS_PER_SM > THREADS ? THREADS_PER_SM / THREADS : 1;
 
@@ -131,8 +145,6 @@ struct Sm80Gemm {
       copier_b.store(staged_b, filled + TileA::BYTES);
     };
     auto next_block = [&] {
-      copier_a.advance();
-      copier_b.advance();
       k_left -= TILE_K;
       filled = advance(filled);
     };
@@ -166,16 +178,16 @@ struct Sm80Gemm {
     // loads and copies with mma.sync.
 #pragma unroll 1
     for (int block = 0; block < blocks; ++block) {
-      if constexpr (ASYNC && !BRANCHES_AT_BARRIER) copy_ragged();
 #pragma unroll
       for (int step = 0; step < STEPS; ++step) {
+        if (ASYNC && !BRANCHES_AT_BARRIER && step == COPY_A_STEP) copy_ragged();
         if (step == STEPS - 1) {
           // The block's last fragments are in registers. After the barrier, the next block has
           // arrived and this block's stage may be filled. (After the last block, the fragments
           // loaded below are not used.)
           if constexpr (ASYNC)
             ptx::copy_async_wait<STAGES - 2>();
-          else
+          else if (!DIVIDES_BLOCK || k_left > 0)
             store();
           next_block();
           __syncthreads();
@@ -184,8 +196,8 @@ struct Sm80Gemm {
         }
         load_fragments((step + 1) % STEPS);
         if constexpr (ASYNC) {
-          if (step == 0) copy_a();
-          if (step == (STEPS > 2 ? 1 : 0)) copy_b();
+          if (step == COPY_A_STEP) copy_a();
+          if (step == COPY_B_STEP) copy_b();
         } else {
           if (step == 0) fetch();  // beyond the last block, reads nothing and yields zeros
         }
@@ -291,43 +303,17 @@ struct Sm80Gemm {
           }
         }
       } else {
-        finish_singly(params, epilogue, slab, batch, start_m + 16 * i, start_n, end);
-      }
-    }
-  }
-
-  // Finishes and stores 16 rows of a warp, one element at a time. A lane reads several sums before
-  // it stores: the compiler assumes that a store may change the slab. common/store_singly.cuh does
-  // the same for elements that are finished before they reach shared memory.
-  static __device__ __forceinline__ void finish_singly(const GemmParams& params, Epilogue epilogue,
-                                                       const Value* slab, int batch, int start_m,
-                                                       int start_n, int end) {
-    constexpr int ACROSS = WARP_N < 32 ? WARP_N : 32, DOWN = 32 / ACROSS, ELEMENTS = 4;
-    const int lane = threadIdx.x % 32, first = lane / ACROSS;
-    const int columns = min(WARP_N, params.n - start_n);
-    const long long stride_m = params.out_stride[1], stride_n = params.out_stride[2];
-#pragma unroll 1
-    for (int column = lane % ACROSS; column < columns; column += ACROSS) {
-      const int n = start_n + column;
-      Out* target = static_cast<Out*>(params.out) + params.out_stride[0] * batch +
-                    stride_m * (start_m + first) + stride_n * n;
-#pragma unroll 1
-      for (int m = first; m < 16; m += ELEMENTS * DOWN) {
-        Value values[ELEMENTS][1];
-#pragma unroll
-        for (int e = 0; e < ELEMENTS; ++e)
-          values[e][0] = slab[ReaderA::place_of(m + e * DOWN) * SLAB_PITCH + column];
-#pragma unroll
-        for (int e = 0; e < ELEMENTS; ++e) {
-          const int row = start_m + m + e * DOWN;
-          if (row < end) {
-            typename Epilogue::template Operands<1, 1> operands;
-            epilogue.load(operands, batch, row, n, 1);
-            finish_sums<1, 1>(epilogue, values[e], operands, {batch, row, n, 1});
-            *target = encode<Out>(Epilogue::result(values[e][0]));
-          }
-          target += stride_m * DOWN;
-        }
+        const int first_m = start_m + 16 * i;
+        store_singly<16, WARP_N, 32, 4>(
+            out + stride_m * first_m + stride_n * start_n, stride_m, stride_n, end - first_m,
+            params.n - start_n, lane, [&](int row, int column) {
+              const int m = first_m + row, n = start_n + column, valid = m < end;
+              Value values[] = {slab[ReaderA::place_of(row) * SLAB_PITCH + column]};
+              typename Epilogue::template Operands<1, 1> operands;
+              epilogue.load(operands, batch, m, n, valid);
+              finish_sums<1, 1>(epilogue, values, operands, {batch, m, n, valid});
+              return encode<Out>(Epilogue::result(values[0]));
+            });
       }
     }
   }

@@ -131,15 +131,20 @@ def check_design(kernel: Kernel, at: int) -> str | None:
         return check(kernel, None, problem, out_form, f"{shape} {layout}")
 
 
-def float64_on_ampere() -> None:
-    """float64 kernels of sm80 on 8.0, whose tensor cores have another instruction than those of
-    9.0.
+def on_ampere() -> None:
+    """The kernels of sm80 that have code of their own on 9.0, here on 8.0: float64, whose tensor
+    cores have another instruction, and float32 sums of 16-bit products, which divide K blocks.
     """
     device.library.stand_in_set_capability(80)
     kernels = [
         kernel
         for kernel in cutlass_api.get_kernels(cc=80)
-        if family_of(kernel) == "sm80" and types_of(kernel).a == torch.float64
+        if family_of(kernel) == "sm80"
+        and isinstance(kernel.metadata.operands, GemmOperandsMetadata)
+        and (
+            types_of(kernel).a == torch.float64
+            or (types_of(kernel).a.itemsize == 2 and types_of(kernel).out == torch.float32)
+        )
     ]
     finish([check_design(kernel, at) for at, kernel in enumerate(sample(kernels, parts))])
 

@@ -40,14 +40,19 @@ PACKAGE = Path(cutlass_api.__file__).parent
 def parts(kernel, cc):
     """What a sample must contain at least once: all types, layouts and configurations on Hopper,
     fewer elsewhere. Each configuration of sm90 with some cluster stores row-major and column-major
-    outputs, by different code.
+    outputs, by different code. Elsewhere, each design that sums up 16-bit products in float32 and
+    stores them so: it has code of its own there, and the fewest registers to spare.
     """
     operands, family = kernel.metadata.operands, type(kernel)
     types = {name: getattr(operands, name).dtype.name for name in ("A", "B", "out")}
     layout = tuple(getattr(operands, name).stride for name in types)
     operation = type(operands)
     if cc != 90:
-        return {(family, types["A"]), (family, operation, layout)}
+        found = {(family, types["A"]), (family, operation, layout)}
+        rounds_steps = types["A"] in ("float16", "bfloat16") and types["out"] == "float32"
+        if family is cutlass_api._core.Sm80GemmKernel and rounds_steps:
+            found.add((operation, kernel.metadata.design))
+        return found
     types["accumulator"] = getattr(operands, "accumulator_type", operands.out.dtype).name
     by_place = {(family, place, dtype) for place, dtype in types.items()}
     design = kernel.metadata.design

@@ -63,12 +63,11 @@ struct TileCopier {
   static_assert(is_power_of_two(THREADS) && THREADS % PIECES_PER_ROW == 0 &&
                 Tile::ROWS % ROW_STEP == 0);
 
-  const char* source;     // this thread's first piece of the next K block
-  long long row_bytes;    // between adjacent rows of this thread
-  long long block_bytes;  // between K blocks
-  int row, column;        // of this thread's first piece: row of the tile, byte of the row
-  int mn_left;            // extent of the operand along MN, from the tile's start
-  unsigned destination;   // swizzled offset of the first piece in the tile
+  const char* source;    // this thread's first piece of the next K block to copy
+  long long row_bytes;   // between adjacent rows of this thread
+  int row, column;       // of this thread's first piece: row of the tile, byte of the row
+  int mn_left;           // extent of the operand along MN, from the tile's start
+  unsigned destination;  // swizzled offset of the first piece in the tile
 
   // mn_stride and k_stride are in elements; the stride along the tile's rows is 1 and ignored.
   __device__ __forceinline__ TileCopier(const void* operand, long long batch_offset,
@@ -83,7 +82,6 @@ struct TileCopier {
     source =
         static_cast<const char*>(operand) + batch_offset * SIZE + start + row_stride * row + column;
     row_bytes = row_stride * ROW_STEP;
-    block_bytes = K_MAJOR ? TILE_K * SIZE : row_stride * TILE_K;
   }
 
   // Bytes of each of this thread's pieces that lie inside the operand, if the piece's row does.
@@ -110,8 +108,9 @@ struct TileCopier {
     return k_left < TILE_K || (!K_MAJOR && mn_left < TILE_MN && mn_left % PER_PIECE != 0);
   }
 
-  // Does nothing for a ragged block, so that callers need no branch around it.
-  __device__ __forceinline__ void copy_whole(unsigned tile, int k_left) const {
+  // Copies nothing of a ragged block, so that callers need no branch around it. Moves on to the
+  // next block: where K is strided, it begins where this block's rows end.
+  __device__ __forceinline__ void copy_whole(unsigned tile, int k_left) {
     int limit = K_MAJOR ? mn_left - row : column / SIZE < mn_left ? Tile::ROWS : 0;
     if (is_ragged(k_left)) limit = 0;
     const char* address = source;
@@ -120,6 +119,7 @@ struct TileCopier {
       if (i * ROW_STEP < limit) ptx::copy_async<PIECE>(tile + displace(destination, i), address);
       address = ptx::opaque(address + row_bytes);
     }
+    source = K_MAJOR ? ptx::opaque(source + TILE_K * SIZE) : address;
   }
 
   // Rolled loop: ragged blocks are rare, and small code keeps them out of the main loop's way.
@@ -139,8 +139,6 @@ struct TileCopier {
       address += row_bytes;
     }
   }
-
-  __device__ __forceinline__ void advance() { source = ptx::opaque(source + block_bytes); }
 
   // Plain loads, not __ldg: with dependent launches, the preceding grid may write the operands
   // while this grid runs, so they are not constant for its lifetime.
@@ -163,8 +161,9 @@ struct TileCopier {
 
   struct Staged { unsigned elements[COUNT][PER_PIECE]; };
 
-  // The copy through registers: fetch() issues the loads, store() writes the tile.
-  __device__ __forceinline__ void fetch(Staged& staged, int k_left) const {
+  // The copy through registers: fetch() issues the loads and moves on to the next block, store()
+  // writes the tile.
+  __device__ __forceinline__ void fetch(Staged& staged, int k_left) {
     int valid = valid_bytes(k_left), rows = rows_left(k_left);
     const char* address = source;
 #pragma unroll
@@ -176,6 +175,7 @@ struct TileCopier {
       }
       address += row_bytes;
     }
+    source = ptx::opaque(K_MAJOR ? source + TILE_K * SIZE : address);
   }
 
   __device__ __forceinline__ void store(const Staged& staged, unsigned tile) const {

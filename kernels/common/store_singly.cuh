@@ -5,14 +5,14 @@
 // lanes of a warp take adjacent columns. `out`: of row 0, column 0. Strides are in elements.
 // `thread`: of THREADS. `read(row, column)`: an element.
 //
-// A thread reads several elements before it stores them: the compiler assumes that a store may
+// A thread reads AT_ONCE elements before it stores them: the compiler assumes that a store may
 // change what a later load reads, and would let each load wait for the store before.
-template <int ROWS, int COLUMNS, int THREADS, class Out, class Read>
+template <int ROWS, int COLUMNS, int THREADS, int AT_ONCE, class Out, class Read>
 __device__ __forceinline__ void store_singly(Out* out, long long row_stride,
                                              long long column_stride, int rows, int columns,
                                              int thread, Read read) {
   constexpr int ACROSS = COLUMNS < THREADS ? COLUMNS : THREADS, DOWN = THREADS / ACROSS;
-  constexpr int COUNT = ROWS / DOWN, BATCH = COUNT < 8 ? COUNT : 8;
+  constexpr int COUNT = ROWS / DOWN, BATCH = COUNT < AT_ONCE ? COUNT : AT_ONCE;
   static_assert(ROWS % DOWN == 0 && COUNT % BATCH == 0);
   const int first = thread / ACROSS;
   if (first >= DOWN) return;  // threads that make no whole row

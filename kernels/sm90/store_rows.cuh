@@ -127,7 +127,7 @@ template <class Config> struct Sm90StoreRows {
         __syncwarp();
         Out* const out = static_cast<Out*>(params.out_pointer) + params.out_stride[0] * batch +
                          params.out_stride[1] * row + params.out_stride[2] * column;
-        store_singly<16, BOX_N, 32>(
+        store_singly<16, BOX_N, 32, 8>(
             out, params.out_stride[1], params.out_stride[2], end - row, columns - column, lane,
             [&](int r, int c) {
               return *reinterpret_cast<const Out*>(rows + slab_offset(r, c * int(sizeof(Out))));

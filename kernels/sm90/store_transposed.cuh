@@ -67,7 +67,7 @@ template <class Config> struct Sm90StoreTransposed {
             line += 16 * params.out_stride[1];
           }
         } else {
-          store_singly<Memory::LINES, 64, Config::WARPGROUP>(
+          store_singly<Memory::LINES, 64, Config::WARPGROUP, 8>(
               out + params.out_stride[1] * (n + first) + params.out_stride[2] * left,
               params.out_stride[1], params.out_stride[2], rows - first, params.m - left, thread,
               [&](int r, int c) {
