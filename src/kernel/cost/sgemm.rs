@@ -1,7 +1,7 @@
 //! The cost of the float32 kernels of `simt`.
 
 use super::query::{CostQuery, Estimate};
-use super::tiled::{self, DEEP_PIPELINE_MEMORY_RATE, Tile};
+use super::tiled::{self, DEEP_PIPELINE_MEMORY_RATE, FITTED_TILE_OVERHEAD, Tile};
 use crate::kernel::operation::Operation;
 use crate::kernel::sgemm::Sgemm;
 use crate::kernel::types::Types;
@@ -42,6 +42,8 @@ pub fn estimate(config: &Sgemm, types: Types, query: &CostQuery) -> Estimate {
         load_penalty: load_penalty(config.align),
         memory_rate: DEEP_PIPELINE_MEMORY_RATE,
         block_latency: 0.0,
+        overhead: FITTED_TILE_OVERHEAD,
+        store: 0.0,
     };
     tiled::estimate(&tile, types, query)
 }

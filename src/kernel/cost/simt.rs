@@ -1,7 +1,7 @@
 //! The cost of `simt` kernels.
 
 use super::query::{CostQuery, Estimate};
-use super::tiled::{self, FITTED_MEMORY_RATE, Tile};
+use super::tiled::{self, FITTED_MEMORY_RATE, FITTED_TILE_OVERHEAD, Tile};
 use crate::kernel::operation::Operation;
 use crate::kernel::simt::Simt;
 use crate::kernel::types::Types;
@@ -38,6 +38,8 @@ pub fn estimate(config: &Simt, types: Types, query: &CostQuery) -> Estimate {
         load_penalty: 1.0,
         memory_rate: FITTED_MEMORY_RATE,
         block_latency: BLOCK_LATENCY,
+        overhead: FITTED_TILE_OVERHEAD,
+        store: 0.0,
     };
     tiled::estimate(&tile, types, query)
 }

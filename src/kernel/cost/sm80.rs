@@ -1,7 +1,9 @@
 //! The cost of `sm80` kernels.
 
 use super::query::{CostQuery, Estimate};
-use super::tiled::{self, DEEP_PIPELINE_MEMORY_RATE, FITTED_MEMORY_RATE, Tile};
+use super::tiled::{
+    self, DEEP_PIPELINE_MEMORY_RATE, FITTED_MEMORY_RATE, FITTED_TILE_OVERHEAD, Tile,
+};
 use crate::kernel::operation::Operation;
 use crate::kernel::sm80::Sm80;
 use crate::kernel::types::Types;
@@ -56,11 +58,10 @@ fn float64_rate(config: &Sm80, shares: bool, query: &CostQuery) -> f64 {
     2.0 * m * n / clocks * query.target.clock_hz * reached
 }
 
-/// Fitted: time factor of narrow loads, which take more instructions for the same bytes. `cp.async`
-/// copies at least 4 bytes, so smaller elements pass through registers. `shares`: whether several
-/// CTAs share the multiprocessor and hide the latency of one another's instructions.
+/// Fitted: time factor of narrow loads, which take more instructions for the same bytes. `shares`:
+/// whether several CTAs share the multiprocessor and hide the latency of one another's
+/// instructions.
 fn fitted_load_penalty(config: &Sm80, types: Types, shares: bool) -> f64 {
-    let alone = if shares { 1.0 } else { 1.6 };
     match (types.a, config.align) {
         (DType::F64, 16) => 0.85,
         (DType::F64, _) => 1.3,
@@ -68,10 +69,21 @@ fn fitted_load_penalty(config: &Sm80, types: Types, shares: bool) -> f64 {
         // Fitted to other timings.
         (_, 4) if config.grouped => 1.5,
         _ if config.grouped => 2.5,
-        (_, 4) => 1.9 * alone,
-        _ => 3.3 * alone,
+        (_, 4) if shares => 1.4,
+        (_, 4) => 2.6,
+        // An instruction for each element.
+        (dtype, _) => 2.6 / dtype.bytes() as f64,
     }
 }
+
+// Fitted on an H200 to kernels whose loads move single elements. `cp.async` copies at least 4
+// bytes, so these elements pass through registers, and arrive one block ahead.
+/// The least seconds of a K block of one CTA, for each element that a thread loads.
+const FITTED_ELEMENT_LATENCY: f64 = 25e-9;
+/// Seconds to fill the pipeline, and to store an element of the tile: such outputs have unaligned
+/// rows.
+const FITTED_ELEMENT_OVERHEAD: f64 = 0.3e-6;
+const FITTED_ELEMENT_STORE: f64 = 0.22e-9;
 
 pub fn estimate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {
     let element = types.a.bytes() as f64;
@@ -84,6 +96,15 @@ pub fn estimate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery
             (rate * query.scale.mma_sync, FITTED_MEMORY_RATE)
         }
     };
+    let [m, n, k] = config.tile.map(f64::from);
+    let (block_latency, overhead, store) = match (config.align, config.grouped) {
+        (4.., _) | (_, true) => (0.0, FITTED_TILE_OVERHEAD, 0.0),
+        _ => (
+            FITTED_ELEMENT_LATENCY * (m + n) * k / f64::from(config.threads()),
+            FITTED_ELEMENT_OVERHEAD,
+            FITTED_ELEMENT_STORE * m * n,
+        ),
+    };
     let tile = Tile {
         extents: config.tile,
         operation: Operation::gemm(config.grouped),
@@ -92,7 +113,9 @@ pub fn estimate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery
         rate,
         load_penalty: fitted_load_penalty(config, types, shares),
         memory_rate,
-        block_latency: 0.0,
+        block_latency,
+        overhead,
+        store,
     };
     tiled::estimate(&tile, types, query)
 }

@@ -22,8 +22,14 @@ pub struct Tile {
     pub load_penalty: f64,
     /// Bytes per second of an H100's device memory, as far as the kernel reaches it.
     pub memory_rate: f64,
-    /// The least seconds of a CTA's K block. CTAs that share a multiprocessor overlap them.
+    /// The least seconds of a CTA's K block, whose elements arrive in registers during the block
+    /// before. CTAs that share a multiprocessor overlap them. 0 where `cp.async` fetches ahead.
     pub block_latency: f64,
+    /// Seconds to fill the pipeline and to store a tile. CTAs that share a multiprocessor overlap
+    /// them.
+    pub overhead: f64,
+    /// Seconds of storing a tile that they do not overlap.
+    pub store: f64,
 }
 
 /// Fitted on an H100: bytes per second that one multiprocessor loads from L2.
@@ -31,7 +37,7 @@ const FITTED_L2_RATE: f64 = 60e9;
 /// Fitted: time factor of loads of rows that are not a multiple of 128 bytes apart.
 const FITTED_UNALIGNED_ROWS: f64 = 1.6;
 /// Fitted: seconds to fill the pipeline and to store a tile, and seconds of a launch.
-const FITTED_TILE_OVERHEAD: f64 = 1.5e-6;
+pub const FITTED_TILE_OVERHEAD: f64 = 1.5e-6;
 const FITTED_LAUNCH: f64 = 1.5e-6;
 /// Adding up the partial sums of a cluster: constant, and for each byte that a CTA reads from
 /// another. Taken from the cluster splits of sm90, which are fitted on an H100.
@@ -70,18 +76,18 @@ pub fn estimate(tile: &Tile, types: Types, query: &CostQuery) -> Estimate {
             FITTED_SPLIT + FITTED_SPLIT_BYTE * bytes
         }
     };
-    let tile_overhead = FITTED_TILE_OVERHEAD + adding;
     let memory = query.bytes / (tile.memory_rate * query.scale.memory);
     let rounds = (waves / f64::from(tile.ctas_per_sm)).ceil();
-    let busy = (waves * arithmetic.max(loads)).max(steps * tile.block_latency);
-    let work = busy + rounds * tile_overhead;
+    let busy = (waves * arithmetic.max(loads)).max(rounds * steps * tile.block_latency);
+    let ends = rounds * (tile.overhead + adding) + waves * tile.store;
+    let work = busy + ends;
     Estimate {
         waves,
         bytes: query.bytes,
         arithmetic_seconds: waves * arithmetic,
         memory_seconds: memory,
         cache_seconds: waves * loads,
-        launch_seconds: FITTED_LAUNCH + rounds * tile_overhead,
+        launch_seconds: FITTED_LAUNCH + ends,
         total_seconds: FITTED_LAUNCH + work.max(memory),
     }
 }

@@ -42,7 +42,8 @@ const ALIGN_4: [Shape; 3] =
 const ALIGN_4_WORDS: [Shape; 2] = [([128, 64, 32], [2, 2], 4), ([64, 64, 32], [2, 2], 4)];
 
 /// For loads of elements smaller than 4 bytes, through registers and two stages.
-const ALIGN_ELEMENT: [Shape; 2] = [([128, 64, 32], [2, 2], 2), ([64, 64, 32], [2, 2], 2)];
+const ALIGN_ELEMENT: [Shape; 3] =
+    [([128, 64, 32], [2, 2], 2), ([64, 64, 32], [2, 2], 2), ([32, 32, 64], [2, 2], 2)];
 
 /// For loads of 16 bytes of float64, each shape the fastest for fewer tiles than the one before. A
 /// stage of 128x128 takes 32 KiB, and three fit every chip.
