@@ -860,10 +860,13 @@ static struct {
   int64_t shape[3], strides[3];
 } tensors[TENSORS];
 static uint64_t descriptions;
+// ctypes releases the GIL while it describes a tensor.
+static pthread_mutex_t describing = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t current_stream;
 
 void stand_in_describe(void* object, uint64_t data, int device, int rank, int code, int bits,
                        const int64_t* shape, const int64_t* strides) {
+  pthread_mutex_lock(&describing);
   int at = 0;
   for (int other = 0; other < TENSORS; ++other) {
     if (tensors[other].object == object) {
@@ -887,17 +890,21 @@ void stand_in_describe(void* object, uint64_t data, int device, int rank, int co
   tensor->shape = tensors[at].shape;
   tensor->strides = tensors[at].strides;
   tensor->byte_offset = 0;
+  pthread_mutex_unlock(&describing);
 }
 void stand_in_set_current_stream(uint64_t stream) { current_stream = stream; }
 
 static int view(void* object, Tensor* out) {
-  for (int at = 0; at < TENSORS; ++at) {
+  int status = -1;
+  pthread_mutex_lock(&describing);
+  for (int at = 0; at < TENSORS && status != 0; ++at) {
     if (tensors[at].object == object) {
       *out = tensors[at].tensor;
-      return 0;
+      status = 0;
     }
   }
-  return -1;
+  pthread_mutex_unlock(&describing);
+  return status;
 }
 static int stream(int device_type, int32_t device, void** out) {
   (void)device_type, (void)device;
