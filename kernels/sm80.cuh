@@ -60,7 +60,7 @@ struct Sm80Gemm {
 
   // With ROUNDS_STEPS, ptxas multiplies so far ahead of the additions that the sums of a block's
   // steps do not fit the registers. A branch divides the block: the store of a block ends its first
-  // half, or the copies of ragged blocks begin its second half. sm_90 needs no such copies.
+  // half, or the copies of ragged blocks begin its second half (sm_90 has the registers for these).
 #if __CUDA_ARCH__ == 900
   static constexpr bool DIVIDES_BLOCK = ROUNDS_STEPS && !ASYNC;
 #else
