@@ -28,8 +28,11 @@ def chains_16_bits(kernel: cutlass_api.Kernel) -> bool:
     """Whether tensor cores add up 16-bit products in long chains (docs/design/accuracy.md). For
     float32 outputs, sm80 adds up the sums of single instructions.
     """
-    family, types = family_of(kernel), types_of(kernel)
-    if family not in ("sm90", "sm80") or (family == "sm80" and types.out == torch.float32):
+    family = family_of(kernel)
+    if family not in ("sm90", "sm80"):
+        return False
+    types = types_of(kernel)
+    if family == "sm80" and types.out == torch.float32:
         return False
     return max(types.a.itemsize, types.b.itemsize) == 2 and types.accumulator == torch.float32
 

