@@ -93,10 +93,10 @@ struct SimtGemm {
                                         : BLOCKED ? 2
                                                   : 1);
   // CTAs per multiprocessor. Its 65536 registers are 255 per thread for one CTA, 128 for two, 80
-  // for three. For 12.0, NVRTC 13.0 spills if three CTAs walk groups.
-  static constexpr int MIN_CTAS = SUM_REGISTERS >= (BLOCKED ? 48 : 128) ? 1
-                                  : GROUPED || SUM_REGISTERS >= 32      ? 2
-                                                                        : 3;
+  // for three. For 12.0, NVRTC 13.0 spills a register if three CTAs with 16 sums walk groups.
+  static constexpr int MIN_CTAS = SUM_REGISTERS >= (BLOCKED ? 48 : 128)  ? 1
+                                  : SUM_REGISTERS >= (GROUPED ? 16 : 32) ? 2
+                                                                         : 3;
 
   // Steps of K that are unrolled. 64 sums in two CTAs leave 64 registers per thread; for 8.x, NVRTC
   // 13.2 spills if it unrolls four steps.
