@@ -72,7 +72,7 @@ fn fitted_load_penalty(config: &Sm80, types: Types, shares: bool) -> f64 {
         (_, 4) if shares => 1.4,
         (_, 4) => 2.6,
         // An instruction for each element.
-        (dtype, _) => 2.6 / dtype.bytes() as f64,
+        (dtype, _) => 2.9 / dtype.bytes() as f64,
     }
 }
 
@@ -80,9 +80,9 @@ fn fitted_load_penalty(config: &Sm80, types: Types, shares: bool) -> f64 {
 // bytes, so these elements pass through registers, and arrive one block ahead.
 /// The least seconds of a K block of one CTA, for each element that a thread loads.
 const FITTED_ELEMENT_LATENCY: f64 = 25e-9;
-/// Seconds to fill the pipeline, and to store an element of the tile: such outputs have unaligned
-/// rows.
+/// Seconds to fill the pipeline.
 const FITTED_ELEMENT_OVERHEAD: f64 = 0.3e-6;
+/// Seconds to store an element of the tile. The output's rows are mostly unaligned, too.
 const FITTED_ELEMENT_STORE: f64 = 0.22e-9;
 
 pub fn estimate(config: &Sm80, types: Types, ctas_per_sm: u32, query: &CostQuery) -> Estimate {

@@ -25,10 +25,10 @@ pub struct Tile {
     /// The least seconds of a CTA's K block, whose elements arrive in registers during the block
     /// before. CTAs that share a multiprocessor overlap them. 0 where `cp.async` fetches ahead.
     pub block_latency: f64,
-    /// Seconds to fill the pipeline and to store a tile. CTAs that share a multiprocessor overlap
-    /// them.
+    /// Seconds to fill the pipeline and to store a tile, which CTAs that share a multiprocessor
+    /// overlap.
     pub overhead: f64,
-    /// Seconds of storing a tile that they do not overlap.
+    /// Further seconds to store a tile, which such CTAs do not overlap.
     pub store: f64,
 }
 
