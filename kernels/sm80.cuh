@@ -66,7 +66,7 @@ struct Sm80Gemm {
 #else
   static constexpr bool DIVIDES_BLOCK = ROUNDS_STEPS && (STEPS > 2 || !ASYNC);
 #endif
-  // The steps that copy A and B. The last step is behind the barrier.
+  // The steps that copy A and B: before the last one, which follows the barrier.
   static constexpr int COPY_A_STEP = DIVIDES_BLOCK && ASYNC ? STEPS / 2 : 0;
   static constexpr int COPY_B_STEP = COPY_A_STEP + 2 < STEPS ? COPY_A_STEP + 1 : COPY_A_STEP;
 

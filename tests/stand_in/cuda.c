@@ -894,8 +894,8 @@ void stand_in_describe(void* object, uint64_t data, int device, int rank, int co
 }
 void stand_in_set_current_stream(uint64_t stream) { current_stream = stream; }
 
-// Reads its own object's entry, which no thread describes meanwhile: no lock, which would count as
-// instructions of the hot path.
+// No thread describes `object` meanwhile. Hence no lock, whose instructions would count as those of
+// the hot path.
 static int view(void* object, Tensor* out) {
   for (int at = 0; at < TENSORS; ++at) {
     if (tensors[at].object == object) {
