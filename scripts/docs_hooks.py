@@ -14,8 +14,6 @@ from mkdocs.structure.files import File
 #: Files of the repository outside of docs/, by their place in the site.
 FROM_REPOSITORY = {
     "benchmarks/index.md": "benchmarks/README.md",
-    "benchmarks/gemm_h200.png": "benchmarks/gemm_h200.png",
-    "benchmarks/latency_h200.png": "benchmarks/latency_h200.png",
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
     "security.md": "SECURITY.md",
