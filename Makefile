@@ -15,7 +15,7 @@ REQUIRE := $(BIN)/uv pip install --quiet --requirements pyproject.toml
 # Two processes: tests of times run alone, behind the others.
 PYTEST := python -m pytest -q --dist worksteal
 # The files with tests of times. To collect all files takes 15 s.
-TIMING = $(shell grep -l mark.timing tests/test_*.py)
+TIMING = $(shell grep -rl mark.timing tests --include='test_*.py')
 # The environment of `test-torch`.
 TORCH_VENV = .venv-torch-$(or $(TORCH),$(error set TORCH: make test-torch TORCH=2.11.0))
 SOURCES := $(shell find src kernels python -type f -not -name '*.so' -not -path '*/__pycache__/*') Cargo.toml Cargo.lock pyproject.toml

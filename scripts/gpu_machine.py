@@ -114,7 +114,7 @@ STEPS = {
     "ladder": Step(
         "the ladder: tests, all tools of compute-sanitizer, times",
         [
-            [*PYTEST, "-m", "gpu", "tests/test_ladder.py"],
+            [*PYTEST, "-m", "gpu", "tests/tools/test_ladder.py"],
             [*SANITIZE, "--only", "ladder"],
             [*BENCH, "ladder", "--json", "{out}/ladder.json", "--plot", "{out}/ladder.png"],
         ],
@@ -124,7 +124,7 @@ STEPS = {
     "profile": Step(
         "counters of a kernel, and what profilers show",
         [
-            [*PYTEST, "-m", "gpu", "tests/test_counters.py", "tests/test_profilers.py"],
+            [*PYTEST, "-m", "gpu", "tests/tools/test_counters.py", "tests/tools/test_profilers.py"],
             [*PROGRAM, "profile", "--shape", "4096,4096,4096", "--json", "{out}/counters.json"],
         ],
         120,

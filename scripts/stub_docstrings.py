@@ -2,7 +2,7 @@
 
     python scripts/stub_docstrings.py
 
-The Rust sources hold the docstrings. tests/test_stubs.py fails if the stub has others.
+The Rust sources hold the docstrings. tests/api/test_stubs.py fails if the stub has others.
 """
 
 import ast

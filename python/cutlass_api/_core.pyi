@@ -1,4 +1,4 @@
-"""The types of the Rust extension. tests/test_stubs.py compares them with the extension."""
+"""The types of the Rust extension. tests/api/test_stubs.py compares them with the extension."""
 
 from collections.abc import Callable, Iterable, Sequence
 from os import PathLike

@@ -3,13 +3,13 @@
 import os
 from dataclasses import replace
 
-import gpu_helpers
 import torch
 from cutlass_api import arguments
 from cutlass_api.library import ScaleSwizzleMode
-from epilogues import shape_of
-from gpu_helpers import FLOAT8, Form, Output, Types, random_operand
-from helpers import DTYPES, INTEGERS
+from support import gpu_helpers
+from support.epilogues import shape_of
+from support.gpu_helpers import FLOAT8, Form, Output, Types, random_operand
+from support.helpers import DTYPES, INTEGERS
 from test_block_scales import blocks, swizzled
 
 from .cases import ELEMENTWISE, GEMM, GROUPED, LIKE_B, OUT, Case, Operand, Scales

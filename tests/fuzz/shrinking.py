@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from gpu_helpers import Form
+from support.gpu_helpers import Form
 
 from .cases import Case, Result, Stage
 

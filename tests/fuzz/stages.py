@@ -8,9 +8,9 @@ from itertools import product
 import torch
 from cutlass_api import fusion
 from cutlass_api.fusion import activation
-from epilogues import CLOSE
-from gpu_helpers import ROUNDOFF, rounded_once
-from helpers import INTEGERS
+from support.epilogues import CLOSE
+from support.gpu_helpers import ROUNDOFF, rounded_once
+from support.helpers import INTEGERS
 
 from .cases import Case, Result
 

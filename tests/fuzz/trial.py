@@ -5,9 +5,9 @@ import re
 from dataclasses import replace
 
 import cutlass_api
-import gpu_helpers
 import torch
-from gpu_helpers import float32_precision
+from support import gpu_helpers
+from support.gpu_helpers import float32_precision
 
 from .cases import GROUPED, Case
 from .drawing import Limits

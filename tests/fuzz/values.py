@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import cutlass_api
 import torch
-from gpu_helpers import (
+from support.gpu_helpers import (
     FLOAT8,
     ROUNDOFF,
     Problem,
@@ -16,7 +16,7 @@ from gpu_helpers import (
     truncates,
     types_of,
 )
-from helpers import INTEGERS
+from support.helpers import INTEGERS
 from test_block_scales import number, spread
 
 from .cases import ELEMENTWISE, GROUPED

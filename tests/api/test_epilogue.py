@@ -1,0 +1,772 @@
+"""Fused epilogues without a GPU: CPU reference results, kernels that fuse, refused operands."""
+
+import cutlass_api
+import numpy
+import pytest
+import torch
+from cutlass_api import fusion
+from cutlass_api.arguments import (
+    ElementwiseArguments,
+    EpilogueArguments,
+    GemmArguments,
+    GroupedGemmArguments,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.epilogues import (
+    CASES,
+    FULL,
+    ONE,
+    ROW,
+    assert_close,
+    bias_gelu,
+    expected,
+    fake_fused,
+    fused,
+    linear,
+    operands_of,
+    plain,
+    shape_of,
+)
+from support.helpers import DTYPES, INTEGERS, coarse, fake, laid_out, run_first
+
+
+def run_case(case, a, b, out, given, others, accumulator_type=torch.float32):
+    args = fused(a, b, out, case.function, accumulator_type, **given, **others)
+    run_first(args)
+    compute = torch.float64 if accumulator_type == torch.float64 else torch.float32
+    wanted = expected(case.function, (a.double() @ b.double()).to(compute), given, compute)
+    assert_close(out, wanted["D"], f"D of {case.name}")
+    for name, tensor in others.items():
+        assert_close(tensor, wanted[name], f"{name} of {case.name}")
+
+
+# Two products.
+
+SWIGLU = "def epilogue(accum, up):\n    D = silu(accum) * product(up)\n    return D\n"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("batch", [(), (2,)], ids=str)
+def test_the_product_of_a_second_matrix(batch, dtype):
+    a, b, up = (coarse(*batch, *of, dtype=dtype) for of in ((5, 7), (7, 9), (7, 9)))
+    out = torch.full((*batch, 5, 9), torch.nan, dtype=dtype)
+    accumulator = torch.float64 if dtype == torch.float64 else torch.float32
+    run_first(fused(a, b, out, SWIGLU, accumulator, up=up))
+    gate, other = ((a.double() @ x.double()).to(accumulator) for x in (b, up))
+    assert_close(out, torch.nn.functional.silu(gate) * other)
+
+
+def test_a_second_product_of_integers():
+    a, b, up = (torch.randint(-9, 9, of, dtype=torch.int8) for of in ((5, 7), (7, 9), (7, 9)))
+    out = torch.zeros(5, 9, dtype=torch.int32)
+    source = "def epilogue(accum, up):\n    D = accum - product(up)\n    return D\n"
+    run_first(fused(a, b, out, source, torch.int32, up=up))
+    assert torch.equal(out, a.int() @ b.int() - a.int() @ up.int())
+
+
+def test_a_second_product_among_other_operands():
+    source = """
+        def epilogue(accum, bias, up, C):
+            other = product(up)
+            D = relu(accum + bias) * (other + C) + other
+            return D, other
+    """
+    a, b, up, C = (coarse(*of) for of in ((5, 7), (7, 9), (7, 9), (5, 9)))
+    bias, out, other = coarse(9), torch.zeros(5, 9), torch.zeros(5, 9)
+    run_first(fused(a, b, out, source, up=up, bias=bias, C=C, other=other))
+    assert_close(other, a @ up)
+    assert_close(out, torch.relu(a @ b + bias) * (a @ up + C) + a @ up)
+
+
+REFUSED_FACTORS = {
+    "requires B's: float32 with shape": lambda a, b: torch.randn(9, 7).mT,
+    "float16 with shape .* requires B's": lambda a, b: torch.randn(7, 9).half(),
+    r"shape \[7, 8\] .* requires B's": lambda a, b: torch.randn(7, 8),
+    "up is B itself; write accum": lambda a, b: b,
+    "a number was passed; pass a matrix": lambda a, b: 2.0,
+}
+
+
+@pytest.mark.parametrize("message", REFUSED_FACTORS)
+def test_a_second_matrix_is_like_b(message):
+    a, b = torch.randn(5, 7), torch.randn(7, 9)
+    with pytest.raises(ValueError, match=message):
+        fused(a, b, torch.zeros(5, 9), SWIGLU, up=REFUSED_FACTORS[message](a, b))
+
+
+def product_of(body, names="up"):
+    return f"def epilogue(accum, {names}):\n    {body}\n    return D\n"
+
+
+@pytest.mark.parametrize(
+    "source, message",
+    [
+        (product_of("D = product(up) * product(up)"), "can be called once"),
+        (product_of("D = product(up) * product(down)", "up, down"), "can be called once"),
+        (product_of("D = product(accum)"), "takes a parameter of the epilogue function"),
+        (product_of("D = product(up + 1)"), "takes a parameter of the epilogue function"),
+        (product_of("D = product()"), "product is missing its argument 'B'"),
+    ],
+)
+def test_a_product_is_of_one_parameter(source, message):
+    with pytest.raises(ValueError, match=message):
+        fusion.trace(source)
+
+
+def test_a_second_matrix_is_read_by_the_product_alone():
+    a, b, up = torch.randn(5, 7), torch.randn(7, 7), torch.randn(7, 7)
+    with pytest.raises(ValueError, match="cannot read its elements, too"):
+        fused(a, b, torch.zeros(5, 7), product_of("D = product(up) + up"), up=up)
+
+
+def test_a_second_product_is_of_a_gemm_and_not_reduced():
+    up, out = torch.randn(7, 9), torch.zeros(5, 9)
+    source = (
+        "def epilogue(accum, up):\n    D = product(up)\n    S = sum(D, dim=-1)\n    return D, S\n"
+    )
+    with pytest.raises(ValueError, match="S is a reduction, which an epilogue with product"):
+        fused(torch.randn(5, 7), torch.randn(7, 9), out, source, up=up, S=torch.zeros(5))
+    epilogue = EpilogueArguments(SWIGLU, D=out, up=torch.randn(5, 9))
+    with pytest.raises(ValueError, match="which only the epilogue of a GEMM without groups"):
+        ElementwiseArguments(torch.randn(5, 9), torch.randn(5, 9), out, epilogue=epilogue)
+
+
+def test_a_second_product_is_described():
+    traced = fusion.trace(SWIGLU)
+    assert str(traced) == "D = (silu(accum) * product(up))"
+    assert ("product", 0) in traced.nodes
+    assert fusion.trace(traced.source).nodes == traced.nodes
+    out = torch.zeros(5, 9)
+    arguments = EpilogueArguments(SWIGLU, D=out, up=torch.randn(7, 9))
+    assert arguments.trace((5, 9)) is arguments.traced_epilogue
+    with pytest.raises(RuntimeError, match="stands for A @ B"):
+        fusion.product(out)
+
+
+DUAL_KERNELS = {
+    (64, 48, 64, "tnt", torch.bfloat16): {"sm90"},
+    (8, 48, 64, "nnt", torch.float16): {"sm90"},
+    (64, 44, 64, "tnt", torch.bfloat16): set(),  # N in blocks of 8
+    (64, 48, 60, "tnt", torch.bfloat16): set(),  # rows of K in multiples of 16 bytes
+    (64, 48, 64, "ttt", torch.bfloat16): set(),  # K-major weights
+    (64, 48, 64, "tnn", torch.bfloat16): set(),
+    (64, 48, 64, "tnt", torch.float32): set(),
+}
+
+
+@pytest.mark.parametrize("case", DUAL_KERNELS, ids=str)
+def test_kernels_of_two_products(case):
+    m, n, k, layout, dtype = case
+    a, b, out = (
+        fake(*of, dtype=dtype, layout=letter)
+        for of, letter in zip(((m, k), (k, n), (m, n)), layout, strict=True)
+    )
+    args = fused(a, b, out, SWIGLU, up=fake(k, n, dtype=dtype, layout=layout[1]))
+    kernels = cutlass_api.get_kernels(args, cc=90)
+    assert {kernel.metadata.kernel_name.partition("_")[0] for kernel in kernels} == DUAL_KERNELS[
+        case
+    ]
+    assert all(kernel.supports(args) for kernel in kernels)
+    # A kernel that fuses none refuses these arguments, and one that fuses them others.
+    plain = cutlass_api.get_kernels(GemmArguments(a, b, out, torch.float32), cc=90)[0]
+    assert "it fuses none" in str(plain.supports(args).error)
+    for kernel in kernels[:1]:
+        assert not kernel.supports(GemmArguments(a, b, out, torch.float32))
+        assert kernel.estimate(args, cc=90).bytes == 2 * (m * k + 2 * k * n + m * n)
+
+
+# Results of the reference.
+
+
+@pytest.mark.parametrize("shape", [(17, 9), (2, 5, 130)], ids=str)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_functions_compute_what_torch_does(case, shape):
+    *batch, m, n = shape
+    a, b = coarse(*batch, m, 12), coarse(*batch, 12, n)
+    others = {name: torch.full(shape, torch.nan) for name in case.others}
+    run_case(
+        case, a, b, torch.full(shape, torch.nan), operands_of(case, shape, torch.float32), others
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
+def test_operands_and_outputs_of_every_dtype(dtype):
+    case = next(case for case in CASES if case.name == "aux_store")
+    a, b = coarse(11, 8, dtype=torch.float16), coarse(8, 13, dtype=torch.float16)
+    given = operands_of(case, (11, 13), dtype)
+    other = torch.zeros(11, 13, dtype=dtype)
+    if dtype in INTEGERS:
+        given = given | {"C": given["C"].abs().to(dtype)}
+        args = fused(a, b, torch.zeros(11, 13), case.function, **given, F=other)
+        run_first(args)
+        wanted = expected(case.function, a.float() @ b.float(), given)["F"]
+        # Truncated towards zero, and wrapped where that is too large: the low bits of an int32.
+        assert torch.equal(other, wanted.to(torch.int32).to(dtype))
+    else:
+        run_case(case, a, b, torch.zeros(11, 13), given, {"F": other})
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_the_main_output_in_other_types(dtype):
+    a, b = coarse(6, 7, dtype=dtype), coarse(7, 5, dtype=dtype)
+    accumulator = torch.float64 if dtype == torch.float64 else torch.float32
+    case = CASES[1]
+    run_case(
+        case,
+        a,
+        b,
+        torch.zeros(6, 5, dtype=dtype),
+        operands_of(case, (6, 5), dtype),
+        {},
+        accumulator,
+    )
+
+
+def dequantize(accum, row, column):
+    D = accum * row * column
+    return D
+
+
+def integer_arithmetic(accum, C, offset):
+    E = torch.where(accum > C, accum - offset, -accum) * 3
+    D = torch.maximum(accum + C, E).clamp(-100, 100)
+    return D, E
+
+
+def test_integer_accumulators():
+    a, b = coarse(6, 40, dtype=torch.int8), coarse(40, 5, dtype=torch.int8)
+    accum = (a.long() @ b.long()).int()
+    row, column = torch.rand(5), torch.rand(6, 1)
+    out = torch.zeros(6, 5, dtype=torch.float16)
+    run_first(fused(a, b, out, dequantize, torch.int32, row=row, column=column))
+    assert_close(out, accum * row * column)
+    # Operations among integers stay integers, and wrap like torch's.
+    out, other = torch.zeros(6, 5, dtype=torch.int8), torch.zeros(6, 5, dtype=torch.int32)
+    c = torch.randint(-(2**31), 2**31, (6, 5)).int()
+    run_first(fused(a, b, out, integer_arithmetic, torch.int32, C=c, offset=2**31 - 1, E=other))
+    wanted = expected(integer_arithmetic, accum, {"C": c, "offset": 2**31 - 1})
+    assert torch.equal(other, wanted["E"])
+    assert torch.equal(out, wanted["D"].to(torch.int8))
+    with pytest.raises(ValueError, match="offset is 2147483648, which exceeds int32"):
+        fused(a, b, out, integer_arithmetic, torch.int32, C=c, offset=2**31, E=other)
+    with pytest.raises(
+        ValueError, match="offset: 1180591620717411303424 does not fit into a 64-bit integer"
+    ):
+        fused(a, b, out, integer_arithmetic, torch.int32, C=c, offset=2**70, E=other)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=str)
+@pytest.mark.parametrize("layout", ["tnt", "ttt", "nnt", "tnn"])  # "tn": K-major operands
+def test_integers_are_scaled_rounded_and_saturated(layout, dtype):
+    """To exact integers: the scales are powers of two, and many quotients are ties."""
+    low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    generator = torch.Generator().manual_seed(0)
+    a, b = (
+        torch.randint(-128, 128, shape, dtype=torch.int8, generator=generator)
+        for shape in ((33, 48), (48, 18))
+    )
+    a, b = laid_out(a, layout[0]), laid_out(b, layout[1])
+    exact = a.long() @ b.long()
+    scale_a, scale_b = (
+        torch.tensor([2.0**-2, 2.0**-7]).repeat(17)[:33, None],
+        torch.full((18,), 0.25),
+    )
+    zero = torch.tensor([7], dtype=torch.int32)
+    out = laid_out(torch.zeros(33, 18, dtype=dtype), layout[2])
+    source = f"""
+        def epilogue(accum, sa, sb, z):
+            D = clamp(round(accum * sa * sb) + z, {low}, {high})
+            return D
+    """
+    run_first(fused(a, b, out, source, torch.int32, sa=scale_a, sb=scale_b, z=zero))
+    quotient = exact.double() * scale_a * scale_b
+    assert ((quotient % 1) == 0.5).any()
+    wanted = quotient.round().long() + 7
+    assert (wanted < low).any() and (wanted > high).any()
+    assert torch.equal(out.long(), wanted.clamp(low, high))
+
+
+LARGE = 2**24 + 1  # no float32
+
+
+@pytest.mark.parametrize(
+    "expression, wanted",
+    [
+        (f"accum * 0 + {LARGE}", LARGE),
+        ("accum * 0 + (2**24 + 1)", LARGE),
+        ("accum * 0 + -2147483648", -(2**31)),
+        ("accum * 0 + (2**31 - 1)", 2**31 - 1),
+        ("accum * 0 + 2**31", None),
+        ("2147483647 * (accum + 2)", -6),
+        ("accum * 0 + -(-2147483648)", None),
+        ("accum + 9223372036854775807", None),
+    ],
+)
+def test_numbers_behind_integer_accumulators(expression, wanted):
+    ones, out = torch.ones(4, 4, dtype=torch.int8), torch.zeros(4, 4, dtype=torch.int32)
+    source = f"def f(accum):\n    D = {expression}\n    return D"
+    if wanted is None:
+        with pytest.raises(
+            ValueError, match=r"a number in the epilogue is \d+, which exceeds int32"
+        ):
+            fused(ones, ones, out, source, torch.int32)
+    else:
+        args = fused(ones, ones, out, source, torch.int32)
+        run_first(args)
+        assert (out == wanted).all()
+        on_gpu = fake_fused(source, dtype=torch.float16)
+        assert (
+            cutlass_api.get_kernels(on_gpu, cc=90)[0].compile(on_gpu, cc=90).compiled_obj.log == ""
+        )
+    # With a float32 accumulator, the result is a float.
+    ones, out = torch.ones(4, 4), torch.zeros(4, 4)
+    run_first(fused(ones, ones, out, source))
+    accum = torch.full((4, 4), 4.0)
+    assert torch.equal(out, eval(expression, {"accum": accum, "where": torch.where}).float())
+
+
+def test_numbers_of_numpy():
+    ones, out = torch.ones(4, 4, dtype=torch.int8), torch.zeros(4, 4, dtype=torch.int32)
+    source = "def f(accum, x):\n    D = accum * 0 + x\n    return D"
+    for number, wanted in ((numpy.int64(LARGE), LARGE), (numpy.float32(2.75), 2)):
+        run_first(fused(ones, ones, out, source, torch.int32, x=number))
+        assert (out == wanted).all()
+    with pytest.raises(ValueError, match="x is 2147483648, which exceeds int32"):
+        fused(ones, ones, out, source, torch.int32, x=numpy.int64(2**31))
+
+
+@pytest.mark.parametrize("layout", ["ttt", "ttn", "nnt", "tnn"])
+def test_layouts_and_views(layout):
+    a, b = laid_out(coarse(9, 6), layout[0]), laid_out(coarse(6, 14), layout[1])
+    out = laid_out(torch.full((9, 14), torch.nan), layout[2])
+    parent = torch.full((20, 40), torch.nan)
+    strided = parent[1:19:2, 3:31:2]
+    repeated = coarse(1, 14).expand(9, 14)
+    case = next(case for case in CASES if case.name == "aux_store")
+    for c in (laid_out(coarse(9, 14), "n"), coarse(18, 28)[::2, ::2], repeated):
+        run_case(case, a, b, out, {"C": c, "alpha": 2.0}, {"F": strided})
+        assert parent[0].isnan().all()
+        assert parent[:, 0].isnan().all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_random_shapes_dtypes_and_broadcasts(data):
+    def pick(values):
+        return data.draw(st.sampled_from(values))
+
+    batch = pick([(), (1,), (3,)])
+    shape = (*batch, pick([1, 2, 7, 130]), pick([1, 3, 8, 129]))
+    k = pick([0, 1, 5])
+    dtype = pick([torch.float16, torch.bfloat16, torch.float32])
+    case = pick(CASES)
+    a, b = coarse(*batch, shape[-2], k, dtype=dtype), coarse(*batch, k, shape[-1], dtype=dtype)
+    given = {}
+    for name, kind in case.tensors.items():
+        kind = pick([kind, ONE, ROW, FULL])
+        given[name] = laid_out(
+            coarse(*shape_of(kind, shape), dtype=pick([dtype, torch.float32])), "t"
+        )
+        if kind == FULL:
+            given[name] = laid_out(given[name], pick("tn"))
+        if name == "scale":
+            given[name] = given[name].abs() + 1
+    others = {
+        name: laid_out(torch.zeros(shape, dtype=pick([dtype, torch.float32])), pick("tn"))
+        for name in case.others
+    }
+    run_case(
+        case,
+        a,
+        b,
+        laid_out(torch.zeros(shape, dtype=dtype), pick("tn")),
+        given | case.numbers,
+        others,
+    )
+
+
+def test_numpy_and_numbers_of_every_kind():
+    a = numpy.ones((4, 4), dtype=numpy.float32)
+    for alpha in (2, 2.0, True, numpy.float32(2), numpy.int64(2)):
+        out = numpy.zeros((4, 4), dtype=numpy.float32)
+        run_first(fused(a, a, out, linear, C=a, alpha=alpha, beta=numpy.float64(1)))
+        assert (out == 4 * float(alpha) + 1).all()
+
+
+def test_nan_goes_through_relu_and_clamp():
+    def function(accum):
+        E = torch.clamp(accum, -1, 1)
+        D = torch.relu(accum)
+        return D, E
+
+    a = torch.tensor([[torch.nan, 1.0], [0.0, -3.0]])
+    out, other = torch.zeros(2, 2), torch.zeros(2, 2)
+    run_first(fused(a, torch.eye(2), out, function, E=other))
+    wanted = expected(function, torch.tensor([[torch.nan, torch.nan], [0.0, -3.0]]), {})
+    torch.testing.assert_close(out, wanted["D"], equal_nan=True)
+    torch.testing.assert_close(other, wanted["E"], equal_nan=True)
+
+
+def test_in_place():
+    a, b, c = coarse(5, 6), coarse(6, 7), coarse(5, 7)
+    before = c.clone()
+    run_first(fused(a, b, c, linear, C=c, alpha=1.0, beta=2.0))
+    assert_close(c, a @ b + 2 * before)
+
+
+def test_where_d_is_not_out_d_is_written():
+    a, c = torch.eye(3), torch.ones(3, 3)
+    out, d = torch.full((3, 3), 7.0), torch.zeros(3, 3, dtype=torch.float16)
+    epilogue = EpilogueArguments(linear, C=c, alpha=2.0, beta=1.0, D=d)
+    run_first(GemmArguments(a, a, out, "float32", epilogue))
+    assert torch.equal(d, (2 * a + 1).half())
+    assert (out == 7).all()
+
+
+def test_grouped_and_elementwise_operations():
+    a, b, c = coarse(10, 6), coarse(3, 6, 5), coarse(10, 5)
+    offsets = torch.tensor([4, 4, 9], dtype=torch.int32)
+    out = torch.full((10, 5), 7.0)
+    epilogue = EpilogueArguments(linear, C=c, alpha=2.0, beta=1.0, D=out)
+    run_first(GroupedGemmArguments(a, b, out, "float32", offsets, epilogue))
+    assert_close(out[:4], 2 * (a[:4] @ b[0]) + c[:4])
+    assert_close(out[4:9], 2 * (a[4:9] @ b[2]) + c[4:9])
+    assert (out[9] == 7).all()
+    x, y, out = coarse(4, 5), coarse(4, 5), torch.zeros(4, 5)
+    bias = coarse(5)
+    run_first(ElementwiseArguments(x, y, out, EpilogueArguments(bias_gelu, bias=bias, D=out)))
+    assert_close(out, torch.nn.functional.gelu(x + y + bias))
+
+
+# The kernels that fuse an epilogue.
+
+
+def test_every_family_offers_kernels():
+    args = fake_fused()
+    plain_args = GemmArguments(
+        *(getattr(args, x).tensor.compile_time_tensor for x in ("A", "B", "out")), torch.float32
+    )
+    with_epilogue, without = (
+        cutlass_api.get_kernels(arguments, cc=90) for arguments in (args, plain_args)
+    )
+    stem = [kernel.metadata.kernel_name.rsplit("_epilogue_", 1)[0] for kernel in with_epilogue]
+    left_out = [
+        kernel.metadata.design for kernel in without if kernel.metadata.kernel_name not in stem
+    ]
+    for design in left_out:
+        sharers = 1 if design.schedule == "pingpong" else design.consumers
+        sums = design.tile_shape[0] * design.tile_shape[1] // (128 * sharers)
+        assert sums > 176, "only what has too few registers left"
+    assert left_out
+    assert set(stem) < {kernel.metadata.kernel_name for kernel in without}
+    assert {type(kernel) for kernel in with_epilogue} == {type(kernel) for kernel in without}
+    large = cutlass_api.get_kernels(fake_fused(m=4096, n=4096, k=4096), cc=90)[0]
+    assert large.metadata.design.schedule == "pingpong", (
+        "one consumer's epilogue under the other's products"
+    )
+    for kernel in with_epilogue:
+        assert kernel.supports(args)
+        assert not kernel.supports(plain_args)
+        assert kernel.metadata.supports(args)
+        assert not kernel.metadata.supports(plain_args)
+        assert "alpha * accum" in kernel.metadata.epilogue.epilogue
+    for kernel in without:
+        assert "it fuses none" in str(kernel.supports(args).error)
+        assert not kernel.metadata.supports(args)
+        assert kernel.metadata.epilogue is None
+
+
+def test_a_kernel_is_known_by_its_epilogue_and_its_types():
+    first = cutlass_api.get_kernels(fake_fused(), cc=90)[0]
+    # Other numbers, shapes and strides keep the kernel; other types and functions need another.
+    wide = fake(512, 512)[:256, 128:384]
+    assert cutlass_api.get_kernels(fake_fused(alpha=5, C=wide, beta=-1.0), cc=90)[0] is first
+    other = fake_fused(operand=torch.float32)
+    for args in (other, fake_fused(plain)):
+        assert cutlass_api.get_kernels(args, cc=90)[0] is not first
+        assert "it fuses the epilogue D = ((alpha * accum) + (beta * C))" in str(
+            first.supports(args).error
+        )
+        with pytest.raises(ValueError, match="does not support the provided arguments"):
+            first.run(args, assume_supported_args=False)
+    assert first not in cutlass_api.get_kernels()
+    one_more = fake_fused(beta=fake(1))
+    assert cutlass_api.get_kernels(one_more, cc=90)[0] is not first
+
+
+# Each kind of C, its text in the epilogue's description, and the other kinds that a kernel serves.
+LYING = {
+    "full": (lambda: fake(256, 256), "C: float16)", {"row"}),
+    "columns": (lambda: fake(256, 256, layout="n"), "C: float16 by columns)", {"column"}),
+    "row": (lambda: fake(256), "C: float16 for each column)", set()),
+    "every second": (lambda: fake(512)[::2], "C: float16 for each column)", {"row", "element"}),
+    "column": (lambda: fake(256, 1), "C: float16 for each row)", set()),
+    "element": (lambda: fake(1, 1), "C: float16 for all)", set()),
+    "strided": (
+        lambda: fake(256, 512)[:, ::2],
+        "C: float16 with strides)",
+        {"full", "columns", "row", "every second", "column", "element"},
+    ),
+}
+
+
+def test_a_kernel_knows_what_repeats_and_what_lies_side_by_side():
+    args = {kind: fake_fused(C=c()) for kind, (c, _, _) in LYING.items()}
+    kernels = {kind: cutlass_api.get_kernels(args[kind], cc=90)[0] for kind in LYING}
+    assert len({id(kernel) for kernel in kernels.values()}) == len(kernels)
+    for kind, (_, said, others) in LYING.items():
+        assert said in kernels[kind].metadata.epilogue.epilogue.replace(
+            ", alpha: a number, beta: a number", ""
+        )
+        assert {other for other in LYING if kernels[kind].supports(args[other])} == {
+            kind
+        } | others, kind
+    error = str(kernels["row"].supports(args["full"]).error)
+    assert "C: float16 for each column" in error
+    with pytest.raises(ValueError, match="does not support the provided arguments"):
+        kernels["row"].run(args["full"], assume_supported_args=False)
+    restored = cutlass_api.artifact.CompiledArtifact.from_bytes(
+        kernels["row"].compile(args["row"], cc=90).to_bytes()
+    )
+    assert restored.kernel_obj is kernels["row"]
+
+
+def test_an_operand_of_an_output_with_one_row_is_not_broadcast():
+    # A kernel discovered for an output of one row or column serves any number of rows or columns.
+    for shape in ((1, 256), (256, 1)):
+        args = fake_fused(m=shape[0], n=shape[1], C=fake(*shape))
+        kernel = cutlass_api.get_kernels(args, cc=90)[0]
+        assert "for" not in kernel.metadata.epilogue.epilogue
+        assert "it fuses" not in str(kernel.supports(fake_fused(C=fake(256, 256))).error)
+    first = cutlass_api.get_kernels(fake_fused(), cc=90)[0]
+    assert first.supports(fake_fused(m=1, C=fake(1, 256)))
+
+
+def test_a_new_number_compiles_nothing():
+    kernel = cutlass_api.get_kernels(fake_fused(), cc=90)[0]
+    program = kernel.compile(fake_fused(), cc=90).compiled_obj
+    again = (
+        cutlass_api.get_kernels(fake_fused(alpha=17), cc=90)[0]
+        .compile(fake_fused(alpha=17), cc=90)
+        .compiled_obj
+    )
+    assert (again.source, again.kernel_name) == (program.source, program.kernel_name)
+    assert again.cubin == program.cubin
+
+
+def test_the_reference_needs_no_compilation_and_can_be_bound():
+    a, b, c, out = coarse(5, 6), coarse(6, 7), coarse(5, 7), torch.zeros(5, 7)
+    args = fused(a, b, out, linear, C=c, alpha=2.0, beta=1.0)
+    kernel = cutlass_api.get_kernels(args)[0]
+    with pytest.raises(TypeError, match="compiled_artifact is a int; pass the result"):
+        kernel.bind(args, 3)
+    on_gpu = cutlass_api.get_kernels(fake_fused(), cc=90)[0]
+    with pytest.raises(ValueError, match="compiled_artifact is of another kernel"):
+        kernel.bind(args, on_gpu.compile(fake_fused(), cc=90))
+    launch = kernel.bind(args, kernel.compile(args))
+    launch()
+    assert_close(out, 2 * (a @ b) + c)
+    c += 1
+    launch()
+    assert_close(out, 2 * (a @ b) + c)
+    other = coarse(5, 7)
+    launch(C=other, beta=3)
+    assert_close(out, 2 * (a @ b) + 3 * other)
+    launch()
+    assert_close(out, 2 * (a @ b) + c)
+    wrong = [
+        ({"C": coarse(5, 8)}, ValueError, r"C is float32 \[5, 8\] .* bound for float32 \[5, 7\]"),
+        ({"C": 1.0}, ValueError, "C was bound as a tensor"),
+        ({"beta": other}, ValueError, "beta was bound as a number"),
+        (
+            {"gamma": 1.0},
+            TypeError,
+            "no operand 'gamma'; their epilogue has C, alpha, beta, and D is passed as out",
+        ),
+        ({"D": out}, TypeError, "no operand 'D'"),
+    ]
+    for swaps, error, message in wrong:
+        with pytest.raises(error, match=message):
+            launch(**swaps)
+    plain_args = GemmArguments(a, b, out, "float32")
+    with pytest.raises(TypeError, match="the bound arguments have no operand 'C', and no epilogue"):
+        cutlass_api.get_kernels(plain_args)[0].bind(plain_args)(C=c)
+    moved = c.clone() + 1
+    c.data = moved
+    kernel.run(args)
+    assert_close(out, 2 * (a @ b) + moved)
+    c.data = torch.zeros(5, 8)
+    with pytest.raises(ValueError, match=r"C with shape \[5, 8\] does not broadcast"):
+        kernel.run(args)
+    c.data = torch.zeros(5, 7, dtype=torch.float64)
+    for assumed in (False, True):
+        with pytest.raises(ValueError, match="C: float64"):
+            kernel.run(args, assume_supported_args=assumed)
+
+
+def test_fake_tensors_are_described_and_not_run():
+    args = fused(*(fake(4, 4, device="cpu") for _ in range(3)), plain)
+    kernel = cutlass_api.get_kernels(args)[0]
+    with pytest.raises(ValueError, match="FakeTensor"):
+        kernel.run(args)
+    real = [torch.ones(4, 4, dtype=torch.float16) for _ in range(3)]
+    args = fused(*real, linear, C=fake(4, 4, device="cpu"), alpha=1, beta=1)
+    with pytest.raises(ValueError, match="C is a FakeTensor"):
+        cutlass_api.get_kernels(args)[0].run(args)
+
+
+# Mismatched operands.
+
+
+def outputs(**tensors):
+    return EpilogueArguments(
+        "def f(accum, C):\n    D = accum + C\n    E = D * 2\n    return D, E", **tensors
+    )
+
+
+def test_missing_and_extra_operands():
+    d, e, c = (torch.zeros(3, 4) for _ in range(3))
+    for missing in "CDE":
+        given = {
+            name: tensor for name, tensor in {"C": c, "D": d, "E": e}.items() if name != missing
+        }
+        with pytest.raises(
+            ValueError,
+            match=f"^Argument {missing} is not provided in the kwargs of the EpilogueArgu",
+        ):
+            outputs(**given)
+    with pytest.raises(
+        ValueError,
+        match="Argument alpha is neither a parameter nor an output of the epilogue function",
+    ):
+        outputs(C=c, D=d, E=e, alpha=1)
+    for wrong in ("text", None, [1.0], object()):
+        with pytest.raises(TypeError, match=r"C is a \w+; pass a tensor or a number"):
+            outputs(C=wrong, D=d, E=e)
+    for wrong in (1j, numpy.complex64(2 + 7j)):
+        with pytest.raises(TypeError, match=r"^C is .*j\)?, a complex number; pass a real number"):
+            outputs(C=wrong, D=d, E=e)
+
+
+def test_more_operands_than_a_launch_has_room_for():
+    names = [f"t{at}" for at in range(1000)]
+    source = f"def f(accum, {', '.join(names)}):\n    D = accum + t0\n    return D"
+    with pytest.raises(ValueError, match="D exceeds the limit of 1000 epilogue operands"):
+        fused(
+            torch.ones(2, 2),
+            torch.ones(2, 2),
+            torch.zeros(2, 2),
+            source,
+            **dict.fromkeys(names, 1.0),
+        )
+
+
+def whole():
+    """Matching operands."""
+    return {"C": torch.ones(3, 4), "D": torch.zeros(3, 4), "E": torch.zeros(3, 4)}
+
+
+def overlapping():
+    return torch.zeros(4).expand(3, 4)
+
+
+def read_only():
+    array = numpy.zeros((3, 4), dtype=numpy.float32)
+    array.flags.writeable = False
+    return array
+
+
+WRONG = {
+    "rows": (
+        {"C": torch.ones(4, 4)},
+        ValueError,
+        r"C with shape \[4, 4\] does not broadcast .* \[3, 4\]",
+    ),
+    "columns": ({"C": torch.ones(3)}, ValueError, r"C with shape \[3\] does not broadcast"),
+    "batch": (
+        {"C": torch.ones(2, 3, 4)},
+        ValueError,
+        r"C with shape \[2, 3, 4\] does not broadcast",
+    ),
+    "rank": ({"C": torch.ones(1, 1, 3, 4)}, ValueError, "C has rank 4"),
+    "dtype": ({"C": torch.ones(3, 4, dtype=torch.complex64)}, ValueError, "C has dtype complex64"),
+    "device": ({"C": fake(3, 4)}, ValueError, "C is on cuda:0, but out is on cpu"),
+    "output shape": (
+        {"E": torch.zeros(1, 4)},
+        ValueError,
+        r"E has shape \[1, 4\], but an epilogue's outputs .* \[3, 4\]",
+    ),
+    "output number": (
+        {"E": 1.0},
+        ValueError,
+        "E is an output of the epilogue, but a number was passed",
+    ),
+    "main output number": (
+        {"D": 1.0},
+        ValueError,
+        "D is the main output of the epilogue and must be a tensor",
+    ),
+    "main output shape": (
+        {"D": torch.zeros(4, 4)},
+        ValueError,
+        r"D has shape \[4, 4\], but an epilogue's outputs .* \[3, 4\]",
+    ),
+    "output overlap": (
+        {"E": overlapping()},
+        ValueError,
+        "E with shape .* overlaps itself",
+    ),
+    "read-only output": ({"E": read_only()}, ValueError, "E is read-only"),
+}
+
+
+@pytest.mark.parametrize("change, error, message", WRONG.values(), ids=WRONG)
+def test_operands_that_do_not_fit(change, error, message):
+    a, b, tensors = torch.ones(3, 5), torch.ones(5, 4), whole() | change
+    with pytest.raises(error, match=message):
+        GemmArguments(
+            a,
+            b,
+            tensors["D"] if "D" not in change else torch.zeros(3, 4),
+            "float32",
+            outputs(**tensors),
+        )
+
+
+def test_outputs_that_meet_other_operands():
+    a, b, memory = torch.ones(4, 4), torch.ones(4, 4), torch.zeros(8, 4)
+    top, bottom, middle = memory[:4], memory[4:], memory[2:6]
+    c = torch.ones(4, 4)
+    GemmArguments(a, b, top, "float32", outputs(C=c, D=top, E=bottom))
+    GemmArguments(a, b, top, "float32", outputs(C=top, D=top, E=bottom))
+    GemmArguments(a, b, top, "float32", outputs(C=bottom, D=top, E=bottom))
+    cases = [
+        ({"C": c, "D": top, "E": middle}, "the outputs E and D of the epilogue share memory"),
+        ({"C": middle, "D": top, "E": bottom}, "the output D shares memory with C"),
+        ({"C": bottom.T, "D": top, "E": bottom}, "the output E shares memory with C"),
+        ({"C": top[:1], "D": top, "E": bottom}, "the output D shares memory with C"),
+        ({"C": c, "D": top, "E": a}, "the output E shares memory with A"),
+    ]
+    for tensors, message in cases:
+        with pytest.raises(ValueError, match=message):
+            GemmArguments(a, b, top, "float32", outputs(**tensors))
+    with pytest.raises(ValueError, match="out shares memory with B"):
+        GemmArguments(a, b, top, "float32", outputs(C=c, D=b, E=bottom))
+
+
+def test_epilogues_of_other_classes_find_no_built_in_kernel():
+    a = torch.ones(3, 3)
+    args = GemmArguments(a, a, torch.ones(3, 3), "float32", epilogue=object())
+    assert cutlass_api.get_kernels(args) == []
+    kernel = cutlass_api.get_kernels(GemmArguments(a, a, torch.ones(3, 3), "float32"))[0]
+    assert "the epilogue is a object" in str(kernel.supports(args).error)
+
+
+def test_functions_called_as_they_stand_compute_with_torch():
+    x = torch.linspace(-4, 4, 9)
+    for name in fusion.activation.__all__:
+        assert getattr(fusion.activation, name)(x).shape == x.shape
+    assert torch.equal(fusion.activation.relu(x), torch.relu(x))
+    assert torch.equal(fusion.maximum(x, 0.5), torch.maximum(x, torch.tensor(0.5)))
+    assert fusion.exp(0) == 1

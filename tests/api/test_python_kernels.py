@@ -1,0 +1,586 @@
+"""Kernels and providers written in Python. A registration lasts for the process, hence
+subprocesses.
+"""
+
+from unittest import mock
+
+import cutlass_api
+import pytest
+import torch
+from cutlass_api.arguments import GemmArguments
+from cutlass_api.artifact import CompiledArtifact
+from cutlass_api.metadata import DenseTensorAttributes, GemmOperandsMetadata, KernelMetadata
+from support.helpers import fake, names, run_python
+
+
+def describe(cls, name="mine_gemm_f32"):
+    dense = DenseTensorAttributes("float32", (0, 0, 1))
+    return KernelMetadata(name, cls, 0, GemmOperandsMetadata(dense, dense, dense, "float32"))
+
+
+class TorchKernel(cutlass_api.Kernel):
+    """A GEMM by torch.mm. Records its arguments."""
+
+    def __init__(self, metadata):
+        super().__init__(metadata)
+        self.calls = []
+
+    def compile(self, args, cc=None):
+        self.calls.append(("compile", args, cc))
+        return CompiledArtifact(torch.mm, self)
+
+    def _run(self, args, compiled_artifact, stream, workspace=None):
+        self.calls.append(("run", args, compiled_artifact, stream, workspace))
+        a, b, out = (operand.tensor.runtime_tensor for operand in (args.A, args.B, args.out))
+        out.copy_(compiled_artifact.compiled_obj(a, b))
+
+    def _supports(self, args):
+        if args.A.shape[0] > 100:
+            return cutlass_api.Status.fail(f"M is {args.A.shape[0]}, at most 100 rows are served")
+        return cutlass_api.Status.success()
+
+
+def args_of(m=4, dtype=torch.float32):
+    a, b = torch.randn(m, 5).to(dtype), torch.randn(5, 6).to(dtype)
+    return GemmArguments(a, b, torch.zeros(m, 6, dtype=dtype), accumulator_type=torch.float32)
+
+
+@pytest.fixture
+def kernel():
+    return TorchKernel(describe(TorchKernel))
+
+
+def right(args):
+    a, b, out = (operand.tensor.runtime_tensor for operand in (args.A, args.B, args.out))
+    return torch.equal(out, a @ b)
+
+
+# One kernel.
+
+
+def test_metadata_is_what_init_was_given(kernel):
+    assert isinstance(kernel, cutlass_api.Kernel)
+    assert kernel.metadata.kernel_name == "mine_gemm_f32"
+    assert "mine_gemm_f32" in repr(kernel)
+    with pytest.raises(AttributeError):
+        kernel.metadata = None
+
+
+def test_run_compiles_and_calls_run_of_the_class(kernel):
+    args = args_of()
+    assert kernel.run(args) is None
+    assert right(args)
+    (compiled, ran) = kernel.calls
+    assert compiled == ("compile", args, None)
+    assert ran[1] is args
+    assert ran[2].kernel_obj is kernel
+    assert cutlass_api.utils.to_cuda_stream(ran[3]) == 0
+    assert ran[4] is None
+
+
+def test_run_hands_on_what_it_is_given(kernel):
+    args, workspace = args_of(), torch.zeros(8)
+    artifact = kernel.compile(args, cc=90)
+    kernel.run(args, artifact, stream=1234, workspace=workspace, assume_supported_args=True)
+    assert kernel.calls[0] == ("compile", args, 90)
+    name, _, given, stream, given_workspace = kernel.calls[1]
+    assert (name, stream) == ("run", 1234)
+    assert given is artifact
+    assert given_workspace is workspace
+    assert right(args)
+
+
+@pytest.mark.parametrize("assume", [True, False])
+def test_run_hands_any_stream_over_as_it_is(kernel, assume):
+    args, stream = args_of(), object()
+    kernel.run(args, kernel.compile(args), stream=stream, assume_supported_args=assume)
+    assert kernel.calls[-1][3] is stream
+
+
+def test_supports_asks_the_metadata_and_then_the_class(kernel):
+    assert kernel.supports(args_of())
+    status = kernel.supports(args_of(101))
+    assert not status
+    assert str(status.error) == "M is 101, at most 100 rows are served"
+    with mock.patch.object(TorchKernel, "_supports", side_effect=AssertionError("not asked")):
+        status = kernel.supports(args_of(dtype=torch.float64))
+    assert "A has dtype float64" in str(status.error)
+
+
+def test_unsupported_arguments_are_not_run(kernel):
+    message = r"^Kernel does not support the provided arguments: M is 101, at most 100"
+    with pytest.raises(ValueError, match=message):
+        kernel.run(args_of(101))
+    assert kernel.calls == []
+    args = args_of(101)
+    kernel.run(args, assume_supported_args=True)
+    assert right(args)
+
+
+@pytest.mark.parametrize("method", ["compile", "_run", "_supports"])
+def test_errors_of_the_class_reach_the_caller(kernel, method):
+    with (
+        mock.patch.object(TorchKernel, method, side_effect=KeyError("mine")),
+        pytest.raises(KeyError, match="mine"),
+    ):
+        kernel.run(args_of())
+
+
+def test_a_run_without_workspace_parameter_is_called_as_documented():
+    class Old(TorchKernel):
+        def _run(self, args, compiled_artifact, stream, workspace=None):
+            assert workspace is None
+            super()._run(args, compiled_artifact, stream, workspace=workspace)
+
+    args = args_of()
+    Old(describe(Old)).run(args)
+    assert right(args)
+
+
+def test_the_defaults_of_the_base_class():
+    class Bare(cutlass_api.Kernel):
+        pass
+
+    bare = Bare(describe(Bare))
+    assert bare.supports(args_of())
+    assert bare._supports(args=args_of())
+    assert bare.get_workspace_size(args_of()) == 0
+    assert bare.initialize_workspace(args_of(), None) is None
+    assert list(Bare.generate_kernels(metadata_filter=None, epilogue_args=None, cc=90)) == []
+    with pytest.raises(NotImplementedError, match="Bare must define compile"):
+        bare.compile(args_of())
+    with pytest.raises(NotImplementedError, match="Bare must define _run"):
+        bare._run(args=args_of(), compiled_artifact=None, stream=None, workspace=None)
+
+
+def test_a_kernel_without_metadata():
+    class Forgetful(cutlass_api.Kernel):
+        def __init__(self):
+            pass
+
+    with pytest.raises(ValueError, match="super"):
+        Forgetful().metadata  # noqa: B018
+    with pytest.raises(TypeError, match="metadata"):
+        cutlass_api.Kernel()
+
+
+def test_metadata_is_set_once(kernel):
+    with pytest.raises(ValueError, match="once"):
+        kernel.__init__(kernel.metadata)
+
+
+def test_built_in_kernels_cannot_be_given_other_metadata():
+    code = """
+        import cutlass_api
+        unread, read = cutlass_api.get_kernels()[:2]
+        before = read.metadata
+        for kernel in (unread, read):
+            try:
+                kernel.__init__("other")
+            except ValueError as error:
+                assert "once" in str(error)
+            else:
+                raise AssertionError("set")
+        assert unread.metadata.kernel_class is type(unread) and read.metadata is before
+    """
+    run_python(code)
+
+
+def fakes_on_a_gpu():
+    return GemmArguments(
+        *(fake(4, 4, dtype=torch.float32) for _ in range(3)), accumulator_type="float32"
+    )
+
+
+@pytest.mark.parametrize("make", [args_of, fakes_on_a_gpu])
+def test_a_run_without_a_stream_receives_the_current_one(make):
+    class Streams(TorchKernel):
+        def _run(self, args, compiled_artifact, stream, workspace=None):
+            self.calls.append(stream)
+
+    kernel = Streams(describe(Streams))
+    kernel.run(make(), stream=None)
+    assert cutlass_api.utils.to_cuda_stream(kernel.calls[-1]) == 0
+    kernel.run(make(), stream=77)
+    assert kernel.calls[-1] == 77
+
+
+class OwnArguments(cutlass_api.arguments.RuntimeArguments):
+    pass
+
+
+class TakesOwnArguments:
+    def supports(self, args):
+        return cutlass_api.Status()
+
+
+@pytest.mark.parametrize("initialized, handle", [(False, 0), (True, 4321)])
+def test_own_arguments_run_on_the_current_stream_of_torch(initialized, handle):
+    kernel = TorchKernel(KernelMetadata("mine", TorchKernel, 0, TakesOwnArguments()))
+    current = mock.Mock(cuda_stream=4321)
+    with (
+        mock.patch.object(TorchKernel, "_run") as ran,
+        mock.patch.object(torch.cuda, "is_initialized", return_value=initialized),
+        mock.patch.object(torch.cuda, "current_stream", return_value=current),
+    ):
+        kernel.run(OwnArguments(), assume_supported_args=True)
+    assert ran.call_args.args[2] == handle
+
+
+def test_own_arguments_run_without_torch():
+    code = """
+        import cutlass_api
+        from cutlass_api.metadata import KernelMetadata
+
+        class Anything:
+            def supports(self, args):
+                return cutlass_api.Status()
+
+        class Mine(cutlass_api.Kernel):
+            def compile(self, args, cc=None):
+                return None
+            def _run(self, args, compiled_artifact, stream, workspace=None):
+                print(stream)
+
+        Mine(KernelMetadata("mine", Mine, 0, Anything())).run(
+            cutlass_api.arguments.RuntimeArguments()
+        )
+    """
+    assert run_python(code) == "0\n"
+
+
+def test_arguments_of_ones_own(kernel):
+    class Pair(cutlass_api.arguments.RuntimeArguments):
+        def __init__(self, x):
+            self.x = x
+
+    class Doubles(cutlass_api.Kernel):
+        def compile(self, args, cc=None):
+            return CompiledArtifact(None, self)
+
+        def _run(self, args, compiled_artifact, stream, workspace=None):
+            args.x.mul_(2)
+
+    class Anything:
+        def supports(self, args):
+            return cutlass_api.Status.success()
+
+    args = Pair(torch.ones(3))
+    Doubles(KernelMetadata("doubles", Doubles, 0, Anything())).run(args)
+    assert torch.equal(args.x, torch.full((3,), 2.0))
+
+
+# Patching.
+
+
+def test_get_workspace_size_can_be_patched_on_the_class(kernel):
+    args = args_of()
+    built_in = cutlass_api.get_kernels(args)[0]
+    with mock.patch.object(cutlass_api.Kernel, "get_workspace_size", return_value=123) as patched:
+        assert built_in.get_workspace_size(args) == 123
+        assert kernel.get_workspace_size(args) == 123
+        assert cutlass_api.get_kernels()[0].get_workspace_size(args) == 123
+        assert patched.call_count == 3
+    assert built_in.get_workspace_size(args) == 0
+
+
+@pytest.mark.parametrize(
+    "method", ["get_workspace_size", "initialize_workspace", "compile", "supports", "run"]
+)
+def test_methods_patched_on_a_class_are_called_on_it(method):
+    built_in, args = cutlass_api.get_kernels(providers=["reference"])[0], args_of()
+    arguments = (args, None) if method == "initialize_workspace" else (args,)
+    before = getattr(type(built_in), method)
+    with mock.patch.object(type(built_in), method, return_value="patched") as patched:
+        assert getattr(built_in, method)(*arguments) == "patched"
+    patched.assert_called_once_with(*arguments)
+    assert getattr(type(built_in), method) == before
+
+
+def test_run_calls_the_compile_of_a_patched_class(kernel):
+    args = args_of()
+    with mock.patch.object(
+        TorchKernel, "compile", return_value=CompiledArtifact(torch.mm, kernel)
+    ) as patched:
+        kernel.run(args)
+    assert patched.called
+    assert right(args)
+
+
+# Providers.
+
+PROVIDER = """
+import numpy as np
+import cutlass_api
+from cutlass_api.arguments import GemmArguments
+from cutlass_api.artifact import CompiledArtifact
+from cutlass_api.metadata import (
+    BLASDesignMetadata,
+    DenseTensorAttributes,
+    GemmOperandsMetadata,
+    KernelMetadata,
+)
+from cutlass_api.providers import ProviderBase, available_providers, register_provider
+
+def args_of(dtype=np.float32, m=4):
+    a, b = np.ones((m, 5), dtype), np.ones((5, 6), dtype)
+    return GemmArguments(a, b, np.zeros((m, 6), dtype), accumulator_type="float32")
+
+@register_provider("mine")
+class Mine(ProviderBase):
+    "Kernels of one's own."
+
+asked = []
+
+@Mine.register
+class Numpy(cutlass_api.Kernel):
+    def compile(self, args, cc=None):
+        return CompiledArtifact(np.matmul, self)
+
+    def _run(self, args, compiled_artifact, stream, workspace=None):
+        a, b, out = (operand.tensor.runtime_tensor for operand in (args.A, args.B, args.out))
+        compiled_artifact.compiled_obj(a, b, out=out)
+
+    def _supports(self, args):
+        return (
+            cutlass_api.Status.success()
+            if args.A.shape[0] < 100
+            else cutlass_api.Status.fail("too many rows")
+        )
+
+    @staticmethod
+    def generate_kernels(metadata_filter, epilogue_args=None, cc=None):
+        asked.append((metadata_filter, epilogue_args, cc))
+        for name, dtype, min_cc in (("mine_f32", "float32", 0), ("mine_f64", "float64", 90)):
+            dense = DenseTensorAttributes(dtype)
+            operands = GemmOperandsMetadata(dense, dense, dense, "float32")
+            metadata = KernelMetadata(
+                name, Numpy, min_cc, operands, BLASDesignMetadata((1, 1, 1), (1, 1, 1))
+            )
+            if metadata_filter(metadata):
+                yield Numpy(metadata)
+
+def mine(*args, **kwargs):
+    found = [kernel.metadata.kernel_name for kernel in cutlass_api.get_kernels(*args, **kwargs)]
+    return [name for name in found if name.startswith("mine")]
+"""
+
+CHECKS = {
+    "without arguments": 'assert mine() == ["mine_f32", "mine_f64"]',
+    "the built-in ones stay": """
+        built_in = cutlass_api.get_kernels(providers=["nvrtc", "reference"])
+        assert len(cutlass_api.get_kernels()) == len(mine()) + len(built_in)
+    """,
+    "with arguments": """
+        assert mine(args_of()) == ["mine_f32"]
+        assert mine(args_of(m=100)) == []
+        assert mine(args_of(np.float16)) == []
+        assert len(cutlass_api.get_kernels(args_of())) == 2
+    """,
+    "by capability": """
+        assert mine(cc=90) == ["mine_f32", "mine_f64"]
+        assert mine(cc=80) == ["mine_f32"]
+        accept, epilogue, cc = asked[-1]
+        assert (epilogue, cc) == (None, 80)
+        assert accept(None) is True and accept(metadata=None) is True
+    """,
+    "by filter": """
+        double = lambda metadata: metadata.operands.A.dtype == "float64"
+        assert mine(metadata_filter=double) == ["mine_f64"]
+        assert asked[-1][0] is double
+        assert mine(metadata_filter=lambda metadata: False) == []
+    """,
+    "by provider": """
+        assert mine(providers=["mine"]) == ["mine_f32", "mine_f64"]
+        assert len(cutlass_api.get_kernels(providers=["mine"])) == 2
+        assert mine(providers=["nvrtc", "reference"]) == []
+        assert (
+            cutlass_api.get_kernels(args_of(), providers=["mine"])[0].metadata.kernel_name
+            == "mine_f32"
+        )
+        assert [k.metadata.kernel_name for k in Mine.generate_kernels()] == ["mine_f32", "mine_f64"]
+        assert [k.metadata.kernel_name for k in Mine.generate_kernels(None, None, 80)] == [
+            "mine_f32"
+        ]
+    """,
+    "it runs": """
+        args = args_of()
+        cutlass_api.get_kernels(args, providers=["mine"])[0].run(args)
+        assert (args.out.tensor.runtime_tensor == 5).all()
+    """,
+    "for grouped GEMM and elementwise arguments": """
+        from cutlass_api.arguments import ElementwiseArguments, GroupedGemmArguments
+        from cutlass_api.metadata import ElementwiseOperandsMetadata, GroupedGemmOperandsMetadata
+
+        dense, ends = DenseTensorAttributes("float32"), DenseTensorAttributes("int32")
+        described = {
+            "mine_grouped": GroupedGemmOperandsMetadata(dense, dense, dense, ends, "float32"),
+            "mine_add": ElementwiseOperandsMetadata(dense, dense, dense),
+        }
+
+        @Mine.register
+        class More(cutlass_api.Kernel):
+            def compile(self, args, cc=None):
+                return CompiledArtifact(self.metadata.kernel_name, self)
+
+            def _run(self, args, compiled_artifact, stream, workspace=None):
+                tensor = lambda name: getattr(args, name).tensor.runtime_tensor
+                a, b, out = map(tensor, ("A", "B", "out"))
+                if compiled_artifact.compiled_obj == "mine_add":
+                    out[:] = a + b
+                else:
+                    for start, end, factor in zip([0, *tensor("offsets")], tensor("offsets"), b):
+                        out[start:end] = a[start:end] @ factor
+
+            @staticmethod
+            def generate_kernels(metadata_filter, epilogue_args=None, cc=None):
+                for name, operands in described.items():
+                    metadata = KernelMetadata(name, More, 0, operands)
+                    if metadata_filter(metadata):
+                        yield More(metadata)
+
+        zeros = lambda *shape: np.zeros(shape, np.float32)
+        a, b = np.ones((5, 3), np.float32), np.ones((2, 3, 4), np.float32)
+        grouped = GroupedGemmArguments(a, b, zeros(5, 4), "float32", np.array([2, 5], np.int32))
+        add = ElementwiseArguments(a, a, zeros(5, 3))
+        for args, name, value in ((grouped, "mine_grouped", 3), (add, "mine_add", 2)):
+            assert mine(args) == [name]
+            assert mine(args, metadata_filter=lambda metadata: False) == []
+            cutlass_api.get_kernels(args, providers=["mine"])[0].run(args)
+            assert (args.out.tensor.runtime_tensor == value).all()
+        assert mine(ElementwiseArguments(*(x.astype(np.float64) for x in (a, a, a)))) == []
+    """,
+    "in a manifest": """
+        manifest = cutlass_api.Manifest()
+        manifest.add_kernels(args_of(), providers=["mine"])
+        manifest.add_kernels(args_of())
+        assert [k.metadata.kernel_name for k in manifest.kernels].count("mine_f32") == 1, (
+            "each kernel once"
+        )
+    """,
+    "known by name": """
+        assert available_providers["mine"] is Mine and Mine.name == "mine"
+        assert set(available_providers) == {"nvrtc", "reference", "mine"}
+        try:
+            register_provider("mine")(ProviderBase)
+        except ValueError as error:
+            assert "mine" in str(error)
+        else:
+            raise AssertionError("a name twice")
+    """,
+    "registered once": """
+        assert Mine.register(Numpy) is Numpy
+        assert mine() == ["mine_f32", "mine_f64"]
+    """,
+    "errors reach the caller": """
+        @Mine.register
+        class Broken(cutlass_api.Kernel):
+            @staticmethod
+            def generate_kernels(metadata_filter, epilogue_args=None, cc=None):
+                raise KeyError("broken")
+        try:
+            cutlass_api.get_kernels()
+        except KeyError as error:
+            assert "Broken" in getattr(error, "__notes__", ["Broken"])[0]
+        else:
+            raise AssertionError("an error was swallowed")
+        assert mine(providers=["nvrtc"]) == []
+    """,
+    "what is no kernel class is refused": """
+        class NoKernel: pass
+        for wrong in (3, None, NoKernel, Numpy.generate_kernels([]), "Numpy"):
+            try:
+                Mine.register(wrong)
+            except TypeError as error:
+                assert "is not a kernel class" in str(error)
+            else:
+                raise AssertionError("registered")
+        assert mine() == ["mine_f32", "mine_f64"]
+    """,
+    "a CudaKernel that lacks something is refused": """
+        for has, lacks in (
+            ({}, "source, function, operands"),
+            ({"source": "", "operands": None}, "lacks function"),
+        ):
+            try:
+                Mine.register(type("Mine", (cutlass_api.CudaKernel,), has))
+            except TypeError as error:
+                assert "Mine" in str(error) and lacks in str(error)
+            else:
+                raise AssertionError("registered")
+        class Family(cutlass_api.CudaKernel):
+            @classmethod
+            def generate_kernels(cls, metadata_filter=None, epilogue_args=None, cc=None):
+                return []
+        Mine.register(Family)
+        assert mine() == ["mine_f32", "mine_f64"]
+    """,
+    "what is no kernel is refused with its class": """
+        class Odd(cutlass_api.Kernel):
+            @staticmethod
+            def generate_kernels(metadata_filter, epilogue_args=None, cc=None):
+                return given
+        Mine.register(Odd)
+        for given in (None, 3, [3], [Odd]):
+            try:
+                cutlass_api.get_kernels()
+            except TypeError as error:
+                assert "generate_kernels of Odd returned" in str(error), error
+            else:
+                raise AssertionError("found")
+        given = []
+        assert mine() == ["mine_f32", "mine_f64"]
+    """,
+    "names are each one kernel's": """
+        taken = cutlass_api.get_kernels()[0].metadata.kernel_name
+        class Twin(cutlass_api.Kernel):
+            @staticmethod
+            def generate_kernels(metadata_filter, epilogue_args=None, cc=None):
+                return [Twin(KernelMetadata(name, Twin, 0, None))]
+        Mine.register(Twin)
+        for name in (taken, "mine_f64"):
+            try:
+                cutlass_api.get_kernels()
+            except ValueError as error:
+                assert f'Twin has a kernel named "{name}", a name that another' in str(error), error
+            else:
+                raise AssertionError("two of one name")
+        name = "mine_twin"
+        assert mine() == ["mine_f32", "mine_f64", "mine_twin"]
+    """,
+    "a class defined anew takes the place of the earlier": """
+        earlier = Numpy
+        class Numpy(earlier):
+            pass
+        Mine.register(Numpy)
+        assert mine() == ["mine_f32", "mine_f64"]
+        assert type(cutlass_api.get_kernels(providers=["mine"])[0]) is Numpy
+    """,
+    "an epilogue is handed on": """
+        a = np.ones((4, 4), np.float32)
+        out = np.zeros((4, 4), np.float32)
+        source = "def f(accum):\\n    D = accum\\n    return D"
+        epilogue = cutlass_api.arguments.EpilogueArguments(source, D=out)
+        cutlass_api.get_kernels(GemmArguments(a, a, out, "float32", epilogue))
+        assert asked[-1][1] is epilogue
+    """,
+}
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_a_provider(check):
+    run_python(
+        PROVIDER + "\n".join(line.removeprefix(" " * 8) for line in check.strip("\n").splitlines())
+    )
+
+
+def test_the_providers_that_there_are():
+    from cutlass_api import providers
+
+    assert list(providers.available_providers) == ["nvrtc", "reference"]
+    for name, provider in providers.available_providers.items():
+        assert issubclass(provider, providers.ProviderBase)
+        assert provider.name == name
+        assert names(provider.generate_kernels()) == names(
+            cutlass_api.get_kernels(providers=[name])
+        )

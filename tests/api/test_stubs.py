@@ -1,0 +1,117 @@
+"""The types in _core.pyi against the extension, the package's own types, and docstrings."""
+
+import ast
+import dataclasses
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import cutlass_api
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+import stub_docstrings
+
+PACKAGE = Path(cutlass_api.__file__).parent
+#: mypy's settings, by which it does not read the sources of torch.
+SETTINGS = Path(__file__).parents[2] / "pyproject.toml"
+pytest.importorskip("mypy")
+
+
+def test_the_stub_agrees_with_the_extension(tmp_path):
+    # Outside the repository, so that the installed package is checked; mypy's cache goes there too.
+    command = [sys.executable, "-m", "mypy.stubtest", "cutlass_api._core"]
+    command += ["--mypy-config-file", str(SETTINGS)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_users_program_is_checked_against_the_types(tmp_path):
+    program = """
+        import cutlass_api
+        from cutlass_api.arguments import GemmArguments
+
+        def run(a: cutlass_api.typing.TensorLike) -> int:
+            args = GemmArguments(a, a, a, accumulator_type="float32")
+            kernels: list[cutlass_api.Kernel] = cutlass_api.get_kernels(
+                args, lambda m: m.min_cc == 80, cc=90
+            )
+            artifact: cutlass_api.artifact.CompiledArtifact = kernels[0].compile(args)
+            kernels[0].run(args, artifact, stream=0)
+            status: cutlass_api.Status = kernels[0].supports(args)
+            wrong: str = kernels[0].get_workspace_size(args)
+            return len(args.A.shape) if status else kernels[0].get_workspace_size(args)
+        """
+    (tmp_path / "program.py").write_text(inspect.cleandoc(program))
+    command = [sys.executable, "-m", "mypy", "--config-file", str(SETTINGS), "program.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    errors = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert len(errors) == 1, done.stdout
+    assert 'expression has type "int", variable has type "str"' in errors[0]
+
+
+def test_types_ship():
+    assert (PACKAGE / "py.typed").exists()
+    assert (PACKAGE / "_core.pyi").exists()
+
+
+# Docstrings.
+
+
+def words(docstring):
+    # The stub wraps lines anew.
+    return (docstring or "").split()
+
+
+def test_the_stub_has_the_docstrings_of_the_extension():
+    stub = stub_docstrings.STUB.read_text()
+    different = [
+        name
+        for name, node, value in stub_docstrings.documented(stub)
+        if words(ast.get_docstring(node)) != words(stub_docstrings.docstring(value))
+    ]
+    assert not different, "run scripts/stub_docstrings.py"
+
+
+def public_objects():
+    modules = [
+        cutlass_api,
+        *(m for n, m in vars(cutlass_api).items() if inspect.ismodule(m) and n[0] != "_"),
+    ]
+    seen = {}
+    for module in modules:
+        for name in module.__all__:
+            value = getattr(module, name)
+            if inspect.isclass(value) or inspect.isroutine(value):
+                seen.setdefault(id(value), (f"{module.__name__}.{name}", value))
+    return [pytest.param(*pair, id=pair[0]) for pair in seen.values()]
+
+
+@pytest.mark.parametrize("name", [name for name in vars(cutlass_api) if name[0] != "_"])
+def test_modules_say_what_they_are_for(name):
+    value = getattr(cutlass_api, name)
+    assert not inspect.ismodule(value) or value.__doc__
+
+
+@pytest.mark.parametrize("name, value", public_objects())
+def test_docstrings(name, value):
+    assert value.__doc__, f"{name} has no docstring"
+    # Dataclasses generate a signature as docstring, not a description.
+    assert not value.__doc__.startswith(f"{name.rpartition('.')[2]}(")
+
+
+@pytest.mark.parametrize(
+    "name, value", [p for p in public_objects() if inspect.isclass(p.values[1])]
+)
+def test_docstrings_of_members(name, value):
+    bare = [
+        member
+        for member, attribute in vars(value).items()
+        if member[0] != "_"
+        if inspect.isroutine(attribute) or inspect.isdatadescriptor(attribute)
+        # The docstring of a dataclass describes its fields, with slots or without.
+        if not (dataclasses.is_dataclass(value) and inspect.ismemberdescriptor(attribute))
+        if not inspect.getdoc(getattr(value, member))
+    ]
+    assert not bare, f"{name} leaves {bare} undocumented"

@@ -1,0 +1,166 @@
+"""Kernels with a fused epilogue, compiled for every architecture without a GPU."""
+
+from math import prod
+
+import cutlass_api
+import pytest
+import torch
+from support.epilogues import CASES, REDUCTIONS, fake_fused, fused, shape_of
+from support.helpers import fake, run_python, spilled_bytes
+
+#: Types with code paths of their own in the epilogue: how values are held, how many neighbours are
+#: processed at once.
+COMPILED = [
+    (torch.float16, torch.float16, torch.float32),
+    (torch.float16, torch.float16, torch.float16),
+    (torch.bfloat16, torch.float32, torch.float32),
+    (torch.float32, torch.float32, torch.float32),
+    (torch.float64, torch.float64, torch.float64),
+    (torch.float8_e4m3fn, torch.float8_e4m3fn, torch.float32),
+    (torch.int8, torch.float16, torch.int32),
+    (torch.int8, torch.int8, torch.int32),
+]
+
+
+@pytest.mark.usefixtures("tf32_allowed")
+@pytest.mark.parametrize("cc", [80, 86, 89, 90, 100, 120])
+@pytest.mark.parametrize("dtype, out_dtype, accumulator", COMPILED, ids=str)
+def test_every_family_compiles_with_an_epilogue(dtype, out_dtype, accumulator, cc):
+    case = CASES[COMPILED.index((dtype, out_dtype, accumulator)) + 5]
+    families = {}
+    for m, n in [(64, 48), (4, 48), (64, 4)]:
+        operands = {
+            name: fake(*shape_of(kind, (m, n)) or (1,), dtype=dtype)
+            for name, kind in case.tensors.items()
+        }
+        others = {name: fake(m, n, dtype=out_dtype) for name in case.others}
+        a, b, out = fake(m, 32, dtype=dtype), fake(32, n, dtype=dtype), fake(m, n, dtype=out_dtype)
+        args = fused(a, b, out, case.function, accumulator, **operands, **others, **case.numbers)
+        for kernel in cutlass_api.get_kernels(args, cc=cc):
+            families.setdefault(
+                (type(kernel), getattr(kernel.metadata.design, "narrow", None)), (kernel, args)
+            )
+    assert len(families) > 1 or dtype not in (torch.float16, torch.float32)
+    for kernel, args in families.values():
+        artifact = kernel.compile(args, cc=cc)
+        assert artifact.compiled_obj.log == ""
+        assert artifact.compiled_obj.kernel_name == kernel.metadata.kernel_name
+        restored = cutlass_api.artifact.CompiledArtifact.from_bytes(artifact.to_bytes())
+        assert restored.kernel_obj is kernel
+
+
+@pytest.mark.parametrize("factor", [(1, 48), (64, 1)], ids=["row", "column"])
+def test_factors_behind_float16_accumulators_compile(factor):
+    """A register of `sm90` holds two of these accumulators, which it does not multiply as one."""
+    a, b, out = fake(64, 64), fake(64, 48), fake(64, 48)
+    source = "def scaled(accum, factor):\n    D = accum * factor\n    return D\n"
+    args = fused(a, b, out, source, torch.float16, factor=fake(*factor))
+    kernels = {
+        (type(kernel), kernel.metadata.design.swapped): kernel
+        for kernel in cutlass_api.get_kernels(args, cc=90)
+        if kernel.metadata.kernel_name.startswith("sm90")
+    }
+    assert len(kernels) == 2
+    for kernel in kernels.values():
+        assert kernel.compile(args, cc=90).compiled_obj.log == ""
+
+
+REDUCED = [
+    (torch.float16, torch.float32),
+    (torch.float32, torch.float32),
+    (torch.float64, torch.float64),
+    (torch.int8, torch.int32),
+]
+
+
+@pytest.mark.usefixtures("tf32_allowed")
+@pytest.mark.parametrize("cc", [80, 90, 120])
+@pytest.mark.parametrize("dtype, accumulator", REDUCED, ids=str)
+def test_every_family_compiles_with_reductions(dtype, accumulator, cc):
+    case, kinds = REDUCTIONS[1]
+    families = {}
+    for m, n in [(64, 48), (4, 48), (64, 4)]:
+        tensors = {name: fake(m, n, dtype=dtype) for name in ("C", *case.others)}
+        tensors |= {
+            name: fake(*shape_of(kind, (m, n)), dtype=accumulator) for name, kind in kinds.items()
+        }
+        a, b, out = fake(m, 32, dtype=dtype), fake(32, n, dtype=dtype), fake(m, n, dtype=dtype)
+        args = fused(a, b, out, case.function, accumulator, **tensors, **case.numbers)
+        for kernel in cutlass_api.get_kernels(args, cc=cc):
+            families.setdefault(
+                (type(kernel), getattr(kernel.metadata.design, "narrow", None)), (kernel, args)
+            )
+    for kernel, args in families.values():
+        assert kernel.get_workspace_size(args) > 0
+        artifact = kernel.compile(args, cc=cc)
+        assert artifact.compiled_obj.log == ""
+        restored = cutlass_api.artifact.CompiledArtifact.from_bytes(artifact.to_bytes())
+        assert restored.kernel_obj is kernel
+
+
+@pytest.mark.parametrize("layout", ["ttt", "tnn"])
+@pytest.mark.parametrize("case", [CASES[1], CASES[2], CASES[5]], ids=lambda case: case.name)
+def test_hopper_s_large_tiles_spill_nothing(case, layout):
+    m, n = 4096, 4096
+    operands = {name: fake(*shape_of(kind, (m, n))) for name, kind in case.tensors.items()}
+    operands |= {name: fake(m, n) for name in case.others} | case.numbers
+    a, b, out = (fake(m, n, layout=letter) for letter in layout)
+    kernels = cutlass_api.get_kernels(fused(a, b, out, case.function, **operands), cc=90)
+    large = [
+        kernel
+        for kernel in kernels
+        if getattr(kernel.metadata.design, "schedule", None) == "pingpong"
+    ]
+    for kernel in large[:: len(large) // 4]:
+        program = kernel.compile(fused(a, b, out, case.function, **operands), cc=90).compiled_obj
+        assert spilled_bytes(program) == 0, kernel
+
+
+SWIGLU = "def epilogue(accum, up):\n    D = silu(accum) * product(up)\n    return D\n"
+
+
+def dual_arguments(m, n=11008, k=4096, dtype=torch.bfloat16):
+    b, up = (fake(k, n, dtype=dtype, layout="n") for _ in range(2))
+    return fused(fake(m, k, dtype=dtype), b, fake(m, n, dtype=dtype), SWIGLU, up=up)
+
+
+@pytest.mark.parametrize("m", [16, 2048])
+def test_kernels_of_two_products_spill_nothing(m):
+    args = dual_arguments(m)
+    kernels = cutlass_api.get_kernels(args, cc=90)
+    designs = {}
+    for kernel in kernels:
+        design = kernel.metadata.design
+        designs.setdefault((design.swapped, design.tile_shape, design.split), kernel)
+    assert len(designs) > 20 and {design[0] for design in designs} == {False, True}
+    # Those with the most sums a thread first.
+    chosen = sorted(designs.values(), key=lambda kernel: -prod(kernel.metadata.design.tile_shape))
+    for kernel in [*chosen[:4], *chosen[4::6]]:
+        program = kernel.compile(args, cc=90).compiled_obj
+        assert spilled_bytes(program) == 0, kernel
+
+
+def test_an_artifact_of_two_products_finds_its_kernel():
+    args = dual_arguments(64)
+    kernel = cutlass_api.get_kernels(args, cc=90)[0]
+    artifact = kernel.compile(args, cc=90)
+    restored = cutlass_api.artifact.CompiledArtifact.from_bytes(artifact.to_bytes())
+    assert restored.kernel_obj is kernel
+
+
+def test_an_artifact_brings_its_epilogue_along(tmp_path):
+    args = fake_fused()
+    kernel = cutlass_api.get_kernels(args, cc=90)[0]
+    (tmp_path / "artifact").write_bytes(kernel.compile(args, cc=90).to_bytes())
+    code = """
+        import sys
+        from cutlass_api.artifact import CompiledArtifact
+        kernel = CompiledArtifact.from_bytes(open(sys.argv[1], "rb").read()).kernel_obj
+        print(kernel.metadata.kernel_name)
+        print(kernel.metadata.epilogue.epilogue)
+    """
+    metadata = kernel.metadata
+    assert run_python(code, tmp_path / "artifact").splitlines() == [
+        metadata.kernel_name,
+        metadata.epilogue.epilogue,
+    ]

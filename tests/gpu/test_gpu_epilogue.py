@@ -1,0 +1,707 @@
+"""Fused epilogues on a GPU, against the same function on torch tensors, and against the CPU
+reference.
+
+The factors are coarse, so that their sums are exact in float32 in any order: any difference comes
+from the epilogue.
+"""
+
+import math
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import cutlass_api
+import pytest
+import torch
+from support import gpu_helpers
+from support.epilogues import (
+    CASES,
+    REDUCTIONS,
+    assert_close,
+    bias_gelu,
+    expected,
+    fused,
+    linear,
+    shape_of,
+)
+from support.gpu_helpers import (
+    Form,
+    Output,
+    float32_precision,
+    from_registers,
+    over_grid,
+    random_operand,
+)
+from support.helpers import coarse
+
+pytestmark = pytest.mark.gpu
+
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+E4M3, E5M2, S8, S32 = torch.float8_e4m3fn, torch.float8_e5m2, torch.int8, torch.int32
+
+#: Batch, M, N, K: whole tiles, odd numbers, less than a vector, several matrices, an empty product.
+SHAPES = [
+    ((), 256, 384, 128),
+    ((), 131, 67, 40),
+    ((), 5, 3, 8),
+    ((3,), 70, 136, 24),
+    ((2,), 33, 65, 0),
+]
+#: Memory layouts of an operand of the epilogue.
+FORMS = [
+    Form(),
+    Form(order="n"),
+    Form(multiple=8),
+    Form(multiple=8, pad=1),
+    Form(multiple=8, offset=1),
+    Form(step=2),
+    Form(order="n", multiple=8, offset=3),
+]
+
+
+def in_form(values, form):
+    """A copy of a tensor in this memory layout."""
+    generator = torch.Generator(gpu_helpers.DEVICE).manual_seed(0)
+    if values.dim() < 2:
+        return values.to(gpu_helpers.DEVICE)
+    copy = random_operand(values.shape, values.dtype, form, generator)
+    copy.copy_(values.to(copy.device))
+    return copy
+
+
+def factors(batch, m, n, k, dtype, layout, seed):
+    generator = torch.Generator().manual_seed(seed)
+    a, b = (coarse(*batch, *shape, dtype=dtype, generator=generator) for shape in ((m, k), (k, n)))
+    aligned = seed % 2 == 0
+    forms = [Form(order=letter, multiple=16 if aligned else 1) for letter in layout[:2]]
+    return [
+        in_form(x, form) if x.numel() else x.to(gpu_helpers.DEVICE)
+        for x, form in zip((a, b), forms, strict=True)
+    ]
+
+
+class Trial:
+    """One epilogue fused into one problem, with operands in random layouts."""
+
+    def __init__(
+        self,
+        case,
+        batch,
+        m,
+        n,
+        k,
+        dtype=F16,
+        out_dtype=None,
+        accumulator=F32,
+        seed=0,
+        reductions=None,
+    ):
+        self.case, choose = case, random.Random(seed)
+        layout = "".join(choose.choice("tn") for _ in range(3))
+        self.a, self.b = factors(batch, m, n, k, dtype, layout, seed)
+        shape = (*batch, m, n)
+        generator = torch.Generator().manual_seed(seed)
+        self.given = dict(case.numbers)
+        for name, kind in case.tensors.items():
+            tensor = coarse(
+                *shape_of(kind, shape),
+                dtype=choose.choice([F16, BF16, F32, F64, E5M2]),
+                generator=generator,
+            )
+            tensor = (tensor.float().abs() + 1).to(tensor.dtype) if name == "scale" else tensor
+            self.given[name] = (
+                in_form(tensor, choose.choice(FORMS)) if tensor.dim() else float(tensor)
+            )
+        self.out = Output(
+            shape, out_dtype or dtype, Form(order=layout[2], multiple=choose.choice([1, 8]))
+        )
+        self.others = {
+            name: Output(shape, choose.choice([F16, BF16, F32, F64]), choose.choice(FORMS))
+            for name in case.others
+        }
+        others = {name: output.tensor for name, output in self.others.items()}
+        for name, kind in (reductions or {}).items():
+            extents = shape_of(kind, shape)
+            self.others[name] = Output((1, math.prod(extents)), choose.choice([F32, F64]), Form())
+            others[name] = self.others[name].tensor.view(extents)
+        self.operands = self.given | others
+        self.args = fused(
+            self.a, self.b, self.out.tensor, case.function, accumulator, **self.operands
+        )
+        compute = F64 if accumulator == F64 else F32
+        self.wanted = expected(
+            case.function, (self.a.double() @ self.b.double()).to(compute), self.given, compute
+        )
+        self.said = f"{case.name} {shape} k={k} {layout} {dtype} seed {seed}"
+
+    def kernels(self):
+        """A few supporting kernels of every family."""
+        found = cutlass_api.get_kernels(self.args)
+        choose = random.Random(len(found))
+        by_family = {}
+        for kernel in found:
+            by_family.setdefault(type(kernel), []).append(kernel)
+        assert len(by_family) > 1 or self.a.dtype in (F64, E4M3, E5M2, S32), self.said
+        return [
+            kernel
+            for kernels in by_family.values()
+            for kernel in {kernels[0], choose.choice(kernels)}
+        ]
+
+    def check(self, kernel):
+        outputs = {"D": self.out, **self.others}
+        for output in outputs.values():
+            output.memory.bytes.fill_(output.poison)
+        kernel.run(self.args)
+        for name, output in outputs.items():
+            what = f"{name} of {self.said}, {kernel.metadata.kernel_name}"
+            assert_close(output.tensor, self.wanted[name].reshape(output.tensor.shape), what)
+            assert output.intact_around(), f"written around {what}"
+
+
+def check_all(trials):
+    work = [(trial, kernel) for trial in trials for kernel in trial.kernels()]
+    with ThreadPoolExecutor(16) as pool:  # compiling takes longest
+        list(pool.map(lambda pair: pair[1].compile(pair[0].args), work))
+    failures = []
+    for trial, kernel in work:
+        try:
+            trial.check(kernel)
+        except AssertionError as error:
+            failures.append(f"{kernel.metadata.kernel_name}: {error}")
+    assert not failures, f"{len(failures)} of {len(work)}:\n" + "\n".join(failures[:10])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_functions_layouts_and_broadcasts(case):
+    check_all(Trial(case, *shape, seed=seed) for seed, shape in enumerate(SHAPES * 2))
+
+
+@pytest.mark.parametrize("case, kinds", REDUCTIONS, ids=lambda case: getattr(case, "name", ""))
+def test_reductions_behind_every_layout(case, kinds):
+    check_all(
+        Trial(case, *shape, seed=seed, reductions=kinds) for seed, shape in enumerate(SHAPES * 2)
+    )
+
+
+def swiglu(accum, up):
+    D = silu(accum) * product(up)  # noqa: F821, resolved by the tracer
+    return D
+
+
+def gated(accum, bias, up, C, scale):
+    gate = accum * scale + bias
+    other = product(up)  # noqa: F821
+    D = gelu(gate) * other + C * other  # noqa: F821
+    return D, gate
+
+
+#: Batch, M, N, K and dtype of dual GEMMs: partial tiles along M, N and K, few rows, several
+#: matrices, an empty product.
+DUAL = [
+    ((), 131, 136, 200, BF16),
+    ((), 37, 72, 136, F16),
+    ((), 5, 264, 520, BF16),
+    ((), 300, 520, 72, F16),
+    ((3,), 70, 104, 72, BF16),
+    ((2,), 1, 8, 8, F16),
+    ((), 33, 48, 0, BF16),
+]
+
+
+class DualTrial(Trial):
+    """An epilogue with the product of a second matrix, which lies behind B or, for odd seeds, in
+    front of it.
+    """
+
+    def __init__(self, batch, m, n, k, dtype, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        letter, shape = "tn"[seed // 2 % 2], (*batch, m, n)
+
+        def values(*extents):
+            return coarse(*extents, dtype=dtype, generator=generator)
+
+        a = values(*batch, m, k)
+        self.a = in_form(a, Form(order=letter, multiple=8)) if k else a.to(gpu_helpers.DEVICE)
+        both = values(2, *batch, n, k).to(gpu_helpers.DEVICE).mT
+        self.b, up = (both[1], both[0]) if seed % 2 else (both[0], both[1])
+        self.out, self.others = Output(shape, dtype, Form(multiple=[8, 1][seed % 2])), {}
+        accum, product = ((self.a.double() @ x.double()).float().cpu() for x in (self.b, up))
+        if seed % 3 < 2:
+            function, self.given = swiglu, {"up": up}
+            self.wanted = {"D": torch.nn.functional.silu(accum) * product}
+        else:
+            bias, C = (values(*extents).to(gpu_helpers.DEVICE) for extents in ((n,), shape))
+            function, self.given = gated, {"bias": bias, "up": up, "C": C, "scale": 0.5}
+            gate = accum * 0.5 + bias.float().cpu()
+            self.others = {"gate": Output(shape, F32, Form())}
+            gelu = torch.nn.functional.gelu(gate)
+            self.wanted = {"D": gelu * product + C.float().cpu() * product, "gate": gate}
+        others = {name: output.tensor for name, output in self.others.items()}
+        self.args = fused(self.a, self.b, self.out.tensor, function, F32, **self.given, **others)
+        self.wanted = {name: x.to(gpu_helpers.DEVICE) for name, x in self.wanted.items()}
+        self.said = f"dual {shape} k={k} {letter} {dtype} seed {seed}"
+
+    def kernels(self):
+        return list(cutlass_api.get_kernels(self.args))
+
+
+@pytest.mark.parametrize("case", DUAL, ids=str)
+def test_two_products(case):
+    if cutlass_api.utils.device_cc() // 10 != 9:
+        pytest.skip("sm90 is for Hopper")
+    trials = [DualTrial(*case, seed=seed) for seed in range(3)]
+    # torch's strides of a matrix without elements are those of unaligned rows.
+    assert all(trial.kernels() for trial in trials) or case[3] == 0
+    check_all(trials)
+
+
+def test_two_products_of_moving_operands():
+    if cutlass_api.utils.device_cc() // 10 != 9:
+        pytest.skip("sm90 is for Hopper")
+    x, *weights = torch.randn(5, 264, 512, device=gpu_helpers.DEVICE, dtype=BF16)
+    source = "def epilogue(accum, up):\n    D = silu(accum) * product(up)\n    return D\n"
+    for i, j in [(0, 1), (2, 3), (3, 2), (1, 0)] * 3:
+        gate, up = (x.double() @ weights[at].double().mT for at in (i, j))
+        out = torch.ops.cutlass_api.mm_epilogue(x, weights[i].mT, [weights[j].mT], source)
+        assert_close(out, torch.nn.functional.silu(gate) * up, f"{i} {j}")
+
+
+REDUCED_TYPES = [
+    (F16, F16, F16),
+    (BF16, F32, F32),
+    (F32, F32, F32),
+    (F64, F64, F64),
+    (E5M2, E5M2, F32),
+]
+
+
+@pytest.mark.parametrize("dtype, out_dtype, accumulator", REDUCED_TYPES, ids=str)
+def test_reductions_of_dtypes(dtype, out_dtype, accumulator):
+    with float32_precision("high"):
+        shapes = [
+            shape if accumulator != F16 else (*shape[:3], min(shape[3], 16)) for shape in SHAPES
+        ]
+        check_all(
+            Trial(case, *shape, dtype, out_dtype, accumulator, seed, kinds)
+            for case, kinds in REDUCTIONS
+            for seed, shape in enumerate(shapes)
+        )
+
+
+def test_float32_operands_from_registers():
+    """Epilogues and reductions behind all kernels of `test_tf32_operands_from_registers`."""
+
+    class OfHopper(Trial):
+        def kernels(self):
+            return [
+                kernel for kernel in cutlass_api.get_kernels(self.args) if from_registers(kernel)
+            ]
+
+    with float32_precision("high"):
+        trials = [
+            OfHopper(case, *shape, F32, F32, F32, seed, kinds)
+            for case, kinds in [(CASES[1], None), *REDUCTIONS[:2]]
+            for seed, shape in [
+                (0, ((), 256, 384, 128)),
+                (2, ((), 132, 68, 40)),
+                (12, ((3,), 72, 136, 24)),
+                (14, ((), 260, 260, 64)),
+            ]
+        ]
+        # The seed also determines the layout.
+        assert all(trial.kernels() for trial in trials)
+        assert {
+            kernel.metadata.design.swapped for trial in trials for kernel in trial.kernels()
+        } == {True, False}
+        check_all(trials)
+
+
+def test_epilogues_behind_k_over_the_grid():
+    """Grid split: functions, reductions, and an in-place output, whose elements are processed once
+    each.
+    """
+    if cutlass_api.utils.device_cc() // 10 != 9:
+        pytest.skip("sm90 is for Hopper")
+
+    class OverGrid(Trial):
+        def kernels(self):
+            return over_grid(self.args)
+
+    # Two or three splits, some with more K blocks than others, and up to eight.
+    shapes = [((5,), 136, 136, 2056), ((2,), 264, 72, 4104)]
+    cases = [(CASES[1], None), *REDUCTIONS[:2]]
+    trials = [
+        OverGrid(case, *shape, seed=seed, reductions=kinds)
+        for case, kinds in cases
+        for seed, shape in [(0, shapes[0]), (2, shapes[1]), (12, shapes[0]), (14, shapes[1])]
+    ]
+    assert all(trial.kernels() for trial in trials)
+    check_all(trials)
+    a, b, c = (coarse(*shape, dtype=F16).cuda() for shape in [(264, 4104), (4104, 72), (264, 72)])
+    before = c.clone()
+    args = fused(a, b, c, linear, C=c, alpha=1.0, beta=2.0)
+    for kernel in over_grid(args):
+        c.copy_(before)
+        kernel.run(args)
+        assert_close(c, a.double() @ b.double() + 2 * before.double(), repr(kernel))
+
+
+@pytest.mark.parametrize(
+    "m, n, k, layout", [(200, 600, 512, "ttt"), (37, 264, 1024, "tnn"), (1024, 9, 256, "ntt")]
+)
+def test_reductions_by_all_kernels_the_same_bits_every_time(m, n, k, layout):
+    source = (
+        "def f(accum):\n    D = accum\n    S = sum(D, -1)\n    T = sum(D, -2)\n    U = max(D, 0)\n"
+        "    return D, S, T, U"
+    )
+    generator = torch.Generator("cuda").manual_seed(0)
+    a, b = (torch.randn(*s, device="cuda", generator=generator).half() for s in ((m, k), (k, n)))
+    a, b = (
+        x if letter == "t" else x.mT.contiguous().mT
+        for x, letter in zip((a, b), layout[:2], strict=True)
+    )
+    out = (
+        torch.empty(m, n, device="cuda", dtype=F16)
+        if layout[2] == "t"
+        else torch.empty(n, m, device="cuda", dtype=F16).mT
+    )
+    results = {
+        name: torch.empty(extent, device="cuda") for name, extent in (("S", m), ("T", n), ("U", n))
+    }
+    args = fused(a, b, out, source, **results)
+    product = a.double() @ b.double()
+    wanted = {"S": product.sum(-1), "T": product.sum(-2), "U": product.amax(0)}
+    kernels = cutlass_api.get_kernels(args)
+    kernels = kernels[:12] + kernels[12::4]
+    with ThreadPoolExecutor(16) as pool:
+        artifacts = list(pool.map(lambda kernel: kernel.compile(args), kernels))
+    for kernel, artifact in zip(kernels, artifacts, strict=True):
+        workspace = torch.empty(kernel.get_workspace_size(args), dtype=torch.uint8, device="cuda")
+        for value in (float("nan"), 3.0):
+            for tensor in results.values():
+                tensor.fill_(torch.nan)
+            workspace.view(torch.float32).fill_(value)
+            kernel.run(args, artifact, workspace=workspace)
+            again = {name: tensor.clone() for name, tensor in results.items()}
+            for name, tensor in results.items():
+                off = (tensor.double() - wanted[name]).abs().max()
+                assert off < 2e-3 * max(m, n, k) ** 0.5, (kernel, name, off)
+        kernel.run(args, artifact)
+        for name, tensor in results.items():
+            assert torch.equal(tensor, again[name]), (kernel, name)
+
+
+def test_a_graph_replay_reduces_anew():
+    a, b, _, out = gemm_operands()
+    s = torch.zeros(256, 1, device="cuda")
+    source = "def f(accum):\n    D = accum\n    S = sum(accum * accum, -1)\n    return D, S"
+    args = fused(a, b, out, source, S=s)
+    kernel = cutlass_api.get_kernels(args)[0]
+    artifact = kernel.compile(args)
+    workspace = torch.empty(kernel.get_workspace_size(args), dtype=torch.uint8, device="cuda")
+    kernel.run(args, artifact)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel.run(args, artifact, workspace=workspace)
+        kernel.run(args, artifact, workspace=workspace)
+    for _ in range(2):
+        a.mul_(-0.5)
+        s.zero_()
+        graph.replay()
+        assert_close(s, (a.double() @ b.double()).square().sum(-1, keepdim=True).float())
+
+
+TYPES = [
+    (F16, F16, F16),
+    (F16, F32, F32),
+    (BF16, BF16, F32),
+    (F32, F32, F32),
+    (F64, F64, F64),
+    (E4M3, BF16, F32),
+    (E5M2, E5M2, F32),
+]
+
+
+@pytest.mark.parametrize("dtype, out_dtype, accumulator", TYPES, ids=str)
+def test_dtypes(dtype, out_dtype, accumulator):
+    with float32_precision("high"):
+        cases = [
+            case for case in CASES if case.name in ("aux_store", "scales", "choices", "bias_gelu")
+        ]
+        # Sums that a float16 accumulator holds exactly are short.
+        shapes = [
+            shape if accumulator != F16 else (*shape[:3], min(shape[3], 16)) for shape in SHAPES
+        ]
+        check_all(
+            Trial(case, *shape, dtype, out_dtype, accumulator, seed=seed)
+            for case in cases
+            for seed, shape in enumerate(shapes)
+        )
+
+
+def dequantize(accum, row, column):
+    D = accum * row * column
+    return D
+
+
+def integer_arithmetic(accum, C, offset):
+    E = torch.where(accum > C, accum - offset, -accum) * 3
+    D = torch.maximum(accum + C, E).clamp(-100, 100)
+    return D, E
+
+
+@pytest.mark.parametrize("out_dtype", [F16, F32, S8, S32], ids=str)
+def test_integer_accumulators(out_dtype):
+    for seed, (batch, m, n, k) in enumerate(SHAPES[:4]):
+        a, b = factors(batch, m, n, k, S8, ["ttt", "tnt"][seed % 2], seed)
+        accum = (a.double() @ b.double()).to(S32)
+        c = torch.randint(-(2**31), 2**31 - 1, accum.shape).to(S32).cuda()
+        row, column = torch.rand(n).cuda(), torch.rand(*batch, m, 1).cuda() / 64
+        out, other = torch.zeros_like(accum).to(out_dtype), torch.zeros_like(accum)
+        args = fused(a, b, out, integer_arithmetic, S32, C=c, offset=12345678, E=other)
+        wanted = expected(integer_arithmetic, accum, {"C": c, "offset": 12345678})
+        for kernel in cutlass_api.get_kernels(args)[::6]:
+            kernel.run(args)
+            assert torch.equal(other, wanted["E"]), kernel
+            assert torch.equal(out, wanted["D"].to(out_dtype)), kernel
+        args = fused(a, b, out, dequantize, S32, row=row, column=column)
+        for kernel in cutlass_api.get_kernels(args)[::6]:
+            kernel.run(args)
+            exact = accum * row * column
+            if out_dtype.is_floating_point:
+                assert_close(out, exact, repr(kernel))
+            else:
+                # A product close to an integer may round to either side.
+                off = (out.long() - exact.to(S32).to(out_dtype).long()).abs()
+                assert (off.max() if out_dtype == S32 else off.bool().float().mean()) <= (
+                    1 if out_dtype == S32 else 0.01
+                )
+
+
+@pytest.mark.parametrize(
+    "case, kinds",
+    [(case, {}) for case in CASES] + REDUCTIONS,
+    ids=lambda case: getattr(case, "name", ""),
+)
+def test_the_cpu_reference_agrees(case, kinds):
+    trial = Trial(case, (), 96, 80, 64, seed=2, reductions=kinds)
+    host = {
+        name: value.cpu() if isinstance(value, torch.Tensor) else value
+        for name, value in trial.operands.items()
+    }
+    out = trial.out.tensor.cpu()
+    args = fused(trial.a.cpu(), trial.b.cpu(), out, case.function, **host)
+    cutlass_api.get_kernels(args)[0].run(args)
+    cutlass_api.get_kernels(trial.args)[0].run(trial.args)
+    assert_close(trial.out.tensor.cpu(), out.float())
+    for name, output in trial.others.items():
+        assert_close(output.tensor.cpu(), host[name].float().reshape(output.tensor.shape))
+
+
+def gemm_operands(m=256, n=256, k=64):
+    a, b = (coarse(*shape, dtype=F16).cuda() for shape in ((m, k), (k, n)))
+    return a, b, coarse(m, n, dtype=F16).cuda(), torch.zeros(m, n, dtype=F16, device="cuda")
+
+
+def far_out(accum):
+    S = torch.nn.functional.silu(accum)
+    G = torch.nn.functional.gelu(accum)
+    T = torch.sigmoid(accum)
+    D = accum
+    return D, S, G, T
+
+
+def test_activations_are_exact_to_the_far_ends():
+    # Down to where silu's divisor exceeds 2^126, and gelu's values are below 1e-15.
+    values = torch.linspace(-88, 88, 4096, device="cuda")[:, None]
+    out, outputs = torch.empty_like(values), {name: torch.empty_like(values) for name in "SGT"}
+    args = fused(values, torch.ones(1, 1, device="cuda"), out, far_out, **outputs)
+    exact = values.double()
+    wanted = {"S": exact * torch.sigmoid(exact), "T": torch.sigmoid(exact)}
+    wanted["G"] = 0.5 * exact * torch.special.erfc(-exact / 2**0.5)
+    families = {type(kernel): kernel for kernel in cutlass_api.get_kernels(args)}
+    for kernel in families.values():
+        kernel.run(args)
+        for name, tensor in outputs.items():
+            near = (exact.abs() < 8) if name == "G" else torch.ones_like(exact, dtype=torch.bool)
+            torch.testing.assert_close(
+                tensor.double()[near], wanted[name][near], rtol=1e-5, atol=1e-37
+            )
+            torch.testing.assert_close(tensor.double(), wanted[name], rtol=1e-5, atol=1e-13)
+    # Infinite inputs stay infinite or become 0, and NaN stays NaN.
+    ends = torch.tensor([torch.inf, -torch.inf, torch.nan], device="cuda")[:, None]
+    outputs = {name: torch.empty_like(ends) for name in "SGT"}
+    args = fused(ends, torch.ones(1, 1, device="cuda"), torch.empty_like(ends), far_out, **outputs)
+    cutlass_api.get_kernels(args)[0].run(args)
+    assert outputs["G"].flatten().tolist()[:2] == [torch.inf, 0]
+    assert all(tensor[2].isnan() for tensor in outputs.values())
+
+
+def lies_in_every_way(accum, row, column, element, full, turned, strided):
+    P = accum + row
+    D = torch.nn.functional.gelu(P) * element + column + full - turned + strided
+    return D, P
+
+
+@pytest.mark.parametrize("layout", ["ttt", "tnn"])
+def test_operands_that_lie_in_every_way_behind_every_hopper_kernel(layout):
+    # Two tiles and a remainder; rows with TMA alignment, and operands with unaligned rows.
+    m, n, k = 300, 520, 136
+    a, b, out = (
+        in_form(coarse(*shape, dtype=F16), Form(order=order))
+        for shape, order in zip(((m, k), (k, n), (m, n)), layout, strict=True)
+    )
+    operands = {
+        "row": in_form(coarse(1, n, dtype=BF16), Form()),
+        "column": in_form(coarse(m, 1, dtype=F16), Form()),
+        "element": torch.full((1, 1), 0.5, device="cuda"),
+        "full": in_form(coarse(m, n, dtype=F16), Form(multiple=8, pad=1)),
+        "turned": in_form(coarse(m, n, dtype=F32), Form(order="n")),
+        "strided": in_form(coarse(m, n, dtype=F16), Form(step=2)),
+    }
+    wanted = expected(lies_in_every_way, (a.double() @ b.double()).float(), operands, F32)
+    other = Output((m, n), F16, Form(offset=1))
+    args = fused(a, b, out, lies_in_every_way, **operands, P=other.tensor)
+    kernels = [
+        kernel
+        for kernel in cutlass_api.get_kernels(args)
+        if kernel.metadata.kernel_name.startswith("sm90")
+    ]
+    assert len(kernels) > 10
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda kernel: kernel.compile(args), kernels))
+    for kernel in kernels:
+        out.fill_(torch.nan)
+        other.memory.bytes.fill_(other.poison)
+        kernel.run(args)
+        assert_close(out, wanted["D"], kernel.metadata.kernel_name)
+        assert_close(other.tensor, wanted["P"], kernel.metadata.kernel_name)
+        assert other.intact_around(), kernel.metadata.kernel_name
+
+
+def test_a_new_number_compiles_nothing(cache_directory):
+    a, b, c, out = gemm_operands()
+    kernels = []
+    for alpha, beta in ((1.0, 2.0), (3, -1), (0.5, 0.0)):
+        args = fused(a, b, out, linear, C=c, alpha=alpha, beta=beta)
+        kernels.append(cutlass_api.get_kernels(args)[0])
+        kernels[0].run(args)
+        files = sorted(cache_directory.rglob("*.cubin"))
+        assert_close(out, alpha * (a.double() @ b.double()) + beta * c.double())
+    assert kernels[1] is kernels[0]
+    assert kernels[2] is kernels[0]
+    artifact = kernels[0].compile(args)
+    for alpha in (2.0, 7.0):
+        args = fused(a, b, out, linear, C=c, alpha=alpha, beta=1.0)
+        kernels[0].run(args, artifact, assume_supported_args=True)
+        assert_close(out, alpha * (a.double() @ b.double()) + c.double())
+    assert sorted(cache_directory.rglob("*.cubin")) == files
+
+
+@pytest.mark.parametrize("form", ["run", "bind", "restored"])
+def test_a_graph_replay_sees_updates_of_tensors(form):
+    a, b, c, out = gemm_operands()
+    alpha = torch.full((), 2.0, device="cuda")
+    beta = torch.ones(1, 1, device="cuda", dtype=F64)
+    args = fused(a, b, out, linear, C=c, alpha=alpha, beta=beta)
+    kernel = cutlass_api.get_kernels(args)[0]
+    artifact = kernel.compile(args)
+    if form == "restored":
+        artifact = cutlass_api.artifact.CompiledArtifact.from_bytes(artifact.to_bytes())
+        assert artifact.kernel_obj is kernel
+    launch = kernel.bind(args, artifact)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launch() if form == "bind" else kernel.run(args, artifact)
+    for value in (2.0, -1.0):
+        alpha.fill_(value)
+        beta.fill_(value + 1)
+        c.add_(1)
+        graph.replay()
+        assert_close(out, value * (a.double() @ b.double()) + (value + 1) * c.double())
+
+
+def test_a_prepared_launch_swaps_operands_and_numbers():
+    a, b, c, out = gemm_operands()
+    args = fused(a, b, out, linear, C=c, alpha=1.0, beta=1.0)
+    kernel = cutlass_api.get_kernels(args)[0]
+    launch = kernel.bind(args)
+    other, elsewhere = coarse(256, 256, dtype=F16).cuda(), torch.zeros_like(out)
+    launch(C=other, beta=-2.5, out=elsewhere)
+    assert_close(elsewhere, a.double() @ b.double() - 2.5 * other.double())
+    launch()
+    assert_close(out, a.double() @ b.double() + c.double())
+
+
+def test_operands_that_move_are_followed():
+    a, b, c, out = gemm_operands()
+    args = fused(a, b, out, linear, C=c, alpha=1.0, beta=1.0)
+    kernel = cutlass_api.get_kernels(args)[0]
+    artifact = kernel.compile(args)
+    launch = kernel.bind(args, artifact)
+    for _ in range(3):
+        kernel.run(args, artifact, assume_supported_args=True)
+    c.data = coarse(256, 300, dtype=F16).cuda()[:, 7:263]
+    calls = (
+        lambda: kernel.run(args, artifact, assume_supported_args=True),
+        lambda: kernel.run(args),
+        launch,
+    )
+    for call in calls:
+        out.zero_()
+        call()
+        assert_close(out, a.double() @ b.double() + c.double())
+    # Code for any stride also serves broadcast rows.
+    full, row = c.data, c.data[:1]
+    c.data = row
+    for call in calls:
+        out.zero_()
+        call()
+        assert_close(out, a.double() @ b.double() + row.double())
+    # Code for contiguous columns does not serve other strides.
+    c.data = full.contiguous().T
+    for call in calls:
+        with pytest.raises(ValueError, match=r"the arguments carry .*C: float16 by columns"):
+            call()
+    c.data = row
+    of_row = fused(a, b, out, linear, C=c, alpha=1.0, beta=1.0)
+    for_row = cutlass_api.get_kernels(of_row)[0]
+    for_row.run(of_row)
+    # Code for a broadcast row does not serve a full matrix.
+    c.data = full
+    with pytest.raises(
+        ValueError, match=r"C: float16 for each column.*the arguments carry .*C: float16"
+    ):
+        for_row.run(of_row)
+    c.data = torch.zeros(256, 255, dtype=F16, device="cuda")
+    with pytest.raises(ValueError, match="C with shape"):
+        kernel.run(args, artifact, assume_supported_args=True)
+    with pytest.raises(ValueError, match="bias is on cpu"):
+        fused(a, b, out, bias_gelu, bias=torch.zeros(256))
+
+
+def test_in_place_and_on_another_stream():
+    a, b, c, _ = gemm_operands()
+    before = c.clone()
+    args = fused(a, b, c, linear, C=c, alpha=1.0, beta=2.0)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    for kernel in cutlass_api.get_kernels(args)[::7]:
+        torch.cuda.synchronize()
+        c.copy_(before)
+        torch.cuda.synchronize()
+        kernel.run(args, stream=stream)
+        stream.synchronize()
+        assert_close(c, a.double() @ b.double() + 2 * before.double(), repr(kernel))
+
+
+def test_same_bits_every_time():
+    a, b = (torch.randn(512, 512, device="cuda", dtype=F16) for _ in range(2))
+    out, bias = torch.empty_like(a), torch.randn(512, device="cuda")
+    args = fused(a, b, out, bias_gelu, bias=bias)
+    for kernel in cutlass_api.get_kernels(args):
+        kernel.run(args)
+        first = out.clone()
+        out.zero_()
+        kernel.run(args)
+        assert torch.equal(first, out), kernel

@@ -1,0 +1,417 @@
+"""Grouped GEMM on the GPU, every kernel, against torch in float64.
+
+The output and A have rows behind those of the last group, and outputs are filled with NaN: a write
+beyond the last group's end is detected. A write beyond another group's end may not be, because the
+next group overwrites it.
+"""
+
+import random
+from functools import cached_property
+from itertools import accumulate, pairwise
+
+import cutlass_api
+import pytest
+import torch
+from cutlass_api.arguments import EpilogueArguments, GroupedGemmArguments, PerformanceControls
+from cutlass_api.metadata import GroupedGemmOperandsMetadata
+from support import gpu_helpers
+from support.gpu_helpers import (
+    Artifacts,
+    Form,
+    Output,
+    Problem,
+    Types,
+    by_family_and_types,
+    fail_with,
+    family_of,
+    float32_precision,
+    generator_for,
+    just_aligned,
+    random_operand,
+    sums_fast,
+    truncates,
+)
+from support.helpers import run_python, served
+
+pytestmark = pytest.mark.gpu
+
+#: Rows of A and of the output after the last group.
+SPARE = 19
+HALF = Types(torch.bfloat16, torch.bfloat16, torch.float32, torch.bfloat16)
+
+
+KERNELS = by_family_and_types(GroupedGemmOperandsMetadata)
+
+
+class GroupedProblem(Problem):
+    """Random groups with these numbers of rows, and the values to compare their products with."""
+
+    def __init__(
+        self, types: Types, sizes, n: int, k: int, a_form: Form, b_form: Form, step: int = 1
+    ) -> None:
+        generator = generator_for(types, sizes, n, k, a_form, b_form)
+        small = types.integer and types.out == torch.float16
+        self.ends = list(accumulate(sizes))
+        rows = self.ends[-1] if sizes else 0
+        super().__init__(
+            types,
+            random_operand((rows + SPARE, k), types.a, a_form, generator, small),
+            random_operand((len(sizes), k, n), types.b, b_form, generator, small),
+        )
+        self.offsets = torch.zeros(len(sizes) * step, dtype=torch.int32, device=gpu_helpers.DEVICE)[
+            ::step
+        ]
+        self.offsets.copy_(torch.tensor(self.ends, dtype=torch.int32))
+        self.rows = rows
+        self.shape = (rows + SPARE, n)
+        #: Whether A and out have the shapes (1, TotalM, K) and (1, TotalM, N).
+        self.leading_one = False
+
+    def arguments(self, out: torch.Tensor, epilogue=None) -> GroupedGemmArguments:
+        a, out = (self.a[None], out[None]) if self.leading_one else (self.a, out)
+        return GroupedGemmArguments(
+            *(a, self.b, out, self.types.accumulator, self.offsets, epilogue),
+            performance=PerformanceControls(fast_sums=self.fast_sums),
+        )
+
+    def each(self, product) -> torch.Tensor:
+        """The results of a function of each group's A and B, stacked."""
+        spans = pairwise([0, *self.ends])
+        results = [
+            product(self.a[start:end], self.b[group]) for group, (start, end) in enumerate(spans)
+        ]
+        return (
+            torch.cat(results) if results else torch.zeros(0, self.shape[1], device=self.a.device)
+        )
+
+    def of_group(self, kind: str):
+        return lambda a, b: getattr(Problem(self.types, a, b), kind)
+
+    @cached_property
+    def exact(self) -> torch.Tensor:
+        return self.each(self.of_group("exact"))
+
+    @cached_property
+    def parts(self) -> list[torch.Tensor]:
+        count = 3 if self.types.a == torch.float64 else 1
+        return [
+            self.each(lambda a, b, at=at: Problem(self.types, a, b).parts[at])
+            for at in range(count)
+        ]
+
+    @cached_property
+    def scales(self) -> torch.Tensor:
+        return self.each(self.of_group("scales"))
+
+    @cached_property
+    def torch_error(self) -> float | None:
+        if (
+            self.types.a not in (torch.float16, torch.bfloat16)
+            or self.types.out != self.types.a
+            or self.k == 0
+        ):
+            return None
+        if self.types.accumulator == torch.float16 or self.types.b != self.types.a:
+            return None
+        return self.error(self.each(torch.mm))
+
+
+def wrong(kernel, artifact, problem: GroupedProblem, form: Form, what: str) -> str | None:
+    """Runs a kernel. Returns None, or a description of the failure."""
+    output = Output(problem.shape, problem.types.out, form)
+    name = f"{kernel.metadata.kernel_name}, {what}"
+    if sums_fast(kernel):
+        problem = problem.with_fast_sums
+    elif truncates(kernel):
+        problem = problem.on_float8_tensor_cores
+    try:
+        kernel.run(problem.arguments(output.tensor), artifact)
+        torch.cuda.synchronize()
+    except Exception as error:
+        if isinstance(error, torch.AcceleratorError) or any(
+            word in str(error) for word in gpu_helpers.FATAL
+        ):
+            pytest.exit(f"{name}: {error}", returncode=1)
+        return f"{name}: {type(error).__name__}: {error}"
+    grouped, spare = output.tensor[: problem.rows], output.tensor[problem.rows :]
+    poison = torch.full((), output.poison, dtype=torch.uint8, device=spare.device)
+    if (
+        not output.intact_around()
+        or not (spare.contiguous().flatten().view(torch.uint8) == poison).all()
+    ):
+        return f"{name}: wrote outside the groups"
+    if problem.types.integer:
+        differing = int((grouped != problem.exact).sum())
+        return f"{name}: {differing} of {grouped.numel()} elements differ" if differing else None
+    wrong = problem.inaccuracy(grouped)
+    return f"{name}: {wrong}" if wrong else None
+
+
+#: Group sizes, N and K: more groups than threads in a warp; empty groups first, last and in a row;
+#: one row.
+CASES = {
+    "uneven": ([0, 1, 261, 0, 0, 64, 3, 128, 77, 0], 264, 136),
+    "odd": ([131, 5, 0, 66], 259, 131),
+    "one group": ([300], 200, 72),
+    "many": ([(7 * group) % 5 if group % 9 else 0 for group in range(150)], 72, 40),
+    "no K": ([3, 70, 0], 72, 0),
+}
+
+
+@pytest.fixture(scope="module")
+def artifacts():
+    return Artifacts()
+
+
+def forms_of(kernel) -> list[Form]:
+    """A, B and the output with the layouts that a kernel requires, and no larger alignment."""
+    operands = kernel.metadata.operands
+    letters = ["n" if side.stride == (0, 1, 0) else "t" for side in (operands.A, operands.B)]
+    a, b = (
+        just_aligned(letter, getattr(torch, side.dtype.name), side.ptr_alignment_bytes)
+        for letter, side in zip(letters, (operands.A, operands.B), strict=True)
+    )
+    multiple = operands.out.divisibility
+    return [a, b, Form("t", multiple=multiple) if multiple > 1 else Form("t", pad=3, offset=1)]
+
+
+@pytest.mark.parametrize(("family", "types"), KERNELS, ids=str)
+def test_every_kernel(family: str, types: Types, artifacts) -> None:
+    problems: dict[object, GroupedProblem] = {}
+    failures = []
+    kernels = KERNELS[family, types]
+    for kernel, artifact in zip(kernels, artifacts.of(kernels), strict=True):
+        if isinstance(artifact, Exception):
+            failures.append(f"{kernel.metadata.kernel_name}: does not compile: {artifact}")
+            continue
+        a_form, b_form, out_form = forms_of(kernel)
+        for what, (sizes, n, k) in CASES.items():
+            _, n, k = served(kernel, 1, n, k)
+            if (key := (what, n, k, a_form, b_form)) not in problems:
+                problems[key] = GroupedProblem(types, sizes, n, k, a_form, b_form)
+            # An output that TMA can address, and one that TMA cannot.
+            for form in dict.fromkeys([out_form, Form("t", multiple=8)]):
+                failures.append(wrong(kernel, artifact, problems[key], form, f"{what} {form}"))
+    fail_with([failure for failure in failures if failure])
+
+
+def test_any_groups(artifacts) -> None:
+    """The kernel that ranks first, on random sizes, layouts and alignments."""
+    chance = random.Random(5)
+    failures = []
+    for _ in range(150):
+        types = chance.choice([HALF, HALF, *(types for _, types in KERNELS)])
+        most = chance.choice([4, 70, 300])
+        sizes = [
+            chance.choice([0, 1, chance.randint(0, most)]) for _ in range(chance.randint(1, 40))
+        ]
+        n, k = (
+            chance.choice([8 * chance.randint(1, 40), chance.randint(1, 300)]) for _ in range(2)
+        )
+        forms = [
+            Form(
+                chance.choice("tn"),
+                multiple=chance.choice([1, 8, 16]),
+                offset=chance.choice([0, 0, 0, 1, 8]),
+            )
+            for _ in range(3)
+        ]
+        problem = GroupedProblem(types, sizes, n, k, *forms[:2], step=chance.choice([1, 1, 2]))
+        problem.leading_one = chance.random() < 0.3
+        args = problem.arguments(Output(problem.shape, types.out, forms[2]).tensor)
+        with float32_precision("highest"):
+            kernel = cutlass_api.get_kernels(args)[0]
+        failures.append(
+            wrong(kernel, artifacts.of([kernel])[0], problem, forms[2], f"{sizes} {n} {k} {forms}")
+        )
+    fail_with([failure for failure in failures if failure])
+
+
+def sample(args: GroupedGemmArguments) -> list[cutlass_api.Kernel]:
+    """The first kernel of each family."""
+    return list(
+        {family_of(kernel): kernel for kernel in reversed(cutlass_api.get_kernels(args))}.values()
+    )
+
+
+def bf16_problem(sizes, n=320, k=192) -> GroupedProblem:
+    return GroupedProblem(HALF, sizes, n, k, Form("t"), Form("n"))
+
+
+def test_offsets_change_between_replays_of_a_graph() -> None:
+    problem = bf16_problem([100, 0, 31, 200, 64])
+    out = torch.empty(problem.shape, dtype=torch.bfloat16, device=gpu_helpers.DEVICE)
+    args = problem.arguments(out)
+    families = set()
+    for kernel in sample(args):
+        families.add(family_of(kernel))
+        artifact = kernel.compile(args)
+        kernel.run(args, artifact)  # the first launch loads the program
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            kernel.run(args, artifact)
+        for sizes in ([100, 0, 31, 200, 64], [0, 0, 0, 0, 395], [1, 2, 3, 4, 5], [0] * 5, [79] * 5):
+            problem.ends = list(accumulate(sizes))
+            problem.offsets.copy_(torch.tensor(problem.ends, dtype=torch.int32))
+            out.fill_(float("nan"))
+            graph.replay()
+            expected = problem.each(lambda a, b: a.double() @ b.double())
+            torch.testing.assert_close(
+                out[: problem.ends[-1]].double(), expected, rtol=0.02, atol=0.1
+            )
+            assert out[problem.ends[-1] :].isnan().all(), kernel.metadata.kernel_name
+    assert families == {"sm90", "sm80", "simt"}
+
+
+def test_offsets_change_between_launches_that_follow_each_other() -> None:
+    """The next grid may start early, but must read data written between the two launches."""
+    problem = bf16_problem([100, 0, 31, 200, 64], n=64, k=64)
+    rows = problem.shape[0]
+    chance = random.Random(3)
+    dealt = [sorted(chance.randint(0, rows) for _ in range(5)) for _ in range(100)]
+    ends = torch.tensor(dealt, dtype=torch.int32, device=gpu_helpers.DEVICE)
+    outs = torch.full(
+        (100, *problem.shape), float("nan"), dtype=torch.bfloat16, device=gpu_helpers.DEVICE
+    )
+    (kernel, *_) = cutlass_api.get_kernels(problem.arguments(outs[0]))
+    calls = [problem.arguments(out) for out in outs]
+    artifact = kernel.compile(calls[0])
+    torch.cuda.synchronize()
+    for call, wanted in zip(calls, ends, strict=True):
+        problem.offsets.copy_(wanted)
+        kernel.run(call, artifact, assume_supported_args=True)
+    for out, own_ends in zip(outs, dealt, strict=True):
+        problem.ends = own_ends
+        expected = problem.each(lambda a, b: a.double() @ b.double())
+        torch.testing.assert_close(out[: own_ends[-1]].double(), expected, rtol=0.02, atol=0.1)
+        assert out[own_ends[-1] :].isnan().all()
+
+
+@pytest.mark.parametrize(
+    "wrong_ends", [[50, 40, 90], [-5, 200, 9999], [9999, 0, 300], [2**31 - 1, -(2**31), 7]], ids=str
+)
+def test_whatever_offsets_say_nothing_outside_the_output_is_written(wrong_ends) -> None:
+    """Kernels clamp an offset to the range from its predecessor to the number of rows."""
+    problem = bf16_problem([100, 100, 100])
+    problem.offsets.copy_(torch.tensor(wrong_ends, dtype=torch.int32))
+    problem.ends = [min(max(0, *wrong_ends[: at + 1]), problem.shape[0]) for at in range(3)]
+    problem.rows = problem.ends[-1]
+    failures = []
+    for form in (Form("t", multiple=8), Form("t", pad=3)):
+        for kernel in sample(problem.arguments(Output(problem.shape, torch.bfloat16, form).tensor)):
+            failures.append(wrong(kernel, None, problem, form, f"{wrong_ends} {form}"))
+    fail_with([failure for failure in failures if failure])
+
+
+def test_no_groups_and_no_rows() -> None:
+    for sizes, n in (([], 64), ([0, 0], 64), ([3, 4], 0)):
+        problem = bf16_problem(sizes, n=n)
+        out = torch.full(problem.shape, 7.0, dtype=torch.bfloat16, device=gpu_helpers.DEVICE)
+        for kernel in sample(args := problem.arguments(out)):
+            kernel.run(args)
+        assert (out[problem.rows :] == 7).all()
+
+
+def test_an_epilogue_sees_rows_of_the_whole_output() -> None:
+    problem = bf16_problem([100, 0, 31, 200])
+    rows, n = problem.shape
+    device = gpu_helpers.DEVICE
+    bias, scale = torch.randn(n, device=device), torch.rand(rows, 1, device=device)
+    residual = torch.randn(rows, n, device=device).bfloat16()
+    out, kept = (
+        torch.full(problem.shape, float("nan"), dtype=torch.bfloat16, device=device)
+        for _ in range(2)
+    )
+
+    def fuse(accum, bias, scale, residual):
+        kept = accum * scale
+        D = torch.relu(kept + bias) + residual
+        return D, kept
+
+    epilogue = EpilogueArguments(fuse, bias=bias, scale=scale, residual=residual, D=out, kept=kept)
+    args = problem.arguments(out, epilogue)
+    product = problem.each(lambda a, b: a.double() @ b.double())
+    last = problem.rows
+    families = set()
+    for kernel in sample(args):
+        families.add(family_of(kernel))
+        out.fill_(float("nan"))
+        kept.fill_(float("nan"))
+        kernel.run(args)
+        scaled = product * scale[:last].double()
+        torch.testing.assert_close(kept[:last].double(), scaled, rtol=0.02, atol=0.1)
+        expected = torch.relu(scaled + bias.double()) + residual[:last].double()
+        torch.testing.assert_close(out[:last].double(), expected, rtol=0.02, atol=0.1)
+        assert out[last:].isnan().all() and kept[last:].isnan().all(), kernel.metadata.kernel_name
+    assert families == {"sm90", "sm80", "simt"}
+
+
+def test_warps_that_store_unevenly_stay_in_step() -> None:
+    """Thousands of launches in which a warpgroup stores few rows of one tile and none of the next,
+    so that its warps are not synchronized by a product. If the warps diverge, a launch can hang.
+    Hence the subprocess with a time limit.
+    """
+    if cutlass_api.utils.device_cc() // 10 != 9:
+        pytest.skip("sm90 is for Hopper")
+    code = """
+    import random
+    from concurrent.futures import ThreadPoolExecutor
+
+    import cutlass_api
+    import torch
+    from cutlass_api.arguments import EpilogueArguments, GroupedGemmArguments
+
+    half = {"dtype": torch.bfloat16, "device": "cuda"}
+    chance = random.Random(7)
+    sizes = [chance.randint(*chance.choice([(1, 64), (65, 127), (129, 191)])) for _ in range(300)]
+    ends = torch.tensor(sizes, device="cuda").cumsum(0).int()
+    rows, n, k = sum(sizes), 264, 1024
+    a, b, out = (
+        torch.randn(rows, k, **half),
+        torch.randn(300, k, n, **half),
+        torch.empty(rows, n, **half),
+    )
+    add = "def add(accum, table):\\n    D = accum + table\\n    return D"
+    fused = EpilogueArguments(add, table=torch.randn(n, rows, device="cuda").T, D=out)
+    for epilogue in (None, fused):
+        args = GroupedGemmArguments(a, b, out, torch.float32, ends, epilogue)
+        kernels = [
+            kernel
+            for kernel in cutlass_api.get_kernels(args)
+            if kernel.metadata.kernel_name.startswith("sm90")
+            and kernel.metadata.design.schedule == "cooperative"
+            and kernel.metadata.design.consumers > 1
+        ]
+        with ThreadPoolExecutor() as pool:
+            artifacts = list(pool.map(lambda kernel: kernel.compile(args), kernels))
+        for kernel, artifact in zip(kernels, artifacts, strict=True):
+            kernel.run(args, artifact)
+            first = out.clone()
+            graph = torch.cuda.CUDAGraph()
+            torch.cuda.synchronize()
+            with torch.cuda.graph(graph):
+                for _ in range(20):
+                    kernel.run(args, artifact)
+            out.fill_(torch.nan)
+            for _ in range(50):
+                graph.replay()
+            torch.cuda.synchronize()
+            assert torch.equal(out, first), kernel.metadata.kernel_name
+        print(len(kernels))
+    """
+    assert run_python(code, timeout=120).split() == ["3", "3"]
+
+
+def test_bound_launches_follow_the_offsets() -> None:
+    problem = bf16_problem([100, 50])
+    out = torch.empty(problem.shape, dtype=torch.bfloat16, device=gpu_helpers.DEVICE)
+    args = problem.arguments(out)
+    launch = cutlass_api.get_kernels(args)[0].bind(args)
+    for ends in ([100, 150], [3, 169]):
+        problem.ends = ends
+        problem.offsets.copy_(torch.tensor(ends, dtype=torch.int32))
+        out.fill_(float("nan"))
+        launch()
+        expected = problem.each(lambda a, b: a.double() @ b.double())
+        torch.testing.assert_close(out[: ends[-1]].double(), expected, rtol=0.02, atol=0.1)
+        assert out[ends[-1] :].isnan().all()

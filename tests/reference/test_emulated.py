@@ -1,0 +1,86 @@
+"""What kernels compute, by the emulator: every family and design, without a GPU.
+
+The emulator executes PTX on the CPU (tests/emulator). It shows wrong results, writes outside of an
+output, accesses outside of the operands and hangs; it shows neither races nor missing waits.
+"""
+
+import json
+import re
+import shutil
+
+import pytest
+import stand_in
+
+pytestmark = pytest.mark.skipif(not shutil.which("cargo"), reason="needs cargo for the emulator")
+
+#: Processes that share the kernels of `designs`.
+PARTS = 2
+
+
+def emulate(call: str, module: str = "emulation") -> str:
+    """The output of a function of a module in a process whose launches the CPU executes."""
+    return stand_in.run(f"from support import {module}\n{module}.{call}", emulated=True)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_design(part):
+    assert int(emulate(f"designs({part}, {PARTS})")) > 200
+
+
+def test_kernels_that_differ_on_ampere():
+    assert int(emulate("on_ampere()")) >= 25
+
+
+def test_float32_sums():
+    assert int(emulate("float32_sums()")) == 2
+
+
+@pytest.mark.parametrize(
+    "group", ["views", "shapes", "grouped", "epilogues", "dual", "elementwise"]
+)
+def test_operands(group):
+    assert int(emulate(f"{group}()")) > 20
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        *("block_scales", "grouped_scales", "integer_scales"),
+        *("sums_with_factors", "infinite_factors", "grid_splits"),
+    ],
+)
+def test_scales(group):
+    assert int(emulate(f"{group}()", "emulation_scales")) > 10
+
+
+def test_the_stand_in_forgets_the_tensor_described_longest_ago():
+    """It has room for 64 tensors. Here 68 have been described, the first of 60 twice."""
+    script = """
+        known = [Tensor(A + 128 * at, (8, 8)) for at in range(60)]
+        known[0].describe(B, (8, 8))
+        others = [Tensor(OUT + 128 * at, (8, 8)) for at in range(5)]
+        print(hex(GemmArguments(known[0], others[0], others[4], "float32").A.data_ptr))
+    """
+    assert stand_in.run_gemm(script) == "0x20000000\n"
+
+
+@pytest.fixture(scope="module")
+def errors():
+    """The errors of kernels with mistakes, by the mistake."""
+    return json.loads(emulate("mistakes()"))
+
+
+@pytest.mark.parametrize(
+    "mistake, message",
+    {
+        "read outside": r"are not allocated\n  at \d+: ld\.global\.f32, CTA .*, thread 31",
+        "write outside": r"are not allocated\n  at \d+: st\.global\.f32, CTA .*, thread 31",
+        "misaligned": r"is not aligned to 16 bytes\n  at \d+: ld\.global\.v4",
+        "shared memory": r"shared bytes 0\.\.4 of 0\n  at \d+: st\.shared\.f32",
+        "mbarrier": r"hangs.*\n  32 at \d+: mbarrier\.try_wait\.parity\.shared\.b64 polls",
+        "barrier": r"hangs.*\n  16 at \d+: bar\.sync waits at barrier 1",
+    }.items(),
+)
+def test_mistakes_are_reported(errors, mistake, message):
+    assert re.search(message, errors[mistake])
+    assert errors["none"] is None

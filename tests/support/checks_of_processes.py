@@ -1,0 +1,506 @@
+"""What `test_distributed.py` checks in each rank of a process group (`distributed.py`)."""
+
+from functools import partial
+
+import cutlass_api
+import cutlass_api.inductor
+import torch
+from cutlass_api import distributed as distributed_layers
+from cutlass_api.ops import OPS, _epilogues
+from cutlass_api.ops._sharding import RULES, placements
+from torch.distributed._functional_collectives import all_to_all_single_autograd
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInputOutput,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn import functional
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from support.distributed import EXIT
+
+F8, E8M0, BF16 = torch.float8_e4m3fn, torch.float8_e8m0fnu, torch.bfloat16
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def rand(*shape, dtype=torch.float32, seed=0):
+    return torch.randn(*shape, generator=generator(seed + sum(shape))).to(dtype)
+
+
+def integers(*shape, dtype=torch.int8):
+    return torch.randint(0, 20, shape, generator=generator(sum(shape)), dtype=dtype)
+
+
+def scales(*shape):
+    return rand(*shape).abs() + 0.5
+
+
+def exponents(*shape):
+    return integers(*shape, dtype=torch.uint8).add(120).view(E8M0)
+
+
+def ends(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def float8(m, n, k, batch=None):
+    shape = () if batch is None else (batch,)
+    return rand(*shape, m, k).to(F8), rand(k, n).to(F8)
+
+
+def grouped(m, g, n, k):
+    return rand(m, k).to(F8), rand(g, k, n).to(F8)
+
+
+SUM = "def epilogue(accum, scale, bias):\n    D = accum * scale + bias\n    return D"
+BIAS_RELU = "def epilogue(accum, bias):\n    D = relu(accum + bias)\n    return D"
+SWIGLU = "def epilogue(accum, other):\n    D = silu(accum) * product(other)\n    return D"
+#: Column-major: a GPU has no kernel of two products for others.
+FACTOR = rand(32, 16, dtype=BF16).mT
+SCALED = _epilogues.scaled("scale_a", "scale_b", blocks={"a": "a_block=(1, 128)"})
+
+#: Calls of each operator by the dimensions of the product that shard them on the mesh: `+` stands
+#: for a factor that is a partial sum.
+CALLS = {
+    "mm": [("m n k + +", rand(8, 12), rand(12, 16))],
+    "bmm": [("l m n k + +", rand(4, 8, 12), rand(4, 12, 16))],
+    "addmm": [
+        ("m n k + +", rand(8, 16, seed=1), rand(8, 12), rand(12, 16)),
+        ("m n k + +", rand(16), rand(8, 12), rand(12, 16)),
+    ],
+    "baddbmm": [("l m n k + +", rand(1, 8, 1), rand(4, 8, 12), rand(4, 12, 16))],
+    "linear": [
+        ("m0 n k + +", rand(8, 12), rand(16, 12), rand(16)),
+        ("m0 m1 n k + +", rand(4, 8, 12), rand(16, 12)),
+        ("m0 m1 n", rand(4, 8, 12), rand(16, 12), rand(16), "gelu"),
+        ("n k + +", rand(12), rand(16, 12)),
+    ],
+    "linear_forward": [
+        ("m0 n k + +", rand(8, 12), rand(16, 12), rand(16)),
+        ("m0 n", rand(8, 12), rand(16, 12), rand(16), "silu"),
+        ("m0 n", rand(8, 12), rand(16, 12), None, "relu"),
+    ],
+    "linear_weight_grad": [("n k k0 k1 + +", rand(4, 8, 16), rand(4, 8, 12))],
+    "grouped_mm": [("n k + +", rand(9, 12), rand(3, 12, 16), ends(4, 4, 9))],
+    "grouped_mm_weight_grad": [("k n + +", rand(9, 12), rand(9, 16), ends(4, 4, 9))],
+    "int_mm": [
+        ("m n k", integers(8, 12), integers(12, 16)),
+        ("l m n k", integers(4, 8, 12), integers(12, 16)),
+    ],
+    "mixed_mm": [
+        ("m n k +", rand(8, 12).half(), integers(12, 16)),
+        ("m n k +", rand(8, 12).half(), integers(12, 16), scales(16), integers(16)),
+        ("m n k +", rand(8, 64).half(), integers(64, 16), scales(4, 16), scales(1)),
+        ("m n k +", integers(8, 64), rand(64, 16).half(), scales(8, 4), scales(8, 4)),
+        ("m n k +", integers(8, 64), rand(64, 16).half(), scales(8, 1)),
+        # Three groups are not split between ranks.
+        ("m n +", rand(8, 96).half(), integers(96, 16), scales(3, 16)),
+        ("l m n k +", rand(4, 8, 64).half(), integers(64, 16), scales(4, 4, 16)),
+    ],
+    "scaled_mm": [
+        ("m n k", *float8(8, 16, 32), scales(8, 1), scales(1, 16), rand(16), None, BF16),
+        ("m n", *float8(8, 16, 32), scales(1), scales(1), None, scales(1)),
+        ("m n k", *float8(8, 16, 512), scales(8, 4), scales(4, 16), None, None, BF16),
+        # A shard has whole blocks of 128, and parts of one are gathered.
+        ("n k", *float8(256, 512, 512), scales(2, 4), scales(4, 4), None, None, BF16),
+        ("m n k", *float8(8, 16, 128), exponents(8, 4), exponents(4, 16), None, None, BF16),
+        # Swizzled scales.
+        ("m", *float8(512, 16, 64), exponents(512 * 4), exponents(128 * 4), None, None, BF16),
+        ("l m n k", *float8(8, 16, 32, batch=4), scales(4, 8, 1), scales(1), None, None, BF16),
+    ],
+    "scaled_grouped_mm": [
+        ("n k", *grouped(9, 3, 16, 32), scales(9, 1), scales(3, 1, 16), ends(4, 4, 9), BF16),
+        ("n k", *grouped(9, 3, 16, 512), scales(9, 4), scales(3, 4, 16), ends(4, 4, 9), BF16),
+        ("n k", *grouped(9, 3, 512, 512), scales(1), scales(3, 4, 4), ends(4, 4, 9), BF16),
+        ("n", *grouped(9, 3, 16, 32), scales(9, 1), scales(3), ends(4, 4, 9)),
+    ],
+    "mm_epilogue": [
+        ("m n", rand(8, 12), rand(12, 16), [rand(16)], BIAS_RELU),
+        ("m n k + +", rand(8, 12), rand(12, 16), [scales(8, 1), rand(16)], SUM),
+        # What a GPU has a kernel for, also of shards.
+        ("m n", rand(8, 16, dtype=BF16), FACTOR, [FACTOR.neg()], SWIGLU),
+        ("l m n", rand(4, 8, 12), rand(12, 16), [rand(4, 1, 16)], BIAS_RELU),
+        # Only replicated.
+        ("", *float8(8, 16, 128), [scales(8, 1), scales(1)], SCALED),
+    ],
+    "quantize": [
+        ("", rand(8, 16), F8, [-1, -1]),
+        ("m", rand(8, 16), torch.int8, [1, -1]),
+        ("k", rand(8, 16), F8, [-1, 1]),
+        ("m k", rand(8, 512), F8, [1, 128]),
+        ("m k", rand(512, 512), F8, [128, 128]),
+        ("m k", rand(8, 256), torch.uint8, [1, 64]),
+        ("m k", rand(8, 128), F8, [1, 32]),
+        ("m", rand(512, 128), F8, [1, 32], True),
+    ],
+}
+
+
+def check_every_rule(world):
+    """Each way to place the tensors of a call: nothing is communicated, and the result is right."""
+    assert CALLS.keys() == RULES.keys()
+    for name, calls in CALLS.items():
+        for dimensions, *args in calls:
+            args = on(world.device, args)
+            count = sum(isinstance(x, torch.Tensor) for x in tree_flatten(args)[0])
+            replicated = distributed(world, args, [Replicate()] * count)
+            specs = tree_map(lambda x: x._spec if isinstance(x, DTensor) else x, replicated)
+            ways = placements(RULES[name], *specs)
+            # Of two ranks, more dimensions have whole blocks.
+            assert (
+                len(ways) > len(dimensions.split())
+                if world.size == 2
+                else (len(ways) == 1 + len(dimensions.split()))
+            ), (name, dimensions, ways)
+            expected = listed(getattr(OPS, name)(*args))
+            for outputs, inputs in ways:
+                with CommDebugMode() as traffic:
+                    found = listed(getattr(OPS, name)(*distributed(world, args, inputs)))
+                assert traffic.get_total_counts() == 0, (name, inputs)
+                for out, placement, dense in zip(found, outputs, expected, strict=True):
+                    assert out.placements == (placement,), (name, inputs, out.placements)
+                    assert out.shape == dense.shape and out.dtype == dense.dtype
+                    assert_equal(whole(out), dense, (name, dimensions, inputs))
+
+
+def on(device, values):
+    return tree_map(lambda x: x.to(device) if isinstance(x, torch.Tensor) else x, values)
+
+
+def listed(outputs):
+    return [outputs] if isinstance(outputs, torch.Tensor) else outputs
+
+
+def distributed(world, args, inputs):
+    """The arguments, with DTensors of these placements in place of tensors."""
+    flat, spec = tree_flatten(list(args))
+    rest = iter(inputs)
+    placed = [
+        place(world, value, next(rest)) if isinstance(value, torch.Tensor) else value
+        for value in flat
+    ]
+    assert next(rest, None) is None
+    return tree_unflatten(placed, spec)
+
+
+def place(world, tensor, placement):
+    if isinstance(placement, Partial):
+        part = tensor if world.rank == 0 else torch.zeros_like(tensor)
+        return DTensor.from_local(part, world.mesh, [placement], run_check=False)
+    if tensor.dtype is E8M0:  # torch splits no tensor of this dtype
+        bytes = place(world, tensor.view(torch.uint8), placement)
+        local = bytes.to_local().view(E8M0)
+        return DTensor.from_local(local, world.mesh, [placement], run_check=False)
+    if tensor.dim() == 2 and not tensor.is_contiguous():  # torch makes shards contiguous
+        across = Shard(1 - placement.dim) if isinstance(placement, Shard) else placement
+        return place(world, tensor.mT, across).mT
+    return distribute_tensor(tensor, world.mesh, [placement], src_data_rank=None)
+
+
+def whole(out):
+    """The full tensor. gloo does not gather float8."""
+    if out.dtype.itemsize > 1:
+        return out.full_tensor()
+    local = out.to_local().view(torch.uint8)
+    shards = DTensor.from_local(local, out.device_mesh, out.placements, run_check=False)
+    return shards.full_tensor().view(out.dtype)
+
+
+def assert_equal(found, expected, what):
+    if found.dtype.itemsize == 1:
+        found, expected = (x.view(torch.uint8) for x in (found, expected))
+    found, expected = found.double(), expected.double()
+    error = (found - expected).norm() / expected.norm().clamp(min=1e-30)
+    assert error < 1e-2, (what, error)
+
+
+#: Differentiable calls.
+GRADIENTS = {
+    "mm": [(rand(8, 12), rand(12, 16))],
+    "bmm": [(rand(4, 8, 12), rand(4, 12, 16))],
+    "addmm": [(rand(16), rand(8, 12), rand(12, 16))],
+    "baddbmm": [(rand(1, 8, 1), rand(4, 8, 12), rand(4, 12, 16))],
+    "linear": [
+        (rand(8, 12), rand(16, 12), rand(16)),
+        (rand(4, 8, 12), rand(16, 12), rand(16), "gelu"),
+        (rand(4, 8, 12), rand(16, 12), rand(16), "relu"),
+    ],
+    "grouped_mm": [(rand(9, 12), rand(3, 12, 16), ends(4, 4, 9))],
+    "mixed_mm": [(rand(8, 12).half(), integers(12, 16), scales(16))],
+    "mm_epilogue": [
+        (rand(8, 12), rand(12, 16), [rand(16)], BIAS_RELU),
+        (rand(8, 16, dtype=BF16), FACTOR, [FACTOR.neg()], SWIGLU),
+    ],
+}
+
+
+def check_gradients(world):
+    """The gradients of DTensors are those of whole tensors, whatever the placements."""
+    if world.size > 2:
+        return
+    for name, calls in GRADIENTS.items():
+        for args in calls:
+            dense = with_gradients(on(world.device, args))
+            out = getattr(OPS, name)(*dense)
+            grad = rand(*out.shape, dtype=out.dtype, seed=3).to(world.device)
+            out.backward(grad)
+            for inputs in ways_of(world, name, args):
+                placed = with_gradients(distributed(world, on(world.device, args), inputs))
+                out = getattr(OPS, name)(*placed)
+                out.backward(place(world, grad, Replicate()))
+                for x, expected in zip(
+                    tree_flatten(placed)[0], tree_flatten(dense)[0], strict=True
+                ):
+                    if isinstance(x, torch.Tensor) and x.requires_grad:
+                        assert_equal(whole(x.grad), expected.grad, (name, inputs))
+
+
+def with_gradients(args):
+    def leaf(x):
+        is_float = isinstance(x, torch.Tensor) and x.is_floating_point()
+        return x.detach().clone().requires_grad_() if is_float else x
+
+    leaves, spec = tree_flatten(list(args))
+    # Scales have no gradient.
+    count = len(leaves) if leaves[0].dtype is not torch.float16 else 1
+    return tree_unflatten([*map(leaf, leaves[:count]), *leaves[count:]], spec)
+
+
+def ways_of(world, name, args):
+    """The placements of the inputs of a call, without partial sums."""
+    count = sum(isinstance(x, torch.Tensor) for x in tree_flatten(list(args))[0])
+    replicated = distributed(world, on(world.device, args), [Replicate()] * count)
+    specs = tree_map(lambda x: x._spec if isinstance(x, DTensor) else x, replicated)
+    for _, inputs in placements(RULES[name], *specs):
+        yield [Replicate() if isinstance(x, Partial) else x for x in inputs]
+
+
+class Linear(torch.nn.Linear):
+    """A module that `parallelize_module` distributes as `nn.Linear`, in one launch a rank."""
+
+    def __init__(self, *extents, activation=None, bias=True):
+        super().__init__(*extents, bias=bias)
+        self.activation = activation
+
+    def forward(self, x):
+        return cutlass_api.linear(x, self.weight, self.bias, self.activation)
+
+
+class Mlp(torch.nn.Module):
+    def __init__(self, width=16, hidden=32):
+        super().__init__()
+        self.up = Linear(width, hidden, activation="gelu")
+        self.down = Linear(hidden, width)
+
+    def forward(self, x):
+        return x + self.down(self.up(x))
+
+
+def mlp(world):
+    """An MLP of random weights, the same on each rank."""
+    torch.manual_seed(0)
+    return Mlp().to(world.device)
+
+
+TENSOR_PARALLEL = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+
+
+def expected_step(world, x):
+    """The output, the gradients and the output after one step of SGD, of torch's operators."""
+    model = mlp(world)
+
+    def forward():
+        hidden = functional.linear(x, model.up.weight, model.up.bias)
+        return x + functional.linear(functional.gelu(hidden), model.down.weight, model.down.bias)
+
+    out = forward()
+    out.square().mean().backward()
+    gradients = {name: each.grad.clone() for name, each in model.named_parameters()}
+    torch.optim.SGD(model.parameters(), lr=0.5).step()
+    with torch.no_grad():
+        return out.detach(), gradients, forward()
+
+
+def train(world, model, x, own=slice(None), forward=None):
+    """A training and an inference step of a model, beside those of torch on one device.
+
+    ``own``: the rows of the batch that this rank computes. The mean over ranks is that of FSDP.
+    """
+    expected, gradients, after = expected_step(world, x)
+    forward = model if forward is None else forward
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    out = forward(x[own])
+    assert_equal(out, expected[own], "output")
+    out.square().mean().backward()
+    for name, parameter in model.named_parameters():
+        grad = parameter.grad
+        assert_equal(
+            grad.full_tensor() if isinstance(grad, DTensor) else grad,
+            gradients[name.replace("_orig_mod.", "")],
+            name,
+        )
+    optimizer.step()
+    with torch.no_grad():
+        assert_equal(forward(x[own]), after[own], "output after a step")
+
+
+def check_tensor_parallel(world):
+    model = parallelize_module(mlp(world), world.mesh, TENSOR_PARALLEL)
+    assert model.up.weight.placements == (Shard(0),) and model.down.weight.placements == (Shard(1),)
+    x = rand(2, 8, 16).to(world.device)
+    with CommDebugMode() as traffic:
+        model(x)
+    assert traffic.get_total_counts() == 1, "one reduction of the output"
+    train(world, model, x)
+
+
+def check_sequence_parallel(world):
+    """Activations are sharded along the sequence outside of the products."""
+    plan = {
+        "": PrepareModuleInputOutput(
+            input_layouts=(Replicate(),),
+            desired_input_layouts=(Shard(1),),
+            output_layouts=(Shard(1),),
+            desired_output_layouts=(Replicate(),),
+            use_local_input=False,
+        ),
+        "up": ColwiseParallel(input_layouts=Shard(1)),
+        "down": RowwiseParallel(output_layouts=Shard(1), use_local_output=False),
+    }
+    train(world, parallelize_module(mlp(world), world.mesh, plan), rand(2, 8, 16).to(world.device))
+
+
+def check_fully_shard(world):
+    model = mlp(world)
+    for module in (model.up, model.down, model):
+        fully_shard(module, mesh=world.mesh)
+    rows = 8 // world.size
+    own = slice(world.rank * rows, (world.rank + 1) * rows)
+    train(world, model, rand(8, 16).to(world.device), own)
+
+
+def check_fully_shard_and_tensor_parallel(world):
+    if world.size < 4:
+        return
+    mesh = world.mesh_2d()
+    model = parallelize_module(mlp(world), mesh["tensor"], TENSOR_PARALLEL)
+    fully_shard(model, mesh=mesh["data"])
+    rows = 8 // 2
+    at = mesh.get_local_rank("data")
+    train(world, model, rand(8, 16).to(world.device), slice(at * rows, (at + 1) * rows))
+
+
+def check_compiled(world):
+    """The models under torch.compile, with cutlass_api.inductor."""
+    if world.size > 2:
+        return
+    x = rand(2, 8, 16).to(world.device)
+    backend = "inductor" if world.kind == "cuda" else "aot_eager"
+    with cutlass_api.inductor.enabled():
+        model = parallelize_module(mlp(world), world.mesh, TENSOR_PARALLEL)
+        train(world, model, x, forward=torch.compile(model, backend=backend, fullgraph=True))
+        model = mlp(world)
+        fully_shard(model, mesh=world.mesh)
+        rows = 8 // world.size
+        own = slice(world.rank * rows, (world.rank + 1) * rows)
+        train(world, model, x.flatten(0, 1)[:8], own, torch.compile(model, backend=backend))
+
+
+def check_expert_parallel(world):
+    """Tokens travel to the ranks of their experts, one grouped product a rank, and back."""
+    local, width, count = 2, 16, 24
+    experts = local * world.size
+    routed = torch.Generator().manual_seed(world.rank)
+    expert = torch.randint(0, experts - 1, (count,), generator=routed).to(world.device)
+    tokens = rand(count, width, seed=world.rank).to(world.device).requires_grad_()
+    weights = rand(experts, width, 8).to(world.device)
+    own = weights.view(world.size, local, width, 8)[world.rank].clone().requires_grad_()
+
+    out = expert_parallel(world, tokens, expert, own)
+    expected = torch.einsum("tk,tkn->tn", tokens.detach(), weights[expert])
+    assert_equal(out.detach(), expected, "output")
+
+    out.sum().backward()
+    assert_equal(tokens.grad, weights[expert].sum(2), "gradient of the tokens")
+    sums = torch.zeros(experts, width, device=world.device)
+    sums.index_add_(0, expert, tokens.detach())
+    torch.distributed.all_reduce(sums)
+    of_own = sums.view(world.size, local, width)[world.rank, :, :, None].expand_as(own)
+    assert_equal(own.grad, of_own, "gradient of the weights")
+
+
+def expert_parallel(world, tokens, expert, weights):
+    """The product of each token with the weights of its expert, of which each rank has a part."""
+    local = weights.shape[0]
+    group = torch.distributed.group.WORLD
+    exchange = partial(all_to_all_single_autograd, group=group)
+    sent = torch.bincount(expert, minlength=local * world.size)
+    received = torch.empty_like(sent)
+    torch.distributed.all_to_all_single(received, sent)
+    # The splits of NCCL's exchange are known to the host, the offsets of the groups are not.
+    splits = [x.view(world.size, local).sum(1).tolist() for x in (received, sent)]
+    order = expert.argsort(stable=True)
+    rows = exchange(tokens[order], *splits)
+    # Rows arrive by their rank, and those of a rank by their expert.
+    of_rows = torch.arange(local, device=expert.device).repeat(world.size)
+    grouped = of_rows.repeat_interleave(received, output_size=rows.shape[0]).argsort(stable=True)
+    offsets = received.view(world.size, local).sum(0).cumsum(0).int()
+    out = OPS.grouped_mm(rows[grouped], weights, offsets)
+    back = exchange(out[grouped.argsort()], *splits[::-1])
+    return back[order.argsort()]
+
+
+def check_overlap(world):
+    """Layers in chunks: results and gradients are those of whole products."""
+    rows, width, columns = 5, 16, 8
+    x = rand(world.size * rows, width).to(world.device).requires_grad_()
+    up = rand(world.size * columns, width).to(world.device).requires_grad_()
+    down = rand(12, world.size * columns).to(world.device).requires_grad_()
+    hidden = functional.linear(x, up)
+    y = functional.linear(hidden, down)
+    grad = rand(*y.shape, seed=1).to(world.device)
+    y.backward(grad)
+
+    own = slice(world.rank * rows, (world.rank + 1) * rows)
+    part = slice(world.rank * columns, (world.rank + 1) * columns)
+    leaves = (x[own], up[part], down[:, part])
+    mine, first, second = (each.detach().clone().requires_grad_() for each in leaves)
+    for chunks in (1, 3, 8):
+        for each in (mine, first, second):
+            each.grad = None
+        found = distributed_layers.all_gather_linear(mine, first, chunks=chunks)
+        assert_equal(found.detach(), hidden[:, part], "gathered")
+        out = distributed_layers.linear_reduce_scatter(found, second, chunks=chunks)
+        assert_equal(out.detach(), y[own], "scattered")
+        out.backward(grad[own])
+        assert_equal(mine.grad, x.grad[own], "input")
+        assert_equal(first.grad, up.grad[part], "column-parallel weight")
+        assert_equal(second.grad, down.grad[:, part], "row-parallel weight")
+    bias = rand(columns).to(world.device)
+    with torch.no_grad():
+        found = distributed_layers.all_gather_linear(mine, first, bias, "gelu")
+        assert_equal(found, functional.gelu(hidden[:, part] + bias), "activation")
+
+
+def check_a_rank_that_dies(world):
+    """The error names the operator whose operands could not be moved. No check follows."""
+    if world.kind == "cuda":
+        return None  # NCCL waits for the rank until its timeout ends the process
+    if world.rank == world.size - 1:
+        return EXIT
+    a = DTensor.from_local(torch.ones(4, 8), world.mesh, [Shard(0)])
+    b = DTensor.from_local(torch.ones(8 // world.size, 4), world.mesh, [Shard(0)])
+    try:
+        for _ in range(100):
+            OPS.mm(a, b).to_local()
+    except RuntimeError as error:
+        assert str(error).startswith("cutlass_api::mm on DTensors: "), error
+        return None
+    raise AssertionError("a product without the operands of one rank")

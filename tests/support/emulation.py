@@ -1,0 +1,381 @@
+"""Tests of kernels in a process without a GPU, whose launches the emulator executes.
+
+test_emulated.py runs each function in a process of its own. The functions use the operands, limits
+and checks of the GPU tests, on smaller problems.
+"""
+
+import dataclasses
+import gc
+import json
+from collections.abc import Callable, Iterable, Iterator
+from itertools import product
+from math import prod
+
+import cutlass_api
+import test_gpu_elementwise
+import test_gpu_epilogue
+import test_gpu_gemm
+import test_gpu_grouped
+import torch
+from cutlass_api import cuda_kernel
+from cutlass_api.arguments import GemmArguments
+from cutlass_api.bench import ladder as steps
+from cutlass_api.metadata import (
+    GemmOperandsMetadata,
+    GroupedGemmOperandsMetadata,
+    SimtDesignMetadata,
+)
+from stand_in import device
+from stand_in.emulated import operand
+from test_gpu_gemm import in_all_forms, make_problem
+from test_gpu_grouped import GroupedProblem
+
+from support import gpu_helpers
+from support.epilogues import CASES, REDUCTIONS
+from support.gpu_helpers import (
+    Form,
+    Output,
+    check,
+    fail_with,
+    family_of,
+    float32_precision,
+    from_registers,
+    just_aligned,
+    layouts_of,
+    random_operand,
+    rounds_to_tf32,
+    types_of,
+)
+from support.helpers import DTYPES, LAYOUTS, served
+
+# The collector need not look at what the imports made.
+gc.freeze()
+gpu_helpers.DEVICE = torch.device("cpu")
+# A launch that fails leaves the emulator usable.
+gpu_helpers.FATAL = ()
+
+Kernel = cutlass_api.Kernel
+
+
+def parts(kernel: Kernel) -> Iterator[object]:
+    """What a sample has at least once, for each family: all types together, each layout for each
+    type of A, and each design. Its stages and the tile's extent along K follow from the other
+    properties and the types. Of sm90's designs, it has each tile with some cluster, and each
+    cluster with some tile, along with all other properties.
+    """
+    family, types, design = family_of(kernel), types_of(kernel), kernel.metadata.design
+    yield family, types
+    for layout in layouts_of(kernel):
+        yield family, types.a, layout
+    if family in ("sm90", "skinny"):
+        design = dataclasses.replace(design, stages=0, tile_shape=design.tile_shape[:2])
+    if family == "sm90":
+        yield family, dataclasses.replace(design, cluster_shape=())
+        yield family, dataclasses.replace(design, tile_shape=())
+    else:
+        yield family, design
+    if from_registers(kernel):
+        yield design.tile_shape, design.swapped
+
+
+def sample(kernels: Iterable[Kernel], parts: Callable[[Kernel], Iterable[object]]) -> list[Kernel]:
+    """A few kernels that together have every part: those first that bring many of them."""
+    chosen: list[Kernel] = []
+    covered: set[object] = set()
+    for least in (3, 2, 1):
+        for kernel in kernels:
+            fresh = set(parts(kernel)) - covered
+            if len(fresh) >= least:
+                chosen.append(kernel)
+                covered |= fresh
+    return chosen
+
+
+def kernels_of(operands: type) -> list[Kernel]:
+    """The kernels for an H100 whose operands' metadata are of a kind."""
+    kernels = cutlass_api.get_kernels(cc=90)
+    return [kernel for kernel in kernels if isinstance(kernel.metadata.operands, operands)]
+
+
+def layout_of(kernel: Kernel, at: int) -> str:
+    """One of a kernel's layouts."""
+    layouts = layouts_of(kernel)
+    return layouts[at % len(layouts)]
+
+
+def designs(part: int, count: int) -> None:
+    """One part of a sample of all kernels."""
+    kernels = sample(kernels_of(GemmOperandsMetadata), parts)
+    finish([check_design(kernel, at) for at, kernel in list(enumerate(kernels))[part::count]])
+
+
+def check_design(kernel: Kernel, at: int) -> str | None:
+    """The failure of a kernel on a problem with partial tiles, or on a batch. Operands have the
+    alignment that the kernel requires and no more.
+    """
+    types, operands = types_of(kernel), kernel.metadata.operands
+    if isinstance(kernel.metadata.design, SimtDesignMetadata):  # several K blocks for each split
+        wanted = (2, 35, 20, 137) if at % 4 == 0 else (67, 35, 203)
+    elif family_of(kernel) == "simt":  # executes many instructions for each product
+        wanted = (2, 35, 20, 17) if at % 4 == 0 else (67, 35, 41)
+    else:
+        wanted = (2, 67, 45, 39) if at % 4 == 0 else (131, 67, 75)
+    shape = (*wanted[:-3], *served(kernel, *wanted[-3:]))
+    load_bytes = (operands.A.ptr_alignment_bytes, operands.B.ptr_alignment_bytes)
+    layout = layout_of(kernel, at)
+    a_form, b_form = map(just_aligned, layout[:2], (types.a, types.b), load_bytes)
+    multiple = operands.out.divisibility
+    out_form = Form(layout[2], multiple=multiple, pad=0 if multiple > 1 else 3)
+    tf32 = rounds_to_tf32(kernel)
+    with float32_precision("high" if tf32 else "highest"):
+        problem = make_problem(types, shape, a_form, b_form, tf32)
+        return check(kernel, None, problem, out_form, f"{shape} {layout}")
+
+
+def on_ampere() -> None:
+    """The kernels of sm80 that have code of their own on 9.0, here on 8.0: float64, whose tensor
+    cores have another instruction, and float32 sums of 16-bit products, which divide K blocks.
+    """
+    device.library.stand_in_set_capability(80)
+    kernels = [
+        kernel
+        for kernel in cutlass_api.get_kernels(cc=80)
+        if family_of(kernel) == "sm80"
+        and isinstance(kernel.metadata.operands, GemmOperandsMetadata)
+        and (
+            types_of(kernel).a == torch.float64
+            or (types_of(kernel).a.itemsize == 2 and types_of(kernel).out == torch.float32)
+        )
+    ]
+    finish([check_design(kernel, at) for at, kernel in enumerate(sample(kernels, parts))])
+
+
+def float32_sums() -> None:
+    """The error of float32 sums, without and with slices of K: chains of 32 products. One chain
+    over K (or over a slice) has twice the error.
+    """
+    kernels = {
+        kernel.metadata.design.tile_shape: kernel
+        for kernel in kernels_of(GemmOperandsMetadata)
+        if isinstance(kernel.metadata.design, SimtDesignMetadata)
+        and types_of(kernel).out == torch.float32
+        and kernel.metadata.design.cluster_shape[2] == 1
+    }
+    failures = []
+    for tile, k in [((128, 128, 16), 256), ((64, 64, 64), 1024)]:
+        kernel, shape = kernels[tile], (tile[0], tile[1], k)
+        forms = [Form(order) for order in layout_of(kernel, 0)]
+        problem = make_problem(types_of(kernel), shape, *forms[:2], False)
+        out = Output(shape[:2], torch.float32, forms[2]).tensor
+        kernel.run(GemmArguments(problem.a, problem.b, out, torch.float32))
+        error = problem.error(out) / problem.scale
+        if not error < 1.5e-7:
+            failures.append(f"{kernel.metadata.kernel_name}: {error}")
+    finish(failures)
+
+
+def finish(failures: list[str | None]) -> None:
+    """Fails with the failures, or prints the number of launches in this process."""
+    fail_with([failure for failure in failures if failure])
+    print(device.launches())
+
+
+class Uncompiled:
+    """In place of `gpu_helpers.Artifacts`: kernels compile when they run."""
+
+    def of(self, kernels: list[Kernel]) -> list[None]:
+        return [None] * len(kernels)
+
+
+def views() -> None:
+    """Strides and offsets that TMA cannot address, strides of 0, batches that overlap: all of them
+    with float16, some with other types.
+    """
+    failures = []
+    half, *others = test_gpu_gemm.THOROUGH
+    assert half.a == torch.float16
+    forms = [
+        (shape, name)
+        for shape in [(67, 131, 61), (3, 37, 53, 29)]
+        for name in in_all_forms("ttt", len(shape) == 4)
+    ]
+    for at, (shape, name) in enumerate(forms):
+        layout = LAYOUTS[at % len(LAYOUTS)]
+        form = {name: in_all_forms(layout, len(shape) == 4)[name]}
+        for types in [half] if at % 2 else [half, others[at // 2 % len(others)]]:
+            tf32 = types.a == torch.float32
+            with float32_precision("high" if tf32 else "highest"):
+                failures += test_gpu_gemm.try_all(types, shape, form, layout, Uncompiled(), tf32)
+    finish(failures)
+
+
+def shapes() -> None:
+    """Extents of 0, 1 and 2, K = 0, long and thin matrices; infinities and NaN in the inputs."""
+    failures = []
+    small = [shape for shape in test_gpu_gemm.SHAPES if prod(shape) < 300_000]
+    for (at, shape), turn in product(enumerate(small), range(2)):
+        types = test_gpu_gemm.THOROUGH[(2 * at + turn) % len(test_gpu_gemm.THOROUGH)]
+        layout = LAYOUTS[(at + 3 * turn) % len(LAYOUTS)]
+        form = {"tight": in_all_forms(layout, len(shape) == 4)["tight"]}
+        failures += test_gpu_gemm.try_all(types, shape, form, layout, Uncompiled(), tf32=False)
+    for dtype in (torch.float16, torch.float32):
+        test_gpu_gemm.test_infinities_and_nans_stay_in_their_rows(dtype)
+    for shape in [(0, 5, 7), (5, 0, 7), (0, 5, 6, 7)]:
+        test_gpu_gemm.test_nothing_to_compute_is_computed(shape)
+    finish(failures)
+
+
+def grouped_parts(kernel: Kernel) -> Iterator[object]:
+    """What a sample of grouped kernels has at least once, for each family."""
+    family, types = family_of(kernel), types_of(kernel)
+    yield family, types.a, types.b
+    yield family, types.accumulator, types.out
+    yield family, kernel.metadata.design
+    yield from ((family, layout) for layout in layouts_of(kernel))
+
+
+def grouped() -> None:
+    """Empty groups, groups of one row, groups larger than a tile; rows after the last group."""
+    failures = []
+    several, odd, empty = [0, 1, 131, 0, 0, 64, 0], [37, 0, 66], [3, 70, 0]
+    cases = [(several, 72, 72), (odd, 67, 45)] * 3 + [(empty, 72, 0)]
+    for at, kernel in enumerate(sample(kernels_of(GroupedGemmOperandsMetadata), grouped_parts)):
+        sizes, n, k = cases[at % len(cases)]
+        _, n, k = served(kernel, 1, n, k)
+        a_form, b_form, out_form = test_gpu_grouped.forms_of(kernel)
+        problem = GroupedProblem(types_of(kernel), sizes, n, k, a_form, b_form)
+        what = f"{sizes} {n} {k}"
+        failures.append(test_gpu_grouped.wrong(kernel, None, problem, out_form, what))
+    test_gpu_grouped.test_no_groups_and_no_rows()
+    finish(failures)
+
+
+class SmallTrial(test_gpu_epilogue.Trial):
+    """An epilogue with the kernels that rank first in their families."""
+
+    def kernels(self) -> list[Kernel]:
+        kernels = cutlass_api.get_kernels(self.args)
+        return list({family_of(kernel): kernel for kernel in reversed(kernels)}.values())
+
+
+def epilogues() -> None:
+    """Scaled sums, biases, activations, residuals, several outputs, reductions."""
+    failures = []
+    shapes = [((), 70, 72, 40), ((3,), 33, 40, 24), ((), 131, 67, 40), ((2,), 17, 33, 0)]
+    cases = [*((case, None) for case in CASES), *REDUCTIONS, *REDUCTIONS]
+    for seed, (case, reductions) in enumerate(cases):
+        trial = SmallTrial(case, *shapes[seed % 4], seed=seed, reductions=reductions)
+        for kernel in trial.kernels():
+            try:
+                trial.check(kernel)
+            except (AssertionError, RuntimeError) as error:
+                failures.append(f"{kernel.metadata.kernel_name}, {trial.said}: {error}")
+    finish(failures)
+
+
+def dual_parts(kernel: Kernel) -> Iterator[object]:
+    """What a sample of dual GEMMs has at least once."""
+    design = kernel.metadata.design
+    yield layouts_of(kernel)[0], design.swapped
+    yield design.tile_shape, design.schedule, design.swapped
+    yield design.cluster_shape, design.split, design.swapped
+
+
+def dual() -> None:
+    """Two matrices B in either order: partial tiles along M, N and K, batches, further operands and
+    outputs.
+    """
+    failures = []
+    for seed, case in enumerate(test_gpu_epilogue.DUAL):
+        trial = test_gpu_epilogue.DualTrial(*case, seed=seed)
+        kernels = [kernel for kernel in trial.kernels() if family_of(kernel) == "sm90"]
+        for kernel in sample(kernels, dual_parts) if seed < 2 else kernels[:4]:
+            try:
+                trial.check(kernel)
+            except (AssertionError, RuntimeError) as error:
+                failures.append(f"{kernel.metadata.kernel_name}, {trial.said}: {error}")
+    finish(failures)
+
+
+def elementwise() -> None:
+    """Sums in several layouts."""
+    forms = [form for form in test_gpu_elementwise.FORMS if not form.broadcast]
+    generator = torch.Generator().manual_seed(0)
+    for dtype in DTYPES.values():
+        for at, shape in enumerate([(7, 131), (3, 17, 33), (64, 64)]):
+            left, right, out = (forms[(at + turn) % len(forms)] for turn in (0, 1, 3))
+            a, b = (random_operand(shape, dtype, form, generator) for form in (left, right))
+            what = f"{dtype} {shape} {left} {right} {out}"
+            test_gpu_elementwise.check(a, b, Output(shape, dtype, out), what)
+    finish([])
+
+
+#: The bodies of kernels with a mistake. Their parameters are `const float* x` and `float* out`, of
+#: 32 elements each; they run in one CTA of 32 threads.
+MISTAKES = {
+    "read outside": "out[threadIdx.x] = x[threadIdx.x + 1];",
+    "write outside": "out[threadIdx.x + 1] = x[threadIdx.x];",
+    "misaligned": "*reinterpret_cast<float4*>(out) = *reinterpret_cast<const float4*>(x + 1);",
+    "shared memory": """
+        extern __shared__ float tile[];
+        tile[threadIdx.x] = x[0];
+        out[threadIdx.x] = tile[threadIdx.x];
+    """,
+    "mbarrier": r"""
+        __shared__ unsigned long long barrier;
+        const unsigned at = static_cast<unsigned>(__cvta_generic_to_shared(&barrier));
+        unsigned done = 0;
+        if (threadIdx.x == 0) asm volatile("mbarrier.init.shared.b64 [%0], 33;" ::"r"(at));
+        __syncthreads();
+        asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(at));
+        while (!done)
+          asm volatile(
+              "{.reg .pred p;\n"
+              "mbarrier.try_wait.parity.shared.b64 p, [%1], 0;\n"
+              "selp.u32 %0, 1, 0, p;}"
+              : "=r"(done) : "r"(at));
+        out[0] = x[0];
+    """,
+    "barrier": """
+        if (threadIdx.x < 16) asm volatile("bar.sync 1, 32;");
+        out[threadIdx.x] = x[threadIdx.x];
+    """,
+}
+
+
+def mistakes() -> None:
+    """Prints the error of each kernel of :data:`MISTAKES` as JSON, null if it runs."""
+    errors: dict[str, str | None] = {"none": None}
+    for name, body in {"none": "out[threadIdx.x] = 1;", **MISTAKES}.items():
+        source = f"__global__ void kernel(const float* x, float* out) {{{body}}}"
+        x, out = torch.zeros(32), torch.zeros(32)
+        try:
+            cuda_kernel(source, "kernel", grid=1, block=32)(operand(x), operand(out))
+            errors[name] = None if out.all() else "nothing was computed"
+        except RuntimeError as error:
+            errors[name] = str(error)
+    print(json.dumps(errors))
+
+
+def ladder() -> None:
+    """The steps of ``bench ladder``. Persistent kernels have fewer CTAs than tiles."""
+    steps.multiprocessors = lambda: 2
+    generator = torch.Generator().manual_seed(0)
+    failures = []
+    for step in steps.STEPS:
+        rows, columns = step.tile
+        # Partial tiles and a partial block of K; whole tiles and blocks; several tiles for each
+        # CTA.
+        shapes = [(72, 136, 104), (rows, columns, 128)]
+        shapes += [(2 * rows + 8, columns + 8, 328)] if step.persistent else []
+        for m, n, k in shapes:
+            a, b = (torch.randn(x, k, generator=generator).half() for x in (m, n))
+            # Outputs behind the last row would show in the padding.
+            memory = torch.full((m + 1, n), torch.nan).half()
+            out = memory[:m]
+            step.bind(operand(a), operand(b), operand(out), (m, n, k))()
+            expected = a.double() @ b.double().T
+            error = float((out.double() - expected).norm() / expected.norm())
+            if not (error < 4e-4 and memory[m].isnan().all()):
+                failures.append(f"{step.file} {(m, n, k)}: {error:.1e}")
+    finish(failures)

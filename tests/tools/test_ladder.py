@@ -1,0 +1,211 @@
+"""The ladder: its kernels compile without spills and compute products, and its benchmark reports.
+
+The emulator executes the kernels; on a GPU, `-m gpu` does.
+"""
+
+import json
+import shutil
+import sys
+
+import cutlass_api
+import pytest
+import stand_in
+import torch
+from cutlass_api import __main__
+from cutlass_api._commands import common
+from cutlass_api.arguments import GemmArguments
+from cutlass_api.bench import ladder, limits
+
+STEPS = pytest.mark.parametrize("step", ladder.STEPS, ids=lambda step: step.name)
+
+
+@STEPS
+def test_kernels_compile_without_spills(step):
+    for cc in (80, 86, 90):
+        if step.runs_on(cc):
+            program = step.kernel.compile(cc=cc)
+            assert program.resources.spill_store_bytes == 0
+            assert not program.log, "a warning"
+            assert program.resources.registers * step.threads <= 65536
+
+
+@STEPS
+def test_a_file_is_read_in_one_sitting(step):
+    lines = step.source.splitlines()
+    assert len(lines) <= 150
+    head = "\n".join(lines[: lines.index("#pragma once")])
+    for label in (
+        f"// Step {ladder.STEPS.index(step) + 1} ",
+        "// Adds ",
+        "// Relieves ",
+        "// Limit ",
+    ):
+        assert label in head
+
+
+@pytest.mark.skipif(not shutil.which("cargo"), reason="needs cargo for the emulator")
+def test_products_by_the_emulator():
+    assert (
+        int(stand_in.run("from support import emulation\nemulation.ladder()", emulated=True)) == 18
+    )
+
+
+@pytest.mark.gpu
+@STEPS
+def test_products_on_a_gpu(step):
+    if not step.runs_on(cutlass_api.utils.device_cc()):
+        pytest.skip("needs compute capability 9.0")
+    generator = torch.Generator("cuda").manual_seed(0)
+    # One vector; partial tiles; whole tiles; one, few and many blocks of K; many tiles for a CTA,
+    # also in an odd number of tile rows.
+    shapes = [(1, 8, 8), (72, 136, 104), (256, 512, 64), (1000, 1000, 1000), (128, 256, 8192)]
+    shapes += [(4096, 4096, 512), (8 * 1024 + 72, 4104, 328)]
+    for m, n, k in shapes:
+        a, b = (
+            torch.randn(x, k, device="cuda", dtype=torch.float16, generator=generator)
+            for x in (m, n)
+        )
+        memory = torch.full((m + 1, n), torch.nan, device="cuda", dtype=torch.float16)
+        launch = step.bind(a, b, memory[:m], (m, n, k))
+        expected = a.double() @ b.double().T
+        for _ in range(3):  # a race shows in some launches
+            memory.fill_(torch.nan)
+            launch()
+            error = float((memory[:m].double() - expected).norm() / expected.norm())
+            assert error < 4e-4, (m, n, k)
+            assert memory[m].isnan().all(), "a write behind the output"
+
+
+def test_only_aligned_extents_are_taken():
+    with pytest.raises(ValueError, match="n is 12 and k is 8; the ladder takes multiples of 8"):
+        ladder.STEPS[0].bind(None, None, None, (8, 12, 8))
+
+
+def test_intensities_and_grids(monkeypatch):
+    monkeypatch.setattr(ladder, "multiprocessors", lambda: 132)
+    assert [round(step.intensity) for step in ladder.STEPS] == [32, 64, 64, 64, 64, 85, 85, 128]
+    first, *_, specialized, clusters = ladder.STEPS
+    assert first.grid(65, 128) == (2, 2)
+    assert specialized.grid(4096, 4096) == clusters.grid(4096, 4096) == (132,)
+    assert specialized.grid(129, 257) == (4,) and clusters.grid(129, 257) == (4,)
+    # Three rows of tiles are two pairs, of which the second has a tile without outputs.
+    assert specialized.grid(300, 200) == (3,) and clusters.grid(300, 200) == (4,)
+
+
+# The report.
+
+TIMES = {step.name: 1000.0 / 2**at for at, step in enumerate(ladder.STEPS)}
+TIMES |= {"torch": 6.25, "the library": 5.0}
+
+
+class Graph:
+    """Replaces a graph of launches, with the time of each method in turn."""
+
+    times = iter(())
+
+    def __init__(self, launches):
+        self.launches = list(launches)
+        self.median = next(Graph.times)
+
+    def warm_up(self):
+        pass
+
+    def turn(self):
+        return self.median
+
+
+class Inputs:
+    """One set of operands on the CPU."""
+
+    stream = None
+
+    def __init__(self, shape, dtype):
+        a, b, out = torch.ones(64, 256), torch.ones(128, 256).mT, torch.empty(64, 128)
+        assert (*out.shape, a.shape[1]) == (shape.m, shape.n, shape.k) and dtype == "float16"
+        self.sets = [tuple(x.half() for x in (a, b, out))]
+
+    def arguments(self):
+        return [GemmArguments(*self.sets[0], accumulator_type="float32")]
+
+    def torch_launches(self):
+        a, b, out = self.sets[0]
+        return [lambda: torch.matmul(a, b, out=out)]
+
+
+@pytest.fixture
+def on_the_cpu(monkeypatch):
+    """`bench ladder` on the CPU: no step is launched, and times are :data:`TIMES`."""
+
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(common, "device", lambda: "a GPU")
+    rates = limits.peak_rates(90)
+    monkeypatch.setattr(limits, "peak_rates", lambda: rates)
+    monkeypatch.setattr(ladder, "Inputs", Inputs)
+    monkeypatch.setattr(ladder.Step, "bind", lambda *_: lambda: None)
+    monkeypatch.setattr(ladder, "_check", lambda *_: None)
+    monkeypatch.setattr(ladder, "capture", lambda stream, launches: Graph(launches))
+
+
+def run_ladder(monkeypatch, cc, *arguments):
+    monkeypatch.setattr(cutlass_api.utils, "device_cc", lambda: cc)
+    names = [step.name for step in ladder.STEPS if step.runs_on(cc)]
+    Graph.times = iter([TIMES[name] for name in [*names, "torch", "the library"]])
+    monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", "ladder", *map(str, arguments)])
+    __main__.main()
+    return names
+
+
+@pytest.mark.parametrize("with_rich", [True, False])
+def test_the_report(monkeypatch, capsys, tmp_path, on_the_cpu, with_rich):
+    if not with_rich:
+        monkeypatch.setitem(sys.modules, "rich.console", None)
+    path = tmp_path / "rows.json"
+    run_ladder(monkeypatch, 90, "--shape", "64,128,256", "--json", path)
+    title, _, *lines = capsys.readouterr().out.splitlines()
+    assert title.strip() == "The ladder: a float16 GEMM in eight steps, 64x128x256 (a GPU)"
+    assert len(lines) == 10 and not any("\x1b" in line for line in lines)
+    for line, name in zip(lines, TIMES, strict=True):
+        assert line.strip().startswith(name)
+    # 2 x 64 x 128 x 256 FLOP in 62.5 us.
+    assert lines[4].split()[2:7] == ["62.5", "0.1", "10.0", "%", "16.0"]
+    assert "tensor cores, ldmatrix" in lines[2] and "_gemm_" in lines[9]
+    read = json.loads(path.read_text())
+    assert read["device"] == "a GPU" and read["mnk"] == [64, 128, 256]
+    assert read["rates"]["multiprocessors"] == 132
+    assert {row["name"]: row["microseconds"] for row in read["rows"]} == TIMES
+    (last,) = [row for row in read["rows"] if row["name"] == "the library"]
+    assert (last["share_of_torch"], last["speed_up"]) == (1.25, 200)
+    assert last["tflops"] == pytest.approx(2 * 64 * 128 * 256 / 5e6)
+
+
+def test_steps_for_other_chips_are_named(monkeypatch, capsys, on_the_cpu):
+    assert len(run_ladder(monkeypatch, 86, "--shape", "64,128,256")) == 5
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == (
+        "not timed: wgmma with TMA, warp specialization, clusters, "
+        "which need compute capability 9.0"
+    )
+
+
+@pytest.mark.parametrize("shape", ["64,128", "64,100,128", "64,128,100", "0,8,8"])
+def test_other_shapes_are_refused(monkeypatch, capsys, shape):
+    monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", "ladder", "--shape", shape])
+    with pytest.raises(SystemExit):
+        __main__.main()
+    assert "argument --shape: " in capsys.readouterr().err
+
+
+def test_a_wrong_output_ends_the_benchmark():
+    out, reference = torch.zeros(2, 2), torch.ones(2, 2)
+    with pytest.raises(RuntimeError, match=r"the output of 1_basic_tiling.cuh differs .* by"):
+        ladder._check(ladder.STEPS[0], lambda: None, out, reference)
+    ladder._check(ladder.STEPS[0], lambda: out.copy_(reference), out, reference)
+
+
+def test_plots(monkeypatch, tmp_path, on_the_cpu):
+    pytest.importorskip("matplotlib")
+    results, plot, again = (tmp_path / name for name in ("rows.json", "rows.png", "again.png"))
+    run_ladder(monkeypatch, 90, "--shape", "64,128,256", "--json", results, "--plot", plot)
+    monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", "plot", str(results), str(again)])
+    __main__.main()
+    assert plot.read_bytes() == again.read_bytes()
