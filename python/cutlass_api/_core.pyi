@@ -10,12 +10,15 @@ from cutlass_api.metadata import KernelMetadata
 from cutlass_api.typing import NumericLike, TensorLike
 
 __version__: str
+ELEMENT_TYPES: tuple[ElementType, ...]
 __all__ = [
+    "ELEMENT_TYPES",
     "CompiledArtifact",
     "CudaBenchmark",
     "CudaFunction",
     "DType",
     "DenseTensor",
+    "ElementType",
     "ElementwiseArguments",
     "ElementwiseKernel",
     "EpilogueArguments",
@@ -92,6 +95,34 @@ class DType:
         """Bits in one element."""
     def __eq__(self, value: object, /) -> bool: ...
     def __hash__(self) -> int: ...
+
+@final
+class ElementType:
+    """The descriptor of an element type."""
+
+    @property
+    def name(self) -> str:
+        """The canonical name, which torch, NumPy, `ml_dtypes` and JAX share."""
+    @property
+    def element_class(self) -> str:
+        """What an element is: `"half"`, `"float8"`, `"integer8"`."""
+    @property
+    def bits(self) -> int:
+        """Bits in one element."""
+    @property
+    def is_packed(self) -> bool:
+        """Whether a byte holds two elements."""
+    @property
+    def xla_code(self) -> int:
+        """The code in XLA's FFI; 0 if XLA has no such type."""
+    @property
+    def cutlass_name(self) -> str:
+        """The class in NVIDIA's `cutlass`; empty if it has none."""
+    @property
+    def accumulators(self) -> list[DType]:
+        """The types in which products are summed, the default first. Empty: no kernel computes
+        with this type.
+        """
 
 @final
 class Status:

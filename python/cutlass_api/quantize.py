@@ -28,10 +28,11 @@ The kernels are in ``kernels/quantize.cuh``. Importing this module imports torch
 import torch
 from torch import Tensor
 
+from cutlass_api._dtypes import FLOAT8
 from cutlass_api.library import ScaleSwizzleMode
 from cutlass_api.ops._library import refuse
 from cutlass_api.ops._products import OPS
-from cutlass_api.ops._quantize import FLOAT8, WHOLE, names
+from cutlass_api.ops._quantize import WHOLE, names
 from cutlass_api.ops._scales import MX_DEPTH
 
 E4M3 = torch.float8_e4m3fn

@@ -116,17 +116,7 @@ def check_cuda_errors(result: Sequence[Any]) -> Any:
 
 
 #: The classes of ``cutlass`` by names of dtypes.
-_CUTLASS_CLASSES = {
-    "float64": "Float64",
-    "float32": "Float32",
-    "float16": "Float16",
-    "bfloat16": "BFloat16",
-    "float8_e4m3fn": "Float8E4M3FN",
-    "float8_e5m2": "Float8E5M2",
-    "int8": "Int8",
-    "uint8": "Uint8",
-    "int32": "Int32",
-}
+_CUTLASS_CLASSES = {element.name: element.cutlass_name for element in _core.ELEMENT_TYPES}
 
 
 def to_cutlass_type(dtype: NumericLike) -> Any:

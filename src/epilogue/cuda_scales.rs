@@ -29,7 +29,7 @@ pub(super) fn scaling(epilogue: &Epilogue, crossed: bool, input_places: &[usize]
             let Input::Tensor(tensor) = epilogue.inputs[input as usize] else {
                 return none.to_owned();
             };
-            let (place, element) = (input_places[input as usize], scale_type(tensor.dtype));
+            let (place, element) = (input_places[input as usize], tensor.dtype.short_name());
             format!(
                 "block_scale<{element}, {is_swizzled}>(params.tensors[{place}], batch, \
                  {coordinate} / {extent}, block)"
@@ -47,7 +47,7 @@ pub(super) fn scaling(epilogue: &Epilogue, crossed: bool, input_places: &[usize]
     let linear = |name: &str, coordinate: &str, of: Option<(u32, BlockScale)>| {
         let found = of.and_then(|(input, BlockScale { extent, .. })| {
             match epilogue.inputs[input as usize] {
-                Input::Tensor(tensor) => Some((scale_type(tensor.dtype), extent, input)),
+                Input::Tensor(tensor) => Some((tensor.dtype.short_name(), extent, input)),
                 Input::Scalar(_) | Input::Factor(_) => None,
             }
         });
@@ -130,9 +130,4 @@ pub(super) fn factors(
         function("row_factor", "m", &rows),
         function("column_factor", "n", &columns),
     )
-}
-
-/// The name of an element type of scales.
-fn scale_type(dtype: DType) -> &'static str {
-    if dtype == DType::E8M0 { "e8m0" } else { dtype.short_name() }
 }

@@ -9,7 +9,7 @@ mod reader;
 mod torch;
 mod view;
 
-pub use dtype::DType;
+pub use dtype::{Class, DType, Element, Storage};
 pub use memory::Memory;
 pub use object_cache::ObjectCache;
 pub use once::OnceValue;

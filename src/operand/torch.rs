@@ -12,7 +12,7 @@ use pyo3::types::PyType;
 
 use super::dlpack::{ExchangeApi, TensorDescription, TensorRecord, has_shape_and_strides};
 use super::once::OnceValue;
-use super::{DType, DeviceId, View};
+use super::{DType, DeviceId, Element, View};
 
 /// `AtenTensorHandle`: the address of an `at::Tensor`.
 type Handle = *const c_void;
@@ -81,11 +81,7 @@ impl Torch {
     fn open(exchange: ExchangeApi, tensor: &Bound<'_, PyAny>) -> Option<Torch> {
         let library = loaded_library()?;
         let offset = find_handle_offset(tensor, &library).ok()??;
-        let mut dtypes = [None; 64];
-        for dtype in DType::all() {
-            let number = constant(&library, &format!("dtype_{dtype}"))?;
-            *dtypes.get_mut(usize::try_from(number).ok()?)? = Some(dtype);
-        }
+        let dtypes = dtypes_by_number(|name| constant(&library, &format!("dtype_{name}")));
         let (cpu, cuda) =
             (constant(&library, "device_type_cpu")?, constant(&library, "device_type_cuda")?);
         // SAFETY: shim.h declares these functions with these types.
@@ -205,6 +201,19 @@ impl TensorQuery<'_> {
     }
 }
 
+/// The element types by torch's number. A type that torch lacks has no place: the exchange table
+/// then describes its tensors.
+fn dtypes_by_number(number_of: impl Fn(&str) -> Option<i32>) -> [Option<DType>; 64] {
+    let mut dtypes = [None; 64];
+    for row in Element::TABLE {
+        let number = number_of(row.name).and_then(|number| usize::try_from(number).ok());
+        if let Some(place) = number.and_then(|number| dtypes.get_mut(number)) {
+            *place = Some(row.dtype);
+        }
+    }
+    dtypes
+}
+
 /// # Safety
 /// `pointer` points to `count` numbers that outlive the slice.
 unsafe fn slice_at<'a>(pointer: *const i64, count: usize) -> &'a [i64] {
@@ -270,5 +279,26 @@ fn constant(library: &Library, name: &str) -> Option<i32> {
             .get::<unsafe extern "C" fn() -> i32>(format!("aoti_torch_{name}"))
             .ok()
             .map(|function| function())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_type_that_torch_lacks_leaves_the_others_in_place() {
+        let names: Vec<&str> = Element::TABLE.iter().map(|row| row.name).collect();
+        for missing in &names {
+            for unusable in [None, Some(-1), Some(64)] {
+                let dtypes = dtypes_by_number(|name| match name == *missing {
+                    true => unusable,
+                    false => names.iter().position(|known| *known == name).map(|at| at as i32),
+                });
+                for (row, dtype) in Element::TABLE.iter().zip(dtypes) {
+                    assert_eq!(dtype, (row.name != *missing).then_some(row.dtype));
+                }
+            }
+        }
     }
 }

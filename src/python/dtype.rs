@@ -2,10 +2,10 @@
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyFloat, PyString};
+use pyo3::types::{PyFloat, PyString, PyTuple};
 
 use super::utils::shown;
-use crate::operand::{DType, ObjectCache};
+use crate::operand::{DType, Element, ObjectCache, Storage};
 
 /// An element type. It equals every object that names the same type: dtypes of torch and NumPy,
 /// classes of NVIDIA's `cutlass`, and strings such as `"float16"`.
@@ -53,6 +53,61 @@ impl PyDType {
     fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyAny>, (String,)) {
         (py.get_type::<PyDType>().into_any(), (self.0.to_string(),))
     }
+}
+
+/// The descriptor of an element type.
+#[pyclass(name = "ElementType", module = "cutlass_api._core", frozen)]
+pub struct PyElement(&'static Element);
+
+#[pymethods]
+impl PyElement {
+    /// The canonical name, which torch, NumPy, `ml_dtypes` and JAX share.
+    #[getter]
+    fn name(&self) -> &'static str {
+        self.0.name
+    }
+
+    /// What an element is: `"half"`, `"float8"`, `"integer8"`.
+    #[getter]
+    fn element_class(&self) -> String {
+        format!("{:?}", self.0.class).to_lowercase()
+    }
+
+    /// Bits in one element.
+    #[getter]
+    fn bits(&self) -> u8 {
+        self.0.bits
+    }
+
+    /// Whether a byte holds two elements.
+    #[getter]
+    fn is_packed(&self) -> bool {
+        self.0.storage == Storage::Pairs
+    }
+
+    /// The code in XLA's FFI; 0 if XLA has no such type.
+    #[getter]
+    fn xla_code(&self) -> u32 {
+        self.0.xla
+    }
+
+    /// The class in NVIDIA's `cutlass`; empty if it has none.
+    #[getter]
+    fn cutlass_name(&self) -> &'static str {
+        self.0.cutlass
+    }
+
+    /// The types in which products are summed, the default first. Empty: no kernel computes with
+    /// this type.
+    #[getter]
+    fn accumulators(&self) -> Vec<PyDType> {
+        self.0.accumulators.iter().copied().map(PyDType).collect()
+    }
+}
+
+/// The table of element types.
+pub fn element_types(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
+    PyTuple::new(py, Element::TABLE.iter().map(PyElement).collect::<Vec<_>>())
 }
 
 /// A cache of objects that name a type. `torch.float32` and `cutlass.Float32` are singletons.

@@ -54,7 +54,7 @@ mod _core {
     #[pymodule_export]
     use super::discovery::{get_kernels, register_kernel_class};
     #[pymodule_export]
-    use super::dtype::PyDType;
+    use super::dtype::{PyDType, PyElement};
     #[pymodule_export]
     use super::epilogue::EpilogueArguments;
     #[pymodule_export]
@@ -104,6 +104,7 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("ELEMENT_TYPES", super::dtype::element_types(module.py())?)?;
         super::log::install();
         super::ranges::read_environment();
         crate::launch::promotion::read_environment();

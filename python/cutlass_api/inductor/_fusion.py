@@ -16,11 +16,10 @@ from torch._inductor import config
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.virtualized import V
 
+from cutlass_api._dtypes import FLOATS, HALF
 from cutlass_api.inductor import _lowering
 from cutlass_api.inductor._nodes import (
     CAST,
-    FLOATS,
-    HALVES,
     RESHAPES,
     add_call,
     has_hints,
@@ -179,7 +178,7 @@ def _seconds(product: fx.Node) -> list[fx.Node]:
     first factor, and a second factor of the same shape, dtype and strides."""
     plain = (aten.mm.default, aten.addmm.default)
     a, b = product.args[-2:]
-    if product.target not in plain or value_of(b).dtype not in HALVES or not is_static(value_of(b)):
+    if product.target not in plain or value_of(b).dtype not in HALF or not is_static(value_of(b)):
         return []
     # N in blocks of 8 columns, and rows of K that TMA can address.
     k, n = value_of(b).shape

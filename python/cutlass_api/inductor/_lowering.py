@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import cutlass_api
 import cutlass_api.ops
+from cutlass_api._dtypes import FLOAT8
 from cutlass_api.arguments import (
     EpilogueArguments,
     GemmArguments,
@@ -24,7 +25,7 @@ from cutlass_api.arguments import (
     PerformanceControls,
 )
 from cutlass_api.inductor import _candidates as ours
-from cutlass_api.inductor._nodes import FLOAT8, has_hints
+from cutlass_api.inductor._nodes import has_hints
 from cutlass_api.inductor._options import Options, options_in_force
 from cutlass_api.inductor._timing import time_alike
 from cutlass_api.ops import _epilogues, _scales

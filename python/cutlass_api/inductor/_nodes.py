@@ -8,10 +8,6 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statica
 
 aten = torch.ops.aten
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32)
-HALVES = (torch.float16, torch.bfloat16)
-FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-BYTES = (torch.int8, torch.uint8)
 RESHAPES = (aten.reshape.default, aten.view.default)
 CAST = torch.ops.prims.convert_element_type.default
 

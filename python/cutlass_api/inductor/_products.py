@@ -11,13 +11,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from cutlass_api._dtypes import E8M0, FLOAT8, FLOATS, HALF, INT8
 from cutlass_api.inductor import _lowering
 from cutlass_api.inductor._nodes import (
-    BYTES,
     CAST,
-    FLOAT8,
-    FLOATS,
-    HALVES,
     add_call,
     has_hints,
     has_one_element,
@@ -26,7 +23,6 @@ from cutlass_api.inductor._nodes import (
     is_known_as,
     value_of,
 )
-from cutlass_api.ops._scales import E8M0
 from cutlass_api.utils import ceil_div
 
 aten = torch.ops.aten
@@ -113,7 +109,7 @@ def _restore_vector_product(graph: fx.Graph, total: fx.Node) -> None:
     dtypes = {
         value_of(factor.args[0]).dtype
         for factor in factors
-        if _is_of_mm(factor, CAST) and value_of(factor.args[0]).dtype in HALVES
+        if _is_of_mm(factor, CAST) and value_of(factor.args[0]).dtype in HALF
     }
     if len(dtypes) > 1 or (not dtypes and any(is_cast)) or any(map(_is_of_integers, factors)):
         return
@@ -162,7 +158,7 @@ def _is_of_integers(node: Any) -> bool:
         if not (is_call(node, CAST) or is_call(node, aten.permute.default)):
             return False
         node = node.args[0]
-    return not (_is_input(node) and value_of(node).dtype in BYTES)
+    return not (_is_input(node) and value_of(node).dtype in INT8)
 
 
 def _is_input(node: fx.Node) -> bool:
@@ -190,7 +186,7 @@ def add_product(graph: fx.Graph, node: fx.Node, inputs: Sequence[Any]) -> fx.Nod
 def _decomposed(node: fx.Node, factors: Sequence[Any], add: Callable[..., fx.Node]) -> fx.Node:
     """The product of a node as Inductor decomposes it. add: adds a call of an operator."""
     dtype = value_of(node).dtype
-    is_half = dtype in HALVES
+    is_half = dtype in HALF
     row, column = (add(CAST, each, torch.float32) if is_half else each for each in factors)
     views = add(aten.unsqueeze.default, row, 2), add(aten.unsqueeze.default, column, 0)
     total = add(aten.sum.dim_IntList, add(aten.mul.Tensor, *views), [1])
@@ -208,7 +204,7 @@ def is_grouped(node: fx.Node) -> bool:
         [value.dim() for value in values] == [2, 3, 1]
         and values[0].device.type == "cuda"
         and values[0].dtype == values[1].dtype == value_of(node).dtype
-        and values[0].dtype in (torch.float16, torch.bfloat16)
+        and values[0].dtype in HALF
     )
 
 
@@ -359,7 +355,7 @@ def replace_mixed(graph: fx.Graph, node: fx.Node) -> fx.Node:
     *added, first, second = node.args
     chains = [_widened(factor, dtype) for factor in (first, second)]
     # One factor of 8-bit integers: torch multiplies two of them as numbers, too.
-    if dtype not in HALVES or sum(bool(chain) for chain in chains) != 1:
+    if dtype not in HALF or sum(bool(chain) for chain in chains) != 1:
         return node
     inputs = []
     with graph.inserting_before(node):
@@ -394,7 +390,7 @@ def _widened(node: Any, dtype: torch.dtype) -> list[fx.Node]:
     if not is_call(node, CAST) or not _is_used_once(node) or node.args[1] != dtype:
         return []
     value = value_of(node.args[0])
-    if not _is_input(node.args[0]) or value is None or value.dtype not in BYTES:
+    if not _is_input(node.args[0]) or value is None or value.dtype not in INT8:
         return []
     return [*chain, node]
 

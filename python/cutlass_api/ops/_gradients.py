@@ -13,6 +13,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from cutlass_api._dtypes import FLOAT8
 from cutlass_api.ops import _epilogues, _quantize  # noqa: F401, defines an operator
 from cutlass_api.ops._evaluate import DERIVATIVES, evaluate
 from cutlass_api.ops._library import LIBRARY
@@ -202,7 +203,7 @@ def factor_gradients(
 
 def check_differentiable(name: str, *factors: Tensor) -> None:
     for tensor in factors:
-        if tensor.requires_grad and tensor.dtype.itemsize == 1:
+        if tensor.requires_grad and tensor.dtype in FLOAT8:
             raise RuntimeError(
                 f"cutlass_api::{name}: an operand of {tensor.dtype} requires grad, but gradients "
                 "in float8 would be too coarse: detach it, or pass a wider dtype"

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from cutlass_api._dtypes import FLOAT8, INT8, INTEGER
 from cutlass_api.ops import _epilogues
 from cutlass_api.ops._library import batch_of, launch, operator, product_shape, refuse
 from cutlass_api.ops._scales import (
-    BYTES,
     check_factor,
     grouped_operands,
     mixed_operands,
@@ -24,14 +24,11 @@ from cutlass_api.ops._scales import (
 #: The operators that this module defines.
 OPS: Any = torch.ops.cutlass_api
 
-INTEGERS = (torch.int8, torch.uint8, torch.int32)
-FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
-
 
 def product_dtype(a: torch.dtype, b: torch.dtype) -> torch.dtype:
     """The dtype of A @ B unless the caller passes one: that of ``cutlass_api.matmul``."""
-    if a in INTEGERS:
-        return torch.int32 if b in INTEGERS else b
+    if a in INTEGER:
+        return torch.int32 if b in INTEGER else b
     return torch.bfloat16 if a in FLOAT8 and b in FLOAT8 else a
 
 
@@ -294,7 +291,7 @@ def int_mm(A: Tensor, B: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 def check_bytes(operator: str, A: Tensor, B: Tensor) -> None:
-    if A.dtype not in BYTES or B.dtype not in BYTES:
+    if A.dtype not in INT8 or B.dtype not in INT8:
         raise refuse(
             operator,
             f"A is {A.dtype} and B {B.dtype}; pass int8 or uint8, or call cutlass_api.matmul",

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from cutlass_api._core import CudaFunction
+from cutlass_api._dtypes import E8M0, INT8
 from cutlass_api.cuda import cuda_kernel
 from cutlass_api.ops._library import operator, refuse
-from cutlass_api.ops._scales import E8M0, MX_DEPTH
+from cutlass_api.ops._scales import MX_DEPTH
 from cutlass_api.utils import ceil_div, round_up
 
 Block: TypeAlias = tuple[int, int]
@@ -22,15 +23,14 @@ WHOLE = -1
 #: A tile of swizzled scales: rows, and blocks along K.
 SWIZZLED_TILE = (128, 4)
 #: The exponents of the largest powers of two.
-FLOAT8 = {torch.float8_e4m3fn: 8, torch.float8_e5m2: 15}
-SYMMETRIC = (*FLOAT8, torch.int8)
-INTEGERS = (torch.int8, torch.uint8)
+EXPONENTS = {torch.float8_e4m3fn: 8, torch.float8_e5m2: 15}
+SYMMETRIC = (*EXPONENTS, torch.int8)
 #: The output dtypes by the extents of groups. Each is served transposed, too.
 BLOCKS: dict[Block, tuple[torch.dtype, ...]] = {
     (WHOLE, WHOLE): SYMMETRIC,
     (1, WHOLE): SYMMETRIC,
     (1, 128): (*SYMMETRIC, torch.uint8),
-    (1, 64): INTEGERS,
+    (1, 64): INT8,
     (1, MX_DEPTH): (*SYMMETRIC, torch.uint8),
     (128, 128): SYMMETRIC,
 }
@@ -116,7 +116,7 @@ def check(input: Tensor, dtype: torch.dtype, extents: Sequence[int], swizzle: bo
 
 
 def is_mx(dtype: torch.dtype, block: Block) -> bool:
-    return dtype in FLOAT8 and MX_DEPTH in block
+    return dtype in EXPONENTS and MX_DEPTH in block
 
 
 def names(dtypes: Any) -> str:
@@ -168,7 +168,7 @@ def compute(input: Tensor, out: Quantized, block: Block) -> None:
         # The sign of NaN is arbitrary.
         exponents = largest(blocks.abs()).view(torch.int32) >> 23 & 0xFF
         is_finite = exponents < 255
-        codes = (exponents - FLOAT8[dtype]).clamp(min=0).where(is_finite, 255)
+        codes = (exponents - EXPONENTS[dtype]).clamp(min=0).where(is_finite, 255)
         inverse = ((254 - codes) << 23).view(torch.float32).where(is_finite, math.nan)
         values = (blocks * inverse).clamp(-limit, limit)
         scales = codes.to(torch.uint8).view(blocks.shape[0], blocks.shape[2])

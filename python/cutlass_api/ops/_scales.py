@@ -10,12 +10,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from cutlass_api._dtypes import E8M0, FLOATS, HALF, INT8, INTEGER
 from cutlass_api.ops._library import batch_of, product_shape, refuse
 from cutlass_api.utils import ceil_div, round_up
-
-BYTES = (torch.int8, torch.uint8)
-HALVES = (torch.float16, torch.bfloat16)
-E8M0 = torch.float8_e8m0fnu
 
 #: The extent along K of a block of float32 scales, and of a block of MX formats.
 DEPTH, MX_DEPTH = 128, 32
@@ -64,7 +61,7 @@ def output_zero_point(operator: str, A: Tensor, B: Tensor, zero_point: Tensor) -
             f"zero_point has shape {list(zero_point.shape)}; pass one element, or shape [{n}]"
             + behind_batch(batch),
         )
-    check_kind(operator, "zero_point", zero_point, A, (*BYTES, torch.int32))
+    check_kind(operator, "zero_point", zero_point, A, INTEGER)
     return scalar_as_vector(zero_point)
 
 
@@ -198,7 +195,7 @@ def block_name(extents: tuple[int, int]) -> str:
 
 
 def check_mixed(A: Tensor, B: Tensor) -> None:
-    mixed = (A.dtype in HALVES and B.dtype in BYTES) or (A.dtype in BYTES and B.dtype in HALVES)
+    mixed = (A.dtype in HALF and B.dtype in INT8) or (A.dtype in INT8 and B.dtype in HALF)
     if not mixed:
         raise refuse(
             "mixed_mm",
@@ -216,11 +213,11 @@ def mixed_operands(
         if zero_point is not None:
             raise refuse("mixed_mm", "zero_point is passed without scale; pass the scale, too")
         return {}, {}
-    is_a = A.dtype in BYTES
+    is_a = A.dtype in INT8
     factor, weight = ("a", A) if is_a else ("b", B)
     m, n, depth, batch = A.shape[-2], B.shape[-1], A.shape[-1], batch_of(A, B)
     outer = m if is_a else n
-    check_kind("mixed_mm", "scale", scale, A, (*HALVES, torch.float32))
+    check_kind("mixed_mm", "scale", scale, A, FLOATS)
     one = shape_of_one(scale, batch)
     groups = groups_of(one, outer, depth, is_a)
     vectors = {"column": [(n,), (1, n)], "row": [(m, 1)]}
@@ -248,7 +245,7 @@ def mixed_operands(
             f"zero_point has shape {list(zero_point.shape)}; pass the shape of scale, or one for "
             f"each {'row' if is_a else 'column'}: {shapes}{behind_batch(batch)}",
         )
-    check_kind("mixed_mm", "zero_point", zero_point, A, (*BYTES, torch.int32, *FLOATS))
+    check_kind("mixed_mm", "zero_point", zero_point, A, (*INTEGER, *FLOATS))
     if is_vector and math.prod(one) != 1 and one not in of_all:
         raise refuse(
             "mixed_mm",
@@ -264,10 +261,6 @@ def mixed_operands(
     }
     block = group_block(factor, depth, groups)
     return expanded, {factor: f"{block}, {factor}_zero=zero_{factor}"}
-
-
-#: The float dtypes of scales and zero points.
-FLOATS = (*HALVES, torch.float32)
 
 
 def groups_of(shape: tuple[int, ...], outer: int, depth: int, is_a: bool) -> int | None:

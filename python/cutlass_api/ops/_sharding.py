@@ -21,11 +21,12 @@ from torch.distributed.tensor._op_schema import RuntimeSchemaInfo
 from torch.distributed.tensor._ops.utils import expand_to_full_mesh_op_strategy
 from torch.distributed.tensor.experimental import register_sharding
 
+from cutlass_api._dtypes import E8M0, FLOAT8, INT8, INTEGER
 from cutlass_api.ops import _epilogues
 from cutlass_api.ops._library import batch_of
-from cutlass_api.ops._products import FLOAT8, INTEGERS, OPS, product_dtype
+from cutlass_api.ops._products import OPS, product_dtype
 from cutlass_api.ops._quantize import SWIZZLED_TILE, WHOLE
-from cutlass_api.ops._scales import BYTES, DEPTH, E8M0, MX_DEPTH, groups_of, shape_of_one
+from cutlass_api.ops._scales import DEPTH, MX_DEPTH, groups_of, shape_of_one
 from cutlass_api.utils import ceil_div
 
 #: What a rule gets in place of a DTensor: its global shape, its mesh and ``tensor_meta``.
@@ -181,7 +182,7 @@ class Ranked:
 
 def mm(A: Spec, B: Spec, **options: Any) -> Rule:
     product = product_of(A, B)
-    is_float = dtype_of(A) not in INTEGERS
+    is_float = dtype_of(A) not in INTEGER
     factors = (0, 1) if is_float else ()
     return Rule([product.out], [product.a, product.b], sums=SUMS, factors=factors)
 
@@ -247,7 +248,7 @@ def mixed_mm(
 ) -> Rule:
     product = product_of(A, B)
     m, n, depth = (product.extents[name] for name in ("m", "n", "k"))
-    is_a = dtype_of(A) in BYTES
+    is_a = dtype_of(A) in INT8
     vectors: dict[tuple[Any, ...], Labels] = {
         (n,): ("n",),
         (1, n): (None, "n"),
@@ -376,8 +377,8 @@ def mm_epilogue(
     ]
     addends = _epilogues.addends(epilogue)
     dtype = out_dtype or product_dtype(dtype_of(A), dtype_of(B))
-    is_linear = addends is not None and dtype not in (*INTEGERS, *FLOAT8)
-    is_float = not {dtype_of(A), dtype_of(B)} & {*INTEGERS, *FLOAT8}
+    is_linear = addends is not None and dtype not in (*INTEGER, *FLOAT8)
+    is_float = not {dtype_of(A), dtype_of(B)} & {*INTEGER, *FLOAT8}
     return Rule(
         [product.out],
         inputs,

@@ -1,0 +1,29 @@
+"""torch's dtypes by class, from the core's table of element types.
+
+Imports torch, which ``import cutlass_api`` must not.
+"""
+
+import torch
+
+from cutlass_api._core import ELEMENT_TYPES
+
+
+def _of_class(*classes: str) -> tuple[torch.dtype, ...]:
+    """The dtypes of these classes that kernels compute with."""
+    return tuple(
+        getattr(torch, element.name)
+        for element in ELEMENT_TYPES
+        if element.accumulators and element.element_class in classes
+    )
+
+
+HALF = _of_class("half")
+FLOAT8 = _of_class("float8")
+INT8 = _of_class("integer8")
+INTEGER = _of_class("integer8", "integer32")
+#: The floating-point dtypes of scales, zero points and epilogues.
+FLOATS = (*HALF, *_of_class("single"))
+#: The powers of two that scale blocks in MX formats.
+E8M0 = torch.float8_e8m0fnu
+
+__all__ = ["E8M0", "FLOAT8", "FLOATS", "HALF", "INT8", "INTEGER"]
