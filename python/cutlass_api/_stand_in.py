@@ -4,6 +4,7 @@ import sys
 
 import rutlass_stand_in
 from rutlass_stand_in import NAMES
+from rutlass_stand_in.releases import NVGEMM
 
 
 def install() -> None:
@@ -12,11 +13,11 @@ def install() -> None:
     torch keeps the answer to its first look, which may precede the import of this package.
     """
     rutlass_stand_in.install()
-    inductor = sys.modules.get("torch._inductor.utils")
-    for name in ("ensure_cute_available", "ensure_nv_universal_gemm_available"):
-        clear = getattr(getattr(inductor, name, None), "cache_clear", None)
-        if clear is not None:
-            clear()
+    torch = sys.modules.get("torch")
+    if "torch._inductor.utils" in sys.modules and NVGEMM.holds(getattr(torch, "__version__", "")):
+        from cutlass_api.inductor import _torch
+
+        _torch.forget_probes()
 
 
 __all__ = ["NAMES", "install"]

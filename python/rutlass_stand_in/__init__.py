@@ -16,6 +16,8 @@ from importlib import abc, util
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+from rutlass_stand_in.releases import NVGEMM
+
 #: The classes of NVIDIA's package that torch's code generation uses.
 NAMES = (
     "Boolean",
@@ -36,10 +38,6 @@ NAMES = (
     "Float8E4M3FN",
     "Float8E5M2",
 )
-
-#: The versions of torch, first and end, whose NVGEMM backend imports ``cutlass_api``. Later ones
-#: take any ``cutlass`` for the CuTe DSL.
-SERVED_TORCH = ((2, 11), (2, 14))
 
 
 class Finder:
@@ -99,13 +97,9 @@ def is_wanted(is_probe: bool) -> bool:
     torch = sys.modules.get("torch")
     if torch is None:
         return has_api
-    first, end = SERVED_TORCH
-    release = str(getattr(torch, "__version__", "")).split(".")[:2]
-    if len(release) == 2 and all(part.isdecimal() for part in release):
-        major, minor = map(int, release)
-        if first <= (major, minor) < end:
-            # Libraries that look for NVIDIA's package before Inductor is loaded do not find it.
-            return has_api or "torch._inductor" in sys.modules
+    if NVGEMM.holds(str(getattr(torch, "__version__", ""))):
+        # Libraries that look for NVIDIA's package before Inductor is loaded do not find it.
+        return has_api or "torch._inductor" in sys.modules
     return has_api and not is_probe
 
 

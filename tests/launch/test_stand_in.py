@@ -3,15 +3,15 @@
 import cutlass
 import pytest
 import torch
+from rutlass_stand_in.releases import NVGEMM
 from support.helpers import run_python
 
 if type(cutlass.__loader__).__module__ != "rutlass_stand_in":
     pytest.skip(f"{cutlass.__file__} is installed", allow_module_level=True)
 
-RELEASE = tuple(int(part) for part in torch.__version__.split(".")[:2])
 #: PyTorch whose NVGEMM backend imports cutlass_api.
 is_served = pytest.mark.skipif(
-    not (2, 11) <= RELEASE < (2, 14), reason=f"torch {torch.__version__} has no use for it"
+    not NVGEMM.holds(torch.__version__), reason=f"torch {torch.__version__} has no use for it"
 )
 
 
@@ -114,7 +114,7 @@ def test_a_process_that_imports_only_torch_finds_the_stand_in(autoload):
     run_python(code, **autoload)
 
 
-@pytest.mark.skipif(RELEASE < (2, 14), reason="is for PyTorch after NVGEMM's use of cutlass_api")
+@pytest.mark.skipif(NVGEMM.holds(torch.__version__), reason="NVGEMM imports cutlass_api")
 def test_later_torch_does_not_take_the_stand_in_for_the_cute_dsl(autoload):
     code = """
         import torch, cutlass_api
@@ -131,12 +131,14 @@ def test_the_entry_point_costs_nothing(autoload):
     code = """
         import sys
         import torch
-        before = set(sys.modules) - {"rutlass_stand_in"}
-        sys.modules.pop("rutlass_stand_in")
+        ours = {"rutlass_stand_in", "rutlass_stand_in.releases"}
+        before = set(sys.modules) - ours
+        for name in ours:
+            sys.modules.pop(name)
         import rutlass_stand_in
         rutlass_stand_in.install()
         finders = [finder.__module__ for finder in sys.meta_path]
         assert finders.count("rutlass_stand_in") == 1, finders
-        print(sorted(set(sys.modules) - before))
+        assert set(sys.modules) - before == ours
     """
-    assert run_python(code, **autoload) == "['rutlass_stand_in']\n"
+    run_python(code, **autoload)

@@ -16,7 +16,7 @@ import cutlass_api.inductor
 import pytest
 import torch
 import torch.nn.functional as F
-from cutlass_api.inductor import _candidates, _integration, _lowering
+from cutlass_api.inductor import _candidates, _integration, _lowering, _torch
 from cutlass_api.inductor._fusion import ProductPass
 from support.pretended_gpu import Lowered, compiled, lower, lower_training, run_on_the_cpu
 from torch._inductor import config
@@ -1095,7 +1095,7 @@ def test_half_of_the_integration_is_none(missing: str, enabled) -> None:
 
 def cache_key() -> bytes:
     """What Inductor's cache keys contain of the handler of choices."""
-    register = getattr(_integration.inductor_choices, "inductor_choices_cache_key", None)
+    register = getattr(_torch.choices, "inductor_choices_cache_key", None)
     if register is not None:
         return pickle.dumps(register(config.inductor_choices_class))
     return pickle.dumps(config.inductor_choices_class)

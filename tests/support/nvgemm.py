@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from rutlass_stand_in.releases import NVGEMM
 
-if torch.__version__ >= (2, 14):
+if not NVGEMM.holds(torch.__version__):
     pytest.skip(
         f"NVGEMM of torch {torch.__version__} imports cutlass.operators, not cutlass_api; "
         "`make test-torch TORCH=2.13.0` runs these tests",

@@ -5,14 +5,21 @@ from typing import Any
 
 import sympy
 import torch
-from torch._inductor.autotune_process import ExternKernelGPUBenchmarkRequest
-from torch._inductor.ir import Layout, ir_node_to_tensor
-from torch._inductor.select_algorithm import ExternKernelCaller, ExternKernelChoice, extern_kernels
-from torch._inductor.utils import sympy_subs
-from torch._inductor.virtualized import V
 
 import cutlass_api
 from cutlass_api import _core
+from cutlass_api.inductor._torch import (
+    ExternKernelCaller,
+    ExternKernelChoice,
+    ExternKernelGPUBenchmarkRequest,
+    Layout,
+    V,
+    autotunes,
+    extern_kernels,
+    ir_node_to_tensor,
+    size_hints,
+    utils,
+)
 from cutlass_api.ops import _scales
 
 #: out = beta * C + alpha * (A @ B), and the same for alpha = beta = 1.
@@ -128,23 +135,20 @@ GROUPED = _choice(grouped, "cutlass_api_grouped_gemm")
 SCALED_GROUPED = _choice(scaled_grouped, "cutlass_api_scaled_grouped_gemm")
 
 
-def hints(sizes: Sequence[Any]) -> tuple[int, ...]:
-    """The sizes that Inductor benchmarks."""
-    return tuple(V.graph.sizevars.optimization_hints(sizes))
-
-
 def _odd_hints(sizes: Sequence[Any]) -> tuple[int, ...]:
-    """The same, with the next odd number for each symbol that is even."""
+    """The sizes that Inductor benchmarks, with the next odd number for each symbol that is even."""
     symbols = _symbols(sizes)
-    odd = {symbol: hint | 1 for symbol, hint in zip(symbols, hints(symbols), strict=True)}
-    return tuple(int(sympy_subs(sympy.sympify(size), odd)) for size in sizes)
+    odd = {symbol: hint | 1 for symbol, hint in zip(symbols, size_hints(symbols), strict=True)}
+    return tuple(int(utils.sympy_subs(sympy.sympify(size), odd)) for size in sizes)
 
 
 def _symbols(sizes: Sequence[Any]) -> list[Any]:
     return list({symbol for size in sizes for symbol in sympy.sympify(size).free_symbols})
 
 
-def fake_of(node: Any, numbers: Callable[[Sequence[Any]], tuple[int, ...]] = hints) -> torch.Tensor:
+def fake_of(
+    node: Any, numbers: Callable[[Sequence[Any]], tuple[int, ...]] = size_hints
+) -> torch.Tensor:
     """A FakeTensor like an IR node or a layout, with numbers in place of symbols."""
     if isinstance(node, Layout):
         size, stride, dtype, device = node.size, node.stride, node.dtype, node.device
@@ -175,10 +179,7 @@ def is_static(*nodes: Any) -> bool:
 
 def are_wanted() -> bool:
     """Whether the graph that is lowered autotunes and runs from Python."""
-    from torch._inductor import config
-
-    autotunes = config.max_autotune or config.max_autotune_gemm
-    return bool(autotunes and not V.graph.cpp_wrapper and not V.graph.aot_mode)
+    return autotunes() and not V.graph.cpp_wrapper and not V.graph.aot_mode
 
 
 def _plain_name(kernel: cutlass_api.Kernel) -> str:
@@ -204,7 +205,7 @@ def callers(
         args = make_arguments(*(fake_of(each, numbers) for each in (layout, *nodes)))
         return args, list(cutlass_api.get_kernels(args)[:count])
 
-    args, kernels = served(hints)
+    args, kernels = served(size_hints)
     if not is_static(*nodes):
         try:
             # Kernels differ in the alignment that they need: what serves odd sizes serves all.

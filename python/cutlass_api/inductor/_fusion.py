@@ -12,12 +12,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._inductor import config
-from torch._inductor.custom_graph_pass import CustomGraphPass
-from torch._inductor.virtualized import V
 
 from cutlass_api._dtypes import FLOATS, HALF
-from cutlass_api.inductor import _lowering
+from cutlass_api.inductor import Options, _lowering
 from cutlass_api.inductor._nodes import (
     CAST,
     RESHAPES,
@@ -29,7 +26,7 @@ from cutlass_api.inductor._nodes import (
     is_static,
     value_of,
 )
-from cutlass_api.inductor._options import Options, identity, options_in_force
+from cutlass_api.inductor._options import identity, options_in_force
 from cutlass_api.inductor._products import (
     INT_MM,
     MIXED,
@@ -48,6 +45,7 @@ from cutlass_api.inductor._products import (
     scaled_grouped_inputs,
     scaled_inputs,
 )
+from cutlass_api.inductor._torch import CustomGraphPass, V, autotunes, config
 
 aten = torch.ops.aten
 
@@ -92,7 +90,7 @@ class ProductPass(CustomGraphPass):
         for earlier in self.earlier:
             earlier(graph)
         options = options_in_force()
-        if options is None or not (config.max_autotune or config.max_autotune_gemm):
+        if options is None or not autotunes():
             return
         # Our operators run from Python: ahead-of-time code cannot call them.
         if config.cpp_wrapper or V.aot_compilation is True or torch.version.hip is not None:
@@ -128,8 +126,8 @@ class ProductPass(CustomGraphPass):
 
     def uuid(self) -> Any:
         """Part of Inductor's cache keys; None, which disables the cache, if an earlier pass has
-        none. A thread without the handler compiles other code, and PyTorch 2.11 has no other part
-        of the key for that."""
+        none. Threads without the handler compile differently; in PyTorch 2.11 only this uuid
+        separates them in the key."""
         earlier = [getattr(earlier, "uuid", lambda: None)() for earlier in self.earlier]
         options = options_in_force()
         own = identity(options, self.version) if options else ("cutlass_api", "not in force")

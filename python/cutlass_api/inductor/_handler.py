@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._inductor.choices import InductorChoices
-from torch._inductor.virtualized import V
 
 from cutlass_api.arguments import EpilogueArguments, GemmArguments
+from cutlass_api.inductor import Options
 from cutlass_api.inductor import _candidates as ours
-from cutlass_api.inductor._options import Options, identity, options_in_force
+from cutlass_api.inductor._options import identity, options_in_force
 from cutlass_api.inductor._timing import time_alike
+from cutlass_api.inductor._torch import InductorChoices, V
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Choices(InductorChoices):
     _times_alike: bool = False
 
     def uuid(self) -> Any:
-        """Part of Inductor's cache keys (PyTorch 2.12 on)."""
+        """Part of Inductor's cache keys."""
         return identity(self.cutlass_api_options, self.cutlass_api_version)
 
     def get_template_configs(
@@ -42,7 +42,7 @@ class Choices(InductorChoices):
         choices = list(
             super().get_template_configs(kernel_inputs, templates, op_name, *args, **kwargs)
         )
-        # Inductor may ask several times for one node: for ATEN, then for Triton (PyTorch 2.15).
+        # Inductor may ask several times for one node: for ATEN, then for Triton.
         node = V.graph.current_node
         if node is not self._node:
             self._node, self._times_alike = node, False

@@ -6,13 +6,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._inductor import config
-from torch._inductor.codegen.subgraph import SubgraphChoiceCaller, inline_subgraph_to_ir_nodes
-from torch._inductor.graph import GraphLowering
-from torch._inductor.ir import FixedLayout, FlexibleLayout, gm_original_output_strides
-from torch._inductor.lowering import fallback_handler, register_lowering
-from torch._inductor.select_algorithm import autotune_select_algorithm, realize_inputs
-from torch._inductor.virtualized import V
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import cutlass_api
@@ -24,10 +17,24 @@ from cutlass_api.arguments import (
     GroupedGemmArguments,
     PerformanceControls,
 )
+from cutlass_api.inductor import Options
 from cutlass_api.inductor import _candidates as ours
 from cutlass_api.inductor._nodes import has_hints
-from cutlass_api.inductor._options import Options, options_in_force
+from cutlass_api.inductor._options import options_in_force
 from cutlass_api.inductor._timing import time_alike
+from cutlass_api.inductor._torch import (
+    FixedLayout,
+    FlexibleLayout,
+    SubgraphChoiceCaller,
+    V,
+    autotune_select_algorithm,
+    compile_for_benchmark,
+    fallback_handler,
+    inline_subgraph_to_ir_nodes,
+    realize_inputs,
+    register_lowering,
+    size_hints,
+)
 from cutlass_api.ops import _epilogues, _scales
 from cutlass_api.ops._products import product_dtype
 
@@ -68,22 +75,10 @@ class ReplacedCaller(SubgraphChoiceCaller):
     def _compile_for_benchmarking(self) -> Any:
         # The parent compiles without autotuning, hence without our kernels.
         inputs = [ours.fake_of(node) for node in self.input_nodes]
-        module = self._trace(*inputs)
-        gm_original_output_strides(module)
-        lowering = GraphLowering(
-            gm=module,
-            example_inputs=inputs,
-            shape_env=V.graph._shape_env,
-            is_inference=V.graph.is_inference,
-            is_backward=V.graph.is_backward,
-            name="benchmark_cutlass_api_replaced",
-        )
         settings: dict[str, Any] = {"pipeline_max_autotune_gemm": False}
         if self._backends is not None:
             settings["max_autotune_gemm_backends"] = self._backends
-        with V.set_graph_handler(lowering), config.patch(settings):
-            lowering.run(*inputs)
-            return lowering.compile_to_module()
+        return compile_for_benchmark(self._trace(*inputs), inputs, settings)
 
     def output_node(self) -> Any:
         return inline_subgraph_to_ir_nodes(self.gm, self._boxes, self.name)
@@ -265,7 +260,7 @@ def _even_groups(A: Any) -> Callable[[Any], torch.Tensor]:
     """Offsets of groups of one size, for timings: random ones would lie outside of A."""
 
     def offsets_like(offsets: Any) -> torch.Tensor:
-        rows, groups = ours.hints([A.get_size()[0], *offsets.get_size()])
+        rows, groups = size_hints([A.get_size()[0], *offsets.get_size()])
         ends = torch.linspace(rows / groups, rows, groups).round()
         return ends.to(dtype=offsets.get_dtype(), device=offsets.get_device())
 

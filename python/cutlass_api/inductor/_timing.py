@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._inductor.codegen.subgraph import SubgraphChoiceCaller
+
+from cutlass_api.inductor._torch import run_function
 
 #: The GPU time of a measurement in seconds, and the most repetitions of each call in it.
 _SECONDS = 1e-3
@@ -29,32 +30,18 @@ def time_alike(choices: Sequence[Any]) -> bool:
     Inductor keeps its own timer otherwise: times by different methods do not compare. Returns
     whether the choices are timed by `milliseconds`.
     """
-    if any(_run_function(choice) is None for choice in choices):
+    if any(run_function(choice) is None for choice in choices):
         return False
     for choice in choices:
         choice.benchmark = functools.partial(_benchmark, choice)
     return True
 
 
-def _run_function(choice: Any) -> Callable[..., Any] | None:
-    """A function of a choice's inputs and its output that returns the call to time."""
-    if isinstance(choice, SubgraphChoiceCaller):
-        return functools.partial(_subgraph_call, choice)
-    return getattr(getattr(choice, "bmreq", None), "make_run_fn", None)
-
-
-def _subgraph_call(choice: Any, *inputs: Any, out: torch.Tensor) -> Callable[[], Any]:
-    if choice._compiled_module is None:
-        choice._compiled_module = choice._compile_for_benchmarking()
-    call, sizes = choice._compiled_module.call, choice.sym_input_values
-    return lambda: call([*sizes, *inputs])
-
-
 def _benchmark(choice: Any, *inputs: Any, out: torch.Tensor) -> float:
-    run_function = _run_function(choice)
-    assert run_function is not None  # `time_alike` has checked it
+    make_call = run_function(choice)
+    assert make_call is not None  # `time_alike` has checked it
     sets = _input_sets(inputs)
-    return milliseconds(lambda: [run_function(*values, out=out) for values in sets])
+    return milliseconds(lambda: [make_call(*values, out=out) for values in sets])
 
 
 def _input_sets(inputs: Sequence[torch.Tensor]) -> list[Sequence[torch.Tensor]]:
