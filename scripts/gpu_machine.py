@@ -49,6 +49,7 @@ PYTEST = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cachepro
 SANITIZE = [sys.executable, "scripts/sanitizers.py"]
 PROGRAM = [sys.executable, "-m", "cutlass_api"]
 BENCH = [*PROGRAM, "bench"]
+REPORT = [sys.executable, "-m", "benchmarks"]
 TUNE = [*PROGRAM, "tune"]
 
 
@@ -78,7 +79,7 @@ def compiled(model: str) -> Step:
     """The benchmark of a compiled model."""
     files = ["--json", f"{{out}}/compile_{model}.json"]
     return Step(
-        f"{model} under torch.compile", [[*BENCH, "compile", "--models", model, *files]], 590, 60
+        f"{model} under torch.compile", [[*REPORT, "compile", "--models", model, *files]], 590, 60
     )
 
 
@@ -100,7 +101,7 @@ STEPS = {
     "devices": Step("tests that need two GPUs", [[*PYTEST, "-m", "multi_gpu"]], 240),
     "tensor_parallel": Step(
         "an MLP split between two GPUs",
-        [[*BENCH, "tensor_parallel", "--json", "{out}/tensor_parallel.json"]],
+        [[*REPORT, "tensor_parallel", "--json", "{out}/tensor_parallel.json"]],
         240,
         30,
     ),
@@ -222,7 +223,7 @@ def fake_arguments(m: int, n: int, k: int, layout: str) -> Any:
 def compile_tables() -> None:
     """Compiles every kernel that serves a shape of the tables, for compute capability 9.0."""
     import cutlass_api
-    from cutlass_api.bench.gemm import table
+    from cutlass_api.bench.products import table
 
     programs: dict[str, Any] = {}
     for name in TABLES:

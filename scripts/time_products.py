@@ -15,14 +15,14 @@ import random
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import cutlass_api
 import torch
 from cutlass_api.arguments import GemmArguments
-from cutlass_api.bench.gemm import Inputs, Shape, Timed, in_turns, sift
+from cutlass_api.bench.products import Inputs, Shape
+from cutlass_api.bench.timing import Timed, capture, in_turns, run_launches, sift
 from rich.progress import track
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -116,16 +116,13 @@ def measure(shape: Shape, dtype: str, kernels: list[Any]) -> tuple[float, str, d
     all_args = inputs.arguments()
 
     def graph(kernel: Any) -> Timed:
-        artifact = kernel.compile(all_args[0])
-        size = kernel.get_workspace_size(all_args[0])
-        workspace = torch.empty(size, device="cuda", dtype=torch.uint8) if size else None
-        run = partial(kernel.run, workspace=workspace, assume_supported_args=True)
-        return inputs.graph(partial(run, args, artifact) for args in all_args)
+        launches = run_launches(kernel, kernel.compile(all_args[0]), all_args)
+        return capture(inputs.stream, launches)
 
     times, finalists = sift(
         ((kernel.metadata.kernel_name, graph(kernel)) for kernel in kernels), FINALISTS
     )
-    theirs = inputs.graph(inputs.torch_launches())
+    theirs = capture(inputs.stream, inputs.torch_launches())
     in_turns({**finalists, "torch": theirs}, ROUNDS)
     times |= {name: timed.median for name, timed in finalists.items()}
     faster = theirs.median < min(times.values())

@@ -14,8 +14,8 @@ import pytest
 import stand_in
 import torch
 from cutlass_api import __main__, inspection
-from cutlass_api._commands import bench
 from cutlass_api.arguments import GemmArguments
+from cutlass_api.bench.gemm import Gemm
 from support.helpers import cuobjdump, fake_gemm
 
 
@@ -170,7 +170,7 @@ def test_short_names_of_dtypes(short, name):
 
 def test_short_names_of_dtypes_on_the_command_line(monkeypatch, capsys):
     seen = []
-    monkeypatch.setattr(bench, "_gemm", lambda arguments: seen.extend(arguments.dtype))
+    monkeypatch.setattr(Gemm, "run", lambda self, arguments: seen.extend(arguments.dtype))
     monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", "gemm", "--dtype", "fp16", "tf32"])
     __main__.main()
     assert seen == ["float16", "tf32"]

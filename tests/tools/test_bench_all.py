@@ -1,42 +1,18 @@
-"""`bench all` and `bench compare`: the page, its sections, and what got slower."""
+"""`python -m benchmarks all` and `compare`: the page, its sections, and what got slower."""
 
 import copy
 import json
-import random
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from cutlass_api import __main__
-from cutlass_api._commands import common
-from cutlass_api.bench import compare, gemm, ladder, llama, page, quantize, report, results, suite
-from cutlass_api.bench import compile as compile_bench
-from cutlass_api.bench.limits import peak_rates
+from cutlass_api.bench import gemm, options
+from support import benches
+from support.benches import CONTEXT, PNG, ROOT, gemm_rows, of, run
 
-ROOT = Path(__file__).parents[2]
-CONTEXT = {"device": "a GPU", "torch": "2.15.0"}
-
-
-def gemm_rows(
-    count: int, seed: int = 0, noise: float = 0.0, slower: dict[int, float] | None = None
-):
-    """Rows whose times are equal for all seeds, but for the noise and for factors by row."""
-    draw = random.Random(seed)
-    rows = []
-    for at in range(count):
-        clock = 1 + draw.gauss(0, noise)
-        ours, torch = (clock * time * (1 + draw.gauss(0, noise)) for time in (10.0 + at, 12.0 + at))
-        ours *= (slower or {}).get(at, 1)
-        extents = (64 * (at + 1), 256, 256)
-        one = ("tt", torch, ours, ours, 5.0, "sm90_a", "sm90_b", 3)
-        rows.append(gemm.Row("square", "float16", extents, *one))
-    return rows
-
-
-def of(rows: list, **others) -> dict:
-    return {**CONTEXT, **others, "rows": [asdict(row) for row in rows]}
+from benchmarks import compare, page, suite
+from benchmarks.cases import MODELS
 
 
 def section(title: str, found: dict | None, failure: str = "") -> dict:
@@ -51,26 +27,11 @@ def section(title: str, found: dict | None, failure: str = "") -> dict:
 
 @pytest.fixture
 def document() -> dict:
-    """A document of `bench all`. torch is faster in one row of `gemm` and in one of `latency`."""
-    launches = [
-        report.Row("native floor: cuLaunchKernelEx in a loop", 2.0, 1.0, "sm90_a"),
-        report.Row("run, assume_supported_args, stream given", 2.2, 1.1),
-        report.Row("cutlass_api.matmul(a, b)", 6.0, 3.0),
-        report.Row("a @ b", 3.0, 1.5),
-    ]
-    products = gemm_rows(4, slower={2: 1.4})
-    scaled = [llama.Row("int8", 1, (4096, 4096), None, None, 8.0, 7.5, "a", "b", 4.0)]
-    quantized = [
-        quantize.Row("per_row", "float32", "int8", (16, 32), 10.0, 8_000_000, 0.8),
-        quantize.Row("per_row", "float32", "int8", (32, 32), 20.0, 8_000_000, 0.4),
-    ]
-    times = {"compiled": 30.0, "ours": 20.0}
-    models = [compile_bench.Row("mlp", (16,), 8, times), compile_bench.Row("mlp", (64,), 8)]
-    steps = {ladder.STEPS[0].name: 90.0, ladder.TORCH: 10.0, ladder.LIBRARY: 9.0}
-    ladder_of = {"mnk": (4096, 4096, 4096), "rates": peak_rates(90)}
+    """A document of `all`."""
+    found = benches.results()
     limits = {"l2_bytes": 50 << 20, "copy_rate": 2.5e12, "product_rates": {"float16": 6e14}}
     return {
-        "commands": ["python -m cutlass_api bench all --json all.json"],
+        "commands": ["python -m benchmarks all --quick"],
         "quick": False,
         "environment": {
             "rutlass": "0.1.0",
@@ -82,24 +43,17 @@ def document() -> dict:
         },
         "sections": {
             "limits": section("Limits of the GPU", {**CONTEXT, **limits, "smi": {"driver": "570"}}),
-            "latency": section("Host time of a launch", of(launches, extent=128)),
-            "gemm_float16": section("GEMM, float16", of(products)),
-            "ladder": section(
-                "The ladder", of(ladder.rows(steps, ladder_of["mnk"], {}), **ladder_of)
-            ),
-            "llama_int8": section("Weights of a Llama, int8", of(scaled), "stopped after 5 s"),
-            "quantize": section("Quantization", of(quantized, copy_rate=1e12)),
-            "compile_mlp": section("torch.compile, mlp", of(models)),
+            "latency": section("Host time of a launch", found["latency"]),
+            "gemm_float16": section("GEMM, float16", found["gemm"]),
+            "ladder": section("The ladder", found["ladder"]),
+            "llama_int8": section("Weights of a Llama, int8", found["llama"], "stopped after 5 s"),
+            "quantize": section("Quantization", found["quantize"]),
+            "compile_mlp": section("torch.compile, mlp", found["compile"]),
             "compile_llama": section(
                 "torch.compile, llama", None, "exit status 1: no ```module```"
             ),
         },
     }
-
-
-def run(monkeypatch, *arguments: str | Path) -> None:
-    monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", *map(str, arguments)])
-    __main__.main()
 
 
 def sections(text: str) -> dict[str, str]:
@@ -120,7 +74,7 @@ def test_the_page_is_written_from_a_file(monkeypatch, tmp_path: Path, capsys, do
     for name in plots:
         assert f"](benchmarks/{name}.png)" in text
         content = (tmp_path / "benchmarks" / f"{name}.png").read_bytes()
-        assert content.startswith(b"\x89PNG")
+        assert content.startswith(PNG)
     lint = [sys.executable, ROOT / "scripts/lint_text.py", out]
     found = subprocess.run(lint, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout
@@ -135,7 +89,7 @@ def test_the_page_begins_with_what_is_slower_than_torch(document) -> None:
     ]
     for fact in ("| NVRTC | 13.0 |", "| CUTLASS_API_TUNE | off |", "| driver | 570 |"):
         assert fact in intro
-    assert "bench all --json all.json" in intro and "/home/me" not in text
+    assert "python -m benchmarks all --quick" in intro and "/home/me" not in text
     slower = [line.split(" | ") for line in body["Slower than torch"].splitlines() if "`" in line]
     # Only the launches that torch does as well are compared.
     assert slower[0][0] == "| `cutlass_api.matmul(a, b)`"
@@ -157,7 +111,7 @@ def test_a_section_has_its_table_its_mean_and_its_failure(document) -> None:
     assert "| `per_row, float32 to int8` | 32 x 32 | 20.0 |" in body["Quantization"]
     assert "torch over ours: 1.500 in 1 rows" in body["torch.compile, mlp"]
     assert "failed:\n\n```\nstopped after 5 s\n```" in body["Weights of a Llama, int8"]
-    assert "`int8 1x4096x4096`" in body["Weights of a Llama, int8"], "rows before the failure"
+    assert "`int8 16x4096x4096`" in body["Weights of a Llama, int8"], "rows before the failure"
     assert "exit status 1: no '''module'''" in body["torch.compile, llama"]
     document["sections"] = {"gemm_float16": section("GEMM", of(gemm_rows(4)))}
     assert "No row." in sections(page.render(document, {}))["Slower than torch"]
@@ -165,54 +119,55 @@ def test_a_section_has_its_table_its_mean_and_its_failure(document) -> None:
     assert "no figures to report" in page.render(document | {"quick": True}, {})
 
 
-PROGRAM = """
+PROGRAM = f"""#!{sys.executable}
 import json, sys, time
-name, path = sys.argv[2], sys.argv[-1]
-if name == "limits":
+if "limits" in sys.argv:
     print("no GPU", file=sys.stderr)
     sys.exit("it failed")
-if name != "env":
-    name = {"rows": sys.argv[2:-2]}
-open(path, "w").write(json.dumps(name if sys.argv[1] == "bench" else {"GPU 0": "a GPU"}))
-if sys.argv[2] == "latency":
+written = {{"GPU 0": "a GPU"}} if "env" in sys.argv else {{"rows": sys.argv[2:-2]}}
+open(sys.argv[-1], "w").write(json.dumps(written))
+if "latency" in sys.argv:
     time.sleep(60)
 """
 
 
 def test_a_failure_costs_only_its_section(monkeypatch, tmp_path: Path, capfd) -> None:
     """Processes that fail, exceed the time limit, and succeed."""
-    program = tmp_path / "program.py"
+    program = tmp_path / "python"
     program.write_text(PROGRAM)
-    monkeypatch.setattr(suite, "PROGRAM", [sys.executable, str(program)])
-    monkeypatch.setattr(common, "device", lambda: "a GPU")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
     monkeypatch.setattr(page, "write", lambda document, out: None)
     path = tmp_path / "all.json"
-    arguments = ["--only", "limits,latency,quantize,gemm_exact", "--limit", "2", "--json", path]
+    names = "limits,latency,quantize,gemm_exact,compile_mlp"
+    arguments = ["--only", names, "--limit", "2", "--json", path]
     tables = ["--tables", ROOT / "benchmarks", "--out", tmp_path / "page.md"]
     with pytest.raises(SystemExit, match="failed: limits, latency"):
         run(monkeypatch, "all", *arguments, *tables)
     read = json.loads(path.read_text())
     assert read["environment"] == {"GPU 0": "a GPU"} and read["quick"] is False
-    assert read["commands"][0].startswith("python -m cutlass_api bench all --only limits,latency")
+    assert read["commands"] == [f"python -m benchmarks all --only {names}"]
     done = read["sections"]
-    assert list(done) == ["limits", "latency", "gemm_exact", "quantize"]
+    assert list(done) == ["limits", "latency", "gemm_exact", "quantize", "compile_mlp"]
     assert done["limits"]["failure"] == "exit status 1: it failed" and not done["limits"]["results"]
     assert done["latency"]["failure"] == "stopped after 2 s"
-    assert done["latency"]["results"] == {"rows": ["latency"]}, "rows before the time limit"
+    assert done["latency"]["results"] == {"rows": ["cutlass_api", "bench", "latency"]}, (
+        "rows before the time limit"
+    )
     assert done["quantize"]["failure"] == done["gemm_exact"]["failure"] == ""
     table = str(ROOT / "benchmarks/exact_shapes.json")
-    expected = ["gemm", "--shapes", table, "--dtype", "float32", "float64"]
+    expected = ["cutlass_api", "bench", "gemm", "--shapes", table, "--dtype", "float32", "float64"]
     assert done["gemm_exact"]["results"] == {"rows": expected}
     printed = capfd.readouterr()
     assert "== limits: exit status 1: it failed" in printed.out and "no GPU" in printed.err
     shown: list[dict] = []
-    suite.measure({"quantize": ["quantize"]}, 9, 0, lambda name, found: shown.append(found))
+    suite.measure({"quantize": ["-m", "x"]}, 9, 0, lambda name, found: shown.append(found))
     assert shown[0]["failure"] == "not started: no time left"
 
 
 def test_sections_are_chosen() -> None:
     names = [each.name for each in suite.chosen(["compile", "gemm_weak"], is_quick=False)]
-    assert names == ["gemm_weak", *(f"compile_{m}" for m in compile_bench.MODELS[:-1])]
+    assert names == ["gemm_weak", *(f"compile_{m}" for m in MODELS[:-1])]
     assert suite.chosen([], is_quick=False) == list(suite.SECTIONS)
     quick = suite.chosen([], is_quick=True)
     assert {each.bench for each in quick} == {each.bench for each in suite.SECTIONS}
@@ -228,32 +183,34 @@ def test_each_section_is_a_command(monkeypatch) -> None:
     def device() -> str:
         raise Reached
 
-    monkeypatch.setattr(common, "device", device)
+    monkeypatch.setattr(options, "device", device)
     for each in suite.SECTIONS:
         for is_quick in (False, True)[: 1 + (each.quick is not None)]:
             with pytest.raises(Reached):
-                run(monkeypatch, *suite.arguments(each, ROOT / "benchmarks", is_quick))
+                _, program, *rest = suite.command(each, ROOT / "benchmarks", is_quick)
+                assert (program == "cutlass_api") == (rest[0] == "bench")
+                run(monkeypatch, *rest, device=None)
 
 
 def test_what_cannot_be_run_is_refused_first(monkeypatch, tmp_path: Path, capsys) -> None:
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(common, "device", lambda: pytest.fail("it went on to measure"))
+    monkeypatch.setattr(options, "device", lambda: pytest.fail("it went on to measure"))
     out = ["--out", tmp_path / "page.md"]
     with pytest.raises(SystemExit, match=r"public_shapes.json does not exist; run in a checkout"):
-        run(monkeypatch, "all", *out, "--tables", tmp_path)
+        run(monkeypatch, "all", *out, "--tables", tmp_path, device=None)
     for wrong, said in (
         (["--only", "gemm,speed"], "there is no section 'speed'; choose from limits, latency"),
-        (["--from", ROOT / "benchmarks/gemm_h200.json"], "is no file of `bench all --json`"),
+        (["--from", ROOT / "benchmarks/gemm_h200.json"], "is no file of `all --json`"),
         (["--out", tmp_path / "missing/page.md"], "missing does not exist; create it"),
     ):
         with pytest.raises(SystemExit):
-            run(monkeypatch, "all", *out, *wrong)
+            run(monkeypatch, "all", *out, *wrong, device=None)
         assert said in capsys.readouterr().err
 
 
 def test_files_of_one_machine_are_merged(document) -> None:
     later = copy.deepcopy(document)
-    later["commands"] = ["python -m cutlass_api bench all --only quantize,latency"]
+    later["commands"] = ["python -m benchmarks all --only quantize,latency"]
     later["sections"] = {name: later["sections"][name] for name in ("quantize", "latency")}
     later["sections"]["latency"]["seconds"] = 99
     first = copy.deepcopy(document)
@@ -293,7 +250,7 @@ def test_slower_rows_are_flagged() -> None:
     new[30].kernel = "sm90_c"
     found = compared(old, new)
     names = ["gemm: square 1984x256x256 tt float16", "gemm: square 512x256x256 tt float16"]
-    cells = [compare.line(change) for change in found.flagged]
+    _, cells = compare.cells(found.flagged)
     assert [each[0] for each in cells] == names
     assert cells[0][-1] == "SLOWER sm90_a before, now sm90_c" and cells[1][-1] == "SLOWER"
     # All of ours, while torch's times are the same.
@@ -335,7 +292,9 @@ def test_every_benchmark_is_compared_with_itself_made_slower(document) -> None:
     part["quantize"]["results"]["rows"][0]["microseconds"] *= 1.5
     part["compile_mlp"]["results"]["rows"][0]["microseconds"]["ours"] *= 1.5
     found = compare.compare(document, new)
-    assert {change.bench for change in found.flagged} == set(results.BENCHES)
+    assert {change.bench for change in found.flagged} == set(benches.results()) - {
+        "tensor_parallel"
+    }
     assert all(change.ours == change.slower == pytest.approx(1.5) for change in found.flagged)
     # A section beside a file of the benchmark alone.
     alone = compare.compare(document, part["gemm_float16"]["results"])
@@ -345,8 +304,9 @@ def test_every_benchmark_is_compared_with_itself_made_slower(document) -> None:
 
 def test_the_command_fails_if_a_row_got_slower(monkeypatch, tmp_path: Path, capsys) -> None:
     old, new, out = (tmp_path / name for name in ("old.json", "new.json", "out.json"))
-    gemm.write_json(old, CONTEXT, gemm_rows(9))
-    gemm.write_json(new, CONTEXT | {"device": "another GPU"}, gemm_rows(8, slower={4: 1.5}))
+    bench = gemm.Gemm()
+    bench.write(old, CONTEXT, gemm_rows(9))
+    bench.write(new, CONTEXT | {"device": "another GPU"}, gemm_rows(8, slower={4: 1.5}))
     with pytest.raises(SystemExit) as ended:
         run(monkeypatch, "compare", old, new, "--json", out)
     assert ended.value.code == 1

@@ -1,22 +1,28 @@
-"""`bench compile` at small extents on the CPU: methods, failures, results and options."""
+"""`python -m benchmarks compile` at small extents on the CPU, and `tensor_parallel`."""
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
-from cutlass_api import __main__
-from cutlass_api._commands import common
-from cutlass_api.bench import compile as bench
-from cutlass_api.bench import models
+from cutlass_api.bench import options as types
+from cutlass_api.bench.generated_code import called_kernels
+from rutlass_stand_in.releases import NVGEMM
+from support import benches
+from support.benches import run
 from torch.nn import functional
 
-EXTENTS = bench.Extents(64, 128, 192, 4, 2, ((3, 128, 64), (100, 64, 96)))
-CASE = bench.Case("mlp", (4,), 1)
+from benchmarks import cases, methods, models
+from benchmarks import compile as command
+
+EXTENTS = cases.Extents(64, 128, 192, 4, 2, ((3, 128, 64), (100, 64, 96)))
+CASE = cases.Case("mlp", (4,), 1)
 
 
 @contextmanager
@@ -29,14 +35,20 @@ def integration(enabled) -> Iterator[None]:
         yield
 
 
-def options(**others) -> bench.Options:
-    return bench.Options(
+def options(**others) -> methods.Options:
+    return methods.Options(
         **{"device": "cpu", "mode": "default", "extents": EXTENTS, "rounds": 3} | others
     )
 
 
+def table(rows) -> dict[str, str]:
+    """The cells of the first row by title."""
+    header, cells = command.Compile().table(rows)
+    return dict(zip(header, cells[0], strict=True))
+
+
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory) -> tuple[bench.Row, list[str], Path]:
+def measured(tmp_path_factory) -> tuple[cases.Row, list[str], Path]:
     """A row, the steps that were logged, and the folder of generated code."""
     steps, entered = [], []
     code = tmp_path_factory.mktemp("code")
@@ -46,17 +58,16 @@ def measured(tmp_path_factory) -> tuple[bench.Row, list[str], Path]:
         entered.append("ours")
         yield
 
-    shown = []
     with integration(enabled):
-        (row,) = bench.measure([CASE], options(code=code), shown.append, steps.append)
-    assert shown == [row] and entered == ["ours"]
+        (row,) = methods.measure([CASE], options(code=code), steps.append)
+    assert entered == ["ours"]
     return row, steps, code
 
 
 def test_a_row_has_every_method(measured) -> None:
     row, steps, code = measured
     assert row.failures == {} and row.notes == []
-    assert set(row.microseconds) == set(row.turns) == set(row.host) == set(bench.METHODS)
+    assert set(row.microseconds) == set(row.turns) == set(row.host) == set(cases.METHODS)
     assert all(time > 0 for time in row.microseconds.values())
     assert all(len(turns) == 3 for turns in row.turns.values())
     for values in (row.compile_seconds, row.errors, row.kernels):
@@ -64,7 +75,7 @@ def test_a_row_has_every_method(measured) -> None:
     # Compiled code of its own for each method.
     assert all(seconds > 0.1 for seconds in row.compile_seconds.values())
     assert all(error < 2e-2 for error in row.errors.values())
-    assert all(bench.kinds(calls) == (0, 3, 0) for calls in row.kernels.values())
+    assert all(cases.kinds(calls) == (0, 3, 0) for calls in row.kernels.values())
     assert row.ratio == row.microseconds["compiled"] / row.microseconds["ours"]
     assert [step.split(",")[0] for step in steps] == [
         "mlp 4: compiled",
@@ -73,7 +84,7 @@ def test_a_row_has_every_method(measured) -> None:
     ]
     names = {f"mlp_4_{method}.py" for method in ("compiled", "again", "ours")}
     assert {file.name for file in code.iterdir()} == names
-    cells = dict(zip(bench.HEADER, bench.line(row), strict=True))
+    cells = table([row])
     assert cells.pop("added us") == "", "NVGEMM has a model of its own"
     assert all(cells.values()) and cells["ours+ATEN+Triton"] == "0+3+0"
 
@@ -81,8 +92,8 @@ def test_a_row_has_every_method(measured) -> None:
 def test_rows_are_written_and_read(measured, tmp_path: Path) -> None:
     row = measured[0]
     path = tmp_path / "compile.json"
-    bench.write_json(path, {"device": "a GPU"}, [row])
-    assert bench.read_rows(path) == {CASE: row}
+    command.Compile().write(path, {"device": "a GPU"}, [row])
+    assert command.read_rows(str(path)) == {CASE: replace(row, size=[4])}
     read = json.loads(path.read_text())
     assert read["device"] == "a GPU" and read["means"]["mlp"]["ratio"] == pytest.approx(row.ratio)
 
@@ -90,7 +101,7 @@ def test_rows_are_written_and_read(measured, tmp_path: Path) -> None:
 def test_an_earlier_run_replaces_torch(measured) -> None:
     earlier = measured[0]
     with integration(nullcontext):
-        (row,) = bench.measure([CASE], options(baseline={CASE: earlier}), lambda _: None)
+        (row,) = methods.measure([CASE], options(baseline={CASE: earlier}))
     for method in ("compiled", "again"):
         assert row.microseconds[method] == earlier.microseconds[method]
         assert row.compile_seconds[method] == earlier.compile_seconds[method]
@@ -105,16 +116,16 @@ def test_a_failure_leaves_the_other_methods_and_rows(capfd) -> None:
     def enabled() -> None:
         raise Refused("no kernels\nmore")
 
-    odd = bench.Case("llama", (0, 0), 1)
+    odd = cases.Case("llama", (0, 0), 1)
     with integration(enabled):
-        rows = bench.measure([odd, CASE], options(repeat_torch=False), lambda _: None)
+        rows = list(methods.measure([odd, CASE], options(repeat_torch=False)))
     assert rows[0].failures["eager"].startswith("ValueError: ") and not rows[0].microseconds
     assert rows[1].failures == {"ours": "Refused: no kernels"}
     assert set(rows[1].microseconds) == {"eager", "compiled"}
     assert "Refused: no kernels" in capfd.readouterr().err
-    cells = dict(zip(bench.HEADER, bench.line(rows[1]), strict=True))
+    cells = table(rows[1:])
     assert cells["ours us"] == "failed" and cells["ratio"] == cells["again us"] == ""
-    assert bench.means(rows)["mlp"] == {"rows": 1, "rows without a ratio": 1}
+    assert command.Compile().summary(rows)["mlp"] == {"rows": 1, "rows without a ratio": 1}
 
 
 def test_a_wrong_result_is_not_timed(monkeypatch) -> None:
@@ -128,7 +139,7 @@ def test_a_wrong_result_is_not_timed(monkeypatch) -> None:
 
     monkeypatch.setattr(torch, "compile", doubled)
     with integration(nullcontext):
-        (row,) = bench.measure([CASE], options(repeat_torch=False), lambda _: None)
+        (row,) = methods.measure([CASE], options(repeat_torch=False))
     assert row.errors["ours"] == pytest.approx(0.1, rel=0.1)
     assert row.failures["ours"].startswith("ArithmeticError: relative error 0.1")
     assert set(row.microseconds) == {"eager", "compiled"}
@@ -141,7 +152,7 @@ def test_compilation_during_the_timing_is_noticed() -> None:
         yield
 
     with integration(enabled):
-        (row,) = bench.measure([CASE], options(repeat_torch=False), lambda _: None)
+        (row,) = methods.measure([CASE], options(repeat_torch=False))
     assert "Dynamo compiled during the timing" in row.failures["eager"]
     assert not row.microseconds
 
@@ -149,11 +160,9 @@ def test_compilation_during_the_timing_is_noticed() -> None:
 def test_caches_are_kept_in_a_folder(tmp_path: Path) -> None:
     for _ in range(2):
         with integration(nullcontext):
-            (row,) = bench.measure(
-                [CASE], options(repeat_torch=False, cache=tmp_path), lambda _: None
-            )
+            (row,) = methods.measure([CASE], options(repeat_torch=False, cache=tmp_path))
         # Code from a cache is reported too.
-        assert bench.kinds(row.kernels["ours"]) == (0, 3, 0)
+        assert cases.kinds(row.kernels["ours"]) == (0, 3, 0)
     assert {folder.name for folder in (tmp_path / "mlp_4").iterdir()} == {"compiled", "ours"}
 
 
@@ -178,7 +187,7 @@ class Runner:
 
 
 def test_the_kernels_of_generated_code_are_counted() -> None:
-    calls = bench.called_kernels(CODE)
+    calls = called_kernels(CODE)
     assert calls == {
         "extern_kernels.mm": 1,
         "triton_tem_fused_mm_1": 2,
@@ -186,45 +195,45 @@ def test_the_kernels_of_generated_code_are_counted() -> None:
         "extern_kernels.cutlass_api_mm_sm90": 1,
         "nv_universal_gemm_mm_0": 1,
     }
-    assert bench.kinds(calls) == (3, 1, 2)
+    assert cases.kinds(calls) == (3, 1, 2)
 
 
 def test_one_wrong_row_is_an_error() -> None:
     expected = torch.randn(10_000, 8)
     out = expected.clone()
-    assert bench.largest_error(out, expected) == 0
+    assert methods.largest_error(out, expected) == 0
     out[7] *= 1.5
-    assert bench.largest_error([expected, out], [expected, expected]) == pytest.approx(0.5)
+    assert methods.largest_error([expected, out], [expected, expected]) == pytest.approx(0.5)
     out[9] = torch.nan
-    assert not bench.largest_error(out, expected) <= bench.ERROR_LIMIT
+    assert not methods.largest_error(out, expected) <= methods.ERROR_LIMIT
 
 
 def test_the_rows_of_each_model() -> None:
     sizes = {
-        model: [case.size for case in bench.cases([model])] for model in ("mlp", "llama", "nvgemm")
+        model: [case.size for case in cases.cases([model])] for model in ("mlp", "llama", "nvgemm")
     }
     assert sizes["mlp"] == sizes["nvgemm"] == [(1,), (4,), (16,), (64,), (256,), (2048,)]
     assert sizes["llama"] == [(1,), (16,), (512,)]
-    assert bench.cases(["epilogue"], [5])[0] == bench.Case("epilogue", (16, 11008, 4096), 1)
-    assert bench.cases(["llama", "gelu_mlp"], [5], 2) == [
-        bench.Case("llama", (5,), 1),
-        bench.Case("gelu_mlp", (5,), 2),
+    assert cases.cases(["epilogue"], [5])[0] == cases.Case("epilogue", (16, 11008, 4096), 1)
+    assert cases.cases(["llama", "gelu_mlp"], [5], 2) == [
+        cases.Case("llama", (5,), 1),
+        cases.Case("gelu_mlp", (5,), 2),
     ]
 
 
-@pytest.mark.parametrize("model", bench.MODELS)
+@pytest.mark.parametrize("model", cases.MODELS)
 def test_models_compute_their_formula(model: str) -> None:
     if model == "llama":
         pytest.importorskip("transformers")
     with torch.no_grad():
-        for case in bench.cases([model], [5], 3, EXTENTS):
+        for case in cases.cases([model], [5], 3, EXTENTS):
             work = models.build(case, EXTENTS, "cpu")
             out = work.module(*work.other_inputs)
             tensors = out if isinstance(out, list) else [out]
             assert all(each.dtype == torch.bfloat16 and each.isfinite().all() for each in tensors)
             assert work.blocks == {"llama": 1, "epilogue": len(tensors)}.get(model, 3)
             expected = formula(model, work)
-            assert bench.largest_error(out, expected) < 2e-2
+            assert methods.largest_error(out, expected) < 2e-2
 
 
 def formula(model: str, work: models.Workload):
@@ -249,23 +258,23 @@ def formula(model: str, work: models.Workload):
     return x
 
 
-NVGEMM_IS_OURS = (2, 11) <= tuple(map(int, torch.__version__.split(".")[:2])) <= (2, 13)
+NVGEMM_IS_OURS = NVGEMM.holds(torch.__version__)
 
 
 @pytest.mark.skipif(NVGEMM_IS_OURS, reason="tests the refusal by torch after 2.13")
 def test_nvgemm_of_another_torch_is_refused() -> None:
-    (row,) = bench.measure(bench.cases(["nvgemm"], [4], 1, EXTENTS), options(), lambda _: None)
+    (row,) = methods.measure(cases.cases(["nvgemm"], [4], 1, EXTENTS), options())
     for method in ("added", "ours"):
-        assert "use torch 2.11, 2.12 or 2.13" in row.failures[method]
+        assert f"use torch {NVGEMM}" in row.failures[method]
     assert set(row.microseconds) == {"eager", "compiled", "again"}
 
 
 @pytest.mark.skipif(not NVGEMM_IS_OURS, reason="NVGEMM imports cutlass_api until torch 2.13")
 def test_nvgemm_meets_no_addmm() -> None:
-    (row,) = bench.measure(bench.cases(["nvgemm"], [4], 2, EXTENTS), options(), lambda _: None)
+    (row,) = methods.measure(cases.cases(["nvgemm"], [4], 2, EXTENTS), options())
     # The CPU has ATEN alone. NVGEMM has candidates for `mm`, but none for `addmm`.
     assert row.kernels["ours"] == {"extern_kernels.mm": 6}
-    assert set(row.microseconds) == set(bench.NVGEMM_METHODS)
+    assert set(row.microseconds) == set(cases.NVGEMM_METHODS)
     assert row.ratio == row.microseconds["eager"] / row.microseconds["ours"]
 
 
@@ -277,38 +286,35 @@ def test_nvgemm_meets_no_addmm() -> None:
         (["--tokens", "1,,2"], "'' must be a positive integer"),
         (["--blocks", "two"], "'two' must be a positive integer"),
         (["--baseline-json", "missing.json"], "missing.json cannot be read: No such file"),
-        (["--baseline-json", __file__], "holds no results of `bench compile`"),
+        (["--baseline-json", __file__], "is no JSON"),
         (["--cache", __file__], "is not a folder: File exists"),
         (["--json", "/missing/rows.json"], "the folder /missing does not exist; create it"),
     ],
 )
 def test_wrong_options_are_refused_first(capsys, monkeypatch, arguments, expected: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", "compile", *arguments])
-    monkeypatch.setattr(common, "device", lambda: pytest.fail("it went on to measure"))
+    monkeypatch.setattr(types, "device", lambda: pytest.fail("it went on to measure"))
     with pytest.raises(SystemExit) as ended:
-        __main__.main()
+        run(monkeypatch, "compile", *arguments, device=None)
     assert ended.value.code == 2
     assert f"argument {arguments[0]}: " in (said := capsys.readouterr().err) and expected in said
 
 
 def test_the_command_writes_each_row(capsys, monkeypatch, tmp_path: Path) -> None:
     path = tmp_path / "compile.json"
-    fine = bench.Row("mlp", (4,), 2, {"eager": 3.0, "compiled": 2.0, "ours": 1.0})
-    failed = bench.Row("mlp", (8,), 2, failures={"ours": "no kernels"}, notes=["odd"])
+    fine = cases.Row("mlp", (4,), 2, {"eager": 3.0, "compiled": 2.0, "ours": 1.0})
+    failed = cases.Row("mlp", (8,), 2, failures={"ours": "no kernels"}, notes=["odd"])
 
-    def measure(cases, options, show, log):
-        assert cases == [bench.Case("mlp", (4,), 2), bench.Case("mlp", (8,), 2)]
-        assert not options.repeat_torch and options.rounds == bench.QUICK_ROUNDS
-        show(fine)
-        assert list(bench.read_rows(path).values()) == [fine]
-        show(failed)
+    def measure(of, options, log):
+        assert of == [cases.Case("mlp", (4,), 2), cases.Case("mlp", (8,), 2)]
+        assert not options.repeat_torch and options.rounds == methods.QUICK_ROUNDS
+        yield fine
+        assert [row.size for row in command.read_rows(str(path)).values()] == [[4]]
+        yield failed
 
-    monkeypatch.setattr(common, "device", lambda: "a GPU")
-    monkeypatch.setattr(bench, "measure", measure)
+    monkeypatch.setattr(methods, "measure", measure)
     arguments = ["--models", "mlp", "--tokens", "4,8", "--quick", "--json", str(path)]
-    monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", "compile", *arguments])
     with pytest.raises(SystemExit) as ended:
-        __main__.main()
+        run(monkeypatch, "compile", *arguments)
     assert ended.value.code == 1
     printed = capsys.readouterr().out
     assert "mlp 8: ours failed: no kernels" in printed and "mlp 8: odd" in printed
@@ -320,8 +326,24 @@ def test_the_command_writes_each_row(capsys, monkeypatch, tmp_path: Path) -> Non
 @pytest.mark.gpu
 def test_a_compiled_model_on_a_gpu() -> None:
     with integration(nullcontext):
-        (row,) = bench.measure(
-            [CASE], bench.Options(extents=EXTENTS, rounds=3, repeat_torch=False), lambda _: None
+        (row,) = methods.measure(
+            [CASE], methods.Options(extents=EXTENTS, rounds=3, repeat_torch=False)
         )
     assert row.failures == {} and row.notes == []
     assert set(row.microseconds) == {"eager", "compiled", "ours"}
+
+
+def test_a_tensor_parallel_mlp_on_the_cpu(tmp_path: Path, monkeypatch) -> None:
+    others = ["--device", "cpu", "--tokens", "1,3", "--extents", "32,64", "--rounds", "2"]
+    others += ["--json", tmp_path / "rows.json"]
+    ended = benches.ended("benchmarks", "tensor_parallel", *others)
+    assert ended.returncode == 0, ended.stderr
+    assert "MLP 32 x 64 in bfloat16, 2 ranks (the CPU)" in ended.stdout
+    document = json.loads((tmp_path / "rows.json").read_text())
+    rows = document["rows"]
+    assert [row["tokens"] for row in rows] == [1, 3] and all(row["kernel"] > 0 for row in rows)
+    ratios = [row["torch"] / row["ours"] for row in rows]
+    assert document["summary"]["torch / ours"] == pytest.approx(math.sqrt(math.prod(ratios)))
+    assert document["summary"]["lowest"] == min(ratios)
+    with pytest.raises(SystemExit, match="the second a multiple of 2 ranks"):
+        run(monkeypatch, "tensor_parallel", "--device", "cpu", "--extents", "32,63")

@@ -1,14 +1,14 @@
 """`cutlass_api.bench.limits` on GPUs that torch pretends to have."""
 
 import json
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
-from cutlass_api import __main__, _core
-from cutlass_api._commands import common
-from cutlass_api.bench import gemm, limits
+from cutlass_api import _core
+from cutlass_api.bench import gemm, limits, timing
+from cutlass_api.bench.products import Shape
+from support.benches import Clock, replace_graphs, run, use_the_cpu
 
 
 @pytest.fixture
@@ -75,51 +75,36 @@ def test_a_floor_is_the_longer_of_arithmetic_and_traffic(gpu, monkeypatch) -> No
     assert found.entries()["product_rates"] == {"float16": 7e14}
 
 
-class Slow:
-    """Replaces a stream: each product takes a second."""
-
-    median = 1e6
-
-    def __init__(self, launch, calls: int) -> None:
-        self.calls = calls
-        launch()
-
-    def warm_up(self) -> None: ...
-
-    def turn(self) -> float:
-        return self.median
-
-
-def test_the_rate_of_a_product(gpu, monkeypatch) -> None:
-    """On the CPU, with a clock for the launches."""
-    randn = torch.randn
-    monkeypatch.setattr(torch, "randn", lambda *shape, device, dtype: randn(*shape, dtype=dtype))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+def test_rates_are_those_of_the_medians(gpu, monkeypatch) -> None:
+    """On the CPU, with a clock for the launches: of a product, and of the faster copy."""
+    use_the_cpu(monkeypatch)
     monkeypatch.setattr(limits, "TENSOR_EXTENT", 16)
     monkeypatch.setattr(limits, "EXTENT", 8)
-    monkeypatch.setattr(limits, "Stream", Slow)
-    assert [limits.product_rate(dtype) for dtype in limits.DTYPES] == [2 * 16**3] * 3 + [
-        2 * 8**3
-    ] * 2
+    monkeypatch.setattr(limits, "COPIED_BYTES", 1 << 12)
+    precisions, times = [], iter([1e6] * 5 + [3.0, 2.0])
+
+    class Slow(Clock):
+        def turn(self) -> float:
+            precisions.append(torch.get_float32_matmul_precision())
+            return super().turn()
+
+    monkeypatch.setattr(limits, "repeated", lambda launch, seconds: Slow(next(times), [launch]))
+    rates = [limits.product_rate(dtype) for dtype in limits.DTYPES]
+    assert rates == [2 * 16**3] * 3 + [2 * 8**3] * 2
+    assert [name == "high" for name in precisions] == [
+        dtype == "tf32" for dtype in limits.DTYPES for _ in range(timing.ROUNDS)
+    ]
+    assert limits.copy_rate() == pytest.approx(2 * 4096 / 2e-6)
 
 
 def test_the_command(gpu, monkeypatch, tmp_path, capsys) -> None:
-    precisions = {}
-
-    def product_rate(dtype: str) -> float:
-        precisions[dtype] = torch.get_float32_matmul_precision()
-        return 5e14
-
-    monkeypatch.setattr(common, "device", lambda: "a GPU")
-    monkeypatch.setattr(limits, "product_rate", product_rate)
+    monkeypatch.setattr(limits, "product_rate", lambda dtype: 5e14)
     monkeypatch.setattr(limits, "copy_rate", lambda: 2.5e12)
     smi = SimpleNamespace(returncode=0, stdout="570.1, 1980 MHz, 1755 MHz, [N/A], 700.00 W\n")
     monkeypatch.setattr(limits.shutil, "which", lambda name: "/bin/nvidia-smi")
     monkeypatch.setattr(limits.subprocess, "run", lambda command, **options: smi)
     path = tmp_path / "limits.json"
-    monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", "limits", "--json", str(path)])
-    __main__.main()
-    assert (precisions["tf32"], precisions["float32"]) == ("high", "highest")
+    run(monkeypatch, "bench", "limits", "--json", path)
     read = json.loads(path.read_text())
     assert read["copy_rate"] == 2.5e12 and set(read["product_rates"]) == set(limits.DTYPES)
     assert read["smi"]["driver"] == "570.1" and "memory clock" not in read["smi"]
@@ -131,6 +116,25 @@ def test_the_command(gpu, monkeypatch, tmp_path, capsys) -> None:
     assert "power limit: 700.00 W" in shown
 
 
+def test_a_row_of_gemm(gpu, monkeypatch, tmp_path) -> None:
+    """On the CPU, where each launch runs once: the reference takes half of torch's time."""
+    use_the_cpu(monkeypatch)
+    times = iter([5.0, 10.0])
+    replace_graphs(monkeypatch, lambda launches: Clock(next(times), launches))
+    monkeypatch.setattr(limits, "product_rate", lambda dtype: 1e12)
+    monkeypatch.setattr(limits, "copy_rate", lambda: 1e9)
+    shapes, path = tmp_path / "shapes.json", tmp_path / "rows.json"
+    shapes.write_text('{"small": {"layout": "tn", "mnk": [[8, 16, 24]]}}')
+    run(monkeypatch, "bench", "gemm", "--shapes", shapes, "--dtype", "float32", "--json", path)
+    read = json.loads(path.read_text())
+    (row,) = read["rows"]
+    assert (row["torch"], row["first"], row["best"], row["kernels"]) == (10, 5, 5, 1)
+    assert row["floor"] == pytest.approx(1e6 * 4 * (8 * 16 + 8 * 24 + 16 * 24) / 1e9)
+    assert row["quartiles"] == {"torch": [10, 10], "first": [5, 5], "best": [5, 5]}
+    assert read["geometric_means"]["torch / first"] == pytest.approx(2)
+    assert read["limits"]["product_rates"] == {"float32": 1e12}
+
+
 def test_gemm_passes_its_limits_on(gpu, monkeypatch) -> None:
     """The floor of a row is that of this device, whose rates are measured before."""
     seen = []
@@ -139,7 +143,7 @@ def test_gemm_passes_its_limits_on(gpu, monkeypatch) -> None:
     monkeypatch.setattr(gemm, "measure_row", lambda *arguments: seen.append(arguments))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     found = limits.Limits()
-    shape = gemm.Shape("small", 1, 2, 3)
-    gemm.measure([shape], ["float16"], lambda row: None, found)
+    shape = Shape("small", 1, 2, 3)
+    assert list(gemm.measure([shape], ["float16"], found)) == [None]
     assert seen[0][0] is shape and seen[0][-1] is found
     assert found.entries()["product_rates"] == {"float16": 7e14}

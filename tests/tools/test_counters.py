@@ -8,9 +8,8 @@ import sys
 
 import pytest
 import torch
-from cutlass_api import __main__
-from cutlass_api._commands import common
 from cutlass_api.bench import counters, limits
+from support.benches import run, use_the_cpu
 
 #: The output of `ncu --csv --page raw --print-units base`, shortened, of a chip without one of the
 #: counters.
@@ -49,21 +48,15 @@ def ncu(monkeypatch, tmp_path):
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
 
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(common, "device", lambda: "a GPU")
     rates = limits.peak_rates(90)
     monkeypatch.setattr(limits, "peak_rates", lambda: rates)
     return install
 
 
-def profile(monkeypatch, *arguments) -> None:
-    monkeypatch.setattr(sys, "argv", ["cutlass_api", "profile", *map(str, arguments)])
-    __main__.main()
-
-
 def test_counters_are_shown_by_kernel(monkeypatch, capsys, tmp_path, ncu) -> None:
     ncu(LOG)
     path = tmp_path / "counters.json"
-    profile(monkeypatch, "--shape", "4096,4096,4096", "--dtype", "fp16", "--json", path)
+    run(monkeypatch, "profile", "--shape", "4096,4096,4096", "--dtype", "fp16", "--json", path)
     pack, gemm = capsys.readouterr().out.split("rutlass_sm90_gemm_f16 (a GPU)")
     assert pack.strip().startswith("rutlass_pack (a GPU)") and "share of peak" not in pack
     lines = {
@@ -105,19 +98,19 @@ def test_a_kernel_has_counters(tmp_path) -> None:
 
 def test_without_nsight_compute_it_says_what_to_install(monkeypatch, ncu) -> None:
     with pytest.raises(SystemExit, match="install Nsight Compute"):
-        profile(monkeypatch, "--shape", "64,64,64")
+        run(monkeypatch, "profile", "--shape", "64,64,64")
 
 
 def test_without_permission_it_says_how_to_get_it(monkeypatch, ncu) -> None:
     ncu("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", 1)
     with pytest.raises(SystemExit, match="NVreg_RestrictProfilingToAdminUsers=0"):
-        profile(monkeypatch, "--shape", "64,64,64")
+        run(monkeypatch, "profile", "--shape", "64,64,64")
 
 
 def test_what_the_program_says_is_passed_on(monkeypatch, ncu) -> None:
     ncu("==PROF== Connected\n==WARNING== No kernels were profiled.", 1, "none of the 9 kernels")
     with pytest.raises(SystemExit) as ended:
-        profile(monkeypatch, "--shape", "64,64,64")
+        run(monkeypatch, "profile", "--shape", "64,64,64")
     assert "none of the 9 kernels\n" in str(ended.value)
     assert "No kernels were profiled" in str(ended.value)
 
@@ -125,7 +118,7 @@ def test_what_the_program_says_is_passed_on(monkeypatch, ncu) -> None:
 @pytest.mark.parametrize("shape", ["64,64", "64,64,0", "a,b,c"])
 def test_other_shapes_are_refused(monkeypatch, capsys, shape) -> None:
     with pytest.raises(SystemExit):
-        profile(monkeypatch, "--shape", shape)
+        run(monkeypatch, "profile", "--shape", shape)
     assert "argument --shape: " in capsys.readouterr().err
 
 
@@ -134,12 +127,7 @@ def test_the_program_launches_once_within_the_profiled_range(monkeypatch) -> Non
     calls = []
     for name in ("start", "stop"):
         monkeypatch.setattr(torch.cuda.profiler, name, lambda name=name: calls.append(name))
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    randn, empty = torch.randn, torch.empty
-    monkeypatch.setattr(torch, "randn", lambda *shape, device, dtype: randn(*shape, dtype=dtype))
-    monkeypatch.setattr(torch, "empty", lambda *shape, device, dtype: empty(*shape, dtype=dtype))
-    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
-    monkeypatch.setattr(torch.Tensor, "to", lambda self, **options: self)
+    use_the_cpu(monkeypatch)
     counters.main(["8", "16", "24", "tn", "float16", "reference"])
     assert calls == ["start", "stop"]
     with pytest.raises(SystemExit, match=r"none of the \d+ kernels .* has 'sm70' in its name"):

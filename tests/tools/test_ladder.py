@@ -5,16 +5,13 @@ The emulator executes the kernels; on a GPU, `-m gpu` does.
 
 import json
 import shutil
-import sys
 
 import cutlass_api
 import pytest
 import stand_in
 import torch
-from cutlass_api import __main__
-from cutlass_api._commands import common
-from cutlass_api.arguments import GemmArguments
 from cutlass_api.bench import ladder, limits
+from support.benches import Clock, replace_graphs, run, use_the_cpu
 
 STEPS = pytest.mark.parametrize("step", ladder.STEPS, ids=lambda step: step.name)
 
@@ -98,69 +95,24 @@ TIMES = {step.name: 1000.0 / 2**at for at, step in enumerate(ladder.STEPS)}
 TIMES |= {"torch": 6.25, "the library": 5.0}
 
 
-class Graph:
-    """Replaces a graph of launches, with the time of each method in turn."""
-
-    times = iter(())
-
-    def __init__(self, launches):
-        self.launches = list(launches)
-        self.median = next(Graph.times)
-
-    def warm_up(self):
-        pass
-
-    def turn(self):
-        return self.median
-
-
-class Inputs:
-    """One set of operands on the CPU."""
-
-    stream = None
-
-    def __init__(self, shape, dtype):
-        a, b, out = torch.ones(64, 256), torch.ones(128, 256).mT, torch.empty(64, 128)
-        assert (*out.shape, a.shape[1]) == (shape.m, shape.n, shape.k) and dtype == "float16"
-        self.sets = [tuple(x.half() for x in (a, b, out))]
-
-    def arguments(self):
-        return [GemmArguments(*self.sets[0], accumulator_type="float32")]
-
-    def torch_launches(self):
-        a, b, out = self.sets[0]
-        return [lambda: torch.matmul(a, b, out=out)]
-
-
-@pytest.fixture
-def on_the_cpu(monkeypatch):
+def run_ladder(monkeypatch, cc, *arguments):
     """`bench ladder` on the CPU: no step is launched, and times are :data:`TIMES`."""
-
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(common, "device", lambda: "a GPU")
+    use_the_cpu(monkeypatch)
     rates = limits.peak_rates(90)
     monkeypatch.setattr(limits, "peak_rates", lambda: rates)
-    monkeypatch.setattr(ladder, "Inputs", Inputs)
     monkeypatch.setattr(ladder.Step, "bind", lambda *_: lambda: None)
     monkeypatch.setattr(ladder, "_check", lambda *_: None)
-    monkeypatch.setattr(ladder, "capture", lambda stream, launches: Graph(launches))
-
-
-def run_ladder(monkeypatch, cc, *arguments):
     monkeypatch.setattr(cutlass_api.utils, "device_cc", lambda: cc)
     names = [step.name for step in ladder.STEPS if step.runs_on(cc)]
-    Graph.times = iter([TIMES[name] for name in [*names, "torch", "the library"]])
-    monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", "ladder", *map(str, arguments)])
-    __main__.main()
+    times = iter([TIMES[name] for name in [*names, "torch", "the library"]])
+    replace_graphs(monkeypatch, lambda launches: Clock(next(times)))
+    run(monkeypatch, "bench", "ladder", "--shape", "64,128,256", *arguments)
     return names
 
 
-@pytest.mark.parametrize("with_rich", [True, False])
-def test_the_report(monkeypatch, capsys, tmp_path, on_the_cpu, with_rich):
-    if not with_rich:
-        monkeypatch.setitem(sys.modules, "rich.console", None)
+def test_the_report(monkeypatch, capsys, tmp_path):
     path = tmp_path / "rows.json"
-    run_ladder(monkeypatch, 90, "--shape", "64,128,256", "--json", path)
+    run_ladder(monkeypatch, 90, "--json", path)
     title, _, *lines = capsys.readouterr().out.splitlines()
     assert title.strip() == "The ladder: a float16 GEMM in eight steps, 64x128x256 (a GPU)"
     assert len(lines) == 10 and not any("\x1b" in line for line in lines)
@@ -178,8 +130,8 @@ def test_the_report(monkeypatch, capsys, tmp_path, on_the_cpu, with_rich):
     assert last["tflops"] == pytest.approx(2 * 64 * 128 * 256 / 5e6)
 
 
-def test_steps_for_other_chips_are_named(monkeypatch, capsys, on_the_cpu):
-    assert len(run_ladder(monkeypatch, 86, "--shape", "64,128,256")) == 5
+def test_steps_for_other_chips_are_named(monkeypatch, capsys):
+    assert len(run_ladder(monkeypatch, 86)) == 5
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == (
         "not timed: wgmma with TMA, warp specialization, clusters, "
@@ -189,9 +141,8 @@ def test_steps_for_other_chips_are_named(monkeypatch, capsys, on_the_cpu):
 
 @pytest.mark.parametrize("shape", ["64,128", "64,100,128", "64,128,100", "0,8,8"])
 def test_other_shapes_are_refused(monkeypatch, capsys, shape):
-    monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", "ladder", "--shape", shape])
     with pytest.raises(SystemExit):
-        __main__.main()
+        run(monkeypatch, "bench", "ladder", "--shape", shape)
     assert "argument --shape: " in capsys.readouterr().err
 
 
@@ -200,12 +151,3 @@ def test_a_wrong_output_ends_the_benchmark():
     with pytest.raises(RuntimeError, match=r"the output of 1_basic_tiling.cuh differs .* by"):
         ladder._check(ladder.STEPS[0], lambda: None, out, reference)
     ladder._check(ladder.STEPS[0], lambda: out.copy_(reference), out, reference)
-
-
-def test_plots(monkeypatch, tmp_path, on_the_cpu):
-    pytest.importorskip("matplotlib")
-    results, plot, again = (tmp_path / name for name in ("rows.json", "rows.png", "again.png"))
-    run_ladder(monkeypatch, 90, "--shape", "64,128,256", "--json", results, "--plot", plot)
-    monkeypatch.setattr(sys, "argv", ["cutlass_api", "bench", "plot", str(results), str(again)])
-    __main__.main()
-    assert plot.read_bytes() == again.read_bytes()

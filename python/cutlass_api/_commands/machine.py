@@ -1,11 +1,10 @@
 """``env``, ``cache`` and ``kernels``: this machine and installation."""
 
 import argparse
-import json
 from typing import Any
 
 from cutlass_api import _core, inspection
-from cutlass_api._commands import common
+from cutlass_api.bench import options, report
 
 
 def add(commands: Any) -> None:
@@ -22,9 +21,9 @@ def add(commands: Any) -> None:
         help="remove the programs that were used longest ago, until MIB mebibytes are left",
     )
     cache.add_argument(
-        "--json", type=common.output, metavar="FILE", help="write the numbers as JSON"
+        "--json", type=options.output, metavar="FILE", help="write the numbers as JSON"
     )
-    env.add_argument("--json", type=common.output, metavar="FILE", help="write it as JSON")
+    env.add_argument("--json", type=options.output, metavar="FILE", help="write it as JSON")
     kernels = commands.add_parser("kernels", help="list the kernels of this package")
     kernels.set_defaults(run=_kernels)
     kernels.add_argument(
@@ -34,10 +33,10 @@ def add(commands: Any) -> None:
         help="what a name must contain, such as sm90, f16xf16 or 128x*pingpong",
     )
     kernels.add_argument(
-        "--cc", type=common.positive, help="for this compute capability: 90 for an H100"
+        "--cc", type=options.positive, help="for this compute capability: 90 for an H100"
     )
     kernels.add_argument(
-        "--json", type=common.output, metavar="FILE", help="write the list as JSON"
+        "--json", type=options.output, metavar="FILE", help="write the list as JSON"
     )
 
 
@@ -60,27 +59,22 @@ def _cache(arguments: argparse.Namespace) -> None:
     numbers["files"], numbers["bytes"] = _core.cache_usage()
     print(f"{folder}: {numbers['files']} files, {numbers['bytes'] / 2**20:.1f} MiB")
     print(f"limit: {limit >> 20} MiB (CUTLASS_API_CACHE_LIMIT)")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(numbers, indent=1) + "\n")
+    report.write_json(arguments.json, numbers)
 
 
 def _env(arguments: argparse.Namespace) -> None:
     facts = inspection.environment()
     for name, fact in facts.items():
         print(f"{name}: {fact}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(facts, indent=1) + "\n")
+    report.write_json(arguments.json, facts)
 
 
 def _kernels(arguments: argparse.Namespace) -> None:
-    from cutlass_api.bench import report
-
     kernels = inspection.matching_kernels(arguments.patterns, arguments.cc)
     cells = [inspection.kernel_cells(kernel) for kernel in kernels]
     report.print_cells(f"{len(kernels)} kernels", inspection.HEADER, cells)
-    if arguments.json:
-        rows = [dict(zip(inspection.HEADER, line, strict=True)) for line in cells]
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+    rows = [dict(zip(inspection.HEADER, line, strict=True)) for line in cells]
+    report.write_json(arguments.json, rows)
 
 
 __all__ = ["add"]

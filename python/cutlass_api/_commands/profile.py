@@ -1,11 +1,10 @@
 """``profile``: what limits a kernel, by Nsight Compute's counters."""
 
 import argparse
-import json
 from dataclasses import asdict
 from typing import Any
 
-from cutlass_api._commands import common
+from cutlass_api.bench import options
 
 
 def add(commands: Any) -> None:
@@ -14,9 +13,9 @@ def add(commands: Any) -> None:
     )
     profile.set_defaults(run=_profile)
     profile.add_argument(
-        "--shape", type=common.extents, required=True, metavar="M,N,K", help="extents of the GEMM"
+        "--shape", type=options.extents, required=True, metavar="M,N,K", help="extents of the GEMM"
     )
-    common.add_types(profile, several=False)
+    options.add_types(profile, several=False)
     profile.add_argument(
         "--layout",
         choices=("tt", "tn", "nt", "nn"),
@@ -30,14 +29,14 @@ def add(commands: Any) -> None:
         help="the first kernel of the ranking whose name contains TEXT; any",
     )
     profile.add_argument(
-        "--json", type=common.output, metavar="FILE", help="write all counters as JSON"
+        "--json", type=options.output, metavar="FILE", help="write all counters as JSON"
     )
 
 
 def _profile(arguments: argparse.Namespace) -> None:
     from cutlass_api.bench import counters, limits, report
 
-    device = common.device()
+    device = options.device()
     m, n, k = arguments.shape
     product = counters.Product(m, n, k, arguments.layout, arguments.dtype, arguments.kernel)
     try:
@@ -51,9 +50,8 @@ def _profile(arguments: argparse.Namespace) -> None:
         share = one.share_of_peak(product.flop, product.dtype, rates) if is_gemm else None
         report.print_cells(f"{one.name} ({device})", counters.HEADER, counters.cells(one, share))
         rows.append({**asdict(one), "share_of_peak": share})
-    if arguments.json:
-        document = {"device": device, "product": asdict(product), "kernels": rows}
-        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+    document = {"device": device, "product": asdict(product), "kernels": rows}
+    report.write_json(arguments.json, document)
 
 
 __all__ = ["add"]

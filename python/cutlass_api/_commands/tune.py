@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cutlass_api._commands import common
+from cutlass_api.bench import options
 
 
 def add(commands: Any) -> None:
@@ -17,13 +17,13 @@ def add(commands: Any) -> None:
     what = tune.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "--shapes",
-        type=common.shapes,
+        type=options.shapes,
         metavar="FILE",
         help="tune a table of shapes in JSON, such as benchmarks/public_shapes.json",
     )
     what.add_argument("--list", action="store_true", help="print the stored results")
     what.add_argument(
-        "--export", type=common.output, metavar="FILE", help="write the stored results"
+        "--export", type=options.output, metavar="FILE", help="write the stored results"
     )
     what.add_argument(
         "--import",
@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
         help="merge results that --export wrote into the store",
     )
     what.add_argument("--clear", action="store_true", help="remove all stored results")
-    common.add_types(tune)
+    options.add_types(tune)
     tune.add_argument("--search", choices=("halving", "exhaustive"), default="halving")
     tune.add_argument(
         "--key",
@@ -58,7 +58,7 @@ def add(commands: Any) -> None:
         action="store_true",
         help="share the kernels among all GPUs of the name of the first",
     )
-    tune.add_argument("--json", type=common.output, metavar="FILE", help="write what was measured")
+    tune.add_argument("--json", type=options.output, metavar="FILE", help="write what was measured")
 
 
 def _tune(arguments: argparse.Namespace) -> None:
@@ -78,8 +78,7 @@ def _tune(arguments: argparse.Namespace) -> None:
             raise SystemExit(str(error)) from None
     elif arguments.list:
         results = tuning.stored_results()
-        if arguments.json:
-            arguments.json.write_text(json.dumps([asdict(each) for each in results], indent=1))
+        report.write_json(arguments.json, [asdict(each) for each in results])
         cells = [(each.key, f"{1e6 * each.seconds:.2f}", each.kernel) for each in results]
         for device in dict.fromkeys(each.device for each in results):
             own = [of for of, each in zip(cells, results, strict=True) if each.device == device]
@@ -89,31 +88,30 @@ def _tune(arguments: argparse.Namespace) -> None:
 
 
 def _tune_shapes(arguments: argparse.Namespace) -> None:
-    common.device()
-    from cutlass_api.tuning import TuningResult
-    from cutlass_api.tuning._shapes import tune_shapes
+    options.device()
+    from cutlass_api.bench import report
+    from cutlass_api.bench.limits import float32_precision
+    from cutlass_api.bench.products import Inputs, in_type
+    from cutlass_api.tuning import TuningResult, autotune
 
     results: list[TuningResult] = []
-
-    def show(result: TuningResult) -> None:
-        best = f"{result.microseconds:9.2f} us  {result.winner.metadata.kernel_name}"
-        print(f"{best}  {result.key}", flush=True)
-        results.append(result)
-        # After each shape, so that Ctrl-C keeps what was measured.
-        if arguments.json:
-            arguments.json.write_text(json.dumps([json.loads(each.to_json()) for each in results]))
-
     try:
-        tune_shapes(
-            arguments.shapes,
-            arguments.dtype,
-            show,
-            search=arguments.search,
-            key=arguments.key,
-            budget=arguments.budget,
-            check=arguments.check,
-            devices="all" if arguments.all_devices else None,
-        )
+        for dtype in arguments.dtype:
+            with float32_precision(dtype):
+                for shape in in_type(arguments.shapes, dtype):
+                    result = autotune(
+                        Inputs(shape, dtype, sets=1).arguments()[0],
+                        search=arguments.search,
+                        key=arguments.key,
+                        budget=arguments.budget,
+                        check=arguments.check,
+                        devices="all" if arguments.all_devices else None,
+                    )
+                    best = f"{result.microseconds:9.2f} us  {result.winner.metadata.kernel_name}"
+                    print(f"{best}  {result.key}", flush=True)
+                    results.append(result)
+                    # After each shape, so that Ctrl-C keeps what was measured.
+                    report.write_json(arguments.json, [json.loads(r.to_json()) for r in results])
     except KeyboardInterrupt:
         raise SystemExit(f"stopped: the results of {len(results)} shapes are stored") from None
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from cutlass_api.bench import limits
-from cutlass_api.bench.gemm import Inputs, Shape, float32_precision
+from cutlass_api.bench.limits import float32_precision
+from cutlass_api.bench.products import Inputs, Shape
 
 INSTALL = (
     "ncu is not on PATH; install Nsight Compute, which CUDA toolkits include, or put its folder on "
@@ -30,19 +31,20 @@ PERMISSION = (
     "container with --cap-add=SYS_ADMIN (https://developer.nvidia.com/ERR_NVGPUCTRPERM)"
 )
 _PEAK = ".avg.pct_of_peak_sustained_elapsed"
-#: What is read, by the name of its counter in Nsight Compute.
+_CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
+#: What is read, by the name of its counter in Nsight Compute: title, factor, format and unit.
 COUNTERS = {
-    "gpu__time_duration.sum": "duration",
-    "sm__cycles_elapsed.max": "cycles",
-    f"sm__pipe_tensor_cycles_active{_PEAK}": "tensor cores",
-    f"sm__throughput{_PEAK}": "busiest unit of the multiprocessors",
-    f"l1tex__throughput{_PEAK}": "L1 cache and shared memory",
-    f"lts__throughput{_PEAK}": "L2 cache",
-    f"dram__throughput{_PEAK}": "memory",
-    "dram__bytes.sum.per_second": "memory traffic",
-    "lts__t_sector_hit_rate.pct": "hits in the L2 cache",
-    "sm__warps_active.avg.per_cycle_active": "warps of a multiprocessor",
-    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": "shared-memory bank conflicts",
+    "gpu__time_duration.sum": ("duration", 1e6, ".2f", "us"),
+    "sm__cycles_elapsed.max": ("cycles", 1, ".0f", ""),
+    f"sm__pipe_tensor_cycles_active{_PEAK}": ("tensor cores", 1, ".1f", "%"),
+    f"sm__throughput{_PEAK}": ("busiest unit of the multiprocessors", 1, ".1f", "%"),
+    f"l1tex__throughput{_PEAK}": ("L1 cache and shared memory", 1, ".1f", "%"),
+    f"lts__throughput{_PEAK}": ("L2 cache", 1, ".1f", "%"),
+    f"dram__throughput{_PEAK}": ("memory", 1, ".1f", "%"),
+    "dram__bytes.sum.per_second": ("memory traffic", 1e-12, ".3f", "TB/s"),
+    "lts__t_sector_hit_rate.pct": ("hits in the L2 cache", 1, ".1f", "%"),
+    "sm__warps_active.avg.per_cycle_active": ("warps of a multiprocessor", 1, ".0f", ""),
+    _CONFLICTS: ("shared-memory bank conflicts", 1, ".0f", ""),
 }
 #: Cycles that a warp waits for each reason per instruction, in the section `WarpStateStats`.
 _STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+?)_per_issue_active\.ratio")
@@ -188,18 +190,10 @@ HEADER = ("counter", "value", "unit")
 def cells(one: Measured, share: float | None) -> list[tuple[str, str, str]]:
     """A row of a table for each counter. ``share``: of the peak rate."""
     rows = [] if share is None else [("share of peak", f"{100 * share:.1f}", "%")]
-    for counter, title in COUNTERS.items():
+    for counter, (title, factor, form, unit) in COUNTERS.items():
         value = one.values[counter]
-        if value is None:
-            continue
-        if counter == "gpu__time_duration.sum":
-            rows.append((title, f"{1e6 * value:.2f}", "us"))
-        elif counter.endswith("per_second"):
-            rows.append((title, f"{1e-12 * value:.3f}", "TB/s"))
-        elif "pct" in counter:
-            rows.append((title, f"{value:.1f}", "%"))
-        else:
-            rows.append((title, f"{value:.0f}", ""))
+        if value is not None:
+            rows.append((title, format(factor * value, form), unit))
     for reason, cycles in list(one.stalls.items())[:STALLS]:
         rows.append((f"stall: {reason}", f"{cycles:.2f}", "cycles an instruction"))
     return rows
@@ -213,8 +207,6 @@ def main(arguments: Sequence[str]) -> None:
     except ValueError as error:
         raise SystemExit(str(error)) from None
 
-
-__all__ = ["HEADER", "INSTALL", "PERMISSION", "Measured", "Product", "cells", "measure", "parse"]
 
 if __name__ == "__main__":
     main(sys.argv[1:])

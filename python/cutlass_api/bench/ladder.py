@@ -6,18 +6,19 @@ and launches. All compute ``out (m, n) = a (m, k) @ b (n, k).T`` for row-major m
 ``k`` are multiples of 8. Times are measured as in :mod:`cutlass_api.bench.gemm`.
 """
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import argparse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import cutlass_api
 from cutlass_api import _core
-from cutlass_api.bench import ROUNDS, limits
-from cutlass_api.bench.gemm import Inputs, Shape, capture, run_launches
-from cutlass_api.tuning._search import in_turns
+from cutlass_api.bench import limits, options, report
+from cutlass_api.bench.base import Bench, Document, Entry
+from cutlass_api.bench.products import Inputs, Shape
+from cutlass_api.bench.timing import ROUNDS, capture, in_turns, run_launches
 from cutlass_api.utils import ceil_div
 
 #: M, N, K.
@@ -122,82 +123,46 @@ _STAGES_BYTES = 4 * (128 + 256) * 64 * 2
 _ONE_BARRIER, _TWO_BARRIERS = _STAGES_BYTES + 4 * 8, _STAGES_BYTES + 4 * 16
 STEPS = (
     Step(
-        "basic tiling",
-        "1_basic_tiling.cuh",
-        "basic_tiling",
-        "4 x 4 outputs a thread",
-        (64, 64),
-        256,
-        _FMA,
+        *("basic tiling", "1_basic_tiling.cuh", "basic_tiling", "4 x 4 outputs a thread"),
+        *((64, 64), 256, _FMA),
     ),
     Step(
-        "shared-memory tiling",
-        "2_shared_memory.cuh",
-        "shared_memory",
+        *("shared-memory tiling", "2_shared_memory.cuh", "shared_memory"),
         "operands in shared memory, 8 x 8 outputs a thread",
-        (128, 128),
-        256,
-        _FMA,
+        *((128, 128), 256, _FMA),
     ),
     Step(
-        "mma.sync",
-        "3_tensor_cores.cuh",
-        "tensor_cores<RowMajor>",
-        "tensor cores, ldmatrix",
-        (128, 128),
-        256,
-        _MMA,
+        *("mma.sync", "3_tensor_cores.cuh", "tensor_cores<RowMajor>", "tensor cores, ldmatrix"),
+        *((128, 128), 256, _MMA),
     ),
     Step(
-        "swizzle",
-        "4_swizzle.cuh",
-        "tensor_cores<Swizzled>",
-        "no bank conflicts",
-        (128, 128),
-        256,
-        _MMA,
+        *("swizzle", "4_swizzle.cuh", "tensor_cores<Swizzled>", "no bank conflicts"),
+        *((128, 128), 256, _MMA),
     ),
     Step(
-        "cp.async stages",
-        "5_async_copies.cuh",
-        "async_copies",
+        *("cp.async stages", "5_async_copies.cuh", "async_copies"),
         "3 stages of asynchronous copies",
-        (128, 128),
-        256,
-        _MMA,
+        *((128, 128), 256, _MMA),
         shared_bytes=3 * 2 * 128 * 64 * 2,
     ),
     Step(
-        "wgmma with TMA",
-        "6_wgmma_tma.cuh",
-        "wgmma_tma",
+        *("wgmma with TMA", "6_wgmma_tma.cuh", "wgmma_tma"),
         "64 x 256 outputs an instruction, copies by one thread",
-        (128, 256),
-        256,
-        _WGMMA,
+        *((128, 256), 256, _WGMMA),
         shared_bytes=_ONE_BARRIER,
         boxes=(128, 256),
     ),
     Step(
-        "warp specialization",
-        "7_warp_specialization.cuh",
-        "warp_specialization",
+        *("warp specialization", "7_warp_specialization.cuh", "warp_specialization"),
         "a producer and two consumers, persistent CTAs",
-        (128, 256),
-        384,
-        _WGMMA,
+        *((128, 256), 384, _WGMMA),
         shared_bytes=_TWO_BARRIERS,
         boxes=(128, 256),
         persistent=True,
     ),
     Step(
-        "clusters",
-        "8_clusters.cuh",
-        "clusters",
-        "two CTAs share the loads of B",
-        (128, 256),
-        384,
-        _WGMMA,
+        *("clusters", "8_clusters.cuh", "clusters", "two CTAs share the loads of B"),
+        *((128, 256), 384, _WGMMA),
         shared_bytes=_TWO_BARRIERS,
         boxes=(128, 128),
         persistent=True,
@@ -222,6 +187,10 @@ class Row:
     share_of_torch: float
     speed_up: float
     note: str = ""
+
+    @property
+    def of_torch(self) -> str:
+        return f"{100 * self.share_of_torch:.1f} %"
 
 
 def measure(extents: Extents = DEFAULT_EXTENTS) -> list[Row]:
@@ -283,21 +252,6 @@ def shown(extents: Sequence[int]) -> str:
     return "x".join(map(str, extents))
 
 
-TITLE = "The ladder: a float16 GEMM in eight steps"
-HEADER = ("step", "us", "TFLOP/s", "of torch", "speed-up", "")
-
-
-def line(row: Row) -> tuple[str, ...]:
-    """The cells of a row of the table."""
-    share, speed_up = f"{100 * row.share_of_torch:.1f} %", f"{row.speed_up:.1f}"
-    return row.name, f"{row.microseconds:.1f}", f"{row.tflops:.1f}", share, speed_up, row.note
-
-
-def write_json(path: Path, context: dict[str, Any], rows: Sequence[Row]) -> None:
-    """Writes rows as JSON, after the entries of ``context``: device, torch, mnk, rates."""
-    path.write_text(json.dumps({**context, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
-
-
 def peaks(rates: limits.Rates) -> dict[str, float]:
     """The peak FLOP per second of a chip at its highest clock, by the unit that multiplies.
 
@@ -309,12 +263,8 @@ def peaks(rates: limits.Rates) -> dict[str, float]:
 
 def draw_bars(axes: Any, rows: Sequence[Row]) -> None:
     """Draws the TFLOP/s of each row."""
-    names = [row.name for row in rows][::-1]
-    colors = ["#4477aa" if row.name not in (TORCH, LIBRARY) else "#bbbbbb" for row in rows][::-1]
-    bars = axes.barh(names, [row.tflops for row in rows][::-1], color=colors)
-    axes.bar_label(bars, fmt="%.1f", padding=3, fontsize=8)
-    axes.margins(x=0.15)
-    axes.set_xlabel("TFLOP/s")
+    colors = ["#bbbbbb" if row.name in (TORCH, LIBRARY) else "#4477aa" for row in rows]
+    report.draw_bars(axes, [(row.name, row.tflops) for row in rows], "TFLOP/s", "%.1f", colors)
 
 
 def draw_roofline(axes: Any, rates: limits.Rates, rows: Sequence[Row]) -> None:
@@ -358,37 +308,64 @@ def draw_roofline(axes: Any, rates: limits.Rates, rows: Sequence[Row]) -> None:
     axes.set_ylabel("TFLOP/s")
 
 
-def write_plot(
-    path: Path, title: str, extents: Sequence[int], rates: limits.Rates, rows: Sequence[Row]
-) -> None:
-    """Plots the TFLOP/s of the rows and the roofline of the steps. Needs matplotlib."""
-    import matplotlib.pyplot as plt
+class Ladder(Bench[Row]):
+    name, about = "ladder", "a float16 GEMM in eight steps, from basic tiling to clusters"
+    title = "The ladder: a float16 GEMM in eight steps"
+    row, field, is_gradual = Row, "speed_up", False
+    columns = (
+        ("step", "name", ""),
+        ("us", "microseconds", ".1f"),
+        ("TFLOP/s", "tflops", ".1f"),
+        ("of torch", "of_torch", ""),
+        ("speed-up", "speed_up", ".1f"),
+        ("", "note", ""),
+    )
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.2), layout="constrained")
-    draw_bars(left, rows)
-    left.set_title(shown(extents))
-    draw_roofline(right, rates, rows)
-    figure.suptitle(title)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    def add_options(self, command: argparse.ArgumentParser) -> None:
+        command.add_argument(
+            "--shape",
+            type=_extents,
+            default=DEFAULT_EXTENTS,
+            metavar="M,N,K",
+            help="extents; N and K are multiples of 8 (4096,4096,4096)",
+        )
+
+    def measure(self, arguments: argparse.Namespace, document: Document) -> list[Row]:
+        document |= {"mnk": arguments.shape, "rates": limits.peak_rates()}
+        return measure(arguments.shape)
+
+    def heading(self, document: Document) -> str:
+        return f"{self.title}, {_shown(document)} ({document['device']})"
+
+    def remarks(self, rows: Sequence[Row]) -> Iterable[str]:
+        timed = {row.name for row in rows}
+        missing = [step.name for step in STEPS if step.name not in timed]
+        if missing:
+            yield f"not timed: {', '.join(missing)}, which need compute capability 9.0"
+
+    def entries(self, document: Document, rows: Sequence[Row]) -> Iterable[Entry]:
+        torch = next(row.microseconds for row in rows if row.name == TORCH)
+        for row in rows:
+            if row.name != TORCH:
+                # The steps teach; only the library is for use in torch's place.
+                rival = torch if row.name == LIBRARY else None
+                yield Entry(row.name, row.microseconds, torch, rival, None, row.note)
+
+    def plot(self, path: Path, document: Document, rows: Sequence[Row]) -> None:
+        """Plots the TFLOP/s of the rows and the roofline of the steps. Needs matplotlib."""
+        title = f"{self.title} ({document['device']})"
+        with report.figure(path, title, (12, 4.2), columns=2) as (left, right):
+            draw_bars(left, rows)
+            left.set_title(_shown(document))
+            draw_roofline(right, document["rates"], rows)
 
 
-__all__ = [
-    "DEFAULT_EXTENTS",
-    "HEADER",
-    "LIBRARY",
-    "STEPS",
-    "TITLE",
-    "TORCH",
-    "Row",
-    "Step",
-    "draw_bars",
-    "draw_roofline",
-    "line",
-    "measure",
-    "peaks",
-    "rows",
-    "shown",
-    "write_json",
-    "write_plot",
-]
+def _extents(text: str) -> tuple[int, int, int]:
+    m, n, k = options.extents(text)
+    if n % 8 or k % 8:
+        raise argparse.ArgumentTypeError(f"{text!r}: N and K must be multiples of 8")
+    return m, n, k
+
+
+def _shown(document: Document) -> str:
+    return "x".join(map(str, document["mnk"]))

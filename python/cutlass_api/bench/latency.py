@@ -8,17 +8,20 @@ same kernel, launched by a Rust loop around ``cuLaunchKernelEx``; it takes a tur
 of a method.
 """
 
+import argparse
+import math
 import statistics
 import timeit
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import cutlass_api
 from cutlass_api import _core
-from cutlass_api.bench.report import Row
+from cutlass_api.bench import report
+from cutlass_api.bench.base import Bench, Document, Entry, deviation
 from cutlass_api.profiling import quartiles
 
 #: Calls of a turn, each with a set of operands of its own. As many come before the timed ones, to
@@ -27,20 +30,9 @@ LAUNCHES = 100
 ROUNDS = 30
 GRAPH_LAUNCHES = 20
 EXTENT = 128
-TITLE = f"Host time of one float16 GEMM, {EXTENT} cubed"
-#: The title of the column of ratios.
-RATIO = "x floor"
 #: How the names of rows begin that time no code of ours.
-THEIRS = (
-    "native floor",
-    "an empty statement",
-    "torch.mm",
-    "a @ b",
-    "Triton",
-    "CuPy",
-    "cutlass.operators",
-    "CUDA graph of torch.mm",
-)
+THEIRS: tuple[str, ...] = ("native floor", "an empty statement", "torch.mm", "a @ b", "Triton")
+THEIRS += ("CuPy", "cutlass.operators", "CUDA graph of torch.mm")
 #: Rows of torch that do the same as a row of ours.
 COUNTERPARTS = {
     "cutlass_api.matmul(a, b, out=c)": "torch.mm(a, b, out=c)",
@@ -52,6 +44,21 @@ COUNTERPARTS = {
 
 
 @dataclass(frozen=True)
+class Row:
+    """One row of a result.
+
+    - ``ratio``: the time over the floor's time, or NaN.
+    - ``quartiles``: of the ratio of each turn.
+    """
+
+    name: str
+    microseconds: float
+    ratio: float
+    note: str = ""
+    quartiles: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
 class Method:
     """A method to time. ``turn`` runs one turn and returns the seconds of one call."""
 
@@ -60,43 +67,25 @@ class Method:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Operands:
-    """What a statement uses of one set of operands: A, B, the output, their arguments, and a bound
-    launch."""
-
-    a: Any
-    b: Any
-    c: Any
-    args: Any
-    launch: Any
-
-
 def calls(
-    name: str,
-    statement: str,
-    names: dict[str, Any],
-    note: str = "",
-    sets: Sequence[Operands] = (),
+    name: str, statement: str, names: dict[str, Any], note: str = "", sets: Sequence[Any] = ()
 ) -> Method:
-    """A method that times a Python statement, with ``names`` as its globals, and the fields of one
-    of the sets of operands, each set in its turn."""
+    """A method that times a Python statement, with ``names`` as its globals.
 
+    ``sets``: A, B, the output, their arguments and a bound launch, for each call of a turn.
+    """
     import torch
 
-    values = [(each.a, each.b, each.c, each.args, each.launch) for each in sets]
-    loop = f"for a, b, c, args, launch in sets:\n    {statement}"
-
     if sets:
-        timer, repeats = timeit.Timer(loop, globals=names | {"sets": values}), 1
+        loop = f"for a, b, c, args, launch in sets:\n    {statement}"
+        timer, repeats = timeit.Timer(loop, globals=names | {"sets": sets}), 1
     else:
         timer, repeats = timeit.Timer(statement, globals=names), LAUNCHES
-    walk = partial(timer.timeit, repeats)
 
     def turn() -> float:
-        walk()
+        timer.timeit(repeats)
         torch.cuda.synchronize()
-        return walk() / LAUNCHES
+        return timer.timeit(repeats) / LAUNCHES
 
     return Method(name, turn, note)
 
@@ -157,8 +146,8 @@ def measure() -> list[Row]:
         kernel = cutlass_api.get_kernels(args)[0]
         artifact = kernel.compile(args)
         sets = [
-            Operands(a, b, c, each, kernel.bind(each, artifact, handle))
-            for (a, b, c), each in zip(tensors, every_args, strict=True)
+            (*each, args, kernel.bind(args, artifact, handle))
+            for each, args in zip(tensors, every_args, strict=True)
         ]
 
         def floor() -> float:
@@ -167,14 +156,40 @@ def measure() -> list[Row]:
 
         methods = [
             Method("native floor: cuLaunchKernelEx in a loop", floor, kernel.metadata.kernel_name),
-            *_ours(sets, kernel, artifact, handle),
+            *_statements(sets, kernel, artifact, handle),
             *_peers(a, b, out),
         ]
         methods += _graphs(lambda: kernel.run(args, artifact), lambda: torch.mm(a, b, out=out))
         return in_turns(methods, floor)
 
 
-def _ours(sets: Sequence[Operands], kernel: Any, artifact: Any, handle: int) -> Iterator[Method]:
+_MAKE = "GemmArguments(a, b, c, accumulator_type=float32)"
+_GENERATED = (
+    f"kernel.run({_MAKE}, artifact, stream=stream, workspace=None, assume_supported_args=True)"
+)
+_ARGUMENTS, _ASSUMED = "GemmArguments(...)", "run, assume_supported_args, stream given"
+#: What is timed in this process, by name.
+STATEMENTS = {
+    "an empty statement": "pass",
+    _ASSUMED: "kernel.run(args, artifact, stream=stream, assume_supported_args=True)",
+    "run, checks, stream passed": "kernel.run(args, artifact, stream=stream)",
+    "run, checks, torch.cuda.Stream": "kernel.run(args, artifact, stream=torch_stream)",
+    "run, checks, current stream": "kernel.run(args, artifact)",
+    "run(args) alone": "kernel.run(args)",
+    _ARGUMENTS: _MAKE,
+    "arguments and run, as NVGEMM's code": _GENERATED,
+    "call in code of torch.compile": "launch_gemm(a, b, out=c, kernel=name)",
+    "bound launch()": "launch()",
+    "bound launch(A=...)": "launch(A=a)",
+    "get_kernels(args)": "cutlass_api.get_kernels(args)",
+    "cutlass_api.matmul(a, b, out=c)": "cutlass_api.matmul(a, b, out=c)",
+    "cutlass_api.matmul(a, b)": "cutlass_api.matmul(a, b)",
+    "torch.mm(a, b, out=c)": "torch.mm(a, b, out=c)",
+    "a @ b": "a @ b",
+}
+
+
+def _statements(sets: Sequence[Any], kernel: Any, artifact: Any, handle: int) -> Iterator[Method]:
     import torch
 
     options = cutlass_api.config.GlobalOptions()
@@ -191,9 +206,6 @@ def _ours(sets: Sequence[Operands], kernel: Any, artifact: Any, handle: int) -> 
         "torch_stream": torch.cuda.current_stream(),
     }
 
-    def ours(name: str, statement: str, note: str = "") -> Method:
-        return calls(name, statement, names, note, sets)
-
     def by_protocol(method: Method) -> Method:
         def turn() -> float:
             options.use_tvm_ffi = False
@@ -202,35 +214,14 @@ def _ours(sets: Sequence[Operands], kernel: Any, artifact: Any, handle: int) -> 
             finally:
                 options.use_tvm_ffi = True
 
-        return Method(f"{method.name}, use_tvm_ffi = False", turn, method.note)
+        return Method(f"{method.name}, use_tvm_ffi = False", turn)
 
-    make = "GemmArguments(a, b, c, accumulator_type=float32)"
-    generated = (
-        f"kernel.run({make}, artifact, stream=stream, workspace=None, assume_supported_args=True)"
-    )
-    assumed = ours(
-        "run, assume_supported_args, stream given",
-        "kernel.run(args, artifact, stream=stream, assume_supported_args=True)",
-    )
-    arguments = ours("GemmArguments(...)", make)
-    yield ours("an empty statement", "pass")
-    yield assumed
-    yield ours("run, checks, stream passed", "kernel.run(args, artifact, stream=stream)")
-    yield ours("run, checks, torch.cuda.Stream", "kernel.run(args, artifact, stream=torch_stream)")
-    yield ours("run, checks, current stream", "kernel.run(args, artifact)")
-    yield ours("run(args) alone", "kernel.run(args)")
-    yield arguments
-    yield ours("arguments and run, as NVGEMM's code", generated)
-    yield ours("call in code of torch.compile", "launch_gemm(a, b, out=c, kernel=name)")
-    yield ours("bound launch()", "launch()")
-    yield ours("bound launch(A=...)", "launch(A=a)")
-    yield ours("get_kernels(args)", "cutlass_api.get_kernels(args)")
-    yield ours("cutlass_api.matmul(a, b, out=c)", "cutlass_api.matmul(a, b, out=c)")
-    yield ours("cutlass_api.matmul(a, b)", "cutlass_api.matmul(a, b)")
-    yield ours("torch.mm(a, b, out=c)", "torch.mm(a, b, out=c)")
-    yield ours("a @ b", "a @ b", "torch")
-    yield by_protocol(arguments)
-    yield by_protocol(assumed)
+    methods = {
+        name: calls(name, statement, names, "torch" if name == "a @ b" else "", sets)
+        for name, statement in STATEMENTS.items()
+    }
+    yield from methods.values()
+    yield from (by_protocol(methods[name]) for name in (_ARGUMENTS, _ASSUMED))
 
 
 def _graphs(ours: Callable[[], Any], theirs: Callable[[], Any]) -> Iterator[Method]:
@@ -298,4 +289,34 @@ def _peers(a: Any, b: Any, out: Any) -> Iterator[Method]:
     yield calls("cutlass.operators run, assume_supported_args", run, names)
 
 
-__all__ = ["COUNTERPARTS", "RATIO", "TITLE", "Method", "calls", "in_turns", "is_ours", "measure"]
+class Latency(Bench[Row]):
+    name, about = "latency", "host time of one small GEMM"
+    title = f"Host time of one float16 GEMM, {EXTENT} cubed"
+    row, field, is_gradual = Row, "ratio", False
+    control = "the native launch"
+    columns = (
+        ("", "name", ""),
+        ("us", "microseconds", ".2f"),
+        ("x floor", "ratio", ".2f"),
+        ("", "note", ""),
+    )
+
+    def measure(self, arguments: argparse.Namespace, document: Document) -> list[Row]:
+        document |= {"extent": EXTENT, "dtype": "float16"}
+        return measure()
+
+    def entries(self, document: Document, rows: Sequence[Row]) -> Iterable[Entry]:
+        times = {row.name: row.microseconds for row in rows}
+        for row in rows:
+            if is_ours(row.name):
+                torch = times.get(COUNTERPARTS.get(row.name, ""))
+                floor = None if math.isnan(row.ratio) else row.microseconds / row.ratio
+                noise = deviation(row.ratio, row.quartiles)
+                yield Entry(row.name, row.microseconds, floor, torch, noise)
+
+    def plot(self, path: Path, document: Document, rows: Sequence[Row]) -> None:
+        """Plots microseconds as bars on a logarithmic axis. Needs matplotlib."""
+        bars = [(row.name, row.microseconds) for row in rows if row.microseconds > 0]
+        with report.figure(path, self.heading(document), (9, 0.35 * len(bars) + 1.2)) as axes:
+            report.draw_bars(axes, bars, "microseconds on the host")
+            axes.set_xscale("log")

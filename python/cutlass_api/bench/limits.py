@@ -7,15 +7,13 @@ that the GPU sustains: of a copy, and of a large product by torch.
 import math
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
 
 from cutlass_api import _core
-from cutlass_api.bench import ROUNDS
-from cutlass_api.bench.bandwidth import Stream, copy_rate
-from cutlass_api.tuning._search import in_turns
+from cutlass_api.bench.timing import ROUNDS, in_turns, repeated
 
 #: What multiplies each dtype, as `chip_rates` names it, and the share of that rate: tensor cores
 #: multiply tf32 at half the rate of 16 bits.
@@ -31,6 +29,11 @@ DTYPES = tuple(UNITS)
 TENSOR_EXTENT, EXTENT = 8192, 4096
 #: The duration of a turn of products.
 TURN_SECONDS = 30e-3
+#: Bytes of the source of a copy. The target has as many, so that next to nothing of either stays in
+#: L2.
+COPIED_BYTES = 2 << 30
+#: The duration of a turn of copies.
+COPY_SECONDS = 3e-3
 #: What nvidia-smi reports of a GPU, by the name of its query.
 SMI_FACTS = {
     "driver_version": "driver",
@@ -72,34 +75,50 @@ def sets_beyond_l2(one_set_bytes: int) -> int:
     return min(max(math.ceil(2.2 * l2_bytes() / one_set_bytes), 2), 200)
 
 
-def product_rate(dtype: str) -> float:
-    """FLOP/s of a large product of random operands by torch, in turns of 30 ms.
+def copy_rate() -> float:
+    """Bytes per second that a copy within device memory reads and writes, both counted.
 
-    For "tf32" and "float32", torch's float32 precision must be set
-    (:func:`cutlass_api.bench.gemm.float32_precision`).
+    Copies 2 GiB of random bytes in two ways, and returns the rate of the faster one: a
+    device-to-device memcpy on a stream, and an elementwise kernel (``torch.add(x, 0, out=y)`` in
+    float32). A memcpy node of a CUDA graph can be slower than either, so no graph is used.
     """
+    import torch
+
+    source = torch.randint(0, 255, (COPIED_BYTES,), device="cuda", dtype=torch.uint8)
+    target = torch.empty_like(source)
+    numbers, copied = source.view(torch.float32), target.view(torch.float32)
+    methods = {
+        "memcpy": repeated(lambda: target.copy_(source), COPY_SECONDS),
+        "kernel": repeated(lambda: torch.add(numbers, 0, out=copied), COPY_SECONDS),
+    }
+    in_turns(methods, ROUNDS)
+    return 2 * COPIED_BYTES / (1e-6 * min(timed.median for timed in methods.values()))
+
+
+@contextmanager
+def float32_precision(dtype: str) -> Iterator[None]:
+    """Whether torch, and the kernels that follow it, round float32 operands: for "tf32"."""
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def product_rate(dtype: str) -> float:
+    """FLOP/s of a large product of random operands by torch, in turns of 30 ms."""
     import torch
 
     extent = EXTENT if dtype in ("float32", "float64") else TENSOR_EXTENT
     element = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
     a, b = (torch.randn(extent, extent, device="cuda", dtype=element) for _ in range(2))
-    launch = partial(torch.matmul, a, b, out=torch.empty_like(a))
-    launch()
-    calls = max(1, math.ceil(TURN_SECONDS / _seconds(launch)))
-    timed = Stream(launch, calls)
-    in_turns({"product": timed}, ROUNDS)
+    timed = repeated(partial(torch.matmul, a, b, out=torch.empty_like(a)), TURN_SECONDS)
+    with float32_precision(dtype):
+        in_turns({"product": timed}, ROUNDS)
     return 2 * extent**3 / (1e-6 * timed.median)
-
-
-def _seconds(launch: Callable[[], Any]) -> float:
-    """The time of one launch on the clock of the host."""
-    import torch
-
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    launch()
-    torch.cuda.synchronize()
-    return time.perf_counter() - begin
 
 
 class Limits:
@@ -112,7 +131,7 @@ class Limits:
 
     @cached_property
     def copy_rate(self) -> float:
-        """Bytes per second that a copy reads and writes (:mod:`.bandwidth`)."""
+        """Bytes per second that a copy reads and writes (`copy_rate`)."""
         return copy_rate()
 
     def product_rate(self, dtype: str) -> float:
@@ -180,18 +199,3 @@ def smi_facts() -> dict[str, str]:
         for name, value in zip(SMI_FACTS.values(), values, strict=True)
         if not value.startswith("[")  # [N/A], [Not Supported]
     }
-
-
-__all__ = [
-    "DTYPES",
-    "HEADER",
-    "Limits",
-    "Rates",
-    "cells",
-    "l2_bytes",
-    "peak",
-    "peak_rates",
-    "product_rate",
-    "sets_beyond_l2",
-    "smi_facts",
-]

@@ -5,30 +5,25 @@ The weights are those of a 7 B model (PyTorch pull request 119685). Times are ta
 :mod:`cutlass_api.bench.gemm`: operands larger than L2, CUDA graphs, methods in turns, medians.
 """
 
-import json
+import argparse
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import cutlass_api
 from cutlass_api.arguments import EpilogueArguments, GemmArguments, PerformanceControls
-from cutlass_api.bench import ROUNDS
-from cutlass_api.bench.bandwidth import copy_rate
-from cutlass_api.bench.gemm import (
-    FINALISTS,
-    capture,
-    time_operators,
-)
-from cutlass_api.bench.limits import sets_beyond_l2
-from cutlass_api.profiling import quartiles
-from cutlass_api.tuning._search import Timed, in_turns, sift
+from cutlass_api.bench import options, report
+from cutlass_api.bench.base import Bench, Column, Document, Entry, both, deviation
+from cutlass_api.bench.limits import copy_rate, sets_beyond_l2
+from cutlass_api.bench.timing import Contest, Timed, capture, time_operators
 
-TITLE = "8-bit products with the weights of a Llama"
 #: Output features and input features of the weights.
 WEIGHTS = ((4096, 11008), (12288, 4096), (22016, 4096), (4096, 4096), (65536, 4096))
 #: Rows of the activations.
@@ -79,11 +74,15 @@ class Row:
     best: float
     kernel: str
     best_kernel: str
-    #: The time to read the weights at the rate of a copy on this GPU (:mod:`.bandwidth`).
+    #: The time to read the weights at the rate of a copy on this GPU.
     read: float
     operators: float | None = None
     #: The quartiles of the turns of ``torch`` and ``first``.
     quartiles: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return product(self.kind, self.rows, self.weight)
 
 
 class Operands:
@@ -177,9 +176,8 @@ def measure_row(
     *,
     rate: float,
     with_triton: bool,
-    skip: Callable[[str], None],
 ) -> Row:
-    """Times one product with each method. Calls ``skip`` with the reason if Triton fails. Raises
+    """Times one product with each method. Prints the reason if Triton fails. Raises
     :class:`Unserved` without a kernel.
     """
     import torch
@@ -194,18 +192,8 @@ def measure_row(
         raise Unserved("no kernel serves these operands")
     # CUDA cores take many times as long.
     kernels = [k for k in kernels if "simt" not in k.metadata.kernel_name] or kernels
-    artifacts = list(pool.map(lambda kernel: kernel.compile(all_args[0]), kernels))
-
-    def ours(at: int) -> Timed:
-        size = kernels[at].get_workspace_size(all_args[0])
-        workspace = torch.empty(size, device="cuda", dtype=torch.uint8) if size else None
-        run = partial(kernels[at].run, workspace=workspace, assume_supported_args=True)
-        return capture(operands.stream, [partial(run, args, artifacts[at]) for args in all_args])
-
-    names = [kernel.metadata.kernel_name for kernel in kernels]
-    _, methods = sift(((name, ours(at)) for at, name in enumerate(names)), FINALISTS)
-    finalists = {names[0], *methods}
-    methods.setdefault(names[0], ours(0))
+    contest = Contest(kernels, all_args, operands.stream, pool)
+    methods = contest.methods
     theirs = operands.torch_method()
     if theirs:
         function, sets = theirs
@@ -216,42 +204,32 @@ def measure_row(
             except Exception as error:  # inductor has no template, or none of them compiles
                 reason = str(error).partition("\n")[0]
                 name = product(kind, rows, weight)
-                skip(f"{name}: Triton fails: {type(error).__name__}: {reason}")
+                print(f"{name}: Triton fails: {type(error).__name__}: {reason}", flush=True)
     # cutlass.operators takes no scales of tensors, rows or blocks in float32.
     if not kind.startswith("fp8"):
         accumulator = torch.int32 if kind == "int8" else torch.float32
         found = time_operators(operands.sets, operands.stream, accumulator)
         if found:
             methods["operators"] = found
-    in_turns(methods, ROUNDS)
-    best = min(finalists, key=lambda name: methods[name].median)
-    n, k = weight
-    element = operands.sets[0][1].element_size()
-    others = {name: methods[name].median for name in BACKENDS if name in methods}
+    times = contest.times()
+    read = math.prod(weight) * operands.sets[0][1].element_size()
     return Row(
         kind=kind,
         rows=rows,
         weight=weight,
-        torch=others.get("torch"),
-        triton=others.get("triton"),
-        first=methods[names[0]].median,
-        best=methods[best].median,
-        kernel=names[0],
-        best_kernel=best,
-        read=1e6 * n * k * element / rate,
-        operators=others.get("operators"),
-        quartiles={
-            backend: quartiles(methods[name].times)
-            for backend, name in (("torch", "torch"), ("first", names[0]))
-            if name in methods
-        },
+        torch=contest.median("torch"),
+        triton=contest.median("triton"),
+        operators=contest.median("operators"),
+        read=1e6 * read / rate,
+        **times,
     )
 
 
 def _triton(stream: Any, function: Callable[..., Any], sets: list[tuple[Any, ...]]) -> Timed:
     """torch's function, compiled with Triton's templates only."""
     import torch
-    from torch._inductor import config
+
+    from cutlass_api.inductor._torch import config
 
     torch._dynamo.reset()
     settings = {"max_autotune": True, "max_autotune_gemm_backends": "TRITON"}
@@ -260,63 +238,23 @@ def _triton(stream: Any, function: Callable[..., Any], sets: list[tuple[Any, ...
         return capture(stream, [partial(compiled, *each) for each in sets])
 
 
-def measure(
-    kinds: Sequence[str],
-    rows: Sequence[int],
-    show: Callable[[Row], None],
-    skip: Callable[[str], None],
-    *,
-    with_triton: bool = True,
-) -> list[Row]:
-    """Times all weights with these numbers of rows. Calls ``show`` with each finished row, and
-    ``skip`` with the product that no kernel serves or Triton fails on, and the reason.
+def measure(kinds: Sequence[str], rows: Sequence[int], with_triton: bool = True) -> Iterator[Row]:
+    """Times all weights with these numbers of rows. Prints which products no kernel serves, or
+    Triton fails on, and the reason.
 
     ``with_triton``: whether to time Triton, if it is installed.
     """
     import torch
 
     with_triton = with_triton and find_spec("triton") is not None
-    results = []
     rate = copy_rate()
     with ThreadPoolExecutor() as pool:
-        for kind in kinds:
-            for count in rows:
-                for weight in WEIGHTS:
-                    name = product(kind, count, weight)
-                    try:
-                        row = measure_row(
-                            *(kind, count, weight, pool),
-                            rate=rate,
-                            with_triton=with_triton,
-                            skip=skip,
-                        )
-                    except Unserved as reason:
-                        skip(f"{name}: skipped: {reason}")
-                        continue
-                    results.append(row)
-                    show(row)
-                    torch.cuda.empty_cache()
-    return results
-
-
-def summary(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
-    """For each kind: torch's time over ours, its geometric mean and the lowest, for the kernel that
-    ranks first; and the share of the time to read the weights, up to 64 rows and from 40 MB on."""
-    found: dict[str, dict[str, float]] = {}
-    for kind in dict.fromkeys(row.kind for row in rows):
-        ratios = [row.torch / row.first for row in rows if row.kind == kind and row.torch]
-        shares = [
-            row.read / row.first
-            for row in rows
-            if row.kind == kind and row.rows <= 64 and math.prod(row.weight) >= 40e6
-        ]
-        found[kind] = {}
-        if ratios:
-            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-            found[kind] |= {"torch / first": mean, "lowest": min(ratios)}
-        if shares:
-            found[kind]["least share of reading the weights"] = min(shares)
-    return found
+        for kind, count, weight in itertools.product(kinds, rows, WEIGHTS):
+            try:
+                yield measure_row(kind, count, weight, pool, rate=rate, with_triton=with_triton)
+            except Unserved as reason:
+                print(f"{product(kind, count, weight)}: skipped: {reason}", flush=True)
+            torch.cuda.empty_cache()
 
 
 def product(kind: str, rows: int, weight: tuple[int, int]) -> str:
@@ -330,55 +268,78 @@ def backends(rows: Sequence[Row]) -> list[str]:
     return [name for name in BACKENDS if any(getattr(row, name) is not None for row in rows)]
 
 
-def table(rows: Sequence[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The titles of the columns and the cells of each row, with a column for each backend."""
-    others = [name for name in backends(rows) if name != "first"]
-    titles = [f"{BACKENDS[name][0]} us" for name in others]
-    header = ("product", *titles, "first us", "best us", "torch/first", "read/first", "")
-    return header, [line(row, others) for row in rows]
-
-
-def line(row: Row, others: Sequence[str]) -> tuple[str, ...]:
-    """The cells of a row of the table. ``others``: the backends beside ours."""
-
-    def cell(time: float | None) -> str:
-        return "" if time is None else f"{time:.1f}"
-
-    return (
-        product(row.kind, row.rows, row.weight),
-        *(cell(getattr(row, name)) for name in (*others, "first", "best")),
-        f"{row.torch / row.first:.2f}" if row.torch else "",
-        f"{row.read / row.first:.2f}",
-        row.kernel,
+class Llama(Bench[Row]):
+    name, about = "llama", "GPU time of 8-bit products with a Llama's weights"
+    title = "8-bit products with the weights of a Llama"
+    row, field = Row, "weight"
+    columns = (
+        ("product", "name", ""),
+        *((f"{BACKENDS[name][0]} us", name, ".1f") for name in ("torch", "triton", "operators")),
+        ("first us", "first", ".1f"),
+        ("best us", "best", ".1f"),
+        ("torch/first", lambda row: row.torch and row.torch / row.first, ".2f"),
+        ("read/first", lambda row: row.read / row.first, ".2f"),
+        ("", "kernel", ""),
     )
 
+    def columns_of(self, rows: Sequence[Row]) -> Sequence[Column]:
+        """The columns, without those of backends that have no time."""
+        missing = BACKENDS.keys() - backends(rows)
+        return [column for column in self.columns if column[1] not in missing]
 
-def write_json(path: Path, context: dict[str, Any], rows: Sequence[Row]) -> None:
-    """Writes rows and their summary as JSON, after the entries of ``context``."""
-    document = {**context, "summary": summary(rows), "rows": [asdict(row) for row in rows]}
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    def add_options(self, command: argparse.ArgumentParser) -> None:
+        command.add_argument("--dtype", nargs="+", choices=KINDS, default=["int8"], help="operands")
+        command.add_argument(
+            "--rows",
+            type=options.counts,
+            default=ROWS,
+            metavar="COUNTS",
+            help="rows of the activations, separated by commas",
+        )
+        command.add_argument(
+            "--no-triton",
+            action="store_true",
+            help="do not time torch.compile with Triton's kernels",
+        )
 
+    def measure(self, arguments: argparse.Namespace, document: Document) -> Iterator[Row]:
+        return measure(arguments.dtype, arguments.rows, not arguments.no_triton)
 
-def write_plot(path: Path, title: str, rows: Sequence[Row]) -> None:
-    """Plots the times: for each product one bar a backend. Needs matplotlib."""
-    import matplotlib.pyplot as plt
+    def entries(self, document: Document, rows: Sequence[Row]) -> Iterable[Entry]:
+        for row in rows:
+            ours = deviation(row.first, row.quartiles.get("first"))
+            theirs = deviation(row.torch, row.quartiles.get("torch")) if row.torch else None
+            noise = both(ours, theirs)
+            yield Entry(row.name, row.first, row.torch, row.torch, noise, row.kernel)
 
-    names = [product(row.kind, row.rows, row.weight) for row in rows]
-    present = backends(rows)
-    figure, axes = plt.subplots(figsize=(0.4 * len(rows) + 2, 4.8), layout="constrained")
-    width = 0.8 / max(len(present), 1)
-    for place, backend in enumerate(present):
-        label, color = BACKENDS[backend]
-        times = [getattr(row, backend) or math.nan for row in rows]
-        offsets = [at + width * (place - (len(present) - 1) / 2) for at in range(len(rows))]
-        axes.bar(offsets, times, width=width, color=color, label=label)
-    axes.set_yscale("log")
-    axes.set_xticks(range(len(rows)), names, rotation=90, fontsize=7)
-    axes.set_ylabel("microseconds")
-    axes.legend(loc="upper left")
-    figure.suptitle(title)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    def summary(self, rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+        """For each kind: torch's time over ours, its geometric mean and the lowest, for the kernel
+        that ranks first; and the share of the time to read the weights, up to 64 rows and from
+        40 MB on."""
+        found: dict[str, dict[str, float]] = {}
+        for kind in dict.fromkeys(row.kind for row in rows):
+            of_kind = [row for row in rows if row.kind == kind]
+            ratios = [row.torch / row.first for row in of_kind if row.torch]
+            large = [row for row in of_kind if row.rows <= 64 and math.prod(row.weight) >= 40e6]
+            found[kind] = {}
+            if ratios:
+                found[kind] |= {"torch / first": geometric_mean(ratios), "lowest": min(ratios)}
+            if large:
+                share = min(row.read / row.first for row in large)
+                found[kind]["least share of reading the weights"] = share
+        return found
 
-
-__all__ = ["KINDS", "ROWS", "Row", "measure", "summary", "table", "write_json", "write_plot"]
+    def plot(self, path: Path, document: Document, rows: Sequence[Row]) -> None:
+        """Plots the times: for each product one bar a backend. Needs matplotlib."""
+        present = backends(rows)
+        width = 0.8 / max(len(present), 1)
+        with report.figure(path, self.heading(document), (0.4 * len(rows) + 2, 4.8)) as axes:
+            for place, backend in enumerate(present):
+                label, color = BACKENDS[backend]
+                times = [getattr(row, backend) or math.nan for row in rows]
+                offsets = [at + width * (place - (len(present) - 1) / 2) for at in range(len(rows))]
+                axes.bar(offsets, times, width=width, color=color, label=label)
+            axes.set_yscale("log")
+            axes.set_xticks(range(len(rows)), [row.name for row in rows], rotation=90, fontsize=7)
+            axes.set_ylabel("microseconds")
+            axes.legend(loc="upper left")

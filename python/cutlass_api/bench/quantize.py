@@ -4,19 +4,18 @@ Inputs are larger than L2 and random. Launches run in CUDA graphs, the helpers t
 results are medians, as in :mod:`cutlass_api.bench.gemm`.
 """
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+import argparse
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cutlass_api.bench import ROUNDS, report
-from cutlass_api.bench.bandwidth import copy_rate
-from cutlass_api.bench.gemm import capture
+from cutlass_api.bench import report
+from cutlass_api.bench.base import Bench, Document, Entry, deviation
+from cutlass_api.bench.limits import copy_rate
+from cutlass_api.bench.timing import ROUNDS, capture, in_turns, quartiles
 from cutlass_api.library import ScaleSwizzleMode
-from cutlass_api.profiling import quartiles
-from cutlass_api.tuning._search import in_turns
 
 
 @dataclass(frozen=True)
@@ -80,6 +79,14 @@ class Row:
     #: The quartiles of the turns.
     quartiles: tuple[float, float] | None = None
 
+    @property
+    def call(self) -> str:
+        return f"{self.helper}, {self.input} to {self.output}"
+
+    @property
+    def extents(self) -> str:
+        return " x ".join(map(str, self.shape))
+
 
 def moved_bytes(helper: str, shape: tuple[int, int], itemsize: int) -> int:
     """Bytes that a helper reads and writes, for a row-major input of elements of this size."""
@@ -114,13 +121,11 @@ def call(helper: str, matrix: Any, dtype: str) -> tuple[Any, ...]:
     return quantized
 
 
-def measure(show: Callable[[Row], None]) -> tuple[float, list[Row]]:
-    """The rate of a copy in bytes per second, and the times of all helpers. Calls ``show`` with
-    each finished row.
-    """
+def measure(rate: float) -> Iterator[Row]:
+    """Times all helpers. ``rate``: of a copy, in bytes per second."""
     import torch
 
-    rate, stream, results = copy_rate(), torch.cuda.Stream(), []
+    stream = torch.cuda.Stream()
     for shape in SHAPES:
         for input in INPUTS:
             dtype = getattr(torch, input)
@@ -136,50 +141,39 @@ def measure(show: Callable[[Row], None]) -> tuple[float, list[Row]]:
                     moved = moved_bytes(helper, shape, dtype.itemsize)
                     share = moved / (1e-6 * timed.median * rate)
                     spread = quartiles(timed.times)
-                    row = Row(helper, input, output, shape, timed.median, moved, share, spread)
-                    results.append(row)
-                    show(row)
+                    yield Row(helper, input, output, shape, timed.median, moved, share, spread)
                 del methods
                 torch.cuda.empty_cache()
-    return rate, results
 
 
-TITLE = "Quantization"
-HEADER = ("helper", "rows x columns", "us", "GB", "share of a copy")
-
-
-def line(row: Row) -> tuple[str, ...]:
-    """The cells of a row of the table."""
-    rows, columns = row.shape
-    return (
-        f"{row.helper}, {row.input} to {row.output}",
-        f"{rows} x {columns}",
-        f"{row.microseconds:.1f}",
-        f"{1e-9 * row.bytes:.3f}",
-        f"{row.share:.1%}",
+class Quantize(Bench[Row]):
+    name, about = "quantize", "bandwidth of quantization to 8 bits"
+    title, control = "Quantization", "a copy of as many bytes"
+    row, field = Row, "helper"
+    columns = (
+        ("helper", "call", ""),
+        ("rows x columns", "extents", ""),
+        ("us", "microseconds", ".1f"),
+        ("GB", lambda row: 1e-9 * row.bytes, ".3f"),
+        ("share of a copy", "share", ".1%"),
     )
 
+    def measure(self, arguments: argparse.Namespace, document: Document) -> Iterator[Row]:
+        document["copy_rate"] = copy_rate()
+        return measure(document["copy_rate"])
 
-def write_plot(path: Path, title: str, rows: Sequence[Row]) -> None:
-    """Plots the shares of a copy's rate. Needs matplotlib."""
-    names = [" ".join(line(row)[:2]) for row in rows]
-    report.write_ratios(path, title, names, [row.share for row in rows], "share of a copy's rate")
+    def heading(self, document: Document) -> str:
+        rate = 1e-12 * document["copy_rate"]
+        return f"{super().heading(document)}, where a copy moves {rate:.2f} TB/s"
 
+    def entries(self, document: Document, rows: Sequence[Row]) -> Iterable[Entry]:
+        for row in rows:
+            copy = 1e6 * row.bytes / document["copy_rate"]
+            noise = deviation(row.microseconds, row.quartiles)
+            yield Entry(f"{row.call}, {row.extents}", row.microseconds, copy, None, noise)
 
-def write_json(path: Path, context: dict[str, Any], rate: float, rows: Sequence[Row]) -> None:
-    """Writes the rate of a copy and rows as JSON, after the entries of ``context``."""
-    document = {**context, "copy_rate": rate, "rows": [asdict(row) for row in rows]}
-    path.write_text(json.dumps(document, indent=1) + "\n")
-
-
-__all__ = [
-    "HEADER",
-    "HELPERS",
-    "Row",
-    "call",
-    "line",
-    "measure",
-    "moved_bytes",
-    "write_json",
-    "write_plot",
-]
+    def plot(self, path: Path, document: Document, rows: Sequence[Row]) -> None:
+        """Plots the shares of a copy's rate. Needs matplotlib."""
+        title = f"{self.title} ({document['device']})"
+        shares = [(f"{row.call} {row.extents}", row.share) for row in rows]
+        report.write_ratios(path, title, shares, "share of a copy's rate")

@@ -1,43 +1,16 @@
 """Results as a table on the terminal, as JSON and as a plot. Imports rich and matplotlib lazily."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of a result.
-
-    - ``ratio``: the time over the floor's time, or NaN.
-    - ``quartiles``: of the ratio of each turn.
-    """
-
-    name: str
-    microseconds: float
-    ratio: float
-    note: str = ""
-    quartiles: tuple[float, float] | None = None
-
-
-def print_table(title: str, rows: Sequence[Row], ratio_name: str) -> None:
-    """Prints rows as a table. ``ratio_name`` is the title of the column of ratios."""
-    print_cells(title, *table(rows, ratio_name))
-
-
-def table(rows: Sequence[Row], ratio_name: str) -> tuple[Sequence[str], list[tuple[str, ...]]]:
-    """The titles of the columns, and the cells of each row."""
-    cells = [(row.name, f"{row.microseconds:.2f}", _ratio(row), row.note) for row in rows]
-    return ("", "us", ratio_name, ""), list[tuple[str, ...]](cells)
 
 
 def print_cells(title: str, header: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
     """Prints a table with right-aligned numbers, with rich if it is installed.
 
-    A row is one line in full, also if the terminal is narrower or the output is no terminal, for
-    which rich assumes 80 columns.
+    A row is one line in full, also if the terminal is narrower or the output is no terminal.
     """
     numeric = [name != "" and at > 0 for at, name in enumerate(header)]
     try:
@@ -45,73 +18,69 @@ def print_cells(title: str, header: Sequence[str], cells: Sequence[Sequence[str]
         from rich.table import Table
         from rich.text import Text
     except ImportError:
-        widths = [max(len(line[at]) for line in [header, *cells]) for at in range(len(header))]
         print(title)
+        widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
         for line in [header, *cells]:
-            padded = zip(line, widths, numeric, strict=True)
-            print(
-                "  "
-                + "  ".join(
-                    cell.rjust(width) if right else cell.ljust(width)
-                    for cell, width, right in padded
-                )
-            )
+            sides = [str.rjust if right else str.ljust for right in numeric]
+            padded = zip(sides, line, widths, strict=True)
+            print("", *(side(cell, width) for side, cell, width in padded), sep="  ")
         return
-    # Text, because brackets in a plain string are markup.
-    table = Table(title=Text(title, style="table.title"), title_justify="left", box=None)
+    table = Table(box=None)
     for name, right in zip(header, numeric, strict=True):
         table.add_column(name, justify="right" if right else "left", no_wrap=True)
     for line in cells:
         table.add_row(*map(Text, line))
-    console = Console()
-    natural = console.measure(table, options=console.options.update(width=10_000)).maximum
-    Console(width=max(natural, len(title))).print(table)
+    # Text, because brackets in a plain string are markup.
+    Console(width=10_000).print(Text(title, style="table.title"), table)
 
 
-def _ratio(row: Row) -> str:
-    return "" if row.ratio != row.ratio else f"{row.ratio:.2f}"
+def to_json(value: Any, margin: str = "\n") -> str:
+    """JSON with one row a line."""
+    inner = f"{margin} "
+    if isinstance(value, dict) and value:
+        entries = [f"{json.dumps(key)}: {to_json(each, inner)}" for key, each in value.items()]
+        return f"{{{inner}{f',{inner}'.join(entries)}{margin}}}"
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return f"[{inner}{f',{inner}'.join(map(json.dumps, value))}{margin}]"
+    return json.dumps(value)
 
 
-def write_json(path: Path, context: dict[str, Any], rows: Sequence[Row]) -> None:
-    """Writes rows as JSON, after the entries of ``context`` (device, versions)."""
-    path.write_text(json.dumps({**context, "rows": [asdict(row) for row in rows]}, indent=1) + "\n")
+def write_json(path: Path | None, document: Any) -> None:
+    """Writes a document, if the path is not None."""
+    if path:
+        path.write_text(to_json(document) + "\n", "utf-8")
 
 
-def write_bars(path: Path, title: str, rows: Sequence[Row]) -> None:
-    """Plots microseconds as horizontal bars on a logarithmic axis. Needs matplotlib."""
+@contextmanager
+def figure(path: Path, title: str, size: tuple[float, float], columns: int = 1) -> Iterator[Any]:
+    """The axes of a plot, which is written at the end. Needs matplotlib."""
     import matplotlib.pyplot as plt
 
-    shown = [row for row in rows if row.microseconds > 0][::-1]
-    figure, axes = plt.subplots(figsize=(9, 0.35 * len(shown) + 1.2), layout="constrained")
-    bars = axes.barh(
-        [row.name for row in shown], [row.microseconds for row in shown], color="#4477aa"
-    )
-    axes.bar_label(bars, labels=[f"{row.microseconds:.2f}" for row in shown], padding=3, fontsize=8)
-    axes.set_xscale("log")
-    axes.margins(x=0.15)
-    axes.set_xlabel("microseconds on the host")
-    figure.suptitle(title)
-    figure.savefig(path)
-    plt.close(figure)
+    drawn, axes = plt.subplots(1, columns, figsize=size, layout="constrained")
+    yield axes
+    drawn.suptitle(title)
+    drawn.savefig(path, dpi=110)
+    plt.close(drawn)
 
 
-def write_ratios(
-    path: Path, title: str, names: Sequence[str], ratios: Sequence[float], axis: str
+def draw_bars(
+    axes: Any,
+    bars: Sequence[tuple[str, float]],
+    axis: str,
+    form: str = "%.2f",
+    color: str | Sequence[str] = "#4477aa",
 ) -> None:
-    """Plots ratios as horizontal bars beside a line at 1. Needs matplotlib."""
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(9, 0.25 * len(names) + 1.2), layout="constrained")
-    bars = axes.barh(range(len(names)), ratios, color="#4477aa")
-    axes.bar_label(bars, labels=[f"{ratio:.2f}" for ratio in ratios], padding=3, fontsize=8)
-    axes.set_yticks(range(len(names)), names, fontsize=8)
+    """Draws horizontal bars, the first at the top. ``axis``: what their lengths are."""
+    drawn = axes.barh(range(len(bars)), [length for _, length in bars], color=color)
+    axes.bar_label(drawn, fmt=form, padding=3, fontsize=8)
+    axes.set_yticks(range(len(bars)), [name for name, _ in bars], fontsize=8)
     axes.invert_yaxis()
-    axes.axvline(1, color="black", linewidth=0.8)
-    axes.margins(x=0.1)
+    axes.margins(x=0.15)
     axes.set_xlabel(axis)
-    figure.suptitle(title)
-    figure.savefig(path)
-    plt.close(figure)
 
 
-__all__ = ["Row", "print_cells", "print_table", "table", "write_bars", "write_json", "write_ratios"]
+def write_ratios(path: Path, title: str, ratios: Sequence[tuple[str, float]], axis: str) -> None:
+    """Plots ratios by name as bars beside a line at 1. Needs matplotlib."""
+    with figure(path, title, (9, 0.25 * len(ratios) + 1.2)) as axes:
+        draw_bars(axes, ratios, axis)
+        axes.axvline(1, color="black", linewidth=0.8)

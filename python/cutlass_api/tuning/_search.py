@@ -28,16 +28,19 @@ class Timed:
     """A method with its times, in microseconds of one launch.
 
     ``measure(replays)`` returns the microseconds of one launch, the mean over this many replays of
-    ``launches`` launches.
+    ``launches`` launches. ``seconds``: the shortest duration of a turn.
     """
 
-    def __init__(self, measure: Callable[[int], float], launches: int) -> None:
-        self._measure, self._launches = measure, launches
+    def __init__(
+        self, measure: Callable[[int], float], launches: int, seconds: float = TURN_SECONDS
+    ) -> None:
+        self._measure, self._launches, self._seconds = measure, launches, seconds
         self._replays = 1
         self.times: list[float] = []
 
-    def warm_up(self, seconds: float = TURN_SECONDS) -> None:
+    def warm_up(self, seconds: float | None = None) -> None:
         """Runs twice, and sets the replays of a turn so that it lasts ``seconds``."""
+        seconds = seconds or self._seconds
         self.turn()
         least = self.turn()
         self._replays = max(1, math.ceil(seconds / (1e-6 * max(least, 1e-3) * self._launches)))

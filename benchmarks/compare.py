@@ -1,4 +1,4 @@
-"""``bench compare``: what got slower between two JSON files of the same benchmarks.
+"""``compare``: what got slower between two JSON files of the same benchmarks.
 
 Another clock or machine changes our times and those of the control, which is torch for most
 benchmarks. A row got slower if our time grew more than its control and more than the median control
@@ -16,7 +16,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cutlass_api.bench import results, suite
+from cutlass_api.bench.base import Cells, Column, Entry, table
+
+from benchmarks import suite
 
 #: A row that got slower by less is not flagged.
 LEAST = 1.02
@@ -51,6 +53,10 @@ class Change:
     def is_flagged(self) -> bool:
         return self.slower > self.bound
 
+    @property
+    def remark(self) -> str:
+        return " ".join(filter(None, ["SLOWER" if self.is_flagged else "", self.note]))
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -84,7 +90,7 @@ def compare(old: Any, new: Any) -> Comparison:
 
 
 def _changes(
-    bench: str, pairs: Sequence[tuple[results.Entry, results.Entry]], deviations: float
+    bench: str, pairs: Sequence[tuple[Entry, Entry]], deviations: float
 ) -> Iterable[Change]:
     controls = [_control(*pair) for pair in pairs]
     logs = [math.log(control) for control in controls if control is not None]
@@ -112,28 +118,21 @@ def _changes(
         )
 
 
-def _control(old: results.Entry, new: results.Entry) -> float | None:
+def _control(old: Entry, new: Entry) -> float | None:
     """The factor by which the control's time grew."""
     return new.control / old.control if old.control and new.control else None
 
 
-def _parsed(document: Any) -> list[results.Results]:
-    if not suite.is_suite(document):
-        return [results.parse(document)]
-    each = (section["results"] for section in document["sections"].values())
-    return [results.parse(found) for found in each if found and found.get("rows")]
-
-
-def _entries(document: Any) -> dict[tuple[str, str], results.Entry]:
+def _entries(document: Any) -> dict[tuple[str, str], Entry]:
     """The entries of all benchmarks, by benchmark and name. A repeated name is numbered."""
-    found: dict[tuple[str, str], results.Entry] = {}
-    for part in _parsed(document):
+    found: dict[tuple[str, str], Entry] = {}
+    for part in suite.parsed(document).values():
         for entry in part.entries():
             name, count = entry.name, 1
-            while (part.bench, name) in found:
+            while (part.bench.name, name) in found:
                 count += 1
                 name = f"{entry.name} ({count})"
-            found[part.bench, name] = entry
+            found[part.bench.name, name] = entry
     return found
 
 
@@ -144,7 +143,7 @@ def _differences(old: Any, new: Any) -> list[str]:
         if suite.is_suite(document):
             environment = document["environment"]
             shown = {name: environment.get(name) for name in suite.SHARED_FACTS}
-            parts = _parsed(document)
+            parts = list(suite.parsed(document).values())
             shown |= {key: parts[0].document.get(key) for key in ("device", "torch") if parts}
             return shown | {"quick": document["quick"]}
         names = ("device", "torch", "triton", "rutlass", "development")
@@ -158,21 +157,18 @@ def _differences(old: Any, new: Any) -> list[str]:
     ]
 
 
-HEADER = ("row", "old us", "new us", "ours", "control", "slower", "bound", "")
+COLUMNS: tuple[Column, ...] = (
+    ("row", lambda each: f"{each.bench}: {each.name}", ""),
+    ("old us", "old", ".2f"),
+    ("new us", "new", ".2f"),
+    ("ours", "ours", ".3f"),
+    ("control", "control", ".3f"),
+    ("slower", "slower", ".3f"),
+    ("bound", "bound", ".3f"),
+    ("", "remark", ""),
+)
 
 
-def line(change: Change) -> tuple[str, ...]:
-    """The cells of a row of the table."""
-    return (
-        f"{change.bench}: {change.name}",
-        f"{change.old:.2f}",
-        f"{change.new:.2f}",
-        f"{change.ours:.3f}",
-        "" if change.control is None else f"{change.control:.3f}",
-        f"{change.slower:.3f}",
-        f"{change.bound:.3f}",
-        " ".join(filter(None, ["SLOWER" if change.is_flagged else "", change.note])),
-    )
-
-
-__all__ = ["HEADER", "Change", "Comparison", "compare", "line"]
+def cells(changes: Sequence[Change]) -> Cells:
+    """The table of a comparison."""
+    return table(COLUMNS, changes)

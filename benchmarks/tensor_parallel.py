@@ -1,21 +1,26 @@
-"""``bench tensor_parallel``: an MLP whose weights are split between ranks, beside torch's.
+"""An MLP whose weights are split between ranks, beside torch's.
 
 Each rank has a part of both weights. The first product is column-parallel, the second one
 row-parallel, and an all-reduce adds up the outputs. torch and ours differ in the products and the
 activation alone: ``F.silu(F.linear(...))`` and ``cutlass_api.linear(..., activation="silu")``.
 """
 
+import argparse
 import json
-import math
 import os
 import statistics
 import tempfile
-import time
-from collections.abc import Callable, Sequence
+import timeit
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import cutlass_api
+from cutlass_api.bench import options
+from cutlass_api.bench.base import Bench, Document, Entry
+from cutlass_api.bench.timing import capture
 
 #: Hidden and intermediate extents of the MLP.
 EXTENTS = (8192, 28672)
@@ -95,36 +100,12 @@ class Rank:
         return Row(tokens, **{name: statistics.median(each) for name, each in times.items()})
 
     def timer(self, method: Callable[[], Any]) -> Callable[[], float]:
-        """Microseconds of one call, the mean of a few; on a GPU, replays of a graph of them."""
+        """Microseconds of one call; on a GPU, the mean of a graph of them."""
         import torch
 
         if self.device.type == "cpu":
-
-            def seconds() -> float:
-                begin = time.perf_counter()
-                method()
-                return 1e6 * (time.perf_counter() - begin)
-
-            return seconds
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                method()
-            stream.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=stream):
-                kept = [method() for _ in range(CALLS)]
-
-        def replay() -> float:
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            with torch.cuda.stream(stream):
-                begin.record()
-                graph.replay()
-                end.record()
-            end.synchronize()
-            return 1e3 * float(begin.elapsed_time(end)) / len(kept)
-
-        return replay
+            return lambda: 1e6 * timeit.timeit(method, number=1)
+        return capture(torch.cuda.Stream(), [method] * CALLS).turn
 
     def slowest(self, microseconds: float) -> float:
         """The time of the slowest rank. All ranks start the next measurement together."""
@@ -143,8 +124,6 @@ def torch_linear(x: Any, weight: Any, activation: str | None) -> Any:
 
 
 def our_linear(x: Any, weight: Any, activation: str | None) -> Any:
-    import cutlass_api
-
     return cutlass_api.linear(x, weight, None, activation)
 
 
@@ -203,34 +182,78 @@ def measure(
     return [Row(**row) for row in rows]
 
 
-HEADER = ("tokens", "torch us", "ours us", "torch/ours", "kernel us", "alone us", "alone/kernel")
-
-
-def line(row: Row) -> tuple[str, ...]:
-    """The cells of a row of the table."""
-    return (
-        str(row.tokens),
-        *(f"{time:.1f}" for time in (row.torch, row.ours)),
-        f"{row.torch / row.ours:.3f}",
-        *(f"{time:.1f}" for time in (row.kernel, row.kernel_alone)),
-        f"{row.kernel_alone / row.kernel:.3f}",
+class TensorParallel(Bench[Row]):
+    name, about = "tensor_parallel", "time of an MLP whose weights are split between GPUs"
+    title = "MLP split between GPUs"
+    row, field, is_gradual = Row, "kernel_alone", False
+    columns = (
+        ("tokens", lambda row: str(row.tokens), ""),
+        ("torch us", "torch", ".1f"),
+        ("ours us", "ours", ".1f"),
+        ("torch/ours", lambda row: row.torch / row.ours, ".3f"),
+        ("kernel us", "kernel", ".1f"),
+        ("alone us", "kernel_alone", ".1f"),
+        ("alone/kernel", lambda row: row.kernel_alone / row.kernel, ".3f"),
     )
 
+    def add_options(self, command: argparse.ArgumentParser) -> None:
+        command.add_argument(
+            "--ranks", type=options.positive, default=2, help="GPUs, one a process (2)"
+        )
+        command.add_argument(
+            "--tokens",
+            type=options.counts,
+            default=TOKENS,
+            metavar="COUNTS",
+            help="numbers of tokens, separated by commas",
+        )
+        command.add_argument(
+            "--extents",
+            type=options.counts,
+            default=EXTENTS,
+            metavar="HIDDEN,INTERMEDIATE",
+            help="extents of the MLP",
+        )
+        command.add_argument(
+            "--device",
+            choices=("cuda", "cpu"),
+            default="cuda",
+            help="cpu: gloo and the reference, to test this benchmark",
+        )
+        command.add_argument("--rounds", type=options.positive, default=ROUNDS)
 
-def summary(rows: Sequence[Row]) -> dict[str, float]:
-    """torch's time over ours, its geometric mean and the lowest; and the lowest ratio of a kernel's
-    time on one GPU alone to that beside the others."""
-    ratios = [row.torch / row.ours for row in rows]
-    return {
-        "torch / ours": math.exp(sum(map(math.log, ratios)) / len(ratios)),
-        "lowest": min(ratios),
-        "lowest alone / kernel": min(row.kernel_alone / row.kernel for row in rows),
-    }
+    def device(self, arguments: argparse.Namespace) -> str:
+        return "the CPU" if arguments.device == "cpu" else options.device()
 
+    def measure(self, arguments: argparse.Namespace, document: Document) -> list[Row]:
+        import torch
 
-def write_json(path: Path, context: dict[str, Any], rows: Sequence[Row]) -> None:
-    document = {**context, "summary": summary(rows), "rows": [asdict(row) for row in rows]}
-    path.write_text(json.dumps(document, indent=1) + "\n")
+        ranks, extents = arguments.ranks, tuple(arguments.extents)
+        if arguments.device == "cuda" and torch.cuda.device_count() < ranks:
+            found = torch.cuda.device_count()
+            raise SystemExit(f"{ranks} ranks need as many GPUs, but torch finds {found}: --ranks")
+        if len(extents) != 2 or extents[1] % ranks:
+            raise SystemExit(
+                f"--extents is {','.join(map(str, extents))}; pass two, the second a multiple of "
+                f"{ranks} ranks"
+            )
+        document |= {"ranks": ranks, "extents": extents}
+        return measure(ranks, arguments.device, extents, arguments.tokens, arguments.rounds)
 
+    def heading(self, document: Document) -> str:
+        extents = " x ".join(map(str, document["extents"]))
+        return f"MLP {extents} in bfloat16, {document['ranks']} ranks ({document['device']})"
 
-__all__ = ["EXTENTS", "TOKENS", "Row", "measure", "summary", "write_json"]
+    def entries(self, document: Document, rows: Sequence[Row]) -> Iterable[Entry]:
+        for row in rows:
+            yield Entry(f"{row.tokens} tokens", row.ours, row.torch, row.torch)
+
+    def summary(self, rows: Sequence[Row]) -> dict[str, float]:
+        """torch's time over ours, its geometric mean and the lowest; and the lowest ratio of a
+        kernel's time on one GPU alone to that beside the others."""
+        ratios = [row.torch / row.ours for row in rows]
+        return {
+            "torch / ours": statistics.geometric_mean(ratios),
+            "lowest": min(ratios),
+            "lowest alone / kernel": min(row.kernel_alone / row.kernel for row in rows),
+        }

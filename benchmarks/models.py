@@ -1,4 +1,4 @@
-"""Models that `bench compile` times. Imports torch, so the command line imports this file lazily.
+"""Models that `compile` times.
 
 Weights are random, and scaled so that no block's output vanishes beside its residual.
 """
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cutlass_api.bench.compile import Case, Extents
+from benchmarks.cases import Case, Extents
 
 
 @dataclass
@@ -149,6 +149,3 @@ def build(case: Case, extents: Extents, device: str) -> Workload:
     # candidate and compilation fails. A batch dimension keeps them apart.
     shape = (1, tokens, hidden) if case.model == "nvgemm" else (tokens, hidden)
     return Workload(module, (inputs(*shape),), (inputs(*shape),), case.blocks)
-
-
-__all__ = ["Workload", "build"]

@@ -1,4 +1,4 @@
-"""What commands share: options, and their types, which refuse a value before the command runs."""
+"""Options that commands share, and their types, which refuse a value before the command runs."""
 
 import argparse
 import os
@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cutlass_api import _core
-from cutlass_api.bench.gemm import Shape, table
+from cutlass_api.bench.products import Shape, table
 
 
 def add_types(command: argparse.ArgumentParser, several: bool = True) -> None:
@@ -97,18 +97,3 @@ def device() -> str:
     if not torch.cuda.is_available():
         raise SystemExit("this benchmark needs a CUDA GPU, but torch finds none")
     return str(torch.cuda.get_device_name())
-
-
-__all__ = [
-    "add_outputs",
-    "add_types",
-    "counts",
-    "device",
-    "dtype",
-    "extents",
-    "folder",
-    "output",
-    "plot",
-    "positive",
-    "shapes",
-]

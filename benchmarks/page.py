@@ -1,4 +1,4 @@
-"""The page of `bench all`: Markdown, and a plot for each section, from the JSON document alone."""
+"""The page of `all`: Markdown, and a plot for each section, from the JSON document alone."""
 
 import re
 import statistics
@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cutlass_api.bench import results, suite
+from cutlass_api.bench import results
+
+from benchmarks import suite
 
 COLUMNS = 100
 #: Facts of the environment that the page shows, beside variables that begin with CUTLASS_API_.
@@ -18,7 +20,7 @@ def write(document: dict[str, Any], out: Path) -> None:
     """Writes the page, and its plots into a folder beside it of the same name. Needs matplotlib."""
     folder = out.with_suffix("")
     plots = {}
-    for name, found in _parsed(document).items():
+    for name, found in suite.parsed(document).items():
         if found.entries():
             folder.mkdir(exist_ok=True)
             found.plot(folder / f"{name}.png")
@@ -26,24 +28,15 @@ def write(document: dict[str, Any], out: Path) -> None:
     out.write_text(render(document, plots), "utf-8")
 
 
-def _parsed(document: dict[str, Any]) -> dict[str, results.Results]:
-    """The results of each section that has rows."""
-    return {
-        name: results.parse(section["results"])
-        for name, section in document["sections"].items()
-        if section["results"] and section["results"].get("rows")
-    }
-
-
 def render(document: dict[str, Any], plots: dict[str, str]) -> str:
     """The page. ``plots``: the address of each section's plot."""
-    parsed = _parsed(document)
+    parsed = suite.parsed(document)
     slower, uncompared = _slower(document, parsed)
     intro = (
         "Times of Rutlass beside those of torch, on one GPU. A ratio is the time of torch over "
         "ours, that of the kernel that ranks first: above 1, Rutlass is faster. Sections run in "
-        "processes of their own, in which both take turns. `python -m cutlass_api bench all` "
-        "writes this page, and `benchmarks/README.md` describes the columns."
+        "processes of their own, in which both take turns. `python -m benchmarks all` writes "
+        "this page, and `benchmarks/README.md` describes the columns."
     )
     parts = ["# Benchmarks", _wrapped(intro)]
     if document["quick"]:
@@ -83,7 +76,7 @@ def mean(found: results.Results) -> str:
     other = "torch"
     if not compared:
         compared = [(each.control, each.ours) for each in entries if each.control]
-        other = found.control
+        other = found.bench.control
     if not compared:
         return ""
     ratios = [theirs / ours for theirs, ours in compared]
@@ -166,6 +159,3 @@ def _table(header: Sequence[str], cells: Sequence[Sequence[str]], code: Sequence
     lines: list[Sequence[str]] = [header, ["---:" if number else "---" for number in is_number]]
     lines += [[cell(*pair) for pair in zip(line, header, strict=True)] for line in cells]
     return "\n".join(re.sub(r"\|  (?=\|)", "| ", f"| {' | '.join(line)} |") for line in lines)
-
-
-__all__ = ["mean", "render", "write"]

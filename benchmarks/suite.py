@@ -1,4 +1,4 @@
-"""``bench all``: every benchmark of one GPU, each in a process of its own.
+"""``all``: every benchmark of one GPU, each in a process of its own.
 
 A section that fails or exceeds its time limit costs only its own results. Benchmarks write their
 JSON after each row, so that the rows before a time limit are kept.
@@ -19,10 +19,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from cutlass_api.bench import compile as compile_bench
-from cutlass_api.bench import llama
+from cutlass_api.bench import llama, results
+from cutlass_api.bench.base import Bench
 
-PROGRAM = [sys.executable, "-m", "cutlass_api"]
+from benchmarks.cases import MODELS
+from benchmarks.compile import Compile
+from benchmarks.tensor_parallel import TensorParallel
+
+#: The commands of `python -m benchmarks`.
+OWN: tuple[Bench[Any], ...] = (Compile(), TensorParallel())
+BENCHES = (*results.BENCHES, *OWN)
 #: What an interrupted benchmark has to end.
 GRACE_SECONDS = 10
 
@@ -31,55 +37,53 @@ GRACE_SECONDS = 10
 class Section:
     """One process, and one section of the page.
 
-    - ``arguments``: of `python -m cutlass_api bench`. ``{tables}`` is the folder of tables of
+    - ``command``: a benchmark's name and its arguments. ``{tables}`` is the folder of tables of
       shapes.
-    - ``quick``: the arguments with ``--quick``; None leaves the section out.
+    - ``quick``: the command with ``--quick``; None leaves the section out.
     """
 
     name: str
     title: str
-    arguments: tuple[str, ...]
-    quick: tuple[str, ...] | None
+    command: str
+    quick: str | None = None
 
     @property
     def bench(self) -> str:
-        return self.arguments[0]
+        return self.command.partition(" ")[0]
 
 
-def _gemm(name: str, title: str, table: str, dtypes: Sequence[str], is_quick: bool) -> Section:
-    shapes = ("--shapes", f"{{tables}}/{table}_shapes.json")
-    quick = ("gemm", "--dtype", *dtypes) if is_quick else None
-    return Section(f"gemm_{name}", title, ("gemm", *shapes, "--dtype", *dtypes), quick)
+def _gemm(name: str, title: str, table: str, dtypes: str, is_quick: bool = False) -> Section:
+    command = f"gemm --shapes {{tables}}/{table}_shapes.json --dtype {dtypes}"
+    return Section(f"gemm_{name}", title, command, f"gemm --dtype {dtypes}" if is_quick else None)
 
 
 def _llama(kind: str) -> Section:
-    arguments = ("llama", "--dtype", kind)
-    quick = (*arguments, "--rows", "16,1024", "--no-triton")
-    return Section(f"llama_{kind}", f"Weights of a Llama, {kind}", arguments, quick)
+    command = f"llama --dtype {kind}"
+    quick = f"{command} --rows 16,1024 --no-triton"
+    return Section(f"llama_{kind}", f"Weights of a Llama, {kind}", command, quick)
 
 
 def _compile(model: str) -> Section:
-    arguments = ("compile", "--models", model)
-    quick = (*arguments, "--quick", "--tokens", "16") if model in ("mlp", "epilogue") else None
-    return Section(f"compile_{model}", f"torch.compile, {model}", arguments, quick)
+    command = f"compile --models {model}"
+    quick = f"{command} --quick --tokens 16" if model in ("mlp", "epilogue") else None
+    return Section(f"compile_{model}", f"torch.compile, {model}", command, quick)
 
 
 SECTIONS = (
-    Section("limits", "Limits of the GPU", ("limits",), ("limits",)),
-    Section("latency", "Host time of a launch", ("latency",), ("latency",)),
-    _gemm("float16", "GEMM, float16", "public", ["float16"], True),
-    _gemm("bfloat16", "GEMM, bfloat16", "public", ["bfloat16"], True),
-    _gemm("weak", "GEMM, weak shapes", "weak", ["bfloat16"], False),
-    _gemm("exact", "GEMM, float32 and float64", "exact", ["float32", "float64"], False),
-    Section("ladder", "The ladder, float16", ("ladder",), ("ladder",)),
+    Section("limits", "Limits of the GPU", "limits", "limits"),
+    Section("latency", "Host time of a launch", "latency", "latency"),
+    _gemm("float16", "GEMM, float16", "public", "float16", is_quick=True),
+    _gemm("bfloat16", "GEMM, bfloat16", "public", "bfloat16", is_quick=True),
+    _gemm("weak", "GEMM, weak shapes", "weak", "bfloat16"),
+    _gemm("exact", "GEMM, float32 and float64", "exact", "float32 float64"),
+    Section("ladder", "The ladder, float16", "ladder", "ladder"),
     *map(_llama, llama.KINDS),
-    Section("quantize", "Quantization", ("quantize",), ("quantize",)),
+    Section("quantize", "Quantization", "quantize", "quantize"),
     # NVGEMM is a backend of torch, which takes a version that has it.
-    *(_compile(model) for model in compile_bench.MODELS if model != "nvgemm"),
+    *(_compile(model) for model in MODELS if model != "nvgemm"),
 )
-NAMES = tuple(
-    dict.fromkeys([*(each.bench for each in SECTIONS), *(each.name for each in SECTIONS)])
-)
+TITLES = {section.name: section.title for section in SECTIONS}
+NAMES = tuple(dict.fromkeys([*(each.bench for each in SECTIONS), *TITLES]))
 
 
 def chosen(names: Iterable[str], is_quick: bool) -> list[Section]:
@@ -98,11 +102,11 @@ def chosen(names: Iterable[str], is_quick: bool) -> list[Section]:
     ]
 
 
-def arguments(section: Section, tables: Path, is_quick: bool) -> list[str]:
-    """The arguments of a section's process behind `bench`. Raises ValueError if its table of shapes
-    does not exist.
+def command(section: Section, tables: Path, is_quick: bool) -> list[str]:
+    """The arguments of Python for a section. Raises ValueError if its table of shapes does not
+    exist.
     """
-    parts = (section.quick or ()) if is_quick else section.arguments
+    parts = ((section.quick or "") if is_quick else section.command).split()
     found = [part.format(tables=tables) for part in parts]
     for before, name in pairwise(found):
         if before == "--shapes" and not Path(name).is_file():
@@ -110,12 +114,13 @@ def arguments(section: Section, tables: Path, is_quick: bool) -> list[str]:
                 f"{name} does not exist; run in a checkout of Rutlass, or pass its folder as "
                 "--tables"
             )
-    return found
+    is_own = section.bench in [bench.name for bench in OWN]
+    return ["-m", "benchmarks", *found] if is_own else ["-m", "cutlass_api", "bench", *found]
 
 
 def environment() -> dict[str, str]:
     """The facts of `python -m cutlass_api env`, from a process of its own."""
-    results, failure = _run(["env"], 120, quiet=True)
+    results, failure = _run(["-m", "cutlass_api", "env"], 120, quiet=True)
     if results is None:
         raise ValueError(f"`python -m cutlass_api env` failed: {failure}")
     return dict(results)
@@ -127,8 +132,8 @@ def measure(
     seconds: float,
     show: Callable[[str, dict[str, Any]], None],
 ) -> None:
-    """Runs the sections, by name with their arguments behind `bench`. Calls ``show`` with the name
-    and the result of each.
+    """Runs the sections, by name with the arguments of Python. Calls ``show`` with the name and the
+    result of each.
 
     ``limit``: seconds of one section. ``seconds``: of all.
     """
@@ -138,17 +143,10 @@ def measure(
         left = min(limit, end - begin)
         results, failure = None, "not started: no time left"
         if left > 0:
-            results, failure = _run(["bench", *parts], left)
-        command = shlex.join(["python", "-m", "cutlass_api", "bench", *parts])
-        show(
-            name,
-            {
-                "command": command,
-                "seconds": round(time.monotonic() - begin),
-                "failure": failure,
-                "results": results,
-            },
-        )
+            results, failure = _run(parts, left)
+        spent = round(time.monotonic() - begin)
+        line = shlex.join(["python", *parts])
+        show(name, {"command": line, "seconds": spent, "failure": failure, "results": results})
 
 
 def _run(parts: list[str], seconds: float, quiet: bool = False) -> tuple[Any, str]:
@@ -156,7 +154,7 @@ def _run(parts: list[str], seconds: float, quiet: bool = False) -> tuple[Any, st
     with tempfile.TemporaryDirectory() as folder, open(f"{folder}/errors", "w+b") as errors:
         path = Path(folder, "results.json")
         process = subprocess.Popen(
-            [*PROGRAM, *parts, "--json", str(path)],
+            [sys.executable, *parts, "--json", str(path)],
             stdout=subprocess.DEVNULL if quiet else None,
             stderr=errors,
             start_new_session=True,
@@ -193,11 +191,6 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
     process.wait()
 
 
-def titles() -> dict[str, str]:
-    """The title of each section."""
-    return {section.name: section.title for section in SECTIONS}
-
-
 #: Facts of the environment that the documents of one page share.
 SHARED_FACTS = ("GPU 0", "CUDA driver", "NVRTC", "rutlass", "torch", "triton")
 
@@ -217,7 +210,7 @@ def merged(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
     sections: dict[str, Any] = {}
     for each in documents:
         sections |= each["sections"]
-    known = [name for name in titles() if name in sections]
+    known = [name for name in TITLES if name in sections]
     order = known + [name for name in sections if name not in known]
     commands = dict.fromkeys(command for each in documents for command in each["commands"])
     return {
@@ -233,15 +226,14 @@ def is_suite(document: Any) -> bool:
     return isinstance(document, dict) and keys <= set(document)
 
 
-__all__ = [
-    "NAMES",
-    "SECTIONS",
-    "Section",
-    "arguments",
-    "chosen",
-    "environment",
-    "is_suite",
-    "measure",
-    "merged",
-    "titles",
-]
+def parsed(document: Any) -> dict[str, results.Results]:
+    """The results of each section that has rows; of a benchmark's own document, by its name.
+    Raises ValueError for another document."""
+    if not is_suite(document):
+        found = results.parse(document, BENCHES)
+        return {found.bench.name: found}
+    return {
+        name: results.parse(section["results"], BENCHES)
+        for name, section in document["sections"].items()
+        if section["results"] and section["results"].get("rows")
+    }
